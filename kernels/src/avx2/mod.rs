@@ -26,6 +26,6 @@ backward!(
 );
 
 linear!(
-    isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"], name: "linear_f32_t2c16__avx2",
-    tokens: 2, rows: 4, vectors: 2, fused: true,
+    isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"], name: "linear_f32_t4c16__avx2",
+    together: 2, rows: 4, vectors: 2, fused: true,
 );

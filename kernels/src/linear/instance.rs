@@ -2,17 +2,17 @@
 
 /// Declares a module `linear` with `KERNEL`. Expects `PRIMITIVES` of the instruction set beside it.
 ///
-/// `tokens` pass the state together in registers, `rows` are a register tile of products, and `vectors` the widest strip.
+/// `together` are the tokens that pass the state in registers, `rows` a register tile of products, and `vectors` the widest strip.
 macro_rules! linear {
     (
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, name: $name:literal,
-        tokens: $b:literal, rows: $r:literal, vectors: $v:literal, fused: $fused:literal $(,)?
+        together: $b:literal, rows: $r:literal, vectors: $v:literal, fused: $fused:literal $(,)?
     ) => {
         /// The kernel of linear attention of this instruction set.
         pub mod linear {
             use super::{$isa, $lanes, PRIMITIVES};
             use $crate::lanes::Lanes;
-            use $crate::linear::kernel::{Columns, Factors, Head, Kernel, Reading, Segment, Strip};
+            use $crate::linear::kernel::{Columns, Factors, Head, Kernel, MOST_TOGETHER, Reading, Segment, Strip};
             use elsa_core::linear::plan::KernelSpec;
             use $crate::linear::{EXP_RELATIVE, factor, prepare as prepared, read as reading, recur as recurrence};
 
@@ -23,7 +23,7 @@ macro_rules! linear {
                     set: PRIMITIVES.set,
                     lanes: $lanes::N,
                     columns: $v * $lanes::N,
-                    tokens: $b,
+                    tokens: MOST_TOGETHER,
                     exp_relative: EXP_RELATIVE,
                     fused: $fused,
                 },

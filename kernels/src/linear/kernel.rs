@@ -7,6 +7,7 @@
 //! repeats [`Kernel::prepare`], which says how many tokens the segment has, and then, for every strip of the state,
 //! [`Kernel::recur`], until no token is left.
 
+use crate::lanes::MAX_LANES;
 use crate::primitives::Primitives;
 use elsa_core::linear::Gates;
 use elsa_core::linear::plan::KernelSpec;
@@ -105,7 +106,7 @@ pub struct Segment {
     /// Rates, `[tokens]`; null for the rules without.
     pub betas: *const f32,
     /// Queries times writing keys of the same pass, `[group][tokens][row]`, and then reading keys times writing keys,
-    /// `[tokens][row]`. Null where tokens do not meet.
+    /// `[tokens][row]`; only those with tokens that pass earlier, or for queries at once, are used. Null where tokens do not meet.
     pub products: *const f32,
     /// Values of such a row.
     pub row: usize,
@@ -259,7 +260,8 @@ pub const fn head_room(
     }
     if meets(group, delta, pass) {
         let rows = group.saturating_add(delta as usize).saturating_mul(tokens);
-        size = size.saturating_add(rows.saturating_mul(pass.next_multiple_of(4)));
+        let columns = if pass < FEW { 0 } else { dim };
+        size = size.saturating_add(rows.saturating_add(columns).saturating_mul(product_row(pass)));
     }
     size
 }
@@ -275,5 +277,13 @@ pub(super) const fn meets(group: usize, delta: bool, pass: usize) -> bool {
     delta || group > 1 || group == 1 && pass > MOST_TOGETHER
 }
 
+/// Values of a row of products for passes of `pass` tokens: of few tokens whole quads, otherwise whole vectors.
+pub(super) const fn product_row(pass: usize) -> usize {
+    pass.next_multiple_of(if pass < FEW { 4 } else { MAX_LANES })
+}
+
+/// From how many tokens on writing keys lie in the lanes as they meet other rows.
+pub(super) const FEW: usize = 12;
+
 /// Most tokens that pass the state in registers.
-pub(super) const MOST_TOGETHER: usize = 4;
+pub const MOST_TOGETHER: usize = 4;

@@ -1,5 +1,42 @@
 //! The micro-kernels of linear attention, written once over [`Lanes`](crate::lanes::Lanes).
 //!
+//! **The formula.** A token updates the state `S`, `[d_k, d_v]`, of its head and reads it, by the rules of
+//! [`elsa_core::linear`]:
+//!
+//! ```text
+//! naive:  for each token, with gate a (one, or one for each row), rate β, key k, value v, query q:
+//!             S = a ⊙ S
+//!             w = β (v − Sᵀ k)            or w = v, for the rules without rates
+//!             S = S + k wᵀ
+//!             o = scale · Sᵀ q
+//! ```
+//!
+//! **Why the code differs.** The naive loop loads and stores the state for every token, and multiplies it by a gate whose
+//! rounding repeats.
+//!
+//! 1. *Columns are independent*, so they lie in the lanes, and the state is cut into strips of columns that fit the first
+//!    cache with all their rows. Rows of keys and queries are broadcast, a scalar for each row of the strip.
+//! 2. *No token multiplies the state.* With `c` the product of the gates since the last cut, the state is held as
+//!    `S' = S / c`: a token writes `w / c` and reads `c Sᵀ q`; where gates belong to dims it writes `k / c` and reads `c q`.
+//!    This costs nothing for each element of the state. A segment ends before `c` leaves `2^-40 ..= 2^40`, so nothing
+//!    overflows and `exp(−G)` is never taken of a large sum. Then the state is multiplied, once for up to as many tokens as
+//!    the caller's cut allows. A gate that leaves this range by itself begins a segment, and multiplies the state before: a
+//!    factor of zero clears rows by selection ([`prepare`], [`factor`]).
+//! 3. *Sums of gates are f64*, and what multiplies the state has 48 bits, so a gate that is the same for thousands of tokens
+//!    is not off by the same rounding each time.
+//! 4. *Several tokens pass together.* A row of the strip is loaded once, takes what up to four tokens write, one after the
+//!    other as the naive loop has it, gives each query its share, and is stored once ([`recur`]).
+//! 5. *Delta rules read before they write.* All tokens of a pass read the state as it is before them, and what they write in
+//!    between comes in through products of keys: `w_t = β_t (v_t − S'ᵀ k_t − Σ_{i<t} (k_t · k_i) w_i)`, by forward
+//!    substitution, never through powers of a matrix. So has a query, and so pass the query rows of a group, and long
+//!    passes, which are the chunks of other forms: `O = Q S + tril(Q Kᵀ) W`. Tokens that come later are left out by
+//!    selection: a NaN poisons nothing before it.
+//! 6. *Nothing stays subnormal.* An element of the state that would become smaller than the smallest normal number is zero
+//!    when the state is multiplied, and so is such an output. Sums of products begin with a number far below the rounding of
+//!    any that is not tiny itself, so that with a fused multiply-add they are not subnormal on the way.
+//!
+//! An infinite element of a state stays infinite when it is multiplied; an infinity among the inputs may become NaN.
+//!
 //! | file | duty |
 //! |---|---|
 //! | [`kernel`] | what a kernel works on, and its entry points |
@@ -7,7 +44,7 @@
 //! | `exponential` | exponentials of sums of gates |
 //! | [`recur`] | tokens pass a strip of the state |
 //! | [`factor`] | the state times factors |
-//! | [`read`] | products with a state |
+//! | [`read`], `tile` | products with a state |
 
 mod exponential;
 pub mod factor;
@@ -16,6 +53,7 @@ pub mod kernel;
 pub mod prepare;
 pub mod read;
 pub mod recur;
+mod tile;
 
 pub use kernel::{Columns, Factors, Head, Kernel, Reading, Segment, Strip, head_room, strip_room};
 

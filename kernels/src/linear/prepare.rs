@@ -1,8 +1,9 @@
 //! What the tokens of a segment need once, for all strips of the state.
 
 use super::exponential::{LARGEST_SUM, NEUTRAL, TOGETHER, both, split};
-use super::kernel::{Factors, Head, Segment, meets};
-use crate::lanes::Lanes;
+use super::kernel::{FEW, Factors, Head, Segment, meets, product_row};
+use super::tile::reads;
+use crate::lanes::{Lanes, MAX_LANES};
 use elsa_core::linear::Gates;
 
 /// Takes a segment from the first tokens of `head`, and writes what its strips need.
@@ -75,10 +76,14 @@ pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segmen
             made.betas = betas;
         }
         if meets(head.group, delta, head.pass) {
-            made.row = head.pass.next_multiple_of(4);
+            made.row = product_row(head.pass);
             let products = take((head.group + usize::from(delta)) * head.tokens * made.row);
             made.products = products;
-            meet::<L>(isa, &made, products);
+            if head.pass < FEW {
+                meet_few::<L>(isa, &made, products);
+            } else {
+                meet::<L>(isa, &made, products, take(head.dim * made.row));
+            }
         }
     }
     *segment = made;
@@ -263,28 +268,39 @@ unsafe fn per_dim(head: &Head, rows: &Rows, made: &mut Segment) {
     (made.readers, made.reader_stride) = (if delta { rows.readers } else { rows.writers }, dim as isize);
 }
 
-/// The products of the tokens of each pass.
+/// The rows of a segment that meet writing keys: first those of queries, then reading keys. With them comes whether a token
+/// meets itself: it writes before its query reads, and after its key does.
+///
+/// # Safety
+/// - `t` is one of the segment's tokens, and `n` at most its query rows, below it for the rules without rates.
+#[inline(always)]
+unsafe fn meeting(segment: &Segment, n: usize, t: usize) -> (*const f32, isize, usize) {
+    let token = t as isize;
+    // SAFETY: a row of token `t` (clause).
+    unsafe {
+        if n < segment.group {
+            let at = token * segment.query_stride + n as isize * segment.group_stride;
+            (segment.queries.offset(at), segment.query_stride, 1)
+        } else {
+            (segment.readers.offset(token * segment.reader_stride), segment.reader_stride, 0)
+        }
+    }
+}
+
+/// The products of the tokens of each pass, where these are few: dims lie in the lanes.
 ///
 /// # Safety
 /// - The rows of the segment are readable, and `products` writable for `tokens` rows of `row` values for each query row of a
 ///   token, and once more for the delta rules.
 #[inline(always)]
-unsafe fn meet<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32) {
-    let delta = !segment.betas.is_null();
-    for n in 0..segment.group + usize::from(delta) {
+unsafe fn meet_few<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32) {
+    for n in 0..segment.group + usize::from(!segment.betas.is_null()) {
         for t in 0..segment.tokens {
             let first = t / segment.pass * segment.pass;
-            // A token writes before its query reads, and after its key does.
-            let queries = n < segment.group;
-            let count = t - first + usize::from(queries);
             // SAFETY: rows of tokens below `tokens` (clause).
             unsafe {
-                let x = if queries {
-                    let at = t as isize * segment.query_stride + n as isize * segment.group_stride;
-                    segment.queries.offset(at)
-                } else {
-                    segment.readers.offset(t as isize * segment.reader_stride)
-                };
+                let (x, _, itself) = meeting(segment, n, t);
+                let count = t - first + itself;
                 let to = products.add((n * segment.tokens + t) * segment.row);
                 let mut i = 0;
                 while i < count {
@@ -297,6 +313,89 @@ unsafe fn meet<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32) {
                         i += 1;
                     }
                 }
+            }
+        }
+    }
+}
+
+/// The products of the tokens of each pass: writing keys lie in the lanes, a vector of them after the other, and are read
+/// as a state is. What a token has nothing to do with is written too, up to the end of a vector.
+///
+/// # Safety
+/// - As for [`meet_few`], where rows of products are whole vectors.
+/// - `columns` is writable for `dim · row` values.
+#[inline(always)]
+unsafe fn meet<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32, columns: *mut f32) {
+    const R: usize = 8;
+    for first in (0..segment.tokens).step_by(segment.pass) {
+        let count = segment.pass.min(segment.tokens - first);
+        for i in (0..count).step_by(L::N) {
+            // SAFETY: at most `N` tokens of the pass; a vector of every dim (clauses).
+            unsafe {
+                let writers = segment.writers.offset((first + i) as isize * segment.writer_stride);
+                let to = columns.add(i * segment.dim);
+                transpose::<L>(isa, writers, segment.writer_stride, (count - i).min(L::N), segment.dim, to);
+            }
+        }
+        for n in 0..segment.group + usize::from(!segment.betas.is_null()) {
+            let mut t = 0;
+            while t < count {
+                let rows = if t + R <= count { R } else { 1 };
+                for i in (0..t + rows).step_by(L::N) {
+                    // SAFETY: rows of tokens of the pass, and a vector of products of each (clauses).
+                    unsafe {
+                        let (x, stride, _) = meeting(segment, n, first + t);
+                        let keys = columns.add(i * segment.dim).cast_const();
+                        let to = products.add((n * segment.tokens + first + t) * segment.row + i);
+                        if rows == R {
+                            let sums = reads::<L, R, 1>(isa, segment.dim, x, stride, keys);
+                            for r in 0..R {
+                                sums[r][0].store(to.add(r * segment.row));
+                            }
+                        } else {
+                            reads::<L, 1, 1>(isa, segment.dim, x, stride, keys)[0][0].store(to);
+                        }
+                    }
+                }
+                t += rows;
+            }
+        }
+    }
+}
+
+/// Writes the transpose of `rows` rows of `dim` values at `from`, `stride` apart, to `to`, `[dim][N]`, with zeros past the
+/// last row.
+///
+/// # Safety
+/// - At most `N` such rows are readable, and `dim · N` values writable at `to`.
+#[inline(always)]
+unsafe fn transpose<L: Lanes>(
+    isa: L::Isa,
+    from: *const f32,
+    stride: isize,
+    rows: usize,
+    dim: usize,
+    to: *mut f32,
+) {
+    let whole = dim / L::N * L::N;
+    // SAFETY: dims below `dim` of rows below `rows` (clauses).
+    unsafe {
+        for x in (0..whole).step_by(L::N) {
+            let mut square = [L::splat(isa, 0.0); MAX_LANES];
+            for r in 0..L::N {
+                if r < rows {
+                    square[r] = L::load(isa, from.offset(r as isize * stride).add(x));
+                }
+            }
+            L::transpose(isa, &mut square);
+            for r in 0..L::N {
+                square[r].store(to.add((x + r) * L::N));
+            }
+        }
+        for x in whole..dim {
+            for r in 0..L::N {
+                let value = if r < rows { from.offset(r as isize * stride).add(x).read() } else { 0.0 };
+                to.add(x * L::N + r).write(value);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::factor::flushed;
 use super::kernel::Reading;
-use super::recur::reads;
+use super::tile::reads;
 use crate::lanes::Lanes;
 
 /// Writes `scale · X S`: what queries read of a state, or the rows of a transition times a state. `R` rows are a register

@@ -2,18 +2,9 @@
 
 use super::factor::{Factor, flushed, multiply};
 use super::kernel::{Columns, Factors, MOST_TOGETHER, Segment, Strip, meets};
+use super::tile::{BIAS, reads, without_bias};
 use crate::lanes::Lanes;
 use crate::product::for_quad;
-
-/// What sums begin with that would stall if they were subnormal: far below the rounding of every sum that is not tiny itself.
-/// It is taken away afterwards.
-pub(super) const BIAS: f32 = f32::MIN_POSITIVE * 64.0;
-
-/// A sum of `sums` sums, without what they began with.
-#[inline(always)]
-fn without_bias<L: Lanes>(isa: L::Isa, sum: L, sums: usize) -> L {
-    sum.minus(L::splat(isa, BIAS * sums as f32))
-}
 
 /// Lets the tokens of a segment pass a strip: the state is updated, and outputs are written if there are any.
 ///
@@ -60,7 +51,7 @@ unsafe fn passes<L: Lanes, const B: usize, const R: usize, const V: usize>(
         if delta || out && meets(segment.group, false, segment.pass) {
             while t < segment.tokens {
                 let count = segment.pass.min(segment.tokens - t);
-                together::<L, R, V>(isa, strip, segment, columns, t, count);
+                together::<L, B, R, V>(isa, strip, segment, columns, t, count);
                 t += count;
             }
             return;
@@ -143,8 +134,8 @@ unsafe fn output<L: Lanes, const V: usize>(
     }
 }
 
-/// `B` tokens from `t` on pass a strip: each row of it is loaded once, takes what every token writes, one after the other,
-/// gives each query its share, and is stored once. With `EXIT`, in which case there are factors, it is multiplied before.
+/// `B` tokens from `t` on pass a strip, each with its query if `OUT`. With `EXIT`, in which case there are factors, the strip
+/// is multiplied then.
 ///
 /// # Safety
 /// - As for [`recur`]; `B` tokens from `t` on are in the segment, and have a query row each if `OUT`.
@@ -157,22 +148,47 @@ unsafe fn through<L: Lanes, const B: usize, const V: usize, const OUT: bool, con
     t: usize,
     exit: Option<&Factors>,
 ) {
-    let bias = L::splat(isa, BIAS);
-    // SAFETY: rows of `B` tokens, and rows of the strip (clauses).
+    let mut v = [[L::splat(isa, 0.0); V]; B];
+    let mut q = [segment.queries; B];
+    // SAFETY: rows of `B` tokens (clauses).
     unsafe {
-        let mut v = [[bias; V]; B];
-        let mut k = [segment.writers; B];
-        let mut q = [segment.queries; B];
         for b in 0..B {
-            let token = (t + b) as isize;
             v[b] = values::<L, V>(isa, segment, columns, t + b);
-            k[b] = segment.writers.offset(token * segment.writer_stride);
             if OUT {
-                q[b] = segment.queries.offset(token * segment.query_stride);
+                q[b] = segment.queries.offset((t + b) as isize * segment.query_stride);
             }
         }
-        // A single token has four sums, which do not wait for each other.
-        let mut y = [[[bias; V]; B]; 4];
+        let y = rows::<L, B, V, OUT, EXIT>(isa, strip, segment, t, &q, &v, exit);
+        if OUT {
+            for b in 0..B {
+                output(isa, segment, columns, t + b, 0, y[b]);
+            }
+        }
+    }
+}
+
+/// Each row of a strip is loaded once, takes what `B` tokens from `t` on write, one after the other, gives each query its
+/// share if `OUT`, is multiplied if `EXIT`, and is stored once. Returns what the queries read.
+///
+/// # Safety
+/// - As for [`through`]; `q` are rows of `dim` values if `OUT`.
+#[inline(always)]
+unsafe fn rows<L: Lanes, const B: usize, const V: usize, const OUT: bool, const EXIT: bool>(
+    isa: L::Isa,
+    strip: &Strip,
+    segment: &Segment,
+    t: usize,
+    q: &[*const f32; B],
+    v: &[[L; V]; B],
+    exit: Option<&Factors>,
+) -> [[L; V]; B] {
+    let bias = L::splat(isa, BIAS);
+    // A single token has four sums, which do not wait for each other.
+    let mut y = [[[bias; V]; B]; 4];
+    // SAFETY: rows of `B` tokens, and rows of the strip (clauses).
+    unsafe {
+        let k: [*const f32; B] =
+            core::array::from_fn(|b| segment.writers.offset((t + b) as isize * segment.writer_stride));
         let mut row = strip.state;
         for r in (0..segment.dim).step_by(4) {
             let kq: [L::Quad; B] = core::array::from_fn(|b| L::quad(isa, k[b].add(r)));
@@ -203,59 +219,14 @@ unsafe fn through<L: Lanes, const B: usize, const V: usize, const OUT: bool, con
                 row = row.add(V * L::N);
             });
         }
-        if OUT {
-            for b in 0..B {
-                let mut sum = y[0][b];
-                for x in 0..V {
-                    if B == 1 {
-                        sum[x] = sum[x].plus(y[1][b][x]).plus(y[2][b][x].plus(y[3][b][x]));
-                    }
-                    sum[x] = without_bias(isa, sum[x], if B == 1 { 4 } else { 1 });
-                }
-                output(isa, segment, columns, t + b, 0, sum);
-            }
-        }
     }
-}
-
-/// `x S` for `R` rows `x`, `stride` apart: sums over the rows of a strip of `V` vectors.
-///
-/// # Safety
-/// - `dim` values, a multiple of four, are readable in each row of `x`, and `dim` rows of `V` vectors at `state`.
-#[inline(always)]
-pub(super) unsafe fn reads<L: Lanes, const R: usize, const V: usize>(
-    isa: L::Isa,
-    dim: usize,
-    x: *const f32,
-    stride: isize,
-    mut state: *const f32,
-) -> [[L; V]; R] {
-    // A single row has four sums, which do not wait for each other.
-    let mut sums = [[[L::splat(isa, BIAS); V]; R]; 4];
-    // SAFETY: rows of `x` and of the state (clauses).
-    unsafe {
-        for d in (0..dim).step_by(4) {
-            let quads: [L::Quad; R] =
-                core::array::from_fn(|r| L::quad(isa, x.offset(r as isize * stride).add(d)));
-            for_quad!(|J| {
-                for v in 0..V {
-                    let s = L::load(isa, state.add(v * L::N));
-                    for r in 0..R {
-                        let sum = &mut sums[if R == 1 { J as usize } else { 0 }][r][v];
-                        *sum = sum.mul_add_quad::<J>(s, quads[r]);
-                    }
-                }
-                state = state.add(V * L::N);
-            });
-        }
-    }
-    let [mut whole, second, third, fourth] = sums;
-    for r in 0..R {
-        for v in 0..V {
-            if R == 1 {
-                whole[r][v] = whole[r][v].plus(second[r][v]).plus(third[r][v].plus(fourth[r][v]));
+    let [mut whole, second, third, fourth] = y;
+    for b in 0..B {
+        for x in 0..V {
+            if B == 1 {
+                whole[b][x] = whole[b][x].plus(second[b][x]).plus(third[b][x].plus(fourth[b][x]));
             }
-            whole[r][v] = without_bias(isa, whole[r][v], if R == 1 { 4 } else { 1 });
+            whole[b][x] = without_bias(isa, whole[b][x], if B == 1 { 4 } else { 1 });
         }
     }
     whole
@@ -267,7 +238,7 @@ pub(super) unsafe fn reads<L: Lanes, const R: usize, const V: usize>(
 /// # Safety
 /// - As for [`recur`]; the tokens are a pass of the segment.
 #[inline(always)]
-unsafe fn together<L: Lanes, const R: usize, const V: usize>(
+unsafe fn together<L: Lanes, const B: usize, const R: usize, const V: usize>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -302,7 +273,11 @@ unsafe fn together<L: Lanes, const R: usize, const V: usize>(
         let last = first + count == segment.tokens;
         if columns.keep || !last {
             let exit = if last { segment.exit.as_ref() } else { None };
-            update::<L, V>(isa, strip, segment, first, count, exit);
+            match (count > MOST_TOGETHER, exit) {
+                (true, _) => update::<L, V>(isa, strip, segment, first, count, exit),
+                (false, None) => update_short::<L, B, V, false>(isa, strip, segment, first, count, exit),
+                (false, _) => update_short::<L, B, V, true>(isa, strip, segment, first, count, exit),
+            }
         }
     }
 }
@@ -418,8 +393,8 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Adds what the tokens of a pass write to the state: four rows of it at a time. What a long pass writes is summed up by
-/// itself, so that the state rounds once for all of it. Then the rows are multiplied if there are factors.
+/// Adds what the tokens of a long pass write to the state: four rows of it at a time. It is summed up by itself, so that
+/// the state rounds once for all of it. Then the rows are multiplied if there are factors.
 ///
 /// # Safety
 /// - As for [`together`], with what the tokens write in the room.
@@ -433,20 +408,12 @@ unsafe fn update<L: Lanes, const V: usize>(
     exit: Option<&Factors>,
 ) {
     let width = V * L::N;
-    let long = count > MOST_TOGETHER;
     // SAFETY: four rows of the strip, and tokens of the pass (clauses).
     unsafe {
         let keys = segment.writers.offset(first as isize * segment.writer_stride);
         for d in (0..segment.dim).step_by(4) {
             let rows = strip.state.add(d * width);
             let mut s = [[L::splat(isa, 0.0); V]; 4];
-            if !long {
-                for j in 0..4 {
-                    for x in 0..V {
-                        s[j][x] = L::load(isa, rows.add(j * width + x * L::N));
-                    }
-                }
-            }
             for t in 0..count {
                 let quad = L::quad(isa, keys.offset(t as isize * segment.writer_stride).add(d));
                 for x in 0..V {
@@ -459,15 +426,69 @@ unsafe fn update<L: Lanes, const V: usize>(
             for j in 0..4 {
                 for x in 0..V {
                     let at = rows.add(j * width + x * L::N);
-                    if long {
-                        s[j][x] = s[j][x].plus(L::load(isa, at));
-                    }
+                    let mut sum = s[j][x].plus(L::load(isa, at));
                     if let Some(exit) = exit {
-                        s[j][x] = Factor::of(isa, exit, d + j).times(isa, s[j][x]);
+                        sum = Factor::of(isa, exit, d + j).times(isa, sum);
                     }
-                    s[j][x].store(at);
+                    sum.store(at);
                 }
             }
         }
+    }
+}
+
+/// Adds what the tokens of a short pass write to the state, `B` tokens at a time. With `EXIT`, in which case there are
+/// factors, the rows are multiplied then.
+///
+/// # Safety
+/// - As for [`together`], with what the tokens write in the room.
+#[inline(always)]
+unsafe fn update_short<L: Lanes, const B: usize, const V: usize, const EXIT: bool>(
+    isa: L::Isa,
+    strip: &Strip,
+    segment: &Segment,
+    first: usize,
+    count: usize,
+    exit: Option<&Factors>,
+) {
+    let mut t = 0;
+    // SAFETY: the same clauses; tokens end where the pass does.
+    unsafe {
+        while t < count {
+            let many = t + B <= count;
+            let last = t + if many { B } else { 1 } == count;
+            match (many, EXIT && last) {
+                (true, true) => add_tokens::<L, B, V, EXIT>(isa, strip, segment, first, t, exit),
+                (true, false) => add_tokens::<L, B, V, false>(isa, strip, segment, first, t, exit),
+                (false, true) => add_tokens::<L, 1, V, EXIT>(isa, strip, segment, first, t, exit),
+                (false, false) => add_tokens::<L, 1, V, false>(isa, strip, segment, first, t, exit),
+            }
+            t += if many { B } else { 1 };
+        }
+    }
+}
+
+/// Adds what `B` tokens from `t` on write to the state.
+///
+/// # Safety
+/// - As for [`update_short`]; the tokens are among the pass's.
+#[inline(always)]
+unsafe fn add_tokens<L: Lanes, const B: usize, const V: usize, const EXIT: bool>(
+    isa: L::Isa,
+    strip: &Strip,
+    segment: &Segment,
+    first: usize,
+    t: usize,
+    exit: Option<&Factors>,
+) {
+    let mut w = [[L::splat(isa, 0.0); V]; B];
+    // SAFETY: `B` rows of the room, and the same clauses.
+    unsafe {
+        for b in 0..B {
+            for x in 0..V {
+                w[b][x] = L::load(isa, strip.room.add(((t + b) * V + x) * L::N));
+            }
+        }
+        rows::<L, B, V, false, EXIT>(isa, strip, segment, first + t, &[segment.writers; B], &w, exit);
     }
 }

@@ -26,5 +26,5 @@ backward!(
 
 linear!(
     isa: Neon, lanes: Four, features: ["neon"], name: "linear_f32_t4c8__neon",
-    tokens: 4, rows: 4, vectors: 2, fused: true,
+    together: 4, rows: 4, vectors: 2, fused: true,
 );

@@ -25,6 +25,6 @@ backward!(
 );
 
 linear!(
-    isa: Scalar, lanes: One, features: [], name: "linear_f32_t2c4__scalar",
-    tokens: 2, rows: 2, vectors: 4, fused: false,
+    isa: Scalar, lanes: One, features: [], name: "linear_f32_t4c4__scalar",
+    together: 2, rows: 2, vectors: 4, fused: false,
 );

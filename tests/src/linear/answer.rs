@@ -2,16 +2,21 @@
 
 use super::build::Case;
 use crate::cases::{Data, each_row};
-use elsa_core::dtype::DType;
-use elsa_core::linear::{Outputs, reference};
+use elsa_core::linear::Outputs;
+use elsa_core::linear::bound::{self, Executed, Judgement};
 
-/// The answer of the oracle: every state and output, in the order of the views' rows without gaps.
+/// The answer of the oracle: every state and output, in the order of the views' rows without gaps, and how far a run may be
+/// off.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// `[batch, output heads, tokens, d_v]`.
     pub output: Vec<f64>,
+    /// Largest errors of the output.
+    pub output_error: Vec<f64>,
     /// `[sequences, state heads, d_k, d_v]`.
     pub present: Vec<f64>,
+    /// Largest errors of the states.
+    pub present_error: Vec<f64>,
 }
 
 /// What a call writes.
@@ -24,32 +29,51 @@ pub struct Found {
 }
 
 impl Case {
-    /// The recurrence in f64.
+    /// The recurrence in f64, and how far a run may be off that executes `executed` of a sequence, by its tokens.
+    ///
+    /// # Panics
+    /// Panics if the size of a buffer overflows.
     #[must_use]
-    pub fn answer(&self) -> Answer {
+    pub fn answer(&self, executed: impl Fn(usize) -> Executed) -> Answer {
         let (p, inputs) = (&self.problem, self.all_inputs());
         let (dk, dv, states, heads) = (p.key_dim(), p.value_dim(), p.state_heads(), p.output_heads());
         let tokens = p.tokens();
-        let batch = p.spec().query.batch();
-        let mut output = vec![0.0; batch * heads * tokens * dv];
-        let mut present = vec![0.0; p.sequences() * states * dk * dv];
-        let mut scratch = vec![0.0; reference::scratch_len(p)];
+        let outputs = p.spec().query.batch() * heads * tokens * dv;
+        let all_states = p.sequences() * states * dk * dv;
+        let mut answer = Answer {
+            output: vec![0.0; outputs],
+            output_error: vec![0.0; outputs],
+            present: vec![0.0; all_states],
+            present_error: vec![0.0; all_states],
+        };
         for index in 0..p.sequences() {
             let sequence = p.sequence(inputs.cu_seqlens, index);
+            let executed = executed(sequence.tokens);
+            let len = bound::scratch_len(p, &executed).unwrap_or_else(|| panic!("{}", self.name));
+            let mut scratch = vec![0.0; len];
             for state in 0..states {
                 let (first, readers) = p.readers(state);
-                let mut rows = vec![0.0; readers * sequence.tokens * dv];
+                let mut rows = [(); 2].map(|()| vec![0.0; readers * sequence.tokens * dv]);
+                let [output, output_error] = &mut rows;
                 let at = (index * states + state) * dk * dv;
-                let last = &mut present[at..at + dk * dv];
-                reference::head(p, &inputs, index, state, &mut rows, last, &mut scratch);
-                for (reader, rows) in rows.chunks(sequence.tokens.max(1) * dv).enumerate() {
-                    let head = sequence.batch * heads + first + reader;
-                    let to = (head * tokens + sequence.start) * dv;
-                    output[to..to + rows.len()].copy_from_slice(rows);
+                let mut judgement = Judgement {
+                    output,
+                    output_error,
+                    present: &mut answer.present[at..at + dk * dv],
+                    present_error: &mut answer.present_error[at..at + dk * dv],
+                };
+                bound::head(p, &inputs, &executed, index, state, &mut judgement, &mut scratch);
+                let all = [&mut answer.output, &mut answer.output_error];
+                for (all, rows) in all.into_iter().zip(&rows) {
+                    for (reader, rows) in rows.chunks(sequence.tokens.max(1) * dv).enumerate() {
+                        let head = sequence.batch * heads + first + reader;
+                        let to = (head * tokens + sequence.start) * dv;
+                        all[to..to + rows.len()].copy_from_slice(rows);
+                    }
                 }
             }
         }
-        Answer { output, present }
+        answer
     }
 
     /// Room for what a call writes: NaN, but for the past states of a problem in place.
@@ -97,30 +121,23 @@ impl Found {
         rows
     }
 
-    /// Asserts that everything is near the answer, and that nothing between rows was written: each row of the output, and
-    /// each state, within `limit` of the largest number of all of them.
+    /// Asserts that everything is as near the answer as it must be, and that nothing between rows was written.
     ///
     /// # Panics
     /// Panics if it is not.
-    pub fn check(&self, case: &Case, answer: &Answer, limit: f64) {
+    pub fn check(&self, case: &Case, answer: &Answer) {
         let spec = case.problem.spec();
         let (rows, states) = (self.rows(case), self.states(case));
-        assert_eq!(rows.len(), answer.output.len(), "{}", case.name);
-        let rounding = if spec.dtype == DType::F32 { 0.0 } else { spec.dtype.unit_roundoff() };
-        let present = if states.is_empty() { &[][..] } else { &answer.present[..] };
-        for (what, found, expected, rounding) in
-            [("output", &rows, &answer.output[..], rounding), ("present", &states, present, 0.0)]
-        {
-            assert_eq!(found.len(), expected.len(), "{what} of {}", case.name);
-            let largest = expected.iter().fold(0.0, |a: f64, x| a.max(x.abs()));
-            for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
-                let allowed = limit * largest + rounding * expected.abs() + 1e-30;
-                let error = (found - expected).abs();
-                assert!(
-                    error <= allowed || (found.is_nan() && expected.is_nan()),
-                    "{what} {i}: {found} instead of {expected}, {error:e} over {allowed:e}; {}",
-                    case.name
-                );
+        let given = if states.is_empty() { 0 } else { answer.present.len() };
+        for (what, found, exact, allowed) in [
+            ("output", &rows, &answer.output[..], &answer.output_error[..]),
+            ("present", &states, &answer.present[..given], &answer.present_error[..given]),
+        ] {
+            assert_eq!(found.len(), exact.len(), "{what} of {}", case.name);
+            for (i, (found, (exact, allowed))) in found.iter().zip(exact.iter().zip(allowed)).enumerate() {
+                let error = (found - exact).abs();
+                let bounded = error <= *allowed || !allowed.is_finite() && !exact.is_finite();
+                assert!(bounded, "{what} {i}: {found}, not {exact}: {error:e} > {allowed:e}; {}", case.name);
             }
         }
         let between = |view: &elsa_core::view::View, nan: &dyn Fn(usize) -> bool| {

@@ -120,6 +120,11 @@ impl<'a> Context<'a> {
         self.tensors[Operand::Output].is_present()
     }
 
+    /// Whether the call writes present states.
+    pub fn has_present(&self) -> bool {
+        self.tensors[Operand::PresentState].is_present()
+    }
+
     /// The worker's region of the workspace.
     pub fn worker_part(&self, worker: usize) -> *mut f32 {
         self.base.wrapping_add(worker * self.layout.worker_stride)

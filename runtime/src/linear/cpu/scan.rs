@@ -63,6 +63,10 @@ pub(super) fn run(
             pool.divide(workers, some * parts, &|worker, item| unsafe {
                 compute_part(c, &head(item / parts, reverse), item % parts, worker);
             })?;
+            if c.has_present() {
+                // SAFETY: as above. The past state, whose memory the present may be, is no longer read.
+                pool.divide(workers, some, &|_, item| unsafe { finish(c, &head(item, reverse)) })?;
+            }
         }
     }
     Ok(())
@@ -88,6 +92,11 @@ impl<'a> Head<'a> {
             let tokens = part * size..sequence.tokens.min((part + 1) * size);
             Stretch { sequence, state, tokens, reverse, strips }
         })
+    }
+
+    /// The last part of the sequence.
+    fn last(&self, c: &Context<'_>) -> usize {
+        c.choice.parts_of(self.sequence.tokens).saturating_sub(1)
     }
 
     /// The affine map of part `part`.
@@ -142,12 +151,13 @@ unsafe fn set_unit(c: &Context<'_>, transition: &Target) {
     });
 }
 
-/// Folds the tokens of a part to its affine map; those of the first part to a state.
+/// Folds the tokens of a part to its affine map; those of the first part to a state. No state is computed from the map of
+/// the last part.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No other worker has this part or this worker number.
 unsafe fn fold_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: usize) {
-    let Some(s) = head.part(c, part) else { return };
+    let Some(s) = head.part(c, part).filter(|_| part < head.last(c)) else { return };
     let all = targets(c, head.element(c, part));
     let region = c.worker_part(worker);
     // SAFETY: the element is this worker's (clause) and holds both matrices (layout).
@@ -167,48 +177,82 @@ unsafe fn fold_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: usize
     }
 }
 
-/// Makes the maps of a head's parts the states after each of them.
+/// Brings the state before a part to `to`.
+///
+/// # Safety
+/// - The invariants of [`Context`]. The maps before the part are states, and `to` is writable for a whole state.
+unsafe fn state_before(c: &Context<'_>, head: &Head<'_>, s: &Stretch<'_>, part: usize, to: *mut f32) {
+    // SAFETY: the clauses; the state of another part is only read.
+    unsafe {
+        match part.checked_sub(1) {
+            None => state::load(c, s, to),
+            Some(before) => {
+                let from = targets(c, head.element(c, before))[0].data;
+                to.copy_from_nonoverlapping(from, c.layout.element.state.len);
+            }
+        }
+    }
+}
+
+/// Makes the maps of a head's parts the states after each of them. Of a problem that is not causal, the last part follows.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. All parts of the head were folded, and no other worker has this head or this worker number.
 unsafe fn combine(c: &Context<'_>, head: &Head<'_>, worker: usize) {
     let mut states = [false; MOST_PARTS];
     states[0] = true;
-    let count = c.choice.parts_of(head.sequence.tokens).min(MOST_PARTS);
-    blelloch::inclusive(&mut Parts { c, head, count, states, region: c.worker_part(worker) });
+    let (last, region) = (head.last(c), c.worker_part(worker));
+    let count = last.min(MOST_PARTS);
+    if count > 1 {
+        blelloch::inclusive(&mut Parts { c, head, count, states, region });
+    }
+    if c.choice.direction == Direction::NonCausal
+        && let Some(s) = head.part(c, last)
+    {
+        let target = targets(c, head.element(c, last))[0];
+        // SAFETY: the head is this worker's (clause), and its other maps are states now.
+        unsafe {
+            state_before(c, head, &s, last, target.data);
+            fold(c, &s, &[target], region);
+        }
+    }
 }
 
-/// Computes the outputs of a part from the state before it. The first part brings the state after the last one to the
-/// present.
+/// Computes the outputs of a part from the state before it, and of the last part the state after it.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The head was combined. No other worker has this part or this worker number.
 unsafe fn compute_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: usize) {
     let Some(s) = head.part(c, part) else { return };
-    let last = c.choice.parts_of(head.sequence.tokens) - 1;
+    let last = head.last(c);
     let region = c.worker_part(worker);
-    let state = |part| targets(c, head.element(c, part))[0];
-    // SAFETY: states of other parts are only read; the region holds a whole state (layout) and is this worker's (clause).
+    let whole = targets(c, head.element(c, last))[0];
+    let aim = Aim { outputs: c.has_output(), keep: part == last && c.has_present() };
+    // SAFETY: states of other parts are only read, and the last part's is this worker's if the part is (clause); the region
+    // holds a whole state (layout) and is this worker's, too.
     unsafe {
-        let own = Target { data: region.wrapping_add(c.layout.worker.state.start), ..state(0) };
-        match part.checked_sub(1) {
-            None => {
-                // The present may be the memory of the past, which nobody else reads.
-                state::load(c, &s, own.data);
-                state::store(c, &s, state(last).data);
-            }
-            Some(before) => {
-                own.data.copy_from_nonoverlapping(state(before).data, c.layout.element.state.len);
-            }
-        }
-        if !c.has_output() {
-            return;
-        }
         if c.choice.direction == Direction::NonCausal {
-            read(c, &s, &state(last), region);
-            return;
+            if aim.outputs {
+                read(c, &s, &whole, region);
+            }
+        } else if aim.outputs || aim.keep {
+            let own = region.wrapping_add(c.layout.worker.state.start);
+            let target = if aim.keep { whole } else { Target { data: own, ..whole } };
+            state_before(c, head, &s, part, target.data);
+            pass(c, &s, &target, region, aim);
         }
-        pass(c, &s, &own, region, Aim { outputs: true, keep: false });
+    }
+}
+
+/// Brings the state after the last part to the present.
+///
+/// # Safety
+/// - The invariants of [`Context`]. All parts of the head were computed, and no other worker has this head.
+unsafe fn finish(c: &Context<'_>, head: &Head<'_>) {
+    let last = head.last(c);
+    if let Some(s) = head.part(c, last) {
+        // SAFETY: the clauses of this function.
+        unsafe { state::store(c, &s, targets(c, head.element(c, last))[0].data) };
     }
 }
 

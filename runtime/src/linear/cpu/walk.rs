@@ -21,7 +21,7 @@
 
 use super::context::{Context, Rows, Stretch};
 use super::{stage, state};
-use elsa_core::linear::{Direction, Form, Gates, Operand, Sequence};
+use elsa_core::linear::{Direction, Form, Gates, Sequence};
 use elsa_kernels::linear::{Columns, Head, Reading, Segment, Strip};
 use std::ops::Range;
 
@@ -60,7 +60,7 @@ pub(super) unsafe fn attend(
     let part = c.worker_part(worker);
     let strips = c.choice.group(group);
     let data = part.wrapping_add(c.layout.worker.state.start);
-    let (outputs, keep) = (c.has_output(), c.tensor(Operand::PresentState).is_present());
+    let (outputs, keep) = (c.has_output(), c.has_present());
     let of =
         |reverse| Stretch { sequence, state, tokens: 0..sequence.tokens, reverse, strips: strips.clone() };
     let target = Target { data, columns: c.choice.columns, strips: (strips.start, strips.end), values: true };
