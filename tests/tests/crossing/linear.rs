@@ -42,7 +42,8 @@ fn check_all(engines: &[Engine], case: &Case, forms: &[LinearPlanOptions]) {
             let plan = engine.linear_plan(&case.problem, options).unwrap();
             let choice = plan.choice().unwrap();
             let answer = case.answer(|tokens| choice.executed(&case.problem, tokens));
-            let named = Case { name: format!("{} {choice:?} {}", engine.backend(), case.name), ..case.clone() };
+            let named =
+                Case { name: format!("{} {choice:?} {}", engine.backend(), case.name), ..case.clone() };
             run(engine, case, options).check(&named, &answer);
         }
     }
