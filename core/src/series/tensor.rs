@@ -56,10 +56,10 @@ impl Series {
         self.0.tokens()
     }
 
-    /// Number of channels.
+    /// Number of channels; of an empty series, where that is beyond counting, the largest number.
     #[must_use]
     pub const fn channels(&self) -> usize {
-        self.0.heads() * self.0.dim()
+        self.0.heads().saturating_mul(self.0.dim())
     }
 
     /// Number of elements that a buffer must have.

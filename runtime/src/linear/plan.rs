@@ -74,12 +74,6 @@ impl LinearPlan {
         self.execution.cpu().map(|cpu| &cpu.choice)
     }
 
-    /// The choice for the GPU; `None` if the CPU computes.
-    #[must_use]
-    pub fn gpu_choice(&self) -> Option<&LinearGpuChoice> {
-        self.execution.gpu().map(|gpu| &gpu.choice)
-    }
-
     /// The order of operations of a run on `backend`, the back end of the run's [`Report`](crate::Report).
     #[must_use]
     pub fn division_of(&self, backend: Backend) -> LinearDivision {
@@ -102,5 +96,11 @@ impl LinearPlan {
             DevicePlan::Cpu(cpu) => cpu.choice.executed(&self.problem, tokens),
             DevicePlan::Gpu(gpu) => gpu.choice.executed(&self.problem),
         }
+    }
+
+    /// The choice for the GPU; `None` if the CPU computes.
+    #[must_use]
+    pub fn gpu_choice(&self) -> Option<&LinearGpuChoice> {
+        self.execution.gpu().map(|gpu| &gpu.choice)
     }
 }

@@ -256,6 +256,9 @@ impl SeriesOperator for Convolution {
 
     unsafe fn run(call: &ConvolutionCall<'_>, place: &Place<'_>, pool: &Pool) -> Result<(), RunError> {
         let (problem, choice) = (call.problem, place.choice);
+        if call.states.leave_nothing(problem.batch(), problem.tokens()) {
+            return Ok(());
+        }
         let channels = problem.channels();
         match call.transforms {
             Some(transforms) => pool.divide(choice.workers, channels, &|worker, channel| {

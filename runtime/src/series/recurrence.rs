@@ -166,6 +166,9 @@ impl SeriesOperator for Recurrence {
     unsafe fn run(call: &RecurrenceCall<'_>, place: &Place<'_>, pool: &Pool) -> Result<(), RunError> {
         let (choice, w) = (place.choice, place.kernel.spec.width);
         let (tokens, parts) = (call.problem.tokens(), choice.parts);
+        if call.states.leave_nothing(call.problem.batch(), call.problem.tokens()) {
+            return Ok(());
+        }
         let items = call.problem.batch() * choice.tiles;
         if parts == 1 {
             return pool.divide(choice.workers, items, &|worker, item| {

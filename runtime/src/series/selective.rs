@@ -198,6 +198,9 @@ impl SeriesOperator for Selective {
     unsafe fn run(call: &SelectiveCall<'_>, place: &Place<'_>, pool: &Pool) -> Result<(), RunError> {
         let (problem, choice) = (call.problem, place.choice);
         let (channels, group) = (problem.channels(), problem.tile_group());
+        if call.states.leave_nothing(problem.batch(), problem.tokens()) {
+            return Ok(());
+        }
         pool.divide(choice.workers, problem.batch() * choice.tiles, &|worker, item| {
             let tile = tile(item, choice.tiles, channels, group, place.kernel.spec.width);
             // SAFETY: the clauses of this function; each item is one worker's.

@@ -374,6 +374,11 @@ impl States {
         }
     }
 
+    /// Whether a call over so many sequences and tokens has nothing to write, however many channels there are.
+    pub fn leave_nothing(&self, batch: usize, tokens: usize) -> bool {
+        batch == 0 || (tokens == 0 && self.present.is_null())
+    }
+
     /// Address of the past states of a channel of `n` values; null if there are none.
     pub fn past(&self, channel: usize, n: usize) -> *const f32 {
         if self.past.is_null() { self.past } else { self.past.wrapping_add(channel * n) }

@@ -418,6 +418,12 @@ fn bad_input_is_refused_and_nothing_written() {
     assert_eq!(Spec::new(other, good, good).check().unwrap_err(), mismatch);
     let shared = Series::of(View::new("out", [1, 3, 4, 1], [0, 0, 1, 1]).unwrap());
     assert_eq!(Spec::new(good, good, shared).check().unwrap_err(), E::Overlap { argument: "out" });
+    // Channels that no memory has: refused, or of no tokens and done at once.
+    let empty = |shape| Series::of(View::new("x", shape, [0, 0, 0, 1]).unwrap());
+    let beyond = empty([0, 1 << 40, 5, 1 << 40]);
+    assert!(matches!(Spec::new(beyond, beyond, beyond).check(), Err(E::TooLarge { .. })));
+    let many = empty([1, 1 << 58, 0, 1]);
+    let nothing = Spec::new(many, many, many).check().unwrap();
     let mut spec = Spec::new(good, good, good);
     let problem = spec.check().unwrap();
     spec.in_place = true;
@@ -433,10 +439,13 @@ fn bad_input_is_refused_and_nothing_written() {
                 out: wanted.then_some(ElementsMut::F32(&mut out)),
                 present_state: state.map(|n| &mut present[..n]),
             };
-            let refused = plan.bind(inputs, outputs, &mut plan.workspace().unwrap()).err();
+            let mut workspace = plan.workspace().unwrap();
+            let bound = plan.bind(inputs, outputs, &mut workspace);
+            let refused = bound.map(|mut bound| bound.run().unwrap()).err();
             assert!(out.iter().chain(&present).all(|x| *x == UNWRITTEN));
             refused
         };
+        assert_eq!(bind(&nothing, inputs(full, None), true, None), None);
         let named = |e: E| Some(BindError::Problem(e));
         let short = |argument, found, needed| named(E::Short { argument, found, needed });
         assert_eq!(bind(&problem, inputs(Elements::F32(&b), None), true, None), short("b", 11, 12));

@@ -150,3 +150,68 @@ impl<'a> Shape<'a> {
         libm::sqrt(self.unit * (self.matrix[x * (d + 1)] + LOST * trace))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const D: usize = 4;
+
+    /// Errors of any signs that were added, as vectors that every later token turns.
+    struct Added {
+        vectors: [[f64; D]; 80],
+        len: usize,
+    }
+
+    /// Whether `E(P)` reaches, along some directions, as far as errors whose signs align; and how much further, at most.
+    fn reaches(shape: &Shape<'_>, added: &Added, seed: usize) -> f64 {
+        let mut most = 0.0f64;
+        for n in 0..8 {
+            let query: [f64; D] = core::array::from_fn(|x| libm::sin((seed * 31 + n * 7 + x * 3) as f64));
+            let squares = query.iter().map(|q| q * q).sum();
+            let dot = |v: &[f64; D]| libm::fabs(v.iter().zip(&query).map(|(v, q)| v * q).sum());
+            let aligned: f64 = added.vectors[..added.len].iter().map(dot).sum();
+            let reached = shape.along(&query, squares);
+            assert!(aligned <= reached * (1.0 + 1e-9), "{aligned} {reached}");
+            most = most.max(reached / aligned);
+        }
+        for x in 0..D {
+            let aligned: f64 = added.vectors[..added.len].iter().map(|v| libm::fabs(v[x])).sum();
+            assert!(aligned <= shape.of_row(x) * (1.0 + 1e-9));
+        }
+        most
+    }
+
+    #[test]
+    fn holds_all_errors_that_were_added() {
+        let mut scratch = [0.0; D * D + D];
+        for per_dim in [false, true] {
+            let mut shape = Shape::new(&mut scratch, D);
+            let mut added = Added { vectors: [[0.0; D]; 80], len: 0 };
+            for t in 0..40 {
+                let key: [f64; D] = core::array::from_fn(|x| libm::cos((t * 5 + x * x) as f64) * 0.6);
+                let beta = 0.9 + libm::sin(t as f64);
+                let gates: [f64; D] =
+                    core::array::from_fn(|x| if per_dim { 1.0 - 0.1 * x as f64 } else { 0.95 });
+                shape.pass(&gates, gates[0], &key, beta);
+                for v in &mut added.vectors[..added.len] {
+                    v.iter_mut().zip(&gates).for_each(|(v, a)| *v *= a);
+                    let along: f64 = v.iter().zip(&key).map(|(v, k)| v * k).sum();
+                    v.iter_mut().zip(&key).for_each(|(v, k)| *v -= beta * along * k);
+                }
+                let (size, length) = (1.0 / (1.0 + t as f64), 0.01);
+                shape.add_along(&key, key.iter().map(|k| k * k).sum(), size);
+                added.vectors[added.len] = key.map(|k| size * k);
+                shape.add(length);
+                added.vectors[added.len + 1] =
+                    core::array::from_fn(|x| if x == t % D { length } else { 0.0 });
+                added.len += 2;
+                // An ellipsoid is more than these errors, but not without end.
+                assert!(reaches(&shape, &added, t) < 100.0);
+            }
+            // A token that clears everything.
+            shape.pass(&[0.0; D], 0.0, &[1.0; D], 1.0);
+            assert_eq!(shape.length(), 0.0);
+        }
+    }
+}

@@ -103,7 +103,7 @@ impl fmt::Display for ChooseError {
             }
             ChooseError::NoKernel => write!(f, "kernel: none is present; allowed: one of this machine"),
             ChooseError::NotOnGpu { form } => {
-                write!(f, "form: {}; allowed on a GPU: recurrent, chunk, fused-chunk", form.name())
+                write!(f, "form: {}; allowed on a GPU: recurrent, chunk, fused-chunk, scan", form.name())
             }
             ChooseError::Large { what, found, most } => {
                 write!(f, "{what}: {found}; allowed on a GPU: at most {most}")

@@ -91,5 +91,69 @@ fn a_bound_grows_with_what_is_executed() {
         if rule.is_delta() {
             assert!(sum(&Executed { solve: Solve::Factors, ..plain }) > 1.1 * base);
         }
+        let recurrent = Executed { form: Form::Recurrent, chunk: 1, tokens: 1, ..plain };
+        assert!(sum(&Executed { form: Form::Scan, ..recurrent }) > 1.01 * sum(&recurrent), "{}", rule.name());
+    }
+}
+
+#[test]
+fn both_directions_and_their_sum_count() {
+    for (rule, per_dim) in KINDS {
+        let mut case = Case::new(rule, per_dim, 30, [6, 4]).fill(Style::Plain, 1);
+        let executed = scalar::executed(&case.problem(), &Walk::new(Form::Chunk));
+        let errors = Direction::ALL.map(|direction| {
+            case.direction = direction;
+            let ([exact, _], [errors, _], _) = case.judge(&executed);
+            (exact, errors)
+        });
+        let [(_, forward), (_, reverse), (exact, both), _] = &errors;
+        for i in 0..both.len() {
+            let sum = forward[i] + reverse[i] + DType::F32.unit_roundoff() * exact[i].abs();
+            assert!(both[i] >= sum * (1.0 - 1e-12), "{} {i}", rule.name());
+        }
+    }
+}
+
+/// A delta recurrence in f64 whose rows are off by what `Executed` allows, each with the sign that pushes the first column of
+/// the last answer the same way.
+#[test]
+fn residuals_that_align_stay_within_the_bound() {
+    let (tokens, [dk, dv]) = (200usize, [6usize, 2]);
+    for (style, per_dim) in [(Style::Plain, false), (Style::EqualKeys, true), (Style::Growing, false)] {
+        let mut case = Case::new(Rule::GatedDelta, per_dim, tokens, [dk, dv]).fill(style, 4);
+        case.decay.iter_mut().for_each(|g| *g *= 0.01);
+        case.scale = Some(1.0);
+        let dims = 400;
+        let rate = dims as f64 * DType::F32.unit_roundoff();
+        let executed = Executed { dims, ..scalar::executed(&case.problem(), &Walk::new(Form::Recurrent)) };
+        let ([exact, _], [errors, _], _) = case.judge(&executed);
+        let each = if per_dim { dk } else { 1 };
+        let gate = |t: usize, x: usize| libm::exp(f64::from(case.decay[t * each + x % each]));
+        let key = |t: usize, x: usize| f64::from(case.key[t * dk + x]);
+        // What an error of the state behind token `t` does to the last answer: `y_t = A_{t+1}ᵀ y_{t+1}`.
+        let last = tokens - 1;
+        let mut sees = vec![vec![0.0; dk]; tokens];
+        sees[last] = (0..dk).map(|x| f64::from(case.query[last * dk + x])).collect();
+        for t in (1..tokens).rev() {
+            let along: f64 = (0..dk).map(|x| key(t, x) * sees[t][x]).sum();
+            let beta = f64::from(case.beta[t]);
+            sees[t - 1] = (0..dk).map(|x| gate(t, x) * (sees[t][x] - beta * along * key(t, x))).collect();
+        }
+        let mut state = vec![0.0; dk];
+        for t in 0..tokens {
+            let beta = f64::from(case.beta[t]);
+            let v = f64::from(case.value[t * dv]);
+            (0..dk).for_each(|x| state[x] *= gate(t, x));
+            let read: f64 = (0..dk).map(|x| key(t, x) * state[x]).sum();
+            let terms: f64 = (0..dk).map(|x| (key(t, x) * state[x]).abs()).sum::<f64>() + v.abs();
+            let sign = (0..dk).map(|x| key(t, x) * sees[t][x]).sum::<f64>().signum();
+            let u = beta * (v - read) + sign * beta.abs() * rate * terms;
+            (0..dk).for_each(|x| state[x] += key(t, x) * u);
+        }
+        let answer: f64 = (0..dk).map(|x| sees[last][x] * state[x]).sum();
+        let (off, bound) = ((answer - exact[last * dv]).abs(), errors[last * dv]);
+        assert!(off <= bound, "{style:?}: {off:e} {bound:e}");
+        std::println!("{style:?}: {:.2} of the bound", off / bound);
+        assert!(off > 0.01 * bound, "{style:?}: {off:e} {bound:e}");
     }
 }

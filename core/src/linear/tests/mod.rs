@@ -63,10 +63,12 @@ pub enum Style {
     Small,
     /// Strong gates per token, which do not factor.
     Wild,
+    /// Queries and keys whose products underflow, and values that bring them back.
+    Faint,
 }
 
 impl Style {
-    pub const ALL: [Style; 8] = [
+    pub const ALL: [Style; 9] = [
         Style::Plain,
         Style::Gates,
         Style::EqualKeys,
@@ -75,6 +77,7 @@ impl Style {
         Style::Cancelling,
         Style::Small,
         Style::Wild,
+        Style::Faint,
     ];
 }
 
@@ -196,13 +199,11 @@ impl Case {
         let [hq, hk, hv] = self.heads;
         let [dk, dv] = self.dims;
         let (b, n) = (self.batch, self.tokens);
-        let size = match style {
-            Style::Small => 1e-20,
-            _ => 1.0,
-        };
-        self.query = (0..b * hq * n * dk).map(|_| random.normal()).collect();
+        let size = if style == Style::Small { 1e-20 } else { 1.0 };
+        let faint = if style == Style::Faint { 1e-21 } else { 1.0 };
+        self.query = (0..b * hq * n * dk).map(|_| faint * random.normal()).collect();
         self.key = (0..b * hk * n * dk).map(|_| random.normal()).collect();
-        self.value = (0..b * hv * n * dv).map(|_| size * random.normal()).collect();
+        self.value = (0..b * hv * n * dv).map(|_| size / faint * random.normal()).collect();
         for head in self.key.chunks_exact_mut((n * dk).max(1)) {
             let one: Vec<f32> = head.iter().take(dk).copied().collect();
             for key in head.chunks_exact_mut(dk) {
@@ -213,7 +214,7 @@ impl Case {
                 }
                 let norm = libm::sqrtf(key.iter().map(|k| k * k).sum::<f32>()).max(1e-3);
                 let length = if style == Style::Growing { libm::sqrtf(2.2) } else { 1.0 };
-                key.iter_mut().for_each(|k| *k *= length * size / norm);
+                key.iter_mut().for_each(|k| *k *= length * size * faint / norm);
             }
         }
         if style == Style::Cancelling {

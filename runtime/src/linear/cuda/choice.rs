@@ -4,7 +4,8 @@
 //!
 //! 1. *Bits.* The forms `chunk` and `fused-chunk` have the same bits: a state passes the same chunks in the same order, and an
 //!    answer comes from the state before its chunk. So how many blocks a device runs at once decides between them.
-//!    `recurrent` has others, and it is chosen by the tokens alone.
+//!    `recurrent` has others, and it is chosen by the tokens alone. Those of `scan` depend on the parts, and it is chosen on
+//!    request.
 //! 2. *Blocks.* A block of threads has some columns of the state of a head. Where heads and columns fill little of the device,
 //!    a second pass over the chunks, from states that the first has left, fills the rest.
 //! 3. *Memory.* What is prepared of a chunk takes kilobytes, with a gate for each dim many. Without a budget it may take a
@@ -14,12 +15,18 @@ use super::layout::Layout;
 use crate::linear::options::LinearPlanOptions;
 use elsa_core::dtype::DType;
 use elsa_core::linear::bound::{Executed, Solve};
-use elsa_core::linear::plan::{CHUNK_STEP, ChooseError, MOST_CHUNK};
+use elsa_core::linear::plan::{CHUNK_STEP, ChooseError, MOST_CHUNK, MOST_PARTS};
 use elsa_core::linear::{Direction, Form, Gates, Problem};
-use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, prepare_blocks, walk_blocks};
+use elsa_kernels::cuda::linear::{CHUNK, LinearWalk};
 
 /// Tokens from which chunks are faster than single tokens.
 const TOKENS: usize = 64;
+
+/// Tokens of a part for each of which a scan is divided once more, up to [`PARTS`] parts.
+const TOKENS_OF_PART: usize = 512;
+
+/// Most parts of a scan that the options leave to the chooser.
+const PARTS: usize = 16;
 
 /// Blocks of an SM in a pass whose parts fill the device.
 const BLOCKS_PER_SM: usize = 4;
@@ -39,7 +46,7 @@ pub struct LinearGpuChoice {
     pub form: Form,
     /// Tokens that meet a state at once: 1 of [`Form::Recurrent`].
     pub chunk: usize,
-    /// Chunks between two states of [`Form::Chunk`]; of the others, chunks of a part of a non-causal read.
+    /// Chunks of a part: of [`Form::Scan`], between two states of [`Form::Chunk`], and of a non-causal read.
     pub boundary: usize,
     /// Blocks of columns of a state.
     pub columns: usize,
@@ -79,15 +86,21 @@ pub fn choose(
     {
         return Err(ChooseError::Chunk { found });
     }
-    if options.parts.is_some() {
-        return Err(ChooseError::NotOnGpu { form: Form::Scan });
+    if let Some(found) = options.parts
+        && !(2..=MOST_PARTS).contains(&found)
+    {
+        return Err(ChooseError::Parts { found });
     }
-    if let Some(form @ (Form::Parallel | Form::Scan)) = options.form {
-        return Err(ChooseError::NotOnGpu { form });
-    }
-    if let (Some(Form::Recurrent), Some(_)) = (options.form, options.chunk) {
-        let allowed = "chunk and fused-chunk";
-        return Err(ChooseError::Option { option: "chunk", form: Form::Recurrent, allowed });
+    match (options.form, options.parts, options.chunk) {
+        (Some(form @ Form::Parallel), ..) => return Err(ChooseError::NotOnGpu { form }),
+        (Some(form), Some(_), _) if form != Form::Scan => {
+            return Err(ChooseError::Option { option: "parts", form, allowed: "scan" });
+        }
+        (Some(form @ Form::Recurrent), _, Some(_)) => {
+            let allowed = "chunk, fused-chunk or scan";
+            return Err(ChooseError::Option { option: "chunk", form, allowed });
+        }
+        _ => {}
     }
     let per_dim = problem.gates() == Gates::PerDim;
     let found = problem.key_dim();
@@ -107,6 +120,7 @@ pub fn choose(
     let wanted = (BLOCKS_PER_SM * device.sms).div_ceil(own.max(1));
     let form = match (options.form, options.chunk) {
         (Some(form), _) => form,
+        (None, _) if options.parts.is_some() => Form::Scan,
         (None, Some(_)) => Form::FusedChunk,
         (None, None) if tokens < TOKENS => Form::Recurrent,
         (None, None) if own.saturating_mul(4) <= device.sms => Form::Chunk,
@@ -114,10 +128,14 @@ pub fn choose(
     };
     let boundary = match (form, options.chunk) {
         (Form::Chunk, Some(chunk)) => chunk.div_ceil(CHUNK),
+        (Form::Scan, _) => {
+            longest.div_ceil(options.parts.unwrap_or((tokens / TOKENS_OF_PART).clamp(2, PARTS)))
+        }
         _ => longest.div_ceil(wanted.max(1)),
     };
     let boundary = boundary.max(1);
-    let several = form == Form::Chunk || problem.spec().direction == Direction::NonCausal;
+    let divided = matches!(form, Form::Chunk | Form::Scan);
+    let several = divided || problem.spec().direction == Direction::NonCausal;
     let parts = if several { longest.div_ceil(boundary).max(1) } else { 1 };
     let chunk = if form == Form::Recurrent { 1 } else { CHUNK };
     let mut choice =
@@ -126,19 +144,21 @@ pub fn choose(
     let fits =
         |what, found| if found > most { Err(ChooseError::Large { what, found, most }) } else { Ok(()) };
     fits("tokens", tokens.saturating_add(CHUNK))?;
-    fits("blocks", own.saturating_mul(parts).max(walk_blocks(1, parts, heads, sequences)))?;
-    fits("chunks", prepare_blocks(heads, chunks).max(heads.saturating_mul(chunks)))?;
+    // A transition has as many columns as a key has dims.
+    let widest = columns.max(found.div_ceil(walk.columns));
+    fits("blocks", [widest, parts, heads, sequences].into_iter().fold(1, usize::saturating_mul))?;
+    fits("chunks", heads.saturating_mul(chunks))?;
     fits("d_v", problem.value_dim())?;
     let overflow = ChooseError::Memory { needed: usize::MAX };
     let mut layout = Layout::of(problem, &choice).ok_or(overflow)?;
     let room = options.budget.unwrap_or(device.memory / 4);
-    if layout.bytes > room && options.form.is_none() && options.chunk.is_none() {
+    if layout.bytes > room && (options.form, options.chunk, options.parts) == (None, None, None) {
         (choice.form, choice.chunk) = (Form::Recurrent, 1);
         layout = Layout::of(problem, &choice).ok_or(overflow)?;
     }
     match options.budget {
         Some(budget) if layout.bytes > budget => {
-            Err(ChooseError::Budget { needed: layout.bytes, budget, transitions: 0 })
+            Err(ChooseError::Budget { needed: layout.bytes, budget, transitions: layout.transition_bytes })
         }
         _ => Ok((choice, layout)),
     }
@@ -157,7 +177,7 @@ impl LinearGpuChoice {
         Executed {
             form: self.form,
             chunk: self.chunk,
-            part: problem.tokens().max(1),
+            part: if self.form == Form::Scan { self.boundary * CHUNK } else { problem.tokens().max(1) },
             exp_relative: EXP_RELATIVE,
             query_relative: key + 2.0 * unit,
             key_relative: key,

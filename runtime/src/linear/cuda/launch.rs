@@ -9,11 +9,11 @@
 //! Where several heads read a state, each carries it for itself. A present that is the past must then not change before all
 //! have read it: the last states go to a place in the workspace first, and a launch over no tokens copies them.
 
-use super::layout::{holds, sums};
+use super::layout::{gates, holds, sums, transition_row};
 use super::marshal::{
     self, Sequences, common, copy, dense, past_and_present, with_answers, with_parts, with_states,
 };
-use super::plan::{GpuPlan, Loaded};
+use super::plan::{GpuPlan, Kernels};
 use crate::cuda::gpu::Gpu;
 use crate::cuda::launch::{Grid, Launches, Stored};
 use crate::cuda::marshal::{dtype, tensor};
@@ -23,7 +23,7 @@ use crate::error::DeviceError;
 use crate::tensors::PerTensor;
 use elsa_core::linear::{Direction, Form, Operand, Operands, Problem};
 use elsa_kernels::cuda::linear::{
-    CHUNK, LinearArgs, LinearSequence, READ, REVERSE, STEPS, States, prepare_blocks, walk_blocks,
+    CHUNK, LinearArgs, LinearSequence, READ, REVERSE, STEPS, States, SumsArgs, prepare_blocks, walk_blocks,
 };
 use elsa_kernels::cuda::tensor::{TYPE_F32, Tensor};
 use std::sync::Arc;
@@ -51,14 +51,14 @@ impl plan::GpuPlan for GpuPlan {
         workspace: &mut GpuWorkspace,
     ) -> Result<Launches, DeviceError> {
         let at = Operands::from_fn(|operand| at[operand as usize]);
-        let (walk, prepare) = self.load(&workspace.context)?;
+        let kernels = self.load(&workspace.context)?;
         let scratch = workspace.scratch.address();
         let (sequences, table) = fill_sequences(self, problem, cu_seqlens, workspace)?;
         let args = common(self, problem, &at, &sequences, scratch);
         let mut list = Launches::default();
         list.copy_table(sequences.table, table);
         let longest = sequences.longest;
-        let mut call = Call { plan: self, problem, walk, prepare, scratch, longest, list, blocks: 0 };
+        let mut call = Call { plan: self, problem, kernels, scratch, longest, list, blocks: 0 };
         call.fill(args, &at)?;
         let Call { mut list, blocks, .. } = call;
         list.shared_by(blocks);
@@ -70,8 +70,7 @@ impl plan::GpuPlan for GpuPlan {
 struct Call<'a> {
     plan: &'a GpuPlan,
     problem: &'a Problem,
-    walk: Loaded,
-    prepare: Option<Loaded>,
+    kernels: Kernels,
     scratch: u64,
     /// Chunks of the longest sequence.
     longest: usize,
@@ -88,8 +87,8 @@ impl Call<'_> {
         let (address, own) = (at[Operand::Output], dtype(spec.dtype));
         let output = if address == 0 { Tensor::default() } else { tensor(&spec.output, address) };
         let (none, none_before) = (States::default(), Tensor::default());
-        let held = match holds(self.problem) {
-            true => dense(self.problem, 1, self.scratch + self.plan.layout.held),
+        let held = match holds(self.problem, self.plan.choice.form) {
+            true => self.states(1, self.plan.layout.held),
             false => none,
         };
         match spec.direction {
@@ -112,7 +111,10 @@ impl Call<'_> {
             }
             Direction::NonCausal => {
                 let last = if held.data == 0 { present } else { held };
-                self.fold(args, past, last)?;
+                match self.plan.choice.form {
+                    Form::Scan => self.scan(args, past, last).map(drop)?,
+                    _ => self.fold(args, past, last)?,
+                }
                 if address != 0 {
                     self.read(with_answers(args, output, own, none_before), last)?;
                 }
@@ -142,27 +144,80 @@ impl Call<'_> {
         if reverse {
             args.flags |= REVERSE;
         }
-        let answers = args.output.data != 0;
-        if self.plan.choice.form != Form::Chunk || !answers {
-            return self.fold(args, initial, last);
-        }
-        let (parts, boundary) = (self.plan.choice.parts, self.plan.choice.boundary);
-        let boundaries = dense(self.problem, parts, self.scratch + self.plan.layout.boundaries);
         let silent = with_answers(args, Tensor::default(), TYPE_F32, Tensor::default());
-        self.fold(with_states(silent, initial, last, boundaries), initial, last)?;
-        let own = self.longest.div_ceil(boundary).clamp(1, parts);
-        let args = with_states(args, boundaries, States::default(), States::default());
-        self.push(with_parts(args, own, boundary))
+        let before = match (self.plan.choice.form, args.output.data != 0) {
+            (Form::Chunk, true) => {
+                let boundaries = self.states(self.plan.choice.parts, self.plan.layout.boundaries);
+                self.fold(with_states(silent, initial, last, boundaries), initial, last)?;
+                boundaries
+            }
+            (Form::Scan, answers) => {
+                let before = self.scan(silent, initial, last)?;
+                if !answers {
+                    return Ok(());
+                }
+                before
+            }
+            _ => return self.fold(args, initial, last),
+        };
+        self.parts(with_states(args, before, States::default(), States::default()))
+    }
+
+    /// States of `parts` parts at a place of the workspace.
+    fn states(&self, parts: usize, at: u64) -> States {
+        dense(self.problem, parts, self.problem.value_dim(), self.scratch + at)
+    }
+
+    /// Lists a walk over the parts, side by side.
+    fn parts(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
+        let (parts, boundary) = (self.plan.choice.parts, self.plan.choice.boundary);
+        self.push(with_parts(args, self.longest.div_ceil(boundary).clamp(1, parts), boundary))
+    }
+
+    /// Lists what leads to the states before the parts, which it returns, and to the last states: parts fold to what they do
+    /// to a state, and a state is carried over them.
+    fn scan(&mut self, args: LinearArgs, initial: States, last: States) -> Result<States, DeviceError> {
+        let (problem, choice, layout) = (self.problem, self.plan.choice, self.plan.layout);
+        let (parts, none) = (choice.parts, States::default());
+        let args = with_parts(args, parts, choice.boundary);
+        let before = self.states(parts, layout.boundaries);
+        self.fold(args, none, before)?;
+        let Some((sums, carry)) = self.kernels.scan.clone() else { return Ok(before) };
+        let (gates, at) = (gates(problem), self.scratch + layout.gate_sums);
+        let transitions = match problem.rule().is_delta() {
+            true => {
+                let row = transition_row(problem);
+                let to = dense(problem, parts, row, self.scratch + layout.transitions);
+                let columns = problem.key_dim().div_ceil(self.plan.columns());
+                self.push(marshal::transitions(args, columns, to))?;
+                to
+            }
+            false => none,
+        };
+        let states = problem.state_heads() * problem.sequences();
+        if let Some(sums) = sums {
+            let grid = Grid { blocks: (states * parts) as u32, threads: sums.threads };
+            let parameter =
+                self.list.store(&SumsArgs { call: args, sums: at, gates: gates as i32, unused: 0 })?;
+            // SAFETY: *parameter*: the kernel takes a `SumsArgs`.
+            unsafe { self.list.push(&sums.function, grid, parameter)? };
+        }
+        let filled = marshal::carry(problem, parts, [initial, before, transitions, last], at, gates);
+        let grid = Grid { blocks: (filled.columns as usize * states) as u32, threads: carry.threads };
+        let parameter = self.list.store(&filled)?;
+        // SAFETY: *parameter*: the kernel takes a `CarryArgs`.
+        unsafe { self.list.push(&carry.function, grid, parameter)? };
+        Ok(before)
     }
 
     /// Lists one pass over the tokens in which a state passes all of them, with the answers and boundaries of `args`.
     fn fold(&mut self, mut args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
         args = with_states(args, initial, last, args.boundaries);
-        if self.prepare.is_none() {
+        if self.kernels.prepare.is_none() {
             args.flags |= STEPS;
         }
         let parameter = self.list.store(&args)?;
-        if let Some(prepare) = &self.prepare {
+        if let Some(prepare) = &self.kernels.prepare {
             let blocks = prepare_blocks(args.heads as usize, args.chunks as usize);
             let grid = Grid { blocks: blocks as u32, threads: prepare.threads };
             // SAFETY: *parameter*: the kernel takes a `LinearArgs`.
@@ -173,10 +228,8 @@ impl Call<'_> {
 
     /// Lists the answers of all tokens from the states at `last`.
     fn read(&mut self, mut args: LinearArgs, last: States) -> Result<(), DeviceError> {
-        let (parts, boundary) = (self.plan.choice.parts, self.plan.choice.boundary);
         args.flags |= READ;
-        let args = with_states(args, last, States::default(), States::default());
-        self.push(with_parts(args, self.longest.div_ceil(boundary).clamp(1, parts), boundary))
+        self.parts(with_states(args, last, States::default(), States::default()))
     }
 
     /// Lists a copy of states.
@@ -198,9 +251,9 @@ impl Call<'_> {
         let [columns, parts, heads, sequences] =
             [args.columns, args.parts, args.heads, args.sequence_count].map(|n| n as usize);
         self.blocks = walk_blocks(columns, parts, heads, sequences);
-        let grid = Grid { blocks: self.blocks as u32, threads: self.walk.threads };
+        let grid = Grid { blocks: self.blocks as u32, threads: self.kernels.walk.threads };
         // SAFETY: *parameter*: the kernel takes a `LinearArgs`.
-        unsafe { self.list.push(&self.walk.function, grid, parameter) }
+        unsafe { self.list.push(&self.kernels.walk.function, grid, parameter) }
     }
 }
 

@@ -17,22 +17,45 @@ pub struct Layout {
     pub records: u64,
     /// Keys and queries with gates for each dim.
     pub tiles: u64,
-    /// States before parts, `[sequences, state heads, parts, d_k, d_v]`.
+    /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. Of a scan they take the place of what parts fold to.
     pub boundaries: u64,
+    /// Transitions of the parts of a scan by a delta rule, `[sequences, state heads, parts, d_k, d_k]` with padded rows.
+    pub transitions: u64,
+    /// Sums of logarithms of gates of the parts of a scan, f64 `[sequences, state heads, parts, gates]`.
+    pub gate_sums: u64,
     /// States, `[sequences, state heads, d_k, d_v]`: the last ones, where these have no other place.
     pub held: u64,
     /// Answers of the first of two directions, f32 `[batch, output heads, tokens, d_v]`.
     pub sums: u64,
+    /// Bytes of the transitions.
+    pub transition_bytes: usize,
     /// Total number of bytes.
     pub bytes: usize,
 }
 
-/// Whether the last states of a call need a place of their own: several heads read a state that is to be replaced, or tokens
-/// read the last state and nobody wants it.
-pub fn holds(problem: &Problem) -> bool {
+/// Whether the last states of a call need a place of their own: several heads read a state that is to be replaced while they
+/// do, or tokens read the last state and nobody wants it.
+pub fn holds(problem: &Problem, form: Form) -> bool {
     let spec = problem.spec();
-    let replaced = spec.in_place && problem.readers(0).1 > 1;
-    replaced || (spec.direction == Direction::NonCausal && spec.present_state.is_none())
+    if spec.direction == Direction::NonCausal {
+        return spec.present_state.is_none();
+    }
+    let together = matches!(form, Form::Recurrent | Form::FusedChunk);
+    together && spec.in_place && problem.readers(0).1 > 1
+}
+
+/// Elements of a row of a transition.
+pub const fn transition_row(problem: &Problem) -> usize {
+    problem.key_dim().next_multiple_of(4)
+}
+
+/// Gates of a token: none, one, or one for each dim.
+pub fn gates(problem: &Problem) -> usize {
+    match problem.gates() {
+        Gates::None => 0,
+        Gates::PerHead => 1,
+        Gates::PerDim => problem.key_dim(),
+    }
 }
 
 /// Whether the answers of the first of two directions need a place of their own.
@@ -56,6 +79,9 @@ impl Layout {
         let state = [problem.sequences(), problem.state_heads(), problem.key_dim(), problem.value_dim(), 4];
         let [sequences, states, rows, columns, _] = state;
         let records = c.form != Form::Recurrent;
+        let (scan, delta) = (c.form == Form::Scan, problem.rule().is_delta());
+        let divided = scan || c.form == Form::Chunk;
+        let transitions = [sequences, states, c.parts, rows, transition_row(problem), 4];
         let table = problem.spec().packed.map_or(0, |n| n.saturating_mul(size_of::<LinearSequence>()));
         take(true, &[table])?;
         let output = &problem.spec().output;
@@ -66,9 +92,16 @@ impl Layout {
                 records && problem.gates() == Gates::PerDim,
                 &[heads, c.chunks, TILE_ROWS, c.dims, 4],
             )? as u64,
-            boundaries: take(c.form == Form::Chunk, &[sequences, states, c.parts, rows, columns, 4])? as u64,
-            held: take(holds(problem), &state)? as u64,
+            boundaries: take(divided, &[sequences, states, c.parts, rows, columns, 4])? as u64,
+            transitions: take(scan && delta, &transitions)? as u64,
+            gate_sums: take(scan && !delta, &[sequences, states, c.parts, gates(problem), 8])? as u64,
+            held: take(holds(problem, c.form), &state)? as u64,
             sums: take(sums(problem), &[output.batch(), heads, output.tokens(), columns, 4])? as u64,
+            transition_bytes: if scan && delta {
+                transitions.into_iter().fold(1, usize::saturating_mul)
+            } else {
+                0
+            },
             bytes: 0,
         };
         (at <= isize::MAX as usize).then_some(Layout { bytes: at, ..layout })

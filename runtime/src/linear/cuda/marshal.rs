@@ -5,8 +5,8 @@ use crate::cuda::marshal::{dtype, int, is_vec4, tensor};
 use elsa_core::linear::{Gates, Operand, Operands, Problem};
 use elsa_core::view::View;
 use elsa_kernels::cuda::linear::{
-    self as args, CHUNK, DECAY_VEC4, KEY_VEC4, LinearArgs, LinearSequence, NORMALIZE, OUTPUT_VEC4,
-    PARTIAL_VEC4, QUERY_VEC4, STATE_VEC4, States, VALUE_VEC4,
+    self as args, CARRY_COLUMNS, CHUNK, CarryArgs, DECAY_VEC4, KEY_VEC4, LinearArgs, LinearSequence,
+    NORMALIZE, OUTPUT_VEC4, PARTIAL_VEC4, QUERY_VEC4, STATE_VEC4, States, VALUE_VEC4,
 };
 use elsa_kernels::cuda::tensor::{Divisor, TYPE_F32, Tensor};
 
@@ -36,9 +36,9 @@ fn states(view: Option<&View>, data: u64) -> States {
     States { data, sequence, head, part: 0, row }
 }
 
-/// States of `parts` parts without gaps, `[sequences, heads, parts, d_k, d_v]`.
-pub fn dense(problem: &Problem, parts: usize, data: u64) -> States {
-    let row = problem.value_dim() as i64;
+/// States of `parts` parts without gaps, `[sequences, heads, parts, d_k, row]`.
+pub fn dense(problem: &Problem, parts: usize, row: usize, data: u64) -> States {
+    let row = row as i64;
     let part = problem.key_dim() as i64 * row;
     let head = parts as i64 * part;
     States { data, sequence: problem.state_heads() as i64 * head, head, part, row }
@@ -159,6 +159,39 @@ pub fn with_states(mut filled: LinearArgs, initial: States, last: States, bounda
     let all = [initial, last, boundaries].iter().all(|states| is_state_vec4(states, columns));
     flag(&mut filled, STATE_VEC4, all);
     filled
+}
+
+/// A launch whose last states are the transitions of its parts.
+pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> LinearArgs {
+    (filled.columns, filled.by_columns) = (int(columns), Divisor::new(int(columns)));
+    filled.value_dim = filled.key_dim;
+    filled.flags |= args::IDENTITY;
+    with_states(filled, States::default(), to, States::default())
+}
+
+/// The scan over `parts` parts, from what these fold to, to the states before them in the same place.
+pub fn carry(problem: &Problem, parts: usize, states: [States; 4], sums: u64, gates: usize) -> CarryArgs {
+    let [initial, folds, transitions, last] = states;
+    let columns = int(problem.value_dim().div_ceil(CARRY_COLUMNS));
+    let heads = int(problem.state_heads());
+    CarryArgs {
+        by_columns: Divisor::new(columns),
+        by_heads: Divisor::new(heads),
+        columns,
+        heads,
+        sequence_count: int(problem.sequences()),
+        parts: int(parts),
+        key_dim: int(problem.key_dim()),
+        value_dim: int(problem.value_dim()),
+        gates: int(gates),
+        unused: 0,
+        initial,
+        folds,
+        transitions,
+        before: folds,
+        last,
+        sums,
+    }
 }
 
 /// A launch that copies states: of no tokens, with a head for each state.

@@ -18,6 +18,17 @@ pub struct GpuPlan {
     pub layout: Layout,
     walk: &'static GpuKernel,
     prepare: Option<&'static GpuKernel>,
+    /// Of a scan: the kernel that sums logarithms of gates, without a delta rule, and the one that carries states over parts.
+    scan: Option<(Option<&'static GpuKernel>, &'static GpuKernel)>,
+}
+
+/// The kernels of a plan, loaded in a context.
+#[derive(Clone, Debug)]
+pub struct Kernels {
+    pub walk: Loaded,
+    pub prepare: Option<Loaded>,
+    /// Of a scan, as in [`GpuPlan`].
+    pub scan: Option<(Option<Loaded>, Loaded)>,
 }
 
 /// A kernel of a plan, loaded in a context.
@@ -55,20 +66,49 @@ impl GpuPlan {
             Form::Recurrent => None,
             _ => Some(prepare.ok_or(DeviceError::NoKernel { role: "preparing linear attention" })?),
         };
-        let plan = GpuPlan { gpu: gpu.clone(), choice, layout, walk, prepare };
+        let find = |is: fn(&Role) -> bool| {
+            let found = GPU_KERNELS.iter().find(|kernel| is(&kernel.role));
+            found.ok_or(DeviceError::NoKernel { role: "scanning linear attention" })
+        };
+        let sums = match problem.gates() {
+            Gates::PerHead | Gates::PerDim if !problem.rule().is_delta() => {
+                Some(|role: &Role| matches!(role, Role::LinearSums { .. }))
+            }
+            _ => None,
+        };
+        let scan = match choice.form {
+            Form::Scan => {
+                let carry = find(|role| matches!(role, Role::LinearCarry { .. }))?;
+                Some((sums.map(|is| find(is)).transpose()?, carry))
+            }
+            _ => None,
+        };
+        let plan = GpuPlan { gpu: gpu.clone(), choice, layout, walk, prepare, scan };
         plan.load(&gpu.context()?)?;
         Ok(plan)
     }
 
-    /// The kernels that walk and prepare, loaded in `context`.
+    /// Columns of a state that a block of the kernel that walks has.
+    pub fn columns(&self) -> usize {
+        match self.walk.role {
+            Role::LinearWalk { walk, .. } => walk.columns,
+            _ => 1,
+        }
+    }
+
+    /// The kernels, loaded in `context`.
     ///
     /// # Errors
     /// Returns an error if the driver refuses a module.
-    pub fn load(&self, context: &Arc<Context>) -> Result<(Loaded, Option<Loaded>), DeviceError> {
+    pub fn load(&self, context: &Arc<Context>) -> Result<Kernels, DeviceError> {
         let load = |kernel: &'static GpuKernel| {
             let function = self.gpu.function(context, kernel)?;
             Ok(Loaded { function, threads: kernel.resources().threads as u32 })
         };
-        Ok((load(self.walk)?, self.prepare.map(load).transpose()?))
+        let scan = match self.scan {
+            Some((sums, carry)) => Some((sums.map(load).transpose()?, load(carry)?)),
+            None => None,
+        };
+        Ok(Kernels { walk: load(self.walk)?, prepare: self.prepare.map(load).transpose()?, scan })
     }
 }
