@@ -96,8 +96,8 @@ struct Summary {
 
 /// The tensors, from files or random ones.
 enum Given {
-    Files(LinearJob),
-    Random(Sample),
+    Files(Box<LinearJob>),
+    Random(Box<Sample>),
 }
 
 impl Given {
@@ -112,7 +112,7 @@ impl Given {
             }
             let semantics = Semantics { states: true, ..Semantics::of(semantics, args.per_dim) };
             let dtype = args.dtype.unwrap_or(DType::F32);
-            return Ok(Given::Random(Sample::new(shape, &semantics, dtype)?));
+            return Ok(Given::Random(Box::new(Sample::new(shape, &semantics, dtype)?)));
         }
         for (given, argument) in [(args.per_dim, "per-dim"), (args.dtype.is_some(), "dtype")] {
             if given {
@@ -121,7 +121,8 @@ impl Given {
             }
         }
         let present_state = semantics.direction() != Direction::Bidirectional;
-        Ok(Given::Files(LinearJob::load(&args.tensors, semantics, Written { present_state })?))
+        let job = LinearJob::load(&args.tensors, semantics, Written { present_state })?;
+        Ok(Given::Files(Box::new(job)))
     }
 
     fn problem(&self) -> &Problem {
