@@ -10,7 +10,7 @@ mod options;
 mod strips;
 
 pub use choice::{Choice, Staged};
-pub use choose::choose;
+pub use choose::{choose, crossover};
 pub use kernel::KernelSpec;
 pub use layout::{Element, Layout, Rooms, WorkerSpans};
 pub use options::{CHUNK_STEP, ChooseError, MOST_CHUNK, MOST_PARTS, Options};
