@@ -4,14 +4,16 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::dtype::{Elements, ElementsMut};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::linear::{Form, Rule};
 use elsa_core::series::{Series, convolution, recurrence, selective};
 use elsa_runtime::{
-    Backend, BackwardPlanOptions, ConvolutionOptions, Engine, EngineOptions, Method, PlanOptions,
-    RecurrenceOptions, SelectiveOptions,
+    Backend, BackwardPlanOptions, ConvolutionOptions, Engine, EngineOptions, LinearPlanOptions, Method,
+    PlanOptions, RecurrenceOptions, SelectiveOptions,
 };
 use elsa_tests::cases::{Case, some_hard_cases};
 use elsa_tests::gradients::{Found, Given};
+use elsa_tests::linear::Params;
 use elsa_tests::naive::Answer;
 use elsa_tests::present;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -46,6 +48,43 @@ fn gradients(engine: &Engine, case: &Case) -> usize {
     let change = region.change();
     assert_eq!(change.allocations + change.reallocations, 0, "{case:?}: {change:?}");
     3
+}
+
+/// Linear attention in every form: how many runs there were.
+fn linear(engine: &Engine) -> usize {
+    let mut runs = 0;
+    for (rule, dtype) in [(Rule::Gated, DType::F32), (Rule::GatedDelta, DType::F16)] {
+        for form in Form::ALL {
+            let mut params = Params { dtype, past: true, ..Params::plain(rule, 70, [12, 20]) };
+            params.heads = [4, 1, 2];
+            let case = params.build();
+            let options = LinearPlanOptions { form: Some(form), all_workers: true, ..Default::default() };
+            let plan = engine.linear_plan(&case.problem, &options).unwrap();
+            // Threads that an earlier run has started may allocate their names meanwhile.
+            let measured = |_| {
+                let region = Region::new(GLOBAL);
+                let workspace = plan.workspace().unwrap();
+                let gpu = plan.backend() == Backend::Cuda;
+                (gpu || region.change().bytes_allocated == plan.workspace_bytes()).then_some(workspace)
+            };
+            let found = (0..3).find_map(measured);
+            let mut workspace = found.unwrap_or_else(|| panic!("{}: other bytes", case.name));
+            let (mut first, mut room) = (case.room(), case.room());
+            // Threads start in the first run, and a GPU gets its copies.
+            plan.bind(case.inputs(), first.outputs(), &mut workspace).unwrap().run().unwrap();
+            let region = Region::new(GLOBAL);
+            let mut bound = plan.bind(case.inputs(), room.outputs(), &mut workspace).unwrap();
+            bound.run().unwrap();
+            bound.run().unwrap();
+            let change = region.change();
+            assert_eq!(change.allocations + change.reallocations, 0, "{}: {change:?}", case.name);
+            // A run that does nothing allocates nothing.
+            assert_eq!(first.bits(), room.bits(), "{}", case.name);
+            assert!(room.rows(&case).iter().all(|x| x.is_finite()), "{}", case.name);
+            runs += 3;
+        }
+    }
+    runs
 }
 
 /// Recurrences, selective scans and convolutions: how many runs there were.
@@ -118,6 +157,7 @@ fn run_and_bind_allocate_nothing() {
             ..EngineOptions::default()
         })
         .unwrap();
+        runs += linear(&engine);
         runs += series(&engine);
         for (case, answer) in &cases {
             runs += gradients(&engine, case);

@@ -25,9 +25,11 @@ template <int DIMS, int THREADS> struct Tile {
   f4 quad[EACH];
 
   // The row and the quad in it of this thread's piece i.
-  static INLINE int row_of(int i) { return i / OF_ROW * APART + opaque(thread_index()) / ACROSS; }
-  static INLINE int quad_of(int i) { return i % OF_ROW * ACROSS + opaque(thread_index()) % ACROSS; }
-  static INLINE SharedBytes place(SharedBytes tile, int i) { return tile + (row_of(i) * ROW_QUADS + quad_of(i)) * 16; }
+  static INLINE int row_of(int i) { return (int)(i / OF_ROW * APART + (unsigned)opaque(thread_index()) / ACROSS); }
+  static INLINE int quad_of(int i) { return (int)(i % OF_ROW * ACROSS + (unsigned)opaque(thread_index()) % ACROSS); }
+  // Bytes from the place of piece zero in a tile to that of piece i, and to the former.
+  static INLINE int place_of(int i) { return (i / OF_ROW * APART * ROW_QUADS + i % OF_ROW * ACROSS) * 16; }
+  static INLINE int first_place() { return (row_of(0) * ROW_QUADS + quad_of(0)) * 16; }
 
   // Brings a whole chunk, of whose pieces the first lies at `at`, and the rows of a piece `across` bytes behind one another:
   // f32 values, or the words of 16-bit elements.
@@ -58,16 +60,19 @@ template <int DIMS, int THREADS> struct Tile {
     UNROLL for (int o = 0; o < OF_ROW; o++) x[o] = x[o] * factor;
   }
 
-  // What `bring` has brought, to shared memory; `finish` gets each row.
-  template <class Finish> INLINE void store(SharedBytes tile, bool wide, int dtype, Finish finish) const {
-    UNROLL for (int i = 0; i < EACH; i += OF_ROW) {
+  // What `bring` has brought, to shared memory: f32 values as they are, or `finish` gets each row.
+  INLINE void store(SharedBytes tile) const {
+    const SharedBytes first = tile + first_place();
+    UNROLL for (int i = 0; i < EACH; i++) store_shared(first + place_of(i), quad[i]);
+  }
+  template <class Finish> INLINE void store(SharedBytes tile, bool wide, int dtype, Finish finish) {
+    const SharedBytes first = tile + first_place();
+    NO_UNROLL for (int i = 0; i < EACH; i += OF_ROW) {  // the next row becomes the first
       f4 x[OF_ROW];
-      UNROLL for (int o = 0; o < OF_ROW; o++) {
-        const f4 raw = quad[i + o];
-        x[o] = wide ? raw : to_f32(u2{bits_of(raw[0]), bits_of(raw[1])}, dtype);
-      }
+      UNROLL for (int o = 0; o < OF_ROW; o++) x[o] = wide ? quad[o] : to_f32(u2{bits_of(quad[o][0]), bits_of(quad[o][1])}, dtype);
+      UNROLL for (int o = OF_ROW; o < EACH; o++) quad[o - OF_ROW] = quad[o];
       finish(x);
-      UNROLL for (int o = 0; o < OF_ROW; o++) store_shared(place(tile, i + o), x[o]);
+      UNROLL for (int o = 0; o < OF_ROW; o++) store_shared(first + place_of(i + o), x[o]);
     }
   }
 
@@ -83,7 +88,7 @@ template <int DIMS, int THREADS> struct Tile {
         if (r < rows) x[o] = unpacked(source.rows, load_row4(source.rows, first + r * source.rows.step, quad_of(i + o) * 4));
       }
       finish(x);
-      UNROLL for (int o = 0; o < OF_ROW; o++) store_shared(place(tile, i + o), x[o]);
+      UNROLL for (int o = 0; o < OF_ROW; o++) store_shared(tile + first_place() + place_of(i + o), x[o]);
     }
   }
 };

@@ -88,9 +88,10 @@ template <int DIMS, bool PER_DIM> struct Walk {
   INLINE bool is_delta() const { return call.beta.data != 0; }
   INLINE bool writes() const { return call.output.data != 0; }
   INLINE bool is_wide() const { return recomputed(call.dtype) == TYPE_F32; }
+  INLINE bool fills_rows() const { return recomputed(call.key_dim) == DIMS; }
   // Whether rows need no checks but that their tokens exist.
   INLINE bool whole_tiles() const {
-    return own_tiles() || (!PER_DIM && has(KEY_VEC4) && has(QUERY_VEC4) && recomputed(call.key_dim) == DIMS);
+    return own_tiles() || (!PER_DIM && has(KEY_VEC4) && has(QUERY_VEC4) && (Piece::OF_ROW == 1 || fills_rows()));
   }
   INLINE bool whole_values() const { return has(VALUE_VEC4) && !has(IDENTITY | READ); }
   INLINE bool whole_answers() const {
@@ -166,9 +167,11 @@ template <int DIMS, bool PER_DIM> struct Walk {
 
   INLINE void find_tile(int t, int chunk) {
     const Source tile = source(t);
+    // Lanes past the last dim bring another's elements.
+    const int quad = Piece::quad_of(0) * 4 < tile.rows.dim ? Piece::quad_of(0) : 0;
     across[AHEAD ? t : 0] = (int)tile.rows.step * Piece::APART;
     tile_at[AHEAD ? t : 0] = tile.rows.zero + chunk * tile.chunk + Piece::row_of(0) * tile.rows.step +
-                             Piece::quad_of(0) * (own_tiles() || is_wide() ? 16 : 8);
+                             quad * (own_tiles() || is_wide() ? 16 : 8);
   }
 
   // Before the chunk `first`.
@@ -197,12 +200,14 @@ template <int DIMS, bool PER_DIM> struct Walk {
   // What the chunk takes, as far as it lies in whole rows.
   INLINE void bring(int chunk) {
     const bool own = own_tiles(), whole = is_whole(chunk);
-    if (AHEAD && whole_tiles() && (whole || own)) {
-      UNROLL for (int t = 0; t < TILES; t++) bring_tile(t);
-    } else if (AHEAD) {
-      UNROLL for (int t = 0; t < TILES; t++) tiles[t].drop();
+    if (AHEAD) {
+      const bool all = whole_tiles() && (whole || own);
+      UNROLL for (int t = 0; t < TILES; t++) {
+        if (all && takes(t)) bring_tile(t);
+        else tiles[t].drop();
+      }
+      go_on();
     }
-    if (AHEAD) go_on();
     if (whole_values() && whole) {
       if (is_wide()) {
         value = load_f4(value_at);
@@ -236,7 +241,8 @@ template <int DIMS, bool PER_DIM> struct Walk {
   // The tiles and matrices of the chunk to shared memory.
   INLINE void store(int chunk) {
     const bool own = own_tiles(), norms = has(NORMALIZE) && !own;
-    auto normalize = [&](f4 (&x)[Piece::OF_ROW]) LAMBDA {
+    auto finish = [&](f4 (&x)[Piece::OF_ROW]) LAMBDA {
+      if (Piece::quad_of(0) * 4 >= call.key_dim) x[0] = zero4();
       if (norms) Piece::normalize(x, call.epsilon);
     };
     if (whole_tiles() && (is_whole(chunk) || own)) {
@@ -246,11 +252,13 @@ template <int DIMS, bool PER_DIM> struct Walk {
           find_tile(t, chunk);
           bring_tile(t);
         }
-        tiles[AHEAD ? t : 0].store(sm + t * TILE_BYTES, own || is_wide(), call.dtype, normalize);
+        Piece& tile = tiles[AHEAD ? t : 0];
+        if (own || (is_wide() && !norms && fills_rows())) tile.store(sm + t * TILE_BYTES);
+        else tile.store(sm + t * TILE_BYTES, is_wide(), call.dtype, finish);
       }
     } else {
       UNROLL for (int t = 0; t < 2; t++)
-        if (takes(t)) Piece::copy(sm + t * TILE_BYTES, source(t), chunk, normalize);
+        if (takes(t)) Piece::copy(sm + t * TILE_BYTES, source(t), chunk, finish);
       if (PER_DIM && takes(2))
         Piece::copy(sm + 2 * TILE_BYTES, source(2), chunk, [&](f4 (&x)[Piece::OF_ROW]) LAMBDA {
           NO_UNROLL for (int e = 0; e < 4 * Piece::OF_ROW; e++) {  // the next element becomes the last

@@ -1,6 +1,6 @@
 //! What the tokens of a segment need once, for all strips of the state.
 
-use super::exponential::{LARGEST_SUM, NEUTRAL, TOGETHER, both, split};
+use super::exponential::{LARGEST_SUM, NEUTRAL, TOGETHER, both, split, splits};
 use super::kernel::{FEW, Factors, Head, Segment, meets, product_row};
 use super::tile::reads;
 use crate::lanes::{Lanes, MAX_LANES};
@@ -308,14 +308,17 @@ unsafe fn scaled<const ALL: bool>(head: &Head, rows: &Rows, x: usize, tokens: us
                 store::<ALL>(&times(&query, &up), rows.queries.add((t * head.group + g) * dim + x), count);
             }
         }
-        for i in 0..count.min(TOGETHER) {
-            let beyond = gate[i].is_nan() || f64::from(gate[i]).abs() > LARGEST_SUM;
-            let enter = if beyond { split(gate[i].into()) } else { NEUTRAL };
-            for (n, (high, rest)) in [enter, split(sums[i])].into_iter().enumerate() {
-                rows.ends.add(2 * n * dim + x + i).write(high);
-                rows.ends.add((2 * n + 1) * dim + x + i).write(rest);
+        let (high, rest) = splits(&sums);
+        store::<ALL>(&high, rows.ends.add(2 * dim + x), count);
+        store::<ALL>(&rest, rows.ends.add(3 * dim + x), count);
+        let (mut high, mut rest) = ([NEUTRAL.0; TOGETHER], [NEUTRAL.1; TOGETHER]);
+        for i in 0..TOGETHER {
+            if gate[i].is_nan() || f64::from(gate[i]).abs() > LARGEST_SUM {
+                (high[i], rest[i]) = split(gate[i].into());
             }
         }
+        store::<ALL>(&high, rows.ends.add(x), count);
+        store::<ALL>(&rest, rows.ends.add(dim + x), count);
     }
 }
 

@@ -38,7 +38,7 @@ pub unsafe extern "C" fn elsa_linear_plan_create(
         // SAFETY: *read*.
         let options = unsafe { take_or_default("options", options) }?;
         let made = engine.linear_plan(&problem, &convert::linear_options(&options)?)?;
-        let id = PLANS.insert(Planned::Linear(made))?;
+        let id = PLANS.insert(Planned::Linear(Box::new(made)))?;
         // SAFETY: *write*.
         unsafe { put(plan, elsa_plan { id }) };
         Ok(())

@@ -15,8 +15,8 @@ pub(crate) static PLANS: Table<Planned> = Table::new("plan");
 /// A plan of one of the operators.
 #[derive(Debug)]
 pub(crate) enum Planned {
-    Attention(Plan),
-    Linear(LinearPlan),
+    Attention(Box<Plan>),
+    Linear(Box<LinearPlan>),
 }
 
 /// Calls a method that plans of all operators have.
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn elsa_plan_create(
         // SAFETY: *read*.
         let options = unsafe { take_or_default("options", options) }?;
         let made = engine.plan(&problem, &convert::plan_options(&options)?)?;
-        let id = PLANS.insert(Planned::Attention(made))?;
+        let id = PLANS.insert(Planned::Attention(Box::new(made)))?;
         // SAFETY: *write*.
         unsafe { put(plan, elsa_plan { id }) };
         Ok(())

@@ -14,8 +14,8 @@ pub(crate) static WORKSPACES: Table<Mutex<Space>> = Table::new("workspace");
 /// A workspace of one of the operators.
 #[derive(Debug)]
 pub(crate) enum Space {
-    Attention(Workspace),
-    Linear(LinearWorkspace),
+    Attention(Box<Workspace>),
+    Linear(Box<LinearWorkspace>),
 }
 
 impl Space {
@@ -66,8 +66,8 @@ pub unsafe extern "C" fn elsa_workspace_create(
     call(|| {
         aligned("workspace", workspace)?;
         let made = match &*PLANS.get(plan.id)? {
-            Planned::Attention(plan) => Space::Attention(plan.workspace()?),
-            Planned::Linear(plan) => Space::Linear(plan.workspace()?),
+            Planned::Attention(plan) => Space::Attention(plan.workspace()?.into()),
+            Planned::Linear(plan) => Space::Linear(plan.workspace()?.into()),
         };
         let id = WORKSPACES.insert(Mutex::new(made))?;
         // SAFETY: *write*.
@@ -102,9 +102,9 @@ pub unsafe extern "C" fn elsa_workspace_create_shared(
         let made = match (plans.first().map(Arc::as_ref), attention) {
             (Some(Planned::Linear(_)), _) => {
                 let plans = plans.iter().map(|plan| plan.linear()).collect::<Result<Vec<_>, _>>()?;
-                Space::Linear(LinearWorkspace::shared(&plans)?)
+                Space::Linear(LinearWorkspace::shared(&plans)?.into())
             }
-            (_, attention) => Space::Attention(Workspace::shared(&attention?)?),
+            (_, attention) => Space::Attention(Workspace::shared(&attention?)?.into()),
         };
         let id = WORKSPACES.insert(Mutex::new(made))?;
         // SAFETY: *write*.
@@ -131,8 +131,8 @@ pub unsafe extern "C" fn elsa_workspace_create_in(
         // SAFETY: the clause on memory.
         let made = unsafe {
             match &*PLANS.get(plan.id)? {
-                Planned::Attention(plan) => Space::Attention(plan.workspace_in(memory.cast(), bytes)?),
-                Planned::Linear(plan) => Space::Linear(plan.workspace_in(memory.cast(), bytes)?),
+                Planned::Attention(plan) => Space::Attention(plan.workspace_in(memory.cast(), bytes)?.into()),
+                Planned::Linear(plan) => Space::Linear(plan.workspace_in(memory.cast(), bytes)?.into()),
             }
         };
         let id = WORKSPACES.insert(Mutex::new(made))?;
@@ -166,8 +166,10 @@ pub unsafe extern "C" fn elsa_workspace_create_on_device(
         // SAFETY: the clause on memory.
         let made = unsafe {
             match &*PLANS.get(plan.id)? {
-                Planned::Attention(plan) => Space::Attention(plan.workspace_on_device(address, bytes)?),
-                Planned::Linear(plan) => Space::Linear(plan.workspace_on_device(address, bytes)?),
+                Planned::Attention(plan) => {
+                    Space::Attention(plan.workspace_on_device(address, bytes)?.into())
+                }
+                Planned::Linear(plan) => Space::Linear(plan.workspace_on_device(address, bytes)?.into()),
             }
         };
         let id = WORKSPACES.insert(Mutex::new(made))?;

@@ -284,6 +284,8 @@ impl Error {
                 LinearRefused::Chunk { .. }
                 | LinearRefused::Parts { .. }
                 | LinearRefused::Option { .. }
+                | LinearRefused::NotOnGpu { .. }
+                | LinearRefused::Large { .. }
                 | LinearRefused::Budget { .. },
             ))
             | Error::Plan(PlanError::Refused(

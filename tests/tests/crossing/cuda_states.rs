@@ -51,7 +51,7 @@ fn gates_are_exponentials_within_an_ulp() {
     let mut sums: Vec<f64> = vec![0.0, -0.0, 1.0, -1000.0, 1000.0, 88.7, 88.8, -87.3, -87.4, 1e300, -1e300];
     sums.extend([f64::NEG_INFINITY, f64::INFINITY, f64::NAN]);
     for scale in [1e-9, 1e-3, 0.1, 1.0, 20.0, 80.0] {
-        sums.extend((0..5000).map(|_| random.normal() * scale));
+        sums.extend((0..5000).map(|_| f64::from(random.normal()) * scale));
     }
     let text = sums.iter().fold(String::new(), |text, x| text + &format!("{:x}\n", x.to_bits()));
     let output = answer(&["exp"], text);

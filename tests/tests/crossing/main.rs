@@ -13,6 +13,7 @@ mod cuda_conformance;
 mod cuda_determinism;
 mod cuda_faults;
 mod cuda_fit;
+mod cuda_linear;
 mod cuda_lost;
 mod cuda_masks;
 mod cuda_sanitized;

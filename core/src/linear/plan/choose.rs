@@ -22,7 +22,7 @@ use super::kernel::KernelSpec;
 use super::layout::{Layout, Rooms};
 use super::options::{CHUNK_STEP, ChooseError, MOST_CHUNK, MOST_PARTS, Options};
 use super::strips::Strips;
-use crate::linear::{Direction, Form, Problem};
+use crate::linear::{Direction, Form, Gates, Problem};
 use crate::profile::DeviceProfile;
 use crate::workers::{WORK_PER_LANE, worthwhile};
 
@@ -157,7 +157,12 @@ fn form_of(
         return Err(ChooseError::Parts { found });
     }
     // The fastest of those whose costs do not grow with the tokens.
-    let from = device.linear.chunks(problem.rule(), problem.gates());
+    let from = match (problem.rule().is_delta(), problem.gates()) {
+        (false, Gates::PerDim) => device.linear.plain_per_dim,
+        (false, _) => device.linear.plain,
+        (true, Gates::PerDim) => device.linear.delta_per_dim,
+        (true, _) => device.linear.delta,
+    };
     let preferred = match problem.key_dim() >= from.head_size {
         true => (Form::FusedChunk, CUT.next_multiple_of(from.pass), from.pass),
         false => (Form::Recurrent, CUT, kernel.tokens),

@@ -2,6 +2,8 @@
 
 mod choice;
 mod choose;
+#[cfg(test)]
+mod choose_tests;
 mod kernel;
 mod layout;
 mod options;

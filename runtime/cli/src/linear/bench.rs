@@ -311,7 +311,8 @@ pub fn bench(args: &LinearBenchArgs) -> Result<(), Error> {
     if let Some(target) = target {
         target.write(picture::page(&families)?.as_bytes())?;
     }
-    let wrong = |row: &&Row| !(row.rel_l2 <= WRONG.max(8.0 * args.dtype.unit_roundoff()));
+    let most = WRONG.max(8.0 * args.dtype.unit_roundoff());
+    let wrong = |row: &&Row| row.rel_l2 > most || row.rel_l2.is_nan();
     match families.iter().flat_map(|family| &family.rows).find(wrong) {
         None => Ok(()),
         Some(Row { rule, form, dim, tokens, rel_l2, .. }) => Err(Error::Verification(format!(

@@ -219,13 +219,13 @@ fn rule_takes(rule: Rule, args: &TensorArgs) -> Result<(), Error> {
         let names: Vec<&str> = Rule::ALL.into_iter().filter(|rule| of(*rule)).map(Rule::name).collect();
         names.join(" and ")
     };
-    let gates: [(&'static str, bool, fn(Rule) -> bool); 2] =
-        [("decay", args.decay.is_some(), Rule::is_gated), ("beta", args.beta.is_some(), Rule::is_delta)];
-    for (argument, given, of) in gates {
-        let (found, allowed) = match (given, of(rule)) {
-            (false, true) => (format!("missing, and --rule is {rule}", rule = rule.name()), FILE_IS.into()),
+    let decay = ("decay", args.decay.is_some(), rule.is_gated(), with(Rule::is_gated));
+    let beta = ("beta", args.beta.is_some(), rule.is_delta(), with(Rule::is_delta));
+    for (argument, given, takes, rules) in [decay, beta] {
+        let (found, allowed) = match (given, takes) {
+            (false, true) => (format!("missing, and --rule is {}", rule.name()), FILE_IS.into()),
             (true, false) => {
-                (format!("given with --rule {}", rule.name()), format!("with the rules {}", with(of)))
+                (format!("given with --rule {}", rule.name()), format!("with the rules {rules}"))
             }
             _ => continue,
         };

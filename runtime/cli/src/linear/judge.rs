@@ -3,6 +3,7 @@
 use super::truth::Truth;
 use crate::error::Error;
 use crate::machine;
+use elsa_core::drift::larger;
 use elsa_core::dtype::Elements;
 use elsa_core::linear::bound::Executed;
 use elsa_core::linear::{Inputs, Problem};
@@ -109,18 +110,16 @@ impl Judged {
             return;
         }
         let error = (found - truth).abs();
-        if bound == f64::INFINITY {
+        if !bound.is_finite() {
             self.unclaimed += 1;
-        } else if !(error <= bound) {
+        } else if error > bound || error.is_nan() {
             self.beyond += 1;
         }
         let used = if error == 0.0 { 0.0 } else { error / bound };
-        if self.worst.is_none() || !(used <= self.used) {
+        if self.worst.is_none() || used > self.used || used.is_nan() {
             (self.used, self.worst) = (used, Some(worst));
         }
-        if !(error <= self.max_abs) {
-            self.max_abs = error;
-        }
+        self.max_abs = larger(self.max_abs, error);
         if tensor == "out" {
             self.squares[0] += error * error;
             self.squares[1] += truth * truth;
@@ -164,15 +163,11 @@ impl Judged {
         self.beyond += other.beyond;
         self.unclaimed += other.unclaimed;
         self.not_finite += other.not_finite;
-        if !(other.max_abs <= self.max_abs) {
-            self.max_abs = other.max_abs;
-        }
-        if self.worst.is_none() || !(other.used <= self.used) {
+        self.max_abs = larger(self.max_abs, other.max_abs);
+        if self.worst.is_none() || other.used > self.used || other.used.is_nan() {
             (self.used, self.worst) = (other.used, other.worst);
         }
-        if !(other.gain <= self.gain) {
-            self.gain = other.gain;
-        }
+        self.gain = larger(self.gain, other.gain);
         self.squares[0] += other.squares[0];
         self.squares[1] += other.squares[1];
     }
@@ -249,7 +244,7 @@ mod tests {
             (1.1, 1.0, 0.2, Verdict::Pass),
             (1.3, 1.0, 0.2, Verdict::Fail),
             (nan, 1.0, 0.2, Verdict::Fail),
-            (1.0, 1.1, nan, Verdict::Fail),
+            (1.0, 1.1, nan, Verdict::NoClaim),
             (infinite, 1.0, 0.2, Verdict::Fail),
             (1.0, 2.0, infinite, Verdict::NoClaim),
             (nan, nan, nan, Verdict::Pass),

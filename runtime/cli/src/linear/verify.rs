@@ -50,10 +50,10 @@ pub struct LinearVerifyArgs {
         conflicts_with_all = ["q", "k", "v", "decay", "beta", "past_state", "cu_seqlens", "layout", "heads", "kv_heads", "y"])]
     pub shape: Option<LinearShape>,
     /// With --shape: each dim of the key has a gate of its own
-    #[arg(long, requires = "shape")]
+    #[arg(long)]
     pub per_dim: bool,
     /// With --shape: element type [default: f32]
-    #[arg(long, value_parser = dtype(), requires = "shape")]
+    #[arg(long, value_parser = dtype())]
     pub dtype: Option<DType>,
     /// Judge this output, in the shape and type of elsa linear run or f32, instead of running
     #[arg(long, value_name = FILE)]
@@ -96,8 +96,8 @@ struct Summary {
 
 /// The tensors, from files or random ones.
 enum Given {
-    Files(LinearJob),
-    Random(Sample),
+    Files(Box<LinearJob>),
+    Random(Box<Sample>),
 }
 
 impl Given {
@@ -112,10 +112,17 @@ impl Given {
             }
             let semantics = Semantics { states: true, ..Semantics::of(semantics, args.per_dim) };
             let dtype = args.dtype.unwrap_or(DType::F32);
-            return Ok(Given::Random(Sample::new(shape, &semantics, dtype)?));
+            return Ok(Given::Random(Box::new(Sample::new(shape, &semantics, dtype)?)));
+        }
+        for (given, argument) in [(args.per_dim, "per-dim"), (args.dtype.is_some(), "dtype")] {
+            if given {
+                let (found, allowed) = ("given without --shape".into(), "with --shape".into());
+                return Err(Error::Argument { argument, found, allowed });
+            }
         }
         let present_state = semantics.direction() != Direction::Bidirectional;
-        Ok(Given::Files(LinearJob::load(&args.tensors, semantics, Written { present_state })?))
+        let job = LinearJob::load(&args.tensors, semantics, Written { present_state })?;
+        Ok(Given::Files(Box::new(job)))
     }
 
     fn problem(&self) -> &Problem {

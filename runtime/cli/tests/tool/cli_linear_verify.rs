@@ -114,7 +114,8 @@ fn wrong_requests_are_refused() {
         (format!("{files} --shape 1,1,4,4"), "--q: given with --shape"),
         (format!("{files} --y @y.npy"), "--y: f32 [2, 2, 37, 5]; allowed: f32 [2, 2, 37, 6]"),
         (format!("{files} --y @none.npy"), "--y: "),
-        (format!("{files} --per-dim"), "--shape: missing"),
+        (format!("{files} --per-dim"), "--per-dim: given without --shape"),
+        (format!("{files} --dtype f16"), "--dtype: given without --shape"),
     ] {
         let output = desk.call(&line);
         let said = String::from_utf8(output.stderr).unwrap();
