@@ -25,7 +25,7 @@ fn problem(rule: Rule, [batch, heads, tokens]: [usize; 3], [dk, dv]: [usize; 2])
 }
 
 fn rooms(c: &Choice) -> Rooms {
-    Rooms { head: c.chunk * 8, strip: c.pass * c.strips.wide }
+    Rooms { head: c.chunk.saturating_mul(c.pass), strip: c.pass * c.strips.wide }
 }
 
 fn chosen(problem: &Problem, options: &Options) -> Result<(Choice, Layout), ChooseError> {
