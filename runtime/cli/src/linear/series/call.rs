@@ -251,7 +251,7 @@ impl Outputs {
         (worst, ms): (Option<f64>, f64),
     ) -> Result<(), Error> {
         if let Some(worst) = worst
-            && !(worst <= 1.0)
+            && (worst.is_nan() || worst > 1.0)
         {
             return Err(Error::Verification(format!(
                 "out: {worst:.3} of the error bound; allowed: at most 1; nothing was written"
