@@ -12,6 +12,7 @@
 //! | tensors as strided views, and errors that name the argument | [`dtype`], [`view`], [`memory`], [`argument`] |
 //! | a checked problem, its plan and its schedule | [`attention`] |
 //! | linear attention: recurrences and their scans | [`linear`] |
+//! | channels by themselves: recurrences, selective scans, convolutions | [`series`] |
 //! | states and their merge law | [`monoid`], [`state`], [`scan`] |
 //! | attention divided into tasks that share nothing | [`quorum`] |
 //! | the room of a workspace | [`room`] |
@@ -38,6 +39,7 @@ pub mod profile;
 pub mod quorum;
 pub mod room;
 pub mod scan;
+pub mod series;
 pub mod state;
 #[cfg(feature = "telemetry")]
 pub mod telemetry;

@@ -1,7 +1,5 @@
 //! The description of a device, as plain data for the chooser.
 
-use crate::linear::{Gates, Rule};
-
 /// A device: its processor, its caches and, where present, its GPU. Sizes are in bytes and clocks in MHz; zero
 /// means unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -54,17 +52,6 @@ impl LinearCrossovers {
         delta: ChunksFrom { head_size: 64, pass: 16 },
         delta_per_dim: ChunksFrom { head_size: 64, pass: 16 },
     };
-
-    /// Those of a rule.
-    #[must_use]
-    pub const fn chunks(&self, rule: Rule, gates: Gates) -> ChunksFrom {
-        match (rule.is_delta(), gates) {
-            (false, Gates::PerDim) => self.plain_per_dim,
-            (false, _) => self.plain,
-            (true, Gates::PerDim) => self.delta_per_dim,
-            (true, _) => self.delta,
-        }
-    }
 }
 
 impl Default for LinearCrossovers {

@@ -182,6 +182,9 @@ pub trait Lanes: Number {
     /// `WEIGHT_SCALE · 2^self` for −126 ≤ self ≤ 126; NaN stays NaN.
     #[must_use]
     fn exp2(self) -> Self;
+    /// `2^self` for a whole `self` in −126 ..= 127, and some number where it is NaN.
+    #[must_use]
+    fn power(self) -> Self;
     /// Lane by lane, `no` where `self` is `−∞` and `yes` elsewhere (also for NaN).
     #[must_use]
     fn if_present(self, yes: Self, no: Self) -> Self;

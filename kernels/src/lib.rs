@@ -6,7 +6,7 @@
 //! | [`isa`] | tokens that prove an instruction set present |
 //! | [`product`], [`exp2`], [`memory`] | what operators share: the product, the exponential, moves and conversions |
 //! | [`primitives`] | moves and conversions of an instruction set, as a table of functions |
-//! | [`attention`], [`linear`] | the micro-kernels of each operator, written once |
+//! | [`attention`], [`linear`], [`series`] | the micro-kernels of each operator, written once |
 //! | `scalar`, `neon`, `avx2`, `avx512` | a vector and an instance each, nothing else |
 //! | [`registry`] | the tables of CPU kernels |
 //! | [`cuda`] | the GPU kernels as data |
@@ -31,6 +31,7 @@ pub mod attention;
 pub mod cuda;
 pub mod linear;
 pub mod registry;
+pub mod series;
 
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;

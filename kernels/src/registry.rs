@@ -3,6 +3,7 @@
 use crate::attention::Kernel;
 use crate::attention::backward::BackwardKernel;
 use crate::linear;
+use crate::series::SeriesKernel;
 use elsa_core::profile::InstructionSet;
 
 /// Every attention kernel of this architecture: instruction sets fastest first, and within one those for fewer queries
@@ -69,4 +70,22 @@ pub static LINEAR: &[&linear::Kernel] = &[
 #[must_use]
 pub fn linear_of(set: InstructionSet) -> Option<&'static linear::Kernel> {
     LINEAR.iter().copied().find(|k| k.spec.set == set)
+}
+
+/// The kernels of recurrences, selective scans and convolutions of this architecture, fastest first. Those that this machine
+/// can execute are [`SeriesKernel::is_present`].
+pub static SERIES: &[&SeriesKernel] = &[
+    #[cfg(target_arch = "x86_64")]
+    &crate::avx512::series::KERNEL,
+    #[cfg(target_arch = "x86_64")]
+    &crate::avx2::series::KERNEL,
+    #[cfg(target_arch = "aarch64")]
+    &crate::neon::series::KERNEL,
+    &crate::scalar::series::KERNEL,
+];
+
+/// The kernels of series of an instruction set; none on another architecture.
+#[must_use]
+pub fn series_of(set: InstructionSet) -> Option<&'static SeriesKernel> {
+    SERIES.iter().copied().find(|k| k.spec.set == set)
 }

@@ -175,6 +175,12 @@ pub enum PlanError {
     /// The engine's GPU computes, and it has no backward pass.
     #[error("backend: cuda has no backward pass; allowed: a back end of the CPU, or the fallback cpu")]
     NoBackward,
+    /// The engine's GPU computes, and it does not have the operator.
+    #[error("backend: cuda has no {operator}; allowed: a back end of the CPU, or the fallback cpu")]
+    NotOnGpu {
+        /// The operator.
+        operator: &'static str,
+    },
     /// A workspace for no plan.
     #[error("plans: none; allowed: at least one")]
     NoPlan,
@@ -330,6 +336,14 @@ pub enum BindError {
         found_sequences: usize,
         /// Number of sequences of the plan.
         sequences: usize,
+    },
+    /// The workspace is too small, because it belongs to another plan.
+    #[error("workspace: {found} bytes; allowed: at least {needed}, as this plan's own has")]
+    Room {
+        /// Size of the memory in bytes.
+        found: usize,
+        /// Number of bytes that the plan needs.
+        needed: usize,
     },
     /// The call outputs states, or no output, and the caller's device memory for the workspace has no room for partial
     /// states.

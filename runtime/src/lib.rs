@@ -45,6 +45,7 @@ mod plan;
 mod presence;
 mod problem;
 mod report;
+mod series;
 mod stream;
 mod tensors;
 mod tuned;
@@ -91,6 +92,12 @@ pub use linear::options::LinearPlanOptions;
 pub use linear::plan::LinearDivision;
 pub use presence::{Present, backends};
 pub use report::{Reason, Report};
+pub use series::plan::{
+    ConvolutionPlan, RecurrencePlan, SelectivePlan, SeriesBound, SeriesPlan, SeriesReport, SeriesWorkspace,
+};
+pub use series::{
+    Convolution, ConvolutionOptions, Recurrence, RecurrenceOptions, Selective, SelectiveOptions,
+};
 pub use stream::{Excerpt, PieceError, PrefetchError, RowSink, RowSource, Sink, Source, Times, prefetch};
 pub use tuned::{Tuned, TunedError, TunedFile, TunedShape, Tuning};
 

@@ -28,5 +28,6 @@ pub mod linear;
 pub mod longest;
 pub mod naive;
 pub mod random;
+pub mod series;
 pub mod standin;
 mod states;

@@ -1,10 +1,21 @@
 // common/state.cuh as a program: reads the bits of two states (m, s, w each, six words in hexadecimal a line) and writes
-// those of their merge, then of log-sum-exp, of the natural reference and of its factor (a double).
+// those of their merge, then of log-sum-exp, of the natural reference and of its factor (a double). With an argument,
+// linear/exp.cuh: reads the bits of doubles, one a line, and writes those of their exponential, then of the gate of the
+// nearest f32.
 #include "common/state.cuh"
+#include "linear/exp.cuh"
 
 #include <cstdio>
 
-int main() {
+int main(int arguments, char**) {
+  if (arguments > 1) {
+    unsigned long long bits;
+    while (std::scanf("%llx", &bits) == 1) {
+      const double x = double_of_bits(bits);
+      std::printf("%x %x\n", bits_of(exp_of(x)), bits_of(gate_of((float)x)));
+    }
+    return 0;
+  }
   unsigned x[6];
   while (std::scanf("%x %x %x %x %x %x", &x[0], &x[1], &x[2], &x[3], &x[4], &x[5]) == 6) {
     float f[6];

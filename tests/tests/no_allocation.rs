@@ -4,9 +4,16 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_runtime::{Backend, BackwardPlanOptions, Engine, EngineOptions, Method, PlanOptions};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::linear::{Form, Rule};
+use elsa_core::series::{Series, convolution, recurrence, selective};
+use elsa_runtime::{
+    Backend, BackwardPlanOptions, ConvolutionOptions, Engine, EngineOptions, LinearPlanOptions, Method,
+    PlanOptions, RecurrenceOptions, SelectiveOptions,
+};
 use elsa_tests::cases::{Case, some_hard_cases};
 use elsa_tests::gradients::{Found, Given};
+use elsa_tests::linear::Params;
 use elsa_tests::naive::Answer;
 use elsa_tests::present;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -43,6 +50,100 @@ fn gradients(engine: &Engine, case: &Case) -> usize {
     3
 }
 
+/// Linear attention in every form: how many runs there were.
+fn linear(engine: &Engine) -> usize {
+    let mut runs = 0;
+    for (rule, dtype) in [(Rule::Gated, DType::F32), (Rule::GatedDelta, DType::F16)] {
+        for form in Form::ALL {
+            let mut params = Params { dtype, past: true, ..Params::plain(rule, 70, [12, 20]) };
+            params.heads = [4, 1, 2];
+            let case = params.build();
+            let options = LinearPlanOptions { form: Some(form), all_workers: true, ..Default::default() };
+            let plan = engine.linear_plan(&case.problem, &options).unwrap();
+            // Threads that an earlier run has started may allocate their names meanwhile.
+            let measured = |_| {
+                let region = Region::new(GLOBAL);
+                let workspace = plan.workspace().unwrap();
+                let gpu = plan.backend() == Backend::Cuda;
+                (gpu || region.change().bytes_allocated == plan.workspace_bytes()).then_some(workspace)
+            };
+            let found = (0..3).find_map(measured);
+            let mut workspace = found.unwrap_or_else(|| panic!("{}: other bytes", case.name));
+            let (mut first, mut room) = (case.room(), case.room());
+            // Threads start in the first run, and a GPU gets its copies.
+            plan.bind(case.inputs(), first.outputs(), &mut workspace).unwrap().run().unwrap();
+            let region = Region::new(GLOBAL);
+            let mut bound = plan.bind(case.inputs(), room.outputs(), &mut workspace).unwrap();
+            bound.run().unwrap();
+            bound.run().unwrap();
+            let change = region.change();
+            assert_eq!(change.allocations + change.reallocations, 0, "{}: {change:?}", case.name);
+            // A run that does nothing allocates nothing.
+            assert_eq!(first.bits(), room.bits(), "{}", case.name);
+            assert!(room.rows(&case).iter().all(|x| x.is_finite()), "{}", case.name);
+            runs += 3;
+        }
+    }
+    runs
+}
+
+/// Recurrences, selective scans and convolutions: how many runs there were.
+fn series(engine: &Engine) -> usize {
+    let (tokens, channels) = (130, 20);
+    let series = Series::channels_first("u", [1, channels, tokens]).unwrap();
+    let (x, a) = (vec![0.5; tokens * channels], [-1.0; 80]);
+    let of = Elements::F32(&x);
+    let mut runs = 0;
+    // Runs twice within the region that is measured, after a run that starts threads.
+    macro_rules! measured {
+        ($plan:expr, $inputs:expr, $outputs:ident) => {
+            let (plan, inputs) = ($plan.unwrap(), $inputs);
+            let mut workspace = plan.workspace().unwrap();
+            for round in 0..2 {
+                let mut out = vec![0.0; x.len()];
+                let region = Region::new(GLOBAL);
+                let outputs = $outputs { out: Some(ElementsMut::F32(&mut out)), present_state: None };
+                plan.bind(inputs, outputs, &mut workspace).unwrap().run().unwrap();
+                let change = region.change();
+                let none = change.allocations + change.reallocations == 0;
+                assert!(round == 0 || none, "{}: {change:?}", plan.kernel());
+                runs += 1;
+            }
+        };
+    }
+    for parts in [None, Some(3)] {
+        let problem = recurrence::Spec::new(series, series, series).check().unwrap();
+        let options = RecurrenceOptions { parts, all_workers: true, ..Default::default() };
+        let inputs = recurrence::Inputs { a: of, b: of, past_state: None };
+        use recurrence::Outputs;
+        measured!(engine.recurrence_plan(&problem, &options), inputs, Outputs);
+    }
+    for method in [convolution::Method::Direct, convolution::Method::Fft] {
+        let problem = convolution::Spec::new(series, 4, series).check().unwrap();
+        let options = ConvolutionOptions { method: Some(method), all_workers: true, ..Default::default() };
+        let inputs = convolution::Inputs { u: of, filter: &a, bias: None, past_state: None };
+        use convolution::Outputs;
+        measured!(engine.convolution_plan(&problem, &options), inputs, Outputs);
+    }
+    let channel = selective::Coefficient::Channel;
+    let problem = selective::Spec::new(series, series, 4, channel, channel, series).check().unwrap();
+    let options = SelectiveOptions { all_workers: true, ..Default::default() };
+    let inputs = selective::Inputs {
+        u: of,
+        delta: of,
+        a: &a,
+        b: Elements::F32(&a),
+        c: Elements::F32(&a),
+        d: None,
+        z: None,
+        delta_bias: None,
+        past_state: None,
+    };
+    use selective::Outputs;
+    measured!(engine.selective_plan(&problem, &options), inputs, Outputs);
+    runs
+}
+
 // One test in this binary, so that no other thread allocates meanwhile.
 #[test]
 fn run_and_bind_allocate_nothing() {
@@ -56,6 +157,8 @@ fn run_and_bind_allocate_nothing() {
             ..EngineOptions::default()
         })
         .unwrap();
+        runs += linear(&engine);
+        runs += series(&engine);
         for (case, answer) in &cases {
             runs += gradients(&engine, case);
             for method in [Method::Elsa, Method::Math] {

@@ -28,7 +28,7 @@ enum {
   IDENTITY = 8,    // the first state is the identity, values are zero: the last one is the transition of a part
   READ = 16,       // tokens read the first state and change nothing
   QUERY_VEC4 = 32, // rows may be accessed four elements at a time: data and strides, and the sizes of rows, are multiples
-  KEY_VEC4 = 64,   // of four elements
+  KEY_VEC4 = 64,   // of four elements, and tokens follow one another at less than 2^22 elements
   VALUE_VEC4 = 128,
   DECAY_VEC4 = 256,
   OUTPUT_VEC4 = 512,

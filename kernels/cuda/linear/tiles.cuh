@@ -25,73 +25,70 @@ template <int DIMS, int THREADS> struct Tile {
   f4 quad[EACH];
 
   // The row and the quad in it of this thread's piece i.
-  static INLINE int row_of(int i) { return i / OF_ROW * APART + opaque(thread_index()) / ACROSS; }
-  static INLINE int quad_of(int i) { return i % OF_ROW * ACROSS + opaque(thread_index()) % ACROSS; }
+  static INLINE int row_of(int i) { return (int)(i / OF_ROW * APART + (unsigned)opaque(thread_index()) / ACROSS); }
+  static INLINE int quad_of(int i) { return (int)(i % OF_ROW * ACROSS + (unsigned)opaque(thread_index()) % ACROSS); }
+  // Bytes from the place of piece zero in a tile to that of piece i, and to the former.
+  static INLINE int place_of(int i) { return (i / OF_ROW * APART * ROW_QUADS + i % OF_ROW * ACROSS) * 16; }
+  static INLINE int first_place() { return (row_of(0) * ROW_QUADS + quad_of(0)) * 16; }
 
-  // The pieces of a whole chunk, of which the first lies at `at`, and the rows of a piece `across` bytes further on.
-  INLINE void load_whole(Address at, int across, bool wide) {
+  // Brings a whole chunk, of whose pieces the first lies at `at`, and the rows of a piece `across` bytes behind one another:
+  // f32 values, or the words of 16-bit elements.
+  INLINE void bring(Address at, int across, bool wide) {
     if (wide) {
-      UNROLL for (int i = 0; i < EACH; i++) quad[i] = load_f4(at + i / OF_ROW * across + i % OF_ROW * ACROSS * 16);
+      UNROLL for (int i = 0; i < EACH; i++) quad[i] = load_f4(at + i / OF_ROW * across + i % OF_ROW * (ACROSS * 16));
     } else {
       UNROLL for (int i = 0; i < EACH; i++) {
-        const u2 words = load_u2(at + i / OF_ROW * across + i % OF_ROW * ACROSS * 8);
-        quad[i] = f4{float_of_bits(words[0]), float_of_bits(words[1]), 0.f, 0.f};
+        const u2 words = load_u2(at + i / OF_ROW * across + i % OF_ROW * (ACROSS * 8));
+        quad[i][0] = float_of_bits(words[0]);
+        quad[i][1] = float_of_bits(words[1]);
       }
     }
   }
 
-  // The pieces of any chunk.
-  INLINE void load(const Source& source, int chunk) {
+  // Nothing is on its way: the registers may hold anything from here on.
+  INLINE void drop() {
+    UNROLL for (int i = 0; i < EACH; i++) forget(quad[i]);
+  }
+
+  // Divides a row, of which each lane has some quads, by sqrt(sum of squares + epsilon).
+  static INLINE void normalize(f4 (&x)[OF_ROW], float epsilon) {
+    float sum = 0.f;
+    UNROLL for (int o = 0; o < OF_ROW; o++)
+      UNROLL for (int e = 0; e < 4; e++) sum = __builtin_fmaf(x[o][e], x[o][e], sum);
+    UNROLL for (int bit = 1; bit < ACROSS; bit *= 2) sum += shuffle_xor(sum, bit);
+    const float factor = 1.f / __builtin_sqrtf(sum + epsilon);
+    UNROLL for (int o = 0; o < OF_ROW; o++) x[o] = x[o] * factor;
+  }
+
+  // What `bring` has brought, to shared memory: f32 values as they are, or `finish` gets each row.
+  INLINE void store(SharedBytes tile) const {
+    const SharedBytes first = tile + first_place();
+    UNROLL for (int i = 0; i < EACH; i++) store_shared(first + place_of(i), quad[i]);
+  }
+  template <class Finish> INLINE void store(SharedBytes tile, bool wide, int dtype, Finish finish) {
+    const SharedBytes first = tile + first_place();
+    NO_UNROLL for (int i = 0; i < EACH; i += OF_ROW) {  // the next row becomes the first
+      f4 x[OF_ROW];
+      UNROLL for (int o = 0; o < OF_ROW; o++) x[o] = wide ? quad[o] : to_f32(u2{bits_of(quad[o][0]), bits_of(quad[o][1])}, dtype);
+      UNROLL for (int o = OF_ROW; o < EACH; o++) quad[o - OF_ROW] = quad[o];
+      finish(x);
+      UNROLL for (int o = 0; o < OF_ROW; o++) store_shared(first + place_of(i + o), x[o]);
+    }
+  }
+
+  // Any chunk, straight to shared memory: rows past the last token, and elements past the last dim, are zero.
+  template <class Finish> static INLINE void copy(SharedBytes tile, const Source& source, int chunk, Finish finish) {
     const Address first = source.rows.zero + chunk * source.chunk;
     const int rows = source.end - chunk * CHUNK;
-    NO_UNROLL for (int i = 0; i < EACH; i++) {  // the next piece becomes the last
-      const int r = row_of(i), x = quad_of(i) * 4;
-      UNROLL for (int o = 1; o < EACH; o++) quad[o - 1] = quad[o];
-      quad[EACH - 1] = zero4();
-      if (r < rows) quad[EACH - 1] = load_row4(source.rows, first + r * source.rows.step, x);
-    }
-  }
-
-  INLINE void clear() {
-    UNROLL for (int i = 0; i < EACH; i++) quad[i] = zero4();
-  }
-
-  // Divides each row by sqrt(sum of squares + epsilon).
-  INLINE void normalize(float epsilon) {
-    NO_UNROLL for (int i = 0; i < EACH; i += OF_ROW) {  // the first row becomes the last
+    NO_UNROLL for (int i = 0; i < EACH; i += OF_ROW) {
       f4 x[OF_ROW];
-      float sum = 0.f;
+      const int r = row_of(i);
       UNROLL for (int o = 0; o < OF_ROW; o++) {
-        x[o] = quad[o];
-        UNROLL for (int e = 0; e < 4; e++) sum = __builtin_fmaf(x[o][e], x[o][e], sum);
+        x[o] = zero4();
+        if (r < rows) x[o] = unpacked(source.rows, load_row4(source.rows, first + r * source.rows.step, quad_of(i + o) * 4));
       }
-      UNROLL for (int o = OF_ROW; o < EACH; o++) quad[o - OF_ROW] = quad[o];
-      UNROLL for (int bit = 1; bit < ACROSS; bit *= 2) sum += shuffle_xor(sum, bit);
-      const float factor = 1.f / __builtin_sqrtf(sum + epsilon);
-      UNROLL for (int o = 0; o < OF_ROW; o++) quad[EACH - OF_ROW + o] = x[o] * factor;
+      finish(x);
+      UNROLL for (int o = 0; o < OF_ROW; o++) store_shared(tile + first_place() + place_of(i + o), x[o]);
     }
-  }
-
-  // What logarithms stand for.
-  INLINE void to_gates() {
-    NO_UNROLL for (int i = 0; i < EACH * 4; i++) {  // the first element becomes the last
-      const float x = quad[0][0];
-      UNROLL for (int o = 1; o < EACH * 4; o++) quad[(o - 1) / 4][(o - 1) % 4] = quad[o / 4][o % 4];
-      quad[EACH - 1][3] = gate_of(x);
-    }
-  }
-
-  // 16-bit elements become values.
-  INLINE void unpack(bool vec4, int dtype) {
-    if (!vec4 || dtype == TYPE_F32) return;
-    NO_UNROLL for (int i = 0; i < EACH; i++) {  // the first piece becomes the last
-      const f4 x = quad[0];
-      UNROLL for (int o = 1; o < EACH; o++) quad[o - 1] = quad[o];
-      quad[EACH - 1] = to_f32(u2{bits_of(x[0]), bits_of(x[1])}, dtype);
-    }
-  }
-
-  INLINE void store(SharedBytes tile) const {
-    UNROLL for (int i = 0; i < EACH; i++) store_shared(tile + (row_of(i) * ROW_QUADS + quad_of(i)) * 16, quad[i]);
   }
 };

@@ -40,7 +40,8 @@ INLINE States either(bool first, const States& a, const States& b) {
 template <int DIMS, bool PER_DIM> struct Walk {
   enum {
     WARPS = 4,
-    AHEAD = DIMS <= (PER_DIM ? 64 : 128),  // what the next chunk takes has registers of its own
+    AHEAD = DIMS <= (PER_DIM ? 64 : 128),  // the tiles of the next chunk have registers of their own
+    EARLY = DIMS <= 128,                   // and so has the rest of what it takes
     THREADS = WARPS * 32,
     ROWS = DIMS / 16,
     QUADS = ROWS / 4,
@@ -62,18 +63,15 @@ template <int DIMS, bool PER_DIM> struct Walk {
   const Linear& call;
   const SharedBytes sm, left;  // left: what the lanes of this warp leave, rows u and rows for the change of the state
   const int lane, slice;
-  const bool delta;
   int column, head, number, state_head;
   Sequence sequence;
   long long record0;
-  bool writes;  // answers
   State state;
 
   // Of the next chunk: where this thread's piece of each tile, the lane's value, its answer and the record lie; bytes from
   // the rows of a piece to those of the next, and from one chunk to the next.
-  Address tile_at[TILES], value_at, answer_at, record_at;
-  int across[TILES], value_onward, answer_onward;
-  bool wide, whole_rows, whole_values, whole_answers;  // f32; rows need no checks
+  Address tile_at[AHEAD ? TILES : 1], value_at, answer_at, record_at;
+  int across[AHEAD ? TILES : 1], value_onward, answer_onward;
 
   // What a chunk takes, on its way.
   Piece tiles[AHEAD ? TILES : 1];
@@ -82,12 +80,27 @@ template <int DIMS, bool PER_DIM> struct Walk {
 
   INLINE Walk(SharedBytes sm, const Linear& call)
       : call(call), sm(sm), left(sm + WARPS_AT + (thread_index() >> 5) * WARP_BYTES), lane(thread_index() & 31),
-        slice(lane >> 1), delta(call.beta.data != 0) {}
+        slice(lane >> 1) {}
 
-  INLINE bool has(int flag) const { return (call.flags & flag) != 0; }
+  // With many registers in use, conditions are computed where they are used.
+  static INLINE int recomputed(int x) { return DIMS > 128 ? opaque(x) : x; }
+  INLINE bool has(int flag) const { return (recomputed(call.flags) & flag) != 0; }
+  INLINE bool is_delta() const { return call.beta.data != 0; }
+  INLINE bool writes() const { return call.output.data != 0; }
+  INLINE bool is_wide() const { return recomputed(call.dtype) == TYPE_F32; }
+  INLINE bool fills_rows() const { return recomputed(call.key_dim) == DIMS; }
+  // Whether rows need no checks but that their tokens exist.
+  INLINE bool whole_tiles() const {
+    return own_tiles() || (!PER_DIM && has(KEY_VEC4) && has(QUERY_VEC4) && (Piece::OF_ROW == 1 || fills_rows()));
+  }
+  INLINE bool whole_values() const { return has(VALUE_VEC4) && !has(IDENTITY | READ); }
+  INLINE bool whole_answers() const {
+    return writes() && has(OUTPUT_VEC4) && recomputed(call.output_dtype) == TYPE_F32 && call.partial.data == 0 &&
+           column < recomputed(call.value_dim);
+  }
 
   INLINE Address state_row(const States& s, int at, int row) const {
-    return s.data + (number * s.sequence + state_head * s.head + at * s.part + row * s.row + column) * 4;
+    return s.data + (opaque(number) * s.sequence + opaque(state_head) * s.head + at * s.part + row * s.row + column) * 4;
   }
 
   INLINE void read_state(int part) {
@@ -139,7 +152,7 @@ template <int DIMS, bool PER_DIM> struct Walk {
 
   // Where the rows of a tile come from.
   INLINE Source source(int tile) const {
-    if (PER_DIM && !has(STEPS | READ)) {
+    if (own_tiles()) {
       const Address first = call.tiles + (record0 * TILE_ROWS + tile * CHUNK) * (DIMS * 4);
       return Source{Rows{first, DIMS * 4, DIMS, TYPE_F32, true}, TILE_ROWS * DIMS * 4, 0x7fffffff};
     }
@@ -150,89 +163,140 @@ template <int DIMS, bool PER_DIM> struct Walk {
                     : rows(call.decay, state_head, dim, call.gate_dtype, DECAY_VEC4);
     return source_of(found, sequence.tokens);
   }
-  INLINE bool takes(int tile) const { return tile == 1 ? writes : !has(READ); }
+  INLINE bool takes(int tile) const { return tile == 1 ? writes() : !has(READ); }
+
+  INLINE void find_tile(int t, int chunk) {
+    const Source tile = source(t);
+    // Lanes past the last dim bring another's elements.
+    const int quad = Piece::quad_of(0) * 4 < tile.rows.dim ? Piece::quad_of(0) : 0;
+    across[AHEAD ? t : 0] = (int)tile.rows.step * Piece::APART;
+    tile_at[AHEAD ? t : 0] = tile.rows.zero + chunk * tile.chunk + Piece::row_of(0) * tile.rows.step +
+                             quad * (own_tiles() || is_wide() ? 16 : 8);
+  }
 
   // Before the chunk `first`.
   INLINE void set_out(int first) {
-    const bool own = PER_DIM && !has(STEPS | READ);
-    wide = own || call.dtype == TYPE_F32;
-    whole_rows = own || (has(KEY_VEC4) && has(QUERY_VEC4) && call.key_dim == DIMS &&
-                         (!PER_DIM || (has(DECAY_VEC4) && call.gate_dtype == call.dtype)));
     const Rows from = values(), to = answers();
-    whole_values = from.vec4 && from.dtype == TYPE_F32 && !has(IDENTITY);
-    whole_answers = writes && to.vec4 && to.dtype == TYPE_F32 && call.partial.data == 0 && column < call.value_dim;
-    UNROLL for (int t = 0; t < TILES; t++) {
-      const Source rows = source(t);
-      across[t] = (int)rows.rows.step * Piece::APART;
-      tile_at[t] = rows.rows.zero + first * rows.chunk + Piece::row_of(0) * rows.rows.step +
-                   Piece::quad_of(0) * (wide ? 16 : 8);
-    }
+    if (AHEAD)
+      UNROLL for (int t = 0; t < TILES; t++) find_tile(t, first);
     const int position = first * CHUNK + slice;
     value_onward = (int)from.step * CHUNK;
     answer_onward = (int)to.step * CHUNK;
     // Lanes past the last column have another's values.
-    value_at = row_at(from, position) + (column < call.value_dim ? column * 4 : 0);
+    value_at = row_at(from, position) + (column < call.value_dim ? column : 0) * element_size(call.dtype);
     answer_at = row_at(to, position) + column * 4;
     record_at = call.records + (record0 + first) * (RECORD * 4);
   }
 
   INLINE bool is_whole(int chunk) const { return (chunk + 1) * CHUNK <= sequence.tokens; }
 
-  INLINE void bring_tile(int t, int chunk) {
-    Piece& tile = tiles[AHEAD ? t : 0];
-    if (!takes(t)) tile.clear();
-    else if (whole_rows && is_whole(chunk)) tile.load_whole(tile_at[t], across[t], wide);
-    else tile.load(source(t), chunk);
-    tile_at[t] += PER_DIM && !has(STEPS | READ) ? TILE_ROWS * DIMS * 4 : (long long)across[t] * (CHUNK / Piece::APART);
+  INLINE bool own_tiles() const { return PER_DIM && !has(STEPS | READ); }
+
+  INLINE void bring_tile(int t) {
+    const int at = AHEAD ? t : 0;
+    tiles[at].bring(tile_at[at], across[at], own_tiles() || is_wide());
   }
 
+  // What the chunk takes, as far as it lies in whole rows.
   INLINE void bring(int chunk) {
-    if (AHEAD)
-      UNROLL for (int t = 0; t < TILES; t++) bring_tile(t, chunk);
-    const int position = chunk * CHUNK + slice;
-    const bool inside = position < sequence.tokens;
-    value = matrix = zero4();
-    before = after = 1.f;
-    end = marked = 0.f;
-    if (has(READ)) return;
-    if (whole_values && is_whole(chunk)) value = load_f4(value_at);
-    else if (inside && !has(IDENTITY)) value = load_row4(values(), row_at(values(), position), column);
-    value_at += value_onward;
-    if (has(STEPS)) {
-      before = after = 0.f;
-      if (!PER_DIM && inside && call.decay.data != 0) {
-        const Rows gates = rows(call.decay, state_head, 1, call.gate_dtype, 0);
-        before = element(row_at(gates, position), 0, gates.dtype);
+    const bool own = own_tiles(), whole = is_whole(chunk);
+    if (AHEAD) {
+      const bool all = whole_tiles() && (whole || own);
+      UNROLL for (int t = 0; t < TILES; t++) {
+        if (all && takes(t)) bring_tile(t);
+        else tiles[t].drop();
       }
-      if (delta && inside) {
-        const Rows betas = rows(call.beta, state_head, 1, call.gate_dtype, 0);
-        after = element(row_at(betas, position), 0, betas.dtype);
-      }
-      return;
+      go_on();
     }
-    if (thread_index() < 2 * MATRIX_QUADS) matrix = load_f4(record_at + thread_index() * 16);
-    before = load_f32(record_at + (RECORD_BEFORE + slice) * 4);
-    after = load_f32(record_at + (RECORD_AFTER + slice) * 4);
-    end = load_f32(record_at + RECORD_END * 4);
-    marked = load_f32(record_at + RECORD_MARKED * 4);
-    record_at += RECORD * 4;
+    if (whole_values() && whole) {
+      if (is_wide()) {
+        value = load_f4(value_at);
+      } else {
+        const u2 words = load_u2(value_at);
+        value[0] = float_of_bits(words[0]);
+        value[1] = float_of_bits(words[1]);
+      }
+    } else {
+      forget(value);
+    }
+    value_at += value_onward;
+    if (has(STEPS | READ)) {
+      forget(matrix);
+    } else {
+      matrix = load_f4(record_at + (thread_index() % (2 * MATRIX_QUADS)) * 16);
+      before = load_f32(record_at + (RECORD_BEFORE + slice) * 4);
+      after = load_f32(record_at + (RECORD_AFTER + slice) * 4);
+      end = load_f32(record_at + RECORD_END * 4);
+      marked = load_f32(record_at + RECORD_MARKED * 4);
+      record_at += RECORD * 4;
+    }
+  }
+
+  // The tiles from one chunk to the next.
+  INLINE void go_on() {
+    UNROLL for (int t = 0; t < TILES; t++)
+      tile_at[t] += own_tiles() ? TILE_ROWS * DIMS * 4 : (long long)across[t] * (CHUNK / Piece::APART);
   }
 
   // The tiles and matrices of the chunk to shared memory.
   INLINE void store(int chunk) {
-    UNROLL for (int t = 0; t < TILES; t++) {
-      if (!AHEAD) bring_tile(t, chunk);
-      Piece& tile = tiles[AHEAD ? t : 0];
-      if (!PER_DIM || has(STEPS | READ)) {
-        tile.unpack(has(t == 0 ? KEY_VEC4 : t == 1 ? QUERY_VEC4 : DECAY_VEC4), t < 2 ? call.dtype : call.gate_dtype);
-        if (t < 2 && has(NORMALIZE)) tile.normalize(call.epsilon);
-        if (t == 2) tile.to_gates();
+    const bool own = own_tiles(), norms = has(NORMALIZE) && !own;
+    auto finish = [&](f4 (&x)[Piece::OF_ROW]) LAMBDA {
+      if (Piece::quad_of(0) * 4 >= call.key_dim) x[0] = zero4();
+      if (norms) Piece::normalize(x, call.epsilon);
+    };
+    if (whole_tiles() && (is_whole(chunk) || own)) {
+      UNROLL for (int t = 0; t < TILES; t++) {
+        if (!takes(t)) continue;
+        if (!AHEAD) {
+          find_tile(t, chunk);
+          bring_tile(t);
+        }
+        Piece& tile = tiles[AHEAD ? t : 0];
+        if (own || (is_wide() && !norms && fills_rows())) tile.store(sm + t * TILE_BYTES);
+        else tile.store(sm + t * TILE_BYTES, is_wide(), call.dtype, finish);
       }
-      tile.store(sm + t * TILE_BYTES);
+    } else {
+      UNROLL for (int t = 0; t < 2; t++)
+        if (takes(t)) Piece::copy(sm + t * TILE_BYTES, source(t), chunk, finish);
+      if (PER_DIM && takes(2))
+        Piece::copy(sm + 2 * TILE_BYTES, source(2), chunk, [&](f4 (&x)[Piece::OF_ROW]) LAMBDA {
+          NO_UNROLL for (int e = 0; e < 4 * Piece::OF_ROW; e++) {  // the next element becomes the last
+            const float gate = gate_of(x[0][0]);
+            UNROLL for (int o = 1; o < 4 * Piece::OF_ROW; o++) x[(o - 1) / 4][(o - 1) % 4] = x[o / 4][o % 4];
+            x[Piece::OF_ROW - 1][3] = gate;
+          }
+        });
     }
-    if (thread_index() < 2 * MATRIX_QUADS) {
+    if (!has(STEPS | READ) && thread_index() < 2 * MATRIX_QUADS) {
       const int at = thread_index() % MATRIX_QUADS, second = thread_index() / MATRIX_QUADS;
       store_shared(sm + MATRICES_AT + (second * MATRIX_QUADS + matrix_quad(at >> 2, at & 3)) * 16, matrix);
+    }
+  }
+
+  // The lane's value of the chunk.
+  INLINE f4 value_of(int chunk) const {
+    const int position = chunk * CHUNK + slice;
+    if (whole_values() && is_whole(chunk))
+      return is_wide() ? value : to_f32(u2{bits_of(value[0]), bits_of(value[1])}, call.dtype);
+    if (has(IDENTITY | READ) || position >= sequence.tokens) return zero4();
+    const Rows from = values();
+    return unpacked(from, load_row4(from, row_at(from, position), column));
+  }
+
+  // With STEPS: the gate and the beta of token `slice`.
+  INLINE void read_factors(int chunk, float& gate, float& beta) const {
+    const int position = chunk * CHUNK + slice;
+    gate = 1.f;
+    beta = 0.f;
+    if (position >= sequence.tokens) return;
+    if (!PER_DIM && call.decay.data != 0) {
+      const Rows gates = rows(call.decay, state_head, 1, call.gate_dtype, 0);
+      gate = gate_of(element(row_at(gates, position), 0, gates.dtype));
+    }
+    if (is_delta()) {
+      const Rows betas = rows(call.beta, state_head, 1, call.gate_dtype, 0);
+      beta = element(row_at(betas, position), 0, betas.dtype);
     }
   }
 
@@ -266,13 +330,13 @@ template <int DIMS, bool PER_DIM> struct Walk {
 
   // The chunk by products: the answer of token `slice`.
   INLINE f4 products(int chunk, f4 v, float before, float after, float end) {
-    const bool reads = has(READ), both = delta && writes && !reads;
+    const bool reads = has(READ), both = is_delta() && writes() && !reads;
     // What the state holds for the keys, and for the queries.
     f4 held[2] = {zero4(), zero4()};
     if (BOTH && both) {
       state.times_tiles(sm, slice, held);
     } else {
-      NO_UNROLL for (int t = delta && !reads ? 0 : 1; t < (writes ? 2 : 1); t++) {
+      NO_UNROLL for (int t = is_delta() && !reads ? 0 : 1; t < (writes() ? 2 : 1); t++) {
         f4 one[1];
         state.times_tiles(sm + t * TILE_BYTES, slice, one);
         held[0] = t == 0 ? one[0] : held[0];
@@ -280,7 +344,7 @@ template <int DIMS, bool PER_DIM> struct Walk {
       }
     }
     f4 u = v, answer = held[1];
-    if (delta && !reads) {
+    if (is_delta() && !reads) {
       UNROLL for (int c = 0; c < 4; c++) u[c] = PER_DIM ? v[c] - held[0][c] : __builtin_fmaf(-before, held[0][c], v[c]);
       leave(0, u);
       const bool finite = !any_of_warp(!is_finite(u));
@@ -293,7 +357,7 @@ template <int DIMS, bool PER_DIM> struct Walk {
     const bool finite = !any_of_warp(!is_finite(u));
     sync_warp();
     if (reads) return answer * call.scale;
-    if (writes) {
+    if (writes()) {
       const f4 within = times_matrix(sm + MATRICES_AT + MATRIX_QUADS * 16, left_rows(0), slice, finite);
       const float factor = PER_DIM ? call.scale : call.scale * before;
       UNROLL for (int c = 0; c < 4; c++) answer[c] = __builtin_fmaf(factor, answer[c], within[c]);
@@ -319,25 +383,25 @@ template <int DIMS, bool PER_DIM> struct Walk {
         UNROLL for (int e = 0; e < 4; e++) {
           f4& row = state.row[i * 4 + e];
           UNROLL for (int c = 0; c < 4; c++) row[c] = gates[e] == CLEAR ? 0.f : row[c] * gates[e];
-          if (delta) add_product(held, k[i][e], row);
+          if (is_delta()) add_product(held, k[i][e], row);
         }
       }
-      if (delta) held = over_slices(held);
+      if (is_delta()) held = over_slices(held);
       UNROLL for (int c = 0; c < 4; c++) u[c] = float_of_bits(shuffle_from(bits_of(v[c]), 2 * j + (lane & 1)));
-      if (delta) {
+      if (is_delta()) {
         const float b = float_of_bits(shuffle_from(bits_of(beta), 2 * j));
         UNROLL for (int c = 0; c < 4; c++) u[c] = b * (u[c] - held[c]);
       }
       f4 sum = zero4();
       UNROLL for (int i = 0; i < QUADS; i++) {
         f4 q = zero4();
-        if (writes) q = load_shared(State::own_quads(sm, j, slice) + (TILE_BYTES + i * 256));
+        if (writes()) q = load_shared(State::own_quads(sm, j, slice) + (TILE_BYTES + i * 256));
         UNROLL for (int e = 0; e < 4; e++) {
           add_product(state.row[i * 4 + e], k[i][e], u);
-          if (writes) add_product(sum, q[e], state.row[i * 4 + e]);
+          if (writes()) add_product(sum, q[e], state.row[i * 4 + e]);
         }
       }
-      if (writes) {
+      if (writes()) {
         sum = over_slices(sum);
         if (slice == j) answer = sum * call.scale;
       }
@@ -352,17 +416,17 @@ template <int DIMS, bool PER_DIM> struct Walk {
     head = of_parts - number * call.heads;
     state_head = quotient_of(head, call.by_readers);
     column = ((block_index() - of_columns * call.columns) * WARPS + (thread_index() >> 5)) * 8 + (lane & 1) * 4;
-    writes = call.output.data != 0;
     const bool first_reader = state_head * call.readers == head;
-    if (!first_reader && !writes) return;
+    if (!first_reader && !writes()) return;
     sequence = sequence_of(call, number);
     record0 = (long long)head * call.chunks + sequence.chunk0;
     const int chunks = (sequence.tokens + CHUNK - 1) / CHUNK;
     const int first = part * call.part_chunks, stop = min_of(first + call.part_chunks, chunks);
     read_state(part);
     const int every = first_reader && call.boundaries.data != 0 ? call.boundary_chunks : 0;
+    before = after = end = marked = 0.f;
     set_out(first);
-    if (AHEAD && first < stop) bring(first);
+    if (EARLY && first < stop) bring(first);
     NO_UNROLL for (int chunk = first;; chunk++) {
       const bool over = chunk >= stop;
       if (over || (every != 0 && chunk % every == 0)) {
@@ -371,18 +435,20 @@ template <int DIMS, bool PER_DIM> struct Walk {
       }
       if (over) return;
       sync_block();
-      if (!AHEAD) bring(chunk);
+      if (!EARLY) bring(chunk);
       store(chunk);
-      const f4 v = has(VALUE_VEC4) && call.dtype != TYPE_F32 ? to_f32(u2{bits_of(value[0]), bits_of(value[1])}, call.dtype) : value;
+      const f4 v = value_of(chunk);
       const bool by_steps = has(STEPS) || marked != 0.f;
-      const float of_state = has(STEPS) ? gate_of(before) : before, of_change = after, kept = end;
+      float of_state = before, of_change = after;
+      const float kept = end;
+      if (has(STEPS)) read_factors(chunk, of_state, of_change);
       sync_block();
-      if (AHEAD && chunk + 1 < stop) bring(chunk + 1);
+      if (EARLY && chunk + 1 < stop) bring(chunk + 1);
       f4 answer;
       if (RARELY(by_steps)) answer = steps(min_of(sequence.tokens - chunk * CHUNK, CHUNK), v, of_state, of_change);
       else answer = products(chunk, v, of_state, of_change, kept);
-      if (whole_answers && is_whole(chunk)) write_f4(answer_at, answer);
-      else if (writes) write_answer(chunk * CHUNK + slice, answer);
+      if (whole_answers() && is_whole(chunk)) write_f4(answer_at, answer);
+      else if (writes()) write_answer(chunk * CHUNK + slice, answer);
       answer_at += answer_onward;
     }
   }

@@ -9,6 +9,7 @@ use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
 use crate::linear::instance::linear;
+use crate::series::instance::series;
 
 instance!(isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"]);
 
@@ -28,4 +29,9 @@ backward!(
 linear!(
     isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"], name: "linear_f32_t4c16__avx2",
     together: 2, rows: 4, vectors: 2, fused: true,
+);
+
+series!(
+    isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"], name: "series_f32_c16__avx2",
+    exp: 1.8e-7, softplus: 3e-7, silu: 3e-7,
 );

@@ -1,6 +1,6 @@
 //! The AVX2 vector.
 
-use crate::exp2::{EXP2_NEAREST, ZERO_AT, exp2_horner, raised};
+use crate::exp2::{EXP2_NEAREST, EXPONENT_MAGIC, ZERO_AT, exp2_horner, raised};
 use crate::isa::Avx2;
 use crate::lanes::{HALFWAY, LEAST_LIFTED, Lanes, MAX_LANES, MORE, RAISED, lowering};
 use core::arch::x86_64::*;
@@ -195,6 +195,10 @@ impl Lanes for Eight {
     #[inline(always)]
     fn exp2(self) -> Self {
         exp2_horner!(self, self.isa(), power_from_low_bits)
+    }
+    #[inline(always)]
+    fn power(self) -> Self {
+        power_from_low_bits(self.plus(Self::splat(self.isa(), EXPONENT_MAGIC)))
     }
     #[inline(always)]
     fn weight(self) -> Self {

@@ -8,6 +8,7 @@ use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
 use crate::linear::instance::linear;
+use crate::series::instance::series;
 
 instance!(isa: Avx512, lanes: Sixteen, features: ["avx512f,avx512dq,avx2,fma,f16c"]);
 
@@ -27,4 +28,9 @@ backward!(
 linear!(
     isa: Avx512, lanes: Sixteen, features: ["avx512f,avx512dq,avx2,fma,f16c"], name: "linear_f32_t4c32__avx512",
     together: 4, rows: 4, vectors: 2, fused: true,
+);
+
+series!(
+    isa: Avx512, lanes: Sixteen, features: ["avx512f,avx512dq,avx2,fma,f16c"], name: "series_f32_c32__avx512",
+    exp: 1.8e-7, softplus: 3e-7, silu: 3e-7,
 );

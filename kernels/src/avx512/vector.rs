@@ -268,6 +268,10 @@ impl Lanes for Sixteen {
         Sixteen(op!(_mm512_scalef_ps(self.mantissa(EXP2_FLOOR).0, self.0)))
     }
     #[inline(always)]
+    fn power(self) -> Self {
+        Sixteen(op!(_mm512_scalef_ps(_mm512_set1_ps(1.0), self.0)))
+    }
+    #[inline(always)]
     fn weight(self) -> Self {
         self.weight_of(EXP2_FLOOR)
     }

@@ -25,6 +25,19 @@ impl<L: Lanes> Factor<L> {
         Factor { high: L::splat(isa, high), rest: L::splat(isa, rest), limit }
     }
 
+    /// The factor of row `r`: `common`, the one of row zero, where all rows share it.
+    ///
+    /// # Safety
+    /// - As for [`Factor::of`].
+    #[inline(always)]
+    pub(super) unsafe fn of_row(isa: L::Isa, factors: &Factors, r: usize, common: Factor<L>) -> Factor<L> {
+        if factors.per_dim {
+            // SAFETY: the same clause.
+            return unsafe { Factor::of(isa, factors, r) };
+        }
+        common
+    }
+
     /// `s` times the factor. What would be smaller than the smallest normal number becomes zero before it is multiplied, so
     /// that no product is subnormal.
     #[inline(always)]

@@ -251,12 +251,12 @@ pub const fn head_room(
     delta: bool,
     pass: usize,
 ) -> usize {
-    // Scalars of a token; factors of either end; sums in f64.
+    // Scalars of a token; factors of either end.
     let mut size = tokens.saturating_mul(3).saturating_add(4);
     if matches!(per, Gates::PerDim) {
         let rows = group.saturating_add(1).saturating_add(delta as usize);
         size = size.saturating_add(rows.saturating_mul(tokens).saturating_mul(dim));
-        size = size.saturating_add(dim.saturating_mul(8));
+        size = size.saturating_add(dim.saturating_mul(4));
     }
     if meets(group, delta, pass) {
         let rows = group.saturating_add(delta as usize).saturating_mul(tokens);

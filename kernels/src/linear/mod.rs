@@ -57,5 +57,6 @@ mod tile;
 
 pub use kernel::{Columns, Factors, Head, Kernel, Reading, Segment, Strip, head_room, strip_room};
 
-/// Largest relative error of the exponentials of sums of gates inside a segment.
+/// Largest relative error of the exponentials of sums of gates inside a segment. Their product with the scale rounds once
+/// more.
 pub const EXP_RELATIVE: f64 = exponential::RELATIVE;

@@ -1,6 +1,6 @@
 //! What the tokens of a segment need once, for all strips of the state.
 
-use super::exponential::{LARGEST_SUM, NEUTRAL, TOGETHER, both, split};
+use super::exponential::{LARGEST_SUM, NEUTRAL, TOGETHER, both, split, splits};
 use super::kernel::{FEW, Factors, Head, Segment, meets, product_row};
 use super::tile::reads;
 use crate::lanes::{Lanes, MAX_LANES};
@@ -61,7 +61,7 @@ pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segmen
                 let queries = take(head.group * tokens * dim);
                 let writers = take(tokens * dim);
                 let readers = if delta { take(tokens * dim) } else { core::ptr::null_mut() };
-                let rows = Rows { queries, writers, readers, ends: take(4 * dim), sums: take(4 * dim) };
+                let rows = Rows { queries, writers, readers, ends: take(4 * dim) };
                 for t in 0..tokens {
                     up.add(t).write(head.scale);
                     down.add(t).write(1.0);
@@ -138,59 +138,12 @@ unsafe fn per_head(head: &Head, up: *mut f32, down: *mut f32, ends: *mut f32, ma
 
 /// Where the rows of gates that belong to a dim go.
 ///
-/// Contract: writable for `group · tokens · dim`, `tokens · dim`, for the delta rules `tokens · dim`, and twice `4 · dim`
-/// values.
+/// Contract: writable for `group · tokens · dim`, `tokens · dim`, for the delta rules `tokens · dim`, and `4 · dim` values.
 struct Rows {
     queries: *mut f32,
     writers: *mut f32,
     readers: *mut f32,
     ends: *mut f32,
-    /// Sums in f64, and the next ones.
-    sums: *mut f32,
-}
-
-/// `TOGETHER` values, or as many as there are, and zeros.
-///
-/// # Safety
-/// - `count` values are readable at `from`.
-#[inline(always)]
-unsafe fn load<T: Copy + Default>(from: *const T, count: usize) -> [T; TOGETHER] {
-    let mut x = [T::default(); TOGETHER];
-    // SAFETY: the clause; a f64 number in room for f32 may lie anywhere.
-    unsafe {
-        if count >= TOGETHER {
-            x = from.cast::<[T; TOGETHER]>().read_unaligned();
-        } else {
-            for i in 0..count {
-                x[i] = from.add(i).read_unaligned();
-            }
-        }
-    }
-    x
-}
-
-/// Writes `TOGETHER` values, or as many as there are.
-///
-/// # Safety
-/// - `count` values are writable at `to`.
-#[inline(always)]
-unsafe fn store<T: Copy>(x: [T; TOGETHER], to: *mut T, count: usize) {
-    // SAFETY: the clause.
-    unsafe {
-        if count >= TOGETHER {
-            to.cast::<[T; TOGETHER]>().write_unaligned(x);
-        } else {
-            for i in 0..count {
-                to.add(i).write_unaligned(x[i]);
-            }
-        }
-    }
-}
-
-/// `x · by`, element by element.
-#[inline(always)]
-fn times(x: &[f32; TOGETHER], by: &[f32; TOGETHER]) -> [f32; TOGETHER] {
-    core::array::from_fn(|i| x[i] * by[i])
 }
 
 /// The rows of gates that belong to a dim.
@@ -199,73 +152,174 @@ fn times(x: &[f32; TOGETHER], by: &[f32; TOGETHER]) -> [f32; TOGETHER] {
 /// - The clauses of [`Head`] and [`Rows`].
 #[inline(always)]
 unsafe fn per_dim(head: &Head, rows: &Rows, made: &mut Segment) {
-    let (dim, tokens) = (head.dim, head.tokens);
-    let delta = !rows.readers.is_null();
-    let sums: *mut f64 = rows.sums.cast();
-    let nexts = sums.wrapping_add(dim);
-    let mut t = 0;
-    // SAFETY: dims below `dim` of tokens below `tokens` (clauses).
+    let (dim, delta) = (head.dim, !rows.readers.is_null());
+    let mut tokens = head.tokens;
+    let mut beyond = false;
+    // SAFETY: dims below `dim` of tokens below `tokens` (clauses). What begins with whole blocks ends with the dims.
     unsafe {
         for x in (0..dim).step_by(TOGETHER) {
-            store([0.0; TOGETHER], sums.add(x), dim - x);
+            let (count, enters) = match dim - x {
+                TOGETHER.. => length::<true>(head, x, tokens),
+                _ => length::<false>(head, x, tokens),
+            };
+            tokens = count;
+            beyond |= enters;
         }
-        while t < tokens {
-            let gates = head.gates.offset(t as isize * head.gate_stride);
-            let mut inside = true;
-            for x in (0..dim).step_by(TOGETHER) {
-                let (before, gate) = (load(sums.add(x), dim - x), load(gates.add(x), dim - x));
-                let next: [f64; TOGETHER] = core::array::from_fn(|i| before[i] + f64::from(gate[i]));
-                inside &= next.iter().fold(true, |all, y| all & (y.abs() <= LARGEST_SUM));
-                store(next, nexts.add(x), dim - x);
+        for x in (0..dim).step_by(TOGETHER) {
+            match dim - x {
+                TOGETHER.. => scaled::<true>(head, rows, x, tokens),
+                _ => scaled::<false>(head, rows, x, tokens),
             }
-            if !inside {
-                if t > 0 {
-                    break;
-                }
-                // What is beyond multiplies the state as the segment begins.
-                for x in 0..dim {
-                    let gate = nexts.add(x).read_unaligned();
-                    let beyond = gate.is_nan() || gate.abs() > LARGEST_SUM;
-                    let (high, rest) = if beyond { split(gate) } else { NEUTRAL };
-                    rows.ends.add(x).write(high);
-                    rows.ends.add(dim + x).write(rest);
-                    if beyond {
-                        nexts.add(x).write_unaligned(0.0);
-                    }
-                }
-                made.enter = Some(Factors { high: rows.ends, rest: rows.ends.add(dim), per_dim: true });
-            }
-            for x in (0..dim).step_by(TOGETHER) {
-                let count = dim - x;
-                let sum = load(nexts.add(x), count);
-                store(sum, sums.add(x), count);
-                let (up, down) = both(&sum);
-                let key = load(head.keys.offset(t as isize * head.key_stride).add(x), count);
-                store(times(&key, &down), rows.writers.add(t * dim + x), count);
-                if delta {
-                    store(times(&key, &up), rows.readers.add(t * dim + x), count);
-                }
-                for g in 0..head.group {
-                    let at = t as isize * head.query_stride + g as isize * head.group_stride;
-                    let query = load(head.queries.offset(at).add(x), count);
-                    store(times(&query, &up), rows.queries.add((t * head.group + g) * dim + x), count);
-                }
-            }
-            t += 1;
         }
-        let ends = rows.ends.add(2 * dim);
-        for x in 0..dim {
-            let (high, rest) = split(sums.add(x).read_unaligned());
-            ends.add(x).write(high);
-            ends.add(dim + x).write(rest);
+        if beyond {
+            made.enter = Some(Factors { high: rows.ends, rest: rows.ends.add(dim), per_dim: true });
         }
-        made.exit = Some(Factors { high: ends, rest: ends.add(dim), per_dim: true });
+        let exit = rows.ends.add(2 * dim);
+        made.exit = Some(Factors { high: exit, rest: exit.add(dim), per_dim: true });
     }
-    made.tokens = t;
+    made.tokens = tokens;
     made.queries = rows.queries;
     (made.query_stride, made.group_stride) = ((head.group * dim) as isize, dim as isize);
     (made.writers, made.writer_stride) = (rows.writers, dim as isize);
     (made.readers, made.reader_stride) = (if delta { rows.readers } else { rows.writers }, dim as isize);
+}
+
+/// `TOGETHER` values, or with `ALL` unset as many as there are, and zeros.
+///
+/// # Safety
+/// - `count` values are readable at `from`; with `ALL` they are `TOGETHER` or more.
+#[inline(always)]
+unsafe fn load<const ALL: bool>(from: *const f32, count: usize) -> [f32; TOGETHER] {
+    // SAFETY: the clause.
+    unsafe {
+        if ALL {
+            return from.cast::<[f32; TOGETHER]>().read();
+        }
+        let mut x = [0.0; TOGETHER];
+        for i in 0..count.min(TOGETHER) {
+            x[i] = from.add(i).read();
+        }
+        x
+    }
+}
+
+/// Writes `TOGETHER` values, or with `ALL` unset as many as there are.
+///
+/// # Safety
+/// - `count` values are writable at `to`; with `ALL` they are `TOGETHER` or more.
+#[inline(always)]
+unsafe fn store<const ALL: bool>(x: &[f32; TOGETHER], to: *mut f32, count: usize) {
+    // SAFETY: the clause.
+    unsafe {
+        if ALL {
+            to.cast::<[f32; TOGETHER]>().write(*x);
+        } else {
+            for i in 0..count.min(TOGETHER) {
+                to.add(i).write(x[i]);
+            }
+        }
+    }
+}
+
+/// The gates of a token from dim `x` on.
+///
+/// # Safety
+/// - The clauses of [`Head`]; `t` is one of the tokens. With `ALL` there are `TOGETHER` dims.
+#[inline(always)]
+unsafe fn gates<const ALL: bool>(head: &Head, x: usize, t: usize) -> [f32; TOGETHER] {
+    // SAFETY: token `t` (clause).
+    unsafe { load::<ALL>(head.gates.offset(t as isize * head.gate_stride).add(x), head.dim - x) }
+}
+
+/// How many of `tokens` tokens a segment may have for the dims from `x` on, at least one, and whether the gate of a dim
+/// leaves the range with the first token.
+///
+/// # Safety
+/// - As for [`gates`].
+#[inline(always)]
+unsafe fn length<const ALL: bool>(head: &Head, x: usize, tokens: usize) -> (usize, bool) {
+    // SAFETY: tokens below `tokens` (clause).
+    unsafe {
+        let mut sums = first(&gates::<ALL>(head, x, 0));
+        let enters = sums.1;
+        for t in 1..tokens {
+            let gate = gates::<ALL>(head, x, t);
+            let mut inside = true;
+            for i in 0..TOGETHER {
+                sums.0[i] += f64::from(gate[i]);
+                inside &= sums.0[i].abs() <= LARGEST_SUM;
+            }
+            if !inside {
+                return (t, enters);
+            }
+        }
+        (tokens, enters)
+    }
+}
+
+/// The sums after the first token, and whether a gate leaves the range: such a gate multiplies the state as the segment
+/// begins, and its sum begins after it.
+#[inline(always)]
+fn first(gate: &[f32; TOGETHER]) -> ([f64; TOGETHER], bool) {
+    let mut sums = [0.0; TOGETHER];
+    let mut enters = false;
+    for i in 0..TOGETHER {
+        let sum = f64::from(gate[i]);
+        let inside = sum.abs() <= LARGEST_SUM;
+        enters |= !inside;
+        sums[i] = if inside { sum } else { 0.0 };
+    }
+    (sums, enters)
+}
+
+/// `x · by`, element by element.
+#[inline(always)]
+fn times(x: &[f32; TOGETHER], by: &[f32; TOGETHER]) -> [f32; TOGETHER] {
+    core::array::from_fn(|i| x[i] * by[i])
+}
+
+/// Writes the dims from `x` on of the rows of `tokens` tokens, and the factors of the ends.
+///
+/// # Safety
+/// - The clauses of [`Head`] and [`Rows`]; the sums of `tokens` tokens stay in range. With `ALL` there are `TOGETHER` dims.
+#[inline(always)]
+unsafe fn scaled<const ALL: bool>(head: &Head, rows: &Rows, x: usize, tokens: usize) {
+    let (dim, count) = (head.dim, head.dim - x);
+    // SAFETY: dims below `dim` of tokens below `tokens` (clauses).
+    unsafe {
+        let gate = gates::<ALL>(head, x, 0);
+        let (mut sums, _) = first(&gate);
+        for t in 0..tokens {
+            if t > 0 {
+                let gate = gates::<ALL>(head, x, t);
+                for i in 0..TOGETHER {
+                    sums[i] += f64::from(gate[i]);
+                }
+            }
+            let (up, down) = both(&sums);
+            let key = load::<ALL>(head.keys.offset(t as isize * head.key_stride).add(x), count);
+            store::<ALL>(&times(&key, &down), rows.writers.add(t * dim + x), count);
+            if !rows.readers.is_null() {
+                store::<ALL>(&times(&key, &up), rows.readers.add(t * dim + x), count);
+            }
+            for g in 0..head.group {
+                let at = t as isize * head.query_stride + g as isize * head.group_stride;
+                let query = load::<ALL>(head.queries.offset(at).add(x), count);
+                store::<ALL>(&times(&query, &up), rows.queries.add((t * head.group + g) * dim + x), count);
+            }
+        }
+        let (high, rest) = splits(&sums);
+        store::<ALL>(&high, rows.ends.add(2 * dim + x), count);
+        store::<ALL>(&rest, rows.ends.add(3 * dim + x), count);
+        let (mut high, mut rest) = ([NEUTRAL.0; TOGETHER], [NEUTRAL.1; TOGETHER]);
+        for i in 0..TOGETHER {
+            if gate[i].is_nan() || f64::from(gate[i]).abs() > LARGEST_SUM {
+                (high[i], rest[i]) = split(gate[i].into());
+            }
+        }
+        store::<ALL>(&high, rows.ends.add(x), count);
+        store::<ALL>(&rest, rows.ends.add(dim + x), count);
+    }
 }
 
 /// The rows of a segment that meet writing keys: first those of queries, then reading keys. With them comes whether a token

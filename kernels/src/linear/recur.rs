@@ -189,6 +189,7 @@ unsafe fn rows<L: Lanes, const B: usize, const V: usize, const OUT: bool, const 
     unsafe {
         let k: [*const f32; B] =
             core::array::from_fn(|b| segment.writers.offset((t + b) as isize * segment.writer_stride));
+        let common = exit.map(|exit| Factor::of(isa, exit, 0));
         let mut row = strip.state;
         for r in (0..segment.dim).step_by(4) {
             let kq: [L::Quad; B] = core::array::from_fn(|b| L::quad(isa, k[b].add(r)));
@@ -207,8 +208,8 @@ unsafe fn rows<L: Lanes, const B: usize, const V: usize, const OUT: bool, const 
                         }
                     }
                 }
-                if EXIT && let Some(exit) = exit {
-                    let factor = Factor::of(isa, exit, r + J as usize);
+                if EXIT && let (Some(exit), Some(common)) = (exit, common) {
+                    let factor = Factor::of_row(isa, exit, r + J as usize, common);
                     for x in 0..V {
                         s[x] = factor.times(isa, s[x]);
                     }
@@ -411,6 +412,7 @@ unsafe fn update<L: Lanes, const V: usize>(
     // SAFETY: four rows of the strip, and tokens of the pass (clauses).
     unsafe {
         let keys = segment.writers.offset(first as isize * segment.writer_stride);
+        let common = exit.map(|exit| Factor::of(isa, exit, 0));
         for d in (0..segment.dim).step_by(4) {
             let rows = strip.state.add(d * width);
             let mut s = [[L::splat(isa, 0.0); V]; 4];
@@ -427,8 +429,8 @@ unsafe fn update<L: Lanes, const V: usize>(
                 for x in 0..V {
                     let at = rows.add(j * width + x * L::N);
                     let mut sum = s[j][x].plus(L::load(isa, at));
-                    if let Some(exit) = exit {
-                        sum = Factor::of(isa, exit, d + j).times(isa, sum);
+                    if let (Some(exit), Some(common)) = (exit, common) {
+                        sum = Factor::of_row(isa, exit, d + j, common).times(isa, sum);
                     }
                     sum.store(at);
                 }

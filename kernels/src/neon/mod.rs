@@ -8,6 +8,7 @@ use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
 use crate::linear::instance::linear;
+use crate::series::instance::series;
 
 instance!(isa: Neon, lanes: Four, features: ["neon"]);
 
@@ -27,4 +28,9 @@ backward!(
 linear!(
     isa: Neon, lanes: Four, features: ["neon"], name: "linear_f32_t4c8__neon",
     together: 4, rows: 4, vectors: 2, fused: true,
+);
+
+series!(
+    isa: Neon, lanes: Four, features: ["neon"], name: "series_f32_c8__neon",
+    exp: 1.8e-7, softplus: 3e-7, silu: 3e-7,
 );

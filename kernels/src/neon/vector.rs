@@ -262,6 +262,14 @@ impl Lanes for Four {
         Four(op!(vreinterpretq_f32_u32(vsqaddq_u32(vreinterpretq_u32_f32(p.0), power))))
     }
     #[inline(always)]
+    fn power(self) -> Self {
+        // FCVTZS puts the whole number where the exponent is, and makes zero of NaN.
+        Four(op!({
+            let power = vcvtq_n_s32_f32::<23>(self.0);
+            vreinterpretq_f32_s32(vaddq_s32(power, vdupq_n_s32(127 << 23)))
+        }))
+    }
+    #[inline(always)]
     fn weight(self) -> Self {
         self.at_least(Self::splat(self.isa(), ZERO_AT)).exp2()
     }

@@ -8,6 +8,7 @@ use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
 use crate::linear::instance::linear;
+use crate::series::instance::series;
 
 instance!(isa: Scalar, lanes: One, features: []);
 
@@ -27,4 +28,9 @@ backward!(
 linear!(
     isa: Scalar, lanes: One, features: [], name: "linear_f32_t4c4__scalar",
     together: 2, rows: 2, vectors: 4, fused: false,
+);
+
+series!(
+    isa: Scalar, lanes: One, features: [], name: "series_f32_c2__scalar",
+    exp: 1.8e-7, softplus: 3e-7, silu: 3e-7,
 );

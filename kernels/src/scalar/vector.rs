@@ -1,6 +1,6 @@
 //! The scalar vector.
 
-use crate::exp2::{ZERO_AT, exp2_horner};
+use crate::exp2::{EXPONENT_MAGIC, ZERO_AT, exp2_horner};
 use crate::isa::Scalar;
 use crate::lanes::{Lanes, MAX_LANES};
 use elsa_core::state::Number;
@@ -152,6 +152,10 @@ impl Lanes for One {
     #[inline(always)]
     fn exp2(self) -> Self {
         exp2_horner!(self, Scalar::new(), |t: One| One(f32::from_bits(t.0.to_bits() << 23)))
+    }
+    #[inline(always)]
+    fn power(self) -> Self {
+        One(f32::from_bits((self.0 + EXPONENT_MAGIC).to_bits() << 23))
     }
     #[inline(always)]
     fn weight(self) -> Self {

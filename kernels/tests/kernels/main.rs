@@ -9,5 +9,6 @@ mod linear;
 mod mask;
 mod measure;
 mod registry;
+mod series;
 mod subnormal;
 mod tangent;

@@ -1,7 +1,8 @@
-"""Exact softmax attention for arrays of numpy and tensors of torch, through libelsa.so.
+"""Exact softmax and linear attention for arrays of numpy and tensors of torch, through libelsa.so.
 
     import elsa
     out = elsa.attention(q, k, v, causal=True)      # [batch, heads, tokens, dim], numpy or torch
+    out, state = elsa.linear_attention(q, k, v, "gated", decay=g, past_state=state, present_state=True)
     with elsa.patch():                              # torch's scaled_dot_product_attention, until the block ends
         answer = model(pictures)
 
@@ -24,11 +25,11 @@ import sys
 import threading
 
 __all__ = [
-    "attention", "sdpa", "patch", "Engine", "version", "backends",
+    "attention", "linear_attention", "sdpa", "patch", "Engine", "version", "backends",
     "ElsaError", "ArgumentError", "UnsupportedError", "DeviceError", "OutOfMemoryError", "LibraryError",
 ]  # fmt: skip
 
-ABI_MAJOR, ABI_MINOR = 1, 0
+ABI_MAJOR, ABI_MINOR = 1, 2
 # Plans that an engine keeps: of the shapes that were used last.
 MOST_PLANS = 64
 
@@ -188,6 +189,47 @@ class _Outputs(_Sized):
     ]
 
 
+class _LinearProblem(_Sized):
+    _fields_ = (
+        [("size", ctypes.c_size_t)]
+        + [(name, ctypes.c_uint32) for name in ("dtype", "gate_dtype", "rule", "direction")]
+        + [(name, _View) for name in ("q", "k", "v", "out", "decay", "beta", "past_state", "present_state")]
+        + [(f"has_{name}", ctypes.c_uint32) for name in ("decay", "beta", "past_state", "present_state")]
+        + [
+            ("in_place", ctypes.c_uint32),
+            ("has_scale", ctypes.c_uint32),
+            ("scale", ctypes.c_float),
+            ("has_normalize", ctypes.c_uint32),
+            ("normalize", ctypes.c_float),
+            ("reserved", ctypes.c_uint32),
+            ("packed", ctypes.c_size_t),
+        ]
+    )
+
+
+class _LinearOptions(_Sized):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("form", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("chunk", ctypes.c_size_t),
+        ("parts", ctypes.c_size_t),
+        ("budget", ctypes.c_size_t),
+    ]
+
+
+class _LinearInputs(_Sized):
+    _fields_ = (
+        [("size", ctypes.c_size_t)]
+        + [(name, _Memory) for name in ("q", "k", "v", "decay", "beta", "past_state")]
+        + [("cu_seqlens", _Integers)]
+    )
+
+
+class _LinearOutputs(_Sized):
+    _fields_ = [("size", ctypes.c_size_t), ("out", _Memory), ("present_state", _Memory)]
+
+
 def _open():
     """The library and its path."""
     named = os.environ.get("ELSA_LIBRARY")
@@ -211,6 +253,9 @@ def _open():
             ("elsa_workspace_destroy", [handle]),
             ("elsa_run", [handle, handle, pointer, pointer, pointer]),
             ("elsa_run_device", [handle, handle, pointer, pointer, pointer, pointer]),
+            ("elsa_linear_plan_create", [handle, pointer, pointer, pointer]),
+            ("elsa_linear_run", [handle, handle, pointer, pointer, pointer]),
+            ("elsa_linear_run_device", [handle, handle, pointer, pointer, pointer, pointer]),
         ):
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, ctypes.c_int32
@@ -243,6 +288,9 @@ _ADDITIONS = {
     "bias_index": ({"int64": (0, 8)}, (2,)),
 }
 _CAUSAL = {None: 0, False: 0, True: 1, "top_left": 1, "bottom_right": 2}
+_RULES = ["linear", "gated", "delta", "gated_delta"]
+_DIRECTIONS = ["forward", "reverse", "bidirectional", "non_causal"]
+_FORMS = [None, "recurrent", "chunk", "fused_chunk", "parallel", "scan"]
 
 
 def _check(status):
@@ -315,7 +363,8 @@ class Engine(object):
         return f"elsa.Engine(backend={self.backend!r}, threads={self.threads})"
 
     def _plan(self, key, problem, capturing=False):
-        """The plan of a shape, which `problem` describes where there is none yet."""
+        """The plan of a shape. Where there is none yet, `problem` makes what it is made of: a problem, or problem and options
+        of linear attention."""
         with self._lock:
             plan = self._plans.get(key)
             if plan is not None:
@@ -323,7 +372,7 @@ class Engine(object):
                 return plan
         if capturing:
             raise UnsupportedError(_CAPTURE)
-        plan = _Plan(self._handle, problem())
+        plan = _Plan(self._handle, *problem())
         with self._lock:
             self._plans[key] = plan
             while len(self._plans) > MOST_PLANS:
@@ -331,33 +380,44 @@ class Engine(object):
         return plan
 
     def _workspace(self, plan, capturing=False):
-        """The calling thread's workspace, which serves `plan` and every plan that it has served before."""
-        workspace = getattr(self._local, "workspace", None)
+        """The calling thread's workspace, which serves `plan` and every plan of its operator that it has served before."""
+        place = self._local.__dict__.setdefault(plan.operator, _Place())
+        workspace = place.workspace
         if capturing:
             # Nothing can be allocated now: that of the last call, or that of the capture's calls before.
-            captured = getattr(self._local, "captured", None)
-            if captured is not None and (workspace is None or not workspace.serves(plan)):
-                workspace = captured
+            if place.captured is not None and (workspace is None or not workspace.serves(plan)):
+                workspace = place.captured
             if workspace is None or not workspace.serves(plan):
                 raise UnsupportedError(_CAPTURE)
-            if workspace is not captured:
-                self._local.captured, self._local.workspace = workspace, None
+            if workspace is not place.captured:
+                place.captured, place.workspace = workspace, None
                 with self._lock:
                     self._captured.append(workspace)
             return workspace
         if workspace is None or not workspace.serves(plan):
-            workspace = _Workspace([plan] + (workspace.plans if workspace else []))
-            self._local.workspace = workspace
+            workspace = place.workspace = _Workspace([plan] + (workspace.plans if workspace else []))
         return workspace
 
 
+class _Place(object):
+    """Where a thread keeps its workspaces of an operator: that of its calls, and that of its captured calls."""
+
+    def __init__(self):
+        self.workspace = self.captured = None
+
+
 class _Plan(object):
-    def __init__(self, engine, problem):
+    """The plan of a problem: of attention, or of linear attention with its options."""
+
+    def __init__(self, engine, problem, options=None):
         self.handle, info = _Handle(), _PlanInfo()
-        _check(_lib.elsa_plan_create(engine, ctypes.byref(problem), None, ctypes.byref(self.handle)))
+        self.operator = "attention" if options is None else "linear"
+        create = _lib.elsa_plan_create if options is None else _lib.elsa_linear_plan_create
+        reference = None if options is None else ctypes.byref(options)
+        _check(create(engine, ctypes.byref(problem), reference, ctypes.byref(self.handle)))
         _check(_lib.elsa_plan_describe(self.handle, ctypes.byref(info)))
         self.bytes = info.workspace_bytes
-        self.sequences = problem.q.shape[0]
+        self.sequences = problem.packed or problem.q.shape[0]
         self.gpu = info.backend == _CUDA
 
     def __del__(self):
@@ -572,14 +632,15 @@ def _side(name, value):
     return None if value is None or value == -1 else _count(name, value)
 
 
-def _lengths(values):
+def _lengths(values, name="key_lengths"):
     """Integers of any sequence, of an array or of a tensor, as an array of C."""
     if hasattr(values, "tolist"):
         values = values.tolist()
     try:
         return (ctypes.c_int64 * len(values))(*[value.__index__() for value in values])
     except (TypeError, AttributeError):
-        raise ArgumentError(f"key_lengths: {values!r:.60}; allowed: a whole number for each sequence")
+        allowed = "a whole number for each sequence" if name == "key_lengths" else "whole numbers"
+        raise ArgumentError(f"{name}: {values!r:.60}; allowed: {allowed}")
 
 
 def _pairs(windows):
@@ -744,7 +805,7 @@ def attention(
             problem.bias_table = _Table(table.kind, int("bias_index" in dense), *table.dims)
         if pairs is not None:
             problem.windows.picture[:], problem.windows.size[:], problem.windows.shift[:] = pairs
-        return problem
+        return (problem,)
 
     key = (
         tuple([(x.dtype, x.shape, x.strides) for x in (queries, keys, values, output)]),
@@ -780,17 +841,173 @@ def attention(
         # No queries.
         return (out, logarithms) if lse else out
     workspace = engine._workspace(plan, capturing)
+    _run(plan, workspace, inputs, outputs, device)
+    return (out, logarithms) if lse else out
+
+
+def _run(plan, workspace, inputs, outputs, device):
+    """Runs a plan over tensors of the host, or over those of a device in torch's current stream."""
+    arguments = plan.handle, workspace.handle, ctypes.byref(inputs), ctypes.byref(outputs)
+    linear = plan.operator == "linear"
     if device is None:
-        _check(_lib.elsa_run(plan.handle, workspace.handle, ctypes.byref(inputs), ctypes.byref(outputs), None))
+        _check((_lib.elsa_linear_run if linear else _lib.elsa_run)(*arguments, None))
     else:
         # Torch names the default stream of the device 0, which means a stream of the library's own in elsa.h.
         stream = sys.modules["torch"].cuda.current_stream(device).cuda_stream or 1
-        _check(
-            _lib.elsa_run_device(
-                plan.handle, workspace.handle, ctypes.byref(inputs), ctypes.byref(outputs), stream, None
-            )
-        )
-    return (out, logarithms) if lse else out
+        _check((_lib.elsa_linear_run_device if linear else _lib.elsa_run_device)(*arguments, stream, None))
+
+
+def _one_of(name, value, allowed):
+    """The number of a name."""
+    if value in allowed:
+        return allowed.index(value)
+    raise ArgumentError(f"{name}: {value!r:.60}; allowed: {', '.join(map(repr, allowed))}")
+
+
+def _number(name, value):
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{name}: {value!r:.60}; allowed: a number")
+
+
+def linear_attention(
+    q,
+    k,
+    v,
+    rule="linear",
+    decay=None,
+    beta=None,
+    past_state=None,
+    present_state=None,
+    scale=None,
+    normalize=None,
+    direction="forward",
+    cu_seqlens=None,
+    form=None,
+    chunk=0,
+    parts=0,
+    out=None,
+    engine=None,
+):
+    """Attention whose memory is a state S [d_k, d_v] of each head of v; returns the output, with `present_state` also the
+    states after the last token. A token updates its state with its key k, value v, gate a = exp(decay) and rate beta, and
+    reads it with its query q: the output is scale S'q.
+
+        linear        S <- S + k v'
+        gated         S <- a S + k v'                       a scales rows of S
+        delta         S <- S + beta k (v - S'k)'
+        gated_delta   S <- a S, then as delta
+
+    q, k, v   as of `attention`; k and v have as many tokens as q. The heads of k divide those of v. The heads of q are a
+              multiple of those of v, or divide them; the output has as many as the larger of both.
+    rule      one of the four.
+    decay     natural logarithms of the gates, [batch, heads of v, tokens], or [batch, heads of v, tokens, d_k] with a gate
+              for each row; float32 or the type of q. -inf clears.
+    beta      [batch, heads of v or 1, tokens], of the type of decay.
+    past_state   float32 [batch, heads of v, d_k, d_v], the states before the first token; None are zeros.
+    present_state   True returns (output, states); an array or tensor is written and returned, and may be past_state.
+    scale     factor of the output; None is 1 / sqrt(d_k).
+    normalize    makes queries and keys unit vectors first, x / sqrt(sum of x^2 + normalize); None leaves them.
+    direction    "forward", "reverse", "bidirectional" (the sum of both, without states), or "non_causal": every token
+              reads the last state.
+    cu_seqlens   bounds of sequences that are packed along the tokens, n + 1 integers in memory of the host, batch 1;
+              states are then [n, heads of v, d_k, d_v].
+    form      None, "recurrent", "chunk", "fused_chunk", "parallel" or "scan": the order of operations. They are the same
+              algebra and differ in rounding and speed. `chunk` and `parts` are tokens of a chunk and parts of a scan.
+    out, engine   as of `attention`. Where a GPU computes over its tensors, the call does not wait.
+    """
+    kind = _kind("q", q)
+    if kind is _Torch and sys.modules["torch"].jit.is_tracing():
+        # What is recorded has no call of this function.
+        raise UnsupportedError("q: recorded by torch.jit.trace; allowed: a call that computes")
+    rank, operands = len(q.shape), {}
+
+    def operand(name, tensor, *axes):
+        if _kind(name, tensor) is not kind:
+            raise ArgumentError(f"{name}: of another library than q; allowed: {kind.library}")
+        found = len(tensor.shape)
+        if found not in axes:
+            raise ArgumentError(f"{name}: {found} axes; allowed: {' or '.join(map(str, axes))}")
+        # A number for each token is a row of one element.
+        known = operands[name] = _Operand(name, tensor[..., None] if found < rank else tensor, kind)
+        if known.device != operands["q"].device:
+            raise ArgumentError(f"{name}: another device than q; allowed: the same")
+        return known
+
+    queries = operand("q", q, 2, 3, 4)
+    operand("k", k, rank)
+    values = operand("v", v, rank)
+    if out is None:
+        heads = max(queries.shape[1], values.shape[1])
+        shape = tuple(q.shape[:-3]) + (heads,) * (rank > 2) + (queries.shape[2], values.shape[3])
+        out = kind.empty(shape, None, q)
+    elif not kind.writable(out):
+        raise ArgumentError("out: read-only; allowed: an array that can be written")
+    output = operand("out", out, rank)
+    for name in ("k", "v", "out"):
+        if operands[name].dtype != queries.dtype:
+            raise ArgumentError(f"{name}: another type than q; allowed: the same")
+    gates = [operand("decay", decay, rank - 1, rank)] if decay is not None else []
+    gates += [operand("beta", beta, rank - 1)] if beta is not None else []
+    if len({gate.dtype for gate in gates}) > 1:
+        raise ArgumentError("beta: another type than decay; allowed: the same")
+    lengths = None if cu_seqlens is None else _lengths(cu_seqlens, "cu_seqlens")
+    packed = 0 if lengths is None else max(len(lengths) - 1, 1)
+    if past_state is not None:
+        operand("past_state", past_state, rank)
+    if present_state is True:
+        shape = (packed or queries.shape[0], values.shape[1], queries.shape[3], values.shape[3])
+        present_state = kind.empty(shape[4 - rank :], "float32", q)
+    elif present_state is False:
+        present_state = None
+    if present_state is not None:
+        if not kind.writable(present_state):
+            raise ArgumentError("present_state: read-only; allowed: an array that can be written")
+        operand("present_state", present_state, rank)
+    past, present = operands.get("past_state"), operands.get("present_state")
+    for name, state in (("past_state", past), ("present_state", present)):
+        if state is not None and state.dtype != 0:
+            raise ArgumentError(f"{name}: not float32; allowed: float32")
+    in_place = past is not None and present is not None and past.bytes and past.data == present.data
+    numbers = _one_of("rule", rule, _RULES), _one_of("direction", direction, _DIRECTIONS), _one_of("form", form, _FORMS)
+    sizes = _count("chunk", chunk), _count("parts", parts)
+    scale, normalize = _number("scale", scale), _number("normalize", normalize)
+
+    def problem():
+        problem, options = _LinearProblem(), _LinearOptions()
+        problem.dtype, problem.gate_dtype = queries.dtype, gates[0].dtype if gates else 0
+        problem.rule, problem.direction, options.form = numbers
+        options.chunk, options.parts = sizes
+        for name, known in operands.items():
+            setattr(problem, name, known.view())
+        for name in ("decay", "beta", "past_state", "present_state"):
+            setattr(problem, "has_" + name, int(name in operands))
+        problem.in_place, problem.packed = int(in_place), packed
+        for name, value in (("scale", scale), ("normalize", normalize)):
+            if value is not None:
+                setattr(problem, "has_" + name, 1)
+                setattr(problem, name, value)
+        return problem, options
+
+    shapes = tuple([(name, x.dtype, x.shape, x.strides) for name, x in operands.items()])
+    device = queries.device
+    if engine is None:
+        engine = _engine_for(device)
+    capturing = device is not None and sys.modules["torch"].cuda.is_current_stream_capturing()
+    plan = engine._plan(
+        ("linear", shapes, numbers, sizes, scale, normalize, bool(in_place), packed), problem, capturing
+    )
+    if not output.bytes and present is None:
+        # No tokens.
+        return out
+    inputs, outputs = _LinearInputs(), _LinearOutputs()
+    for name, known in operands.items():
+        setattr(outputs if name in ("out", "present_state") else inputs, name, known.memory())
+    if lengths is not None:
+        inputs.cu_seqlens = _Integers(ctypes.addressof(lengths), len(lengths))
+    _run(plan, engine._workspace(plan, capturing), inputs, outputs, device)
+    return out if present is None else (out, present_state)
 
 
 def _leading(tensor, axes):
@@ -929,9 +1146,9 @@ def _prove():
     problem.mask = _Mask(2, 1)
     problem.mask.dims[0] = 2
     inputs.mask = _Memory(start + 20, 8)
-    plan = engine._plan((), lambda: problem)
+    plan = engine._plan((), lambda: (problem,))
     workspace = engine._workspace(plan)
-    _check(_lib.elsa_run(plan.handle, workspace.handle, ctypes.byref(inputs), ctypes.byref(outputs), None))
+    _run(plan, workspace, inputs, outputs, None)
     if numbers[7] != 11.0:
         raise ArgumentError(f"a masked mean of 7 and 11: {numbers[7]}; allowed: 11")
 

@@ -47,7 +47,7 @@ pub enum Command {
     Merge(Box<MergeArgs>),
     /// Gradients of attention over tensors in files, to files
     Backward(Box<BackwardArgs>),
-    /// Linear attention: run it, verify it, measure it
+    /// Linear attention: run it, verify it, measure it; recurrences, selective scans and convolutions
     Linear(LinearArgs),
     /// Compare with exact attention: PASS, FAIL or NO CLAIM, drift metrics, bounds
     Verify(Box<VerifyArgs>),

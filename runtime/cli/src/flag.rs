@@ -26,6 +26,8 @@ pub fn flag(argument: &'static str) -> &'static str {
         "windows.picture in windows" => "picture in windows",
         "windows.shift" => "shift",
         "window_left" | "window_right" => "window",
+        "delta_bias" => "delta-bias",
+        "states" => "a states",
         "d_out" => "d-out",
         "d_q" => "dq-out",
         "d_k" => "dk-out",

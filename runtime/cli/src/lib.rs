@@ -5,7 +5,7 @@
 //! | `elsa run` | [`run`]: attention over tensors in files, to files |
 //! | `elsa run --task`, `elsa merge` | [`task`], [`mod@merge`]: a part of the work as states, and the whole of all parts; so `elsa backward --task` |
 //! | `elsa backward` | [`mod@backward`]: gradients, after a forward pass or with the output of one |
-//! | `elsa linear` | [`mod@linear`]: linear attention, run, verified and measured |
+//! | `elsa linear` | [`mod@linear`]: linear attention, run, verified and measured; recurrences, selective scans, convolutions |
 //! | `elsa verify` | [`verify`]: an answer against the f64 [`oracle`], on given tensors or a built-in [`scenario`] |
 //! | `elsa bench` | [`mod@bench`]: latency; every answer is checked |
 //! | `elsa info` | [`info`]: what the [`machine`] and its [`mod@board`] have, what would be chosen and why |

@@ -219,7 +219,7 @@ mod tests {
     fn every_part_is_computed_once_and_in_order() {
         for n in [0, 1, 2, 3, 100] {
             let (found, times) = sum(n, None, None).unwrap();
-            assert_eq!(found, (0..n).map(|i| i * i).sum());
+            assert_eq!(found, (0..n).map(|i| i * i).sum::<u64>());
             assert_eq!((times.parts, times.bytes), (n, 8 * n));
             assert!(times.total >= times.compute + times.wait && (0.0..=1.0).contains(&times.overlap()));
         }

@@ -134,11 +134,12 @@ enum Command {
     },
     /// Measure this library beside PyTorch, ONNX Runtime and sgemm, after installing them privately.
     Peers {
-        /// Draw GFLOP/s and the ratio to the best peer against the number of tokens, as SVG, into this folder.
+        /// Draw speeds and ratios to peers against the number of tokens, as SVG, into this folder.
         #[arg(long, value_name = "DIR")]
         plot: Option<PathBuf>,
         /// What the benchmark takes: `--threads N`, `--rounds N`, `--dtype T`, `--backend NAME`, `--json`,
-        /// `--markdown`, shapes as of `elsa bench --shape`, the sets `plain`, `masks`, `causal` and `swin`.
+        /// `--markdown`, shapes as of `elsa bench --shape`, the sets `plain`, `masks`, `causal` and `swin`. After a first
+        /// `linear`, what that of linear attention takes: RULE,HEADS,TOKENS,D, `--form F`, `--chunk N`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

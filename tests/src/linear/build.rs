@@ -234,3 +234,41 @@ impl Case {
         inputs
     }
 }
+
+impl Case {
+    /// The first `tokens` tokens of a case of one head without gaps, and the rest, whose past is left to the caller.
+    ///
+    /// # Panics
+    /// Panics if the case has several heads.
+    #[must_use]
+    pub fn cut(&self, tokens: usize) -> (Case, Case) {
+        let spec = *self.problem.spec();
+        assert_eq!(spec.query.batch() * self.problem.output_heads(), 1, "{}", self.name);
+        let part = |range: std::ops::Range<usize>| {
+            let view = |of: &View| {
+                let (n, d) = (range.len(), of.dim());
+                View::new("x", [1, 1, n, d], [n * d, n * d, d, 1]).unwrap_or_default()
+            };
+            let data = |data: &Data, of: &View| {
+                let d = of.dim();
+                let mut some = Data::filled(data.elements().dtype(), range.len() * d, 0.0);
+                (0..range.len() * d).for_each(|i| some.set(i, data.get(range.start * d + i)));
+                some
+            };
+            let mut own = spec;
+            (own.query, own.key) = (view(&spec.query), view(&spec.key));
+            (own.value, own.output) = (view(&spec.value), view(&spec.output));
+            (own.decay, own.beta) = (spec.decay.as_ref().map(view), spec.beta.as_ref().map(view));
+            Case {
+                problem: own.check().unwrap_or_else(|e| panic!("{}: {e}", self.name)),
+                query: data(&self.query, &spec.query),
+                key: data(&self.key, &spec.key),
+                value: data(&self.value, &spec.value),
+                decay: self.decay.as_ref().zip(spec.decay.as_ref()).map(|(x, of)| data(x, of)),
+                beta: self.beta.as_ref().zip(spec.beta.as_ref()).map(|(x, of)| data(x, of)),
+                ..self.clone()
+            }
+        };
+        (part(0..tokens), part(tokens..self.problem.tokens()))
+    }
+}

@@ -1,5 +1,5 @@
 //! The device's definition of the softmax state against core's, bit by bit: `state.cuh`, compiled for this
-//! machine, merges what this program sends it.
+//! machine, merges what this program sends it. So with the gates of linear attention, `exp.cuh`, against exponentials in f64.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -32,6 +32,54 @@ fn states() -> Vec<[f32; 3]> {
     states
 }
 
+/// What the program prints when it reads `text`.
+fn answer(arguments: &[&str], text: String) -> String {
+    let mut command = Command::new(folder().join("states"));
+    let mut child = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || input.write_all(text.as_bytes()).unwrap());
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn gates_are_exponentials_within_an_ulp() {
+    let mut random = Random::new(19);
+    let mut sums: Vec<f64> = vec![0.0, -0.0, 1.0, -1000.0, 1000.0, 88.7, 88.8, -87.3, -87.4, 1e300, -1e300];
+    sums.extend([f64::NEG_INFINITY, f64::INFINITY, f64::NAN]);
+    for scale in [1e-9, 1e-3, 0.1, 1.0, 20.0, 80.0] {
+        sums.extend((0..5000).map(|_| f64::from(random.normal()) * scale));
+    }
+    let text = sums.iter().fold(String::new(), |text, x| text + &format!("{:x}\n", x.to_bits()));
+    let output = answer(&["exp"], text);
+    assert_eq!(output.lines().count(), sums.len());
+    let mut worst = 0.0f64;
+    for (x, line) in sums.iter().zip(output.lines()) {
+        let bits: Vec<u32> = line.split(' ').map(|word| u32::from_str_radix(word, 16).unwrap()).collect();
+        let [found, gate] = [bits[0], bits[1]].map(f32::from_bits);
+        // A gate of -inf is told apart: it clears.
+        let of = |x: f64| if x == f64::NEG_INFINITY { -1.0 } else { x.exp() };
+        for (found, want) in [(found, x.exp()), (gate, of(f64::from(*x as f32)))] {
+            let good = if want.is_nan() {
+                found.is_nan()
+            } else if want >= 2f64.powi(128) {
+                found == f32::INFINITY
+            } else if want.abs() < f64::from(f32::MIN_POSITIVE) {
+                found == 0.0
+            } else {
+                let error = (f64::from(found) / want - 1.0).abs();
+                worst = worst.max(error);
+                error <= f64::from(f32::EPSILON)
+            };
+            assert!(good, "e^{x}: {found}, not {want}");
+        }
+    }
+    println!("relative error of gates at most {worst:.2e}");
+}
+
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
 fn merges_have_the_bits_of_core() {
@@ -43,14 +91,7 @@ fn merges_have_the_bits_of_core() {
             writeln!(text, "{}", words.join(" ")).unwrap();
         }
     }
-    let program = folder().join("states");
-    let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut input = child.stdin.take().unwrap();
-    let writer = std::thread::spawn(move || input.write_all(text.as_bytes()).unwrap());
-    let output = child.wait_with_output().unwrap();
-    writer.join().unwrap();
-    assert!(output.status.success());
-    let output = String::from_utf8(output.stdout).unwrap();
+    let output = answer(&[], text);
     let mut lines = output.lines();
     let same = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
     for a in &states {

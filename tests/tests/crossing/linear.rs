@@ -2,7 +2,7 @@
 
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
-use elsa_runtime::{Engine, EngineOptions, LinearPlanOptions};
+use elsa_runtime::{Engine, EngineOptions, LinearPlan, LinearPlanOptions, Report};
 use elsa_tests::linear::{Case, Found, GateKind, Packing, Params};
 use elsa_tests::{SLOW, present};
 
@@ -11,12 +11,15 @@ fn engines(threads: usize) -> Vec<Engine> {
     present().into_iter().map(|present| Engine::new(&of(Some(present.backend))).unwrap()).collect()
 }
 
-fn run(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
-    let plan = engine.linear_plan(&case.problem, options).unwrap();
+fn run_plan(plan: &LinearPlan, case: &Case) -> (Found, Report) {
     let mut workspace = plan.workspace().unwrap();
     let mut found = case.room();
-    plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
-    found
+    let report = plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
+    (found, report)
+}
+
+fn run(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
+    run_plan(&engine.linear_plan(&case.problem, options).unwrap(), case).0
 }
 
 /// Options for every form, with small chunks and parts.
@@ -183,6 +186,59 @@ fn bits_do_not_depend_on_threads_batch_or_repetition() {
                 let first = run(&one, &case, &options);
                 assert_eq!(first.bits(), run(&three, &case, &options).bits(), "{options:?} {}", case.name);
                 assert_eq!(first.bits(), run(&one, &case, &options).bits(), "{options:?} {}", case.name);
+            }
+        }
+    }
+}
+
+/// Past states and chunks that end where the stream is cut give the bits of one call.
+#[test]
+fn a_stream_cut_at_the_ends_of_chunks_keeps_its_bits() {
+    for engine in &engines(1) {
+        for (rule, per_dim) in RULES {
+            for options in forms() {
+                let params = Params { per_dim, past: true, ..Params::plain(rule, 192, [8, 20]) };
+                let case = params.build();
+                let plan = engine.linear_plan(&case.problem, &options).unwrap();
+                let (whole, report) = run_plan(&plan, &case);
+                let division = plan.division_of(report.backend);
+                if matches!(division.form, Form::Scan | Form::Parallel) {
+                    continue;
+                }
+                let cut = 2 * division.chunk;
+                let (first, second) = case.cut(cut);
+                let start = run(engine, &first, &options);
+                let second = Case { past: start.present.clone(), ..second };
+                let end = run(engine, &second, &options);
+                let joined = [start.rows(&first), end.rows(&second)].concat();
+                assert_eq!(whole.rows(&case), joined, "{division:?}");
+                assert_eq!(whole.present, end.present, "{division:?}");
+            }
+        }
+    }
+}
+
+/// Sequences of a packed call, and those of a batch, get the bits that they get alone.
+#[test]
+fn packed_sequences_get_the_bits_of_single_calls() {
+    for engine in &engines(2) {
+        for (rule, per_dim) in RULES {
+            for options in forms() {
+                let mut params = Params { per_dim, past: true, ..Params::plain(rule, 80, [8, 20]) };
+                let alone = params.build();
+                params.packed = Some(vec![0, 0, 80, 80]);
+                let mut packed = params.build();
+                (packed.query, packed.key, packed.value) =
+                    (alone.query.clone(), alone.key.clone(), alone.value.clone());
+                (packed.decay, packed.beta) = (alone.decay.clone(), alone.beta.clone());
+                if let (Some(past), Some(own)) = (&mut packed.past, &alone.past) {
+                    past[own.len()..2 * own.len()].copy_from_slice(own);
+                }
+                let (found, expected) = (run(engine, &packed, &options), run(engine, &alone, &options));
+                assert_eq!(found.rows(&packed), expected.rows(&alone), "{options:?} {rule:?}");
+                let states = found.states(&packed);
+                let own = expected.states(&alone);
+                assert_eq!(states[own.len()..2 * own.len()], own, "{options:?} {rule:?}");
             }
         }
     }

@@ -81,6 +81,13 @@ pub enum ChooseError {
         /// The largest supported number.
         max: usize,
     },
+    /// The number of parts is out of bounds.
+    Parts {
+        /// The requested number.
+        found: usize,
+        /// The largest supported number.
+        max: usize,
+    },
     /// Even the smallest workspace exceeds the budget.
     Budget {
         /// Size of the smallest workspace in bytes.
@@ -116,6 +123,7 @@ impl fmt::Display for ChooseError {
             ChooseError::Extent { axis, found, max } => {
                 write!(f, "q: {found} {axis} on a GPU; allowed: at most {max}")
             }
+            ChooseError::Parts { found, max } => write!(f, "parts: {found}; allowed: 1 to {max}"),
             ChooseError::Budget { needed, budget } => {
                 write!(f, "budget: {budget} bytes; allowed: at least {needed} for this problem")
             }

@@ -33,7 +33,7 @@
 
 use super::choice::{ChooseError, Division};
 use super::gpu_choice::{GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, Summation};
-use super::race::{Race, evenest};
+use super::race::{Generation, Race, evenest};
 use crate::attention::bias::BiasView;
 use crate::attention::mask::{MaskKind, MaskView};
 use crate::attention::problem::{Problem, Spec};
@@ -167,11 +167,13 @@ pub fn choose_gpu<'a>(
     let affordable = output.max(PARTIAL_BYTES) / partial.max(1);
     // Plain problems race; packed sequences do not, since their lengths arrive with the data.
     let races = plain && !packed;
+    let generation = Generation::of(device);
     let race_of = |k: &GpuKernelSpec| {
         let (blocks, sms) = (blocks_of(k), device.sms.max(1));
         let undivided = races && k.few_blocks && blocks.saturating_mul(2) > sms;
         let most = if undivided { 1 } else { affordable };
-        Race { blocks, sms, keys, most, tile: k.keys.max(1), pace: k.pace, slow_edges: k.slow_edges }
+        let (tile, pace) = (k.keys.max(1), k.paces.on(generation));
+        Race { blocks, sms, keys, most, tile, generation, pace, slow_edges: k.slow_edges }
     };
     let serves = |candidate: usize, k: &GpuKernelSpec| {
         let scores = !k.half_scores() || (options.half_scores && s.dtype == DType::F16);

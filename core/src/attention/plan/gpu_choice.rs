@@ -1,7 +1,7 @@
 //! What is known of GPU kernels, the result of the GPU choosers, and the layout of the workspace.
 
 use super::choice::{Division, LongestPath, chained, dealt};
-use super::race::Pace;
+use super::race::Paces;
 use crate::attention::certificate::{Executed, Order};
 use crate::attention::measured::MEASURED;
 use crate::profile::GpuProfile;
@@ -86,7 +86,7 @@ pub struct GpuKernelSpec {
     /// Number of query rows of a block.
     pub rows: usize,
     /// What a tile of a block takes where blocks share an SM, and what it takes a block by itself.
-    pub pace: Pace,
+    pub paces: Paces,
     /// Number of keys of a tile; a split is a multiple of it.
     pub keys: usize,
     /// The resources that a block occupies.

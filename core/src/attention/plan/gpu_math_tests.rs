@@ -1,12 +1,17 @@
 //! Tests of the plan of method math on GPUs.
 
 use super::super::gpu_choice::{GpuResources, GpuWorkspaceLayout, Summation};
-use super::super::race::Pace;
+use super::super::race::{Pace, Paces};
 use super::*;
 use crate::attention::problem::Spec;
 use crate::attention::sequence::Window;
 use crate::dtype::DType;
 use crate::view::{Layout, View};
+
+/// A pace on every device.
+const fn alike(pace: Pace) -> Paces {
+    Paces { early: pace, late: pace }
+}
 
 const KERNEL: GpuKernelSpec = GpuKernelSpec {
     name: "values",
@@ -19,7 +24,7 @@ const KERNEL: GpuKernelSpec = GpuKernelSpec {
     few_blocks: false,
     slow_edges: false,
     rows: 64,
-    pace: Pace { shared: 1, alone: 1 },
+    paces: alike(Pace { shared: 1, alone: 1 }),
     keys: 64,
     resources: GpuResources { threads: 128, shared: 16 << 10, registers: 168 },
     summation: Summation::Tiles { columns: 2, flush: 256 },

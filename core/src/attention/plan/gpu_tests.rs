@@ -1,7 +1,7 @@
 //! Tests of the chooser for GPUs.
 
 use super::super::gpu_choice::{ByteSpan, GpuResources, SEQUENCE_BYTES};
-use super::super::race::Pace;
+use super::super::race::{Pace, Paces};
 use super::*;
 use crate::attention::mask::{MaskKind, MaskView};
 use crate::attention::plan::race::MOST_SPLITS;
@@ -9,6 +9,11 @@ use crate::attention::problem::Spec;
 use crate::attention::sequence::Alignment;
 use crate::attention::windows::Windows;
 use crate::view::{Layout, View};
+
+/// A pace on every device.
+const fn alike(pace: Pace) -> Paces {
+    Paces { early: pace, late: pace }
+}
 
 const H200: GpuProfile = GpuProfile {
     capability: (9, 0),
@@ -41,7 +46,7 @@ const fn spec(
         few_blocks: false,
         slow_edges: false,
         rows,
-        pace: Pace { shared: rows * head_dim * 9 / 100, alone: rows * head_dim * 27 / 200 },
+        paces: alike(Pace { shared: rows * head_dim * 9 / 100, alone: rows * head_dim * 27 / 200 }),
         keys: 64,
         resources: GpuResources { threads: 128, shared: 24 << 10, registers: 128 },
         summation: Summation::Tiles { columns: 8, flush: 512 },
@@ -240,9 +245,9 @@ fn kernels_that_add_are_for_f32_elements_side_by_side_and_bits() {
 
 #[test]
 fn low_blocks_are_for_problems_that_leave_sms_idle() {
-    let pace = |shared, alone| Pace { shared, alone };
-    let low = GpuKernelSpec { few_blocks: true, pace: pace(205, 400), ..spec("low", 64, false, ALL, 32) };
-    let kernels = [GpuKernelSpec { pace: pace(367, 470), ..spec("d64", 64, false, ALL, 64) }, low];
+    let paces = |shared, alone| alike(Pace { shared, alone });
+    let low = GpuKernelSpec { few_blocks: true, paces: paces(205, 400), ..spec("low", 64, false, ALL, 32) };
+    let kernels = [GpuKernelSpec { paces: paces(367, 470), ..spec("d64", 64, false, ALL, 64) }, low];
     let chosen = |h, n, device| {
         let spec = problem(DType::F32, 1, h, n, n, [64, 64]).check().unwrap();
         let c = choose_gpu(&spec, device, &kernels, &GpuOptions::default()).unwrap();
@@ -272,7 +277,7 @@ fn slow_edges_are_for_whole_tiles_and_many() {
     let slow = GpuKernelSpec {
         most_queries: 0,
         slow_edges: true,
-        pace: Pace { shared: 300, alone: 500 },
+        paces: alike(Pace { shared: 300, alone: 500 }),
         ..spec("slow", 64, false, ALL, 64)
     };
     let kernels = [spec("fast", 64, false, ALL, 64), slow];

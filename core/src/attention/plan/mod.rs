@@ -28,5 +28,5 @@ pub use gpu_math::choose_gpu_math;
 pub use kernel::{KernelSpec, KeyLayout};
 pub use layout::{Region, TileSpans, WorkspaceLayout};
 pub use predict::{GpuCall, GpuCost, GpuLaunch, GpuMachine, GpuMerge, GpuPart, GpuPrediction, predict};
-pub use race::Pace;
+pub use race::{Generation, Pace, Paces};
 pub use tuned::{Changes, ShapeClass, alternatives};

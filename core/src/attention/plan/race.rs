@@ -1,7 +1,8 @@
 //! How soon the blocks of a GPU problem end, by the pace of a kernel: the model that compares kernels and divisions.
 
-/// How long a tile of keys of a block takes, in hundredths of a microsecond on an H200. Only ratios matter, which other
-/// devices share.
+use crate::profile::GpuProfile;
+
+/// How long a tile of keys of a block takes. Only ratios matter, which devices of a [`Generation`] share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Of an SM's time, where other blocks of the SM fill the waiting.
@@ -10,10 +11,58 @@ pub struct Pace {
     pub alone: usize,
 }
 
+/// Devices whose kernels keep the same pace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generation {
+    /// Compute capability 5 and 6, Maxwell and Pascal: a multiprocessor has 64 KiB of shared memory, which decides how many
+    /// blocks it holds.
+    Early,
+    /// Compute capability 7 and later.
+    Late,
+}
+
+impl Generation {
+    /// The generation of a device.
+    #[must_use]
+    pub const fn of(device: &GpuProfile) -> Generation {
+        match device.capability.0 {
+            0..=6 => Generation::Early,
+            _ => Generation::Late,
+        }
+    }
+
+    /// What a merge takes, in units of [`Pace`].
+    const fn merge(self) -> usize {
+        match self {
+            // A launch of 10 microseconds on a Jetson TX2, and what the merge reads and writes.
+            Generation::Early => 1000,
+            Generation::Late => 250,
+        }
+    }
+}
+
+/// The paces of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Paces {
+    /// On [`Generation::Early`], by the machine code for compute capability 6.2, where that of 64 rows and dims is 367.
+    pub early: Pace,
+    /// On [`Generation::Late`], in hundredths of a microsecond on an H200.
+    pub late: Pace,
+}
+
+impl Paces {
+    /// The pace on a generation.
+    #[must_use]
+    pub const fn on(&self, generation: Generation) -> Pace {
+        match generation {
+            Generation::Early => self.early,
+            Generation::Late => self.late,
+        }
+    }
+}
+
 /// Largest number of splits that are compared.
 pub const MOST_SPLITS: usize = 8;
-/// What a merge takes, in units of [`Pace`].
-const MERGE: usize = 250;
 /// Tiles that an edge takes in a kernel whose edges are slow.
 const SLOW_EDGE: usize = 3;
 /// What the fewest splits must end within, in hundredths of the best time.
@@ -32,7 +81,9 @@ pub struct Race {
     pub most: usize,
     /// Number of keys of a tile.
     pub tile: usize,
-    /// The kernel's pace.
+    /// The device's generation.
+    pub generation: Generation,
+    /// The kernel's pace there.
     pub pace: Pace,
     /// Whether tiles take longer that not every row attends wholly.
     pub slow_edges: bool,
@@ -45,7 +96,7 @@ impl Race {
         let pace = each.saturating_mul(self.pace.shared).max(self.pace.alone);
         let edge = if self.slow_edges && !self.keys.is_multiple_of(self.tile) { SLOW_EDGE - 1 } else { 0 };
         let tiles = self.keys.div_ceil(self.tile).div_ceil(splits) + edge;
-        tiles.saturating_mul(pace).saturating_add(if splits > 1 { MERGE } else { 0 })
+        tiles.saturating_mul(pace).saturating_add(if splits > 1 { self.generation.merge() } else { 0 })
     }
 
     /// The fewest splits that end nearly as soon as any, and when they do.

@@ -1,11 +1,16 @@
 //! Tests of measured decisions.
 
-use super::super::race::Pace;
+use super::super::race::{Pace, Paces};
 use super::*;
 use crate::attention::mask::MaskView;
 use crate::attention::problem::Spec;
 use crate::attention::sequence::Alignment;
 use crate::view::{Layout, View};
+
+/// A pace on every device.
+const fn alike(pace: Pace) -> Paces {
+    Paces { early: pace, late: pace }
+}
 
 const DEVICE: GpuProfile = GpuProfile {
     capability: (6, 2),
@@ -33,7 +38,7 @@ const fn kernel(name: &'static str, head_dim: usize, sixteen_bit: bool, rows: us
         keys: 64,
         resources: super::super::gpu_choice::GpuResources { threads: 128, shared: 24 << 10, registers: 128 },
         summation: Summation::Tiles { columns: 8, flush: 512 },
-        pace: Pace { shared: rows * head_dim * 9 / 1000, alone: rows * head_dim * 27 / 2000 },
+        paces: alike(Pace { shared: rows * head_dim * 9 / 1000, alone: rows * head_dim * 27 / 2000 }),
         chain: head_dim,
         exp2_relative: 2.4e-7,
         half_chain: 0,

@@ -22,8 +22,9 @@ use super::kernel::KernelSpec;
 use super::layout::{Layout, Rooms};
 use super::options::{CHUNK_STEP, ChooseError, MOST_CHUNK, MOST_PARTS, Options};
 use super::strips::Strips;
-use crate::linear::{Direction, Form, Problem};
-use crate::profile::DeviceProfile;
+use crate::linear::{Direction, Form, Gates, Problem, Rule};
+use crate::profile::{ChunksFrom, DeviceProfile, LinearCrossovers};
+
 use crate::workers::{WORK_PER_LANE, worthwhile};
 
 /// Tokens between two cuts, where the tokens that pass together are fewer.
@@ -40,6 +41,17 @@ const BOUNDARIES: usize = 16;
 
 /// Tasks for each worker, so that the last ones do not leave the others idle for long.
 const TASKS_PER_WORKER: usize = 4;
+
+/// The crossover of a rule with such gates, on a device with these.
+#[must_use]
+pub const fn crossover(device: &LinearCrossovers, rule: Rule, gates: Gates) -> ChunksFrom {
+    match (rule.is_delta(), gates) {
+        (false, Gates::PerDim) => device.plain_per_dim,
+        (false, _) => device.plain,
+        (true, Gates::PerDim) => device.delta_per_dim,
+        (true, _) => device.delta,
+    }
+}
 
 /// Chooses how `problem` is computed with `kernel` on `device`, and lays out the workspace. `rooms` returns what the
 /// kernel needs for a choice.
@@ -157,7 +169,7 @@ fn form_of(
         return Err(ChooseError::Parts { found });
     }
     // The fastest of those whose costs do not grow with the tokens.
-    let from = device.linear.chunks(problem.rule(), problem.gates());
+    let from = crossover(&device.linear, problem.rule(), problem.gates());
     let preferred = match problem.key_dim() >= from.head_size {
         true => (Form::FusedChunk, CUT.next_multiple_of(from.pass), from.pass),
         false => (Form::Recurrent, CUT, kernel.tokens),

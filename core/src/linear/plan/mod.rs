@@ -2,13 +2,15 @@
 
 mod choice;
 mod choose;
+#[cfg(test)]
+mod choose_tests;
 mod kernel;
 mod layout;
 mod options;
 mod strips;
 
 pub use choice::{Choice, Staged};
-pub use choose::choose;
+pub use choose::{choose, crossover};
 pub use kernel::KernelSpec;
 pub use layout::{Element, Layout, Rooms, WorkerSpans};
 pub use options::{CHUNK_STEP, ChooseError, MOST_CHUNK, MOST_PARTS, Options};

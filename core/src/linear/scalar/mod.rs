@@ -2,7 +2,7 @@
 //! form.
 //!
 //! States are computed one after the other, and a state's tokens in the order in which they pass. What a chunk computes is
-//! the subject of [`chunk`]. The forms differ in what is at hand when an answer is computed:
+//! the subject of `scalar/chunk.rs`. The forms differ in what is at hand when an answer is computed:
 //!
 //! ```text
 //! recurrent     the state after the token

@@ -21,7 +21,7 @@ fn cut(case: &Case, from: usize, to: usize, state: Option<Vec<f32>>) -> Case {
 
 #[test]
 fn a_stream_cut_at_the_ends_of_chunks_keeps_its_bits() {
-    for (rule, per_dim) in KINDS {
+    for &(rule, per_dim) in kinds() {
         for style in [Style::Plain, Style::Gates] {
             let case = Case::new(rule, per_dim, 37, [5, 3]).fill(style, 2);
             for walk in walks() {
@@ -46,7 +46,7 @@ fn a_stream_cut_at_the_ends_of_chunks_keeps_its_bits() {
 
 #[test]
 fn both_chunked_forms_have_the_same_bits_and_others_differ() {
-    for (rule, per_dim) in KINDS {
+    for &(rule, per_dim) in kinds() {
         let case = Case::new(rule, per_dim, 37, [5, 3]).fill(Style::Plain, 2);
         let [recurrent, chunk, fused, parallel, scan] = walks().map(|walk| case.run(walk).bits());
         assert_eq!(chunk, fused);
@@ -61,7 +61,7 @@ fn both_chunked_forms_have_the_same_bits_and_others_differ() {
 
 #[test]
 fn packed_sequences_are_single_runs() {
-    for (rule, per_dim) in KINDS {
+    for &(rule, per_dim) in kinds() {
         let mut case = Case::new(rule, per_dim, 40, [4, 3]);
         (case.cu_seqlens, case.past) = (Some(vec![0, 17, 17, 40]), true);
         let case = case.fill(Style::Plain, 5);
@@ -82,7 +82,7 @@ fn packed_sequences_are_single_runs() {
 
 #[test]
 fn reverse_is_forward_over_reversed_tokens() {
-    for (rule, per_dim) in KINDS {
+    for &(rule, per_dim) in kinds() {
         let mut case = Case::new(rule, per_dim, 21, [4, 3]);
         (case.direction, case.past) = (Direction::Reverse, true);
         let case = case.fill(Style::Plain, 5);

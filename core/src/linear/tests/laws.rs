@@ -159,7 +159,7 @@ fn every_schedule_scans_elements_at_its_depth() {
     for transition in ALL {
         let law = Affine { transition, rows: 4, columns: 2 };
         for scan in Scan::ALL {
-            for n in [1usize, 2, 5, 8, 13, 70] {
+            for n in [5usize, 13, 1, 2, 8, 70].into_iter().take(if SLOW { 2 } else { 6 }) {
                 let x = tokens(&law, n, 6);
                 let mut before = vec![0.0; law.element_len()];
                 law.identity(&mut before);

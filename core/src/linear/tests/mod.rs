@@ -444,8 +444,15 @@ pub fn walks() -> [Walk; 5] {
     Form::ALL.map(|form| Walk { form, chunk: 8, part: 12 })
 }
 
-/// Every rule, gated ones with gates per head and per dim.
-pub const KINDS: [(Rule, bool); 6] = [
+/// Whether a call costs many times what it does natively: interpreted, emulated, or instrumented by a sanitizer.
+pub const SLOW: bool = cfg!(miri) || cfg!(target_arch = "aarch64") || cfg!(elsa_sanitized);
+
+/// Every rule, gated ones with gates per head and per dim; where calls are slow, the one that has all operations.
+pub fn kinds() -> &'static [(Rule, bool)] {
+    if SLOW { &KINDS[4..] } else { &KINDS }
+}
+
+const KINDS: [(Rule, bool); 6] = [
     (Rule::Linear, false),
     (Rule::Gated, false),
     (Rule::Gated, true),

@@ -50,12 +50,12 @@ pub const REVERSE: i32 = 2;
 /// [`LinearArgs::flags`]: rows of queries and keys are divided by `sqrt(Σx² + epsilon)`.
 pub const NORMALIZE: i32 = 4;
 /// [`LinearArgs::flags`]: the first state of each part is the identity, and values are zero, so that the last one is the
-/// transition of the part, `[key_dim, key_dim]`. Heads are those of states, and `value_dim` is `key_dim`; nothing is read.
+/// transition of the part, `[key_dim, key_dim]`: `value_dim` is `key_dim`, and there is no output.
 pub const IDENTITY: i32 = 8;
 /// [`LinearArgs::flags`]: tokens read the first state of their part, and change nothing.
 pub const READ: i32 = 16;
 /// [`LinearArgs::flags`]: query rows may be read four elements at a time: data aligned to four elements, strides and row
-/// size multiples of four.
+/// size multiples of four, and tokens less than [`NEAR`] elements apart.
 pub const QUERY_VEC4: i32 = 32;
 /// [`LinearArgs::flags`]: the same of key rows.
 pub const KEY_VEC4: i32 = 64;
@@ -69,6 +69,8 @@ pub const OUTPUT_VEC4: i32 = 512;
 pub const PARTIAL_VEC4: i32 = 1024;
 /// [`LinearArgs::flags`]: the same of the rows of all [`States`] of the call.
 pub const STATE_VEC4: i32 = 2048;
+/// Elements from one token to the next below which the bytes of a chunk fit 31 bits.
+pub const NEAR: i64 = 1 << 22;
 
 /// The only parameter of the kernels that walk over tokens and of those that prepare chunks.
 ///

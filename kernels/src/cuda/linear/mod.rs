@@ -4,14 +4,18 @@
 //!
 //! Two kinds of kernels take [`LinearArgs`]. Those that *prepare* compute what is quadratic in the tokens of a chunk, of
 //! all chunks at once: [`prepare_blocks`] blocks. Those that *walk* carry a state through the chunks of a part:
-//! [`walk_blocks`] blocks, each with [`LinearWalk::columns`] columns of the state of a head and a part.
+//! [`walk_blocks`] blocks, each with [`LinearWalk::columns`] columns of the state of a head and a part. The rule is told by
+//! the presence of decay and beta.
 //!
 //! | form | launches |
 //! |---|---|
 //! | `recurrent` | walk with [`STEPS`], one part |
 //! | `fused-chunk` | prepare; walk, one part |
 //! | `chunk` | prepare; walk without output, one part, with `boundaries`; walk, a part for each boundary, from `boundaries` |
-//! | `scan` | prepare; walk without output from zero states, with parts, to the folds `b`; with a delta rule, walk with [`IDENTITY`] to the transitions `A`; the scan over parts to the state before each, and the present; walk, with parts, from these |
+//! | `scan` | prepare; walk without output from zero states, with parts, to the folds `b`; with a delta rule, walk with [`IDENTITY`] to the transitions `A`, else the *sums* of the logarithms of each part ([`SumsArgs`]); *carry* ([`CarryArgs`]) to the state before each part, and the present; walk, with parts, from these |
+//!
+//! The kernel that prepares is that of the rule and the gates. Of those that walk, the one with the least
+//! [`LinearWalk::dims`] that holds the keys fits its tiles.
 //!
 //! Non-causal: walk without output to the last states; walk with [`READ`] from these, with as many parts as fill the device.
 //! Bidirectional: a run whose output is an f32 buffer, then one with [`REVERSE`] that adds it as

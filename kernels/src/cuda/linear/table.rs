@@ -35,11 +35,11 @@ macro_rules! prepare {
 
 /// The kernels of linear attention of this build.
 pub const KERNELS: &[GpuKernel] = &[
-    walk!("linear_walk_head_d64__sm53", 64, false, 14336, 231),
+    walk!("linear_walk_head_d64__sm53", 64, false, 14336, 225),
     walk!("linear_walk_head_d128__sm53", 128, false, 22528, 255),
-    walk!("linear_walk_head_d256__sm53", 256, false, 38912, 255),
-    walk!("linear_walk_dim_d64__sm53", 64, true, 18432, 246),
-    walk!("linear_walk_dim_d128__sm53", 128, true, 30720, 246),
+    walk!("linear_walk_head_d256__sm53", 256, false, 38912, 247),
+    walk!("linear_walk_dim_d64__sm53", 64, true, 18432, 238),
+    walk!("linear_walk_dim_d128__sm53", 128, true, 30720, 207),
     kernel!(
         "linear_sums__sm53",
         Role::LinearSums { resources: GpuResources { threads: 128, shared: 1024, registers: 56 } }

@@ -54,6 +54,29 @@ def tensors(batch=2, heads=4, queries=9, keys=13, dim=16, kv_heads=None, v_dim=N
     )
 
 
+def recurrence(q, k, v, decay=None, beta=None, past=None, scale=None, normalize=None, reverse=False):
+    """Output and last states of linear attention in f64, token by token; [batch, heads, tokens, dim], beta and decay with a
+    last axis."""
+    q, k, v = [np.asarray(x, np.float64) for x in (q, k, v)]
+    if normalize is not None:
+        q, k = [x / np.sqrt((x * x).sum(-1, keepdims=True) + normalize) for x in (q, k)]
+    states, tokens, heads = v.shape[1], v.shape[2], max(q.shape[1], v.shape[1])
+    k = np.repeat(k, states // k.shape[1], 1)
+    of = np.arange(heads) * states // heads
+    q = q[:, np.arange(heads) * q.shape[1] // heads]
+    state = np.zeros((q.shape[0], states, q.shape[3], v.shape[3])) if past is None else past.astype(np.float64)
+    out = np.zeros(q.shape[:3] + v.shape[3:])
+    for t in range(tokens)[:: -1 if reverse else 1]:
+        if decay is not None:
+            state = state * np.exp(decay[:, :, t].astype(np.float64))[..., None]
+        u = v[:, :, t]
+        if beta is not None:
+            u = (u - np.einsum("bhkv,bhk->bhv", state, k[:, :, t])) * beta[:, :, t]
+        state = state + k[:, :, t, :, None] * u[:, :, None]
+        out[:, :, t] = np.einsum("bhkv,bhk->bhv", state[:, of], q[:, :, t])
+    return out * (q.shape[3] ** -0.5 if scale is None else scale), state
+
+
 class Case(unittest.TestCase):
     def near(self, found, wanted, limit=4e-6):
         self.assertEqual(found.shape, wanted.shape)
@@ -64,8 +87,9 @@ class Case(unittest.TestCase):
         self.assertFalse(not worst <= limit * max(1.0, np.abs(wanted[np.isfinite(wanted)]).max()), worst)
 
     def refused(self, kind, message, *arguments, **options):
+        function = options.pop("function", elsa.attention)
         with self.assertRaises(kind) as caught:
-            elsa.attention(*arguments, **options)
+            function(*arguments, **options)
         self.assertIsInstance(caught.exception, elsa.ElsaError)
         self.assertTrue(str(caught.exception).startswith(message), str(caught.exception))
         self.assertIn("; allowed: ", str(caught.exception))
@@ -78,7 +102,9 @@ class Structs(Case):
             "elsa_engine_options": elsa._EngineOptions, "elsa_engine_info": elsa._EngineInfo,
             "elsa_problem": elsa._Problem, "elsa_plan_info": elsa._PlanInfo, "elsa_input": elsa._Memory,
             "elsa_output": elsa._Memory, "elsa_integers": elsa._Integers, "elsa_inputs": elsa._Inputs,
-            "elsa_outputs": elsa._Outputs, "elsa_plan": elsa._Handle,
+            "elsa_outputs": elsa._Outputs, "elsa_plan": elsa._Handle, "elsa_linear_problem": elsa._LinearProblem,
+            "elsa_linear_options": elsa._LinearOptions, "elsa_linear_inputs": elsa._LinearInputs,
+            "elsa_linear_outputs": elsa._LinearOutputs,
         }  # fmt: skip
         checked = 0
         for line in (HERE.parent.parent / "abi.txt").read_text().splitlines():
@@ -95,7 +121,7 @@ class Structs(Case):
                 checked += 1
             if words[0] == "constant" and words[1].startswith("ELSA_ABI_M"):
                 self.assertTrue(getattr(elsa, words[1][5:]) <= int(words[2]), line)
-        self.assertGreater(checked, 90)
+        self.assertGreater(checked, 125)
 
     def test_module_prints_what_it_found(self):
         text = subprocess.check_output([sys.executable, elsa.__file__]).decode()
@@ -251,6 +277,131 @@ class Answers(Case):
             wanted = [np.load(os.path.join(folder, name)) for name in ("y.npy", "lse.npy")]
         for found, wanted in zip(elsa.attention(q, k, v, mask=mask, lse=True), wanted):
             self.assertEqual(found.tobytes(), wanted.tobytes())
+
+
+class Linear(Case):
+    """linear_attention against the recurrence."""
+
+    def given(self, heads=4, states=4, key_heads=4, tokens=37, dk=16, dv=12, seed=1):
+        random = np.random.RandomState(seed)
+        make = lambda *shape: random.standard_normal((2,) + shape).astype(np.float32)
+        q, k, v = make(heads, tokens, dk), make(key_heads, tokens, dk), make(states, tokens, dv)
+        k /= np.linalg.norm(k, axis=-1, keepdims=True)
+        decay, beta = -np.abs(make(states, tokens, dk)), 1 / (1 + np.exp(-make(states, tokens)))
+        return q, k, v, decay, beta, make(states, dk, dv)
+
+    def test_rules_forms_and_heads(self):
+        for heads, states, key_heads in ((4, 4, 4), (8, 4, 2), (2, 4, 1)):
+            q, k, v, decay, beta, past = self.given(heads, states, key_heads)
+            for rule, options in (
+                ("linear", {}),
+                ("gated", {"decay": decay}),
+                ("gated", {"decay": decay[..., 0]}),
+                ("delta", {"beta": beta}),
+                ("gated_delta", {"decay": decay[..., 0], "beta": beta[:, :1]}),
+                ("gated_delta", {"decay": decay, "beta": beta}),
+            ):
+                last = dict(options)
+                if "beta" in last:
+                    last["beta"] = last["beta"][..., None]
+                if "decay" in last and last["decay"].ndim == 3:
+                    last["decay"] = last["decay"][..., None]
+                wanted = recurrence(q, k, v, past=past, **last)
+                for form in elsa._FORMS:
+                    found = elsa.linear_attention(
+                        q, k, v, rule, past_state=past, present_state=True, form=form, **options
+                    )
+                    for x, y in zip(found, wanted):
+                        self.near(x, y, 1e-5)
+                self.near(elsa.linear_attention(q, k, v, rule, **options), recurrence(q, k, v, **last)[0], 1e-5)
+
+    def test_options(self):
+        q, k, v, decay, beta, past = self.given()
+        gates = {"decay": decay[..., 0], "beta": beta}
+        last = {"decay": decay[..., :1], "beta": beta[..., None]}
+        run = lambda *x, **options: elsa.linear_attention(*x, rule="gated_delta", **dict(gates, **options))
+        self.near(run(q, k, v, scale=0.3), recurrence(q, k, v, scale=0.3, **last)[0], 1e-5)
+        self.near(run(q, 3 * k, v, normalize=1e-6), recurrence(q, k, v, normalize=1e-6, **last)[0], 1e-4)
+        forward, reverse = [recurrence(q, k, v, reverse=turn, **last)[0] for turn in (False, True)]
+        self.near(run(q, k, v, direction="reverse"), reverse, 1e-5)
+        self.near(run(q, k, v, direction="bidirectional"), forward + reverse, 1e-5)
+        state = recurrence(q, k, v, **last)[1]
+        every = np.einsum("bhkv,bhtk->bhtv", state, q.astype(np.float64)) * q.shape[3] ** -0.5
+        self.near(run(q, k, v, direction="non_causal"), every, 1e-5)
+        # Views of [batch, tokens, heads, dim], and ranks.
+        views = [np.ascontiguousarray(x.swapaxes(1, 2)).swapaxes(1, 2) for x in (q, k, v, decay[..., 0], beta)]
+        out = np.full((2, 37, 4, 12), 7, np.float32).swapaxes(1, 2)
+        found = elsa.linear_attention(*views[:3], rule="gated_delta", decay=views[3], beta=views[4], out=out)
+        self.assertIs(found, out)
+        self.near(found, forward, 1e-5)
+        one = elsa.linear_attention(q[0, 0], k[0, 0], v[0, 0], present_state=True)
+        for x, y in zip(one, recurrence(q[:1, :1], k[:1, :1], v[:1, :1])):
+            self.near(x, y[0, 0], 1e-5)
+
+    def test_states(self):
+        q, k, v, decay, beta, past = self.given()
+        whole = elsa.linear_attention(q, k, v, "gated", decay=decay, past_state=past, present_state=True)
+        # In steps, the state in place.
+        state, steps = past.copy(), []
+        for t in range(q.shape[2]):
+            cut = [x[:, :, t : t + 1] for x in (q, k, v, decay)]
+            step, same = elsa.linear_attention(*cut[:3], rule="gated", decay=cut[3], past_state=state, present_state=state)
+            self.assertIs(same, state)
+            steps.append(step)
+        self.near(np.concatenate(steps, 2), whole[0].astype(np.float64), 1e-5)
+        self.near(state, whole[1].astype(np.float64), 1e-5)
+        # Without a token the state stays.
+        none = elsa.linear_attention(q[:, :, :0], k[:, :, :0], v[:, :, :0], past_state=past, present_state=True)
+        self.assertEqual((none[0].shape, none[1].tobytes()), ((2, 4, 0, 12), past.tobytes()))
+        # Packed sequences, of which one is empty, are those alone.
+        bounds = [0, 20, 20, 37]
+        past = np.repeat(past[:1], 3, 0)
+        packed = elsa.linear_attention(q[:1], k[:1], v[:1], past_state=past, present_state=True, cu_seqlens=bounds)
+        for at, (start, end) in enumerate(zip(bounds, bounds[1:])):
+            cut = [x[:1, :, start:end] for x in (q, k, v)]
+            wanted = elsa.linear_attention(*cut, past_state=past[:1], present_state=True)
+            if end > start:
+                self.near(packed[0][:, :, start:end], wanted[0].astype(np.float64), 1e-5)
+            self.near(packed[1][at], wanted[1][0].astype(np.float64), 1e-5)
+
+    def test_arguments(self):
+        q, k, v, decay, beta, past = self.given()
+        bad = elsa.ArgumentError
+        for message, options in (
+            ("rule: 'gate'; ", {"rule": "gate"}),
+            ("direction: 'back'; ", {"direction": "back"}),
+            ("form: 'scans'; ", {"form": "scans"}),
+            ("gated", {"rule": "gated"}),
+            ("delta", {"rule": "delta"}),
+            ("decay", {"decay": decay}),
+            ("decay: 2 axes; ", {"rule": "gated", "decay": decay[0, 0]}),
+            ("decay: float64; ", {"rule": "gated", "decay": decay.astype(float)}),
+            ("beta: 4 axes; ", {"rule": "delta", "beta": decay}),
+            ("beta", {"rule": "delta", "beta": beta[:, :3]}),
+            (
+                "beta: another type than decay; ",
+                {"rule": "gated_delta", "decay": decay, "beta": beta.astype(np.float16)},
+            ),
+            ("past_state: not float32; ", {"past_state": past.astype(np.float16)}),
+            ("past_state", {"past_state": past[..., :5]}),
+            ("past_state: 3 axes; ", {"past_state": past[0]}),
+            ("present_state", {"present_state": np.empty((2, 4, 16, 16), np.float32)}),
+            ("present_state: read-only; ", {"present_state": np.broadcast_to(np.float32(0), past.shape)}),
+            ("past_state", {"past_state": past, "direction": "bidirectional"}),
+            ("scale: 'one'; ", {"scale": "one"}),
+            ("normalize", {"normalize": -1.0}),
+            ("cu_seqlens: 3; ", {"cu_seqlens": 3}),
+            ("q: batch 2; ", {"cu_seqlens": [0, 37]}),
+            ("chunk", {"chunk": 7, "form": "chunk"}),
+            ("chunk: -1; ", {"chunk": -1}),
+            ("out: ", {"out": q}),
+        ):
+            self.refused(bad, message, q, k, v, function=elsa.linear_attention, **options)
+        cut = q[:1], k[:1], v[:1]
+        self.refused(bad, "cu_seqlens", *cut, function=elsa.linear_attention, cu_seqlens=[0, 20, 36])
+        self.refused(bad, "k: list; ", q, [1.0], v, function=elsa.linear_attention)
+        self.refused(bad, "q", q[:, :3], k, v, function=elsa.linear_attention)
+        self.refused(bad, "k: ", q, k[:, :, :36], v, function=elsa.linear_attention)
 
 
 class Refused(Case):

@@ -103,6 +103,31 @@ class Attention(Case):
                          mask=torch.ones(5, 5, dtype=torch.bool))  # fmt: skip
 
 
+class Linear(Case):
+    def test_rules_over_strided_views(self):
+        random = torch.Generator().manual_seed(5)
+        make = lambda *shape: torch.randn(2, 70, 4, *shape, generator=random)
+        q, k, v, state = make(32), functional.normalize(make(32), dim=-1), make(24), torch.zeros(2, 4, 32, 24).double()
+        decay, beta = -make().abs(), torch.sigmoid(make())
+        wanted = []
+        for t in range(70):
+            keys = k[:, t, :, :, None].double()
+            state = state * decay[:, t].double().exp()[..., None, None]
+            update = (v[:, t].double() - (state * keys).sum(2)) * beta[:, t, :, None].double()
+            state = state + keys * update[:, :, None]
+            wanted.append((state * q[:, t, :, :, None].double()).sum(2) * 32**-0.5)
+        for device in DEVICES:
+            # [batch, tokens, heads, dim], read where it lies.
+            given = [x.to(device).transpose(1, 2) for x in (q, k, v, decay, beta)]
+            for form in elsa._FORMS:
+                found, last = elsa.linear_attention(
+                    *given[:3], rule="gated_delta", decay=given[3], beta=given[4], present_state=True, form=form
+                )
+                self.near(found, torch.stack(wanted, 2), 1e-5)
+                self.near(last, state, 1e-5)
+                self.assertEqual(found.device.type, device)
+
+
 class Sdpa(Case):
     def test_shapes(self):
         for device in DEVICES:

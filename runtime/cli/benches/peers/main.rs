@@ -15,7 +15,7 @@
 //! 1. Every round gives each job a slice of a few milliseconds, and only slices of the same round are compared.
 //!    The result is the median of the ratios over the rounds, with their quartiles.
 //! 2. The order of the jobs rotates by one each round, so that no job always follows the same neighbour.
-//! 3. A job starts when the threads of the previous job sleep (see `peers.py`). Its first slice is not measured:
+//! 3. A job starts when the threads of the previous job sleep (see `slices.py`). Its first slice is not measured:
 //!    it wakes the pool, gives its threads time to settle on processors, and warms the caches.
 //! 4. Each round times sgemm twice in a row. The second slice follows no other job, so the ratio of the two
 //!    measures how much the jobs disturb each other; it should be near 1.
@@ -27,10 +27,12 @@
 
 #![forbid(unsafe_code)]
 
+mod account;
 mod outcome;
 mod process;
 mod request;
 
+use account::rounds;
 use elsa_core::attention::Outputs;
 use elsa_core::dtype::{DType, Elements};
 use elsa_edge::memory::Buffer;
@@ -38,7 +40,7 @@ use elsa_edge::shape::{Data, Mask, Shape};
 use elsa_runtime::{Engine, EngineOptions, PlanOptions};
 use half::{bf16, f16};
 use outcome::{Outcome, SGEMM};
-use process::{Peers, Prepared, Slice, own_slice};
+use process::{Peers, Prepared, own_slice};
 use request::{Failure, Form, Request};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,8 +51,6 @@ use std::path::Path;
 const ARITHMETIC: f64 = 1.0 / 524_288.0;
 /// A peer whose error is more than this many times that allowed here computes something else.
 const WRONG: f64 = 16.0;
-/// Number of rounds tried for each requested one.
-const TRIES: usize = 3;
 
 /// Writes elements as f32, which is exact for every type.
 fn write(dir: &Path, name: &str, x: Elements<'_>) -> std::io::Result<()> {
@@ -95,38 +95,27 @@ fn measure(
     let work = shape.operations();
     let sgemm = 2.0 * SGEMM.1.powi(3);
     let mut outcome = Outcome::new(prepared);
-    let jobs = outcome.others.len() + 1;
-    'rounds: while outcome.own.rates.len() < request.rounds {
-        if outcome.tried == TRIES * request.rounds {
-            break;
+    // The jobs are the peers, then this library, then sgemm once more, right after sgemm.
+    let own = outcome.others.len();
+    let after = |job: usize| outcome.others.get(job).is_some_and(|(name, _)| name == SGEMM.0);
+    let turns: Vec<_> =
+        (0..=own).map(|job| if after(job) { vec![job, own + 1] } else { vec![job] }).collect();
+    let names: Vec<_> = outcome.others.iter().map(|(name, _)| name.clone()).collect();
+    let slice = |job: usize| match names.get(job) {
+        Some(name) => peers.slice(name, request.slice()),
+        None if job == own => {
+            own_slice(&mut || Ok(bound.run().map(|_| ())?), request.threads, request.slice())
         }
-        outcome.tried += 1;
-        // Slices of the round by job; the last are this library's and the second of sgemm.
-        let mut round: Vec<(usize, Slice)> = Vec::with_capacity(jobs + 1);
-        for turn in 0..jobs {
-            let job = (turn + outcome.tried) % jobs;
-            let name = outcome.others.get(job).map(|(name, _)| name.as_str());
-            let again = name.filter(|name| *name == SGEMM.0).map(|name| (jobs, Some(name)));
-            for (job, name) in std::iter::once((job, name)).chain(again) {
-                let slice = match name {
-                    Some(name) => peers.slice(name, request.slice())?,
-                    None => own_slice(&mut bound, request.threads, request.slice())?,
-                };
-                if !slice.calm {
-                    continue 'rounds;
-                }
-                round.push((job, slice));
-            }
+        None => peers.slice(SGEMM.0, request.slice()),
+    };
+    outcome.tried = rounds(request.rounds, &turns, slice, |job, slice| {
+        outcome.settle = outcome.settle.max(slice.settle);
+        match outcome.others.get_mut(job) {
+            Some((name, account)) => account.add(if name == SGEMM.0 { sgemm } else { work }, &slice),
+            None if job == own => outcome.own.add(work, &slice),
+            None => outcome.undisturbed.add(sgemm, &slice),
         }
-        for (job, slice) in round {
-            outcome.settle = outcome.settle.max(slice.settle);
-            match outcome.others.get_mut(job) {
-                Some((name, account)) => account.add(if name == SGEMM.0 { sgemm } else { work }, &slice),
-                None if job == jobs => outcome.undisturbed.add(sgemm, &slice),
-                None => outcome.own.add(work, &slice),
-            }
-        }
-    }
+    })?;
     let rounding = match dtype {
         DType::F32 => f64::from(f32::EPSILON),
         DType::F16 => f16::EPSILON.to_f64(),
@@ -145,7 +134,8 @@ fn measure(
 fn main() -> Result<(), Failure> {
     let request = Request::parse(std::env::args().skip(1))?;
     let python = std::env::var("ELSA_PEERS_PYTHON").unwrap_or_else(|_| "python3".into());
-    let mut peers = Peers::start(&python, &request)?;
+    let variables: Vec<_> = request.isa().into_iter().flat_map(|(_, variables)| variables).collect();
+    let mut peers = Peers::start(&python, "peers.py", &variables)?;
     let options = EngineOptions {
         threads: Some(request.threads),
         backend: request.backend,

@@ -1,8 +1,8 @@
 //! What was measured, and how it is printed.
 
-use crate::process::{Prepared, Slice};
+use crate::account::Account;
+use crate::process::Prepared;
 use crate::request::{Form, Request};
-use elsa_core::drift::percentile;
 use elsa_edge::shape::{MaskForm, Shape};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -14,37 +14,6 @@ const LEGEND: &str = "\
 GFLOP/s (4 b h q k d / time) are medians over rounds; ratios are medians (and quartiles) within a
 round; errors are relative L2 against f64. 'calm' is sgemm after another job over sgemm after itself, 'settle'
 the longest time in ms for which threads of peers spun after their slice, 'rounds' those kept of those tried.";
-
-/// The three quartiles; the middle one is the median.
-fn quartiles(mut x: Vec<f64>) -> [f64; 3] {
-    [25, 50, 75].map(|percent| percentile(&mut x, percent).unwrap_or(f64::NAN))
-}
-
-/// The measurements of one job.
-#[derive(Default)]
-pub struct Account {
-    /// GFLOP/s in every round.
-    pub rates: Vec<f64>,
-    calls: u64,
-    /// Relative L2 error against f64.
-    pub error: Option<f64>,
-}
-
-impl Account {
-    pub fn add(&mut self, work: f64, slice: &Slice) {
-        self.rates.push(work / slice.seconds / 1e9);
-        self.calls += slice.calls;
-    }
-
-    /// Quartiles of the ratios `self / other` within a round.
-    fn over(&self, other: &Account) -> [f64; 3] {
-        quartiles(self.rates.iter().zip(&other.rates).map(|(a, b)| a / b).collect())
-    }
-
-    fn rate(&self) -> [f64; 3] {
-        quartiles(self.rates.clone())
-    }
-}
 
 /// The measurements of one shape.
 pub struct Outcome {

@@ -1,76 +1,31 @@
-"""Peers on the CPU, measured slice by slice at the request of peers.rs.
-
-Reads one JSON object a line and answers each with one.
+"""Peers of attention on the CPU, measured slice by slice at the request of the benchmark `peers` (see slices.py).
 
 {"shape": [batch, heads, queries, keys, d], "kv_heads": HK, "causal": null | "top-left" | "bottom-right",
  "window": null | [L, R], "mask": null | {"axes": [4 sizes], "boolean": true | false},
  "windows": null | {"picture": [H, W], "size": [h, w], "shift": [a, b]},
  "dtype": "f32", "threads": T, "dir": FOLDER, "isa": null | "avx2"}
     prepares a problem from the files q, k, v in FOLDER (little-endian f32, [batch, heads, tokens, d]), mask (bytes if
-    it is boolean, else f32) and, with windows, table (f32, [(2h - 1) (2w - 1), heads]), and answers
-    {"jobs": [NAME...], "absent": {NAME: WHY}, "versions": {...}}.
-{"slice": NAME, "seconds": S, "look": C, "tries": N, "waited": LIMIT}
-    calls that peer for S seconds unmeasured, so that its pool is awake and its threads have found their
-    processors, then for about S seconds measured, with a look at the clock about every C seconds. With one thread
-    the clock is that thread's processor time. Else it is the wall clock, and the slice is repeated (N times at most)
-    until threads were kept waiting for a processor for less than LIMIT of that time. Then waits until the threads of
-    its pools sleep and answers {"seconds": of one call, "calls": their number, "calm": whether the last measured
-    slice kept to the limit, "settle": seconds that the pools still spun}.
-{"check": FILE}
-    compares the answer in FILE, and that of every peer, with attention in f64, and answers
-    {NAME: relative L2 error}; FILE counts as "elsa".
+    it is boolean, else f32) and, with windows, table (f32, [(2h - 1) (2w - 1), heads]).
 
-Fairness. Pools keep their own habits within a slice, spinning included, because that is how they are fast. A
-pool that still spins when its slice is over would slow the next job, so the answer to a slice is held back
-until this process uses no processor time. Gradients are off, tensors and outputs are bound beforehand where
-an interface offers it, and contexts are entered outside the clock. Whatever a peer can be given ready-made is made
-outside the clock, too: booleans as -inf, a table of positions and the mask of shifted windows as one tensor, and
-repeated keys where an operator has no groups of heads. Subnormal numbers count as zero, by the options that both
-libraries have: ONNX Runtime's softmax makes some of every masked pair, and stalls where they are multiplied.
+Whatever a peer can be given ready-made is made outside the clock: booleans as -inf, a table of positions and the mask of
+shifted windows as one tensor, and repeated keys where an operator has no groups of heads. Subnormal numbers count as zero
+because ONNX Runtime's softmax makes some of every masked pair, and stalls where they are multiplied.
 """
-import contextlib
-import glob
-import json
 import math
 import os
-import sys
-import time
 
-# numpy computes the f64 answer only; a second pool would spin beside those that are measured.
-os.environ["OPENBLAS_NUM_THREADS"] = "1"
-try:
-    import numpy as np
-except ImportError:
-    sys.exit(f"{sys.executable}: numpy is missing; so are, perhaps, torch, onnx and onnxruntime")
+from slices import Job, np, onnxruntime, serve, torch, usable
 
-SGEMM = 768
-answers = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)
-
-
-def answer(value):
-    answers.write(json.dumps(value) + "\n")
-    answers.flush()
-
-
-try:
-    import torch
+if torch:
     import torch.nn.functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
-except ImportError:
-    torch = None
-try:
-    import onnxruntime
-    from onnx import TensorProto, helper, numpy_helper
-except ImportError:
-    onnxruntime = None
+if onnxruntime:
+    try:
+        from onnx import TensorProto, helper, numpy_helper
+    except ImportError:
+        onnxruntime = None
 
-
-class Job:
-    """A call, the context that it is made in, and what reads its answer as f32 [batch, heads, queries, d]."""
-
-    def __init__(self, call, read=None, context=contextlib.nullcontext):
-        self.call, self.read, self.context = call, read, context
+SGEMM = 768
 
 
 def spread(x, heads):
@@ -356,7 +311,8 @@ def onnxruntime_forms(problem):
     return forms
 
 
-def prepare(problem, dtype, threads, isa):
+def prepare(request):
+    problem, dtype, threads, isa = Problem(request), request["dtype"], request["threads"], request["isa"]
     jobs, absent = {}, {}
     if torch is None:
         absent["torch"] = absent["sgemm"] = "not installed"
@@ -378,100 +334,7 @@ def prepare(problem, dtype, threads, isa):
                 absent[name] = str(error).partition("\n")[0][:200]
     if torch:
         torch.set_flush_denormal(True)
-    for name in list(jobs):
-        try:
-            with jobs[name].context():
-                jobs[name].call()
-        except Exception as error:
-            absent[name] = str(error).partition("\n")[0][:200]
-            del jobs[name]
-    return jobs, absent
+    return problem, *usable(jobs, absent)
 
 
-def versions():
-    found = {"python": sys.version.split()[0]}
-    if torch:
-        found["torch"] = torch.__version__
-        found["torch_isa"] = torch.backends.cpu.get_cpu_capability()
-    if onnxruntime:
-        found["onnxruntime"] = onnxruntime.__version__
-    return found
-
-
-def settle():
-    """Waits until this process sleeps; returns how long that took."""
-    start, step = time.perf_counter(), 0.002
-    while True:
-        used = time.process_time()
-        time.sleep(step)
-        if time.process_time() - used < 0.1 * step:
-            return time.perf_counter() - start - step
-        if time.perf_counter() - start > 2:
-            raise SystemExit("the threads of a peer never sleep")
-
-
-def waited():
-    """Seconds for which threads of this process were ready to run and had no processor, so far (Linux)."""
-    total = 0
-    for path in glob.glob("/proc/self/task/*/schedstat"):
-        with contextlib.suppress(OSError), open(path) as file:
-            total += int(file.read().split()[1])
-    return total / 1e9
-
-
-def measure(job, threads, seconds, look, tries, limit):
-    clock = time.thread_time if threads == 1 else time.perf_counter
-
-    def take(call, together):
-        before, calls, start = 0 if threads == 1 else waited(), 0, clock()
-        while True:
-            for _ in range(together):
-                call()
-            calls += together
-            elapsed = clock() - start
-            if elapsed >= seconds:
-                break
-        return elapsed / calls, calls, threads == 1 or waited() - before <= limit * elapsed
-
-    with job.context():
-        each, _, _ = take(job.call, 1)
-        together = max(int(look / each), 1)
-        for _ in range(tries):
-            each, calls, calm = take(job.call, together)
-            if calm:
-                break
-    return {"seconds": each, "calls": calls, "calm": calm, "settle": settle()}
-
-
-def errors(problem, path, jobs):
-    truth = problem.exact()
-    norm = np.linalg.norm(truth)
-    error = lambda y: float(np.linalg.norm(y - truth) / norm)
-    found = {"elsa": error(np.fromfile(path, "<f4").reshape(truth.shape))}
-    for name, job in jobs.items():
-        if job.read:
-            with job.context():
-                found[name] = error(job.read())
-    return found
-
-
-def serve():
-    jobs, problem, threads = {}, None, 1
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "shape" in request:
-            problem, threads = Problem(request), request["threads"]
-            jobs, absent = prepare(problem, request["dtype"], threads, request["isa"])
-            settle()
-            answer({"jobs": list(jobs), "absent": absent, "versions": versions()})
-        elif "check" in request:
-            found = errors(problem, request["check"], jobs)
-            settle()
-            answer(found)
-        else:
-            limits = (request[name] for name in ("seconds", "look", "tries", "waited"))
-            answer(measure(jobs[request["slice"]], threads, *limits))
-
-
-with torch.inference_mode() if torch else contextlib.nullcontext():
-    serve()
+serve(prepare, Problem.exact)

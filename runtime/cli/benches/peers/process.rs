@@ -1,12 +1,12 @@
 //! The process that measures the peers, and slices of time.
 
-use crate::request::{Failure, Request};
-use elsa_runtime::Bound;
+use crate::request::Failure;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ const RETAKES: u32 = 6;
 /// Seconds of calls between two looks at the clock.
 const LOOK: f64 = 1e-4;
 
-/// The process of `peers.py`.
+/// The process of a script that serves as `slices.py` does.
 pub struct Peers {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
 
-/// The jobs that `peers.py` has prepared.
+/// The jobs that the script has prepared.
 #[derive(Deserialize)]
 pub struct Prepared {
     pub jobs: Vec<String>,
@@ -48,11 +48,12 @@ pub struct Slice {
 }
 
 impl Peers {
-    pub fn start(python: &str, request: &Request) -> Result<Peers, Failure> {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers/peers.py");
+    /// Starts `script`, of the folder of this file, with `variables` in its environment.
+    pub fn start(python: &str, script: &str, variables: &[(&str, &str)]) -> Result<Peers, Failure> {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers"));
         let mut command = Command::new(python);
-        command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
-        command.envs(request.isa().into_iter().flat_map(|(_, variables)| variables));
+        command.arg("-B").arg(folder.join(script)).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.envs(variables.iter().copied());
         let mut child = command.spawn().map_err(|error| format!("{python}: {error}"))?;
         let to = child.stdin.take().ok_or("no pipe to the peers")?;
         let from = BufReader::new(child.stdout.take().ok_or("no pipe from the peers")?);
@@ -91,9 +92,13 @@ fn waited() -> f64 {
     std::fs::read_dir("/proc/self/task").map_or(0.0, |tasks| tasks.filter_map(of).sum::<f64>() / 1e9)
 }
 
-/// Measures a slice of this library, as `measure` of `peers.py` does for a peer. One thread is measured by the time
-/// that it had a processor, several by the wall clock.
-pub fn own_slice(bound: &mut Bound<'_>, threads: usize, slice: Duration) -> Result<Slice, Failure> {
+/// Measures a slice of this library, whose call is `run`, as `measure` of `slices.py` does for a peer. One thread is
+/// measured by the time that it had a processor, several by the wall clock.
+pub fn own_slice(
+    run: &mut dyn FnMut() -> Result<(), Failure>,
+    threads: usize,
+    slice: Duration,
+) -> Result<Slice, Failure> {
     let clock = || {
         let now = clock_gettime(if threads == 1 { ClockId::ThreadCPUTime } else { ClockId::Monotonic });
         now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
@@ -103,7 +108,7 @@ pub fn own_slice(bound: &mut Bound<'_>, threads: usize, slice: Duration) -> Resu
         let (start, mut calls) = (clock(), 0);
         let elapsed = loop {
             for _ in 0..together {
-                bound.run()?;
+                run()?;
             }
             calls += together;
             let elapsed = clock() - start;

@@ -1,5 +1,6 @@
 //! Where forms of linear attention change over.
 
+use elsa_core::linear::plan::crossover;
 use elsa_core::linear::{Gates, Rule};
 use elsa_core::profile::{ChunksFrom, LinearCrossovers};
 use serde::Serialize;
@@ -21,7 +22,7 @@ impl Crossover {
     #[must_use]
     pub fn all(crossovers: &LinearCrossovers) -> Vec<Crossover> {
         let of = |rule: Rule, gates| {
-            let ChunksFrom { head_size, pass } = crossovers.chunks(rule, gates);
+            let ChunksFrom { head_size, pass } = crossover(crossovers, rule, gates);
             let chunks_from = (head_size != usize::MAX).then_some(head_size);
             Crossover { rule: rule.name(), per_dim: gates == Gates::PerDim, chunks_from, pass }
         };

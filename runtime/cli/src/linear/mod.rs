@@ -5,6 +5,7 @@
 //! | `elsa linear run` | [`run`]: output and states, to files |
 //! | `elsa linear verify` | [`verify`]: every form against the recurrence in f64 |
 //! | `elsa linear bench` | [`bench`]: the forms beside each other |
+//! | `elsa linear recurrence`, `selective`, `conv` | [`series`]: the operators that treat every channel by itself |
 
 mod args;
 mod bench;
@@ -13,6 +14,7 @@ mod job;
 mod judge;
 mod picture;
 mod run;
+mod series;
 mod truth;
 mod verify;
 
@@ -20,6 +22,7 @@ use crate::error::Error;
 pub use bench::LinearBenchArgs;
 use clap::{Args, Subcommand};
 pub use run::LinearRunArgs;
+use series::SeriesCommand;
 pub use verify::LinearVerifyArgs;
 
 /// The text below the commands.
@@ -51,6 +54,9 @@ pub enum LinearCommand {
     Verify(Box<LinearVerifyArgs>),
     /// Measure the forms beside each other; every answer is checked
     Bench(Box<LinearBenchArgs>),
+    /// The operators that treat every channel by itself.
+    #[command(flatten)]
+    Series(SeriesCommand),
 }
 
 /// Runs the command.
@@ -62,5 +68,6 @@ pub fn linear(args: &LinearArgs) -> Result<(), Error> {
         LinearCommand::Run(args) => run::run(args),
         LinearCommand::Verify(args) => verify::verify(args),
         LinearCommand::Bench(args) => bench::bench(args),
+        LinearCommand::Series(command) => command.run(),
     }
 }

@@ -186,9 +186,12 @@ pub fn check(engine: &Engine, case: &Case, options: &PlanOptions) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elsa_core::attention::plan::{GpuKernelSpec, GpuOptions, GpuResources, Pace, Summation, choose_gpu};
+    use elsa_core::attention::plan::{
+        GpuKernelSpec, GpuOptions, GpuResources, Pace, Paces, Summation, choose_gpu,
+    };
     use elsa_core::profile::GpuProfile;
 
+    const PACE: Pace = Pace { shared: 1, alone: 1 };
     const KERNEL: GpuKernelSpec = GpuKernelSpec {
         name: "k",
         head_dim: 64,
@@ -199,7 +202,7 @@ mod tests {
         most_causal: usize::MAX,
         few_blocks: false,
         slow_edges: false,
-        pace: Pace { shared: 1, alone: 1 },
+        paces: Paces { early: PACE, late: PACE },
         rows: 64,
         keys: 64,
         resources: GpuResources { threads: 128, shared: 0, registers: 64 },

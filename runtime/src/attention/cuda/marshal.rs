@@ -312,7 +312,7 @@ pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 
 mod tests {
     use super::*;
     use elsa_core::attention::{Alignment, Chunk, Lengths, Spec, Window};
-    use elsa_core::view::Layout;
+    use elsa_core::view::{Layout, View};
 
     /// The interval of a row as the kernels compute it, in 32 bits.
     fn range(s: &Sequence, row: i32) -> (i32, i32) {

@@ -4,7 +4,8 @@ use super::marshal::has_plain_tiles;
 use super::plan::merging;
 use elsa_core::attention::Problem;
 use elsa_core::attention::plan::{
-    ChooseError, GpuCall, GpuMachine, GpuMerge, GpuOptions, GpuPart, GpuPrediction, choose_gpu, predict,
+    ChooseError, GpuCall, GpuChoice, GpuMachine, GpuMerge, GpuOptions, GpuPart, GpuPrediction, choose_gpu,
+    predict,
 };
 use elsa_kernels::cuda::attention::{COSTS, merge_blocks};
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
@@ -100,6 +101,12 @@ pub fn forecast(
     let kernels = || GPU_KERNELS.iter().filter_map(GpuKernel::attention);
     let choice =
         choose_gpu(problem, profile, kernels(), &GpuOptions { half_scores, ..GpuOptions::default() })?;
+    of_choice(problem, machine, &choice)
+}
+
+/// Predicts the latency of a choice for `problem`, which nothing changes.
+fn of_choice(problem: &Problem, machine: &GpuMachine, choice: &GpuChoice) -> Result<Forecast, ForecastError> {
+    let s = problem.spec();
     let cost_of = |kernel: &'static str| {
         let found = COSTS.iter().find(|(name, _)| *name == kernel);
         found.map(|(_, cost)| cost).ok_or(ForecastError::Cost { kernel })
@@ -119,9 +126,9 @@ pub fn forecast(
     let elements = (rows + keys) * (problem.head_dim() + problem.value_dim());
     let bytes = elements as f64 * s.dtype.size() as f64;
     let causal = problem.grows_with_the_row();
-    let padded = !has_plain_tiles(&choice, [problem.head_dim(), problem.value_dim()]);
+    let padded = !has_plain_tiles(choice, [problem.head_dim(), problem.value_dim()]);
     let call = GpuCall { blocks, keys: problem.keys(), causal, padded, bytes };
-    let prediction = predict(&choice, cost, merge.as_ref(), &call, machine);
+    let prediction = predict(choice, cost, merge.as_ref(), &call, machine);
     Ok(Forecast { kernel: choice.kernel.name, splits: choice.splits, tile: cost.plain, prediction })
 }
 

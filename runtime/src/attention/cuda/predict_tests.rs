@@ -1,4 +1,5 @@
 use super::*;
+use elsa_core::attention::plan::alternatives;
 use elsa_core::attention::{Alignment, Spec};
 use elsa_core::dtype::DType;
 use elsa_core::profile::GpuProfile;
@@ -95,6 +96,38 @@ fn recorded_latencies_of_another_gpu_are_predicted() {
         let apart = (predicted / measured - 1.0).abs();
         assert!(apart <= 0.25, "{shape:?} {dtype:?} {causal:?}: {predicted:.1} us; measured: {measured}");
     }
+}
+
+#[test]
+fn no_other_division_is_predicted_to_be_much_faster_on_a_board() {
+    let nano =
+        GpuMachine { profile: GpuProfile { sms: 1, capability: (5, 3), mhz: 921, ..TX2.profile }, ..TX2 };
+    let nano = GpuMachine { bandwidth_gbs: 25.6, ..nano };
+    let options = GpuOptions::default();
+    let (mut compared, mut worst) = (0, 0.0f64);
+    let lengths = [64, 100, 144, 196, 256, 324, 400, 484, 576, 676, 784, 900, 2048];
+    let shapes = [1, 3, 12].into_iter().flat_map(|heads| lengths.map(|n| [1, heads, n, 64]));
+    for shape in shapes.chain([[1, 12, 900, 32], [1, 1, 576, 32], [8, 12, 197, 64], [1, 12, 577, 96]]) {
+        let problem = spec(shape, DType::F32).check().unwrap();
+        for machine in [TX2, nano] {
+            let kernels = || GPU_KERNELS.iter().filter_map(GpuKernel::attention);
+            let choices = alternatives(&problem, &machine.profile, kernels(), &options).unwrap();
+            let us =
+                |choice: &GpuChoice| of_choice(&problem, &machine, choice).map(|found| found.prediction.us());
+            let times: Vec<f64> = choices.filter_map(|choice| us(&choice).ok()).collect();
+            let best = times.iter().copied().fold(f64::INFINITY, f64::min);
+            compared += times.len() - 1;
+            worst = worst.max(times[0] / best);
+            assert!(
+                times[0] <= 1.1 * best,
+                "{shape:?} {} SMs: {:.1} us; another: {best:.1}",
+                machine.profile.sms,
+                times[0]
+            );
+        }
+    }
+    println!("{compared} other divisions, the best of them {worst:.3} times as fast as the choice");
+    assert!(compared > 200, "{compared}");
 }
 
 #[test]

@@ -1,54 +1,96 @@
 //! States between tensors and strips of columns.
 
-use super::context::{Context, Stretch};
+use super::context::{Context, Stretch, Tensor};
 use elsa_core::linear::Operand;
+
+/// Values that are moved at once.
+const VECTOR: usize = 8;
 
 /// Brings the past state of a stretch's strips to `dst`: zeros if the problem has none.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `dst` is writable for the strips, and this worker's.
 pub(super) unsafe fn load(c: &Context<'_>, s: &Stretch<'_>, dst: *mut f32) {
+    let (choice, problem) = (c.choice, c.problem);
     let columns = s.columns(c);
-    // SAFETY: the strips have `rows` rows of these columns together (clause). Zero bytes are f32 zeros.
-    unsafe { dst.write_bytes(0, c.choice.rows * columns.len()) };
-    let past = c.tensor(c.problem.past_source());
-    if c.problem.spec().past_state.is_none() || !past.is_present() {
-        return;
+    let past = c.tensor(problem.past_source());
+    let given = problem.spec().past_state.is_some() && past.is_present();
+    let padded = choice.rows > problem.key_dim() || columns.end > choice.columns;
+    if padded || !given {
+        // SAFETY: the strips have `rows` rows of these columns together (clause). Zero bytes are f32 zeros.
+        unsafe { dst.write_bytes(0, choice.rows * columns.len()) };
     }
-    each_row(c, s, |x, first, place, count| {
-        let from = past.row(s.sequence.index, s.state, x).cast::<f32>().wrapping_add(first);
-        // SAFETY: row `x` of the state has these columns (*inputs*, or *outputs* of a problem in place), and so has the
-        // strip (clause).
-        unsafe { dst.add(place).copy_from_nonoverlapping(from.cast_const(), count) }
-    });
+    if given {
+        // SAFETY: the state is readable (*inputs*, or *outputs* of a problem in place), the strips are writable (clause).
+        each_strip(c, s, past, dst, |of, row, place, columns| unsafe { copy(row, of, place, columns) });
+    }
 }
 
 /// Brings a stretch's strips at `src` to the present state, if the problem has one.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `src` is readable for the strips, and no other worker writes these columns of the state.
-pub(super) unsafe fn store(c: &Context<'_>, s: &Stretch<'_>, src: *const f32) {
-    let present = c.tensor(Operand::PresentState);
-    if !present.is_present() {
-        return;
+pub(super) unsafe fn store(c: &Context<'_>, s: &Stretch<'_>, src: *mut f32) {
+    if c.has_present() {
+        let present = c.tensor(Operand::PresentState);
+        // SAFETY: the columns of the state are writable and this worker's (*outputs*, clause), the strips readable (clause).
+        each_strip(c, s, present, src, |of, row, place, columns| unsafe {
+            copy(place, of.swapped(), row, columns);
+        });
     }
-    each_row(c, s, |x, first, place, count| {
-        let to = present.row(s.sequence.index, s.state, x).cast::<f32>().wrapping_add(first);
-        // SAFETY: row `x` of the state has these columns, and no other worker writes them (*outputs*, clause).
-        unsafe { to.copy_from_nonoverlapping(src.add(place), count) }
-    });
 }
 
-/// Calls `each(row, first column, place in the strips, columns)` for every row of every strip, without padding.
-fn each_row(c: &Context<'_>, s: &Stretch<'_>, mut each: impl FnMut(usize, usize, usize, usize)) {
+/// Rows of two matrices: their number, and the distances from one to the next.
+#[derive(Clone, Copy)]
+struct Pair {
+    rows: usize,
+    from: usize,
+    to: usize,
+}
+
+impl Pair {
+    fn swapped(self) -> Pair {
+        Pair { from: self.to, to: self.from, ..self }
+    }
+}
+
+/// Calls `each(rows from the tensor to strips, first row in the tensor, first row in the strip, columns)` for each strip of
+/// a stretch.
+fn each_strip(
+    c: &Context<'_>,
+    s: &Stretch<'_>,
+    tensor: &Tensor,
+    strips: *mut f32,
+    mut each: impl FnMut(Pair, *mut f32, *mut f32, usize),
+) {
     let choice = c.choice;
     let start = s.columns(c).start;
+    let state = tensor.row(s.sequence.index, s.state, 0).cast::<f32>();
     for strip in s.strips.clone() {
         let strip = choice.strips.strip(choice.columns, strip);
-        let count = strip.width.min(choice.columns - strip.first);
-        let place = (strip.first - start) * choice.rows;
-        for x in 0..c.problem.key_dim() {
-            each(x, strip.first, place + x * strip.width, count);
+        let of = Pair { rows: c.problem.key_dim(), from: tensor.stride(), to: strip.width };
+        let place = strips.wrapping_add((strip.first - start) * choice.rows);
+        each(of, state.wrapping_add(strip.first), place, strip.width.min(choice.columns - strip.first));
+    }
+}
+
+/// Copies the first `columns` values of each row.
+///
+/// # Safety
+/// - The rows are readable at `from` and writable at `to`, and do not overlap.
+unsafe fn copy(from: *const f32, of: Pair, to: *mut f32, columns: usize) {
+    let whole = columns / VECTOR * VECTOR;
+    for x in 0..of.rows {
+        // SAFETY: row `x` on both sides (clause).
+        unsafe {
+            let (from, to) = (from.add(x * of.from), to.add(x * of.to));
+            for i in (0..whole).step_by(VECTOR) {
+                let values = from.add(i).cast::<[f32; VECTOR]>().read_unaligned();
+                to.add(i).cast::<[f32; VECTOR]>().write_unaligned(values);
+            }
+            for i in whole..columns {
+                to.add(i).write(from.add(i).read());
+            }
         }
     }
 }

@@ -229,6 +229,8 @@ impl Call<'_> {
     /// Lists the answers of all tokens from the states at `last`.
     fn read(&mut self, mut args: LinearArgs, last: States) -> Result<(), DeviceError> {
         args.flags |= READ;
+        // All parts read the same states.
+        let last = States { part: 0, ..last };
         self.parts(with_states(args, last, States::default(), States::default()))
     }
 

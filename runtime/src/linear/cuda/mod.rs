@@ -6,6 +6,8 @@
 
 mod choice;
 pub mod device;
+#[cfg(test)]
+mod device_tests;
 mod launch;
 mod layout;
 mod marshal;

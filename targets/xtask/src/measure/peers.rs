@@ -1,4 +1,4 @@
-//! `cargo xtask peers`: the benchmark beside other libraries, and pictures of what it prints.
+//! `cargo xtask peers`: the benchmarks beside other libraries, and pictures of what they print.
 
 use crate::setup;
 use crate::shell::{Run, Tree};
@@ -11,10 +11,15 @@ use std::path::Path;
 const TOKENS: [usize; 10] = [64, 100, 196, 324, 576, 900, 1024, 1600, 2304, 4096];
 const SIZE: (u32, u32) = (760, 460);
 
-/// Makes the environment, runs the benchmark with `arguments`, and draws into `plot`.
+/// Makes the environment, runs the benchmark with `arguments`, of which a first `linear` is that of linear attention, and
+/// draws into `plot`.
 pub fn run(tree: &Tree, plot: Option<&Path>, arguments: &[String]) -> Result<(), String> {
     let python = setup::peers(tree)?;
-    let mut run = Run::new(tree, "cargo bench --quiet -p elsa-edge --bench peers --");
+    let (bench, arguments) = match arguments.split_first() {
+        Some((first, rest)) if first == "linear" => ("linear", rest),
+        _ => ("peers", arguments),
+    };
+    let mut run = Run::new(tree, "cargo bench --quiet -p elsa-edge --bench").arg(bench).arg("--");
     run = run.env("ELSA_PEERS_PYTHON", python);
     for argument in arguments {
         run = run.arg(argument);
@@ -23,7 +28,7 @@ pub fn run(tree: &Tree, plot: Option<&Path>, arguments: &[String]) -> Result<(),
         if !arguments.iter().any(|argument| argument == "--json") {
             run = run.arg("--json");
         }
-        if !arguments.iter().any(|argument| argument.contains(',')) {
+        if bench == "peers" && !arguments.iter().any(|argument| argument.contains(',')) {
             for n in TOKENS {
                 run = run.arg(format!("1,1,{n},{n},64"));
             }
@@ -40,10 +45,8 @@ pub fn run(tree: &Tree, plot: Option<&Path>, arguments: &[String]) -> Result<(),
     }
     std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     for (name, family) in series {
-        for (what, axis, lines) in [
-            ("gflops", "GFLOP/s", &family.rates),
-            ("ratio", "times as fast as the best peer", &family.ratios),
-        ] {
+        let (what, axis, ratio) = family.axes();
+        for (what, axis, lines) in [(what, axis, &family.rates), ("ratio", ratio, &family.ratios)] {
             let path = dir.join(format!("{what}-{name}.svg"));
             draw(&path, &family.title, axis, lines)
                 .map_err(|error| format!("{}: {error}", path.display()))?;
@@ -60,14 +63,31 @@ type Lines = BTreeMap<String, Vec<(f64, f64)>>;
 #[derive(Default)]
 struct Family {
     title: String,
+    /// Whether it is of linear attention, whose speed is the time of a token in a head.
+    linear: bool,
     rates: Lines,
     ratios: Lines,
+}
+
+impl Family {
+    /// The name of the first picture, its axis, and the axis of the second.
+    fn axes(&self) -> (&'static str, &'static str, &'static str) {
+        if self.linear {
+            ("ns", "ns per token and head", "times as fast as a peer")
+        } else {
+            ("gflops", "GFLOP/s", "times as fast as the best peer")
+        }
+    }
 }
 
 /// The families of at least two shapes in the benchmark's lines, by the name of their pictures.
 fn series(text: &str) -> BTreeMap<String, Family> {
     let mut families = BTreeMap::<String, Family>::new();
     for line in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        if line["what"] == "linear-peers" {
+            linear(&mut families, &line);
+            continue;
+        }
         let numbers =
             line["shape"].as_array().map(|x| x.iter().filter_map(Value::as_u64).collect::<Vec<_>>());
         let Some(&[b, h, q, k, d]) = numbers.as_deref() else { continue };
@@ -103,6 +123,31 @@ fn series(text: &str) -> BTreeMap<String, Family> {
     }
     families.retain(|_, family| family.rates.values().any(|points| points.len() > 1));
     families
+}
+
+/// Adds a line of the benchmark of linear attention.
+fn linear(families: &mut BTreeMap<String, Family>, line: &Value) {
+    let number = |name: &str| line[name].as_u64();
+    let (Some(heads), Some(tokens), Some(d), Some(threads)) =
+        (number("heads"), number("tokens"), number("d"), number("threads"))
+    else {
+        return;
+    };
+    let Some(rule) = line["rule"].as_str() else { return };
+    let gates = if line["per_dim"] == true { "-per-dim" } else { "" };
+    let family = families.entry(format!("linear-{rule}{gates}-h{heads}-d{d}-t{threads}")).or_default();
+    family.linear = true;
+    family.title = format!("{rule}{gates}, {heads} heads, d {d}, {threads} thread(s)");
+    let mut add = |lines: fn(&mut Family) -> &mut Lines, name: &str, value: &Value| {
+        if let Some(value) = value.as_f64() {
+            lines(family).entry(name.to_owned()).or_default().push((tokens as f64, value));
+        }
+    };
+    add(|family| &mut family.rates, "elsa", &line["ns"][1]);
+    for (name, peer) in line["peers"].as_object().into_iter().flatten() {
+        add(|family| &mut family.rates, name, &peer["ns"][1]);
+        add(|family| &mut family.ratios, &format!("elsa / {name}"), &peer["ratio"][1]);
+    }
 }
 
 /// One picture: the lines over tokens on a logarithmic axis.
@@ -165,6 +210,17 @@ mod tests {
         assert_eq!(family.rates["elsa"], [(64.0, 64.0), (900.0, 900.0)]);
         assert_eq!(family.rates["torch"], [(64.0, 2.0), (900.0, 2.0)]);
         assert_eq!(family.ratios.keys().collect::<Vec<_>>(), ["elsa / best peer"]);
+
+        let of = |tokens: u64| {
+            format!(
+                r#"{{"what":"linear-peers","rule":"delta","per_dim":false,"heads":4,"tokens":{tokens},"d":64,"threads":1,"ns":[1,2,3],"peers":{{"ggml":{{"ns":[3,6,9],"ratio":[2,3,4]}}}}}}"#
+            )
+        };
+        let found = series(&[of(16), of(64)].join("\n"));
+        let linear = &found["linear-delta-h4-d64-t1"];
+        assert_eq!(linear.rates["elsa"], [(16.0, 2.0), (64.0, 2.0)]);
+        assert_eq!(linear.ratios["elsa / ggml"], [(16.0, 3.0), (64.0, 3.0)]);
+        assert_eq!((linear.axes().0, family.axes().0), ("ns", "gflops"));
 
         let tree = Tree::find().unwrap();
         let path = tree.target.join("picture-of-a-test.svg");

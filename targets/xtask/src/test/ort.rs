@@ -1,11 +1,14 @@
 //! The stage `ort`: the operator of ONNX Runtime in every version that it supports, on this machine and on an emulated
-//! Cortex-A57, and from Python.
+//! Cortex-A57, and from Python; and linear attention by the tool beside the operators of ONNX and of ONNX Runtime.
 
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::Path;
 use std::time::Duration;
+
+/// Linear attention by the tool.
+const LINEAR: &str = "runtime/cli/tests/linear_attention.py";
 
 /// The stage `ort`.
 pub fn ort(tree: &Tree) -> Ran {
@@ -64,8 +67,15 @@ fn python(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
     let library = here.join("libelsa_ort.so");
     let script = |name: &str| tree.root.join("runtime/ort/tests").join(name);
     let newest = setup::ort::newest(tree)?;
-    let cases = Run::new(tree, "").arg(newest).arg("-B").arg(script("attention.py")).arg(&library);
+    let cases = Run::new(tree, "").arg(&newest).arg("-B").arg(script("attention.py")).arg(&library);
     check(ran, "the node cases of Attention", cases);
+    Run::new(tree, "cargo build -p elsa-edge --bin elsa").run().text("the tool")?;
+    let linear = Run::new(tree, "").arg(&newest).arg("-B").arg(tree.root.join(LINEAR));
+    check(
+        ran,
+        "the node cases of LinearAttention",
+        linear.arg(here.join("elsa")).limit(Duration::from_secs(120)),
+    );
     match setup::ort::oldest(tree)? {
         Some(oldest) => {
             Run::new(tree, "").arg(here.join("examples/host")).arg("models").arg(&tree.target).run();

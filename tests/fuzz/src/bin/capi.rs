@@ -413,8 +413,7 @@ fn linear(
     })?;
     let mut bound = elsa_bound::default();
     // SAFETY: above. What is bound is run before the lists change.
-    if u.ratio(1, 4)?
-        && accepted(unsafe { elsa_linear_bind(plan, workspace, &inputs, &outputs, &mut bound) })
+    if u.ratio(1, 4)? && accepted(unsafe { elsa_linear_bind(plan, workspace, &inputs, &outputs, &mut bound) })
     {
         // SAFETY: above.
         accepted(unsafe { elsa_bound_run(bound, null_mut()) });

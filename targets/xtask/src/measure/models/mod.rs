@@ -8,9 +8,11 @@ use crate::shell::{Run, Tree};
 const HERE: &str = "targets/xtask/src/measure/models";
 /// Tests of `elsa.py` with torch, which this environment has.
 const TORCH: &str = "runtime/capi/python/tests/test_torch.py";
+/// Layers of linear attention whose recurrences the tool computes.
+const LAYERS: &str = "runtime/cli/tests/linear_layers.py";
 
 /// Makes the environment and the folder of this machine, exports the models whose names have every one of `words`, tests
-/// `elsa.py` with torch and beside it, and prints the tables. `arguments` go to the comparison: `--threads 1,2`, `--rounds N`.
+/// `elsa.py` with torch and beside it, and layers of linear attention, and prints the tables. `arguments` go to the comparison: `--threads 1,2`, `--rounds N`.
 pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), String> {
     let python = setup::models(tree)?;
     build::run(tree, HOST, false)?;
@@ -22,6 +24,7 @@ pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), St
     let with_module = |run: Run| run.env("PYTHONPATH", dist.join("share/python")).env("ELSA_LIBRARY", "");
     let tested = with_module(script(TORCH)).run();
     let sdpa = with_module(script(&format!("{HERE}/sdpa.py"))).run();
+    let layers = script(LAYERS).arg(dist.join("bin/elsa")).run();
     // A model that an exporter refuses is named, and the others are compared.
     let exported = with_words(script(&format!("{HERE}/export.py")).arg(&folder)).run();
     let compare = script(&format!("{HERE}/compare.py"))
@@ -30,8 +33,9 @@ pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), St
         .arg(dist.join("lib/libelsa_ort.so"));
     let compare = arguments.iter().fold(compare, |run, argument| run.arg(argument));
     let compared = with_words(compare).run();
-    for (what, out) in [(TORCH, tested), ("sdpa.py", sdpa), ("export.py", exported), ("compare.py", compared)]
-    {
+    let sdpa = ("sdpa.py", sdpa);
+    let all = [(TORCH, tested), sdpa, (LAYERS, layers), ("export.py", exported), ("compare.py", compared)];
+    for (what, out) in all {
         if !out.ok {
             return Err(format!("{what}: {}", out.how));
         }

@@ -1,0 +1,213 @@
+//! The problem and the data of a causal convolution.
+
+use crate::argument::ArgumentError;
+use crate::dtype::{Elements, ElementsMut};
+use crate::series::tensor::{Series, check_states, countable, covers};
+
+/// The order of the weights of a filter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Taps {
+    /// The first weight is that of the token itself, as the `α` of a relative decay.
+    #[default]
+    NewestFirst,
+    /// The last weight is that of the token itself, as in the convolutions of ONNX and PyTorch.
+    NewestLast,
+}
+
+/// How a convolution is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// By the sum of products.
+    Direct,
+    /// By products of spectra, in f64.
+    Fft,
+}
+
+impl Method {
+    /// Both methods.
+    pub const ALL: [Method; 2] = [Method::Direct, Method::Fft];
+
+    /// `direct` or `fft`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Method::Direct => "direct",
+            Method::Fft => "fft",
+        }
+    }
+}
+
+/// The unchecked description of a convolution. Elements of series may be of any type, each tensor of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Spec {
+    /// Inputs `[batch, tokens, channels]`.
+    pub u: Series,
+    /// The output, `[batch, tokens, channels]`.
+    pub out: Series,
+    /// Number of weights of a filter, `K`.
+    pub taps: usize,
+    /// Whether one filter serves all channels.
+    pub shared: bool,
+    /// The order of the weights.
+    pub order: Taps,
+    /// Whether the output is the `silu` of the sum.
+    pub silu: bool,
+    /// Whether tokens pass from the last to the first: `o_t = Σ_k α_k u_{t+k}`. The past state then comes after the last
+    /// token, and holds what is nearest to it last.
+    pub reverse: bool,
+    /// Whether past and present states are the same memory: the data of a call hold the present alone.
+    pub in_place: bool,
+}
+
+impl Spec {
+    /// The convolution of each channel of `u` with a filter of its own, of `taps` weights, written to `out`.
+    #[must_use]
+    pub const fn new(u: Series, taps: usize, out: Series) -> Spec {
+        let order = Taps::NewestFirst;
+        Spec { u, out, taps, shared: false, order, silu: false, reverse: false, in_place: false }
+    }
+
+    /// Checks the shapes.
+    ///
+    /// # Errors
+    /// Returns the first fault found.
+    pub fn check(self) -> Result<Problem, ArgumentError> {
+        let shape = self.u.shape();
+        self.out.check("out", "u", shape)?;
+        self.out.check_written("out")?;
+        if self.taps == 0 {
+            return Err(ArgumentError::Zero { argument: "filter", axis: "taps" });
+        }
+        countable("filter", [1, shape[2], self.taps])?;
+        countable("present_state", [shape[0], shape[2], self.taps])?;
+        // Tokens and past together, and twice that, can be counted.
+        countable("u", [4, shape[1].max(1), 1]).and_then(|()| countable("filter", [4, self.taps, 1]))?;
+        Ok(Problem { spec: self })
+    }
+}
+
+/// A checked convolution. Created by [`Spec::check`].
+#[derive(Clone, Copy, Debug)]
+pub struct Problem {
+    spec: Spec,
+}
+
+impl Problem {
+    /// The specification.
+    #[must_use]
+    pub const fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Number of sequences.
+    #[must_use]
+    pub const fn batch(&self) -> usize {
+        self.spec.u.batch()
+    }
+
+    /// Number of tokens of each sequence.
+    #[must_use]
+    pub const fn tokens(&self) -> usize {
+        self.spec.u.tokens()
+    }
+
+    /// Number of channels.
+    #[must_use]
+    pub const fn channels(&self) -> usize {
+        self.spec.u.channels()
+    }
+
+    /// Number of weights of a filter, `K`.
+    #[must_use]
+    pub const fn taps(&self) -> usize {
+        self.spec.taps
+    }
+
+    /// Inputs that a state holds: `K − 1`.
+    #[must_use]
+    pub const fn history(&self) -> usize {
+        self.spec.taps - 1
+    }
+
+    /// Number of weights of all filters.
+    #[must_use]
+    pub const fn weights(&self) -> usize {
+        let filters = if self.spec.shared { 1 } else { self.channels() };
+        filters * self.spec.taps
+    }
+
+    /// Index of the weight of the input `back` tokens before.
+    #[inline]
+    #[must_use]
+    pub const fn weight(&self, channel: usize, back: usize) -> usize {
+        let tap = match self.spec.order {
+            Taps::NewestFirst => back,
+            Taps::NewestLast => self.spec.taps - 1 - back,
+        };
+        let filter = if self.spec.shared { 0 } else { channel };
+        filter * self.spec.taps + tap
+    }
+
+    /// Number of values of the past and of the present states, `[batch, channels, K − 1]`.
+    #[must_use]
+    pub const fn states(&self) -> usize {
+        self.batch() * self.channels() * self.history()
+    }
+}
+
+/// The length of the transforms of `tokens` tokens and a filter of `taps` weights: the least number of the form `2^i` or
+/// `3 · 2^i` into which the whole convolution fits without wrapping round. For a filter as long as the input it is at least
+/// twice that.
+#[must_use]
+pub const fn fft_length(tokens: usize, taps: usize) -> usize {
+    let least = tokens + taps;
+    let mut length = 4;
+    while length < least {
+        length *= 2;
+    }
+    if length > 4 && length / 4 * 3 >= least { length / 4 * 3 } else { length }
+}
+
+/// The input tensors of a call. Parameters are dense f32.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// Elements of [`Spec::u`].
+    pub u: Elements<'a>,
+    /// The filters, `[channels, K]`, or `[K]` where one is shared.
+    pub filter: &'a [f32],
+    /// Added to the sums, `[channels]`.
+    pub bias: Option<&'a [f32]>,
+    /// The `K − 1` inputs before the first token of a pass, oldest first, `[batch, channels, K − 1]`; zeros if absent and not
+    /// in place.
+    pub past_state: Option<&'a [f32]>,
+}
+
+/// The output tensors of a call: the output, the states after the last token, or both.
+#[derive(Debug, Default)]
+pub struct Outputs<'a> {
+    /// Elements of [`Spec::out`].
+    pub out: Option<ElementsMut<'a>>,
+    /// The last `K − 1` inputs of a pass, oldest first, `[batch, channels, K − 1]`. In place they hold the past state at
+    /// first.
+    pub present_state: Option<&'a mut [f32]>,
+}
+
+impl Problem {
+    /// Checks the data of a call: lengths of buffers, and states.
+    ///
+    /// # Errors
+    /// Returns the first mismatch.
+    pub fn check_data(&self, inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Result<(), ArgumentError> {
+        let s = &self.spec;
+        covers("u", inputs.u.len(), s.u.extent())?;
+        covers("filter", inputs.filter.len(), self.weights())?;
+        inputs.bias.map_or(Ok(()), |bias| covers("bias", bias.len(), self.channels()))?;
+        if let Some(out) = &outputs.out {
+            covers("out", out.len(), s.out.extent())?;
+        } else if outputs.present_state.is_none() {
+            return Err(ArgumentError::NoOutput { argument: "out" });
+        }
+        let present = outputs.present_state.as_ref().map(|x| x.len());
+        check_states(s.in_place, inputs.past_state.map(<[f32]>::len), present, self.states())
+    }
+}

@@ -1,0 +1,26 @@
+//! The recurrence of first order, each channel by itself:
+//!
+//! ```text
+//! h_t = a_t h_{t−1} + b_t
+//! ```
+//!
+//! with factors `a_t`, or their natural logarithms ([`Gate`]). The maps `h ↦ a h + b` are closed under composition, earlier
+//! first:
+//!
+//! ```text
+//! (a_1, b_1) ⊕ (a_2, b_2) = (a_2 a_1, a_2 b_1 + b_2)
+//! ```
+//!
+//! so any scan of [`crate::scan`] computes all `h_t` from [`Map`], and parts of a sequence fold to one map each.
+//!
+//! A factor of zero, which a logarithm of `−∞` is, clears the state by selection, whatever that holds; a NaN poisons it
+//! from its token on, until it is cleared. A logarithm below [`LEAST_LOG`](super::functions::LEAST_LOG) counts as `−∞`. A factor
+//! or a state whose magnitude is below the smallest normal number may be taken as zero.
+
+mod map;
+mod problem;
+pub mod reference;
+pub mod scalar;
+
+pub use map::Map;
+pub use problem::{Gate, Inputs, Outputs, Problem, Spec};

@@ -1,0 +1,130 @@
+//! The problem and the data of a recurrence.
+
+use crate::argument::ArgumentError;
+use crate::dtype::{Elements, ElementsMut};
+use crate::series::tensor::{Series, check_states, countable, covers};
+
+/// What the gates of a recurrence are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Gate {
+    /// Factors of the state.
+    #[default]
+    Factor,
+    /// Natural logarithms of factors; `−∞` clears the state.
+    Log,
+}
+
+/// The unchecked description of a recurrence. Elements may be of any type, each tensor of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Spec {
+    /// Gates `[batch, tokens, channels]`. A stride of zero shares them among heads or sequences.
+    pub a: Series,
+    /// Addends `[batch, tokens, channels]`.
+    pub b: Series,
+    /// States after each token, `[batch, tokens, channels]`.
+    pub out: Series,
+    /// What `a` holds.
+    pub gate: Gate,
+    /// Whether tokens pass from the last to the first. The past state then comes before the last token.
+    pub reverse: bool,
+    /// Whether past and present states are the same memory: the data of a call hold the present alone.
+    pub in_place: bool,
+}
+
+impl Spec {
+    /// The recurrence over factors `a` and addends `b`, written to `out`, from the first token to the last.
+    #[must_use]
+    pub const fn new(a: Series, b: Series, out: Series) -> Spec {
+        Spec { a, b, out, gate: Gate::Factor, reverse: false, in_place: false }
+    }
+
+    /// Checks the shapes.
+    ///
+    /// # Errors
+    /// Returns the first fault found.
+    pub fn check(self) -> Result<Problem, ArgumentError> {
+        let shape = self.b.shape();
+        self.a.check("a", "b", shape)?;
+        self.out.check("out", "b", shape)?;
+        self.out.check_written("out")?;
+        countable("present_state", [1, shape[0], shape[2]])?;
+        Ok(Problem { spec: self })
+    }
+}
+
+/// A checked recurrence. Created by [`Spec::check`].
+#[derive(Clone, Copy, Debug)]
+pub struct Problem {
+    spec: Spec,
+}
+
+impl Problem {
+    /// The specification.
+    #[must_use]
+    pub const fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Number of sequences.
+    #[must_use]
+    pub const fn batch(&self) -> usize {
+        self.spec.b.batch()
+    }
+
+    /// Number of tokens of each sequence.
+    #[must_use]
+    pub const fn tokens(&self) -> usize {
+        self.spec.b.tokens()
+    }
+
+    /// Number of channels.
+    #[must_use]
+    pub const fn channels(&self) -> usize {
+        self.spec.b.channels()
+    }
+
+    /// Number of values of the past and of the present states, `[batch, channels]`.
+    #[must_use]
+    pub const fn states(&self) -> usize {
+        self.batch() * self.channels()
+    }
+}
+
+/// The input tensors of a call.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// Elements of [`Spec::a`].
+    pub a: Elements<'a>,
+    /// Elements of [`Spec::b`].
+    pub b: Elements<'a>,
+    /// States before the first token of a pass, `[batch, channels]`; zeros if absent and not in place.
+    pub past_state: Option<&'a [f32]>,
+}
+
+/// The output tensors of a call: the states after each token, after the last one, or both.
+#[derive(Debug, Default)]
+pub struct Outputs<'a> {
+    /// Elements of [`Spec::out`].
+    pub out: Option<ElementsMut<'a>>,
+    /// States after the last token of a pass, `[batch, channels]`. In place they hold the past states at first.
+    pub present_state: Option<&'a mut [f32]>,
+}
+
+impl Problem {
+    /// Checks the data of a call: lengths of buffers, and states.
+    ///
+    /// # Errors
+    /// Returns the first mismatch.
+    pub fn check_data(&self, inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Result<(), ArgumentError> {
+        let s = &self.spec;
+        covers("a", inputs.a.len(), s.a.extent())?;
+        covers("b", inputs.b.len(), s.b.extent())?;
+        if let Some(out) = &outputs.out {
+            covers("out", out.len(), s.out.extent())?;
+        } else if outputs.present_state.is_none() {
+            return Err(ArgumentError::NoOutput { argument: "out" });
+        }
+        let present = outputs.present_state.as_ref().map(|x| x.len());
+        check_states(s.in_place, inputs.past_state.map(<[f32]>::len), present, self.states())
+    }
+}

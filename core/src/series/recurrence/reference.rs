@@ -1,0 +1,63 @@
+//! The oracle of the recurrence, in f64, and how far a run may be from it.
+//!
+//! With `u = 2^-24`, `ε` the relative error of the exponential where gates are logarithms, and the recurrence of absolute
+//! values `H_t = |a_t| H_{t−1} + |b_t|`, the error of `h_t` is to first order at most
+//!
+//! ```text
+//! E_t = |a_t| E_{t−1} + (ε + 4 u) |a_t| H_{t−1} + u H_t + 2^-124 (1 + max H)
+//! ```
+//!
+//! A step rounds a product and a sum. In two levels the factor of a part is a product of as many factors, one rounding each,
+//! and the state before a part takes one product and one sum: no path has more than four roundings for each of its tokens.
+//! A scan of the maps of tokens whose tree is `D` deep adds `D u H_t`. The last term is what states and factors lose that are taken as zero, however much passes through them.
+
+use super::problem::{Gate, Inputs, Problem};
+use crate::dtype::DType;
+use crate::series::bound::{Judged, Precision, in_range, rounded, tiny};
+use crate::series::functions::gate_f64;
+use crate::series::tensor::{TINY, token_of};
+
+/// The exact states of a channel after each token, in the order of the pass: calls `visit` with the token and the state. The
+/// inputs must have passed [`Problem::check_data`]; `past` is the state before the first token of the pass. `dtype` is the
+/// type to which an output is rounded.
+///
+/// # Panics
+/// Panics if `batch` or `channel` is out of bounds.
+pub fn states(
+    problem: &Problem,
+    inputs: &Inputs<'_>,
+    past: f32,
+    precision: &Precision,
+    dtype: DType,
+    [batch, channel]: [usize; 2],
+    mut visit: impl FnMut(usize, Judged),
+) {
+    let s = problem.spec();
+    let u = DType::F32.unit_roundoff();
+    let (mut h, mut error) = (f64::from(past), 0.0);
+    let mut absolute = h.abs();
+    let mut largest = absolute;
+    for step in 0..problem.tokens() {
+        let token = token_of(step, problem.tokens(), s.reverse);
+        let gate = f64::from(inputs.a.get(s.a.at(batch, token, channel)));
+        let b = f64::from(inputs.b.get(s.b.at(batch, token, channel)));
+        let (a, exp) = match s.gate {
+            Gate::Factor => (gate, 0.0),
+            Gate::Log => (gate_f64(gate), precision.exp),
+        };
+        if a.abs() < f64::from(TINY) {
+            // Zero itself loses nothing.
+            let exact = a == 0.0 && (s.gate == Gate::Factor || gate == f64::NEG_INFINITY);
+            let lost = if exact || !largest.is_finite() { 0.0 } else { tiny(largest) };
+            (h, absolute, error, largest) = (b, b.abs(), lost, b.abs());
+        } else {
+            h = a * h + b;
+            let product = a.abs() * absolute;
+            absolute = product + b.abs();
+            error = a.abs() * error + (exp + 4.0 * u) * product;
+            largest = largest.max(absolute);
+        }
+        error = in_range(error + u * absolute + tiny(largest), absolute);
+        visit(token, rounded(Judged { value: h, bound: error }, dtype));
+    }
+}

@@ -1,0 +1,47 @@
+//! The recurrence without an allocator, one channel after the other.
+
+use super::map::Map;
+use super::problem::{Gate, Inputs, Outputs, Problem};
+use crate::argument::ArgumentError;
+use crate::series::bound::Precision;
+use crate::series::functions::gate;
+use crate::series::tensor::token_of;
+
+/// How accurate the functions of this module are.
+pub const PRECISION: Precision = Precision::LIBM;
+
+/// Computes a call.
+///
+/// # Errors
+/// Returns an error if the data do not match the problem. Nothing is then written.
+pub fn run(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<(), ArgumentError> {
+    problem.check_data(inputs, outputs)?;
+    let s = problem.spec();
+    for batch in 0..problem.batch() {
+        for channel in 0..problem.channels() {
+            let state = batch * problem.channels() + channel;
+            let past = match (&outputs.present_state, inputs.past_state) {
+                (Some(present), _) if s.in_place => present[state],
+                (_, Some(past)) => past[state],
+                _ => 0.0,
+            };
+            let mut h = past;
+            for step in 0..problem.tokens() {
+                let token = token_of(step, problem.tokens(), s.reverse);
+                let a = inputs.a.get(s.a.at(batch, token, channel));
+                let a = match s.gate {
+                    Gate::Factor => a,
+                    Gate::Log => gate(a),
+                };
+                h = Map { a, b: inputs.b.get(s.b.at(batch, token, channel)) }.of(h);
+                if let Some(out) = &mut outputs.out {
+                    out.set(s.out.at(batch, token, channel), h);
+                }
+            }
+            if let Some(present) = &mut outputs.present_state {
+                present[state] = h;
+            }
+        }
+    }
+    Ok(())
+}

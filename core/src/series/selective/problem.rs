@@ -1,0 +1,251 @@
+//! The problem and the data of a selective scan.
+
+use crate::argument::ArgumentError;
+use crate::dtype::{Elements, ElementsMut};
+use crate::series::tensor::{Series, check_states, countable, covers, same};
+
+/// Most numbers of a channel's state.
+pub const MAX_STATES: usize = 256;
+
+/// Where the coefficients `B` or `C` come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coefficient {
+    /// Of each token: a series of `groups · N` channels, `N` for each of as many groups of neighbouring channels of `u`. So
+    /// `[batch, groups, N, tokens]` in memory is [`Series::channels_first`] of `[batch, groups · N, tokens]`, and
+    /// `[batch, tokens, groups, N]` is [`Series::tokens_first`].
+    Token(Series),
+    /// Of each channel, dense `[D, N]`, the same for all tokens.
+    Channel,
+}
+
+/// The unchecked description of a selective scan. Elements of series may be of any type, each tensor of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Spec {
+    /// Inputs `[batch, tokens, D]`.
+    pub u: Series,
+    /// Time steps `[batch, tokens, D]`.
+    pub delta: Series,
+    /// Numbers of a channel's state, `N`.
+    pub states: usize,
+    /// Input coefficients.
+    pub b: Coefficient,
+    /// Output coefficients.
+    pub c: Coefficient,
+    /// Gates of the output, `[batch, tokens, D]`.
+    pub z: Option<Series>,
+    /// The output, `[batch, tokens, D]`.
+    pub out: Series,
+    /// Whether `δ` is the softplus of time step and bias.
+    pub softplus: bool,
+    /// Whether tokens pass from the last to the first. The past state then comes before the last token.
+    pub reverse: bool,
+    /// Whether past and present states are the same memory: the data of a call hold the present alone.
+    pub in_place: bool,
+}
+
+impl Spec {
+    /// The scan of `u` with time steps `delta`, `states` numbers in each channel's state and coefficients `b` and `c`,
+    /// written to `out`, from the first token to the last.
+    #[must_use]
+    pub const fn new(
+        u: Series,
+        delta: Series,
+        states: usize,
+        b: Coefficient,
+        c: Coefficient,
+        out: Series,
+    ) -> Spec {
+        Spec { u, delta, states, b, c, z: None, out, softplus: false, reverse: false, in_place: false }
+    }
+
+    /// Checks the shapes.
+    ///
+    /// # Errors
+    /// Returns the first fault found.
+    pub fn check(self) -> Result<Problem, ArgumentError> {
+        use ArgumentError as E;
+        let shape = self.u.shape();
+        self.delta.check("delta", "u", shape)?;
+        if let Some(z) = &self.z {
+            z.check("z", "u", shape)?;
+        }
+        self.out.check("out", "u", shape)?;
+        self.out.check_written("out")?;
+        if !(1..=MAX_STATES).contains(&self.states) {
+            return Err(E::Count { argument: "states", found: self.states, min: 1, max: MAX_STATES });
+        }
+        for (argument, coefficient) in [("b", &self.b), ("c", &self.c)] {
+            let Coefficient::Token(series) = coefficient else { continue };
+            same(argument, "batch", series.batch(), shape[0], "u")?;
+            same(argument, "tokens", series.tokens(), shape[1], "u")?;
+            let (found, allowed) = (series.channels(), self.states);
+            if found == 0 {
+                return Err(E::Zero { argument, axis: "channels" });
+            }
+            if !found.is_multiple_of(allowed) {
+                return Err(E::Multiple { argument, axis: "channels", found, allowed, of: "a" });
+            }
+            let groups = found / allowed;
+            if !shape[2].is_multiple_of(groups) {
+                let (argument, axis) = ("u", "channels");
+                return Err(E::Multiple {
+                    argument,
+                    axis,
+                    found: shape[2],
+                    allowed: groups,
+                    of: "b or c in groups",
+                });
+            }
+        }
+        countable("present_state", [shape[0], shape[2], self.states])?;
+        Ok(Problem { spec: self })
+    }
+}
+
+/// A checked selective scan. Created by [`Spec::check`].
+#[derive(Clone, Copy, Debug)]
+pub struct Problem {
+    spec: Spec,
+}
+
+impl Problem {
+    /// The specification.
+    #[must_use]
+    pub const fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Number of sequences.
+    #[must_use]
+    pub const fn batch(&self) -> usize {
+        self.spec.u.batch()
+    }
+
+    /// Number of tokens of each sequence.
+    #[must_use]
+    pub const fn tokens(&self) -> usize {
+        self.spec.u.tokens()
+    }
+
+    /// Number of channels, `D`.
+    #[must_use]
+    pub const fn channels(&self) -> usize {
+        self.spec.u.channels()
+    }
+
+    /// Numbers of a channel's state, `N`.
+    #[must_use]
+    pub const fn states(&self) -> usize {
+        self.spec.states
+    }
+
+    /// Number of channels that share a coefficient of each token; all of them where it is of each channel.
+    #[must_use]
+    pub const fn group(&self, coefficient: &Coefficient) -> usize {
+        match coefficient {
+            Coefficient::Token(series) => self.channels() / (series.channels() / self.states()),
+            Coefficient::Channel => self.channels(),
+        }
+    }
+
+    /// Number of neighbouring channels that share all coefficients of each token: the largest that divides the groups of both.
+    #[must_use]
+    pub const fn tile_group(&self) -> usize {
+        let (mut a, mut b) = (self.group(&self.spec.b), self.group(&self.spec.c));
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    }
+
+    /// Index of a coefficient in its tensor.
+    #[must_use]
+    pub const fn coefficient(
+        &self,
+        coefficient: &Coefficient,
+        [batch, token, channel]: [usize; 3],
+        n: usize,
+    ) -> usize {
+        match coefficient {
+            Coefficient::Token(series) => {
+                series.at(batch, token, channel / self.group(coefficient) * self.states() + n)
+            }
+            Coefficient::Channel => channel * self.states() + n,
+        }
+    }
+
+    /// Number of values of the past and of the present states, `[batch, D, N]`.
+    #[must_use]
+    pub const fn state_values(&self) -> usize {
+        self.batch() * self.channels() * self.states()
+    }
+}
+
+/// The input tensors of a call. Parameters are dense f32.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// Elements of [`Spec::u`].
+    pub u: Elements<'a>,
+    /// Elements of [`Spec::delta`].
+    pub delta: Elements<'a>,
+    /// The rates `A`, `[D, N]`; in a model that contracts they are negative.
+    pub a: &'a [f32],
+    /// Elements of [`Spec::b`].
+    pub b: Elements<'a>,
+    /// Elements of [`Spec::c`].
+    pub c: Elements<'a>,
+    /// The skip `D`, `[D]`; zeros if absent.
+    pub d: Option<&'a [f32]>,
+    /// Elements of [`Spec::z`].
+    pub z: Option<Elements<'a>>,
+    /// Added to the time steps, `[D]`.
+    pub delta_bias: Option<&'a [f32]>,
+    /// States before the first token of a pass, `[batch, D, N]`; zeros if absent and not in place.
+    pub past_state: Option<&'a [f32]>,
+}
+
+/// The output tensors of a call: the output, the states after the last token, or both.
+#[derive(Debug, Default)]
+pub struct Outputs<'a> {
+    /// Elements of [`Spec::out`].
+    pub out: Option<ElementsMut<'a>>,
+    /// States after the last token of a pass, `[batch, D, N]`. In place they hold the past states at first.
+    pub present_state: Option<&'a mut [f32]>,
+}
+
+impl Problem {
+    /// Checks the data of a call: lengths of buffers, and what is given.
+    ///
+    /// # Errors
+    /// Returns the first mismatch.
+    pub fn check_data(&self, inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Result<(), ArgumentError> {
+        use ArgumentError as E;
+        let (s, parameters) = (&self.spec, self.channels() * self.states());
+        covers("u", inputs.u.len(), s.u.extent())?;
+        covers("delta", inputs.delta.len(), s.delta.extent())?;
+        covers("a", inputs.a.len(), parameters)?;
+        for (argument, coefficient, found) in [("b", &s.b, inputs.b.len()), ("c", &s.c, inputs.c.len())] {
+            let needed = match coefficient {
+                Coefficient::Token(series) => series.extent(),
+                Coefficient::Channel => parameters,
+            };
+            covers(argument, found, needed)?;
+        }
+        for (argument, vector) in [("d", inputs.d), ("delta_bias", inputs.delta_bias)] {
+            vector.map_or(Ok(()), |x| covers(argument, x.len(), self.channels()))?;
+        }
+        match (&s.z, &inputs.z) {
+            (Some(view), Some(z)) => covers("z", z.len(), view.extent())?,
+            (None, None) => {}
+            (Some(_), None) => return Err(E::Needs { argument: "z", other: "its data" }),
+            (None, Some(_)) => return Err(E::Needs { argument: "z", other: "its shape in the problem" }),
+        }
+        if let Some(out) = &outputs.out {
+            covers("out", out.len(), s.out.extent())?;
+        } else if outputs.present_state.is_none() {
+            return Err(E::NoOutput { argument: "out" });
+        }
+        let present = outputs.present_state.as_ref().map(|x| x.len());
+        check_states(s.in_place, inputs.past_state.map(<[f32]>::len), present, self.state_values())
+    }
+}

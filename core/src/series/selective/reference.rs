@@ -1,0 +1,132 @@
+//! The oracle of the selective scan, in f64, and how far a run may be from it.
+//!
+//! Errors are followed from token to token. With `u = 2^-24`, largest relative errors `ε` of the exponential, `σ` of
+//! softplus and `ζ` of silu, and absolute values written as such,
+//!
+//! ```text
+//! δ      e_δ = s u |delta + bias| + σ δ                          s the slope of softplus; u |delta + bias| without it
+//! a      e_a = a (exp(|A| e_δ + u |δ A| + ε) − 1)
+//! x      e_x = a e_x + e_a (|x| + e_x) + |B u| e_δ + 2 u |δ B u| + 2 u X + 2^-124 (1 + max X)
+//! y      e_y = Σ |C| e_x + (N + 2) u (Σ |C| X + |D u|)
+//! out    silu(z) e_y + (ζ + u) |silu(z)| (|y| + e_y) + 2^-126 |z| (|y| + e_y)
+//! ```
+//!
+//! where `X_t = a X_{t−1} + |δ B u|` is the recurrence of absolute values. The bound of `e_a` holds for large `|δ A|` too,
+//! where the rounding of the product alone is many last places of its exponential.
+
+use super::problem::{Inputs, MAX_STATES, Problem};
+use crate::dtype::DType;
+use crate::series::bound::{Judged, Precision, in_range, rounded, tiny};
+use crate::series::functions::{gate_f64, sigmoid_f64, softplus_f64};
+use crate::series::tensor::{TINY, token_of};
+
+/// A number of a state, its error, the recurrence of absolute values, and the largest of those.
+#[derive(Clone, Copy, Default)]
+struct State {
+    x: f64,
+    error: f64,
+    absolute: f64,
+    largest: f64,
+}
+
+/// Time step of a token, and its error.
+struct Step {
+    delta: f64,
+    error: f64,
+    u: f64,
+}
+
+impl State {
+    /// Takes in a token with the rate `a` and the coefficient `b`.
+    fn step(&mut self, step: &Step, a: f64, b: f64, precision: &Precision) {
+        let (u, delta) = (DType::F32.unit_roundoff(), step.delta);
+        let factor = gate_f64(delta * a);
+        let added = delta * b * step.u;
+        let mut error = libm::fabs(b * step.u) * step.error + 2.0 * u * libm::fabs(added);
+        if factor < f64::from(TINY) {
+            if delta * a != f64::NEG_INFINITY && self.largest.is_finite() {
+                error += tiny(self.largest);
+            }
+            *self = State { x: added, error, absolute: libm::fabs(added), largest: libm::fabs(added) };
+        } else {
+            let exponent = libm::fabs(a) * step.error + u * libm::fabs(delta * a) + precision.exp;
+            let off = factor * libm::expm1(exponent);
+            error += factor * self.error + off * (self.absolute + self.error);
+            self.x = factor * self.x + added;
+            self.absolute = factor * self.absolute + libm::fabs(added);
+            self.largest = self.largest.max(self.absolute);
+            self.error = error;
+        }
+        self.error = in_range(self.error + 2.0 * u * self.absolute + tiny(self.largest), self.absolute);
+    }
+}
+
+/// The exact output of a channel at each token, in the order of the pass: calls `visit` with the token and the output, and
+/// writes its states after the last token to `last`. The inputs must have passed
+/// [`Problem::check_data`]; `past` holds the states of the channel before the first token of the pass, or is empty for zeros.
+/// `dtype` is the type to which an output is rounded.
+///
+/// # Panics
+/// Panics if `batch` or `channel` is out of bounds.
+pub fn outputs(
+    problem: &Problem,
+    inputs: &Inputs<'_>,
+    past: &[f32],
+    precision: &Precision,
+    dtype: DType,
+    [batch, channel]: [usize; 2],
+    last: &mut [Judged],
+    mut visit: impl FnMut(usize, Judged),
+) {
+    let s = problem.spec();
+    let u = DType::F32.unit_roundoff();
+    let mut room = [State::default(); MAX_STATES];
+    let states = &mut room[..problem.states()];
+    for (state, past) in states.iter_mut().zip(past) {
+        let x = f64::from(*past);
+        *state = State { x, error: 0.0, absolute: libm::fabs(x), largest: libm::fabs(x) };
+    }
+    let bias = inputs.delta_bias.map_or(0.0, |bias| f64::from(bias[channel]));
+    for number in 0..problem.tokens() {
+        let token = token_of(number, problem.tokens(), s.reverse);
+        let at = [batch, token, channel];
+        let raw = f64::from(inputs.delta.get(s.delta.at(batch, token, channel))) + bias;
+        let input = f64::from(inputs.u.get(s.u.at(batch, token, channel)));
+        let step = if s.softplus {
+            let delta = softplus_f64(raw);
+            let error = sigmoid_f64(raw) * u * libm::fabs(raw) + precision.softplus * delta;
+            Step { delta, error: error + f64::from(TINY), u: input }
+        } else {
+            Step { delta: raw, error: u * libm::fabs(raw), u: input }
+        };
+        let [mut y, mut error, mut absolute] = [0.0; 3];
+        for (n, state) in states.iter_mut().enumerate() {
+            let a = f64::from(inputs.a[channel * problem.states() + n]);
+            let b = f64::from(inputs.b.get(problem.coefficient(&s.b, at, n)));
+            let c = f64::from(inputs.c.get(problem.coefficient(&s.c, at, n)));
+            state.step(&step, a, b, precision);
+            y += c * state.x;
+            error += libm::fabs(c) * state.error;
+            absolute += libm::fabs(c) * state.absolute;
+        }
+        if let Some(d) = inputs.d {
+            let skip = f64::from(d[channel]) * input;
+            y += skip;
+            absolute += libm::fabs(skip);
+        }
+        error += (problem.states() as f64 + 2.0) * u * absolute;
+        error = in_range(error, absolute);
+        if let (Some(view), Some(z)) = (&s.z, &inputs.z) {
+            let z = f64::from(z.get(view.at(batch, token, channel)));
+            let gate = z * sigmoid_f64(z);
+            let most = libm::fabs(y) + error;
+            let lost = f64::from(TINY) * libm::fabs(z) * most;
+            error = libm::fabs(gate) * (error + (precision.silu + u) * most) + lost;
+            y *= gate;
+        }
+        visit(token, rounded(Judged { value: y, bound: error + f64::from(TINY) }, dtype));
+    }
+    for (last, state) in last.iter_mut().zip(states) {
+        *last = rounded(Judged { value: state.x, bound: state.error }, DType::F32);
+    }
+}

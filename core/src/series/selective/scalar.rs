@@ -1,0 +1,62 @@
+//! The selective scan without an allocator, one channel after the other.
+
+use super::problem::{Inputs, MAX_STATES, Outputs, Problem};
+use crate::argument::ArgumentError;
+use crate::series::bound::Precision;
+use crate::series::functions::{gate, silu, softplus};
+use crate::series::tensor::{kept, token_of};
+
+/// How accurate the functions of this module are.
+pub const PRECISION: Precision = Precision::LIBM;
+
+/// Computes a call. Takes a kilobyte of stack for the state of a channel.
+///
+/// # Errors
+/// Returns an error if the data do not match the problem. Nothing is then written.
+pub fn run(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<(), ArgumentError> {
+    problem.check_data(inputs, outputs)?;
+    let (s, n, channels) = (problem.spec(), problem.states(), problem.channels());
+    let mut room = [0.0; MAX_STATES];
+    let x = &mut room[..n];
+    for batch in 0..problem.batch() {
+        for channel in 0..channels {
+            let place = (batch * channels + channel) * n;
+            match (&outputs.present_state, inputs.past_state) {
+                (Some(present), _) if s.in_place => x.copy_from_slice(&present[place..place + n]),
+                (_, Some(past)) => x.copy_from_slice(&past[place..place + n]),
+                _ => x.fill(0.0),
+            }
+            let bias = inputs.delta_bias.map_or(0.0, |bias| bias[channel]);
+            let skip = inputs.d.map_or(0.0, |d| d[channel]);
+            for step in 0..problem.tokens() {
+                let token = token_of(step, problem.tokens(), s.reverse);
+                let at = [batch, token, channel];
+                let u = inputs.u.get(s.u.at(batch, token, channel));
+                let delta = inputs.delta.get(s.delta.at(batch, token, channel)) + bias;
+                let delta = if s.softplus { softplus(delta) } else { delta };
+                let mut y = 0.0;
+                for (n, x) in x.iter_mut().enumerate() {
+                    let a = gate(delta * inputs.a[channel * problem.states() + n]);
+                    let b = inputs.b.get(problem.coefficient(&s.b, at, n));
+                    let c = inputs.c.get(problem.coefficient(&s.c, at, n));
+                    let next = a * kept(a, *x) + delta * u * b;
+                    *x = kept(next, next);
+                    y += c * *x;
+                }
+                if inputs.d.is_some() {
+                    y += skip * u;
+                }
+                if let (Some(view), Some(z)) = (&s.z, &inputs.z) {
+                    y *= silu(z.get(view.at(batch, token, channel)));
+                }
+                if let Some(out) = &mut outputs.out {
+                    out.set(s.out.at(batch, token, channel), y);
+                }
+            }
+            if let Some(present) = &mut outputs.present_state {
+                present[place..place + n].copy_from_slice(x);
+            }
+        }
+    }
+    Ok(())
+}

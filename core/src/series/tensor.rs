@@ -1,0 +1,198 @@
+//! Series: tensors of tokens and channels, for the operators that treat every channel by itself.
+
+use crate::argument::ArgumentError;
+use crate::view::{Layout, View};
+
+/// A tensor `[batch, tokens, channels]` with any strides, as a [`View`] whose heads and dims together are the channels:
+/// channel `c` is dim `c mod dim` of head `c / dim`. So `[batch, tokens, channels]` in memory is a view of one head, and
+/// `[batch, channels, tokens]` one of as many heads as channels, with one dim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Series(View);
+
+impl Series {
+    /// The series of a view: its heads times its dims are the channels.
+    #[must_use]
+    pub const fn of(view: View) -> Series {
+        Series(view)
+    }
+
+    /// A dense series in the order `[batch, tokens, channels]`. `argument` names the tensor in errors.
+    ///
+    /// # Errors
+    /// Returns an error if the series is too large to index.
+    pub fn tokens_first(
+        argument: &'static str,
+        [batch, tokens, channels]: [usize; 3],
+    ) -> Result<Series, ArgumentError> {
+        View::dense(argument, Layout::Bnhd, &[batch, tokens, 1, channels], None).map(Series)
+    }
+
+    /// A dense series in the order `[batch, channels, tokens]`, which Mamba has. `argument` names the tensor in errors.
+    ///
+    /// # Errors
+    /// Returns an error if the series is too large to index.
+    pub fn channels_first(
+        argument: &'static str,
+        [batch, channels, tokens]: [usize; 3],
+    ) -> Result<Series, ArgumentError> {
+        View::dense(argument, Layout::Bhnd, &[batch, channels, tokens, 1], None).map(Series)
+    }
+
+    /// The view.
+    #[must_use]
+    pub const fn view(&self) -> &View {
+        &self.0
+    }
+
+    /// Number of sequences.
+    #[must_use]
+    pub const fn batch(&self) -> usize {
+        self.0.batch()
+    }
+
+    /// Number of tokens of each sequence.
+    #[must_use]
+    pub const fn tokens(&self) -> usize {
+        self.0.tokens()
+    }
+
+    /// Number of channels; of an empty series, where that is beyond counting, the largest number.
+    #[must_use]
+    pub const fn channels(&self) -> usize {
+        self.0.heads().saturating_mul(self.0.dim())
+    }
+
+    /// Number of elements that a buffer must have.
+    #[must_use]
+    pub fn extent(&self) -> usize {
+        self.0.extent()
+    }
+
+    /// Index of an element.
+    #[inline]
+    #[must_use]
+    pub const fn at(&self, batch: usize, token: usize, channel: usize) -> usize {
+        let dim = self.0.dim();
+        self.0.row(batch, channel / dim, token) + channel % dim
+    }
+
+    /// The stride from one channel to the next, if it is the same for all of them.
+    #[must_use]
+    pub const fn channel_stride(&self) -> Option<usize> {
+        let (dim, stride) = (self.0.dim(), self.0.strides()[1]);
+        match (self.0.heads(), dim) {
+            (0 | 1, _) => Some(1),
+            (_, 1) => Some(stride),
+            _ if stride == dim => Some(1),
+            _ => None,
+        }
+    }
+
+    /// Checks that the series has a batch, tokens and channels as given, which `of` determines.
+    pub(super) fn check(
+        &self,
+        argument: &'static str,
+        of: &'static str,
+        [batch, tokens, channels]: [usize; 3],
+    ) -> Result<(), ArgumentError> {
+        same(argument, "batch", self.batch(), batch, of)?;
+        same(argument, "tokens", self.tokens(), tokens, of)?;
+        same(argument, "channels", self.channels(), channels, of)
+    }
+
+    /// Batch, tokens and channels.
+    pub(super) const fn shape(&self) -> [usize; 3] {
+        [self.batch(), self.tokens(), self.channels()]
+    }
+
+    /// Checks that no two elements of a series to be written share memory.
+    pub(super) fn check_written(&self, argument: &'static str) -> Result<(), ArgumentError> {
+        if self.0.may_overlap() { Err(ArgumentError::Overlap { argument }) } else { Ok(()) }
+    }
+}
+
+/// Refuses a size that differs from what another argument determines.
+pub(super) fn same(
+    argument: &'static str,
+    axis: &'static str,
+    found: usize,
+    allowed: usize,
+    of: &'static str,
+) -> Result<(), ArgumentError> {
+    if found == allowed {
+        Ok(())
+    } else {
+        Err(ArgumentError::Mismatch { argument, axis, found, allowed, of })
+    }
+}
+
+/// Refuses a buffer with fewer elements than its shape needs.
+pub(super) fn covers(argument: &'static str, found: usize, needed: usize) -> Result<(), ArgumentError> {
+    if found < needed { Err(ArgumentError::Short { argument, found, needed }) } else { Ok(()) }
+}
+
+/// Refuses dense memory of `sizes` whose bytes cannot be counted.
+pub(super) fn countable(argument: &'static str, sizes: [usize; 3]) -> Result<(), ArgumentError> {
+    let [a, b, c] = sizes;
+    View::dense(argument, Layout::Bhnd, &[1, a, b, c], None).map(|_| ())
+}
+
+/// Checks the states of a call: `past` and `present` hold `needed` values where given, and in place the present alone.
+pub(super) fn check_states(
+    in_place: bool,
+    past: Option<usize>,
+    present: Option<usize>,
+    needed: usize,
+) -> Result<(), ArgumentError> {
+    use ArgumentError as E;
+    match (in_place, past, present) {
+        (true, Some(_), _) => return Err(E::Conflict { argument: "past_state", other: "in_place" }),
+        (true, None, None) => return Err(E::Needs { argument: "in_place", other: "present_state" }),
+        _ => {}
+    }
+    past.map_or(Ok(()), |found| covers("past_state", found, needed))?;
+    present.map_or(Ok(()), |found| covers("present_state", found, needed))
+}
+
+/// The token that is number `step` in the order of a pass over `tokens`.
+#[inline]
+#[must_use]
+pub const fn token_of(step: usize, tokens: usize, reverse: bool) -> usize {
+    if reverse { tokens - 1 - step } else { step }
+}
+
+/// A magnitude below which an element of a state, or a factor, may be taken as zero: the smallest normal number.
+pub const TINY: f32 = f32::MIN_POSITIVE;
+
+/// `x`, or zero where the magnitude of `by` is below [`TINY`]. A NaN in `by` keeps `x`.
+#[inline(always)]
+#[must_use]
+pub fn kept(by: f32, x: f32) -> f32 {
+    if TINY > by.abs() { 0.0 } else { x }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_orders_index_the_same_element() {
+        let first = Series::tokens_first("u", [2, 5, 3]).unwrap();
+        let last = Series::channels_first("u", [2, 3, 5]).unwrap();
+        assert_eq!((first.shape(), last.shape()), ([2, 5, 3], [2, 5, 3]));
+        assert_eq!((first.at(1, 4, 2), last.at(1, 4, 2)), (15 + 4 * 3 + 2, 15 + 2 * 5 + 4));
+        assert_eq!((first.channel_stride(), last.channel_stride()), (Some(1), Some(5)));
+        assert_eq!((first.extent(), last.extent()), (30, 30));
+        let heads = Series::of(View::new("u", [1, 2, 4, 3], [0, 12, 3, 1]).unwrap());
+        assert_eq!((heads.channels(), heads.at(0, 1, 4), heads.channel_stride()), (6, 16, None));
+        let shared = Series::of(View::new("a", [1, 6, 4, 1], [0, 0, 1, 1]).unwrap());
+        assert_eq!((shared.channels(), shared.at(0, 3, 5), shared.channel_stride()), (6, 3, Some(0)));
+        assert!(shared.check_written("a").is_err() && heads.check_written("a").is_ok());
+    }
+
+    #[test]
+    fn selection_keeps_a_nan() {
+        assert_eq!((kept(0.0, f32::NAN), kept(-1e-39, 3.0), kept(TINY, 3.0)), (0.0, 0.0, 3.0));
+        assert_eq!(kept(f32::NAN, 3.0), 3.0);
+    }
+}

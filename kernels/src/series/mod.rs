@@ -1,0 +1,38 @@
+//! The micro-kernels of the operators that treat every channel by itself, written once over
+//! [`Lanes`](crate::lanes::Lanes): recurrence, selective scan, short convolution.
+//!
+//! **The formulas** are those of [`elsa_core::series::recurrence`], [`selective`](elsa_core::series::selective) and
+//! [`convolution`](elsa_core::series::convolution).
+//!
+//! ```text
+//! naive:  for each channel:  for each token:  h = a h + b        (N of them in a selective scan)
+//! ```
+//!
+//! **Why the code differs.**
+//!
+//! 1. *Channels lie in lanes.* Tokens depend on each other and channels do not, so a tile is [`VECTORS`] vectors of
+//!    channels, and tokens pass one after the other. No operation crosses lanes, and a channel's bits do not depend on its
+//!    neighbours.
+//! 2. *States vanish before they are subnormal.* A state, or a factor, whose magnitude is below the smallest normal number
+//!    becomes zero by selection. A state that decays is so subnormal for no more than one operation. It costs a comparison
+//!    and a selection; the first for factors is off the chain from token to token.
+//! 3. *A factor of zero clears by selection*, since zero times a NaN or an infinity is NaN.
+//! 4. *Exponentials are accurate where they are large or small*: the argument is reduced with `ln 2` in two parts
+//!    ([`functions`]), because `x log2 e` alone would be off by many last places.
+//!
+//! | file | duty |
+//! |---|---|
+//! | [`kernel`] | what the kernels work on, and the table of an instruction set |
+//! | [`functions`] | exponential, softplus, silu, and selection of what is zero |
+//! | [`recurrence`], [`selective`], [`convolution`] | the operators |
+
+pub mod convolution;
+pub mod functions;
+pub(crate) mod instance;
+pub mod kernel;
+pub mod recurrence;
+pub mod selective;
+
+pub use kernel::{
+    Coefficients, Columns, ConvolutionTile, RecurrenceTile, SelectiveTile, SeriesKernel, VECTORS,
+};

@@ -1,0 +1,118 @@
+//! The recurrence of first order: `h ← a h + b` for each token.
+
+use super::functions::{exp, kept};
+use super::kernel::{RecurrenceTile, VECTORS};
+use crate::lanes::Lanes;
+
+/// The factor that a tile's row gives.
+#[inline(always)]
+fn factor<L: Lanes, const LOG: bool>(isa: L::Isa, a: L) -> L {
+    if LOG { exp(isa, a) } else { a }
+}
+
+/// `a h + b` with the zeros of the recurrence.
+#[inline(always)]
+fn step<L: Lanes>(isa: L::Isa, a: L, h: L, b: L) -> L {
+    let h = a.mul_add(kept(isa, a, h), b);
+    kept(isa, h, h)
+}
+
+/// The states after each token of a tile.
+///
+/// # Safety
+/// - The contract of the [`RecurrenceTile`].
+#[inline(always)]
+pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &RecurrenceTile) {
+    // SAFETY: the same clause.
+    unsafe {
+        if tile.log {
+            pass::<L, true>(isa, tile);
+        } else {
+            pass::<L, false>(isa, tile);
+        }
+    }
+}
+
+/// # Safety
+/// - The contract of the [`RecurrenceTile`].
+#[inline(always)]
+unsafe fn pass<L: Lanes, const LOG: bool>(isa: L::Isa, tile: &RecurrenceTile) {
+    let wanted = !tile.out.first.is_null();
+    // SAFETY: rows of the tile's tokens, and the state, of `VECTORS` vectors each (clause).
+    unsafe {
+        let mut h = [L::splat(isa, 0.0); VECTORS];
+        for v in 0..VECTORS {
+            h[v] = L::load(isa, tile.state.add(v * L::N));
+        }
+        for token in 0..tile.tokens {
+            let (a, b, out) = (tile.a.row(token), tile.b.row(token), tile.out.row(token));
+            for v in 0..VECTORS {
+                let a = factor::<L, LOG>(isa, L::load(isa, a.add(v * L::N)));
+                h[v] = step(isa, a, h[v], L::load(isa, b.add(v * L::N)));
+                if wanted {
+                    h[v].store(out.add(v * L::N));
+                }
+            }
+        }
+        for v in 0..VECTORS {
+            h[v].store(tile.state.add(v * L::N));
+        }
+    }
+}
+
+/// The map of all tokens of a tile together: its factor, and as `state` its addend. The state before and `out` are not
+/// looked at.
+///
+/// # Safety
+/// - The contract of the [`RecurrenceTile`]; as many values as the state has are writable at `product`.
+#[inline(always)]
+pub unsafe fn fold<L: Lanes>(isa: L::Isa, tile: &RecurrenceTile, product: *mut f32) {
+    // SAFETY: the same clauses.
+    unsafe {
+        if tile.log {
+            fold_of::<L, true>(isa, tile, product);
+        } else {
+            fold_of::<L, false>(isa, tile, product);
+        }
+    }
+}
+
+/// # Safety
+/// - As for [`fold`].
+#[inline(always)]
+unsafe fn fold_of<L: Lanes, const LOG: bool>(isa: L::Isa, tile: &RecurrenceTile, product: *mut f32) {
+    // SAFETY: rows of the tile's tokens, the state and the product, of `VECTORS` vectors each (clauses).
+    unsafe {
+        let mut h = [L::splat(isa, 0.0); VECTORS];
+        let mut all = [L::splat(isa, 1.0); VECTORS];
+        for token in 0..tile.tokens {
+            let (a, b) = (tile.a.row(token), tile.b.row(token));
+            for v in 0..VECTORS {
+                let a = factor::<L, LOG>(isa, L::load(isa, a.add(v * L::N)));
+                h[v] = step(isa, a, h[v], L::load(isa, b.add(v * L::N)));
+                all[v] = a.times(kept(isa, a, all[v]));
+                all[v] = kept(isa, all[v], all[v]);
+            }
+        }
+        for v in 0..VECTORS {
+            h[v].store(tile.state.add(v * L::N));
+            all[v].store(product.add(v * L::N));
+        }
+    }
+}
+
+/// Replaces the state before a part by that after it: `h ← a h + b` with the map of the part.
+///
+/// # Safety
+/// - As many values as a tile has channels are readable at `a` and `b`, readable and writable at `state`.
+#[inline(always)]
+pub unsafe fn carry<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, state: *mut f32) {
+    for v in 0..VECTORS {
+        // SAFETY: vector `v` of each (clause).
+        unsafe {
+            let to = state.add(v * L::N);
+            let (a, b) = (L::load(isa, a.add(v * L::N)), L::load(isa, b.add(v * L::N)));
+            step(isa, a, L::load(isa, to), b).store(to);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Linear attention by this library compared with its peers on the CPU: ONNX Runtime's `LinearAttention`, ggml's
+//! `GATED_DELTA_NET`, and PyTorch.
+//!
+//! `cargo bench -p elsa-edge --bench linear -- [--threads N] [--rounds N] [--slice MS] [--backend NAME]
+//! [--form FORM] [--chunk N] [--json | --markdown] [RULE,HEADS,TOKENS,D[,per-dim]]...`. Without a problem: every rule
+//! with four heads, d 64 and 128, 1 to 4096 tokens.
+//!
+//! `ELSA_PEERS_PYTHON` names the Python that has the peers installed; `cargo xtask peers linear` creates one and runs
+//! this benchmark. `ELSA_PEERS_GGML` names the folder of ggml's libraries. All measure on the same numbers in the same
+//! memory layout, `[batch, tokens, heads, d]`, and leave the last states besides the output. Every answer, including those
+//! of the peers, is compared with the recurrence in f64. An answer of this library that is too far off ends the run.
+//!
+//! Jobs take turns in slices of a few milliseconds, and ratios are formed within a round: see the benchmark `peers`.
+
+#![forbid(unsafe_code)]
+
+#[path = "../peers/account.rs"]
+mod account;
+#[path = "../peers/process.rs"]
+mod process;
+mod request;
+
+use account::{Account, rounds};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::linear::{Form, Inputs, Outputs, Problem, Spec};
+use elsa_core::view::{Layout, View};
+use elsa_edge::random::Random;
+use elsa_runtime::{Engine, EngineOptions, LinearPlanOptions};
+use process::{Peers, Prepared, own_slice};
+use request::{Cell, Failure, Output, Request};
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// The largest relative L2 error: far above that of correct kernels on unit keys, and far below that of wrong ones.
+const WRONG: f64 = 1e-5;
+
+/// Tensors of a problem, `[tokens, heads, …]`.
+struct Data {
+    query: Vec<f32>,
+    key: Vec<f32>,
+    value: Vec<f32>,
+    /// Empty where the rule has no gates.
+    decay: Vec<f32>,
+    /// Empty where the rule has no rates.
+    beta: Vec<f32>,
+}
+
+impl Data {
+    /// Unit queries and keys, normal values, gates of which the median is exp(−0.067), rates between 0 and 1.
+    fn random(cell: &Cell) -> Data {
+        let mut random = Random::new(1);
+        let rows = cell.tokens * cell.heads;
+        let mut normals = |count: usize| -> Vec<f32> { (0..count).map(|_| random.normal() as f32).collect() };
+        let unit = |mut x: Vec<f32>| {
+            for row in x.chunks_mut(cell.dim) {
+                let norm = row.iter().map(|x| x * x).sum::<f32>().sqrt();
+                row.iter_mut().for_each(|x| *x /= norm);
+            }
+            x
+        };
+        let (query, key, value) =
+            (unit(normals(rows * cell.dim)), unit(normals(rows * cell.dim)), normals(rows * cell.dim));
+        let gates = if cell.rule.is_gated() { rows * if cell.per_dim { cell.dim } else { 1 } } else { 0 };
+        let rates = if cell.rule.is_delta() { rows } else { 0 };
+        let decay = normals(gates).into_iter().map(|x| -0.1 * x.abs()).collect();
+        let beta = normals(rates).into_iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect();
+        Data { query, key, value, decay, beta }
+    }
+
+    /// Writes the tensors for `linear.py`.
+    fn write(&self, dir: &Path) -> std::io::Result<()> {
+        let Data { query, key, value, decay, beta } = self;
+        for (name, x) in [("q", query), ("k", key), ("v", value), ("decay", decay), ("beta", beta)] {
+            write(dir, name, x)?;
+        }
+        Ok(())
+    }
+
+    fn inputs(&self) -> Inputs<'_> {
+        let Data { query, key, value, decay, beta } = self;
+        let mut inputs = Inputs::new(Elements::F32(query), Elements::F32(key), Elements::F32(value));
+        inputs.decay = (!decay.is_empty()).then_some(Elements::F32(decay));
+        inputs.beta = (!beta.is_empty()).then_some(Elements::F32(beta));
+        inputs
+    }
+}
+
+fn write(dir: &Path, name: &str, x: &[f32]) -> std::io::Result<()> {
+    std::fs::write(dir.join(name), x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())
+}
+
+fn problem(cell: &Cell) -> Result<Problem, Failure> {
+    let Cell { rule, heads, tokens, dim, per_dim } = *cell;
+    let view = |name, last| View::dense(name, Layout::Bnhd, &[1, tokens, heads, last], None);
+    let mut spec =
+        Spec::new(DType::F32, view("q", dim)?, view("k", dim)?, view("v", dim)?, view("out", dim)?);
+    spec.rule = rule;
+    if rule.is_gated() {
+        spec.decay = Some(view("decay", if per_dim { dim } else { 1 })?);
+    }
+    if rule.is_delta() {
+        spec.beta = Some(view("beta", 1)?);
+    }
+    spec.present_state = Some(View::dense("present_state", Layout::Bhnd, &[1, heads, dim, dim], None)?);
+    Ok(spec.check()?)
+}
+
+/// The measurements of one problem.
+struct Outcome {
+    /// The form that ran, and the tokens of its chunks.
+    form: String,
+    own: Account,
+    others: Vec<(String, Account)>,
+    absent: BTreeMap<String, String>,
+    versions: Map<String, Value>,
+    /// The longest time that pools kept spinning after a slice, in seconds.
+    settle: f64,
+    /// Number of rounds, including dropped ones.
+    tried: usize,
+}
+
+impl Outcome {
+    fn peer(&self, library: &str) -> Option<&(String, Account)> {
+        let of = self.others.iter().filter(|(name, _)| name.starts_with(library));
+        of.max_by(|(_, a), (_, b)| a.rate()[1].total_cmp(&b.rate()[1]))
+    }
+}
+
+fn measure(
+    engine: &Engine,
+    peers: &mut Peers,
+    request: &Request,
+    dir: &Path,
+    cell: &Cell,
+) -> Result<Outcome, Failure> {
+    let problem = problem(cell)?;
+    let data = Data::random(cell);
+    data.write(dir)?;
+    let Prepared { jobs, absent, versions } = peers.ask(&json!({
+        "rule": cell.rule.name(), "per_dim": cell.per_dim, "sizes": [cell.heads, cell.tokens, cell.dim],
+        "threads": request.threads, "dir": dir,
+    }))?;
+
+    let options =
+        LinearPlanOptions { form: request.form, chunk: request.chunk, ..LinearPlanOptions::default() };
+    let plan = engine.linear_plan(&problem, &options)?;
+    let mut workspace = plan.workspace()?;
+    let mut y = vec![0.0; cell.tokens * cell.heads * cell.dim];
+    let mut state = vec![0.0; cell.heads * cell.dim * cell.dim];
+    let mut outputs = Outputs::new(ElementsMut::F32(&mut y));
+    outputs.present_state = Some(&mut state);
+    let mut bound = plan.bind(data.inputs(), outputs, &mut workspace)?;
+
+    let mut outcome = Outcome {
+        form: plan.choice().map_or_else(String::new, |choice| match choice.form {
+            Form::Recurrent => choice.form.name().to_owned(),
+            form => format!("{} {}", form.name(), choice.chunk),
+        }),
+        own: Account::default(),
+        others: jobs.iter().map(|name| (name.clone(), Account::default())).collect(),
+        absent,
+        versions,
+        settle: 0.0,
+        tried: 0,
+    };
+    let work = (cell.tokens * cell.heads) as f64;
+    let turns: Vec<_> = (0..=jobs.len()).map(|job| vec![job]).collect();
+    let slice = |job: usize| match jobs.get(job) {
+        Some(name) => peers.slice(name, request.slice()),
+        None => own_slice(&mut || Ok(bound.run().map(|_| ())?), request.threads, request.slice()),
+    };
+    outcome.tried = rounds(request.rounds, &turns, slice, |job, slice| {
+        outcome.settle = outcome.settle.max(slice.settle);
+        let account = outcome.others.get_mut(job).map_or(&mut outcome.own, |(_, account)| account);
+        account.add(work, &slice);
+    })?;
+    write(dir, "y", &y)?;
+    let errors: BTreeMap<String, f64> = peers.ask(&json!({ "check": dir.join("y") }))?;
+    outcome.own.error = errors.get("elsa").copied();
+    for (name, account) in &mut outcome.others {
+        account.error = errors.get(name).copied();
+    }
+    // An error that is NaN is not within any limit.
+    let right = |account: &Account| account.error.is_some_and(|error| error <= WRONG);
+    for (name, account) in outcome.others.extract_if(.., |(_, account)| !right(account)) {
+        let why = format!("its answer has an error of {:.1e}", account.error.unwrap_or(f64::NAN));
+        outcome.absent.insert(name, why);
+    }
+    if right(&outcome.own) {
+        Ok(outcome)
+    } else {
+        let error = outcome.own.error;
+        Err(format!("{cell}: relative L2 error {error:?} against f64; allowed: {WRONG:e}").into())
+    }
+}
+
+/// Nanoseconds per token and head: quartiles, as rates are.
+fn nanoseconds(account: &Account) -> [f64; 3] {
+    let [low, middle, high] = account.rate();
+    [1.0 / high, 1.0 / middle, 1.0 / low]
+}
+
+fn print(request: &Request, cell: &Cell, outcome: &Outcome) {
+    let Outcome { form, own, others, tried, .. } = outcome;
+    let [low, middle, high] = nanoseconds(own);
+    let error = own.error.unwrap_or(f64::NAN);
+    let ratio = |[low, middle, high]: [f64; 3]| format!("{middle:.2} ({low:.2}–{high:.2})");
+    let columns = ["onnxruntime", "ggml", "torch"].map(|library| {
+        outcome.peer(library).map_or(["–".to_owned(), "–".to_owned()], |(_, account)| {
+            [format!("{:.0}", nanoseconds(account)[1]), ratio(own.over(account))]
+        })
+    });
+    let [[onnxruntime, to_onnxruntime], [ggml, to_ggml], [torch, to_torch]] = columns;
+    match request.output {
+        Output::Json => {
+            let others: Map<String, Value> = others
+                .iter()
+                .map(|(name, account)| {
+                    let value = json!({ "ns": nanoseconds(account), "ratio": own.over(account),
+                        "rel_l2": account.error, "calls": account.calls });
+                    (name.clone(), value)
+                })
+                .collect();
+            let line = json!({ "what": "linear-peers", "rule": cell.rule.name(), "per_dim": cell.per_dim,
+                "heads": cell.heads, "tokens": cell.tokens, "d": cell.dim, "form": form,
+                "threads": request.threads, "cpu": elsa_edge::machine::cpu_model(), "rounds": own.rates.len(),
+                "rounds_tried": tried, "slice_ms": request.slice().as_millis() as u64,
+                "clock": if request.threads == 1 { "thread" } else { "wall" },
+                "ns": [low, middle, high], "rel_l2": error, "calls": own.calls, "peers": others,
+                "settle_ms": outcome.settle * 1e3, "absent": outcome.absent, "versions": outcome.versions });
+            println!("{line}");
+        }
+        Output::Markdown => println!(
+            "| {cell} | {form} | {middle:.0} ({low:.0}–{high:.0}) | {error:.1e} | {to_onnxruntime} | {onnxruntime} | {to_ggml} | \
+             {ggml} | {to_torch} | {torch} | {} |",
+            own.rates.len()
+        ),
+        Output::Columns => println!(
+            "{:<28} {form:<20} {middle:>8.0} {error:>8.1e} {to_onnxruntime:>18} {onnxruntime:>8} {to_ggml:>18} {ggml:>8} \
+             {to_torch:>22} {torch:>8} {:>5}/{tried}",
+            cell.to_string(),
+            own.rates.len()
+        ),
+    }
+}
+
+fn headline(request: &Request, engine: &Engine, outcome: &Outcome) {
+    let processor = elsa_edge::machine::cpu_model().unwrap_or_else(|| "unknown processor".into());
+    println!("{} with {} thread(s); {processor}", engine.kernel(), request.threads);
+    println!(
+        "{} rounds of slices of {:?} of {}; peers: {}",
+        request.rounds,
+        request.slice(),
+        if request.threads == 1 { "the thread's processor time" } else { "the wall clock" },
+        Value::from(outcome.versions.clone())
+    );
+    println!(
+        "Nanoseconds per token and head, medians (quartiles); ratios are medians (quartiles) within a round."
+    );
+    if request.output == Output::Markdown {
+        println!(
+            "\n| rule, heads, tokens, d | form | ns | rel. L2 error | times ONNX Runtime | its ns | times ggml | its ns | times \
+             PyTorch | its ns | rounds |\n|---|---|---|---|---|---|---|---|---|---|---|"
+        );
+    } else {
+        println!(
+            "{:<28} {:<20} {:>8} {:>8} {:>18} {:>8} {:>18} {:>8} {:>22} {:>8} rounds",
+            "rule,heads,tokens,d",
+            "form",
+            "ns",
+            "error",
+            "/ onnxruntime",
+            "ns",
+            "/ ggml",
+            "ns",
+            "/ torch",
+            "ns"
+        );
+    }
+}
+
+fn main() -> Result<(), Failure> {
+    let request = Request::parse(std::env::args().skip(1))?;
+    let python = std::env::var("ELSA_PEERS_PYTHON").unwrap_or_else(|_| "python3".into());
+    let mut peers = Peers::start(&python, "linear.py", &[])?;
+    let options = EngineOptions {
+        threads: Some(request.threads),
+        backend: request.backend,
+        ..EngineOptions::default()
+    };
+    let engine = Engine::new(&options)?;
+    let dir = tempfile::tempdir()?;
+    let mut absent = BTreeSet::new();
+    let (mut told, mut disturbed) = (request.output == Output::Json, 0);
+    for cell in &request.cells {
+        let outcome = measure(&engine, &mut peers, &request, dir.path(), cell)?;
+        if outcome.own.rates.is_empty() {
+            disturbed += 1;
+            eprintln!("{cell}: other programs disturbed each of {} rounds", outcome.tried);
+            continue;
+        }
+        if !told {
+            told = true;
+            headline(&request, &engine, &outcome);
+        }
+        for (name, why) in outcome.absent.iter().filter(|_| request.output == Output::Columns) {
+            if absent.insert(format!("{name}: {why}")) {
+                println!("not measured: {name}: {why}");
+            }
+        }
+        print(&request, cell, &outcome);
+    }
+    peers.end()?;
+    if disturbed > 0 {
+        return Err(format!("{disturbed} problem(s) could not be measured: the machine is busy").into());
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! What was measured of a job, and the rounds in which jobs are measured.
+
+use crate::process::Slice;
+use crate::request::Failure;
+use elsa_core::drift::percentile;
+
+/// Number of rounds tried for each requested one.
+const TRIES: usize = 3;
+
+/// The three quartiles; the middle one is the median.
+pub fn quartiles(mut x: Vec<f64>) -> [f64; 3] {
+    [25, 50, 75].map(|percent| percentile(&mut x, percent).unwrap_or(f64::NAN))
+}
+
+/// The measurements of one job.
+#[derive(Default)]
+pub struct Account {
+    /// Work per nanosecond in every round.
+    pub rates: Vec<f64>,
+    pub calls: u64,
+    /// Relative L2 error against f64.
+    pub error: Option<f64>,
+}
+
+impl Account {
+    pub fn add(&mut self, work: f64, slice: &Slice) {
+        self.rates.push(work / slice.seconds / 1e9);
+        self.calls += slice.calls;
+    }
+
+    /// Quartiles of the ratios `self / other` within a round.
+    pub fn over(&self, other: &Account) -> [f64; 3] {
+        quartiles(self.rates.iter().zip(&other.rates).map(|(a, b)| a / b).collect())
+    }
+
+    pub fn rate(&self) -> [f64; 3] {
+        quartiles(self.rates.clone())
+    }
+}
+
+/// Measures jobs until `wanted` rounds were calm, and returns the number of rounds tried, at most three for each of them.
+///
+/// A round takes a slice of every job of every turn; it begins with another turn than the round before, and keeps
+/// the order of the jobs of a turn. `keep` is given the slices of a round of which each was calm.
+pub fn rounds(
+    wanted: usize,
+    turns: &[Vec<usize>],
+    mut slice: impl FnMut(usize) -> Result<Slice, Failure>,
+    mut keep: impl FnMut(usize, Slice),
+) -> Result<usize, Failure> {
+    let (mut tried, mut kept) = (0, 0);
+    'rounds: while kept < wanted && tried < TRIES * wanted {
+        tried += 1;
+        let mut round = Vec::new();
+        for turn in 0..turns.len() {
+            for &job in &turns[(turn + tried) % turns.len()] {
+                let slice = slice(job)?;
+                if !slice.calm {
+                    continue 'rounds;
+                }
+                round.push((job, slice));
+            }
+        }
+        kept += 1;
+        for (job, slice) in round {
+            keep(job, slice);
+        }
+    }
+    Ok(tried)
+}

@@ -1,0 +1,306 @@
+//! What the commands share: the order of axes, tensors from files, outputs and the report.
+// Doc comments of flags are their help texts, where brackets hold shapes.
+#![allow(rustdoc::broken_intra_doc_links)]
+
+use crate::args::values::one_of;
+use crate::args::{EngineArgs, FILE};
+use crate::error::{Error, TensorError, one_line, say};
+use crate::memory::{Buffer, leaves_enough, zeros};
+use crate::report;
+use crate::tensor::output::{Content, Output, Writer};
+use crate::tensor::{Accept, Source, Tensor};
+use clap::Args;
+use elsa_core::dtype::{DType, Elements};
+use elsa_core::series::Series;
+use elsa_core::series::bound::Judged;
+use elsa_runtime::{Engine, SeriesReport};
+use serde::Serialize;
+use std::time::Instant;
+
+/// The order of the axes of series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// `[batch, tokens, channels]`.
+    TokensFirst,
+    /// `[batch, channels, tokens]`.
+    ChannelsFirst,
+}
+
+/// Values of `--layout`. The first is the default.
+pub const ORDERS: [(&str, Order); 2] = [("btc", Order::TokensFirst), ("bct", Order::ChannelsFirst)];
+
+/// The flags that every command has.
+#[derive(Args, Debug)]
+pub struct CallArgs {
+    /// Order of the axes of series: [batch, tokens, channels], or [batch, channels, tokens] as Mamba and ONNX have it
+    #[arg(long, default_value = ORDERS[0].0, value_parser = one_of(ORDERS))]
+    pub layout: Order,
+    /// From the last token to the first; the past state comes before the last token
+    #[arg(long)]
+    pub reverse: bool,
+    /// States before the first token, f32 [default: zeros]
+    #[arg(long, value_name = FILE)]
+    pub past_state: Option<Source>,
+    /// Where the states after the last token go
+    #[arg(long, value_name = FILE)]
+    pub present_state: Option<Source>,
+    /// Where the output goes, of the type of the input
+    #[arg(long, value_name = FILE)]
+    pub out: Source,
+    /// Compare with the operator in f64: exit status 4 if an element is farther off than the error bound allows
+    #[arg(long)]
+    pub verify: bool,
+    /// What computes.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Print a machine-readable report
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A tensor of a call from its file.
+pub struct Given {
+    argument: &'static str,
+    tensor: Tensor,
+}
+
+impl Given {
+    /// Reads the tensor of a flag.
+    ///
+    /// # Errors
+    /// A file that is not a tensor of floating-point numbers.
+    pub fn load(argument: &'static str, source: &Source) -> Result<Given, Error> {
+        let tensor = Tensor::load(argument, source, Accept::Float)?;
+        if let Some(notice) = tensor.notice() {
+            log::warn!("{notice}");
+        }
+        Ok(Given { argument, tensor })
+    }
+
+    /// Reads the tensor of a flag, if that is given.
+    ///
+    /// # Errors
+    /// As [`Given::load`].
+    pub fn load_if(argument: &'static str, source: Option<&Source>) -> Result<Option<Given>, Error> {
+        source.map(|source| Given::load(argument, source)).transpose()
+    }
+
+    /// Sizes of the axes.
+    pub fn shape(&self) -> &[usize] {
+        self.tensor.shape()
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    /// Elements that are not floating-point numbers, which loading refuses.
+    pub fn elements(&self) -> Result<Elements<'_>, Error> {
+        self.tensor
+            .elements()
+            .ok_or_else(|| self.wrong("elements of another type", "f32, f16 or bf16".into()))
+    }
+
+    /// The elements, which must be f32, of as many as `allowed` names.
+    ///
+    /// # Errors
+    /// Another type, or another number.
+    pub fn numbers(&self, shape: &[usize]) -> Result<&[f32], Error> {
+        match self.elements()? {
+            Elements::F32(x) if self.shape() == shape => Ok(x),
+            Elements::F32(_) => Err(self.wrong(format!("shape {:?}", self.shape()), format!("{shape:?}"))),
+            other => Err(self.wrong(format!("type {}", other.dtype()), "f32".into())),
+        }
+    }
+
+    /// The series of a tensor of rank 3.
+    ///
+    /// # Errors
+    /// Another rank, or a size beyond all memory.
+    pub fn series(&self, order: Order) -> Result<Series, Error> {
+        match *self.shape() {
+            [b, t, c] if order == Order::TokensFirst => Ok(Series::tokens_first(self.argument, [b, t, c])?),
+            [b, c, t] => Ok(Series::channels_first(self.argument, [b, c, t])?),
+            _ => Err(self.rank("3")),
+        }
+    }
+
+    /// The error of a tensor of a rank that its argument does not have.
+    pub fn rank(&self, allowed: &'static str) -> Error {
+        let source = TensorError::Rank { shape: self.shape().to_vec(), allowed };
+        Error::Tensor { argument: self.argument, path: self.tensor.path().to_path_buf(), source }
+    }
+
+    fn wrong(&self, found: impl Into<String>, allowed: String) -> Error {
+        Error::Argument { argument: self.argument, found: found.into(), allowed }
+    }
+
+    /// Requires that the file is still the one that was read.
+    ///
+    /// # Errors
+    /// A file that has changed.
+    pub fn unchanged(&self) -> Result<(), Error> {
+        self.tensor.unchanged()
+    }
+}
+
+/// The numbers of a tensor that may be absent.
+///
+/// # Errors
+/// As [`Given::numbers`].
+pub fn numbers<'a>(given: Option<&'a Given>, shape: &[usize]) -> Result<Option<&'a [f32]>, Error> {
+    given.map(|given| given.numbers(shape)).transpose()
+}
+
+/// The object that `--json` prints.
+#[derive(Serialize)]
+struct Told {
+    what: &'static str,
+    backend: String,
+    kernel: &'static str,
+    threads: usize,
+    /// Batch, tokens and channels.
+    shape: [usize; 3],
+    /// How it was computed: the method of a convolution, or the number of parts.
+    form: String,
+    workspace_bytes: usize,
+    /// Why the CPU computed in place of a GPU.
+    fallback: Option<String>,
+    /// Largest error relative to its bound, with --verify.
+    worst: Option<f64>,
+    ms: f64,
+}
+
+/// What a plan did.
+pub struct Done {
+    /// The command.
+    pub what: &'static str,
+    /// The report of the run.
+    pub report: SeriesReport,
+    /// Name of the kernel.
+    pub kernel: &'static str,
+    /// Size of the workspace in bytes.
+    pub workspace_bytes: usize,
+    /// Method or parts.
+    pub form: String,
+    /// Batch, tokens and channels.
+    pub shape: [usize; 3],
+}
+
+/// The outputs of a call in memory.
+pub struct Outputs {
+    writer: Writer,
+    start: Instant,
+    /// Elements of the output.
+    pub out: Buffer,
+    out_shape: Vec<usize>,
+    /// The states after the last token, if they are wanted.
+    pub present: Option<Vec<f32>>,
+    state_shape: Vec<usize>,
+}
+
+impl Outputs {
+    /// Prepares the files and allocates the outputs. The output has the shape and type of `like`.
+    ///
+    /// # Errors
+    /// Files that cannot be written, memory that the system refuses.
+    pub fn new(args: &CallArgs, like: &Given, state: &[usize]) -> Result<Outputs, Error> {
+        let mut writer = Writer::default();
+        writer.add("out", &args.out)?;
+        if let Some(source) = &args.present_state {
+            writer.add("present-state", source)?;
+        }
+        let count = like.shape().iter().product();
+        let values = state.iter().product();
+        let present = args.present_state.as_ref().map(|_| zeros("present-state", values)).transpose()?;
+        Ok(Outputs {
+            writer,
+            start: Instant::now(),
+            out: Buffer::zeros("out", like.elements()?.dtype(), count)?,
+            out_shape: like.shape().to_vec(),
+            present,
+            state_shape: state.to_vec(),
+        })
+    }
+
+    /// Type of the output.
+    pub fn dtype(&self) -> DType {
+        self.out.elements().dtype()
+    }
+
+    /// Requires that the workspace leaves enough memory to the process, and restarts the clock.
+    ///
+    /// # Errors
+    /// Memory of which the system would leave too little.
+    pub fn begin(&mut self, workspace_bytes: usize) -> Result<(), Error> {
+        leaves_enough("budget", workspace_bytes)?;
+        self.start = Instant::now();
+        Ok(())
+    }
+
+    /// Writes the files and prints the report. `worst` is what a verification has found, after `ms` milliseconds of
+    /// computation.
+    ///
+    /// # Errors
+    /// Inputs that have changed, files that cannot be written; with a verification that has failed, its error.
+    pub fn finish(
+        self,
+        args: &CallArgs,
+        engine: &Engine,
+        inputs: &[&Given],
+        done: &Done,
+        (worst, ms): (Option<f64>, f64),
+    ) -> Result<(), Error> {
+        if let Some(worst) = worst
+            && (worst.is_nan() || worst > 1.0)
+        {
+            return Err(Error::Verification(format!(
+                "out: {worst:.3} of the error bound; allowed: at most 1; nothing was written"
+            )));
+        }
+        inputs.iter().try_for_each(|given| given.unchanged())?;
+        let mut contents = vec![Output::Tensor(Content { shape: self.out_shape, data: self.out })];
+        if let Some(present) = self.present {
+            contents.push(Output::Tensor(Content { shape: self.state_shape, data: Buffer::F32(present) }));
+        }
+        self.writer.commit(&contents)?;
+        let Done { what, report, kernel, workspace_bytes, shape, .. } = *done;
+        let fallback = report.instead_of.map(|gpu| format!("backend: {gpu} has no {what}"));
+        if args.json {
+            let told = Told {
+                what,
+                backend: report.backend.to_string(),
+                kernel,
+                threads: engine.threads(),
+                shape,
+                form: done.form.clone(),
+                workspace_bytes,
+                fallback,
+                worst,
+                ms,
+            };
+            report::json(&mut std::io::stdout().lock(), &told)?;
+        } else {
+            say(&format!(
+                "wrote {} in {ms:.3} ms ({}, {kernel}, {}, {} threads, {workspace_bytes} bytes of workspace){}{}",
+                one_line(&args.out.to_string()),
+                report.backend,
+                done.form,
+                report.workers,
+                worst.map(|worst| format!("; PASS: {worst:.3} of the error bound")).unwrap_or_default(),
+                fallback.map(|why| format!("; {why}")).unwrap_or_default()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Milliseconds since the clock was started.
+    pub fn ms(&self) -> f64 {
+        self.start.elapsed().as_secs_f64() * 1e3
+    }
+}
+
+/// The largest distance so far, and that of another value: infinite once one is a NaN.
+pub fn farther(worst: f64, exact: Judged, found: f32, dtype: DType) -> f64 {
+    let distance = exact.distance(found, dtype);
+    if distance.is_nan() { f64::INFINITY } else { worst.max(distance) }
+}

@@ -1,0 +1,37 @@
+//! The operators that treat every channel by itself: `elsa linear recurrence`, `selective` and `conv`.
+
+mod call;
+mod convolution;
+mod recurrence;
+mod selective;
+
+use crate::error::Error;
+use clap::Subcommand;
+use convolution::ConvolutionArgs;
+use recurrence::RecurrenceArgs;
+use selective::SelectiveArgs;
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum SeriesCommand {
+    /// A recurrence of first order, h = a h + b per channel and token
+    Recurrence(Box<RecurrenceArgs>),
+    /// Mamba's selective scan
+    Selective(Box<SelectiveArgs>),
+    /// A causal convolution per channel: relative decay, or the short one before a scan
+    Conv(Box<ConvolutionArgs>),
+}
+
+impl SeriesCommand {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// Those of the command.
+    pub fn run(&self) -> Result<(), Error> {
+        match self {
+            SeriesCommand::Recurrence(args) => recurrence::recurrence(args),
+            SeriesCommand::Selective(args) => selective::selective(args),
+            SeriesCommand::Conv(args) => convolution::convolution(args),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! `elsa linear recurrence`.
+// Doc comments of flags are their help texts, where brackets hold shapes.
+#![allow(rustdoc::broken_intra_doc_links)]
+
+use super::call::{CallArgs, Done, Given, Outputs, farther, numbers};
+use crate::args::FILE;
+use crate::error::Error;
+use crate::tensor::Source;
+use clap::Args;
+use elsa_core::series::plan::SeriesChoice;
+use elsa_core::series::recurrence::{self, Gate, Inputs, Spec};
+use elsa_runtime::RecurrenceOptions;
+
+/// The text below the flags.
+const HELP: &str = "\
+Examples:
+  elsa linear recurrence --a decay.npy --b x.npy --out h.npy
+  elsa linear recurrence --a log-decay.npy --log --b x.npy --past-state h0.npy --present-state h1.npy --out h.npy --verify
+
+h = a h + b for each token, channel by channel. A factor of zero, or a logarithm of -inf, clears the state whatever it
+holds; a NaN poisons it. The bits do not depend on threads and batch; --parts changes the last ones.
+Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 4 --verify found an
+error beyond the bound.";
+
+/// `elsa linear recurrence`.
+#[derive(Args, Debug)]
+#[command(after_help = HELP)]
+pub struct RecurrenceArgs {
+    /// Factors of the state, in the shape of b
+    #[arg(long, value_name = FILE)]
+    a: Source,
+    /// a holds natural logarithms of factors
+    #[arg(long)]
+    log: bool,
+    /// Addends, rank 3
+    #[arg(long, value_name = FILE)]
+    b: Source,
+    /// Pass the tokens in so many parts side by side, for few channels and many tokens: twice the work [default: 1]
+    #[arg(long, value_name = "N")]
+    parts: Option<usize>,
+    /// What every operator has.
+    #[command(flatten)]
+    call: CallArgs,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Whatever keeps the output from being complete. No file has changed then.
+pub fn recurrence(args: &RecurrenceArgs) -> Result<(), Error> {
+    let call = &args.call;
+    let (a, b) = (Given::load("a", &args.a)?, Given::load("b", &args.b)?);
+    let past = Given::load_if("past-state", call.past_state.as_ref())?;
+    let series = b.series(call.layout)?;
+    let mut spec = Spec::new(a.series(call.layout)?, series, series);
+    spec.gate = if args.log { Gate::Log } else { Gate::Factor };
+    spec.reverse = call.reverse;
+    let problem = spec.check()?;
+    let state = [problem.batch(), problem.channels()];
+    let inputs = Inputs { a: a.elements()?, b: b.elements()?, past_state: numbers(past.as_ref(), &state)? };
+    let engine = call.engine.engine()?;
+    let options =
+        RecurrenceOptions { budget: call.engine.budget, parts: args.parts, ..RecurrenceOptions::default() };
+    let plan = engine.recurrence_plan(&problem, &options)?;
+    let mut outputs = Outputs::new(call, &b, &state)?;
+    let mut workspace = plan.workspace()?;
+    outputs.begin(plan.workspace_bytes())?;
+    let to = recurrence::Outputs {
+        out: Some(outputs.out.elements_mut()),
+        present_state: outputs.present.as_deref_mut(),
+    };
+    let report = plan.bind(inputs, to, &mut workspace)?.run()?;
+    let ms = outputs.ms();
+    let SeriesChoice { parts, kernel, .. } = *plan.choice();
+    let worst = call.verify.then(|| {
+        let (mut worst, out, dtype) = (0.0, outputs.out.elements(), outputs.dtype());
+        for batch in 0..problem.batch() {
+            for channel in 0..problem.channels() {
+                let before = inputs.past_state.map_or(0.0, |past| past[batch * state[1] + channel]);
+                let (precision, at) = (&kernel.precision, [batch, channel]);
+                recurrence::reference::states(
+                    &problem,
+                    &inputs,
+                    before,
+                    precision,
+                    dtype,
+                    at,
+                    |token, exact| {
+                        worst = farther(worst, exact, out.get(series.at(batch, token, channel)), dtype);
+                    },
+                );
+            }
+        }
+        worst
+    });
+    let done = Done {
+        what: "recurrence",
+        report,
+        kernel: plan.kernel(),
+        workspace_bytes: plan.workspace_bytes(),
+        form: format!("{parts} {}", if parts == 1 { "part" } else { "parts" }),
+        shape: [problem.batch(), problem.tokens(), problem.channels()],
+    };
+    let files: Vec<&Given> = [Some(&a), Some(&b), past.as_ref()].into_iter().flatten().collect();
+    outputs.finish(call, &engine, &files, &done, (worst, ms))
+}

@@ -1,0 +1,158 @@
+//! `elsa linear selective`.
+// Doc comments of flags are their help texts, where brackets hold shapes.
+#![allow(rustdoc::broken_intra_doc_links)]
+
+use super::call::{CallArgs, Done, Given, Order, Outputs, farther, numbers};
+use crate::args::FILE;
+use crate::error::Error;
+use crate::tensor::Source;
+use clap::Args;
+use elsa_core::series::Series;
+use elsa_core::series::selective::{self, Coefficient, Inputs, Spec};
+use elsa_runtime::SelectiveOptions;
+
+/// The text below the flags.
+const HELP: &str = "\
+Examples:
+  elsa linear selective --layout bct --u u.npy --delta delta.npy --a A.npy --b B.npy --c C.npy --d D.npy --z z.npy \
+--delta-bias bias.npy --softplus --out y.npy
+  elsa linear selective --u u.npy --delta delta.npy --a A.npy --b B.npy --c C.npy --past-state x0.npy --present-state x1.npy \
+--out y.npy --verify
+
+With delta' = delta + bias, or its softplus, for each token and channel:
+  x = exp(delta' A) x + delta' B u;  y = C x + D u;  times silu(z)
+as selective_scan_ref of mamba_ssm, whose tensors have --layout bct. The bits do not depend on threads and batch.
+Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 4 --verify found an
+error beyond the bound.";
+
+/// `elsa linear selective`.
+#[derive(Args, Debug)]
+#[command(after_help = HELP)]
+pub struct SelectiveArgs {
+    /// Inputs, rank 3
+    #[arg(long, value_name = FILE)]
+    u: Source,
+    /// Time steps, in the shape of u
+    #[arg(long, value_name = FILE)]
+    delta: Source,
+    /// Rates, f32 [channels, states]
+    #[arg(long, value_name = FILE)]
+    a: Source,
+    /// Input coefficients: [channels, states]; or of each token [batch, tokens, groups, states], with bct [batch, groups,
+    /// states, tokens], or without the groups
+    #[arg(long, value_name = FILE)]
+    b: Source,
+    /// Output coefficients, likewise
+    #[arg(long, value_name = FILE)]
+    c: Source,
+    /// Factors of the input in the output, f32 [channels]
+    #[arg(long, value_name = FILE)]
+    d: Option<Source>,
+    /// Gates of the output, in the shape of u
+    #[arg(long, value_name = FILE)]
+    z: Option<Source>,
+    /// Added to the time steps, f32 [channels]
+    #[arg(long, value_name = FILE)]
+    delta_bias: Option<Source>,
+    /// Take the softplus of the time steps
+    #[arg(long)]
+    softplus: bool,
+    /// What every operator has.
+    #[command(flatten)]
+    call: CallArgs,
+}
+
+/// A coefficient by its shape.
+fn coefficient(argument: &'static str, given: &Given, order: Order) -> Result<Coefficient, Error> {
+    let (batch, tokens, channels) = match (order, given.shape()) {
+        (_, [_, _]) => return Ok(Coefficient::Channel),
+        (Order::TokensFirst, &[b, t, n]) | (Order::ChannelsFirst, &[b, n, t]) => (b, t, n),
+        (Order::TokensFirst, &[b, t, g, n]) | (Order::ChannelsFirst, &[b, g, n, t]) => {
+            (b, t, g.saturating_mul(n))
+        }
+        _ => return Err(given.rank("2, 3 or 4")),
+    };
+    Ok(Coefficient::Token(match order {
+        Order::TokensFirst => Series::tokens_first(argument, [batch, tokens, channels])?,
+        Order::ChannelsFirst => Series::channels_first(argument, [batch, channels, tokens])?,
+    }))
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Whatever keeps the output from being complete. No file has changed then.
+pub fn selective(args: &SelectiveArgs) -> Result<(), Error> {
+    let call = &args.call;
+    let (u, delta) = (Given::load("u", &args.u)?, Given::load("delta", &args.delta)?);
+    let (a, b, c) = (Given::load("a", &args.a)?, Given::load("b", &args.b)?, Given::load("c", &args.c)?);
+    let d = Given::load_if("d", args.d.as_ref())?;
+    let z = Given::load_if("z", args.z.as_ref())?;
+    let bias = Given::load_if("delta-bias", args.delta_bias.as_ref())?;
+    let past = Given::load_if("past-state", call.past_state.as_ref())?;
+    let series = u.series(call.layout)?;
+    let &[_, states] = a.shape() else { return Err(a.rank("2")) };
+    let (of_b, of_c) = (coefficient("b", &b, call.layout)?, coefficient("c", &c, call.layout)?);
+    let mut spec = Spec::new(series, delta.series(call.layout)?, states, of_b, of_c, series);
+    spec.z = z.as_ref().map(|z| z.series(call.layout)).transpose()?;
+    (spec.softplus, spec.reverse) = (args.softplus, call.reverse);
+    let problem = spec.check()?;
+    let channels = problem.channels();
+    let parameters = [channels, states];
+    for (given, of) in [(&b, of_b), (&c, of_c)] {
+        if of == Coefficient::Channel {
+            given.numbers(&parameters)?;
+        }
+    }
+    let state = [problem.batch(), channels, states];
+    let inputs = Inputs {
+        u: u.elements()?,
+        delta: delta.elements()?,
+        a: a.numbers(&parameters)?,
+        b: b.elements()?,
+        c: c.elements()?,
+        d: numbers(d.as_ref(), &[channels])?,
+        z: z.as_ref().map(Given::elements).transpose()?,
+        delta_bias: numbers(bias.as_ref(), &[channels])?,
+        past_state: numbers(past.as_ref(), &state)?,
+    };
+    let engine = call.engine.engine()?;
+    let options = SelectiveOptions { budget: call.engine.budget, ..SelectiveOptions::default() };
+    let plan = engine.selective_plan(&problem, &options)?;
+    let mut outputs = Outputs::new(call, &u, &state)?;
+    let mut workspace = plan.workspace()?;
+    outputs.begin(plan.workspace_bytes())?;
+    let to = selective::Outputs {
+        out: Some(outputs.out.elements_mut()),
+        present_state: outputs.present.as_deref_mut(),
+    };
+    let report = plan.bind(inputs, to, &mut workspace)?.run()?;
+    let ms = outputs.ms();
+    let precision = plan.choice().kernel.precision;
+    let worst = call.verify.then(|| {
+        let (mut worst, out, dtype) = (0.0, outputs.out.elements(), outputs.dtype());
+        for batch in 0..problem.batch() {
+            for channel in 0..channels {
+                let first = (batch * channels + channel) * states;
+                let before = inputs.past_state.map_or(&[][..], |past| &past[first..first + states]);
+                let see = |token: usize, exact| {
+                    worst = farther(worst, exact, out.get(series.at(batch, token, channel)), dtype);
+                };
+                let at = [batch, channel];
+                selective::reference::outputs(&problem, &inputs, before, &precision, dtype, at, &mut [], see);
+            }
+        }
+        worst
+    });
+    let done = Done {
+        what: "selective scan",
+        report,
+        kernel: plan.kernel(),
+        workspace_bytes: plan.workspace_bytes(),
+        form: "1 part".into(),
+        shape: [problem.batch(), problem.tokens(), channels],
+    };
+    let some = [&d, &z, &bias, &past].into_iter().filter_map(Option::as_ref);
+    let files: Vec<&Given> = [&u, &delta, &a, &b, &c].into_iter().chain(some).collect();
+    outputs.finish(call, &engine, &files, &done, (worst, ms))
+}

@@ -1,0 +1,275 @@
+//! The causal convolution on the CPU.
+
+use super::operator::{Place, SeriesOperator};
+use super::spectrum::Transforms;
+use super::stage::{Block, Convert, Source, States, Target, Tile, tile};
+use crate::cpu::pool::Pool;
+use crate::error::RunError;
+use elsa_core::argument::ArgumentError;
+use elsa_core::series::convolution::{Inputs, Method, Outputs, Problem};
+use elsa_core::series::token_of;
+use elsa_kernels::series::{Columns, ConvolutionTile};
+use std::ptr::null;
+
+/// Options of a plan of a convolution.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConvolutionOptions {
+    /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
+    pub budget: Option<usize>,
+    /// Whether all threads take part, however small the problem. This changes no bit.
+    pub all_workers: bool,
+    /// How it is computed; `None` takes what needs less time by count
+    /// ([`method`](elsa_core::series::plan::method())).
+    pub method: Option<Method>,
+}
+
+/// The convolution as an operator of a plan.
+#[derive(Clone, Debug)]
+pub struct Convolution {
+    pub(super) problem: Problem,
+    /// The transforms of a plan by FFT.
+    pub(super) transforms: Option<Transforms>,
+}
+
+/// The tensors of a call.
+///
+/// Invariant: they have passed the check of the problem, and the outputs are borrowed exclusively.
+#[derive(Debug)]
+pub struct ConvolutionCall<'a> {
+    problem: &'a Problem,
+    transforms: Option<&'a Transforms>,
+    inputs: Inputs<'a>,
+    u: Source<'a>,
+    out: Option<Target>,
+    states: States,
+}
+
+// SAFETY: workers read the inputs and write disjoint elements of the outputs: each item its own channels.
+unsafe impl Sync for ConvolutionCall<'_> {}
+// SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to the outputs.
+unsafe impl Send for ConvolutionCall<'_> {}
+
+impl ConvolutionCall<'_> {
+    /// Whether inputs before the first token may differ from zero.
+    fn has_past(&self) -> bool {
+        !self.states.past(0, 0).is_null()
+    }
+
+    /// Computes a tile by the sums of products.
+    ///
+    /// A window holds the inputs of a block in the order of the pass, after those before it.
+    ///
+    /// # Safety
+    /// - The clauses of [`SeriesOperator::run`]; `worker` is the caller's number, and no other worker has the tile.
+    unsafe fn direct(&self, place: &Place<'_>, worker: usize, tile: Tile) {
+        let (k, l, p) = (place.kernel, place.layout, place.kernel.primitives);
+        let (w, s, problem) = (k.spec.width, self.problem.spec(), self.problem);
+        let (tokens, history, taps) = (problem.tokens(), problem.history(), problem.taps());
+        let region = place.worker(worker);
+        let [window, out_at, ..] = l.series.map(|span| region.wrapping_add(span.start));
+        let [filter, bias] = [l.parameters, l.rows[0]].map(|span| region.wrapping_add(span.start));
+        let convert =
+            Convert { at: region.wrapping_add(l.convert.start), lines: w, line: place.choice.block };
+        let first = tile.batch * problem.channels() + tile.channel;
+        // SAFETY: room for the weights and the bias of a tile (layout), which is the worker's.
+        let (weights, biases) = unsafe {
+            self.states.load(p, first, tile.channels, history, w, window);
+            (std::slice::from_raw_parts_mut(filter, taps * w), std::slice::from_raw_parts_mut(bias, w))
+        };
+        for (back, row) in weights.chunks_exact_mut(w).enumerate() {
+            for (c, x) in row.iter_mut().enumerate() {
+                let weight = || self.inputs.filter[problem.weight(tile.channel + c, back)];
+                *x = if c < tile.channels { weight() } else { 0.0 };
+            }
+        }
+        for (c, x) in biases.iter_mut().enumerate() {
+            let given = self.inputs.bias.filter(|_| c < tile.channels);
+            *x = given.map_or(0.0, |bias| bias[tile.channel + c]);
+        }
+        let (filter, bias) = (weights.as_ptr(), biases.as_ptr());
+        for start in (0..tokens).step_by(place.choice.block) {
+            let end = tokens.min(start + place.choice.block);
+            let block = Block::of(start..end, tokens, s.reverse);
+            let count = end - start;
+            // SAFETY: the tile's channels and the block's tokens lie in the tensors (invariant); the regions hold a block, the
+            // window also the inputs before it (layout), and are the worker's; those elements of the output are written by
+            // this worker alone (clause).
+            unsafe {
+                let new = window.add(history * w);
+                if s.reverse {
+                    self.u.copy(p, tile, &block, w, out_at, &convert);
+                    for row in 0..count {
+                        new.add((count - 1 - row) * w).copy_from_nonoverlapping(out_at.add(row * w), w);
+                    }
+                } else {
+                    self.u.copy(p, tile, &block, w, new, &convert);
+                }
+                if let Some(target) = &self.out {
+                    let (out, in_place) = target.rows(tile, &block, w, out_at);
+                    (k.convolution)(&ConvolutionTile {
+                        u: Columns { first: new.cast_const(), stride: w as isize },
+                        out,
+                        tokens: count,
+                        // Before the first token there is nothing but zeros without a past.
+                        taps: if self.has_past() { taps } else { taps.min(end) },
+                        filter,
+                        bias: if self.inputs.bias.is_some() { bias } else { null() },
+                        silu: s.silu,
+                    });
+                    if !in_place {
+                        target.store(p, tile, &block, w, out_at, &convert);
+                    }
+                }
+                window.copy_from(window.add(count * w), history * w);
+            }
+        }
+        // SAFETY: the states of the tile's channels, which are this worker's (clauses).
+        unsafe { self.states.store(p, first, tile.channels, history, w, window) };
+    }
+
+    /// Adds the products of the inputs that are not finite, which the transforms have left out.
+    fn poison(&self, channel: usize, history: usize, input: impl Fn(usize) -> f32, to: &mut [f32]) {
+        let mut lost = 0;
+        for i in 0..history + to.len() {
+            let x = input(i);
+            if x.is_finite() {
+                continue;
+            }
+            // Input `i` is `history − i` tokens before the first one.
+            let start = i.saturating_sub(history);
+            let end = to.len().min((i + self.problem.taps()).saturating_sub(history));
+            if x.is_nan() {
+                // What is lost already stays so.
+                if let Some(rows) = to.get_mut(start.max(lost)..end) {
+                    rows.fill(f32::NAN);
+                }
+                lost = lost.max(end);
+            } else {
+                for step in start..end {
+                    to[step] += x * self.inputs.filter[self.problem.weight(channel, step + history - i)];
+                }
+            }
+        }
+    }
+
+    /// Computes a channel of every sequence by FFT.
+    ///
+    /// # Safety
+    /// - The clauses of [`SeriesOperator::run`]; `worker` is the caller's number, and no other worker has the channel. The
+    ///   layout is one for these transforms.
+    unsafe fn spectral(&self, place: &Place<'_>, transforms: &Transforms, worker: usize, channel: usize) {
+        let (problem, s, layout) = (self.problem, self.problem.spec(), place.layout);
+        let (tokens, history) = (problem.tokens(), problem.history());
+        let region = place.worker(worker);
+        // SAFETY: the worker's region (clause), and a row for every token, with whole vectors (layout).
+        let (mut room, line) = unsafe {
+            let line = region.wrapping_add(layout.series[0].start);
+            (transforms.room(layout, region), std::slice::from_raw_parts_mut(line, layout.series[0].len))
+        };
+        let finite = room.filter(problem, self.inputs.filter, channel);
+        for batch in 0..problem.batch() {
+            let state = batch * problem.channels() + channel;
+            let past = self.states.past(state, history);
+            let before = if self.has_past() { history } else { 0 };
+            let input = |i: usize| match i.checked_sub(before) {
+                Some(step) => {
+                    let token = token_of(step, tokens, s.reverse);
+                    self.u.data.get(self.u.series.at(batch, token, channel))
+                }
+                // SAFETY: one of the past inputs of the channel (invariant), of which the present is written afterwards.
+                None => unsafe { past.add(i).read() },
+            };
+            if let Some(out) = &self.out {
+                let sums = &mut line[..tokens];
+                if !finite {
+                    // A spectrum has no place for a weight that is not finite.
+                    for (step, sum) in sums.iter_mut().enumerate() {
+                        let taps = problem.taps().min(before + step + 1);
+                        let product = |back: usize| {
+                            let weight = self.inputs.filter[problem.weight(channel, back)];
+                            weight * input(before + step - back)
+                        };
+                        *sum = (0..taps).map(product).sum();
+                    }
+                } else if !room.convolve(before, input, sums) {
+                    self.poison(channel, before, input, sums);
+                }
+                if let Some(bias) = self.inputs.bias {
+                    sums.iter_mut().for_each(|x| *x += bias[channel]);
+                }
+                if s.silu {
+                    // SAFETY: whole vectors of the line; *kernel*.
+                    unsafe { (place.kernel.silu)(line.as_mut_ptr(), line.len()) };
+                }
+                for (step, x) in line[..tokens].iter().enumerate() {
+                    // SAFETY: an element of the channel, which is this worker's (clause).
+                    unsafe { out.set(batch, token_of(step, tokens, s.reverse), channel, *x) };
+                }
+            }
+            let present = self.states.present(state, history);
+            if present.is_null() {
+                continue;
+            }
+            let (new, missing) = (tokens.min(history), history - tokens.min(history));
+            // SAFETY: the states of the channel, which are this worker's (clauses). In place what stays moves towards the
+            // oldest.
+            unsafe {
+                if past.is_null() {
+                    present.write_bytes(0, missing);
+                } else {
+                    present.copy_from(past.add(new), missing);
+                }
+                for i in 0..new {
+                    present.add(missing + i).write(input(before + tokens - new + i));
+                }
+            }
+        }
+    }
+}
+
+impl SeriesOperator for Convolution {
+    type Problem = Problem;
+    type Inputs<'a> = Inputs<'a>;
+    type Outputs<'a> = Outputs<'a>;
+    type Call<'a> = ConvolutionCall<'a>;
+
+    fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    fn call<'a>(
+        &'a self,
+        inputs: Inputs<'a>,
+        mut outputs: Outputs<'a>,
+    ) -> Result<ConvolutionCall<'a>, ArgumentError> {
+        self.problem.check_data(&inputs, &outputs)?;
+        let s = self.problem.spec();
+        Ok(ConvolutionCall {
+            problem: &self.problem,
+            transforms: self.transforms.as_ref(),
+            u: Source { series: s.u, data: inputs.u },
+            out: outputs.out.as_mut().map(|out| Target::new(s.out, out)),
+            states: States::new(s.in_place, inputs.past_state, outputs.present_state),
+            inputs,
+        })
+    }
+
+    unsafe fn run(call: &ConvolutionCall<'_>, place: &Place<'_>, pool: &Pool) -> Result<(), RunError> {
+        let (problem, choice) = (call.problem, place.choice);
+        if call.states.leave_nothing(problem.batch(), problem.tokens()) {
+            return Ok(());
+        }
+        let channels = problem.channels();
+        match call.transforms {
+            Some(transforms) => pool.divide(choice.workers, channels, &|worker, channel| {
+                // SAFETY: the clauses of this function; each channel is one worker's.
+                unsafe { call.spectral(place, transforms, worker, channel) };
+            }),
+            None => pool.divide(choice.workers, problem.batch() * choice.tiles, &|worker, item| {
+                let tile = tile(item, choice.tiles, channels, channels, place.kernel.spec.width);
+                // SAFETY: the clauses of this function; each item is one worker's.
+                unsafe { call.direct(place, worker, tile) };
+            }),
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The recurrence on the CPU.
+
+use super::operator::{Place, SeriesOperator};
+use super::stage::{Block, Convert, Source, States, Target, Tile, tile};
+use crate::cpu::pool::Pool;
+use crate::error::RunError;
+use elsa_core::argument::ArgumentError;
+use elsa_core::series::plan::part_tokens;
+use elsa_core::series::recurrence::{Gate, Inputs, Outputs, Problem};
+use elsa_kernels::series::{Columns, RecurrenceTile};
+use std::ops::Range;
+
+/// Options of a plan of a recurrence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecurrenceOptions {
+    /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
+    pub budget: Option<usize>,
+    /// Whether all threads take part, however small the problem. This changes no bit.
+    pub all_workers: bool,
+    /// Parts of the tokens, for few channels and many tokens: the states before the parts are computed first, then all parts
+    /// side by side. `None` passes the tokens once. This changes the order of operations and so the last bits.
+    pub parts: Option<usize>,
+}
+
+/// The recurrence as an operator of a plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Recurrence {
+    pub(super) problem: Problem,
+}
+
+/// The tensors of a call.
+///
+/// Invariant: they have passed the check of the problem, and the outputs are borrowed exclusively.
+#[derive(Debug)]
+pub struct RecurrenceCall<'a> {
+    problem: &'a Problem,
+    a: Source<'a>,
+    b: Source<'a>,
+    out: Option<Target>,
+    states: States,
+}
+
+// SAFETY: workers read the inputs and write disjoint elements of the outputs: each item its own channels and tokens.
+unsafe impl Sync for RecurrenceCall<'_> {}
+// SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to the outputs.
+unsafe impl Send for RecurrenceCall<'_> {}
+
+/// What is done with the tokens of a part.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    /// Their states go to the output.
+    Outputs,
+    /// Only the last state is wanted.
+    Last,
+    /// They fold to one map, whose factor goes to the address.
+    Fold(*mut f32),
+}
+
+impl RecurrenceCall<'_> {
+    /// Passes the tokens of `steps` of a tile. `state` holds the state before, and then the one after.
+    ///
+    /// # Safety
+    /// - The clauses of [`SeriesOperator::run`]; `worker` is the caller's number.
+    /// - The values of a tile are readable and writable at `state`, and at the address of a fold.
+    /// - No other worker passes these tokens of the tile.
+    unsafe fn pass(
+        &self,
+        place: &Place<'_>,
+        worker: usize,
+        tile: Tile,
+        steps: Range<usize>,
+        pass: Pass,
+        state: *mut f32,
+    ) {
+        let (k, l, p) = (place.kernel, place.layout, place.kernel.primitives);
+        let (w, s) = (k.spec.width, self.problem.spec());
+        let region = place.worker(worker);
+        let [a_at, b_at, out_at, _] = l.series.map(|span| region.wrapping_add(span.start));
+        let convert =
+            Convert { at: region.wrapping_add(l.convert.start), lines: w, line: place.choice.block };
+        let row = region.wrapping_add(l.rows[0].start);
+        let mut first = true;
+        let mut start = steps.start;
+        // An empty part folds to the identity.
+        loop {
+            let end = steps.end.min(start + place.choice.block);
+            let block = Block::of(start..end, self.problem.tokens(), s.reverse);
+            // SAFETY: the tile's channels and the block's tokens lie in the tensors (invariant); the regions hold a block
+            // (layout) and are the worker's; those elements of the output are written by this worker alone (clause).
+            unsafe {
+                let a = self.a.rows(p, tile, &block, w, a_at, &convert);
+                let b = self.b.rows(p, tile, &block, w, b_at, &convert);
+                let (out, in_place) = match (pass, &self.out) {
+                    (Pass::Outputs, Some(out)) => out.rows(tile, &block, w, out_at),
+                    _ => (Columns { first: std::ptr::null_mut(), stride: 0 }, true),
+                };
+                let work = RecurrenceTile { a, b, out, tokens: end - start, state, log: s.gate == Gate::Log };
+                match pass {
+                    // The first block of a part begins its map; the others continue the addend and multiply the factors.
+                    Pass::Fold(product) if first => (k.fold)(&work, product),
+                    Pass::Fold(product) => {
+                        let scratch = RecurrenceTile { state: row, ..work };
+                        let factor = out_at;
+                        (k.fold)(&scratch, factor);
+                        (k.carry)(factor, row, state);
+                        std::slice::from_raw_parts_mut(row, w).fill(0.0);
+                        (k.carry)(factor, row, product);
+                    }
+                    _ => (k.recurrence)(&work),
+                }
+                if let (Some(out), false) = (&self.out, in_place) {
+                    out.store(p, tile, &block, w, out_at, &convert);
+                }
+            }
+            first = false;
+            start = end;
+            if start >= steps.end {
+                break;
+            }
+        }
+    }
+
+    /// What is done with tokens whose state before is known.
+    fn wanted(&self) -> Pass {
+        if self.out.is_some() { Pass::Outputs } else { Pass::Last }
+    }
+
+    /// The item as a tile.
+    fn tile(&self, place: &Place<'_>, number: usize) -> Tile {
+        let channels = self.problem.channels();
+        tile(number, place.choice.tiles, channels, channels, place.kernel.spec.width)
+    }
+
+    /// Number of a tile's first channel among the states.
+    fn first_state(&self, tile: Tile) -> usize {
+        tile.batch * self.problem.channels() + tile.channel
+    }
+}
+
+impl SeriesOperator for Recurrence {
+    type Problem = Problem;
+    type Inputs<'a> = Inputs<'a>;
+    type Outputs<'a> = Outputs<'a>;
+    type Call<'a> = RecurrenceCall<'a>;
+
+    fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    fn call<'a>(
+        &'a self,
+        inputs: Inputs<'a>,
+        mut outputs: Outputs<'a>,
+    ) -> Result<RecurrenceCall<'a>, ArgumentError> {
+        self.problem.check_data(&inputs, &outputs)?;
+        let s = self.problem.spec();
+        Ok(RecurrenceCall {
+            problem: &self.problem,
+            a: Source { series: s.a, data: inputs.a },
+            b: Source { series: s.b, data: inputs.b },
+            out: outputs.out.as_mut().map(|out| Target::new(s.out, out)),
+            states: States::new(s.in_place, inputs.past_state, outputs.present_state),
+        })
+    }
+
+    unsafe fn run(call: &RecurrenceCall<'_>, place: &Place<'_>, pool: &Pool) -> Result<(), RunError> {
+        let (choice, w) = (place.choice, place.kernel.spec.width);
+        let (tokens, parts) = (call.problem.tokens(), choice.parts);
+        if call.states.leave_nothing(call.problem.batch(), call.problem.tokens()) {
+            return Ok(());
+        }
+        let items = call.problem.batch() * choice.tiles;
+        if parts == 1 {
+            return pool.divide(choice.workers, items, &|worker, item| {
+                let tile = call.tile(place, item);
+                let state = place.worker(worker).wrapping_add(place.layout.state.start);
+                // SAFETY: the clauses of this function; each item is a worker's own, and so are its channels.
+                unsafe {
+                    call.states.load(
+                        place.kernel.primitives,
+                        call.first_state(tile),
+                        tile.channels,
+                        1,
+                        w,
+                        state,
+                    );
+                    call.pass(place, worker, tile, 0..tokens, call.wanted(), state);
+                    call.states.store(
+                        place.kernel.primitives,
+                        call.first_state(tile),
+                        tile.channels,
+                        1,
+                        w,
+                        state,
+                    );
+                }
+            });
+        }
+        // The factor, the addend and the state before a part of a tile.
+        let map = |item: usize, part: usize| {
+            let at = place.base.wrapping_add(place.layout.maps.start + (item * parts + part) * 3 * w);
+            [at, at.wrapping_add(w), at.wrapping_add(2 * w)]
+        };
+        // Nothing comes after the last part, so it has no map.
+        pool.divide(choice.workers, items * (parts - 1), &|worker, number| {
+            let (item, part) = (number / (parts - 1), number % (parts - 1));
+            let [factor, added, _] = map(item, part);
+            let (tile, steps) = (call.tile(place, item), part_tokens(tokens, parts, part));
+            // SAFETY: the clauses of this function; each map is written by one worker.
+            unsafe { call.pass(place, worker, tile, steps, Pass::Fold(factor), added) };
+        })?;
+        pool.divide(choice.workers, items, &|worker, item| {
+            let tile = call.tile(place, item);
+            // SAFETY: the clauses of this function; all maps are done, and those of an item are one worker's now.
+            unsafe {
+                call.states.load(
+                    place.kernel.primitives,
+                    call.first_state(tile),
+                    tile.channels,
+                    1,
+                    w,
+                    map(item, 0)[2],
+                );
+                for part in 0..parts - 1 {
+                    let ([factor, added, before], [_, _, after]) = (map(item, part), map(item, part + 1));
+                    after.copy_from_nonoverlapping(before, w);
+                    if std::slice::from_raw_parts(factor, w).iter().all(|x| x.is_finite()) {
+                        (place.kernel.carry)(factor, added, after);
+                    } else {
+                        // A product beyond the range of f32 says nothing about the state.
+                        call.pass(place, worker, tile, part_tokens(tokens, parts, part), Pass::Last, after);
+                    }
+                }
+            }
+        })?;
+        pool.divide(choice.workers, items * parts, &|worker, number| {
+            let (item, part) = (number / parts, number % parts);
+            let (tile, [_, _, state]) = (call.tile(place, item), map(item, part));
+            let last = part + 1 == parts;
+            // SAFETY: the clauses of this function; each state, and the tokens of each part of a tile, are one worker's. The
+            // past states have all been read.
+            unsafe {
+                if last || call.out.is_some() {
+                    call.pass(place, worker, tile, part_tokens(tokens, parts, part), call.wanted(), state);
+                }
+                if last {
+                    call.states.store(
+                        place.kernel.primitives,
+                        call.first_state(tile),
+                        tile.channels,
+                        1,
+                        w,
+                        state,
+                    );
+                }
+            }
+        })
+    }
+}

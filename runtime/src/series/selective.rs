@@ -1,0 +1,210 @@
+//! The selective scan on the CPU.
+
+use super::operator::{Place, SeriesOperator};
+use super::stage::{Block, Convert, Source, States, Target, Tile, columns_of_lines, tile};
+use crate::cpu::pool::Pool;
+use crate::error::RunError;
+use elsa_core::argument::ArgumentError;
+use elsa_core::dtype::Elements;
+use elsa_core::series::selective::{Coefficient, Inputs, Outputs, Problem};
+use elsa_kernels::series::{Coefficients, Columns, SelectiveTile};
+use std::ptr::{null, null_mut};
+
+/// Options of a plan of a selective scan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SelectiveOptions {
+    /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
+    pub budget: Option<usize>,
+    /// Whether all threads take part, however small the problem. This changes no bit.
+    pub all_workers: bool,
+}
+
+/// The selective scan as an operator of a plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Selective {
+    pub(super) problem: Problem,
+}
+
+/// The tensors of a call.
+///
+/// Invariant: they have passed the check of the problem, and the outputs are borrowed exclusively.
+#[derive(Debug)]
+pub struct SelectiveCall<'a> {
+    problem: &'a Problem,
+    inputs: Inputs<'a>,
+    u: Source<'a>,
+    delta: Source<'a>,
+    z: Option<Source<'a>>,
+    out: Option<Target>,
+    states: States,
+}
+
+// SAFETY: workers read the inputs and write disjoint elements of the outputs: each item its own channels.
+unsafe impl Sync for SelectiveCall<'_> {}
+// SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to the outputs.
+unsafe impl Send for SelectiveCall<'_> {}
+
+/// Copies rows of `n` values of channels from `first` on, `[channel][n]`, to `[n][width]`; zeros past the last channel.
+///
+/// # Safety
+/// - `n · width` values are writable at `to`; `channels ≤ width`.
+unsafe fn by_state(
+    get: impl Fn(usize) -> f32,
+    first: usize,
+    channels: usize,
+    n: usize,
+    width: usize,
+    to: *mut f32,
+) {
+    // SAFETY: `n` rows of `width` values (clause).
+    let rows = unsafe { std::slice::from_raw_parts_mut(to, n * width) };
+    for (i, row) in rows.chunks_exact_mut(width).enumerate() {
+        for (c, x) in row.iter_mut().enumerate() {
+            *x = if c < channels { get((first + c) * n + i) } else { 0.0 };
+        }
+    }
+}
+
+/// A coefficient of a tile: that of the channels, which is copied once, or a series.
+enum Given<'a> {
+    Channel,
+    Token(Source<'a>, Tile),
+}
+
+impl SelectiveCall<'_> {
+    /// The coefficient of a tile's channels. One of the channels goes to `to`.
+    ///
+    /// # Safety
+    /// - Room for the coefficient of a tile is writable at `to`.
+    unsafe fn given<'a>(
+        &self,
+        of: &Coefficient,
+        data: Elements<'a>,
+        tile: Tile,
+        width: usize,
+        to: *mut f32,
+    ) -> Given<'a> {
+        let n = self.problem.states();
+        match of {
+            Coefficient::Channel => {
+                // SAFETY: `n` rows of a tile's width (clause).
+                unsafe { by_state(|i| data.get(i), tile.channel, tile.channels, n, width, to) };
+                Given::Channel
+            }
+            Coefficient::Token(series) => {
+                let channel = tile.channel / self.problem.group(of) * n;
+                Given::Token(Source { series: *series, data }, Tile { channel, channels: n, ..tile })
+            }
+        }
+    }
+
+    /// Computes a tile.
+    ///
+    /// # Safety
+    /// - The clauses of [`SeriesOperator::run`]; `worker` is the caller's number, and no other worker has the tile.
+    unsafe fn tile(&self, place: &Place<'_>, worker: usize, tile: Tile) {
+        let (k, l, p) = (place.kernel, place.layout, place.kernel.primitives);
+        let (w, s, n) = (k.spec.width, self.problem.spec(), self.problem.states());
+        let region = place.worker(worker);
+        let [u_at, delta_at, z_at, out_at] = l.series.map(|span| region.wrapping_add(span.start));
+        let [b_at, c_at] = l.coefficients.map(|span| region.wrapping_add(span.start));
+        let [bias, skip] = l.rows.map(|span| region.wrapping_add(span.start));
+        let [a, state] = [l.parameters, l.state].map(|span| region.wrapping_add(span.start));
+        let convert =
+            Convert { at: region.wrapping_add(l.convert.start), lines: w, line: place.choice.block };
+        let first = tile.batch * self.problem.channels() + tile.channel;
+        // SAFETY: parameters of the tile's channels (invariant), and room for them (layout), which is the worker's.
+        let (b, c) = unsafe {
+            let rates = self.inputs.a[tile.channel * n..(tile.channel + tile.channels) * n].as_ptr();
+            columns_of_lines(p, rates, tile.channels, n, w, a);
+            for (vector, to) in [(self.inputs.delta_bias, bias), (self.inputs.d, skip)] {
+                by_state(|i| vector.map_or(0.0, |x| x[i]), tile.channel, tile.channels, 1, w, to);
+            }
+            self.states.load(p, first, tile.channels, n, w, state);
+            (self.given(&s.b, self.inputs.b, tile, w, b_at), self.given(&s.c, self.inputs.c, tile, w, c_at))
+        };
+        let tokens = self.problem.tokens();
+        for start in (0..tokens).step_by(place.choice.block) {
+            let end = tokens.min(start + place.choice.block);
+            let block = Block::of(start..end, tokens, s.reverse);
+            // SAFETY: the tile's channels and the block's tokens lie in the tensors (invariant); the regions hold a block
+            // (layout) and are the worker's; those elements of the output are written by this worker alone (clause).
+            unsafe {
+                let rows = |source: &Source<'_>, to| source.rows(p, tile, &block, w, to, &convert);
+                let coefficient = |given: &Given<'_>, to: *mut f32| match given {
+                    Given::Channel => Coefficients::Channel(to),
+                    Given::Token(source, tile) => {
+                        Coefficients::Token(source.rows(p, *tile, &block, n, to, &convert))
+                    }
+                };
+                let (out, in_place) = match &self.out {
+                    Some(out) => out.rows(tile, &block, w, out_at),
+                    None => (Columns { first: null_mut(), stride: 0 }, true),
+                };
+                let none = Columns { first: null(), stride: 0 };
+                (k.selective)(&SelectiveTile {
+                    u: rows(&self.u, u_at),
+                    delta: rows(&self.delta, delta_at),
+                    z: self.z.as_ref().map_or(none, |z| rows(z, z_at)),
+                    out,
+                    tokens: end - start,
+                    states: n,
+                    a,
+                    b: coefficient(&b, b_at),
+                    c: coefficient(&c, c_at),
+                    bias,
+                    skip: if self.inputs.d.is_some() { skip } else { null() },
+                    softplus: s.softplus,
+                    state,
+                });
+                if let (Some(out), false) = (&self.out, in_place) {
+                    out.store(p, tile, &block, w, out_at, &convert);
+                }
+            }
+        }
+        // SAFETY: the states of the tile's channels, which are this worker's (clauses).
+        unsafe { self.states.store(p, first, tile.channels, n, w, state) };
+    }
+}
+
+impl SeriesOperator for Selective {
+    type Problem = Problem;
+    type Inputs<'a> = Inputs<'a>;
+    type Outputs<'a> = Outputs<'a>;
+    type Call<'a> = SelectiveCall<'a>;
+
+    fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    fn call<'a>(
+        &'a self,
+        inputs: Inputs<'a>,
+        mut outputs: Outputs<'a>,
+    ) -> Result<SelectiveCall<'a>, ArgumentError> {
+        self.problem.check_data(&inputs, &outputs)?;
+        let s = self.problem.spec();
+        Ok(SelectiveCall {
+            problem: &self.problem,
+            u: Source { series: s.u, data: inputs.u },
+            delta: Source { series: s.delta, data: inputs.delta },
+            z: s.z.zip(inputs.z).map(|(series, data)| Source { series, data }),
+            out: outputs.out.as_mut().map(|out| Target::new(s.out, out)),
+            states: States::new(s.in_place, inputs.past_state, outputs.present_state),
+            inputs,
+        })
+    }
+
+    unsafe fn run(call: &SelectiveCall<'_>, place: &Place<'_>, pool: &Pool) -> Result<(), RunError> {
+        let (problem, choice) = (call.problem, place.choice);
+        let (channels, group) = (problem.channels(), problem.tile_group());
+        if call.states.leave_nothing(problem.batch(), problem.tokens()) {
+            return Ok(());
+        }
+        pool.divide(choice.workers, problem.batch() * choice.tiles, &|worker, item| {
+            let tile = tile(item, choice.tiles, channels, group, place.kernel.spec.width);
+            // SAFETY: the clauses of this function; each item is one worker's.
+            unsafe { call.tile(place, worker, tile) };
+        })
+    }
+}

@@ -1,0 +1,102 @@
+//! The convolution of one channel by products of spectra, in f64.
+
+use elsa_core::series::convolution::Problem;
+use elsa_core::series::plan::SeriesLayout;
+use realfft::num_complex::Complex;
+use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
+use std::sync::Arc;
+
+/// The transforms of a length. Clones share their tables.
+#[derive(Clone)]
+pub struct Transforms {
+    length: usize,
+    forward: Arc<dyn RealToComplex<f64>>,
+    inverse: Arc<dyn ComplexToReal<f64>>,
+}
+
+impl std::fmt::Debug for Transforms {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transforms").field("length", &self.length).finish_non_exhaustive()
+    }
+}
+
+impl Transforms {
+    /// The transforms of `length` values.
+    pub fn new(length: usize) -> Transforms {
+        let mut planner = RealFftPlanner::new();
+        let (forward, inverse) = (planner.plan_fft_forward(length), planner.plan_fft_inverse(length));
+        Transforms { length, forward, inverse }
+    }
+
+    /// Number of f64 values that they work in.
+    pub fn scratch(&self) -> usize {
+        2 * self.forward.get_scratch_len().max(self.inverse.get_scratch_len())
+    }
+
+    /// The room of a worker whose region begins at `region`.
+    ///
+    /// # Safety
+    /// - The region is 64-byte aligned, that of a layout of a convolution by FFT of this length with the scratch of these
+    ///   transforms, and nobody else's for the lifetime of the result; it is initialised.
+    pub unsafe fn room<'a>(&'a self, layout: &SeriesLayout, region: *mut f32) -> Room<'a> {
+        let [signal, filter, spectrum, scratch] = layout.spectra.map(|span| region.wrapping_add(span.start));
+        let (n, half) = (self.length, self.length / 2 + 1);
+        // SAFETY: spans begin on lines of 64 bytes and are disjoint (layout). Any bits are numbers, and a complex number is two
+        // of them.
+        unsafe {
+            Room {
+                of: self,
+                signal: std::slice::from_raw_parts_mut(signal.cast(), n),
+                filter: std::slice::from_raw_parts_mut(filter.cast(), half),
+                spectrum: std::slice::from_raw_parts_mut(spectrum.cast(), half),
+                scratch: std::slice::from_raw_parts_mut(scratch.cast(), self.scratch() / 2),
+            }
+        }
+    }
+}
+
+/// What a worker transforms.
+#[derive(Debug)]
+pub struct Room<'a> {
+    of: &'a Transforms,
+    signal: &'a mut [f64],
+    filter: &'a mut [Complex<f64>],
+    spectrum: &'a mut [Complex<f64>],
+    scratch: &'a mut [Complex<f64>],
+}
+
+impl Room<'_> {
+    /// Takes the filter of a channel. Returns whether it is finite; otherwise there is no spectrum.
+    pub fn filter(&mut self, problem: &Problem, weights: &[f32], channel: usize) -> bool {
+        self.signal.fill(0.0);
+        for (back, x) in self.signal[..problem.taps()].iter_mut().enumerate() {
+            *x = f64::from(weights[problem.weight(channel, back)]);
+        }
+        let finite = self.signal.iter().all(|x| x.is_finite());
+        let done = self.of.forward.process_with_scratch(self.signal, self.filter, self.scratch);
+        assert!(done.is_ok(), "buffers have the lengths of the transform");
+        let scale = 1.0 / self.of.length as f64;
+        self.filter.iter_mut().for_each(|x| *x *= scale);
+        finite
+    }
+
+    /// Writes the sums of all tokens to `to`, from the inputs in the order of the pass: as many of the past as `history`, then
+    /// one for each token. What is not finite counts as zero. Returns whether everything was finite.
+    pub fn convolve(&mut self, history: usize, input: impl Fn(usize) -> f32, to: &mut [f32]) -> bool {
+        let count = history + to.len();
+        let mut finite = true;
+        for (i, x) in self.signal[..count].iter_mut().enumerate() {
+            let value = input(i);
+            finite &= value.is_finite();
+            *x = if value.is_finite() { f64::from(value) } else { 0.0 };
+        }
+        self.signal[count..].fill(0.0);
+        let done = self.of.forward.process_with_scratch(self.signal, self.spectrum, self.scratch);
+        assert!(done.is_ok(), "buffers have the lengths of the transform");
+        self.spectrum.iter_mut().zip(&*self.filter).for_each(|(x, filter)| *x *= filter);
+        let done = self.of.inverse.process_with_scratch(self.spectrum, self.signal, self.scratch);
+        assert!(done.is_ok(), "the first and last of a product of two real spectra's values are real");
+        to.iter_mut().zip(&self.signal[history..]).for_each(|(to, x)| *to = *x as f32);
+        finite
+    }
+}

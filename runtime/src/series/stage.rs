@@ -1,0 +1,428 @@
+//! Moves blocks of tokens between series and the rows of a tile's channels.
+
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::series::Series;
+use elsa_kernels::primitives::Primitives;
+use elsa_kernels::series::Columns;
+use half::{bf16, f16};
+use std::ops::Range;
+
+/// How the elements of a block lie in memory.
+enum Order {
+    /// The channels of a token are neighbours; the next token is so many elements on.
+    Rows(usize),
+    /// The tokens of a channel are neighbours; the next channel is so many elements on.
+    Lines(usize),
+    /// Neither.
+    Other,
+}
+
+fn order(series: &Series) -> Order {
+    let token = series.view().strides()[2];
+    match series.channel_stride() {
+        Some(1) => Order::Rows(token),
+        Some(channel) if token == 1 => Order::Lines(channel),
+        _ => Order::Other,
+    }
+}
+
+/// The channels of a tile in one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Tile {
+    /// The sequence.
+    pub batch: usize,
+    /// The first channel.
+    pub channel: usize,
+    /// Number of channels.
+    pub channels: usize,
+}
+
+/// The tokens of a block, by their number in memory, and whether they pass backwards.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// The tokens.
+    pub tokens: Range<usize>,
+    /// Whether the last one passes first.
+    pub reverse: bool,
+}
+
+impl Block {
+    /// The block of the steps `steps` of a pass over `tokens` tokens.
+    pub fn of(steps: Range<usize>, tokens: usize, reverse: bool) -> Block {
+        let tokens = if reverse { tokens - steps.end..tokens - steps.start } else { steps };
+        Block { tokens, reverse }
+    }
+
+    /// Rows in the order of the pass, of those that lie in the order of memory at `first`, `stride` apart.
+    pub fn columns<T>(&self, first: *const T, stride: usize) -> Columns<*const T> {
+        let last = self.tokens.len().saturating_sub(1);
+        if self.reverse {
+            Columns { first: first.wrapping_add(last * stride), stride: -(stride as isize) }
+        } else {
+            Columns { first, stride: stride as isize }
+        }
+    }
+
+    /// The same of rows to be written.
+    pub fn columns_mut<T>(&self, first: *mut T, stride: usize) -> Columns<*mut T> {
+        let Columns { first, stride } = self.columns(first.cast_const(), stride);
+        Columns { first: first.cast_mut(), stride }
+    }
+}
+
+/// A series that is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    pub series: Series,
+    pub data: Elements<'a>,
+}
+
+impl Source<'_> {
+    /// The rows of a block's channels in place, if the kernel can read them there.
+    fn in_place(&self, tile: Tile, block: &Block, width: usize) -> Option<Columns<*const f32>> {
+        match (self.data, order(&self.series)) {
+            (Elements::F32(data), Order::Rows(stride))
+                if tile.channels == width && !block.tokens.is_empty() =>
+            {
+                let at = self.series.at(tile.batch, block.tokens.start, tile.channel);
+                Some(block.columns(data[at..].as_ptr(), stride))
+            }
+            _ => None,
+        }
+    }
+
+    /// The rows of a block's channels in the order of the pass: in place, or copied to `to`.
+    ///
+    /// # Safety
+    /// - As for [`Source::copy`].
+    pub unsafe fn rows(
+        &self,
+        p: &Primitives,
+        tile: Tile,
+        block: &Block,
+        width: usize,
+        to: *mut f32,
+        convert: &Convert,
+    ) -> Columns<*const f32> {
+        self.in_place(tile, block, width).unwrap_or_else(|| {
+            // SAFETY: the same clauses.
+            unsafe { self.copy(p, tile, block, width, to, convert) };
+            block.columns(to.cast_const(), width)
+        })
+    }
+
+    /// Copies a block to rows of `width` values at `to`, in the order of memory; zeros past the last channel.
+    ///
+    /// # Safety
+    /// - The tensor has passed the check of its problem, and tile and block lie within it; `tile.channels ≤ width`.
+    /// - The instruction set of `p` is present.
+    /// - Rows for the tokens of the block, rounded up to a multiple of four, are writable at `to`; the conversion's room is
+    ///   as it says.
+    pub unsafe fn copy(
+        &self,
+        p: &Primitives,
+        tile: Tile,
+        block: &Block,
+        width: usize,
+        to: *mut f32,
+        convert: &Convert,
+    ) {
+        let (count, channels, dtype) = (block.tokens.len(), tile.channels, self.data.dtype());
+        if count == 0 || channels == 0 {
+            return;
+        }
+        let at = self.series.at(tile.batch, block.tokens.start, tile.channel);
+        let from = self.data.as_ptr().wrapping_add(at * dtype.size());
+        // SAFETY: rows of the block on both sides; lines of its channels; room for the lines that are converted (clauses).
+        unsafe {
+            match order(&self.series) {
+                Order::Rows(stride) => {
+                    p.rows_to_f32(dtype, from, stride, count, channels, to, width);
+                    if channels < width {
+                        for row in 0..count {
+                            to.add(row * width + channels).write_bytes(0, width - channels);
+                        }
+                    }
+                }
+                Order::Lines(stride) if dtype == DType::F32 => {
+                    let padded = count.next_multiple_of(4);
+                    (p.transpose_in)(from.cast(), stride, channels, count, padded, width, 1.0, to);
+                }
+                Order::Lines(stride) if convert.holds(channels, count) => {
+                    p.rows_to_f32(dtype, from, stride, channels, count, convert.at, convert.line);
+                    let padded = count.next_multiple_of(4);
+                    (p.transpose_in)(convert.at, convert.line, channels, count, padded, width, 1.0, to);
+                }
+                _ => {
+                    for (row, token) in block.tokens.clone().enumerate() {
+                        for c in 0..width {
+                            let x = if c < channels {
+                                self.data.get(self.series.at(tile.batch, token, tile.channel + c))
+                            } else {
+                                0.0
+                            };
+                            to.add(row * width + c).write(x);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Room for lines of converted elements.
+///
+/// Invariant: `lines · line` values are writable at `at`.
+#[derive(Clone, Copy, Debug)]
+pub struct Convert {
+    pub at: *mut f32,
+    pub lines: usize,
+    pub line: usize,
+}
+
+impl Convert {
+    fn holds(&self, lines: usize, len: usize) -> bool {
+        lines <= self.lines && len <= self.line
+    }
+}
+
+/// A series that is written. Workers write disjoint elements of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    series: Series,
+    dtype: DType,
+    data: *mut u8,
+}
+
+impl Target {
+    /// The series over the elements of an output that has passed the check of its problem.
+    pub fn new(series: Series, data: &mut ElementsMut<'_>) -> Target {
+        Target { series, dtype: data.elements().dtype(), data: data.as_mut_ptr() }
+    }
+
+    fn address(&self, batch: usize, token: usize, channel: usize) -> *mut u8 {
+        self.data.wrapping_add(self.series.at(batch, token, channel) * self.dtype.size())
+    }
+
+    /// The rows of a block's channels in the order of the pass: in place if the kernel can write them there, which is `true`,
+    /// or those at `buffer`.
+    pub fn rows(
+        &self,
+        tile: Tile,
+        block: &Block,
+        width: usize,
+        buffer: *mut f32,
+    ) -> (Columns<*mut f32>, bool) {
+        match order(&self.series) {
+            Order::Rows(stride) if self.dtype == DType::F32 && tile.channels == width => {
+                let at = self.address(tile.batch, block.tokens.start, tile.channel);
+                (block.columns_mut(at.cast(), stride), true)
+            }
+            _ => (block.columns_mut(buffer, width), false),
+        }
+    }
+
+    /// Copies rows of `width` values at `from`, in the order of memory, to a block.
+    ///
+    /// # Safety
+    /// - The tensor is writable, tile and block lie within it, and no other worker writes these elements;
+    ///   `tile.channels ≤ width`.
+    /// - The instruction set of `p` is present.
+    /// - Rows for the tokens of the block, rounded up to a multiple of four, are readable at `from`; the conversion's room is
+    ///   as it says.
+    pub unsafe fn store(
+        &self,
+        p: &Primitives,
+        tile: Tile,
+        block: &Block,
+        width: usize,
+        from: *const f32,
+        convert: &Convert,
+    ) {
+        let (count, channels) = (block.tokens.len(), tile.channels);
+        if count == 0 || channels == 0 {
+            return;
+        }
+        let to = self.address(tile.batch, block.tokens.start, tile.channel);
+        // SAFETY: rows and lines of the block on both sides, and room for the lines that are converted (clauses).
+        unsafe {
+            match (order(&self.series), p.narrow(self.dtype)) {
+                (Order::Rows(stride), None) => {
+                    for row in 0..count {
+                        let to = to.cast::<f32>().add(row * stride);
+                        to.copy_from_nonoverlapping(from.add(row * width), channels);
+                    }
+                }
+                (Order::Rows(stride), Some(narrow)) => {
+                    for row in 0..count {
+                        let to = to.cast::<u16>().add(row * stride);
+                        narrow(from.add(row * width), 1, channels, to, channels);
+                    }
+                }
+                (Order::Lines(stride), None) => {
+                    (p.transpose_out)(from, width, channels, count, to.cast(), stride);
+                }
+                (Order::Lines(stride), Some(narrow)) if convert.holds(channels, count) => {
+                    (p.transpose_out)(from, width, channels, count, convert.at, convert.line);
+                    for line in 0..channels {
+                        let from = convert.at.add(line * convert.line);
+                        narrow(from, 1, count, to.cast::<u16>().add(line * stride), count);
+                    }
+                }
+                _ => {
+                    for (row, token) in block.tokens.clone().enumerate() {
+                        for c in 0..channels {
+                            let x = from.add(row * width + c).read();
+                            self.set(tile.batch, token, tile.channel + c, x);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes an element.
+    ///
+    /// # Safety
+    /// - The tensor is writable, has the element, and no other worker writes it.
+    pub unsafe fn set(&self, batch: usize, token: usize, channel: usize, x: f32) {
+        let to = self.address(batch, token, channel);
+        // SAFETY: the element, of its type (clause).
+        unsafe {
+            match self.dtype {
+                DType::F32 => to.cast::<f32>().write(x),
+                DType::F16 => to.cast::<f16>().write(f16::from_f32(x)),
+                DType::Bf16 => to.cast::<bf16>().write(bf16::from_f32(x)),
+            }
+        }
+    }
+}
+
+/// States of the channels of a call: past, and present to be written. Workers write disjoint ones.
+#[derive(Clone, Copy, Debug)]
+pub struct States {
+    past: *const f32,
+    present: *mut f32,
+}
+
+impl States {
+    /// Those of a call whose data have been checked.
+    pub fn new(in_place: bool, past: Option<&[f32]>, present: Option<&mut [f32]>) -> States {
+        let present = present.map_or(std::ptr::null_mut(), <[f32]>::as_mut_ptr);
+        let past = match past {
+            _ if in_place => present.cast_const(),
+            Some(past) => past.as_ptr(),
+            None => std::ptr::null(),
+        };
+        States { past, present }
+    }
+
+    /// Copies the past states `[channel][n]` of `channels` channels from number `first` on, to `[n][width]` at `to`; zeros if
+    /// there are none, and past the last channel.
+    ///
+    /// # Safety
+    /// - The call's states have these channels, of `n` values each; `channels ≤ width`.
+    /// - `n · width` values are writable at `to`.
+    /// - The instruction set of `p` is present.
+    pub unsafe fn load(
+        &self,
+        p: &Primitives,
+        first: usize,
+        channels: usize,
+        n: usize,
+        width: usize,
+        to: *mut f32,
+    ) {
+        // SAFETY: the states of the channels, and room for them (clauses).
+        unsafe {
+            if self.past.is_null() {
+                to.write_bytes(0, n * width);
+            } else {
+                columns_of_lines(p, self.past.wrapping_add(first * n), channels, n, width, to);
+            }
+        }
+    }
+
+    /// Writes the present states of channels, if the call wants them, from `[n][width]` at `from`.
+    ///
+    /// # Safety
+    /// - As for [`States::load`], with values readable at `from`, and no other worker writes these states.
+    pub unsafe fn store(
+        &self,
+        p: &Primitives,
+        first: usize,
+        channels: usize,
+        n: usize,
+        width: usize,
+        from: *const f32,
+    ) {
+        if self.present.is_null() {
+            return;
+        }
+        let to = self.present.wrapping_add(first * n);
+        // SAFETY: the states of the channels (clauses).
+        unsafe {
+            if n.is_multiple_of(4) && n > 0 {
+                (p.transpose_out)(from, width, channels, n, to, n);
+                return;
+            }
+            for c in 0..channels {
+                for i in 0..n {
+                    to.add(c * n + i).write(from.add(i * width + c).read());
+                }
+            }
+        }
+    }
+
+    /// Whether a call over so many sequences and tokens has nothing to write, however many channels there are.
+    pub fn leave_nothing(&self, batch: usize, tokens: usize) -> bool {
+        batch == 0 || (tokens == 0 && self.present.is_null())
+    }
+
+    /// Address of the past states of a channel of `n` values; null if there are none.
+    pub fn past(&self, channel: usize, n: usize) -> *const f32 {
+        if self.past.is_null() { self.past } else { self.past.wrapping_add(channel * n) }
+    }
+
+    /// Address of the present states of a channel of `n` values; null if they are not wanted.
+    pub fn present(&self, channel: usize, n: usize) -> *mut f32 {
+        if self.present.is_null() { self.present } else { self.present.wrapping_add(channel * n) }
+    }
+}
+
+/// Copies `channels` lines of `n` values, one after the other at `from`, to `[n][width]` at `to`; zeros past the last line.
+///
+/// # Safety
+/// - The lines are readable, and `n · width` values writable at `to`; `channels ≤ width`.
+/// - The instruction set of `p` is present.
+pub unsafe fn columns_of_lines(
+    p: &Primitives,
+    from: *const f32,
+    channels: usize,
+    n: usize,
+    width: usize,
+    to: *mut f32,
+) {
+    // SAFETY: lines and columns of `n` values, which is a multiple of four where they are transposed (clauses).
+    unsafe {
+        if n.is_multiple_of(4) && n > 0 {
+            (p.transpose_in)(from, n, channels, n, n, width, 1.0, to);
+            return;
+        }
+        for i in 0..n {
+            for c in 0..width {
+                let x = if c < channels { from.add(c * n + i).read() } else { 0.0 };
+                to.add(i * width + c).write(x);
+            }
+        }
+    }
+}
+
+/// The item `number` as a sequence and one of its tiles: `group` channels each make a group, and tiles do not cross groups.
+pub fn tile(number: usize, tiles: usize, channels: usize, group: usize, width: usize) -> Tile {
+    let (batch, number) = (number / tiles, number % tiles);
+    let each = group.div_ceil(width);
+    let first = number % each * width;
+    let channel = number / each * group + first;
+    Tile { batch, channel, channels: width.min(group - first).min(channels - channel) }
+}

@@ -1,0 +1,354 @@
+//! The causal convolution by both methods: on the scalar fallback and every CPU back end against f64.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::argument::ArgumentError as E;
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::series::Series;
+use elsa_core::series::bound::Precision;
+use elsa_core::series::convolution::{
+    Inputs, Method, Outputs, Problem, Spec, Taps, fft_length, reference, scalar,
+};
+use elsa_core::series::plan::method;
+use elsa_kernels::registry::series_of;
+use elsa_runtime::{Backend, ConvolutionOptions, Engine};
+use elsa_tests::SLOW;
+use elsa_tests::random::Random;
+use elsa_tests::series::{Order, UNWRITTEN, Values, check, engines, normals};
+
+/// A call with its tensors.
+struct Case {
+    problem: Problem,
+    u: Values,
+    filter: Vec<f32>,
+    bias: Option<Vec<f32>>,
+    past: Option<Vec<f32>>,
+    dtype: DType,
+}
+
+/// What a call writes.
+struct Found {
+    out: Values,
+    present: Vec<f32>,
+}
+
+impl Case {
+    fn new(seed: u64, shape: [usize; 3], taps: usize, orders: [Order; 2], dtype: DType) -> Case {
+        let mut r = Random::new(seed);
+        let u = orders[0].series(shape);
+        let mut spec = Spec::new(u, taps, orders[1].series(shape));
+        spec.shared = seed % 5 == 3;
+        spec.order = if seed % 2 == 1 { Taps::NewestLast } else { Taps::NewestFirst };
+        spec.silu = seed % 3 == 2;
+        spec.reverse = seed % 4 == 1;
+        spec.in_place = seed % 7 == 2;
+        let problem = spec.check().unwrap();
+        let past = seed % 3 != 0 || spec.in_place;
+        Case {
+            u: Values::of(dtype, u.extent(), |_| r.normal()),
+            filter: normals(&mut r, problem.weights(), 1.0),
+            bias: (seed % 2 == 0).then(|| normals(&mut r, shape[2], 1.0)),
+            past: past.then(|| normals(&mut r, problem.states(), 1.0)),
+            problem,
+            dtype,
+        }
+    }
+
+    fn inputs(&self) -> Inputs<'_> {
+        Inputs {
+            u: self.u.elements(),
+            filter: &self.filter,
+            bias: self.bias.as_deref(),
+            past_state: self.past.as_deref().filter(|_| !self.problem.spec().in_place),
+        }
+    }
+
+    fn room(&self) -> Found {
+        let present = match &self.past {
+            Some(past) if self.problem.spec().in_place => past.clone(),
+            _ => vec![UNWRITTEN; self.problem.states()],
+        };
+        Found { out: Values::unwritten(self.dtype, self.problem.spec().out.extent()), present }
+    }
+
+    fn scalar(&self) -> Found {
+        let mut found = self.room();
+        let mut outputs =
+            Outputs { out: Some(found.out.elements_mut()), present_state: Some(&mut found.present) };
+        scalar::run(&self.problem, &self.inputs(), &mut outputs).unwrap();
+        found
+    }
+
+    fn engine(&self, engine: &Engine, method: Method) -> Found {
+        let mut found = self.room();
+        let options =
+            ConvolutionOptions { all_workers: true, method: Some(method), ..ConvolutionOptions::default() };
+        let plan = engine.convolution_plan(&self.problem, &options).unwrap();
+        let outputs =
+            Outputs { out: Some(found.out.elements_mut()), present_state: Some(&mut found.present) };
+        let mut workspace = plan.workspace().unwrap();
+        plan.bind(self.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
+        found
+    }
+
+    /// The last inputs of a channel, oldest first.
+    fn last(&self, batch: usize, channel: usize) -> Vec<f32> {
+        let (p, s, history) = (&self.problem, self.problem.spec(), self.problem.history());
+        let state = (batch * p.channels() + channel) * history;
+        let past =
+            self.past.as_ref().map_or(vec![0.0; history], |past| past[state..state + history].to_vec());
+        let token = |step: usize| if s.reverse { p.tokens() - 1 - step } else { step };
+        let new = (0..p.tokens()).map(|step| self.u.elements().get(s.u.at(batch, token(step), channel)));
+        let all: Vec<f32> = past.into_iter().chain(new).collect();
+        all[all.len() - history..].to_vec()
+    }
+
+    fn check(&self, what: &str, found: &Found, method: Method, precision: &Precision) -> f64 {
+        let (p, mut worst) = (&self.problem, 0.0);
+        let what = format!("{what}: {:?} by {}", p.spec(), method.name());
+        for batch in 0..p.batch() {
+            for channel in 0..p.channels() {
+                let state = (batch * p.channels() + channel) * p.history();
+                let past = self.past.as_ref().map_or(&[][..], |past| &past[state..state + p.history()]);
+                let (at, inputs) = ([batch, channel], self.inputs());
+                reference::outputs(p, &inputs, past, method, precision, self.dtype, at, |token, exact| {
+                    let found = found.out.elements().get(p.spec().out.at(batch, token, channel));
+                    check(
+                        &format!("{what}, {batch} {token} {channel}"),
+                        found,
+                        exact,
+                        self.dtype,
+                        &mut worst,
+                    );
+                });
+                let last = &found.present[state..state + p.history()];
+                assert_eq!(last, self.last(batch, channel), "{what}: the state is the last inputs");
+            }
+        }
+        worst
+    }
+}
+
+fn precision(engine: &Engine) -> Precision {
+    let Backend::Cpu(set) = engine.backend() else { panic!("an engine of the CPU") };
+    series_of(set).unwrap().spec.precision
+}
+
+#[test]
+fn every_back_end_matches_f64_by_both_methods() {
+    let engines = engines(2);
+    let shapes: &[([usize; 3], usize)] = if SLOW {
+        &[([1, 5, 3], 4), ([1, 9, 2], 12)]
+    } else {
+        &[
+            ([2, 0, 3], 4),
+            ([2, 1, 3], 4),
+            ([1, 1, 1], 1),
+            ([2, 3, 5], 4),
+            ([1, 67, 35], 4),
+            ([2, 130, 33], 2),
+            ([1, 64, 6], 64),
+            ([1, 70, 6], 150),
+            ([1, 200, 2], 97),
+        ]
+    };
+    let dtypes = [DType::F32, DType::F32, DType::F16, DType::Bf16];
+    let mut seed = 0;
+    for (shape, taps) in shapes {
+        for shift in 0..4 {
+            let orders = [Order::ALL[(shift + 1) % 4], Order::ALL[(shift + seed as usize / 8) % 4]];
+            let case = Case::new(seed, *shape, *taps, orders, dtypes[shift]);
+            seed += 1;
+            case.check("scalar", &case.scalar(), Method::Direct, &scalar::PRECISION);
+            for engine in &engines {
+                for method in Method::ALL {
+                    case.check(
+                        engine.backend().name(),
+                        &case.engine(engine, method),
+                        method,
+                        &precision(engine),
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// The article's example of a relative decay: 1, 2.5, 4.25, 6.125, by both methods; and its decode steps.
+#[test]
+fn the_example_of_the_article_comes_out() {
+    let (u, alpha) = ([1.0, 2.0, 3.0, 4.0], [1.0, 0.5, 0.25, 0.125]);
+    let want = [1.0, 2.5, 4.25, 6.125];
+    let of = |tokens: usize, in_place: bool| {
+        let series = Series::tokens_first("u", [1, tokens, 1]).unwrap();
+        let mut spec = Spec::new(series, 4, series);
+        spec.in_place = in_place;
+        spec.check().unwrap()
+    };
+    for engine in engines(1) {
+        for method in Method::ALL {
+            let options = ConvolutionOptions { method: Some(method), ..ConvolutionOptions::default() };
+            let run = |problem: &Problem, u: &[f32], out: &mut [f32], state: Option<&mut [f32]>| {
+                let plan = engine.convolution_plan(problem, &options).unwrap();
+                let inputs = Inputs { u: Elements::F32(u), filter: &alpha, bias: None, past_state: None };
+                let outputs = Outputs { out: Some(ElementsMut::F32(out)), present_state: state };
+                plan.bind(inputs, outputs, &mut plan.workspace().unwrap()).unwrap().run().unwrap();
+            };
+            let mut out = [0.0; 4];
+            run(&of(4, false), &u, &mut out, None);
+            for (x, want) in out.iter().zip(want) {
+                assert!((x - want).abs() <= 1e-6, "{} {}: {out:?}", engine.backend(), method.name());
+            }
+            let (step, mut state) = (of(1, true), [0.0; 3]);
+            for (u, want) in u.iter().zip(want) {
+                let mut out = [0.0];
+                run(&step, &[*u], &mut out, Some(&mut state));
+                assert!((out[0] - want).abs() <= 1e-6, "{} {}: {out:?}", engine.backend(), method.name());
+            }
+            assert_eq!(state, [2.0, 3.0, 4.0]);
+        }
+    }
+}
+
+/// `CausalConvWithState` of ONNX opset 27 from its definition: a cross-correlation over the past state and the input.
+#[test]
+fn the_onnx_operator_comes_out() {
+    let (batch, channels, tokens, taps) = (2, 3, 5, 4);
+    let mut r = Random::new(11);
+    let (x, w) = (normals(&mut r, batch * channels * tokens, 1.0), normals(&mut r, channels * taps, 1.0));
+    let (bias, past) = (normals(&mut r, channels, 1.0), normals(&mut r, batch * channels * 3, 1.0));
+    let series = Series::channels_first("x", [batch, channels, tokens]).unwrap();
+    let mut spec = Spec::new(series, taps, series);
+    (spec.order, spec.silu) = (Taps::NewestLast, true);
+    let problem = spec.check().unwrap();
+    for engine in engines(1) {
+        let (mut out, mut present) = (vec![0.0; x.len()], vec![0.0; past.len()]);
+        let inputs = Inputs { u: Elements::F32(&x), filter: &w, bias: Some(&bias), past_state: Some(&past) };
+        let outputs = Outputs { out: Some(ElementsMut::F32(&mut out)), present_state: Some(&mut present) };
+        let plan = engine.convolution_plan(&problem, &ConvolutionOptions::default()).unwrap();
+        plan.bind(inputs, outputs, &mut plan.workspace().unwrap()).unwrap().run().unwrap();
+        for line in 0..batch * channels {
+            let padded: Vec<f64> = past[line * 3..line * 3 + 3]
+                .iter()
+                .chain(&x[line * tokens..(line + 1) * tokens])
+                .map(|x| f64::from(*x))
+                .collect();
+            for t in 0..tokens {
+                let c = line % channels;
+                let weights = &w[c * taps..(c + 1) * taps];
+                let sum: f64 = weights.iter().zip(&padded[t..]).map(|(w, x)| f64::from(*w) * x).sum();
+                let sum = sum + f64::from(bias[c]);
+                let want = sum / (1.0 + (-sum).exp());
+                let error = (f64::from(out[line * tokens + t]) - want).abs();
+                assert!(error <= 2e-6, "{}: {error:e}", engine.backend());
+            }
+            let last: Vec<f64> = present[line * 3..line * 3 + 3].iter().map(|x| f64::from(*x)).collect();
+            assert_eq!(last, padded[tokens..]);
+        }
+    }
+}
+
+/// What is not finite reaches the outputs from its token on, for as long as the filter, and no others: by FFT as directly.
+#[test]
+fn methods_agree_on_what_is_not_finite() {
+    let (tokens, taps) = (40, 5);
+    let series = Series::tokens_first("u", [1, tokens, 1]).unwrap();
+    let problem = Spec::new(series, taps, series).check().unwrap();
+    let run = |engine: &Engine, method, u: &[f32], filter: &[f32]| {
+        let mut out = vec![UNWRITTEN; tokens];
+        let options = ConvolutionOptions { method: Some(method), ..ConvolutionOptions::default() };
+        let plan = engine.convolution_plan(&problem, &options).unwrap();
+        let inputs = Inputs { u: Elements::F32(u), filter, bias: None, past_state: None };
+        let outputs = Outputs { out: Some(ElementsMut::F32(&mut out)), present_state: None };
+        plan.bind(inputs, outputs, &mut plan.workspace().unwrap()).unwrap().run().unwrap();
+        out
+    };
+    let mut r = Random::new(3);
+    let (plain, filter) = (normals(&mut r, tokens, 1.0), [1.0, -0.5, 0.0, 0.25, 2.0]);
+    for engine in engines(1) {
+        for (token, value) in
+            [(10, f32::NAN), (0, f32::INFINITY), (11, f32::INFINITY), (13, f32::NEG_INFINITY), (39, f32::NAN)]
+        {
+            let mut u = plain.clone();
+            u[token] = value;
+            u[10] = if token > 10 && token < 20 { f32::INFINITY } else { u[10] };
+            let (direct, fft) =
+                (run(&engine, Method::Direct, &u, &filter), run(&engine, Method::Fft, &u, &filter));
+            for (t, (x, y)) in direct.iter().zip(&fft).enumerate() {
+                let same = (x.is_nan() && y.is_nan()) || x == y || (x - y).abs() <= 1e-5;
+                assert!(same, "{}: token {t}: {x} and {y} for {value} at {token}", engine.backend());
+                assert!(t >= token.min(10) || x.is_finite());
+            }
+        }
+        let mut bad = filter;
+        bad[2] = f32::NAN;
+        let out = run(&engine, Method::Fft, &plain, &bad);
+        assert!(out[..2].iter().all(|x| x.is_finite()) && out[2..].iter().all(|x| x.is_nan()), "{out:?}");
+    }
+}
+
+/// Small outputs after large ones, where transforms in f32 lose 1e-4.
+#[test]
+fn fft_keeps_small_outputs_beside_large_ones() {
+    let n = if SLOW { 100 } else { 3000 };
+    let series = Series::tokens_first("u", [1, n, 1]).unwrap();
+    let problem = Spec::new(series, n, series).check().unwrap();
+    let u: Vec<f32> = (0..n).map(|t| if t < n / 2 { 1e4 } else { 1e-3 }).collect();
+    let filter: Vec<f32> = (0..n).map(|k| if k < 8 { 0.5f32.powi(k as i32) } else { 0.0 }).collect();
+    for engine in engines(1) {
+        let options = ConvolutionOptions { method: Some(Method::Fft), ..ConvolutionOptions::default() };
+        let plan = engine.convolution_plan(&problem, &options).unwrap();
+        let mut out = vec![0.0; n];
+        let inputs = Inputs { u: Elements::F32(&u), filter: &filter, bias: None, past_state: None };
+        let outputs = Outputs { out: Some(ElementsMut::F32(&mut out)), present_state: None };
+        plan.bind(inputs, outputs, &mut plan.workspace().unwrap()).unwrap().run().unwrap();
+        let want = 1e-3 * (2.0 - 0.5f64.powi(7));
+        let error = (f64::from(out[n - 1]) - want).abs() / want;
+        assert!(error <= 1e-6, "{}: {error:e}", engine.backend());
+    }
+}
+
+/// Threads change no bit, a stream keeps its bits by the direct method, and the chooser takes each method where it is made for.
+#[test]
+fn bits_and_choice_do_not_depend_on_threads() {
+    let shape = if SLOW { [2, 10, 20] } else { [2, 150, 70] };
+    let case = Case::new(4, shape, 6, [Order::TokensFirst; 2], DType::F32);
+    for (one, many) in engines(1).iter().zip(&engines(3)) {
+        for method in Method::ALL {
+            let (x, y) = (case.engine(one, method), case.engine(many, method));
+            assert_eq!(x.out.bits(), y.out.bits(), "{} {}", one.backend(), method.name());
+            assert_eq!(x.present, y.present);
+        }
+        let Backend::Cpu(set) = one.backend() else { continue };
+        let kernel = &series_of(set).unwrap().spec;
+        let of = |tokens: usize, taps: usize| {
+            let series = Series::tokens_first("u", [1, tokens, 1]).unwrap();
+            method(&Spec::new(series, taps, series).check().unwrap(), kernel)
+        };
+        assert_eq!((of(4096, 4), of(1, 4096)), (Method::Direct, Method::Direct));
+        assert_eq!(of(65_536, 65_536), Method::Fft);
+    }
+    for tokens in [0, 1, 5, 100, 4097] {
+        let n = fft_length(tokens, tokens.max(1));
+        assert!(n >= 2 * tokens && n.is_multiple_of(2) && n <= 4.max(4 * tokens), "{tokens}: {n}");
+    }
+}
+
+#[test]
+fn bad_input_is_refused() {
+    let series = |shape| Series::tokens_first("x", shape).unwrap();
+    let (u, out) = (series([1, 4, 3]), series([1, 5, 3]));
+    let refused = |spec: Spec| spec.check().unwrap_err();
+    assert_eq!(refused(Spec::new(u, 0, u)), E::Zero { argument: "filter", axis: "taps" });
+    let tokens = E::Mismatch { argument: "out", axis: "tokens", found: 5, allowed: 4, of: "u" };
+    assert_eq!(refused(Spec::new(u, 4, out)), tokens);
+    assert!(matches!(refused(Spec::new(u, usize::MAX / 2, u)), E::TooLarge { argument: "filter", .. }));
+    let problem = Spec::new(u, 4, u).check().unwrap();
+    let (x, mut y, mut state) = ([0.0; 12], [UNWRITTEN; 12], [UNWRITTEN; 9]);
+    let inputs = Inputs { u: Elements::F32(&x), filter: &x[..11], bias: None, past_state: None };
+    let mut outputs = Outputs { out: Some(ElementsMut::F32(&mut y)), present_state: Some(&mut state) };
+    let short = E::Short { argument: "filter", found: 11, needed: 12 };
+    assert_eq!(scalar::run(&problem, &inputs, &mut outputs), Err(short));
+    assert_eq!((y, state), ([UNWRITTEN; 12], [UNWRITTEN; 9]));
+}
