@@ -1,5 +1,8 @@
 //! Linear attention on every back end, against the recurrence in f64: rules, forms, directions and options.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
 use elsa_runtime::{Engine, EngineOptions, LinearPlan, LinearPlanOptions, Report};
