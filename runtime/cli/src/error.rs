@@ -279,7 +279,7 @@ impl Error {
                 | EngineError::Threads { .. }
                 | EngineError::Device { reason: DeviceError::Ordinal { .. } },
             )
-            | Error::Plan(PlanError::NoBackward)
+            | Error::Plan(PlanError::NoBackward | PlanError::NotOnGpu { .. })
             | Error::Plan(PlanError::Linear(
                 LinearRefused::Chunk { .. }
                 | LinearRefused::Parts { .. }
@@ -293,6 +293,7 @@ impl Error {
                 | Refused::Packed
                 | Refused::HeadSize { .. }
                 | Refused::Extent { .. }
+                | Refused::Parts { .. }
                 | Refused::Budget { .. }
                 | Refused::HostBudget { .. },
             ))
