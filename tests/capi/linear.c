@@ -203,16 +203,18 @@ static void decode(elsa_engine engine) {
     finish(&one);
 }
 
-/* Both heads as packed sequences of one head: the same bits. */
+/* Both heads as packed sequences of one head: of one form, the same bits. */
 static void packed(elsa_engine engine) {
     static const int64_t ends[] = {0, N, N, 2 * N};
     linear c = with_states(ELSA_RULE_GATED, 0);
     size_t i;
+    c.options.form = ELSA_FORM_FUSED_CHUNK;
     plan_of(engine, &c);
     OK(elsa_linear_run(c.plan, c.room, &c.in, &c.to, NULL));
     memcpy(other, out, sizeof out);
     finish(&c);
     c = describe(ELSA_RULE_GATED, 0);
+    c.options.form = ELSA_FORM_FUSED_CHUNK;
     OK(elsa_view_init(ELSA_LAYOUT_BHND, 1, 1, 2 * N, D, &c.problem.q));
     c.problem.k = c.problem.v = c.problem.out = c.problem.q;
     OK(elsa_view_init(ELSA_LAYOUT_BHND, 1, 1, 2 * N, 1, &c.problem.decay));
