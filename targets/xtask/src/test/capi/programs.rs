@@ -46,7 +46,7 @@ pub const PROGRAMS: [(&str, &str); 23] = [
     ("windows.cpp", ""),
 ];
 /// Programs that run through the stand-in driver, the faults of the driver, and its device.
-const ON_A_GPU: [(&str, &str, &str); 21] = [
+const ON_A_GPU: [(&str, &str, &str); 23] = [
     ("device.c", "", ""),
     ("device.c", "", "discrete"),
     ("buffers.c", "", ""),
@@ -64,6 +64,8 @@ const ON_A_GPU: [(&str, &str, &str); 21] = [
     ("fork.c", "cuLaunchKernel:1:700", ""),
     ("linear.c", "", ""),
     ("linear.c", "cuLaunchKernel:1:700", ""),
+    ("linear_device.c", "", ""),
+    ("linear_device.c", "", "discrete"),
     ("logs.c", "", ""),
     ("logs.c", "cuLaunchKernel:1:700", ""),
     ("windows.cpp", "", ""),
