@@ -386,6 +386,19 @@ fn types_and_shared_rates() {
         let near = distance(&desk.read("last.npy").1, &states);
         assert!(near < if beta == "bh" { CLOSE } else { 1e-3 }, "{beta}: {near:e}");
     }
+    // Rates and states of f16 beside f32.
+    let line = flags("gated-delta").replace("@b.npy", "@bh.npy");
+    desk.ok(&format!("linear run {line} --past-state @sh.npy --out @y.npy"));
+    let mixed = Data {
+        q: data.q.clone(),
+        k: data.k.clone(),
+        v: data.v.clone(),
+        decay: data.decay.clone(),
+        beta: rounded.beta.clone(),
+        past: rounded.past.clone(),
+    };
+    let want = recurrence(N, &mixed, Asked { past: true, ..asked("gated-delta") });
+    assert!(distance(&desk.read("y.npy").1, &want[0]) < CLOSE);
     // A rate for all heads.
     let shared: Vec<f32> = (0..N.b).flat_map(|b| data.beta[b * N.hv * N.t..][..N.t].to_vec()).collect();
     desk.f32("shared.npy", &[N.b, 1, N.t], &shared);
