@@ -306,6 +306,17 @@ static void misuse(elsa_engine engine) {
     for (i = 0; i < sizeof out; i++) CHECK(((unsigned char *)out)[i] == 0x5a);
     for (i = 0; i < sizeof present; i++) CHECK(((unsigned char *)present)[i] == 0x5a);
 
+    /* What is null, and memory of a GPU for a plan without one. */
+    REFUSED(elsa_linear_plan_create(engine, NULL, NULL, plans), "problem: null");
+    REFUSED(elsa_linear_plan_create(engine, &c.problem, NULL, NULL), "plan: null");
+    REFUSED(elsa_linear_plan_describe(c.plan, NULL), "info: null");
+    REFUSED(elsa_linear_run(c.plan, c.room, NULL, &c.to, NULL), "inputs: null");
+    REFUSED(elsa_linear_run(c.plan, c.room, &c.in, NULL, NULL), "outputs: null");
+    REFUSED(elsa_linear_bind(c.plan, c.room, &c.in, &c.to, NULL), "bound: null");
+    if (elsa_linear_run_device(c.plan, c.room, &c.in, &c.to, NULL, NULL) == ELSA_STATUS_UNSUPPORTED)
+        CHECK(strstr(elsa_last_error(), "backend") != NULL);
+    for (i = 0; i < sizeof out; i++) CHECK(((unsigned char *)out)[i] == 0x5a);
+
     /* In place, the past is that memory and no other. */
     bad = describe(ELSA_RULE_GATED_DELTA, 0);
     bad.problem.has_past_state = bad.problem.has_present_state = bad.problem.in_place = 1;

@@ -1483,11 +1483,11 @@ typedef struct {
    */
   uint32_t reserved;
   /*
-   Tokens of a chunk; 0 of forms without chunks.
+   Tokens of a chunk: those that meet a state at once.
    */
   size_t chunk;
   /*
-   Parts of a sequence; 0 or 1 of forms without parts.
+   Most parts of a sequence that are computed side by side.
    */
   size_t parts;
 } elsa_linear_info;
@@ -2465,6 +2465,20 @@ elsa_status elsa_linear_run(elsa_plan plan,
                             const elsa_linear_inputs *inputs,
                             const elsa_linear_outputs *outputs,
                             elsa_report *report);
+
+/*
+ As elsa_run_device, of a plan of linear attention: over tensors in memory of its GPU, without a copy, in the caller's stream.
+ cu_seqlens lies in memory of the host.
+
+ # Safety
+ *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+ */
+elsa_status elsa_linear_run_device(elsa_plan plan,
+                                   elsa_workspace workspace,
+                                   const elsa_linear_inputs *inputs,
+                                   const elsa_linear_outputs *outputs,
+                                   void *stream,
+                                   elsa_report *report);
 
 /*
  As elsa_bind, of a plan of linear attention. elsa_bound_run runs the frame.

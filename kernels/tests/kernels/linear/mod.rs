@@ -155,24 +155,25 @@ fn a_stream_cut_where_blocks_end_keeps_its_bits() {
     }
 }
 
-/// A gate that is the same for thousands of tokens is not off by the same rounding each time.
+/// A gate that is the same for thousands of tokens is not off by the same rounding each time, if a product of a multiply-add
+/// is not rounded by itself.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn a_steady_gate_keeps_its_precision() {
-    for kernel in present() {
+    for kernel in present().into_iter().filter(|k| k.spec.fused) {
         for (per, delta) in [(Gates::PerHead, false), (Gates::PerDim, false), (Gates::PerHead, true)] {
             let mut case = Case::new([4, 1], 4096, 1, per, delta);
-            // Its power is off by 4e-8 as an f32 number.
-            case.gates.fill(-3.1e-4);
+            // The power of four of them is off by 5e-8 as an f32 number.
+            case.gates.fill(-3.2e-4);
             if delta {
                 case.betas.fill(0.0);
             }
             case.values[1..].fill(0.0);
-            let (_, last) = case.run(kernel, 4, 64, false);
+            let (_, last) = case.run(kernel, 4, 4, false);
             for (got, want) in last.iter().zip(case.reference().1) {
                 let error = (f64::from(*got) - want[0]).abs();
-                // Two roundings a segment.
-                let limit = 2.0 * 64.0 * 6e-8 * want[0].abs();
+                // Two roundings for each of 1024 segments, which are not all in one direction.
+                let limit = 1e-5 * want[0].abs();
                 assert!(error <= limit, "{} {per:?}: {got} {want:?}", kernel.spec.name);
             }
         }

@@ -5,6 +5,7 @@
 //! (`elsa_kernels::cuda::linear`).
 
 mod choice;
+mod choose;
 pub mod device;
 #[cfg(test)]
 mod device_tests;

@@ -1,6 +1,7 @@
 //! The GPU plan: the kernels and the division of the work, decided once per shape.
 
-use super::choice::{Device, LinearGpuChoice, Walk, choose};
+use super::choice::LinearGpuChoice;
+use super::choose::{Device, Walk, choose};
 use super::layout::Layout;
 use crate::cuda::driver::{Context, Function};
 use crate::cuda::gpu::Gpu;

@@ -1,0 +1,136 @@
+//! The chooser: how a problem is computed on a GPU. It is a pure function of the problem, the options, the kernels and the
+//! device. What it weighs:
+//!
+//! 1. *Bits.* The forms `chunk` and `fused-chunk` have the same bits: a state passes the same chunks in the same order, and an
+//!    answer comes from the state before its chunk. So how many blocks a device runs at once decides between them.
+//!    `recurrent` has others, and it is chosen by the tokens alone. Those of `scan` depend on the parts, and it is chosen on
+//!    request.
+//! 2. *Blocks.* A block of threads has some columns of the state of a head. Where heads and columns fill little of the device,
+//!    a second pass over the chunks, from states that the first has left, fills the rest.
+//! 3. *Memory.* What is prepared of a chunk takes kilobytes, with a gate for each dim many. Without a budget it may take a
+//!    quarter of the device's memory. What does not fit goes token by token.
+
+use super::choice::LinearGpuChoice;
+use super::layout::Layout;
+use crate::linear::options::LinearPlanOptions;
+use elsa_core::linear::plan::{CHUNK_STEP, ChooseError, MOST_CHUNK, MOST_PARTS};
+use elsa_core::linear::{Direction, Form, Gates, Problem};
+use elsa_kernels::cuda::linear::{CHUNK, LinearWalk};
+
+/// Tokens from which chunks are faster than single tokens.
+const TOKENS: usize = 64;
+
+/// Tokens of a part for each of which a scan is divided once more, up to [`PARTS`] parts.
+const TOKENS_OF_PART: usize = 512;
+
+/// Most parts of a scan that the options leave to the chooser.
+const PARTS: usize = 16;
+
+/// Blocks of an SM in a pass whose parts fill the device.
+const BLOCKS_PER_SM: usize = 4;
+
+/// What the chooser needs to know of a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Device {
+    /// Number of SMs.
+    pub sms: usize,
+    /// Bytes of memory.
+    pub memory: usize,
+}
+
+/// A kernel that walks: its name and what it is for.
+pub type Walk = (&'static str, LinearWalk);
+
+/// Chooses how `problem` is computed, and lays out the workspace. `walks` are the kernels that walk.
+///
+/// # Errors
+/// Returns an error if no kernel supports the form or the head size, if a size does not fit the kernels' numbers, or if the
+/// workspace exceeds the budget.
+pub fn choose(
+    problem: &Problem,
+    device: Device,
+    walks: impl Iterator<Item = Walk> + Clone,
+    options: &LinearPlanOptions,
+) -> Result<(LinearGpuChoice, Layout), ChooseError> {
+    if let Some(found) = options.chunk
+        && !(found.is_multiple_of(CHUNK_STEP) && (CHUNK_STEP..=MOST_CHUNK).contains(&found))
+    {
+        return Err(ChooseError::Chunk { found });
+    }
+    if let Some(found) = options.parts
+        && !(2..=MOST_PARTS).contains(&found)
+    {
+        return Err(ChooseError::Parts { found });
+    }
+    match (options.form, options.parts, options.chunk) {
+        (Some(form @ Form::Parallel), ..) => return Err(ChooseError::NotOnGpu { form }),
+        (Some(form), Some(_), _) if form != Form::Scan => {
+            return Err(ChooseError::Option { option: "parts", form, allowed: "scan" });
+        }
+        (Some(form @ Form::Recurrent), _, Some(_)) => {
+            let allowed = "chunk, fused-chunk or scan";
+            return Err(ChooseError::Option { option: "chunk", form, allowed });
+        }
+        _ => {}
+    }
+    let per_dim = problem.gates() == Gates::PerDim;
+    let found = problem.key_dim();
+    let fit = walks.clone().filter(|(_, walk)| walk.per_dim == per_dim);
+    let most = fit.clone().map(|(_, walk)| walk.dims).max().unwrap_or(0);
+    let smallest = fit.filter(|(_, walk)| walk.dims >= found).min_by_key(|(_, walk)| walk.dims);
+    let (kernel, walk) = smallest.ok_or(ChooseError::Large { what: "d_k", found, most })?;
+    let (tokens, sequences, heads) = (problem.tokens(), problem.sequences(), problem.output_heads());
+    let chunks = match problem.spec().packed {
+        // The last chunk of each sequence may have fewer tokens.
+        Some(n) => (tokens / CHUNK).saturating_add(n),
+        None => tokens.div_ceil(CHUNK).saturating_mul(sequences),
+    };
+    let longest = tokens.div_ceil(CHUNK);
+    let columns = problem.value_dim().div_ceil(walk.columns);
+    let own = columns.saturating_mul(heads).saturating_mul(sequences);
+    let wanted = (BLOCKS_PER_SM * device.sms).div_ceil(own.max(1));
+    let form = match (options.form, options.chunk) {
+        (Some(form), _) => form,
+        (None, _) if options.parts.is_some() => Form::Scan,
+        (None, Some(_)) => Form::FusedChunk,
+        (None, None) if tokens < TOKENS => Form::Recurrent,
+        (None, None) if own.saturating_mul(4) <= device.sms => Form::Chunk,
+        (None, None) => Form::FusedChunk,
+    };
+    let boundary = match (form, options.chunk) {
+        (Form::Chunk, Some(chunk)) => chunk.div_ceil(CHUNK),
+        (Form::Scan, _) => {
+            longest.div_ceil(options.parts.unwrap_or((tokens / TOKENS_OF_PART).clamp(2, PARTS)))
+        }
+        _ => longest.div_ceil(wanted.max(1)),
+    };
+    let boundary = boundary.max(1);
+    let divided = matches!(form, Form::Chunk | Form::Scan);
+    let several = divided || problem.spec().direction == Direction::NonCausal;
+    let parts = if several { longest.div_ceil(boundary).max(1) } else { 1 };
+    let chunk = if form == Form::Recurrent { 1 } else { CHUNK };
+    let mut choice =
+        LinearGpuChoice { kernel, form, chunk, boundary, columns, parts, dims: walk.dims, chunks };
+    let most = i32::MAX as usize;
+    let fits =
+        |what, found| if found > most { Err(ChooseError::Large { what, found, most }) } else { Ok(()) };
+    fits("tokens", tokens.saturating_add(CHUNK))?;
+    // A transition has as many columns as a key has dims.
+    let widest = columns.max(found.div_ceil(walk.columns));
+    fits("blocks", [widest, parts, heads, sequences].into_iter().fold(1, usize::saturating_mul))?;
+    fits("chunks", heads.saturating_mul(chunks))?;
+    fits("d_v", problem.value_dim())?;
+    let overflow = ChooseError::Memory { needed: usize::MAX };
+    let mut layout = Layout::of(problem, &choice).ok_or(overflow)?;
+    let room = options.budget.unwrap_or(device.memory / 4);
+    if layout.bytes > room && (options.form, options.chunk, options.parts) == (None, None, None) {
+        (choice.form, choice.chunk) = (Form::Recurrent, 1);
+        layout = Layout::of(problem, &choice).ok_or(overflow)?;
+    }
+    match options.budget {
+        Some(budget) if layout.bytes > budget => {
+            Err(ChooseError::Budget { needed: layout.bytes, budget, transitions: layout.transition_bytes })
+        }
+        _ => Ok((choice, layout)),
+    }
+}
