@@ -14,8 +14,9 @@ use crate::report;
 use crate::tensor::Source;
 use crate::tensor::output::{Content, Output, Writer};
 use clap::{Arg, Args};
+use elsa_core::attention::plan::ChooseError;
 use elsa_core::linear::{Operand, Outputs, Problem};
-use elsa_runtime::LinearPlan;
+use elsa_runtime::{LinearPlan, PlanError};
 use serde::Serialize;
 use std::time::Instant;
 
@@ -149,6 +150,16 @@ pub fn operations(problem: &Problem) -> f64 {
     let tokens = problem.tokens() as f64 * problem.spec().query.batch() as f64;
     let state = problem.key_dim() as f64 * problem.value_dim() as f64;
     6.0 * tokens * state * problem.output_heads() as f64
+}
+
+/// Why a form is left out that nobody named: the problem does not have it, or memory has no room for it.
+#[must_use]
+pub fn refusal(e: &PlanError) -> Option<String> {
+    match e {
+        PlanError::Linear(why) => Some(why.to_string()),
+        PlanError::Refused(why @ ChooseError::Memory { .. }) => Some(why.to_string()),
+        _ => None,
+    }
 }
 
 /// Judges what a run has written.
