@@ -6,10 +6,10 @@ use crate::growing::{Room, take};
 use crate::handles::Table;
 use crate::plan::{PLANS, Planned};
 use crate::pointer::{aligned, put};
-use crate::run::{fill, run};
+use crate::run::{fill, run, run_linear};
+use crate::tensors;
 use crate::types::*;
 use crate::workspace::{Space, WORKSPACES, lock};
-use crate::{linear, tensors};
 use std::sync::{Arc, Mutex};
 
 pub(crate) static BOUNDS: Table<Frame> = Table::new("bound");
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn elsa_bound_run(bound: elsa_bound, report: *mut elsa_rep
             }
             Named::Linear(inputs, outputs) => {
                 // SAFETY: *tensors* of elsa_linear_bind.
-                unsafe { linear::run(plan.linear()?, workspace, inputs, outputs) }?
+                unsafe { run_linear(plan.linear()?, workspace, inputs, outputs) }?
             }
         };
         fill(room, done);

@@ -3,17 +3,16 @@
 use crate::bound::{BOUNDS, Frame, Named};
 use crate::buffer::hold_linear;
 use crate::engine::ENGINES;
-use crate::fault::{Fault, call};
+use crate::fault::call;
 use crate::growing::{Room, take, take_or_default};
 use crate::plan::{PLANS, Planned};
 use crate::pointer::{aligned, put};
-use crate::run::{fill, report_of};
+use crate::run::{fill, report_of, run_linear};
 use crate::types::*;
-use crate::workspace::{Space, WORKSPACES, lock};
+use crate::workspace::{WORKSPACES, lock};
 use crate::{convert, linear_tensors};
-use elsa_runtime::{LinearPlan, RawStream};
+use elsa_runtime::RawStream;
 use std::ffi::c_void;
-use std::sync::Mutex;
 
 /// Decides everything that depends on the shape of a problem of linear attention. Null options are the defaults.
 ///
@@ -71,25 +70,6 @@ pub unsafe extern "C" fn elsa_linear_plan_describe(
     })
 }
 
-/// Checks the tensors, runs the plan over them and waits.
-///
-/// # Safety
-/// *tensors*.
-pub(crate) unsafe fn run(
-    plan: &LinearPlan,
-    workspace: &Mutex<Space>,
-    inputs: &elsa_linear_inputs,
-    outputs: &elsa_linear_outputs,
-) -> Result<elsa_report, Fault> {
-    let mut workspace = lock(workspace)?;
-    let workspace = workspace.linear()?;
-    let _held = hold_linear(inputs, outputs);
-    // SAFETY: *tensors*.
-    let (inputs, outputs) = unsafe { linear_tensors::host(plan.problem(), inputs, outputs) }?;
-    let report = plan.bind(inputs, outputs, workspace)?.run()?;
-    Ok(report_of(plan.kernel_of(report.backend), &report))
-}
-
 /// Runs a plan of linear attention over tensors in memory of the host, and waits; a decode step is a run of one token.
 /// Nothing is allocated once a plan has run, or has been warmed up by elsa_plan_warm. The report may be null. Of out and
 /// present_state, at least one is given.
@@ -111,7 +91,7 @@ pub unsafe extern "C" fn elsa_linear_run(
         };
         let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
         // SAFETY: *tensors*.
-        let done = unsafe { run(plan.linear()?, &workspace, &inputs, &outputs) }?;
+        let done = unsafe { run_linear(plan.linear()?, &workspace, &inputs, &outputs) }?;
         fill(room, done);
         Ok(())
     })

@@ -1,15 +1,15 @@
 //! Runs of a plan over the tensors of one call.
 
-use crate::buffer::hold;
+use crate::buffer::{hold, hold_linear};
 use crate::fault::{Fault, call};
 use crate::growing::{Room, take};
 use crate::plan::PLANS;
 use crate::text::{self, Text};
 use crate::types::*;
 use crate::workspace::{Space, WORKSPACES, lock};
-use crate::{convert, tensors};
+use crate::{convert, linear_tensors, tensors};
 use elsa_core::attention::Chunk;
-use elsa_runtime::{Plan, RawStream, Report};
+use elsa_runtime::{LinearPlan, Plan, RawStream, Report};
 use std::ffi::c_void;
 use std::sync::Mutex;
 
@@ -50,6 +50,25 @@ pub(crate) unsafe fn run(
     let _held = hold(inputs, outputs);
     // SAFETY: *tensors*.
     let (inputs, outputs) = unsafe { tensors::host(plan.problem(), inputs, outputs, chunk) }?;
+    let report = plan.bind(inputs, outputs, workspace)?.run()?;
+    Ok(report_of(plan.kernel_of(report.backend), &report))
+}
+
+/// As [`run`], of a plan of linear attention.
+///
+/// # Safety
+/// *tensors*.
+pub(crate) unsafe fn run_linear(
+    plan: &LinearPlan,
+    workspace: &Mutex<Space>,
+    inputs: &elsa_linear_inputs,
+    outputs: &elsa_linear_outputs,
+) -> Result<elsa_report, Fault> {
+    let mut workspace = lock(workspace)?;
+    let workspace = workspace.linear()?;
+    let _held = hold_linear(inputs, outputs);
+    // SAFETY: *tensors*.
+    let (inputs, outputs) = unsafe { linear_tensors::host(plan.problem(), inputs, outputs) }?;
     let report = plan.bind(inputs, outputs, workspace)?.run()?;
     Ok(report_of(plan.kernel_of(report.backend), &report))
 }

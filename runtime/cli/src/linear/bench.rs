@@ -7,8 +7,9 @@
 
 use super::args::{FormArgs, FormFlag, HostArgs};
 use super::data::{LinearShape, Sample, Semantics};
-use super::picture::{self, Family};
+use super::picture;
 use super::run::refusal;
+use super::table::{Family, Row, print};
 use super::truth::Truth;
 use crate::args::values::{dtype, one_of, positive, seconds};
 use crate::error::Error;
@@ -21,8 +22,6 @@ use elsa_core::drift::percentile;
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Outputs, Rule};
 use elsa_runtime::{Engine, LinearBound, LinearPlan, LinearWorkspace};
-use serde::Serialize;
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -95,45 +94,6 @@ pub struct LinearBenchArgs {
     /// Write curves of time against tokens, with the crossovers
     #[arg(long, value_name = "FILE.svg")]
     pub picture: Option<PathBuf>,
-}
-
-/// A form of a cell, as `--json` prints it.
-#[derive(Debug, Serialize)]
-pub struct Row {
-    what: &'static str,
-    rule: &'static str,
-    per_dim: bool,
-    direction: &'static str,
-    dtype: &'static str,
-    backend: String,
-    kernel: &'static str,
-    threads: usize,
-    batch: usize,
-    heads: usize,
-    /// Tokens of a sequence.
-    pub tokens: usize,
-    dim: usize,
-    /// The form.
-    #[serde(serialize_with = "named")]
-    pub form: Form,
-    chunk: usize,
-    parts: usize,
-    /// Whether a plan chooses it by itself.
-    pub chosen: bool,
-    samples: usize,
-    p25_ms: f64,
-    /// Median time of a call.
-    pub p50_ms: f64,
-    p75_ms: f64,
-    /// Median time over batch, heads and tokens.
-    pub ns_per_token: f64,
-    workspace_bytes: usize,
-    rel_l2: f64,
-}
-
-/// Writes a form by its name.
-fn named<S: serde::Serializer>(form: &Form, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(form.name())
 }
 
 /// A planned form with its memory.
@@ -341,31 +301,4 @@ fn title(args: &LinearBenchArgs, rule: Rule, dim: usize, row: Option<&Row>) -> S
         rule.name(),
         direction.name()
     )
-}
-
-/// Prints the table of a rule and a head size.
-fn print(out: &mut impl Write, family: &Family) -> Result<(), Error> {
-    writeln!(out, "{}; ns per token and head", family.title)?;
-    let names: String = Form::ALL.iter().map(|form| format!("{:>13} ", form.name())).collect();
-    writeln!(out, "{:>8} {names}{:>9}", "tokens", "rel L2")?;
-    let mut lengths: Vec<usize> = family.rows.iter().map(|row| row.tokens).collect();
-    lengths.dedup();
-    for tokens in lengths {
-        let of = || family.rows.iter().filter(|row| row.tokens == tokens);
-        write!(out, "{tokens:>8} ")?;
-        for form in Form::ALL {
-            match of().find(|row| row.form == form) {
-                Some(row) => {
-                    write!(out, "{:>13.1}{}", row.ns_per_token, if row.chosen { '*' } else { ' ' })?;
-                }
-                None => write!(out, "{:>13} ", "-")?,
-            }
-        }
-        writeln!(out, "{:>9.1e}", of().map(|row| row.rel_l2).fold(0.0, elsa_core::drift::larger))?;
-    }
-    for crossover in family.crossovers() {
-        writeln!(out, "{crossover}")?;
-    }
-    writeln!(out)?;
-    Ok(())
 }

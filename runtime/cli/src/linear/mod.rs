@@ -15,6 +15,7 @@ mod judge;
 mod picture;
 mod run;
 mod series;
+mod table;
 mod truth;
 mod verify;
 

@@ -1,89 +1,32 @@
 //! Time against tokens as one picture that needs nothing but itself, with the crossovers of forms.
 
-use super::bench::Row;
+use super::table::{Crossover, Family};
 use crate::chart::{Chart, Point, Raw, SIZE, chart};
 use crate::error::Error;
 use askama::Template;
 use elsa_core::linear::Form;
-use std::fmt::{self, Display, Formatter};
 
-/// Cells that differ in tokens and form alone.
-pub struct Family {
-    /// What they have in common.
-    pub title: String,
-    /// The cells, tokens rising.
-    pub rows: Vec<Row>,
-}
-
-/// Where another form becomes the fastest.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Crossover {
-    /// The fastest form before.
-    pub from: Form,
-    /// The fastest form after.
-    pub to: Form,
-    /// Tokens, interpolated.
-    pub tokens: f64,
-}
-
-impl Display for Crossover {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is faster than {} from {:.0} tokens", self.to.name(), self.from.name(), self.tokens)
-    }
-}
-
-impl Family {
-    /// Where the fastest form changes: between two lengths, times are taken as powers of the tokens.
-    pub fn crossovers(&self) -> Vec<Crossover> {
-        let mut lengths: Vec<usize> = self.rows.iter().map(|row| row.tokens).collect();
-        lengths.dedup();
-        let fastest = |tokens| {
-            let of = self.rows.iter().filter(|row| row.tokens == tokens);
-            of.min_by(|a, b| a.p50_ms.total_cmp(&b.p50_ms)).map(|row| row.form)
-        };
-        let time = |form, tokens| {
-            let row = self.rows.iter().find(|row| row.form == form && row.tokens == tokens)?;
-            Some(row.p50_ms.ln())
-        };
-        let mut found = Vec::new();
-        for pair in lengths.windows(2) {
-            let (a, b) = (pair[0], pair[1]);
-            let (Some(from), Some(to)) = (fastest(a), fastest(b)) else { continue };
-            if from == to {
-                continue;
-            }
-            let gap = |tokens| Some(time(to, tokens)? - time(from, tokens)?);
-            let (Some(before), Some(after)) = (gap(a), gap(b)) else { continue };
-            let share = before / (before - after);
-            let [low, high] = [a, b].map(|n| (n as f64).ln());
-            let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 1.0 };
-            found.push(Crossover { from, to, tokens: (low + share * (high - low)).exp() });
-        }
-        found
-    }
-
-    /// The curves of the forms.
-    fn chart(&self) -> Option<Chart> {
-        let curves = Form::ALL.into_iter().map(|form| Raw {
-            name: form.name().to_owned(),
-            faint: false,
-            points: self
-                .rows
-                .iter()
-                .filter(|row| row.form == form)
-                .map(|row| Point {
-                    x: row.tokens as f64,
-                    y: row.ns_per_token,
-                    band: None,
-                    tip: format!(
-                        "{} tokens: {:.1} ns, {:.4} ms a call",
-                        row.tokens, row.ns_per_token, row.p50_ms
-                    ),
-                })
-                .collect(),
-        });
-        chart(self.title.clone(), ("tokens", "ns"), (true, true), curves.collect(), true)
-    }
+/// The curves of the forms.
+fn curves(family: &Family) -> Option<Chart> {
+    let curves = Form::ALL.into_iter().map(|form| Raw {
+        name: form.name().to_owned(),
+        faint: false,
+        points: family
+            .rows
+            .iter()
+            .filter(|row| row.form == form)
+            .map(|row| Point {
+                x: row.tokens as f64,
+                y: row.ns_per_token,
+                band: None,
+                tip: format!(
+                    "{} tokens: {:.1} ns, {:.4} ms a call",
+                    row.tokens, row.ns_per_token, row.p50_ms
+                ),
+            })
+            .collect(),
+    });
+    chart(family.title.clone(), ("tokens", "ns"), (true, true), curves.collect(), true)
 }
 
 /// A curve's name with its place below a chart.
@@ -130,7 +73,7 @@ struct Page {
 /// None: memory takes every page.
 pub fn page(families: &[Family]) -> Result<String, Error> {
     let drawn: Vec<(Chart, Vec<Crossover>)> =
-        families.iter().filter_map(|family| Some((family.chart()?, family.crossovers()))).collect();
+        families.iter().filter_map(|family| Some((curves(family)?, family.crossovers()))).collect();
     let names = |chart: &Chart| chart.curves.len().div_ceil(NAMES);
     let lines = drawn.iter().map(|(chart, notes)| names(chart) + notes.len()).max().unwrap_or(0);
     let (wide, high) = (SIZE.0 + GAP, ABOVE + SIZE.1 + LINE * (lines + 1) as f64 + GAP);

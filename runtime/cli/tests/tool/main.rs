@@ -7,6 +7,7 @@ mod cli_bench;
 mod cli_files;
 mod cli_groups;
 mod cli_linear;
+mod cli_linear_bench;
 mod cli_linear_series;
 mod cli_linear_verify;
 mod cli_listen;
