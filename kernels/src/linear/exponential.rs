@@ -61,7 +61,7 @@ pub(super) const RELATIVE: f64 = 2.5 / 16_777_216.0;
 
 /// The factor one, of [`Factors`](super::kernel::Factors). Its rest changes no number, and keeps an infinite one: zero times
 /// infinity would be NaN.
-pub(super) const NEUTRAL: (f32, f32) = (1.0, 1.0 / (1u64 << 60) as f32);
+pub(super) const NEUTRAL: (f32, f32) = (1.0, 1.0 / (1u64 << 40) as f32);
 
 /// `e^x` as `high` and `rest` of [`Factors`](super::kernel::Factors); for every `x`, NaN included.
 #[inline(always)]

@@ -3,12 +3,14 @@
 use super::kernel::Factors;
 use crate::lanes::Lanes;
 
-/// The factor of a row in every lane, and the smallest magnitude that it leaves a normal number.
+/// The factor of a row in every lane, as the sum of `high` and `low`, and the smallest magnitudes that `high` and `low`
+/// leave a normal number.
 #[derive(Clone, Copy)]
 pub(super) struct Factor<L> {
     high: L,
-    rest: L,
+    low: L,
     limit: L,
+    low_limit: L,
 }
 
 impl<L: Lanes> Factor<L> {
@@ -21,8 +23,13 @@ impl<L: Lanes> Factor<L> {
         let n = if factors.per_dim { r } else { 0 };
         // SAFETY: factor `n` (clause).
         let (high, rest) = unsafe { (factors.high.add(n).read(), factors.rest.add(n).read()) };
-        let limit = L::splat(isa, f32::MIN_POSITIVE / high);
-        Factor { high: L::splat(isa, high), rest: L::splat(isa, rest), limit }
+        let limit = f32::MIN_POSITIVE / high;
+        Factor {
+            high: L::splat(isa, high),
+            low: L::splat(isa, high * rest),
+            limit: L::splat(isa, limit),
+            low_limit: L::splat(isa, limit / rest),
+        }
     }
 
     /// The factor of row `r`: `common`, the one of row zero, where all rows share it.
@@ -39,11 +46,13 @@ impl<L: Lanes> Factor<L> {
     }
 
     /// `s` times the factor. What would be smaller than the smallest normal number becomes zero before it is multiplied, so
-    /// that no product is subnormal.
+    /// that no product is subnormal. Both parts are added up before the product is rounded: rounded by itself it would lose
+    /// what `low` adds, which is less than half a unit of its last place, in the same direction each time.
     #[inline(always)]
     pub(super) fn times(&self, isa: L::Isa, s: L) -> L {
-        let y = self.limit.if_greater(s.abs(), L::splat(isa, 0.0), s).times(self.high);
-        y.mul_add(self.rest, y)
+        let (size, zero) = (s.abs(), L::splat(isa, 0.0));
+        let low = self.low_limit.if_greater(size, zero, s).times(self.low);
+        self.limit.if_greater(size, zero, s).mul_add(self.high, low)
     }
 }
 

@@ -22,8 +22,8 @@
 //!    overflows and `exp(−G)` is never taken of a large sum. Then the state is multiplied, once for up to as many tokens as
 //!    the caller's cut allows. A gate that leaves this range by itself begins a segment, and multiplies the state before: a
 //!    factor of zero clears rows by selection ([`prepare`], [`factor`]).
-//! 3. *Sums of gates are f64*, and what multiplies the state has 48 bits, so a gate that is the same for thousands of tokens
-//!    is not off by the same rounding each time.
+//! 3. *Sums of gates are f64*, and what multiplies the state is the sum of two numbers, so with a fused multiply-add a gate
+//!    that is the same for thousands of tokens is not off by the same rounding each time.
 //! 4. *Several tokens pass together.* A row of the strip is loaded once, takes what up to four tokens write, one after the
 //!    other as the naive loop has it, gives each query its share, and is stored once ([`recur`]).
 //! 5. *Delta rules read before they write.* All tokens of a pass read the state as it is before them, and what they write in

@@ -155,11 +155,12 @@ fn a_stream_cut_where_blocks_end_keeps_its_bits() {
     }
 }
 
-/// A gate that is the same for thousands of tokens is not off by the same rounding each time.
+/// A gate that is the same for thousands of tokens is not off by the same rounding each time, if a product of a multiply-add
+/// is not rounded by itself.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn a_steady_gate_keeps_its_precision() {
-    for kernel in present() {
+    for kernel in present().into_iter().filter(|k| k.spec.fused) {
         for (per, delta) in [(Gates::PerHead, false), (Gates::PerDim, false), (Gates::PerHead, true)] {
             let mut case = Case::new([4, 1], 4096, 1, per, delta);
             // The power of four of them is off by 5e-8 as an f32 number.

@@ -8,6 +8,7 @@
 use super::args::{FormArgs, FormFlag, HostArgs};
 use super::data::{LinearShape, Sample, Semantics};
 use super::picture::{self, Family};
+use super::run::refusal;
 use super::truth::Truth;
 use crate::args::values::{dtype, one_of, positive, seconds};
 use crate::error::Error;
@@ -19,7 +20,7 @@ use clap::Args;
 use elsa_core::drift::percentile;
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Outputs, Rule};
-use elsa_runtime::{Engine, LinearBound, LinearPlan, LinearWorkspace, PlanError};
+use elsa_runtime::{Engine, LinearBound, LinearPlan, LinearWorkspace};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
@@ -42,9 +43,10 @@ Examples:
   elsa linear bench --rule gated-delta --lengths 64,256,1024,4096 --dims 128 --picture crossovers.svg
   elsa linear bench --rule gated --per-dim --lengths 1 --dims 64 --json
 Keys and queries are random unit vectors. Forms take turns every few milliseconds. The table has the median time of a call in
-nanoseconds per token and state; an asterisk marks the form that a plan chooses by itself, - one that the rule or the
-direction does not have. A crossover is the number of tokens from which another form is the fastest, interpolated between those that
-were measured. rel L2 is the distance of the first head from the recurrence in f64, of the worst form.
+nanoseconds per token and state; an asterisk marks the form that a plan chooses by itself, - one that the
+problem does not have or for which memory has no room. A crossover is the number of tokens from which another form is the
+fastest, interpolated between those that were measured. rel L2 is the distance of the first head from the recurrence in f64,
+of the worst form.
 Exit status 4: an answer is wrong.";
 
 /// `elsa linear bench`.
@@ -176,17 +178,17 @@ fn subjects(engine: &Engine, args: &LinearBenchArgs, sample: &Sample) -> Result<
     };
     let mut subjects = Vec::new();
     for form in forms {
-        let plan = match engine.linear_plan(problem, &args.host.plan_options(&asked(FormFlag::Forced(form))))
-        {
-            Ok(plan) => plan,
-            // A form that the problem does not have, or for which the budget has no room.
-            Err(PlanError::Linear(why)) if args.form == FormFlag::Auto => {
-                log::info!("form {}: {why}", form.name());
-                continue;
-            }
-            Err(e) => return Err(e.into()),
+        let planned = engine.linear_plan(problem, &args.host.plan_options(&asked(FormFlag::Forced(form))));
+        let (plan, workspace) = match planned.and_then(|plan| Ok((plan.workspace()?, plan))) {
+            Ok((workspace, plan)) => (plan, workspace),
+            Err(e) => match refusal(&e).filter(|_| args.form == FormFlag::Auto) {
+                Some(why) => {
+                    log::info!("form {}: {why}", form.name());
+                    continue;
+                }
+                None => return Err(e.into()),
+            },
         };
-        let workspace = plan.workspace()?;
         leaves_enough("budget", plan.workspace_bytes())?;
         let output = Buffer::zeros("out", args.dtype, problem.spec().output.extent())?;
         let chosen = chosen.form == form;

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Answer<'a> {
     /// What the bound knows of the run, for each sequence.
     pub executed: &'a [Executed],
-    /// The output.
-    pub output: Elements<'a>,
+    /// The output, if it was computed.
+    pub output: Option<Elements<'a>>,
     /// The last states, where the problem has them.
     pub present: Option<&'a [f32]>,
 }
@@ -78,6 +78,10 @@ pub struct Judged {
     pub max_abs: f64,
     /// `‖dY‖ / ‖Y‖` over the output.
     pub rel_l2: f64,
+    /// The largest bound of an element: no element of output and states is further off.
+    pub bound_abs: f64,
+    /// The bound of `rel_l2`.
+    pub bound_l2: f64,
     /// The largest part of its bound that an error takes.
     pub used: f64,
     /// By how much the tokens magnify an error, at most.
@@ -85,7 +89,7 @@ pub struct Judged {
     /// Where that part is the largest.
     pub worst: Option<Worst>,
     #[serde(skip)]
-    squares: [f64; 2],
+    squares: [f64; 3],
 }
 
 impl Judged {
@@ -110,6 +114,7 @@ impl Judged {
             return;
         }
         let error = (found - truth).abs();
+        self.bound_abs = larger(self.bound_abs, bound);
         if !bound.is_finite() {
             self.unclaimed += 1;
         } else if error > bound || error.is_nan() {
@@ -123,17 +128,21 @@ impl Judged {
         if tensor == "out" {
             self.squares[0] += error * error;
             self.squares[1] += truth * truth;
+            self.squares[2] += bound * bound;
         }
     }
 
     /// Compares what one state of a sequence gave.
     fn of(problem: &Problem, answer: &Answer<'_>, truth: &Truth) -> Judged {
         let mut judged = Judged { gain: truth.gain, ..Judged::default() };
-        let output = &problem.spec().output;
-        for row in truth.rows(output) {
+        let output = answer
+            .output
+            .iter()
+            .flat_map(|output| truth.rows(&problem.spec().output).map(move |row| (output, row)));
+        for (output, row) in output {
             let [sequence, head, token] = row.place;
             for (column, (truth, bound)) in row.truth.iter().zip(row.error).enumerate() {
-                let found = f64::from(answer.output.get(row.at + column));
+                let found = f64::from(output.get(row.at + column));
                 let place = [sequence, head, token, column];
                 judged.element(Worst { tensor: "out", place, found, truth: *truth, bound: *bound });
             }
@@ -168,8 +177,8 @@ impl Judged {
             (self.used, self.worst) = (other.used, other.worst);
         }
         self.gain = larger(self.gain, other.gain);
-        self.squares[0] += other.squares[0];
-        self.squares[1] += other.squares[1];
+        self.bound_abs = larger(self.bound_abs, other.bound_abs);
+        self.squares.iter_mut().zip(other.squares).for_each(|(sum, more)| *sum += more);
     }
 }
 
@@ -220,8 +229,9 @@ pub fn judge(
         judged[task / (sequences * states)].add(of);
     }
     for judged in &mut judged {
-        let [error, norm] = judged.squares;
-        judged.rel_l2 = if error == 0.0 { 0.0 } else { (error / norm).sqrt() };
+        let [error, norm, bound] = judged.squares;
+        let relative = |squares: f64| if squares == 0.0 { 0.0 } else { (squares / norm).sqrt() };
+        (judged.rel_l2, judged.bound_l2) = (relative(error), relative(bound));
     }
     Ok(judged)
 }

@@ -4,6 +4,7 @@
 
 use super::args::{FormArgs, HostArgs, SemanticsArgs, TensorArgs};
 use super::job::{LinearJob, Written};
+use super::judge::{Answer, judge};
 use crate::args::FILE;
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
@@ -13,7 +14,9 @@ use crate::report;
 use crate::tensor::Source;
 use crate::tensor::output::{Content, Output, Writer};
 use clap::{Arg, Args};
+use elsa_core::attention::plan::ChooseError;
 use elsa_core::linear::{Operand, Outputs, Problem};
+use elsa_runtime::{LinearPlan, PlanError};
 use serde::Serialize;
 use std::time::Instant;
 
@@ -29,6 +32,8 @@ beta are [batch, heads, tokens]. With --layout bnhd they are [batch, tokens, hea
 Heads of k divide those of v, each of which has a state; heads of q divide them, or are a multiple. The output has as many
 heads as the larger of q and v.
 A decode step is a call with one token whose present state is the past of the next one; both may be the same file.
+The certificate says how wrong the output may be, proved for the form and the kernel that ran and for these tensors, and how
+wrong it is against the recurrence in f64. It takes several times as long as the run.
 Files are those of elsa run. States are f32 whatever the type of q; f16 and bf16 states are widened.
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed. Outputs appear
 when all of them are complete.";
@@ -61,9 +66,34 @@ pub struct LinearRunArgs {
     /// What computes.
     #[command(flatten)]
     pub host: HostArgs,
+    /// Compute the recurrence in f64 beside the run, and print how wrong its output may be as one JSON line
+    #[arg(long)]
+    pub certificate: bool,
     /// Print a machine-readable report
     #[arg(long)]
     pub json: bool,
+}
+
+/// The object that `--certificate` prints.
+#[derive(Debug, Serialize)]
+struct Certificate {
+    what: &'static str,
+    /// `bound`, or `none` where an element has no bound, or is not finite.
+    claim: &'static str,
+    kernel: &'static str,
+    form: &'static str,
+    /// No element of output and states is further off.
+    absolute: f64,
+    /// The bound of `‖dY‖ / ‖Y‖`.
+    relative: f64,
+    /// By how much the tokens magnify an error, at most.
+    gain: f64,
+    /// What the error is.
+    measured_absolute: f64,
+    /// `‖dY‖ / ‖Y‖`.
+    measured_relative: f64,
+    /// Elements of which the right one is not finite.
+    not_finite: u64,
 }
 
 /// The object that `--json` prints.
@@ -122,6 +152,51 @@ pub fn operations(problem: &Problem) -> f64 {
     6.0 * tokens * state * problem.output_heads() as f64
 }
 
+/// Why a form is left out that nobody named: the problem does not have it, or memory has no room for it.
+#[must_use]
+pub fn refusal(e: &PlanError) -> Option<String> {
+    match e {
+        PlanError::Linear(why) => Some(why.to_string()),
+        PlanError::Refused(why @ ChooseError::Memory { .. }) => Some(why.to_string()),
+        _ => None,
+    }
+}
+
+/// Judges what a run has written.
+fn certificate(
+    job: &LinearJob,
+    plan: &LinearPlan,
+    done: &elsa_runtime::Report,
+    out: Option<&Buffer>,
+    present: Option<&[f32]>,
+) -> Result<Certificate, Error> {
+    let (problem, inputs, backend) = (&job.problem, job.inputs()?, done.backend);
+    let executed: Vec<_> = (0..problem.sequences())
+        .map(|at| plan.executed_of(backend, problem.sequence(inputs.cu_seqlens, at).tokens))
+        .collect();
+    let output = out.map(Buffer::elements);
+    let bar = progress::bar((problem.sequences() * problem.state_heads()) as u64, operations(problem) / 5e8);
+    let judged = judge(problem, &inputs, &[Answer { executed: &executed, output, present }], &bar);
+    bar.finish_and_clear();
+    let judged = judged?.first().copied().unwrap_or_default();
+    if judged.beyond > 0 {
+        return Err(Error::Verification(format!("{} elements are beyond their bounds", judged.beyond)));
+    }
+    let claims = judged.unclaimed == 0 && judged.not_finite == 0;
+    Ok(Certificate {
+        what: "certificate",
+        claim: if claims { "bound" } else { "none" },
+        kernel: plan.kernel_of(backend),
+        form: plan.division_of(backend).form.name(),
+        absolute: judged.bound_abs,
+        relative: judged.bound_l2,
+        gain: judged.gain,
+        measured_absolute: judged.max_abs,
+        measured_relative: judged.rel_l2,
+        not_finite: judged.not_finite,
+    })
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -158,6 +233,10 @@ pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
     let ms = start.elapsed().as_secs_f64() * 1e3;
     spinner.finish_and_clear();
     let done = done?;
+    let certificate = match args.certificate {
+        true => Some(certificate(&job, &plan, &done, out.as_ref(), state.as_deref())?),
+        false => None,
+    };
 
     let file = |operand, data| Output::Tensor(Content { shape: job.shapes[operand].clone(), data });
     let mut contents = Vec::new();
@@ -166,6 +245,10 @@ pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
     job.unchanged()?;
     writer.commit(&contents)?;
 
+    let mut stdout = std::io::stdout().lock();
+    if let Some(certificate) = certificate {
+        report::json(&mut stdout, &certificate)?;
+    }
     let choice = plan.division_of(done.backend);
     let kernel = plan.kernel_of(done.backend);
     if args.json {
@@ -185,7 +268,7 @@ pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
             fallback: done.fallback.map(|reason| reason.to_string()),
             ms,
         };
-        report::json(&mut std::io::stdout().lock(), &report)?;
+        report::json(&mut stdout, &report)?;
     } else {
         let files = [&args.out, &args.present_state].map(|source| source.as_ref().map(ToString::to_string));
         let files: Vec<String> = files.into_iter().flatten().collect();

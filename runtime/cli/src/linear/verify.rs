@@ -4,6 +4,7 @@ use super::args::{FormArgs, FormFlag, HostArgs, SemanticsArgs, TensorArgs};
 use super::data::{self, LinearShape, Sample, Semantics};
 use super::job::{LinearJob, Written};
 use super::judge::{Answer, Judged, Verdict, judge};
+use super::run::refusal;
 use crate::args::FILE;
 use crate::args::values::dtype;
 use crate::error::{Error, say};
@@ -15,7 +16,7 @@ use clap::Args;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::linear::bound::Executed;
 use elsa_core::linear::{Direction, Form, Inputs, Operand, Outputs, Problem};
-use elsa_runtime::{Engine, PlanError};
+use elsa_runtime::Engine;
 use serde::Serialize;
 use std::io::Write;
 
@@ -153,23 +154,30 @@ struct Run {
 fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Given, form: Form) -> Result<Option<Run>, Error> {
     let (problem, inputs) = (given.problem(), given.inputs()?);
     let form_args = FormArgs { form: FormFlag::Forced(form), ..args.form };
-    let plan = match engine.linear_plan(problem, &args.host.plan_options(&form_args)) {
-        Ok(plan) => plan,
-        Err(PlanError::Linear(why)) if args.form.form == FormFlag::Auto => {
-            say(&format!("form {} is left out: {why}", form.name()));
-            return Ok(None);
-        }
-        Err(e) => return Err(e.into()),
+    let planned = engine.linear_plan(problem, &args.host.plan_options(&form_args));
+    // Where an answer is given, nothing runs.
+    let made = planned.and_then(|plan| {
+        let workspace = if args.y.is_none() { Some(plan.workspace()?) } else { None };
+        Ok((plan, workspace))
+    });
+    let (plan, workspace) = match made {
+        Ok(made) => made,
+        Err(e) => match refusal(&e).filter(|_| args.form.form == FormFlag::Auto) {
+            Some(why) => {
+                say(&format!("form {} is left out: {why}", form.name()));
+                return Ok(None);
+            }
+            None => return Err(e.into()),
+        },
     };
     let count = |operand| problem.memory(operand).map_or(0, |memory| memory.elements);
     let mut output = Buffer::zeros("out", problem.spec().dtype, count(Operand::Output))?;
     let has_states = problem.spec().present_state.is_some();
     let present = has_states.then(|| zeros::<f32>("present-state", count(Operand::PresentState)));
     let mut present = present.transpose()?;
-    let backend = match args.y {
-        Some(_) => plan.backend(),
-        None => {
-            let mut workspace = plan.workspace()?;
+    let backend = match workspace {
+        None => plan.backend(),
+        Some(mut workspace) => {
             leaves_enough("budget", plan.workspace_bytes())?;
             let outputs =
                 Outputs { output: Some(output.elements_mut()), present_state: present.as_deref_mut() };
@@ -217,7 +225,7 @@ pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
         .iter()
         .map(|run| Answer {
             executed: &run.executed,
-            output: answer.as_ref().and_then(Tensor::elements).unwrap_or_else(|| run.output.elements()),
+            output: answer.as_ref().and_then(Tensor::elements).or(Some(run.output.elements())),
             present: run.present.as_deref().filter(|_| answer.is_none()),
         })
         .collect();

@@ -438,6 +438,31 @@ fn threads_and_repetition_keep_every_bit_and_options_are_reported() {
     assert!(found["workspace_bytes"].as_u64().is_some_and(|bytes| bytes > 0));
 }
 
+#[test]
+fn a_certificate_bounds_what_it_measures() {
+    let (desk, _) = desk(N);
+    for rule in RULES {
+        let line = format!("linear run {} --out @y.npy --present-state @last.npy --certificate", flags(rule));
+        let text = desk.ok(&line);
+        let told: Value = serde_json::from_str(&text).unwrap();
+        let number = |name: &str| told[name].as_f64().unwrap();
+        assert_eq!((&told["what"], &told["claim"]), (&"certificate".into(), &"bound".into()), "{text}");
+        assert!(
+            number("measured_absolute") > 0.0 && number("measured_absolute") <= number("absolute"),
+            "{text}"
+        );
+        assert!(number("measured_relative") <= number("relative") && number("relative") < 1e-3, "{text}");
+        assert!(number("gain") <= 1.0, "{text}");
+        let lines = desk.ok(&format!("{line} --json"));
+        assert_eq!(lines.lines().count(), 2, "{lines}");
+    }
+    desk.f32("g.npy", &[2, 2, 37], &[f32::NAN; 148]);
+    let told: Value =
+        serde_json::from_str(&desk.ok(&format!("linear run {} --out @y.npy --certificate", flags("gated"))))
+            .unwrap();
+    assert_eq!((&told["claim"], told["not_finite"].as_u64()), (&"none".into(), Some(2 * 2 * 37 * 6)));
+}
+
 /// Requires that the call is refused: status 2, one line that begins with `starts` and has all of `words`, and nothing
 /// written.
 fn refused(desk: &Desk, line: &str, starts: &str, words: &[&str]) {
