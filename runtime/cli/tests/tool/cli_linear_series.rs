@@ -97,7 +97,7 @@ fn bad_input_is_told_in_one_line_and_nothing_written() {
         (format!("{RECURRENCE} --past-state @a.npy"), "--past-state: shape [6, 4]; allowed: [2, 6]"),
         (format!("{RECURRENCE} --parts 0"), "parts: 0; allowed: 1 to 1024"),
         (format!("{RECURRENCE} --budget 10"), "budget: 10 bytes; allowed: at least "),
-        (SELECTIVE.replace("@b", "@odd"), "b: channels 5; allowed: a multiple of 4"),
+        (SELECTIVE.replace("@b.npy", "@odd.npy"), "b: channels 5; allowed: a multiple of 4"),
         (SELECTIVE.replace("@d.npy", "@flat.npy"), "--d: shape [12]; allowed: [6]"),
         (SELECTIVE.replace("@a.npy", "@flat.npy"), "rank 1, shape [12]; allowed: 2"),
         (CONV.replace("@filter", "@odd"), "--filter: shape [2, 70, 5]; allowed: [6, 1, 5]"),
