@@ -49,8 +49,8 @@ impl LinearCrossovers {
     pub const MEASURED: LinearCrossovers = LinearCrossovers {
         plain: ChunksFrom { head_size: usize::MAX, pass: 16 },
         plain_per_dim: ChunksFrom { head_size: usize::MAX, pass: 16 },
-        delta: ChunksFrom { head_size: 64, pass: 16 },
-        delta_per_dim: ChunksFrom { head_size: 64, pass: 16 },
+        delta: ChunksFrom { head_size: 256, pass: 16 },
+        delta_per_dim: ChunksFrom { head_size: 256, pass: 16 },
     };
 }
 

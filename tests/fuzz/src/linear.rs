@@ -28,8 +28,10 @@ fn has(u: &mut Unstructured<'_>, should: bool) -> Result<u32> {
 /// # Errors
 /// The input has ended.
 pub fn linear_problem(u: &mut Unstructured<'_>) -> Result<elsa_linear_problem> {
-    let rule = u.int_in_range(0..=if u.ratio(1, 32)? { 9 } else { 3 })?;
-    let direction = u.int_in_range(0..=if u.ratio(1, 32)? { 9 } else { 3 })?;
+    let most = if u.ratio(1, 32)? { 9 } else { 3 };
+    let rule = u.int_in_range(0..=most)?;
+    let most = if u.ratio(1, 32)? { 9 } else { 3 };
+    let direction = u.int_in_range(0..=most)?;
     let (gated, delta) = (matches!(rule, 1 | 3), matches!(rule, 2 | 3));
     let packed = if u.ratio(1, 4)? { u.int_in_range(1..=3)? } else { 0 };
     let batch = if packed > 0 { 1 } else { u.int_in_range(1..=2)? };
@@ -41,6 +43,7 @@ pub fn linear_problem(u: &mut Unstructured<'_>) -> Result<elsa_linear_problem> {
     let sequences = if packed > 0 { packed } else { batch };
     let state = [sequences, states, d, dv];
     let gates = if u.arbitrary()? { d } else { 1 };
+    let rates = if u.arbitrary()? { states } else { 1 };
     let (past, present) = (u.arbitrary()?, u.arbitrary()?);
     Ok(elsa_linear_problem {
         dtype: if u.ratio(1, 32)? { u.arbitrary()? } else { dtype },
@@ -52,7 +55,7 @@ pub fn linear_problem(u: &mut Unstructured<'_>) -> Result<elsa_linear_problem> {
         v: view(u, [batch, states, tokens, dv])?,
         out: view(u, [batch, queries.max(states), tokens, dv])?,
         decay: view(u, [batch, states, tokens, gates])?,
-        beta: view(u, [batch, if u.arbitrary()? { states } else { 1 }, tokens, 1])?,
+        beta: view(u, [batch, rates, tokens, 1])?,
         past_state: view(u, state)?,
         present_state: view(u, state)?,
         has_decay: has(u, gated)?,

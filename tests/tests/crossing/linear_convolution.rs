@@ -44,11 +44,11 @@ impl Case {
         spec.reverse = seed % 4 == 1;
         spec.in_place = seed % 7 == 2;
         let problem = spec.check().unwrap();
-        let past = seed % 3 != 0 || spec.in_place;
+        let past = !seed.is_multiple_of(3) || spec.in_place;
         Case {
             u: Values::of(dtype, u.extent(), |_| r.normal()),
             filter: normals(&mut r, problem.weights(), 1.0),
-            bias: (seed % 2 == 0).then(|| normals(&mut r, shape[2], 1.0)),
+            bias: seed.is_multiple_of(2).then(|| normals(&mut r, shape[2], 1.0)),
             past: past.then(|| normals(&mut r, problem.states(), 1.0)),
             problem,
             dtype,

@@ -58,7 +58,8 @@ impl Case {
                 Gate::Factor => 0.7 * r.normal(),
             }
         };
-        let past = (seed % 5 != 0 || spec.in_place).then(|| normals(&mut r, shape[0] * shape[2], 2.0));
+        let past =
+            (!seed.is_multiple_of(5) || spec.in_place).then(|| normals(&mut r, shape[0] * shape[2], 2.0));
         Case {
             problem: spec.check().unwrap(),
             // A factor of minus infinity has no special sense.

@@ -21,7 +21,7 @@ use clap::Args;
 use elsa_core::drift::percentile;
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Outputs, Rule};
-use elsa_runtime::{Engine, LinearBound, LinearPlan, LinearWorkspace};
+use elsa_runtime::{Backend, Engine, LinearBound, LinearPlan, LinearWorkspace};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ const LENGTHS: &str = "1,16,64,256,1024,4096";
 const DIMS: &str = "64,128";
 /// The longest time that one form runs before the next takes over.
 const SLICE: Duration = Duration::from_millis(4);
+/// Calls of a slice on a GPU, which are enqueued one behind the other.
+const DEVICE_CALLS: usize = 8;
 /// Relative distance from f64 beyond which an answer is no rounding of the right one: a hundred times that of the worst
 /// form, and of the rounding of the output.
 const WRONG: f64 = 1e-4;
@@ -44,8 +46,8 @@ Examples:
 Keys and queries are random unit vectors. Forms take turns every few milliseconds. The table has the median time of a call in
 nanoseconds per token and state; an asterisk marks the form that a plan chooses by itself, - one that the
 problem does not have or for which memory has no room. A crossover is the number of tokens from which another form is the
-fastest, interpolated between those that were measured. rel L2 is the distance of the first head from the recurrence in f64,
-of the worst form.
+fastest, interpolated between those that were measured. On a GPU the time is the device's, with the tensors in its memory.
+rel L2 is the distance of the first head from the recurrence in f64, of the worst form.
 Exit status 4: an answer is wrong.";
 
 /// `elsa linear bench`.
@@ -108,13 +110,20 @@ struct Subject {
 /// A form that takes its turns.
 struct Contender<'a> {
     bound: LinearBound<'a>,
+    /// Whether a GPU computes.
+    on_device: bool,
     /// Milliseconds of a call, of each slice.
     samples: Vec<f64>,
 }
 
 impl Contender<'_> {
-    /// Runs for a slice, one call at least, and returns the milliseconds of a call.
+    /// Runs for a slice, one call at least, and returns the milliseconds of a call: of the device where a GPU computes.
     fn slice(&mut self) -> Result<f64, Error> {
+        if self.on_device
+            && let (_, Some(time)) = self.bound.time_on_device(DEVICE_CALLS)?
+        {
+            return Ok(time.as_secs_f64() * 1e3);
+        }
         let (start, mut calls) = (Instant::now(), 0u32);
         loop {
             self.bound.run()?;
@@ -180,8 +189,9 @@ fn cell(
         errors.push((head.distance(view, output.elements()), report.backend));
     }
     for Subject { plan, workspace, output, .. } in &mut subjects {
+        let on_device = plan.backend() == Backend::Cuda;
         let bound = plan.bind(sample.inputs(), Outputs::new(output.elements_mut()), workspace)?;
-        contenders.push(Contender { bound, samples: Vec::new() });
+        contenders.push(Contender { bound, on_device, samples: Vec::new() });
     }
     let (begin, count) = (Instant::now(), contenders.len());
     for round in 0.. {
