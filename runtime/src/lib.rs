@@ -51,6 +51,14 @@ mod tensors;
 mod tuned;
 mod workspace;
 
+/// What all operators share: plans, bound calls and workspaces, of which each operator has aliases in this crate.
+pub mod operators {
+    pub use crate::bound::{Bound, DeviceBound};
+    pub use crate::operator::Operator;
+    pub use crate::plan::Plan;
+    pub use crate::workspace::Workspace;
+}
+
 pub use attention::backward::{
     BackwardBound, BackwardPlan, BackwardPlanOptions, BackwardReport, BackwardWorkspace,
 };
