@@ -24,7 +24,8 @@ fn hard_data_stay_within_the_bound() {
         }
     }
     // A bound that no error comes near would hold of anything.
-    assert!(largest > 0.05, "{largest}");
+    let near = if SLOW { 0.02 } else { 0.05 };
+    assert!(largest > near, "{largest}");
 }
 
 /// The median over answers of bound over error, and the error and the bound in the Euclidean norm, relative to the answer.

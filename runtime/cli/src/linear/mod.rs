@@ -2,10 +2,10 @@
 //!
 //! | command | module |
 //! |---|---|
-//! | `elsa linear run` | [`run`]: output and states, to files |
-//! | `elsa linear verify` | [`verify`]: every form against the recurrence in f64 |
-//! | `elsa linear bench` | [`bench`]: the forms beside each other |
-//! | `elsa linear recurrence`, `selective`, `conv` | [`series`]: the operators that treat every channel by itself |
+//! | `elsa linear run` | `run`: output and states, to files |
+//! | `elsa linear verify` | `verify`: every form against the recurrence in f64 |
+//! | `elsa linear bench` | `bench`: the forms beside each other |
+//! | `elsa linear recurrence`, `selective`, `conv` | `series`: the operators that treat every channel by itself |
 
 mod args;
 mod bench;
