@@ -1,6 +1,6 @@
 //! The direct convolution: for each token the sum of the products of a filter and the inputs up to the token.
 //!
-//! Blocks of [`TOKENS`] tokens share each load of a weight, and their sums are chains that overlap.
+//! Blocks of `TOKENS` tokens share each load of a weight, and their sums are chains that overlap.
 
 use super::functions::silu;
 use super::kernel::{ConvolutionTile, VECTORS};

@@ -11,7 +11,7 @@
 //! is rounded. `e^s` and the series in `z²` are polynomials near the minimax ones for the relative error, with constant terms
 //! of one, so that `e^0 = 1` exactly. `2 e^s 2^(n−1)` reaches the largest number without an infinite power on the way.
 //!
-//! Below [`LEAST_LOG`] an exponential is zero, and above [`MOST`] infinite. Errors beyond those of the polynomials, `1.1e-8` and
+//! Below [`LEAST_LOG`] an exponential is zero, and above `MOST` infinite. Errors beyond those of the polynomials, `1.1e-8` and
 //! `1e-9`, are roundings; a test finds the largest that are made, over all exponents, below what each kernel declares.
 
 use crate::lanes::Lanes;
