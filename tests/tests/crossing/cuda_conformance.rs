@@ -157,7 +157,7 @@ fn every_kernel_runs() {
         .iter()
         .filter(|k| !k.attention().is_some_and(GpuKernelSpec::half_scores))
         .filter(|k| {
-            // `cuda_stream` and `conformance` have them run.
+            // `cuda_stream`, `conformance` and `cuda_linear` have them run.
             let elsewhere = matches!(
                 k.role,
                 Role::AttentionPresent { .. }
@@ -165,6 +165,10 @@ fn every_kernel_runs() {
                     | Role::MathScores { .. }
                     | Role::MathWeights { .. }
                     | Role::MathValues(_)
+                    | Role::LinearPrepare { .. }
+                    | Role::LinearWalk { .. }
+                    | Role::LinearSums { .. }
+                    | Role::LinearCarry { .. }
             );
             !elsewhere && !loaded.iter().any(|l| l.name == k.name)
         })
