@@ -77,6 +77,24 @@ fn every_rule_form_and_direction() {
     }
 }
 
+/// One problem of every form, small enough for Miri.
+#[test]
+fn small_calls() {
+    let forms = forms();
+    for (rule, per_dim) in [(Rule::Gated, false), (Rule::GatedDelta, true)] {
+        let mut params = Params { per_dim, past: true, ..Params::plain(rule, 11, [5, 3]) };
+        params.heads = [2, 1, 2];
+        // Miri interprets, and takes chunks of eight tokens.
+        let least = |options: &&LinearPlanOptions| !cfg!(miri) || options.chunk == Some(8);
+        let forms: Vec<LinearPlanOptions> = forms.iter().filter(least).copied().collect();
+        assert!(forms.len() >= 3);
+        // Which back ends there are is asked of the system, which Miri has not; the environment names one.
+        let chosen = || Engine::new(&EngineOptions { threads: Some(2), ..EngineOptions::default() }).unwrap();
+        let engines = if cfg!(miri) { vec![chosen()] } else { engines(2) };
+        check_all(&engines, &params.build(), &forms);
+    }
+}
+
 #[test]
 fn lengths_around_chunks() {
     let engines = engines(1);

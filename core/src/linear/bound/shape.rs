@@ -183,6 +183,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "many sums, and nothing unsafe")]
     fn holds_all_errors_that_were_added() {
         let mut scratch = [0.0; D * D + D];
         for per_dim in [false, true] {

@@ -5,6 +5,7 @@ use crate::argument::ArgumentError;
 use crate::scan::{Form as ScanForm, Scan};
 
 #[test]
+#[cfg_attr(miri, ignore = "many calls, and nothing unsafe")]
 fn every_form_of_every_rule_in_every_direction() {
     for &(rule, per_dim) in kinds() {
         for direction in Direction::ALL {
@@ -24,6 +25,7 @@ fn every_form_of_every_rule_in_every_direction() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many calls, and nothing unsafe")]
 fn heads_sequences_types_and_states() {
     for &(rule, per_dim) in kinds() {
         for (seed, heads) in [[4, 1, 2], [1, 1, 4], [2, 2, 4], [6, 3, 3]]
@@ -50,6 +52,7 @@ fn heads_sequences_types_and_states() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many calls, and nothing unsafe")]
 fn tokens_scan_by_every_schedule() {
     for &(rule, per_dim) in kinds() {
         for scan in Scan::ALL {
@@ -97,6 +100,7 @@ fn the_example_of_the_article_in_every_form() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many calls, and nothing unsafe")]
 fn gates_clear_by_selection_and_nan_poisons() {
     for (rule, per_dim) in
         [(Rule::Gated, false), (Rule::Gated, true), (Rule::GatedDelta, false), (Rule::GatedDelta, true)]
@@ -130,6 +134,7 @@ fn gates_clear_by_selection_and_nan_poisons() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many calls, and nothing unsafe")]
 fn states_vanish_before_they_are_subnormal() {
     let mut case = Case::new(Rule::Gated, false, 120, [3, 2]);
     case.past = true;
