@@ -226,11 +226,13 @@ pub fn emulator() -> String {
     format!("qemu-aarch64 -cpu cortex-a57 -L {BOARD_ROOT}")
 }
 
-/// A command of cargo-zigbuild's for the boards; what it builds runs in the emulator.
+/// A command of cargo-zigbuild's for the boards; what it builds runs in the emulator. Without a release profile the tool,
+/// whose tests there compute little, is not optimised, which takes longer than they do.
 pub fn zigbuild(tree: &Tree, line: &str) -> Result<Run, String> {
     let build = reference()?.build;
     let runner = format!("CARGO_TARGET_{}_RUNNER", build.triple.to_uppercase().replace('-', "_"));
-    let run = Run::new(tree, &format!("cargo-zigbuild {line} --target")).arg(build.zig_target());
+    let plain = "--config profile.dev.package.elsa-edge.opt-level=0";
+    let run = Run::new(tree, &format!("cargo-zigbuild {line} {plain} --target")).arg(build.zig_target());
     Ok(run.front(board(tree)?).env(&runner, emulator()))
 }
 

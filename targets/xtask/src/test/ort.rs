@@ -17,9 +17,11 @@ pub fn ort(tree: &Tree) -> Ran {
 
 fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let runtimes = setup::ort::runtimes(tree)?;
-    let products = "-p elsa-ort --lib --example host";
-    Run::new(tree, "cargo build").args(products).run().text("the operator")?;
-    setup::zigbuild(tree, &format!("build {products}"))?.run().text("the operator for boards")?;
+    // The packages and targets of the stages `host` and `aarch64`: nothing is built again.
+    let products = "--lib --bin elsa --example host";
+    Run::new(tree, "cargo build --workspace").args(products).run().text("the operator")?;
+    let line = format!("build --workspace --exclude xtask --exclude elsa-capi {products}");
+    setup::zigbuild(tree, &line)?.run().text("the operator for boards")?;
     let triple = setup::reference()?.build.triple;
     let (here, board) = (tree.target.join("debug"), tree.target.join(triple).join("debug"));
     let root = setup::ort::board_root(tree)?;
@@ -69,7 +71,6 @@ fn python(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
     let newest = setup::ort::newest(tree)?;
     let cases = Run::new(tree, "").arg(&newest).arg("-B").arg(script("attention.py")).arg(&library);
     check(ran, "the node cases of Attention", cases);
-    Run::new(tree, "cargo build -p elsa-edge --bin elsa").run().text("the tool")?;
     let linear = Run::new(tree, "").arg(&newest).arg("-B").arg(tree.root.join(LINEAR));
     check(
         ran,

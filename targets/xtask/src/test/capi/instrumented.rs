@@ -23,7 +23,7 @@ pub fn asan(tree: &Tree) -> Ran {
         // The system's heap and the stacks of threads must hold nothing that nobody frees.
         let options =
             ("ASAN_OPTIONS", "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1");
-        let archive = instrumented(tree, "address", "--features inject")?;
+        let archive = instrumented(tree, "address", "")?;
         run(tree, ran, &archive, "address", "-fsanitize=address,undefined -DINJECT", programs, options)
     })
 }
@@ -33,7 +33,7 @@ pub fn tsan(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| {
         let programs = PROGRAMS.iter().filter(|(source, _)| WITH_THREADS.contains(source));
         // The standard library must be instrumented too, or its locks are taken for races.
-        let archive = instrumented(tree, "thread", "-Zbuild-std --features inject")?;
+        let archive = instrumented(tree, "thread", "-Zbuild-std")?;
         // Its symbols are local: panics unwind in what is shipped. (AddressSanitizer registers what is global in a
         // module, and takes one object of many modules for many of the same name.)
         let mut abi = Abi::read(tree)?;
@@ -51,7 +51,11 @@ fn instrumented(tree: &Tree, sanitizer: &str, options: &str) -> Result<PathBuf, 
     setup::nightly(tree, &["rust-src"])?;
     let host = setup::host(tree)?;
     let folder = tree.target.join(sanitizer);
-    let build = Run::new(tree, "cargo +nightly build -p elsa-capi")
+    // Beside the packages of the stages `asan` and `tsan`, and with what their tests need, so that these are built once.
+    let packages = "-p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-capi --lib --example fingerprint";
+    let build = Run::new(tree, "cargo +nightly build")
+        .args(packages)
+        .args("--features elsa-capi/inject")
         .args(options)
         .args(&format!("--target {host} --target-dir"))
         .arg(&folder)
