@@ -42,6 +42,7 @@ mod reference_oracle;
 mod refusals;
 mod scans;
 mod schedule;
+mod schedules;
 mod small_calls;
 mod streamed;
 mod tasks;
