@@ -43,6 +43,7 @@ mod refusals;
 mod scans;
 mod schedule;
 mod schedules;
+mod schedules_budget;
 mod small_calls;
 mod streamed;
 mod tasks;

@@ -4,167 +4,21 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::argument::ArgumentError;
-use elsa_core::attention::bound::rounding::{Component, Row};
-use elsa_core::attention::bound::{Arithmetic, Norms, left_out};
+use elsa_core::attention::bound::{Arithmetic, Norms};
 use elsa_core::attention::traversal::scalar::{executed, run};
 use elsa_core::attention::traversal::{
     First, KeySide, LeftOut, Movers, Order, QuerySide, Report, Room, RowRoom, Schedule, Skip, TABLE_3,
-    TABLE_4, Thinned, Tile, odds, scratch_len, share,
+    TABLE_4, Tile, scratch_len,
 };
-use elsa_core::attention::{
-    Alignment, Chunk, Inputs, MaskKind, Outputs, Spec, StateOut, Window, reference, scalar,
-};
-use elsa_core::dtype::{DType, Elements};
-use elsa_core::monoid::{Monoid, identity_holds};
-use elsa_core::state::{NaturalMerge, State};
-use elsa_core::view::{Layout, View};
+use elsa_core::attention::{Alignment, MaskKind, Window, reference, scalar};
+use elsa_core::dtype::DType;
 use elsa_tests::SLOW;
 use elsa_tests::cases::{Buffers, Case, MaskParams, Params, any_case, hard_cases};
 use elsa_tests::random::Random;
+use elsa_tests::schedules::{ran, run_and_judge, scored, try_run};
 use proptest::prelude::*;
 
 const TILE: Tile = Tile { rows: 8, keys: 16 };
-
-/// What a run answered.
-struct Ran {
-    buffers: Buffers,
-    report: Report,
-    d: Vec<f32>,
-    share: Vec<f32>,
-}
-
-fn try_run(case: &Case, schedule: &Schedule, tile: Tile) -> Result<Ran, ArgumentError> {
-    let problem = case.problem();
-    let mut buffers = case.buffers();
-    let mut floats = vec![f32::NAN; scratch_len(&problem, tile).unwrap()];
-    let mut rows = vec![RowRoom::default(); tile.rows];
-    let [mut d, mut share] = [(); 2].map(|()| vec![f32::NAN; problem.rows()]);
-    let mut lost = LeftOut { d: Some(&mut d), share: Some(&mut share) };
-    let mut room = Room { floats: &mut floats, rows: &mut rows };
-    let inputs = case.inputs();
-    let report = run(&problem, schedule, tile, &inputs, &mut buffers.outputs(), &mut lost, &mut room)?;
-    Ok(Ran { buffers, report, d, share })
-}
-
-fn ran(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
-    try_run(case, schedule, tile).unwrap_or_else(|e| panic!("{case:?}: {e}"))
-}
-
-/// One head with queries `q` and keys `k` of one dim, whose scores are products in base-2 units, and values `v`.
-fn scored(q: &[f32], k: &[f32], v: &[f32]) -> Case {
-    let params = Params {
-        scale: Some(std::f32::consts::LN_2),
-        ..Params::plain(q.len(), k.len(), 1, v.len() / k.len())
-    };
-    let mut case = params.build("scores by hand");
-    q.iter().enumerate().for_each(|(i, x)| case.q.set(i, *x));
-    k.iter().enumerate().for_each(|(i, x)| case.k.set(i, *x));
-    v.iter().enumerate().for_each(|(i, x)| case.v.set(i, *x));
-    case
-}
-
-/// Checks every row of a case without past and packed sequences: its answer by the bounds of the schedule and of the exact
-/// run, which recomputes rows; its log-sum-exp; and what it left out. Returns the largest share of the bound that was used.
-fn judge(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> f64 {
-    let (problem, inputs) = (case.problem(), case.inputs());
-    let spec = problem.spec();
-    let arithmetic = Arithmetic::of(&problem, executed(&problem, schedule, tile));
-    let exact = Arithmetic::of(&problem, scalar::executed(&problem));
-    let (d, dv) = (problem.head_dim(), problem.value_dim());
-    let mut used = 0.0f64;
-    let mut y = vec![0.0; dv];
-    for b in 0..spec.query.batch() {
-        for head in 0..problem.heads() {
-            for i in 0..spec.query.tokens() {
-                let at = (b * problem.heads() + head) * spec.query.tokens() + i;
-                let left = f64::from(ran.share[at]);
-                let row = reference::row(&problem, &inputs, b, head, i, &mut y);
-                let mut ln_p = Vec::new();
-                reference::log_probabilities(&problem, &inputs, b, head, i, &row, |_, x| ln_p.push(x));
-                let logs: Vec<f64> = ln_p.iter().map(|x| x.unwrap_or(f64::NEG_INFINITY)).collect();
-                let (m, s) = (f64::from(ran.buffers.m[at]), f64::from(ran.buffers.s[at]));
-                if row.lse == f64::NEG_INFINITY {
-                    assert_eq!((m, s, ran.d[at], left), (f64::NEG_INFINITY, 0.0, 0.0, 0.0), "{case:?} {at}");
-                }
-                let ln_s = if row.lse.is_finite() { row.lse - m } else { 0.0 };
-                let mut frozen = Row::frozen(arithmetic, &logs, ln_s);
-                let mut again = Row::new(exact, &logs);
-                let new = |a: &Arithmetic| y.iter().map(|y| Component::new(a, *y)).collect::<Vec<_>>();
-                let (mut one, mut two) = (new(&arithmetic), new(&exact));
-                let q0 = spec.query.row(b, head, i);
-                let q: Vec<f32> = (0..d).map(|x| inputs.query.get(q0 + x)).collect();
-                let mut size = 0.0f64;
-                for (j, _) in ln_p.iter().enumerate().filter(|(_, x)| x.is_some()) {
-                    let k0 = spec.key.row(b, problem.kv_head(head), j);
-                    let v0 = spec.value.row(b, problem.kv_head(head), j);
-                    let bias = reference::bias_magnitude(&problem, &inputs, b, head, i, j);
-                    let score = arithmetic.score(&q, |x| inputs.key.get(k0 + x));
-                    size = size.max(score.magnitude + bias);
-                    let keys = [frozen.absorb(j, &score, bias), again.absorb(j, &score, bias)];
-                    for x in 0..dv {
-                        let v = f64::from(inputs.value.get(v0 + x));
-                        one[x].absorb(&keys[0], v);
-                        two[x].absorb(&keys[1], v);
-                    }
-                }
-                let to = spec.output.row(b, head, i);
-                for x in 0..dv {
-                    let found = f64::from(ran.buffers.output.get(to + x));
-                    let bounds = frozen.bounds_left_out(&one[x], left);
-                    let again = again.bounds(&two[x]);
-                    let within = bounds.admit(y[x], found) || (left == 0.0 && again.admit(y[x], found));
-                    let most = bounds.worst.max(again.worst);
-                    assert!(
-                        within,
-                        "{case:?} {schedule:?} row {at} column {x}: {found:e}, {:e}, {bounds:?}",
-                        y[x]
-                    );
-                    if y[x].is_finite() {
-                        used = used.max((found - y[x]).abs() / most);
-                    }
-                }
-                if !row.lse.is_finite() {
-                    assert!(
-                        f64::from(ran.buffers.lse[at]).to_bits() == row.lse.to_bits() || row.lse.is_nan()
-                    );
-                    continue;
-                }
-                // Log-sum-exp is that of all keys; where D is an upper bound it may lie above by what D may be too much.
-                let lse = f64::from(ran.buffers.lse[at]);
-                let off = 2.0 * (d as f64 + 20.0) * 6e-8 * size + 4e-5 + 2e-7 * row.lse.abs();
-                let above = match schedule.skip {
-                    Skip::Blocks(_) | Skip::Rows(_) => -(1.0 - left).ln(),
-                    _ => 0.0,
-                };
-                let within = lse >= row.lse - off && lse <= row.lse + above + off;
-                assert!(within, "{case:?} {schedule:?} row {at}: log-sum-exp {lse}, {}", row.lse);
-                let all = m + (s + f64::from(ran.d[at])).ln();
-                assert!((all - lse).abs() <= 2e-6 + 2e-7 * lse.abs(), "{case:?} row {at}: {all} {lse}");
-                if let Skip::Budget(budget) = schedule.skip {
-                    assert!(left <= f64::from(budget) * 1.000_001, "{case:?} row {at}: {left}");
-                }
-                let naive = f64::from(ran.d[at]) / (s + f64::from(ran.d[at]));
-                assert!(
-                    naive <= left * 1.000_001 && left <= naive * 1.001,
-                    "{case:?} row {at}: {naive} {left}"
-                );
-            }
-        }
-    }
-    let report = &ran.report;
-    assert_eq!(report.accepted + report.recomputed, problem.rows() as u64, "{report:?}");
-    assert!(f64::from(ran.share.iter().copied().fold(0.0, f32::max)) >= report.worst_share);
-    assert!(report.mean_share() <= report.worst_share);
-    used
-}
-
-fn run_and_judge(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
-    let ran = ran(case, schedule, tile);
-    let used = judge(case, schedule, tile, &ran);
-    assert!(used <= 1.0);
-    ran
-}
 
 /// The settings that leave nothing out: the article's ten, the lagging references of the exact one in tiles, own blocks
 /// of representatives, and the gate.
@@ -250,143 +104,19 @@ fn every_answer_is_within_the_bound_of_its_schedule() {
         schedules.push(Schedule { skip: Skip::Budget(budget), ..Schedule::VFA });
         schedules.push(Schedule { gate: true, ..Schedule::within(budget) });
     }
-    let mut skipped = vec![0; schedules.len()];
+    // Rows of blocks that were left out: never, inside a budget, by λ.
+    let mut skipped = [0; 3];
     for (c, case) in judged().iter().enumerate() {
         for (n, schedule) in schedules.iter().enumerate().filter(|(n, _)| (n + c) % 3 == 0) {
             let ran = run_and_judge(case, schedule, Tile { rows: 4 + 4 * (n % 3), keys: 8 + 4 * (c % 3) });
-            skipped[n] += ran.report.skipped_row_blocks;
+            skipped[match schedule.skip {
+                Skip::Never => 0,
+                Skip::Budget(_) => 1,
+                Skip::Blocks(_) | Skip::Rows(_) => 2,
+            }] += ran.report.skipped_row_blocks;
         }
     }
-    for (schedule, skipped) in schedules.iter().zip(skipped).filter(|_| !SLOW) {
-        let may = match schedule.skip {
-            Skip::Never => false,
-            Skip::Budget(budget) => budget > 1e-3,
-            Skip::Blocks(_) | Skip::Rows(_) => true,
-        };
-        assert!(
-            if may { skipped > 0 } else { schedule.skip != Skip::Never || skipped == 0 },
-            "{schedule:?} {skipped}"
-        );
-    }
-}
-
-/// The sums of a row in f64, relative to a score of zero, as a budget's run decides them.
-struct Account {
-    kept: f64,
-    left: f64,
-    weighted: f64,
-}
-
-/// Leaves blocks out by the rule of the budget, in f64 and from the definition: scores are `q_i k_j` in base-2 units. Panics if
-/// a decision is too close for arithmetic in f32.
-fn account(q: &[f32], k: &[f32], v: &[f32], budget: f64, tile: Tile) -> (Vec<Account>, u64) {
-    let mut rows: Vec<Account> = q.iter().map(|_| Account { kept: 0.0, left: 0.0, weighted: 0.0 }).collect();
-    let mut skipped = 0;
-    for (rows, q) in rows.chunks_mut(tile.rows).zip(q.chunks(tile.rows)) {
-        for (k, v) in k.chunks(tile.keys).zip(v.chunks(tile.keys)) {
-            let weights = |q: f32| k.iter().map(move |k| (f64::from(q) * f64::from(*k)).exp2());
-            let fits = |(row, q): (&Account, &f32)| {
-                let b: f64 = weights(*q).sum();
-                let (left, most) = (row.left + b, budget * (row.kept + row.left + b));
-                assert!((left / most - 1.0).abs() > 1e-4, "{left} {most}");
-                left < most
-            };
-            let fits = rows.iter().zip(q).all(fits);
-            skipped += u64::from(fits);
-            for (row, q) in rows.iter_mut().zip(q) {
-                for (w, v) in weights(*q).zip(v) {
-                    if fits {
-                        row.left += w;
-                    } else {
-                        row.kept += w;
-                        row.weighted += w * f64::from(*v);
-                    }
-                }
-            }
-        }
-    }
-    (rows, skipped)
-}
-
-/// Runs a budget over scores by hand, and compares sums, answers and counts with the f64 account.
-fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, tile: Tile) -> (Ran, Vec<Account>) {
-    let case = scored(q, k, v);
-    let schedule = Schedule { threshold: 2.0, ..Schedule::within(budget) };
-    let ran = run_and_judge(&case, &schedule, tile);
-    let (rows, skipped) = account(q, k, v, f64::from(budget), tile);
-    assert_eq!((ran.report.skipped_blocks, ran.report.recomputed), (skipped, 0), "{:?}", ran.report);
-    for (i, row) in rows.iter().enumerate() {
-        let near = |a: f64, b: f64, what: &str| {
-            assert!((a - b).abs() <= 2e-5 * b.abs(), "row {i}: {what} {a:e} {b:e}");
-        };
-        let m = f64::from(ran.buffers.m[i]).exp();
-        near(f64::from(ran.buffers.s[i]) * m, row.kept, "S");
-        near(f64::from(ran.d[i]) * m, row.left, "D");
-        near(f64::from(ran.share[i]), row.left / (row.kept + row.left), "D / (S + D)");
-        near(f64::from(ran.buffers.output.get(i)), row.weighted / row.kept, "y");
-    }
-    (ran, rows)
-}
-
-#[test]
-fn mass_just_below_the_budget_in_every_block_is_left_out() {
-    let (budget, blocks) = (0.05f32, 40);
-    for (of_budget, all) in [(0.98, true), (1.05, false)] {
-        // Block 0 weighs one, each of the others an equal part of the budget.
-        let each = of_budget * f64::from(budget) / (1.0 - f64::from(budget)) / blocks as f64;
-        let mut k = vec![-100.0f32; TILE.keys * (blocks + 1)];
-        k[3] = 0.0;
-        (1..=blocks).for_each(|n| k[n * TILE.keys + n % TILE.keys] = each.log2() as f32);
-        let v: Vec<f32> = (0..k.len()).map(|j| if j < TILE.keys { 1.0 } else { -1.0 }).collect();
-        let (ran, rows) = check_account(&[1.0; 11], &k, &v, budget, TILE);
-        assert_eq!(ran.report.skipped_blocks == 2 * blocks as u64, all, "{:?}", ran.report);
-        // Values lie as far apart as the bound supposes, and the bound is used up.
-        if all {
-            let y = 1.0 - 2.0 * rows[0].left / (rows[0].left + rows[0].kept);
-            let error = (f64::from(ran.buffers.output.get(0)) - y).abs();
-            let bound = left_out(f64::from(ran.share[0]), 2.0);
-            assert!(error > 0.999 * bound && error <= bound * 1.000_001, "{error} {bound}");
-        }
-    }
-}
-
-/// References rise after blocks were left out, by more than a few bits and by hundreds; neighbours vote apart.
-#[test]
-fn what_was_left_out_follows_the_reference_and_every_row_votes() {
-    let mut random = Random::new(41);
-    let mut seen = [0u64; 3];
-    for n in 0..if SLOW { 6 } else { 60 } {
-        let keys = 12 * TILE.keys;
-        let steps = [0.5f32, 3.0, 12.0][n % 3];
-        // Scores rise from block to block now and then; within a block they scatter.
-        let mut level = 0.0f32;
-        let k: Vec<f32> = (0..keys)
-            .map(|j| {
-                if j % TILE.keys == 0 {
-                    level += if random.below(3) == 0 { steps * 3.0 } else { -steps };
-                }
-                level + 2.0 * random.normal()
-            })
-            .collect();
-        let v: Vec<f32> = (0..keys).map(|_| random.normal() + 3.0).collect();
-        // Rows with flatter and with steeper scores.
-        let q: Vec<f32> = (0..19).map(|_| 0.2 + random.unit() as f32).collect();
-        let (ran, _) = check_account(&q, &k, &v, 0.1, TILE);
-        seen[0] += ran.report.skipped_blocks;
-        seen[1] += ran.report.blocks - ran.report.skipped_blocks;
-        seen[2] += ran.report.rescaled_row_blocks;
-    }
-    assert!(seen.iter().all(|seen| *seen > 10), "{seen:?}");
-    // One row alone objects to each block but the first.
-    let mut q = vec![1.0f32; 8];
-    q[5] = 0.01;
-    let k: Vec<f32> = (0..10 * TILE.keys).map(|j| if j < TILE.keys { 0.0 } else { -20.0 }).collect();
-    let v: Vec<f32> = (0..k.len()).map(|j| j as f32).collect();
-    let (ran, _) = check_account(&q, &k, &v, 0.01, TILE);
-    assert_eq!(ran.report.skipped_blocks, 0);
-    let (ran, _) = check_account(&[1.0; 8], &k, &v, 0.01, TILE);
-    assert_eq!((ran.report.skipped_blocks, ran.report.skipped_row_blocks), (9, 72));
-    assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.9, 0.9));
+    assert!(skipped[0] == 0 && skipped[1] > 100 && skipped[2] > 100, "{skipped:?}");
 }
 
 /// The largest score lies where references are frozen: in the last block, by a little and by hundreds of bits.
@@ -417,19 +147,18 @@ fn a_maximum_in_the_last_block_is_found() {
 fn rows_whose_representatives_are_far_off_are_computed_again() {
     let (d, keys) = (16, 6 * TILE.keys);
     // Every key has one large element: together they stand for a score sixteen times as large.
-    for (large, off) in [(14.0f32, 200.0), (1.5, 22.5), (1.65, 24.75)] {
+    for (large, again) in [(14.0f32, true), (2.0, false), (2.1, true)] {
         let mut case =
             Params { scale: Some(std::f32::consts::LN_2), ..Params::plain(9, keys, d, 2) }.build("one-hot");
         (0..9 * d).for_each(|x| case.q.set(x, 1.0));
         (0..keys * d).for_each(|x| case.k.set(x, if x % d == x / d % d { large } else { 0.0 }));
         for schedule in [Schedule::VFA, Schedule { skip: Skip::Budget(0.3), ..Schedule::VFA }] {
             let ran = run_and_judge(&case, &schedule, TILE);
-            // 96 equal weights raise the sum by 6.6 bits.
-            let again = off - 6.6 > 24.0;
+            // What stands for a block lies 210, 30 and 32 bits too high, and 96 equal weights sum to 6.6 bits.
             assert_eq!(ran.report.recomputed, if again { 9 } else { 0 }, "{large}: {:?}", ran.report);
         }
         // Before weights exist the same representatives leave every key out.
-        if off > 100.0 {
+        if large > 10.0 {
             let ran = run_and_judge(&case, &Schedule::vsa(1e-3), TILE);
             assert_eq!((ran.report.recomputed, ran.report.lost_maximum), (9, 9), "{:?}", ran.report);
         }
@@ -443,10 +172,9 @@ fn rows_whose_representatives_are_far_off_are_computed_again() {
     assert_eq!(ran.report.recomputed, 9);
 }
 
-/// A representative that is only a little too high drops a row's maximum where blocks go before weights exist.
+/// Representatives that are only ten bits too high drop whole rows where blocks go before weights exist.
 #[test]
 fn a_dropped_maximum_is_seen() {
-    // The row's largest scores lie in blocks 2 and later, eight bits below what stands for them.
     let (d, keys) = (2, 5 * TILE.keys);
     let mut case =
         Params { scale: Some(std::f32::consts::LN_2), ..Params::plain(4, keys, d, 1) }.build("two dims");
@@ -466,43 +194,6 @@ fn a_dropped_maximum_is_seen() {
     let ran = run_and_judge(&case, &skips, TILE);
     assert_eq!((ran.report.lost_maximum, ran.report.recomputed), (4, 4), "{:?}", ran.report);
     assert_eq!(ran.report.worst_share, 0.0);
-}
-
-#[test]
-fn values_that_are_not_finite_are_never_left_out() {
-    let mut k = vec![-30.0f32; 6 * TILE.keys];
-    k[0] = 0.0;
-    let (j, rows) = (3 * TILE.keys + 5, 8);
-    let skips = [Skip::Budget(0.1), Skip::Blocks(0.1), Skip::Rows(0.1)];
-    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        for skip in skips {
-            let mut v = vec![1.0f32; k.len()];
-            let plain =
-                run_and_judge(&scored(&[1.0; 8], &k, &v), &Schedule { skip, ..Schedule::EXACT }, TILE);
-            assert_eq!(plain.report.skipped_blocks, 5, "{skip:?}");
-            v[j] = bad;
-            let case = scored(&[1.0; 8], &k, &v);
-            let found = run_and_judge(&case, &Schedule { skip, ..Schedule::EXACT }, TILE);
-            assert_eq!((found.report.skipped_blocks, found.report.recomputed), (4, rows), "{skip:?} {bad}");
-            let y = found.buffers.output.get(0);
-            assert!(if bad.is_nan() { y.is_nan() } else { y == bad }, "{skip:?} {bad} {y}");
-            // Rows that attend the key alone are spoilt.
-            let mut causal = case.clone();
-            causal.spec.causal = Some(Alignment::TopLeft);
-            let found = run_and_judge(&causal, &Schedule { skip, ..Schedule::EXACT }, TILE);
-            assert!((0..8).all(|i| found.buffers.output.get(i) == 1.0), "{skip:?} {bad}");
-        }
-    }
-    // NaN among scores poisons its rows alone, and infinite ones are computed again.
-    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        let mut k = k.clone();
-        k[j] = bad;
-        for schedule in [Schedule::VFA, Schedule::vsa(0.1), Schedule::within(0.1), Schedule::blasst_rows(0.1)]
-        {
-            let q = [1.0, 1.0, 0.5, 1.0];
-            run_and_judge(&scored(&q, &k, &vec![1.0; k.len()]), &schedule, TILE);
-        }
-    }
 }
 
 #[test]
@@ -660,122 +351,4 @@ fn scores_at_the_limit_of_the_gate_need_no_reference() {
     }
     let ran = ran(&scored(&[1.0, f32::NAN], &[0.5; 20], &[1.0; 20]), &schedule, TILE);
     assert_eq!(ran.report.gated, 0);
-}
-
-type T = Thinned<[f32; 2]>;
-
-fn bracketed(states: &[T], random: &mut Random) -> T {
-    match states {
-        [] => T::identity(),
-        [one] => *one,
-        _ => {
-            let cut = 1 + random.below(states.len() - 1);
-            let (a, b) = states.split_at(cut);
-            bracketed(a, random).combine(&bracketed(b, random))
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: if SLOW { 30 } else { 400 }, failure_persistence: None, ..ProptestConfig::default() })]
-
-    /// States of any origin, each within the budget by its own sums, merge within it in any bracketing; and `D` is the sum
-    /// of theirs, brought to one reference.
-    #[test]
-    fn a_budget_is_closed_under_the_merge(seed in any::<u64>(), n in 1usize..60, budget in 1e-6f32..0.95, far in prop_oneof![Just(3.0f32), Just(40.0), Just(150.0)]) {
-        let mut random = Random::new(seed);
-        let odds = odds(budget, 64);
-        let states: Vec<T> = (0..n)
-            .map(|_| {
-                let m = (far * random.normal()).round();
-                let s = (1.0 + random.unit() as f32) * (random.below(20) as f32 - 10.0).exp2();
-                let used = if random.below(3) == 0 { 1.0 } else { random.unit() as f32 };
-                T { state: State { m, s, w: [random.normal(), 1.0] }, d: (odds * s) * used }
-            })
-            .collect();
-        let all = bracketed(&states, &mut random);
-        let left = share(all.state.s, all.d, 64);
-        prop_assert!(left <= f64::from(budget), "{left} {budget}");
-        let at = |x: f32, m: f32| f64::from(x) * (f64::from(m) - f64::from(all.state.m)).exp2();
-        let d: f64 = states.iter().map(|x| at(x.d, x.state.m)).sum();
-        let s: f64 = states.iter().map(|x| at(x.state.s, x.state.m)).sum();
-        prop_assert!((f64::from(all.d) - d).abs() <= 1e-5 * d, "{} {d}", all.d);
-        prop_assert!((f64::from(all.state.s) - s).abs() <= 1e-5 * s, "{} {s}", all.state.s);
-        prop_assert!(d <= f64::from(budget) * (s + d));
-        prop_assert!(identity_holds(&all, |a, b| a == b));
-        let lse = f64::from(all.state.m) * std::f64::consts::LN_2 + (s + d).ln();
-        prop_assert!((f64::from(all.log_sum_exp()) - lse).abs() <= 1e-5 + 1e-6 * lse.abs());
-    }
-}
-
-/// Parts of the keys decide by themselves; what they export merges within the budget, and within the bound.
-#[test]
-fn split_runs_keep_the_budget_together() {
-    let (queries, keys, d, dv) = (20, 230, 8, 3);
-    let mut random = Random::new(3);
-    let mut tensor = |n: usize, gain: f32| (0..n).map(|_| gain * random.normal()).collect::<Vec<f32>>();
-    let (q, k, v) = (tensor(queries * d, 4.0), tensor(keys * d, 1.0), tensor(keys * dv, 1.0));
-    let view = |n: usize, d: usize| View::dense("x", Layout::Bhnd, &[n, d], None).unwrap();
-    for causal in [None, Some(Alignment::BottomRight)] {
-        for budget in [0.02f32, 0.3] {
-            // `(m, S, D, W)` of every row.
-            let mut merged: Option<(Vec<f32>, Vec<f32>, Vec<f32>, Vec<f32>)> = None;
-            let mut skipped = 0;
-            for part in [0..70usize, 70..71, 71..160, 160..230] {
-                let n = part.len();
-                let mut spec =
-                    Spec::new(DType::F32, view(queries, d), view(n, d), view(n, dv), view(queries, dv));
-                spec.causal = causal;
-                let problem = spec.check().unwrap();
-                let (k, v) = (&k[part.start * d..part.end * d], &v[part.start * dv..part.end * dv]);
-                let mut inputs = Inputs::new(Elements::F32(&q), Elements::F32(k), Elements::F32(v));
-                inputs.lengths.chunk = Some(Chunk::of_keys(part.start, keys));
-                let [mut m, mut s, mut lost] = [(); 3].map(|()| vec![f32::NAN; queries]);
-                let mut w = vec![f32::NAN; queries * dv];
-                let mut outputs = Outputs::states(StateOut { m: &mut m, s: &mut s, w: &mut w });
-                let mut floats = vec![f32::NAN; scratch_len(&problem, TILE).unwrap()];
-                let mut room = Room { floats: &mut floats, rows: &mut [RowRoom::default(); 8] };
-                let mut out = LeftOut { d: Some(&mut lost), share: None };
-                let schedule = Schedule { order: Order::SinkOwnRest, ..Schedule::within(budget) };
-                let report =
-                    run(&problem, &schedule, TILE, &inputs, &mut outputs, &mut out, &mut room).unwrap();
-                skipped += report.skipped_blocks;
-                merged = Some(match merged {
-                    None => (m, s, lost, w),
-                    Some((ma, sa, da, wa)) => {
-                        let merges: Vec<NaturalMerge> =
-                            (0..queries).map(|i| NaturalMerge::of((ma[i], sa[i]), (m[i], s[i]))).collect();
-                        (
-                            merges.iter().map(|x| x.m).collect(),
-                            merges.iter().map(|x| x.s).collect(),
-                            (0..queries).map(|i| merges[i].w(da[i], lost[i])).collect(),
-                            (0..queries * dv).map(|i| merges[i / dv].w(wa[i], w[i])).collect(),
-                        )
-                    }
-                });
-            }
-            assert!(skipped > 0, "{budget}");
-            let (m, s, lost, w) = merged.unwrap();
-            let mut spec =
-                Spec::new(DType::F32, view(queries, d), view(keys, d), view(keys, dv), view(queries, dv));
-            spec.causal = causal;
-            let problem = spec.check().unwrap();
-            let inputs = Inputs::new(Elements::F32(&q), Elements::F32(&k), Elements::F32(&v));
-            let mut y = vec![0.0; dv];
-            for i in 0..queries {
-                let row = reference::row(&problem, &inputs, 0, 0, i, &mut y);
-                let left = share(s[i], lost[i], 64);
-                assert!(left <= f64::from(budget), "row {i}: {left}");
-                let lse = f64::from(m[i]) + (f64::from(s[i]) + f64::from(lost[i])).ln();
-                assert!((lse - row.lse).abs() < 1e-5, "row {i}: {lse} {}", row.lse);
-                for x in 0..dv {
-                    let column = (0..keys).map(|j| f64::from(v[j * dv + x]));
-                    let spread = column.clone().fold(f64::MIN, f64::max) - column.fold(f64::MAX, f64::min);
-                    let found = f64::from(w[i * dv + x]) / f64::from(s[i]);
-                    let off = (found - y[x]).abs();
-                    assert!(off <= left_out(left, spread) + 1e-5, "row {i}: {off} {left}");
-                }
-            }
-        }
-    }
 }

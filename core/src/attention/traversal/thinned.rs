@@ -89,7 +89,7 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> Thinned<W> {
 #[must_use]
 pub fn odds(budget: f32, additions: usize) -> f32 {
     let budget = f64::from(budget);
-    // (1 − γ_k)/((1 + γ_k)(1 + u)) ≥ 1 − 2 γ_k − u ≥ 1 − γ_{2k+2}: both sums, and the product that is compared.
+    // 1/((1 + γ_k)² (1 + u)) ≥ (1 − k u)² (1 − u) ≥ 1 − γ_{2k+2}: both sums, and the product that is compared.
     let inwards = 1.0 - gamma(2.0 * additions as f64 + 2.0);
     let most = budget / (1.0 - budget) * inwards;
     if most > 0.0 { ((most as f32).next_down()).max(0.0) } else { 0.0 }
@@ -110,7 +110,8 @@ pub fn share(s: f32, d: f32, additions: usize) -> f64 {
     if d == 0.0 {
         return 0.0;
     }
-    let off = gamma(additions as f64 + 1.0);
+    // (1 − k u)(1 + γ_k) = 1.
+    let off = gamma(additions as f64);
     let (s, d) = (f64::from(s) * (1.0 - off), f64::from(d) * (1.0 + off));
     let found = d / (s + d) * (1.0 + 1e-12);
     if found > 1.0 { 1.0 } else { found }
@@ -164,7 +165,7 @@ mod tests {
         assert_eq!((share(1.0, 0.0, 5), share(0.0, 1.0, 5), share(0.0, 0.0, 5)), (0.0, 1.0, 0.0));
         assert!(share(f32::NAN, 1.0, 5).is_nan() && share(1.0, f32::NAN, 5).is_nan());
         let found = share(3.0, 1.0, 100);
-        assert!(found > 0.25 && found < 0.25 * (1.0 + 4.0 * gamma(101.0)), "{found}");
+        assert!(found > 0.25 && found < 0.25 * (1.0 + 4.0 * gamma(100.0)), "{found}");
     }
 
     #[test]
