@@ -120,7 +120,12 @@ pub fn judge(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> f64 {
                     let found = f64::from(ran.buffers.output.get(to + x));
                     let bounds = frozen.bounds_left_out(&one[x], left);
                     let again = again.bounds(&two[x]);
-                    let within = bounds.admit(y[x], found) || (left == 0.0 && again.admit(y[x], found));
+                    // What left nothing out is judged by the order of its additions, too.
+                    let mut within = bounds.admit(y[x], found);
+                    if left == 0.0 {
+                        within = within && frozen.bounds(&one[x]).admit(y[x], found);
+                        within |= again.admit(y[x], found);
+                    }
                     let most = bounds.worst.max(again.worst);
                     assert!(
                         within,

@@ -73,7 +73,7 @@ pub struct Room<'a> {
     pub rows: &'a mut [RowRoom],
 }
 
-/// Number of f32 values of scratch that [`super::scalar::run`] needs, for any number of queries. Returns `None` if the number
+/// Number of f32 values of scratch that [`run`](super::scalar::run) needs, for any number of queries. Returns `None` if the number
 /// overflows.
 #[must_use]
 pub fn scratch_len(problem: &Problem, tile: Tile) -> Option<usize> {

@@ -54,7 +54,7 @@ pub fn executed(problem: &Problem, schedule: &Schedule, tile: Tile) -> Executed 
             lanes: 1,
             values: chain,
             weights: chain,
-            segment: if in_order { blocks * tile.keys } else { 0 },
+            segment: if in_order { blocks.saturating_mul(tile.keys) } else { 0 },
             references: 0,
             normalizes: false,
         },
