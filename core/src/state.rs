@@ -52,6 +52,10 @@ pub const HEADROOM: f32 = 8.0;
 /// Its value still poisons the row where it is NaN or infinite.
 pub const WEIGHT_FLOOR: f32 = -126.0;
 
+/// The largest `|log2 S|` of a row that is accepted though its reference did not follow its scores
+/// ([`crate::attention::traversal::guard`]).
+pub const FROZEN_RANGE: f32 = 24.0;
+
 /// What the laws of the state require of a number: an `f32`, or a vector whose lanes are independent rows.
 pub trait Number: Copy {
     /// The larger of two references.

@@ -4,7 +4,8 @@
 //! [`cases`] makes problems, at random ([`cases::any_case`], [`cases::Params`]) and by intent
 //! ([`cases::hard_cases`]). [`naive`] answers them from the definition and bounds how far a computation in
 //! f32 may be from that; [`naive::Answer::check_all`] compares everything that a call returns. [`longest`] measures how
-//! many additions a run executes. [`gradients`] does the same for the backward pass. [`bounds`] hunts for a violation of an error bound. [`standin`] runs tests against the stand-in CUDA driver.
+//! many additions a run executes. [`gradients`] does the same for the backward pass. [`bounds`] hunts for a violation of an error bound. [`schedules`] judges runs with
+//! frozen references and skipped blocks. [`standin`] runs tests against the stand-in CUDA driver.
 #![forbid(unsafe_code)]
 
 /// Whether a call costs many times what it does natively: interpreted, emulated, or instrumented by a sanitizer. A test
@@ -28,6 +29,7 @@ pub mod linear;
 pub mod longest;
 pub mod naive;
 pub mod random;
+pub mod schedules;
 pub mod series;
 pub mod standin;
 mod states;

@@ -35,6 +35,7 @@
 //! | kernel descriptions, the choosers, the workspace layout | [`plan`] |
 //! | query tiles, key blocks and segments | [`schedule`] |
 //! | the scalar fallback, without an allocator | [`scalar`] |
+//! | block orders, frozen references and skipped blocks, each with its proof | [`traversal`] |
 //! | gradients | [`backward`] |
 //! | the f64 oracle, error bounds, certificates | [`mod@reference`], [`bound`], [`certificate`] |
 //! | measures of how far weights and outputs lie from the oracle's | [`drift`] |
@@ -50,12 +51,14 @@ pub mod drift;
 mod mask;
 pub mod measured;
 mod operands;
+mod pairs;
 pub mod plan;
 mod problem;
 pub mod reference;
 pub mod scalar;
 pub mod schedule;
 mod sequence;
+pub mod traversal;
 mod windows;
 
 pub use crate::memory::Memory;

@@ -5,21 +5,19 @@
 //! The cuts and the merge tree are those of [`crate::attention::schedule`] with blocks of 64 keys. Only the
 //! arithmetic inside a segment is simpler than in the kernels: keys are absorbed one by one.
 
-use super::added::Added;
 use super::certificate::{Executed, Order};
 use super::data::{Inputs, Outputs};
+use super::pairs::{self, CHAIN, Pairs};
 use super::problem::Problem;
 use super::schedule::BLOCKS_PER_SEGMENT;
 use super::sequence::Sequence;
 use crate::argument::ArgumentError;
 use crate::dtype::DType;
 use crate::scan::stack::{self, MergeStack};
-use crate::state::{NaturalState, State};
+use crate::state::State;
 
 /// Keys of a segment, which fold into one state.
 const SEGMENT: usize = 64 * BLOCKS_PER_SEGMENT;
-/// Longest chain of multiply-adds in a score.
-const CHAIN: usize = 64;
 
 /// Number of f32 values of scratch that [`run`] needs, for any number of queries. Returns `None` if the number
 /// overflows.
@@ -33,7 +31,7 @@ pub fn scratch_len(problem: &Problem) -> Option<usize> {
 const NAME: &str = "attention_f32_q1k1__scalar_exp2_libm";
 /// Largest relative error of a weight: `exp2f` is off by less than a unit in the last place, and the rounding of the
 /// distance from the reference is counted apart.
-const EXP2_RELATIVE: f64 = 2.0 * DType::F32.unit_roundoff();
+pub(super) const EXP2_RELATIVE: f64 = 2.0 * DType::F32.unit_roundoff();
 
 /// The structure and the arithmetic that [`run`] executes, for its certificate and the error bounds.
 #[must_use]
@@ -96,7 +94,9 @@ pub fn run(
     Ok(())
 }
 
-fn row(
+/// Computes row `i` of `head` and writes what the call asked for. `query` has `d` elements, and `states` the slots of the
+/// merge tree.
+pub(super) fn row(
     problem: &Problem,
     inputs: &Inputs<'_>,
     outputs: &mut Outputs<'_>,
@@ -106,33 +106,18 @@ fn row(
     query: &mut [f32],
     states: &mut [f32],
 ) {
-    let s = problem.spec();
-    let (factor, cap) = problem.score_factors();
     let dv = problem.value_dim();
-    let kv_head = problem.kv_head(head);
-    let from = s.query.row(sequence.batch, head, sequence.query0 + i);
-    for (x, q) in query.iter_mut().enumerate() {
-        *q = inputs.query.get(from + x) * factor;
-    }
+    pairs::query(problem, inputs, sequence, head, i, query);
     // `(m, S)` of each level of the merge tree; the weighted sums are slices of the scratch.
     let mut levels = [(f32::NEG_INFINITY, 0.0f32); usize::BITS as usize + 1];
     let mut stack = MergeStack::default();
     let mut segment = None;
     let (start, end) = sequence.range(i);
-    let added = problem.modifies(sequence.batch).then(|| Added::new(problem, inputs));
-    // Where the new rows lie; behind the past, if the problem appends in place.
-    let present = (&s.present_key, &s.present_value, &outputs.present_key, &outputs.present_value);
-    let (key_view, value_view, new_key, new_value) = match present {
-        (Some(pk), Some(pv), Some(k), Some(v)) if s.append => (pk, pv, k.elements(), v.elements()),
-        _ => (&s.key, &s.value, inputs.key, inputs.value),
-    };
+    let pairs = Pairs::new(problem, inputs, outputs, sequence, head);
     for j in start..end {
-        let mut bias = 0.0;
-        if let Some(added) = &added {
-            bias = added.at(sequence.batch, head, i, j);
-            if bias == f32::NEG_INFINITY {
-                continue;
-            }
+        let added = pairs.added(i, j);
+        if added == f32::NEG_INFINITY {
+            continue;
         }
         let c = j / SEGMENT;
         if segment != Some(c) {
@@ -141,32 +126,8 @@ fn row(
             levels[slot] = (f32::NEG_INFINITY, 0.0);
             states[slot * dv..(slot + 1) * dv].fill(0.0);
         }
-        // Past keys come first. Past and new rows are read where they are, never copied.
-        let (key, value, k, v) = match (&s.past_key, &s.past_value, &inputs.past_key, &inputs.past_value) {
-            (Some(pk), Some(pv), Some(past_k), Some(past_v)) if j < sequence.past => {
-                (past_k, past_v, pk.row(sequence.batch, kv_head, j), pv.row(sequence.batch, kv_head, j))
-            }
-            _ => {
-                let t = sequence.key0 + j - sequence.past;
-                let at =
-                    (key_view.row(sequence.batch, kv_head, t), value_view.row(sequence.batch, kv_head, t));
-                (&new_key, &new_value, at.0, at.1)
-            }
-        };
-        let mut score = 0.0;
-        for (n, chunk) in query.chunks(CHAIN).enumerate() {
-            let mut chain = 0.0;
-            for (x, q) in chunk.iter().enumerate() {
-                chain += q * key.get(k + n * CHAIN + x);
-            }
-            score += chain;
-        }
-        if cap != 0.0 {
-            score = cap * libm::tanhf(score);
-        }
-        if bias != 0.0 {
-            score += bias;
-        }
+        let score = pairs.score(query, j, added);
+        let (value, v) = pairs.value(j);
         let slot = stack.len() - 1;
         let (m, sum) = levels[slot];
         let mut state = State { m, s: sum, w: &mut states[slot * dv..(slot + 1) * dv] };
@@ -178,25 +139,7 @@ fn row(
         states[..dv].fill(0.0);
     }
     let mut state = State { m: levels[0].0, s: levels[0].1, w: &mut states[..dv] };
-    let token = sequence.query0 + i;
-    let at = (sequence.batch * problem.heads() + head) * s.query.tokens() + token;
-    if let Some(lse) = &mut outputs.lse {
-        lse[at] = state.log_sum_exp();
-    }
-    if let Some(out) = &mut outputs.state {
-        let natural = NaturalState::of(state.m, state.s, 1.0, false);
-        (out.m[at], out.s[at]) = (natural.m, natural.s);
-        for (o, w) in out.w[at * dv..(at + 1) * dv].iter_mut().zip(state.w.iter()) {
-            *o = natural.w(*w);
-        }
-    }
-    if let Some(output) = &mut outputs.output {
-        state.finish();
-        let to = s.output.row(sequence.batch, head, token);
-        for (x, w) in state.w.iter().enumerate() {
-            output.set(to + x, *w);
-        }
-    }
+    pairs::write_row(problem, outputs, sequence, head, i, &mut state, 0.0);
 }
 
 /// Merges two adjacent states: slot ← slot ⊕ (slot + 1).
@@ -210,7 +153,7 @@ fn merge(levels: &mut [(f32, f32)], states: &mut [f32], dv: usize, slot: usize) 
 
 /// Copies past and new keys and values to the present tensors, where the problem has them: only the new ones to a
 /// present that holds the past.
-fn write_present(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) {
+pub(super) fn write_present(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) {
     let s = problem.spec();
     let pairs = [
         (&s.present_key, &mut outputs.present_key, &s.past_key, &inputs.past_key, &s.key, &inputs.key),

@@ -42,6 +42,8 @@ mod reference_oracle;
 mod refusals;
 mod scans;
 mod schedule;
+mod schedules;
+mod schedules_budget;
 mod small_calls;
 mod streamed;
 mod tasks;

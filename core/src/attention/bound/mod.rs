@@ -8,18 +8,23 @@
 //! Both cover the dot product, the exponential, the accumulation and the merge tree as they are executed, and both take
 //! every constant from [`Executed`], which is a function of the plan and of the table of kernels. `core/BOUNDS.md` derives
 //! them.
+//!
+//! For runs with frozen references and skipped blocks ([`super::traversal`]) there are [`Arithmetic::prior_frozen`],
+//! [`rounding::Row::frozen`] and [`rounding::Row::bounds_left_out`].
 
 use super::certificate::Executed;
 use super::problem::Problem;
 use crate::dtype::DType;
-use crate::state::{HEADROOM, WEIGHT_FLOOR};
+use crate::state::{FROZEN_RANGE, HEADROOM, WEIGHT_FLOOR};
 
+mod gate;
 mod partials;
 pub mod prior;
 pub mod rounding;
 mod score;
 
-pub use prior::{Norms, Prior};
+pub use gate::GATE;
+pub use prior::{Norms, Prior, left_out};
 pub use score::Score;
 
 /// Fraction of components that may exceed a likely bound if its model holds.
@@ -51,6 +56,13 @@ const _: () = assert!(-WEIGHT_FLOOR as f64 * core::f64::consts::LN_2 < LOWEST);
 
 /// A probability below this may be lost, `2^(WEIGHT_FLOOR + HEADROOM + 1)`.
 const LOST: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + HEADROOM as i64) as u64) << 52);
+
+/// The same beside a frozen reference, whose sum may be as small as `2^-24`: `2^(24 + WEIGHT_FLOOR + 1)`.
+const LOST_FROZEN: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + FROZEN_RANGE as i64) as u64) << 52);
+
+/// Upper bound of the `|ln S|` of a frozen row that is accepted, with room for the roundings of `S`.
+const LN_RANGE: f64 = 17.0;
+const _: () = assert!(FROZEN_RANGE as f64 * core::f64::consts::LN_2 + 0.3 < LN_RANGE);
 
 /// Makes up for the roundings of the bounds themselves: fewer than a thousand operations in f64.
 const OUTWARD: f64 = 1.0 + 1e-12;

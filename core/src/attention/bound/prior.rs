@@ -38,8 +38,11 @@
 //! one half: fewer than a thousand operations in f64, each off by a factor within `1 ± 2^-52`. The results are widened by
 //! `OUTWARD`.
 
-use super::{ABOVE, ADDED, Arithmetic, LAMBDA, LOST, LOWEST, OUTWARD, SCALING, U, gamma};
+use super::{
+    ABOVE, ADDED, Arithmetic, LAMBDA, LN_RANGE, LOST, LOST_FROZEN, LOWEST, OUTWARD, SCALING, U, gamma,
+};
 use crate::dtype::DType;
+use crate::state::FROZEN_RANGE;
 
 /// The largest f16 number.
 const HALF_LARGEST: f64 = 65_504.0;
@@ -118,10 +121,45 @@ impl Prior {
     }
 }
 
+/// What the bound knows of a reference.
+struct Reference {
+    /// How much further than twice the largest score a weight that counts may lie from it, in natural-log units.
+    above: f64,
+    /// A probability below this may be lost.
+    lost: f64,
+    /// The inverse of the least sum `S`, up to a factor of two.
+    sum: f64,
+}
+
+/// The most by which leaving keys out moves a component: the share of the weights that was left out, and the distance of the
+/// largest value from the least. Infinite or NaN if either is.
+///
+/// `y_K = y + σ (y_K − y_D)`, with the averages `y_K` of what was kept and `y_D` of what was left out.
+#[must_use]
+pub fn left_out(share: f64, spread: f64) -> f64 {
+    if share == 0.0 { 0.0 } else { share * spread * OUTWARD }
+}
+
 impl Arithmetic {
     /// Bounds the error of a call in which a row attends at most `keys` keys. NaN and infinite norms yield infinite bounds.
     #[must_use]
     pub fn prior(&self, keys: usize, norms: &Norms) -> Prior {
+        self.prior_beside(keys, norms, &Reference { above: ABOVE, lost: LOST, sum: 1.0 })
+    }
+
+    /// As [`Arithmetic::prior`], of rows whose reference need not follow their scores and that the guard accepted
+    /// ([`crate::attention::traversal::guard`]): a score that counts lies within `|ln p| + |ln S|` of its reference, and a
+    /// key whose probability is at least `2^(24 + WEIGHT_FLOOR + 1)` is not lost. Of a run that left keys out it is the bound
+    /// of the answer over those that were kept; [`left_out`] is to be added.
+    #[must_use]
+    pub fn prior_frozen(&self, keys: usize, norms: &Norms) -> Prior {
+        let above = libm::log(keys.max(1) as f64) + LN_RANGE;
+        let sum = libm::exp2(f64::from(FROZEN_RANGE) + 1.0);
+        self.prior_beside(keys, norms, &Reference { above, lost: LOST_FROZEN, sum })
+    }
+
+    /// The bound beside a reference of which `reference` says how far it may lie from the scores.
+    fn prior_beside(&self, keys: usize, norms: &Norms, reference: &Reference) -> Prior {
         let Norms { query, key, bias } = *norms;
         let usable = |x: f64| x >= 0.0 && x <= f64::from(f32::MAX);
         let (d, n) = (self.head_dim as f64, keys as f64);
@@ -138,7 +176,7 @@ impl Arithmetic {
         }
         let capped = if self.softcap > 0.0 { largest.min(self.softcap) } else { largest };
         let tangent = self.tangent();
-        let distance = (2.0 * (capped + bias) + ABOVE).min(LOWEST);
+        let distance = (2.0 * (capped + bias) + reference.above).min(LOWEST);
 
         let steps = self.product_roundings() as f64 + SCALING;
         let (halves, lost_in_halves) = self.in_halves();
@@ -151,7 +189,7 @@ impl Arithmetic {
         let w_roundings = (e.into_w + self.value_roundings()) as f64;
         let (into_s, into_w) = (gamma(e.into_s as f64), gamma(w_roundings));
         let (last, tiny_output) = self.output();
-        let tiny = f64::from(f32::MIN_POSITIVE) + n * libm::exp2(-148.0) + tiny_output;
+        let tiny = f64::from(f32::MIN_POSITIVE) + n * libm::exp2(-148.0) * reference.sum + tiny_output;
         let average = (1.0 + (1.0 + into_w) / (1.0 - into_s) * (1.0 + last)) * OUTWARD;
         let range = f64::from(f32::MAX) / (1024.0 * (n + 1.0));
         let sums_hold = into_w < 0.5 && into_s < 0.5;
@@ -166,7 +204,7 @@ impl Arithmetic {
         if changed.is_nan() || changed > 0.5 {
             return nothing;
         }
-        let lost = 8.0 * n * LOST;
+        let lost = 8.0 * n * reference.lost;
         let sums = (2.0 * changed + (1.0 + weight) * (into_s + into_w)) / (1.0 - changed);
         let relative = ((1.0 + last) * sums + last) * OUTWARD;
 

@@ -57,9 +57,11 @@
 //! error.
 
 use super::partials::Followed;
-use super::{ABOVE, ADDED, Arithmetic, LAMBDA, LOST, LOWEST, OUTWARD, Score, U, gamma};
+use super::{
+    ABOVE, ADDED, Arithmetic, LAMBDA, LOST, LOST_FROZEN, LOWEST, OUTWARD, Score, U, gamma, left_out,
+};
 use crate::attention::certificate::Executed;
-use crate::state::{HEADROOM, WEIGHT_FLOOR};
+use crate::state::{FROZEN_RANGE, HEADROOM, WEIGHT_FLOOR};
 use core::f64::consts::LN_2;
 
 /// Half of the distance of two references, and of the rounding of one: a reference lies at most this above the largest
@@ -70,6 +72,10 @@ const _: () = assert!(0.5 * LN_2 < HALF);
 /// `ln LOST`, rounded up.
 const LN_LOST: f64 = -81.0;
 const _: () = assert!((WEIGHT_FLOOR + HEADROOM + 1.0) as f64 * LN_2 < LN_LOST);
+
+/// `ln LOST_FROZEN`, rounded up.
+const LN_LOST_FROZEN: f64 = -70.0;
+const _: () = assert!((WEIGHT_FLOOR + FROZEN_RANGE + 1.0) as f64 * LN_2 < LN_LOST_FROZEN);
 
 /// The most by which the errors of scores move a reference, in natural-log units, unless a row is [`Row::wild`].
 const MOVED: f64 = 1.0 / 64.0;
@@ -95,6 +101,8 @@ pub struct Key {
     change: f64,
     /// Whether the run certainly loses its weight, or all but `LOST` of it.
     lost: bool,
+    /// The most by which a key that is lost changes.
+    vanishing: f64,
     /// Whether the run may lose its weight, or round it as a subnormal number.
     may_be_lost: bool,
     /// `p_j² σ_j²`.
@@ -112,6 +120,7 @@ impl Key {
         delta: 0.0,
         change: 0.0,
         lost: true,
+        vanishing: 2.0 * LOST,
         may_be_lost: false,
         squares: 0.0,
         systematic: 0.0,
@@ -139,6 +148,8 @@ pub struct Row<'a> {
     wild: bool,
     weights: Followed,
     keys: usize,
+    /// `ln S` of a row whose reference need not follow its scores.
+    ln_s: Option<f64>,
 }
 
 /// The accumulated sums of one component of a row's answer.
@@ -160,6 +171,9 @@ pub struct Component {
     /// Largest `|v_j − y|` of a weight that counts, and what lost ones add.
     far: f64,
     lost: f64,
+    /// The least and the largest value.
+    least: f64,
+    largest: f64,
     /// Whether a value that is not finite may weigh nothing in the run.
     poisoned: bool,
     weighted: Followed,
@@ -181,6 +195,8 @@ impl Component {
             magnitude_squares: 0.0,
             far: 0.0,
             lost: 0.0,
+            least: f64::INFINITY,
+            largest: f64::NEG_INFINITY,
             poisoned: false,
             weighted: Followed::new(order.of_values(into_w.saturating_sub(merge_depth) + 1, fused)),
         }
@@ -192,8 +208,9 @@ impl Component {
         let from = (v - self.y).abs();
         let magnitude = v.abs();
         self.poisoned |= key.may_be_lost && !v.is_finite();
+        (self.least, self.largest) = (self.least.min(v), self.largest.max(v));
         if key.lost {
-            self.lost += 2.0 * LOST * from;
+            self.lost += key.vanishing * from;
         } else if from > self.far {
             self.far = from;
         }
@@ -254,12 +271,37 @@ impl<'a> Row<'a> {
             wild: false,
             weights: Followed::new(order.of_weights(into_s.saturating_sub(merge_depth))),
             keys: 0,
+            ln_s: None,
         }
+    }
+
+    /// A row whose reference `m` (in natural-log units here) need not follow its scores, and that its run accepted
+    /// ([`crate::attention::traversal::guard`]). `ln_s` is the exact log-sum-exp of all its keys minus `m`. As
+    /// `s_j − m = ln p_j + ln_s`, a score lies within `|ln p_j| + |ln_s|` of its reference.
+    #[must_use]
+    pub fn frozen(arithmetic: Arithmetic, ln_p: &'a [f64], ln_s: f64) -> Row<'a> {
+        Row { ln_s: Some(ln_s), ..Row::new(arithmetic, ln_p) }
+    }
+
+    /// The logarithm below which probabilities may be lost, and the probability that belongs to it.
+    fn losing(&self) -> (f64, f64) {
+        if self.ln_s.is_some() { (LN_LOST_FROZEN, LOST_FROZEN) } else { (LN_LOST, LOST) }
+    }
+
+    /// What products and sums below the normal numbers add, relative to the sum of weights.
+    fn tiny(&self) -> f64 {
+        // Of frozen rows the sum may be small.
+        let inverse = self.ln_s.map_or(1.0, |ln_s| libm::exp(-ln_s).max(1.0) * 2.0);
+        let (_, lost_output) = self.arithmetic.output();
+        f64::from(f32::MIN_POSITIVE) + self.keys as f64 * libm::exp2(-148.0) * inverse + lost_output
     }
 
     /// The largest distance of key `j` from the reference that its run subtracts, but for errors of scores.
     fn distance(&mut self, j: usize, ln_p: f64) -> f64 {
         let order = self.arithmetic.executed.order;
+        if let Some(ln_s) = self.ln_s {
+            return ln_p.abs() + ln_s.abs();
+        }
         if order.references == 0 || order.segment == 0 {
             return (self.most - ln_p + HALF).max(ABOVE);
         }
@@ -293,19 +335,21 @@ impl<'a> Row<'a> {
         // A weight that counts lies within the range of normal numbers, and so does its rounded distance.
         let within = (distance + MOVED).min(LOWEST);
         let delta = before + gamma(1.0) * (within + before);
+        let (ln_lost, least) = self.losing();
+        let vanishing = 2.0 * least;
         if ln_p == f64::NEG_INFINITY {
-            return Key { j, p: 0.0, delta, ..Key::NOTHING };
+            return Key { j, p: 0.0, delta, vanishing, ..Key::NOTHING };
         }
-        let lost = ln_p + delta < LN_LOST;
-        let may_be_lost = ln_p - delta <= LN_LOST;
-        // What is certainly lost moves no reference that another weight relies on.
-        self.wild |= !lost && (before.is_nan() || before > MOVED);
+        let lost = ln_p + delta < ln_lost;
+        let may_be_lost = ln_p - delta <= ln_lost;
+        // What is certainly lost moves no reference that another weight relies on, and nothing moves a frozen one.
+        self.wild |= !lost && self.ln_s.is_none() && (before.is_nan() || before > MOVED);
         let p = libm::exp(ln_p);
         let grown = libm::exp(ln_p + delta) * (1.0 + exp2_relative);
         let excess = libm::expm1(delta) * (1.0 + exp2_relative) + exp2_relative;
         let mut change = times(p, excess).min(grown);
         if lost {
-            change = 2.0 * LOST;
+            change = vanishing;
         } else if may_be_lost {
             change = change.max(p);
         }
@@ -317,7 +361,7 @@ impl<'a> Row<'a> {
         let (known, unknown) = if a.softcap > 0.0 { (0.0, score.shift.abs()) } else { (score.shift, 0.0) };
         let systematic = exp2_relative + tangent + unknown + score.systematic + constants + second;
         self.change += change;
-        self.likely_change += if lost { 2.0 * LOST } else { times(p, libm::expm1(spread)) };
+        self.likely_change += if lost { vanishing } else { times(p, libm::expm1(spread)) };
         self.weights.absorb(j, p);
         self.keys += 1;
         Key {
@@ -326,10 +370,11 @@ impl<'a> Row<'a> {
             delta,
             change,
             lost,
+            vanishing,
             may_be_lost,
             squares: times(p * p, variance),
             systematic: if lost {
-                2.0 * LOST
+                vanishing
             } else {
                 times(p, systematic) + if may_be_lost { p } else { 0.0 }
             },
@@ -342,9 +387,8 @@ impl<'a> Row<'a> {
     pub fn bounds(&self, c: &Component) -> Bounds {
         let a = &self.arithmetic;
         let Executed { into_s, into_w, order, .. } = a.executed;
-        let (last, lost_output) = a.output();
-        let output = a.rounded();
-        let tiny = f64::from(f32::MIN_POSITIVE) + self.keys as f64 * libm::exp2(-148.0) + lost_output;
+        let (last, _) = a.output();
+        let (output, tiny) = (a.rounded(), self.tiny());
         let (s, w) = (into_s as f64, (into_w + a.value_roundings()) as f64);
         let (of_s, of_w, y) = (gamma(s), gamma(w), c.y.abs());
         let (weights, mut weighted) = (self.weights.roundings(), c.weighted.roundings());
@@ -368,6 +412,39 @@ impl<'a> Row<'a> {
         let kept = 1.0 - self.likely_change.min(0.5);
         let likely = (first / kept + output * y + tiny) * OUTWARD;
         Bounds { worst, likely: if likely > worst { worst } else { likely }, poisoned: c.poisoned }
+    }
+
+    /// The bounds of a component of a row that left keys out, `share` of its weights at most (an upper bound of
+    /// `D / (S + D)`, [`crate::attention::traversal::share`]). The row and the component have absorbed every key that the row
+    /// attends, whether it was left out or not. The likely case is the worst one.
+    ///
+    /// With the weights `ŵ_j` that were computed, `P = Σ p_j (1 + ε_j)` and their share `σ`, let `ỹ` be the average of all
+    /// values and `ỹ_K`, `ỹ_D` those of what was kept and left out:
+    ///
+    /// ```text
+    /// |ỹ − y| ≤ Σ p_j E_j |v_j − y| / P          ỹ_K − ỹ = σ (ỹ_K − ỹ_D)
+    /// |ŷ − ỹ_K| ≤ [ γ_k Σ p_j (1 + E_j) |v_j| + |ỹ_K| γ_l P ] / ( P (1 − σ)(1 − γ_l) )
+    /// ```
+    ///
+    /// Sums are added up in any order, and those over kept keys are at most those over all.
+    #[must_use]
+    pub fn bounds_left_out(&self, c: &Component, share: f64) -> Bounds {
+        let a = &self.arithmetic;
+        let Executed { into_s, into_w, .. } = a.executed;
+        let (last, _) = a.output();
+        let (of_s, of_w) = (gamma(into_s as f64), gamma((into_w + a.value_roundings()) as f64));
+        let (y, whole) = (c.y.abs(), 1.0 - self.change);
+        let moved = c.change / whole + left_out(share, c.largest - c.least);
+        let weighted = of_w * (c.magnitude + c.raised) + (y + moved) * of_s * (1.0 + self.change);
+        let sums = moved + weighted / (whole * (1.0 - share) * (1.0 - of_s));
+        let held = of_s < 1.0 && of_w < 1.0;
+        let sums = if whole > 0.0 && share < 1.0 && held { sums } else { f64::INFINITY };
+        // The answer is an average of the values that were kept, whatever their weights.
+        let average =
+            ((1.0 + of_w) * c.far + (of_w + of_s) * y) / (1.0 - of_s) + 2.0 * c.lost / (1.0 - share);
+        let sums = if held && average < sums { average } else { sums };
+        let worst = ((1.0 + last) * sums + last * y + self.tiny()) * OUTWARD;
+        Bounds { worst, likely: worst, poisoned: c.poisoned }
     }
 }
 

@@ -216,3 +216,56 @@ fn the_tangent_of_the_fallback_is_within_what_is_counted() {
         assert!(error <= allowed, "{x}: {error:e}");
     }
 }
+
+/// The bounds of keys `(ln p, v)` beside a frozen reference with `ln S = ln_s`, `share` of whose weights were left out.
+fn frozen(keys: &[(f64, f64)], ln_s: f64, share: f64) -> (Bounds, Bounds) {
+    let y = keys.iter().map(|(ln_p, v)| times(libm::exp(*ln_p), *v)).sum();
+    let mut ln_p = [f64::NEG_INFINITY; 64];
+    ln_p.iter_mut().zip(keys).for_each(|(to, key)| *to = key.0);
+    let mut row = Row::frozen(PLAIN, &ln_p[..keys.len()], ln_s);
+    let mut component = Component::new(&PLAIN, y);
+    for (j, &(_, v)) in keys.iter().enumerate() {
+        component.absorb(&row.absorb(j, &PLAIN.score(&[0.0; 4], |_| 0.0), 0.0), v);
+    }
+    (row.bounds(&component), row.bounds_left_out(&component, share))
+}
+
+#[test]
+fn a_frozen_score_is_as_far_from_its_reference_as_its_sum_says() {
+    // Scores are exact: each weight is off by the subtraction and the exponential.
+    let half = -LN_2;
+    for ln_s in [0.0, 3.0, -3.0, 16.0, -16.0] {
+        let (found, _) = frozen(&[(half, 1.0), (half, -1.0)], ln_s, 0.0);
+        let by_hand = U * (LN_2 + libm::fabs(ln_s) + 1.0 / 64.0 + 2.5 + 0.5);
+        assert!((found.worst / by_hand - 1.0).abs() < 1e-3, "{ln_s}: {found:?} {by_hand:e}");
+    }
+    // Keys are lost earlier than beside a reference that follows: below 2^-102 of the row.
+    assert_eq!(LOST_FROZEN, libm::exp2(f64::from(WEIGHT_FLOOR + FROZEN_RANGE) + 1.0));
+    assert!(libm::exp(LN_LOST_FROZEN) >= LOST_FROZEN);
+    for (ln_p, may_be_lost) in [(-60.0, false), (-70.1, true), (-75.0, true)] {
+        let (p, v) = (libm::exp(ln_p), 1e30);
+        let (found, _) = frozen(&[(0.0, 0.0), (ln_p, v)], 0.0, 0.0);
+        assert!(if may_be_lost { found.worst >= p * v } else { found.worst < p * v / 1000.0 }, "{found:?}");
+    }
+}
+
+#[test]
+fn what_was_left_out_counts_by_the_spread_of_its_values() {
+    let half = -LN_2;
+    let (plain, none) = frozen(&[(half, 5.0), (half, 3.0)], 0.0, 0.0);
+    assert!(none.worst >= plain.worst && none.worst < 4.0 * plain.worst, "{plain:?} {none:?}");
+    for share in [1e-6, 1e-3, 0.3] {
+        let (_, found) = frozen(&[(half, 5.0), (half, 3.0)], 0.0, share);
+        let by_hand = (2.0 * share).min(1.0);
+        assert!(found.worst >= by_hand && found.worst < by_hand * 1.001 + 1e-5, "{share}: {found:?}");
+        assert_eq!(found.likely, found.worst);
+    }
+    // An average of the kept values all the same: at most one away from four.
+    let (_, all) = frozen(&[(half, 5.0), (half, 3.0)], 0.0, 1.0 - 1e-9);
+    assert!(all.worst < 1.001, "{all:?}");
+    // Equal values lose nothing, and a NaN says nothing.
+    let (_, equal) = frozen(&[(half, 5.0), (half, 5.0)], 0.0, 0.5);
+    assert!(equal.worst < 1e-5, "{equal:?}");
+    assert!(!(frozen(&[(half, 5.0), (half, 3.0)], 0.0, f64::NAN).1.worst < 1.0));
+    assert!((left_out(0.5, 2.0) - 1.0).abs() < 1e-9 && left_out(0.0, f64::INFINITY) == 0.0);
+}

@@ -1,0 +1,173 @@
+//! Scores and values of a head, pair by pair, as the scalar runs read them.
+
+use super::added::Added;
+use super::data::{Inputs, Outputs};
+use super::problem::Problem;
+use super::sequence::Sequence;
+use crate::dtype::Elements;
+use crate::state::{NaturalState, State, log_sum_exp};
+use crate::view::View;
+
+/// Longest chain of multiply-adds in a score.
+pub(super) const CHAIN: usize = 64;
+
+/// Rows of keys or values: past ones in memory of their own, and the new ones.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    past: Option<(View, Elements<'a>)>,
+    new: (View, Elements<'a>),
+}
+
+impl<'a> Rows<'a> {
+    /// The elements of row `j` of a sequence, and the index of the first.
+    #[inline]
+    fn at(&self, sequence: &Sequence, kv_head: usize, j: usize) -> (&Elements<'a>, usize) {
+        // Past rows come first. Past and new ones are read where they are, never copied.
+        match &self.past {
+            Some((view, elements)) if j < sequence.past => (elements, view.row(sequence.batch, kv_head, j)),
+            _ => {
+                let (view, elements) = &self.new;
+                (elements, view.row(sequence.batch, kv_head, sequence.key0 + j - sequence.past))
+            }
+        }
+    }
+}
+
+/// The keys and values that a query head of a sequence attends, and what is added to its scores.
+#[derive(Clone, Copy)]
+pub(super) struct Pairs<'a> {
+    sequence: Sequence,
+    head: usize,
+    kv_head: usize,
+    keys: Rows<'a>,
+    values: Rows<'a>,
+    added: Option<Added<'a>>,
+    cap: f32,
+}
+
+impl<'a> Pairs<'a> {
+    /// Of query head `head` of `sequence`. The present must have been written.
+    pub(super) fn new(
+        problem: &Problem,
+        inputs: &Inputs<'a>,
+        outputs: &'a Outputs<'_>,
+        sequence: &Sequence,
+        head: usize,
+    ) -> Pairs<'a> {
+        let s = problem.spec();
+        let added = problem.modifies(sequence.batch).then(|| Added::new(problem, inputs));
+        // Where the new rows lie; behind the past, if the problem appends in place.
+        let present = (&s.present_key, &s.present_value, &outputs.present_key, &outputs.present_value);
+        let (key, value) = match present {
+            (Some(pk), Some(pv), Some(k), Some(v)) if s.append => ((*pk, k.elements()), (*pv, v.elements())),
+            _ => ((s.key, inputs.key), (s.value, inputs.value)),
+        };
+        let past = s.past_key.zip(inputs.past_key).zip(s.past_value.zip(inputs.past_value));
+        Pairs {
+            sequence: *sequence,
+            head,
+            kv_head: problem.kv_head(head),
+            keys: Rows { past: past.map(|(key, _)| key), new: key },
+            values: Rows { past: past.map(|(_, value)| value), new: value },
+            added,
+            cap: problem.score_factors().1,
+        }
+    }
+
+    /// What is added to the score of row `i` and key `j`, in base-2 units; `−∞` if mask, bias or sides take the key out.
+    /// Key `j` must lie in [`Sequence::range`] of the row.
+    #[inline]
+    pub(super) fn added(&self, i: usize, j: usize) -> f32 {
+        self.added.as_ref().map_or(0.0, |added| added.at(self.sequence.batch, self.head, i, j))
+    }
+
+    /// Element `x` of key `j`.
+    #[inline]
+    pub(super) fn key(&self, j: usize, x: usize) -> f32 {
+        let (key, k) = self.keys.at(&self.sequence, self.kv_head, j);
+        key.get(k + x)
+    }
+
+    /// The score of a row's `query`, which [`query`] loaded, and key `j`, in base-2 units; `added` is what
+    /// [`Pairs::added`] returned.
+    #[inline]
+    pub(super) fn score(&self, query: &[f32], j: usize, added: f32) -> f32 {
+        let (key, k) = self.keys.at(&self.sequence, self.kv_head, j);
+        let score = self.capped(query, |x| key.get(k + x));
+        if added != 0.0 { score + added } else { score }
+    }
+
+    /// The score of `query` and a key given element by element, before anything is added to it.
+    #[inline]
+    pub(super) fn capped(&self, query: &[f32], key: impl Fn(usize) -> f32) -> f32 {
+        let mut score = 0.0;
+        for (n, chunk) in query.chunks(CHAIN).enumerate() {
+            let mut chain = 0.0;
+            for (x, q) in chunk.iter().enumerate() {
+                chain += q * key(n * CHAIN + x);
+            }
+            score += chain;
+        }
+        if self.cap != 0.0 { self.cap * libm::tanhf(score) } else { score }
+    }
+
+    /// The elements of value `j`, and the index of the first.
+    #[inline]
+    pub(super) fn value(&self, j: usize) -> (&Elements<'a>, usize) {
+        self.values.at(&self.sequence, self.kv_head, j)
+    }
+}
+
+/// Loads row `i` of `head`, multiplied by the factor that brings scores to base-2 units.
+pub(super) fn query(
+    problem: &Problem,
+    inputs: &Inputs<'_>,
+    sequence: &Sequence,
+    head: usize,
+    i: usize,
+    to: &mut [f32],
+) {
+    let (factor, _) = problem.score_factors();
+    let from = problem.spec().query.row(sequence.batch, head, sequence.query0 + i);
+    for (x, q) in to.iter_mut().enumerate() {
+        *q = inputs.query.get(from + x) * factor;
+    }
+}
+
+/// The number of row `i` among those of `[batch, heads, queries]`.
+pub(super) fn number(problem: &Problem, sequence: &Sequence, head: usize, i: usize) -> usize {
+    let tokens = problem.spec().query.tokens();
+    (sequence.batch * problem.heads() + head) * tokens + sequence.query0 + i
+}
+
+/// Writes what a call asked for of row `i` of `head`, whose state is `state`; log-sum-exp is that of `S` and `left_out`,
+/// the weights that the state leaves out.
+pub(super) fn write_row(
+    problem: &Problem,
+    outputs: &mut Outputs<'_>,
+    sequence: &Sequence,
+    head: usize,
+    i: usize,
+    state: &mut State<&mut [f32]>,
+    left_out: f32,
+) {
+    let dv = problem.value_dim();
+    let at = number(problem, sequence, head, i);
+    if let Some(lse) = &mut outputs.lse {
+        lse[at] = log_sum_exp(state.m, f64::from(state.s) + f64::from(left_out));
+    }
+    if let Some(out) = &mut outputs.state {
+        let natural = NaturalState::of(state.m, state.s, 1.0, false);
+        (out.m[at], out.s[at]) = (natural.m, natural.s);
+        for (o, w) in out.w[at * dv..(at + 1) * dv].iter_mut().zip(state.w.iter()) {
+            *o = natural.w(*w);
+        }
+    }
+    if let Some(output) = &mut outputs.output {
+        state.finish();
+        let to = problem.spec().output.row(sequence.batch, head, sequence.query0 + i);
+        for (x, w) in state.w.iter().enumerate() {
+            output.set(to + x, *w);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Which rows of a run are accepted as they are.
+//!
+//! A row whose reference did not follow its scores is as exact as any other while three things hold:
+//!
+//! 1. `2^-24 ≤ S ≤ 2^24` ([`FROZEN_RANGE`](crate::state::FROZEN_RANGE)). Then every weight that vanished, below `2^`[`WEIGHT_FLOOR`] of the reference, has a probability
+//!    below `2^(24 + WEIGHT_FLOOR)`; and since `ln p_j = (s_j − m) ln 2 − ln S`, each score lies within
+//!    `|ln p_j| + |ln S|` of its reference, which bounds the rounding of the subtraction.
+//! 2. Every element of `W` is finite: no product and no sum overflowed.
+//! 3. Every exponent lay where kernels raise two to it, at most [`LARGEST_EXPONENT`]. Beyond, where powers of two are made
+//!    of integer bits, a weight comes out finite and wrong, and `S` cannot tell.
+//!
+//! Nor may a reference have moved so far at once that it dropped weights that count: sums whose factor is zero
+//! lie below `2^WEIGHT_FLOOR` of the new reference, or the row is not accepted.
+
+use crate::state::WEIGHT_FLOOR;
+
+/// `2^FROZEN_RANGE`.
+const MOST: f32 = 16_777_216.0;
+
+/// The largest exponent of a weight that every kernel's exponential is defined for.
+pub const LARGEST_EXPONENT: f32 = 127.0;
+
+/// What a row's exponents were, as the guard sees them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Exponents {
+    /// The largest, relative to the present reference; `−∞` before the first.
+    largest: f32,
+    /// Whether one was undefined, or weights that count were dropped.
+    broken: bool,
+}
+
+impl Default for Exponents {
+    fn default() -> Exponents {
+        Exponents { largest: f32::NEG_INFINITY, broken: false }
+    }
+}
+
+impl Exponents {
+    /// Takes in the exponent `score − m` of a weight; NaN breaks the row.
+    #[inline]
+    pub fn see(&mut self, exponent: f32) {
+        let defined = exponent <= LARGEST_EXPONENT;
+        self.broken |= !defined;
+        if exponent > self.largest {
+            self.largest = exponent;
+        }
+    }
+
+    /// The reference rose from `from`, which had weights, to `to`.
+    pub fn moved(&mut self, from: f32, to: f32) {
+        let dropped = from - to < WEIGHT_FLOOR;
+        self.largest -= to - from;
+        self.broken |= dropped && self.largest > WEIGHT_FLOOR;
+    }
+
+    /// Breaks the row.
+    pub fn break_row(&mut self) {
+        self.broken = true;
+    }
+
+    /// Whether a row with sum `s` is accepted; `finite` says whether every element of `W` is finite. `near_zero` says that
+    /// its scores are known to stay near zero, its reference, so that only overflow could spoil its sums.
+    #[must_use]
+    pub fn accept(&self, s: f32, finite: bool, near_zero: bool) -> bool {
+        let held = if near_zero { s.is_normal() && s > 0.0 } else { (1.0 / MOST..=MOST).contains(&s) };
+        held && finite && !self.broken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(exponents: &[f32]) -> Exponents {
+        let mut x = Exponents::default();
+        exponents.iter().for_each(|e| x.see(*e));
+        x
+    }
+
+    #[test]
+    fn sums_within_the_range_are_accepted() {
+        assert_eq!(MOST, crate::state::FROZEN_RANGE.exp2());
+        let row = seen(&[-3.0, 0.5]);
+        for (s, held) in [
+            (1.0, true),
+            (MOST, true),
+            (MOST.next_up(), false),
+            (1.0 / MOST, true),
+            ((1.0 / MOST).next_down(), false),
+            (0.0, false),
+            (f32::NAN, false),
+            (f32::INFINITY, false),
+        ] {
+            assert_eq!(row.accept(s, true, false), held, "{s}");
+            assert!(!row.accept(s, false, false), "{s}");
+        }
+        for (s, held) in
+            [(1e-14, true), (1e14, true), (0.0, false), (f32::NAN, false), (f32::INFINITY, false)]
+        {
+            assert_eq!((row.accept(s, true, true), row.accept(s, false, true)), (held, false), "{s}");
+        }
+    }
+
+    /// A kernel whose powers of two wrap answers `2^500` by 2.4e-4: the sum looks ordinary, the exponent does not.
+    #[test]
+    fn an_undefined_exponent_is_never_accepted() {
+        for bad in [LARGEST_EXPONENT.next_up(), 128.0, 500.0, f32::INFINITY, f32::NAN] {
+            assert!(!seen(&[0.0, bad, -2.0]).accept(1.0 + 2.4e-4, true, false), "{bad}");
+            // Nor after the reference has moved beyond it.
+            let mut row = seen(&[bad]);
+            row.moved(0.0, 600.0);
+            row.see(0.0);
+            assert!(!row.accept(1.0, true, false), "{bad}");
+        }
+        assert!(seen(&[LARGEST_EXPONENT, f32::NEG_INFINITY]).accept(1.0, true, false));
+    }
+
+    #[test]
+    fn a_move_may_drop_only_what_has_vanished() {
+        for (exponent, to, held) in
+            [(100.0, 130.0, false), (100.0, 126.0, true), (100.0, 226.0, true), (0.0, 127.0, true)]
+        {
+            let mut row = seen(&[exponent]);
+            row.moved(0.0, to);
+            assert_eq!(row.accept(1.0, true, false), held, "{exponent} {to}");
+        }
+        // In two moves nothing is dropped: 2^100, then 1, then 2^-100.
+        let mut row = seen(&[100.0]);
+        row.moved(0.0, 100.0);
+        row.moved(100.0, 200.0);
+        assert!(row.accept(1.0, true, false));
+        row.break_row();
+        assert!(!row.accept(1.0, true, false));
+    }
+}

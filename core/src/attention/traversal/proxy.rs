@@ -1,0 +1,103 @@
+//! What stands for the keys of a block, and for the queries of a tile, where a first reference is taken from.
+//!
+//! A representative has one element for each dim, chosen or averaged over some vectors. The score of two representatives
+//! is one dot product in place of as many as there are pairs, and near their maximum, or far from it: nothing depends on
+//! that but how many rows are computed again.
+
+use super::setting::{KeySide, QuerySide};
+
+/// How one element stands for many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Summary {
+    /// The one of the largest magnitude, with its sign; of several the first.
+    SignedAbsMax,
+    /// The largest magnitude.
+    AbsMax,
+    /// The largest.
+    Max,
+    /// The mean.
+    Mean,
+}
+
+impl KeySide {
+    /// How keys are summarized.
+    #[must_use]
+    pub const fn summary(self) -> Summary {
+        match self {
+            KeySide::SignedAbsMax => Summary::SignedAbsMax,
+            KeySide::AbsMax => Summary::AbsMax,
+            KeySide::Max => Summary::Max,
+            KeySide::Mean => Summary::Mean,
+        }
+    }
+}
+
+impl QuerySide {
+    /// How the queries of a tile are summarized; `None` if each row stands for itself.
+    #[must_use]
+    pub const fn summary(self) -> Option<Summary> {
+        match self {
+            QuerySide::Row => None,
+            QuerySide::AbsMax => Some(Summary::AbsMax),
+            QuerySide::SignedAbsMax => Some(Summary::SignedAbsMax),
+            QuerySide::Mean => Some(Summary::Mean),
+        }
+    }
+}
+
+impl Summary {
+    /// Takes vector number `n` of those that `to` stands for in; `element` has one element for each dim. NaN is passed over
+    /// where elements are compared.
+    pub fn absorb(self, to: &mut [f32], n: usize, element: impl Fn(usize) -> f32) {
+        for (x, to) in to.iter_mut().enumerate() {
+            let e = element(x);
+            *to = match self {
+                _ if n == 0 => match self {
+                    Summary::AbsMax => e.abs(),
+                    _ => e,
+                },
+                Summary::SignedAbsMax => {
+                    if e.abs() > to.abs() {
+                        e
+                    } else {
+                        *to
+                    }
+                }
+                Summary::AbsMax => to.max(e.abs()),
+                Summary::Max => to.max(e),
+                Summary::Mean => *to + e,
+            };
+        }
+    }
+
+    /// Completes `to`, which took in `n` vectors, at least one.
+    pub fn finish(self, to: &mut [f32], n: usize) {
+        if self == Summary::Mean {
+            to.iter_mut().for_each(|to| *to /= n as f32);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_by_hand() {
+        let vectors = [[1.0f32, -2.0, 3.0, -1.0], [-4.0, 2.0, 1.0, -3.0], [2.0, 0.0, -1.0, -2.0]];
+        let of = |summary: Summary| {
+            let mut to = [f32::NAN; 4];
+            vectors.iter().enumerate().for_each(|(n, v)| summary.absorb(&mut to, n, |x| v[x]));
+            summary.finish(&mut to, 3);
+            to
+        };
+        assert_eq!(of(KeySide::SignedAbsMax.summary()), [-4.0, -2.0, 3.0, -3.0]);
+        assert_eq!(of(KeySide::AbsMax.summary()), [4.0, 2.0, 3.0, 3.0]);
+        assert_eq!(of(KeySide::Max.summary()), [2.0, 2.0, 3.0, -1.0]);
+        assert_eq!(of(KeySide::Mean.summary()), [-1.0 / 3.0, 0.0, 1.0, -2.0]);
+        assert_eq!(QuerySide::Row.summary(), None);
+        let sides = [QuerySide::AbsMax, QuerySide::SignedAbsMax, QuerySide::Mean];
+        let summaries = [Summary::AbsMax, Summary::SignedAbsMax, Summary::Mean];
+        assert_eq!(sides.map(|side| side.summary()), summaries.map(Some));
+    }
+}

@@ -1,0 +1,133 @@
+//! The memory of a scalar run: its tiles, what it keeps of each row, and its scratch.
+
+use super::guard::Exponents;
+use super::thinned::Thinned;
+use crate::argument::ArgumentError;
+use crate::attention::problem::Problem;
+use crate::attention::scalar;
+use crate::state::State;
+
+/// Query rows that decide together, and keys that are left out together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tile {
+    /// Rows of a tile.
+    pub rows: usize,
+    /// Keys of a block.
+    pub keys: usize,
+}
+
+impl Tile {
+    /// The blocks in which sparsity is usually told.
+    pub const SQUARE: Tile = Tile { rows: 64, keys: 64 };
+
+    /// Checks that neither side is empty.
+    ///
+    /// # Errors
+    /// Returns an error that names the empty side, `tile_rows` or `tile_keys`.
+    pub fn check(&self) -> Result<(), ArgumentError> {
+        let most = isize::MAX as usize / 4;
+        for (argument, found) in [("tile_rows", self.rows), ("tile_keys", self.keys)] {
+            if !(1..=most).contains(&found) {
+                return Err(ArgumentError::Count { argument, found, min: 1, max: most });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where a run writes what its rows left out; each array is `[batch, heads, queries]`, or absent.
+#[derive(Debug, Default)]
+pub struct LeftOut<'a> {
+    /// The sum `D` of every row's state, in the units of [`StateOut::s`](crate::attention::StateOut::s), with which it
+    /// merges.
+    pub d: Option<&'a mut [f32]>,
+    /// The upper bound of `D / (S + D)` of every row.
+    pub share: Option<&'a mut [f32]>,
+}
+
+/// What a run keeps of a row of its tile. [`Room::rows`] is made of its default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RowRoom {
+    pub(super) m: f32,
+    pub(super) s: f32,
+    pub(super) d: f32,
+    pub(super) exponents: Exponents,
+    /// The largest score of blocks that were kept, and of blocks that were left out before weights existed.
+    pub(super) kept: f32,
+    pub(super) lost: f32,
+    /// Of the block that is visited: the keys the row attends, its largest score, the sum of its weights, whether the row
+    /// leaves it out, and whether its reference moved.
+    pub(super) attended: u32,
+    pub(super) top: f32,
+    pub(super) sum: f32,
+    pub(super) skips: bool,
+    pub(super) moved: bool,
+}
+
+/// Memory of a run.
+#[derive(Debug)]
+pub struct Room<'a> {
+    /// At least [`scratch_len`] numbers.
+    pub floats: &'a mut [f32],
+    /// One for each row of a tile, or more.
+    pub rows: &'a mut [RowRoom],
+}
+
+/// Number of f32 values of scratch that [`run`](super::scalar::run) needs, for any number of queries. Returns `None` if the number
+/// overflows.
+#[must_use]
+pub fn scratch_len(problem: &Problem, tile: Tile) -> Option<usize> {
+    let (d, dv) = (problem.head_dim(), problem.value_dim());
+    let row = d.checked_add(tile.keys)?.checked_add(dv)?;
+    let tiles = row.checked_mul(tile.rows)?.checked_add(2 * d)?.checked_add(dv)?;
+    tiles.checked_add(scalar::scratch_len(problem)?)
+}
+
+/// The scratch of a tile.
+pub(super) struct Sheet<'a> {
+    pub(super) rows: &'a mut [RowRoom],
+    /// `[rows][d]`, in base-2 units.
+    pub(super) queries: &'a mut [f32],
+    /// Scores, then weights, `[rows][keys]`.
+    pub(super) scores: &'a mut [f32],
+    /// `[rows][d_v]`.
+    pub(super) weighted: &'a mut [f32],
+    /// What stands for keys and for queries, `[d]`.
+    pub(super) key: &'a mut [f32],
+    pub(super) query: &'a mut [f32],
+    /// The weighted values of a block, `[d_v]`.
+    pub(super) product: &'a mut [f32],
+    /// Of the exact schedule.
+    pub(super) exact: &'a mut [f32],
+}
+
+impl<'a> Sheet<'a> {
+    /// The scratch of the next tile, of `rows` rows, with empty states.
+    pub(super) fn of(problem: &Problem, tile: Tile, rows: usize, room: &'a mut Room<'_>) -> Sheet<'a> {
+        let (d, dv) = (problem.head_dim(), problem.value_dim());
+        let (queries, rest) = room.floats.split_at_mut(tile.rows * d);
+        let (scores, rest) = rest.split_at_mut(tile.rows * tile.keys);
+        let (weighted, rest) = rest.split_at_mut(tile.rows * dv);
+        let (key, rest) = rest.split_at_mut(d);
+        let (query, rest) = rest.split_at_mut(d);
+        let (product, exact) = rest.split_at_mut(dv);
+        weighted.fill(0.0);
+        let none = f32::NEG_INFINITY;
+        let rows = &mut room.rows[..rows];
+        rows.fill(RowRoom { m: none, kept: none, lost: none, ..RowRoom::default() });
+        Sheet { rows, queries, scores, weighted, key, query, product, exact }
+    }
+}
+
+impl RowRoom {
+    /// Moves the reference to `m`, which lies above it, with the row's sums and `w`.
+    pub(super) fn raise(&mut self, m: f32, w: &mut [f32]) {
+        if self.s > 0.0 || self.d > 0.0 {
+            self.exponents.moved(self.m, m);
+            self.moved = true;
+        }
+        let mut thinned = Thinned { state: State { m: self.m, s: self.s, w }, d: self.d };
+        thinned.raise(m);
+        (self.m, self.s, self.d) = (thinned.state.m, thinned.state.s, thinned.d);
+    }
+}

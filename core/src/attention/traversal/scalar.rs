@@ -1,0 +1,499 @@
+//! The scalar run of any schedule: a whole call without threads, vector instructions or an allocator.
+//!
+//! Rows are computed in tiles, blocks of keys are cut by position alone, and each row has one state from its first block to
+//! its last. The weights of a block are one chain, as are its weighted values, and chains are added in the order of the
+//! visits. Rows that do not pass the guard are computed again by [`crate::attention::scalar`], and
+//! [`Schedule::EXACT`] is that run altogether, bit for bit.
+//!
+//! The bits of a row depend on its tile, because its neighbours vote: not on the batch, on other heads or on repetition.
+
+use super::guard::Exponents;
+use super::proxy::Summary;
+use super::report::Report;
+use super::room::{LeftOut, Room, RowRoom, Sheet, Tile, scratch_len};
+use super::setting::{First, Movers, Order, Schedule, Skip};
+use super::thinned::{fits, odds, share};
+use super::visits::{Visit, visits};
+use crate::argument::ArgumentError;
+use crate::attention::bound::{Arithmetic, Norms};
+use crate::attention::certificate::{self, Executed};
+use crate::attention::data::{Inputs, Outputs};
+use crate::attention::pairs::{self, CHAIN, Pairs};
+use crate::attention::problem::Problem;
+use crate::attention::scalar;
+use crate::attention::sequence::Sequence;
+use crate::state::{NaturalState, State, WEIGHT_FLOOR, raised, weight};
+use core::ops::Range;
+
+/// Name of the arithmetic.
+const NAME: &str = "attention_f32_tiled__scalar_exp2_libm";
+
+/// The structure and the arithmetic that [`run`] executes, for the bounds of rows that were accepted. Those of the rows that
+/// were computed again are [`crate::attention::scalar::executed`].
+#[must_use]
+pub fn executed(problem: &Problem, schedule: &Schedule, tile: Tile) -> Executed {
+    let exact = scalar::executed(problem);
+    if schedule.is_exact() {
+        return exact;
+    }
+    let keys = problem.keys();
+    let blocks = keys.div_ceil(tile.keys.max(1));
+    let additions = keys.min(tile.keys).saturating_sub(1) + blocks;
+    let in_order = schedule.order == Order::Sequential && schedule.skip == Skip::Never;
+    let chain = if in_order { tile.keys } else { 0 };
+    Executed {
+        kernel: NAME,
+        block: tile.keys,
+        segment_blocks: blocks,
+        merge_depth: 0,
+        additions,
+        into_s: additions,
+        into_w: additions,
+        chain: problem.head_dim().min(CHAIN),
+        order: certificate::Order {
+            lanes: 1,
+            values: chain,
+            weights: chain,
+            segment: if in_order { blocks.saturating_mul(tile.keys) } else { 0 },
+            references: 0,
+            normalizes: false,
+        },
+        ..exact
+    }
+}
+
+/// Computes the whole problem by a schedule. Everything is checked before anything is written.
+///
+/// Log-sum-exp is that of all keys, of `S + D`; where blocks are left out before their weights exist, `D` is an upper bound,
+/// and so is it.
+///
+/// # Errors
+/// Returns an error if the schedule or the tile is invalid, if inputs or outputs do not match the problem, or if `room`
+/// is too small.
+pub fn run(
+    problem: &Problem,
+    schedule: &Schedule,
+    tile: Tile,
+    inputs: &Inputs<'_>,
+    outputs: &mut Outputs<'_>,
+    left_out: &mut LeftOut<'_>,
+    room: &mut Room<'_>,
+) -> Result<Report, ArgumentError> {
+    schedule.check()?;
+    tile.check()?;
+    inputs.check(problem)?;
+    outputs.check(problem)?;
+    for (argument, list) in [("left_out_d", &left_out.d), ("left_out_share", &left_out.share)] {
+        if let Some(list) = list
+            && list.len() != problem.rows()
+        {
+            let (axis, found, allowed) = ("elements", list.len(), problem.rows());
+            return Err(ArgumentError::Mismatch { argument, axis, found, allowed, of: "the output" });
+        }
+    }
+    let needed = scratch_len(problem, tile).unwrap_or(usize::MAX);
+    for (argument, found, needed) in
+        [("scratch", room.floats.len(), needed), ("scratch_rows", room.rows.len(), tile.rows)]
+    {
+        if found < needed {
+            return Err(ArgumentError::Short { argument, found, needed });
+        }
+    }
+    let mut report = Report::default();
+    if schedule.is_exact() {
+        scalar::run(problem, inputs, outputs, room.floats)?;
+        for list in [&mut left_out.d, &mut left_out.share].into_iter().flatten() {
+            list.fill(0.0);
+        }
+        let queries = |index| problem.sequence(&inputs.lengths, index).queries;
+        let rows: usize = (0..problem.sequences()).map(queries).sum();
+        report.accepted = (rows * problem.heads()) as u64;
+        return Ok(report);
+    }
+    scalar::write_present(problem, inputs, outputs);
+    let additions = executed(problem, schedule, tile).into_s;
+    let (odds, log_lambda) = match schedule.skip {
+        Skip::Never => (0.0, f32::NEG_INFINITY),
+        Skip::Budget(budget) => (odds(budget, additions), f32::NEG_INFINITY),
+        Skip::Blocks(lambda) | Skip::Rows(lambda) => (0.0, libm::log2f(lambda)),
+    };
+    for index in 0..problem.sequences() {
+        let sequence = problem.sequence(&inputs.lengths, index);
+        for head in 0..problem.heads() {
+            for start in (0..sequence.queries).step_by(tile.rows) {
+                let rows = start..sequence.queries.min(start + tile.rows);
+                let (any, all) = sequence.ranges(rows.clone());
+                let walk = Walk {
+                    problem,
+                    schedule,
+                    keys: tile.keys,
+                    inputs,
+                    sequence: &sequence,
+                    head,
+                    rows,
+                    any,
+                    all,
+                    odds,
+                    log_lambda,
+                    additions,
+                };
+                let mut sheet = Sheet::of(problem, tile, walk.rows.len(), room);
+                let gated = walk.visit(outputs, &mut sheet, &mut report);
+                walk.finish(outputs, left_out, &mut sheet, gated, &mut report);
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// The larger of two magnitudes; NaN if either is.
+fn larger(a: f64, b: f64) -> f64 {
+    if a > b || a.is_nan() { a } else { b }
+}
+
+/// The Euclidean norm of `d` elements, or a little more.
+fn norm(d: usize, element: impl Fn(usize) -> f32) -> f64 {
+    let squares: f64 = (0..d).map(|x| f64::from(element(x)) * f64::from(element(x))).sum();
+    libm::sqrt(squares) * (1.0 + 1e-9)
+}
+
+/// At least the sum of `count` weights of which the largest has this exponent.
+fn at_most(count: u32, exponent: f32) -> f32 {
+    // The exponential and the product are off by less than this.
+    const OUTWARD: f32 = 1.0 + 8.0 * f32::EPSILON;
+    let largest = if exponent > WEIGHT_FLOOR { exponent } else { WEIGHT_FLOOR };
+    count as f32 * (libm::exp2f(largest) * OUTWARD)
+}
+
+/// One tile of query rows on its way over the keys.
+struct Walk<'a> {
+    problem: &'a Problem,
+    schedule: &'a Schedule,
+    keys: usize,
+    inputs: &'a Inputs<'a>,
+    sequence: &'a Sequence,
+    head: usize,
+    rows: Range<usize>,
+    /// The keys that some row may attend, and those that lengths, causality and window leave to every row.
+    any: Range<usize>,
+    all: Range<usize>,
+    odds: f32,
+    log_lambda: f32,
+    additions: usize,
+}
+
+impl Walk<'_> {
+    /// Goes over the blocks. Returns whether the norm gate was open.
+    fn visit(&self, outputs: &Outputs<'_>, sheet: &mut Sheet<'_>, report: &mut Report) -> bool {
+        let d = self.problem.head_dim();
+        for (i, query) in self.rows.clone().zip(sheet.queries.chunks_exact_mut(d)) {
+            pairs::query(self.problem, self.inputs, self.sequence, self.head, i, query);
+        }
+        let pairs = Pairs::new(self.problem, self.inputs, outputs, self.sequence, self.head);
+        let gated = self.schedule.gate && self.is_near_zero(&pairs);
+        if gated {
+            sheet.rows.iter_mut().for_each(|row| row.m = 0.0);
+        } else {
+            self.first(&pairs, sheet);
+        }
+        // The diagonal of the tile, and the blocks it crosses.
+        let diagonal = |i: usize| self.sequence.offset().saturating_add_unsigned(i);
+        let (from, to) = (diagonal(self.rows.start).max(0), diagonal(self.rows.end).max(0));
+        let own = from.unsigned_abs() / self.keys..to.unsigned_abs().div_ceil(self.keys);
+        let blocks = self.any.start / self.keys..self.any.end.div_ceil(self.keys);
+        for visit in visits(self.schedule.order, blocks, own) {
+            self.block(&pairs, visit, gated, sheet, report);
+        }
+        gated
+    }
+
+    /// Whether row `i` may attend key `j`, and what is added to its score then.
+    fn added(&self, pairs: &Pairs<'_>, i: usize, j: usize) -> Option<f32> {
+        let (start, end) = self.sequence.range(i);
+        if !(start..end).contains(&j) {
+            return None;
+        }
+        Some(pairs.added(i, j)).filter(|added| *added != f32::NEG_INFINITY)
+    }
+
+    /// Whether every score of the tile is known to stay near zero.
+    fn is_near_zero(&self, pairs: &Pairs<'_>) -> bool {
+        let (d, dv) = (self.problem.head_dim(), self.problem.value_dim());
+        let mut norms = Norms { query: 0.0, key: 0.0, bias: 0.0 };
+        let mut value = 0.0;
+        for i in self.rows.clone() {
+            let token = self.sequence.query0 + i;
+            let at = self.problem.spec().query.row(self.sequence.batch, self.head, token);
+            norms.query = larger(norms.query, norm(d, |x| self.inputs.query.get(at + x)));
+        }
+        for j in self.any.clone() {
+            let mut attended = false;
+            for added in self.rows.clone().filter_map(|i| self.added(pairs, i, j)) {
+                attended = true;
+                // Added numbers are in base-2 units.
+                norms.bias =
+                    larger(norms.bias, f64::from(added.abs()) * core::f64::consts::LN_2 * (1.0 + 1e-9));
+            }
+            if attended {
+                norms.key = larger(norms.key, norm(d, |x| pairs.key(j, x)));
+                let (values, v) = pairs.value(j);
+                value = (0..dv).map(|x| f64::from(values.get(v + x)).abs()).fold(value, larger);
+            }
+        }
+        let executed = scalar::executed(self.problem);
+        Arithmetic::of(self.problem, executed).stays_near_zero(self.problem.keys(), &norms, value)
+    }
+
+    /// Sets the first references.
+    fn first(&self, pairs: &Pairs<'_>, sheet: &mut Sheet<'_>) {
+        let First::Proxy { keys, queries, block } = self.schedule.first else { return };
+        let d = self.problem.head_dim();
+        let Sheet { rows, queries: loaded, key, query, .. } = sheet;
+        let shared = queries.summary();
+        if let Some(summary) = shared {
+            for (n, vector) in loaded.chunks_exact(d).take(rows.len()).enumerate() {
+                summary.absorb(query, n, |x| vector[x]);
+            }
+            summary.finish(query, rows.len());
+        }
+        // While tops are sought, they stand in the place of references.
+        let size = block.unwrap_or(self.keys);
+        let mut from = self.all.start;
+        while from < self.all.end {
+            let end = self.all.end.min((from / size).saturating_add(1).saturating_mul(size));
+            let n = self.summarize(pairs, keys.summary(), from..end, key);
+            from = end;
+            if n == 0 {
+                continue;
+            }
+            let raise = |row: &mut RowRoom, score: f32| {
+                if score > row.m {
+                    row.m = score;
+                }
+            };
+            if shared.is_some() {
+                let score = pairs.capped(query, |x| key[x]);
+                rows.iter_mut().for_each(|row| raise(row, score));
+            } else {
+                for (row, vector) in rows.iter_mut().zip(loaded.chunks_exact(d)) {
+                    raise(row, pairs.capped(vector, |x| key[x]));
+                }
+            }
+        }
+        for row in rows.iter_mut() {
+            row.m = if row.m.is_finite() { libm::rintf(row.m) } else { f32::NEG_INFINITY };
+        }
+    }
+
+    /// Summarizes those of `keys` that every row of the tile attends in `to`. Returns how many they are.
+    fn summarize(&self, pairs: &Pairs<'_>, summary: Summary, keys: Range<usize>, to: &mut [f32]) -> usize {
+        let mut n = 0;
+        for j in keys {
+            if self.rows.clone().all(|i| self.added(pairs, i, j).is_some()) {
+                summary.absorb(to, n, |x| pairs.key(j, x));
+                n += 1;
+            }
+        }
+        if n > 0 {
+            summary.finish(to, n);
+        }
+        n
+    }
+
+    /// Visits a block.
+    fn block(
+        &self,
+        pairs: &Pairs<'_>,
+        visit: Visit,
+        gated: bool,
+        sheet: &mut Sheet<'_>,
+        report: &mut Report,
+    ) {
+        let start = visit.block * self.keys;
+        let keys = start.max(self.any.start)..start.saturating_add(self.keys).min(self.any.end);
+        self.score(pairs, keys.clone(), sheet);
+        if sheet.rows.iter().all(|row| row.attended == 0) {
+            return;
+        }
+        let finite = || self.has_finite_values(pairs, keys.clone());
+        if self.log_lambda > f32::NEG_INFINITY {
+            for row in sheet.rows.iter_mut() {
+                // No row leaves out what it has no reference for, nor a NaN.
+                row.skips = row.attended > 0 && row.top - row.m < self.log_lambda;
+            }
+            let stands = |row: &RowRoom| row.attended == 0 || row.skips;
+            let agreed = match self.schedule.skip {
+                Skip::Rows(_) => sheet.rows.iter().any(|row| row.skips),
+                _ => sheet.rows.iter().all(stands),
+            };
+            if !(agreed && finite()) {
+                sheet.rows.iter_mut().for_each(|row| row.skips = false);
+            }
+        }
+        let moves = !gated && (visit.special || self.schedule.movers == Movers::All);
+        self.weigh(moves, keys.len(), sheet);
+        if self.odds > 0.0 {
+            let fits = |row: &RowRoom| row.attended == 0 || fits(row.s, row.d, row.sum, self.odds);
+            if sheet.rows.iter().all(fits) && finite() {
+                for row in sheet.rows.iter_mut().filter(|row| row.attended > 0) {
+                    row.d += row.sum;
+                    row.skips = true;
+                }
+            }
+        }
+        self.accumulate(pairs, keys, sheet);
+        report.count(sheet.rows);
+    }
+
+    /// Computes the scores of a block, and of every row how many keys it attends and its largest score, which is NaN if a
+    /// score is.
+    fn score(&self, pairs: &Pairs<'_>, keys: Range<usize>, sheet: &mut Sheet<'_>) {
+        let d = self.problem.head_dim();
+        let lines = sheet.queries.chunks_exact(d).zip(sheet.scores.chunks_exact_mut(self.keys));
+        for ((i, row), (query, scores)) in self.rows.clone().zip(sheet.rows.iter_mut()).zip(lines) {
+            *row =
+                RowRoom { attended: 0, top: f32::NEG_INFINITY, sum: 0.0, skips: false, moved: false, ..*row };
+            for (j, to) in keys.clone().zip(scores) {
+                let score = self.added(pairs, i, j).map(|added| pairs.score(query, j, added));
+                *to = score.unwrap_or(f32::NEG_INFINITY);
+                if *to == f32::NEG_INFINITY {
+                    continue;
+                }
+                row.attended += 1;
+                if *to > row.top || to.is_nan() {
+                    row.top = *to;
+                }
+                // A NaN stays: nothing exceeds it.
+            }
+        }
+    }
+
+    /// Moves references where `moves` says so, or a row has none, and turns the scores of rows that keep the block into
+    /// weights. Rows that leave it out add it to `D`.
+    fn weigh(&self, moves: bool, keys: usize, sheet: &mut Sheet<'_>) {
+        let dv = self.problem.value_dim();
+        let lines = sheet.scores.chunks_exact_mut(self.keys).zip(sheet.weighted.chunks_exact_mut(dv));
+        for (row, (scores, w)) in sheet.rows.iter_mut().zip(lines).filter(|(row, _)| row.attended > 0) {
+            if row.skips {
+                row.d += at_most(row.attended, row.top - row.m);
+                row.lost = if row.top > row.lost { row.top } else { row.lost };
+                continue;
+            }
+            if moves || row.m == f32::NEG_INFINITY {
+                let m = raised(row.m, row.top, self.schedule.threshold);
+                if m > row.m {
+                    row.raise(m, w);
+                }
+            }
+            row.exponents.see(row.top - row.m);
+            row.kept = if row.top > row.kept { row.top } else { row.kept };
+            for to in scores[..keys].iter_mut() {
+                *to = if *to == f32::NEG_INFINITY { *to } else { weight(*to, row.m) };
+                row.sum += if *to == f32::NEG_INFINITY { 0.0 } else { *to };
+            }
+        }
+    }
+
+    /// Adds weights and weighted values of the rows that keep the block.
+    fn accumulate(&self, pairs: &Pairs<'_>, keys: Range<usize>, sheet: &mut Sheet<'_>) {
+        let dv = self.problem.value_dim();
+        let lines = sheet.scores.chunks_exact(self.keys).zip(sheet.weighted.chunks_exact_mut(dv));
+        let kept = |row: &RowRoom| row.attended > 0 && !row.skips;
+        for (row, (weights, w)) in sheet.rows.iter_mut().zip(lines).filter(|(row, _)| kept(row)) {
+            sheet.product.fill(0.0);
+            for (j, weight) in keys.clone().zip(weights).filter(|(_, w)| **w != f32::NEG_INFINITY) {
+                let (values, v) = pairs.value(j);
+                for (x, to) in sheet.product.iter_mut().enumerate() {
+                    *to += weight * values.get(v + x);
+                }
+            }
+            row.s += row.sum;
+            for (to, x) in w.iter_mut().zip(sheet.product.iter()) {
+                *to += x;
+            }
+        }
+    }
+
+    /// Whether the values of `keys` are finite, as far as some row of the tile attends them.
+    fn has_finite_values(&self, pairs: &Pairs<'_>, mut keys: Range<usize>) -> bool {
+        keys.all(|j| {
+            let (values, v) = pairs.value(j);
+            (0..self.problem.value_dim()).all(|x| values.get(v + x).is_finite())
+                || !self.rows.clone().any(|i| self.added(pairs, i, j).is_some())
+        })
+    }
+
+    /// Writes the rows that pass the guard, and computes the others again.
+    fn finish(
+        &self,
+        outputs: &mut Outputs<'_>,
+        left_out: &mut LeftOut<'_>,
+        sheet: &mut Sheet<'_>,
+        gated: bool,
+        report: &mut Report,
+    ) {
+        let (problem, sequence, head) = (self.problem, self.sequence, self.head);
+        let (d, dv) = (problem.head_dim(), problem.value_dim());
+        let lines = sheet.rows.iter_mut().zip(sheet.weighted.chunks_exact_mut(dv));
+        for (i, (row, w)) in self.rows.clone().zip(lines) {
+            let left = share(row.s, row.d, self.additions);
+            let (mut out, mut natural_d) = (0.0, 0.0);
+            let lost_maximum = row.lost > row.kept;
+            report.gated += u64::from(gated);
+            if self.accepts(row, w, left, gated) && !lost_maximum {
+                // A row without weights is empty, whatever its reference was to be.
+                let m = if row.s == 0.0 { f32::NEG_INFINITY } else { row.m };
+                let mut state = State { m, s: row.s, w };
+                pairs::write_row(problem, outputs, sequence, head, i, &mut state, row.d);
+                natural_d = NaturalState::of(m, row.s, 1.0, false).w(row.d);
+                out = if left > 0.0 { (left as f32).next_up().min(1.0) } else { 0.0 };
+                report.accepted += 1;
+                report.share_sum += left;
+                report.worst_share = report.worst_share.max(left);
+            } else {
+                let (query, states) = sheet.exact.split_at_mut(d);
+                scalar::row(problem, self.inputs, outputs, sequence, head, i, query, states);
+                report.recomputed += 1;
+                report.lost_maximum += u64::from(lost_maximum);
+            }
+            let at = pairs::number(problem, sequence, head, i);
+            if let Some(list) = &mut left_out.d {
+                list[at] = natural_d;
+            }
+            if let Some(list) = &mut left_out.share {
+                list[at] = out;
+            }
+        }
+    }
+
+    /// Whether a row passes the guard; `left` is the share of its weights that it left out.
+    fn accepts(&self, row: &RowRoom, w: &[f32], left: f64, gated: bool) -> bool {
+        // Neither a score nor what stands for keys gave it a reference, or the gate did.
+        let exponents = row.exponents;
+        let untouched = row.kept == f32::NEG_INFINITY && row.lost == f32::NEG_INFINITY;
+        if untouched && (row.m == f32::NEG_INFINITY || gated) {
+            return row.s == 0.0 && exponents == Exponents::default();
+        }
+        let held = match self.schedule.skip {
+            Skip::Budget(budget) => left <= f64::from(budget),
+            _ => true,
+        };
+        held && exponents.accept(row.s, w.iter().all(|w| w.is_finite()), gated)
+    }
+}
+
+impl Report {
+    /// Counts a block that some of `rows` attend.
+    fn count(&mut self, rows: &[RowRoom]) {
+        let of = |test: fn(&RowRoom) -> bool| {
+            rows.iter().filter(|row| row.attended > 0 && test(row)).count() as u64
+        };
+        let (all, skipped, moved) = (of(|_| true), of(|row| row.skips), of(|row| row.moved && !row.skips));
+        self.blocks += 1;
+        self.row_blocks += all;
+        self.skipped_row_blocks += skipped;
+        self.skipped_blocks += u64::from(skipped == all);
+        self.rescaled_row_blocks += moved;
+        self.rescaled_blocks += u64::from(moved > 0);
+    }
+}

@@ -1,0 +1,304 @@
+//! The setting of a run: a schedule as plain data.
+
+use crate::argument::ArgumentError;
+use crate::state::HEADROOM;
+
+/// In which order the blocks of a tile are visited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// From the first key to the last.
+    Sequential,
+    /// The first block of the sequence (the sink), those on the tile's diagonal (its own), then the rest in order.
+    SinkOwnRest,
+}
+
+/// Which element stands for a dim of a block's keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeySide {
+    /// The one of the largest magnitude, with its sign: `sabsmax`.
+    SignedAbsMax,
+    /// The largest.
+    Max,
+    /// The mean.
+    Mean,
+    /// The largest magnitude, without its sign.
+    AbsMax,
+}
+
+/// What stands for the queries of a tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuerySide {
+    /// Every row stands for itself.
+    Row,
+    /// The largest magnitude of each dim over the tile's rows, without its sign. All rows share one reference.
+    AbsMax,
+    /// The element of the largest magnitude of each dim, with its sign.
+    SignedAbsMax,
+    /// The mean of each dim.
+    Mean,
+}
+
+/// Where the reference of a row comes from before its first block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// There is none: the first block in which the row attends a key sets it.
+    None,
+    /// The whole number nearest to the largest score of what stands for the queries with what stands for blocks of keys.
+    /// Where that is not finite, or no block has keys that every row of the tile attends, as [`First::None`].
+    Proxy {
+        /// What stands for the keys of a block.
+        keys: KeySide,
+        /// What stands for the queries of a tile.
+        queries: QuerySide,
+        /// Keys of such a block; `None` takes the blocks of the run.
+        block: Option<usize>,
+    },
+}
+
+/// Which blocks move a reference that a score exceeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Movers {
+    /// Every block.
+    All,
+    /// The sink and the own blocks, in whatever order they are visited; elsewhere references are frozen. The first block
+    /// that sets a reference at all may be any.
+    SinkAndOwn,
+}
+
+/// When a tile leaves a block out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Skip {
+    /// Never.
+    Never,
+    /// Once weights are known: where what was left out stays within this share `E` of all weights in every row of the tile,
+    /// `D + b ≤ E (S + D + b)` with `b` the row's weights in the block. Scores and weights are computed, the products with
+    /// values are not.
+    Budget(f32),
+    /// Before weights exist: where `2^(largest − m) < λ` in every row of the tile, with the largest score of the row in the
+    /// block and its reference `m` (BLASST).
+    Blocks(f32),
+    /// The same, each row of the tile by itself.
+    Rows(f32),
+}
+
+/// How a run goes over the keys. Every setting but [`Schedule::EXACT`] is that of [`super::scalar`] with its guard.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Schedule {
+    /// The order of blocks.
+    pub order: Order,
+    /// The first reference.
+    pub first: First,
+    /// Which blocks move references.
+    pub movers: Movers,
+    /// A score that exceeds the reference by more than this, in base-2 units, moves it: 0 to [`HEADROOM`].
+    pub threshold: f32,
+    /// When a block is left out.
+    pub skip: Skip,
+    /// Whether tiles in which every score stays near zero take zero as the reference of all rows, whatever else is set:
+    /// the norm gate, [`Arithmetic::stays_near_zero`](crate::attention::bound::Arithmetic::stays_near_zero).
+    pub gate: bool,
+}
+
+/// `sabsmax` of the run's own blocks, for each row.
+const SABSMAX: First = proxy(KeySide::SignedAbsMax, QuerySide::Row);
+
+const fn proxy(keys: KeySide, queries: QuerySide) -> First {
+    First::Proxy { keys, queries, block: None }
+}
+
+impl Schedule {
+    /// The schedule of every exact kernel: blocks in order, references that lag by [`HEADROOM`], nothing left out.
+    pub const EXACT: Schedule = Schedule { threshold: HEADROOM, ..Schedule::FLASH };
+
+    /// `FlashAttention`: as [`Schedule::EXACT`], with references that follow every new maximum.
+    pub const FLASH: Schedule = Schedule {
+        order: Order::Sequential,
+        first: First::None,
+        movers: Movers::All,
+        threshold: 0.0,
+        skip: Skip::Never,
+        gate: false,
+    };
+
+    /// VFA, algorithm 1: the first reference from `sabsmax`, sink and own blocks first, frozen elsewhere.
+    pub const VFA: Schedule =
+        Schedule { order: Order::SinkOwnRest, first: SABSMAX, movers: Movers::SinkAndOwn, ..Schedule::FLASH };
+
+    /// VSA, algorithm 2: [`Schedule::VFA`] that leaves blocks below `lambda` out.
+    #[must_use]
+    pub const fn vsa(lambda: f32) -> Schedule {
+        Schedule { skip: Skip::Blocks(lambda), ..Schedule::VFA }
+    }
+
+    /// The exact schedule inside an error budget.
+    #[must_use]
+    pub const fn within(budget: f32) -> Schedule {
+        Schedule { skip: Skip::Budget(budget), ..Schedule::EXACT }
+    }
+
+    /// BLASST: blocks in order, those below `lambda` left out.
+    #[must_use]
+    pub const fn blasst(lambda: f32) -> Schedule {
+        Schedule { skip: Skip::Blocks(lambda), ..Schedule::FLASH }
+    }
+
+    /// [`Schedule::blasst`] with sink and own blocks first ("SWA" in table 4).
+    #[must_use]
+    pub const fn blasst_reordered(lambda: f32) -> Schedule {
+        Schedule { order: Order::SinkOwnRest, ..Schedule::blasst(lambda) }
+    }
+
+    /// [`Schedule::blasst`] with references that lag by [`HEADROOM`] ("FA4" in table 4).
+    #[must_use]
+    pub const fn blasst_lagging(lambda: f32) -> Schedule {
+        Schedule { threshold: HEADROOM, ..Schedule::blasst(lambda) }
+    }
+
+    /// [`Schedule::blasst`] that decides for each row ("Rowskip" in table 4).
+    #[must_use]
+    pub const fn blasst_rows(lambda: f32) -> Schedule {
+        Schedule { skip: Skip::Rows(lambda), ..Schedule::FLASH }
+    }
+
+    /// Checks every number of the setting.
+    ///
+    /// # Errors
+    /// Returns an error if a budget or λ is not between 0 and 1, the threshold is not within [`HEADROOM`], a number is NaN, a
+    /// block of the first reference has no keys, or the gate is combined with λ.
+    pub fn check(&self) -> Result<(), ArgumentError> {
+        use ArgumentError as E;
+        let inside = |argument, found: f32| {
+            let allowed = "a number between 0 and 1, both excluded";
+            if found > 0.0 && found < 1.0 { Ok(()) } else { Err(E::Number { argument, found, allowed }) }
+        };
+        match self.skip {
+            Skip::Never => {}
+            Skip::Budget(found) => inside("error_budget", found)?,
+            Skip::Blocks(found) | Skip::Rows(found) => inside("lambda", found)?,
+        }
+        if !(0.0..=HEADROOM).contains(&self.threshold) {
+            let (argument, allowed) = ("rescale_threshold", "0 to 8, the headroom of a reference");
+            return Err(E::Number { argument, found: self.threshold, allowed });
+        }
+        // From a reference of zero a largest score says nothing about a block's share.
+        if self.gate && matches!(self.skip, Skip::Blocks(_) | Skip::Rows(_)) {
+            return Err(E::Conflict { argument: "gate", other: "lambda" });
+        }
+        if let First::Proxy { block: Some(0), .. } = self.first {
+            return Err(E::Count { argument: "proxy_block", found: 0, min: 1, max: usize::MAX });
+        }
+        Ok(())
+    }
+
+    /// Whether it is [`Schedule::EXACT`].
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        *self == Schedule::EXACT
+    }
+}
+
+/// The settings of the article's table 3, by their names there.
+pub const TABLE_3: [(&str, Schedule); 10] = [
+    ("Baseline (FA2)", Schedule::FLASH),
+    ("VFA (full, sabsmax)", Schedule::VFA),
+    ("VFA (repr = Kmax)", Schedule { first: proxy(KeySide::Max, QuerySide::Row), ..Schedule::VFA }),
+    ("VFA (repr = Kmean)", Schedule { first: proxy(KeySide::Mean, QuerySide::Row), ..Schedule::VFA }),
+    (
+        "VFA (repr = |K|max, unsigned)",
+        Schedule { first: proxy(KeySide::AbsMax, QuerySide::Row), ..Schedule::VFA },
+    ),
+    ("VFA (w/o m-init)", Schedule { first: First::None, ..Schedule::VFA }),
+    ("VFA (w/o reorder)", Schedule { order: Order::Sequential, ..Schedule::VFA }),
+    (
+        "VFA (reprQ = absmax)",
+        Schedule { first: proxy(KeySide::SignedAbsMax, QuerySide::AbsMax), ..Schedule::VFA },
+    ),
+    (
+        "VFA (reprQ = sabsmax)",
+        Schedule { first: proxy(KeySide::SignedAbsMax, QuerySide::SignedAbsMax), ..Schedule::VFA },
+    ),
+    (
+        "VFA (reprQ = Qmean)",
+        Schedule { first: proxy(KeySide::SignedAbsMax, QuerySide::Mean), ..Schedule::VFA },
+    ),
+];
+
+/// The settings of the article's table 4, by their names there, without λ, which [`Schedule::skip`] holds.
+pub const TABLE_4: [(&str, Schedule); 21] = [
+    ("Baseline (FA2)", Schedule::FLASH),
+    ("Blasst", Schedule::blasst(0.1)),
+    ("Blasst", Schedule::blasst(0.3)),
+    ("Blasst", Schedule::blasst(0.5)),
+    ("Blasst", Schedule::blasst(0.9)),
+    ("Blasst_SWA", Schedule::blasst_reordered(0.1)),
+    ("Blasst_SWA", Schedule::blasst_reordered(0.3)),
+    ("Blasst_SWA", Schedule::blasst_reordered(0.5)),
+    ("Blasst_SWA", Schedule::blasst_reordered(0.9)),
+    ("Blasst_FA4", Schedule::blasst_lagging(0.1)),
+    ("Blasst_FA4", Schedule::blasst_lagging(0.3)),
+    ("Blasst_FA4", Schedule::blasst_lagging(0.5)),
+    ("Blasst_FA4", Schedule::blasst_lagging(0.9)),
+    ("Blasst_Rowskip", Schedule::blasst_rows(0.1)),
+    ("Blasst_Rowskip", Schedule::blasst_rows(0.3)),
+    ("Blasst_Rowskip", Schedule::blasst_rows(0.5)),
+    ("Blasst_Rowskip", Schedule::blasst_rows(0.9)),
+    ("VSA", Schedule::vsa(1e-3)),
+    ("VSA", Schedule::vsa(3e-3)),
+    ("VSA", Schedule::vsa(1e-2)),
+    ("VSA", Schedule::vsa(1e-1)),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_settings_are_valid_and_differ() {
+        for (name, schedule) in TABLE_3.into_iter().chain(TABLE_4) {
+            assert_eq!(schedule.check(), Ok(()), "{name}");
+            assert!(!schedule.is_exact(), "{name}");
+        }
+        for table in [&TABLE_3[..], &TABLE_4[..]] {
+            for (i, (name, schedule)) in table.iter().enumerate() {
+                assert!(table[..i].iter().all(|(_, other)| other != schedule), "{name}");
+            }
+        }
+        assert!(Schedule::EXACT.is_exact() && Schedule::EXACT.check().is_ok());
+    }
+
+    #[test]
+    fn refusals_name_the_argument() {
+        let skips =
+            |x| [("error_budget", Skip::Budget(x)), ("lambda", Skip::Blocks(x)), ("lambda", Skip::Rows(x))];
+        for x in [0.0, -0.0, 1.0, -0.1, 1.5, f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for (name, skip) in skips(x) {
+                match (Schedule { skip, ..Schedule::EXACT }).check() {
+                    Err(ArgumentError::Number { argument, found, .. }) => {
+                        assert_eq!((argument, found.to_bits()), (name, x.to_bits()));
+                    }
+                    other => panic!("{name} {x}: {other:?}"),
+                }
+            }
+        }
+        for x in [f32::MIN_POSITIVE, 0.5, 1.0f32.next_down()] {
+            for (_, skip) in skips(x) {
+                assert_eq!(Schedule { skip, ..Schedule::EXACT }.check(), Ok(()));
+            }
+        }
+        for threshold in [-1.0, HEADROOM.next_up(), f32::NAN, f32::INFINITY] {
+            let found = Schedule { threshold, ..Schedule::EXACT }.check();
+            let named = matches!(found, Err(ArgumentError::Number { argument: "rescale_threshold", .. }));
+            assert!(named, "{threshold}: {found:?}");
+        }
+        for threshold in [0.0, 3.5, HEADROOM] {
+            assert_eq!(Schedule { threshold, ..Schedule::EXACT }.check(), Ok(()));
+        }
+        let first = First::Proxy { keys: KeySide::Max, queries: QuerySide::Row, block: Some(0) };
+        let found = Schedule { first, ..Schedule::VFA }.check();
+        assert!(matches!(found, Err(ArgumentError::Count { argument: "proxy_block", found: 0, .. })));
+        let gated = |schedule: Schedule| Schedule { gate: true, ..schedule }.check();
+        let conflict = ArgumentError::Conflict { argument: "gate", other: "lambda" };
+        assert_eq!([Schedule::vsa(0.1), Schedule::blasst_rows(0.1)].map(gated), [Err(conflict); 2]);
+        assert_eq!([Schedule::EXACT, Schedule::within(0.1)].map(gated), [Ok(()); 2]);
+    }
+}

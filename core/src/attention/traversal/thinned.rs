@@ -1,0 +1,184 @@
+//! The softmax state of a run that leaves keys out, and the budget of what may be left out.
+//!
+//! Beside `m`, `S` and `W` of the keys that were kept, the state has the sum `D = Σ 2^(s_j − m)` over those that were left
+//! out. It rescales and merges as `S` does.
+//!
+//! **A budget is closed under the merge.** Let `D_a ≤ E (S_a + D_a)` and `D_b ≤ E (S_b + D_b)`. The merge multiplies both
+//! sums of a side by the same power of two `f ≥ 0` and adds:
+//!
+//! ```text
+//! D = f_a D_a + f_b D_b ≤ f_a E (S_a + D_a) + f_b E (S_b + D_b) = E (S + D)
+//! ```
+//!
+//! A factor of zero drops both sums of its side, and moving a reference is a merge with the empty state, for which `0 ≤ 0`
+//! holds. So each tile, segment, split and board may decide by its own sums, and what they merge to keeps the budget.
+//!
+//! **What it bounds.** Let `σ = D / (S + D)`, and let `y_K` and `y_D` be the averages of the values that were kept and left
+//! out. The whole answer is `y = (1 − σ) y_K + σ y_D`, so
+//!
+//! ```text
+//! |y_K − y| = σ |y_K − y_D| ≤ σ (max v − min v)
+//! ```
+//!
+//! component by component, and the log-sum-exp is that of `S + D`.
+//!
+//! **Roundings.** For `E < 1` the condition `D ≤ E (S + D)` is `D ≤ E/(1 − E) · S`, a product and a comparison. With `k`
+//! additions of numbers that are not negative a sum is off by a factor within `1 ± γ_k`; the odds [`odds`] are so much
+//! smaller that the exact sums obey `E`, and [`share`] is so much larger that it bounds theirs. Rescaling is exact but
+//! below the normal numbers, where at most `2^-149` of a `D` gets lost beside an `S` of at least `2^-24`: that is far
+//! below what [`bound`](crate::attention::bound) counts for weights that vanish.
+
+use crate::attention::bound::gamma;
+use crate::monoid::Monoid;
+use crate::state::{Merge, State, is_empty, log_sum_exp};
+
+/// The state `(m, S, W)` of the keys that were kept, and the weights `D` of those that were left out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Thinned<W> {
+    /// The state of the keys that were kept.
+    pub state: State<W>,
+    /// `D = Σ 2^(s_j − m)` over the keys that were left out, or more.
+    pub d: f32,
+}
+
+impl<const N: usize> Monoid for Thinned<[f32; N]> {
+    fn identity() -> Self {
+        Thinned { state: State::identity(), d: 0.0 }
+    }
+
+    fn combine(&self, later: &Self) -> Self {
+        let mut out = *self;
+        out.merge(later);
+        out
+    }
+}
+
+impl<W: AsRef<[f32]> + AsMut<[f32]>> Thinned<W> {
+    /// `self ⊕ later`, in place.
+    pub fn merge<V: AsRef<[f32]>>(&mut self, later: &Thinned<V>) {
+        self.d = Merge::of(self.state.m, later.state.m).apply(self.d, later.d);
+        self.state.merge(&later.state);
+    }
+
+    /// Brings the state to the reference `m`, which must not lie below its own.
+    pub fn raise(&mut self, m: f32) {
+        let merge = Merge::of(self.state.m, m);
+        self.state.m = merge.m;
+        self.state.s *= merge.earlier;
+        self.d *= merge.earlier;
+        for w in self.state.w.as_mut() {
+            *w *= merge.earlier;
+        }
+    }
+
+    /// Whether no key was taken in, neither kept nor left out.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        is_empty(self.state.m, self.state.s + self.d)
+    }
+
+    /// Log-sum-exp of all keys, in natural-log units; `−∞` for the empty state.
+    #[must_use]
+    pub fn log_sum_exp(&self) -> f32 {
+        log_sum_exp(self.state.m, f64::from(self.state.s) + f64::from(self.d))
+    }
+}
+
+/// The largest `D / S` with which exact sums obey `D ≤ budget (S + D)`, where at most `additions` roundings lie on the way
+/// of a weight into either sum: `E / (1 − E)`, rounded inwards. Zero if so many roundings leave no budget.
+#[must_use]
+pub fn odds(budget: f32, additions: usize) -> f32 {
+    let budget = f64::from(budget);
+    // 1/((1 + γ_k)² (1 + u)) ≥ (1 − k u)² (1 − u) ≥ 1 − γ_{2k+2}: both sums, and the product that is compared.
+    let inwards = 1.0 - gamma(2.0 * additions as f64 + 2.0);
+    let most = budget / (1.0 - budget) * inwards;
+    if most > 0.0 { ((most as f32).next_down()).max(0.0) } else { 0.0 }
+}
+
+/// Whether a row with sums `s` and `d` may leave weights of sum `b` out. `odds` are those of its budget. NaN may not.
+#[inline]
+pub(super) fn fits(s: f32, d: f32, b: f32, odds: f32) -> bool {
+    // Below the normal numbers a product does not round by a factor.
+    let room = odds * s;
+    b == 0.0 || (room >= f32::MIN_POSITIVE && d + b <= room)
+}
+
+/// An upper bound of `D / (S + D)` of the exact sums, from those that were computed with at most `additions` roundings on the
+/// way of a weight into either: zero if nothing was left out, one if nothing was kept, NaN of NaN.
+#[must_use]
+pub fn share(s: f32, d: f32, additions: usize) -> f64 {
+    if d == 0.0 {
+        return 0.0;
+    }
+    // (1 − k u)(1 + γ_k) = 1.
+    let off = gamma(additions as f64);
+    let (s, d) = (f64::from(s) * (1.0 - off), f64::from(d) * (1.0 + off));
+    let found = d / (s + d) * (1.0 + 1e-12);
+    if found > 1.0 { 1.0 } else { found }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type T = Thinned<[f32; 2]>;
+
+    #[test]
+    fn d_goes_the_way_of_s() {
+        let a = T { state: State { m: 3.0, s: 1.5, w: [1.0, -2.0] }, d: 0.25 };
+        let b = T { state: State { m: 5.0, s: 1.0, w: [4.0, 0.5] }, d: 0.125 };
+        let both = a.combine(&b);
+        assert_eq!((both.state.m, both.state.s, both.d), (5.0, 1.375, 0.1875));
+        assert_eq!(both.state.w, [4.25, 0.0]);
+        let swapped = b.combine(&a);
+        assert_eq!((swapped.state.m, swapped.state.s, swapped.d), (5.0, 1.375, 0.1875));
+        let mut raised = a;
+        raised.raise(5.0);
+        assert_eq!((raised.state.m, raised.state.s, raised.d), (5.0, 0.375, 0.0625));
+        assert_eq!(raised.state.w, [0.25, -0.5]);
+        // Beyond the range of the other, a side is dropped whole.
+        raised.raise(200.0);
+        assert_eq!((raised.state.s, raised.d), (0.0, 0.0));
+        let e = T::identity();
+        assert!(e.is_empty() && e.combine(&e) == e && e.combine(&a) == a && a.combine(&e) == a);
+        assert!(!a.is_empty());
+        // Of what was left out alone, log-sum-exp is known all the same.
+        let left_out = T { state: State { m: 0.0, s: 0.0, w: [0.0; 2] }, d: 1.0 };
+        assert!(!left_out.is_empty() && left_out.log_sum_exp() == 0.0);
+        assert!((a.log_sum_exp() - (8.0f32 * 1.75).ln()).abs() < 1e-6);
+    }
+
+    #[test]
+    fn odds_round_inwards_and_shares_outwards() {
+        for budget in [1e-30f32, 1e-6, 1e-3, 0.01, 0.5, 0.9, 1.0f32.next_down()] {
+            for additions in [0, 64, 10_000] {
+                let (exact, e) = (f64::from(budget) / (1.0 - f64::from(budget)), f64::from(budget));
+                let found = f64::from(odds(budget, additions));
+                let slack = 3.0 * gamma(additions as f64 + 3.0);
+                assert!(found < exact && found >= exact * (1.0 - slack), "{budget} {found}");
+                // The least D that the odds admit, with sums as far off as they may be.
+                let (s, d) = (1.0 + gamma(additions as f64), (1.0 - gamma(additions as f64)).recip());
+                assert!(found * s * d <= e / (1.0 - e), "{budget}");
+            }
+        }
+        assert_eq!(odds(0.5, 1 << 24), 0.0);
+        assert_eq!((share(1.0, 0.0, 5), share(0.0, 1.0, 5), share(0.0, 0.0, 5)), (0.0, 1.0, 0.0));
+        assert!(share(f32::NAN, 1.0, 5).is_nan() && share(1.0, f32::NAN, 5).is_nan());
+        let found = share(3.0, 1.0, 100);
+        assert!(found > 0.25 && found < 0.25 * (1.0 + 4.0 * gamma(100.0)), "{found}");
+    }
+
+    #[test]
+    fn nothing_fits_that_is_not_known_to() {
+        let odds = odds(0.01, 10);
+        assert!(fits(1.0, 0.0, 0.01, odds) && !fits(1.0, 0.0, 0.011, odds));
+        assert!(fits(1.0, 0.005, 0.005, odds) && !fits(1.0, 0.01, 0.001, odds));
+        assert!(fits(0.0, 0.0, 0.0, odds) && !fits(0.0, 0.0, 1e-30, odds));
+        for bad in [f32::NAN, f32::INFINITY] {
+            assert!(!fits(1.0, 0.0, bad, odds));
+        }
+        assert!(!fits(f32::NAN, 0.0, 0.1, odds) && !fits(1.0, f32::NAN, 0.1, odds));
+        // Room below the normal numbers is none.
+        assert!(!fits(f32::MIN_POSITIVE, 0.0, 1e-44, odds));
+    }
+}

@@ -1,0 +1,56 @@
+//! The blocks of a tile in the order in which they are visited.
+
+use super::setting::Order;
+use core::ops::Range;
+
+/// A visit of a block of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Visit {
+    /// Number of the block, counted from the first key of the sequence.
+    pub block: usize,
+    /// Whether it is the sink or one of the tile's own.
+    pub special: bool,
+}
+
+/// The visits of a tile that attends keys in `blocks` and has its diagonal in the blocks `own`, of which those outside of
+/// `blocks` do not count. The sink is block zero, if the tile attends keys there. Every block is visited once.
+pub fn visits(order: Order, blocks: Range<usize>, own: Range<usize>) -> impl Iterator<Item = Visit> {
+    let own = own.start.clamp(blocks.start, blocks.end)..own.end.clamp(blocks.start, blocks.end);
+    let is_special = move |block: usize| block == 0 || own.contains(&block);
+    // In order there is one pass over the blocks; else the special ones come in a pass before the others.
+    let passes = match order {
+        Order::Sequential => 1,
+        Order::SinkOwnRest => 2,
+    };
+    (0..passes).flat_map(move |pass| {
+        let is_special = is_special.clone();
+        blocks
+            .clone()
+            .map(move |block| Visit { block, special: is_special(block) })
+            .filter(move |visit| passes == 1 || visit.special == (pass == 0))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(order: Order, blocks: Range<usize>, own: Range<usize>) -> heapless::Vec<(usize, bool), 16> {
+        visits(order, blocks, own).map(|visit| (visit.block, visit.special)).collect()
+    }
+
+    #[test]
+    fn sink_and_own_come_first() {
+        assert_eq!(
+            list(Order::SinkOwnRest, 0..6, 3..5),
+            [(0, true), (3, true), (4, true), (1, false), (2, false), (5, false)]
+        );
+        assert_eq!(list(Order::Sequential, 0..4, 2..3), [(0, true), (1, false), (2, true), (3, false)]);
+        // A window that does not reach the sink; a diagonal at the sink, beyond the end, and nowhere.
+        assert_eq!(list(Order::SinkOwnRest, 2..5, 4..5), [(4, true), (2, false), (3, false)]);
+        assert_eq!(list(Order::SinkOwnRest, 0..3, 0..1), [(0, true), (1, false), (2, false)]);
+        assert_eq!(list(Order::SinkOwnRest, 0..3, 7..9), [(0, true), (1, false), (2, false)]);
+        assert_eq!(list(Order::SinkOwnRest, 1..3, 0..0), [(1, false), (2, false)]);
+        assert_eq!(list(Order::SinkOwnRest, 3..3, 3..4), []);
+    }
+}

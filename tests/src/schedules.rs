@@ -1,0 +1,183 @@
+//! Runs with schedules beside the oracle: what the tests of schedules share.
+
+use crate::cases::{Buffers, Case, Params};
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::bound::Arithmetic;
+use elsa_core::attention::bound::rounding::{Component, Row};
+use elsa_core::attention::traversal::scalar::{executed, run};
+use elsa_core::attention::traversal::{LeftOut, Report, Room, RowRoom, Schedule, Skip, Tile, scratch_len};
+use elsa_core::attention::{reference, scalar};
+
+/// What a run answered.
+#[derive(Debug)]
+pub struct Ran {
+    /// Everything that it wrote.
+    pub buffers: Buffers,
+    /// Its counts.
+    pub report: Report,
+    /// Of every row the sum `D`.
+    pub d: Vec<f32>,
+    /// Of every row the upper bound of `D / (S + D)`.
+    pub share: Vec<f32>,
+}
+
+/// Runs a case by a schedule.
+///
+/// # Errors
+/// Returns the error of the run.
+///
+/// # Panics
+/// When the case itself is refused.
+pub fn try_run(case: &Case, schedule: &Schedule, tile: Tile) -> Result<Ran, ArgumentError> {
+    let problem = case.problem();
+    let mut buffers = case.buffers();
+    let mut floats = vec![f32::NAN; scratch_len(&problem, tile).unwrap_or(usize::MAX)];
+    let mut rows = vec![RowRoom::default(); tile.rows];
+    let [mut d, mut share] = [(); 2].map(|()| vec![f32::NAN; problem.rows()]);
+    let mut lost = LeftOut { d: Some(&mut d), share: Some(&mut share) };
+    let mut room = Room { floats: &mut floats, rows: &mut rows };
+    let inputs = case.inputs();
+    let report = run(&problem, schedule, tile, &inputs, &mut buffers.outputs(), &mut lost, &mut room)?;
+    Ok(Ran { buffers, report, d, share })
+}
+
+/// Runs a case by a schedule.
+///
+/// # Panics
+/// When it is refused.
+#[must_use]
+pub fn ran(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
+    try_run(case, schedule, tile).unwrap_or_else(|e| panic!("{case:?}: {e}"))
+}
+
+/// One head with queries `q` and keys `k` of one dim, whose scores are products in base-2 units, and values `v`.
+///
+/// # Panics
+/// When they make no problem.
+#[must_use]
+pub fn scored(q: &[f32], k: &[f32], v: &[f32]) -> Case {
+    let params = Params {
+        scale: Some(std::f32::consts::LN_2),
+        ..Params::plain(q.len(), k.len(), 1, v.len() / k.len())
+    };
+    let mut case = params.build("scores by hand");
+    q.iter().enumerate().for_each(|(i, x)| case.q.set(i, *x));
+    k.iter().enumerate().for_each(|(i, x)| case.k.set(i, *x));
+    v.iter().enumerate().for_each(|(i, x)| case.v.set(i, *x));
+    case
+}
+
+/// Checks every row of a case without past and packed sequences: its answer by the bounds of the schedule and of the exact
+/// run, which recomputes rows; its log-sum-exp; and what it left out. Returns the largest share of the bound that was used.
+///
+/// # Panics
+/// When something is off by more than it may be.
+#[must_use]
+pub fn judge(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> f64 {
+    let (problem, inputs) = (case.problem(), case.inputs());
+    let spec = problem.spec();
+    let arithmetic = Arithmetic::of(&problem, executed(&problem, schedule, tile));
+    let exact = Arithmetic::of(&problem, scalar::executed(&problem));
+    let (d, dv) = (problem.head_dim(), problem.value_dim());
+    let mut used = 0.0f64;
+    let mut y = vec![0.0; dv];
+    for b in 0..spec.query.batch() {
+        for head in 0..problem.heads() {
+            for i in 0..spec.query.tokens() {
+                let at = (b * problem.heads() + head) * spec.query.tokens() + i;
+                let left = f64::from(ran.share[at]);
+                let row = reference::row(&problem, &inputs, b, head, i, &mut y);
+                let mut ln_p = Vec::new();
+                reference::log_probabilities(&problem, &inputs, b, head, i, &row, |_, x| ln_p.push(x));
+                let logs: Vec<f64> = ln_p.iter().map(|x| x.unwrap_or(f64::NEG_INFINITY)).collect();
+                let (m, s) = (f64::from(ran.buffers.m[at]), f64::from(ran.buffers.s[at]));
+                if row.lse == f64::NEG_INFINITY {
+                    assert_eq!((m, s, ran.d[at], left), (f64::NEG_INFINITY, 0.0, 0.0, 0.0), "{case:?} {at}");
+                }
+                let ln_s = if row.lse.is_finite() { row.lse - m } else { 0.0 };
+                let mut frozen = Row::frozen(arithmetic, &logs, ln_s);
+                let mut again = Row::new(exact, &logs);
+                let new = |a: &Arithmetic| y.iter().map(|y| Component::new(a, *y)).collect::<Vec<_>>();
+                let (mut one, mut two) = (new(&arithmetic), new(&exact));
+                let q0 = spec.query.row(b, head, i);
+                let q: Vec<f32> = (0..d).map(|x| inputs.query.get(q0 + x)).collect();
+                let mut size = 0.0f64;
+                for (j, _) in ln_p.iter().enumerate().filter(|(_, x)| x.is_some()) {
+                    let k0 = spec.key.row(b, problem.kv_head(head), j);
+                    let v0 = spec.value.row(b, problem.kv_head(head), j);
+                    let bias = reference::bias_magnitude(&problem, &inputs, b, head, i, j);
+                    let score = arithmetic.score(&q, |x| inputs.key.get(k0 + x));
+                    size = size.max(score.magnitude + bias);
+                    let keys = [frozen.absorb(j, &score, bias), again.absorb(j, &score, bias)];
+                    for x in 0..dv {
+                        let v = f64::from(inputs.value.get(v0 + x));
+                        one[x].absorb(&keys[0], v);
+                        two[x].absorb(&keys[1], v);
+                    }
+                }
+                let to = spec.output.row(b, head, i);
+                for x in 0..dv {
+                    let found = f64::from(ran.buffers.output.get(to + x));
+                    let bounds = frozen.bounds_left_out(&one[x], left);
+                    let again = again.bounds(&two[x]);
+                    // What left nothing out is judged by the order of its additions, too.
+                    let mut within = bounds.admit(y[x], found);
+                    if left == 0.0 {
+                        within = within && frozen.bounds(&one[x]).admit(y[x], found);
+                        within |= again.admit(y[x], found);
+                    }
+                    let most = bounds.worst.max(again.worst);
+                    assert!(
+                        within,
+                        "{case:?} {schedule:?} row {at} column {x}: {found:e}, {:e}, {bounds:?}",
+                        y[x]
+                    );
+                    if y[x].is_finite() {
+                        used = used.max((found - y[x]).abs() / most);
+                    }
+                }
+                if !row.lse.is_finite() {
+                    assert!(
+                        f64::from(ran.buffers.lse[at]).to_bits() == row.lse.to_bits() || row.lse.is_nan()
+                    );
+                    continue;
+                }
+                // Log-sum-exp is that of all keys; where D is an upper bound it may lie above by what D may be too much.
+                let lse = f64::from(ran.buffers.lse[at]);
+                let off = 2.0 * (d as f64 + 20.0) * 6e-8 * size + 4e-5 + 2e-7 * row.lse.abs();
+                let above = match schedule.skip {
+                    Skip::Blocks(_) | Skip::Rows(_) => -(1.0 - left).ln(),
+                    _ => 0.0,
+                };
+                let within = lse >= row.lse - off && lse <= row.lse + above + off;
+                assert!(within, "{case:?} {schedule:?} row {at}: log-sum-exp {lse}, {}", row.lse);
+                let all = m + (s + f64::from(ran.d[at])).ln();
+                assert!((all - lse).abs() <= 2e-6 + 2e-7 * lse.abs(), "{case:?} row {at}: {all} {lse}");
+                if let Skip::Budget(budget) = schedule.skip {
+                    assert!(left <= f64::from(budget) * 1.000_001, "{case:?} row {at}: {left}");
+                }
+                let naive = f64::from(ran.d[at]) / (s + f64::from(ran.d[at]));
+                assert!(
+                    naive <= left * 1.000_001 && left <= naive * 1.001,
+                    "{case:?} row {at}: {naive} {left}"
+                );
+            }
+        }
+    }
+    let report = &ran.report;
+    assert_eq!(report.accepted + report.recomputed, problem.rows() as u64, "{report:?}");
+    assert!(f64::from(ran.share.iter().copied().fold(0.0, f32::max)) >= report.worst_share);
+    assert!(report.mean_share() <= report.worst_share * 1.000_001);
+    used
+}
+
+/// Runs a case by a schedule and judges it.
+///
+/// # Panics
+/// When it is refused, or off by more than it may be.
+pub fn run_and_judge(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
+    let ran = ran(case, schedule, tile);
+    let used = judge(case, schedule, tile, &ran);
+    assert!(used <= 1.0);
+    ran
+}

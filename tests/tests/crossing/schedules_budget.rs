@@ -1,0 +1,296 @@
+//! Runs that leave blocks out inside a budget: their sums beside an f64 account, states of any origin, and split runs.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::attention::bound::left_out;
+use elsa_core::attention::traversal::scalar::run;
+use elsa_core::attention::traversal::{
+    LeftOut, Order, Room, RowRoom, Schedule, Skip, Thinned, Tile, odds, scratch_len, share,
+};
+use elsa_core::attention::{Alignment, Chunk, Inputs, Outputs, Spec, StateOut, reference};
+use elsa_core::dtype::{DType, Elements};
+use elsa_core::monoid::{Monoid, identity_holds};
+use elsa_core::state::{NaturalMerge, State};
+use elsa_core::view::{Layout, View};
+use elsa_tests::SLOW;
+use elsa_tests::random::Random;
+use elsa_tests::schedules::{Ran, run_and_judge, scored};
+use proptest::prelude::*;
+
+const TILE: Tile = Tile { rows: 8, keys: 16 };
+
+/// The sums of a row in f64, relative to a score of zero, as a budget's run decides them.
+struct Account {
+    kept: f64,
+    left: f64,
+    weighted: f64,
+}
+
+/// Leaves blocks out by the rule of the budget, in f64 and from the definition: scores are `q_i k_j` in base-2 units. Panics if
+/// a decision is too close for arithmetic in f32.
+fn account(q: &[f32], k: &[f32], v: &[f32], budget: f64, tile: Tile) -> (Vec<Account>, u64) {
+    let mut rows: Vec<Account> = q.iter().map(|_| Account { kept: 0.0, left: 0.0, weighted: 0.0 }).collect();
+    let mut skipped = 0;
+    for (rows, q) in rows.chunks_mut(tile.rows).zip(q.chunks(tile.rows)) {
+        for (k, v) in k.chunks(tile.keys).zip(v.chunks(tile.keys)) {
+            let weights = |q: f32| k.iter().map(move |k| (f64::from(q) * f64::from(*k)).exp2());
+            let fits = |(row, q): (&Account, &f32)| {
+                let b: f64 = weights(*q).sum();
+                let (left, most) = (row.left + b, budget * (row.kept + row.left + b));
+                assert!((left / most - 1.0).abs() > 1e-4, "{left} {most}");
+                left < most
+            };
+            let fits = rows.iter().zip(q).all(fits);
+            skipped += u64::from(fits);
+            for (row, q) in rows.iter_mut().zip(q) {
+                for (w, v) in weights(*q).zip(v) {
+                    if fits {
+                        row.left += w;
+                    } else {
+                        row.kept += w;
+                        row.weighted += w * f64::from(*v);
+                    }
+                }
+            }
+        }
+    }
+    (rows, skipped)
+}
+
+/// Runs a budget over scores by hand, and compares sums, answers and counts with the f64 account.
+fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, tile: Tile) -> (Ran, Vec<Account>) {
+    let case = scored(q, k, v);
+    let schedule = Schedule { threshold: 2.0, ..Schedule::within(budget) };
+    let ran = run_and_judge(&case, &schedule, tile);
+    let (rows, skipped) = account(q, k, v, f64::from(budget), tile);
+    assert_eq!((ran.report.skipped_blocks, ran.report.recomputed), (skipped, 0), "{:?}", ran.report);
+    for (i, row) in rows.iter().enumerate() {
+        let near = |a: f64, b: f64, what: &str| {
+            assert!((a - b).abs() <= 2e-5 * b.abs(), "row {i}: {what} {a:e} {b:e}");
+        };
+        let m = f64::from(ran.buffers.m[i]).exp();
+        near(f64::from(ran.buffers.s[i]) * m, row.kept, "S");
+        near(f64::from(ran.d[i]) * m, row.left, "D");
+        near(f64::from(ran.share[i]), row.left / (row.kept + row.left), "D / (S + D)");
+        near(f64::from(ran.buffers.output.get(i)), row.weighted / row.kept, "y");
+    }
+    (ran, rows)
+}
+
+#[test]
+fn mass_just_below_the_budget_in_every_block_is_left_out() {
+    let (budget, blocks) = (0.05f32, 40);
+    for (of_budget, all) in [(0.98, true), (1.05, false)] {
+        // Block 0 weighs one, each of the others an equal part of the budget.
+        let each = of_budget * f64::from(budget) / (1.0 - f64::from(budget)) / blocks as f64;
+        let mut k = vec![-100.0f32; TILE.keys * (blocks + 1)];
+        k[3] = 0.0;
+        (1..=blocks).for_each(|n| k[n * TILE.keys + n % TILE.keys] = each.log2() as f32);
+        let v: Vec<f32> = (0..k.len()).map(|j| if j < TILE.keys { 1.0 } else { -1.0 }).collect();
+        let (ran, rows) = check_account(&[1.0; 11], &k, &v, budget, TILE);
+        assert_eq!(ran.report.skipped_blocks == 2 * blocks as u64, all, "{:?}", ran.report);
+        // Values lie as far apart as the bound supposes, and the bound is used up.
+        if all {
+            let y = 1.0 - 2.0 * rows[0].left / (rows[0].left + rows[0].kept);
+            let error = (f64::from(ran.buffers.output.get(0)) - y).abs();
+            let bound = left_out(f64::from(ran.share[0]), 2.0);
+            assert!(error > 0.999 * bound && error <= bound * 1.000_001, "{error} {bound}");
+        }
+    }
+}
+
+/// References rise after blocks were left out, by more than a few bits and by hundreds; neighbours vote apart.
+#[test]
+fn what_was_left_out_follows_the_reference_and_every_row_votes() {
+    let mut random = Random::new(41);
+    let mut seen = [0u64; 3];
+    for n in 0..if SLOW { 6 } else { 60 } {
+        let keys = 12 * TILE.keys;
+        let steps = [0.5f32, 3.0, 12.0][n % 3];
+        // Scores rise from block to block now and then; within a block they scatter.
+        let mut level = 0.0f32;
+        let k: Vec<f32> = (0..keys)
+            .map(|j| {
+                if j % TILE.keys == 0 {
+                    level += if random.below(3) == 0 { steps * 3.0 } else { -steps };
+                }
+                level + 2.0 * random.normal()
+            })
+            .collect();
+        let v: Vec<f32> = (0..keys).map(|_| random.normal() + 3.0).collect();
+        // Rows with flatter and with steeper scores.
+        let q: Vec<f32> = (0..19).map(|_| 0.2 + random.unit() as f32).collect();
+        let (ran, _) = check_account(&q, &k, &v, 0.1, TILE);
+        seen[0] += ran.report.skipped_blocks;
+        seen[1] += ran.report.blocks - ran.report.skipped_blocks;
+        seen[2] += ran.report.rescaled_row_blocks;
+    }
+    assert!(seen.iter().all(|seen| *seen > 10), "{seen:?}");
+    // One row alone objects to each block but the first.
+    let mut q = vec![1.0f32; 8];
+    q[5] = 0.01;
+    let k: Vec<f32> = (0..10 * TILE.keys).map(|j| if j < TILE.keys { 0.0 } else { -20.0 }).collect();
+    let v: Vec<f32> = (0..k.len()).map(|j| j as f32).collect();
+    let (ran, _) = check_account(&q, &k, &v, 0.01, TILE);
+    assert_eq!(ran.report.skipped_blocks, 0);
+    let (ran, _) = check_account(&[1.0; 8], &k, &v, 0.01, TILE);
+    assert_eq!((ran.report.skipped_blocks, ran.report.skipped_row_blocks), (9, 72));
+    assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.9, 0.9));
+}
+
+#[test]
+fn values_that_are_not_finite_are_never_left_out() {
+    let mut k = vec![-30.0f32; 6 * TILE.keys];
+    k[0] = 0.0;
+    let (j, rows) = (3 * TILE.keys + 5, 8);
+    let skips = [Skip::Budget(0.1), Skip::Blocks(0.1), Skip::Rows(0.1)];
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for skip in skips {
+            let mut v = vec![1.0f32; k.len()];
+            let plain =
+                run_and_judge(&scored(&[1.0; 8], &k, &v), &Schedule { skip, ..Schedule::EXACT }, TILE);
+            assert_eq!(plain.report.skipped_blocks, 5, "{skip:?}");
+            v[j] = bad;
+            let case = scored(&[1.0; 8], &k, &v);
+            let found = run_and_judge(&case, &Schedule { skip, ..Schedule::EXACT }, TILE);
+            assert_eq!((found.report.skipped_blocks, found.report.recomputed), (4, rows), "{skip:?} {bad}");
+            let y = found.buffers.output.get(0);
+            assert!(if bad.is_nan() { y.is_nan() } else { y == bad }, "{skip:?} {bad} {y}");
+            // Rows that attend the key alone are spoilt.
+            let mut causal = case.clone();
+            causal.spec.causal = Some(Alignment::TopLeft);
+            let found = run_and_judge(&causal, &Schedule { skip, ..Schedule::EXACT }, TILE);
+            assert!((0..8).all(|i| found.buffers.output.get(i) == 1.0), "{skip:?} {bad}");
+        }
+    }
+    // NaN among scores poisons its rows alone, and infinite ones are computed again.
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut k = k.clone();
+        k[j] = bad;
+        for schedule in [Schedule::VFA, Schedule::vsa(0.1), Schedule::within(0.1), Schedule::blasst_rows(0.1)]
+        {
+            let q = [1.0, 1.0, 0.5, 1.0];
+            run_and_judge(&scored(&q, &k, &vec![1.0; k.len()]), &schedule, TILE);
+        }
+    }
+}
+
+type T = Thinned<[f32; 2]>;
+
+fn bracketed(states: &[T], random: &mut Random) -> T {
+    match states {
+        [] => T::identity(),
+        [one] => *one,
+        _ => {
+            let cut = 1 + random.below(states.len() - 1);
+            let (a, b) = states.split_at(cut);
+            bracketed(a, random).combine(&bracketed(b, random))
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if SLOW { 30 } else { 400 }, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// States of any origin, each within the budget by its own sums, merge within it in any bracketing; and `D` is the sum
+    /// of theirs, brought to one reference.
+    #[test]
+    fn a_budget_is_closed_under_the_merge(seed in any::<u64>(), n in 1usize..60, budget in 1e-6f32..0.95, far in prop_oneof![Just(3.0f32), Just(40.0), Just(150.0)]) {
+        let mut random = Random::new(seed);
+        let odds = odds(budget, 64);
+        let states: Vec<T> = (0..n)
+            .map(|_| {
+                let m = (far * random.normal()).round();
+                let s = (1.0 + random.unit() as f32) * (random.below(20) as f32 - 10.0).exp2();
+                let used = if random.below(3) == 0 { 1.0 } else { random.unit() as f32 };
+                T { state: State { m, s, w: [random.normal(), 1.0] }, d: (odds * s) * used }
+            })
+            .collect();
+        let all = bracketed(&states, &mut random);
+        let left = share(all.state.s, all.d, 64);
+        // An upper bound, of sums that were rounded while they merged.
+        prop_assert!(left <= f64::from(budget) * 1.000_1, "{left} {budget}");
+        let at = |x: f32, m: f32| f64::from(x) * (f64::from(m) - f64::from(all.state.m)).exp2();
+        let d: f64 = states.iter().map(|x| at(x.d, x.state.m)).sum();
+        let s: f64 = states.iter().map(|x| at(x.state.s, x.state.m)).sum();
+        prop_assert!((f64::from(all.d) - d).abs() <= 1e-5 * d, "{} {d}", all.d);
+        prop_assert!((f64::from(all.state.s) - s).abs() <= 1e-5 * s, "{} {s}", all.state.s);
+        prop_assert!(d <= f64::from(budget) * (s + d));
+        prop_assert!(identity_holds(&all, |a, b| a == b));
+        let lse = f64::from(all.state.m) * std::f64::consts::LN_2 + (s + d).ln();
+        prop_assert!((f64::from(all.log_sum_exp()) - lse).abs() <= 1e-5 + 1e-6 * lse.abs());
+    }
+}
+
+/// Parts of the keys decide by themselves; what they export merges within the budget, and within the bound.
+#[test]
+fn split_runs_keep_the_budget_together() {
+    let (queries, keys, d, dv) = (20, 230, 8, 3);
+    let mut random = Random::new(3);
+    let mut tensor = |n: usize, gain: f32| (0..n).map(|_| gain * random.normal()).collect::<Vec<f32>>();
+    let (q, k, v) = (tensor(queries * d, 12.0), tensor(keys * d, 1.0), tensor(keys * dv, 1.0));
+    let view = |n: usize, d: usize| View::dense("x", Layout::Bhnd, &[n, d], None).unwrap();
+    for causal in [None, Some(Alignment::BottomRight)] {
+        for budget in [0.02f32, 0.3] {
+            // `(m, S, D, W)` of every row.
+            let mut merged: Option<(Vec<f32>, Vec<f32>, Vec<f32>, Vec<f32>)> = None;
+            let mut skipped = 0;
+            for part in [0..70usize, 70..71, 71..160, 160..230] {
+                let n = part.len();
+                let mut spec =
+                    Spec::new(DType::F32, view(queries, d), view(n, d), view(n, dv), view(queries, dv));
+                spec.causal = causal;
+                let problem = spec.check().unwrap();
+                let (k, v) = (&k[part.start * d..part.end * d], &v[part.start * dv..part.end * dv]);
+                let mut inputs = Inputs::new(Elements::F32(&q), Elements::F32(k), Elements::F32(v));
+                inputs.lengths.chunk = Some(Chunk::of_keys(part.start, keys));
+                let [mut m, mut s, mut lost] = [(); 3].map(|()| vec![f32::NAN; queries]);
+                let mut w = vec![f32::NAN; queries * dv];
+                let mut outputs = Outputs::states(StateOut { m: &mut m, s: &mut s, w: &mut w });
+                let mut floats = vec![f32::NAN; scratch_len(&problem, TILE).unwrap()];
+                let mut room = Room { floats: &mut floats, rows: &mut [RowRoom::default(); 8] };
+                let mut out = LeftOut { d: Some(&mut lost), share: None };
+                let schedule = Schedule { order: Order::SinkOwnRest, ..Schedule::within(budget) };
+                let report =
+                    run(&problem, &schedule, TILE, &inputs, &mut outputs, &mut out, &mut room).unwrap();
+                skipped += report.skipped_blocks;
+                merged = Some(match merged {
+                    None => (m, s, lost, w),
+                    Some((ma, sa, da, wa)) => {
+                        let merges: Vec<NaturalMerge> =
+                            (0..queries).map(|i| NaturalMerge::of((ma[i], sa[i]), (m[i], s[i]))).collect();
+                        (
+                            merges.iter().map(|x| x.m).collect(),
+                            merges.iter().map(|x| x.s).collect(),
+                            (0..queries).map(|i| merges[i].w(da[i], lost[i])).collect(),
+                            (0..queries * dv).map(|i| merges[i / dv].w(wa[i], w[i])).collect(),
+                        )
+                    }
+                });
+            }
+            assert!(skipped > 0, "{budget}");
+            let (m, s, lost, w) = merged.unwrap();
+            let mut spec =
+                Spec::new(DType::F32, view(queries, d), view(keys, d), view(keys, dv), view(queries, dv));
+            spec.causal = causal;
+            let problem = spec.check().unwrap();
+            let inputs = Inputs::new(Elements::F32(&q), Elements::F32(&k), Elements::F32(&v));
+            let mut y = vec![0.0; dv];
+            for i in 0..queries {
+                let row = reference::row(&problem, &inputs, 0, 0, i, &mut y);
+                let left = share(s[i], lost[i], 64);
+                assert!(left <= f64::from(budget) * 1.000_1, "row {i}: {left}");
+                let lse = f64::from(m[i]) + (f64::from(s[i]) + f64::from(lost[i])).ln();
+                assert!((lse - row.lse).abs() < 1e-5, "row {i}: {lse} {}", row.lse);
+                for x in 0..dv {
+                    let column = (0..keys).map(|j| f64::from(v[j * dv + x]));
+                    let spread = column.clone().fold(f64::MIN, f64::max) - column.fold(f64::MAX, f64::min);
+                    let found = f64::from(w[i * dv + x]) / f64::from(s[i]);
+                    let off = (found - y[x]).abs();
+                    assert!(off <= left_out(left, spread) + 1e-5, "row {i}: {off} {left}");
+                }
+            }
+        }
+    }
+}
