@@ -20,7 +20,7 @@ const VALGRIND: &str =
 const INSTRUMENTED_ONLY: [&str; 5] = ["concurrency.c", "fork.c", "stream.c", "stream.cpp", "stream_ends.c"];
 
 /// A program of `tests/capi` and the flags that make variants of it.
-pub const PROGRAMS: [(&str, &str); 23] = [
+pub const PROGRAMS: [(&str, &str); 26] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("fixed_cache.c", ""),
@@ -34,6 +34,9 @@ pub const PROGRAMS: [(&str, &str); 23] = [
     ("linear.cpp", "-DELSA_THROW"),
     ("logs.c", ""),
     ("misuse.c", ""),
+    ("series.c", ""),
+    ("series.cpp", ""),
+    ("series.cpp", "-DELSA_THROW"),
     ("stack.c", ""),
     ("stream.c", ""),
     ("stream_ends.c", ""),
