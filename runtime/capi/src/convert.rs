@@ -339,11 +339,19 @@ pub(crate) fn convolution_problem(p: &elsa_convolution_problem) -> Result<convol
     Ok(spec.check()?)
 }
 
-/// The parts, the budget and the method, of which an operator may have none.
+/// What the options of a plan of series say.
+struct SeriesOptions {
+    parts: Option<usize>,
+    budget: Option<usize>,
+    method: Option<convolution::Method>,
+}
+
+/// The options of an operator, which may have parts or methods.
 fn series_options(
     o: &elsa_series_options,
-    (has_parts, has_method): (bool, bool),
-) -> Result<(Option<usize>, Option<usize>, Option<convolution::Method>), Fault> {
+    has_parts: bool,
+    has_methods: bool,
+) -> Result<SeriesOptions, Fault> {
     if o.reserved != 0 {
         return unknown("reserved", o.reserved, "0");
     }
@@ -352,27 +360,27 @@ fn series_options(
     }
     let method = match o.method {
         ELSA_CONVOLUTION_AUTO => None,
-        found if !has_method => return unknown("method", found, "0, but for a convolution"),
+        found if !has_methods => return unknown("method", found, "0, but for a convolution"),
         ELSA_CONVOLUTION_DIRECT => Some(convolution::Method::Direct),
         ELSA_CONVOLUTION_FFT => Some(convolution::Method::Fft),
         found => return unknown("method", found, "one of ELSA_CONVOLUTION_*"),
     };
     let some = |n: usize| (n != 0).then_some(n);
-    Ok((some(o.parts), some(o.budget), method))
+    Ok(SeriesOptions { parts: some(o.parts), budget: some(o.budget), method })
 }
 
 pub(crate) fn recurrence_options(o: &elsa_series_options) -> Result<RecurrenceOptions, Fault> {
-    let (parts, budget, _) = series_options(o, (true, false))?;
+    let SeriesOptions { parts, budget, .. } = series_options(o, true, false)?;
     Ok(RecurrenceOptions { parts, budget, ..RecurrenceOptions::default() })
 }
 
 pub(crate) fn selective_options(o: &elsa_series_options) -> Result<SelectiveOptions, Fault> {
-    let (_, budget, _) = series_options(o, (false, false))?;
+    let SeriesOptions { budget, .. } = series_options(o, false, false)?;
     Ok(SelectiveOptions { budget, ..SelectiveOptions::default() })
 }
 
 pub(crate) fn convolution_options(o: &elsa_series_options) -> Result<ConvolutionOptions, Fault> {
-    let (_, budget, method) = series_options(o, (false, true))?;
+    let SeriesOptions { budget, method, .. } = series_options(o, false, true)?;
     Ok(ConvolutionOptions { budget, method, ..ConvolutionOptions::default() })
 }
 
