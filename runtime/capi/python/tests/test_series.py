@@ -101,6 +101,8 @@ class Series(unittest.TestCase):
                 out, last = elsa.conv(u, weights, bias, present_state=True, method=method, **options)
                 self.near(out, sums, 1e-5)
                 self.assertEqual(last.tobytes(), np.ascontiguousarray(u[:, -3:].swapaxes(1, 2)).tobytes())
+        both = [elsa.conv(u, filter, bias, method=method, **options).tobytes() for method in ("direct", "fft")]
+        self.assertNotEqual(*both)
         self.near(elsa.conv(u, filter, bias, silu=True, **options), sums / (1 + np.exp(-sums)), 1e-5)
         self.near(elsa.conv(u, filter[:, ::-1], bias, past_state=past), sums, 1e-5)
         turned = elsa.conv(u.swapaxes(1, 2).copy(), filter, bias, layout="bct", **options)
@@ -124,6 +126,7 @@ class Series(unittest.TestCase):
             ("past_state: [2, 5]; ", elsa.recurrence, (u, u), {"past_state": past[:, :5]}),
             ("past_state: float16; ", elsa.recurrence, (u, u), {"past_state": past.astype(np.float16)}),
             ("present_state: float32 [2, 3]; ", elsa.recurrence, (u, u), {"present_state": past[:, ::2]}),
+            ("present_state: float32 [2, 6]; ", elsa.recurrence, (u, u), {"present_state": np.repeat(past, 2, 1)[:, ::2]}),
             ("out: another type than b; ", elsa.recurrence, (u, u), {"out": u.astype(np.float16)}),
             ("gate_dtype: 1; ", elsa.recurrence, (u.astype(np.float16), u), {}),
             ("delta: tokens 8; ", elsa.selective, (u, u[:, :8], a, b, b), {}),
