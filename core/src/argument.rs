@@ -203,6 +203,26 @@ impl ArgumentError {
     }
 }
 
+/// Refuses a size that differs from what another argument determines.
+pub(crate) fn same(
+    argument: &'static str,
+    axis: &'static str,
+    found: usize,
+    allowed: usize,
+    of: &'static str,
+) -> Result<(), ArgumentError> {
+    if found == allowed {
+        Ok(())
+    } else {
+        Err(ArgumentError::Mismatch { argument, axis, found, allowed, of })
+    }
+}
+
+/// Refuses a buffer with fewer elements than its shape needs.
+pub(crate) fn enough(argument: &'static str, found: usize, needed: usize) -> Result<(), ArgumentError> {
+    if found < needed { Err(ArgumentError::Short { argument, found, needed }) } else { Ok(()) }
+}
+
 impl fmt::Display for ArgumentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use ArgumentError as E;

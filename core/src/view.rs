@@ -109,6 +109,22 @@ impl View {
         Ok([b, h, n, c / h])
     }
 
+    /// Refuses a tensor without a batch, heads or elements of a head.
+    pub(crate) fn check_occupied(&self, argument: &'static str) -> Result<(), ArgumentError> {
+        let [batch, heads, _, dim] = self.shape;
+        for (n, axis) in [(batch, "batch"), (heads, "heads"), (dim, "head size")] {
+            if n == 0 {
+                return Err(ArgumentError::Zero { argument, axis });
+            }
+        }
+        Ok(())
+    }
+
+    /// `1 / sqrt(dim)`, computed in f64 and rounded once to f32.
+    pub(crate) fn default_scale(&self) -> f32 {
+        (1.0 / libm::sqrt(self.dim() as f64)) as f32
+    }
+
     /// The shape, `[batch, heads, tokens, dim]`.
     #[must_use]
     pub const fn shape(&self) -> [usize; 4] {

@@ -101,7 +101,8 @@ pub use linear::plan::LinearDivision;
 pub use presence::{Present, backends};
 pub use report::{Reason, Report};
 pub use series::plan::{
-    ConvolutionPlan, RecurrencePlan, SelectivePlan, SeriesBound, SeriesPlan, SeriesReport, SeriesWorkspace,
+    ConvolutionPlan, ConvolutionWorkspace, RecurrencePlan, RecurrenceWorkspace, SelectivePlan,
+    SelectiveWorkspace, SeriesBound, SeriesPlan, SeriesWorkspace,
 };
 pub use series::{
     Convolution, ConvolutionOptions, Recurrence, RecurrenceOptions, Selective, SelectiveOptions,

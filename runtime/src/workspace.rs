@@ -87,6 +87,21 @@ impl<O: Operator> Workspace<O> {
     }
 }
 
+/// Checks memory of the caller's for a workspace of `needed` bytes.
+///
+/// # Errors
+/// Returns an error if the memory is null, too short, or longer than memory can be.
+pub(crate) fn check_lent(memory: *const u8, bytes: usize, needed: usize) -> Result<(), PlanError> {
+    let (found, address) = (bytes, memory.addr() as u64);
+    if memory.is_null() {
+        return Err(PlanError::Null { found, needed });
+    }
+    if bytes > isize::MAX as usize || memory.addr().checked_add(bytes).is_none() {
+        return Err(PlanError::Extent { found, address, needed });
+    }
+    if bytes < needed { Err(PlanError::Room { found, needed }) } else { Ok(()) }
+}
+
 /// Allocates what runs of each of the plans need, including staging, unless the device may use host memory in place. The
 /// plans are those of `gpu`.
 fn allocate<'a, P: GpuPlan + 'a>(
@@ -123,17 +138,7 @@ impl<O: Operator> Plan<O> {
     /// - *lent*: `memory` is writable for `bytes` bytes, and nobody else uses it until the workspace is dropped.
     pub unsafe fn workspace_in(&self, memory: *mut u8, bytes: usize) -> Result<Workspace<O>, PlanError> {
         let Execution::Cpu(cpu) = &self.execution else { return Err(PlanError::OnDevice) };
-        let needed = self.workspace_bytes();
-        let (found, address) = (bytes, memory.addr() as u64);
-        if memory.is_null() {
-            return Err(PlanError::Null { found, needed });
-        }
-        if bytes > isize::MAX as usize || memory.addr().checked_add(bytes).is_none() {
-            return Err(PlanError::Extent { found, address, needed });
-        }
-        if bytes < needed {
-            return Err(PlanError::Room { found, needed });
-        }
+        check_lent(memory, bytes, self.workspace_bytes())?;
         // SAFETY: *lent*.
         let workspace = unsafe { cpu.workspace_in(&self.problem, memory, bytes)? };
         Ok(Workspace::of(Memory::Cpu(workspace)))

@@ -333,13 +333,13 @@ static void misuse(elsa_engine engine) {
     REFUSED(elsa_run(c.plan, c.room, &softmax.in, &softmax.to, NULL), "plan: of linear attention");
     REFUSED(elsa_partial(c.plan, c.room, NULL, &softmax.in, &softmax.to, NULL), "state_m");
     REFUSED(elsa_run(softmax.plan, c.room, &softmax.in, &softmax.to, NULL), "workspace: of a plan of linear attention");
-    REFUSED(elsa_linear_run(softmax.plan, c.room, &c.in, &c.to, NULL), "plan: not of linear attention");
-    REFUSED(elsa_linear_run(c.plan, softmax.room, &c.in, &c.to, NULL), "workspace: not of a plan of linear");
-    REFUSED(elsa_linear_plan_describe(softmax.plan, &chosen), "plan: not of linear attention");
+    REFUSED(elsa_linear_run(softmax.plan, c.room, &c.in, &c.to, NULL), "plan: of attention");
+    REFUSED(elsa_linear_run(c.plan, softmax.room, &c.in, &c.to, NULL), "workspace: of a plan of attention");
+    REFUSED(elsa_linear_plan_describe(softmax.plan, &chosen), "plan: of attention");
     REFUSED(elsa_plan_certificate(c.plan, ELSA_BACKEND_AUTO, &known), "plan: of linear attention");
-    REFUSED(elsa_plan_warm(c.plan, softmax.room), "workspace: not of a plan of linear");
+    REFUSED(elsa_plan_warm(c.plan, softmax.room), "workspace: of a plan of attention");
     plans[0] = c.plan, plans[1] = softmax.plan;
-    REFUSED(elsa_workspace_create_shared(plans, 2, &shared), "plan: not of linear attention");
+    REFUSED(elsa_workspace_create_shared(plans, 2, &shared), "plan: of attention");
     plans[1] = c.plan;
     OK(elsa_workspace_create_shared(plans, 2, &shared));
     OK(elsa_linear_run(c.plan, shared, &c.in, &c.to, NULL));

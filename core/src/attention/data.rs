@@ -5,7 +5,7 @@ use super::mask::MaskElements;
 use super::operands::Operand;
 use super::problem::Problem;
 use super::sequence::{Chunk, Lengths};
-use crate::argument::ArgumentError;
+use crate::argument::{ArgumentError, enough};
 use crate::dtype::{DType, Elements, ElementsMut};
 use crate::lengths::cumulative;
 use crate::memory::Memory;
@@ -236,7 +236,7 @@ fn covers(
                 return Err(E::Type { argument, found: dtype.name(), allowed: allowed.name() });
             }
             let needed = memory.elements;
-            if found < needed { Err(E::Short { argument, found, needed }) } else { Ok(()) }
+            enough(argument, found, needed)
         }
         (None, None) => Ok(()),
         (Some(_), None) => Err(E::Needs { argument, other: missing }),

@@ -5,7 +5,7 @@ use super::mask::MaskView;
 use super::operands::Operand;
 use super::sequence::{Alignment, Chunk, Lengths, Sequence, Window};
 use super::windows::Windows;
-use crate::argument::ArgumentError;
+use crate::argument::{ArgumentError, same};
 use crate::dtype::DType;
 use crate::memory::Memory;
 use crate::view::View;
@@ -112,15 +112,8 @@ impl Spec {
         use ArgumentError as E;
         let Spec { query, key, value, output, .. } = self;
         for (view, argument) in [(&query, "q"), (&key, "k"), (&value, "v")] {
-            for (n, axis) in [(view.batch(), "batch"), (view.heads(), "heads"), (view.dim(), "head size")] {
-                if n == 0 {
-                    return Err(E::Zero { argument, axis });
-                }
-            }
+            view.check_occupied(argument)?;
         }
-        let same = |argument, axis, found, allowed, of| {
-            if found == allowed { Ok(()) } else { Err(E::Mismatch { argument, axis, found, allowed, of }) }
-        };
         same("k", "batch", key.batch(), query.batch(), "q")?;
         same("k", "head size", key.dim(), query.dim(), "q")?;
         same("v", "batch", value.batch(), key.batch(), "k")?;
@@ -212,11 +205,7 @@ impl Spec {
             let entries = self.windows.map(|windows| windows.entries());
             bias.check(scores, self.mask.map(|mask| mask.shape()[3]), entries)?;
         }
-        let scale = match self.scale {
-            Some(scale) => scale,
-            // Computed in f64 and rounded once to f32.
-            None => (1.0 / libm::sqrt(query.dim() as f64)) as f32,
-        };
+        let scale = self.scale.unwrap_or_else(|| query.default_scale());
         let problem = Problem { spec: Spec { softcap, scale: Some(scale), ..self }, scale, past, keys };
         // The factors of queries and of capped scores must be normal f32 values, or they lose precision; and that of
         // queries must leave them room.

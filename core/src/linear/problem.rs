@@ -2,7 +2,7 @@
 
 use super::operands::Operand;
 use super::rule::{Direction, Gates, Rule};
-use crate::argument::ArgumentError;
+use crate::argument::{ArgumentError, same};
 use crate::dtype::DType;
 use crate::memory::Memory;
 use crate::view::View;
@@ -87,11 +87,7 @@ impl Spec {
         use ArgumentError as E;
         let Spec { query, key, value, output, .. } = self;
         for (view, argument) in [(&query, "q"), (&key, "k"), (&value, "v")] {
-            for (n, axis) in [(view.batch(), "batch"), (view.heads(), "heads"), (view.dim(), "head size")] {
-                if n == 0 {
-                    return Err(E::Zero { argument, axis });
-                }
-            }
+            view.check_occupied(argument)?;
         }
         same("k", "batch", key.batch(), query.batch(), "q")?;
         same("k", "head size", key.dim(), query.dim(), "q")?;
@@ -142,11 +138,7 @@ impl Spec {
                 return Err(E::Number { argument, found, allowed });
             }
         }
-        let scale = match self.scale {
-            Some(scale) => scale,
-            // Computed in f64 and rounded once to f32.
-            None => (1.0 / libm::sqrt(query.dim() as f64)) as f32,
-        };
+        let scale = self.scale.unwrap_or_else(|| query.default_scale());
         Ok(Problem { spec: Spec { scale: Some(scale), ..self }, scale })
     }
 
@@ -218,21 +210,6 @@ impl Spec {
             }
         }
         Ok(())
-    }
-}
-
-/// Refuses a size that differs from what another argument determines.
-fn same(
-    argument: &'static str,
-    axis: &'static str,
-    found: usize,
-    allowed: usize,
-    of: &'static str,
-) -> Result<(), ArgumentError> {
-    if found == allowed {
-        Ok(())
-    } else {
-        Err(ArgumentError::Mismatch { argument, axis, found, allowed, of })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Series: tensors of tokens and channels, for the operators that treat every channel by itself.
 
-use crate::argument::ArgumentError;
+use crate::argument::{ArgumentError, enough, same};
+use crate::dtype::ElementsMut;
 use crate::view::{Layout, View};
 
 /// A tensor `[batch, tokens, channels]` with any strides, as a [`View`] whose heads and dims together are the channels:
@@ -111,47 +112,35 @@ impl Series {
     }
 }
 
-/// Refuses a size that differs from what another argument determines.
-pub(super) fn same(
-    argument: &'static str,
-    axis: &'static str,
-    found: usize,
-    allowed: usize,
-    of: &'static str,
-) -> Result<(), ArgumentError> {
-    if found == allowed {
-        Ok(())
-    } else {
-        Err(ArgumentError::Mismatch { argument, axis, found, allowed, of })
-    }
-}
-
-/// Refuses a buffer with fewer elements than its shape needs.
-pub(super) fn covers(argument: &'static str, found: usize, needed: usize) -> Result<(), ArgumentError> {
-    if found < needed { Err(ArgumentError::Short { argument, found, needed }) } else { Ok(()) }
-}
-
 /// Refuses dense memory of `sizes` whose bytes cannot be counted.
 pub(super) fn countable(argument: &'static str, sizes: [usize; 3]) -> Result<(), ArgumentError> {
     let [a, b, c] = sizes;
     View::dense(argument, Layout::Bhnd, &[1, a, b, c], None).map(|_| ())
 }
 
-/// Checks the states of a call: `past` and `present` hold `needed` values where given, and in place the present alone.
-pub(super) fn check_states(
+/// Checks what a call writes, and its past states. The output has as many elements as `series`; states have `states` values
+/// where given, and in place the present alone is.
+pub(super) fn check_written(
+    series: &Series,
     in_place: bool,
-    past: Option<usize>,
-    present: Option<usize>,
-    needed: usize,
+    states: usize,
+    past: Option<&[f32]>,
+    out: Option<&ElementsMut<'_>>,
+    present: Option<&[f32]>,
 ) -> Result<(), ArgumentError> {
     use ArgumentError as E;
+    match (out, present) {
+        (Some(out), _) => enough("out", out.len(), series.extent())?,
+        (None, Some(_)) => {}
+        (None, None) => return Err(E::NoOutput { argument: "out" }),
+    }
     match (in_place, past, present) {
         (true, Some(_), _) => return Err(E::Conflict { argument: "past_state", other: "in_place" }),
         (true, None, None) => return Err(E::Needs { argument: "in_place", other: "present_state" }),
         _ => {}
     }
-    past.map_or(Ok(()), |found| covers("past_state", found, needed))?;
-    present.map_or(Ok(()), |found| covers("present_state", found, needed))
+    past.map_or(Ok(()), |past| enough("past_state", past.len(), states))?;
+    present.map_or(Ok(()), |present| enough("present_state", present.len(), states))
 }
 
 /// The token that is number `step` in the order of a pass over `tokens`.

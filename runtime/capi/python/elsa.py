@@ -1,8 +1,9 @@
-"""Exact softmax and linear attention for arrays of numpy and tensors of torch, through libelsa.so.
+"""Exact softmax and linear attention, and scans, for arrays of numpy and tensors of torch, through libelsa.so.
 
     import elsa
     out = elsa.attention(q, k, v, causal=True)      # [batch, heads, tokens, dim], numpy or torch
     out, state = elsa.linear_attention(q, k, v, "gated", decay=g, past_state=state, present_state=True)
+    y = elsa.selective(u, delta, a, b, c, softplus=True)   # Mamba's scan; and elsa.recurrence, elsa.conv
     with elsa.patch():                              # torch's scaled_dot_product_attention, until the block ends
         answer = model(pictures)
 
@@ -25,11 +26,11 @@ import sys
 import threading
 
 __all__ = [
-    "attention", "linear_attention", "sdpa", "patch", "Engine", "version", "backends",
+    "attention", "linear_attention", "recurrence", "selective", "conv", "sdpa", "patch", "Engine", "version", "backends",
     "ElsaError", "ArgumentError", "UnsupportedError", "DeviceError", "OutOfMemoryError", "LibraryError",
 ]  # fmt: skip
 
-ABI_MAJOR, ABI_MINOR = 1, 2
+ABI_MAJOR, ABI_MINOR = 1, 3
 # Plans that an engine keeps: of the shapes that were used last.
 MOST_PLANS = 64
 
@@ -130,6 +131,7 @@ class _EngineInfo(_Sized):
 
 
 class _Problem(_Sized):
+    prefix = "elsa_"
     _fields_ = (
         [("size", ctypes.c_size_t), ("dtype", ctypes.c_uint32), ("causal", ctypes.c_uint32)]
         + [(name, _View) for name in ("q", "k", "v", "out", "past_k", "past_v", "present_k", "present_v")]
@@ -190,6 +192,7 @@ class _Outputs(_Sized):
 
 
 class _LinearProblem(_Sized):
+    prefix = "elsa_linear_"
     _fields_ = (
         [("size", ctypes.c_size_t)]
         + [(name, ctypes.c_uint32) for name in ("dtype", "gate_dtype", "rule", "direction")]
@@ -230,6 +233,63 @@ class _LinearOutputs(_Sized):
     _fields_ = [("size", ctypes.c_size_t), ("out", _Memory), ("present_state", _Memory)]
 
 
+class _RecurrenceProblem(_Sized):
+    prefix, packed = "elsa_recurrence_", 0
+    _fields_ = (
+        [("size", ctypes.c_size_t)]
+        + [(name, ctypes.c_uint32) for name in ("dtype", "gate_dtype", "gate", "reverse", "in_place", "reserved")]
+        + [(name, _View) for name in ("a", "b", "out")]
+    )
+
+
+class _SelectiveProblem(_Sized):
+    prefix, packed = "elsa_selective_", 0
+    _fields_ = (
+        [("size", ctypes.c_size_t)]
+        + [(name, ctypes.c_uint32) for name in ("dtype", "gate_dtype", "softplus", "reverse", "in_place")]
+        + [(name, ctypes.c_uint32) for name in ("fixed_b", "fixed_c", "has_z")]
+        + [("states", ctypes.c_size_t)]
+        + [(name, _View) for name in ("u", "delta", "b", "c", "z", "out")]
+    )
+
+
+class _ConvolutionProblem(_Sized):
+    prefix, packed = "elsa_convolution_", 0
+    _fields_ = (
+        [("size", ctypes.c_size_t)]
+        + [(name, ctypes.c_uint32) for name in ("dtype", "order", "shared", "silu", "reverse", "in_place")]
+        + [("taps", ctypes.c_size_t), ("u", _View), ("out", _View)]
+    )
+
+
+class _SeriesOptions(_Sized):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("parts", ctypes.c_size_t),
+        ("budget", ctypes.c_size_t),
+        ("method", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    ]
+
+
+class _RecurrenceInputs(_Sized):
+    _fields_ = [("size", ctypes.c_size_t)] + [(name, _Memory) for name in ("a", "b", "past_state")]
+
+
+class _SelectiveInputs(_Sized):
+    _fields_ = [("size", ctypes.c_size_t)] + [
+        (name, _Memory) for name in ("u", "delta", "a", "b", "c", "d", "z", "delta_bias", "past_state")
+    ]
+
+
+class _ConvolutionInputs(_Sized):
+    _fields_ = [("size", ctypes.c_size_t)] + [(name, _Memory) for name in ("u", "filter", "bias", "past_state")]
+
+
+class _SeriesOutputs(_Sized):
+    _fields_ = [("size", ctypes.c_size_t), ("out", _Memory), ("present_state", _Memory)]
+
+
 def _open():
     """The library and its path."""
     named = os.environ.get("ELSA_LIBRARY")
@@ -256,6 +316,12 @@ def _open():
             ("elsa_linear_plan_create", [handle, pointer, pointer, pointer]),
             ("elsa_linear_run", [handle, handle, pointer, pointer, pointer]),
             ("elsa_linear_run_device", [handle, handle, pointer, pointer, pointer, pointer]),
+            ("elsa_recurrence_plan_create", [handle, pointer, pointer, pointer]),
+            ("elsa_recurrence_run", [handle, handle, pointer, pointer, pointer]),
+            ("elsa_selective_plan_create", [handle, pointer, pointer, pointer]),
+            ("elsa_selective_run", [handle, handle, pointer, pointer, pointer]),
+            ("elsa_convolution_plan_create", [handle, pointer, pointer, pointer]),
+            ("elsa_convolution_run", [handle, handle, pointer, pointer, pointer]),
         ):
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, ctypes.c_int32
@@ -291,6 +357,9 @@ _CAUSAL = {None: 0, False: 0, True: 1, "top_left": 1, "bottom_right": 2}
 _RULES = ["linear", "gated", "delta", "gated_delta"]
 _DIRECTIONS = ["forward", "reverse", "bidirectional", "non_causal"]
 _FORMS = [None, "recurrent", "chunk", "fused_chunk", "parallel", "scan"]
+_LAYOUTS = ["btc", "bct"]
+_TAPS = ["newest_first", "newest_last"]
+_METHODS = [None, "direct", "fft"]
 
 
 def _check(status):
@@ -363,8 +432,8 @@ class Engine(object):
         return f"elsa.Engine(backend={self.backend!r}, threads={self.threads})"
 
     def _plan(self, key, problem, capturing=False):
-        """The plan of a shape. Where there is none yet, `problem` makes what it is made of: a problem, or problem and options
-        of linear attention."""
+        """The plan of a shape. Where there is none yet, `problem` makes what it is made of: a problem, or problem and
+        options."""
         with self._lock:
             plan = self._plans.get(key)
             if plan is not None:
@@ -381,7 +450,7 @@ class Engine(object):
 
     def _workspace(self, plan, capturing=False):
         """The calling thread's workspace, which serves `plan` and every plan of its operator that it has served before."""
-        place = self._local.__dict__.setdefault(plan.operator, _Place())
+        place = self._local.__dict__.setdefault(plan.prefix, _Place())
         workspace = place.workspace
         if capturing:
             # Nothing can be allocated now: that of the last call, or that of the capture's calls before.
@@ -407,17 +476,18 @@ class _Place(object):
 
 
 class _Plan(object):
-    """The plan of a problem: of attention, or of linear attention with its options."""
+    """The plan of a problem of some operator, with its options."""
 
     def __init__(self, engine, problem, options=None):
         self.handle, info = _Handle(), _PlanInfo()
-        self.operator = "attention" if options is None else "linear"
-        create = _lib.elsa_plan_create if options is None else _lib.elsa_linear_plan_create
+        # What the names of the operator's functions begin with.
+        self.prefix = problem.prefix
         reference = None if options is None else ctypes.byref(options)
+        create = getattr(_lib, self.prefix + "plan_create")
         _check(create(engine, ctypes.byref(problem), reference, ctypes.byref(self.handle)))
         _check(_lib.elsa_plan_describe(self.handle, ctypes.byref(info)))
         self.bytes = info.workspace_bytes
-        self.sequences = problem.packed or problem.q.shape[0]
+        self.sequences = problem.packed or (problem.q.shape[0] if hasattr(problem, "q") else 1)
         self.gpu = info.backend == _CUDA
 
     def __del__(self):
@@ -848,13 +918,12 @@ def attention(
 def _run(plan, workspace, inputs, outputs, device):
     """Runs a plan over tensors of the host, or over those of a device in torch's current stream."""
     arguments = plan.handle, workspace.handle, ctypes.byref(inputs), ctypes.byref(outputs)
-    linear = plan.operator == "linear"
     if device is None:
-        _check((_lib.elsa_linear_run if linear else _lib.elsa_run)(*arguments, None))
+        _check(getattr(_lib, plan.prefix + "run")(*arguments, None))
     else:
         # Torch names the default stream of the device 0, which means a stream of the library's own in elsa.h.
         stream = sys.modules["torch"].cuda.current_stream(device).cuda_stream or 1
-        _check((_lib.elsa_linear_run_device if linear else _lib.elsa_run_device)(*arguments, stream, None))
+        _check(getattr(_lib, plan.prefix + "run_device")(*arguments, stream, None))
 
 
 def _one_of(name, value, allowed):
@@ -1008,6 +1077,281 @@ def linear_attention(
         inputs.cu_seqlens = _Integers(ctypes.addressof(lengths), len(lengths))
     _run(plan, engine._workspace(plan, capturing), inputs, outputs, device)
     return out if present is None else (out, present_state)
+
+
+class _Series(object):
+    """A tensor of tokens and channels: what a plan depends on, and where its elements lie."""
+
+    __slots__ = ("dtype", "batch", "tokens", "channels", "strides", "data", "bytes")
+
+    def __init__(self, name, tensor, kind, layout):
+        dtype, shape, strides, self.data, device = kind.of(name, tensor)
+        if dtype not in _DTYPES:
+            raise ArgumentError(f"{name}: {dtype}; allowed: {', '.join(_DTYPES)}")
+        if device is not None:
+            raise UnsupportedError(f"{name}: in memory of a CUDA device; allowed: memory of the host")
+        if len(shape) not in (2, 3):
+            raise ArgumentError(f"{name}: {len(shape)} axes; allowed: {' or '.join((layout, layout[1:]))}")
+        self.dtype, size = _DTYPES[dtype]
+        shape, strides = (1,) * (3 - len(shape)) + tuple(shape), (0,) * (3 - len(shape)) + tuple(strides)
+        last = empty = 0
+        for n, stride in zip(shape, strides):
+            empty |= n == 0
+            if n > 1:
+                if stride < 0:
+                    raise ArgumentError(f"{name}: strides {strides}; allowed: not negative")
+                last += (n - 1) * stride
+        self.bytes = 0 if empty else (last + 1) * size
+        # The strides of axes of one element, or of none, are any numbers.
+        strides = [stride if n > 1 and not empty else 0 for n, stride in zip(shape, strides)]
+        if layout == "bct":
+            shape, strides = (shape[0], shape[2], shape[1]), (strides[0], strides[2], strides[1])
+        (self.batch, self.tokens, self.channels), self.strides = shape, tuple(strides)
+
+    def key(self):
+        return self.dtype, self.batch, self.tokens, self.channels, self.strides
+
+    def view(self):
+        view = _View()
+        view.shape[:] = self.batch, self.channels, self.tokens, 1
+        view.strides[:] = self.strides[0], self.strides[2], self.strides[1], 1
+        return view
+
+    def memory(self):
+        return _Memory(self.data if self.bytes else None, self.bytes)
+
+
+class _Call(object):
+    """A call of an operator that treats every channel by itself: its tensors, and what is said of them."""
+
+    def __init__(self, first, tensor, layout, inputs):
+        self.layout = _LAYOUTS[_one_of("layout", layout, _LAYOUTS)]
+        self.kind, self.like, self.inputs, self.outputs = _kind(first, tensor), tensor, inputs, _SeriesOutputs()
+        if self.kind is _Torch and sys.modules["torch"].jit.is_tracing():
+            # What is recorded has no call of this function.
+            raise UnsupportedError(f"{first}: recorded by torch.jit.trace; allowed: a call that computes")
+        # Copies live as long as the call.
+        self.views, self.kept, self.first = {}, [], first
+
+    def check(self, name, tensor):
+        if _kind(name, tensor) is not self.kind:
+            raise ArgumentError(f"{name}: of another library than {self.first}; allowed: {self.kind.library}")
+
+    def series(self, name, tensor, like=None, into=None):
+        """A tensor of tokens; `like` is one whose type it has to have."""
+        self.check(name, tensor)
+        made = self.views[name] = _Series(name, tensor, self.kind, self.layout)
+        if like is not None and made.dtype != self.views[like].dtype:
+            raise ArgumentError(f"{name}: another type than {like}; allowed: the same")
+        setattr(self.inputs if into is None else into, name, made.memory())
+        return made
+
+    def numbers(self, name, tensor, *shapes):
+        """Dense float32 of one of some shapes, copied if need be."""
+        if tensor is None:
+            return
+        self.check(name, tensor)
+        found, shape, _, _, device = self.kind.of(name, tensor)
+        if found != "float32" or device is not None:
+            raise ArgumentError(f"{name}: {found}; allowed: float32 in memory of the host")
+        if tuple(shape) not in shapes:
+            raise ArgumentError(f"{name}: {list(shape)}; allowed: {' or '.join(str(list(x)) for x in shapes)}")
+        tensor = self.kind.dense(tensor)
+        self.kept.append(tensor)
+        setattr(self.inputs, name, self.memory(name, tensor))
+
+    def memory(self, name, tensor):
+        count = 1
+        for n in tensor.shape:
+            count *= n
+        return _Memory(self.kind.of(name, tensor)[3] if count else None, 4 * count)
+
+    def states(self, past, present, shape):
+        """The states, of which the present may be the past. Returns the present one, and whether it is."""
+        if present is True:
+            present = self.kind.empty(shape, "float32", self.like)
+        if present is None or present is False:
+            self.numbers("past_state", past, shape)
+            return None, False
+        self.check("present_state", present)
+        found, given, strides, data, _ = self.kind.of("present_state", present)
+        dense, step = True, 1
+        for n, stride in zip(reversed(tuple(given)), reversed(tuple(strides))):
+            dense &= n == 1 or stride == step
+            step *= n
+        if found != "float32" or tuple(given) != shape or not (dense or not step):
+            raise ArgumentError(f"present_state: {found} {list(given)}; allowed: dense float32 {list(shape)}")
+        if not self.kind.writable(present):
+            raise ArgumentError("present_state: read-only; allowed: an array that can be written")
+        self.outputs.present_state = self.memory("present_state", present)
+        in_place = past is not None and step > 0 and self.kind.of("past_state", past)[3] == data
+        self.numbers("past_state", past, shape)
+        if in_place:
+            self.inputs.past_state = _Memory()
+        return present, bool(in_place)
+
+    def out(self, out, like):
+        """The output, of the shape and type of `like`."""
+        if out is None:
+            out = self.kind.empty(tuple(self.like.shape), None, self.like)
+        elif not self.kind.writable(out):
+            raise ArgumentError("out: read-only; allowed: an array that can be written")
+        self.series("out", out, like, self.outputs)
+        return out
+
+    def run(self, engine, key, problem, options, out, present):
+        """Runs the problem, whose views it sets, and returns what the caller's function does."""
+        shapes = tuple([(name, view.key()) for name, view in self.views.items()])
+
+        def made():
+            for name, view in self.views.items():
+                setattr(problem, name, view.view())
+            return problem, options
+
+        if engine is None:
+            engine = _engine_for(None)
+        plan = engine._plan((problem.prefix, shapes, key), made)
+        if self.views["out"].bytes or present is not None:
+            _run(plan, engine._workspace(plan), self.inputs, self.outputs, None)
+        return out if present is None else (out, present)
+
+
+def recurrence(
+    a, b, log=False, past_state=None, present_state=None, reverse=False, parts=0, layout="btc", out=None, engine=None
+):
+    """The recurrence h = a h + b of each channel; returns h of every token, with `present_state` also that of the last.
+
+    a, b      [batch, tokens, channels], or with layout "bct" [batch, channels, tokens]; the batch may be missing. a is
+              float32 or of the type of b. A factor of zero clears the state.
+    log       a holds natural logarithms of factors; -inf clears the state.
+    past_state   float32 [batch, channels], the states before the first token; None are zeros.
+    present_state   True returns (output, states); an array is written and returned, and may be past_state.
+    reverse   from the last token to the first.
+    parts     of the tokens that are passed side by side, for few channels and many tokens; 0 is one pass.
+    out, engine   as of `attention`. Tensors lie in memory of the host.
+    """
+    call = _Call("b", b, layout, _RecurrenceInputs())
+    series = call.series("b", b)
+    gates = call.series("a", a)
+    out = call.out(out, "b")
+    present, in_place = call.states(past_state, present_state, (series.batch, series.channels))
+    key = bool(log), bool(reverse), in_place, _count("parts", parts)
+    problem, options = _RecurrenceProblem(), _SeriesOptions()
+    problem.dtype, problem.gate_dtype = series.dtype, gates.dtype
+    problem.gate, problem.reverse, problem.in_place, options.parts = key
+    return call.run(engine, key, problem, options, out, present)
+
+
+def selective(
+    u,
+    delta,
+    a,
+    b,
+    c,
+    d=None,
+    z=None,
+    delta_bias=None,
+    softplus=False,
+    past_state=None,
+    present_state=None,
+    reverse=False,
+    layout="btc",
+    out=None,
+    engine=None,
+):
+    """The selective scan of Mamba; returns the output, with `present_state` also the states after the last token. With the time
+    step t = delta + delta_bias, or its softplus, of each token and channel, and N numbers x in each channel's state:
+
+        x = exp(t a) x + t b u
+        y = c x + d u, times z / (1 + exp(-z))
+
+    u, delta, z   [batch, tokens, channels], or with layout "bct" [batch, channels, tokens]; the batch may be missing. delta is
+              float32 or of the type of u.
+    a         float32 [channels, N].
+    b, c      of each token, [batch, tokens, N] or [batch, tokens, groups, N], with layout "bct" [batch, N, tokens] or
+              [batch, groups, N, tokens], of the type of u; or of each channel, float32 [channels, N].
+    d, delta_bias   float32 [channels].
+    past_state   float32 [batch, channels, N], the states before the first token; None are zeros.
+    present_state, reverse, out, engine   as of `recurrence`.
+    """
+    call = _Call("u", u, layout, _SelectiveInputs())
+    series = call.series("u", u)
+    steps = call.series("delta", delta)
+    if z is not None:
+        call.series("z", z, "u")
+    if _kind("a", a) is not call.kind or len(a.shape) != 2:
+        raise ArgumentError(f"a: {type(a).__name__}; allowed: an array [channels, N] of the library of u")
+    parameters = series.channels, a.shape[1]
+    call.numbers("a", a, parameters)
+    fixed = []
+    for name, x in (("b", b), ("c", c)):
+        call.check(name, x)
+        fixed.append(len(x.shape) == 2)
+        if fixed[-1]:
+            call.numbers(name, x, parameters)
+            continue
+        if len(x.shape) == 4:
+            # Groups and their numbers are one axis of channels.
+            n = tuple(x.shape)
+            x = x.reshape((n[0], n[1] * n[2], n[3]) if layout == "bct" else (n[0], n[1], n[2] * n[3]))
+            call.kept.append(x)
+        call.series(name, x, "u")
+    call.numbers("d", d, (series.channels,))
+    call.numbers("delta_bias", delta_bias, (series.channels,))
+    out = call.out(out, "u")
+    present, in_place = call.states(past_state, present_state, (series.batch,) + parameters)
+    key = bool(softplus), bool(reverse), in_place, fixed[0], fixed[1], z is not None, parameters[1]
+    problem, options = _SelectiveProblem(), _SeriesOptions()
+    problem.dtype, problem.gate_dtype = series.dtype, steps.dtype
+    problem.softplus, problem.reverse, problem.in_place, problem.fixed_b, problem.fixed_c = key[:5]
+    problem.has_z, problem.states = key[5:]
+    return call.run(engine, key, problem, options, out, present)
+
+
+def conv(
+    u,
+    filter,
+    bias=None,
+    order="newest_first",
+    silu=False,
+    past_state=None,
+    present_state=None,
+    reverse=False,
+    method=None,
+    layout="btc",
+    out=None,
+    engine=None,
+):
+    """The causal convolution of each channel with a filter of K weights, which linear attention with a relative decay is;
+    returns the output, with `present_state` also the last K - 1 inputs, which the next call has as its past.
+
+    u         [batch, tokens, channels], or with layout "bct" [batch, channels, tokens]; the batch may be missing.
+    filter    float32 [K] for all channels, [channels, K] or [channels, 1, K].
+    bias      float32 [channels], added to the sums.
+    order     "newest_first": the first weight is that of the token itself; "newest_last": the last one is, as in the
+              convolutions of ONNX and torch.
+    silu      makes the output x / (1 + exp(-x)) of each sum x.
+    past_state   float32 [batch, channels, K - 1], the inputs before the first token, oldest first; None are zeros.
+    method    None, "direct" or "fft".
+    present_state, reverse, out, engine   as of `recurrence`.
+    """
+    call = _Call("u", u, layout, _ConvolutionInputs())
+    series = call.series("u", u)
+    call.check("filter", filter)
+    shape = tuple(filter.shape)
+    if len(shape) not in (1, 2, 3) or not shape[-1]:
+        raise ArgumentError(f"filter: {list(shape)}; allowed: [K], [channels, K] or [channels, 1, K]")
+    taps = shape[-1]
+    call.numbers("filter", filter, *[(taps,), (series.channels, taps), (series.channels, 1, taps)])
+    call.numbers("bias", bias, (series.channels,))
+    out = call.out(out, "u")
+    present, in_place = call.states(past_state, present_state, (series.batch, series.channels, taps - 1))
+    numbers = _one_of("order", order, _TAPS), _one_of("method", method, _METHODS)
+    key = numbers + (len(shape) == 1, bool(silu), bool(reverse), in_place, taps)
+    problem, options = _ConvolutionProblem(), _SeriesOptions()
+    problem.dtype = series.dtype
+    problem.order, options.method, problem.shared, problem.silu, problem.reverse, problem.in_place, problem.taps = key
+    return call.run(engine, key, problem, options, out, present)
 
 
 def _leading(tensor, axes):

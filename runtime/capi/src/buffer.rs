@@ -43,7 +43,7 @@ pub(crate) struct Held {
 }
 
 /// Keeps every buffer in which one of the addresses lies.
-fn held(mut addresses: impl Iterator<Item = usize>) -> Held {
+pub(crate) fn held(mut addresses: impl Iterator<Item = usize>) -> Held {
     let spans = SPANS.read().unwrap_or_else(PoisonError::into_inner);
     let buffers = std::array::from_fn(|_| {
         let address = addresses.next()?;
@@ -51,24 +51,6 @@ fn held(mut addresses: impl Iterator<Item = usize>) -> Held {
         (address < *end).then(|| buffer.clone())
     });
     Held { _buffers: buffers }
-}
-
-/// Keeps every buffer in which a tensor or a list begins.
-pub(crate) fn hold(inputs: &elsa_inputs, outputs: &elsa_outputs) -> Held {
-    let (i, o) = (inputs, outputs);
-    let inputs = [i.q, i.k, i.v, i.past_k, i.past_v, i.mask, i.bias].map(|input| input.data.addr());
-    let lists = [i.key_lengths, i.cu_seqlens_q, i.cu_seqlens_k, i.bias_index].map(|list| list.data.addr());
-    let states = [o.state_m, o.state_s, o.state_w].map(|output| output.data.addr());
-    let outputs = [o.out, o.lse, o.present_k, o.present_v].map(|output| output.data.addr());
-    held(inputs.into_iter().chain(lists).chain(states).chain(outputs))
-}
-
-/// As [`hold`], of a frame of linear attention.
-pub(crate) fn hold_linear(inputs: &elsa_linear_inputs, outputs: &elsa_linear_outputs) -> Held {
-    let (i, o) = (inputs, outputs);
-    let inputs = [i.q, i.k, i.v, i.decay, i.beta, i.past_state].map(|input| input.data.addr());
-    let outputs = [o.out, o.present_state].map(|output| output.data.addr());
-    held(inputs.into_iter().chain(outputs).chain([i.cu_seqlens.data.addr()]))
 }
 
 /// Allocates memory of the host for tensors: bytes zero bytes, at a multiple of 64. Where the engine has a GPU it is
@@ -184,18 +166,18 @@ mod tests {
         }
         let at = info.map(|info| info.data.addr());
         let weak = buffers.map(|buffer| Arc::downgrade(&BUFFERS.get(buffer.id).unwrap()));
-        let outputs = elsa_outputs::default();
         // The last byte of the first buffer, and the first beyond the second.
         let inputs = elsa_inputs { q: input(at[0] + 99), k: input(at[1] + 100), ..Default::default() };
-        let held = hold(&inputs, &outputs);
+        let held_of = |inputs: &elsa_inputs| held([inputs.q, inputs.k].map(|x| x.data.addr()).into_iter());
+        let kept = held_of(&inputs);
         for buffer in buffers {
             assert_eq!(elsa_buffer_destroy(buffer), ELSA_STATUS_OK);
             assert_eq!(elsa_buffer_destroy(buffer), ELSA_STATUS_HANDLE);
         }
         assert_eq!(weak.each_ref().map(|weak| weak.strong_count() > 0), [true, false]);
-        drop(held);
+        drop(kept);
         assert_eq!(weak[0].strong_count(), 0);
-        assert!(hold(&inputs, &outputs)._buffers.iter().all(Option::is_none));
+        assert!(held_of(&inputs)._buffers.iter().all(Option::is_none));
         assert_eq!(crate::elsa_engine_destroy(engine), ELSA_STATUS_OK);
     }
 }

@@ -2,11 +2,13 @@
 
 use crate::fault::call;
 use crate::growing::Room;
+use crate::operator::workspace_of;
 use crate::pointer::aligned;
+use crate::space::{WORKSPACES, lock};
 use crate::text::{self, Text};
 use crate::types::*;
-use crate::workspace::{WORKSPACES, lock};
 use elsa_core::attention::certified::Certified;
+use elsa_runtime::Attention;
 
 fn certified(c: &Certified<'_>) -> elsa_certified {
     let claim = c.claim();
@@ -54,7 +56,7 @@ pub unsafe extern "C" fn elsa_workspace_certified(
         }
         let workspace = WORKSPACES.get(workspace.id)?;
         let mut workspace = lock(&workspace)?;
-        let found = workspace.attention()?.certified()?;
+        let found = workspace_of::<Attention>(&mut workspace)?.certified()?;
         for channel in 0..count.min(found.channels().len()) {
             // SAFETY: the clause on absolute.
             unsafe { absolute.add(channel).write(found.absolute(channel).unwrap_or(f64::NAN)) };

@@ -9,10 +9,14 @@ use elsa_core::attention::{
 };
 use elsa_core::dtype::DType;
 use elsa_core::linear::{self, Direction, Form, Rule};
+use elsa_core::series::Series;
+use elsa_core::series::convolution::{self, Taps};
+use elsa_core::series::recurrence::{self, Gate};
+use elsa_core::series::selective::{self, Coefficient};
 use elsa_core::view::View;
 use elsa_runtime::{
-    Backend, CudaContext, CudaOptions, EngineOptions, Fallback, LinearPlanOptions, Method, PlanOptions, Spin,
-    StreamOptions, Tuning,
+    Backend, ConvolutionOptions, CudaContext, CudaOptions, EngineOptions, Fallback, LinearPlanOptions,
+    Method, PlanOptions, RecurrenceOptions, SelectiveOptions, Spin, StreamOptions, Tuning,
 };
 use std::time::Duration;
 
@@ -222,13 +226,24 @@ fn optional(has: u32, argument: &'static str, view: &elsa_view) -> Result<Option
     (has != 0).then(|| View::new(argument, view.shape, view.strides)).transpose()
 }
 
+/// The type of most tensors and that of gates, which is the same or f32.
+pub(crate) fn gated_types(most: elsa_dtype, gates: elsa_dtype) -> Result<(DType, DType), Fault> {
+    let most = dtype("dtype", most)?;
+    match dtype("gate_dtype", gates)? {
+        found if found == DType::F32 || found == most => Ok((most, found)),
+        _ => unknown("gate_dtype", gates, "ELSA_DTYPE_F32, or dtype"),
+    }
+}
+
 pub(crate) fn linear_problem(p: &elsa_linear_problem) -> Result<linear::Problem, Fault> {
     if p.reserved != 0 {
         return unknown("reserved", p.reserved, "0");
     }
     let view = |argument, view: &elsa_view| View::new(argument, view.shape, view.strides);
     let (q, k, v) = (view("q", &p.q)?, view("k", &p.k)?, view("v", &p.v)?);
-    let mut spec = linear::Spec::new(dtype("dtype", p.dtype)?, q, k, v, view("out", &p.out)?);
+    let (dtype, gate_dtype) = gated_types(p.dtype, p.gate_dtype)?;
+    let mut spec = linear::Spec::new(dtype, q, k, v, view("out", &p.out)?);
+    spec.gate_dtype = gate_dtype;
     spec.rule = match p.rule {
         ELSA_RULE_LINEAR => Rule::Linear,
         ELSA_RULE_GATED => Rule::Gated,
@@ -242,10 +257,6 @@ pub(crate) fn linear_problem(p: &elsa_linear_problem) -> Result<linear::Problem,
         ELSA_DIRECTION_BIDIRECTIONAL => Direction::Bidirectional,
         ELSA_DIRECTION_NON_CAUSAL => Direction::NonCausal,
         found => return unknown("direction", found, "one of ELSA_DIRECTION_*"),
-    };
-    spec.gate_dtype = match dtype("gate_dtype", p.gate_dtype)? {
-        found if found == DType::F32 || found == spec.dtype => found,
-        _ => return unknown("gate_dtype", p.gate_dtype, "ELSA_DTYPE_F32, or dtype"),
     };
     spec.decay = optional(p.has_decay, "decay", &p.decay)?;
     spec.beta = optional(p.has_beta, "beta", &p.beta)?;
@@ -283,4 +294,99 @@ pub(crate) fn linear_options(o: &elsa_linear_options) -> Result<LinearPlanOption
     let some = |n: usize| (n != 0).then_some(n);
     let (chunk, parts, budget) = (some(o.chunk), some(o.parts), some(o.budget));
     Ok(LinearPlanOptions { form, chunk, parts, budget, ..LinearPlanOptions::default() })
+}
+
+fn series(argument: &'static str, view: &elsa_view) -> Result<Series, ArgumentError> {
+    View::new(argument, view.shape, view.strides).map(Series::of)
+}
+
+pub(crate) fn recurrence_problem(p: &elsa_recurrence_problem) -> Result<recurrence::Problem, Fault> {
+    if p.reserved != 0 {
+        return unknown("reserved", p.reserved, "0");
+    }
+    let mut spec = recurrence::Spec::new(series("a", &p.a)?, series("b", &p.b)?, series("out", &p.out)?);
+    spec.gate = match p.gate {
+        ELSA_GATE_FACTOR => Gate::Factor,
+        ELSA_GATE_LOG => Gate::Log,
+        found => return unknown("gate", found, "one of ELSA_GATE_*"),
+    };
+    (spec.reverse, spec.in_place) = (p.reverse != 0, p.in_place != 0);
+    Ok(spec.check()?)
+}
+
+pub(crate) fn selective_problem(p: &elsa_selective_problem) -> Result<selective::Problem, Fault> {
+    let coefficient = |fixed: u32, argument, view: &elsa_view| match fixed {
+        0 => series(argument, view).map(Coefficient::Token),
+        _ => Ok(Coefficient::Channel),
+    };
+    let (b, c) = (coefficient(p.fixed_b, "b", &p.b)?, coefficient(p.fixed_c, "c", &p.c)?);
+    let (u, delta, out) = (series("u", &p.u)?, series("delta", &p.delta)?, series("out", &p.out)?);
+    let mut spec = selective::Spec::new(u, delta, p.states, b, c, out);
+    spec.z = (p.has_z != 0).then(|| series("z", &p.z)).transpose()?;
+    (spec.softplus, spec.reverse, spec.in_place) = (p.softplus != 0, p.reverse != 0, p.in_place != 0);
+    Ok(spec.check()?)
+}
+
+pub(crate) fn convolution_problem(p: &elsa_convolution_problem) -> Result<convolution::Problem, Fault> {
+    let mut spec = convolution::Spec::new(series("u", &p.u)?, p.taps, series("out", &p.out)?);
+    spec.order = match p.order {
+        ELSA_TAPS_NEWEST_FIRST => Taps::NewestFirst,
+        ELSA_TAPS_NEWEST_LAST => Taps::NewestLast,
+        found => return unknown("order", found, "one of ELSA_TAPS_*"),
+    };
+    (spec.shared, spec.silu) = (p.shared != 0, p.silu != 0);
+    (spec.reverse, spec.in_place) = (p.reverse != 0, p.in_place != 0);
+    Ok(spec.check()?)
+}
+
+/// What the options of a plan of series say.
+struct SeriesOptions {
+    parts: Option<usize>,
+    budget: Option<usize>,
+    method: Option<convolution::Method>,
+}
+
+/// The options of an operator, which may have parts or methods.
+fn series_options(
+    o: &elsa_series_options,
+    has_parts: bool,
+    has_methods: bool,
+) -> Result<SeriesOptions, Fault> {
+    if o.reserved != 0 {
+        return unknown("reserved", o.reserved, "0");
+    }
+    if o.parts != 0 && !has_parts {
+        return Err(Fault::argument(format_args!("parts: {}; allowed: 0, but for a recurrence", o.parts)));
+    }
+    let method = match o.method {
+        ELSA_CONVOLUTION_AUTO => None,
+        found if !has_methods => return unknown("method", found, "0, but for a convolution"),
+        ELSA_CONVOLUTION_DIRECT => Some(convolution::Method::Direct),
+        ELSA_CONVOLUTION_FFT => Some(convolution::Method::Fft),
+        found => return unknown("method", found, "one of ELSA_CONVOLUTION_*"),
+    };
+    let some = |n: usize| (n != 0).then_some(n);
+    Ok(SeriesOptions { parts: some(o.parts), budget: some(o.budget), method })
+}
+
+pub(crate) fn recurrence_options(o: &elsa_series_options) -> Result<RecurrenceOptions, Fault> {
+    let SeriesOptions { parts, budget, .. } = series_options(o, true, false)?;
+    Ok(RecurrenceOptions { parts, budget, ..RecurrenceOptions::default() })
+}
+
+pub(crate) fn selective_options(o: &elsa_series_options) -> Result<SelectiveOptions, Fault> {
+    let SeriesOptions { budget, .. } = series_options(o, false, false)?;
+    Ok(SelectiveOptions { budget, ..SelectiveOptions::default() })
+}
+
+pub(crate) fn convolution_options(o: &elsa_series_options) -> Result<ConvolutionOptions, Fault> {
+    let SeriesOptions { budget, method, .. } = series_options(o, false, true)?;
+    Ok(ConvolutionOptions { budget, method, ..ConvolutionOptions::default() })
+}
+
+pub(crate) fn convolution_method_number(method: convolution::Method) -> elsa_convolution_method {
+    match method {
+        convolution::Method::Direct => ELSA_CONVOLUTION_DIRECT,
+        convolution::Method::Fft => ELSA_CONVOLUTION_FFT,
+    }
 }

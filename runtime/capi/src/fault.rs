@@ -105,7 +105,7 @@ impl From<PlanError> for Fault {
                 LinearRefused::NoKernel | LinearRefused::NotOnGpu { .. } | LinearRefused::Large { .. },
             ) => ELSA_STATUS_UNSUPPORTED,
             PlanError::Linear(_) => ELSA_STATUS_ARGUMENT,
-            PlanError::Refused(Refused::Block { .. }) => ELSA_STATUS_ARGUMENT,
+            PlanError::Refused(Refused::Block { .. } | Refused::Parts { .. }) => ELSA_STATUS_ARGUMENT,
             PlanError::Refused(_) => ELSA_STATUS_UNSUPPORTED,
             PlanError::Device(e) => device(e),
             PlanError::Null { .. }
@@ -116,9 +116,10 @@ impl From<PlanError> for Fault {
             | PlanError::DeviceShort { .. }
             | PlanError::NoPlan
             | PlanError::OtherGpu => ELSA_STATUS_ARGUMENT,
-            PlanError::OnDevice | PlanError::OnHost { .. } | PlanError::NotStreamed { .. } => {
-                ELSA_STATUS_UNSUPPORTED
-            }
+            PlanError::OnDevice
+            | PlanError::OnHost { .. }
+            | PlanError::NotOnGpu { .. }
+            | PlanError::NotStreamed { .. } => ELSA_STATUS_UNSUPPORTED,
             _ => ELSA_STATUS_DEVICE,
         };
         Fault::new(status, &e)

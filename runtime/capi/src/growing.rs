@@ -66,6 +66,15 @@ growing! {
     elsa_linear_info, size_of::<elsa_linear_info>();
     elsa_linear_inputs, size_of::<elsa_linear_inputs>();
     elsa_linear_outputs, size_of::<elsa_linear_outputs>();
+    elsa_recurrence_problem, size_of::<elsa_recurrence_problem>();
+    elsa_selective_problem, size_of::<elsa_selective_problem>();
+    elsa_convolution_problem, size_of::<elsa_convolution_problem>();
+    elsa_series_options, size_of::<elsa_series_options>();
+    elsa_series_info, size_of::<elsa_series_info>();
+    elsa_recurrence_inputs, size_of::<elsa_recurrence_inputs>();
+    elsa_selective_inputs, size_of::<elsa_selective_inputs>();
+    elsa_convolution_inputs, size_of::<elsa_convolution_inputs>();
+    elsa_series_outputs, size_of::<elsa_series_outputs>();
 }
 
 /// The size that the caller has recorded in a struct. The pointer has passed [`aligned`].
@@ -205,6 +214,16 @@ mod tests {
         assert_eq!(size_of::<elsa_linear_info>(), 3 * word + 2 * 4);
         assert_eq!(size_of::<elsa_linear_inputs>(), word + 7 * inputs);
         assert_eq!(size_of::<elsa_linear_outputs>(), word + 2 * inputs);
+        let view = size_of::<elsa_view>();
+        assert_eq!(size_of::<elsa_recurrence_problem>(), word + 6 * 4 + 3 * view);
+        assert_eq!(size_of::<elsa_selective_problem>(), 2 * word + 8 * 4 + 6 * view);
+        assert_eq!(size_of::<elsa_convolution_problem>(), 2 * word + 6 * 4 + 2 * view);
+        assert_eq!(size_of::<elsa_series_options>(), 3 * word + 2 * 4);
+        assert_eq!(size_of::<elsa_series_info>(), 3 * word + 2 * 4);
+        assert_eq!(size_of::<elsa_recurrence_inputs>(), word + 3 * inputs);
+        assert_eq!(size_of::<elsa_selective_inputs>(), word + 9 * inputs);
+        assert_eq!(size_of::<elsa_convolution_inputs>(), word + 4 * inputs);
+        assert_eq!(size_of::<elsa_series_outputs>(), word + 2 * inputs);
     }
 
     fn chunk(size: usize) -> elsa_chunk {

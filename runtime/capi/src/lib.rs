@@ -8,7 +8,7 @@
 //! - *read*: a pointer to a struct or an array that is read is null or valid for reads, and nobody writes there
 //!   during the call.
 //! - *write*: a pointer to what is written is null or valid for writes, and nobody else uses it during the call.
-//! - *tensors*: memory named in `elsa_inputs`, `elsa_outputs` and their like of linear attention is as those structs
+//! - *tensors*: memory named in `elsa_inputs`, `elsa_outputs` and their like of other operators is as those structs
 //!   describe, and keeps to *read* and *write*, until the run is done.
 //! - *callbacks*: `read` and `write` of `elsa_stream_data` may be called with `user` until the run returns, `read` by
 //!   another thread and while `write` runs; they keep to the memory that they are handed, return, and do not unwind.
@@ -20,8 +20,8 @@
 //! | functions of `elsa.h` | what they are made of |
 //! |---|---|
 //! | `library`, `log`, `view` | `types`: the structs and constants of `elsa.h`; `growing`: those that may grow |
-//! | `engine`, `plan`, `workspace`, `buffer` | `handles`: numbers that name objects; `pointer`: checked pointers; `lend`: what options of an engine point to |
-//! | `run`, `bound`, `linear` | `convert`: enumerations and problems; `tensors`, `linear_tensors`: the memory of a frame; `memory`: of one tensor |
+//! | `engine`, `plan`, `workspace`, `buffer` | `handles`: numbers that name objects; `planned`, `space`, `frame`: plans, workspaces and frames behind them; `pointer`: checked pointers; `lend`: what options of an engine point to |
+//! | `run`, `bound`, `linear`, `series` | `operator`: what they do, once for all operators; `convert`: enumerations and problems; `tensors`, `linear_tensors`, `series_tensors`: the memory of a frame; `memory`: of one tensor |
 //! | `stream` | `rows`: its callbacks as source and sink of the runtime |
 //! | `states` | `fault`: status, message, the panic wall; `text`: strings for C |
 
@@ -34,6 +34,7 @@ mod certify;
 mod convert;
 mod engine;
 mod fault;
+mod frame;
 mod growing;
 mod handles;
 mod lend;
@@ -42,10 +43,15 @@ mod linear;
 mod linear_tensors;
 mod log;
 mod memory;
+mod operator;
 mod plan;
+mod planned;
 mod pointer;
 mod rows;
 mod run;
+mod series;
+mod series_tensors;
+mod space;
 mod states;
 mod stream;
 mod tensors;
@@ -63,6 +69,7 @@ pub use library::*;
 pub use linear::*;
 pub use plan::*;
 pub use run::*;
+pub use series::*;
 pub use states::*;
 pub use stream::*;
 pub use types::*;

@@ -1,23 +1,18 @@
 //! Linear attention: plans and runs of it, on the handles of the others.
 
-use crate::bound::{BOUNDS, Frame, Named};
-use crate::buffer::hold_linear;
-use crate::engine::ENGINES;
+use crate::convert;
 use crate::fault::call;
-use crate::growing::{Room, take, take_or_default};
-use crate::plan::{PLANS, Planned};
-use crate::pointer::{aligned, put};
-use crate::run::{fill, report_of, run_linear};
+use crate::growing::Room;
+use crate::operator::{bind, create, plan_of, run, run_device};
+use crate::planned::PLANS;
 use crate::types::*;
-use crate::workspace::{WORKSPACES, lock};
-use crate::{convert, linear_tensors};
-use elsa_runtime::RawStream;
+use elsa_runtime::Linear;
 use std::ffi::c_void;
 
 /// Decides everything that depends on the shape of a problem of linear attention. Null options are the defaults.
 ///
 /// The handle is that of any plan: elsa_plan_describe, elsa_plan_warm, elsa_plan_destroy and the functions that create
-/// workspaces take it. Plans of both kinds do not share a workspace. Any number of threads may use a plan, each with a
+/// workspaces take it. Plans of different operators do not share a workspace. Any number of threads may use a plan, each with a
 /// workspace of its own.
 ///
 /// # Safety
@@ -29,19 +24,8 @@ pub unsafe extern "C" fn elsa_linear_plan_create(
     options: *const elsa_linear_options,
     plan: *mut elsa_plan,
 ) -> elsa_status {
-    call(|| {
-        aligned("plan", plan)?;
-        let engine = ENGINES.get(engine.id)?;
-        // SAFETY: *read*.
-        let problem = convert::linear_problem(&unsafe { take("problem", problem) }?)?;
-        // SAFETY: *read*.
-        let options = unsafe { take_or_default("options", options) }?;
-        let made = engine.linear_plan(&problem, &convert::linear_options(&options)?)?;
-        let id = PLANS.insert(Planned::Linear(Box::new(made)))?;
-        // SAFETY: *write*.
-        unsafe { put(plan, elsa_plan { id }) };
-        Ok(())
-    })
+    // SAFETY: *read*, *write*.
+    call(|| unsafe { create::<Linear>(engine, problem, options, plan) })
 }
 
 /// Writes what a plan of linear attention has chosen.
@@ -57,7 +41,7 @@ pub unsafe extern "C" fn elsa_linear_plan_describe(
         // SAFETY: *write*.
         let room = unsafe { Room::new("info", info) }?;
         let plan = PLANS.get(plan.id)?;
-        let plan = plan.linear()?;
+        let plan = plan_of::<Linear>(&plan)?;
         let choice = plan.division_of(plan.backend());
         room.fill(elsa_linear_info {
             size: size_of::<elsa_linear_info>(),
@@ -84,17 +68,8 @@ pub unsafe extern "C" fn elsa_linear_run(
     outputs: *const elsa_linear_outputs,
     report: *mut elsa_report,
 ) -> elsa_status {
-    call(|| {
-        // SAFETY: *read*, *write*.
-        let (room, inputs, outputs) = unsafe {
-            (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?)
-        };
-        let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
-        // SAFETY: *tensors*.
-        let done = unsafe { run_linear(plan.linear()?, &workspace, &inputs, &outputs) }?;
-        fill(room, done);
-        Ok(())
-    })
+    // SAFETY: *read*, *write*, *tensors*.
+    call(|| unsafe { run::<Linear>(plan, workspace, inputs, outputs, report) })
 }
 
 /// As elsa_run_device, of a plan of linear attention: over tensors in memory of its GPU, without a copy, in the caller's stream.
@@ -111,30 +86,8 @@ pub unsafe extern "C" fn elsa_linear_run_device(
     stream: *mut c_void,
     report: *mut elsa_report,
 ) -> elsa_status {
-    call(|| {
-        // SAFETY: *read*, *write*.
-        let (room, inputs, outputs) = unsafe {
-            (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?)
-        };
-        let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
-        let (plan, mut workspace) = (plan.linear()?, lock(&workspace)?);
-        let workspace = workspace.linear()?;
-        let _held = hold_linear(&inputs, &outputs);
-        // SAFETY: *tensors*, and the clause on streams. `device` refuses outputs that overlap.
-        unsafe {
-            let (inputs, outputs) = linear_tensors::device(plan.problem(), &inputs, &outputs)?;
-            let own = stream.is_null();
-            let stream = (!own).then(|| RawStream::new(stream));
-            let mut bound = plan.bind_device(&inputs, &outputs, stream, workspace)?;
-            let done = bound.run();
-            // A run that fails may have enqueued a part of its work.
-            let waited = if own { bound.wait() } else { Ok(()) };
-            let done = done?;
-            waited?;
-            fill(room, report_of(plan.kernel_of(done.backend), &done));
-        }
-        Ok(())
-    })
+    // SAFETY: *read*, *write*, *tensors*, and the clause on streams.
+    call(|| unsafe { run_device::<Linear>(plan, workspace, inputs, outputs, stream, report) })
 }
 
 /// As elsa_bind, of a plan of linear attention. elsa_bound_run runs the frame.
@@ -149,21 +102,6 @@ pub unsafe extern "C" fn elsa_linear_bind(
     outputs: *const elsa_linear_outputs,
     bound: *mut elsa_bound,
 ) -> elsa_status {
-    call(|| {
-        aligned("bound", bound)?;
-        let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
-        // SAFETY: *read*.
-        let (inputs, outputs) = unsafe { (take("inputs", inputs)?, take("outputs", outputs)?) };
-        let held = hold_linear(&inputs, &outputs);
-        {
-            let (plan, mut workspace) = (plan.linear()?, lock(&workspace)?);
-            // SAFETY: *tensors*.
-            let (inputs, outputs) = unsafe { linear_tensors::host(plan.problem(), &inputs, &outputs) }?;
-            plan.bind(inputs, outputs, workspace.linear()?)?;
-        }
-        let id = BOUNDS.insert(Frame::new(plan, workspace, Named::Linear(inputs, outputs), held))?;
-        // SAFETY: *write*.
-        unsafe { put(bound, elsa_bound { id }) };
-        Ok(())
-    })
+    // SAFETY: *read*, *write*, *tensors*.
+    call(|| unsafe { bind::<Linear>(plan, workspace, inputs, outputs, bound) })
 }

@@ -3,11 +3,18 @@
 //! [`fields`] is the one table that pairs each [`Operand`] with its field of the ABI. [`check`] goes through it, and [`host`]
 //! and [`device`] take operands by name.
 
+use crate::convert;
 use crate::fault::Fault;
-use crate::memory::{Buffer, Given};
+use crate::frame::Named;
+use crate::memory::{Buffer, Given, apart};
+use crate::operator::{Called, OnDevice};
+use crate::planned::Planned;
+use crate::space::Space;
 use crate::types::*;
 use elsa_core::linear::{Inputs, Operand, Operands, Outputs, Problem};
-use elsa_runtime::{LinearDeviceInputs, LinearDeviceOutputs};
+use elsa_runtime::{
+    Backend, Engine, Linear, LinearDeviceInputs, LinearDeviceOutputs, LinearPlan, LinearWorkspace, Report,
+};
 
 /// Each operand with the memory that its field names. Operands are checked in this order, those that are written first.
 fn fields(i: &elsa_linear_inputs, o: &elsa_linear_outputs) -> [(Operand, Given); Operand::ALL.len()] {
@@ -55,21 +62,10 @@ fn check(
             Some(memory) => Buffer::new(name, given, memory.elements, memory.element_size)?,
             // The past lies in the present, and may be named there.
             None if operand == Operand::PastState && in_place => {
-                if given.any() && given.data != outputs.present_state.data {
-                    return Err(Fault::argument(format_args!(
-                        "{name}: address {:#x}, and the problem is in place; allowed: null with 0 bytes, or the address of \
-                         present_state",
-                        given.data as usize
-                    )));
-                }
-                Buffer::ABSENT
+                let present = (Operand::PresentState.argument(), outputs.present_state.data);
+                Buffer::within(name, given, present)?
             }
-            None if given.any() => {
-                return Err(Fault::argument(format_args!(
-                    "{name}: given, and the problem does not have it; allowed: null with 0 bytes"
-                )));
-            }
-            None => Buffer::ABSENT,
+            None => Buffer::without(name, given)?,
         };
     }
     let list = Given::from(inputs.cu_seqlens);
@@ -77,11 +73,8 @@ fn check(
         true => Buffer::new("cu_seqlens", list, inputs.cu_seqlens.count, size_of::<i64>())?,
         false => Buffer::ABSENT,
     };
-    let order = fields.iter().map(|(operand, ..)| *operand);
-    for (n, operand) in order.clone().enumerate().filter(|(_, operand)| operand.is_written()) {
-        let later = order.clone().skip(n + 1).map(|operand| operands[operand]);
-        later.chain([cu_seqlens]).try_for_each(|other| operands[operand].apart_from(&other))?;
-    }
+    let order = fields.iter().map(|(operand, _)| (operand.is_written(), operands[*operand]));
+    apart(order.chain([(false, cu_seqlens)]))?;
     Ok(Tensors { operands, cu_seqlens })
 }
 
@@ -90,7 +83,7 @@ fn check(
 /// # Safety
 /// As long as `'a`, every input is readable for its bytes and nobody writes there, and every output is writable and
 /// nobody else uses it.
-pub(crate) unsafe fn host<'a>(
+unsafe fn host<'a>(
     problem: &Problem,
     inputs: &elsa_linear_inputs,
     outputs: &elsa_linear_outputs,
@@ -121,31 +114,90 @@ pub(crate) unsafe fn host<'a>(
     Ok((read, written))
 }
 
-/// The tensors of a frame in memory of a GPU; the bounds lie in memory of the host.
-///
-/// # Safety
-/// As long as `'a`, the list is readable for its entries and nobody writes there.
-pub(crate) unsafe fn device<'a>(
-    problem: &Problem,
-    inputs: &elsa_linear_inputs,
-    outputs: &elsa_linear_outputs,
-) -> Result<(LinearDeviceInputs<'a>, LinearDeviceOutputs), Fault> {
-    let tensors = check(problem, inputs, outputs)?;
-    let required = |operand| tensors.operands[operand].data as u64;
-    let optional = |operand| tensors.operands[operand].map(|buffer| buffer.data as u64);
-    let read = LinearDeviceInputs {
-        query: required(Operand::Query),
-        key: required(Operand::Key),
-        value: required(Operand::Value),
-        decay: optional(Operand::Decay),
-        beta: optional(Operand::Beta),
-        past_state: optional(Operand::PastState),
-        // SAFETY: the clause of this function.
-        cu_seqlens: unsafe { tensors.cu_seqlens() },
-    };
-    let written = LinearDeviceOutputs {
-        output: optional(Operand::Output),
-        present_state: optional(Operand::PresentState),
-    };
-    Ok((read, written))
+impl Called for Linear {
+    const CREATE: &'static str = "elsa_linear_plan_create";
+    type Described = elsa_linear_problem;
+    type Options = elsa_linear_options;
+    type Read = elsa_linear_inputs;
+    type Written = elsa_linear_outputs;
+    type Part = ();
+    type Plan = LinearPlan;
+    type Workspace = LinearWorkspace;
+
+    fn create(
+        engine: &Engine,
+        problem: &elsa_linear_problem,
+        options: &elsa_linear_options,
+    ) -> Result<Planned, Fault> {
+        let problem = convert::linear_problem(problem)?;
+        let plan = engine.linear_plan(&problem, &convert::linear_options(options)?)?;
+        Ok(Planned::Linear(plan.into()))
+    }
+
+    fn plan(planned: &Planned) -> Option<&LinearPlan> {
+        if let Planned::Linear(plan) = planned { Some(plan) } else { None }
+    }
+
+    fn workspace(space: &mut Space) -> Option<&mut LinearWorkspace> {
+        if let Space::Linear(workspace) = space { Some(workspace) } else { None }
+    }
+
+    fn shared(plans: &[&LinearPlan]) -> Result<Space, Fault> {
+        Ok(Space::Linear(LinearWorkspace::shared(plans)?.into()))
+    }
+
+    fn kernel(plan: &LinearPlan, backend: Backend) -> &'static str {
+        plan.kernel_of(backend)
+    }
+
+    fn addresses(i: &elsa_linear_inputs, o: &elsa_linear_outputs) -> impl Iterator<Item = usize> {
+        let tensors = fields(i, o).map(|(_, given)| given.data.addr());
+        tensors.into_iter().chain([i.cu_seqlens.data.addr()])
+    }
+
+    fn named(inputs: elsa_linear_inputs, outputs: elsa_linear_outputs) -> Named {
+        Named::Linear(inputs, outputs)
+    }
+
+    unsafe fn bind(
+        plan: &LinearPlan,
+        workspace: &mut LinearWorkspace,
+        inputs: &elsa_linear_inputs,
+        outputs: &elsa_linear_outputs,
+        (): (),
+        runs: bool,
+    ) -> Result<Option<Report>, Fault> {
+        // SAFETY: *tensors*.
+        let (inputs, outputs) = unsafe { host(plan.problem(), inputs, outputs) }?;
+        let mut bound = plan.bind(inputs, outputs, workspace)?;
+        Ok(if runs { Some(bound.run()?) } else { None })
+    }
+}
+
+impl OnDevice for Linear {
+    // The bounds lie in memory of the host.
+    unsafe fn device<'a>(
+        problem: &Problem,
+        inputs: &elsa_linear_inputs,
+        outputs: &elsa_linear_outputs,
+    ) -> Result<(LinearDeviceInputs<'a>, LinearDeviceOutputs), Fault> {
+        let tensors = check(problem, inputs, outputs)?;
+        let required = |operand| tensors.operands[operand].data as u64;
+        let optional = |operand| tensors.operands[operand].map(|buffer| buffer.data as u64);
+        let read = LinearDeviceInputs {
+            query: required(Operand::Query),
+            key: required(Operand::Key),
+            value: required(Operand::Value),
+            decay: optional(Operand::Decay),
+            beta: optional(Operand::Beta),
+            past_state: optional(Operand::PastState),
+            // SAFETY: the clause of this function.
+            cu_seqlens: unsafe { tensors.cu_seqlens() },
+        };
+        let written = LinearDeviceOutputs {
+            output: optional(Operand::Output),
+            present_state: optional(Operand::PresentState),
+        };
+        Ok((read, written))
+    }
 }

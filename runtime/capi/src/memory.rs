@@ -96,6 +96,31 @@ impl Buffer {
         Ok(Buffer { name, data, elements, size, present: true })
     }
 
+    /// That of a tensor that the problem does not have, and the frame therefore leaves out.
+    pub(crate) fn without(name: &'static str, given: Given) -> Result<Buffer, Fault> {
+        if given.any() {
+            return Err(Fault::argument(format_args!(
+                "{name}: given, and the problem does not have it; allowed: null with 0 bytes"
+            )));
+        }
+        Ok(Buffer::ABSENT)
+    }
+
+    /// That of a past in the memory of the present, by whose address the frame may name it.
+    pub(crate) fn within(
+        name: &'static str,
+        given: Given,
+        (present, address): (&'static str, *mut c_void),
+    ) -> Result<Buffer, Fault> {
+        if given.any() && (given.data.is_null() || given.data != address) {
+            return Err(Fault::argument(format_args!(
+                "{name}: address {:#x}; allowed: null with 0 bytes, or the address of {present}, in whose memory it lies",
+                given.data as usize
+            )));
+        }
+        Ok(Buffer::ABSENT)
+    }
+
     fn address(&self) -> usize {
         self.data as usize
     }
@@ -106,7 +131,7 @@ impl Buffer {
     }
 
     /// Refuses a buffer that shares bytes with this one, which is written.
-    pub(crate) fn apart_from(&self, other: &Buffer) -> Result<(), Fault> {
+    fn apart_from(&self, other: &Buffer) -> Result<(), Fault> {
         let (a, b) = (self.range(), other.range());
         if a.is_empty() || b.is_empty() || a.end <= b.start || b.end <= a.start {
             return Ok(());
@@ -164,4 +189,15 @@ impl Buffer {
             }
         }
     }
+}
+
+/// Refuses tensors of a call of which one that is written shares bytes with another. Those that are written, which `true`
+/// marks, come first.
+pub(crate) fn apart(tensors: impl Iterator<Item = (bool, Buffer)> + Clone) -> Result<(), Fault> {
+    for (n, (written, tensor)) in tensors.clone().enumerate() {
+        if written {
+            tensors.clone().skip(n + 1).try_for_each(|(_, other)| tensor.apart_from(&other))?;
+        }
+    }
+    Ok(())
 }

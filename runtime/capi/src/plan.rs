@@ -1,55 +1,13 @@
 //! Plans: everything that depends on the shape, decided once.
 
-use crate::engine::ENGINES;
-use crate::fault::{Fault, call};
-use crate::growing::{Room, take, take_or_default};
-use crate::handles::Table;
-use crate::pointer::{aligned, put};
+use crate::fault::call;
+use crate::growing::Room;
+use crate::operator::{create, plan_of};
+use crate::planned::{PLANS, Planned, of_any};
 use crate::text::Text;
 use crate::types::*;
 use crate::{convert, text};
-use elsa_runtime::{LinearPlan, Plan};
-
-pub(crate) static PLANS: Table<Planned> = Table::new("plan");
-
-/// A plan of one of the operators.
-#[derive(Debug)]
-pub(crate) enum Planned {
-    Attention(Box<Plan>),
-    Linear(Box<LinearPlan>),
-}
-
-/// Calls a method that plans of all operators have.
-macro_rules! of_any {
-    ($planned:expr, $plan:ident => $call:expr) => {
-        match $planned {
-            Planned::Attention($plan) => $call,
-            Planned::Linear($plan) => $call,
-        }
-    };
-}
-
-impl Planned {
-    /// The plan of attention.
-    pub(crate) fn attention(&self) -> Result<&Plan, Fault> {
-        match self {
-            Planned::Attention(plan) => Ok(plan),
-            Planned::Linear(_) => Err(Fault::argument(format_args!(
-                "plan: of linear attention; allowed: one of elsa_plan_create"
-            ))),
-        }
-    }
-
-    /// The plan of linear attention.
-    pub(crate) fn linear(&self) -> Result<&LinearPlan, Fault> {
-        match self {
-            Planned::Linear(plan) => Ok(plan),
-            Planned::Attention(_) => Err(Fault::argument(format_args!(
-                "plan: not of linear attention; allowed: one of elsa_linear_plan_create"
-            ))),
-        }
-    }
-}
+use elsa_runtime::Attention;
 
 /// Decides everything that depends on the shape. Null options are the defaults. On a GPU this loads the kernels of runs
 /// that output no states.
@@ -65,19 +23,8 @@ pub unsafe extern "C" fn elsa_plan_create(
     options: *const elsa_plan_options,
     plan: *mut elsa_plan,
 ) -> elsa_status {
-    call(|| {
-        aligned("plan", plan)?;
-        let engine = ENGINES.get(engine.id)?;
-        // SAFETY: *read*.
-        let problem = convert::problem(&unsafe { take("problem", problem) }?)?;
-        // SAFETY: *read*.
-        let options = unsafe { take_or_default("options", options) }?;
-        let made = engine.plan(&problem, &convert::plan_options(&options)?)?;
-        let id = PLANS.insert(Planned::Attention(Box::new(made)))?;
-        // SAFETY: *write*.
-        unsafe { put(plan, elsa_plan { id }) };
-        Ok(())
-    })
+    // SAFETY: *read*, *write*.
+    call(|| unsafe { create::<Attention>(engine, problem, options, plan) })
 }
 
 /// Writes what a plan has chosen, and the bytes that it needs.
@@ -92,7 +39,7 @@ pub unsafe extern "C" fn elsa_plan_describe(plan: elsa_plan, info: *mut elsa_pla
         let plan = PLANS.get(plan.id)?;
         let state_workspace_bytes = match &*plan {
             Planned::Attention(plan) => plan.state_workspace_bytes(),
-            Planned::Linear(plan) => plan.workspace_bytes(),
+            other => of_any!(other, plan => plan.workspace_bytes()),
         };
         room.fill(of_any!(&*plan, plan => {
             let reason = plan.refusal().map_or_else(Text::new, |reason| Text::of(reason));
@@ -126,7 +73,7 @@ pub unsafe extern "C" fn elsa_plan_certificate(
         // SAFETY: *write*.
         let room = unsafe { Room::new("certificate", certificate) }?;
         let plan = PLANS.get(plan.id)?;
-        let plan = plan.attention()?;
+        let plan = plan_of::<Attention>(&plan)?;
         let c = plan.certificate_of(convert::backend(backend)?.unwrap_or(plan.backend()));
         room.fill(elsa_certificate {
             size: size_of::<elsa_certificate>(),

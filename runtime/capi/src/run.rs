@@ -1,77 +1,14 @@
 //! Runs of a plan over the tensors of one call.
 
-use crate::buffer::{hold, hold_linear};
 use crate::fault::{Fault, call};
 use crate::growing::{Room, take};
-use crate::plan::PLANS;
-use crate::text::{self, Text};
+use crate::operator::{fill, over, run, run_device};
+use crate::planned::PLANS;
+use crate::space::WORKSPACES;
 use crate::types::*;
-use crate::workspace::{Space, WORKSPACES, lock};
-use crate::{convert, linear_tensors, tensors};
 use elsa_core::attention::Chunk;
-use elsa_runtime::{LinearPlan, Plan, RawStream, Report};
+use elsa_runtime::Attention;
 use std::ffi::c_void;
-use std::sync::Mutex;
-
-/// The report of a run whose kernel has the name `kernel`.
-pub(crate) fn report_of(kernel: &'static str, report: &Report) -> elsa_report {
-    let reason = report.fallback.as_ref().map_or_else(Text::new, |reason| Text::of(reason));
-    elsa_report {
-        size: size_of::<elsa_report>(),
-        backend: convert::backend_number(report.backend),
-        fallback: u32::from(report.fallback.is_some()),
-        workers: report.workers,
-        copied_bytes: report.copied,
-        kernel: text::name(kernel),
-        reason: reason.chars(),
-    }
-}
-
-/// Writes the report, if the caller has one.
-pub(crate) fn fill(room: Option<Room<elsa_report>>, report: elsa_report) {
-    if let Some(room) = room {
-        room.fill(report);
-    }
-}
-
-/// Checks the tensors, runs the plan over them and waits.
-///
-/// # Safety
-/// *tensors*.
-pub(crate) unsafe fn run(
-    plan: &Plan,
-    workspace: &Mutex<Space>,
-    inputs: &elsa_inputs,
-    outputs: &elsa_outputs,
-    chunk: Option<Chunk>,
-) -> Result<elsa_report, Fault> {
-    let mut workspace = lock(workspace)?;
-    let workspace = workspace.attention()?;
-    let _held = hold(inputs, outputs);
-    // SAFETY: *tensors*.
-    let (inputs, outputs) = unsafe { tensors::host(plan.problem(), inputs, outputs, chunk) }?;
-    let report = plan.bind(inputs, outputs, workspace)?.run()?;
-    Ok(report_of(plan.kernel_of(report.backend), &report))
-}
-
-/// As [`run`], of a plan of linear attention.
-///
-/// # Safety
-/// *tensors*.
-pub(crate) unsafe fn run_linear(
-    plan: &LinearPlan,
-    workspace: &Mutex<Space>,
-    inputs: &elsa_linear_inputs,
-    outputs: &elsa_linear_outputs,
-) -> Result<elsa_report, Fault> {
-    let mut workspace = lock(workspace)?;
-    let workspace = workspace.linear()?;
-    let _held = hold_linear(inputs, outputs);
-    // SAFETY: *tensors*.
-    let (inputs, outputs) = unsafe { linear_tensors::host(plan.problem(), inputs, outputs) }?;
-    let report = plan.bind(inputs, outputs, workspace)?.run()?;
-    Ok(report_of(plan.kernel_of(report.backend), &report))
-}
 
 /// Runs a plan over tensors in memory of the host, and waits. A GPU copies tensors, unless it shares the host's memory and
 /// they lie in buffers: see elsa_buffer_create. Nothing is allocated once a plan has run, or has been warmed up by
@@ -88,17 +25,8 @@ pub unsafe extern "C" fn elsa_run(
     outputs: *const elsa_outputs,
     report: *mut elsa_report,
 ) -> elsa_status {
-    call(|| {
-        // SAFETY: *read*, *write*.
-        let (room, inputs, outputs) = unsafe {
-            (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?)
-        };
-        let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
-        // SAFETY: *tensors*.
-        let done = unsafe { run(plan.attention()?, &workspace, &inputs, &outputs, None) }?;
-        fill(room, done);
-        Ok(())
-    })
+    // SAFETY: *read*, *write*, *tensors*.
+    call(|| unsafe { run::<Attention>(plan, workspace, inputs, outputs, report) })
 }
 
 /// As elsa_run, over a subset of the keys: q against the keys that k names yields the states (m, S, W) of that subset,
@@ -143,7 +71,7 @@ pub unsafe extern "C" fn elsa_partial(
             return Err(Fault::null("state_m"));
         }
         // SAFETY: *tensors*.
-        let done = unsafe { run(plan.attention()?, &workspace, &inputs, &outputs, chunk) }?;
+        let done = unsafe { over::<Attention>(&plan, &workspace, &inputs, &outputs, chunk, true) }?;
         fill(room, done);
         Ok(())
     })
@@ -174,28 +102,6 @@ pub unsafe extern "C" fn elsa_run_device(
     stream: *mut c_void,
     report: *mut elsa_report,
 ) -> elsa_status {
-    call(|| {
-        // SAFETY: *read*, *write*.
-        let (room, inputs, outputs) = unsafe {
-            (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?)
-        };
-        let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
-        let (plan, mut workspace) = (plan.attention()?, lock(&workspace)?);
-        let workspace = workspace.attention()?;
-        let _held = hold(&inputs, &outputs);
-        // SAFETY: *tensors*, and the clause on streams. `device` refuses outputs that overlap.
-        unsafe {
-            let (inputs, outputs) = tensors::device(plan.problem(), &inputs, &outputs)?;
-            let own = stream.is_null();
-            let stream = (!own).then(|| RawStream::new(stream));
-            let mut bound = plan.bind_device(&inputs, &outputs, stream, workspace)?;
-            let done = bound.run();
-            // A run that fails may have enqueued a part of its work.
-            let waited = if own { bound.wait() } else { Ok(()) };
-            let done = done?;
-            waited?;
-            fill(room, report_of(plan.kernel_of(done.backend), &done));
-        }
-        Ok(())
-    })
+    // SAFETY: *read*, *write*, *tensors*, and the clause on streams.
+    call(|| unsafe { run_device::<Attention>(plan, workspace, inputs, outputs, stream, report) })
 }

@@ -3,12 +3,18 @@
 //! [`fields`] is the one table that pairs each [`Operand`] with its field of the ABI. [`check`] goes through it and
 //! makes [`Tensors`], from which [`host`] and [`device`] take operands by name.
 
+use crate::convert;
 use crate::fault::Fault;
-use crate::memory::{Buffer, Given};
+use crate::frame::Named;
+use crate::memory::{Buffer, Given, apart};
+use crate::operator::{Called, OnDevice};
+use crate::planned::Planned;
+use crate::space::Space;
 use crate::types::*;
 use elsa_core::attention::{Chunk, Inputs, Lengths, Operand, Operands, Outputs, Problem, StateOut};
 use elsa_core::attention::{MaskElements, MaskKind};
-use elsa_runtime::{DeviceInputs, DeviceOutputs};
+use elsa_runtime::{Attention, Backend, DeviceInputs, DeviceOutputs, Engine, Plan, Report, Workspace};
+use std::ffi::c_void;
 
 /// Each operand with the name of its field and the memory that it names. Operands are checked in this order, those
 /// that are written first.
@@ -59,14 +65,12 @@ fn is_past(operand: Operand) -> bool {
     matches!(operand, Operand::PastKey | Operand::PastValue)
 }
 
-/// Whether a past is named by the address of the present to which the problem appends.
-fn in_place(operand: Operand, given: Given, outputs: &elsa_outputs) -> bool {
-    let present = match operand {
-        Operand::PastKey => outputs.present_k,
-        Operand::PastValue => outputs.present_v,
-        _ => return false,
-    };
-    !given.data.is_null() && given.data == present.data
+/// The present to which a problem appends the new rows of a past.
+fn present_of(past: Operand, outputs: &elsa_outputs) -> (&'static str, *mut c_void) {
+    match past {
+        Operand::PastKey => ("present_k", outputs.present_k.data),
+        _ => ("present_v", outputs.present_v.data),
+    }
 }
 
 /// Checks the addresses of `key_lengths`, `cu_seqlens_q`, `cu_seqlens_k`.
@@ -130,30 +134,15 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
             Some(_) if may_be_none && !given.any() => Buffer::ABSENT,
             Some(memory) => Buffer::new(name, given, memory.elements, memory.element_size)?,
             // The past lies in the present, and may be named there.
-            None if problem.spec().append && in_place(operand, given, outputs) => Buffer::ABSENT,
-            None if problem.spec().append && given.any() && is_past(operand) => {
-                return Err(Fault::argument(format_args!(
-                    "{name}: address {:#x}; allowed: null with 0 bytes, or the address of {}, to which the problem appends",
-                    given.data as usize,
-                    name.replace("past", "present")
-                )));
+            None if problem.spec().append && is_past(operand) => {
+                Buffer::within(name, given, present_of(operand, outputs))?
             }
-            None if given.any() => {
-                return Err(Fault::argument(format_args!(
-                    "{name}: given, and the problem does not have it; allowed: null with 0 bytes"
-                )));
-            }
-            None => Buffer::ABSENT,
+            None => Buffer::without(name, given)?,
         };
     }
     let lists = lists(problem, [inputs.key_lengths, inputs.cu_seqlens_q, inputs.cu_seqlens_k])?;
-    let order = fields.iter().map(|(operand, ..)| *operand);
-    for (n, operand) in order.clone().enumerate() {
-        if operand.is_written() {
-            let later = order.clone().skip(n + 1).map(|operand| operands[operand]);
-            later.chain(lists).try_for_each(|other| operands[operand].apart_from(&other))?;
-        }
-    }
+    let order = fields.iter().map(|(operand, ..)| (operand.is_written(), operands[*operand]));
+    apart(order.chain(lists.map(|list| (false, list))))?;
     Ok(Tensors { operands, lists })
 }
 
@@ -162,7 +151,7 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
 /// # Safety
 /// As long as `'a`, every input is readable for its bytes and nobody writes there, and every output is writable and
 /// nobody else uses it.
-pub(crate) unsafe fn host<'a>(
+unsafe fn host<'a>(
     problem: &Problem,
     inputs: &elsa_inputs,
     outputs: &elsa_outputs,
@@ -209,36 +198,95 @@ pub(crate) unsafe fn host<'a>(
     Ok((read, written))
 }
 
-/// The tensors of a frame in memory of a GPU; the lists lie in memory of the host.
-///
-/// # Safety
-/// As long as `'a`, the lists are readable for their entries and nobody writes there.
-pub(crate) unsafe fn device<'a>(
-    problem: &Problem,
-    inputs: &elsa_inputs,
-    outputs: &elsa_outputs,
-) -> Result<(DeviceInputs<'a>, DeviceOutputs), Fault> {
-    let tensors = check(problem, inputs, outputs)?;
-    let required = |operand| tensors.operands[operand].data as u64;
-    let optional = |operand| tensors.operands[operand].map(|buffer| buffer.data as u64);
-    let read = DeviceInputs {
-        query: required(Operand::Query),
-        key: required(Operand::Key),
-        value: required(Operand::Value),
-        past_key: optional(Operand::PastKey),
-        past_value: optional(Operand::PastValue),
-        mask: optional(Operand::Mask),
-        bias: optional(Operand::Bias),
-        bias_index: optional(Operand::BiasIndex),
-        // SAFETY: the clause of this function.
-        lengths: unsafe { tensors.lengths() },
-    };
-    let written = DeviceOutputs {
-        output: optional(Operand::Output),
-        lse: optional(Operand::LogSumExp),
-        state: tensors.states().map(|states| states.map(|array| array.data as u64)),
-        present_key: optional(Operand::PresentKey),
-        present_value: optional(Operand::PresentValue),
-    };
-    Ok((read, written))
+impl Called for Attention {
+    const CREATE: &'static str = "elsa_plan_create";
+    type Described = elsa_problem;
+    type Options = elsa_plan_options;
+    type Read = elsa_inputs;
+    type Written = elsa_outputs;
+    type Part = Option<Chunk>;
+    type Plan = Plan;
+    type Workspace = Workspace;
+
+    fn create(
+        engine: &Engine,
+        problem: &elsa_problem,
+        options: &elsa_plan_options,
+    ) -> Result<Planned, Fault> {
+        let plan = engine.plan(&convert::problem(problem)?, &convert::plan_options(options)?)?;
+        Ok(Planned::Attention(plan.into()))
+    }
+
+    fn plan(planned: &Planned) -> Option<&Plan> {
+        if let Planned::Attention(plan) = planned { Some(plan) } else { None }
+    }
+
+    fn workspace(space: &mut Space) -> Option<&mut Workspace> {
+        if let Space::Attention(workspace) = space { Some(workspace) } else { None }
+    }
+
+    fn shared(plans: &[&Plan]) -> Result<Space, Fault> {
+        Ok(Space::Attention(Workspace::shared(plans)?.into()))
+    }
+
+    fn kernel(plan: &Plan, backend: Backend) -> &'static str {
+        plan.kernel_of(backend)
+    }
+
+    fn addresses(i: &elsa_inputs, o: &elsa_outputs) -> impl Iterator<Item = usize> {
+        let tensors = fields(i, o).map(|(.., given)| given.data.addr());
+        let lists = [i.key_lengths, i.cu_seqlens_q, i.cu_seqlens_k].map(|list| list.data.addr());
+        tensors.into_iter().chain(lists)
+    }
+
+    fn named(inputs: elsa_inputs, outputs: elsa_outputs) -> Named {
+        Named::Attention(inputs, outputs)
+    }
+
+    unsafe fn bind(
+        plan: &Plan,
+        workspace: &mut Workspace,
+        inputs: &elsa_inputs,
+        outputs: &elsa_outputs,
+        chunk: Option<Chunk>,
+        runs: bool,
+    ) -> Result<Option<Report>, Fault> {
+        // SAFETY: *tensors*.
+        let (inputs, outputs) = unsafe { host(plan.problem(), inputs, outputs, chunk) }?;
+        let mut bound = plan.bind(inputs, outputs, workspace)?;
+        Ok(if runs { Some(bound.run()?) } else { None })
+    }
+}
+
+impl OnDevice for Attention {
+    // The lists lie in memory of the host.
+    unsafe fn device<'a>(
+        problem: &Problem,
+        inputs: &elsa_inputs,
+        outputs: &elsa_outputs,
+    ) -> Result<(DeviceInputs<'a>, DeviceOutputs), Fault> {
+        let tensors = check(problem, inputs, outputs)?;
+        let required = |operand| tensors.operands[operand].data as u64;
+        let optional = |operand| tensors.operands[operand].map(|buffer| buffer.data as u64);
+        let read = DeviceInputs {
+            query: required(Operand::Query),
+            key: required(Operand::Key),
+            value: required(Operand::Value),
+            past_key: optional(Operand::PastKey),
+            past_value: optional(Operand::PastValue),
+            mask: optional(Operand::Mask),
+            bias: optional(Operand::Bias),
+            bias_index: optional(Operand::BiasIndex),
+            // SAFETY: the clause of this function.
+            lengths: unsafe { tensors.lengths() },
+        };
+        let written = DeviceOutputs {
+            output: optional(Operand::Output),
+            lse: optional(Operand::LogSumExp),
+            state: tensors.states().map(|states| states.map(|array| array.data as u64)),
+            present_key: optional(Operand::PresentKey),
+            present_value: optional(Operand::PresentValue),
+        };
+        Ok((read, written))
+    }
 }

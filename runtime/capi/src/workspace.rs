@@ -1,57 +1,14 @@
 //! Workspaces: the memory that runs work in, one call at a time.
 
 use crate::fault::{Fault, call};
-use crate::handles::Table;
-use crate::plan::{PLANS, Planned};
+use crate::operator::{Called, plan_of, workspace_of};
+use crate::planned::{PLANS, Planned, of_any};
 use crate::pointer::{aligned, put};
+use crate::space::{Space, WORKSPACES, lock};
 use crate::types::*;
-use elsa_runtime::{LinearWorkspace, Workspace};
+use elsa_runtime::{Attention, Convolution, Linear, PlanError, Recurrence, Selective};
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-
-pub(crate) static WORKSPACES: Table<Mutex<Space>> = Table::new("workspace");
-
-/// A workspace of one of the operators.
-#[derive(Debug)]
-pub(crate) enum Space {
-    Attention(Box<Workspace>),
-    Linear(Box<LinearWorkspace>),
-}
-
-impl Space {
-    /// The workspace of plans of attention.
-    pub(crate) fn attention(&mut self) -> Result<&mut Workspace, Fault> {
-        match self {
-            Space::Attention(workspace) => Ok(workspace),
-            Space::Linear(_) => Err(Fault::argument(format_args!(
-                "workspace: of a plan of linear attention; allowed: of one of elsa_plan_create"
-            ))),
-        }
-    }
-
-    /// The workspace of plans of linear attention.
-    pub(crate) fn linear(&mut self) -> Result<&mut LinearWorkspace, Fault> {
-        match self {
-            Space::Linear(workspace) => Ok(workspace),
-            Space::Attention(_) => Err(Fault::argument(format_args!(
-                "workspace: not of a plan of linear attention; allowed: of one of elsa_linear_plan_create"
-            ))),
-        }
-    }
-}
-
-/// Takes the workspace for one call.
-pub(crate) fn lock(workspace: &Mutex<Space>) -> Result<MutexGuard<'_, Space>, Fault> {
-    match workspace.try_lock() {
-        Ok(guard) => Ok(guard),
-        // A run overwrites whatever an earlier one has left.
-        Err(TryLockError::Poisoned(guard)) => Ok(PoisonError::into_inner(guard)),
-        Err(TryLockError::WouldBlock) => Err(Fault::new(
-            ELSA_STATUS_BUSY,
-            &"workspace: at work in another call; allowed: one call at a time",
-        )),
-    }
-}
+use std::sync::{Arc, Mutex};
 
 /// Allocates the memory that runs of a plan work in. One call at a time may use it; a second one returns
 /// ELSA_STATUS_BUSY.
@@ -68,12 +25,21 @@ pub unsafe extern "C" fn elsa_workspace_create(
         let made = match &*PLANS.get(plan.id)? {
             Planned::Attention(plan) => Space::Attention(plan.workspace()?.into()),
             Planned::Linear(plan) => Space::Linear(plan.workspace()?.into()),
+            Planned::Recurrence(of) => Space::Recurrence(of.plan.workspace()?.into()),
+            Planned::Selective(of) => Space::Selective(of.plan.workspace()?.into()),
+            Planned::Convolution(of) => Space::Convolution(of.plan.workspace()?.into()),
         };
         let id = WORKSPACES.insert(Mutex::new(made))?;
         // SAFETY: *write*.
         unsafe { put(workspace, elsa_workspace { id }) };
         Ok(())
     })
+}
+
+/// A workspace for several plans, which are to be of the operator `O`.
+fn shared<O: Called>(plans: &[Arc<Planned>]) -> Result<Space, Fault> {
+    let plans = plans.iter().map(|plan| plan_of::<O>(plan)).collect::<Result<Vec<_>, _>>()?;
+    O::shared(&plans)
 }
 
 /// Allocates one workspace for several plans, as large as the most demanding of them needs: frames and runs of any of
@@ -98,14 +64,13 @@ pub unsafe extern "C" fn elsa_workspace_create_shared(
         // SAFETY: not null and aligned; *read*.
         let handles = unsafe { std::slice::from_raw_parts(plans, count) };
         let plans = handles.iter().map(|plan| PLANS.get(plan.id)).collect::<Result<Vec<_>, _>>()?;
-        let attention = plans.iter().map(|plan| plan.attention()).collect::<Result<Vec<_>, _>>();
-        let made = match (plans.first().map(Arc::as_ref), attention) {
-            (Some(Planned::Linear(_)), _) => {
-                let plans = plans.iter().map(|plan| plan.linear()).collect::<Result<Vec<_>, _>>()?;
-                Space::Linear(LinearWorkspace::shared(&plans)?.into())
-            }
-            (_, attention) => Space::Attention(Workspace::shared(&attention?)?.into()),
-        };
+        let made = match plans.first().map(Arc::as_ref) {
+            None | Some(Planned::Attention(_)) => shared::<Attention>(&plans),
+            Some(Planned::Linear(_)) => shared::<Linear>(&plans),
+            Some(Planned::Recurrence(_)) => shared::<Recurrence>(&plans),
+            Some(Planned::Selective(_)) => shared::<Selective>(&plans),
+            Some(Planned::Convolution(_)) => shared::<Convolution>(&plans),
+        }?;
         let id = WORKSPACES.insert(Mutex::new(made))?;
         // SAFETY: *write*.
         unsafe { put(workspace, elsa_workspace { id }) };
@@ -133,6 +98,15 @@ pub unsafe extern "C" fn elsa_workspace_create_in(
             match &*PLANS.get(plan.id)? {
                 Planned::Attention(plan) => Space::Attention(plan.workspace_in(memory.cast(), bytes)?.into()),
                 Planned::Linear(plan) => Space::Linear(plan.workspace_in(memory.cast(), bytes)?.into()),
+                Planned::Recurrence(of) => {
+                    Space::Recurrence(of.plan.workspace_in(memory.cast(), bytes)?.into())
+                }
+                Planned::Selective(of) => {
+                    Space::Selective(of.plan.workspace_in(memory.cast(), bytes)?.into())
+                }
+                Planned::Convolution(of) => {
+                    Space::Convolution(of.plan.workspace_in(memory.cast(), bytes)?.into())
+                }
             }
         };
         let id = WORKSPACES.insert(Mutex::new(made))?;
@@ -170,6 +144,10 @@ pub unsafe extern "C" fn elsa_workspace_create_on_device(
                     Space::Attention(plan.workspace_on_device(address, bytes)?.into())
                 }
                 Planned::Linear(plan) => Space::Linear(plan.workspace_on_device(address, bytes)?.into()),
+                other => {
+                    let found = of_any!(other, plan => plan.backend());
+                    return Err(PlanError::OnHost { found }.into());
+                }
             }
         };
         let id = WORKSPACES.insert(Mutex::new(made))?;
@@ -193,9 +171,12 @@ pub extern "C" fn elsa_plan_warm(plan: elsa_plan, workspace: elsa_workspace) -> 
         let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
         let mut workspace = lock(&workspace)?;
         match &*plan {
-            Planned::Attention(plan) => plan.warm(workspace.attention()?)?,
-            Planned::Linear(plan) => plan.warm(workspace.linear()?)?,
-        };
+            Planned::Attention(plan) => drop(plan.warm(workspace_of::<Attention>(&mut workspace)?)?),
+            Planned::Linear(plan) => drop(plan.warm(workspace_of::<Linear>(&mut workspace)?)?),
+            Planned::Recurrence(of) => of.plan.warm(workspace_of::<Recurrence>(&mut workspace)?)?,
+            Planned::Selective(of) => of.plan.warm(workspace_of::<Selective>(&mut workspace)?)?,
+            Planned::Convolution(of) => of.plan.warm(workspace_of::<Convolution>(&mut workspace)?)?,
+        }
         Ok(())
     })
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// The files that declare something of the header, in its order.
-const SOURCES: [&str; 20] = [
+const SOURCES: [&str; 22] = [
     "types/numbers",
     "types/engine",
     "types/problem",
@@ -11,6 +11,7 @@ const SOURCES: [&str; 20] = [
     "types/info",
     "types/stream",
     "types/linear",
+    "types/series",
     "library",
     "log",
     "view",
@@ -24,6 +25,7 @@ const SOURCES: [&str; 20] = [
     "states",
     "stream",
     "linear",
+    "series",
 ];
 
 #[test]

@@ -8,7 +8,9 @@ use super::spectrum::Transforms;
 use crate::backend::Backend;
 use crate::cpu::memory::Memory;
 use crate::engine::{Engine, Fallback};
-use crate::error::{BindError, PlanError, RunError};
+use crate::error::{BindError, PlanError, RunError, WarmError};
+use crate::report::{Reason, Report};
+use crate::workspace::check_lent;
 use elsa_core::attention::plan::ChooseError;
 use elsa_core::series::convolution::Method;
 use elsa_core::series::plan::{
@@ -17,6 +19,8 @@ use elsa_core::series::plan::{
 use elsa_core::series::{convolution, recurrence, selective};
 use elsa_kernels::registry;
 use elsa_kernels::series::SeriesKernel;
+use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// A problem of an operator that treats every channel by itself, with every decision that does not depend on pointers.
 /// Created by [`Engine::recurrence_plan`], [`Engine::selective_plan`] and [`Engine::convolution_plan`].
@@ -29,6 +33,8 @@ pub struct SeriesPlan<O> {
     kernel: &'static SeriesKernel,
     choice: SeriesChoice,
     layout: SeriesLayout,
+    /// Why a GPU does not compute, if one was to.
+    refusal: Option<Arc<PlanError>>,
 }
 
 /// A plan of a recurrence of first order.
@@ -37,18 +43,30 @@ pub type RecurrencePlan = SeriesPlan<Recurrence>;
 pub type SelectivePlan = SeriesPlan<Selective>;
 /// A plan of a causal convolution.
 pub type ConvolutionPlan = SeriesPlan<Convolution>;
+/// The memory in which the runs of plans of recurrences work.
+pub type RecurrenceWorkspace = SeriesWorkspace<Recurrence>;
+/// The memory in which the runs of plans of selective scans work.
+pub type SelectiveWorkspace = SeriesWorkspace<Selective>;
+/// The memory in which the runs of plans of convolutions work.
+pub type ConvolutionWorkspace = SeriesWorkspace<Convolution>;
 
 impl Engine {
-    /// The kernels of series of the engine's CPU.
-    fn series_kernel(&self, operator: &'static str) -> Result<&'static SeriesKernel, PlanError> {
-        if self.gpu().is_some() && self.fallback() == Fallback::Fail {
-            return Err(PlanError::NotOnGpu { operator });
-        }
-        Ok(registry::series_of(self.cpu()).ok_or(ChooseError::NoKernel)?)
+    /// The kernels of series of the engine's CPU, and why no GPU computes.
+    fn series_kernel(
+        &self,
+        operator: &'static str,
+    ) -> Result<(&'static SeriesKernel, Option<Arc<PlanError>>), PlanError> {
+        let refusal = match (self.gpu(), self.fallback()) {
+            (Some(_), Fallback::Fail) => return Err(PlanError::NotOnGpu { operator }),
+            (Some(_), Fallback::Cpu) => Some(PlanError::NotOnGpu { operator }),
+            (None, _) => self.absence().cloned().map(PlanError::Device),
+        };
+        let kernel = registry::series_of(self.cpu()).ok_or(ChooseError::NoKernel)?;
+        Ok((kernel, refusal.map(Arc::new)))
     }
 
     /// Creates a plan for a recurrence of first order, `h_t = a_t h_{t−1} + b_t` per channel. The CPU computes it, also for an
-    /// engine whose GPU computes, as [`SeriesReport::instead_of`] says.
+    /// engine whose GPU computes, as [`Report::fallback`] says.
     ///
     /// ```
     /// use elsa_core::dtype::{Elements, ElementsMut};
@@ -77,16 +95,16 @@ impl Engine {
         problem: &recurrence::Problem,
         options: &RecurrenceOptions,
     ) -> Result<RecurrencePlan, PlanError> {
-        let kernel = self.series_kernel("recurrence")?;
+        let (kernel, refusal) = self.series_kernel("recurrence")?;
         let RecurrenceOptions { budget, all_workers, parts } = *options;
         let options = Options { budget, workers: self.threads(), all_workers, parts };
         let (choice, layout) = choose_recurrence(problem, &kernel.spec, &options)?;
         let operator = Recurrence { problem: *problem };
-        Ok(SeriesPlan { engine: self.clone(), operator, kernel, choice, layout })
+        Ok(SeriesPlan { engine: self.clone(), operator, kernel, choice, layout, refusal })
     }
 
     /// Creates a plan for a selective scan, as Mamba has it. The CPU computes it, also for an engine whose GPU computes, as
-    /// [`SeriesReport::instead_of`] says.
+    /// [`Report::fallback`] says.
     ///
     /// # Errors
     /// Returns an error if the smallest workspace exceeds the budget or overflows. With [`Fallback::Fail`] also if a GPU
@@ -96,16 +114,16 @@ impl Engine {
         problem: &selective::Problem,
         options: &SelectiveOptions,
     ) -> Result<SelectivePlan, PlanError> {
-        let kernel = self.series_kernel("selective")?;
+        let (kernel, refusal) = self.series_kernel("selective")?;
         let SelectiveOptions { budget, all_workers } = *options;
         let options = Options { budget, workers: self.threads(), all_workers, parts: None };
         let (choice, layout) = choose_selective(problem, &kernel.spec, &options)?;
         let operator = Selective { problem: *problem };
-        Ok(SeriesPlan { engine: self.clone(), operator, kernel, choice, layout })
+        Ok(SeriesPlan { engine: self.clone(), operator, kernel, choice, layout, refusal })
     }
 
     /// Creates a plan for a causal convolution of each channel, which linear attention with a relative decay is. The CPU
-    /// computes it, also for an engine whose GPU computes, as [`SeriesReport::instead_of`] says.
+    /// computes it, also for an engine whose GPU computes, as [`Report::fallback`] says.
     ///
     /// # Errors
     /// Returns an error if the smallest workspace exceeds the budget or overflows. With [`Fallback::Fail`] also if a GPU
@@ -115,25 +133,45 @@ impl Engine {
         problem: &convolution::Problem,
         options: &ConvolutionOptions,
     ) -> Result<ConvolutionPlan, PlanError> {
-        let kernel = self.series_kernel("convolution")?;
+        let (kernel, refusal) = self.series_kernel("convolution")?;
         let by = options.method.unwrap_or_else(|| method(problem, &kernel.spec));
         let transforms = match by {
             Method::Direct => None,
-            Method::Fft => Some(Transforms::new(convolution::fft_length(problem.tokens(), problem.taps()))),
+            Method::Fft => {
+                let length = convolution::fft_length(problem.tokens(), problem.taps());
+                let needed = length.saturating_mul(Transforms::BYTES);
+                Some(Transforms::new(length).ok_or(ChooseError::Memory { needed })?)
+            }
         };
         let ConvolutionOptions { budget, all_workers, .. } = *options;
         let options = Options { budget, workers: self.threads(), all_workers, parts: None };
         let scratch = transforms.as_ref().map_or(0, Transforms::scratch);
         let (choice, layout) = choose_convolution(problem, &kernel.spec, &options, by, scratch)?;
         let operator = Convolution { problem: *problem, transforms };
-        Ok(SeriesPlan { engine: self.clone(), operator, kernel, choice, layout })
+        Ok(SeriesPlan { engine: self.clone(), operator, kernel, choice, layout, refusal })
     }
 }
 
-/// The memory in which the runs of a plan of series work. A workspace serves one run at a time.
+/// The memory in which the runs of plans of an operator work. A workspace serves one run at a time.
 #[derive(Debug)]
-pub struct SeriesWorkspace {
+pub struct SeriesWorkspace<O> {
     memory: Memory,
+    of: PhantomData<fn(O)>,
+}
+
+impl<O> SeriesWorkspace<O> {
+    /// Allocates one workspace for several plans, as large as the most demanding of them needs. Runs of any of them may use
+    /// it, one at a time.
+    ///
+    /// # Errors
+    /// Returns an error if there is no plan, or if the memory is not available.
+    pub fn shared(plans: &[&SeriesPlan<O>]) -> Result<SeriesWorkspace<O>, PlanError> {
+        let layouts = plans.iter().map(|plan| &plan.layout);
+        let layout = layouts.max_by_key(|layout| layout.floats()).ok_or(PlanError::NoPlan)?;
+        let memory = Memory::allocate(layout.floats());
+        let memory = memory.ok_or(ChooseError::Memory { needed: layout.bytes() })?;
+        Ok(SeriesWorkspace { memory, of: PhantomData })
+    }
 }
 
 /// A plan of series with the tensors of a call, created by [`SeriesPlan::bind`]. It may run any number of times; each run
@@ -150,17 +188,6 @@ unsafe impl<'a, O: SeriesOperator + Sync + 'a> Send for SeriesBound<'a, O> where
 // SAFETY: a shared reference gives no access to the workspace.
 unsafe impl<'a, O: SeriesOperator + Sync + 'a> Sync for SeriesBound<'a, O> where O::Call<'a>: Sync {}
 
-/// What a run of a plan of series did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SeriesReport {
-    /// The back end that computed.
-    pub backend: Backend,
-    /// Number of threads that shared the work.
-    pub workers: usize,
-    /// The back end of the engine, if it does not have the operator and the CPU computed in its place.
-    pub instead_of: Option<Backend>,
-}
-
 impl<O: SeriesOperator> SeriesPlan<O> {
     /// The problem of the plan.
     #[must_use]
@@ -172,6 +199,19 @@ impl<O: SeriesOperator> SeriesPlan<O> {
     #[must_use]
     pub fn choice(&self) -> &SeriesChoice {
         &self.choice
+    }
+
+    /// The back end that computes.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        Backend::Cpu(self.engine.cpu())
+    }
+
+    /// Why a GPU does not compute: the requested one is missing, or it does not have the operator. `None` if there is none and
+    /// none was requested.
+    #[must_use]
+    pub fn refusal(&self) -> Option<&PlanError> {
+        self.refusal.as_deref()
     }
 
     /// Name of the kernel.
@@ -186,14 +226,63 @@ impl<O: SeriesOperator> SeriesPlan<O> {
         self.layout.bytes()
     }
 
+    /// Bytes of device memory that hold copies of host tensors during a run; zero, since the CPU computes.
+    #[must_use]
+    pub fn staging_bytes(&self) -> usize {
+        0
+    }
+
     /// Allocates a workspace.
     ///
     /// # Errors
     /// Returns an error if the memory is not available.
-    pub fn workspace(&self) -> Result<SeriesWorkspace, PlanError> {
-        let memory = Memory::allocate(self.layout.floats());
+    pub fn workspace(&self) -> Result<SeriesWorkspace<O>, PlanError> {
+        SeriesWorkspace::shared(&[self])
+    }
+
+    /// Creates a workspace in the caller's memory, of at least [`SeriesPlan::workspace_bytes`] bytes and any alignment. The
+    /// workspace is the first [`SeriesPlan::workspace_bytes`] bytes, which are set to zero; the rest is left alone.
+    ///
+    /// # Errors
+    /// Returns an error if the memory is null, too short, or longer than memory can be.
+    ///
+    /// # Safety
+    /// - *lent*: `memory` is writable for `bytes` bytes, and nobody else uses it until the workspace is dropped.
+    pub unsafe fn workspace_in(
+        &self,
+        memory: *mut u8,
+        bytes: usize,
+    ) -> Result<SeriesWorkspace<O>, PlanError> {
         let needed = self.workspace_bytes();
-        Ok(SeriesWorkspace { memory: memory.ok_or(ChooseError::Memory { needed })? })
+        check_lent(memory, bytes, needed)?;
+        // SAFETY: *lent*.
+        let memory = unsafe { Memory::lent(memory, bytes, self.layout.floats()) };
+        Ok(SeriesWorkspace { memory: memory.ok_or(ChooseError::Memory { needed })?, of: PhantomData })
+    }
+
+    /// Wakes every worker, and touches what the workspace needs, so that the first run in it takes what later ones take. No
+    /// tensor is used; a run allocates nothing in any case.
+    ///
+    /// # Errors
+    /// Returns an error if a worker panicked, or if the workspace is too small, because it is another plan's.
+    pub fn warm(&self, workspace: &mut SeriesWorkspace<O>) -> Result<(), WarmError> {
+        let base = self.place(workspace)?;
+        // SAFETY: as many values as the layout has lie there (`place`), and the workspace is borrowed exclusively. A run writes
+        // what it reads there.
+        unsafe { base.write_bytes(0, self.layout.total) };
+        Ok(self.engine.pool().run(self.engine.threads(), &|_| ())?)
+    }
+
+    /// Where a workspace begins, which has room for the layout.
+    fn place(&self, workspace: &mut SeriesWorkspace<O>) -> Result<*mut f32, BindError> {
+        let (base, room) = workspace.memory.lines();
+        if room < self.layout.total {
+            return Err(BindError::Room {
+                found: workspace.memory.len() * size_of::<f32>(),
+                needed: self.layout.bytes(),
+            });
+        }
+        Ok(base)
     }
 
     /// Binds the tensors of a call. Checks them against the problem, writes no output and allocates nothing.
@@ -204,16 +293,10 @@ impl<O: SeriesOperator> SeriesPlan<O> {
         &'a self,
         inputs: O::Inputs<'a>,
         outputs: O::Outputs<'a>,
-        workspace: &'a mut SeriesWorkspace,
+        workspace: &'a mut SeriesWorkspace<O>,
     ) -> Result<SeriesBound<'a, O>, BindError> {
         let call = self.operator.call(inputs, outputs)?;
-        let (base, room) = workspace.memory.lines();
-        if room < self.layout.total {
-            return Err(BindError::Room {
-                found: workspace.memory.len() * size_of::<f32>(),
-                needed: self.layout.bytes(),
-            });
-        }
+        let base = self.place(workspace)?;
         Ok(SeriesBound { plan: self, call, base })
     }
 }
@@ -223,14 +306,14 @@ impl<O: SeriesOperator> SeriesBound<'_, O> {
     ///
     /// # Errors
     /// Returns an error if a worker panicked. The outputs are then incomplete.
-    pub fn run(&mut self) -> Result<SeriesReport, RunError> {
-        let SeriesPlan { engine, kernel, choice, layout, .. } = self.plan;
+    pub fn run(&mut self) -> Result<Report, RunError> {
+        let SeriesPlan { engine, kernel, choice, layout, refusal, .. } = self.plan;
         let place = Place { kernel, choice, layout, base: self.base };
         // SAFETY: the engine's CPU has the instruction set of its kernel. The workspace has room for the layout from its first
         // line on (`bind`), is initialised, and is borrowed exclusively.
         unsafe { O::run(&self.call, &place, engine.pool())? };
-        let instead_of = engine.gpu().map(|_| Backend::Cuda);
         let workers = choice.workers.min(engine.threads());
-        Ok(SeriesReport { backend: Backend::Cpu(engine.cpu()), workers, instead_of })
+        let (backend, fallback) = (self.plan.backend(), refusal.clone().map(Reason::Plan));
+        Ok(Report { backend, workers, copied: 0, fallback })
     }
 }

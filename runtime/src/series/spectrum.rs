@@ -21,11 +21,16 @@ impl std::fmt::Debug for Transforms {
 }
 
 impl Transforms {
-    /// The transforms of `length` values.
-    pub fn new(length: usize) -> Transforms {
+    /// Bytes of the tables for each value, with some to spare.
+    pub const BYTES: usize = 64;
+
+    /// The transforms of `length` values. Returns `None` if the system refuses the memory of their tables.
+    pub fn new(length: usize) -> Option<Transforms> {
+        // The planner ends the process where memory is not available.
+        Vec::<u8>::new().try_reserve_exact(length.checked_mul(Self::BYTES)?).ok()?;
         let mut planner = RealFftPlanner::new();
         let (forward, inverse) = (planner.plan_fft_forward(length), planner.plan_fft_inverse(length));
-        Transforms { length, forward, inverse }
+        Some(Transforms { length, forward, inverse })
     }
 
     /// Number of f64 values that they work in.

@@ -1,7 +1,9 @@
 //! What fuzz targets share: what they require of the readers of tensor files; problems and structs of the C interface.
 
+pub mod arena;
 pub mod linear;
 pub mod problems;
+pub mod series;
 pub mod structs;
 
 use elsa_edge::memory::Buffer;

@@ -1,7 +1,7 @@
 //! The data of a backward call: the tensors that it reads and writes.
 
 use super::problem::BackwardProblem;
-use crate::argument::ArgumentError;
+use crate::argument::{ArgumentError, enough};
 use crate::attention::data::Inputs;
 use crate::attention::operands::Operand;
 use crate::dtype::{DType, Elements};
@@ -69,7 +69,7 @@ fn covers(
         return Err(E::Type { argument, found: data.dtype().name(), allowed: dtype.name() });
     }
     let (found, needed) = (data.len(), view.extent());
-    if found < needed { Err(E::Short { argument, found, needed }) } else { Ok(()) }
+    enough(argument, found, needed)
 }
 
 impl BackwardInputs<'_> {

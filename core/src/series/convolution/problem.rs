@@ -1,8 +1,8 @@
 //! The problem and the data of a causal convolution.
 
-use crate::argument::ArgumentError;
+use crate::argument::{ArgumentError, enough};
 use crate::dtype::{Elements, ElementsMut};
-use crate::series::tensor::{Series, check_states, countable, covers};
+use crate::series::tensor::{Series, check_written, countable};
 
 /// The order of the weights of a filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -199,15 +199,10 @@ impl Problem {
     /// Returns the first mismatch.
     pub fn check_data(&self, inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Result<(), ArgumentError> {
         let s = &self.spec;
-        covers("u", inputs.u.len(), s.u.extent())?;
-        covers("filter", inputs.filter.len(), self.weights())?;
-        inputs.bias.map_or(Ok(()), |bias| covers("bias", bias.len(), self.channels()))?;
-        if let Some(out) = &outputs.out {
-            covers("out", out.len(), s.out.extent())?;
-        } else if outputs.present_state.is_none() {
-            return Err(ArgumentError::NoOutput { argument: "out" });
-        }
-        let present = outputs.present_state.as_ref().map(|x| x.len());
-        check_states(s.in_place, inputs.past_state.map(<[f32]>::len), present, self.states())
+        enough("u", inputs.u.len(), s.u.extent())?;
+        enough("filter", inputs.filter.len(), self.weights())?;
+        inputs.bias.map_or(Ok(()), |bias| enough("bias", bias.len(), self.channels()))?;
+        let (past, present) = (inputs.past_state, outputs.present_state.as_deref());
+        check_written(&s.out, s.in_place, self.states(), past, outputs.out.as_ref(), present)
     }
 }

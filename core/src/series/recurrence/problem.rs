@@ -1,8 +1,8 @@
 //! The problem and the data of a recurrence.
 
-use crate::argument::ArgumentError;
+use crate::argument::{ArgumentError, enough};
 use crate::dtype::{Elements, ElementsMut};
-use crate::series::tensor::{Series, check_states, countable, covers};
+use crate::series::tensor::{Series, check_written, countable};
 
 /// What the gates of a recurrence are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -117,14 +117,9 @@ impl Problem {
     /// Returns the first mismatch.
     pub fn check_data(&self, inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Result<(), ArgumentError> {
         let s = &self.spec;
-        covers("a", inputs.a.len(), s.a.extent())?;
-        covers("b", inputs.b.len(), s.b.extent())?;
-        if let Some(out) = &outputs.out {
-            covers("out", out.len(), s.out.extent())?;
-        } else if outputs.present_state.is_none() {
-            return Err(ArgumentError::NoOutput { argument: "out" });
-        }
-        let present = outputs.present_state.as_ref().map(|x| x.len());
-        check_states(s.in_place, inputs.past_state.map(<[f32]>::len), present, self.states())
+        enough("a", inputs.a.len(), s.a.extent())?;
+        enough("b", inputs.b.len(), s.b.extent())?;
+        let (past, present) = (inputs.past_state, outputs.present_state.as_deref());
+        check_written(&s.out, s.in_place, self.states(), past, outputs.out.as_ref(), present)
     }
 }

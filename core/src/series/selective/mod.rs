@@ -8,7 +8,7 @@
 //!
 //! (Gu and Dao, *Mamba: Linear-Time Sequence Modeling with Selective State Spaces*, algorithm 2; `selective_scan_ref` of
 //! their `mamba_ssm`.) `B` and `C` are of each token, for groups of channels, or of each channel ([`Coefficient`]). `A` is
-//! real. The state after the last token continues as the past state of the next call, of one token or of many.
+//! real, as it is in Mamba's models: complex rates are those of its predecessors (S4D), and two real states each. The state after the last token continues as the past state of the next call, of one token or of many.
 //!
 //! A factor `exp(δ A)` or a state whose magnitude is below the smallest normal number may be taken as zero; a factor of
 //! zero clears the state by selection, whatever that holds. A NaN poisons the states of its channel from its token on.

@@ -1,8 +1,8 @@
 //! The problem and the data of a selective scan.
 
-use crate::argument::ArgumentError;
+use crate::argument::{ArgumentError, enough, same};
 use crate::dtype::{Elements, ElementsMut};
-use crate::series::tensor::{Series, check_states, countable, covers, same};
+use crate::series::tensor::{Series, check_written, countable};
 
 /// Most numbers of a channel's state.
 pub const MAX_STATES: usize = 256;
@@ -97,6 +97,7 @@ impl Spec {
                 });
             }
         }
+        countable("a", [1, shape[2], self.states])?;
         countable("present_state", [shape[0], shape[2], self.states])?;
         Ok(Problem { spec: self })
     }
@@ -221,31 +222,26 @@ impl Problem {
     pub fn check_data(&self, inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         let (s, parameters) = (&self.spec, self.channels() * self.states());
-        covers("u", inputs.u.len(), s.u.extent())?;
-        covers("delta", inputs.delta.len(), s.delta.extent())?;
-        covers("a", inputs.a.len(), parameters)?;
+        enough("u", inputs.u.len(), s.u.extent())?;
+        enough("delta", inputs.delta.len(), s.delta.extent())?;
+        enough("a", inputs.a.len(), parameters)?;
         for (argument, coefficient, found) in [("b", &s.b, inputs.b.len()), ("c", &s.c, inputs.c.len())] {
             let needed = match coefficient {
                 Coefficient::Token(series) => series.extent(),
                 Coefficient::Channel => parameters,
             };
-            covers(argument, found, needed)?;
+            enough(argument, found, needed)?;
         }
         for (argument, vector) in [("d", inputs.d), ("delta_bias", inputs.delta_bias)] {
-            vector.map_or(Ok(()), |x| covers(argument, x.len(), self.channels()))?;
+            vector.map_or(Ok(()), |x| enough(argument, x.len(), self.channels()))?;
         }
         match (&s.z, &inputs.z) {
-            (Some(view), Some(z)) => covers("z", z.len(), view.extent())?,
+            (Some(view), Some(z)) => enough("z", z.len(), view.extent())?,
             (None, None) => {}
             (Some(_), None) => return Err(E::Needs { argument: "z", other: "its data" }),
             (None, Some(_)) => return Err(E::Needs { argument: "z", other: "its shape in the problem" }),
         }
-        if let Some(out) = &outputs.out {
-            covers("out", out.len(), s.out.extent())?;
-        } else if outputs.present_state.is_none() {
-            return Err(E::NoOutput { argument: "out" });
-        }
-        let present = outputs.present_state.as_ref().map(|x| x.len());
-        check_states(s.in_place, inputs.past_state.map(<[f32]>::len), present, self.state_values())
+        let (past, present) = (inputs.past_state, outputs.present_state.as_deref());
+        check_written(&s.out, s.in_place, self.state_values(), past, outputs.out.as_ref(), present)
     }
 }

@@ -10,6 +10,7 @@ mod info;
 mod linear;
 mod numbers;
 mod problem;
+mod series;
 mod stream;
 
 pub use data::*;
@@ -18,4 +19,5 @@ pub use info::*;
 pub use linear::*;
 pub use numbers::*;
 pub use problem::*;
+pub use series::*;
 pub use stream::*;

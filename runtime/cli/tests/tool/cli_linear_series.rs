@@ -91,6 +91,7 @@ fn bad_input_is_told_in_one_line_and_nothing_written() {
     desk.f32("short.npy", &[2, 69, 6], &noise(1, 828));
     desk.f32("flat.npy", &[12], &noise(1, 12));
     desk.f32("odd.npy", &[2, 70, 5], &noise(1, 700));
+    let states = |line: &str, from: &str| format!("{line} --past-state @{from}.npy");
     for (line, message) in [
         (RECURRENCE.replace("@log", "@short"), "--a: tokens 69; allowed: 70, as b has"),
         (RECURRENCE.replace("@u", "@flat"), "rank 1, shape [12]; allowed: 3"),
@@ -103,6 +104,15 @@ fn bad_input_is_told_in_one_line_and_nothing_written() {
         (CONV.replace("@filter", "@odd"), "--filter: shape [2, 70, 5]; allowed: [6, 1, 5]"),
         (CONV.replace("@bias.npy", "@flat.npy"), "--bias: shape [12]; allowed: [6]"),
         (CONV.replace("--silu", "--method slow"), "slow"),
+        (SELECTIVE.replace("@delta.npy", "@short.npy"), "--delta: tokens 69; allowed: 70, as u has"),
+        (SELECTIVE.replace("@z.npy", "@short.npy"), "--z: tokens 69; allowed: 70, as u has"),
+        (SELECTIVE.replace("@c.npy", "@flat.npy"), "rank 1, shape [12]; allowed: 2, 3 or 4"),
+        (states(SELECTIVE, "d"), "--past-state: shape [6]; allowed: [2, 6, 4]"),
+        (states(CONV, "a"), "--past-state: shape [6, 4]; allowed: [2, 6, 3]"),
+        (format!("{RECURRENCE} --present-state @h.npy"), "--out writes the same"),
+        (format!("{RECURRENCE} --layout tbc"), "--layout: 'tbc'; allowed: btc, bct"),
+        (format!("{SELECTIVE} --parts 2"), "--parts: unexpected argument"),
+        (RECURRENCE.replace("--b @u.npy", ""), "--b: missing"),
     ] {
         let output = desk.call(&line);
         let said = String::from_utf8_lossy(&output.stderr);

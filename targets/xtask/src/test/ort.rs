@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// Linear attention by the tool.
 const LINEAR: &str = "runtime/cli/tests/linear_attention.py";
+/// Convolutions and selective scans by the tool.
+const SERIES: &str = "runtime/cli/tests/linear_series.py";
 
 /// The stage `ort`.
 pub fn ort(tree: &Tree) -> Ran {
@@ -71,12 +73,13 @@ fn python(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
     let newest = setup::ort::newest(tree)?;
     let cases = Run::new(tree, "").arg(&newest).arg("-B").arg(script("attention.py")).arg(&library);
     check(ran, "the node cases of Attention", cases);
-    let linear = Run::new(tree, "").arg(&newest).arg("-B").arg(tree.root.join(LINEAR));
-    check(
-        ran,
-        "the node cases of LinearAttention",
-        linear.arg(here.join("elsa")).limit(Duration::from_secs(120)),
-    );
+    for (path, what) in [
+        (LINEAR, "the node cases of LinearAttention"),
+        (SERIES, "the node cases of CausalConvWithState, and selective scans"),
+    ] {
+        let cases = Run::new(tree, "").arg(&newest).arg("-B").arg(tree.root.join(path));
+        check(ran, what, cases.arg(here.join("elsa")).limit(Duration::from_secs(120)));
+    }
     match setup::ort::oldest(tree)? {
         Some(oldest) => {
             Run::new(tree, "").arg(here.join("examples/host")).arg("models").arg(&tree.target).run();

@@ -10,7 +10,8 @@ use crate::shell::{Output, Run, Tree};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const TESTS: &str = "runtime/capi/python/tests/test_elsa.py";
+const TESTS: [&str; 2] =
+    ["runtime/capi/python/tests/test_elsa.py", "runtime/capi/python/tests/test_series.py"];
 /// The oldest Python that the file is for: that of JetPack 4.
 const OLDEST: &str = "3.6";
 
@@ -32,28 +33,30 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
 /// Runs the tests by an interpreter and counts them.
 fn run(tree: &Tree, ran: &mut Ran, python: &PathBuf, folder: &Path) -> Result<(), String> {
     let module = folder.join("share/python");
-    let out = Run::new(tree, "")
-        .arg(python)
-        .arg("-B")
-        .arg(tree.root.join(TESTS))
-        .env("PYTHONPATH", &module)
-        .env("ELSA_TOOL", folder.join("bin/elsa"))
-        // The library beside the file, and the back end that the machine has.
-        .env("ELSA_LIBRARY", "")
-        .env("ELSA_BACKEND", "")
-        .limit(Duration::from_secs(120))
-        .run();
-    let (passed, failed) = counts(&out)?;
-    ran.add(TESTS, out.ok, passed, failed);
+    for tests in TESTS {
+        let out = Run::new(tree, "")
+            .arg(python)
+            .arg("-B")
+            .arg(tree.root.join(tests))
+            .env("PYTHONPATH", &module)
+            .env("ELSA_TOOL", folder.join("bin/elsa"))
+            // The library beside the file, and the back end that the machine has.
+            .env("ELSA_LIBRARY", "")
+            .env("ELSA_BACKEND", "")
+            .limit(Duration::from_secs(120))
+            .run();
+        let (passed, failed) = counts(tests, &out)?;
+        ran.add(tests, out.ok, passed, failed);
+    }
     Ok(())
 }
 
 /// Tests that passed and that failed, by the last lines of Python's unittest: `Ran N tests in T s`, then `OK`,
 /// `OK (skipped=N)` or `FAILED (failures=N, errors=N, skipped=N)`.
-fn counts(out: &Output) -> Result<(u64, u64), String> {
+fn counts(tests: &str, out: &Output) -> Result<(u64, u64), String> {
     let line = |start: &str| out.stderr.lines().rev().find_map(|line| line.strip_prefix(start));
     let all = line("Ran ").and_then(|line| line.split(' ').next()).and_then(|word| word.parse::<u64>().ok());
-    let all = all.ok_or_else(|| format!("{TESTS}: {}: ran no test", out.how))?;
+    let all = all.ok_or_else(|| format!("{tests}: {}: ran no test", out.how))?;
     let said = line("OK").or_else(|| line("FAILED")).unwrap_or_default();
     let of = |name: &str| {
         let words = said.split(['(', ',', ' ', ')']);
@@ -70,7 +73,10 @@ mod tests {
 
     fn said(stderr: &str) -> Result<(u64, u64), String> {
         let how = "exit status: 1".to_owned();
-        counts(&Output { ok: false, code: Some(1), how, stdout: String::new(), stderr: stderr.to_owned() })
+        counts(
+            "tests",
+            &Output { ok: false, code: Some(1), how, stdout: String::new(), stderr: stderr.to_owned() },
+        )
     }
 
     #[test]

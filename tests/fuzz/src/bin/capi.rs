@@ -8,16 +8,16 @@
 #![no_main]
 
 use elsa::*;
+use elsa_fuzz::arena::{ARENA, dense, input, output, pick};
 use elsa_fuzz::linear::{linear_options, linear_problem};
 use elsa_fuzz::problems::problem;
+use elsa_fuzz::series;
 use elsa_fuzz::structs::{accepted, read, write};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
-/// Bytes of an arena.
-const ARENA: usize = 1 << 15;
 /// Calls of a sequence.
 const CALLS: usize = 24;
 
@@ -27,6 +27,7 @@ struct Known {
     engines: Vec<elsa_engine>,
     plans: Vec<(elsa_plan, elsa_problem)>,
     linear: Vec<(elsa_plan, elsa_linear_problem)>,
+    series: Vec<(elsa_plan, series::Problem)>,
     workspaces: Vec<elsa_workspace>,
     bounds: Vec<elsa_bound>,
     streams: Vec<elsa_stream>,
@@ -90,43 +91,6 @@ fn engine_options(u: &mut Unstructured<'_>, cores: &[u32; 3]) -> Result<elsa_eng
     Ok(options)
 }
 
-/// One of the handles, or a number that never was one.
-fn pick<T: Copy>(u: &mut Unstructured<'_>, from: &[T], none: T) -> Result<T> {
-    if from.is_empty() || u.ratio(1, 16)? { Ok(none) } else { u.choose(from).copied() }
-}
-
-/// Memory for a view in an arena: mostly as much as it needs.
-fn memory(
-    u: &mut Unstructured<'_>,
-    arena: *mut u8,
-    view: &elsa_view,
-    dtype: u32,
-) -> Result<(*mut u8, usize)> {
-    if view.shape[0] == 0 || u.ratio(1, 24)? {
-        return Ok((null_mut(), if u.ratio(1, 8)? { 4 } else { 0 }));
-    }
-    let size = if dtype == ELSA_DTYPE_F32 { 4 } else { 2 };
-    let reach = view.shape.iter().zip(&view.strides).map(|(n, s)| n.saturating_sub(1).wrapping_mul(*s));
-    let needed = reach.fold(1usize, usize::wrapping_add).wrapping_mul(size);
-    let mut at = u.int_in_range(0..=ARENA / 64)? * 32;
-    if u.ratio(1, 24)? {
-        at += u.int_in_range(0..=3)?;
-    }
-    let room = ARENA - at;
-    let bytes = if u.ratio(1, 24)? { u.int_in_range(0..=room)? } else { needed.min(room) };
-    Ok((arena.wrapping_add(at), bytes))
-}
-
-fn input(u: &mut Unstructured<'_>, arena: *mut u8, view: &elsa_view, dtype: u32) -> Result<elsa_input> {
-    let (data, bytes) = memory(u, arena, view, dtype)?;
-    Ok(elsa_input { data: data.cast_const().cast(), bytes })
-}
-
-fn output(u: &mut Unstructured<'_>, arena: *mut u8, view: &elsa_view, dtype: u32) -> Result<elsa_output> {
-    let (data, bytes) = memory(u, arena, view, dtype)?;
-    Ok(elsa_output { data: data.cast(), bytes })
-}
-
 /// The data of a problem, and integers that they point to.
 fn frame(
     u: &mut Unstructured<'_>,
@@ -147,11 +111,6 @@ fn frame(
         Ok(elsa_integers { data: if count == 0 { null() } else { data.as_ptr() }, count })
     };
     let rows = elsa_view { shape: [p.q.shape[0], p.q.shape[1], p.q.shape[2], 1], strides: [1, 1, 1, 1] };
-    let dense = |shape: [usize; 4]| {
-        let m = |a: usize, b: usize| a.wrapping_mul(b);
-        let [_, h, n, d] = shape;
-        elsa_view { shape, strides: [m(h, m(n, d)), m(n, d), d, 1] }
-    };
     let (rows, wide) = (dense(rows.shape), dense(p.out.shape));
     let none = elsa_view::default();
     let axes = |mask: &elsa_mask| if mask.kind == 0 { none } else { dense(mask.dims) };
@@ -211,7 +170,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
             break;
         }
         let none = (elsa_plan::default(), elsa_problem::default());
-        match u.int_in_range(0..=19)? {
+        match u.int_in_range(0..=22)? {
             0..=2 => {
                 let p = problem(u)?;
                 let options = elsa_plan_options {
@@ -347,6 +306,13 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
             }
             14 | 15 => stream(u, known, &mut lists)?,
             17..=19 => linear(u, known, arenas, &mut lists[0])?,
+            20..=22 => {
+                let engine = pick(u, &known.engines, elsa_engine::default())?;
+                let Known { series, workspaces, plans, .. } = known;
+                series::calls(u, engine, series, workspaces, arenas)?;
+                // Functions of other kinds of plans get it, too.
+                plans.extend(series.last().map(|(plan, _)| (*plan, elsa_problem::default())));
+            }
             _ => merge(u, arenas)?,
         }
     }

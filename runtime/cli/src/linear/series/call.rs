@@ -13,7 +13,7 @@ use clap::Args;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::series::Series;
 use elsa_core::series::bound::Judged;
-use elsa_runtime::{Engine, SeriesReport};
+use elsa_runtime::{Engine, Report};
 use serde::Serialize;
 use std::time::Instant;
 
@@ -175,7 +175,7 @@ pub struct Done {
     /// The command.
     pub what: &'static str,
     /// The report of the run.
-    pub report: SeriesReport,
+    pub report: Report,
     /// Name of the kernel.
     pub kernel: &'static str,
     /// Size of the workspace in bytes.
@@ -263,8 +263,8 @@ impl Outputs {
             contents.push(Output::Tensor(Content { shape: self.state_shape, data: Buffer::F32(present) }));
         }
         self.writer.commit(&contents)?;
-        let Done { what, report, kernel, workspace_bytes, shape, .. } = *done;
-        let fallback = report.instead_of.map(|gpu| format!("backend: {gpu} has no {what}"));
+        let Done { what, ref report, kernel, workspace_bytes, shape, .. } = *done;
+        let fallback = report.fallback.as_ref().map(ToString::to_string);
         if args.json {
             let told = Told {
                 what,

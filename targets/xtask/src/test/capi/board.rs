@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// Programs whose outcome depends on the processor or the C library, or on how C++ calls them.
-const PROGRAMS: [&str; 10] = [
+const PROGRAMS: [&str; 11] = [
     "plain.c",
     "floats.c",
     "fixed_cache.c",
@@ -22,6 +22,7 @@ const PROGRAMS: [&str; 10] = [
     "concurrency.c",
     "linear.c",
     "misuse.c",
+    "series.c",
     "stack.c",
     "versions.c",
     "whole.cpp",

@@ -22,7 +22,7 @@ const INSTRUMENTED_ONLY: [&str; 7] =
     ["concurrency.c", "fixed_cache.c", "fork.c", "stack.c", "stream.c", "stream.cpp", "stream_ends.c"];
 
 /// A program of `tests/capi` and the flags that make variants of it.
-pub const PROGRAMS: [(&str, &str); 23] = [
+pub const PROGRAMS: [(&str, &str); 26] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("fixed_cache.c", ""),
@@ -36,6 +36,9 @@ pub const PROGRAMS: [(&str, &str); 23] = [
     ("linear.cpp", "-DELSA_THROW"),
     ("logs.c", ""),
     ("misuse.c", ""),
+    ("series.c", ""),
+    ("series.cpp", ""),
+    ("series.cpp", "-DELSA_THROW"),
     ("stack.c", ""),
     ("stream.c", ""),
     ("stream_ends.c", ""),

@@ -1,0 +1,41 @@
+//! The bound frames behind the handles.
+
+use crate::buffer::Held;
+use crate::handles::Table;
+use crate::planned::Planned;
+use crate::space::Space;
+use crate::types::*;
+use std::sync::{Arc, Mutex};
+
+pub(crate) static BOUNDS: Table<Frame> = Table::new("bound");
+
+/// The tensors of a frame, as its caller names them.
+#[derive(Debug)]
+pub(crate) enum Named {
+    Attention(elsa_inputs, elsa_outputs),
+    Linear(elsa_linear_inputs, elsa_linear_outputs),
+    Recurrence(elsa_recurrence_inputs, elsa_series_outputs),
+    Selective(elsa_selective_inputs, elsa_series_outputs),
+    Convolution(elsa_convolution_inputs, elsa_series_outputs),
+}
+
+/// A plan and a workspace with the tensors of a frame.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub plan: Arc<Planned>,
+    pub workspace: Arc<Mutex<Space>>,
+    pub tensors: Named,
+    _held: Held,
+}
+
+impl Frame {
+    /// A frame whose tensors were bound once.
+    pub(crate) fn new(plan: Arc<Planned>, workspace: Arc<Mutex<Space>>, tensors: Named, held: Held) -> Frame {
+        Frame { plan, workspace, tensors, _held: held }
+    }
+}
+
+// SAFETY: *tensors* of the function that bound it: whichever thread runs it, the memory is valid and nobody else uses it.
+unsafe impl Send for Frame {}
+// SAFETY: as above; a run holds the lock of the workspace.
+unsafe impl Sync for Frame {}

@@ -1,0 +1,246 @@
+//! The functions of all operators: what differs is the trait [`Called`], and what they do with handles, structs and tensors
+//! is written once, over it.
+
+use crate::buffer::{Held, held};
+use crate::convert;
+use crate::engine::ENGINES;
+use crate::fault::Fault;
+use crate::frame::{BOUNDS, Frame, Named};
+use crate::growing::{Growing, Room, take, take_or_default};
+use crate::planned::{PLANS, Planned};
+use crate::pointer::{aligned, put};
+use crate::space::{Space, WORKSPACES, lock};
+use crate::text::{self, Text};
+use crate::types::*;
+use elsa_runtime::operators::{Operator, Plan, Workspace};
+use elsa_runtime::{Backend, Engine, RawStream, Report};
+use std::ffi::c_void;
+use std::sync::Mutex;
+
+/// An operator of the runtime as the C interface has it.
+pub(crate) trait Called: Sized {
+    /// The function that creates its plans.
+    const CREATE: &'static str;
+    /// The struct of its problem.
+    type Described: Growing;
+    /// The struct of its options.
+    type Options: Growing + Default;
+    /// The struct of what it reads.
+    type Read: Growing;
+    /// The struct of what it writes.
+    type Written: Growing;
+    /// What a call may have besides its tensors.
+    type Part: Copy + Default;
+    /// Its plan.
+    type Plan;
+    /// Its workspace.
+    type Workspace;
+
+    /// Creates a plan.
+    fn create(engine: &Engine, problem: &Self::Described, options: &Self::Options) -> Result<Planned, Fault>;
+
+    /// The plan, if it is one of this operator.
+    fn plan(planned: &Planned) -> Option<&Self::Plan>;
+
+    /// The workspace, if it is one of this operator's plans.
+    fn workspace(space: &mut Space) -> Option<&mut Self::Workspace>;
+
+    /// A workspace for several plans.
+    fn shared(plans: &[&Self::Plan]) -> Result<Space, Fault>;
+
+    /// The name of the kernel of a run on a back end.
+    fn kernel(plan: &Self::Plan, backend: Backend) -> &'static str;
+
+    /// The addresses of all tensors and lists.
+    fn addresses(read: &Self::Read, written: &Self::Written) -> impl Iterator<Item = usize>;
+
+    /// The tensors of a frame.
+    fn named(read: Self::Read, written: Self::Written) -> Named;
+
+    /// Checks tensors in memory of the host and binds them. With `runs` also runs them, waits, and returns the report.
+    ///
+    /// # Safety
+    /// *tensors*.
+    unsafe fn bind(
+        plan: &Self::Plan,
+        workspace: &mut Self::Workspace,
+        read: &Self::Read,
+        written: &Self::Written,
+        part: Self::Part,
+        runs: bool,
+    ) -> Result<Option<Report>, Fault>;
+}
+
+/// An operator that takes tensors in memory of a GPU.
+pub(crate) trait OnDevice: Operator + Called<Plan = Plan<Self>, Workspace = Workspace<Self>> {
+    /// Checks all of the tensors but that they lie on the device.
+    ///
+    /// # Safety
+    /// As long as `'a`, the lists are readable for their entries and nobody writes there.
+    unsafe fn device<'a>(
+        problem: &<Self as Operator>::Problem,
+        read: &Self::Read,
+        written: &Self::Written,
+    ) -> Result<(Self::DeviceInputs<'a>, Self::DeviceOutputs), Fault>;
+}
+
+/// The plan of an operator.
+pub(crate) fn plan_of<O: Called>(planned: &Planned) -> Result<&O::Plan, Fault> {
+    let (found, create) = (planned.name(), O::CREATE);
+    O::plan(planned)
+        .ok_or_else(|| Fault::argument(format_args!("plan: of {found}; allowed: one of {create}")))
+}
+
+/// The workspace of plans of an operator.
+pub(crate) fn workspace_of<O: Called>(space: &mut Space) -> Result<&mut O::Workspace, Fault> {
+    let (found, create) = (space.name(), O::CREATE);
+    O::workspace(space).ok_or_else(|| {
+        Fault::argument(format_args!("workspace: of a plan of {found}; allowed: of one of {create}"))
+    })
+}
+
+/// Keeps every buffer in which a tensor or a list begins.
+fn hold<O: Called>(read: &O::Read, written: &O::Written) -> Held {
+    held(O::addresses(read, written))
+}
+
+/// The report of a run whose kernel has the name `kernel`.
+fn report_of(kernel: &'static str, report: &Report) -> elsa_report {
+    let reason = report.fallback.as_ref().map_or_else(Text::new, |reason| Text::of(reason));
+    elsa_report {
+        size: size_of::<elsa_report>(),
+        backend: convert::backend_number(report.backend),
+        fallback: u32::from(report.fallback.is_some()),
+        workers: report.workers,
+        copied_bytes: report.copied,
+        kernel: text::name(kernel),
+        reason: reason.chars(),
+    }
+}
+
+/// Writes the report, if the caller has a place for it.
+pub(crate) fn fill(room: Option<Room<elsa_report>>, report: Option<elsa_report>) {
+    if let (Some(room), Some(report)) = (room, report) {
+        room.fill(report);
+    }
+}
+
+/// Creates a plan.
+///
+/// # Safety
+/// *read*, *write*.
+pub(crate) unsafe fn create<O: Called>(
+    engine: elsa_engine,
+    problem: *const O::Described,
+    options: *const O::Options,
+    plan: *mut elsa_plan,
+) -> Result<(), Fault> {
+    aligned("plan", plan)?;
+    let engine = ENGINES.get(engine.id)?;
+    // SAFETY: *read*.
+    let (problem, options) = unsafe { (take("problem", problem)?, take_or_default("options", options)?) };
+    let id = PLANS.insert(O::create(&engine, &problem, &options)?)?;
+    // SAFETY: *write*.
+    unsafe { put(plan, elsa_plan { id }) };
+    Ok(())
+}
+
+/// Checks the tensors of a call. With `runs` also runs the plan over them, waits, and returns the report.
+///
+/// # Safety
+/// *tensors*.
+pub(crate) unsafe fn over<O: Called>(
+    planned: &Planned,
+    workspace: &Mutex<Space>,
+    read: &O::Read,
+    written: &O::Written,
+    part: O::Part,
+    runs: bool,
+) -> Result<Option<elsa_report>, Fault> {
+    let (plan, mut workspace) = (plan_of::<O>(planned)?, lock(workspace)?);
+    let workspace = workspace_of::<O>(&mut workspace)?;
+    let _held = hold::<O>(read, written);
+    // SAFETY: *tensors*.
+    let report = unsafe { O::bind(plan, workspace, read, written, part, runs) }?;
+    Ok(report.map(|report| report_of(O::kernel(plan, report.backend), &report)))
+}
+
+/// Runs a plan over the tensors of a call, by handles and pointers. The report may be null.
+///
+/// # Safety
+/// *read*, *write*, *tensors*.
+pub(crate) unsafe fn run<O: Called>(
+    plan: elsa_plan,
+    workspace: elsa_workspace,
+    inputs: *const O::Read,
+    outputs: *const O::Written,
+    report: *mut elsa_report,
+) -> Result<(), Fault> {
+    // SAFETY: *read*, *write*.
+    let (room, inputs, outputs) =
+        unsafe { (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?) };
+    let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
+    // SAFETY: *tensors*.
+    let done = unsafe { over::<O>(&plan, &workspace, &inputs, &outputs, O::Part::default(), true) }?;
+    fill(room, done);
+    Ok(())
+}
+
+/// Runs a plan over tensors in memory of its GPU, and waits only in a stream of its own. The report may be null.
+///
+/// # Safety
+/// *read*, *write*; *tensors* until the stream was waited for; stream is null, or a stream that was not destroyed.
+pub(crate) unsafe fn run_device<O: OnDevice>(
+    plan: elsa_plan,
+    workspace: elsa_workspace,
+    inputs: *const O::Read,
+    outputs: *const O::Written,
+    stream: *mut c_void,
+    report: *mut elsa_report,
+) -> Result<(), Fault> {
+    // SAFETY: *read*, *write*.
+    let (room, inputs, outputs) =
+        unsafe { (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?) };
+    let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
+    let (plan, mut workspace) = (plan_of::<O>(&plan)?, lock(&workspace)?);
+    let workspace = workspace_of::<O>(&mut workspace)?;
+    let _held = hold::<O>(&inputs, &outputs);
+    // SAFETY: *tensors*, and the clause on streams. `device` refuses outputs that overlap.
+    unsafe {
+        let (inputs, outputs) = O::device(plan.problem(), &inputs, &outputs)?;
+        let own = stream.is_null();
+        let stream = (!own).then(|| RawStream::new(stream));
+        let mut bound = plan.bind_device(&inputs, &outputs, stream, workspace)?;
+        let done = bound.run();
+        // A run that fails may have enqueued a part of its work.
+        let waited = if own { bound.wait() } else { Ok(()) };
+        let done = done?;
+        waited?;
+        fill(room, Some(report_of(plan.kernel_of(done.backend), &done)));
+    }
+    Ok(())
+}
+
+/// Binds tensors to a plan and a workspace, and checks them.
+///
+/// # Safety
+/// *read*, *write*; *tensors* for every run.
+pub(crate) unsafe fn bind<O: Called>(
+    plan: elsa_plan,
+    workspace: elsa_workspace,
+    inputs: *const O::Read,
+    outputs: *const O::Written,
+    bound: *mut elsa_bound,
+) -> Result<(), Fault> {
+    aligned("bound", bound)?;
+    let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
+    // SAFETY: *read*.
+    let (inputs, outputs) = unsafe { (take("inputs", inputs)?, take("outputs", outputs)?) };
+    let held = hold::<O>(&inputs, &outputs);
+    // SAFETY: *tensors*.
+    unsafe { over::<O>(&plan, &workspace, &inputs, &outputs, O::Part::default(), false) }?;
+    let id = BOUNDS.insert(Frame::new(plan, workspace, O::named(inputs, outputs), held))?;
+    // SAFETY: *write*.
+    unsafe { put(bound, elsa_bound { id }) };
+    Ok(())
+}

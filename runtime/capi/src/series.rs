@@ -1,0 +1,195 @@
+//! Recurrences, selective scans and convolutions: plans and runs of them, on the handles of the others.
+
+use crate::convert;
+use crate::fault::{Fault, call};
+use crate::growing::Room;
+use crate::operator::{bind, create, run};
+use crate::planned::{PLANS, Planned};
+use crate::types::*;
+use elsa_core::series::plan::SeriesChoice;
+use elsa_runtime::{Convolution, Recurrence, Selective};
+
+/// Decides everything that depends on the shape of a recurrence of first order. Null options are the defaults.
+///
+/// The handle is that of any plan: elsa_plan_describe, elsa_plan_warm, elsa_plan_destroy and the functions that create
+/// workspaces take it. Plans of different operators do not share a workspace. Any number of threads may use a plan, each
+/// with a workspace of its own. The CPU computes, also for an engine whose GPU does, unless its policy is ELSA_FALLBACK_FAIL:
+/// that is ELSA_STATUS_UNSUPPORTED.
+///
+/// # Safety
+/// *read*, *write*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_recurrence_plan_create(
+    engine: elsa_engine,
+    problem: *const elsa_recurrence_problem,
+    options: *const elsa_series_options,
+    plan: *mut elsa_plan,
+) -> elsa_status {
+    // SAFETY: *read*, *write*.
+    call(|| unsafe { create::<Recurrence>(engine, problem, options, plan) })
+}
+
+/// Runs a plan of a recurrence over tensors in memory of the host, and waits; a decode step is a run of one token. Nothing is
+/// allocated. The report may be null. Of out and present_state, at least one is given.
+///
+/// # Safety
+/// *read*, *write*, *tensors*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_recurrence_run(
+    plan: elsa_plan,
+    workspace: elsa_workspace,
+    inputs: *const elsa_recurrence_inputs,
+    outputs: *const elsa_series_outputs,
+    report: *mut elsa_report,
+) -> elsa_status {
+    // SAFETY: *read*, *write*, *tensors*.
+    call(|| unsafe { run::<Recurrence>(plan, workspace, inputs, outputs, report) })
+}
+
+/// As elsa_bind, of a plan of a recurrence of first order. elsa_bound_run runs the frame.
+///
+/// # Safety
+/// *read*, *write*; *tensors* for every run.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_recurrence_bind(
+    plan: elsa_plan,
+    workspace: elsa_workspace,
+    inputs: *const elsa_recurrence_inputs,
+    outputs: *const elsa_series_outputs,
+    bound: *mut elsa_bound,
+) -> elsa_status {
+    // SAFETY: *read*, *write*, *tensors*.
+    call(|| unsafe { bind::<Recurrence>(plan, workspace, inputs, outputs, bound) })
+}
+
+/// Decides everything that depends on the shape of a selective scan. Null options are the defaults.
+/// Everything that elsa_recurrence_plan_create says of its plans holds for these.
+///
+/// # Safety
+/// *read*, *write*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_selective_plan_create(
+    engine: elsa_engine,
+    problem: *const elsa_selective_problem,
+    options: *const elsa_series_options,
+    plan: *mut elsa_plan,
+) -> elsa_status {
+    // SAFETY: *read*, *write*.
+    call(|| unsafe { create::<Selective>(engine, problem, options, plan) })
+}
+
+/// As elsa_recurrence_run, of a plan of a selective scan.
+///
+/// # Safety
+/// *read*, *write*, *tensors*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_selective_run(
+    plan: elsa_plan,
+    workspace: elsa_workspace,
+    inputs: *const elsa_selective_inputs,
+    outputs: *const elsa_series_outputs,
+    report: *mut elsa_report,
+) -> elsa_status {
+    // SAFETY: *read*, *write*, *tensors*.
+    call(|| unsafe { run::<Selective>(plan, workspace, inputs, outputs, report) })
+}
+
+/// As elsa_bind, of a plan of a selective scan. elsa_bound_run runs the frame.
+///
+/// # Safety
+/// *read*, *write*; *tensors* for every run.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_selective_bind(
+    plan: elsa_plan,
+    workspace: elsa_workspace,
+    inputs: *const elsa_selective_inputs,
+    outputs: *const elsa_series_outputs,
+    bound: *mut elsa_bound,
+) -> elsa_status {
+    // SAFETY: *read*, *write*, *tensors*.
+    call(|| unsafe { bind::<Selective>(plan, workspace, inputs, outputs, bound) })
+}
+
+/// Decides everything that depends on the shape of a causal convolution. Null options are the defaults.
+/// Everything that elsa_recurrence_plan_create says of its plans holds for these.
+///
+/// # Safety
+/// *read*, *write*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_convolution_plan_create(
+    engine: elsa_engine,
+    problem: *const elsa_convolution_problem,
+    options: *const elsa_series_options,
+    plan: *mut elsa_plan,
+) -> elsa_status {
+    // SAFETY: *read*, *write*.
+    call(|| unsafe { create::<Convolution>(engine, problem, options, plan) })
+}
+
+/// As elsa_recurrence_run, of a plan of a causal convolution.
+///
+/// # Safety
+/// *read*, *write*, *tensors*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_convolution_run(
+    plan: elsa_plan,
+    workspace: elsa_workspace,
+    inputs: *const elsa_convolution_inputs,
+    outputs: *const elsa_series_outputs,
+    report: *mut elsa_report,
+) -> elsa_status {
+    // SAFETY: *read*, *write*, *tensors*.
+    call(|| unsafe { run::<Convolution>(plan, workspace, inputs, outputs, report) })
+}
+
+/// As elsa_bind, of a plan of a causal convolution. elsa_bound_run runs the frame.
+///
+/// # Safety
+/// *read*, *write*; *tensors* for every run.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_convolution_bind(
+    plan: elsa_plan,
+    workspace: elsa_workspace,
+    inputs: *const elsa_convolution_inputs,
+    outputs: *const elsa_series_outputs,
+    bound: *mut elsa_bound,
+) -> elsa_status {
+    // SAFETY: *read*, *write*, *tensors*.
+    call(|| unsafe { bind::<Convolution>(plan, workspace, inputs, outputs, bound) })
+}
+
+/// Writes what a plan of a recurrence, a selective scan or a convolution has chosen.
+///
+/// # Safety
+/// *write*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_series_plan_describe(
+    plan: elsa_plan,
+    info: *mut elsa_series_info,
+) -> elsa_status {
+    call(|| {
+        // SAFETY: *write*.
+        let room = unsafe { Room::new("info", info) }?;
+        let plan = PLANS.get(plan.id)?;
+        let (choice, convolves) = match &*plan {
+            Planned::Recurrence(of) => (of.plan.choice(), false),
+            Planned::Selective(of) => (of.plan.choice(), false),
+            Planned::Convolution(of) => (of.plan.choice(), true),
+            other => {
+                let found = other.name();
+                return Err(Fault::argument(format_args!(
+                    "plan: of {found}; allowed: of a recurrence, a selective scan or a convolution"
+                )));
+            }
+        };
+        let SeriesChoice { parts, fft_length, method, .. } = *choice;
+        room.fill(elsa_series_info {
+            size: size_of::<elsa_series_info>(),
+            parts,
+            fft_length,
+            method: if convolves { convert::convolution_method_number(method) } else { 0 },
+            reserved: 0,
+        });
+        Ok(())
+    })
+}

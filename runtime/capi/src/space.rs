@@ -1,0 +1,47 @@
+//! The workspaces behind the handles.
+
+use crate::fault::Fault;
+use crate::handles::Table;
+use crate::types::*;
+use elsa_runtime::{
+    ConvolutionWorkspace, LinearWorkspace, RecurrenceWorkspace, SelectiveWorkspace, Workspace,
+};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+pub(crate) static WORKSPACES: Table<Mutex<Space>> = Table::new("workspace");
+
+/// A workspace of one of the operators.
+#[derive(Debug)]
+pub(crate) enum Space {
+    Attention(Box<Workspace>),
+    Linear(Box<LinearWorkspace>),
+    Recurrence(Box<RecurrenceWorkspace>),
+    Selective(Box<SelectiveWorkspace>),
+    Convolution(Box<ConvolutionWorkspace>),
+}
+
+impl Space {
+    /// The operator.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Space::Attention(_) => "attention",
+            Space::Linear(_) => "linear attention",
+            Space::Recurrence(_) => "a recurrence",
+            Space::Selective(_) => "a selective scan",
+            Space::Convolution(_) => "a convolution",
+        }
+    }
+}
+
+/// Takes the workspace for one call.
+pub(crate) fn lock(workspace: &Mutex<Space>) -> Result<MutexGuard<'_, Space>, Fault> {
+    match workspace.try_lock() {
+        Ok(guard) => Ok(guard),
+        // A run overwrites whatever an earlier one has left.
+        Err(TryLockError::Poisoned(guard)) => Ok(PoisonError::into_inner(guard)),
+        Err(TryLockError::WouldBlock) => Err(Fault::new(
+            ELSA_STATUS_BUSY,
+            &"workspace: at work in another call; allowed: one call at a time",
+        )),
+    }
+}
