@@ -1,54 +1,38 @@
-//! Plans of series, their workspaces, and bound calls.
+//! Planning of series, and what their plans say of themselves.
 
-use super::convolution::{Convolution, ConvolutionOptions};
-use super::operator::{Place, SeriesOperator};
-use super::recurrence::{Recurrence, RecurrenceOptions};
-use super::selective::{Selective, SelectiveOptions};
-use super::spectrum::Transforms;
+use super::cpu::plan::{CpuPlan, kernel};
+use super::cpu::{OnCpu, Transforms};
+use super::cuda::plan::{GpuPlan, OnGpu};
+use super::cuda::{self, SeriesGpuChoice};
+use super::operators::{ConvolutionPlan, RecurrencePlan, SelectivePlan};
+use super::options::{ConvolutionOptions, RecurrenceOptions, SelectiveOptions};
 use crate::backend::Backend;
-use crate::cpu::memory::Memory;
-use crate::engine::{Engine, Fallback};
-use crate::error::{BindError, PlanError, RunError};
-use elsa_core::attention::plan::ChooseError;
-use elsa_core::series::convolution::Method;
+use crate::engine::Engine;
+use crate::error::PlanError;
+use crate::operator::Operator;
+use crate::plan::{DevicePlan, Plan};
+use elsa_core::series::bound::Precision;
+use elsa_core::series::convolution::{self, Method};
 use elsa_core::series::plan::{
-    Options, SeriesChoice, SeriesLayout, choose_convolution, choose_recurrence, choose_selective, method,
+    Options, SeriesChoice, choose_convolution, choose_recurrence, choose_selective, method,
 };
-use elsa_core::series::{convolution, recurrence, selective};
-use elsa_kernels::registry;
-use elsa_kernels::series::SeriesKernel;
+use elsa_core::series::{recurrence, selective};
+use elsa_kernels::cuda::series::PRECISION;
 
-/// A problem of an operator that treats every channel by itself, with every decision that does not depend on pointers.
-/// Created by [`Engine::recurrence_plan`], [`Engine::selective_plan`] and [`Engine::convolution_plan`].
-///
-/// The bits of a run do not depend on the number of threads, on the sequences beside one in a batch, or on the repetition.
-#[derive(Clone, Debug)]
-pub struct SeriesPlan<O> {
-    engine: Engine,
-    operator: O,
-    kernel: &'static SeriesKernel,
-    choice: SeriesChoice,
-    layout: SeriesLayout,
+/// How a run computes, as far as its error bound and its bits depend on it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SeriesDivision {
+    /// Parts of the tokens; one where they are passed once.
+    pub parts: usize,
+    /// How a convolution is computed.
+    pub method: Method,
+    /// How accurate the kernel's functions are.
+    pub precision: Precision,
 }
 
-/// A plan of a recurrence of first order.
-pub type RecurrencePlan = SeriesPlan<Recurrence>;
-/// A plan of a selective scan.
-pub type SelectivePlan = SeriesPlan<Selective>;
-/// A plan of a causal convolution.
-pub type ConvolutionPlan = SeriesPlan<Convolution>;
-
 impl Engine {
-    /// The kernels of series of the engine's CPU.
-    fn series_kernel(&self, operator: &'static str) -> Result<&'static SeriesKernel, PlanError> {
-        if self.gpu().is_some() && self.fallback() == Fallback::Fail {
-            return Err(PlanError::NotOnGpu { operator });
-        }
-        Ok(registry::series_of(self.cpu()).ok_or(ChooseError::NoKernel)?)
-    }
-
-    /// Creates a plan for a recurrence of first order, `h_t = a_t h_{t−1} + b_t` per channel. The CPU computes it, also for an
-    /// engine whose GPU computes, as [`SeriesReport::instead_of`] says.
+    /// Creates a plan for a recurrence of first order, `h_t = a_t h_{t−1} + b_t` per channel. With
+    /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU.
     ///
     /// ```
     /// use elsa_core::dtype::{Elements, ElementsMut};
@@ -71,166 +55,119 @@ impl Engine {
     ///
     /// # Errors
     /// Returns an error if the parts are out of bounds, or if the smallest workspace exceeds the budget or overflows. With
-    /// [`Fallback::Fail`] also if a GPU computes, which does not have this operator.
+    /// [`Fallback::Fail`](crate::Fallback::Fail) also if a count is beyond the GPU's kernel, or if the GPU fails.
     pub fn recurrence_plan(
         &self,
         problem: &recurrence::Problem,
         options: &RecurrenceOptions,
     ) -> Result<RecurrencePlan, PlanError> {
-        let kernel = self.series_kernel("recurrence")?;
-        let RecurrenceOptions { budget, all_workers, parts } = *options;
-        let options = Options { budget, workers: self.threads(), all_workers, parts };
-        let (choice, layout) = choose_recurrence(problem, &kernel.spec, &options)?;
-        let operator = Recurrence { problem: *problem };
-        Ok(SeriesPlan { engine: self.clone(), operator, kernel, choice, layout })
+        let cpu = || {
+            let kernel = kernel(self)?;
+            let RecurrenceOptions { budget, all_workers, parts } = *options;
+            let options = Options { budget, workers: self.threads(), all_workers, parts };
+            Ok(CpuPlan::new(kernel, choose_recurrence(problem, &kernel.spec, &options)?, None))
+        };
+        Plan::new(
+            self,
+            problem,
+            |gpu| GpuPlan::new(gpu, cuda::choose_recurrence(problem, gpu.profile().sms, options)?),
+            cpu,
+        )
     }
 
-    /// Creates a plan for a selective scan, as Mamba has it. The CPU computes it, also for an engine whose GPU computes, as
-    /// [`SeriesReport::instead_of`] says.
+    /// Creates a plan for a selective scan, as Mamba has it. With [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU
+    /// contains a standby plan for the CPU, which also computes what the GPU does not: states of more than 128 numbers.
     ///
     /// # Errors
-    /// Returns an error if the smallest workspace exceeds the budget or overflows. With [`Fallback::Fail`] also if a GPU
-    /// computes, which does not have this operator.
+    /// Returns an error if the smallest workspace exceeds the budget or overflows. With
+    /// [`Fallback::Fail`](crate::Fallback::Fail) also if a count is beyond the GPU's kernel, or if the GPU fails.
     pub fn selective_plan(
         &self,
         problem: &selective::Problem,
         options: &SelectiveOptions,
     ) -> Result<SelectivePlan, PlanError> {
-        let kernel = self.series_kernel("selective")?;
         let SelectiveOptions { budget, all_workers } = *options;
-        let options = Options { budget, workers: self.threads(), all_workers, parts: None };
-        let (choice, layout) = choose_selective(problem, &kernel.spec, &options)?;
-        let operator = Selective { problem: *problem };
-        Ok(SeriesPlan { engine: self.clone(), operator, kernel, choice, layout })
+        let cpu = || {
+            let kernel = kernel(self)?;
+            let options = Options { budget, workers: self.threads(), all_workers, parts: None };
+            Ok(CpuPlan::new(kernel, choose_selective(problem, &kernel.spec, &options)?, None))
+        };
+        Plan::new(
+            self,
+            problem,
+            |gpu| GpuPlan::new(gpu, cuda::choose_selective(problem, gpu.profile().sms, budget)?),
+            cpu,
+        )
     }
 
-    /// Creates a plan for a causal convolution of each channel, which linear attention with a relative decay is. The CPU
-    /// computes it, also for an engine whose GPU computes, as [`SeriesReport::instead_of`] says.
+    /// Creates a plan for a causal convolution of each channel, which linear attention with a relative decay is. With
+    /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, which also computes what
+    /// the GPU does not: convolutions by FFT, which the options may ask for, and which are faster where more than 16,384
+    /// weights meet a token.
     ///
     /// # Errors
-    /// Returns an error if the smallest workspace exceeds the budget or overflows. With [`Fallback::Fail`] also if a GPU
-    /// computes, which does not have this operator.
+    /// Returns an error if the smallest workspace exceeds the budget or overflows. With
+    /// [`Fallback::Fail`](crate::Fallback::Fail) also if the GPU does not compute the convolution, or fails.
     pub fn convolution_plan(
         &self,
         problem: &convolution::Problem,
         options: &ConvolutionOptions,
     ) -> Result<ConvolutionPlan, PlanError> {
-        let kernel = self.series_kernel("convolution")?;
-        let by = options.method.unwrap_or_else(|| method(problem, &kernel.spec));
-        let transforms = match by {
-            Method::Direct => None,
-            Method::Fft => Some(Transforms::new(convolution::fft_length(problem.tokens(), problem.taps()))),
+        let cpu = || {
+            let kernel = kernel(self)?;
+            let by = options.method.unwrap_or_else(|| method(problem, &kernel.spec));
+            let transforms = match by {
+                Method::Direct => None,
+                Method::Fft => {
+                    Some(Transforms::new(convolution::fft_length(problem.tokens(), problem.taps())))
+                }
+            };
+            let ConvolutionOptions { budget, all_workers, .. } = *options;
+            let options = Options { budget, workers: self.threads(), all_workers, parts: None };
+            let scratch = transforms.as_ref().map_or(0, Transforms::scratch);
+            let chosen = choose_convolution(problem, &kernel.spec, &options, by, scratch)?;
+            Ok(CpuPlan::new(kernel, chosen, transforms))
         };
-        let ConvolutionOptions { budget, all_workers, .. } = *options;
-        let options = Options { budget, workers: self.threads(), all_workers, parts: None };
-        let scratch = transforms.as_ref().map_or(0, Transforms::scratch);
-        let (choice, layout) = choose_convolution(problem, &kernel.spec, &options, by, scratch)?;
-        let operator = Convolution { problem: *problem, transforms };
-        Ok(SeriesPlan { engine: self.clone(), operator, kernel, choice, layout })
+        Plan::new(
+            self,
+            problem,
+            |gpu| match options.method {
+                Some(Method::Fft) => Err(PlanError::NotOnGpu { operator: "convolution by FFT" }),
+                _ => GpuPlan::new(gpu, cuda::choose_convolution(problem, options)?),
+            },
+            cpu,
+        )
     }
 }
 
-/// The memory in which the runs of a plan of series work. A workspace serves one run at a time.
-#[derive(Debug)]
-pub struct SeriesWorkspace {
-    memory: Memory,
-}
-
-/// A plan of series with the tensors of a call, created by [`SeriesPlan::bind`]. It may run any number of times; each run
-/// reads the past states anew.
-#[derive(Debug)]
-pub struct SeriesBound<'a, O: SeriesOperator + 'a> {
-    plan: &'a SeriesPlan<O>,
-    call: O::Call<'a>,
-    base: *mut f32,
-}
-
-// SAFETY: the workspace is borrowed exclusively, and nobody uses the address but a run, which needs the value exclusively.
-unsafe impl<'a, O: SeriesOperator + Sync + 'a> Send for SeriesBound<'a, O> where O::Call<'a>: Send {}
-// SAFETY: a shared reference gives no access to the workspace.
-unsafe impl<'a, O: SeriesOperator + Sync + 'a> Sync for SeriesBound<'a, O> where O::Call<'a>: Sync {}
-
-/// What a run of a plan of series did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SeriesReport {
-    /// The back end that computed.
-    pub backend: Backend,
-    /// Number of threads that shared the work.
-    pub workers: usize,
-    /// The back end of the engine, if it does not have the operator and the CPU computed in its place.
-    pub instead_of: Option<Backend>,
-}
-
-impl<O: SeriesOperator> SeriesPlan<O> {
-    /// The problem of the plan.
+impl<O, P> Plan<O>
+where
+    P: OnCpu + OnGpu,
+    O: Operator<Problem = P, Cpu = CpuPlan<P>, Gpu = GpuPlan<P>>,
+{
+    /// How a run on `backend`, the back end of its [`Report`](crate::Report), computes.
     #[must_use]
-    pub fn problem(&self) -> &O::Problem {
-        self.operator.problem()
-    }
-
-    /// The division of the work.
-    #[must_use]
-    pub fn choice(&self) -> &SeriesChoice {
-        &self.choice
-    }
-
-    /// Name of the kernel.
-    #[must_use]
-    pub fn kernel(&self) -> &'static str {
-        self.kernel.spec.name
-    }
-
-    /// Size of the workspace in bytes.
-    #[must_use]
-    pub fn workspace_bytes(&self) -> usize {
-        self.layout.bytes()
-    }
-
-    /// Allocates a workspace.
-    ///
-    /// # Errors
-    /// Returns an error if the memory is not available.
-    pub fn workspace(&self) -> Result<SeriesWorkspace, PlanError> {
-        let memory = Memory::allocate(self.layout.floats());
-        let needed = self.workspace_bytes();
-        Ok(SeriesWorkspace { memory: memory.ok_or(ChooseError::Memory { needed })? })
-    }
-
-    /// Binds the tensors of a call. Checks them against the problem, writes no output and allocates nothing.
-    ///
-    /// # Errors
-    /// Returns an error if the data do not match the problem, or if the workspace is too small, because it is another plan's.
-    pub fn bind<'a>(
-        &'a self,
-        inputs: O::Inputs<'a>,
-        outputs: O::Outputs<'a>,
-        workspace: &'a mut SeriesWorkspace,
-    ) -> Result<SeriesBound<'a, O>, BindError> {
-        let call = self.operator.call(inputs, outputs)?;
-        let (base, room) = workspace.memory.lines();
-        if room < self.layout.total {
-            return Err(BindError::Room {
-                found: workspace.memory.len() * size_of::<f32>(),
-                needed: self.layout.bytes(),
-            });
+    pub fn division_of(&self, backend: Backend) -> SeriesDivision {
+        match self.of(backend) {
+            DevicePlan::Cpu(cpu) => {
+                let SeriesChoice { parts, method, kernel, .. } = cpu.choice;
+                SeriesDivision { parts, method, precision: kernel.precision }
+            }
+            DevicePlan::Gpu(gpu) => {
+                SeriesDivision { parts: gpu.choice.parts, method: Method::Direct, precision: PRECISION }
+            }
         }
-        Ok(SeriesBound { plan: self, call, base })
     }
-}
 
-impl<O: SeriesOperator> SeriesBound<'_, O> {
-    /// Computes the outputs and waits for them. Allocates nothing.
-    ///
-    /// # Errors
-    /// Returns an error if a worker panicked. The outputs are then incomplete.
-    pub fn run(&mut self) -> Result<SeriesReport, RunError> {
-        let SeriesPlan { engine, kernel, choice, layout, .. } = self.plan;
-        let place = Place { kernel, choice, layout, base: self.base };
-        // SAFETY: the engine's CPU has the instruction set of its kernel. The workspace has room for the layout from its first
-        // line on (`bind`), is initialised, and is borrowed exclusively.
-        unsafe { O::run(&self.call, &place, engine.pool())? };
-        let instead_of = engine.gpu().map(|_| Backend::Cuda);
-        let workers = choice.workers.min(engine.threads());
-        Ok(SeriesReport { backend: Backend::Cpu(engine.cpu()), workers, instead_of })
+    /// The choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
+    #[must_use]
+    pub fn choice(&self) -> Option<&SeriesChoice> {
+        self.execution.cpu().map(|cpu| &cpu.choice)
+    }
+
+    /// The choice for the GPU; `None` if the CPU computes.
+    #[must_use]
+    pub fn gpu_choice(&self) -> Option<&SeriesGpuChoice> {
+        self.execution.gpu().map(|gpu| &gpu.choice)
     }
 }
