@@ -16,6 +16,6 @@ pub const KERNELS: &[GpuKernel] = &[
     ),
     kernel!(
         "series_convolution__sm53",
-        Role::Convolution { resources: GpuResources { threads: 128, shared: 17408, registers: 113 } }
+        Role::Convolution { resources: GpuResources { threads: 128, shared: 17408, registers: 126 } }
     ),
 ];

@@ -8,8 +8,10 @@
 //! 3. *Work.* A direct convolution takes a multiply-add for each weight. Up to `MOST_TAPS` of them for each token a GPU does
 //!    them in the time that a CPU beside it takes for transforms, and beyond it leaves them to the CPU.
 
+use crate::error::PlanError;
 use crate::series::options::{ConvolutionOptions, RecurrenceOptions};
 use elsa_core::attention::plan::ChooseError;
+use elsa_core::linear::plan::ChooseError::Large;
 use elsa_core::series::plan::MAX_PARTS;
 use elsa_core::series::{convolution, recurrence, selective};
 use elsa_kernels::cuda::series::{LANES, MOST_STATES, OUTPUTS, WARPS, channels_of, lanes_of};
@@ -44,8 +46,8 @@ pub struct SeriesGpuChoice {
 }
 
 /// Refuses a count beyond `most`.
-fn fits(axis: &'static str, found: usize, max: usize) -> Result<(), ChooseError> {
-    if found > max { Err(ChooseError::Extent { axis, found, max }) } else { Ok(()) }
+fn fits(what: &'static str, found: usize, most: usize) -> Result<(), PlanError> {
+    if found > most { Err(Large { what, found, most }.into()) } else { Ok(()) }
 }
 
 /// The product of counts, saturating.
@@ -68,14 +70,14 @@ fn with_maps(
     states: usize,
     asked: bool,
     budget: Option<usize>,
-) -> Result<SeriesGpuChoice, ChooseError> {
+) -> Result<SeriesGpuChoice, PlanError> {
     let needed = if parts > 1 { product(&[2, parts, states, size_of::<f32>()]) } else { 0 };
     match budget {
         Some(budget) if needed > budget => match asked {
-            true => Err(ChooseError::Budget { needed, budget }),
+            true => Err(ChooseError::Budget { needed, budget }.into()),
             false => Ok(SeriesGpuChoice { parts: 1, tiles, bytes: 0 }),
         },
-        _ if needed > isize::MAX as usize => Err(ChooseError::Memory { needed }),
+        _ if needed > isize::MAX as usize => Err(ChooseError::Memory { needed }.into()),
         _ => Ok(SeriesGpuChoice { parts, tiles, bytes: needed }),
     }
 }
@@ -88,12 +90,12 @@ pub fn choose_recurrence(
     problem: &recurrence::Problem,
     sms: usize,
     options: &RecurrenceOptions,
-) -> Result<SeriesGpuChoice, ChooseError> {
+) -> Result<SeriesGpuChoice, PlanError> {
     let (tokens, channels) = (problem.tokens(), problem.channels());
     if let Some(found) = options.parts
         && !(1..=MAX_PARTS).contains(&found)
     {
-        return Err(ChooseError::Parts { found, max: MAX_PARTS });
+        return Err(ChooseError::Parts { found, max: MAX_PARTS }.into());
     }
     let tiles = channels.div_ceil(LANES);
     let asked = options.parts.map(|asked| asked.min(tokens.max(1)));
@@ -112,7 +114,7 @@ pub fn choose_selective(
     problem: &selective::Problem,
     sms: usize,
     budget: Option<usize>,
-) -> Result<SeriesGpuChoice, ChooseError> {
+) -> Result<SeriesGpuChoice, PlanError> {
     let (tokens, channels, states) = (problem.tokens(), problem.channels(), problem.states());
     fits("states", states, MOST_STATES)?;
     let group = problem.tile_group().clamp(1, channels.max(1));
@@ -131,7 +133,7 @@ pub fn choose_selective(
 pub fn choose_convolution(
     problem: &convolution::Problem,
     options: &ConvolutionOptions,
-) -> Result<SeriesGpuChoice, ChooseError> {
+) -> Result<SeriesGpuChoice, PlanError> {
     let (tokens, taps) = (problem.tokens(), problem.taps());
     if options.method.is_none() {
         fits("taps for each token", taps.min(tokens), MOST_TAPS)?;
@@ -181,12 +183,12 @@ mod tests {
             let problem = convolution::Spec::new(series, taps, series).check().unwrap();
             choose_convolution(&problem, &ConvolutionOptions { method, ..ConvolutionOptions::default() })
         };
-        let beyond = ChooseError::Extent { axis: "taps for each token", found: 16_385, max: 16_384 };
-        assert_eq!(conv(20_000, 16_385, None), Err(beyond));
+        let refused = conv(20_000, 16_385, None).unwrap_err().to_string();
+        assert_eq!(refused, "taps for each token: 16385; allowed on a GPU: at most 16384");
         assert!(conv(20_000, 16_385, Some(Method::Direct)).is_ok() && conv(1, 16_385, None).is_ok());
         let series = Series::tokens_first("b", [1, 1 << 31, 1]).unwrap();
         let problem = recurrence::Spec::new(series, series, series).check().unwrap();
         let refused = choose_recurrence(&problem, 2, &RecurrenceOptions::default());
-        assert!(matches!(refused, Err(ChooseError::Extent { axis: "tokens", .. })), "{refused:?}");
+        assert!(refused.unwrap_err().to_string().starts_with("tokens: 2147483648; allowed on a GPU"));
     }
 }
