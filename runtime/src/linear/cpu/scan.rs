@@ -426,7 +426,7 @@ impl Parts<'_> {
         if with_transition {
             product(&before[1], &at[1], at[1].strips.0..at[1].strips.1, false);
             // What the earlier tokens look at spreads to all rows, so the later ones clear it only with every row.
-            if marks.iter().any(|mark| *mark == 0.0) {
+            if marks.contains(&0.0) {
                 marks.copy_from_slice(marks_before);
             }
         }
