@@ -10,7 +10,7 @@ use crate::cuda::memory::{Element, HostBuffer};
 use crate::error::{DeviceError, EngineError};
 use crate::presence::backends;
 use crate::tuned::{TunedFile, Tuning};
-use elsa_core::profile::{DeviceProfile, InstructionSet};
+use elsa_core::profile::{DeviceProfile, InstructionSet, LinearCrossovers};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -159,6 +159,7 @@ impl Engine {
         };
         let mut profile = detect::profile(threads);
         profile.gpu = gpu.as_ref().map(|gpu| *gpu.profile());
+        profile.linear = LinearCrossovers::of(cpu);
         log::debug!("CPU back end {}, {threads} threads", cpu.name());
         if let Some(gpu) = &gpu {
             log::debug!("GPU {}", gpu.info().name);

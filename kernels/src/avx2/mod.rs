@@ -28,7 +28,7 @@ backward!(
 
 linear!(
     isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"], name: "linear_f32_t4c16__avx2",
-    together: 2, rows: 4, vectors: 2, fused: true,
+    together: 2, rows: 4, vectors: 2, delta: 2, fused: true,
 );
 
 series!(

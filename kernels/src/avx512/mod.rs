@@ -27,7 +27,7 @@ backward!(
 
 linear!(
     isa: Avx512, lanes: Sixteen, features: ["avx512f,avx512dq,avx2,fma,f16c"], name: "linear_f32_t4c32__avx512",
-    together: 4, rows: 4, vectors: 2, fused: true,
+    together: 4, rows: 4, vectors: 2, delta: 4, fused: true,
 );
 
 series!(

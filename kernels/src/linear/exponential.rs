@@ -4,6 +4,7 @@
 //! nearest to `x log2 e` and `r` what is left, of at most one half, whose power is a Taylor polynomial. Everything is plain
 //! arithmetic over arrays of fixed length, which the compiler makes vectors of.
 
+use super::kernel::CLEARS;
 use core::f64::consts::{LN_2, LOG2_E};
 
 /// Largest magnitude of a sum of gates inside a segment: `2^40`.
@@ -63,9 +64,12 @@ pub(super) const RELATIVE: f64 = 2.5 / 16_777_216.0;
 /// infinity would be NaN.
 pub(super) const NEUTRAL: (f32, f32) = (1.0, 1.0 / (1u64 << 40) as f32);
 
-/// `e^x` as `high` and `rest` of [`Factors`](super::kernel::Factors); for every `x`, NaN included.
+/// `e^x` as `high` and `rest` of [`Factors`](super::kernel::Factors); for every `x`, infinite ones and NaN included.
 #[inline(always)]
 pub(super) fn split(x: f64) -> (f32, f32) {
+    if x == f64::NEG_INFINITY {
+        return (CLEARS, NEUTRAL.1);
+    }
     // Beyond, the result is infinite or zero as an f32 number; the comparisons keep NaN.
     let x = if x > 100.0 { 100.0 } else { x };
     divided(if x < -120.0 { 0.0 } else { exp(x) })

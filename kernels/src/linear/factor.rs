@@ -1,6 +1,6 @@
 //! The rows of a state times factors, and the numbers that vanish.
 
-use super::kernel::Factors;
+use super::kernel::{CLEARS, Factors};
 use crate::lanes::Lanes;
 
 /// The factor of a row in every lane, as the sum of `high` and `low`, and the smallest magnitudes that `high` and `low`
@@ -56,19 +56,27 @@ impl<L: Lanes> Factor<L> {
     }
 }
 
-/// Multiplies the `dim` rows of `width` values at `state` by their factors. A factor of zero clears its row by selection,
-/// whatever the row holds. A number that would be smaller than the smallest normal one becomes zero.
+/// Multiplies the `dim` rows of `width` values at `state`, `stride` apart, by their factors. A factor of [`CLEARS`] clears its
+/// row by selection, whatever the row holds. A number that would be smaller than the smallest normal one becomes zero.
 ///
 /// # Safety
 /// - The factors are readable: one, or `dim` of them.
-/// - `dim · width` values are readable and writable at `state`; `width` is a multiple of the lanes.
+/// - `width` values of each row are readable and writable; `width` is a multiple of the lanes.
 #[inline(always)]
-pub unsafe fn multiply<L: Lanes>(isa: L::Isa, factors: &Factors, state: *mut f32, dim: usize, width: usize) {
+pub unsafe fn multiply<L: Lanes>(
+    isa: L::Isa,
+    factors: &Factors,
+    state: *mut f32,
+    dim: usize,
+    width: usize,
+    stride: usize,
+) {
     for r in 0..dim {
         // SAFETY: the factor of row `r`, and its vectors (clauses).
         unsafe {
-            let row = state.add(r * width);
-            if factors.high.add(if factors.per_dim { r } else { 0 }).read() == 0.0 {
+            let row = state.add(r * stride);
+            let high = factors.high.add(if factors.per_dim { r } else { 0 }).read();
+            if high.to_bits() == CLEARS.to_bits() {
                 row.write_bytes(0, width);
                 continue;
             }

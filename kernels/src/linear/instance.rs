@@ -2,11 +2,12 @@
 
 /// Declares a module `linear` with `KERNEL`. Expects `PRIMITIVES` of the instruction set beside it.
 ///
-/// `together` are the tokens that pass the state in registers, `rows` a register tile of products, and `vectors` the widest strip.
+/// `together` are the tokens that pass the state in registers, `rows` a register tile of products, `vectors` the widest strip,
+/// and `delta` that of the delta rules, whose loops have half as many sums.
 macro_rules! linear {
     (
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, name: $name:literal,
-        together: $b:literal, rows: $r:literal, vectors: $v:literal, fused: $fused:literal $(,)?
+        together: $b:literal, rows: $r:literal, vectors: $v:literal, delta: $w:literal, fused: $fused:literal $(,)?
     ) => {
         /// The kernel of linear attention of this instruction set.
         pub mod linear {
@@ -23,6 +24,7 @@ macro_rules! linear {
                     set: PRIMITIVES.set,
                     lanes: $lanes::N,
                     columns: $v * $lanes::N,
+                    delta_columns: $w * $lanes::N,
                     tokens: MOST_TOGETHER,
                     exp_relative: EXP_RELATIVE,
                     fused: $fused,
@@ -37,9 +39,11 @@ macro_rules! linear {
             $crate::entry::entry_points! {
                 $features, $isa,
                 fn prepare(head: &Head, room: *mut f32, segment: &mut Segment) = prepared::prepare::<$lanes>;
-                fn recur(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::recur::<$lanes, $b, $r, $v>;
-                fn read(of: &Reading) = reading::read::<$lanes, $r, $v>;
-                fn multiply(factors: &Factors, state: *mut f32, dim: usize, width: usize) = factor::multiply::<$lanes>;
+                fn recur(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::recur::<$lanes, $b, $r, $v, $w>;
+                fn read(of: &Reading) = reading::read::<$lanes, $r, $v, $w>;
+                fn multiply(
+                    factors: &Factors, state: *mut f32, dim: usize, width: usize, stride: usize
+                ) = factor::multiply::<$lanes>;
             }
         }
     };

@@ -58,7 +58,7 @@ pub struct Head {
 }
 
 /// Factors of the rows of a state, each `high · (1 + rest)`, so that factors which repeat for thousands of tokens are not
-/// off by the same rounding each time. A `high` of zero clears its rows by selection.
+/// off by the same rounding each time. A `high` of [`CLEARS`] clears its rows by selection.
 #[derive(Clone, Copy, Debug)]
 pub struct Factors {
     /// The f32 numbers below the factors or equal; one for all rows, or one for each.
@@ -140,11 +140,13 @@ impl Segment {
     };
 }
 
-/// A strip of value columns of one state, and the memory that it is worked on in.
+/// A strip of value columns of one state, and the memory that it is worked on in. The strip is packed, or lies in the
+/// state as it is, `stride` columns wide; no bit depends on that.
 ///
 /// Contract, for a segment of `dim` rows and passes of `pass` tokens:
-/// - `width` is [`KernelSpec::columns`] or [`KernelSpec::lanes`].
-/// - `state` is readable and writable for `dim · width` values, `[dim][width]`. Rows past the keys' own size are zero.
+/// - `width` is [`KernelSpec::lanes`], [`KernelSpec::columns`], or for the delta rules [`KernelSpec::delta_columns`].
+/// - `state` is readable and writable for `dim` rows of `width` values, `stride` apart. Rows past the keys' own size are
+///   zero.
 /// - `room` is writable for [`strip_room`] values.
 /// - Neither overlaps the other, or what the segment and the columns point to.
 #[derive(Clone, Copy, Debug)]
@@ -153,6 +155,8 @@ pub struct Strip {
     pub state: *mut f32,
     /// Columns, padded to whole vectors.
     pub width: usize,
+    /// From one row to the next, at least the width.
+    pub stride: usize,
     /// Room for a pass.
     pub room: *mut f32,
 }
@@ -184,7 +188,7 @@ pub struct Columns {
 
 /// What is read of a state that does not change: `Y = scale · X S`.
 ///
-/// Contract, for a strip of `dim` rows of `width` values at `state`, `dim` a multiple of four:
+/// Contract, for a packed strip of `dim` rows of `width` values at `state`, of a width of [`Strip`], `dim` a multiple of four:
 /// - `x` is readable for `rows` rows of `dim` values, `x_stride` apart.
 /// - `y` is writable for `rows` rows of `width` values, `y_stride` apart, and readable with `add`. It does not overlap the
 ///   rest.
@@ -229,7 +233,7 @@ pub struct Kernel {
     /// [`super::read::read`].
     pub read: unsafe fn(&Reading),
     /// [`super::factor::multiply`].
-    pub multiply: unsafe fn(&Factors, *mut f32, usize, usize),
+    pub multiply: unsafe fn(&Factors, *mut f32, usize, usize, usize),
 }
 
 impl Kernel {
@@ -258,7 +262,7 @@ pub const fn head_room(
         size = size.saturating_add(rows.saturating_mul(tokens).saturating_mul(dim));
         size = size.saturating_add(dim.saturating_mul(4));
     }
-    if meets(group, delta, pass) {
+    if meets(group, delta) {
         let rows = group.saturating_add(delta as usize).saturating_mul(tokens);
         let columns = if pass < FEW { 0 } else { dim };
         size = size.saturating_add(rows.saturating_add(columns).saturating_mul(product_row(pass)));
@@ -273,14 +277,18 @@ pub const fn strip_room(pass: usize, width: usize) -> usize {
 }
 
 /// Whether the tokens of a pass meet each other in products of queries and keys.
-pub(super) const fn meets(group: usize, delta: bool, pass: usize) -> bool {
-    delta || group > 1 || group == 1 && pass > MOST_TOGETHER
+pub(super) const fn meets(group: usize, delta: bool) -> bool {
+    delta || group > 0
 }
 
 /// Values of a row of products for passes of `pass` tokens: of few tokens whole quads, otherwise whole vectors.
 pub(super) const fn product_row(pass: usize) -> usize {
     pass.next_multiple_of(if pass < FEW { 4 } else { MAX_LANES })
 }
+
+/// The factor of a gate of `−∞`: minus zero, which no exponential is. One of zero belongs to a gate whose exponential is too
+/// small for a number, and multiplies.
+pub const CLEARS: f32 = -0.0;
 
 /// From how many tokens on writing keys lie in the lanes as they meet other rows.
 pub(super) const FEW: usize = 12;

@@ -20,17 +20,18 @@
 //!    `S' = S / c`: a token writes `w / c` and reads `c Sᵀ q`; where gates belong to dims it writes `k / c` and reads `c q`.
 //!    This costs nothing for each element of the state. A segment ends before `c` leaves `2^-40 ..= 2^40`, so nothing
 //!    overflows and `exp(−G)` is never taken of a large sum. Then the state is multiplied, once for up to as many tokens as
-//!    the caller's cut allows. A gate that leaves this range by itself begins a segment, and multiplies the state before: a
-//!    factor of zero clears rows by selection ([`prepare`], [`factor`]).
+//!    the caller's cut allows. A gate that leaves this range by itself begins a segment, and multiplies the state before: that
+//!    of `−∞` clears rows by selection, every other one keeps a NaN ([`prepare`], [`factor`]).
 //! 3. *Sums of gates are f64*, and what multiplies the state is the sum of two numbers, so with a fused multiply-add a gate
 //!    that is the same for thousands of tokens is not off by the same rounding each time.
-//! 4. *Several tokens pass together.* A row of the strip is loaded once, takes what up to four tokens write, one after the
-//!    other as the naive loop has it, gives each query its share, and is stored once ([`recur`]).
-//! 5. *Delta rules read before they write.* All tokens of a pass read the state as it is before them, and what they write in
-//!    between comes in through products of keys: `w_t = β_t (v_t − S'ᵀ k_t − Σ_{i<t} (k_t · k_i) w_i)`, by forward
-//!    substitution, never through powers of a matrix. So has a query, and so pass the query rows of a group, and long
-//!    passes, which are the chunks of other forms: `O = Q S + tril(Q Kᵀ) W`. Tokens that come later are left out by
-//!    selection: a NaN poisons nothing before it.
+//! 4. *Several tokens pass together.* A row of the strip is loaded once, gives each query its share, takes the sum of what up
+//!    to four tokens write, and is stored once ([`recur`]). So the state rounds once for all of them: where nothing decays,
+//!    its error grows with the root of the number of roundings.
+//! 5. *A pass reads before it writes.* All its tokens read the state as it is before them, and what they write in between
+//!    comes in through products: `O = Q S + tril(Q Kᵀ) W`, and for the delta rules
+//!    `w_t = β_t (v_t − S'ᵀ k_t − Σ_{i<t} (k_t · k_i) w_i)`, by forward substitution, never through powers of a matrix. Long
+//!    passes are the chunks of other forms. Tokens that come later are left out by selection: a NaN poisons nothing before
+//!    it.
 //! 6. *Nothing stays subnormal.* An element of the state that would become smaller than the smallest normal number is zero
 //!    when the state is multiplied, and so is such an output. Sums of products begin with a number far below the rounding of
 //!    any that is not tiny itself, so that with a fused multiply-add they are not subnormal on the way.
@@ -42,7 +43,7 @@
 //! | [`kernel`] | what a kernel works on, and its entry points |
 //! | [`prepare`] | segments of a head's tokens: gates, products of queries and keys |
 //! | `exponential` | exponentials of sums of gates |
-//! | [`recur`] | tokens pass a strip of the state |
+//! | [`recur`], `rows` | tokens pass a strip of the state |
 //! | [`factor`] | the state times factors |
 //! | [`read`], `tile` | products with a state |
 
@@ -53,9 +54,10 @@ pub mod kernel;
 pub mod prepare;
 pub mod read;
 pub mod recur;
+mod rows;
 mod tile;
 
-pub use kernel::{Columns, Factors, Head, Kernel, Reading, Segment, Strip, head_room, strip_room};
+pub use kernel::{CLEARS, Columns, Factors, Head, Kernel, Reading, Segment, Strip, head_room, strip_room};
 
 /// Largest relative error of the exponentials of sums of gates inside a segment. Their product with the scale rounds once
 /// more.

@@ -1,7 +1,7 @@
 //! What the tokens of a segment need once, for all strips of the state.
 
 use super::exponential::{LARGEST_SUM, NEUTRAL, TOGETHER, both, split, splits};
-use super::kernel::{FEW, Factors, Head, Segment, meets, product_row};
+use super::kernel::{FEW, Factors, Head, MOST_TOGETHER, Segment, meets, product_row};
 use super::tile::reads;
 use crate::lanes::{Lanes, MAX_LANES};
 use elsa_core::linear::Gates;
@@ -75,7 +75,7 @@ pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segmen
             }
             made.betas = betas;
         }
-        if meets(head.group, delta, head.pass) {
+        if meets(head.group, delta) {
             made.row = product_row(head.pass);
             let products = take((head.group + usize::from(delta)) * head.tokens * made.row);
             made.products = products;
@@ -349,7 +349,20 @@ unsafe fn meeting(segment: &Segment, n: usize, t: usize) -> (*const f32, isize, 
 #[inline(always)]
 unsafe fn meet_few<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32) {
     for n in 0..segment.group + usize::from(!segment.betas.is_null()) {
-        for t in 0..segment.tokens {
+        let mut whole = 0;
+        if segment.pass == MOST_TOGETHER {
+            whole = segment.tokens / MOST_TOGETHER * MOST_TOGETHER;
+            for first in (0..whole).step_by(MOST_TOGETHER) {
+                // SAFETY: the tokens of a whole pass; the same clauses.
+                unsafe {
+                    match n < segment.group {
+                        true => meet_pass::<L, true>(isa, segment, n, first, products),
+                        false => meet_pass::<L, false>(isa, segment, n, first, products),
+                    }
+                }
+            }
+        }
+        for t in whole..segment.tokens {
             let first = t / segment.pass * segment.pass;
             // SAFETY: rows of tokens below `tokens` (clause).
             unsafe {
@@ -367,6 +380,53 @@ unsafe fn meet_few<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32)
                         i += 1;
                     }
                 }
+            }
+        }
+    }
+}
+
+/// The products of row `n` of each of the [`MOST_TOGETHER`] tokens of a pass from `first` on, each a sum in the order of
+/// [`dots`]. With `ITSELF` a token meets itself.
+///
+/// # Safety
+/// - As for [`meet_few`]; the tokens are a pass.
+#[inline(always)]
+unsafe fn meet_pass<L: Lanes, const ITSELF: bool>(
+    isa: L::Isa,
+    segment: &Segment,
+    n: usize,
+    first: usize,
+    products: *mut f32,
+) {
+    const B: usize = MOST_TOGETHER;
+    let dim = segment.dim;
+    let whole = dim / L::N * L::N;
+    let mut sums = [[L::splat(isa, 0.0); B]; B];
+    // SAFETY: rows of the tokens of the pass, and their products (clauses).
+    unsafe {
+        let x: [*const f32; B] = core::array::from_fn(|t| meeting(segment, n, first + t).0);
+        let writers: [*const f32; B] =
+            core::array::from_fn(|i| segment.writers.offset((first + i) as isize * segment.writer_stride));
+        for d in (0..whole).step_by(L::N) {
+            let mut y = [L::splat(isa, 0.0); B];
+            for i in 0..B {
+                y[i] = L::load(isa, writers[i].add(d));
+            }
+            for t in 0..B {
+                let x = L::load(isa, x[t].add(d));
+                for i in 0..t + usize::from(ITSELF) {
+                    sums[t][i] = x.mul_add(y[i], sums[t][i]);
+                }
+            }
+        }
+        for t in 0..B {
+            let to = products.add((n * segment.tokens + first + t) * segment.row);
+            for i in 0..t + usize::from(ITSELF) {
+                let mut sum = sums[t][i].lane_sum();
+                for d in whole..dim {
+                    sum += x[t].add(d).read() * writers[i].add(d).read();
+                }
+                to.add(i).write(sum);
             }
         }
     }
@@ -402,12 +462,12 @@ unsafe fn meet<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32, col
                         let keys = columns.add(i * segment.dim).cast_const();
                         let to = products.add((n * segment.tokens + first + t) * segment.row + i);
                         if rows == R {
-                            let sums = reads::<L, R, 1>(isa, segment.dim, x, stride, keys);
+                            let sums = reads::<L, R, 1>(isa, segment.dim, x, stride, keys, L::N);
                             for r in 0..R {
                                 sums[r][0].store(to.add(r * segment.row));
                             }
                         } else {
-                            reads::<L, 1, 1>(isa, segment.dim, x, stride, keys)[0][0].store(to);
+                            reads::<L, 1, 1>(isa, segment.dim, x, stride, keys, L::N)[0][0].store(to);
                         }
                     }
                 }

@@ -6,25 +6,42 @@ use super::tile::reads;
 use crate::lanes::Lanes;
 
 /// Writes `scale · X S`: what queries read of a state, or the rows of a transition times a state. `R` rows are a register
-/// tile, and `V` vectors the widest strip.
+/// tile, `V` vectors the widest strip, and `W` vectors that of the delta rules.
 ///
 /// # Safety
 /// - The clauses of [`Reading`].
 #[inline(always)]
-pub unsafe fn read<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: &Reading) {
-    // SAFETY: the same clauses; the width is one of two, and tiles end with the rows.
+pub unsafe fn read<L: Lanes, const R: usize, const V: usize, const W: usize>(isa: L::Isa, reading: &Reading) {
+    // SAFETY: the same clauses; the width is one of three.
     unsafe {
-        let mut row = 0;
-        while row < reading.rows {
-            let whole = row + R <= reading.rows;
-            match (whole, reading.width == L::N) {
-                (true, false) => tile::<L, R, V>(isa, reading, row),
-                (true, true) => tile::<L, R, 1>(isa, reading, row),
-                (false, false) => tile::<L, 1, V>(isa, reading, row),
-                (false, true) => tile::<L, 1, 1>(isa, reading, row),
-            }
-            row += if whole { R } else { 1 };
+        if reading.width == L::N {
+            strip::<L, R, 1>(isa, reading);
+        } else if W == V || reading.width == V * L::N {
+            strip::<L, R, V>(isa, reading);
+        } else {
+            strip::<L, R, W>(isa, reading);
         }
+    }
+}
+
+/// The rows of a reading of a strip of `V` vectors.
+///
+/// # Safety
+/// - As for [`read`]; the width is `V` vectors.
+#[inline(always)]
+unsafe fn strip<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: &Reading) {
+    let mut row = 0;
+    while row < reading.rows {
+        let whole = row + R <= reading.rows;
+        // SAFETY: the same clauses; tiles end with the rows.
+        unsafe {
+            if whole {
+                tile::<L, R, V>(isa, reading, row);
+            } else {
+                tile::<L, 1, V>(isa, reading, row);
+            }
+        }
+        row += if whole { R } else { 1 };
     }
 }
 
@@ -38,7 +55,7 @@ unsafe fn tile<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: &
     // SAFETY: `R` rows from `row` on (clause).
     unsafe {
         let x = reading.x.offset(row as isize * reading.x_stride);
-        let sums = reads::<L, R, V>(isa, reading.dim, x, reading.x_stride, reading.state);
+        let sums = reads::<L, R, V>(isa, reading.dim, x, reading.x_stride, reading.state, V * L::N);
         for r in 0..R {
             let to = reading.y.offset((row + r) as isize * reading.y_stride);
             for v in 0..V {

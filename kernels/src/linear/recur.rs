@@ -1,141 +1,109 @@
 //! The tokens of a segment pass a strip of the state.
 
-use super::factor::{Factor, flushed, multiply};
-use super::kernel::{Columns, Factors, MOST_TOGETHER, Segment, Strip, meets};
-use super::tile::{BIAS, reads, without_bias};
+use super::factor::{Factor, multiply};
+use super::kernel::{Columns, Factors, MOST_TOGETHER, Segment, Strip};
+use super::rows::{Rate, add_products, output, rows, values};
+use super::tile::{reads, sums};
 use crate::lanes::Lanes;
 use crate::product::for_quad;
 
 /// Lets the tokens of a segment pass a strip: the state is updated, and outputs are written if there are any.
 ///
-/// `B` tokens pass in registers, `R` rows are a register tile of products, and `V` vectors are the widest strip.
+/// `B` tokens pass in registers, `R` rows are a register tile of products, `V` vectors the widest strip, and `W` vectors
+/// that of the delta rules.
 ///
 /// # Safety
 /// - The clauses of [`Strip`], [`Segment`], as [`super::prepare::prepare`] leaves it, and [`Columns`].
 #[inline(always)]
-pub unsafe fn recur<L: Lanes, const B: usize, const R: usize, const V: usize>(
+pub unsafe fn recur<L: Lanes, const B: usize, const R: usize, const V: usize, const W: usize>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
     columns: &Columns,
 ) {
-    // SAFETY: the same clauses; the width is one of two.
+    let delta = !segment.betas.is_null();
+    // SAFETY: the same clauses; the width is one of three.
     unsafe {
         if let Some(enter) = &segment.enter {
-            multiply::<L>(isa, enter, strip.state, segment.dim, strip.width);
+            multiply::<L>(isa, enter, strip.state, segment.dim, strip.width, strip.stride);
         }
-        if strip.width == L::N {
-            passes::<L, B, R, 1>(isa, strip, segment, columns);
-        } else {
-            passes::<L, B, R, V>(isa, strip, segment, columns);
+        match (delta, strip.width == L::N) {
+            (false, true) => plain::<L, B, R, 1>(isa, strip, segment, columns),
+            (false, false) => plain::<L, B, R, V>(isa, strip, segment, columns),
+            (true, true) => together::<L, B, R, 1>(isa, strip, segment, columns),
+            (true, false) if W == V || strip.width == V * L::N => {
+                together::<L, B, R, V>(isa, strip, segment, columns);
+            }
+            (true, false) => together::<L, B, R, W>(isa, strip, segment, columns),
         }
     }
 }
 
-/// The passes of a segment over a strip of `V` vectors.
+/// The passes of a segment over a strip of `V` vectors, for the rules without rates.
 ///
 /// # Safety
 /// - As for [`recur`].
 #[inline(always)]
-unsafe fn passes<L: Lanes, const B: usize, const R: usize, const V: usize>(
+unsafe fn plain<L: Lanes, const B: usize, const R: usize, const V: usize>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
     columns: &Columns,
 ) {
     let out = !columns.outputs.is_null();
-    let delta = !segment.betas.is_null();
-    let mut t = 0;
     // SAFETY: the same clauses; passes end where the segment does.
     unsafe {
-        if delta || out && meets(segment.group, false, segment.pass) {
-            while t < segment.tokens {
-                let count = segment.pass.min(segment.tokens - t);
-                together::<L, B, R, V>(isa, strip, segment, columns, t, count);
-                t += count;
-            }
-            return;
+        if segment.pass > MOST_TOGETHER || out && segment.group > 1 {
+            return together::<L, B, R, V>(isa, strip, segment, columns);
         }
-        // The last tokens multiply what they store.
-        let exit = if columns.keep { segment.exit.as_ref() } else { None };
-        while t < segment.tokens {
-            let many = t + B <= segment.tokens;
-            let exit = if t + if many { B } else { 1 } == segment.tokens { exit } else { None };
-            match (many, out, exit) {
-                (true, true, None) => through::<L, B, V, true, false>(isa, strip, segment, columns, t, exit),
-                (true, true, _) => through::<L, B, V, true, true>(isa, strip, segment, columns, t, exit),
-                (true, false, None) => {
-                    through::<L, B, V, false, false>(isa, strip, segment, columns, t, exit)
+        let mut first = 0;
+        while first < segment.tokens {
+            let end = segment.tokens.min(first + segment.pass);
+            let mut t = first;
+            while t < end {
+                let many = t + B <= end;
+                // The last tokens multiply what they store.
+                let last = t + if many { B } else { 1 } == segment.tokens;
+                let exit = if columns.keep && last { segment.exit.as_ref() } else { None };
+                if many {
+                    block::<L, B, V>(isa, strip, segment, columns, first, t, exit);
+                } else {
+                    block::<L, 1, V>(isa, strip, segment, columns, first, t, exit);
                 }
-                (true, false, _) => through::<L, B, V, false, true>(isa, strip, segment, columns, t, exit),
-                (false, true, None) => through::<L, 1, V, true, false>(isa, strip, segment, columns, t, exit),
-                (false, true, _) => through::<L, 1, V, true, true>(isa, strip, segment, columns, t, exit),
-                (false, false, None) => {
-                    through::<L, 1, V, false, false>(isa, strip, segment, columns, t, exit)
-                }
-                (false, false, _) => through::<L, 1, V, false, true>(isa, strip, segment, columns, t, exit),
+                t += if many { B } else { 1 };
             }
-            t += if many { B } else { 1 };
+            first = end;
         }
     }
 }
 
-/// What token `t` writes, before the delta rule: its values times `down`.
+/// [`through`] with what `B` tokens are to do known to the compiler.
 ///
 /// # Safety
-/// - The clauses of [`Segment`] and [`Columns`]; `t` is one of the tokens.
+/// - As for [`recur`]; `B` tokens from `t` on are in the segment, and have a query row each if there are outputs.
 #[inline(always)]
-unsafe fn values<L: Lanes, const V: usize>(
+unsafe fn block<L: Lanes, const B: usize, const V: usize>(
     isa: L::Isa,
+    strip: &Strip,
     segment: &Segment,
     columns: &Columns,
+    first: usize,
     t: usize,
-) -> [L; V] {
-    let mut v = [L::splat(isa, 0.0); V];
-    if !columns.values.is_null() {
-        // SAFETY: token `t` (clause).
-        unsafe {
-            let from = columns.values.offset(t as isize * columns.value_stride);
-            let down = L::splat(isa, segment.down.add(t).read());
-            for x in 0..V {
-                v[x] = L::load(isa, from.add(x * L::N)).times(down);
-            }
-        }
-    }
-    v
-}
-
-/// Writes what a query row of token `t` reads.
-///
-/// # Safety
-/// - The clauses of [`Segment`] and [`Columns`]; `t` and `g` are a token and a query row of it.
-#[inline(always)]
-unsafe fn output<L: Lanes, const V: usize>(
-    isa: L::Isa,
-    segment: &Segment,
-    columns: &Columns,
-    t: usize,
-    g: usize,
-    y: [L; V],
+    exit: Option<&Factors>,
 ) {
-    // SAFETY: row `g` of token `t` (clause).
+    // SAFETY: the same clauses.
     unsafe {
-        let up = segment.up.add(t).read();
-        let limit = L::splat(isa, f32::MIN_POSITIVE / up.abs());
-        let at = t as isize * columns.output_stride + g as isize * columns.group_stride;
-        let to = columns.outputs.offset(at);
-        for x in 0..V {
-            let mut y = flushed(isa, y[x], L::splat(isa, up), limit);
-            if columns.add {
-                y = y.plus(L::load(isa, to.add(x * L::N)));
-            }
-            y.store(to.add(x * L::N));
+        match (columns.outputs.is_null(), exit.is_some()) {
+            (false, false) => through::<L, B, V, true, false>(isa, strip, segment, columns, first, t, exit),
+            (false, true) => through::<L, B, V, true, true>(isa, strip, segment, columns, first, t, exit),
+            (true, false) => through::<L, B, V, false, false>(isa, strip, segment, columns, first, t, exit),
+            (true, true) => through::<L, B, V, false, true>(isa, strip, segment, columns, first, t, exit),
         }
     }
 }
 
-/// `B` tokens from `t` on pass a strip, each with its query if `OUT`. With `EXIT`, in which case there are factors, the strip
-/// is multiplied then.
+/// `B` tokens from `t` on, of the pass from `first` on, pass a strip, each with its query if `OUT`. With `EXIT`, in which case
+/// there are factors, the strip is multiplied then.
 ///
 /// # Safety
 /// - As for [`recur`]; `B` tokens from `t` on are in the segment, and have a query row each if `OUT`.
@@ -145,12 +113,13 @@ unsafe fn through<L: Lanes, const B: usize, const V: usize, const OUT: bool, con
     strip: &Strip,
     segment: &Segment,
     columns: &Columns,
+    first: usize,
     t: usize,
     exit: Option<&Factors>,
 ) {
     let mut v = [[L::splat(isa, 0.0); V]; B];
     let mut q = [segment.queries; B];
-    // SAFETY: rows of `B` tokens (clauses).
+    // SAFETY: rows of `B` tokens, and their products with one another (clauses).
     unsafe {
         for b in 0..B {
             v[b] = values::<L, V>(isa, segment, columns, t + b);
@@ -158,88 +127,49 @@ unsafe fn through<L: Lanes, const B: usize, const V: usize, const OUT: bool, con
                 q[b] = segment.queries.offset((t + b) as isize * segment.query_stride);
             }
         }
-        let y = rows::<L, B, V, OUT, EXIT>(isa, strip, segment, t, &q, &v, exit);
+        let mut y = rows::<L, B, V, OUT, EXIT>(isa, strip, segment, t, &q, &v, exit);
         if OUT {
             for b in 0..B {
+                let products = segment.products.add((t + b) * segment.row + t - first);
+                for i in 0..=b {
+                    let product = L::splat(isa, products.add(i).read());
+                    for x in 0..V {
+                        y[b][x] = product.mul_add(v[i][x], y[b][x]);
+                    }
+                }
                 output(isa, segment, columns, t + b, 0, y[b]);
             }
         }
     }
 }
 
-/// Each row of a strip is loaded once, takes what `B` tokens from `t` on write, one after the other, gives each query its
-/// share if `OUT`, is multiplied if `EXIT`, and is stored once. Returns what the queries read.
+/// The passes of a segment over a strip of `V` vectors. All tokens of a pass read the state as it is before them, and meet each
+/// other in the products of the segment.
 ///
 /// # Safety
-/// - As for [`through`]; `q` are rows of `dim` values if `OUT`.
+/// - As for [`recur`].
 #[inline(always)]
-unsafe fn rows<L: Lanes, const B: usize, const V: usize, const OUT: bool, const EXIT: bool>(
+unsafe fn together<L: Lanes, const B: usize, const R: usize, const V: usize>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
-    t: usize,
-    q: &[*const f32; B],
-    v: &[[L; V]; B],
-    exit: Option<&Factors>,
-) -> [[L; V]; B] {
-    let bias = L::splat(isa, BIAS);
-    // A single token has four sums, which do not wait for each other.
-    let mut y = [[[bias; V]; B]; 4];
-    // SAFETY: rows of `B` tokens, and rows of the strip (clauses).
-    unsafe {
-        let k: [*const f32; B] =
-            core::array::from_fn(|b| segment.writers.offset((t + b) as isize * segment.writer_stride));
-        let common = exit.map(|exit| Factor::of(isa, exit, 0));
-        let mut row = strip.state;
-        for r in (0..segment.dim).step_by(4) {
-            let kq: [L::Quad; B] = core::array::from_fn(|b| L::quad(isa, k[b].add(r)));
-            let qq: [L::Quad; B] = if OUT { core::array::from_fn(|b| L::quad(isa, q[b].add(r))) } else { kq };
-            for_quad!(|J| {
-                let mut s = [bias; V];
-                for x in 0..V {
-                    s[x] = L::load(isa, row.add(x * L::N));
-                }
-                for b in 0..B {
-                    for x in 0..V {
-                        s[x] = s[x].mul_add_quad::<J>(v[b][x], kq[b]);
-                        if OUT {
-                            let y = &mut y[if B == 1 { J as usize } else { 0 }][b][x];
-                            *y = y.mul_add_quad::<J>(s[x], qq[b]);
-                        }
-                    }
-                }
-                if EXIT && let (Some(exit), Some(common)) = (exit, common) {
-                    let factor = Factor::of_row(isa, exit, r + J as usize, common);
-                    for x in 0..V {
-                        s[x] = factor.times(isa, s[x]);
-                    }
-                }
-                for x in 0..V {
-                    s[x].store(row.add(x * L::N));
-                }
-                row = row.add(V * L::N);
-            });
-        }
+    columns: &Columns,
+) {
+    let mut first = 0;
+    while first < segment.tokens {
+        let count = segment.pass.min(segment.tokens - first);
+        // SAFETY: the same clauses; passes end where the segment does.
+        unsafe { pass::<L, B, R, V>(isa, strip, segment, columns, first, count) };
+        first += count;
     }
-    let [mut whole, second, third, fourth] = y;
-    for b in 0..B {
-        for x in 0..V {
-            if B == 1 {
-                whole[b][x] = whole[b][x].plus(second[b][x]).plus(third[b][x].plus(fourth[b][x]));
-            }
-            whole[b][x] = without_bias(isa, whole[b][x], if B == 1 { 4 } else { 1 });
-        }
-    }
-    whole
 }
 
-/// `count` tokens from `first` on pass a strip together: all read the state as it is before them, and meet each other in the
-/// products of the segment.
+/// `count` tokens from `first` on pass a strip together.
 ///
 /// # Safety
 /// - As for [`recur`]; the tokens are a pass of the segment.
 #[inline(always)]
-unsafe fn together<L: Lanes, const B: usize, const R: usize, const V: usize>(
+unsafe fn pass<L: Lanes, const B: usize, const R: usize, const V: usize>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -247,19 +177,22 @@ unsafe fn together<L: Lanes, const B: usize, const R: usize, const V: usize>(
     first: usize,
     count: usize,
 ) {
+    let groups = if columns.outputs.is_null() { 0 } else { segment.group };
     // SAFETY: the same clauses; blocks of tokens end where the pass does.
     unsafe {
-        let mut t = 0;
-        while t + R <= count {
-            writes::<L, R, V>(isa, strip, segment, columns, first, t);
-            t += R;
-        }
-        while t < count {
-            writes::<L, 1, V>(isa, strip, segment, columns, first, t);
-            t += 1;
-        }
-        if !columns.outputs.is_null() {
-            for g in 0..segment.group {
+        if count == 1 && groups == 1 && !segment.betas.is_null() {
+            alone::<L, V>(isa, strip, segment, columns, first);
+        } else {
+            let mut t = 0;
+            while t + R <= count {
+                writes::<L, R, V>(isa, strip, segment, columns, first, t);
+                t += R;
+            }
+            while t < count {
+                writes::<L, 1, V>(isa, strip, segment, columns, first, t);
+                t += 1;
+            }
+            for g in 0..groups {
                 let mut t = 0;
                 while t + R <= count {
                     answers::<L, R, V>(isa, strip, segment, columns, first, t, g);
@@ -283,29 +216,40 @@ unsafe fn together<L: Lanes, const B: usize, const R: usize, const V: usize>(
     }
 }
 
-/// `sums + Σ_{i < count} p[r][i] · w[i]` for `R` rows of products, `stride` apart.
+/// What a token that passes by itself under a delta rule writes, to the strip's room, and what its query row reads: [`writes`]
+/// and [`answers`] of one token, which load the state once.
 ///
 /// # Safety
-/// - `count` values are readable in each row of `p`, and `count` rows of `V` vectors at `w`.
+/// - As for [`pass`]; the token is one, and has one query row.
 #[inline(always)]
-unsafe fn add_products<L: Lanes, const R: usize, const V: usize>(
+unsafe fn alone<L: Lanes, const V: usize>(
     isa: L::Isa,
-    sums: &mut [[L; V]; R],
-    p: *const f32,
-    stride: usize,
-    w: *const f32,
-    count: usize,
+    strip: &Strip,
+    segment: &Segment,
+    columns: &Columns,
+    t: usize,
 ) {
-    for i in 0..count {
-        // SAFETY: column `i` of the products, row `i` of `w` (clauses).
-        unsafe {
-            for v in 0..V {
-                let w = L::load(isa, w.add((i * V + v) * L::N));
-                for r in 0..R {
-                    sums[r][v] = L::splat(isa, p.add(r * stride + i).read()).mul_add(w, sums[r][v]);
-                }
-            }
+    // SAFETY: a row of queries and of keys; the first product of the token is the one with itself (clauses).
+    unsafe {
+        let key = segment.readers.offset(t as isize * segment.reader_stride);
+        let query = segment.queries.offset(t as isize * segment.query_stride);
+        let [held, mut y] = if V <= 2 {
+            sums::<L, 2, V, true>(isa, segment.dim, [key, query], strip.state, strip.stride)
+        } else {
+            // Sums of both would not fit the registers.
+            let [held] = sums::<L, 1, V, true>(isa, segment.dim, [key], strip.state, strip.stride);
+            let [y] = sums::<L, 1, V, true>(isa, segment.dim, [query], strip.state, strip.stride);
+            [held, y]
+        };
+        let v = values::<L, V>(isa, segment, columns, t);
+        let rate = Rate::<L>::of(isa, segment, t);
+        let product = L::splat(isa, segment.products.add(t * segment.row).read());
+        for x in 0..V {
+            let w = rate.times(isa, v[x].minus(held[x]));
+            w.store(strip.room.add(x * L::N));
+            y[x] = product.mul_add(w, y[x]);
         }
+        output(isa, segment, columns, t, 0, y);
     }
 }
 
@@ -313,7 +257,7 @@ unsafe fn add_products<L: Lanes, const R: usize, const V: usize>(
 /// `β (v − k S')` with what the tokens of the pass before them wrote in `S'`. It is solved by forward substitution.
 ///
 /// # Safety
-/// - As for [`together`], with what the tokens of the pass before `t` write in the room.
+/// - As for [`pass`], with what the tokens of the pass before `t` write in the room.
 #[inline(always)]
 unsafe fn writes<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
@@ -337,23 +281,21 @@ unsafe fn writes<L: Lanes, const R: usize, const V: usize>(
             return;
         }
         let keys = segment.readers.offset((first + t) as isize * segment.reader_stride);
-        let mut held = reads::<L, R, V>(isa, segment.dim, keys, segment.reader_stride, strip.state);
+        let mut w =
+            reads::<L, R, V>(isa, segment.dim, keys, segment.reader_stride, strip.state, strip.stride);
         let products = segment.products.add((segment.group * segment.tokens + first + t) * segment.row);
-        add_products::<L, R, V>(isa, &mut held, products, segment.row, strip.room, t);
-        let one = L::splat(isa, f32::MIN_POSITIVE);
+        add_products::<L, R, V>(isa, &mut w, products, segment.row, strip.room, t);
         for r in 0..R {
-            let beta = segment.betas.add(first + t + r).read();
-            let limit = one.over(L::splat(isa, beta).abs());
+            let rate = Rate::<L>::of(isa, segment, first + t + r);
             let v = values::<L, V>(isa, segment, columns, first + t + r);
             let p = products.add(r * segment.row + t);
             for x in 0..V {
-                let mut sum = held[r][x];
+                let mut sum = w[r][x];
                 for i in 0..r {
-                    let w = L::load(isa, to.add(i * width + x * L::N));
-                    sum = L::splat(isa, p.add(i).read()).mul_add(w, sum);
+                    sum = L::splat(isa, p.add(i).read()).mul_add(w[i][x], sum);
                 }
-                let w = flushed(isa, v[x].minus(sum), L::splat(isa, beta), limit);
-                w.store(to.add(r * width + x * L::N));
+                w[r][x] = rate.times(isa, v[x].minus(sum));
+                w[r][x].store(to.add(r * width + x * L::N));
             }
         }
     }
@@ -362,7 +304,7 @@ unsafe fn writes<L: Lanes, const R: usize, const V: usize>(
 /// The outputs of query row `g` of `R` tokens from `t` on.
 ///
 /// # Safety
-/// - As for [`together`], with what the tokens of the pass up to these write in the room.
+/// - As for [`pass`], with what the tokens of the pass up to these write in the room.
 #[inline(always)]
 unsafe fn answers<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
@@ -378,7 +320,8 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize>(
     unsafe {
         let at = (first + t) as isize * segment.query_stride + g as isize * segment.group_stride;
         let queries = segment.queries.offset(at);
-        let mut sums = reads::<L, R, V>(isa, segment.dim, queries, segment.query_stride, strip.state);
+        let mut sums =
+            reads::<L, R, V>(isa, segment.dim, queries, segment.query_stride, strip.state, strip.stride);
         let products = segment.products.add((g * segment.tokens + first + t) * segment.row);
         add_products::<L, R, V>(isa, &mut sums, products, segment.row, strip.room, t);
         for r in 0..R {
@@ -398,7 +341,7 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize>(
 /// the state rounds once for all of it. Then the rows are multiplied if there are factors.
 ///
 /// # Safety
-/// - As for [`together`], with what the tokens write in the room.
+/// - As for [`pass`], with what the tokens write in the room.
 #[inline(always)]
 unsafe fn update<L: Lanes, const V: usize>(
     isa: L::Isa,
@@ -414,7 +357,7 @@ unsafe fn update<L: Lanes, const V: usize>(
         let keys = segment.writers.offset(first as isize * segment.writer_stride);
         let common = exit.map(|exit| Factor::of(isa, exit, 0));
         for d in (0..segment.dim).step_by(4) {
-            let rows = strip.state.add(d * width);
+            let rows = strip.state.add(d * strip.stride);
             let mut s = [[L::splat(isa, 0.0); V]; 4];
             for t in 0..count {
                 let quad = L::quad(isa, keys.offset(t as isize * segment.writer_stride).add(d));
@@ -427,7 +370,7 @@ unsafe fn update<L: Lanes, const V: usize>(
             }
             for j in 0..4 {
                 for x in 0..V {
-                    let at = rows.add(j * width + x * L::N);
+                    let at = rows.add(j * strip.stride + x * L::N);
                     let mut sum = s[j][x].plus(L::load(isa, at));
                     if let (Some(exit), Some(common)) = (exit, common) {
                         sum = Factor::of_row(isa, exit, d + j, common).times(isa, sum);
@@ -443,7 +386,7 @@ unsafe fn update<L: Lanes, const V: usize>(
 /// factors, the rows are multiplied then.
 ///
 /// # Safety
-/// - As for [`together`], with what the tokens write in the room.
+/// - As for [`pass`], with what the tokens write in the room.
 #[inline(always)]
 unsafe fn update_short<L: Lanes, const B: usize, const V: usize, const EXIT: bool>(
     isa: L::Isa,

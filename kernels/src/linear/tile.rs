@@ -13,45 +13,68 @@ pub(super) fn without_bias<L: Lanes>(isa: L::Isa, sum: L, sums: usize) -> L {
     sum.minus(L::splat(isa, BIAS * sums as f32))
 }
 
-/// `x S` for `R` rows `x`, `stride` apart: sums over the rows of a strip of `V` vectors.
+/// `x S` for `R` rows `x`: sums over the rows of a strip of `V` vectors, `stride` apart. With `FOUR` each has four sums, which
+/// do not wait for each other, and otherwise one.
 ///
 /// # Safety
-/// - `dim` values, a multiple of four, are readable in each row of `x`, and `dim` rows of `V` vectors at `state`.
+/// - `dim` values, a multiple of four, are readable in each row of `x`, and `V` vectors in each of `dim` rows at `state`.
 #[inline(always)]
-pub(super) unsafe fn reads<L: Lanes, const R: usize, const V: usize>(
+pub(super) unsafe fn sums<L: Lanes, const R: usize, const V: usize, const FOUR: bool>(
     isa: L::Isa,
     dim: usize,
-    x: *const f32,
-    stride: isize,
+    x: [*const f32; R],
     mut state: *const f32,
+    stride: usize,
 ) -> [[L; V]; R] {
-    // A single row has four sums, which do not wait for each other.
     let mut sums = [[[L::splat(isa, BIAS); V]; R]; 4];
-    // SAFETY: rows of `x` and of the state (clauses).
+    // SAFETY: rows of `x` and of the state (clauses). After the last row the pointer is only moved.
     unsafe {
         for d in (0..dim).step_by(4) {
-            let quads: [L::Quad; R] =
-                core::array::from_fn(|r| L::quad(isa, x.offset(r as isize * stride).add(d)));
+            let quads: [L::Quad; R] = core::array::from_fn(|r| L::quad(isa, x[r].add(d)));
             for_quad!(|J| {
                 for v in 0..V {
                     let s = L::load(isa, state.add(v * L::N));
                     for r in 0..R {
-                        let sum = &mut sums[if R == 1 { J as usize } else { 0 }][r][v];
+                        let sum = &mut sums[if FOUR { J as usize } else { 0 }][r][v];
                         *sum = sum.mul_add_quad::<J>(s, quads[r]);
                     }
                 }
-                state = state.add(V * L::N);
+                state = state.wrapping_add(stride);
             });
         }
     }
     let [mut whole, second, third, fourth] = sums;
     for r in 0..R {
         for v in 0..V {
-            if R == 1 {
+            if FOUR {
                 whole[r][v] = whole[r][v].plus(second[r][v]).plus(third[r][v].plus(fourth[r][v]));
             }
-            whole[r][v] = without_bias(isa, whole[r][v], if R == 1 { 4 } else { 1 });
+            whole[r][v] = without_bias(isa, whole[r][v], if FOUR { 4 } else { 1 });
         }
     }
     whole
+}
+
+/// `x S` for `R` rows `x`, `x_stride` apart, and a strip of `V` vectors, its rows `stride` apart. A single row has four sums.
+///
+/// # Safety
+/// - As for [`sums`].
+#[inline(always)]
+pub(super) unsafe fn reads<L: Lanes, const R: usize, const V: usize>(
+    isa: L::Isa,
+    dim: usize,
+    x: *const f32,
+    x_stride: isize,
+    state: *const f32,
+    stride: usize,
+) -> [[L; V]; R] {
+    let x: [*const f32; R] = core::array::from_fn(|r| x.wrapping_offset(r as isize * x_stride));
+    // SAFETY: the same clauses.
+    unsafe {
+        if R == 1 {
+            sums::<L, R, V, true>(isa, dim, x, state, stride)
+        } else {
+            sums::<L, R, V, false>(isa, dim, x, state, stride)
+        }
+    }
 }

@@ -27,7 +27,7 @@ backward!(
 
 linear!(
     isa: Neon, lanes: Four, features: ["neon"], name: "linear_f32_t4c8__neon",
-    together: 4, rows: 4, vectors: 2, fused: true,
+    together: 4, rows: 4, vectors: 2, delta: 4, fused: true,
 );
 
 series!(

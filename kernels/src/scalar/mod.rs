@@ -27,7 +27,7 @@ backward!(
 
 linear!(
     isa: Scalar, lanes: One, features: [], name: "linear_f32_t4c4__scalar",
-    together: 2, rows: 2, vectors: 4, fused: false,
+    together: 2, rows: 2, vectors: 4, delta: 4, fused: false,
 );
 
 series!(

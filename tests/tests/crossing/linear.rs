@@ -7,6 +7,7 @@ use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
 use elsa_runtime::{Engine, EngineOptions, LinearPlan, LinearPlanOptions, Report};
 use elsa_tests::linear::{Case, Found, GateKind, Packing, Params};
+use elsa_tests::random::Random;
 use elsa_tests::{SLOW, present};
 
 fn engines(threads: usize) -> Vec<Engine> {
@@ -114,23 +115,26 @@ fn heads_layouts_types_and_states() {
         for heads in [[4, 1, 1], [1, 1, 4], [4, 2, 2], [2, 2, 4], [4, 1, 2]] {
             for packing in [Packing::Heads, Packing::Tokens, Packing::Gaps] {
                 n += 1;
-                let dims = [[16, 32], [7, 3], [32, 16], [20, 48]][n % 4];
+                // Drawn, so that no two options go together.
+                let mut random = Random::new(n);
+                let dims = [[16, 32], [7, 3], [32, 16], [20, 48]][random.below(4)];
                 let mut params = Params { per_dim, heads, packing, ..Params::plain(rule, 37, dims) };
-                (params.batch, params.seed) = (1 + n % 2, n as u64);
-                params.dtype = [DType::F32, DType::F16, DType::Bf16][n % 3];
-                params.gate_dtype = [DType::F32, params.dtype][n / 3 % 2];
-                params.direction = Direction::ALL[n / 2 % 4];
+                (params.batch, params.seed) = (1 + random.below(2), n);
+                params.dtype = [DType::F32, DType::F16, DType::Bf16][random.below(3)];
+                params.gate_dtype = [DType::F32, params.dtype][random.below(2)];
+                params.direction = Direction::ALL[random.below(4)];
                 let both = params.direction == Direction::Bidirectional;
-                (params.past, params.in_place) = (!both && n % 5 != 0, !both && n % 5 > 2);
-                params.normalize = (n % 4 == 1).then_some(1e-6);
-                params.scale = (n % 7 == 2).then_some(-0.75);
-                params.shared_beta = n % 3 == 1;
-                if n % 4 == 3 {
+                params.past = !both && random.below(5) > 0;
+                params.in_place = params.past && random.below(2) > 0;
+                params.normalize = (random.below(4) == 0).then_some(1e-6);
+                params.scale = (random.below(6) == 0).then_some(-0.75);
+                params.shared_beta = random.below(2) > 0;
+                if random.below(4) == 0 {
                     params.batch = 1;
                     params.packed = Some(vec![0, 0, 11, 12, 37]);
                 }
                 let forms = forms();
-                check_all(&engines, &params.build(), &[forms[0], forms[1 + n % (forms.len() - 1)]]);
+                check_all(&engines, &params.build(), &[forms[0], forms[1 + random.below(forms.len() - 1)]]);
             }
         }
     }
@@ -190,6 +194,59 @@ fn infinite_gates_clear_whatever_a_state_holds() {
                 let found = run(engine, &case, &options);
                 let all_nan = |rows: &[f64]| rows.iter().any(|x| x.is_nan());
                 assert!(all_nan(&found.rows(&case)) && all_nan(&found.states(&case)), "{options:?}");
+            }
+        }
+    }
+}
+
+/// A state that gates have brought to nothing, by many or by one, still holds the NaN that it held.
+#[test]
+fn a_nan_outlives_whatever_decays() {
+    for engine in &engines(1) {
+        for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
+            for gate in [-4.0, -1000.0] {
+                for options in forms() {
+                    let params = Params { per_dim, past: true, ..Params::plain(rule, 70, [8, 16]) };
+                    let mut case = params.build();
+                    if let Some(past) = &mut case.past {
+                        past[..16].fill(f32::NAN);
+                    }
+                    if let Some(decay) = &mut case.decay {
+                        (0..decay.len()).for_each(|i| decay.set(i, gate));
+                    }
+                    let states = run(engine, &case, &options).states(&case);
+                    assert!(states[..16].iter().all(|x| x.is_nan()), "{options:?} {gate} {rule:?}");
+                }
+            }
+        }
+    }
+}
+
+/// A call of few tokens works in the present state itself: where that is the past, where it is not, and where there is none,
+/// with the bits of a call that leaves no state.
+#[test]
+fn few_tokens_pass_the_state_where_it_is() {
+    for engine in &engines(2) {
+        for (rule, per_dim) in RULES {
+            for (n, tokens) in [1, 2, 5, 8, 9].into_iter().enumerate() {
+                for form in [None, Some(Form::FusedChunk), Some(Form::Chunk)] {
+                    let mut params = Params { per_dim, past: true, ..Params::plain(rule, tokens, [8, 80]) };
+                    params.packing = [Packing::Heads, Packing::Tokens, Packing::Gaps][n % 3];
+                    params.direction = [Direction::Forward, Direction::Reverse][n % 2];
+                    (params.batch, params.heads) = (2, [2, 1, 2]);
+                    let options = LinearPlanOptions { form, all_workers: true, ..Default::default() };
+                    check_all(std::slice::from_ref(engine), &params.build(), &[options]);
+                    let apart = params.build();
+                    let found = run(engine, &apart, &options);
+                    params.in_place = true;
+                    let case = params.build();
+                    assert_eq!(run(engine, &case, &options).bits(), found.bits(), "{}", case.name);
+                    (params.in_place, params.present) = (false, false);
+                    let case = params.build();
+                    assert_eq!(run(engine, &case, &options).rows(&case), found.rows(&apart), "{}", case.name);
+                    (params.past, params.present) = (false, true);
+                    check_all(std::slice::from_ref(engine), &params.build(), &[options]);
+                }
             }
         }
     }

@@ -24,8 +24,8 @@ use super::options::{CHUNK_STEP, ChooseError, MOST_CHUNK, MOST_PARTS, Options};
 use super::strips::Strips;
 use crate::linear::{Direction, Form, Gates, Problem, Rule};
 use crate::profile::{ChunksFrom, DeviceProfile, LinearCrossovers};
-
 use crate::workers::{WORK_PER_LANE, worthwhile};
+use core::mem::size_of;
 
 /// Tokens between two cuts, where the tokens that pass together are fewer.
 const CUT: usize = 64;
@@ -77,7 +77,8 @@ pub fn choose(
     let staged = Choice::staged_of(problem, kernel.lanes);
     let direction = problem.spec().direction;
     let columns = problem.value_dim();
-    let wide = Strips::new(kernel.columns, kernel.lanes);
+    let rows = problem.key_dim().next_multiple_of(4);
+    let wide = strips_of(problem, kernel, device, rows);
     let mut choice = Choice {
         kernel: *kernel,
         rule: problem.rule(),
@@ -97,7 +98,7 @@ pub fn choose(
         resident: if form == Form::Scan { heads } else { 0 },
         workers: 1,
         work_per_worker: if options.all_workers { 0.0 } else { WORK_PER_LANE * kernel.lanes as f64 },
-        rows: problem.key_dim().next_multiple_of(4),
+        rows,
         columns,
         readers: problem.readers(0).1,
         staged,
@@ -123,8 +124,10 @@ pub fn choose(
     choice.workers = wanted;
     if form != Form::Scan && wanted > 1 {
         // Narrow strips where wide ones are fewer than the workers.
-        if heads.saturating_mul(wide.count(columns)) < wanted {
-            choice.strips = Strips::new(kernel.lanes, kernel.lanes);
+        for strips in [kernel.columns, kernel.lanes].map(|wide| Strips::new(wide, kernel.lanes)) {
+            if heads.saturating_mul(choice.strips.count(columns)) < wanted {
+                choice.strips = strips;
+            }
         }
         let groups = wanted.saturating_mul(TASKS_PER_WORKER).div_ceil(heads);
         choice.groups = groups.clamp(1, choice.strip_count().max(1));
@@ -149,6 +152,16 @@ pub fn choose(
             _ => return Ok((choice, layout)),
         }
     }
+}
+
+/// The widest strips that leave half of the first cache to what passes them, if they are not more than narrower ones. No bit
+/// depends on them.
+fn strips_of(problem: &Problem, kernel: &KernelSpec, device: &DeviceProfile, rows: usize) -> Strips {
+    let narrower = Strips::new(kernel.columns, kernel.lanes);
+    let wide = Strips::new(kernel.delta_columns, kernel.lanes);
+    let fits = rows.saturating_mul(wide.wide).saturating_mul(size_of::<f32>()) <= device.l1d / 2;
+    let fewer = wide.count(problem.value_dim()) <= narrower.count(problem.value_dim());
+    if problem.rule().is_delta() && fits && fewer { wide } else { narrower }
 }
 
 /// The form, the tokens of a chunk, and those that pass the state together.

@@ -9,6 +9,7 @@ const KERNEL: KernelSpec = KernelSpec {
     set: InstructionSet::Scalar,
     lanes: 16,
     columns: 32,
+    delta_columns: 64,
     tokens: 4,
     exp_relative: 1e-7,
     fused: true,
@@ -142,6 +143,23 @@ fn groups_share_the_strips() {
         assert!(choice.groups * heads >= choice.workers, "{choice:?}");
         assert!(choice.workers == workers.min(heads * dv.div_ceil(16)), "{choice:?}");
     }
+}
+
+/// The strips of the delta rules are wide where they fit half of the first cache and are not more for it.
+#[test]
+fn strips_are_as_wide_as_the_first_cache_allows() {
+    let wide = |rule, dims| {
+        let problem = problem(rule, [1, 4, 100], dims);
+        chosen(&problem, &Options::default()).unwrap().0.strips.wide
+    };
+    assert_eq!(wide(Rule::Delta, [64, 128]), KERNEL.delta_columns);
+    assert_eq!(wide(Rule::GatedDelta, [64, 100]), KERNEL.delta_columns);
+    assert_eq!(wide(Rule::Delta, [128, 128]), KERNEL.columns);
+    assert_eq!(wide(Rule::Delta, [64, 48]), KERNEL.columns);
+    assert_eq!(wide(Rule::Gated, [64, 128]), KERNEL.columns);
+    let options = Options { workers: 4, all_workers: true, ..Options::default() };
+    let few = |heads| chosen(&problem(Rule::Delta, [1, heads, 100], [64, 64]), &options).unwrap().0;
+    assert_eq!([1, 2, 4].map(|heads| few(heads).strips.wide), [16, 32, 64]);
 }
 
 #[test]

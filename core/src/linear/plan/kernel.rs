@@ -11,8 +11,10 @@ pub struct KernelSpec {
     pub set: InstructionSet,
     /// Values of a vector, which are the columns of its narrowest strip.
     pub lanes: usize,
-    /// Columns of its widest strip.
+    /// Columns of its widest strip for every rule.
     pub columns: usize,
+    /// Columns of its widest strip for the delta rules, at least as many.
+    pub delta_columns: usize,
     /// Tokens that pass the state together in the recurrence.
     pub tokens: usize,
     /// Largest relative error of the exponentials of sums of gates.

@@ -53,6 +53,8 @@ pub struct Element {
     /// `A`: of a delta rule `[rows, rows]` in strips of columns. Of the other gated rules a strip whose first column is the
     /// product of gates, and whose second is NaN unless a gate cleared the row. Empty without gates.
     pub transition: Span,
+    /// Of a gated delta rule, for each row of the state before whether the part clears it before it looks at it: 1, or 0.
+    pub cleared: Span,
     /// Distance from one part to the next.
     pub stride: usize,
 }
@@ -114,6 +116,7 @@ impl Layout {
                 (true, false, Gates::PerHead | Gates::PerDim) => [c.rows, c.kernel.columns],
                 _ => [0, 0],
             }),
+            cleared: of.take(&[optional(scan && delta && c.gates != Gates::None, c.rows)]),
             stride: of.end(),
         };
         let mut all = of.after();

@@ -13,6 +13,17 @@ pub fn noise(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
+/// The strips of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strips {
+    /// Each by itself, as many of the widest as there are.
+    Packed,
+    /// Each by itself, and a vector wide.
+    Narrow,
+    /// Columns of the state as it is, whose rows lie further apart than they are long.
+    InPlace,
+}
+
 /// A head, whose rows have `dim` and `value_dim` values of their own and lie side by side.
 #[derive(Clone, Debug)]
 pub struct Case {
@@ -30,6 +41,7 @@ pub struct Case {
     pub betas: Vec<f32>,
     /// `[dim][value_dim]`.
     pub past: Vec<f32>,
+    pub strips: Strips,
 }
 
 /// What multiplies outputs.
@@ -57,6 +69,7 @@ impl Case {
             gates: noise(gates, 4).iter().map(|x| (0.9 + 0.1 * x).ln()).collect(),
             betas: noise(tokens, 5).iter().map(|x| 0.5 + 0.5 * x).collect(),
             past: noise(dim * value_dim, 6),
+            strips: Strips::Packed,
         }
     }
 
@@ -69,14 +82,15 @@ impl Case {
         let mut out = Vec::new();
         for t in 0..self.tokens {
             for (r, row) in state.chunks_mut(n).enumerate() {
-                let gate = match self.per {
+                let log = match self.per {
                     Gates::None => continue,
-                    Gates::PerHead => wide(self.gates[t]).exp(),
-                    Gates::PerDim => wide(self.gates[t * d + r]).exp(),
+                    Gates::PerHead => wide(self.gates[t]),
+                    Gates::PerDim => wide(self.gates[t * d + r]),
                 };
+                let gate = log.exp();
                 for s in row {
                     // By selection, whatever the state holds.
-                    *s = if gate == 0.0 { [0.0; 2] } else { [s[0] * gate, s[1] * gate] };
+                    *s = if log == f64::NEG_INFINITY { [0.0; 2] } else { [s[0] * gate, s[1] * gate] };
                 }
             }
             let key = &self.keys[t * d..][..d];
@@ -137,24 +151,37 @@ impl Case {
         };
         let betas = lay(&self.betas, 1, 1, 1);
         let mut outputs = vec![1.0f32; tokens * group * width];
-        // A state in strips: as many of the widest as there are, then vectors.
+        // Widths and first columns of strips, where they begin, and from one row to the next.
+        let widths: &[usize] = match self.strips {
+            Strips::Narrow => &[lanes],
+            _ if self.delta => &[kernel.spec.delta_columns, wide, lanes],
+            _ => &[wide, lanes],
+        };
+        let in_place = self.strips == Strips::InPlace;
+        let row = width + 5;
         let mut strips = Vec::new();
         let mut c = 0;
         while c < width {
-            let columns = if width - c >= wide { wide } else { lanes };
-            let mut strip = vec![0.0f32; dim * columns];
-            for r in 0..self.dim {
-                for x in (0..columns).filter(|x| c + x < self.value_dim) {
-                    strip[r * columns + x] = self.past[r * self.value_dim + c + x];
+            let columns = widths.iter().copied().find(|w| width - c >= *w).unwrap();
+            strips.push(if in_place { (c, columns, c, row) } else { (c, columns, c * dim, columns) });
+            c += columns;
+        }
+        // What lies between rows must not be written.
+        let mut states =
+            vec![if in_place { f32::NAN } else { 0.0 }; (dim - 1) * strips[0].3.max(width) + width];
+        for (c, columns, at, stride) in &strips {
+            for r in 0..dim {
+                for x in 0..*columns {
+                    let own = r < self.dim && c + x < self.value_dim;
+                    let past = if own { self.past[r * self.value_dim + c + x] } else { 0.0 };
+                    states[at + r * stride + x] = past;
                 }
             }
-            strips.push((c, columns, strip));
-            c += columns;
         }
         // Rooms end where they must, so that AddressSanitizer sees what is beyond.
         let size = head_room(block.min(tokens), dim, group, self.per, self.delta, pass);
         let mut room = vec![f32::NAN; size];
-        let mut strip_rooms = vec![f32::NAN; strip_room(pass, wide)];
+        let mut strip_rooms = vec![f32::NAN; strip_room(pass, strips[0].1)];
         let sign = if reversed { -1 } else { 1 };
         let mut t = 0;
         while t < tokens {
@@ -180,15 +207,19 @@ impl Case {
             // SAFETY: the kernel is present; rows of every token, and a room of the size that is asked for.
             unsafe { (kernel.prepare)(&head, room.as_mut_ptr(), &mut segment) };
             assert!((1..=head.tokens).contains(&segment.tokens), "{}", segment.tokens);
-            for (c, columns, state) in &mut strips {
-                let strip =
-                    Strip { state: state.as_mut_ptr(), width: *columns, room: strip_rooms.as_mut_ptr() };
+            for &(c, width_of, place, stride) in &strips {
+                let strip = Strip {
+                    state: states[place..].as_mut_ptr(),
+                    width: width_of,
+                    stride,
+                    room: strip_rooms.as_mut_ptr(),
+                };
                 let outputs = match group {
                     0 => std::ptr::null_mut(),
-                    _ => outputs[at * group * width + *c..].as_mut_ptr(),
+                    _ => outputs[at * group * width + c..].as_mut_ptr(),
                 };
                 let columns = Columns {
-                    values: values[at * width + *c..].as_ptr(),
+                    values: values[at * width + c..].as_ptr(),
                     value_stride: sign * width as isize,
                     outputs,
                     output_stride: sign * (group * width) as isize,
@@ -209,12 +240,16 @@ impl Case {
             }
         }
         let mut last = vec![0.0; self.dim * self.value_dim];
-        for (c, columns, state) in &strips {
+        for (c, columns, at, stride) in &strips {
             for r in 0..self.dim {
                 for x in (0..*columns).filter(|x| c + x < self.value_dim) {
-                    last[r * self.value_dim + c + x] = state[r * columns + x];
+                    last[r * self.value_dim + c + x] = states[at + r * stride + x];
                 }
             }
+        }
+        if in_place {
+            let between = states.chunks(row).flat_map(|row| row.iter().skip(width));
+            assert!(between.into_iter().all(|x| x.is_nan()), "{} wrote between rows", kernel.spec.name);
         }
         (out, last)
     }

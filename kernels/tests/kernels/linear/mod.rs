@@ -3,10 +3,10 @@
 
 mod case;
 
-use case::{Case, SCALE, noise};
+use case::{Case, SCALE, Strips, noise};
 use elsa_core::linear::Gates;
 use elsa_core::profile::InstructionSet;
-use elsa_kernels::linear::{Factors, Head, Kernel, Reading, Segment, head_room};
+use elsa_kernels::linear::{CLEARS, Factors, Head, Kernel, Reading, Segment, head_room};
 use elsa_kernels::registry::{LINEAR, linear_of};
 
 fn present() -> Vec<&'static Kernel> {
@@ -187,10 +187,6 @@ fn errors_of_a_thousand_tokens_stay_below_five_in_ten_million() {
     for kernel in present() {
         for (per, delta) in RULES {
             for pass in [4, 16] {
-                // A state that only grows rounds every token that it takes one by one.
-                if (per, delta, pass) == (Gates::None, false, 4) {
-                    continue;
-                }
                 let case = Case::new([64, 16], 1024, 1, per, delta);
                 let (mut error, mut size) = (0.0, 0.0);
                 let (out, _) = case.run(kernel, pass, 64, false);
@@ -214,7 +210,7 @@ fn errors_of_a_thousand_tokens_stay_below_five_in_ten_million() {
 fn readings_and_factors_are_products() {
     for kernel in present() {
         let spec = &kernel.spec;
-        for width in [spec.lanes, spec.columns] {
+        for width in [spec.lanes, spec.columns, spec.delta_columns] {
             let sizes = if cfg!(miri) { &[(5, 4)][..] } else { &[(1, 4), (5, 12), (9, 8)] };
             for &(rows, dim) in sizes {
                 let (x, state) = (noise(rows * dim, 1), noise(dim * width, 2));
@@ -245,7 +241,7 @@ fn readings_and_factors_are_products() {
                 }
             }
             // Rows by their own factors, of which one clears and one lets numbers vanish.
-            let (high, rest) = ([0.5, 0.0, 1.0, 0.25f32], [1e-7, 1e-7, 1e-7, 1e-7f32]);
+            let (high, rest) = ([0.5, CLEARS, 1.0, 0.25f32], [1e-7, 1e-7, 1e-7, 1e-7f32]);
             let mut state = noise(4 * width, 3);
             state[width] = f32::NAN;
             state[2 * width] = f32::INFINITY;
@@ -253,7 +249,7 @@ fn readings_and_factors_are_products() {
             let before = state.clone();
             let factors = Factors { high: high.as_ptr(), rest: rest.as_ptr(), per_dim: true };
             // SAFETY: the kernel is present; four rows, and a factor for each.
-            unsafe { (kernel.multiply)(&factors, state.as_mut_ptr(), 4, width) };
+            unsafe { (kernel.multiply)(&factors, state.as_mut_ptr(), 4, width, width) };
             assert_eq!((state[width], state[2 * width], state[3 * width]), (0.0, f32::INFINITY, 0.0));
             for (i, (got, was)) in state.iter().zip(&before).enumerate() {
                 if i == 0 || i % width > 0 {
@@ -263,6 +259,54 @@ fn readings_and_factors_are_products() {
                         "{} {i}: {got} {want}",
                         spec.name
                     );
+                }
+            }
+        }
+    }
+}
+
+/// A gate whose exponential is too small for a number is not one of `−∞`: it multiplies, and a NaN stays.
+#[test]
+#[cfg_attr(miri, ignore = "the operations of other tests")]
+fn only_infinite_gates_clear() {
+    for kernel in present() {
+        for (per, delta) in RULES.into_iter().filter(|(per, _)| *per != Gates::None) {
+            for (gate, stays) in
+                [(f32::NEG_INFINITY, false), (f32::MIN, true), (-1000.0, true), (-90.0, true)]
+            {
+                let mut case = Case::new([8, 5], 3, 1, per, delta);
+                case.gates[..if per == Gates::PerDim { 8 } else { 1 }].fill(gate);
+                case.past[7] = f32::NAN;
+                let (out, last) = case.run(kernel, 4, 64, false);
+                let seen = last.iter().chain(&out).any(|x| x.is_nan());
+                assert_eq!(seen, stays, "{} {per:?} delta {delta} {gate}", kernel.spec.name);
+            }
+        }
+    }
+}
+
+/// Neither the width of a strip nor where its rows lie is seen in a bit, for whole passes, tokens by themselves and gates
+/// that multiply the state.
+#[test]
+#[cfg_attr(miri, ignore = "the operations of other tests")]
+fn strips_in_place_get_the_bits_of_packed_ones() {
+    for kernel in present() {
+        let columns = kernel.spec.delta_columns + kernel.spec.columns + kernel.spec.lanes;
+        for (per, delta) in RULES {
+            for group in [0, 1, 3] {
+                for (tokens, pass, block) in [(1, 4, 64), (7, 4, 64), (21, 4, 8), (21, 16, 32)] {
+                    let mut case = Case::new([8, columns], tokens, group, per, delta);
+                    case.gates.iter_mut().step_by(13).for_each(|g| *g = -50.0);
+                    let bits = |case: &Case| {
+                        let (out, last) = case.run(kernel, pass, block, false);
+                        out.iter().chain(&last).map(|x| x.to_bits()).collect::<Vec<_>>()
+                    };
+                    let packed = bits(&case);
+                    for strips in [Strips::Narrow, Strips::InPlace] {
+                        case.strips = strips;
+                        let what = (kernel.spec.name, per, delta, group, tokens, pass, strips);
+                        assert_eq!(bits(&case), packed, "{what:?}");
+                    }
                 }
             }
         }
@@ -321,6 +365,7 @@ fn linear_kernels_declare_what_they_are() {
         let spec = &kernel.spec;
         assert!(std::ptr::eq(linear_of(spec.set).unwrap(), *kernel));
         assert!(spec.columns.is_multiple_of(spec.lanes) && (1..=4).contains(&spec.tokens), "{}", spec.name);
+        assert!(spec.delta_columns.is_multiple_of(spec.columns), "{}", spec.name);
         let name = format!("linear_f32_t{}c{}__{}", spec.tokens, spec.columns, spec.set.name());
         assert_eq!(spec.name, name);
     }

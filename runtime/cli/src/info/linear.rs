@@ -15,6 +15,8 @@ pub struct Crossover {
     chunks_from: Option<usize>,
     /// Tokens that pass a state together.
     pass: usize,
+    /// Whether it is predicted, and not measured on such a processor.
+    predicted: bool,
 }
 
 impl Crossover {
@@ -24,11 +26,24 @@ impl Crossover {
         let of = |rule: Rule, gates| {
             let ChunksFrom { head_size, pass } = crossover(crossovers, rule, gates);
             let chunks_from = (head_size != usize::MAX).then_some(head_size);
-            Crossover { rule: rule.name(), per_dim: gates == Gates::PerDim, chunks_from, pass }
+            let predicted = crossovers.predicted;
+            Crossover { rule: rule.name(), per_dim: gates == Gates::PerDim, chunks_from, pass, predicted }
         };
         let gates =
             |rule: Rule| if rule.is_gated() { &[Gates::PerHead, Gates::PerDim][..] } else { &[Gates::None] };
         Rule::ALL.into_iter().flat_map(|rule| gates(rule).iter().map(move |gates| of(rule, *gates))).collect()
+    }
+
+    /// All of them in a line.
+    #[must_use]
+    pub fn line(all: &[Crossover]) -> String {
+        let shown: Vec<String> = all.iter().map(ToString::to_string).collect();
+        let predicted = all.iter().any(|crossover| crossover.predicted);
+        format!(
+            "chunks instead of the recurrence from head size: {}{}",
+            shown.join(", "),
+            if predicted { " (predicted)" } else { "" }
+        )
     }
 }
 
@@ -45,6 +60,7 @@ impl fmt::Display for Crossover {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elsa_core::profile::InstructionSet;
 
     #[test]
     fn every_rule_has_its_crossover() {
@@ -56,5 +72,8 @@ mod tests {
         assert_eq!(shown.len(), 6);
         assert_eq!([&shown[0], &shown[1], &shown[5]], ["linear 96", "gated 96", "gated-delta per dim none"]);
         assert_eq!(all[5].chunks_from, None);
+        assert!(Crossover::line(&all).ends_with("gated-delta per dim none"));
+        let predicted = Crossover::line(&Crossover::all(&LinearCrossovers::of(InstructionSet::Neon)));
+        assert!(predicted.ends_with("linear none, gated none, gated per dim none, delta none, gated-delta none, gated-delta per dim none (predicted)"), "{predicted}");
     }
 }

@@ -213,6 +213,7 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
     board::identity(&mut out, &info.machine)?;
     if let Some(profile) = &info.profile {
         writeln!(out, "profile   {profile}")?;
+        writeln!(out, "          {}", Crossover::line(profile.linear()))?;
     }
     board::state(&mut out, &info.machine)?;
     if let Some(gpu) = &info.gpu {
@@ -245,8 +246,7 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
         _ => writeln!(out, "chosen    none: {}", one_line(&info.why))?,
     }
     if !info.linear.is_empty() {
-        let all: Vec<String> = info.linear.iter().map(ToString::to_string).collect();
-        writeln!(out, "linear    chunks instead of the recurrence from head size: {}", all.join(", "))?;
+        writeln!(out, "linear    {}", Crossover::line(&info.linear))?;
     }
     match &info.tuned {
         Some(TunedInfo { file, shapes, reason: None, .. }) => {

@@ -1,5 +1,6 @@
 //! The profile of a board, beside what the system reports.
 
+use super::linear::Crossover;
 use elsa_core::profile::{DeviceProfile, GpuProfile};
 use elsa_targets::Board;
 use serde::Serialize;
@@ -15,6 +16,8 @@ pub struct Profile {
     l2_bytes: Option<usize>,
     cpu_mhz: Option<u32>,
     gpu: Option<GpuFacts>,
+    /// Where forms of linear attention change over on its processor.
+    linear: Vec<Crossover>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -37,7 +40,7 @@ impl Profile {
     #[must_use]
     pub fn of(name: &str) -> Option<Profile> {
         let board = Board::named(name).inspect_err(|e| log::warn!("{e}")).ok()?;
-        let DeviceProfile { l1d, l2, cpu_mhz, gpu, .. } = board.device_profile();
+        let DeviceProfile { l1d, l2, cpu_mhz, gpu, linear, .. } = board.device_profile();
         // The profile has one core if their number is unknown.
         let cluster = board.cpus.first();
         let (core, cores) = (cluster.map(|x| x.core.clone()), cluster.and_then(|x| x.count));
@@ -60,7 +63,14 @@ impl Profile {
             l2_bytes: known(l2),
             cpu_mhz: known(cpu_mhz),
             gpu,
+            linear: Crossover::all(&linear),
         })
+    }
+
+    /// Where forms of linear attention change over on its processor.
+    #[must_use]
+    pub fn linear(&self) -> &[Crossover] {
+        &self.linear
     }
 }
 
@@ -100,6 +110,10 @@ mod tests {
         );
         let json = serde_json::to_value(&tx2).unwrap();
         assert_eq!((&json["l1d_bytes"], &json["gpu"]["mhz"]), (&32768.into(), &1300.into()));
+        assert_eq!(
+            (&json["linear"][3]["rule"], &json["linear"][3]["predicted"]),
+            (&"delta".into(), &true.into())
+        );
         let orin = serde_json::to_value(Profile::of("jetson-orin").unwrap()).unwrap();
         assert_eq!((&orin["cores"], &orin["gpu"]["capability"]), (&().into(), &"8.7".into()));
         assert_eq!(Profile::of("jetson-tx3"), None);

@@ -11,18 +11,19 @@
 //! 2. *`A` is a state.* The columns of a state do not know of each other, so `A` is what the tokens make of the unit matrix
 //!    when they write zeros: the same kernel folds both. Where all rows keep apart, one column of ones is enough.
 //! 3. *A row that a gate of `−∞` has cleared is cleared in whatever comes before*, by selection. A second column begins as NaN
-//!    and tells such a row from one whose product of gates is too small for a number. Of a delta rule, a column of `A` that is
-//!    zero throughout says that the tokens have cleared that row of the state before they looked at it.
+//!    and tells such a row from one whose product of gates is too small for a number. The tokens of a delta rule look at all
+//!    rows, so there a row is cleared by the first of them, or every row by one. The gates tell which, not a column of zeros
+//!    in `A`, which may have decayed: only what is cleared may be NaN.
 //! 4. *No `A` from the first part on.* What begins with the sequence contains its past state, and is only ever the earlier
 //!    side of a merge. So its `A` is neither folded nor multiplied.
 
 use super::context::{Context, Stretch};
-use super::state;
-use super::walk::{Aim, Target, fold, has_transition, pass, read};
+use super::walk::{Aim, Target, chunks, fold, has_transition, pass, read};
+use super::{stage, state};
 use crate::cpu::pool::Pool;
 use crate::error::RunError;
 use elsa_core::linear::plan::MOST_PARTS;
-use elsa_core::linear::{Direction, Sequence};
+use elsa_core::linear::{Direction, Gates, Sequence};
 use elsa_core::scan::{Slots, blelloch};
 use elsa_kernels::linear::Reading;
 use std::ops::Range;
@@ -113,6 +114,7 @@ fn targets(c: &Context<'_>, element: *mut f32) -> [Target; 2] {
     let columns = if choice.rule.is_delta() { choice.rows } else { choice.kernel.columns };
     let target = |start, columns, values| Target {
         data: element.wrapping_add(start),
+        stride: None,
         columns,
         strips: (0, choice.strips.count(columns)),
         values,
@@ -173,7 +175,45 @@ unsafe fn fold_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: usize
             return;
         }
         set_unit(c, &all[1]);
+        mark_cleared(c, &s, region, cleared(c, head.element(c, part)));
         fold(c, &s, &all, region);
+    }
+}
+
+/// For each row of the state before a part, whether the part clears it; nothing but for a gated delta rule.
+fn cleared(c: &Context<'_>, element: *mut f32) -> *mut f32 {
+    element.wrapping_add(c.layout.element.cleared.start)
+}
+
+/// Marks the rows of the state before a part of a gated delta rule that its tokens clear before they look at them.
+///
+/// # Safety
+/// - The invariants of [`Context`]. `marks` are those of the part, and this worker's, as is `region`.
+unsafe fn mark_cleared(c: &Context<'_>, s: &Stretch<'_>, region: *mut f32, marks: *mut f32) {
+    let len = c.layout.element.cleared.len;
+    if len == 0 {
+        return;
+    }
+    // SAFETY: the marks of the part (layout, clause), initialised (*workspace*).
+    let marks = unsafe { std::slice::from_raw_parts_mut(marks, len) };
+    marks.fill(0.0);
+    let dims = if c.choice.gates == Gates::PerDim { c.problem.key_dim() } else { 1 };
+    for range in chunks(s, c.choice.chunk) {
+        // SAFETY: the chunk lies in the sequence; the region is this worker's (clause).
+        let decays = unsafe { stage::decays(c, s, &range, region) };
+        for t in 0..range.len() {
+            // SAFETY: the decays of a token of the chunk.
+            let gates = unsafe { std::slice::from_raw_parts(decays.from(t, 0).data, dims) };
+            if gates.iter().all(|gate| *gate == f32::NEG_INFINITY) {
+                marks.fill(1.0);
+                return;
+            }
+            if range.start + t == s.tokens.start {
+                for (mark, gate) in marks.iter_mut().zip(gates) {
+                    *mark = f32::from(u8::from(*gate == f32::NEG_INFINITY));
+                }
+            }
+        }
     }
 }
 
@@ -270,6 +310,16 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
+    /// The marks of the rows that an element clears; none but for a gated delta rule.
+    ///
+    /// # Safety
+    /// - The invariants. No other reference to the marks exists.
+    unsafe fn marks<'b>(&self, part: usize) -> &'b mut [f32] {
+        let marks = cleared(self.c, self.head.element(self.c, part));
+        // SAFETY: the element has them (layout), all initialised; nobody else uses it (invariants, clause).
+        unsafe { std::slice::from_raw_parts_mut(marks, self.c.layout.element.cleared.len) }
+    }
+
     fn targets(&self, part: usize) -> [Target; 2] {
         targets(self.c, self.head.element(self.c, part))
     }
@@ -321,8 +371,11 @@ impl Parts<'_> {
     }
 
     /// `at ← before ⊕ at` where tokens mix rows.
-    fn combine_dense(&self, before: [Target; 2], at: [Target; 2], with_transition: bool) {
+    fn combine_dense(&self, (before, at): (usize, usize), with_transition: bool) {
         let c = self.c;
+        // SAFETY: different elements (contract of `Slots::combine`).
+        let (marks_before, marks) = unsafe { (self.marks(before), self.marks(at)) };
+        let (before, at) = (self.targets(before), self.targets(at));
         let rows = c.choice.rows;
         let by_rows = self.region.wrapping_add(c.layout.worker.transition.start);
         let strip_before = self.region.wrapping_add(c.layout.worker.before.start);
@@ -348,9 +401,9 @@ impl Parts<'_> {
                 // SAFETY: the strip of an element that nobody writes (invariants).
                 let from = unsafe { std::slice::from_raw_parts(before.data.wrapping_add(place), size) };
                 strip_before[..size].copy_from_slice(from);
-                for row in 0..rows {
-                    if (0..rows).all(|r| by_rows[r * rows + row] == 0.0) {
-                        strip_before[row * strip.width..(row + 1) * strip.width].fill(0.0);
+                for (row, mark) in strip_before.chunks_exact_mut(strip.width).zip(&*marks) {
+                    if *mark != 0.0 {
+                        row.fill(0.0);
                     }
                 }
                 let reading = Reading {
@@ -372,6 +425,10 @@ impl Parts<'_> {
         product(&before[0], &at[0], at[0].strips.0..at[0].strips.1, true);
         if with_transition {
             product(&before[1], &at[1], at[1].strips.0..at[1].strips.1, false);
+            // What the earlier tokens look at spreads to all rows, so the later ones clear it only with every row.
+            if marks.contains(&0.0) {
+                marks.copy_from_slice(marks_before);
+            }
         }
     }
 }
@@ -388,17 +445,18 @@ impl Slots for Parts<'_> {
         if has_transition(self.c) {
             // SAFETY: the element is this value's (invariants), and has a transition.
             unsafe { set_unit(self.c, &transition) };
+            // SAFETY: no other reference to the marks exists.
+            unsafe { self.marks(at) }.fill(0.0);
         }
         self.states[at] = false;
     }
 
     fn combine(&mut self, before: usize, at: usize) {
         let with_transition = !self.states[before] && has_transition(self.c);
-        let (from, to) = (self.targets(before), self.targets(at));
         if self.c.choice.rule.is_delta() {
-            self.combine_dense(from, to, with_transition);
+            self.combine_dense((before, at), with_transition);
         } else {
-            self.combine_rows(from, to, with_transition);
+            self.combine_rows(self.targets(before), self.targets(at), with_transition);
         }
         self.states[at] = self.states[before];
     }

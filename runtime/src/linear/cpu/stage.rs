@@ -164,16 +164,7 @@ pub(super) unsafe fn heads(
         } else {
             s.in_place(c, Operand::Key, key_head, range.start)
         };
-        let decay = match &spec.decay {
-            None => Rows::NONE,
-            Some(_) if !choice.staged.decay => s.in_place(c, Operand::Decay, s.state, range.start),
-            Some(view) => {
-                let width = if view.dim() > 1 { choice.rows } else { 1 };
-                let to = (region(at.decay.start), width);
-                copy(c, s, (Operand::Decay, s.state), range, &(0..view.dim()), to, Change::Nothing);
-                dense(to.0, width)
-            }
-        };
+        let decay = decays(c, s, range, part);
         let beta_head = problem.beta_head(s.state);
         let beta = match &spec.beta {
             None => Rows::NONE,
@@ -185,6 +176,26 @@ pub(super) unsafe fn heads(
             }
         };
         Heads { queries, keys, decay, beta }
+    }
+}
+
+/// The decays of a chunk; none if the problem has none.
+///
+/// # Safety
+/// - As for [`queries`].
+pub(super) unsafe fn decays(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, part: *mut f32) -> Rows {
+    match &c.problem.spec().decay {
+        None => Rows::NONE,
+        Some(_) if !c.choice.staged.decay => s.in_place(c, Operand::Decay, s.state, range.start),
+        Some(view) => {
+            let width = if view.dim() > 1 { c.choice.rows } else { 1 };
+            let to = (part.wrapping_add(c.layout.worker.decay.start), width);
+            // SAFETY: the region holds a chunk of decays (layout), and is the worker's (clause).
+            unsafe {
+                copy(c, s, (Operand::Decay, s.state), range, &(0..view.dim()), to, Change::Nothing);
+            }
+            Rows { data: to.0, token: width as isize, head: 0 }
+        }
     }
 }
 

@@ -1,10 +1,50 @@
 //! States between tensors and strips of columns.
 
 use super::context::{Context, Stretch, Tensor};
-use elsa_core::linear::Operand;
+use elsa_core::linear::{Form, Operand};
 
 /// Values that are moved at once.
 const VECTOR: usize = 8;
+
+/// Most tokens of a sequence that pass its state where it is. More of them gain from strips that are packed, whose rows share
+/// no set of the first cache.
+const FEW: usize = 8;
+
+/// The first value of a stretch's columns in the present state, and the distance from one row to the next, where tokens may
+/// pass the state there: there are few of them, and strips need no padding.
+pub(super) fn in_place(c: &Context<'_>, s: &Stretch<'_>) -> Option<(*mut f32, usize)> {
+    let (choice, columns) = (c.choice, s.columns(c));
+    let packed =
+        choice.form == Form::Chunk || choice.rows > c.problem.key_dim() || columns.end > choice.columns;
+    if packed || s.tokens.len() > FEW || !c.has_present() {
+        return None;
+    }
+    let present = c.tensor(Operand::PresentState);
+    let state = present.row(s.sequence.index, s.state, 0).cast::<f32>();
+    Some((state.wrapping_add(columns.start), present.stride()))
+}
+
+/// Makes a stretch's columns of the present state, at `data`, those of the past: zeros if the problem has none.
+///
+/// # Safety
+/// - The invariants of [`Context`]. `data` and `stride` are of [`in_place`], and no other worker writes these columns.
+pub(super) unsafe fn begin(c: &Context<'_>, s: &Stretch<'_>, data: *mut f32, stride: usize) {
+    let (problem, columns) = (c.problem, s.columns(c));
+    let source = problem.past_source();
+    let past = c.tensor(source);
+    let rows = problem.key_dim();
+    if problem.spec().past_state.is_none() || !past.is_present() {
+        for row in 0..rows {
+            // SAFETY: the columns of a row of the present state (*outputs*, clause). Zero bytes are f32 zeros.
+            unsafe { data.add(row * stride).write_bytes(0, columns.len()) };
+        }
+    } else if source != Operand::PresentState {
+        let of = Pair { rows, from: past.stride(), to: stride };
+        let from = past.row(s.sequence.index, s.state, 0).cast::<f32>().wrapping_add(columns.start);
+        // SAFETY: rows of two tensors, of which one is read (*inputs*) and one written (*outputs*, clause).
+        unsafe { copy(from, of, data, columns.len()) };
+    }
+}
 
 /// Brings the past state of a stretch's strips to `dst`: zeros if the problem has none.
 ///

@@ -18,6 +18,8 @@
 //!    several.
 //! 4. *Two passes over chunks* ([`Form::Chunk`](elsa_core::linear::Form::Chunk)): the first leaves the state before each
 //!    chunk, the second computes outputs from it. Both execute the operations of one pass, so the bits are the same.
+//! 5. *Few tokens work in place.* Packing a state into strips, and back, costs as much as the passes of a few tokens. So where
+//!    a call has few, its strips are columns of the present state itself ([`state::in_place`]).
 
 use super::context::{Context, Rows, Stretch};
 use super::{stage, state};
@@ -25,11 +27,13 @@ use elsa_core::linear::{Direction, Form, Gates, Sequence};
 use elsa_kernels::linear::{Columns, Head, Reading, Segment, Strip};
 use std::ops::Range;
 
-/// Columns that tokens pass: strips one after the other.
+/// Columns that tokens pass: strips one after the other, or columns of a matrix whose rows lie apart.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     /// The first strip.
     pub data: *mut f32,
+    /// From one row of the matrix to the next; none where each strip is packed.
+    pub stride: Option<usize>,
     /// Columns of the whole matrix.
     pub columns: usize,
     /// The strips that are there: the first, and one past the last.
@@ -63,7 +67,8 @@ pub(super) unsafe fn attend(
     let (outputs, keep) = (c.has_output(), c.has_present());
     let of =
         |reverse| Stretch { sequence, state, tokens: 0..sequence.tokens, reverse, strips: strips.clone() };
-    let target = Target { data, columns: c.choice.columns, strips: (strips.start, strips.end), values: true };
+    let strips_of = (strips.start, strips.end);
+    let target = Target { data, stride: None, columns: c.choice.columns, strips: strips_of, values: true };
     // SAFETY: the region holds the strips of a group (layout), and is this worker's (clause).
     unsafe {
         match c.choice.direction {
@@ -84,6 +89,12 @@ pub(super) unsafe fn attend(
             }
             Direction::Forward | Direction::Reverse => {
                 let s = of(c.choice.direction == Direction::Reverse);
+                if let Some((data, stride)) = state::in_place(c, &s) {
+                    state::begin(c, &s, data, stride);
+                    let target = Target { data, stride: Some(stride), ..target };
+                    pass(c, &s, &target, part, Aim { outputs, keep });
+                    return;
+                }
                 state::load(c, &s, data);
                 pass(c, &s, &target, part, Aim { outputs, keep });
                 state::store(c, &s, data);
@@ -93,7 +104,7 @@ pub(super) unsafe fn attend(
 }
 
 /// The chunks of a stretch.
-fn chunks(s: &Stretch<'_>, chunk: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+pub(super) fn chunks(s: &Stretch<'_>, chunk: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     let Range { start, end } = s.tokens;
     (start..end).step_by(chunk.max(1)).map(move |first| first..end.min(first + chunk))
 }
@@ -101,7 +112,8 @@ fn chunks(s: &Stretch<'_>, chunk: usize) -> impl Iterator<Item = Range<usize>> +
 /// Lets the tokens of a stretch pass, in the form that was chosen.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `target` has the strips of the stretch, this worker's; `part` is the worker's region.
+/// - The invariants of [`Context`]. `target` has the strips of the stretch, this worker's, packed in [`Form::Chunk`]; `part` is
+///   the worker's region.
 /// - No other worker writes the outputs of these tokens and strips.
 pub(super) unsafe fn pass(c: &Context<'_>, s: &Stretch<'_>, target: &Target, part: *mut f32, aim: Aim) {
     let targets = [*target];
@@ -206,8 +218,11 @@ unsafe fn chunk(
                     add: choice.direction == Direction::Bidirectional && s.reverse,
                     keep,
                 };
-                let state = target.data.wrapping_add(x * choice.rows);
-                let strip = Strip { state, width: strip.width, room };
+                let (state, stride) = match target.stride {
+                    None => (target.data.wrapping_add(x * choice.rows), strip.width),
+                    Some(stride) => (target.data.wrapping_add(x), stride),
+                };
+                let strip = Strip { state, width: strip.width, stride, room };
                 // SAFETY: the strip, its values and its outputs are this worker's (clauses); the room is what the kernel
                 // needs for this choice (layout); *kernel*.
                 unsafe { (c.kernel.recur)(&strip, &segment, &columns) };

@@ -1,0 +1,187 @@
+//! What tokens are to a strip of the state: values, outputs, rates, and the rows that they pass.
+
+use super::factor::{Factor, flushed};
+use super::kernel::{Columns, Factors, Segment, Strip};
+use super::tile::{BIAS, without_bias};
+use crate::lanes::Lanes;
+use crate::product::for_quad;
+
+/// What token `t` writes, before the delta rule: its values times `down`.
+///
+/// # Safety
+/// - The clauses of [`Segment`] and [`Columns`]; `t` is one of the tokens.
+#[inline(always)]
+pub(super) unsafe fn values<L: Lanes, const V: usize>(
+    isa: L::Isa,
+    segment: &Segment,
+    columns: &Columns,
+    t: usize,
+) -> [L; V] {
+    let mut v = [L::splat(isa, 0.0); V];
+    if !columns.values.is_null() {
+        // SAFETY: token `t` (clause).
+        unsafe {
+            let from = columns.values.offset(t as isize * columns.value_stride);
+            let down = L::splat(isa, segment.down.add(t).read());
+            for x in 0..V {
+                v[x] = L::load(isa, from.add(x * L::N)).times(down);
+            }
+        }
+    }
+    v
+}
+
+/// Writes what a query row of token `t` reads.
+///
+/// # Safety
+/// - The clauses of [`Segment`] and [`Columns`]; `t` and `g` are a token and a query row of it.
+#[inline(always)]
+pub(super) unsafe fn output<L: Lanes, const V: usize>(
+    isa: L::Isa,
+    segment: &Segment,
+    columns: &Columns,
+    t: usize,
+    g: usize,
+    y: [L; V],
+) {
+    // SAFETY: row `g` of token `t` (clause).
+    unsafe {
+        let up = segment.up.add(t).read();
+        let limit = L::splat(isa, f32::MIN_POSITIVE / up.abs());
+        let at = t as isize * columns.output_stride + g as isize * columns.group_stride;
+        let to = columns.outputs.offset(at);
+        for x in 0..V {
+            let mut y = flushed(isa, y[x], L::splat(isa, up), limit);
+            if columns.add {
+                y = y.plus(L::load(isa, to.add(x * L::N)));
+            }
+            y.store(to.add(x * L::N));
+        }
+    }
+}
+
+/// The rate of a token in every lane, and the smallest magnitude that it leaves a normal number.
+#[derive(Clone, Copy)]
+pub(super) struct Rate<L> {
+    beta: L,
+    limit: L,
+}
+
+impl<L: Lanes> Rate<L> {
+    /// The rate of token `t`.
+    ///
+    /// # Safety
+    /// - The clauses of [`Segment`], which has rates; `t` is one of its tokens.
+    #[inline(always)]
+    pub(super) unsafe fn of(isa: L::Isa, segment: &Segment, t: usize) -> Rate<L> {
+        // SAFETY: token `t` (clause).
+        let beta = unsafe { segment.betas.add(t).read() };
+        Rate { beta: L::splat(isa, beta), limit: L::splat(isa, f32::MIN_POSITIVE / beta.abs()) }
+    }
+
+    /// `x` times the rate; zero where that would be smaller than the smallest normal number.
+    #[inline(always)]
+    pub(super) fn times(self, isa: L::Isa, x: L) -> L {
+        flushed(isa, x, self.beta, self.limit)
+    }
+}
+
+/// `sums + Σ_{i < count} p[r][i] · w[i]` for `R` rows of products, `stride` apart.
+///
+/// # Safety
+/// - `count` values are readable in each row of `p`, and `count` rows of `V` vectors at `w`.
+#[inline(always)]
+pub(super) unsafe fn add_products<L: Lanes, const R: usize, const V: usize>(
+    isa: L::Isa,
+    sums: &mut [[L; V]; R],
+    p: *const f32,
+    stride: usize,
+    w: *const f32,
+    count: usize,
+) {
+    for i in 0..count {
+        // SAFETY: column `i` of the products, row `i` of `w` (clauses).
+        unsafe {
+            for v in 0..V {
+                let w = L::load(isa, w.add((i * V + v) * L::N));
+                for r in 0..R {
+                    sums[r][v] = L::splat(isa, p.add(r * stride + i).read()).mul_add(w, sums[r][v]);
+                }
+            }
+        }
+    }
+}
+
+/// Each row of a strip is loaded once, gives each query its share if `OUT`, takes what `B` tokens from `t` on write, is
+/// multiplied if `EXIT`, and is stored once. What the tokens write is summed up by itself, so that the state rounds once for
+/// all of them. Returns what the queries read of the state as it was.
+///
+/// # Safety
+/// - The clauses of [`Strip`] and [`Segment`]; `B` tokens from `t` on are in the segment, and `q` are rows of `dim` values if
+///   `OUT`.
+#[inline(always)]
+pub(super) unsafe fn rows<L: Lanes, const B: usize, const V: usize, const OUT: bool, const EXIT: bool>(
+    isa: L::Isa,
+    strip: &Strip,
+    segment: &Segment,
+    t: usize,
+    q: &[*const f32; B],
+    v: &[[L; V]; B],
+    exit: Option<&Factors>,
+) -> [[L; V]; B] {
+    let bias = L::splat(isa, BIAS);
+    // A single token has four sums, which do not wait for each other.
+    let mut y = [[[bias; V]; B]; 4];
+    // SAFETY: rows of `B` tokens, and rows of the strip (clauses). After the last row the pointer is only moved.
+    unsafe {
+        let k: [*const f32; B] =
+            core::array::from_fn(|b| segment.writers.offset((t + b) as isize * segment.writer_stride));
+        let common = exit.map(|exit| Factor::of(isa, exit, 0));
+        let mut row = strip.state;
+        for r in (0..segment.dim).step_by(4) {
+            let kq: [L::Quad; B] = core::array::from_fn(|b| L::quad(isa, k[b].add(r)));
+            let qq: [L::Quad; B] = if OUT { core::array::from_fn(|b| L::quad(isa, q[b].add(r))) } else { kq };
+            for_quad!(|J| {
+                let mut s = [bias; V];
+                for x in 0..V {
+                    s[x] = L::load(isa, row.add(x * L::N));
+                    if OUT {
+                        for b in 0..B {
+                            let y = &mut y[if B == 1 { J as usize } else { 0 }][b][x];
+                            *y = y.mul_add_quad::<J>(s[x], qq[b]);
+                        }
+                    }
+                    if B == 1 {
+                        s[x] = s[x].mul_add_quad::<J>(v[0][x], kq[0]);
+                    } else {
+                        let mut sum = v[0][x].mul_quad::<J>(kq[0]);
+                        for b in 1..B {
+                            sum = sum.mul_add_quad::<J>(v[b][x], kq[b]);
+                        }
+                        s[x] = s[x].plus(sum);
+                    }
+                }
+                if EXIT && let (Some(exit), Some(common)) = (exit, common) {
+                    let factor = Factor::of_row(isa, exit, r + J as usize, common);
+                    for x in 0..V {
+                        s[x] = factor.times(isa, s[x]);
+                    }
+                }
+                for x in 0..V {
+                    s[x].store(row.add(x * L::N));
+                }
+                row = row.wrapping_add(strip.stride);
+            });
+        }
+    }
+    let [mut whole, second, third, fourth] = y;
+    for b in 0..B {
+        for x in 0..V {
+            if B == 1 {
+                whole[b][x] = whole[b][x].plus(second[b][x]).plus(third[b][x].plus(fourth[b][x]));
+            }
+            whole[b][x] = without_bias(isa, whole[b][x], if B == 1 { 4 } else { 1 });
+        }
+    }
+    whole
+}
