@@ -6,6 +6,7 @@ use crate::growing::Room;
 use crate::operator::{bind, create, run};
 use crate::planned::{PLANS, Planned};
 use crate::types::*;
+use elsa_core::series::convolution::Method;
 use elsa_core::series::plan::SeriesChoice;
 use elsa_runtime::{Convolution, Recurrence, Selective};
 
@@ -171,10 +172,10 @@ pub unsafe extern "C" fn elsa_series_plan_describe(
         // SAFETY: *write*.
         let room = unsafe { Room::new("info", info) }?;
         let plan = PLANS.get(plan.id)?;
-        let (choice, convolves) = match &*plan {
-            Planned::Recurrence(of) => (of.plan.choice(), false),
-            Planned::Selective(of) => (of.plan.choice(), false),
-            Planned::Convolution(of) => (of.plan.choice(), true),
+        let (gpu, cpu, convolves) = match &*plan {
+            Planned::Recurrence(of) => (of.plan.gpu_choice(), of.plan.choice(), false),
+            Planned::Selective(of) => (of.plan.gpu_choice(), of.plan.choice(), false),
+            Planned::Convolution(of) => (of.plan.gpu_choice(), of.plan.choice(), true),
             other => {
                 let found = other.name();
                 return Err(Fault::argument(format_args!(
@@ -182,7 +183,11 @@ pub unsafe extern "C" fn elsa_series_plan_describe(
                 )));
             }
         };
-        let SeriesChoice { parts, fft_length, method, .. } = *choice;
+        // A GPU has no convolution by FFT.
+        let (parts, fft_length, method) = match (gpu, cpu) {
+            (None, Some(SeriesChoice { parts, fft_length, method, .. })) => (*parts, *fft_length, *method),
+            (gpu, _) => (gpu.map_or(1, |gpu| gpu.parts), 0, Method::Direct),
+        };
         room.fill(elsa_series_info {
             size: size_of::<elsa_series_info>(),
             parts,

@@ -173,9 +173,9 @@ pub extern "C" fn elsa_plan_warm(plan: elsa_plan, workspace: elsa_workspace) -> 
         match &*plan {
             Planned::Attention(plan) => drop(plan.warm(workspace_of::<Attention>(&mut workspace)?)?),
             Planned::Linear(plan) => drop(plan.warm(workspace_of::<Linear>(&mut workspace)?)?),
-            Planned::Recurrence(of) => of.plan.warm(workspace_of::<Recurrence>(&mut workspace)?)?,
-            Planned::Selective(of) => of.plan.warm(workspace_of::<Selective>(&mut workspace)?)?,
-            Planned::Convolution(of) => of.plan.warm(workspace_of::<Convolution>(&mut workspace)?)?,
+            Planned::Recurrence(of) => drop(of.plan.warm(workspace_of::<Recurrence>(&mut workspace)?)?),
+            Planned::Selective(of) => drop(of.plan.warm(workspace_of::<Selective>(&mut workspace)?)?),
+            Planned::Convolution(of) => drop(of.plan.warm(workspace_of::<Convolution>(&mut workspace)?)?),
         }
         Ok(())
     })
