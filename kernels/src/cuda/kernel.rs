@@ -103,9 +103,15 @@ pub enum Role {
         /// What a block takes of an SM.
         resources: GpuResources,
     },
-    /// Linear attention: the scan over parts. Launched on `columns · heads · sequence_count` blocks; takes
-    /// [`CarryArgs`](super::linear::CarryArgs).
+    /// Linear attention: the scan over parts. Launched on [`carry_blocks`](super::linear::carry_blocks) blocks for each node of a
+    /// step, or for each state; takes [`CarryArgs`](super::linear::CarryArgs).
     LinearCarry {
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
+    /// Linear attention in quadratic time, without a state, for rules without delta and at most one gate for each head.
+    /// Launched on [`walk_blocks`](super::linear::walk_blocks) blocks; takes [`LinearArgs`](super::linear::LinearArgs).
+    LinearParallel {
         /// What a block takes of an SM.
         resources: GpuResources,
     },
@@ -131,6 +137,7 @@ impl GpuKernel {
             | Role::LinearPrepare { resources, .. }
             | Role::LinearSums { resources }
             | Role::LinearCarry { resources }
+            | Role::LinearParallel { resources }
             | Role::AttentionPresent { resources } => *resources,
         }
     }
@@ -150,6 +157,7 @@ impl GpuKernel {
             | Role::LinearPrepare { .. }
             | Role::LinearSums { .. }
             | Role::LinearCarry { .. }
+            | Role::LinearParallel { .. }
             | Role::AttentionPresent { .. } => None,
         }
     }

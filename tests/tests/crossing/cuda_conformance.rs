@@ -169,6 +169,7 @@ fn every_kernel_runs() {
                     | Role::LinearWalk { .. }
                     | Role::LinearSums { .. }
                     | Role::LinearCarry { .. }
+                    | Role::LinearParallel { .. }
             );
             !elsewhere && !loaded.iter().any(|l| l.name == k.name)
         })

@@ -46,7 +46,11 @@ pub const KERNELS: &[GpuKernel] = &[
     ),
     kernel!(
         "linear_carry__sm53",
-        Role::LinearCarry { resources: GpuResources { threads: 128, shared: 32768, registers: 255 } }
+        Role::LinearCarry { resources: GpuResources { threads: 128, shared: 32768, registers: 135 } }
+    ),
+    kernel!(
+        "linear_parallel__sm53",
+        Role::LinearParallel { resources: GpuResources { threads: 128, shared: 33152, registers: 203 } }
     ),
     prepare!("linear_prepare_head_plain__sm53", false, false, 18944, 89),
     prepare!("linear_prepare_head_delta__sm53", false, true, 18944, 96),
