@@ -35,7 +35,7 @@ enum {
   PARTIAL_VEC4 = 1024,
   STATE_VEC4 = 2048,
   FOLD = 4096,     // parts but the first begin with zeros; with IDENTITY the first has no transition
-  RESUME = 8192,   // parts but the first begin with the part's before it of `boundaries`; the last one alone has a last state
+  RESUME = 8192,   // parts but the first begin with the part's before it of `boundaries`; the last with tokens alone has a last state
 };
 
 // A whole call. A head is one of the output: it reads state head / readers and query head / sharers, and the state takes

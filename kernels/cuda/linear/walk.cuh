@@ -402,13 +402,15 @@ template <int DIMS, bool PER_DIM> struct Walk {
     column = ((block_index() - of_columns * call.columns) * WARPS + (thread_index() >> 5)) * 8 + (lane & 1) * 4;
     const bool first_reader = state_head * call.readers == head;
     if (!first_reader && !writes()) return;
-    const bool resumes = has(RESUME), is_last = part + 1 == call.parts;
-    if ((resumes && !is_last && !writes()) || (has(FOLD) && has(IDENTITY) && part == 0)) return;
+    if (has(FOLD) && has(IDENTITY) && part == 0) return;
     sequence = sequence_of(call, number);
     if (sequence.tokens < call.least || sequence.tokens >= call.most) return;
     record0 = (long long)head * call.chunks + sequence.chunk0;
     const int chunks = (sequence.tokens + CHUNK - 1) / CHUNK;
     const int first = part * sequence.part_chunks, stop = min_of(first + sequence.part_chunks, chunks);
+    // Of a sequence, the last part with tokens is its last one.
+    const bool leaves = !has(RESUME) || (first + sequence.part_chunks >= chunks && (part == 0 || first < chunks));
+    if (!leaves && !writes()) return;
     read_state(part);
     const int every = first_reader && call.boundaries.data != 0 ? call.boundary_chunks : 0;
     before = after = end = marked = 0.f;
@@ -418,8 +420,7 @@ template <int DIMS, bool PER_DIM> struct Walk {
       const bool over = chunk >= stop;
       if (over || (every != 0 && chunk % every == 0)) {
         const States to = either(over, call.last, call.boundaries);
-        const bool wanted = first_reader && (!has(RESUME) || part + 1 == call.parts);
-        if (to.data != 0 && wanted) write_state(to, over ? part : chunk / every);
+        if (to.data != 0 && first_reader && leaves) write_state(to, over ? part : chunk / every);
       }
       if (over) return;
       sync_block();

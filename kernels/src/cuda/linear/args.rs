@@ -79,8 +79,7 @@ pub const STATE_VEC4: i32 = 2048;
 /// fold is a state.
 pub const FOLD: i32 = 4096;
 /// [`LinearArgs::flags`]: parts but the first begin with the state of the part before them at [`LinearArgs::boundaries`], and
-/// the last part alone has a last state, which lies where that of the first would. Without an output only the last part is
-/// computed.
+/// the last part with tokens, or the first, alone has a last state. Without an output no other part is computed.
 pub const RESUME: i32 = 8192;
 /// Elements from one token to the next below which the bytes of a chunk fit 31 bits.
 pub const NEAR: i64 = 1 << 22;

@@ -11,6 +11,13 @@ const EXP_RELATIVE: f64 = 1.0 / 4_194_304.0;
 /// Base-2 logarithm of the largest factor into which gates for each dim are split.
 const FACTORED: f64 = 100.0;
 
+/// Tokens from which chunks are faster than single tokens, where the device runs all blocks of a sequence at once: what they save
+/// is as long as the launch that prepares them. Measured on an H200, d 128, between 46 (gated) and 49 (delta).
+const TOKENS: usize = 48;
+
+/// Blocks of a kernel that walks, of 128 threads with up to 255 registers, that an SM runs at once.
+const RESIDENT: usize = 2;
+
 /// Tokens of a part for each of which a scan is divided once more, up to [`PARTS`] parts.
 const TOKENS_OF_PART: usize = 512;
 
@@ -53,6 +60,16 @@ pub struct LinearGpuChoice {
 }
 
 impl LinearGpuChoice {
+    /// Tokens from which a sequence goes chunk by chunk on a device of `sms` SMs, if nobody asks for a form, and if its states
+    /// have `blocks` blocks of 32 columns. Where a device runs them in several turns, as the one or two SMs of a board do, a
+    /// token saves as many times the time, and the launch that chunks take besides takes what it takes. A chunk of 16 tokens is
+    /// computed as a whole, so fewer never are one.
+    #[must_use]
+    pub fn crossover(sms: usize, blocks: usize) -> usize {
+        let turns = blocks.div_ceil(RESIDENT.saturating_mul(sms).max(1)).max(1);
+        (TOKENS / turns).max(CHUNK)
+    }
+
     /// Chunks of a part of [`Form::Scan`] over a sequence of `tokens` tokens.
     pub(super) fn part_chunks(&self, tokens: usize) -> usize {
         let parts = self.asked_parts.unwrap_or(usual_parts(tokens)).max(1);

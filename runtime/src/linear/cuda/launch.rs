@@ -199,7 +199,7 @@ impl Call<'_> {
         initial: States,
         last: States,
     ) -> Result<(), DeviceError> {
-        let (plan, problem, layout, none) = (self.plan, self.problem, self.plan.layout, States::default());
+        let (plan, problem, layout) = (self.plan, self.problem, self.plan.layout);
         let items = plan.choice.parts - 1;
         let rows = scan_row(problem.value_dim());
         let after = dense(problem, items, rows, self.scratch + layout.boundaries);
@@ -218,6 +218,8 @@ impl Call<'_> {
         self.carry(&folding, [after.data, transitions, self.scratch + layout.gate_sums], items)?;
         let mut resuming = with_scanned_parts(plan, problem, args, plan.choice.parts);
         (resuming.flags, resuming.boundary_chunks) = (resuming.flags | RESUME, 0);
+        // Whatever the number of the part that leaves it.
+        let last = States { part: 0, ..last };
         self.push(with_states(resuming, initial, last, after))
     }
 
@@ -238,12 +240,10 @@ impl Call<'_> {
         let filled = marshal::carry(problem, items, at, gates);
         let mut push = |args: CarryArgs| {
             let blocks = args.blocks as usize * args.nodes as usize * states;
+            let grid = Grid { blocks: blocks as u32, threads: carry.threads };
             let parameter = self.list.store(&args)?;
             // SAFETY: *parameter*: the kernel takes a `CarryArgs`.
-            unsafe {
-                let grid = Grid { blocks: blocks as u32, threads: carry.threads };
-                self.list.push(&carry.function, grid, parameter)
-            }
+            unsafe { self.list.push(&carry.function, grid, parameter) }
         };
         if !problem.rule().is_delta() {
             return push(filled);
@@ -333,7 +333,8 @@ fn fill_sequences(
     };
     let frozen = workspace.graph.table / size_of::<LinearSequence>();
     let entries = workspace.open_table()?.cast::<LinearSequence>();
-    let mut all = Sequences { table: workspace.scratch.address(), chunks: 0, longest: 0, short: false, long: false };
+    let mut all =
+        Sequences { table: workspace.scratch.address(), chunks: 0, longest: 0, short: false, long: false };
     for index in 0..count {
         let sequence = problem.sequence(cu_seqlens, index);
         let entry = marshal::sequence(&sequence, all.chunks, plan.choice.part_chunks(sequence.tokens));

@@ -79,7 +79,13 @@ impl Layout {
         let heads = problem.output_heads();
         let state = [problem.sequences(), problem.state_heads(), problem.key_dim(), problem.value_dim(), 4];
         let [sequences, states, rows, columns, _] = state;
-        let records = c.form != Form::Recurrent;
+        let records = match c.form {
+            Form::Recurrent => false,
+            Form::Parallel => {
+                problem.spec().present_state.is_some() || problem.spec().direction == Direction::NonCausal
+            }
+            _ => true,
+        };
         let (scan, delta) = (c.form == Form::Scan, problem.rule().is_delta());
         let divided = scan || c.form == Form::Chunk;
         let items = if scan { c.parts.saturating_sub(1) } else { c.parts };

@@ -199,9 +199,15 @@ pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> Linear
 
 /// What all launches of the scan over `items` parts have in common, and their blocks for each node. Addresses are those of what
 /// parts fold to, which becomes the states after them, of dense transitions or zero, and of the sums of logarithms of gates.
-pub fn carry(problem: &Problem, items: usize, [states, transitions, sums]: [u64; 3], gates: usize) -> CarryArgs {
+pub fn carry(
+    problem: &Problem,
+    items: usize,
+    [states, transitions, sums]: [u64; 3],
+    gates: usize,
+) -> CarryArgs {
     let (key_dim, value_dim) = (problem.key_dim(), problem.value_dim());
-    let [blocks, heads] = [carry_blocks(transitions != 0, key_dim, value_dim), problem.state_heads()].map(int);
+    let [blocks, heads] =
+        [carry_blocks(transitions != 0, key_dim, value_dim), problem.state_heads()].map(int);
     CarryArgs {
         by_blocks: Divisor::new(blocks),
         by_nodes: Divisor::new(1),
