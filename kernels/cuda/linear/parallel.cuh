@@ -9,9 +9,9 @@
 //     norms of rows that become unit vectors are summed beside them, and multiply the finished scores.
 //  2. Keys pass from the last one back to the first. What lies between a key and the block's first token is then a running
 //     sum, f64, and nothing has to be known of tokens before the key.
-//  3. D is the product of a factor of the row and one of the key, with the block's first token between them, where neither is
-//     above one: what underflows then is small itself. Elsewhere, and where a key lies among the rows, it is computed for the
-//     pair.
+//  3. D is the product of a factor of the row and one of the key, with the block's first token between them. The latter is the
+//     key's in the state before the block, and the former the state's in the answer, so that both stay in range where the
+//     recurrence does. Where a key lies among the rows, D is computed for the pair.
 //  4. A logarithm of -inf clears by selection: a pair with one between its tokens has no weight, whatever the value holds, and
 //     no earlier tile is looked at. Logarithms of -inf are counted, and are not summed. One that is NaN makes NaN of all later
 //     answers.
@@ -29,8 +29,8 @@ constexpr int THREADS = 128, ROWS = 64, KEYS = 32, COLUMNS = 64, SLAB = 32;
 // Bytes of a row of a slab, or of scores, and of a row of values.
 constexpr int ROW_BYTES = SLAB * 4 + 16, VALUE_BYTES = COLUMNS * 4;
 constexpr int KEYS_AT = ROWS * ROW_BYTES, SCORES_AT = KEYS_AT + KEYS * ROW_BYTES, VALUES_AT = SCORES_AT + ROWS * ROW_BYTES;
-// Of each row and then of each key: the sum of logarithms in two words, how many clear, its gate, one over its norm.
-constexpr int SUMS_AT = VALUES_AT + KEYS * VALUE_BYTES, CLEARS_AT = SUMS_AT + (ROWS + KEYS) * 8;
+// Of each row the sum of logarithms in two words; of each row and then of each key how many clear, its gate, one over its norm.
+constexpr int SUMS_AT = VALUES_AT + KEYS * VALUE_BYTES, CLEARS_AT = SUMS_AT + ROWS * 8;
 constexpr int GATES_AT = CLEARS_AT + (ROWS + KEYS) * 4, NORMS_AT = GATES_AT + (ROWS + KEYS) * 4;
 constexpr int SHARED_BYTES = NORMS_AT + (ROWS + KEYS) * 4;
 static_assert(SLAB == KEYS, "rows of queries are scores of the state");
@@ -147,7 +147,6 @@ struct Block {
     const Rows gates = rows(call.decay, state_head, 1, call.gate_dtype, 0);
     const int lane = thread_index() & 31;
 
-    bool grows = false;
     if (thread_index() < ROWS) {
       double sum = 0.;
       int count = 0;
@@ -156,13 +155,10 @@ struct Block {
         sum += logarithm(gates, row0 + t, clears);
         count += clears ? 1 : 0;
       }
-      const float gate = exp_of(sum);
-      grows = gate > 1.f;
       set_sum(thread_index(), sum);
       set(CLEARS_AT, thread_index(), (float)count);
-      set(GATES_AT, thread_index(), gate);
+      set(GATES_AT, thread_index(), exp_of(sum));
     }
-    const bool rows_grow = any_of_block(grows);
     UNROLL for (int i = 0; i < 8; i++) answer[i] = zero4();
 
     // Of the tokens from the end of a tile to the first of the block: their logarithms, and how many of them clear.
@@ -184,13 +180,10 @@ struct Block {
           after += t > lane ? other : 0.;
         }
       }
-      const float gate = exp_of(after);
-      const bool by_pair = among || rows_grow || any_of_warp(gate > 1.f);
       sync_block();  // what the tile before used is free
       if (thread_index() < KEYS) {
         const unsigned later = lane == 31 ? 0 : clearing >> (lane + 1);
-        set_sum(ROWS + lane, after);
-        set(GATES_AT, ROWS + lane, gate);
+        set(GATES_AT, ROWS + lane, exp_of(after));
         set(CLEARS_AT, ROWS + lane, later != 0 ? 1.f : 0.f);
       }
       const bool finite = bring_values([&](int j, int column) LAMBDA {
@@ -235,10 +228,7 @@ struct Block {
         float s = score[0][0];
         UNROLL for (int o = 1; o < 16; o++) score[(o - 1) / 4][(o - 1) % 4] = score[o / 4][o % 4];
         float weight = number_at(GATES_AT, r) * number_at(GATES_AT, ROWS + j);
-        if (by_pair) {
-          const double other = among ? -sum_of(min_of(max_of(key0 - row0 + j, 0), ROWS - 1)) : sum_of(ROWS + j);
-          weight = exp_of(sum_of(r) + other);
-        }
+        if (among) weight = exp_of(sum_of(r) - sum_of(key0 - row0 + j));
         s = s * number_at(NORMS_AT, r) * number_at(NORMS_AT, ROWS + j) * weight;
         store_shared_f(sm + SCORES_AT + r * ROW_BYTES + j * 4, sees(r, j) ? s : 0.f);
       }

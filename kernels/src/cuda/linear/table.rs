@@ -50,7 +50,7 @@ pub const KERNELS: &[GpuKernel] = &[
     ),
     kernel!(
         "linear_parallel__sm53",
-        Role::LinearParallel { resources: GpuResources { threads: 128, shared: 33152, registers: 199 } }
+        Role::LinearParallel { resources: GpuResources { threads: 128, shared: 32896, registers: 192 } }
     ),
     prepare!("linear_prepare_head_plain__sm53", false, false, 18944, 89),
     prepare!("linear_prepare_head_delta__sm53", false, true, 18944, 96),
