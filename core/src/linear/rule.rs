@@ -94,7 +94,8 @@ pub enum Form {
     Chunk,
     /// One pass over chunks, which computes the answers of a chunk and its last state together.
     FusedChunk,
-    /// Every token against every earlier one, `(Q Kᵀ ∘ D) V`, in time that is quadratic in the tokens.
+    /// Every token against every earlier one, `(Q Kᵀ ∘ D) V`, in time that is quadratic in the tokens. A GPU has it for rules
+    /// without delta and at most one gate for each head: a delta rule would have to invert a matrix of all tokens.
     Parallel,
     /// Two levels: parts of the sequence fold to affine maps `(A, b)`, a scan over them gives the state before each part, and
     /// each part is computed from it.

@@ -9,10 +9,10 @@
 // Tokens of a chunk.
 constexpr int CHUNK = 16;
 
-// One sequence: its index along the batch axis, its first token there, its tokens, and the number of its first chunk
-// among those of all sequences. Its place in the table is its place among the states.
+// One sequence: its index along the batch axis, its first token there, its tokens, the number of its first chunk among those
+// that are prepared, and the chunks of its parts in a scan. Its place in the table is its place among the states.
 struct Sequence {
-  int batch, first, tokens, chunk0;
+  int batch, first, tokens, chunk0, part_chunks;
 };
 
 // f32 states [sequence][head][part][row of key_dim][value_dim]: strides in elements.
@@ -34,6 +34,8 @@ enum {
   OUTPUT_VEC4 = 512,
   PARTIAL_VEC4 = 1024,
   STATE_VEC4 = 2048,
+  FOLD = 4096,     // parts but the first begin with zeros; with IDENTITY the first has no transition
+  RESUME = 8192,   // parts but the first begin with the part's before it of `boundaries`; the last with tokens alone has a last state
 };
 
 // A whole call. A head is one of the output: it reads state head / readers and query head / sharers, and the state takes
@@ -45,7 +47,7 @@ struct Linear {
   int columns, parts, heads, sequence_count;       // blocks of columns of a state; parts of a sequence; output heads
   Address sequences;                               // table of `sequence_count`, or zero: a sequence for each of the batch
   int tokens, sequence_chunks;                     // of each sequence, without a table
-  int chunks, part_chunks;                         // of all sequences; of a part
+  int chunks, part_chunks;                         // prepared, of all sequences; of a part, zero: what the table says
   int key_dim, value_dim;
   int dtype, gate_dtype;                           // of query, key, value; of decay and beta
   int output_dtype, flags;
@@ -58,11 +60,12 @@ struct Linear {
   States boundaries;                               // before the first of every `boundary_chunks` chunks
   Address records;                                 // f32 [head][chunk][RECORD], see prepare.cuh
   Address tiles;                                   // gates per dim: f32 [head][chunk][TILE_ROWS][dims of the kernel]
+  int least, most;                                 // sequences of least .. most - 1 tokens pass, others are left alone
 };
 
-static_assert(sizeof(Sequence) == 16 && sizeof(States) == 40, "");
+static_assert(sizeof(Sequence) == 20 && sizeof(States) == 40, "");
 static_assert(__builtin_offsetof(Linear, columns) == 56 && __builtin_offsetof(Linear, sequences) == 72, "");
 static_assert(__builtin_offsetof(Linear, key_dim) == 96 && __builtin_offsetof(Linear, scale) == 128, "");
 static_assert(__builtin_offsetof(Linear, query) == 136 && __builtin_offsetof(Linear, decay) == 264, "");
 static_assert(__builtin_offsetof(Linear, initial) == 360 && __builtin_offsetof(Linear, boundaries) == 440, "");
-static_assert(__builtin_offsetof(Linear, records) == 480 && sizeof(Linear) == 496, "");
+static_assert(__builtin_offsetof(Linear, records) == 480 && __builtin_offsetof(Linear, least) == 496 && sizeof(Linear) == 504, "");

@@ -1,13 +1,19 @@
-// The scan over parts: from what each part does to a state, S -> A S + b, the state before each of them and after the last.
+// The scan over parts: from what parts do to a state, S -> A S + b, the states after them.
 //
-//   for each part p:  before_p <- S,  S <- A_p S + b_p
+//   (A_1, b_1) + (A_2, b_2) = (A_2 A_1, A_2 b_1 + b_2),  earlier first;  the first part folds to a state, which has no A
 //
-// 1. Columns of a state are independent: a block has 32 of them for all parts of a head, in shared memory, so that a launch
-//    does the scan. Its steps are few, and rounding errors are those of the recurrence over parts.
-// 2. With a delta rule A_p is dense: a lane has every sixteenth row and four columns of the product. Otherwise it is diagonal: the
-//    gates of the part, from the sum of their logarithms, f64. A sum of -inf clears by selection. Rows of a dense A are aligned
-//    to four elements.
-// 3. The states before the parts may take the place of the b_p.
+// The order is that of core/src/scan/blelloch.rs, inclusive: an up-sweep over the tree that cuts the parts at multiples of
+// powers of two, then a down-sweep. A node of a step combines two places, of which the later one is written:
+//
+//   up     items[last] <- items[mid] + items[last]
+//   down   items[mid] <- items[start - 1] + items[mid]  where start > 0;  items[start - 1] is a state by then
+//
+// 1. With a delta rule A is dense, and a launch does the nodes of one step. A block has some rows of a node's result, which
+//    takes the place of the same rows of its later item: row r of A_2 A_1 and of A_2 b_1 needs row r of A_2, which the block
+//    keeps in shared memory, and the earlier item, which nothing writes meanwhile.
+// 2. Otherwise A is diagonal, elements of a state do not know of each other, and a launch does the whole scan. A thread has
+//    four elements of a row. The gates of a run of parts come from the sum of their logarithms, f64, so no A is written.
+// 3. A gate of zero by a sum of -inf clears by selection, and so does a zero of a dense A what is not finite.
 #pragma once
 
 #include "exp.cuh"
@@ -16,109 +22,142 @@
 
 // The argument of a launch: the device twin of kernels/src/cuda/linear/carry.rs.
 struct Carry {
-  Divisor by_columns, by_heads;          // of the fields of those names
-  int columns, heads, sequence_count;    // blocks of columns; states of a sequence
-  int parts, key_dim, value_dim;
-  int gates, unused;                     // gates of a token: none, one, or key_dim
-  States initial, folds, transitions;    // of the sequence; b of each part; dense A of each part, or none
-  States before, last;                   // of each part; of the sequence. Data zero: not requested
-  Address sums;                          // f64 [sequence][head][part][gates]
+  Divisor by_blocks, by_nodes, by_heads;  // of the fields of those names
+  int blocks, nodes, heads;               // of a node: blocks; of a state: nodes of the step, or one; of a sequence: states
+  int items, key_dim, value_dim;          // parts with a place; rows of a state; its columns
+  int gates, step, down, unused;          // gates of a token: none, one, or key_dim; of a dense scan: the step of which sweep
+  Address states;                         // b, then states: f32 [sequence][head][item][key_dim][value_dim]
+  Address transitions;                    // dense A: f32 [sequence][head][item][key_dim][key_dim], or zero
+  Address sums;                           // f64 [sequence][head][item][gates]
 };
 
-static_assert(__builtin_offsetof(Carry, columns) == 16 && __builtin_offsetof(Carry, initial) == 48, "");
-static_assert(__builtin_offsetof(Carry, sums) == 248 && sizeof(Carry) == 256, "");
+static_assert(__builtin_offsetof(Carry, blocks) == 24 && __builtin_offsetof(Carry, states) == 64, "");
+static_assert(sizeof(Carry) == 88, "");
 
 namespace carry {
 
-// Rows that are a lane's at a time; of them, rows that it has at once.
-constexpr int THREADS = 128, ROWS = 16, AT_ONCE = 8, COLUMNS = 32, MOST_DIMS = 256;
+// Rows of a block of a dense scan, and of each of its warps. Rows lie at multiples of four elements.
+constexpr int THREADS = 128, ROWS = 32, EACH = ROWS / (THREADS / 32), MOST_DIMS = 256;
 
-INLINE Address at(const States& s, int number, int head, int part, int row, int column) {
-  return s.data + (number * s.sequence + head * s.head + part * s.part + row * s.row + column) * 4;
+INLINE int padded(int n) { return (n + 3) / 4 * 4; }
+
+// A node of a step: its first item, the last one of its earlier half, and its last one.
+struct Node {
+  int start, mid, last;
+};
+INLINE Node node_of(int items, int step, int m) {
+  const int half = 1 << step, start = m * 2 * half;
+  return Node{start, start + half - 1, min_of(items, start + 2 * half) - 1};
 }
 
-INLINE double sum_of(const Carry& call, int number, int head, int part, int row) {
-  const long long first = ((long long)(number * call.heads + head) * call.parts + part) * call.gates;
-  const u2 words = load_u2(call.sums + (first + (call.gates > 1 ? row : 0)) * 8);
-  return double_of_bits((unsigned long long)words[1] << 32 | words[0]);
-}
+struct Dense {
+  const Carry& call;
+  const SharedBytes sm;
+  const int lane, row0;  // of this warp, in the block
 
-INLINE void run(SharedBytes state, const Carry& call) {
-  const int of_columns = quotient_of(block_index(), call.by_columns);
-  const int number = quotient_of(of_columns, call.by_heads), head = of_columns - number * call.heads;
-  const int own = thread_index() / 8, x = thread_index() % 8 * 4;
-  const int column = (block_index() - of_columns * call.columns) * COLUMNS + x;
-  auto read = [&](const States& s, int part, int row) LAMBDA {
-    f4 found = zero4();
-    if (s.data != 0)
-      UNROLL for (int c = 0; c < 4; c++)
-        if (column + c < call.value_dim) found[c] = read_f32(at(s, number, head, part, row, column + c));
-    return found;
-  };
-  auto write = [&](const States& s, int part, int row, f4 y) LAMBDA {
-    if (s.data != 0)
-      UNROLL for (int c = 0; c < 4; c++)
-        if (column + c < call.value_dim) write_f32(at(s, number, head, part, row, column + c), y[c]);
-  };
-  auto place = [&](int row) LAMBDA { return state + (row * COLUMNS + x) * 4; };
-  const bool dense = call.transitions.data != 0;
+  INLINE SharedBytes factor_at(int row) const { return sm + row * (padded(call.key_dim) * 4); }
 
-  NO_UNROLL for (int row = own; row < call.key_dim; row += ROWS) store_shared(place(row), read(call.initial, 0, row));
-  sync_block();
-  NO_UNROLL for (int part = 0; part < call.parts; part++) {
-    f4 next[MOST_DIMS / ROWS];
-    NO_UNROLL for (int first = own; first < MOST_DIMS; first += AT_ONCE * ROWS) {
-      f4 sum[AT_ONCE];
-      UNROLL for (int i = 0; i < AT_ONCE; i++) {
-        const int row = first + i * ROWS;
-        sum[i] = zero4();
-        if (row >= call.key_dim) continue;
-        const f4 s = load_shared(place(row));
-        sum[i] = read(call.folds, part, row);
-        write(call.before, part, row, s);
-        if (dense) continue;
-        double of_part = 0.;
-        if (call.gates > 0) of_part = sum_of(call, number, head, part, row);
-        const float a = exp_of(of_part);
-        UNROLL for (int c = 0; c < 4; c++)
-          sum[i][c] = of_part == -__builtin_inf() ? sum[i][c] : __builtin_fmaf(a, s[c], sum[i][c]);
-      }
-      if (dense && first < call.key_dim) {
-        f4 product[AT_ONCE];
-        Address a[AT_ONCE];
-        UNROLL for (int i = 0; i < AT_ONCE; i++) {
-          product[i] = zero4();
-          a[i] = at(call.transitions, number, head, part, min_of(first + i * ROWS, call.key_dim - 1), 0);
-        }
-        NO_UNROLL for (int k = 0; k < call.key_dim; k += 4) {
-          f4 weights[AT_ONCE];
-          UNROLL for (int i = 0; i < AT_ONCE; i++) weights[i] = load_f4(a[i] + k * 4);
-          UNROLL for (int e = 0; e < 4; e++) {
-            const bool inside = k + e < call.key_dim;
-            f4 y = load_shared(place(inside ? k + e : 0));
-            const bool selects = !inside || !is_finite(y);
-            UNROLL for (int i = 0; i < AT_ONCE; i++) {
-              const float a = weights[i][e];
-              UNROLL for (int c = 0; c < 4; c++)
-                product[i][c] = __builtin_fmaf(inside ? a : 0.f, selects && (!inside || a == 0.f) ? 0.f : y[c], product[i][c]);
-            }
+  // Rows first .. of A times a matrix of `columns` columns, to the same rows of `to`, or added to them.
+  INLINE void multiply(Address from, Address to, int first, int columns, bool adds) const {
+    const int size = padded(columns) * 4;
+    NO_UNROLL for (int x = lane * 4; x < columns; x += 128) {
+      f4 sum[EACH];
+      UNROLL for (int i = 0; i < EACH; i++) sum[i] = zero4();
+      NO_UNROLL for (int k = 0; k < call.key_dim; k += 4) {
+        f4 weights[EACH];
+        UNROLL for (int i = 0; i < EACH; i++) weights[i] = load_shared(factor_at(row0 + i) + k * 4);
+        UNROLL for (int e = 0; e < 4; e++) {
+          f4 y = zero4();
+          if (k + e < call.key_dim) y = load_f4(from + (long long)(k + e) * size + x * 4);
+          if (RARELY(!is_finite(y))) {
+            UNROLL for (int i = 0; i < EACH; i++)
+              if (weights[i][e] != 0.f) add_product(sum[i], weights[i][e], y);
+          } else {
+            UNROLL for (int i = 0; i < EACH; i++) add_product(sum[i], weights[i][e], y);
           }
         }
-        UNROLL for (int i = 0; i < AT_ONCE; i++) sum[i] = sum[i] + product[i];
       }
-      UNROLL for (int o = AT_ONCE; o < MOST_DIMS / ROWS; o++) next[o - AT_ONCE] = next[o];
-      UNROLL for (int i = 0; i < AT_ONCE; i++) next[MOST_DIMS / ROWS - AT_ONCE + i] = sum[i];
+      UNROLL for (int i = 0; i < EACH; i++) {
+        const Address at = to + (long long)(first + row0 + i) * size + x * 4;
+        if (first + row0 + i >= call.key_dim) continue;
+        write_f4(at, adds ? read_f4(at) + sum[i] : sum[i]);
+      }
     }
-    sync_block();
-    NO_UNROLL for (int i = 0; i < MOST_DIMS / ROWS; i++) {  // the first row becomes the last
-      const f4 y = next[0];
-      UNROLL for (int o = 1; o < MOST_DIMS / ROWS; o++) next[o - 1] = next[o];
-      const int row = own + i * ROWS;
-      if (row < call.key_dim) store_shared(place(row), y);
-    }
-    sync_block();
   }
-  NO_UNROLL for (int row = own; row < call.key_dim; row += ROWS) write(call.last, 0, row, load_shared(place(row)));
+
+  INLINE void run() const {
+    const int of_blocks = quotient_of(block_index(), call.by_blocks), block = block_index() - of_blocks * call.blocks;
+    const int of_nodes = quotient_of(of_blocks, call.by_nodes), m = of_blocks - of_nodes * call.nodes;
+    const long long item0 = (long long)of_nodes * call.items;
+    const Node node = node_of(call.items, call.step, call.down != 0 ? m + 1 : m);
+    const int earlier = call.down != 0 ? node.start - 1 : node.mid, at = call.down != 0 ? node.mid : node.last;
+    const int of_row = padded(call.key_dim) * 4, first = block * ROWS;
+    const long long a_bytes = (long long)call.key_dim * of_row;
+    const long long s_bytes = (long long)call.key_dim * (padded(call.value_dim) * 4);
+    const Address a = call.transitions + (item0 + at) * a_bytes;
+    NO_UNROLL for (int i = thread_index() * 4; i < ROWS * padded(call.key_dim); i += THREADS * 4) {
+      const int row = i / padded(call.key_dim), x = i % padded(call.key_dim);
+      f4 found = zero4();
+      if (first + row < call.key_dim) found = read_f4(a + (long long)(first + row) * of_row + x * 4);
+      UNROLL for (int e = 0; e < 4; e++) found[e] = x + e < call.key_dim ? found[e] : 0.f;
+      store_shared(sm + i * 4, found);
+    }
+    sync_block();
+    multiply(call.states + (item0 + earlier) * s_bytes, call.states + (item0 + at) * s_bytes, first, call.value_dim, true);
+    // What begins with the sequence is a state.
+    if (call.down == 0 && node.start > 0)
+      multiply(call.transitions + (item0 + earlier) * a_bytes, a, first, call.key_dim, false);
+  }
+};
+
+struct Diagonal {
+  const Carry& call;
+  const int row, of_state;
+  const long long item0;
+  const Address quad;  // in the first item
+
+  // items[at] <- items[earlier] + items[at], whose gates are those of the parts from .. at.
+  INLINE void combine(int earlier, int from, int at) const {
+    double sum = 0.;
+    if (call.gates > 0)
+      NO_UNROLL for (int p = from; p <= at; p++) {
+        const long long place = (item0 + p) * call.gates + (call.gates > 1 ? row : 0);
+        const u2 words = load_u2(call.sums + place * 8);
+        sum += double_of_bits((unsigned long long)words[1] << 32 | words[0]);
+      }
+    if (sum == -__builtin_inf()) return;
+    const float a = exp_of(sum);
+    const f4 s = read_f4(quad + (long long)earlier * of_state);
+    f4 b = read_f4(quad + (long long)at * of_state);
+    // A gate that overflows grows nothing out of nothing.
+    UNROLL for (int c = 0; c < 4; c++)
+      b[c] = a == __builtin_inff() && s[c] == 0.f ? b[c] : __builtin_fmaf(a, s[c], b[c]);
+    write_f4(quad + (long long)at * of_state, b);
+  }
+
+  INLINE void run() const {
+    NO_UNROLL for (int step = 0; 1 << step < call.items; step++)
+      NO_UNROLL for (int m = 0; node_of(call.items, step, m).mid + 1 < call.items; m++) {
+        const Node node = node_of(call.items, step, m);
+        combine(node.mid, node.mid + 1, node.last);
+      }
+    NO_UNROLL for (int step = 30; step >= 0; step--)
+      NO_UNROLL for (int m = 1; 1 << step < call.items && node_of(call.items, step, m).mid + 1 < call.items; m++) {
+        const Node node = node_of(call.items, step, m);
+        combine(node.start - 1, node.start, node.mid);
+      }
+  }
+};
+
+INLINE void run(SharedBytes sm, const Carry& call) {
+  if (call.transitions != 0) return Dense{call, sm, thread_index() & 31, (thread_index() >> 5) * EACH}.run();
+  const int of_blocks = quotient_of(block_index(), call.by_blocks), block = block_index() - of_blocks * call.blocks;
+  const int quads = padded(call.value_dim) / 4, index = block * THREADS + thread_index();
+  const int row = index / quads, x = index % quads * 16;
+  if (row >= call.key_dim) return;
+  const int of_row = quads * 16, of_state = call.key_dim * of_row;
+  const long long item0 = (long long)of_blocks * call.items;
+  Diagonal{call, row, of_state, item0, call.states + item0 * of_state + row * of_row + x}.run();
 }
 
 }  // namespace carry

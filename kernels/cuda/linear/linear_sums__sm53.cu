@@ -30,9 +30,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, 4) void linear_sums__sm53(const Sums sums) {
   const int states = quotient_of(call.heads, call.by_readers);
   const int number = of_parts / states, head = of_parts - number * states;
   const Sequence sequence = sequence_of(call, number);
+  if (sequence.tokens < call.least || sequence.tokens >= call.most) return;
   const Rows gates = rows_of(call.decay, sequence, head, sums.gates, call.gate_dtype, false, (call.flags & REVERSE) != 0);
-  const int first = part * call.part_chunks * CHUNK;
-  const int end = min_of(first + call.part_chunks * CHUNK, sequence.tokens);
+  const int first = part * sequence.part_chunks * CHUNK;
+  const int end = min_of(first + sequence.part_chunks * CHUNK, sequence.tokens);
   const Address to = sums.sums + (long long)block_index() * sums.gates * 8;
   const bool many = sums.gates > 1;
   NO_UNROLL for (int x = many ? thread_index() : 0; x < sums.gates; x += many ? THREADS : 1) {

@@ -23,9 +23,10 @@ INLINE Address row_at(const Rows& rows, int position) { return rows.zero + posit
 
 // The sequence of that number.
 INLINE Sequence sequence_of(const Linear& call, int number) {
-  if (call.sequences == 0) return Sequence{number, 0, call.tokens, number * call.sequence_chunks};
+  if (call.sequences == 0) return Sequence{number, 0, call.tokens, number * call.sequence_chunks, call.part_chunks};
   const Address at = call.sequences + (long long)number * (int)sizeof(Sequence);
-  return Sequence{load_i32(at), load_i32(at + 4), load_i32(at + 8), load_i32(at + 12)};
+  const int own = call.part_chunks > 0 ? call.part_chunks : load_i32(at + 16);
+  return Sequence{load_i32(at), load_i32(at + 4), load_i32(at + 8), load_i32(at + 12), own};
 }
 
 // Four elements on their way: f32 values, or, `packed`, the words of four 16-bit elements in the first two places.
@@ -50,4 +51,27 @@ INLINE f4 load_elements(const Rows& rows, Address row, int first) {
 INLINE f4 load_row4(const Rows& rows, Address row, int first) {
   if (!rows.vec4) return load_elements(rows, row, first);
   return first < rows.dim ? load_quad(rows, row, first) : zero4();
+}
+
+// Four answers of a position from column `column` on, to which those of `partials` are added, if there are any.
+INLINE void write_row4(const Rows& answers, const Rows& partials, bool has_partials, int position, int column, f4 x) {
+  const Address row = row_at(answers, position);
+  if (has_partials) {
+    const Address from = row_at(partials, position) + column * 4;
+    if (partials.vec4) {
+      x = x + read_f4(from);
+    } else {
+      UNROLL for (int c = 0; c < 4; c++)
+        if (column + c < answers.dim) x[c] += read_f32(from + c * 4);
+    }
+  }
+  if (!answers.vec4) {
+    UNROLL for (int c = 0; c < 4; c++)
+      if (column + c < answers.dim) write_element(row, column + c, x[c], answers.dtype);
+  } else if (answers.dtype == TYPE_F32) {
+    write_f4(row + column * 4, x);
+  } else {
+    const int d = answers.dtype;
+    write_u2(row + column * 2, u2{narrow(x[0], d) | narrow(x[1], d) << 16, narrow(x[2], d) | narrow(x[3], d) << 16});
+  }
 }

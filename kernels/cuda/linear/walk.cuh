@@ -105,14 +105,17 @@ template <int DIMS, bool PER_DIM> struct Walk {
 
   INLINE void read_state(int part) {
     UNROLL for (int r = 0; r < ROWS; r++) state.row[r] = zero4();
-    if (!has(IDENTITY) && call.initial.data == 0) return;
+    const bool later = part > 0 && has(FOLD | RESUME);
+    const States from = either(later, call.boundaries, call.initial);
+    const int place = later ? part - 1 : part;
+    if (!has(IDENTITY) && from.data == 0) return;
     NO_UNROLL for (int r = 0; r < ROWS; r++) {  // the next row becomes the last
       f4 x = zero4();
       const int row = State::row_of(slice, r);
       if (has(IDENTITY)) {
         UNROLL for (int c = 0; c < 4; c++) x[c] = row == column + c ? 1.f : 0.f;
       } else if (row < call.key_dim) {
-        const Address at = state_row(call.initial, part, row);
+        const Address at = state_row(from, place, row);
         if (has(STATE_VEC4)) {
           if (column < call.value_dim) x = read_f4(at);
         } else {
@@ -302,27 +305,8 @@ template <int DIMS, bool PER_DIM> struct Walk {
 
   INLINE void write_answer(int position, f4 x) const {
     if (position >= sequence.tokens || column >= call.value_dim) return;
-    const Rows answers = this->answers();
-    const Address row = row_at(answers, position);
-    if (call.partial.data != 0) {
-      const Rows partials = rows(call.partial, head, call.value_dim, TYPE_F32, PARTIAL_VEC4);
-      const Address from = row_at(partials, position) + column * 4;
-      if (partials.vec4) {
-        x = x + read_f4(from);
-      } else {
-        UNROLL for (int c = 0; c < 4; c++)
-          if (column + c < call.value_dim) x[c] += read_f32(from + c * 4);
-      }
-    }
-    if (!answers.vec4) {
-      UNROLL for (int c = 0; c < 4; c++)
-        if (column + c < call.value_dim) write_element(row, column + c, x[c], answers.dtype);
-    } else if (answers.dtype == TYPE_F32) {
-      write_f4(row + column * 4, x);
-    } else {
-      const int d = answers.dtype;
-      write_u2(row + column * 2, u2{narrow(x[0], d) | narrow(x[1], d) << 16, narrow(x[2], d) | narrow(x[3], d) << 16});
-    }
+    const Rows partials = rows(call.partial, head, call.value_dim, TYPE_F32, PARTIAL_VEC4);
+    write_row4(answers(), partials, call.partial.data != 0, position, column, x);
   }
 
   INLINE SharedBytes left_rows(int which) const { return left + which * (CHUNK * 32) + (lane & 1) * 16; }
@@ -418,10 +402,15 @@ template <int DIMS, bool PER_DIM> struct Walk {
     column = ((block_index() - of_columns * call.columns) * WARPS + (thread_index() >> 5)) * 8 + (lane & 1) * 4;
     const bool first_reader = state_head * call.readers == head;
     if (!first_reader && !writes()) return;
+    if (has(FOLD) && has(IDENTITY) && part == 0) return;
     sequence = sequence_of(call, number);
+    if (sequence.tokens < call.least || sequence.tokens >= call.most) return;
     record0 = (long long)head * call.chunks + sequence.chunk0;
     const int chunks = (sequence.tokens + CHUNK - 1) / CHUNK;
-    const int first = part * call.part_chunks, stop = min_of(first + call.part_chunks, chunks);
+    const int first = part * sequence.part_chunks, stop = min_of(first + sequence.part_chunks, chunks);
+    // Of a sequence, the last part with tokens is its last one.
+    const bool leaves = !has(RESUME) || (first + sequence.part_chunks >= chunks && (part == 0 || first < chunks));
+    if (!leaves && !writes()) return;
     read_state(part);
     const int every = first_reader && call.boundaries.data != 0 ? call.boundary_chunks : 0;
     before = after = end = marked = 0.f;
@@ -431,7 +420,7 @@ template <int DIMS, bool PER_DIM> struct Walk {
       const bool over = chunk >= stop;
       if (over || (every != 0 && chunk % every == 0)) {
         const States to = either(over, call.last, call.boundaries);
-        if (to.data != 0 && first_reader) write_state(to, over ? part : chunk / every);
+        if (to.data != 0 && first_reader && leaves) write_state(to, over ? part : chunk / every);
       }
       if (over) return;
       sync_block();

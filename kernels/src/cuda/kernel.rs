@@ -103,8 +103,8 @@ pub enum Role {
         /// What a block takes of an SM.
         resources: GpuResources,
     },
-    /// Linear attention: the scan over parts. Launched on `columns · heads · sequence_count` blocks; takes
-    /// [`CarryArgs`](super::linear::CarryArgs).
+    /// Linear attention: the scan over parts. Launched on [`carry_blocks`](super::linear::carry_blocks) blocks for each node of a
+    /// step, or for each state; takes [`CarryArgs`](super::linear::CarryArgs).
     LinearCarry {
         /// What a block takes of an SM.
         resources: GpuResources,
@@ -123,6 +123,12 @@ pub enum Role {
     },
     /// A direct convolution. Launched on a warp for each item; takes [`ConvolutionArgs`](super::series::ConvolutionArgs).
     Convolution {
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
+    /// Linear attention in quadratic time, without a state, for rules without delta and at most one gate for each head.
+    /// Launched on [`walk_blocks`](super::linear::walk_blocks) blocks; takes [`LinearArgs`](super::linear::LinearArgs).
+    LinearParallel {
         /// What a block takes of an SM.
         resources: GpuResources,
     },
@@ -151,6 +157,7 @@ impl GpuKernel {
             | Role::Recurrence { resources }
             | Role::Selective { resources }
             | Role::Convolution { resources }
+            | Role::LinearParallel { resources }
             | Role::AttentionPresent { resources } => *resources,
         }
     }
@@ -173,6 +180,7 @@ impl GpuKernel {
             | Role::Recurrence { .. }
             | Role::Selective { .. }
             | Role::Convolution { .. }
+            | Role::LinearParallel { .. }
             | Role::AttentionPresent { .. } => None,
         }
     }

@@ -21,9 +21,9 @@ use std::fmt;
 use std::mem::MaybeUninit;
 
 /// Most kernels of a run.
-const MOST_KERNELS: usize = 24;
+const MOST_KERNELS: usize = 48;
 /// Most bytes of parameters of a run.
-const MOST_BYTES: usize = 4096;
+const MOST_BYTES: usize = 6144;
 /// Alignment of parameters.
 const ALIGNMENT: usize = 16;
 

@@ -94,7 +94,7 @@ impl LinearPlan {
     pub fn executed_of(&self, backend: Backend, tokens: usize) -> Executed {
         match self.of(backend) {
             DevicePlan::Cpu(cpu) => cpu.choice.executed(&self.problem, tokens),
-            DevicePlan::Gpu(gpu) => gpu.choice.executed(&self.problem),
+            DevicePlan::Gpu(gpu) => gpu.choice.executed(&self.problem, tokens),
         }
     }
 

@@ -172,6 +172,7 @@ fn every_kernel_runs() {
                     | Role::Recurrence { .. }
                     | Role::Selective { .. }
                     | Role::Convolution { .. }
+                    | Role::LinearParallel { .. }
             );
             !elsewhere && !loaded.iter().any(|l| l.name == k.name)
         })

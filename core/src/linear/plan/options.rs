@@ -60,7 +60,7 @@ pub enum ChooseError {
     },
     /// No kernel is present.
     NoKernel,
-    /// No kernel of a GPU computes the form.
+    /// No kernel of a GPU computes the form, which is [`Form::Parallel`], with the rule or its gates.
     NotOnGpu {
         /// The requested form.
         form: Form,
@@ -103,7 +103,12 @@ impl fmt::Display for ChooseError {
             }
             ChooseError::NoKernel => write!(f, "kernel: none is present; allowed: one of this machine"),
             ChooseError::NotOnGpu { form } => {
-                write!(f, "form: {}; allowed on a GPU: recurrent, chunk, fused-chunk, scan", form.name())
+                let other = "recurrent, chunk, fused-chunk, scan";
+                write!(
+                    f,
+                    "form: {}; allowed on a GPU: {other}, and parallel without delta or gates per dim",
+                    form.name()
+                )
             }
             ChooseError::Large { what, found, most } => {
                 write!(f, "{what}: {found}; allowed on a GPU: at most {most}")

@@ -7,6 +7,10 @@ use crate::cuda::tensor::{Divisor, Tensor};
 /// Tokens of a chunk. Chunks are cut by position: from the first token of a sequence on, or from the last one where tokens
 /// pass in reverse.
 pub const CHUNK: usize = 16;
+/// Columns of a state that a block of the quadratic form has.
+pub const PARALLEL_COLUMNS: usize = 64;
+/// Tokens that a block of the quadratic form answers.
+pub const PARALLEL_ROWS: usize = 64;
 /// f32 values of a record of [`LinearArgs::records`].
 pub const RECORD: usize = 548;
 /// Rows of a chunk in [`LinearArgs::tiles`], each as long as the kernel's dims.
@@ -22,8 +26,10 @@ pub struct LinearSequence {
     pub first: i32,
     /// Tokens.
     pub tokens: i32,
-    /// Number of its first chunk among those of all sequences.
+    /// Number of its first chunk among those of all sequences that are prepared. A sequence that is not has none.
     pub chunk0: i32,
+    /// Chunks of each of its parts in a scan.
+    pub part_chunks: i32,
 }
 
 /// f32 states `[sequence][head][part][row][value_dim]`, with a row for each of `key_dim`; strides in elements. A head is
@@ -69,10 +75,18 @@ pub const OUTPUT_VEC4: i32 = 512;
 pub const PARTIAL_VEC4: i32 = 1024;
 /// [`LinearArgs::flags`]: the same of the rows of all [`States`] of the call.
 pub const STATE_VEC4: i32 = 2048;
+/// [`LinearArgs::flags`]: parts but the first begin with zeros. With [`IDENTITY`], nothing is done for the first part, whose
+/// fold is a state.
+pub const FOLD: i32 = 4096;
+/// [`LinearArgs::flags`]: parts but the first begin with the state of the part before them at [`LinearArgs::boundaries`], and
+/// the last part with tokens, or the first, alone has a last state. Without an output no other part is computed.
+pub const RESUME: i32 = 8192;
 /// Elements from one token to the next below which the bytes of a chunk fit 31 bits.
 pub const NEAR: i64 = 1 << 22;
 
-/// The only parameter of the kernels that walk over tokens and of those that prepare chunks.
+/// The only parameter of the kernels that walk over tokens, of those that prepare chunks, and of the one that computes the
+/// quadratic form. To that one, a block of columns has [`PARALLEL_COLUMNS`], and a part is a run of [`PARALLEL_ROWS`] tokens;
+/// it reads [`LinearArgs::initial`], and leaves no state.
 ///
 /// A head is one of the output. It reads state `head / readers` and query head `head / sharers`, of which one is one; state
 /// `s` takes key head `s / key_group`. With several readers of a state, the first of them writes [`LinearArgs::last`] and
@@ -113,9 +127,9 @@ pub struct LinearArgs {
     pub tokens: i32,
     /// Chunks of each sequence when there is no table.
     pub sequence_chunks: i32,
-    /// Chunks of all sequences together.
+    /// Chunks of all sequences together that are prepared.
     pub chunks: i32,
-    /// Chunks of a part.
+    /// Chunks of a part; zero takes those that the table has for each sequence.
     pub part_chunks: i32,
     /// Rows of a state, which are the dims of a key.
     pub key_dim: i32,
@@ -162,11 +176,15 @@ pub struct LinearArgs {
     pub records: u64,
     /// With a gate for each dim: keys and queries with their gates, f32 `[head][chunk][TILE_ROWS][dims]`.
     pub tiles: u64,
+    /// Least number of tokens of the sequences that pass. Others are left alone, and so are their states and outputs.
+    pub least: i32,
+    /// First number of tokens above those of the sequences that pass.
+    pub most: i32,
 }
 
 // The sizes and offsets that the device twin asserts too.
 const _: () = {
-    assert!(size_of::<LinearSequence>() == 16 && size_of::<States>() == 40);
+    assert!(size_of::<LinearSequence>() == 20 && size_of::<States>() == 40);
     assert!(
         core::mem::offset_of!(LinearArgs, columns) == 56
             && core::mem::offset_of!(LinearArgs, sequences) == 72
@@ -181,5 +199,6 @@ const _: () = {
         core::mem::offset_of!(LinearArgs, initial) == 360
             && core::mem::offset_of!(LinearArgs, boundaries) == 440
     );
-    assert!(core::mem::offset_of!(LinearArgs, records) == 480 && size_of::<LinearArgs>() == 496);
+    assert!(core::mem::offset_of!(LinearArgs, records) == 480);
+    assert!(core::mem::offset_of!(LinearArgs, least) == 496 && size_of::<LinearArgs>() == 504);
 };

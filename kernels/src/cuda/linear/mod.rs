@@ -12,10 +12,14 @@
 //! | `recurrent` | walk with [`STEPS`], one part |
 //! | `fused-chunk` | prepare; walk, one part |
 //! | `chunk` | prepare; walk without output, one part, with `boundaries`; walk, a part for each boundary, from `boundaries` |
-//! | `scan` | prepare; walk without output from zero states, with parts, to the folds `b`; with a delta rule, walk with [`IDENTITY`] to the transitions `A`, else the *sums* of the logarithms of each part ([`SumsArgs`]); *carry* ([`CarryArgs`]) to the state before each part, and the present; walk, with parts, from these |
+//! | `parallel` | *parallel*, a part for each [`PARALLEL_ROWS`] tokens, from the past; where the last state is wanted, prepare; walk without output, one part |
+//! | `scan` | prepare; walk without output with [`FOLD`], parts but the last, to what they fold to: a state, and `b` of the others; with a delta rule, walk with [`IDENTITY`] to the transitions `A`, else the *sums* of the logarithms of each part ([`SumsArgs`]); *carry* ([`CarryArgs`]) to the state after each part, with dense transitions a launch for each step; walk with [`RESUME`], all parts, from these |
 //!
 //! The kernel that prepares is that of the rule and the gates. Of those that walk, the one with the least
 //! [`LinearWalk::dims`] that holds the keys fits its tiles.
+//!
+//! Where a packed problem has sequences that go token by token and others that do not, a form's launches let the others pass,
+//! and a walk with [`STEPS`] those: [`LinearArgs::least`], [`LinearArgs::most`].
 //!
 //! Non-causal: walk without output to the last states; walk with [`READ`] from these, with as many parts as fill the device.
 //! Bidirectional: a run whose output is an f32 buffer, then one with [`REVERSE`] that adds it as
@@ -51,7 +55,7 @@ pub const fn prepare_blocks(heads: usize, chunks: usize) -> usize {
     (heads * chunks).div_ceil(PREPARED)
 }
 
-/// Blocks of a kernel that walks: of `columns` blocks of columns, `parts`, output `heads` and `sequences`.
+/// Blocks of a kernel that walks, or of the quadratic form: of `columns` blocks of columns, `parts`, output `heads` and `sequences`.
 #[must_use]
 pub const fn walk_blocks(columns: usize, parts: usize, heads: usize, sequences: usize) -> usize {
     columns * parts * heads * sequences

@@ -37,8 +37,8 @@ macro_rules! prepare {
 pub const KERNELS: &[GpuKernel] = &[
     walk!("linear_walk_head_d64__sm53", 64, false, 14336, 225),
     walk!("linear_walk_head_d128__sm53", 128, false, 22528, 255),
-    walk!("linear_walk_head_d256__sm53", 256, false, 38912, 247),
-    walk!("linear_walk_dim_d64__sm53", 64, true, 18432, 238),
+    walk!("linear_walk_head_d256__sm53", 256, false, 38912, 255),
+    walk!("linear_walk_dim_d64__sm53", 64, true, 18432, 240),
     walk!("linear_walk_dim_d128__sm53", 128, true, 30720, 207),
     kernel!(
         "linear_sums__sm53",
@@ -46,7 +46,11 @@ pub const KERNELS: &[GpuKernel] = &[
     ),
     kernel!(
         "linear_carry__sm53",
-        Role::LinearCarry { resources: GpuResources { threads: 128, shared: 32768, registers: 255 } }
+        Role::LinearCarry { resources: GpuResources { threads: 128, shared: 32768, registers: 135 } }
+    ),
+    kernel!(
+        "linear_parallel__sm53",
+        Role::LinearParallel { resources: GpuResources { threads: 128, shared: 32896, registers: 192 } }
     ),
     prepare!("linear_prepare_head_plain__sm53", false, false, 18944, 89),
     prepare!("linear_prepare_head_delta__sm53", false, true, 18944, 96),

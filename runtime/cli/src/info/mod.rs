@@ -13,7 +13,7 @@ use crate::shape::Shape;
 use crate::stream;
 use clap::Args;
 use elsa_core::dtype::DType;
-use elsa_runtime::{DeviceInfo, Engine, EngineOptions, PlanOptions, TunedFile, backends};
+use elsa_runtime::{DeviceInfo, Engine, EngineOptions, LinearGpuChoice, PlanOptions, TunedFile, backends};
 use linear::Crossover;
 use profile::Profile;
 use serde::Serialize;
@@ -83,6 +83,9 @@ struct Gpu {
     memory_bytes: usize,
     integrated: bool,
     mhz: u32,
+    /// Tokens from which a plan of linear attention takes chunks instead of the recurrence, of a head of 32 columns and of eight
+    /// heads of 128.
+    linear: [usize; 2],
     /// The kernels of a first plan at head size 64.
     loaded: Vec<Loaded>,
 }
@@ -97,6 +100,7 @@ impl Gpu {
             driver: format!("CUDA {}.{}", device.driver.0, device.driver.1),
             capability: format!("{}.{}", profile.capability.0, profile.capability.1),
             sms: profile.sms,
+            linear: [1, 32].map(|blocks| LinearGpuChoice::crossover(profile.sms, blocks)),
             memory_bytes: device.memory,
             integrated: profile.integrated,
             mhz: profile.mhz,
@@ -228,6 +232,9 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
             if gpu.integrated { " shared with the CPU" } else { "" },
             gpu.driver
         )?;
+        let [narrow, wide] = gpu.linear;
+        let what = "linear attention by chunks instead of the recurrence";
+        writeln!(out, "          {what} from {narrow} tokens, with 8 heads of 128 from {wide}")?;
         report::loaded(&mut out, &gpu.loaded)?;
     }
     for backend in &info.backends {

@@ -11,16 +11,41 @@ const EXP_RELATIVE: f64 = 1.0 / 4_194_304.0;
 /// Base-2 logarithm of the largest factor into which gates for each dim are split.
 const FACTORED: f64 = 100.0;
 
+/// Tokens from which chunks are faster than single tokens, where the device runs all blocks of a sequence at once: what they save
+/// is as long as the launch that prepares them. Measured on an H200, d 128, between 46 (gated) and 49 (delta).
+const TOKENS: usize = 48;
+
+/// Blocks of a kernel that walks, of 128 threads with up to 255 registers, that an SM runs at once.
+const RESIDENT: usize = 2;
+
+/// Tokens of a part for each of which a scan is divided once more, up to [`PARTS`] parts.
+const TOKENS_OF_PART: usize = 512;
+
+/// Most parts of a scan that the options leave to the chooser.
+const PARTS: usize = 16;
+
+/// Parts into which a scan divides a sequence of `tokens` tokens, unless the options say so.
+pub(super) fn usual_parts(tokens: usize) -> usize {
+    (tokens / TOKENS_OF_PART).clamp(2, PARTS)
+}
+
 /// The choice for a GPU.
+///
+/// Of all this, `kernel`, `form`, `chunk`, the parts of [`Form::Scan`] and `recurrent_below` can change a bit of the answer. For
+/// a sequence they depend on the rule, the sizes of a head, the tokens of that sequence and the options, never on the batch or
+/// on the other sequences that are packed with it. The one exception is memory: where what chunks need takes more than a
+/// quarter of the device's, and no option asks for a form, the whole batch goes token by token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearGpuChoice {
     /// Name of the kernel that walks.
     pub kernel: &'static str,
     /// The order of operations.
     pub form: Form,
-    /// Tokens that meet a state at once: 1 of [`Form::Recurrent`].
+    /// Tokens that meet at once: 1 of [`Form::Recurrent`], all of [`Form::Parallel`].
     pub chunk: usize,
-    /// Chunks of a part: of [`Form::Scan`], between two states of [`Form::Chunk`], and of a non-causal read.
+    /// Packed sequences of fewer tokens go token by token, whatever the form: zero where the options ask for it.
+    pub recurrent_below: usize,
+    /// Chunks between two states of [`Form::Chunk`], and of a part of a non-causal read.
     pub boundary: usize,
     /// Blocks of columns of a state.
     pub columns: usize,
@@ -30,27 +55,56 @@ pub struct LinearGpuChoice {
     pub dims: usize,
     /// Largest number of chunks of all sequences together.
     pub chunks: usize,
+    /// Parts of [`Form::Scan`] by the options.
+    pub(super) asked_parts: Option<usize>,
 }
 
 impl LinearGpuChoice {
-    /// What a run executes, for its error bound.
+    /// Tokens from which a sequence goes chunk by chunk on a device of `sms` SMs, if nobody asks for a form, and if its states
+    /// have `blocks` blocks of 32 columns. Where a device runs them in several turns, as the one or two SMs of a board do, a
+    /// token saves as many times the time, and the launch that chunks take besides takes what it takes. A chunk of 16 tokens is
+    /// computed as a whole, so fewer never are one.
     #[must_use]
-    pub fn executed(&self, problem: &Problem) -> Executed {
+    pub fn crossover(sms: usize, blocks: usize) -> usize {
+        let turns = blocks.div_ceil(RESIDENT.saturating_mul(sms).max(1)).max(1);
+        (TOKENS / turns).max(CHUNK)
+    }
+
+    /// Chunks of a part of [`Form::Scan`] over a sequence of `tokens` tokens.
+    pub(super) fn part_chunks(&self, tokens: usize) -> usize {
+        let parts = self.asked_parts.unwrap_or(usual_parts(tokens)).max(1);
+        tokens.div_ceil(CHUNK).div_ceil(parts).max(1)
+    }
+
+    /// What a run executes of a sequence of `tokens` tokens, for its error bound.
+    #[must_use]
+    pub fn executed(&self, problem: &Problem, tokens: usize) -> Executed {
         let unit = DType::F32.unit_roundoff();
         // A unit vector: half the roundings of a sum of squares, its root, its inverse and a product.
         let key = match problem.spec().normalize {
             Some(_) => (self.dims as f64 / 2.0 + 4.0) * unit,
             None => 0.0,
         };
+        let (form, chunk) = match self.form {
+            _ if tokens < self.recurrent_below => (Form::Recurrent, 1),
+            Form::Parallel => (Form::Parallel, tokens.max(1)),
+            form => (form, self.chunk),
+        };
         Executed {
-            form: self.form,
-            chunk: self.chunk,
-            part: if self.form == Form::Scan { self.boundary * CHUNK } else { problem.tokens().max(1) },
+            form,
+            chunk,
+            part: if form == Form::Scan { self.part_chunks(tokens) * CHUNK } else { tokens.max(1) },
             exp_relative: EXP_RELATIVE,
             query_relative: key + 2.0 * unit,
             key_relative: key,
-            dims: self.dims + 1,
-            tokens: self.chunk + 4,
+            // Of the quadratic form, the norms of two rows.
+            dims: self.dims + if form == Form::Parallel { 3 } else { 1 },
+            // The quadratic form adds the past, dim by dim, to an answer; its last state comes by chunks, each of which rounds
+            // it and an exponential.
+            tokens: match form {
+                Form::Parallel => tokens + self.dims + 64,
+                _ => chunk + 4,
+            },
             solve: Solve::Factors,
             factored: if problem.gates() == Gates::PerDim { FACTORED } else { 0.0 },
         }

@@ -3,28 +3,26 @@
 //!
 //! 1. *Bits.* The forms `chunk` and `fused-chunk` have the same bits: a state passes the same chunks in the same order, and an
 //!    answer comes from the state before its chunk. So how many blocks a device runs at once decides between them.
-//!    `recurrent` has others, and it is chosen by the tokens alone. Those of `scan` depend on the parts, and it is chosen on
-//!    request.
+//!    `recurrent` has others, and it is chosen by the tokens and states of a sequence alone ([`LinearGpuChoice::crossover`]): of packed sequences, whose lengths arrive with
+//!    the data, each goes as it would alone ([`LinearGpuChoice::recurrent_below`]). Those of `scan` depend on the parts, of
+//!    which the tokens of a sequence decide the number, too, and it is chosen on request. So is `parallel`, whose time is
+//!    quadratic; a delta rule and gates for each dim do not have it on a GPU.
 //! 2. *Blocks.* A block of threads has some columns of the state of a head. Where heads and columns fill little of the device,
 //!    a second pass over the chunks, from states that the first has left, fills the rest.
 //! 3. *Memory.* What is prepared of a chunk takes kilobytes, with a gate for each dim many. Without a budget it may take a
-//!    quarter of the device's memory. What does not fit goes token by token.
+//!    quarter of the device's memory. What does not fit goes token by token. This is the only place that looks at the batch
+//!    and can change a bit.
 
-use super::choice::LinearGpuChoice;
+use super::choice::{LinearGpuChoice, usual_parts};
 use super::layout::Layout;
 use crate::linear::options::LinearPlanOptions;
 use elsa_core::linear::plan::{CHUNK_STEP, ChooseError, MOST_CHUNK, MOST_PARTS};
 use elsa_core::linear::{Direction, Form, Gates, Problem};
-use elsa_kernels::cuda::linear::{CHUNK, LinearWalk};
+use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, PARALLEL_ROWS};
 
-/// Tokens from which chunks are faster than single tokens.
-const TOKENS: usize = 64;
-
-/// Tokens of a part for each of which a scan is divided once more, up to [`PARTS`] parts.
-const TOKENS_OF_PART: usize = 512;
-
-/// Most parts of a scan that the options leave to the chooser.
-const PARTS: usize = 16;
+/// Where a batch has a block for this many SMs, or for more, its chunks are not divided a second time: the pass that leaves
+/// the states takes 0.7 of the time of one that answers, too (measured on an H200), and the second pass the rest of it.
+const SMS_OF_BLOCK: usize = 4;
 
 /// Blocks of an SM in a pass whose parts fill the device.
 const BLOCKS_PER_SM: usize = 4;
@@ -63,11 +61,15 @@ pub fn choose(
         return Err(ChooseError::Parts { found });
     }
     match (options.form, options.parts, options.chunk) {
-        (Some(form @ Form::Parallel), ..) => return Err(ChooseError::NotOnGpu { form }),
+        (Some(form @ Form::Parallel), ..)
+            if problem.rule().is_delta() || problem.gates() == Gates::PerDim =>
+        {
+            return Err(ChooseError::NotOnGpu { form });
+        }
         (Some(form), Some(_), _) if form != Form::Scan => {
             return Err(ChooseError::Option { option: "parts", form, allowed: "scan" });
         }
-        (Some(form @ Form::Recurrent), _, Some(_)) => {
+        (Some(form @ (Form::Recurrent | Form::Parallel)), _, Some(_)) => {
             let allowed = "chunk, fused-chunk or scan";
             return Err(ChooseError::Option { option: "chunk", form, allowed });
         }
@@ -89,42 +91,62 @@ pub fn choose(
     let columns = problem.value_dim().div_ceil(walk.columns);
     let own = columns.saturating_mul(heads).saturating_mul(sequences);
     let wanted = (BLOCKS_PER_SM * device.sms).div_ceil(own.max(1));
+    let from = LinearGpuChoice::crossover(device.sms, columns.saturating_mul(heads));
+    let is_free = (options.form, options.chunk, options.parts) == (None, None, None);
     let form = match (options.form, options.chunk) {
         (Some(form), _) => form,
         (None, _) if options.parts.is_some() => Form::Scan,
         (None, Some(_)) => Form::FusedChunk,
-        (None, None) if tokens < TOKENS => Form::Recurrent,
-        (None, None) if own.saturating_mul(4) <= device.sms => Form::Chunk,
+        (None, None) if tokens < from => Form::Recurrent,
+        (None, None) if own.saturating_mul(SMS_OF_BLOCK) <= device.sms => Form::Chunk,
         (None, None) => Form::FusedChunk,
     };
     let boundary = match (form, options.chunk) {
         (Form::Chunk, Some(chunk)) => chunk.div_ceil(CHUNK),
-        (Form::Scan, _) => {
-            longest.div_ceil(options.parts.unwrap_or((tokens / TOKENS_OF_PART).clamp(2, PARTS)))
-        }
         _ => longest.div_ceil(wanted.max(1)),
     };
     let boundary = boundary.max(1);
-    let divided = matches!(form, Form::Chunk | Form::Scan);
-    let several = divided || problem.spec().direction == Direction::NonCausal;
-    let parts = if several { longest.div_ceil(boundary).max(1) } else { 1 };
-    let chunk = if form == Form::Recurrent { 1 } else { CHUNK };
-    let mut choice =
-        LinearGpuChoice { kernel, form, chunk, boundary, columns, parts, dims: walk.dims, chunks };
+    let several = form == Form::Chunk || problem.spec().direction == Direction::NonCausal;
+    let is_packed = problem.spec().packed.is_some();
+    let mut choice = LinearGpuChoice {
+        kernel,
+        form,
+        chunk: match form {
+            Form::Recurrent => 1,
+            Form::Parallel => tokens.max(1),
+            _ => CHUNK,
+        },
+        recurrent_below: if is_packed && form != Form::Recurrent && is_free { from } else { 0 },
+        boundary,
+        columns,
+        parts: if several { longest.div_ceil(boundary).max(1) } else { 1 },
+        dims: walk.dims,
+        chunks,
+        asked_parts: options.parts,
+    };
+    if form == Form::Scan {
+        choice.parts = match is_packed {
+            // No sequence has more.
+            true => options.parts.unwrap_or(usual_parts(tokens)),
+            false => longest.div_ceil(choice.part_chunks(tokens)).max(1),
+        };
+    }
     let most = i32::MAX as usize;
     let fits =
         |what, found| if found > most { Err(ChooseError::Large { what, found, most }) } else { Ok(()) };
     fits("tokens", tokens.saturating_add(CHUNK))?;
     // A transition has as many columns as a key has dims.
     let widest = columns.max(found.div_ceil(walk.columns));
+    let rows = if form == Form::Parallel { tokens.div_ceil(PARALLEL_ROWS) } else { 0 };
+    let parts = choice.parts.max(rows).max(if several { longest.div_ceil(boundary) } else { 0 });
     fits("blocks", [widest, parts, heads, sequences].into_iter().fold(1, usize::saturating_mul))?;
     fits("chunks", heads.saturating_mul(chunks))?;
     fits("d_v", problem.value_dim())?;
     let overflow = ChooseError::Memory { needed: usize::MAX };
     let mut layout = Layout::of(problem, &choice).ok_or(overflow)?;
     let room = options.budget.unwrap_or(device.memory / 4);
-    if layout.bytes > room && (options.form, options.chunk, options.parts) == (None, None, None) {
-        (choice.form, choice.chunk) = (Form::Recurrent, 1);
+    if layout.bytes > room && is_free {
+        (choice.form, choice.chunk, choice.recurrent_below) = (Form::Recurrent, 1, 0);
         layout = Layout::of(problem, &choice).ok_or(overflow)?;
     }
     match options.budget {

@@ -6,12 +6,17 @@
 //! | bidirectional | one to f32 answers, then one in reverse that adds them |
 //! | non-causal | one without answers, then every token reads the last states |
 //!
-//! Where several heads read a state, each carries it for itself. A present that is the past must then not change before all
-//! have read it: the last states go to a place in the workspace first, and a launch over no tokens copies them.
+//! Where several heads read a state, each carries it for itself, and so do the parts of a scan. A present that is the past must
+//! then not change before all have read it: the last states go to a place in the workspace first, and a launch over no tokens
+//! copies them.
+//!
+//! Of packed sequences each goes as it would alone. Where some are so short that they go token by token, and others are not, a
+//! pass has the launches of the form, over these, and a walk over those.
 
-use super::layout::{gates, holds, sums, transition_row};
+use super::layout::{gates, holds, scan_row, sums};
 use super::marshal::{
-    self, Sequences, common, copy, dense, past_and_present, with_answers, with_parts, with_states,
+    self, Sequences, common, copy, dense, past_and_present, with_answers, with_parts, with_scanned_parts,
+    with_states, with_step, with_steps,
 };
 use super::plan::{GpuPlan, Kernels};
 use crate::cuda::gpu::Gpu;
@@ -22,8 +27,10 @@ use crate::cuda::workspace::{GpuWorkspace, Needs};
 use crate::error::DeviceError;
 use crate::tensors::PerTensor;
 use elsa_core::linear::{Direction, Form, Operand, Operands, Problem};
+use elsa_core::scan::blelloch;
 use elsa_kernels::cuda::linear::{
-    CHUNK, LinearArgs, LinearSequence, READ, REVERSE, STEPS, States, SumsArgs, prepare_blocks, walk_blocks,
+    CHUNK, CarryArgs, FOLD, LinearArgs, LinearSequence, READ, RESUME, REVERSE, STEPS, States, SumsArgs,
+    prepare_blocks, walk_blocks,
 };
 use elsa_kernels::cuda::tensor::{TYPE_F32, Tensor};
 use std::sync::Arc;
@@ -57,8 +64,7 @@ impl plan::GpuPlan for GpuPlan {
         let args = common(self, problem, &at, &sequences, scratch);
         let mut list = Launches::default();
         list.copy_table(sequences.table, table);
-        let longest = sequences.longest;
-        let mut call = Call { plan: self, problem, kernels, scratch, longest, list, blocks: 0 };
+        let mut call = Call { plan: self, problem, kernels, scratch, sequences, list, blocks: 0 };
         call.fill(args, &at)?;
         let Call { mut list, blocks, .. } = call;
         list.shared_by(blocks);
@@ -72,8 +78,7 @@ struct Call<'a> {
     problem: &'a Problem,
     kernels: Kernels,
     scratch: u64,
-    /// Chunks of the longest sequence.
-    longest: usize,
+    sequences: Sequences,
     list: Launches,
     /// Blocks of the last launch that writes answers, or of the last one.
     blocks: usize,
@@ -87,7 +92,7 @@ impl Call<'_> {
         let (address, own) = (at[Operand::Output], dtype(spec.dtype));
         let output = if address == 0 { Tensor::default() } else { tensor(&spec.output, address) };
         let (none, none_before) = (States::default(), Tensor::default());
-        let held = match holds(self.problem, self.plan.choice.form) {
+        let held = match holds(self.problem, &self.plan.choice) {
             true => self.states(1, self.plan.layout.held),
             false => none,
         };
@@ -111,10 +116,7 @@ impl Call<'_> {
             }
             Direction::NonCausal => {
                 let last = if held.data == 0 { present } else { held };
-                match self.plan.choice.form {
-                    Form::Scan => self.scan(args, past, last).map(drop)?,
-                    _ => self.fold(args, past, last)?,
-                }
+                self.pass(args, false, past, last)?;
                 if address != 0 {
                     self.read(with_answers(args, output, own, none_before), last)?;
                 }
@@ -144,23 +146,26 @@ impl Call<'_> {
         if reverse {
             args.flags |= REVERSE;
         }
+        if self.sequences.short {
+            self.push(with_steps(with_states(args, initial, last, States::default())))?;
+        }
+        if !self.sequences.long {
+            return Ok(());
+        }
         let silent = with_answers(args, Tensor::default(), TYPE_F32, Tensor::default());
-        let before = match (self.plan.choice.form, args.output.data != 0) {
+        match (self.plan.choice.form, args.output.data != 0) {
             (Form::Chunk, true) => {
                 let boundaries = self.states(self.plan.choice.parts, self.plan.layout.boundaries);
                 self.fold(with_states(silent, initial, last, boundaries), initial, last)?;
-                boundaries
+                self.parts(with_states(args, boundaries, States::default(), States::default()))
             }
-            (Form::Scan, answers) => {
-                let before = self.scan(silent, initial, last)?;
-                if !answers {
-                    return Ok(());
-                }
-                before
+            (Form::Scan, _) if self.plan.choice.parts > 1 => self.scan(args, silent, initial, last),
+            (Form::Parallel, true) => {
+                self.parallel(args, initial)?;
+                if last.data == 0 { Ok(()) } else { self.fold(silent, initial, last) }
             }
-            _ => return self.fold(args, initial, last),
-        };
-        self.parts(with_states(args, before, States::default(), States::default()))
+            _ => self.fold(args, initial, last),
+        }
     }
 
     /// States of `parts` parts at a place of the workspace.
@@ -168,46 +173,94 @@ impl Call<'_> {
         dense(self.problem, parts, self.problem.value_dim(), self.scratch + at)
     }
 
-    /// Lists a walk over the parts, side by side.
+    /// Lists a walk over parts that fill the device, side by side.
     fn parts(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
-        let (parts, boundary) = (self.plan.choice.parts, self.plan.choice.boundary);
-        self.push(with_parts(args, self.longest.div_ceil(boundary).clamp(1, parts), boundary))
+        let boundary = self.plan.choice.boundary;
+        self.push(with_parts(args, self.sequences.longest.div_ceil(boundary).max(1), boundary))
     }
 
-    /// Lists what leads to the states before the parts, which it returns, and to the last states: parts fold to what they do
-    /// to a state, and a state is carried over them.
-    fn scan(&mut self, args: LinearArgs, initial: States, last: States) -> Result<States, DeviceError> {
-        let (problem, choice, layout) = (self.problem, self.plan.choice, self.plan.layout);
-        let (parts, none) = (choice.parts, States::default());
-        let args = with_parts(args, parts, choice.boundary);
-        let before = self.states(parts, layout.boundaries);
-        self.fold(args, none, before)?;
-        let Some((sums, carry)) = self.kernels.scan.clone() else { return Ok(before) };
-        let (gates, at) = (gates(problem), self.scratch + layout.gate_sums);
-        let transitions = match problem.rule().is_delta() {
-            true => {
-                let row = transition_row(problem);
-                let to = dense(problem, parts, row, self.scratch + layout.transitions);
-                let columns = problem.key_dim().div_ceil(self.plan.columns());
-                self.push(marshal::transitions(args, columns, to))?;
-                to
+    /// Lists the quadratic form.
+    fn parallel(&mut self, args: LinearArgs, initial: States) -> Result<(), DeviceError> {
+        let Some(kernel) = self.kernels.parallel.clone() else { return Ok(()) };
+        let args = marshal::parallel(args, self.sequences.longest, initial);
+        self.blocks = blocks(&args);
+        let grid = Grid { blocks: self.blocks as u32, threads: kernel.threads };
+        let parameter = self.list.store(&args)?;
+        // SAFETY: *parameter*: the kernel takes a `LinearArgs`.
+        unsafe { self.list.push(&kernel.function, grid, parameter) }
+    }
+
+    /// Lists a scan: parts but the last fold to what they do to a state, a scan gives the states after them, and every part goes
+    /// on from the state before it. `silent` are `args` without answers.
+    fn scan(
+        &mut self,
+        args: LinearArgs,
+        silent: LinearArgs,
+        initial: States,
+        last: States,
+    ) -> Result<(), DeviceError> {
+        let (plan, problem, layout) = (self.plan, self.problem, self.plan.layout);
+        let items = plan.choice.parts - 1;
+        let rows = scan_row(problem.value_dim());
+        let after = dense(problem, items, rows, self.scratch + layout.boundaries);
+        let mut folding = with_scanned_parts(plan, problem, silent, items);
+        folding.flags |= FOLD;
+        self.fold(folding, initial, after)?;
+        let mut transitions = 0;
+        if problem.rule().is_delta() {
+            let to = dense(problem, items, scan_row(problem.key_dim()), self.scratch + layout.transitions);
+            let columns = problem.key_dim().div_ceil(plan.columns());
+            transitions = to.data;
+            if items > 1 {
+                self.push(marshal::transitions(folding, columns, to))?;
             }
-            false => none,
-        };
+        }
+        self.carry(&folding, [after.data, transitions, self.scratch + layout.gate_sums], items)?;
+        let mut resuming = with_scanned_parts(plan, problem, args, plan.choice.parts);
+        (resuming.flags, resuming.boundary_chunks) = (resuming.flags | RESUME, 0);
+        // Whatever the number of the part that leaves it.
+        let last = States { part: 0, ..last };
+        self.push(with_states(resuming, initial, last, after))
+    }
+
+    /// Lists the scan over what parts fold to, in Blelloch's order. Addresses are those that [`marshal::carry`] takes.
+    fn carry(&mut self, folding: &LinearArgs, at: [u64; 3], items: usize) -> Result<(), DeviceError> {
+        let problem = self.problem;
+        let gates = gates(problem);
+        let Some((sums, carry)) = self.kernels.scan.clone().filter(|_| items > 1) else { return Ok(()) };
         let states = problem.state_heads() * problem.sequences();
         if let Some(sums) = sums {
-            let grid = Grid { blocks: (states * parts) as u32, threads: sums.threads };
-            let parameter =
-                self.list.store(&SumsArgs { call: args, sums: at, gates: gates as i32, unused: 0 })?;
+            let grid = Grid { blocks: (states * items) as u32, threads: sums.threads };
+            let [_, _, sums_at] = at;
+            let parameter = SumsArgs { call: *folding, sums: sums_at, gates: gates as i32, unused: 0 };
+            let parameter = self.list.store(&parameter)?;
             // SAFETY: *parameter*: the kernel takes a `SumsArgs`.
             unsafe { self.list.push(&sums.function, grid, parameter)? };
         }
-        let filled = marshal::carry(problem, parts, [initial, before, transitions, last], at, gates);
-        let grid = Grid { blocks: (filled.columns as usize * states) as u32, threads: carry.threads };
-        let parameter = self.list.store(&filled)?;
-        // SAFETY: *parameter*: the kernel takes a `CarryArgs`.
-        unsafe { self.list.push(&carry.function, grid, parameter)? };
-        Ok(before)
+        let filled = marshal::carry(problem, items, at, gates);
+        let mut push = |args: CarryArgs| {
+            let blocks = args.blocks as usize * args.nodes as usize * states;
+            let grid = Grid { blocks: blocks as u32, threads: carry.threads };
+            let parameter = self.list.store(&args)?;
+            // SAFETY: *parameter*: the kernel takes a `CarryArgs`.
+            unsafe { self.list.push(&carry.function, grid, parameter) }
+        };
+        if !problem.rule().is_delta() {
+            return push(filled);
+        }
+        let steps = blelloch::steps(items);
+        let nodes = |step| (0..).map_while(|m| blelloch::node(items, step, m)).count();
+        for step in 0..steps {
+            push(with_step(filled, step, false, nodes(step)))?;
+        }
+        for step in (0..steps).rev() {
+            // Nothing comes before the first node.
+            let later = nodes(step) - 1;
+            if later > 0 {
+                push(with_step(filled, step, true, later))?;
+            }
+        }
+        Ok(())
     }
 
     /// Lists one pass over the tokens in which a state passes all of them, with the answers and boundaries of `args`.
@@ -229,6 +282,7 @@ impl Call<'_> {
     /// Lists the answers of all tokens from the states at `last`.
     fn read(&mut self, mut args: LinearArgs, last: States) -> Result<(), DeviceError> {
         args.flags |= READ;
+        args.least = 0;
         // All parts read the same states.
         let last = States { part: 0, ..last };
         self.parts(with_states(args, last, States::default(), States::default()))
@@ -250,13 +304,18 @@ impl Call<'_> {
 
     /// Lists a walk whose parameter lies in the list.
     fn launch(&mut self, args: &LinearArgs, parameter: Stored) -> Result<(), DeviceError> {
-        let [columns, parts, heads, sequences] =
-            [args.columns, args.parts, args.heads, args.sequence_count].map(|n| n as usize);
-        self.blocks = walk_blocks(columns, parts, heads, sequences);
+        self.blocks = blocks(args);
         let grid = Grid { blocks: self.blocks as u32, threads: self.kernels.walk.threads };
         // SAFETY: *parameter*: the kernel takes a `LinearArgs`.
         unsafe { self.list.push(&self.kernels.walk.function, grid, parameter) }
     }
+}
+
+/// Blocks of a walk, or of the quadratic form.
+fn blocks(args: &LinearArgs) -> usize {
+    let [columns, parts, heads, sequences] =
+        [args.columns, args.parts, args.heads, args.sequence_count].map(|n| n as usize);
+    walk_blocks(columns, parts, heads, sequences)
 }
 
 /// Writes the table of sequences on the host, if the problem is packed. Returns the sequences, and the size of the table in
@@ -270,16 +329,20 @@ fn fill_sequences(
     let Some(count) = problem.spec().packed else {
         let longest = problem.tokens().div_ceil(CHUNK);
         let chunks = longest * problem.sequences();
-        return Ok((Sequences { table: 0, chunks, longest }, 0));
+        return Ok((Sequences { table: 0, chunks, longest, short: false, long: true }, 0));
     };
     let frozen = workspace.graph.table / size_of::<LinearSequence>();
     let entries = workspace.open_table()?.cast::<LinearSequence>();
-    let (mut chunks, mut longest) = (0, 0);
+    let mut all =
+        Sequences { table: workspace.scratch.address(), chunks: 0, longest: 0, short: false, long: false };
     for index in 0..count {
         let sequence = problem.sequence(cu_seqlens, index);
-        let entry = marshal::sequence(&sequence, chunks);
+        let entry = marshal::sequence(&sequence, all.chunks, plan.choice.part_chunks(sequence.tokens));
         let own = sequence.tokens.div_ceil(CHUNK);
-        (chunks, longest) = (chunks + own, longest.max(own));
+        let is_short = sequence.tokens < plan.choice.recurrent_below;
+        (all.short, all.long) = (all.short || is_short, all.long || !is_short);
+        all.longest = all.longest.max(own);
+        all.chunks += if is_short { 0 } else { own };
         if index < frozen {
             // SAFETY: *room*: a captured run has filled as many entries of the table.
             if unsafe { entries.add(index).read() } != entry {
@@ -291,6 +354,5 @@ fn fill_sequences(
         // does.
         unsafe { entries.add(index).write(entry) };
     }
-    let table = workspace.scratch.address();
-    Ok((Sequences { table, chunks, longest }, plan.layout.table))
+    Ok((all, plan.layout.table))
 }

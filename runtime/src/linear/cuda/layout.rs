@@ -17,11 +17,12 @@ pub struct Layout {
     pub records: u64,
     /// Keys and queries with gates for each dim.
     pub tiles: u64,
-    /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. Of a scan they take the place of what parts fold to.
+    /// States before parts, `[sequences, state heads, parts, d_k, d_v]`. Of a scan those after parts but the last, with padded
+    /// rows, which take the place of what parts fold to.
     pub boundaries: u64,
-    /// Transitions of the parts of a scan by a delta rule, `[sequences, state heads, parts, d_k, d_k]` with padded rows.
+    /// Transitions of these parts of a scan by a delta rule, `[sequences, state heads, parts, d_k, d_k]` with padded rows.
     pub transitions: u64,
-    /// Sums of logarithms of gates of the parts of a scan, f64 `[sequences, state heads, parts, gates]`.
+    /// Sums of logarithms of gates of these parts of a scan, f64 `[sequences, state heads, parts, gates]`.
     pub gate_sums: u64,
     /// States, `[sequences, state heads, d_k, d_v]`: the last ones, where these have no other place.
     pub held: u64,
@@ -33,20 +34,20 @@ pub struct Layout {
     pub bytes: usize,
 }
 
-/// Whether the last states of a call need a place of their own: several heads read a state that is to be replaced while they
-/// do, or tokens read the last state and nobody wants it.
-pub fn holds(problem: &Problem, form: Form) -> bool {
+/// Whether the last states of a call need a place of their own: they replace states that others read meanwhile, heads or
+/// parts, or tokens read them and nobody wants them.
+pub fn holds(problem: &Problem, choice: &LinearGpuChoice) -> bool {
     let spec = problem.spec();
     if spec.direction == Direction::NonCausal {
         return spec.present_state.is_none();
     }
-    let together = matches!(form, Form::Recurrent | Form::FusedChunk);
-    together && spec.in_place && problem.readers(0).1 > 1
+    let together = matches!(choice.form, Form::Recurrent | Form::FusedChunk) || choice.recurrent_below > 0;
+    spec.in_place && (choice.form == Form::Scan || together && problem.readers(0).1 > 1)
 }
 
-/// Elements of a row of a transition.
-pub const fn transition_row(problem: &Problem) -> usize {
-    problem.key_dim().next_multiple_of(4)
+/// Elements of a row of a matrix of a scan that has `columns` columns.
+pub const fn scan_row(columns: usize) -> usize {
+    columns.next_multiple_of(4)
 }
 
 /// Gates of a token: none, one, or one for each dim.
@@ -78,10 +79,18 @@ impl Layout {
         let heads = problem.output_heads();
         let state = [problem.sequences(), problem.state_heads(), problem.key_dim(), problem.value_dim(), 4];
         let [sequences, states, rows, columns, _] = state;
-        let records = c.form != Form::Recurrent;
+        let records = match c.form {
+            Form::Recurrent => false,
+            Form::Parallel => {
+                problem.spec().present_state.is_some() || problem.spec().direction == Direction::NonCausal
+            }
+            _ => true,
+        };
         let (scan, delta) = (c.form == Form::Scan, problem.rule().is_delta());
         let divided = scan || c.form == Form::Chunk;
-        let transitions = [sequences, states, c.parts, rows, transition_row(problem), 4];
+        let items = if scan { c.parts.saturating_sub(1) } else { c.parts };
+        let row = if scan { scan_row(columns) } else { columns };
+        let transitions = [sequences, states, items, rows, scan_row(rows), 4];
         let table = problem.spec().packed.map_or(0, |n| n.saturating_mul(size_of::<LinearSequence>()));
         take(true, &[table])?;
         let output = &problem.spec().output;
@@ -92,10 +101,10 @@ impl Layout {
                 records && problem.gates() == Gates::PerDim,
                 &[heads, c.chunks, TILE_ROWS, c.dims, 4],
             )? as u64,
-            boundaries: take(divided, &[sequences, states, c.parts, rows, columns, 4])? as u64,
+            boundaries: take(divided, &[sequences, states, items, rows, row, 4])? as u64,
             transitions: take(scan && delta, &transitions)? as u64,
-            gate_sums: take(scan && !delta, &[sequences, states, c.parts, gates(problem), 8])? as u64,
-            held: take(holds(problem, c.form), &state)? as u64,
+            gate_sums: take(scan && !delta, &[sequences, states, items, gates(problem), 8])? as u64,
+            held: take(holds(problem, c), &state)? as u64,
             sums: take(sums(problem), &[output.batch(), heads, output.tokens(), columns, 4])? as u64,
             transition_bytes: if scan && delta {
                 transitions.into_iter().fold(1, usize::saturating_mul)

@@ -5,8 +5,8 @@ use crate::cuda::marshal::{dtype, int, is_vec4, tensor};
 use elsa_core::linear::{Gates, Operand, Operands, Problem};
 use elsa_core::view::View;
 use elsa_kernels::cuda::linear::{
-    self as args, CARRY_COLUMNS, CHUNK, CarryArgs, DECAY_VEC4, KEY_VEC4, LinearArgs, LinearSequence,
-    NORMALIZE, OUTPUT_VEC4, PARTIAL_VEC4, QUERY_VEC4, STATE_VEC4, States, VALUE_VEC4,
+    self as args, CHUNK, CarryArgs, DECAY_VEC4, KEY_VEC4, LinearArgs, LinearSequence, NORMALIZE, OUTPUT_VEC4,
+    PARALLEL_COLUMNS, PARALLEL_ROWS, PARTIAL_VEC4, QUERY_VEC4, STATE_VEC4, States, VALUE_VEC4, carry_blocks,
 };
 use elsa_kernels::cuda::tensor::{Divisor, TYPE_F32, Tensor};
 
@@ -18,15 +18,19 @@ const NEAR: i64 = 1 << 22;
 pub struct Sequences {
     /// Device address of the table; zero if every index of the batch has all tokens.
     pub table: u64,
-    /// Chunks of all sequences together.
+    /// Chunks of all sequences together that are prepared.
     pub chunks: usize,
     /// Chunks of the longest sequence.
     pub longest: usize,
+    /// Whether there are sequences that go token by token, whatever the form, and whether there are others.
+    pub short: bool,
+    pub long: bool,
 }
 
 /// Converts a sequence whose chunks begin at number `chunk0`.
-pub fn sequence(s: &elsa_core::linear::Sequence, chunk0: usize) -> LinearSequence {
-    LinearSequence { batch: int(s.batch), first: int(s.start), tokens: int(s.tokens), chunk0: int(chunk0) }
+pub fn sequence(s: &elsa_core::linear::Sequence, chunk0: usize, part_chunks: usize) -> LinearSequence {
+    let [batch, first, tokens] = [s.batch, s.start, s.tokens].map(int);
+    LinearSequence { batch, first, tokens, chunk0: int(chunk0), part_chunks: int(part_chunks) }
 }
 
 /// The states of a view `[sequences, heads, d_k, d_v]`; none if their address is zero.
@@ -115,6 +119,8 @@ pub fn common(
         beta,
         records: scratch + layout.records,
         tiles: scratch + layout.tiles,
+        least: int(c.recurrent_below),
+        most: i32::MAX,
         ..LinearArgs::default()
     };
     let (dk, dv) = (problem.key_dim(), problem.value_dim());
@@ -132,10 +138,32 @@ pub fn common(
 }
 
 /// The same launch over `parts` parts of so many chunks.
-pub fn with_parts(mut filled: LinearArgs, parts: usize, part_chunks: usize) -> LinearArgs {
-    filled.by_parts = Divisor::new(int(parts));
-    (filled.parts, filled.part_chunks) = (int(parts), int(part_chunks.max(1)));
-    filled
+pub fn with_parts(filled: LinearArgs, parts: usize, part_chunks: usize) -> LinearArgs {
+    LinearArgs { part_chunks: int(part_chunks.max(1)), ..of_parts(filled, parts) }
+}
+
+/// The same launch over `parts` parts.
+fn of_parts(filled: LinearArgs, parts: usize) -> LinearArgs {
+    LinearArgs { by_parts: Divisor::new(int(parts)), parts: int(parts), ..filled }
+}
+
+/// The same launch over `parts` parts of a scan, which the table of sequences divides, if there is one.
+pub fn with_scanned_parts(plan: &GpuPlan, problem: &Problem, filled: LinearArgs, parts: usize) -> LinearArgs {
+    let part_chunks = if filled.sequences == 0 { plan.choice.part_chunks(problem.tokens()) } else { 0 };
+    LinearArgs { part_chunks: int(part_chunks), ..of_parts(filled, parts) }
+}
+
+/// The same launch over the sequences that go token by token, whatever the form.
+pub fn with_steps(filled: LinearArgs) -> LinearArgs {
+    LinearArgs { least: 0, most: filled.least, flags: filled.flags | args::STEPS, ..filled }
+}
+
+/// The launch of the quadratic form, from the states at `initial`. The longest sequence has `longest` chunks.
+pub fn parallel(filled: LinearArgs, longest: usize, initial: States) -> LinearArgs {
+    let columns = int((filled.value_dim as usize).div_ceil(PARALLEL_COLUMNS));
+    let parts = (longest * CHUNK).div_ceil(PARALLEL_ROWS).max(1);
+    let filled = LinearArgs { columns, by_columns: Divisor::new(columns), ..of_parts(filled, parts) };
+    with_states(filled, initial, States::default(), States::default())
 }
 
 /// The same launch with answers of a type, to which those in `partial` are added; either may be absent.
@@ -169,29 +197,39 @@ pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> Linear
     with_states(filled, States::default(), to, States::default())
 }
 
-/// The scan over `parts` parts, from what these fold to, to the states before them in the same place.
-pub fn carry(problem: &Problem, parts: usize, states: [States; 4], sums: u64, gates: usize) -> CarryArgs {
-    let [initial, folds, transitions, last] = states;
-    let columns = int(problem.value_dim().div_ceil(CARRY_COLUMNS));
-    let heads = int(problem.state_heads());
+/// What all launches of the scan over `items` parts have in common, and their blocks for each node. Addresses are those of what
+/// parts fold to, which becomes the states after them, of dense transitions or zero, and of the sums of logarithms of gates.
+pub fn carry(
+    problem: &Problem,
+    items: usize,
+    [states, transitions, sums]: [u64; 3],
+    gates: usize,
+) -> CarryArgs {
+    let (key_dim, value_dim) = (problem.key_dim(), problem.value_dim());
+    let [blocks, heads] =
+        [carry_blocks(transitions != 0, key_dim, value_dim), problem.state_heads()].map(int);
     CarryArgs {
-        by_columns: Divisor::new(columns),
+        by_blocks: Divisor::new(blocks),
+        by_nodes: Divisor::new(1),
         by_heads: Divisor::new(heads),
-        columns,
+        blocks,
+        nodes: 1,
         heads,
-        sequence_count: int(problem.sequences()),
-        parts: int(parts),
-        key_dim: int(problem.key_dim()),
-        value_dim: int(problem.value_dim()),
+        items: int(items),
+        key_dim: int(key_dim),
+        value_dim: int(value_dim),
         gates: int(gates),
-        unused: 0,
-        initial,
-        folds,
+        states,
         transitions,
-        before: folds,
-        last,
         sums,
+        ..CarryArgs::default()
     }
+}
+
+/// The launch of `nodes` nodes of a step.
+pub fn with_step(filled: CarryArgs, step: usize, down: bool, nodes: usize) -> CarryArgs {
+    let nodes = int(nodes);
+    CarryArgs { by_nodes: Divisor::new(nodes), nodes, step: int(step), down: i32::from(down), ..filled }
 }
 
 /// A launch that copies states: of no tokens, with a head for each state.
@@ -201,7 +239,7 @@ pub fn copy(problem: &Problem, mut filled: LinearArgs, from: States, to: States)
     filled.by_heads = Divisor::new(filled.heads);
     (filled.readers, filled.by_readers, filled.by_sharers) = (1, one, one);
     (filled.sequences, filled.tokens, filled.sequence_chunks, filled.chunks) = (0, 0, 0, 0);
-    filled.flags = args::STEPS;
+    (filled.flags, filled.least, filled.most) = (args::STEPS, 0, i32::MAX);
     let silent = with_answers(with_parts(filled, 1, 1), Tensor::default(), TYPE_F32, Tensor::default());
     with_states(silent, from, to, States::default())
 }

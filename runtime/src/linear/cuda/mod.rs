@@ -6,6 +6,8 @@
 
 mod choice;
 mod choose;
+#[cfg(test)]
+mod choose_tests;
 pub mod device;
 #[cfg(test)]
 mod device_tests;

@@ -7,7 +7,7 @@ use crate::cuda::driver::{Context, Function};
 use crate::cuda::gpu::Gpu;
 use crate::error::{DeviceError, PlanError};
 use crate::linear::options::LinearPlanOptions;
-use elsa_core::linear::{Form, Gates, Problem};
+use elsa_core::linear::{Direction, Form, Gates, Problem};
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::sync::Arc;
 
@@ -21,6 +21,8 @@ pub struct GpuPlan {
     prepare: Option<&'static GpuKernel>,
     /// Of a scan: the kernel that sums logarithms of gates, without a delta rule, and the one that carries states over parts.
     scan: Option<(Option<&'static GpuKernel>, &'static GpuKernel)>,
+    /// The kernel of the quadratic form, where that is the form.
+    parallel: Option<&'static GpuKernel>,
 }
 
 /// The kernels of a plan, loaded in a context.
@@ -30,6 +32,8 @@ pub struct Kernels {
     pub prepare: Option<Loaded>,
     /// Of a scan, as in [`GpuPlan`].
     pub scan: Option<(Option<Loaded>, Loaded)>,
+    /// Of the quadratic form.
+    pub parallel: Option<Loaded>,
 }
 
 /// A kernel of a plan, loaded in a context.
@@ -55,7 +59,7 @@ impl GpuPlan {
     /// Returns an error if the kernels do not support the problem or the options, or if the device fails.
     pub fn new(gpu: &Arc<Gpu>, problem: &Problem, options: &LinearPlanOptions) -> Result<GpuPlan, PlanError> {
         let device = Device { sms: gpu.profile().sms, memory: gpu.info().memory };
-        let (choice, layout) = choose(problem, device, walks(), options)?;
+        let (mut choice, layout) = choose(problem, device, walks(), options)?;
         let walk = GPU_KERNELS.iter().find(|kernel| kernel.name == choice.kernel);
         let walk = walk.ok_or(DeviceError::NoKernel { role: "linear attention" })?;
         let own = (problem.gates() == Gates::PerDim, problem.rule().is_delta());
@@ -69,7 +73,7 @@ impl GpuPlan {
         };
         let find = |is: fn(&Role) -> bool| {
             let found = GPU_KERNELS.iter().find(|kernel| is(&kernel.role));
-            found.ok_or(DeviceError::NoKernel { role: "scanning linear attention" })
+            found.ok_or(DeviceError::NoKernel { role: "a form of linear attention" })
         };
         let sums = match problem.gates() {
             Gates::PerHead | Gates::PerDim if !problem.rule().is_delta() => {
@@ -84,7 +88,14 @@ impl GpuPlan {
             }
             _ => None,
         };
-        let plan = GpuPlan { gpu: gpu.clone(), choice, layout, walk, prepare, scan };
+        let parallel = match choice.form {
+            Form::Parallel => Some(find(|role| matches!(role, Role::LinearParallel { .. }))?),
+            _ => None,
+        };
+        if let Some(parallel) = parallel.filter(|_| problem.spec().direction != Direction::NonCausal) {
+            choice.kernel = parallel.name;
+        }
+        let plan = GpuPlan { gpu: gpu.clone(), choice, layout, walk, prepare, scan, parallel };
         plan.load(&gpu.context()?)?;
         Ok(plan)
     }
@@ -110,6 +121,7 @@ impl GpuPlan {
             Some((sums, carry)) => Some((sums.map(load).transpose()?, load(carry)?)),
             None => None,
         };
-        Ok(Kernels { walk: load(self.walk)?, prepare: self.prepare.map(load).transpose()?, scan })
+        let [prepare, parallel] = [self.prepare, self.parallel].map(|kernel| kernel.map(load).transpose());
+        Ok(Kernels { walk: load(self.walk)?, prepare: prepare?, scan, parallel: parallel? })
     }
 }

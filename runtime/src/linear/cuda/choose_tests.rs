@@ -1,0 +1,98 @@
+//! Tests of the chooser on devices that nobody has to have.
+
+use super::choice::LinearGpuChoice;
+use super::choose::{Device, Walk, choose};
+use crate::linear::options::LinearPlanOptions;
+use elsa_core::dtype::DType;
+use elsa_core::linear::plan::ChooseError;
+use elsa_core::linear::{Form, Problem, Rule, Spec};
+use elsa_core::view::{Layout, View};
+use elsa_kernels::cuda::linear::LinearWalk;
+
+const WALKS: [Walk; 2] = [
+    ("narrow", LinearWalk { dims: 64, per_dim: false, columns: 32 }),
+    ("wide", LinearWalk { dims: 128, per_dim: false, columns: 32 }),
+];
+
+const NANO: Device = Device { sms: 1, memory: 4 << 30 };
+const H200: Device = Device { sms: 132, memory: 140 << 30 };
+
+fn problem(rule: Rule, [batch, heads, tokens, d]: [usize; 4], packed: Option<usize>) -> Problem {
+    let view = |d| View::dense("x", Layout::Bhnd, &[batch, heads, tokens, d], None).unwrap();
+    let mut spec = Spec::new(DType::F32, view(d), view(d), view(d), view(d));
+    (spec.rule, spec.packed) = (rule, packed);
+    spec.decay = rule.is_gated().then(|| view(1));
+    spec.beta = rule.is_delta().then(|| view(1));
+    spec.check().unwrap()
+}
+
+fn form(device: Device, shape: [usize; 4]) -> Form {
+    let found =
+        choose(&problem(Rule::Gated, shape, None), device, WALKS.into_iter(), &LinearPlanOptions::default());
+    found.unwrap().0.form
+}
+
+#[test]
+fn chunks_begin_where_a_launch_pays() {
+    // As measured on an H200: gated, d 128, 8 heads.
+    assert_eq!(form(H200, [4, 8, 32, 128]), Form::Recurrent);
+    assert_eq!(form(H200, [4, 8, 64, 128]), Form::FusedChunk);
+    // A board has the blocks of 8 heads in 16 turns, each token of which saves time.
+    assert_eq!(form(NANO, [1, 8, 15, 128]), Form::Recurrent);
+    assert_eq!(form(NANO, [1, 8, 16, 128]), Form::FusedChunk);
+    assert_eq!(form(NANO, [1, 1, 40, 32]), Form::Recurrent);
+    let mut last = usize::MAX;
+    for blocks in [0, 1, 2, 3, 4, 8, 100, usize::MAX] {
+        let found = LinearGpuChoice::crossover(1, blocks);
+        assert!((16..=48).contains(&found) && found <= last);
+        last = found;
+    }
+    let of = |(sms, blocks)| LinearGpuChoice::crossover(sms, blocks);
+    assert_eq!([(0, 1), (132, 264), (132, 265)].map(of), [48, 48, 24]);
+}
+
+/// The batch decides between forms of the same bits alone.
+#[test]
+fn the_batch_changes_no_bit() {
+    for tokens in [1, 15, 16, 24, 47, 48, 1000] {
+        for device in [NANO, H200] {
+            for heads in [1, 8, 40] {
+                let recurrent =
+                    [1, 2, 64].map(|batch| form(device, [batch, heads, tokens, 64]) == Form::Recurrent);
+                assert!(recurrent.iter().all(|is| *is == recurrent[0]), "{tokens} {heads} {recurrent:?}");
+            }
+        }
+    }
+    assert_eq!(form(H200, [1, 8, 1000, 128]), Form::Chunk);
+    assert_eq!(form(H200, [2, 8, 1000, 128]), Form::FusedChunk);
+}
+
+/// What a packed sequence executes is what it executes alone.
+#[test]
+fn packed_sequences_execute_what_they_do_alone() {
+    let of = |form, parts| LinearPlanOptions { form, parts, ..LinearPlanOptions::default() };
+    for options in [of(None, None), of(Some(Form::Scan), None), of(Some(Form::Scan), Some(7))] {
+        for rule in [Rule::Gated, Rule::Delta] {
+            let whole = problem(rule, [1, 2, 10_000, 64], Some(9));
+            let (packed, _) = choose(&whole, H200, WALKS.into_iter(), &options).unwrap();
+            for tokens in [1, 47, 48, 700, 5000] {
+                let alone = problem(rule, [1, 2, tokens, 64], None);
+                let (choice, _) = choose(&alone, H200, WALKS.into_iter(), &options).unwrap();
+                let (mut one, mut other) = (choice.executed(&alone, tokens), packed.executed(&whole, tokens));
+                // The bits of both are the same.
+                let plain = |form| if form == Form::Chunk { Form::FusedChunk } else { form };
+                (one.form, other.form) = (plain(one.form), plain(other.form));
+                assert_eq!(one, other, "{options:?} {tokens}");
+                assert!(packed.form != Form::Scan || tokens.div_ceil(one.part) <= packed.parts);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_quadratic_form_is_for_rules_without_delta() {
+    let parallel = LinearPlanOptions { form: Some(Form::Parallel), ..LinearPlanOptions::default() };
+    let of = |rule| choose(&problem(rule, [1, 1, 300, 64], None), H200, WALKS.into_iter(), &parallel);
+    assert_eq!(of(Rule::Linear).unwrap().0.form, Form::Parallel);
+    assert_eq!(of(Rule::Delta).unwrap_err(), ChooseError::NotOnGpu { form: Form::Parallel });
+}
