@@ -139,6 +139,30 @@ fn what_was_left_out_follows_the_reference_and_every_row_votes() {
     assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.9, 0.9));
 }
 
+/// By λ a block goes where all rows agree, or row by row; `D` is at least what went.
+#[test]
+fn lambda_decides_by_blocks_or_by_rows() {
+    let k: Vec<f32> = (0..10 * TILE.keys).map(|j| if j < TILE.keys { 0.0 } else { -20.0 }).collect();
+    let v: Vec<f32> = (0..k.len()).map(|j| j as f32).collect();
+    for objector in 0..8 {
+        let mut q = vec![1.0f32; 8];
+        for (objects, score) in [(false, 1.0), (true, 0.01)] {
+            q[objector] = score;
+            let case = scored(&q, &k, &v);
+            let blocks = run_and_judge(&case, &Schedule::blasst(0.1), TILE);
+            let rows = run_and_judge(&case, &Schedule::blasst_rows(0.1), TILE);
+            let of = |ran: &Ran| (ran.report.skipped_blocks, ran.report.skipped_row_blocks);
+            let want = if objects { [(0, 0), (0, 63)] } else { [(9, 72); 2] };
+            assert_eq!([of(&blocks), of(&rows)], want, "{objector}");
+            for (i, d) in rows.d.iter().enumerate() {
+                let left = if objects && i == objector { 0.0 } else { 144.0 * (-20.0f64).exp2() };
+                let d = f64::from(*d) * f64::from(rows.buffers.m[i]).exp();
+                assert!(d >= left && d <= left * 1.000_01, "row {i}: {d:e} {left:e}");
+            }
+        }
+    }
+}
+
 #[test]
 fn values_that_are_not_finite_are_never_left_out() {
     let mut k = vec![-30.0f32; 6 * TILE.keys];
@@ -234,7 +258,7 @@ fn split_runs_keep_the_budget_together() {
     for causal in [None, Some(Alignment::BottomRight)] {
         for budget in [0.02f32, 0.3] {
             // `(m, S, D, W)` of every row.
-            let mut merged: Option<(Vec<f32>, Vec<f32>, Vec<f32>, Vec<f32>)> = None;
+            let mut merged: Option<[Vec<f32>; 4]> = None;
             let mut skipped = 0;
             for part in [0..70usize, 70..71, 71..160, 160..230] {
                 let n = part.len();
@@ -256,21 +280,21 @@ fn split_runs_keep_the_budget_together() {
                     run(&problem, &schedule, TILE, &inputs, &mut outputs, &mut out, &mut room).unwrap();
                 skipped += report.skipped_blocks;
                 merged = Some(match merged {
-                    None => (m, s, lost, w),
-                    Some((ma, sa, da, wa)) => {
+                    None => [m, s, lost, w],
+                    Some([ma, sa, da, wa]) => {
                         let merges: Vec<NaturalMerge> =
                             (0..queries).map(|i| NaturalMerge::of((ma[i], sa[i]), (m[i], s[i]))).collect();
-                        (
+                        [
                             merges.iter().map(|x| x.m).collect(),
                             merges.iter().map(|x| x.s).collect(),
                             (0..queries).map(|i| merges[i].w(da[i], lost[i])).collect(),
                             (0..queries * dv).map(|i| merges[i / dv].w(wa[i], w[i])).collect(),
-                        )
+                        ]
                     }
                 });
             }
             assert!(skipped > 0, "{budget}");
-            let (m, s, lost, w) = merged.unwrap();
+            let [m, s, lost, w] = merged.unwrap();
             let mut spec =
                 Spec::new(DType::F32, view(queries, d), view(keys, d), view(keys, dv), view(queries, dv));
             spec.causal = causal;
