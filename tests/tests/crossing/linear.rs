@@ -252,6 +252,28 @@ fn few_tokens_pass_the_state_where_it_is() {
     }
 }
 
+/// A gate of −∞ in the midst of a sequence, in a later part of a scan, leaves nothing of a NaN either.
+#[test]
+fn infinite_gates_clear_in_every_part() {
+    for engine in &engines(1) {
+        for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
+            for options in forms() {
+                let params = Params { per_dim, past: true, ..Params::plain(rule, 70, [8, 16]) };
+                let mut case = params.build();
+                let dims = if per_dim { 8 } else { 1 };
+                if let Some(decay) = &mut case.decay {
+                    (30 * dims..31 * dims).for_each(|x| decay.set(x, f32::NEG_INFINITY));
+                }
+                let clean = run(engine, &case, &options).present;
+                if let Some(past) = &mut case.past {
+                    past[..16].fill(f32::NAN);
+                }
+                assert_eq!(run(engine, &case, &options).present, clean, "{options:?} {rule:?} {per_dim}");
+            }
+        }
+    }
+}
+
 #[test]
 fn bits_do_not_depend_on_threads_batch_or_repetition() {
     for (rule, per_dim) in RULES {
