@@ -27,6 +27,8 @@ pub struct SeriesDivision {
     pub parts: usize,
     /// How a convolution is computed.
     pub method: Method,
+    /// Length of the transforms of a convolution by FFT; otherwise zero.
+    pub fft_length: usize,
     /// How accurate the kernel's functions are.
     pub precision: Precision,
 }
@@ -153,12 +155,15 @@ where
     pub fn division_of(&self, backend: Backend) -> SeriesDivision {
         match self.of(backend) {
             DevicePlan::Cpu(cpu) => {
-                let SeriesChoice { parts, method, kernel, .. } = cpu.choice;
-                SeriesDivision { parts, method, precision: kernel.precision }
+                let SeriesChoice { parts, method, fft_length, kernel, .. } = cpu.choice;
+                SeriesDivision { parts, method, fft_length, precision: kernel.precision }
             }
-            DevicePlan::Gpu(gpu) => {
-                SeriesDivision { parts: gpu.choice.parts, method: Method::Direct, precision: PRECISION }
-            }
+            DevicePlan::Gpu(gpu) => SeriesDivision {
+                parts: gpu.choice.parts,
+                method: Method::Direct,
+                fft_length: 0,
+                precision: PRECISION,
+            },
         }
     }
 
