@@ -58,6 +58,7 @@ fn convolutions(engine: &Engine) -> Result<(), Box<dyn Error>> {
             engine.convolution_plan(&problem, &options)
         };
         let (direct, fft) = (plan(Method::Direct)?, plan(Method::Fft)?);
+        let direct_kernel = direct.choice().map(|choice| choice.kernel);
         let (u, filter) = (numbers(tokens * channels), numbers(taps * channels));
         let mut out = vec![0.0; u.len()];
         let inputs =
@@ -74,7 +75,7 @@ fn convolutions(engine: &Engine) -> Result<(), Box<dyn Error>> {
             }
         }
         let [direct, fft] = times.map(|times| median(times, tokens * channels));
-        let chosen = method(&problem, &plan(Method::Direct)?.choice().kernel).name();
+        let chosen = direct_kernel.map_or("none", |kernel| method(&problem, &kernel).name());
         println!("{tokens} {taps} {direct:.2} {fft:.2} {:.2} {chosen}", direct / fft);
     }
     Ok(())

@@ -64,8 +64,21 @@ impl<O: Operator> Plan<O> {
         outputs: O::Outputs<'a>,
         workspace: &'a mut Workspace<O>,
     ) -> Result<Bound<'a, O>, BindError> {
+        let lengths = O::lengths(&self.problem, &inputs, &outputs);
         let tensors = O::host_tensors(&self.problem, &inputs, outputs)?;
-        let lengths = O::lengths(&self.problem, &inputs);
+        self.bind_tensors(lengths, tensors, workspace)
+    }
+
+    /// Binds tensors that have been checked against the problem.
+    ///
+    /// # Errors
+    /// Those of [`Plan::bind`] that are not the data's.
+    pub(crate) fn bind_tensors<'a>(
+        &'a self,
+        lengths: Lengths<'a, O>,
+        tensors: HostTensors<'a>,
+        workspace: &'a mut Workspace<O>,
+    ) -> Result<Bound<'a, O>, BindError> {
         // Frames of their own: what a GPU's call takes of the stack, calls on the CPU do without.
         match &self.execution {
             Execution::Cpu(plan) => self.bind_to_cpu(plan, lengths, tensors, workspace),
@@ -217,7 +230,7 @@ impl<O: Operator> Plan<O> {
         let given = Given::of(|at| addresses[at].is_some());
         self.check_memory(plan, given, memory)?;
         plan.allows(given)?;
-        let lengths = O::device_lengths(&self.problem, inputs);
+        let lengths = O::device_lengths(&self.problem, inputs, outputs);
         let call = DeviceCall::new(plan, &self.problem, lengths, &addresses, stream, memory)?;
         Ok(DeviceBound { call, plan: self, ran: &mut workspace.ran })
     }

@@ -100,13 +100,15 @@ pub use linear::options::LinearPlanOptions;
 pub use linear::plan::LinearDivision;
 pub use presence::{Present, backends};
 pub use report::{Reason, Report};
-pub use series::plan::{
-    ConvolutionPlan, ConvolutionWorkspace, RecurrencePlan, RecurrenceWorkspace, SelectivePlan,
-    SelectiveWorkspace, SeriesBound, SeriesPlan, SeriesWorkspace,
+pub use series::cuda::SeriesGpuChoice;
+pub use series::operators::{
+    Convolution, ConvolutionBound, ConvolutionDeviceInputs, ConvolutionPlan, ConvolutionWorkspace,
+    Recurrence, RecurrenceBound, RecurrenceDeviceInputs, RecurrencePlan, RecurrenceWorkspace, Selective,
+    SelectiveBound, SelectiveDeviceInputs, SelectivePlan, SelectiveWorkspace, SeriesDeviceOutputs,
 };
-pub use series::{
-    Convolution, ConvolutionOptions, Recurrence, RecurrenceOptions, Selective, SelectiveOptions,
-};
+pub use series::options::{ConvolutionOptions, RecurrenceOptions, SelectiveOptions};
+pub use series::plan::SeriesDivision;
+pub use series::tensors::DeviceElements;
 pub use stream::{Excerpt, PieceError, PrefetchError, RowSink, RowSource, Sink, Source, Times, prefetch};
 pub use tuned::{Tuned, TunedError, TunedFile, TunedShape, Tuning};
 

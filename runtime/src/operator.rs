@@ -44,6 +44,7 @@ pub trait Operator: Sized + Debug + 'static {
     fn lengths<'a>(
         problem: &'a Self::Problem,
         inputs: &Self::Inputs<'a>,
+        outputs: &Self::Outputs<'a>,
     ) -> <Self::Problem as Problem>::Lengths<'a>;
 
     /// Checks the numbers of a call on device tensors against the problem, and which outputs it has. Returns the addresses of
@@ -61,6 +62,7 @@ pub trait Operator: Sized + Debug + 'static {
     fn device_lengths<'a>(
         problem: &'a Self::Problem,
         inputs: &Self::DeviceInputs<'a>,
+        outputs: &Self::DeviceOutputs,
     ) -> <Self::Problem as Problem>::Lengths<'a>;
 
     /// What a workspace remembers of a run on the CPU, which stood by for a GPU or not.

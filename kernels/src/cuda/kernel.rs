@@ -109,6 +109,23 @@ pub enum Role {
         /// What a block takes of an SM.
         resources: GpuResources,
     },
+    /// A recurrence of first order. Launched on a warp for each item; takes
+    /// [`RecurrenceArgs`](super::series::RecurrenceArgs).
+    Recurrence {
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
+    /// A selective scan. Launched on a block for each tile of each sequence and listed part; takes
+    /// [`SelectiveArgs`](super::series::SelectiveArgs).
+    Selective {
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
+    /// A direct convolution. Launched on a warp for each item; takes [`ConvolutionArgs`](super::series::ConvolutionArgs).
+    Convolution {
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
     /// Earlier and new keys or values one after the other; takes [`PresentArgs`](super::attention::PresentArgs).
     AttentionPresent {
         /// What a block takes of an SM.
@@ -131,6 +148,9 @@ impl GpuKernel {
             | Role::LinearPrepare { resources, .. }
             | Role::LinearSums { resources }
             | Role::LinearCarry { resources }
+            | Role::Recurrence { resources }
+            | Role::Selective { resources }
+            | Role::Convolution { resources }
             | Role::AttentionPresent { resources } => *resources,
         }
     }
@@ -150,6 +170,9 @@ impl GpuKernel {
             | Role::LinearPrepare { .. }
             | Role::LinearSums { .. }
             | Role::LinearCarry { .. }
+            | Role::Recurrence { .. }
+            | Role::Selective { .. }
+            | Role::Convolution { .. }
             | Role::AttentionPresent { .. } => None,
         }
     }

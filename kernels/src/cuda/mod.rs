@@ -9,6 +9,7 @@ pub mod linear;
 #[cfg(feature = "cuda")]
 mod module;
 pub mod registers;
+pub mod series;
 pub mod tensor;
 
 pub use kernel::{GpuKernel, Ptx, Role};
@@ -17,14 +18,24 @@ pub use kernel::{GpuKernel, Ptx, Role};
 #[cfg(feature = "cuda")]
 pub static GPU_KERNELS: &[GpuKernel] = &all();
 
+/// Number of kernels of all operators.
+#[cfg(feature = "cuda")]
+const COUNT: usize = attention::KERNELS.len() + linear::KERNELS.len() + series::KERNELS.len();
+
 /// The kernels of all operators, one table behind the other.
 #[cfg(feature = "cuda")]
-const fn all() -> [GpuKernel; attention::KERNELS.len() + linear::KERNELS.len()] {
-    let mut all = [attention::KERNELS[0]; attention::KERNELS.len() + linear::KERNELS.len()];
+const fn all() -> [GpuKernel; COUNT] {
+    let (first, second) = (attention::KERNELS.len(), linear::KERNELS.len());
+    let mut all = [attention::KERNELS[0]; COUNT];
     let mut i = 1;
     while i < all.len() {
-        let first = attention::KERNELS.len();
-        all[i] = if i < first { attention::KERNELS[i] } else { linear::KERNELS[i - first] };
+        all[i] = if i < first {
+            attention::KERNELS[i]
+        } else if i < first + second {
+            linear::KERNELS[i - first]
+        } else {
+            series::KERNELS[i - first - second]
+        };
         i += 1;
     }
     all

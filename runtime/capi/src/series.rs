@@ -6,8 +6,8 @@ use crate::growing::Room;
 use crate::operator::{bind, create, run};
 use crate::planned::{PLANS, Planned};
 use crate::types::*;
-use elsa_core::series::plan::SeriesChoice;
-use elsa_runtime::{Convolution, Recurrence, Selective};
+use elsa_core::series::convolution::Method;
+use elsa_runtime::{Convolution, Recurrence, Selective, SeriesDivision};
 
 /// Decides everything that depends on the shape of a recurrence of first order. Null options are the defaults.
 ///
@@ -171,10 +171,10 @@ pub unsafe extern "C" fn elsa_series_plan_describe(
         // SAFETY: *write*.
         let room = unsafe { Room::new("info", info) }?;
         let plan = PLANS.get(plan.id)?;
-        let (choice, convolves) = match &*plan {
-            Planned::Recurrence(of) => (of.plan.choice(), false),
-            Planned::Selective(of) => (of.plan.choice(), false),
-            Planned::Convolution(of) => (of.plan.choice(), true),
+        let (division, choice, convolves) = match &*plan {
+            Planned::Recurrence(of) => (of.plan.division_of(of.plan.backend()), of.plan.choice(), false),
+            Planned::Selective(of) => (of.plan.division_of(of.plan.backend()), of.plan.choice(), false),
+            Planned::Convolution(of) => (of.plan.division_of(of.plan.backend()), of.plan.choice(), true),
             other => {
                 let found = other.name();
                 return Err(Fault::argument(format_args!(
@@ -182,7 +182,9 @@ pub unsafe extern "C" fn elsa_series_plan_describe(
                 )));
             }
         };
-        let SeriesChoice { parts, fft_length, method, .. } = *choice;
+        let SeriesDivision { parts, method, .. } = division;
+        let transforms = choice.filter(|_| method == Method::Fft);
+        let fft_length = transforms.map_or(0, |choice| choice.fft_length);
         room.fill(elsa_series_info {
             size: size_of::<elsa_series_info>(),
             parts,

@@ -80,7 +80,7 @@ impl Operator for Attention {
         Ok(tensors::host(inputs, outputs))
     }
 
-    fn lengths<'a>(_: &'a Problem, inputs: &Inputs<'a>) -> Lengths<'a> {
+    fn lengths<'a>(_: &'a Problem, inputs: &Inputs<'a>, _: &Outputs<'a>) -> Lengths<'a> {
         inputs.lengths
     }
 
@@ -96,7 +96,7 @@ impl Operator for Attention {
         Ok(addresses(inputs, outputs))
     }
 
-    fn device_lengths<'a>(_: &'a Problem, inputs: &DeviceInputs<'a>) -> Lengths<'a> {
+    fn device_lengths<'a>(_: &'a Problem, inputs: &DeviceInputs<'a>, _: &DeviceOutputs) -> Lengths<'a> {
         inputs.lengths
     }
 

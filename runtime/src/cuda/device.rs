@@ -78,7 +78,7 @@ impl<'a> DeviceCall<'a> {
         let context = workspace.context.clone();
         let entered = context.enter()?;
         let mut at = [0; MOST_TENSORS];
-        for ((at, tensor), address) in at.iter_mut().zip(&problem.tensors()).zip(given) {
+        for ((at, tensor), address) in at.iter_mut().zip(&problem.tensors_of(&lengths)).zip(given) {
             *at = check(&entered, tensor, *address)?;
         }
         let (lent, capture, stream) = match stream {

@@ -310,7 +310,7 @@ fn prepare<P: GpuPlan>(
     guarded: bool,
     workspace: &mut GpuWorkspace,
 ) -> Result<(PerTensor<Placed>, Launches), DeviceError> {
-    let placed = place(plan.gpu(), &problem.tensors(), tensors, guarded, workspace)?;
+    let placed = place(plan.gpu(), &problem.tensors_of(&lengths), tensors, guarded, workspace)?;
     let at = per_tensor(|at| placed[at].device);
     let launches = plan.launches(problem, lengths, &at, workspace)?;
     Ok((placed, launches))

@@ -84,7 +84,7 @@ impl Operator for Linear {
         Ok(tensors)
     }
 
-    fn lengths<'a>(_: &'a Problem, inputs: &Inputs<'a>) -> Option<&'a [i64]> {
+    fn lengths<'a>(_: &'a Problem, inputs: &Inputs<'a>, _: &Outputs<'a>) -> Option<&'a [i64]> {
         inputs.cu_seqlens
     }
 
@@ -100,7 +100,11 @@ impl Operator for Linear {
         Ok(addresses(inputs, outputs))
     }
 
-    fn device_lengths<'a>(_: &'a Problem, inputs: &LinearDeviceInputs<'a>) -> Option<&'a [i64]> {
+    fn device_lengths<'a>(
+        _: &'a Problem,
+        inputs: &LinearDeviceInputs<'a>,
+        _: &LinearDeviceOutputs,
+    ) -> Option<&'a [i64]> {
         inputs.cu_seqlens
     }
 

@@ -1,13 +1,10 @@
 //! The operators that treat every channel by itself: recurrence, selective scan, convolution.
 
-mod convolution;
-mod operator;
+mod cpu;
+pub mod cuda;
+pub mod operators;
+pub mod options;
 pub mod plan;
-mod recurrence;
-mod selective;
-mod spectrum;
-mod stage;
-
-pub use convolution::{Convolution, ConvolutionOptions};
-pub use recurrence::{Recurrence, RecurrenceOptions};
-pub use selective::{Selective, SelectiveOptions};
+mod problems;
+pub mod tensors;
+mod warm;

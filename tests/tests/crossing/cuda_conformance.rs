@@ -157,7 +157,7 @@ fn every_kernel_runs() {
         .iter()
         .filter(|k| !k.attention().is_some_and(GpuKernelSpec::half_scores))
         .filter(|k| {
-            // `cuda_stream`, `conformance` and `cuda_linear` have them run.
+            // `cuda_stream`, `conformance`, `cuda_linear` and `cuda_series` have them run.
             let elsewhere = matches!(
                 k.role,
                 Role::AttentionPresent { .. }
@@ -169,6 +169,9 @@ fn every_kernel_runs() {
                     | Role::LinearWalk { .. }
                     | Role::LinearSums { .. }
                     | Role::LinearCarry { .. }
+                    | Role::Recurrence { .. }
+                    | Role::Selective { .. }
+                    | Role::Convolution { .. }
             );
             !elsewhere && !loaded.iter().any(|l| l.name == k.name)
         })

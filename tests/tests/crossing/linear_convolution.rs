@@ -18,9 +18,9 @@ use elsa_tests::random::Random;
 use elsa_tests::series::{Order, UNWRITTEN, Values, check, engines, normals};
 
 /// A call with its tensors.
-struct Case {
-    problem: Problem,
-    u: Values,
+pub(crate) struct Case {
+    pub(crate) problem: Problem,
+    pub(crate) u: Values,
     filter: Vec<f32>,
     bias: Option<Vec<f32>>,
     past: Option<Vec<f32>>,
@@ -28,13 +28,13 @@ struct Case {
 }
 
 /// What a call writes.
-struct Found {
-    out: Values,
-    present: Vec<f32>,
+pub(crate) struct Found {
+    pub(crate) out: Values,
+    pub(crate) present: Vec<f32>,
 }
 
 impl Case {
-    fn new(seed: u64, shape: [usize; 3], taps: usize, orders: [Order; 2], dtype: DType) -> Case {
+    pub(crate) fn new(seed: u64, shape: [usize; 3], taps: usize, orders: [Order; 2], dtype: DType) -> Case {
         let mut r = Random::new(seed);
         let u = orders[0].series(shape);
         let mut spec = Spec::new(u, taps, orders[1].series(shape));
@@ -72,7 +72,7 @@ impl Case {
         Found { out: Values::unwritten(self.dtype, self.problem.spec().out.extent()), present }
     }
 
-    fn scalar(&self) -> Found {
+    pub(crate) fn scalar(&self) -> Found {
         let mut found = self.room();
         let mut outputs =
             Outputs { out: Some(found.out.elements_mut()), present_state: Some(&mut found.present) };
@@ -80,7 +80,7 @@ impl Case {
         found
     }
 
-    fn engine(&self, engine: &Engine, method: Method) -> Found {
+    pub(crate) fn engine(&self, engine: &Engine, method: Method) -> Found {
         let mut found = self.room();
         let options =
             ConvolutionOptions { all_workers: true, method: Some(method), ..ConvolutionOptions::default() };
@@ -104,7 +104,7 @@ impl Case {
         all[all.len() - history..].to_vec()
     }
 
-    fn check(&self, what: &str, found: &Found, method: Method, precision: &Precision) -> f64 {
+    pub(crate) fn check(&self, what: &str, found: &Found, method: Method, precision: &Precision) -> f64 {
         let (p, mut worst) = (&self.problem, 0.0);
         let what = format!("{what}: {:?} by {}", p.spec(), method.name());
         for batch in 0..p.batch() {

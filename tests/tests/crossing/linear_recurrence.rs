@@ -13,14 +13,14 @@ use elsa_core::series::recurrence::{Gate, Inputs, Map, Outputs, Problem, Spec, r
 use elsa_core::series::{Series, token_of};
 use elsa_core::view::View;
 use elsa_kernels::registry::series_of;
-use elsa_runtime::{Backend, BindError, Engine, PlanError, RecurrenceOptions};
+use elsa_runtime::{Backend, BindError, Engine, PlanError, RecurrenceOptions, RecurrencePlan, Report};
 use elsa_tests::SLOW;
 use elsa_tests::random::Random;
 use elsa_tests::series::{Order, UNWRITTEN, Values, check, engines, normals};
 
 /// A call with its tensors.
-struct Case {
-    problem: Problem,
+pub(crate) struct Case {
+    pub(crate) problem: Problem,
     a: Values,
     b: Values,
     past: Option<Vec<f32>>,
@@ -28,14 +28,14 @@ struct Case {
 }
 
 /// What a call writes.
-struct Found {
-    out: Values,
-    present: Vec<f32>,
+pub(crate) struct Found {
+    pub(crate) out: Values,
+    pub(crate) present: Vec<f32>,
 }
 
 impl Case {
     /// `shape` is batch, tokens and channels; `special` puts infinities, NaNs and large numbers among the gates.
-    fn new(
+    pub(crate) fn new(
         seed: u64,
         shape: [usize; 3],
         [order_a, order_b, order_out]: [Order; 3],
@@ -94,19 +94,23 @@ impl Case {
         found
     }
 
-    fn engine(&self, engine: &Engine, parts: Option<usize>) -> Found {
-        let mut found = self.room();
+    pub(crate) fn engine(&self, engine: &Engine, parts: Option<usize>) -> Found {
         let options = RecurrenceOptions { all_workers: true, parts, ..RecurrenceOptions::default() };
-        let plan = engine.recurrence_plan(&self.problem, &options).unwrap();
+        self.report(&engine.recurrence_plan(&self.problem, &options).unwrap()).0
+    }
+
+    /// What a plan's run writes and reports.
+    pub(crate) fn report(&self, plan: &RecurrencePlan) -> (Found, Report) {
+        let mut found = self.room();
         let outputs =
             Outputs { out: Some(found.out.elements_mut()), present_state: Some(&mut found.present) };
         let mut workspace = plan.workspace().unwrap();
-        plan.bind(self.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
-        found
+        let report = plan.bind(self.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
+        (found, report)
     }
 
     /// Compares what a call wrote with f64; returns the largest error relative to the bound.
-    fn check(&self, what: &str, found: &Found, precision: &Precision) -> f64 {
+    pub(crate) fn check(&self, what: &str, found: &Found, precision: &Precision) -> f64 {
         let (p, mut worst) = (&self.problem, 0.0);
         for batch in 0..p.batch() {
             for channel in 0..p.channels() {
@@ -141,7 +145,7 @@ fn precision(engine: &Engine) -> Precision {
     series_of(set).unwrap().spec.precision
 }
 
-fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let shapes: &[[usize; 3]] = if SLOW {
         &[[1, 5, 3], [2, 67, 4]]
     } else {
@@ -310,14 +314,21 @@ fn states_continue_a_stream() {
 }
 
 /// Runs `a` and `b` of one channel with all back ends and forms.
-fn of_one_channel(a: &[f32], b: &[f32], gate: Gate, past: f32, mut see: impl FnMut(&str, &[f32])) {
+fn of_one_channel(
+    engines: &[Engine],
+    a: &[f32],
+    b: &[f32],
+    gate: Gate,
+    past: f32,
+    mut see: impl FnMut(&str, &[f32]),
+) {
     let series = Series::tokens_first("b", [1, a.len(), 1]).unwrap();
     let mut spec = Spec::new(series, series, series);
     spec.gate = gate;
     let problem = spec.check().unwrap();
     let past = [past];
     let inputs = Inputs { a: Elements::F32(a), b: Elements::F32(b), past_state: Some(&past) };
-    for engine in engines(2) {
+    for engine in engines {
         for parts in [None, Some(4)] {
             let mut out = vec![UNWRITTEN; a.len()];
             let options = RecurrenceOptions { parts, ..RecurrenceOptions::default() };
@@ -331,6 +342,11 @@ fn of_one_channel(a: &[f32], b: &[f32], gate: Gate, past: f32, mut see: impl FnM
 
 #[test]
 fn hard_gates_do_what_they_say() {
+    hard_gates(&engines(2));
+}
+
+/// What gates of zero and NaN do, and products of factors beyond the range of f32.
+pub(crate) fn hard_gates(engines: &[Engine]) {
     // A state that is not finite is cleared, by a logarithm of minus infinity and by a factor of zero.
     let b = [1.0, f32::INFINITY, 2.0, f32::NAN, 3.0, 4.0, 5.0, 6.0];
     let off = f32::NEG_INFINITY;
@@ -339,7 +355,7 @@ fn hard_gates_do_what_they_say() {
         (Gate::Log, [0.0, 0.0, off, 0.0, off, 0.0, 0.0, -1000.0]),
         (Gate::Factor, [1., 1., 0., 1., 0., 1., 1., 0.]),
     ] {
-        of_one_channel(&a, &b, gate, 1.0, |what, out| {
+        of_one_channel(engines, &a, &b, gate, 1.0, |what, out| {
             for (x, want) in out.iter().zip(want) {
                 assert!(x.to_bits() == want.to_bits() || (x.is_nan() && want.is_nan()), "{what}: {out:?}");
             }
@@ -348,7 +364,7 @@ fn hard_gates_do_what_they_say() {
     // A NaN among gates poisons from its token on.
     let mut gates = [0.0; 12];
     gates[5] = f32::NAN;
-    of_one_channel(&gates, &[1.0; 12], Gate::Log, 0.0, |what, out| {
+    of_one_channel(engines, &gates, &[1.0; 12], Gate::Log, 0.0, |what, out| {
         assert!(
             out[..5].iter().all(|x| x.is_finite()) && out[5..].iter().all(|x| x.is_nan()),
             "{what}: {out:?}"
@@ -359,7 +375,7 @@ fn hard_gates_do_what_they_say() {
     for past in [0.0, 1e-30] {
         let mut added = [0.0; 64];
         added[36] = 3.0;
-        of_one_channel(&large, &added, Gate::Factor, past, |what, out| {
+        of_one_channel(engines, &large, &added, Gate::Factor, past, |what, out| {
             let mut h = f64::from(past);
             for (i, x) in out.iter().enumerate() {
                 h = h * f64::from(large[i]) + f64::from(added[i]);
@@ -373,8 +389,13 @@ fn hard_gates_do_what_they_say() {
 /// A state that decays ends at zero exactly, without subnormal numbers on the way.
 #[test]
 fn a_state_vanishes_before_it_is_subnormal() {
+    vanishing_states(&engines(2));
+}
+
+/// States that decay below the normal numbers.
+pub(crate) fn vanishing_states(engines: &[Engine]) {
     let n = if SLOW { 200 } else { 1000 };
-    of_one_channel(&vec![0.75; n], &vec![0.0; n], Gate::Factor, 1e-20, |what, out| {
+    of_one_channel(engines, &vec![0.75; n], &vec![0.0; n], Gate::Factor, 1e-20, |what, out| {
         assert!(out.iter().all(|x| *x == 0.0 || x.is_normal()), "{what}");
         assert!(out[0] > 0.0 && out[n - 1] == 0.0, "{what}");
     });

@@ -19,25 +19,25 @@ use elsa_tests::series::{Order, UNWRITTEN, Values, check, engines, normals};
 
 /// What varies from case to case.
 #[derive(Clone, Copy, Debug)]
-struct Params {
-    shape: [usize; 3],
-    states: usize,
+pub(crate) struct Params {
+    pub(crate) shape: [usize; 3],
+    pub(crate) states: usize,
     /// Groups of `B` and of `C`; none where they are of each channel.
-    groups: [Option<usize>; 2],
-    orders: [Order; 5],
-    dtype: DType,
-    softplus: bool,
-    gated: bool,
-    skip: bool,
-    bias: bool,
-    past: bool,
-    in_place: bool,
-    reverse: bool,
+    pub(crate) groups: [Option<usize>; 2],
+    pub(crate) orders: [Order; 5],
+    pub(crate) dtype: DType,
+    pub(crate) softplus: bool,
+    pub(crate) gated: bool,
+    pub(crate) skip: bool,
+    pub(crate) bias: bool,
+    pub(crate) past: bool,
+    pub(crate) in_place: bool,
+    pub(crate) reverse: bool,
 }
 
 impl Params {
     /// Mamba's own form: everything given, all in the order `[batch, channels, tokens]`.
-    fn mamba(shape: [usize; 3], states: usize) -> Params {
+    pub(crate) fn mamba(shape: [usize; 3], states: usize) -> Params {
         Params {
             shape,
             states,
@@ -56,12 +56,12 @@ impl Params {
 }
 
 /// A call with its tensors.
-struct Case {
-    params: Params,
-    problem: Problem,
-    u: Values,
-    delta: Values,
-    a: Vec<f32>,
+pub(crate) struct Case {
+    pub(crate) params: Params,
+    pub(crate) problem: Problem,
+    pub(crate) u: Values,
+    pub(crate) delta: Values,
+    pub(crate) a: Vec<f32>,
     b: Values,
     c: Values,
     d: Vec<f32>,
@@ -71,13 +71,13 @@ struct Case {
 }
 
 /// What a call writes.
-struct Found {
-    out: Values,
-    present: Vec<f32>,
+pub(crate) struct Found {
+    pub(crate) out: Values,
+    pub(crate) present: Vec<f32>,
 }
 
 impl Case {
-    fn new(params: Params, seed: u64) -> Case {
+    pub(crate) fn new(params: Params, seed: u64) -> Case {
         let mut r = Random::new(seed);
         let ([batch, tokens, channels], n) = (params.shape, params.states);
         let series = params.orders.map(|order| order.series(params.shape));
@@ -154,7 +154,7 @@ impl Case {
         found
     }
 
-    fn engine(&self, engine: &Engine) -> Found {
+    pub(crate) fn engine(&self, engine: &Engine) -> Found {
         let mut found = self.room();
         let options = SelectiveOptions { all_workers: true, ..SelectiveOptions::default() };
         let plan = engine.selective_plan(&self.problem, &options).unwrap();
@@ -165,7 +165,7 @@ impl Case {
         found
     }
 
-    fn check(&self, what: &str, found: &Found, precision: &Precision) -> f64 {
+    pub(crate) fn check(&self, what: &str, found: &Found, precision: &Precision) -> f64 {
         let (p, n, mut worst) = (&self.problem, self.params.states, 0.0);
         for batch in 0..p.batch() {
             for channel in 0..p.channels() {
@@ -203,7 +203,7 @@ fn precision(engine: &Engine) -> Precision {
     series_of(set).unwrap().spec.precision
 }
 
-fn cases() -> Vec<Params> {
+pub(crate) fn cases() -> Vec<Params> {
     use Order::{ChannelsFirst, Gaps, Heads, TokensFirst};
     let n = if SLOW { 9 } else { 70 };
     let mamba = Params::mamba([2, n, 35], 16);
@@ -395,6 +395,11 @@ fn decode_steps_threads_and_batch_change_no_bit() {
 /// Rates that clear, states that are not finite, and NaN.
 #[test]
 fn hard_rates_do_what_they_say() {
+    hard_rates(&engines(1));
+}
+
+/// Rates that clear, states that are not finite, and NaN, by each of the engines.
+pub(crate) fn hard_rates(engines: &[Engine]) {
     let tokens = 6;
     let series = Series::tokens_first("u", [1, tokens, 1]).unwrap();
     let two = Coefficient::Token(Series::tokens_first("b", [1, tokens, 2]).unwrap());
@@ -404,7 +409,7 @@ fn hard_rates_do_what_they_say() {
     let (u, mut delta) = ([1.0; 6], [1.0; 6]);
     delta[3] = 2000.0;
     let (b, c) = ([1.0; 12], [1.0; 12]);
-    for engine in engines(1) {
+    for engine in engines {
         let run = |delta: &[f32], past: [f32; 2]| {
             let (mut out, mut last) = ([UNWRITTEN; 6], [UNWRITTEN; 2]);
             let plan = engine.selective_plan(&problem, &SelectiveOptions::default()).unwrap();

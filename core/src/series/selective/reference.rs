@@ -13,6 +13,9 @@
 //!
 //! where `X_t = a X_{t−1} + |δ B u|` is the recurrence of absolute values. The bound of `e_a` holds for large `|δ A|` too,
 //! where the rounding of the product alone is many last places of its exponential.
+//!
+//! In two levels the factor of a part is a product, one rounding for each token, and the state after a part takes one product
+//! and sum more than those of its tokens. So no path has more roundings than the two of `2 u X` for each of its tokens.
 
 use super::problem::{Inputs, MAX_STATES, Problem};
 use crate::dtype::DType;

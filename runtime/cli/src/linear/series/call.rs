@@ -13,7 +13,7 @@ use clap::Args;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::series::Series;
 use elsa_core::series::bound::Judged;
-use elsa_runtime::{Engine, Report};
+use elsa_runtime::{Backend, Engine, Report};
 use serde::Serialize;
 use std::time::Instant;
 
@@ -280,8 +280,9 @@ impl Outputs {
             };
             report::json(&mut std::io::stdout().lock(), &told)?;
         } else {
+            let each = if report.backend == Backend::Cuda { "blocks" } else { "threads" };
             say(&format!(
-                "wrote {} in {ms:.3} ms ({}, {kernel}, {}, {} threads, {workspace_bytes} bytes of workspace){}{}",
+                "wrote {} in {ms:.3} ms ({}, {kernel}, {}, {} {each}, {workspace_bytes} bytes of workspace){}{}",
                 one_line(&args.out.to_string()),
                 report.backend,
                 done.form,
@@ -297,6 +298,11 @@ impl Outputs {
     pub fn ms(&self) -> f64 {
         self.start.elapsed().as_secs_f64() * 1e3
     }
+}
+
+/// A number of parts, in words.
+pub fn parts_of(parts: usize) -> String {
+    format!("{parts} {}", if parts == 1 { "part" } else { "parts" })
 }
 
 /// The largest distance so far, and that of another value: infinite once one is a NaN.

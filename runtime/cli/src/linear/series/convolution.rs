@@ -105,7 +105,7 @@ pub fn convolution(args: &ConvolutionArgs) -> Result<(), Error> {
     };
     let report = plan.bind(inputs, to, &mut workspace)?.run()?;
     let ms = outputs.ms();
-    let choice = *plan.choice();
+    let division = plan.division_of(report.backend);
     let worst = call.verify.then(|| {
         let (mut worst, out, dtype) = (0.0, outputs.out.elements(), outputs.dtype());
         let history = problem.history();
@@ -113,7 +113,7 @@ pub fn convolution(args: &ConvolutionArgs) -> Result<(), Error> {
             for channel in 0..channels {
                 let first = (batch * channels + channel) * history;
                 let before = inputs.past_state.map_or(&[][..], |past| &past[first..first + history]);
-                let (method, precision, at) = (choice.method, &choice.kernel.precision, [batch, channel]);
+                let (method, precision, at) = (division.method, &division.precision, [batch, channel]);
                 let see = |token: usize, exact| {
                     worst = farther(worst, exact, out.get(series.at(batch, token, channel)), dtype);
                 };
@@ -124,10 +124,10 @@ pub fn convolution(args: &ConvolutionArgs) -> Result<(), Error> {
     });
     let done = Done {
         what: "convolution",
+        kernel: plan.kernel_of(report.backend),
         report,
-        kernel: plan.kernel(),
         workspace_bytes: plan.workspace_bytes(),
-        form: choice.method.name().into(),
+        form: division.method.name().into(),
         shape: [problem.batch(), problem.tokens(), channels],
     };
     let some = [&bias, &past].into_iter().filter_map(Option::as_ref);

@@ -2,14 +2,13 @@
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use super::call::{CallArgs, Done, Given, Outputs, farther, numbers};
+use super::call::{CallArgs, Done, Given, Outputs, farther, numbers, parts_of};
 use crate::args::FILE;
 use crate::error::Error;
 use crate::tensor::Source;
 use clap::Args;
-use elsa_core::series::plan::SeriesChoice;
 use elsa_core::series::recurrence::{self, Gate, Inputs, Spec};
-use elsa_runtime::RecurrenceOptions;
+use elsa_runtime::{RecurrenceOptions, SeriesDivision};
 
 /// The text below the flags.
 const HELP: &str = "\
@@ -35,7 +34,8 @@ pub struct RecurrenceArgs {
     /// Addends, rank 3
     #[arg(long, value_name = FILE)]
     b: Source,
-    /// Pass the tokens in so many parts side by side, for few channels and many tokens: twice the work [default: 1]
+    /// Pass the tokens in so many parts side by side, for few channels and many tokens: twice the work [default: 1;
+    /// on a GPU by tokens and channels]
     #[arg(long, value_name = "N")]
     parts: Option<usize>,
     /// What every operator has.
@@ -71,13 +71,13 @@ pub fn recurrence(args: &RecurrenceArgs) -> Result<(), Error> {
     };
     let report = plan.bind(inputs, to, &mut workspace)?.run()?;
     let ms = outputs.ms();
-    let SeriesChoice { parts, kernel, .. } = *plan.choice();
+    let SeriesDivision { parts, precision, .. } = plan.division_of(report.backend);
     let worst = call.verify.then(|| {
         let (mut worst, out, dtype) = (0.0, outputs.out.elements(), outputs.dtype());
         for batch in 0..problem.batch() {
             for channel in 0..problem.channels() {
                 let before = inputs.past_state.map_or(0.0, |past| past[batch * state[1] + channel]);
-                let (precision, at) = (&kernel.precision, [batch, channel]);
+                let (precision, at) = (&precision, [batch, channel]);
                 recurrence::reference::states(
                     &problem,
                     &inputs,
@@ -95,10 +95,10 @@ pub fn recurrence(args: &RecurrenceArgs) -> Result<(), Error> {
     });
     let done = Done {
         what: "recurrence",
+        kernel: plan.kernel_of(report.backend),
         report,
-        kernel: plan.kernel(),
         workspace_bytes: plan.workspace_bytes(),
-        form: format!("{parts} {}", if parts == 1 { "part" } else { "parts" }),
+        form: parts_of(parts),
         shape: [problem.batch(), problem.tokens(), problem.channels()],
     };
     let files: Vec<&Given> = [Some(&a), Some(&b), past.as_ref()].into_iter().flatten().collect();

@@ -2,14 +2,14 @@
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use super::call::{CallArgs, Done, Given, Order, Outputs, farther, numbers};
+use super::call::{CallArgs, Done, Given, Order, Outputs, farther, numbers, parts_of};
 use crate::args::FILE;
 use crate::error::Error;
 use crate::tensor::Source;
 use clap::Args;
 use elsa_core::series::Series;
 use elsa_core::series::selective::{self, Coefficient, Inputs, Spec};
-use elsa_runtime::SelectiveOptions;
+use elsa_runtime::{SelectiveOptions, SeriesDivision};
 
 /// The text below the flags.
 const HELP: &str = "\
@@ -128,7 +128,7 @@ pub fn selective(args: &SelectiveArgs) -> Result<(), Error> {
     };
     let report = plan.bind(inputs, to, &mut workspace)?.run()?;
     let ms = outputs.ms();
-    let precision = plan.choice().kernel.precision;
+    let SeriesDivision { parts, precision, .. } = plan.division_of(report.backend);
     let worst = call.verify.then(|| {
         let (mut worst, out, dtype) = (0.0, outputs.out.elements(), outputs.dtype());
         for batch in 0..problem.batch() {
@@ -146,10 +146,10 @@ pub fn selective(args: &SelectiveArgs) -> Result<(), Error> {
     });
     let done = Done {
         what: "selective scan",
+        kernel: plan.kernel_of(report.backend),
         report,
-        kernel: plan.kernel(),
         workspace_bytes: plan.workspace_bytes(),
-        form: "1 part".into(),
+        form: parts_of(parts),
         shape: [problem.batch(), problem.tokens(), channels],
     };
     let some = [&d, &z, &bias, &past].into_iter().filter_map(Option::as_ref);

@@ -101,11 +101,12 @@ pub fn table(costs: &[(String, Cost)]) -> String {
 /// The end of the names of kernels for scores that masks or biases change. Their time depends on these, and nothing
 /// predicts it.
 const CHANGED: &str = "_added";
-/// The beginning of the names of kernels of linear attention, whose time nothing predicts.
-const LINEAR: &str = "linear_";
+/// The beginnings of the names of kernels of linear attention and of series, whose time nothing predicts.
+const UNPREDICTED: [&str; 2] = ["linear_", "series_"];
 
-/// The cost of a kernel that ptxas has assembled, with `threads` in a block; `None` for one of linear attention, for one that only problems with
-/// masks or biases use, and, with a line that says why, for one whose loops are not understood: nothing predicts its time.
+/// The cost of a kernel that ptxas has assembled, with `threads` in a block. `None` for one of linear attention or of series,
+/// for one that only problems with masks or biases use, and, with a line that says why, for one whose loops are not
+/// understood: nothing predicts its time.
 ///
 /// # Errors
 /// A listing that is not understood.
@@ -116,7 +117,7 @@ pub fn cost(
     kernel: &str,
     threads: usize,
 ) -> Result<Option<Cost>, String> {
-    if kernel.ends_with(CHANGED) || kernel.starts_with(LINEAR) {
+    if kernel.ends_with(CHANGED) || UNPREDICTED.iter().any(|begin| kernel.starts_with(begin)) {
         return Ok(None);
     }
     let run = Run::new(tree, "").arg(nvdisasm).args("-c -novliw -hex").arg(cubin).quiet().run();

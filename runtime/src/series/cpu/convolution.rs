@@ -1,35 +1,18 @@
 //! The causal convolution on the CPU.
 
-use super::operator::{Place, SeriesOperator};
+use super::operator::{OnCpu, Place};
+use super::slices::{elements, elements_mut, values, values_mut};
 use super::spectrum::Transforms;
 use super::stage::{Block, Convert, Source, States, Target, Tile, tile};
 use crate::cpu::pool::Pool;
 use crate::error::RunError;
-use elsa_core::argument::ArgumentError;
-use elsa_core::series::convolution::{Inputs, Method, Outputs, Problem};
+use crate::series::tensors::{Types, of_convolution as number};
+use crate::tensors::HostTensors;
+use elsa_core::dtype::Elements;
+use elsa_core::series::convolution::{Inputs, Problem};
 use elsa_core::series::token_of;
 use elsa_kernels::series::{Columns, ConvolutionTile};
 use std::ptr::null;
-
-/// Options of a plan of a convolution.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ConvolutionOptions {
-    /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
-    pub budget: Option<usize>,
-    /// Whether all threads take part, however small the problem. This changes no bit.
-    pub all_workers: bool,
-    /// How it is computed; `None` takes what needs less time by count
-    /// ([`method`](elsa_core::series::plan::method())).
-    pub method: Option<Method>,
-}
-
-/// The convolution as an operator of a plan.
-#[derive(Clone, Debug)]
-pub struct Convolution {
-    pub(super) problem: Problem,
-    /// The transforms of a plan by FFT.
-    pub(super) transforms: Option<Transforms>,
-}
 
 /// The tensors of a call.
 ///
@@ -60,7 +43,7 @@ impl ConvolutionCall<'_> {
     /// A window holds the inputs of a block in the order of the pass, after those before it.
     ///
     /// # Safety
-    /// - The clauses of [`SeriesOperator::run`]; `worker` is the caller's number, and no other worker has the tile.
+    /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number, and no other worker has the tile.
     unsafe fn direct(&self, place: &Place<'_>, worker: usize, tile: Tile) {
         let (k, l, p) = (place.kernel, place.layout, place.kernel.primitives);
         let (w, s, problem) = (k.spec.width, self.problem.spec(), self.problem);
@@ -155,7 +138,7 @@ impl ConvolutionCall<'_> {
     /// Computes a channel of every sequence by FFT.
     ///
     /// # Safety
-    /// - The clauses of [`SeriesOperator::run`]; `worker` is the caller's number, and no other worker has the channel. The
+    /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number, and no other worker has the channel. The
     ///   layout is one for these transforms.
     unsafe fn spectral(&self, place: &Place<'_>, transforms: &Transforms, worker: usize, channel: usize) {
         let (problem, s, layout) = (self.problem, self.problem.spec(), place.layout);
@@ -227,31 +210,36 @@ impl ConvolutionCall<'_> {
     }
 }
 
-impl SeriesOperator for Convolution {
-    type Problem = Problem;
-    type Inputs<'a> = Inputs<'a>;
-    type Outputs<'a> = Outputs<'a>;
+impl OnCpu for Problem {
     type Call<'a> = ConvolutionCall<'a>;
-
-    fn problem(&self) -> &Problem {
-        &self.problem
-    }
 
     fn call<'a>(
         &'a self,
-        inputs: Inputs<'a>,
-        mut outputs: Outputs<'a>,
-    ) -> Result<ConvolutionCall<'a>, ArgumentError> {
-        self.problem.check_data(&inputs, &outputs)?;
-        let s = self.problem.spec();
-        Ok(ConvolutionCall {
-            problem: &self.problem,
-            transforms: self.transforms.as_ref(),
-            u: Source { series: s.u, data: inputs.u },
-            out: outputs.out.as_mut().map(|out| Target::new(s.out, out)),
-            states: States::new(s.in_place, inputs.past_state, outputs.present_state),
-            inputs,
-        })
+        types: &Types,
+        tensors: &HostTensors<'a>,
+        transforms: Option<&'a Transforms>,
+    ) -> ConvolutionCall<'a> {
+        let s = self.spec();
+        // SAFETY: the problem states the elements of each tensor; those of outputs are the only ones in use.
+        unsafe {
+            let u = elements(tensors, number::U, s.u.extent(), types[number::U]);
+            let inputs = Inputs {
+                u: u.unwrap_or(Elements::F32(&[])),
+                filter: values(tensors, number::FILTER, self.weights()).unwrap_or(&[]),
+                bias: values(tensors, number::BIAS, self.channels()),
+                past_state: values(tensors, number::PAST, self.states()),
+            };
+            let out = elements_mut(tensors, number::OUT, s.out.extent(), types[number::OUT]);
+            let present = values_mut(tensors, number::PRESENT, self.states());
+            ConvolutionCall {
+                problem: self,
+                transforms,
+                u: Source { series: s.u, data: inputs.u },
+                out: out.map(|mut out| Target::new(s.out, &mut out)),
+                states: States::new(s.in_place, inputs.past_state, present),
+                inputs,
+            }
+        }
     }
 
     unsafe fn run(call: &ConvolutionCall<'_>, place: &Place<'_>, pool: &Pool) -> Result<(), RunError> {

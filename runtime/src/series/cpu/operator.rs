@@ -1,41 +1,27 @@
-//! What a plan of series is generic over.
+//! What computes a call of series on the CPU, for plans that are generic over the operator.
 
+use super::spectrum::Transforms;
 use crate::cpu::pool::Pool;
 use crate::error::RunError;
-use elsa_core::argument::ArgumentError;
+use crate::problem::Problem;
+use crate::series::tensors::Types;
+use crate::tensors::HostTensors;
 use elsa_core::series::plan::{SeriesChoice, SeriesLayout};
 use elsa_kernels::series::SeriesKernel;
 use std::fmt::Debug;
 
-/// An operator that treats every channel of its series by itself, with every decision of a plan.
-pub trait SeriesOperator: Debug {
-    /// The checked problem.
-    type Problem;
-    /// The input tensors of a call.
-    type Inputs<'a>
-    where
-        Self: 'a;
-    /// The output tensors of a call.
-    type Outputs<'a>
-    where
-        Self: 'a;
+/// A problem of an operator that treats every channel of its series by itself, as the CPU computes it.
+pub trait OnCpu: for<'a> Problem<Lengths<'a> = Types> {
     /// The checked tensors of a call.
-    type Call<'a>: Debug
-    where
-        Self: 'a;
+    type Call<'a>: Debug + Send;
 
-    /// The problem.
-    fn problem(&self) -> &Self::Problem;
-
-    /// Checks the tensors of a call against the problem.
-    ///
-    /// # Errors
-    /// Returns the first mismatch.
+    /// The call over tensors that have been checked against the problem. `transforms` are those of the plan, if it has some.
     fn call<'a>(
         &'a self,
-        inputs: Self::Inputs<'a>,
-        outputs: Self::Outputs<'a>,
-    ) -> Result<Self::Call<'a>, ArgumentError>;
+        types: &Types,
+        tensors: &HostTensors<'a>,
+        transforms: Option<&'a Transforms>,
+    ) -> Self::Call<'a>;
 
     /// Computes a call in the workspace at `base`.
     ///

@@ -1,29 +1,17 @@
 //! The selective scan on the CPU.
 
-use super::operator::{Place, SeriesOperator};
+use super::operator::{OnCpu, Place};
+use super::slices::{elements, elements_mut, values, values_mut};
+use super::spectrum::Transforms;
 use super::stage::{Block, Convert, Source, States, Target, Tile, columns_of_lines, tile};
 use crate::cpu::pool::Pool;
 use crate::error::RunError;
-use elsa_core::argument::ArgumentError;
+use crate::series::tensors::{Types, of_selective as number};
+use crate::tensors::HostTensors;
 use elsa_core::dtype::Elements;
-use elsa_core::series::selective::{Coefficient, Inputs, Outputs, Problem};
+use elsa_core::series::selective::{Coefficient, Inputs, Problem};
 use elsa_kernels::series::{Coefficients, Columns, SelectiveTile};
 use std::ptr::{null, null_mut};
-
-/// Options of a plan of a selective scan.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SelectiveOptions {
-    /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
-    pub budget: Option<usize>,
-    /// Whether all threads take part, however small the problem. This changes no bit.
-    pub all_workers: bool,
-}
-
-/// The selective scan as an operator of a plan.
-#[derive(Clone, Copy, Debug)]
-pub struct Selective {
-    pub(super) problem: Problem,
-}
 
 /// The tensors of a call.
 ///
@@ -101,7 +89,7 @@ impl SelectiveCall<'_> {
     /// Computes a tile.
     ///
     /// # Safety
-    /// - The clauses of [`SeriesOperator::run`]; `worker` is the caller's number, and no other worker has the tile.
+    /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number, and no other worker has the tile.
     unsafe fn tile(&self, place: &Place<'_>, worker: usize, tile: Tile) {
         let (k, l, p) = (place.kernel, place.layout, place.kernel.primitives);
         let (w, s, n) = (k.spec.width, self.problem.spec(), self.problem.states());
@@ -167,32 +155,47 @@ impl SelectiveCall<'_> {
     }
 }
 
-impl SeriesOperator for Selective {
-    type Problem = Problem;
-    type Inputs<'a> = Inputs<'a>;
-    type Outputs<'a> = Outputs<'a>;
+impl OnCpu for Problem {
     type Call<'a> = SelectiveCall<'a>;
-
-    fn problem(&self) -> &Problem {
-        &self.problem
-    }
 
     fn call<'a>(
         &'a self,
-        inputs: Inputs<'a>,
-        mut outputs: Outputs<'a>,
-    ) -> Result<SelectiveCall<'a>, ArgumentError> {
-        self.problem.check_data(&inputs, &outputs)?;
-        let s = self.problem.spec();
-        Ok(SelectiveCall {
-            problem: &self.problem,
-            u: Source { series: s.u, data: inputs.u },
-            delta: Source { series: s.delta, data: inputs.delta },
-            z: s.z.zip(inputs.z).map(|(series, data)| Source { series, data }),
-            out: outputs.out.as_mut().map(|out| Target::new(s.out, out)),
-            states: States::new(s.in_place, inputs.past_state, outputs.present_state),
-            inputs,
-        })
+        types: &Types,
+        tensors: &HostTensors<'a>,
+        _: Option<&'a Transforms>,
+    ) -> SelectiveCall<'a> {
+        let (s, parameters) = (self.spec(), self.channels() * self.states());
+        // SAFETY: the problem states the elements of each tensor; those of outputs are the only ones in use.
+        unsafe {
+            let given = |at: usize, n: usize| elements(tensors, at, n, types[at]);
+            let coefficient = |of: &Coefficient, at: usize| match of {
+                Coefficient::Token(series) => given(at, series.extent()),
+                Coefficient::Channel => given(at, parameters),
+            };
+            let none = Elements::F32(&[]);
+            let inputs = Inputs {
+                u: given(number::U, s.u.extent()).unwrap_or(none),
+                delta: given(number::DELTA, s.delta.extent()).unwrap_or(none),
+                a: values(tensors, number::A, parameters).unwrap_or(&[]),
+                b: coefficient(&s.b, number::B).unwrap_or(none),
+                c: coefficient(&s.c, number::C).unwrap_or(none),
+                d: values(tensors, number::D, self.channels()),
+                z: s.z.and_then(|z| given(number::Z, z.extent())),
+                delta_bias: values(tensors, number::BIAS, self.channels()),
+                past_state: values(tensors, number::PAST, self.state_values()),
+            };
+            let out = elements_mut(tensors, number::OUT, s.out.extent(), types[number::OUT]);
+            let present = values_mut(tensors, number::PRESENT, self.state_values());
+            SelectiveCall {
+                problem: self,
+                u: Source { series: s.u, data: inputs.u },
+                delta: Source { series: s.delta, data: inputs.delta },
+                z: s.z.zip(inputs.z).map(|(series, data)| Source { series, data }),
+                out: out.map(|mut out| Target::new(s.out, &mut out)),
+                states: States::new(s.in_place, inputs.past_state, present),
+                inputs,
+            }
+        }
     }
 
     unsafe fn run(call: &SelectiveCall<'_>, place: &Place<'_>, pool: &Pool) -> Result<(), RunError> {

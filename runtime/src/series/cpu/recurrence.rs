@@ -1,32 +1,19 @@
 //! The recurrence on the CPU.
 
-use super::operator::{Place, SeriesOperator};
+use super::operator::{OnCpu, Place};
+use super::slices::{elements, elements_mut, values, values_mut};
+use super::spectrum::Transforms;
 use super::stage::{Block, Convert, Source, States, Target, Tile, tile};
 use crate::cpu::pool::Pool;
 use crate::error::RunError;
-use elsa_core::argument::ArgumentError;
+use crate::series::tensors::{Types, of_recurrence as number};
+use crate::tensors::HostTensors;
+use elsa_core::dtype::Elements;
+use elsa_core::series::Series;
 use elsa_core::series::plan::part_tokens;
-use elsa_core::series::recurrence::{Gate, Inputs, Outputs, Problem};
+use elsa_core::series::recurrence::{Gate, Problem};
 use elsa_kernels::series::{Columns, RecurrenceTile};
 use std::ops::Range;
-
-/// Options of a plan of a recurrence.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RecurrenceOptions {
-    /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
-    pub budget: Option<usize>,
-    /// Whether all threads take part, however small the problem. This changes no bit.
-    pub all_workers: bool,
-    /// Parts of the tokens, for few channels and many tokens: the states before the parts are computed first, then all parts
-    /// side by side. `None` passes the tokens once. This changes the order of operations and so the last bits.
-    pub parts: Option<usize>,
-}
-
-/// The recurrence as an operator of a plan.
-#[derive(Clone, Copy, Debug)]
-pub struct Recurrence {
-    pub(super) problem: Problem,
-}
 
 /// The tensors of a call.
 ///
@@ -60,7 +47,7 @@ impl RecurrenceCall<'_> {
     /// Passes the tokens of `steps` of a tile. `state` holds the state before, and then the one after.
     ///
     /// # Safety
-    /// - The clauses of [`SeriesOperator::run`]; `worker` is the caller's number.
+    /// - The clauses of [`OnCpu::run`]; `worker` is the caller's number.
     /// - The values of a tile are readable and writable at `state`, and at the address of a fold.
     /// - No other worker passes these tokens of the tile.
     unsafe fn pass(
@@ -137,30 +124,36 @@ impl RecurrenceCall<'_> {
     }
 }
 
-impl SeriesOperator for Recurrence {
-    type Problem = Problem;
-    type Inputs<'a> = Inputs<'a>;
-    type Outputs<'a> = Outputs<'a>;
+impl OnCpu for Problem {
     type Call<'a> = RecurrenceCall<'a>;
-
-    fn problem(&self) -> &Problem {
-        &self.problem
-    }
 
     fn call<'a>(
         &'a self,
-        inputs: Inputs<'a>,
-        mut outputs: Outputs<'a>,
-    ) -> Result<RecurrenceCall<'a>, ArgumentError> {
-        self.problem.check_data(&inputs, &outputs)?;
-        let s = self.problem.spec();
-        Ok(RecurrenceCall {
-            problem: &self.problem,
-            a: Source { series: s.a, data: inputs.a },
-            b: Source { series: s.b, data: inputs.b },
-            out: outputs.out.as_mut().map(|out| Target::new(s.out, out)),
-            states: States::new(s.in_place, inputs.past_state, outputs.present_state),
-        })
+        types: &Types,
+        tensors: &HostTensors<'a>,
+        _: Option<&'a Transforms>,
+    ) -> RecurrenceCall<'a> {
+        let s = self.spec();
+        let series = |series, at: usize| {
+            // SAFETY: the problem states the elements of its series, which a run reads.
+            let data = unsafe { elements(tensors, at, Series::extent(series), types[at]) };
+            Source { series: *series, data: data.unwrap_or(Elements::F32(&[])) }
+        };
+        // SAFETY: the problem states the elements of its output and its states; these are the only ones in use.
+        let (out, past, present) = unsafe {
+            (
+                elements_mut(tensors, number::OUT, s.out.extent(), types[number::OUT]),
+                values(tensors, number::PAST, self.states()),
+                values_mut(tensors, number::PRESENT, self.states()),
+            )
+        };
+        RecurrenceCall {
+            problem: self,
+            a: series(&s.a, number::A),
+            b: series(&s.b, number::B),
+            out: out.map(|mut out| Target::new(s.out, &mut out)),
+            states: States::new(s.in_place, past, present),
+        }
     }
 
     unsafe fn run(call: &RecurrenceCall<'_>, place: &Place<'_>, pool: &Pool) -> Result<(), RunError> {

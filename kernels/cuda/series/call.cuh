@@ -1,0 +1,119 @@
+// What the kernels of series take, and how tiles of tokens and channels move between tensors and shared memory. The device
+// twin of kernels/src/cuda/series/args.rs, field for field.
+//
+// Positions count tokens in the order in which they pass. A tile is some neighbouring channels, its rows, and TILE positions.
+// Elements of a tile are loaded along that axis whose elements are neighbours in memory, so that every order of axes is read in
+// whole sectors; the values then lie in shared memory, a row for each channel, and a lane runs along its own.
+#pragma once
+
+#include "../common/index.cuh"
+#include "../common/math.cuh"
+
+enum {
+  FOLD = 1,          // parts fold to their maps
+  CARRY = 2,         // the state is carried over the maps of parts
+  REVERSE = 4,       // tokens pass from the last to the first
+  LOG = 8,           // factors are given by their logarithms
+  SOFTPLUS = 16,     // of the time steps
+  B_OF_CHANNEL = 32, // b is [channel][state]
+  C_OF_CHANNEL = 64, // c is
+  SILU = 128,        // of the outputs of a convolution
+  NEWEST_LAST = 256, // the last weight of a filter is the token's own
+  ONE_FILTER = 512,  // for all channels
+  STATES = 1024,     // the last inputs of a convolution instead of its outputs
+};
+
+// A tensor of tokens and channels; channel c is element c % dim of head c / dim.
+struct Series {
+  Tensor tensor;   // data zero: none
+  Divisor by_dim;  // of the field of that name
+  int dim, dtype;
+  int lines;       // whether the tokens of a channel are neighbours in memory, rather than the channels of a token
+  int unused;
+};
+
+// Parts of the tokens: the first `more` have one position more than `each`.
+struct Parts {
+  int count, each, more;
+  int listed;         // of a launch
+  Divisor by_listed;  // of the field of that name
+};
+
+static_assert(sizeof(Series) == 56 && sizeof(Parts) == 24, "");
+
+INLINE int part_start(const Parts& parts, int part) { return part * parts.each + min_of(part, parts.more); }
+
+// The element before the first token of a channel, in elements.
+INLINE long long channel_offset(const Series& s, int batch, int channel) {
+  const int head = quotient_of(channel, s.by_dim);
+  return row_offset(s.tensor, batch, head, 0) + (channel - head * s.dim);
+}
+
+// A tile: its sequence, its first channel, how many channels it has, and how many there is room for, 2^room; its first position,
+// and the one behind its last.
+struct Tile {
+  int batch, channel, rows, room, first, end;
+  int tokens;  // of the sequence
+  bool reverse;
+};
+
+INLINE long long element_of(const Series& s, const Tile& tile, int row, int position) {
+  const int token = tile.reverse ? tile.tokens - 1 - position : position;
+  return channel_offset(s, tile.batch, tile.channel + row) + token * s.tensor.token;
+}
+
+// Elements of a tile that a thread has under way.
+constexpr int AHEAD = 4;
+
+// Calls take(row, position in the tile, value) for each element of a tile that is thread `me` of `threads`; values are those of
+// fetch(row, position in the tile), or zero outside the sequence. 2^LENGTH positions.
+template <int LENGTH, class Fetch, class Take>
+INLINE void each_of_tile(const Tile& tile, bool lines, int me, int threads, Fetch fetch, Take take) {
+  constexpr int TILE = 1 << LENGTH;
+  const int count = TILE << tile.room;
+  auto row_of = [&](int i) LAMBDA { return lines ? i >> LENGTH : i & ((1 << tile.room) - 1); };
+  auto place_of = [&](int i) LAMBDA { return lines ? i & (TILE - 1) : i >> tile.room; };
+  NO_UNROLL for (int begin = me; begin < count; begin += AHEAD * threads) {
+    float x[AHEAD];
+    UNROLL for (int j = 0; j < AHEAD; j++) {
+      const int i = begin + j * threads, row = row_of(i), place = place_of(i);
+      x[j] = 0.f;
+      if (i < count && row < tile.rows && tile.first + place < tile.end) x[j] = fetch(row, place);
+    }
+    UNROLL for (int j = 0; j < AHEAD; j++) {
+      const int i = begin + j * threads;
+      if (i < count) take(row_of(i), place_of(i), x[j]);
+    }
+  }
+}
+
+// Loads a tile to rows of STRIDE values.
+template <int LENGTH, int STRIDE> INLINE void load_tile(SharedBytes to, const Series& s, const Tile& tile, int me, int threads) {
+  each_of_tile<LENGTH>(
+      tile, s.lines != 0, me, threads,
+      [&](int row, int place) LAMBDA { return element(s.tensor.data, element_of(s, tile, row, tile.first + place), s.dtype); },
+      [&](int row, int place, float x) LAMBDA { store_shared_f(to + (row * STRIDE + place) * 4, x); });
+}
+
+// Replaces each value of a tile that the same thread has loaded by map(row, value).
+template <int LENGTH, int STRIDE, class Map>
+INLINE void map_tile(SharedBytes at, const Series& s, const Tile& tile, int me, int threads, Map map) {
+  NO_UNROLL for (int i = me; i < (1 << LENGTH) << tile.room; i += threads) {
+    const int row = s.lines ? i >> LENGTH : i & ((1 << tile.room) - 1);
+    const int place = s.lines ? i & ((1 << LENGTH) - 1) : i >> tile.room;
+    const SharedBytes value = at + (row * STRIDE + place) * 4;
+    store_shared_f(value, map(row, load_shared_f(value)));
+  }
+}
+
+// Writes a tile from rows of STRIDE values.
+template <int LENGTH, int STRIDE>
+INLINE void store_tile(SharedBytes from, const Series& s, const Tile& tile, int me, int threads) {
+  NO_UNROLL for (int i = me; i < (1 << LENGTH) << tile.room; i += threads) {
+    const int row = s.lines ? i >> LENGTH : i & ((1 << tile.room) - 1);
+    const int place = s.lines ? i & ((1 << LENGTH) - 1) : i >> tile.room;
+    if (row < tile.rows && tile.first + place < tile.end)
+      write_element(s.tensor.data, element_of(s, tile, row, tile.first + place),
+                    load_shared_f(from + (row * STRIDE + place) * 4), s.dtype);
+  }
+}

@@ -1,0 +1,59 @@
+// Exponential, softplus and silu over the whole range of f32, and the selection of what counts as zero: the operations of
+// kernels/src/series/functions.rs, in their order. The formulas are explained there.
+#pragma once
+
+#include "../common/math.cuh"
+
+// A logarithm below it is that of zero.
+constexpr float LEAST_LOG = -86.9f;
+
+// x where the magnitude of `by` is at least the smallest normal number, or is that of a NaN, and zero elsewhere.
+INLINE float kept(float by, float x) { return __builtin_fabsf(by) < 0x1p-126f ? 0.f : x; }
+
+INLINE float exp_of(float x) {
+  float within = x > 89.f ? 89.f : x;
+  within = within < LEAST_LOG ? LEAST_LOG : within;
+  const float n = __builtin_rintf(product(within, LOG2E));
+  float s = __builtin_fmaf(n, -0.69314575f, within);
+  s = __builtin_fmaf(n, -1.4286068e-6f, s);
+  float p = 0.0027852368f;
+  p = __builtin_fmaf(p, s, 0.016726358f);
+  p = __builtin_fmaf(p, s, 0.08333311f);
+  p = __builtin_fmaf(p, s, 0.33333153f);
+  p = __builtin_fmaf(p, s, 1.f);
+  p = __builtin_fmaf(p, s, 2.f);
+  p = __builtin_fmaf(p, s, 2.f);
+  const float y = product(p, power_of_two(n - 1.f));
+  return x < LEAST_LOG ? 0.f : y;
+}
+
+INLINE float softplus_of(float x) {
+  const float v = exp_of(-__builtin_fabsf(x));
+  const float z = v / (v + 2.f), square = product(z, z);
+  float p = 0.11612164f;
+  p = __builtin_fmaf(p, square, 0.10853288f);
+  p = __builtin_fmaf(p, square, 0.14296178f);
+  p = __builtin_fmaf(p, square, 0.19999853f);
+  p = __builtin_fmaf(p, square, 0.33333334f);
+  p = __builtin_fmaf(p, square, 1.f);
+  return __builtin_fmaf(z + z, p, x > 0.f ? x : 0.f);
+}
+
+INLINE float silu_of(float x) {
+  const float v = exp_of(-__builtin_fabsf(x));
+  return product(x, x < 0.f ? v : 1.f) / (v + 1.f);
+}
+
+// a h + b with the zeros of a recurrence.
+INLINE float step_of(float a, float h, float b) {
+  const float next = __builtin_fmaf(a, kept(a, h), b);
+  return kept(next, next);
+}
+
+// The product of the factors before a token and its own.
+INLINE float factor_of(float a, float all) {
+  const float next = product(a, kept(a, all));
+  return kept(next, next);
+}
+
+INLINE bool is_finite(float x) { return __builtin_fabsf(x) < __builtin_inff(); }

@@ -1,0 +1,228 @@
+//! The arguments of the kernels of series: the twins of `kernels/cuda/series/call.cuh` and of the structures in the kernels
+//! there, field for field.
+//!
+//! Addresses are device addresses, zero where a tensor is absent; strides count elements.
+
+use crate::cuda::tensor::{Divisor, Tensor};
+
+/// Flag: parts fold to their maps, which go to `maps`.
+pub const FOLD: i32 = 1;
+/// Flag: the state is carried over the maps of all parts but the last; the states before the parts replace the factors.
+pub const CARRY: i32 = 2;
+/// Flag: tokens pass from the last to the first.
+pub const REVERSE: i32 = 4;
+/// Flag of a recurrence: factors are given by their natural logarithms.
+pub const LOG: i32 = 8;
+/// Flag of a selective scan: time steps are the softplus of what is given.
+pub const SOFTPLUS: i32 = 16;
+/// Flag of a selective scan: input coefficients are of each channel.
+pub const B_OF_CHANNEL: i32 = 32;
+/// Flag of a selective scan: output coefficients are of each channel.
+pub const C_OF_CHANNEL: i32 = 64;
+/// Flag of a convolution: its outputs are the silu of the sums.
+pub const SILU: i32 = 128;
+/// Flag of a convolution: the last weight of a filter is that of the token itself.
+pub const NEWEST_LAST: i32 = 256;
+/// Flag of a convolution: one filter serves all channels.
+pub const ONE_FILTER: i32 = 512;
+/// Flag of a convolution: the last inputs of each channel are written instead of the outputs.
+pub const STATES: i32 = 1024;
+
+/// A tensor of tokens and channels. Channel `c` is element `c % dim` of head `c / dim`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SeriesTensor {
+    /// Address and strides.
+    pub tensor: Tensor,
+    /// Divisor [`SeriesTensor::dim`].
+    pub by_dim: Divisor,
+    /// Channels of a head.
+    pub dim: i32,
+    /// Type of the elements: `TYPE_F32` to `TYPE_BF16`.
+    pub dtype: i32,
+    /// One where the tokens of a channel are neighbours in memory, rather than the channels of a token.
+    pub lines: i32,
+    /// Zero.
+    pub unused: i32,
+}
+
+/// The parts of the tokens: the first [`Parts::more`] have one token more than [`Parts::each`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// Number of parts.
+    pub count: i32,
+    /// Least tokens of a part.
+    pub each: i32,
+    /// Parts with one token more.
+    pub more: i32,
+    /// Parts of a launch, from the first on; one of a launch with [`CARRY`].
+    pub listed: i32,
+    /// Divisor [`Parts::listed`].
+    pub by_listed: Divisor,
+}
+
+impl Parts {
+    /// `count` parts of `tokens` tokens, of which a launch has `listed`.
+    pub fn of(tokens: usize, count: usize, listed: usize) -> Parts {
+        let int = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+        let of = count.max(1);
+        Parts {
+            count: int(count),
+            each: int(tokens / of),
+            more: int(tokens % of),
+            listed: int(listed),
+            by_listed: Divisor::new(int(listed)),
+        }
+    }
+}
+
+/// The only parameter of the kernel of recurrences.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RecurrenceArgs {
+    /// Divisor [`RecurrenceArgs::tiles`].
+    pub by_tiles: Divisor,
+    /// Tiles of [`LANES`](super::LANES) channels.
+    pub tiles: i32,
+    /// Tiles of all sequences and listed parts: a warp each.
+    pub items: i32,
+    /// Channels.
+    pub channels: i32,
+    /// Tokens of a sequence.
+    pub tokens: i32,
+    /// Sequences.
+    pub batch: i32,
+    /// [`FOLD`] and its neighbours.
+    pub flags: i32,
+    /// The parts.
+    pub parts: Parts,
+    /// Factors.
+    pub a: SeriesTensor,
+    /// Addends.
+    pub b: SeriesTensor,
+    /// States after each token.
+    pub out: SeriesTensor,
+    /// States before the first token, f32 `[batch][channel]`.
+    pub past: u64,
+    /// States after the last token, f32 `[batch][channel]`.
+    pub present: u64,
+    /// Of several parts: f32 `[2][batch][part][channel]`, factors and addends.
+    pub maps: u64,
+}
+
+/// The only parameter of the kernel of selective scans.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SelectiveArgs {
+    /// Divisor [`SelectiveArgs::tiles`].
+    pub by_tiles: Divisor,
+    /// Divisor [`SelectiveArgs::tiles_of_group`].
+    pub by_tiles_of_group: Divisor,
+    /// Divisor [`SelectiveArgs::b_group`].
+    pub by_b: Divisor,
+    /// Divisor [`SelectiveArgs::c_group`].
+    pub by_c: Divisor,
+    /// Tiles of channels: a block each.
+    pub tiles: i32,
+    /// Tiles of a group of channels that share all coefficients.
+    pub tiles_of_group: i32,
+    /// Channels of such a group.
+    pub group: i32,
+    /// Channels that share input coefficients.
+    pub b_group: i32,
+    /// Channels that share output coefficients.
+    pub c_group: i32,
+    /// Lanes of a channel, as a power of two.
+    pub lanes: i32,
+    /// Channels.
+    pub channels: i32,
+    /// Numbers of a channel's state.
+    pub states: i32,
+    /// Tokens of a sequence.
+    pub tokens: i32,
+    /// Sequences.
+    pub batch: i32,
+    /// [`FOLD`] and its neighbours.
+    pub flags: i32,
+    /// Zero.
+    pub unused: i32,
+    /// The parts.
+    pub parts: Parts,
+    /// Inputs.
+    pub u: SeriesTensor,
+    /// Time steps.
+    pub delta: SeriesTensor,
+    /// Gates of the output.
+    pub z: SeriesTensor,
+    /// The output.
+    pub out: SeriesTensor,
+    /// Input coefficients. Of a channel, only address and type are read.
+    pub b: SeriesTensor,
+    /// Output coefficients, likewise.
+    pub c: SeriesTensor,
+    /// Rates, f32 `[channel][state]`.
+    pub a: u64,
+    /// Factors of the input in the output, f32 `[channel]`.
+    pub skip: u64,
+    /// Added to the time steps, f32 `[channel]`.
+    pub bias: u64,
+    /// States before the first token, f32 `[batch][channel][state]`.
+    pub past: u64,
+    /// States after the last token, f32 `[batch][channel][state]`.
+    pub present: u64,
+    /// Of several parts: f32 `[2][batch][part][channel][state]`, factors and addends.
+    pub maps: u64,
+}
+
+/// The only parameter of the kernel of convolutions.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ConvolutionArgs {
+    /// Divisor [`ConvolutionArgs::tiles`].
+    pub by_tiles: Divisor,
+    /// Divisor [`ConvolutionArgs::blocks`].
+    pub by_blocks: Divisor,
+    /// Divisor [`ConvolutionArgs::channels`].
+    pub by_channels: Divisor,
+    /// Tiles of [`LANES`](super::LANES) channels.
+    pub tiles: i32,
+    /// Tiles of all sequences and blocks, or with [`STATES`] channels of all sequences: a warp each.
+    pub items: i32,
+    /// Blocks of [`OUTPUTS`](super::OUTPUTS) tokens of a sequence.
+    pub blocks: i32,
+    /// Channels.
+    pub channels: i32,
+    /// Tokens of a sequence.
+    pub tokens: i32,
+    /// Weights of a filter.
+    pub taps: i32,
+    /// [`REVERSE`] and its neighbours.
+    pub flags: i32,
+    /// Zero.
+    pub unused: i32,
+    /// Inputs.
+    pub u: SeriesTensor,
+    /// The output.
+    pub out: SeriesTensor,
+    /// Filters, f32 `[channel or one][tap]`.
+    pub filter: u64,
+    /// Added to the sums, f32 `[channel]`.
+    pub bias: u64,
+    /// Inputs before the first token, f32 `[batch][channel][taps - 1]`.
+    pub past: u64,
+    /// The last inputs, f32 `[batch][channel][taps - 1]`.
+    pub present: u64,
+}
+
+// The sizes and offsets that the device twins assert too.
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<SeriesTensor>() == 56 && size_of::<Parts>() == 24);
+    assert!(offset_of!(RecurrenceArgs, parts) == 32 && offset_of!(RecurrenceArgs, a) == 56);
+    assert!(offset_of!(RecurrenceArgs, past) == 224 && size_of::<RecurrenceArgs>() == 248);
+    assert!(offset_of!(SelectiveArgs, parts) == 80 && offset_of!(SelectiveArgs, u) == 104);
+    assert!(offset_of!(SelectiveArgs, a) == 440 && size_of::<SelectiveArgs>() == 488);
+    assert!(offset_of!(ConvolutionArgs, tiles) == 24 && offset_of!(ConvolutionArgs, u) == 56);
+    assert!(offset_of!(ConvolutionArgs, filter) == 168 && size_of::<ConvolutionArgs>() == 200);
+};

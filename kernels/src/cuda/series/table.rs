@@ -1,0 +1,21 @@
+//! The table of the kernels of series. Registers and shared memory are those of `kernels/ptx/manifest.json`.
+
+use crate::cuda::kernel::{GpuKernel, Role};
+use crate::cuda::module::kernel;
+use elsa_core::attention::plan::GpuResources;
+
+/// The kernels of series of this build.
+pub const KERNELS: &[GpuKernel] = &[
+    kernel!(
+        "series_recurrence__sm53",
+        Role::Recurrence { resources: GpuResources { threads: 128, shared: 17408, registers: 74 } }
+    ),
+    kernel!(
+        "series_selective__sm53",
+        Role::Selective { resources: GpuResources { threads: 128, shared: 18688, registers: 112 } }
+    ),
+    kernel!(
+        "series_convolution__sm53",
+        Role::Convolution { resources: GpuResources { threads: 128, shared: 17408, registers: 126 } }
+    ),
+];

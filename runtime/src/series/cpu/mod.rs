@@ -1,0 +1,13 @@
+//! The operators that treat every channel by itself, on the CPU.
+
+mod convolution;
+mod operator;
+pub mod plan;
+mod recurrence;
+mod selective;
+mod slices;
+mod spectrum;
+mod stage;
+
+pub use operator::OnCpu;
+pub use spectrum::Transforms;

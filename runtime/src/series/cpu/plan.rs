@@ -1,0 +1,120 @@
+//! Plans of series for the CPU, and their calls.
+
+use super::operator::{OnCpu, Place};
+use super::spectrum::Transforms;
+use crate::cpu::memory::Memory;
+use crate::cpu::plan;
+use crate::cpu::pool::Pool;
+use crate::engine::Engine;
+use crate::error::{BindError, PlanError, RunError};
+use crate::series::tensors::Types;
+use crate::tensors::HostTensors;
+use elsa_core::attention::plan::ChooseError;
+use elsa_core::series::plan::{SeriesChoice, SeriesLayout};
+use elsa_kernels::registry;
+use elsa_kernels::series::SeriesKernel;
+use std::fmt::Debug;
+use std::marker::PhantomData;
+
+/// A plan for the CPU.
+#[derive(Clone, Debug)]
+pub struct CpuPlan<O> {
+    pub kernel: &'static SeriesKernel,
+    pub choice: SeriesChoice,
+    pub layout: SeriesLayout,
+    /// The transforms of a convolution by FFT.
+    pub transforms: Option<Transforms>,
+    problem: PhantomData<O>,
+}
+
+/// The kernels of series of the engine's CPU.
+///
+/// # Errors
+/// Returns an error if there are none.
+pub fn kernel(engine: &Engine) -> Result<&'static SeriesKernel, ChooseError> {
+    registry::series_of(engine.cpu()).ok_or(ChooseError::NoKernel)
+}
+
+impl<O> CpuPlan<O> {
+    /// The plan of a choice and its layout, with transforms for a convolution by FFT.
+    pub fn new(
+        kernel: &'static SeriesKernel,
+        (choice, layout): (SeriesChoice, SeriesLayout),
+        transforms: Option<Transforms>,
+    ) -> CpuPlan<O> {
+        CpuPlan { kernel, choice, layout, transforms, problem: PhantomData }
+    }
+}
+
+impl<O: OnCpu> plan::CpuPlan for CpuPlan<O> {
+    type Problem = O;
+    type Workspace = Memory;
+    type Call<'a> = CpuCall<'a, O>;
+
+    fn bytes(&self) -> usize {
+        self.layout.bytes()
+    }
+
+    fn kernel(&self) -> &'static str {
+        self.kernel.spec.name
+    }
+
+    fn workspace<'a>(
+        plans: impl Iterator<Item = (&'a CpuPlan<O>, &'a O)> + Clone,
+    ) -> Result<Option<Memory>, PlanError> {
+        let largest = plans.map(|(plan, _)| &plan.layout).max_by_key(|layout| layout.floats());
+        let Some(layout) = largest else { return Ok(None) };
+        let memory = Memory::allocate(layout.floats());
+        Ok(Some(memory.ok_or(ChooseError::Memory { needed: layout.bytes() })?))
+    }
+
+    unsafe fn workspace_in(&self, _: &O, memory: *mut u8, bytes: usize) -> Result<Memory, PlanError> {
+        // SAFETY: *lent*.
+        let memory = unsafe { Memory::lent(memory, bytes, self.layout.floats()) };
+        Ok(memory.ok_or(ChooseError::Memory { needed: self.layout.bytes() })?)
+    }
+
+    fn call<'a>(
+        &'a self,
+        problem: &'a O,
+        types: Types,
+        tensors: &HostTensors<'a>,
+        workspace: &'a mut Memory,
+    ) -> Result<CpuCall<'a, O>, BindError> {
+        let (base, room) = workspace.lines();
+        if room < self.layout.total {
+            let found = workspace.len() * size_of::<f32>();
+            return Err(BindError::Room { found, needed: self.layout.bytes() });
+        }
+        let call = problem.call(&types, tensors, self.transforms.as_ref());
+        Ok(CpuCall { plan: self, call, base })
+    }
+}
+
+/// A checked call on the CPU: a plan, the tensors of a call and a workspace.
+///
+/// Invariant: the workspace has room for the plan's layout from `base` on, is initialised and aligned to 64 bytes, and nobody
+/// else uses it. The engine's CPU has the instruction set of the plan's kernel.
+#[derive(Debug)]
+pub struct CpuCall<'a, O: OnCpu> {
+    plan: &'a CpuPlan<O>,
+    call: O::Call<'a>,
+    base: *mut f32,
+}
+
+// SAFETY: a call is equivalent to references: shared ones to the plan, what a call of the operator is, an exclusive one to the
+// workspace.
+unsafe impl<O: OnCpu> Send for CpuCall<'_, O> {}
+
+impl<O: OnCpu> plan::CpuCall for CpuCall<'_, O> {
+    fn run(&mut self, pool: &Pool) -> Result<(), RunError> {
+        let CpuPlan { kernel, choice, layout, .. } = self.plan;
+        let place = Place { kernel, choice, layout, base: self.base };
+        // SAFETY: the invariant.
+        unsafe { O::run(&self.call, &place, pool) }
+    }
+
+    fn workers(&self) -> usize {
+        self.plan.choice.workers
+    }
+}

@@ -1,0 +1,194 @@
+//! The chooser: how a problem of series is computed on a GPU. It is a pure function of the problem, the options and the number
+//! of SMs. What it weighs:
+//!
+//! 1. *Bits.* Those of a recurrence and of a selective scan depend on the parts of the tokens. So these follow from the
+//!    tokens, the channels and the device, and not from the number of sequences.
+//! 2. *Warps.* Channels are independent, tokens are not: a warp has few channels, and a sequence of few channels leaves most
+//!    of a device idle. Parts fill it, and cost twice the work; so there are several only where they are many.
+//! 3. *Work.* A direct convolution takes a multiply-add for each weight. Up to `MOST_TAPS` of them for each token a GPU does
+//!    them in the time that a CPU beside it takes for transforms, and beyond it leaves them to the CPU.
+
+use crate::error::PlanError;
+use crate::series::options::{ConvolutionOptions, RecurrenceOptions};
+use elsa_core::attention::plan::ChooseError;
+use elsa_core::linear::plan::ChooseError::Large;
+use elsa_core::series::plan::MAX_PARTS;
+use elsa_core::series::{convolution, recurrence, selective};
+use elsa_kernels::cuda::series::{LANES, MOST_STATES, OUTPUTS, WARPS, channels_of, lanes_of};
+
+/// Most weights of a filter that meet a token on a GPU.
+const MOST_TAPS: usize = 16_384;
+
+/// Warps of an SM that hide its latencies.
+const WARPS_PER_SM: usize = 16;
+
+/// Least tokens of a part.
+const TOKENS_OF_PART: usize = 256;
+
+/// Least number of parts that is worth twice the work.
+const LEAST_PARTS: usize = 4;
+
+/// Most parts that the options leave to the chooser.
+const MOST_PARTS: usize = 64;
+
+/// Most of anything that the kernels count.
+const MOST: usize = i32::MAX as usize;
+
+/// The choice for a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeriesGpuChoice {
+    /// Parts of the tokens; one where they are passed once.
+    pub parts: usize,
+    /// Tiles of channels of a sequence.
+    pub tiles: usize,
+    /// Bytes of device memory that runs need besides the tensors.
+    pub bytes: usize,
+}
+
+/// Refuses a count beyond `most`.
+fn fits(what: &'static str, found: usize, most: usize) -> Result<(), PlanError> {
+    if found > most { Err(Large { what, found, most }.into()) } else { Ok(()) }
+}
+
+/// The product of counts, saturating.
+fn product(counts: &[usize]) -> usize {
+    counts.iter().fold(1, |n: usize, count| n.saturating_mul(*count))
+}
+
+/// The parts of `tokens` tokens of a sequence that has `warps` warps.
+fn parts(tokens: usize, warps: usize, sms: usize) -> usize {
+    let wanted = (WARPS_PER_SM * sms).div_ceil(warps.max(1));
+    let found = wanted.min(tokens / TOKENS_OF_PART).min(MOST_PARTS);
+    if found < LEAST_PARTS { 1 } else { found }
+}
+
+/// The choice of `parts` parts with maps of `states` numbers of all channels of all sequences. What the options leave open
+/// stays within the budget.
+fn with_maps(
+    tiles: usize,
+    parts: usize,
+    states: usize,
+    asked: bool,
+    budget: Option<usize>,
+) -> Result<SeriesGpuChoice, PlanError> {
+    let needed = if parts > 1 { product(&[2, parts, states, size_of::<f32>()]) } else { 0 };
+    match budget {
+        Some(budget) if needed > budget => match asked {
+            true => Err(ChooseError::Budget { needed, budget }.into()),
+            false => Ok(SeriesGpuChoice { parts: 1, tiles, bytes: 0 }),
+        },
+        _ if needed > isize::MAX as usize => Err(ChooseError::Memory { needed }.into()),
+        _ => Ok(SeriesGpuChoice { parts, tiles, bytes: needed }),
+    }
+}
+
+/// Chooses how a recurrence is computed.
+///
+/// # Errors
+/// Returns an error if the parts are out of bounds, if a count is beyond the kernel's, or if the workspace exceeds the budget.
+pub fn choose_recurrence(
+    problem: &recurrence::Problem,
+    sms: usize,
+    options: &RecurrenceOptions,
+) -> Result<SeriesGpuChoice, PlanError> {
+    let (tokens, channels) = (problem.tokens(), problem.channels());
+    if let Some(found) = options.parts
+        && !(1..=MAX_PARTS).contains(&found)
+    {
+        return Err(ChooseError::Parts { found, max: MAX_PARTS }.into());
+    }
+    let tiles = channels.div_ceil(LANES);
+    let asked = options.parts.map(|asked| asked.min(tokens.max(1)));
+    let parts = asked.unwrap_or(parts(tokens, tiles, sms));
+    fits("tokens", tokens, MOST / 2)?;
+    fits("channels", channels, MOST / 2)?;
+    fits("blocks", product(&[problem.batch(), parts, tiles]), MOST)?;
+    with_maps(tiles, parts, problem.states(), asked.is_some(), options.budget)
+}
+
+/// Chooses how a selective scan is computed.
+///
+/// # Errors
+/// Returns an error if a count is beyond the kernel's, or if the workspace exceeds the budget.
+pub fn choose_selective(
+    problem: &selective::Problem,
+    sms: usize,
+    budget: Option<usize>,
+) -> Result<SeriesGpuChoice, PlanError> {
+    let (tokens, channels, states) = (problem.tokens(), problem.channels(), problem.states());
+    fits("states", states, MOST_STATES)?;
+    let group = problem.tile_group().clamp(1, channels.max(1));
+    let tiles = channels.div_ceil(group).saturating_mul(group.div_ceil(channels_of(lanes_of(states))));
+    let parts = parts(tokens, tiles.saturating_mul(WARPS), sms);
+    fits("tokens", tokens, MOST / 2)?;
+    fits("channels", product(&[channels, states]), MOST / 2)?;
+    fits("blocks", product(&[problem.batch(), parts, tiles]), MOST)?;
+    with_maps(tiles, parts, problem.state_values(), false, budget)
+}
+
+/// Chooses how a convolution is computed by the direct method.
+///
+/// # Errors
+/// Returns an error if a count is beyond the kernel's, or if the options leave the method open and transforms would be faster.
+pub fn choose_convolution(
+    problem: &convolution::Problem,
+    options: &ConvolutionOptions,
+) -> Result<SeriesGpuChoice, PlanError> {
+    let (tokens, taps) = (problem.tokens(), problem.taps());
+    if options.method.is_none() {
+        fits("taps for each token", taps.min(tokens), MOST_TAPS)?;
+    }
+    let tiles = problem.channels().div_ceil(LANES);
+    fits("tokens", tokens, MOST / 2)?;
+    fits("taps", taps, MOST / 2)?;
+    fits("channels", product(&[problem.batch(), problem.channels()]), MOST / 2)?;
+    fits("blocks", product(&[problem.batch(), tokens.div_ceil(OUTPUTS), tiles]), MOST)?;
+    Ok(SeriesGpuChoice { parts: 1, tiles, bytes: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elsa_core::series::Series;
+    use elsa_core::series::convolution::Method;
+
+    #[test]
+    fn parts_fill_a_device_and_do_not_follow_the_batch() {
+        let choice = |batch, tokens, channels, budget| {
+            let series = Series::tokens_first("b", [batch, tokens, channels]).unwrap();
+            let problem = recurrence::Spec::new(series, series, series).check().unwrap();
+            let options = RecurrenceOptions { budget, ..RecurrenceOptions::default() };
+            choose_recurrence(&problem, 2, &options).unwrap()
+        };
+        for (tokens, channels, parts) in [
+            (0, 32, 1),
+            (1023, 32, 1),
+            (1024, 32, 4),
+            (100_000, 32, 32),
+            (100_000, 256, 4),
+            (100_000, 512, 1),
+        ] {
+            for batch in [1, 3] {
+                assert_eq!(choice(batch, tokens, channels, None).parts, parts, "{tokens} {channels}");
+            }
+        }
+        assert_eq!(choice(3, 1024, 32, None).bytes, 2 * 4 * 3 * 32 * 4);
+        assert_eq!(choice(3, 1024, 32, Some(100)), SeriesGpuChoice { parts: 1, tiles: 1, bytes: 0 });
+    }
+
+    #[test]
+    fn counts_beyond_a_kernel_are_refused() {
+        let conv = |tokens, taps, method| {
+            let series = Series::tokens_first("u", [1, tokens, 8]).unwrap();
+            let problem = convolution::Spec::new(series, taps, series).check().unwrap();
+            choose_convolution(&problem, &ConvolutionOptions { method, ..ConvolutionOptions::default() })
+        };
+        let refused = conv(20_000, 16_385, None).unwrap_err().to_string();
+        assert_eq!(refused, "taps for each token: 16385; allowed on a GPU: at most 16384");
+        assert!(conv(20_000, 16_385, Some(Method::Direct)).is_ok() && conv(1, 16_385, None).is_ok());
+        let series = Series::tokens_first("b", [1, 1 << 31, 1]).unwrap();
+        let problem = recurrence::Spec::new(series, series, series).check().unwrap();
+        let refused = choose_recurrence(&problem, 2, &RecurrenceOptions::default());
+        assert!(refused.unwrap_err().to_string().starts_with("tokens: 2147483648; allowed on a GPU"));
+    }
+}

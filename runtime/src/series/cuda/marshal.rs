@@ -1,0 +1,45 @@
+//! Fills the kernel parameters from series and the addresses of their tensors.
+
+use crate::cuda::driver::Function;
+use crate::cuda::launch::{Grid, Launches};
+use crate::cuda::marshal::{dtype, int, tensor};
+use crate::error::DeviceError;
+use elsa_core::dtype::DType;
+use elsa_core::series::Series;
+use elsa_kernels::cuda::series::SeriesTensor;
+use elsa_kernels::cuda::tensor::Divisor;
+
+/// A series at a device address; none if that is zero.
+pub fn series(series: &Series, data: u64, of: DType) -> SeriesTensor {
+    if data == 0 {
+        return SeriesTensor::default();
+    }
+    let (view, dim) = (series.view(), int(series.view().dim()));
+    SeriesTensor {
+        tensor: tensor(view, data),
+        by_dim: Divisor::new(dim),
+        dim,
+        dtype: dtype(of),
+        lines: i32::from(view.strides()[2] == 1 && series.channel_stride() != Some(1)),
+        unused: 0,
+    }
+}
+
+/// Appends a launch of as many blocks, and says that they share the work.
+///
+/// # Errors
+/// Returns an error if the list is full.
+///
+/// # Safety
+/// - *parameter*: the function's only parameter is a `P`.
+pub unsafe fn push<P: Copy>(
+    list: &mut Launches,
+    (function, threads): (&Function, u32),
+    blocks: usize,
+    parameter: &P,
+) -> Result<(), DeviceError> {
+    let stored = list.store(parameter)?;
+    list.shared_by(blocks);
+    // SAFETY: *parameter*.
+    unsafe { list.push(function, Grid { blocks: blocks as u32, threads }, stored) }
+}

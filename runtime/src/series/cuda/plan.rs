@@ -1,0 +1,91 @@
+//! The GPU plan: the kernel and the division of the work, decided once per shape.
+
+use super::choose::SeriesGpuChoice;
+use crate::cuda::driver::Function;
+use crate::cuda::gpu::Gpu;
+use crate::cuda::launch::Launches;
+use crate::cuda::plan;
+use crate::cuda::workspace::{GpuWorkspace, Needs};
+use crate::error::{DeviceError, PlanError};
+use crate::problem::Problem;
+use crate::series::tensors::Types;
+use crate::tensors::PerTensor;
+use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// A problem of an operator that treats every channel by itself, as a GPU computes it.
+pub trait OnGpu: for<'a> Problem<Lengths<'a> = Types> {
+    /// What its kernel is called in messages.
+    const ROLE: &'static str;
+
+    /// Whether a kernel is its own.
+    fn is_own(role: &Role) -> bool;
+
+    /// Lists what a run launches.
+    ///
+    /// # Errors
+    /// Returns an error if memory is not available.
+    fn list(&self, types: &Types, at: &PerTensor<u64>, call: &Call<'_>) -> Result<Launches, DeviceError>;
+}
+
+/// What the launches of a call have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    pub choice: &'a SeriesGpuChoice,
+    /// The kernel, and threads of a block.
+    pub kernel: (&'a Function, u32),
+    /// Device address of the workspace.
+    pub scratch: u64,
+}
+
+/// A plan for a GPU.
+#[derive(Clone, Debug)]
+pub struct GpuPlan<P> {
+    gpu: Arc<Gpu>,
+    pub choice: SeriesGpuChoice,
+    kernel: &'static GpuKernel,
+    problem: PhantomData<P>,
+}
+
+impl<P: OnGpu> GpuPlan<P> {
+    /// The plan of a choice. Loads the kernel.
+    ///
+    /// # Errors
+    /// Returns an error if the build has no kernel, or if the device fails.
+    pub fn new(gpu: &Arc<Gpu>, choice: SeriesGpuChoice) -> Result<GpuPlan<P>, PlanError> {
+        let kernel = GPU_KERNELS.iter().find(|kernel| P::is_own(&kernel.role));
+        let kernel = kernel.ok_or(DeviceError::NoKernel { role: P::ROLE })?;
+        gpu.function(&gpu.context()?, kernel)?;
+        Ok(GpuPlan { gpu: gpu.clone(), choice, kernel, problem: PhantomData })
+    }
+}
+
+impl<P: OnGpu> plan::GpuPlan for GpuPlan<P> {
+    type Problem = P;
+
+    fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    fn kernel(&self) -> &'static str {
+        self.kernel.name
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { scratch: self.choice.bytes, ..Needs::default() }
+    }
+
+    fn launches(
+        &self,
+        problem: &P,
+        types: Types,
+        at: &PerTensor<u64>,
+        workspace: &mut GpuWorkspace,
+    ) -> Result<Launches, DeviceError> {
+        let function = self.gpu.function(&workspace.context, self.kernel)?;
+        let kernel = (&function, self.kernel.resources().threads as u32);
+        let call = Call { choice: &self.choice, kernel, scratch: workspace.scratch.address() };
+        problem.list(&types, at, &call)
+    }
+}

@@ -1,0 +1,83 @@
+//! The selective scan on a GPU.
+
+use super::marshal::{push, series};
+use super::plan::{Call, OnGpu};
+use crate::cuda::launch::Launches;
+use crate::cuda::marshal::{dtype, int};
+use crate::error::DeviceError;
+use crate::series::tensors::{Types, of_selective as number};
+use crate::tensors::PerTensor;
+use elsa_core::series::selective::{Coefficient, Problem};
+use elsa_kernels::cuda::Role;
+use elsa_kernels::cuda::series::{
+    B_OF_CHANNEL, C_OF_CHANNEL, CARRY, FOLD, Parts, REVERSE, SOFTPLUS, SelectiveArgs, SeriesTensor,
+    channels_of, lanes_of,
+};
+use elsa_kernels::cuda::tensor::{Divisor, Tensor};
+
+impl OnGpu for Problem {
+    const ROLE: &'static str = "selective scan";
+
+    fn is_own(role: &Role) -> bool {
+        matches!(role, Role::Selective { .. })
+    }
+
+    fn list(&self, types: &Types, at: &PerTensor<u64>, call: &Call<'_>) -> Result<Launches, DeviceError> {
+        let (s, tiles, parts) = (self.spec(), call.choice.tiles, call.choice.parts);
+        let lanes = lanes_of(self.states());
+        let group = self.tile_group().clamp(1, self.channels().max(1));
+        let tiles_of_group = group.div_ceil(channels_of(lanes));
+        let [b_group, c_group] = [self.group(&s.b), self.group(&s.c)].map(int);
+        let coefficient = |of: &Coefficient, at: u64, of_type| match of {
+            Coefficient::Token(of) => series(of, at, of_type),
+            Coefficient::Channel => SeriesTensor {
+                tensor: Tensor { data: at, ..Tensor::default() },
+                dtype: dtype(of_type),
+                ..SeriesTensor::default()
+            },
+        };
+        let flag = |flag, on| if on { flag } else { 0 };
+        let own = flag(REVERSE, s.reverse)
+            | flag(SOFTPLUS, s.softplus)
+            | flag(B_OF_CHANNEL, s.b == Coefficient::Channel)
+            | flag(C_OF_CHANNEL, s.c == Coefficient::Channel);
+        let args = SelectiveArgs {
+            by_tiles: Divisor::new(int(tiles)),
+            by_tiles_of_group: Divisor::new(int(tiles_of_group)),
+            by_b: Divisor::new(b_group),
+            by_c: Divisor::new(c_group),
+            tiles: int(tiles),
+            tiles_of_group: int(tiles_of_group),
+            group: int(group),
+            b_group,
+            c_group,
+            lanes: lanes as i32,
+            channels: int(self.channels()),
+            states: int(self.states()),
+            tokens: int(self.tokens()),
+            batch: int(self.batch()),
+            u: series(&s.u, at[number::U], types[number::U]),
+            delta: series(&s.delta, at[number::DELTA], types[number::DELTA]),
+            z: s.z.map_or(SeriesTensor::default(), |z| series(&z, at[number::Z], types[number::Z])),
+            out: series(&s.out, at[number::OUT], types[number::OUT]),
+            b: coefficient(&s.b, at[number::B], types[number::B]),
+            c: coefficient(&s.c, at[number::C], types[number::C]),
+            a: at[number::A],
+            skip: at[number::D],
+            bias: at[number::BIAS],
+            past: at[if s.in_place { number::PRESENT } else { number::PAST }],
+            present: at[number::PRESENT],
+            maps: call.scratch,
+            ..SelectiveArgs::default()
+        };
+        let mut list = Launches::default();
+        let carried = [(FOLD, parts - 1), (CARRY, 1)].into_iter().filter(|_| parts > 1);
+        for (flags, listed) in carried.chain([(0, parts)]) {
+            let parts = Parts::of(self.tokens(), parts, listed);
+            let args = SelectiveArgs { flags: own | flags, parts, ..args };
+            // SAFETY: *parameter*: the kernel takes a `SelectiveArgs`.
+            unsafe { push(&mut list, call.kernel, self.batch() * tiles * listed, &args)? };
+        }
+        Ok(list)
+    }
+}

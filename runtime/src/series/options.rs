@@ -1,0 +1,37 @@
+//! Options of plans of series.
+
+use elsa_core::series::convolution::Method;
+
+/// Options of a plan of a recurrence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecurrenceOptions {
+    /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
+    pub budget: Option<usize>,
+    /// Whether all threads take part, however small the problem. This changes no bit.
+    pub all_workers: bool,
+    /// Parts of the tokens, for few channels and many tokens: the states before the parts are computed first, then all parts
+    /// side by side. `None` passes the tokens once on the CPU, and as the tokens, the channels and the device ask for on a GPU.
+    /// This changes the order of operations and so the last bits.
+    pub parts: Option<usize>,
+}
+
+/// Options of a plan of a selective scan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SelectiveOptions {
+    /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
+    pub budget: Option<usize>,
+    /// Whether all threads take part, however small the problem. This changes no bit.
+    pub all_workers: bool,
+}
+
+/// Options of a plan of a convolution.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConvolutionOptions {
+    /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
+    pub budget: Option<usize>,
+    /// Whether all threads take part, however small the problem. This changes no bit.
+    pub all_workers: bool,
+    /// How it is computed; `None` takes what needs less time: on the CPU by count
+    /// ([`method`](elsa_core::series::plan::method())), on a GPU the direct method, which is the only one there.
+    pub method: Option<Method>,
+}

@@ -1,0 +1,43 @@
+//! Warming up plans of series: a run over tensors of zeros, so that everything that happens once has happened.
+
+use super::cpu::OnCpu;
+use super::cpu::plan::CpuPlan;
+use super::cuda::plan::{GpuPlan, OnGpu};
+use super::tensors::LARGEST;
+use crate::cuda::memory::HostBuffer;
+use crate::error::WarmError;
+use crate::operator::Operator;
+use crate::plan::Plan;
+use crate::report::Report;
+use crate::tensors::HostTensors;
+use crate::workspace::Workspace;
+
+impl<O, P> Plan<O>
+where
+    P: OnCpu + OnGpu,
+    O: Operator<Problem = P, Cpu = CpuPlan<P>, Gpu = GpuPlan<P>>,
+{
+    /// Runs over f32 tensors of zeros in `workspace`. The first run in it then takes what later ones take, and allocates
+    /// nothing: every worker has been woken, and a GPU has launched its kernels and has the device memory that copies of host
+    /// tensors take; in memory of the caller's that is freed again.
+    ///
+    /// It takes as long as a run, and host memory for the tensors. Contents of the workspace do not matter, and no tensor of
+    /// the caller's is used. If a GPU fails, the report names the reason, as that of a run does.
+    ///
+    /// # Errors
+    /// Returns an error if host memory is not available, or the errors of [`Plan::bind`](crate::Plan::bind) and
+    /// [`Bound::run`](crate::Bound::run).
+    pub fn warm(&self, workspace: &mut Workspace<O>) -> Result<Report, WarmError> {
+        let (mut tensors, mut room) = (HostTensors::default(), Vec::new());
+        for (at, tensor) in self.problem.tensors().iter().enumerate() {
+            let Some(memory) = tensor.memory else { continue };
+            let mut zeros = HostBuffer::<f32>::ordinary(memory.elements).map_err(WarmError::Memory)?;
+            tensors.set(at, zeros.as_mut_ptr().cast());
+            room.push(zeros);
+        }
+        // The buffers are as large as the problem states, and are dropped after the run.
+        let report = self.bind_tensors(LARGEST, tensors, workspace)?.run()?;
+        drop(room);
+        Ok(report)
+    }
+}

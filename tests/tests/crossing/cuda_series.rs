@@ -1,0 +1,255 @@
+//! Recurrence, selective scan and convolution on the GPU back end, against f64: the cases of the CPU's tests, lengths around
+//! tiles and parts, what is not finite, and what a device does to states in place.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use super::linear_convolution::Case as Convolution;
+use super::linear_recurrence::{self, Case as Recurrence};
+use super::linear_selective::{self, Case as Selective, Params};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::series::Series;
+use elsa_core::series::convolution::{self, Method};
+use elsa_core::series::recurrence::{self, Gate};
+use elsa_kernels::cuda::series::PRECISION;
+use elsa_runtime::{
+    Backend, ConvolutionOptions, Engine, EngineOptions, Fallback, Reason, RecurrenceOptions, SelectiveOptions,
+};
+use elsa_tests::series::{Order, Values};
+use elsa_tests::standin::{child, is_child, said};
+
+fn engine(fallback: Fallback) -> Engine {
+    let backend = Some(Backend::Cuda);
+    Engine::new(&EngineOptions { backend, threads: Some(1), fallback, ..EngineOptions::default() }).unwrap()
+}
+
+/// Computes a case twice: the bits are the same, and within the bound. Returns the share of the bound.
+fn recurrence(engine: &Engine, what: &str, case: &Recurrence, parts: Option<usize>) -> f64 {
+    let (found, again) = (case.engine(engine, parts), case.engine(engine, parts));
+    assert_eq!(found.out.bits(), again.out.bits(), "{what}");
+    case.check(what, &found, &PRECISION)
+}
+
+fn selective(engine: &Engine, what: &str, case: &Selective) -> f64 {
+    let (found, again) = (case.engine(engine), case.engine(engine));
+    assert_eq!(found.out.bits(), again.out.bits(), "{what}");
+    case.check(what, &found, &PRECISION)
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn recurrences_match_f64_in_one_part_and_in_several() {
+    let engine = engine(Fallback::Fail);
+    for (number, case) in linear_recurrence::cases().iter().enumerate() {
+        // One of three, so that each order, type and length is met.
+        let parts = [None, Some(2), Some(5)][number % 3];
+        recurrence(&engine, &format!("case {number}, parts {parts:?}"), case, parts);
+    }
+    for tokens in [15, 16, 17, 1000] {
+        for parts in [None, Some(4)] {
+            let case = Recurrence::new(7, [1, tokens, 33], [Order::Gaps; 3], DType::F32, Gate::Log, true);
+            recurrence(&engine, &format!("{tokens} tokens, parts {parts:?}"), &case, parts);
+        }
+    }
+    linear_recurrence::hard_gates(std::slice::from_ref(&engine));
+    linear_recurrence::vanishing_states(std::slice::from_ref(&engine));
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn selective_scans_match_f64() {
+    let engine = engine(Fallback::Fail);
+    for (seed, params) in linear_selective::cases().into_iter().enumerate() {
+        let states = params.states.min(128);
+        let case = Selective::new(Params { states, ..params }, seed as u64);
+        selective(&engine, "case", &case);
+    }
+    for tokens in [7, 8, 9] {
+        for states in [1, 3, 64, 100] {
+            let case = Selective::new(Params::mamba([1, tokens, 9], states), 5);
+            selective(&engine, "around a tile", &case);
+        }
+    }
+    linear_selective::hard_rates(std::slice::from_ref(&engine));
+}
+
+/// Few channels and many tokens are computed in parts, one token more or less changes the form, and the bound holds in both.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn long_selective_scans_go_by_parts() {
+    let engine = engine(Fallback::Fail);
+    for (tokens, reverse) in [(1023, false), (1024, true), (1025, false)] {
+        let params = Params { past: true, reverse, ..Params::mamba([1, tokens, 3], 5) };
+        let case = Selective::new(params, 11);
+        let plan = engine.selective_plan(&case.problem, &SelectiveOptions::default()).unwrap();
+        assert_eq!(plan.gpu_choice().unwrap().parts, if tokens < 1024 { 1 } else { 4 });
+        selective(&engine, "parts", &case);
+    }
+    // Factors whose product leaves the range of f32 while the state is zero: it stays so, and the inputs of the last tokens
+    // of a part are all that the next one sees.
+    let params = Params { softplus: false, gated: false, bias: false, ..Params::mamba([1, 1024, 3], 5) };
+    let mut case = Selective::new(params, 12);
+    let late = |at: usize| at % 256 >= 250;
+    let data = |case: &Selective, of: fn(usize, bool) -> f32| {
+        Values::of(DType::F32, case.problem.spec().u.extent(), |i| of(i, late(i % 1024)))
+    };
+    case.u = data(&case, |i, late| if late { 0.5 + (i % 7) as f32 } else { 0.0 });
+    case.delta = data(&case, |_, late| if late { 0.25 } else { 1.0 });
+    case.a.iter_mut().for_each(|a| *a = 1.0);
+    selective(&engine, "growing factors", &case);
+    assert!(case.engine(&engine).present.iter().all(|x| x.is_finite() || x.is_infinite()));
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn convolutions_match_f64() {
+    let engine = engine(Fallback::Fail);
+    let dtypes = [DType::F32, DType::F32, DType::F16, DType::Bf16];
+    let mut seed = 0;
+    for (shape, taps) in [
+        ([2, 0, 3], 4),
+        ([2, 1, 3], 4),
+        ([1, 1, 1], 1),
+        ([2, 3, 5], 40),
+        ([1, 67, 35], 4),
+        ([2, 130, 33], 2),
+        ([1, 16, 6], 16),
+        ([1, 70, 6], 150),
+        ([1, 1000, 2], 17),
+    ] {
+        for shift in 0..4 {
+            let orders = [Order::ALL[(shift + 1) % 4], Order::ALL[(shift + seed as usize / 8) % 4]];
+            let case = Convolution::new(seed, shape, taps, orders, dtypes[shift]);
+            seed += 1;
+            let (found, again) = (case.engine(&engine, Method::Direct), case.engine(&engine, Method::Direct));
+            assert_eq!(found.out.bits(), again.out.bits());
+            case.check("convolution", &found, Method::Direct, &PRECISION);
+        }
+    }
+}
+
+/// What is not finite reaches the outputs that a weight connects it with, and no other; an infinite weight meets no input before
+/// the first.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn convolutions_of_what_is_not_finite() {
+    let engine = engine(Fallback::Fail);
+    let (tokens, taps) = (40, 20);
+    let series = Series::tokens_first("u", [1, tokens, 1]).unwrap();
+    let problem = convolution::Spec::new(series, taps, series).check().unwrap();
+    let plan = engine.convolution_plan(&problem, &ConvolutionOptions::default()).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    let mut run = |u: &[f32], filter: &[f32]| {
+        let mut out = vec![0.0; tokens];
+        let inputs = convolution::Inputs { u: Elements::F32(u), filter, bias: None, past_state: None };
+        let to = convolution::Outputs { out: Some(ElementsMut::F32(&mut out)), present_state: None };
+        plan.bind(inputs, to, &mut workspace).unwrap().run().unwrap();
+        let mut want = vec![0.0; tokens];
+        let to = convolution::Outputs { out: Some(ElementsMut::F32(&mut want)), present_state: None };
+        convolution::scalar::run(&problem, &inputs, &mut { to }).unwrap();
+        for (x, y) in out.iter().zip(&want) {
+            assert!((x.is_nan() && y.is_nan()) || x == y || (x - y).abs() <= 1e-5, "{out:?} for {want:?}");
+        }
+        out
+    };
+    let plain: Vec<f32> = (0..tokens).map(|i| (i as f32 * 0.7).sin()).collect();
+    let filter: Vec<f32> = (0..taps).map(|k| 1.0 / (k + 1) as f32).collect();
+    for (token, value) in [(0, f32::INFINITY), (13, f32::NEG_INFINITY), (39, f32::NAN), (5, f32::NAN)] {
+        let mut u = plain.clone();
+        u[token] = value;
+        let out = run(&u, &filter);
+        for (t, x) in out.iter().enumerate() {
+            assert_eq!(x.is_finite(), t < token || t >= token + taps, "token {t} for {value} at {token}");
+        }
+    }
+    let mut hard = filter;
+    hard[17] = f32::INFINITY;
+    let out = run(&plain, &hard);
+    assert!(out[..17].iter().all(|x| x.is_finite()) && out[18..].iter().all(|x| !x.is_finite()), "{out:?}");
+}
+
+/// A sequence has its bits alone and in a batch, in one part and in several.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn bits_do_not_depend_on_the_batch() {
+    let engine = engine(Fallback::Fail);
+    let (tokens, channels) = (1030, 3);
+    let data = |n: usize| (0..n).map(|i| (i % (tokens * channels)) as f32 * 0.37).map(f32::sin);
+    let run = |batch: usize, parts| {
+        let series = Series::channels_first("b", [batch, channels, tokens]).unwrap();
+        let problem = recurrence::Spec::new(series, series, series).check().unwrap();
+        let options = RecurrenceOptions { parts, ..RecurrenceOptions::default() };
+        let plan = engine.recurrence_plan(&problem, &options).unwrap();
+        let b: Vec<f32> = data(batch * tokens * channels).collect();
+        // States that outlive a part.
+        let a: Vec<f32> = b.iter().map(|x| 1.0 - 1e-3 * x.abs()).collect();
+        let (mut out, mut workspace) = (vec![0.0; b.len()], plan.workspace().unwrap());
+        let inputs = recurrence::Inputs { a: Elements::F32(&a), b: Elements::F32(&b), past_state: None };
+        let to = recurrence::Outputs { out: Some(ElementsMut::F32(&mut out)), present_state: None };
+        let report = plan.bind(inputs, to, &mut workspace).unwrap().run().unwrap();
+        assert_eq!((report.backend, report.fallback), (Backend::Cuda, None));
+        out.iter().map(|x| x.to_bits()).collect::<Vec<u32>>()
+    };
+    for parts in [None, Some(1)] {
+        let (one, two) = (run(1, parts), run(2, parts));
+        assert_eq!([&one[..], &one[..]].concat(), two, "{parts:?}");
+    }
+    assert_ne!(run(1, None), run(1, Some(1)), "parts have bits of their own");
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn what_the_gpu_does_not_compute_the_cpu_does() {
+    let (fails, falls) = (engine(Fallback::Fail), engine(Fallback::Cpu));
+    let case = Convolution::new(4, [1, 20, 3], 5, [Order::TokensFirst; 2], DType::F32);
+    let fft = ConvolutionOptions { method: Some(Method::Fft), ..ConvolutionOptions::default() };
+    let refused = fails.convolution_plan(&case.problem, &fft).unwrap_err().to_string();
+    assert!(refused.starts_with("backend: cuda has no convolution by FFT;"), "{refused}");
+    let plan = falls.convolution_plan(&case.problem, &fft).unwrap();
+    assert!(matches!(plan.backend(), Backend::Cpu(_)) && plan.refusal().is_some());
+    let division = plan.division_of(plan.backend());
+    assert_eq!(division.method, Method::Fft);
+    case.check("fft", &case.engine(&falls, Method::Fft), Method::Fft, &division.precision);
+    let wide = Selective::new(Params::mamba([1, 3, 2], 129), 1);
+    let refused = fails.selective_plan(&wide.problem, &SelectiveOptions::default()).unwrap_err().to_string();
+    assert_eq!(refused, "states: 129; allowed on a GPU: at most 128");
+    let plan = falls.selective_plan(&wide.problem, &SelectiveOptions::default()).unwrap();
+    let precision = plan.division_of(plan.backend()).precision;
+    wide.check("wide", &wide.engine(&falls), &precision);
+}
+
+/// A recurrence whose states are replaced in place.
+fn in_place() -> Recurrence {
+    let case = Recurrence::new(2, [2, 70, 33], [Order::TokensFirst; 3], DType::F32, Gate::Log, false);
+    assert!(case.problem.spec().in_place);
+    case
+}
+
+/// What a child does: it runs the case in place once, and says which back end computed, and whether the answer is right.
+#[test]
+#[ignore = "run by the other tests in a child"]
+fn scenario() {
+    if !is_child() {
+        return;
+    }
+    println!();
+    let (case, engine) = (in_place(), engine(Fallback::Cpu));
+    let plan = engine.recurrence_plan(&case.problem, &RecurrenceOptions::default()).unwrap();
+    let (found, report) = case.report(&plan);
+    case.check(&report.backend.to_string(), &found, &plan.division_of(report.backend).precision);
+    let fell = matches!(report.fallback, Some(Reason::Device(_)));
+    println!("run: {} {fell}", report.backend);
+}
+
+/// A device that fails at any of its calls leaves the states as they were, so that the CPU computes from them.
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn states_in_place_outlive_a_failing_device() {
+    let library = elsa_tests::standin::folder();
+    for fault in ["cuLaunchKernel:1:700", "cuMemcpyDtoHAsync_v2:1:700", "cuStreamSynchronize:2:700"] {
+        let output = child("cuda_series::scenario", &library, &[("ELSA_STANDIN_FAIL", fault)]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let said = said(&output, "run");
+        assert!(output.status.success() && said.len() == 1 && said[0].ends_with("true"), "{fault}: {text}");
+    }
+}
