@@ -2897,8 +2897,8 @@ elsa_status elsa_linear_bind(elsa_plan plan,
 
  The handle is that of any plan: elsa_plan_describe, elsa_plan_warm, elsa_plan_destroy and the functions that create
  workspaces take it. Plans of different operators do not share a workspace. Any number of threads may use a plan, each
- with a workspace of its own. The CPU computes, also for an engine whose GPU does, unless its policy is ELSA_FALLBACK_FAIL:
- that is ELSA_STATUS_UNSUPPORTED.
+ with a workspace of its own. What the engine's GPU does not compute the CPU does, unless the policy is
+ ELSA_FALLBACK_FAIL: that is ELSA_STATUS_UNSUPPORTED.
 
  # Safety
  *read*, *write*.
@@ -2910,7 +2910,8 @@ elsa_status elsa_recurrence_plan_create(elsa_engine engine,
 
 /*
  Runs a plan of a recurrence over tensors in memory of the host, and waits; a decode step is a run of one token. Nothing is
- allocated. The report may be null. Of out and present_state, at least one is given.
+ allocated once a plan has run, or has been warmed up by elsa_plan_warm. The report may be null. Of out and present_state, at
+ least one is given.
 
  # Safety
  *read*, *write*, *tensors*.
