@@ -168,8 +168,8 @@ impl Operator for Recurrence {
         }))
     }
 
-    fn device_lengths<'a>(
-        _: &'a recurrence::Problem,
+    fn device_lengths(
+        _: &recurrence::Problem,
         inputs: &RecurrenceDeviceInputs,
         outputs: &SeriesDeviceOutputs,
     ) -> Types {
@@ -273,8 +273,8 @@ impl Operator for Selective {
         }))
     }
 
-    fn device_lengths<'a>(
-        _: &'a selective::Problem,
+    fn device_lengths(
+        _: &selective::Problem,
         inputs: &SelectiveDeviceInputs,
         outputs: &SeriesDeviceOutputs,
     ) -> Types {
@@ -359,8 +359,8 @@ impl Operator for Convolution {
         }))
     }
 
-    fn device_lengths<'a>(
-        _: &'a convolution::Problem,
+    fn device_lengths(
+        _: &convolution::Problem,
         inputs: &ConvolutionDeviceInputs,
         outputs: &SeriesDeviceOutputs,
     ) -> Types {
