@@ -6,9 +6,7 @@ use crate::growing::Room;
 use crate::operator::{bind, create, run};
 use crate::planned::{PLANS, Planned};
 use crate::types::*;
-use elsa_core::series::convolution::Method;
-use elsa_core::series::plan::SeriesChoice;
-use elsa_runtime::{Convolution, Recurrence, Selective};
+use elsa_runtime::{Convolution, Recurrence, Selective, SeriesDivision};
 
 /// Decides everything that depends on the shape of a recurrence of first order. Null options are the defaults.
 ///
@@ -173,10 +171,10 @@ pub unsafe extern "C" fn elsa_series_plan_describe(
         // SAFETY: *write*.
         let room = unsafe { Room::new("info", info) }?;
         let plan = PLANS.get(plan.id)?;
-        let (gpu, cpu, convolves) = match &*plan {
-            Planned::Recurrence(of) => (of.plan.gpu_choice(), of.plan.choice(), false),
-            Planned::Selective(of) => (of.plan.gpu_choice(), of.plan.choice(), false),
-            Planned::Convolution(of) => (of.plan.gpu_choice(), of.plan.choice(), true),
+        let (division, convolves) = match &*plan {
+            Planned::Recurrence(of) => (of.plan.division_of(of.plan.backend()), false),
+            Planned::Selective(of) => (of.plan.division_of(of.plan.backend()), false),
+            Planned::Convolution(of) => (of.plan.division_of(of.plan.backend()), true),
             other => {
                 let found = other.name();
                 return Err(Fault::argument(format_args!(
@@ -184,11 +182,7 @@ pub unsafe extern "C" fn elsa_series_plan_describe(
                 )));
             }
         };
-        // A GPU has no convolution by FFT.
-        let (parts, fft_length, method) = match (gpu, cpu) {
-            (None, Some(SeriesChoice { parts, fft_length, method, .. })) => (*parts, *fft_length, *method),
-            (gpu, _) => (gpu.map_or(1, |gpu| gpu.parts), 0, Method::Direct),
-        };
+        let SeriesDivision { parts, method, fft_length, .. } = division;
         room.fill(elsa_series_info {
             size: size_of::<elsa_series_info>(),
             parts,

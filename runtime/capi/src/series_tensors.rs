@@ -116,8 +116,8 @@ macro_rules! called {
             Ok(Space::$variant(<$workspace>::shared(&plans)?.into()))
         }
 
-        fn kernel(typed: &Typed<$plan>, _: Backend) -> &'static str {
-            typed.plan.kernel()
+        fn kernel(typed: &Typed<$plan>, backend: Backend) -> &'static str {
+            typed.plan.kernel_of(backend)
         }
 
         fn named(inputs: Self::Read, outputs: elsa_series_outputs) -> Named {

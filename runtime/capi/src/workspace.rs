@@ -2,11 +2,11 @@
 
 use crate::fault::{Fault, call};
 use crate::operator::{Called, plan_of, workspace_of};
-use crate::planned::{PLANS, Planned, of_any};
+use crate::planned::{PLANS, Planned};
 use crate::pointer::{aligned, put};
 use crate::space::{Space, WORKSPACES, lock};
 use crate::types::*;
-use elsa_runtime::{Attention, Convolution, Linear, PlanError, Recurrence, Selective};
+use elsa_runtime::{Attention, Convolution, Linear, Recurrence, Selective};
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 
@@ -144,9 +144,14 @@ pub unsafe extern "C" fn elsa_workspace_create_on_device(
                     Space::Attention(plan.workspace_on_device(address, bytes)?.into())
                 }
                 Planned::Linear(plan) => Space::Linear(plan.workspace_on_device(address, bytes)?.into()),
-                other => {
-                    let found = of_any!(other, plan => plan.backend());
-                    return Err(PlanError::OnHost { found }.into());
+                Planned::Recurrence(of) => {
+                    Space::Recurrence(of.plan.workspace_on_device(address, bytes)?.into())
+                }
+                Planned::Selective(of) => {
+                    Space::Selective(of.plan.workspace_on_device(address, bytes)?.into())
+                }
+                Planned::Convolution(of) => {
+                    Space::Convolution(of.plan.workspace_on_device(address, bytes)?.into())
                 }
             }
         };
