@@ -162,7 +162,7 @@ impl Case {
         let mut strips = Vec::new();
         let mut c = 0;
         while c < width {
-            let columns = widths.iter().copied().find(|w| width - c >= *w).unwrap();
+            let columns = widths.iter().copied().find(|w| width - c >= *w).unwrap_or(lanes);
             strips.push(if in_place { (c, columns, c, row) } else { (c, columns, c * dim, columns) });
             c += columns;
         }
