@@ -83,6 +83,8 @@ step hostile ./crossing hostile:: $all
 step outputs-alone ./crossing cuda_conformance:: $all
 step determinism ./crossing cuda_determinism:: $all
 step tuned ./crossing cuda_tuned:: $all
+# Linear attention, and the operators beside it. What fails on request needs the stand-in driver.
+step linear env ELSA_ONLY=cuda ./crossing cuda_linear:: cuda_series:: --skip scenario --skip outlive $all
 step stream ./crossing cuda_stream:: cuda_semantics:: cuda_fit:: --skip refused_memory --skip every_allocation --skip memory_that_is --skip a_discrete $all
 step no-allocation ./no_allocation $all
 # One at a time: a test asks for memory that was just freed, which another would take.
@@ -103,6 +105,7 @@ if [ -n "$sanitizer" ]; then
   one="--include-ignored --nocapture --test-threads 1"
   step memcheck "$sanitizer" --tool memcheck --error-exitcode 9 ./crossing cuda_conformance::hard_cases $one
   step racecheck "$sanitizer" --tool racecheck --error-exitcode 9 ./elsa_runtime cuda::device_tests::device_tensors $one
+  step racecheck-series "$sanitizer" --tool racecheck --error-exitcode 9 ./crossing cuda_series::recurrences cuda_series::selective_scans_match cuda_series::convolutions_match $one
   PROPTEST_CASES=16 step racecheck-random "$sanitizer" --tool racecheck --error-exitcode 9 ./crossing cuda_conformance::random $one
 else
   note "memcheck, racecheck: compute-sanitizer is not on this machine; not run"
