@@ -118,15 +118,16 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
     return within;
   }
 
-  // The tile of a marked chunk.
+  // The tile of a marked chunk. Rows past the last dim hold nothing, also behind a change that was not finite.
   INLINE void write_marked() const {
     NO_UNROLL for (int x = lane; x < dims; x += 32)
       NO_UNROLL for (int t = 0; t < CHUNK; t++) {
-        const bool inside = t < tokens && x < call.key_dim;
         write_f32(tile_at(t, x), at(t, x) * factor_of(t));
         write_f32(tile_at(CHUNK + t, x), at(CHUNK + t, x) * factor_of(CHUNK + t));
         write_f32(tile_at(2 * CHUNK + t, x),
-                  inside ? gate_of(element(row_at(gates, position + t), x, gates.dtype)) : 1.f);
+                  x >= call.key_dim ? CLEAR
+                  : t < tokens     ? gate_of(element(row_at(gates, position + t), x, gates.dtype))
+                                   : 1.f);
       }
   }
 

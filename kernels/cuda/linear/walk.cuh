@@ -265,7 +265,8 @@ template <int DIMS, bool PER_DIM> struct Walk {
       if (PER_DIM && takes(2))
         Piece::copy(sm + 2 * TILE_BYTES, source(2), chunk, [&](f4 (&x)[Piece::OF_ROW]) LAMBDA {
           NO_UNROLL for (int e = 0; e < 4 * Piece::OF_ROW; e++) {  // the next element becomes the last
-            const float gate = gate_of(x[0][0]);
+            // Rows past the last dim hold nothing, also behind a change that was not finite.
+            const float gate = Piece::quad_of(e / 4) * 4 + e % 4 < call.key_dim ? gate_of(x[0][0]) : CLEAR;
             UNROLL for (int o = 1; o < 4 * Piece::OF_ROW; o++) x[(o - 1) / 4][(o - 1) % 4] = x[o / 4][o % 4];
             x[Piece::OF_ROW - 1][3] = gate;
           }

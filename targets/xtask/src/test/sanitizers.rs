@@ -7,13 +7,14 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 
 /// Tests that call nothing but `core`, and take long.
-pub const CORE_ALONE: [&str; 7] = [
+pub const CORE_ALONE: [&str; 8] = [
     "fallback::",
     "layout::",
     "quorums::",
     "reference_oracle::",
     "scans::",
     "schedule::",
+    "schedules",
     "the_scalar_fallback_",
 ];
 
