@@ -2,8 +2,8 @@
 //
 // A warp has 32 channels of a part of a sequence, a lane each, and tokens pass in tiles. With several parts there are three
 // launches: FOLD to the map of each part but the last, CARRY from the past state over the maps to the state before each part,
-// and one that computes the parts from these. A product of factors may leave the range of f32 where the state does not: CARRY
-// then passes through the tokens of the part.
+// and one that computes the parts from these. A product of factors may leave the range of f32 where the state does not, or
+// vanish where no factor does, which must not remove what is not finite: CARRY then passes through the tokens of the part.
 #include "call.cuh"
 #include "functions.cuh"
 
@@ -55,7 +55,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 4) void series_recurrence__sm53(const Recurrence c
       if (inside) {
         const float a = read_f32(map_at(0, part));
         after = step_of(a, h, read_f32(map_at(1, part)));
-        known = is_finite(a);
+        known = is_finite(a) && is_finite(h);
         write_f32(map_at(0, part), h);
       }
       if (!any_of_warp(inside && !known)) {

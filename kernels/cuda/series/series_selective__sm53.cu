@@ -101,7 +101,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 3) void series_selective__sm53(const Selective cal
         if (!has(i)) continue;
         const float factor = read_f32(map_at(0, part, i));
         after[i] = step_of(factor, x[i], read_f32(map_at(1, part, i)));
-        if (is_finite(factor)) known |= 1u << i;
+        if (is_finite(factor) && is_finite(x[i])) known |= 1u << i;
         else unknown = true;
         write_f32(map_at(0, part, i), x[i]);
       }

@@ -53,6 +53,7 @@ fn recurrences_match_f64_in_one_part_and_in_several() {
     }
     linear_recurrence::hard_gates(std::slice::from_ref(&engine));
     linear_recurrence::vanishing_states(std::slice::from_ref(&engine));
+    linear_recurrence::vanishing_products(std::slice::from_ref(&engine));
 }
 
 #[test]

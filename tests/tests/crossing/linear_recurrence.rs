@@ -392,6 +392,31 @@ fn a_state_vanishes_before_it_is_subnormal() {
     vanishing_states(&engines(2));
 }
 
+/// A product of factors that vanishes, where none of them does, removes no infinity and no NaN.
+pub(crate) fn vanishing_products(engines: &[Engine]) {
+    let mut case = Case::new(3, [1, 300, 40], [Order::TokensFirst; 3], DType::F32, Gate::Log, false);
+    case.a = Values::of(DType::F32, case.a.elements().len(), |_| -20.0);
+    for (what, x) in [("NaN", f32::NAN), ("infinity", f32::INFINITY)] {
+        if let Some(past) = &mut case.past {
+            past[1] = x;
+        }
+        // An addend in the middle of a part.
+        case.b.elements_mut().set(case.problem.spec().b.at(0, 90, 2), x);
+        for engine in engines {
+            for parts in [1, 2, 3, 7] {
+                let found = case.engine(engine, Some(parts));
+                case.check(&format!("{what}, {parts} parts, {}", engine.backend()), &found, &PRECISION);
+                assert!(!found.present[1].is_finite() && !found.present[2].is_finite());
+            }
+        }
+    }
+}
+
+#[test]
+fn products_that_vanish_remove_nothing() {
+    vanishing_products(&engines(2));
+}
+
 /// States that decay below the normal numbers.
 pub(crate) fn vanishing_states(engines: &[Engine]) {
     let n = if SLOW { 200 } else { 1000 };

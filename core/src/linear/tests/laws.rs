@@ -155,7 +155,6 @@ impl Slots for Counted<'_> {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "many scans, and nothing unsafe")]
 fn every_schedule_scans_elements_at_its_depth() {
     for transition in ALL {
         let law = Affine { transition, rows: 4, columns: 2 };

@@ -8,6 +8,7 @@ mod bits;
 #[cfg(not(miri))]
 mod bounds;
 mod forms;
+#[cfg(not(miri))]
 mod laws;
 
 use super::bound::{self, Executed, Judgement};

@@ -43,6 +43,15 @@ enum Pass {
     Fold(*mut f32),
 }
 
+/// Whether `n` values are finite.
+///
+/// # Safety
+/// - They are readable and initialised.
+unsafe fn finite(values: *const f32, n: usize) -> bool {
+    // SAFETY: the clause.
+    unsafe { std::slice::from_raw_parts(values, n) }.iter().all(|x| x.is_finite())
+}
+
 impl RecurrenceCall<'_> {
     /// Passes the tokens of `steps` of a tile. `state` holds the state before, and then the one after.
     ///
@@ -89,7 +98,12 @@ impl RecurrenceCall<'_> {
                         let scratch = RecurrenceTile { state: row, ..work };
                         let factor = out_at;
                         (k.fold)(&scratch, factor);
-                        (k.carry)(factor, row, state);
+                        if finite(state, w) {
+                            (k.carry)(factor, row, state);
+                        } else {
+                            // A factor that vanishes as a product does not remove what is not finite; each of a token may.
+                            (k.recurrence)(&work);
+                        }
                         std::slice::from_raw_parts_mut(row, w).fill(0.0);
                         (k.carry)(factor, row, product);
                     }
@@ -217,10 +231,11 @@ impl OnCpu for Problem {
                 for part in 0..parts - 1 {
                     let ([factor, added, before], [_, _, after]) = (map(item, part), map(item, part + 1));
                     after.copy_from_nonoverlapping(before, w);
-                    if std::slice::from_raw_parts(factor, w).iter().all(|x| x.is_finite()) {
+                    if finite(factor, w) && finite(before, w) {
                         (place.kernel.carry)(factor, added, after);
                     } else {
-                        // A product beyond the range of f32 says nothing about the state.
+                        // A product beyond the range of f32 says nothing about the state, and one that vanishes does not
+                        // remove what is not finite.
                         call.pass(place, worker, tile, part_tokens(tokens, parts, part), Pass::Last, after);
                     }
                 }
