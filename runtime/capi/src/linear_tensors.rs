@@ -169,8 +169,10 @@ impl Called for Linear {
     ) -> Result<Option<Report>, Fault> {
         // SAFETY: *tensors*.
         let (inputs, outputs) = unsafe { host(plan.problem(), inputs, outputs) }?;
-        let mut bound = plan.bind(inputs, outputs, workspace)?;
-        Ok(if runs { Some(bound.run()?) } else { None })
+        match &mut plan.bind(inputs, outputs, workspace) {
+            Ok(bound) => crate::operator::ran(bound, runs),
+            Err(error) => Err(error.clone().into()),
+        }
     }
 }
 

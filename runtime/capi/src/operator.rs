@@ -12,7 +12,7 @@ use crate::pointer::{aligned, put};
 use crate::space::{Space, WORKSPACES, lock};
 use crate::text::{self, Text};
 use crate::types::*;
-use elsa_runtime::operators::{Operator, Plan, Workspace};
+use elsa_runtime::operators::{Bound, Operator, Plan, Workspace};
 use elsa_runtime::{Backend, Engine, RawStream, Report};
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -102,6 +102,13 @@ pub(crate) fn workspace_of<O: Called>(space: &mut Space) -> Result<&mut O::Works
 /// Keeps every buffer in which a tensor or a list begins.
 fn hold<O: Called>(read: &O::Read, written: &O::Written) -> Held {
     held(O::addresses(read, written))
+}
+
+/// Runs a frame, where a call does so, and returns the report. A function of its own, beside what checks and binds: a bound frame
+/// is large, and a call must get by with `ELSA_STACK_BYTES`.
+#[inline(never)]
+pub(crate) fn ran<O: Operator>(bound: &mut Bound<'_, O>, runs: bool) -> Result<Option<Report>, Fault> {
+    Ok(if runs { Some(bound.run()?) } else { None })
 }
 
 /// The report of a run whose kernel has the name `kernel`.

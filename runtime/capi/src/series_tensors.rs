@@ -184,8 +184,10 @@ impl Called for Recurrence {
             };
             (inputs, outputs)
         };
-        let mut bound = plan.bind(inputs, outputs, workspace)?;
-        Ok(if runs { Some(bound.run()?) } else { None })
+        match &mut plan.bind(inputs, outputs, workspace) {
+            Ok(bound) => crate::operator::ran(bound, runs),
+            Err(error) => Err(error.clone().into()),
+        }
     }
 }
 
@@ -273,8 +275,10 @@ impl Called for Selective {
             };
             (inputs, outputs)
         };
-        let mut bound = plan.bind(inputs, outputs, workspace)?;
-        Ok(if runs { Some(bound.run()?) } else { None })
+        match &mut plan.bind(inputs, outputs, workspace) {
+            Ok(bound) => crate::operator::ran(bound, runs),
+            Err(error) => Err(error.clone().into()),
+        }
     }
 }
 
@@ -338,7 +342,9 @@ impl Called for Convolution {
             };
             (inputs, outputs)
         };
-        let mut bound = plan.bind(inputs, outputs, workspace)?;
-        Ok(if runs { Some(bound.run()?) } else { None })
+        match &mut plan.bind(inputs, outputs, workspace) {
+            Ok(bound) => crate::operator::ran(bound, runs),
+            Err(error) => Err(error.clone().into()),
+        }
     }
 }

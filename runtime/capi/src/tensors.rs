@@ -151,6 +151,7 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
 /// # Safety
 /// As long as `'a`, every input is readable for its bytes and nobody writes there, and every output is writable and
 /// nobody else uses it.
+#[inline(never)]
 unsafe fn host<'a>(
     problem: &Problem,
     inputs: &elsa_inputs,
@@ -253,8 +254,10 @@ impl Called for Attention {
     ) -> Result<Option<Report>, Fault> {
         // SAFETY: *tensors*.
         let (inputs, outputs) = unsafe { host(plan.problem(), inputs, outputs, chunk) }?;
-        let mut bound = plan.bind(inputs, outputs, workspace)?;
-        Ok(if runs { Some(bound.run()?) } else { None })
+        match &mut plan.bind(inputs, outputs, workspace) {
+            Ok(bound) => crate::operator::ran(bound, runs),
+            Err(error) => Err(error.clone().into()),
+        }
     }
 }
 

@@ -21,8 +21,10 @@ pub fn asan(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| {
         let programs = PROGRAMS.iter().filter(|(source, _)| !NOT_INSTRUMENTED.contains(source));
         // The system's heap and the stacks of threads must hold nothing that nobody frees.
-        let options =
-            ("ASAN_OPTIONS", "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1");
+        let options = (
+            "ASAN_OPTIONS",
+            "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:allocator_may_return_null=1",
+        );
         let archive = instrumented(tree, "address", "")?;
         run(tree, ran, &archive, "address", "-fsanitize=address,undefined -DINJECT", programs, options)
     })
