@@ -169,10 +169,7 @@ impl Called for Linear {
     ) -> Result<Option<Report>, Fault> {
         // SAFETY: *tensors*.
         let (inputs, outputs) = unsafe { host(plan.problem(), inputs, outputs) }?;
-        match &mut plan.bind(inputs, outputs, workspace) {
-            Ok(bound) => crate::operator::ran(bound, runs),
-            Err(error) => Err(error.clone().into()),
-        }
+        crate::operator::ran(&mut plan.bind(inputs, outputs, workspace), runs)
     }
 }
 

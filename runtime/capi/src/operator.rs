@@ -13,7 +13,7 @@ use crate::space::{Space, WORKSPACES, lock};
 use crate::text::{self, Text};
 use crate::types::*;
 use elsa_runtime::operators::{Bound, Operator, Plan, Workspace};
-use elsa_runtime::{Backend, Engine, RawStream, Report};
+use elsa_runtime::{Backend, BindError, Engine, RawStream, Report};
 use std::ffi::c_void;
 use std::sync::Mutex;
 
@@ -104,11 +104,18 @@ fn hold<O: Called>(read: &O::Read, written: &O::Written) -> Held {
     held(O::addresses(read, written))
 }
 
-/// Runs a frame, where a call does so, and returns the report. A function of its own, beside what checks and binds: a bound frame
+/// Runs what was bound, where a call does so, and returns the report. A function of its own, beside what checks and binds: a bound frame
 /// is large, and a call must get by with `ELSA_STACK_BYTES`.
 #[inline(never)]
-pub(crate) fn ran<O: Operator>(bound: &mut Bound<'_, O>, runs: bool) -> Result<Option<Report>, Fault> {
-    Ok(if runs { Some(bound.run()?) } else { None })
+pub(crate) fn ran<O: Operator>(
+    bound: &mut Result<Bound<'_, O>, BindError>,
+    runs: bool,
+) -> Result<Option<Report>, Fault> {
+    match bound {
+        Ok(bound) if runs => Ok(Some(bound.run()?)),
+        Ok(_) => Ok(None),
+        Err(error) => Err(error.clone().into()),
+    }
 }
 
 /// The report of a run whose kernel has the name `kernel`.

@@ -184,10 +184,7 @@ impl Called for Recurrence {
             };
             (inputs, outputs)
         };
-        match &mut plan.bind(inputs, outputs, workspace) {
-            Ok(bound) => crate::operator::ran(bound, runs),
-            Err(error) => Err(error.clone().into()),
-        }
+        crate::operator::ran(&mut plan.bind(inputs, outputs, workspace), runs)
     }
 }
 
@@ -275,10 +272,7 @@ impl Called for Selective {
             };
             (inputs, outputs)
         };
-        match &mut plan.bind(inputs, outputs, workspace) {
-            Ok(bound) => crate::operator::ran(bound, runs),
-            Err(error) => Err(error.clone().into()),
-        }
+        crate::operator::ran(&mut plan.bind(inputs, outputs, workspace), runs)
     }
 }
 
@@ -342,9 +336,6 @@ impl Called for Convolution {
             };
             (inputs, outputs)
         };
-        match &mut plan.bind(inputs, outputs, workspace) {
-            Ok(bound) => crate::operator::ran(bound, runs),
-            Err(error) => Err(error.clone().into()),
-        }
+        crate::operator::ran(&mut plan.bind(inputs, outputs, workspace), runs)
     }
 }

@@ -254,10 +254,7 @@ impl Called for Attention {
     ) -> Result<Option<Report>, Fault> {
         // SAFETY: *tensors*.
         let (inputs, outputs) = unsafe { host(plan.problem(), inputs, outputs, chunk) }?;
-        match &mut plan.bind(inputs, outputs, workspace) {
-            Ok(bound) => crate::operator::ran(bound, runs),
-            Err(error) => Err(error.clone().into()),
-        }
+        crate::operator::ran(&mut plan.bind(inputs, outputs, workspace), runs)
     }
 }
 
