@@ -34,7 +34,9 @@ pub fn tests(ran: &mut Ran, run: Run) -> Output {
 pub fn add_tests(ran: &mut Ran, line: &str, out: &Output) {
     let (passed, failed, ignored) = printed::libtest(&out.stdout);
     ran.ignored += ignored;
-    ran.add(line, out.ok, passed, failed);
+    let names = printed::failures(&out.stdout);
+    let line = if names.is_empty() { line.to_owned() } else { format!("{line}: {}", names.join(" ")) };
+    ran.add(&line, out.ok, passed, failed);
 }
 
 /// Runs commands side by side, and shows what each wrote when it has ended.

@@ -42,6 +42,8 @@ const BESIDE: [&[&str]; 2] = [
 struct Account {
     /// A line for each stage.
     lines: Vec<String>,
+    /// Why stages failed.
+    faults: Vec<String>,
     passed: u64,
     failed: u64,
 }
@@ -66,7 +68,7 @@ pub fn run(tree: &Tree, fast: bool, only: &[String]) -> ExitCode {
         }
     }
     println!();
-    for line in &account.lines {
+    for line in account.faults.iter().chain(&account.lines) {
         println!("{line}");
     }
     // The stage host has built the tool.
@@ -91,10 +93,23 @@ fn in_turn(tree: &Tree, lane: &[&str]) -> Account {
         Some(account) if out.ok == (account.failed == 0) => account,
         _ => Account {
             lines: vec![format!("{names}: {}, without an account of every stage", out.how)],
+            faults: faults(&out.stdout, lane),
             failed: 1,
             ..Account::default()
         },
     }
+}
+
+/// The faults of these stages in what a process printed, each once.
+fn faults(printed: &str, stages: &[&str]) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for line in printed.lines() {
+        let of = |name: &&str| line.strip_prefix('[')?.strip_prefix(*name)?.strip_prefix("] failed: ");
+        if stages.iter().find_map(of).is_some() && !found.iter().any(|known| known == line) {
+            found.push(line.to_owned());
+        }
+    }
+    found
 }
 
 impl Account {
@@ -104,7 +119,9 @@ impl Account {
         let (start, worked) = (Instant::now(), processor_seconds());
         let ran = (stage.run)(tree).close();
         for fault in &ran.faults {
-            println!("[{}] failed: {fault}", stage.name);
+            let line = format!("[{}] failed: {fault}", stage.name);
+            println!("{line}");
+            self.faults.push(line);
         }
         let ok = ran.faults.is_empty();
         self.passed += ran.passed;
@@ -127,6 +144,7 @@ impl Account {
         };
         Some(Account {
             lines: stages.iter().map(of).collect::<Option<_>>()?,
+            faults: faults(printed, stages),
             passed: passed.parse().ok()?,
             failed: failed.strip_suffix(" failed")?.parse().ok()?,
         })
@@ -140,6 +158,7 @@ impl Account {
     /// Adds another account to this one.
     fn join(&mut self, other: Account) {
         self.lines.extend(other.lines);
+        self.faults.extend(other.faults);
         self.passed += other.passed;
         self.failed += other.failed;
     }
@@ -159,11 +178,12 @@ mod tests {
 
     #[test]
     fn an_account_is_read_as_it_was_printed() {
-        let printed = "cross is a word\n\ncross       ok      3 checks      1.0 s       2 s of processors\n\
+        let printed = "cross is a word\n[deploy] failed: a\n[other] failed: b\n\n[deploy] failed: a\ncross       ok      3 checks      1.0 s       2 s of processors\n\
                        deploy      FAILED  4 checks, 1 failed   1.0 s       2 s of processors\n6 passed, 1 failed\n";
         let account = Account::read(printed, &["cross", "deploy"]).unwrap();
         assert_eq!((account.passed, account.failed, account.lines.len()), (6, 1, 2));
         assert!(account.passed("cross") && !account.passed("deploy"));
+        assert_eq!(account.faults, ["[deploy] failed: a"]);
         for (text, stages) in [
             ("", &["cross"][..]),
             (printed, &["cross", "capi"]),

@@ -21,6 +21,13 @@ pub fn libtest(text: &str) -> (u64, u64, u64) {
     sum
 }
 
+/// The tests that libtest reports as failed.
+pub fn failures(text: &str) -> Vec<&str> {
+    let lines =
+        text.lines().filter_map(|line| line.trim().strip_suffix(" ... FAILED")?.strip_prefix("test "));
+    lines.filter_map(|line| line.split(' ').next()).collect()
+}
+
 /// Files that rustfmt names when it is verbose.
 pub fn formatted(text: &str) -> u64 {
     let files: BTreeSet<&str> = text.lines().filter_map(|line| line.strip_prefix("Formatting ")).collect();
@@ -131,6 +138,10 @@ mod tests {
             test result: FAILED. 3 passed; 4 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.25s\n";
         assert_eq!(libtest(text), (5, 4, 1));
         assert_eq!(libtest("error: could not compile"), (0, 0, 0));
+        assert_eq!(
+            failures("test a::b ... ok\ntest a::c ... FAILED\ntest d - should panic ... FAILED\n"),
+            ["a::c", "d"]
+        );
     }
 
     #[test]
