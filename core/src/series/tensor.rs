@@ -150,6 +150,15 @@ pub const fn token_of(step: usize, tokens: usize, reverse: bool) -> usize {
     if reverse { tokens - 1 - step } else { step }
 }
 
+/// Whether a call writes anything: elements of an output `[batch, tokens, channels]`, or of states.
+///
+/// A problem without elements may have any number of batches, which no loop should count.
+#[must_use]
+pub(crate) fn writes([batch, tokens, channels]: [usize; 3], output: bool, states: Option<&[f32]>) -> bool {
+    let elements = batch > 0 && tokens > 0 && channels > 0;
+    output && elements || states.is_some_and(|states| !states.is_empty())
+}
+
 /// A magnitude below which an element of a state, or a factor, may be taken as zero: the smallest normal number.
 pub const TINY: f32 = f32::MIN_POSITIVE;
 

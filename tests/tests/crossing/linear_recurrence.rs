@@ -10,7 +10,8 @@ use elsa_core::monoid::{Monoid, associativity_holds, identity_holds};
 use elsa_core::scan::{Form, Scan};
 use elsa_core::series::bound::{Judged, Precision};
 use elsa_core::series::recurrence::{Gate, Inputs, Map, Outputs, Problem, Spec, reference, scalar};
-use elsa_core::series::{Series, token_of};
+use elsa_core::series::selective::{self, Coefficient};
+use elsa_core::series::{Series, convolution, token_of};
 use elsa_core::view::View;
 use elsa_kernels::registry::series_of;
 use elsa_runtime::{Backend, BindError, Engine, PlanError, RecurrenceOptions, RecurrencePlan, Report};
@@ -514,5 +515,54 @@ fn bad_input_is_refused_and_nothing_written() {
         let options = RecurrenceOptions { budget: Some(100), ..RecurrenceOptions::default() };
         let refused = engine.recurrence_plan(&problem, &options).unwrap_err();
         assert!(matches!(refused, PlanError::Refused(ChooseError::Budget { budget: 100, .. })), "{refused}");
+    }
+}
+
+#[test]
+fn any_number_of_batches_without_elements_ends_at_once() {
+    for shape in [[1 << 40, 0, 2], [1 << 40, 3, 0]] {
+        let series = Series::tokens_first("u", shape).unwrap();
+        let problem = Spec::new(series, series, series).check().unwrap();
+        let inputs = Inputs { a: Elements::F32(&[]), b: Elements::F32(&[]), past_state: None };
+        let (none, mut none_too) = (&mut [][..], []);
+        let mut outputs = Outputs { out: Some(ElementsMut::F32(none)), present_state: None };
+        scalar::run(&problem, &inputs, &mut outputs).unwrap();
+        for engine in engines(1) {
+            let plan = engine.recurrence_plan(&problem, &RecurrenceOptions::default()).unwrap();
+            let outputs = Outputs { out: Some(ElementsMut::F32(&mut none_too)), present_state: None };
+            plan.bind(inputs, outputs, &mut plan.workspace().unwrap()).unwrap().run().unwrap();
+        }
+        let spec =
+            selective::Spec::new(series, series, 1, Coefficient::Channel, Coefficient::Channel, series);
+        let problem = spec.check().unwrap();
+        let rates = vec![-1.0; shape[2]];
+        let inputs = selective::Inputs {
+            u: Elements::F32(&[]),
+            delta: Elements::F32(&[]),
+            a: &rates,
+            b: Elements::F32(&rates),
+            c: Elements::F32(&rates),
+            d: None,
+            z: None,
+            delta_bias: None,
+            past_state: None,
+        };
+        let out = ElementsMut::F32(&mut none_too);
+        selective::scalar::run(
+            &problem,
+            &inputs,
+            &mut selective::Outputs { out: Some(out), present_state: None },
+        )
+        .unwrap();
+        let problem = convolution::Spec::new(series, 1, series).check().unwrap();
+        let inputs =
+            convolution::Inputs { u: Elements::F32(&[]), filter: &rates, bias: None, past_state: None };
+        let out = ElementsMut::F32(&mut none_too);
+        convolution::scalar::run(
+            &problem,
+            &inputs,
+            &mut convolution::Outputs { out: Some(out), present_state: None },
+        )
+        .unwrap();
     }
 }

@@ -5,7 +5,7 @@ use super::problem::{Gate, Inputs, Outputs, Problem};
 use crate::argument::ArgumentError;
 use crate::series::bound::Precision;
 use crate::series::functions::gate;
-use crate::series::tensor::token_of;
+use crate::series::tensor::{token_of, writes};
 
 /// How accurate the functions of this module are.
 pub const PRECISION: Precision = Precision::LIBM;
@@ -16,6 +16,10 @@ pub const PRECISION: Precision = Precision::LIBM;
 /// Returns an error if the data do not match the problem. Nothing is then written.
 pub fn run(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<(), ArgumentError> {
     problem.check_data(inputs, outputs)?;
+    let shape = [problem.batch(), problem.tokens(), problem.channels()];
+    if !writes(shape, outputs.out.is_some(), outputs.present_state.as_deref()) {
+        return Ok(());
+    }
     let s = problem.spec();
     for batch in 0..problem.batch() {
         for channel in 0..problem.channels() {

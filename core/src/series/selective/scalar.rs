@@ -4,7 +4,7 @@ use super::problem::{Inputs, MAX_STATES, Outputs, Problem};
 use crate::argument::ArgumentError;
 use crate::series::bound::Precision;
 use crate::series::functions::{gate, silu, softplus};
-use crate::series::tensor::{kept, token_of};
+use crate::series::tensor::{kept, token_of, writes};
 
 /// How accurate the functions of this module are.
 pub const PRECISION: Precision = Precision::LIBM;
@@ -15,6 +15,10 @@ pub const PRECISION: Precision = Precision::LIBM;
 /// Returns an error if the data do not match the problem. Nothing is then written.
 pub fn run(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<(), ArgumentError> {
     problem.check_data(inputs, outputs)?;
+    let shape = [problem.batch(), problem.tokens(), problem.channels()];
+    if !writes(shape, outputs.out.is_some(), outputs.present_state.as_deref()) {
+        return Ok(());
+    }
     let (s, n, channels) = (problem.spec(), problem.states(), problem.channels());
     let mut room = [0.0; MAX_STATES];
     let x = &mut room[..n];

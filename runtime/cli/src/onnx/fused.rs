@@ -128,6 +128,7 @@ pub fn same(site: &Site<'_>, n: usize, prefix: &str) -> Result<Change, Reason> {
         }
         _ => return Err(format!("its queries have {} axes", q.len())),
     };
+    let output = node.outputs.first().ok_or("it has no output")?;
     let int = |n: usize| Attribute::Int(i64::try_from(n).unwrap_or(i64::MAX));
     let scale = said.scale.unwrap_or(1.0 / (dim.max(1) as f64).sqrt());
     let mut new = Node {
@@ -135,7 +136,7 @@ pub fn same(site: &Site<'_>, n: usize, prefix: &str) -> Result<Change, Reason> {
         op: OPERATOR.into(),
         domain: DOMAIN.into(),
         inputs: node.inputs.iter().take(3).cloned().collect(),
-        outputs: node.outputs[..1].to_vec(),
+        outputs: vec![output.clone()],
         ..Node::default()
     };
     let mut reads: Vec<(String, Role)> =
@@ -157,7 +158,7 @@ pub fn same(site: &Site<'_>, n: usize, prefix: &str) -> Result<Change, Reason> {
         new.attributes.insert("softcap".into(), Attribute::Float(said.softcap as f32));
     }
     let words = format!("{heads} heads of {dim}, scale {}", scale as f32);
-    Ok(Change { output: (new.outputs[0].clone(), n), nodes: vec![new], constants: vec![], reads, words })
+    Ok(Change { output: (output.clone(), n), nodes: vec![new], constants: vec![], reads, words })
 }
 
 /// The tensor `[batch, heads, tokens, dim]` of an operand.

@@ -245,6 +245,18 @@ fn nodes_of_attention_are_replaced_too() {
 }
 
 #[test]
+fn a_node_without_an_output_stays() {
+    let mut g = Made::new(17);
+    let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, &["2", "5", "16"]));
+    g.node("MultiHeadAttention", &[&q, &k, &v], &[("num_heads", &[4])]);
+    g.output(&q);
+    g.nodes[0].outputs.clear();
+    let (found, bytes) = g.rewritten();
+    assert!(found.iter().all(|found| !found.replaced), "{found:?}");
+    assert_eq!(bytes, g.bytes());
+}
+
+#[test]
 fn what_is_shared_or_none_stays() {
     let mut g = bert();
     let scores = g.nodes.iter().find(|node| node.op == "Div").unwrap().outputs[0].clone();
