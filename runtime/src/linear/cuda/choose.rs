@@ -9,7 +9,8 @@
 //!    quadratic; a delta rule and gates for each dim do not have it on a GPU.
 //! 2. *Blocks.* A block of threads has some columns of the state of a head. Where heads and columns fill little of the device,
 //!    a second pass over the chunks, from states that the first has left, fills the rest.
-//! 3. *Memory.* What is prepared of a chunk takes kilobytes, with a gate for each dim many. Without a budget it may take a
+//! 3. *Readers.* Where several query heads read a state and blocks take turns, one block of a state answers all of its heads.
+//! 4. *Memory.* What is prepared of a chunk takes kilobytes, with a gate for each dim many. Without a budget it may take a
 //!    quarter of the device's memory. What does not fit goes token by token. This is the only place that looks at the batch
 //!    and can change a bit.
 
@@ -77,7 +78,7 @@ pub fn choose(
     }
     let per_dim = problem.gates() == Gates::PerDim;
     let found = problem.key_dim();
-    let fit = walks.clone().filter(|(_, walk)| walk.per_dim == per_dim);
+    let fit = walks.clone().filter(|(_, walk)| walk.per_dim == per_dim && !walk.shares);
     let most = fit.clone().map(|(_, walk)| walk.dims).max().unwrap_or(0);
     let smallest = fit.filter(|(_, walk)| walk.dims >= found).min_by_key(|(_, walk)| walk.dims);
     let (kernel, walk) = smallest.ok_or(ChooseError::Large { what: "d_k", found, most })?;
@@ -101,6 +102,10 @@ pub fn choose(
         (None, None) if own.saturating_mul(SMS_OF_BLOCK) <= device.sms => Form::Chunk,
         (None, None) => Form::FusedChunk,
     };
+    let is_shared = |form| {
+        let (direction, readers) = (problem.spec().direction, problem.readers(0).1);
+        LinearGpuChoice::is_shared(form, direction, readers, own, device.sms)
+    };
     let boundary = match (form, options.chunk) {
         (Form::Chunk, Some(chunk)) => chunk.div_ceil(CHUNK),
         _ => longest.div_ceil(wanted.max(1)),
@@ -122,6 +127,7 @@ pub fn choose(
         parts: if several { longest.div_ceil(boundary).max(1) } else { 1 },
         dims: walk.dims,
         chunks,
+        shares: is_shared(form),
         asked_parts: options.parts,
     };
     if form == Form::Scan {
@@ -147,6 +153,7 @@ pub fn choose(
     let room = options.budget.unwrap_or(device.memory / 4);
     if layout.bytes > room && is_free {
         (choice.form, choice.chunk, choice.recurrent_below) = (Form::Recurrent, 1, 0);
+        choice.shares = is_shared(choice.form);
         layout = Layout::of(problem, &choice).ok_or(overflow)?;
     }
     match options.budget {
