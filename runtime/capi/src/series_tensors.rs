@@ -13,8 +13,8 @@ use elsa_core::dtype::DType;
 use elsa_core::series::selective::Coefficient;
 use elsa_core::series::{convolution, recurrence, selective};
 use elsa_runtime::{
-    Backend, Convolution, ConvolutionDeviceInputs, ConvolutionPlan, ConvolutionWorkspace, DeviceElements, Engine,
-    Recurrence, RecurrenceDeviceInputs, RecurrencePlan, RecurrenceWorkspace, Report, Selective,
+    Backend, Convolution, ConvolutionDeviceInputs, ConvolutionPlan, ConvolutionWorkspace, DeviceElements,
+    Engine, Recurrence, RecurrenceDeviceInputs, RecurrencePlan, RecurrenceWorkspace, Report, Selective,
     SelectiveDeviceInputs, SelectivePlan, SelectiveWorkspace, SeriesDeviceOutputs,
 };
 
@@ -422,7 +422,8 @@ impl Called for Convolution {
         (): (),
         runs: bool,
     ) -> Result<Option<Report>, Fault> {
-        let Tensors { out, present, past, rest: [u, filter, bias] } = convolution_tensors(typed, inputs, written)?;
+        let Tensors { out, present, past, rest: [u, filter, bias] } =
+            convolution_tensors(typed, inputs, written)?;
         let Typed { plan, dtype, .. } = typed;
         let dtype = *dtype;
         // SAFETY: *tensors*. `check` has made the buffers for elements of these types, and has found no output that overlaps

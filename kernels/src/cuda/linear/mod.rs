@@ -16,6 +16,9 @@
 //! | `parallel` | *parallel*, a part for each [`PARALLEL_ROWS`] tokens, from the past; where the last state is wanted, prepare; walk without output, one part |
 //! | `scan` | prepare; walk without output with [`FOLD`], parts but the last, to what they fold to: a state, and `b` of the others; with a delta rule, walk with [`IDENTITY`] to the transitions `A`, else the *sums* of the logarithms of each part ([`SumsArgs`]); *carry* ([`CarryArgs`]) to the state after each part, with dense transitions a launch for each step; walk with [`RESUME`], all parts, from these |
 //!
+//! Keys of more dims than the tiles of any of these have go by a kernel that goes *step* by step ([`LinearWalk::steps`]), with
+//! the launches of `recurrent`.
+//!
 //! The kernel that prepares is that of the rule and the gates. Of those that walk, the one with the least
 //! [`LinearWalk::dims`] that holds the keys fits its tiles.
 //!
@@ -45,9 +48,11 @@ pub struct LinearWalk {
     pub per_dim: bool,
     /// Columns of a state that a block carries.
     pub columns: usize,
-    /// Whether a block answers all output heads that read its state. Then [`LinearArgs::heads`] are states, there is one part,
-    /// and no [`LinearArgs::boundaries`].
+    /// Whether a block answers all output heads that read its state. Then [`LinearArgs::heads`] are states, there are no
+    /// [`LinearArgs::boundaries`], and but for [`READ`] there is one part.
     pub shares: bool,
+    /// Whether tokens pass one by one, with or without [`STEPS`], whatever the number of readers.
+    pub steps: bool,
 }
 
 /// Chunks that a block of a kernel that prepares takes: a warp each.

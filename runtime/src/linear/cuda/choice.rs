@@ -63,6 +63,8 @@ pub struct LinearGpuChoice {
     /// Whether a block answers all query heads that read its state, so that the state is computed once for all of them. It
     /// changes no bit, unless a product of queries and keys is not finite.
     pub shares: bool,
+    /// Whether the kernel that walks goes token by token alone, for keys of many dims.
+    pub(super) steps: bool,
     /// Parts of [`Form::Scan`] by the options.
     pub(super) asked_parts: Option<usize>,
 }
@@ -80,9 +82,16 @@ impl LinearGpuChoice {
     /// Whether a block answers all `readers` query heads of a state, where each by itself would take so many `blocks` of all
     /// heads and sequences. An answer takes about as much as its state, so that a block of a state takes half a turn for the
     /// state and as much for each reader. A device that has room for the readers side by side computes the state for each.
-    pub(super) fn is_shared(form: Form, direction: Direction, readers: usize, blocks: usize, sms: usize) -> bool {
+    pub(super) fn is_shared(
+        form: Form,
+        direction: Direction,
+        readers: usize,
+        blocks: usize,
+        sms: usize,
+    ) -> bool {
         let divides = matches!(form, Form::Recurrent | Form::FusedChunk) && direction != Direction::NonCausal;
-        let half_turns = turns(sms, blocks.div_ceil(readers.max(1))).saturating_mul(readers.saturating_add(1));
+        let half_turns =
+            turns(sms, blocks.div_ceil(readers.max(1))).saturating_mul(readers.saturating_add(1));
         divides && (2..=MOST_READERS).contains(&readers) && half_turns < turns(sms, blocks).saturating_mul(2)
     }
 

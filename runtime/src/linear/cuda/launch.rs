@@ -276,12 +276,18 @@ impl Call<'_> {
             // SAFETY: *parameter*: the kernel takes a `LinearArgs`.
             unsafe { self.list.push(&prepare.function, grid, parameter)? };
         }
-        if self.shares(&args) { self.push(args) } else { self.launch(&args, parameter, self.kernels.walk.clone()) }
+        match self.shared(&args) {
+            Some(_) => self.push(args),
+            None => self.launch(&args, parameter, self.kernels.walk.clone()),
+        }
     }
 
-    /// Whether a walk answers all readers of a state.
-    fn shares(&self, args: &LinearArgs) -> bool {
-        self.kernels.share.is_some() && args.output.data != 0 && args.flags & READ == 0
+    /// The kernel of a walk whose blocks answer all readers of a state, if that is how it goes.
+    fn shared(&self, args: &LinearArgs) -> Option<Loaded> {
+        if self.plan.choice.steps {
+            return Some(self.kernels.walk.clone());
+        }
+        self.kernels.share.clone().filter(|_| args.output.data != 0 && args.flags & READ == 0)
     }
 
     /// Lists the answers of all tokens from the states at `last`.
@@ -303,7 +309,7 @@ impl Call<'_> {
 
     /// Lists a walk.
     fn push(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
-        let (args, kernel) = match self.kernels.share.clone().filter(|_| self.shares(&args)) {
+        let (args, kernel) = match self.shared(&args) {
             Some(share) => (with_states_as_heads(self.problem, args), share),
             None => (args, self.kernels.walk.clone()),
         };

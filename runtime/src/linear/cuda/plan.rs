@@ -18,7 +18,7 @@ pub struct GpuPlan {
     pub choice: LinearGpuChoice,
     pub layout: Layout,
     walk: &'static GpuKernel,
-    /// The kernel that answers all readers of a state, where the choice has it.
+    /// The kernel that answers all readers of a state, where the choice has one besides that which walks.
     share: Option<&'static GpuKernel>,
     prepare: Option<&'static GpuKernel>,
     /// Of a scan: the kernel that sums logarithms of gates, without a delta rule, and the one that carries states over parts.
@@ -69,9 +69,12 @@ impl GpuPlan {
         let is_share = |role: &Role| {
             let walk = if let Role::LinearWalk { walk, .. } = role { Some(walk) } else { None };
             let per_dim = problem.gates() == Gates::PerDim;
-            walk.is_some_and(|walk| (walk.shares, walk.dims, walk.per_dim) == (true, choice.dims, per_dim))
+            walk.is_some_and(|walk| {
+                (walk.shares, walk.steps) == (true, false)
+                    && (walk.dims, walk.per_dim) == (choice.dims, per_dim)
+            })
         };
-        let share = match choice.shares {
+        let share = match choice.shares && !choice.steps {
             true => {
                 let found = GPU_KERNELS.iter().find(|kernel| is_share(&kernel.role));
                 Some(found.ok_or(DeviceError::NoKernel { role: "readers of a state" })?)
