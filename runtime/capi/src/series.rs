@@ -47,8 +47,8 @@ pub unsafe extern "C" fn elsa_recurrence_run(
     call(|| unsafe { run::<Recurrence>(plan, workspace, inputs, outputs, report) })
 }
 
-/// As elsa_run_device, of a plan of a recurrence of first order: over tensors in memory of its GPU, without a copy, in the caller's
-/// stream. No address is one of the host.
+/// As elsa_run_device, of a plan of a recurrence of first order: over tensors in memory of its GPU, without a copy, in the
+/// caller's stream.
 ///
 /// # Safety
 /// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.

@@ -266,16 +266,15 @@ impl Call<'_> {
     /// Lists one pass over the tokens in which a state passes all of them, with the answers and boundaries of `args`.
     fn fold(&mut self, mut args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
         args = with_states(args, initial, last, args.boundaries);
-        if self.kernels.prepare.is_none() {
+        let Some(prepare) = self.kernels.prepare.clone() else {
             args.flags |= STEPS;
-        }
+            return self.push(args);
+        };
         let parameter = self.list.store(&args)?;
-        if let Some(prepare) = &self.kernels.prepare {
-            let blocks = prepare_blocks(args.heads as usize, args.chunks as usize);
-            let grid = Grid { blocks: blocks as u32, threads: prepare.threads };
-            // SAFETY: *parameter*: the kernel takes a `LinearArgs`.
-            unsafe { self.list.push(&prepare.function, grid, parameter)? };
-        }
+        let blocks = prepare_blocks(args.heads as usize, args.chunks as usize);
+        let grid = Grid { blocks: blocks as u32, threads: prepare.threads };
+        // SAFETY: *parameter*: the kernel takes a `LinearArgs`.
+        unsafe { self.list.push(&prepare.function, grid, parameter)? };
         match self.shared(&args) {
             Some(_) => self.push(args),
             None => self.launch(&args, parameter, self.kernels.walk.clone()),
