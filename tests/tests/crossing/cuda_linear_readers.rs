@@ -35,15 +35,15 @@ fn run(engine: &Engine, case: &Case, form: Form, shares: bool) -> Found {
     found
 }
 
-/// The parameters with the least batch of which a device computes states once.
-fn full(engine: &Engine, mut params: Params, form: Form) -> Params {
+/// The parameters with as many heads as a device needs to compute states once.
+fn full(engine: &Engine, mut params: Params, options: &LinearPlanOptions) -> Params {
     loop {
-        let plan = engine.linear_plan(&params.build().problem, &of(form)).unwrap();
+        let plan = engine.linear_plan(&params.build().problem, options).unwrap();
         if plan.gpu_choice().unwrap().shares {
             return params;
         }
-        params.batch *= 2;
-        assert!(params.batch <= 4096, "{params:?}");
+        params.heads = params.heads.map(|heads| 2 * heads);
+        assert!(params.heads[0] <= 4096, "{params:?}");
     }
 }
 
@@ -110,7 +110,7 @@ fn a_state_is_computed_once_and_changes_no_bit() {
                 params.normalize = (m == 1 || n == 3).then_some(1e-6);
                 // Chunks that go token by token.
                 params.gates = [GateKind::Mild, GateKind::Clearing, GateKind::Hard][(n + m) % 3];
-                compare(&engine, &full(&engine, params, form), form);
+                compare(&engine, &full(&engine, params, &of(form)), form);
             }
         }
     }
@@ -121,8 +121,8 @@ fn a_state_is_computed_once_and_changes_no_bit() {
 #[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
 fn who_shares_a_state() {
     let engine = engine();
-    for (heads, batch) in [([17, 1, 1], 64), ([2, 1, 1], 1), ([1, 1, 2], 64)] {
-        let case = Params { heads, batch, ..Params::plain(Rule::Gated, 3, [4, 4]) }.build();
+    for heads in [[17 * 64, 64, 64], [2, 1, 1], [64, 64, 128]] {
+        let case = Params { heads, batch: 2, ..Params::plain(Rule::Gated, 3, [4, 4]) }.build();
         run(&engine, &case, Form::Recurrent, false);
     }
 }
@@ -138,16 +138,8 @@ fn readers_do_not_know_of_each_other() {
         let mut params =
             Params { per_dim, heads: [10, 2, 2], past: true, ..Params::plain(rule, 140, [8, 40]) };
         (params.packing, params.in_place) = ([Packing::Gaps, Packing::Tokens][n], n == 0);
-        // A sequence for each that a batch would have.
-        let mut count = 2;
-        let case = loop {
-            let bounds = (0..count).map(|i| [0, 3, 3, 70, 90][i.min(4)]).chain([140]).collect();
-            let case = Params { packed: Some(bounds), ..params.clone() }.build();
-            if engine.linear_plan(&case.problem, &default).unwrap().gpu_choice().unwrap().shares {
-                break case;
-            }
-            count *= 2;
-        };
+        params.packed = Some(vec![0, 3, 3, 70, 90, 140]);
+        let case = full(&engine, params, &default).build();
         let plan = engine.linear_plan(&case.problem, &default).unwrap();
         let form = plan.gpu_choice().unwrap().form;
         assert_eq!(form, Form::FusedChunk);
@@ -158,7 +150,7 @@ fn readers_do_not_know_of_each_other() {
         // In chunks of which other readers' products are finite.
         for form in [Form::Recurrent, Form::FusedChunk] {
             let plain = Params { per_dim, heads: [5, 1, 1], past: true, ..Params::plain(rule, 35, [8, 8]) };
-            let params = full(&engine, plain, form);
+            let params = full(&engine, plain, &of(form));
             let mut case = params.build();
             for (head, token, x) in [(1, 3, f32::INFINITY), (3, 20, f32::NAN), (4, 20, f32::INFINITY)] {
                 case.query.set((head * 35 + token) * 8 + 5, x);

@@ -61,7 +61,8 @@ pub struct LinearGpuChoice {
     /// Largest number of chunks of all sequences together.
     pub chunks: usize,
     /// Whether a block answers all query heads that read its state, so that the state is computed once for all of them. It
-    /// changes no bit, unless a product of queries and keys is not finite.
+    /// changes no bit, unless a product of queries and keys is not finite: then it has other readers of the state go token by
+    /// token, too.
     pub shares: bool,
     /// Whether the kernel that walks goes token by token alone, for keys of many dims.
     pub(super) steps: bool,
@@ -80,7 +81,7 @@ impl LinearGpuChoice {
     }
 
     /// Whether a block answers all `readers` query heads of a state, where each by itself would take so many `blocks` of all
-    /// heads and sequences. An answer takes about as much as its state, so that a block of a state takes half a turn for the
+    /// heads of a sequence. An answer takes about as much as its state, so that a block of a state takes half a turn for the
     /// state and as much for each reader. A device that has room for the readers side by side computes the state for each.
     pub(super) fn is_shared(
         form: Form,

@@ -9,7 +9,8 @@
 //!    quadratic; a delta rule and gates for each dim do not have it on a GPU.
 //! 2. *Blocks.* A block of threads has some columns of the state of a head. Where heads and columns fill little of the device,
 //!    a second pass over the chunks, from states that the first has left, fills the rest.
-//! 3. *Readers.* Where several query heads read a state and blocks take turns, one block of a state answers all of its heads.
+//! 3. *Readers.* Where several query heads read a state and the blocks of a sequence take turns, one block of a state answers all
+//!    of its heads.
 //!    Tiles of chunks have up to 256 dims of a key, or 128 with a gate for each; keys of more, up to 1024, go token by token, by
 //!    a kernel whose blocks always answer all heads.
 //! 4. *Memory.* What is prepared of a chunk takes kilobytes, with a gate for each dim many. Without a budget it may take a
@@ -114,9 +115,10 @@ pub fn choose(
     };
     let is_shared = |form| {
         let (direction, readers) = (problem.spec().direction, problem.readers(0).1);
+        let blocks = columns.saturating_mul(heads);
         let mut all = fit.clone();
         let has_kernel = all.any(|(_, other)| other.shares && !other.steps && other.dims == walk.dims);
-        walk.steps || has_kernel && LinearGpuChoice::is_shared(form, direction, readers, own, device.sms)
+        walk.steps || has_kernel && LinearGpuChoice::is_shared(form, direction, readers, blocks, device.sms)
     };
     let boundary = match (form, options.chunk) {
         (Form::Chunk, Some(chunk)) => chunk.div_ceil(CHUNK),

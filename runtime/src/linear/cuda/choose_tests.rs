@@ -104,26 +104,30 @@ fn the_quadratic_form_is_for_rules_without_delta() {
 /// A state is computed once where its readers would take turns, by forms that have it, and by kernels of its size.
 #[test]
 fn readers_share_a_state_where_blocks_take_turns() {
-    let of = |device, heads: usize, [batch, tokens, d]: [usize; 3], form| {
+    let of = |device, [heads, states]: [usize; 2], [batch, tokens, d]: [usize; 3], form| {
         let view = |heads| View::dense("x", Layout::Bhnd, &[batch, heads, tokens, d], None).unwrap();
-        let problem = Spec::new(DType::F32, view(heads), view(2), view(2), view(heads)).check().unwrap();
+        let (all, own) = (view(heads), view(states));
+        let problem = Spec::new(DType::F32, all, own, own, all).check().unwrap();
         let options = LinearPlanOptions { form, ..LinearPlanOptions::default() };
         let (choice, _) = choose(&problem, device, WALKS.into_iter(), &options).unwrap();
         (choice.form, choice.shares)
     };
     use Form::{Chunk, FusedChunk, Recurrent};
-    assert_eq!(of(NANO, 8, [1, 1, 64], None), (Recurrent, true));
-    assert_eq!(of(NANO, 8, [1, 1000, 64], None), (FusedChunk, true));
     for (device, heads, sizes, form, found) in [
-        (NANO, 2, [1, 1, 64], None, Recurrent),
-        (NANO, 34, [1, 1, 64], None, Recurrent),
-        (NANO, 8, [1, 1, 128], None, Recurrent),
-        (NANO, 8, [1, 1000, 64], Some(Chunk), Chunk),
-        (H200, 8, [1, 1, 64], None, Recurrent),
+        (NANO, [8, 2], [1, 1, 64], None, (Recurrent, true)),
+        (NANO, [8, 2], [100, 1, 64], None, (Recurrent, true)),
+        (NANO, [8, 2], [1, 1000, 64], None, (FusedChunk, true)),
+        (H200, [1600, 400], [1, 1, 64], None, (Recurrent, true)),
+        (NANO, [2, 2], [1, 1, 64], None, (Recurrent, false)),
+        (NANO, [34, 2], [1, 1, 64], None, (Recurrent, false)),
+        (NANO, [8, 2], [1, 1, 128], None, (Recurrent, false)),
+        (NANO, [8, 2], [1, 1000, 64], Some(Chunk), (Chunk, false)),
+        // The batch decides nothing: a product that is not finite would show it.
+        (H200, [8, 2], [1, 1, 64], None, (Recurrent, false)),
+        (H200, [8, 2], [100, 1, 64], None, (Recurrent, false)),
     ] {
-        assert_eq!(of(device, heads, sizes, form), (found, false), "{heads} {sizes:?}");
+        assert_eq!(of(device, heads, sizes, form), found, "{heads:?} {sizes:?}");
     }
-    assert_eq!(of(H200, 8, [100, 1, 64], None), (Recurrent, true));
 }
 
 /// Keys of more dims than tiles have go step by step, and nothing else computes them.
