@@ -20,10 +20,10 @@ use elsa_core::series::convolution::{self, Method};
 use elsa_core::series::recurrence::{self, Gate};
 use elsa_core::series::selective::{self, Coefficient};
 use elsa_core::series::{Series, bound::Judged};
-use elsa_runtime::operators::{Bound, Operator, Plan, Workspace};
+use elsa_runtime::operators::{Operator, Plan, Workspace};
 use elsa_runtime::{
-    Backend, BindError, Convolution, ConvolutionOptions, Engine, PlanError, Recurrence, RecurrenceOptions,
-    Selective, SelectiveOptions,
+    Backend, Convolution, ConvolutionOptions, Engine, PlanError, Recurrence, RecurrenceOptions, Selective,
+    SelectiveOptions,
 };
 use serde::Serialize;
 use std::io::Write;
@@ -168,27 +168,15 @@ impl<O: Operator> Ways<O> {
         Ok(())
     }
 
-    /// Measures all of them. `judge` returns the largest error of the first channel relative to its bound.
-    fn measure(
-        mut self,
+    /// The rows of what was measured. `judge` returns the largest error of the first channel relative to its bound.
+    fn rows(
+        self,
         cell: &Cell<'_>,
-        bind: impl for<'a> Fn(&'a Plan<O>, &'a mut [f32], &'a mut Workspace<O>) -> Result<Bound<'a, O>, BindError>,
+        found: Vec<(Backend, Vec<f64>)>,
         judge: impl Fn(&Plan<O>, Backend, &[f32]) -> f64,
-    ) -> Result<Vec<Row>, Error> {
-        let mut found = Vec::new();
-        for Way { plan, workspace, out, .. } in &mut self.0 {
-            let report = bind(plan, out, workspace)?.run()?;
-            found.push((report.backend, judge(plan, report.backend, out)));
-        }
-        let mut contenders = Vec::new();
-        for Way { plan, workspace, out, .. } in &mut self.0 {
-            let on_device = plan.backend() == Backend::Cuda;
-            contenders.push(Contender { bound: bind(plan, out, workspace)?, on_device });
-        }
-        let samples = take_turns(&mut contenders, cell.args.seconds)?;
-        drop(contenders);
+    ) -> Vec<Row> {
         let Cell { args, engine, name, tokens, channels, numbers } = *cell;
-        let row = |((way, mut samples), (backend, worst)): ((Way<O>, Vec<f64>), (Backend, f64))| {
+        let row = |(way, (backend, mut samples)): (Way<O>, (Backend, Vec<f64>))| {
             let [p25_ms, p50_ms, p75_ms] = quartiles(&mut samples);
             Row {
                 what: "linear bench-series",
@@ -200,7 +188,6 @@ impl<O: Operator> Ways<O> {
                 tokens,
                 channels,
                 numbers,
-                form: way.form,
                 chosen: way.chosen,
                 samples: samples.len(),
                 p25_ms,
@@ -208,11 +195,33 @@ impl<O: Operator> Ways<O> {
                 p75_ms,
                 ns_per_element: p50_ms * 1e6 / (args.batch * tokens * channels) as f64,
                 workspace_bytes: way.plan.workspace_bytes(),
-                worst,
+                worst: judge(&way.plan, backend, &way.out),
+                form: way.form,
             }
         };
-        Ok(self.0.into_iter().zip(samples).zip(found).map(row).collect())
+        self.0.into_iter().zip(found).map(row).collect()
     }
+}
+
+/// Measures ways beside each other: the back end of each, and its samples in milliseconds. Their outputs are those of a run.
+fn measure<'a, O: Operator>(
+    seconds: f64,
+    ways: &'a mut Ways<O>,
+    inputs: O::Inputs<'a>,
+    outputs: impl Fn(ElementsMut<'a>) -> O::Outputs<'a>,
+) -> Result<Vec<(Backend, Vec<f64>)>, Error>
+where
+    O::Inputs<'a>: Copy,
+{
+    let (mut contenders, mut backends) = (Vec::new(), Vec::new());
+    for Way { plan, workspace, out, .. } in &mut ways.0 {
+        let on_device = plan.backend() == Backend::Cuda;
+        let mut bound = plan.bind(inputs, outputs(ElementsMut::F32(out)), workspace)?;
+        backends.push(bound.run()?.backend);
+        contenders.push(Contender { bound, on_device });
+    }
+    let samples = take_turns(&mut contenders, seconds)?;
+    Ok(backends.into_iter().zip(samples).collect())
 }
 
 /// Numbers of a tensor.
@@ -249,19 +258,14 @@ fn of_recurrence(cell: &Cell<'_>, random: &mut Random) -> Result<Vec<Row>, Error
         let planned = engine.recurrence_plan(&problem, &options);
         ways.add(planned, count, |plan| parts_of(plan.division_of(plan.backend()).parts))?;
     }
-    ways.measure(
-        cell,
-        |plan, out, workspace| {
-            let to = recurrence::Outputs { out: Some(ElementsMut::F32(out)), present_state: None };
-            plan.bind(inputs, to, workspace)
-        },
-        |plan, backend, out| {
-            let (mut worst, precision) = (0.0, plan.division_of(backend).precision);
-            let see = keep(&mut worst, &series, out);
-            recurrence::reference::states(&problem, &inputs, 0.0, &precision, DType::F32, [0, 0], see);
-            worst
-        },
-    )
+    let to = |out| recurrence::Outputs { out: Some(out), present_state: None };
+    let found = measure(args.seconds, &mut ways, inputs, to)?;
+    Ok(ways.rows(cell, found, |plan, backend, out| {
+        let (mut worst, precision) = (0.0, plan.division_of(backend).precision);
+        let see = keep(&mut worst, &series, out);
+        recurrence::reference::states(&problem, &inputs, 0.0, &precision, DType::F32, [0, 0], see);
+        worst
+    }))
 }
 
 /// Measures a selective scan as Mamba has it: softplus of the time steps, gates of the output.
@@ -298,20 +302,15 @@ fn of_selective(cell: &Cell<'_>, random: &mut Random) -> Result<Vec<Row>, Error>
         let planned = engine.selective_plan(&problem, &options);
         ways.add(planned, count, |plan| parts_of(plan.division_of(plan.backend()).parts))?;
     }
-    ways.measure(
-        cell,
-        |plan, out, workspace| {
-            let to = selective::Outputs { out: Some(ElementsMut::F32(out)), present_state: None };
-            plan.bind(inputs, to, workspace)
-        },
-        |plan, backend, out| {
-            let (mut worst, precision) = (0.0, plan.division_of(backend).precision);
-            let see = keep(&mut worst, &series, out);
-            let (none, last) = (&[][..], &mut []);
-            selective::reference::outputs(&problem, &inputs, none, &precision, DType::F32, [0, 0], last, see);
-            worst
-        },
-    )
+    let to = |out| selective::Outputs { out: Some(out), present_state: None };
+    let found = measure(args.seconds, &mut ways, inputs, to)?;
+    Ok(ways.rows(cell, found, |plan, backend, out| {
+        let (mut worst, precision) = (0.0, plan.division_of(backend).precision);
+        let see = keep(&mut worst, &series, out);
+        let (none, last) = (&[][..], &mut []);
+        selective::reference::outputs(&problem, &inputs, none, &precision, DType::F32, [0, 0], last, see);
+        worst
+    }))
 }
 
 /// Measures a convolution with a filter for each channel.
@@ -332,29 +331,15 @@ fn of_convolution(cell: &Cell<'_>, random: &mut Random) -> Result<Vec<Row>, Erro
         let planned = engine.convolution_plan(&problem, &options);
         ways.add(planned, count, |plan| plan.division_of(plan.backend()).method.name().into())?;
     }
-    ways.measure(
-        cell,
-        |plan, out, workspace| {
-            let to = convolution::Outputs { out: Some(ElementsMut::F32(out)), present_state: None };
-            plan.bind(inputs, to, workspace)
-        },
-        |plan, backend, out| {
-            let (mut worst, division) = (0.0, plan.division_of(backend));
-            let (method, precision) = (division.method, &division.precision);
-            let (see, none) = (keep(&mut worst, &series, out), &[][..]);
-            convolution::reference::outputs(
-                &problem,
-                &inputs,
-                none,
-                method,
-                precision,
-                DType::F32,
-                [0, 0],
-                see,
-            );
-            worst
-        },
-    )
+    let to = |out| convolution::Outputs { out: Some(out), present_state: None };
+    let found = measure(args.seconds, &mut ways, inputs, to)?;
+    Ok(ways.rows(cell, found, |plan, backend, out| {
+        let (mut worst, division) = (0.0, plan.division_of(backend));
+        let (method, precision) = (division.method, &division.precision);
+        let (see, none) = (keep(&mut worst, &series, out), &[][..]);
+        convolution::reference::outputs(&problem, &inputs, none, method, precision, DType::F32, [0, 0], see);
+        worst
+    }))
 }
 
 /// Prints the ways of some lengths.
