@@ -210,6 +210,12 @@ static elsa_status run(int of, const series *x, elsa_report *report) {
                              : elsa_convolution_run(x->plan, x->room, &x->c_in, &x->to, report);
 }
 
+static elsa_status run_device(int of, const series *x, elsa_report *report) {
+    return of == RECURRENCE  ? elsa_recurrence_run_device(x->plan, x->room, &x->r_in, &x->to, NULL, report)
+           : of == SELECTIVE ? elsa_selective_run_device(x->plan, x->room, &x->s_in, &x->to, NULL, report)
+                             : elsa_convolution_run_device(x->plan, x->room, &x->c_in, &x->to, NULL, report);
+}
+
 static elsa_status bind(int of, const series *x, elsa_bound *frame) {
     return of == RECURRENCE  ? elsa_recurrence_bind(x->plan, x->room, &x->r_in, &x->to, frame)
            : of == SELECTIVE ? elsa_selective_bind(x->plan, x->room, &x->s_in, &x->to, frame)
@@ -501,6 +507,9 @@ static void misuse(elsa_engine engine) {
         bad = x, bad.r_in.size = bad.s_in.size = bad.c_in.size = 0; REFUSED(run(of, &bad, NULL), "inputs.size: 0");
         bad = x, bad.to.size = 0; REFUSED(bind(of, &bad, NULL), "bound: null");
         REFUSED(run(of, &bad, NULL), "outputs.size: 0");
+        /* Memory of a GPU, for a plan without one. */
+        REFUSED(run_device(of, &bad, NULL), "outputs.size: 0");
+        CHECK(run_device(of, &x, NULL) == ELSA_STATUS_UNSUPPORTED && strstr(elsa_last_error(), "backend") != NULL);
         for (i = 0; i < sizeof y; i++) CHECK(((unsigned char *)y)[i] == 0x5a);
         for (i = 0; i < sizeof present; i++) CHECK(((unsigned char *)present)[i] == 0x5a);
 

@@ -57,6 +57,7 @@ void recurrences(const elsa::engine &engine) {
     elsa::report done;
     CHECK(plan.run(room, in, to, &done).ok() && done.workers > 0);
     CHECK(distance(y, want) < 1e-5 && distance(state, last) < 1e-5);
+    CHECK(plan.run_device(room, in, to).code() == ELSA_STATUS_UNSUPPORTED);
 
     // A frame begins with what memory holds then.
     const elsa::bound frame = plan.bind(room, in, to).value();
@@ -91,6 +92,7 @@ void scans(const elsa::engine &engine) {
     to.out = y;
     to.present_state = state;
     CHECK(plan.run(plan.workspace().value(), in, to).ok());
+    CHECK(plan.run_device(plan.workspace().value(), in, to).code() == ELSA_STATUS_UNSUPPORTED);
     std::vector<double> want(y.size()), last(x.past.begin(), x.past.end());
     for (std::size_t t = 0; t < tokens; t++)
         for (std::size_t c = 0; c < channels; c++) {
@@ -132,6 +134,7 @@ void convolutions(const elsa::engine &engine) {
         elsa::series_outputs<elsa::bf16> to;
         to.out = y;
         CHECK(plan.run(plan.workspace().value(), in, to).ok());
+        CHECK(plan.run_device(plan.workspace().value(), in, to).code() == ELSA_STATUS_UNSUPPORTED);
         double worst = 0;
         for (std::size_t c = 0; c < channels; c++)
             for (std::size_t t = 0; t < tokens; t++) {

@@ -39,7 +39,7 @@ enum {
 };
 
 // A whole call. A head is one of the output: it reads state head / readers and query head / sharers, and the state takes
-// key head state / key_group. Positions count tokens in the order in which they pass, chunk by chunk.
+// key head state / key_group; to kernels that share (share.cuh) a head is a state. Positions count tokens in the order in which they pass, chunk by chunk.
 struct Linear {
   Divisor by_columns, by_parts, by_heads;          // of the fields of those names
   Divisor by_readers, by_sharers, by_key_group;

@@ -241,27 +241,35 @@ template <int DIMS, bool PER_DIM> struct Walk {
       tile_at[t] += own_tiles() ? TILE_ROWS * DIMS * 4 : (long long)across[t] * (CHUNK / Piece::APART);
   }
 
+  // What becomes of a row of keys or queries.
+  INLINE void finish(f4 (&x)[Piece::OF_ROW], bool norms) const {
+    if (Piece::quad_of(0) * 4 >= call.key_dim) x[0] = zero4();
+    if (norms) Piece::normalize(x, call.epsilon);
+  }
+
+  // A tile of the chunk to shared memory: of whole rows, which may have been brought; and of any, without gates.
+  INLINE void store_whole(int t, int chunk, bool own, bool norms) {
+    if (!AHEAD) {
+      find_tile(t, chunk);
+      bring_tile(t);
+    }
+    Piece& tile = tiles[AHEAD ? t : 0];
+    if (own || (is_wide() && !norms && fills_rows())) tile.store(sm + t * TILE_BYTES);
+    else tile.store(sm + t * TILE_BYTES, is_wide(), call.dtype, [&](f4 (&x)[Piece::OF_ROW]) LAMBDA { finish(x, norms); });
+  }
+  INLINE void store_any(int t, int chunk, bool norms) {
+    Piece::copy(sm + t * TILE_BYTES, source(t), chunk, [&](f4 (&x)[Piece::OF_ROW]) LAMBDA { finish(x, norms); });
+  }
+
   // The tiles and matrices of the chunk to shared memory.
   INLINE void store(int chunk) {
     const bool own = own_tiles(), norms = has(NORMALIZE) && !own;
-    auto finish = [&](f4 (&x)[Piece::OF_ROW]) LAMBDA {
-      if (Piece::quad_of(0) * 4 >= call.key_dim) x[0] = zero4();
-      if (norms) Piece::normalize(x, call.epsilon);
-    };
     if (whole_tiles() && (is_whole(chunk) || own)) {
-      UNROLL for (int t = 0; t < TILES; t++) {
-        if (!takes(t)) continue;
-        if (!AHEAD) {
-          find_tile(t, chunk);
-          bring_tile(t);
-        }
-        Piece& tile = tiles[AHEAD ? t : 0];
-        if (own || (is_wide() && !norms && fills_rows())) tile.store(sm + t * TILE_BYTES);
-        else tile.store(sm + t * TILE_BYTES, is_wide(), call.dtype, finish);
-      }
+      UNROLL for (int t = 0; t < TILES; t++)
+        if (takes(t)) store_whole(t, chunk, own, norms);
     } else {
       UNROLL for (int t = 0; t < 2; t++)
-        if (takes(t)) Piece::copy(sm + t * TILE_BYTES, source(t), chunk, finish);
+        if (takes(t)) store_any(t, chunk, norms);
       if (PER_DIM && takes(2))
         Piece::copy(sm + 2 * TILE_BYTES, source(2), chunk, [&](f4 (&x)[Piece::OF_ROW]) LAMBDA {
           NO_UNROLL for (int e = 0; e < 4 * Piece::OF_ROW; e++) {  // the next element becomes the last
@@ -329,54 +337,80 @@ template <int DIMS, bool PER_DIM> struct Walk {
       }
     }
     f4 u = v, answer = held[1];
-    if (is_delta() && !reads) {
-      UNROLL for (int c = 0; c < 4; c++) u[c] = PER_DIM ? v[c] - held[0][c] : __builtin_fmaf(-before, held[0][c], v[c]);
-      leave(0, u);
-      const bool finite = !any_of_warp(!is_finite(u));
-      sync_warp();
-      u = times_matrix(sm + MATRICES_AT, left_rows(0), slice, finite);
-      sync_warp();
-    }
+    if (is_delta() && !reads) u = changes(u, held[0], before);
+    const bool finite = leave_changes(u, after);
+    if (reads) return answer * call.scale;
+    if (writes()) answer = answer_of(answer, before, finite);
+    change(chunk, end);
+    return answer;
+  }
+
+  // T w, where the state holds `held` for the keys: the changes by a rule with delta.
+  INLINE f4 changes(f4 u, const f4& held, float before) {
+    UNROLL for (int c = 0; c < 4; c++) u[c] = PER_DIM ? u[c] - held[c] : __builtin_fmaf(-before, held[c], u[c]);
+    leave(0, u);
+    const bool finite = !any_of_warp(!is_finite(u));
+    sync_warp();
+    u = times_matrix(sm + MATRICES_AT, left_rows(0), slice, finite);
+    sync_warp();
+    return u;
+  }
+
+  // Leaves the changes for products over tokens. Returns whether all are finite.
+  INLINE bool leave_changes(f4 u, float after) {
     leave(0, u);
     leave(1, PER_DIM ? u : u * after);
     const bool finite = !any_of_warp(!is_finite(u));
     sync_warp();
-    if (reads) return answer * call.scale;
-    if (writes()) {
-      const f4 within = times_matrix(sm + MATRICES_AT + MATRIX_QUADS * 16, left_rows(0), slice, finite);
-      const float factor = PER_DIM ? call.scale : call.scale * before;
-      UNROLL for (int c = 0; c < 4; c++) answer[c] = __builtin_fmaf(factor, answer[c], within[c]);
-    }
+    return finite;
+  }
+
+  // The answer of token `slice`, for whose query the state before the chunk holds `held`.
+  INLINE f4 answer_of(f4 held, float before, bool finite) {
+    const f4 within = times_matrix(sm + MATRICES_AT + MATRIX_QUADS * 16, left_rows(0), slice, finite);
+    const float factor = PER_DIM ? call.scale : call.scale * before;
+    UNROLL for (int c = 0; c < 4; c++) held[c] = __builtin_fmaf(factor, held[c], within[c]);
+    return held;
+  }
+
+  // The state after the chunk.
+  INLINE void change(int chunk, float end) {
     const Address ends = call.tiles + ((record0 + chunk) * TILE_ROWS + 3 * CHUNK) * (DIMS * 4) + slice * 16;
     const f4 same = f4{end, end, end, end};
     state.change(sm + (PER_DIM ? 2 * TILE_BYTES : 0), left_rows(1), slice,
                  [&](int quad) LAMBDA { return PER_DIM ? load_f4(ends + quad * 256) : same; });
-    return answer;
+  }
+
+  // Token j of the chunk up to its change: its key, and the values u of S + k u'. `gate` and `beta` are those of token `slice`.
+  INLINE f4 step(int j, f4 v, float gate, float beta, f4 (&k)[QUADS]) {
+    const float a = float_of_bits(shuffle_from(bits_of(gate), 2 * j));
+    f4 held = zero4(), u;
+    UNROLL for (int i = 0; i < QUADS; i++) {
+      const SharedBytes own = State::own_quads(sm, j, slice) + i * 256;
+      f4 gates = f4{a, a, a, a};
+      if (PER_DIM) gates = load_shared(own + 2 * TILE_BYTES);
+      k[i] = load_shared(own);
+      UNROLL for (int e = 0; e < 4; e++) {
+        f4& row = state.row[i * 4 + e];
+        UNROLL for (int c = 0; c < 4; c++) row[c] = gates[e] == CLEAR ? 0.f : row[c] * gates[e];
+        if (is_delta()) add_product(held, k[i][e], row);
+      }
+    }
+    if (is_delta()) held = over_slices(held);
+    UNROLL for (int c = 0; c < 4; c++) u[c] = float_of_bits(shuffle_from(bits_of(v[c]), 2 * j + (lane & 1)));
+    if (is_delta()) {
+      const float b = float_of_bits(shuffle_from(bits_of(beta), 2 * j));
+      UNROLL for (int c = 0; c < 4; c++) u[c] = b * (u[c] - held[c]);
+    }
+    return u;
   }
 
   // The chunk token by token: the answer of token `slice`. `gate` and `beta` are its own.
   INLINE f4 steps(int tokens, f4 v, float gate, float beta) {
     f4 answer = zero4();
     NO_UNROLL for (int j = 0; j < tokens; j++) {
-      const float a = float_of_bits(shuffle_from(bits_of(gate), 2 * j));
-      f4 k[QUADS], held = zero4(), u;
-      UNROLL for (int i = 0; i < QUADS; i++) {
-        const SharedBytes own = State::own_quads(sm, j, slice) + i * 256;
-        f4 gates = f4{a, a, a, a};
-        if (PER_DIM) gates = load_shared(own + 2 * TILE_BYTES);
-        k[i] = load_shared(own);
-        UNROLL for (int e = 0; e < 4; e++) {
-          f4& row = state.row[i * 4 + e];
-          UNROLL for (int c = 0; c < 4; c++) row[c] = gates[e] == CLEAR ? 0.f : row[c] * gates[e];
-          if (is_delta()) add_product(held, k[i][e], row);
-        }
-      }
-      if (is_delta()) held = over_slices(held);
-      UNROLL for (int c = 0; c < 4; c++) u[c] = float_of_bits(shuffle_from(bits_of(v[c]), 2 * j + (lane & 1)));
-      if (is_delta()) {
-        const float b = float_of_bits(shuffle_from(bits_of(beta), 2 * j));
-        UNROLL for (int c = 0; c < 4; c++) u[c] = b * (u[c] - held[c]);
-      }
+      f4 k[QUADS];
+      const f4 u = step(j, v, gate, beta, k);
       f4 sum = zero4();
       UNROLL for (int i = 0; i < QUADS; i++) {
         f4 q = zero4();

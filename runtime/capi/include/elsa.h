@@ -2923,6 +2923,20 @@ elsa_status elsa_recurrence_run(elsa_plan plan,
                                 elsa_report *report);
 
 /*
+ As elsa_run_device, of a plan of a recurrence of first order: over tensors in memory of its GPU, without a copy, in the
+ caller's stream.
+
+ # Safety
+ *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+ */
+elsa_status elsa_recurrence_run_device(elsa_plan plan,
+                                       elsa_workspace workspace,
+                                       const elsa_recurrence_inputs *inputs,
+                                       const elsa_series_outputs *outputs,
+                                       void *stream,
+                                       elsa_report *report);
+
+/*
  As elsa_bind, of a plan of a recurrence of first order. elsa_bound_run runs the frame.
 
  # Safety
@@ -2959,6 +2973,19 @@ elsa_status elsa_selective_run(elsa_plan plan,
                                elsa_report *report);
 
 /*
+ As elsa_recurrence_run_device, of a plan of a selective scan.
+
+ # Safety
+ *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+ */
+elsa_status elsa_selective_run_device(elsa_plan plan,
+                                      elsa_workspace workspace,
+                                      const elsa_selective_inputs *inputs,
+                                      const elsa_series_outputs *outputs,
+                                      void *stream,
+                                      elsa_report *report);
+
+/*
  As elsa_bind, of a plan of a selective scan. elsa_bound_run runs the frame.
 
  # Safety
@@ -2993,6 +3020,19 @@ elsa_status elsa_convolution_run(elsa_plan plan,
                                  const elsa_convolution_inputs *inputs,
                                  const elsa_series_outputs *outputs,
                                  elsa_report *report);
+
+/*
+ As elsa_recurrence_run_device, of a plan of a causal convolution.
+
+ # Safety
+ *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+ */
+elsa_status elsa_convolution_run_device(elsa_plan plan,
+                                        elsa_workspace workspace,
+                                        const elsa_convolution_inputs *inputs,
+                                        const elsa_series_outputs *outputs,
+                                        void *stream,
+                                        elsa_report *report);
 
 /*
  As elsa_bind, of a plan of a causal convolution. elsa_bound_run runs the frame.

@@ -1193,6 +1193,8 @@ public:
 // A plan of an operator that treats every channel by itself, for tensors whose type is the caller's affair.
 template <class Inputs,
           elsa_status (*Run)(elsa_plan, elsa_workspace, const Inputs *, const elsa_series_outputs *, elsa_report *),
+          elsa_status (*RunDevice)(elsa_plan, elsa_workspace, const Inputs *, const elsa_series_outputs *, void *,
+                                   elsa_report *),
           elsa_status (*Bind)(elsa_plan, elsa_workspace, const Inputs *, const elsa_series_outputs *, elsa_bound *)>
 class untyped_series_plan : public any_plan {
 public:
@@ -1211,6 +1213,12 @@ public:
         return status(Run(get(), room.get(), &inputs, &outputs, report));
     }
 
+    // Over tensors in device memory; see untyped_plan::run_device.
+    status run_device(const elsa::workspace &room, const Inputs &inputs, const elsa_series_outputs &outputs,
+                      void *stream = nullptr, elsa_report *report = nullptr) const {
+        return status(RunDevice(get(), room.get(), &inputs, &outputs, stream, report));
+    }
+
     // What was chosen; describe has the rest.
     result<elsa_series_info> choice() const {
         elsa_series_info info;
@@ -1220,9 +1228,12 @@ public:
     }
 };
 
-typedef untyped_series_plan<elsa_recurrence_inputs, elsa_recurrence_run, elsa_recurrence_bind> untyped_recurrence_plan;
-typedef untyped_series_plan<elsa_selective_inputs, elsa_selective_run, elsa_selective_bind> untyped_selective_plan;
-typedef untyped_series_plan<elsa_convolution_inputs, elsa_convolution_run, elsa_convolution_bind> untyped_convolution_plan;
+typedef untyped_series_plan<elsa_recurrence_inputs, elsa_recurrence_run, elsa_recurrence_run_device, elsa_recurrence_bind>
+    untyped_recurrence_plan;
+typedef untyped_series_plan<elsa_selective_inputs, elsa_selective_run, elsa_selective_run_device, elsa_selective_bind>
+    untyped_selective_plan;
+typedef untyped_series_plan<elsa_convolution_inputs, elsa_convolution_run, elsa_convolution_run_device, elsa_convolution_bind>
+    untyped_convolution_plan;
 
 // A plan of a recurrence for addends of type T, with gates of type G.
 template <class T, class G = float>
@@ -1239,6 +1250,11 @@ public:
     status run(const elsa::workspace &room, const elsa::recurrence_inputs<T, G> &inputs, const elsa::series_outputs<T> &outputs,
                elsa_report *report = nullptr) const {
         return untyped_recurrence_plan::run(room, inputs.get(), outputs.get(), report);
+    }
+
+    status run_device(const elsa::workspace &room, const elsa::recurrence_inputs<T, G> &inputs,
+                      const elsa::series_outputs<T> &outputs, void *stream = nullptr, elsa_report *report = nullptr) const {
+        return untyped_recurrence_plan::run_device(room, inputs.get(), outputs.get(), stream, report);
     }
 };
 
@@ -1258,6 +1274,11 @@ public:
                elsa_report *report = nullptr) const {
         return untyped_selective_plan::run(room, inputs.get(), outputs.get(), report);
     }
+
+    status run_device(const elsa::workspace &room, const elsa::selective_inputs<T, G> &inputs,
+                      const elsa::series_outputs<T> &outputs, void *stream = nullptr, elsa_report *report = nullptr) const {
+        return untyped_selective_plan::run_device(room, inputs.get(), outputs.get(), stream, report);
+    }
 };
 
 // A plan of a convolution for tensors of type T.
@@ -1275,6 +1296,11 @@ public:
     status run(const elsa::workspace &room, const elsa::convolution_inputs<T> &inputs, const elsa::series_outputs<T> &outputs,
                elsa_report *report = nullptr) const {
         return untyped_convolution_plan::run(room, inputs.get(), outputs.get(), report);
+    }
+
+    status run_device(const elsa::workspace &room, const elsa::convolution_inputs<T> &inputs,
+                      const elsa::series_outputs<T> &outputs, void *stream = nullptr, elsa_report *report = nullptr) const {
+        return untyped_convolution_plan::run_device(room, inputs.get(), outputs.get(), stream, report);
     }
 };
 

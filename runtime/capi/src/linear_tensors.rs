@@ -174,13 +174,17 @@ impl Called for Linear {
 }
 
 impl OnDevice for Linear {
+    fn of_runtime(plan: &LinearPlan) -> &LinearPlan {
+        plan
+    }
+
     // The bounds lie in memory of the host.
     unsafe fn device<'a>(
-        problem: &Problem,
+        plan: &LinearPlan,
         inputs: &elsa_linear_inputs,
         outputs: &elsa_linear_outputs,
     ) -> Result<(LinearDeviceInputs<'a>, LinearDeviceOutputs), Fault> {
-        let tensors = check(problem, inputs, outputs)?;
+        let tensors = check(plan.problem(), inputs, outputs)?;
         let required = |operand| tensors.operands[operand].data as u64;
         let optional = |operand| tensors.operands[operand].map(|buffer| buffer.data as u64);
         let read = LinearDeviceInputs {

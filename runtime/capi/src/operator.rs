@@ -72,13 +72,16 @@ pub(crate) trait Called: Sized {
 }
 
 /// An operator that takes tensors in memory of a GPU.
-pub(crate) trait OnDevice: Operator + Called<Plan = Plan<Self>, Workspace = Workspace<Self>> {
+pub(crate) trait OnDevice: Operator + Called<Workspace = Workspace<Self>> {
+    /// The plan of the runtime.
+    fn of_runtime(plan: &<Self as Called>::Plan) -> &Plan<Self>;
+
     /// Checks all of the tensors but that they lie on the device.
     ///
     /// # Safety
     /// As long as `'a`, the lists are readable for their entries and nobody writes there.
     unsafe fn device<'a>(
-        problem: &<Self as Operator>::Problem,
+        plan: &<Self as Called>::Plan,
         read: &Self::Read,
         written: &Self::Written,
     ) -> Result<(Self::DeviceInputs<'a>, Self::DeviceOutputs), Fault>;
@@ -221,7 +224,8 @@ pub(crate) unsafe fn run_device<O: OnDevice>(
     let _held = hold::<O>(&inputs, &outputs);
     // SAFETY: *tensors*, and the clause on streams. `device` refuses outputs that overlap.
     unsafe {
-        let (inputs, outputs) = O::device(plan.problem(), &inputs, &outputs)?;
+        let (inputs, outputs) = O::device(plan, &inputs, &outputs)?;
+        let plan = O::of_runtime(plan);
         let own = stream.is_null();
         let stream = (!own).then(|| RawStream::new(stream));
         let mut bound = plan.bind_device(&inputs, &outputs, stream, workspace)?;

@@ -3,10 +3,11 @@
 use crate::convert;
 use crate::fault::{Fault, call};
 use crate::growing::Room;
-use crate::operator::{bind, create, run};
+use crate::operator::{bind, create, run, run_device};
 use crate::planned::{PLANS, Planned};
 use crate::types::*;
 use elsa_runtime::{Convolution, Recurrence, Selective, SeriesDivision};
+use std::ffi::c_void;
 
 /// Decides everything that depends on the shape of a recurrence of first order. Null options are the defaults.
 ///
@@ -44,6 +45,24 @@ pub unsafe extern "C" fn elsa_recurrence_run(
 ) -> elsa_status {
     // SAFETY: *read*, *write*, *tensors*.
     call(|| unsafe { run::<Recurrence>(plan, workspace, inputs, outputs, report) })
+}
+
+/// As elsa_run_device, of a plan of a recurrence of first order: over tensors in memory of its GPU, without a copy, in the
+/// caller's stream.
+///
+/// # Safety
+/// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_recurrence_run_device(
+    plan: elsa_plan,
+    workspace: elsa_workspace,
+    inputs: *const elsa_recurrence_inputs,
+    outputs: *const elsa_series_outputs,
+    stream: *mut c_void,
+    report: *mut elsa_report,
+) -> elsa_status {
+    // SAFETY: *read*, *write*, *tensors*, and the clause on streams.
+    call(|| unsafe { run_device::<Recurrence>(plan, workspace, inputs, outputs, stream, report) })
 }
 
 /// As elsa_bind, of a plan of a recurrence of first order. elsa_bound_run runs the frame.
@@ -94,6 +113,23 @@ pub unsafe extern "C" fn elsa_selective_run(
     call(|| unsafe { run::<Selective>(plan, workspace, inputs, outputs, report) })
 }
 
+/// As elsa_recurrence_run_device, of a plan of a selective scan.
+///
+/// # Safety
+/// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_selective_run_device(
+    plan: elsa_plan,
+    workspace: elsa_workspace,
+    inputs: *const elsa_selective_inputs,
+    outputs: *const elsa_series_outputs,
+    stream: *mut c_void,
+    report: *mut elsa_report,
+) -> elsa_status {
+    // SAFETY: *read*, *write*, *tensors*, and the clause on streams.
+    call(|| unsafe { run_device::<Selective>(plan, workspace, inputs, outputs, stream, report) })
+}
+
 /// As elsa_bind, of a plan of a selective scan. elsa_bound_run runs the frame.
 ///
 /// # Safety
@@ -140,6 +176,23 @@ pub unsafe extern "C" fn elsa_convolution_run(
 ) -> elsa_status {
     // SAFETY: *read*, *write*, *tensors*.
     call(|| unsafe { run::<Convolution>(plan, workspace, inputs, outputs, report) })
+}
+
+/// As elsa_recurrence_run_device, of a plan of a causal convolution.
+///
+/// # Safety
+/// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_convolution_run_device(
+    plan: elsa_plan,
+    workspace: elsa_workspace,
+    inputs: *const elsa_convolution_inputs,
+    outputs: *const elsa_series_outputs,
+    stream: *mut c_void,
+    report: *mut elsa_report,
+) -> elsa_status {
+    // SAFETY: *read*, *write*, *tensors*, and the clause on streams.
+    call(|| unsafe { run_device::<Convolution>(plan, workspace, inputs, outputs, stream, report) })
 }
 
 /// As elsa_bind, of a plan of a causal convolution. elsa_bound_run runs the frame.

@@ -1,10 +1,11 @@
-//! The tensors of calls of the operators that treat every channel by itself: from pointers to checked slices.
+//! The tensors of calls of the operators that treat every channel by itself: from pointers to checked slices, or to addresses
+//! of a GPU.
 
 use crate::convert;
 use crate::fault::Fault;
 use crate::frame::Named;
 use crate::memory::{Buffer, Given, apart};
-use crate::operator::Called;
+use crate::operator::{Called, OnDevice};
 use crate::planned::{Planned, Typed};
 use crate::space::Space;
 use crate::types::*;
@@ -12,8 +13,9 @@ use elsa_core::dtype::DType;
 use elsa_core::series::selective::Coefficient;
 use elsa_core::series::{convolution, recurrence, selective};
 use elsa_runtime::{
-    Backend, Convolution, ConvolutionPlan, ConvolutionWorkspace, Engine, Recurrence, RecurrencePlan,
-    RecurrenceWorkspace, Report, Selective, SelectivePlan, SelectiveWorkspace,
+    Backend, Convolution, ConvolutionDeviceInputs, ConvolutionPlan, ConvolutionWorkspace, DeviceElements,
+    Engine, Recurrence, RecurrenceDeviceInputs, RecurrencePlan, RecurrenceWorkspace, Report, Selective,
+    SelectiveDeviceInputs, SelectivePlan, SelectiveWorkspace, SeriesDeviceOutputs,
 };
 
 /// A tensor of a call as the problem has it, and as the frame names it.
@@ -61,6 +63,26 @@ struct Tensors<const N: usize> {
     present: Buffer,
     past: Buffer,
     rest: [Buffer; N],
+}
+
+impl<const N: usize> Tensors<N> {
+    /// The outputs on a device, the first one of elements of `dtype`.
+    fn written(&self, dtype: DType) -> SeriesDeviceOutputs {
+        SeriesDeviceOutputs {
+            out: self.out.map(|out| on_device(out, dtype)),
+            present_state: address(&self.present),
+        }
+    }
+}
+
+/// A tensor of a series on a device.
+fn on_device(buffer: &Buffer, dtype: DType) -> DeviceElements {
+    DeviceElements { address: buffer.data as u64, dtype }
+}
+
+/// The address of a tensor on a device, if the frame has it.
+fn address(buffer: &Buffer) -> Option<u64> {
+    buffer.map(|buffer| buffer.data as u64)
 }
 
 impl Shared<'_> {
@@ -126,6 +148,28 @@ macro_rules! called {
     };
 }
 
+/// Checks the tensors of a recurrence: factors and addends.
+fn recurrence_tensors(
+    Typed { plan, dtype, gate }: &Typed<RecurrencePlan>,
+    inputs: &elsa_recurrence_inputs,
+    written: &elsa_series_outputs,
+) -> Result<Tensors<2>, Fault> {
+    let (problem, dtype, gate) = (plan.problem(), *dtype, *gate);
+    let s = problem.spec();
+    let shared = Shared {
+        in_place: s.in_place,
+        states: problem.states(),
+        out: (s.out.extent(), dtype),
+        past_state: inputs.past_state,
+        written,
+    };
+    let fields = [
+        Field::required("a", inputs.a, s.a.extent(), gate),
+        Field::required("b", inputs.b, s.b.extent(), dtype),
+    ];
+    shared.check(fields)
+}
+
 impl Called for Recurrence {
     const CREATE: &'static str = "elsa_recurrence_plan_create";
     type Described = elsa_recurrence_problem;
@@ -149,27 +193,16 @@ impl Called for Recurrence {
     }
 
     unsafe fn bind(
-        Typed { plan, dtype, gate }: &Typed<RecurrencePlan>,
+        typed: &Typed<RecurrencePlan>,
         workspace: &mut RecurrenceWorkspace,
         inputs: &elsa_recurrence_inputs,
         written: &elsa_series_outputs,
         (): (),
         runs: bool,
     ) -> Result<Option<Report>, Fault> {
-        let (problem, dtype, gate) = (plan.problem(), *dtype, *gate);
-        let s = problem.spec();
-        let shared = Shared {
-            in_place: s.in_place,
-            states: problem.states(),
-            out: (s.out.extent(), dtype),
-            past_state: inputs.past_state,
-            written,
-        };
-        let fields = [
-            Field::required("a", inputs.a, s.a.extent(), gate),
-            Field::required("b", inputs.b, s.b.extent(), dtype),
-        ];
-        let Tensors { out, present, past, rest: [a, b] } = shared.check(fields)?;
+        let Tensors { out, present, past, rest: [a, b] } = recurrence_tensors(typed, inputs, written)?;
+        let Typed { plan, dtype, gate } = typed;
+        let (dtype, gate) = (*dtype, *gate);
         // SAFETY: *tensors*. `check` has made the buffers for elements of these types, and has found no output that overlaps
         // anything.
         let (inputs, outputs) = unsafe {
@@ -186,6 +219,69 @@ impl Called for Recurrence {
         };
         crate::operator::ran(&mut plan.bind(inputs, outputs, workspace), runs)
     }
+}
+
+impl OnDevice for Recurrence {
+    fn of_runtime(typed: &Typed<RecurrencePlan>) -> &RecurrencePlan {
+        &typed.plan
+    }
+
+    unsafe fn device<'a>(
+        typed: &Typed<RecurrencePlan>,
+        inputs: &elsa_recurrence_inputs,
+        written: &elsa_series_outputs,
+    ) -> Result<(RecurrenceDeviceInputs, SeriesDeviceOutputs), Fault> {
+        let tensors = recurrence_tensors(typed, inputs, written)?;
+        let [a, b] = &tensors.rest;
+        let read = RecurrenceDeviceInputs {
+            a: on_device(a, typed.gate),
+            b: on_device(b, typed.dtype),
+            past_state: address(&tensors.past),
+        };
+        Ok((read, tensors.written(typed.dtype)))
+    }
+}
+
+/// Checks the tensors of a selective scan: u, delta, a, b, c, d, z and what is added to delta. Returns also the types of b and c.
+fn selective_tensors(
+    Typed { plan, dtype, gate }: &Typed<SelectivePlan>,
+    inputs: &elsa_selective_inputs,
+    written: &elsa_series_outputs,
+) -> Result<(Tensors<8>, [DType; 2]), Fault> {
+    let (problem, dtype, gate) = (plan.problem(), *dtype, *gate);
+    let (s, channels) = (problem.spec(), problem.channels());
+    let parameters = channels * problem.states();
+    let shared = Shared {
+        in_place: s.in_place,
+        states: problem.state_values(),
+        out: (s.out.extent(), dtype),
+        past_state: inputs.past_state,
+        written,
+    };
+    let coefficient = |of: &Coefficient| match of {
+        Coefficient::Token(series) => (series.extent(), dtype),
+        Coefficient::Channel => (parameters, DType::F32),
+    };
+    let ((of_b, type_b), (of_c, type_c)) = (coefficient(&s.b), coefficient(&s.c));
+    let given = Given::from(inputs.z);
+    let z = match &s.z {
+        Some(z) => Field::required("z", given, z.extent(), dtype),
+        None => {
+            Buffer::without("z", given)?;
+            Field::optional("z", given, 0, dtype)
+        }
+    };
+    let fields = [
+        Field::required("u", inputs.u, s.u.extent(), dtype),
+        Field::required("delta", inputs.delta, s.delta.extent(), gate),
+        Field::required("a", inputs.a, parameters, DType::F32),
+        Field::required("b", inputs.b, of_b, type_b),
+        Field::required("c", inputs.c, of_c, type_c),
+        Field::optional("d", inputs.d, channels, DType::F32),
+        z,
+        Field::optional("delta_bias", inputs.delta_bias, channels, DType::F32),
+    ];
+    Ok((shared.check(fields)?, [type_b, type_c]))
 }
 
 impl Called for Selective {
@@ -211,47 +307,17 @@ impl Called for Selective {
     }
 
     unsafe fn bind(
-        Typed { plan, dtype, gate }: &Typed<SelectivePlan>,
+        typed: &Typed<SelectivePlan>,
         workspace: &mut SelectiveWorkspace,
         inputs: &elsa_selective_inputs,
         written: &elsa_series_outputs,
         (): (),
         runs: bool,
     ) -> Result<Option<Report>, Fault> {
-        let (problem, dtype, gate) = (plan.problem(), *dtype, *gate);
-        let (s, channels) = (problem.spec(), problem.channels());
-        let parameters = channels * problem.states();
-        let shared = Shared {
-            in_place: s.in_place,
-            states: problem.state_values(),
-            out: (s.out.extent(), dtype),
-            past_state: inputs.past_state,
-            written,
-        };
-        let coefficient = |of: &Coefficient| match of {
-            Coefficient::Token(series) => (series.extent(), dtype),
-            Coefficient::Channel => (parameters, DType::F32),
-        };
-        let ((of_b, type_b), (of_c, type_c)) = (coefficient(&s.b), coefficient(&s.c));
-        let given = Given::from(inputs.z);
-        let z = match &s.z {
-            Some(z) => Field::required("z", given, z.extent(), dtype),
-            None => {
-                Buffer::without("z", given)?;
-                Field::optional("z", given, 0, dtype)
-            }
-        };
-        let fields = [
-            Field::required("u", inputs.u, s.u.extent(), dtype),
-            Field::required("delta", inputs.delta, s.delta.extent(), gate),
-            Field::required("a", inputs.a, parameters, DType::F32),
-            Field::required("b", inputs.b, of_b, type_b),
-            Field::required("c", inputs.c, of_c, type_c),
-            Field::optional("d", inputs.d, channels, DType::F32),
-            z,
-            Field::optional("delta_bias", inputs.delta_bias, channels, DType::F32),
-        ];
-        let Tensors { out, present, past, rest: [u, delta, a, b, c, d, z, bias] } = shared.check(fields)?;
+        let (tensors, [type_b, type_c]) = selective_tensors(typed, inputs, written)?;
+        let Tensors { out, present, past, rest: [u, delta, a, b, c, d, z, bias] } = tensors;
+        let Typed { plan, dtype, gate } = typed;
+        let (dtype, gate) = (*dtype, *gate);
         // SAFETY: *tensors*. `check` has made the buffers for elements of these types, and has found no output that overlaps
         // anything.
         let (inputs, outputs) = unsafe {
@@ -274,6 +340,56 @@ impl Called for Selective {
         };
         crate::operator::ran(&mut plan.bind(inputs, outputs, workspace), runs)
     }
+}
+
+impl OnDevice for Selective {
+    fn of_runtime(typed: &Typed<SelectivePlan>) -> &SelectivePlan {
+        &typed.plan
+    }
+
+    unsafe fn device<'a>(
+        typed: &Typed<SelectivePlan>,
+        inputs: &elsa_selective_inputs,
+        written: &elsa_series_outputs,
+    ) -> Result<(SelectiveDeviceInputs, SeriesDeviceOutputs), Fault> {
+        let (tensors, [type_b, type_c]) = selective_tensors(typed, inputs, written)?;
+        let [u, delta, a, b, c, d, z, bias] = &tensors.rest;
+        let read = SelectiveDeviceInputs {
+            u: on_device(u, typed.dtype),
+            delta: on_device(delta, typed.gate),
+            a: a.data as u64,
+            b: on_device(b, type_b),
+            c: on_device(c, type_c),
+            d: address(d),
+            z: z.map(|z| on_device(z, typed.dtype)),
+            delta_bias: address(bias),
+            past_state: address(&tensors.past),
+        };
+        Ok((read, tensors.written(typed.dtype)))
+    }
+}
+
+/// Checks the tensors of a convolution: inputs, filters and what is added to the sums.
+fn convolution_tensors(
+    Typed { plan, dtype, .. }: &Typed<ConvolutionPlan>,
+    inputs: &elsa_convolution_inputs,
+    written: &elsa_series_outputs,
+) -> Result<Tensors<3>, Fault> {
+    let (problem, dtype) = (plan.problem(), *dtype);
+    let s = problem.spec();
+    let shared = Shared {
+        in_place: s.in_place,
+        states: problem.states(),
+        out: (s.out.extent(), dtype),
+        past_state: inputs.past_state,
+        written,
+    };
+    let fields = [
+        Field::required("u", inputs.u, s.u.extent(), dtype),
+        Field::required("filter", inputs.filter, problem.weights(), DType::F32),
+        Field::optional("bias", inputs.bias, problem.channels(), DType::F32),
+    ];
+    shared.check(fields)
 }
 
 impl Called for Convolution {
@@ -299,28 +415,17 @@ impl Called for Convolution {
     }
 
     unsafe fn bind(
-        Typed { plan, dtype, .. }: &Typed<ConvolutionPlan>,
+        typed: &Typed<ConvolutionPlan>,
         workspace: &mut ConvolutionWorkspace,
         inputs: &elsa_convolution_inputs,
         written: &elsa_series_outputs,
         (): (),
         runs: bool,
     ) -> Result<Option<Report>, Fault> {
-        let (problem, dtype) = (plan.problem(), *dtype);
-        let s = problem.spec();
-        let shared = Shared {
-            in_place: s.in_place,
-            states: problem.states(),
-            out: (s.out.extent(), dtype),
-            past_state: inputs.past_state,
-            written,
-        };
-        let fields = [
-            Field::required("u", inputs.u, s.u.extent(), dtype),
-            Field::required("filter", inputs.filter, problem.weights(), DType::F32),
-            Field::optional("bias", inputs.bias, problem.channels(), DType::F32),
-        ];
-        let Tensors { out, present, past, rest: [u, filter, bias] } = shared.check(fields)?;
+        let Tensors { out, present, past, rest: [u, filter, bias] } =
+            convolution_tensors(typed, inputs, written)?;
+        let Typed { plan, dtype, .. } = typed;
+        let dtype = *dtype;
         // SAFETY: *tensors*. `check` has made the buffers for elements of these types, and has found no output that overlaps
         // anything.
         let (inputs, outputs) = unsafe {
@@ -337,5 +442,27 @@ impl Called for Convolution {
             (inputs, outputs)
         };
         crate::operator::ran(&mut plan.bind(inputs, outputs, workspace), runs)
+    }
+}
+
+impl OnDevice for Convolution {
+    fn of_runtime(typed: &Typed<ConvolutionPlan>) -> &ConvolutionPlan {
+        &typed.plan
+    }
+
+    unsafe fn device<'a>(
+        typed: &Typed<ConvolutionPlan>,
+        inputs: &elsa_convolution_inputs,
+        written: &elsa_series_outputs,
+    ) -> Result<(ConvolutionDeviceInputs, SeriesDeviceOutputs), Fault> {
+        let tensors = convolution_tensors(typed, inputs, written)?;
+        let [u, filter, bias] = &tensors.rest;
+        let read = ConvolutionDeviceInputs {
+            u: on_device(u, typed.dtype),
+            filter: filter.data as u64,
+            bias: address(bias),
+            past_state: address(&tensors.past),
+        };
+        Ok((read, tensors.written(typed.dtype)))
     }
 }

@@ -259,13 +259,17 @@ impl Called for Attention {
 }
 
 impl OnDevice for Attention {
+    fn of_runtime(plan: &Plan) -> &Plan {
+        plan
+    }
+
     // The lists lie in memory of the host.
     unsafe fn device<'a>(
-        problem: &Problem,
+        plan: &Plan,
         inputs: &elsa_inputs,
         outputs: &elsa_outputs,
     ) -> Result<(DeviceInputs<'a>, DeviceOutputs), Fault> {
-        let tensors = check(problem, inputs, outputs)?;
+        let tensors = check(plan.problem(), inputs, outputs)?;
         let required = |operand| tensors.operands[operand].data as u64;
         let optional = |operand| tensors.operands[operand].map(|buffer| buffer.data as u64);
         let read = DeviceInputs {

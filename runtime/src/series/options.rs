@@ -22,6 +22,9 @@ pub struct SelectiveOptions {
     pub budget: Option<usize>,
     /// Whether all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
+    /// Parts of the tokens on a GPU; `None` as the tokens, the channels and the device ask for. This changes the order of
+    /// operations and so the last bits. The CPU passes the tokens once.
+    pub gpu_parts: Option<usize>,
 }
 
 /// Options of a plan of a convolution.

@@ -89,7 +89,7 @@ impl Engine {
         problem: &selective::Problem,
         options: &SelectiveOptions,
     ) -> Result<SelectivePlan, PlanError> {
-        let SelectiveOptions { budget, all_workers } = *options;
+        let SelectiveOptions { budget, all_workers, .. } = *options;
         let cpu = || {
             let kernel = kernel(self)?;
             let options = Options { budget, workers: self.threads(), all_workers, parts: None };
@@ -98,7 +98,7 @@ impl Engine {
         Plan::new(
             self,
             problem,
-            |gpu| GpuPlan::new(gpu, cuda::choose_selective(problem, gpu.profile().sms, budget)?),
+            |gpu| GpuPlan::new(gpu, cuda::choose_selective(problem, gpu.profile().sms, options)?),
             cpu,
         )
     }

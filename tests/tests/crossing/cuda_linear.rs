@@ -403,7 +403,9 @@ fn every_token_against_every_earlier_one() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
 fn what_the_gpu_does_not_compute_the_cpu_does() {
-    let wide = Params::plain(Rule::Linear, 5, [257, 4]).build();
+    let wide = Params::plain(Rule::Linear, 5, [1025, 4]).build();
+    let chunks = of(Form::FusedChunk, None, None);
+    let gates_of_many = Params { per_dim: true, ..Params::plain(Rule::Gated, 5, [129, 4]) }.build();
     let parallel = of(Form::Parallel, None, None);
     let plain = LinearPlanOptions::default();
     let (fails, falls) = (engine(Fallback::Fail), engine(Fallback::Cpu));
@@ -412,7 +414,9 @@ fn what_the_gpu_does_not_compute_the_cpu_does() {
     let quadratic = "form: parallel; allowed on a GPU: recurrent, chunk, fused-chunk, scan, and parallel without \
         delta or gates per dim";
     for (case, options, text) in [
-        (&wide, &plain, "d_k: 257; allowed on a GPU: at most 256"),
+        (&wide, &plain, "d_k: 1025; allowed on a GPU: at most 1024"),
+        (&wide, &chunks, "d_k: 1025; allowed on a GPU: at most 256"),
+        (&gates_of_many, &chunks, "d_k: 129; allowed on a GPU: at most 128"),
         (&delta, &parallel, quadratic),
         (&per_dim, &parallel, quadratic),
     ] {

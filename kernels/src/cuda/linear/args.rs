@@ -7,6 +7,8 @@ use crate::cuda::tensor::{Divisor, Tensor};
 /// Tokens of a chunk. Chunks are cut by position: from the first token of a sequence on, or from the last one where tokens
 /// pass in reverse.
 pub const CHUNK: usize = 16;
+/// Most output heads of a state that a block of a kernel that shares answers: rows of a tile of queries.
+pub const MOST_READERS: usize = CHUNK;
 /// Columns of a state that a block of the quadratic form has.
 pub const PARALLEL_COLUMNS: usize = 64;
 /// Tokens that a block of the quadratic form answers.
@@ -90,8 +92,8 @@ pub const NEAR: i64 = 1 << 22;
 ///
 /// A head is one of the output. It reads state `head / readers` and query head `head / sharers`, of which one is one; state
 /// `s` takes key head `s / key_group`. With several readers of a state, the first of them writes [`LinearArgs::last`] and
-/// [`LinearArgs::boundaries`], and each computes the state for itself: then [`LinearArgs::last`] must not be the memory of
-/// [`LinearArgs::initial`].
+/// [`LinearArgs::boundaries`], and each computes the state for itself, unless the kernel shares: then [`LinearArgs::last`] must
+/// not be the memory of [`LinearArgs::initial`]. A kernel that shares has states as its heads.
 ///
 /// Positions count the tokens of a sequence in the order in which they pass. A sequence of `n` tokens has
 /// `n.div_ceil(CHUNK)` chunks, and a part is a run of [`LinearArgs::part_chunks`] of them. Parts past the last chunk are
@@ -117,7 +119,7 @@ pub struct LinearArgs {
     pub columns: i32,
     /// Parts of a sequence.
     pub parts: i32,
-    /// Output heads.
+    /// Output heads, or states.
     pub heads: i32,
     /// Sequences.
     pub sequence_count: i32,

@@ -2,18 +2,22 @@
 //!
 //! # Launches of a form
 //!
-//! Two kinds of kernels take [`LinearArgs`]. Those that *prepare* compute what is quadratic in the tokens of a chunk, of
+//! Three kinds of kernels take [`LinearArgs`]. Those that *prepare* compute what is quadratic in the tokens of a chunk, of
 //! all chunks at once: [`prepare_blocks`] blocks. Those that *walk* carry a state through the chunks of a part:
-//! [`walk_blocks`] blocks, each with [`LinearWalk::columns`] columns of the state of a head and a part. The rule is told by
-//! the presence of decay and beta.
+//! [`walk_blocks`] blocks, each with [`LinearWalk::columns`] columns of the state of a head and a part. Those that *share*
+//! ([`LinearWalk::shares`]) do the same for all output heads that read a state, at most [`MOST_READERS`] of them. The rule is
+//! told by the presence of decay and beta.
 //!
 //! | form | launches |
 //! |---|---|
-//! | `recurrent` | walk with [`STEPS`], one part |
-//! | `fused-chunk` | prepare; walk, one part |
+//! | `recurrent` | walk or share with [`STEPS`], one part |
+//! | `fused-chunk` | prepare; walk or share, one part |
 //! | `chunk` | prepare; walk without output, one part, with `boundaries`; walk, a part for each boundary, from `boundaries` |
 //! | `parallel` | *parallel*, a part for each [`PARALLEL_ROWS`] tokens, from the past; where the last state is wanted, prepare; walk without output, one part |
 //! | `scan` | prepare; walk without output with [`FOLD`], parts but the last, to what they fold to: a state, and `b` of the others; with a delta rule, walk with [`IDENTITY`] to the transitions `A`, else the *sums* of the logarithms of each part ([`SumsArgs`]); *carry* ([`CarryArgs`]) to the state after each part, with dense transitions a launch for each step; walk with [`RESUME`], all parts, from these |
+//!
+//! Keys of more dims than the tiles of any of these have go by a kernel that goes *step* by step ([`LinearWalk::steps`]), with
+//! the launches of `recurrent`.
 //!
 //! The kernel that prepares is that of the rule and the gates. Of those that walk, the one with the least
 //! [`LinearWalk::dims`] that holds the keys fits its tiles.
@@ -44,6 +48,11 @@ pub struct LinearWalk {
     pub per_dim: bool,
     /// Columns of a state that a block carries.
     pub columns: usize,
+    /// Whether a block answers all output heads that read its state. Then [`LinearArgs::heads`] are states, there are no
+    /// [`LinearArgs::boundaries`], and but for [`READ`] there is one part.
+    pub shares: bool,
+    /// Whether tokens pass one by one, with or without [`STEPS`], whatever the number of readers.
+    pub steps: bool,
 }
 
 /// Chunks that a block of a kernel that prepares takes: a warp each.

@@ -9,11 +9,33 @@ use elsa_core::attention::plan::GpuResources;
 /// A kernel that walks, with four warps of eight columns.
 macro_rules! walk {
     ($name:literal, $dims:literal, $per_dim:literal, $shared:literal, $registers:literal) => {
+        walk!($name, $dims, $per_dim, $shared, $registers, false)
+    };
+    ($name:literal, $dims:literal, $per_dim:literal, $shared:literal, $registers:literal, $shares:literal) => {
         kernel!(
             $name,
             Role::LinearWalk {
-                walk: LinearWalk { dims: $dims, per_dim: $per_dim, columns: 32 },
+                walk: LinearWalk {
+                    dims: $dims,
+                    per_dim: $per_dim,
+                    columns: 32,
+                    shares: $shares,
+                    steps: false
+                },
                 resources: GpuResources { threads: 128, shared: $shared, registers: $registers },
+            }
+        )
+    };
+}
+
+/// A kernel that goes step by step, with eight rows and eight columns of a state in each of its threads.
+macro_rules! steps {
+    ($name:literal, $per_dim:literal, $registers:literal) => {
+        kernel!(
+            $name,
+            Role::LinearWalk {
+                walk: LinearWalk { dims: 1024, per_dim: $per_dim, columns: 8, shares: true, steps: true },
+                resources: GpuResources { threads: 128, shared: 256, registers: $registers },
             }
         )
     };
@@ -40,6 +62,12 @@ pub const KERNELS: &[GpuKernel] = &[
     walk!("linear_walk_head_d256__sm53", 256, false, 38912, 255),
     walk!("linear_walk_dim_d64__sm53", 64, true, 18432, 240),
     walk!("linear_walk_dim_d128__sm53", 128, true, 30720, 207),
+    walk!("linear_share_head_d64__sm53", 64, false, 14336, 216, true),
+    walk!("linear_share_head_d128__sm53", 128, false, 22528, 252, true),
+    walk!("linear_share_dim_d64__sm53", 64, true, 18432, 247, true),
+    walk!("linear_share_dim_d128__sm53", 128, true, 30720, 220, true),
+    steps!("linear_wide_head__sm53", false, 229),
+    steps!("linear_wide_dim__sm53", true, 242),
     kernel!(
         "linear_sums__sm53",
         Role::LinearSums { resources: GpuResources { threads: 128, shared: 1024, registers: 56 } }

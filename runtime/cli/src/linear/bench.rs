@@ -2,8 +2,7 @@
 //!
 //! 1. Every form that the rule has is planned and bound for the same tensors; forms that the engine refuses are left out.
 //! 2. The first call of each is checked: its first head against the recurrence in f64.
-//! 3. All take turns in slices of a few milliseconds until the time is over, who begins changing from round to round. A
-//!    slice's time over its calls is a sample; the table has medians, the records quartiles too.
+//! 3. All take turns until the time is over (`turns`); the table has medians, the records quartiles too.
 
 use super::args::{FormArgs, FormFlag, HostArgs};
 use super::data::{LinearShape, Sample, Semantics};
@@ -11,6 +10,7 @@ use super::picture;
 use super::run::refusal;
 use super::table::{Family, Row, print};
 use super::truth::Truth;
+use super::turns::{Contender, quartiles, take_turns};
 use crate::args::values::{dtype, one_of, positive, seconds};
 use crate::error::Error;
 use crate::memory::{Buffer, leaves_enough};
@@ -18,21 +18,15 @@ use crate::progress;
 use crate::report;
 use crate::target::Target;
 use clap::Args;
-use elsa_core::drift::percentile;
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Outputs, Rule};
-use elsa_runtime::{Backend, Engine, LinearBound, LinearPlan, LinearWorkspace};
+use elsa_runtime::{Backend, Engine, LinearPlan, LinearWorkspace};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 /// Tokens of the default grid.
 const LENGTHS: &str = "1,16,64,256,1024,4096";
 /// Head sizes of the default grid.
 const DIMS: &str = "64,128";
-/// The longest time that one form runs before the next takes over.
-const SLICE: Duration = Duration::from_millis(4);
-/// Calls of a slice on a GPU, which are enqueued one behind the other.
-const DEVICE_CALLS: usize = 8;
 /// Relative distance from f64 beyond which an answer is no rounding of the right one: a hundred times that of the worst
 /// form, and of the rounding of the output.
 const WRONG: f64 = 1e-4;
@@ -107,34 +101,6 @@ struct Subject {
     chosen: bool,
 }
 
-/// A form that takes its turns.
-struct Contender<'a> {
-    bound: LinearBound<'a>,
-    /// Whether a GPU computes.
-    on_device: bool,
-    /// Milliseconds of a call, of each slice.
-    samples: Vec<f64>,
-}
-
-impl Contender<'_> {
-    /// Runs for a slice, one call at least, and returns the milliseconds of a call: of the device where a GPU computes.
-    fn slice(&mut self) -> Result<f64, Error> {
-        if self.on_device
-            && let (_, Some(time)) = self.bound.time_on_device(DEVICE_CALLS)?
-        {
-            return Ok(time.as_secs_f64() * 1e3);
-        }
-        let (start, mut calls) = (Instant::now(), 0u32);
-        loop {
-            self.bound.run()?;
-            calls += 1;
-            if start.elapsed() >= SLICE {
-                return Ok(start.elapsed().as_secs_f64() * 1e3 / f64::from(calls));
-            }
-        }
-    }
-}
-
 /// Plans every form that is wanted and that the engine takes.
 fn subjects(engine: &Engine, args: &LinearBenchArgs, sample: &Sample) -> Result<Vec<Subject>, Error> {
     let problem = &sample.problem;
@@ -191,26 +157,13 @@ fn cell(
     for Subject { plan, workspace, output, .. } in &mut subjects {
         let on_device = plan.backend() == Backend::Cuda;
         let bound = plan.bind(sample.inputs(), Outputs::new(output.elements_mut()), workspace)?;
-        contenders.push(Contender { bound, on_device, samples: Vec::new() });
+        contenders.push(Contender { bound, on_device });
     }
-    let (begin, count) = (Instant::now(), contenders.len());
-    for round in 0.. {
-        for turn in 0..count {
-            let contender = &mut contenders[(turn + round) % count];
-            let time = contender.slice()?;
-            contender.samples.push(time);
-        }
-        // The first round warms caches and clocks.
-        if round > 0 && begin.elapsed().as_secs_f64() >= args.seconds {
-            break;
-        }
-    }
-    let samples: Vec<Vec<f64>> =
-        contenders.into_iter().map(|contender| contender.samples[1..].to_vec()).collect();
+    let samples = take_turns(&mut contenders, args.seconds)?;
+    drop(contenders);
     let mut rows = Vec::new();
     for ((subject, mut samples), (rel_l2, backend)) in subjects.iter().zip(samples).zip(errors) {
-        let mut quartile = |percent| percentile(&mut samples, percent).unwrap_or(f64::NAN);
-        let [p25_ms, p50_ms, p75_ms] = [25, 50, 75].map(&mut quartile);
+        let [p25_ms, p50_ms, p75_ms] = quartiles(&mut samples);
         let choice = subject.plan.division_of(backend);
         rows.push(Row {
             what: "linear bench",

@@ -5,7 +5,7 @@
 //! | `elsa linear run` | `run`: output and states, to files |
 //! | `elsa linear verify` | `verify`: every form against the recurrence in f64 |
 //! | `elsa linear bench` | `bench`: the forms beside each other |
-//! | `elsa linear recurrence`, `selective`, `conv` | `series`: the operators that treat every channel by itself |
+//! | `elsa linear recurrence`, `selective`, `conv`, `bench-series` | `series`: the operators that treat every channel by itself |
 
 mod args;
 mod bench;
@@ -17,6 +17,7 @@ mod run;
 mod series;
 mod table;
 mod truth;
+mod turns;
 mod verify;
 
 use crate::error::Error;

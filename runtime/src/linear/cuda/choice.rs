@@ -2,8 +2,8 @@
 
 use elsa_core::dtype::DType;
 use elsa_core::linear::bound::{Executed, Solve};
-use elsa_core::linear::{Form, Gates, Problem};
-use elsa_kernels::cuda::linear::CHUNK;
+use elsa_core::linear::{Direction, Form, Gates, Problem};
+use elsa_kernels::cuda::linear::{CHUNK, MOST_READERS};
 
 /// Largest relative error of a gate: of an exponential whose argument is reduced in f64.
 const EXP_RELATIVE: f64 = 1.0 / 4_194_304.0;
@@ -27,6 +27,11 @@ const PARTS: usize = 16;
 /// Parts into which a scan divides a sequence of `tokens` tokens, unless the options say so.
 pub(super) fn usual_parts(tokens: usize) -> usize {
     (tokens / TOKENS_OF_PART).clamp(2, PARTS)
+}
+
+/// Turns in which a device of `sms` SMs runs blocks of a kernel that walks.
+fn turns(sms: usize, blocks: usize) -> usize {
+    blocks.div_ceil(RESIDENT.saturating_mul(sms).max(1)).max(1)
 }
 
 /// The choice for a GPU.
@@ -55,6 +60,12 @@ pub struct LinearGpuChoice {
     pub dims: usize,
     /// Largest number of chunks of all sequences together.
     pub chunks: usize,
+    /// Whether a block answers all query heads that read its state, so that the state is computed once for all of them. It
+    /// changes no bit, unless a product of queries and keys is not finite: then it has other readers of the state go token by
+    /// token, too.
+    pub shares: bool,
+    /// Whether the kernel that walks goes token by token alone, for keys of many dims.
+    pub(super) steps: bool,
     /// Parts of [`Form::Scan`] by the options.
     pub(super) asked_parts: Option<usize>,
 }
@@ -66,8 +77,23 @@ impl LinearGpuChoice {
     /// computed as a whole, so fewer never are one.
     #[must_use]
     pub fn crossover(sms: usize, blocks: usize) -> usize {
-        let turns = blocks.div_ceil(RESIDENT.saturating_mul(sms).max(1)).max(1);
-        (TOKENS / turns).max(CHUNK)
+        (TOKENS / turns(sms, blocks)).max(CHUNK)
+    }
+
+    /// Whether a block answers all `readers` query heads of a state, where each by itself would take so many `blocks` of all
+    /// heads of a sequence. An answer takes about as much as its state, so that a block of a state takes half a turn for the
+    /// state and as much for each reader. A device that has room for the readers side by side computes the state for each.
+    pub(super) fn is_shared(
+        form: Form,
+        direction: Direction,
+        readers: usize,
+        blocks: usize,
+        sms: usize,
+    ) -> bool {
+        let divides = matches!(form, Form::Recurrent | Form::FusedChunk) && direction != Direction::NonCausal;
+        let half_turns =
+            turns(sms, blocks.div_ceil(readers.max(1))).saturating_mul(readers.saturating_add(1));
+        divides && (2..=MOST_READERS).contains(&readers) && half_turns < turns(sms, blocks).saturating_mul(2)
     }
 
     /// Chunks of a part of [`Form::Scan`] over a sequence of `tokens` tokens.

@@ -9,7 +9,11 @@
 //!    quadratic; a delta rule and gates for each dim do not have it on a GPU.
 //! 2. *Blocks.* A block of threads has some columns of the state of a head. Where heads and columns fill little of the device,
 //!    a second pass over the chunks, from states that the first has left, fills the rest.
-//! 3. *Memory.* What is prepared of a chunk takes kilobytes, with a gate for each dim many. Without a budget it may take a
+//! 3. *Readers.* Where several query heads read a state and the blocks of a sequence take turns, one block of a state answers all
+//!    of its heads.
+//!    Tiles of chunks have up to 256 dims of a key, or 128 with a gate for each; keys of more, up to 1024, go token by token, by
+//!    a kernel whose blocks always answer all heads.
+//! 4. *Memory.* What is prepared of a chunk takes kilobytes, with a gate for each dim many. Without a budget it may take a
 //!    quarter of the device's memory. What does not fit goes token by token. This is the only place that looks at the batch
 //!    and can change a bit.
 
@@ -26,6 +30,9 @@ const SMS_OF_BLOCK: usize = 4;
 
 /// Blocks of an SM in a pass whose parts fill the device.
 const BLOCKS_PER_SM: usize = 4;
+
+/// Dims of which a block that goes step by step has one in each thread.
+const STEPPED_DIMS: usize = 128;
 
 /// What the chooser needs to know of a device.
 #[derive(Clone, Copy, Debug)]
@@ -77,11 +84,16 @@ pub fn choose(
     }
     let per_dim = problem.gates() == Gates::PerDim;
     let found = problem.key_dim();
+    let is_free = (options.form, options.chunk, options.parts) == (None, None, None);
+    let is_stepped = is_free || options.form == Some(Form::Recurrent);
     let fit = walks.clone().filter(|(_, walk)| walk.per_dim == per_dim);
-    let most = fit.clone().map(|(_, walk)| walk.dims).max().unwrap_or(0);
-    let smallest = fit.filter(|(_, walk)| walk.dims >= found).min_by_key(|(_, walk)| walk.dims);
+    // Keys of more dims than a kernel's tiles have go step by step.
+    let usable = fit.clone().filter(|(_, walk)| if walk.steps { is_stepped } else { !walk.shares });
+    let most = usable.clone().map(|(_, walk)| walk.dims).max().unwrap_or(0);
+    let smallest = usable.filter(|(_, walk)| walk.dims >= found).min_by_key(|(_, walk)| walk.dims);
     let (kernel, walk) = smallest.ok_or(ChooseError::Large { what: "d_k", found, most })?;
-    let (tokens, sequences, heads) = (problem.tokens(), problem.sequences(), problem.output_heads());
+    let (tokens, sequences) = (problem.tokens(), problem.sequences());
+    let heads = if walk.steps { problem.state_heads() } else { problem.output_heads() };
     let chunks = match problem.spec().packed {
         // The last chunk of each sequence may have fewer tokens.
         Some(n) => (tokens / CHUNK).saturating_add(n),
@@ -92,14 +104,21 @@ pub fn choose(
     let own = columns.saturating_mul(heads).saturating_mul(sequences);
     let wanted = (BLOCKS_PER_SM * device.sms).div_ceil(own.max(1));
     let from = LinearGpuChoice::crossover(device.sms, columns.saturating_mul(heads));
-    let is_free = (options.form, options.chunk, options.parts) == (None, None, None);
     let form = match (options.form, options.chunk) {
         (Some(form), _) => form,
+        (None, _) if walk.steps => Form::Recurrent,
         (None, _) if options.parts.is_some() => Form::Scan,
         (None, Some(_)) => Form::FusedChunk,
         (None, None) if tokens < from => Form::Recurrent,
         (None, None) if own.saturating_mul(SMS_OF_BLOCK) <= device.sms => Form::Chunk,
         (None, None) => Form::FusedChunk,
+    };
+    let is_shared = |form| {
+        let (direction, readers) = (problem.spec().direction, problem.readers(0).1);
+        let blocks = columns.saturating_mul(heads);
+        let mut all = fit.clone();
+        let has_kernel = all.any(|(_, other)| other.shares && !other.steps && other.dims == walk.dims);
+        walk.steps || has_kernel && LinearGpuChoice::is_shared(form, direction, readers, blocks, device.sms)
     };
     let boundary = match (form, options.chunk) {
         (Form::Chunk, Some(chunk)) => chunk.div_ceil(CHUNK),
@@ -120,8 +139,10 @@ pub fn choose(
         boundary,
         columns,
         parts: if several { longest.div_ceil(boundary).max(1) } else { 1 },
-        dims: walk.dims,
+        dims: if walk.steps { found.next_multiple_of(STEPPED_DIMS) } else { walk.dims },
         chunks,
+        steps: walk.steps,
+        shares: is_shared(form),
         asked_parts: options.parts,
     };
     if form == Form::Scan {
@@ -147,6 +168,7 @@ pub fn choose(
     let room = options.budget.unwrap_or(device.memory / 4);
     if layout.bytes > room && is_free {
         (choice.form, choice.chunk, choice.recurrent_below) = (Form::Recurrent, 1, 0);
+        choice.shares = is_shared(choice.form);
         layout = Layout::of(problem, &choice).ok_or(overflow)?;
     }
     match options.budget {

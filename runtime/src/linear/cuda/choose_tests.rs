@@ -9,9 +9,13 @@ use elsa_core::linear::{Form, Problem, Rule, Spec};
 use elsa_core::view::{Layout, View};
 use elsa_kernels::cuda::linear::LinearWalk;
 
-const WALKS: [Walk; 2] = [
-    ("narrow", LinearWalk { dims: 64, per_dim: false, columns: 32 }),
-    ("wide", LinearWalk { dims: 128, per_dim: false, columns: 32 }),
+const NARROW: LinearWalk = LinearWalk { dims: 64, per_dim: false, columns: 32, shares: false, steps: false };
+const STEPPED: LinearWalk = LinearWalk { dims: 1024, columns: 8, shares: true, steps: true, ..NARROW };
+const WALKS: [Walk; 4] = [
+    ("narrow", NARROW),
+    ("wide", LinearWalk { dims: 128, ..NARROW }),
+    ("shared", LinearWalk { shares: true, ..NARROW }),
+    ("stepped", STEPPED),
 ];
 
 const NANO: Device = Device { sms: 1, memory: 4 << 30 };
@@ -95,4 +99,53 @@ fn the_quadratic_form_is_for_rules_without_delta() {
     let of = |rule| choose(&problem(rule, [1, 1, 300, 64], None), H200, WALKS.into_iter(), &parallel);
     assert_eq!(of(Rule::Linear).unwrap().0.form, Form::Parallel);
     assert_eq!(of(Rule::Delta).unwrap_err(), ChooseError::NotOnGpu { form: Form::Parallel });
+}
+
+/// A state is computed once where its readers would take turns, by forms that have it, and by kernels of its size.
+#[test]
+fn readers_share_a_state_where_blocks_take_turns() {
+    let of = |device, [heads, states]: [usize; 2], [batch, tokens, d]: [usize; 3], form| {
+        let view = |heads| View::dense("x", Layout::Bhnd, &[batch, heads, tokens, d], None).unwrap();
+        let (all, own) = (view(heads), view(states));
+        let problem = Spec::new(DType::F32, all, own, own, all).check().unwrap();
+        let options = LinearPlanOptions { form, ..LinearPlanOptions::default() };
+        let (choice, _) = choose(&problem, device, WALKS.into_iter(), &options).unwrap();
+        (choice.form, choice.shares)
+    };
+    use Form::{Chunk, FusedChunk, Recurrent};
+    for (device, heads, sizes, form, found) in [
+        (NANO, [8, 2], [1, 1, 64], None, (Recurrent, true)),
+        (NANO, [8, 2], [100, 1, 64], None, (Recurrent, true)),
+        (NANO, [8, 2], [1, 1000, 64], None, (FusedChunk, true)),
+        (H200, [1600, 400], [1, 1, 64], None, (Recurrent, true)),
+        (NANO, [2, 2], [1, 1, 64], None, (Recurrent, false)),
+        (NANO, [34, 2], [1, 1, 64], None, (Recurrent, false)),
+        (NANO, [8, 2], [1, 1, 128], None, (Recurrent, false)),
+        (NANO, [8, 2], [1, 1000, 64], Some(Chunk), (Chunk, false)),
+        // The batch decides nothing: a product that is not finite would show it.
+        (H200, [8, 2], [1, 1, 64], None, (Recurrent, false)),
+        (H200, [8, 2], [100, 1, 64], None, (Recurrent, false)),
+    ] {
+        assert_eq!(of(device, heads, sizes, form), found, "{heads:?} {sizes:?}");
+    }
+}
+
+/// Keys of more dims than tiles have go step by step, and nothing else computes them.
+#[test]
+fn keys_of_many_dims_go_step_by_step() {
+    let of = |d, form, chunk| {
+        let options = LinearPlanOptions { form, chunk, ..LinearPlanOptions::default() };
+        choose(&problem(Rule::GatedDelta, [1, 2, 500, d], None), H200, WALKS.into_iter(), &options)
+    };
+    for form in [None, Some(Form::Recurrent)] {
+        let (choice, layout) = of(300, form, None).unwrap();
+        assert_eq!((choice.kernel, choice.form, choice.shares), ("stepped", Form::Recurrent, true));
+        assert_eq!((choice.dims, choice.columns, layout.bytes), (384, 38, 0));
+        let large = ChooseError::Large { what: "d_k", found: 1025, most: 1024 };
+        assert_eq!(of(1025, form, None).unwrap_err(), large);
+    }
+    for (form, chunk) in [(Some(Form::Chunk), None), (Some(Form::Scan), None), (None, Some(16))] {
+        let large = ChooseError::Large { what: "d_k", found: 129, most: 128 };
+        assert_eq!(of(129, form, chunk).unwrap_err(), large);
+    }
 }

@@ -6,7 +6,7 @@
 //! | bidirectional | one to f32 answers, then one in reverse that adds them |
 //! | non-causal | one without answers, then every token reads the last states |
 //!
-//! Where several heads read a state, each carries it for itself, and so do the parts of a scan. A present that is the past must
+//! Where several heads read a state, each carries it for itself, unless the plan shares, and so do the parts of a scan. A present that is the past must
 //! then not change before all have read it: the last states go to a place in the workspace first, and a launch over no tokens
 //! copies them.
 //!
@@ -16,9 +16,9 @@
 use super::layout::{gates, holds, scan_row, sums};
 use super::marshal::{
     self, Sequences, common, copy, dense, past_and_present, with_answers, with_parts, with_scanned_parts,
-    with_states, with_step, with_steps,
+    with_states, with_states_as_heads, with_step, with_steps,
 };
-use super::plan::{GpuPlan, Kernels};
+use super::plan::{GpuPlan, Kernels, Loaded};
 use crate::cuda::gpu::Gpu;
 use crate::cuda::launch::{Grid, Launches, Stored};
 use crate::cuda::marshal::{dtype, tensor};
@@ -266,17 +266,27 @@ impl Call<'_> {
     /// Lists one pass over the tokens in which a state passes all of them, with the answers and boundaries of `args`.
     fn fold(&mut self, mut args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
         args = with_states(args, initial, last, args.boundaries);
-        if self.kernels.prepare.is_none() {
+        let Some(prepare) = self.kernels.prepare.clone() else {
             args.flags |= STEPS;
-        }
+            return self.push(args);
+        };
         let parameter = self.list.store(&args)?;
-        if let Some(prepare) = &self.kernels.prepare {
-            let blocks = prepare_blocks(args.heads as usize, args.chunks as usize);
-            let grid = Grid { blocks: blocks as u32, threads: prepare.threads };
-            // SAFETY: *parameter*: the kernel takes a `LinearArgs`.
-            unsafe { self.list.push(&prepare.function, grid, parameter)? };
+        let blocks = prepare_blocks(args.heads as usize, args.chunks as usize);
+        let grid = Grid { blocks: blocks as u32, threads: prepare.threads };
+        // SAFETY: *parameter*: the kernel takes a `LinearArgs`.
+        unsafe { self.list.push(&prepare.function, grid, parameter)? };
+        match self.shared(&args) {
+            Some(_) => self.push(args),
+            None => self.launch(&args, parameter, self.kernels.walk.clone()),
         }
-        self.launch(&args, parameter)
+    }
+
+    /// The kernel of a walk whose blocks answer all readers of a state, if that is how it goes.
+    fn shared(&self, args: &LinearArgs) -> Option<Loaded> {
+        if self.plan.choice.steps {
+            return Some(self.kernels.walk.clone());
+        }
+        self.kernels.share.clone().filter(|_| args.output.data != 0 && args.flags & READ == 0)
     }
 
     /// Lists the answers of all tokens from the states at `last`.
@@ -298,16 +308,20 @@ impl Call<'_> {
 
     /// Lists a walk.
     fn push(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
+        let (args, kernel) = match self.shared(&args) {
+            Some(share) => (with_states_as_heads(self.problem, args), share),
+            None => (args, self.kernels.walk.clone()),
+        };
         let parameter = self.list.store(&args)?;
-        self.launch(&args, parameter)
+        self.launch(&args, parameter, kernel)
     }
 
-    /// Lists a walk whose parameter lies in the list.
-    fn launch(&mut self, args: &LinearArgs, parameter: Stored) -> Result<(), DeviceError> {
+    /// Lists a walk by a kernel, whose parameter lies in the list.
+    fn launch(&mut self, args: &LinearArgs, parameter: Stored, kernel: Loaded) -> Result<(), DeviceError> {
         self.blocks = blocks(args);
-        let grid = Grid { blocks: self.blocks as u32, threads: self.kernels.walk.threads };
+        let grid = Grid { blocks: self.blocks as u32, threads: kernel.threads };
         // SAFETY: *parameter*: the kernel takes a `LinearArgs`.
-        unsafe { self.list.push(&self.kernels.walk.function, grid, parameter) }
+        unsafe { self.list.push(&kernel.function, grid, parameter) }
     }
 }
 

@@ -42,7 +42,8 @@ pub fn holds(problem: &Problem, choice: &LinearGpuChoice) -> bool {
         return spec.present_state.is_none();
     }
     let together = matches!(choice.form, Form::Recurrent | Form::FusedChunk) || choice.recurrent_below > 0;
-    spec.in_place && (choice.form == Form::Scan || together && problem.readers(0).1 > 1)
+    let alone = choice.shares || problem.readers(0).1 <= 1;
+    spec.in_place && (choice.form == Form::Scan || together && !alone)
 }
 
 /// Elements of a row of a matrix of a scan that has `columns` columns.

@@ -189,6 +189,12 @@ pub fn with_states(mut filled: LinearArgs, initial: States, last: States, bounda
     filled
 }
 
+/// The same launch with states as its heads, of each of which a block answers all readers.
+pub fn with_states_as_heads(problem: &Problem, filled: LinearArgs) -> LinearArgs {
+    let heads = int(problem.state_heads());
+    LinearArgs { heads, by_heads: Divisor::new(heads), ..filled }
+}
+
 /// A launch whose last states are the transitions of its parts.
 pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> LinearArgs {
     (filled.columns, filled.by_columns) = (int(columns), Divisor::new(int(columns)));

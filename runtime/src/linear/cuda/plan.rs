@@ -18,6 +18,8 @@ pub struct GpuPlan {
     pub choice: LinearGpuChoice,
     pub layout: Layout,
     walk: &'static GpuKernel,
+    /// The kernel that answers all readers of a state, where the choice has one besides that which walks.
+    share: Option<&'static GpuKernel>,
     prepare: Option<&'static GpuKernel>,
     /// Of a scan: the kernel that sums logarithms of gates, without a delta rule, and the one that carries states over parts.
     scan: Option<(Option<&'static GpuKernel>, &'static GpuKernel)>,
@@ -29,6 +31,8 @@ pub struct GpuPlan {
 #[derive(Clone, Debug)]
 pub struct Kernels {
     pub walk: Loaded,
+    /// The one that answers all readers of a state.
+    pub share: Option<Loaded>,
     pub prepare: Option<Loaded>,
     /// Of a scan, as in [`GpuPlan`].
     pub scan: Option<(Option<Loaded>, Loaded)>,
@@ -62,6 +66,21 @@ impl GpuPlan {
         let (mut choice, layout) = choose(problem, device, walks(), options)?;
         let walk = GPU_KERNELS.iter().find(|kernel| kernel.name == choice.kernel);
         let walk = walk.ok_or(DeviceError::NoKernel { role: "linear attention" })?;
+        let is_share = |role: &Role| {
+            let walk = if let Role::LinearWalk { walk, .. } = role { Some(walk) } else { None };
+            let per_dim = problem.gates() == Gates::PerDim;
+            walk.is_some_and(|walk| {
+                (walk.shares, walk.steps) == (true, false)
+                    && (walk.dims, walk.per_dim) == (choice.dims, per_dim)
+            })
+        };
+        let share = match choice.shares && !choice.steps {
+            true => {
+                let found = GPU_KERNELS.iter().find(|kernel| is_share(&kernel.role));
+                Some(found.ok_or(DeviceError::NoKernel { role: "readers of a state" })?)
+            }
+            false => None,
+        };
         let own = (problem.gates() == Gates::PerDim, problem.rule().is_delta());
         let prepare = GPU_KERNELS.iter().find(|kernel| match kernel.role {
             Role::LinearPrepare { per_dim, delta, .. } => (per_dim, delta) == own,
@@ -95,7 +114,10 @@ impl GpuPlan {
         if let Some(parallel) = parallel.filter(|_| problem.spec().direction != Direction::NonCausal) {
             choice.kernel = parallel.name;
         }
-        let plan = GpuPlan { gpu: gpu.clone(), choice, layout, walk, prepare, scan, parallel };
+        if let Some(share) = share {
+            choice.kernel = share.name;
+        }
+        let plan = GpuPlan { gpu: gpu.clone(), choice, layout, walk, share, prepare, scan, parallel };
         plan.load(&gpu.context()?)?;
         Ok(plan)
     }
@@ -121,7 +143,9 @@ impl GpuPlan {
             Some((sums, carry)) => Some((sums.map(load).transpose()?, load(carry)?)),
             None => None,
         };
-        let [prepare, parallel] = [self.prepare, self.parallel].map(|kernel| kernel.map(load).transpose());
-        Ok(Kernels { walk: load(self.walk)?, prepare: prepare?, scan, parallel: parallel? })
+        let [share, prepare, parallel] =
+            [self.share, self.prepare, self.parallel].map(|kernel| kernel.map(load).transpose());
+        let walk = load(self.walk)?;
+        Ok(Kernels { walk, share: share?, prepare: prepare?, scan, parallel: parallel? })
     }
 }

@@ -9,7 +9,7 @@
 //!    them in the time that a CPU beside it takes for transforms, and beyond it leaves them to the CPU.
 
 use crate::error::PlanError;
-use crate::series::options::{ConvolutionOptions, RecurrenceOptions};
+use crate::series::options::{ConvolutionOptions, RecurrenceOptions, SelectiveOptions};
 use elsa_core::attention::plan::ChooseError;
 use elsa_core::linear::plan::ChooseError::Large;
 use elsa_core::series::plan::MAX_PARTS;
@@ -82,6 +82,16 @@ fn with_maps(
     }
 }
 
+/// The parts that options ask for: no more than there are tokens.
+fn asked(parts: Option<usize>, tokens: usize) -> Result<Option<usize>, PlanError> {
+    match parts {
+        Some(found) if !(1..=MAX_PARTS).contains(&found) => {
+            Err(ChooseError::Parts { found, max: MAX_PARTS }.into())
+        }
+        _ => Ok(parts.map(|parts| parts.min(tokens.max(1)))),
+    }
+}
+
 /// Chooses how a recurrence is computed.
 ///
 /// # Errors
@@ -92,13 +102,8 @@ pub fn choose_recurrence(
     options: &RecurrenceOptions,
 ) -> Result<SeriesGpuChoice, PlanError> {
     let (tokens, channels) = (problem.tokens(), problem.channels());
-    if let Some(found) = options.parts
-        && !(1..=MAX_PARTS).contains(&found)
-    {
-        return Err(ChooseError::Parts { found, max: MAX_PARTS }.into());
-    }
     let tiles = channels.div_ceil(LANES);
-    let asked = options.parts.map(|asked| asked.min(tokens.max(1)));
+    let asked = asked(options.parts, tokens)?;
     let parts = asked.unwrap_or(parts(tokens, tiles, sms));
     fits("tokens", tokens, MOST / 2)?;
     fits("channels", channels, MOST / 2)?;
@@ -109,21 +114,22 @@ pub fn choose_recurrence(
 /// Chooses how a selective scan is computed.
 ///
 /// # Errors
-/// Returns an error if a count is beyond the kernel's, or if the workspace exceeds the budget.
+/// Returns an error if the parts are out of bounds, if a count is beyond the kernel's, or if the workspace exceeds the budget.
 pub fn choose_selective(
     problem: &selective::Problem,
     sms: usize,
-    budget: Option<usize>,
+    options: &SelectiveOptions,
 ) -> Result<SeriesGpuChoice, PlanError> {
     let (tokens, channels, states) = (problem.tokens(), problem.channels(), problem.states());
     fits("states", states, MOST_STATES)?;
     let group = problem.tile_group().clamp(1, channels.max(1));
     let tiles = channels.div_ceil(group).saturating_mul(group.div_ceil(channels_of(lanes_of(states))));
-    let parts = parts(tokens, tiles.saturating_mul(WARPS), sms);
+    let asked = asked(options.gpu_parts, tokens)?;
+    let parts = asked.unwrap_or(parts(tokens, tiles.saturating_mul(WARPS), sms));
     fits("tokens", tokens, MOST / 2)?;
     fits("channels", product(&[channels, states]), MOST / 2)?;
     fits("blocks", product(&[problem.batch(), parts, tiles]), MOST)?;
-    with_maps(tiles, parts, problem.state_values(), false, budget)
+    with_maps(tiles, parts, problem.state_values(), asked.is_some(), options.budget)
 }
 
 /// Chooses how a convolution is computed by the direct method.

@@ -84,7 +84,7 @@ step outputs-alone ./crossing cuda_conformance:: $all
 step determinism ./crossing cuda_determinism:: $all
 step tuned ./crossing cuda_tuned:: $all
 # Linear attention, and the operators beside it. What fails on request needs the stand-in driver.
-step linear env ELSA_ONLY=cuda ./crossing cuda_linear:: cuda_series:: --skip scenario --skip outlive $all
+step linear env ELSA_ONLY=cuda ./crossing cuda_linear:: cuda_linear_readers:: cuda_series:: --skip scenario --skip outlive $all
 step stream ./crossing cuda_stream:: cuda_semantics:: cuda_fit:: --skip refused_memory --skip every_allocation --skip memory_that_is --skip a_discrete $all
 step no-allocation ./no_allocation $all
 # One at a time: a test asks for memory that was just freed, which another would take.
@@ -99,6 +99,7 @@ counted c-graph ./graph
 step scale ./crossing cuda_scale::scale_ --include-ignored --nocapture --test-threads 1
 # Status 5: something disturbed a row. The answers are checked all the same.
 tool bench sh -c './elsa bench --force --backend cuda --seconds 0.2 --shape 1,8,1024,1024,64 --json; status=$?; [ "$status" = 0 ] || [ "$status" = 5 ]'
+tool bench-series ./elsa linear bench-series --backend cuda --fallback fail --seconds 0.05 --json
 
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer /usr/local/cuda*/compute-sanitizer/compute-sanitizer 2>/dev/null | head -1)
 if [ -n "$sanitizer" ]; then

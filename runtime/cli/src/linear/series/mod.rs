@@ -1,11 +1,13 @@
-//! The operators that treat every channel by itself: `elsa linear recurrence`, `selective` and `conv`.
+//! The operators that treat every channel by itself: `elsa linear recurrence`, `selective` and `conv`, and their benchmark.
 
+mod bench;
 mod call;
 mod convolution;
 mod recurrence;
 mod selective;
 
 use crate::error::Error;
+use bench::SeriesBenchArgs;
 use clap::Subcommand;
 use convolution::ConvolutionArgs;
 use recurrence::RecurrenceArgs;
@@ -20,6 +22,8 @@ pub enum SeriesCommand {
     Selective(Box<SelectiveArgs>),
     /// A causal convolution per channel: relative decay, or the short one before a scan
     Conv(Box<ConvolutionArgs>),
+    /// Measure the ways to compute these operators beside each other; every answer is checked
+    BenchSeries(Box<SeriesBenchArgs>),
 }
 
 impl SeriesCommand {
@@ -32,6 +36,7 @@ impl SeriesCommand {
             SeriesCommand::Recurrence(args) => recurrence::recurrence(args),
             SeriesCommand::Selective(args) => selective::selective(args),
             SeriesCommand::Conv(args) => convolution::convolution(args),
+            SeriesCommand::BenchSeries(args) => bench::bench(args),
         }
     }
 }

@@ -71,6 +71,7 @@ const ON_A_GPU: [(&str, &str, &str); 23] = [
     ("linear.c", "cuLaunchKernel:1:700", ""),
     ("linear_device.c", "", ""),
     ("linear_device.c", "", "discrete"),
+    ("series_device.c", "", ""),
     ("logs.c", "", ""),
     ("logs.c", "cuLaunchKernel:1:700", ""),
     ("windows.cpp", "", ""),

@@ -1,0 +1,3 @@
+#include "wide.cuh"
+
+LINEAR_WIDE(linear_wide_head__sm53, false, 1)

@@ -1,0 +1,71 @@
+//! Calls that are measured beside each other: they take turns in slices of a few milliseconds, so that whatever disturbs the
+//! machine disturbs all of them. A slice's time over its calls is a sample.
+
+use crate::error::Error;
+use elsa_core::drift::percentile;
+use elsa_runtime::operators::{Bound, Operator};
+use std::time::{Duration, Instant};
+
+/// The longest time that one runs before the next takes over.
+const SLICE: Duration = Duration::from_millis(4);
+/// Calls of a slice on a GPU, which are enqueued one behind the other.
+const DEVICE_CALLS: usize = 8;
+
+/// A call that takes its turns.
+pub struct Contender<'a, O: Operator> {
+    /// The call.
+    pub bound: Bound<'a, O>,
+    /// Whether a GPU computes.
+    pub on_device: bool,
+}
+
+impl<O: Operator> Contender<'_, O> {
+    /// Runs for a slice, one call at least, and returns the milliseconds of a call: of the device where a GPU computes.
+    fn slice(&mut self) -> Result<f64, Error> {
+        if self.on_device
+            && let (_, Some(time)) = self.bound.time_on_device(DEVICE_CALLS)?
+        {
+            return Ok(time.as_secs_f64() * 1e3);
+        }
+        let (start, mut calls) = (Instant::now(), 0u32);
+        loop {
+            self.bound.run()?;
+            calls += 1;
+            if start.elapsed() >= SLICE {
+                return Ok(start.elapsed().as_secs_f64() * 1e3 / f64::from(calls));
+            }
+        }
+    }
+}
+
+/// The samples of each contender, in milliseconds, until the time is over. Who begins changes from round to round.
+///
+/// # Errors
+/// Those of a run.
+pub fn take_turns<O: Operator>(
+    contenders: &mut [Contender<'_, O>],
+    seconds: f64,
+) -> Result<Vec<Vec<f64>>, Error> {
+    let (begin, count) = (Instant::now(), contenders.len());
+    let mut samples = vec![Vec::new(); count];
+    for round in 0.. {
+        for turn in 0..count {
+            let at = (turn + round) % count;
+            let time = contenders[at].slice()?;
+            // The first round warms caches and clocks.
+            if round > 0 {
+                samples[at].push(time);
+            }
+        }
+        if round > 0 && begin.elapsed().as_secs_f64() >= seconds {
+            break;
+        }
+    }
+    Ok(samples)
+}
+
+/// The quartiles of samples.
+#[must_use]
+pub fn quartiles(samples: &mut [f64]) -> [f64; 3] {
+    [25, 50, 75].map(|percent| percentile(samples, percent).unwrap_or(f64::NAN))
+}
