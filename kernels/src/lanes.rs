@@ -30,6 +30,8 @@ pub trait Lanes: Number {
     /// Groups of four steps in an iteration of the product loops: 1, or 4 where counting iterations costs issue slots
     /// that the products need.
     const UNROLL: usize;
+    /// Whether there are 32 registers, and not 16.
+    const MANY_REGISTERS: bool;
     /// The factor by which results of [`Lanes::exp2`] exceed `2^x`, chosen so that the largest relative error is
     /// least. All weights carry it, and with them `S` and `W`; it cancels in `W / S`.
     const WEIGHT_SCALE: f64;

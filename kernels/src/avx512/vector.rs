@@ -88,6 +88,7 @@ impl Lanes for Sixteen {
     type Quad = *const f32;
     const QUAD_IN_REGISTER: bool = false;
     const UNROLL: usize = 1;
+    const MANY_REGISTERS: bool = true;
     const WEIGHT_SCALE: f64 = 1.000_000_015;
     const RAISE: f32 = RAISED;
 

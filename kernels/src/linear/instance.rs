@@ -2,18 +2,20 @@
 
 /// Declares a module `linear` with `KERNEL`. Expects `PRIMITIVES` of the instruction set beside it.
 ///
-/// `together` are the tokens that pass the state in registers, `rows` a register tile of products, `vectors` the widest strip,
-/// and `delta` that of the delta rules, whose loops have half as many sums.
+/// `together` are the tokens that pass the state in registers, `rows` a register tile of products, `tall` one of a strip of
+/// `vectors`, the widest, and `delta` the widest of the delta rules, whose loops have half as many sums.
 macro_rules! linear {
     (
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, name: $name:literal,
-        together: $b:literal, rows: $r:literal, vectors: $v:literal, delta: $w:literal, fused: $fused:literal $(,)?
+        together: $b:literal, rows: $r:literal, tall: $t:literal, vectors: $v:literal, delta: $w:literal, fused: $fused:literal $(,)?
     ) => {
         /// The kernel of linear attention of this instruction set.
         pub mod linear {
             use super::{$isa, $lanes, PRIMITIVES};
             use $crate::lanes::Lanes;
-            use $crate::linear::kernel::{Columns, Factors, Head, Kernel, MOST_TOGETHER, Reading, Segment, Strip};
+            use $crate::linear::kernel::{
+                Columns, Factors, Head, Kernel, MOST_TOGETHER, PLAIN_TOGETHER, Reading, Segment, Strip,
+            };
             use elsa_core::linear::plan::KernelSpec;
             use $crate::linear::{EXP_RELATIVE, factor, prepare as prepared, read as reading, recur as recurrence};
 
@@ -25,7 +27,8 @@ macro_rules! linear {
                     lanes: $lanes::N,
                     columns: $v * $lanes::N,
                     delta_columns: $w * $lanes::N,
-                    tokens: MOST_TOGETHER,
+                    tokens: PLAIN_TOGETHER,
+                    delta_tokens: MOST_TOGETHER,
                     exp_relative: EXP_RELATIVE,
                     fused: $fused,
                 },
@@ -39,7 +42,7 @@ macro_rules! linear {
             $crate::entry::entry_points! {
                 $features, $isa,
                 fn prepare(head: &Head, room: *mut f32, segment: &mut Segment) = prepared::prepare::<$lanes>;
-                fn recur(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::recur::<$lanes, $b, $r, $v, $w>;
+                fn recur(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::recur::<$lanes, $b, $r, $t, $v, $w>;
                 fn read(of: &Reading) = reading::read::<$lanes, $r, $v, $w>;
                 fn multiply(
                     factors: &Factors, state: *mut f32, dim: usize, width: usize, stride: usize

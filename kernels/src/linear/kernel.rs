@@ -52,8 +52,8 @@ pub struct Head {
     pub beta_stride: isize,
     /// What multiplies every output.
     pub scale: f32,
-    /// Tokens that pass the state together: up to four in the recurrence; with more they are a chunk, whose tokens meet
-    /// each other in products `Q Kᵀ` and `K Kᵀ`.
+    /// Tokens that pass the state together: four or eight in the recurrence; with more they are a chunk. They meet each other
+    /// in products `Q Kᵀ` and `K Kᵀ`.
     pub pass: usize,
 }
 
@@ -184,6 +184,28 @@ pub struct Columns {
     pub add: bool,
     /// Whether the state after the segment is wanted. Otherwise the strip is left with any numbers.
     pub keep: bool,
+    /// What a later segment reads, to be brought to the cache meanwhile.
+    pub ahead: Ahead,
+}
+
+/// Columns of queries and keys that a later segment reads: token by token the cache is asked for them while the tokens of this
+/// one pass, so that no segment begins with waiting. They need not be memory. Null pointers ask for nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead {
+    /// Queries.
+    pub queries: *const f32,
+    /// From one token to the next.
+    pub query_stride: isize,
+    /// Keys.
+    pub keys: *const f32,
+    /// From one token to the next.
+    pub key_stride: isize,
+}
+
+impl Ahead {
+    /// Nothing.
+    pub const NOTHING: Ahead =
+        Ahead { queries: core::ptr::null(), query_stride: 0, keys: core::ptr::null(), key_stride: 0 };
 }
 
 /// What is read of a state that does not change: `Y = scale · X S`.
@@ -293,5 +315,9 @@ pub const CLEARS: f32 = -0.0;
 /// From how many tokens on writing keys lie in the lanes as they meet other rows.
 pub(super) const FEW: usize = 12;
 
-/// Most tokens that pass the state in registers.
+/// Tokens that pass the state together under the delta rules, and most whose queries read a row of the state as it is loaded
+/// to be written.
 pub const MOST_TOGETHER: usize = 4;
+
+/// Tokens that pass the state together under the rules without rates, and most for which it is written at once.
+pub const PLAIN_TOGETHER: usize = 8;

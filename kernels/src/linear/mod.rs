@@ -24,9 +24,10 @@
 //!    of `−∞` clears rows by selection, every other one keeps a NaN ([`prepare`], [`factor`]).
 //! 3. *Sums of gates are f64*, and what multiplies the state is the sum of two numbers, so with a fused multiply-add a gate
 //!    that is the same for thousands of tokens is not off by the same rounding each time.
-//! 4. *Several tokens pass together.* A row of the strip is loaded once, gives each query its share, takes the sum of what up
-//!    to four tokens write, and is stored once ([`recur`]). So the state rounds once for all of them: where nothing decays,
-//!    its error grows with the root of the number of roundings.
+//! 4. *Several tokens pass together*, eight of them, or four under the delta rules. Rows of the strip are loaded once for the
+//!    queries of all, and once more to take the sum of what all write ([`recur`]). So the state rounds once for all of them:
+//!    where nothing decays, its error grows with the root of the number of roundings. Eight also have fewer loads and stores
+//!    for each multiply-add than four whose loop does both, and pay with more products between tokens.
 //! 5. *A pass reads before it writes.* All its tokens read the state as it is before them, and what they write in between
 //!    comes in through products: `O = Q S + tril(Q Kᵀ) W`, and for the delta rules
 //!    `w_t = β_t (v_t − S'ᵀ k_t − Σ_{i<t} (k_t · k_i) w_i)`, by forward substitution, never through powers of a matrix. Long
@@ -35,6 +36,11 @@
 //! 6. *Nothing stays subnormal.* An element of the state that would become smaller than the smallest normal number is zero
 //!    when the state is multiplied, and so is such an output. Sums of products begin with a number far below the rounding of
 //!    any that is not tiny itself, so that with a fused multiply-add they are not subnormal on the way.
+//!
+//! 7. *Long sums are sums of short ones.* What many tokens of a long pass add is summed up by itself, sixteen at a time.
+//! 8. *What comes next is asked for early.* The rows of a head's tokens lie far apart, where no processor looks for them by
+//!    itself. So as tokens pass, the values of those behind them, and the queries and keys of a later segment, are
+//!    prefetched.
 //!
 //! An infinite element of a state stays infinite when it is multiplied; an infinity among the inputs may become NaN.
 //!
@@ -57,7 +63,9 @@ pub mod recur;
 mod rows;
 mod tile;
 
-pub use kernel::{CLEARS, Columns, Factors, Head, Kernel, Reading, Segment, Strip, head_room, strip_room};
+pub use kernel::{
+    Ahead, CLEARS, Columns, Factors, Head, Kernel, Reading, Segment, Strip, head_room, strip_room,
+};
 
 /// Largest relative error of the exponentials of sums of gates inside a segment. Their product with the scale rounds once
 /// more.

@@ -1,7 +1,7 @@
 //! What the tokens of a segment need once, for all strips of the state.
 
 use super::exponential::{LARGEST_SUM, NEUTRAL, TOGETHER, both, split, splits};
-use super::kernel::{FEW, Factors, Head, MOST_TOGETHER, Segment, meets, product_row};
+use super::kernel::{FEW, Factors, Head, MOST_TOGETHER, PLAIN_TOGETHER, Segment, meets, product_row};
 use super::tile::reads;
 use crate::lanes::{Lanes, MAX_LANES};
 use elsa_core::linear::Gates;
@@ -350,14 +350,18 @@ unsafe fn meeting(segment: &Segment, n: usize, t: usize) -> (*const f32, isize, 
 unsafe fn meet_few<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32) {
     for n in 0..segment.group + usize::from(!segment.betas.is_null()) {
         let mut whole = 0;
-        if segment.pass == MOST_TOGETHER {
-            whole = segment.tokens / MOST_TOGETHER * MOST_TOGETHER;
-            for first in (0..whole).step_by(MOST_TOGETHER) {
-                // SAFETY: the tokens of a whole pass; the same clauses.
+        if matches!(segment.pass, MOST_TOGETHER | PLAIN_TOGETHER) {
+            whole = segment.tokens / segment.pass * segment.pass;
+            for t in (0..whole).step_by(MOST_TOGETHER) {
+                let first = t / segment.pass * segment.pass;
+                // SAFETY: four tokens of a whole pass, and those before them in it; the same clauses.
                 unsafe {
+                    for i in (first..t).step_by(MOST_TOGETHER) {
+                        meet_four::<L, 4>(isa, segment, n, (first, t, i), products);
+                    }
                     match n < segment.group {
-                        true => meet_pass::<L, true>(isa, segment, n, first, products),
-                        false => meet_pass::<L, false>(isa, segment, n, first, products),
+                        true => meet_four::<L, 1>(isa, segment, n, (first, t, t), products),
+                        false => meet_four::<L, 0>(isa, segment, n, (first, t, t), products),
                     }
                 }
             }
@@ -385,17 +389,17 @@ unsafe fn meet_few<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32)
     }
 }
 
-/// The products of row `n` of each of the [`MOST_TOGETHER`] tokens of a pass from `first` on, each a sum in the order of
-/// [`dots`]. With `ITSELF` a token meets itself.
+/// The products of row `n` of four tokens from `t` on with four writing keys from `writer` on, each a sum in the order of
+/// [`dots`]: of the first token with the first `MORE`, of each later one with one more. The pass begins with `first`.
 ///
 /// # Safety
-/// - As for [`meet_few`]; the tokens are a pass.
+/// - As for [`meet_few`]; the tokens are among those of the pass.
 #[inline(always)]
-unsafe fn meet_pass<L: Lanes, const ITSELF: bool>(
+unsafe fn meet_four<L: Lanes, const MORE: usize>(
     isa: L::Isa,
     segment: &Segment,
     n: usize,
-    first: usize,
+    (first, t, writer): (usize, usize, usize),
     products: *mut f32,
 ) {
     const B: usize = MOST_TOGETHER;
@@ -404,27 +408,29 @@ unsafe fn meet_pass<L: Lanes, const ITSELF: bool>(
     let mut sums = [[L::splat(isa, 0.0); B]; B];
     // SAFETY: rows of the tokens of the pass, and their products (clauses).
     unsafe {
-        let x: [*const f32; B] = core::array::from_fn(|t| meeting(segment, n, first + t).0);
+        let x: [*const f32; B] = core::array::from_fn(|r| meeting(segment, n, t + r).0);
         let writers: [*const f32; B] =
-            core::array::from_fn(|i| segment.writers.offset((first + i) as isize * segment.writer_stride));
+            core::array::from_fn(|i| segment.writers.offset((writer + i) as isize * segment.writer_stride));
         for d in (0..whole).step_by(L::N) {
             let mut y = [L::splat(isa, 0.0); B];
             for i in 0..B {
                 y[i] = L::load(isa, writers[i].add(d));
             }
-            for t in 0..B {
-                let x = L::load(isa, x[t].add(d));
-                for i in 0..t + usize::from(ITSELF) {
-                    sums[t][i] = x.mul_add(y[i], sums[t][i]);
+            for r in 0..B {
+                let x = L::load(isa, x[r].add(d));
+                for i in 0..B {
+                    if i < r + MORE {
+                        sums[r][i] = x.mul_add(y[i], sums[r][i]);
+                    }
                 }
             }
         }
-        for t in 0..B {
-            let to = products.add((n * segment.tokens + first + t) * segment.row);
-            for i in 0..t + usize::from(ITSELF) {
-                let mut sum = sums[t][i].lane_sum();
+        for r in 0..B {
+            let to = products.add((n * segment.tokens + t + r) * segment.row + writer - first);
+            for i in 0..B.min(r + MORE) {
+                let mut sum = sums[r][i].lane_sum();
                 for d in whole..dim {
-                    sum += x[t].add(d).read() * writers[i].add(d).read();
+                    sum += x[r].add(d).read() * writers[i].add(d).read();
                 }
                 to.add(i).write(sum);
             }

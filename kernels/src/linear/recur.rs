@@ -1,21 +1,28 @@
 //! The tokens of a segment pass a strip of the state.
 
 use super::factor::{Factor, multiply};
-use super::kernel::{Columns, Factors, MOST_TOGETHER, Segment, Strip};
-use super::rows::{Rate, add_products, output, rows, values};
+use super::kernel::{Columns, Factors, MOST_TOGETHER, PLAIN_TOGETHER, Segment, Strip};
+use super::rows::{Rate, SEGMENT, add_products, output, prefetch, rows, values};
 use super::tile::{reads, sums};
 use crate::lanes::Lanes;
 use crate::product::for_quad;
 
 /// Lets the tokens of a segment pass a strip: the state is updated, and outputs are written if there are any.
 ///
-/// `B` tokens pass in registers, `R` rows are a register tile of products, `V` vectors the widest strip, and `W` vectors
-/// that of the delta rules.
+/// `B` tokens pass in registers, `R` rows are a register tile of products and `T` a tall one, `V` vectors the widest strip, and
+/// `W` vectors that of the delta rules.
 ///
 /// # Safety
 /// - The clauses of [`Strip`], [`Segment`], as [`super::prepare::prepare`] leaves it, and [`Columns`].
 #[inline(always)]
-pub unsafe fn recur<L: Lanes, const B: usize, const R: usize, const V: usize, const W: usize>(
+pub unsafe fn recur<
+    L: Lanes,
+    const B: usize,
+    const R: usize,
+    const T: usize,
+    const V: usize,
+    const W: usize,
+>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -28,8 +35,8 @@ pub unsafe fn recur<L: Lanes, const B: usize, const R: usize, const V: usize, co
             multiply::<L>(isa, enter, strip.state, segment.dim, strip.width, strip.stride);
         }
         match (delta, strip.width == L::N) {
-            (false, true) => plain::<L, B, R, 1>(isa, strip, segment, columns),
-            (false, false) => plain::<L, B, R, V>(isa, strip, segment, columns),
+            (false, true) => plain::<L, B, R, T, 1>(isa, strip, segment, columns),
+            (false, false) => plain::<L, B, R, T, V>(isa, strip, segment, columns),
             (true, true) => together::<L, B, R, 1>(isa, strip, segment, columns),
             (true, false) if W == V || strip.width == V * L::N => {
                 together::<L, B, R, V>(isa, strip, segment, columns);
@@ -44,7 +51,7 @@ pub unsafe fn recur<L: Lanes, const B: usize, const R: usize, const V: usize, co
 /// # Safety
 /// - As for [`recur`].
 #[inline(always)]
-unsafe fn plain<L: Lanes, const B: usize, const R: usize, const V: usize>(
+unsafe fn plain<L: Lanes, const B: usize, const R: usize, const T: usize, const V: usize>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -53,13 +60,18 @@ unsafe fn plain<L: Lanes, const B: usize, const R: usize, const V: usize>(
     let out = !columns.outputs.is_null();
     // SAFETY: the same clauses; passes end where the segment does.
     unsafe {
-        if segment.pass > MOST_TOGETHER || out && segment.group > 1 {
+        if segment.pass > PLAIN_TOGETHER || out && segment.group > 1 {
             return together::<L, B, R, V>(isa, strip, segment, columns);
         }
         let mut first = 0;
         while first < segment.tokens {
             let end = segment.tokens.min(first + segment.pass);
+            prefetch::<L, V>(isa, columns, first, end - first);
             let mut t = first;
+            if end - first == PLAIN_TOGETHER {
+                eight::<L, B, T, V>(isa, strip, segment, columns, first);
+                t = end;
+            }
             while t < end {
                 let many = t + B <= end;
                 // The last tokens multiply what they store.
@@ -74,6 +86,85 @@ unsafe fn plain<L: Lanes, const B: usize, const R: usize, const V: usize>(
             }
             first = end;
         }
+    }
+}
+
+/// [`PLAIN_TOGETHER`] tokens from `first` on pass a strip, for the rules without rates: a tile of `T` queries at a time reads it,
+/// and what they write is added.
+///
+/// # Safety
+/// - As for [`recur`]; the tokens are a pass of the segment, and have a query row each if there are outputs.
+#[inline(always)]
+unsafe fn eight<L: Lanes, const B: usize, const T: usize, const V: usize>(
+    isa: L::Isa,
+    strip: &Strip,
+    segment: &Segment,
+    columns: &Columns,
+    first: usize,
+) {
+    let width = V * L::N;
+    // SAFETY: rows of the tokens, of the room up to theirs, and their products with one another (clauses).
+    unsafe {
+        for t in 0..PLAIN_TOGETHER {
+            let v = values::<L, V>(isa, segment, columns, first + t);
+            for x in 0..V {
+                v[x].store(strip.room.add(t * width + x * L::N));
+            }
+        }
+        let mut t = if columns.outputs.is_null() { PLAIN_TOGETHER } else { 0 };
+        while t < PLAIN_TOGETHER {
+            let queries = segment.queries.offset((first + t) as isize * segment.query_stride);
+            let mut y =
+                reads::<L, T, V>(isa, segment.dim, queries, segment.query_stride, strip.state, strip.stride);
+            let products = segment.products.add((first + t) * segment.row);
+            add_products::<L, T, V>(isa, &mut y, products, segment.row, strip.room, t);
+            let (own, written) = (products.add(t), strip.room.add(t * width).cast_const());
+            add_own::<L, T, V, 0>(isa, &mut y, own, segment.row, written);
+            if T > 4 {
+                add_own::<L, T, V, 4>(isa, &mut y, own, segment.row, written);
+            }
+            for r in 0..T {
+                output(isa, segment, columns, first + t + r, 0, y[r]);
+            }
+            t += T;
+        }
+        let last = first + PLAIN_TOGETHER == segment.tokens;
+        let exit = if last { segment.exit.as_ref() } else { None };
+        match (columns.keep || !last, exit) {
+            (false, _) => {}
+            (true, None) => update_short::<L, B, V, false>(isa, strip, segment, first, PLAIN_TOGETHER, exit),
+            (true, _) => update_short::<L, B, V, true>(isa, strip, segment, first, PLAIN_TOGETHER, exit),
+        }
+    }
+}
+
+/// Adds to the sums of `T` tokens what four of them, from number `FROM` on, write: to their own, and to later ones.
+///
+/// # Safety
+/// - Rows of products of the tokens are readable at `p`, `stride` apart, a multiple of four values from the first of them on,
+///   and `T` rows of `V` vectors at `w`.
+#[inline(always)]
+unsafe fn add_own<L: Lanes, const T: usize, const V: usize, const FROM: usize>(
+    isa: L::Isa,
+    sums: &mut [[L; V]; T],
+    p: *const f32,
+    stride: usize,
+    w: *const f32,
+) {
+    // SAFETY: quads of rows of products, rows of `w` (clauses).
+    unsafe {
+        let p: [L::Quad; T] = core::array::from_fn(|r| L::quad(isa, p.add(r * stride + FROM)));
+        for_quad!(|J| {
+            let i = FROM + J as usize;
+            for x in 0..V {
+                let w = L::load(isa, w.add((i * V + x) * L::N));
+                for r in 0..T {
+                    if r >= i {
+                        sums[r][x] = sums[r][x].mul_add_quad::<J>(w, p[r]);
+                    }
+                }
+            }
+        });
     }
 }
 
@@ -158,6 +249,7 @@ unsafe fn together<L: Lanes, const B: usize, const R: usize, const V: usize>(
     let mut first = 0;
     while first < segment.tokens {
         let count = segment.pass.min(segment.tokens - first);
+        prefetch::<L, V>(isa, columns, first, count);
         // SAFETY: the same clauses; passes end where the segment does.
         unsafe { pass::<L, B, R, V>(isa, strip, segment, columns, first, count) };
         first += count;
@@ -207,7 +299,7 @@ unsafe fn pass<L: Lanes, const B: usize, const R: usize, const V: usize>(
         let last = first + count == segment.tokens;
         if columns.keep || !last {
             let exit = if last { segment.exit.as_ref() } else { None };
-            match (count > MOST_TOGETHER, exit) {
+            match (count > PLAIN_TOGETHER, exit) {
                 (true, _) => update::<L, V>(isa, strip, segment, first, count, exit),
                 (false, None) => update_short::<L, B, V, false>(isa, strip, segment, first, count, exit),
                 (false, _) => update_short::<L, B, V, true>(isa, strip, segment, first, count, exit),
@@ -337,8 +429,8 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Adds what the tokens of a long pass write to the state: four rows of it at a time. It is summed up by itself, so that
-/// the state rounds once for all of it. Then the rows are multiplied if there are factors.
+/// Adds what the tokens of a long pass write to the state: four rows of it at a time. It is summed up by itself, in segments,
+/// so that the state rounds once for all of it. Then the rows are multiplied if there are factors.
 ///
 /// # Safety
 /// - As for [`pass`], with what the tokens write in the room.
@@ -359,13 +451,21 @@ unsafe fn update<L: Lanes, const V: usize>(
         for d in (0..segment.dim).step_by(4) {
             let rows = strip.state.add(d * strip.stride);
             let mut s = [[L::splat(isa, 0.0); V]; 4];
-            for t in 0..count {
-                let quad = L::quad(isa, keys.offset(t as isize * segment.writer_stride).add(d));
-                for x in 0..V {
-                    let w = L::load(isa, strip.room.add(t * width + x * L::N));
-                    for_quad!(|J| {
-                        s[J as usize][x] = s[J as usize][x].mul_add_quad::<J>(w, quad);
-                    });
+            for from in (0..count).step_by(SEGMENT) {
+                let mut part = [[L::splat(isa, 0.0); V]; 4];
+                for t in from..count.min(from + SEGMENT) {
+                    let quad = L::quad(isa, keys.offset(t as isize * segment.writer_stride).add(d));
+                    for x in 0..V {
+                        let w = L::load(isa, strip.room.add(t * width + x * L::N));
+                        for_quad!(|J| {
+                            part[J as usize][x] = part[J as usize][x].mul_add_quad::<J>(w, quad);
+                        });
+                    }
+                }
+                for j in 0..4 {
+                    for x in 0..V {
+                        s[j][x] = s[j][x].plus(part[j][x]);
+                    }
                 }
             }
             for j in 0..4 {
@@ -382,8 +482,8 @@ unsafe fn update<L: Lanes, const V: usize>(
     }
 }
 
-/// Adds what the tokens of a short pass write to the state, `B` tokens at a time. With `EXIT`, in which case there are
-/// factors, the rows are multiplied then.
+/// Adds what the tokens of a short pass write to the state, [`PLAIN_TOGETHER`] or `B` tokens at a time. With `EXIT`, in which
+/// case there are factors, the rows are multiplied then.
 ///
 /// # Safety
 /// - As for [`pass`], with what the tokens write in the room.
@@ -396,34 +496,46 @@ unsafe fn update_short<L: Lanes, const B: usize, const V: usize, const EXIT: boo
     count: usize,
     exit: Option<&Factors>,
 ) {
-    let mut t = 0;
     // SAFETY: the same clauses; tokens end where the pass does.
     unsafe {
+        if count == PLAIN_TOGETHER {
+            // As many vectors at a time as the registers hold of all tokens.
+            if V <= 2 && L::MANY_REGISTERS {
+                add_tokens::<L, PLAIN_TOGETHER, V, V, EXIT>(isa, strip, segment, first, 0, 0, exit);
+            } else {
+                for x in 0..V {
+                    add_tokens::<L, PLAIN_TOGETHER, 1, V, EXIT>(isa, strip, segment, first, 0, x, exit);
+                }
+            }
+            return;
+        }
+        let mut t = 0;
         while t < count {
             let many = t + B <= count;
             let last = t + if many { B } else { 1 } == count;
             match (many, EXIT && last) {
-                (true, true) => add_tokens::<L, B, V, EXIT>(isa, strip, segment, first, t, exit),
-                (true, false) => add_tokens::<L, B, V, false>(isa, strip, segment, first, t, exit),
-                (false, true) => add_tokens::<L, 1, V, EXIT>(isa, strip, segment, first, t, exit),
-                (false, false) => add_tokens::<L, 1, V, false>(isa, strip, segment, first, t, exit),
+                (true, true) => add_tokens::<L, B, V, V, EXIT>(isa, strip, segment, first, t, 0, exit),
+                (true, false) => add_tokens::<L, B, V, V, false>(isa, strip, segment, first, t, 0, exit),
+                (false, true) => add_tokens::<L, 1, V, V, EXIT>(isa, strip, segment, first, t, 0, exit),
+                (false, false) => add_tokens::<L, 1, V, V, false>(isa, strip, segment, first, t, 0, exit),
             }
             t += if many { B } else { 1 };
         }
     }
 }
 
-/// Adds what `B` tokens from `t` on write to the state.
+/// Adds what `B` tokens from `t` on write to `V` vectors of the state from number `from` on, of a strip of `ALL`.
 ///
 /// # Safety
-/// - As for [`update_short`]; the tokens are among the pass's.
+/// - As for [`update_short`]; the tokens are among the pass's, and the vectors in the strip.
 #[inline(always)]
-unsafe fn add_tokens<L: Lanes, const B: usize, const V: usize, const EXIT: bool>(
+unsafe fn add_tokens<L: Lanes, const B: usize, const V: usize, const ALL: usize, const EXIT: bool>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
     first: usize,
     t: usize,
+    from: usize,
     exit: Option<&Factors>,
 ) {
     let mut w = [[L::splat(isa, 0.0); V]; B];
@@ -431,9 +543,10 @@ unsafe fn add_tokens<L: Lanes, const B: usize, const V: usize, const EXIT: bool>
     unsafe {
         for b in 0..B {
             for x in 0..V {
-                w[b][x] = L::load(isa, strip.room.add(((t + b) * V + x) * L::N));
+                w[b][x] = L::load(isa, strip.room.add(((t + b) * ALL + from + x) * L::N));
             }
         }
-        rows::<L, B, V, false, EXIT>(isa, strip, segment, first + t, &[segment.writers; B], &w, exit);
+        let part = Strip { state: strip.state.add(from * L::N), ..*strip };
+        rows::<L, B, V, false, EXIT>(isa, &part, segment, first + t, &[segment.writers; B], &w, exit);
     }
 }

@@ -1,10 +1,11 @@
 //! What tokens are to a strip of the state: values, outputs, rates, and the rows that they pass.
 
 use super::factor::{Factor, flushed};
-use super::kernel::{Columns, Factors, Segment, Strip};
+use super::kernel::{Ahead, Columns, Factors, Segment, Strip};
 use super::tile::{BIAS, without_bias};
 use crate::lanes::Lanes;
 use crate::product::for_quad;
+use core::ops::Range;
 
 /// What token `t` writes, before the delta rule: its values times `down`.
 ///
@@ -86,7 +87,11 @@ impl<L: Lanes> Rate<L> {
     }
 }
 
-/// `sums + Σ_{i < count} p[r][i] · w[i]` for `R` rows of products, `stride` apart.
+/// Terms that are summed up by themselves before they are added to a sum of more.
+pub(super) const SEGMENT: usize = 16;
+
+/// `sums + Σ_{i < count} p[r][i] · w[i]` for `R` rows of products, `stride` apart. A sum of many terms is a sum of short ones:
+/// it rounds fewer times to numbers of the size of what is held, which a long memory makes large.
 ///
 /// # Safety
 /// - `count` values are readable in each row of `p`, and `count` rows of `V` vectors at `w`.
@@ -99,7 +104,37 @@ pub(super) unsafe fn add_products<L: Lanes, const R: usize, const V: usize>(
     w: *const f32,
     count: usize,
 ) {
-    for i in 0..count {
+    if count <= SEGMENT {
+        // SAFETY: the same clauses.
+        unsafe { add_segment::<L, R, V>(isa, sums, p, stride, w, 0..count) };
+        return;
+    }
+    for first in (0..count).step_by(SEGMENT) {
+        let mut part = [[L::splat(isa, BIAS); V]; R];
+        // SAFETY: the same clauses; segments end with the terms.
+        unsafe { add_segment::<L, R, V>(isa, &mut part, p, stride, w, first..count.min(first + SEGMENT)) };
+        for r in 0..R {
+            for v in 0..V {
+                sums[r][v] = sums[r][v].plus(without_bias(isa, part[r][v], 1));
+            }
+        }
+    }
+}
+
+/// `sums + Σ p[r][i] · w[i]` over `terms`.
+///
+/// # Safety
+/// - As for [`add_products`]; the terms are below its count.
+#[inline(always)]
+unsafe fn add_segment<L: Lanes, const R: usize, const V: usize>(
+    isa: L::Isa,
+    sums: &mut [[L; V]; R],
+    p: *const f32,
+    stride: usize,
+    w: *const f32,
+    terms: Range<usize>,
+) {
+    for i in terms {
         // SAFETY: column `i` of the products, row `i` of `w` (clauses).
         unsafe {
             for v in 0..V {
@@ -107,6 +142,35 @@ pub(super) unsafe fn add_products<L: Lanes, const R: usize, const V: usize>(
                 for r in 0..R {
                     sums[r][v] = L::splat(isa, p.add(r * stride + i).read()).mul_add(w, sums[r][v]);
                 }
+            }
+        }
+    }
+}
+
+/// Asks the cache for what comes next, as `count` tokens from `first` on pass: the values of as many behind them, and what the
+/// caller names for each of these. Nothing of it need be memory.
+#[inline(always)]
+pub(super) fn prefetch<L: Lanes, const V: usize>(isa: L::Isa, columns: &Columns, first: usize, count: usize) {
+    /// f32 values of a line.
+    const LINE: usize = 16;
+    /// Longer passes are those of all tokens, behind which is nothing.
+    const MOST: usize = 256;
+    if count > MOST {
+        return;
+    }
+    let width = V * L::N;
+    let Ahead { queries, query_stride, keys, key_stride } = columns.ahead;
+    let rows =
+        [(columns.values, columns.value_stride, count), (queries, query_stride, 0), (keys, key_stride, 0)];
+    for (data, stride, behind) in rows {
+        // Of strips that share a line, the one that begins it asks.
+        if data.is_null() || data.addr() % (LINE * 4) >= width * 4 {
+            continue;
+        }
+        for t in first..first + count {
+            let row = data.wrapping_offset((t + behind) as isize * stride);
+            for x in (0..width).step_by(LINE) {
+                L::prefetch(isa, row.wrapping_add(x).cast());
             }
         }
     }

@@ -26,8 +26,8 @@ backward!(
 );
 
 linear!(
-    isa: Neon, lanes: Four, features: ["neon"], name: "linear_f32_t4c8__neon",
-    together: 4, rows: 4, vectors: 2, delta: 4, fused: true,
+    isa: Neon, lanes: Four, features: ["neon"], name: "linear_f32_t8c8__neon",
+    together: 4, rows: 4, tall: 8, vectors: 2, delta: 4, fused: true,
 );
 
 series!(

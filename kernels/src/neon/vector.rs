@@ -67,6 +67,7 @@ impl Lanes for Four {
     type Quad = float32x4_t;
     const QUAD_IN_REGISTER: bool = true;
     const UNROLL: usize = 4;
+    const MANY_REGISTERS: bool = true;
     const WEIGHT_SCALE: f64 = 1.442_695_507;
     const RAISE: f32 = 1.0;
 

@@ -26,8 +26,8 @@ backward!(
 );
 
 linear!(
-    isa: Scalar, lanes: One, features: [], name: "linear_f32_t4c4__scalar",
-    together: 2, rows: 2, vectors: 4, delta: 4, fused: false,
+    isa: Scalar, lanes: One, features: [], name: "linear_f32_t8c4__scalar",
+    together: 2, rows: 2, tall: 4, vectors: 4, delta: 4, fused: false,
 );
 
 series!(

@@ -45,6 +45,7 @@ impl Lanes for One {
     type Quad = *const f32;
     const QUAD_IN_REGISTER: bool = false;
     const UNROLL: usize = 1;
+    const MANY_REGISTERS: bool = false;
     const WEIGHT_SCALE: f64 = 1.000_000_057;
     const RAISE: f32 = 1.0;
 

@@ -5,7 +5,7 @@
 
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
-use elsa_runtime::{Engine, EngineOptions, LinearPlan, LinearPlanOptions, Report};
+use elsa_runtime::{Backend, Engine, EngineOptions, LinearPlan, LinearPlanOptions, Report};
 use elsa_tests::linear::{Case, Found, GateKind, Packing, Params};
 use elsa_tests::random::Random;
 use elsa_tests::{SLOW, present};
@@ -126,7 +126,7 @@ fn heads_layouts_types_and_states() {
                 let both = params.direction == Direction::Bidirectional;
                 params.past = !both && random.below(5) > 0;
                 params.in_place = params.past && random.below(2) > 0;
-                params.normalize = (random.below(4) == 0).then_some(1e-6);
+                params.normalize = (random.below(4) == 0).then_some(0.25);
                 params.scale = (random.below(6) == 0).then_some(-0.75);
                 params.shared_beta = random.below(2) > 0;
                 if random.below(4) == 0 {
@@ -341,6 +341,109 @@ fn packed_sequences_get_the_bits_of_single_calls() {
                 let states = found.states(&packed);
                 let own = expected.states(&alone);
                 assert_eq!(states[own.len()..2 * own.len()], own, "{options:?} {rule:?}");
+            }
+        }
+    }
+}
+
+/// The engine of the CPU.
+fn cpu() -> Option<Engine> {
+    engines(2).into_iter().find(|engine| matches!(engine.backend(), Backend::Cpu(_)))
+}
+
+/// A short sequence has the parts, and the tokens of a pass, that it has alone, however many tokens are packed beside it.
+#[test]
+fn packed_sequences_have_parts_of_their_own() {
+    let Some(engine) = cpu() else { return };
+    for rule in [Rule::Gated, Rule::GatedDelta] {
+        for (form, tokens, others) in
+            [(Form::Scan, 1100, 2500), (Form::Parallel, 5, 40), (Form::Parallel, 9, 40)]
+        {
+            let options = LinearPlanOptions { form: Some(form), ..LinearPlanOptions::default() };
+            let mut params = Params::plain(rule, tokens, [4, 5]);
+            let alone = params.build();
+            (params.tokens, params.packed) =
+                (tokens + others, Some(vec![0, tokens as i64, (tokens + others) as i64]));
+            let mut packed = params.build();
+            let pairs = [
+                (Some(&mut packed.query), Some(&alone.query)),
+                (Some(&mut packed.key), Some(&alone.key)),
+                (Some(&mut packed.value), Some(&alone.value)),
+                (packed.decay.as_mut(), alone.decay.as_ref()),
+                (packed.beta.as_mut(), alone.beta.as_ref()),
+            ];
+            for (to, from) in pairs.into_iter().filter_map(|(to, from)| to.zip(from)) {
+                (0..from.len()).for_each(|i| to.set(i, from.get(i)));
+            }
+            let (found, expected) = (run(&engine, &packed, &options), run(&engine, &alone, &options));
+            assert_eq!(found.rows(&packed)[..tokens * 5], expected.rows(&alone), "{form:?} {rule:?}");
+            assert_eq!(found.states(&packed)[..20], expected.states(&alone), "{form:?} {rule:?}");
+        }
+    }
+}
+
+/// A row that has become infinite at the end of a part, and is cleared by the first token of the next, is gone in a scan as in
+/// the recurrence, whatever parts stand before and behind; and no other row is.
+#[test]
+fn rows_that_a_part_clears_at_once_are_gone() {
+    let Some(engine) = cpu() else { return };
+    const D: usize = 4;
+    for part in 1..6 {
+        let params = Params { per_dim: true, past: true, ..Params::plain(Rule::GatedDelta, 48, [D, 3]) };
+        let mut case = params.build();
+        let last = 8 * part - 1;
+        for t in 0..=last {
+            (0..3).for_each(|c| case.value.set(t * 3 + c, if t < last { 0.0 } else { 1e25 }));
+        }
+        for x in 0..D {
+            case.key.set(last * D + x, if x == 1 { 1e25 } else { 1e-25 });
+            case.query.set(last * D + x, 0.0);
+        }
+        let (Some(decay), Some(beta)) = (&mut case.decay, &mut case.beta) else { return };
+        beta.set(last, 1.0);
+        decay.set((last + 1) * D + 1, f32::NEG_INFINITY);
+        let with =
+            |form, chunk, parts| LinearPlanOptions { form: Some(form), chunk, parts, ..Default::default() };
+        let expected = run(&engine, &case, &with(Form::Recurrent, None, None)).states(&case);
+        let found = run(&engine, &case, &with(Form::Scan, Some(8), Some(6))).states(&case);
+        for (found, expected) in found.iter().zip(&expected) {
+            assert!(
+                expected.is_finite() && (found - expected).abs() <= 1e-5 * (1.0 + expected.abs()),
+                "{part}: {found} {expected}"
+            );
+        }
+    }
+}
+
+/// What would be smaller than the smallest normal number is zero as it leaves: with few tokens and many, one reader and two, by
+/// every form.
+#[test]
+fn outputs_that_would_be_subnormal_are_zero() {
+    let Some(engine) = cpu() else { return };
+    for rule in [Rule::Linear, Rule::Delta] {
+        for (tokens, readers) in [(1, 1), (1, 2), (11, 1), (11, 2)] {
+            for direction in [Direction::Forward, Direction::NonCausal] {
+                let mut params = Params { past: true, direction, ..Params::plain(rule, tokens, [4, 20]) };
+                params.heads[0] = readers;
+                let mut case = params.build();
+                // Half of it is what one query reads.
+                case.past = Some(vec![1.5 * f32::MIN_POSITIVE; 80]);
+                (0..case.key.len()).for_each(|i| case.key.set(i, 0.0));
+                (0..case.query.len()).for_each(|i| case.query.set(i, if i % 4 == 0 { 1.0 } else { 0.0 }));
+                for options in forms() {
+                    let rows = run(&engine, &case, &options).rows(&case);
+                    assert!(
+                        rows.iter().all(|y| *y == 0.0),
+                        "{options:?} {rule:?} {tokens} {readers} {direction:?}"
+                    );
+                    let mut twice = case.clone();
+                    (0..case.query.len()).for_each(|i| twice.query.set(i, 2.0 * case.query.get(i)));
+                    let rows = run(&engine, &twice, &options).rows(&twice);
+                    assert!(
+                        rows.iter().all(|y| *y > 0.0),
+                        "{options:?} {rule:?} {tokens} {readers} {direction:?}"
+                    );
+                }
             }
         }
     }

@@ -48,6 +48,8 @@ pub struct Choice {
     pub pass: usize,
     /// Most parts into which a sequence is divided; 1 but for [`Form::Scan`].
     pub parts: usize,
+    /// Whether each sequence has as many parts as one of its length has alone, and not [`Choice::parts`] if it can.
+    pub own_parts: bool,
     /// Strips of columns of a state.
     pub strips: Strips,
     /// Groups into which the strips of a state are divided, each a task of its own.
@@ -75,6 +77,21 @@ pub struct Choice {
     pub extent: [usize; 4],
 }
 
+/// Tokens of a part for each of which a scan is divided once more, up to [`PARTS`] parts.
+const TOKENS_OF_PART: usize = 512;
+
+/// Most parts of a scan that the options leave to the chooser.
+const PARTS: usize = 16;
+
+/// Parts of a scan of `tokens` tokens that the options leave to the chooser.
+pub(super) const fn usual_parts(tokens: usize) -> usize {
+    match tokens / TOKENS_OF_PART {
+        0 | 1 => 2,
+        PARTS.. => PARTS,
+        parts => parts,
+    }
+}
+
 impl Choice {
     /// Number of strips of a state.
     #[must_use]
@@ -98,7 +115,11 @@ impl Choice {
     /// Tokens of a part of a sequence of `tokens` tokens: whole chunks.
     #[must_use]
     pub const fn part(&self, tokens: usize) -> usize {
-        let parts = if self.parts == 0 { 1 } else { self.parts };
+        let parts = match (self.form, self.own_parts) {
+            (Form::Scan, true) => usual_parts(tokens),
+            _ => self.parts,
+        };
+        let parts = if parts == 0 { 1 } else { parts };
         let part = tokens.div_ceil(parts).next_multiple_of(self.chunk);
         if part == 0 { self.chunk } else { part }
     }
@@ -108,6 +129,16 @@ impl Choice {
     pub const fn parts_of(&self, tokens: usize) -> usize {
         let parts = tokens.div_ceil(self.part(tokens));
         if parts == 0 { 1 } else { parts }
+    }
+
+    /// Tokens of a sequence of `tokens` tokens that pass the state together: in [`Form::Parallel`] all of them.
+    #[must_use]
+    pub const fn pass_of(&self, tokens: usize) -> usize {
+        match self.form {
+            Form::Parallel if tokens == 0 => 1,
+            Form::Parallel if tokens < self.pass => tokens,
+            _ => self.pass,
+        }
     }
 
     /// Number of workers for a call with `tokens` tokens, counted once for each state: at most those of the plan. No bit of
@@ -123,7 +154,7 @@ impl Choice {
         let (rows, columns) = (self.rows as f64, self.columns as f64);
         let reads = self.readers as f64 + if self.rule.is_delta() { 2.0 } else { 1.0 };
         let meets = self.pass as f64 / 2.0 * (rows + columns) * (reads - 1.0);
-        reads * rows * columns + if self.pass > self.kernel.tokens { meets } else { 0.0 }
+        reads * rows * columns + if self.pass > self.kernel.together(self.rule) { meets } else { 0.0 }
     }
 
     /// What a run executes of a sequence of `tokens` tokens, for its error bound.

@@ -4,7 +4,7 @@
 //!
 //! 1. *The form depends on the head, never on the batch or the workers.* Forms add in different orders, so the form decides
 //!    bits. On a CPU the costs of a token do not grow with the tokens, but in [`Form::Parallel`]: the recurrence has the
-//!    fewest operations and moves the state once for every [`KernelSpec::tokens`] tokens; chunks of more tokens move it less
+//!    fewest operations and moves the state once for every [`KernelSpec::together`] tokens; chunks of more tokens move it less
 //!    often and pay for the products of tokens with one another. Which is faster depends on the size of the state, as
 //!    [`LinearCrossovers`](crate::profile::LinearCrossovers) of the device say.
 //! 2. *Columns are what workers share.* The columns of a state do not know of each other in any rule, so strips of them are
@@ -17,7 +17,7 @@
 //!    one by one. None of this changes a bit. If nothing is left to give up, the error reports the bytes of the smallest
 //!    workspace.
 
-use super::choice::Choice;
+use super::choice::{Choice, usual_parts};
 use super::kernel::KernelSpec;
 use super::layout::{Layout, Rooms};
 use super::options::{CHUNK_STEP, ChooseError, MOST_CHUNK, MOST_PARTS, Options};
@@ -29,12 +29,6 @@ use core::mem::size_of;
 
 /// Tokens between two cuts, where the tokens that pass together are fewer.
 const CUT: usize = 64;
-
-/// Tokens of a part for each of which a scan is divided once more, up to [`PARTS`] parts.
-const TOKENS_OF_PART: usize = 512;
-
-/// Most parts of a scan that the options leave to the chooser.
-const PARTS: usize = 16;
 
 /// Chunks whose states exist at once.
 const BOUNDARIES: usize = 16;
@@ -69,7 +63,7 @@ pub fn choose(
     let (form, chunk, pass) = form_of(problem, kernel, device, options)?;
     let parts = match (form, options.parts) {
         (Form::Scan, Some(parts)) => parts,
-        (Form::Scan, None) => (problem.tokens() / TOKENS_OF_PART).clamp(2, PARTS),
+        (Form::Scan, None) => usual_parts(problem.tokens()),
         _ => 1,
     };
     let (sequences, states) = (problem.sequences(), problem.state_heads());
@@ -88,6 +82,7 @@ pub fn choose(
         chunk,
         pass,
         parts,
+        own_parts: options.parts.is_none(),
         strips: wide,
         groups: 1,
         boundaries: if form == Form::Chunk {
@@ -183,9 +178,10 @@ fn form_of(
     }
     // The fastest of those whose costs do not grow with the tokens.
     let from = crossover(&device.linear, problem.rule(), problem.gates());
+    let recurrent = (Form::Recurrent, CUT, kernel.together(problem.rule()));
     let preferred = match problem.key_dim() >= from.head_size {
         true => (Form::FusedChunk, CUT.next_multiple_of(from.pass), from.pass),
-        false => (Form::Recurrent, CUT, kernel.tokens),
+        false => recurrent,
     };
     let form = match (options.form, options.parts, options.chunk) {
         (Some(form), _, _) => form,
@@ -204,7 +200,7 @@ fn form_of(
     }
     let asked = options.chunk.map(|chunk| (chunk, chunk));
     let (chunk, pass) = match form {
-        Form::Recurrent => (CUT, kernel.tokens),
+        Form::Recurrent => (recurrent.1, recurrent.2),
         Form::Chunk | Form::FusedChunk => asked.unwrap_or((CUT.next_multiple_of(from.pass), from.pass)),
         Form::Scan => asked.unwrap_or((preferred.1, preferred.2)),
         Form::Parallel => (problem.tokens().max(1), problem.tokens().max(1)),

@@ -5,12 +5,13 @@ use crate::profile::{DeviceProfile, InstructionSet};
 use crate::view::View;
 
 const KERNEL: KernelSpec = KernelSpec {
-    name: "linear_f32_t4c32__test",
+    name: "linear_f32_t8c32__test",
     set: InstructionSet::Scalar,
     lanes: 16,
     columns: 32,
     delta_columns: 64,
-    tokens: 4,
+    tokens: 8,
+    delta_tokens: 4,
     exp_relative: 1e-7,
     fused: true,
 };
@@ -199,5 +200,20 @@ fn parts_are_whole_chunks_and_cover_the_tokens() {
             assert!(count >= 1 && count <= parts && part * count >= tokens);
             assert!(count == 1 || part * (count - 1) < tokens);
         }
+    }
+}
+
+/// A sequence of a packed call has the parts of one that is alone, unless their number is asked for.
+#[test]
+fn sequences_have_parts_by_their_own_length() {
+    let scan = |tokens, parts| {
+        let problem = problem(Rule::Gated, [1, 1, tokens], [16, 16]);
+        chosen(&problem, &Options { parts, ..with(Form::Scan) }).unwrap().0
+    };
+    let (packed, asked) = (scan(100_000, None), scan(100_000, Some(16)));
+    for tokens in [1, 100, 1000, 1536, 3000, 8192, 100_000] {
+        assert_eq!(packed.part(tokens), scan(tokens, None).part(tokens), "{tokens}");
+        assert!(packed.parts_of(tokens) <= packed.parts);
+        assert_eq!(asked.part(tokens), tokens.div_ceil(16).next_multiple_of(asked.chunk), "{tokens}");
     }
 }

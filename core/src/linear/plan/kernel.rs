@@ -1,5 +1,6 @@
 //! A CPU micro-kernel as the chooser and the error bound see it.
 
+use crate::linear::Rule;
 use crate::profile::InstructionSet;
 
 /// A CPU micro-kernel of linear attention.
@@ -15,10 +16,20 @@ pub struct KernelSpec {
     pub columns: usize,
     /// Columns of its widest strip for the delta rules, at least as many.
     pub delta_columns: usize,
-    /// Tokens that pass the state together in the recurrence.
+    /// Tokens that pass the state together in the recurrence, for the rules without rates.
     pub tokens: usize,
+    /// The same for the delta rules.
+    pub delta_tokens: usize,
     /// Largest relative error of the exponentials of sums of gates.
     pub exp_relative: f64,
     /// Whether a multiply-add rounds once (fused).
     pub fused: bool,
+}
+
+impl KernelSpec {
+    /// Tokens that pass the state together in the recurrence of a rule.
+    #[must_use]
+    pub const fn together(&self, rule: Rule) -> usize {
+        if rule.is_delta() { self.delta_tokens } else { self.tokens }
+    }
 }

@@ -1,7 +1,7 @@
 //! A head of linear attention: its data, the definition in f64, and the walk of a kernel over it.
 
 use elsa_core::linear::Gates;
-use elsa_kernels::linear::{Columns, Head, Kernel, Segment, Strip, head_room, strip_room};
+use elsa_kernels::linear::{Ahead, Columns, Head, Kernel, Segment, Strip, head_room, strip_room};
 
 /// Numbers from −1 to 1.
 pub fn noise(count: usize, seed: u64) -> Vec<f32> {
@@ -226,6 +226,13 @@ impl Case {
                     group_stride: width as isize,
                     add: true,
                     keep: true,
+                    // No memory, which is allowed.
+                    ahead: Ahead {
+                        queries: std::ptr::dangling(),
+                        query_stride: 1 << 20,
+                        keys: std::ptr::dangling(),
+                        key_stride: -(1 << 20),
+                    },
                 };
                 // SAFETY: the kernel is present; strips are `dim` rows, and columns of every token are there.
                 unsafe { (kernel.recur)(&strip, &segment, &columns) };

@@ -34,9 +34,12 @@ pub(super) unsafe fn begin(c: &Context<'_>, s: &Stretch<'_>, data: *mut f32, str
     let past = c.tensor(source);
     let rows = problem.key_dim();
     if problem.spec().past_state.is_none() || !past.is_present() {
+        // Rows without gaps are one.
+        let (rows, columns) =
+            if stride == columns.len() { (1, rows * stride) } else { (rows, columns.len()) };
         for row in 0..rows {
             // SAFETY: the columns of a row of the present state (*outputs*, clause). Zero bytes are f32 zeros.
-            unsafe { data.add(row * stride).write_bytes(0, columns.len()) };
+            unsafe { data.add(row * stride).write_bytes(0, columns) };
         }
     } else if source != Operand::PresentState {
         let of = Pair { rows, from: past.stride(), to: stride };
@@ -119,6 +122,11 @@ fn each_strip(
 /// # Safety
 /// - The rows are readable at `from` and writable at `to`, and do not overlap.
 unsafe fn copy(from: *const f32, of: Pair, to: *mut f32, columns: usize) {
+    if of.from == columns && of.to == columns {
+        // SAFETY: rows without gaps are one (clause).
+        unsafe { to.copy_from_nonoverlapping(from, of.rows * columns) };
+        return;
+    }
     let whole = columns / VECTOR * VECTOR;
     for x in 0..of.rows {
         // SAFETY: row `x` on both sides (clause).

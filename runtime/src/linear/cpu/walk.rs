@@ -24,7 +24,7 @@
 use super::context::{Context, Rows, Stretch};
 use super::{stage, state};
 use elsa_core::linear::{Direction, Form, Gates, Sequence};
-use elsa_kernels::linear::{Columns, Head, Reading, Segment, Strip};
+use elsa_kernels::linear::{Ahead, Columns, Head, Reading, Segment, Strip};
 use std::ops::Range;
 
 /// Columns that tokens pass: strips one after the other, or columns of a matrix whose rows lie apart.
@@ -173,14 +173,14 @@ unsafe fn chunk(
 ) {
     let (choice, at) = (c.choice, &c.layout.worker);
     // SAFETY: the clauses of this function.
-    let (heads, values) =
+    let (rows, values) =
         unsafe { (stage::heads(c, s, range, part, aim.outputs), stage::values(c, s, range, part)) };
     let outputs = if aim.outputs { stage::outputs(c, s, range, part) } else { Rows::NONE };
     let room = part.wrapping_add(at.strip.start);
     let mut segment = Segment::EMPTY;
     let mut done = 0;
     while done < range.len() {
-        let heads = [heads.queries, heads.keys, heads.decay, heads.beta].map(|rows| rows.from(done, 0));
+        let heads = [rows.queries, rows.keys, rows.decay, rows.beta].map(|rows| rows.from(done, 0));
         let [queries, keys, decay, beta] = heads;
         let head = Head {
             tokens: range.len() - done,
@@ -197,7 +197,7 @@ unsafe fn chunk(
             betas: beta.data,
             beta_stride: beta.token,
             scale: c.problem.scale(),
-            pass: choice.pass,
+            pass: choice.pass_of(s.sequence.tokens),
         };
         // SAFETY: the rows of the tokens are readable (*inputs*, or copied), and the region is what the kernel needs for
         // this choice (layout); *kernel*.
@@ -217,6 +217,7 @@ unsafe fn chunk(
                     group_stride: outputs.head,
                     add: choice.direction == Direction::Bidirectional && s.reverse,
                     keep,
+                    ahead: ahead(c, &rows, done, x),
                 };
                 let (state, stride) = match target.stride {
                     None => (target.data.wrapping_add(x * choice.rows), strip.width),
@@ -234,6 +235,15 @@ unsafe fn chunk(
         // SAFETY: the chunk was computed to `outputs`; the clauses of this function.
         unsafe { stage::store(c, s, range, outputs) };
     }
+}
+
+/// The columns from `x` on of queries and keys a chunk behind those of token `done`, where the kernel reads them in place.
+fn ahead(c: &Context<'_>, rows: &stage::Heads, done: usize, x: usize) -> Ahead {
+    if c.choice.staged.rows || x >= c.choice.rows {
+        return Ahead::NOTHING;
+    }
+    let [queries, keys] = [rows.queries, rows.keys].map(|rows| rows.from(done + c.choice.chunk, x));
+    Ahead { queries: queries.data, query_stride: queries.token, keys: keys.data, key_stride: keys.token }
 }
 
 /// Lets the queries of a stretch read a state that does not change.
