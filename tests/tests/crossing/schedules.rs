@@ -13,8 +13,10 @@ use elsa_core::attention::traversal::{
 use elsa_core::attention::{Alignment, MaskKind, Window, reference, scalar};
 use elsa_core::dtype::DType;
 use elsa_tests::SLOW;
+use elsa_tests::bounds::Found;
 use elsa_tests::cases::{Buffers, Case, MaskParams, Params, any_case, hard_cases};
 use elsa_tests::random::Random;
+use elsa_tests::schedules::hunt::{Rule, Tally, hunt};
 use elsa_tests::schedules::{ran, run_and_judge, scored, try_run};
 use proptest::prelude::*;
 
@@ -351,4 +353,17 @@ fn scores_at_the_limit_of_the_gate_need_no_reference() {
     }
     let ran = ran(&scored(&[1.0, f32::NAN], &[0.5; 20], &[1.0; 20]), &schedule, TILE);
     assert_eq!(ran.report.gated, 0);
+}
+
+/// A short hunt: what `cargo xtask hunt --schedules` does for longer.
+#[test]
+fn no_answer_of_a_hunt_exceeds_its_bound() {
+    for rule in Rule::ALL {
+        let (mut found, mut tally) = (Found::default(), Tally::default());
+        (0..if SLOW { 20 } else { 200 }).for_each(|seed| hunt(rule, seed, &mut found, &mut tally));
+        assert_eq!(found.violations, 0, "{:?}", found.which);
+        assert!(found.worst > 0.0 && found.rows > 200, "{found:?}");
+        assert_eq!(rule == Rule::Frozen, tally.row_blocks[1] == 0, "{rule:?} {tally:?}");
+        assert!(tally.recomputed > 0, "{rule:?} {tally:?}");
+    }
 }

@@ -25,13 +25,15 @@ pub const LARGEST_EXPONENT: f32 = 127.0;
 pub struct Exponents {
     /// The largest, relative to the present reference; `−∞` before the first.
     largest: f32,
+    /// The largest when it was raised two to; `−∞` before the first.
+    peak: f32,
     /// Whether one was undefined, or weights that count were dropped.
     broken: bool,
 }
 
 impl Default for Exponents {
     fn default() -> Exponents {
-        Exponents { largest: f32::NEG_INFINITY, broken: false }
+        Exponents { largest: f32::NEG_INFINITY, peak: f32::NEG_INFINITY, broken: false }
     }
 }
 
@@ -44,6 +46,15 @@ impl Exponents {
         if exponent > self.largest {
             self.largest = exponent;
         }
+        if exponent > self.peak {
+            self.peak = exponent;
+        }
+    }
+
+    /// The largest exponent of a weight, relative to the reference that it was made with; `−∞` before the first.
+    #[must_use]
+    pub fn peak(&self) -> f32 {
+        self.peak
     }
 
     /// The reference rose from `from`, which had weights, to `to`.
@@ -113,6 +124,14 @@ mod tests {
             assert!(!row.accept(1.0, true, false), "{bad}");
         }
         assert!(seen(&[LARGEST_EXPONENT, f32::NEG_INFINITY]).accept(1.0, true, false));
+    }
+
+    #[test]
+    fn a_peak_stays_where_it_was() {
+        let mut row = seen(&[-3.0, 20.0, 4.0, f32::NAN]);
+        row.moved(0.0, 30.0);
+        row.see(-1.0);
+        assert_eq!((row.peak(), Exponents::default().peak()), (20.0, f32::NEG_INFINITY));
     }
 
     #[test]

@@ -45,6 +45,18 @@ pub struct LeftOut<'a> {
     pub share: Option<&'a mut [f32]>,
 }
 
+impl LeftOut<'_> {
+    /// Writes what row number `at` left out.
+    pub(super) fn write(&mut self, at: usize, d: f32, share: f32) {
+        if let Some(list) = &mut self.d {
+            list[at] = d;
+        }
+        if let Some(list) = &mut self.share {
+            list[at] = share;
+        }
+    }
+}
+
 /// What a run keeps of a row of its tile. [`Room::rows`] is made of its default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RowRoom {

@@ -9,11 +9,11 @@
 
 use super::guard::Exponents;
 use super::proxy::Summary;
-use super::report::Report;
+use super::report::{Report, Spoilt};
 use super::room::{LeftOut, Room, RowRoom, Sheet, Tile, scratch_len};
 use super::setting::{First, Movers, Order, Schedule, Skip};
 use super::thinned::{fits, odds, share};
-use super::visits::{Visit, visits};
+use super::visits::{Visit, own_blocks, visits};
 use crate::argument::ArgumentError;
 use crate::attention::bound::{Arithmetic, Norms};
 use crate::attention::certificate::{self, Executed};
@@ -62,6 +62,29 @@ pub fn executed(problem: &Problem, schedule: &Schedule, tile: Tile) -> Executed 
     }
 }
 
+/// A tile of a run: some rows of a query head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The sequence.
+    pub sequence: usize,
+    /// The query head.
+    pub head: usize,
+    /// The rows, counted within the sequence; the first is a multiple of the tile's rows.
+    pub rows: Range<usize>,
+}
+
+/// The tiles of a problem in the order in which [`run`] computes them: sequences outermost, rows innermost.
+pub fn places<'a>(problem: &'a Problem, tile: Tile, inputs: &'a Inputs<'_>) -> impl Iterator<Item = Place> {
+    let step = tile.rows.max(1);
+    (0..problem.sequences()).flat_map(move |sequence| {
+        let queries = problem.sequence(&inputs.lengths, sequence).queries;
+        (0..problem.heads()).flat_map(move |head| {
+            let rows = move |start: usize| start..queries.min(start + step);
+            (0..queries).step_by(step).map(move |start| Place { sequence, head, rows: rows(start) })
+        })
+    })
+}
+
 /// Computes the whole problem by a schedule. Everything is checked before anything is written.
 ///
 /// Log-sum-exp is that of all keys, of `S + D`; where blocks are left out before their weights exist, `D` is an upper bound,
@@ -79,6 +102,78 @@ pub fn run(
     left_out: &mut LeftOut<'_>,
     room: &mut Room<'_>,
 ) -> Result<Report, ArgumentError> {
+    run_places(problem, schedule, tile, inputs, outputs, left_out, room, |_| true)
+}
+
+/// As [`run`], of those tiles alone for which `wanted` holds, with the bits that they have in a whole run. The rows of the
+/// others are left as they are, as are those of queries of no sequence.
+///
+/// # Errors
+/// As [`run`].
+#[allow(clippy::too_many_arguments)]
+pub fn run_places(
+    problem: &Problem,
+    schedule: &Schedule,
+    tile: Tile,
+    inputs: &Inputs<'_>,
+    outputs: &mut Outputs<'_>,
+    left_out: &mut LeftOut<'_>,
+    room: &mut Room<'_>,
+    mut wanted: impl FnMut(&Place) -> bool,
+) -> Result<Report, ArgumentError> {
+    check(problem, schedule, tile, inputs, outputs, left_out, room)?;
+    scalar::write_present(problem, inputs, outputs);
+    let additions = executed(problem, schedule, tile).into_s;
+    let (odds, log_lambda) = match schedule.skip {
+        Skip::Never => (0.0, f32::NEG_INFINITY),
+        Skip::Budget(budget) => (odds(budget, additions), f32::NEG_INFINITY),
+        Skip::Blocks(lambda) | Skip::Rows(lambda) => (0.0, libm::log2f(lambda)),
+    };
+    let mut report = Report::default();
+    for place in places(problem, tile, inputs).filter(|place| wanted(place)) {
+        let sequence = problem.sequence(&inputs.lengths, place.sequence);
+        let (head, rows) = (place.head, place.rows);
+        if schedule.is_exact() {
+            report.accepted += rows.len() as u64;
+            let (query, states) = room.floats.split_at_mut(problem.head_dim());
+            for i in rows {
+                scalar::row(problem, inputs, outputs, &sequence, head, i, query, states);
+                left_out.write(pairs::number(problem, &sequence, head, i), 0.0, 0.0);
+            }
+            continue;
+        }
+        let (any, all) = sequence.ranges(rows.clone());
+        let walk = Walk {
+            problem,
+            schedule,
+            keys: tile.keys,
+            inputs,
+            sequence: &sequence,
+            head,
+            rows,
+            any,
+            all,
+            odds,
+            log_lambda,
+            additions,
+        };
+        let mut sheet = Sheet::of(problem, tile, walk.rows.len(), room);
+        let gated = walk.visit(outputs, &mut sheet, &mut report);
+        walk.finish(outputs, left_out, &mut sheet, gated, &mut report);
+    }
+    Ok(report)
+}
+
+/// Checks everything about a call.
+fn check(
+    problem: &Problem,
+    schedule: &Schedule,
+    tile: Tile,
+    inputs: &Inputs<'_>,
+    outputs: &Outputs<'_>,
+    left_out: &LeftOut<'_>,
+    room: &Room<'_>,
+) -> Result<(), ArgumentError> {
     schedule.check()?;
     tile.check()?;
     inputs.check(problem)?;
@@ -99,51 +194,7 @@ pub fn run(
             return Err(ArgumentError::Short { argument, found, needed });
         }
     }
-    let mut report = Report::default();
-    if schedule.is_exact() {
-        scalar::run(problem, inputs, outputs, room.floats)?;
-        for list in [&mut left_out.d, &mut left_out.share].into_iter().flatten() {
-            list.fill(0.0);
-        }
-        let queries = |index| problem.sequence(&inputs.lengths, index).queries;
-        let rows: usize = (0..problem.sequences()).map(queries).sum();
-        report.accepted = (rows * problem.heads()) as u64;
-        return Ok(report);
-    }
-    scalar::write_present(problem, inputs, outputs);
-    let additions = executed(problem, schedule, tile).into_s;
-    let (odds, log_lambda) = match schedule.skip {
-        Skip::Never => (0.0, f32::NEG_INFINITY),
-        Skip::Budget(budget) => (odds(budget, additions), f32::NEG_INFINITY),
-        Skip::Blocks(lambda) | Skip::Rows(lambda) => (0.0, libm::log2f(lambda)),
-    };
-    for index in 0..problem.sequences() {
-        let sequence = problem.sequence(&inputs.lengths, index);
-        for head in 0..problem.heads() {
-            for start in (0..sequence.queries).step_by(tile.rows) {
-                let rows = start..sequence.queries.min(start + tile.rows);
-                let (any, all) = sequence.ranges(rows.clone());
-                let walk = Walk {
-                    problem,
-                    schedule,
-                    keys: tile.keys,
-                    inputs,
-                    sequence: &sequence,
-                    head,
-                    rows,
-                    any,
-                    all,
-                    odds,
-                    log_lambda,
-                    additions,
-                };
-                let mut sheet = Sheet::of(problem, tile, walk.rows.len(), room);
-                let gated = walk.visit(outputs, &mut sheet, &mut report);
-                walk.finish(outputs, left_out, &mut sheet, gated, &mut report);
-            }
-        }
-    }
-    Ok(report)
+    Ok(())
 }
 
 /// The larger of two magnitudes; NaN if either is.
@@ -196,10 +247,7 @@ impl Walk<'_> {
         } else {
             self.first(&pairs, sheet);
         }
-        // The diagonal of the tile, and the blocks it crosses.
-        let diagonal = |i: usize| self.sequence.offset().saturating_add_unsigned(i);
-        let (from, to) = (diagonal(self.rows.start).max(0), diagonal(self.rows.end).max(0));
-        let own = from.unsigned_abs() / self.keys..to.unsigned_abs().div_ceil(self.keys);
+        let own = own_blocks(self.sequence, &self.rows, self.keys);
         let blocks = self.any.start / self.keys..self.any.end.div_ceil(self.keys);
         for visit in visits(self.schedule.order, blocks, own) {
             self.block(&pairs, visit, gated, sheet, report);
@@ -331,6 +379,9 @@ impl Walk<'_> {
             }
         }
         let moves = !gated && (visit.special || self.schedule.movers == Movers::All);
+        if moves || self.log_lambda > f32::NEG_INFINITY {
+            report.sought_row_blocks += sheet.rows.iter().filter(|row| row.attended > 0).count() as u64;
+        }
         self.weigh(moves, keys.len(), sheet);
         if self.odds > 0.0 {
             let fits = |row: &RowRoom| row.attended == 0 || fits(row.s, row.d, row.sum, self.odds);
@@ -439,6 +490,10 @@ impl Walk<'_> {
             let left = share(row.s, row.d, self.additions);
             let (mut out, mut natural_d) = (0.0, 0.0);
             let lost_maximum = row.lost > row.kept;
+            let top = if lost_maximum { row.lost } else { row.kept };
+            if top > f32::NEG_INFINITY {
+                Spoilt::count([&mut report.half, &mut report.single], row.exponents.peak(), top - row.m);
+            }
             report.gated += u64::from(gated);
             if self.accepts(row, w, left, gated) && !lost_maximum {
                 // A row without weights is empty, whatever its reference was to be.
@@ -456,13 +511,7 @@ impl Walk<'_> {
                 report.recomputed += 1;
                 report.lost_maximum += u64::from(lost_maximum);
             }
-            let at = pairs::number(problem, sequence, head, i);
-            if let Some(list) = &mut left_out.d {
-                list[at] = natural_d;
-            }
-            if let Some(list) = &mut left_out.share {
-                list[at] = out;
-            }
+            left_out.write(pairs::number(problem, sequence, head, i), natural_d, out);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What is known of one answer, and the verdict on it: what `elsa verify` prints.
 
 use super::audit::Audit;
-use super::extract::HeatMap;
+use crate::picture::HeatMap;
 use elsa_core::attention::certificate::Certificate;
 use elsa_core::attention::drift::Metrics;
 use elsa_core::drift::percentile;

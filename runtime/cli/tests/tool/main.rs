@@ -18,6 +18,7 @@ mod cli_resume;
 mod cli_run;
 mod cli_simulate;
 mod cli_stream;
+mod cli_study;
 mod cli_tasks;
 mod cli_tune;
 mod cli_types;
