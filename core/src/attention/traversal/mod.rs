@@ -56,7 +56,8 @@ mod setting;
 mod thinned;
 mod visits;
 
-pub use report::Report;
+pub use report::{Report, Shares};
+pub(in crate::attention) use room::tile_len;
 pub use room::{LeftOut, Room, RowRoom, Tile, scratch_len};
 pub use setting::{First, KeySide, Movers, Order, QuerySide, Schedule, Skip, TABLE_3, TABLE_4};
 pub use thinned::{Thinned, odds, share};
