@@ -144,6 +144,29 @@ fn a_maximum_in_the_last_block_is_found() {
     }
 }
 
+/// Keys of frozen blocks lie above the reference, which then follows in the tile's own block, the last: their distances were
+/// rounded while they were large, and the sums do not show it.
+#[test]
+fn weights_from_before_a_late_move_are_not_trusted() {
+    for (above, again) in [(6.3f32, false), (8.9, true), (20.7, true)] {
+        let keys = 6 * TILE.keys;
+        let own = keys - TILE.keys;
+        let k: Vec<f32> = (0..keys)
+            .map(|j| match j {
+                _ if j < TILE.keys => 0.0,
+                _ if j < own => above - 0.013 * (j % 7) as f32,
+                _ => above,
+            })
+            .collect();
+        let v: Vec<f32> = (0..keys).map(|j| if j < own { -1.0 } else { 1.0 }).collect();
+        let mut case = scored(&[1.0; 5], &k, &v);
+        case.spec.causal = Some(Alignment::BottomRight);
+        let schedule = Schedule { first: First::None, order: Order::Sequential, ..Schedule::VFA };
+        let ran = run_and_judge(&case, &schedule, TILE);
+        assert_eq!(ran.report.recomputed, if again { 5 } else { 0 }, "{above}: {:?}", ran.report);
+    }
+}
+
 /// What stands for a block lies hundreds of bits off the scores, above and below.
 #[test]
 fn rows_whose_representatives_are_far_off_are_computed_again() {

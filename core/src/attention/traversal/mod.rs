@@ -40,7 +40,7 @@
 //! | the state with `D`, the budget, what an answer lost | [`Thinned`], [`odds`], [`share`] |
 //! | what stands for a block, or for a tile's queries | [`proxy`] |
 //! | which rows are accepted | [`guard`] |
-//! | the scalar run, its memory, and what it counted | [`scalar`], [`Tile`], [`Place`](scalar::Place), [`Room`], [`LeftOut`], [`Report`] |
+//! | the scalar run, its memory, and what it counted | [`scalar`], [`Tile`], [`Room`], [`LeftOut`], [`Report`] |
 //!
 //! The bounds are [`Row::frozen`](super::bound::rounding::Row::frozen),
 //! [`Row::bounds_left_out`](super::bound::rounding::Row::bounds_left_out),
@@ -56,7 +56,8 @@ mod setting;
 mod thinned;
 mod visits;
 
-pub use report::{Report, Spoilt};
+pub use report::{Report, Shares, Spoilt};
+pub(in crate::attention) use room::tile_len;
 pub use room::{LeftOut, Room, RowRoom, Tile, scratch_len};
 pub use setting::{First, KeySide, Movers, Order, QuerySide, Schedule, Skip, TABLE_3, TABLE_4};
 pub use thinned::{Thinned, odds, share};

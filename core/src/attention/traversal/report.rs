@@ -66,12 +66,73 @@ pub struct Report {
     pub share_sum: f64,
 }
 
+/// The shares `D / (S + D)` of the weights that rows left out, in summary.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Shares {
+    /// The largest.
+    pub worst: f64,
+    /// The least that at most one row in a hundred exceeds.
+    pub p99: f64,
+    /// The mean.
+    pub mean: f64,
+}
+
+impl Shares {
+    /// Of `rows` rows; `list` holds the share of each, from 0 to 1, and zeros for rows that were not computed.
+    #[must_use]
+    pub fn of(list: &[f32], rows: u64) -> Shares {
+        let beyond = |x: f32| list.iter().filter(|share| **share > x).count() as u64;
+        let worst = list.iter().copied().fold(0.0f32, f32::max);
+        // Bits of numbers without sign are in their order.
+        let (mut least, mut most) = (0u32, worst.to_bits());
+        while least < most {
+            let middle = u32::midpoint(least, most);
+            match beyond(f32::from_bits(middle)) <= rows / 100 {
+                true => most = middle,
+                false => least = middle + 1,
+            }
+        }
+        let sum: f64 = list.iter().copied().map(f64::from).sum();
+        Shares {
+            worst: worst.into(),
+            p99: f32::from_bits(most).into(),
+            mean: if rows == 0 { 0.0 } else { sum / rows as f64 },
+        }
+    }
+}
+
 /// `part / whole`, zero of nothing.
 fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
 impl Report {
+    /// Adds what another part of the run counted.
+    pub fn add(&mut self, other: &Report) {
+        let Report { worst_share, share_sum, .. } = *other;
+        for (to, from) in [
+            (&mut self.accepted, other.accepted),
+            (&mut self.recomputed, other.recomputed),
+            (&mut self.lost_maximum, other.lost_maximum),
+            (&mut self.gated, other.gated),
+            (&mut self.blocks, other.blocks),
+            (&mut self.skipped_blocks, other.skipped_blocks),
+            (&mut self.row_blocks, other.row_blocks),
+            (&mut self.skipped_row_blocks, other.skipped_row_blocks),
+            (&mut self.sought_row_blocks, other.sought_row_blocks),
+            (&mut self.rescaled_blocks, other.rescaled_blocks),
+            (&mut self.rescaled_row_blocks, other.rescaled_row_blocks),
+            (&mut self.half.overflowing, other.half.overflowing),
+            (&mut self.half.vanishing, other.half.vanishing),
+            (&mut self.single.overflowing, other.single.overflowing),
+            (&mut self.single.vanishing, other.single.vanishing),
+        ] {
+            *to += from;
+        }
+        self.worst_share = self.worst_share.max(worst_share);
+        self.share_sum += share_sum;
+    }
+
     /// The share of the blocks that were left out whole.
     #[must_use]
     pub fn block_sparsity(&self) -> f64 {
@@ -95,27 +156,6 @@ impl Report {
     #[must_use]
     pub fn recomputed_share(&self) -> f64 {
         ratio(self.recomputed, self.accepted + self.recomputed)
-    }
-
-    /// Takes in what another part of the same run did.
-    pub fn merge(&mut self, other: &Report) {
-        self.accepted += other.accepted;
-        self.recomputed += other.recomputed;
-        self.lost_maximum += other.lost_maximum;
-        self.gated += other.gated;
-        self.blocks += other.blocks;
-        self.skipped_blocks += other.skipped_blocks;
-        self.row_blocks += other.row_blocks;
-        self.skipped_row_blocks += other.skipped_row_blocks;
-        self.sought_row_blocks += other.sought_row_blocks;
-        self.rescaled_blocks += other.rescaled_blocks;
-        self.rescaled_row_blocks += other.rescaled_row_blocks;
-        for (to, from) in [(&mut self.half, other.half), (&mut self.single, other.single)] {
-            to.overflowing += from.overflowing;
-            to.vanishing += from.vanishing;
-        }
-        self.worst_share = self.worst_share.max(other.worst_share);
-        self.share_sum += other.share_sum;
     }
 
     /// The mean share of its weights that an accepted row left out.

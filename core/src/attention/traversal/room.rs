@@ -45,18 +45,6 @@ pub struct LeftOut<'a> {
     pub share: Option<&'a mut [f32]>,
 }
 
-impl LeftOut<'_> {
-    /// Writes what row number `at` left out.
-    pub(super) fn write(&mut self, at: usize, d: f32, share: f32) {
-        if let Some(list) = &mut self.d {
-            list[at] = d;
-        }
-        if let Some(list) = &mut self.share {
-            list[at] = share;
-        }
-    }
-}
-
 /// What a run keeps of a row of its tile. [`Room::rows`] is made of its default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RowRoom {
@@ -89,10 +77,13 @@ pub struct Room<'a> {
 /// overflows.
 #[must_use]
 pub fn scratch_len(problem: &Problem, tile: Tile) -> Option<usize> {
-    let (d, dv) = (problem.head_dim(), problem.value_dim());
+    tile_len(problem.head_dim(), problem.value_dim(), tile)?.checked_add(scalar::scratch_len(problem)?)
+}
+
+/// The part of [`scratch_len`] that depends on the tile, for head sizes `d` and `d_v`.
+pub(in crate::attention) fn tile_len(d: usize, dv: usize, tile: Tile) -> Option<usize> {
     let row = d.checked_add(tile.keys)?.checked_add(dv)?;
-    let tiles = row.checked_mul(tile.rows)?.checked_add(2 * d)?.checked_add(dv)?;
-    tiles.checked_add(scalar::scratch_len(problem)?)
+    row.checked_mul(tile.rows)?.checked_add(d.checked_mul(2)?)?.checked_add(dv)
 }
 
 /// The scratch of a tile.

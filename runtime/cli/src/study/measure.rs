@@ -1,5 +1,6 @@
 //! Runs every schedule over the tiles of a problem, and compares what it answers with exact attention in f64.
 
+use super::places::{Place, TILE, places};
 use super::seen::{Seen, probabilities};
 use super::settings::{Setting, settings};
 use super::tokens::{Side, sides};
@@ -11,12 +12,10 @@ use crate::progress;
 use crate::rows::for_items;
 use elsa_core::attention::bound::rounding::{Component, Row};
 use elsa_core::attention::bound::{Arithmetic, Score};
-use elsa_core::attention::traversal::scalar::{Place, executed, places, run_places};
-use elsa_core::attention::traversal::{LeftOut, Report, Room, RowRoom, Tile, scratch_len};
-use elsa_core::attention::{Inputs, Outputs, Problem, Sequence, StateOut, reference, scalar};
-
-/// The tile of every run.
-pub const TILE: Tile = Tile::SQUARE;
+use elsa_core::attention::traversal::scalar::{Answer, Call, executed};
+use elsa_core::attention::traversal::{Report, Room, RowRoom, scratch_len};
+use elsa_core::attention::{Inputs, Problem, Sequence, reference, scalar};
+use std::f64::consts::LN_2;
 
 /// Multiply-adds of all schedules together from which tiles are sampled.
 const WORK: u64 = 3 << 32;
@@ -117,11 +116,6 @@ struct Bounded {
 
 /// A row beside which answers are put.
 struct Known {
-    /// Its number in the problem, and the first element of its output.
-    at: usize,
-    output: usize,
-    sequence: usize,
-    head: usize,
     lse: f64,
     y: Vec<f64>,
     bounded: Option<Bounded>,
@@ -139,7 +133,7 @@ struct Group {
 /// A problem of which a single tile would take too long, and memory that the system refuses.
 pub fn study(name: &str, problem: &Problem, inputs: Inputs<'_>) -> Result<Study, Error> {
     let settings = settings();
-    let all: Vec<Place> = places(problem, TILE, &inputs).collect();
+    let all = places(problem, &inputs);
     let chosen = choose(problem, &inputs, &all, settings.len())?;
     let rows: usize = chosen.iter().map(|place| place.rows.len()).sum();
     let bounded = (BOUNDED_KEYS / problem.keys().max(1)).clamp(1, BOUNDED);
@@ -162,7 +156,7 @@ pub fn study(name: &str, problem: &Problem, inputs: Inputs<'_>) -> Result<Study,
         let group = group?;
         seen.merge(group.seen);
         for (outcome, (report, errors)) in outcomes.iter_mut().zip(&group.outcomes) {
-            outcome.report.merge(report);
+            outcome.report.add(report);
             outcome.errors.merge(errors);
         }
     }
@@ -267,38 +261,47 @@ fn group(
             scores.push(of_row);
             known.push(row);
         }
-        seen.absorb(problem, inputs, TILE, place, &scores);
+        seen.absorb(problem, inputs, TILE.keys, place, &scores);
     }
     done();
-    let (rows, dv) = (problem.rows(), problem.value_dim());
-    let mut output = Buffer::zeros("study", spec.dtype, spec.output.extent())?;
-    let (mut m, mut s) = (zeros("study", rows)?, zeros("study", rows)?);
-    let (mut w, mut share) = (zeros("study", rows.saturating_mul(dv))?, zeros("study", rows)?);
     let mut floats = zeros("study", scratch_len(problem, TILE).unwrap_or(usize::MAX))?;
     let mut list = [RowRoom::default(); TILE.rows];
+    let mut room = Room { floats: &mut floats, rows: &mut list };
+    // An answer in the type of the output.
+    let mut output = Buffer::zeros("study", spec.dtype, problem.value_dim())?;
     let mut outcomes = Vec::with_capacity(settings.len());
     for setting in settings {
-        let mut outputs = Outputs::new(output.elements_mut());
-        outputs.state = Some(StateOut { m: &mut m, s: &mut s, w: &mut w });
-        let mut left_out = LeftOut { d: None, share: Some(&mut share) };
-        let mut room = Room { floats: &mut floats, rows: &mut list };
-        let schedule = &setting.schedule;
-        // The tiles have the order of a run.
-        let mut next = tiles.iter().peekable();
-        let wanted = |place: &Place| next.next_if(|wanted| *wanted == place).is_some();
-        let report =
-            run_places(problem, schedule, TILE, inputs, &mut outputs, &mut left_out, &mut room, wanted)
-                .map_err(Error::Problem)?;
-        let arithmetic = Arithmetic::of(problem, executed(problem, schedule, TILE));
-        let mut errors = Errors::default();
-        for row in &known {
-            let found = |x: usize| f64::from(output.elements().get(row.output + x));
-            compare(problem, inputs, arithmetic, row, [m[row.at], share[row.at]], found, &mut errors);
+        let arithmetic = Arithmetic::of(problem, executed(problem, &setting.schedule, TILE));
+        let call = Call::new(problem, &setting.schedule, TILE, inputs, None);
+        let (mut report, mut errors) = (Report::default(), Errors::default());
+        let mut rows = known.as_slice();
+        for place in tiles {
+            let sequence = problem.sequence(&inputs.lengths, place.sequence);
+            let (of_tile, rest) = rows.split_at(place.rows.len());
+            rows = rest;
+            let values = Values { problem, inputs, sequence: &sequence, head: place.head };
+            call.tile(&sequence, place.head, place.rows.clone(), &mut room, &mut report, &mut |answer| {
+                let Answer { row, mut state, share, .. } = answer;
+                let m = state.m;
+                state.finish();
+                state.w.iter().enumerate().for_each(|(x, y)| output.elements_mut().set(x, *y));
+                let found = |x: usize| f64::from(output.elements().get(x));
+                let Some(row) = of_tile.get(row - place.rows.start) else { return };
+                compare(&values, arithmetic, row, [m, share], found, &mut errors);
+            });
         }
         outcomes.push((report, errors));
         done();
     }
     Ok(Group { seen, outcomes })
+}
+
+/// The values that a query head of a sequence attends.
+struct Values<'a> {
+    problem: &'a Problem,
+    inputs: &'a Inputs<'a>,
+    sequence: &'a Sequence,
+    head: usize,
 }
 
 /// What is known of row `i` of a tile, and its scores by key.
@@ -309,7 +312,6 @@ fn know(
     i: usize,
     with_bounds: bool,
 ) -> (Known, Vec<f64>) {
-    let spec = problem.spec();
     let (s, head) = (place.sequence, place.head);
     let sequence = problem.sequence(&inputs.lengths, s);
     let mut y = vec![0.0; problem.value_dim()];
@@ -319,10 +321,9 @@ fn know(
         ln_p.push(x.unwrap_or(f64::NEG_INFINITY));
     });
     let scores = ln_p.iter().map(|x| x + row.lse).collect();
-    let token = sequence.query0 + i;
     let bounded = with_bounds.then(|| {
         let exact = Arithmetic::of(problem, scalar::executed(problem));
-        let q0 = spec.query.row(sequence.batch, head, token);
+        let q0 = problem.spec().query.row(sequence.batch, head, sequence.query0 + i);
         let q: Vec<f32> = (0..problem.head_dim()).map(|x| inputs.query.get(q0 + x)).collect();
         let attended = (0..ln_p.len()).filter(|j| ln_p[*j] != f64::NEG_INFINITY);
         let keys: Vec<(usize, Score, f64)> = attended
@@ -332,49 +333,45 @@ fn know(
                 (j, score, reference::bias_magnitude(problem, inputs, s, head, i, j))
             })
             .collect();
-        let of_exact = Row::new(exact, &ln_p);
-        let bounds = bounds(problem, inputs, &sequence, head, of_exact, exact, &y, &keys, 0.0);
+        let values = Values { problem, inputs, sequence: &sequence, head };
+        let bounds = values.bounds(Row::new(exact, &ln_p), &exact, &y, &keys, 0.0);
         (keys, bounds)
     });
-    let at = (sequence.batch * problem.heads() + head) * spec.query.tokens() + token;
-    let output = spec.output.row(sequence.batch, head, token);
     let bounded = bounded.map(|(keys, exact)| Bounded { ln_p, keys, exact });
-    (Known { at, output, sequence: s, head, lse: row.lse, y, bounded }, scores)
+    (Known { lse: row.lse, y, bounded }, scores)
 }
 
-/// The bounds of the components of a row that left `share` of its weights out.
-#[allow(clippy::too_many_arguments)]
-fn bounds(
-    problem: &Problem,
-    inputs: &Inputs<'_>,
-    sequence: &Sequence,
-    head: usize,
-    mut row: Row<'_>,
-    arithmetic: Arithmetic,
-    y: &[f64],
-    keys: &[(usize, Score, f64)],
-    share: f64,
-) -> Vec<f64> {
-    let mut components: Vec<Component> = y.iter().map(|y| Component::new(&arithmetic, *y)).collect();
-    for (j, score, bias) in keys {
-        let absorbed = row.absorb(*j, score, *bias);
-        let (elements, at) = value(problem, inputs, sequence, problem.kv_head(head), *j);
-        for (x, component) in components.iter_mut().enumerate() {
-            component.absorb(&absorbed, f64::from(elements.get(at + x)));
+impl Values<'_> {
+    /// The bounds of the components of a row that left `share` of its weights out.
+    fn bounds(
+        &self,
+        mut row: Row<'_>,
+        arithmetic: &Arithmetic,
+        y: &[f64],
+        keys: &[(usize, Score, f64)],
+        share: f64,
+    ) -> Vec<f64> {
+        let mut components: Vec<Component> = y.iter().map(|y| Component::new(arithmetic, *y)).collect();
+        for (j, score, bias) in keys {
+            let absorbed = row.absorb(*j, score, *bias);
+            let kv_head = self.problem.kv_head(self.head);
+            let (elements, at) = value(self.problem, self.inputs, self.sequence, kv_head, *j);
+            for (x, component) in components.iter_mut().enumerate() {
+                component.absorb(&absorbed, f64::from(elements.get(at + x)));
+            }
         }
+        let worst = |component: &Component| match share {
+            0.0 => row.bounds(component).worst,
+            share => row.bounds_left_out(component, share).worst,
+        };
+        components.iter().map(worst).collect()
     }
-    let worst = |component: &Component| match share {
-        0.0 => row.bounds(component).worst,
-        share => row.bounds_left_out(component, share).worst,
-    };
-    components.iter().map(worst).collect()
 }
 
-/// Compares the answer of a row with exact attention and its bounds. `m` is the reference of its state, `share` what it
-/// left out.
+/// Compares the answer of a row with exact attention and its bounds. `m` is the reference of its state in base-2 units,
+/// `share` what it left out.
 fn compare(
-    problem: &Problem,
-    inputs: &Inputs<'_>,
+    values: &Values<'_>,
     arithmetic: Arithmetic,
     row: &Known,
     [m, share]: [f32; 2],
@@ -391,11 +388,9 @@ fn compare(
     errors.rows += 1;
     let Some(Bounded { ln_p, keys, exact }) = &row.bounded else { return };
     errors.bounded += 1;
-    let ln_s = if row.lse.is_finite() { row.lse - f64::from(m) } else { 0.0 };
-    let sequence = problem.sequence(&inputs.lengths, row.sequence);
+    let ln_s = if row.lse.is_finite() { row.lse - f64::from(m) * LN_2 } else { 0.0 };
     let frozen = Row::frozen(arithmetic, ln_p, ln_s);
-    let share = f64::from(share);
-    let bounds = bounds(problem, inputs, &sequence, row.head, frozen, arithmetic, &row.y, keys, share);
+    let bounds = values.bounds(frozen, &arithmetic, &row.y, keys, share.into());
     for ((off, frozen), exact) in off.into_iter().zip(bounds).zip(exact) {
         // A row that did not pass the guard has the answer of the exact schedule.
         let bound = frozen.max(*exact);
@@ -450,7 +445,7 @@ mod tests {
         let inputs = Inputs::new(tensor, tensor, tensor);
         let of = |tokens| {
             let problem = Shape::plain(1, 4, tokens, tokens, 64).problem(DType::F32).unwrap();
-            let all: Vec<Place> = places(&problem, TILE, &inputs).collect();
+            let all = places(&problem, &inputs);
             let chosen = choose(&problem, &inputs, &all, 37).map(|chosen| {
                 assert!(chosen.windows(2).all(|x| x[0] != x[1]));
                 assert!(multiply_adds(&problem, &inputs, &chosen, 37) <= WORK);

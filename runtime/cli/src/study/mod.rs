@@ -18,6 +18,7 @@
 mod measure;
 mod operations;
 mod page;
+mod places;
 mod seen;
 mod settings;
 mod tables;

@@ -1,7 +1,8 @@
 //! A study as one page that needs nothing but itself: tables, curves, bars and a map.
 
-use super::measure::{Study, TILE};
+use super::measure::Study;
 use super::operations::{ISAS, Operations};
+use super::places::TILE;
 use super::seen::Site;
 use super::tables::{self, Shown, rate};
 use super::tokens::{BLOCK, Side, Spread};

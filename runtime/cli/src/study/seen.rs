@@ -1,9 +1,9 @@
 //! Where the largest scores of rows lie: the article's figures 2 and 5.
 
+use super::places::Place;
 use crate::picture::HeatMap;
 use crate::rows::{RowId, sample};
-use elsa_core::attention::traversal::scalar::Place;
-use elsa_core::attention::traversal::{Tile, own_blocks};
+use elsa_core::attention::traversal::own_blocks;
 use elsa_core::attention::{Inputs, Problem, reference};
 use std::collections::BTreeMap;
 
@@ -54,18 +54,18 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Takes in a tile. `scores` holds the scores of each row by key, in natural-log units, `−∞` for keys that
+    /// Takes in a tile, whose blocks have `keys` keys. `scores` holds the scores of each row by key, in natural-log units, `−∞` for keys that
     /// are not attended.
     pub fn absorb(
         &mut self,
         problem: &Problem,
         inputs: &Inputs<'_>,
-        tile: Tile,
+        keys: usize,
         place: &Place,
         scores: &[Vec<f64>],
     ) {
         let sequence = problem.sequence(&inputs.lengths, place.sequence);
-        let own = own_blocks(&sequence, &place.rows, tile.keys);
+        let own = own_blocks(&sequence, &place.rows, keys);
         let site = |block: usize| match block {
             0 => Site::Sink,
             block if own.contains(&block) => Site::Own,
@@ -75,7 +75,7 @@ impl Seen {
         for row in scores {
             let mut top: Option<(usize, f64)> = None;
             for (j, s) in row.iter().copied().enumerate().filter(|(_, s)| *s > f64::NEG_INFINITY) {
-                let block = j / tile.keys;
+                let block = j / keys;
                 // Only what exceeds it moves a running maximum.
                 if top.is_none_or(|(_, most)| s > most) {
                     top = Some((block, s));
@@ -153,7 +153,6 @@ mod tests {
         let zeros = [0.0f32; 16];
         let tensor = Elements::F32(&zeros);
         let inputs = Inputs::new(tensor, tensor, tensor);
-        let tile = Tile { rows: 4, keys: 2 };
         let place = Place { sequence: 0, head: 0, rows: 2..4 };
         let none = f64::NEG_INFINITY;
         let mut seen = Seen::default();
@@ -163,14 +162,14 @@ mod tests {
             vec![none, 0.0, 4.0, f64::NAN, 5.0, 1.0, none, none],
             vec![none; 8],
         ];
-        seen.absorb(&problem, &inputs, tile, &place, &rows);
+        seen.absorb(&problem, &inputs, 2, &place, &rows);
         assert_eq!(seen.stable, BTreeMap::from([(0, 1), (2, 1)]));
         assert_eq!((seen.sites, seen.rows()), ([1, 0, 1], 2));
         let peak = seen.peaks[Site::Middle as usize].as_ref().unwrap();
         assert_eq!(peak.maxima, BTreeMap::from([(0, 3.0), (1, 4.0), (2, 5.0)]));
         assert!(seen.peaks[0].is_none() && seen.peaks[1].is_none());
         let mut own = Seen::default();
-        own.absorb(&problem, &inputs, tile, &place, &[vec![0.0, 0.0, 2.0, 0.0]]);
+        own.absorb(&problem, &inputs, 2, &place, &[vec![0.0, 0.0, 2.0, 0.0]]);
         assert_eq!(own.sites, [0, 1, 0]);
         seen.merge(own);
         assert_eq!((seen.sites, seen.stable[&1]), ([1, 1, 1], 1));

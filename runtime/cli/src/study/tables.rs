@@ -1,7 +1,8 @@
 //! The tables of a study.
 
-use super::measure::{Outcome, Study, TILE};
+use super::measure::{Outcome, Study};
 use super::operations::{ISAS, Operations, PARTS};
+use super::places::TILE;
 use super::settings::{LAGGING, Table};
 use elsa_core::attention::traversal::{Schedule, Skip, TABLE_3};
 
