@@ -32,6 +32,8 @@ pub fn flag(argument: &'static str) -> &'static str {
         "d_q" => "dq-out",
         "d_k" => "dk-out",
         "d_v" => "dv-out",
+        "error_budget" => "error-budget",
+        "rescale_threshold" => "rescale-threshold",
         "lse" => "lse-out",
         "key_total" | "query_total" => "tokens",
         "state_m" => "state-out m",

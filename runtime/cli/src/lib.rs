@@ -36,6 +36,7 @@ mod files;
 mod flag;
 pub mod info;
 pub mod job;
+mod left_out;
 pub mod linear;
 pub mod listen;
 pub mod machine;

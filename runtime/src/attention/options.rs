@@ -42,6 +42,13 @@ pub struct PlanOptions {
 }
 
 impl PlanOptions {
+    /// Whether runs go by another schedule than the exact one, or within a budget, so that
+    /// [`Workspace::traversed`](crate::Workspace::traversed) tells what they left out.
+    #[must_use]
+    pub fn traverses(&self) -> bool {
+        self.error_budget.is_some() || !self.schedule.is_exact()
+    }
+
     /// The schedule, with the error budget.
     ///
     /// # Errors

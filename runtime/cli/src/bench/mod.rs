@@ -92,7 +92,7 @@ fn run(args: &BenchArgs, engine: &Engine, methods: &[Method], cases: &[Case]) ->
     let settings = Settings {
         methods,
         lenient: args.method.is_none(),
-        options: args.engine.plan_options(),
+        options: args.traversal.options(args.engine.plan_options())?,
         seconds: args.seconds,
         warmup: args.warmup,
         iterations: args.iterations.unwrap_or(1) as u64,

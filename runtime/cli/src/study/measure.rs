@@ -5,6 +5,7 @@ use super::seen::{Seen, probabilities};
 use super::settings::{Setting, settings};
 use super::tokens::{Side, sides};
 use crate::error::Error;
+use crate::left_out::spread;
 use crate::memory::{Buffer, zeros};
 use crate::oracle::{key, value};
 use crate::picture::HeatMap;
@@ -220,28 +221,6 @@ fn choose(
     Ok((0..count).map(|i| all[(2 * i + 1) * all.len() / (2 * count)].clone()).collect())
 }
 
-/// The largest difference of two values of a dim, over all heads and sequences.
-fn spread(problem: &Problem, inputs: &Inputs<'_>) -> f64 {
-    let mut most = 0.0;
-    for s in 0..problem.sequences() {
-        let sequence = problem.sequence(&inputs.lengths, s);
-        for head in 0..problem.kv_heads() {
-            for x in 0..problem.value_dim() {
-                let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-                for j in 0..sequence.valid {
-                    let (elements, at) = value(problem, inputs, &sequence, head, j);
-                    let v = f64::from(elements.get(at + x));
-                    if v.is_finite() {
-                        (low, high) = (low.min(v), high.max(v));
-                    }
-                }
-                most = f64::max(most, high - low);
-            }
-        }
-    }
-    most
-}
-
 /// Runs every schedule over some tiles. Of every `step`th row bounds are computed.
 fn group(
     problem: &Problem,
@@ -395,7 +374,9 @@ fn compare(
         // A row that did not pass the guard has the answer of the exact schedule.
         let bound = frozen.max(*exact);
         errors.bound = errors.bound.max(bound);
-        errors.beyond += u64::from(!(off <= bound));
+        // A component that does not compare with its bound is beyond it.
+        let within = off <= bound;
+        errors.beyond += u64::from(!within);
         if off > 0.0 {
             errors.used = errors.used.max(off / bound);
         }

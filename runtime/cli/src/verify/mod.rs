@@ -46,7 +46,7 @@ mod print;
 mod verdict;
 
 use crate::args::values::{one_of, positive};
-use crate::args::{EngineArgs, FILE, ProblemArgs};
+use crate::args::{EngineArgs, FILE, ProblemArgs, TraversalArgs};
 use crate::error::{Error, say};
 use crate::job::Job;
 use crate::report;
@@ -148,6 +148,9 @@ pub struct VerifyArgs {
     /// What computes.
     #[command(flatten)]
     pub engine: EngineArgs,
+    /// How the keys are gone over. With a schedule or a budget P is left out, and the bound counts what the run left out.
+    #[command(flatten)]
+    pub traversal: TraversalArgs,
     /// Print one JSON object for each case, and a summary
     #[arg(long)]
     pub json: bool,
@@ -192,6 +195,8 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         let (found, allowed) = ("given without --audit".into(), "with --audit".into());
         return Err(Error::Argument { argument: "seed", found, allowed });
     }
+    args.traversal.excluded_by("y", args.y.is_some())?;
+    args.traversal.excluded_by("depth-curve", args.depth_curve.is_some())?;
     let page = args.html.as_deref().map(|path| Target::new("html", path)).transpose()?;
     let studied = args.study.as_deref().map(|path| Target::new("study", path)).transpose()?;
     let mut studies: Vec<Study> = Vec::new();
@@ -221,7 +226,7 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         Ok(())
     };
     let request = |name| Request { name, random: args.scenario.is_some(), audit };
-    let options = args.engine.plan_options();
+    let options = args.traversal.options(args.engine.plan_options())?;
     if let Some(scenario) = args.scenario {
         let engine = args.engine.engine()?;
         let subject = Subject::Run { engine: &engine, options: &options };

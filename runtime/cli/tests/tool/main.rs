@@ -20,6 +20,7 @@ mod cli_simulate;
 mod cli_stream;
 mod cli_study;
 mod cli_tasks;
+mod cli_traversal;
 mod cli_tune;
 mod cli_types;
 mod cli_usage;
