@@ -52,6 +52,9 @@ pub fn problem(e: ArgumentError) -> String {
 /// The message of an error about a plan, by flag.
 #[must_use]
 pub fn plan(e: &PlanError) -> String {
+    if let PlanError::Option(e) = e {
+        return problem(*e);
+    }
     e.to_string().replacen("host_budget", "host-budget", 1)
 }
 

@@ -83,11 +83,11 @@ fn what_is_left_out_counts_in_the_bound() {
         let case: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
         assert_eq!((&case["verdict"], &case["beyond"]), (&"PASS".into(), &0.into()), "{flags}: {case}");
         assert_eq!((&case["p_rows"], &case["left_out"]["rows"]), (&0.into(), &140.into()), "{flags}: {case}");
-        // The error is what was left out, and nearly half of the bound or less.
+        // The error is what was left out, of which the bound is twice as much, and that of rounding.
         if flags != "--schedule vfa" {
             let error = case["y_max_abs"]["total"].as_f64().unwrap();
             assert!((error - share() * (127.5 - 31.5)).abs() < 1e-5, "{flags}: {error}");
-            assert!(case["bound_used"].as_f64().unwrap() > 0.3, "{flags}: {case}");
+            assert!(case["bound_used"].as_f64().unwrap() > 0.2, "{flags}: {case}");
         }
     }
     let said = desk.ok(&format!("verify {FILES} --error-budget 0.01"));
@@ -146,7 +146,10 @@ fn numbers_out_of_their_bounds_are_refused() {
             format!("run {FILES} --state-out @s.npz --quorum 7 --task 0/7 --schedule vfa"),
             "--schedule: given with",
         ),
-        (format!("verify {FILES} --y @v.npy --schedule vfa"), "--schedule: given with"),
+        (
+            "verify --q @q.npy --k @k.npy --v @v.npy --y @v.npy --schedule vfa".into(),
+            "--schedule: given with",
+        ),
         ("verify --depth-curve --error-budget 0.1".into(), "--error-budget: given with"),
     ] {
         let output = desk.call(&line);
