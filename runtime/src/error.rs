@@ -114,9 +114,12 @@ pub enum DeviceError {
 }
 
 /// Why a plan or a workspace could not be created.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
+    /// An option is out of bounds, or excludes another one.
+    #[error(transparent)]
+    Option(#[from] ArgumentError),
     /// The problem or the options are not supported, or memory is not available.
     #[error(transparent)]
     Refused(#[from] ChooseError),
@@ -430,6 +433,11 @@ pub enum CertifyError {
         "certificate: no run of a plan that certifies; allowed: after a run of a plan with the option certify"
     )]
     NoRun,
+    /// The last run in the workspace left nothing out and froze nothing, failed, or did not take place.
+    #[error(
+        "schedule: no run with an error budget or a schedule other than exact; allowed: after a run of a plan with one"
+    )]
+    Exact,
     /// The GPU failed.
     #[error("backend: cuda: {0}")]
     Device(#[from] DeviceError),

@@ -82,6 +82,7 @@ pub use attention::task::{
     BackwardTaskPlan, BackwardTaskReport, GradientMerge, GradientSizes, Held, RowStates, TaskError,
     TaskGradients, TaskMerge, TaskPlan, TaskReport,
 };
+pub use attention::traversed::Traversed;
 pub use backend::{Backend, UnknownBackend};
 pub use cpu::float::in_default as in_default_float_environment;
 pub use cpu::host::{HostTask, HostThreads, ParallelFor};

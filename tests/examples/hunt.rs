@@ -1,9 +1,10 @@
 //! Hunts for a violation of an error bound, over every back end of the machine.
 //!
-//! `cargo run --release -p elsa-tests --example hunt -- [--seconds N] [--rows N] [--seed N]`
+//! `cargo run --release -p elsa-tests --example hunt -- [--seconds N] [--rows N] [--seed N] [--schedules]`
 //!
 //! Every problem is made to be hard, every row of every answer is judged against the bound from the exact answer and the
-//! bound from norms. It ends after `--seconds` (60 by default), or after `--rows` rows over all back ends. A line for
+//! bound from norms. Schedules with frozen references, budgets and λ, run by core, are judged against theirs; with
+//! `--schedules` they alone are. It ends after `--seconds` (60 by default), or after `--rows` rows over all back ends. A line for
 //! each back end tells what was found. A violation is a failure.
 //!
 //! With `--tightness` it prints instead how many times the error the bounds are, on Gaussian rows of head size 64.
@@ -13,6 +14,7 @@
 use elsa_core::attention::bound::{Arithmetic, Norms};
 use elsa_core::attention::scalar;
 use elsa_tests::bounds::{Drawn, Found, hunters};
+use elsa_tests::schedules::hunt::{Rule, Tally, hunt};
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -77,14 +79,19 @@ fn main() -> Result<ExitCode, String> {
     // Rows alone decide where they are all that is given.
     let seconds = seconds.unwrap_or(if rows.is_some() { u64::MAX } else { 60 });
     let rows = rows.unwrap_or(u64::MAX);
-    let hunters = hunters();
-    let mut all: Vec<Found> = hunters.iter().map(|_| Found::default()).collect();
+    let schedules = std::env::args().any(|x| x == "--schedules");
+    let hunters = if schedules { Vec::new() } else { hunters() };
+    let mut all: Vec<Found> = vec![Found::default(); hunters.len() + Rule::ALL.len()];
+    let mut tallies = [Tally::default(); Rule::ALL.len()];
     let (start, mut shown) = (Instant::now(), Instant::now());
     let sum = |all: &[Found], of: fn(&Found) -> u64| all.iter().map(of).sum::<u64>();
     let mut seed = seed.unwrap_or(0);
     while start.elapsed().as_secs() < seconds && sum(&all, |x| x.rows) < rows {
         for (hunter, found) in hunters.iter().zip(&mut all) {
             hunter.hunt(seed, KEYS, found);
+        }
+        for ((rule, found), tally) in Rule::ALL.into_iter().zip(&mut all[hunters.len()..]).zip(&mut tallies) {
+            hunt(rule, seed, found, tally);
         }
         seed += 1;
         if shown.elapsed() >= PACE {
@@ -99,7 +106,8 @@ fn main() -> Result<ExitCode, String> {
     );
     let mut total = Found::default();
     all.iter().for_each(|found| total.merge(found));
-    let names = hunters.iter().map(|hunter| hunter.name.as_str()).chain(["all"]);
+    let names = hunters.iter().map(|hunter| hunter.name.as_str());
+    let names = names.chain(Rule::ALL.map(Rule::name)).chain(["all"]);
     for (name, x) in names.zip(all.iter().chain([&total])) {
         println!(
             "{name:24} {:>10} {:>11} {:>10} {:>8} {:>9.2e} {:>9.2e} {:>9.2e}  {}; {}",
@@ -118,6 +126,9 @@ fn main() -> Result<ExitCode, String> {
         "{} seeds; the bound from norms claims something in {} of {} rows",
         seed, total.claimed, total.rows
     );
+    for (rule, Tally { recomputed, row_blocks: [of, out] }) in Rule::ALL.into_iter().zip(&tallies) {
+        println!("{}: {recomputed} rows computed again; {out} of {of} rows of blocks left out", rule.name());
+    }
     total.which.iter().for_each(|which| println!("violation: {which}"));
     Ok(if total.violations == 0 && total.rows > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -8,13 +8,18 @@
 //! is [`Arithmetic::prior`] for the plan's own arithmetic and the norms of this call. Since `Σ_j p_j |v_jc|` is at most the
 //! largest magnitude of channel `c`, the bound is also known in absolute terms ([`Certified::absolute`]).
 //!
+//! Of a run that left keys out, `absolute` has the share `σ` of their weights on top, the worst of all rows: at most
+//! `2 σ max_j |v_jc|`, as values lie at most twice their largest magnitude apart ([`left_out`]).
+//!
 //! Where nothing can be said, nothing is: a tensor that is not finite, or a bound that is infinite or one or more, yields
 //! [`NoClaim`] and no number.
 
-use super::bound::{Arithmetic, Norms, Prior};
+use super::bound::{Arithmetic, Norms, Prior, left_out};
 use super::certificate::Certificate;
 use super::measured::{Flags, Measured};
 use super::problem::Problem;
+use super::scalar;
+use super::traversal::{Report, Schedule, Shares, Skip};
 use core::fmt;
 
 /// Why a certificate claims nothing.
@@ -62,9 +67,15 @@ pub struct Certified<'a> {
     pub measured: Measured,
     /// The bound; see [`Certified::claim`] for whether it says anything.
     pub prior: Prior,
+    /// The schedule of the run, and what its rows left out; `None` of a run by the exact schedule.
+    pub left_out: Option<(Schedule, Shares)>,
     /// The largest magnitude of each channel of the attended values.
     channels: &'a [f32],
 }
+
+/// Up to this share of the weights may be left out before a bound says nothing of the rest, whose sum is then below `2^-24`
+/// of the reference.
+const MOST_LEFT_OUT: f64 = 1.0 - 1.0 / 16_384.0;
 
 impl<'a> Certified<'a> {
     /// The certificate of a run of `problem` that executed what `certificate` says.
@@ -77,7 +88,35 @@ impl<'a> Certified<'a> {
     ) -> Certified<'a> {
         let norms = Norms { query: measured.query, key: measured.key, bias: measured.added };
         let prior = Arithmetic::of(problem, certificate.executed).prior(problem.keys(), &norms);
-        Certified { certificate, measured, prior, channels }
+        Certified { certificate, measured, prior, left_out: None, channels }
+    }
+
+    /// The same of a run by `schedule`, which counted `report` and whose rows left out `shares`.
+    #[must_use]
+    pub fn traversed(
+        self,
+        problem: &Problem,
+        schedule: &Schedule,
+        report: &Report,
+        shares: &Shares,
+    ) -> Certified<'a> {
+        let norms = Norms { query: self.measured.query, key: self.measured.key, bias: self.measured.added };
+        let of = |executed| Arithmetic::of(problem, executed);
+        let mut prior = of(self.certificate.executed).prior_frozen(problem.keys(), &norms).wider(&self.prior);
+        if report.recomputed > 0 {
+            prior = prior.wider(&of(scalar::executed(problem)).prior(problem.keys(), &norms));
+        }
+        let few = shares.worst <= MOST_LEFT_OUT;
+        if !few {
+            prior.relative = f64::INFINITY;
+        }
+        Certified { prior, left_out: Some((*schedule, *shares)), ..self }
+    }
+
+    /// The bound of an element whose values have at most the magnitude `value`.
+    fn bound_of(&self, prior: &Prior, value: f64) -> f64 {
+        let share = self.left_out.map_or(0.0, |(_, shares)| shares.worst);
+        prior.absolute(value) + left_out(share, 2.0 * value)
     }
 
     /// The bound, if it says anything.
@@ -109,13 +148,13 @@ impl<'a> Certified<'a> {
     #[must_use]
     pub fn absolute(&self, channel: usize) -> Option<f64> {
         let value = self.channels.get(channel)?;
-        Some(self.claim().ok()?.absolute(f64::from(*value)))
+        Some(self.bound_of(self.claim().ok()?, f64::from(*value)))
     }
 
     /// An upper bound of the error of every element of the output, or `None` if there is no claim.
     #[must_use]
     pub fn largest_absolute(&self) -> Option<f64> {
-        Some(self.claim().ok()?.absolute(self.measured.value))
+        Some(self.bound_of(self.claim().ok()?, self.measured.value))
     }
 
     /// Writes the certificate as one line of JSON, without a line break:
@@ -125,6 +164,9 @@ impl<'a> Certified<'a> {
     /// - `bound`, and `likely` for roundings of random sign, relative to that; `absolute`, in units of the values, for every
     ///   element,
     /// - `kernel`, `keys`, and the measured norms,
+    /// - of a run by another schedule than the exact one, or within a budget, `left_out`: its `schedule`, `error_budget` and
+    ///   `lambda`, and the shares `D / (S + D)` of the weights that rows left out, `worst`, `p99` and `mean`; `bound` is then
+    ///   that of the average over the keys that were kept, and `absolute` counts those that were not,
     /// - `flags`: the names of those that are set,
     /// - `published`: the object that [`Certificate::write_json`] writes.
     ///
@@ -135,7 +177,7 @@ impl<'a> Certified<'a> {
             Ok(prior) => {
                 write!(out, r#"{{"claim":"rigorous","rigorous":true,"relative_to":"sum_j p_j |v_j|","#)?;
                 write!(out, r#""bound":{:e},"likely":{:e},"#, prior.relative, prior.likely)?;
-                write!(out, r#""absolute":{:e},"#, prior.absolute(self.measured.value))?;
+                write!(out, r#""absolute":{:e},"#, self.bound_of(prior, self.measured.value))?;
             }
             Err(why) => write!(out, r#"{{"claim":"none","rigorous":true,"why":"{why}","#)?,
         }
@@ -147,6 +189,16 @@ impl<'a> Certified<'a> {
                 true => write!(out, r#""{name}":{x:e},"#)?,
                 false => write!(out, r#""{name}":null,"#)?,
             }
+        }
+        if let Some((schedule, shares)) = &self.left_out {
+            write!(out, r#""left_out":{{"schedule":"{}","#, schedule.name())?;
+            match schedule.skip {
+                Skip::Never => {}
+                Skip::Budget(budget) => write!(out, r#""error_budget":{budget:e},"#)?,
+                Skip::Blocks(lambda) | Skip::Rows(lambda) => write!(out, r#""lambda":{lambda:e},"#)?,
+            }
+            let Shares { worst, p99, mean } = *shares;
+            write!(out, r#""worst":{worst:e},"p99":{p99:e},"mean":{mean:e}}},"#)?;
         }
         out.write_str(r#""flags":["#)?;
         let set = Flags::ALL.iter().filter(|(flag, _)| flags.contains(*flag));

@@ -67,6 +67,7 @@ pub use bias::{BiasView, TableView};
 pub use data::{Inputs, Outputs, StateOut};
 pub use mask::{MASK_LIMIT, MaskElements, MaskKind, MaskRow, MaskView};
 pub use operands::{Operand, Operands};
+pub use pairs::Present;
 pub use problem::{LARGEST_FACTOR, Problem, Spec};
 pub use sequence::{Alignment, Chunk, Lengths, Sequence, Window};
 pub use windows::{Sides, Windows};

@@ -4,7 +4,7 @@ use super::added::Added;
 use super::data::{Inputs, Outputs};
 use super::problem::Problem;
 use super::sequence::Sequence;
-use crate::dtype::Elements;
+use crate::dtype::{Elements, ElementsMut};
 use crate::state::{NaturalState, State, log_sum_exp};
 use crate::view::View;
 
@@ -33,6 +33,17 @@ impl<'a> Rows<'a> {
     }
 }
 
+/// The elements of the present keys and values, which have been written; `None` unless the problem appends to them.
+pub type Present<'a> = Option<[Elements<'a>; 2]>;
+
+/// The present of a problem that appends.
+pub(super) fn present<'a>(problem: &Problem, [key, value]: [&'a Option<ElementsMut<'_>>; 2]) -> Present<'a> {
+    match (key, value) {
+        (Some(key), Some(value)) if problem.spec().append => Some([key.elements(), value.elements()]),
+        _ => None,
+    }
+}
+
 /// The keys and values that a query head of a sequence attends, and what is added to its scores.
 #[derive(Clone, Copy)]
 pub(super) struct Pairs<'a> {
@@ -46,20 +57,19 @@ pub(super) struct Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    /// Of query head `head` of `sequence`. The present must have been written.
+    /// Of query head `head` of `sequence`.
     pub(super) fn new(
         problem: &Problem,
         inputs: &Inputs<'a>,
-        outputs: &'a Outputs<'_>,
+        present: Present<'a>,
         sequence: &Sequence,
         head: usize,
     ) -> Pairs<'a> {
         let s = problem.spec();
         let added = problem.modifies(sequence.batch).then(|| Added::new(problem, inputs));
         // Where the new rows lie; behind the past, if the problem appends in place.
-        let present = (&s.present_key, &s.present_value, &outputs.present_key, &outputs.present_value);
-        let (key, value) = match present {
-            (Some(pk), Some(pv), Some(k), Some(v)) if s.append => ((*pk, k.elements()), (*pv, v.elements())),
+        let (key, value) = match (s.present_key, s.present_value, present) {
+            (Some(pk), Some(pv), Some([key, value])) => ((pk, key), (pv, value)),
             _ => ((s.key, inputs.key), (s.value, inputs.value)),
         };
         let past = s.past_key.zip(inputs.past_key).zip(s.past_value.zip(inputs.past_value));

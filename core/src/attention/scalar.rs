@@ -7,7 +7,7 @@
 
 use super::certificate::{Executed, Order};
 use super::data::{Inputs, Outputs};
-use super::pairs::{self, CHAIN, Pairs};
+use super::pairs::{self, CHAIN, Pairs, Present};
 use super::problem::Problem;
 use super::schedule::BLOCKS_PER_SEGMENT;
 use super::sequence::Sequence;
@@ -83,29 +83,32 @@ pub fn run(
     }
     write_present(problem, inputs, outputs);
     let (query, states) = scratch[..needed].split_at_mut(problem.head_dim());
+    let presents = [outputs.present_key.take(), outputs.present_value.take()];
+    let present = pairs::present(problem, presents.each_ref());
     for index in 0..problem.sequences() {
         let sequence = problem.sequence(&inputs.lengths, index);
         for head in 0..problem.heads() {
             for i in 0..sequence.queries {
-                row(problem, inputs, outputs, &sequence, head, i, query, states);
+                let mut state = row(problem, inputs, present, &sequence, head, i, query, states);
+                pairs::write_row(problem, outputs, &sequence, head, i, &mut state, 0.0);
             }
         }
     }
+    [outputs.present_key, outputs.present_value] = presents;
     Ok(())
 }
 
-/// Computes row `i` of `head` and writes what the call asked for. `query` has `d` elements, and `states` the slots of the
-/// merge tree.
-pub(super) fn row(
+/// Computes the state of row `i` of `head`. `query` has `d` elements, and `states` the slots of the merge tree.
+pub(super) fn row<'a>(
     problem: &Problem,
     inputs: &Inputs<'_>,
-    outputs: &mut Outputs<'_>,
+    present: Present<'_>,
     sequence: &Sequence,
     head: usize,
     i: usize,
     query: &mut [f32],
-    states: &mut [f32],
-) {
+    states: &'a mut [f32],
+) -> State<&'a mut [f32]> {
     let dv = problem.value_dim();
     pairs::query(problem, inputs, sequence, head, i, query);
     // `(m, S)` of each level of the merge tree; the weighted sums are slices of the scratch.
@@ -113,7 +116,7 @@ pub(super) fn row(
     let mut stack = MergeStack::default();
     let mut segment = None;
     let (start, end) = sequence.range(i);
-    let pairs = Pairs::new(problem, inputs, outputs, sequence, head);
+    let pairs = Pairs::new(problem, inputs, present, sequence, head);
     for j in start..end {
         let added = pairs.added(i, j);
         if added == f32::NEG_INFINITY {
@@ -138,8 +141,7 @@ pub(super) fn row(
         levels[0] = (f32::NEG_INFINITY, 0.0);
         states[..dv].fill(0.0);
     }
-    let mut state = State { m: levels[0].0, s: levels[0].1, w: &mut states[..dv] };
-    pairs::write_row(problem, outputs, sequence, head, i, &mut state, 0.0);
+    State { m: levels[0].0, s: levels[0].1, w: &mut states[..dv] }
 }
 
 /// Merges two adjacent states: slot ← slot ⊕ (slot + 1).

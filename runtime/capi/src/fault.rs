@@ -108,7 +108,8 @@ impl From<PlanError> for Fault {
             PlanError::Refused(Refused::Block { .. } | Refused::Parts { .. }) => ELSA_STATUS_ARGUMENT,
             PlanError::Refused(_) => ELSA_STATUS_UNSUPPORTED,
             PlanError::Device(e) => device(e),
-            PlanError::Null { .. }
+            PlanError::Option(_)
+            | PlanError::Null { .. }
             | PlanError::Extent { .. }
             | PlanError::Room { .. }
             | PlanError::Alignment { .. }

@@ -279,7 +279,7 @@ impl Error {
                 | EngineError::Threads { .. }
                 | EngineError::Device { reason: DeviceError::Ordinal { .. } },
             )
-            | Error::Plan(PlanError::NoBackward | PlanError::NotOnGpu { .. })
+            | Error::Plan(PlanError::Option(_) | PlanError::NoBackward | PlanError::NotOnGpu { .. })
             | Error::Plan(PlanError::Linear(
                 LinearRefused::Chunk { .. }
                 | LinearRefused::Parts { .. }

@@ -32,6 +32,8 @@ pub fn flag(argument: &'static str) -> &'static str {
         "d_q" => "dq-out",
         "d_k" => "dk-out",
         "d_v" => "dv-out",
+        "error_budget" => "error-budget",
+        "rescale_threshold" => "rescale-threshold",
         "lse" => "lse-out",
         "key_total" | "query_total" => "tokens",
         "state_m" => "state-out m",
@@ -50,6 +52,9 @@ pub fn problem(e: ArgumentError) -> String {
 /// The message of an error about a plan, by flag.
 #[must_use]
 pub fn plan(e: &PlanError) -> String {
+    if let PlanError::Option(e) = e {
+        return problem(*e);
+    }
     e.to_string().replacen("host_budget", "host-budget", 1)
 }
 

@@ -6,7 +6,7 @@
 //! | `elsa run --task`, `elsa merge` | [`task`], [`mod@merge`]: a part of the work as states, and the whole of all parts; so `elsa backward --task` |
 //! | `elsa backward` | [`mod@backward`]: gradients, after a forward pass or with the output of one |
 //! | `elsa linear` | [`mod@linear`]: linear attention, run, verified and measured; recurrences, selective scans, convolutions |
-//! | `elsa verify` | [`verify`]: an answer against the f64 [`oracle`], on given tensors or a built-in [`scenario`] |
+//! | `elsa verify` | [`verify`]: an answer against the f64 [`oracle`], on given tensors or a built-in [`scenario`]; what schedules do with them |
 //! | `elsa bench` | [`mod@bench`]: latency; every answer is checked |
 //! | `elsa info` | [`info`]: what the [`machine`] and its [`mod@board`] have, what would be chosen and why |
 //! | `elsa warmup` | [`warmup`]: GPU kernels loaded ahead of the first frame |
@@ -36,6 +36,7 @@ mod files;
 mod flag;
 pub mod info;
 pub mod job;
+mod left_out;
 pub mod linear;
 pub mod listen;
 pub mod machine;
@@ -43,6 +44,7 @@ pub mod memory;
 pub mod merge;
 pub mod onnx;
 pub mod oracle;
+mod picture;
 pub mod progress;
 pub mod random;
 pub mod report;
@@ -55,6 +57,7 @@ pub mod signals;
 pub mod simulate;
 mod stats;
 pub mod stream;
+mod study;
 mod target;
 pub mod task;
 mod temporary;

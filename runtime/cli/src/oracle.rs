@@ -3,11 +3,10 @@
 
 use crate::rows::RowId;
 use elsa_core::attention::bound::rounding::{Bounds, Component, Row};
-use elsa_core::attention::bound::{Arithmetic, UNLIKELY};
+use elsa_core::attention::bound::{Arithmetic, LN_RANGE, UNLIKELY};
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::drift::{Drift, Metrics, RowDrift};
-use elsa_core::attention::reference;
-use elsa_core::attention::{Inputs, Problem, Sequence};
+use elsa_core::attention::{Inputs, Problem, Sequence, reference, scalar};
 use elsa_core::drift::larger;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::state::HEADROOM;
@@ -17,6 +16,23 @@ const SCORES: f64 = 1.1e38;
 
 /// Where sums in f16 end.
 const HALF: f64 = 65_504.0;
+
+/// What is known of a run that bounds its answers.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounded<'e, 'a> {
+    /// What it executed.
+    pub executed: &'e Executed,
+    /// Of a run by another schedule than the exact one, the share of its weights that each row left out.
+    pub shares: Option<&'a [f32]>,
+}
+
+impl<'e> Bounded<'e, '_> {
+    /// A run by the exact schedule.
+    #[must_use]
+    pub const fn by(executed: &'e Executed) -> Self {
+        Bounded { executed, shares: None }
+    }
+}
 
 /// The oracle and the error bounds, one row at a time, with scratch memory.
 pub struct Oracle<'a> {
@@ -38,6 +54,7 @@ pub struct Oracle<'a> {
     /// Whether a run may leave the range of its arithmetic in this row, and then answer with an infinity or NaN.
     pub beyond_range: bool,
     components: Vec<Component>,
+    shares: Option<&'a [f32]>,
     /// Logarithm of the probability of every key; `−∞` for keys that are not attended.
     ln_p: Vec<f64>,
 }
@@ -78,10 +95,22 @@ impl<'a> Oracle<'a> {
     /// The oracle of a problem, with the bounds for runs that execute `executed`.
     #[must_use]
     pub fn new(problem: &'a Problem, inputs: Inputs<'a>, executed: &Executed) -> Oracle<'a> {
+        let shares = None;
+        Oracle::bounded(problem, inputs, Bounded { executed, shares })
+    }
+
+    /// The oracle of a problem, with the bounds for a run.
+    #[must_use]
+    pub fn bounded(
+        problem: &'a Problem,
+        inputs: Inputs<'a>,
+        Bounded { executed, shares }: Bounded<'_, 'a>,
+    ) -> Oracle<'a> {
         let width = problem.value_dim();
         Oracle {
             problem,
             inputs,
+            shares,
             arithmetic: Arithmetic::of(problem, *executed),
             p: Vec::new(),
             delta: Vec::new(),
@@ -142,7 +171,22 @@ impl<'a> Oracle<'a> {
         let kv_head = problem.kv_head(head);
         let q0 = spec.query.row(s.batch, head, s.query0 + query);
         let q: Vec<f32> = (0..problem.head_dim()).map(|c| inputs.query.get(q0 + c)).collect();
-        let mut bounds = Row::new(arithmetic, &self.ln_p);
+        // A row by another schedule has its own bounds, or was computed again by the exact one.
+        let left = self.shares.map(|shares| {
+            let at = (s.batch * problem.heads() + head) * spec.query.tokens() + s.query0 + query;
+            f64::from(shares.get(at).copied().unwrap_or(f32::NAN))
+        });
+        let mut bounds = match left {
+            // Of the kept keys the sum is within the range, of all keys it is larger by what was left out.
+            Some(left) => Row::frozen(arithmetic, &self.ln_p, (1.0 - left).ln() - LN_RANGE),
+            None => Row::new(arithmetic, &self.ln_p),
+        };
+        let exact = Arithmetic::of(problem, scalar::executed(problem));
+        let mut again = Row::new(exact, &self.ln_p);
+        let mut of_again: Vec<Component> = match left {
+            Some(_) => self.y.iter().map(|&y| Component::new(&exact, y)).collect(),
+            None => Vec::new(),
+        };
         let mut largest = 0.0;
         self.score = 0.0;
         for j in 0..self.p.len() {
@@ -154,6 +198,7 @@ impl<'a> Oracle<'a> {
             self.score = f64::max(self.score, score.magnitude);
             let bias = reference::bias_magnitude(problem, &inputs, sequence, head, query, j);
             let key = bounds.absorb(j, &score, bias);
+            let key_again = left.map(|_| again.absorb(j, &score, bias));
             self.delta[j] = key.delta;
             if !values {
                 continue;
@@ -162,13 +207,30 @@ impl<'a> Oracle<'a> {
             for (c, component) in self.components.iter_mut().enumerate() {
                 let v = f64::from(v.get(at + c));
                 component.absorb(&key, v);
+                if let (Some(component), Some(key)) = (of_again.get_mut(c), &key_again) {
+                    component.absorb(key, v);
+                }
                 // A weight of zero keeps an infinite value from the terms, not from the answer.
                 self.terms[c] += if key.p == 0.0 { 0.0 } else { key.p * v.abs() };
                 largest = f64::max(largest, if v.is_finite() { v.abs() } else { 0.0 });
             }
         }
         self.bounds.clear();
-        self.bounds.extend(self.components.iter().map(|component| bounds.bounds(component)));
+        self.bounds.extend(self.components.iter().enumerate().map(|(c, component)| {
+            let (Some(left), Some(of_again)) = (left, of_again.get(c)) else {
+                return bounds.bounds(component);
+            };
+            let frozen = match left {
+                0.0 => bounds.bounds(component),
+                left => bounds.bounds_left_out(component, left),
+            };
+            let exact = again.bounds(of_again);
+            Bounds {
+                worst: frozen.worst.max(exact.worst),
+                likely: frozen.likely.max(exact.likely),
+                poisoned: frozen.poisoned || exact.poisoned,
+            }
+        }));
         let scale = f64::from(problem.scale()).abs();
         let query = q.iter().map(|q| f64::from(*q).abs()).fold(0.0, f64::max) * scale;
         let weight = f64::from(HEADROOM).exp2();

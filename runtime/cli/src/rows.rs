@@ -52,20 +52,31 @@ pub fn for_rows<S, T: Send>(
     each: impl Fn(&mut S, RowId) -> T + Sync,
     done: impl Fn(u64) + Sync,
 ) -> Vec<T> {
-    const CHUNK: usize = 16;
+    for_items(rows, 16, make, |scratch, row| each(scratch, *row), done)
+}
+
+/// As [`for_rows`], for items of any kind, of which a thread takes `chunk` at a time.
+pub fn for_items<I: Sync, S, T: Send>(
+    items: &[I],
+    chunk: usize,
+    make: impl Fn() -> S + Sync,
+    each: impl Fn(&mut S, &I) -> T + Sync,
+    done: impl Fn(u64) + Sync,
+) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let mut finished: Vec<(usize, Vec<T>)> = std::thread::scope(|scope| {
         let work = || {
             let mut scratch = make();
             let mut finished = Vec::new();
             loop {
-                let start = next.fetch_add(CHUNK, Ordering::Relaxed);
-                let Some(chunk) = rows.get(start..(start + CHUNK).min(rows.len())).filter(|x| !x.is_empty())
+                let start = next.fetch_add(chunk, Ordering::Relaxed);
+                let Some(taken) =
+                    items.get(start..(start + chunk).min(items.len())).filter(|x| !x.is_empty())
                 else {
                     return finished;
                 };
-                finished.push((start, chunk.iter().map(|&row| each(&mut scratch, row)).collect::<Vec<T>>()));
-                done(chunk.len() as u64);
+                finished.push((start, taken.iter().map(|item| each(&mut scratch, item)).collect::<Vec<T>>()));
+                done(taken.len() as u64);
             }
         };
         let workers: Vec<_> = (1..machine::cores()).map(|_| scope.spawn(work)).collect();

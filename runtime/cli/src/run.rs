@@ -2,10 +2,11 @@
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use crate::args::{EngineArgs, FILE, ProblemArgs, TaskArgs, warn_without_half_scores};
+use crate::args::{EngineArgs, FILE, ProblemArgs, TaskArgs, TraversalArgs, warn_without_half_scores};
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
 use crate::job::Job;
+use crate::left_out::LeftOut;
 use crate::memory::{Buffer, zeros};
 use crate::progress;
 use crate::report;
@@ -31,6 +32,7 @@ Examples:
   elsa run --q in.safetensors#q --k in.safetensors#k --v in.safetensors#v --out out.safetensors#y --layout bnc --heads 12
   elsa run --q wq.npy --k wk.npy --v wv.npy --out y.npy --bias-table table.npy --windows 7x7 --picture 14x14 --shift 3,3
   elsa run --q q.npy --k k.npy --v v.npy --quorum 7 --task 0/7 --state-out task0.npz
+  elsa run --q q.npy --k k.npy --v v.npy --out y.npy --error-budget 0.001
   elsa run --q packed.npy --k packed.npy --v packed.npy --cu-seqlens-q bounds.npy --cu-seqlens-k bounds.npy --out y.npy
 Tensors of the first: numpy.save('q.npy', q) of a float32 array of [batch, heads, tokens, dim], and k and v alike.
 Those of the windows: [pictures * 4, heads, 49, dim], and a table [169, heads].
@@ -92,6 +94,9 @@ pub struct RunArgs {
     /// What computes.
     #[command(flatten)]
     pub engine: EngineArgs,
+    /// How the keys are gone over.
+    #[command(flatten)]
+    pub traversal: TraversalArgs,
     /// Tensors that stay in their files.
     #[command(flatten)]
     pub stream: StreamArgs,
@@ -137,6 +142,8 @@ struct Report {
     /// Why the CPU computed in place of the requested GPU.
     fallback: Option<String>,
     ms: f64,
+    /// What a run by another schedule than the exact one left out.
+    left_out: Option<LeftOut>,
 }
 
 /// The sizes of a problem.
@@ -207,13 +214,15 @@ fn streamed(args: &RunArgs) -> Result<(), Error> {
 /// Whatever keeps the outputs from being complete. No file has changed then.
 pub fn run(args: &RunArgs) -> Result<(), Error> {
     args.task.unused()?;
+    args.traversal.excluded_by("host-budget", args.stream.is_asked())?;
     if args.stream.is_asked() {
         return streamed(args);
     }
     let job = Job::load(&args.problem, [args.present_k.is_some(), args.present_v.is_some()])?;
     let problem = job.problem;
     let engine = args.engine.engine()?;
-    let options = PlanOptions { certify: args.certificate, ..args.engine.plan_options() };
+    let options = args.traversal.options(args.engine.plan_options())?;
+    let options = PlanOptions { certify: args.certificate, ..options };
     let plan = engine.plan(&problem, &options)?;
     warn_without_half_scores(&options, &plan);
     let writer = args.writer()?;
@@ -255,6 +264,10 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
         true => Some(bound.certified()?.to_string()),
         false => None,
     };
+    let left_out = match options.traverses() {
+        true => Some(LeftOut::of(&bound.traversed()?, &problem, &job.inputs()?)),
+        false => None,
+    };
 
     let content = |operand, data| Content { shape: job.shapes[operand].clone(), data };
     let file = |operand, data| Output::Tensor(content(operand, data));
@@ -288,6 +301,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
             workspace_bytes: plan.workspace_bytes(),
             fallback: done.fallback.map(|reason| reason.to_string()),
             ms,
+            left_out,
         };
         report::json(&mut stdout, &report)?;
     } else {
@@ -300,6 +314,9 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
             engine.threads(),
             plan.workspace_bytes()
         ));
+        if let Some(left_out) = left_out {
+            writeln!(stdout, "{left_out}")?;
+        }
     }
     Ok(())
 }

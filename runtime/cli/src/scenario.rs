@@ -13,7 +13,8 @@ use elsa_core::dtype::DType;
 pub const HELP: &str = "\
 Scenarios: regular is 8 heads, 1,024 tokens, d = 64, standard normal; long is 65,536 keys, 256 queries, d = 64;
 stress has scores that overflow a naive exponential, one dominant key, values that cancel, masks, causal,
-windows of a rolled picture with a table of relative positions.";
+windows of a rolled picture with a table of relative positions; sink is causal, 2 heads, 1,024 tokens, d = 64, with
+scores that are large at the first key and near the diagonal.";
 
 /// A set of built-in tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub enum Scenario {
     Long,
     /// Overflowing, dominated, cancelling and masked scores, and windows.
     Stress,
+    /// Scores that are large at the first key and near the diagonal, as those of many language models.
+    Sink,
 }
 
 /// A built-in problem with its data.
@@ -56,10 +59,28 @@ fn spec(heads: usize, queries: usize, keys: usize, dim: usize) -> Result<Spec, E
     Shape::plain(1, heads, queries, keys, dim).spec(DType::F32)
 }
 
+/// Gives the queries and keys of a head scores of `near · mean cos(ω (i − j))` over the frequencies `ω`, which fall from
+/// `near` with the distance, in dims 1 and on; the other dims keep their numbers.
+fn local(q: &mut [f32], k: &mut [f32], near: f64, frequencies: &[f64]) {
+    let size = (8.0 * near / frequencies.len() as f64).sqrt();
+    for side in [q, k] {
+        for (i, token) in side.chunks_mut(64).enumerate() {
+            for (pair, frequency) in token[1..].chunks_mut(2).zip(frequencies) {
+                let (sin, cos) = (frequency * i as f64).sin_cos();
+                pair.copy_from_slice(&[(size * cos) as f32, (size * sin) as f32]);
+            }
+        }
+    }
+}
+
 impl Scenario {
     /// Every scenario with its name.
-    pub const ALL: [(&str, Scenario); 3] =
-        [("regular", Scenario::Regular), ("long", Scenario::Long), ("stress", Scenario::Stress)];
+    pub const ALL: [(&str, Scenario); 4] = [
+        ("regular", Scenario::Regular),
+        ("long", Scenario::Long),
+        ("stress", Scenario::Stress),
+        ("sink", Scenario::Sink),
+    ];
 
     /// The problems of the scenario, with their data.
     ///
@@ -141,6 +162,27 @@ impl Scenario {
                 let mut random = Random::new(5);
                 windowed.table = Some(random.normals("scenario", DType::F32, entries * heads, 2.0)?);
                 Ok(vec![overflow, dominant, cancelling, masked, causal, windowed])
+            }
+            Scenario::Sink => {
+                let tokens = 1024;
+                let mut sink_spec = spec(2, tokens, tokens, 64)?;
+                sink_spec.causal = Some(Alignment::BottomRight);
+                let mut sink = make("sink", sink_spec, 1.0)?;
+                if let (Buffer::F32(q), Buffer::F32(k)) = (&mut sink.q, &mut sink.k) {
+                    let heads = q.chunks_mut(tokens * 64).zip(k.chunks_mut(tokens * 64));
+                    // Scores in natural-log units of the sink and of the diagonal, and how many tokens wide that is.
+                    for ((q, k), [first, near, width]) in heads.zip([[7.0, 8.0, 16.0], [6.0, 10.0, 48.0]]) {
+                        let mut random = Random::new(7);
+                        local(q, k, near, &[(); 24].map(|()| random.normal() / width));
+                        // Before their scale, 1/8.
+                        let large = (8.0 * first).sqrt() as f32;
+                        for (i, (query, key)) in q.chunks_mut(64).zip(k.chunks_mut(64)).enumerate() {
+                            query[0] = large;
+                            key[0] = if i == 0 { large } else { 0.0 };
+                        }
+                    }
+                }
+                Ok(vec![sink])
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Certificates of runs: what a workspace remembers of its last run, and what that run measured.
 
 use super::cpu::plan::CpuWorkspace;
+use super::traversed::{Recorded, Traversed};
 use crate::cuda::workspace::GpuWorkspace;
 use crate::error::{CertifyError, DeviceError};
 use elsa_core::attention::Problem;
@@ -18,12 +19,13 @@ pub enum Records {
     Gpu { at: usize, count: usize, stride: usize },
 }
 
-/// The last run in a workspace, if its plan certifies.
+/// The last run in a workspace, if its plan certifies or has a schedule other than the exact one.
 #[derive(Clone, Debug)]
 pub struct Ran {
     problem: Problem,
     certificate: Certificate,
-    records: Records,
+    records: Option<Records>,
+    recorded: Option<Recorded>,
     fallback: bool,
 }
 
@@ -35,18 +37,29 @@ pub enum Worked<'w> {
 
 impl Ran {
     /// A run of `problem` that executed what `certificate` says.
-    pub fn new(problem: &Problem, certificate: Certificate, records: Records, fallback: bool) -> Ran {
-        Ran { problem: *problem, certificate, records, fallback }
+    pub fn new(
+        problem: &Problem,
+        certificate: Certificate,
+        records: Option<Records>,
+        recorded: Option<Recorded>,
+        fallback: bool,
+    ) -> Ran {
+        Ran { problem: *problem, certificate, records, recorded, fallback }
     }
 
-    /// Where its records are.
-    pub fn records(&self) -> Records {
+    /// Where its records are, if its plan certifies.
+    pub fn records(&self) -> Option<Records> {
         self.records
+    }
+
+    /// Where lies what it left out, if its schedule is not the exact one.
+    pub fn recorded(&self) -> Option<&Recorded> {
+        self.recorded.as_ref()
     }
 
     /// Whether a GPU ran.
     pub fn on_gpu(&self) -> bool {
-        matches!(self.records, Records::Gpu { .. })
+        matches!(self.records, Some(Records::Gpu { .. }))
     }
 
     /// The certificate of the run, whose records lie in `worked`. Waits for the run, if it is pending on a GPU.
@@ -54,16 +67,29 @@ impl Ran {
     /// # Errors
     /// Returns an error if the device fails, or if the memory is not that of the run.
     pub fn certified<'w>(&self, worked: Worked<'w>) -> Result<Certified<'w>, CertifyError> {
+        let mut traversed = None;
         let record = match (self.records, worked) {
-            (Records::Cpu(span), Worked::Cpu(workspace)) => workspace.record(span),
-            (Records::Gpu { at, count, stride }, Worked::Gpu(workspace)) => {
+            (Some(Records::Cpu(span)), Worked::Cpu(workspace)) => {
+                if let Some(recorded) = &self.recorded {
+                    let Traversed { schedule, report, shares, .. } = recorded.traversed(workspace)?;
+                    traversed = Some((schedule, report, shares));
+                }
+                workspace.record(span)
+            }
+            (Some(Records::Gpu { at, count, stride }), Worked::Gpu(workspace)) => {
                 Some(joined(workspace, at, count, stride)?)
             }
             _ => None,
         };
         let certified =
             record.and_then(|record| certified(&self.problem, self.certificate, record, self.fallback));
-        certified.ok_or(CertifyError::NoRun)
+        let certified = certified.ok_or(CertifyError::NoRun)?;
+        Ok(match traversed {
+            Some((schedule, report, shares)) => {
+                certified.traversed(&self.problem, &schedule, &report, &shares)
+            }
+            None => certified,
+        })
     }
 }
 

@@ -12,4 +12,5 @@ mod plan;
 pub mod stream;
 pub mod task;
 mod tensors;
+pub mod traversed;
 mod warm;

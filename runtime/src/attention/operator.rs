@@ -5,6 +5,7 @@ use super::cpu::plan::CpuPlan;
 use super::cuda::device::{DeviceInputs, DeviceOutputs, addresses};
 use super::cuda::plan::GpuPlan;
 use super::tensors;
+use super::traversed::Recorded;
 use crate::cuda::device::Addresses;
 use crate::operator::Operator;
 use crate::problem;
@@ -53,11 +54,17 @@ impl problem::Problem for Problem {
     }
 }
 
-/// What a workspace remembers of a run, whose records lie where `records` says. States pass through memory, which makes no
+/// What a workspace remembers of a run, whose records lie where `records` and `recorded` say. States pass through memory, which makes no
 /// path of additions longer, so that one certificate serves runs with and without them.
-fn ran(problem: &Problem, executed: Executed, records: Records, stood_by: bool) -> Ran {
+fn ran(
+    problem: &Problem,
+    executed: Executed,
+    records: Option<Records>,
+    recorded: Option<Recorded>,
+    stood_by: bool,
+) -> Ran {
     let certificate = Certificate::new(problem.spec().dtype, problem.keys(), executed);
-    Ran::new(problem, certificate, records, stood_by)
+    Ran::new(problem, certificate, records, recorded, stood_by)
 }
 
 impl Operator for Attention {
@@ -101,13 +108,15 @@ impl Operator for Attention {
     }
 
     fn ran_on_cpu(plan: &CpuPlan, problem: &Problem, stood_by: bool) -> Option<Ran> {
-        let records = plan.choice.certify.then_some(Records::Cpu(plan.layout.measured))?;
-        Some(ran(problem, plan.executed(), records, stood_by))
+        let records = plan.choice.certify.then_some(Records::Cpu(plan.layout.measured));
+        let recorded = Recorded::of(plan);
+        (records.is_some() || recorded.is_some())
+            .then(|| ran(problem, plan.executed(), records, recorded, stood_by))
     }
 
     fn ran_on_gpu(plan: &GpuPlan, problem: &Problem) -> Option<Ran> {
         let (count, stride) = (plan.choice.records, plan.choice.record_stride());
         let records = Records::Gpu { at: plan.layout.records.start, count, stride };
-        (count > 0).then(|| ran(problem, plan.executed(), records, false))
+        (count > 0).then(|| ran(problem, plan.executed(), Some(records), None, false))
     }
 }

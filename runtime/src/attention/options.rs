@@ -1,9 +1,11 @@
 //! Options of a plan.
 
+use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::{Division, Method, Options};
+use elsa_core::attention::traversal::{Schedule, Skip};
 
 /// Options of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlanOptions {
     /// The method that computes the output.
     pub method: Method,
@@ -27,11 +29,67 @@ pub struct PlanOptions {
     /// The kernel and the number of splits on a GPU, one of [`Engine::divisions`](crate::Engine::divisions), in place of the
     /// tuned file's and the chooser's. Ignored on the CPU.
     pub division: Option<Division>,
+    /// How a run goes over the keys. Any schedule but the exact one is computed by the CPU, tile by tile, and rows that do not
+    /// pass its guard by the exact schedule. Which rows form a tile depends on the instruction set and, within a small
+    /// `budget`, on the workspace: where rows vote on what is left out, so do the bits of the answer. They depend neither on
+    /// the number of threads nor on repetition.
+    pub schedule: Schedule,
+    /// The largest share `E` of its weights that a row may leave out, between 0 and 1: blocks of keys whose values are then
+    /// not read. The answer is the average of the values over the keys that were kept, log-sum-exp is that of all keys, and
+    /// [`Workspace::traversed`](crate::Workspace::traversed) says what each row left out. It is short for
+    /// [`Skip::Budget`] in `schedule`. What is said there of tiles and bits holds.
+    pub error_budget: Option<f32>,
+}
+
+impl PlanOptions {
+    /// Whether runs go by another schedule than the exact one, or within a budget, so that
+    /// [`Workspace::traversed`](crate::Workspace::traversed) tells what they left out.
+    #[must_use]
+    pub fn traverses(&self) -> bool {
+        self.error_budget.is_some() || !self.schedule.is_exact()
+    }
+
+    /// The schedule, with the error budget.
+    ///
+    /// # Errors
+    /// Returns an error if a number of the schedule is out of bounds, if it leaves keys out by another rule than the budget,
+    /// or if the method is math.
+    pub(crate) fn traversal(&self) -> Result<Schedule, ArgumentError> {
+        let mut schedule = self.schedule;
+        let mut argument = "schedule";
+        if let Some(budget) = self.error_budget {
+            argument = "error_budget";
+            let other = match schedule.skip {
+                Skip::Never => None,
+                Skip::Budget(_) => Some("schedule"),
+                Skip::Blocks(_) | Skip::Rows(_) => Some("lambda"),
+            };
+            if let Some(other) = other {
+                return Err(ArgumentError::Conflict { argument, other });
+            }
+            schedule.skip = Skip::Budget(budget);
+        }
+        schedule.check()?;
+        if self.method == Method::Math && !schedule.is_exact() {
+            return Err(ArgumentError::Conflict { argument, other: "method math" });
+        }
+        Ok(schedule)
+    }
 }
 
 impl Default for PlanOptions {
     fn default() -> Self {
-        let Options { method, block, budget, all_workers, certify, .. } = Options::default();
-        PlanOptions { method, block, budget, all_workers, half_scores: false, certify, division: None }
+        let Options { method, block, budget, all_workers, certify, schedule, .. } = Options::default();
+        PlanOptions {
+            method,
+            block,
+            budget,
+            all_workers,
+            half_scores: false,
+            certify,
+            division: None,
+            schedule,
+            error_budget: None,
+        }
     }
 }

@@ -28,13 +28,16 @@ impl Engine {
     ///
     /// # Errors
     /// Returns an error if an option is not supported, or if every form of the plan exceeds the budget. With
-    /// [`Fallback::Fail`](crate::Fallback::Fail) also if the GPU does not support the problem, or fails.
+    /// [`Fallback::Fail`](crate::Fallback::Fail) also if the GPU does not support the problem or the schedule, or fails.
     pub fn plan(&self, problem: &Problem, options: &PlanOptions) -> Result<Plan, PlanError> {
+        let schedule = options.traversal()?;
         let gpu = |device: &Arc<Gpu>| match options.method {
+            _ if options.error_budget.is_some() => Err(PlanError::NotOnGpu { operator: "error budget" }),
+            _ if !schedule.is_exact() => Err(PlanError::NotOnGpu { operator: "schedule but the exact one" }),
             Method::Elsa => self.plan_gpu(device, problem, options),
             Method::Math => GpuPlan::math(device, problem, gpu_options(options)),
         };
-        Plan::new(self, problem, gpu, || Ok(CpuPlan::new(self, problem, options)?))
+        Plan::new(self, problem, gpu, || Ok(CpuPlan::new(self, problem, options, schedule)?))
     }
 }
 

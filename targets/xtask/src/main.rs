@@ -49,7 +49,7 @@
 //! | `gpu-test` | makes `target/gpu-test`, which `sh run.sh` runs on any machine with an NVIDIA driver |
 //! | `gpu-bench` | makes `target/gpu-bench`, which `sh run.sh` measures there, beside PyTorch where that is installed |
 //! | `standin` | builds the stand-in driver and prints its folder, for `LD_LIBRARY_PATH` and `ELSA_STANDIN` |
-//! | `hunt` | hunts for an error beyond its bound, for `--seconds N` or over `--rows N`; `--tightness` measures the bounds |
+//! | `hunt` | hunts for an error beyond its bound, for `--seconds N` or over `--rows N`, of schedules alone with `--schedules`; `--tightness` measures the bounds |
 //! | `fingerprint` | hashes of all bits of all back ends, here, emulated and on the stand-in GPU, to be compared between commits |
 //!
 //! For boards: `build` makes the folder `target/dist/NAME` and checks what is in it, `deploy` brings it to a board
@@ -128,7 +128,7 @@ enum Command {
     },
     /// Hunt for an error beyond its bound, over all back ends of this machine.
     Hunt {
-        /// What the hunt takes: `--seconds N`, `--rows N`, `--seed N`, `--tightness`.
+        /// What the hunt takes: `--seconds N`, `--rows N`, `--seed N`, `--schedules`, `--tightness`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

@@ -6,6 +6,7 @@
 
 use elsa_core::attention::certified::Certified;
 use elsa_core::attention::measured::Flags;
+use elsa_core::attention::traversal::Schedule;
 use elsa_core::attention::{MASK_LIMIT, MaskKind};
 use elsa_core::drift::larger;
 use elsa_core::dtype::DType;
@@ -28,6 +29,8 @@ const CERTIFY: PlanOptions = PlanOptions {
     half_scores: false,
     certify: true,
     division: None,
+    schedule: Schedule::EXACT,
+    error_budget: None,
 };
 
 /// What the elements of a case are, in f64: norms of queries and keys, what is added, channels of values.

@@ -6,6 +6,7 @@
 
 use elsa_core::attention::MaskKind;
 use elsa_core::attention::plan::{GpuKernelSpec, Summation};
+use elsa_core::attention::traversal::Schedule;
 use elsa_core::attention::{Alignment, Window};
 use elsa_core::dtype::DType;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
@@ -275,6 +276,8 @@ const HALF_SCORES: PlanOptions = PlanOptions {
     all_workers: false,
     certify: false,
     division: None,
+    schedule: Schedule::EXACT,
+    error_budget: None,
 };
 
 /// Scores of f16 summed in f16: other bits, an error within the declared one, and NaN where a sum overflows f16.

@@ -84,7 +84,7 @@ fn parts_lie_apart_and_are_large_enough() {
                 for (block, workers) in [(64, 1), (128, 3), (256, 7)] {
                     let certify = workers == 3;
                     let options =
-                        Options { method, block, budget: None, workers, all_workers: true, certify };
+                        Options { method, block, workers, all_workers: true, certify, ..Options::default() };
                     match choose(&problem, &device, [&kernel.spec], &options) {
                         // Math has room for the tiles of one sequence, not for those of each that is packed.
                         Ok(choice) => {

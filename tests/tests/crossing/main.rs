@@ -46,6 +46,7 @@ mod scans;
 mod schedule;
 mod schedules;
 mod schedules_budget;
+mod schedules_kernels;
 mod small_calls;
 mod streamed;
 mod tasks;

@@ -13,8 +13,10 @@ use elsa_core::attention::traversal::{
 use elsa_core::attention::{Alignment, MaskKind, Window, reference, scalar};
 use elsa_core::dtype::DType;
 use elsa_tests::SLOW;
+use elsa_tests::bounds::Found;
 use elsa_tests::cases::{Buffers, Case, MaskParams, Params, any_case, hard_cases};
 use elsa_tests::random::Random;
+use elsa_tests::schedules::hunt::{Rule, Tally, hunt};
 use elsa_tests::schedules::{ran, run_and_judge, scored, try_run};
 use proptest::prelude::*;
 
@@ -139,6 +141,29 @@ fn a_maximum_in_the_last_block_is_found() {
         // A representative of the last block knows.
         let ran = run_and_judge(&case, &Schedule::VFA, TILE);
         assert_eq!(ran.report.recomputed, 0, "{above}");
+    }
+}
+
+/// Keys of frozen blocks lie above the reference, which then follows in the tile's own block, the last: their distances were
+/// rounded while they were large, and the sums do not show it.
+#[test]
+fn weights_from_before_a_late_move_are_not_trusted() {
+    for (above, again) in [(6.3f32, false), (8.9, true), (20.7, true)] {
+        let keys = 6 * TILE.keys;
+        let own = keys - TILE.keys;
+        let k: Vec<f32> = (0..keys)
+            .map(|j| match j {
+                _ if j < TILE.keys => 0.0,
+                _ if j < own => above - 0.013 * (j % 7) as f32,
+                _ => above,
+            })
+            .collect();
+        let v: Vec<f32> = (0..keys).map(|j| if j < own { -1.0 } else { 1.0 }).collect();
+        let mut case = scored(&[1.0; 5], &k, &v);
+        case.spec.causal = Some(Alignment::BottomRight);
+        let schedule = Schedule { first: First::None, order: Order::Sequential, ..Schedule::VFA };
+        let ran = run_and_judge(&case, &schedule, TILE);
+        assert_eq!(ran.report.recomputed, if again { 5 } else { 0 }, "{above}: {:?}", ran.report);
     }
 }
 
@@ -351,4 +376,19 @@ fn scores_at_the_limit_of_the_gate_need_no_reference() {
     }
     let ran = ran(&scored(&[1.0, f32::NAN], &[0.5; 20], &[1.0; 20]), &schedule, TILE);
     assert_eq!(ran.report.gated, 0);
+}
+
+/// A short hunt: what `cargo xtask hunt --schedules` does for longer.
+#[test]
+fn no_answer_of_a_hunt_exceeds_its_bound() {
+    for rule in Rule::ALL {
+        let (mut found, mut tally) = (Found::default(), Tally::default());
+        // The last one has weights from before a late move of their reference.
+        let seeds = (0..if SLOW { 20 } else { 200 }).chain([16_080]);
+        seeds.for_each(|seed| hunt(rule, seed, &mut found, &mut tally));
+        assert_eq!(found.violations, 0, "{:?}", found.which);
+        assert!(found.worst > 0.0 && found.rows > 200, "{found:?}");
+        assert_eq!(rule == Rule::Frozen, tally.row_blocks[1] == 0, "{rule:?} {tally:?}");
+        assert!(tally.recomputed > 0, "{rule:?} {tally:?}");
+    }
 }

@@ -61,7 +61,7 @@ const LOST: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + HEADROOM as i64)
 const LOST_FROZEN: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + FROZEN_RANGE as i64) as u64) << 52);
 
 /// Upper bound of the `|ln S|` of a frozen row that is accepted, with room for the roundings of `S`.
-const LN_RANGE: f64 = 17.0;
+pub const LN_RANGE: f64 = 17.0;
 const _: () = assert!(FROZEN_RANGE as f64 * core::f64::consts::LN_2 + 0.3 < LN_RANGE);
 
 /// Makes up for the roundings of the bounds themselves: fewer than a thousand operations in f64.

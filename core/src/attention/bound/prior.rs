@@ -80,6 +80,19 @@ pub struct Prior {
 }
 
 impl Prior {
+    /// What holds of answers of which each has one of two bounds.
+    #[must_use]
+    pub fn wider(&self, other: &Prior) -> Prior {
+        Prior {
+            relative: self.relative.max(other.relative),
+            likely: self.likely.max(other.likely),
+            lost: self.lost.max(other.lost),
+            tiny: self.tiny.max(other.tiny),
+            average: self.average.max(other.average),
+            range: self.range.min(other.range),
+        }
+    }
+
     /// No claim.
     const NOTHING: Prior = Prior {
         relative: f64::INFINITY,

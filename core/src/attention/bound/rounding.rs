@@ -277,7 +277,8 @@ impl<'a> Row<'a> {
 
     /// A row whose reference `m` (in natural-log units here) need not follow its scores, and that its run accepted
     /// ([`crate::attention::traversal::guard`]). `ln_s` is the exact log-sum-exp of all its keys minus `m`. As
-    /// `s_j − m = ln p_j + ln_s`, a score lies within `|ln p_j| + |ln_s|` of its reference.
+    /// `s_j − m = ln p_j + ln_s`, a score lies within `|ln p_j| + |ln_s|` of the row's last reference, and above an earlier
+    /// one it lay by the headroom at most.
     #[must_use]
     pub fn frozen(arithmetic: Arithmetic, ln_p: &'a [f64], ln_s: f64) -> Row<'a> {
         Row { ln_s: Some(ln_s), ..Row::new(arithmetic, ln_p) }
@@ -300,7 +301,8 @@ impl<'a> Row<'a> {
     fn distance(&mut self, j: usize, ln_p: f64) -> f64 {
         let order = self.arithmetic.executed.order;
         if let Some(ln_s) = self.ln_s {
-            return ln_p.abs() + ln_s.abs();
+            // Before its last move a reference lay below a score by the headroom at most.
+            return (ln_p.abs() + ln_s.abs()).max(ABOVE);
         }
         if order.references == 0 || order.segment == 0 {
             return (self.most - ln_p + HALF).max(ABOVE);

@@ -3,6 +3,7 @@
 use super::kernel::KernelSpec;
 use crate::attention::certificate::{Executed, Order};
 use crate::attention::schedule::Tiling;
+use crate::attention::traversal::{Schedule, Tile};
 use crate::scan::ceil_log2;
 use crate::scan::stack::{self, MergeStack};
 use crate::workers::worthwhile;
@@ -37,6 +38,8 @@ pub struct Options {
     pub all_workers: bool,
     /// Whether a run measures its tensors for a certificate.
     pub certify: bool,
+    /// How a run goes over the keys. It has been checked, and is exact with [`Method::Math`].
+    pub schedule: Schedule,
 }
 
 impl Default for Options {
@@ -48,6 +51,7 @@ impl Default for Options {
             workers: 1,
             all_workers: false,
             certify: false,
+            schedule: Schedule::EXACT,
         }
     }
 }
@@ -264,6 +268,13 @@ pub struct CpuChoice {
     pub divided: usize,
     /// Whether a run measures its tensors for a certificate.
     pub certify: bool,
+    /// How a run goes over the keys.
+    pub schedule: Schedule,
+    /// Query rows of which a run records what they left out; zero where the schedule is exact.
+    pub recorded: usize,
+    /// f32 values of scratch of the exact scalar run ([`scalar::scratch_len`](crate::attention::scalar::scratch_len)), which
+    /// computes rows again that do not pass the guard of a schedule; zero where no such schedule runs.
+    pub scratch: usize,
     /// Number of query tiles whose progress stays in memory while chunks of keys pass; zero where a call has all keys.
     pub resident: usize,
     /// Number of sequences.
@@ -277,6 +288,18 @@ impl CpuChoice {
     #[must_use]
     pub const fn width(&self) -> usize {
         self.vectors * self.kernel.lanes
+    }
+
+    /// Query rows that decide together which blocks they leave out, and keys of a block.
+    #[must_use]
+    pub const fn decides(&self) -> Tile {
+        Tile { rows: self.width(), keys: self.block }
+    }
+
+    /// Whether the scalar run of [`traversal`](crate::attention::traversal) computes, tile by tile, in place of the kernel.
+    #[must_use]
+    pub fn traverses(&self) -> bool {
+        !self.schedule.is_exact()
     }
 
     /// Whether what is added to scores may lie where they will stand. A score that is the sum of several chains passes

@@ -38,6 +38,7 @@ use super::layout::WorkspaceLayout;
 use super::share::share;
 use crate::attention::bias::{BiasView, TableView};
 use crate::attention::problem::Problem;
+use crate::attention::scalar;
 use crate::attention::schedule::{BLOCKS_PER_SEGMENT, Tiling};
 use crate::attention::windows::Windows;
 use crate::dtype::DType;
@@ -118,10 +119,20 @@ pub fn choose<'a>(
         },
         divided: s.windows.filter(Windows::is_shifted).map_or(0, |windows| windows.tokens()),
         certify: options.certify,
+        schedule: options.schedule,
+        recorded: 0,
+        scratch: 0,
         resident: 0,
         sequences: problem.sequences(),
         extent: [queries, keys, heads],
     };
+    if !choice.schedule.is_exact() {
+        choice.recorded = problem.rows();
+    }
+    if choice.traverses() {
+        let needed = usize::MAX;
+        choice.scratch = scalar::scratch_len(problem).ok_or(ChooseError::Memory { needed })?;
+    }
     // Group size: leave at least eight tasks per worker, and keep queries and states in half of L2.
     let balanced = match choice.workers {
         1 => usize::MAX,

@@ -18,6 +18,7 @@ use super::choice::{CpuChoice, Method};
 use super::kernel::KeyLayout;
 use crate::attention::measured::MEASURED;
 use crate::attention::sequence::Sequence;
+use crate::attention::traversal::{Report, RowRoom, tile_len};
 use crate::room::{Cursor, LINE, Span};
 use core::mem::size_of;
 
@@ -51,6 +52,12 @@ pub enum Region {
     Sides,
     /// How large the elements of the call's tensors are.
     Measured,
+    /// Scratch of the scalar run of a schedule.
+    Scratch,
+    /// What that run keeps of the rows of a tile.
+    ScratchRows,
+    /// What a worker counted of a schedule.
+    Counts,
     /// Transposed queries of a tile.
     Query,
     /// States of a tile.
@@ -59,6 +66,8 @@ pub enum Region {
     Scores,
     /// States of all tiles, for method math.
     AllStates,
+    /// What every row left out.
+    LeftOut,
 }
 
 /// The regions of a tile, relative to the start of the tile.
@@ -104,6 +113,12 @@ pub struct WorkspaceLayout {
     pub sides: Span,
     /// How large elements are, [`MEASURED`] numbers, then `[value_dim]` for the channels of values.
     pub measured: Span,
+    /// Scratch of the scalar run of a schedule, [`scratch_len`](crate::attention::traversal::scratch_len) numbers.
+    pub scratch: Span,
+    /// What that run keeps of rows: [`RowRoom`] of every row of a tile.
+    pub scratch_rows: Span,
+    /// What the worker counted of a schedule: a [`Report`].
+    pub counts: Span,
     /// The tiles of the group, one after the other. Tiles that stay while chunks of keys pass belong to no worker: theirs is
     /// a region after those of the workers, relative to the start of the workspace.
     pub tiles: Span,
@@ -117,6 +132,8 @@ pub struct WorkspaceLayout {
     pub scores: Span,
     /// States of all tiles of method math, after the score matrices.
     pub all_tiles: Span,
+    /// What every row left out: `D` in natural-log units, then `D / (S + D)`, `[2][rows]`, after everything else.
+    pub left_out: Span,
     /// Number of f32 values in total, without those for alignment.
     pub total: usize,
     /// Bytes of the tables of sequences and of their first tasks.
@@ -144,6 +161,10 @@ impl WorkspaceLayout {
             Method::Elsa => c.group,
             Method::Math => 1,
         };
+        let scratch = match c.traverses() {
+            true => tile_len(c.head_dim, c.value_dim, c.decides())?.checked_add(c.scratch)?,
+            false => 0,
+        };
         let words = optional(c.keeps.any(), tiles) + optional(c.row_mask, 1);
         let mut layout = WorkspaceLayout {
             weights: worker.take(&[c.block + 16, w]),
@@ -162,6 +183,9 @@ impl WorkspaceLayout {
             entries: worker.take(&[c.entries + c.lines + optional(c.lines > 0, w.max(4))]),
             sides: worker.take(&[optional(c.divided > 0, c.divided + w)]),
             measured: worker.take(&[optional(c.certify, MEASURED + c.value_dim)]),
+            scratch: worker.take(&[scratch]),
+            scratch_rows: worker.take(&[optional(c.traverses(), w), size_of::<RowRoom>().div_ceil(4)]),
+            counts: worker.take(&[optional(c.recorded > 0, size_of::<Report>().div_ceil(4))]),
             tiles: worker.take(&[optional(c.resident == 0, tiles), tile.end()]),
             tile: TileSpans {
                 query,
@@ -183,6 +207,7 @@ impl WorkspaceLayout {
             layout.scores = all.take(&[tiles, (keys + 8).next_multiple_of(LINE), w]);
             layout.all_tiles = all.take(&[tiles, layout.tile.state.len]);
         }
+        layout.left_out = all.take(&[2, c.recorded]);
         layout.total = all.end();
         let entry = size_of::<Sequence>() + size_of::<usize>();
         layout.tables = c.sequences.checked_mul(entry)?.checked_add(size_of::<usize>())?;
@@ -194,7 +219,7 @@ impl WorkspaceLayout {
     /// first worker; of these, the last two are those of its first tile and first state. The rest is shared by all
     /// workers.
     #[must_use]
-    pub fn regions(&self) -> [(Region, Span); 17] {
+    pub fn regions(&self) -> [(Region, Span); 21] {
         let inside = |span: Span| Span { start: self.tiles.start + span.start, len: span.len };
         [
             (Region::Weights, self.weights),
@@ -210,10 +235,14 @@ impl WorkspaceLayout {
             (Region::Entries, self.entries),
             (Region::Sides, self.sides),
             (Region::Measured, self.measured),
+            (Region::Scratch, self.scratch),
+            (Region::ScratchRows, self.scratch_rows),
+            (Region::Counts, self.counts),
             (Region::Query, inside(self.tile.query)),
             (Region::States, inside(self.tile.state)),
             (Region::Scores, self.scores),
             (Region::AllStates, self.all_tiles),
+            (Region::LeftOut, self.left_out),
         ]
     }
 

@@ -9,10 +9,11 @@
 //! 3. Every exponent lay where kernels raise two to it, at most [`LARGEST_EXPONENT`]. Beyond, where powers of two are made
 //!    of integer bits, a weight comes out finite and wrong, and `S` cannot tell.
 //!
-//! Nor may a reference have moved so far at once that it dropped weights that count: sums whose factor is zero
-//! lie below `2^WEIGHT_FLOOR` of the new reference, or the row is not accepted.
+//! Two things more must hold of a row whose reference moved when it had weights. None of these had been made with an exponent
+//! beyond [`HEADROOM`]: the distance from the reference of that time was rounded, and the last one does not show how large it
+//! was. And no move dropped weights that count: sums whose factor is zero lie below `2^WEIGHT_FLOOR` of the new reference.
 
-use crate::state::WEIGHT_FLOOR;
+use crate::state::{HEADROOM, WEIGHT_FLOOR};
 
 /// `2^FROZEN_RANGE`.
 const MOST: f32 = 16_777_216.0;
@@ -25,13 +26,15 @@ pub const LARGEST_EXPONENT: f32 = 127.0;
 pub struct Exponents {
     /// The largest, relative to the present reference; `−∞` before the first.
     largest: f32,
+    /// The largest when it was raised two to; `−∞` before the first.
+    peak: f32,
     /// Whether one was undefined, or weights that count were dropped.
     broken: bool,
 }
 
 impl Default for Exponents {
     fn default() -> Exponents {
-        Exponents { largest: f32::NEG_INFINITY, broken: false }
+        Exponents { largest: f32::NEG_INFINITY, peak: f32::NEG_INFINITY, broken: false }
     }
 }
 
@@ -44,13 +47,22 @@ impl Exponents {
         if exponent > self.largest {
             self.largest = exponent;
         }
+        if exponent > self.peak {
+            self.peak = exponent;
+        }
+    }
+
+    /// The largest exponent of a weight, relative to the reference that it was made with; `−∞` before the first.
+    #[must_use]
+    pub fn peak(&self) -> f32 {
+        self.peak
     }
 
     /// The reference rose from `from`, which had weights, to `to`.
     pub fn moved(&mut self, from: f32, to: f32) {
         let dropped = from - to < WEIGHT_FLOOR;
         self.largest -= to - from;
-        self.broken |= dropped && self.largest > WEIGHT_FLOOR;
+        self.broken |= self.peak > HEADROOM || (dropped && self.largest > WEIGHT_FLOOR);
     }
 
     /// Breaks the row.
@@ -116,20 +128,41 @@ mod tests {
     }
 
     #[test]
+    fn a_peak_stays_where_it_was() {
+        let mut row = seen(&[-3.0, 20.0, 4.0, f32::NAN]);
+        row.moved(0.0, 30.0);
+        row.see(-1.0);
+        assert_eq!((row.peak(), Exponents::default().peak()), (20.0, f32::NEG_INFINITY));
+    }
+
+    #[test]
     fn a_move_may_drop_only_what_has_vanished() {
         for (exponent, to, held) in
-            [(100.0, 130.0, false), (100.0, 126.0, true), (100.0, 226.0, true), (0.0, 127.0, true)]
+            [(8.0, 126.0, true), (8.0, 130.0, false), (8.0, 134.0, true), (0.0, 127.0, true)]
         {
             let mut row = seen(&[exponent]);
             row.moved(0.0, to);
             assert_eq!(row.accept(1.0, true, false), held, "{exponent} {to}");
         }
-        // In two moves nothing is dropped: 2^100, then 1, then 2^-100.
-        let mut row = seen(&[100.0]);
-        row.moved(0.0, 100.0);
-        row.moved(100.0, 200.0);
+        // In two moves nothing is dropped: 2^8, then 1, then 2^-120.
+        let mut row = seen(&[8.0]);
+        row.moved(0.0, 8.0);
+        row.moved(8.0, 128.0);
         assert!(row.accept(1.0, true, false));
         row.break_row();
         assert!(!row.accept(1.0, true, false));
+    }
+
+    /// A score 20 bits above its reference was rounded by 20 bits' worth. Once the reference has followed, S does not show it.
+    #[test]
+    fn a_move_away_from_far_exponents_is_not_accepted() {
+        for (exponent, held) in [(HEADROOM, true), (HEADROOM.next_up(), false), (20.0, false), (100.0, false)]
+        {
+            let mut row = seen(&[exponent, -1.0]);
+            assert!(row.accept(1.0, true, false), "{exponent}: while it stays");
+            row.moved(0.0, exponent);
+            row.see(0.0);
+            assert_eq!(row.accept(1.0, true, false), held, "{exponent}");
+        }
     }
 }

@@ -56,8 +56,9 @@ mod setting;
 mod thinned;
 mod visits;
 
-pub use report::Report;
+pub use report::{Report, Shares, Spoilt};
+pub(in crate::attention) use room::tile_len;
 pub use room::{LeftOut, Room, RowRoom, Tile, scratch_len};
 pub use setting::{First, KeySide, Movers, Order, QuerySide, Schedule, Skip, TABLE_3, TABLE_4};
 pub use thinned::{Thinned, odds, share};
-pub use visits::{Visit, visits};
+pub use visits::{Visit, own_blocks, visits};

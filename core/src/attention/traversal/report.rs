@@ -1,5 +1,34 @@
 //! What a run with a schedule did.
 
+use crate::state::WEIGHT_FLOOR;
+
+/// Rows that weights of some type could not have told from infinity, or from zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spoilt {
+    /// Rows in which some weight is beyond the largest number of the type when it is made.
+    pub overflowing: u64,
+    /// Rows in which every weight, relative to the row's last reference, is zero.
+    pub vanishing: u64,
+}
+
+/// Exponents from which two to their power rounds to infinity in f16, `log2 65520`, and in f32.
+const OVERFLOWS: [f32; 2] = [15.999_648, 128.0];
+
+/// Exponents up to which it is zero: half the least subnormal number of f16 rounds to zero, and f32 weights end where the
+/// kernels end them.
+const VANISHES: [f32; 2] = [-25.0, WEIGHT_FLOOR];
+
+impl Spoilt {
+    /// Counts a row in the counters of f16 and of f32. `peak` is the largest exponent of its weights when they were made,
+    /// `largest` that of all its scores relative to its last reference.
+    pub(super) fn count(counters: [&mut Spoilt; 2], peak: f32, largest: f32) {
+        for ((counter, overflows), vanishes) in counters.into_iter().zip(OVERFLOWS).zip(VANISHES) {
+            counter.overflowing += u64::from(peak >= overflows);
+            counter.vanishing += u64::from(largest <= vanishes);
+        }
+    }
+}
+
 /// The counts of a run, and what its answers lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
@@ -19,15 +48,57 @@ pub struct Report {
     pub row_blocks: u64,
     /// Of these, rows that left the block out.
     pub skipped_row_blocks: u64,
+    /// Rows of blocks whose largest score the schedule needs: where references move, and everywhere by λ. The guard's own
+    /// watch over exponents is not counted.
+    pub sought_row_blocks: u64,
     /// Blocks that were not left out and in which the reference of some row moved that had sums to rescale.
     pub rescaled_blocks: u64,
     /// The same of rows.
     pub rescaled_row_blocks: u64,
+    /// Rows that weights in f16 would have lost, whether the guard accepted them or not.
+    pub half: Spoilt,
+    /// Rows that weights in f32 have lost, or would have.
+    pub single: Spoilt,
     /// The largest share of its weights that an accepted row left out: the upper bound of `D / (S + D)` by
     /// [`share`](super::share).
     pub worst_share: f64,
     /// The sum of these shares over the accepted rows.
     pub share_sum: f64,
+}
+
+/// The shares `D / (S + D)` of the weights that rows left out, in summary.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Shares {
+    /// The largest.
+    pub worst: f64,
+    /// The least that at most one row in a hundred exceeds.
+    pub p99: f64,
+    /// The mean.
+    pub mean: f64,
+}
+
+impl Shares {
+    /// Of `rows` rows; `list` holds the share of each, from 0 to 1, and zeros for rows that were not computed.
+    #[must_use]
+    pub fn of(list: &[f32], rows: u64) -> Shares {
+        let beyond = |x: f32| list.iter().filter(|share| **share > x).count() as u64;
+        let worst = list.iter().copied().fold(0.0f32, f32::max);
+        // Bits of numbers without sign are in their order.
+        let (mut least, mut most) = (0u32, worst.to_bits());
+        while least < most {
+            let middle = u32::midpoint(least, most);
+            match beyond(f32::from_bits(middle)) <= rows / 100 {
+                true => most = middle,
+                false => least = middle + 1,
+            }
+        }
+        let sum: f64 = list.iter().copied().map(f64::from).sum();
+        Shares {
+            worst: worst.into(),
+            p99: f32::from_bits(most).into(),
+            mean: if rows == 0 { 0.0 } else { sum / rows as f64 },
+        }
+    }
 }
 
 /// `part / whole`, zero of nothing.
@@ -36,6 +107,32 @@ fn ratio(part: u64, whole: u64) -> f64 {
 }
 
 impl Report {
+    /// Adds what another part of the run counted.
+    pub fn add(&mut self, other: &Report) {
+        let Report { worst_share, share_sum, .. } = *other;
+        for (to, from) in [
+            (&mut self.accepted, other.accepted),
+            (&mut self.recomputed, other.recomputed),
+            (&mut self.lost_maximum, other.lost_maximum),
+            (&mut self.gated, other.gated),
+            (&mut self.blocks, other.blocks),
+            (&mut self.skipped_blocks, other.skipped_blocks),
+            (&mut self.row_blocks, other.row_blocks),
+            (&mut self.skipped_row_blocks, other.skipped_row_blocks),
+            (&mut self.sought_row_blocks, other.sought_row_blocks),
+            (&mut self.rescaled_blocks, other.rescaled_blocks),
+            (&mut self.rescaled_row_blocks, other.rescaled_row_blocks),
+            (&mut self.half.overflowing, other.half.overflowing),
+            (&mut self.half.vanishing, other.half.vanishing),
+            (&mut self.single.overflowing, other.single.overflowing),
+            (&mut self.single.vanishing, other.single.vanishing),
+        ] {
+            *to += from;
+        }
+        self.worst_share = self.worst_share.max(worst_share);
+        self.share_sum += share_sum;
+    }
+
     /// The share of the blocks that were left out whole.
     #[must_use]
     pub fn block_sparsity(&self) -> f64 {
@@ -71,6 +168,22 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn weights_leave_the_range_of_their_type() {
+        let of = |peak, largest| {
+            let [mut half, mut single] = [Spoilt::default(); 2];
+            Spoilt::count([&mut half, &mut single], peak, largest);
+            [half.overflowing, half.vanishing, single.overflowing, single.vanishing]
+        };
+        assert_eq!(of(0.0, 0.0), [0; 4]);
+        assert_eq!((of(15.9996, 0.0), of(15.9997, 0.0)), ([0; 4], [1, 0, 0, 0]));
+        assert_eq!(of(128.0, -24.9), [1, 0, 1, 0]);
+        assert_eq!((of(-25.0, -25.0), of(-126.0, -126.0)), ([0, 1, 0, 0], [0, 1, 0, 1]));
+        assert_eq!(of(f32::NEG_INFINITY, f32::NAN), [0; 4]);
+        assert!(65_520.0f64.log2() >= f64::from(OVERFLOWS[0].next_down()));
+        assert!(65_520.0f64.log2() <= f64::from(OVERFLOWS[0].next_up()));
+    }
 
     #[test]
     fn rates_by_hand() {

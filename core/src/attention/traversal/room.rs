@@ -77,10 +77,13 @@ pub struct Room<'a> {
 /// overflows.
 #[must_use]
 pub fn scratch_len(problem: &Problem, tile: Tile) -> Option<usize> {
-    let (d, dv) = (problem.head_dim(), problem.value_dim());
+    tile_len(problem.head_dim(), problem.value_dim(), tile)?.checked_add(scalar::scratch_len(problem)?)
+}
+
+/// The part of [`scratch_len`] that depends on the tile, for head sizes `d` and `d_v`.
+pub(in crate::attention) fn tile_len(d: usize, dv: usize, tile: Tile) -> Option<usize> {
     let row = d.checked_add(tile.keys)?.checked_add(dv)?;
-    let tiles = row.checked_mul(tile.rows)?.checked_add(2 * d)?.checked_add(dv)?;
-    tiles.checked_add(scalar::scratch_len(problem)?)
+    row.checked_mul(tile.rows)?.checked_add(d.checked_mul(2)?)?.checked_add(dv)
 }
 
 /// The scratch of a tile.

@@ -9,16 +9,16 @@
 
 use super::guard::Exponents;
 use super::proxy::Summary;
-use super::report::Report;
+use super::report::{Report, Spoilt};
 use super::room::{LeftOut, Room, RowRoom, Sheet, Tile, scratch_len};
 use super::setting::{First, Movers, Order, Schedule, Skip};
 use super::thinned::{fits, odds, share};
-use super::visits::{Visit, visits};
+use super::visits::{Visit, own_blocks, visits};
 use crate::argument::ArgumentError;
 use crate::attention::bound::{Arithmetic, Norms};
 use crate::attention::certificate::{self, Executed};
 use crate::attention::data::{Inputs, Outputs};
-use crate::attention::pairs::{self, CHAIN, Pairs};
+use crate::attention::pairs::{self, CHAIN, Pairs, Present};
 use crate::attention::problem::Problem;
 use crate::attention::scalar;
 use crate::attention::sequence::Sequence;
@@ -111,39 +111,94 @@ pub fn run(
         return Ok(report);
     }
     scalar::write_present(problem, inputs, outputs);
-    let additions = executed(problem, schedule, tile).into_s;
-    let (odds, log_lambda) = match schedule.skip {
-        Skip::Never => (0.0, f32::NEG_INFINITY),
-        Skip::Budget(budget) => (odds(budget, additions), f32::NEG_INFINITY),
-        Skip::Blocks(lambda) | Skip::Rows(lambda) => (0.0, libm::log2f(lambda)),
-    };
+    let presents = [outputs.present_key.take(), outputs.present_value.take()];
+    let call = Call::new(problem, schedule, tile, inputs, pairs::present(problem, presents.each_ref()));
     for index in 0..problem.sequences() {
         let sequence = problem.sequence(&inputs.lengths, index);
         for head in 0..problem.heads() {
             for start in (0..sequence.queries).step_by(tile.rows) {
                 let rows = start..sequence.queries.min(start + tile.rows);
-                let (any, all) = sequence.ranges(rows.clone());
-                let walk = Walk {
-                    problem,
-                    schedule,
-                    keys: tile.keys,
-                    inputs,
-                    sequence: &sequence,
-                    head,
-                    rows,
-                    any,
-                    all,
-                    odds,
-                    log_lambda,
-                    additions,
-                };
-                let mut sheet = Sheet::of(problem, tile, walk.rows.len(), room);
-                let gated = walk.visit(outputs, &mut sheet, &mut report);
-                walk.finish(outputs, left_out, &mut sheet, gated, &mut report);
+                call.tile(&sequence, head, rows, room, &mut report, &mut |answer| {
+                    let Answer { row, mut state, d, share } = answer;
+                    let natural_d = NaturalState::of(state.m, state.s, 1.0, false).w(d);
+                    pairs::write_row(problem, outputs, &sequence, head, row, &mut state, d);
+                    let at = pairs::number(problem, &sequence, head, row);
+                    for (list, x) in [(&mut left_out.d, natural_d), (&mut left_out.share, share)] {
+                        if let Some(list) = list {
+                            list[at] = x;
+                        }
+                    }
+                });
             }
         }
     }
+    [outputs.present_key, outputs.present_value] = presents;
     Ok(report)
+}
+
+/// What a row came to.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    /// The row, counted within its sequence.
+    pub row: usize,
+    /// Its state, in base-2 units.
+    pub state: State<&'a mut [f32]>,
+    /// The weights that it left out, in the units of the state.
+    pub d: f32,
+    /// The upper bound of `D / (S + D)`.
+    pub share: f32,
+}
+
+/// A call of which tiles are computed one by one, in any order.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    problem: &'a Problem,
+    schedule: &'a Schedule,
+    tile: Tile,
+    inputs: &'a Inputs<'a>,
+    present: Present<'a>,
+    odds: f32,
+    log_lambda: f32,
+    additions: usize,
+}
+
+impl<'a> Call<'a> {
+    /// A call of a schedule other than [`Schedule::EXACT`]. Schedule, tile and inputs have been checked; `present` has been
+    /// written.
+    #[must_use]
+    pub fn new(
+        problem: &'a Problem,
+        schedule: &'a Schedule,
+        tile: Tile,
+        inputs: &'a Inputs<'a>,
+        present: Present<'a>,
+    ) -> Call<'a> {
+        let additions = executed(problem, schedule, tile).into_s;
+        let (odds, log_lambda) = match schedule.skip {
+            Skip::Never => (0.0, f32::NEG_INFINITY),
+            Skip::Budget(budget) => (odds(budget, additions), f32::NEG_INFINITY),
+            Skip::Blocks(lambda) | Skip::Rows(lambda) => (0.0, libm::log2f(lambda)),
+        };
+        Call { problem, schedule, tile, inputs, present, odds, log_lambda, additions }
+    }
+
+    /// Computes `rows` of query head `head`, a tile, and hands each to `take`. `room` has at least [`scratch_len`] numbers
+    /// and as many rows as a tile. What happened is added to `report`.
+    pub fn tile(
+        &self,
+        sequence: &Sequence,
+        head: usize,
+        rows: Range<usize>,
+        room: &mut Room<'_>,
+        report: &mut Report,
+        take: &mut dyn FnMut(Answer<'_>),
+    ) {
+        let (any, all) = sequence.ranges(rows.clone());
+        let walk = Walk { call: self, sequence, head, rows, any, all };
+        let mut sheet = Sheet::of(self.problem, self.tile, walk.rows.len(), room);
+        let gated = walk.visit(&mut sheet, report);
+        walk.finish(&mut sheet, gated, report, take);
+    }
 }
 
 /// The larger of two magnitudes; NaN if either is.
@@ -167,41 +222,33 @@ fn at_most(count: u32, exponent: f32) -> f32 {
 
 /// One tile of query rows on its way over the keys.
 struct Walk<'a> {
-    problem: &'a Problem,
-    schedule: &'a Schedule,
-    keys: usize,
-    inputs: &'a Inputs<'a>,
+    call: &'a Call<'a>,
     sequence: &'a Sequence,
     head: usize,
     rows: Range<usize>,
     /// The keys that some row may attend, and those that lengths, causality and window leave to every row.
     any: Range<usize>,
     all: Range<usize>,
-    odds: f32,
-    log_lambda: f32,
-    additions: usize,
 }
 
 impl Walk<'_> {
     /// Goes over the blocks. Returns whether the norm gate was open.
-    fn visit(&self, outputs: &Outputs<'_>, sheet: &mut Sheet<'_>, report: &mut Report) -> bool {
-        let d = self.problem.head_dim();
+    fn visit(&self, sheet: &mut Sheet<'_>, report: &mut Report) -> bool {
+        let d = self.call.problem.head_dim();
         for (i, query) in self.rows.clone().zip(sheet.queries.chunks_exact_mut(d)) {
-            pairs::query(self.problem, self.inputs, self.sequence, self.head, i, query);
+            pairs::query(self.call.problem, self.call.inputs, self.sequence, self.head, i, query);
         }
-        let pairs = Pairs::new(self.problem, self.inputs, outputs, self.sequence, self.head);
-        let gated = self.schedule.gate && self.is_near_zero(&pairs);
+        let pairs =
+            Pairs::new(self.call.problem, self.call.inputs, self.call.present, self.sequence, self.head);
+        let gated = self.call.schedule.gate && self.is_near_zero(&pairs);
         if gated {
             sheet.rows.iter_mut().for_each(|row| row.m = 0.0);
         } else {
             self.first(&pairs, sheet);
         }
-        // The diagonal of the tile, and the blocks it crosses.
-        let diagonal = |i: usize| self.sequence.offset().saturating_add_unsigned(i);
-        let (from, to) = (diagonal(self.rows.start).max(0), diagonal(self.rows.end).max(0));
-        let own = from.unsigned_abs() / self.keys..to.unsigned_abs().div_ceil(self.keys);
-        let blocks = self.any.start / self.keys..self.any.end.div_ceil(self.keys);
-        for visit in visits(self.schedule.order, blocks, own) {
+        let own = own_blocks(self.sequence, &self.rows, self.call.tile.keys);
+        let blocks = self.any.start / self.call.tile.keys..self.any.end.div_ceil(self.call.tile.keys);
+        for visit in visits(self.call.schedule.order, blocks, own) {
             self.block(&pairs, visit, gated, sheet, report);
         }
         gated
@@ -218,13 +265,13 @@ impl Walk<'_> {
 
     /// Whether every score of the tile is known to stay near zero.
     fn is_near_zero(&self, pairs: &Pairs<'_>) -> bool {
-        let (d, dv) = (self.problem.head_dim(), self.problem.value_dim());
+        let (d, dv) = (self.call.problem.head_dim(), self.call.problem.value_dim());
         let mut norms = Norms { query: 0.0, key: 0.0, bias: 0.0 };
         let mut value = 0.0;
         for i in self.rows.clone() {
             let token = self.sequence.query0 + i;
-            let at = self.problem.spec().query.row(self.sequence.batch, self.head, token);
-            norms.query = larger(norms.query, norm(d, |x| self.inputs.query.get(at + x)));
+            let at = self.call.problem.spec().query.row(self.sequence.batch, self.head, token);
+            norms.query = larger(norms.query, norm(d, |x| self.call.inputs.query.get(at + x)));
         }
         for j in self.any.clone() {
             let mut attended = false;
@@ -240,14 +287,14 @@ impl Walk<'_> {
                 value = (0..dv).map(|x| f64::from(values.get(v + x)).abs()).fold(value, larger);
             }
         }
-        let executed = scalar::executed(self.problem);
-        Arithmetic::of(self.problem, executed).stays_near_zero(self.problem.keys(), &norms, value)
+        let executed = scalar::executed(self.call.problem);
+        Arithmetic::of(self.call.problem, executed).stays_near_zero(self.call.problem.keys(), &norms, value)
     }
 
     /// Sets the first references.
     fn first(&self, pairs: &Pairs<'_>, sheet: &mut Sheet<'_>) {
-        let First::Proxy { keys, queries, block } = self.schedule.first else { return };
-        let d = self.problem.head_dim();
+        let First::Proxy { keys, queries, block } = self.call.schedule.first else { return };
+        let d = self.call.problem.head_dim();
         let Sheet { rows, queries: loaded, key, query, .. } = sheet;
         let shared = queries.summary();
         if let Some(summary) = shared {
@@ -257,7 +304,7 @@ impl Walk<'_> {
             summary.finish(query, rows.len());
         }
         // While tops are sought, they stand in the place of references.
-        let size = block.unwrap_or(self.keys);
+        let size = block.unwrap_or(self.call.tile.keys);
         let mut from = self.all.start;
         while from < self.all.end {
             let end = self.all.end.min((from / size).saturating_add(1).saturating_mul(size));
@@ -309,20 +356,20 @@ impl Walk<'_> {
         sheet: &mut Sheet<'_>,
         report: &mut Report,
     ) {
-        let start = visit.block * self.keys;
-        let keys = start.max(self.any.start)..start.saturating_add(self.keys).min(self.any.end);
+        let start = visit.block * self.call.tile.keys;
+        let keys = start.max(self.any.start)..start.saturating_add(self.call.tile.keys).min(self.any.end);
         self.score(pairs, keys.clone(), sheet);
         if sheet.rows.iter().all(|row| row.attended == 0) {
             return;
         }
         let finite = || self.has_finite_values(pairs, keys.clone());
-        if self.log_lambda > f32::NEG_INFINITY {
+        if self.call.log_lambda > f32::NEG_INFINITY {
             for row in sheet.rows.iter_mut() {
                 // No row leaves out what it has no reference for, nor a NaN.
-                row.skips = row.attended > 0 && row.top - row.m < self.log_lambda;
+                row.skips = row.attended > 0 && row.top - row.m < self.call.log_lambda;
             }
             let stands = |row: &RowRoom| row.attended == 0 || row.skips;
-            let agreed = match self.schedule.skip {
+            let agreed = match self.call.schedule.skip {
                 Skip::Rows(_) => sheet.rows.iter().any(|row| row.skips),
                 _ => sheet.rows.iter().all(stands),
             };
@@ -330,10 +377,13 @@ impl Walk<'_> {
                 sheet.rows.iter_mut().for_each(|row| row.skips = false);
             }
         }
-        let moves = !gated && (visit.special || self.schedule.movers == Movers::All);
+        let moves = !gated && (visit.special || self.call.schedule.movers == Movers::All);
+        if moves || self.call.log_lambda > f32::NEG_INFINITY {
+            report.sought_row_blocks += sheet.rows.iter().filter(|row| row.attended > 0).count() as u64;
+        }
         self.weigh(moves, keys.len(), sheet);
-        if self.odds > 0.0 {
-            let fits = |row: &RowRoom| row.attended == 0 || fits(row.s, row.d, row.sum, self.odds);
+        if self.call.odds > 0.0 {
+            let fits = |row: &RowRoom| row.attended == 0 || fits(row.s, row.d, row.sum, self.call.odds);
             if sheet.rows.iter().all(fits) && finite() {
                 for row in sheet.rows.iter_mut().filter(|row| row.attended > 0) {
                     row.d += row.sum;
@@ -348,8 +398,8 @@ impl Walk<'_> {
     /// Computes the scores of a block, and of every row how many keys it attends and its largest score, which is NaN if a
     /// score is.
     fn score(&self, pairs: &Pairs<'_>, keys: Range<usize>, sheet: &mut Sheet<'_>) {
-        let d = self.problem.head_dim();
-        let lines = sheet.queries.chunks_exact(d).zip(sheet.scores.chunks_exact_mut(self.keys));
+        let d = self.call.problem.head_dim();
+        let lines = sheet.queries.chunks_exact(d).zip(sheet.scores.chunks_exact_mut(self.call.tile.keys));
         for ((i, row), (query, scores)) in self.rows.clone().zip(sheet.rows.iter_mut()).zip(lines) {
             *row =
                 RowRoom { attended: 0, top: f32::NEG_INFINITY, sum: 0.0, skips: false, moved: false, ..*row };
@@ -371,8 +421,9 @@ impl Walk<'_> {
     /// Moves references where `moves` says so, or a row has none, and turns the scores of rows that keep the block into
     /// weights. Rows that leave it out add it to `D`.
     fn weigh(&self, moves: bool, keys: usize, sheet: &mut Sheet<'_>) {
-        let dv = self.problem.value_dim();
-        let lines = sheet.scores.chunks_exact_mut(self.keys).zip(sheet.weighted.chunks_exact_mut(dv));
+        let dv = self.call.problem.value_dim();
+        let lines =
+            sheet.scores.chunks_exact_mut(self.call.tile.keys).zip(sheet.weighted.chunks_exact_mut(dv));
         for (row, (scores, w)) in sheet.rows.iter_mut().zip(lines).filter(|(row, _)| row.attended > 0) {
             if row.skips {
                 row.d += at_most(row.attended, row.top - row.m);
@@ -380,7 +431,7 @@ impl Walk<'_> {
                 continue;
             }
             if moves || row.m == f32::NEG_INFINITY {
-                let m = raised(row.m, row.top, self.schedule.threshold);
+                let m = raised(row.m, row.top, self.call.schedule.threshold);
                 if m > row.m {
                     row.raise(m, w);
                 }
@@ -396,8 +447,8 @@ impl Walk<'_> {
 
     /// Adds weights and weighted values of the rows that keep the block.
     fn accumulate(&self, pairs: &Pairs<'_>, keys: Range<usize>, sheet: &mut Sheet<'_>) {
-        let dv = self.problem.value_dim();
-        let lines = sheet.scores.chunks_exact(self.keys).zip(sheet.weighted.chunks_exact_mut(dv));
+        let dv = self.call.problem.value_dim();
+        let lines = sheet.scores.chunks_exact(self.call.tile.keys).zip(sheet.weighted.chunks_exact_mut(dv));
         let kept = |row: &RowRoom| row.attended > 0 && !row.skips;
         for (row, (weights, w)) in sheet.rows.iter_mut().zip(lines).filter(|(row, _)| kept(row)) {
             sheet.product.fill(0.0);
@@ -418,50 +469,53 @@ impl Walk<'_> {
     fn has_finite_values(&self, pairs: &Pairs<'_>, mut keys: Range<usize>) -> bool {
         keys.all(|j| {
             let (values, v) = pairs.value(j);
-            (0..self.problem.value_dim()).all(|x| values.get(v + x).is_finite())
+            (0..self.call.problem.value_dim()).all(|x| values.get(v + x).is_finite())
                 || !self.rows.clone().any(|i| self.added(pairs, i, j).is_some())
         })
     }
 
-    /// Writes the rows that pass the guard, and computes the others again.
+    /// Hands over the rows that pass the guard, and computes the others again.
     fn finish(
         &self,
-        outputs: &mut Outputs<'_>,
-        left_out: &mut LeftOut<'_>,
         sheet: &mut Sheet<'_>,
         gated: bool,
         report: &mut Report,
+        take: &mut dyn FnMut(Answer<'_>),
     ) {
-        let (problem, sequence, head) = (self.problem, self.sequence, self.head);
+        let (problem, sequence, head) = (self.call.problem, self.sequence, self.head);
         let (d, dv) = (problem.head_dim(), problem.value_dim());
         let lines = sheet.rows.iter_mut().zip(sheet.weighted.chunks_exact_mut(dv));
         for (i, (row, w)) in self.rows.clone().zip(lines) {
-            let left = share(row.s, row.d, self.additions);
-            let (mut out, mut natural_d) = (0.0, 0.0);
+            let left = share(row.s, row.d, self.call.additions);
             let lost_maximum = row.lost > row.kept;
+            let top = if lost_maximum { row.lost } else { row.kept };
+            if top > f32::NEG_INFINITY {
+                Spoilt::count([&mut report.half, &mut report.single], row.exponents.peak(), top - row.m);
+            }
             report.gated += u64::from(gated);
             if self.accepts(row, w, left, gated) && !lost_maximum {
                 // A row without weights is empty, whatever its reference was to be.
                 let m = if row.s == 0.0 { f32::NEG_INFINITY } else { row.m };
-                let mut state = State { m, s: row.s, w };
-                pairs::write_row(problem, outputs, sequence, head, i, &mut state, row.d);
-                natural_d = NaturalState::of(m, row.s, 1.0, false).w(row.d);
-                out = if left > 0.0 { (left as f32).next_up().min(1.0) } else { 0.0 };
+                let share = if left > 0.0 { (left as f32).next_up().min(1.0) } else { 0.0 };
+                take(Answer { row: i, state: State { m, s: row.s, w }, d: row.d, share });
                 report.accepted += 1;
                 report.share_sum += left;
                 report.worst_share = report.worst_share.max(left);
             } else {
                 let (query, states) = sheet.exact.split_at_mut(d);
-                scalar::row(problem, self.inputs, outputs, sequence, head, i, query, states);
+                let state = scalar::row(
+                    problem,
+                    self.call.inputs,
+                    self.call.present,
+                    sequence,
+                    head,
+                    i,
+                    query,
+                    states,
+                );
+                take(Answer { row: i, state, d: 0.0, share: 0.0 });
                 report.recomputed += 1;
                 report.lost_maximum += u64::from(lost_maximum);
-            }
-            let at = pairs::number(problem, sequence, head, i);
-            if let Some(list) = &mut left_out.d {
-                list[at] = natural_d;
-            }
-            if let Some(list) = &mut left_out.share {
-                list[at] = out;
             }
         }
     }
@@ -474,7 +528,7 @@ impl Walk<'_> {
         if untouched && (row.m == f32::NEG_INFINITY || gated) {
             return row.s == 0.0 && exponents == Exponents::default();
         }
-        let held = match self.schedule.skip {
+        let held = match self.call.schedule.skip {
             Skip::Budget(budget) => left <= f64::from(budget),
             _ => true,
         };

@@ -190,6 +190,31 @@ impl Schedule {
         Ok(())
     }
 
+    /// The budget of [`Schedule::within`]; `None` for any other schedule.
+    #[must_use]
+    pub fn budget(&self) -> Option<f32> {
+        match self.skip {
+            Skip::Budget(budget) if *self == Schedule::within(budget) => Some(budget),
+            _ => None,
+        }
+    }
+
+    /// The name of the published algorithm that it is, whatever its λ, threshold and gate: `exact`, `vfa`, `vsa` or
+    /// `blasst`; `own` if it is none.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        let leaves_out = matches!(self.skip, Skip::Blocks(_) | Skip::Rows(_));
+        let alike = |other: Schedule| {
+            (self.order, self.first, self.movers) == (other.order, other.first, other.movers)
+        };
+        match leaves_out {
+            _ if alike(Schedule::VFA) => ["vfa", "vsa"][usize::from(leaves_out)],
+            true if alike(Schedule::FLASH) || alike(Schedule::blasst_reordered(0.5)) => "blasst",
+            false if alike(Schedule::EXACT) => "exact",
+            _ => "own",
+        }
+    }
+
     /// Whether it is [`Schedule::EXACT`].
     #[must_use]
     pub fn is_exact(&self) -> bool {

@@ -1,7 +1,15 @@
 //! The blocks of a tile in the order in which they are visited.
 
 use super::setting::Order;
+use crate::attention::sequence::Sequence;
 use core::ops::Range;
+
+/// The blocks of `keys` keys on the diagonal of some rows of a sequence: their own.
+#[must_use]
+pub fn own_blocks(sequence: &Sequence, rows: &Range<usize>, keys: usize) -> Range<usize> {
+    let diagonal = |i: usize| sequence.offset().saturating_add_unsigned(i).max(0).unsigned_abs();
+    diagonal(rows.start) / keys..diagonal(rows.end).div_ceil(keys)
+}
 
 /// A visit of a block of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,10 @@
 mod engine;
 mod problem;
 mod task;
+mod traversal;
 pub mod values;
 
 pub use engine::{BackendFlag, EngineArgs, FALLBACKS, warn_without_half_scores};
 pub use problem::{FILE, FILE_IS, ProblemArgs, layouts};
 pub use task::{Chunks, TaskArgs, chunks};
+pub use traversal::TraversalArgs;

@@ -1,8 +1,8 @@
 //! The flags of `elsa bench`.
 
 use super::grid::{DIM, GRID};
-use crate::args::EngineArgs;
 use crate::args::values::{dtype, duration, milliseconds, one_of, positive, rate, seconds};
+use crate::args::{EngineArgs, TraversalArgs};
 use crate::serial;
 use crate::shape::{self, Named, WORKLOADS, Workload};
 use clap::Args;
@@ -92,6 +92,9 @@ pub struct BenchArgs {
     /// What computes.
     #[command(flatten)]
     pub engine: EngineArgs,
+    /// How the keys are gone over.
+    #[command(flatten)]
+    pub traversal: TraversalArgs,
     /// Wait until the machine is quiet before each cell, 60 s at most
     #[arg(long)]
     pub wait: bool,

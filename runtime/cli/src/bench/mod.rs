@@ -37,7 +37,7 @@ pub use text::{footer, header, headline, row};
 use crate::error::Error;
 use args::BOTH;
 use elsa_core::telemetry::record::{self, Cell, End, Record};
-use elsa_runtime::{Engine, Method};
+use elsa_runtime::{Engine, Method, PlanOptions};
 use measure::{Measured, Settings, described, measure};
 use output::Output;
 use progress::Progress;
@@ -63,6 +63,7 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
         let half_scores = args.engine.half_scores;
         return predict::predict(&mut std::io::stdout().lock(), board, &cases, half_scores, args.json);
     }
+    let options = args.traversal.options(args.engine.plan_options())?;
     let engine = args.engine.engine()?;
     let methods = args.method.unwrap_or(BOTH);
     let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)
@@ -70,11 +71,17 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
     let cases = if args.spot.is_some() { spot::cases() } else { cases };
     // A shape that is no problem is known before anything is measured.
     cases.iter().try_for_each(|case| case.shape.problem(case.dtype).map(drop))?;
-    run(args, &engine, methods, &cases)
+    run(args, options, &engine, methods, &cases)
 }
 
 /// Measures `cases`, or the first of them for a long time.
-fn run(args: &BenchArgs, engine: &Engine, methods: &[Method], cases: &[Case]) -> Result<(), Error> {
+fn run(
+    args: &BenchArgs,
+    options: PlanOptions,
+    engine: &Engine,
+    methods: &[Method],
+    cases: &[Case],
+) -> Result<(), Error> {
     let began = Instant::now();
     let gate = match (args.wait, args.force) {
         (true, _) => Gate::Wait,
@@ -92,7 +99,7 @@ fn run(args: &BenchArgs, engine: &Engine, methods: &[Method], cases: &[Case]) ->
     let settings = Settings {
         methods,
         lenient: args.method.is_none(),
-        options: args.engine.plan_options(),
+        options,
         seconds: args.seconds,
         warmup: args.warmup,
         iterations: args.iterations.unwrap_or(1) as u64,

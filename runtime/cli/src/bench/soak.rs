@@ -129,7 +129,7 @@ pub fn soak(
     let problem = case.shape.problem(case.dtype)?;
     let data = Data::random(&case.shape, &problem)?;
     let inputs = data.inputs();
-    let options = args.engine.plan_options();
+    let options = args.traversal.options(args.engine.plan_options())?;
     let mut subjects = subject::plan(engine, case, &problem, &[method], false, &options)?;
     subjects.truncate(1);
     let progress = Progress::new(1, time.as_secs_f64());

@@ -56,6 +56,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     if let Some((_, argument)) = given.into_iter().find(|(given, _)| *given) {
         return Err(ArgumentError::Conflict { argument, other: "task" }.into());
     }
+    args.traversal.excluded_by("task", true)?;
     let Some(path) = &args.state_out else {
         let (argument, found) = ("state-out", "missing".into());
         return Err(Error::Argument { argument, found, allowed: "path.npz, with --task".into() });

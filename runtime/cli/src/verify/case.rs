@@ -1,7 +1,8 @@
 //! What is known of one answer, and the verdict on it: what `elsa verify` prints.
 
 use super::audit::Audit;
-use super::extract::HeatMap;
+use crate::left_out::LeftOut;
+use crate::picture::HeatMap;
 use elsa_core::attention::certificate::Certificate;
 use elsa_core::attention::drift::Metrics;
 use elsa_core::drift::percentile;
@@ -181,6 +182,8 @@ pub struct Case {
     /// The certificate of the plan.
     #[serde(serialize_with = "line")]
     pub certificate: Option<Certificate>,
+    /// What a run by another schedule than the exact one left out.
+    pub left_out: Option<LeftOut>,
     /// Rows that were drawn in place of all.
     pub audit: Option<Audit>,
     /// Whether the likely case must hold: the tensors are random, or something else computed the answer, the likely case
@@ -256,6 +259,7 @@ impl Case {
             worst_component: None,
             printed: None,
             certificate: None,
+            left_out: None,
             audit: None,
             random,
             passed: false,
@@ -326,6 +330,7 @@ pub mod tests {
             worst_component: Some(Worst { at: [0, 1, 2, 3], found: 0.5, exact: 0.25, allowed: 1e-6 }),
             printed: Some(Printed { bound: 4e-6, used: 1.5, rows_beyond: 2 }),
             certificate: Some(Certificate::new(DType::F16, 4000, executed)),
+            left_out: None,
             audit: Some(Audit { seed: 9, precise_rows: 8, oracle_error: 1e-16 }),
             random: false,
             passed: true,

@@ -5,6 +5,7 @@
 use crate::error::Error;
 use crate::memory::{Buffer, zeros};
 use crate::oracle::Oracle;
+use crate::picture::HeatMap;
 use crate::progress;
 use crate::rows::{RowId, for_rows, output_row, rows, sample};
 use elsa_core::attention::certificate::Executed;
@@ -20,39 +21,6 @@ const EXTRACTION: usize = 3 << 35;
 
 /// Rows of P in a sample, over all heads.
 const SAMPLE: usize = 64;
-
-/// Cells of a heat map on either axis, at most.
-const CELLS: usize = 48;
-
-/// `|δP|` of the first head of the first sequence. A cell is the greatest of the queries and keys that it stands for.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct HeatMap {
-    /// Queries and keys that the map stands for.
-    pub of: [usize; 2],
-    /// Cells, of the first query's first. Those of a sample have as many rows as were extracted.
-    pub cells: Vec<Vec<f64>>,
-}
-
-impl HeatMap {
-    /// A map of zeros.
-    fn new(queries: usize, keys: usize) -> HeatMap {
-        HeatMap { of: [queries, keys], cells: vec![vec![0.0; keys.min(CELLS)]; queries.min(CELLS)] }
-    }
-
-    /// Takes in the cells of a query.
-    fn absorb(&mut self, query: usize, row: &[f64]) {
-        let at = query * self.cells.len() / self.of[0].max(1);
-        for (cell, x) in self.cells.get_mut(at).into_iter().flatten().zip(row) {
-            *cell = larger(*cell, *x);
-        }
-    }
-
-    /// The greatest cell that is a number.
-    #[must_use]
-    pub fn most(&self) -> f64 {
-        self.cells.iter().flatten().copied().fold(0.0, f64::max)
-    }
-}
 
 /// The probabilities of one row, compared with the oracle's.
 #[derive(Clone, Copy, Debug, Default)]

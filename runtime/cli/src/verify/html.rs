@@ -6,56 +6,15 @@
 
 use super::case::{Case, Metric, Verdict};
 use super::depth::{self, Step};
-use super::extract::HeatMap;
 use super::print::metrics;
 use super::verdict::Summary;
-use crate::chart::{Chart, SIZE, SPACE, Scale, Tick};
+use crate::chart::{Chart, SIZE, Scale};
 use crate::error::Error;
+use crate::picture::{Bar, FRAME, HeatMap, Picture};
 use askama::Template;
-use std::fmt::Write;
 
 /// Bins of a histogram in each factor of ten.
 const BINS: f64 = 4.0;
-
-/// Shades of a map.
-const SHADES: usize = 16;
-
-/// A bar of a histogram.
-#[derive(Debug, PartialEq)]
-struct Bar {
-    x: f64,
-    y: f64,
-    width: f64,
-    height: f64,
-    /// The number of its colour.
-    color: usize,
-    /// What it says when it is pointed at.
-    tip: String,
-}
-
-/// Cells of a map that have the same shade.
-#[derive(Debug, PartialEq)]
-struct Shade {
-    /// How much of the colour shows, from 0 to 1.
-    share: f64,
-    path: String,
-}
-
-/// A picture of rectangles.
-#[derive(Debug)]
-struct Picture {
-    title: String,
-    x_name: String,
-    y_name: String,
-    x_ticks: Vec<Tick>,
-    y_ticks: Vec<Tick>,
-    bars: Vec<Bar>,
-    shades: Vec<Shade>,
-    /// Left, top, right and bottom of the rectangles.
-    frame: [f64; 4],
-    /// Names of the colours.
-    legend: Vec<(usize, String)>,
-}
 
 /// What the template has of a case.
 struct Shown<'a> {
@@ -156,9 +115,6 @@ fn shown(case: &Case) -> Shown<'_> {
     }
 }
 
-/// Where pictures lie in their frame.
-const FRAME: [f64; 4] = [SPACE.0, SPACE.1, SIZE.0 - SPACE.2, SIZE.1 - SPACE.3];
-
 /// How many rows have which error and which bound. None without a row that has an error.
 fn histogram(rows: &[[f64; 2]]) -> Option<Picture> {
     let bin = |x: f64| (x.log10() * BINS).floor() as i64;
@@ -204,44 +160,12 @@ fn histogram(rows: &[[f64; 2]]) -> Option<Picture> {
     })
 }
 
-/// The map of `|δP|`: the more of its colour a cell shows, the nearer it is to the greatest.
+/// The map of `|δP|`.
 fn map(heat: &HeatMap) -> Option<Picture> {
-    // Room for the last number of keys.
-    let [left, top, right, bottom] = [FRAME[0], FRAME[1], FRAME[2] - 10.0, FRAME[3]];
-    let (rows, columns) = (heat.cells.len(), heat.cells.first()?.len());
     let most = heat.most();
-    let [queries, keys] = heat.of;
-    let (width, height) = ((right - left) / columns as f64, (bottom - top) / rows as f64);
-    let mut paths = vec![String::new(); SHADES];
-    for (i, row) in heat.cells.iter().enumerate() {
-        for (j, x) in row.iter().enumerate().filter(|(_, x)| **x > 0.0) {
-            let shade = ((x / most * SHADES as f64).ceil() as usize).clamp(1, SHADES);
-            let (left, top) = (left + j as f64 * width, top + i as f64 * height);
-            let _ = write!(paths[shade - 1], "M{left:.1} {top:.1}h{width:.2}v{height:.2}h-{width:.2}z");
-        }
-    }
-    let share = |shade: usize| (shade + 1) as f64 / SHADES as f64;
-    let shades = paths.into_iter().enumerate().filter(|(_, path)| !path.is_empty());
-    let shades = shades.map(|(shade, path)| Shade { share: share(shade), path }).collect();
-    let ticks = |count: usize, begin: f64, end: f64| {
-        [0, count / 2, count]
-            .map(|n| Tick {
-                at: begin + (end - begin) * n as f64 / count.max(1) as f64,
-                label: n.to_string(),
-            })
-            .into()
-    };
-    Some(Picture {
-        title: format!("|dP| of the first head, at most {most:.1e}"),
-        x_name: "keys".to_owned(),
-        y_name: "queries".to_owned(),
-        x_ticks: ticks(keys, left, right),
-        y_ticks: ticks(queries, top, bottom),
-        bars: Vec::new(),
-        shades,
-        frame: [left, top, right, bottom],
-        legend: vec![(0, format!("{most:.1e}, and less where it fades; the greatest of each cell"))],
-    })
+    let title = format!("|dP| of the first head, at most {most:.1e}");
+    let legend = format!("{most:.1e}, and less where it fades; the greatest of each cell");
+    heat.picture(title, ["keys", "queries"], legend, |x| x / most)
 }
 
 #[cfg(test)]
@@ -263,19 +187,6 @@ mod tests {
         // Two rows are higher than one, and a bound lies to the right of the errors.
         assert!(of(0)[0].height > of(0)[1].height && of(1)[0].x > of(0)[1].x);
         assert!(histogram(&[[0.0, 0.0]]).is_none() && histogram(&[]).is_none());
-    }
-
-    #[test]
-    fn the_map_shows_the_greatest_most() {
-        let cells = vec![vec![0.0, 1e-8], vec![2e-8, f64::NAN]];
-        let picture = map(&HeatMap { of: [10, 20], cells }).unwrap();
-        let shades: Vec<f64> = picture.shades.iter().map(|shade| shade.share).collect();
-        assert_eq!(shades, [0.5, 1.0]);
-        // The greatest lies at the left, half way down.
-        let [left, top, _, bottom] = picture.frame;
-        let place = format!("M{left:.1} {:.1}h", f64::midpoint(top, bottom));
-        assert!(picture.shades[1].path.starts_with(&place), "{:?}", picture.shades[1]);
-        assert!(map(&HeatMap::default()).is_none());
     }
 
     #[test]

@@ -6,8 +6,9 @@ use super::extract::Extraction;
 use super::verdict::{decide, why};
 use crate::args::warn_without_half_scores;
 use crate::error::Error;
+use crate::left_out::LeftOut;
 use crate::memory::Buffer;
-use crate::oracle::{Comparison, Oracle, Sizes, Total, key, value};
+use crate::oracle::{Bounded, Comparison, Oracle, Sizes, Total, key, value};
 use crate::rows::{RowId, for_rows, output_row, rows};
 use crate::{machine, progress};
 use elsa_core::attention::certificate::{Executed, Order};
@@ -95,7 +96,7 @@ pub fn judge(
         Subject::File { name, output } => {
             let executed = any_order(problem);
             (case.subject, case.assumed, case.kernel) = (name.clone(), Some(ASSUMED), "");
-            case.compare(problem, inputs, &executed, &looked, *output);
+            case.compare(problem, inputs, Bounded::by(&executed), &looked, *output);
             case.random |= case.surprises() && tokens_differ(problem, inputs);
             if let Some((_, seed)) = audit {
                 case.audit = Some(audit::precisely(problem, inputs, &looked, seed));
@@ -119,10 +120,13 @@ pub fn judge(
             case.fallback = report.fallback.as_ref().map(ToString::to_string);
             case.threads = engine.threads();
             case.certificate = Some(certificate);
-            case.compare(problem, inputs, &executed, &looked, output.elements());
+            let traversed = if options.traverses() { Some(workspace.traversed()?) } else { None };
+            case.left_out = traversed.as_ref().map(|ran| LeftOut::of(ran, problem, &inputs));
+            let bounded = Bounded { executed: &executed, shares: traversed.map(|ran| ran.share) };
+            case.compare(problem, inputs, bounded, &looked, output.elements());
             if let Some((_, seed)) = audit {
                 case.audit = Some(audit::precisely(problem, inputs, &looked, seed));
-            } else {
+            } else if case.left_out.is_none() {
                 // The head size that the GPU's kernel takes. A greater one would choose another kernel.
                 let widest = plan.gpu_choice().map(|choice| choice.kernel.head_dim);
                 case.probabilities(&Extraction { engine, options, executed, widest }, problem, inputs, &all)?;
@@ -150,14 +154,14 @@ impl Case {
         &mut self,
         problem: &Problem,
         inputs: Inputs<'_>,
-        executed: &Executed,
+        bounded: Bounded<'_, '_>,
         rows: &[RowId],
         found: Elements<'_>,
     ) {
         let bar = progress::bar(rows.len() as u64, oracle_seconds(problem, rows.len()));
         let judged = for_rows(
             rows,
-            || Oracle::new(problem, inputs, executed),
+            || Oracle::bounded(problem, inputs, bounded),
             |oracle, row| {
                 oracle.row(row);
                 let at = output_row(problem, &inputs, row);

@@ -46,16 +46,17 @@ mod print;
 mod verdict;
 
 use crate::args::values::{one_of, positive};
-use crate::args::{EngineArgs, FILE, ProblemArgs};
+use crate::args::{EngineArgs, FILE, ProblemArgs, TraversalArgs};
 use crate::error::{Error, say};
 use crate::job::Job;
 use crate::report;
 use crate::scenario::{self, Scenario};
+use crate::study::{self, Study};
 use crate::target::Target;
 use crate::tensor::{Accept, Source, Tensor};
 use case::{Case, Verdict};
 use clap::{Arg, Args};
-use elsa_core::attention::{Operand, Problem};
+use elsa_core::attention::{Inputs, Operand, Problem};
 use elsa_core::dtype::DType;
 use judge::{Request, Subject, judge};
 use print::print;
@@ -96,6 +97,7 @@ Examples:
   elsa verify --q q.npy --k k.npy --v v.npy --y torch.npy     judges what PyTorch has computed
   elsa verify --scenario long --audit 32 --seed 7             32 of 256 rows, the same each time
   elsa verify --scenario regular --html regular.html          with a histogram of errors and a heat map of |dP|
+  elsa verify --scenario sink --study study.html              what frozen references and skipped blocks would do
   elsa verify --depth-curve --html depth.html                 how bound and error grow with the number of keys";
 
 /// A flag without which the command verifies built-in tensors.
@@ -139,9 +141,16 @@ pub struct VerifyArgs {
     /// Write verdict, metrics, bounds and pictures as one page that needs nothing but itself
     #[arg(long, value_name = "FILE.html")]
     pub html: Option<PathBuf>,
+    /// Write what schedules with frozen references and skipped blocks (VFA, BLASST, VSA, budgets) do with the tensors:
+    /// sparsity, bounds, errors and pictures, as one page that needs nothing but itself
+    #[arg(long, value_name = "FILE.html", conflicts_with = "depth_curve")]
+    pub study: Option<PathBuf>,
     /// What computes.
     #[command(flatten)]
     pub engine: EngineArgs,
+    /// How the keys are gone over. With a schedule or a budget P is left out, and the bound counts what the run left out.
+    #[command(flatten)]
+    pub traversal: TraversalArgs,
     /// Print one JSON object for each case, and a summary
     #[arg(long)]
     pub json: bool,
@@ -186,7 +195,11 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         let (found, allowed) = ("given without --audit".into(), "with --audit".into());
         return Err(Error::Argument { argument: "seed", found, allowed });
     }
+    args.traversal.excluded_by("y", args.y.is_some())?;
+    args.traversal.excluded_by("depth-curve", args.depth_curve.is_some())?;
     let page = args.html.as_deref().map(|path| Target::new("html", path)).transpose()?;
+    let studied = args.study.as_deref().map(|path| Target::new("study", path)).transpose()?;
+    let mut studies: Vec<Study> = Vec::new();
     if let Some(longest) = args.depth_curve {
         return depth_curve(args, longest, page);
     }
@@ -206,13 +219,20 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         }
         Ok(())
     };
+    let mut study = |name: &str, problem: &Problem, inputs: Inputs<'_>| -> Result<(), Error> {
+        if args.study.is_some() {
+            studies.push(study::study(name, problem, inputs)?);
+        }
+        Ok(())
+    };
     let request = |name| Request { name, random: args.scenario.is_some(), audit };
-    let options = args.engine.plan_options();
+    let options = args.traversal.options(args.engine.plan_options())?;
     if let Some(scenario) = args.scenario {
         let engine = args.engine.engine()?;
         let subject = Subject::Run { engine: &engine, options: &options };
         for case in scenario.cases()? {
             show(judge(&subject, &case.problem, case.inputs(), request(case.name))?)?;
+            study(case.name, &case.problem, case.inputs())?;
         }
     } else if let Some(source) = &args.y {
         let job = Job::load(&args.problem, [false, false])?;
@@ -220,6 +240,7 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         let output = answer.elements().ok_or_else(|| wrong(&answer, &job.problem, &[]))?;
         let subject = Subject::File { name: source.to_string(), output };
         show(judge(&subject, &job.problem, job.inputs()?, request("given"))?)?;
+        study("given", &job.problem, job.inputs()?)?;
         job.unchanged()?;
         answer.unchanged()?;
     } else {
@@ -227,6 +248,7 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         let job = Job::load(&args.problem, [false, false])?;
         let subject = Subject::Run { engine: &engine, options: &options };
         show(judge(&subject, &job.problem, job.inputs()?, request("given"))?)?;
+        study("given", &job.problem, job.inputs()?)?;
         job.unchanged()?;
     }
     let summary = Summary::of(&verdicts);
@@ -238,6 +260,9 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
     }
     if let Some(page) = page {
         page.write(html::page(&summary, &shown)?.as_bytes())?;
+    }
+    if let Some(page) = studied {
+        page.write(study::page(&studies)?.as_bytes())?;
     }
     match summary.verdict {
         Verdict::Pass => Ok(()),

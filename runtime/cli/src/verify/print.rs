@@ -36,6 +36,9 @@ pub fn print(out: &mut impl Write, v: &Case) -> Result<()> {
         )?;
     }
     bounds(out, v)?;
+    if let Some(left_out) = &v.left_out {
+        writeln!(out, "  {left_out}")?;
+    }
     if v.unlikely > v.unlikely_allowed && v.passed {
         writeln!(
             out,

@@ -1,9 +1,10 @@
 //! A checked call on the CPU: a plan, the tensors of a call and a workspace, divided among workers.
 
 use super::context::{Context, Shared, tiles_per_task};
+use super::finish;
 use super::kept::Kept;
 use super::plan::{CpuPlan, CpuWorkspace};
-use super::{math, measure, stage, walk};
+use super::{math, measure, stage, traverse, walk};
 use crate::cpu::plan;
 use crate::cpu::pool::Pool;
 use crate::error::{BindError, PlanError, RunError};
@@ -95,6 +96,8 @@ impl plan::CpuCall for CpuCall<'_> {
             // SAFETY: no worker is at work yet.
             unsafe { Kept::forget(context, context.worker_part(worker)) };
         }
+        // SAFETY: no worker is at work yet.
+        unsafe { finish::begin(context) };
         let certify = context.choice.certify;
         if certify {
             // SAFETY: no worker is at work yet.
@@ -107,7 +110,10 @@ impl plan::CpuCall for CpuCall<'_> {
             if certify {
                 measure::inputs(&shared, &task, worker);
             }
-            walk::attend(context, &task, worker);
+            match context.choice.traverses() {
+                true => traverse::attend(context, &task, worker),
+                false => walk::attend(context, &task, worker),
+            }
             if certify {
                 measure::output(context, &task, worker);
             }
@@ -145,7 +151,7 @@ impl plan::CpuPlan for CpuPlan {
     }
 
     fn kernel(&self) -> &'static str {
-        self.choice.kernel.name
+        self.executed().kernel
     }
 
     fn workspace<'a>(

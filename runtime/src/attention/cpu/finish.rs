@@ -3,7 +3,9 @@
 use super::context::{Context, TileRows};
 use super::stage;
 use elsa_core::attention::Operand;
-use elsa_core::state::{NaturalState, log_sum_exp};
+use elsa_core::attention::plan::Span;
+use elsa_core::attention::traversal::Report;
+use elsa_core::state::{NaturalState, State, log_sum_exp};
 use elsa_kernels::attention::{Entries, Sums};
 
 /// The state of a tile's rows after every key has been absorbed.
@@ -15,6 +17,83 @@ pub(super) enum Finished {
     Sums(Sums),
     /// Like [`Finished::Sums`], with `W` already divided by `S`.
     Normalised(Sums),
+}
+
+/// Clears what a run by a schedule counts and records.
+///
+/// # Safety
+/// - The invariants of [`Context`]. No worker is at work.
+pub(super) unsafe fn begin(c: &Context<'_>) {
+    if c.choice.recorded == 0 {
+        return;
+    }
+    for worker in 0..c.choice.workers {
+        // SAFETY: the region for counts holds a report and lies on a line (layout).
+        unsafe {
+            c.worker_part(worker)
+                .wrapping_add(c.layout.counts.start)
+                .cast::<Report>()
+                .write(Report::default())
+        };
+    }
+    let Span { start, len } = c.layout.left_out;
+    // SAFETY: the region has as many numbers (layout).
+    unsafe { c.base.wrapping_add(start).write_bytes(0, len) };
+}
+
+/// Records what the first of `tile`'s rows left out: `d` in natural-log units, and its share.
+///
+/// # Safety
+/// - The invariants of [`Context`]. The plan records, and the row belongs to this worker.
+unsafe fn record(c: &Context<'_>, tile: &TileRows<'_>, d: f32, share: f32) {
+    let tokens = c.problem.spec().query.tokens();
+    let at = (tile.sequence.batch * c.problem.heads() + tile.head) * tokens + tile.token();
+    let to = c.base.wrapping_add(c.layout.left_out.start + at);
+    // SAFETY: there are two numbers for each row (layout), which nobody else writes (clause).
+    unsafe {
+        to.write(d);
+        to.wrapping_add(c.choice.recorded).write(share);
+    }
+}
+
+/// Writes every output of one row, the only one of `tile`, whose width is one, from its state: what it left out in the
+/// state's units, and as a share.
+///
+/// # Safety
+/// - The invariants of [`Context`]. The plan records, the row belongs to this worker, and `part` is the worker's region.
+pub(super) unsafe fn row(
+    c: &Context<'_>,
+    tile: &TileRows<'_>,
+    mut state: State<&mut [f32]>,
+    (d, share): (f32, f32),
+    part: *mut f32,
+) {
+    let [lse, m, s, w] =
+        [Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted]
+            .map(|rows| c.entries(rows, tile.sequence.batch, tile.head, tile.token()));
+    let natural = NaturalState::of(state.m, state.s, 1.0, false);
+    // SAFETY: the row of the arrays that are not null (*outputs*); the region of a tile holds a row of padded values, and
+    // that for rows what a conversion needs (layout); *kernel*.
+    unsafe {
+        record(c, tile, natural.w(d), share);
+        if !lse.is_null() {
+            lse.write(log_sum_exp(state.m, f64::from(state.s) + f64::from(d)));
+        }
+        if !m.is_null() {
+            m.write(natural.m);
+            s.write(natural.s);
+            for (x, of) in state.w.iter().enumerate() {
+                w.add(x).write(natural.w(*of));
+            }
+        }
+        if c.tensor(Operand::Output).is_present() {
+            state.finish();
+            let padded = part.wrapping_add(c.layout.tiles.start + c.layout.tile.state.start);
+            padded.write_bytes(0, c.choice.value_dim);
+            padded.copy_from_nonoverlapping(state.w.as_ptr(), state.w.len());
+            stage::store_output(c, tile, padded, part.wrapping_add(c.layout.rows.start));
+        }
+    }
 }
 
 /// Writes every output of a tile's rows.

@@ -11,4 +11,5 @@ mod measure;
 pub mod plan;
 pub mod resident;
 mod stage;
+mod traverse;
 mod walk;

@@ -5,6 +5,7 @@ use crate::cpu::memory::Memory;
 use crate::engine::Engine;
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::plan::{ChooseError, CpuChoice, Options, Span, WorkspaceLayout, choose};
+use elsa_core::attention::traversal::{Report, Schedule, scalar};
 use elsa_core::attention::{Problem, Sequence};
 use elsa_kernels::attention::Kernel;
 use elsa_kernels::registry;
@@ -15,14 +16,21 @@ pub struct CpuPlan {
     pub kernel: &'static Kernel,
     pub choice: CpuChoice,
     pub layout: WorkspaceLayout,
+    /// What the scalar run of a schedule executes; `None` where the kernel runs.
+    pub traverses: Option<Executed>,
 }
 
 impl CpuPlan {
-    /// Creates a plan with the kernels of the engine's instruction set.
+    /// Creates a plan with the kernels of the engine's instruction set. The schedule is that of the options.
     ///
     /// # Errors
     /// Returns an error if an option is not supported, or if every form of the plan exceeds the budget.
-    pub fn new(engine: &Engine, problem: &Problem, options: &PlanOptions) -> Result<CpuPlan, ChooseError> {
+    pub fn new(
+        engine: &Engine,
+        problem: &Problem,
+        options: &PlanOptions,
+        schedule: Schedule,
+    ) -> Result<CpuPlan, ChooseError> {
         let options = Options {
             method: options.method,
             block: options.block,
@@ -30,17 +38,20 @@ impl CpuPlan {
             workers: engine.threads(),
             all_workers: options.all_workers,
             certify: options.certify,
+            schedule,
         };
         let kernels = || registry::attention_of(engine.cpu());
         let choice = choose(problem, engine.profile(), kernels().map(|kernel| &kernel.spec), &options)?;
         let kernel = kernels().nth(choice.candidate).ok_or(ChooseError::NoKernel)?;
         let layout = WorkspaceLayout::of(&choice).ok_or(ChooseError::Memory { needed: usize::MAX })?;
-        Ok(CpuPlan { kernel, choice, layout })
+        let traverses =
+            choice.traverses().then(|| scalar::executed(problem, &choice.schedule, choice.decides()));
+        Ok(CpuPlan { kernel, choice, layout, traverses })
     }
 
     /// The structure and the arithmetic that a run executes, for its certificate and its error bounds.
     pub fn executed(&self) -> Executed {
-        self.choice.executed()
+        self.traverses.unwrap_or_else(|| self.choice.executed())
     }
 
     /// Creates a workspace in the caller's memory.
@@ -103,6 +114,15 @@ impl CpuWorkspace {
         let end = span.start.checked_add(span.len)?;
         // SAFETY: the memory has `room` initialized values from `base` on, and is borrowed exclusively.
         (end <= room).then(|| unsafe { std::slice::from_raw_parts(base.add(span.start), span.len) })
+    }
+
+    /// What a worker counted of a schedule; `span` is that of the worker's counts. `None` if the memory does not have it.
+    pub fn counted(&mut self, span: Span) -> Option<Report> {
+        let counts = self.record(span)?;
+        let fits =
+            size_of_val(counts) >= size_of::<Report>() && counts.as_ptr().cast::<Report>().is_aligned();
+        // SAFETY: the numbers hold a report, of which any bits are one, and are aligned to it.
+        fits.then(|| unsafe { counts.as_ptr().cast::<Report>().read() })
     }
 
     /// Number of bytes of memory and tables.

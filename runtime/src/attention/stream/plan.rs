@@ -13,6 +13,7 @@ use elsa_core::attention::plan::{
     Account, ChooseError, Limits, Method, Options, StreamChoice, StreamOptions as Wanted, UnitSizes,
     WorkspaceLayout, Written, choose_stream,
 };
+use elsa_core::attention::traversal::Schedule;
 use elsa_kernels::registry;
 
 /// Bytes by which what a process takes before a run may differ from one start to the next: pages of the program that the
@@ -90,6 +91,12 @@ impl Engine {
         if options.plan.method != Method::Elsa {
             return Err(refused("method: math", "elsa"));
         }
+        if options.plan.error_budget.is_some() {
+            return Err(refused("error_budget", "none"));
+        }
+        if !options.plan.schedule.is_exact() {
+            return Err(refused("schedule", "exact"));
+        }
         if problem.spec().append {
             return Err(refused("append", "a past and a present apart"));
         }
@@ -117,6 +124,7 @@ impl Engine {
                 workers: self.threads(),
                 all_workers: options.plan.all_workers,
                 certify: options.plan.certify,
+                schedule: Schedule::EXACT,
             },
             written: options.written,
             segments,
@@ -140,7 +148,7 @@ impl Engine {
         let choice = choose_stream(problem, self.profile(), kernels().map(|kernel| &kernel.spec), wanted)?;
         let kernel = kernels().nth(choice.cpu.candidate).ok_or(ChooseError::NoKernel)?;
         let layout = WorkspaceLayout::of(&choice.cpu).ok_or(ChooseError::Memory { needed: usize::MAX })?;
-        let cpu = CpuPlan { kernel, choice: choice.cpu, layout };
+        let cpu = CpuPlan { kernel, choice: choice.cpu, layout, traverses: None };
         Ok(StreamPlan { engine: self.clone(), problem: *problem, cpu, choice, written: wanted.written })
     }
 }

@@ -1,4 +1,7 @@
-//! Runs with schedules beside the oracle: what the tests of schedules share.
+//! Runs with schedules beside the oracle: what the tests of schedules share, and the hunt for a violation of their bounds
+//! ([`hunt`]).
+
+pub mod hunt;
 
 use crate::cases::{Buffers, Case, Params};
 use elsa_core::argument::ArgumentError;
@@ -67,13 +70,17 @@ pub fn scored(q: &[f32], k: &[f32], v: &[f32]) -> Case {
     case
 }
 
+/// Fails with `what` unless `holds`.
+fn require(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what()) }
+}
+
 /// Checks every row of a case without past and packed sequences: its answer by the bounds of the schedule and of the exact
 /// run, which recomputes rows; its log-sum-exp; and what it left out. Returns the largest share of the bound that was used.
 ///
-/// # Panics
-/// When something is off by more than it may be.
-#[must_use]
-pub fn judge(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> f64 {
+/// # Errors
+/// Returns what is off by more than it may be.
+pub fn judged(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> Result<f64, String> {
     let (problem, inputs) = (case.problem(), case.inputs());
     let spec = problem.spec();
     let arithmetic = Arithmetic::of(&problem, executed(&problem, schedule, tile));
@@ -92,7 +99,8 @@ pub fn judge(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> f64 {
                 let logs: Vec<f64> = ln_p.iter().map(|x| x.unwrap_or(f64::NEG_INFINITY)).collect();
                 let (m, s) = (f64::from(ran.buffers.m[at]), f64::from(ran.buffers.s[at]));
                 if row.lse == f64::NEG_INFINITY {
-                    assert_eq!((m, s, ran.d[at], left), (f64::NEG_INFINITY, 0.0, 0.0, 0.0), "{case:?} {at}");
+                    let empty = (m, s, ran.d[at], left) == (f64::NEG_INFINITY, 0.0, 0.0, 0.0);
+                    require(empty, || format!("{case:?} row {at} is not empty: {m} {s}"))?;
                 }
                 let ln_s = if row.lse.is_finite() { row.lse - m } else { 0.0 };
                 let mut frozen = Row::frozen(arithmetic, &logs, ln_s);
@@ -127,47 +135,52 @@ pub fn judge(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> f64 {
                         within |= again.admit(y[x], found);
                     }
                     let most = bounds.worst.max(again.worst);
-                    assert!(
-                        within,
-                        "{case:?} {schedule:?} row {at} column {x}: {found:e}, {:e}, {bounds:?}",
-                        y[x]
-                    );
+                    require(within, || {
+                        format!(
+                            "{case:?} {schedule:?} row {at} column {x}: {found:e}, {:e}, {bounds:?}",
+                            y[x]
+                        )
+                    })?;
                     if y[x].is_finite() {
                         used = used.max((found - y[x]).abs() / most);
                     }
                 }
+                let lse = f64::from(ran.buffers.lse[at]);
                 if !row.lse.is_finite() {
-                    assert!(
-                        f64::from(ran.buffers.lse[at]).to_bits() == row.lse.to_bits() || row.lse.is_nan()
-                    );
+                    let same = lse.to_bits() == row.lse.to_bits() || row.lse.is_nan();
+                    require(same, || format!("{case:?} row {at}: log-sum-exp {lse}, {}", row.lse))?;
                     continue;
                 }
                 // Log-sum-exp is that of all keys; where D is an upper bound it may lie above by what D may be too much.
-                let lse = f64::from(ran.buffers.lse[at]);
                 let off = 2.0 * (d as f64 + 20.0) * 6e-8 * size + 4e-5 + 2e-7 * row.lse.abs();
                 let above = match schedule.skip {
                     Skip::Blocks(_) | Skip::Rows(_) => -(1.0 - left).ln(),
                     _ => 0.0,
                 };
                 let within = lse >= row.lse - off && lse <= row.lse + above + off;
-                assert!(within, "{case:?} {schedule:?} row {at}: log-sum-exp {lse}, {}", row.lse);
+                require(within, || {
+                    format!("{case:?} {schedule:?} row {at}: log-sum-exp {lse}, {}", row.lse)
+                })?;
                 let all = m + (s + f64::from(ran.d[at])).ln();
-                assert!((all - lse).abs() <= 2e-6 + 2e-7 * lse.abs(), "{case:?} row {at}: {all} {lse}");
+                let same = (all - lse).abs() <= 2e-6 + 2e-7 * lse.abs();
+                require(same, || format!("{case:?} row {at}: log-sum-exp {lse}, of its state {all}"))?;
                 if let Skip::Budget(budget) = schedule.skip {
-                    assert!(left <= f64::from(budget) * 1.000_001, "{case:?} row {at}: {left}");
+                    let inside = left <= f64::from(budget) * 1.000_001;
+                    require(inside, || format!("{case:?} row {at}: {left} of a budget of {budget}"))?;
                 }
                 let naive = f64::from(ran.d[at]) / (s + f64::from(ran.d[at]));
                 // Both are f32 numbers, and may be subnormal.
                 let near = naive <= left * 1.000_001 + 1e-37 && left <= naive * 1.001 + 1e-37;
-                assert!(near, "{case:?} row {at}: {naive} {left}");
+                require(near, || format!("{case:?} row {at}: left out {left}, of its state {naive}"))?;
             }
         }
     }
     let report = &ran.report;
-    assert_eq!(report.accepted + report.recomputed, problem.rows() as u64, "{report:?}");
-    assert!(f64::from(ran.share.iter().copied().fold(0.0, f32::max)) >= report.worst_share);
-    assert!(report.mean_share() <= report.worst_share * 1.000_001);
-    used
+    let whole = report.accepted + report.recomputed == problem.rows() as u64
+        && f64::from(ran.share.iter().copied().fold(0.0, f32::max)) >= report.worst_share
+        && report.mean_share() <= report.worst_share * 1.000_001;
+    require(whole, || format!("{case:?} {schedule:?}: {report:?}"))?;
+    Ok(used)
 }
 
 /// Runs a case by a schedule and judges it.
@@ -176,7 +189,7 @@ pub fn judge(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> f64 {
 /// When it is refused, or off by more than it may be.
 pub fn run_and_judge(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
     let ran = ran(case, schedule, tile);
-    let used = judge(case, schedule, tile, &ran);
-    assert!(used <= 1.0);
+    let used = judged(case, schedule, tile, &ran).unwrap_or_else(|e| panic!("{e}"));
+    assert!(used <= 1.0, "{case:?} {schedule:?}: {used} of the bound");
     ran
 }

@@ -1,0 +1,106 @@
+//! The flags of schedules and error budgets.
+
+use super::values::{number, one_of};
+use crate::error::Error;
+use clap::Args;
+use elsa_core::attention::traversal::{Schedule, Skip};
+use elsa_runtime::PlanOptions;
+
+/// The λ of `--schedule vsa` without `--lambda`.
+const LAMBDA: f32 = 1e-3;
+
+/// Schedules by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// Blocks in order, references that follow, nothing left out.
+    Exact,
+    /// Frozen references.
+    Vfa,
+    /// Frozen references, and blocks below λ left out.
+    Vsa,
+}
+
+/// Values of `--schedule`. The first is the default.
+const SCHEDULES: [(&str, Named); 3] = [("exact", Named::Exact), ("vfa", Named::Vfa), ("vsa", Named::Vsa)];
+
+/// How a run goes over the keys, and what it may leave out.
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Schedules")]
+pub struct TraversalArgs {
+    /// Leave blocks of keys out as long as every row keeps all but the share E of its weights. An element is then off by at
+    /// most E times the spread of its values, beside rounding; what each run left out is printed
+    #[arg(long, value_name = "E", allow_hyphen_values = true, value_parser = number)]
+    pub error_budget: Option<f32>,
+    /// vfa freezes references, and computes rows that leave the safe range again; vsa also leaves out blocks whose largest
+    /// score is below lambda times the reference's weight, which bounds nothing in advance. The CPU computes both
+    #[arg(long, default_value = SCHEDULES[0].0, value_parser = one_of(SCHEDULES))]
+    pub schedule: Named,
+    /// What --schedule vsa leaves out, between 0 and 1 [default: 0.001]
+    #[arg(long, value_name = "L", allow_hyphen_values = true, value_parser = number)]
+    pub lambda: Option<f32>,
+    /// A score moves a reference that it exceeds by more than this many bits, 0 to 8 [default: 8, of vfa and vsa 0]
+    #[arg(long, value_name = "TAU", allow_hyphen_values = true, value_parser = number)]
+    pub rescale_threshold: Option<f32>,
+}
+
+impl TraversalArgs {
+    /// The first flag that asks for something else than the exact schedule.
+    fn given(&self) -> Option<&'static str> {
+        let flags = [
+            ("error-budget", self.error_budget.is_some()),
+            ("schedule", self.schedule != Named::Exact),
+            ("lambda", self.lambda.is_some()),
+            ("rescale-threshold", self.rescale_threshold.is_some()),
+        ];
+        flags.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
+    }
+
+    /// Requires that nothing else than the exact schedule is asked for beside `other`, a flag.
+    ///
+    /// # Errors
+    /// The flag that asks for it.
+    pub fn excluded_by(&self, other: &str, is_given: bool) -> Result<(), Error> {
+        match self.given() {
+            Some(argument) if is_given => Err(Error::Argument {
+                argument,
+                found: format!("given with --{other}"),
+                allowed: "one of the two".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// `options` with the schedule and the budget.
+    ///
+    /// # Errors
+    /// A number out of its bounds, and flags that exclude each other.
+    pub fn options(&self, options: PlanOptions) -> Result<PlanOptions, Error> {
+        let conflict = |argument, other: &str| Error::Argument {
+            argument,
+            found: format!("given with --{other}"),
+            allowed: "one of the two".into(),
+        };
+        let mut schedule = match self.schedule {
+            Named::Exact => Schedule::EXACT,
+            Named::Vfa => Schedule::VFA,
+            Named::Vsa => Schedule::vsa(self.lambda.unwrap_or(LAMBDA)),
+        };
+        if self.lambda.is_some() && self.schedule != Named::Vsa {
+            let (found, allowed) = ("given without --schedule vsa".into(), "with --schedule vsa".into());
+            return Err(Error::Argument { argument: "lambda", found, allowed });
+        }
+        if let Some(threshold) = self.rescale_threshold {
+            schedule.threshold = threshold;
+        }
+        if let Some(budget) = self.error_budget {
+            if self.schedule == Named::Vsa {
+                return Err(conflict("error-budget", "schedule vsa"));
+            }
+            schedule.skip = Skip::Budget(budget);
+        }
+        schedule.check().map_err(|e| Error::Problem(e.renamed(crate::flag::flag)))?;
+        // The plan knows the budget by its name, too.
+        schedule.skip = if self.error_budget.is_some() { Skip::Never } else { schedule.skip };
+        Ok(PlanOptions { schedule, error_budget: self.error_budget, ..options })
+    }
+}

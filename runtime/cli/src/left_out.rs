@@ -1,0 +1,129 @@
+//! What a run by a schedule left out, as `elsa run` and `elsa verify` print it.
+
+use crate::oracle::value;
+use elsa_core::attention::traversal::{Report, Shares, Skip};
+use elsa_core::attention::{Inputs, Problem};
+use elsa_runtime::Traversed;
+use serde::Serialize;
+use std::fmt;
+
+/// What a run by a schedule left out.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LeftOut {
+    /// The published name of the schedule.
+    pub schedule: &'static str,
+    /// The budget `E`.
+    pub error_budget: Option<f32>,
+    /// λ.
+    pub lambda: Option<f32>,
+    /// Rows and keys of a block.
+    pub tile: [usize; 2],
+    /// `D / (S + D)`: the largest share of its weights that a row left out.
+    pub worst: f64,
+    /// The share that at most one row in a hundred exceeds.
+    pub p99: f64,
+    /// The mean share.
+    pub mean: f64,
+    /// The largest difference of two values of a channel.
+    pub value_spread: f64,
+    /// What an element may have lost by it, beside rounding: `worst` times `value_spread`.
+    pub lost_at_most: f64,
+    /// The share of the blocks that were left out whole.
+    pub block_sparsity: f64,
+    /// The share of the rows of blocks that were left out.
+    pub row_sparsity: f64,
+    /// The share of the blocks that were kept in which no row was rescaled.
+    pub rescale_skip_rate: f64,
+    /// Rows.
+    pub rows: u64,
+    /// Rows that did not pass the guard and were computed again by the exact schedule.
+    pub recomputed: u64,
+    /// Of these, rows whose largest score was in a block that was left out.
+    pub lost_maximum: u64,
+}
+
+impl LeftOut {
+    /// What `traversed` tells of a run of `problem`.
+    #[must_use]
+    pub fn of(traversed: &Traversed<'_>, problem: &Problem, inputs: &Inputs<'_>) -> LeftOut {
+        let Traversed { schedule, tile, report, shares, .. } = traversed;
+        let Shares { worst, p99, mean } = *shares;
+        let Report { accepted, recomputed, lost_maximum, .. } = *report;
+        let (error_budget, lambda) = match schedule.skip {
+            Skip::Never => (None, None),
+            Skip::Budget(budget) => (Some(budget), None),
+            Skip::Blocks(lambda) | Skip::Rows(lambda) => (None, Some(lambda)),
+        };
+        let value_spread = spread(problem, inputs);
+        LeftOut {
+            schedule: schedule.name(),
+            error_budget,
+            lambda,
+            tile: [tile.rows, tile.keys],
+            worst,
+            p99,
+            mean,
+            value_spread,
+            lost_at_most: worst * value_spread,
+            block_sparsity: report.block_sparsity(),
+            row_sparsity: report.row_sparsity(),
+            rescale_skip_rate: report.rescale_skip_rate(),
+            rows: accepted + recomputed,
+            recomputed,
+            lost_maximum,
+        }
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "schedule {}", self.schedule)?;
+        if let Some(budget) = self.error_budget {
+            write!(f, ", E {budget:e}")?;
+        }
+        if let Some(lambda) = self.lambda {
+            write!(f, ", lambda {lambda:e}")?;
+        }
+        let [rows, keys] = self.tile;
+        write!(
+            f,
+            ": D/(S+D) worst {:.2e}, p99 {:.2e}, mean {:.2e}; spread of V {:.3}, so at most {:.2e} of an element; left out \
+             {:.1} % of blocks of {rows} x {keys}, {:.1} % of their rows; rescale skipped in {:.1} % of the others; {} of {} \
+             rows computed again, {} of them had lost their largest score",
+            self.worst,
+            self.p99,
+            self.mean,
+            self.value_spread,
+            self.lost_at_most,
+            self.block_sparsity * 100.0,
+            self.row_sparsity * 100.0,
+            self.rescale_skip_rate * 100.0,
+            self.recomputed,
+            self.rows,
+            self.lost_maximum,
+        )
+    }
+}
+
+/// The largest difference of two values of a channel, over all heads and sequences. Values that are not finite do not count.
+#[must_use]
+pub fn spread(problem: &Problem, inputs: &Inputs<'_>) -> f64 {
+    let mut most = 0.0;
+    for s in 0..problem.sequences() {
+        let sequence = problem.sequence(&inputs.lengths, s);
+        for head in 0..problem.kv_heads() {
+            for x in 0..problem.value_dim() {
+                let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+                for j in 0..sequence.valid {
+                    let (elements, at) = value(problem, inputs, &sequence, head, j);
+                    let v = f64::from(elements.get(at + x));
+                    if v.is_finite() {
+                        (low, high) = (low.min(v), high.max(v));
+                    }
+                }
+                most = f64::max(most, high - low);
+            }
+        }
+    }
+    most
+}

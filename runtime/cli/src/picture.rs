@@ -1,0 +1,160 @@
+//! Pictures of rectangles as SVG: bars, and maps of queries and keys.
+
+use crate::chart::{SIZE, SPACE, Tick};
+use elsa_core::drift::larger;
+use std::fmt::Write;
+
+/// Shades of a map.
+const SHADES: usize = 16;
+
+/// Largest number of rows, and of columns, of a map.
+const CELLS: usize = 48;
+
+/// Where pictures lie in their frame.
+pub const FRAME: [f64; 4] = [SPACE.0, SPACE.1, SIZE.0 - SPACE.2, SIZE.1 - SPACE.3];
+
+/// A bar.
+#[derive(Debug, PartialEq)]
+pub struct Bar {
+    /// From the left.
+    pub x: f64,
+    /// From above.
+    pub y: f64,
+    /// How wide it is.
+    pub width: f64,
+    /// How high it is.
+    pub height: f64,
+    /// The number of its colour.
+    pub color: usize,
+    /// What it says when it is pointed at.
+    pub tip: String,
+}
+
+/// Cells of a map that have the same shade.
+#[derive(Debug, PartialEq)]
+pub struct Shade {
+    /// How much of the colour shows, from 0 to 1.
+    pub share: f64,
+    /// The cells.
+    pub path: String,
+}
+
+/// A picture of rectangles.
+#[derive(Debug)]
+pub struct Picture {
+    /// What it shows.
+    pub title: String,
+    /// What the axes are.
+    pub x_name: String,
+    /// What the other axis is.
+    pub y_name: String,
+    /// Marks of the axes.
+    pub x_ticks: Vec<Tick>,
+    /// Marks of the other axis.
+    pub y_ticks: Vec<Tick>,
+    /// Rectangles of their own.
+    pub bars: Vec<Bar>,
+    /// Cells of a map.
+    pub shades: Vec<Shade>,
+    /// Left, top, right and bottom of the rectangles.
+    pub frame: [f64; 4],
+    /// Names of the colours.
+    pub legend: Vec<(usize, String)>,
+}
+
+/// A number for queries and keys of a head. A cell is the greatest of the queries and keys that it stands for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeatMap {
+    /// Queries and keys that the map stands for.
+    pub of: [usize; 2],
+    /// Cells, of the first query's first. Those of a sample have as many rows as were extracted.
+    pub cells: Vec<Vec<f64>>,
+}
+
+impl HeatMap {
+    /// A map of zeros.
+    #[must_use]
+    pub fn new(queries: usize, keys: usize) -> HeatMap {
+        HeatMap { of: [queries, keys], cells: vec![vec![0.0; keys.min(CELLS)]; queries.min(CELLS)] }
+    }
+
+    /// Takes in the cells of a query.
+    pub fn absorb(&mut self, query: usize, row: &[f64]) {
+        let at = query * self.cells.len() / self.of[0].max(1);
+        for (cell, x) in self.cells.get_mut(at).into_iter().flatten().zip(row) {
+            *cell = larger(*cell, *x);
+        }
+    }
+
+    /// The greatest cell that is a number.
+    #[must_use]
+    pub fn most(&self) -> f64 {
+        self.cells.iter().flatten().copied().fold(0.0, f64::max)
+    }
+
+    /// The picture: of a cell that is not zero shows as much of the colour as `share` says, from 0 to 1. None without cells.
+    #[must_use]
+    pub fn picture(
+        &self,
+        title: String,
+        [x_name, y_name]: [&str; 2],
+        legend: String,
+        share: impl Fn(f64) -> f64,
+    ) -> Option<Picture> {
+        // Room for the last number of keys.
+        let [left, top, right, bottom] = [FRAME[0], FRAME[1], FRAME[2] - 10.0, FRAME[3]];
+        let (rows, columns) = (self.cells.len(), self.cells.first()?.len());
+        let [queries, keys] = self.of;
+        let (width, height) = ((right - left) / columns as f64, (bottom - top) / rows as f64);
+        let mut paths = vec![String::new(); SHADES];
+        for (i, row) in self.cells.iter().enumerate() {
+            for (j, x) in row.iter().enumerate().filter(|(_, x)| **x > 0.0) {
+                let shade = ((share(*x) * SHADES as f64).ceil() as usize).clamp(1, SHADES);
+                let (left, top) = (left + j as f64 * width, top + i as f64 * height);
+                let _ = write!(paths[shade - 1], "M{left:.1} {top:.1}h{width:.2}v{height:.2}h-{width:.2}z");
+            }
+        }
+        let share = |shade: usize| (shade + 1) as f64 / SHADES as f64;
+        let shades = paths.into_iter().enumerate().filter(|(_, path)| !path.is_empty());
+        let shades = shades.map(|(shade, path)| Shade { share: share(shade), path }).collect();
+        let ticks = |count: usize, begin: f64, end: f64| {
+            [0, count / 2, count]
+                .map(|n| Tick {
+                    at: begin + (end - begin) * n as f64 / count.max(1) as f64,
+                    label: n.to_string(),
+                })
+                .into()
+        };
+        Some(Picture {
+            title,
+            x_name: x_name.to_owned(),
+            y_name: y_name.to_owned(),
+            x_ticks: ticks(keys, left, right),
+            y_ticks: ticks(queries, top, bottom),
+            bars: Vec::new(),
+            shades,
+            frame: [left, top, right, bottom],
+            legend: vec![(0, legend)],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_map_shows_the_greatest_most() {
+        let cells = vec![vec![0.0, 1e-8], vec![2e-8, f64::NAN]];
+        let map = HeatMap { of: [10, 20], cells };
+        let picture = map.picture("P".into(), ["keys", "queries"], String::new(), |x| x / 2e-8).unwrap();
+        let shades: Vec<f64> = picture.shades.iter().map(|shade| shade.share).collect();
+        assert_eq!(shades, [0.5, 1.0]);
+        // The greatest lies at the left, half way down.
+        let [left, top, _, bottom] = picture.frame;
+        let place = format!("M{left:.1} {:.1}h", f64::midpoint(top, bottom));
+        assert!(picture.shades[1].path.starts_with(&place), "{:?}", picture.shades[1]);
+        let none = HeatMap::default();
+        assert!(none.picture("P".into(), ["keys", "queries"], String::new(), |x| x).is_none());
+    }
+}

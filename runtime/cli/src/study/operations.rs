@@ -1,0 +1,195 @@
+//! Operations of a weight: the article's table 1 and figure 1, for the kernels of this engine.
+//!
+//! Counted are vector operations per vector of weights, from the source of the kernels (`elsa_kernels::attention`), as every
+//! instruction set executes them:
+//!
+//! ```text
+//! d   multiply-adds   products with keys           d_v multiply-adds   products with values
+//! 1   maximum         largest score of the row     1   comparison      the weight ends at the floor
+//! 1   subtraction     of the reference             1   addition        sum of weights
+//!     exponential     AVX-512 7: reduction, 5 multiply-adds, scaling
+//!                     AVX2   10: 3 for the whole part, 5 multiply-adds, a shift, a product
+//!                     NEON   12: 2 for the whole part, 6 of the polynomial in pairs, 2 copies, 2 for the power
+//! ```
+//!
+//! Loads and stores, which accompany multiply-adds, are not counted, nor is what happens once per row of a block.
+
+use elsa_core::attention::traversal::{First, Report, Schedule, Skip};
+
+/// An instruction set with the operations of its exponential.
+#[derive(Clone, Copy, Debug)]
+pub struct Isa {
+    /// Its name.
+    pub name: &'static str,
+    /// Vector operations of an exponential.
+    pub exponential: f64,
+}
+
+/// The instruction sets of the kernels.
+pub const ISAS: [Isa; 3] = [
+    Isa { name: "AVX-512", exponential: 7.0 },
+    Isa { name: "AVX2", exponential: 10.0 },
+    Isa { name: "NEON", exponential: 12.0 },
+];
+
+/// Vector operations of a weight by what they do.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Operations {
+    /// Products with keys.
+    pub keys: f64,
+    /// What stands for keys in first references.
+    pub proxies: f64,
+    /// The largest score.
+    pub maximum: f64,
+    /// The comparison with the floor.
+    pub floor: f64,
+    /// The subtraction of the reference.
+    pub subtraction: f64,
+    /// The exponential.
+    pub exponential: f64,
+    /// The sum of weights.
+    pub sum: f64,
+    /// The vote on a budget.
+    pub vote: f64,
+    /// Rescaling of sums.
+    pub rescale: f64,
+    /// Products with values.
+    pub values: f64,
+}
+
+/// The names of the parts of [`Operations`], as [`Operations::parts`] has them.
+pub const PARTS: [&str; 10] = [
+    "products with keys (MUL, QKᵀ)",
+    "representatives of blocks",
+    "largest score (MAX)",
+    "floor of the weight",
+    "subtraction (SUB)",
+    "exponential (EXP)",
+    "sum (SUM)",
+    "vote on the budget",
+    "rescale of sums (MAD, MUL)",
+    "products with values (PV)",
+];
+
+impl Operations {
+    /// Those of the exact kernel.
+    #[must_use]
+    pub fn exact(isa: Isa, d: usize, dv: usize) -> Operations {
+        Operations {
+            keys: d as f64,
+            maximum: 1.0,
+            floor: 1.0,
+            subtraction: 1.0,
+            exponential: isa.exponential,
+            sum: 1.0,
+            values: dv as f64,
+            ..Operations::default()
+        }
+    }
+
+    /// Those of a run by `schedule` over blocks of `keys` keys in tiles of `rows` rows, by what it reports: means over all
+    /// weights.
+    #[must_use]
+    pub fn of(
+        isa: Isa,
+        [d, dv]: [usize; 2],
+        schedule: &Schedule,
+        [rows, keys]: [usize; 2],
+        report: &Report,
+    ) -> Operations {
+        let of = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+        let skipped = report.row_sparsity();
+        let sought = of(report.sought_row_blocks, report.row_blocks);
+        let rescaled = of(report.rescaled_row_blocks, report.row_blocks);
+        let (d, dv, per_key) = (d as f64, dv as f64, 1.0 / keys as f64);
+        // λ leaves blocks out before their weights exist.
+        let weighed = match schedule.skip {
+            Skip::Blocks(_) | Skip::Rows(_) => 1.0 - skipped,
+            Skip::Never | Skip::Budget(_) => 1.0,
+        };
+        let gated = of(report.gated, report.accepted + report.recomputed);
+        let proxies = match schedule.first {
+            First::None => 0.0,
+            First::Proxy { queries, block, .. } => {
+                let shared = if queries.summary().is_some() { rows as f64 } else { 1.0 };
+                d / block.map_or(keys as f64, |block| block as f64) / shared
+            }
+        };
+        let exact = Operations::exact(isa, 0, 0);
+        Operations {
+            keys: d,
+            proxies: proxies * (1.0 - gated),
+            maximum: sought,
+            floor: weighed * (1.0 - gated),
+            subtraction: weighed * (1.0 - gated),
+            exponential: weighed * exact.exponential,
+            sum: weighed,
+            // An addition, a product and a comparison for each row of a block.
+            vote: if matches!(schedule.skip, Skip::Budget(_)) { 3.0 * per_key } else { 0.0 },
+            // Weighted values and sum, and D where there is one.
+            rescale: rescaled * (dv + 1.0 + f64::from(schedule.skip != Skip::Never)) * per_key,
+            values: dv * (1.0 - skipped),
+        }
+    }
+
+    /// The parts, in the order of [`PARTS`].
+    #[must_use]
+    pub fn parts(&self) -> [f64; 10] {
+        [
+            self.keys,
+            self.proxies,
+            self.maximum,
+            self.floor,
+            self.subtraction,
+            self.exponential,
+            self.sum,
+            self.vote,
+            self.rescale,
+            self.values,
+        ]
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        self.parts().iter().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exact_kernels_have_their_published_counts() {
+        for (isa, rest) in ISAS.into_iter().zip([11.0, 14.0, 16.0]) {
+            for d in [32, 64, 128] {
+                assert_eq!(Operations::exact(isa, d, d).total(), 2.0 * d as f64 + rest, "{}", isa.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_is_counted_by_hand() {
+        // 100 rows of blocks, 40 of them left out, 30 whose maximum is sought, 5 rescaled.
+        let report = Report {
+            row_blocks: 100,
+            skipped_row_blocks: 40,
+            sought_row_blocks: 30,
+            rescaled_row_blocks: 5,
+            accepted: 8,
+            ..Report::default()
+        };
+        let of = |schedule: Schedule| Operations::of(ISAS[0], [16, 8], &schedule, [4, 32], &report);
+        let vsa = of(Schedule::vsa(0.1));
+        assert_eq!((vsa.keys, vsa.proxies, vsa.maximum), (16.0, 0.5, 0.3));
+        assert_eq!((vsa.exponential, vsa.sum, vsa.values, vsa.vote), (0.6 * 7.0, 0.6, 8.0 * 0.6, 0.0));
+        assert_eq!(vsa.rescale, 0.05 * 10.0 / 32.0);
+        let budget = of(Schedule::within(0.1));
+        assert_eq!((budget.exponential, budget.proxies, budget.vote), (7.0, 0.0, 3.0 / 32.0));
+        assert_eq!(PARTS.len(), budget.parts().len());
+        let gated = Report { gated: 8, sought_row_blocks: 0, ..report };
+        let gate = Operations::of(ISAS[0], [16, 8], &Schedule::VFA, [4, 32], &gated);
+        assert_eq!((gate.maximum, gate.floor, gate.subtraction, gate.proxies), (0.0, 0.0, 0.0, 0.0));
+    }
+}

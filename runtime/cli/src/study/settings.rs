@@ -1,0 +1,101 @@
+//! The schedules that are studied.
+
+use elsa_core::attention::traversal::{Schedule, Skip, TABLE_3, TABLE_4};
+use elsa_core::state::HEADROOM;
+
+/// Where a schedule is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// The article's table 3.
+    Third,
+    /// Its table 4.
+    Fourth,
+    /// Error budgets, and what else the article does not have.
+    Budgets,
+}
+
+/// A schedule that is studied.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Where it is shown.
+    pub table: Table,
+    /// Its name there.
+    pub name: &'static str,
+    /// What the article reports: the score of a language model in table 3, sparsity in table 4.
+    pub published: &'static str,
+    /// What is run.
+    pub schedule: Schedule,
+}
+
+/// Scores of table 3 on MMLU (abstract algebra).
+const PUBLISHED_3: [&str; TABLE_3.len()] =
+    ["0.75", "0.76", "0.23", "0.21", "0.22", "0.22", "0.24", "0.22", "0.22", "0.65"];
+
+/// Sparsity of table 4 in percent on MMLU (computer security): of blocks; in rows of FA4 also the rescales that were
+/// skipped; in rows of Rowskip that of rows.
+const PUBLISHED_4: [&str; TABLE_4.len()] = [
+    "",
+    "32.3",
+    "44.0",
+    "49.5",
+    "56.1",
+    "37.4",
+    "48.9",
+    "54.1",
+    "60.5",
+    "32.1 / 96.8",
+    "43.4 / 97.0",
+    "48.5 / 97.0",
+    "54.1 / 97.1",
+    "62.3",
+    "68.1",
+    "70.5",
+    "73.5",
+    "16.1",
+    "31.1",
+    "52.8",
+    "84.6",
+];
+
+/// The exact schedule in tiles: references lag by the headroom.
+pub const LAGGING: Schedule = Schedule { threshold: HEADROOM, ..Schedule::FLASH };
+
+/// Schedules that the article does not have.
+const OURS: [(&str, Schedule); 6] = [
+    ("exact, lagging references", LAGGING),
+    ("norm gate", Schedule { gate: true, ..LAGGING }),
+    ("budget", Schedule::within(1e-3)),
+    ("budget", Schedule::within(1e-2)),
+    ("budget", Schedule::within(1e-1)),
+    ("VFA, budget", Schedule { skip: Skip::Budget(1e-2), ..Schedule::VFA }),
+];
+
+/// Every schedule that is studied.
+#[must_use]
+pub fn settings() -> Vec<Setting> {
+    let of = |table, published: &'static str, (name, schedule)| Setting { table, name, published, schedule };
+    let third = TABLE_3.into_iter().zip(PUBLISHED_3).map(|(row, told)| of(Table::Third, told, row));
+    let fourth = TABLE_4.into_iter().zip(PUBLISHED_4).map(|(row, told)| of(Table::Fourth, told, row));
+    // Of the exact schedule itself core counts nothing: it is not run in tiles.
+    third.chain(fourth).chain(OURS.map(|row| of(Table::Budgets, "", row))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_is_valid_and_counted() {
+        let all = settings();
+        let of = |table| all.iter().filter(|setting| setting.table == table).count();
+        assert_eq!([of(Table::Third), of(Table::Fourth), of(Table::Budgets)], [10, 21, 6]);
+        for setting in &all {
+            assert!(setting.schedule.check().is_ok() && !setting.schedule.is_exact(), "{setting:?}");
+            assert!(
+                setting.table == Table::Budgets
+                    || !setting.published.is_empty()
+                    || setting.name.contains("FA2")
+            );
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The page of `elsa verify --study`: its tables with the numbers that a case has by hand, and what is refused.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::Desk;
+
+/// Blocks of keys, of 64 each.
+const BLOCKS: usize = 3;
+
+/// One head whose scores, in base 2, are 0 in the first block of keys and −20 in the others. Value `j` is `j`.
+fn desk() -> Desk {
+    let desk = Desk::new();
+    let keys = 64 * BLOCKS;
+    let k: Vec<f32> = (0..keys).map(|j| if j < 64 { 0.0 } else { -20.0 }).collect();
+    let v: Vec<f32> = (0..keys).map(|j| j as f32).collect();
+    desk.f32("q.npy", &[64, 1], &[1.0; 64]);
+    desk.f32("k.npy", &[keys, 1], &k);
+    desk.f32("v.npy", &[keys, 1], &v);
+    desk
+}
+
+const LINE: &str =
+    "verify --q @q.npy --k @k.npy --v @v.npy --scale 0.693147180559945 --backend scalar --threads 1";
+
+/// The cells of a table of the page, row by row, without its head.
+fn table(page: &str, id: &str) -> Vec<Vec<String>> {
+    let from = page.split(&format!("<table data-table=\"{id}\">")).nth(1).unwrap_or_else(|| panic!("{id}"));
+    let body = from.split("</table>").next().unwrap().split("<tbody>").nth(1).unwrap();
+    let rows = body.split("<tr>").skip(1);
+    rows.map(|row| {
+        let cells = row.split("<td").skip(1);
+        cells.map(|cell| cell.split_once('>').unwrap().1.split("</td>").next().unwrap().into()).collect()
+    })
+    .collect()
+}
+
+/// Requires that every element is closed where it should be.
+fn assert_nested(page: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    // The style sheet has no elements.
+    let (before, rest) = page.split_once("<style>").unwrap();
+    for text in [before, rest.split_once("</style>").unwrap().1] {
+        for tag in text.split('<').skip(1).map(|tag| tag.split_once('>').unwrap().0) {
+            let name = tag.trim_start_matches('/').split([' ', '\n']).next().unwrap();
+            if tag.starts_with('/') {
+                assert_eq!(open.pop(), Some(name), "{tag}");
+            } else if !tag.ends_with('/') && !tag.starts_with('!') {
+                open.push(name);
+            }
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+}
+
+#[test]
+fn a_study_has_every_table_and_the_numbers_of_its_case() {
+    let desk = desk();
+    let said = desk.ok(&format!("{LINE} --study @study.html"));
+    assert!(said.starts_with("PASS given: "), "{said}");
+    assert_eq!(desk.list(), ["k.npy", "q.npy", "study.html", "v.npy"]);
+    let page = std::fs::read_to_string(desk.path("study.html")).unwrap();
+    assert_nested(&page);
+    for fetch in ["<script", "http:", "https:", "src=", "@import", "url(", "<link"] {
+        assert!(!page.contains(fetch), "{fetch}");
+    }
+    // Of head sizes there are 1, 32, 64 and 128.
+    for (id, rows) in [("1", 11), ("figure-1", 12), ("3", 10), ("4", 21), ("budgets", 6)] {
+        let found = table(&page, id);
+        assert_eq!(found.len(), rows, "table {id}");
+        assert!(
+            found.iter().all(|row| row.len() == found[0].len() && row.len() > 6),
+            "table {id}: {found:?}"
+        );
+    }
+    for words in [
+        "1 heads, 64 queries, 192 keys, d 1, d_v 1, f32. All 1 tiles of 64 rows were run.",
+        "at most 191.000.",
+        "Table 2 scores language models of 8 to 30 billion parameters",
+        "over all rows: sink 100.0 %, own 0.0 %, middle 0.0 %",
+        "on average 1.00 of queries",
+        "No tile of more than one block has it at: own, middle.",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+    assert!(page.matches("<svg").count() >= 8, "{}", page.matches("<svg").count());
+
+    // A block of −20 has 2^-20 of the first block's weights. The other two go by any λ and budget here.
+    let (kept, block) = (1.0f64, (-20.0f64).exp2());
+    let share = 2.0 * block / (kept + 2.0 * block);
+    // The first block's values are 0 to 63.
+    let exact = (31.5 + block * (95.5 + 159.5)) / (kept + 2.0 * block);
+    let off = format!("{:.2e}", exact - 31.5);
+    let fourth = table(&page, "4");
+    assert_eq!((&fourth[0][3..5], &fourth[0][8][..]), (&["0.0 %".to_owned(), "0.0 %".to_owned()][..], "0"));
+    for row in fourth[1..].iter().chain(&table(&page, "budgets")[2..]) {
+        // Columns of the article's numbers, or of the gate, stand before the last seven.
+        let [worst, mean, spread, bound, error] =
+            [7, 6, 5, 4, 3].map(|from_end| row[row.len() - from_end].parse::<f64>().unwrap());
+        assert!((worst / share - 1.0).abs() < 0.01 && (mean / share - 1.0).abs() < 0.01, "{row:?}");
+        assert!((spread / (share * 191.0) - 1.0).abs() < 0.01 && bound >= error, "{row:?}");
+        assert_eq!(row[row.len() - 3], off, "{row:?}");
+        assert_eq!(row.iter().filter(|cell| *cell == "66.7 %").count(), 2, "{row:?}");
+    }
+    // 64 by 192 weights with two of three blocks left out by λ: 7/3 operations for exponentials.
+    let first = table(&page, "1");
+    let of = |part: &str| first.iter().find(|row| row[0].starts_with(part)).unwrap()[1..].to_vec();
+    assert_eq!(of("exponential"), ["7.000", "7.000", "7.000", "7.000", "2.333", "7.000"]);
+    assert_eq!(of("products with values"), ["1.000", "1.000", "1.000", "1.000", "0.333", "0.333"]);
+    // VFA seeks it in the first block alone, which is the sink and the tile's own.
+    assert_eq!(of("largest score"), ["1.000", "1.000", "0.000", "0.333", "1.000", "1.000"]);
+}
+
+#[test]
+fn rows_that_half_precision_would_lose_are_counted() {
+    let desk = desk();
+    // The last block alone holds the maximum, which frozen references do not see: 20 bits above, and 130.
+    for (above, half, single) in [(20.0f32, "100.0 %", "0.0 %"), (130.0, "100.0 %", "100.0 %")] {
+        let mut k = vec![0.0f32; 64 * BLOCKS];
+        *k.last_mut().unwrap() = above;
+        desk.f32("k.npy", &[64 * BLOCKS, 1], &k);
+        desk.ok(&format!("{LINE} --study @study.html"));
+        let page = std::fs::read_to_string(desk.path("study.html")).unwrap();
+        let third = table(&page, "3");
+        let of = |name: &str| third.iter().find(|row| row[0] == name).unwrap()[2..7].to_vec();
+        assert_eq!(of("Baseline (FA2)"), ["0.0 %"; 5]);
+        assert_eq!(of("VFA (w/o m-init)"), [half, "0.0 %", single, "0.0 %", single], "{above}");
+        // A representative of the last block knows.
+        assert_eq!(of("VFA (full, sabsmax)"), ["0.0 %"; 5]);
+        assert!(page.contains("middle 100.0 %"), "{above}");
+    }
+}
+
+#[test]
+fn what_cannot_be_written_or_studied_is_refused() {
+    let desk = desk();
+    for (line, argument) in [
+        (format!("{LINE} --study @none/page.html"), "--study: "),
+        ("verify --depth-curve --study @page.html".into(), "--study: given with --depth-curve"),
+        (format!("{LINE} --study"), "--study: no value"),
+    ] {
+        let output = desk.call(&line);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{line}: {said}");
+        assert!(said.starts_with(&format!("elsa: {argument}")), "{line}: {said}");
+        assert_eq!(desk.list(), ["k.npy", "q.npy", "v.npy"]);
+    }
+}

@@ -1,0 +1,166 @@
+//! Schedules and error budgets on the command line: what is left out, what is said of it, and what is refused.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::{Desk, bench, cells, elsa};
+use serde_json::Value;
+
+const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy --scale 0.693147180559945 --backend scalar --threads 2";
+
+/// Two heads whose scores, in base 2, are 0 in the first of three blocks of keys and −20 in the others. Value `j` is `j`.
+fn desk() -> Desk {
+    let desk = Desk::new();
+    let k: Vec<f32> = (0..2 * 192).map(|j| if j % 192 < 64 { 0.0 } else { -20.0 }).collect();
+    let v: Vec<f32> = (0..2 * 192).map(|j| (j % 192) as f32).collect();
+    desk.f32("q.npy", &[2, 70, 1], &[1.0; 140]);
+    desk.f32("k.npy", &[2, 192, 1], &k);
+    desk.f32("v.npy", &[2, 192, 1], &v);
+    desk
+}
+
+/// The share of the weights that lies in the last two blocks.
+fn share() -> f64 {
+    let block = (-20.0f64).exp2();
+    2.0 * block / (1.0 + 2.0 * block)
+}
+
+fn near(found: &Value, wanted: f64) -> bool {
+    found.as_f64().is_some_and(|found| (found / wanted - 1.0).abs() < 1e-3)
+}
+
+#[test]
+fn a_run_says_what_it_left_out() {
+    let desk = desk();
+    let run = |flags: &str| -> (Value, Vec<f32>, Vec<f32>) {
+        let said = desk.ok(&format!("run {FILES} --out @y.npy --lse-out @lse.npy --json {flags}"));
+        (serde_json::from_str(&said).unwrap(), desk.read("y.npy").1, desk.read("lse.npy").1)
+    };
+    let (exact, y, lse) = run("");
+    assert!(exact["left_out"].is_null() && y.iter().all(|y| *y > 31.5), "{exact}");
+    for (flags, name) in [
+        ("--error-budget 1e-3", "exact"),
+        ("--schedule vfa --error-budget 1e-3", "vfa"),
+        ("--schedule vsa --lambda 0.1", "vsa"),
+        ("--schedule vsa", "vsa"),
+    ] {
+        let (said, thinned, all) = run(flags);
+        let left = &said["left_out"];
+        assert_eq!((&left["schedule"], &left["rows"]), (&name.into(), &140.into()), "{flags}: {left}");
+        assert!(thinned.iter().all(|y| *y == 31.5), "{flags}");
+        // Log-sum-exp is that of all keys.
+        assert!(all.iter().zip(&lse).all(|(a, b)| (a - b).abs() < 1e-5), "{flags}");
+        for (number, wanted) in [("worst", share()), ("p99", share()), ("mean", share())] {
+            assert!(near(&left[number], wanted), "{flags} {number}: {left}");
+        }
+        assert!(near(&left["lost_at_most"], share() * 191.0), "{flags}: {left}");
+        assert!(near(&left["block_sparsity"], 2.0 / 3.0) && near(&left["row_sparsity"], 2.0 / 3.0), "{left}");
+        assert_eq!(left["recomputed"], 0, "{flags}: {left}");
+    }
+    // Too little to leave anything out, and nothing to leave out by the rule.
+    for flags in ["--error-budget 1e-7", "--schedule vfa"] {
+        let (said, kept, _) = run(flags);
+        assert_eq!(
+            (&said["left_out"]["worst"], &said["left_out"]["block_sparsity"]),
+            (&0.0.into(), &0.0.into())
+        );
+        assert!(kept.iter().zip(&y).all(|(a, b)| (a - b).abs() <= 4e-6), "{flags}");
+    }
+    let said = desk.ok(&format!("run {FILES} --out @y.npy --error-budget 1e-3"));
+    assert!(
+        said.starts_with("schedule exact, E 1e-3: D/(S+D) worst 1.91e-6, p99 1.91e-6, mean 1.91e-6; "),
+        "{said}"
+    );
+    // The certificate has the same numbers.
+    let said = desk.ok(&format!("run {FILES} --out @y.npy --error-budget 1e-3 --certificate"));
+    let certificate: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+    assert!(near(&certificate["left_out"]["worst"], share()), "{certificate}");
+}
+
+#[test]
+fn what_is_left_out_counts_in_the_bound() {
+    let desk = desk();
+    for flags in ["--error-budget 0.01", "--schedule vfa", "--schedule vsa --lambda 0.5"] {
+        let said = desk.ok(&format!("verify {FILES} {flags} --json"));
+        let case: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+        assert_eq!((&case["verdict"], &case["beyond"]), (&"PASS".into(), &0.into()), "{flags}: {case}");
+        assert_eq!((&case["p_rows"], &case["left_out"]["rows"]), (&0.into(), &140.into()), "{flags}: {case}");
+        // The error is what was left out, of which the bound is twice as much, and that of rounding.
+        if flags != "--schedule vfa" {
+            let error = case["y_max_abs"]["total"].as_f64().unwrap();
+            assert!((error - share() * (127.5 - 31.5)).abs() < 1e-5, "{flags}: {error}");
+            assert!(case["bound_used"].as_f64().unwrap() > 0.2, "{flags}: {case}");
+        }
+    }
+    let said = desk.ok(&format!("verify {FILES} --error-budget 0.01"));
+    assert!(said.contains("\n  schedule exact, E 1e-2: D/(S+D) worst 1.91e-6"), "{said}");
+}
+
+#[test]
+fn a_benchmark_within_a_budget_measures_one_method() {
+    let words = "--shape 1,1,64,128,8 --seconds 0.01 --warmup 0 --error-budget 0.01 --backend scalar --threads 1 --json";
+    let output = bench(&words.split(' ').collect::<Vec<_>>());
+    let rows = cells(&output.stdout);
+    assert_eq!((rows.len(), &rows[0]["method"]), (1, &"elsa".into()), "{rows:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("schedule exact, E 1e-2: D/(S+D) worst "), "{said}");
+}
+
+#[test]
+fn numbers_out_of_their_bounds_are_refused() {
+    let desk = desk();
+    let commands = [
+        format!("run {FILES} --out @y.npy"),
+        format!("verify {FILES}"),
+        "bench --force --shape 1,1,8,8,8 --seconds 0.01".to_owned(),
+    ];
+    for command in commands {
+        for (flags, argument) in [
+            ("--error-budget 0", "--error-budget: 0; allowed: a number between 0 and 1"),
+            ("--error-budget 1", "--error-budget: 1; allowed: "),
+            ("--error-budget -0.5", "--error-budget: -0.5; allowed: "),
+            ("--error-budget nan", "--error-budget: NaN; allowed: "),
+            ("--error-budget x", "--error-budget: 'x'; allowed: "),
+            ("--schedule vsa --lambda 1", "--lambda: 1; allowed: "),
+            ("--schedule vsa --lambda nan", "--lambda: NaN; allowed: "),
+            ("--lambda 0.1", "--lambda: given without --schedule vsa; allowed: "),
+            ("--schedule vsa --error-budget 0.1", "--error-budget: given with --schedule vsa; allowed: "),
+            ("--rescale-threshold 8.5", "--rescale-threshold: 8.5; allowed: 0 to 8"),
+            ("--rescale-threshold nan", "--rescale-threshold: NaN; allowed: "),
+            ("--schedule vfb", "--schedule: 'vfb'; allowed: exact, vfa, vsa"),
+        ] {
+            let output = desk.call(&format!("{command} {flags}"));
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(
+                (output.status.code(), said.lines().count()),
+                (Some(2), 1),
+                "{command} {flags}: {said}"
+            );
+            assert!(said.starts_with(&format!("elsa: {argument}")), "{command} {flags}: {said}");
+        }
+    }
+    for (line, argument) in [
+        (
+            format!("run {FILES} --out @y.npy --error-budget 0.1 --host-budget 64MiB"),
+            "--error-budget: given with",
+        ),
+        (
+            format!("run {FILES} --state-out @s.npz --quorum 7 --task 0/7 --schedule vfa"),
+            "--schedule: given with",
+        ),
+        (
+            "verify --q @q.npy --k @k.npy --v @v.npy --y @v.npy --schedule vfa".into(),
+            "--schedule: given with",
+        ),
+        ("verify --depth-curve --error-budget 0.1".into(), "--error-budget: given with"),
+    ] {
+        let output = desk.call(&line);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{line}: {said}");
+        assert!(said.starts_with(&format!("elsa: {argument}")), "{line}: {said}");
+    }
+    let words = "bench --force --shape 1,1,8,8,8 --seconds 0.01 --method math --error-budget 0.1";
+    let output = elsa(&words.split(' ').collect::<Vec<_>>());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("error-budget: given with method math"), "{said}");
+    assert_eq!(desk.list(), ["k.npy", "q.npy", "v.npy"]);
+}

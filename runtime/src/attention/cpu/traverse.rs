@@ -1,0 +1,99 @@
+//! Schedules with frozen references and blocks left out: the scalar run of
+//! [`traversal`](elsa_core::attention::traversal), whose tiles are those of the kernel.
+//!
+//! A task hands each of its tiles to the core with the worker's scratch, and writes the rows that come back. Keys and values
+//! are read where they are, in whatever type: nothing is staged.
+
+use super::context::{Context, Task, TileRows};
+use super::finish;
+use elsa_core::attention::traversal::scalar::{Answer, Call};
+use elsa_core::attention::traversal::{Report, Room, RowRoom};
+use elsa_core::attention::{BiasView, Inputs, MaskElements, MaskKind, Operand, Present};
+use elsa_core::dtype::{DType, Elements};
+use half::{bf16, f16};
+use std::slice::from_raw_parts;
+
+/// The elements of an operand that the call has.
+///
+/// # Safety
+/// - The invariants of [`Context`], of a call that has all keys. No worker writes the operand.
+unsafe fn elements<'a>(c: &Context<'a>, operand: Operand, dtype: DType) -> Option<Elements<'a>> {
+    let (tensor, memory) = (c.tensor(operand), c.problem.memory(operand)?);
+    let (data, n) = (tensor.data.cast_const(), memory.elements);
+    // SAFETY: the tensor has as many elements of this type (*inputs*), aligned to one, and nobody writes them (clause).
+    tensor.is_present().then(|| unsafe {
+        match dtype {
+            DType::F32 => Elements::F32(from_raw_parts(data.cast(), n)),
+            DType::F16 => Elements::F16(from_raw_parts(data.cast::<f16>(), n)),
+            DType::Bf16 => Elements::Bf16(from_raw_parts(data.cast::<bf16>(), n)),
+        }
+    })
+}
+
+/// The inputs of the call, and the present if it appends.
+///
+/// # Safety
+/// - The invariants of [`Context`], of a call that has all keys. The present has been written.
+unsafe fn inputs<'a>(c: &Context<'a>) -> Option<(Inputs<'a>, Present<'a>)> {
+    let spec = c.problem.spec();
+    // SAFETY: the same clauses; inputs are not written, and the present is not any longer.
+    unsafe {
+        let of = |operand| elements(c, operand, c.dtype);
+        let mut inputs = Inputs::new(of(Operand::Query)?, of(Operand::Key)?, of(Operand::Value)?);
+        (inputs.past_key, inputs.past_value) = (of(Operand::PastKey), of(Operand::PastValue));
+        inputs.mask = match spec.mask.map(|mask| mask.kind()) {
+            None => None,
+            Some(MaskKind::Additive(dtype)) => elements(c, Operand::Mask, dtype).map(MaskElements::Additive),
+            Some(MaskKind::Bool) => {
+                let (data, memory) = (c.tensor(Operand::Mask).data, c.problem.memory(Operand::Mask)?);
+                Some(MaskElements::Bool(from_raw_parts(data, memory.elements)))
+            }
+        };
+        inputs.bias = spec.bias.and_then(|bias| elements(c, Operand::Bias, bias.dtype()));
+        if let Some(BiasView::Table(table)) = spec.bias
+            && table.indexed
+        {
+            let (index, memory) = (c.tensor(Operand::BiasIndex).data, c.problem.memory(Operand::BiasIndex)?);
+            inputs.bias_index = Some(from_raw_parts(index.cast(), memory.elements));
+        }
+        let present = match spec.append {
+            true => Some([of(Operand::PresentKey)?, of(Operand::PresentValue)?]),
+            false => None,
+        };
+        Some((inputs, present))
+    }
+}
+
+/// Computes a task: every output of its query rows.
+///
+/// # Safety
+/// - The invariants of [`Context`], of a call that has all keys and whose plan traverses. The present has been written, and
+///   counts have been cleared.
+/// - No other worker has this task or this worker number.
+pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
+    let (part, l, choice) = (c.worker_part(worker), c.layout, c.choice);
+    let tile = choice.decides();
+    let rows = part.wrapping_add(l.scratch_rows.start).cast::<RowRoom>();
+    // SAFETY: the regions belong to this worker, lie apart and have room (layout): as many rows as a tile, which are
+    // initialized here, scratch, and counts that have been cleared. Inputs are not written while tasks run.
+    let ((inputs, present), mut room, report) = unsafe {
+        let Some(inputs) = inputs(c) else { return };
+        (0..tile.rows).for_each(|row| rows.add(row).write(RowRoom::default()));
+        let room = Room {
+            floats: std::slice::from_raw_parts_mut(part.wrapping_add(l.scratch.start), l.scratch.len),
+            rows: std::slice::from_raw_parts_mut(rows, tile.rows),
+        };
+        (inputs, room, &mut *part.wrapping_add(l.counts.start).cast::<Report>())
+    };
+    let call = Call::new(c.problem, &choice.schedule, tile, &inputs, present);
+    let tiling = choice.tiling(task.sequence.queries);
+    for t in task.tiles.clone() {
+        let rows = tiling.tile(t).rows;
+        call.tile(task.sequence, task.head, rows, &mut room, report, &mut |answer| {
+            let Answer { row, state, d, share } = answer;
+            let tile = TileRows { sequence: task.sequence, head: task.head, rows: row..row + 1, width: 1 };
+            // SAFETY: the row belongs to this task, and the worker's regions for a tile and for rows to this worker.
+            unsafe { finish::row(c, &tile, state, (d, share), part) };
+        });
+    }
+}
