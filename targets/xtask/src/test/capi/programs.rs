@@ -51,7 +51,7 @@ pub const PROGRAMS: [(&str, &str); 26] = [
     ("windows.cpp", ""),
 ];
 /// Programs that run through the stand-in driver, the faults of the driver, and its device.
-const ON_A_GPU: [(&str, &str, &str); 23] = [
+const ON_A_GPU: [(&str, &str, &str); 24] = [
     ("device.c", "", ""),
     ("device.c", "", "discrete"),
     ("buffers.c", "", ""),
