@@ -85,7 +85,9 @@ pub fn run(
     let (query, states) = scratch[..needed].split_at_mut(problem.head_dim());
     let presents = [outputs.present_key.take(), outputs.present_value.take()];
     let present = pairs::present(problem, presents.each_ref());
-    for index in 0..problem.sequences() {
+    // Without rows there may be any number of sequences.
+    let any = problem.heads() > 0 && problem.spec().query.tokens() > 0;
+    for index in 0..if any { problem.sequences() } else { 0 } {
         let sequence = problem.sequence(&inputs.lengths, index);
         for head in 0..problem.heads() {
             for i in 0..sequence.queries {

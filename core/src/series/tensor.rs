@@ -154,9 +154,8 @@ pub const fn token_of(step: usize, tokens: usize, reverse: bool) -> usize {
 ///
 /// A problem without elements may have any number of batches, which no loop should count.
 #[must_use]
-pub(crate) fn writes([batch, tokens, channels]: [usize; 3], output: bool, states: Option<&[f32]>) -> bool {
-    let elements = batch > 0 && tokens > 0 && channels > 0;
-    output && elements || states.is_some_and(|states| !states.is_empty())
+pub(crate) fn writes([batch, tokens, channels]: [usize; 3], output: bool, states: usize) -> bool {
+    output && batch > 0 && tokens > 0 && channels > 0 || states > 0
 }
 
 /// A magnitude below which an element of a state, or a factor, may be taken as zero: the smallest normal number.

@@ -524,12 +524,15 @@ fn any_number_of_batches_without_elements_ends_at_once() {
         let series = Series::tokens_first("u", shape).unwrap();
         let problem = Spec::new(series, series, series).check().unwrap();
         let inputs = Inputs { a: Elements::F32(&[]), b: Elements::F32(&[]), past_state: None };
-        let (none, mut none_too) = (&mut [][..], []);
-        let mut outputs = Outputs { out: Some(ElementsMut::F32(none)), present_state: None };
+        let (mut none, mut more) = ([], [0.0]);
+        let mut outputs = Outputs {
+            out: Some(ElementsMut::F32(&mut none)),
+            present_state: (shape[2] == 0).then_some(&mut more[..]),
+        };
         scalar::run(&problem, &inputs, &mut outputs).unwrap();
         for engine in engines(1) {
             let plan = engine.recurrence_plan(&problem, &RecurrenceOptions::default()).unwrap();
-            let outputs = Outputs { out: Some(ElementsMut::F32(&mut none_too)), present_state: None };
+            let outputs = Outputs { out: Some(ElementsMut::F32(&mut none)), present_state: None };
             plan.bind(inputs, outputs, &mut plan.workspace().unwrap()).unwrap().run().unwrap();
         }
         let spec =
@@ -547,7 +550,7 @@ fn any_number_of_batches_without_elements_ends_at_once() {
             delta_bias: None,
             past_state: None,
         };
-        let out = ElementsMut::F32(&mut none_too);
+        let out = ElementsMut::F32(&mut none);
         selective::scalar::run(
             &problem,
             &inputs,
@@ -557,7 +560,7 @@ fn any_number_of_batches_without_elements_ends_at_once() {
         let problem = convolution::Spec::new(series, 1, series).check().unwrap();
         let inputs =
             convolution::Inputs { u: Elements::F32(&[]), filter: &rates, bias: None, past_state: None };
-        let out = ElementsMut::F32(&mut none_too);
+        let out = ElementsMut::F32(&mut none);
         convolution::scalar::run(
             &problem,
             &inputs,

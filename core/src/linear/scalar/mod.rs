@@ -242,7 +242,9 @@ fn drive(
     let (rows, columns, readers) = (problem.key_dim(), problem.value_dim(), problem.readers(0).1);
     let mut room = Room::new(room, rows, columns, stage::gates(problem), chunk, readers);
     let direction = problem.spec().direction;
-    for index in 0..problem.sequences() {
+    // Without tokens and present states there may be any number of sequences.
+    let any = problem.state_heads() > 0 && (problem.tokens() > 0 || outputs.present_state.is_some());
+    for index in 0..if any { problem.sequences() } else { 0 } {
         for head in 0..problem.state_heads() {
             let sequence = problem.sequence(inputs.cu_seqlens, index);
             let mut stage = Stage { problem, inputs, sequence, state: head, reverse: false };

@@ -16,7 +16,8 @@ pub const PRECISION: Precision = Precision::LIBM;
 pub fn run(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<(), ArgumentError> {
     problem.check_data(inputs, outputs)?;
     let shape = [problem.batch(), problem.tokens(), problem.channels()];
-    if !writes(shape, outputs.out.is_some(), outputs.present_state.as_deref()) {
+    let states = if outputs.present_state.is_some() { problem.state_values() } else { 0 };
+    if !writes(shape, outputs.out.is_some(), states) {
         return Ok(());
     }
     let (s, n, channels) = (problem.spec(), problem.states(), problem.channels());
