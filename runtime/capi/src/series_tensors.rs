@@ -12,6 +12,7 @@ use crate::types::*;
 use elsa_core::dtype::DType;
 use elsa_core::series::selective::Coefficient;
 use elsa_core::series::{convolution, recurrence, selective};
+use elsa_runtime::operators::Operator;
 use elsa_runtime::{
     Backend, Convolution, ConvolutionDeviceInputs, ConvolutionPlan, ConvolutionWorkspace, DeviceElements,
     Engine, Recurrence, RecurrenceDeviceInputs, RecurrencePlan, RecurrenceWorkspace, Report, Selective,
@@ -230,7 +231,7 @@ impl OnDevice for Recurrence {
         typed: &Typed<RecurrencePlan>,
         inputs: &elsa_recurrence_inputs,
         written: &elsa_series_outputs,
-    ) -> Result<(RecurrenceDeviceInputs, SeriesDeviceOutputs), Fault> {
+    ) -> Result<(<Self as Operator>::DeviceInputs<'a>, SeriesDeviceOutputs), Fault> {
         let tensors = recurrence_tensors(typed, inputs, written)?;
         let [a, b] = &tensors.rest;
         let read = RecurrenceDeviceInputs {
@@ -351,7 +352,7 @@ impl OnDevice for Selective {
         typed: &Typed<SelectivePlan>,
         inputs: &elsa_selective_inputs,
         written: &elsa_series_outputs,
-    ) -> Result<(SelectiveDeviceInputs, SeriesDeviceOutputs), Fault> {
+    ) -> Result<(<Self as Operator>::DeviceInputs<'a>, SeriesDeviceOutputs), Fault> {
         let (tensors, [type_b, type_c]) = selective_tensors(typed, inputs, written)?;
         let [u, delta, a, b, c, d, z, bias] = &tensors.rest;
         let read = SelectiveDeviceInputs {
@@ -454,7 +455,7 @@ impl OnDevice for Convolution {
         typed: &Typed<ConvolutionPlan>,
         inputs: &elsa_convolution_inputs,
         written: &elsa_series_outputs,
-    ) -> Result<(ConvolutionDeviceInputs, SeriesDeviceOutputs), Fault> {
+    ) -> Result<(<Self as Operator>::DeviceInputs<'a>, SeriesDeviceOutputs), Fault> {
         let tensors = convolution_tensors(typed, inputs, written)?;
         let [u, filter, bias] = &tensors.rest;
         let read = ConvolutionDeviceInputs {
