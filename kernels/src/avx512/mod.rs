@@ -26,8 +26,8 @@ backward!(
 );
 
 linear!(
-    isa: Avx512, lanes: Sixteen, features: ["avx512f,avx512dq,avx2,fma,f16c"], name: "linear_f32_t8c32__avx512",
-    together: 4, rows: 4, tall: 8, vectors: 2, delta: 4, fused: true,
+    isa: Avx512, lanes: Sixteen, features: ["avx512f,avx512dq,avx2,fma,f16c"], name: "linear_f32_t4c32__avx512",
+    together: 4, rows: 4, pass: 4, most: 5, tall: 5, vectors: 2, delta: 4, fused: true,
 );
 
 series!(

@@ -2,19 +2,20 @@
 
 /// Declares a module `linear` with `KERNEL`. Expects `PRIMITIVES` of the instruction set beside it.
 ///
-/// `together` are the tokens that pass the state in registers, `rows` a register tile of products, `tall` one of a strip of
-/// `vectors`, the widest, and `delta` the widest of the delta rules, whose loops have half as many sums.
+/// `pass` are the tokens that pass the state together under the rules without rates, and `most` those where nothing decays, of
+/// which `tall` read it at once; `together` are those of a shorter pass; `rows` is a register tile of products, `vectors` the widest strip, and `delta` that of the
+/// delta rules, whose loops have half as many sums.
 macro_rules! linear {
     (
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, name: $name:literal,
-        together: $b:literal, rows: $r:literal, tall: $t:literal, vectors: $v:literal, delta: $w:literal, fused: $fused:literal $(,)?
+        together: $b:literal, rows: $r:literal, pass: $n:literal, most: $p:literal, tall: $t:literal, vectors: $v:literal, delta: $w:literal, fused: $fused:literal $(,)?
     ) => {
         /// The kernel of linear attention of this instruction set.
         pub mod linear {
             use super::{$isa, $lanes, PRIMITIVES};
             use $crate::lanes::Lanes;
             use $crate::linear::kernel::{
-                Columns, Factors, Head, Kernel, MOST_TOGETHER, PLAIN_TOGETHER, Reading, Segment, Strip,
+                Columns, Factors, Head, Kernel, MOST_TOGETHER, Reading, Segment, Strip,
             };
             use elsa_core::linear::plan::KernelSpec;
             use $crate::linear::{EXP_RELATIVE, factor, prepare as prepared, read as reading, recur as recurrence};
@@ -27,8 +28,9 @@ macro_rules! linear {
                     lanes: $lanes::N,
                     columns: $v * $lanes::N,
                     delta_columns: $w * $lanes::N,
-                    tokens: PLAIN_TOGETHER,
+                    tokens: $n,
                     delta_tokens: MOST_TOGETHER,
+                    steady_tokens: $p,
                     exp_relative: EXP_RELATIVE,
                     fused: $fused,
                 },
@@ -42,7 +44,7 @@ macro_rules! linear {
             $crate::entry::entry_points! {
                 $features, $isa,
                 fn prepare(head: &Head, room: *mut f32, segment: &mut Segment) = prepared::prepare::<$lanes>;
-                fn recur(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::recur::<$lanes, $b, $r, $t, $v, $w>;
+                fn recur(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::recur::<$lanes, $b, $r, $t, $p, $v, $w>;
                 fn read(of: &Reading) = reading::read::<$lanes, $r, $v, $w>;
                 fn multiply(
                     factors: &Factors, state: *mut f32, dim: usize, width: usize, stride: usize

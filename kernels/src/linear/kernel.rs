@@ -52,7 +52,7 @@ pub struct Head {
     pub beta_stride: isize,
     /// What multiplies every output.
     pub scale: f32,
-    /// Tokens that pass the state together: four or eight in the recurrence; with more they are a chunk. They meet each other
+    /// Tokens that pass the state together: few in the recurrence; with more they are a chunk. They meet each other
     /// in products `Q Kᵀ` and `K Kᵀ`.
     pub pass: usize,
 }
@@ -315,9 +315,5 @@ pub const CLEARS: f32 = -0.0;
 /// From how many tokens on writing keys lie in the lanes as they meet other rows.
 pub(super) const FEW: usize = 12;
 
-/// Tokens that pass the state together under the delta rules, and most whose queries read a row of the state as it is loaded
-/// to be written.
+/// Tokens that pass the state together under the delta rules.
 pub const MOST_TOGETHER: usize = 4;
-
-/// Tokens that pass the state together under the rules without rates, and most for which it is written at once.
-pub const PLAIN_TOGETHER: usize = 8;

@@ -24,10 +24,10 @@
 //!    of `−∞` clears rows by selection, every other one keeps a NaN ([`prepare`], [`factor`]).
 //! 3. *Sums of gates are f64*, and what multiplies the state is the sum of two numbers, so with a fused multiply-add a gate
 //!    that is the same for thousands of tokens is not off by the same rounding each time.
-//! 4. *Several tokens pass together*, eight of them, or four under the delta rules. Rows of the strip are loaded once for the
-//!    queries of all, and once more to take the sum of what all write ([`recur`]). So the state rounds once for all of them:
-//!    where nothing decays, its error grows with the root of the number of roundings. Eight also have fewer loads and stores
-//!    for each multiply-add than four whose loop does both, and pay with more products between tokens.
+//! 4. *Several tokens pass together*, from four to eight of them. A row of the strip is loaded for the
+//!    queries of all, and takes the sum of what all write: at once where the registers hold both, otherwise one after the
+//!    other ([`recur`]). So the state rounds once for all of them: where nothing decays, its error grows with the root of the
+//!    number of roundings.
 //! 5. *A pass reads before it writes.* All its tokens read the state as it is before them, and what they write in between
 //!    comes in through products: `O = Q S + tril(Q Kᵀ) W`, and for the delta rules
 //!    `w_t = β_t (v_t − S'ᵀ k_t − Σ_{i<t} (k_t · k_i) w_i)`, by forward substitution, never through powers of a matrix. Long

@@ -1,7 +1,7 @@
 //! What the tokens of a segment need once, for all strips of the state.
 
 use super::exponential::{LARGEST_SUM, NEUTRAL, TOGETHER, both, split, splits};
-use super::kernel::{FEW, Factors, Head, MOST_TOGETHER, PLAIN_TOGETHER, Segment, meets, product_row};
+use super::kernel::{FEW, Factors, Head, MOST_TOGETHER, Segment, meets, product_row};
 use super::tile::reads;
 use crate::lanes::{Lanes, MAX_LANES};
 use elsa_core::linear::Gates;
@@ -349,12 +349,13 @@ unsafe fn meeting(segment: &Segment, n: usize, t: usize) -> (*const f32, isize, 
 #[inline(always)]
 unsafe fn meet_few<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32) {
     for n in 0..segment.group + usize::from(!segment.betas.is_null()) {
-        let mut whole = 0;
-        if matches!(segment.pass, MOST_TOGETHER | PLAIN_TOGETHER) {
-            whole = segment.tokens / segment.pass * segment.pass;
-            for t in (0..whole).step_by(MOST_TOGETHER) {
-                let first = t / segment.pass * segment.pass;
-                // SAFETY: four tokens of a whole pass, and those before them in it; the same clauses.
+        let mut t = 0;
+        while t < segment.tokens {
+            let first = t / segment.pass * segment.pass;
+            if t + MOST_TOGETHER <= segment.tokens.min(first + segment.pass)
+                && (t - first).is_multiple_of(MOST_TOGETHER)
+            {
+                // SAFETY: four tokens of a pass, and fours before them in it; the same clauses.
                 unsafe {
                     for i in (first..t).step_by(MOST_TOGETHER) {
                         meet_four::<L, 4>(isa, segment, n, (first, t, i), products);
@@ -364,10 +365,9 @@ unsafe fn meet_few<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32)
                         false => meet_four::<L, 0>(isa, segment, n, (first, t, t), products),
                     }
                 }
+                t += MOST_TOGETHER;
+                continue;
             }
-        }
-        for t in whole..segment.tokens {
-            let first = t / segment.pass * segment.pass;
             // SAFETY: rows of tokens below `tokens` (clause).
             unsafe {
                 let (x, _, itself) = meeting(segment, n, t);
@@ -385,6 +385,7 @@ unsafe fn meet_few<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32)
                     }
                 }
             }
+            t += 1;
         }
     }
 }

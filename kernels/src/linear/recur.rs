@@ -1,7 +1,7 @@
 //! The tokens of a segment pass a strip of the state.
 
 use super::factor::{Factor, multiply};
-use super::kernel::{Columns, Factors, MOST_TOGETHER, PLAIN_TOGETHER, Segment, Strip};
+use super::kernel::{Columns, Factors, Segment, Strip};
 use super::rows::{Rate, SEGMENT, add_products, output, prefetch, rows, values};
 use super::tile::{reads, sums};
 use crate::lanes::Lanes;
@@ -9,8 +9,9 @@ use crate::product::for_quad;
 
 /// Lets the tokens of a segment pass a strip: the state is updated, and outputs are written if there are any.
 ///
-/// `B` tokens pass in registers, `R` rows are a register tile of products and `T` a tall one, `V` vectors the widest strip, and
-/// `W` vectors that of the delta rules.
+/// At most `P` tokens pass together under the rules without rates, and of fewer `B`; where not all of them pass in registers, `T` of
+/// their queries do. With `T` zero they pass as fewer do. `R` rows are a register tile of products, `V` vectors the widest strip, and `W` vectors that
+/// of the delta rules.
 ///
 /// # Safety
 /// - The clauses of [`Strip`], [`Segment`], as [`super::prepare::prepare`] leaves it, and [`Columns`].
@@ -20,6 +21,7 @@ pub unsafe fn recur<
     const B: usize,
     const R: usize,
     const T: usize,
+    const P: usize,
     const V: usize,
     const W: usize,
 >(
@@ -35,13 +37,13 @@ pub unsafe fn recur<
             multiply::<L>(isa, enter, strip.state, segment.dim, strip.width, strip.stride);
         }
         match (delta, strip.width == L::N) {
-            (false, true) => plain::<L, B, R, T, 1>(isa, strip, segment, columns),
-            (false, false) => plain::<L, B, R, T, V>(isa, strip, segment, columns),
-            (true, true) => together::<L, B, R, 1>(isa, strip, segment, columns),
+            (false, true) => plain::<L, B, R, T, P, 1>(isa, strip, segment, columns),
+            (false, false) => plain::<L, B, R, T, P, V>(isa, strip, segment, columns),
+            (true, true) => together::<L, B, R, T, P, 1>(isa, strip, segment, columns),
             (true, false) if W == V || strip.width == V * L::N => {
-                together::<L, B, R, V>(isa, strip, segment, columns);
+                together::<L, B, R, T, P, V>(isa, strip, segment, columns);
             }
-            (true, false) => together::<L, B, R, W>(isa, strip, segment, columns),
+            (true, false) => together::<L, B, R, T, P, W>(isa, strip, segment, columns),
         }
     }
 }
@@ -51,25 +53,32 @@ pub unsafe fn recur<
 /// # Safety
 /// - As for [`recur`].
 #[inline(always)]
-unsafe fn plain<L: Lanes, const B: usize, const R: usize, const T: usize, const V: usize>(
+unsafe fn plain<L: Lanes, const B: usize, const R: usize, const T: usize, const P: usize, const V: usize>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
     columns: &Columns,
 ) {
     let out = !columns.outputs.is_null();
+    // What five tokens read and write of two vectors.
+    let in_registers = L::MANY_REGISTERS && P <= 5;
     // SAFETY: the same clauses; passes end where the segment does.
     unsafe {
-        if segment.pass > PLAIN_TOGETHER || out && segment.group > 1 {
-            return together::<L, B, R, V>(isa, strip, segment, columns);
+        if segment.pass > P || out && segment.group > 1 {
+            return together::<L, B, R, T, P, V>(isa, strip, segment, columns);
         }
         let mut first = 0;
         while first < segment.tokens {
             let end = segment.tokens.min(first + segment.pass);
             prefetch::<L, V>(isa, columns, first, end - first);
             let mut t = first;
-            if end - first == PLAIN_TOGETHER {
-                eight::<L, B, T, V>(isa, strip, segment, columns, first);
+            if T > 0 && end - first == P {
+                let exit = if columns.keep && end == segment.tokens { segment.exit.as_ref() } else { None };
+                if in_registers {
+                    block::<L, P, V>(isa, strip, segment, columns, first, first, exit);
+                } else {
+                    apart::<L, B, T, P, V>(isa, strip, segment, columns, first, exit);
+                }
                 t = end;
             }
             while t < end {
@@ -89,30 +98,31 @@ unsafe fn plain<L: Lanes, const B: usize, const R: usize, const T: usize, const 
     }
 }
 
-/// [`PLAIN_TOGETHER`] tokens from `first` on pass a strip, for the rules without rates: a tile of `T` queries at a time reads it,
-/// and what they write is added.
+/// `P` tokens from `first` on pass a strip, for the rules without rates, where the registers do not hold what all of them read
+/// and write: a tile of `T` queries at a time reads the strip, and then what they write is added.
 ///
 /// # Safety
 /// - As for [`recur`]; the tokens are a pass of the segment, and have a query row each if there are outputs.
 #[inline(always)]
-unsafe fn eight<L: Lanes, const B: usize, const T: usize, const V: usize>(
+unsafe fn apart<L: Lanes, const B: usize, const T: usize, const P: usize, const V: usize>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
     columns: &Columns,
     first: usize,
+    exit: Option<&Factors>,
 ) {
     let width = V * L::N;
     // SAFETY: rows of the tokens, of the room up to theirs, and their products with one another (clauses).
     unsafe {
-        for t in 0..PLAIN_TOGETHER {
+        for t in 0..P {
             let v = values::<L, V>(isa, segment, columns, first + t);
             for x in 0..V {
                 v[x].store(strip.room.add(t * width + x * L::N));
             }
         }
-        let mut t = if columns.outputs.is_null() { PLAIN_TOGETHER } else { 0 };
-        while t < PLAIN_TOGETHER {
+        let mut t = if columns.outputs.is_null() { P } else { 0 };
+        while t < P {
             let queries = segment.queries.offset((first + t) as isize * segment.query_stride);
             let mut y =
                 reads::<L, T, V>(isa, segment.dim, queries, segment.query_stride, strip.state, strip.stride);
@@ -128,12 +138,10 @@ unsafe fn eight<L: Lanes, const B: usize, const T: usize, const V: usize>(
             }
             t += T;
         }
-        let last = first + PLAIN_TOGETHER == segment.tokens;
-        let exit = if last { segment.exit.as_ref() } else { None };
-        match (columns.keep || !last, exit) {
+        match (columns.keep || first + P < segment.tokens, exit) {
             (false, _) => {}
-            (true, None) => update_short::<L, B, V, false>(isa, strip, segment, first, PLAIN_TOGETHER, exit),
-            (true, _) => update_short::<L, B, V, true>(isa, strip, segment, first, PLAIN_TOGETHER, exit),
+            (true, None) => update_short::<L, B, T, P, V, false>(isa, strip, segment, first, P, exit),
+            (true, _) => update_short::<L, B, T, P, V, true>(isa, strip, segment, first, P, exit),
         }
     }
 }
@@ -240,7 +248,14 @@ unsafe fn through<L: Lanes, const B: usize, const V: usize, const OUT: bool, con
 /// # Safety
 /// - As for [`recur`].
 #[inline(always)]
-unsafe fn together<L: Lanes, const B: usize, const R: usize, const V: usize>(
+unsafe fn together<
+    L: Lanes,
+    const B: usize,
+    const R: usize,
+    const T: usize,
+    const P: usize,
+    const V: usize,
+>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -251,7 +266,7 @@ unsafe fn together<L: Lanes, const B: usize, const R: usize, const V: usize>(
         let count = segment.pass.min(segment.tokens - first);
         prefetch::<L, V>(isa, columns, first, count);
         // SAFETY: the same clauses; passes end where the segment does.
-        unsafe { pass::<L, B, R, V>(isa, strip, segment, columns, first, count) };
+        unsafe { pass::<L, B, R, T, P, V>(isa, strip, segment, columns, first, count) };
         first += count;
     }
 }
@@ -261,7 +276,7 @@ unsafe fn together<L: Lanes, const B: usize, const R: usize, const V: usize>(
 /// # Safety
 /// - As for [`recur`]; the tokens are a pass of the segment.
 #[inline(always)]
-unsafe fn pass<L: Lanes, const B: usize, const R: usize, const V: usize>(
+unsafe fn pass<L: Lanes, const B: usize, const R: usize, const T: usize, const P: usize, const V: usize>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -299,10 +314,12 @@ unsafe fn pass<L: Lanes, const B: usize, const R: usize, const V: usize>(
         let last = first + count == segment.tokens;
         if columns.keep || !last {
             let exit = if last { segment.exit.as_ref() } else { None };
-            match (count > PLAIN_TOGETHER, exit) {
+            match (count > P, exit) {
                 (true, _) => update::<L, V>(isa, strip, segment, first, count, exit),
-                (false, None) => update_short::<L, B, V, false>(isa, strip, segment, first, count, exit),
-                (false, _) => update_short::<L, B, V, true>(isa, strip, segment, first, count, exit),
+                (false, None) => {
+                    update_short::<L, B, T, P, V, false>(isa, strip, segment, first, count, exit)
+                }
+                (false, _) => update_short::<L, B, T, P, V, true>(isa, strip, segment, first, count, exit),
             }
         }
     }
@@ -482,13 +499,20 @@ unsafe fn update<L: Lanes, const V: usize>(
     }
 }
 
-/// Adds what the tokens of a short pass write to the state, [`PLAIN_TOGETHER`] or `B` tokens at a time. With `EXIT`, in which
+/// Adds what the tokens of a short pass write to the state, `P` or `B` tokens at a time. With `EXIT`, in which
 /// case there are factors, the rows are multiplied then.
 ///
 /// # Safety
 /// - As for [`pass`], with what the tokens write in the room.
 #[inline(always)]
-unsafe fn update_short<L: Lanes, const B: usize, const V: usize, const EXIT: bool>(
+unsafe fn update_short<
+    L: Lanes,
+    const B: usize,
+    const T: usize,
+    const P: usize,
+    const V: usize,
+    const EXIT: bool,
+>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -498,13 +522,13 @@ unsafe fn update_short<L: Lanes, const B: usize, const V: usize, const EXIT: boo
 ) {
     // SAFETY: the same clauses; tokens end where the pass does.
     unsafe {
-        if count == PLAIN_TOGETHER {
+        if T > 0 && count == P {
             // As many vectors at a time as the registers hold of all tokens.
             if V <= 2 && L::MANY_REGISTERS {
-                add_tokens::<L, PLAIN_TOGETHER, V, V, EXIT>(isa, strip, segment, first, 0, 0, exit);
+                add_tokens::<L, P, V, V, EXIT>(isa, strip, segment, first, 0, 0, exit);
             } else {
                 for x in 0..V {
-                    add_tokens::<L, PLAIN_TOGETHER, 1, V, EXIT>(isa, strip, segment, first, 0, x, exit);
+                    add_tokens::<L, P, 1, V, EXIT>(isa, strip, segment, first, 0, x, exit);
                 }
             }
             return;

@@ -151,8 +151,8 @@ unsafe fn add_segment<L: Lanes, const R: usize, const V: usize>(
 /// caller names for each of these. Nothing of it need be memory.
 #[inline(always)]
 pub(super) fn prefetch<L: Lanes, const V: usize>(isa: L::Isa, columns: &Columns, first: usize, count: usize) {
-    /// f32 values of a line.
-    const LINE: usize = 16;
+    /// f32 values of two lines, which come together.
+    const LINES: usize = 32;
     /// Longer passes are those of all tokens, behind which is nothing.
     const MOST: usize = 256;
     if count > MOST {
@@ -163,13 +163,13 @@ pub(super) fn prefetch<L: Lanes, const V: usize>(isa: L::Isa, columns: &Columns,
     let rows =
         [(columns.values, columns.value_stride, count), (queries, query_stride, 0), (keys, key_stride, 0)];
     for (data, stride, behind) in rows {
-        // Of strips that share a line, the one that begins it asks.
-        if data.is_null() || data.addr() % (LINE * 4) >= width * 4 {
+        // Of strips that share lines, the one that begins them asks.
+        if data.is_null() || data.addr() % (LINES * 4) >= width * 4 {
             continue;
         }
         for t in first..first + count {
             let row = data.wrapping_offset((t + behind) as isize * stride);
-            for x in (0..width).step_by(LINE) {
+            for x in (0..width).step_by(LINES) {
                 L::prefetch(isa, row.wrapping_add(x).cast());
             }
         }

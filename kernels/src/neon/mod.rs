@@ -27,7 +27,7 @@ backward!(
 
 linear!(
     isa: Neon, lanes: Four, features: ["neon"], name: "linear_f32_t8c8__neon",
-    together: 4, rows: 4, tall: 8, vectors: 2, delta: 4, fused: true,
+    together: 4, rows: 4, pass: 8, most: 8, tall: 8, vectors: 2, delta: 4, fused: true,
 );
 
 series!(

@@ -154,7 +154,8 @@ impl Choice {
         let (rows, columns) = (self.rows as f64, self.columns as f64);
         let reads = self.readers as f64 + if self.rule.is_delta() { 2.0 } else { 1.0 };
         let meets = self.pass as f64 / 2.0 * (rows + columns) * (reads - 1.0);
-        reads * rows * columns + if self.pass > self.kernel.together(self.rule) { meets } else { 0.0 }
+        reads * rows * columns
+            + if self.pass > self.kernel.together(self.rule, self.rows) { meets } else { 0.0 }
     }
 
     /// What a run executes of a sequence of `tokens` tokens, for its error bound.

@@ -178,7 +178,7 @@ fn form_of(
     }
     // The fastest of those whose costs do not grow with the tokens.
     let from = crossover(&device.linear, problem.rule(), problem.gates());
-    let recurrent = (Form::Recurrent, CUT, kernel.together(problem.rule()));
+    let recurrent = (Form::Recurrent, CUT, kernel.together(problem.rule(), problem.key_dim()));
     let preferred = match problem.key_dim() >= from.head_size {
         true => (Form::FusedChunk, CUT.next_multiple_of(from.pass), from.pass),
         false => recurrent,

@@ -5,13 +5,14 @@ use crate::profile::{DeviceProfile, InstructionSet};
 use crate::view::View;
 
 const KERNEL: KernelSpec = KernelSpec {
-    name: "linear_f32_t8c32__test",
+    name: "linear_f32_t4c32__test",
     set: InstructionSet::Scalar,
     lanes: 16,
     columns: 32,
     delta_columns: 64,
-    tokens: 8,
+    tokens: 4,
     delta_tokens: 4,
+    steady_tokens: 5,
     exp_relative: 1e-7,
     fused: true,
 };
@@ -53,6 +54,10 @@ fn the_form_follows_the_head_size() {
         assert_eq!(form(Rule::GatedDelta, d) == Form::FusedChunk, large, "{d}");
     }
     assert_eq!(form(Rule::Delta, 16), Form::Recurrent);
+    // More tokens at once where the state's roundings add up.
+    let pass = |rule, d| chosen(&problem(rule, [1, 2, 500], [d, d]), &with(Form::Recurrent)).unwrap().0.pass;
+    assert_eq!([Rule::Linear, Rule::Gated, Rule::Delta].map(|rule| pass(rule, 128)), [5, 4, 4]);
+    assert_eq!(pass(Rule::Linear, 64), 4);
 }
 
 #[test]

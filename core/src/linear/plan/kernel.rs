@@ -16,20 +16,29 @@ pub struct KernelSpec {
     pub columns: usize,
     /// Columns of its widest strip for the delta rules, at least as many.
     pub delta_columns: usize,
-    /// Tokens that pass the state together in the recurrence, for the rules without rates.
+    /// Tokens that pass the state together in the recurrence.
     pub tokens: usize,
-    /// The same for the delta rules.
+    /// The same under the delta rules.
     pub delta_tokens: usize,
+    /// The same where nothing decays and keys have more than 64 dims: there the state's roundings add up to the most.
+    pub steady_tokens: usize,
     /// Largest relative error of the exponentials of sums of gates.
     pub exp_relative: f64,
     /// Whether a multiply-add rounds once (fused).
     pub fused: bool,
 }
 
+/// Most dims of keys for which a state that nothing shrinks may round as often as another.
+const FEW_DIMS: usize = 64;
+
 impl KernelSpec {
-    /// Tokens that pass the state together in the recurrence of a rule.
+    /// Tokens that pass the state together in the recurrence of a rule, with keys of `dims` dims.
     #[must_use]
-    pub const fn together(&self, rule: Rule) -> usize {
-        if rule.is_delta() { self.delta_tokens } else { self.tokens }
+    pub const fn together(&self, rule: Rule, dims: usize) -> usize {
+        match rule {
+            Rule::Delta | Rule::GatedDelta => self.delta_tokens,
+            Rule::Linear if dims > FEW_DIMS => self.steady_tokens,
+            _ => self.tokens,
+        }
     }
 }
