@@ -198,7 +198,7 @@ impl<'a> Oracle<'a> {
             self.score = f64::max(self.score, score.magnitude);
             let bias = reference::bias_magnitude(problem, &inputs, sequence, head, query, j);
             let key = bounds.absorb(j, &score, bias);
-            let key_again = left.map(|_| again.absorb(j, &score, bias));
+            let key_again = left.map(|_| again.absorb(j, &exact.score(&q, |c| k.get(at + c)), bias));
             self.delta[j] = key.delta;
             if !values {
                 continue;

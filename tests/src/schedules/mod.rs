@@ -183,13 +183,22 @@ pub fn judged(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> Result
     Ok(used)
 }
 
+/// As [`judged`].
+///
+/// # Panics
+/// When something is off by more than it may be.
+#[must_use]
+pub fn judge(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> f64 {
+    judged(case, schedule, tile, ran).unwrap_or_else(|e| panic!("{e}"))
+}
+
 /// Runs a case by a schedule and judges it.
 ///
 /// # Panics
 /// When it is refused, or off by more than it may be.
 pub fn run_and_judge(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
     let ran = ran(case, schedule, tile);
-    let used = judged(case, schedule, tile, &ran).unwrap_or_else(|e| panic!("{e}"));
+    let used = judge(case, schedule, tile, &ran);
     assert!(used <= 1.0, "{case:?} {schedule:?}: {used} of the bound");
     ran
 }

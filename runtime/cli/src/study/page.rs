@@ -20,6 +20,7 @@ const TABLE_2: &str = "Table 2 scores language models of 8 to 30 billion paramet
 struct Case<'a> {
     study: &'a Study,
     sampled: String,
+    judged: String,
     /// Tables, each with the pictures that stand before it.
     parts: Vec<(Vec<Picture>, Vec<Chart>, Shown)>,
     /// Heading, words, pictures and curves.
@@ -63,6 +64,11 @@ pub fn page(studies: &[Study]) -> Result<String, Error> {
 fn case(study: &Study) -> Case<'_> {
     let [tiles, of_tiles] = study.tiles;
     let [rows, of_rows] = study.rows;
+    let most = study.outcomes.iter().map(|x| x.errors.bounded).max().unwrap_or(0);
+    let beyond: u64 = study.outcomes.iter().map(|x| x.errors.beyond).sum();
+    let judged = format!(
+        "Bounds were computed of {most} rows for each schedule: {beyond} of their components lie beyond the bound."
+    );
     let sampled = if tiles == of_tiles {
         format!("All {of_tiles} tiles of {} rows were run.", TILE.rows)
     } else {
@@ -72,6 +78,7 @@ fn case(study: &Study) -> Case<'_> {
     };
     Case {
         study,
+        judged,
         sampled,
         parts: vec![
             (Vec::new(), Vec::new(), tables::operations(study)),

@@ -57,12 +57,12 @@ const PUBLISHED_4: [&str; TABLE_4.len()] = [
     "84.6",
 ];
 
-/// The exact schedule in tiles: references lag by the headroom.
-pub const LAGGING: Schedule = Schedule { threshold: HEADROOM, ..Schedule::FLASH };
+/// References that lag, by one bit less than those of the exact schedule, which is not run in tiles and counts nothing.
+pub const LAGGING: Schedule = Schedule { threshold: HEADROOM - 1.0, ..Schedule::EXACT };
 
 /// Schedules that the article does not have.
 const OURS: [(&str, Schedule); 6] = [
-    ("exact, lagging references", LAGGING),
+    ("references lag by 7 bits", LAGGING),
     ("norm gate", Schedule { gate: true, ..LAGGING }),
     ("budget", Schedule::within(1e-3)),
     ("budget", Schedule::within(1e-2)),
@@ -76,7 +76,6 @@ pub fn settings() -> Vec<Setting> {
     let of = |table, published: &'static str, (name, schedule)| Setting { table, name, published, schedule };
     let third = TABLE_3.into_iter().zip(PUBLISHED_3).map(|(row, told)| of(Table::Third, told, row));
     let fourth = TABLE_4.into_iter().zip(PUBLISHED_4).map(|(row, told)| of(Table::Fourth, told, row));
-    // Of the exact schedule itself core counts nothing: it is not run in tiles.
     third.chain(fourth).chain(OURS.map(|row| of(Table::Budgets, "", row))).collect()
 }
 

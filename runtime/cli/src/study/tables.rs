@@ -64,7 +64,7 @@ impl Study {
 fn counted() -> [(&'static str, Schedule); 6] {
     [
         ("FA", Schedule::FLASH),
-        ("FA, lagging", LAGGING),
+        ("FA, lagging by 7 bits", LAGGING),
         ("norm gate", Schedule { gate: true, ..LAGGING }),
         ("VFA", Schedule::VFA),
         ("VSA λ=0.01", Schedule::vsa(1e-2)),
@@ -186,9 +186,9 @@ pub fn third(study: &Study) -> Shown {
         title: "Table 3: first references",
         words: format!(
             "What {} settings of a frozen reference would do to the rows. A row overflows if some weight is beyond the type \
-             when it is made, and vanishes if every weight is zero: in half precision the article's kernel would answer \
-             infinity or nothing, and a model with it falls to the printed score. Here the guard finds such rows in single \
-             precision, the exact schedule computes them again, and the error is that of rounding.",
+             when it is made, and vanishes if every weight is zero; an unguarded kernel would then answer infinity or NaN. \
+             Here the guard finds such rows in single precision, the exact schedule computes them again, and the error is \
+             that of rounding. The article's scores are those of a language model.",
             TABLE_3.len()
         ),
         head: strings(&[

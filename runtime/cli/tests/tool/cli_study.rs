@@ -74,6 +74,7 @@ fn a_study_has_every_table_and_the_numbers_of_its_case() {
     for words in [
         "1 heads, 64 queries, 192 keys, d 1, d_v 1, f32. All 1 tiles of 64 rows were run.",
         "at most 191.000.",
+        "Bounds were computed of 64 rows for each schedule: 0 of their components lie beyond the bound.",
         "Table 2 scores language models of 8 to 30 billion parameters",
         "over all rows: sink 100.0 %, own 0.0 %, middle 0.0 %",
         "on average 1.00 of queries",
@@ -134,7 +135,7 @@ fn what_cannot_be_written_or_studied_is_refused() {
     let desk = desk();
     for (line, argument) in [
         (format!("{LINE} --study @none/page.html"), "--study: "),
-        ("verify --depth-curve --study @page.html".into(), "--study: given with --depth-curve"),
+        ("verify --depth-curve --study @page.html".into(), "--depth-curve: given with --study"),
         (format!("{LINE} --study"), "--study: no value"),
     ] {
         let output = desk.call(&line);
