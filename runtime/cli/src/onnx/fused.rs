@@ -51,6 +51,9 @@ fn check(node: &Node, said: &Said) -> Result<(), Reason> {
             return Err(format!("its input {name} is not taken over"));
         }
     }
+    if node.outputs.first().is_none_or(String::is_empty) {
+        return Err("it has no output".into());
+    }
     if node.outputs.iter().skip(1).any(|name| !name.is_empty()) {
         return Err("it has more outputs than its answer".into());
     }

@@ -246,14 +246,20 @@ fn nodes_of_attention_are_replaced_too() {
 
 #[test]
 fn a_node_without_an_output_stays() {
-    let mut g = Made::new(17);
-    let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, &["2", "5", "16"]));
-    g.node("MultiHeadAttention", &[&q, &k, &v], &[("num_heads", &[4])]);
-    g.output(&q);
-    g.nodes[0].outputs.clear();
-    let (found, bytes) = g.rewritten();
-    assert!(found.iter().all(|found| !found.replaced), "{found:?}");
-    assert_eq!(bytes, g.bytes());
+    for (opset, op, axes) in
+        [(23, "Attention", &["2", "3", "5", "16"][..]), (17, "MultiHeadAttention", &["2", "5", "16"])]
+    {
+        for outputs in [vec![], vec![String::new()]] {
+            let mut g = Made::new(opset);
+            let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, axes));
+            g.node(op, &[&q, &k, &v], &[("num_heads", &[4])]);
+            g.output(&q);
+            g.nodes[0].outputs = outputs;
+            let (found, bytes) = g.rewritten();
+            assert!(found.iter().all(|found| !found.replaced), "{found:?}");
+            assert_eq!(bytes, g.bytes());
+        }
+    }
 }
 
 #[test]
