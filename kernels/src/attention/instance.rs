@@ -16,7 +16,7 @@ macro_rules! attention {
         use super::{$isa, $lanes, PRIMITIVES};
         use elsa_core::attention::plan::{KernelSpec, KeyLayout};
         use $crate::attention::{
-            Block, Entries, Kernel, MaskTile, Measure, MeasuredRows, OneRow, Seen, SideTile, Sums, Tile, TileOps, Vectors,
+            Block, Budget, Entries, Kernel, MaskTile, Measure, MeasuredRows, OneRow, Seen, SideTile, Sums, Tile, TileOps, Vectors,
             combine, mask, measure, values,
         };
         use $crate::lanes::Lanes;
@@ -100,11 +100,13 @@ macro_rules! entries {
         mod $module {
             use super::*;
 
-            pub(super) const ENTRIES: Entries = Entries { step, merge, finish, scores, softmax, accumulate };
+            pub(super) const ENTRIES: Entries = Entries { step, step_within, merge, finish, scores, softmax, accumulate };
 
             $crate::entry::entry_points! {
                 $features, $isa,
                 fn step(tile: &Tile, block: &Block, sums: &Sums, first: bool) = <$ops>::step;
+                fn step_within(tile: &Tile, block: &Block, sums: &Sums, budget: &mut Budget, first: bool)
+                    = <$ops>::step_within;
                 fn merge(earlier: &Sums, later: &Sums, value_dim: usize) = <$ops>::merge;
                 fn finish(sums: &Sums, value_dim: usize) = <$ops>::finish;
                 fn scores(tile: &Tile, block: &Block, dst: *mut f32) = <$ops>::scores;

@@ -100,6 +100,27 @@ pub struct Sums {
     pub w: *mut f32,
 }
 
+/// What a step inside an error budget works with beside its [`Sums`].
+///
+/// Contract, for a tile of `width` rows: `left_out` is readable and writable for `width` values, `totals` for `4 · width`.
+/// The totals are initialized, and so is `left_out` unless the step is the first into its sums.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// The largest `D / S` ([`odds`](elsa_core::attention::traversal::odds)).
+    pub odds: f32,
+    /// The sums `D` of the state, `[width]`, with the scale and the references of its `S`.
+    pub left_out: *mut f32,
+    /// Of all blocks so far the largest references, the sums `S` and the sums `D`, then one for each row that has a vote and
+    /// zero for others, `[4][width]`. They begin with `−∞`, zero and zero.
+    pub totals: *mut f32,
+    /// The largest magnitude of the block's values, NaN if one is; negative while it is not known, for the step to find.
+    pub largest: f32,
+    /// The step says whether it left the block out,
+    pub skipped: bool,
+    /// and whether the reference of a row moved that had sums to rescale.
+    pub moved: bool,
+}
+
 /// The operations on tiles of one width, from which an instruction set makes [`Entries`].
 pub trait TileOps {
     /// Proof that the instruction set is present.
@@ -111,6 +132,19 @@ pub trait TileOps {
     /// # Safety
     /// - The clauses of [`Tile`], [`Block`] and [`Sums`]; sums are initialised unless `first`.
     unsafe fn step(isa: Self::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool);
+
+    /// [`TileOps::step`] inside an error budget, which says in `budget` whether the block was left out ([`super::within`]).
+    ///
+    /// # Safety
+    /// - As for [`TileOps::step`], and the clauses of [`Budget`].
+    unsafe fn step_within(
+        isa: Self::Isa,
+        tile: &Tile,
+        block: &Block,
+        sums: &Sums,
+        budget: &mut Budget,
+        first: bool,
+    );
 
     /// `earlier ⊕ later`, into `earlier`: the merge law of [`elsa_core::state`].
     ///
@@ -158,6 +192,8 @@ pub trait TileOps {
 pub struct Entries {
     /// [`TileOps::step`].
     pub step: unsafe fn(&Tile, &Block, &Sums, bool),
+    /// [`TileOps::step_within`].
+    pub step_within: unsafe fn(&Tile, &Block, &Sums, &mut Budget, bool),
     /// [`TileOps::merge`].
     pub merge: unsafe fn(&Sums, &Sums, usize),
     /// [`TileOps::finish`].

@@ -16,9 +16,10 @@
 //!
 //! The interface is that of a tile one row wide, so plans, states and merges are the same.
 
-use super::kernel::{Block, Sums, Tile, TileOps};
+use super::kernel::{Block, Budget, Sums, Tile, TileOps};
 use super::modify::{biased, capped, is_plain};
 use super::softmax::finite;
+use super::within::row_leaves_out;
 use crate::lanes::{Lanes, MAX_LANES};
 use crate::product::CHAIN;
 use core::marker::PhantomData;
@@ -304,6 +305,30 @@ impl<L: Lanes> TileOps for OneRow<L> {
             let sum = weigh::<L>(isa, p, block.count, sums.m);
             sums.s.write(if first { sum } else { sums.s.read() + sum });
             add::<L>(isa, block, tile.value_dim, p, sums.w, first);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn step_within(
+        isa: L::Isa,
+        tile: &Tile,
+        block: &Block,
+        sums: &Sums,
+        budget: &mut Budget,
+        first: bool,
+    ) {
+        let (p, dv) = (tile.weights, tile.value_dim);
+        // SAFETY: as for `step`; the budget is handed on.
+        unsafe {
+            scores::<L>(isa, tile, block, p);
+            let before = if first { f32::NEG_INFINITY } else { sums.m.read() };
+            raise::<L>(isa, p, block.count, sums, dv, first);
+            let sum = weigh::<L>(isa, p, block.count, sums.m);
+            if row_leaves_out::<L>(isa, block, dv, sums, budget, before, sum, first) {
+                return;
+            }
+            sums.s.write(if first { sum } else { sums.s.read() + sum });
+            add::<L>(isa, block, dv, p, sums.w, first);
         }
     }
 

@@ -163,6 +163,6 @@ unsafe fn product(c: &Context<'_>, p: &MatrixTile<'_>) {
             (p.entries.accumulate)(&p.tile, &block, weights, &p.sums, false);
         }
         let state = if sequence.keys > 0 { Finished::Normalised(p.sums) } else { Finished::Empty };
-        finish(c, &p.rows, p.entries, state, p.scratch);
+        finish(c, &p.rows, p.entries, (state, None), p.scratch);
     }
 }
