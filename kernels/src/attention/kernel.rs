@@ -133,11 +133,13 @@ pub trait TileOps {
     /// - The clauses of [`Tile`], [`Block`] and [`Sums`]; sums are initialised unless `first`.
     unsafe fn step(isa: Self::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool);
 
-    /// [`TileOps::step`] inside an error budget, which says in `budget` whether the block was left out ([`super::within`]).
+    /// What a [`TileOps::step`] inside an error budget does between [`TileOps::scores`] and [`TileOps::accumulate`]: turns the
+    /// scores in the tile's weights into weights, and says in `budget` whether the block is left out. If it is not, adds to
+    /// `S`, and the weights, raised where the kernel raises them, are to be accumulated ([`super::within`]).
     ///
     /// # Safety
-    /// - As for [`TileOps::step`], and the clauses of [`Budget`].
-    unsafe fn step_within(
+    /// - As for [`TileOps::step`], and the clauses of [`Budget`]. The tile's weights are the block's scores.
+    unsafe fn decide(
         isa: Self::Isa,
         tile: &Tile,
         block: &Block,
@@ -176,12 +178,20 @@ pub trait TileOps {
     /// - The clauses of [`Sums`] for `m` and `s`.
     unsafe fn softmax(isa: Self::Isa, p: *mut f32, count: usize, sums: &Sums);
 
-    /// Adds the block's values, weighted by the weights at `p`, to the weighted sums, or writes them when `first`.
+    /// Adds the block's values, weighted by the weights at `p`, to the weighted sums. The two flags: whether the
+    /// weights are those that [`TileOps::decide`] left, and whether the sums are written, not added to.
     ///
     /// # Safety
-    /// - The clauses of [`Tile`], of [`Block`] and of [`Sums`] for `w`, which is initialised unless `first`.
+    /// - The clauses of [`Tile`], of [`Block`] and of [`Sums`] for `w`, which is initialised unless they are written.
     /// - `count · width` weights are readable at `p`.
-    unsafe fn accumulate(isa: Self::Isa, tile: &Tile, block: &Block, p: *const f32, sums: &Sums, first: bool);
+    unsafe fn accumulate(
+        isa: Self::Isa,
+        tile: &Tile,
+        block: &Block,
+        p: *const f32,
+        sums: &Sums,
+        raised_and_first: [bool; 2],
+    );
 }
 
 /// Entry points for one tile width.
@@ -192,8 +202,8 @@ pub trait TileOps {
 pub struct Entries {
     /// [`TileOps::step`].
     pub step: unsafe fn(&Tile, &Block, &Sums, bool),
-    /// [`TileOps::step_within`].
-    pub step_within: unsafe fn(&Tile, &Block, &Sums, &mut Budget, bool),
+    /// [`TileOps::decide`].
+    pub decide: unsafe fn(&Tile, &Block, &Sums, &mut Budget, bool),
     /// [`TileOps::merge`].
     pub merge: unsafe fn(&Sums, &Sums, usize),
     /// [`TileOps::finish`].
@@ -203,7 +213,7 @@ pub struct Entries {
     /// [`TileOps::softmax`].
     pub softmax: unsafe fn(*mut f32, usize, &Sums),
     /// [`TileOps::accumulate`].
-    pub accumulate: unsafe fn(&Tile, &Block, *const f32, &Sums, bool),
+    pub accumulate: unsafe fn(&Tile, &Block, *const f32, &Sums, [bool; 2]),
 }
 
 /// An attention micro-kernel.

@@ -309,26 +309,16 @@ impl<L: Lanes> TileOps for OneRow<L> {
     }
 
     #[inline(always)]
-    unsafe fn step_within(
-        isa: L::Isa,
-        tile: &Tile,
-        block: &Block,
-        sums: &Sums,
-        budget: &mut Budget,
-        first: bool,
-    ) {
+    unsafe fn decide(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, budget: &mut Budget, first: bool) {
         let (p, dv) = (tile.weights, tile.value_dim);
         // SAFETY: as for `step`; the budget is handed on.
         unsafe {
-            scores::<L>(isa, tile, block, p);
             let before = if first { f32::NEG_INFINITY } else { sums.m.read() };
             raise::<L>(isa, p, block.count, sums, dv, first);
             let sum = weigh::<L>(isa, p, block.count, sums.m);
-            if row_leaves_out::<L>(isa, block, dv, sums, budget, before, sum, first) {
-                return;
+            if !row_leaves_out::<L>(isa, block, dv, sums, budget, before, sum, first) {
+                sums.s.write(if first { sum } else { sums.s.read() + sum });
             }
-            sums.s.write(if first { sum } else { sums.s.read() + sum });
-            add::<L>(isa, block, dv, p, sums.w, first);
         }
     }
 
@@ -388,7 +378,14 @@ impl<L: Lanes> TileOps for OneRow<L> {
     }
 
     #[inline(always)]
-    unsafe fn accumulate(isa: L::Isa, tile: &Tile, block: &Block, p: *const f32, sums: &Sums, first: bool) {
+    unsafe fn accumulate(
+        isa: L::Isa,
+        tile: &Tile,
+        block: &Block,
+        p: *const f32,
+        sums: &Sums,
+        [_, first]: [bool; 2],
+    ) {
         // SAFETY: the same clauses.
         unsafe { add::<L>(isa, block, tile.value_dim, p, sums.w, first) }
     }

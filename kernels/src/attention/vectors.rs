@@ -32,18 +32,11 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
     }
 
     #[inline(always)]
-    unsafe fn step_within(
-        isa: L::Isa,
-        tile: &Tile,
-        block: &Block,
-        sums: &Sums,
-        budget: &mut Budget,
-        first: bool,
-    ) {
+    unsafe fn decide(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, budget: &mut Budget, first: bool) {
         let (p, dv) = (tile.weights, tile.value_dim);
         // SAFETY: as for `step`; the budget is handed on.
         unsafe {
-            let top = scores::scores::<L, R, V, PANELS>(isa, tile, block, p);
+            let top = softmax::largest::<L, V>(isa, p, block.count);
             let mut before = [L::splat(isa, f32::NEG_INFINITY); V];
             if !first {
                 for v in 0..V {
@@ -57,9 +50,7 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
                 return;
             }
             values::store::<L, 1, V>(isa, &[sum], sums.s, first, Raised::Once);
-            let raised = Raised::of::<L>(block);
-            raised.adjust::<L, V>(isa, block.count, p);
-            values::add_block::<L, R, V>(isa, block, dv, p, sums.w, first, raised);
+            Raised::of::<L>(block).adjust::<L, V>(isa, block.count, p);
         }
     }
 
@@ -126,8 +117,16 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
     }
 
     #[inline(always)]
-    unsafe fn accumulate(isa: L::Isa, tile: &Tile, block: &Block, p: *const f32, sums: &Sums, first: bool) {
+    unsafe fn accumulate(
+        isa: L::Isa,
+        tile: &Tile,
+        block: &Block,
+        p: *const f32,
+        sums: &Sums,
+        [raised, first]: [bool; 2],
+    ) {
+        let raised = if raised { Raised::of::<L>(block) } else { Raised::Not };
         // SAFETY: the same clauses.
-        unsafe { values::add_block::<L, R, V>(isa, block, tile.value_dim, p, sums.w, first, Raised::Not) }
+        unsafe { values::add_block::<L, R, V>(isa, block, tile.value_dim, p, sums.w, first, raised) }
     }
 }

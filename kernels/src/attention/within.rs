@@ -22,8 +22,10 @@
 //!    merges and leaves the library as ever, with `D` as a fourth sum.
 //! 2. *Rows past the last one have no vote.* What fills a tile would object.
 //! 3. *Values that are not finite stay*, and whether a block holds any is asked only once all rows agree.
-//! 4. *The step without a budget is another instance* ([`TileOps::step`](super::kernel::TileOps::step)), which nothing here touches.
-//!    Where every block stays, both write the same bits: no sum that they share meets another number.
+//! 4. *The step without a budget stays as it is* ([`TileOps::step`](super::kernel::TileOps::step)). Inside a budget the
+//!    products are those of method math, and only what lies between them is here: a second instance of a step would be as
+//!    large as the first. The largest scores are sought in memory, one load a weight. Where every block stays, both write
+//!    the same bits: no sum that they share meets another number.
 
 use super::kernel::{Block, Budget, Sums};
 use super::values;

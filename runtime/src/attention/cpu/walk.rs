@@ -131,7 +131,11 @@ impl Walk<'_> {
                 return;
             };
             (budget.left_out, budget.largest) = (left_out, *known);
-            (self.entries.step_within)(&self.tile, block, &sums, budget, new);
+            (self.entries.scores)(&self.tile, block, self.tile.weights);
+            (self.entries.decide)(&self.tile, block, &sums, budget, new);
+            if !budget.skipped {
+                (self.entries.accumulate)(&self.tile, block, self.tile.weights, &sums, [true, new]);
+            }
             *known = budget.largest;
             let (rows, counts) = (self.rows.rows.len() as u64, &mut *counts);
             counts.blocks += 1;
