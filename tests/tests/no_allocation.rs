@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use elsa_core::attention::traversal::Schedule;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::linear::{Form, Rule};
 use elsa_core::series::{Series, convolution, recurrence, selective};
@@ -48,6 +49,29 @@ fn gradients(engine: &Engine, case: &Case) -> usize {
     let change = region.change();
     assert_eq!(change.allocations + change.reallocations, 0, "{case:?}: {change:?}");
     3
+}
+
+/// Schedules and budgets of a case on the CPU: how many runs there were.
+fn schedules(engine: &Engine, case: &Case) -> usize {
+    for schedule in [Schedule::within(0.2), Schedule::VFA] {
+        let options = PlanOptions { schedule, all_workers: true, ..Default::default() };
+        let plan = engine.plan(&case.problem(), &options).unwrap();
+        let region = Region::new(GLOBAL);
+        let mut workspace = plan.workspace().unwrap();
+        assert_eq!(region.change().bytes_allocated, plan.workspace_bytes(), "{case:?}");
+        let mut buffers = case.buffers();
+        plan.warm(&mut workspace).unwrap();
+        let (inputs, outputs) = (case.inputs(), buffers.outputs());
+        let region = Region::new(GLOBAL);
+        let mut bound = plan.bind(inputs, outputs, &mut workspace).unwrap();
+        bound.run().unwrap();
+        bound.run().unwrap();
+        let rows = bound.traversed().unwrap().d.len();
+        let change = region.change();
+        assert_eq!(change.allocations + change.reallocations, 0, "{case:?}: {change:?}");
+        assert_eq!(rows, case.problem().rows());
+    }
+    4
 }
 
 /// Linear attention in every form: how many runs there were.
@@ -159,6 +183,9 @@ fn run_and_bind_allocate_nothing() {
         .unwrap();
         runs += linear(&engine);
         runs += series(&engine);
+        if present.backend != Backend::Cuda {
+            runs += cases.iter().step_by(9).map(|(case, _)| schedules(&engine, case)).sum::<usize>();
+        }
         for (case, answer) in &cases {
             runs += gradients(&engine, case);
             for method in [Method::Elsa, Method::Math] {

@@ -16,7 +16,7 @@ macro_rules! attention {
         use super::{$isa, $lanes, PRIMITIVES};
         use elsa_core::attention::plan::{KernelSpec, KeyLayout};
         use $crate::attention::{
-            Block, Entries, Kernel, MaskTile, Measure, MeasuredRows, OneRow, Seen, SideTile, Sums, Tile, TileOps, Vectors,
+            Block, Budget, Entries, Kernel, MaskTile, Measure, MeasuredRows, OneRow, Seen, SideTile, Sums, Tile, TileOps, Vectors,
             combine, mask, measure, values,
         };
         use $crate::lanes::Lanes;
@@ -100,16 +100,18 @@ macro_rules! entries {
         mod $module {
             use super::*;
 
-            pub(super) const ENTRIES: Entries = Entries { step, merge, finish, scores, softmax, accumulate };
+            pub(super) const ENTRIES: Entries = Entries { step, decide, merge, finish, scores, softmax, accumulate };
 
             $crate::entry::entry_points! {
                 $features, $isa,
                 fn step(tile: &Tile, block: &Block, sums: &Sums, first: bool) = <$ops>::step;
+                fn decide(tile: &Tile, block: &Block, sums: &Sums, budget: &mut Budget, first: bool)
+                    = <$ops>::decide;
                 fn merge(earlier: &Sums, later: &Sums, value_dim: usize) = <$ops>::merge;
                 fn finish(sums: &Sums, value_dim: usize) = <$ops>::finish;
                 fn scores(tile: &Tile, block: &Block, dst: *mut f32) = <$ops>::scores;
                 fn softmax(p: *mut f32, count: usize, sums: &Sums) = <$ops>::softmax;
-                fn accumulate(tile: &Tile, block: &Block, p: *const f32, sums: &Sums, first: bool) = <$ops>::accumulate;
+                fn accumulate(tile: &Tile, block: &Block, p: *const f32, sums: &Sums, flags: [bool; 2]) = <$ops>::accumulate;
             }
         }
     };

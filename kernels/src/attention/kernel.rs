@@ -100,6 +100,27 @@ pub struct Sums {
     pub w: *mut f32,
 }
 
+/// What a step inside an error budget works with beside its [`Sums`].
+///
+/// Contract, for a tile of `width` rows: `left_out` is readable and writable for `width` values, `totals` for `4 · width`.
+/// The totals are initialized, and so is `left_out` unless the step is the first into its sums.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// The largest `D / S` ([`odds`](elsa_core::attention::traversal::odds)).
+    pub odds: f32,
+    /// The sums `D` of the state, `[width]`, with the scale and the references of its `S`.
+    pub left_out: *mut f32,
+    /// Of all blocks so far the largest references, the sums `S` and the sums `D`, then one for each row that has a vote and
+    /// zero for others, `[4][width]`. They begin with `−∞`, zero and zero.
+    pub totals: *mut f32,
+    /// The largest magnitude of the block's values, NaN if one is; negative while it is not known, for the step to find.
+    pub largest: f32,
+    /// The step says whether it left the block out,
+    pub skipped: bool,
+    /// and whether the reference of a row moved that had sums to rescale.
+    pub moved: bool,
+}
+
 /// The operations on tiles of one width, from which an instruction set makes [`Entries`].
 pub trait TileOps {
     /// Proof that the instruction set is present.
@@ -111,6 +132,21 @@ pub trait TileOps {
     /// # Safety
     /// - The clauses of [`Tile`], [`Block`] and [`Sums`]; sums are initialised unless `first`.
     unsafe fn step(isa: Self::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool);
+
+    /// What a [`TileOps::step`] inside an error budget does between [`TileOps::scores`] and [`TileOps::accumulate`]: turns the
+    /// scores in the tile's weights into weights, and says in `budget` whether the block is left out. If it is not, adds to
+    /// `S`, and the weights, raised where the kernel raises them, are to be accumulated ([`super::within`]).
+    ///
+    /// # Safety
+    /// - As for [`TileOps::step`], and the clauses of [`Budget`]. The tile's weights are the block's scores.
+    unsafe fn decide(
+        isa: Self::Isa,
+        tile: &Tile,
+        block: &Block,
+        sums: &Sums,
+        budget: &mut Budget,
+        first: bool,
+    );
 
     /// `earlier ⊕ later`, into `earlier`: the merge law of [`elsa_core::state`].
     ///
@@ -142,12 +178,20 @@ pub trait TileOps {
     /// - The clauses of [`Sums`] for `m` and `s`.
     unsafe fn softmax(isa: Self::Isa, p: *mut f32, count: usize, sums: &Sums);
 
-    /// Adds the block's values, weighted by the weights at `p`, to the weighted sums, or writes them when `first`.
+    /// Adds the block's values, weighted by the weights at `p`, to the weighted sums. The two flags: whether the
+    /// weights are those that [`TileOps::decide`] left, and whether the sums are written, not added to.
     ///
     /// # Safety
-    /// - The clauses of [`Tile`], of [`Block`] and of [`Sums`] for `w`, which is initialised unless `first`.
+    /// - The clauses of [`Tile`], of [`Block`] and of [`Sums`] for `w`, which is initialised unless they are written.
     /// - `count · width` weights are readable at `p`.
-    unsafe fn accumulate(isa: Self::Isa, tile: &Tile, block: &Block, p: *const f32, sums: &Sums, first: bool);
+    unsafe fn accumulate(
+        isa: Self::Isa,
+        tile: &Tile,
+        block: &Block,
+        p: *const f32,
+        sums: &Sums,
+        raised_and_first: [bool; 2],
+    );
 }
 
 /// Entry points for one tile width.
@@ -158,6 +202,8 @@ pub trait TileOps {
 pub struct Entries {
     /// [`TileOps::step`].
     pub step: unsafe fn(&Tile, &Block, &Sums, bool),
+    /// [`TileOps::decide`].
+    pub decide: unsafe fn(&Tile, &Block, &Sums, &mut Budget, bool),
     /// [`TileOps::merge`].
     pub merge: unsafe fn(&Sums, &Sums, usize),
     /// [`TileOps::finish`].
@@ -167,7 +213,7 @@ pub struct Entries {
     /// [`TileOps::softmax`].
     pub softmax: unsafe fn(*mut f32, usize, &Sums),
     /// [`TileOps::accumulate`].
-    pub accumulate: unsafe fn(&Tile, &Block, *const f32, &Sums, bool),
+    pub accumulate: unsafe fn(&Tile, &Block, *const f32, &Sums, [bool; 2]),
 }
 
 /// An attention micro-kernel.

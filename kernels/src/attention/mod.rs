@@ -37,6 +37,7 @@
 //! | [`values`] | the weighted sum of the values |
 //! | [`vectors`] | the operations on tiles of whole vectors: the step made of these, merge and finish |
 //! | [`row`] | the operations on one row |
+//! | [`within`] | steps inside an error budget |
 //! | [`backward`] | gradients |
 
 pub mod ahead;
@@ -52,9 +53,10 @@ pub mod scores;
 pub mod softmax;
 pub mod values;
 pub mod vectors;
+pub mod within;
 
 pub use combine::SideTile;
-pub use kernel::{Ahead, Block, Entries, Kernel, Sums, Tile, TileOps};
+pub use kernel::{Ahead, Block, Budget, Entries, Kernel, Sums, Tile, TileOps};
 pub use mask::{MaskTile, Seen};
 pub use measure::{Measure, MeasuredRows};
 pub use row::OneRow;

@@ -16,9 +16,10 @@
 //!
 //! The interface is that of a tile one row wide, so plans, states and merges are the same.
 
-use super::kernel::{Block, Sums, Tile, TileOps};
+use super::kernel::{Block, Budget, Sums, Tile, TileOps};
 use super::modify::{biased, capped, is_plain};
 use super::softmax::finite;
+use super::within::row_leaves_out;
 use crate::lanes::{Lanes, MAX_LANES};
 use crate::product::CHAIN;
 use core::marker::PhantomData;
@@ -308,6 +309,20 @@ impl<L: Lanes> TileOps for OneRow<L> {
     }
 
     #[inline(always)]
+    unsafe fn decide(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, budget: &mut Budget, first: bool) {
+        let (p, dv) = (tile.weights, tile.value_dim);
+        // SAFETY: as for `step`; the budget is handed on.
+        unsafe {
+            let before = if first { f32::NEG_INFINITY } else { sums.m.read() };
+            raise::<L>(isa, p, block.count, sums, dv, first);
+            let sum = weigh::<L>(isa, p, block.count, sums.m);
+            if !row_leaves_out::<L>(isa, block, dv, sums, budget, before, sum, first) {
+                sums.s.write(if first { sum } else { sums.s.read() + sum });
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn merge(isa: L::Isa, earlier: &Sums, later: &Sums, value_dim: usize) {
         // SAFETY: one reference, one sum, `value_dim` weighted sums on either side (clause).
         unsafe {
@@ -363,7 +378,14 @@ impl<L: Lanes> TileOps for OneRow<L> {
     }
 
     #[inline(always)]
-    unsafe fn accumulate(isa: L::Isa, tile: &Tile, block: &Block, p: *const f32, sums: &Sums, first: bool) {
+    unsafe fn accumulate(
+        isa: L::Isa,
+        tile: &Tile,
+        block: &Block,
+        p: *const f32,
+        sums: &Sums,
+        [_, first]: [bool; 2],
+    ) {
         // SAFETY: the same clauses.
         unsafe { add::<L>(isa, block, tile.value_dim, p, sums.w, first) }
     }

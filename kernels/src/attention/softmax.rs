@@ -104,6 +104,22 @@ pub unsafe fn weigh<L: Lanes, const V: usize, const RAISED: bool>(
     sum
 }
 
+/// The largest of the scores of `count` keys at `p`, row by row.
+///
+/// # Safety
+/// - `count · width` values are readable at `p`.
+#[inline(always)]
+pub unsafe fn largest<L: Lanes, const V: usize>(isa: L::Isa, p: *const f32, count: usize) -> [L; V] {
+    let mut top = [L::splat(isa, f32::NEG_INFINITY); V];
+    for i in 0..count {
+        for v in 0..V {
+            // SAFETY: vector `v` of key `i` of `count` (clause).
+            top[v] = top[v].larger(unsafe { L::load(isa, p.add((i * V + v) * L::N)) });
+        }
+    }
+    top
+}
+
 /// The softmax of whole materialised rows, but for its normalisation: finds the largest of the scores of `count` keys
 /// at `p`, makes them weights in place, and writes references and sums.
 ///
@@ -112,14 +128,9 @@ pub unsafe fn weigh<L: Lanes, const V: usize, const RAISED: bool>(
 /// - The clauses of [`Sums`] for `m` and `s`, and `V` vectors.
 #[inline(always)]
 pub unsafe fn softmax<L: Lanes, const V: usize>(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums) {
-    let mut top = [L::splat(isa, f32::NEG_INFINITY); V];
-    // SAFETY: key `i` of `count` keys of a tile, vector `v` of references and sums (clauses).
+    // SAFETY: vector `v` of references and sums; the rest is handed on (clauses).
     unsafe {
-        for i in 0..count {
-            for v in 0..V {
-                top[v] = top[v].larger(L::load(isa, p.add((i * V + v) * L::N)));
-            }
-        }
+        let top = largest::<L, V>(isa, p, count);
         raise::<L, V>(isa, sums, 0, &top, true);
         let sum = weigh::<L, V, false>(isa, p, count, sums.m);
         for v in 0..V {

@@ -1,7 +1,8 @@
 //! The operations on tiles of `V` whole vectors of rows.
 
-use super::kernel::{Block, Sums, Tile, TileOps};
+use super::kernel::{Block, Budget, Sums, Tile, TileOps};
 use super::values::Raised;
+use super::within::leaves_out;
 use super::{scores, softmax, values};
 use crate::lanes::Lanes;
 use core::marker::PhantomData;
@@ -27,6 +28,29 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
             let raised = Raised::of::<L>(block);
             raised.adjust::<L, V>(isa, block.count, p);
             values::add_block::<L, R, V>(isa, block, tile.value_dim, p, sums.w, first, raised);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn decide(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, budget: &mut Budget, first: bool) {
+        let (p, dv) = (tile.weights, tile.value_dim);
+        // SAFETY: as for `step`; the budget is handed on.
+        unsafe {
+            let top = softmax::largest::<L, V>(isa, p, block.count);
+            let mut before = [L::splat(isa, f32::NEG_INFINITY); V];
+            if !first {
+                for v in 0..V {
+                    before[v] = L::load(isa, sums.m.add(v * L::N));
+                }
+            }
+            softmax::raise::<L, V>(isa, sums, dv, &top, first);
+            let sum = softmax::weigh::<L, V, true>(isa, p, block.count, sums.m);
+            let b = sum.map(|sum| sum.times(L::splat(isa, 1.0 / L::RAISE)));
+            if leaves_out::<L, V>(isa, block, dv, sums, budget, &before, &b, first) {
+                return;
+            }
+            values::store::<L, 1, V>(isa, &[sum], sums.s, first, Raised::Once);
+            Raised::of::<L>(block).adjust::<L, V>(isa, block.count, p);
         }
     }
 
@@ -93,8 +117,16 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
     }
 
     #[inline(always)]
-    unsafe fn accumulate(isa: L::Isa, tile: &Tile, block: &Block, p: *const f32, sums: &Sums, first: bool) {
+    unsafe fn accumulate(
+        isa: L::Isa,
+        tile: &Tile,
+        block: &Block,
+        p: *const f32,
+        sums: &Sums,
+        [raised, first]: [bool; 2],
+    ) {
+        let raised = if raised { Raised::of::<L>(block) } else { Raised::Not };
         // SAFETY: the same clauses.
-        unsafe { values::add_block::<L, R, V>(isa, block, tile.value_dim, p, sums.w, first, Raised::Not) }
+        unsafe { values::add_block::<L, R, V>(isa, block, tile.value_dim, p, sums.w, first, raised) }
     }
 }

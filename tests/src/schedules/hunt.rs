@@ -9,6 +9,7 @@ use crate::bounds::Found;
 use crate::cases::{Case, Params};
 use crate::random::Random;
 use elsa_core::attention::Alignment;
+use elsa_core::attention::traversal::scalar::executed;
 use elsa_core::attention::traversal::{Report, Schedule, Skip, TABLE_3, TABLE_4, Tile};
 
 /// What decides which blocks are left out.
@@ -188,7 +189,8 @@ pub fn hunt(rule: Rule, seed: u64, found: &mut Found, tally: &mut Tally) {
     found.rows += problem.rows() as u64;
     found.components += (problem.rows() * problem.value_dim()) as u64;
     let run = try_run(&case, &schedule, tile).map_err(|e| e.to_string());
-    let done = run.and_then(|ran| judged(&case, &schedule, tile, &ran).map(|used| (ran, used)));
+    let by = executed(&problem, &schedule, tile);
+    let done = run.and_then(|ran| judged(&case, &schedule, by, &ran).map(|used| (ran, used)));
     match done {
         Ok((Ran { report, .. }, used)) if used <= 1.0 => {
             tally.add(&report);

@@ -7,9 +7,11 @@ use crate::cases::{Buffers, Case, Params};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::bound::Arithmetic;
 use elsa_core::attention::bound::rounding::{Component, Row};
+use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::traversal::scalar::{executed, run};
 use elsa_core::attention::traversal::{LeftOut, Report, Room, RowRoom, Schedule, Skip, Tile, scratch_len};
 use elsa_core::attention::{reference, scalar};
+use std::ops::Range;
 
 /// What a run answered.
 #[derive(Debug)]
@@ -76,14 +78,15 @@ fn require(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
 }
 
 /// Checks every row of a case without past and packed sequences: its answer by the bounds of the schedule and of the exact
-/// run, which recomputes rows; its log-sum-exp; and what it left out. Returns the largest share of the bound that was used.
+/// run, which recomputes rows; its log-sum-exp; and what it left out. The run executed what `by` says. Returns
+/// the largest share of the bound that was used.
 ///
 /// # Errors
 /// Returns what is off by more than it may be.
-pub fn judged(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> Result<f64, String> {
+pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Result<f64, String> {
     let (problem, inputs) = (case.problem(), case.inputs());
     let spec = problem.spec();
-    let arithmetic = Arithmetic::of(&problem, executed(&problem, schedule, tile));
+    let arithmetic = Arithmetic::of(&problem, by);
     let exact = Arithmetic::of(&problem, scalar::executed(&problem));
     let (d, dv) = (problem.head_dim(), problem.value_dim());
     let mut used = 0.0f64;
@@ -183,13 +186,22 @@ pub fn judged(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> Result
     Ok(used)
 }
 
-/// As [`judged`].
+/// As [`judged`], of a run by core.
 ///
 /// # Panics
 /// When something is off by more than it may be.
 #[must_use]
 pub fn judge(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> f64 {
-    judged(case, schedule, tile, ran).unwrap_or_else(|e| panic!("{e}"))
+    judge_by(case, schedule, executed(&case.problem(), schedule, tile), ran)
+}
+
+/// As [`judged`].
+///
+/// # Panics
+/// As [`judge`].
+#[must_use]
+pub fn judge_by(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> f64 {
+    judged(case, schedule, by, ran).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Runs a case by a schedule and judges it.
@@ -201,4 +213,73 @@ pub fn run_and_judge(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
     let used = judge(case, schedule, tile, &ran);
     assert!(used <= 1.0, "{case:?} {schedule:?}: {used} of the bound");
     ran
+}
+
+/// The sums of a row in f64, relative to a score of zero, as a budget's run decides them.
+#[derive(Clone, Debug)]
+pub struct Account {
+    /// The weights that were kept.
+    pub kept: f64,
+    /// Those that were left out.
+    pub left: f64,
+    /// Values times the weights that were kept.
+    pub weighted: f64,
+}
+
+/// Leaves blocks of `keys` keys out by the rule of the budget, in f64 and from the definition, with rows that vote as `tiles`
+/// say: scores are `q_i k_j` in base-2 units. Returns the rows, and how many blocks of tiles were left out.
+///
+/// # Panics
+/// If a decision is too close for arithmetic in f32.
+#[must_use]
+pub fn account(
+    [q, k, v]: [&[f32]; 3],
+    budget: f64,
+    tiles: &[Range<usize>],
+    keys: usize,
+) -> (Vec<Account>, u64) {
+    let mut all = vec![Account { kept: 0.0, left: 0.0, weighted: 0.0 }; q.len()];
+    let mut skipped = 0;
+    for tile in tiles {
+        let (rows, q) = (&mut all[tile.clone()], &q[tile.clone()]);
+        for (k, v) in k.chunks(keys).zip(v.chunks(keys)) {
+            let weights = |q: f32| k.iter().map(move |k| (f64::from(q) * f64::from(*k)).exp2());
+            let fits = |(row, q): (&Account, &f32)| {
+                let b: f64 = weights(*q).sum();
+                let (left, most) = (row.left + b, budget * (row.kept + row.left + b));
+                assert!((left / most - 1.0).abs() > 1e-4, "{left} {most}");
+                left < most
+            };
+            let fits = rows.iter().zip(q).all(fits);
+            skipped += u64::from(fits);
+            for (row, q) in rows.iter_mut().zip(q) {
+                for (w, v) in weights(*q).zip(v) {
+                    if fits {
+                        row.left += w;
+                    } else {
+                        row.kept += w;
+                        row.weighted += w * f64::from(*v);
+                    }
+                }
+            }
+        }
+    }
+    (all, skipped)
+}
+
+/// Checks the sums, the shares and the answers of a run of [`scored`] beside its account.
+///
+/// # Panics
+/// When one is off by more than a few roundings.
+pub fn compare(ran: &Ran, rows: &[Account]) {
+    for (i, row) in rows.iter().enumerate() {
+        let near = |a: f64, b: f64, what: &str| {
+            assert!((a - b).abs() <= 2e-5 * b.abs(), "row {i}: {what} {a:e} {b:e}");
+        };
+        let m = f64::from(ran.buffers.m[i]).exp();
+        near(f64::from(ran.buffers.s[i]) * m, row.kept, "S");
+        near(f64::from(ran.d[i]) * m, row.left, "D");
+        near(f64::from(ran.share[i]), row.left / (row.kept + row.left), "D / (S + D)");
+        near(f64::from(ran.buffers.output.get(i)), row.weighted / row.kept, "y");
+    }
 }

@@ -7,6 +7,7 @@
 use elsa_core::attention::plan::{
     ChooseError, CpuChoice, KeyLayout, Method, Options, Region, WorkspaceLayout, choose,
 };
+use elsa_core::attention::traversal::{Report, RowRoom, Schedule, scratch_len};
 use elsa_core::profile::DeviceProfile;
 use elsa_kernels::registry::ATTENTION;
 use elsa_tests::cases::{Case, Params, hard_cases};
@@ -45,7 +46,15 @@ fn needed(choice: &CpuChoice, region: Region) -> usize {
         // Eight numbers of the tensors, and one for each channel of the values.
         Region::Measured => when(choice.certify, 8 + choice.value_dim),
         Region::Query => choice.head_dim * w,
-        Region::States => (2 + choice.value_dim) * w,
+        Region::States => (2 + choice.value_dim + usize::from(choice.odds().is_some())) * w,
+        // The scratch of a tile and that of the exact run.
+        Region::Scratch => {
+            let [d, dv] = [choice.head_dim, choice.value_dim];
+            when(choice.traverses(), (d + block + dv) * w + 2 * d + dv + choice.scratch)
+        }
+        Region::ScratchRows => when(choice.traverses(), w * size_of::<RowRoom>() / 4),
+        Region::Counts => when(!choice.schedule.is_exact(), size_of::<Report>() / 4),
+        Region::LeftOut => 2 * choice.recorded,
         Region::Scores => when(math, tiles * keys.next_multiple_of(16) * w),
         Region::AllStates => when(math, tiles * (2 + choice.value_dim) * w),
         _ => 0,
@@ -69,6 +78,11 @@ fn check(case: &Case, choice: &CpuChoice) {
     assert!(end <= layout.total && layout.bytes() > layout.total * 4, "{case:?}: total");
     let states = layout.tile.state.start + choice.levels() * layout.tile.state.len;
     assert!(states <= layout.tile_stride, "{case:?}: states leave their tile");
+    let totals = layout.tile.totals;
+    if choice.odds().is_some() {
+        let end = totals.start + 4 * choice.width();
+        assert!(totals.start >= states && end <= layout.tile_stride, "{case:?}: totals");
+    }
     let tiles = if choice.method == Method::Math { 1 } else { choice.group };
     assert!(layout.tiles.start + tiles * layout.tile_stride <= layout.worker_stride, "{case:?}: tiles");
 }
@@ -85,11 +99,23 @@ fn parts_lie_apart_and_are_large_enough() {
                     let certify = workers == 3;
                     let options =
                         Options { method, block, workers, all_workers: true, certify, ..Options::default() };
+                    let schedule = match (method, workers) {
+                        (Method::Elsa, 1) => Schedule::within(0.1),
+                        (Method::Elsa, 3) => Schedule::VFA,
+                        _ => Schedule::EXACT,
+                    };
+                    let options = Options { schedule, ..options };
                     match choose(&problem, &device, [&kernel.spec], &options) {
                         // Math has room for the tiles of one sequence, not for those of each that is packed.
                         Ok(choice) => {
                             assert!(method == Method::Elsa || case.spec.packed.is_none(), "{case:?}");
                             check(&case, &choice);
+                            let rows = if schedule.is_exact() { 0 } else { problem.rows() };
+                            assert_eq!(choice.recorded, rows, "{case:?}");
+                            if let Some(needed) = scratch_len(&problem, choice.decides()) {
+                                let scratch = WorkspaceLayout::of(&choice).unwrap().scratch;
+                                assert!(!choice.traverses() || scratch.len >= needed, "{case:?}");
+                            }
                         }
                         Err(ChooseError::NoKernel) => {
                             let many = case.spec.packed.is_some()

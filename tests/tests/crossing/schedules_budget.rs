@@ -15,66 +15,20 @@ use elsa_core::state::{NaturalMerge, State};
 use elsa_core::view::{Layout, View};
 use elsa_tests::SLOW;
 use elsa_tests::random::Random;
-use elsa_tests::schedules::{Ran, run_and_judge, scored};
+use elsa_tests::schedules::{Account, Ran, account, compare, run_and_judge, scored};
 use proptest::prelude::*;
 
 const TILE: Tile = Tile { rows: 8, keys: 16 };
-
-/// The sums of a row in f64, relative to a score of zero, as a budget's run decides them.
-struct Account {
-    kept: f64,
-    left: f64,
-    weighted: f64,
-}
-
-/// Leaves blocks out by the rule of the budget, in f64 and from the definition: scores are `q_i k_j` in base-2 units. Panics if
-/// a decision is too close for arithmetic in f32.
-fn account(q: &[f32], k: &[f32], v: &[f32], budget: f64, tile: Tile) -> (Vec<Account>, u64) {
-    let mut rows: Vec<Account> = q.iter().map(|_| Account { kept: 0.0, left: 0.0, weighted: 0.0 }).collect();
-    let mut skipped = 0;
-    for (rows, q) in rows.chunks_mut(tile.rows).zip(q.chunks(tile.rows)) {
-        for (k, v) in k.chunks(tile.keys).zip(v.chunks(tile.keys)) {
-            let weights = |q: f32| k.iter().map(move |k| (f64::from(q) * f64::from(*k)).exp2());
-            let fits = |(row, q): (&Account, &f32)| {
-                let b: f64 = weights(*q).sum();
-                let (left, most) = (row.left + b, budget * (row.kept + row.left + b));
-                assert!((left / most - 1.0).abs() > 1e-4, "{left} {most}");
-                left < most
-            };
-            let fits = rows.iter().zip(q).all(fits);
-            skipped += u64::from(fits);
-            for (row, q) in rows.iter_mut().zip(q) {
-                for (w, v) in weights(*q).zip(v) {
-                    if fits {
-                        row.left += w;
-                    } else {
-                        row.kept += w;
-                        row.weighted += w * f64::from(*v);
-                    }
-                }
-            }
-        }
-    }
-    (rows, skipped)
-}
 
 /// Runs a budget over scores by hand, and compares sums, answers and counts with the f64 account.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, tile: Tile) -> (Ran, Vec<Account>) {
     let case = scored(q, k, v);
     let schedule = Schedule { threshold: 2.0, ..Schedule::within(budget) };
     let ran = run_and_judge(&case, &schedule, tile);
-    let (rows, skipped) = account(q, k, v, f64::from(budget), tile);
+    let tiles: Vec<_> = (0..q.len()).step_by(tile.rows).map(|i| i..q.len().min(i + tile.rows)).collect();
+    let (rows, skipped) = account([q, k, v], f64::from(budget), &tiles, tile.keys);
     assert_eq!((ran.report.skipped_blocks, ran.report.recomputed), (skipped, 0), "{:?}", ran.report);
-    for (i, row) in rows.iter().enumerate() {
-        let near = |a: f64, b: f64, what: &str| {
-            assert!((a - b).abs() <= 2e-5 * b.abs(), "row {i}: {what} {a:e} {b:e}");
-        };
-        let m = f64::from(ran.buffers.m[i]).exp();
-        near(f64::from(ran.buffers.s[i]) * m, row.kept, "S");
-        near(f64::from(ran.d[i]) * m, row.left, "D");
-        near(f64::from(ran.share[i]), row.left / (row.kept + row.left), "D / (S + D)");
-        near(f64::from(ran.buffers.output.get(i)), row.weighted / row.kept, "y");
-    }
+    compare(&ran, &rows);
     (ran, rows)
 }
 

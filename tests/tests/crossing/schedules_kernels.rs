@@ -4,18 +4,32 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::traversal::{Schedule, Skip, TABLE_3, TABLE_4, Tile};
-use elsa_core::attention::{Alignment, MaskKind, Window};
-use elsa_core::dtype::DType;
-use elsa_runtime::{CertifyError, Engine, EngineOptions, Method, PlanError, PlanOptions};
+use elsa_core::attention::bound::left_out;
+use elsa_core::attention::certificate::Executed;
+use elsa_core::attention::traversal::{Schedule, Skip, TABLE_3, TABLE_4, Tile, share};
+use elsa_core::attention::{Alignment, Chunk, Inputs, MaskKind, Outputs, Spec, StateOut, Window, reference};
+use elsa_core::dtype::{DType, Elements};
+use elsa_core::quorum::Division;
+use elsa_core::state::NaturalMerge;
+use elsa_core::view::{Layout, View};
+use elsa_runtime::{
+    Backend, CertifyError, Engine, EngineOptions, Fallback, Held, Method, PlanError, PlanOptions,
+    StreamOptions, TaskError, TaskPlan,
+};
 use elsa_tests::SLOW;
-use elsa_tests::cases::{Buffers, Case, MaskParams, Params, some_hard_cases};
+use elsa_tests::cases::{Buffers, Case, Data, MaskParams, Params, some_hard_cases};
 use elsa_tests::present;
-use elsa_tests::schedules::{Ran, judge, try_run};
+use elsa_tests::random::Random;
+use elsa_tests::schedules::{Ran, account, compare, judge, judge_by, scored, try_run};
+use std::ops::Range;
+
+/// Keys of a block.
+const BLOCK: usize = 64;
 
 fn engines(threads: usize) -> Vec<Engine> {
     let options = |b| EngineOptions { backend: Some(b), threads: Some(threads), ..EngineOptions::default() };
-    present().into_iter().map(|p| Engine::new(&options(p.backend)).unwrap()).collect()
+    let backends = present().into_iter().map(|p| p.backend).filter(|b| *b != Backend::Cuda);
+    backends.map(|backend| Engine::new(&options(backend)).unwrap()).collect()
 }
 
 /// Runs a case twice in one workspace. The schedule is not the exact one.
@@ -67,12 +81,8 @@ fn any_schedule_is_the_scalar_run() {
         let want = try_run(case, &schedule, tile).unwrap();
         // Where tiles end elsewhere than those of the core, rows vote with others.
         let aligned = case.spec.query.tokens() <= tile.rows || tile.rows == 1;
-        if aligned
-            || schedule.skip == Skip::Never && schedule.first == elsa_core::attention::traversal::First::None
-        {
-            assert!(same(&found.buffers, &want.buffers), "{case:?} {schedule:?}");
-        }
         if aligned {
+            assert!(same(&found.buffers, &want.buffers), "{case:?} {schedule:?}");
             assert_eq!(found.d, want.d, "{case:?} {schedule:?}");
             assert_eq!(
                 (found.report.blocks, found.report.recomputed),
@@ -157,6 +167,18 @@ fn refusals_name_the_option() {
         ] {
             assert_eq!(refusal(options), conflict(argument, other));
         }
+        // Streamed runs take neither, and tasks, whose states have no room for what was left out.
+        for (plan, name) in
+            [(budget, "error_budget"), (PlanOptions { schedule: Schedule::VFA, ..plain }, "schedule")]
+        {
+            let options = StreamOptions { plan, ..StreamOptions::new(1 << 26) };
+            let refused = engine.stream(&problem, &options).unwrap_err();
+            assert!(matches!(refused, PlanError::NotStreamed { option, .. } if option == name), "{refused}");
+            let division = Division::new(&[3]).unwrap();
+            let path = division.path(0).unwrap();
+            let refused = TaskPlan::new(&engine, &problem, &division, &path, Held::Whole, &plan).unwrap_err();
+            assert_eq!(refused, TaskError::Argument(conflict(name, "a task")));
+        }
         // The workspace of an exact run knows of nothing left out.
         let plan = engine.plan(&problem, &plain).unwrap();
         let mut workspace = plan.workspace().unwrap();
@@ -164,5 +186,326 @@ fn refusals_name_the_option() {
         let mut buffers = case.buffers();
         plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
         assert_eq!(workspace.traversed().unwrap_err(), CertifyError::Exact);
+    }
+}
+
+/// Runs a case inside a budget, with a certificate, and checks what the certificate says of it.
+fn within(engine: &Engine, case: &Case, budget: f32) -> (Ran, Executed, Vec<Range<usize>>) {
+    let problem = case.problem();
+    let options = PlanOptions { error_budget: Some(budget), ..PlanOptions::default() };
+    let (ran, tile) = run(engine, case, &options);
+    let plan = engine.plan(&problem, &PlanOptions { all_workers: true, ..options }).unwrap();
+    let tiling = plan.choice().unwrap().tiling(case.spec.query.tokens());
+    assert_eq!(tile, plan.choice().unwrap().decides());
+    assert_eq!(plan.kernel(), plan.choice().unwrap().kernel.name);
+    assert!(f64::from(ran.share.iter().copied().fold(0.0, f32::max)) <= f64::from(budget));
+    (ran, plan.certificate().executed, (0..tiling.count()).map(|t| tiling.tile(t).rows).collect())
+}
+
+/// Runs a budget over scores by hand on every back end, beside the f64 account. Returns the last run.
+fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32) -> Ran {
+    let case = scored(q, k, v);
+    let mut last = None;
+    for engine in engines(2) {
+        let (ran, executed, tiles) = within(&engine, &case, budget);
+        let (rows, skipped) = account([q, k, v], f64::from(budget), &tiles, BLOCK);
+        assert_eq!(ran.report.skipped_blocks, skipped, "{} {:?}", engine.kernel(), ran.report);
+        assert_eq!(ran.report.blocks, (tiles.len() * k.len().div_ceil(BLOCK)) as u64);
+        compare(&ran, &rows);
+        assert!(judge_by(&case, &Schedule::within(budget), executed, &ran) <= 1.0);
+        last = Some(ran);
+    }
+    last.unwrap()
+}
+
+/// Several segments, and one query as well as tiles of several.
+#[test]
+fn mass_just_below_the_budget_is_left_out_by_kernels() {
+    let (budget, blocks) = (0.05f32, if SLOW { 9 } else { 20 });
+    for queries in [1, 37] {
+        for (of_budget, all) in [(0.98, true), (1.05, false)] {
+            // Block 0 weighs one, each of the others an equal part of the budget.
+            let each = of_budget * f64::from(budget) / (1.0 - f64::from(budget)) / f64::from(blocks);
+            let blocks = blocks as usize;
+            let mut k = vec![-100.0f32; BLOCK * (blocks + 1)];
+            k[3] = 0.0;
+            (1..=blocks).for_each(|n| k[n * BLOCK + n % BLOCK] = each.log2() as f32);
+            let v: Vec<f32> = (0..k.len()).map(|j| if j < BLOCK { 1.0 } else { -1.0 }).collect();
+            let ran = check_account(&vec![1.0; queries], &k, &v, budget);
+            let tiles = ran.report.blocks / (blocks as u64 + 1);
+            assert_eq!(ran.report.skipped_blocks == tiles * blocks as u64, all, "{:?}", ran.report);
+            if all {
+                assert!(f64::from(ran.share[0]) > 0.97 * f64::from(budget));
+            }
+        }
+    }
+}
+
+/// References rise after blocks were left out, by more than the headroom and by a hundred bits; neighbours vote apart.
+#[test]
+fn kernels_bring_what_was_left_out_to_new_references() {
+    let mut random = Random::new(41);
+    let mut seen = [0u64; 3];
+    for n in 0..if SLOW { 2 } else { 8 } {
+        let step = [3.0f32, 12.0][n % 2];
+        // Scores rise from block to block now and then; within a block they scatter.
+        let mut level = 0.0f32;
+        let k: Vec<f32> = (0..12 * BLOCK - 7)
+            .map(|j| {
+                if j % BLOCK == 0 {
+                    level += if random.below(3) == 0 { step * 3.0 } else { -step };
+                }
+                level + 2.0 * random.normal()
+            })
+            .collect();
+        let v: Vec<f32> = (0..k.len()).map(|_| random.normal() + 3.0).collect();
+        // Rows with flatter and with steeper scores.
+        let q: Vec<f32> = (0..[1, 19][n / 2 % 2]).map(|_| 0.2 + random.unit() as f32).collect();
+        let ran = check_account(&q, &k, &v, 0.1);
+        seen[0] += ran.report.skipped_blocks;
+        seen[1] += ran.report.blocks - ran.report.skipped_blocks;
+        seen[2] += ran.report.rescaled_blocks;
+    }
+    assert!(seen.iter().all(|seen| *seen > 3), "{seen:?}");
+    // The largest score of all lies in the last block, thirty bits above everything.
+    for segment in [3, 10] {
+        let mut k: Vec<f32> = (0..segment * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -20.0 }).collect();
+        *k.last_mut().unwrap() = 12.0;
+        let v: Vec<f32> = (0..k.len()).map(|j| (j % 5) as f32).collect();
+        let ran = check_account(&[1.0, 0.9], &k, &v, 0.01);
+        assert!(
+            ran.d[0] > 0.0
+                && ran.report.skipped_blocks == ran.report.blocks / segment as u64 * (segment as u64 - 2)
+        );
+    }
+}
+
+#[test]
+fn every_row_of_a_kernels_tile_votes() {
+    let k: Vec<f32> = (0..4 * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -20.0 }).collect();
+    let v: Vec<f32> = (0..k.len()).map(|j| j as f32).collect();
+    for engine in engines(1) {
+        let rows = 5;
+        let skipped = |q: &[f32]| within(&engine, &scored(q, &k, &v), 0.01).0.report.skipped_blocks;
+        let (all, tiles) = (skipped(&[1.0; 5]), within(&engine, &scored(&[1.0; 5], &k, &v), 0.01).2);
+        assert_eq!(all, 3 * tiles.len() as u64);
+        for objector in 0..rows {
+            let mut q = [1.0f32; 5];
+            q[objector] = 0.01;
+            assert_eq!(skipped(&q), 3 * (tiles.len() as u64 - 1), "{} {objector}", engine.kernel());
+        }
+        // In each lane of the widest tile.
+        let width = tiles[0].len().max(48);
+        for objector in (0..width).step_by(if SLOW { 13 } else { 5 }) {
+            let mut q = vec![1.0f32; width];
+            q[objector] = 0.01;
+            let (ran, _, tiles) = within(&engine, &scored(&q, &k, &v), 0.01);
+            assert_eq!(ran.report.skipped_blocks, 3 * (tiles.len() as u64 - 1), "{objector}");
+        }
+    }
+}
+
+/// NaN and infinity among values of blocks that would be left out reach the rows that attend them.
+#[test]
+fn kernels_keep_values_that_are_not_finite() {
+    let k: Vec<f32> = (0..7 * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -20.0 }).collect();
+    for engine in engines(1) {
+        for queries in [1usize, 9] {
+            for (at, bad) in
+                [(3 * BLOCK + 5, f32::NAN), (6 * BLOCK + 63, f32::INFINITY), (2 * BLOCK, f32::NEG_INFINITY)]
+            {
+                let mut v = vec![1.0f32; k.len()];
+                let q = vec![1.0; queries];
+                let (plain, _, tiles) = within(&engine, &scored(&q, &k, &v), 0.1);
+                let blocks = tiles.len() as u64;
+                assert_eq!(plain.report.skipped_blocks, 6 * blocks);
+                v[at] = bad;
+                let (found, _, _) = within(&engine, &scored(&q, &k, &v), 0.1);
+                assert_eq!(found.report.skipped_blocks, 5 * blocks, "{bad}");
+                for i in 0..queries {
+                    let y = found.buffers.output.get(i);
+                    assert!(
+                        if bad.is_nan() { y.is_nan() } else { y == bad },
+                        "{} {bad} {y}",
+                        engine.kernel()
+                    );
+                }
+                // A NaN among the scores poisons its rows, and a masked one nobody.
+                let mut case = scored(&q, &k, &vec![1.0; k.len()]);
+                case.fill_key(0, at, f32::NAN);
+                let (found, _, _) = within(&engine, &case, 0.1);
+                assert!((0..queries).all(|i| found.buffers.output.get(i).is_nan()));
+            }
+        }
+    }
+}
+
+/// Where every block stays, a budget changes no bit of any output.
+#[test]
+fn a_budget_with_nothing_to_skip_changes_no_bit() {
+    let step = if SLOW { 17 } else { 3 };
+    let mut compared = 0;
+    for engine in engines(2) {
+        for case in some_hard_cases().iter().step_by(step) {
+            let options = PlanOptions { error_budget: Some(1e-30), ..PlanOptions::default() };
+            let (ran, _) = run(&engine, case, &options);
+            if ran.report.skipped_blocks > 0 {
+                // Blocks of keys that weigh nothing at all.
+                continue;
+            }
+            let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
+            let (mut exact, mut workspace) = (case.buffers(), plan.workspace().unwrap());
+            plan.bind(case.inputs(), exact.outputs(), &mut workspace).unwrap().run().unwrap();
+            assert!(same(&ran.buffers, &exact), "{} {case:?}", engine.kernel());
+            assert!(ran.d.iter().chain(&ran.share).all(|x| *x == 0.0));
+            compared += 1;
+        }
+    }
+    assert!(compared > 20, "{compared}");
+}
+
+#[test]
+fn answers_inside_a_budget_are_within_their_bounds() {
+    let mut skipped = 0;
+    for (n, case) in judged().iter().enumerate() {
+        for (e, engine) in engines(1 + n % 3).iter().enumerate() {
+            let budget = [0.01, 0.2, 0.9][(n + e) % 3];
+            let (ran, executed, _) = within(engine, case, budget);
+            let used = judge_by(case, &Schedule::within(budget), executed, &ran);
+            assert!(used <= 1.0, "{used}");
+            skipped += ran.report.skipped_blocks;
+        }
+    }
+    assert!(skipped > 20, "{skipped}");
+}
+
+/// Of a problem where every other block may go, those go and no others: 64 queries by 64 keys, and tiles of any width.
+#[test]
+fn half_of_the_blocks_go() {
+    let n = if SLOW { 4 * BLOCK } else { 18 * BLOCK };
+    let k: Vec<f32> = (0..n).map(|j| if j / BLOCK % 2 == 0 { 0.0 } else { -16.0 }).collect();
+    let v: Vec<f32> = (0..n).map(|j| (j % 17) as f32).collect();
+    let q: Vec<f32> = (0..64).map(|i| 1.0 + i as f32 / 640.0).collect();
+    let ran = check_account(&q, &k, &v, 1e-3);
+    assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.5, 0.5));
+}
+
+/// Parts of the keys decide by themselves, and what they export merges within the budget.
+#[test]
+fn states_of_parts_merge_with_what_they_left_out() {
+    let (queries, keys, d, dv) = (20, 640, 1, 1);
+    let mut random = Random::new(3);
+    let mut level = |j: usize| if j / BLOCK % 3 == 0 { 0.0 } else { -14.0 } + random.normal();
+    let k: Vec<f32> = (0..keys).map(&mut level).collect();
+    let v: Vec<f32> = (0..keys).map(|j| (j % 11) as f32).collect();
+    let q: Vec<f32> = (0..queries).map(|i| 0.8 + i as f32 / 50.0).collect();
+    let case = scored(&q, &k, &v);
+    let (budget, mut skipped) = (0.2f32, 0);
+    for engine in engines(2) {
+        let mut merged: Option<[Vec<f32>; 4]> = None;
+        for part in [0..200usize, 200..201, 201..640] {
+            let view = |n: usize, d: usize| View::dense("x", Layout::Bhnd, &[n, d], None).unwrap();
+            let n = part.len();
+            let problem = Spec::new(DType::F32, view(queries, d), view(n, d), view(n, dv), view(queries, dv));
+            let problem = Spec { scale: case.spec.scale, ..problem }.check().unwrap();
+            let of = |data: &Data, d: usize| -> Vec<f32> {
+                (part.start * d..part.end * d).map(|i| data.get(i)).collect()
+            };
+            let (k, v) = (of(&case.k, d), of(&case.v, dv));
+            let mut inputs = Inputs::new(case.q.elements(), Elements::F32(&k), Elements::F32(&v));
+            inputs.lengths.chunk = Some(Chunk::of_keys(part.start, keys));
+            let [mut m, mut s] = [(); 2].map(|()| vec![f32::NAN; queries]);
+            let mut w = vec![f32::NAN; queries * dv];
+            let outputs = Outputs::states(StateOut { m: &mut m, s: &mut s, w: &mut w });
+            let options = PlanOptions { error_budget: Some(budget), ..PlanOptions::default() };
+            let plan = engine.plan(&problem, &options).unwrap();
+            let mut workspace = plan.workspace().unwrap();
+            plan.bind(inputs, outputs, &mut workspace).unwrap().run().unwrap();
+            let traversed = workspace.traversed().unwrap();
+            skipped += traversed.report.skipped_blocks;
+            let lost = traversed.d.to_vec();
+            merged = Some(match merged {
+                None => [m, s, lost, w],
+                Some([ma, sa, da, wa]) => {
+                    let of = |i: usize| NaturalMerge::of((ma[i], sa[i]), (m[i], s[i]));
+                    [
+                        (0..queries).map(|i| of(i).m).collect(),
+                        (0..queries).map(|i| of(i).s).collect(),
+                        (0..queries).map(|i| of(i).w(da[i], lost[i])).collect(),
+                        (0..queries * dv).map(|i| of(i / dv).w(wa[i], w[i])).collect(),
+                    ]
+                }
+            });
+        }
+        let [m, s, lost, w] = merged.unwrap();
+        let (problem, inputs, mut y) = (case.problem(), case.inputs(), vec![0.0; dv]);
+        for i in 0..queries {
+            let row = reference::row(&problem, &inputs, 0, 0, i, &mut y);
+            let left = share(s[i], lost[i], 900);
+            assert!(left <= f64::from(budget) * 1.001, "row {i}: {left}");
+            let lse = f64::from(m[i]) + (f64::from(s[i]) + f64::from(lost[i])).ln();
+            assert!((lse - row.lse).abs() < 1e-4, "row {i}: {lse} {}", row.lse);
+            for x in 0..dv {
+                let column = (0..keys).map(|j| f64::from(case.v.get(j * dv + x)));
+                let spread = column.clone().fold(f64::MIN, f64::max) - column.fold(f64::MAX, f64::min);
+                let off = (f64::from(w[i * dv + x]) / f64::from(s[i]) - y[x]).abs();
+                assert!(off <= left_out(left, spread) + 1e-4, "row {i}: {off} {left}");
+            }
+        }
+    }
+    assert!(skipped > 0);
+}
+
+/// A certificate of a run inside a budget counts what was left out.
+#[test]
+fn certificates_count_what_was_left_out() {
+    let k: Vec<f32> = (0..9 * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -7.0 }).collect();
+    let v: Vec<f32> = (0..k.len()).map(|j| if j < BLOCK { 1.0 } else { -1.0 }).collect();
+    let case = scored(&[1.0, 0.9, 1.1], &k, &v);
+    for engine in engines(1) {
+        for schedule in [Schedule::within(0.1), Schedule::vsa(0.1)] {
+            let options = PlanOptions { certify: true, schedule, ..PlanOptions::default() };
+            let plan = engine.plan(&case.problem(), &options).unwrap();
+            let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
+            plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+            let shares = workspace.traversed().unwrap().shares;
+            let certified = workspace.certified().unwrap();
+            assert_eq!(certified.left_out, Some((schedule, shares)));
+            assert!(shares.worst > 0.01 && shares.p99 == shares.worst && shares.mean <= shares.worst);
+            let text = certified.to_string();
+            let name = format!("\"left_out\":{{\"schedule\":\"{}\"", schedule.name());
+            assert!(text.contains(&name) && text.contains("\"p99\":"), "{text}");
+            let bound = certified.largest_absolute().unwrap();
+            let mut y = [0.0];
+            for i in 0..3 {
+                reference::row(&case.problem(), &case.inputs(), 0, 0, i, &mut y);
+                let error = (f64::from(buffers.output.get(i)) - y[0]).abs();
+                assert!(error > 0.3 * bound && error <= bound, "{error} {bound}");
+            }
+        }
+    }
+}
+
+/// A GPU leaves schedules and budgets to the CPU, and the plan says why.
+#[test]
+fn a_gpu_leaves_schedules_to_the_cpu() {
+    let case = Params::plain(70, 90, 8, 4).build("on a GPU");
+    for backend in present().into_iter().map(|p| p.backend).filter(|b| *b == Backend::Cuda) {
+        for (options, operator) in [
+            (PlanOptions { error_budget: Some(0.1), ..PlanOptions::default() }, "error budget"),
+            (PlanOptions { schedule: Schedule::VFA, ..PlanOptions::default() }, "schedule but the exact one"),
+        ] {
+            let of = |fallback| {
+                let options = EngineOptions { backend: Some(backend), fallback, ..EngineOptions::default() };
+                Engine::new(&options).unwrap()
+            };
+            let refusal = of(Fallback::Fail).plan(&case.problem(), &options).unwrap_err();
+            assert_eq!(refusal, PlanError::NotOnGpu { operator });
+            let plan = of(Fallback::Cpu).plan(&case.problem(), &options).unwrap();
+            assert_eq!((plan.refusal(), plan.backend() == Backend::Cuda), (Some(&refusal), false));
+            let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
+            let report = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+            assert!(report.fallback.is_some() && workspace.traversed().is_ok());
+        }
     }
 }

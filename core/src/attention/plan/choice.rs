@@ -3,7 +3,7 @@
 use super::kernel::KernelSpec;
 use crate::attention::certificate::{Executed, Order};
 use crate::attention::schedule::Tiling;
-use crate::attention::traversal::{Schedule, Tile};
+use crate::attention::traversal::{Schedule, Tile, odds};
 use crate::scan::ceil_log2;
 use crate::scan::stack::{self, MergeStack};
 use crate::workers::worthwhile;
@@ -299,7 +299,18 @@ impl CpuChoice {
     /// Whether the scalar run of [`traversal`](crate::attention::traversal) computes, tile by tile, in place of the kernel.
     #[must_use]
     pub fn traverses(&self) -> bool {
-        !self.schedule.is_exact()
+        !self.schedule.is_exact() && self.schedule.budget().is_none()
+    }
+
+    /// The largest `D / S` by which tiles leave blocks out, where the kernel runs inside an error budget.
+    ///
+    /// Rows vote on sums of all blocks, one after the other; what the state holds takes the path into `S`, and
+    /// [`share`](crate::attention::traversal::share) counts that once more. Both ways to the exact sums are counted, so that
+    /// no share exceeds the budget.
+    #[must_use]
+    pub fn odds(&self) -> Option<f32> {
+        let totals = dealt(self.block, self.kernel.weight_sums) + self.blocks();
+        Some(odds(self.schedule.budget()?, totals + 2 * self.longest_path().into_s + 4))
     }
 
     /// Whether what is added to scores may lie where they will stand. A score that is the sum of several chains passes

@@ -75,9 +75,11 @@ pub enum Region {
 pub struct TileSpans {
     /// Transposed queries, `[head_dim][width]`.
     pub query: Span,
-    /// The first state: references `[width]`, sums `[width]` and weighted sums `[value_dim][width]`. State `i`
-    /// starts `i` times the length further on.
+    /// The first state: references `[width]`, sums `[width]` and weighted sums `[value_dim][width]`, inside an error budget
+    /// also the sums of what was left out, `[width]`. State `i` starts `i` times the length further on.
     pub state: Span,
+    /// What rows vote on inside an error budget, `[4][width]`; empty without.
+    pub totals: Span,
     /// How far the tile is between two chunks of keys, `[16]`; empty where a call has all keys.
     pub progress: Span,
 }
@@ -149,9 +151,11 @@ impl WorkspaceLayout {
         let optional = |needed: bool, n: usize| if needed { n } else { 0 };
         let mut tile = Cursor::default();
         let query = tile.take(&[c.head_dim, w]);
-        let state = tile.take(&[2 + c.value_dim, w]);
+        let budget = c.schedule.budget().is_some();
+        let state = tile.take(&[2 + c.value_dim + usize::from(budget), w]);
         tile.back_to(state);
         tile.take(&[c.levels(), state.len.next_multiple_of(LINE)]);
+        let totals = tile.take(&[optional(budget, 4), w]);
         let progress = tile.take(&[optional(c.resident > 0, LINE)]);
         let mut worker = tile.after();
         let panels = matches!(c.kernel.keys, KeyLayout::Panels(_));
@@ -190,6 +194,7 @@ impl WorkspaceLayout {
             tile: TileSpans {
                 query,
                 state: Span { len: state.len.next_multiple_of(LINE), ..state },
+                totals,
                 progress,
             },
             tile_stride: tile.end(),

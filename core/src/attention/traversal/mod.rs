@@ -37,7 +37,7 @@
 //! | step | items |
 //! |---|---|
 //! | the setting | [`Schedule`], [`Order`], [`First`], [`Movers`], [`Skip`] |
-//! | the state with `D`, the budget, what an answer lost | [`Thinned`], [`odds`], [`share`] |
+//! | the state with `D`, the budget, what an answer lost | [`Thinned`], [`odds`], [`fits`], [`share`] |
 //! | what stands for a block, or for a tile's queries | [`proxy`] |
 //! | which rows are accepted | [`guard`] |
 //! | the scalar run, its memory, and what it counted | [`scalar`], [`Tile`], [`Room`], [`LeftOut`], [`Report`] |
@@ -60,5 +60,5 @@ pub use report::{Report, Shares, Spoilt};
 pub(in crate::attention) use room::tile_len;
 pub use room::{LeftOut, Room, RowRoom, Tile, scratch_len};
 pub use setting::{First, KeySide, Movers, Order, QuerySide, Schedule, Skip, TABLE_3, TABLE_4};
-pub use thinned::{Thinned, odds, share};
+pub use thinned::{Thinned, fits, odds, share};
 pub use visits::{Visit, own_blocks, visits};

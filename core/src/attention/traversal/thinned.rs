@@ -97,7 +97,8 @@ pub fn odds(budget: f32, additions: usize) -> f32 {
 
 /// Whether a row with sums `s` and `d` may leave weights of sum `b` out. `odds` are those of its budget. NaN may not.
 #[inline]
-pub(super) fn fits(s: f32, d: f32, b: f32, odds: f32) -> bool {
+#[must_use]
+pub fn fits(s: f32, d: f32, b: f32, odds: f32) -> bool {
     // Below the normal numbers a product does not round by a factor.
     let room = odds * s;
     b == 0.0 || (room >= f32::MIN_POSITIVE && d + b <= room)

@@ -4,7 +4,7 @@ use super::context::{Context, TileRows};
 use super::stage;
 use elsa_core::attention::Operand;
 use elsa_core::attention::plan::Span;
-use elsa_core::attention::traversal::Report;
+use elsa_core::attention::traversal::{Report, share};
 use elsa_core::state::{NaturalState, State, log_sum_exp};
 use elsa_kernels::attention::{Entries, Sums};
 
@@ -100,12 +100,13 @@ pub(super) unsafe fn row(
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The rows belong to this worker, and the state is initialized.
+/// - `left_out` are the sums of what each of the rows left out, in the units of the state, where the plan has a budget.
 /// - `scratch` is the worker's region for rows.
 pub(super) unsafe fn finish(
     c: &Context<'_>,
     tile: &TileRows<'_>,
     entries: &Entries,
-    state: Finished,
+    (state, left_out): (Finished, Option<*const f32>),
     scratch: *mut f32,
 ) {
     let (sums, normalised) = match state {
@@ -118,6 +119,7 @@ pub(super) unsafe fn finish(
         [Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted]
             .map(|rows| c.entries(rows, tile.sequence.batch, tile.head, tile.token()));
     let scale = c.kernel.spec.weight_scale;
+    let into_s = left_out.map_or(0, |_| c.choice.longest_path().into_s);
     for i in 0..tile.rows.len() {
         // SAFETY: column `i` of the state; row `i` of the arrays that are not null (*outputs*).
         unsafe {
@@ -125,11 +127,20 @@ pub(super) unsafe fn finish(
                 Some(sums) => (sums.m.add(i).read(), sums.s.add(i).read()),
                 None => (f32::NEG_INFINITY, 0.0),
             };
+            let natural = || NaturalState::of(m, s, scale, normalised);
+            // A row that a NaN poisons is poisoned whatever it left out.
+            let d = left_out.map_or(0.0, |left_out| left_out.add(i).read());
+            let d = if s.is_nan() { 0.0 } else { d };
+            if left_out.is_some() {
+                let left = (share(s, d, into_s) as f32).next_up().min(1.0);
+                let row = TileRows { rows: tile.rows.start + i..tile.rows.start + i + 1, ..tile.clone() };
+                record(c, &row, natural().w(d), if d == 0.0 { 0.0 } else { left });
+            }
             if !lse.is_null() {
-                lse.add(i).write(log_sum_exp(m, f64::from(s) / scale));
+                lse.add(i).write(log_sum_exp(m, (f64::from(s) + f64::from(d)) / scale));
             }
             if !state_m.is_null() {
-                let natural = NaturalState::of(m, s, scale, normalised);
+                let natural = natural();
                 state_m.add(i).write(natural.m);
                 state_s.add(i).write(natural.s);
                 let to = state_w.add(i * dv);

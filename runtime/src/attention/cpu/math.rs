@@ -160,9 +160,9 @@ unsafe fn product(c: &Context<'_>, p: &MatrixTile<'_>) {
             if !bias.data.is_null() {
                 (c.kernel.largest)(&block.clone(), c.choice.value_dim, &mut block.largest);
             }
-            (p.entries.accumulate)(&p.tile, &block, weights, &p.sums, false);
+            (p.entries.accumulate)(&p.tile, &block, weights, &p.sums, [false, false]);
         }
         let state = if sequence.keys > 0 { Finished::Normalised(p.sums) } else { Finished::Empty };
-        finish(c, &p.rows, p.entries, state, p.scratch);
+        finish(c, &p.rows, p.entries, (state, None), p.scratch);
     }
 }

@@ -32,7 +32,9 @@
 //! 5. *Keys may arrive in chunks.* What a [`Walk`] holds beside its states is a few words, its [`Progress`]. Between two
 //!    chunks it lies in the tile's region, so that the last chunk ends a walk that is the same, operation by operation, as
 //!    one over all keys.
-//! 6. *Nothing is allocated.* Tiles, states and blocks lie in the worker's region of the workspace, at the offsets
+//! 6. *Inside an error budget* a tile votes block by block on what it leaves out
+//!    ([`within`](elsa_kernels::attention::within)), and its states have a fourth sum.
+//! 7. *Nothing is allocated.* Tiles, states and blocks lie in the worker's region of the workspace, at the offsets
 //!    of [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
 
 use super::added;
@@ -43,8 +45,10 @@ use super::kept::Kept;
 use super::stage::{self, Rows};
 use elsa_core::attention::plan::MAX_TILES;
 use elsa_core::attention::plan::TileSpans;
+use elsa_core::attention::traversal::Report;
 use elsa_core::scan::stack::MergeStack;
-use elsa_kernels::attention::{Block, Entries, Sums, Tile};
+use elsa_core::state::Merge;
+use elsa_kernels::attention::{Block, Budget, Entries, Sums, Tile};
 
 /// Which segments a tile has met, and for which of them its states stand.
 #[derive(Clone, Copy, Default)]
@@ -74,6 +78,8 @@ struct Walk<'a> {
     /// The tile's region of the workspace.
     own: *mut f32,
     progress: Progress,
+    /// What the tile votes on; `None` without an error budget.
+    budget: Option<Budget>,
 }
 
 /// The state at address `at` of a tile of `width` rows.
@@ -91,8 +97,53 @@ impl Walk<'_> {
     /// # Safety
     /// - The invariants of [`Context`]. Both states are initialized.
     unsafe fn merge(&self, slot: usize) {
+        let (earlier, later) = (self.state(slot), self.state(slot + 1));
         // SAFETY: both states lie in this tile's region of the workspace (layout: levels); *kernel*.
-        unsafe { (self.entries.merge)(&self.state(slot), &self.state(slot + 1), self.tile.value_dim) }
+        unsafe {
+            if self.budget.is_some() {
+                for i in 0..self.rows.width {
+                    let law = Merge::of(earlier.m.add(i).read(), later.m.add(i).read());
+                    let (d, of_later) = (self.left_out(slot).add(i), self.left_out(slot + 1).add(i));
+                    d.write(law.apply(d.read(), of_later.read()));
+                }
+            }
+            (self.entries.merge)(&earlier, &later, self.tile.value_dim);
+        }
+    }
+
+    /// The sums of what a state leaves out, `[width]`, after its other sums; there inside an error budget alone.
+    fn left_out(&self, slot: usize) -> *mut f32 {
+        self.state(slot).w.wrapping_add(self.tile.value_dim * self.rows.width)
+    }
+
+    /// Takes a block of `segment` in. `known` is the largest magnitude of its values, negative while nobody knows it.
+    ///
+    /// # Safety
+    /// - The invariants of [`Context`]. The block fulfils its contract, and segments arrive in order.
+    /// - `counts` is the worker's, where the plan records.
+    unsafe fn step(&mut self, block: &Block, segment: usize, known: &mut f32, counts: *mut Report) {
+        // SAFETY: the same clauses; tile, sums and budget lie in the tile's region (layout); *kernel*.
+        unsafe {
+            let (sums, new) = self.current(segment);
+            let left_out = self.left_out(self.progress.stack.len() - 1);
+            let Some(budget) = &mut self.budget else {
+                (self.entries.step)(&self.tile, block, &sums, new);
+                return;
+            };
+            (budget.left_out, budget.largest) = (left_out, *known);
+            (self.entries.scores)(&self.tile, block, self.tile.weights);
+            (self.entries.decide)(&self.tile, block, &sums, budget, new);
+            if !budget.skipped {
+                (self.entries.accumulate)(&self.tile, block, self.tile.weights, &sums, [true, new]);
+            }
+            *known = budget.largest;
+            let (rows, counts) = (self.rows.rows.len() as u64, &mut *counts);
+            counts.blocks += 1;
+            counts.row_blocks += rows;
+            counts.skipped_blocks += u64::from(budget.skipped);
+            counts.skipped_row_blocks += if budget.skipped { rows } else { 0 };
+            counts.rescaled_blocks += u64::from(budget.moved && !budget.skipped);
+        }
     }
 
     /// The state into which a block of `segment` folds, and whether it is new.
@@ -112,6 +163,23 @@ impl Walk<'_> {
     }
 }
 
+/// Begins what the first `rows` rows of a tile vote on.
+///
+/// # Safety
+/// - Four lines of `width` values are writable at `totals`, and there are at most as many rows.
+unsafe fn begin(totals: *mut f32, width: usize, rows: usize) {
+    // SAFETY: the clause.
+    unsafe {
+        for i in 0..width {
+            let line = |n: usize| totals.add(n * width + i);
+            line(0).write(f32::NEG_INFINITY);
+            line(1).write(0.0);
+            line(2).write(0.0);
+            line(3).write(if i < rows { 1.0 } else { 0.0 });
+        }
+    }
+}
+
 /// Computes a task: every output of its query rows, or what a chunk of keys adds to their states.
 ///
 /// # Safety
@@ -125,6 +193,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     let tiling = choice.tiling(sequence.queries);
     let scratch = part.wrapping_add(l.rows.start);
     let mut walks: heapless::Vec<Walk<'_>, MAX_TILES> = heapless::Vec::new();
+    let odds = choice.odds();
+    let counts = part.wrapping_add(l.counts.start).cast::<Report>();
     for (place, t) in task.tiles.clone().enumerate() {
         let tile = tiling.tile(t);
         let (region, number) = match task.resident {
@@ -145,8 +215,16 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
                 Progress::place(&l.tile, own).read()
             }
         };
+        let budget = odds.map(|odds| {
+            let totals = own.wrapping_add(l.tile.totals.start);
+            // SAFETY: the region holds four lines of the tile's width (layout).
+            unsafe { begin(totals, width, rows.rows.len()) };
+            let left_out = std::ptr::null_mut();
+            Budget { odds, left_out, totals, largest: -1.0, skipped: false, moved: false }
+        });
         let walk = Walk {
             rows,
+            budget,
             entries: &c.kernel.entries[tile.vectors - 1],
             tile: Tile {
                 query,
@@ -180,6 +258,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
         let keys = start..any.end.min(start + choice.block);
         let mut staged: Option<(Rows, Rows)> = None;
         let mut values: Option<(f32, Rows)> = None;
+        let mut known = -1.0;
         for place in 0..walks.len() {
             // The next tile of this block, or the first one of the next block.
             let ahead = match walks.get(place + 1) {
@@ -213,14 +292,14 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
                 if c.kernel.spec.raises || !bias.data.is_null() {
                     let (largest, v) = *values.get_or_insert_with(|| stage::lifted(c, &block, part));
                     (block.largest, block.values, block.value_stride) = (largest, v.data, v.stride);
+                    known = largest;
                     if !largest.is_finite() && bias.data == in_place.first.cast_const() {
                         // The step asks for the bias when weights have taken the place of scores.
                         let again = cover(c, &walk.rows, &keys, apart, (&kept, place));
                         block.bias = again.map_or(bias.data, |again| again.data);
                     }
                 }
-                let (sums, new) = walk.current(start / choice.segment);
-                (walk.entries.step)(&walk.tile, &block, &sums, new);
+                walk.step(&block, start / choice.segment, &mut known, counts);
             }
         }
         start += choice.block;
@@ -236,7 +315,11 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
         unsafe {
             let any = stack.finish(|slot| walk.merge(slot));
             let state = if any { Finished::Sums(walk.state(0)) } else { Finished::Empty };
-            finish(c, &walk.rows, walk.entries, state, scratch);
+            let left_out = walk.budget.map(|_| walk.left_out(0).cast_const()).filter(|_| any);
+            finish(c, &walk.rows, walk.entries, (state, left_out), scratch);
+            if walk.budget.is_some() {
+                (*counts).accepted += walk.rows.rows.len() as u64;
+            }
         }
     }
 }

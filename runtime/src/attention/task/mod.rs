@@ -84,8 +84,9 @@ impl TaskPlan {
     ///
     /// # Errors
     /// Returns an error if the path is not one of the division's, if the tensors do not have the task's tokens, if the problem
-    /// has what tasks do not take (a past, a present, packed sequences, windows of a picture, a bias), if a plan cannot be made,
-    /// or if memory is not available.
+    /// has what tasks do not take (a past, a present, packed sequences, windows of a picture, a bias), if the options have an
+    /// error budget or a schedule other than the exact one, whose states have one more sum, if a plan cannot be made, or if
+    /// memory is not available.
     pub fn new(
         engine: &Engine,
         problem: &Problem,
@@ -94,6 +95,10 @@ impl TaskPlan {
         held: Held,
         options: &PlanOptions,
     ) -> Result<TaskPlan, TaskError> {
+        if !options.traversal()?.is_exact() {
+            let argument = if options.error_budget.is_some() { "error_budget" } else { "schedule" };
+            return Err(ArgumentError::Conflict { argument, other: "a task" }.into());
+        }
         let calls = Calls::new(problem, division, path, held)?;
         let mut plan = TaskPlan { calls, plans: Vec::new(), workspace: None, slots: Vec::new() };
         plan.prepare(engine, options)?;

@@ -1,0 +1,156 @@
+//! Steps inside an error budget: a block whose weights are small enough is left out before its values are read.
+//!
+//! **The formula.** With the budget `E`, the sums `S` and `D` of the weights that were kept and left out so far, and the
+//! sum `b` of a row's weights in the block, a tile leaves the block out where in every row
+//!
+//! ```text
+//! D + b ≤ E (S + D + b),     that is   D + b ≤ E / (1 − E) · S
+//! ```
+//!
+//! **The naive loop**, after the weights of the block:
+//!
+//! ```text
+//! for each row i:  b[i] = Σ_j p[j][i];  fits[i] = D[i] + b[i] ≤ odds · S[i]
+//! if all fit:      D += b
+//! else:            S += b;  W += Σ_j p[j] v_j
+//! ```
+//!
+//! **Why the code differs.**
+//!
+//! 1. *A row decides by all blocks so far*, not by those of its segment, whose first block would always stay. So there are
+//!    totals of `S` and `D` beside those of the segment's state, at the largest reference so far. What the state holds
+//!    merges and leaves the library as ever, with `D` as a fourth sum.
+//! 2. *Rows past the last one have no vote.* What fills a tile would object.
+//! 3. *Values that are not finite stay*, and whether a block holds any is asked only once all rows agree.
+//! 4. *The step without a budget stays as it is* ([`TileOps::step`](super::kernel::TileOps::step)). Inside a budget the
+//!    products are those of method math, and only what lies between them is here: a second instance of a step would be as
+//!    large as the first. The largest scores are sought in memory, one load a weight. Where every block stays, both write
+//!    the same bits: no sum that they share meets another number.
+
+use super::kernel::{Block, Budget, Sums};
+use super::values;
+use crate::lanes::Lanes;
+use elsa_core::attention::traversal::fits;
+use elsa_core::state::{Merge, Number};
+
+/// Whether all values of the block are finite.
+///
+/// # Safety
+/// - The clauses of [`Block`] for `value_dim`.
+#[inline(always)]
+unsafe fn is_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, budget: &mut Budget) -> bool {
+    if budget.largest < 0.0 {
+        // SAFETY: the same clauses.
+        unsafe { values::largest::<L>(isa, block, value_dim, &mut budget.largest) };
+    }
+    budget.largest.is_finite()
+}
+
+/// Whether the tile leaves the block out, whose weights have the sums `b`; `before` are the references before the block, `−∞`
+/// in a step that is the first into `sums`. Brings `D` to the new references, and adds `b` where it belongs, but for the
+/// `S` of the state. What leaves out writes zeros as the sums of a first step.
+///
+/// # Safety
+/// - The clauses of [`Block`] and [`Budget`], and of [`Sums`] for `V` vectors, whose references are initialized.
+#[inline(always)]
+pub unsafe fn leaves_out<L: Lanes, const V: usize>(
+    isa: L::Isa,
+    block: &Block,
+    value_dim: usize,
+    sums: &Sums,
+    budget: &mut Budget,
+    before: &[L; V],
+    b: &[L; V],
+    first: bool,
+) -> bool {
+    let width = V * L::N;
+    let zero = L::splat(isa, 0.0);
+    let odds = L::splat(isa, budget.odds);
+    let (least, normal) = (L::splat(isa, f32::from_bits(1)), L::splat(isa, f32::MIN_POSITIVE));
+    let none = L::splat(isa, -1.0);
+    let [mut s, mut d, mut added, mut own] = [[zero; V]; 4];
+    let mut agree = true;
+    budget.moved = false;
+    // SAFETY: vector `v` of references, of `D` and of each line of the totals; the weighted sums (clauses).
+    unsafe {
+        for v in 0..V {
+            let line = |n: usize| budget.totals.add(n * width + v * L::N);
+            let m = L::load(isa, sums.m.add(v * L::N));
+            budget.moved |= before[v].if_present(m, before[v]).any_greater(before[v]);
+            if !first {
+                let d = L::load(isa, budget.left_out.add(v * L::N));
+                own[v] = d.times(Merge::of(before[v], m).earlier);
+            }
+            let law = Merge::of(L::load(isa, line(0)), m);
+            law.m.store(line(0));
+            s[v] = L::load(isa, line(1)).times(law.earlier);
+            d[v] = L::load(isa, line(2)).times(law.earlier);
+            added[v] = b[v].times(law.later);
+            // The rule of `fits`: a sum of zero fits anywhere, and any other only into room that is a normal number.
+            let (sum, room) = (d[v].plus(added[v]), odds.times(s[v]));
+            let room = normal.if_greater(room, none, room);
+            let votes = |x: L, vote: L| vote.if_greater(zero, least.if_greater(added[v], zero, x), zero);
+            let vote = L::load(isa, line(3));
+            agree &= votes(sum, vote).all_at_most(votes(room, vote));
+        }
+        budget.skipped = agree && is_finite::<L>(isa, block, value_dim, budget);
+        for v in 0..V {
+            let line = |n: usize| budget.totals.add(n * width + v * L::N);
+            if budget.skipped {
+                d[v] = d[v].plus(added[v]);
+                own[v] = own[v].plus(b[v]);
+            } else {
+                s[v] = s[v].plus(added[v]);
+            }
+            s[v].store(line(1));
+            d[v].store(line(2));
+            own[v].store(budget.left_out.add(v * L::N));
+            if budget.skipped && first {
+                zero.store(sums.s.add(v * L::N));
+                for x in 0..value_dim {
+                    zero.store(sums.w.add((x * V + v) * L::N));
+                }
+            }
+        }
+    }
+    budget.skipped
+}
+
+/// The same for one row, which always has a vote.
+///
+/// # Safety
+/// - As for [`leaves_out`], for a tile of one row.
+#[inline(always)]
+pub unsafe fn row_leaves_out<L: Lanes>(
+    isa: L::Isa,
+    block: &Block,
+    value_dim: usize,
+    sums: &Sums,
+    budget: &mut Budget,
+    before: f32,
+    b: f32,
+    first: bool,
+) -> bool {
+    let zero = 0.0f32;
+    // SAFETY: one reference, one `D`, four totals, `value_dim` weighted sums (clauses).
+    unsafe {
+        let (m, [total, s, d, _]) = (sums.m.read(), budget.totals.cast::<[f32; 4]>().read());
+        budget.moved = before > f32::NEG_INFINITY && m > before;
+        let own = if first { zero } else { budget.left_out.read() * Merge::of(before, m).earlier };
+        let law = Merge::of(total, m);
+        let (s, d, added) = (s.times(law.earlier), d.times(law.earlier), b.times(law.later));
+        let agree = fits(s, d, added, budget.odds);
+        budget.skipped = agree && is_finite::<L>(isa, block, value_dim, budget);
+        let (s, d, own) = match budget.skipped {
+            true => (s, d + added, own + b),
+            false => (s + added, d, own),
+        };
+        budget.totals.cast::<[f32; 3]>().write([law.m, s, d]);
+        budget.left_out.write(own);
+        if budget.skipped && first {
+            sums.s.write(zero);
+            sums.w.write_bytes(0, value_dim);
+        }
+    }
+    budget.skipped
+}

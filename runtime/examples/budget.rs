@@ -1,0 +1,82 @@
+//! The speed of runs inside an error budget beside exact ones, where no block of keys may be left out and where every other one
+//! may.
+//!
+//! `cargo run --release -p elsa-runtime --example budget [heads,tokens,d [rounds]]`. One thread, every back end of the CPU. A
+//! round times one exact call and one inside the budget, in turn; a line gives the median of their ratios, above one where the
+//! budget is faster, its quartiles, and the share of the blocks that were left out.
+
+use elsa_core::attention::{Inputs, Outputs, Spec};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::view::{Layout, View};
+use elsa_runtime::{Backend, Engine, EngineOptions, Plan, PlanOptions, Workspace, backends};
+use std::time::Instant;
+
+type Failure = Box<dyn std::error::Error>;
+
+const BUDGET: f32 = 1e-3;
+/// Keys of a block.
+const BLOCK: usize = 64;
+
+/// Seconds of a call.
+fn time(
+    plan: &Plan,
+    workspace: &mut Workspace,
+    [q, k, v]: [&[f32]; 3],
+    y: &mut [f32],
+) -> Result<f64, Failure> {
+    let inputs = Inputs::new(Elements::F32(q), Elements::F32(k), Elements::F32(v));
+    let mut bound = plan.bind(inputs, Outputs::new(ElementsMut::F32(y)), workspace)?;
+    let begin = Instant::now();
+    bound.run()?;
+    Ok(begin.elapsed().as_secs_f64())
+}
+
+fn main() -> Result<(), Failure> {
+    let mut args = std::env::args().skip(1);
+    let text = args.next().unwrap_or_else(|| "1,4096,64".to_owned());
+    let rounds: usize = args.next().map_or(Ok(15), |text| text.parse())?;
+    let numbers: Result<Vec<usize>, _> = text.split(',').map(str::parse).collect();
+    let [heads, tokens, d] = <[usize; 3]>::try_from(numbers?).map_err(|_| "allowed: heads,tokens,d")?;
+    let view = View::dense("shape", Layout::Bhnd, &[heads, tokens, d], None)?;
+    let problem = Spec { scale: Some(1.0), ..Spec::new(DType::F32, view, view, view, view) }.check()?;
+    let wave = |i: usize| (i as f32 * 0.37).sin() * 0.1;
+    let q: Vec<f32> = (0..view.count()).map(|i| if i % d == 0 { 1.0 } else { wave(i) }).collect();
+    let v: Vec<f32> = (0..view.count()).map(wave).collect();
+    let mut y = vec![0.0; view.count()];
+    println!("exact / budget {BUDGET:e}, {text}, {rounds} rounds");
+    for backend in backends().into_iter().map(|b| b.backend).filter(|b| matches!(b, Backend::Cpu(_))) {
+        let options = EngineOptions { backend: Some(backend), threads: Some(1), ..EngineOptions::default() };
+        let engine = Engine::new(&options)?;
+        let plan =
+            |error_budget| engine.plan(&problem, &PlanOptions { error_budget, ..PlanOptions::default() });
+        let (exact, within) = (plan(None)?, plan(Some(BUDGET))?);
+        let [mut one, mut other] = [exact.workspace()?, within.workspace()?];
+        for (name, low) in [("nothing may go", 0.0f32), ("every other block may go", -12.0)] {
+            // The first dim of a key sets the level of its block.
+            let level = |i: usize| if i / d / BLOCK % 2 == 1 { low } else { 0.0 };
+            let k: Vec<f32> =
+                (0..view.count()).map(|i| if i % d == 0 { level(i) } else { wave(i + 7) }).collect();
+            let tensors = [&q[..], &k[..], &v[..]];
+            let mut ratios = Vec::with_capacity(rounds);
+            for round in 0..=rounds {
+                let (a, b) = if round % 2 == 0 {
+                    let a = time(&exact, &mut one, tensors, &mut y)?;
+                    (a, time(&within, &mut other, tensors, &mut y)?)
+                } else {
+                    let b = time(&within, &mut other, tensors, &mut y)?;
+                    (time(&exact, &mut one, tensors, &mut y)?, b)
+                };
+                // The first round warms up.
+                if round > 0 {
+                    ratios.push(a / b);
+                }
+            }
+            ratios.sort_by(f64::total_cmp);
+            let at = |part: usize| ratios.get((ratios.len() * part / 4).min(ratios.len() - 1)).copied();
+            let [low, median, high] = [1, 2, 3].map(|part| at(part).unwrap_or(f64::NAN));
+            let sparsity = other.traversed()?.report.block_sparsity();
+            println!("{backend:8} {name:25} {median:.3} ({low:.3} to {high:.3})  {sparsity:.3} left out");
+        }
+    }
+    Ok(())
+}
