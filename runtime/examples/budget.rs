@@ -44,7 +44,12 @@ fn main() -> Result<(), Failure> {
     let v: Vec<f32> = (0..view.count()).map(wave).collect();
     let mut y = vec![0.0; view.count()];
     println!("exact / budget {BUDGET:e}, {text}, {rounds} rounds");
-    for backend in backends().into_iter().map(|b| b.backend).filter(|b| matches!(b, Backend::Cpu(_))) {
+    for backend in backends()
+        .into_iter()
+        .filter(|b| b.present)
+        .map(|b| b.backend)
+        .filter(|b| matches!(b, Backend::Cpu(_)))
+    {
         let options = EngineOptions { backend: Some(backend), threads: Some(1), ..EngineOptions::default() };
         let engine = Engine::new(&options)?;
         let plan =
@@ -75,7 +80,10 @@ fn main() -> Result<(), Failure> {
             let at = |part: usize| ratios.get((ratios.len() * part / 4).min(ratios.len() - 1)).copied();
             let [low, median, high] = [1, 2, 3].map(|part| at(part).unwrap_or(f64::NAN));
             let sparsity = other.traversed()?.report.block_sparsity();
-            println!("{backend:8} {name:25} {median:.3} ({low:.3} to {high:.3})  {sparsity:.3} left out");
+            println!(
+                "{:8} {name:25} {median:.3} ({low:.3} to {high:.3})  {sparsity:.3} left out",
+                backend.name()
+            );
         }
     }
     Ok(())

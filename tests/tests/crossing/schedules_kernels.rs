@@ -383,7 +383,7 @@ fn answers_inside_a_budget_are_within_their_bounds() {
 #[test]
 fn half_of_the_blocks_go() {
     let n = if SLOW { 4 * BLOCK } else { 18 * BLOCK };
-    let k: Vec<f32> = (0..n).map(|j| if j / BLOCK % 2 == 0 { 0.0 } else { -16.0 }).collect();
+    let k: Vec<f32> = (0..n).map(|j| if (j / BLOCK).is_multiple_of(2) { 0.0 } else { -16.0 }).collect();
     let v: Vec<f32> = (0..n).map(|j| (j % 17) as f32).collect();
     let q: Vec<f32> = (0..64).map(|i| 1.0 + i as f32 / 640.0).collect();
     let ran = check_account(&q, &k, &v, 1e-3);
@@ -395,7 +395,10 @@ fn half_of_the_blocks_go() {
 fn states_of_parts_merge_with_what_they_left_out() {
     let (queries, keys, d, dv) = (20, 640, 1, 1);
     let mut random = Random::new(3);
-    let mut level = |j: usize| if j / BLOCK % 3 == 0 { 0.0 } else { -14.0 } + random.normal();
+    let mut level = |j: usize| {
+        let base = if (j / BLOCK).is_multiple_of(3) { 0.0 } else { -14.0 };
+        base + random.normal()
+    };
     let k: Vec<f32> = (0..keys).map(&mut level).collect();
     let v: Vec<f32> = (0..keys).map(|j| (j % 11) as f32).collect();
     let q: Vec<f32> = (0..queries).map(|i| 0.8 + i as f32 / 50.0).collect();

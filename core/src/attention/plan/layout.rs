@@ -189,7 +189,7 @@ impl WorkspaceLayout {
             measured: worker.take(&[optional(c.certify, MEASURED + c.value_dim)]),
             scratch: worker.take(&[scratch]),
             scratch_rows: worker.take(&[optional(c.traverses(), w), size_of::<RowRoom>().div_ceil(4)]),
-            counts: worker.take(&[optional(c.recorded > 0, size_of::<Report>().div_ceil(4))]),
+            counts: worker.take(&[optional(!c.schedule.is_exact(), size_of::<Report>().div_ceil(4))]),
             tiles: worker.take(&[optional(c.resident == 0, tiles), tile.end()]),
             tile: TileSpans {
                 query,

@@ -24,7 +24,7 @@ pub(super) enum Finished {
 /// # Safety
 /// - The invariants of [`Context`]. No worker is at work.
 pub(super) unsafe fn begin(c: &Context<'_>) {
-    if c.choice.recorded == 0 {
+    if c.choice.schedule.is_exact() {
         return;
     }
     for worker in 0..c.choice.workers {
