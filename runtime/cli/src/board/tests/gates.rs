@@ -180,7 +180,13 @@ fn the_largest_rise_is_the_finding() {
     let _ = monitor.idle(Duration::ZERO);
     assert!(cell(1700, 200).is_empty(), "too little to show anything");
     let found = cell(4649, 1153);
-    assert_eq!(found, [Inclusion { part: "GPU", total_mw: 3000.0, part_mw: 1000.0 }]);
+    // How many samples a mean has differs from run to run, and with it the last digits.
+    let near = |x: f64, y: f64| (x - y).abs() < 1e-6;
+    assert!(
+        matches!(&found[..], [Inclusion { part: "GPU", total_mw, part_mw }]
+            if near(*total_mw, 3000.0) && near(*part_mw, 1000.0)),
+        "{found:?}"
+    );
     assert_eq!(cell(2649, 1053), found, "a smaller rise shows less");
     assert!(!cell(4649, 6153)[0].holds());
 }
