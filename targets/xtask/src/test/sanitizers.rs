@@ -7,14 +7,15 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 
 /// Tests that call nothing but `core`, and take long.
-pub const CORE_ALONE: [&str; 8] = [
+pub const CORE_ALONE: [&str; 9] = [
     "fallback::",
     "layout::",
     "quorums::",
     "reference_oracle::",
     "scans::",
     "schedule::",
-    "schedules",
+    "schedules::",
+    "schedules_budget::",
     "the_scalar_fallback_",
 ];
 
