@@ -45,7 +45,8 @@ fn a_run_says_what_it_left_out() {
         let (said, thinned, all) = run(flags);
         let left = &said["left_out"];
         assert_eq!((&left["schedule"], &left["rows"]), (&name.into(), &140.into()), "{flags}: {left}");
-        assert!(thinned.iter().all(|y| *y == 31.5), "{flags}");
+        // A kernel's exponential of zero may be off by an ulp; the keys that are left out would add 1.8e-4.
+        assert!(thinned.iter().all(|y| (y - 31.5).abs() < 1e-5), "{flags}");
         // Log-sum-exp is that of all keys.
         assert!(all.iter().zip(&lse).all(|(a, b)| (a - b).abs() < 1e-5), "{flags}");
         for (number, wanted) in [("worst", share()), ("p99", share()), ("mean", share())] {
