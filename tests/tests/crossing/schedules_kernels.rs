@@ -266,7 +266,7 @@ fn kernels_bring_what_was_left_out_to_new_references() {
         seen[1] += ran.report.blocks - ran.report.skipped_blocks;
         seen[2] += ran.report.rescaled_blocks;
     }
-    assert!(seen.iter().all(|seen| *seen > 3), "{seen:?}");
+    assert!(seen.iter().all(|seen| *seen > if SLOW { 0 } else { 3 }), "{seen:?}");
     // The largest score of all lies in the last block, thirty bits above everything.
     for segment in [3, 10] {
         let mut k: Vec<f32> = (0..segment * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -20.0 }).collect();
@@ -361,7 +361,7 @@ fn a_budget_with_nothing_to_skip_changes_no_bit() {
             compared += 1;
         }
     }
-    assert!(compared > 20, "{compared}");
+    assert!(compared > if SLOW { 8 } else { 20 }, "{compared}");
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn answers_inside_a_budget_are_within_their_bounds() {
             skipped += ran.report.skipped_blocks;
         }
     }
-    assert!(skipped > 20, "{skipped}");
+    assert!(skipped > if SLOW { 8 } else { 20 }, "{skipped}");
 }
 
 /// Of a problem where every other block may go, those go and no others: 64 queries by 64 keys, and tiles of any width.
