@@ -25,6 +25,10 @@ pub fn flags(sanitizer: &str) -> String {
     format!("-Zsanitizer={sanitizer} -Clink-arg=-Wl,--export-dynamic --cfg=elsa_sanitized")
 }
 
+/// The standard library, instrumented: else its locks are taken for races. With the library of tests in every build, as
+/// cargo has it in those that test, so that nothing is built twice.
+pub const BUILD_STD: &str = "-Zbuild-std=std,test";
+
 /// A command of cargo's with a sanitizer of the nightly compiler, for the packages that work with raw memory.
 fn sanitized(tree: &Tree, sanitizer: &str, options: &str, host: &str) -> Run {
     // What follows the two dashes is for the tests.
@@ -59,8 +63,7 @@ pub fn asan(tree: &Tree) -> Ran {
 
 /// The stage `tsan`.
 pub fn tsan(tree: &Tree) -> Ran {
-    // The standard library must be instrumented too, or its locks are taken for races.
-    sanitize(tree, "thread", "-Zbuild-std --lib")
+    sanitize(tree, "thread", &format!("{BUILD_STD} --lib"))
 }
 
 /// Kernels and back end, instrumented, at small sizes.
@@ -94,5 +97,5 @@ pub fn cuda_asan(tree: &Tree) -> Ran {
 
 /// The stage `cuda-tsan`.
 pub fn cuda_tsan(tree: &Tree) -> Ran {
-    cuda_sanitized(tree, Variant::Thread, "-Zbuild-std")
+    cuda_sanitized(tree, Variant::Thread, BUILD_STD)
 }

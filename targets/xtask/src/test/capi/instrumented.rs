@@ -34,8 +34,7 @@ pub fn asan(tree: &Tree) -> Ran {
 pub fn tsan(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| {
         let programs = PROGRAMS.iter().filter(|(source, _)| WITH_THREADS.contains(source));
-        // The standard library must be instrumented too, or its locks are taken for races.
-        let archive = instrumented(tree, "thread", "-Zbuild-std")?;
+        let archive = instrumented(tree, "thread", sanitizers::BUILD_STD)?;
         // Its symbols are local: panics unwind in what is shipped. (AddressSanitizer registers what is global in a
         // module, and takes one object of many modules for many of the same name.)
         let mut abi = Abi::read(tree)?;
