@@ -141,6 +141,10 @@ pub fn tune(args: &TuneArgs) -> Result<(), Error> {
         for (case, candidates) in &mut group.cases {
             bar.set_message(format!("{} {}", case.shape, case.dtype));
             *candidates = measure(&engine, case, &options, args.seconds)?;
+            for candidate in &*candidates {
+                let (choice, ms) = (&candidate.choice, candidate.median());
+                log::debug!("{}: {} in {}: {ms:.4} ms", case.shape, choice.kernel.name, choice.splits);
+            }
             bar.inc(1);
         }
         let measured: Vec<&[Candidate]> = group.cases.iter().map(|(_, measured)| &**measured).collect();
