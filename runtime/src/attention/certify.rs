@@ -35,6 +35,16 @@ pub enum Worked<'w> {
     Gpu(&'w mut GpuWorkspace),
 }
 
+impl Worked<'_> {
+    /// The same memory, borrowed from this.
+    fn again(&mut self) -> Worked<'_> {
+        match self {
+            Worked::Cpu(workspace) => Worked::Cpu(workspace),
+            Worked::Gpu(workspace) => Worked::Gpu(workspace),
+        }
+    }
+}
+
 impl Ran {
     /// A run of `problem` that executed what `certificate` says.
     pub fn new(
@@ -59,7 +69,7 @@ impl Ran {
 
     /// Whether a GPU ran.
     pub fn on_gpu(&self) -> bool {
-        matches!(self.records, Some(Records::Gpu { .. }))
+        matches!(self.records, Some(Records::Gpu { .. })) || matches!(self.recorded, Some(Recorded::Gpu(_)))
     }
 
     /// The certificate of the run, whose records lie in `worked`. Waits for the run, if it is pending on a GPU.
@@ -67,15 +77,16 @@ impl Ran {
     /// # Errors
     /// Returns an error if the device fails, or if the memory is not that of the run.
     pub fn certified<'w>(&self, worked: Worked<'w>) -> Result<Certified<'w>, CertifyError> {
-        let mut traversed = None;
-        let record = match (self.records, worked) {
-            (Some(Records::Cpu(span)), Worked::Cpu(workspace)) => {
-                if let Some(recorded) = &self.recorded {
-                    let Traversed { schedule, report, shares, .. } = recorded.traversed(workspace)?;
-                    traversed = Some((schedule, report, shares));
-                }
-                workspace.record(span)
+        let mut worked = worked;
+        let traversed = match (&self.records, &self.recorded) {
+            (Some(_), Some(recorded)) => {
+                let Traversed { schedule, report, shares, .. } = recorded.traversed(worked.again())?;
+                Some((schedule, report, shares))
             }
+            _ => None,
+        };
+        let record = match (self.records, worked) {
+            (Some(Records::Cpu(span)), Worked::Cpu(workspace)) => workspace.record(span),
             (Some(Records::Gpu { at, count, stride }), Worked::Gpu(workspace)) => {
                 Some(joined(workspace, at, count, stride)?)
             }
