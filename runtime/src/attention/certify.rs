@@ -1,7 +1,7 @@
 //! Certificates of runs: what a workspace remembers of its last run, and what that run measured.
 
-use super::cpu::plan::CpuWorkspace;
 use super::traversed::{Recorded, Traversed};
+use super::worked::Worked;
 use crate::cuda::workspace::GpuWorkspace;
 use crate::error::{CertifyError, DeviceError};
 use elsa_core::attention::Problem;
@@ -27,22 +27,6 @@ pub struct Ran {
     records: Option<Records>,
     recorded: Option<Recorded>,
     fallback: bool,
-}
-
-/// The memory that a run worked in.
-pub enum Worked<'w> {
-    Cpu(&'w mut CpuWorkspace),
-    Gpu(&'w mut GpuWorkspace),
-}
-
-impl Worked<'_> {
-    /// The same memory, borrowed from this.
-    fn again(&mut self) -> Worked<'_> {
-        match self {
-            Worked::Cpu(workspace) => Worked::Cpu(workspace),
-            Worked::Gpu(workspace) => Worked::Gpu(workspace),
-        }
-    }
 }
 
 impl Ran {

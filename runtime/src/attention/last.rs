@@ -1,8 +1,9 @@
 //! The certificate of the last run in a workspace.
 
-use super::certify::{Ran, Worked};
+use super::certify::Ran;
 use super::operator::{Attention, Bound, DeviceBound, Workspace};
 use super::traversed::Traversed;
+use super::worked::Worked;
 use crate::bound::Calls;
 use crate::error::CertifyError;
 use crate::workspace::Memory;

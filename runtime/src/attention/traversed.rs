@@ -1,8 +1,8 @@
 //! What runs with an error budget, or by a schedule other than the exact one, left out.
 
-use super::certify::Worked;
 use super::cpu::plan::{CpuPlan, CpuWorkspace};
 use super::cuda::plan::GpuPlan;
+use super::worked::Worked;
 use crate::cuda::workspace::GpuWorkspace;
 use crate::error::CertifyError;
 use elsa_core::attention::plan::Span;
@@ -17,8 +17,11 @@ pub struct Traversed<'a> {
     pub schedule: Schedule,
     /// Query rows that decided together, but for the last ones of a sequence, and keys of a block.
     pub tile: Tile,
-    /// The counts. A GPU does not count where references move.
+    /// The counts.
     pub report: Report,
+    /// Whether it is counted where references move and which largest scores are sought: not on a GPU, whose report has zeros
+    /// there.
+    pub counts_moves: bool,
     /// The shares `D / (S + D)` of the weights that the rows left out, in summary.
     pub shares: Shares,
     /// The sum `D` of every row, `[batch, heads, queries]`, in the units of
@@ -117,7 +120,7 @@ impl OnCpu {
         }
         let left_out = workspace.record(self.left_out).ok_or(CertifyError::Exact)?;
         let (d, share) = left_out.split_at(left_out.len() / 2);
-        Ok(traversed(self.schedule, self.tile, report, d, share))
+        Ok(traversed(self.schedule, self.tile, report, d, share, true))
     }
 }
 
@@ -145,7 +148,7 @@ impl OnGpu {
             *d = if lost == 0.0 { 0.0 } else { natural.w(lost) };
             *m = if lost == 0.0 { 0.0 } else { (share(*s, lost, self.into_s) as f32).next_up().min(1.0) };
         }
-        Ok(traversed(self.schedule, self.tile, report, d, m))
+        Ok(traversed(self.schedule, self.tile, report, d, m, false))
     }
 }
 
@@ -156,11 +159,12 @@ fn traversed<'w>(
     mut report: Report,
     d: &'w [f32],
     share: &'w [f32],
+    counts_moves: bool,
 ) -> Traversed<'w> {
     let rows = report.accepted + report.recomputed;
     let shares = Shares::of(share, rows);
     // In the order of the rows, whoever computed them.
     report.worst_share = shares.worst;
     report.share_sum = shares.mean * rows as f64;
-    Traversed { schedule, tile, report, shares, d, share }
+    Traversed { schedule, tile, report, counts_moves, shares, d, share }
 }
