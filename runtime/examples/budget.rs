@@ -1,19 +1,22 @@
 //! The speed of runs inside an error budget beside exact ones, where no block of keys may be left out and where every other one
 //! may.
 //!
-//! `cargo run --release -p elsa-runtime --example budget [heads,tokens,d [rounds]]`. One thread, every back end of the CPU. A
-//! round times one exact call and one inside the budget, in turn; a line gives the median of their ratios, above one where the
-//! budget is faster, its quartiles, and the share of the blocks that were left out.
+//! `cargo run --release -p elsa-runtime --example budget [heads,tokens,d [rounds [back end]]]`. One thread, every back end of
+//! this machine unless one is named. A round times one exact call and one inside the budget, in turn, on a GPU by the device's
+//! clock; a line gives the median of their ratios, above one where the budget is faster, its quartiles, the milliseconds of the
+//! exact call, and the share of the blocks that were left out.
 
 use elsa_core::attention::{Inputs, Outputs, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};
-use elsa_runtime::{Backend, Engine, EngineOptions, Plan, PlanOptions, Workspace, backends};
+use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Plan, PlanOptions, Workspace, backends};
 use std::time::Instant;
 
 type Failure = Box<dyn std::error::Error>;
 
 const BUDGET: f32 = 1e-3;
+/// Calls that a GPU makes one behind the other.
+const CALLS: usize = 8;
 /// Keys of a block.
 const BLOCK: usize = 64;
 
@@ -26,6 +29,10 @@ fn time(
 ) -> Result<f64, Failure> {
     let inputs = Inputs::new(Elements::F32(q), Elements::F32(k), Elements::F32(v));
     let mut bound = plan.bind(inputs, Outputs::new(ElementsMut::F32(y)), workspace)?;
+    if plan.backend() == Backend::Cuda {
+        let (_, spent) = bound.time_on_device(CALLS)?;
+        return Ok(spent.map_or(f64::NAN, |spent| spent.as_secs_f64()));
+    }
     let begin = Instant::now();
     bound.run()?;
     Ok(begin.elapsed().as_secs_f64())
@@ -35,6 +42,7 @@ fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);
     let text = args.next().unwrap_or_else(|| "1,4096,64".to_owned());
     let rounds: usize = args.next().map_or(Ok(15), |text| text.parse())?;
+    let only = args.next();
     let numbers: Result<Vec<usize>, _> = text.split(',').map(str::parse).collect();
     let [heads, tokens, d] = <[usize; 3]>::try_from(numbers?).map_err(|_| "allowed: heads,tokens,d")?;
     let view = View::dense("shape", Layout::Bhnd, &[heads, tokens, d], None)?;
@@ -48,9 +56,10 @@ fn main() -> Result<(), Failure> {
         .into_iter()
         .filter(|b| b.present)
         .map(|b| b.backend)
-        .filter(|b| matches!(b, Backend::Cpu(_)))
+        .filter(|b| only.as_ref().is_none_or(|name| b.name() == name))
     {
-        let options = EngineOptions { backend: Some(backend), threads: Some(1), ..EngineOptions::default() };
+        let (threads, fallback) = (Some(1), Fallback::Fail);
+        let options = EngineOptions { backend: Some(backend), threads, fallback, ..EngineOptions::default() };
         let engine = Engine::new(&options)?;
         let plan =
             |error_budget| engine.plan(&problem, &PlanOptions { error_budget, ..PlanOptions::default() });
@@ -63,6 +72,7 @@ fn main() -> Result<(), Failure> {
                 (0..view.count()).map(|i| if i % d == 0 { level(i) } else { wave(i + 7) }).collect();
             let tensors = [&q[..], &k[..], &v[..]];
             let mut ratios = Vec::with_capacity(rounds);
+            let mut spent = Vec::with_capacity(rounds);
             for round in 0..=rounds {
                 let (a, b) = if round % 2 == 0 {
                     let a = time(&exact, &mut one, tensors, &mut y)?;
@@ -74,15 +84,18 @@ fn main() -> Result<(), Failure> {
                 // The first round warms up.
                 if round > 0 {
                     ratios.push(a / b);
+                    spent.push(a * 1e3);
                 }
             }
             ratios.sort_by(f64::total_cmp);
+            spent.sort_by(f64::total_cmp);
             let at = |part: usize| ratios.get((ratios.len() * part / 4).min(ratios.len() - 1)).copied();
             let [low, median, high] = [1, 2, 3].map(|part| at(part).unwrap_or(f64::NAN));
             let sparsity = other.traversed()?.report.block_sparsity();
             println!(
-                "{:8} {name:25} {median:.3} ({low:.3} to {high:.3})  {sparsity:.3} left out",
-                backend.name()
+                "{:8} {name:25} {median:.3} ({low:.3} to {high:.3})  {:.3} ms  {sparsity:.3} left out",
+                backend.name(),
+                spent.get(spent.len() / 2).copied().unwrap_or(f64::NAN)
             );
         }
     }

@@ -54,6 +54,8 @@
 // 11. A head size below the kernel's, a multiple of eight, is padded: products of scores end with it, loads beyond it
 //     repeat its last four dims, and columns of W beyond it are not written.
 //
+// 12. Inside an error budget a tile whose weights are small in every row of the block is left out (tile/within.cuh).
+//
 // One source serves all head sizes up to 256 and both widths of elements; everything else is data in `Call`.
 #pragma once
 
@@ -64,14 +66,14 @@
 #include "tile/staging.cuh"
 
 // The work of a block: `end` is the end of the keys that some row attends.
-template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
+template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, const Limit& limit) {
   const int tid = thread_index();
   int k0, end, full_from;
   const Share outset = share_of(call, block_index());
   {
     const Sequence& s = outset.sequence;
     const int row0 = first_row(call, outset);
-    if (row0 >= s.queries) return;
+    if (row0 >= s.queries) return;  // nothing counts such a block: a budget takes no packed sequences
     const Range first = range_of(s, row0), last = range_of(s, min_of(row0 + BM, s.queries) - 1);
     const int part = outset.split * call.chunk;
     k0 = max_of(part, first.start & ~(TILE - 1));
@@ -88,7 +90,8 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
   bool flushed = false;
   unsigned words[OWN_WORDS];
   float early[EARLY ? TM : 1][TN];
-  Tiles t = {full_from, sm,    call, tid, kr,  vr, near_value, near_key, near_past,
+  Vote vote;
+  Tiles t = {Voting<BUDGET>::of(limit, vote), full_from, sm,    call, tid, kr,  vr, near_value, near_key, near_past,
              plain_to,  near_to, edge_to, ready, acc,  m,   sum, s,  flushed,    odd_sums,   k0, end, words, early};
   if (!ADDS || k0 >= outset.sequence.past) t.approach(outset, outset.sequence.past);  // the past is left to the loop
   ready = k0 < end && (SLOW ? k0 >= full_from && k0 < plain_to : k0 + TILE <= edge_to);
@@ -102,6 +105,7 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
     sum[i] = 0.f;
     UNROLL for (int j = 0; j < AN; j++) acc[i][j] = 0.f;
   }
+  if constexpr (BUDGET) t.open_vote(outset);
   NO_UNROLL while (k0 < end) {
     const bool flushes = !B16 || call.part_ms != 0;
     const int stop = flushes && end - k0 > FLUSH * TILE ? k0 + FLUSH * TILE : end;
@@ -160,6 +164,7 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
       flushed = true;
     }
   }
+  if constexpr (BUDGET) t.write_counts(min_of(outset.sequence.queries - first_row(call, outset), BM));
   t.finish();
 }
 
@@ -168,5 +173,13 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                              \
     typedef Tiles<Shape<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES>> A;         \
     SHARED(memory, A::SHARED_BYTES);                                                                 \
-    A::run(memory, call);                                                                            \
+    A::run(memory, call, Unlimited{});                                                               \
+  }
+
+// The same inside an error budget.
+#define ATTENTION_WITHIN(name, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, BLOCKS)             \
+  KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Within within) {                              \
+    typedef Tiles<Shape<F32, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, ALL, true>> A;         \
+    SHARED(memory, A::SHARED_BYTES);                                                                 \
+    A::run(memory, within.call, within.budget);                                                      \
   }

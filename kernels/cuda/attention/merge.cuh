@@ -20,13 +20,34 @@
 // result is pending in their place, until after the last chunk it is the row's.
 #pragma once
 
+#include "budget.cuh"
 #include "finish.cuh"
 
 constexpr int THREADS = 128;
 
+// The sums D of partial states, and where a row's are written: there are none without a budget.
+template <class Limit> struct LeftOut {
+  static constexpr int COUNT = 0;
+};
+template <> struct LeftOut<Budget> {
+  static constexpr int COUNT = 1;
+};
+
 // Log-sum-exp and state of a row with reference m and sum s. The same lanes have written W relative to m.
-INLINE void write_scalars(const Call& call, long long row, float m, float s, int lane, int lanes) {
-  if (call.lse != 0 && lane == 0) write_f32(call.lse + row * 4, log_sum_exp(m, s));
+template <class Limit>
+INLINE void write_scalars(const Call& call, const Limit& limit, long long row, float m, float s, const float* d, int lane,
+                          int lanes) {
+  if constexpr (LeftOut<Limit>::COUNT > 0) {
+    if (lane == 0) {
+      const long long all = (long long)call.query_rows * 4;
+      write_f32(limit.left_out + row * 4, m);
+      write_f32(limit.left_out + all + row * 4, s);
+      write_f32(limit.left_out + 2 * all + row * 4, d[0]);
+      if (call.lse != 0) write_f32(call.lse + row * 4, log_sum_exp(m, s, d[0]));
+    }
+  } else {
+    if (call.lse != 0 && lane == 0) write_f32(call.lse + row * 4, log_sum_exp(m, s));
+  }
   if (call.state_m == 0) return;
   const NaturalReference natural = natural_reference(m);
   if (lane == 0) {
@@ -89,8 +110,8 @@ INLINE Address sums_of(const Pending& p, const Call& call, long long row, int sl
 // The subtree of GROUP states from `first` on, `stride` splits apart, of which lane `lane` of a team of `lanes` takes
 // some columns. Where `last`, the row's results come from its state and those that are pending, else it takes the place
 // of the first. With MANY all lanes of a warp come here; a team without `own` work reads and writes nothing.
-template <int GROUP, bool MANY, class Earlier>
-INLINE void merge_group(const Call& call, const Earlier& earlier, long long row, int first, int stride, int lane,
+template <int GROUP, bool MANY, class Earlier, class Limit>
+INLINE void merge_group(const Call& call, const Earlier& earlier, const Limit& limit, long long row, int first, int stride, int lane,
                         int lanes, bool last, bool own) {
   // Past the last state the last one is read, and ignored.
   const long long leaf = row * call.splits + first;
@@ -100,7 +121,8 @@ INLINE void merge_group(const Call& call, const Earlier& earlier, long long row,
   auto column = [&](int i, int x) LAMBDA -> Address {
     return part + ((long long)min_of(i * pace, count - 1) * call.part_dim + x) * 4;
   };
-  float m[GROUP], s[GROUP];
+  constexpr bool LEAVES_OUT = LeftOut<Limit>::COUNT > 0;
+  float m[GROUP], s[GROUP], d[LEAVES_OUT ? GROUP : 1];
   int x = lane * 4;
   NO_UNROLL do {  // beyond 128 columns the references are read again
     f4 w[GROUP];
@@ -118,6 +140,12 @@ INLINE void merge_group(const Call& call, const Earlier& earlier, long long row,
         s[i] = i * pace < count ? y[1] : 0.f;
       }
     }
+    if constexpr (LEAVES_OUT) {
+      UNROLL for (int i = 0; i < GROUP; i++) {
+        d[i] = 0.f;
+        if (own && i * pace < count) d[i] = read_f32(limit.part_d + (leaf + i * pace) * 4);
+      }
+    }
     UNROLL for (int i = 0; i < GROUP; i++)
       if (state_is_empty(m[i], s[i])) w[i] = f4{0.f, 0.f, 0.f, 0.f};
     UNROLL for (int step = 1; step < GROUP; step *= 2)
@@ -125,6 +153,7 @@ INLINE void merge_group(const Call& call, const Earlier& earlier, long long row,
         const Merge merge = merge_of(m[i], m[i + step]);
         m[i] = merge.m;
         s[i] = merge_apply(merge, s[i], s[i + step]);
+        if constexpr (LEAVES_OUT) d[i] = merge_apply(merge, d[i], d[i + step]);
         merge_into(merge, w[i], w[i + step]);
       }
     if (own && x < call.part_dim) {
@@ -146,19 +175,22 @@ INLINE void merge_group(const Call& call, const Earlier& earlier, long long row,
   } while (own && x < call.part_dim);
   if constexpr (MANY) sync_warp();  // every lane has read the references
   if (!own) return;
-  if (last && is_whole(earlier)) write_scalars(call, opaque((int)row), m[0], s[0], lane, lanes);
+  if (last && is_whole(earlier)) write_scalars(call, limit, opaque((int)row), m[0], s[0], d, lane, lanes);
   else if (lane == 0) write_f2(last ? references_of(earlier, row, 0) : ms, f2{m[0], s[0]});
+  if constexpr (LEAVES_OUT) {
+    if (!last && lane == 0) write_f32(limit.part_d + leaf * 4, d[0]);
+  }
 }
 
-template <int GROUP, bool MANY, class Earlier>
-INLINE void merge_rows(const Call& call, const Earlier& earlier) {
+template <int GROUP, bool MANY, class Earlier, class Limit>
+INLINE void merge_rows(const Call& call, const Earlier& earlier, const Limit& limit) {
   const int bits = call.part_dim <= 32 ? 3 : call.part_dim <= 64 ? 4 : 5, lanes = 1 << bits;
   const int teams = THREADS >> bits, team = thread_index() >> bits, lane = thread_index() & (lanes - 1);
   const bool many = MANY && call.splits > GROUP;
   const long long row = many ? block_index() : (long long)block_index() * teams + team;
   const bool there = row < call.query_rows;
   if constexpr (!MANY) {
-    if (there) merge_group<GROUP, false>(call, earlier, row, 0, 1, lane, lanes, true, true);
+    if (there) merge_group<GROUP, false>(call, earlier, limit, row, 0, 1, lane, lanes, true, true);
     return;
   }
   int stride = 1;
@@ -166,7 +198,7 @@ INLINE void merge_rows(const Call& call, const Earlier& earlier) {
     const bool last = (long long)stride * GROUP >= call.splits;
     int first = many ? team * GROUP * stride : 0;
     NO_UNROLL do {
-      merge_group<GROUP, true>(call, earlier, row, first, stride, lane, lanes, last, there && first < call.splits);
+      merge_group<GROUP, true>(call, earlier, limit, row, first, stride, lane, lanes, last, there && first < call.splits);
       first += teams * GROUP * stride;
     } while (!last && any_of_warp(first < call.splits));
     if (last) return;
@@ -178,10 +210,15 @@ INLINE void merge_rows(const Call& call, const Earlier& earlier) {
 // name, states merged at once, whether a row may have more, blocks of an SM
 #define MERGE(name, GROUP, MANY, BLOCKS)                                                           \
   KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS) void name(const Call call) {                         \
-    merge_rows<GROUP, MANY>(call, NonePending{});                                                  \
+    merge_rows<GROUP, MANY>(call, NonePending{}, Unlimited{});                                     \
+  }
+// The same for states that have left keys out.
+#define MERGE_WITHIN(name, GROUP, BLOCKS)                                                          \
+  KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS) void name(const Within within) {                           \
+    merge_rows<GROUP, true>(within.call, NonePending{}, within.budget);                            \
   }
 // The same for a chunk of the keys.
 #define MERGE_STREAM(name, GROUP, BLOCKS)                                                          \
   KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS) void name(const Stream stream) {                           \
-    merge_rows<GROUP, true>(stream.call, stream.pending);                                          \
+    merge_rows<GROUP, true>(stream.call, stream.pending, Unlimited{});                             \
   }

@@ -65,6 +65,12 @@ INLINE float log_sum_exp(float m, float s) {
   return (float)((double)m * LN2 + natural_log((double)s));
 }
 
+// The same of the sum s + d.
+INLINE float log_sum_exp(float m, float s, float d) {
+  if (m == NEG_INF && s == s) return NEG_INF;
+  return (float)((double)m * LN2 + natural_log((double)s + (double)d));
+}
+
 // The reference in natural units, and the factor by which S and W are multiplied for it. The factor makes up for the
 // rounding of the reference, entirely below 2^30, where f32 values lie at most 64 apart.
 struct NaturalReference {

@@ -39,6 +39,16 @@ pub enum Role {
     /// blocks of [`GpuKernelSpec::rows`] rows of the longest sequence; where a block serves the heads that share keys,
     /// `heads` are those of keys, and rows are of all heads of a group; takes [`AttentionArgs`](super::attention::AttentionArgs).
     Attention(GpuKernelSpec),
+    /// The same inside an error budget; takes [`WithinArgs`](super::attention::WithinArgs).
+    AttentionWithin(GpuKernelSpec),
+    /// Merge of the partial states of [`Role::AttentionWithin`], any number of them; takes
+    /// [`WithinArgs`](super::attention::WithinArgs).
+    AttentionMergeWithin {
+        /// Partial states of a row that it takes in at once.
+        states: usize,
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
     /// Merge of the partial states of attention, in the tree over splits, and all outputs of a finished row. Launched on
     /// [`merge_blocks`](super::attention::merge_blocks) blocks; takes [`AttentionArgs`](super::attention::AttentionArgs).
     AttentionMerge {
@@ -144,10 +154,11 @@ impl GpuKernel {
     #[must_use]
     pub const fn resources(&self) -> GpuResources {
         match &self.role {
-            Role::Attention(spec) | Role::MathValues(spec) => spec.resources,
+            Role::Attention(spec) | Role::AttentionWithin(spec) | Role::MathValues(spec) => spec.resources,
             Role::MathScores { resources }
             | Role::MathWeights { resources }
             | Role::AttentionMerge { resources, .. }
+            | Role::AttentionMergeWithin { resources, .. }
             | Role::AttentionStream { resources, .. }
             | Role::AttentionMeasure { resources }
             | Role::LinearWalk { resources, .. }
@@ -162,7 +173,16 @@ impl GpuKernel {
         }
     }
 
-    /// Its specification, where it is an attention kernel.
+    /// Its specification, where it is an attention kernel inside an error budget.
+    #[must_use]
+    pub const fn within(&self) -> Option<&GpuKernelSpec> {
+        match &self.role {
+            Role::AttentionWithin(spec) => Some(spec),
+            _ => None,
+        }
+    }
+
+    /// Its specification, where it is an attention kernel without a budget.
     #[must_use]
     pub const fn attention(&self) -> Option<&GpuKernelSpec> {
         match &self.role {
@@ -170,7 +190,9 @@ impl GpuKernel {
             Role::MathScores { .. }
             | Role::MathWeights { .. }
             | Role::MathValues(_)
+            | Role::AttentionWithin(_)
             | Role::AttentionMerge { .. }
+            | Role::AttentionMergeWithin { .. }
             | Role::AttentionStream { .. }
             | Role::AttentionMeasure { .. }
             | Role::LinearWalk { .. }

@@ -32,8 +32,9 @@ pub struct LeftOut {
     pub block_sparsity: f64,
     /// The share of the rows of blocks that were left out.
     pub row_sparsity: f64,
-    /// The share of the blocks that were kept in which no row was rescaled.
-    pub rescale_skip_rate: f64,
+    /// The share of the blocks that were kept in which no row was rescaled; `None` where a GPU computed, which does not count
+    /// them.
+    pub rescale_skip_rate: Option<f64>,
     /// Rows.
     pub rows: u64,
     /// Rows that did not pass the guard and were computed again by the exact schedule.
@@ -67,7 +68,7 @@ impl LeftOut {
             lost_at_most: worst * value_spread,
             block_sparsity: report.block_sparsity(),
             row_sparsity: report.row_sparsity(),
-            rescale_skip_rate: report.rescale_skip_rate(),
+            rescale_skip_rate: traversed.counts_moves.then(|| report.rescale_skip_rate()),
             rows: accepted + recomputed,
             recomputed,
             lost_maximum,
@@ -88,8 +89,7 @@ impl fmt::Display for LeftOut {
         write!(
             f,
             ": D/(S+D) worst {:.2e}, p99 {:.2e}, mean {:.2e}; spread of V {:.3}, so at most {:.2e} of an element; left out \
-             {:.1} % of blocks of {rows} x {keys}, {:.1} % of their rows; rescale skipped in {:.1} % of the others; {} of {} \
-             rows computed again, {} of them had lost their largest score",
+             {:.1} % of blocks of {rows} x {keys}, {:.1} % of their rows; ",
             self.worst,
             self.p99,
             self.mean,
@@ -97,10 +97,14 @@ impl fmt::Display for LeftOut {
             self.lost_at_most,
             self.block_sparsity * 100.0,
             self.row_sparsity * 100.0,
-            self.rescale_skip_rate * 100.0,
-            self.recomputed,
-            self.rows,
-            self.lost_maximum,
+        )?;
+        if let Some(rate) = self.rescale_skip_rate {
+            write!(f, "rescale skipped in {:.1} % of the others; ", rate * 100.0)?;
+        }
+        write!(
+            f,
+            "{} of {} rows computed again, {} of them had lost their largest score",
+            self.recomputed, self.rows, self.lost_maximum,
         )
     }
 }

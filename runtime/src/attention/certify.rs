@@ -1,7 +1,7 @@
 //! Certificates of runs: what a workspace remembers of its last run, and what that run measured.
 
-use super::cpu::plan::CpuWorkspace;
 use super::traversed::{Recorded, Traversed};
+use super::worked::Worked;
 use crate::cuda::workspace::GpuWorkspace;
 use crate::error::{CertifyError, DeviceError};
 use elsa_core::attention::Problem;
@@ -29,12 +29,6 @@ pub struct Ran {
     fallback: bool,
 }
 
-/// The memory that a run worked in.
-pub enum Worked<'w> {
-    Cpu(&'w mut CpuWorkspace),
-    Gpu(&'w mut GpuWorkspace),
-}
-
 impl Ran {
     /// A run of `problem` that executed what `certificate` says.
     pub fn new(
@@ -59,7 +53,7 @@ impl Ran {
 
     /// Whether a GPU ran.
     pub fn on_gpu(&self) -> bool {
-        matches!(self.records, Some(Records::Gpu { .. }))
+        matches!(self.records, Some(Records::Gpu { .. })) || matches!(self.recorded, Some(Recorded::Gpu(_)))
     }
 
     /// The certificate of the run, whose records lie in `worked`. Waits for the run, if it is pending on a GPU.
@@ -67,15 +61,16 @@ impl Ran {
     /// # Errors
     /// Returns an error if the device fails, or if the memory is not that of the run.
     pub fn certified<'w>(&self, worked: Worked<'w>) -> Result<Certified<'w>, CertifyError> {
-        let mut traversed = None;
-        let record = match (self.records, worked) {
-            (Some(Records::Cpu(span)), Worked::Cpu(workspace)) => {
-                if let Some(recorded) = &self.recorded {
-                    let Traversed { schedule, report, shares, .. } = recorded.traversed(workspace)?;
-                    traversed = Some((schedule, report, shares));
-                }
-                workspace.record(span)
+        let mut worked = worked;
+        let traversed = match (&self.records, &self.recorded) {
+            (Some(_), Some(recorded)) => {
+                let Traversed { schedule, report, shares, .. } = recorded.traversed(worked.again())?;
+                Some((schedule, report, shares))
             }
+            _ => None,
+        };
+        let record = match (self.records, worked) {
+            (Some(Records::Cpu(span)), Worked::Cpu(workspace)) => workspace.record(span),
             (Some(Records::Gpu { at, count, stride }), Worked::Gpu(workspace)) => {
                 Some(joined(workspace, at, count, stride)?)
             }

@@ -1,12 +1,33 @@
 //! The certificate of the last run in a workspace.
 
-use super::certify::{Ran, Records, Worked};
-use super::operator::{Bound, DeviceBound, Workspace};
+use super::certify::Ran;
+use super::operator::{Attention, Bound, DeviceBound, Workspace};
 use super::traversed::Traversed;
+use super::worked::Worked;
 use crate::bound::Calls;
 use crate::error::CertifyError;
 use crate::workspace::Memory;
 use elsa_core::attention::certified::Certified;
+
+/// The part of a workspace's memory that a run worked in.
+fn worked<'w>(memory: &'w mut Memory<Attention>, ran: &Ran) -> Option<Worked<'w>> {
+    match memory {
+        Memory::Gpu { gpu: Ok(gpu), .. } if ran.on_gpu() => Some(Worked::Gpu(gpu)),
+        Memory::Cpu(cpu) | Memory::Gpu { standby: Some(cpu), .. } if !ran.on_gpu() => Some(Worked::Cpu(cpu)),
+        _ => None,
+    }
+}
+
+/// The same of what is bound.
+fn worked_by<'w>(calls: &'w mut Calls<'_, Attention>, ran: &Ran) -> Option<Worked<'w>> {
+    match calls {
+        Calls::Gpu { gpu, .. } if ran.on_gpu() => Some(Worked::Gpu(gpu.workspace())),
+        Calls::Cpu(cpu) | Calls::Gpu { standby: Some(cpu), .. } if !ran.on_gpu() => {
+            Some(Worked::Cpu(cpu.workspace()))
+        }
+        _ => None,
+    }
+}
 
 impl Workspace {
     /// The certificate of the last run in this workspace: how wrong its answer may be, from the plan's arithmetic and from
@@ -18,27 +39,19 @@ impl Workspace {
     /// failed, if there was none, or if the GPU fails.
     pub fn certified(&mut self) -> Result<Certified<'_>, CertifyError> {
         let ran = self.ran.as_ref().ok_or(CertifyError::NoRun)?;
-        let worked = match (&mut self.memory, ran.records()) {
-            (Memory::Cpu(cpu) | Memory::Gpu { standby: Some(cpu), .. }, Some(Records::Cpu(_))) => {
-                Worked::Cpu(cpu)
-            }
-            (Memory::Gpu { gpu: Ok(gpu), .. }, Some(Records::Gpu { .. })) => Worked::Gpu(gpu),
-            _ => return Err(CertifyError::NoRun),
-        };
-        ran.certified(worked)
+        ran.certified(worked(&mut self.memory, ran).ok_or(CertifyError::NoRun)?)
     }
 
-    /// What the last run in this workspace left out, and what it computed again. It allocates nothing.
+    /// What the last run in this workspace left out, and what it computed again. Waits for the run, if it is pending on a GPU.
+    /// It allocates nothing.
     ///
     /// # Errors
     /// Returns an error if the last run was of a plan without [`PlanOptions::error_budget`](crate::PlanOptions::error_budget)
     /// and with the exact schedule, if it failed, or if there was none.
     pub fn traversed(&mut self) -> Result<Traversed<'_>, CertifyError> {
-        let recorded = self.ran.as_ref().and_then(Ran::recorded).ok_or(CertifyError::Exact)?;
-        match &mut self.memory {
-            Memory::Cpu(cpu) | Memory::Gpu { standby: Some(cpu), .. } => recorded.traversed(cpu),
-            Memory::Gpu { standby: None, .. } => Err(CertifyError::Exact),
-        }
+        let ran = self.ran.as_ref().ok_or(CertifyError::Exact)?;
+        let recorded = ran.recorded().ok_or(CertifyError::Exact)?;
+        recorded.traversed(worked(&mut self.memory, ran).ok_or(CertifyError::Exact)?)
     }
 }
 
@@ -48,11 +61,9 @@ impl Bound<'_> {
     /// # Errors
     /// The same as [`Workspace::traversed`].
     pub fn traversed(&mut self) -> Result<Traversed<'_>, CertifyError> {
-        let recorded = self.ran.as_ref().and_then(Ran::recorded).ok_or(CertifyError::Exact)?;
-        match &mut self.calls {
-            Calls::Cpu(cpu) | Calls::Gpu { standby: Some(cpu), .. } => recorded.traversed(cpu.workspace()),
-            Calls::Gpu { standby: None, .. } => Err(CertifyError::Exact),
-        }
+        let ran = self.ran.as_ref().ok_or(CertifyError::Exact)?;
+        let recorded = ran.recorded().ok_or(CertifyError::Exact)?;
+        recorded.traversed(worked_by(&mut self.calls, ran).ok_or(CertifyError::Exact)?)
     }
 
     /// The certificate of the last run; see [`Workspace::certified`].
@@ -61,12 +72,7 @@ impl Bound<'_> {
     /// The same as [`Workspace::certified`].
     pub fn certified(&mut self) -> Result<Certified<'_>, CertifyError> {
         let ran = self.ran.as_ref().ok_or(CertifyError::NoRun)?;
-        let worked = match &mut self.calls {
-            Calls::Gpu { gpu, .. } if ran.on_gpu() => Worked::Gpu(gpu.workspace()),
-            Calls::Cpu(cpu) | Calls::Gpu { standby: Some(cpu), .. } => Worked::Cpu(cpu.workspace()),
-            Calls::Gpu { standby: None, .. } => return Err(CertifyError::NoRun),
-        };
-        ran.certified(worked)
+        ran.certified(worked_by(&mut self.calls, ran).ok_or(CertifyError::NoRun)?)
     }
 }
 

@@ -14,3 +14,4 @@ pub mod task;
 mod tensors;
 pub mod traversed;
 mod warm;
+mod worked;

@@ -109,14 +109,16 @@ impl Operator for Attention {
 
     fn ran_on_cpu(plan: &CpuPlan, problem: &Problem, stood_by: bool) -> Option<Ran> {
         let records = plan.choice.certify.then_some(Records::Cpu(plan.layout.measured));
-        let recorded = Recorded::of(plan);
+        let recorded = Recorded::of_cpu(plan);
         (records.is_some() || recorded.is_some())
             .then(|| ran(problem, plan.executed(), records, recorded, stood_by))
     }
 
     fn ran_on_gpu(plan: &GpuPlan, problem: &Problem) -> Option<Ran> {
         let (count, stride) = (plan.choice.records, plan.choice.record_stride());
-        let records = Records::Gpu { at: plan.layout.records.start, count, stride };
-        (count > 0).then(|| ran(problem, plan.executed(), Some(records), None, false))
+        let records = (count > 0).then_some(Records::Gpu { at: plan.layout.records.start, count, stride });
+        let recorded = Recorded::of_gpu(plan);
+        (records.is_some() || recorded.is_some())
+            .then(|| ran(problem, plan.executed(), records, recorded, false))
     }
 }

@@ -29,15 +29,16 @@ pub struct PlanOptions {
     /// The kernel and the number of splits on a GPU, one of [`Engine::divisions`](crate::Engine::divisions), in place of the
     /// tuned file's and the chooser's. Ignored on the CPU.
     pub division: Option<Division>,
-    /// How a run goes over the keys. Any schedule but the exact one is computed by the CPU, tile by tile, and rows that do not
-    /// pass its guard by the exact schedule. Which rows form a tile depends on the instruction set and, within a small
-    /// `budget`, on the workspace: where rows vote on what is left out, so do the bits of the answer. They depend neither on
+    /// How a run goes over the keys. Any schedule but the exact one and [`Schedule::within`] is computed by the CPU, tile by
+    /// tile, and rows that do not pass its guard by the exact schedule. Which rows form a tile depends on the instruction set
+    /// and, within a small `budget`, on the workspace, and on a GPU on its kernel: where rows vote on what is left out, so do the bits of the answer. They depend neither on
     /// the number of threads nor on repetition.
     pub schedule: Schedule,
     /// The largest share `E` of its weights that a row may leave out, between 0 and 1: blocks of keys whose values are then
     /// not read. The answer is the average of the values over the keys that were kept, log-sum-exp is that of all keys, and
     /// [`Workspace::traversed`](crate::Workspace::traversed) says what each row left out. It is short for
-    /// [`Skip::Budget`] in `schedule`. What is said there of tiles and bits holds.
+    /// [`Skip::Budget`] in `schedule`. What is said there of tiles and bits holds. A GPU leaves 16-bit tensors and packed
+    /// sequences to the CPU.
     pub error_budget: Option<f32>,
 }
 

@@ -12,6 +12,7 @@ use crate::plan::{DevicePlan, Execution};
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Certificate;
 use elsa_core::attention::plan::{CpuChoice, GpuChoice, GpuOptions, Method};
+use elsa_core::dtype::DType;
 use elsa_kernels::registry;
 use std::sync::Arc;
 
@@ -32,8 +33,10 @@ impl Engine {
     pub fn plan(&self, problem: &Problem, options: &PlanOptions) -> Result<Plan, PlanError> {
         let schedule = options.traversal()?;
         let gpu = |device: &Arc<Gpu>| match options.method {
-            _ if options.error_budget.is_some() => Err(PlanError::NotOnGpu { operator: "error budget" }),
-            _ if !schedule.is_exact() => Err(PlanError::NotOnGpu { operator: "schedule but the exact one" }),
+            _ if !schedule.is_exact() => match schedule.budget() {
+                Some(budget) => plan_within(device, problem, gpu_options(options), budget),
+                None => Err(PlanError::NotOnGpu { operator: "schedule but the exact one" }),
+            },
             Method::Elsa => self.plan_gpu(device, problem, options),
             Method::Math => GpuPlan::math(device, problem, gpu_options(options)),
         };
@@ -44,7 +47,27 @@ impl Engine {
 /// The part of the options that the GPU's chooser takes.
 fn gpu_options(options: &PlanOptions) -> GpuOptions {
     let PlanOptions { budget, half_scores, certify, division, .. } = *options;
-    GpuOptions { budget, half_scores, certify, division }
+    GpuOptions { budget, half_scores, certify, division, error_budget: None }
+}
+
+/// Plans for the GPU inside an error budget.
+///
+/// # Errors
+/// Returns an error if the kernels inside a budget do not take the problem, if the chooser refuses it, or if the GPU fails.
+fn plan_within(
+    gpu: &Arc<Gpu>,
+    problem: &Problem,
+    options: GpuOptions,
+    error_budget: f32,
+) -> Result<GpuPlan, PlanError> {
+    let s = problem.spec();
+    if s.dtype != DType::F32 {
+        return Err(PlanError::NotOnGpu { operator: "error budget with 16-bit tensors" });
+    }
+    if s.packed.is_some() {
+        return Err(PlanError::NotOnGpu { operator: "error budget with packed sequences" });
+    }
+    GpuPlan::new(gpu, problem, GpuOptions { error_budget: Some(error_budget), ..options })
 }
 
 impl Engine {
@@ -74,7 +97,8 @@ impl Engine {
     /// # Errors
     /// Returns an error if the GPU does not support the problem, or if every form of the plan exceeds the budget.
     pub fn divisions(&self, problem: &Problem, options: &PlanOptions) -> Result<Vec<GpuChoice>, PlanError> {
-        let options = gpu_options(options);
+        let error_budget = options.traversal().ok().and_then(|schedule| schedule.budget());
+        let options = GpuOptions { error_budget, ..gpu_options(options) };
         let Some(gpu) = self.gpu() else { return Ok(Vec::new()) };
         Ok(choices(gpu, problem, &options)?)
     }

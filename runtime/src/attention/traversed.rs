@@ -1,9 +1,14 @@
 //! What runs with an error budget, or by a schedule other than the exact one, left out.
 
 use super::cpu::plan::{CpuPlan, CpuWorkspace};
+use super::cuda::plan::GpuPlan;
+use super::worked::Worked;
+use crate::cuda::workspace::GpuWorkspace;
 use crate::error::CertifyError;
 use elsa_core::attention::plan::Span;
-use elsa_core::attention::traversal::{Report, Schedule, Shares, Tile};
+use elsa_core::attention::traversal::{Report, Schedule, Shares, Tile, share};
+use elsa_core::state::NaturalState;
+use elsa_kernels::cuda::attention::WithinCounts;
 
 /// What a run by a [`Schedule`] left out, and what it computed again.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,6 +19,9 @@ pub struct Traversed<'a> {
     pub tile: Tile,
     /// The counts.
     pub report: Report,
+    /// Whether it is counted where references move and which largest scores are sought: not on a GPU, whose report has zeros
+    /// there.
+    pub counts_moves: bool,
     /// The shares `D / (S + D)` of the weights that the rows left out, in summary.
     pub shares: Shares,
     /// The sum `D` of every row, `[batch, heads, queries]`, in the units of
@@ -23,9 +31,18 @@ pub struct Traversed<'a> {
     pub share: &'a [f32],
 }
 
+/// Where a run left what it counted.
+#[derive(Clone, Debug)]
+pub enum Recorded {
+    /// In the memory of the CPU's workspace.
+    Cpu(OnCpu),
+    /// In the memory of the GPU's workspace.
+    Gpu(OnGpu),
+}
+
 /// Where a run on the CPU left what it counted.
 #[derive(Clone, Debug)]
-pub struct Recorded {
+pub struct OnCpu {
     schedule: Schedule,
     tile: Tile,
     /// Counts of the first worker, and numbers from one worker to the next.
@@ -35,25 +52,66 @@ pub struct Recorded {
     left_out: Span,
 }
 
+/// Where a run on a GPU left what it counted.
+#[derive(Clone, Debug)]
+pub struct OnGpu {
+    schedule: Schedule,
+    tile: Tile,
+    /// Offset in bytes.
+    at: usize,
+    /// Blocks of threads.
+    blocks: usize,
+    rows: usize,
+    /// Additions on the way of a weight into a sum.
+    into_s: usize,
+}
+
 impl Recorded {
     /// Of runs of `plan`; `None` if its schedule is the exact one.
-    pub fn of(plan: &CpuPlan) -> Option<Recorded> {
+    pub fn of_cpu(plan: &CpuPlan) -> Option<Recorded> {
         let (choice, layout) = (&plan.choice, &plan.layout);
-        (!choice.schedule.is_exact()).then(|| Recorded {
-            schedule: choice.schedule,
-            tile: choice.decides(),
-            counts: layout.counts,
-            stride: layout.worker_stride,
-            workers: choice.workers,
-            left_out: layout.left_out,
+        (!choice.schedule.is_exact()).then(|| {
+            Recorded::Cpu(OnCpu {
+                schedule: choice.schedule,
+                tile: choice.decides(),
+                counts: layout.counts,
+                stride: layout.worker_stride,
+                workers: choice.workers,
+                left_out: layout.left_out,
+            })
         })
     }
 
-    /// What the run left in its workspace.
+    /// Of runs of `plan`; `None` if it has no error budget.
+    pub fn of_gpu(plan: &GpuPlan) -> Option<Recorded> {
+        let choice = &plan.choice;
+        choice.error_budget.map(|budget| {
+            Recorded::Gpu(OnGpu {
+                schedule: Schedule::within(budget),
+                tile: Tile { rows: choice.kernel.rows, keys: choice.kernel.keys },
+                at: plan.layout.left_out.start,
+                blocks: choice.counting,
+                rows: choice.rows,
+                into_s: choice.longest_path(true).into_s,
+            })
+        })
+    }
+
+    /// What the run left in the memory that it worked in. Waits for the run, if it is pending on a GPU.
     ///
     /// # Errors
-    /// Returns an error if the memory is not that of the run.
-    pub fn traversed<'w>(&self, workspace: &'w mut CpuWorkspace) -> Result<Traversed<'w>, CertifyError> {
+    /// Returns an error if the memory is not that of the run, or if the device fails.
+    pub fn traversed<'w>(&self, worked: Worked<'w>) -> Result<Traversed<'w>, CertifyError> {
+        match (self, worked) {
+            (Recorded::Cpu(on), Worked::Cpu(workspace)) => on.traversed(workspace),
+            (Recorded::Gpu(on), Worked::Gpu(workspace)) => on.traversed(workspace),
+            _ => Err(CertifyError::Exact),
+        }
+    }
+}
+
+impl OnCpu {
+    fn traversed<'w>(&self, workspace: &'w mut CpuWorkspace) -> Result<Traversed<'w>, CertifyError> {
         let mut report = Report::default();
         for worker in 0..self.workers {
             let start = self.counts.start + worker * self.stride;
@@ -62,11 +120,51 @@ impl Recorded {
         }
         let left_out = workspace.record(self.left_out).ok_or(CertifyError::Exact)?;
         let (d, share) = left_out.split_at(left_out.len() / 2);
-        let rows = report.accepted + report.recomputed;
-        let shares = Shares::of(share, rows);
-        // In the order of the rows, whoever computed them.
-        report.worst_share = shares.worst;
-        report.share_sum = shares.mean * rows as f64;
-        Ok(Traversed { schedule: self.schedule, tile: self.tile, report, shares, d, share })
+        Ok(traversed(self.schedule, self.tile, report, d, share, true))
     }
+}
+
+impl OnGpu {
+    fn traversed<'w>(&self, workspace: &'w mut GpuWorkspace) -> Result<Traversed<'w>, CertifyError> {
+        const WORDS: usize = size_of::<WithinCounts>() / size_of::<f32>();
+        let counted = self.blocks * WORDS;
+        let found = workspace.fetch(self.at, counted + 3 * self.rows)?;
+        let (counts, finished) = found.split_at_mut(counted);
+        let mut report = Report { accepted: self.rows as u64, ..Report::default() };
+        for block in counts.chunks_exact(WORDS) {
+            let [met, skipped, rows] = [0, 1, 2].map(|at| u64::from(block[at].to_bits()));
+            report.blocks += met;
+            report.skipped_blocks += skipped;
+            report.row_blocks += met * rows;
+            report.skipped_row_blocks += skipped * rows;
+        }
+        // References give way to shares, and the sums of what was left out change their units.
+        let (m, rest) = finished.split_at_mut(self.rows);
+        let (s, d) = rest.split_at_mut(self.rows);
+        for ((m, s), d) in m.iter_mut().zip(s).zip(&mut *d) {
+            // A row that a NaN poisons is poisoned whatever it left out.
+            let lost = if s.is_nan() { 0.0 } else { *d };
+            let natural = NaturalState::of(*m, *s, 1.0, false);
+            *d = if lost == 0.0 { 0.0 } else { natural.w(lost) };
+            *m = if lost == 0.0 { 0.0 } else { (share(*s, lost, self.into_s) as f32).next_up().min(1.0) };
+        }
+        Ok(traversed(self.schedule, self.tile, report, d, m, false))
+    }
+}
+
+/// What was left out, with the shares of all rows in summary.
+fn traversed<'w>(
+    schedule: Schedule,
+    tile: Tile,
+    mut report: Report,
+    d: &'w [f32],
+    share: &'w [f32],
+    counts_moves: bool,
+) -> Traversed<'w> {
+    let rows = report.accepted + report.recomputed;
+    let shares = Shares::of(share, rows);
+    // In the order of the rows, whoever computed them.
+    report.worst_share = shares.worst;
+    report.share_sum = shares.mean * rows as f64;
+    Traversed { schedule, tile, report, counts_moves, shares, d, share }
 }

@@ -19,6 +19,7 @@ mod cuda_lost;
 mod cuda_masks;
 mod cuda_sanitized;
 mod cuda_scale;
+mod cuda_schedules;
 mod cuda_semantics;
 mod cuda_series;
 mod cuda_states;

@@ -13,8 +13,8 @@ use elsa_core::quorum::Division;
 use elsa_core::state::NaturalMerge;
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{
-    Backend, CertifyError, Engine, EngineOptions, Fallback, Held, Method, PlanError, PlanOptions,
-    StreamOptions, TaskError, TaskPlan,
+    Backend, CertifyError, Engine, EngineOptions, Held, Method, PlanError, PlanOptions, StreamOptions,
+    TaskError, TaskPlan,
 };
 use elsa_tests::SLOW;
 use elsa_tests::cases::{Buffers, Case, Data, MaskParams, Params, some_hard_cases};
@@ -485,30 +485,6 @@ fn certificates_count_what_was_left_out() {
                 let error = (f64::from(buffers.output.get(i)) - y[0]).abs();
                 assert!(error > 0.3 * bound && error <= bound, "{error} {bound}");
             }
-        }
-    }
-}
-
-/// A GPU leaves schedules and budgets to the CPU, and the plan says why.
-#[test]
-fn a_gpu_leaves_schedules_to_the_cpu() {
-    let case = Params::plain(70, 90, 8, 4).build("on a GPU");
-    for backend in present().into_iter().map(|p| p.backend).filter(|b| *b == Backend::Cuda) {
-        for (options, operator) in [
-            (PlanOptions { error_budget: Some(0.1), ..PlanOptions::default() }, "error budget"),
-            (PlanOptions { schedule: Schedule::VFA, ..PlanOptions::default() }, "schedule but the exact one"),
-        ] {
-            let of = |fallback| {
-                let options = EngineOptions { backend: Some(backend), fallback, ..EngineOptions::default() };
-                Engine::new(&options).unwrap()
-            };
-            let refusal = of(Fallback::Fail).plan(&case.problem(), &options).unwrap_err();
-            assert_eq!(refusal, PlanError::NotOnGpu { operator });
-            let plan = of(Fallback::Cpu).plan(&case.problem(), &options).unwrap();
-            assert_eq!((plan.refusal(), plan.backend() == Backend::Cuda), (Some(&refusal), false));
-            let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
-            let report = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
-            assert!(report.fallback.is_some() && workspace.traversed().is_ok());
         }
     }
 }

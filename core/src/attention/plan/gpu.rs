@@ -112,6 +112,12 @@ pub(super) fn check_blocks(counts: &[usize]) -> Result<(), ChooseError> {
     }
 }
 
+/// Blocks of threads that attend; `None` if they cannot be counted.
+fn blocks_at_once(problem: &Problem, choice: &GpuChoice) -> Option<usize> {
+    let heads = problem.heads() / choice.heads_at_once.max(1);
+    problem.sequences().checked_mul(heads)?.checked_mul(choice.splits)?.checked_mul(choice.row_blocks)
+}
+
 /// Checks that the workspace of a choice fits the budget.
 pub(super) fn check_budget(choice: &GpuChoice, budget: Option<usize>) -> Result<(), ChooseError> {
     let layout = GpuWorkspaceLayout::of(choice, false).ok_or(ChooseError::Memory { needed: usize::MAX })?;
@@ -250,6 +256,8 @@ pub fn choose_gpu<'a>(
         sequences,
         records: if options.certify { MEASURING_BLOCKS * device.sms.max(1) } else { 0 },
         scores: 0,
+        error_budget: options.error_budget,
+        counting: 0,
         flushes: !sixteen_bit,
         keys,
         cut: s.window.left.is_some(),
@@ -286,12 +294,19 @@ pub fn choose_gpu<'a>(
             choice.splits = keys.div_ceil(choice.chunk);
         }
     }
+    // Of packed sequences the blocks are not known: no kernel inside a budget takes them.
+    let counting = |choice: &GpuChoice| match options.error_budget {
+        Some(_) => blocks_at_once(problem, choice).unwrap_or(usize::MAX),
+        None => 0,
+    };
+    choice.counting = counting(&choice);
     let size = |choice: &GpuChoice| GpuWorkspaceLayout::of(choice, false).map(|layout| layout.bytes);
     if let Some(budget) = options.budget
         && choice.divided()
         && size(&choice).is_none_or(|bytes| bytes > budget)
     {
         (choice.splits, choice.chunk) = (1, whole);
+        choice.counting = counting(&choice);
     }
     check_budget(&choice, options.budget)?;
     check_blocks(&[problem.sequences(), heads / choice.heads_at_once, choice.splits, row_blocks])?;

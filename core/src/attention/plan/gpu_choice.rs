@@ -4,6 +4,7 @@ use super::choice::{Division, LongestPath, chained, dealt};
 use super::race::Paces;
 use crate::attention::certificate::{Executed, Order};
 use crate::attention::measured::MEASURED;
+use crate::attention::traversal::odds;
 use crate::profile::GpuProfile;
 use crate::scan::{ceil_log2, stack};
 
@@ -135,7 +136,7 @@ const SM_SHARED: usize = 64 << 10;
 pub const SEQUENCE_BYTES: usize = 40;
 
 /// Options of a plan for a GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GpuOptions {
     /// Largest workspace, in bytes: partial states and tables. `None` is unlimited.
     pub budget: Option<usize>,
@@ -147,6 +148,8 @@ pub struct GpuOptions {
     /// only checks them. Packed sequences are not divided in any case, and a budget that has no room for the splits
     /// leaves the keys undivided.
     pub division: Option<Division>,
+    /// The largest share of its weights that a row may leave out, `None` for none. The candidates must be kernels for that.
+    pub error_budget: Option<f32>,
 }
 
 /// The result of the GPU chooser: everything that is decided before pointers are known.
@@ -178,6 +181,10 @@ pub struct GpuChoice {
     /// Distance from one row of the matrix of scores to the next, in f32 values, with [`Method::Math`](super::Method::Math); zero if there is no
     /// matrix.
     pub scores: usize,
+    /// The largest share of its weights that a row may leave out; `None` for none.
+    pub error_budget: Option<f32>,
+    /// Number of blocks of threads that attend, where there is an error budget.
+    pub counting: usize,
     /// Whether sums of [`Summation::Tiles`] are added to others: in the output, if that is f32 and the kernel writes it
     /// itself, or in registers.
     pub(super) flushes: bool,
@@ -215,6 +222,16 @@ impl GpuChoice {
         let in_memory = self.flushes || self.divided() || states;
         let [s, w] = summation.additions(tile, self.chunk.min(self.keys), in_memory);
         LongestPath { merges, into_s: s + merges, into_w: w + merges }
+    }
+
+    /// The largest `D / S` by which blocks of rows leave tiles out, where the run has an error budget. Both ways to the exact
+    /// sums are counted, that of the votes and that of the state, which
+    /// [`share`](crate::attention::traversal::share) counts once more, so that no share exceeds the budget.
+    #[must_use]
+    pub fn odds(&self) -> Option<f32> {
+        let GpuKernelSpec { keys: tile, summation, .. } = self.kernel;
+        let [votes, _] = summation.additions(tile, self.chunk.min(self.keys), false);
+        Some(odds(self.error_budget?, votes + 2 * self.longest_path(true).into_s + 4))
     }
 
     /// The structure and the arithmetic that a run without states executes, for its certificate and the error bounds.
@@ -286,6 +303,11 @@ pub struct GpuWorkspaceLayout {
     pub records: ByteSpan,
     /// The matrix of scores of [`Method::Math`](super::Method::Math), f32 `[row][scores]`.
     pub scores: ByteSpan,
+    /// Sums of what partial states left out, f32 `[row][split]`, where there is an error budget.
+    pub partial_d: ByteSpan,
+    /// What blocks of threads count, four words each, and behind it references, `S` and `D` of finished rows, f32
+    /// `[3][row]`; where there is an error budget.
+    pub left_out: ByteSpan,
     /// Total number of bytes.
     pub bytes: usize,
 }
@@ -306,12 +328,18 @@ impl GpuWorkspaceLayout {
         };
         let partial_ms = take(sums.checked_mul(8)?)?;
         let partial_w = take(partials.checked_mul(4)?.checked_mul(choice.partial_dim)?)?;
+        let budget = usize::from(choice.error_budget.is_some());
+        let partial_d = take(partials.checked_mul(4 * budget)?)?;
         let sequences = take(choice.sequences.checked_mul(SEQUENCE_BYTES)?)?;
         let records = take(choice.records.checked_mul(4)?.checked_mul(choice.record_stride())?)?;
         let scores = take(choice.rows.checked_mul(4)?.checked_mul(choice.scores)?)?;
+        let finished = choice.rows.checked_mul(12)?.checked_add(choice.counting.checked_mul(16)?)?;
+        let left_out = take(finished.checked_mul(budget)?)?;
         (at <= isize::MAX as usize).then_some(GpuWorkspaceLayout {
             partial_ms,
             partial_w,
+            partial_d,
+            left_out,
             sequences,
             records,
             scores,

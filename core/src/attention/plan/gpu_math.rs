@@ -42,6 +42,8 @@ pub fn choose_gpu_math(
         sequences: if s.key_lengths { problem.sequences() } else { 0 },
         records: if options.certify { MEASURING_BLOCKS * device.sms.max(1) } else { 0 },
         scores: stride,
+        error_budget: None,
+        counting: 0,
         flushes: true,
         keys,
         cut: s.window.left.is_some(),

@@ -526,3 +526,28 @@ fn executed_has_the_constants_of_the_kernel() {
     spec.window.left = Some(100);
     assert_eq!(values(spec), 0);
 }
+
+#[test]
+fn a_budget_has_room_for_what_is_left_out() {
+    let of = |error_budget, b, splits| {
+        let division = Some(Division { candidate: 1, splits });
+        let options = GpuOptions { error_budget, division, ..GpuOptions::default() };
+        choice(problem(DType::F32, b, 3, 130, 1000, [64, 64]), &H200, options).unwrap()
+    };
+    let exact = of(None, 2, 4);
+    let layout = GpuWorkspaceLayout::of(&exact, false).unwrap();
+    assert_eq!((exact.odds(), exact.counting, layout.partial_d.len, layout.left_out.len), (None, 0, 0, 0));
+    // Three blocks of rows of each head, in four splits: 16 bytes each; three numbers of each row.
+    let (c, rows) = (of(Some(0.01), 2, 4), 2 * 3 * 130);
+    let layout = GpuWorkspaceLayout::of(&c, false).unwrap();
+    assert_eq!((c.counting, c.splits, c.chunk), (2 * 3 * 3 * 4, 4, 256));
+    assert_eq!((layout.partial_d.len, layout.left_out.len), (rows * 4 * 4, 72 * 16 + rows * 12));
+    assert!(layout.partial_d.start + layout.partial_d.len <= layout.partial_bytes());
+    assert!(layout.left_out.start >= layout.partial_bytes() && layout.bytes >= layout.left_out.len);
+    // The odds leave room for the additions of the sums that are compared and of those that are reported.
+    let odds = f64::from(c.odds().unwrap());
+    assert!(odds < 0.01 / 0.99 && odds > 0.01 / 0.99 * (1.0 - 1e-4), "{odds}");
+    assert_eq!(c.odds(), of(Some(0.01), 1, 4).odds());
+    // Undivided keys have longer chains of tiles.
+    assert!(c.odds() != of(Some(0.01), 2, 1).odds());
+}

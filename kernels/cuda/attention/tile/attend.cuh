@@ -7,6 +7,7 @@
 #include "staging.cuh"
 #include "values.cuh"
 #include "weights.cuh"
+#include "within.cuh"
 
 // Takes in tile k0. The four steps share one function: split up, clang arranges their loops in another order.
 template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
@@ -87,10 +88,21 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     if (RARELY(any_of_warp(need))) {
       float scale[TM];
       raise_references(mx, scale);
+      if constexpr (BUDGET) move_vote(scale);
       if (RARELY(flushed)) rescale_rows(scale);
     }
-    if (RARELY(absent)) take_signed_weights();
-    else take_weights();
+    if constexpr (BUDGET) {
+      float r[TM];
+      weigh(absent, r);
+      if (leaves_out<EDGE>(r, absent)) {  // every lane has read what the area held
+        if (ready) store_k();
+        sync_block();
+        return;
+      }
+    } else {
+      if (RARELY(absent)) take_signed_weights();
+      else take_weights();
+    }
   }
 
   // The weighted sum: W += P V, UK keys at a time, unless no row of the block attends a key of the tile.

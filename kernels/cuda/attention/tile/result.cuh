@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tile.cuh"
+#include "within.cuh"
 
 // Row by row: the sums of the next row become those of the first.
 template <class S> INLINE void Tiles<S>::finish() {
@@ -21,11 +22,17 @@ template <class S> INLINE void Tiles<S>::finish() {
       const float reference = stored_reference(m[i], empty);
       if ((int)(g == 0) & (int)(i < x.left)) write_f2(at + (long long)i * call.splits * 8, f2{reference, sum[i]});
     }
+    if constexpr (BUDGET) {
+      const long long own = row_number(call, q, share.head, row) + g;
+      if (g < TM && g < x.left) write_f32(this->limit.part_d + (own * call.splits + share.split) * 4, this->vote.lost);
+    }
     return;
   }
   NO_UNROLL for (int i = 0; i < TM; i++) {
     const float total = sum[0];
     const bool empty = m[0] == NO_KEY && total == 0.f;
+    [[maybe_unused]] float d;
+    if constexpr (BUDGET) d = float_of_bits(shuffle_from(bits_of(this->vote.lost), lane_of_row(t, i)));
     if (i < x.left) {
       const Address out = output_row(call, q.batch, share.head, q.query0 + row + i);
       NO_UNROLL for (int h = 0; h < AF; h++) {
@@ -33,9 +40,16 @@ template <class S> INLINE void Tiles<S>::finish() {
         UNROLL for (int j = 0; j + 4 < AN; j++) acc[0][j] = acc[0][j + 4];
         write_quotient4(call, out, dim_of(g, h * 4), y, total, empty, B16 ? call.dtype : TYPE_F32);
       }
+      if constexpr (BUDGET) {
+        if (g == 0) write_left_out(share, row, i, stored_reference(m[0], empty), total, d);
+      }
       if (g == 0 && call.lse != 0) {
         const float reference = stored_reference(m[0], empty);
-        write_f32(call.lse + row_number(call, q, share.head, row + i) * 4, log_sum_exp(reference, total));
+        auto log = [&] LAMBDA {
+          if constexpr (BUDGET) return log_sum_exp(reference, total, d);
+          else return log_sum_exp(reference, total);
+        };
+        write_f32(call.lse + row_number(call, q, share.head, row + i) * 4, log());
       }
     }
     UNROLL for (int n = 0; n + 1 < TM; n++) {

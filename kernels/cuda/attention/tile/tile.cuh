@@ -3,6 +3,7 @@
 
 #include "../../common/elements.cuh"
 #include "../added.cuh"
+#include "../budget.cuh"
 #include "../finish.cuh"
 
 constexpr int TILE = 64;  // keys of a tile
@@ -31,13 +32,34 @@ enum Changes { ALL, EDGES, ADDENDS, NONE };
 //   BODY      keys of a loop body of W += P V in plain tiles
 //   FLUSH     tiles from one addition to memory to the next
 //   CHANGES   what may change scores
+//   BUDGET    whether tiles are left out inside an error budget
 template <Elements IN_, int D_, int WARPS_, int TM_, int TN_, int KD_, int VK_, int PC_, int STRAIGHT_, int BODY_,
-          int FLUSH_, Changes CHANGES_>
+          int FLUSH_, Changes CHANGES_, bool BUDGET_ = false>
 struct Shape {
   static constexpr Elements IN = IN_;
   static constexpr int D = D_, WARPS = WARPS_, TM = TM_, TN = TN_, KD = KD_, VK = VK_, PC = PC_;
   static constexpr int STRAIGHT = STRAIGHT_, BODY = BODY_, FLUSH = FLUSH_;
   static constexpr Changes CHANGES = CHANGES_;
+  static constexpr bool BUDGET = BUDGET_;
+};
+
+// What a lane votes with inside an error budget, for one of the rows that it shares: sums of all weights that the split has
+// met, kept ones and those left out, and what the block has counted. A row past the last one has no vote, and -0 or less in
+// `lost`. Without a budget nothing of it is there.
+template <bool BUDGET> struct Voting {
+  typedef Unlimited Limit;
+  struct Vote {};
+  static INLINE Voting of(const Limit&, Vote&) { return {}; }
+};
+template <> struct Voting<true> {
+  typedef Budget Limit;
+  struct Vote {
+    float kept, lost;
+    int met, skipped;
+  };
+  const Limit& limit;
+  Vote& vote;
+  static INLINE Voting of(const Limit& limit, Vote& vote) { return {limit, vote}; }
 };
 
 // What a thread keeps while its block works through the tiles of a split, and the parts of that work, each in the file
@@ -46,10 +68,13 @@ struct Shape {
 // Members are references to variables of `run`, so that each is split into registers by itself: one structure of all of
 // them could not be split before the loops over its arrays are unrolled. Their order settles the numbers of registers
 // in the PTX.
-template <class S> struct Tiles {
+template <class S> struct Tiles : Voting<S::BUDGET> {
   static constexpr Elements IN = S::IN;
   static constexpr int D = S::D, WARPS = S::WARPS, TM = S::TM, TN = S::TN, KD = S::KD, VK = S::VK, PC = S::PC;
   static constexpr int STRAIGHT = S::STRAIGHT, BODY = S::BODY, FLUSH = S::FLUSH;
+  static constexpr bool BUDGET = S::BUDGET;
+  typedef typename Voting<BUDGET>::Vote Vote;
+  typedef typename Voting<BUDGET>::Limit Limit;
   static constexpr bool LEAN = S::CHANGES == NONE, ADDED = S::CHANGES == ADDENDS;
   static constexpr bool PLAINS = S::CHANGES != EDGES;        // whether plain tiles have a loop of their own
   static constexpr bool ADDS = S::CHANGES == ALL || !PLAINS;  // whether addends pass through the exchange area
@@ -93,6 +118,7 @@ template <class S> struct Tiles {
   static_assert(!STRAIGHT || PRODUCTS_P == 1, "");
   static_assert(STRAIGHT != 2 || (V_ITEMS <= K_ITEMS * 4 && NT % DF == 0), "");
   static_assert(KS % 32 == 0 || CHUNKS == 1, "");
+  static_assert(!BUDGET || (IN == F32 && S::CHANGES == ALL && STRAIGHT != 2 && TM <= LANE_COLS), "");
 
   // Lanes that differ in bit 0 have the same columns, lanes that differ in bit 1 the same rows.
   static INLINE int lane_col(int t) { return (t >> 1) & (LANE_COLS - 1); }
@@ -190,7 +216,7 @@ template <class S> struct Tiles {
   }
 
   // attention.cuh: the loops over tiles.
-  static INLINE void run(SharedBytes sm, const Call& call);
+  static INLINE void run(SharedBytes sm, const Call& call, const Limit& limit);
 
   // staging.cuh: brings in the first keys of tile k0.
   template <bool EDGE> INLINE void begin();
@@ -257,6 +283,18 @@ template <class S> struct Tiles {
   INLINE void take_weights();
   INLINE void take_signed_weights();
   INLINE void rotate_rows(const float (&y)[TN], const float& reference, const float& z);
+
+  // within.cuh: votes inside an error budget.
+  static INLINE int own_row_of(int t) { return lane_col(t) & (TM - 1); }
+  static INLINE int lane_of_row(int t, int i) { return (t & 31 & ~((LANE_COLS - 1) << 1)) | i << 1; }
+  INLINE void open_vote(const Share& share);
+  INLINE float own_sum(const float (&x)[TM]);
+  INLINE void move_vote(const float (&scale)[TM]);
+  INLINE void weigh(bool absent, float (&r)[TM]);
+  template <bool EDGE> INLINE bool holds_odd_values();
+  template <bool EDGE> INLINE bool leaves_out(const float (&r)[TM], bool absent);
+  INLINE void write_left_out(const Share& share, int row, int i, float m, float s, float d);
+  INLINE void write_counts(int rows);
 
   // values.cuh: W += P V.
   template <bool EDGE> INLINE void open_stage(int stage, bool absent, bool gaps, bool& odd_values);

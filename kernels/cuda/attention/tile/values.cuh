@@ -17,7 +17,7 @@ template <bool EDGE>
 INLINE void Tiles<S>::open_stage(int stage, bool absent, bool gaps, bool& odd_values) {
   if constexpr (EDGE && SLOW) gather_v(k0, stage);
   // What the area held is dead: a tile whose keys may be left out has just had a vote.
-  if ((!EDGE && !ADDED) || LEAN || stage > 0) sync_block();
+  if ((!EDGE && !ADDED && !BUDGET) || LEAN || stage > 0) sync_block();
   bool odd = false;
   auto bring = [&](auto& from) LAMBDA {
     store_v(from);

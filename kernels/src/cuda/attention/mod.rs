@@ -8,6 +8,7 @@ mod measure;
 mod stream;
 #[cfg(feature = "cuda")]
 mod table;
+mod within;
 
 pub use args::*;
 pub use math::{MATH_ROWS, MATH_TILE, MathArgs};
@@ -15,6 +16,7 @@ pub use measure::{MeasureArgs, Measuring, PIECE_ROWS};
 pub use stream::{Pending, StreamArgs};
 #[cfg(feature = "cuda")]
 pub(super) use table::KERNELS;
+pub use within::{Budget, WithinArgs, WithinCounts};
 
 use elsa_core::attention::plan::GpuCost;
 

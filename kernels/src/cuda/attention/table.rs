@@ -10,7 +10,12 @@ use elsa_core::attention::plan::{GpuKernelSpec, GpuResources, Pace, Paces, Summa
 macro_rules! attention {
     ($name:literal, $sixteen_bit:literal, $head_dim:literal, $most:expr, $most_plain:expr, $threads:literal x $rows:literal,
      $shared:literal, $registers:literal, $summation:expr $(, $field:ident: $value:expr)*) => {
-        kernel!($name, Role::Attention(GpuKernelSpec {
+        attention!(Attention, $name, $sixteen_bit, $head_dim, $most, $most_plain, $threads x $rows, $shared, $registers,
+            $summation $(, $field: $value)*)
+    };
+    ($role:ident, $name:literal, $sixteen_bit:literal, $head_dim:literal, $most:expr, $most_plain:expr,
+     $threads:literal x $rows:literal, $shared:literal, $registers:literal, $summation:expr $(, $field:ident: $value:expr)*) => {
+        kernel!($name, Role::$role(GpuKernelSpec {
             $($field: $value,)*
             ..GpuKernelSpec {
                 few_blocks: false,
@@ -118,8 +123,15 @@ pub const KERNELS: &[GpuKernel] = &[
     rows!("attention_b16_d64_q4k64__sm53_exp2_approx", true, 64, 8960, 152),
     rows!("attention_b16_d128_q4k64__sm53_exp2_approx", true, 128, 8832, 153),
     rows!("attention_b16_d256_q4k64__sm53_exp2_approx", true, 256, 17024, 207),
+    attention!(AttentionWithin, "attention_f32_d32_q32k64__sm53_exp2_approx_within", false, 32, ANY, ANY, 64 x 32, 16384, 216, tiles(8, 6),
+        paces: exactly([107, 280], [100, 200])),
+    attention!(AttentionWithin, "attention_f32_d64_q64k64__sm53_exp2_approx_within", false, 64, ANY, ANY, 128 x 64, 32768, 231, tiles(8, 4),
+        paces: exactly([367, 471], [367, 470])),
+    attention!(AttentionWithin, "attention_f32_d128_q64k64__sm53_exp2_approx_within", false, 128, ANY, ANY, 128 x 64, 49152, 252, tiles(4, 4)),
+    attention!(AttentionWithin, "attention_f32_d256_q32k64__sm53_exp2_approx_within", false, 256, ANY, ANY, 128 x 32, 49152, 211, tiles(4, 4)),
     helper!("merge_f32_s4__sm53", AttentionMerge { states: 4, most: 4 }, 64),
     helper!("merge_f32_s8__sm53", AttentionMerge { states: 8, most: ANY }, 165),
+    helper!("merge_f32_s4__sm53_within", AttentionMergeWithin { states: 4 }, 133),
     helper!("stream_f32_s4__sm53", AttentionStream { states: 4 }, 103),
     kernel!(
         "measure__sm53",

@@ -12,9 +12,9 @@
 //!    attention kernel and what follows.
 
 use super::marshal::{self, PartialStates, Sequences};
-use super::plan::{Functions, GpuPlan, measuring, merging, presenting};
+use super::plan::{Functions, GpuPlan, measuring, presenting};
 use crate::cuda::gpu::Gpu;
-use crate::cuda::launch::{Grid, Launches};
+use crate::cuda::launch::{Grid, Launches, Stored};
 use crate::cuda::plan;
 use crate::cuda::workspace::{GpuWorkspace, Needs};
 use crate::error::{BindError, DeviceError};
@@ -22,7 +22,7 @@ use crate::tensors::{Given, PerTensor};
 use elsa_core::attention::plan::{GpuWorkspaceLayout, SEQUENCE_BYTES};
 use elsa_core::attention::{Lengths, Operand, Operands, Problem};
 use elsa_kernels::cuda::attention::{
-    AttentionArgs, MATH_ROWS, MATH_TILE, MathArgs, MeasureArgs, Sequence, merge_blocks,
+    AttentionArgs, Budget, MATH_ROWS, MATH_TILE, MathArgs, MeasureArgs, Sequence, WithinArgs, merge_blocks,
 };
 use elsa_kernels::cuda::tensor::Divisor;
 use std::sync::Arc;
@@ -53,7 +53,8 @@ impl plan::GpuPlan for GpuPlan {
 
     fn needs(&self) -> Needs {
         let layout = &self.layout;
-        Needs { scratch: layout.bytes, table: layout.sequences.len, records: layout.records.len }
+        let records = layout.records.len.max(layout.left_out.len);
+        Needs { scratch: layout.bytes, table: layout.sequences.len, records }
     }
 
     fn room(&self, given: Given) -> usize {
@@ -103,21 +104,25 @@ impl plan::GpuPlan for GpuPlan {
         // The chooser has checked that these products fit for the longest possible sequence.
         let row_blocks = marshal::row_blocks(self, &sequences);
         let tiles = problem.sequences() * (problem.heads() / c.heads_at_once.max(1)) * c.splits * row_blocks;
-        let attention = Attend { problem, call, functions: &functions, tiles };
+        let budget = c.odds().map(|odds| {
+            let left_out = workspace.scratch.address() + self.layout.left_out.start as u64;
+            marshal::budget(self, odds, left_out, partials)
+        });
+        let attention = Attend { problem, call, budget, functions: &functions, tiles };
         let scores = workspace.scratch.address() + self.layout.scores.start as u64;
         let blocks = match &functions.matrix {
             Some(_) => attention.math(&mut list, self, scores, sequences.most_keys)?,
             None => attention.attend(&mut list, self)?,
         };
         if let Some(function) = &functions.merge {
-            let (merge, states_at_once) = merging(c.splits)?;
+            let (merge, states_at_once) = self.merging()?;
             let blocks = match tiles {
                 0 => 0,
                 _ => merge_blocks(states_at_once, problem.rows(), c.splits, c.partial_dim),
             };
             let grid = Grid { blocks: blocks as u32, threads: merge.resources().threads as u32 };
-            let parameter = list.store(&call)?;
-            // SAFETY: *parameter*: the kernel takes an `AttentionArgs`.
+            let parameter = attention.parameter(&mut list)?;
+            // SAFETY: *parameter*: inside an error budget the kernel takes a `WithinArgs`, else an `AttentionArgs`.
             unsafe { list.push(function, grid, parameter)? };
         }
         list.shared_by(blocks);
@@ -139,18 +144,28 @@ fn present_grid(plan: &GpuPlan, problem: &Problem) -> Result<Grid, DeviceError> 
 struct Attend<'a> {
     problem: &'a Problem,
     call: AttentionArgs,
+    /// What may be left out, where the plan has an error budget.
+    budget: Option<Budget>,
     functions: &'a Functions,
     /// Blocks of rows of all sequences, heads and splits.
     tiles: usize,
 }
 
 impl Attend<'_> {
+    /// Puts the parameter of the kernel that attends, and of the merge, into the list.
+    fn parameter(&self, list: &mut Launches) -> Result<Stored, DeviceError> {
+        match self.budget {
+            Some(budget) => list.store(&WithinArgs { call: self.call, budget }),
+            None => list.store(&self.call),
+        }
+    }
+
     /// Lists the attention kernel. Returns its number of blocks.
     fn attend(&self, list: &mut Launches, plan: &GpuPlan) -> Result<usize, DeviceError> {
         let threads = plan.choice.kernel.resources.threads as u32;
-        let parameter = list.store(&self.call)?;
+        let parameter = self.parameter(list)?;
         let grid = Grid { blocks: self.tiles as u32, threads };
-        // SAFETY: *parameter*: the kernel takes an `AttentionArgs`.
+        // SAFETY: *parameter*: inside an error budget the kernel takes a `WithinArgs`, else an `AttentionArgs`.
         unsafe { list.push(&self.functions.attention, grid, parameter)? };
         Ok(self.tiles)
     }
@@ -195,11 +210,13 @@ fn partial_states(
         (workspace.reserve_extra(plan.layout.bytes, layout.partial_bytes())?, layout)
     } else if plan.choice.scores > 0 {
         let ms = workspace.scratch.address() + plan.layout.partial_ms.start as u64;
-        return Ok(PartialStates { ms, w: 0 });
+        return Ok(PartialStates { ms, w: 0, d: 0 });
     } else {
         return Ok(PartialStates::default());
     };
-    Ok(PartialStates { ms: base + layout.partial_ms.start as u64, w: base + layout.partial_w.start as u64 })
+    let [ms, w, d] =
+        [layout.partial_ms, layout.partial_w, layout.partial_d].map(|span| base + span.start as u64);
+    Ok(PartialStates { ms, w, d })
 }
 
 /// Writes the table of sequences on the host, if the plan has one.

@@ -6,7 +6,7 @@ use elsa_core::attention::plan::GpuChoice;
 use elsa_core::attention::{self, BiasView, MaskKind, MaskView, Operand, Operands, Problem, Spec};
 use elsa_core::dtype::DType;
 use elsa_kernels::cuda::attention::{
-    self as args, Addend, AttentionArgs, Measuring, PIECE_ROWS, PresentArgs, Sequence,
+    self as args, Addend, AttentionArgs, Budget, Measuring, PIECE_ROWS, PresentArgs, Sequence, WithinCounts,
 };
 use elsa_kernels::cuda::tensor::{Divisor, TYPE_F32, Tensor};
 
@@ -17,6 +17,8 @@ pub struct PartialStates {
     pub ms: u64,
     /// Address of weighted sums.
     pub w: u64,
+    /// Address of the sums of what was left out, inside an error budget.
+    pub d: u64,
 }
 
 /// The sequences of a call, as the kernels read them.
@@ -240,6 +242,12 @@ pub fn attention(
         filled.flags |= args::WHOLE_ROWS;
     }
     filled
+}
+
+/// What a run inside an error budget may leave out; what it leaves out is written from `left_out` on.
+pub fn budget(plan: &GpuPlan, odds: f32, left_out: u64, partials: PartialStates) -> Budget {
+    let counts = (plan.choice.counting * size_of::<WithinCounts>()) as u64;
+    Budget { part_d: partials.d, left_out: left_out + counts, counts: left_out, odds, unused: 0 }
 }
 
 /// Whether a plan has plain tiles for heads of these sizes, where rows can be accessed four elements at a time: those as

@@ -84,9 +84,32 @@ pub fn merging(splits: usize) -> Result<(&'static GpuKernel, usize), DeviceError
     fewest.map(|(_, states, k)| (k, states)).ok_or(DeviceError::NoKernel { role: "merging" })
 }
 
+/// The kernel that merges partial states inside an error budget, and the number of states that it reads at once.
+///
+/// # Errors
+/// Returns an error if this build has no such kernel.
+pub fn merging_within() -> Result<(&'static GpuKernel, usize), DeviceError> {
+    let found = GPU_KERNELS.iter().find_map(|k| match k.role {
+        Role::AttentionMergeWithin { states, .. } => Some((k, states)),
+        _ => None,
+    });
+    found.ok_or(DeviceError::NoKernel { role: "merging inside an error budget" })
+}
+
+/// What the kernels are chosen by that attend, those inside an error budget or the others.
+type SpecOf = fn(&GpuKernel) -> Option<&GpuKernelSpec>;
+
+/// The specification of the kernels among which the chooser chooses with these options.
+fn spec_of(options: &GpuOptions) -> SpecOf {
+    match options.error_budget {
+        Some(_) => GpuKernel::within,
+        None => GpuKernel::attention,
+    }
+}
+
 /// The attention kernels among which the chooser chooses.
-fn specs() -> impl Iterator<Item = &'static GpuKernelSpec> + Clone {
-    GPU_KERNELS.iter().filter_map(GpuKernel::attention)
+fn specs(of: SpecOf) -> impl Iterator<Item = &'static GpuKernelSpec> + Clone {
+    GPU_KERNELS.iter().filter_map(of)
 }
 
 /// What a measurement may choose from, the chooser's own choice first.
@@ -94,7 +117,7 @@ fn specs() -> impl Iterator<Item = &'static GpuKernelSpec> + Clone {
 /// # Errors
 /// Returns an error if the chooser refuses the problem.
 pub fn choices(gpu: &Gpu, problem: &Problem, options: &GpuOptions) -> Result<Vec<GpuChoice>, ChooseError> {
-    Ok(alternatives(problem, gpu.profile(), specs(), options)?.collect())
+    Ok(alternatives(problem, gpu.profile(), specs(spec_of(options)), options)?.collect())
 }
 
 impl GpuPlan {
@@ -103,8 +126,9 @@ impl GpuPlan {
     /// # Errors
     /// Returns an error if the kernels do not support the problem, or if the device fails.
     pub fn new(gpu: &Arc<Gpu>, problem: &Problem, options: GpuOptions) -> Result<GpuPlan, PlanError> {
-        let choice = choose_gpu(problem, gpu.profile(), specs(), &options)?;
-        let mut attending = GPU_KERNELS.iter().filter(|k| k.attention().is_some());
+        let of = spec_of(&options);
+        let choice = choose_gpu(problem, gpu.profile(), specs(of), &options)?;
+        let mut attending = GPU_KERNELS.iter().filter(|k| of(k).is_some());
         let attention = attending.nth(choice.candidate).ok_or(ChooseError::NoKernel)?;
         GpuPlan::of(gpu, problem, choice, attention, options.budget)
     }
@@ -145,7 +169,7 @@ impl GpuPlan {
         partial: bool,
     ) -> Result<Functions, DeviceError> {
         let merge = match self.choice.divided() || partial {
-            true => Some(self.gpu.function(context, merging(self.choice.splits)?.0)?),
+            true => Some(self.gpu.function(context, self.merging()?.0)?),
             false => None,
         };
         let s = problem.spec();
@@ -166,6 +190,17 @@ impl GpuPlan {
         };
         let attention = self.gpu.function(context, self.attention)?;
         Ok(Functions { matrix, attention, merge, present, measure })
+    }
+
+    /// The kernel that merges the partial states of a row, and the number of states that it reads at once.
+    ///
+    /// # Errors
+    /// Returns an error if no kernel suffices.
+    pub fn merging(&self) -> Result<(&'static GpuKernel, usize), DeviceError> {
+        match self.choice.error_budget {
+            Some(_) => merging_within(),
+            None => merging(self.choice.splits),
+        }
     }
 
     /// The structure and the arithmetic that a run without states executes, for its certificate and its error bounds.

@@ -86,6 +86,7 @@ step tuned ./crossing cuda_tuned:: $all
 # Linear attention, and the operators beside it. What fails on request needs the stand-in driver.
 step linear env ELSA_ONLY=cuda ./crossing cuda_linear:: cuda_linear_readers:: cuda_series:: --skip scenario --skip outlive $all
 step stream ./crossing cuda_stream:: cuda_semantics:: cuda_fit:: --skip refused_memory --skip every_allocation --skip memory_that_is --skip a_discrete $all
+step schedules ./crossing cuda_schedules:: $all
 step no-allocation ./no_allocation $all
 # One at a time: a test asks for memory that was just freed, which another would take.
 # Tests that read the sources have none here.

@@ -342,8 +342,11 @@ impl Run<'_, '_, '_> {
             }
             _ => 0,
         });
-        let partials =
-            PartialStates { ms: memory.on_device(Area::PartialMs), w: memory.on_device(Area::PartialW) };
+        let partials = PartialStates {
+            ms: memory.on_device(Area::PartialMs),
+            w: memory.on_device(Area::PartialW),
+            d: 0,
+        };
         let shared = marshal::sequence(&problem.sequence(&lengths, 0));
         let sequences = Sequences {
             table: if stream.plan.choice.sequences > 0 {

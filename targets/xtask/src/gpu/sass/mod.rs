@@ -100,7 +100,7 @@ pub fn table(costs: &[(String, Cost)]) -> String {
 
 /// The end of the names of kernels for scores that masks or biases change. Their time depends on these, and nothing
 /// predicts it.
-const CHANGED: &str = "_added";
+const CHANGED: [&str; 2] = ["_added", "_within"];
 /// The beginnings of the names of kernels of linear attention and of series, whose time nothing predicts.
 const UNPREDICTED: [&str; 2] = ["linear_", "series_"];
 
@@ -117,7 +117,9 @@ pub fn cost(
     kernel: &str,
     threads: usize,
 ) -> Result<Option<Cost>, String> {
-    if kernel.ends_with(CHANGED) || UNPREDICTED.iter().any(|begin| kernel.starts_with(begin)) {
+    if CHANGED.iter().any(|end| kernel.ends_with(end))
+        || UNPREDICTED.iter().any(|begin| kernel.starts_with(begin))
+    {
         return Ok(None);
     }
     let run = Run::new(tree, "").arg(nvdisasm).args("-c -novliw -hex").arg(cubin).quiet().run();

@@ -1,0 +1,354 @@
+//! Error budgets on the GPU back end: what its kernels leave out beside an account in f64, and what it leaves to the CPU.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::attention::certificate::Executed;
+use elsa_core::attention::plan::Division;
+use elsa_core::attention::traversal::{Schedule, Tile};
+use elsa_core::attention::{Alignment, MaskKind, Outputs, Window, reference};
+use elsa_core::dtype::DType;
+use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, PlanError, PlanOptions};
+use elsa_tests::SLOW;
+use elsa_tests::cases::{Buffers, Case, MaskParams, Params, some_hard_cases};
+use elsa_tests::random::Random;
+use elsa_tests::schedules::{Ran, account, compare, judge_by, scored};
+use std::ops::Range;
+
+/// Keys of a tile.
+const TILE: usize = 64;
+
+fn engine(fallback: Fallback) -> Engine {
+    let backend = Some(Backend::Cuda);
+    Engine::new(&EngineOptions { backend, threads: Some(1), fallback, ..EngineOptions::default() }).unwrap()
+}
+
+/// Options of a budget, with so many splits of the keys; zero leaves them to the chooser.
+fn options(engine: &Engine, case: &Case, budget: f32, splits: usize) -> PlanOptions {
+    let options = PlanOptions { error_budget: Some(budget), ..PlanOptions::default() };
+    let division = engine.divisions(&case.problem(), &options).unwrap()[0].division();
+    PlanOptions { division: (splits > 0).then_some(Division { splits, ..division }), ..options }
+}
+
+/// Runs a case twice in one workspace inside a budget. Returns the answers, what was executed, the tile and the keys of a
+/// split.
+fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, Tile, usize) {
+    let problem = case.problem();
+    let plan = engine.plan(&problem, options).unwrap();
+    let choice = *plan.gpu_choice().unwrap();
+    assert!(choice.kernel.name.ends_with("_within"), "{}", choice.kernel.name);
+    let mut workspace = plan.workspace().unwrap();
+    let mut once = || {
+        let mut buffers = case.buffers();
+        plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+        let traversed = workspace.traversed().unwrap();
+        let again = (traversed.d.to_vec(), traversed.share.to_vec());
+        (Ran { buffers, report: traversed.report, d: again.0, share: again.1 }, traversed.tile)
+    };
+    let (first, tile) = once();
+    let (again, _) = once();
+    assert!(same(&first.buffers, &again.buffers) && first.d == again.d && first.report == again.report);
+    // Without states, where a kernel may write the output by itself.
+    let mut buffers = case.buffers();
+    plan.bind(case.inputs(), output_only(&mut buffers), &mut workspace).unwrap().run().unwrap();
+    let alike = |i: usize| {
+        let [a, b] = [&buffers, &first.buffers].map(|b| b.output.get(i));
+        a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
+    };
+    assert!((0..buffers.output.len()).all(alike));
+    let traversed = workspace.traversed().unwrap();
+    assert!(traversed.d == first.d && traversed.report == first.report);
+    let budget = options.error_budget.unwrap();
+    assert!(first.share.iter().all(|share| *share <= budget), "{budget}");
+    (first, plan.certificate().executed, tile, choice.chunk)
+}
+
+/// The outputs but for the states, with which rows would pass through partial states.
+fn output_only(buffers: &mut Buffers) -> Outputs<'_> {
+    let mut outputs = buffers.outputs();
+    outputs.state = None;
+    outputs
+}
+
+/// Whether two runs wrote the same bits, or both NaN.
+fn same(a: &Buffers, b: &Buffers) -> bool {
+    let alike = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+    let lists = [(&a.lse, &b.lse), (&a.m, &b.m), (&a.s, &b.s), (&a.w, &b.w)];
+    (0..a.output.len()).all(|i| alike(a.output.get(i), b.output.get(i)))
+        && lists.iter().all(|(a, b)| a.iter().zip(b.iter()).all(|(a, b)| alike(*a, *b)))
+}
+
+/// Runs scores by hand with undivided keys and with `splits` splits, beside the account of each split. Returns the run of
+/// undivided keys.
+fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, splits: usize) -> Ran {
+    let (engine, case) = (engine(Fallback::Fail), scored(q, k, v));
+    let mut last = None;
+    for splits in [splits, 1] {
+        let (ran, executed, tile, chunk) = run(&engine, &case, &options(&engine, &case, budget, splits));
+        assert_eq!(splits > 1, chunk < k.len(), "{splits} splits of {chunk}");
+        let tiles: Vec<Range<usize>> =
+            (0..q.len()).step_by(tile.rows).map(|at| at..q.len().min(at + tile.rows)).collect();
+        let parts = k.chunks(chunk).zip(v.chunks(chunk));
+        let mut parts = parts.map(|(k, v)| account([q, k, v], f64::from(budget), &tiles, TILE));
+        let (mut rows, mut skipped) = parts.next().unwrap();
+        for (part, count) in parts {
+            skipped += count;
+            for (row, part) in rows.iter_mut().zip(part) {
+                row.kept += part.kept;
+                row.left += part.left;
+                row.weighted += part.weighted;
+            }
+        }
+        assert_eq!(ran.report.skipped_blocks, skipped, "{splits} splits: {:?}", ran.report);
+        assert_eq!(ran.report.blocks, (tiles.len() * k.len().div_ceil(TILE)) as u64);
+        assert_eq!(ran.report.row_blocks, (q.len() * k.len().div_ceil(TILE)) as u64);
+        compare(&ran, &rows);
+        assert!(judge_by(&case, &Schedule::within(budget), executed, &ran) <= 1.0);
+        last = Some(ran);
+    }
+    last.unwrap()
+}
+
+/// One query, fewer than a block has, and more.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn mass_just_below_the_budget_is_left_out() {
+    let (budget, blocks) = (0.05f32, 12usize);
+    for (queries, of_budget, all) in [(1, 0.98, true), (37, 0.98, true), (130, 1.05, false)] {
+        // Block 0 weighs one, each of the others an equal part of the budget.
+        let each = of_budget * f64::from(budget) / (1.0 - f64::from(budget)) / blocks as f64;
+        let mut k = vec![-100.0f32; TILE * (blocks + 1)];
+        k[3] = 0.0;
+        (1..=blocks).for_each(|n| k[n * TILE + n * 5 % TILE] = each.log2() as f32);
+        let v: Vec<f32> = (0..k.len()).map(|j| if j < TILE { 1.0 } else { -1.0 }).collect();
+        let ran = check_account(&vec![1.0; queries], &k, &v, budget, 3);
+        let tiles = ran.report.blocks / (blocks as u64 + 1);
+        assert_eq!(ran.report.skipped_blocks == tiles * blocks as u64, all, "{:?}", ran.report);
+        assert!(!all || f64::from(ran.share[0]) > 0.97 * f64::from(budget));
+    }
+}
+
+/// References rise after tiles were left out, by more than the headroom and by a hundred bits; the largest score lies in the
+/// last tile.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn what_was_left_out_follows_the_reference() {
+    let mut random = Random::new(41);
+    let mut seen = [0u64; 2];
+    for n in 0..4 {
+        let step = [3.0f32, 12.0][n % 2];
+        let mut level = 0.0f32;
+        let k: Vec<f32> = (0..12 * TILE - 7)
+            .map(|j| {
+                if j % TILE == 0 {
+                    level += if random.below(3) == 0 { step * 3.0 } else { -step };
+                }
+                level + 2.0 * random.normal()
+            })
+            .collect();
+        let v: Vec<f32> = (0..k.len()).map(|_| random.normal() + 3.0).collect();
+        let q: Vec<f32> = (0..[1, 19][n / 2]).map(|_| 0.2 + random.unit() as f32).collect();
+        let ran = check_account(&q, &k, &v, 0.1, 2);
+        seen[0] += ran.report.skipped_blocks;
+        seen[1] += ran.report.blocks - ran.report.skipped_blocks;
+    }
+    assert!(seen.iter().all(|seen| *seen > 3), "{seen:?}");
+    let mut k: Vec<f32> = (0..10 * TILE).map(|j| if j < TILE { 0.0 } else { -20.0 }).collect();
+    *k.last_mut().unwrap() = 12.0;
+    let v: Vec<f32> = (0..k.len()).map(|j| (j % 5) as f32).collect();
+    let ran = check_account(&[1.0, 0.9], &k, &v, 0.01, 2);
+    assert!(ran.d[0] > 0.0 && ran.report.skipped_blocks == 8);
+}
+
+/// Every row of a block votes, for every size of heads.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn every_row_of_a_block_votes() {
+    let engine = engine(Fallback::Fail);
+    for d in [8, 40, 100, 200] {
+        let rows = 64;
+        let params = Params { scale: Some(std::f32::consts::LN_2), ..Params::plain(rows, 3 * TILE, d, 4) };
+        let mut case = params.build("an objector");
+        let first = |i: usize, x: f32| if i % d == 0 { x } else { 0.0 };
+        (0..3 * TILE * d).for_each(|i| case.k.set(i, first(i, if i / d < TILE { 0.0 } else { -20.0 })));
+        (0..rows * d).for_each(|i| case.q.set(i, first(i, 1.0)));
+        let options = options(&engine, &case, 0.01, 1);
+        let (ran, _, tile, _) = run(&engine, &case, &options);
+        let blocks = rows.div_ceil(tile.rows) as u64;
+        assert_eq!(ran.report.skipped_blocks, 2 * blocks, "d = {d}");
+        for objector in (0..rows).step_by(if SLOW { 23 } else { 7 }) {
+            case.q.set(objector * d, 0.01);
+            let (ran, ..) = run(&engine, &case, &options);
+            case.q.set(objector * d, 1.0);
+            assert_eq!(ran.report.skipped_blocks, 2 * (blocks - 1), "d = {d}: row {objector}");
+        }
+    }
+}
+
+/// NaN and infinity among values of tiles that would be left out reach the rows that attend them, and no others.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn values_that_are_not_finite_stay() {
+    let engine = engine(Fallback::Fail);
+    let k: Vec<f32> = (0..7 * TILE - 3).map(|j| if j < TILE { 0.0 } else { -20.0 }).collect();
+    for (queries, splits) in [(1usize, 1), (70, 2)] {
+        let q = vec![1.0; queries];
+        let of = |v: &[f32]| {
+            let case = scored(&q, &k, v);
+            run(&engine, &case, &options(&engine, &case, 0.1, splits))
+        };
+        let mut v = vec![1.0f32; k.len()];
+        let (plain, _, tile, _) = of(&v);
+        let blocks = queries.div_ceil(tile.rows) as u64;
+        for (at, bad) in [
+            (3 * TILE + 5, f32::NAN),
+            (7 * TILE - 4, f32::INFINITY),
+            (2 * TILE, f32::NEG_INFINITY),
+            (5 * TILE - 1, f32::NAN),
+        ] {
+            v[at] = bad;
+            let (found, ..) = of(&v);
+            v[at] = 1.0;
+            // The first tile of a split stays in any case.
+            assert!(found.report.skipped_blocks >= plain.report.skipped_blocks - blocks, "{bad}");
+            for i in 0..queries {
+                let y = found.buffers.output.get(i);
+                assert!(if bad.is_nan() { y.is_nan() } else { y == bad }, "{bad} {y}");
+            }
+        }
+        // A NaN among the scores poisons its rows.
+        let mut case = scored(&q, &k, &v);
+        case.fill_key(0, 3 * TILE, f32::NAN);
+        let (found, ..) = run(&engine, &case, &options(&engine, &case, 0.1, splits));
+        assert!((0..queries).all(|i| found.buffers.output.get(i).is_nan()));
+    }
+}
+
+/// Where every tile stays, a budget changes no bit of what the same blocks answer without one.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn a_budget_with_nothing_to_skip_changes_no_bit() {
+    let engine = engine(Fallback::Fail);
+    let mut compared = 0;
+    for case in some_hard_cases().iter().step_by(if SLOW { 29 } else { 7 }) {
+        if case.spec.dtype != DType::F32 || case.spec.packed.is_some() {
+            continue;
+        }
+        let within = options(&engine, case, 1e-30, 0);
+        let plan = engine.plan(&case.problem(), &within).unwrap();
+        let choice = *plan.gpu_choice().unwrap();
+        let (ran, ..) = run(&engine, case, &within);
+        if ran.report.skipped_blocks > 0 {
+            // Tiles of keys that weigh nothing at all.
+            continue;
+        }
+        // The exact kernel of the same name, with as many splits.
+        let exact = PlanOptions::default();
+        let twin = choice.kernel.name.trim_end_matches("_within");
+        let alike = |c: &elsa_core::attention::plan::GpuChoice| c.kernel.name == twin;
+        let Some(found) = engine.divisions(&case.problem(), &exact).unwrap().into_iter().find(alike) else {
+            continue;
+        };
+        let division = Some(Division { splits: choice.splits, ..found.division() });
+        let plan = engine.plan(&case.problem(), &PlanOptions { division, ..exact }).unwrap();
+        assert_eq!(plan.gpu_choice().unwrap().chunk, choice.chunk);
+        let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
+        plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+        assert!(same(&ran.buffers, &buffers), "{case:?}");
+        assert!(ran.d.iter().chain(&ran.share).all(|x| *x == 0.0));
+        compared += 1;
+    }
+    assert!(compared > if SLOW { 2 } else { 8 }, "{compared}");
+}
+
+/// Masks, windows, lengths, a soft cap, heads that share keys: answers are within the bound that the left-out shares widen.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn answers_inside_a_budget_are_within_their_bounds() {
+    let heads =
+        |queries, keys, d, dv| Params { heads: 4, kv_heads: 2, ..Params::plain(queries, keys, d, dv) };
+    let causal = Some(Alignment::BottomRight);
+    let mask = |kind| Some(MaskParams { kind, dims: vec![40, 330], density: 0.6 });
+    let window = Window { left: Some(145), right: None };
+    let cases = [
+        Params { gain: 6.0, causal, ..heads(190, 370, 8, 4) }.build("causal"),
+        Params { gain: 3.0, mask: mask(MaskKind::Bool), ..heads(40, 330, 8, 3) }.build("a mask"),
+        Params { gain: 4.0, mask: mask(MaskKind::Additive(DType::F32)), ..heads(40, 330, 64, 64) }
+            .build("an addend"),
+        Params { gain: 5.0, causal, window, ..heads(290, 290, 8, 2) }.build("a window"),
+        Params { gain: 9.0, softcap: Some(20.0), causal, ..heads(150, 150, 16, 2) }.build("a cap"),
+        Params { gain: 4.0, lengths: true, batch: 3, ..heads(20, 300, 8, 2) }.build("lengths"),
+        Params { gain: 9.0, ..heads(1, 700, 128, 128) }.build("one query"),
+        Params { gain: 60.0, ..heads(33, 297, 256, 40) }.build("one key weighs"),
+    ];
+    let (engine, mut skipped) = (engine(Fallback::Fail), 0);
+    for (n, case) in cases.iter().enumerate() {
+        let budget = [0.01, 0.2, 0.9][n % 3];
+        let (ran, executed, ..) = run(&engine, case, &options(&engine, case, budget, n % 2 * 3));
+        let used = judge_by(case, &Schedule::within(budget), executed, &ran);
+        assert!(used <= 1.0, "{case:?}: {used}");
+        skipped += ran.report.skipped_blocks;
+    }
+    assert!(skipped > 8, "{skipped}");
+}
+
+/// Of a problem where every other tile may go, those go and no others.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn half_of_the_tiles_go() {
+    let n = 12 * TILE;
+    let k: Vec<f32> = (0..n).map(|j| if (j / TILE).is_multiple_of(2) { 0.0 } else { -16.0 }).collect();
+    let v: Vec<f32> = (0..n).map(|j| (j % 17) as f32).collect();
+    let q: Vec<f32> = (0..64).map(|i| 1.0 + i as f32 / 640.0).collect();
+    let ran = check_account(&q, &k, &v, 1e-3, 3);
+    assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.5, 0.5));
+}
+
+/// A certificate of a run inside a budget counts what was left out.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn certificates_count_what_was_left_out() {
+    let k: Vec<f32> = (0..9 * TILE).map(|j| if j < TILE { 0.0 } else { -7.0 }).collect();
+    let v: Vec<f32> = (0..k.len()).map(|j| if j < TILE { 1.0 } else { -1.0 }).collect();
+    let (engine, case) = (engine(Fallback::Fail), scored(&[1.0, 0.9, 1.1], &k, &v));
+    let options = PlanOptions { certify: true, ..options(&engine, &case, 0.1, 1) };
+    let plan = engine.plan(&case.problem(), &options).unwrap();
+    let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
+    plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+    let shares = workspace.traversed().unwrap().shares;
+    let certified = workspace.certified().unwrap();
+    assert_eq!(certified.left_out, Some((Schedule::within(0.1), shares)));
+    assert!(shares.worst > 0.01 && shares.p99 == shares.worst && shares.mean <= shares.worst);
+    let bound = certified.largest_absolute().unwrap();
+    let mut y = [0.0];
+    for i in 0..3 {
+        reference::row(&case.problem(), &case.inputs(), 0, 0, i, &mut y);
+        let error = (f64::from(buffers.output.get(i)) - y[0]).abs();
+        assert!(error > 0.3 * bound && error <= bound, "{error} {bound}");
+    }
+}
+
+/// What the kernels inside a budget do not take the CPU computes, and the plan says why.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn a_gpu_leaves_other_schedules_to_the_cpu() {
+    let plain = || Params::plain(70, 90, 8, 4);
+    let budget = PlanOptions { error_budget: Some(0.1), ..PlanOptions::default() };
+    for (case, options, operator) in [
+        (Params { dtype: DType::F16, ..plain() }, budget, "error budget with 16-bit tensors"),
+        (
+            plain(),
+            PlanOptions { schedule: Schedule::VFA, ..PlanOptions::default() },
+            "schedule but the exact one",
+        ),
+    ] {
+        let case = case.build("on a GPU");
+        let refusal = engine(Fallback::Fail).plan(&case.problem(), &options).unwrap_err();
+        assert_eq!(refusal, PlanError::NotOnGpu { operator });
+        let plan = engine(Fallback::Cpu).plan(&case.problem(), &options).unwrap();
+        assert_eq!((plan.refusal(), plan.backend() == Backend::Cuda), (Some(&refusal), false));
+        let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
+        let report = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+        assert!(report.fallback.is_some() && workspace.traversed().is_ok());
+    }
+}
