@@ -109,7 +109,7 @@ macro_rules! entries {
                     = <$ops>::decide;
                 fn merge(earlier: &Sums, later: &Sums, value_dim: usize) = <$ops>::merge;
                 fn finish(sums: &Sums, value_dim: usize) = <$ops>::finish;
-                fn scores(tile: &Tile, block: &Block, dst: *mut f32) = <$ops>::scores;
+                fn scores(tile: &Tile, block: &Block, dst: *mut f32, top: *mut f32) = <$ops>::scores;
                 fn softmax(p: *mut f32, count: usize, sums: &Sums) = <$ops>::softmax;
                 fn accumulate(tile: &Tile, block: &Block, p: *const f32, sums: &Sums, flags: [bool; 2]) = <$ops>::accumulate;
             }

@@ -36,10 +36,11 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
         let (p, dv) = (tile.weights, tile.value_dim);
         // SAFETY: as for `step`; the budget is handed on.
         unsafe {
-            let top = softmax::largest::<L, V>(isa, p, block.count);
-            let mut before = [L::splat(isa, f32::NEG_INFINITY); V];
-            if !first {
-                for v in 0..V {
+            let mut top = [L::splat(isa, f32::NEG_INFINITY); V];
+            let mut before = top;
+            for v in 0..V {
+                top[v] = L::load(isa, budget.top.add(v * L::N));
+                if !first {
                     before[v] = L::load(isa, sums.m.add(v * L::N));
                 }
             }
@@ -105,9 +106,16 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
     }
 
     #[inline(always)]
-    unsafe fn scores(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32) {
+    unsafe fn scores(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32, top: *mut f32) {
         // SAFETY: the same clauses.
-        unsafe { scores::scores::<L, R, V, PANELS>(isa, tile, block, dst) };
+        unsafe {
+            let largest = scores::scores::<L, R, V, PANELS>(isa, tile, block, dst);
+            if !top.is_null() {
+                for v in 0..V {
+                    largest[v].store(top.add(v * L::N));
+                }
+            }
+        }
     }
 
     #[inline(always)]

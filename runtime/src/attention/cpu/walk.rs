@@ -131,7 +131,7 @@ impl Walk<'_> {
                 return;
             };
             (budget.left_out, budget.largest) = (left_out, *known);
-            (self.entries.scores)(&self.tile, block, self.tile.weights);
+            (self.entries.scores)(&self.tile, block, self.tile.weights, budget.top);
             (self.entries.decide)(&self.tile, block, &sums, budget, new);
             if !budget.skipped {
                 (self.entries.accumulate)(&self.tile, block, self.tile.weights, &sums, [true, new]);
@@ -217,10 +217,10 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
         };
         let budget = odds.map(|odds| {
             let totals = own.wrapping_add(l.tile.totals.start);
-            // SAFETY: the region holds four lines of the tile's width (layout).
+            // SAFETY: the region holds five lines of the tile's width (layout).
             unsafe { begin(totals, width, rows.rows.len()) };
-            let left_out = std::ptr::null_mut();
-            Budget { odds, left_out, totals, largest: -1.0, skipped: false, moved: false }
+            let (left_out, top) = (std::ptr::null_mut(), totals.wrapping_add(4 * width));
+            Budget { odds, left_out, totals, top, largest: -1.0, skipped: false, moved: false }
         });
         let walk = Walk {
             rows,
