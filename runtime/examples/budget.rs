@@ -1,11 +1,12 @@
 //! The speed of runs inside an error budget beside exact ones, where no block of keys may be left out and where every other one
-//! may.
+//! may, and of runs whose tiles pass the norm gate.
 //!
 //! `cargo run --release -p elsa-runtime --example budget [heads,tokens,d [rounds]]`. One thread, every back end of the CPU. A
-//! round times one exact call and one inside the budget, in turn, by the processor time of the thread, so that other programs
-//! disturb little; a line gives the median of their ratios, above one where the budget is faster, its quartiles, and the share
-//! of the blocks that were left out.
+//! round times one exact call and one by the other plan, in turn, by the processor time of the thread, so that other programs
+//! disturb little; a line gives the median of their ratios, above one where the other is faster, its quartiles, the share of the
+//! blocks that were left out, and that of the rows that the gate let pass.
 
+use elsa_core::attention::traversal::Schedule;
 use elsa_core::attention::{Inputs, Outputs, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};
@@ -59,11 +60,17 @@ fn main() -> Result<(), Failure> {
     {
         let options = EngineOptions { backend: Some(backend), threads: Some(1), ..EngineOptions::default() };
         let engine = Engine::new(&options)?;
-        let plan =
-            |error_budget| engine.plan(&problem, &PlanOptions { error_budget, ..PlanOptions::default() });
-        let (exact, within) = (plan(None)?, plan(Some(BUDGET))?);
-        let [mut one, mut other] = [exact.workspace()?, within.workspace()?];
-        for (name, low) in [("nothing may go", 0.0f32), ("every other block may go", -12.0)] {
+        let plain = PlanOptions::default();
+        let gate = Schedule { gate: true, ..Schedule::EXACT };
+        let exact = engine.plan(&problem, &plain)?;
+        let within = engine.plan(&problem, &PlanOptions { error_budget: Some(BUDGET), ..plain })?;
+        let near_zero = engine.plan(&problem, &PlanOptions { schedule: gate, ..plain })?;
+        for (name, low, within) in [
+            ("nothing may go", 0.0f32, &within),
+            ("every other block may go", -12.0, &within),
+            ("the norm gate", 0.0, &near_zero),
+        ] {
+            let [mut one, mut other] = [exact.workspace()?, within.workspace()?];
             // The first dim of a key sets the level of its block.
             let level = |i: usize| if i / d / BLOCK % 2 == 1 { low } else { 0.0 };
             let k: Vec<f32> =
@@ -73,9 +80,9 @@ fn main() -> Result<(), Failure> {
             for round in 0..=rounds {
                 let (a, b) = if round % 2 == 0 {
                     let a = time(&exact, &mut one, tensors, &mut y)?;
-                    (a, time(&within, &mut other, tensors, &mut y)?)
+                    (a, time(within, &mut other, tensors, &mut y)?)
                 } else {
-                    let b = time(&within, &mut other, tensors, &mut y)?;
+                    let b = time(within, &mut other, tensors, &mut y)?;
                     (time(&exact, &mut one, tensors, &mut y)?, b)
                 };
                 // The first round warms up.
@@ -86,10 +93,12 @@ fn main() -> Result<(), Failure> {
             ratios.sort_by(f64::total_cmp);
             let at = |part: usize| ratios.get((ratios.len() * part / 4).min(ratios.len() - 1)).copied();
             let [low, median, high] = [1, 2, 3].map(|part| at(part).unwrap_or(f64::NAN));
-            let sparsity = other.traversed()?.report.block_sparsity();
+            let report = other.traversed()?.report;
+            let (sparsity, rows) = (report.block_sparsity(), report.accepted + report.recomputed);
             println!(
-                "{:8} {name:25} {median:.3} ({low:.3} to {high:.3})  {sparsity:.3} left out",
-                backend.name()
+                "{:8} {name:25} {median:.3} ({low:.3} to {high:.3})  {sparsity:.3} left out, {:.3} near zero",
+                backend.name(),
+                report.gated as f64 / rows as f64
             );
         }
     }

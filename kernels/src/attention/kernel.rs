@@ -151,6 +151,15 @@ pub trait TileOps {
         first: bool,
     );
 
+    /// What a [`TileOps::step`] beside the reference zero does between [`TileOps::scores`] and [`TileOps::accumulate`]: turns
+    /// the scores in the tile's weights into weights, which are not raised, and adds to `S`. With `first` references and sums
+    /// are written.
+    ///
+    /// # Safety
+    /// - As for [`TileOps::step`]. The tile's weights are the block's scores, `−∞` where a bias masks and otherwise of a
+    ///   magnitude of at most 64.
+    unsafe fn weigh(isa: Self::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool);
+
     /// `earlier ⊕ later`, into `earlier`: the merge law of [`elsa_core::state`].
     ///
     /// # Safety
@@ -209,6 +218,8 @@ pub struct Entries {
     pub step: unsafe fn(&Tile, &Block, &Sums, bool),
     /// [`TileOps::decide`].
     pub decide: unsafe fn(&Tile, &Block, &Sums, &mut Budget, bool),
+    /// [`TileOps::weigh`].
+    pub weigh: unsafe fn(&Tile, &Block, &Sums, bool),
     /// [`TileOps::merge`].
     pub merge: unsafe fn(&Sums, &Sums, usize),
     /// [`TileOps::finish`].

@@ -324,6 +324,20 @@ impl<L: Lanes> TileOps for OneRow<L> {
     }
 
     #[inline(always)]
+    unsafe fn weigh(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool) {
+        // SAFETY: scores are filled up to a whole vector with `−∞`; one reference, one sum (clauses).
+        unsafe {
+            let zero = 0.0f32;
+            if first {
+                sums.m.write(zero);
+            }
+            // What fills the last vector is masked.
+            let sum = weigh::<L>(isa, tile.weights, block.count, &zero);
+            sums.s.write(if first { sum } else { sums.s.read() + sum });
+        }
+    }
+
+    #[inline(always)]
     unsafe fn merge(isa: L::Isa, earlier: &Sums, later: &Sums, value_dim: usize) {
         // SAFETY: one reference, one sum, `value_dim` weighted sums on either side (clause).
         unsafe {

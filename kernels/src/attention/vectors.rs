@@ -56,6 +56,21 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
     }
 
     #[inline(always)]
+    unsafe fn weigh(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool) {
+        // SAFETY: vector `v` of the references; the weights and the sums (clauses).
+        unsafe {
+            if first {
+                for v in 0..V {
+                    L::splat(isa, 0.0).store(sums.m.add(v * L::N));
+                }
+            }
+            let masked = !block.bias.is_null();
+            let sum = softmax::weigh_near_zero::<L, V>(isa, tile.weights, block.count, masked);
+            values::store::<L, 1, V>(isa, &[sum], sums.s, first, Raised::Not);
+        }
+    }
+
+    #[inline(always)]
     unsafe fn merge(isa: L::Isa, earlier: &Sums, later: &Sums, value_dim: usize) {
         for v in 0..V {
             let o = v * L::N;
