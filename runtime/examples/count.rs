@@ -79,10 +79,12 @@ fn main() -> Result<(), Failure> {
         let mut y = vec![0.0; view.count()];
         let plan = engine.plan(&problem, &options)?;
         let mut workspace = plan.workspace()?;
-        let mut bound = plan.bind(inputs(), Outputs::new(ElementsMut::F32(&mut y)), &mut workspace)?;
-        bound.run()?;
-        for _ in 0..CALLS {
-            marked(|| bound.run())?;
+        {
+            let mut bound = plan.bind(inputs(), Outputs::new(ElementsMut::F32(&mut y)), &mut workspace)?;
+            bound.run()?;
+            for _ in 0..CALLS {
+                marked(|| bound.run())?;
+            }
         }
         // One row of each head is enough to detect a wrong kernel.
         let mut truth = vec![0.0f64; d];
@@ -96,7 +98,6 @@ fn main() -> Result<(), Failure> {
                 }
             }
         }
-        drop(bound);
         let left_out = workspace.traversed().map_or(0.0, |traversed| traversed.report.block_sparsity());
         println!("{text} {} {left_out:.2}", plan.kernel());
     }
