@@ -1,11 +1,14 @@
 //! Attention calls between markers, for counting instructions under an emulator: `cargo xtask count` builds this
 //! for aarch64, runs it and reads the counts.
 //!
-//! Arguments are shapes `heads,tokens,d`. Each is planned and bound, called once to touch all memory, then called
-//! twice, each time between `hint #0x7e` and `hint #0x7f`. One line per shape names its kernel. The answer is
-//! checked against the f64 oracle, so that no wrong kernel is counted.
+//! Arguments are shapes `heads,tokens,d`, with the name of a plan behind them or without: `exact`, `budget` (an error budget
+//! with which nothing may go), `half` (every other block of 64 keys may go), `gate` (all tiles pass the norm gate). Each is
+//! planned and bound, called once to touch all memory, then called twice, each time between `hint #0x7e` and
+//! `hint #0x7f`. One line per shape names its kernel and the share of the blocks that were left out. The answer is checked
+//! against the f64 oracle, so that no wrong kernel is counted.
 
 use elsa_core::attention::reference;
+use elsa_core::attention::traversal::Schedule;
 use elsa_core::attention::{Inputs, Outputs, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};
@@ -17,6 +20,12 @@ type Failure = Box<dyn std::error::Error>;
 const CALLS: usize = 2;
 /// Far above the error of a correct kernel on these data, far below that of a wrong one.
 const TOLERANCE: f64 = 1e-5;
+/// The budget of the plans that have one. What half of the blocks weigh at most is below it.
+const BUDGET: f32 = 1e-5;
+/// Keys of a block.
+const BLOCK: usize = 64;
+/// The score of the keys of every other block, with which they weigh less than the budget.
+const LOW: f32 = -24.0;
 
 #[cfg(target_arch = "aarch64")]
 fn marked<T>(call: impl FnOnce() -> T) -> T {
@@ -39,23 +48,43 @@ fn main() -> Result<(), Failure> {
     // One thread, so that the whole call lies between the markers.
     let engine = Engine::new(&EngineOptions { threads: Some(1), ..EngineOptions::default() })?;
     for text in std::env::args().skip(1) {
-        let refused = || format!("{text}: allowed: heads,tokens,d, each at least 1");
-        let numbers: Result<Vec<usize>, _> = text.split(',').map(str::parse).collect();
+        let refused =
+            || format!("{text}: allowed: heads,tokens,d, each at least 1, and exact, budget, half or gate");
+        let words: Vec<&str> = text.split(',').collect();
+        let (shape, name) = words.split_at(words.len().min(3));
+        let plain = PlanOptions::default();
+        let (scale, options) = match name {
+            [] | ["exact"] => (None, plain),
+            ["budget"] => (None, PlanOptions { error_budget: Some(BUDGET), ..plain }),
+            ["half"] => (Some(1.0), PlanOptions { error_budget: Some(BUDGET), ..plain }),
+            ["gate"] => (None, PlanOptions { schedule: Schedule { gate: true, ..Schedule::EXACT }, ..plain }),
+            _ => return Err(refused().into()),
+        };
+        let numbers: Result<Vec<usize>, _> = shape.iter().map(|word| word.parse()).collect();
         let Ok([h, n, d]) = <[usize; 3]>::try_from(numbers.map_err(|_| refused())?) else {
             return Err(refused().into());
         };
         let view = View::dense("shape", Layout::Bhnd, &[h, n, d], None)?;
-        let problem = Spec::new(DType::F32, view, view, view, view).check()?;
+        let problem = Spec { scale, ..Spec::new(DType::F32, view, view, view, view) }.check()?;
         let wave = |rate: f32| (0..view.count()).map(|i| (i as f32 * rate).sin()).collect::<Vec<f32>>();
-        let (q, k, v) = (wave(0.37), wave(0.61), wave(0.89));
+        let (mut q, mut k, v) = (wave(0.37), wave(0.61), wave(0.89));
+        if scale.is_some() {
+            // The first dim of a key sets its score.
+            q.iter_mut().step_by(d).for_each(|q| *q = 1.0);
+            q.iter_mut().enumerate().filter(|(i, _)| i % d > 0).for_each(|(_, q)| *q *= 0.01);
+            let low = |token: usize| if token % n / BLOCK % 2 == 1 { LOW } else { 0.0 };
+            k.iter_mut().step_by(d).enumerate().for_each(|(token, k)| *k = low(token));
+        }
         let inputs = || Inputs::new(Elements::F32(&q), Elements::F32(&k), Elements::F32(&v));
         let mut y = vec![0.0; view.count()];
-        let plan = engine.plan(&problem, &PlanOptions::default())?;
+        let plan = engine.plan(&problem, &options)?;
         let mut workspace = plan.workspace()?;
-        let mut bound = plan.bind(inputs(), Outputs::new(ElementsMut::F32(&mut y)), &mut workspace)?;
-        bound.run()?;
-        for _ in 0..CALLS {
-            marked(|| bound.run())?;
+        {
+            let mut bound = plan.bind(inputs(), Outputs::new(ElementsMut::F32(&mut y)), &mut workspace)?;
+            bound.run()?;
+            for _ in 0..CALLS {
+                marked(|| bound.run())?;
+            }
         }
         // One row of each head is enough to detect a wrong kernel.
         let mut truth = vec![0.0f64; d];
@@ -69,7 +98,8 @@ fn main() -> Result<(), Failure> {
                 }
             }
         }
-        println!("{h},{n},{d} {}", plan.kernel());
+        let left_out = workspace.traversed().map_or(0.0, |traversed| traversed.report.block_sparsity());
+        println!("{text} {} {left_out:.2}", plan.kernel());
     }
     Ok(())
 }

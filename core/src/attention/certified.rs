@@ -103,6 +103,9 @@ impl<'a> Certified<'a> {
         let norms = Norms { query: self.measured.query, key: self.measured.key, bias: self.measured.added };
         let of = |executed| Arithmetic::of(problem, executed);
         let mut prior = of(self.certificate.executed).prior_frozen(problem.keys(), &norms).wider(&self.prior);
+        if report.gated > 0 {
+            prior = prior.wider(&of(self.certificate.executed).prior_near_zero(problem.keys(), &norms));
+        }
         if report.recomputed > 0 {
             prior = prior.wider(&of(scalar::executed(problem)).prior(problem.keys(), &norms));
         }

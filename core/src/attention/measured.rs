@@ -139,7 +139,8 @@ pub struct Measured {
 
 /// An upper bound of the largest norm of rows of `dim` elements, of which the largest computed sum of squares and the
 /// largest magnitude are known.
-fn norm([squares, largest]: [f32; 2], dim: usize) -> f64 {
+#[must_use]
+pub fn norm([squares, largest]: [f32; 2], dim: usize) -> f64 {
     let (squares, largest, dim) = (f64::from(squares), f64::from(largest), dim as f64);
     let by_largest = libm::sqrt(dim) * largest;
     let x = (dim + 4.0) / 16_777_216.0;

@@ -100,16 +100,17 @@ macro_rules! entries {
         mod $module {
             use super::*;
 
-            pub(super) const ENTRIES: Entries = Entries { step, decide, merge, finish, scores, softmax, accumulate };
+            pub(super) const ENTRIES: Entries = Entries { step, decide, weigh, merge, finish, scores, softmax, accumulate };
 
             $crate::entry::entry_points! {
                 $features, $isa,
                 fn step(tile: &Tile, block: &Block, sums: &Sums, first: bool) = <$ops>::step;
                 fn decide(tile: &Tile, block: &Block, sums: &Sums, budget: &mut Budget, first: bool)
                     = <$ops>::decide;
+                fn weigh(tile: &Tile, block: &Block, sums: &Sums, first: bool) = <$ops>::weigh;
                 fn merge(earlier: &Sums, later: &Sums, value_dim: usize) = <$ops>::merge;
                 fn finish(sums: &Sums, value_dim: usize) = <$ops>::finish;
-                fn scores(tile: &Tile, block: &Block, dst: *mut f32) = <$ops>::scores;
+                fn scores(tile: &Tile, block: &Block, dst: *mut f32, top: *mut f32) = <$ops>::scores;
                 fn softmax(p: *mut f32, count: usize, sums: &Sums) = <$ops>::softmax;
                 fn accumulate(tile: &Tile, block: &Block, p: *const f32, sums: &Sums, flags: [bool; 2]) = <$ops>::accumulate;
             }

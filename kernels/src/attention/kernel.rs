@@ -102,8 +102,8 @@ pub struct Sums {
 
 /// What a step inside an error budget works with beside its [`Sums`].
 ///
-/// Contract, for a tile of `width` rows: `left_out` is readable and writable for `width` values, `totals` for `4 · width`.
-/// The totals are initialized, and so is `left_out` unless the step is the first into its sums.
+/// Contract, for a tile of `width` rows: `left_out`, `top` and `totals` are readable and writable for `width`, `width` and
+/// `4 · width` values. The totals are initialized, and so is `left_out` unless the step is the first into its sums.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// The largest `D / S` ([`odds`](elsa_core::attention::traversal::odds)).
@@ -113,6 +113,8 @@ pub struct Budget {
     /// Of all blocks so far the largest references, the sums `S` and the sums `D`, then one for each row that has a vote and
     /// zero for others, `[4][width]`. They begin with `−∞`, zero and zero.
     pub totals: *mut f32,
+    /// The largest scores of the block, `[width]`, which [`TileOps::scores`] has written.
+    pub top: *mut f32,
     /// The largest magnitude of the block's values, NaN if one is; negative while it is not known, for the step to find.
     pub largest: f32,
     /// The step says whether it left the block out,
@@ -138,7 +140,8 @@ pub trait TileOps {
     /// `S`, and the weights, raised where the kernel raises them, are to be accumulated ([`super::within`]).
     ///
     /// # Safety
-    /// - As for [`TileOps::step`], and the clauses of [`Budget`]. The tile's weights are the block's scores.
+    /// - As for [`TileOps::step`], and the clauses of [`Budget`]. The tile's weights are the block's scores, and `top` has the
+    ///   largest of them.
     unsafe fn decide(
         isa: Self::Isa,
         tile: &Tile,
@@ -147,6 +150,15 @@ pub trait TileOps {
         budget: &mut Budget,
         first: bool,
     );
+
+    /// What a [`TileOps::step`] beside the reference zero does between [`TileOps::scores`] and [`TileOps::accumulate`]: turns
+    /// the scores in the tile's weights into weights, which are not raised, and adds to `S`. With `first` references and sums
+    /// are written.
+    ///
+    /// # Safety
+    /// - As for [`TileOps::step`]. The tile's weights are the block's scores, `−∞` where a bias masks and otherwise of a
+    ///   magnitude of at most 64.
+    unsafe fn weigh(isa: Self::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool);
 
     /// `earlier ⊕ later`, into `earlier`: the merge law of [`elsa_core::state`].
     ///
@@ -161,13 +173,15 @@ pub trait TileOps {
     /// - The clauses of [`Sums`], all initialised, for `value_dim`.
     unsafe fn finish(isa: Self::Isa, sums: &Sums, value_dim: usize);
 
-    /// Writes the block's scores to `dst`, `[key][width]`.
+    /// Writes the block's scores to `dst`, `[key][width]`, and the largest of each row to `top` unless it is null; `−∞`
+    /// where no key is attended.
     ///
     /// # Safety
     /// - The clauses of [`Tile`] and [`Block`].
     /// - `dst` is writable for `width` values of every key, `count` being rounded up to a multiple of the register tile's
     ///   keys, or of 16 where a tile is one row.
-    unsafe fn scores(isa: Self::Isa, tile: &Tile, block: &Block, dst: *mut f32);
+    /// - `top` is null, or writable for `width` values.
+    unsafe fn scores(isa: Self::Isa, tile: &Tile, block: &Block, dst: *mut f32, top: *mut f32);
 
     /// The softmax of whole materialised rows, but for its normalisation: finds the largest of `count` scores of each
     /// row at `p`, makes them weights in place, and writes references and sums. A score of `−∞` weighs nothing.
@@ -204,12 +218,14 @@ pub struct Entries {
     pub step: unsafe fn(&Tile, &Block, &Sums, bool),
     /// [`TileOps::decide`].
     pub decide: unsafe fn(&Tile, &Block, &Sums, &mut Budget, bool),
+    /// [`TileOps::weigh`].
+    pub weigh: unsafe fn(&Tile, &Block, &Sums, bool),
     /// [`TileOps::merge`].
     pub merge: unsafe fn(&Sums, &Sums, usize),
     /// [`TileOps::finish`].
     pub finish: unsafe fn(&Sums, usize),
     /// [`TileOps::scores`].
-    pub scores: unsafe fn(&Tile, &Block, *mut f32),
+    pub scores: unsafe fn(&Tile, &Block, *mut f32, *mut f32),
     /// [`TileOps::softmax`].
     pub softmax: unsafe fn(*mut f32, usize, &Sums),
     /// [`TileOps::accumulate`].

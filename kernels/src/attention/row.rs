@@ -138,33 +138,34 @@ fn lanes<L: Lanes>(x: L, fill: f32) -> [f32; MAX_LANES] {
     out
 }
 
-/// Moves the reference where the largest of `count` scores exceeds it by more than the headroom, and rescales the
-/// sums.
+/// The largest of `count` scores at `p`.
 ///
 /// # Safety
 /// - `count` values, rounded up to a multiple of `N`, are readable at `p`.
-/// - The clauses of [`Sums`] for one row and `value_dim`; `s` and `w` are initialised unless `first`.
 #[inline(always)]
-unsafe fn raise<L: Lanes>(
-    isa: L::Isa,
-    p: *const f32,
-    count: usize,
-    sums: &Sums,
-    value_dim: usize,
-    first: bool,
-) {
+unsafe fn largest<L: Lanes>(isa: L::Isa, p: *const f32, count: usize) -> f32 {
     let mut top = L::splat(isa, f32::NEG_INFINITY);
     let mut j = 0;
-    // SAFETY: vectors end within the rounded count; one reference, one sum, `value_dim` weighted sums (clauses).
+    while j < count {
+        // SAFETY: vectors end within the rounded count (clause).
+        top = top.larger(unsafe { L::load(isa, p.add(j)) });
+        j += L::N;
+    }
+    let mut largest = f32::NEG_INFINITY;
+    for x in lanes(top, f32::NEG_INFINITY) {
+        largest = if x > largest { x } else { largest };
+    }
+    largest
+}
+
+/// Moves the reference where the largest score exceeds it by more than the headroom, and rescales the sums.
+///
+/// # Safety
+/// - The clauses of [`Sums`] for one row and `value_dim`; `s` and `w` are initialised unless `first`.
+#[inline(always)]
+unsafe fn raise<L: Lanes>(isa: L::Isa, largest: f32, sums: &Sums, value_dim: usize, first: bool) {
+    // SAFETY: one reference, one sum, `value_dim` weighted sums (clause).
     unsafe {
-        while j < count {
-            top = top.larger(L::load(isa, p.add(j)));
-            j += L::N;
-        }
-        let mut largest = f32::NEG_INFINITY;
-        for x in lanes(top, f32::NEG_INFINITY) {
-            largest = if x > largest { x } else { largest };
-        }
         let m = if first { f32::NEG_INFINITY } else { sums.m.read() };
         // The rule of `raised`; the vector unit rounds, as it does for a tile.
         if largest > limit(m, HEADROOM) {
@@ -301,7 +302,7 @@ impl<L: Lanes> TileOps for OneRow<L> {
         // SAFETY: the same clauses; weights have room for the block rounded up to `MAX_LANES` (clause of `Tile`).
         unsafe {
             scores::<L>(isa, tile, block, p);
-            raise::<L>(isa, p, block.count, sums, tile.value_dim, first);
+            raise::<L>(isa, largest::<L>(isa, p, block.count), sums, tile.value_dim, first);
             let sum = weigh::<L>(isa, p, block.count, sums.m);
             sums.s.write(if first { sum } else { sums.s.read() + sum });
             add::<L>(isa, block, tile.value_dim, p, sums.w, first);
@@ -314,11 +315,25 @@ impl<L: Lanes> TileOps for OneRow<L> {
         // SAFETY: as for `step`; the budget is handed on.
         unsafe {
             let before = if first { f32::NEG_INFINITY } else { sums.m.read() };
-            raise::<L>(isa, p, block.count, sums, dv, first);
+            raise::<L>(isa, budget.top.read(), sums, dv, first);
             let sum = weigh::<L>(isa, p, block.count, sums.m);
             if !row_leaves_out::<L>(isa, block, dv, sums, budget, before, sum, first) {
                 sums.s.write(if first { sum } else { sums.s.read() + sum });
             }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn weigh(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool) {
+        // SAFETY: scores are filled up to a whole vector with `−∞`; one reference, one sum (clauses).
+        unsafe {
+            let zero = 0.0f32;
+            if first {
+                sums.m.write(zero);
+            }
+            // What fills the last vector is masked.
+            let sum = weigh::<L>(isa, tile.weights, block.count, &zero);
+            sums.s.write(if first { sum } else { sums.s.read() + sum });
         }
     }
 
@@ -363,16 +378,21 @@ impl<L: Lanes> TileOps for OneRow<L> {
     }
 
     #[inline(always)]
-    unsafe fn scores(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32) {
-        // SAFETY: the same clauses.
-        unsafe { scores::<L>(isa, tile, block, dst) }
+    unsafe fn scores(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32, top: *mut f32) {
+        // SAFETY: the same clauses; the scores have been filled up to a whole vector.
+        unsafe {
+            scores::<L>(isa, tile, block, dst);
+            if !top.is_null() {
+                top.write(largest::<L>(isa, dst, block.count));
+            }
+        }
     }
 
     #[inline(always)]
     unsafe fn softmax(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums) {
         // SAFETY: the same clauses; with a value size of zero no weighted sum is touched.
         unsafe {
-            raise::<L>(isa, p, count, sums, 0, true);
+            raise::<L>(isa, largest::<L>(isa, p, count), sums, 0, true);
             sums.s.write(weigh::<L>(isa, p, count, sums.m));
         }
     }

@@ -104,6 +104,34 @@ pub unsafe fn weigh<L: Lanes, const V: usize, const RAISED: bool>(
     sum
 }
 
+/// As [`weigh`] beside the reference zero, for scores that stay near it: nothing is subtracted, and nothing clamped unless
+/// `masked`, where scores may be `−∞`. Weights are not raised.
+///
+/// # Safety
+/// - `count · width` values are readable and writable at `p`.
+#[inline(always)]
+pub unsafe fn weigh_near_zero<L: Lanes, const V: usize>(
+    isa: L::Isa,
+    p: *mut f32,
+    count: usize,
+    masked: bool,
+) -> [L; V] {
+    let mut sum = [L::splat(isa, 0.0); V];
+    for i in 0..count {
+        for v in 0..V {
+            // SAFETY: vector `v` of key `i` of `count` (clause).
+            unsafe {
+                let at = p.add((i * V + v) * L::N);
+                let x = L::load(isa, at);
+                let weight = if masked { x.weight() } else { x.exp2() };
+                weight.store(at);
+                sum[v] = sum[v].plus(weight);
+            }
+        }
+    }
+    sum
+}
+
 /// The largest of the scores of `count` keys at `p`, row by row.
 ///
 /// # Safety

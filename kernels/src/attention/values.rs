@@ -231,9 +231,13 @@ pub unsafe fn largest<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to
         unsafe {
             let row = block.values.add(i * block.value_stride);
             let mut x = 0;
-            while x + L::N <= value_dim {
-                let at = x / L::N % 2;
-                seen[at] = seen[at].larger_magnitude(L::load(isa, row.add(x)));
+            while x + 2 * L::N <= value_dim {
+                seen[0] = seen[0].larger_magnitude(L::load(isa, row.add(x)));
+                seen[1] = seen[1].larger_magnitude(L::load(isa, row.add(x + L::N)));
+                x += 2 * L::N;
+            }
+            if x + L::N <= value_dim {
+                seen[0] = seen[0].larger_magnitude(L::load(isa, row.add(x)));
                 x += L::N;
             }
             while x < value_dim {

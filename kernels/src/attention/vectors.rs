@@ -36,10 +36,11 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
         let (p, dv) = (tile.weights, tile.value_dim);
         // SAFETY: as for `step`; the budget is handed on.
         unsafe {
-            let top = softmax::largest::<L, V>(isa, p, block.count);
-            let mut before = [L::splat(isa, f32::NEG_INFINITY); V];
-            if !first {
-                for v in 0..V {
+            let mut top = [L::splat(isa, f32::NEG_INFINITY); V];
+            let mut before = top;
+            for v in 0..V {
+                top[v] = L::load(isa, budget.top.add(v * L::N));
+                if !first {
                     before[v] = L::load(isa, sums.m.add(v * L::N));
                 }
             }
@@ -51,6 +52,21 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
             }
             values::store::<L, 1, V>(isa, &[sum], sums.s, first, Raised::Once);
             Raised::of::<L>(block).adjust::<L, V>(isa, block.count, p);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn weigh(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool) {
+        // SAFETY: vector `v` of the references; the weights and the sums (clauses).
+        unsafe {
+            if first {
+                for v in 0..V {
+                    L::splat(isa, 0.0).store(sums.m.add(v * L::N));
+                }
+            }
+            let masked = !block.bias.is_null();
+            let sum = softmax::weigh_near_zero::<L, V>(isa, tile.weights, block.count, masked);
+            values::store::<L, 1, V>(isa, &[sum], sums.s, first, Raised::Not);
         }
     }
 
@@ -105,9 +121,16 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
     }
 
     #[inline(always)]
-    unsafe fn scores(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32) {
+    unsafe fn scores(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32, top: *mut f32) {
         // SAFETY: the same clauses.
-        unsafe { scores::scores::<L, R, V, PANELS>(isa, tile, block, dst) };
+        unsafe {
+            let largest = scores::scores::<L, R, V, PANELS>(isa, tile, block, dst);
+            if !top.is_null() {
+                for v in 0..V {
+                    largest[v].store(top.add(v * L::N));
+                }
+            }
+        }
     }
 
     #[inline(always)]

@@ -24,8 +24,9 @@
 //! 3. *Values that are not finite stay*, and whether a block holds any is asked only once all rows agree.
 //! 4. *The step without a budget stays as it is* ([`TileOps::step`](super::kernel::TileOps::step)). Inside a budget the
 //!    products are those of method math, and only what lies between them is here: a second instance of a step would be as
-//!    large as the first. The largest scores are sought in memory, one load a weight. Where every block stays, both write
-//!    the same bits: no sum that they share meets another number.
+//!    large as the first. Where every block stays, both write the same bits: no sum that they share meets another number.
+//! 5. *References seldom move*, neither those of the state nor those of the totals, which are mostly the same. Then all
+//!    factors are one, and only two comparisons a row are spent on it.
 
 use super::kernel::{Block, Budget, Sums};
 use super::values;
@@ -67,33 +68,51 @@ pub unsafe fn leaves_out<L: Lanes, const V: usize>(
     let zero = L::splat(isa, 0.0);
     let odds = L::splat(isa, budget.odds);
     let (least, normal) = (L::splat(isa, f32::from_bits(1)), L::splat(isa, f32::MIN_POSITIVE));
-    let none = L::splat(isa, -1.0);
-    let [mut s, mut d, mut added, mut own] = [[zero; V]; 4];
-    let mut agree = true;
+    let [mut s, mut d, mut own, mut added] = [[zero; V], [zero; V], [zero; V], *b];
+    let (mut agree, mut settled) = (true, true);
     budget.moved = false;
     // SAFETY: vector `v` of references, of `D` and of each line of the totals; the weighted sums (clauses).
     unsafe {
         for v in 0..V {
             let line = |n: usize| budget.totals.add(n * width + v * L::N);
-            let m = L::load(isa, sums.m.add(v * L::N));
-            budget.moved |= before[v].if_present(m, before[v]).any_greater(before[v]);
+            let (m, total) = (L::load(isa, sums.m.add(v * L::N)), L::load(isa, line(0)));
+            let moved = !first && m.any_greater(before[v]);
+            settled &= !(moved || m.any_greater(total) || total.any_greater(m));
+            s[v] = L::load(isa, line(1));
+            d[v] = L::load(isa, line(2));
             if !first {
-                let d = L::load(isa, budget.left_out.add(v * L::N));
-                own[v] = d.times(Merge::of(before[v], m).earlier);
+                own[v] = L::load(isa, budget.left_out.add(v * L::N));
             }
-            let law = Merge::of(L::load(isa, line(0)), m);
-            law.m.store(line(0));
-            s[v] = L::load(isa, line(1)).times(law.earlier);
-            d[v] = L::load(isa, line(2)).times(law.earlier);
-            added[v] = b[v].times(law.later);
+        }
+        if !settled {
+            for v in 0..V {
+                let line = |n: usize| budget.totals.add(n * width + v * L::N);
+                let m = L::load(isa, sums.m.add(v * L::N));
+                budget.moved |= before[v].if_present(m, before[v]).any_greater(before[v]);
+                own[v] = own[v].times(Merge::of(before[v], m).earlier);
+                let law = Merge::of(L::load(isa, line(0)), m);
+                law.m.store(line(0));
+                s[v] = s[v].times(law.earlier);
+                d[v] = d[v].times(law.earlier);
+                added[v] = b[v].times(law.later);
+            }
+        }
+        for v in 0..V {
+            let line = |n: usize| budget.totals.add(n * width + v * L::N);
             // The rule of `fits`: a sum of zero fits anywhere, and any other only into room that is a normal number.
-            let (sum, room) = (d[v].plus(added[v]), odds.times(s[v]));
-            let room = normal.if_greater(room, none, room);
-            let votes = |x: L, vote: L| vote.if_greater(zero, least.if_greater(added[v], zero, x), zero);
-            let vote = L::load(isa, line(3));
-            agree &= votes(sum, vote).all_at_most(votes(room, vote));
+            let counts = L::load(isa, line(3)).if_greater(zero, added[v], zero);
+            let sum = least.if_greater(counts, zero, d[v].plus(added[v]));
+            let room = odds.times(s[v]);
+            let room = normal.if_greater(room, zero, least.if_greater(counts, zero, room));
+            agree &= sum.all_at_most(room);
         }
         budget.skipped = agree && is_finite::<L>(isa, block, value_dim, budget);
+        if settled && !first && !budget.skipped {
+            for v in 0..V {
+                s[v].plus(added[v]).store(budget.totals.add(width + v * L::N));
+            }
+            return false;
+        }
         for v in 0..V {
             let line = |n: usize| budget.totals.add(n * width + v * L::N);
             if budget.skipped {

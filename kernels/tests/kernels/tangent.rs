@@ -40,7 +40,7 @@ fn tangents(kernel: &Kernel, x: &[f32]) -> Vec<f32> {
     };
     let mut scores = vec![0.0; 32 * w];
     // SAFETY: the kernel is present; tile and block cover what their contracts require, and the scores have room.
-    unsafe { (kernel.entries[0].scores)(&tile, &block, scores.as_mut_ptr()) };
+    unsafe { (kernel.entries[0].scores)(&tile, &block, scores.as_mut_ptr(), core::ptr::null_mut()) };
     scores.truncate(w);
     scores
 }

@@ -41,6 +41,8 @@ pub struct LeftOut {
     pub recomputed: u64,
     /// Of these, rows whose largest score was in a block that was left out.
     pub lost_maximum: u64,
+    /// Rows whose reference was zero because the norm gate was open.
+    pub gated: u64,
 }
 
 impl LeftOut {
@@ -49,7 +51,7 @@ impl LeftOut {
     pub fn of(traversed: &Traversed<'_>, problem: &Problem, inputs: &Inputs<'_>) -> LeftOut {
         let Traversed { schedule, tile, report, shares, .. } = traversed;
         let Shares { worst, p99, mean } = *shares;
-        let Report { accepted, recomputed, lost_maximum, .. } = *report;
+        let Report { accepted, recomputed, lost_maximum, gated, .. } = *report;
         let (error_budget, lambda) = match schedule.skip {
             Skip::Never => (None, None),
             Skip::Budget(budget) => (Some(budget), None),
@@ -72,6 +74,7 @@ impl LeftOut {
             rows: accepted + recomputed,
             recomputed,
             lost_maximum,
+            gated,
         }
     }
 }
@@ -105,7 +108,11 @@ impl fmt::Display for LeftOut {
             f,
             "{} of {} rows computed again, {} of them had lost their largest score",
             self.recomputed, self.rows, self.lost_maximum,
-        )
+        )?;
+        if self.gated > 0 {
+            write!(f, "; {} rows by the norm gate", self.gated)?;
+        }
+        Ok(())
     }
 }
 

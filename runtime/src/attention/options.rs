@@ -30,8 +30,11 @@ pub struct PlanOptions {
     /// tuned file's and the chooser's. Ignored on the CPU.
     pub division: Option<Division>,
     /// How a run goes over the keys. Any schedule but the exact one and [`Schedule::within`] is computed by the CPU, tile by
-    /// tile, and rows that do not pass its guard by the exact schedule. Which rows form a tile depends on the instruction set
-    /// and, within a small `budget`, on the workspace, and on a GPU on its kernel: where rows vote on what is left out, so do the bits of the answer. They depend neither on
+    /// tile, and rows that do not pass its guard by the exact schedule. The norm gate on the exact schedule is the CPU kernels'
+    /// own: it is decided for each tile, stays shut where a mask with numbers or a bias is added to scores, and leaves the bits
+    /// of tiles that do not pass it as they are. Which rows form a tile depends on the instruction set and, within a small
+    /// `budget`, on the workspace, and on a GPU on its kernel: where rows vote on what is left out, so do the bits of the answer.
+    /// They depend neither on
     /// the number of threads nor on repetition.
     pub schedule: Schedule,
     /// The largest share `E` of its weights that a row may leave out, between 0 and 1: blocks of keys whose values are then

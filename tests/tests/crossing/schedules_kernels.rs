@@ -488,3 +488,88 @@ fn certificates_count_what_was_left_out() {
         }
     }
 }
+
+/// The gate on the exact schedule, which kernels have.
+const GATE: Schedule = Schedule { gate: true, ..Schedule::EXACT };
+
+fn gated(engine: &Engine, case: &Case) -> (Ran, Executed) {
+    let options = PlanOptions { schedule: GATE, ..PlanOptions::default() };
+    let (ran, _) = run(engine, case, &options);
+    let plan = engine.plan(&case.problem(), &PlanOptions { all_workers: true, ..options }).unwrap();
+    assert_eq!(plan.kernel(), plan.choice().unwrap().kernel.name);
+    (ran, plan.certificate().executed)
+}
+
+/// Where norms are small, zero is the reference of every row; masked keys, their values and rows without keys stay out of it.
+#[test]
+fn kernels_take_zero_as_the_reference_where_scores_stay_near_it() {
+    let mask = |density| Some(MaskParams { kind: MaskKind::Bool, dims: vec![40, 330], density });
+    let causal = Some(Alignment::BottomRight);
+    let heads =
+        |queries, keys, d, dv| Params { heads: 4, kv_heads: 2, ..Params::plain(queries, keys, d, dv) };
+    let cases = [
+        // The first ten rows attend no key.
+        Params { causal, ..heads(90, 80, 8, 3) }.build("fewer keys than queries"),
+        Params { mask: mask(0.6), ..heads(40, 330, 8, 3) }.build("a mask"),
+        Params { mask: mask(0.01), ..heads(40, 330, 8, 3) }.build("a mask that leaves little"),
+        Params { dtype: DType::F16, ..heads(150, 280, 16, 2) }.build("halves"),
+        Params { gain: 300.0, softcap: Some(20.0), ..heads(70, 150, 16, 2) }.build("a cap"),
+        Params { lengths: true, batch: 3, ..heads(20, 700, 8, 2) }.build("lengths"),
+        Params { gain: 5.0, ..heads(1, 700, 8, 2) }.build("one query"),
+        Params { gain: 2.0, ..heads(64, 1200, 4, 5) }.build("several segments"),
+    ];
+    for engine in engines(2) {
+        for case in cases.iter().step_by(if SLOW { 3 } else { 1 }) {
+            let (ran, executed) = gated(&engine, case);
+            assert_eq!(
+                (ran.report.gated, ran.report.recomputed),
+                (case.problem().rows() as u64, 0),
+                "{case:?}"
+            );
+            assert!(ran.report.blocks > 0 && ran.report.skipped_blocks == 0);
+            assert!(judge_by(case, &GATE, executed, &ran) <= 1.0);
+        }
+        // A score 46 bits below zero and one as far above it: neither weight is clamped, nor lost.
+        for (score, y) in [(-46.0f32, 1.0f32), (46.0, -1.0)] {
+            let (ran, _) = gated(&engine, &scored(&[1.0; 20], &[0.0, score], &[1.0, -1.0]));
+            assert!(ran.report.gated == 20 && (ran.buffers.output.get(3) - y).abs() < 1e-6);
+            let lse = f64::from(score.max(0.0)) * std::f64::consts::LN_2;
+            assert!((f64::from(ran.buffers.lse[3]) - lse).abs() < 1e-5);
+        }
+    }
+}
+
+/// What norms do not show to be near zero is computed as ever, bit for bit.
+#[test]
+fn kernels_keep_the_gate_shut_where_it_is_not_known_to_be_open() {
+    let plain = || Params::plain(50, 90, 8, 4).build("a shut gate");
+    let changed = |change: &dyn Fn(&mut Case)| {
+        let mut case = plain();
+        change(&mut case);
+        case
+    };
+    let added = MaskParams { kind: MaskKind::Additive(DType::F32), dims: vec![50, 90], density: 0.5 };
+    let cases = [
+        Params { gain: 60.0, ..Params::plain(50, 90, 8, 4) }.build("large scores"),
+        Params { mask: Some(added), ..Params::plain(50, 90, 8, 4) }.build("a mask of numbers"),
+        changed(&|case| case.fill_key(0, 70, f32::NAN)),
+        changed(&|case| case.fill_key(0, 70, f32::INFINITY)),
+        changed(&|case| (0..50 * 8).for_each(|x| case.q.set(x, f32::NAN))),
+        changed(&|case| case.v.set(333, f32::NAN)),
+        changed(&|case| case.v.set(333, f32::NEG_INFINITY)),
+        changed(&|case| case.v.set(333, 1e30)),
+        // A row of tiny values, whose block the walk may multiply.
+        changed(&|case| (80 * 4..81 * 4).for_each(|x| case.v.set(x, 1e-30))),
+    ];
+    for engine in engines(2) {
+        for case in &cases {
+            let (ran, _) = gated(&engine, case);
+            let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
+            let (mut exact, mut workspace) = (case.buffers(), plan.workspace().unwrap());
+            plan.bind(case.inputs(), exact.outputs(), &mut workspace).unwrap().run().unwrap();
+            assert_eq!(ran.report.gated, 0, "{case:?}");
+            assert!(same(&ran.buffers, &exact), "{} {case:?}", engine.kernel());
+        }
+        assert_eq!(gated(&engine, &plain()).0.report.gated, 50);
+    }
+}

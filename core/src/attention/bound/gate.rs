@@ -14,11 +14,8 @@
 //! `2^-150`, relative to `S` by `2^-101`, which [`Row::frozen`](super::rounding::Row::frozen) counts. A key that masks
 //! take out has weight zero by selection, as everywhere.
 
-use super::{ADDED, Arithmetic, Norms, SCALING, gamma};
+use super::{ADDED, Arithmetic, GATE, Norms, SCALING, gamma};
 use core::f64::consts::LOG2_E;
-
-/// The largest score, in base-2 units, beside which the reference may be zero.
-pub const GATE: f64 = 48.0;
 
 impl Arithmetic {
     /// Whether every score of rows and keys with these norms, of at most `keys` keys a row, stays within [`GATE`] and values

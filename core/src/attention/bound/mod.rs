@@ -23,9 +23,12 @@ pub mod prior;
 pub mod rounding;
 mod score;
 
-pub use gate::GATE;
 pub use prior::{Norms, Prior, left_out};
 pub use score::Score;
+
+/// The largest score, in base-2 units, beside which the reference may be zero
+/// ([`Arithmetic::stays_near_zero`]).
+pub const GATE: f64 = 48.0;
 
 /// Fraction of components that may exceed a likely bound if its model holds.
 pub const UNLIKELY: f64 = 1e-9;

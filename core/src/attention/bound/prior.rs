@@ -39,7 +39,7 @@
 //! `OUTWARD`.
 
 use super::{
-    ABOVE, ADDED, Arithmetic, LAMBDA, LN_RANGE, LOST, LOST_FROZEN, LOWEST, OUTWARD, SCALING, U, gamma,
+    ABOVE, ADDED, Arithmetic, GATE, LAMBDA, LN_RANGE, LOST, LOST_FROZEN, LOWEST, OUTWARD, SCALING, U, gamma,
 };
 use crate::dtype::DType;
 use crate::state::FROZEN_RANGE;
@@ -169,6 +169,14 @@ impl Arithmetic {
         let above = libm::log(keys.max(1) as f64) + LN_RANGE;
         let sum = libm::exp2(f64::from(FROZEN_RANGE) + 1.0);
         self.prior_beside(keys, norms, &Reference { above, lost: LOST_FROZEN, sum })
+    }
+
+    /// As [`Arithmetic::prior`], of rows whose reference is zero because
+    /// [their scores stay near it](Arithmetic::stays_near_zero): `2^-49 ≤ S ≤ n 2^49`, and no weight is lost.
+    #[must_use]
+    pub fn prior_near_zero(&self, keys: usize, norms: &Norms) -> Prior {
+        let above = libm::log(keys.max(1) as f64) + (GATE + 1.0) * core::f64::consts::LN_2;
+        self.prior_beside(keys, norms, &Reference { above, lost: LOST_FROZEN, sum: libm::exp2(GATE + 2.0) })
     }
 
     /// The bound beside a reference of which `reference` says how far it may lie from the scores.

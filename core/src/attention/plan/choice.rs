@@ -299,7 +299,14 @@ impl CpuChoice {
     /// Whether the scalar run of [`traversal`](crate::attention::traversal) computes, tile by tile, in place of the kernel.
     #[must_use]
     pub fn traverses(&self) -> bool {
-        !self.schedule.is_exact() && self.schedule.budget().is_none()
+        !self.schedule.is_exact() && self.schedule.budget().is_none() && !self.gates()
+    }
+
+    /// Whether the kernel takes zero as the reference of tiles whose scores are known to stay near it, and nothing else differs
+    /// from the exact schedule.
+    #[must_use]
+    pub fn gates(&self) -> bool {
+        self.schedule == Schedule { gate: true, ..Schedule::EXACT }
     }
 
     /// The largest `D / S` by which tiles leave blocks out, where the kernel runs inside an error budget.

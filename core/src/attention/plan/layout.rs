@@ -70,6 +70,10 @@ pub enum Region {
     LeftOut,
 }
 
+/// Numbers that the norm gate keeps of the keys and values of a head: the largest sum of squares and the largest magnitude of
+/// a row of keys, the largest magnitude of a value, and the least of a row of values that is not zero throughout.
+pub const NORMS: usize = 4;
+
 /// The regions of a tile, relative to the start of the tile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TileSpans {
@@ -136,6 +140,9 @@ pub struct WorkspaceLayout {
     pub all_tiles: Span,
     /// What every row left out: `D` in natural-log units, then `D / (S + D)`, `[2][rows]`, after everything else.
     pub left_out: Span,
+    /// What the norm gate knows of the keys and values of each sequence and key head, [`NORMS`] numbers each; there is room for
+    /// one for each query head. After everything else, too.
+    pub norms: Span,
     /// Number of f32 values in total, without those for alignment.
     pub total: usize,
     /// Bytes of the tables of sequences and of their first tasks.
@@ -155,7 +162,7 @@ impl WorkspaceLayout {
         let state = tile.take(&[2 + c.value_dim + usize::from(budget), w]);
         tile.back_to(state);
         tile.take(&[c.levels(), state.len.next_multiple_of(LINE)]);
-        let totals = tile.take(&[optional(budget, 4), w]);
+        let totals = tile.take(&[optional(budget, 5), w]);
         let progress = tile.take(&[optional(c.resident > 0, LINE)]);
         let mut worker = tile.after();
         let panels = matches!(c.kernel.keys, KeyLayout::Panels(_));
@@ -213,6 +220,7 @@ impl WorkspaceLayout {
             layout.all_tiles = all.take(&[tiles, layout.tile.state.len]);
         }
         layout.left_out = all.take(&[2, c.recorded]);
+        layout.norms = all.take(&[optional(c.gates(), NORMS), c.extent[2]]);
         layout.total = all.end();
         let entry = size_of::<Sequence>() + size_of::<usize>();
         layout.tables = c.sequences.checked_mul(entry)?.checked_add(size_of::<usize>())?;

@@ -26,7 +26,7 @@ pub use gpu_choice::{
 };
 pub use gpu_math::choose_gpu_math;
 pub use kernel::{KernelSpec, KeyLayout};
-pub use layout::{Region, TileSpans, WorkspaceLayout};
+pub use layout::{NORMS, Region, TileSpans, WorkspaceLayout};
 pub use predict::{GpuCall, GpuCost, GpuLaunch, GpuMachine, GpuMerge, GpuPart, GpuPrediction, predict};
 pub use race::{Generation, Pace, Paces};
 pub use tuned::{Changes, ShapeClass, alternatives};

@@ -51,7 +51,8 @@ pub struct Report {
     /// Rows of blocks whose largest score the schedule needs: where references move, and everywhere by λ. The guard's own
     /// watch over exponents is not counted.
     pub sought_row_blocks: u64,
-    /// Blocks that were not left out and in which the reference of some row moved that had sums to rescale.
+    /// Blocks that were not left out and in which the reference of some row moved that had sums to rescale. The exact step of
+    /// a kernel does not count them, where the norm gate stays shut.
     pub rescaled_blocks: u64,
     /// The same of rows.
     pub rescaled_row_blocks: u64,

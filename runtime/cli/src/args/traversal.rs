@@ -41,6 +41,10 @@ pub struct TraversalArgs {
     /// A score moves a reference that it exceeds by more than this many bits, 0 to 8 [default: 8, of vfa and vsa 0]
     #[arg(long, value_name = "TAU", allow_hyphen_values = true, value_parser = number)]
     pub rescale_threshold: Option<f32>,
+    /// Take zero as the reference of all rows of a tile where the norms of its queries and keys show that every score stays
+    /// near it. The CPU computes it
+    #[arg(long)]
+    pub norm_gate: bool,
 }
 
 impl TraversalArgs {
@@ -51,6 +55,7 @@ impl TraversalArgs {
             ("schedule", self.schedule != Named::Exact),
             ("lambda", self.lambda.is_some()),
             ("rescale-threshold", self.rescale_threshold.is_some()),
+            ("norm-gate", self.norm_gate),
         ];
         flags.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
     }
@@ -91,6 +96,10 @@ impl TraversalArgs {
         }
         if let Some(threshold) = self.rescale_threshold {
             schedule.threshold = threshold;
+        }
+        schedule.gate = self.norm_gate;
+        if schedule.gate && self.schedule == Named::Vsa {
+            return Err(conflict("norm-gate", "schedule vsa"));
         }
         if let Some(budget) = self.error_budget {
             if self.schedule == Named::Vsa {

@@ -56,6 +56,14 @@ fn a_run_says_what_it_left_out() {
         assert!(near(&left["block_sparsity"], 2.0 / 3.0) && near(&left["row_sparsity"], 2.0 / 3.0), "{left}");
         assert_eq!(left["recomputed"], 0, "{flags}: {left}");
     }
+    // Scores from -20 to 0 pass the norm gate, by which nothing is left out.
+    let (said, near_zero, _) = run("--norm-gate");
+    let left = &said["left_out"];
+    assert_eq!(
+        (&left["gated"], &left["worst"], &left["schedule"]),
+        (&140.into(), &0.0.into(), &"exact".into())
+    );
+    assert!(near_zero.iter().zip(&y).all(|(a, b)| (a - b).abs() < 1e-4), "{left}");
     // Too little to leave anything out, and nothing to leave out by the rule.
     for flags in ["--error-budget 1e-7", "--schedule vfa"] {
         let (said, kept, _) = run(flags);
@@ -124,6 +132,7 @@ fn numbers_out_of_their_bounds_are_refused() {
             ("--schedule vsa --lambda nan", "--lambda: NaN; allowed: "),
             ("--lambda 0.1", "--lambda: given without --schedule vsa; allowed: "),
             ("--schedule vsa --error-budget 0.1", "--error-budget: given with --schedule vsa; allowed: "),
+            ("--schedule vsa --norm-gate", "--norm-gate: given with --schedule vsa; allowed: "),
             ("--rescale-threshold 8.5", "--rescale-threshold: 8.5; allowed: 0 to 8"),
             ("--rescale-threshold nan", "--rescale-threshold: NaN; allowed: "),
             ("--schedule vfb", "--schedule: 'vfb'; allowed: exact, vfa, vsa"),

@@ -176,6 +176,8 @@ pub(super) struct Shared<'a> {
 /// A task: some query tiles of a head, which read the same keys.
 pub(super) struct Task<'a> {
     pub sequence: &'a Sequence,
+    /// Number of the sequence.
+    pub index: usize,
     pub head: usize,
     pub tiles: Range<usize>,
     /// Number of the task. Method math keeps a score matrix for each task.
@@ -219,7 +221,7 @@ impl<'a> Shared<'a> {
         let tiles = tiles_of(sequence);
         let first = group * tiles_per_task(choice);
         let last = (first + tiles_per_task(choice)).min(tiles);
-        Task { sequence, head, tiles: first..last, number, resident: None }
+        Task { sequence, index, head, tiles: first..last, number, resident: None }
     }
 }
 

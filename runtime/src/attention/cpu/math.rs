@@ -109,7 +109,7 @@ unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
                 largest: 0.0,
                 cap: c.cap,
             };
-            (p.entries.scores)(&p.tile, &block, to);
+            (p.entries.scores)(&p.tile, &block, to, std::ptr::null_mut());
         }
     }
 }

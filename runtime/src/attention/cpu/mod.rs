@@ -5,6 +5,7 @@ mod bias;
 pub mod call;
 pub mod context;
 mod finish;
+mod gate;
 mod kept;
 mod math;
 mod measure;

@@ -168,6 +168,7 @@ impl Resident {
             let first = unit.tiles.start + inside;
             let task = Task {
                 sequence: &sequences[sequence],
+                index: sequence,
                 head: unit.heads.start + head,
                 tiles: first..unit.tiles.end.min(first + group),
                 number,

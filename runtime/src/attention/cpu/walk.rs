@@ -34,13 +34,15 @@
 //!    one over all keys.
 //! 6. *Inside an error budget* a tile votes block by block on what it leaves out
 //!    ([`within`](elsa_kernels::attention::within)), and its states have a fourth sum.
-//! 7. *Nothing is allocated.* Tiles, states and blocks lie in the worker's region of the workspace, at the offsets
+//! 7. *Where scores are known to stay near zero* ([`gate`]), zero is the reference, and nothing is sought or subtracted.
+//! 8. *Nothing is allocated.* Tiles, states and blocks lie in the worker's region of the workspace, at the offsets
 //!    of [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
 
 use super::added;
 use super::bias::{Room, cover};
 use super::context::{Context, Task, TileRows};
 use super::finish::{Finished, finish};
+use super::gate;
 use super::kept::Kept;
 use super::stage::{self, Rows};
 use elsa_core::attention::plan::MAX_TILES;
@@ -80,6 +82,8 @@ struct Walk<'a> {
     progress: Progress,
     /// What the tile votes on; `None` without an error budget.
     budget: Option<Budget>,
+    /// Whether its scores are known to stay near zero, the reference of all rows.
+    near_zero: bool,
 }
 
 /// The state at address `at` of a tile of `width` rows.
@@ -120,29 +124,54 @@ impl Walk<'_> {
     ///
     /// # Safety
     /// - The invariants of [`Context`]. The block fulfils its contract, and segments arrive in order.
-    /// - `counts` is the worker's, where the plan records.
+    /// - `counts` is the worker's, or null where the plan records nothing.
     unsafe fn step(&mut self, block: &Block, segment: usize, known: &mut f32, counts: *mut Report) {
         // SAFETY: the same clauses; tile, sums and budget lie in the tile's region (layout); *kernel*.
         unsafe {
             let (sums, new) = self.current(segment);
+            let rows = self.rows.rows.len() as u64;
+            if let Some(counts) = counts.as_mut() {
+                counts.blocks += 1;
+                counts.row_blocks += rows;
+            }
+            if self.near_zero {
+                (self.entries.scores)(&self.tile, block, self.tile.weights, std::ptr::null_mut());
+                (self.entries.weigh)(&self.tile, block, &sums, new);
+                (self.entries.accumulate)(&self.tile, block, self.tile.weights, &sums, [false, new]);
+                return;
+            }
             let left_out = self.left_out(self.progress.stack.len() - 1);
             let Some(budget) = &mut self.budget else {
                 (self.entries.step)(&self.tile, block, &sums, new);
                 return;
             };
             (budget.left_out, budget.largest) = (left_out, *known);
-            (self.entries.scores)(&self.tile, block, self.tile.weights);
+            (self.entries.scores)(&self.tile, block, self.tile.weights, budget.top);
             (self.entries.decide)(&self.tile, block, &sums, budget, new);
             if !budget.skipped {
                 (self.entries.accumulate)(&self.tile, block, self.tile.weights, &sums, [true, new]);
             }
             *known = budget.largest;
-            let (rows, counts) = (self.rows.rows.len() as u64, &mut *counts);
-            counts.blocks += 1;
-            counts.row_blocks += rows;
+            let Some(counts) = counts.as_mut() else { return };
             counts.skipped_blocks += u64::from(budget.skipped);
             counts.skipped_row_blocks += if budget.skipped { rows } else { 0 };
             counts.rescaled_blocks += u64::from(budget.moved && !budget.skipped);
+        }
+    }
+
+    /// Gives the rows that have met no key the reference of the empty state, where all have had zero.
+    ///
+    /// # Safety
+    /// - The invariants of [`Context`]. State 0 is initialized.
+    unsafe fn close(&self) {
+        let sums = self.state(0);
+        for i in 0..self.rows.width {
+            // SAFETY: row `i` of the state (clause).
+            unsafe {
+                if sums.s.add(i).read() == 0.0 {
+                    sums.m.add(i).write(f32::NEG_INFINITY);
+                }
+            }
         }
     }
 
@@ -194,7 +223,10 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     let scratch = part.wrapping_add(l.rows.start);
     let mut walks: heapless::Vec<Walk<'_>, MAX_TILES> = heapless::Vec::new();
     let odds = choice.odds();
-    let counts = part.wrapping_add(l.counts.start).cast::<Report>();
+    let counts = match choice.recorded {
+        0 => std::ptr::null_mut(),
+        _ => part.wrapping_add(l.counts.start).cast::<Report>(),
+    };
     for (place, t) in task.tiles.clone().enumerate() {
         let tile = tiling.tile(t);
         let (region, number) = match task.resident {
@@ -217,14 +249,17 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
         };
         let budget = odds.map(|odds| {
             let totals = own.wrapping_add(l.tile.totals.start);
-            // SAFETY: the region holds four lines of the tile's width (layout).
+            // SAFETY: the region holds five lines of the tile's width (layout).
             unsafe { begin(totals, width, rows.rows.len()) };
-            let left_out = std::ptr::null_mut();
-            Budget { odds, left_out, totals, largest: -1.0, skipped: false, moved: false }
+            let (left_out, top) = (std::ptr::null_mut(), totals.wrapping_add(4 * width));
+            Budget { odds, left_out, totals, top, largest: -1.0, skipped: false, moved: false }
         });
+        // SAFETY: the plan gates, and keys and values have been measured.
+        let near_zero = choice.gates() && unsafe { gate::is_open(c, &rows, task.index) };
         let walk = Walk {
             rows,
             budget,
+            near_zero,
             entries: &c.kernel.entries[tile.vectors - 1],
             tile: Tile {
                 query,
@@ -314,11 +349,16 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
         // SAFETY: the stack names initialized states, and the rows belong to this task.
         unsafe {
             let any = stack.finish(|slot| walk.merge(slot));
+            if walk.near_zero && any {
+                walk.close();
+            }
             let state = if any { Finished::Sums(walk.state(0)) } else { Finished::Empty };
             let left_out = walk.budget.map(|_| walk.left_out(0).cast_const()).filter(|_| any);
             finish(c, &walk.rows, walk.entries, (state, left_out), scratch);
-            if walk.budget.is_some() {
-                (*counts).accepted += walk.rows.rows.len() as u64;
+            if let Some(counts) = counts.as_mut() {
+                let rows = walk.rows.rows.len() as u64;
+                counts.accepted += rows;
+                counts.gated += if walk.near_zero { rows } else { 0 };
             }
         }
     }

@@ -71,9 +71,10 @@ impl Counted {
     }
 }
 
-/// Four-lane FMAs that the two products of a shape `heads,tokens,d` need: 4 h n² d operations, 8 an FMA.
+/// Four-lane FMAs that the two products of a shape `heads,tokens,d` need: 4 h n² d operations, 8 an FMA. The name of a plan may
+/// follow.
 fn useful(shape: &str) -> Result<u64, String> {
-    let numbers: Result<Vec<u64>, _> = shape.split(',').map(str::parse).collect();
+    let numbers: Result<Vec<u64>, _> = shape.split(',').take(3).map(str::parse).collect();
     let product = match numbers.as_deref() {
         Ok(&[h, n, d]) => [n, n, d].iter().try_fold(h, |product, factor| product.checked_mul(*factor)),
         _ => None,
@@ -112,7 +113,7 @@ pub fn run(tree: &Tree, shapes: &[String]) -> Result<(), String> {
         ));
     }
     println!(
-        "\nh,n,d, kernel; instructions of one call; per useful four-lane FMA (4 h n^2 d / 8); executed FMAs per"
+        "\nh,n,d, kernel, share of blocks left out; instructions of one call; per useful four-lane FMA (4 h n^2 d / 8); executed FMAs per"
     );
     println!("useful; share of FMAs, of loads and stores; vector loads and stores through the stack pointer");
     for (i, pair) in calls.chunks(2).enumerate() {
