@@ -13,6 +13,7 @@
 //!    of its heads.
 //!    Tiles of chunks have up to 256 dims of a key, or 128 with a gate for each; keys of more, up to 1024, go token by token, by
 //!    a kernel whose blocks always answer all heads.
+//!    Where a launch has at most one block for each SM, a kernel whose blocks have half the columns fills them better.
 //! 4. *Memory.* What is prepared of a chunk takes kilobytes, with a gate for each dim many. Without a budget it may take a
 //!    quarter of the device's memory. What does not fit goes token by token. This is the only place that looks at the batch
 //!    and can change a bit.
@@ -88,7 +89,8 @@ pub fn choose(
     let is_stepped = is_free || options.form == Some(Form::Recurrent);
     let fit = walks.clone().filter(|(_, walk)| walk.per_dim == per_dim);
     // Keys of more dims than a kernel's tiles have go step by step.
-    let usable = fit.clone().filter(|(_, walk)| if walk.steps { is_stepped } else { !walk.shares });
+    let usable =
+        fit.clone().filter(|(_, walk)| if walk.steps { is_stepped } else { !walk.shares && !walk.pairs });
     let most = usable.clone().map(|(_, walk)| walk.dims).max().unwrap_or(0);
     let smallest = usable.filter(|(_, walk)| walk.dims >= found).min_by_key(|(_, walk)| walk.dims);
     let (kernel, walk) = smallest.ok_or(ChooseError::Large { what: "d_k", found, most })?;
@@ -143,6 +145,12 @@ pub fn choose(
         chunks,
         steps: walk.steps,
         shares: is_shared(form),
+        // One block of an SM keeps a warp of each scheduler waiting for itself.
+        pairs: if fit.clone().any(|(_, other)| other.pairs && other.dims == walk.dims) {
+            device.sms
+        } else {
+            0
+        },
         asked_parts: options.parts,
     };
     if form == Form::Scan {
