@@ -13,8 +13,8 @@
 // T and P do not depend on the state: kernels that prepare (prepare.cuh) compute them of all chunks at once. Rules without
 // delta have u = v.
 //
-//  1. A warp has eight columns of the state, in registers: a lane has DIMS / 16 rows, dealt in quads, of four columns. It is
-//     slice lane / 2 of sixteen, and token lane / 2 of the chunk. Warps share keys, queries, T and P in shared memory, and
+//  1. A warp has eight columns of the state, in registers: a lane has DIMS / 16 rows, dealt in quads, of four columns, or of
+//     COUNT = 2, of four in a warp: that changes no bit, and gives the blocks of few states twice the SMs. A lane is slice lane / 2 of sixteen, and token lane / 2 of the chunk. Warps share keys, queries, T and P in shared memory, and
 //     nothing else.
 //  2. A product of the state with sixteen tokens is summed over a lane's own rows, then over the slices. Slice s has token
 //     j ^ s in place j: the sums that its partner keeps then stand in the same registers in every lane, and a tree of
@@ -25,7 +25,9 @@
 //  6. With a gate for each dim, keys and queries come multiplied by gates (record.cuh).
 //  7. Chunks that products would get wrong, because a gate clears the state, is NaN, or grows beyond 2^100, or because a
 //     product is not finite, are marked: they go token by token, and so do all with STEPS.
-//  8. Values that are not finite must not reach earlier tokens through a product with zero: a warp that meets one selects.
+//  8. A warp is alone with its scheduler where states are few, and waits for each branch. Whole chunks of f32 rows that fill
+//     their tiles, where nothing but answers is wanted of them, go by a loop without any (PLAIN): a sixth of the time.
+//  9. Values that are not finite must not reach earlier tokens through a product with zero: a warp that meets one selects.
 #pragma once
 
 #include "product.cuh"
@@ -47,6 +49,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     QUADS = ROWS / 4,
     BOTH = DIMS <= (PER_DIM ? 64 : 128),  // there are enough to multiply keys and queries together
     TILES = PER_DIM ? 3 : 2,  // keys, queries, and with gates for each dim: keys for the change of the state, or gates
+    PLAIN = DIMS == 128 && !PER_DIM,  // there is a loop for plain chunks
     MATRIX_QUADS = CHUNK * CHUNK / 4,
     TILE_BYTES = CHUNK * DIMS * 4,
     MATRICES_AT = TILES * TILE_BYTES,
@@ -221,16 +224,16 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
       forget(value);
     }
     value_at += value_onward;
-    if (has(STEPS | READ)) {
-      forget(matrix);
-    } else {
-      matrix = load_f4(record_at + (thread_index() % (2 * MATRIX_QUADS)) * 16);
-      before = load_f32(record_at + (RECORD_BEFORE + slice) * 4);
-      after = load_f32(record_at + (RECORD_AFTER + slice) * 4);
-      end = load_f32(record_at + RECORD_END * 4);
-      marked = load_f32(record_at + RECORD_MARKED * 4);
-      record_at += RECORD * 4;
-    }
+    if (has(STEPS | READ)) forget(matrix);
+    else bring_record();
+  }
+  INLINE void bring_record() {
+    matrix = load_f4(record_at + (thread_index() % (2 * MATRIX_QUADS)) * 16);
+    before = load_f32(record_at + (RECORD_BEFORE + slice) * 4);
+    after = load_f32(record_at + (RECORD_AFTER + slice) * 4);
+    end = load_f32(record_at + RECORD_END * 4);
+    marked = load_f32(record_at + RECORD_MARKED * 4);
+    record_at += RECORD * 4;
   }
 
   // The tiles from one chunk to the next.
@@ -278,7 +281,10 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
           }
         });
     }
-    if (!has(STEPS | READ) && thread_index() < 2 * MATRIX_QUADS) {
+    if (!has(STEPS | READ)) store_matrices();
+  }
+  INLINE void store_matrices() const {
+    if (thread_index() < 2 * MATRIX_QUADS) {
       const int at = thread_index() % MATRIX_QUADS, second = thread_index() / MATRIX_QUADS;
       store_shared(sm + MATRICES_AT + (second * MATRIX_QUADS + matrix_quad(at >> 2, at & 3)) * 16, matrix);
     }
@@ -428,6 +434,47 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     return answer;
   }
 
+  // Whether whole chunks are plain.
+  INLINE bool is_plain() const {
+    return PLAIN && writes() && !has(STEPS | READ | IDENTITY | NORMALIZE) && is_wide() && fills_rows() && whole_tiles() &&
+           whole_values() && whole_answers();
+  }
+
+  // Plain chunks from `chunk` on, up to one that is not whole, is marked, or is `stop`, which is returned.
+  INLINE int pass_plain(int chunk, int stop) {
+    NO_UNROLL for (; chunk < stop && is_whole(chunk) && marked == 0.f; chunk++) {
+      sync_block();
+      UNROLL for (int t = 0; t < TILES; t++) tiles[AHEAD ? t : 0].store(sm + t * TILE_BYTES);
+      store_matrices();
+      const V v = value;
+      const float of_state = before, of_change = after, kept = end;
+      sync_block();
+      if (chunk + 1 < stop) {
+        if (is_whole(chunk + 1)) {
+          UNROLL for (int t = 0; t < TILES; t++) tiles[AHEAD ? t : 0].bring(tile_at[AHEAD ? t : 0], across[AHEAD ? t : 0], true);
+          load_columns(value, value_at);
+        }
+        go_on();
+        value_at += value_onward;
+        bring_record();
+      }
+      V held[2] = {none<V>(), none<V>()}, u = v;
+      if (is_delta()) {
+        state.times_tiles(sm, slice, held);
+        u = changes(u, held[0], of_state);
+      } else {
+        V one[1];
+        state.times_tiles(sm + TILE_BYTES, slice, one);
+        held[1] = one[0];
+      }
+      const bool finite = leave_changes(u, of_change);
+      write_columns(answer_at, answer_of(held[1], of_state, finite));
+      change(chunk, kept);
+      answer_at += answer_onward;
+    }
+    return chunk;
+  }
+
   INLINE void run() {
     const int of_columns = quotient_of(block_index(), call.by_columns);
     const int of_parts = quotient_of(of_columns, call.by_parts), part = of_columns - of_parts * call.parts;
@@ -451,7 +498,9 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     before = after = end = marked = 0.f;
     set_out(first);
     if (EARLY && first < stop) bring(first);
-    NO_UNROLL for (int chunk = first;; chunk++) {
+    int chunk = first;
+    if (PLAIN && every == 0 && is_plain()) chunk = pass_plain(chunk, stop);
+    NO_UNROLL for (;; chunk++) {
       const bool over = chunk >= stop;
       if (over || (every != 0 && chunk % every == 0)) {
         const States to = either(over, call.last, call.boundaries);
