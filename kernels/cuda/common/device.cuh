@@ -16,7 +16,7 @@
 //   ballot(bool)                        the votes of the warp, lane n's in bit n
 //   shuffle_xor(float, mask)            the value of lane ^ mask
 //   shuffle_from(unsigned, lane)        the value of a lane, which may be another for each that asks
-//   load_shared store_shared            16 bytes; load_shared_f store_shared_f: 4 bytes
+//   load_shared store_shared            16 bytes; load_shared_f2 store_shared_f2: 8 bytes; load_shared_f store_shared_f: 4 bytes
 //   load_f4 load_f32 load_i32 load_u2 load_u16 load_u8     from global memory that nothing writes during the launch
 //   prefetch(Address)  a hint that the line will be loaded from global memory
 //   read_f4 read_f2 read_f32, write_f4 write_f2 write_f32 write_u2 write_u16 write_u8    any global memory
@@ -24,7 +24,7 @@
 //   f16_to_float float_to_f16           16-bit patterns of f16 values, to nearest even
 //   half2_fma(a, b, c)                  two f16 values at a time: a * b + c, rounded once each
 //   opaque(int)        the value itself, which the compiler must recompute here rather than keep
-//   forget(f4&) forget(u2&)             the vector may hold anything from here on
+//   forget(f4&) forget(f2&) forget(u2&)  the vector may hold anything from here on
 //   bits_of float_of_bits bits_of_double double_of_bits
 #pragma once
 
@@ -66,6 +66,8 @@ INLINE unsigned shuffle_from(unsigned x, int lane) { return __nvvm_shfl_sync_idx
 
 INLINE f4 load_shared(SharedBytes p) { return *(SHARED_AS(f4)*)p; }
 INLINE void store_shared(SharedBytes p, f4 x) { *(SHARED_AS(f4)*)p = x; }
+INLINE f2 load_shared_f2(SharedBytes p) { return *(SHARED_AS(f2)*)p; }
+INLINE void store_shared_f2(SharedBytes p, f2 x) { *(SHARED_AS(f2)*)p = x; }
 INLINE float load_shared_f(SharedBytes p) { return *(SHARED_AS(float)*)p; }
 INLINE void store_shared_f(SharedBytes p, float x) { *(SHARED_AS(float)*)p = x; }
 
@@ -104,6 +106,10 @@ INLINE int opaque(int x) {
 
 INLINE void forget(f4& x) {
   f4 any;
+  x = any;
+}
+INLINE void forget(f2& x) {
+  f2 any;
   x = any;
 }
 INLINE void forget(u2& x) {

@@ -77,6 +77,8 @@ INLINE unsigned shuffle_from(unsigned x, int lane) { return host::shuffle_from(x
 
 INLINE f4 load_shared(SharedBytes p) { return host::at_shared<f4>(p); }
 INLINE void store_shared(SharedBytes p, f4 x) { host::at_shared<f4>(p) = x; }
+INLINE f2 load_shared_f2(SharedBytes p) { return host::at_shared<f2>(p); }
+INLINE void store_shared_f2(SharedBytes p, f2 x) { host::at_shared<f2>(p) = x; }
 INLINE float load_shared_f(SharedBytes p) { return host::at_shared<float>(p); }
 INLINE void store_shared_f(SharedBytes p, float x) { host::at_shared<float>(p) = x; }
 
@@ -115,6 +117,7 @@ INLINE unsigned half2_fma(unsigned a, unsigned b, unsigned c) {
 
 INLINE int opaque(int x) { return x; }
 INLINE void forget(f4& x) { x = f4{0.f, 0.f, 0.f, 0.f}; }
+INLINE void forget(f2& x) { x = f2{0.f, 0.f}; }
 INLINE void forget(u2& x) { x = u2{0, 0}; }
 
 INLINE unsigned bits_of(float x) { return __builtin_bit_cast(unsigned, x); }

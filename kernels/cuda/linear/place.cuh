@@ -53,6 +53,31 @@ INLINE f4 load_row4(const Rows& rows, Address row, int first) {
   return first < rows.dim ? load_quad(rows, row, first) : zero4();
 }
 
+// The columns of a lane in global memory: f32 values; or, in words, 16-bit elements on their way.
+INLINE void read_columns(f4& x, Address a) { x = read_f4(a); }
+INLINE void read_columns(f2& x, Address a) { x = read_f2(a); }
+INLINE void write_columns(Address a, f4 x) { write_f4(a, x); }
+INLINE void write_columns(Address a, f2 x) { write_f2(a, x); }
+INLINE void load_columns(f4& x, Address a) { x = load_f4(a); }
+INLINE void load_columns(f2& x, Address a) {
+  const u2 words = load_u2(a);
+  x = f2{float_of_bits(words[0]), float_of_bits(words[1])};
+}
+INLINE void load_words(f4& x, Address a) {
+  const u2 words = load_u2(a);
+  x[0] = float_of_bits(words[0]);
+  x[1] = float_of_bits(words[1]);
+}
+INLINE void load_words(f2& x, Address a) { x[0] = load_f32(a); }
+INLINE f4 of_words(f4 x, int dtype) { return to_f32(u2{bits_of(x[0]), bits_of(x[1])}, dtype); }
+INLINE f2 of_words(f2 x, int dtype) {
+  return f2{widen(bits_of(x[0]) & 0xffff, dtype), widen(bits_of(x[0]) >> 16, dtype)};
+}
+INLINE void load_row(f4& x, const Rows& rows, Address row, int first) { x = unpacked(rows, load_row4(rows, row, first)); }
+INLINE void load_row(f2& x, const Rows& rows, Address row, int first) {
+  UNROLL for (int c = 0; c < 2; c++) x[c] = first + c < rows.dim ? element(row, first + c, rows.dtype) : 0.f;
+}
+
 // Four answers of a position from column `column` on, to which those of `partials` are added, if there are any.
 INLINE void write_row4(const Rows& answers, const Rows& partials, bool has_partials, int position, int column, f4 x) {
   const Address row = row_at(answers, position);
@@ -73,5 +98,16 @@ INLINE void write_row4(const Rows& answers, const Rows& partials, bool has_parti
   } else {
     const int d = answers.dtype;
     write_u2(row + column * 2, u2{narrow(x[0], d) | narrow(x[1], d) << 16, narrow(x[2], d) | narrow(x[3], d) << 16});
+  }
+}
+INLINE void write_row(const Rows& answers, const Rows& partials, bool has_partials, int position, int column, f4 x) {
+  write_row4(answers, partials, has_partials, position, column, x);
+}
+INLINE void write_row(const Rows& answers, const Rows& partials, bool has_partials, int position, int column, f2 x) {
+  const Address row = row_at(answers, position), from = row_at(partials, position);
+  UNROLL for (int c = 0; c < 2; c++) {
+    if (column + c >= answers.dim) continue;
+    const float before = has_partials ? read_f32(from + (column + c) * 4) : 0.f;
+    write_element(row, column + c, has_partials ? x[c] + before : x[c], answers.dtype);
   }
 }

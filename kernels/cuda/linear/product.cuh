@@ -4,8 +4,31 @@
 #include "../common/elements.cuh"
 #include "call.cuh"
 
-INLINE void add_product(f4& sum, float x, const f4& y) {
-  UNROLL for (int c = 0; c < 4; c++) sum[c] = __builtin_fmaf(x, y[c], sum[c]);
+// The columns of a state that a lane has: four, or two.
+template <int COUNT> struct Lane;
+template <> struct Lane<4> { typedef f4 Type; };
+template <> struct Lane<2> { typedef f2 Type; };
+constexpr int count_of(const f4*) { return 4; }
+constexpr int count_of(const f2*) { return 2; }
+template <class V> constexpr int COUNT_OF = count_of((const V*)0);
+
+INLINE void clear(f2& x) { x = f2{0.f, 0.f}; }
+template <class V> INLINE V none() {
+  V x;
+  clear(x);
+  return x;
+}
+INLINE void fill(f4& x, SharedBytes p) { x = load_shared(p); }
+INLINE void fill(f2& x, SharedBytes p) { x = load_shared_f2(p); }
+INLINE void store_shared(SharedBytes p, f2 x) { store_shared_f2(p, x); }
+template <class V> INLINE V loaded(SharedBytes p) {
+  V x;
+  fill(x, p);
+  return x;
+}
+
+template <class V> INLINE void add_product(V& sum, float x, const V& y) {
+  UNROLL for (int c = 0; c < COUNT_OF<V>; c++) sum[c] = __builtin_fmaf(x, y[c], sum[c]);
 }
 
 // A difference with itself would do, were it not for contraction into multiply-adds.
@@ -14,17 +37,19 @@ INLINE bool is_finite(const f4& x) {
   return is_finite(x[0]) && is_finite(x[1]) && is_finite(x[2]) && is_finite(x[3]);
 }
 
+INLINE bool is_finite(const f2& x) { return is_finite(x[0]) && is_finite(x[1]); }
+
 // The sum over the slices of a warp, in every lane.
-INLINE f4 over_slices(f4 x) {
+template <class V> INLINE V over_slices(V x) {
   UNROLL for (int bit = 2; bit < 32; bit *= 2)
-    UNROLL for (int c = 0; c < 4; c++) x[c] += shuffle_xor(x[c], bit);
+    UNROLL for (int c = 0; c < COUNT_OF<V>; c++) x[c] += shuffle_xor(x[c], bit);
   return x;
 }
 
-// A state of DIMS rows in a warp.
-template <int DIMS> struct Columns {
-  enum { ROWS = DIMS / 16, QUADS = ROWS / 4, ROW_BYTES = DIMS * 4 };
-  f4 row[ROWS];
+// A state of DIMS rows in a warp, of which a lane has as many columns as V.
+template <int DIMS, class V> struct Columns {
+  enum { ROWS = DIMS / 16, QUADS = ROWS / 4, ROW_BYTES = DIMS * 4, COUNT = COUNT_OF<V> };
+  V row[ROWS];
 
   // The row that register r of a slice has.
   static INLINE int row_of(int slice, int r) { return ((r >> 2) * 16 + slice) * 4 + (r & 3); }
@@ -34,15 +59,15 @@ template <int DIMS> struct Columns {
   }
 
   // S' x of the rows x of TILES tiles, one behind the other: those of token `slice`.
-  template <int TILES> INLINE void times_tiles(SharedBytes tile, int slice, f4 (&result)[TILES]) const {
-    f4 second[TILES];
-    UNROLL for (int t = 0; t < TILES; t++) second[t] = zero4();
+  template <int TILES> INLINE void times_tiles(SharedBytes tile, int slice, V (&result)[TILES]) const {
+    V second[TILES];
+    UNROLL for (int t = 0; t < TILES; t++) second[t] = none<V>();
     NO_UNROLL for (int half = 0; half < CHUNK; half += 8) {
-      f4 sum[TILES][8];
+      V sum[TILES][8];
       UNROLL for (int j = 0; j < 8; j++) {
         const SharedBytes own = own_quads(tile, (slice ^ half) ^ j, slice);
         UNROLL for (int t = 0; t < TILES; t++) {
-          sum[t][j] = zero4();
+          sum[t][j] = none<V>();
           UNROLL for (int i = 0; i < QUADS; i++) {
             const f4 x = load_shared(own + (t * CHUNK * ROW_BYTES + i * 256));
             UNROLL for (int e = 0; e < 4; e++) add_product(sum[t][j], x[e], row[i * 4 + e]);
@@ -52,27 +77,27 @@ template <int DIMS> struct Columns {
       UNROLL for (int bit = 1; bit < 8; bit *= 2)
         UNROLL for (int j = 0; j < 8; j += 2 * bit)
           UNROLL for (int t = 0; t < TILES; t++)
-            UNROLL for (int c = 0; c < 4; c++) sum[t][j][c] += shuffle_xor(sum[t][j + bit][c], 2 * bit);
+            UNROLL for (int c = 0; c < COUNT; c++) sum[t][j][c] += shuffle_xor(sum[t][j + bit][c], 2 * bit);
       UNROLL for (int t = 0; t < TILES; t++) {
         result[t] = second[t];
         second[t] = sum[t][0];
       }
     }
     UNROLL for (int t = 0; t < TILES; t++)
-      UNROLL for (int c = 0; c < 4; c++) result[t][c] += shuffle_xor(second[t][c], 16);
+      UNROLL for (int c = 0; c < COUNT; c++) result[t][c] += shuffle_xor(second[t][c], 16);
   }
 
-  // Each row becomes `kept` times itself plus the sum over tokens of their element of the tile times their row of four
+  // Each row becomes `kept` times itself plus the sum over tokens of their element of the tile times their row of
   // columns. The sums of some rows are made apart at a time.
   template <class Kept> INLINE void change(SharedBytes tile, SharedBytes tokens, int slice, Kept kept) {
     constexpr int TIMES = ROWS > 8 ? 2 : 1, SOME = ROWS / TIMES;
     NO_UNROLL for (int time = 0; time < TIMES; time++) {
       const int first = time * (SOME / 4);
-      f4 sum[SOME];
-      UNROLL for (int r = 0; r < SOME; r++) sum[r] = zero4();
+      V sum[SOME];
+      UNROLL for (int r = 0; r < SOME; r++) sum[r] = none<V>();
       NO_UNROLL for (int j = 0; j < CHUNK; j += 4) {
         UNROLL for (int t = 0; t < 4; t++) {
-          const f4 u = load_shared(tokens + (j + t) * 32);
+          const V u = loaded<V>(tokens + (j + t) * (COUNT * 8));
           const SharedBytes own = own_quads(tile, j + t, slice) + first * 256;
           UNROLL for (int i = 0; i < SOME / 4; i++) {
             const f4 x = load_shared(own + i * 256);
@@ -94,20 +119,21 @@ template <int DIMS> struct Columns {
 // A matrix of a chunk in shared memory: quads of a row are permuted, so that rows side by side are read without conflicts.
 INLINE int matrix_quad(int row, int quad) { return row * 4 + (quad ^ ((row >> 1) & 3)); }
 
-// Row `slice` of a matrix times the tokens' rows of four columns. Unless all of these are `finite`, tokens after `slice`,
+// Row `slice` of a matrix times the tokens' rows of columns. Unless all of these are `finite`, tokens after `slice`,
 // which weigh zero, are left out.
-INLINE f4 times_matrix(SharedBytes matrix, SharedBytes tokens, int slice, bool finite) {
-  f4 sum[2] = {zero4(), zero4()};
+template <class V> INLINE V times_matrix(SharedBytes matrix, SharedBytes tokens, int slice, bool finite) {
+  constexpr int TOKEN_BYTES = COUNT_OF<V> * 8;
+  V sum[2] = {none<V>(), none<V>()};
   if (RARELY(!finite)) {
     NO_UNROLL for (int j = 0; j <= slice; j++) {
       const float weight = load_shared_f(matrix + matrix_quad(slice, j >> 2) * 16 + (j & 3) * 4);
-      add_product(sum[0], weight, load_shared(tokens + j * 32));
+      add_product(sum[0], weight, loaded<V>(tokens + j * TOKEN_BYTES));
     }
     return sum[0];
   }
   UNROLL for (int j = 0; j < CHUNK; j += 4) {
     const f4 weights = load_shared(matrix + matrix_quad(slice, j >> 2) * 16);
-    UNROLL for (int e = 0; e < 4; e++) add_product(sum[e & 1], weights[e], load_shared(tokens + (j + e) * 32));
+    UNROLL for (int e = 0; e < 4; e++) add_product(sum[e & 1], weights[e], loaded<V>(tokens + (j + e) * TOKEN_BYTES));
   }
   return sum[0] + sum[1];
 }

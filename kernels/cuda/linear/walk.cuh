@@ -13,8 +13,8 @@
 // T and P do not depend on the state: kernels that prepare (prepare.cuh) compute them of all chunks at once. Rules without
 // delta have u = v.
 //
-//  1. A warp has eight columns of the state, in registers: a lane has DIMS / 16 rows, dealt in quads, of four columns. It is
-//     slice lane / 2 of sixteen, and token lane / 2 of the chunk. Warps share keys, queries, T and P in shared memory, and
+//  1. A warp has eight columns of the state, in registers: a lane has DIMS / 16 rows, dealt in quads, of four columns, or of
+//     COUNT = 2, of four in a warp: that changes no bit, and gives the blocks of few states twice the SMs. A lane is slice lane / 2 of sixteen, and token lane / 2 of the chunk. Warps share keys, queries, T and P in shared memory, and
 //     nothing else.
 //  2. A product of the state with sixteen tokens is summed over a lane's own rows, then over the slices. Slice s has token
 //     j ^ s in place j: the sums that its partner keeps then stand in the same registers in every lane, and a tree of
@@ -25,7 +25,9 @@
 //  6. With a gate for each dim, keys and queries come multiplied by gates (record.cuh).
 //  7. Chunks that products would get wrong, because a gate clears the state, is NaN, or grows beyond 2^100, or because a
 //     product is not finite, are marked: they go token by token, and so do all with STEPS.
-//  8. Values that are not finite must not reach earlier tokens through a product with zero: a warp that meets one selects.
+//  8. A warp is alone with its scheduler where states are few, and waits for each branch. Whole chunks of f32 rows that fill
+//     their tiles, where nothing but answers is wanted of them, go by a loop without any (PLAIN): a sixth of the time.
+//  9. Values that are not finite must not reach earlier tokens through a product with zero: a warp that meets one selects.
 #pragma once
 
 #include "product.cuh"
@@ -37,7 +39,7 @@ INLINE States either(bool first, const States& a, const States& b) {
                 first ? a.part : b.part, first ? a.row : b.row};
 }
 
-template <int DIMS, bool PER_DIM> struct Walk {
+template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
   enum {
     WARPS = 4,
     AHEAD = DIMS <= (PER_DIM ? 64 : 128),  // the tiles of the next chunk have registers of their own
@@ -47,16 +49,19 @@ template <int DIMS, bool PER_DIM> struct Walk {
     QUADS = ROWS / 4,
     BOTH = DIMS <= (PER_DIM ? 64 : 128),  // there are enough to multiply keys and queries together
     TILES = PER_DIM ? 3 : 2,  // keys, queries, and with gates for each dim: keys for the change of the state, or gates
+    PLAIN = DIMS == 128 && !PER_DIM,  // there is a loop for plain chunks
     MATRIX_QUADS = CHUNK * CHUNK / 4,
     TILE_BYTES = CHUNK * DIMS * 4,
     MATRICES_AT = TILES * TILE_BYTES,
     WARPS_AT = MATRICES_AT + 2 * MATRIX_QUADS * 16,
-    WARP_BYTES = 2 * CHUNK * 32,
+    LEFT_BYTES = CHUNK * COUNT * 8,
+    WARP_BYTES = 2 * LEFT_BYTES,
     SHARED_BYTES = WARPS_AT + WARPS * WARP_BYTES,
   };
   static_assert(2 * MATRIX_QUADS <= THREADS, "a thread brings a quad of T and P");
 
-  typedef Columns<DIMS> State;
+  typedef typename Lane<COUNT>::Type V;
+  typedef Columns<DIMS, V> State;
   typedef Tile<DIMS, THREADS> Piece;
 
   // A block's work.
@@ -75,7 +80,8 @@ template <int DIMS, bool PER_DIM> struct Walk {
 
   // What a chunk takes, on its way.
   Piece tiles[AHEAD ? TILES : 1];
-  f4 value, matrix;
+  V value;
+  f4 matrix;
   float before, after, end, marked;
 
   INLINE Walk(SharedBytes sm, const Linear& call)
@@ -104,22 +110,22 @@ template <int DIMS, bool PER_DIM> struct Walk {
   }
 
   INLINE void read_state(int part) {
-    UNROLL for (int r = 0; r < ROWS; r++) state.row[r] = zero4();
+    UNROLL for (int r = 0; r < ROWS; r++) state.row[r] = none<V>();
     const bool later = part > 0 && has(FOLD | RESUME);
     const States from = either(later, call.boundaries, call.initial);
     const int place = later ? part - 1 : part;
     if (!has(IDENTITY) && from.data == 0) return;
     NO_UNROLL for (int r = 0; r < ROWS; r++) {  // the next row becomes the last
-      f4 x = zero4();
+      V x = none<V>();
       const int row = State::row_of(slice, r);
       if (has(IDENTITY)) {
-        UNROLL for (int c = 0; c < 4; c++) x[c] = row == column + c ? 1.f : 0.f;
+        UNROLL for (int c = 0; c < COUNT; c++) x[c] = row == column + c ? 1.f : 0.f;
       } else if (row < call.key_dim) {
         const Address at = state_row(from, place, row);
         if (has(STATE_VEC4)) {
-          if (column < call.value_dim) x = read_f4(at);
+          if (column < call.value_dim) read_columns(x, at);
         } else {
-          UNROLL for (int c = 0; c < 4; c++)
+          UNROLL for (int c = 0; c < COUNT; c++)
             if (column + c < call.value_dim) x[c] = read_f32(at + c * 4);
         }
       }
@@ -130,16 +136,16 @@ template <int DIMS, bool PER_DIM> struct Walk {
 
   INLINE void write_state(const States& to, int at) {
     NO_UNROLL for (int r = 0; r < ROWS; r++) {  // the first row becomes the last
-      const f4 x = state.row[0];
+      const V x = state.row[0];
       UNROLL for (int o = 1; o < ROWS; o++) state.row[o - 1] = state.row[o];
       state.row[ROWS - 1] = x;
       const int row = State::row_of(slice, r);
       if (row >= call.key_dim) continue;
       const Address a = state_row(to, at, row);
       if (has(STATE_VEC4)) {
-        if (column < call.value_dim) write_f4(a, x);
+        if (column < call.value_dim) write_columns(a, x);
       } else {
-        UNROLL for (int c = 0; c < 4; c++)
+        UNROLL for (int c = 0; c < COUNT; c++)
           if (column + c < call.value_dim) write_f32(a + c * 4, x[c]);
       }
     }
@@ -212,27 +218,22 @@ template <int DIMS, bool PER_DIM> struct Walk {
       go_on();
     }
     if (whole_values() && whole) {
-      if (is_wide()) {
-        value = load_f4(value_at);
-      } else {
-        const u2 words = load_u2(value_at);
-        value[0] = float_of_bits(words[0]);
-        value[1] = float_of_bits(words[1]);
-      }
+      if (is_wide()) load_columns(value, value_at);
+      else load_words(value, value_at);
     } else {
       forget(value);
     }
     value_at += value_onward;
-    if (has(STEPS | READ)) {
-      forget(matrix);
-    } else {
-      matrix = load_f4(record_at + (thread_index() % (2 * MATRIX_QUADS)) * 16);
-      before = load_f32(record_at + (RECORD_BEFORE + slice) * 4);
-      after = load_f32(record_at + (RECORD_AFTER + slice) * 4);
-      end = load_f32(record_at + RECORD_END * 4);
-      marked = load_f32(record_at + RECORD_MARKED * 4);
-      record_at += RECORD * 4;
-    }
+    if (has(STEPS | READ)) forget(matrix);
+    else bring_record();
+  }
+  INLINE void bring_record() {
+    matrix = load_f4(record_at + (thread_index() % (2 * MATRIX_QUADS)) * 16);
+    before = load_f32(record_at + (RECORD_BEFORE + slice) * 4);
+    after = load_f32(record_at + (RECORD_AFTER + slice) * 4);
+    end = load_f32(record_at + RECORD_END * 4);
+    marked = load_f32(record_at + RECORD_MARKED * 4);
+    record_at += RECORD * 4;
   }
 
   // The tiles from one chunk to the next.
@@ -280,20 +281,25 @@ template <int DIMS, bool PER_DIM> struct Walk {
           }
         });
     }
-    if (!has(STEPS | READ) && thread_index() < 2 * MATRIX_QUADS) {
+    if (!has(STEPS | READ)) store_matrices();
+  }
+  INLINE void store_matrices() const {
+    if (thread_index() < 2 * MATRIX_QUADS) {
       const int at = thread_index() % MATRIX_QUADS, second = thread_index() / MATRIX_QUADS;
       store_shared(sm + MATRICES_AT + (second * MATRIX_QUADS + matrix_quad(at >> 2, at & 3)) * 16, matrix);
     }
   }
 
   // The lane's value of the chunk.
-  INLINE f4 value_of(int chunk) const {
+  INLINE V value_of(int chunk) const {
     const int position = chunk * CHUNK + slice;
     if (whole_values() && is_whole(chunk))
-      return is_wide() ? value : to_f32(u2{bits_of(value[0]), bits_of(value[1])}, call.dtype);
-    if (has(IDENTITY | READ) || position >= sequence.tokens) return zero4();
+      return is_wide() ? value : of_words(value, call.dtype);
+    if (has(IDENTITY | READ) || position >= sequence.tokens) return none<V>();
     const Rows from = values();
-    return unpacked(from, load_row4(from, row_at(from, position), column));
+    V x;
+    load_row(x, from, row_at(from, position), column);
+    return x;
   }
 
   // With STEPS: the gate and the beta of token `slice`.
@@ -312,31 +318,31 @@ template <int DIMS, bool PER_DIM> struct Walk {
     }
   }
 
-  INLINE void write_answer(int position, f4 x) const {
+  INLINE void write_answer(int position, V x) const {
     if (position >= sequence.tokens || column >= call.value_dim) return;
     const Rows partials = rows(call.partial, head, call.value_dim, TYPE_F32, PARTIAL_VEC4);
-    write_row4(answers(), partials, call.partial.data != 0, position, column, x);
+    write_row(answers(), partials, call.partial.data != 0, position, column, x);
   }
 
-  INLINE SharedBytes left_rows(int which) const { return left + which * (CHUNK * 32) + (lane & 1) * 16; }
-  INLINE void leave(int which, f4 x) const { store_shared(left_rows(which) + slice * 32, x); }
+  INLINE SharedBytes left_rows(int which) const { return left + which * LEFT_BYTES + (lane & 1) * (COUNT * 4); }
+  INLINE void leave(int which, V x) const { store_shared(left_rows(which) + slice * (COUNT * 8), x); }
 
   // The chunk by products: the answer of token `slice`.
-  INLINE f4 products(int chunk, f4 v, float before, float after, float end) {
+  INLINE V products(int chunk, V v, float before, float after, float end) {
     const bool reads = has(READ), both = is_delta() && writes() && !reads;
     // What the state holds for the keys, and for the queries.
-    f4 held[2] = {zero4(), zero4()};
+    V held[2] = {none<V>(), none<V>()};
     if (BOTH && both) {
       state.times_tiles(sm, slice, held);
     } else {
       NO_UNROLL for (int t = is_delta() && !reads ? 0 : 1; t < (writes() ? 2 : 1); t++) {
-        f4 one[1];
+        V one[1];
         state.times_tiles(sm + t * TILE_BYTES, slice, one);
         held[0] = t == 0 ? one[0] : held[0];
         held[1] = one[0];
       }
     }
-    f4 u = v, answer = held[1];
+    V u = v, answer = held[1];
     if (is_delta() && !reads) u = changes(u, held[0], before);
     const bool finite = leave_changes(u, after);
     if (reads) return answer * call.scale;
@@ -346,18 +352,18 @@ template <int DIMS, bool PER_DIM> struct Walk {
   }
 
   // T w, where the state holds `held` for the keys: the changes by a rule with delta.
-  INLINE f4 changes(f4 u, const f4& held, float before) {
-    UNROLL for (int c = 0; c < 4; c++) u[c] = PER_DIM ? u[c] - held[c] : __builtin_fmaf(-before, held[c], u[c]);
+  INLINE V changes(V u, const V& held, float before) {
+    UNROLL for (int c = 0; c < COUNT; c++) u[c] = PER_DIM ? u[c] - held[c] : __builtin_fmaf(-before, held[c], u[c]);
     leave(0, u);
     const bool finite = !any_of_warp(!is_finite(u));
     sync_warp();
-    u = times_matrix(sm + MATRICES_AT, left_rows(0), slice, finite);
+    u = times_matrix<V>(sm + MATRICES_AT, left_rows(0), slice, finite);
     sync_warp();
     return u;
   }
 
   // Leaves the changes for products over tokens. Returns whether all are finite.
-  INLINE bool leave_changes(f4 u, float after) {
+  INLINE bool leave_changes(V u, float after) {
     leave(0, u);
     leave(1, PER_DIM ? u : u * after);
     const bool finite = !any_of_warp(!is_finite(u));
@@ -366,10 +372,10 @@ template <int DIMS, bool PER_DIM> struct Walk {
   }
 
   // The answer of token `slice`, for whose query the state before the chunk holds `held`.
-  INLINE f4 answer_of(f4 held, float before, bool finite) {
-    const f4 within = times_matrix(sm + MATRICES_AT + MATRIX_QUADS * 16, left_rows(0), slice, finite);
+  INLINE V answer_of(V held, float before, bool finite) {
+    const V within = times_matrix<V>(sm + MATRICES_AT + MATRIX_QUADS * 16, left_rows(0), slice, finite);
     const float factor = PER_DIM ? call.scale : call.scale * before;
-    UNROLL for (int c = 0; c < 4; c++) held[c] = __builtin_fmaf(factor, held[c], within[c]);
+    UNROLL for (int c = 0; c < COUNT; c++) held[c] = __builtin_fmaf(factor, held[c], within[c]);
     return held;
   }
 
@@ -382,36 +388,36 @@ template <int DIMS, bool PER_DIM> struct Walk {
   }
 
   // Token j of the chunk up to its change: its key, and the values u of S + k u'. `gate` and `beta` are those of token `slice`.
-  INLINE f4 step(int j, f4 v, float gate, float beta, f4 (&k)[QUADS]) {
+  INLINE V step(int j, V v, float gate, float beta, f4 (&k)[QUADS]) {
     const float a = float_of_bits(shuffle_from(bits_of(gate), 2 * j));
-    f4 held = zero4(), u;
+    V held = none<V>(), u;
     UNROLL for (int i = 0; i < QUADS; i++) {
       const SharedBytes own = State::own_quads(sm, j, slice) + i * 256;
       f4 gates = f4{a, a, a, a};
       if (PER_DIM) gates = load_shared(own + 2 * TILE_BYTES);
       k[i] = load_shared(own);
       UNROLL for (int e = 0; e < 4; e++) {
-        f4& row = state.row[i * 4 + e];
-        UNROLL for (int c = 0; c < 4; c++) row[c] = gates[e] == CLEAR ? 0.f : row[c] * gates[e];
+        V& row = state.row[i * 4 + e];
+        UNROLL for (int c = 0; c < COUNT; c++) row[c] = gates[e] == CLEAR ? 0.f : row[c] * gates[e];
         if (is_delta()) add_product(held, k[i][e], row);
       }
     }
     if (is_delta()) held = over_slices(held);
-    UNROLL for (int c = 0; c < 4; c++) u[c] = float_of_bits(shuffle_from(bits_of(v[c]), 2 * j + (lane & 1)));
+    UNROLL for (int c = 0; c < COUNT; c++) u[c] = float_of_bits(shuffle_from(bits_of(v[c]), 2 * j + (lane & 1)));
     if (is_delta()) {
       const float b = float_of_bits(shuffle_from(bits_of(beta), 2 * j));
-      UNROLL for (int c = 0; c < 4; c++) u[c] = b * (u[c] - held[c]);
+      UNROLL for (int c = 0; c < COUNT; c++) u[c] = b * (u[c] - held[c]);
     }
     return u;
   }
 
   // The chunk token by token: the answer of token `slice`. `gate` and `beta` are its own.
-  INLINE f4 steps(int tokens, f4 v, float gate, float beta) {
-    f4 answer = zero4();
+  INLINE V steps(int tokens, V v, float gate, float beta) {
+    V answer = none<V>();
     NO_UNROLL for (int j = 0; j < tokens; j++) {
       f4 k[QUADS];
-      const f4 u = step(j, v, gate, beta, k);
-      f4 sum = zero4();
+      const V u = step(j, v, gate, beta, k);
+      V sum = none<V>();
       UNROLL for (int i = 0; i < QUADS; i++) {
         f4 q = zero4();
         if (writes()) q = load_shared(State::own_quads(sm, j, slice) + (TILE_BYTES + i * 256));
@@ -428,13 +434,54 @@ template <int DIMS, bool PER_DIM> struct Walk {
     return answer;
   }
 
+  // Whether whole chunks are plain.
+  INLINE bool is_plain() const {
+    return PLAIN && writes() && !has(STEPS | READ | IDENTITY | NORMALIZE) && is_wide() && fills_rows() && whole_tiles() &&
+           whole_values() && whole_answers();
+  }
+
+  // Plain chunks from `chunk` on, up to one that is not whole, is marked, or is `stop`, which is returned.
+  INLINE int pass_plain(int chunk, int stop) {
+    NO_UNROLL for (; chunk < stop && is_whole(chunk) && marked == 0.f; chunk++) {
+      sync_block();
+      UNROLL for (int t = 0; t < TILES; t++) tiles[AHEAD ? t : 0].store(sm + t * TILE_BYTES);
+      store_matrices();
+      const V v = value;
+      const float of_state = before, of_change = after, kept = end;
+      sync_block();
+      if (chunk + 1 < stop) {
+        if (is_whole(chunk + 1)) {
+          UNROLL for (int t = 0; t < TILES; t++) tiles[AHEAD ? t : 0].bring(tile_at[AHEAD ? t : 0], across[AHEAD ? t : 0], true);
+          load_columns(value, value_at);
+        }
+        go_on();
+        value_at += value_onward;
+        bring_record();
+      }
+      V held[2] = {none<V>(), none<V>()}, u = v;
+      if (is_delta()) {
+        state.times_tiles(sm, slice, held);
+        u = changes(u, held[0], of_state);
+      } else {
+        V one[1];
+        state.times_tiles(sm + TILE_BYTES, slice, one);
+        held[1] = one[0];
+      }
+      const bool finite = leave_changes(u, of_change);
+      write_columns(answer_at, answer_of(held[1], of_state, finite));
+      change(chunk, kept);
+      answer_at += answer_onward;
+    }
+    return chunk;
+  }
+
   INLINE void run() {
     const int of_columns = quotient_of(block_index(), call.by_columns);
     const int of_parts = quotient_of(of_columns, call.by_parts), part = of_columns - of_parts * call.parts;
     number = quotient_of(of_parts, call.by_heads);
     head = of_parts - number * call.heads;
     state_head = quotient_of(head, call.by_readers);
-    column = ((block_index() - of_columns * call.columns) * WARPS + (thread_index() >> 5)) * 8 + (lane & 1) * 4;
+    column = ((block_index() - of_columns * call.columns) * WARPS + (thread_index() >> 5)) * (2 * COUNT) + (lane & 1) * COUNT;
     const bool first_reader = state_head * call.readers == head;
     if (!first_reader && !writes()) return;
     if (has(FOLD) && has(IDENTITY) && part == 0) return;
@@ -451,7 +498,9 @@ template <int DIMS, bool PER_DIM> struct Walk {
     before = after = end = marked = 0.f;
     set_out(first);
     if (EARLY && first < stop) bring(first);
-    NO_UNROLL for (int chunk = first;; chunk++) {
+    int chunk = first;
+    if (PLAIN && every == 0 && is_plain()) chunk = pass_plain(chunk, stop);
+    NO_UNROLL for (;; chunk++) {
       const bool over = chunk >= stop;
       if (over || (every != 0 && chunk % every == 0)) {
         const States to = either(over, call.last, call.boundaries);
@@ -461,17 +510,17 @@ template <int DIMS, bool PER_DIM> struct Walk {
       sync_block();
       if (!EARLY) bring(chunk);
       store(chunk);
-      const f4 v = value_of(chunk);
+      const V v = value_of(chunk);
       const bool by_steps = has(STEPS) || marked != 0.f;
       float of_state = before, of_change = after;
       const float kept = end;
       if (has(STEPS)) read_factors(chunk, of_state, of_change);
       sync_block();
       if (EARLY && chunk + 1 < stop) bring(chunk + 1);
-      f4 answer;
+      V answer;
       if (RARELY(by_steps)) answer = steps(min_of(sequence.tokens - chunk * CHUNK, CHUNK), v, of_state, of_change);
       else answer = products(chunk, v, of_state, of_change, kept);
-      if (whole_answers() && is_whole(chunk)) write_f4(answer_at, answer);
+      if (whole_answers() && is_whole(chunk)) write_columns(answer_at, answer);
       else if (writes()) write_answer(chunk * CHUNK + slice, answer);
       answer_at += answer_onward;
     }
@@ -483,4 +532,11 @@ template <int DIMS, bool PER_DIM> struct Walk {
   KERNEL LAUNCH_BOUNDS((Walk<DIMS, PER_DIM>::THREADS), BLOCKS) void name(const Linear call) {      \
     SHARED(memory, (Walk<DIMS, PER_DIM>::SHARED_BYTES));                                           \
     Walk<DIMS, PER_DIM>(memory, call).run();                                                       \
+  }
+
+// The same with two columns in a lane.
+#define LINEAR_PAIRS(name, DIMS, PER_DIM, BLOCKS)                                                  \
+  KERNEL LAUNCH_BOUNDS((Walk<DIMS, PER_DIM, 2>::THREADS), BLOCKS) void name(const Linear call) {   \
+    SHARED(memory, (Walk<DIMS, PER_DIM, 2>::SHARED_BYTES));                                        \
+    Walk<DIMS, PER_DIM, 2>(memory, call).run();                                                    \
   }

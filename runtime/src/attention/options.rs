@@ -34,8 +34,7 @@ pub struct PlanOptions {
     /// own: it is decided for each tile, stays shut where a mask with numbers or a bias is added to scores, and leaves the bits
     /// of tiles that do not pass it as they are. Which rows form a tile depends on the instruction set and, within a small
     /// `budget`, on the workspace, and on a GPU on its kernel: where rows vote on what is left out, so do the bits of the answer.
-    /// They depend neither on
-    /// the number of threads nor on repetition.
+    /// They depend neither on the number of threads nor on repetition.
     pub schedule: Schedule,
     /// The largest share `E` of its weights that a row may leave out, between 0 and 1: blocks of keys whose values are then
     /// not read. The answer is the average of the values over the keys that were kept, log-sum-exp is that of all keys, and

@@ -218,21 +218,7 @@ fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
             alone.push(run_times::<2>(&engine, &case, options));
         }
         assert!(alone[2..4].iter().all(|chunk| chunk.bits() == alone[1].bits()), "{}", case.name);
-        let mut twice = Params { batch: 2, ..params.clone() }.build();
-        let repeat = |data: &mut Vec<f32>, one: &[f32]| *data = [one, one].concat();
-        for (to, one) in
-            [(&mut twice.query, &case.query), (&mut twice.key, &case.key), (&mut twice.value, &case.value)]
-                .into_iter()
-                .chain(twice.decay.as_mut().zip(case.decay.as_ref()))
-                .chain(twice.beta.as_mut().zip(case.beta.as_ref()))
-        {
-            for i in 0..to.len() {
-                to.set(i, one.get(i % one.len()));
-            }
-        }
-        if let (Some(to), Some(one)) = (&mut twice.past, &case.past) {
-            repeat(to, one);
-        }
+        let twice = repeated(&params, &case, 2);
         for (options, one) in forms[1..].iter().zip(&alone) {
             let two = run(&engine, &twice, options);
             let n = one.output.len();
@@ -240,6 +226,67 @@ fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
             assert!((0..2 * n).all(same), "{options:?} {}", case.name);
         }
     }
+}
+
+/// A launch of few blocks goes by a kernel whose blocks have half the columns. Its answers lie within their bounds, and have
+/// the bits of a batch that has blocks enough.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn blocks_of_half_the_columns_change_no_bit() {
+    let engine = engine(Fallback::Fail);
+    let forms = [of(Form::Recurrent, None, None), of(Form::FusedChunk, None, None)];
+    let rules = [Rule::Linear, Rule::Gated, Rule::Delta, Rule::GatedDelta];
+    for (n, rule) in rules.into_iter().cycle().take(12).enumerate() {
+        let direction = [Direction::Forward, Direction::Reverse, Direction::Bidirectional][n % 3];
+        let dims = [[128, 20], [100, 7], [65, 32]][n % 3];
+        let mut params = Params { direction, seed: n as u64, ..Params::plain(rule, 67 + n, dims) };
+        params.past = direction != Direction::Bidirectional;
+        // Plain chunks, among them those that gates mark.
+        params.dtype = [DType::F32, DType::F16, DType::Bf16][n % 3];
+        params.gates = [GateKind::Mild, GateKind::Clearing, GateKind::Hard][(n + n / 3) % 3];
+        params.normalize = (n % 4 == 1 && n % 3 > 0).then_some(1e-6);
+        let case = params.build();
+        for options in &forms {
+            let plan = engine.linear_plan(&case.problem, options).unwrap();
+            let kernel = plan.kernel_of(Backend::Cuda);
+            assert_eq!(kernel, "linear_pairs_head_d128__sm53");
+            let answer = case.answer(|tokens| plan.executed_of(Backend::Cuda, tokens));
+            let found = run_times::<2>(&engine, &case, options);
+            found.check(&case, &answer);
+            // One after the other, until no device has room for more.
+            let batch = plan.gpu_choice().unwrap().pairs + 1;
+            let many = repeated(&params, &case, batch);
+            let plan = engine.linear_plan(&many.problem, options).unwrap();
+            assert_eq!(plan.kernel_of(Backend::Cuda), "linear_walk_head_d128__sm53");
+            let others = run(&engine, &many, options);
+            let len = found.output.len();
+            let same = |i: usize| others.output.get(i).to_bits() == found.output.get(i % len).to_bits();
+            assert!((0..batch * len).all(same), "{options:?} {}", case.name);
+            if let (Some(all), Some(one)) = (&others.present, &found.present) {
+                let same = |(i, x): (usize, &f32)| x.to_bits() == one[i % one.len()].to_bits();
+                assert!(all.iter().enumerate().all(same), "{options:?} {}", case.name);
+            }
+        }
+    }
+}
+
+/// A case as often as `batch`.
+fn repeated(params: &Params, case: &Case, batch: usize) -> Case {
+    let mut many = Params { batch, ..params.clone() }.build();
+    for (to, one) in
+        [(&mut many.query, &case.query), (&mut many.key, &case.key), (&mut many.value, &case.value)]
+            .into_iter()
+            .chain(many.decay.as_mut().zip(case.decay.as_ref()))
+            .chain(many.beta.as_mut().zip(case.beta.as_ref()))
+    {
+        for i in 0..to.len() {
+            to.set(i, one.get(i % one.len()));
+        }
+    }
+    if let (Some(to), Some(one)) = (&mut many.past, &case.past) {
+        *to = one.repeat(batch);
+    }
+    many
 }
 
 /// Bits of the answers and of the last state of tokens `range` of a case of one head, which is sequence `index` of it.

@@ -6,7 +6,8 @@
 //! all chunks at once: [`prepare_blocks`] blocks. Those that *walk* carry a state through the chunks of a part:
 //! [`walk_blocks`] blocks, each with [`LinearWalk::columns`] columns of the state of a head and a part. Those that *share*
 //! ([`LinearWalk::shares`]) do the same for all output heads that read a state, at most [`MOST_READERS`] of them. The rule is
-//! told by the presence of decay and beta.
+//! told by the presence of decay and beta. Kernels that walk in *pairs* ([`LinearWalk::pairs`]) do the same with half the columns
+//! in a block, and with the same bits: for launches whose blocks leave SMs half empty.
 //!
 //! | form | launches |
 //! |---|---|
@@ -51,6 +52,8 @@ pub struct LinearWalk {
     /// Whether a block answers all output heads that read its state. Then [`LinearArgs::heads`] are states, there are no
     /// [`LinearArgs::boundaries`], and but for [`READ`] there is one part.
     pub shares: bool,
+    /// Whether a thread has two columns of a state in place of four, so that as many states have twice the blocks.
+    pub pairs: bool,
     /// Whether tokens pass one by one, with or without [`STEPS`], whatever the number of readers.
     pub steps: bool,
 }

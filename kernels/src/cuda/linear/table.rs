@@ -20,6 +20,27 @@ macro_rules! walk {
                     per_dim: $per_dim,
                     columns: 32,
                     shares: $shares,
+                    pairs: false,
+                    steps: false
+                },
+                resources: GpuResources { threads: 128, shared: $shared, registers: $registers },
+            }
+        )
+    };
+}
+
+/// A kernel that walks in pairs, with four warps of four columns.
+macro_rules! pairs {
+    ($name:literal, $dims:literal, $per_dim:literal, $shared:literal, $registers:literal) => {
+        kernel!(
+            $name,
+            Role::LinearWalk {
+                walk: LinearWalk {
+                    dims: $dims,
+                    per_dim: $per_dim,
+                    columns: 16,
+                    shares: false,
+                    pairs: true,
                     steps: false
                 },
                 resources: GpuResources { threads: 128, shared: $shared, registers: $registers },
@@ -34,7 +55,14 @@ macro_rules! steps {
         kernel!(
             $name,
             Role::LinearWalk {
-                walk: LinearWalk { dims: 1024, per_dim: $per_dim, columns: 8, shares: true, steps: true },
+                walk: LinearWalk {
+                    dims: 1024,
+                    per_dim: $per_dim,
+                    columns: 8,
+                    shares: true,
+                    pairs: false,
+                    steps: true
+                },
                 resources: GpuResources { threads: 128, shared: 256, registers: $registers },
             }
         )
@@ -60,6 +88,7 @@ pub const KERNELS: &[GpuKernel] = &[
     walk!("linear_walk_head_d64__sm53", 64, false, 14336, 225),
     walk!("linear_walk_head_d128__sm53", 128, false, 22528, 255),
     walk!("linear_walk_head_d256__sm53", 256, false, 38912, 255),
+    pairs!("linear_pairs_head_d128__sm53", 128, false, 20480, 228),
     walk!("linear_walk_dim_d64__sm53", 64, true, 18432, 240),
     walk!("linear_walk_dim_d128__sm53", 128, true, 30720, 207),
     walk!("linear_share_head_d64__sm53", 64, false, 14336, 216, true),

@@ -64,6 +64,8 @@ pub struct LinearGpuChoice {
     /// changes no bit, unless a product of queries and keys is not finite: then it has other readers of the state go token by
     /// token, too.
     pub shares: bool,
+    /// Most blocks of a launch that goes in pairs: by the kernel with half the columns in a block. It changes no bit.
+    pub pairs: usize,
     /// Whether the kernel that walks goes token by token alone, for keys of many dims.
     pub(super) steps: bool,
     /// Parts of [`Form::Scan`] by the options.

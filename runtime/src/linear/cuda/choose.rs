@@ -13,6 +13,7 @@
 //!    of its heads.
 //!    Tiles of chunks have up to 256 dims of a key, or 128 with a gate for each; keys of more, up to 1024, go token by token, by
 //!    a kernel whose blocks always answer all heads.
+//!    Where a launch leaves half of the SMs without a block, one whose blocks have half the columns has twice as many.
 //! 4. *Memory.* What is prepared of a chunk takes kilobytes, with a gate for each dim many. Without a budget it may take a
 //!    quarter of the device's memory. What does not fit goes token by token. This is the only place that looks at the batch
 //!    and can change a bit.
@@ -27,6 +28,10 @@ use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, PARALLEL_ROWS};
 /// Where a batch has a block for this many SMs, or for more, its chunks are not divided a second time: the pass that leaves
 /// the states takes 0.7 of the time of one that answers, too (measured on an H200), and the second pass the rest of it.
 const SMS_OF_BLOCK: usize = 4;
+
+/// Blocks that a launch in pairs has for one of other launches. On an H200 it takes 0.69 of their time as long as each has an SM
+/// to itself, and 1.04 of it where two share one (measured, d 128).
+const PAIRED: usize = 2;
 
 /// Blocks of an SM in a pass whose parts fill the device.
 const BLOCKS_PER_SM: usize = 4;
@@ -88,7 +93,8 @@ pub fn choose(
     let is_stepped = is_free || options.form == Some(Form::Recurrent);
     let fit = walks.clone().filter(|(_, walk)| walk.per_dim == per_dim);
     // Keys of more dims than a kernel's tiles have go step by step.
-    let usable = fit.clone().filter(|(_, walk)| if walk.steps { is_stepped } else { !walk.shares });
+    let usable =
+        fit.clone().filter(|(_, walk)| if walk.steps { is_stepped } else { !walk.shares && !walk.pairs });
     let most = usable.clone().map(|(_, walk)| walk.dims).max().unwrap_or(0);
     let smallest = usable.filter(|(_, walk)| walk.dims >= found).min_by_key(|(_, walk)| walk.dims);
     let (kernel, walk) = smallest.ok_or(ChooseError::Large { what: "d_k", found, most })?;
@@ -120,6 +126,7 @@ pub fn choose(
         let has_kernel = all.any(|(_, other)| other.shares && !other.steps && other.dims == walk.dims);
         walk.steps || has_kernel && LinearGpuChoice::is_shared(form, direction, readers, blocks, device.sms)
     };
+    let has_pairs = fit.clone().any(|(_, other)| other.pairs && other.dims == walk.dims);
     let boundary = match (form, options.chunk) {
         (Form::Chunk, Some(chunk)) => chunk.div_ceil(CHUNK),
         _ => longest.div_ceil(wanted.max(1)),
@@ -143,6 +150,7 @@ pub fn choose(
         chunks,
         steps: walk.steps,
         shares: is_shared(form),
+        pairs: if has_pairs { device.sms / PAIRED } else { 0 },
         asked_parts: options.parts,
     };
     if form == Form::Scan {

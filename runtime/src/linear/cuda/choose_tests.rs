@@ -9,7 +9,8 @@ use elsa_core::linear::{Form, Problem, Rule, Spec};
 use elsa_core::view::{Layout, View};
 use elsa_kernels::cuda::linear::LinearWalk;
 
-const NARROW: LinearWalk = LinearWalk { dims: 64, per_dim: false, columns: 32, shares: false, steps: false };
+const NARROW: LinearWalk =
+    LinearWalk { dims: 64, per_dim: false, columns: 32, shares: false, pairs: false, steps: false };
 const STEPPED: LinearWalk = LinearWalk { dims: 1024, columns: 8, shares: true, steps: true, ..NARROW };
 const WALKS: [Walk; 4] = [
     ("narrow", NARROW),

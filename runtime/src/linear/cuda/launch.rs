@@ -15,8 +15,8 @@
 
 use super::layout::{gates, holds, scan_row, sums};
 use super::marshal::{
-    self, Sequences, common, copy, dense, past_and_present, with_answers, with_parts, with_scanned_parts,
-    with_states, with_states_as_heads, with_step, with_steps,
+    self, Sequences, common, copy, dense, past_and_present, with_answers, with_columns, with_parts,
+    with_scanned_parts, with_states, with_states_as_heads, with_step, with_steps,
 };
 use super::plan::{GpuPlan, Kernels, Loaded};
 use crate::cuda::gpu::Gpu;
@@ -275,9 +275,9 @@ impl Call<'_> {
         let grid = Grid { blocks: blocks as u32, threads: prepare.threads };
         // SAFETY: *parameter*: the kernel takes a `LinearArgs`.
         unsafe { self.list.push(&prepare.function, grid, parameter)? };
-        match self.shared(&args) {
-            Some(_) => self.push(args),
-            None => self.launch(&args, parameter, self.kernels.walk.clone()),
+        match self.shared(&args).is_some() || self.in_pairs(&args).is_some() {
+            true => self.push(args),
+            false => self.launch(&args, parameter, self.kernels.walk.clone()),
         }
     }
 
@@ -287,6 +287,11 @@ impl Call<'_> {
             return Some(self.kernels.walk.clone());
         }
         self.kernels.share.clone().filter(|_| args.output.data != 0 && args.flags & READ == 0)
+    }
+
+    /// The kernel that walks in pairs and the columns of its blocks, if that is how a walk goes.
+    fn in_pairs(&self, args: &LinearArgs) -> Option<(Loaded, usize)> {
+        self.kernels.pairs.clone().filter(|_| blocks(args) <= self.plan.choice.pairs)
     }
 
     /// Lists the answers of all tokens from the states at `last`.
@@ -308,9 +313,10 @@ impl Call<'_> {
 
     /// Lists a walk.
     fn push(&mut self, args: LinearArgs) -> Result<(), DeviceError> {
-        let (args, kernel) = match self.shared(&args) {
-            Some(share) => (with_states_as_heads(self.problem, args), share),
-            None => (args, self.kernels.walk.clone()),
+        let (args, kernel) = match (self.shared(&args), self.in_pairs(&args)) {
+            (Some(share), _) => (with_states_as_heads(self.problem, args), share),
+            (None, Some((pairs, columns))) => (with_columns(args, columns), pairs),
+            (None, None) => (args, self.kernels.walk.clone()),
         };
         let parameter = self.list.store(&args)?;
         self.launch(&args, parameter, kernel)

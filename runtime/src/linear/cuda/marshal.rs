@@ -189,6 +189,12 @@ pub fn with_states(mut filled: LinearArgs, initial: States, last: States, bounda
     filled
 }
 
+/// The same walk by blocks of so many columns.
+pub fn with_columns(filled: LinearArgs, columns: usize) -> LinearArgs {
+    let columns = int((filled.value_dim as usize).div_ceil(columns));
+    LinearArgs { columns, by_columns: Divisor::new(columns), ..filled }
+}
+
 /// The same launch with states as its heads, of each of which a block answers all readers.
 pub fn with_states_as_heads(problem: &Problem, filled: LinearArgs) -> LinearArgs {
     let heads = int(problem.state_heads());

@@ -18,6 +18,8 @@ pub struct GpuPlan {
     pub choice: LinearGpuChoice,
     pub layout: Layout,
     walk: &'static GpuKernel,
+    /// The kernel of the same walk in pairs, where there is one.
+    pairs: Option<&'static GpuKernel>,
     /// The kernel that answers all readers of a state, where the choice has one besides that which walks.
     share: Option<&'static GpuKernel>,
     prepare: Option<&'static GpuKernel>,
@@ -31,6 +33,8 @@ pub struct GpuPlan {
 #[derive(Clone, Debug)]
 pub struct Kernels {
     pub walk: Loaded,
+    /// The one that walks in pairs, and the columns of its blocks.
+    pub pairs: Option<(Loaded, usize)>,
     /// The one that answers all readers of a state.
     pub share: Option<Loaded>,
     pub prepare: Option<Loaded>,
@@ -56,6 +60,14 @@ fn walks() -> impl Iterator<Item = Walk> + Clone {
     })
 }
 
+/// Columns of a state that a block of a kernel that walks has.
+fn columns(kernel: &GpuKernel) -> usize {
+    match kernel.role {
+        Role::LinearWalk { walk, .. } => walk.columns,
+        _ => 1,
+    }
+}
+
 impl GpuPlan {
     /// Chooses the kernels and loads them.
     ///
@@ -66,21 +78,21 @@ impl GpuPlan {
         let (mut choice, layout) = choose(problem, device, walks(), options)?;
         let walk = GPU_KERNELS.iter().find(|kernel| kernel.name == choice.kernel);
         let walk = walk.ok_or(DeviceError::NoKernel { role: "linear attention" })?;
-        let is_share = |role: &Role| {
-            let walk = if let Role::LinearWalk { walk, .. } = role { Some(walk) } else { None };
+        let like = |shares, pairs| {
             let per_dim = problem.gates() == Gates::PerDim;
-            walk.is_some_and(|walk| {
-                (walk.shares, walk.steps) == (true, false)
-                    && (walk.dims, walk.per_dim) == (choice.dims, per_dim)
+            GPU_KERNELS.iter().find(|kernel| match kernel.role {
+                Role::LinearWalk { walk, .. } => {
+                    (walk.shares, walk.pairs, walk.steps) == (shares, pairs, false)
+                        && (walk.dims, walk.per_dim) == (choice.dims, per_dim)
+                }
+                _ => false,
             })
         };
         let share = match choice.shares && !choice.steps {
-            true => {
-                let found = GPU_KERNELS.iter().find(|kernel| is_share(&kernel.role));
-                Some(found.ok_or(DeviceError::NoKernel { role: "readers of a state" })?)
-            }
+            true => Some(like(true, false).ok_or(DeviceError::NoKernel { role: "readers of a state" })?),
             false => None,
         };
+        let pairs = if choice.pairs > 0 { like(false, true) } else { None };
         let own = (problem.gates() == Gates::PerDim, problem.rule().is_delta());
         let prepare = GPU_KERNELS.iter().find(|kernel| match kernel.role {
             Role::LinearPrepare { per_dim, delta, .. } => (per_dim, delta) == own,
@@ -114,20 +126,22 @@ impl GpuPlan {
         if let Some(parallel) = parallel.filter(|_| problem.spec().direction != Direction::NonCausal) {
             choice.kernel = parallel.name;
         }
+        let blocks = choice.columns * problem.output_heads() * problem.sequences();
+        let whole = matches!(choice.form, Form::Recurrent | Form::FusedChunk);
+        if let Some(pairs) = pairs.filter(|_| whole && blocks <= choice.pairs) {
+            choice.kernel = pairs.name;
+        }
         if let Some(share) = share {
             choice.kernel = share.name;
         }
-        let plan = GpuPlan { gpu: gpu.clone(), choice, layout, walk, share, prepare, scan, parallel };
+        let plan = GpuPlan { gpu: gpu.clone(), choice, layout, walk, pairs, share, prepare, scan, parallel };
         plan.load(&gpu.context()?)?;
         Ok(plan)
     }
 
     /// Columns of a state that a block of the kernel that walks has.
     pub fn columns(&self) -> usize {
-        match self.walk.role {
-            Role::LinearWalk { walk, .. } => walk.columns,
-            _ => 1,
-        }
+        columns(self.walk)
     }
 
     /// The kernels, loaded in `context`.
@@ -145,7 +159,11 @@ impl GpuPlan {
         };
         let [share, prepare, parallel] =
             [self.share, self.prepare, self.parallel].map(|kernel| kernel.map(load).transpose());
+        let pairs = match self.pairs {
+            Some(kernel) => Some((load(kernel)?, columns(kernel))),
+            None => None,
+        };
         let walk = load(self.walk)?;
-        Ok(Kernels { walk, share: share?, prepare: prepare?, scan, parallel: parallel? })
+        Ok(Kernels { walk, pairs, share: share?, prepare: prepare?, scan, parallel: parallel? })
     }
 }
