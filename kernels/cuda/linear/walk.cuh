@@ -434,9 +434,11 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     return answer;
   }
 
-  // Whether whole chunks are plain.
+  // Whether whole chunks are plain. The same for every lane of a block, which meet at barriers: columns past the last one take
+  // that of all.
   INLINE bool is_plain() const {
-    return PLAIN && writes() && !has(STEPS | READ | IDENTITY | NORMALIZE) && is_wide() && fills_rows() && whole_tiles() &&
+    const int own = (thread_index() >> 5) * (2 * COUNT) + (lane & 1) * COUNT;
+    return PLAIN && column - own + WARPS * 2 * COUNT <= call.value_dim && writes() && !has(STEPS | READ | IDENTITY | NORMALIZE) && is_wide() && fills_rows() && whole_tiles() &&
            whole_values() && whole_answers();
   }
 

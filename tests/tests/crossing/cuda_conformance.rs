@@ -158,11 +158,13 @@ fn every_kernel_runs() {
         .iter()
         .filter(|k| !k.attention().is_some_and(GpuKernelSpec::half_scores))
         .filter(|k| {
-            // `cuda_stream`, `conformance`, `cuda_linear` and `cuda_series` have them run.
+            // `cuda_stream`, `conformance`, `cuda_schedules`, `cuda_linear` and `cuda_series` have them run.
             let elsewhere = matches!(
                 k.role,
                 Role::AttentionPresent { .. }
                     | Role::AttentionStream { .. }
+                    | Role::AttentionWithin(_)
+                    | Role::AttentionMergeWithin { .. }
                     | Role::MathScores { .. }
                     | Role::MathWeights { .. }
                     | Role::MathValues(_)

@@ -169,7 +169,7 @@ fn every_row_of_a_block_votes() {
         let rows = 64;
         let params = Params { scale: Some(std::f32::consts::LN_2), ..Params::plain(rows, 3 * TILE, d, 4) };
         let mut case = params.build("an objector");
-        let first = |i: usize, x: f32| if i % d == 0 { x } else { 0.0 };
+        let first = |i: usize, x: f32| if i.is_multiple_of(d) { x } else { 0.0 };
         (0..3 * TILE * d).for_each(|i| case.k.set(i, first(i, if i / d < TILE { 0.0 } else { -20.0 })));
         (0..rows * d).for_each(|i| case.q.set(i, first(i, 1.0)));
         let options = options(&engine, &case, 0.01, 1);

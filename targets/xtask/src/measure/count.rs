@@ -187,7 +187,7 @@ mod tests {
         // Six pairs make the dispatch the bottleneck.
         assert_eq!(estimate(&Counted { vector_halves: 2, instructions: 69, ..call })[0], 25.0);
         assert_eq!(useful("2,64,32"), Ok(2 * 64 * 64 * 32 / 2));
-        for bad in ["", "1,2", "1,2,3,4", "1,0,64", "a,1,1", "9999999999,9999999999,9999999999"] {
+        for bad in ["", "1,2", "1,2,x,4", "1,0,64", "a,1,1", "9999999999,9999999999,9999999999"] {
             assert!(useful(bad).is_err(), "{bad}");
         }
     }
