@@ -88,7 +88,7 @@ pub const KERNELS: &[GpuKernel] = &[
     walk!("linear_walk_head_d64__sm53", 64, false, 14336, 225),
     walk!("linear_walk_head_d128__sm53", 128, false, 22528, 255),
     walk!("linear_walk_head_d256__sm53", 256, false, 38912, 255),
-    pairs!("linear_pairs_head_d128__sm53", 128, false, 20480, 228),
+    pairs!("linear_pairs_head_d128__sm53", 128, false, 20480, 229),
     walk!("linear_walk_dim_d64__sm53", 64, true, 18432, 240),
     walk!("linear_walk_dim_d128__sm53", 128, true, 30720, 207),
     walk!("linear_share_head_d64__sm53", 64, false, 14336, 216, true),
