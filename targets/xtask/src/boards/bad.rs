@@ -255,11 +255,13 @@ pub fn trials(tree: &Tree) -> Result<Vec<Trial>, String> {
         ptx(&module("ptx2", "6.5", "sm_62", "other")?, newest),
     ));
 
-    let large =
-        "const char table[5250000] = { 1 };\nint main(int n, char **a) { (void)a; return table[n]; }\n";
+    let large = format!(
+        "const char table[{}] = {{ 1 }};\nint main(int n, char **a) {{ (void)a; return table[n]; }}\n",
+        check::BINARY
+    );
     let length = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
     trials.push(good("a plain program, its size", check::size(length(&plain), check::BINARY)));
-    let large = cc.make("large", own, large, "")?;
-    trials.push(bad("five million bytes", "5", check::size(length(&large), check::BINARY)));
+    let large = cc.make("large", own, &large, "")?;
+    trials.push(bad("more bytes than allowed", "5", check::size(length(&large), check::BINARY)));
     Ok(trials)
 }
