@@ -14,7 +14,8 @@
 //!    blocks, which reuse keys best, are for problems with many rows only whose scores nothing changes, or f32
 //!    elements and boolean masks alone. Low blocks are for problems so small that the device has two SMs for each
 //!    block. Of the kernels for any number of plain rows, those of the same head size, the one that ends soonest by
-//!    [`Race`] is taken. With few rows reading takes the time, and a block has the rows of all heads that share keys.
+//!    [`Race`] is taken; blocks of a few rows take part where they leave every other SM idle. With few rows reading takes
+//!    the time, and a block has the rows of all heads that share keys.
 //! 2. *The division never depends on the batch.* It decides bits, and a sequence must get the same bits alone and in
 //!    a batch. It is a function of queries, keys, heads, windows of a picture, head sizes, device and budget. Packed
 //!    sequences, whose lengths arrive with the data, are not divided.
@@ -176,7 +177,8 @@ pub fn choose_gpu<'a>(
     let generation = Generation::of(device);
     let race_of = |k: &GpuKernelSpec| {
         let (blocks, sms) = (blocks_of(k), device.sms.max(1));
-        let undivided = races && k.few_blocks && blocks.saturating_mul(2) > sms;
+        let groups = matches!(k.summation, Summation::Groups { .. });
+        let undivided = races && (groups || k.few_blocks && blocks.saturating_mul(2) > sms);
         let most = if undivided { 1 } else { affordable };
         let (tile, pace) = (k.keys.max(1), k.paces.on(generation));
         Race { blocks, sms, keys, most, tile, generation, pace, slow_edges: k.slow_edges }
@@ -202,6 +204,11 @@ pub fn choose_gpu<'a>(
         let serves = k.sixteen_bit == sixteen_bit && max_queries <= limit && scores && !crowded;
         serves.then_some(limit)
     };
+    // Blocks of few rows that join the race, though reading the keys takes them most of the time.
+    let joins = |k: &GpuKernelSpec| {
+        let idle = blocks_of(k).saturating_mul(2) <= device.sms;
+        races && k.joins_race && queries > k.most_plain && idle && options.division.is_none() && !sixteen_bit
+    };
     let mut widest = 0;
     let mut best: Option<(_, usize, GpuKernelSpec)> = None;
     let candidates = kernels.into_iter().enumerate();
@@ -225,11 +232,12 @@ pub fn choose_gpu<'a>(
         && races
         && let Summation::Tiles { .. } = first.summation
     {
-        let alike = |k: &GpuKernelSpec| {
+        let alike =
+            |k: &GpuKernelSpec| k.head_dim == first.head_dim && k.half_scores() == first.half_scores();
+        let entrants = candidates.filter(|(candidate, k)| {
             let tiles = matches!(k.summation, Summation::Tiles { .. });
-            tiles && k.head_dim == first.head_dim && k.half_scores() == first.half_scores()
-        };
-        let entrants = candidates.filter(|(candidate, k)| alike(k) && serves(*candidate, k).is_some());
+            alike(k) && (joins(k) || tiles && serves(*candidate, k).is_some())
+        });
         let winner = entrants.min_by_key(|(_, k)| race_of(k).soonest().1);
         best = winner.map(|(candidate, k)| (rank, candidate, *k));
     }
@@ -271,7 +279,7 @@ pub fn choose_gpu<'a>(
         let small = !few && kernel.rows.saturating_mul(kernel.head_dim) <= SMALL_BLOCK && blocks <= sms;
         let splits = if let Some(Division { splits, .. }) = options.division {
             splits.min(keys.div_ceil(kernel.keys.max(1))).min(affordable).max(1)
-        } else if small || (races && !few) {
+        } else if small || (races && !few) || joins(&kernel) {
             race_of(&kernel).soonest().0
         } else {
             // The number of splits that comes closest to filling the device.

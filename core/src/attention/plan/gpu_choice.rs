@@ -82,6 +82,9 @@ pub struct GpuKernelSpec {
     /// Whether it is for problems only whose blocks of rows do not outnumber the device's SMs. A plain problem with
     /// more than half as many may use it with undivided keys.
     pub few_blocks: bool,
+    /// Whether it also races, with undivided keys, for a plain problem beyond `most_plain` whose blocks leave every other
+    /// SM idle.
+    pub joins_race: bool,
     /// Whether tiles take longer that not every row attends wholly.
     pub slow_edges: bool,
     /// Number of query rows of a block.

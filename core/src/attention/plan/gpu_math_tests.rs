@@ -22,6 +22,7 @@ const KERNEL: GpuKernelSpec = GpuKernelSpec {
     most_causal: usize::MAX,
     most_added: usize::MAX,
     few_blocks: false,
+    joins_race: false,
     slow_edges: false,
     rows: 64,
     paces: alike(Pace { shared: 1, alone: 1 }),

@@ -44,6 +44,7 @@ const fn spec(
         most_causal: most,
         most_added: most,
         few_blocks: false,
+        joins_race: false,
         slow_edges: false,
         rows,
         paces: alike(Pace { shared: rows * head_dim * 9 / 100, alone: rows * head_dim * 27 / 200 }),
@@ -258,6 +259,29 @@ fn low_blocks_are_for_problems_that_leave_sms_idle() {
         [64, 100, 196, 256].map(|n| chosen(1, n, &H200)),
         [("low", 1), ("low", 2), ("low", 4), ("low", 4)]
     );
+    // Blocks of four rows that all start at once need no merge; with more tiles, or more blocks, they are slower.
+    let joining = GpuKernelSpec {
+        joins_race: true,
+        summation: Summation::Groups { groups: 8, flush: 256 },
+        paces: Paces { early: Pace { shared: 120, alone: 382 }, late: Pace { shared: 115, alone: 155 } },
+        ..spec("rows64", 64, false, 8, 4)
+    };
+    let with_rows = [kernels[0], kernels[1], joining];
+    let joined = |b, h, n, device| {
+        let spec = problem(DType::F32, b, h, n, n, [64, 64]).check().unwrap();
+        let c = choose_gpu(&spec, device, &with_rows, &GpuOptions::default()).unwrap();
+        (c.kernel.name, c.splits)
+    };
+    for b in [1, 8] {
+        assert_eq!([9, 64, 100, 196, 256].map(|n| joined(b, 1, n, &H200)), [("rows64", 1); 5]);
+        assert_eq!([260, 320, 576].map(|n| joined(b, 1, n, &H200).0), ["low"; 3]);
+        assert_eq!(
+            [(2, 128), (2, 136), (12, 64)].map(|(h, n)| joined(b, h, n, &H200).0),
+            ["rows64", "low", "low"]
+        );
+        assert_eq!([9, 64, 100].map(|n| joined(b, 1, n, &TX2)), [("low", 1); 3]);
+    }
+    assert_eq!(joined(1, 1, 8, &H200).0, "rows64");
     assert_eq!(chosen(12, 197, &H200), ("d64", 2));
     assert_eq!(chosen(16, 257, &H200).0, "d64");
     // Low blocks that fill the device evenly, undivided.

@@ -33,6 +33,7 @@ const fn kernel(name: &'static str, head_dim: usize, sixteen_bit: bool, rows: us
         most_added: usize::MAX,
         most_causal: usize::MAX,
         few_blocks: false,
+        joins_race: false,
         slow_edges: false,
         rows,
         keys: 64,

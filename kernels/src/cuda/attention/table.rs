@@ -19,6 +19,7 @@ macro_rules! attention {
             $($field: $value,)*
             ..GpuKernelSpec {
                 few_blocks: false,
+                joins_race: false,
                 slow_edges: false,
                 name: $name,
                 head_dim: $head_dim,
@@ -43,10 +44,10 @@ macro_rules! attention {
 /// An attention kernel for few rows, which its lanes share out: a score is summed over four dims (eight beyond
 /// 128) in a lane, then over the lanes in a tree.
 macro_rules! rows {
-    ($name:literal, $sixteen_bit:literal, $head_dim:literal, $shared:literal, $registers:literal) => {
+    ($name:literal, $sixteen_bit:literal, $head_dim:literal, $shared:literal, $registers:literal $(, $field:ident: $value:expr)*) => {
         attention!($name, $sixteen_bit, $head_dim, ROWS, ROWS, 128 x 4, $shared, $registers,
             Summation::Groups { groups: if $head_dim < 128 { 512 / $head_dim } else { 4 }, flush: 256 },
-            chain: if $head_dim > 128 { 8 + 5 } else { 4 + 5 })
+            chain: if $head_dim > 128 { 8 + 5 } else { 4 + 5 } $(, $field: $value)*)
     };
 }
 
@@ -117,7 +118,8 @@ pub const KERNELS: &[GpuKernel] = &[
     attention!("attention_f16_d64_q64k64__sm53_exp2_approx_half2_c16", true, 64, ANY, ANY, 128 x 64, 24576, 189, tiles(8, 4), half_chain: 16),
     attention!("attention_b16_d128_q64k64__sm53_exp2_approx", true, 128, ANY, ANY, 128 x 64, 49152, 235, tiles(4, 4)),
     attention!("attention_b16_d256_q32k64__sm53_exp2_approx", true, 256, ANY, ANY, 128 x 32, 49152, 192, tiles(4, 4)),
-    rows!("attention_f32_d64_q4k64__sm53_exp2_approx", false, 64, 8960, 168),
+    rows!("attention_f32_d64_q4k64__sm53_exp2_approx", false, 64, 8960, 168, joins_race: true,
+        paces: exactly([120, 382], [115, 155])),
     rows!("attention_f32_d128_q4k64__sm53_exp2_approx", false, 128, 8832, 168),
     rows!("attention_f32_d256_q4k64__sm53_exp2_approx", false, 256, 17024, 223),
     rows!("attention_b16_d64_q4k64__sm53_exp2_approx", true, 64, 8960, 152),
@@ -147,6 +149,7 @@ pub const KERNELS: &[GpuKernel] = &[
         "math_values__sm53",
         Role::MathValues(GpuKernelSpec {
             few_blocks: false,
+            joins_race: false,
             slow_edges: false,
             name: "math_values__sm53",
             // Its chains are as long as the head size, whatever that is.

@@ -201,6 +201,7 @@ mod tests {
         most_added: usize::MAX,
         most_causal: usize::MAX,
         few_blocks: false,
+        joins_race: false,
         slow_edges: false,
         paces: Paces { early: PACE, late: PACE },
         rows: 64,
