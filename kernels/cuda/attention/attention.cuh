@@ -63,13 +63,16 @@
 #include "tile/memory.cuh"
 #include "tile/queries.cuh"
 #include "tile/result.cuh"
+#include "tile/serial.cuh"
 #include "tile/staging.cuh"
 
 // The work of a block: `end` is the end of the keys that some row attends.
 template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, const Limit& limit) {
   const int tid = thread_index();
   int k0, end, full_from;
-  const Share outset = share_of(call, block_index());
+  Share outset = share_of(call, block_index());
+  if constexpr (SERIAL)
+    if (call.flags & SERIAL_SPLITS) outset.split = 0;
   {
     const Sequence& s = outset.sequence;
     const int row0 = first_row(call, outset);
@@ -98,6 +101,7 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
   if (ready) t.template load_k<!SLOW>(k0, 0);
   else t.drop_k();
   t.store_queries(call, outset);
+  NO_UNROLL while (true) {
   t.store_k();
   sync_block();
   UNROLL for (int i = 0; i < TM; i++) {
@@ -158,20 +162,32 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
         k0 += TILE;
       }
     }
-    const bool more = stop < end, parts = call.part_ms != 0;
+    const bool more = stop < end;
+    bool parts = call.part_ms != 0;
+    if constexpr (SERIAL) parts = parts && !t.joins();
     if (more || parts || flushed) {
-      t.exchange(t.home(t.here()), flushed, more || parts);
+      t.exchange(t.home(t.in_hand()), flushed, more || parts);
       flushed = true;
     }
   }
   if constexpr (BUDGET) t.write_counts(min_of(outset.sequence.queries - first_row(call, outset), BM));
   t.finish();
+  if (!t.next()) return;
+  }
 }
 
 // The kernel `name` of a shape, of which an SM of the newer GPUs is to hold BLOCKS blocks.
 #define ATTENTION(name, IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES, BLOCKS)             \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                              \
     typedef Tiles<Shape<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES>> A;         \
+    SHARED(memory, A::SHARED_BYTES);                                                                 \
+    A::run(memory, call, Unlimited{});                                                               \
+  }
+
+// The same where a block can take all splits of its rows.
+#define ATTENTION_SERIAL(name, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, BLOCKS)                  \
+  KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                              \
+    typedef Tiles<Shape<F32, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, ALL, false, true>> A;  \
     SHARED(memory, A::SHARED_BYTES);                                                                 \
     A::run(memory, call, Unlimited{});                                                               \
   }

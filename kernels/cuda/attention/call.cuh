@@ -54,6 +54,8 @@ enum {
 // Query, key and value rows, those of the past too, are read four elements at a time, and have the head size of the
 // kernel; or queries and keys have a multiple of eight below it, for a kernel that sums scores in f32.
 enum { WHOLE_ROWS = 16 };
+// A block takes all splits of its rows, and the kernel's results are the call's: there are as many blocks as without splits.
+enum { SERIAL_SPLITS = 32 };
 
 // A whole attention call. Row r = (batch * heads + head) * tokens + token numbers the query rows, with the token
 // counted in the query view. What every block reads comes first, so that it arrives together.

@@ -29,8 +29,9 @@
 //!    it to matter how full the device is at the end: their keys are divided a few times if that leaves it fuller.
 //! 6. *Splits have a least size, and partial states a largest.* Below [`min_chunk`] keys the merge costs more than
 //!    the division saves. Partial states take at most [`PARTIAL_BYTES`], or as many bytes as the output.
-//! 7. *A budget is a hard limit.* If the partial states of the whole batch exceed it, the keys are not divided. This
-//!    is the only place that looks at the batch.
+//! 7. *A budget is a hard limit.* If the partial states of the whole batch exceed it, the keys are not divided.
+//! 8. *A batch that fills the device merges in place.* Where a block for each block of rows ends no later than one for
+//!    each split and a merge, blocks take all splits, which changes no bit. This and the budget alone look at the batch.
 
 use super::choice::{ChooseError, Division};
 use super::gpu_choice::{GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, Summation};
@@ -268,6 +269,7 @@ pub fn choose_gpu<'a>(
         counting: 0,
         flushes: !sixteen_bit,
         keys,
+        serial: false,
         cut: s.window.left.is_some(),
     };
     if !packed {
@@ -316,6 +318,8 @@ pub fn choose_gpu<'a>(
         (choice.splits, choice.chunk) = (1, whole);
         choice.counting = counting(&choice);
     }
+    let together = kernel.serial && plain && !packed && sequences == 0 && !choice.cut && choice.divided();
+    choice.serial = together && race_of(&kernel).is_serial(problem.sequences(), choice.splits);
     check_budget(&choice, options.budget)?;
     check_blocks(&[problem.sequences(), heads / choice.heads_at_once, choice.splits, row_blocks])?;
     Ok(choice)

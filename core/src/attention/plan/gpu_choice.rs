@@ -85,6 +85,8 @@ pub struct GpuKernelSpec {
     /// Whether it also races, with undivided keys, for a plain problem beyond `most_plain` whose blocks leave every other
     /// SM idle.
     pub joins_race: bool,
+    /// Whether a block can take all splits of its rows, one after the other, where nothing changes scores.
+    pub serial: bool,
     /// Whether tiles take longer that not every row attends wholly.
     pub slow_edges: bool,
     /// Number of query rows of a block.
@@ -172,6 +174,9 @@ pub struct GpuChoice {
     pub splits: usize,
     /// Number of keys of a split, a multiple of the kernel's tile.
     pub chunk: usize,
+    /// Whether a block takes all splits of its rows, one after the other, and merges their states itself: the blocks of the
+    /// batch fill the device without more. It changes no bit. A run that outputs states has a block for each split.
+    pub serial: bool,
     /// Distance from one partial weighted sum to the next, in f32 values: the head size of values, rounded up to a
     /// multiple of four.
     pub partial_dim: usize,

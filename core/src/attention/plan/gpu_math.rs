@@ -46,6 +46,7 @@ pub fn choose_gpu_math(
         counting: 0,
         flushes: true,
         keys,
+        serial: false,
         cut: s.window.left.is_some(),
     };
     check_budget(&choice, options.budget)?;

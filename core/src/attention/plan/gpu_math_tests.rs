@@ -23,6 +23,7 @@ const KERNEL: GpuKernelSpec = GpuKernelSpec {
     most_added: usize::MAX,
     few_blocks: false,
     joins_race: false,
+    serial: false,
     slow_edges: false,
     rows: 64,
     paces: alike(Pace { shared: 1, alone: 1 }),

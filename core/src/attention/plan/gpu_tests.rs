@@ -45,6 +45,7 @@ const fn spec(
         most_added: most,
         few_blocks: false,
         joins_race: false,
+        serial: false,
         slow_edges: false,
         rows,
         paces: alike(Pace { shared: rows * head_dim * 9 / 100, alone: rows * head_dim * 27 / 200 }),
@@ -282,7 +283,7 @@ fn low_blocks_are_for_problems_that_leave_sms_idle() {
         assert_eq!([9, 64, 100].map(|n| joined(b, 1, n, &TX2)), [("low", 1); 3]);
     }
     assert_eq!(joined(1, 1, 8, &H200).0, "rows64");
-    assert_eq!(chosen(12, 197, &H200), ("d64", 2));
+    assert_eq!(chosen(12, 197, &H200), ("d64", 4));
     assert_eq!(chosen(16, 257, &H200).0, "d64");
     // Low blocks that fill the device evenly, undivided.
     assert_eq!(chosen(16, 1041, &H200), ("low", 1));
@@ -294,6 +295,20 @@ fn low_blocks_are_for_problems_that_leave_sms_idle() {
         choose_gpu(&spec, &H200, &kernels, &GpuOptions::default()).unwrap()
     };
     assert_eq!((of(1).kernel, of(1).splits, of(1).chunk), (of(8).kernel, of(8).splits, of(8).chunk));
+    // But who merges: a batch that fills the device has a block for all splits, if the kernel can.
+    assert!(!of(8).serial);
+    let able = [GpuKernelSpec { serial: true, ..kernels[0] }, kernels[1]];
+    let serial = |change: &dyn Fn(&mut Spec)| {
+        [1, 4, 8, 16].map(|b| {
+            let mut spec = problem(DType::F32, b, 12, 197, 197, [64, 64]);
+            change(&mut spec);
+            choose_gpu(&spec.check().unwrap(), &H200, &able, &GpuOptions::default()).unwrap().serial
+        })
+    };
+    assert_eq!(serial(&|_| {}), [false, false, true, true]);
+    assert_eq!(serial(&|s| s.key_lengths = true), [false; 4]);
+    assert_eq!(serial(&|s| s.window.left = Some(100)), [false; 4]);
+    assert_eq!(serial(&|s| s.softcap = Some(30.0)), [false; 4]);
 }
 
 #[test]

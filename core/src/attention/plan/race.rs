@@ -66,7 +66,7 @@ pub const MOST_SPLITS: usize = 8;
 /// Tiles that an edge takes in a kernel whose edges are slow.
 const SLOW_EDGE: usize = 3;
 /// What the fewest splits must end within, in hundredths of the best time.
-const WITHIN: usize = 121;
+const WITHIN: usize = 120;
 
 /// A kernel on a problem. Every SM takes its share of the blocks, and a tile takes it as long as its blocks together, or
 /// as one by itself.
@@ -97,6 +97,13 @@ impl Race {
         let edge = if self.slow_edges && !self.keys.is_multiple_of(self.tile) { SLOW_EDGE - 1 } else { 0 };
         let tiles = self.keys.div_ceil(self.tile).div_ceil(splits) + edge;
         tiles.saturating_mul(pace).saturating_add(if splits > 1 { self.generation.merge() } else { 0 })
+    }
+
+    /// Whether blocks of `sequences` sequences that take all splits of their rows, one after the other, end no later than
+    /// one for each split and a merge.
+    pub fn is_serial(&self, sequences: usize, splits: usize) -> bool {
+        let batch = Race { blocks: self.blocks.saturating_mul(sequences), slow_edges: false, ..*self };
+        batch.time(1) <= batch.time(splits)
     }
 
     /// The fewest splits that end nearly as soon as any, and when they do.

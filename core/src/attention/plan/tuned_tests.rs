@@ -34,6 +34,7 @@ const fn kernel(name: &'static str, head_dim: usize, sixteen_bit: bool, rows: us
         most_causal: usize::MAX,
         few_blocks: false,
         joins_race: false,
+        serial: false,
         slow_edges: false,
         rows,
         keys: 64,

@@ -1,6 +1,7 @@
 // Finished rows: output and log-sum-exp, or reference and sum of a partial state.
 #pragma once
 
+#include "serial.cuh"
 #include "tile.cuh"
 #include "within.cuh"
 
@@ -11,11 +12,24 @@ template <class S> INLINE void Tiles<S>::finish() {
     UNROLL for (int i = 0; i < TM; i++) sum[i] += odd;
   }
   UNROLL for (int i = 0; i < TM; i++) sum[i] = row_sum(sum[i]);
-  const Share share = here();
+  Share share = in_hand();
+  if constexpr (SERIAL) {
+    if (joins()) {
+      const int split = share.split;
+      NO_UNROLL for (int bit = 1; bit <= split && ((split & bit) != 0 || is_last()); bit <<= 1) {
+        if ((split & bit) == 0) continue;
+        share.split = split & ~(2 * bit - 1);
+        take_in(share.split);
+      }
+      if (!is_last()) exchange(home(share), false, true);
+    }
+  }
   const Sequence& q = share.sequence;
   const Home x = home(share);
   const int t = opaque(tid), g = lane_col(t), row = own_row(call, share, t);
-  if (call.part_ms != 0) {
+  bool parts = call.part_ms != 0;
+  if constexpr (SERIAL) parts = parts && !is_last();
+  if (parts) {
     const Address at = call.part_ms + (row_number(call, q, share.head, row) * call.splits + share.split) * 8;
     UNROLL for (int i = 0; i < TM; i++) {
       const bool empty = m[i] == NO_KEY && sum[i] == 0.f;
@@ -30,7 +44,8 @@ template <class S> INLINE void Tiles<S>::finish() {
   }
   NO_UNROLL for (int i = 0; i < TM; i++) {
     const float total = sum[0];
-    const bool empty = m[0] == NO_KEY && total == 0.f;
+    bool empty = m[0] == NO_KEY && total == 0.f;
+    if constexpr (SERIAL) empty = empty || state_is_empty(m[0], total);
     [[maybe_unused]] float d;
     if constexpr (BUDGET) d = float_of_bits(shuffle_from(bits_of(this->vote.lost), lane_of_row(t, i)));
     if (i < x.left) {

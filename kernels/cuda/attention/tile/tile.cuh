@@ -33,14 +33,15 @@ enum Changes { ALL, EDGES, ADDENDS, NONE };
 //   FLUSH     tiles from one addition to memory to the next
 //   CHANGES   what may change scores
 //   BUDGET    whether tiles are left out inside an error budget
+//   SERIAL    whether a block can take all splits of its rows, one after the other
 template <Elements IN_, int D_, int WARPS_, int TM_, int TN_, int KD_, int VK_, int PC_, int STRAIGHT_, int BODY_,
-          int FLUSH_, Changes CHANGES_, bool BUDGET_ = false>
+          int FLUSH_, Changes CHANGES_, bool BUDGET_ = false, bool SERIAL_ = false>
 struct Shape {
   static constexpr Elements IN = IN_;
   static constexpr int D = D_, WARPS = WARPS_, TM = TM_, TN = TN_, KD = KD_, VK = VK_, PC = PC_;
   static constexpr int STRAIGHT = STRAIGHT_, BODY = BODY_, FLUSH = FLUSH_;
   static constexpr Changes CHANGES = CHANGES_;
-  static constexpr bool BUDGET = BUDGET_;
+  static constexpr bool BUDGET = BUDGET_, SERIAL = SERIAL_;
 };
 
 // What a lane votes with inside an error budget, for one of the rows that it shares: sums of all weights that the split has
@@ -72,7 +73,7 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   static constexpr Elements IN = S::IN;
   static constexpr int D = S::D, WARPS = S::WARPS, TM = S::TM, TN = S::TN, KD = S::KD, VK = S::VK, PC = S::PC;
   static constexpr int STRAIGHT = S::STRAIGHT, BODY = S::BODY, FLUSH = S::FLUSH;
-  static constexpr bool BUDGET = S::BUDGET;
+  static constexpr bool BUDGET = S::BUDGET, SERIAL = S::SERIAL;
   typedef typename Voting<BUDGET>::Vote Vote;
   typedef typename Voting<BUDGET>::Limit Limit;
   static constexpr bool LEAN = S::CHANGES == NONE, ADDED = S::CHANGES == ADDENDS;
@@ -204,6 +205,13 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
 
   // The block's share, computed anew.
   INLINE Share here() { return share_of(call, opaque(block_index())); }
+  // The same with the split in hand.
+  INLINE Share in_hand() {
+    Share x = here();
+    if constexpr (SERIAL)
+      if (takes_all()) x.split = split();
+    return x;
+  }
 
   // The largest x, and the sum of x, over the lanes that share a row.
   static INLINE float row_max(float x) {
@@ -305,6 +313,15 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   INLINE Home home(const Share& share);
   INLINE void exchange(const Home& x, bool add, bool store);
   INLINE void rescale(const Home& x, int i, int g, const float& scale);
+
+  // serial.cuh: several splits of a block, one after the other.
+  INLINE bool takes_all();
+  INLINE int split();
+  INLINE bool is_last();
+  INLINE bool joins();
+  INLINE void take_in(int slot);
+  INLINE void rotate();
+  INLINE bool next();
 
   // result.cuh: finished rows.
   INLINE void finish();

@@ -14,7 +14,7 @@ template <class S> INLINE void Tiles<S>::raise_references(const float (&mx)[TM],
 
 // Multiplies W in memory, which has the old references, by `scale`.
 template <class S> INLINE void Tiles<S>::rescale_rows(float (&scale)[TM]) {
-  const Home x = home(here());
+  const Home x = home(in_hand());
   const int g = lane_col(opaque(tid));
   NO_UNROLL for (int i = 0; i < TM; i++) {
     if (i < x.left) rescale(x, i, g, scale[0]);

@@ -116,6 +116,8 @@ pub const OUTPUT_VEC4: i32 = 8;
 /// [`AttentionArgs::flags`]: query, key and value rows, those of the past too, are read four elements at a time, and have
 /// the head size of the kernel; or queries and keys have a multiple of eight below it, for a kernel that sums scores in f32.
 pub const WHOLE_ROWS: i32 = 16;
+/// [`AttentionArgs::flags`]: a block takes all splits of its rows, and nothing is left to merge.
+pub const SERIAL_SPLITS: i32 = 32;
 /// Elements from one row to the next below which the bytes of a tile fit 31 bits.
 pub const NEAR: i64 = 1 << 22;
 

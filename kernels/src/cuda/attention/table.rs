@@ -20,6 +20,7 @@ macro_rules! attention {
             ..GpuKernelSpec {
                 few_blocks: false,
                 joins_race: false,
+                serial: false,
                 slow_edges: false,
                 name: $name,
                 head_dim: $head_dim,
@@ -104,7 +105,7 @@ pub const KERNELS: &[GpuKernel] = &[
         paces: exactly([213, 285], [205, 400])),
     attention!("attention_f32_d64_q32k64__sm53_exp2_approx_added", false, 64, NONE, NONE, 128 x 32, 24576, 137, tiles(4, 4), most_added: FEW),
     attention!("attention_f32_d64_q64k64__sm53_exp2_approx", false, 64, ANY, ANY, 128 x 64, 32768, 168, tiles(8, 4), most_causal: EDGY, most_added: NONE,
-        paces: exactly([367, 471], [367, 470])),
+        serial: true, paces: exactly([367, 471], [367, 470])),
     attention!("attention_f32_d64_q128k64__sm53_exp2_approx", false, 64, NONE, ANY, 128 x 128, 49152, 249, tiles(8, 4), most_causal: ANY, slow_edges: true,
         paces: exactly([785, 785], [636, 1070])),
     attention!("attention_f32_d64_q128k64__sm53_exp2_approx_added", false, 64, NONE, NONE, 128 x 128, 49152, 252, tiles(8, 4), most_added: ANY),
@@ -150,6 +151,7 @@ pub const KERNELS: &[GpuKernel] = &[
         Role::MathValues(GpuKernelSpec {
             few_blocks: false,
             joins_race: false,
+            serial: false,
             slow_edges: false,
             name: "math_values__sm53",
             // Its chains are as long as the head size, whatever that is.

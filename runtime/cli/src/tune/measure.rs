@@ -202,6 +202,7 @@ mod tests {
         most_causal: usize::MAX,
         few_blocks: false,
         joins_race: false,
+        serial: false,
         slow_edges: false,
         paces: Paces { early: PACE, late: PACE },
         rows: 64,

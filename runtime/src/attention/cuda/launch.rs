@@ -6,8 +6,8 @@
 //! 3. *The attention kernel* has one block of threads per sequence, head (or group of heads that share keys), split and
 //!    block of rows. Method math has three kernels instead, of which the last takes that place: the scores, their softmax,
 //!    the product with the values.
-//! 4. *The merge kernel* follows if there are partial states: if the keys are divided, or if the call outputs states
-//!    or no output.
+//! 4. *The merge kernel* follows if there are partial states that the attention kernel does not merge itself: if the keys
+//!    are divided among blocks, or if the call outputs states or no output.
 //! 5. *The measuring kernel* reads the inputs for the certificate of the run, if the plan certifies. It runs beside the
 //!    attention kernel and what follows.
 
@@ -81,7 +81,10 @@ impl plan::GpuPlan for GpuPlan {
         let functions = self.functions(&workspace.context, problem, partial)?;
         let partials = partial_states(self, partial, workspace)?;
         let sequences = fill_sequences(self, problem, &lengths, workspace)?;
-        let call = marshal::attention(self, problem, &at, partials, sequences);
+        // States that are to be output pass through the merge.
+        let serial = c.serial && !partial;
+        let splits = if serial { 1 } else { c.splits };
+        let call = marshal::attention(self, problem, &at, partials, sequences, serial);
         let mut list = Launches::default();
         list.copy_table(sequences.table, c.sequences * size_of::<Sequence>());
         if let Some(function) = &functions.present {
@@ -103,7 +106,7 @@ impl plan::GpuPlan for GpuPlan {
         }
         // The chooser has checked that these products fit for the longest possible sequence.
         let row_blocks = marshal::row_blocks(self, &sequences);
-        let tiles = problem.sequences() * (problem.heads() / c.heads_at_once.max(1)) * c.splits * row_blocks;
+        let tiles = problem.sequences() * (problem.heads() / c.heads_at_once.max(1)) * splits * row_blocks;
         let budget = c.odds().map(|odds| {
             let left_out = workspace.scratch.address() + self.layout.left_out.start as u64;
             marshal::budget(self, odds, left_out, partials)
@@ -114,7 +117,7 @@ impl plan::GpuPlan for GpuPlan {
             Some(_) => attention.math(&mut list, self, scores, sequences.most_keys)?,
             None => attention.attend(&mut list, self)?,
         };
-        if let Some(function) = &functions.merge {
+        if let (Some(function), false) = (&functions.merge, serial) {
             let (merge, states_at_once) = self.merging()?;
             let blocks = match tiles {
                 0 => 0,

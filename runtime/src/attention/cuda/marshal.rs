@@ -161,13 +161,14 @@ pub fn row_blocks(plan: &GpuPlan, sequences: &Sequences) -> usize {
 }
 
 /// The parameter of the attention kernel and of the merge. `at` holds the device address of every operand, zero if
-/// the call does not have it.
+/// the call does not have it. `serial`: blocks take all splits of their rows.
 pub fn attention(
     plan: &GpuPlan,
     problem: &Problem,
     at: &Operands<u64>,
     partials: PartialStates,
     sequences: Sequences,
+    serial: bool,
 ) -> AttentionArgs {
     let (s, c) = (problem.spec(), &plan.choice);
     let of = |operand| match problem.memory(operand).and_then(|memory| memory.view) {
@@ -224,7 +225,7 @@ pub fn attention(
         by_first: Divisor::new(first),
         first,
         longest_first: i32::from(c.longest_first),
-        by_splits: Divisor::new(int(c.splits)),
+        by_splits: Divisor::new(if serial { 1 } else { int(c.splits) }),
         by_heads: Divisor::new(int(problem.heads())),
         by_group: Divisor::new(int(group)),
         by_tokens: Divisor::new(int(s.query.tokens())),
@@ -240,6 +241,9 @@ pub fn attention(
     let inputs = args::QUERY_VEC4 | args::KEY_VEC4 | args::VALUE_VEC4;
     if filled.flags & inputs == inputs && has_plain_tiles(c, [d, dv]) {
         filled.flags |= args::WHOLE_ROWS;
+    }
+    if serial {
+        filled.flags |= args::SERIAL_SPLITS;
     }
     filled
 }

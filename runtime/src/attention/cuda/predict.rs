@@ -112,6 +112,9 @@ fn of_choice(problem: &Problem, machine: &GpuMachine, choice: &GpuChoice) -> Res
         found.map(|(_, cost)| cost).ok_or(ForecastError::Cost { kernel })
     };
     let cost = cost_of(choice.kernel.name)?;
+    // Blocks that take all splits of their rows take as long as undivided ones, but for merges in place.
+    let whole = GpuChoice { splits: 1, chunk: choice.chunk * choice.splits, ..*choice };
+    let choice = if choice.serial { &whole } else { choice };
     let merge = match choice.divided() {
         true => {
             let (kernel, states) = merging(choice.splits).map_err(|_| ChooseError::NoKernel)?;

@@ -359,7 +359,7 @@ impl Run<'_, '_, '_> {
             most_keys: step.keys.len(),
         };
         let plan = stream.plan.for_keys(step.keys.len(), problem.rows());
-        let call = marshal::attention(&plan, &problem, &at, partials, sequences);
+        let call = marshal::attention(&plan, &problem, &at, partials, sequences, false);
         let chunks = problem_chunks(&stream.plan.problem, stream.plan.options.division.keys);
         let pending = Pending {
             ms: memory.on_device(Area::PendingMs),
