@@ -185,9 +185,9 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
   }
 
 // The same where a block can take all splits of its rows.
-#define ATTENTION_SERIAL(name, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, BLOCKS)                  \
+#define ATTENTION_SERIAL(name, IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES, BLOCKS)      \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                              \
-    typedef Tiles<Shape<F32, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, ALL, false, true>> A;  \
+    typedef Tiles<Shape<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES, false, true>> A; \
     SHARED(memory, A::SHARED_BYTES);                                                                 \
     A::run(memory, call, Unlimited{});                                                               \
   }

@@ -1,3 +1,3 @@
 #include "attention.cuh"
 
-ATTENTION_SERIAL(attention_f32_d64_q64k64__sm53_exp2_approx, 64, 4, 4, 8, 64, 32, 4, 1, 8, 4, 3)
+ATTENTION_SERIAL(attention_f32_d64_q64k64__sm53_exp2_approx, F32, 64, 4, 4, 8, 64, 32, 4, 1, 8, 4, ALL, 3)

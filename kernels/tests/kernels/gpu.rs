@@ -70,12 +70,15 @@ fn sums_are_those_of_the_sources() {
         let number = |i: usize| arguments[i].parse::<usize>().unwrap();
         let summation = match &*template {
             // name, elements, D, warps, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, ..: a lane has TN columns.
-            "ATTENTION" => Summation::Tiles { columns: number(5), flush: number(11) * spec.keys },
+            "ATTENTION" | "ATTENTION_SERIAL" => {
+                Summation::Tiles { columns: number(5), flush: number(11) * spec.keys }
+            }
             // name, 16-bit elements, D, ..: a row takes a lane for four dims, at most 32 of the 128 lanes.
             "ATTEND_ROWS" => Summation::Groups { groups: 128 / (number(2) / 4).min(32), flush: 256 },
             _ => panic!("{}: {template}", kernel.name),
         };
         assert_eq!((spec.head_dim, spec.summation), (number(2), summation), "{}", kernel.name);
+        assert_eq!(spec.serial, template == "ATTENTION_SERIAL", "{}", kernel.name);
     }
     let rows = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda/attention/rows.cuh"));
     assert!(rows.unwrap().contains("FLUSH = 256 / KEYS,"), "rows.cuh flushes after another number of keys");

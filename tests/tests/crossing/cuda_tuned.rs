@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::attention::plan::{Division, ShapeClass};
-use elsa_core::attention::{Alignment, MaskKind};
+use elsa_core::attention::{Alignment, MaskKind, Outputs};
 use elsa_core::dtype::DType;
 use elsa_runtime::{
     Backend, Engine, EngineOptions, Fallback, PlanOptions, Tuned, TunedError, TunedShape, Tuning,
@@ -151,4 +151,54 @@ fn time_on_the_device_is_measured() {
         bound.run().unwrap();
         case.naive().check_all(&buffers, 5000).unwrap();
     }
+}
+
+/// A batch that fills the device has blocks that take all splits of their rows and merge in place. A run that outputs
+/// states has a block for each split and a kernel that merges: the bits of its output and its log-sum-exp are the same.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn blocks_that_take_all_splits_change_no_bit() {
+    let engine = engine(Tuning::Off);
+    let mut ran = Vec::new();
+    for (queries, keys, d) in [(70, 330, 64), (67, 1100, 40)] {
+        let params = Params::plain(queries, keys, d, d);
+        let alone = params.build("alone");
+        let choices = engine.divisions(&alone.problem(), &PlanOptions::default()).unwrap();
+        for choice in choices.iter().filter(|c| c.kernel.serial && c.splits > 1) {
+            let options = PlanOptions { division: Some(choice.division()), ..PlanOptions::default() };
+            let serial = |batch: &usize| {
+                let case = Params { batch: *batch, ..params.clone() }.build("batch");
+                engine.plan(&case.problem(), &options).unwrap().gpu_choice().unwrap().serial
+            };
+            assert!(!serial(&1) || engine.device().unwrap().profile.sms <= 2);
+            let batch = [1, 2, 3, 4, 33, 66, 99, 132, 198].into_iter().find(serial).unwrap();
+            let mut case = Params { batch, ..params.clone() }.build("batch");
+            // Scores grow with the key, so that references move in every split; some rows are not finite.
+            for i in 0..case.k.len() {
+                case.k.set(i, case.k.get(i) * (0.5 + 2.5 * (i / d % keys) as f32 / keys as f32));
+            }
+            case.q.set(5 * d, f32::NAN);
+            case.v.set(7 * d, f32::INFINITY);
+            let problem = case.problem();
+            let plan = engine.plan(&problem, &options).unwrap();
+            let mut workspace = plan.workspace().unwrap();
+            let (mut apart, mut together) = (case.buffers(), case.buffers());
+            plan.bind(case.inputs(), apart.outputs(), &mut workspace).unwrap().run().unwrap();
+            let mut outputs = Outputs::new(together.output.elements_mut());
+            outputs.lse = Some(&mut together.lse);
+            let mut bound = plan.bind(case.inputs(), outputs, &mut workspace).unwrap();
+            bound.run().unwrap();
+            bound.run().unwrap();
+            let of = |b: &Buffers| {
+                let output = (0..b.output.len()).map(|i| b.output.get(i));
+                let bits = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
+                output.chain(b.lse.iter().copied()).map(bits).collect::<Vec<_>>()
+            };
+            case.naive().check_all(&apart, 5000).unwrap_or_else(|e| panic!("{choice:?}: {e}"));
+            assert!(together.output.get(1).is_finite() && together.output.get(5 * d + 1).is_nan());
+            assert_eq!(of(&apart), of(&together), "{} splits, {queries} x {keys} x {d}", choice.splits);
+            ran.push(choice.splits);
+        }
+    }
+    assert!(ran.contains(&2) && ran.iter().any(|splits| *splits >= 4), "{ran:?}");
 }

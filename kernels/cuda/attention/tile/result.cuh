@@ -21,6 +21,7 @@ template <class S> INLINE void Tiles<S>::finish() {
         share.split = split & ~(2 * bit - 1);
         take_in(share.split);
       }
+      sync_warp();  // every lane of a row has read the references
       if (!is_last()) exchange(home(share), false, true);
     }
   }

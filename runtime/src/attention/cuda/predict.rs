@@ -113,7 +113,8 @@ fn of_choice(problem: &Problem, machine: &GpuMachine, choice: &GpuChoice) -> Res
     };
     let cost = cost_of(choice.kernel.name)?;
     // Blocks that take all splits of their rows take as long as undivided ones, but for merges in place.
-    let whole = GpuChoice { splits: 1, chunk: choice.chunk * choice.splits, ..*choice };
+    let mut whole = *choice;
+    (whole.splits, whole.chunk) = (1, choice.chunk.saturating_mul(choice.splits));
     let choice = if choice.serial { &whole } else { choice };
     let merge = match choice.divided() {
         true => {
