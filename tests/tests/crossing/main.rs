@@ -9,6 +9,7 @@ mod certificate;
 mod certified;
 mod chunks;
 mod conformance;
+mod cuda_barriers;
 mod cuda_conformance;
 mod cuda_determinism;
 mod cuda_faults;
