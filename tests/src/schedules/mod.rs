@@ -2,6 +2,7 @@
 //! ([`hunt`]).
 
 pub mod hunt;
+pub mod scores;
 
 use crate::cases::{Buffers, Case, Params};
 use elsa_core::argument::ArgumentError;
@@ -24,6 +25,15 @@ pub struct Ran {
     pub d: Vec<f32>,
     /// Of every row the upper bound of `D / (S + D)`.
     pub share: Vec<f32>,
+}
+
+/// Whether two runs wrote the same bits, or both NaN.
+#[must_use]
+pub fn same(a: &Buffers, b: &Buffers) -> bool {
+    let alike = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+    let lists = [(&a.lse, &b.lse), (&a.m, &b.m), (&a.s, &b.s), (&a.w, &b.w)];
+    (0..a.output.len()).all(|i| alike(a.output.get(i), b.output.get(i)))
+        && lists.iter().all(|(a, b)| a.iter().zip(b.iter()).all(|(a, b)| alike(*a, *b)))
 }
 
 /// Runs a case by a schedule.

@@ -12,7 +12,8 @@ use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, PlanError, PlanOpti
 use elsa_tests::SLOW;
 use elsa_tests::cases::{Buffers, Case, MaskParams, Params, some_hard_cases};
 use elsa_tests::random::Random;
-use elsa_tests::schedules::{Ran, account, compare, judge_by, scored};
+use elsa_tests::schedules::scores::{equal_parts, rising};
+use elsa_tests::schedules::{Ran, account, compare, judge_by, same, scored};
 use std::ops::Range;
 
 /// Keys of a tile.
@@ -70,14 +71,6 @@ fn output_only(buffers: &mut Buffers) -> Outputs<'_> {
     outputs
 }
 
-/// Whether two runs wrote the same bits, or both NaN.
-fn same(a: &Buffers, b: &Buffers) -> bool {
-    let alike = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
-    let lists = [(&a.lse, &b.lse), (&a.m, &b.m), (&a.s, &b.s), (&a.w, &b.w)];
-    (0..a.output.len()).all(|i| alike(a.output.get(i), b.output.get(i)))
-        && lists.iter().all(|(a, b)| a.iter().zip(b.iter()).all(|(a, b)| alike(*a, *b)))
-}
-
 /// Runs scores by hand with undivided keys and with `splits` splits, beside the account of each split. Returns the run of
 /// undivided keys.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, splits: usize) -> Ran {
@@ -115,12 +108,7 @@ fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, splits: usize) ->
 fn mass_just_below_the_budget_is_left_out() {
     let (budget, blocks) = (0.05f32, 12usize);
     for (queries, of_budget, all) in [(1, 0.98, true), (37, 0.98, true), (130, 1.05, false)] {
-        // Block 0 weighs one, each of the others an equal part of the budget.
-        let each = of_budget * f64::from(budget) / (1.0 - f64::from(budget)) / blocks as f64;
-        let mut k = vec![-100.0f32; TILE * (blocks + 1)];
-        k[3] = 0.0;
-        (1..=blocks).for_each(|n| k[n * TILE + n * 5 % TILE] = each.log2() as f32);
-        let v: Vec<f32> = (0..k.len()).map(|j| if j < TILE { 1.0 } else { -1.0 }).collect();
+        let [k, v] = equal_parts(TILE, blocks, of_budget, budget);
         let ran = check_account(&vec![1.0; queries], &k, &v, budget, 3);
         let tiles = ran.report.blocks / (blocks as u64 + 1);
         assert_eq!(ran.report.skipped_blocks == tiles * blocks as u64, all, "{:?}", ran.report);
@@ -137,16 +125,7 @@ fn what_was_left_out_follows_the_reference() {
     let mut seen = [0u64; 2];
     for n in 0..4 {
         let step = [3.0f32, 12.0][n % 2];
-        let mut level = 0.0f32;
-        let k: Vec<f32> = (0..12 * TILE - 7)
-            .map(|j| {
-                if j % TILE == 0 {
-                    level += if random.below(3) == 0 { step * 3.0 } else { -step };
-                }
-                level + 2.0 * random.normal()
-            })
-            .collect();
-        let v: Vec<f32> = (0..k.len()).map(|_| random.normal() + 3.0).collect();
+        let [k, v] = rising(&mut random, TILE, 12 * TILE - 7, step);
         let q: Vec<f32> = (0..[1, 19][n / 2]).map(|_| 0.2 + random.unit() as f32).collect();
         let ran = check_account(&q, &k, &v, 0.1, 2);
         seen[0] += ran.report.skipped_blocks;

@@ -149,7 +149,8 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
         let (program, source) = (out.join(name), format!("{SOURCES}/{name}.cpp"));
         let mut inputs = vec![tree.root.join(&source)];
         inputs.extend(blocks.then(|| out.join("block.o")));
-        let stale = youngest(&[program.clone()]) < youngest(&[&headers[..], &inputs[..]].concat());
+        let stale =
+            youngest(std::slice::from_ref(&program)) < youngest(&[&headers[..], &inputs[..]].concat());
         if stale || !program.exists() {
             let run = Run::new(tree, "clang++-19 -pthread").args(&common).arg("-o").arg(&program);
             let run = inputs[1..].iter().fold(run.arg(&source), |run, object| run.arg(object));
