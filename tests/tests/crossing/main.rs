@@ -49,6 +49,7 @@ mod schedule;
 mod schedules;
 mod schedules_budget;
 mod schedules_kernels;
+mod schedules_shares;
 mod small_calls;
 mod streamed;
 mod tasks;
