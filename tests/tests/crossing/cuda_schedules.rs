@@ -234,25 +234,28 @@ fn values_of_any_stage_keep_a_tile() {
     }
 }
 
-/// A tile that a mask takes out for every row is neither met nor left out.
+/// A tile that a mask, or a mask and causality together, take out for every row is neither met nor left out.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
 fn tiles_that_no_row_attends_are_not_counted() {
     let engine = engine(Fallback::Fail);
     let (queries, keys) = (40, 5 * TILE);
     let mask = MaskParams { kind: MaskKind::Bool, dims: vec![queries, keys], density: 1.0 };
-    let mut case = Params { mask: Some(mask), ..Params::plain(queries, keys, 8, 4) }.build("a mask");
+    let causal = Some(Alignment::BottomRight);
+    let mut case = Params { mask: Some(mask), causal, ..Params::plain(queries, keys, 8, 4) }.build("a mask");
     let mut counts = |attended: &dyn Fn(usize, usize) -> bool| {
-        let bits = (0..queries * keys).map(|at| u8::from(attended(at / keys, at % keys / TILE)));
+        let bits = (0..queries * keys).map(|at| u8::from(attended(at / keys, at % keys)));
         case.mask = Some(MaskData::Bool(bits.collect()));
         let (ran, _, tile, _) = run(&engine, &case, &options(&engine, &case, 1e-6, 1));
         (ran.report.blocks, ran.report.skipped_blocks, queries.div_ceil(tile.rows) as u64)
     };
     let (all, none, blocks) = counts(&|_, _| true);
     assert_eq!((all, none), (5 * blocks, 0));
-    assert_eq!(counts(&|_, tile| tile != 2 && tile != 3).0, 3 * blocks);
+    assert_eq!(counts(&|_, key| key / TILE != 2 && key / TILE != 3).0, 3 * blocks);
     // The row alone of its block of rows attends one of them.
-    assert_eq!(counts(&|row, tile| tile != 2 && (tile != 3 || row == 17)).0, 3 * blocks + 1);
+    assert_eq!(counts(&|row, key| key / TILE != 2 && (key / TILE != 3 || row == 17)).0, 3 * blocks + 1);
+    // Of the last tile the mask leaves what causality takes out.
+    assert_eq!(counts(&|row, key| key < 4 * TILE || key > keys - queries + row).0, 4 * blocks);
 }
 
 #[test]
