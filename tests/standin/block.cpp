@@ -3,6 +3,7 @@
 // A warp's barrier, vote and shuffle are one thing: every lane leaves a value, waits until all 32 have, and reads what
 // the others left. A block's are the same without the shuffle. Values are left in two places alternately, so that one
 // wait is enough: a lane that writes into the first again has passed the wait in between, and so have all that read.
+// Lanes that meet at different places in the sources end the launch, though as many come as are waited for.
 //
 // The lanes are either stacks that one thread of the operating system switches between, which is fast, or, with
 // STANDIN_THREADS, one thread of the operating system each, which a sanitizer understands. Kernels differ in speed
@@ -38,6 +39,7 @@ struct Group {
   int size = 0, arrived = 0;
   unsigned round = 0;  // waits that ended
   Kind kind = SYNC;
+  host::Site at = {"", 0, 0};  // of the first that came
   bool any[2] = {false, false};
   unsigned slot[2][WARP];
 #ifdef STANDIN_THREADS
@@ -101,11 +103,25 @@ struct Block {
   std::abort();
 }
 
-void check_kind(Group& g, Kind kind) {
-  if (g.arrived == 0) g.kind = kind;
-  if (g.kind != kind) {
-    stop(std::string(current->of->kernel->name) + ": lanes meet in " + KINDS[g.kind] + " and in " + KINDS[kind]);
+std::string text_of(Kind kind, host::Site at) {
+  return std::string(KINDS[kind]) + " at " + at.file + ":" + std::to_string(at.line) + ":" + std::to_string(at.column);
+}
+
+void check_place(Group& g, Kind kind, host::Site at) {
+  if (g.arrived == 0) {
+    g.kind = kind;
+    g.at = at;
   }
+  // Objects of the same header name it by texts of their own.
+  const bool same_file = g.at.file == at.file || std::strcmp(g.at.file, at.file) == 0;
+  if (g.kind != kind || g.at.line != at.line || g.at.column != at.column || !same_file) {
+    stop(std::string(current->of->kernel->name) + ": lanes that wait for each other are in " + text_of(g.kind, g.at) +
+         " and in " + text_of(kind, at));
+  }
+}
+
+[[noreturn]] void stop_waiting(const Kernel& kernel, const Group& g) {
+  stop(std::string(kernel.name) + ": in " + text_of(g.kind, g.at) + " lanes wait for others that do not come");
 }
 
 // The last one to arrive clears what the next round writes, and releases the others.
@@ -118,16 +134,16 @@ void release(Group& g) {
 #ifdef STANDIN_THREADS
 
 // Waits for the whole group; returns the place of this round.
-int meet(Group& g, Kind kind, bool any) {
+int meet(Group& g, Kind kind, host::Site at, bool any) {
   std::unique_lock<std::mutex> hold(g.mutex);
-  check_kind(g, kind);
+  check_place(g, kind, at);
   const unsigned round = g.round;
   if (any) g.any[round & 1] = true;
   if (++g.arrived == g.size) {
     release(g);
     g.all.notify_all();
   } else if (!g.all.wait_for(hold, std::chrono::seconds(120), [&] { return g.round != round; })) {
-    stop(std::string(current->of->kernel->name) + ": lanes wait for others that do not come");
+    stop_waiting(*current->of->kernel, g);
   }
   return round & 1;
 }
@@ -288,8 +304,8 @@ void start(Thread& t) {
   t.waits = nullptr;
 }
 
-int meet(Group& g, Kind kind, bool any) {
-  check_kind(g, kind);
+int meet(Group& g, Kind kind, host::Site at, bool any) {
+  check_place(g, kind, at);
   const unsigned round = g.round;
   if (any) g.any[round & 1] = true;
   if (++g.arrived == g.size) {
@@ -325,7 +341,7 @@ void run_block(Block& b) {
     }
   }
   for (const Thread& t : b.threads) {
-    if (!t.done) stop(std::string(b.kernel->name) + ": lanes wait for others that do not come");
+    if (!t.done) stop_waiting(*b.kernel, *t.waits);
   }
 }
 
@@ -370,46 +386,46 @@ char* shared(const char* tag, int bytes) {
   return p;
 }
 
-void sync_block() { meet(current->of->all, SYNC, false); }
+void sync_block(Site at) { meet(current->of->all, SYNC, at, false); }
 
-bool any_of_block(bool x) {
+bool any_of_block(bool x, Site at) {
   Group& g = current->of->all;
-  const int at = meet(g, VOTE, x);
+  const int round = meet(g, VOTE, at, x);
 #ifdef STANDIN_THREADS
   std::lock_guard<std::mutex> hold(g.mutex);
 #endif
-  return g.any[at];
+  return g.any[round];
 }
 
-void sync_warp() { meet(*current->warp, SYNC, false); }
+void sync_warp(Site at) { meet(*current->warp, SYNC, at, false); }
 
-bool any_of_warp(bool x) {
+bool any_of_warp(bool x, Site at) {
   Group& g = *current->warp;
-  const int at = meet(g, VOTE, x);
+  const int round = meet(g, VOTE, at, x);
 #ifdef STANDIN_THREADS
   std::lock_guard<std::mutex> hold(g.mutex);
 #endif
-  return g.any[at];
+  return g.any[round];
 }
 
-unsigned ballot(bool x) {
+unsigned ballot(bool x, Site at) {
   Group& g = *current->warp;
   g.slot[place(g)][current->thread % WARP] = x;
-  const int at = meet(g, VOTE, x);
+  const int round = meet(g, VOTE, at, x);
   unsigned votes = 0;
-  for (int lane = 0; lane < WARP; lane++) votes |= g.slot[at][lane] << lane;
+  for (int lane = 0; lane < WARP; lane++) votes |= g.slot[round][lane] << lane;
   return votes;
 }
 
-unsigned shuffle_from(unsigned x, int lane) {
+unsigned shuffle_from(unsigned x, int lane, Site at) {
   Group& g = *current->warp;
   g.slot[place(g)][current->thread % WARP] = x;
-  const int at = meet(g, SHUFFLE, false);
-  return g.slot[at][lane % WARP];
+  const int round = meet(g, SHUFFLE, at, false);
+  return g.slot[round][lane % WARP];
 }
 
-float shuffle_xor(float x, int mask) {
-  return float_of_bits(shuffle_from(bits_of(x), current->thread % WARP ^ mask));
+float shuffle_xor(float x, int mask, Site at) {
+  return float_of_bits(shuffle_from(bits_of(x), current->thread % WARP ^ mask, at));
 }
 
 void refuse(const char* what, Address a, int size) {

@@ -9,10 +9,10 @@ use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::linear::{Form, Rule};
 use elsa_core::series::{Series, convolution, recurrence, selective};
 use elsa_runtime::{
-    Backend, BackwardPlanOptions, ConvolutionOptions, Engine, EngineOptions, LinearPlanOptions, Method,
-    PlanOptions, RecurrenceOptions, SelectiveOptions,
+    Backend, BackwardPlanOptions, Bound, ConvolutionOptions, Engine, EngineOptions, LinearPlanOptions,
+    Method, Plan, PlanOptions, RecurrenceOptions, SelectiveOptions,
 };
-use elsa_tests::cases::{Case, some_hard_cases};
+use elsa_tests::cases::{Buffers, Case, some_hard_cases};
 use elsa_tests::gradients::{Found, Given};
 use elsa_tests::linear::Params;
 use elsa_tests::naive::Answer;
@@ -51,24 +51,36 @@ fn gradients(engine: &Engine, case: &Case) -> usize {
     3
 }
 
+/// Runs a plan twice in a workspace that was warmed up, and asks of the runs what `ask` does: none of it allocates. Returns
+/// what the second run wrote, and the answer.
+fn runs_twice<T>(plan: &Plan, case: &Case, ask: impl FnOnce(&mut Bound<'_>) -> T) -> (Buffers, T) {
+    let region = Region::new(GLOBAL);
+    let mut workspace = plan.workspace().unwrap();
+    // The workspace of a GPU lies in its memory.
+    if plan.backend() != Backend::Cuda {
+        assert_eq!(region.change().bytes_allocated, plan.workspace_bytes(), "{case:?}");
+    }
+    let mut buffers = case.buffers();
+    // Threads have started, and a GPU has its states.
+    plan.warm(&mut workspace).unwrap();
+    let (inputs, outputs) = (case.inputs(), buffers.outputs());
+    let region = Region::new(GLOBAL);
+    let mut bound = plan.bind(inputs, outputs, &mut workspace).unwrap();
+    bound.run().unwrap();
+    bound.run().unwrap();
+    let answer = ask(&mut bound);
+    let change = region.change();
+    assert_eq!(change.allocations + change.reallocations, 0, "{case:?}: {change:?}");
+    drop(bound);
+    (buffers, answer)
+}
+
 /// Schedules and budgets of a case on the CPU: how many runs there were.
 fn schedules(engine: &Engine, case: &Case) -> usize {
     for schedule in [Schedule::within(0.2), Schedule::VFA] {
         let options = PlanOptions { schedule, all_workers: true, ..Default::default() };
         let plan = engine.plan(&case.problem(), &options).unwrap();
-        let region = Region::new(GLOBAL);
-        let mut workspace = plan.workspace().unwrap();
-        assert_eq!(region.change().bytes_allocated, plan.workspace_bytes(), "{case:?}");
-        let mut buffers = case.buffers();
-        plan.warm(&mut workspace).unwrap();
-        let (inputs, outputs) = (case.inputs(), buffers.outputs());
-        let region = Region::new(GLOBAL);
-        let mut bound = plan.bind(inputs, outputs, &mut workspace).unwrap();
-        bound.run().unwrap();
-        bound.run().unwrap();
-        let rows = bound.traversed().unwrap().d.len();
-        let change = region.change();
-        assert_eq!(change.allocations + change.reallocations, 0, "{case:?}: {change:?}");
+        let (_, rows) = runs_twice(&plan, case, |bound| bound.traversed().unwrap().d.len());
         assert_eq!(rows, case.problem().rows());
     }
     4
@@ -189,7 +201,6 @@ fn run_and_bind_allocate_nothing() {
         for (case, answer) in &cases {
             runs += gradients(&engine, case);
             for method in [Method::Elsa, Method::Math] {
-                let gpu = present.backend == Backend::Cuda;
                 // Method math does not support it.
                 if method == Method::Math && case.spec.packed.is_some() {
                     continue;
@@ -199,23 +210,8 @@ fn run_and_bind_allocate_nothing() {
                 let certify = runs % 4 == 0;
                 let options = PlanOptions { method, all_workers: true, certify, ..Default::default() };
                 let plan = engine.plan(&problem, &options).unwrap();
-                let region = Region::new(GLOBAL);
-                let mut workspace = plan.workspace().unwrap();
-                // The workspace of a GPU lies in its memory.
-                if !gpu {
-                    assert_eq!(region.change().bytes_allocated, plan.workspace_bytes(), "{case:?}");
-                }
-                let mut buffers = case.buffers();
-                // Threads have started, and a GPU has its states.
-                plan.warm(&mut workspace).unwrap();
-                let (inputs, outputs) = (case.inputs(), buffers.outputs());
-                let region = Region::new(GLOBAL);
-                let mut bound = plan.bind(inputs, outputs, &mut workspace).unwrap();
-                bound.run().unwrap();
-                bound.run().unwrap();
-                assert_eq!(bound.certified().is_ok(), certify, "{case:?}");
-                let change = region.change();
-                assert_eq!(change.allocations + change.reallocations, 0, "{case:?}: {change:?}");
+                let (buffers, certified) = runs_twice(&plan, case, |bound| bound.certified().is_ok());
+                assert_eq!(certified, certify, "{case:?}");
                 // A run that does nothing allocates nothing.
                 answer.check_all(&buffers, ADDITIONS).unwrap_or_else(|e| panic!("{case:?}: {e}"));
                 runs += 2;

@@ -1,8 +1,8 @@
 // A host in the place of a device: every name that device.cuh lists, for kernels that clang compiles as C++.
 //
 // Each thread of a block is a lane with a stack of its own; tests/standin/block.cpp runs the lanes of a block and
-// is what barriers, votes and shuffles call. All lanes of a warp, or of a block, must come to the same one, or
-// the launch ends with a message: a device would hang or mix values.
+// is what barriers, votes and shuffles call. All lanes of a warp, or of a block, must come to the same one, at the same
+// place in the sources, or the launch ends with a message: a device would hang or mix values.
 //
 // A device address is an address of the host plus DEVICE_OFFSET, so that neither side can follow the other's
 // by mistake, and every access here is one of the host that a sanitizer sees. Accesses must be aligned to their
@@ -40,13 +40,23 @@ const Lane& lane();
 // The array of the lane's block that `tag` stands for, made by the first lane that asks.
 char* shared(const char* tag, int bytes);
 
-void sync_block();
-bool any_of_block(bool x);
-void sync_warp();
-bool any_of_warp(bool x);
-unsigned ballot(bool x);
-float shuffle_xor(float x, int mask);
-unsigned shuffle_from(unsigned x, int lane);
+// A place in the sources: as a default argument, that of the call.
+struct Site {
+  const char* file;
+  int line, column;
+  static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE(),
+                             int column = __builtin_COLUMN()) {
+    return {file, line, column};
+  }
+};
+
+void sync_block(Site at);
+bool any_of_block(bool x, Site at);
+void sync_warp(Site at);
+bool any_of_warp(bool x, Site at);
+unsigned ballot(bool x, Site at);
+float shuffle_xor(float x, int mask, Site at);
+unsigned shuffle_from(unsigned x, int lane, Site at);
 
 // Ends the process: an access that a device refuses.
 [[noreturn]] void refuse(const char* what, Address a, int size);
@@ -67,13 +77,15 @@ template <class T> inline T& at_shared(char* p) {
 INLINE int thread_index() { return host::lane().thread; }
 INLINE int block_index() { return host::lane().block; }
 INLINE int block_count() { return host::lane().blocks; }
-INLINE void sync_block() { host::sync_block(); }
-INLINE bool any_of_block(bool x) { return host::any_of_block(x); }
-INLINE void sync_warp() { host::sync_warp(); }
-INLINE bool any_of_warp(bool x) { return host::any_of_warp(x); }
-INLINE unsigned ballot(bool x) { return host::ballot(x); }
-INLINE float shuffle_xor(float x, int mask) { return host::shuffle_xor(x, mask); }
-INLINE unsigned shuffle_from(unsigned x, int lane) { return host::shuffle_from(x, lane); }
+
+using host::Site;
+INLINE void sync_block(Site at = Site::here()) { host::sync_block(at); }
+INLINE bool any_of_block(bool x, Site at = Site::here()) { return host::any_of_block(x, at); }
+INLINE void sync_warp(Site at = Site::here()) { host::sync_warp(at); }
+INLINE bool any_of_warp(bool x, Site at = Site::here()) { return host::any_of_warp(x, at); }
+INLINE unsigned ballot(bool x, Site at = Site::here()) { return host::ballot(x, at); }
+INLINE float shuffle_xor(float x, int mask, Site at = Site::here()) { return host::shuffle_xor(x, mask, at); }
+INLINE unsigned shuffle_from(unsigned x, int lane, Site at = Site::here()) { return host::shuffle_from(x, lane, at); }
 
 INLINE f4 load_shared(SharedBytes p) { return host::at_shared<f4>(p); }
 INLINE void store_shared(SharedBytes p, f4 x) { host::at_shared<f4>(p) = x; }

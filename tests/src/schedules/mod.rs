@@ -2,6 +2,7 @@
 //! ([`hunt`]).
 
 pub mod hunt;
+pub mod scores;
 
 use crate::cases::{Buffers, Case, Params};
 use elsa_core::argument::ArgumentError;
@@ -9,7 +10,9 @@ use elsa_core::attention::bound::Arithmetic;
 use elsa_core::attention::bound::rounding::{Component, Row};
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::traversal::scalar::{executed, run};
-use elsa_core::attention::traversal::{LeftOut, Report, Room, RowRoom, Schedule, Skip, Tile, scratch_len};
+use elsa_core::attention::traversal::{
+    LeftOut, Report, Room, RowRoom, Schedule, Skip, Tile, scratch_len, share,
+};
 use elsa_core::attention::{reference, scalar};
 use std::ops::Range;
 
@@ -24,6 +27,15 @@ pub struct Ran {
     pub d: Vec<f32>,
     /// Of every row the upper bound of `D / (S + D)`.
     pub share: Vec<f32>,
+}
+
+/// Whether two runs wrote the same bits, or both NaN.
+#[must_use]
+pub fn same(a: &Buffers, b: &Buffers) -> bool {
+    let alike = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+    let lists = [(&a.lse, &b.lse), (&a.m, &b.m), (&a.s, &b.s), (&a.w, &b.w)];
+    (0..a.output.len()).all(|i| alike(a.output.get(i), b.output.get(i)))
+        && lists.iter().all(|(a, b)| a.iter().zip(b.iter()).all(|(a, b)| alike(*a, *b)))
 }
 
 /// Runs a case by a schedule.
@@ -265,6 +277,24 @@ pub fn account(
         }
     }
     (all, skipped)
+}
+
+/// Checks that shares of the rows whose reference is zero, so that their sums are exact, are not below what the sums yield
+/// with `additions` roundings. Returns how many rows left something out.
+///
+/// # Panics
+/// When one is below, or above by more than a few roundings.
+#[must_use]
+pub fn rounded_outwards(ran: &Ran, additions: usize) -> usize {
+    let mut rows = 0;
+    for (i, d) in ran.d.iter().enumerate() {
+        if ran.buffers.m[i] == 0.0 && *d > 0.0 {
+            let (found, least) = (f64::from(ran.share[i]), share(ran.buffers.s[i], *d, additions));
+            assert!(found >= least && found <= least * 1.000_000_3, "row {i}: {found:e} {least:e}");
+            rows += 1;
+        }
+    }
+    rows
 }
 
 /// Checks the sums, the shares and the answers of a run of [`scored`] beside its account.

@@ -10,6 +10,7 @@ use elsa_core::attention::Alignment;
 use elsa_core::dtype::{Elements, ElementsMut};
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, PlanOptions, Report};
 use elsa_tests::cases::{Buffers, Case, Data, Params};
+use elsa_tests::naive::Answer;
 use elsa_tests::standin::{child, folder, is_child, said};
 use object::{Object, ObjectSymbol};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,8 +61,8 @@ fn calls() -> BTreeMap<String, usize> {
     calls
 }
 
-fn judge(case: &Case, buffers: &Buffers) -> String {
-    match case.naive().check_all(buffers, 600) {
+fn judge(naive: &Answer, buffers: &Buffers) -> String {
+    match naive.check_all(buffers, 600) {
         Ok(_) => "right".into(),
         Err(e) => format!("WRONG, {e}"),
     }
@@ -96,7 +97,7 @@ fn attempt(options: &EngineOptions) {
         Err(e) => return println!("engine: {}", e.to_string().replace('\n', " ")),
     };
     let case = problem();
-    let want = case.naive_present();
+    let (naive, want) = (case.naive(), case.naive_present());
     let checked = case.problem();
     let plan = match engine.plan(&checked, &PlanOptions::default()) {
         Ok(plan) => plan,
@@ -130,7 +131,7 @@ fn attempt(options: &EngineOptions) {
             reports.push(report);
         }
         drop(bound);
-        let answer = judge(&case, &buffers);
+        let answer = judge(&naive, &buffers);
         for report in reports {
             match report {
                 // The last run's outputs are what is judged.
@@ -143,7 +144,7 @@ fn attempt(options: &EngineOptions) {
         }
         first.get_or_insert(buffers);
     }
-    mapped(&engine, &case);
+    mapped(&engine, &case, &naive);
     // The engine stays of use: another plan, another workspace.
     drop(workspace);
     let packed = Some(vec![(5, 9), (0, 3), (40, 70)]);
@@ -157,13 +158,13 @@ fn attempt(options: &EngineOptions) {
         bound.run().map_err(|e| e.to_string())
     });
     match again {
-        Ok(report) => tell("after", &report, &judge(&small, &buffers)),
+        Ok(report) => tell("after", &report, &judge(&small.naive(), &buffers)),
         Err(e) => println!("after error: {}", e.replace('\n', " ")),
     }
 }
 
 /// Tensors in memory that an integrated GPU uses in place: nothing is copied.
-fn mapped(engine: &Engine, case: &Case) {
+fn mapped(engine: &Engine, case: &Case, naive: &Answer) {
     let Data::F32(q) = &case.q else { panic!("f32") };
     let (Ok(mut query), Ok(mut output)) =
         (engine.host_buffer::<f32>(q.len()), engine.host_buffer::<f32>(case.spec.output.extent()))
@@ -190,7 +191,7 @@ fn mapped(engine: &Engine, case: &Case) {
     let pinned = query.is_pinned() && output.is_pinned();
     let output = output.to_vec();
     buffers.output = Data::F32(output);
-    tell(if pinned { "mapped" } else { "ordinary" }, &report, &judge(case, &buffers));
+    tell(if pinned { "mapped" } else { "ordinary" }, &report, &judge(naive, &buffers));
 }
 
 /// A scenario under `variables`; it must have come to its end.

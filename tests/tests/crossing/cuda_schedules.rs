@@ -10,9 +10,10 @@ use elsa_core::attention::{Alignment, MaskKind, Outputs, Window, reference};
 use elsa_core::dtype::DType;
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, PlanError, PlanOptions};
 use elsa_tests::SLOW;
-use elsa_tests::cases::{Buffers, Case, MaskParams, Params, some_hard_cases};
+use elsa_tests::cases::{Buffers, Case, MaskData, MaskParams, Params, some_hard_cases};
 use elsa_tests::random::Random;
-use elsa_tests::schedules::{Ran, account, compare, judge_by, scored};
+use elsa_tests::schedules::scores::{equal_parts, little_beside_one, rising, rising_once};
+use elsa_tests::schedules::{Ran, account, compare, judge_by, rounded_outwards, same, scored};
 use std::ops::Range;
 
 /// Keys of a tile.
@@ -70,14 +71,6 @@ fn output_only(buffers: &mut Buffers) -> Outputs<'_> {
     outputs
 }
 
-/// Whether two runs wrote the same bits, or both NaN.
-fn same(a: &Buffers, b: &Buffers) -> bool {
-    let alike = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
-    let lists = [(&a.lse, &b.lse), (&a.m, &b.m), (&a.s, &b.s), (&a.w, &b.w)];
-    (0..a.output.len()).all(|i| alike(a.output.get(i), b.output.get(i)))
-        && lists.iter().all(|(a, b)| a.iter().zip(b.iter()).all(|(a, b)| alike(*a, *b)))
-}
-
 /// Runs scores by hand with undivided keys and with `splits` splits, beside the account of each split. Returns the run of
 /// undivided keys.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, splits: usize) -> Ran {
@@ -115,12 +108,7 @@ fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, splits: usize) ->
 fn mass_just_below_the_budget_is_left_out() {
     let (budget, blocks) = (0.05f32, 12usize);
     for (queries, of_budget, all) in [(1, 0.98, true), (37, 0.98, true), (130, 1.05, false)] {
-        // Block 0 weighs one, each of the others an equal part of the budget.
-        let each = of_budget * f64::from(budget) / (1.0 - f64::from(budget)) / blocks as f64;
-        let mut k = vec![-100.0f32; TILE * (blocks + 1)];
-        k[3] = 0.0;
-        (1..=blocks).for_each(|n| k[n * TILE + n * 5 % TILE] = each.log2() as f32);
-        let v: Vec<f32> = (0..k.len()).map(|j| if j < TILE { 1.0 } else { -1.0 }).collect();
+        let [k, v] = equal_parts(TILE, blocks, of_budget, budget);
         let ran = check_account(&vec![1.0; queries], &k, &v, budget, 3);
         let tiles = ran.report.blocks / (blocks as u64 + 1);
         assert_eq!(ran.report.skipped_blocks == tiles * blocks as u64, all, "{:?}", ran.report);
@@ -137,16 +125,7 @@ fn what_was_left_out_follows_the_reference() {
     let mut seen = [0u64; 2];
     for n in 0..4 {
         let step = [3.0f32, 12.0][n % 2];
-        let mut level = 0.0f32;
-        let k: Vec<f32> = (0..12 * TILE - 7)
-            .map(|j| {
-                if j % TILE == 0 {
-                    level += if random.below(3) == 0 { step * 3.0 } else { -step };
-                }
-                level + 2.0 * random.normal()
-            })
-            .collect();
-        let v: Vec<f32> = (0..k.len()).map(|_| random.normal() + 3.0).collect();
+        let [k, v] = rising(&mut random, TILE, 12 * TILE - 7, step);
         let q: Vec<f32> = (0..[1, 19][n / 2]).map(|_| 0.2 + random.unit() as f32).collect();
         let ran = check_account(&q, &k, &v, 0.1, 2);
         seen[0] += ran.report.skipped_blocks;
@@ -158,6 +137,11 @@ fn what_was_left_out_follows_the_reference() {
     let v: Vec<f32> = (0..k.len()).map(|j| (j % 5) as f32).collect();
     let ran = check_account(&[1.0, 0.9], &k, &v, 0.01, 2);
     assert!(ran.d[0] > 0.0 && ran.report.skipped_blocks == 8);
+    let [k, v] = rising_once(TILE);
+    for rows in [1, 2, 70] {
+        let report = check_account(&vec![1.0; rows], &k, &v, 0.1, 2).report;
+        assert_eq!(2 * report.skipped_blocks, report.blocks);
+    }
 }
 
 /// Every row of a block votes, for every size of heads.
@@ -221,6 +205,70 @@ fn values_that_are_not_finite_stay() {
         case.fill_key(0, 3 * TILE, f32::NAN);
         let (found, ..) = run(&engine, &case, &options(&engine, &case, 0.1, splits));
         assert!((0..queries).all(|i| found.buffers.output.get(i).is_nan()));
+    }
+}
+
+/// A kernel loads the values of a tile in stages, as its heads are large; a value of any stage keeps the tile.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn values_of_any_stage_keep_a_tile() {
+    let engine = engine(Fallback::Fail);
+    for d in [8, 40, 100, 200] {
+        let params = Params { scale: Some(std::f32::consts::LN_2), ..Params::plain(5, 3 * TILE, d, d) };
+        let mut case = params.build("a value that is not finite");
+        let first = |i: usize, x: f32| if i.is_multiple_of(d) { x } else { 0.0 };
+        (0..3 * TILE * d).for_each(|i| case.k.set(i, first(i, if i / d < TILE { 0.0 } else { -20.0 })));
+        (0..5 * d).for_each(|i| case.q.set(i, first(i, 1.0)));
+        let options = options(&engine, &case, 0.01, 1);
+        let skipped = run(&engine, &case, &options).0.report.skipped_blocks;
+        for key in [0, 5, 13, 21, 29, 37, 45, 53, 61, 63] {
+            let at = (TILE + key) * d + d - 1;
+            let before = case.v.get(at);
+            case.v.set(at, f32::NAN);
+            let (ran, ..) = run(&engine, &case, &options);
+            case.v.set(at, before);
+            assert_eq!(2 * ran.report.skipped_blocks, skipped, "d = {d}: key {key}");
+            let poisoned = |i: usize| ran.buffers.output.get(i).is_nan();
+            assert!((0..5 * d).all(|i| poisoned(i) == (i % d == d - 1)), "d = {d}: key {key}");
+        }
+    }
+}
+
+/// A tile that a mask, or a mask and causality together, take out for every row is neither met nor left out.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn tiles_that_no_row_attends_are_not_counted() {
+    let engine = engine(Fallback::Fail);
+    let (queries, keys) = (40, 5 * TILE);
+    let mask = MaskParams { kind: MaskKind::Bool, dims: vec![queries, keys], density: 1.0 };
+    let causal = Some(Alignment::BottomRight);
+    let mut case = Params { mask: Some(mask), causal, ..Params::plain(queries, keys, 8, 4) }.build("a mask");
+    let mut counts = |attended: &dyn Fn(usize, usize) -> bool| {
+        let bits = (0..queries * keys).map(|at| u8::from(attended(at / keys, at % keys)));
+        case.mask = Some(MaskData::Bool(bits.collect()));
+        let (ran, _, tile, _) = run(&engine, &case, &options(&engine, &case, 1e-6, 1));
+        (ran.report.blocks, ran.report.skipped_blocks, queries.div_ceil(tile.rows) as u64)
+    };
+    let (all, none, blocks) = counts(&|_, _| true);
+    assert_eq!((all, none), (5 * blocks, 0));
+    assert_eq!(counts(&|_, key| key / TILE != 2 && key / TILE != 3).0, 3 * blocks);
+    // The row alone of its block of rows attends one of them.
+    assert_eq!(counts(&|row, key| key / TILE != 2 && (key / TILE != 3 || row == 17)).0, 3 * blocks + 1);
+    // Of the last tile the mask leaves what causality takes out.
+    assert_eq!(counts(&|row, key| key < 4 * TILE || key > keys - queries + row).0, 4 * blocks);
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn shares_are_rounded_outwards() {
+    let (engine, [q, k, v]) = (engine(Fallback::Fail), little_beside_one(TILE, 6, 61));
+    let case = scored(&q, &k, &v);
+    for splits in [1, 2] {
+        let options = options(&engine, &case, 0.5, splits);
+        let plan = engine.plan(&case.problem(), &options).unwrap();
+        let additions = plan.gpu_choice().unwrap().longest_path(true).into_s;
+        let (ran, ..) = run(&engine, &case, &options);
+        assert_eq!(rounded_outwards(&ran, additions), 61);
     }
 }
 
@@ -300,8 +348,11 @@ fn half_of_the_tiles_go() {
     let k: Vec<f32> = (0..n).map(|j| if (j / TILE).is_multiple_of(2) { 0.0 } else { -16.0 }).collect();
     let v: Vec<f32> = (0..n).map(|j| (j % 17) as f32).collect();
     let q: Vec<f32> = (0..64).map(|i| 1.0 + i as f32 / 640.0).collect();
-    let ran = check_account(&q, &k, &v, 1e-3, 3);
-    assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.5, 0.5));
+    // Six splits are more than a lane of the merge takes in at once.
+    for splits in [3, 6] {
+        let ran = check_account(&q, &k, &v, 1e-3, splits);
+        assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.5, 0.5));
+    }
 }
 
 /// A certificate of a run inside a budget counts what was left out.

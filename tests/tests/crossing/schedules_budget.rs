@@ -15,6 +15,7 @@ use elsa_core::state::{NaturalMerge, State};
 use elsa_core::view::{Layout, View};
 use elsa_tests::SLOW;
 use elsa_tests::random::Random;
+use elsa_tests::schedules::scores::{equal_parts, rising};
 use elsa_tests::schedules::{Account, Ran, account, compare, run_and_judge, scored};
 use proptest::prelude::*;
 
@@ -36,12 +37,7 @@ fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, tile: Tile) -> (R
 fn mass_just_below_the_budget_in_every_block_is_left_out() {
     let (budget, blocks) = (0.05f32, 40);
     for (of_budget, all) in [(0.98, true), (1.05, false)] {
-        // Block 0 weighs one, each of the others an equal part of the budget.
-        let each = of_budget * f64::from(budget) / (1.0 - f64::from(budget)) / blocks as f64;
-        let mut k = vec![-100.0f32; TILE.keys * (blocks + 1)];
-        k[3] = 0.0;
-        (1..=blocks).for_each(|n| k[n * TILE.keys + n % TILE.keys] = each.log2() as f32);
-        let v: Vec<f32> = (0..k.len()).map(|j| if j < TILE.keys { 1.0 } else { -1.0 }).collect();
+        let [k, v] = equal_parts(TILE.keys, blocks, of_budget, budget);
         let (ran, rows) = check_account(&[1.0; 11], &k, &v, budget, TILE);
         assert_eq!(ran.report.skipped_blocks == 2 * blocks as u64, all, "{:?}", ran.report);
         // Values lie as far apart as the bound supposes, and the bound is used up.
@@ -60,19 +56,8 @@ fn what_was_left_out_follows_the_reference_and_every_row_votes() {
     let mut random = Random::new(41);
     let mut seen = [0u64; 3];
     for n in 0..if SLOW { 6 } else { 60 } {
-        let keys = 12 * TILE.keys;
-        let steps = [0.5f32, 3.0, 12.0][n % 3];
-        // Scores rise from block to block now and then; within a block they scatter.
-        let mut level = 0.0f32;
-        let k: Vec<f32> = (0..keys)
-            .map(|j| {
-                if j % TILE.keys == 0 {
-                    level += if random.below(3) == 0 { steps * 3.0 } else { -steps };
-                }
-                level + 2.0 * random.normal()
-            })
-            .collect();
-        let v: Vec<f32> = (0..keys).map(|_| random.normal() + 3.0).collect();
+        let step = [0.5f32, 3.0, 12.0][n % 3];
+        let [k, v] = rising(&mut random, TILE.keys, 12 * TILE.keys, step);
         // Rows with flatter and with steeper scores.
         let q: Vec<f32> = (0..19).map(|_| 0.2 + random.unit() as f32).collect();
         let (ran, _) = check_account(&q, &k, &v, 0.1, TILE);

@@ -17,10 +17,11 @@ use elsa_runtime::{
     TaskError, TaskPlan,
 };
 use elsa_tests::SLOW;
-use elsa_tests::cases::{Buffers, Case, Data, MaskParams, Params, some_hard_cases};
+use elsa_tests::cases::{Case, Data, MaskParams, Params, some_hard_cases};
 use elsa_tests::present;
 use elsa_tests::random::Random;
-use elsa_tests::schedules::{Ran, account, compare, judge, judge_by, scored, try_run};
+use elsa_tests::schedules::scores::{equal_parts, rising};
+use elsa_tests::schedules::{Ran, account, compare, judge, judge_by, same, scored, try_run};
 use std::ops::Range;
 
 /// Keys of a block.
@@ -48,14 +49,6 @@ fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Tile) {
     let (again, _) = once();
     assert!(same(&first.buffers, &again.buffers) && first.d == again.d && first.report == again.report);
     (first, tile)
-}
-
-/// Whether two runs wrote the same bits, or both NaN.
-fn same(a: &Buffers, b: &Buffers) -> bool {
-    let alike = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
-    let lists = [(&a.lse, &b.lse), (&a.m, &b.m), (&a.s, &b.s), (&a.w, &b.w)];
-    (0..a.output.len()).all(|i| alike(a.output.get(i), b.output.get(i)))
-        && lists.iter().all(|(a, b)| a.iter().zip(b.iter()).all(|(a, b)| alike(*a, *b)))
 }
 
 /// Every setting of the article and the budget on hard cases: bit for bit what the core's scalar run answers in tiles of as
@@ -224,13 +217,7 @@ fn mass_just_below_the_budget_is_left_out_by_kernels() {
     let (budget, blocks) = (0.05f32, if SLOW { 9 } else { 20 });
     for queries in [1, 37] {
         for (of_budget, all) in [(0.98, true), (1.05, false)] {
-            // Block 0 weighs one, each of the others an equal part of the budget.
-            let each = of_budget * f64::from(budget) / (1.0 - f64::from(budget)) / f64::from(blocks);
-            let blocks = blocks as usize;
-            let mut k = vec![-100.0f32; BLOCK * (blocks + 1)];
-            k[3] = 0.0;
-            (1..=blocks).for_each(|n| k[n * BLOCK + n % BLOCK] = each.log2() as f32);
-            let v: Vec<f32> = (0..k.len()).map(|j| if j < BLOCK { 1.0 } else { -1.0 }).collect();
+            let [k, v] = equal_parts(BLOCK, blocks, of_budget, budget);
             let ran = check_account(&vec![1.0; queries], &k, &v, budget);
             let tiles = ran.report.blocks / (blocks as u64 + 1);
             assert_eq!(ran.report.skipped_blocks == tiles * blocks as u64, all, "{:?}", ran.report);
@@ -248,17 +235,7 @@ fn kernels_bring_what_was_left_out_to_new_references() {
     let mut seen = [0u64; 3];
     for n in 0..if SLOW { 2 } else { 8 } {
         let step = [3.0f32, 12.0][n % 2];
-        // Scores rise from block to block now and then; within a block they scatter.
-        let mut level = 0.0f32;
-        let k: Vec<f32> = (0..12 * BLOCK - 7)
-            .map(|j| {
-                if j % BLOCK == 0 {
-                    level += if random.below(3) == 0 { step * 3.0 } else { -step };
-                }
-                level + 2.0 * random.normal()
-            })
-            .collect();
-        let v: Vec<f32> = (0..k.len()).map(|_| random.normal() + 3.0).collect();
+        let [k, v] = rising(&mut random, BLOCK, 12 * BLOCK - 7, step);
         // Rows with flatter and with steeper scores.
         let q: Vec<f32> = (0..[1, 19][n / 2 % 2]).map(|_| 0.2 + random.unit() as f32).collect();
         let ran = check_account(&q, &k, &v, 0.1);

@@ -284,6 +284,23 @@ mod tests {
         assert!(found.absolute(2.0) > 2.0 * found.relative);
     }
 
+    /// Beside zero a score lies within the gate's limit of its reference, and a sum may be as small as `2^-49`.
+    #[test]
+    fn by_hand_beside_zero() {
+        let found = PLAIN.prior_near_zero(1024, &NORMS);
+        // The distance is that of two scores, the logarithm of the keys and 49 bits.
+        let distance = 18.0 + 1024.0f64.ln() + 49.0 * core::f64::consts::LN_2;
+        let weight = 69.0 * 9.0 + distance + 2.5;
+        let by_hand = 2.0 * (weight + 71.0) + (71.0 + 73.0) + 3.0;
+        assert!((found.relative / U / by_hand - 1.0).abs() < 1e-3, "{found:?} {by_hand}");
+        // 1024 products, of which each loses up to 2^-150, over that sum.
+        let lost = 1024.0 * (-150.0f64).exp2() / (-49.0f64).exp2();
+        assert!(found.tiny >= lost && found.tiny <= 16.0 * lost, "{found:?} {lost:e}");
+        let plain = PLAIN.prior(1024, &NORMS);
+        assert!(found.claims() && found.relative > plain.relative && found.tiny > 1e10 * plain.tiny);
+        assert!(found.likely > plain.likely && found.likely < found.relative);
+    }
+
     #[test]
     fn every_constant_widens_the_bound() {
         type Change<'a> = (&'a str, &'a dyn Fn(&mut Executed));

@@ -157,6 +157,9 @@ mod tests {
                 let found = f64::from(odds(budget, additions));
                 let slack = 3.0 * gamma(additions as f64 + 3.0);
                 assert!(found < exact && found >= exact * (1.0 - slack), "{budget} {found}");
+                // Nor does the last rounding, to f32, raise them.
+                let inwards = 1.0 - gamma(2.0 * additions as f64 + 2.0);
+                assert!(found <= exact * inwards, "{budget} {found}");
                 // The least D that the odds admit, with sums as far off as they may be.
                 let (s, d) = (1.0 + gamma(additions as f64), (1.0 - gamma(additions as f64)).recip());
                 assert!(found * s * d <= e / (1.0 - e), "{budget}");
@@ -166,6 +169,11 @@ mod tests {
         assert_eq!((share(1.0, 0.0, 5), share(0.0, 1.0, 5), share(0.0, 0.0, 5)), (0.0, 1.0, 0.0));
         assert!(share(f32::NAN, 1.0, 5).is_nan() && share(1.0, f32::NAN, 5).is_nan());
         let found = share(3.0, 1.0, 100);
+        // The quotient of exact sums: what is left over of its product with the divisor is exact, too.
+        for (s, d) in (1u8..100).flat_map(|s| (1u8..20).map(move |d| (f32::from(s), f32::from(d)))) {
+            let (found, whole) = (share(s, d, 0), f64::from(s + d));
+            assert!(found.mul_add(whole, -f64::from(d)) >= 0.0 && found < f64::from(d) / whole * 1.000_01);
+        }
         let off = gamma(100.0);
         assert!(found > 0.25 * (1.0 + 1.4 * off) && found < 0.25 * (1.0 + 1.6 * off), "{found}");
     }

@@ -6,64 +6,34 @@ use crate::cuda::kernel::{GpuKernel, Role};
 use crate::cuda::module::kernel;
 use elsa_core::attention::plan::GpuResources;
 
-/// A kernel that walks, with four warps of eight columns.
-macro_rules! walk {
-    ($name:literal, $dims:literal, $per_dim:literal, $shared:literal, $registers:literal) => {
-        walk!($name, $dims, $per_dim, $shared, $registers, false)
-    };
-    ($name:literal, $dims:literal, $per_dim:literal, $shared:literal, $registers:literal, $shares:literal) => {
-        kernel!(
-            $name,
-            Role::LinearWalk {
-                walk: LinearWalk {
-                    dims: $dims,
-                    per_dim: $per_dim,
-                    columns: 32,
-                    shares: $shares,
-                    pairs: false,
-                    steps: false
-                },
-                resources: GpuResources { threads: 128, shared: $shared, registers: $registers },
-            }
-        )
-    };
+/// A walk of four warps of eight columns, of states of `dims` dims.
+const fn walk(dims: usize, per_dim: bool) -> LinearWalk {
+    LinearWalk { dims, per_dim, columns: 32, shares: false, pairs: false, steps: false }
 }
 
-/// A kernel that walks in pairs, with four warps of four columns.
-macro_rules! pairs {
-    ($name:literal, $dims:literal, $per_dim:literal, $shared:literal, $registers:literal) => {
-        kernel!(
-            $name,
-            Role::LinearWalk {
-                walk: LinearWalk {
-                    dims: $dims,
-                    per_dim: $per_dim,
-                    columns: 16,
-                    shares: false,
-                    pairs: true,
-                    steps: false
-                },
-                resources: GpuResources { threads: 128, shared: $shared, registers: $registers },
-            }
-        )
-    };
+/// The same, where the warps of a block share what they read.
+const fn share(dims: usize, per_dim: bool) -> LinearWalk {
+    LinearWalk { shares: true, ..walk(dims, per_dim) }
 }
 
-/// A kernel that goes step by step, with eight rows and eight columns of a state in each of its threads.
-macro_rules! steps {
-    ($name:literal, $per_dim:literal, $registers:literal) => {
+/// A walk in pairs, of four warps of four columns.
+const fn pairs(dims: usize, per_dim: bool) -> LinearWalk {
+    LinearWalk { columns: 16, pairs: true, ..walk(dims, per_dim) }
+}
+
+/// A walk step by step, with eight rows and eight columns of a state in each thread.
+const fn steps(per_dim: bool) -> LinearWalk {
+    LinearWalk { columns: 8, steps: true, ..share(1024, per_dim) }
+}
+
+/// A kernel that walks.
+macro_rules! walks {
+    ($name:literal, $walk:expr, $shared:literal, $registers:literal) => {
         kernel!(
             $name,
             Role::LinearWalk {
-                walk: LinearWalk {
-                    dims: 1024,
-                    per_dim: $per_dim,
-                    columns: 8,
-                    shares: true,
-                    pairs: false,
-                    steps: true
-                },
-                resources: GpuResources { threads: 128, shared: 256, registers: $registers },
+                walk: $walk,
+                resources: GpuResources { threads: 128, shared: $shared, registers: $registers },
             }
         )
     };
@@ -85,18 +55,18 @@ macro_rules! prepare {
 
 /// The kernels of linear attention of this build.
 pub const KERNELS: &[GpuKernel] = &[
-    walk!("linear_walk_head_d64__sm53", 64, false, 14336, 225),
-    walk!("linear_walk_head_d128__sm53", 128, false, 22528, 255),
-    walk!("linear_walk_head_d256__sm53", 256, false, 38912, 255),
-    pairs!("linear_pairs_head_d128__sm53", 128, false, 20480, 229),
-    walk!("linear_walk_dim_d64__sm53", 64, true, 18432, 240),
-    walk!("linear_walk_dim_d128__sm53", 128, true, 30720, 207),
-    walk!("linear_share_head_d64__sm53", 64, false, 14336, 216, true),
-    walk!("linear_share_head_d128__sm53", 128, false, 22528, 252, true),
-    walk!("linear_share_dim_d64__sm53", 64, true, 18432, 247, true),
-    walk!("linear_share_dim_d128__sm53", 128, true, 30720, 220, true),
-    steps!("linear_wide_head__sm53", false, 229),
-    steps!("linear_wide_dim__sm53", true, 242),
+    walks!("linear_walk_head_d64__sm53", walk(64, false), 14336, 225),
+    walks!("linear_walk_head_d128__sm53", walk(128, false), 22528, 255),
+    walks!("linear_walk_head_d256__sm53", walk(256, false), 38912, 255),
+    walks!("linear_pairs_head_d128__sm53", pairs(128, false), 20480, 229),
+    walks!("linear_walk_dim_d64__sm53", walk(64, true), 18432, 240),
+    walks!("linear_walk_dim_d128__sm53", walk(128, true), 30720, 207),
+    walks!("linear_share_head_d64__sm53", share(64, false), 14336, 216),
+    walks!("linear_share_head_d128__sm53", share(128, false), 22528, 252),
+    walks!("linear_share_dim_d64__sm53", share(64, true), 18432, 247),
+    walks!("linear_share_dim_d128__sm53", share(128, true), 30720, 220),
+    walks!("linear_wide_head__sm53", steps(false), 256, 229),
+    walks!("linear_wide_dim__sm53", steps(true), 256, 242),
     kernel!(
         "linear_sums__sm53",
         Role::LinearSums { resources: GpuResources { threads: 128, shared: 1024, registers: 56 } }

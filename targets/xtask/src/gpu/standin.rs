@@ -38,6 +38,9 @@ impl Variant {
 const SOURCES: &str = "tests/standin";
 const KERNELS: &str = "kernels/cuda";
 
+/// Programs beside the library, each of one source, and whether it runs blocks.
+const PROGRAMS: [(&str, bool); 2] = [("states", false), ("diverging", true)];
+
 /// Files in a folder and its subfolders with one of these extensions, in order of path.
 pub fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, String> {
     let fault = |error: std::io::Error| format!("{}: {error}", dir.display());
@@ -61,7 +64,7 @@ fn youngest(paths: &[PathBuf]) -> Option<SystemTime> {
     times.and_then(|times| times.into_iter().max())
 }
 
-/// Builds what is not up to date; returns the folder that holds `libcuda.so.1` and `states`.
+/// Builds what is not up to date; returns the folder that holds `libcuda.so.1` and [`PROGRAMS`].
 ///
 /// # Errors
 /// A compiler that is missing, sources that do not compile.
@@ -123,7 +126,6 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
         made += usize::from(compiled?);
     }
     let library = out.join("libcuda.so.1");
-    let program = out.join("states");
     if made > 0 || !library.exists() || youngest(std::slice::from_ref(&library)) < youngest(&objects) {
         let sanitizer = match variant {
             Variant::Plain => String::new(),
@@ -141,15 +143,21 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
         if !done.ok {
             return Err(format!("$ {line}\n{}", done.stderr));
         }
-        let done = Run::new(tree, "clang++-19")
-            .args(&common)
-            .arg(sources.join("states.cpp"))
-            .arg("-o")
-            .arg(&program)
-            .quiet()
-            .run();
-        if !done.ok {
-            return Err(format!("{SOURCES}/states.cpp: {}\n{}", done.how, done.stderr));
+    }
+    for (name, blocks) in PROGRAMS {
+        // The paths in its messages are those of the project.
+        let (program, source) = (out.join(name), format!("{SOURCES}/{name}.cpp"));
+        let mut inputs = vec![tree.root.join(&source)];
+        inputs.extend(blocks.then(|| out.join("block.o")));
+        let stale =
+            youngest(std::slice::from_ref(&program)) < youngest(&[&headers[..], &inputs[..]].concat());
+        if stale || !program.exists() {
+            let run = Run::new(tree, "clang++-19 -pthread").args(&common).arg("-o").arg(&program);
+            let run = inputs[1..].iter().fold(run.arg(&source), |run, object| run.arg(object));
+            let done = run.quiet().run();
+            if !done.ok {
+                return Err(format!("{source}: {}\n{}", done.how, done.stderr));
+            }
         }
     }
     println!("{}: {} kernels for this machine, {made} objects made", library.display(), kernels.len());

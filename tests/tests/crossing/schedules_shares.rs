@@ -1,0 +1,98 @@
+//! What runs on the CPU say of the keys that they left out, and what certificates say of runs beside the reference zero.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::attention::reference;
+use elsa_core::attention::traversal::{Schedule, Tile};
+use elsa_runtime::{Backend, Engine, EngineOptions, PlanOptions};
+use elsa_tests::present;
+use elsa_tests::schedules::scores::{little_beside_one, rising_once};
+use elsa_tests::schedules::{Ran, account, compare, rounded_outwards, run_and_judge, scored};
+
+/// Keys of a block.
+const BLOCK: usize = 64;
+
+fn engines() -> Vec<Engine> {
+    let options = |b| EngineOptions { backend: Some(b), threads: Some(1), ..EngineOptions::default() };
+    let backends = present().into_iter().map(|p| p.backend).filter(|b| *b != Backend::Cuda);
+    backends.map(|backend| Engine::new(&options(backend)).unwrap()).collect()
+}
+
+/// Runs scores by hand inside a budget. Returns the answers, and the additions on the way of a weight into a sum.
+fn run(engine: &Engine, [q, k, v]: [&[f32]; 3], budget: f32) -> (Ran, usize) {
+    let case = scored(q, k, v);
+    let options = PlanOptions { error_budget: Some(budget), ..PlanOptions::default() };
+    let plan = engine.plan(&case.problem(), &options).unwrap();
+    let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
+    plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+    let traversed = workspace.traversed().unwrap();
+    let (d, share) = (traversed.d.to_vec(), traversed.share.to_vec());
+    let ran = Ran { buffers, report: traversed.report, d, share };
+    (ran, plan.choice().unwrap().longest_path().into_s)
+}
+
+#[test]
+fn shares_are_rounded_outwards() {
+    let mut rows = 0;
+    let [q, k, v] = little_beside_one(BLOCK, 6, 61);
+    for engine in engines() {
+        let (ran, additions) = run(&engine, [&q, &k, &v], 0.5);
+        rows += rounded_outwards(&ran, additions);
+    }
+    assert!(rows >= 61, "{rows}");
+    // As much of the scalar run of the core.
+    let tile = Tile { rows: 8, keys: BLOCK };
+    let case = scored(&q, &k, &v);
+    let schedule = Schedule::within(0.5);
+    let additions =
+        elsa_core::attention::traversal::scalar::executed(&case.problem(), &schedule, tile).into_s;
+    assert_eq!(rounded_outwards(&run_and_judge(&case, &schedule, tile), additions), 61);
+}
+
+/// What a tile of one row has left out, too, counts beside the reference of the block that it decides on.
+#[test]
+fn totals_follow_the_reference_in_tiles_of_any_height() {
+    let ([k, v], mut seen) = (rising_once(BLOCK), 0);
+    for engine in engines() {
+        for rows in [1usize, 2, 37] {
+            let q = vec![1.0; rows];
+            let (ran, _) = run(&engine, [&q, &k, &v], 0.1);
+            // Rows are alike, so that it does not matter how they are divided among tiles.
+            let all = 0..rows;
+            let (want, skipped) = account([&q, &k, &v], 0.1, std::slice::from_ref(&all), BLOCK);
+            assert_eq!(skipped, 2);
+            assert_eq!(2 * ran.report.skipped_blocks, ran.report.blocks, "{}: {rows} rows", engine.kernel());
+            compare(&ran, &want);
+            seen += 1;
+        }
+    }
+    assert!(seen >= 3, "{seen}");
+}
+
+/// Beside the reference zero a sum may be as small as 2^-49, and products of its weights with small values vanish: a
+/// certificate allows for it.
+#[test]
+fn certificates_of_gated_rows_allow_for_products_that_vanish() {
+    let value = (-116.0f32).exp2();
+    let case = scored(&[1.0; 3], &[-47.0, -47.0], &[value, value]);
+    let schedule = Schedule { gate: true, ..Schedule::VFA };
+    let mut seen = 0;
+    for engine in engines() {
+        let options = PlanOptions { certify: true, schedule, ..PlanOptions::default() };
+        let plan = engine.plan(&case.problem(), &options).unwrap();
+        let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
+        plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+        let report = workspace.traversed().unwrap().report;
+        assert_eq!((report.gated, report.recomputed), (3, 0), "{report:?}");
+        let bound = workspace.certified().unwrap().largest_absolute().unwrap();
+        let mut y = [0.0];
+        for i in 0..3 {
+            reference::row(&case.problem(), &case.inputs(), 0, 0, i, &mut y);
+            let error = (f64::from(buffers.output.get(i)) - y[0]).abs();
+            assert!(error > 0.5 * f64::from(value) && error <= bound, "{error:e} {bound:e}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 3, "{seen}");
+}
