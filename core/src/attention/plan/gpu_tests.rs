@@ -283,7 +283,7 @@ fn low_blocks_are_for_problems_that_leave_sms_idle() {
         assert_eq!([9, 64, 100].map(|n| joined(b, 1, n, &TX2)), [("low", 1); 3]);
     }
     assert_eq!(joined(1, 1, 8, &H200).0, "rows64");
-    assert_eq!(chosen(12, 197, &H200), ("d64", 4));
+    assert_eq!(chosen(12, 197, &H200), ("d64", 2));
     assert_eq!(chosen(16, 257, &H200).0, "d64");
     // Low blocks that fill the device evenly, undivided.
     assert_eq!(chosen(16, 1041, &H200), ("low", 1));

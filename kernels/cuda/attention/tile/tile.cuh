@@ -320,7 +320,6 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   INLINE bool is_last();
   INLINE bool joins();
   INLINE void take_in(int slot);
-  INLINE void rotate();
   INLINE bool next();
 
   // result.cuh: finished rows.

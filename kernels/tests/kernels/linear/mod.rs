@@ -434,7 +434,9 @@ fn a_state_that_decays_ends_at_zero() {
     }
 }
 
-/// Arithmetic does not stall where a state vanishes, if a product of a multiply-add is not rounded by itself.
+/// Arithmetic does not stall where a state vanishes, if a product of a multiply-add is not rounded by itself. A stall is
+/// what a processor does for each operation on subnormal numbers, and takes many times as long; what processors differ in
+/// otherwise is less than twice.
 #[test]
 #[cfg_attr(any(miri, elsa_sanitized, target_arch = "aarch64"), ignore = "times nothing")]
 fn a_state_that_decays_costs_no_more_than_another() {
@@ -452,7 +454,7 @@ fn a_state_that_decays_costs_no_more_than_another() {
             };
             // The first stays normal; the second is subnormal soon.
             let ratio = || least(1e-34) / least(1.0);
-            let seen: Vec<f64> = (0..5).map(|_| ratio()).take_while(|r| *r > 1.3).collect();
+            let seen: Vec<f64> = (0..5).map(|_| ratio()).take_while(|r| *r > 2.0).collect();
             println!("{} {per:?} delta {delta}: {:.2}", kernel.spec.name, ratio());
             assert!(seen.len() < 5, "{} {per:?} delta {delta}: {seen:?}", kernel.spec.name);
         }
