@@ -264,7 +264,7 @@ fn low_blocks_are_for_problems_that_leave_sms_idle() {
     let joining = GpuKernelSpec {
         joins_race: true,
         summation: Summation::Groups { groups: 8, flush: 256 },
-        paces: Paces { early: Pace { shared: 120, alone: 382 }, late: Pace { shared: 115, alone: 155 } },
+        paces: Paces { early: Pace { shared: 120, alone: 382 }, late: Pace { shared: 115, alone: 170 } },
         ..spec("rows64", 64, false, 8, 4)
     };
     let with_rows = [kernels[0], kernels[1], joining];
@@ -274,8 +274,8 @@ fn low_blocks_are_for_problems_that_leave_sms_idle() {
         (c.kernel.name, c.splits)
     };
     for b in [1, 8] {
-        assert_eq!([9, 64, 100, 196, 256].map(|n| joined(b, 1, n, &H200)), [("rows64", 1); 5]);
-        assert_eq!([260, 320, 576].map(|n| joined(b, 1, n, &H200).0), ["low"; 3]);
+        assert_eq!([9, 64, 100, 144, 192].map(|n| joined(b, 1, n, &H200)), [("rows64", 1); 5]);
+        assert_eq!([196, 256, 576].map(|n| joined(b, 1, n, &H200).0), ["low"; 3]);
         assert_eq!(
             [(2, 128), (2, 136), (12, 64)].map(|(h, n)| joined(b, h, n, &H200).0),
             ["rows64", "low", "low"]

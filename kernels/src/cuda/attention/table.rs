@@ -120,7 +120,7 @@ pub const KERNELS: &[GpuKernel] = &[
     attention!("attention_b16_d128_q64k64__sm53_exp2_approx", true, 128, ANY, ANY, 128 x 64, 49152, 235, tiles(4, 4)),
     attention!("attention_b16_d256_q32k64__sm53_exp2_approx", true, 256, ANY, ANY, 128 x 32, 49152, 192, tiles(4, 4)),
     rows!("attention_f32_d64_q4k64__sm53_exp2_approx", false, 64, 8960, 168, joins_race: true,
-        paces: exactly([120, 382], [115, 155])),
+        paces: exactly([120, 382], [115, 170])),
     rows!("attention_f32_d128_q4k64__sm53_exp2_approx", false, 128, 8832, 168),
     rows!("attention_f32_d256_q4k64__sm53_exp2_approx", false, 256, 17024, 223),
     rows!("attention_b16_d64_q4k64__sm53_exp2_approx", true, 64, 8960, 152),
