@@ -90,12 +90,12 @@ fn long_selective_scans_go_by_parts() {
     // of a part are all that the next one sees.
     let params = Params { softplus: false, gated: false, bias: false, ..Params::mamba([1, 1024, 3], 5) };
     let mut case = Selective::new(params, 12);
-    let late = |at: usize| at % 256 >= 250;
+    let late = |at: usize| at % 16 >= 14;
     let data = |case: &Selective, of: fn(usize, bool) -> f32| {
         Values::of(DType::F32, case.problem.spec().u.extent(), |i| of(i, late(i % 1024)))
     };
     case.u = data(&case, |i, late| if late { 0.5 + (i % 7) as f32 } else { 0.0 });
-    case.delta = data(&case, |_, late| if late { 0.25 } else { 1.0 });
+    case.delta = data(&case, |_, late| if late { 0.25 } else { 8.0 });
     case.a.iter_mut().for_each(|a| *a = 1.0);
     selective(&engine, "growing factors", &case);
     assert!(case.engine(&engine).present.iter().all(|x| x.is_finite() || x.is_infinite()));
