@@ -74,28 +74,28 @@ fn selective_scans_match_f64() {
     linear_selective::hard_rates(std::slice::from_ref(&engine));
 }
 
-/// Few channels and many tokens are computed in parts, one token more or less changes the form, and the bound holds in both.
+/// Few channels and many tokens are computed in parts, few tokens in one, and the bound holds in both.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
 fn long_selective_scans_go_by_parts() {
     let engine = engine(Fallback::Fail);
-    for (tokens, reverse) in [(1023, false), (1024, true), (1025, false)] {
+    for (tokens, reverse) in [(8, false), (1023, false), (1024, true), (1025, false)] {
         let params = Params { past: true, reverse, ..Params::mamba([1, tokens, 3], 5) };
         let case = Selective::new(params, 11);
         let plan = engine.selective_plan(&case.problem, &SelectiveOptions::default()).unwrap();
-        assert_eq!(plan.gpu_choice().unwrap().parts, if tokens < 1024 { 1 } else { 4 });
+        assert_eq!(plan.gpu_choice().unwrap().parts > 1, tokens > 8, "{tokens} tokens");
         selective(&engine, "parts", &case);
     }
     // Factors whose product leaves the range of f32 while the state is zero: it stays so, and the inputs of the last tokens
     // of a part are all that the next one sees.
     let params = Params { softplus: false, gated: false, bias: false, ..Params::mamba([1, 1024, 3], 5) };
     let mut case = Selective::new(params, 12);
-    let late = |at: usize| at % 256 >= 250;
+    let late = |at: usize| at % 16 >= 14;
     let data = |case: &Selective, of: fn(usize, bool) -> f32| {
         Values::of(DType::F32, case.problem.spec().u.extent(), |i| of(i, late(i % 1024)))
     };
     case.u = data(&case, |i, late| if late { 0.5 + (i % 7) as f32 } else { 0.0 });
-    case.delta = data(&case, |_, late| if late { 0.25 } else { 1.0 });
+    case.delta = data(&case, |_, late| if late { 0.25 } else { 8.0 });
     case.a.iter_mut().for_each(|a| *a = 1.0);
     selective(&engine, "growing factors", &case);
     assert!(case.engine(&engine).present.iter().all(|x| x.is_finite() || x.is_infinite()));

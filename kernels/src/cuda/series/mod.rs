@@ -23,6 +23,10 @@ pub const PRECISION: Precision = Precision { exp: 1.8e-7, softplus: 3e-7, silu: 
 pub const LANES: usize = 32;
 /// Warps of a block.
 pub const WARPS: usize = 4;
+/// Tokens that pass at once, of recurrences.
+pub const TOKENS: usize = 16;
+/// Tokens that pass at once, of selective scans.
+pub const TOKENS_OF_SELECTIVE: usize = 8;
 /// Outputs of a channel that a warp computes, of convolutions.
 pub const OUTPUTS: usize = 16;
 /// Numbers of a state that a lane has, of selective scans.

@@ -4,7 +4,8 @@
 //! 1. *Bits.* Those of a recurrence and of a selective scan depend on the parts of the tokens. So these follow from the
 //!    tokens, the channels and the device, and not from the number of sequences.
 //! 2. *Warps.* Channels are independent, tokens are not: a warp has few channels, and a sequence of few channels leaves most
-//!    of a device idle. Parts fill it, and cost twice the work; so there are several only where they are many.
+//!    of a device idle. Parts fill it, and cost twice the work, a step for each and two launches; so there are several where the count of
+//!    all these is at most half of one pass's.
 //! 3. *Work.* A direct convolution takes a multiply-add for each weight. Up to `MOST_TAPS` of them for each token a GPU does
 //!    them in the time that a CPU beside it takes for transforms, and beyond it leaves them to the CPU.
 
@@ -14,7 +15,9 @@ use elsa_core::attention::plan::ChooseError;
 use elsa_core::linear::plan::ChooseError::Large;
 use elsa_core::series::plan::MAX_PARTS;
 use elsa_core::series::{convolution, recurrence, selective};
-use elsa_kernels::cuda::series::{LANES, MOST_STATES, OUTPUTS, WARPS, channels_of, lanes_of};
+use elsa_kernels::cuda::series::{
+    LANES, MOST_STATES, OUTPUTS, TOKENS, TOKENS_OF_SELECTIVE, WARPS, channels_of, lanes_of,
+};
 
 /// Most weights of a filter that meet a token on a GPU.
 const MOST_TAPS: usize = 16_384;
@@ -22,14 +25,18 @@ const MOST_TAPS: usize = 16_384;
 /// Warps of an SM that hide its latencies.
 const WARPS_PER_SM: usize = 16;
 
-/// Least tokens of a part.
-const TOKENS_OF_PART: usize = 256;
+/// Time of a tile of tokens in times that the state takes over the map of a part. Both wait for memory, not for arithmetic;
+/// about 19 on an H200, from one part beside 16 at 256 tokens and 4 beside 64 at 1,024.
+const TILE_TIME: usize = 20;
 
-/// Least number of parts that is worth twice the work.
-const LEAST_PARTS: usize = 4;
+/// Time of the two launches that parts add, in the same unit.
+const LAUNCHES_TIME: usize = 2 * TILE_TIME;
+
+/// How many times less time parts must take by count to be worth reading the inputs twice.
+const LEAST_GAIN: usize = 2;
 
 /// Most parts that the options leave to the chooser.
-const MOST_PARTS: usize = 64;
+const MOST_PARTS: usize = 256;
 
 /// Most of anything that the kernels count.
 const MOST: usize = i32::MAX as usize;
@@ -55,11 +62,20 @@ fn product(counts: &[usize]) -> usize {
     counts.iter().fold(1, |n: usize, count| n.saturating_mul(*count))
 }
 
-/// The parts of `tokens` tokens of a sequence that has `warps` warps.
-fn parts(tokens: usize, warps: usize, sms: usize) -> usize {
-    let wanted = (WARPS_PER_SM * sms).div_ceil(warps.max(1));
-    let found = wanted.min(tokens / TOKENS_OF_PART).min(MOST_PARTS);
-    if found < LEAST_PARTS { 1 } else { found }
+/// The parts of `tokens` tokens, which pass in tiles of `of_tile`, of a sequence that has `warps` warps: those that take the
+/// least time by count. The parts fold and are computed side by side, as far as the device has room for their warps, and the
+/// state is carried over their maps one after the other.
+fn parts(tokens: usize, of_tile: usize, warps: usize, sms: usize) -> usize {
+    let (tiles, room) = (tokens.div_ceil(of_tile), (WARPS_PER_SM * sms).max(1));
+    let pass = |each: usize, parts: usize| {
+        product(&[each, TILE_TIME, warps.saturating_mul(parts).div_ceil(room).max(1)])
+    };
+    let time = |parts: usize| {
+        let both = pass(tiles.div_ceil(parts), parts).saturating_mul(2);
+        both.saturating_add(parts).saturating_add(LAUNCHES_TIME)
+    };
+    let best = (2..=tiles.min(MOST_PARTS)).min_by_key(|parts| time(*parts));
+    best.filter(|parts| time(*parts).saturating_mul(LEAST_GAIN) <= pass(tiles, 1)).unwrap_or(1)
 }
 
 /// The choice of `parts` parts with maps of `states` numbers of all channels of all sequences. What the options leave open
@@ -104,7 +120,7 @@ pub fn choose_recurrence(
     let (tokens, channels) = (problem.tokens(), problem.channels());
     let tiles = channels.div_ceil(LANES);
     let asked = asked(options.parts, tokens)?;
-    let parts = asked.unwrap_or(parts(tokens, tiles, sms));
+    let parts = asked.unwrap_or(parts(tokens, TOKENS, tiles, sms));
     fits("tokens", tokens, MOST / 2)?;
     fits("channels", channels, MOST / 2)?;
     fits("blocks", product(&[problem.batch(), parts, tiles]), MOST)?;
@@ -125,7 +141,7 @@ pub fn choose_selective(
     let group = problem.tile_group().clamp(1, channels.max(1));
     let tiles = channels.div_ceil(group).saturating_mul(group.div_ceil(channels_of(lanes_of(states))));
     let asked = asked(options.gpu_parts, tokens)?;
-    let parts = asked.unwrap_or(parts(tokens, tiles.saturating_mul(WARPS), sms));
+    let parts = asked.unwrap_or(parts(tokens, TOKENS_OF_SELECTIVE, tiles.saturating_mul(WARPS), sms));
     fits("tokens", tokens, MOST / 2)?;
     fits("channels", product(&[channels, states]), MOST / 2)?;
     fits("blocks", product(&[problem.batch(), parts, tiles]), MOST)?;
@@ -160,26 +176,33 @@ mod tests {
 
     #[test]
     fn parts_fill_a_device_and_do_not_follow_the_batch() {
-        let choice = |batch, tokens, channels, budget| {
+        let choice = |sms, batch, tokens, channels, budget| {
             let series = Series::tokens_first("b", [batch, tokens, channels]).unwrap();
             let problem = recurrence::Spec::new(series, series, series).check().unwrap();
             let options = RecurrenceOptions { budget, ..RecurrenceOptions::default() };
-            choose_recurrence(&problem, 2, &options).unwrap()
+            choose_recurrence(&problem, sms, &options).unwrap()
         };
-        for (tokens, channels, parts) in [
-            (0, 32, 1),
-            (1023, 32, 1),
-            (1024, 32, 4),
-            (100_000, 32, 32),
-            (100_000, 256, 4),
-            (100_000, 512, 1),
+        for (sms, tokens, channels, parts) in [
+            (132, 0, 64, 1),
+            (132, 128, 64, 1),
+            (132, 256, 64, 16),
+            (132, 1024, 64, 64),
+            (132, 65_536, 64, 256),
+            (132, 65_536, 1024, 66),
+            (2, 256, 64, 16),
+            (2, 1024, 64, 16),
+            (2, 100_000, 128, 8),
+            // Four times as many warps are not worth twice the work and the launches.
+            (2, 100_000, 256, 1),
+            (2, 100_000, 512, 1),
         ] {
             for batch in [1, 3] {
-                assert_eq!(choice(batch, tokens, channels, None).parts, parts, "{tokens} {channels}");
+                let found = choice(sms, batch, tokens, channels, None).parts;
+                assert_eq!(found, parts, "{sms} SMs, {tokens} tokens, {channels} channels");
             }
         }
-        assert_eq!(choice(3, 1024, 32, None).bytes, 2 * 4 * 3 * 32 * 4);
-        assert_eq!(choice(3, 1024, 32, Some(100)), SeriesGpuChoice { parts: 1, tiles: 1, bytes: 0 });
+        assert_eq!(choice(132, 3, 256, 64, None).bytes, 2 * 16 * 3 * 64 * 4);
+        assert_eq!(choice(132, 3, 256, 64, Some(100)), SeriesGpuChoice { parts: 1, tiles: 2, bytes: 0 });
     }
 
     #[test]
