@@ -1,7 +1,9 @@
 #include "system.hpp"
 
+#include "clock.hpp"
 #include "error.hpp"
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -12,9 +14,19 @@
 namespace realtime {
 namespace {
 
-volatile std::sig_atomic_t stop = 0;
+/// When the first signal came, in nanoseconds of `now`; 0 before it.
+std::atomic<std::uint64_t> asked{0};
+static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "a handler may use only atomics without locks");
 
-extern "C" void on_signal(int) { stop = 1; }
+extern "C" void on_signal(int signal) {
+    const std::uint64_t time = now();
+    std::uint64_t first = 0;
+    // Another thread may have set a later time than `time`.
+    if (!asked.compare_exchange_strong(first, time) && time > first && time - first >= same_request) {
+        std::signal(signal, SIG_DFL);
+        std::raise(signal);
+    }
+}
 
 } // namespace
 
@@ -39,8 +51,7 @@ void stop_on_signals() {
     struct sigaction action;
     std::memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
-    // Once only, and sleeping is not resumed.
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    // Without SA_RESTART: sleeping is not resumed.
     sigemptyset(&action.sa_mask);
     for (const int signal : {SIGINT, SIGTERM}) {
         if (sigaction(signal, &action, nullptr) != 0) {
@@ -49,6 +60,6 @@ void stop_on_signals() {
     }
 }
 
-bool stopped() noexcept { return stop != 0; }
+bool stopped() noexcept { return asked.load() != 0; }
 
 } // namespace realtime

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace realtime {
@@ -12,8 +13,11 @@ std::string prioritise(int priority);
 /// nothing.
 std::string lock_memory();
 
-/// Has Ctrl-C and SIGTERM set what `stopped` returns; the second of either ends the process at once. Throws
-/// vision::Error.
+/// Signals that come within this time after the first, in nanoseconds, repeat it: timeout(1) sends two.
+const std::uint64_t same_request = 1000000000;
+
+/// Has Ctrl-C and SIGTERM set what `stopped` returns. One that comes `same_request` after the first, or later, ends the
+/// process at once. Throws vision::Error.
 void stop_on_signals();
 bool stopped() noexcept;
 

@@ -6,9 +6,13 @@
 #include "system.hpp"
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <string>
 #include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace {
 
@@ -90,10 +94,37 @@ void lines() {
     check(all == "name: first\nname: " + std::string(255, 'x') + "\n" && dropped == 0, "lines, cut, in their order");
 }
 
+/// How a process ends that gets SIGTERM, SIGINT at once and SIGTERM once more after `pause` nanoseconds.
+int ends_after(std::uint64_t pause) {
+    const pid_t child = fork();
+    if (child == 0) {
+        realtime::stop_on_signals();
+        const bool before = realtime::stopped();
+        std::raise(SIGTERM);
+        const bool after = realtime::stopped();
+        std::raise(SIGINT);
+        const std::uint64_t until = realtime::now() + pause;
+        while (!realtime::sleep_until(until)) {
+        }
+        std::raise(SIGTERM);
+        _exit(!before && after && realtime::stopped() ? 17 : 1);
+    }
+    int status = -1;
+    return child > 0 && waitpid(child, &status, 0) == child ? status : -1;
+}
+
+void signals() {
+    const int repeated = ends_after(realtime::same_request / 10);
+    check(WIFEXITED(repeated) && WEXITSTATUS(repeated) == 17, "signals that repeat the first");
+    const int later = ends_after(realtime::same_request);
+    check(WIFSIGNALED(later) && WTERMSIG(later) == SIGTERM, "a later signal ends the process");
+}
+
 } // namespace
 
 int main() {
     grid();
+    signals();
     percentiles();
     lines();
     check(realtime::prioritise(1000).find("--priority: SCHED_FIFO 1000: ") == 0, "a priority that there is not");

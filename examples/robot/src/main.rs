@@ -11,14 +11,18 @@ use elsa_robot::source::{Camera, Folder, Keep, Pipe, Source};
 use elsa_robot::{realtime, robot};
 use elsa_runtime::EngineOptions;
 use signal_hook::consts::TERM_SIGNALS;
-use signal_hook::flag;
+use signal_hook::iterator::Signals;
+use signal_hook::{flag, low_level};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a camera may deliver no frame.
 const CAMERA_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Signals that come within this time after the first repeat it: timeout(1) sends two.
+const SAME_REQUEST: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::new().filter_or("ELSA_LOG", "warn")).init();
@@ -72,14 +76,27 @@ fn run(cli: &Cli) -> Result<(), Error> {
     outcome.fault.map_or(Ok(()), Err)
 }
 
-/// A flag that SIGTERM, Ctrl-C and Ctrl-\ set; the second of them ends the process at once.
+/// A flag that SIGTERM, Ctrl-C and Ctrl-\ set. One that comes [`SAME_REQUEST`] after the first, or later, ends the
+/// process at once.
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
+    let refused = |source| Error::System { what: "signals", source };
     let stop = Arc::new(AtomicBool::new(false));
     for &signal in TERM_SIGNALS {
-        flag::register_conditional_default(signal, Arc::clone(&stop))
-            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
-            .map_err(|source| Error::System { what: "signals", source })?;
+        // The handler itself sets the flag: what it interrupts looks at the flag next.
+        flag::register(signal, Arc::clone(&stop)).map_err(refused)?;
     }
+    let mut signals = Signals::new(TERM_SIGNALS).map_err(refused)?;
+    let wait = move || {
+        let mut first = None;
+        for signal in signals.forever() {
+            if first.get_or_insert_with(Instant::now).elapsed() >= SAME_REQUEST
+                && let Err(e) = low_level::emulate_default_handler(signal)
+            {
+                log::warn!("signal {signal}: {e}");
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).stack_size(1 << 17).spawn(wait).map_err(refused)?;
     Ok(stop)
 }
 

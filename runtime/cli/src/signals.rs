@@ -7,6 +7,7 @@ use signal_hook::{flag, low_level};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Signals that end the tool.
 const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
@@ -17,7 +18,11 @@ static POLITE: AtomicBool = AtomicBool::new(false);
 /// Whether a signal has come since.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// From now on, the first signal that would end the tool only makes [`ended`] true. The second ends it.
+/// Signals that come within this time after the first repeat it: timeout(1) sends two.
+const SAME_REQUEST: Duration = Duration::from_secs(1);
+
+/// From now on, the first signal that would end the tool only makes [`ended`] true. One that comes at least a
+/// second later ends it.
 pub fn defer() {
     POLITE.store(true, Ordering::Relaxed);
 }
@@ -40,9 +45,13 @@ pub fn watch() -> io::Result<()> {
     let ignored = std::fs::read_to_string("/proc/self/status").map_or(0, |status| ignored(&status));
     let mut signals = Signals::new(ENDING.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0))?;
     let wait = move || {
+        let mut first = None;
         for signal in signals.forever() {
-            if POLITE.load(Ordering::Relaxed) && !ASKED.swap(true, Ordering::Relaxed) {
-                continue;
+            if POLITE.load(Ordering::Relaxed) {
+                ASKED.store(true, Ordering::Relaxed);
+                if first.get_or_insert_with(Instant::now).elapsed() < SAME_REQUEST {
+                    continue;
+                }
             }
             temporary::remove_all(|| {
                 if let Err(e) = low_level::emulate_default_handler(signal) {

@@ -10,6 +10,7 @@ use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -264,6 +265,41 @@ fn sigterm_and_ctrl_c_end_the_loop_with_the_summary() {
         assert!(rest.contains("deadline_misses ") && rest.contains("latency_us p50 "), "{rest}");
         assert!(rest.ends_with("ended: a signal\n"), "{rest}");
     }
+}
+
+#[test]
+fn a_signal_that_repeats_another_at_once_changes_nothing() {
+    let desk = Desk::new(4);
+    for _ in 0..8 {
+        let mut child = start(desk.robot("--images @images --repeat --rate 50"));
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut String::new()).unwrap();
+        // Two that the system does not join: of one number, it keeps one until it is handled.
+        kill_process(pid(&child), Signal::TERM).unwrap();
+        kill_process(pid(&child), Signal::INT).unwrap();
+        std::thread::sleep(Duration::from_micros(300));
+        let _ = kill_process(pid(&child), Signal::TERM);
+        let mut rest = String::new();
+        out.read_to_string(&mut rest).unwrap();
+        let status = child.wait().unwrap();
+        assert!(status.success() && rest.ends_with("ended: a signal\n"), "{status} {rest}");
+    }
+}
+
+#[test]
+fn a_later_signal_ends_a_loop_that_hangs() {
+    let desk = Desk::new(4);
+    // Nobody reads what it says, so the summary cannot be written.
+    let mut child = start(desk.robot("--images @images --repeat --rate 1000 --frames 3000"));
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut String::new()).unwrap();
+    std::thread::sleep(Duration::from_millis(if emulated() { 20_000 } else { 4000 }));
+    assert!(child.try_wait().unwrap().is_none());
+    kill_process(pid(&child), Signal::TERM).unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(child.try_wait().unwrap().is_none());
+    kill_process(pid(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
 }
 
 #[test]
