@@ -50,11 +50,11 @@
 //     sums. Queries are stored unscaled; the factor is applied when sums are widened. A sum beyond the range of f16 is
 //     an infinity, which makes a NaN of every row of its lane: never a wrong number that looks right. Edges widen
 //     before they multiply.
-//
 // 11. A head size below the kernel's, a multiple of eight, is padded: products of scores end with it, loads beyond it
 //     repeat its last four dims, and columns of W beyond it are not written.
-//
 // 12. Inside an error budget a tile whose weights are small in every row of the block is left out (tile/within.cuh).
+// 13. With SERIAL_SPLITS a block takes all splits of its rows and merges their states in place (tile/serial.cuh). The keys of
+//     a split's first tile travel with the last tile of the split before it.
 //
 // One source serves all head sizes up to 256 and both widths of elements; everything else is data in `Call`.
 #pragma once
@@ -101,78 +101,78 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
   if (ready) t.template load_k<!SLOW>(k0, 0);
   else t.drop_k();
   t.store_queries(call, outset);
-  NO_UNROLL while (true) {
   t.store_k();
   sync_block();
-  UNROLL for (int i = 0; i < TM; i++) {
-    m[i] = NO_KEY;
-    sum[i] = 0.f;
-    UNROLL for (int j = 0; j < AN; j++) acc[i][j] = 0.f;
-  }
-  if constexpr (BUDGET) t.open_vote(outset);
-  NO_UNROLL while (k0 < end) {
-    const bool flushes = !B16 || call.part_ms != 0;
-    const int stop = flushes && end - k0 > FLUSH * TILE ? k0 + FLUSH * TILE : end;
-    NO_UNROLL while (k0 < stop) {
-      if (ADDS && k0 + TILE > edge_to) t.approach(t.here(), k0);
-      const bool plain = PLAINS && k0 >= full_from && k0 < plain_to;
-      if constexpr (ADDED) {
-        if (plain) {
-          const int halt = min_of(stop, plain_to), latest = min_of(end, plain_to) - TILE;
-          NO_UNROLL do {
-            if (RARELY(has_bits(call)) && !t.find_bits()) {  // nothing to attend
+  NO_UNROLL while (true) {
+    UNROLL for (int i = 0; i < TM; i++) {
+      m[i] = NO_KEY;
+      sum[i] = 0.f;
+      UNROLL for (int j = 0; j < AN; j++) acc[i][j] = 0.f;
+    }
+    if constexpr (BUDGET) t.open_vote(outset);
+    NO_UNROLL while (k0 < end) {
+      const bool flushes = !B16 || call.part_ms != 0;
+      const int stop = flushes && end - k0 > FLUSH * TILE ? k0 + FLUSH * TILE : end;
+      NO_UNROLL while (k0 < stop) {
+        if (ADDS && k0 + TILE > edge_to) t.approach(t.here(), k0);
+        const bool plain = PLAINS && k0 >= full_from && k0 < plain_to;
+        if constexpr (ADDED) {
+          if (plain) {
+            const int halt = min_of(stop, plain_to), latest = min_of(end, plain_to) - TILE;
+            NO_UNROLL do {
+              if (RARELY(has_bits(call)) && !t.find_bits()) {  // nothing to attend
+                ready = false;
+              } else {
+                if (!ready) t.template begin<false>();
+                ready = k0 < latest;
+                t.template attend<false>();
+              }
+              k0 += TILE;
+            } while (k0 < halt);
+          } else {
+            if (has_bits(call) && !t.find_bits()) {
               ready = false;
             } else {
-              if (!ready) t.template begin<false>();
-              ready = k0 < latest;
-              t.template attend<false>();
+              if (!SLOW && !ready) t.template begin<true>();
+              ready = !SLOW && k0 + TILE < end && k0 + 2 * TILE <= edge_to;
+              t.template attend<true>();
             }
+            k0 += TILE;
+          }
+          continue;
+        }
+        if constexpr (ADDS) {
+          if (has_bits(call) && !t.find_bits()) {  // nothing to attend
+            ready = false;
+            k0 += TILE;
+            continue;
+          }
+        }
+        if (!ready && (!SLOW || plain)) t.template begin<!SLOW>();
+        if (plain) {
+          const int halt = min_of(stop, plain_to), latest = min_of(t.end_of_all(), plain_to) - TILE;
+          NO_UNROLL do {
+            ready = k0 < latest;
+            t.template attend<false>();
             k0 += TILE;
           } while (k0 < halt);
         } else {
-          if (has_bits(call) && !t.find_bits()) {
-            ready = false;
-          } else {
-            if (!SLOW && !ready) t.template begin<true>();
-            ready = !SLOW && k0 + TILE < end && k0 + 2 * TILE <= edge_to;
-            t.template attend<true>();
-          }
+          ready = !LEAN && k0 + TILE < end && k0 + 2 * TILE <= edge_to;
+          t.template attend<true>();
           k0 += TILE;
         }
-        continue;
       }
-      if constexpr (ADDS) {
-        if (has_bits(call) && !t.find_bits()) {  // nothing to attend
-          ready = false;
-          k0 += TILE;
-          continue;
-        }
-      }
-      if (!ready && (!SLOW || plain)) t.template begin<!SLOW>();
-      if (plain) {
-        const int halt = min_of(stop, plain_to), latest = min_of(end, plain_to) - TILE;
-        NO_UNROLL do {
-          ready = k0 < latest;
-          t.template attend<false>();
-          k0 += TILE;
-        } while (k0 < halt);
-      } else {
-        ready = !LEAN && k0 + TILE < end && k0 + 2 * TILE <= edge_to;
-        t.template attend<true>();
-        k0 += TILE;
+      const bool more = stop < end;
+      bool parts = call.part_ms != 0;
+      if constexpr (SERIAL) parts = parts && !t.joins();
+      if (more || parts || flushed) {
+        t.exchange(t.home(t.in_hand()), flushed, more || parts);
+        flushed = true;
       }
     }
-    const bool more = stop < end;
-    bool parts = call.part_ms != 0;
-    if constexpr (SERIAL) parts = parts && !t.joins();
-    if (more || parts || flushed) {
-      t.exchange(t.home(t.in_hand()), flushed, more || parts);
-      flushed = true;
-    }
-  }
-  if constexpr (BUDGET) t.write_counts(min_of(outset.sequence.queries - first_row(call, outset), BM));
-  t.finish();
-  if (!t.next()) return;
+    if constexpr (BUDGET) t.write_counts(min_of(outset.sequence.queries - first_row(call, outset), BM));
+    t.finish();
+    if (!t.next()) return;
   }
 }
 

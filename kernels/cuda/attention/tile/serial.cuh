@@ -50,16 +50,20 @@ template <class S> INLINE void Tiles<S>::take_in(int slot) {
   }
 }
 
-// Turns to the next split of the block, if there is one, which begins at k0, and loads its first keys.
+// The end of the keys that the block attends, in any split.
+template <class S> INLINE int Tiles<S>::end_of_all() {
+  if constexpr (SERIAL) return takes_all() ? call.sequence.reach : end;
+  else return end;
+}
+
+// Turns to the next split of the block, if there is one, which begins at k0. Its first keys come in with
+// the tile before them, or by `begin`.
 template <class S> INLINE bool Tiles<S>::next() {
   if constexpr (SERIAL) {
     if (!takes_all() || is_last()) return false;
     end = min_of(k0 + call.chunk, call.sequence.reach);
     flushed = false;
     UNROLL for (int n = 0; n < V_ITEMS; n++) forget(vr[n]);
-    ready = k0 < end && k0 + TILE <= edge_to;
-    if (ready) load_k<true>(k0, 0);
-    else drop_k();
     return true;
   }
   return false;

@@ -320,6 +320,7 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   INLINE bool is_last();
   INLINE bool joins();
   INLINE void take_in(int slot);
+  INLINE int end_of_all();
   INLINE bool next();
 
   // result.cuh: finished rows.
