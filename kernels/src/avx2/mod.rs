@@ -27,8 +27,8 @@ backward!(
 );
 
 linear!(
-    isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"], name: "linear_f32_t4c16__avx2",
-    together: 2, rows: 4, pass: 4, most: 4, tall: 0, vectors: 2, delta: 2, fused: true,
+    isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"], name: "linear_f32_t5c16__avx2",
+    together: 2, rows: 4, pass: 5, most: 5, tall: 5, vectors: 2, delta: 2, fused: true,
 );
 
 series!(

@@ -2,6 +2,7 @@
 
 use super::exponential::{LARGEST_SUM, NEUTRAL, TOGETHER, both, split, splits};
 use super::kernel::{FEW, Factors, Head, MOST_TOGETHER, Segment, meets, product_row};
+use super::rows::SEGMENT;
 use super::tile::reads;
 use crate::lanes::{Lanes, MAX_LANES};
 use elsa_core::linear::Gates;
@@ -469,12 +470,12 @@ unsafe fn meet<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32, col
                         let keys = columns.add(i * segment.dim).cast_const();
                         let to = products.add((n * segment.tokens + first + t) * segment.row + i);
                         if rows == R {
-                            let sums = reads::<L, R, 1>(isa, segment.dim, x, stride, keys, L::N);
+                            let sums = met::<L, R>(isa, segment.dim, x, stride, keys);
                             for r in 0..R {
-                                sums[r][0].store(to.add(r * segment.row));
+                                sums[r].store(to.add(r * segment.row));
                             }
                         } else {
-                            reads::<L, 1, 1>(isa, segment.dim, x, stride, keys, L::N)[0][0].store(to);
+                            met::<L, 1>(isa, segment.dim, x, stride, keys)[0].store(to);
                         }
                     }
                 }
@@ -482,6 +483,31 @@ unsafe fn meet<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32, col
             }
         }
     }
+}
+
+/// `x K` for `R` rows `x`, `stride` apart, and a vector of writing keys, `[dim][N]`. Dims are summed up by themselves, a few at a
+/// time: what many tokens write is multiplied by products, and no later token takes back what these are off.
+///
+/// # Safety
+/// - `dim` values, a multiple of four, are readable in each row of `x`, and `dim` vectors at `keys`.
+#[inline(always)]
+unsafe fn met<L: Lanes, const R: usize>(
+    isa: L::Isa,
+    dim: usize,
+    x: *const f32,
+    stride: isize,
+    keys: *const f32,
+) -> [L; R] {
+    let mut whole = [L::splat(isa, 0.0); R];
+    for first in (0..dim).step_by(SEGMENT) {
+        let some = SEGMENT.min(dim - first);
+        // SAFETY: dims below `dim` (clause).
+        let part = unsafe { reads::<L, R, 1>(isa, some, x.add(first), stride, keys.add(first * L::N), L::N) };
+        for r in 0..R {
+            whole[r] = whole[r].plus(part[r][0]);
+        }
+    }
+    whole
 }
 
 /// Writes the transpose of `rows` rows of `dim` values at `from`, `stride` apart, to `to`, `[dim][N]`, with zeros past the

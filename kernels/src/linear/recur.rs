@@ -524,7 +524,7 @@ unsafe fn update_short<
     unsafe {
         if T > 0 && count == P {
             // As many vectors at a time as the registers hold of all tokens.
-            if V <= 2 && L::MANY_REGISTERS {
+            if V <= 2 && (L::MANY_REGISTERS || P <= 5) {
                 add_tokens::<L, P, V, V, EXIT>(isa, strip, segment, first, 0, 0, exit);
             } else {
                 for x in 0..V {

@@ -90,8 +90,11 @@ impl<L: Lanes> Rate<L> {
 /// Terms that are summed up by themselves before they are added to a sum of more.
 pub(super) const SEGMENT: usize = 16;
 
-/// `sums + Σ_{i < count} p[r][i] · w[i]` for `R` rows of products, `stride` apart. A sum of many terms is a sum of short ones:
-/// it rounds fewer times to numbers of the size of what is held, which a long memory makes large.
+/// Terms whose segments are summed up by themselves.
+const TERMS: usize = SEGMENT * SEGMENT;
+
+/// `sums + Σ_{i < count} p[r][i] · w[i]` for `R` rows of products, `stride` apart. A sum of many terms is a sum of sums of short
+/// ones: it rounds fewer times to numbers of the size of what is held, which a long memory makes large.
 ///
 /// # Safety
 /// - `count` values are readable in each row of `p`, and `count` rows of `V` vectors at `w`.
@@ -109,13 +112,22 @@ pub(super) unsafe fn add_products<L: Lanes, const R: usize, const V: usize>(
         unsafe { add_segment::<L, R, V>(isa, sums, p, stride, w, 0..count) };
         return;
     }
-    for first in (0..count).step_by(SEGMENT) {
-        let mut part = [[L::splat(isa, BIAS); V]; R];
-        // SAFETY: the same clauses; segments end with the terms.
-        unsafe { add_segment::<L, R, V>(isa, &mut part, p, stride, w, first..count.min(first + SEGMENT)) };
+    for start in (0..count).step_by(TERMS) {
+        let end = count.min(start + TERMS);
+        let mut terms = [[L::splat(isa, 0.0); V]; R];
+        for first in (start..end).step_by(SEGMENT) {
+            let mut part = [[L::splat(isa, BIAS); V]; R];
+            // SAFETY: the same clauses; segments end with the terms.
+            unsafe { add_segment::<L, R, V>(isa, &mut part, p, stride, w, first..end.min(first + SEGMENT)) };
+            for r in 0..R {
+                for v in 0..V {
+                    terms[r][v] = terms[r][v].plus(without_bias(isa, part[r][v], 1));
+                }
+            }
+        }
         for r in 0..R {
             for v in 0..V {
-                sums[r][v] = sums[r][v].plus(without_bias(isa, part[r][v], 1));
+                sums[r][v] = sums[r][v].plus(terms[r][v]);
             }
         }
     }
