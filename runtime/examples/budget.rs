@@ -1,14 +1,15 @@
-//! The speed of runs inside an error budget beside exact ones, where no block of keys may be left out and where every other one
-//! may, and of runs whose tiles pass the norm gate.
+//! The speed of runs inside an error budget beside exact ones, where no block of keys may be left out, where every other one
+//! may, and where a mask falls with the distance between query and key; and of runs whose tiles pass the norm gate.
 //!
 //! `cargo run --release -p elsa-runtime --example budget [heads,tokens,d [rounds [back end]]]`. One thread, every back end of
 //! this machine unless one is named. A round times one exact call and one by the other plan, in turn, by the processor time of
 //! the thread, so that other programs disturb little, and on a GPU by the device's clock; a line gives the median of their
 //! ratios, above one where the other is faster, its quartiles, the milliseconds of the exact call, the share of the blocks that
-//! were left out, and that of the rows that the gate let pass. A GPU has no gate.
+//! were left out, that of those that went before their first product, and that of the rows that the gate let pass. A GPU has no
+//! gate.
 
 use elsa_core::attention::traversal::Schedule;
-use elsa_core::attention::{Inputs, Outputs, Spec};
+use elsa_core::attention::{Inputs, MaskElements, MaskKind, MaskView, Outputs, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Plan, PlanOptions, Workspace, backends};
@@ -33,9 +34,11 @@ fn time(
     plan: &Plan,
     workspace: &mut Workspace,
     [q, k, v]: [&[f32]; 3],
+    mask: Option<&[f32]>,
     y: &mut [f32],
 ) -> Result<f64, Failure> {
-    let inputs = Inputs::new(Elements::F32(q), Elements::F32(k), Elements::F32(v));
+    let mut inputs = Inputs::new(Elements::F32(q), Elements::F32(k), Elements::F32(v));
+    inputs.mask = mask.map(|mask| MaskElements::Additive(Elements::F32(mask)));
     let mut bound = plan.bind(inputs, Outputs::new(ElementsMut::F32(y)), workspace)?;
     if plan.backend() == Backend::Cuda {
         let (_, spent) = bound.time_on_device(CALLS)?;
@@ -54,7 +57,12 @@ fn main() -> Result<(), Failure> {
     let numbers: Result<Vec<usize>, _> = text.split(',').map(str::parse).collect();
     let [heads, tokens, d] = <[usize; 3]>::try_from(numbers?).map_err(|_| "allowed: heads,tokens,d")?;
     let view = View::dense("shape", Layout::Bhnd, &[heads, tokens, d], None)?;
-    let problem = Spec { scale: Some(1.0), ..Spec::new(DType::F32, view, view, view, view) }.check()?;
+    let spec = Spec { scale: Some(1.0), ..Spec::new(DType::F32, view, view, view, view) };
+    let problem = spec.check()?;
+    let linear = MaskView::dense(MaskKind::Additive(DType::F32), &[tokens, tokens])?;
+    let linear = Spec { mask: Some(linear), ..spec }.check()?;
+    let mask: Vec<f32> =
+        (0..tokens * tokens).map(|i| -0.5 * (i / tokens).abs_diff(i % tokens) as f32).collect();
     let wave = |i: usize| (i as f32 * 0.37).sin() * 0.1;
     let q: Vec<f32> = (0..view.count()).map(|i| if i % d == 0 { 1.0 } else { wave(i) }).collect();
     let v: Vec<f32> = (0..view.count()).map(wave).collect();
@@ -72,15 +80,18 @@ fn main() -> Result<(), Failure> {
         let plain = PlanOptions::default();
         let gate = Schedule { gate: true, ..Schedule::EXACT };
         let exact = engine.plan(&problem, &plain)?;
-        let within = engine.plan(&problem, &PlanOptions { error_budget: Some(BUDGET), ..plain })?;
+        let budget = PlanOptions { error_budget: Some(BUDGET), ..plain };
+        let within = engine.plan(&problem, &budget)?;
+        let masked = [engine.plan(&linear, &plain)?, engine.plan(&linear, &budget)?];
         let near_zero = match backend {
             Backend::Cuda => None,
             Backend::Cpu(_) => Some(engine.plan(&problem, &PlanOptions { schedule: gate, ..plain })?),
         };
-        for (name, low, within) in [
-            ("nothing may go", 0.0f32, Some(&within)),
-            ("every other block may go", -12.0, Some(&within)),
-            ("the norm gate", 0.0, near_zero.as_ref()),
+        for (name, low, mask, exact, within) in [
+            ("nothing may go", 0.0f32, None, &exact, Some(&within)),
+            ("every other block may go", -12.0, None, &exact, Some(&within)),
+            ("a mask that falls", 0.0, Some(&mask[..]), &masked[0], Some(&masked[1])),
+            ("the norm gate", 0.0, None, &exact, near_zero.as_ref()),
         ] {
             let Some(within) = within else { continue };
             let [mut one, mut other] = [exact.workspace()?, within.workspace()?];
@@ -93,11 +104,11 @@ fn main() -> Result<(), Failure> {
             let mut spent = Vec::with_capacity(rounds);
             for round in 0..=rounds {
                 let (a, b) = if round % 2 == 0 {
-                    let a = time(&exact, &mut one, tensors, &mut y)?;
-                    (a, time(within, &mut other, tensors, &mut y)?)
+                    let a = time(exact, &mut one, tensors, mask, &mut y)?;
+                    (a, time(within, &mut other, tensors, mask, &mut y)?)
                 } else {
-                    let b = time(within, &mut other, tensors, &mut y)?;
-                    (time(&exact, &mut one, tensors, &mut y)?, b)
+                    let b = time(within, &mut other, tensors, mask, &mut y)?;
+                    (time(exact, &mut one, tensors, mask, &mut y)?, b)
                 };
                 // The first round warms up.
                 if round > 0 {
@@ -112,9 +123,10 @@ fn main() -> Result<(), Failure> {
             let report = other.traversed()?.report;
             let (sparsity, rows) = (report.block_sparsity(), report.accepted + report.recomputed);
             println!(
-                "{:8} {name:25} {median:.3} ({low:.3} to {high:.3})  {:.3} ms  {sparsity:.3} left out, {:.3} near zero",
+                "{:8} {name:25} {median:.3} ({low:.3} to {high:.3})  {:.3} ms  {sparsity:.3} left out, {:.3} unseen, {:.3} near zero",
                 backend.name(),
                 spent.get(spent.len() / 2).copied().unwrap_or(f64::NAN),
+                report.unseen_share(),
                 report.gated as f64 / rows as f64
             );
         }

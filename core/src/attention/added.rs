@@ -2,10 +2,11 @@
 
 use super::bias::BiasView;
 use super::data::Inputs;
-use super::mask::{MASK_LIMIT, MaskElements, MaskView, limited};
+use super::mask::{MASK_LIMIT, MaskElements, MaskKind, MaskView, limited};
+use super::operands::Operand;
 use super::problem::Problem;
 use super::windows::Windows;
-use crate::dtype::Elements;
+use crate::dtype::{DType, Elements};
 use core::f32::consts::LOG2_E;
 
 /// All that is added to the scores of a call, read pair by pair: bias, mask and the sides of shifted windows.
@@ -77,6 +78,27 @@ fn summed(mask: f32, bias: f32) -> f32 {
         sum.clamp(-MASK_LIMIT * LOG2_E, MASK_LIMIT * LOG2_E)
     } else {
         sum
+    }
+}
+
+impl Problem {
+    /// The type of the numbers that `operand`, a mask or a bias, adds to scores; `None` if it adds none.
+    #[must_use]
+    pub fn added_type(&self, operand: Operand) -> Option<DType> {
+        match operand {
+            Operand::Mask => match self.spec().mask?.kind() {
+                MaskKind::Bool => None,
+                MaskKind::Additive(dtype) => Some(dtype),
+            },
+            Operand::Bias => self.spec().bias.map(|bias| bias.dtype()),
+            _ => None,
+        }
+    }
+
+    /// Whether a mask or a bias adds numbers to scores.
+    #[must_use]
+    pub fn adds_numbers(&self) -> bool {
+        [Operand::Mask, Operand::Bias].into_iter().any(|operand| self.added_type(operand).is_some())
     }
 }
 

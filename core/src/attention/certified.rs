@@ -69,6 +69,9 @@ pub struct Certified<'a> {
     pub prior: Prior,
     /// The schedule of the run, and what its rows left out; `None` of a run by the exact schedule.
     pub left_out: Option<(Schedule, Shares)>,
+    /// Blocks of tiles that were left out before a product of them was computed: where there are any, log-sum-exp is an upper
+    /// bound, too large by at most `−ln(1 − D / (S + D))`.
+    pub unseen_blocks: u64,
     /// The largest magnitude of each channel of the attended values.
     channels: &'a [f32],
 }
@@ -88,7 +91,7 @@ impl<'a> Certified<'a> {
     ) -> Certified<'a> {
         let norms = Norms { query: measured.query, key: measured.key, bias: measured.added };
         let prior = Arithmetic::of(problem, certificate.executed).prior(problem.keys(), &norms);
-        Certified { certificate, measured, prior, left_out: None, channels }
+        Certified { certificate, measured, prior, left_out: None, unseen_blocks: 0, channels }
     }
 
     /// The same of a run by `schedule`, which counted `report` and whose rows left out `shares`.
@@ -113,7 +116,7 @@ impl<'a> Certified<'a> {
         if !few {
             prior.relative = f64::INFINITY;
         }
-        Certified { prior, left_out: Some((*schedule, *shares)), ..self }
+        Certified { prior, left_out: Some((*schedule, *shares)), unseen_blocks: report.unseen_blocks, ..self }
     }
 
     /// The bound of an element whose values have at most the magnitude `value`.
@@ -168,7 +171,8 @@ impl<'a> Certified<'a> {
     ///   element,
     /// - `kernel`, `keys`, and the measured norms,
     /// - of a run by another schedule than the exact one, or within a budget, `left_out`: its `schedule`, `error_budget` and
-    ///   `lambda`, and the shares `D / (S + D)` of the weights that rows left out, `worst`, `p99` and `mean`; `bound` is then
+    ///   `lambda`, the shares `D / (S + D)` of the weights that rows left out, `worst`, `p99` and `mean`, and `unseen_blocks`,
+    ///   how many blocks went before a product of them was computed, whose `D` is an upper bound; `bound` is then
     ///   that of the average over the keys that were kept, and `absolute` counts those that were not,
     /// - `flags`: the names of those that are set,
     /// - `published`: the object that [`Certificate::write_json`] writes.
@@ -201,7 +205,8 @@ impl<'a> Certified<'a> {
                 Skip::Blocks(lambda) | Skip::Rows(lambda) => write!(out, r#""lambda":{lambda:e},"#)?,
             }
             let Shares { worst, p99, mean } = *shares;
-            write!(out, r#""worst":{worst:e},"p99":{p99:e},"mean":{mean:e}}},"#)?;
+            write!(out, r#""worst":{worst:e},"p99":{p99:e},"mean":{mean:e},"#)?;
+            write!(out, r#""unseen_blocks":{}}},"#, self.unseen_blocks)?;
         }
         out.write_str(r#""flags":["#)?;
         let set = Flags::ALL.iter().filter(|(flag, _)| flags.contains(*flag));

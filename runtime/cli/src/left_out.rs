@@ -30,6 +30,9 @@ pub struct LeftOut {
     pub lost_at_most: f64,
     /// The share of the blocks that were left out whole.
     pub block_sparsity: f64,
+    /// The share of the blocks that were left out whole before a product of them was computed: where there are any, `D` and
+    /// log-sum-exp are upper bounds.
+    pub unseen: f64,
     /// The share of the rows of blocks that were left out.
     pub row_sparsity: f64,
     /// The share of the blocks that were kept in which no row was rescaled; `None` where a GPU computed, which does not count
@@ -69,6 +72,7 @@ impl LeftOut {
             value_spread,
             lost_at_most: worst * value_spread,
             block_sparsity: report.block_sparsity(),
+            unseen: report.unseen_share(),
             row_sparsity: report.row_sparsity(),
             rescale_skip_rate: traversed.counts_moves.then(|| report.rescale_skip_rate()),
             rows: accepted + recomputed,
@@ -101,6 +105,13 @@ impl fmt::Display for LeftOut {
             self.block_sparsity * 100.0,
             self.row_sparsity * 100.0,
         )?;
+        if self.unseen > 0.0 {
+            write!(
+                f,
+                "{:.1} % of blocks before their first product, whose weights are bounded from above; ",
+                self.unseen * 100.0
+            )?;
+        }
         if let Some(rate) = self.rescale_skip_rate {
             write!(f, "rescale skipped in {:.1} % of the others; ", rate * 100.0)?;
         }

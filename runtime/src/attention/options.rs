@@ -38,7 +38,10 @@ pub struct PlanOptions {
     pub schedule: Schedule,
     /// The largest share `E` of its weights that a row may leave out, between 0 and 1: blocks of keys whose values are then
     /// not read. The answer is the average of the values over the keys that were kept, log-sum-exp is that of all keys, and
-    /// [`Workspace::traversed`](crate::Workspace::traversed) says what each row left out. It is short for
+    /// [`Workspace::traversed`](crate::Workspace::traversed) says what each row left out. Where a mask or a bias adds numbers to
+    /// the scores of at least [`LEAST_QUERIES`](elsa_core::attention::traversal::LEAST_QUERIES) queries, a CPU also leaves blocks
+    /// out before a product of them is computed, by those numbers and by norms; what it says is left out is then an upper bound, and
+    /// so is log-sum-exp, too large by at most `−ln(1 − E)`. It is short for
     /// [`Skip::Budget`] in `schedule`. What is said there of tiles and bits holds. A GPU leaves 16-bit tensors and packed
     /// sequences to the CPU.
     pub error_budget: Option<f32>,

@@ -170,6 +170,7 @@ pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Resu
                 let off = 2.0 * (d as f64 + 20.0) * 6e-8 * size + 4e-5 + 2e-7 * row.lse.abs();
                 let above = match schedule.skip {
                     Skip::Blocks(_) | Skip::Rows(_) => -(1.0 - left).ln(),
+                    Skip::Budget(_) if ran.report.unseen_blocks > 0 => -(1.0 - left).ln(),
                     _ => 0.0,
                 };
                 let within = lse >= row.lse - off && lse <= row.lse + above + off;

@@ -50,6 +50,7 @@ mod schedules;
 mod schedules_budget;
 mod schedules_kernels;
 mod schedules_shares;
+mod schedules_unseen;
 mod small_calls;
 mod streamed;
 mod tasks;

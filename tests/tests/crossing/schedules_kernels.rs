@@ -25,16 +25,16 @@ use elsa_tests::schedules::{Ran, account, compare, judge, judge_by, same, scored
 use std::ops::Range;
 
 /// Keys of a block.
-const BLOCK: usize = 64;
+pub const BLOCK: usize = 64;
 
-fn engines(threads: usize) -> Vec<Engine> {
+pub fn engines(threads: usize) -> Vec<Engine> {
     let options = |b| EngineOptions { backend: Some(b), threads: Some(threads), ..EngineOptions::default() };
     let backends = present().into_iter().map(|p| p.backend).filter(|b| *b != Backend::Cuda);
     backends.map(|backend| Engine::new(&options(backend)).unwrap()).collect()
 }
 
 /// Runs a case twice in one workspace. The schedule is not the exact one.
-fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Tile) {
+pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Tile) {
     let problem = case.problem();
     let plan = engine.plan(&problem, &PlanOptions { all_workers: true, ..*options }).unwrap();
     let mut workspace = plan.workspace().unwrap();
@@ -183,7 +183,7 @@ fn refusals_name_the_option() {
 }
 
 /// Runs a case inside a budget, with a certificate, and checks what the certificate says of it.
-fn within(engine: &Engine, case: &Case, budget: f32) -> (Ran, Executed, Vec<Range<usize>>) {
+pub fn within(engine: &Engine, case: &Case, budget: f32) -> (Ran, Executed, Vec<Range<usize>>) {
     let problem = case.problem();
     let options = PlanOptions { error_budget: Some(budget), ..PlanOptions::default() };
     let (ran, tile) = run(engine, case, &options);

@@ -270,6 +270,9 @@ pub struct CpuChoice {
     pub certify: bool,
     /// How a run goes over the keys.
     pub schedule: Schedule,
+    /// Whether tiles may leave blocks out before they are seen ([`foresees`](crate::attention::traversal::foresees)): keys and
+    /// values are measured block by block.
+    pub foresees: bool,
     /// Query rows of which a run records what they left out; zero where the schedule is exact.
     pub recorded: usize,
     /// f32 values of scratch of the exact scalar run ([`scalar::scratch_len`](crate::attention::scalar::scratch_len)), which
@@ -307,6 +310,17 @@ impl CpuChoice {
     #[must_use]
     pub fn gates(&self) -> bool {
         self.schedule == Schedule { gate: true, ..Schedule::EXACT }
+    }
+
+    /// Parts of the keys of a head whose norms a run measures before its tasks begin: the whole for the norm gate, each block
+    /// where blocks may go before they are seen, and none otherwise.
+    #[must_use]
+    pub fn measured_parts(&self) -> usize {
+        match (self.gates(), self.foresees) {
+            (true, _) => 1,
+            (false, true) => self.blocks(),
+            (false, false) => 0,
+        }
     }
 
     /// The largest `D / S` by which tiles leave blocks out, where the kernel runs inside an error budget.

@@ -40,6 +40,7 @@ use crate::attention::bias::{BiasView, TableView};
 use crate::attention::problem::Problem;
 use crate::attention::scalar;
 use crate::attention::schedule::{BLOCKS_PER_SEGMENT, Tiling};
+use crate::attention::traversal::foresees;
 use crate::attention::windows::Windows;
 use crate::dtype::DType;
 use crate::profile::DeviceProfile;
@@ -120,6 +121,7 @@ pub fn choose<'a>(
         divided: s.windows.filter(Windows::is_shifted).map_or(0, |windows| windows.tokens()),
         certify: options.certify,
         schedule: options.schedule,
+        foresees: options.schedule.budget().is_some() && foresees(problem, &options.schedule),
         recorded: 0,
         scratch: 0,
         resident: 0,

@@ -70,7 +70,7 @@ pub enum Region {
     LeftOut,
 }
 
-/// Numbers that the norm gate keeps of the keys and values of a head: the largest sum of squares and the largest magnitude of
+/// Numbers that a run keeps of the keys and values of a head, or of a block of them: the largest sum of squares and the largest magnitude of
 /// a row of keys, the largest magnitude of a value, and the least of a row of values that is not zero throughout.
 pub const NORMS: usize = 4;
 
@@ -82,7 +82,8 @@ pub struct TileSpans {
     /// The first state: references `[width]`, sums `[width]` and weighted sums `[value_dim][width]`, inside an error budget
     /// also the sums of what was left out, `[width]`. State `i` starts `i` times the length further on.
     pub state: Span,
-    /// What rows vote on inside an error budget, `[4][width]`; empty without.
+    /// What rows vote on inside an error budget, `[5][width]`, and a sixth line for the norms of the rows where blocks may go
+    /// before they are seen; empty without.
     pub totals: Span,
     /// How far the tile is between two chunks of keys, `[16]`; empty where a call has all keys.
     pub progress: Span,
@@ -140,8 +141,8 @@ pub struct WorkspaceLayout {
     pub all_tiles: Span,
     /// What every row left out: `D` in natural-log units, then `D / (S + D)`, `[2][rows]`, after everything else.
     pub left_out: Span,
-    /// What the norm gate knows of the keys and values of each sequence and key head, [`NORMS`] numbers each; there is room for
-    /// one for each query head. After everything else, too.
+    /// What is known of the keys and values of each sequence and key head, [`NORMS`] numbers for each of
+    /// [`CpuChoice::measured_parts`]; there is room for one for each query head. After everything else, too.
     pub norms: Span,
     /// Number of f32 values in total, without those for alignment.
     pub total: usize,
@@ -162,7 +163,7 @@ impl WorkspaceLayout {
         let state = tile.take(&[2 + c.value_dim + usize::from(budget), w]);
         tile.back_to(state);
         tile.take(&[c.levels(), state.len.next_multiple_of(LINE)]);
-        let totals = tile.take(&[optional(budget, 5), w]);
+        let totals = tile.take(&[optional(budget, 5 + usize::from(c.foresees)), w]);
         let progress = tile.take(&[optional(c.resident > 0, LINE)]);
         let mut worker = tile.after();
         let panels = matches!(c.kernel.keys, KeyLayout::Panels(_));
@@ -220,7 +221,7 @@ impl WorkspaceLayout {
             layout.all_tiles = all.take(&[tiles, layout.tile.state.len]);
         }
         layout.left_out = all.take(&[2, c.recorded]);
-        layout.norms = all.take(&[optional(c.gates(), NORMS), c.extent[2]]);
+        layout.norms = all.take(&[c.measured_parts(), NORMS, c.extent[2]]);
         layout.total = all.end();
         let entry = size_of::<Sequence>() + size_of::<usize>();
         layout.tables = c.sequences.checked_mul(entry)?.checked_add(size_of::<usize>())?;

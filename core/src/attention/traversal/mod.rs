@@ -4,6 +4,7 @@
 //! for every tile of query rows:
 //!     m = first reference                          none, or from what represents blocks of keys
 //!     for every block of keys, in some order:
+//!         skip the block?                          from its norms and what is added to its scores (a budget)
 //!         s = scores                               of the rows with the keys they attend
 //!         skip the block?                          from its largest scores (λ)
 //!         m = moved by the largest scores          in every block, or in the sink and the own blocks alone
@@ -38,6 +39,7 @@
 //! |---|---|
 //! | the setting | [`Schedule`], [`Order`], [`First`], [`Movers`], [`Skip`] |
 //! | the state with `D`, the budget, what an answer lost | [`Thinned`], [`odds`], [`fits`], [`share`] |
+//! | what a block weighs at most before it is seen | [`foresees`], [`reach`], [`unseen()`] |
 //! | what stands for a block, or for a tile's queries | [`proxy`] |
 //! | which rows are accepted | [`guard`] |
 //! | the scalar run, its memory, and what it counted | [`scalar`], [`Tile`], [`Room`], [`LeftOut`], [`Report`] |
@@ -54,6 +56,7 @@ mod room;
 pub mod scalar;
 mod setting;
 mod thinned;
+mod unseen;
 mod visits;
 
 pub use report::{Report, Shares, Spoilt};
@@ -61,4 +64,5 @@ pub(in crate::attention) use room::tile_len;
 pub use room::{LeftOut, Room, RowRoom, Tile, scratch_len};
 pub use setting::{First, KeySide, Movers, Order, QuerySide, Schedule, Skip, TABLE_3, TABLE_4};
 pub use thinned::{Thinned, fits, odds, share};
+pub use unseen::{LEAST_QUERIES, foresees, reach, unseen};
 pub use visits::{Visit, own_blocks, visits};

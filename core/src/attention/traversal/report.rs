@@ -44,6 +44,9 @@ pub struct Report {
     pub blocks: u64,
     /// Of these, blocks that were left out for every row of the tile.
     pub skipped_blocks: u64,
+    /// Of these, blocks that were left out before a product of them was computed ([`unseen`](super::unseen())): `D` takes an
+    /// upper bound of their weights, and log-sum-exp is one, too.
+    pub unseen_blocks: u64,
     /// Rows of blocks in which the row attends a key.
     pub row_blocks: u64,
     /// Of these, rows that left the block out.
@@ -118,6 +121,7 @@ impl Report {
             (&mut self.gated, other.gated),
             (&mut self.blocks, other.blocks),
             (&mut self.skipped_blocks, other.skipped_blocks),
+            (&mut self.unseen_blocks, other.unseen_blocks),
             (&mut self.row_blocks, other.row_blocks),
             (&mut self.skipped_row_blocks, other.skipped_row_blocks),
             (&mut self.sought_row_blocks, other.sought_row_blocks),
@@ -138,6 +142,12 @@ impl Report {
     #[must_use]
     pub fn block_sparsity(&self) -> f64 {
         ratio(self.skipped_blocks, self.blocks)
+    }
+
+    /// The share of the blocks that were left out before a product of them was computed.
+    #[must_use]
+    pub fn unseen_share(&self) -> f64 {
+        ratio(self.unseen_blocks, self.blocks)
     }
 
     /// The share of the rows of blocks that were left out.
@@ -193,6 +203,7 @@ mod tests {
             recomputed: 2,
             blocks: 20,
             skipped_blocks: 10,
+            unseen_blocks: 5,
             row_blocks: 160,
             skipped_row_blocks: 120,
             rescaled_blocks: 1,
@@ -201,7 +212,7 @@ mod tests {
         };
         assert_eq!((report.block_sparsity(), report.row_sparsity()), (0.5, 0.75));
         assert_eq!((report.rescale_skip_rate(), report.recomputed_share()), (0.9, 0.25));
-        assert_eq!(report.mean_share(), 0.005);
+        assert_eq!((report.mean_share(), report.unseen_share()), (0.005, 0.25));
         let none = Report::default();
         assert_eq!([none.block_sparsity(), none.rescale_skip_rate(), none.mean_share()], [0.0; 3]);
     }

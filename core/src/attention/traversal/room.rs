@@ -123,6 +123,11 @@ impl<'a> Sheet<'a> {
 }
 
 impl RowRoom {
+    /// The row before a block is visited.
+    pub(super) fn before_block(self) -> RowRoom {
+        RowRoom { attended: 0, top: f32::NEG_INFINITY, sum: 0.0, skips: false, moved: false, ..self }
+    }
+
     /// Moves the reference to `m`, which lies above it, with the row's sums and `w`.
     pub(super) fn raise(&mut self, m: f32, w: &mut [f32]) {
         if self.s > 0.0 || self.d > 0.0 {

@@ -13,6 +13,7 @@ use super::report::{Report, Spoilt};
 use super::room::{LeftOut, Room, RowRoom, Sheet, Tile, scratch_len};
 use super::setting::{First, Movers, Order, Schedule, Skip};
 use super::thinned::{fits, odds, share};
+use super::unseen::{at_most, foresees, reach, unseen};
 use super::visits::{Visit, own_blocks, visits};
 use crate::argument::ArgumentError;
 use crate::attention::bound::{Arithmetic, Norms};
@@ -22,7 +23,7 @@ use crate::attention::pairs::{self, CHAIN, Pairs, Present};
 use crate::attention::problem::Problem;
 use crate::attention::scalar;
 use crate::attention::sequence::Sequence;
-use crate::state::{NaturalState, State, WEIGHT_FLOOR, raised, weight};
+use crate::state::{NaturalState, State, raised, weight};
 use core::ops::Range;
 
 /// Name of the arithmetic.
@@ -160,6 +161,7 @@ pub struct Call<'a> {
     odds: f32,
     log_lambda: f32,
     additions: usize,
+    foresees: bool,
 }
 
 impl<'a> Call<'a> {
@@ -179,7 +181,8 @@ impl<'a> Call<'a> {
             Skip::Budget(budget) => (odds(budget, additions), f32::NEG_INFINITY),
             Skip::Blocks(lambda) | Skip::Rows(lambda) => (0.0, libm::log2f(lambda)),
         };
-        Call { problem, schedule, tile, inputs, present, odds, log_lambda, additions }
+        let foresees = foresees(problem, schedule);
+        Call { problem, schedule, tile, inputs, present, odds, log_lambda, additions, foresees }
     }
 
     /// Computes `rows` of query head `head`, a tile, and hands each to `take`. `room` has at least [`scratch_len`] numbers
@@ -210,14 +213,6 @@ fn larger(a: f64, b: f64) -> f64 {
 fn norm(d: usize, element: impl Fn(usize) -> f32) -> f64 {
     let squares: f64 = (0..d).map(|x| f64::from(element(x)) * f64::from(element(x))).sum();
     libm::sqrt(squares) * (1.0 + 1e-9)
-}
-
-/// At least the sum of `count` weights of which the largest has this exponent.
-fn at_most(count: u32, exponent: f32) -> f32 {
-    // The exponential and the product are off by less than this.
-    const OUTWARD: f32 = 1.0 + 8.0 * f32::EPSILON;
-    let largest = if exponent > WEIGHT_FLOOR { exponent } else { WEIGHT_FLOOR };
-    count as f32 * (libm::exp2f(largest) * OUTWARD)
 }
 
 /// One tile of query rows on its way over the keys.
@@ -358,6 +353,11 @@ impl Walk<'_> {
     ) {
         let start = visit.block * self.call.tile.keys;
         let keys = start.max(self.any.start)..start.saturating_add(self.call.tile.keys).min(self.any.end);
+        if self.call.foresees && self.leaves_unseen(pairs, &keys, sheet) {
+            report.count(sheet.rows);
+            report.unseen_blocks += 1;
+            return;
+        }
         self.score(pairs, keys.clone(), sheet);
         if sheet.rows.iter().all(|row| row.attended == 0) {
             return;
@@ -395,14 +395,42 @@ impl Walk<'_> {
         report.count(sheet.rows);
     }
 
+    /// Whether the tile leaves a block out before its scores are computed. If it does, rows that attend a key have what it weighs
+    /// at most in `D`.
+    fn leaves_unseen(&self, pairs: &Pairs<'_>, keys: &Range<usize>, sheet: &mut Sheet<'_>) -> bool {
+        let (d, cap) = (self.call.problem.head_dim(), self.call.problem.score_factors().1);
+        let key = keys.clone().map(|j| norm(d, |x| pairs.key(j, x))).fold(0.0, larger);
+        for ((i, row), query) in
+            self.rows.clone().zip(sheet.rows.iter_mut()).zip(sheet.queries.chunks_exact(d))
+        {
+            *row = row.before_block();
+            for added in keys.clone().filter_map(|j| self.added(pairs, i, j)) {
+                row.attended += 1;
+                // A NaN stays.
+                row.top = if added > row.top || added.is_nan() { added } else { row.top };
+            }
+            row.sum = unseen(row.attended, row.top, reach(norm(d, |x| query[x]), key, d, cap), row.m);
+            if !fits(row.s, row.d, row.sum, self.call.odds) {
+                return false;
+            }
+        }
+        if sheet.rows.iter().all(|row| row.attended == 0) || !self.has_finite_values(pairs, keys.clone()) {
+            return false;
+        }
+        for row in sheet.rows.iter_mut().filter(|row| row.attended > 0) {
+            row.d += row.sum;
+            row.skips = true;
+        }
+        true
+    }
+
     /// Computes the scores of a block, and of every row how many keys it attends and its largest score, which is NaN if a
     /// score is.
     fn score(&self, pairs: &Pairs<'_>, keys: Range<usize>, sheet: &mut Sheet<'_>) {
         let d = self.call.problem.head_dim();
         let lines = sheet.queries.chunks_exact(d).zip(sheet.scores.chunks_exact_mut(self.call.tile.keys));
         for ((i, row), (query, scores)) in self.rows.clone().zip(sheet.rows.iter_mut()).zip(lines) {
-            *row =
-                RowRoom { attended: 0, top: f32::NEG_INFINITY, sum: 0.0, skips: false, moved: false, ..*row };
+            *row = row.before_block();
             for (j, to) in keys.clone().zip(scores) {
                 let score = self.added(pairs, i, j).map(|added| pairs.score(query, j, added));
                 *to = score.unwrap_or(f32::NEG_INFINITY);

@@ -72,7 +72,8 @@ pub enum Skip {
     Never,
     /// Once weights are known: where what was left out stays within this share `E` of all weights in every row of the tile,
     /// `D + b ≤ E (S + D + b)` with `b` the row's weights in the block. Scores and weights are computed, the products with
-    /// values are not.
+    /// values are not. Where numbers that are added to scores tell by themselves that a block is light enough
+    /// ([`foresees`](super::foresees)), an upper bound takes the place of `b`, and nothing of the block is computed.
     Budget(f32),
     /// Before weights exist: where `2^(largest − m) < λ` in every row of the tile, with the largest score of the row in the
     /// block and its reference `m` (BLASST).

@@ -84,6 +84,32 @@ fn a_run_says_what_it_left_out() {
     assert!(near(&certificate["left_out"]["worst"], share()), "{certificate}");
 }
 
+/// What a mask and norms tell to be light is named apart.
+#[test]
+fn blocks_that_go_before_their_first_product_are_named() {
+    let desk = desk();
+    let mask: Vec<f32> = (0..70 * 192).map(|n| -30.0 * (n % 192 / 64) as f32).collect();
+    desk.f32("mask.npy", &[70, 192], &mask);
+    let words = "--mask @mask.npy --error-budget 1e-3";
+    let said = desk.ok(&format!("run {FILES} --out @y.npy --json {words}"));
+    let left = &serde_json::from_str::<Value>(&said).unwrap()["left_out"];
+    assert!(near(&left["unseen"], 2.0 / 3.0) && near(&left["block_sparsity"], 2.0 / 3.0), "{left}");
+    // Scores of −20 are bounded by 20, below which the mask lies by 30 log2 e; those of a block alike.
+    let block = (20.0 - 30.0 * std::f64::consts::LOG2_E).exp2();
+    assert!(near(&left["worst"], block), "{left}");
+    for verb in ["run --out @y.npy", "verify"] {
+        let said = desk.ok(&format!("{verb} {FILES} {words}"));
+        let named = "left out 66.7 % of blocks of ";
+        let before = "66.7 % of blocks before their first product, whose weights are bounded from above; ";
+        assert!(said.contains(named) && said.contains(before), "{said}");
+    }
+    let said = desk.ok(&format!("run {FILES} --out @y.npy {words} --certificate"));
+    let certificate: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+    assert!(certificate["left_out"]["unseen_blocks"].as_u64().unwrap() > 0, "{certificate}");
+    let said = desk.ok(&format!("run {FILES} --out @y.npy --error-budget 1e-3"));
+    assert!(!said.contains("first product"), "{said}");
+}
+
 #[test]
 fn what_is_left_out_counts_in_the_bound() {
     let desk = desk();

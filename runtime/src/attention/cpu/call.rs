@@ -4,7 +4,7 @@ use super::context::{Context, Shared, tiles_per_task};
 use super::finish;
 use super::kept::Kept;
 use super::plan::{CpuPlan, CpuWorkspace};
-use super::{gate, math, measure, stage, traverse, walk};
+use super::{math, measure, norms, stage, traverse, walk};
 use crate::cpu::plan;
 use crate::cpu::pool::Pool;
 use crate::error::{BindError, PlanError, RunError};
@@ -98,10 +98,10 @@ impl plan::CpuCall for CpuCall<'_> {
         }
         // SAFETY: no worker is at work yet.
         unsafe { finish::begin(context) };
-        if context.choice.gates() {
-            let pairs = shared.sequences.len() * context.problem.kv_heads();
-            // SAFETY: presents have been written, and the pool gives each pair to one worker.
-            pool.divide(self.workers, pairs, &|_, pair| unsafe { gate::measure(&shared, pair) })?;
+        let parts = shared.sequences.len() * context.problem.kv_heads() * context.choice.measured_parts();
+        if parts > 0 {
+            // SAFETY: presents have been written, and the pool gives each part to one worker.
+            pool.divide(self.workers, parts, &|_, part| unsafe { norms::measure(&shared, part) })?;
         }
         let certify = context.choice.certify;
         if certify {

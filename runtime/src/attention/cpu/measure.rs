@@ -14,11 +14,10 @@
 
 use super::context::{Context, Shared, Task, tiles_per_task};
 use super::stage::for_past_and_new;
+use elsa_core::attention::Operand;
 use elsa_core::attention::measured::{
     MEASURED, MEASURED_BIAS, MEASURED_KEY, MEASURED_MASK, MEASURED_OUTPUT, MEASURED_QUERY, larger,
 };
-use elsa_core::attention::{MaskKind, Operand, Problem};
-use elsa_core::dtype::DType;
 use elsa_kernels::attention::MeasuredRows;
 use std::ops::Range;
 
@@ -123,19 +122,6 @@ pub(super) unsafe fn keys(c: &Context<'_>, task: &Task<'_>, [i, n]: [usize; 2], 
     }
 }
 
-/// The type of the numbers that `operand`, a mask or a bias, adds to scores; `None` if it adds none.
-pub(super) fn added_type(problem: &Problem, operand: Operand) -> Option<DType> {
-    let spec = problem.spec();
-    match operand {
-        Operand::Mask => match spec.mask?.kind() {
-            MaskKind::Bool => None,
-            MaskKind::Additive(dtype) => Some(dtype),
-        },
-        Operand::Bias => spec.bias.map(|bias| bias.dtype()),
-        _ => None,
-    }
-}
-
 /// Measures `count` elements of the mask or the bias at `data`.
 ///
 /// # Safety
@@ -149,7 +135,7 @@ pub(super) unsafe fn addends(
     worker: usize,
 ) {
     let place = if operand == Operand::Mask { MEASURED_MASK } else { MEASURED_BIAS };
-    let Some(dtype) = added_type(c.problem, operand) else { return };
+    let Some(dtype) = c.problem.added_type(operand) else { return };
     let rows = MeasuredRows { data, dtype, stride: 0, rows: 1, dim: count };
     // SAFETY: the elements are readable (clause), and the place lies in the record; *kernel*.
     unsafe { (c.kernel.measure.addends)(&rows, record(c, worker).add(place)) };

@@ -94,7 +94,7 @@ impl Resident {
         operand: Operand,
         piece: Option<(&Bytes, usize)>,
     ) {
-        let Some(dtype) = measure::added_type(problem, operand) else { return };
+        let Some(dtype) = problem.added_type(operand) else { return };
         let (base, _) = self.memory.lines();
         let context = Context::of(plan, problem, Operands::from_fn(|_| Tensor::NONE), base);
         let (data, bytes) = match piece {

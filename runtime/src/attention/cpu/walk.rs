@@ -33,24 +33,27 @@
 //!    chunks it lies in the tile's region, so that the last chunk ends a walk that is the same, operation by operation, as
 //!    one over all keys.
 //! 6. *Inside an error budget* a tile votes block by block on what it leaves out
-//!    ([`within`](elsa_kernels::attention::within)), and its states have a fourth sum.
+//!    ([`within`](elsa_kernels::attention::within)), where numbers are added to scores also before it sees a block ([`unseen`]),
+//!    and its states have a fourth sum.
 //! 7. *Where scores are known to stay near zero* ([`gate`]), zero is the reference, and nothing is sought or subtracted.
 //! 8. *Nothing is allocated.* Tiles, states and blocks lie in the worker's region of the workspace, at the offsets
 //!    of [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
 
 use super::added;
-use super::bias::{Room, cover};
+use super::bias::{Bias, Room, cover};
 use super::context::{Context, Task, TileRows};
 use super::finish::{Finished, finish};
 use super::gate;
 use super::kept::Kept;
 use super::stage::{self, Rows};
+use super::unseen::{self, Vote};
 use elsa_core::attention::plan::MAX_TILES;
 use elsa_core::attention::plan::TileSpans;
 use elsa_core::attention::traversal::Report;
 use elsa_core::scan::stack::MergeStack;
 use elsa_core::state::Merge;
 use elsa_kernels::attention::{Block, Budget, Entries, Sums, Tile};
+use std::ops::Range;
 
 /// Which segments a tile has met, and for which of them its states stand.
 #[derive(Clone, Copy, Default)]
@@ -159,6 +162,51 @@ impl Walk<'_> {
         }
     }
 
+    /// Whether the tile leaves a block of `segment` out before a product of it is computed, in the sequence of number `index`: `keys`
+    /// and what is added to their scores.
+    ///
+    /// # Safety
+    /// - The invariants of [`Context`], of a plan that foresees. Segments arrive in order.
+    /// - `counts` is the worker's.
+    unsafe fn leaves_unseen(
+        &mut self,
+        c: &Context<'_>,
+        index: usize,
+        (keys, segment): (&Range<usize>, usize),
+        bias: Bias,
+        counts: *mut Report,
+    ) -> bool {
+        // SAFETY: the same clauses; sums and budget lie in the tile's region (layout).
+        unsafe {
+            let Some(mut budget) = self.budget else { return false };
+            let begun = self.progress.segment == Some(segment);
+            let state = begun.then(|| self.state(self.progress.stack.len() - 1));
+            let vote = Vote {
+                rows: self.rows.clone(),
+                index,
+                block: keys.start / c.choice.block,
+                count: keys.len(),
+                bias,
+                norms: budget.totals.wrapping_add(5 * self.rows.width),
+            };
+            if !vote.passes(c, state.as_ref(), &budget) {
+                return false;
+            }
+            let (sums, new) = self.current(segment);
+            budget.left_out = self.left_out(self.progress.stack.len() - 1);
+            vote.leave_out(c, &sums, &budget, new);
+            if let Some(counts) = counts.as_mut() {
+                let rows = self.rows.rows.len() as u64;
+                counts.blocks += 1;
+                counts.row_blocks += rows;
+                counts.skipped_blocks += 1;
+                counts.skipped_row_blocks += rows;
+                counts.unseen_blocks += 1;
+            }
+            true
+        }
+    }
+
     /// Gives the rows that have met no key the reference of the empty state, where all have had zero.
     ///
     /// # Safety
@@ -249,8 +297,13 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
         };
         let budget = odds.map(|odds| {
             let totals = own.wrapping_add(l.tile.totals.start);
-            // SAFETY: the region holds five lines of the tile's width (layout).
-            unsafe { begin(totals, width, rows.rows.len()) };
+            // SAFETY: the region holds five lines of the tile's width, and a sixth where the plan foresees (layout).
+            unsafe {
+                begin(totals, width, rows.rows.len());
+                if choice.foresees {
+                    unseen::write_norms(c, &rows, totals.wrapping_add(5 * width));
+                }
+            }
             let (left_out, top) = (std::ptr::null_mut(), totals.wrapping_add(4 * width));
             Budget { odds, left_out, totals, top, largest: -1.0, skipped: false, moved: false }
         });
@@ -305,6 +358,12 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
             let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, in_place, (&kept, place)) }) else {
                 continue;
             };
+            let at = (&keys, start / choice.segment);
+            // SAFETY: the plan foresees, and keys and values have been measured. Blocks arrive in order.
+            let unseen = choice.foresees && unsafe { walk.leaves_unseen(c, task.index, at, bias, counts) };
+            if unseen {
+                continue;
+            }
             // SAFETY: the keys lie in the sequence, and the worker's regions hold a block (layout). Blocks, and so
             // segments, arrive in order. Tile, block and sums point to what their contracts require.
             unsafe {

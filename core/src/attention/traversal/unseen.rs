@@ -1,0 +1,165 @@
+//! What a block weighs at most, before a product of it is computed.
+//!
+//! Where numbers are added to scores that fall with the distance, as a mask of linear biases (`ALiBi`) does, they alone may tell
+//! that a block is too light to count. By Cauchy and Schwarz no product of a row with a key exceeds `‖q‖ ‖k‖`, and a soft cap
+//! leaves at most the cap; with `a` the largest number that is added to a score of the row in the block, in base-2 units,
+//!
+//! ```text
+//! u = a + min(‖q‖ max ‖k‖, cap)        b = count 2^(u − m)
+//! ```
+//!
+//! bound the row's scores and its part of the block. [`fits`](super::fits) decides by this `b` as it does by weights. If every row
+//! of a tile agrees, `D` takes `b`, and neither scores nor weights exist. A tile that objects meets the block as ever.
+//!
+//! 1. *`D` is an upper bound then*, and so is the share `D / (S + D)`: what an answer lost is bounded all the same. Log-sum-exp,
+//!    of `S + D`, may exceed that of all keys by at most `−ln(1 − D / (S + D))`, and is never below it but by roundings.
+//! 2. *Everything is rounded outwards*: norms, their product, its roundings when it is computed, the sums here.
+//! 3. *What is not finite stays*: a NaN or an infinity among the queries, keys and values of the block, or a NaN or `+∞` among
+//!    what is added, makes `u` or the vote fail. A key that `−∞` takes out adds nothing.
+//! 4. *A row without weights objects*: nothing fits beside `S = 0`, so that the first blocks of a row are always met.
+//! 5. *Only where it can pay* ([`foresees`]): keys are read once for their norms.
+
+use super::setting::{Schedule, Skip};
+use crate::attention::problem::Problem;
+use crate::state::WEIGHT_FLOOR;
+
+/// The least number of queries for which blocks are left out unseen: reading the keys for their norms is little beside their
+/// products with so many rows.
+pub const LEAST_QUERIES: usize = 64;
+
+/// Whether a run of `problem` by `schedule` asks for blocks that may go before they are seen: inside a budget, where a mask or a
+/// bias adds numbers to scores, and of at least [`LEAST_QUERIES`] queries.
+#[must_use]
+pub fn foresees(problem: &Problem, schedule: &Schedule) -> bool {
+    matches!(schedule.skip, Skip::Budget(_))
+        && problem.adds_numbers()
+        && problem.spec().query.tokens() >= LEAST_QUERIES
+}
+
+/// At least the magnitude of every score of a row, before something is added to it, in base-2 units, exact or computed. `query`
+/// is at least the norm of the row times the query factor of
+/// [`Problem::score_factors`](crate::attention::Problem::score_factors), up to a few roundings, `key` that of every key, both of
+/// `dim` elements, and `cap` is the cap from there, zero for none. Not finite if a norm is not.
+#[must_use]
+pub fn reach(query: f64, key: f64, dim: usize, cap: f32) -> f32 {
+    let product = query * key;
+    if !product.is_finite() {
+        return f32::INFINITY;
+    }
+    let capped = match cap > 0.0 {
+        true => f64::from(cap) * if product < 1.0 { product } else { 1.0 },
+        false => product,
+    };
+    // More than the roundings of the loaded row, of a product in chains, and of tanh; products that underflow lose less than
+    // the least normal number each.
+    let outward = 1.0 + (dim as f64 + 64.0) / 4_194_304.0;
+    let lost = dim as f64 * f64::from(f32::MIN_POSITIVE);
+    ((capped * outward + lost) as f32).next_up()
+}
+
+/// At least the sum of `count` weights of which the largest has this exponent, which is not NaN.
+pub(super) fn at_most(count: u32, exponent: f32) -> f32 {
+    // The exponential and the product are off by less than this.
+    const OUTWARD: f32 = 1.0 + 8.0 * f32::EPSILON;
+    let largest = if exponent > WEIGHT_FLOOR { exponent } else { WEIGHT_FLOOR };
+    count as f32 * (libm::exp2f(largest) * OUTWARD)
+}
+
+/// At least the weights of a row, beside its reference `m`, in a block of `count` keys: `top` is the largest number that is added
+/// to its scores there, `−∞` if it attends no key, and `reach` bounds what it is added to ([`reach`]). NaN, which never
+/// fits, where it is not known; zero of no key.
+#[must_use]
+pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
+    if top == f32::NEG_INFINITY {
+        return 0.0;
+    }
+    // More than the roundings of what is added, of the sum that a score is, and of the sums here.
+    let slack = (top.abs() + reach + m.abs()) * (1.0 / 2_097_152.0);
+    let exponent = top + reach + slack - m;
+    if exponent.is_finite() { at_most(count, exponent) } else { f32::NAN }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fits;
+    use super::*;
+    use crate::attention::problem::Spec;
+    use crate::attention::{BiasView, MaskKind, MaskView};
+    use crate::dtype::DType;
+    use crate::view::{Layout, View};
+
+    #[test]
+    fn reaches_bound_products_and_caps() {
+        for (query, key) in [(3.0f64, 5.0f64), (1e-30, 1e-30), (1e18, 1e18), (0.0, 7.0)] {
+            for dim in [1, 64, 1024] {
+                let found = f64::from(reach(query, key, dim, 0.0));
+                assert!(found > query * key && found <= query * key * 1.001 + 1e-34, "{query} {key} {dim}");
+            }
+        }
+        let found = reach(3.0, 5.0, 64, 20.0);
+        assert!(found > 20.0 && found < 20.01, "{found}");
+        let found = reach(0.5, 0.5, 64, 20.0);
+        assert!(found > 5.0 && found < 5.01, "{found}");
+        for (query, key) in [(f64::NAN, 1.0), (1.0, f64::INFINITY), (0.0, f64::INFINITY), (1.0, f64::NAN)] {
+            for cap in [0.0, 20.0] {
+                assert!(!reach(query, key, 4, cap).is_finite(), "{query} {key} {cap}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_unseen_is_bounded_outwards() {
+        for (count, top, reach, m) in [
+            (64, -40.0f32, 12.5f32, 3.0f32),
+            (1, 0.0, 0.0, 0.0),
+            (7, -3000.0, 5.0, -2990.0),
+            (256, 9.0, 1.0, 40.0),
+        ] {
+            let exact = f64::from(count) * libm::exp2(f64::from(top) + f64::from(reach) - f64::from(m));
+            let found = f64::from(unseen(count, top, reach, m));
+            assert!(found >= exact && found <= exact * 1.02, "{top}: {found:e} {exact:e}");
+        }
+        // The largest number that is added decides, and a row that attends no key leaves nothing out.
+        assert!(unseen(64, -10.0, 1.0, 0.0) > 900.0 * unseen(64, -20.0, 1.0, 0.0));
+        assert_eq!(unseen(64, f32::NEG_INFINITY, f32::NAN, f32::NEG_INFINITY), 0.0);
+        // The floor is the least.
+        assert!(unseen(2, -1e30, 1.0, 0.0) >= 2.0 * f32::MIN_POSITIVE);
+        for (top, reach, m) in [
+            (f32::NAN, 1.0, 0.0),
+            (f32::INFINITY, 1.0, 0.0),
+            (-99.0, f32::INFINITY, 0.0),
+            (-99.0, f32::NAN, 0.0),
+            (-99.0, 1.0, f32::NEG_INFINITY),
+            (-99.0, 1.0, f32::NAN),
+        ] {
+            let b = unseen(64, top, reach, m);
+            assert!(b.is_nan() && !fits(1.0, 0.0, b, 0.9), "{top} {reach} {m}: {b}");
+        }
+        // Nothing fits beside no weights.
+        assert!(!fits(0.0, 0.0, unseen(1, -500.0, 1.0, 0.0), 0.9));
+    }
+
+    #[test]
+    fn only_numbers_that_are_added_are_asked() {
+        let view = |n: usize| View::dense("x", Layout::Bhnd, &[n, 4], None).unwrap();
+        let with = |queries: usize, kind: Option<MaskKind>, bias: bool| {
+            let spec = Spec::new(DType::F32, view(queries), view(70), view(70), view(queries));
+            let mask = |kind| MaskView::dense(kind, &[70]).unwrap();
+            let bias = bias.then(|| BiasView::Dense(mask(MaskKind::Additive(DType::F32))));
+            Spec { mask: kind.map(mask), bias, ..spec }.check().unwrap()
+        };
+        let (numbers, within) = (Some(MaskKind::Additive(DType::F16)), Schedule::within(0.1));
+        for (queries, kind, bias, asked) in [
+            (64, numbers, false, true),
+            (64, None, true, true),
+            (64, Some(MaskKind::Bool), true, true),
+            (64, Some(MaskKind::Bool), false, false),
+            (64, None, false, false),
+            (63, numbers, true, false),
+        ] {
+            let problem = with(queries, kind, bias);
+            assert_eq!(foresees(&problem, &within), asked, "{queries} {kind:?} {bias}");
+            assert!(!foresees(&problem, &Schedule::EXACT) && !foresees(&problem, &Schedule::vsa(0.1)));
+        }
+    }
+}

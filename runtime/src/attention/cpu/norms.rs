@@ -1,0 +1,96 @@
+//! The norms of keys and the magnitudes of values, of a head or of each block of its keys: measured once for a call, before any
+//! tile begins. `O(n d)` beside `O(n² d)`.
+//!
+//! The norm gate ([`gate`](super::gate)) asks for those of all keys that some row of the sequence may attend, and the vote on
+//! blocks that nobody has seen ([`unseen`](super::unseen)) for those of a block.
+
+use super::context::{Context, Shared};
+use super::stage::for_past_and_new;
+use elsa_core::attention::Operand;
+use elsa_core::attention::measured::{larger, norm};
+use elsa_core::attention::plan::NORMS;
+use elsa_kernels::attention::MeasuredRows;
+
+/// What is known of the keys and values of a part.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    /// At least the largest norm of a row of keys; not finite if one is not.
+    pub key: f64,
+    /// The largest magnitude of a value, NaN if one is NaN.
+    pub value: f32,
+    /// The least of the largest magnitudes of rows of values that are not zero throughout.
+    pub least: f32,
+}
+
+/// Where the numbers of a part lie.
+fn place(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> *mut [f32; NORMS] {
+    let pair = index * c.problem.kv_heads() + kv_head;
+    c.base
+        .wrapping_add(c.layout.norms.start)
+        .cast::<[f32; NORMS]>()
+        .wrapping_add(pair * c.choice.measured_parts() + part)
+}
+
+/// What is known of part `part` of a key head of sequence `index`.
+///
+/// # Safety
+/// - As for [`measure`], which has ended for all items. The part is one of the plan's.
+pub(super) unsafe fn known(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> Known {
+    // SAFETY: the region has room for the part (layout), which has been written (clause).
+    let [squares, largest, value, least] = unsafe { place(c, index, kv_head, part).read() };
+    let dim = c.tensor(Operand::Query).view.dim();
+    Known { key: norm([squares, largest], dim), value, least }
+}
+
+/// Measures the keys and values of one part of a pair of sequence and key head.
+///
+/// # Safety
+/// - The invariants of [`Context`], of a call that has all keys and whose plan measures parts. Presents have been written.
+/// - No other worker has the same `item`.
+pub(super) unsafe fn measure(shared: &Shared<'_>, item: usize) {
+    let c = shared.context;
+    let parts = c.choice.measured_parts();
+    let (pair, part) = (item / parts, item % parts);
+    let (index, kv_head) = (pair / c.problem.kv_heads(), pair % c.problem.kv_heads());
+    let sequence = &shared.sequences[index];
+    let (any, _) = sequence.ranges(0..sequence.queries);
+    let keys = match c.choice.gates() {
+        true => any,
+        false => {
+            let start = part * c.choice.block;
+            any.start.max(start)..any.end.min(start + c.choice.block)
+        }
+    };
+    let mut known = [0.0, 0.0, 0.0, f32::INFINITY];
+    for (past, new) in [(Operand::PastKey, Operand::Key), (Operand::PastValue, Operand::Value)] {
+        let is_key = new == Operand::Key;
+        let (past, new) = (c.tensor(past), c.source(new));
+        for_past_and_new((past, sequence.past), (new, sequence.key0), &keys, |tensor, token, _, count| {
+            let data = tensor.row(sequence.batch, kv_head, token, c.dtype).cast_const();
+            let step = tensor.stride() * c.dtype.size();
+            let rows = MeasuredRows {
+                data,
+                dtype: c.dtype,
+                stride: tensor.stride(),
+                rows: count,
+                dim: tensor.view.dim(),
+            };
+            if is_key {
+                // SAFETY: the rows lie in the sequence (*inputs*); two numbers; *kernel*.
+                unsafe { (c.kernel.measure.norms)(&rows, known.as_mut_ptr()) };
+                return;
+            }
+            for i in 0..count {
+                let mut found = [0.0f32; 2];
+                let row = MeasuredRows { data: data.wrapping_add(i * step), rows: 1, ..rows };
+                // SAFETY: as above.
+                unsafe { (c.kernel.measure.norms)(&row, found.as_mut_ptr()) };
+                let largest = found[1];
+                known[2] = larger(known[2], largest);
+                known[3] = if largest > 0.0 { known[3].min(largest) } else { known[3] };
+            }
+        });
+    }
+    // SAFETY: the region has room for each part (layout), and this one is the worker's (clause).
+    unsafe { place(c, index, kv_head, part).write(known) };
+}

@@ -1,0 +1,236 @@
+//! The vote on blocks that nobody has seen: inside an error budget, where numbers are added to scores, a tile may leave a block
+//! out before a product of it is computed.
+//!
+//! **The formula** is that of [`traversal::unseen`](elsa_core::attention::traversal::unseen()): the largest number that is added to
+//! a row's scores in the block and the product of norms bound what the block weighs, and
+//! [`fits`](elsa_core::attention::traversal::fits) decides.
+//!
+//! **The naive loop:**
+//!
+//! ```text
+//! for each row i:  top = max over keys of bias[j][i];  b[i] = unseen(count, top, reach(‖q_i‖, max ‖k‖), m[i])
+//! if all fit:      D += b, and the block is done
+//! ```
+//!
+//! **Why the code differs.**
+//!
+//! 1. *A block that counts is told soon.* What falls with the distance is largest in a corner of the tile and the block, and a row
+//!    that objects there ends the vote: the largest of a few elements is not larger than that of all.
+//! 2. *Bits.* All of it is compiled once, for no instruction set: what is decided follows from the bias and from the totals.
+//! 3. *The sums of the segment take `b` too*, beside their own reference. A segment that begins so has the reference of the totals.
+//!    Where it began by keeping keys so far below that `b` is no number beside them, the tile meets the block, whose weights
+//!    vanish there.
+//! 4. *Keys and values are measured block by block* before any tile begins ([`norms`](super::norms)), and none is staged.
+
+use super::bias::Bias;
+use super::context::{Context, TileRows};
+use super::norms::{Known, known};
+use elsa_core::attention::Operand;
+use elsa_core::attention::measured::norm;
+use elsa_core::attention::traversal::{fits, reach, unseen};
+use elsa_core::state::Merge;
+use elsa_kernels::attention::{Budget, MeasuredRows, Sums};
+
+/// Writes the norms of a tile's rows, times the query factor and rounded up, to `to`.
+///
+/// # Safety
+/// - The invariants of [`Context`]. As many values as rows are writable at `to`.
+pub(super) unsafe fn write_norms(c: &Context<'_>, tile: &TileRows<'_>, to: *mut f32) {
+    let query = c.tensor(Operand::Query);
+    let dim = query.view.dim();
+    for i in 0..tile.rows.len() {
+        let data = query.row(tile.sequence.batch, tile.head, tile.token() + i, c.dtype).cast_const();
+        let rows = MeasuredRows { data, dtype: c.dtype, stride: query.stride(), rows: 1, dim };
+        let mut found = [0.0; 2];
+        // SAFETY: a row of the tile (*inputs*); two numbers; *kernel*. A value of as many as rows (clause).
+        unsafe {
+            (c.kernel.measure.norms)(&rows, found.as_mut_ptr());
+            let scaled = norm(found, dim) * f64::from(c.query_factor).abs();
+            to.add(i).write((scaled as f32).next_up());
+        }
+    }
+}
+
+/// What a tile votes on before it sees a block.
+pub(super) struct Vote<'a> {
+    pub rows: TileRows<'a>,
+    /// The number of the tile's sequence, and of the block among those of the sequence.
+    pub index: usize,
+    pub block: usize,
+    /// Keys of the block.
+    pub count: usize,
+    /// What is added to its scores.
+    pub bias: Bias,
+    /// The norms of the rows ([`write_norms`]).
+    pub norms: *const f32,
+}
+
+impl Vote<'_> {
+    /// At least what the block weighs in row `i`, of whose scores `top` is the largest number that is added.
+    ///
+    /// # Safety
+    /// - Those of [`Vote::passes`].
+    unsafe fn weighs(&self, c: &Context<'_>, key: f64, budget: &Budget, i: usize, top: f32) -> f32 {
+        // SAFETY: row `i` of the norms and of the references among the totals (clauses).
+        let (query, m) = unsafe { (self.norms.add(i).read(), budget.totals.add(i).read()) };
+        let reach = reach(query.into(), key, c.problem.head_dim(), c.cap);
+        let b = unseen(self.count as u32, top, reach, m);
+        // Weights carry the kernel's scale. A row that attends no key leaves nothing out.
+        if b == 0.0 { b } else { (b * (c.kernel.spec.weight_scale as f32).next_up()).next_up() }
+    }
+
+    /// The largest number that is added to scores of row `i` at the two ends of the block; `−∞` where both are masked.
+    ///
+    /// # Safety
+    /// - Those of [`Vote::passes`].
+    unsafe fn at_the_ends(&self, i: usize) -> f32 {
+        let Bias { data, is_row } = self.bias;
+        if data.is_null() {
+            return 0.0;
+        }
+        let mut top = f32::NEG_INFINITY;
+        for key in [0, self.count - 1] {
+            let at = if is_row { key } else { key * self.rows.width + i };
+            // SAFETY: the element of the key and the row (clauses).
+            top = larger(top, unsafe { data.add(at).read() });
+        }
+        top
+    }
+
+    /// Writes the largest numbers that are added to the scores of each row to `to`.
+    ///
+    /// # Safety
+    /// - Those of [`Vote::passes`]. `width` values are writable at `to`.
+    unsafe fn write_tops(&self, to: *mut f32) {
+        let (width, Bias { data, is_row }) = (self.rows.width, self.bias);
+        // SAFETY: columns of the keys of the bias, or one, and of as many values (clauses).
+        unsafe {
+            if data.is_null() || is_row {
+                let keys = if data.is_null() { 0 } else { self.count };
+                let masked = if data.is_null() { 0.0 } else { f32::NEG_INFINITY };
+                let top = (0..keys).fold(masked, |top, key| larger(top, data.add(key).read()));
+                (0..width).for_each(|i| to.add(i).write(top));
+                return;
+            }
+            let mut first = 0;
+            while first < width {
+                let (data, to) = (data.add(first), to.add(first));
+                first += match width - first {
+                    16.. => tops::<16>(data, self.count, width, to),
+                    4.. => tops::<4>(data, self.count, width, to),
+                    _ => tops::<1>(data, self.count, width, to),
+                };
+            }
+        }
+    }
+
+    /// Whether the tile leaves the block out. If it does, `top` of the budget has what the block weighs at most in every row. `sums`
+    /// is the state of its segment, if that has begun.
+    ///
+    /// # Safety
+    /// - The invariants of [`Context`], of a plan that foresees. Parts have been measured. The block is one of the sequence, and
+    ///   the bias is readable as that of an `elsa_kernels::attention::Block`.
+    /// - The clauses of [`Budget`], but for `left_out`, and of [`Sums`] for the tile's width.
+    pub(super) unsafe fn passes(&self, c: &Context<'_>, sums: Option<&Sums>, budget: &Budget) -> bool {
+        let (rows, width) = (self.rows.rows.len(), self.rows.width);
+        let line = |n: usize, i: usize| budget.totals.wrapping_add(n * width + i);
+        // SAFETY: the part has been measured; row `i` of the totals, of `top`, of the state and of what it left out
+        // (clauses).
+        unsafe {
+            let Known { key, value, .. } =
+                known(c, self.index, c.problem.kv_head(self.rows.head), self.block);
+            if !value.is_finite() {
+                return false;
+            }
+            let agrees = |i: usize, b: f32| fits(line(1, i).read(), line(2, i).read(), b, budget.odds);
+            for i in [0, rows - 1] {
+                if !agrees(i, self.weighs(c, key, budget, i, self.at_the_ends(i))) {
+                    return false;
+                }
+            }
+            self.write_tops(budget.top);
+            for i in 0..rows {
+                let at = budget.top.add(i);
+                let b = self.weighs(c, key, budget, i, at.read());
+                if !agrees(i, b) {
+                    return false;
+                }
+                at.write(b);
+                if sums.is_some_and(|sums| !own(sums, budget, i, b).is_finite()) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Adds what a block weighs at most that the tile leaves out to `D`, among the totals and in `sums`, the state of its segment,
+    /// which is written with `first`.
+    ///
+    /// # Safety
+    /// - Those of [`Vote::passes`], which has said so. `left_out` of the budget is that of `sums`.
+    pub(super) unsafe fn leave_out(&self, c: &Context<'_>, sums: &Sums, budget: &Budget, first: bool) {
+        let (rows, width) = (self.rows.rows.len(), self.rows.width);
+        // SAFETY: row `i` of the totals, of `top`, of the state and of what it left out, and its weighted sums (clauses).
+        unsafe {
+            for i in 0..width {
+                let line = |n: usize| budget.totals.add(n * width + i);
+                let (m, b) = (line(0).read(), if i < rows { budget.top.add(i).read() } else { 0.0 });
+                if first {
+                    sums.m.add(i).write(m);
+                    sums.s.add(i).write(0.0);
+                    budget.left_out.add(i).write(b);
+                } else if b > 0.0 {
+                    let own = own(sums, budget, i, b);
+                    let (state, d) = (sums.m.add(i), budget.left_out.add(i));
+                    if sums.s.add(i).read() == 0.0 {
+                        let law = Merge::of(state.read(), m);
+                        state.write(law.m);
+                        d.write(d.read() * law.earlier);
+                    }
+                    d.write(d.read() + own);
+                }
+                let d = line(2);
+                d.write(d.read() + b);
+            }
+            if first {
+                sums.w.write_bytes(0, c.choice.value_dim * width);
+            }
+        }
+    }
+}
+
+/// `b` beside the reference of row `i` of a state that has begun: that of the totals, which a row takes that has kept no key.
+///
+/// # Safety
+/// - The clauses of [`Budget`] and of [`Sums`], of which there is a row `i`.
+unsafe fn own(sums: &Sums, budget: &Budget, i: usize, b: f32) -> f32 {
+    // SAFETY: row `i` of references and sums (clauses).
+    let (own, s, m) = unsafe { (sums.m.add(i).read(), sums.s.add(i).read(), budget.totals.add(i).read()) };
+    // A power of two, by which the quotient is exact; zero where the state lies too far below.
+    if b == 0.0 || s == 0.0 { b } else { b / Merge::of(own, m).earlier }
+}
+
+/// Writes the largest numbers of `N` columns of `count` lines, `width` apart, to `to`, NaN of a column that has one, and returns
+/// `N`.
+///
+/// # Safety
+/// - `N` values of each line are readable, and as many writable at `to`.
+unsafe fn tops<const N: usize>(data: *const f32, count: usize, width: usize, to: *mut f32) -> usize {
+    let mut tops = [f32::NEG_INFINITY; N];
+    for key in 0..count {
+        // SAFETY: a line (clause).
+        let line = unsafe { data.add(key * width).cast::<[f32; N]>().read() };
+        for (top, x) in tops.iter_mut().zip(line) {
+            *top = larger(*top, x);
+        }
+    }
+    // SAFETY: the clause.
+    unsafe { to.cast::<[f32; N]>().write(tops) };
+    N
+}
+
+/// The larger of two numbers; NaN if either is.
+fn larger(a: f32, b: f32) -> f32 {
+    if a > b || a.is_nan() { a } else { b }
+}
