@@ -36,7 +36,8 @@ fn heads_sequences_types_and_states() {
             let mut case = Case::new(rule, per_dim, 21, [4, 6]);
             (case.heads, case.batch) = (heads, 2);
             (case.past, case.in_place) = (true, seed % 2 == 0);
-            case.normalize = [None, Some(1e-6)][seed / 2];
+            // An epsilon as large as squares are shows in every answer.
+            case.normalize = [None, None, Some(1e-6), Some(0.5)][seed];
             case.one_beta = seed == 1;
             case.dtype = [DType::F32, DType::F16, DType::Bf16, DType::F32][seed];
             let case = case.fill(Style::Plain, seed as u64);

@@ -249,10 +249,10 @@ const LEFT_OUT: [&str; 7] = [
     "D/(S+D) worst",
     "mean",
     "times the spread of V",
-    "bound",
-    "largest error",
+    "bound, sampled rows",
+    "largest error, all rows",
     "mean error",
-    "of the bound",
+    "of the bound, sampled rows",
 ];
 const SPARSITY: [&str; 5] =
     ["blocks left out", "rows of blocks", "rescale skipped", "rows computed again", "of these maximum lost"];
@@ -266,7 +266,8 @@ pub fn fourth(study: &Study) -> Shown {
         title: "Table 4: blocks left out by λ",
         words: "A block goes where its largest score lies below the reference by more than ln λ. λ promises nothing, but every \
                 answer carries what it left out: D/(S+D) bounds the share of the weights, and times the spread of the values it \
-                bounds the error, beside rounding. The largest bound is that of the sampled rows."
+                bounds the error, beside rounding. A bound is the largest of the sampled rows, and \
+                errors of other rows may be larger."
             .to_owned(),
         head,
         rows: left_out(study, Table::Fourth),

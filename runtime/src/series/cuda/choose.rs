@@ -25,8 +25,9 @@ const MOST_TAPS: usize = 16_384;
 /// Warps of an SM that hide its latencies.
 const WARPS_PER_SM: usize = 16;
 
-/// Time of a tile of tokens in times that the state takes over the map of a part. Both wait for memory, not for arithmetic;
-/// about 19 on an H200, from one part beside 16 at 256 tokens and 4 beside 64 at 1,024.
+/// Time that a tile of tokens takes, in the time that the state takes over the map of one part. Both wait for memory, not for
+/// arithmetic. About 19 on an H200: what recurrences of 256 tokens take in 1 and 16 parts, and of 1,024 in 4 and 64, agree with
+/// it.
 const TILE_TIME: usize = 20;
 
 /// Time of the two launches that parts add, in the same unit.
@@ -203,6 +204,34 @@ mod tests {
         }
         assert_eq!(choice(132, 3, 256, 64, None).bytes, 2 * 16 * 3 * 64 * 4);
         assert_eq!(choice(132, 3, 256, 64, Some(100)), SeriesGpuChoice { parts: 1, tiles: 2, bytes: 0 });
+    }
+
+    #[test]
+    fn parts_of_selective_scans_fill_a_device() {
+        let choice = |sms, batch, tokens, channels, states| {
+            let series = |width| Series::tokens_first("u", [batch, tokens, width]).unwrap();
+            let u = series(channels);
+            let of_token = selective::Coefficient::Token(series(states));
+            let spec = selective::Spec::new(u, u, states, of_token, of_token, u);
+            choose_selective(&spec.check().unwrap(), sms, &SelectiveOptions::default()).unwrap().parts
+        };
+        for (sms, tokens, channels, states, parts) in [
+            (132, 32, 1024, 16, 1),
+            (132, 128, 1024, 16, 16),
+            (132, 1024, 1024, 16, 16),
+            (132, 16384, 1024, 16, 33),
+            (132, 1024, 64, 16, 64),
+            (132, 1024, 1024, 1, 64),
+            (132, 1024, 1024, 128, 1),
+            (2, 1024, 64, 16, 1),
+            (2, 1024, 32, 4, 8),
+            (2, 1024, 1024, 16, 1),
+        ] {
+            for batch in [1, 3] {
+                let found = choice(sms, batch, tokens, channels, states);
+                assert_eq!(found, parts, "{sms} SMs, {tokens} tokens, {channels} channels, {states} states");
+            }
+        }
     }
 
     #[test]
