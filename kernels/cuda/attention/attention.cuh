@@ -104,8 +104,9 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
   t.store_k();
   sync_block();
   NO_UNROLL while (true) {
+    const bool idle = t.begins_idle(outset);
     UNROLL for (int i = 0; i < TM; i++) {
-      m[i] = NO_KEY;
+      m[i] = idle ? NO_ROW : NO_KEY;
       sum[i] = 0.f;
       UNROLL for (int j = 0; j < AN; j++) acc[i][j] = 0.f;
     }

@@ -35,7 +35,7 @@
 
 use super::choice::{ChooseError, Division};
 use super::gpu_choice::{GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, Summation};
-use super::race::{Generation, Race, evenest};
+use super::race::{Generation, Race, Share, evenest};
 use crate::attention::bias::BiasView;
 use crate::attention::mask::{MaskKind, MaskView};
 use crate::attention::problem::{Problem, Spec};
@@ -182,7 +182,8 @@ pub fn choose_gpu<'a>(
         let undivided = races && (groups || k.few_blocks && blocks.saturating_mul(2) > sms);
         let most = if undivided { 1 } else { affordable };
         let (tile, pace) = (k.keys.max(1), k.paces.on(generation));
-        Race { blocks, sms, keys, most, tile, generation, pace, slow_edges: k.slow_edges }
+        let live = Share { busy: k.busy_warps(queries), all: k.all_warps(queries) };
+        Race { blocks, live, sms, keys, most, tile, generation, pace, slow_edges: k.slow_edges }
     };
     let serves = |candidate: usize, k: &GpuKernelSpec| {
         let scores = !k.half_scores() || (options.half_scores && s.dtype == DType::F16);

@@ -81,6 +81,8 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   static constexpr bool ADDS = S::CHANGES == ALL || !PLAINS;  // whether addends pass through the exchange area
   static constexpr bool SLOW = LEAN || (ADDED && TM * TN > 32);  // whether edges are small and slow
 
+  static constexpr bool IDLES = !BUDGET;  // whether warps without a row leave products out
+
   static constexpr bool B16 = IN != F32, PAIRS = IN == PAIRED;
   typedef typename Raw<B16>::Type Raw4;
   static constexpr int SIZE = B16 ? 2 : 4;                  // bytes of an element
@@ -202,6 +204,12 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
 
   // Keys of tile k0 that some row attends, where there are fewer than a tile has.
   template <bool EDGE> INLINE int live() { return EDGE ? min_of(end - k0, TILE) : TILE; }
+
+  // Whether the warp has no row.
+  INLINE bool begins_idle(const Share& share) {
+    return first_row(call, share) + (opaque(tid) >> 5) * WARP_ROWS >= share.sequence.queries;
+  }
+  INLINE bool idles() { return IDLES && !any_of_warp(m[0] == m[0]); }
 
   // The block's share, computed anew.
   INLINE Share here() { return share_of(call, opaque(block_index())); }
