@@ -196,6 +196,9 @@ pub struct GpuChoice {
     pub heads_at_once: usize,
     /// Whether the blocks of the last rows start first, those of all heads together.
     pub longest_first: bool,
+    /// Whether the blocks of the last rows start last, those of all heads together: they have warps without a row, and fill
+    /// what the others leave idle at the end.
+    pub short_last: bool,
     /// Number of blocks of query rows of a sequence; of a packed problem, of a sequence that holds every row.
     pub row_blocks: usize,
     /// Number of splits of the keys; 1 if they are not divided.
