@@ -71,9 +71,6 @@ pub struct Share {
 }
 
 impl Share {
-    /// All warps have rows.
-    pub const WHOLE: Share = Share { busy: 1, all: 1 };
-
     /// The share of `x`, rounded up.
     const fn of(self, x: usize) -> usize {
         x.saturating_mul(self.busy).div_ceil(if self.all > 0 { self.all } else { 1 })

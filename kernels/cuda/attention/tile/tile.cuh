@@ -136,10 +136,8 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   static INLINE int key_of(int q, int e) { return TN == 8 ? ((q >> 3) * 4 + e) * 8 + (q & 7) : e * 16 + q; }
   // The dim of column j of W in lane group g.
   static INLINE int dim_of(int g, int j) { return (j >> 2) * (LANE_COLS * 4) + g * 4 + (j & 3); }
-  // The block's first row. Later rows have more keys when causal, and start first.
-  static INLINE int first_row(const Call& call, const Share& share) {
-    return (call.row_blocks - 1 - share.row_block) * BM;
-  }
+  // The block's first row.
+  static INLINE int first_row(const Call&, const Share& share) { return share.row_block * BM; }
   // The lane's first row.
   static INLINE int own_row(const Call& call, const Share& share, int t) {
     return first_row(call, share) + (t >> 5) * WARP_ROWS + lane_row(t) * TM;
