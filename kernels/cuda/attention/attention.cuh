@@ -68,9 +68,10 @@
 
 // The work of a block: `end` is the end of the keys that some row attends.
 template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, const Limit& limit) {
-  const int tid = thread_index();
   int k0, end, full_from;
   Share outset = share_of(call, block_index());
+  // Warps of different heads take the last rows, since a scheduler has the same warp of every block.
+  const int tid = IDLES ? (thread_index() + (outset.head + outset.split) * 32) & (NT - 1) : thread_index();
   if constexpr (SERIAL)
     if (call.flags & SERIAL_SPLITS) outset.split = 0;
   {
@@ -104,8 +105,9 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
   t.store_k();
   sync_block();
   NO_UNROLL while (true) {
+    const bool idle = t.begins_idle(outset);
     UNROLL for (int i = 0; i < TM; i++) {
-      m[i] = NO_KEY;
+      m[i] = idle ? NO_ROW : NO_KEY;
       sum[i] = 0.f;
       UNROLL for (int j = 0; j < AN; j++) acc[i][j] = 0.f;
     }

@@ -56,14 +56,17 @@ enum {
 enum { WHOLE_ROWS = 16 };
 // A block takes all splits of its rows, and the kernel's results are the call's: there are as many blocks as without splits.
 enum { SERIAL_SPLITS = 32 };
+// The blocks of the last rows come first, those of all heads together.
+enum { LONGEST_FIRST = 64 };
 
 // A whole attention call. Row r = (batch * heads + head) * tokens + token numbers the query rows, with the token
 // counted in the query view. What every block reads comes first, so that it arrives together.
 struct Call {
   Divisor by_first, by_splits, by_heads, by_group;  // of the fields of those names
-  // Blocks that come one after the other before another split: blocks of rows, or heads of all sequences if the blocks of
-  // the last rows come first, those of all heads together.
-  int first, longest_first;
+  // Blocks that come one after the other before another split: blocks of rows; or heads of all sequences with
+  // LONGEST_FIRST. The block from which on come those of the last rows of all splits and heads, where they are not among
+  // the others because they have fewer rows; else beyond any block.
+  int first, short_from;
   // Blocks of rows of the longest sequence; splits of the keys; query heads; keys of a split.
   int row_blocks, splits, heads, chunk;
   Address sequences;                    // table of `sequence_count`, or zero: `sequence` for each of the batch

@@ -13,14 +13,18 @@ struct Share {
 };
 
 // The share of a block that serves `group` heads. Blocks of rows come one after the other, then splits, then heads; or,
-// with `longest_first`, heads, then splits, then blocks of rows, so that those that have the most keys start first.
+// with LONGEST_FIRST, heads, then splits, then blocks of rows, so that those that have the most keys start first. Blocks of
+// rows come from the last to the first. From
+// `short_from` on come the blocks of the last rows: the shortest ones fill what the others leave idle at the end.
 INLINE Share share_of(const Call& call, int block, int group = 1) {
   Share x;
-  const int of_first = quotient_of(block, call.by_first), of_splits = quotient_of(of_first, call.by_splits);
-  const int first = block - of_first * call.first;
+  const bool is_short = block >= call.short_from, longest_first = (call.flags & LONGEST_FIRST) != 0;
+  const int quotient = quotient_of(block, call.by_first);
+  const int of_first = is_short ? block - call.short_from : quotient, of_splits = quotient_of(of_first, call.by_splits);
+  const int first = block - quotient * call.first;
   x.split = of_first - of_splits * call.splits;
-  x.row_block = call.longest_first ? of_splits : first;
-  int head = call.longest_first ? first : of_splits;
+  x.row_block = (longest_first ? call.row_blocks - of_splits : is_short ? call.row_blocks : call.first - first) - 1;
+  int head = longest_first ? first : of_splits;
   head *= group;
   const int index = quotient_of(head, call.by_heads);
   x.head = head - index * call.heads;

@@ -11,6 +11,9 @@ constexpr float HEADROOM = 8.f;  // a score this far above the reference moves i
 constexpr double MOST_ROUNDING = 32.;  // the natural reference is made up for by a factor of at most e to this power
 constexpr float NO_KEY = -3.40282346638528859812e38f;  // -FLT_MAX, a whole number
 
+// The reference of a row that does not exist: no score exceeds it.
+constexpr float NO_ROW = __builtin_nanf("");
+
 // 2^(from - to) for whole numbers from <= to; zero where `from` is -inf, and below 2^-126.
 INLINE float factor(float from, float to) {
   const float shift = from - to;

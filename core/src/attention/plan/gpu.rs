@@ -25,6 +25,7 @@
 //! 4. *Causal problems start with their longest blocks.* Those of the last rows have the most keys. Blocks start in
 //!    the order of their keys, over all heads, and are divided until the longest takes no longer than the average SM
 //!    is busy, up to [`CAUSAL_SPLITS`].
+//!    Blocks of the last rows whose warps have not all rows are short, and start last.
 //! 5. *Where scores change, the last blocks do not wait alone.* Blocks with a mask or a bias are many and short enough for
 //!    it to matter how full the device is at the end: their keys are divided a few times if that leaves it fuller.
 //! 6. *Splits have a least size, and partial states a largest.* Below [`min_chunk`] keys the merge costs more than
@@ -35,7 +36,7 @@
 
 use super::choice::{ChooseError, Division};
 use super::gpu_choice::{GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, Summation};
-use super::race::{Generation, Race, evenest};
+use super::race::{Generation, Race, Share, evenest};
 use crate::attention::bias::BiasView;
 use crate::attention::mask::{MaskKind, MaskView};
 use crate::attention::problem::{Problem, Spec};
@@ -182,7 +183,8 @@ pub fn choose_gpu<'a>(
         let undivided = races && (groups || k.few_blocks && blocks.saturating_mul(2) > sms);
         let most = if undivided { 1 } else { affordable };
         let (tile, pace) = (k.keys.max(1), k.paces.on(generation));
-        Race { blocks, sms, keys, most, tile, generation, pace, slow_edges: k.slow_edges }
+        let live = Share { busy: k.busy_warps(queries), all: k.all_warps(queries) };
+        Race { blocks, live, sms, keys, most, tile, generation, pace, slow_edges: k.slow_edges }
     };
     let serves = |candidate: usize, k: &GpuKernelSpec| {
         let scores = !k.half_scores() || (options.half_scores && s.dtype == DType::F16);
@@ -252,11 +254,14 @@ pub fn choose_gpu<'a>(
     check_counts(problem)?;
     let sequences = if packed || s.key_lengths { problem.sequences() } else { 0 };
     let whole = keys.max(1).next_multiple_of(kernel.keys.max(1));
+    // Warps that vote inside a budget work without rows, too.
+    let idles = options.error_budget.is_none() && kernel.busy_warps(queries) < kernel.all_warps(queries);
     let mut choice = GpuChoice {
         kernel,
         candidate,
         heads_at_once: heads_at_once(&kernel),
         longest_first: causal && !packed && matches!(kernel.summation, Summation::Tiles { .. }),
+        short_last: !causal && !packed && idles && row_blocks > 1,
         row_blocks,
         splits: 1,
         chunk: whole,

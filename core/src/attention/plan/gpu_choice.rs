@@ -115,6 +115,34 @@ impl GpuKernelSpec {
     }
 }
 
+/// Lanes of a warp.
+const WARP: usize = 32;
+
+impl GpuKernelSpec {
+    /// Query rows of a warp. Lanes of few-row kernels share all rows of a block.
+    const fn warp_rows(&self) -> usize {
+        let warps = match self.summation {
+            Summation::Tiles { .. } => self.resources.threads / WARP,
+            Summation::Groups { .. } => 1,
+        };
+        let rows = self.rows / if warps > 0 { warps } else { 1 };
+        if rows > 0 { rows } else { 1 }
+    }
+
+    /// Warps that have rows, of the blocks for `queries` query rows: those past the last row multiply nothing.
+    #[must_use]
+    pub const fn busy_warps(&self, queries: usize) -> usize {
+        queries.div_ceil(self.warp_rows())
+    }
+
+    /// All warps of the blocks for `queries` query rows.
+    #[must_use]
+    pub const fn all_warps(&self, queries: usize) -> usize {
+        let rows = if self.rows > 0 { self.rows } else { 1 };
+        queries.div_ceil(rows) * (rows / self.warp_rows())
+    }
+}
+
 impl GpuResources {
     /// Number of blocks resident on an SM at once, by registers, shared memory and threads. At least 1.
     #[must_use]
@@ -168,6 +196,9 @@ pub struct GpuChoice {
     pub heads_at_once: usize,
     /// Whether the blocks of the last rows start first, those of all heads together.
     pub longest_first: bool,
+    /// Whether the blocks of the last rows start last, those of all heads together: they have warps without a row, and fill
+    /// what the others leave idle at the end.
+    pub short_last: bool,
     /// Number of blocks of query rows of a sequence; of a packed problem, of a sequence that holds every row.
     pub row_blocks: usize,
     /// Number of splits of the keys; 1 if they are not divided.

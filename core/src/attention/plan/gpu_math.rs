@@ -34,6 +34,7 @@ pub fn choose_gpu_math(
         candidate: 0,
         heads_at_once: 1,
         longest_first: false,
+        short_last: false,
         row_blocks: s.query.tokens().div_ceil(kernel.rows.max(1)),
         splits: 1,
         chunk: stride,

@@ -178,11 +178,12 @@ fn wave(work: &Work<'_>, blocks: f64, warps: f64, machine: &GpuMachine) -> f64 {
     work.iter().map(cycles).sum()
 }
 
-/// A launch of `blocks` blocks, which move `bytes` bytes of memory.
+/// A launch of `blocks` blocks, of whose warps a share `live` has rows, which move `bytes` bytes of memory.
 fn launch(
     work: &Work<'_>,
     resources: &GpuResources,
     blocks: usize,
+    live: f64,
     bytes: f64,
     machine: &GpuMachine,
 ) -> GpuLaunch {
@@ -194,7 +195,9 @@ fn launch(
     let waves = most.div_ceil(resident);
     let full = (most / resident) as f64;
     let rest = most % resident;
-    let mut cycles = full * wave(work, resident as f64, warps, machine);
+    // Waves that follow each other average over blocks. The last one is as long as one of blocks with all their rows.
+    let average = if waves > 1 { warps * live } else { warps };
+    let mut cycles = full * wave(work, resident as f64, average, machine);
     if rest > 0 {
         cycles += wave(work, rest as f64, warps, machine);
     }
@@ -215,6 +218,8 @@ fn tiles(chunk: usize, keys: usize, tile: usize) -> (f64, f64) {
 pub struct GpuCall {
     /// Blocks of the attention kernel.
     pub blocks: usize,
+    /// Share of their warps that have rows.
+    pub live: f64,
     /// Number of keys of a sequence.
     pub keys: usize,
     /// Whether a row attends keys up to its own number only.
@@ -239,7 +244,7 @@ pub fn predict(
     call: &GpuCall,
     machine: &GpuMachine,
 ) -> GpuPrediction {
-    let GpuCall { blocks, keys, causal, padded, bytes } = *call;
+    let GpuCall { blocks, live, keys, causal, padded, bytes } = *call;
     let tile = (cost.keys as usize).max(1);
     let (mut plain, mut edges) = tiles(choice.chunk, keys, tile);
     if causal {
@@ -268,11 +273,11 @@ pub fn predict(
     } else {
         0.0
     };
-    let attention = launch(&work, &choice.kernel.resources, blocks, bytes + states, machine);
+    let attention = launch(&work, &choice.kernel.resources, blocks, live, bytes + states, machine);
     let merge = merge.map(|merge| {
         let whole = &merge.cost.before;
         let work = [(whole, 1.0), (whole, 0.0), (whole, 0.0), (whole, 0.0), (whole, 0.0)];
-        launch(&work, &merge.resources, merge.blocks, states, machine)
+        launch(&work, &merge.resources, merge.blocks, 1.0, states, machine)
     });
     GpuPrediction { attention, merge }
 }
@@ -330,7 +335,7 @@ mod tests {
         let none = GpuPart::default();
         let work = [(&PART, 1.0), (&none, 0.0), (&none, 0.0), (&none, 0.0), (&none, 0.0)];
         let resources = GpuResources { threads: 128, shared: 32 << 10, registers: 64 };
-        let of = |blocks, bytes| launch(&work, &resources, blocks, bytes, &machine((6, 2)));
+        let of = |blocks, bytes| launch(&work, &resources, blocks, 1.0, bytes, &machine((6, 2)));
         let waves: [usize; 5] = [1, 2, 4, 5, 9].map(|blocks| of(blocks, 0.0).waves);
         assert_eq!((of(4, 0.0).resident, waves), (2, [1, 1, 1, 2, 3]));
         // The second multiprocessor takes the second block, and none the work of the others.
@@ -339,5 +344,9 @@ mod tests {
         // 10^6 bytes at 10 GB/s are 100 us.
         assert_eq!(of(1, 1e6).us, 105.0);
         assert_eq!(of(0, 0.0).us, 5.0);
+        // Warps without rows issue nothing, though one with rows still takes its time.
+        let many = GpuResources { shared: 0, ..resources };
+        let live = |share| launch(&work, &many, 64, share, 0.0, &machine((6, 2))).us - 5.0;
+        assert!((0.49..0.55).contains(&(live(0.5) / live(1.0))), "{}", live(0.5) / live(1.0));
     }
 }

@@ -61,6 +61,22 @@ impl Paces {
     }
 }
 
+/// A share of warps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Warps that have rows.
+    pub busy: usize,
+    /// All warps.
+    pub all: usize,
+}
+
+impl Share {
+    /// The share of `x`, rounded up.
+    const fn of(self, x: usize) -> usize {
+        x.saturating_mul(self.busy).div_ceil(if self.all > 0 { self.all } else { 1 })
+    }
+}
+
 /// Largest number of splits that are compared.
 pub const MOST_SPLITS: usize = 8;
 /// Tiles that an edge takes in a kernel whose edges are slow.
@@ -73,6 +89,8 @@ const WITHIN: usize = 121;
 pub struct Race {
     /// Number of blocks of undivided keys.
     pub blocks: usize,
+    /// The share of their warps that have rows: warps without one multiply nothing.
+    pub live: Share,
     /// Number of SMs.
     pub sms: usize,
     /// Number of keys.
@@ -93,7 +111,13 @@ impl Race {
     /// The time with `splits` splits.
     fn time(&self, splits: usize) -> usize {
         let each = self.blocks.saturating_mul(splits).div_ceil(self.sms.max(1));
-        let pace = each.saturating_mul(self.pace.shared).max(self.pace.alone);
+        let together = each.saturating_mul(self.pace.shared);
+        let pace = match self.generation {
+            // Blocks come in many waves, so that what some of them leave out makes room for others.
+            Generation::Early => self.live.of(together).max(self.pace.shared),
+            Generation::Late => together,
+        };
+        let pace = pace.max(self.pace.alone);
         let edge = if self.slow_edges && !self.keys.is_multiple_of(self.tile) { SLOW_EDGE - 1 } else { 0 };
         let tiles = self.keys.div_ceil(self.tile).div_ceil(splits) + edge;
         tiles.saturating_mul(pace).saturating_add(if splits > 1 { self.generation.merge() } else { 0 })

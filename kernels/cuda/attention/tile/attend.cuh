@@ -112,7 +112,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     unsigned weights = 0;
     UNROLL for (int i = 0; i < TM; i++)
       UNROLL for (int j = 0; j < TN; j++) weights |= bits_of(s[i][j]);
-    some = any_of_block(!absent || weights != 0);
+    some = any_of_block((!absent || weights != 0) && m[0] == m[0]);
   }
   const int t = opaque(tid);
   const Exchange x = {lane_col(t), lane_row(t) * (TM / 4), sm + XP + (t >> 5) * P_BYTES};

@@ -68,7 +68,7 @@ template <class S> template <bool EDGE, int COLUMNS> INLINE void Tiles<S>::multi
     UNROLL for (int i = 0; i < TM; i++)
       UNROLL for (int j = 0; j < TN; j++) pair[i][j] = 0;
   }
-  const int steps = PAIRS ? KS / DIMS : min_of((call.head_dim - chunk * KD + DIMS - 1) / DIMS, KS / DIMS);
+  const int steps = idles() ? 0 : PAIRS ? KS / DIMS : min_of((call.head_dim - chunk * KD + DIMS - 1) / DIMS, KS / DIMS);
   NO_UNROLL for (int it = 0; it < steps; it++) {
     UNROLL for (int kk = 0; kk < DIMS; kk++) {
       const int b = kk & 1;

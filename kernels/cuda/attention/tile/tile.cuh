@@ -81,6 +81,8 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   static constexpr bool ADDS = S::CHANGES == ALL || !PLAINS;  // whether addends pass through the exchange area
   static constexpr bool SLOW = LEAN || (ADDED && TM * TN > 32);  // whether edges are small and slow
 
+  static constexpr bool IDLES = !BUDGET;  // whether warps without a row leave products out
+
   static constexpr bool B16 = IN != F32, PAIRS = IN == PAIRED;
   typedef typename Raw<B16>::Type Raw4;
   static constexpr int SIZE = B16 ? 2 : 4;                  // bytes of an element
@@ -134,10 +136,8 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   static INLINE int key_of(int q, int e) { return TN == 8 ? ((q >> 3) * 4 + e) * 8 + (q & 7) : e * 16 + q; }
   // The dim of column j of W in lane group g.
   static INLINE int dim_of(int g, int j) { return (j >> 2) * (LANE_COLS * 4) + g * 4 + (j & 3); }
-  // The block's first row. Later rows have more keys when causal, and start first.
-  static INLINE int first_row(const Call& call, const Share& share) {
-    return (call.row_blocks - 1 - share.row_block) * BM;
-  }
+  // The block's first row.
+  static INLINE int first_row(const Call&, const Share& share) { return share.row_block * BM; }
   // The lane's first row.
   static INLINE int own_row(const Call& call, const Share& share, int t) {
     return first_row(call, share) + (t >> 5) * WARP_ROWS + lane_row(t) * TM;
@@ -202,6 +202,12 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
 
   // Keys of tile k0 that some row attends, where there are fewer than a tile has.
   template <bool EDGE> INLINE int live() { return EDGE ? min_of(end - k0, TILE) : TILE; }
+
+  // Whether the warp has no row.
+  INLINE bool begins_idle(const Share& share) {
+    return first_row(call, share) + (opaque(tid) >> 5) * WARP_ROWS >= share.sequence.queries;
+  }
+  INLINE bool idles() { return IDLES && !any_of_warp(m[0] == m[0]); }
 
   // The block's share, computed anew.
   INLINE Share here() { return share_of(call, opaque(block_index())); }

@@ -118,6 +118,8 @@ pub const OUTPUT_VEC4: i32 = 8;
 pub const WHOLE_ROWS: i32 = 16;
 /// [`AttentionArgs::flags`]: a block takes all splits of its rows, and nothing is left to merge.
 pub const SERIAL_SPLITS: i32 = 32;
+/// [`AttentionArgs::flags`]: the blocks of the last rows come first, those of all heads together.
+pub const LONGEST_FIRST: i32 = 64;
 /// Elements from one row to the next below which the bytes of a tile fit 31 bits.
 pub const NEAR: i64 = 1 << 22;
 
@@ -136,10 +138,11 @@ pub struct AttentionArgs {
     /// Divisor [`AttentionArgs::group`].
     pub by_group: Divisor,
     /// Blocks that come one after the other before another split: [`AttentionArgs::row_blocks`], or
-    /// `heads · sequence_count` with [`AttentionArgs::longest_first`].
+    /// `heads · sequence_count` with [`LONGEST_FIRST`].
     pub first: i32,
-    /// Whether the blocks of the last rows come first, those of all heads together; 0 or 1.
-    pub longest_first: i32,
+    /// The block from which on come those of the last rows of all splits and heads, which have fewer rows; one less than
+    /// [`AttentionArgs::row_blocks`] come before another split then. Beyond any block where they are among the others.
+    pub short_from: i32,
     /// Blocks of rows of the longest sequence.
     pub row_blocks: i32,
     /// Splits of the keys.

@@ -179,8 +179,13 @@ pub fn attention(
     let (query_factor, cap) = problem.score_factors();
     let row_blocks = row_blocks(plan, &sequences);
     let group = problem.heads() / problem.kv_heads();
-    let first = if c.longest_first { problem.heads() * problem.sequences() } else { row_blocks };
-    let first = int(first);
+    let columns = problem.heads() * problem.sequences();
+    let at_once = if serial { 1 } else { c.splits };
+    let (first, short_from) = match (c.longest_first, c.short_last && row_blocks > 1) {
+        (true, _) => (int(columns), i32::MAX),
+        (false, true) => (int(row_blocks - 1), int((row_blocks - 1) * at_once * columns)),
+        (false, false) => (int(row_blocks), i32::MAX),
+    };
     let (d, dv, size) = (problem.head_dim(), problem.value_dim(), s.dtype.size());
     let mut filled = AttentionArgs {
         query: of(Operand::Query),
@@ -224,8 +229,8 @@ pub fn attention(
         query_rows: int(problem.rows()),
         by_first: Divisor::new(first),
         first,
-        longest_first: i32::from(c.longest_first),
-        by_splits: Divisor::new(if serial { 1 } else { int(c.splits) }),
+        short_from,
+        by_splits: Divisor::new(int(at_once)),
         by_heads: Divisor::new(int(problem.heads())),
         by_group: Divisor::new(int(group)),
         by_tokens: Divisor::new(int(s.query.tokens())),
@@ -244,6 +249,9 @@ pub fn attention(
     }
     if serial {
         filled.flags |= args::SERIAL_SPLITS;
+    }
+    if c.longest_first {
+        filled.flags |= args::LONGEST_FIRST;
     }
     filled
 }

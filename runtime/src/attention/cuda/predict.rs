@@ -131,7 +131,9 @@ fn of_choice(problem: &Problem, machine: &GpuMachine, choice: &GpuChoice) -> Res
     let bytes = elements as f64 * s.dtype.size() as f64;
     let causal = problem.grows_with_the_row();
     let padded = !has_plain_tiles(choice, [problem.head_dim(), problem.value_dim()]);
-    let call = GpuCall { blocks, keys: problem.keys(), causal, padded, bytes };
+    let (kernel, queries) = (&choice.kernel, s.query.tokens());
+    let live = kernel.busy_warps(queries) as f64 / kernel.all_warps(queries).max(1) as f64;
+    let call = GpuCall { blocks, live, keys: problem.keys(), causal, padded, bytes };
     let prediction = predict(choice, cost, merge.as_ref(), &call, machine);
     Ok(Forecast { kernel: choice.kernel.name, splits: choice.splits, tile: cost.plain, prediction })
 }
