@@ -2,7 +2,7 @@
 
 use super::factor::{Factor, multiply};
 use super::kernel::{Columns, Factors, Segment, Strip};
-use super::rows::{Rate, SEGMENT, add_products, output, prefetch, rows, values};
+use super::rows::{Rate, SEGMENT, SHORT, add_products, add_wide, output, prefetch, rows, values};
 use super::tile::{reads, sums};
 use crate::lanes::Lanes;
 use crate::product::for_quad;
@@ -315,7 +315,8 @@ unsafe fn pass<L: Lanes, const B: usize, const R: usize, const T: usize, const P
         if columns.keep || !last {
             let exit = if last { segment.exit.as_ref() } else { None };
             match (count > P, exit) {
-                (true, _) => update::<L, V>(isa, strip, segment, first, count, exit),
+                (true, _) if segment.wide => update::<L, V, true>(isa, strip, segment, first, count, exit),
+                (true, _) => update::<L, V, false>(isa, strip, segment, first, count, exit),
                 (false, None) => {
                     update_short::<L, B, T, P, V, false>(isa, strip, segment, first, count, exit)
                 }
@@ -393,7 +394,10 @@ unsafe fn writes<L: Lanes, const R: usize, const V: usize>(
         let mut w =
             reads::<L, R, V>(isa, segment.dim, keys, segment.reader_stride, strip.state, strip.stride);
         let products = segment.products.add((segment.group * segment.tokens + first + t) * segment.row);
-        add_products::<L, R, V>(isa, &mut w, products, segment.row, strip.room, t);
+        match segment.wide {
+            true => add_wide::<L, R, V>(isa, &mut w, products, segment.row, strip.room, t),
+            false => add_products::<L, R, V>(isa, &mut w, products, segment.row, strip.room, t),
+        }
         for r in 0..R {
             let rate = Rate::<L>::of(isa, segment, first + t + r);
             let v = values::<L, V>(isa, segment, columns, first + t + r);
@@ -432,7 +436,10 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize>(
         let mut sums =
             reads::<L, R, V>(isa, segment.dim, queries, segment.query_stride, strip.state, strip.stride);
         let products = segment.products.add((g * segment.tokens + first + t) * segment.row);
-        add_products::<L, R, V>(isa, &mut sums, products, segment.row, strip.room, t);
+        match segment.wide {
+            true => add_wide::<L, R, V>(isa, &mut sums, products, segment.row, strip.room, t),
+            false => add_products::<L, R, V>(isa, &mut sums, products, segment.row, strip.room, t),
+        }
         for r in 0..R {
             let p = products.add(r * segment.row + t);
             for i in 0..=r {
@@ -447,12 +454,13 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize>(
 }
 
 /// Adds what the tokens of a long pass write to the state: four rows of it at a time. It is summed up by itself, in segments,
-/// so that the state rounds once for all of it. Then the rows are multiplied if there are factors.
+/// which with `WIDE` are added up in f64, so that the state rounds once for all of it. Then the rows are multiplied if there
+/// are factors.
 ///
 /// # Safety
 /// - As for [`pass`], with what the tokens write in the room.
 #[inline(always)]
-unsafe fn update<L: Lanes, const V: usize>(
+unsafe fn update<L: Lanes, const V: usize, const WIDE: bool>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -461,6 +469,7 @@ unsafe fn update<L: Lanes, const V: usize>(
     exit: Option<&Factors>,
 ) {
     let width = V * L::N;
+    let some = if WIDE { SHORT } else { SEGMENT };
     // SAFETY: four rows of the strip, and tokens of the pass (clauses).
     unsafe {
         let keys = segment.writers.offset(first as isize * segment.writer_stride);
@@ -468,9 +477,10 @@ unsafe fn update<L: Lanes, const V: usize>(
         for d in (0..segment.dim).step_by(4) {
             let rows = strip.state.add(d * strip.stride);
             let mut s = [[L::splat(isa, 0.0); V]; 4];
-            for from in (0..count).step_by(SEGMENT) {
+            let mut whole = [[L::wide(isa, 0.0); V]; 4];
+            for from in (0..count).step_by(some) {
                 let mut part = [[L::splat(isa, 0.0); V]; 4];
-                for t in from..count.min(from + SEGMENT) {
+                for t in from..count.min(from + some) {
                     let quad = L::quad(isa, keys.offset(t as isize * segment.writer_stride).add(d));
                     for x in 0..V {
                         let w = L::load(isa, strip.room.add(t * width + x * L::N));
@@ -481,14 +491,21 @@ unsafe fn update<L: Lanes, const V: usize>(
                 }
                 for j in 0..4 {
                     for x in 0..V {
-                        s[j][x] = s[j][x].plus(part[j][x]);
+                        match WIDE {
+                            true => whole[j][x] = L::wide_sum(whole[j][x], part[j][x].widened()),
+                            false => s[j][x] = s[j][x].plus(part[j][x]),
+                        }
                     }
                 }
             }
             for j in 0..4 {
                 for x in 0..V {
                     let at = rows.add(j * strip.stride + x * L::N);
-                    let mut sum = s[j][x].plus(L::load(isa, at));
+                    let held = L::load(isa, at);
+                    let mut sum = match WIDE {
+                        true => L::narrowed(isa, L::wide_sum(whole[j][x], held.widened())),
+                        false => s[j][x].plus(held),
+                    };
                     if let (Some(exit), Some(common)) = (exit, common) {
                         sum = Factor::of_row(isa, exit, d + j, common).times(isa, sum);
                     }
