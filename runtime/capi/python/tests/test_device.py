@@ -29,7 +29,8 @@ class Tensor(object):
     layout, is_quantized, requires_grad = "strided", False, False
 
     def __init__(self, array, device=0, whole=None):
-        self.array, self.place, self.whole = np.asarray(array), device, whole
+        # What lies on the device is copied to this array when it is asked for.
+        self.array, self.place, self.whole = np.array(array) if whole is None else array, device, whole
         self.shape, self.dtype = self.array.shape, f"torch.{self.array.dtype}"
         self.is_cpu, self.is_cuda, self.device = device is None, device is not None, types.SimpleNamespace(index=device)
         if whole is None:
