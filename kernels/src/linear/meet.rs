@@ -213,14 +213,15 @@ pub(super) unsafe fn meet_wide<L: Lanes, const R: usize>(
         for n in 0..segment.group + usize::from(!segment.betas.is_null()) {
             for top in (0..count).step_by(MEETING) {
                 let end = count.min(top + MEETING);
-                // Tiles, each `[dim][R]`. Rows past the last token are not read of the results.
-                for t in top..end {
+                // Tiles, each `[dim][R]`, with zeros past the last token.
+                for t in top..end.next_multiple_of(R) {
                     // SAFETY: a row of a token of the pass, and its values among those of `MEETING` rows (clauses).
                     unsafe {
-                        let (x, _, _) = meeting(segment, n, first + t);
                         let to = rows.add((t - top) / R * R * dim + (t - top) % R);
                         for d in 0..dim {
-                            to.add(d * R).write_unaligned(x.add(d).read().into());
+                            let value =
+                                if t < end { meeting(segment, n, first + t).0.add(d).read() } else { 0.0 };
+                            to.add(d * R).write_unaligned(value.into());
                         }
                     }
                 }

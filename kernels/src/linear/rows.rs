@@ -220,6 +220,36 @@ unsafe fn add_vectors<L: Lanes, const R: usize, const V: usize, const U: usize>(
     }
 }
 
+/// Adds to the sums of `T` tokens what four of them, from number `FROM` on, write: to their own, and to later ones.
+///
+/// # Safety
+/// - Rows of products of the tokens are readable at `p`, `stride` apart, a multiple of four values from the first of them on,
+///   and `T` rows of `V` vectors at `w`.
+#[inline(always)]
+pub(super) unsafe fn add_own<L: Lanes, const T: usize, const V: usize, const FROM: usize>(
+    isa: L::Isa,
+    sums: &mut [[L; V]; T],
+    p: *const f32,
+    stride: usize,
+    w: *const f32,
+) {
+    // SAFETY: quads of rows of products, rows of `w` (clauses).
+    unsafe {
+        let p: [L::Quad; T] = core::array::from_fn(|r| L::quad(isa, p.add(r * stride + FROM)));
+        for_quad!(|J| {
+            let i = FROM + J as usize;
+            for x in 0..V {
+                let w = L::load(isa, w.add((i * V + x) * L::N));
+                for r in 0..T {
+                    if r >= i {
+                        sums[r][x] = sums[r][x].mul_add_quad::<J>(w, p[r]);
+                    }
+                }
+            }
+        });
+    }
+}
+
 /// `sums + Σ p[r][i] · w[i]` over `terms`.
 ///
 /// # Safety
