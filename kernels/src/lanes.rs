@@ -25,6 +25,8 @@ pub trait Lanes: Number {
     /// Four neighbouring scalars of which [`Lanes::mul_add_quad`] broadcasts one: a pointer where the multiply
     /// takes a broadcast operand from memory, a register where it takes one from a lane.
     type Quad: Copy;
+    /// As many f64 values as there are lanes.
+    type Wide: Copy;
     /// Whether making a quad reads all four scalars, and not only those that are broadcast.
     const QUAD_IN_REGISTER: bool;
     /// Groups of four steps in an iteration of the product loops: 1, or 4 where counting iterations costs issue slots
@@ -166,6 +168,16 @@ pub trait Lanes: Number {
         largest
     }
 
+    /// The same f64 value in every lane.
+    fn wide(isa: Self::Isa, x: f64) -> Self::Wide;
+    /// The lanes as f64 values.
+    fn widened(self) -> Self::Wide;
+    /// `a + b`.
+    fn wide_sum(a: Self::Wide, b: Self::Wide) -> Self::Wide;
+    /// `a · x + c`. Where `a` and `x` are f32 values the product is exact, so it rounds once whether it is fused or not.
+    fn wide_mul_add(a: Self::Wide, x: f64, c: Self::Wide) -> Self::Wide;
+    /// `x`, rounded to the nearest f32 values, ties to even.
+    fn narrowed(isa: Self::Isa, x: Self::Wide) -> Self;
     /// Difference.
     #[must_use]
     fn minus(self, other: Self) -> Self;

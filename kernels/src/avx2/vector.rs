@@ -62,6 +62,7 @@ impl Lanes for Eight {
     const N: usize = 8;
     type Isa = Avx2;
     type Quad = *const f32;
+    type Wide = [__m256d; 2];
     const QUAD_IN_REGISTER: bool = false;
     const UNROLL: usize = 1;
     const MANY_REGISTERS: bool = false;
@@ -171,6 +172,32 @@ impl Lanes for Eight {
                 square[4 + i].0 = _mm256_permute2f128_ps::<0x31>(a[i], a[4 + i]);
             }
         });
+    }
+    #[inline(always)]
+    fn wide(_: Avx2, x: f64) -> Self::Wide {
+        op!([_mm256_set1_pd(x); 2])
+    }
+    #[inline(always)]
+    fn widened(self) -> Self::Wide {
+        op!([
+            _mm256_cvtps_pd(_mm256_castps256_ps128(self.0)),
+            _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(self.0))
+        ])
+    }
+    #[inline(always)]
+    fn wide_sum(a: Self::Wide, b: Self::Wide) -> Self::Wide {
+        op!([_mm256_add_pd(a[0], b[0]), _mm256_add_pd(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn wide_mul_add(a: Self::Wide, x: f64, c: Self::Wide) -> Self::Wide {
+        op!({
+            let x = _mm256_set1_pd(x);
+            [_mm256_fmadd_pd(a[0], x, c[0]), _mm256_fmadd_pd(a[1], x, c[1])]
+        })
+    }
+    #[inline(always)]
+    fn narrowed(_: Avx2, x: Self::Wide) -> Self {
+        Eight(op!(_mm256_set_m128(_mm256_cvtpd_ps(x[1]), _mm256_cvtpd_ps(x[0]))))
     }
     #[inline(always)]
     fn minus(self, other: Self) -> Self {

@@ -86,6 +86,7 @@ impl Lanes for Sixteen {
     const N: usize = 16;
     type Isa = Avx512;
     type Quad = *const f32;
+    type Wide = [__m512d; 2];
     const QUAD_IN_REGISTER: bool = false;
     const UNROLL: usize = 1;
     const MANY_REGISTERS: bool = true;
@@ -241,6 +242,35 @@ impl Lanes for Sixteen {
             }
         }
         largest
+    }
+    #[inline(always)]
+    fn wide(_: Avx512, x: f64) -> Self::Wide {
+        op!([_mm512_set1_pd(x); 2])
+    }
+    #[inline(always)]
+    fn widened(self) -> Self::Wide {
+        op!([
+            _mm512_cvtps_pd(_mm512_castps512_ps256(self.0)),
+            _mm512_cvtps_pd(_mm512_extractf32x8_ps::<1>(self.0))
+        ])
+    }
+    #[inline(always)]
+    fn wide_sum(a: Self::Wide, b: Self::Wide) -> Self::Wide {
+        op!([_mm512_add_pd(a[0], b[0]), _mm512_add_pd(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn wide_mul_add(a: Self::Wide, x: f64, c: Self::Wide) -> Self::Wide {
+        op!({
+            let x = _mm512_set1_pd(x);
+            [_mm512_fmadd_pd(a[0], x, c[0]), _mm512_fmadd_pd(a[1], x, c[1])]
+        })
+    }
+    #[inline(always)]
+    fn narrowed(_: Avx512, x: Self::Wide) -> Self {
+        Sixteen(op!(_mm512_insertf32x8::<1>(
+            _mm512_castps256_ps512(_mm512_cvtpd_ps(x[0])),
+            _mm512_cvtpd_ps(x[1])
+        )))
     }
     #[inline(always)]
     fn minus(self, other: Self) -> Self {

@@ -10,7 +10,7 @@
 use crate::lanes::MAX_LANES;
 use crate::primitives::Primitives;
 use elsa_core::linear::Gates;
-use elsa_core::linear::plan::KernelSpec;
+use elsa_core::linear::plan::{KernelSpec, LONG_PASS};
 
 /// The tokens of one head as they are in memory, from the first that no segment has taken.
 ///
@@ -110,6 +110,8 @@ pub struct Segment {
     pub products: *const f32,
     /// Values of such a row.
     pub row: usize,
+    /// Whether products are sums in f64, and what many tokens write is added up in f64 ([`wide`]).
+    pub wide: bool,
     /// What multiplies the state as the segment begins.
     pub enter: Option<Factors>,
     /// What multiplies it as the segment ends.
@@ -135,6 +137,7 @@ impl Segment {
         betas: core::ptr::null(),
         products: core::ptr::null(),
         row: 0,
+        wide: false,
         enter: None,
         exit: None,
     };
@@ -288,6 +291,9 @@ pub const fn head_room(
         let rows = group.saturating_add(delta as usize).saturating_mul(tokens);
         let columns = if pass < FEW { 0 } else { dim };
         size = size.saturating_add(rows.saturating_add(columns).saturating_mul(product_row(pass)));
+        if wide(per, delta, pass) {
+            size = size.saturating_add(dim.saturating_mul(MEETING * 2));
+        }
     }
     size
 }
@@ -308,12 +314,21 @@ pub(super) const fn product_row(pass: usize) -> usize {
     pass.next_multiple_of(if pass < FEW { 4 } else { MAX_LANES })
 }
 
+/// Whether passes of `pass` tokens have their sums in f64: long ones under the delta rule without gates. There nothing but what
+/// later tokens write takes away what earlier ones wrote, so sums over all of them are of terms that cancel.
+pub(super) const fn wide(per: Gates, delta: bool, pass: usize) -> bool {
+    delta && matches!(per, Gates::None) && pass > LONG_PASS
+}
+
 /// The factor of a gate of `−∞`: minus zero, which no exponential is. One of zero belongs to a gate whose exponential is too
 /// small for a number, and multiplies.
 pub const CLEARS: f32 = -0.0;
 
 /// From how many tokens on writing keys lie in the lanes as they meet other rows.
 pub(super) const FEW: usize = 12;
+
+/// Rows that meet the same keys one after the other where products are sums in f64.
+pub(super) const MEETING: usize = 32;
 
 /// Tokens that pass the state together under the delta rules.
 pub const MOST_TOGETHER: usize = 4;

@@ -37,7 +37,9 @@
 //!    when the state is multiplied, and so is such an output. Sums of products begin with a number far below the rounding of
 //!    any that is not tiny itself, so that with a fused multiply-add they are not subnormal on the way.
 //!
-//! 7. *Long sums are sums of short ones.* What many tokens of a long pass add is summed up by itself, sixteen at a time.
+//! 7. *Long sums are sums of short ones.* What many tokens of a long pass add is summed up by itself, sixteen at a time. In
+//!    long passes of the delta rule without gates it is eight at a time, and these sums are added up in f64, as are products
+//!    of queries and keys over their dims: there errors relative to terms that cancel would grow with the root of the tokens.
 //! 8. *What comes next is asked for early.* The rows of a head's tokens lie far apart, where no processor looks for them by
 //!    itself. So as tokens pass, the values of those behind them, and the queries and keys of a later segment, are
 //!    prefetched.
@@ -47,7 +49,8 @@
 //! | file | duty |
 //! |---|---|
 //! | [`kernel`] | what a kernel works on, and its entry points |
-//! | [`prepare`] | segments of a head's tokens: gates, products of queries and keys |
+//! | [`prepare`] | segments of a head's tokens: gates |
+//! | `meet` | products of queries and keys |
 //! | `exponential` | exponentials of sums of gates |
 //! | [`recur`], `rows` | tokens pass a strip of the state |
 //! | [`factor`] | the state times factors |
@@ -57,6 +60,7 @@ mod exponential;
 pub mod factor;
 pub(crate) mod instance;
 pub mod kernel;
+mod meet;
 pub mod prepare;
 pub mod read;
 pub mod recur;

@@ -1,10 +1,9 @@
 //! What the tokens of a segment need once, for all strips of the state.
 
 use super::exponential::{LARGEST_SUM, NEUTRAL, TOGETHER, both, split, splits};
-use super::kernel::{FEW, Factors, Head, MOST_TOGETHER, Segment, meets, product_row};
-use super::rows::SEGMENT;
-use super::tile::reads;
-use crate::lanes::{Lanes, MAX_LANES};
+use super::kernel::{FEW, Factors, Head, MEETING, Segment, meets, product_row, wide};
+use super::meet::{meet, meet_few, meet_wide};
+use crate::lanes::Lanes;
 use elsa_core::linear::Gates;
 
 /// Takes a segment from the first tokens of `head`, and writes what its strips need.
@@ -80,8 +79,16 @@ pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segmen
             made.row = product_row(head.pass);
             let products = take((head.group + usize::from(delta)) * head.tokens * made.row);
             made.products = products;
+            made.wide = wide(head.per, delta, head.pass);
             if head.pass < FEW {
                 meet_few::<L>(isa, &made, products);
+            } else if made.wide {
+                let rows = take(MEETING * head.dim * 2).cast();
+                let columns = take(head.dim * made.row);
+                match L::MANY_REGISTERS {
+                    true => meet_wide::<L, 8>(isa, &made, products, columns, rows),
+                    false => meet_wide::<L, 4>(isa, &made, products, columns, rows),
+                }
             } else {
                 meet::<L>(isa, &made, products, take(head.dim * made.row));
             }
@@ -320,263 +327,5 @@ unsafe fn scaled<const ALL: bool>(head: &Head, rows: &Rows, x: usize, tokens: us
         }
         store::<ALL>(&high, rows.ends.add(x), count);
         store::<ALL>(&rest, rows.ends.add(dim + x), count);
-    }
-}
-
-/// The rows of a segment that meet writing keys: first those of queries, then reading keys. With them comes whether a token
-/// meets itself: it writes before its query reads, and after its key does.
-///
-/// # Safety
-/// - `t` is one of the segment's tokens, and `n` at most its query rows, below it for the rules without rates.
-#[inline(always)]
-unsafe fn meeting(segment: &Segment, n: usize, t: usize) -> (*const f32, isize, usize) {
-    let token = t as isize;
-    // SAFETY: a row of token `t` (clause).
-    unsafe {
-        if n < segment.group {
-            let at = token * segment.query_stride + n as isize * segment.group_stride;
-            (segment.queries.offset(at), segment.query_stride, 1)
-        } else {
-            (segment.readers.offset(token * segment.reader_stride), segment.reader_stride, 0)
-        }
-    }
-}
-
-/// The products of the tokens of each pass, where these are few: dims lie in the lanes.
-///
-/// # Safety
-/// - The rows of the segment are readable, and `products` writable for `tokens` rows of `row` values for each query row of a
-///   token, and once more for the delta rules.
-#[inline(always)]
-unsafe fn meet_few<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32) {
-    for n in 0..segment.group + usize::from(!segment.betas.is_null()) {
-        let mut t = 0;
-        while t < segment.tokens {
-            let first = t / segment.pass * segment.pass;
-            if t + MOST_TOGETHER <= segment.tokens.min(first + segment.pass)
-                && (t - first).is_multiple_of(MOST_TOGETHER)
-            {
-                // SAFETY: four tokens of a pass, and fours before them in it; the same clauses.
-                unsafe {
-                    for i in (first..t).step_by(MOST_TOGETHER) {
-                        meet_four::<L, 4>(isa, segment, n, (first, t, i), products);
-                    }
-                    match n < segment.group {
-                        true => meet_four::<L, 1>(isa, segment, n, (first, t, t), products),
-                        false => meet_four::<L, 0>(isa, segment, n, (first, t, t), products),
-                    }
-                }
-                t += MOST_TOGETHER;
-                continue;
-            }
-            // SAFETY: rows of tokens below `tokens` (clause).
-            unsafe {
-                let (x, _, itself) = meeting(segment, n, t);
-                let count = t - first + itself;
-                let to = products.add((n * segment.tokens + t) * segment.row);
-                let mut i = 0;
-                while i < count {
-                    let writer = segment.writers.offset((first + i) as isize * segment.writer_stride);
-                    if count - i >= 4 {
-                        dots::<L, 4>(isa, segment.dim, x, writer, segment.writer_stride, to.add(i));
-                        i += 4;
-                    } else {
-                        dots::<L, 1>(isa, segment.dim, x, writer, segment.writer_stride, to.add(i));
-                        i += 1;
-                    }
-                }
-            }
-            t += 1;
-        }
-    }
-}
-
-/// The products of row `n` of four tokens from `t` on with four writing keys from `writer` on, each a sum in the order of
-/// [`dots`]: of the first token with the first `MORE`, of each later one with one more. The pass begins with `first`.
-///
-/// # Safety
-/// - As for [`meet_few`]; the tokens are among those of the pass.
-#[inline(always)]
-unsafe fn meet_four<L: Lanes, const MORE: usize>(
-    isa: L::Isa,
-    segment: &Segment,
-    n: usize,
-    (first, t, writer): (usize, usize, usize),
-    products: *mut f32,
-) {
-    const B: usize = MOST_TOGETHER;
-    let dim = segment.dim;
-    let whole = dim / L::N * L::N;
-    let mut sums = [[L::splat(isa, 0.0); B]; B];
-    // SAFETY: rows of the tokens of the pass, and their products (clauses).
-    unsafe {
-        let x: [*const f32; B] = core::array::from_fn(|r| meeting(segment, n, t + r).0);
-        let writers: [*const f32; B] =
-            core::array::from_fn(|i| segment.writers.offset((writer + i) as isize * segment.writer_stride));
-        for d in (0..whole).step_by(L::N) {
-            let mut y = [L::splat(isa, 0.0); B];
-            for i in 0..B {
-                y[i] = L::load(isa, writers[i].add(d));
-            }
-            for r in 0..B {
-                let x = L::load(isa, x[r].add(d));
-                for i in 0..B {
-                    if i < r + MORE {
-                        sums[r][i] = x.mul_add(y[i], sums[r][i]);
-                    }
-                }
-            }
-        }
-        for r in 0..B {
-            let to = products.add((n * segment.tokens + t + r) * segment.row + writer - first);
-            for i in 0..B.min(r + MORE) {
-                let mut sum = sums[r][i].lane_sum();
-                for d in whole..dim {
-                    sum += x[r].add(d).read() * writers[i].add(d).read();
-                }
-                to.add(i).write(sum);
-            }
-        }
-    }
-}
-
-/// The products of the tokens of each pass: writing keys lie in the lanes, a vector of them after the other, and are read
-/// as a state is. What a token has nothing to do with is written too, up to the end of a vector.
-///
-/// # Safety
-/// - As for [`meet_few`], where rows of products are whole vectors.
-/// - `columns` is writable for `dim · row` values.
-#[inline(always)]
-unsafe fn meet<L: Lanes>(isa: L::Isa, segment: &Segment, products: *mut f32, columns: *mut f32) {
-    const R: usize = 8;
-    for first in (0..segment.tokens).step_by(segment.pass) {
-        let count = segment.pass.min(segment.tokens - first);
-        for i in (0..count).step_by(L::N) {
-            // SAFETY: at most `N` tokens of the pass; a vector of every dim (clauses).
-            unsafe {
-                let writers = segment.writers.offset((first + i) as isize * segment.writer_stride);
-                let to = columns.add(i * segment.dim);
-                transpose::<L>(isa, writers, segment.writer_stride, (count - i).min(L::N), segment.dim, to);
-            }
-        }
-        for n in 0..segment.group + usize::from(!segment.betas.is_null()) {
-            let mut t = 0;
-            while t < count {
-                let rows = if t + R <= count { R } else { 1 };
-                for i in (0..t + rows).step_by(L::N) {
-                    // SAFETY: rows of tokens of the pass, and a vector of products of each (clauses).
-                    unsafe {
-                        let (x, stride, _) = meeting(segment, n, first + t);
-                        let keys = columns.add(i * segment.dim).cast_const();
-                        let to = products.add((n * segment.tokens + first + t) * segment.row + i);
-                        if rows == R {
-                            let sums = met::<L, R>(isa, segment.dim, x, stride, keys);
-                            for r in 0..R {
-                                sums[r].store(to.add(r * segment.row));
-                            }
-                        } else {
-                            met::<L, 1>(isa, segment.dim, x, stride, keys)[0].store(to);
-                        }
-                    }
-                }
-                t += rows;
-            }
-        }
-    }
-}
-
-/// `x K` for `R` rows `x`, `stride` apart, and a vector of writing keys, `[dim][N]`. Dims are summed up by themselves, a few at a
-/// time: what many tokens write is multiplied by products, and no later token takes back what these are off.
-///
-/// # Safety
-/// - `dim` values, a multiple of four, are readable in each row of `x`, and `dim` vectors at `keys`.
-#[inline(always)]
-unsafe fn met<L: Lanes, const R: usize>(
-    isa: L::Isa,
-    dim: usize,
-    x: *const f32,
-    stride: isize,
-    keys: *const f32,
-) -> [L; R] {
-    let mut whole = [L::splat(isa, 0.0); R];
-    for first in (0..dim).step_by(SEGMENT) {
-        let some = SEGMENT.min(dim - first);
-        // SAFETY: dims below `dim` (clause).
-        let part = unsafe { reads::<L, R, 1>(isa, some, x.add(first), stride, keys.add(first * L::N), L::N) };
-        for r in 0..R {
-            whole[r] = whole[r].plus(part[r][0]);
-        }
-    }
-    whole
-}
-
-/// Writes the transpose of `rows` rows of `dim` values at `from`, `stride` apart, to `to`, `[dim][N]`, with zeros past the
-/// last row.
-///
-/// # Safety
-/// - At most `N` such rows are readable, and `dim · N` values writable at `to`.
-#[inline(always)]
-unsafe fn transpose<L: Lanes>(
-    isa: L::Isa,
-    from: *const f32,
-    stride: isize,
-    rows: usize,
-    dim: usize,
-    to: *mut f32,
-) {
-    let whole = dim / L::N * L::N;
-    // SAFETY: dims below `dim` of rows below `rows` (clauses).
-    unsafe {
-        for x in (0..whole).step_by(L::N) {
-            let mut square = [L::splat(isa, 0.0); MAX_LANES];
-            for r in 0..L::N {
-                if r < rows {
-                    square[r] = L::load(isa, from.offset(r as isize * stride).add(x));
-                }
-            }
-            L::transpose(isa, &mut square);
-            for r in 0..L::N {
-                square[r].store(to.add((x + r) * L::N));
-            }
-        }
-        for x in whole..dim {
-            for r in 0..L::N {
-                let value = if r < rows { from.offset(r as isize * stride).add(x).read() } else { 0.0 };
-                to.add(x * L::N + r).write(value);
-            }
-        }
-    }
-}
-
-/// The products of a row with `R` rows at `b`, `stride` apart: dims lie in the lanes.
-///
-/// # Safety
-/// - `dim` values are readable at `a` and in each row of `b`; `R` values are writable at `to`.
-#[inline(always)]
-unsafe fn dots<L: Lanes, const R: usize>(
-    isa: L::Isa,
-    dim: usize,
-    a: *const f32,
-    b: *const f32,
-    stride: isize,
-    to: *mut f32,
-) {
-    let whole = dim / L::N * L::N;
-    // SAFETY: dims below `dim` of `R` rows (clauses).
-    unsafe {
-        let mut sums = [L::splat(isa, 0.0); R];
-        for x in (0..whole).step_by(L::N) {
-            let y = L::load(isa, a.add(x));
-            for r in 0..R {
-                sums[r] = y.mul_add(L::load(isa, b.offset(r as isize * stride).add(x)), sums[r]);
-            }
-        }
-        for r in 0..R {
-            let mut sum = sums[r].lane_sum();
-            for x in whole..dim {
-                sum += a.add(x).read() * b.offset(r as isize * stride).add(x).read();
-            }
-            to.add(r).write(sum);
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::factor::{Factor, multiply};
 use super::kernel::{Columns, Factors, Segment, Strip};
-use super::rows::{Rate, SEGMENT, add_products, output, prefetch, rows, values};
+use super::rows::{Rate, SEGMENT, SHORT, add_own, add_products, add_wide, output, prefetch, rows, values};
 use super::tile::{reads, sums};
 use crate::lanes::Lanes;
 use crate::product::for_quad;
@@ -39,11 +39,11 @@ pub unsafe fn recur<
         match (delta, strip.width == L::N) {
             (false, true) => plain::<L, B, R, T, P, 1>(isa, strip, segment, columns),
             (false, false) => plain::<L, B, R, T, P, V>(isa, strip, segment, columns),
-            (true, true) => together::<L, B, R, T, P, 1>(isa, strip, segment, columns),
+            (true, true) => together::<L, B, R, T, P, 1, true>(isa, strip, segment, columns),
             (true, false) if W == V || strip.width == V * L::N => {
-                together::<L, B, R, T, P, V>(isa, strip, segment, columns);
+                together::<L, B, R, T, P, V, true>(isa, strip, segment, columns);
             }
-            (true, false) => together::<L, B, R, T, P, W>(isa, strip, segment, columns),
+            (true, false) => together::<L, B, R, T, P, W, true>(isa, strip, segment, columns),
         }
     }
 }
@@ -65,7 +65,7 @@ unsafe fn plain<L: Lanes, const B: usize, const R: usize, const T: usize, const 
     // SAFETY: the same clauses; passes end where the segment does.
     unsafe {
         if segment.pass > P || out && segment.group > 1 {
-            return together::<L, B, R, T, P, V>(isa, strip, segment, columns);
+            return together::<L, B, R, T, P, V, false>(isa, strip, segment, columns);
         }
         let mut first = 0;
         while first < segment.tokens {
@@ -146,36 +146,6 @@ unsafe fn apart<L: Lanes, const B: usize, const T: usize, const P: usize, const 
     }
 }
 
-/// Adds to the sums of `T` tokens what four of them, from number `FROM` on, write: to their own, and to later ones.
-///
-/// # Safety
-/// - Rows of products of the tokens are readable at `p`, `stride` apart, a multiple of four values from the first of them on,
-///   and `T` rows of `V` vectors at `w`.
-#[inline(always)]
-unsafe fn add_own<L: Lanes, const T: usize, const V: usize, const FROM: usize>(
-    isa: L::Isa,
-    sums: &mut [[L; V]; T],
-    p: *const f32,
-    stride: usize,
-    w: *const f32,
-) {
-    // SAFETY: quads of rows of products, rows of `w` (clauses).
-    unsafe {
-        let p: [L::Quad; T] = core::array::from_fn(|r| L::quad(isa, p.add(r * stride + FROM)));
-        for_quad!(|J| {
-            let i = FROM + J as usize;
-            for x in 0..V {
-                let w = L::load(isa, w.add((i * V + x) * L::N));
-                for r in 0..T {
-                    if r >= i {
-                        sums[r][x] = sums[r][x].mul_add_quad::<J>(w, p[r]);
-                    }
-                }
-            }
-        });
-    }
-}
-
 /// [`through`] with what `B` tokens are to do known to the compiler.
 ///
 /// # Safety
@@ -242,7 +212,7 @@ unsafe fn through<L: Lanes, const B: usize, const V: usize, const OUT: bool, con
     }
 }
 
-/// The passes of a segment over a strip of `V` vectors. All tokens of a pass read the state as it is before them, and meet each
+/// The passes of a segment over a strip of `V` vectors; `DELTA` for the rules with rates. All tokens of a pass read the state as it is before them, and meet each
 /// other in the products of the segment.
 ///
 /// # Safety
@@ -255,6 +225,7 @@ unsafe fn together<
     const T: usize,
     const P: usize,
     const V: usize,
+    const DELTA: bool,
 >(
     isa: L::Isa,
     strip: &Strip,
@@ -266,7 +237,7 @@ unsafe fn together<
         let count = segment.pass.min(segment.tokens - first);
         prefetch::<L, V>(isa, columns, first, count);
         // SAFETY: the same clauses; passes end where the segment does.
-        unsafe { pass::<L, B, R, T, P, V>(isa, strip, segment, columns, first, count) };
+        unsafe { pass::<L, B, R, T, P, V, DELTA>(isa, strip, segment, columns, first, count) };
         first += count;
     }
 }
@@ -276,7 +247,15 @@ unsafe fn together<
 /// # Safety
 /// - As for [`recur`]; the tokens are a pass of the segment.
 #[inline(always)]
-unsafe fn pass<L: Lanes, const B: usize, const R: usize, const T: usize, const P: usize, const V: usize>(
+unsafe fn pass<
+    L: Lanes,
+    const B: usize,
+    const R: usize,
+    const T: usize,
+    const P: usize,
+    const V: usize,
+    const DELTA: bool,
+>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -287,26 +266,26 @@ unsafe fn pass<L: Lanes, const B: usize, const R: usize, const T: usize, const P
     let groups = if columns.outputs.is_null() { 0 } else { segment.group };
     // SAFETY: the same clauses; blocks of tokens end where the pass does.
     unsafe {
-        if count == 1 && groups == 1 && !segment.betas.is_null() {
+        if DELTA && count == 1 && groups == 1 {
             alone::<L, V>(isa, strip, segment, columns, first);
         } else {
             let mut t = 0;
             while t + R <= count {
-                writes::<L, R, V>(isa, strip, segment, columns, first, t);
+                writes::<L, R, V, DELTA>(isa, strip, segment, columns, first, t);
                 t += R;
             }
             while t < count {
-                writes::<L, 1, V>(isa, strip, segment, columns, first, t);
+                writes::<L, 1, V, DELTA>(isa, strip, segment, columns, first, t);
                 t += 1;
             }
             for g in 0..groups {
                 let mut t = 0;
                 while t + R <= count {
-                    answers::<L, R, V>(isa, strip, segment, columns, first, t, g);
+                    answers::<L, R, V, DELTA>(isa, strip, segment, columns, first, t, g);
                     t += R;
                 }
                 while t < count {
-                    answers::<L, 1, V>(isa, strip, segment, columns, first, t, g);
+                    answers::<L, 1, V, DELTA>(isa, strip, segment, columns, first, t, g);
                     t += 1;
                 }
             }
@@ -315,7 +294,10 @@ unsafe fn pass<L: Lanes, const B: usize, const R: usize, const T: usize, const P
         if columns.keep || !last {
             let exit = if last { segment.exit.as_ref() } else { None };
             match (count > P, exit) {
-                (true, _) => update::<L, V>(isa, strip, segment, first, count, exit),
+                (true, _) if DELTA && segment.wide => {
+                    update::<L, V, true>(isa, strip, segment, first, count, exit)
+                }
+                (true, _) => update::<L, V, false>(isa, strip, segment, first, count, exit),
                 (false, None) => {
                     update_short::<L, B, T, P, V, false>(isa, strip, segment, first, count, exit)
                 }
@@ -368,7 +350,7 @@ unsafe fn alone<L: Lanes, const V: usize>(
 /// # Safety
 /// - As for [`pass`], with what the tokens of the pass before `t` write in the room.
 #[inline(always)]
-unsafe fn writes<L: Lanes, const R: usize, const V: usize>(
+unsafe fn writes<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -380,7 +362,7 @@ unsafe fn writes<L: Lanes, const R: usize, const V: usize>(
     // SAFETY: `R` tokens of the pass; rows of products and of the room up to theirs (clauses).
     unsafe {
         let to = strip.room.add(t * width);
-        if segment.betas.is_null() {
+        if !DELTA {
             for r in 0..R {
                 let v = values::<L, V>(isa, segment, columns, first + t + r);
                 for x in 0..V {
@@ -393,7 +375,10 @@ unsafe fn writes<L: Lanes, const R: usize, const V: usize>(
         let mut w =
             reads::<L, R, V>(isa, segment.dim, keys, segment.reader_stride, strip.state, strip.stride);
         let products = segment.products.add((segment.group * segment.tokens + first + t) * segment.row);
-        add_products::<L, R, V>(isa, &mut w, products, segment.row, strip.room, t);
+        match DELTA && segment.wide {
+            true => add_wide::<L, R, V>(isa, &mut w, products, segment.row, strip.room, t),
+            false => add_products::<L, R, V>(isa, &mut w, products, segment.row, strip.room, t),
+        }
         for r in 0..R {
             let rate = Rate::<L>::of(isa, segment, first + t + r);
             let v = values::<L, V>(isa, segment, columns, first + t + r);
@@ -415,7 +400,7 @@ unsafe fn writes<L: Lanes, const R: usize, const V: usize>(
 /// # Safety
 /// - As for [`pass`], with what the tokens of the pass up to these write in the room.
 #[inline(always)]
-unsafe fn answers<L: Lanes, const R: usize, const V: usize>(
+unsafe fn answers<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -432,7 +417,10 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize>(
         let mut sums =
             reads::<L, R, V>(isa, segment.dim, queries, segment.query_stride, strip.state, strip.stride);
         let products = segment.products.add((g * segment.tokens + first + t) * segment.row);
-        add_products::<L, R, V>(isa, &mut sums, products, segment.row, strip.room, t);
+        match DELTA && segment.wide {
+            true => add_wide::<L, R, V>(isa, &mut sums, products, segment.row, strip.room, t),
+            false => add_products::<L, R, V>(isa, &mut sums, products, segment.row, strip.room, t),
+        }
         for r in 0..R {
             let p = products.add(r * segment.row + t);
             for i in 0..=r {
@@ -447,12 +435,13 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize>(
 }
 
 /// Adds what the tokens of a long pass write to the state: four rows of it at a time. It is summed up by itself, in segments,
-/// so that the state rounds once for all of it. Then the rows are multiplied if there are factors.
+/// which with `WIDE` are added up in f64, so that the state rounds once for all of it. Then the rows are multiplied if there
+/// are factors.
 ///
 /// # Safety
 /// - As for [`pass`], with what the tokens write in the room.
 #[inline(always)]
-unsafe fn update<L: Lanes, const V: usize>(
+unsafe fn update<L: Lanes, const V: usize, const WIDE: bool>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -461,6 +450,7 @@ unsafe fn update<L: Lanes, const V: usize>(
     exit: Option<&Factors>,
 ) {
     let width = V * L::N;
+    let some = if WIDE { SHORT } else { SEGMENT };
     // SAFETY: four rows of the strip, and tokens of the pass (clauses).
     unsafe {
         let keys = segment.writers.offset(first as isize * segment.writer_stride);
@@ -468,9 +458,10 @@ unsafe fn update<L: Lanes, const V: usize>(
         for d in (0..segment.dim).step_by(4) {
             let rows = strip.state.add(d * strip.stride);
             let mut s = [[L::splat(isa, 0.0); V]; 4];
-            for from in (0..count).step_by(SEGMENT) {
+            let mut whole = [[L::wide(isa, 0.0); V]; 4];
+            for from in (0..count).step_by(some) {
                 let mut part = [[L::splat(isa, 0.0); V]; 4];
-                for t in from..count.min(from + SEGMENT) {
+                for t in from..count.min(from + some) {
                     let quad = L::quad(isa, keys.offset(t as isize * segment.writer_stride).add(d));
                     for x in 0..V {
                         let w = L::load(isa, strip.room.add(t * width + x * L::N));
@@ -481,14 +472,21 @@ unsafe fn update<L: Lanes, const V: usize>(
                 }
                 for j in 0..4 {
                     for x in 0..V {
-                        s[j][x] = s[j][x].plus(part[j][x]);
+                        match WIDE {
+                            true => whole[j][x] = L::wide_sum(whole[j][x], part[j][x].widened()),
+                            false => s[j][x] = s[j][x].plus(part[j][x]),
+                        }
                     }
                 }
             }
             for j in 0..4 {
                 for x in 0..V {
                     let at = rows.add(j * strip.stride + x * L::N);
-                    let mut sum = s[j][x].plus(L::load(isa, at));
+                    let held = L::load(isa, at);
+                    let mut sum = match WIDE {
+                        true => L::narrowed(isa, L::wide_sum(whole[j][x], held.widened())),
+                        false => s[j][x].plus(held),
+                    };
                     if let (Some(exit), Some(common)) = (exit, common) {
                         sum = Factor::of_row(isa, exit, d + j, common).times(isa, sum);
                     }

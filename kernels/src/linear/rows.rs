@@ -93,6 +93,9 @@ pub(super) const SEGMENT: usize = 16;
 /// Terms whose segments are summed up by themselves.
 const TERMS: usize = SEGMENT * SEGMENT;
 
+/// Terms that are summed up by themselves in passes whose sums are of f64.
+pub(super) const SHORT: usize = 8;
+
 /// `sums + Σ_{i < count} p[r][i] · w[i]` for `R` rows of products, `stride` apart. A sum of many terms is a sum of sums of short
 /// ones: it rounds fewer times to numbers of the size of what is held, which a long memory makes large.
 ///
@@ -130,6 +133,120 @@ pub(super) unsafe fn add_products<L: Lanes, const R: usize, const V: usize>(
                 sums[r][v] = sums[r][v].plus(terms[r][v]);
             }
         }
+    }
+}
+
+/// [`add_products`] of a pass whose sums are of f64.
+///
+/// # Safety
+/// - As for [`add_products`].
+#[inline(always)]
+pub(super) unsafe fn add_wide<L: Lanes, const R: usize, const V: usize>(
+    isa: L::Isa,
+    sums: &mut [[L; V]; R],
+    p: *const f32,
+    stride: usize,
+    w: *const f32,
+    count: usize,
+) {
+    // As many vectors at a time as the registers hold with their sums in f64.
+    let both = L::MANY_REGISTERS && V.is_multiple_of(2);
+    for from in (0..V).step_by(if both { 2 } else { 1 }) {
+        // SAFETY: the same clauses; the vectors are among `V`.
+        unsafe {
+            match both {
+                true => add_vectors::<L, R, V, 2>(isa, sums, p, stride, w, count, from),
+                false => add_vectors::<L, R, V, 1>(isa, sums, p, stride, w, count, from),
+            }
+        }
+    }
+}
+
+/// [`add_wide`] for `U` vectors from number `from` on: [`SHORT`] terms are summed up in f32, and their sums in f64.
+///
+/// # Safety
+/// - As for [`add_products`]; `from + U` is at most `V`.
+#[inline(always)]
+unsafe fn add_vectors<L: Lanes, const R: usize, const V: usize, const U: usize>(
+    isa: L::Isa,
+    sums: &mut [[L; V]; R],
+    p: *const f32,
+    stride: usize,
+    w: *const f32,
+    count: usize,
+    from: usize,
+) {
+    let zero = L::wide(isa, 0.0);
+    let mut whole = [[zero; U]; R];
+    for first in (0..count).step_by(SHORT) {
+        let mut part = [[L::splat(isa, BIAS); U]; R];
+        let end = count.min(first + SHORT);
+        let quads = (end - first) / 4 * 4;
+        // SAFETY: columns of the products and rows of `w` from `first` to `end` (clauses).
+        unsafe {
+            for i in (first..first + quads).step_by(4) {
+                let quads: [L::Quad; R] = core::array::from_fn(|r| L::quad(isa, p.add(r * stride + i)));
+                for_quad!(|J| {
+                    for u in 0..U {
+                        let w = L::load(isa, w.add(((i + J as usize) * V + from + u) * L::N));
+                        for r in 0..R {
+                            part[r][u] = part[r][u].mul_add_quad::<J>(w, quads[r]);
+                        }
+                    }
+                });
+            }
+            for i in first + quads..end {
+                for u in 0..U {
+                    let w = L::load(isa, w.add((i * V + from + u) * L::N));
+                    for r in 0..R {
+                        part[r][u] = L::splat(isa, p.add(r * stride + i).read()).mul_add(w, part[r][u]);
+                    }
+                }
+            }
+        }
+        for r in 0..R {
+            for u in 0..U {
+                whole[r][u] = L::wide_sum(whole[r][u], part[r][u].widened());
+            }
+        }
+    }
+    // What each of the short sums began with.
+    let bias = L::wide(isa, -f64::from(BIAS) * count.div_ceil(SHORT) as f64);
+    for r in 0..R {
+        for u in 0..U {
+            let sum = &mut sums[r][from + u];
+            *sum = L::narrowed(isa, L::wide_sum(sum.widened(), L::wide_sum(whole[r][u], bias)));
+        }
+    }
+}
+
+/// Adds to the sums of `T` tokens what four of them, from number `FROM` on, write: to their own, and to later ones.
+///
+/// # Safety
+/// - Rows of products of the tokens are readable at `p`, `stride` apart, a multiple of four values from the first of them on,
+///   and `T` rows of `V` vectors at `w`.
+#[inline(always)]
+pub(super) unsafe fn add_own<L: Lanes, const T: usize, const V: usize, const FROM: usize>(
+    isa: L::Isa,
+    sums: &mut [[L; V]; T],
+    p: *const f32,
+    stride: usize,
+    w: *const f32,
+) {
+    // SAFETY: quads of rows of products, rows of `w` (clauses).
+    unsafe {
+        let p: [L::Quad; T] = core::array::from_fn(|r| L::quad(isa, p.add(r * stride + FROM)));
+        for_quad!(|J| {
+            let i = FROM + J as usize;
+            for x in 0..V {
+                let w = L::load(isa, w.add((i * V + x) * L::N));
+                for r in 0..T {
+                    if r >= i {
+                        sums[r][x] = sums[r][x].mul_add_quad::<J>(w, p[r]);
+                    }
+                }
+            }
+        });
     }
 }
 

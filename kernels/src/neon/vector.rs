@@ -65,6 +65,7 @@ impl Lanes for Four {
     const N: usize = 4;
     type Isa = Neon;
     type Quad = float32x4_t;
+    type Wide = [float64x2_t; 2];
     const QUAD_IN_REGISTER: bool = true;
     const UNROLL: usize = 4;
     const MANY_REGISTERS: bool = true;
@@ -221,6 +222,26 @@ impl Lanes for Four {
             square[2].0 = vzip1q_f32(ac_high, bd_high);
             square[3].0 = vzip2q_f32(ac_high, bd_high);
         });
+    }
+    #[inline(always)]
+    fn wide(_: Neon, x: f64) -> Self::Wide {
+        op!([vdupq_n_f64(x); 2])
+    }
+    #[inline(always)]
+    fn widened(self) -> Self::Wide {
+        op!([vcvt_f64_f32(vget_low_f32(self.0)), vcvt_high_f64_f32(self.0)])
+    }
+    #[inline(always)]
+    fn wide_sum(a: Self::Wide, b: Self::Wide) -> Self::Wide {
+        op!([vaddq_f64(a[0], b[0]), vaddq_f64(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn wide_mul_add(a: Self::Wide, x: f64, c: Self::Wide) -> Self::Wide {
+        op!([vfmaq_n_f64(c[0], a[0], x), vfmaq_n_f64(c[1], a[1], x)])
+    }
+    #[inline(always)]
+    fn narrowed(_: Neon, x: Self::Wide) -> Self {
+        Four(op!(vcvt_high_f32_f64(vcvt_f32_f64(x[0]), x[1])))
     }
     #[inline(always)]
     fn minus(self, other: Self) -> Self {

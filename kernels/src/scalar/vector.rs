@@ -43,6 +43,7 @@ impl Lanes for One {
     const N: usize = 1;
     type Isa = Scalar;
     type Quad = *const f32;
+    type Wide = f64;
     const QUAD_IN_REGISTER: bool = false;
     const UNROLL: usize = 1;
     const MANY_REGISTERS: bool = false;
@@ -130,6 +131,26 @@ impl Lanes for One {
     }
     #[inline(always)]
     fn transpose(_: Scalar, _: &mut [Self; MAX_LANES]) {}
+    #[inline(always)]
+    fn wide(_: Scalar, x: f64) -> Self::Wide {
+        x
+    }
+    #[inline(always)]
+    fn widened(self) -> Self::Wide {
+        f64::from(self.0)
+    }
+    #[inline(always)]
+    fn wide_sum(a: Self::Wide, b: Self::Wide) -> Self::Wide {
+        a + b
+    }
+    #[inline(always)]
+    fn wide_mul_add(a: Self::Wide, x: f64, c: Self::Wide) -> Self::Wide {
+        a * x + c
+    }
+    #[inline(always)]
+    fn narrowed(_: Scalar, x: Self::Wide) -> Self {
+        One(x as f32)
+    }
     #[inline(always)]
     fn minus(self, other: Self) -> Self {
         One(self.0 - other.0)

@@ -318,10 +318,13 @@ def _open():
             ("elsa_linear_run_device", [handle, handle, pointer, pointer, pointer, pointer]),
             ("elsa_recurrence_plan_create", [handle, pointer, pointer, pointer]),
             ("elsa_recurrence_run", [handle, handle, pointer, pointer, pointer]),
+            ("elsa_recurrence_run_device", [handle, handle, pointer, pointer, pointer, pointer]),
             ("elsa_selective_plan_create", [handle, pointer, pointer, pointer]),
             ("elsa_selective_run", [handle, handle, pointer, pointer, pointer]),
+            ("elsa_selective_run_device", [handle, handle, pointer, pointer, pointer, pointer]),
             ("elsa_convolution_plan_create", [handle, pointer, pointer, pointer]),
             ("elsa_convolution_run", [handle, handle, pointer, pointer, pointer]),
+            ("elsa_convolution_run_device", [handle, handle, pointer, pointer, pointer, pointer]),
         ):
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, ctypes.c_int32
@@ -382,7 +385,13 @@ def backends():
     return found
 
 
-_CAPTURE = "q: captured as a CUDA graph; allowed: after a call of the same shapes on this thread"
+def _capturing(name, device):
+    """`name`, that of the first tensor, if torch's current stream is captured as a CUDA graph; otherwise None."""
+    return name if device is not None and sys.modules["torch"].cuda.is_current_stream_capturing() else None
+
+
+def _not_captured(name):
+    return UnsupportedError(f"{name}: captured as a CUDA graph; allowed: after a call of the same shapes on this thread")
 
 
 class Engine(object):
@@ -431,16 +440,16 @@ class Engine(object):
     def __repr__(self):
         return f"elsa.Engine(backend={self.backend!r}, threads={self.threads})"
 
-    def _plan(self, key, problem, capturing=False):
+    def _plan(self, key, problem, capturing=None):
         """The plan of a shape. Where there is none yet, `problem` makes what it is made of: a problem, or problem and
-        options."""
+        options. `capturing` is what `_capturing` has returned."""
         with self._lock:
             plan = self._plans.get(key)
             if plan is not None:
                 self._plans.move_to_end(key)
                 return plan
         if capturing:
-            raise UnsupportedError(_CAPTURE)
+            raise _not_captured(capturing)
         plan = _Plan(self._handle, *problem())
         with self._lock:
             self._plans[key] = plan
@@ -448,7 +457,7 @@ class Engine(object):
                 self._plans.popitem(last=False)
         return plan
 
-    def _workspace(self, plan, capturing=False):
+    def _workspace(self, plan, capturing=None):
         """The calling thread's workspace, which serves `plan` and every plan of its operator that it has served before."""
         place = self._local.__dict__.setdefault(plan.prefix, _Place())
         workspace = place.workspace
@@ -457,7 +466,7 @@ class Engine(object):
             if place.captured is not None and (workspace is None or not workspace.serves(plan)):
                 workspace = place.captured
             if workspace is None or not workspace.serves(plan):
-                raise UnsupportedError(_CAPTURE)
+                raise _not_captured(capturing)
             if workspace is not place.captured:
                 place.captured, place.workspace = workspace, None
                 with self._lock:
@@ -884,7 +893,7 @@ def attention(
     )
     if engine is None:
         engine = _engine_for(device)
-    capturing = device is not None and sys.modules["torch"].cuda.is_current_stream_capturing()
+    capturing = _capturing("q", device)
     plan = engine._plan(key, problem, capturing)
     inputs, outputs = _Inputs(), _Outputs()
     inputs.q, inputs.k, inputs.v = queries.memory(), keys.memory(), values.memory()
@@ -1063,7 +1072,7 @@ def linear_attention(
     device = queries.device
     if engine is None:
         engine = _engine_for(device)
-    capturing = device is not None and sys.modules["torch"].cuda.is_current_stream_capturing()
+    capturing = _capturing("q", device)
     plan = engine._plan(
         ("linear", shapes, numbers, sizes, scale, normalize, bool(in_place), packed), problem, capturing
     )
@@ -1082,14 +1091,12 @@ def linear_attention(
 class _Series(object):
     """A tensor of tokens and channels: what a plan depends on, and where its elements lie."""
 
-    __slots__ = ("dtype", "batch", "tokens", "channels", "strides", "data", "bytes")
+    __slots__ = ("dtype", "batch", "tokens", "channels", "strides", "data", "bytes", "device")
 
     def __init__(self, name, tensor, kind, layout):
-        dtype, shape, strides, self.data, device = kind.of(name, tensor)
+        dtype, shape, strides, self.data, self.device = kind.of(name, tensor)
         if dtype not in _DTYPES:
             raise ArgumentError(f"{name}: {dtype}; allowed: {', '.join(_DTYPES)}")
-        if device is not None:
-            raise UnsupportedError(f"{name}: in memory of a CUDA device; allowed: memory of the host")
         if len(shape) not in (2, 3):
             raise ArgumentError(f"{name}: {len(shape)} axes; allowed: {' or '.join((layout, layout[1:]))}")
         self.dtype, size = _DTYPES[dtype]
@@ -1130,17 +1137,22 @@ class _Call(object):
         if self.kind is _Torch and sys.modules["torch"].jit.is_tracing():
             # What is recorded has no call of this function.
             raise UnsupportedError(f"{first}: recorded by torch.jit.trace; allowed: a call that computes")
-        # Copies live as long as the call.
-        self.views, self.kept, self.first = {}, [], first
+        # Copies live as long as the call: on a device, what frees them is behind it in the stream.
+        self.views, self.kept, self.first, self.device = {}, [], first, self.kind.of(first, tensor)[4]
 
     def check(self, name, tensor):
         if _kind(name, tensor) is not self.kind:
             raise ArgumentError(f"{name}: of another library than {self.first}; allowed: {self.kind.library}")
 
+    def place(self, name, device):
+        if device != self.device:
+            raise ArgumentError(f"{name}: another device than {self.first}; allowed: the same")
+
     def series(self, name, tensor, like=None, into=None):
         """A tensor of tokens; `like` is one whose type it has to have."""
         self.check(name, tensor)
         made = self.views[name] = _Series(name, tensor, self.kind, self.layout)
+        self.place(name, made.device)
         if like is not None and made.dtype != self.views[like].dtype:
             raise ArgumentError(f"{name}: another type than {like}; allowed: the same")
         setattr(self.inputs if into is None else into, name, made.memory())
@@ -1152,8 +1164,9 @@ class _Call(object):
             return
         self.check(name, tensor)
         found, shape, _, _, device = self.kind.of(name, tensor)
-        if found != "float32" or device is not None:
-            raise ArgumentError(f"{name}: {found}; allowed: float32 in memory of the host")
+        if found != "float32":
+            raise ArgumentError(f"{name}: {found}; allowed: float32")
+        self.place(name, device)
         if tuple(shape) not in shapes:
             raise ArgumentError(f"{name}: {list(shape)}; allowed: {' or '.join(str(list(x)) for x in shapes)}")
         tensor = self.kind.dense(tensor)
@@ -1174,13 +1187,14 @@ class _Call(object):
             self.numbers("past_state", past, shape)
             return None, False
         self.check("present_state", present)
-        found, given, strides, data, _ = self.kind.of("present_state", present)
+        found, given, strides, data, device = self.kind.of("present_state", present)
         dense, step = True, 1
         for n, stride in zip(reversed(tuple(given)), reversed(tuple(strides))):
             dense &= n == 1 or stride == step
             step *= n
         if found != "float32" or tuple(given) != shape or not (dense or not step):
             raise ArgumentError(f"present_state: {found} {list(given)}; allowed: dense float32 {list(shape)}")
+        self.place("present_state", device)
         if not self.kind.writable(present):
             raise ArgumentError("present_state: read-only; allowed: an array that can be written")
         self.outputs.present_state = self.memory("present_state", present)
@@ -1209,10 +1223,11 @@ class _Call(object):
             return problem, options
 
         if engine is None:
-            engine = _engine_for(None)
-        plan = engine._plan((problem.prefix, shapes, key), made)
+            engine = _engine_for(self.device)
+        capturing = _capturing(self.first, self.device)
+        plan = engine._plan((problem.prefix, shapes, key), made, capturing)
         if self.views["out"].bytes or present is not None:
-            _run(plan, engine._workspace(plan), self.inputs, self.outputs, None)
+            _run(plan, engine._workspace(plan, capturing), self.inputs, self.outputs, self.device)
         return out if present is None else (out, present)
 
 
@@ -1228,7 +1243,8 @@ def recurrence(
     present_state   True returns (output, states); an array is written and returned, and may be past_state.
     reverse   from the last token to the first.
     parts     of the tokens that are passed side by side, for few channels and many tokens; 0 is one pass.
-    out, engine   as of `attention`. Tensors lie in memory of the host.
+    out, engine   as of `attention`. All tensors lie on one device. Where a GPU computes over its tensors, the call does not
+              wait.
     """
     call = _Call("b", b, layout, _RecurrenceInputs())
     series = call.series("b", b)

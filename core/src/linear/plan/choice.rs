@@ -1,6 +1,6 @@
 //! The result of the CPU chooser.
 
-use super::kernel::KernelSpec;
+use super::kernel::{KernelSpec, roundings};
 use super::strips::Strips;
 use crate::dtype::DType;
 use crate::linear::bound::{Executed, Solve};
@@ -179,8 +179,14 @@ impl Choice {
             key_relative: key,
             // One chain over the dims, from a tiny number that is taken away again.
             dims: self.rows + round + 1,
-            // A value times its factor, one chain over the tokens, the state times the factor of a chunk.
-            tokens: self.chunk + round + 3,
+            // A value times its factor, one chain over the tokens, the state times the factor of a chunk. Where no gate
+            // cuts it, the one pass of the parallel form is summed up in parts.
+            tokens: round
+                + 3
+                + match (self.form, self.gates) {
+                    (Form::Parallel, Gates::None) => roundings(self.rule.is_delta(), self.pass_of(tokens)),
+                    _ => self.chunk,
+                },
             solve: Solve::Rows,
             factored: SEGMENT,
         }

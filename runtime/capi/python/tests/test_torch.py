@@ -128,6 +128,65 @@ class Linear(Case):
                 self.assertEqual(found.device.type, device)
 
 
+class Series(Case):
+    """Each operator with its tensors by name, its other options, the shape of its states, and what it gives in f64."""
+
+    def operators(self):
+        random = torch.Generator().manual_seed(6)
+        make = lambda *shape: torch.randn(shape, generator=random)
+        u, delta, z, log = make(2, 70, 6), make(2, 70, 6), make(2, 70, 6), -make(2, 70, 6).abs()
+        rates, each, b, c = -make(6, 5).abs(), make(6), make(2, 70, 3, 5), make(2, 70, 3, 5)
+        filter = make(6, 4)
+
+        def recurrence(past):
+            state, out = past.double(), []
+            for t in range(70):
+                state = log[:, t].double().exp() * state + u[:, t].double()
+                out.append(state)
+            return torch.stack(out, 1), state
+
+        def selective(past):
+            state, out, steps = past.double(), [], functional.softplus(delta.double() + each.double())
+            wide = [x.double().repeat_interleave(2, 2) for x in (b, c)]
+            for t in range(70):
+                step = steps[:, t, :, None]
+                state = (step * rates.double()).exp() * state + step * wide[0][:, t] * u[:, t, :, None].double()
+                out.append((wide[1][:, t] * state).sum(-1) + each.double() * u[:, t].double())
+            return torch.stack(out, 1) * functional.silu(z.double()), state
+
+        def conv(past):
+            before = torch.cat((past.double(), u.double().transpose(1, 2)), 2)
+            sums = functional.conv1d(before, filter.double()[:, None], each.double(), groups=6)
+            return sums.transpose(1, 2), before[:, :, -3:]
+
+        given = {"u": u, "delta": delta, "a": rates, "b": b, "c": c, "d": each, "z": z, "delta_bias": each}
+        return (
+            (elsa.recurrence, {"b": u, "a": log}, {"log": True}, (2, 6), recurrence),
+            (elsa.selective, given, {"softplus": True}, (2, 6, 5), selective),
+            (elsa.conv, {"u": u, "filter": filter, "bias": each}, {"order": "newest_last"}, (2, 6, 3), conv),
+        )
+
+    def test_operators_over_strided_views(self):
+        for function, given, options, states, oracle in self.operators():
+            past = torch.randn(states, generator=torch.Generator().manual_seed(7))
+            wanted, last = oracle(past)
+            for device in DEVICES:
+                # Every second channel of a wider tensor.
+                tensors = {
+                    name: x.to(device) if x.dim() == 4 else x.to(device).repeat_interleave(2, -1)[..., ::2]
+                    for name, x in given.items()
+                }
+                state = past.to(device)
+                found, same = function(past_state=state, present_state=state, **tensors, **options)
+                self.assertIs(same, state)
+                self.assertEqual(found.device, state.device)
+                self.near(found, wanted, 2e-5)
+                self.near(state, last, 2e-5)
+                turned = {name: x.movedim(1, -1).contiguous() if x.dim() > 2 else x for name, x in tensors.items()}
+                found = function(past_state=past.to(device), layout="bct", **turned, **options)
+                self.near(found.movedim(-1, 1), wanted, 2e-5)
+
+
 class Sdpa(Case):
     def test_shapes(self):
         for device in DEVICES:
@@ -295,11 +354,47 @@ class Cuda(Case):
 
     def test_a_shape_that_was_not_called_is_not_captured(self):
         q, k, v = tensors((1, 3, 61, 64), device="cuda")
-        graph = torch.cuda.CUDAGraph()
-        with self.assertRaisesRegex(elsa.UnsupportedError, "^q: captured"):
+        calls = (
+            ("^q: captured", lambda: elsa.attention(q, k, v)),
+            ("^b: captured", lambda: elsa.recurrence(q[0], k[0])),
+        )
+        for message, call in calls:
+            graph = torch.cuda.CUDAGraph()
+            with self.assertRaisesRegex(elsa.UnsupportedError, message):
+                with torch.cuda.graph(graph):
+                    torch.zeros(1, device="cuda")
+                    call()
+
+    def test_series_are_in_the_current_stream_and_in_graphs(self):
+        for function, given, options, states, oracle in Series("run").operators():
+            tensors = {name: x.cuda() for name, x in given.items()}
+            first = "b" if function is elsa.recurrence else "u"
+            past, stream = torch.randn(states), torch.cuda.Stream()
+            state = past.cuda()
+            wanted, last = oracle(past)
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                # The input arrives late in the stream, and the work behind the call reads the output at once.
+                late = torch.zeros_like(tensors[first])
+                torch.cuda._sleep(200_000_000)
+                late.copy_(tensors[first])
+                out = function(past_state=state, **dict(tensors, **{first: late}), **options) * 2
+            stream.synchronize()
+            self.near(out / 2, wanted, 2e-5)
+            self.assertRaises(elsa.ArgumentError, function, past_state=past, **tensors, **options)
+            held, out = state.clone(), torch.empty_like(tensors[first])
+            call = lambda: function(past_state=held, present_state=held, out=out, **tensors, **options)
+            call()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                torch.zeros(1, device="cuda")
-                elsa.attention(q, k, v)
+                call()
+            held.copy_(state)
+            out.zero_()
+            graph.replay()
+            torch.cuda.synchronize()
+            self.near(out, wanted, 2e-5)
+            self.near(held, last, 2e-5)
 
     def test_nothing_is_copied(self):
         q, k, v = tensors((4, 8, 1024, 64), dtype=torch.float16, device="cuda")

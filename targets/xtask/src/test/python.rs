@@ -1,9 +1,11 @@
 //! The stage `python`: `elsa.py` as it lies in the folder that `cargo xtask build` makes, with the library of that folder,
-//! against an oracle and against the tool; by this machine's Python, and by Python 3.6 where one is found. What needs
-//! torch is `cargo xtask models`'.
+//! against an oracle and against the tool; by this machine's Python, and by Python 3.6 where one is found. Tensors of a CUDA
+//! device are those of a module that stands for torch, over the stand-in driver. What needs torch is `cargo xtask models`'.
 
+use super::cargo::with_standin;
 use super::vision::dist;
 use crate::boards::target::HOST;
+use crate::gpu::standin::{self, Variant};
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Output, Run, Tree};
@@ -12,6 +14,8 @@ use std::time::Duration;
 
 const TESTS: [&str; 2] =
     ["runtime/capi/python/tests/test_elsa.py", "runtime/capi/python/tests/test_series.py"];
+/// Those over the stand-in driver.
+const DEVICE: &str = "runtime/capi/python/tests/test_device.py";
 /// The oldest Python that the file is for: that of JetPack 4.
 const OLDEST: &str = "3.6";
 
@@ -22,19 +26,22 @@ pub fn python(tree: &Tree) -> Ran {
 
 fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let folder = dist(tree, HOST)?;
-    run(tree, ran, &setup::numpy(tree)?, &folder)?;
+    let driver = standin::build(tree, Variant::Plain)?;
+    run(tree, ran, &setup::numpy(tree)?, &folder, &driver)?;
     match setup::old_python(tree, OLDEST)? {
-        Some(python) => run(tree, ran, &python, &folder)?,
+        Some(python) => run(tree, ran, &python, &folder, &driver)?,
         None => ran.note = format!("not run: Python {OLDEST}, which is absent"),
     }
     Ok(())
 }
 
 /// Runs the tests by an interpreter and counts them.
-fn run(tree: &Tree, ran: &mut Ran, python: &PathBuf, folder: &Path) -> Result<(), String> {
+fn run(tree: &Tree, ran: &mut Ran, python: &PathBuf, folder: &Path, driver: &Path) -> Result<(), String> {
     let module = folder.join("share/python");
-    for tests in TESTS {
-        let out = Run::new(tree, "")
+    for tests in TESTS.into_iter().chain([DEVICE]) {
+        let run = Run::new(tree, "");
+        let run = if tests == DEVICE { with_standin(run, driver) } else { run };
+        let out = run
             .arg(python)
             .arg("-B")
             .arg(tree.root.join(tests))
