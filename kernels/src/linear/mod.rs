@@ -48,11 +48,13 @@
 //! |---|---|
 //! | [`kernel`] | what a kernel works on, and its entry points |
 //! | [`prepare`] | segments of a head's tokens: gates, products of queries and keys |
+//! | `enter` | what a strip is as a segment begins |
 //! | `exponential` | exponentials of sums of gates |
 //! | [`recur`], `rows` | tokens pass a strip of the state |
 //! | [`factor`] | the state times factors |
 //! | [`read`], `tile` | products with a state |
 
+mod enter;
 mod exponential;
 pub mod factor;
 pub(crate) mod instance;
