@@ -35,12 +35,17 @@
 //!    it.
 //! 6. *Nothing stays subnormal.* An element of the state that would become smaller than the smallest normal number is zero
 //!    when the state is multiplied, and so is such an output. Sums of products begin with a number far below the rounding of
-//!    any that is not tiny itself, so that with a fused multiply-add they are not subnormal on the way.
+//!    any that is not tiny itself, so that with a fused multiply-add they are not subnormal on the way. So does the product with
+//!    what a factor is above an f32 number.
 //!
 //! 7. *Long sums are sums of short ones.* What many tokens of a long pass add is summed up by itself, sixteen at a time.
 //! 8. *What comes next is asked for early.* The rows of a head's tokens lie far apart, where no processor looks for them by
 //!    itself. So as tokens pass, the values of those behind them, and the queries and keys of a later segment, are
 //!    prefetched.
+//!
+//! 9. *A token that is alone passes the state once.* A decode step is bound by the memory that the state takes: it is read where
+//!    it was, multiplied by its gate and written where it will be in one loop over its rows, with a loop for each kind of factor. The
+//!    delta rules read it once more before, as they write what depends on all rows.
 //!
 //! An infinite element of a state stays infinite when it is multiplied; an infinity among the inputs may become NaN.
 //!

@@ -230,9 +230,7 @@ pub(super) unsafe fn rows<L: Lanes, const B: usize, const V: usize, const OUT: b
             Some(of) if EXIT && B == 1 && of.is_one() => {
                 each_row::<L, B, V, OUT, VANISH>(isa, strip, segment, t, q, v, exit)
             }
-            Some(_) if EXIT && B == 1 => {
-                each_row::<L, B, V, OUT, SHARED>(isa, strip, segment, t, q, v, exit)
-            }
+            Some(_) if EXIT && B == 1 => each_row::<L, B, V, OUT, SHARED>(isa, strip, segment, t, q, v, exit),
             Some(_) if EXIT => each_row::<L, B, V, OUT, EITHER>(isa, strip, segment, t, q, v, exit),
             _ => each_row::<L, B, V, OUT, NEVER>(isa, strip, segment, t, q, v, None),
         }

@@ -326,7 +326,9 @@ fn strips_in_place_get_the_bits_of_packed_ones() {
         for (per, delta) in RULES {
             for group in [0, 1, 3] {
                 let few = together(kernel, delta);
-                for (tokens, pass, block) in [(1, few, 64), (1, 16, 64), (7, few, 64), (21, few, 8), (21, 16, 32)] {
+                for (tokens, pass, block) in
+                    [(1, few, 64), (1, 16, 64), (7, few, 64), (21, few, 8), (21, 16, 32)]
+                {
                     let mut case = Case::new([8, columns], tokens, group, per, delta);
                     case.gates.iter_mut().step_by(13).for_each(|g| *g = -50.0);
                     let bits = |case: &Case| {
