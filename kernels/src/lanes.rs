@@ -125,6 +125,21 @@ pub trait Lanes: Number {
     /// # Safety
     /// - As for [`Lanes::mul_add_quad`].
     unsafe fn mul_quad<const I: i32>(self, q: Self::Quad) -> Self;
+    /// `self`, or zero where its magnitude is below `limit`. NaN in either keeps `self`.
+    #[inline(always)]
+    #[must_use]
+    fn unless_below(self, isa: Self::Isa, limit: Self) -> Self {
+        limit.if_greater(self.abs(), Self::splat(isa, 0.0), self)
+    }
+    /// `self · (high + low)`, zero where the magnitude of `self` is below `limit`. The product with `low`, which is far smaller, is
+    /// added to `bias`, and both are rounded together; then `bias` is taken away. No result is subnormal, if `limit` is what `high`
+    /// leaves a normal number, and with a fused multiply-add nothing is on the way. NaN stays.
+    #[inline(always)]
+    #[must_use]
+    fn times_sum(self, isa: Self::Isa, limit: Self, [high, low]: [Self; 2], bias: Self) -> Self {
+        let x = self.unless_below(isa, limit);
+        x.mul_add(high, x.mul_add(low, bias)).minus(bias)
+    }
     /// Writes the transpose of the 4×4 block at `src` (rows `src_stride` apart), times `factor`, to `dst`.
     ///
     /// # Safety

@@ -164,6 +164,22 @@ impl Lanes for Sixteen {
         Sixteen(unsafe { _mm512_mul_ps(_mm512_set1_ps(q.add(I as usize).read()), self.0) })
     }
     #[inline(always)]
+    fn unless_below(self, _: Avx512, limit: Self) -> Self {
+        Sixteen(op!({
+            let kept = _mm512_cmp_ps_mask::<_CMP_NGT_UQ>(limit.0, self.abs().0);
+            _mm512_maskz_mov_ps(kept, self.0)
+        }))
+    }
+    #[inline(always)]
+    fn times_sum(self, _: Avx512, limit: Self, [high, low]: [Self; 2], bias: Self) -> Self {
+        let sum = self.mul_add(high, self.mul_add(low, bias));
+        // What is masked out stalls nothing.
+        Sixteen(op!({
+            let kept = _mm512_cmp_ps_mask::<_CMP_NGT_UQ>(limit.0, self.abs().0);
+            _mm512_maskz_sub_ps(kept, sum.0, bias.0)
+        }))
+    }
+    #[inline(always)]
     unsafe fn transpose4(
         _: Avx512,
         src: *const f32,

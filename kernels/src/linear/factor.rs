@@ -1,16 +1,29 @@
 //! The rows of a state times factors, and the numbers that vanish.
 
+use super::exponential::NEUTRAL;
 use super::kernel::{CLEARS, Factors};
+use super::tile::BIAS;
 use crate::lanes::Lanes;
 
-/// The factor of a row in every lane, as the sum of `high` and `low`, and the smallest magnitudes that `high` and `low`
-/// leave a normal number.
+/// The factor of a row in every lane, as the sum of `high` and `low`, and the smallest magnitude that `high` leaves a normal
+/// number.
 #[derive(Clone, Copy)]
 pub(super) struct Factor<L> {
     high: L,
     low: L,
     limit: L,
-    low_limit: L,
+}
+
+impl Factors {
+    /// Whether all rows have the factor one, which changes no number but those that vanish.
+    ///
+    /// # Safety
+    /// - The factors are readable.
+    #[inline(always)]
+    pub(super) unsafe fn is_one(&self) -> bool {
+        // SAFETY: the factor of all rows (clause).
+        !self.per_dim && unsafe { (self.high.read(), self.rest.read()) } == NEUTRAL
+    }
 }
 
 impl<L: Lanes> Factor<L> {
@@ -23,12 +36,10 @@ impl<L: Lanes> Factor<L> {
         let n = if factors.per_dim { r } else { 0 };
         // SAFETY: factor `n` (clause).
         let (high, rest) = unsafe { (factors.high.add(n).read(), factors.rest.add(n).read()) };
-        let limit = f32::MIN_POSITIVE / high;
         Factor {
             high: L::splat(isa, high),
             low: L::splat(isa, high * rest),
-            limit: L::splat(isa, limit),
-            low_limit: L::splat(isa, limit / rest),
+            limit: L::splat(isa, f32::MIN_POSITIVE / high),
         }
     }
 
@@ -45,44 +56,43 @@ impl<L: Lanes> Factor<L> {
         common
     }
 
-    /// `s` times the factor. What would be smaller than the smallest normal number becomes zero before it is multiplied, so
-    /// that no product is subnormal. Both parts are added up before the product is rounded: rounded by itself it would lose
-    /// what `low` adds, which is less than half a unit of its last place, in the same direction each time.
+    /// `s` times the factor, or zero where that would be smaller than the smallest normal number. Both parts are added up before
+    /// the product is rounded: rounded by itself it would lose what `low` adds, which is less than half a unit of its last place,
+    /// in the same direction each time.
     #[inline(always)]
     pub(super) fn times(&self, isa: L::Isa, s: L) -> L {
-        let (size, zero) = (s.abs(), L::splat(isa, 0.0));
-        let low = self.low_limit.if_greater(size, zero, s).times(self.low);
-        self.limit.if_greater(size, zero, s).mul_add(self.high, low)
+        s.times_sum(isa, self.limit, [self.high, self.low], L::splat(isa, BIAS))
     }
 }
 
-/// Multiplies the `dim` rows of `width` values at `state`, `stride` apart, by their factors. A factor of [`CLEARS`] clears its
-/// row by selection, whatever the row holds. A number that would be smaller than the smallest normal one becomes zero.
+/// Writes the `dim` rows of `width` values at `from` times their factors to `to`; each is the first value and the distance from
+/// one row to the next. A factor of [`CLEARS`] clears its row by selection, whatever the row holds. A number that would be
+/// smaller than the smallest normal one becomes zero.
 ///
 /// # Safety
 /// - The factors are readable: one, or `dim` of them.
-/// - `width` values of each row are readable and writable; `width` is a multiple of the lanes.
+/// - `width` values, a multiple of the lanes, of each row are readable at `from` and writable at `to`. Both are the same rows, or do not overlap.
 #[inline(always)]
 pub unsafe fn multiply<L: Lanes>(
     isa: L::Isa,
     factors: &Factors,
-    state: *mut f32,
+    (from, from_stride): (*const f32, usize),
+    (to, stride): (*mut f32, usize),
     dim: usize,
     width: usize,
-    stride: usize,
 ) {
     for r in 0..dim {
         // SAFETY: the factor of row `r`, and its vectors (clauses).
         unsafe {
-            let row = state.add(r * stride);
+            let (row, to) = (from.add(r * from_stride), to.add(r * stride));
             let high = factors.high.add(if factors.per_dim { r } else { 0 }).read();
             if high.to_bits() == CLEARS.to_bits() {
-                row.write_bytes(0, width);
+                to.write_bytes(0, width);
                 continue;
             }
             let factor = Factor::of(isa, factors, r);
             for x in (0..width).step_by(L::N) {
-                factor.times(isa, L::load(isa, row.add(x))).store(row.add(x));
+                factor.times(isa, L::load(isa, row.add(x))).store(to.add(x));
             }
         }
     }

@@ -47,7 +47,7 @@ macro_rules! linear {
                 fn recur(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::recur::<$lanes, $b, $r, $t, $p, $v, $w>;
                 fn read(of: &Reading) = reading::read::<$lanes, $r, $v, $w>;
                 fn multiply(
-                    factors: &Factors, state: *mut f32, dim: usize, width: usize, stride: usize
+                    factors: &Factors, from: (*const f32, usize), to: (*mut f32, usize), dim: usize, width: usize
                 ) = factor::multiply::<$lanes>;
             }
         }

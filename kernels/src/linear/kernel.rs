@@ -148,10 +148,11 @@ impl Segment {
 ///
 /// Contract, for a segment of `dim` rows and passes of `pass` tokens:
 /// - `width` is [`KernelSpec::lanes`], [`KernelSpec::columns`], or for the delta rules [`KernelSpec::delta_columns`].
-/// - `state` is readable and writable for `dim` rows of `width` values, `stride` apart. Rows past the keys' own size are
-///   zero.
+/// - `state` is writable for `dim` rows of `width` values, `stride` apart.
+/// - `from` is `state`, with its stride, and then that is readable; or readable for as many rows, `from_stride` apart; or null,
+///   which stands for zeros. Rows past the keys' own size are zero.
 /// - `room` is writable for [`strip_room`] values.
-/// - Neither overlaps the other, or what the segment and the columns point to.
+/// - None of them overlaps another, or what the segment and the columns point to.
 #[derive(Clone, Copy, Debug)]
 pub struct Strip {
     /// The columns of the state.
@@ -160,6 +161,10 @@ pub struct Strip {
     pub width: usize,
     /// From one row to the next, at least the width.
     pub stride: usize,
+    /// The columns of the state before the segment.
+    pub from: *const f32,
+    /// From one row of it to the next.
+    pub from_stride: usize,
     /// Room for a pass.
     pub room: *mut f32,
 }
@@ -258,7 +263,7 @@ pub struct Kernel {
     /// [`super::read::read`].
     pub read: unsafe fn(&Reading),
     /// [`super::factor::multiply`].
-    pub multiply: unsafe fn(&Factors, *mut f32, usize, usize, usize),
+    pub multiply: unsafe fn(&Factors, (*const f32, usize), (*mut f32, usize), usize, usize),
 }
 
 impl Kernel {

@@ -35,7 +35,8 @@
 //!    it.
 //! 6. *Nothing stays subnormal.* An element of the state that would become smaller than the smallest normal number is zero
 //!    when the state is multiplied, and so is such an output. Sums of products begin with a number far below the rounding of
-//!    any that is not tiny itself, so that with a fused multiply-add they are not subnormal on the way.
+//!    any that is not tiny itself, so that with a fused multiply-add they are not subnormal on the way. So does the product with
+//!    what a factor is above an f32 number.
 //!
 //! 7. *Long sums are sums of short ones.* What many tokens of a long pass add is summed up by itself, sixteen at a time. In
 //!    long passes of the delta rule without gates it is eight at a time, and these sums are added up in f64, as are products
@@ -44,6 +45,10 @@
 //!    itself. So as tokens pass, the values of those behind them, and the queries and keys of a later segment, are
 //!    prefetched.
 //!
+//! 9. *A token that is alone passes the state once.* A decode step is bound by the memory that the state takes: it is read where
+//!    it was, multiplied by its gate and written where it will be in one loop over its rows, with a loop for each kind of factor. The
+//!    delta rules read it once more before, as they write what depends on all rows.
+//!
 //! An infinite element of a state stays infinite when it is multiplied; an infinity among the inputs may become NaN.
 //!
 //! | file | duty |
@@ -51,11 +56,13 @@
 //! | [`kernel`] | what a kernel works on, and its entry points |
 //! | [`prepare`] | segments of a head's tokens: gates |
 //! | `meet` | products of queries and keys |
+//! | `enter` | what a strip is as a segment begins |
 //! | `exponential` | exponentials of sums of gates |
 //! | [`recur`], `rows` | tokens pass a strip of the state |
 //! | [`factor`] | the state times factors |
 //! | [`read`], `tile` | products with a state |
 
+mod enter;
 mod exponential;
 pub mod factor;
 pub(crate) mod instance;

@@ -1,6 +1,7 @@
 //! The tokens of a segment pass a strip of the state.
 
-use super::factor::{Factor, multiply};
+use super::enter::{WIDEST, entered};
+use super::factor::Factor;
 use super::kernel::{Columns, Factors, Segment, Strip};
 use super::rows::{Rate, SEGMENT, SHORT, add_own, add_products, add_wide, output, prefetch, rows, values};
 use super::tile::{reads, sums};
@@ -30,12 +31,11 @@ pub unsafe fn recur<
     segment: &Segment,
     columns: &Columns,
 ) {
+    const { assert!(V * L::N <= WIDEST && W * L::N <= WIDEST) };
     let delta = !segment.betas.is_null();
     // SAFETY: the same clauses; the width is one of three.
     unsafe {
-        if let Some(enter) = &segment.enter {
-            multiply::<L>(isa, enter, strip.state, segment.dim, strip.width, strip.stride);
-        }
+        let strip = &entered::<L>(isa, strip, segment);
         match (delta, strip.width == L::N) {
             (false, true) => plain::<L, B, R, T, P, 1>(isa, strip, segment, columns),
             (false, false) => plain::<L, B, R, T, P, V>(isa, strip, segment, columns),
@@ -324,14 +324,20 @@ unsafe fn alone<L: Lanes, const V: usize>(
     unsafe {
         let key = segment.readers.offset(t as isize * segment.reader_stride);
         let query = segment.queries.offset(t as isize * segment.query_stride);
-        let [held, mut y] = if V <= 2 {
-            sums::<L, 2, V, true>(isa, segment.dim, [key, query], strip.state, strip.stride)
-        } else {
-            // Sums of both would not fit the registers.
-            let [held] = sums::<L, 1, V, true>(isa, segment.dim, [key], strip.state, strip.stride);
-            let [y] = sums::<L, 1, V, true>(isa, segment.dim, [query], strip.state, strip.stride);
-            [held, y]
-        };
+        let (mut held, mut y) = ([L::splat(isa, 0.0); V], [L::splat(isa, 0.0); V]);
+        let mut x = 0;
+        while x < V {
+            // Sums of both fit the registers for two vectors.
+            let from = strip.from.add(x * L::N);
+            if V - x >= 2 {
+                let [h, q] = sums::<L, 2, 2, true>(isa, segment.dim, [key, query], from, strip.from_stride);
+                (held[x], held[x + 1], y[x], y[x + 1]) = (h[0], h[1], q[0], q[1]);
+            } else {
+                let [h, q] = sums::<L, 2, 1, true>(isa, segment.dim, [key, query], from, strip.from_stride);
+                (held[x], y[x]) = (h[0], q[0]);
+            }
+            x += 2;
+        }
         let v = values::<L, V>(isa, segment, columns, t);
         let rate = Rate::<L>::of(isa, segment, t);
         let product = L::splat(isa, segment.products.add(t * segment.row).read());
@@ -373,7 +379,7 @@ unsafe fn writes<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
         }
         let keys = segment.readers.offset((first + t) as isize * segment.reader_stride);
         let mut w =
-            reads::<L, R, V>(isa, segment.dim, keys, segment.reader_stride, strip.state, strip.stride);
+            reads::<L, R, V>(isa, segment.dim, keys, segment.reader_stride, strip.from, strip.from_stride);
         let products = segment.products.add((segment.group * segment.tokens + first + t) * segment.row);
         match DELTA && segment.wide {
             true => add_wide::<L, R, V>(isa, &mut w, products, segment.row, strip.room, t),
@@ -415,7 +421,7 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
         let at = (first + t) as isize * segment.query_stride + g as isize * segment.group_stride;
         let queries = segment.queries.offset(at);
         let mut sums =
-            reads::<L, R, V>(isa, segment.dim, queries, segment.query_stride, strip.state, strip.stride);
+            reads::<L, R, V>(isa, segment.dim, queries, segment.query_stride, strip.from, strip.from_stride);
         let products = segment.products.add((g * segment.tokens + first + t) * segment.row);
         match DELTA && segment.wide {
             true => add_wide::<L, R, V>(isa, &mut sums, products, segment.row, strip.room, t),
@@ -568,7 +574,8 @@ unsafe fn add_tokens<L: Lanes, const B: usize, const V: usize, const ALL: usize,
                 w[b][x] = L::load(isa, strip.room.add(((t + b) * ALL + from + x) * L::N));
             }
         }
-        let part = Strip { state: strip.state.add(from * L::N), ..*strip };
+        let (state, old) = (strip.state.add(from * L::N), strip.from.add(from * L::N));
+        let part = Strip { state, from: old, ..*strip };
         rows::<L, B, V, false, EXIT>(isa, &part, segment, first + t, &[segment.writers; B], &w, exit);
     }
 }

@@ -305,15 +305,61 @@ pub(super) fn prefetch<L: Lanes, const V: usize>(isa: L::Isa, columns: &Columns,
     }
 }
 
-/// Each row of a strip is loaded once, gives each query its share if `OUT`, takes what `B` tokens from `t` on write, is
-/// multiplied if `EXIT`, and is stored once. What the tokens write is summed up by itself, so that the state rounds once for
-/// all of them. Returns what the queries read of the state as it was.
+/// How the rows of a strip are multiplied after tokens have passed them.
+mod exits {
+    /// Not at all.
+    pub const NEVER: u8 = 0;
+    /// By one: what would be subnormal vanishes.
+    pub const VANISH: u8 = 1;
+    /// All by one factor.
+    pub const SHARED: u8 = 2;
+    /// Each by its own.
+    pub const OWN: u8 = 3;
+    /// As the factors say, row by row.
+    pub const EITHER: u8 = 4;
+}
+
+/// Each row of a strip is loaded once, by a single token from where it was before the segment, gives each query its share if
+/// `OUT`, takes what `B` tokens from `t` on write, is multiplied if `EXIT`, and is stored once. What the tokens write is summed
+/// up by itself, so that the state rounds once for all of them. Returns what the queries read of the state as it was.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`]; `B` tokens from `t` on are in the segment, and `q` are rows of `dim` values if
 ///   `OUT`.
 #[inline(always)]
 pub(super) unsafe fn rows<L: Lanes, const B: usize, const V: usize, const OUT: bool, const EXIT: bool>(
+    isa: L::Isa,
+    strip: &Strip,
+    segment: &Segment,
+    t: usize,
+    q: &[*const f32; B],
+    v: &[[L; V]; B],
+    exit: Option<&Factors>,
+) -> [[L; V]; B] {
+    use exits::{EITHER, NEVER, OWN, SHARED, VANISH};
+    // SAFETY: the same clauses.
+    unsafe {
+        match exit {
+            // A loop for each, where a token that passes by itself would wait for whatever else is in it.
+            Some(of) if EXIT && B == 1 && of.per_dim => {
+                each_row::<L, B, V, OUT, OWN>(isa, strip, segment, t, q, v, exit)
+            }
+            Some(of) if EXIT && B == 1 && of.is_one() => {
+                each_row::<L, B, V, OUT, VANISH>(isa, strip, segment, t, q, v, exit)
+            }
+            Some(_) if EXIT && B == 1 => each_row::<L, B, V, OUT, SHARED>(isa, strip, segment, t, q, v, exit),
+            Some(_) if EXIT => each_row::<L, B, V, OUT, EITHER>(isa, strip, segment, t, q, v, exit),
+            _ => each_row::<L, B, V, OUT, NEVER>(isa, strip, segment, t, q, v, None),
+        }
+    }
+}
+
+/// [`rows`], with what is done to a row last known to the compiler.
+///
+/// # Safety
+/// - As for [`rows`]; there are factors but for [`exits::NEVER`].
+#[inline(always)]
+unsafe fn each_row<L: Lanes, const B: usize, const V: usize, const OUT: bool, const EXIT: u8>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -330,14 +376,15 @@ pub(super) unsafe fn rows<L: Lanes, const B: usize, const V: usize, const OUT: b
         let k: [*const f32; B] =
             core::array::from_fn(|b| segment.writers.offset((t + b) as isize * segment.writer_stride));
         let common = exit.map(|exit| Factor::of(isa, exit, 0));
-        let mut row = strip.state;
+        let (mut row, mut from) = (strip.state, strip.from);
         for r in (0..segment.dim).step_by(4) {
             let kq: [L::Quad; B] = core::array::from_fn(|b| L::quad(isa, k[b].add(r)));
             let qq: [L::Quad; B] = if OUT { core::array::from_fn(|b| L::quad(isa, q[b].add(r))) } else { kq };
             for_quad!(|J| {
                 let mut s = [bias; V];
                 for x in 0..V {
-                    s[x] = L::load(isa, row.add(x * L::N));
+                    let at = if B == 1 { from } else { row.cast_const() };
+                    s[x] = L::load(isa, at.add(x * L::N));
                     if OUT {
                         for b in 0..B {
                             let y = &mut y[if B == 1 { J as usize } else { 0 }][b][x];
@@ -354,8 +401,18 @@ pub(super) unsafe fn rows<L: Lanes, const B: usize, const V: usize, const OUT: b
                         s[x] = s[x].plus(sum);
                     }
                 }
-                if EXIT && let (Some(exit), Some(common)) = (exit, common) {
-                    let factor = Factor::of_row(isa, exit, r + J as usize, common);
+                if EXIT == exits::VANISH {
+                    for x in 0..V {
+                        s[x] = s[x].unless_below(isa, L::splat(isa, f32::MIN_POSITIVE));
+                    }
+                } else if EXIT != exits::NEVER
+                    && let (Some(exit), Some(common)) = (exit, common)
+                {
+                    let factor = match EXIT {
+                        exits::SHARED => common,
+                        exits::OWN => Factor::of(isa, exit, r + J as usize),
+                        _ => Factor::of_row(isa, exit, r + J as usize, common),
+                    };
                     for x in 0..V {
                         s[x] = factor.times(isa, s[x]);
                     }
@@ -364,6 +421,7 @@ pub(super) unsafe fn rows<L: Lanes, const B: usize, const V: usize, const OUT: b
                     s[x].store(row.add(x * L::N));
                 }
                 row = row.wrapping_add(strip.stride);
+                from = from.wrapping_add(strip.from_stride);
             });
         }
     }

@@ -252,6 +252,69 @@ fn few_tokens_pass_the_state_where_it_is() {
     }
 }
 
+/// A call of one token, with head sizes around vectors and strips and gates of every kind: wherever the past lies, the bits are
+/// those of a state in one memory, and no past is one of zeros.
+#[test]
+fn one_token_of_every_size() {
+    let options = LinearPlanOptions { all_workers: true, ..Default::default() };
+    for engine in &engines(2) {
+        for (rule, per_dim) in RULES {
+            let sizes = [[1, 1], [63, 65], [64, 64], [65, 63], [128, 128], [13, 200], [200, 128]];
+            for (n, dims) in sizes.into_iter().enumerate() {
+                let mut params = Params { per_dim, past: true, ..Params::plain(rule, 1, dims) };
+                params.gates = [GateKind::Mild, GateKind::Hard, GateKind::Clearing][n % 3];
+                params.packing = [Packing::Heads, Packing::Tokens, Packing::Gaps][n / 2 % 3];
+                params.heads = [[2, 1, 2], [4, 2, 2]][n % 2];
+                let mut apart = params.build();
+                check_all(std::slice::from_ref(engine), &apart, &[options]);
+                let found = run(engine, &apart, &options);
+                params.in_place = true;
+                let case = params.build();
+                assert_eq!(run(engine, &case, &options).bits(), found.bits(), "{}", case.name);
+                (params.in_place, params.past) = (false, false);
+                let case = params.build();
+                check_all(std::slice::from_ref(engine), &case, &[options]);
+                apart.past.iter_mut().for_each(|past| past.fill(0.0));
+                let zeros = run(engine, &apart, &options);
+                assert_eq!(run(engine, &case, &options).bits(), zeros.bits(), "{}", case.name);
+            }
+        }
+    }
+}
+
+/// What a token leaves of a state is a normal number or zero, wherever it lies, and as exact as numbers of its size are.
+#[test]
+fn a_token_leaves_no_subnormal_number() {
+    const LEAST: f32 = f32::MIN_POSITIVE;
+    let held = [3.0 * LEAST, -3.0 * LEAST, 1.5 * LEAST, 0.75 * LEAST, -0.0, 1e-30, 1e-20, -0.7];
+    for engine in &engines(1) {
+        for (rule, per_dim) in RULES {
+            for (gate, in_place) in [(0.5f32, false), (0.5, true), (1.0, false), (1.0, true)] {
+                let mut params = Params { per_dim, past: true, ..Params::plain(rule, 1, [8, 85]) };
+                params.in_place = in_place;
+                let mut case = params.build();
+                // What the token writes is zero.
+                (0..case.key.len()).for_each(|i| case.key.set(i, 0.0));
+                for decay in case.decay.iter_mut() {
+                    (0..decay.len()).for_each(|i| decay.set(i, gate.ln()));
+                }
+                let past: Vec<f32> = held.iter().copied().cycle().take(8 * 85).collect();
+                case.past = Some(past.clone());
+                let states = run(engine, &case, &LinearPlanOptions::default()).states(&case);
+                // Without rates and gates nothing is multiplied.
+                let changes = rule != Rule::Linear;
+                let factor = if rule.is_gated() { f64::from(gate) } else { 1.0 };
+                for (got, was) in states.into_iter().zip(past) {
+                    let want = f64::from(was) * factor;
+                    let want = if changes && want.abs() < f64::from(LEAST) { 0.0 } else { want };
+                    let limit = 1e-6 * want.abs() + if want == 0.0 { 0.0 } else { 2f64.powi(-143) };
+                    assert!((got - want).abs() <= limit, "{}: {got:e} instead of {want:e}", case.name);
+                }
+            }
+        }
+    }
+}
+
 /// A gate of −∞ in the midst of a sequence, in a later part of a scan, leaves nothing of a NaN either.
 #[test]
 fn infinite_gates_clear_in_every_part() {

@@ -24,6 +24,17 @@ pub enum Strips {
     InPlace,
 }
 
+/// Where the first segment finds the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Where it is written.
+    Here,
+    /// In other memory.
+    Elsewhere,
+    /// Nowhere: it is zeros.
+    Nowhere,
+}
+
 /// A head, whose rows have `dim` and `value_dim` values of their own and lie side by side.
 #[derive(Clone, Debug)]
 pub struct Case {
@@ -42,6 +53,7 @@ pub struct Case {
     /// `[dim][value_dim]`.
     pub past: Vec<f32>,
     pub strips: Strips,
+    pub start: Start,
 }
 
 /// What multiplies outputs.
@@ -70,6 +82,7 @@ impl Case {
             betas: noise(tokens, 5).iter().map(|x| 0.5 + 0.5 * x).collect(),
             past: noise(dim * value_dim, 6),
             strips: Strips::Packed,
+            start: Start::Here,
         }
     }
 
@@ -178,6 +191,12 @@ impl Case {
                 }
             }
         }
+        // What is written is not read before.
+        let mut elsewhere = Vec::new();
+        if self.start != Start::Here {
+            elsewhere.clone_from(&states);
+            states.fill(f32::NAN);
+        }
         // Rooms end where they must, so that AddressSanitizer sees what is beyond.
         let size = head_room(block.min(tokens), dim, group, self.per, self.delta, pass);
         let mut room = vec![f32::NAN; size];
@@ -208,10 +227,19 @@ impl Case {
             unsafe { (kernel.prepare)(&head, room.as_mut_ptr(), &mut segment) };
             assert!((1..=head.tokens).contains(&segment.tokens), "{}", segment.tokens);
             for &(c, width_of, place, stride) in &strips {
+                let state = states[place..].as_mut_ptr();
+                // The first segment finds the state where it was, or nothing.
+                let (from, from_stride) = match (self.start, t) {
+                    (Start::Elsewhere, 0) => (elsewhere[place..].as_ptr(), stride),
+                    (Start::Nowhere, 0) => (std::ptr::null(), 0),
+                    _ => (state.cast_const(), stride),
+                };
                 let strip = Strip {
-                    state: states[place..].as_mut_ptr(),
+                    state,
                     width: width_of,
                     stride,
+                    from,
+                    from_stride,
                     room: strip_rooms.as_mut_ptr(),
                 };
                 let outputs = match group {

@@ -3,7 +3,7 @@
 
 mod case;
 
-use case::{Case, SCALE, Strips, noise};
+use case::{Case, SCALE, Start, Strips, noise};
 use elsa_core::linear::Gates;
 use elsa_core::profile::InstructionSet;
 use elsa_kernels::linear::{CLEARS, Factors, Head, Kernel, Reading, Segment, head_room};
@@ -282,7 +282,10 @@ fn readings_and_factors_are_products() {
             let before = state.clone();
             let factors = Factors { high: high.as_ptr(), rest: rest.as_ptr(), per_dim: true };
             // SAFETY: the kernel is present; four rows, and a factor for each.
-            unsafe { (kernel.multiply)(&factors, state.as_mut_ptr(), 4, width, width) };
+            unsafe {
+                let to = state.as_mut_ptr();
+                (kernel.multiply)(&factors, (to, width), (to, width), 4, width);
+            }
             assert_eq!((state[width], state[2 * width], state[3 * width]), (0.0, f32::INFINITY, 0.0));
             for (i, (got, was)) in state.iter().zip(&before).enumerate() {
                 if i == 0 || i % width > 0 {
@@ -318,8 +321,8 @@ fn only_infinite_gates_clear() {
     }
 }
 
-/// Neither the width of a strip nor where its rows lie is seen in a bit, for whole passes, tokens by themselves and gates
-/// that multiply the state.
+/// Neither the width of a strip nor where its rows lie, nor where they lay before, is seen in a bit, for whole passes, tokens
+/// by themselves and gates that multiply the state.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn strips_in_place_get_the_bits_of_packed_ones() {
@@ -328,7 +331,9 @@ fn strips_in_place_get_the_bits_of_packed_ones() {
         for (per, delta) in RULES {
             for group in [0, 1, 3] {
                 let few = together(kernel, delta);
-                for (tokens, pass, block) in [(1, few, 64), (7, few, 64), (21, few, 8), (21, 16, 32)] {
+                for (tokens, pass, block) in
+                    [(1, few, 64), (1, 16, 64), (7, few, 64), (21, few, 8), (21, 16, 32)]
+                {
                     let mut case = Case::new([8, columns], tokens, group, per, delta);
                     case.gates.iter_mut().step_by(13).for_each(|g| *g = -50.0);
                     let bits = |case: &Case| {
@@ -336,10 +341,20 @@ fn strips_in_place_get_the_bits_of_packed_ones() {
                         out.iter().chain(&last).map(|x| x.to_bits()).collect::<Vec<_>>()
                     };
                     let packed = bits(&case);
-                    for strips in [Strips::Narrow, Strips::InPlace] {
-                        case.strips = strips;
+                    let mut none = case.clone();
+                    none.past.fill(0.0);
+                    let zeros = bits(&none);
+                    for strips in [Strips::Packed, Strips::Narrow, Strips::InPlace] {
+                        (case.strips, none.strips) = (strips, strips);
                         let what = (kernel.spec.name, per, delta, group, tokens, pass, strips);
-                        assert_eq!(bits(&case), packed, "{what:?}");
+                        for start in [Start::Here, Start::Elsewhere] {
+                            case.start = start;
+                            assert_eq!(bits(&case), packed, "{what:?} {start:?}");
+                        }
+                        for start in [Start::Here, Start::Nowhere] {
+                            none.start = start;
+                            assert_eq!(bits(&none), zeros, "{what:?} {start:?}");
+                        }
                     }
                 }
             }

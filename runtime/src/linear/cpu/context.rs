@@ -56,6 +56,24 @@ impl Rows {
     }
 }
 
+/// The columns of a state before any token: the first value, and the distance from one row to the next.
+#[derive(Clone, Copy)]
+pub(super) struct Past {
+    /// Null stands for zeros.
+    pub data: *const f32,
+    pub stride: usize,
+}
+
+impl Past {
+    /// The same from column `x` on.
+    pub fn from(self, x: usize) -> Past {
+        if self.data.is_null() {
+            return self;
+        }
+        Past { data: self.data.wrapping_add(x), ..self }
+    }
+}
+
 /// A stretch of tokens of a head: a sequence, a state of it, and tokens, counted in the order in which they pass.
 #[derive(Clone)]
 pub(super) struct Stretch<'a> {

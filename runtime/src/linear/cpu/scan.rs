@@ -115,6 +115,7 @@ fn targets(c: &Context<'_>, element: *mut f32) -> [Target; 2] {
     let target = |start, columns, values| Target {
         data: element.wrapping_add(start),
         stride: None,
+        past: None,
         columns,
         strips: (0, choice.strips.count(columns)),
         values,

@@ -1,6 +1,6 @@
 //! States between tensors and strips of columns.
 
-use super::context::{Context, Stretch, Tensor};
+use super::context::{Context, Past, Stretch, Tensor};
 use elsa_core::linear::{Form, Operand};
 
 /// Values that are moved at once.
@@ -16,7 +16,7 @@ pub(super) fn in_place(c: &Context<'_>, s: &Stretch<'_>) -> Option<(*mut f32, us
     let (choice, columns) = (c.choice, s.columns(c));
     let packed =
         choice.form == Form::Chunk || choice.rows > c.problem.key_dim() || columns.end > choice.columns;
-    if packed || s.tokens.len() > FEW || !c.has_present() {
+    if packed || s.tokens.is_empty() || s.tokens.len() > FEW || !c.has_present() {
         return None;
     }
     let present = c.tensor(Operand::PresentState);
@@ -24,29 +24,15 @@ pub(super) fn in_place(c: &Context<'_>, s: &Stretch<'_>) -> Option<(*mut f32, us
     Some((state.wrapping_add(columns.start), present.stride()))
 }
 
-/// Makes a stretch's columns of the present state, at `data`, those of the past: zeros if the problem has none.
-///
-/// # Safety
-/// - The invariants of [`Context`]. `data` and `stride` are of [`in_place`], and no other worker writes these columns.
-pub(super) unsafe fn begin(c: &Context<'_>, s: &Stretch<'_>, data: *mut f32, stride: usize) {
-    let (problem, columns) = (c.problem, s.columns(c));
-    let source = problem.past_source();
+/// The past state of a stretch's columns, where that is not the present: zeros if the problem has none.
+pub(super) fn elsewhere(c: &Context<'_>, s: &Stretch<'_>) -> Option<Past> {
+    let source = c.problem.past_source();
     let past = c.tensor(source);
-    let rows = problem.key_dim();
-    if problem.spec().past_state.is_none() || !past.is_present() {
-        // Rows without gaps are one.
-        let (rows, columns) =
-            if stride == columns.len() { (1, rows * stride) } else { (rows, columns.len()) };
-        for row in 0..rows {
-            // SAFETY: the columns of a row of the present state (*outputs*, clause). Zero bytes are f32 zeros.
-            unsafe { data.add(row * stride).write_bytes(0, columns) };
-        }
-    } else if source != Operand::PresentState {
-        let of = Pair { rows, from: past.stride(), to: stride };
-        let from = past.row(s.sequence.index, s.state, 0).cast::<f32>().wrapping_add(columns.start);
-        // SAFETY: rows of two tensors, of which one is read (*inputs*) and one written (*outputs*, clause).
-        unsafe { copy(from, of, data, columns.len()) };
+    if c.problem.spec().past_state.is_none() || !past.is_present() {
+        return Some(Past { data: std::ptr::null(), stride: 0 });
     }
+    let data = past.row(s.sequence.index, s.state, 0).cast::<f32>().wrapping_add(s.columns(c).start);
+    (source != Operand::PresentState).then_some(Past { data, stride: past.stride() })
 }
 
 /// Brings the past state of a stretch's strips to `dst`: zeros if the problem has none.

@@ -19,9 +19,10 @@
 //! 4. *Two passes over chunks* ([`Form::Chunk`](elsa_core::linear::Form::Chunk)): the first leaves the state before each
 //!    chunk, the second computes outputs from it. Both execute the operations of one pass, so the bits are the same.
 //! 5. *Few tokens work in place.* Packing a state into strips, and back, costs as much as the passes of a few tokens. So where
-//!    a call has few, its strips are columns of the present state itself ([`state::in_place`]).
+//!    a call has few, its strips are columns of the present state itself ([`state::in_place`]). What they were lies in the past
+//!    state: the kernel reads them there, and a single token never brings them from there to here before.
 
-use super::context::{Context, Rows, Stretch};
+use super::context::{Context, Past, Rows, Stretch};
 use super::{stage, state};
 use elsa_core::linear::{Direction, Form, Gates, Sequence};
 use elsa_kernels::linear::{Ahead, Columns, Head, Reading, Segment, Strip};
@@ -34,6 +35,8 @@ pub(super) struct Target {
     pub data: *mut f32,
     /// From one row of the matrix to the next; none where each strip is packed.
     pub stride: Option<usize>,
+    /// Where the first tokens find the matrix, if not here.
+    pub past: Option<Past>,
     /// Columns of the whole matrix.
     pub columns: usize,
     /// The strips that are there: the first, and one past the last.
@@ -68,7 +71,8 @@ pub(super) unsafe fn attend(
     let of =
         |reverse| Stretch { sequence, state, tokens: 0..sequence.tokens, reverse, strips: strips.clone() };
     let strips_of = (strips.start, strips.end);
-    let target = Target { data, stride: None, columns: c.choice.columns, strips: strips_of, values: true };
+    let columns = c.choice.columns;
+    let target = Target { data, stride: None, past: None, columns, strips: strips_of, values: true };
     // SAFETY: the region holds the strips of a group (layout), and is this worker's (clause).
     unsafe {
         match c.choice.direction {
@@ -90,8 +94,8 @@ pub(super) unsafe fn attend(
             Direction::Forward | Direction::Reverse => {
                 let s = of(c.choice.direction == Direction::Reverse);
                 if let Some((data, stride)) = state::in_place(c, &s) {
-                    state::begin(c, &s, data, stride);
-                    let target = Target { data, stride: Some(stride), ..target };
+                    let target =
+                        Target { data, stride: Some(stride), past: state::elsewhere(c, &s), ..target };
                     pass(c, &s, &target, part, Aim { outputs, keep });
                     return;
                 }
@@ -203,6 +207,7 @@ unsafe fn chunk(
         // this choice (layout); *kernel*.
         unsafe { (c.kernel.prepare)(&head, part.wrapping_add(at.head.start), &mut segment) };
         let keep = aim.keep || done + segment.tokens < range.len();
+        let begins = range.start == s.tokens.start && done == 0;
         for target in targets {
             let first = choice.strips.columns(target.columns, &(target.strips.0..target.strips.1)).start;
             for strip in target.strips.0..target.strips.1 {
@@ -223,7 +228,12 @@ unsafe fn chunk(
                     None => (target.data.wrapping_add(x * choice.rows), strip.width),
                     Some(stride) => (target.data.wrapping_add(x), stride),
                 };
-                let strip = Strip { state, width: strip.width, stride, room };
+                let past = match target.past {
+                    Some(past) if begins => past.from(x),
+                    _ => Past { data: state, stride },
+                };
+                let (from, from_stride) = (past.data, past.stride);
+                let strip = Strip { state, width: strip.width, stride, from, from_stride, room };
                 // SAFETY: the strip, its values and its outputs are this worker's (clauses); the room is what the kernel
                 // needs for this choice (layout); *kernel*.
                 unsafe { (c.kernel.recur)(&strip, &segment, &columns) };
