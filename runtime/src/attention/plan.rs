@@ -33,7 +33,7 @@ impl Engine {
     pub fn plan(&self, problem: &Problem, options: &PlanOptions) -> Result<Plan, PlanError> {
         let schedule = options.traversal()?;
         let gpu = |device: &Arc<Gpu>| match options.method {
-            _ if !schedule.is_exact() => match schedule.budget() {
+            _ if !schedule.is_exact() => match schedule.budget().filter(|_| !schedule.gate) {
                 Some(budget) => plan_within(device, problem, gpu_options(options), budget),
                 None => Err(PlanError::NotOnGpu { operator: "schedule but the exact one" }),
             },

@@ -47,7 +47,8 @@ struct Account {
     size: f64,
 }
 
-/// Decides in f64 and from the definition, for one head in f32 with a mask of `[queries, keys]` and nothing else.
+/// Decides in f64 and from the definition, for one head in f32 with a mask of `[queries, keys]` and, but for causality, nothing
+/// else.
 fn account(case: &Case, budget: f64, tiles: &[Range<usize>]) -> Account {
     let problem = case.problem();
     let (d, keys, scale) = (problem.head_dim(), problem.keys(), f64::from(problem.scale()));
@@ -63,10 +64,21 @@ fn account(case: &Case, budget: f64, tiles: &[Range<usize>]) -> Account {
         assert!(b == 0.0 || s == 0.0 || (left / most - 1.0).abs() > 0.004, "{case:?}: {left} {most}");
         b == 0.0 || left < most
     };
+    let offset = if case.spec.causal == Some(Alignment::BottomRight) { keys - q.len() } else { 0 };
+    let attends = |i: usize, j: usize| case.spec.causal.is_none() || j <= i + offset;
+    let added = |i: usize, j: usize| match attends(i, j) {
+        true => f64::from(mask.get(i * keys + j)) * LOG2_E,
+        false => f64::NEG_INFINITY,
+    };
     for tile in tiles {
+        // What a row's own key weighs, unless it is masked.
+        let own = |i: usize| match i + offset {
+            j if j < keys => (dot(&q[i], &k[j]) * scale * LOG2_E + added(i, j)).exp2(),
+            _ => 0.0,
+        };
         for start in (0..keys).step_by(BLOCK) {
             let block = start..keys.min(start + BLOCK);
-            let added = |i: usize, j: usize| f64::from(mask.get(i * keys + j)) * LOG2_E;
+            let before = block.end <= tile.start + offset;
             let largest = block.clone().map(|j| norm(&k[j])).fold(0.0, f64::max);
             let most = |i: usize| {
                 let top = block.clone().map(|j| added(i, j)).fold(f64::NEG_INFINITY, f64::max);
@@ -77,9 +89,14 @@ fn account(case: &Case, budget: f64, tiles: &[Range<usize>]) -> Account {
             let magnitude =
                 |(i, j): (usize, usize)| norm(&q[i]) * norm(&k[j]) * scale + (added(i, j) / LOG2_E).abs();
             let pairs = tile.clone().flat_map(|i| block.clone().map(move |j| (i, j)));
+            let pairs = pairs.filter(|(i, j)| added(*i, *j) > f64::NEG_INFINITY);
             let size = pairs.map(magnitude).fold(0.0, f64::max);
+            if !tile.clone().any(|i| block.clone().any(|j| added(i, j) > f64::NEG_INFINITY)) {
+                continue;
+            }
             let rows = &mut found.rows;
-            if tile.clone().all(|i| fits(rows[i], most(i))) {
+            let own = |i: usize| if before { own(i) } else { 0.0 };
+            if tile.clone().all(|i| fits([rows[i][0].max(own(i)), rows[i][1]], most(i))) {
                 tile.clone().for_each(|i| rows[i][1] += most(i));
                 found.count[0] += 1;
                 continue;
