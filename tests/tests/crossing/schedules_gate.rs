@@ -248,6 +248,16 @@ fn blocks_go_unseen_beside_zero() {
             assert!(report.unseen_blocks > report.blocks / 4, "{report:?}");
             assert!(judge_by(&case, &inside(budget), executed, &ran) <= 1.0);
             assert!(ran.buffers.m.iter().all(|m| *m == 0.0));
+            // Keys and values are measured block by block, and the last block counts as the first.
+            let mut long = case.clone();
+            long.fill_key(0, keys - 3, 90.0);
+            let (ran, executed, _) = by(&engine, &long, inside(budget));
+            assert!(ran.report.gated == 0 && judge_by(&long, &inside(budget), executed, &ran) <= 1.0);
+            for value in [f32::NAN, 1e30, 1e-30] {
+                let mut other = case.clone();
+                other.fill_value(0, keys - 3, value);
+                assert_eq!(by(&engine, &other, inside(budget)).0.report.gated, 0, "{value}");
+            }
         }
     }
 }

@@ -194,6 +194,72 @@ fn an_own_key_that_went_bounds_nothing() {
     assert!(ran.share[190] > 0.15 && ran.share[190] < 0.3, "{}", ran.share[190]);
 }
 
+/// What went before the diagonal counts in every later vote.
+#[test]
+fn what_went_before_the_diagonal_counts_behind_it() {
+    let budget = 0.05f32;
+    let n = 5 * BLOCK;
+    // Rows of the third block: three tenths of the budget in each of the other blocks, of which three may go.
+    let each = 0.3 * budget / (1.0 - budget) / BLOCK as f32;
+    let case = levels(n, n, None, |i, j| match (i / BLOCK, j / BLOCK) {
+        (2, 2) if i == j => 0.0,
+        (2, 2) => f32::NEG_INFINITY,
+        (2, _) => each.log2(),
+        _ if i == j => 0.0,
+        _ => -80.0,
+    });
+    let share = |ran: &Ran| ran.share[3 * BLOCK - 1];
+    for engine in engines(1) {
+        let (ran, _) = judged(&engine, &case, budget);
+        assert!(share(&ran) > 0.88 * budget && share(&ran) <= budget, "{}", share(&ran));
+    }
+    let tile = Tile { rows: 16, keys: BLOCK };
+    let ran = try_run(&case, &Schedule::within(budget), tile).unwrap();
+    assert!(judge(&case, &Schedule::within(budget), tile, &ran) <= 1.0);
+    assert!(ran.report.recomputed == 0 && share(&ran) > 0.88 * budget, "{}", share(&ran));
+}
+
+/// An own key is that of the row's own key head.
+#[test]
+fn heads_have_own_keys_of_their_own() {
+    let (queries, keys, budget) = (64, 7 * BLOCK, 0.05f32);
+    let first = keys - queries;
+    let params = Params {
+        heads: 4,
+        kv_heads: 2,
+        causal: CAUSAL,
+        mask: mask(&[queries, keys]),
+        ..Params::plain(queries, keys, 8, 4)
+    };
+    let mut case = params.build("two key heads");
+    let far = 0.6 * budget / first as f32;
+    fill(&mut case, keys, |i, j| match j {
+        j if j < first => far.ln(),
+        j if j == first + i => 0.0,
+        _ => f32::NEG_INFINITY,
+    });
+    (0..case.q.len()).for_each(|x| case.q.set(x, 1.0));
+    // Own keys of the second key head look away.
+    for (head, x) in [(0, 0.0), (1, -10.0)] {
+        for j in 0..keys {
+            let at = case.spec.key.row(0, head, j);
+            (0..8).for_each(|d| case.k.set(at + d, if j < first { 0.0 } else { x }));
+        }
+    }
+    let schedule = Schedule::within(budget);
+    for engine in engines(1) {
+        let (ran, executed, tiles) = within(&engine, &case, budget);
+        assert!(judge_by(&case, &schedule, executed, &ran) <= 1.0);
+        assert_eq!(ran.report.unseen_blocks, 2 * 6 * tiles.len() as u64, "{:?}", ran.report);
+        let share = |head: usize| ran.share[head * queries];
+        assert!(share(1) > 0.5 * budget && share(2) < 1e-6, "{} {}", share(1), share(2));
+    }
+    let tile = Tile { rows: 32, keys: BLOCK };
+    let ran = try_run(&case, &schedule, tile).unwrap();
+    assert!(judge(&case, &schedule, tile, &ran) <= 1.0);
+    assert_eq!((ran.report.unseen_blocks, ran.report.recomputed), (2 * 6 * 2, 0), "{:?}", ran.report);
+}
+
 /// Whatever else a problem has: within the bounds, and much goes before the diagonal.
 #[test]
 fn answers_are_within_their_bounds() {

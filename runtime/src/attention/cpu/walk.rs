@@ -324,7 +324,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
                 if choice.foresees {
                     let line = |n: usize| totals.wrapping_add(n * width);
                     unseen::write_norms(c, &rows, line(NORMS_LINE));
-                    own::write_scores(c, &rows, query, apart, (&kept, place), line(OWN_LINE));
+                    own::write_scores(c, &rows, query, line(OWN_LINE));
                 }
             }
             Budget { odds, left_out, totals, top, largest: -1.0, near_zero, skipped: false, moved: false }
