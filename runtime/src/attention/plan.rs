@@ -97,7 +97,8 @@ impl Engine {
     /// # Errors
     /// Returns an error if the GPU does not support the problem, or if every form of the plan exceeds the budget.
     pub fn divisions(&self, problem: &Problem, options: &PlanOptions) -> Result<Vec<GpuChoice>, PlanError> {
-        let error_budget = options.traversal().ok().and_then(|schedule| schedule.budget());
+        let error_budget =
+            options.traversal().ok().filter(|schedule| !schedule.gate).and_then(|schedule| schedule.budget());
         let options = GpuOptions { error_budget, ..gpu_options(options) };
         let Some(gpu) = self.gpu() else { return Ok(Vec::new()) };
         Ok(choices(gpu, problem, &options)?)
