@@ -1,15 +1,16 @@
 //! The speed of runs inside an error budget beside exact ones, where no block of keys may be left out, where every other one
-//! may, and where a mask falls with the distance between query and key; and of runs whose tiles pass the norm gate.
+//! may, where a mask falls with the distance between query and key, causal or not, and where a mask of numbers lets nothing go;
+//! and of runs whose tiles pass the norm gate, without and with a mask of numbers, and inside a budget beside the budget alone.
 //!
 //! `cargo run --release -p elsa-runtime --example budget [heads,tokens,d [rounds [back end]]]`. One thread, every back end of
 //! this machine unless one is named. A round times one exact call and one by the other plan, in turn, by the processor time of
 //! the thread, so that other programs disturb little, and on a GPU by the device's clock; a line gives the median of their
-//! ratios, above one where the other is faster, its quartiles, the milliseconds of the exact call, the share of the blocks that
+//! ratios, above one where the other is faster, its quartiles, the milliseconds of the first call, the share of the blocks that
 //! were left out, that of those that went before their first product, and that of the rows that the gate let pass. A GPU has no
 //! gate.
 
 use elsa_core::attention::traversal::Schedule;
-use elsa_core::attention::{Inputs, MaskElements, MaskKind, MaskView, Outputs, Spec};
+use elsa_core::attention::{Alignment, Inputs, MaskElements, MaskKind, MaskView, Outputs, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Plan, PlanOptions, Workspace, backends};
@@ -60,10 +61,13 @@ fn main() -> Result<(), Failure> {
     let spec = Spec { scale: Some(1.0), ..Spec::new(DType::F32, view, view, view, view) };
     let problem = spec.check()?;
     let linear = MaskView::dense(MaskKind::Additive(DType::F32), &[tokens, tokens])?;
-    let linear = Spec { mask: Some(linear), ..spec }.check()?;
-    let mask: Vec<f32> =
-        (0..tokens * tokens).map(|i| -0.5 * (i / tokens).abs_diff(i % tokens) as f32).collect();
+    let linear = Spec { mask: Some(linear), ..spec };
+    let causal = Spec { causal: Some(Alignment::TopLeft), ..linear }.check()?;
+    let linear = linear.check()?;
     let wave = |i: usize| (i as f32 * 0.37).sin() * 0.1;
+    let falls: Vec<f32> =
+        (0..tokens * tokens).map(|i| -0.5 * (i / tokens).abs_diff(i % tokens) as f32).collect();
+    let waves: Vec<f32> = (0..tokens * tokens).map(wave).collect();
     let q: Vec<f32> = (0..view.count()).map(|i| if i % d == 0 { 1.0 } else { wave(i) }).collect();
     let v: Vec<f32> = (0..view.count()).map(wave).collect();
     let mut y = vec![0.0; view.count()];
@@ -79,21 +83,22 @@ fn main() -> Result<(), Failure> {
         let engine = Engine::new(&options)?;
         let plain = PlanOptions::default();
         let gate = Schedule { gate: true, ..Schedule::EXACT };
-        let exact = engine.plan(&problem, &plain)?;
         let budget = PlanOptions { error_budget: Some(BUDGET), ..plain };
-        let within = engine.plan(&problem, &budget)?;
-        let masked = [engine.plan(&linear, &plain)?, engine.plan(&linear, &budget)?];
-        let near_zero = match backend {
-            Backend::Cuda => None,
-            Backend::Cpu(_) => Some(engine.plan(&problem, &PlanOptions { schedule: gate, ..plain })?),
-        };
-        for (name, low, mask, exact, within) in [
-            ("nothing may go", 0.0f32, None, &exact, Some(&within)),
-            ("every other block may go", -12.0, None, &exact, Some(&within)),
-            ("a mask that falls", 0.0, Some(&mask[..]), &masked[0], Some(&masked[1])),
-            ("the norm gate", 0.0, None, &exact, near_zero.as_ref()),
+        let gate =
+            |options| Some(PlanOptions { schedule: gate, ..options }).filter(|_| backend != Backend::Cuda);
+        let (falls, waves) = (Some(&falls[..]), Some(&waves[..]));
+        for (name, low, problem, mask, one, other) in [
+            ("nothing may go", 0.0f32, &problem, None, plain, Some(budget)),
+            ("every other block may go", -12.0, &problem, None, plain, Some(budget)),
+            ("a mask that falls", 0.0, &linear, falls, plain, Some(budget)),
+            ("a causal mask that falls", 0.0, &causal, falls, plain, Some(budget)),
+            ("a mask, nothing may go", 0.0, &linear, waves, plain, Some(budget)),
+            ("the norm gate", 0.0, &problem, None, plain, gate(plain)),
+            ("the norm gate, a mask", 0.0, &linear, waves, plain, gate(plain)),
+            ("budget, the norm gate", 0.0, &problem, None, budget, gate(budget)),
         ] {
-            let Some(within) = within else { continue };
+            let Some(other) = other else { continue };
+            let [exact, within] = [engine.plan(problem, &one)?, engine.plan(problem, &other)?];
             let [mut one, mut other] = [exact.workspace()?, within.workspace()?];
             // The first dim of a key sets the level of its block.
             let level = |i: usize| if i / d / BLOCK % 2 == 1 { low } else { 0.0 };
@@ -104,11 +109,11 @@ fn main() -> Result<(), Failure> {
             let mut spent = Vec::with_capacity(rounds);
             for round in 0..=rounds {
                 let (a, b) = if round % 2 == 0 {
-                    let a = time(exact, &mut one, tensors, mask, &mut y)?;
-                    (a, time(within, &mut other, tensors, mask, &mut y)?)
+                    let a = time(&exact, &mut one, tensors, mask, &mut y)?;
+                    (a, time(&within, &mut other, tensors, mask, &mut y)?)
                 } else {
-                    let b = time(within, &mut other, tensors, mask, &mut y)?;
-                    (time(exact, &mut one, tensors, mask, &mut y)?, b)
+                    let b = time(&within, &mut other, tensors, mask, &mut y)?;
+                    (time(&exact, &mut one, tensors, mask, &mut y)?, b)
                 };
                 // The first round warms up.
                 if round > 0 {

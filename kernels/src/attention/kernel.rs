@@ -113,10 +113,13 @@ pub struct Budget {
     /// Of all blocks so far the largest references, the sums `S` and the sums `D`, then one for each row that has a vote and
     /// zero for others, `[4][width]`. They begin with `−∞`, zero and zero.
     pub totals: *mut f32,
-    /// The largest scores of the block, `[width]`, which [`TileOps::scores`] has written.
+    /// The largest scores of the block, `[width]`, which [`TileOps::scores`] has written unless the step is one beside the
+    /// reference zero.
     pub top: *mut f32,
     /// The largest magnitude of the block's values, NaN if one is; negative while it is not known, for the step to find.
     pub largest: f32,
+    /// Whether the step is one beside the reference zero ([`TileOps::weigh`]).
+    pub near_zero: bool,
     /// The step says whether it left the block out,
     pub skipped: bool,
     /// and whether the reference of a row moved that had sums to rescale.
@@ -137,11 +140,12 @@ pub trait TileOps {
 
     /// What a [`TileOps::step`] inside an error budget does between [`TileOps::scores`] and [`TileOps::accumulate`]: turns the
     /// scores in the tile's weights into weights, and says in `budget` whether the block is left out. If it is not, adds to
-    /// `S`, and the weights, raised where the kernel raises them, are to be accumulated ([`super::within`]).
+    /// `S`, and the weights are to be accumulated, raised where the kernel raises them and the reference is sought
+    /// ([`super::within`]).
     ///
     /// # Safety
     /// - As for [`TileOps::step`], and the clauses of [`Budget`]. The tile's weights are the block's scores, and `top` has the
-    ///   largest of them.
+    ///   largest of them; beside the reference zero the scores are those of [`TileOps::weigh`].
     unsafe fn decide(
         isa: Self::Isa,
         tile: &Tile,

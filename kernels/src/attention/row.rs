@@ -315,7 +315,9 @@ impl<L: Lanes> TileOps for OneRow<L> {
         // SAFETY: as for `step`; the budget is handed on.
         unsafe {
             let before = if first { f32::NEG_INFINITY } else { sums.m.read() };
-            raise::<L>(isa, budget.top.read(), sums, dv, first);
+            // Beside zero nothing rises: no score exceeds what the first one sets.
+            let top = if budget.near_zero { 0.0 } else { budget.top.read() };
+            raise::<L>(isa, top, sums, dv, first);
             let sum = weigh::<L>(isa, p, block.count, sums.m);
             if !row_leaves_out::<L>(isa, block, dv, sums, budget, before, sum, first) {
                 sums.s.write(if first { sum } else { sums.s.read() + sum });

@@ -13,6 +13,18 @@ use elsa_core::state::Merge;
 #[derive(Clone, Copy, Debug)]
 pub struct Vectors<L, const R: usize, const V: usize, const PANELS: bool>(PhantomData<L>);
 
+/// Makes zero the reference of all rows.
+///
+/// # Safety
+/// - The clause of [`Sums`] for `m` and `V` vectors.
+#[inline(always)]
+unsafe fn refer_to_zero<L: Lanes, const V: usize>(isa: L::Isa, sums: &Sums) {
+    for v in 0..V {
+        // SAFETY: vector `v` of the references (clause).
+        unsafe { L::splat(isa, 0.0).store(sums.m.add(v * L::N)) };
+    }
+}
+
 impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for Vectors<L, R, V, PANELS> {
     type Isa = L::Isa;
 
@@ -36,22 +48,35 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
         let (p, dv) = (tile.weights, tile.value_dim);
         // SAFETY: as for `step`; the budget is handed on.
         unsafe {
-            let mut top = [L::splat(isa, f32::NEG_INFINITY); V];
-            let mut before = top;
-            for v in 0..V {
-                top[v] = L::load(isa, budget.top.add(v * L::N));
-                if !first {
+            let mut before = [L::splat(isa, f32::NEG_INFINITY); V];
+            if !first {
+                for v in 0..V {
                     before[v] = L::load(isa, sums.m.add(v * L::N));
                 }
             }
-            softmax::raise::<L, V>(isa, sums, dv, &top, first);
-            let sum = softmax::weigh::<L, V, true>(isa, p, block.count, sums.m);
-            let b = sum.map(|sum| sum.times(L::splat(isa, 1.0 / L::RAISE)));
+            let (sum, raised) = if budget.near_zero {
+                if first {
+                    refer_to_zero::<L, V>(isa, sums);
+                }
+                let masked = !block.bias.is_null();
+                (softmax::weigh_near_zero::<L, V>(isa, p, block.count, masked), Raised::Not)
+            } else {
+                let mut top = before;
+                for v in 0..V {
+                    top[v] = L::load(isa, budget.top.add(v * L::N));
+                }
+                softmax::raise::<L, V>(isa, sums, dv, &top, first);
+                (softmax::weigh::<L, V, true>(isa, p, block.count, sums.m), Raised::Once)
+            };
+            let lower = L::splat(isa, if budget.near_zero { 1.0 } else { 1.0 / L::RAISE });
+            let b = sum.map(|sum| sum.times(lower));
             if leaves_out::<L, V>(isa, block, dv, sums, budget, &before, &b, first) {
                 return;
             }
-            values::store::<L, 1, V>(isa, &[sum], sums.s, first, Raised::Once);
-            Raised::of::<L>(block).adjust::<L, V>(isa, block.count, p);
+            values::store::<L, 1, V>(isa, &[sum], sums.s, first, raised);
+            if !budget.near_zero {
+                Raised::of::<L>(block).adjust::<L, V>(isa, block.count, p);
+            }
         }
     }
 
@@ -60,9 +85,7 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
         // SAFETY: vector `v` of the references; the weights and the sums (clauses).
         unsafe {
             if first {
-                for v in 0..V {
-                    L::splat(isa, 0.0).store(sums.m.add(v * L::N));
-                }
+                refer_to_zero::<L, V>(isa, sums);
             }
             let masked = !block.bias.is_null();
             let sum = softmax::weigh_near_zero::<L, V>(isa, tile.weights, block.count, masked);

@@ -30,9 +30,9 @@ pub struct PlanOptions {
     /// tuned file's and the chooser's. Ignored on the CPU.
     pub division: Option<Division>,
     /// How a run goes over the keys. Any schedule but the exact one and [`Schedule::within`] is computed by the CPU, tile by
-    /// tile, and rows that do not pass its guard by the exact schedule. The norm gate on the exact schedule is the CPU kernels'
-    /// own: it is decided for each tile, stays shut where a mask with numbers or a bias is added to scores, and leaves the bits
-    /// of tiles that do not pass it as they are. Which rows form a tile depends on the instruction set and, within a small
+    /// tile, and rows that do not pass its guard by the exact schedule. The norm gate, on the exact schedule or inside an error
+    /// budget, is the CPU kernels' own: it is decided for each tile, by norms, by what masks and biases add to its scores and by
+    /// the magnitude of values, and leaves the bits of tiles that do not pass it as they are. Which rows form a tile depends on the instruction set and, within a small
     /// `budget`, on the workspace, and on a GPU on its kernel: where rows vote on what is left out, so do the bits of the answer.
     /// They depend neither on the number of threads nor on repetition.
     pub schedule: Schedule,
@@ -40,7 +40,8 @@ pub struct PlanOptions {
     /// not read. The answer is the average of the values over the keys that were kept, log-sum-exp is that of all keys, and
     /// [`Workspace::traversed`](crate::Workspace::traversed) says what each row left out. Where a mask or a bias adds numbers to
     /// the scores of at least [`LEAST_QUERIES`](elsa_core::attention::traversal::LEAST_QUERIES) queries, a CPU also leaves blocks
-    /// out before a product of them is computed, by those numbers and by norms; what it says is left out is then an upper bound, and
+    /// out before a product of them is computed, by those numbers, by norms, and by what the key on a row's diagonal weighs at
+    /// least; what it says is left out is then an upper bound, and
     /// so is log-sum-exp, too large by at most `−ln(1 − E)`. It is short for
     /// [`Skip::Budget`] in `schedule`. What is said there of tiles and bits holds. A GPU leaves 16-bit tensors and packed
     /// sequences to the CPU.

@@ -33,7 +33,7 @@ impl Engine {
     pub fn plan(&self, problem: &Problem, options: &PlanOptions) -> Result<Plan, PlanError> {
         let schedule = options.traversal()?;
         let gpu = |device: &Arc<Gpu>| match options.method {
-            _ if !schedule.is_exact() => match schedule.budget() {
+            _ if !schedule.is_exact() => match schedule.budget().filter(|_| !schedule.gate) {
                 Some(budget) => plan_within(device, problem, gpu_options(options), budget),
                 None => Err(PlanError::NotOnGpu { operator: "schedule but the exact one" }),
             },
@@ -97,7 +97,8 @@ impl Engine {
     /// # Errors
     /// Returns an error if the GPU does not support the problem, or if every form of the plan exceeds the budget.
     pub fn divisions(&self, problem: &Problem, options: &PlanOptions) -> Result<Vec<GpuChoice>, PlanError> {
-        let error_budget = options.traversal().ok().and_then(|schedule| schedule.budget());
+        let error_budget =
+            options.traversal().ok().filter(|schedule| !schedule.gate).and_then(|schedule| schedule.budget());
         let options = GpuOptions { error_budget, ..gpu_options(options) };
         let Some(gpu) = self.gpu() else { return Ok(Vec::new()) };
         Ok(choices(gpu, problem, &options)?)

@@ -299,6 +299,16 @@ mod tests {
         let plain = PLAIN.prior(1024, &NORMS);
         assert!(found.claims() && found.relative > plain.relative && found.tiny > 1e10 * plain.tiny);
         assert!(found.likely > plain.likely && found.likely < found.relative);
+        // What is added counts in the distance, and by its five roundings.
+        let added = PLAIN.prior_near_zero(1024, &Norms { bias: 7.0, ..NORMS });
+        let more = 2.0 * (2.0 * 7.0 + 5.0 * 7.0);
+        assert!(((added.relative - found.relative) / U / more - 1.0).abs() < 1e-3, "{added:?} {found:?}");
+        // More keys lie further from the logarithm of their sum, and each product may lose as much.
+        let many = PLAIN.prior_near_zero(65_536, &NORMS);
+        assert!(many.tiny > 60.0 * found.tiny && many.relative > found.relative);
+        for bad in [f64::NAN, f64::INFINITY] {
+            assert!(!PLAIN.prior_near_zero(1024, &Norms { bias: bad, ..NORMS }).claims());
+        }
     }
 
     #[test]

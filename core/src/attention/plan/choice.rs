@@ -305,20 +305,20 @@ impl CpuChoice {
         !self.schedule.is_exact() && self.schedule.budget().is_none() && !self.gates()
     }
 
-    /// Whether the kernel takes zero as the reference of tiles whose scores are known to stay near it, and nothing else differs
-    /// from the exact schedule.
+    /// Whether the kernel takes zero as the reference of tiles whose scores are known to stay near it: in the exact schedule, or
+    /// inside an error budget.
     #[must_use]
     pub fn gates(&self) -> bool {
-        self.schedule == Schedule { gate: true, ..Schedule::EXACT }
+        self.schedule.gate && (self.schedule.ungated().is_exact() || self.schedule.budget().is_some())
     }
 
-    /// Parts of the keys of a head whose norms a run measures before its tasks begin: the whole for the norm gate, each block
-    /// where blocks may go before they are seen, and none otherwise.
+    /// Parts of the keys of a head whose norms a run measures before its tasks begin: each block where blocks may go before they
+    /// are seen, else the whole for the norm gate, and none otherwise.
     #[must_use]
     pub fn measured_parts(&self) -> usize {
-        match (self.gates(), self.foresees) {
-            (true, _) => 1,
-            (false, true) => self.blocks(),
+        match (self.foresees, self.gates()) {
+            (true, _) => self.blocks(),
+            (false, true) => 1,
             (false, false) => 0,
         }
     }

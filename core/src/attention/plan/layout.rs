@@ -163,7 +163,7 @@ impl WorkspaceLayout {
         let state = tile.take(&[2 + c.value_dim + usize::from(budget), w]);
         tile.back_to(state);
         tile.take(&[c.levels(), state.len.next_multiple_of(LINE)]);
-        let totals = tile.take(&[optional(budget, 5 + usize::from(c.foresees)), w]);
+        let totals = tile.take(&[optional(budget, 5 + 2 * usize::from(c.foresees)), w]);
         let progress = tile.take(&[optional(c.resident > 0, LINE)]);
         let mut worker = tile.after();
         let panels = matches!(c.kernel.keys, KeyLayout::Panels(_));

@@ -39,7 +39,7 @@
 //! |---|---|
 //! | the setting | [`Schedule`], [`Order`], [`First`], [`Movers`], [`Skip`] |
 //! | the state with `D`, the budget, what an answer lost | [`Thinned`], [`odds`], [`fits`], [`share`] |
-//! | what a block weighs at most before it is seen | [`foresees`], [`reach`], [`unseen()`] |
+//! | what a block weighs at most before it is seen, and a row's own key at least | [`foresees`], [`reach`], [`unseen()`], [`own_score`], [`own_weight`] |
 //! | what stands for a block, or for a tile's queries | [`proxy`] |
 //! | which rows are accepted | [`guard`] |
 //! | the scalar run, its memory, and what it counted | [`scalar`], [`Tile`], [`Room`], [`LeftOut`], [`Report`] |
@@ -64,5 +64,5 @@ pub(in crate::attention) use room::tile_len;
 pub use room::{LeftOut, Room, RowRoom, Tile, scratch_len};
 pub use setting::{First, KeySide, Movers, Order, QuerySide, Schedule, Skip, TABLE_3, TABLE_4};
 pub use thinned::{Thinned, fits, odds, share};
-pub use unseen::{LEAST_QUERIES, foresees, reach, unseen};
+pub use unseen::{LEAST_QUERIES, foresees, own_score, own_weight, reach, unseen};
 pub use visits::{Visit, own_blocks, visits};

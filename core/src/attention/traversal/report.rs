@@ -1,5 +1,6 @@
 //! What a run with a schedule did.
 
+use super::room::RowRoom;
 use crate::state::WEIGHT_FLOOR;
 
 /// Rows that weights of some type could not have told from infinity, or from zero.
@@ -111,6 +112,20 @@ fn ratio(part: u64, whole: u64) -> f64 {
 }
 
 impl Report {
+    /// Counts a block that some of `rows` attend.
+    pub(super) fn count(&mut self, rows: &[RowRoom]) {
+        let of = |test: fn(&RowRoom) -> bool| {
+            rows.iter().filter(|row| row.attended > 0 && test(row)).count() as u64
+        };
+        let (all, skipped, moved) = (of(|_| true), of(|row| row.skips), of(|row| row.moved && !row.skips));
+        self.blocks += 1;
+        self.row_blocks += all;
+        self.skipped_row_blocks += skipped;
+        self.skipped_blocks += u64::from(skipped == all);
+        self.rescaled_row_blocks += moved;
+        self.rescaled_blocks += u64::from(moved > 0);
+    }
+
     /// Adds what another part of the run counted.
     pub fn add(&mut self, other: &Report) {
         let Report { worst_share, share_sum, .. } = *other;

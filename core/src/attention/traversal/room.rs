@@ -55,6 +55,8 @@ pub struct RowRoom {
     /// The largest score of blocks that were kept, and of blocks that were left out before weights existed.
     pub(super) kept: f32,
     pub(super) lost: f32,
+    /// The least score of the row's own key until its tile visits an own block; `−∞` where it is not known or nobody asks.
+    pub(super) own: f32,
     /// Of the block that is visited: the keys the row attends, its largest score, the sum of its weights, whether the row
     /// leaves it out, and whether its reference moved.
     pub(super) attended: u32,
@@ -117,7 +119,7 @@ impl<'a> Sheet<'a> {
         weighted.fill(0.0);
         let none = f32::NEG_INFINITY;
         let rows = &mut room.rows[..rows];
-        rows.fill(RowRoom { m: none, kept: none, lost: none, ..RowRoom::default() });
+        rows.fill(RowRoom { m: none, kept: none, lost: none, own: none, ..RowRoom::default() });
         Sheet { rows, queries, scores, weighted, key, query, product, exact }
     }
 }
@@ -126,6 +128,12 @@ impl RowRoom {
     /// The row before a block is visited.
     pub(super) fn before_block(self) -> RowRoom {
         RowRoom { attended: 0, top: f32::NEG_INFINITY, sum: 0.0, skips: false, moved: false, ..self }
+    }
+
+    /// The reference; while there is none, the whole number nearest to the least score of the row's own key, `−∞` where that is not
+    /// known.
+    pub(super) fn reference(&self) -> f32 {
+        if self.m == f32::NEG_INFINITY { libm::rintf(self.own) } else { self.m }
     }
 
     /// Moves the reference to `m`, which lies above it, with the row's sums and `w`.

@@ -13,7 +13,7 @@ use super::report::{Report, Spoilt};
 use super::room::{LeftOut, Room, RowRoom, Sheet, Tile, scratch_len};
 use super::setting::{First, Movers, Order, Schedule, Skip};
 use super::thinned::{fits, odds, share};
-use super::unseen::{at_most, foresees, reach, unseen};
+use super::unseen::{at_most, foresees, own_score, own_weight, reach, unseen};
 use super::visits::{Visit, own_blocks, visits};
 use crate::argument::ArgumentError;
 use crate::attention::bound::{Arithmetic, Norms};
@@ -241,12 +241,32 @@ impl Walk<'_> {
         } else {
             self.first(&pairs, sheet);
         }
+        if self.call.foresees {
+            self.own(&pairs, sheet);
+        }
         let own = own_blocks(self.sequence, &self.rows, self.call.tile.keys);
         let blocks = self.any.start / self.call.tile.keys..self.any.end.div_ceil(self.call.tile.keys);
-        for visit in visits(self.call.schedule.order, blocks, own) {
+        for visit in visits(self.call.schedule.order, blocks, own.clone()) {
+            if own.contains(&visit.block) {
+                sheet.rows.iter_mut().for_each(|row| row.own = f32::NEG_INFINITY);
+            }
             self.block(&pairs, visit, gated, sheet, report);
         }
         gated
+    }
+
+    /// Finds what the own key of every row scores at least.
+    fn own(&self, pairs: &Pairs<'_>, sheet: &mut Sheet<'_>) {
+        let (d, cap) = (self.call.problem.head_dim(), self.call.problem.score_factors().1);
+        let lines = sheet.rows.iter_mut().zip(sheet.queries.chunks_exact(d));
+        for (i, (row, query)) in self.rows.clone().zip(lines) {
+            let Ok(j) = usize::try_from(self.sequence.offset().saturating_add_unsigned(i)) else { continue };
+            if let Some(added) = self.added(pairs, i, j) {
+                let products =
+                    query.iter().enumerate().map(|(x, q)| f64::from(*q) * f64::from(pairs.key(j, x)));
+                row.own = own_score(products, cap, added);
+            }
+        }
     }
 
     /// Whether row `i` may attend key `j`, and what is added to its score then.
@@ -409,8 +429,10 @@ impl Walk<'_> {
                 // A NaN stays.
                 row.top = if added > row.top || added.is_nan() { added } else { row.top };
             }
-            row.sum = unseen(row.attended, row.top, reach(norm(d, |x| query[x]), key, d, cap), row.m);
-            if !fits(row.s, row.d, row.sum, self.call.odds) {
+            let m = row.reference();
+            row.sum = unseen(row.attended, row.top, reach(norm(d, |x| query[x]), key, d, cap), m);
+            let least = own_weight(row.own, m);
+            if !fits(if least > row.s { least } else { row.s }, row.d, row.sum, self.call.odds) {
                 return false;
             }
         }
@@ -418,6 +440,7 @@ impl Walk<'_> {
             return false;
         }
         for row in sheet.rows.iter_mut().filter(|row| row.attended > 0) {
+            row.m = row.reference();
             row.d += row.sum;
             row.skips = true;
         }
@@ -561,21 +584,5 @@ impl Walk<'_> {
             _ => true,
         };
         held && exponents.accept(row.s, w.iter().all(|w| w.is_finite()), gated)
-    }
-}
-
-impl Report {
-    /// Counts a block that some of `rows` attend.
-    fn count(&mut self, rows: &[RowRoom]) {
-        let of = |test: fn(&RowRoom) -> bool| {
-            rows.iter().filter(|row| row.attended > 0 && test(row)).count() as u64
-        };
-        let (all, skipped, moved) = (of(|_| true), of(|row| row.skips), of(|row| row.moved && !row.skips));
-        self.blocks += 1;
-        self.row_blocks += all;
-        self.skipped_row_blocks += skipped;
-        self.skipped_blocks += u64::from(skipped == all);
-        self.rescaled_row_blocks += moved;
-        self.rescaled_blocks += u64::from(moved > 0);
     }
 }

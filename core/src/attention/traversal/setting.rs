@@ -191,11 +191,11 @@ impl Schedule {
         Ok(())
     }
 
-    /// The budget of [`Schedule::within`]; `None` for any other schedule.
+    /// The budget of [`Schedule::within`], whether or not tiles may pass the gate; `None` for any other schedule.
     #[must_use]
     pub fn budget(&self) -> Option<f32> {
         match self.skip {
-            Skip::Budget(budget) if *self == Schedule::within(budget) => Some(budget),
+            Skip::Budget(budget) if self.ungated() == Schedule::within(budget) => Some(budget),
             _ => None,
         }
     }
@@ -214,6 +214,12 @@ impl Schedule {
             false if alike(Schedule::EXACT) => "exact",
             _ => "own",
         }
+    }
+
+    /// The same without the norm gate.
+    #[must_use]
+    pub const fn ungated(self) -> Schedule {
+        Schedule { gate: false, ..self }
     }
 
     /// Whether it is [`Schedule::EXACT`].

@@ -16,7 +16,18 @@
 //! 2. *Everything is rounded outwards*: norms, their product, its roundings when it is computed, the sums here.
 //! 3. *What is not finite stays*: a NaN or an infinity among the queries, keys and values of the block, or a NaN or `+∞` among
 //!    what is added, makes `u` or the vote fail. A key that `−∞` takes out adds nothing.
-//! 4. *A row without weights objects*: nothing fits beside `S = 0`, so that the first blocks of a row are always met.
+//! 4. *A row without weights objects*: nothing fits beside `S = 0`. But keys are met in their order, and those far before the
+//!    diagonal come first. So a row knows beforehand what its *own key*, the one on its diagonal, weighs at least
+//!    ([`own_score`], [`own_weight`]): `p = 2^(s − m)`. Until a tile visits the first of its own blocks, those on its diagonal, its
+//!    rows vote by
+//!
+//!    ```text
+//!    D + b ≤ E / (1 − E) · max(S, p)
+//!    ```
+//!
+//!    and from there on by `S` alone. If the own block is kept, `S ≥ p` from then on, and if it goes, `S` alone had room for all
+//!    of `D`: the finished row keeps its budget either way. A row whose own key is not among its keys, is masked or has no finite
+//!    score knows nothing, and objects while it has no weights.
 //! 5. *Only where it can pay* ([`foresees`]): keys are read once for their norms.
 
 use super::setting::{Schedule, Skip};
@@ -77,6 +88,37 @@ pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
     let slack = (top.abs() + reach + m.abs()) * (1.0 / 2_097_152.0);
     let exponent = top + reach + slack - m;
     if exponent.is_finite() { at_most(count, exponent) } else { f32::NAN }
+}
+
+/// At most the score of a row with a key, in base-2 units, as any kernel computes it: `−∞` where it is not known or the row does
+/// not attend the key. `products` are those of the elements of the row, times its query factor, and of the key; `cap` is the
+/// cap of [`Problem::score_factors`](crate::attention::Problem::score_factors), zero for none, and `added` what is added.
+#[must_use]
+pub fn own_score(products: impl ExactSizeIterator<Item = f64>, cap: f32, added: f32) -> f32 {
+    let dim = products.len() as f64;
+    let (sum, size) = products.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + libm::fabs(x)));
+    // As `reach` allows for, of the magnitudes of the terms. The slope of the tangent is at most one.
+    let off = size * ((dim + 64.0) / 4_194_304.0) + dim * f64::from(f32::MIN_POSITIVE);
+    let (capped, off) = match cap > 0.0 {
+        true => (f64::from(cap) * libm::tanh(sum), f64::from(cap) * off),
+        false => (sum, off),
+    };
+    let added = f64::from(added);
+    // More than the roundings of the tangent and of the sum that a score is.
+    let score = capped + added - off - (libm::fabs(capped) + libm::fabs(added)) / 524_288.0;
+    if score.is_finite() { (score as f32).next_down() } else { f32::NEG_INFINITY }
+}
+
+/// At most what a key with at least this score ([`own_score`]) weighs beside the reference `m`, as any kernel computes it, but for
+/// a scale that its weights carry; and so at most the sum of the weights of a row that keeps it. Zero where the score is `−∞`, or
+/// far below the reference.
+#[must_use]
+pub fn own_weight(score: f32, m: f32) -> f32 {
+    // More than the roundings of the distance from any reference, and of the exponential.
+    const INWARD: f32 = 1.0 - 1.0 / 65_536.0;
+    let exponent = score - m - (score.abs() + m.abs()) * (1.0 / 2_097_152.0);
+    // Far above the reference a part of it suffices.
+    if exponent > -100.0 { libm::exp2f(exponent.min(100.0)) * INWARD } else { 0.0 }
 }
 
 #[cfg(test)]

@@ -254,6 +254,10 @@ const LEFT_OUT: [&str; 7] = [
     "mean error",
     "of the bound, sampled rows",
 ];
+/// What a bound and an error beside each other say.
+const OF_WHICH_ROWS: &str = "The bound is the largest of the sampled rows, the largest error that of all rows: an error above the \
+    bound beside it is one of a row that was not sampled, whose bound is another. The last column sets every component of the \
+    sampled rows against its own bound, where more than 100 % would be a violation.";
 const SPARSITY: [&str; 5] =
     ["blocks left out", "rows of blocks", "rescale skipped", "rows computed again", "of these maximum lost"];
 
@@ -264,11 +268,11 @@ pub fn fourth(study: &Study) -> Shown {
     Shown {
         id: "4",
         title: "Table 4: blocks left out by λ",
-        words: "A block goes where its largest score lies below the reference by more than ln λ. λ promises nothing, but every \
-                answer carries what it left out: D/(S+D) bounds the share of the weights, and times the spread of the values it \
-                bounds the error, beside rounding. A bound is the largest of the sampled rows, and \
-                errors of other rows may be larger."
-            .to_owned(),
+        words: format!(
+            "A block goes where its largest score lies below the reference by more than ln λ. λ promises nothing, but every \
+             answer carries what it left out: D/(S+D) bounds the share of the weights, and times the spread of the values it \
+             bounds the error, beside rounding. {OF_WHICH_ROWS}"
+        ),
         head,
         rows: left_out(study, Table::Fourth),
     }
@@ -283,9 +287,11 @@ pub fn budgets(study: &Study) -> Shown {
     Shown {
         id: "budgets",
         title: "Error budgets",
-        words: "A block's products with values go where, with it, at most E of the weights of every row of the tile are left \
-                out. D/(S+D) never exceeds E. The norm gate takes zero as the reference of rows whose scores stay within 48 bits."
-            .to_owned(),
+        words: format!(
+            "A block's products with values go where, with it, at most E of the weights of every row of the tile are left \
+             out. D/(S+D) never exceeds E. The norm gate takes zero as the reference of rows whose scores stay within 48 bits. \
+             {OF_WHICH_ROWS}"
+        ),
         head,
         rows: left_out(study, Table::Budgets),
     }

@@ -79,6 +79,7 @@ fn a_study_has_every_table_and_the_numbers_of_its_case() {
         "over all rows: sink 100.0 %, own 0.0 %, middle 0.0 %",
         "on average 1.00 of queries",
         "No tile of more than one block has it at: own, middle.",
+        "is one of a row that was not sampled, whose bound is another",
     ] {
         assert!(page.contains(words), "{words}");
     }

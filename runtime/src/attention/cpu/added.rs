@@ -3,8 +3,9 @@
 use super::context::{Context, Task, TileRows};
 use elsa_core::attention::{BiasView, MaskElements, MaskView, Operand, Sides, Windows};
 use elsa_core::dtype::{DType, Elements};
-use elsa_kernels::attention::{Ahead, MaskTile, Seen};
+use elsa_kernels::attention::{Ahead, MaskTile, MeasuredRows, Seen};
 use std::f32::consts::LOG2_E;
+use std::f64::consts::LN_2;
 use std::ops::Range;
 
 /// The mask or the bias of a call.
@@ -78,6 +79,53 @@ pub(super) unsafe fn write(
     // SAFETY: rows and keys lie in the mask (*inputs*), and there is room for their bias (clause); *kernel*.
     unsafe { (c.kernel.bias)(&mask, tile.width, at, &mut seen) };
     seen
+}
+
+/// At least the magnitude of every number that mask and bias together add to a score of a tile, in natural-log units; not finite
+/// where one is NaN or `+∞`. What is `−∞` adds nothing.
+///
+/// # Safety
+/// - The invariants of [`Context`]. `entries` are as for [`write`].
+pub(super) unsafe fn largest(c: &Context<'_>, tile: &TileRows<'_>, entries: *const f32) -> f64 {
+    let mut sum = 0.0;
+    for (of, operand) in [(MaskOf::Mask, Operand::Mask), (MaskOf::Bias, Operand::Bias)] {
+        let Some(dtype) = c.problem.added_type(operand) else { continue };
+        let (any, _) = tile.sequence.ranges(tile.rows.clone());
+        let keys = any.start..any.end.min(reach(c, tile.sequence.keys));
+        if keys.is_empty() {
+            continue;
+        }
+        let (rows, unit) = match dense(c, of) {
+            Some((view, data)) => {
+                let row = view.row(tile.sequence.batch, tile.head, tile.rows.start);
+                let alike = view.same_for_all_queries();
+                let rows = MeasuredRows {
+                    data: data.wrapping_add(row.index(keys.start) * view.kind().size()),
+                    dtype,
+                    stride: view.strides()[2],
+                    rows: if alike { 1 } else { tile.rows.len() },
+                    dim: if row.step == 0 { 1 } else { keys.len() },
+                };
+                (rows, 1.0)
+            }
+            None => {
+                let rows = MeasuredRows {
+                    data: entries.cast(),
+                    dtype: DType::F32,
+                    stride: 0,
+                    rows: 1,
+                    dim: c.choice.entries,
+                };
+                // In base-2 units, and rounded.
+                (rows, LN_2 * (1.0 + 1e-6))
+            }
+        };
+        let mut most = 0.0f32;
+        // SAFETY: rows and keys lie in the mask (*inputs*), or the entries in their region (clause); *kernel*.
+        unsafe { (c.kernel.measure.addends)(&rows, &raw mut most) };
+        sum += f64::from(most) * unit;
+    }
+    sum
 }
 
 /// The rows of the mask for a tile and the keys of a block, where they are read once; where `keys` is empty, those of the head

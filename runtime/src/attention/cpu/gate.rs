@@ -1,18 +1,23 @@
 //! The norm gate: tiles whose scores are known to stay near zero take zero as the reference of all rows.
 //!
-//! **The naive way** asks for each tile for the norms of the keys that its rows attend, and for the largest of their values.
+//! **The naive way** asks for each tile for the norms of the keys that its rows attend, for the largest of their values, and for
+//! the largest magnitude of what is added to a score of the tile.
 //!
 //! **Why the code differs.**
 //!
 //! 1. *Keys and values are measured once for a call*, head by head, before any tile begins ([`norms`](super::norms)). All keys
 //!    count that some row of the sequence may attend, so that no gate depends on how tiles are grouped.
-//! 2. *Only where nothing is added to scores*: a mask with numbers, or a bias, would have to be measured for every tile.
-//!    Booleans, lengths, causality and windows take keys out, by `−∞`.
+//! 2. *What is added is measured last*, tile by tile, and only where norms leave it room: the elements of masks and biases as they
+//!    lie in memory, for the rows of the tile and the keys that some of them may attend, or all entries that a table has for the
+//!    head. A `−∞` counts as nothing, since a key that it takes out weighs zero by selection beside any reference. A NaN or `+∞`
+//!    shuts the gate.
 //! 3. *Weights are not raised* ([`Lanes::RAISE`](elsa_kernels::lanes::Lanes::RAISE)), since they do not vanish. Where a row of
 //!    values is tiny, the walk would multiply the values of its block, and raised weights go with that: the gate stays shut.
 
+use super::added;
 use super::context::{Context, TileRows};
-use super::norms::{Known, known};
+use super::kept::Kept;
+use super::norms::{Known, known_of_all};
 use elsa_core::attention::Operand;
 use elsa_core::attention::bound::{Arithmetic, Norms};
 use elsa_core::attention::measured::norm;
@@ -22,11 +27,9 @@ use elsa_kernels::attention::values::is_tiny;
 /// Whether every score of a tile is known to stay near zero.
 ///
 /// # Safety
-/// - As for [`known`], of a plan that gates. `index` is the number of the tile's sequence.
-pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize) -> bool {
-    if c.problem.adds_numbers() {
-        return false;
-    }
+/// - As for [`known_of_all`], of a plan that gates. `index` is the number of the tile's sequence, and `kept` what the worker keeps
+///   for its task.
+pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize, kept: &Kept) -> bool {
     let query = c.tensor(Operand::Query);
     let data = query.row(tile.sequence.batch, tile.head, tile.token(), c.dtype).cast_const();
     let (dim, mut found) = (query.view.dim(), [0.0; 2]);
@@ -34,9 +37,15 @@ pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize)
     // SAFETY: the tile's rows (*inputs*); two numbers; *kernel*; what was measured of the tile's keys (clause).
     let Known { key, value, least } = unsafe {
         (c.kernel.measure.norms)(&rows, found.as_mut_ptr());
-        known(c, index, c.problem.kv_head(tile.head), 0)
+        known_of_all(c, index, c.problem.kv_head(tile.head))
     };
-    let norms = Norms { query: norm(found, dim), key, bias: 0.0 };
+    let query = norm(found, dim);
     let arithmetic = Arithmetic::of(c.problem, c.choice.executed());
-    !is_tiny(least) && arithmetic.stays_near_zero(c.problem.keys(), &norms, value.into())
+    let holds =
+        |bias| arithmetic.stays_near_zero(c.problem.keys(), &Norms { query, key, bias }, value.into());
+    if is_tiny(least) || !holds(0.0) {
+        return false;
+    }
+    // SAFETY: the same clauses.
+    !c.problem.adds_numbers() || holds(unsafe { added::largest(c, tile, kept.entries) })
 }

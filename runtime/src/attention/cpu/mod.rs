@@ -10,6 +10,7 @@ mod kept;
 mod math;
 mod measure;
 mod norms;
+mod own;
 pub mod plan;
 pub mod resident;
 mod stage;

@@ -37,7 +37,28 @@ fn place(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> *mut [f3
 /// - As for [`measure`], which has ended for all items. The part is one of the plan's.
 pub(super) unsafe fn known(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> Known {
     // SAFETY: the region has room for the part (layout), which has been written (clause).
-    let [squares, largest, value, least] = unsafe { place(c, index, kv_head, part).read() };
+    of(c, unsafe { place(c, index, kv_head, part).read() })
+}
+
+/// What is known of all parts of a key head of sequence `index`.
+///
+/// # Safety
+/// - As for [`measure`], which has ended for all items, of a plan that measures parts.
+pub(super) unsafe fn known_of_all(c: &Context<'_>, index: usize, kv_head: usize) -> Known {
+    let mut all = NOTHING;
+    for part in 0..c.choice.measured_parts() {
+        // SAFETY: as for `known`.
+        let [squares, largest, value, least] = unsafe { place(c, index, kv_head, part).read() };
+        all = [larger(all[0], squares), larger(all[1], largest), larger(all[2], value), all[3].min(least)];
+    }
+    of(c, all)
+}
+
+/// What is measured of no keys.
+const NOTHING: [f32; NORMS] = [0.0, 0.0, 0.0, f32::INFINITY];
+
+/// What follows from the numbers of a part.
+fn of(c: &Context<'_>, [squares, largest, value, least]: [f32; NORMS]) -> Known {
     let dim = c.tensor(Operand::Query).view.dim();
     Known { key: norm([squares, largest], dim), value, least }
 }
@@ -54,14 +75,14 @@ pub(super) unsafe fn measure(shared: &Shared<'_>, item: usize) {
     let (index, kv_head) = (pair / c.problem.kv_heads(), pair % c.problem.kv_heads());
     let sequence = &shared.sequences[index];
     let (any, _) = sequence.ranges(0..sequence.queries);
-    let keys = match c.choice.gates() {
-        true => any,
-        false => {
+    let keys = match c.choice.foresees {
+        false => any,
+        true => {
             let start = part * c.choice.block;
             any.start.max(start)..any.end.min(start + c.choice.block)
         }
     };
-    let mut known = [0.0, 0.0, 0.0, f32::INFINITY];
+    let mut known = NOTHING;
     for (past, new) in [(Operand::PastKey, Operand::Key), (Operand::PastValue, Operand::Value)] {
         let is_key = new == Operand::Key;
         let (past, new) = (c.tensor(past), c.source(new));

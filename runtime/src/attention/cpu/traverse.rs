@@ -34,7 +34,7 @@ unsafe fn elements<'a>(c: &Context<'a>, operand: Operand, dtype: DType) -> Optio
 ///
 /// # Safety
 /// - The invariants of [`Context`], of a call that has all keys. The present has been written.
-unsafe fn inputs<'a>(c: &Context<'a>) -> Option<(Inputs<'a>, Present<'a>)> {
+pub(super) unsafe fn inputs<'a>(c: &Context<'a>) -> Option<(Inputs<'a>, Present<'a>)> {
     let spec = c.problem.spec();
     // SAFETY: the same clauses; inputs are not written, and the present is not any longer.
     unsafe {

@@ -20,14 +20,16 @@
 //! 3. *The sums of the segment take `b` too*, beside their own reference. A segment that begins so has the reference of the totals.
 //!    Where it began by keeping keys so far below that `b` is no number beside them, the tile meets the block, whose weights
 //!    vanish there.
-//! 4. *Keys and values are measured block by block* before any tile begins ([`norms`](super::norms)), and none is staged.
+//! 4. *What a row's own key weighs at least* stands for weights that it has not met, up to the tile's own blocks
+//!    ([`own`](super::own)). While a row has met none, the least score of its own key, rounded, is the reference.
+//! 5. *Keys and values are measured block by block* before any tile begins ([`norms`](super::norms)), and none is staged.
 
 use super::bias::Bias;
 use super::context::{Context, TileRows};
 use super::norms::{Known, known};
 use elsa_core::attention::Operand;
 use elsa_core::attention::measured::norm;
-use elsa_core::attention::traversal::{fits, reach, unseen};
+use elsa_core::attention::traversal::{fits, own_weight, reach, unseen};
 use elsa_core::state::Merge;
 use elsa_kernels::attention::{Budget, MeasuredRows, Sums};
 
@@ -63,20 +65,57 @@ pub(super) struct Vote<'a> {
     pub bias: Bias,
     /// The norms of the rows ([`write_norms`]).
     pub norms: *const f32,
+    /// The least scores of their own keys ([`own`](super::own)), where the block lies before the first of the tile's own.
+    pub own: Option<*const f32>,
+}
+
+/// How a row votes.
+struct Row {
+    /// The reference of its sums, or what is to be.
+    m: f32,
+    /// At least what the block weighs.
+    b: f32,
+    /// Whether the block may go.
+    agrees: bool,
 }
 
 impl Vote<'_> {
-    /// At least what the block weighs in row `i`, of whose scores `top` is the largest number that is added.
+    /// The vote of row `i`, to whose scores in the block at most `top` is added.
     ///
     /// # Safety
     /// - Those of [`Vote::passes`].
-    unsafe fn weighs(&self, c: &Context<'_>, key: f64, budget: &Budget, i: usize, top: f32) -> f32 {
-        // SAFETY: row `i` of the norms and of the references among the totals (clauses).
-        let (query, m) = unsafe { (self.norms.add(i).read(), budget.totals.add(i).read()) };
+    unsafe fn row(&self, c: &Context<'_>, key: f64, budget: &Budget, i: usize, top: f32) -> Row {
+        let line = |n: usize| budget.totals.wrapping_add(n * self.rows.width + i);
+        // SAFETY: row `i` of the norms and of the totals; the clauses.
+        let (query, own, m, s, d) = unsafe {
+            let [met, s, d] = [0, 1, 2].map(|n| line(n).read());
+            (self.norms.add(i).read(), self.own(i), self.reference(met, i), s, d)
+        };
         let reach = reach(query.into(), key, c.problem.head_dim(), c.cap);
         let b = unseen(self.count as u32, top, reach, m);
         // Weights carry the kernel's scale. A row that attends no key leaves nothing out.
-        if b == 0.0 { b } else { (b * (c.kernel.spec.weight_scale as f32).next_up()).next_up() }
+        let scale = c.kernel.spec.weight_scale as f32;
+        let b = if b == 0.0 { b } else { (b * scale.next_up()).next_up() };
+        let own = own_weight(own, m) * scale.next_down();
+        Row { m, b, agrees: fits(if own > s { own } else { s }, d, b, budget.odds) }
+    }
+
+    /// The least score of the own key of row `i`, `−∞` where it does not count.
+    ///
+    /// # Safety
+    /// - Those of [`Vote::passes`].
+    unsafe fn own(&self, i: usize) -> f32 {
+        // SAFETY: row `i` of the least scores (clause).
+        self.own.map_or(f32::NEG_INFINITY, |own| unsafe { own.add(i).read() })
+    }
+
+    /// The reference of row `i`, whose totals have `met`: the least score of its own key, rounded, while they have none.
+    ///
+    /// # Safety
+    /// - Those of [`Vote::passes`].
+    unsafe fn reference(&self, met: f32, i: usize) -> f32 {
+        // SAFETY: the same clauses.
+        if met == f32::NEG_INFINITY { unsafe { self.own(i) }.round_ties_even() } else { met }
     }
 
     /// The largest number that is added to scores of row `i` at the two ends of the block; `−∞` where both are masked.
@@ -132,8 +171,7 @@ impl Vote<'_> {
     ///   the bias is readable as that of an `elsa_kernels::attention::Block`.
     /// - The clauses of [`Budget`], but for `left_out`, and of [`Sums`] for the tile's width.
     pub(super) unsafe fn passes(&self, c: &Context<'_>, sums: Option<&Sums>, budget: &Budget) -> bool {
-        let (rows, width) = (self.rows.rows.len(), self.rows.width);
-        let line = |n: usize, i: usize| budget.totals.wrapping_add(n * width + i);
+        let rows = self.rows.rows.len();
         // SAFETY: the part has been measured; row `i` of the totals, of `top`, of the state and of what it left out
         // (clauses).
         unsafe {
@@ -142,23 +180,20 @@ impl Vote<'_> {
             if !value.is_finite() {
                 return false;
             }
-            let agrees = |i: usize, b: f32| fits(line(1, i).read(), line(2, i).read(), b, budget.odds);
             for i in [0, rows - 1] {
-                if !agrees(i, self.weighs(c, key, budget, i, self.at_the_ends(i))) {
+                if !self.row(c, key, budget, i, self.at_the_ends(i)).agrees {
                     return false;
                 }
             }
             self.write_tops(budget.top);
             for i in 0..rows {
                 let at = budget.top.add(i);
-                let b = self.weighs(c, key, budget, i, at.read());
-                if !agrees(i, b) {
+                let row = self.row(c, key, budget, i, at.read());
+                let state = |sums: &Sums| beside(sums, (row.m, row.b), i).is_finite();
+                if !(row.agrees && sums.is_none_or(state)) {
                     return false;
                 }
-                at.write(b);
-                if sums.is_some_and(|sums| !own(sums, budget, i, b).is_finite()) {
-                    return false;
-                }
+                at.write(row.b);
             }
         }
         true
@@ -175,13 +210,15 @@ impl Vote<'_> {
         unsafe {
             for i in 0..width {
                 let line = |n: usize| budget.totals.add(n * width + i);
-                let (m, b) = (line(0).read(), if i < rows { budget.top.add(i).read() } else { 0.0 });
+                let b = if i < rows { budget.top.add(i).read() } else { 0.0 };
+                let m = if b > 0.0 { self.reference(line(0).read(), i) } else { line(0).read() };
+                line(0).write(m);
                 if first {
                     sums.m.add(i).write(m);
                     sums.s.add(i).write(0.0);
                     budget.left_out.add(i).write(b);
                 } else if b > 0.0 {
-                    let own = own(sums, budget, i, b);
+                    let own = beside(sums, (m, b), i);
                     let (state, d) = (sums.m.add(i), budget.left_out.add(i));
                     if sums.s.add(i).read() == 0.0 {
                         let law = Merge::of(state.read(), m);
@@ -200,13 +237,14 @@ impl Vote<'_> {
     }
 }
 
-/// `b` beside the reference of row `i` of a state that has begun: that of the totals, which a row takes that has kept no key.
+/// `b`, beside the reference `m` of the totals, beside that of row `i` of a state that has begun; a row that has kept no key takes
+/// that of the totals.
 ///
 /// # Safety
-/// - The clauses of [`Budget`] and of [`Sums`], of which there is a row `i`.
-unsafe fn own(sums: &Sums, budget: &Budget, i: usize, b: f32) -> f32 {
+/// - The clauses of [`Sums`], of which there is a row `i`.
+unsafe fn beside(sums: &Sums, (m, b): (f32, f32), i: usize) -> f32 {
     // SAFETY: row `i` of references and sums (clauses).
-    let (own, s, m) = unsafe { (sums.m.add(i).read(), sums.s.add(i).read(), budget.totals.add(i).read()) };
+    let (own, s) = unsafe { (sums.m.add(i).read(), sums.s.add(i).read()) };
     // A power of two, by which the quotient is exact; zero where the state lies too far below.
     if b == 0.0 || s == 0.0 { b } else { b / Merge::of(own, m).earlier }
 }

@@ -45,11 +45,12 @@ use super::context::{Context, Task, TileRows};
 use super::finish::{Finished, finish};
 use super::gate;
 use super::kept::Kept;
+use super::own;
 use super::stage::{self, Rows};
 use super::unseen::{self, Vote};
 use elsa_core::attention::plan::MAX_TILES;
 use elsa_core::attention::plan::TileSpans;
-use elsa_core::attention::traversal::Report;
+use elsa_core::attention::traversal::{Report, own_blocks};
 use elsa_core::scan::stack::MergeStack;
 use elsa_core::state::Merge;
 use elsa_kernels::attention::{Block, Budget, Entries, Sums, Tile};
@@ -87,6 +88,8 @@ struct Walk<'a> {
     budget: Option<Budget>,
     /// Whether its scores are known to stay near zero, the reference of all rows.
     near_zero: bool,
+    /// The first of the blocks on its diagonal.
+    own_block: usize,
 }
 
 /// The state at address `at` of a tile of `width` rows.
@@ -137,22 +140,24 @@ impl Walk<'_> {
                 counts.blocks += 1;
                 counts.row_blocks += rows;
             }
-            if self.near_zero {
+            let left_out = self.left_out(self.progress.stack.len() - 1);
+            let raised = !self.near_zero;
+            let Some(budget) = &mut self.budget else {
+                if raised {
+                    (self.entries.step)(&self.tile, block, &sums, new);
+                    return;
+                }
                 (self.entries.scores)(&self.tile, block, self.tile.weights, std::ptr::null_mut());
                 (self.entries.weigh)(&self.tile, block, &sums, new);
                 (self.entries.accumulate)(&self.tile, block, self.tile.weights, &sums, [false, new]);
                 return;
-            }
-            let left_out = self.left_out(self.progress.stack.len() - 1);
-            let Some(budget) = &mut self.budget else {
-                (self.entries.step)(&self.tile, block, &sums, new);
-                return;
             };
             (budget.left_out, budget.largest) = (left_out, *known);
-            (self.entries.scores)(&self.tile, block, self.tile.weights, budget.top);
+            let top = if raised { budget.top } else { std::ptr::null_mut() };
+            (self.entries.scores)(&self.tile, block, self.tile.weights, top);
             (self.entries.decide)(&self.tile, block, &sums, budget, new);
             if !budget.skipped {
-                (self.entries.accumulate)(&self.tile, block, self.tile.weights, &sums, [true, new]);
+                (self.entries.accumulate)(&self.tile, block, self.tile.weights, &sums, [raised, new]);
             }
             *known = budget.largest;
             let Some(counts) = counts.as_mut() else { return };
@@ -179,15 +184,18 @@ impl Walk<'_> {
         // SAFETY: the same clauses; sums and budget lie in the tile's region (layout).
         unsafe {
             let Some(mut budget) = self.budget else { return false };
+            let block = keys.start / c.choice.block;
+            let own = budget.totals.wrapping_add(OWN_LINE * self.rows.width);
             let begun = self.progress.segment == Some(segment);
             let state = begun.then(|| self.state(self.progress.stack.len() - 1));
             let vote = Vote {
                 rows: self.rows.clone(),
                 index,
-                block: keys.start / c.choice.block,
+                block,
                 count: keys.len(),
                 bias,
-                norms: budget.totals.wrapping_add(5 * self.rows.width),
+                norms: budget.totals.wrapping_add(NORMS_LINE * self.rows.width),
+                own: (block < self.own_block).then_some(own.cast_const()),
             };
             if !vote.passes(c, state.as_ref(), &budget) {
                 return false;
@@ -240,16 +248,20 @@ impl Walk<'_> {
     }
 }
 
-/// Begins what the first `rows` rows of a tile vote on.
+/// The lines behind the totals of a tile that foresees: the norms of its rows, and the least scores of their own keys.
+const NORMS_LINE: usize = 5;
+const OWN_LINE: usize = 6;
+
+/// Begins what the first `rows` rows of a tile vote on, beside the reference `m`.
 ///
 /// # Safety
 /// - Four lines of `width` values are writable at `totals`, and there are at most as many rows.
-unsafe fn begin(totals: *mut f32, width: usize, rows: usize) {
+unsafe fn begin(totals: *mut f32, width: usize, rows: usize, m: f32) {
     // SAFETY: the clause.
     unsafe {
         for i in 0..width {
             let line = |n: usize| totals.add(n * width + i);
-            line(0).write(f32::NEG_INFINITY);
+            line(0).write(m);
             line(1).write(0.0);
             line(2).write(0.0);
             line(3).write(if i < rows { 1.0 } else { 0.0 });
@@ -264,8 +276,14 @@ unsafe fn begin(totals: *mut f32, width: usize, rows: usize) {
 /// - No other worker has this task or this worker number.
 /// - Unless the call's pass begins the task, the one before it was computed in the same workspace, with the keys before.
 pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
+    if task.tiles.is_empty() {
+        return;
+    }
     let part = c.worker_part(worker);
     let (l, choice, sequence) = (c.layout, c.choice, task.sequence);
+    // SAFETY: `part` is this worker's region.
+    let kept = unsafe { Kept::of(c, task, part) };
+    let apart = Room::of(c, part);
     let kv_head = c.problem.kv_head(task.head);
     let tiling = choice.tiling(sequence.queries);
     let scratch = part.wrapping_add(l.rows.start);
@@ -295,21 +313,24 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
                 Progress::place(&l.tile, own).read()
             }
         };
+        // SAFETY: the plan gates, and keys and values have been measured.
+        let near_zero = choice.gates() && unsafe { gate::is_open(c, &rows, task.index, &kept) };
         let budget = odds.map(|odds| {
             let totals = own.wrapping_add(l.tile.totals.start);
-            // SAFETY: the region holds five lines of the tile's width, and a sixth where the plan foresees (layout).
+            let (left_out, top) = (std::ptr::null_mut(), totals.wrapping_add(4 * width));
+            // SAFETY: the region holds five lines of the tile's width, and two more where the plan foresees (layout).
             unsafe {
-                begin(totals, width, rows.rows.len());
+                begin(totals, width, rows.rows.len(), if near_zero { 0.0 } else { f32::NEG_INFINITY });
                 if choice.foresees {
-                    unseen::write_norms(c, &rows, totals.wrapping_add(5 * width));
+                    let line = |n: usize| totals.wrapping_add(n * width);
+                    unseen::write_norms(c, &rows, line(NORMS_LINE));
+                    own::write_scores(c, &rows, query, line(OWN_LINE));
                 }
             }
-            let (left_out, top) = (std::ptr::null_mut(), totals.wrapping_add(4 * width));
-            Budget { odds, left_out, totals, top, largest: -1.0, skipped: false, moved: false }
+            Budget { odds, left_out, totals, top, largest: -1.0, near_zero, skipped: false, moved: false }
         });
-        // SAFETY: the plan gates, and keys and values have been measured.
-        let near_zero = choice.gates() && unsafe { gate::is_open(c, &rows, task.index) };
         let walk = Walk {
+            own_block: own_blocks(sequence, &rows.rows, choice.block).start,
             rows,
             budget,
             near_zero,
@@ -330,13 +351,10 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
         let _ = walks.push(walk);
     }
     let (Some(first), Some(last)) = (walks.first(), walks.last()) else { return };
-    // SAFETY: `part` is this worker's region.
-    let kept = unsafe { Kept::of(c, task, part) };
     let (any, _) = sequence.ranges(first.rows.rows.start..last.rows.rows.end);
     let any = any.start.max(c.pass.keys.start)..any.end.min(c.pass.keys.end);
     // SAFETY: the keys lie in the sequence.
     let any = unsafe { kept.visited(c, any) };
-    let apart = Room::of(c, part);
     let in_place = match choice.bias_in_place() {
         true => Room { first: part.wrapping_add(l.weights.start), ..apart },
         false => apart,

@@ -1,0 +1,65 @@
+//! What the own key of each row of a tile scores at least: the key on the row's diagonal.
+//!
+//! ```text
+//! naive:  for each row i:  own[i] = own_score(q_i, k_j, cap, added(i, j))      j = offset + i
+//! ```
+//!
+//! [`own_score`] is the rule. Queries are read as the tile has loaded them, and everything else where it lies, in whatever type:
+//! one key and one number that is added for each row.
+
+use super::context::{Context, TileRows};
+use super::stage::for_past_and_new;
+use super::traverse::inputs;
+use elsa_core::attention::traversal::own_score;
+use elsa_core::attention::{Added, Operand};
+use elsa_core::dtype::DType;
+use half::{bf16, f16};
+
+/// Element `x` of a row at `data`.
+///
+/// # Safety
+/// - The row has the element, and is aligned to one.
+unsafe fn element(data: *const u8, dtype: DType, x: usize) -> f32 {
+    // SAFETY: the clause.
+    unsafe {
+        match dtype {
+            DType::F32 => data.cast::<f32>().add(x).read(),
+            DType::F16 => data.cast::<f16>().add(x).read().to_f32(),
+            DType::Bf16 => data.cast::<bf16>().add(x).read().to_f32(),
+        }
+    }
+}
+
+/// Writes the least scores of the own keys of a tile's rows to `to`, `−∞` where they are not known.
+///
+/// # Safety
+/// - The invariants of [`Context`], of a call that has all keys. Presents have been written, and the tile's queries have been
+///   loaded to `query`.
+/// - As many values as the tile is wide are writable at `to`.
+pub(super) unsafe fn write_scores(c: &Context<'_>, tile: &TileRows<'_>, query: *const f32, to: *mut f32) {
+    let (sequence, width, dim) = (tile.sequence, tile.width, c.problem.head_dim());
+    let kv_head = c.problem.kv_head(tile.head);
+    let (past, new) = (c.tensor(Operand::PastKey), c.source(Operand::Key));
+    // SAFETY: the same clauses.
+    let added = unsafe { inputs(c) }.map(|(inputs, _)| Added::new(c.problem, &inputs));
+    for i in 0..width {
+        let row = tile.rows.start + i;
+        let (first, end) = sequence.range(row);
+        let own = usize::try_from(sequence.offset().saturating_add_unsigned(row)).ok();
+        let own = own.filter(|j| row < tile.rows.end && (first..end).contains(j)).zip(added.as_ref());
+        let score = own.map_or(f32::NEG_INFINITY, |(j, added)| {
+            let mut key = std::ptr::null();
+            let keys = j..j + 1;
+            for_past_and_new((past, sequence.past), (new, sequence.key0), &keys, |tensor, token, _, _| {
+                key = tensor.row(sequence.batch, kv_head, token, c.dtype).cast_const();
+            });
+            // SAFETY: the row of the key (*inputs*) and the column of the tile's row have as many elements (clause).
+            let product = |x: usize| unsafe {
+                f64::from(query.add(x * width + i).read()) * f64::from(element(key, c.dtype, x))
+            };
+            own_score((0..dim).map(product), c.cap, added.at(sequence.batch, tile.head, row, j))
+        });
+        // SAFETY: value `i` of as many as the tile is wide (clause).
+        unsafe { to.add(i).write(score) };
+    }
+}
