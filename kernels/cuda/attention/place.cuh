@@ -5,11 +5,11 @@
 #include "../common/math.cuh"
 #include "call.cuh"
 
-// A block's share: its sequence, head, split of the keys and block of rows. A block that serves a group of heads has the
-// first of them.
+// A block's share: its sequence and the number of it, head, split of the keys and block of rows. A block that serves a group
+// of heads has the first of them.
 struct Share {
   Sequence sequence;
-  int head, split, row_block;
+  int index, head, split, row_block;
 };
 
 // The share of a block that serves `group` heads. Blocks of rows come one after the other, then splits, then heads; or,
@@ -23,6 +23,7 @@ INLINE Share share_of(const Call& call, int block, int group = 1) {
   int head = call.longest_first ? first : of_splits;
   head *= group;
   const int index = quotient_of(head, call.by_heads);
+  x.index = index;
   x.head = head - index * call.heads;
   x.sequence = call.sequence;
   x.sequence.batch = index;

@@ -42,8 +42,7 @@ pub struct PlanOptions {
     /// the scores of at least [`LEAST_QUERIES`](elsa_core::attention::traversal::LEAST_QUERIES) queries, a CPU also leaves blocks
     /// out before a product of them is computed, by those numbers and by norms; what it says is left out is then an upper bound, and
     /// so is log-sum-exp, too large by at most `−ln(1 − E)`. It is short for
-    /// [`Skip::Budget`] in `schedule`. What is said there of tiles and bits holds. A GPU leaves 16-bit tensors and packed
-    /// sequences to the CPU.
+    /// [`Skip::Budget`] in `schedule`. What is said there of tiles and bits holds.
     pub error_budget: Option<f32>,
 }
 
