@@ -76,13 +76,19 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
     if (call.flags & SERIAL_SPLITS) outset.split = 0;
   {
     const Sequence& s = outset.sequence;
-    const int row0 = first_row(call, outset);
-    if (row0 >= s.queries) return;  // nothing counts such a block: a budget takes no packed sequences
+    const int row0 = first_row(outset);
+    if (row0 >= s.queries) {
+      if constexpr (BUDGET)
+        if (row0 == 0) open_counts(call, limit, outset, 0, 0);
+      return;
+    }
     const Range first = range_of(s, row0), last = range_of(s, min_of(row0 + BM, s.queries) - 1);
     const int part = outset.split * call.chunk;
     k0 = max_of(part, first.start & ~(TILE - 1));
     end = min_of(part + call.chunk, last.end);
     full_from = last.start;
+    if constexpr (BUDGET)
+      open_counts(call, limit, outset, min_of(s.queries - row0, BM), max_of(end - k0 + TILE - 1, 0) / TILE);
   }
   Raw4 kr[K_ITEMS * 4], vr[V_ITEMS];
   int near_to = 0, edge_to = 0, plain_to = 0;
@@ -145,6 +151,7 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
         }
         if constexpr (ADDS) {
           if (has_bits(call) && !t.find_bits()) {  // nothing to attend
+            if constexpr (BUDGET) t.count(0, -1);
             ready = false;
             k0 += TILE;
             continue;
@@ -172,7 +179,6 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
         flushed = true;
       }
     }
-    if constexpr (BUDGET) t.write_counts(min_of(outset.sequence.queries - first_row(call, outset), BM));
     t.finish();
     if (!t.next()) return;
   }
@@ -195,9 +201,9 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
   }
 
 // The same inside an error budget.
-#define ATTENTION_WITHIN(name, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, BLOCKS)             \
+#define ATTENTION_WITHIN(name, IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES, BLOCKS)       \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Within within) {                              \
-    typedef Tiles<Shape<F32, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, ALL, true>> A;         \
+    typedef Tiles<Shape<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES, true>> A;   \
     SHARED(memory, A::SHARED_BYTES);                                                                 \
     A::run(memory, within.call, within.budget);                                                      \
   }

@@ -1,3 +1,3 @@
 #include "attention.cuh"
 
-ATTENTION_WITHIN(attention_f32_d256_q32k64__sm53_exp2_approx_within, 256, 4, 4, 4, 32, 8, 4, 0, 8, 4, 2)
+ATTENTION_WITHIN(attention_f32_d256_q32k64__sm53_exp2_approx_within, F32, 256, 4, 4, 4, 32, 8, 4, 0, 8, 4, ALL, 2)

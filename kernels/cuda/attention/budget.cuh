@@ -7,9 +7,9 @@
 struct Budget {
   Address part_d;    // D of partial states, [row][split]; zero: none
   Address left_out;  // of finished rows: references, then S, then D, [3][row]
-  Address counts;    // tiles that a block met and left out, its rows, zero: [block][4]
+  Address counts;    // tiles that a block met and left out, its rows, zero: [place][4]
   float odds;        // largest D / S
-  int unused;
+  int places;        // of packed sequences the places of a head; zero: every block has its own
 };
 
 // A call inside a budget.

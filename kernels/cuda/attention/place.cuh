@@ -5,17 +5,17 @@
 #include "../common/math.cuh"
 #include "call.cuh"
 
-// A block's share: its sequence, head, split of the keys and block of rows. A block that serves a group of heads has the
-// first of them.
+// A block's share: its sequence and the number of it, head, split of the keys and block of rows. A block that serves a group
+// of heads has the first of them.
 struct Share {
   Sequence sequence;
-  int head, split, row_block;
+  int index, head, split, row_block;
 };
 
-// The share of a block that serves `group` heads. Blocks of rows come one after the other, then splits, then heads; or,
-// with LONGEST_FIRST, heads, then splits, then blocks of rows, so that those that have the most keys start first. Blocks of
-// rows come from the last to the first. From
-// `short_from` on come the blocks of the last rows: the shortest ones fill what the others leave idle at the end.
+// The share of a block that serves `group` heads. Blocks of rows come one after the other, from the last to the first, then
+// splits, then heads; or, with LONGEST_FIRST, heads, then splits, then blocks of rows, so that those that have the most keys
+// start first. From `short_from` on come the blocks of the last rows, which are short: they fill what the others leave idle
+// at the end.
 INLINE Share share_of(const Call& call, int block, int group = 1) {
   Share x;
   const bool is_short = block >= call.short_from, longest_first = (call.flags & LONGEST_FIRST) != 0;
@@ -27,6 +27,7 @@ INLINE Share share_of(const Call& call, int block, int group = 1) {
   int head = longest_first ? first : of_splits;
   head *= group;
   const int index = quotient_of(head, call.by_heads);
+  x.index = index;
   x.head = head - index * call.heads;
   x.sequence = call.sequence;
   x.sequence.batch = index;

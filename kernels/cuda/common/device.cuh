@@ -20,6 +20,7 @@
 //   load_f4 load_f32 load_i32 load_u2 load_u16 load_u8     from global memory that nothing writes during the launch
 //   prefetch(Address)  a hint that the line will be loaded from global memory
 //   read_f4 read_f2 read_f32, write_f4 write_f2 write_f32 write_u2 write_u16 write_u8    any global memory
+//   add_u32(Address, int)               adds to a word of global memory, which one thread alone accesses, and waits for nothing
 //   exp2_fast(x)       2^x with a relative error of at most 2^-22; results below 2^-126 are zero
 //   f16_to_float float_to_f16           16-bit patterns of f16 values, to nearest even
 //   half2_fma(a, b, c)                  two f16 values at a time: a * b + c, rounded once each
@@ -89,6 +90,8 @@ INLINE void write_f32(Address a, float x) { *(GLOBAL_AS(float)*)a = x; }
 INLINE void write_u2(Address a, u2 x) { *(GLOBAL_AS(u2)*)a = x; }
 INLINE void write_u16(Address a, unsigned x) { *(GLOBAL_AS(unsigned short)*)a = (unsigned short)x; }
 INLINE void write_u8(Address a, unsigned x) { *(GLOBAL_AS(unsigned char)*)a = (unsigned char)x; }
+
+INLINE void add_u32(Address a, int x) { asm volatile("red.global.add.u32 [%0], %1;" : : "l"(a), "r"(x) : "memory"); }
 
 INLINE float exp2_fast(float x) { return __nvvm_ex2_approx_ftz_f(x); }
 INLINE float f16_to_float(unsigned x) { return (float)__builtin_bit_cast(_Float16, (unsigned short)x); }

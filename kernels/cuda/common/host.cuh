@@ -109,6 +109,7 @@ INLINE void write_f4(Address a, f4 x) { host::at<f4>(a) = x; }
 INLINE void write_f2(Address a, f2 x) { host::at<f2>(a) = x; }
 INLINE void write_f32(Address a, float x) { host::at<float>(a) = x; }
 INLINE void write_u2(Address a, u2 x) { host::at<u2>(a) = x; }
+INLINE void add_u32(Address a, int x) { host::at<unsigned>(a) += (unsigned)x; }
 INLINE void write_u16(Address a, unsigned x) { host::at<unsigned short>(a) = (unsigned short)x; }
 INLINE void write_u8(Address a, unsigned x) { host::at<unsigned char>(a) = (unsigned char)x; }
 

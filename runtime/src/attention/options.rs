@@ -43,8 +43,7 @@ pub struct PlanOptions {
     /// out before a product of them is computed, by those numbers, by norms, and by what the key on a row's diagonal weighs at
     /// least; what it says is left out is then an upper bound, and
     /// so is log-sum-exp, too large by at most `−ln(1 − E)`. It is short for
-    /// [`Skip::Budget`] in `schedule`. What is said there of tiles and bits holds. A GPU leaves 16-bit tensors and packed
-    /// sequences to the CPU.
+    /// [`Skip::Budget`] in `schedule`. What is said there of tiles and bits holds.
     pub error_budget: Option<f32>,
 }
 

@@ -12,7 +12,6 @@ use crate::plan::{DevicePlan, Execution};
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Certificate;
 use elsa_core::attention::plan::{CpuChoice, GpuChoice, GpuOptions, Method};
-use elsa_core::dtype::DType;
 use elsa_kernels::registry;
 use std::sync::Arc;
 
@@ -34,7 +33,9 @@ impl Engine {
         let schedule = options.traversal()?;
         let gpu = |device: &Arc<Gpu>| match options.method {
             _ if !schedule.is_exact() => match schedule.budget().filter(|_| !schedule.gate) {
-                Some(budget) => plan_within(device, problem, gpu_options(options), budget),
+                error_budget @ Some(_) => {
+                    GpuPlan::new(device, problem, GpuOptions { error_budget, ..gpu_options(options) })
+                }
                 None => Err(PlanError::NotOnGpu { operator: "schedule but the exact one" }),
             },
             Method::Elsa => self.plan_gpu(device, problem, options),
@@ -48,26 +49,6 @@ impl Engine {
 fn gpu_options(options: &PlanOptions) -> GpuOptions {
     let PlanOptions { budget, half_scores, certify, division, .. } = *options;
     GpuOptions { budget, half_scores, certify, division, error_budget: None }
-}
-
-/// Plans for the GPU inside an error budget.
-///
-/// # Errors
-/// Returns an error if the kernels inside a budget do not take the problem, if the chooser refuses it, or if the GPU fails.
-fn plan_within(
-    gpu: &Arc<Gpu>,
-    problem: &Problem,
-    options: GpuOptions,
-    error_budget: f32,
-) -> Result<GpuPlan, PlanError> {
-    let s = problem.spec();
-    if s.dtype != DType::F32 {
-        return Err(PlanError::NotOnGpu { operator: "error budget with 16-bit tensors" });
-    }
-    if s.packed.is_some() {
-        return Err(PlanError::NotOnGpu { operator: "error budget with packed sequences" });
-    }
-    GpuPlan::new(gpu, problem, GpuOptions { error_budget: Some(error_budget), ..options })
 }
 
 impl Engine {

@@ -14,6 +14,7 @@ use elsa_core::attention::traversal::{
     LeftOut, Report, Room, RowRoom, Schedule, Skip, Tile, scratch_len, share,
 };
 use elsa_core::attention::{reference, scalar};
+use elsa_core::dtype::DType;
 use std::ops::Range;
 
 /// What a run answered.
@@ -73,7 +74,17 @@ pub fn ran(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
 /// When they make no problem.
 #[must_use]
 pub fn scored(q: &[f32], k: &[f32], v: &[f32]) -> Case {
+    scored_in(DType::F32, [q, k, v])
+}
+
+/// The same with elements of a type, to which the numbers are rounded.
+///
+/// # Panics
+/// As [`scored`].
+#[must_use]
+pub fn scored_in(dtype: DType, [q, k, v]: [&[f32]; 3]) -> Case {
     let params = Params {
+        dtype,
         scale: Some(std::f32::consts::LN_2),
         ..Params::plain(q.len(), k.len(), 1, v.len() / k.len())
     };
@@ -89,7 +100,7 @@ fn require(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-/// Checks every row of a case without past and packed sequences: its answer by the bounds of the schedule and of the exact
+/// Checks every row of a case without past: its answer by the bounds of the schedule and of the exact
 /// run, which recomputes rows; its log-sum-exp; and what it left out. The run executed what `by` says. Returns
 /// the largest share of the bound that was used.
 ///
@@ -103,10 +114,12 @@ pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Resu
     let (d, dv) = (problem.head_dim(), problem.value_dim());
     let mut used = 0.0f64;
     let mut y = vec![0.0; dv];
-    for b in 0..spec.query.batch() {
+    for b in 0..problem.sequences() {
+        let sequence = problem.sequence(&inputs.lengths, b);
         for head in 0..problem.heads() {
-            for i in 0..spec.query.tokens() {
-                let at = (b * problem.heads() + head) * spec.query.tokens() + i;
+            for i in 0..sequence.queries {
+                let (batch, token) = (sequence.batch, sequence.query0 + i);
+                let at = (batch * problem.heads() + head) * spec.query.tokens() + token;
                 let left = f64::from(ran.share[at]);
                 let row = reference::row(&problem, &inputs, b, head, i, &mut y);
                 let mut ln_p = Vec::new();
@@ -122,12 +135,12 @@ pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Resu
                 let mut again = Row::new(exact, &logs);
                 let new = |a: &Arithmetic| y.iter().map(|y| Component::new(a, *y)).collect::<Vec<_>>();
                 let (mut one, mut two) = (new(&arithmetic), new(&exact));
-                let q0 = spec.query.row(b, head, i);
+                let q0 = spec.query.row(batch, head, token);
                 let q: Vec<f32> = (0..d).map(|x| inputs.query.get(q0 + x)).collect();
                 let mut size = 0.0f64;
                 for (j, _) in ln_p.iter().enumerate().filter(|(_, x)| x.is_some()) {
-                    let k0 = spec.key.row(b, problem.kv_head(head), j);
-                    let v0 = spec.value.row(b, problem.kv_head(head), j);
+                    let k0 = spec.key.row(batch, problem.kv_head(head), sequence.key0 + j);
+                    let v0 = spec.value.row(batch, problem.kv_head(head), sequence.key0 + j);
                     let bias = reference::bias_magnitude(&problem, &inputs, b, head, i, j);
                     let score = arithmetic.score(&q, |x| inputs.key.get(k0 + x));
                     size = size.max(score.magnitude + bias);
@@ -138,7 +151,7 @@ pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Resu
                         two[x].absorb(&keys[1], v);
                     }
                 }
-                let to = spec.output.row(b, head, i);
+                let to = spec.output.row(batch, head, token);
                 for x in 0..dv {
                     let found = f64::from(ran.buffers.output.get(to + x));
                     let bounds = frozen.bounds_left_out(&one[x], left);
@@ -303,14 +316,20 @@ pub fn rounded_outwards(ran: &Ran, additions: usize) -> usize {
 /// # Panics
 /// When one is off by more than a few roundings.
 pub fn compare(ran: &Ran, rows: &[Account]) {
+    let rounding = match ran.buffers.output.elements().dtype() {
+        DType::F32 => 0.0,
+        DType::F16 => 2f64.powi(-11),
+        DType::Bf16 => 2f64.powi(-8),
+    };
     for (i, row) in rows.iter().enumerate() {
-        let near = |a: f64, b: f64, what: &str| {
-            assert!((a - b).abs() <= 2e-5 * b.abs(), "row {i}: {what} {a:e} {b:e}");
+        let close = |a: f64, b: f64, by: f64, what: &str| {
+            assert!((a - b).abs() <= by * b.abs(), "row {i}: {what} {a:e} {b:e}");
         };
+        let near = |a: f64, b: f64, what: &str| close(a, b, 2e-5, what);
         let m = f64::from(ran.buffers.m[i]).exp();
         near(f64::from(ran.buffers.s[i]) * m, row.kept, "S");
         near(f64::from(ran.d[i]) * m, row.left, "D");
         near(f64::from(ran.share[i]), row.left / (row.kept + row.left), "D / (S + D)");
-        near(f64::from(ran.buffers.output.get(i)), row.weighted / row.kept, "y");
+        close(f64::from(ran.buffers.output.get(i)), row.weighted / row.kept, 2e-5 + rounding, "y");
     }
 }

@@ -121,6 +121,11 @@ fn blocks_at_once(problem: &Problem, choice: &GpuChoice) -> Option<usize> {
     problem.sequences().checked_mul(heads)?.checked_mul(choice.splits)?.checked_mul(choice.row_blocks)
 }
 
+/// Places in which blocks of rows of a head of packed sequences count.
+fn places(problem: &Problem, choice: &GpuChoice) -> usize {
+    problem.spec().query.tokens() / choice.kernel.rows.max(1) + problem.sequences()
+}
+
 /// Checks that the workspace of a choice fits the budget.
 pub(super) fn check_budget(choice: &GpuChoice, budget: Option<usize>) -> Result<(), ChooseError> {
     let layout = GpuWorkspaceLayout::of(choice, false).ok_or(ChooseError::Memory { needed: usize::MAX })?;
@@ -309,8 +314,10 @@ pub fn choose_gpu<'a>(
             choice.splits = keys.div_ceil(choice.chunk);
         }
     }
-    // Of packed sequences the blocks are not known: no kernel inside a budget takes them.
+    // Of packed sequences the blocks are not known: each has at most one more than its rows fill.
     let counting = |choice: &GpuChoice| match options.error_budget {
+        Some(_) if queries == 0 => 0,
+        Some(_) if packed => heads.saturating_mul(places(problem, choice)),
         Some(_) => blocks_at_once(problem, choice).unwrap_or(usize::MAX),
         None => 0,
     };

@@ -222,7 +222,9 @@ pub struct GpuChoice {
     pub scores: usize,
     /// The largest share of its weights that a row may leave out; `None` for none.
     pub error_budget: Option<f32>,
-    /// Number of blocks of threads that attend, where there is an error budget.
+    /// Number of places in which blocks of threads count what they leave out, where there is an error budget: one for each
+    /// block; of packed sequences, whose blocks are not known before a run, one of a head for each sequence, and one for each
+    /// block that their rows fill together.
     pub counting: usize,
     /// Whether sums of [`Summation::Tiles`] are added to others: in the output, if that is f32 and the kernel writes it
     /// itself, or in registers.

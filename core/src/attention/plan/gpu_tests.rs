@@ -583,6 +583,11 @@ fn a_budget_has_room_for_what_is_left_out() {
     assert_eq!((layout.partial_d.len, layout.left_out.len), (rows * 4 * 4, 72 * 16 + rows * 12));
     assert!(layout.partial_d.start + layout.partial_d.len <= layout.partial_bytes());
     assert!(layout.left_out.start >= layout.partial_bytes() && layout.bytes >= layout.left_out.len);
+    // Packed sequences have places for the blocks that all rows of a head fill, and one more each.
+    let packed = Spec { packed: Some(5), ..problem(DType::F32, 1, 3, 130, 1000, [64, 64]) };
+    let options = GpuOptions { error_budget: Some(0.01), ..GpuOptions::default() };
+    let of_packed = choice(packed, &H200, options).unwrap();
+    assert_eq!((of_packed.counting, of_packed.splits), (3 * (130 / of_packed.kernel.rows + 5), 1));
     // The odds leave room for the additions of the sums that are compared and of those that are reported.
     let odds = f64::from(c.odds().unwrap());
     assert!(odds < 0.01 / 0.99 && odds > 0.01 / 0.99 * (1.0 - 1e-4), "{odds}");

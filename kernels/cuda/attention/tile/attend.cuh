@@ -55,11 +55,13 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
 
   // Weights: references move up, scores become weights, sums take them in.
   if constexpr (EDGE && SLOW) {  // row by row: the next row becomes the first
+    [[maybe_unused]] float parts[BUDGET ? TM : 1] = {};
     NO_UNROLL for (int i = 0; i < TM; i++) {
       float x = s[0][0];
       UNROLL for (int j = 1; j < TN; j++) x = max2(x, s[0][j]);
       if (any_of_warp(x > limit_of(m[0]))) {
         const float scale = raise(m[0], row_max(x));
+        if constexpr (BUDGET) move_vote(i, scale);
         sum[0] *= scale;
         UNROLL for (int j = 0; j < AN; j++) acc[0][j] *= scale;
         if (flushed) {  // what lies in memory has the old reference
@@ -74,8 +76,21 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
         y[j] = signed_weight(s[0][j], reference);
         r = j ? r + y[j] : y[j];
       }
-      const float z = sum[0] + r;
-      rotate_rows(y, reference, z);
+      if constexpr (BUDGET) {
+        UNROLL for (int n = 0; n + 1 < TM; n++) parts[n] = parts[n + 1];
+        parts[TM - 1] = r;
+        const float z = sum[0];
+        rotate_rows(y, reference, z);
+      } else {
+        const float z = sum[0] + r;
+        rotate_rows(y, reference, z);
+      }
+    }
+    if constexpr (BUDGET) {
+      if (leaves_out<EDGE>(parts, absent)) {
+        sync_block();
+        return;
+      }
     }
   } else {
     float mx[TM];

@@ -20,7 +20,7 @@ INLINE unsigned bits_of_bytes(unsigned x) {
 template <class S> INLINE bool Tiles<S>::find_bits() {
   const Share share = here();
   const int t = opaque(tid), lane = t & 31, reach = share.sequence.reach;
-  const int first = first_row(call, share) + (t >> 5) * WARP_ROWS, last = share.sequence.queries - 1;
+  const int first = first_row(share) + (t >> 5) * WARP_ROWS, last = share.sequence.queries - 1;
   const Address base = addend_base(call.mask, share.sequence, share.head);
   const long long per_row = call.mask.query;
   const bool wide = call.mask.key == 1 && ((base | (Address)per_row) & 7) == 0 && k0 + TILE <= reach;

@@ -28,7 +28,7 @@ template <class S> INLINE SharedBytes Tiles<S>::spot(int t, int chunk, int colum
 template <class S> INLINE void Tiles<S>::look_up() {
   const Share share = here();
   const int last_row = share.sequence.queries - 1, kind = call.bias.kind;
-  const int row = first_row(call, share) + (opaque(tid) >> 5) * WARP_ROWS;
+  const int row = first_row(share) + (opaque(tid) >> 5) * WARP_ROWS;
   const Address base = addend_base(call.bias, share.sequence, share.head);
   NO_UNROLL for (int half = 0; half < TILE; half += 32) {
     const int t = opaque(tid), column = half + (t & 31), key = min_of(k0 + column, share.sequence.reach - 1);
@@ -62,7 +62,7 @@ template <class S> INLINE void Tiles<S>::add_elements(bool of_bias, bool fresh, 
   const Share share = here();
   const Sequence& q = share.sequence;
   const int last_row = q.queries - 1, kind = of_bias ? call.bias.kind : call.mask.kind, size = addend_size(kind);
-  const int first = min_of(first_row(call, share) + (opaque(tid) >> 5) * WARP_ROWS, last_row);
+  const int first = min_of(first_row(share) + (opaque(tid) >> 5) * WARP_ROWS, last_row);
   const bool wraps = of_bias && call.windows.positions;
   const long long per_row = of_bias ? call.bias.query : call.mask.query;
   const long long per_key = (of_bias ? call.bias.key : call.mask.key) * size;
@@ -130,7 +130,7 @@ INLINE void Tiles<S>::fetch_ahead(const Share& share, Address base, long long pe
   const Sequence& q = share.sequence;
   if (k0 + TILE >= q.reach) return;
   const int t = opaque(tid), key = min_of(k0 + TILE + (t & 1) * 32, q.reach - 1);
-  const int row = first_row(call, share) + (t >> 5) * WARP_ROWS + (t >> 1 & 15);
+  const int row = first_row(share) + (t >> 5) * WARP_ROWS + (t >> 1 & 15);
   UNROLL for (int n = 0; n < WARP_ROWS; n += 16)
     prefetch(base + min_of(row + n, q.queries - 1) * per_row + key * per_key);
 }
@@ -150,7 +150,7 @@ template <class S> template <bool CLAMPED, bool FETCH> INLINE typename Tiles<S>:
   x.per_row = (of_bias ? call.bias.query : call.mask.query) * 4;
   const Address base = of_bias ? addend_base(call.bias, q, share.head) : addend_base(call.mask, q, share.head);
   if constexpr (FETCH) fetch_ahead(share, base, x.per_row, 4);
-  const int t = opaque(tid), row = own_row(call, share, t);
+  const int t = opaque(tid), row = own_row(share, t);
   const int first = CLAMPED ? min_of(k0 + lane_col(t), q.reach - 1) : k0 + lane_col(t);
   x.keys = q.reach - 1 - first;
   x.rows = q.queries - 1;
@@ -231,7 +231,7 @@ template <class S> template <bool EDGE> INLINE bool Tiles<S>::add_scores() {
 // Takes out keys that lie on another side than the row, or out of the row's range.
 template <class S> INLINE void Tiles<S>::take_out(const Sides& sides, bool fresh) {
   const Share share = here();
-  const int row = first_row(call, share) + (opaque(tid) >> 5) * WARP_ROWS;
+  const int row = first_row(share) + (opaque(tid) >> 5) * WARP_ROWS;
   NO_UNROLL for (int half = 0; half < TILE; half += 32) {
     const int t = opaque(tid), column = half + (t & 31), key = k0 + column, side = side_of(call, sides, key);
     NO_UNROLL for (int chunk = 0; chunk < WARP_ROWS / 4; chunk++) {
@@ -257,7 +257,7 @@ template <class S> INLINE bool Tiles<S>::change_scores() {
   bool absent = k0 + TILE > reach, special = false;
   const Sides sides = sides_of(call, q);
   // Whether rows differ in the keys that they attend.
-  const bool differ = k0 < full_from || min_of(k0 + TILE, reach) > range_of(q, first_row(call, share)).end ||
+  const bool differ = k0 < full_from || min_of(k0 + TILE, reach) > range_of(q, first_row(share)).end ||
                       sides.row != NO_SIDE || sides.column != NO_SIDE;
   const int addends = call.changes & (has_bits(call) ? CHANGED_BY_BIAS : CHANGED_BY_MASK | CHANGED_BY_BIAS);
   const bool adds = differ || addends != 0;
@@ -316,10 +316,10 @@ template <class S> INLINE bool Tiles<S>::change_scores() {
 // leaves out a key.
 template <class S> INLINE bool Tiles<S>::limit_scores() {
   const Share share = here();
-  if (k0 >= full_from && k0 + TILE <= range_of(share.sequence, first_row(call, share)).end) return false;
+  if (k0 >= full_from && k0 + TILE <= range_of(share.sequence, first_row(share)).end) return false;
   const int t = opaque(tid);
   const Sequence& q = share.sequence;
-  const int row = own_row(call, share, t);
+  const int row = own_row(share, t);
   const long long diagonal = (long long)q.offset + row;
   NO_UNROLL for (int j = 0; j < TN; j++) {
     const int key = k0 + j * LANE_COLS + lane_col(t);

@@ -5,7 +5,7 @@
 
 // Where the lane's rows of W lie.
 template <class S> INLINE typename Tiles<S>::Home Tiles<S>::home(const Share& share) {
-  const int row = own_row(call, share, opaque(tid));
+  const int row = own_row(share, opaque(tid));
   const Sequence& q = share.sequence;
   Home x;
   x.left = q.queries - row;

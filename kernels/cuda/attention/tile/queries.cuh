@@ -20,7 +20,7 @@ template <class S> INLINE void Tiles<S>::store_q(int n, const Raw4 (&x)[4]) {
 // Stores the queries of the block. Rows past the last one repeat it where rows are read four elements at a time.
 template <class S> INLINE void Tiles<S>::store_queries(const Call& call, const Share& outset) {
   const Sequence& s = outset.sequence;
-  const int row0 = first_row(call, outset);
+  const int row0 = first_row(outset);
   const Address q = query_row(call, s, outset.head, row0, SIZE);
   const int last = s.queries - 1 - row0;
   if (call.flags & QUERY_VEC4) {

@@ -27,7 +27,7 @@ template <class S> INLINE void Tiles<S>::finish() {
   }
   const Sequence& q = share.sequence;
   const Home x = home(share);
-  const int t = opaque(tid), g = lane_col(t), row = own_row(call, share, t);
+  const int t = opaque(tid), g = lane_col(t), row = own_row(share, t);
   bool parts = call.part_ms != 0;
   if constexpr (SERIAL) parts = parts && !is_last();
   if (parts) {

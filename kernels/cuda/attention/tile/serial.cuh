@@ -25,7 +25,7 @@ template <class S> INLINE void Tiles<S>::take_in(int slot) {
   Share share = here();
   share.split = slot;
   const Home x = home(share);
-  const int t = opaque(tid), g = lane_col(t), row = own_row(call, share, t);
+  const int t = opaque(tid), g = lane_col(t), row = own_row(share, t);
   const Address ms = call.part_ms + (row_number(call, share.sequence, share.head, row) * call.splits + slot) * 8;
   f2 y[TM];
   f4 w[TM][AF];

@@ -15,7 +15,7 @@ template <class S> INLINE void Tiles<S>::approach(const Share& share, int tile) 
   near_past = old;
   near_key = k.data + row_offset(k, s.batch, kv_head, 0) * SIZE + (long long)origin * (k.token * SIZE);
   near_value = v.data + row_offset(v, s.batch, kv_head, 0) * SIZE + (long long)origin * (v.token * SIZE);
-  plain_to = ADDS && (call.changes != 0 || call.cap != 0.f) ? 0 : min_of(range_of(s, first_row(call, share)).end, near_to) - TILE + 1;
+  plain_to = ADDS && (call.changes != 0 || call.cap != 0.f) ? 0 : min_of(range_of(s, first_row(share)).end, near_to) - TILE + 1;
   edge_to = near_to == s.reach ? near_to + TILE - 1 : near_to;
 }
 

@@ -44,9 +44,9 @@ struct Shape {
   static constexpr bool BUDGET = BUDGET_, SERIAL = SERIAL_;
 };
 
-// What a lane votes with inside an error budget, for one of the rows that it shares: sums of all weights that the split has
-// met, kept ones and those left out, and what the block has counted. A row past the last one has no vote, and -0 or less in
-// `lost`. Without a budget nothing of it is there.
+// What a lane votes with inside an error budget, for one of the rows that it shares: the sum of the weights that the split has
+// left out. A row past the last one has no vote, and -0 or less in `lost`. `place` is where the block counts. Without a budget
+// nothing of it is there.
 template <bool BUDGET> struct Voting {
   typedef Unlimited Limit;
   struct Vote {};
@@ -55,8 +55,8 @@ template <bool BUDGET> struct Voting {
 template <> struct Voting<true> {
   typedef Budget Limit;
   struct Vote {
-    float kept, lost;
-    int met, skipped;
+    float lost;
+    int place;
   };
   const Limit& limit;
   Vote& vote;
@@ -121,7 +121,7 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   static_assert(!STRAIGHT || PRODUCTS_P == 1, "");
   static_assert(STRAIGHT != 2 || (V_ITEMS <= K_ITEMS * 4 && NT % DF == 0), "");
   static_assert(KS % 32 == 0 || CHUNKS == 1, "");
-  static_assert(!BUDGET || (IN == F32 && S::CHANGES == ALL && STRAIGHT != 2 && TM <= LANE_COLS), "");
+  static_assert(!BUDGET || (IN != PAIRED && (S::CHANGES == ALL || LEAN) && TM <= LANE_COLS), "");
 
   // Lanes that differ in bit 0 have the same columns, lanes that differ in bit 1 the same rows.
   static INLINE int lane_col(int t) { return (t >> 1) & (LANE_COLS - 1); }
@@ -137,10 +137,10 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   // The dim of column j of W in lane group g.
   static INLINE int dim_of(int g, int j) { return (j >> 2) * (LANE_COLS * 4) + g * 4 + (j & 3); }
   // The block's first row.
-  static INLINE int first_row(const Call&, const Share& share) { return share.row_block * BM; }
+  static INLINE int first_row(const Share& share) { return share.row_block * BM; }
   // The lane's first row.
-  static INLINE int own_row(const Call& call, const Share& share, int t) {
-    return first_row(call, share) + (t >> 5) * WARP_ROWS + lane_row(t) * TM;
+  static INLINE int own_row(const Share& share, int t) {
+    return first_row(share) + (t >> 5) * WARP_ROWS + lane_row(t) * TM;
   }
 
   int& full_from;  // first key that every row attends
@@ -205,7 +205,7 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
 
   // Whether the warp has no row.
   INLINE bool begins_idle(const Share& share) {
-    return first_row(call, share) + (opaque(tid) >> 5) * WARP_ROWS >= share.sequence.queries;
+    return first_row(share) + (opaque(tid) >> 5) * WARP_ROWS >= share.sequence.queries;
   }
   INLINE bool idles() { return IDLES && !any_of_warp(m[0] == m[0]); }
 
@@ -301,14 +301,17 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   // within.cuh: votes inside an error budget.
   static INLINE int own_row_of(int t) { return lane_col(t) & (TM - 1); }
   static INLINE int lane_of_row(int t, int i) { return (t & 31 & ~((LANE_COLS - 1) << 1)) | i << 1; }
+  static INLINE int place_of_counts(const Call& call, const Limit& limit, const Share& share);
+  static INLINE void open_counts(const Call& call, const Limit& limit, const Share& share, int rows, int tiles);
+  INLINE void count(int which, int more);
   INLINE void open_vote(const Share& share);
   INLINE float own_sum(const float (&x)[TM]);
+  INLINE void move_vote(int i, float scale);
   INLINE void move_vote(const float (&scale)[TM]);
   INLINE void weigh(bool absent, float (&r)[TM]);
   template <bool EDGE> INLINE bool holds_odd_values();
   template <bool EDGE> INLINE bool leaves_out(const float (&r)[TM], bool absent);
   INLINE void write_left_out(const Share& share, int row, int i, float m, float s, float d);
-  INLINE void write_counts(int rows);
 
   // values.cuh: W += P V.
   template <bool EDGE> INLINE void open_stage(int stage, bool absent, bool gaps, bool& odd_values);

@@ -16,8 +16,9 @@ template <class S>
 template <bool EDGE>
 INLINE void Tiles<S>::open_stage(int stage, bool absent, bool gaps, bool& odd_values) {
   if constexpr (EDGE && SLOW) gather_v(k0, stage);
-  // What the area held is dead: a tile whose keys may be left out has just had a vote.
-  if ((!EDGE && !ADDED && !BUDGET) || LEAN || stage > 0) sync_block();
+  // What the area held is dead: a tile that, or whose keys, may be left out has just had a vote.
+  constexpr bool VOTED = BUDGET || ADDED || (EDGE && !LEAN);
+  if (!VOTED || stage > 0) sync_block();
   bool odd = false;
   auto bring = [&](auto& from) LAMBDA {
     store_v(from);

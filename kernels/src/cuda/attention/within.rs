@@ -20,12 +20,13 @@ pub struct Budget {
     pub part_d: u64,
     /// Of finished rows the references in base-2 units, then `S`, then `D`: f32 `[3][row]`.
     pub left_out: u64,
-    /// A [`WithinCounts`] of each block of the attention kernel.
+    /// A [`WithinCounts`] of each block of the attention kernel, in the order of blocks, or in places of packed sequences.
     pub counts: u64,
     /// The largest `D / S` ([`odds`](elsa_core::attention::traversal::odds)).
     pub odds: f32,
-    /// Zero.
-    pub unused: i32,
+    /// Of packed sequences the number of places of a head, of which sequence `i` counts behind as many as blocks of rows fit
+    /// before it and `i` more; zero where blocks count in their order.
+    pub places: i32,
 }
 
 /// What a block of threads counts.

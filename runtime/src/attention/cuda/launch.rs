@@ -109,7 +109,7 @@ impl plan::GpuPlan for GpuPlan {
         let tiles = problem.sequences() * (problem.heads() / c.heads_at_once.max(1)) * splits * row_blocks;
         let budget = c.odds().map(|odds| {
             let left_out = workspace.scratch.address() + self.layout.left_out.start as u64;
-            marshal::budget(self, odds, left_out, partials)
+            marshal::budget(self, problem, odds, left_out, partials)
         });
         let attention = Attend { problem, call, budget, functions: &functions, tiles };
         let scores = workspace.scratch.address() + self.layout.scores.start as u64;

@@ -257,9 +257,20 @@ pub fn attention(
 }
 
 /// What a run inside an error budget may leave out; what it leaves out is written from `left_out` on.
-pub fn budget(plan: &GpuPlan, odds: f32, left_out: u64, partials: PartialStates) -> Budget {
-    let counts = (plan.choice.counting * size_of::<WithinCounts>()) as u64;
-    Budget { part_d: partials.d, left_out: left_out + counts, counts: left_out, odds, unused: 0 }
+pub fn budget(
+    plan: &GpuPlan,
+    problem: &Problem,
+    odds: f32,
+    left_out: u64,
+    partials: PartialStates,
+) -> Budget {
+    let counting = plan.choice.counting;
+    let counts = (counting * size_of::<WithinCounts>()) as u64;
+    let places = match problem.spec().packed {
+        Some(_) => int(counting / problem.heads().max(1)),
+        None => 0,
+    };
+    Budget { part_d: partials.d, left_out: left_out + counts, counts: left_out, odds, places }
 }
 
 /// Whether a plan has plain tiles for heads of these sizes, where rows can be accessed four elements at a time: those as
