@@ -16,8 +16,13 @@ const RULES: [(Rule, bool); 4] =
 /// Tokens of a block.
 const TILE: usize = 32;
 
-const PARALLEL: LinearPlanOptions =
-    LinearPlanOptions { form: Some(Form::Parallel), chunk: None, parts: None, budget: None, all_workers: false };
+const PARALLEL: LinearPlanOptions = LinearPlanOptions {
+    form: Some(Form::Parallel),
+    chunk: None,
+    parts: None,
+    budget: None,
+    all_workers: false,
+};
 
 fn engine() -> Engine {
     let (backend, fallback) = (Some(Backend::Cuda), Fallback::Fail);
@@ -90,8 +95,11 @@ fn heads_types_and_packed_sequences() {
 fn gates_and_keys_that_break_naive_code() {
     let engine = engine();
     for rule in RULES {
-        for gates in [GateKind::Hard, GateKind::Clearing].into_iter().take(2 * usize::from(rule.0.is_gated())) {
-            check(&engine, &Params { gates, ..params(rule, 100, [8, 8]) }.build());
+        for gates in [GateKind::Hard, GateKind::Clearing].into_iter().take(2 * usize::from(rule.0.is_gated()))
+        {
+            // Norms of rows whose pairs have exponentials of their own.
+            let normalize = (gates == GateKind::Hard).then_some(1e-6);
+            check(&engine, &Params { gates, normalize, ..params(rule, 100, [8, 8]) }.build());
         }
         if rule.0.is_delta() {
             let plain = params(rule, 100, [8, 8]);
@@ -108,28 +116,35 @@ fn gates_and_keys_that_break_naive_code() {
 fn sums_of_gates_beyond_the_range_of_factors() {
     let engine = engine();
     for rule in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
-        // Up and down again: the rows of the last tile shrink what grew before; and down and up.
-        for (first, second) in [(2.5, -4.0), (-4.0, 2.5), (-3.0, -3.0)] {
+        let dims = if rule.1 { 4 } else { 1 };
+        // Of the second and the third tile: up and down again, so that late rows shrink what grew before; down and up; down.
+        for (second, third) in [(2.5, -4.0), (-4.0, 2.5), (-3.0, -3.0)] {
             let mut case = Params { past: false, ..params(rule, 3 * TILE, [4, 4]) }.build();
-            let dims = if rule.1 { 4 } else { 1 };
-            let decay = case.decay.as_mut().unwrap();
             for t in 0..3 * TILE {
-                let gate = if (TILE..2 * TILE).contains(&t) { first } else { second };
-                // The first tile leaves no more than it must.
-                (0..dims).for_each(|x| decay.set(t * dims + x, if t < TILE { -0.01 } else { gate }));
+                let gate = [-0.01, second, third][t / TILE];
+                (0..dims).for_each(|x| case.decay.as_mut().unwrap().set(t * dims + x, gate));
             }
-            let (found, answer) = check(&engine, &case);
-            // The bound has room for what is too small for f32; pairs in range keep their digits.
-            let rows = found.rows(&case);
-            for t in 0..3 * TILE {
-                let (mut off, mut norm) = (0.0, 0.0);
-                for c in 0..4 {
-                    off += (rows[4 * t + c] - answer.output[4 * t + c]).powi(2);
-                    norm += answer.output[4 * t + c].powi(2);
+            for silent in [false, true] {
+                // Later tokens write nothing, so that nothing hides what is left of the earlier ones.
+                for t in if silent { TILE } else { 3 * TILE }..3 * TILE {
+                    (0..4).for_each(|c| case.value.set(4 * t + c, 0.0));
+                    if let Some(beta) = &mut case.beta {
+                        beta.set(t, 0.0);
+                    }
                 }
-                let worst = 1e-3 * norm.sqrt();
-                // Gates above one magnify roundings.
-                assert!(off.sqrt() <= worst, "{rule:?} {first} token {t}: {off} of {norm}");
+                let (found, answer) = check(&engine, &case);
+                let rows = found.rows(&case);
+                for t in 0..3 * TILE {
+                    let (mut off, mut norm) = (0.0, 0.0);
+                    for c in 0..4 {
+                        off += (rows[4 * t + c] - answer.output[4 * t + c]).powi(2);
+                        norm += answer.output[4 * t + c].powi(2);
+                    }
+                    // The bound has room for what factors lose that are too small for f32; pairs in range keep their digits.
+                    // Gates above one magnify roundings.
+                    let most = 1e-3 * norm.sqrt() + 1e-34;
+                    assert!(off.sqrt() <= most, "{rule:?} {second} {silent} token {t}: {off} of {norm}");
+                }
             }
         }
     }
@@ -152,6 +167,9 @@ fn what_is_cleared_may_be_nan() {
             assert!(poisoned.iter().all(|x| x.is_nan()), "{rule:?}");
             // All dims but one: what the last dim of the state holds is left.
             let decay = case.decay.as_mut().unwrap();
+            if clear_at == 70 {
+                (0..dims).for_each(|x| decay.set(nan_at * dims + x, f32::NAN));
+            }
             (1..dims).for_each(|x| decay.set(clear_at * dims + x, f32::NEG_INFINITY));
             if dims > 1 {
                 let poisoned = run(&engine, &case).rows(&case);
@@ -161,7 +179,10 @@ fn what_is_cleared_may_be_nan() {
             let (found, answer) = check(&engine, &case);
             let (rows, states) = (found.rows(&case), found.states(&case));
             assert!(answer.output[16 * clear_at..].iter().all(|x| x.is_finite()));
-            assert!(rows[16 * clear_at..].iter().chain(&states).all(|x| x.is_finite()), "{rule:?} {clear_at}");
+            assert!(
+                rows[16 * clear_at..].iter().chain(&states).all(|x| x.is_finite()),
+                "{rule:?} {clear_at}"
+            );
             assert!(rows[16 * (clear_at - 1)..16 * clear_at].iter().all(|x| !x.is_finite()), "{rule:?}");
         }
     }
@@ -180,21 +201,20 @@ fn what_is_cleared_may_be_nan() {
     }
 }
 
-/// What thousands of tokens write cancels, and sums of many terms must not lose it: the error on random unit keys. A chain over the
-/// dims and over the tokens of a tile has 7.0e-7 at 1,024 tokens.
+/// What thousands of tokens write cancels, and sums of many terms must not lose it: the error on random unit keys. Where sums of four
+/// products are added by plain additions it is 5.4e-7.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
 fn long_sums_keep_their_digits() {
     let engine = engine();
     for (rule, per_dim) in [(Rule::Delta, false), (Rule::GatedDelta, true)] {
-        let tokens = std::env::var("TMPN").map_or(1024, |n| n.parse().unwrap());
-        let dk = std::env::var("TMPD").map_or(64, |n| n.parse().unwrap());
-        let mut case = Params { per_dim, ..Params::plain(rule, tokens, [dk, 16]) }.build();
+        let tokens = 1024;
+        let mut case = Params { per_dim, ..Params::plain(rule, tokens, [64, 16]) }.build();
         if let Some(decay) = &mut case.decay {
             // Nothing is forgotten but by the rule.
             (0..decay.len()).for_each(|i| decay.set(i, 0.0));
         }
-        normalized(&mut case, dk);
+        normalized(&mut case, 64);
         let plan = engine.linear_plan(&case.problem, &PARALLEL).unwrap();
         let executed = plan.executed_of(Backend::Cuda, tokens);
         assert_eq!((executed.form, executed.chunk, executed.solve), (Form::Parallel, tokens, Solve::Rows));
@@ -206,7 +226,6 @@ fn long_sums_keep_their_digits() {
             norm += exact.powi(2);
         }
         let error = (off / norm).sqrt();
-        println!("{rule:?}: {error:e}");
         assert!(error <= 3.2e-7, "{rule:?}: {error:e}");
     }
 }

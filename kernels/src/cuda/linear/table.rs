@@ -93,7 +93,7 @@ pub const KERNELS: &[GpuKernel] = &[
     quadratic!("linear_write_head__sm53", LinearQuadratic::Write, false, 23808, 186),
     quadratic!("linear_write_dim__sm53", LinearQuadratic::Write, true, 48512, 186),
     quadratic!("linear_answer_head__sm53", LinearQuadratic::Answer, false, 23808, 173),
-    quadratic!("linear_answer_dim__sm53", LinearQuadratic::Answer, true, 48512, 180),
+    quadratic!("linear_answer_dim__sm53", LinearQuadratic::Answer, true, 48512, 179),
     quadratic!("linear_last__sm53", LinearQuadratic::Last, false, 23808, 134),
     prepare!("linear_prepare_head_plain__sm53", false, false, 18944, 89),
     prepare!("linear_prepare_head_delta__sm53", false, true, 18944, 96),

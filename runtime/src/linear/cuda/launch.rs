@@ -29,8 +29,8 @@ use crate::tensors::PerTensor;
 use elsa_core::linear::{Direction, Form, Operand, Operands, Problem};
 use elsa_core::scan::blelloch;
 use elsa_kernels::cuda::linear::{
-    CHUNK, CarryArgs, FOLD, LinearArgs, LinearSequence, PARALLEL_ROWS, QUADRATIC_ROWS, READ, RESUME, REVERSE, STEPS, States, SumsArgs,
-    prepare_blocks, walk_blocks,
+    CHUNK, CarryArgs, FOLD, LinearArgs, LinearSequence, PARALLEL_ROWS, QUADRATIC_ROWS, READ, RESUME, REVERSE,
+    STEPS, States, SumsArgs, prepare_blocks, walk_blocks,
 };
 use elsa_kernels::cuda::tensor::{TYPE_F32, Tensor};
 use std::sync::Arc;
@@ -191,7 +191,8 @@ impl Call<'_> {
     /// last state, which may replace the first.
     fn quadratic(&mut self, args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
         let (problem, longest) = (self.problem, self.sequences.longest * CHUNK);
-        let mut args = with_states(marshal::quadratic(problem, args), initial, States::default(), States::default());
+        let mut args =
+            with_states(marshal::quadratic(problem, args), initial, States::default(), States::default());
         if let Some(write) = self.kernels.write.clone() {
             let written = marshal::written(problem, self.scratch + self.plan.layout.written);
             let writing = with_answers(args, written, TYPE_F32, Tensor::default());

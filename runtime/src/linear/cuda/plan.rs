@@ -153,7 +153,19 @@ impl GpuPlan {
         if let Some(share) = share {
             choice.kernel = share.name;
         }
-        let plan = GpuPlan { gpu: gpu.clone(), choice, layout, walk, pairs, share, prepare, scan, parallel, write, last };
+        let plan = GpuPlan {
+            gpu: gpu.clone(),
+            choice,
+            layout,
+            walk,
+            pairs,
+            share,
+            prepare,
+            scan,
+            parallel,
+            write,
+            last,
+        };
         plan.load(&gpu.context()?)?;
         Ok(plan)
     }
@@ -177,12 +189,22 @@ impl GpuPlan {
             None => None,
         };
         let [share, prepare, parallel, write, last] =
-            [self.share, self.prepare, self.parallel, self.write, self.last].map(|kernel| kernel.map(load).transpose());
+            [self.share, self.prepare, self.parallel, self.write, self.last]
+                .map(|kernel| kernel.map(load).transpose());
         let pairs = match self.pairs {
             Some(kernel) => Some((load(kernel)?, columns(kernel))),
             None => None,
         };
         let walk = load(self.walk)?;
-        Ok(Kernels { walk, pairs, share: share?, prepare: prepare?, scan, parallel: parallel?, write: write?, last: last? })
+        Ok(Kernels {
+            walk,
+            pairs,
+            share: share?,
+            prepare: prepare?,
+            scan,
+            parallel: parallel?,
+            write: write?,
+            last: last?,
+        })
     }
 }
