@@ -36,6 +36,8 @@ enum {
   STATE_VEC4 = 2048,
   FOLD = 4096,     // parts but the first begin with zeros; with IDENTITY the first has no transition
   RESUME = 8192,   // parts but the first begin with the part's before it of `boundaries`; the last with tokens alone has a last state
+  VALUE_F32 = 16384,  // values are f32, whatever the type of queries and keys
+  DIM_GATES = 32768,  // there is a gate for each dim: to kernels of the quadratic form (quadratic.cuh)
 };
 
 // A whole call. A head is one of the output: it reads state head / readers and query head / sharers, and the state takes

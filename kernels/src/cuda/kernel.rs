@@ -1,6 +1,6 @@
 //! A GPU kernel as data.
 
-use super::linear::LinearWalk;
+use super::linear::{LinearQuadratic, LinearWalk};
 use elsa_core::attention::plan::{GpuKernelSpec, GpuResources};
 
 /// A GPU kernel.
@@ -136,9 +136,13 @@ pub enum Role {
         /// What a block takes of an SM.
         resources: GpuResources,
     },
-    /// Linear attention in quadratic time, without a state, for rules without delta and at most one gate for each head.
-    /// Launched on [`walk_blocks`](super::linear::walk_blocks) blocks; takes [`LinearArgs`](super::linear::LinearArgs).
+    /// Linear attention in quadratic time, without a state in between. Launched on
+    /// [`walk_blocks`](super::linear::walk_blocks) blocks; takes [`LinearArgs`](super::linear::LinearArgs).
     LinearParallel {
+        /// What it computes.
+        step: LinearQuadratic,
+        /// Whether there is a gate for each dim; else there is one per head, or none. The kernel of last states is for both.
+        per_dim: bool,
         /// What a block takes of an SM.
         resources: GpuResources,
     },
@@ -168,7 +172,7 @@ impl GpuKernel {
             | Role::Recurrence { resources }
             | Role::Selective { resources }
             | Role::Convolution { resources }
-            | Role::LinearParallel { resources }
+            | Role::LinearParallel { resources, .. }
             | Role::AttentionPresent { resources } => *resources,
         }
     }

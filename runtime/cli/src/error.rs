@@ -284,7 +284,6 @@ impl Error {
                 LinearRefused::Chunk { .. }
                 | LinearRefused::Parts { .. }
                 | LinearRefused::Option { .. }
-                | LinearRefused::NotOnGpu { .. }
                 | LinearRefused::Large { .. }
                 | LinearRefused::Budget { .. },
             ))

@@ -59,10 +59,9 @@ fn of(form: Form, chunk: Option<usize>, parts: Option<usize>) -> LinearPlanOptio
     LinearPlanOptions { form: Some(form), chunk, parts, ..LinearPlanOptions::default() }
 }
 
-/// Options for every form, with few chunks between states, and few parts. The last is the quadratic form, which a rule with
-/// delta or gates per dim does not have on a GPU.
-fn forms(rule: Rule, per_dim: bool) -> Vec<LinearPlanOptions> {
-    let mut forms = vec![
+/// Options for every form, with few chunks between states, and few parts. The last is the quadratic form.
+fn forms() -> [LinearPlanOptions; 8] {
+    [
         LinearPlanOptions::default(),
         of(Form::Recurrent, None, None),
         of(Form::FusedChunk, None, None),
@@ -70,11 +69,8 @@ fn forms(rule: Rule, per_dim: bool) -> Vec<LinearPlanOptions> {
         of(Form::Chunk, Some(24), None),
         of(Form::Scan, None, None),
         of(Form::Scan, None, Some(5)),
-    ];
-    if !rule.is_delta() && !per_dim {
-        forms.push(of(Form::Parallel, None, None));
-    }
-    forms
+        of(Form::Parallel, None, None),
+    ]
 }
 
 fn check_all(engine: &Engine, params: &Params, forms: &[LinearPlanOptions]) {
@@ -93,7 +89,7 @@ fn every_rule_form_and_direction() {
         for direction in Direction::ALL {
             let past = direction != Direction::Bidirectional;
             let params = Params { per_dim, direction, past, ..Params::plain(rule, 67, [12, 20]) };
-            check_all(&engine, &params, &forms(rule, per_dim)[1..]);
+            check_all(&engine, &params, &forms()[1..]);
         }
     }
 }
@@ -105,13 +101,13 @@ fn lengths_around_chunks_and_head_sizes() {
     for (rule, per_dim) in RULES {
         for tokens in [0, 1, 15, 16, 17, 33] {
             let params = Params { per_dim, past: true, ..Params::plain(rule, tokens, [8, 5]) };
-            check_all(&engine, &params, &forms(rule, per_dim)[tokens % 2..]);
+            check_all(&engine, &params, &forms()[tokens % 2..]);
         }
         let large: &[usize] = if per_dim { &[64, 65, 128] } else { &[64, 65, 128, 129, 256] };
         for dim in large.iter().copied() {
             let params = Params { per_dim, past: true, ..Params::plain(rule, 33, [dim, 8]) };
-            check_all(&engine, &params, &forms(rule, per_dim)[1..3]);
-            check_all(&engine, &params, &forms(rule, per_dim)[6..]);
+            check_all(&engine, &params, &forms()[1..3]);
+            check_all(&engine, &params, &forms()[6..]);
         }
     }
 }
@@ -141,7 +137,7 @@ fn heads_layouts_types_and_states() {
                     params.batch = 1;
                     params.packed = Some(vec![0, 0, 11, 12, 35]);
                 }
-                let forms = forms(rule, per_dim);
+                let forms = forms();
                 check_all(&engine, &params, &[forms[1 + n % 2], forms[3 + n % (forms.len() - 3)]]);
             }
         }
@@ -155,13 +151,13 @@ fn gates_and_keys_that_break_naive_code() {
     for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
         for gates in [GateKind::Hard, GateKind::Clearing] {
             let params = Params { per_dim, gates, past: true, ..Params::plain(rule, 70, [8, 8]) };
-            check_all(&engine, &params, &forms(rule, per_dim)[1..]);
+            check_all(&engine, &params, &forms()[1..]);
         }
     }
     for rule in [Rule::Delta, Rule::GatedDelta] {
         let plain = Params::plain(rule, 70, [8, 8]);
         let params = Params { equal_keys: true, most_beta: 1.9, normalize: Some(0.0), ..plain };
-        check_all(&engine, &params, &forms(rule, false)[1..]);
+        check_all(&engine, &params, &forms()[1..]);
     }
 }
 
@@ -171,7 +167,7 @@ fn gates_and_keys_that_break_naive_code() {
 fn infinite_gates_clear_whatever_a_state_holds() {
     let engine = engine(Fallback::Fail);
     for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
-        for options in forms(rule, per_dim) {
+        for options in forms() {
             // Not a multiple of four dims: rows of zeros stand beside those of a head.
             let params = Params { per_dim, past: true, ..Params::plain(rule, 70, [7, 16]) };
             let mut case = params.build();
@@ -212,7 +208,7 @@ fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
     for (rule, per_dim) in RULES {
         let params = Params { per_dim, past: true, ..Params::plain(rule, 51, [12, 36]) };
         let case = params.build();
-        let forms = forms(rule, per_dim);
+        let forms = forms();
         let mut alone: Vec<Found> = Vec::new();
         for options in &forms[1..] {
             alone.push(run_times::<2>(&engine, &case, options));
@@ -456,16 +452,11 @@ fn what_the_gpu_does_not_compute_the_cpu_does() {
     let parallel = of(Form::Parallel, None, None);
     let plain = LinearPlanOptions::default();
     let (fails, falls) = (engine(Fallback::Fail), engine(Fallback::Cpu));
-    let delta = Params::plain(Rule::Delta, 5, [8, 4]).build();
-    let per_dim = Params { per_dim: true, ..Params::plain(Rule::Gated, 5, [8, 4]) }.build();
-    let quadratic = "form: parallel; allowed on a GPU: recurrent, chunk, fused-chunk, scan, and parallel without \
-        delta or gates per dim";
     for (case, options, text) in [
         (&wide, &plain, "d_k: 1025; allowed on a GPU: at most 1024"),
         (&wide, &chunks, "d_k: 1025; allowed on a GPU: at most 256"),
         (&gates_of_many, &chunks, "d_k: 129; allowed on a GPU: at most 128"),
-        (&delta, &parallel, quadratic),
-        (&per_dim, &parallel, quadratic),
+        (&gates_of_many, &parallel, "d_k: 129; allowed on a GPU: at most 128"),
     ] {
         let refused: PlanError = fails.linear_plan(&case.problem, options).unwrap_err();
         assert_eq!(refused.to_string(), text);

@@ -15,6 +15,7 @@ mod cuda_determinism;
 mod cuda_faults;
 mod cuda_fit;
 mod cuda_linear;
+mod cuda_linear_quadratic;
 mod cuda_linear_readers;
 mod cuda_lost;
 mod cuda_masks;

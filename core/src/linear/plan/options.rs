@@ -60,11 +60,6 @@ pub enum ChooseError {
     },
     /// No kernel is present.
     NoKernel,
-    /// No kernel of a GPU computes the form, which is [`Form::Parallel`], with the rule or its gates.
-    NotOnGpu {
-        /// The requested form.
-        form: Form,
-    },
     /// A size is larger than the kernels of a GPU support.
     Large {
         /// What it is the size of.
@@ -102,14 +97,6 @@ impl fmt::Display for ChooseError {
                 write!(f, "{option}: not with form {}; allowed: with {allowed}", form.name())
             }
             ChooseError::NoKernel => write!(f, "kernel: none is present; allowed: one of this machine"),
-            ChooseError::NotOnGpu { form } => {
-                let other = "recurrent, chunk, fused-chunk, scan";
-                write!(
-                    f,
-                    "form: {}; allowed on a GPU: {other}, and parallel without delta or gates per dim",
-                    form.name()
-                )
-            }
             ChooseError::Large { what, found, most } => {
                 write!(f, "{what}: {found}; allowed on a GPU: at most {most}")
             }

@@ -11,8 +11,10 @@ pub const CHUNK: usize = 16;
 pub const MOST_READERS: usize = CHUNK;
 /// Columns of a state that a block of the quadratic form has.
 pub const PARALLEL_COLUMNS: usize = 64;
-/// Tokens that a block of the quadratic form answers.
+/// Tokens that a block of the quadratic form answers, with at most one gate for each head and without a delta rule.
 pub const PARALLEL_ROWS: usize = 64;
+/// Tokens, or rows of a state, of a block of the other kernels of the quadratic form.
+pub const QUADRATIC_ROWS: usize = 32;
 /// f32 values of a record of [`LinearArgs::records`].
 pub const RECORD: usize = 548;
 /// Rows of a chunk in [`LinearArgs::tiles`], each as long as the kernel's dims.
@@ -83,12 +85,16 @@ pub const FOLD: i32 = 4096;
 /// [`LinearArgs::flags`]: parts but the first begin with the state of the part before them at [`LinearArgs::boundaries`], and
 /// the last part with tokens, or the first, alone has a last state. Without an output no other part is computed.
 pub const RESUME: i32 = 8192;
+/// [`LinearArgs::flags`]: values are f32, whatever the type of queries and keys.
+pub const VALUE_F32: i32 = 16384;
+/// [`LinearArgs::flags`]: there is a gate for each dim. Kernels of the quadratic form that are for both read it.
+pub const DIM_GATES: i32 = 32768;
 /// Elements from one token to the next below which the bytes of a chunk fit 31 bits.
 pub const NEAR: i64 = 1 << 22;
 
-/// The only parameter of the kernels that walk over tokens, of those that prepare chunks, and of the one that computes the
-/// quadratic form. To that one, a block of columns has [`PARALLEL_COLUMNS`], and a part is a run of [`PARALLEL_ROWS`] tokens;
-/// it reads [`LinearArgs::initial`], and leaves no state.
+/// The only parameter of the kernels that walk over tokens, of those that prepare chunks, and of those that compute the
+/// quadratic form. To the latter, a block of columns has [`PARALLEL_COLUMNS`], and a part is a run of [`PARALLEL_ROWS`] or
+/// [`QUADRATIC_ROWS`] tokens, or of so many rows of the last state; they read [`LinearArgs::initial`].
 ///
 /// A head is one of the output. It reads state `head / readers` and query head `head / sharers`, of which one is one; state
 /// `s` takes key head `s / key_group`. With several readers of a state, the first of them writes [`LinearArgs::last`] and

@@ -15,6 +15,7 @@
 //! | `fused-chunk` | prepare; walk or share, one part |
 //! | `chunk` | prepare; walk without output, one part, with `boundaries`; walk, a part for each boundary, from `boundaries` |
 //! | `parallel` | *parallel*, a part for each [`PARALLEL_ROWS`] tokens, from the past; where the last state is wanted, prepare; walk without output, one part |
+//! | `parallel` with a delta rule or a gate for each dim | with a delta rule, [*write*](LinearQuadratic::Write), a head for each state, to what tokens write, which are then the values, with [`VALUE_F32`]; [*answer*](LinearQuadratic::Answer), a part for each [`QUADRATIC_ROWS`] tokens; where the last state is wanted, [*last*](LinearQuadratic::Last), a head for each state and a part for so many of its rows |
 //! | `scan` | prepare; walk without output with [`FOLD`], parts but the last, to what they fold to: a state, and `b` of the others; with a delta rule, walk with [`IDENTITY`] to the transitions `A`, else the *sums* of the logarithms of each part ([`SumsArgs`]); *carry* ([`CarryArgs`]) to the state after each part, with dense transitions a launch for each step; walk with [`RESUME`], all parts, from these |
 //!
 //! Keys of more dims than the tiles of any of these have go by a kernel that goes *step* by step ([`LinearWalk::steps`]), with
@@ -56,6 +57,19 @@ pub struct LinearWalk {
     pub pairs: bool,
     /// Whether tokens pass one by one, with or without [`STEPS`], whatever the number of readers.
     pub steps: bool,
+}
+
+/// What a kernel of the quadratic form computes. All begin with the past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinearQuadratic {
+    /// Answers of rules without delta and with at most one gate for each head.
+    Plain,
+    /// What tokens write with a delta rule, into the output, f32: a block has all tokens of a state and some of its columns.
+    Write,
+    /// Answers, where the values are what tokens write.
+    Answer,
+    /// The last state, where the values are what tokens write.
+    Last,
 }
 
 /// Chunks that a block of a kernel that prepares takes: a warp each.

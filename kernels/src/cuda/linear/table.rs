@@ -1,7 +1,7 @@
 //! The table of the kernels of linear attention: what the modules in `kernels/ptx/sm_53` are for. Registers and shared
 //! memory are those of `kernels/ptx/manifest.json`.
 
-use super::LinearWalk;
+use super::{LinearQuadratic, LinearWalk};
 use crate::cuda::kernel::{GpuKernel, Role};
 use crate::cuda::module::kernel;
 use elsa_core::attention::plan::GpuResources;
@@ -53,6 +53,20 @@ macro_rules! prepare {
     };
 }
 
+/// A kernel of the quadratic form.
+macro_rules! quadratic {
+    ($name:literal, $step:expr, $per_dim:literal, $shared:literal, $registers:literal) => {
+        kernel!(
+            $name,
+            Role::LinearParallel {
+                step: $step,
+                per_dim: $per_dim,
+                resources: GpuResources { threads: 128, shared: $shared, registers: $registers },
+            }
+        )
+    };
+}
+
 /// The kernels of linear attention of this build.
 pub const KERNELS: &[GpuKernel] = &[
     walks!("linear_walk_head_d64__sm53", walk(64, false), 14336, 225),
@@ -75,10 +89,12 @@ pub const KERNELS: &[GpuKernel] = &[
         "linear_carry__sm53",
         Role::LinearCarry { resources: GpuResources { threads: 128, shared: 32768, registers: 135 } }
     ),
-    kernel!(
-        "linear_parallel__sm53",
-        Role::LinearParallel { resources: GpuResources { threads: 128, shared: 32896, registers: 192 } }
-    ),
+    quadratic!("linear_parallel__sm53", LinearQuadratic::Plain, false, 32896, 192),
+    quadratic!("linear_write_head__sm53", LinearQuadratic::Write, false, 23808, 186),
+    quadratic!("linear_write_dim__sm53", LinearQuadratic::Write, true, 48512, 186),
+    quadratic!("linear_answer_head__sm53", LinearQuadratic::Answer, false, 23808, 173),
+    quadratic!("linear_answer_dim__sm53", LinearQuadratic::Answer, true, 48512, 179),
+    quadratic!("linear_last__sm53", LinearQuadratic::Last, false, 23808, 134),
     prepare!("linear_prepare_head_plain__sm53", false, false, 18944, 89),
     prepare!("linear_prepare_head_delta__sm53", false, true, 18944, 96),
     prepare!("linear_prepare_dim_plain__sm53", true, false, 28160, 96),

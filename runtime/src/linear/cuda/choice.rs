@@ -1,5 +1,6 @@
 //! What is decided once per shape for runs on a GPU.
 
+use super::layout::is_quadratic;
 use elsa_core::dtype::DType;
 use elsa_core::linear::bound::{Executed, Solve};
 use elsa_core::linear::{Direction, Form, Gates, Problem};
@@ -10,6 +11,10 @@ const EXP_RELATIVE: f64 = 1.0 / 4_194_304.0;
 
 /// Base-2 logarithm of the largest factor into which gates for each dim are split.
 const FACTORED: f64 = 100.0;
+
+/// Roundings of a product in a sum over dims or over tokens that goes pair by pair: four in a chain of four, two of Kahan's sum and
+/// one more for what grows with its length, two for the norms of rows, one for a factor and one for a last addition.
+const BY_PAIRS: usize = 11;
 
 /// Tokens from which chunks are faster than single tokens, where the device runs all blocks of a sequence at once: what they save
 /// is as long as the launch that prepares them. Measured on an H200, d 128, between 46 (gated) and 49 (delta).
@@ -115,9 +120,12 @@ impl LinearGpuChoice {
         };
         let (form, chunk) = match self.form {
             _ if tokens < self.recurrent_below => (Form::Recurrent, 1),
+            // States pass chunk by chunk, and tokens read the last one.
+            Form::Parallel if problem.spec().direction == Direction::NonCausal => (Form::FusedChunk, CHUNK),
             Form::Parallel => (Form::Parallel, tokens.max(1)),
             form => (form, self.chunk),
         };
+        let by_pairs = is_quadratic(problem, form);
         Executed {
             form,
             chunk,
@@ -126,14 +134,19 @@ impl LinearGpuChoice {
             query_relative: key + 2.0 * unit,
             key_relative: key,
             // Of the quadratic form, the norms of two rows.
-            dims: self.dims + if form == Form::Parallel { 3 } else { 1 },
+            dims: match form {
+                _ if by_pairs => BY_PAIRS,
+                Form::Parallel => self.dims + 3,
+                _ => self.dims + 1,
+            },
             // The quadratic form adds the past, dim by dim, to an answer; its last state comes by chunks, each of which rounds
             // it and an exponential.
             tokens: match form {
+                _ if by_pairs => BY_PAIRS,
                 Form::Parallel => tokens + self.dims + 64,
                 _ => chunk + 4,
             },
-            solve: Solve::Factors,
+            solve: if by_pairs { Solve::Rows } else { Solve::Factors },
             factored: if problem.gates() == Gates::PerDim { FACTORED } else { 0.0 },
         }
     }

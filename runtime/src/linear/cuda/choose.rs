@@ -6,7 +6,7 @@
 //!    `recurrent` has others, and it is chosen by the tokens and states of a sequence alone ([`LinearGpuChoice::crossover`]): of packed sequences, whose lengths arrive with
 //!    the data, each goes as it would alone ([`LinearGpuChoice::recurrent_below`]). Those of `scan` depend on the parts, of
 //!    which the tokens of a sequence decide the number, too, and it is chosen on request. So is `parallel`, whose time is
-//!    quadratic; a delta rule and gates for each dim do not have it on a GPU.
+//!    quadratic.
 //! 2. *Blocks.* A block of threads has some columns of the state of a head. Where heads and columns fill little of the device,
 //!    a second pass over the chunks, from states that the first has left, fills the rest.
 //! 3. *Readers.* Where several query heads read a state and the blocks of a sequence take turns, one block of a state answers all
@@ -23,7 +23,7 @@ use super::layout::Layout;
 use crate::linear::options::LinearPlanOptions;
 use elsa_core::linear::plan::{CHUNK_STEP, ChooseError, MOST_CHUNK, MOST_PARTS};
 use elsa_core::linear::{Direction, Form, Gates, Problem};
-use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, PARALLEL_ROWS};
+use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, QUADRATIC_ROWS};
 
 /// Where a batch has a block for this many SMs, or for more, its chunks are not divided a second time: the pass that leaves
 /// the states takes 0.7 of the time of one that answers, too (measured on an H200), and the second pass the rest of it.
@@ -73,11 +73,6 @@ pub fn choose(
         return Err(ChooseError::Parts { found });
     }
     match (options.form, options.parts, options.chunk) {
-        (Some(form @ Form::Parallel), ..)
-            if problem.rule().is_delta() || problem.gates() == Gates::PerDim =>
-        {
-            return Err(ChooseError::NotOnGpu { form });
-        }
         (Some(form), Some(_), _) if form != Form::Scan => {
             return Err(ChooseError::Option { option: "parts", form, allowed: "scan" });
         }
@@ -166,7 +161,7 @@ pub fn choose(
     fits("tokens", tokens.saturating_add(CHUNK))?;
     // A transition has as many columns as a key has dims.
     let widest = columns.max(found.div_ceil(walk.columns));
-    let rows = if form == Form::Parallel { tokens.div_ceil(PARALLEL_ROWS) } else { 0 };
+    let rows = if form == Form::Parallel { tokens.div_ceil(QUADRATIC_ROWS) } else { 0 };
     let parts = choice.parts.max(rows).max(if several { longest.div_ceil(boundary) } else { 0 });
     fits("blocks", [widest, parts, heads, sequences].into_iter().fold(1, usize::saturating_mul))?;
     fits("chunks", heads.saturating_mul(chunks))?;

@@ -4,6 +4,7 @@ use super::choice::LinearGpuChoice;
 use super::choose::{Device, Walk, choose};
 use crate::linear::options::LinearPlanOptions;
 use elsa_core::dtype::DType;
+use elsa_core::linear::bound::Solve;
 use elsa_core::linear::plan::ChooseError;
 use elsa_core::linear::{Form, Problem, Rule, Spec};
 use elsa_core::view::{Layout, View};
@@ -94,12 +95,22 @@ fn packed_sequences_execute_what_they_do_alone() {
     }
 }
 
+/// What tokens write with a delta rule has a place, and the quadratic form prepares no chunk of it.
 #[test]
-fn the_quadratic_form_is_for_rules_without_delta() {
-    let parallel = LinearPlanOptions { form: Some(Form::Parallel), ..LinearPlanOptions::default() };
-    let of = |rule| choose(&problem(rule, [1, 1, 300, 64], None), H200, WALKS.into_iter(), &parallel);
-    assert_eq!(of(Rule::Linear).unwrap().0.form, Form::Parallel);
-    assert_eq!(of(Rule::Delta).unwrap_err(), ChooseError::NotOnGpu { form: Form::Parallel });
+fn the_quadratic_form_is_for_all_rules() {
+    let of = |rule, form| {
+        let options = LinearPlanOptions { form: Some(form), ..LinearPlanOptions::default() };
+        choose(&problem(rule, [2, 3, 300, 64], None), H200, WALKS.into_iter(), &options).unwrap()
+    };
+    for (rule, bytes) in [(Rule::Linear, 0), (Rule::Gated, 0), (Rule::Delta, 2 * 3 * 300 * 64 * 4)] {
+        let (choice, layout) = of(rule, Form::Parallel);
+        assert_eq!((choice.form, layout.bytes), (Form::Parallel, bytes), "{rule:?}");
+    }
+    // Pair by pair, roundings grow neither with the dims nor with the tokens.
+    let own = problem(Rule::Delta, [2, 3, 300, 64], None);
+    let executed = of(Rule::Delta, Form::Parallel).0.executed(&own, 300);
+    assert_eq!((executed.form, executed.chunk, executed.solve), (Form::Parallel, 300, Solve::Rows));
+    assert!(executed.dims < 16 && executed.tokens < 16);
 }
 
 /// A state is computed once where its readers would take turns, by forms that have it, and by kernels of its size.

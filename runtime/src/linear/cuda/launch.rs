@@ -13,10 +13,10 @@
 //! Of packed sequences each goes as it would alone. Where some are so short that they go token by token, and others are not, a
 //! pass has the launches of the form, over these, and a walk over those.
 
-use super::layout::{gates, holds, scan_row, sums};
+use super::layout::{gates, holds, is_quadratic, padded, sums};
 use super::marshal::{
-    self, Sequences, common, copy, dense, past_and_present, with_answers, with_columns, with_parts,
-    with_scanned_parts, with_states, with_states_as_heads, with_step, with_steps,
+    self, Sequences, common, copy, dense, past_and_present, with_answers, with_columns, with_one_reader,
+    with_parts, with_scanned_parts, with_states, with_states_as_heads, with_step, with_steps,
 };
 use super::plan::{GpuPlan, Kernels, Loaded};
 use crate::cuda::gpu::Gpu;
@@ -29,8 +29,8 @@ use crate::tensors::PerTensor;
 use elsa_core::linear::{Direction, Form, Operand, Operands, Problem};
 use elsa_core::scan::blelloch;
 use elsa_kernels::cuda::linear::{
-    CHUNK, CarryArgs, FOLD, LinearArgs, LinearSequence, READ, RESUME, REVERSE, STEPS, States, SumsArgs,
-    prepare_blocks, walk_blocks,
+    CHUNK, CarryArgs, FOLD, LinearArgs, LinearSequence, PARALLEL_ROWS, QUADRATIC_ROWS, READ, RESUME, REVERSE,
+    STEPS, States, SumsArgs, prepare_blocks, walk_blocks,
 };
 use elsa_kernels::cuda::tensor::{TYPE_F32, Tensor};
 use std::sync::Arc;
@@ -160,6 +160,7 @@ impl Call<'_> {
                 self.parts(with_states(args, boundaries, States::default(), States::default()))
             }
             (Form::Scan, _) if self.plan.choice.parts > 1 => self.scan(args, silent, initial, last),
+            (form, _) if is_quadratic(self.problem, form) => self.quadratic(args, initial, last),
             (Form::Parallel, true) => {
                 self.parallel(args, initial)?;
                 if last.data == 0 { Ok(()) } else { self.fold(silent, initial, last) }
@@ -179,15 +180,34 @@ impl Call<'_> {
         self.push(with_parts(args, self.sequences.longest.div_ceil(boundary).max(1), boundary))
     }
 
-    /// Lists the quadratic form.
+    /// Lists the quadratic form of rules without delta and with at most one gate for each head.
     fn parallel(&mut self, args: LinearArgs, initial: States) -> Result<(), DeviceError> {
         let Some(kernel) = self.kernels.parallel.clone() else { return Ok(()) };
-        let args = marshal::parallel(args, self.sequences.longest, initial);
-        self.blocks = blocks(&args);
-        let grid = Grid { blocks: self.blocks as u32, threads: kernel.threads };
-        let parameter = self.list.store(&args)?;
-        // SAFETY: *parameter*: the kernel takes a `LinearArgs`.
-        unsafe { self.list.push(&kernel.function, grid, parameter) }
+        let args = marshal::parallel(args, self.sequences.longest * CHUNK, PARALLEL_ROWS);
+        self.store_and_launch(with_states(args, initial, States::default(), States::default()), kernel)
+    }
+
+    /// Lists the quadratic form of the others: with a delta rule what tokens write, which are then the values; the answers; the
+    /// last state, which may replace the first.
+    fn quadratic(&mut self, args: LinearArgs, initial: States, last: States) -> Result<(), DeviceError> {
+        let (problem, longest) = (self.problem, self.sequences.longest * CHUNK);
+        let mut args =
+            with_states(marshal::quadratic(problem, args), initial, States::default(), States::default());
+        if let Some(write) = self.kernels.write.clone() {
+            let written = marshal::written(problem, self.scratch + self.plan.layout.written);
+            let writing = with_answers(args, written, TYPE_F32, Tensor::default());
+            self.store_and_launch(with_one_reader(problem, writing), write)?;
+            args = marshal::with_written(args, written);
+        }
+        if let Some(answer) = self.kernels.parallel.clone().filter(|_| args.output.data != 0) {
+            self.store_and_launch(marshal::parallel(args, longest, QUADRATIC_ROWS), answer)?;
+        }
+        let Some(leave) = self.kernels.last.clone().filter(|_| last.data != 0) else { return Ok(()) };
+        let blocks = self.blocks;
+        let leaving = marshal::parallel(with_one_reader(problem, args), problem.key_dim(), QUADRATIC_ROWS);
+        self.store_and_launch(with_states(leaving, initial, last, States::default()), leave)?;
+        self.blocks = if args.output.data != 0 { blocks } else { self.blocks };
+        Ok(())
     }
 
     /// Lists a scan: parts but the last fold to what they do to a state, a scan gives the states after them, and every part goes
@@ -201,14 +221,14 @@ impl Call<'_> {
     ) -> Result<(), DeviceError> {
         let (plan, problem, layout) = (self.plan, self.problem, self.plan.layout);
         let items = plan.choice.parts - 1;
-        let rows = scan_row(problem.value_dim());
+        let rows = padded(problem.value_dim());
         let after = dense(problem, items, rows, self.scratch + layout.boundaries);
         let mut folding = with_scanned_parts(plan, problem, silent, items);
         folding.flags |= FOLD;
         self.fold(folding, initial, after)?;
         let mut transitions = 0;
         if problem.rule().is_delta() {
-            let to = dense(problem, items, scan_row(problem.key_dim()), self.scratch + layout.transitions);
+            let to = dense(problem, items, padded(problem.key_dim()), self.scratch + layout.transitions);
             let columns = problem.key_dim().div_ceil(plan.columns());
             transitions = to.data;
             if items > 1 {
@@ -318,11 +338,16 @@ impl Call<'_> {
             (None, Some((pairs, columns))) => (with_columns(args, columns), pairs),
             (None, None) => (args, self.kernels.walk.clone()),
         };
+        self.store_and_launch(args, kernel)
+    }
+
+    /// Lists a launch of a kernel.
+    fn store_and_launch(&mut self, args: LinearArgs, kernel: Loaded) -> Result<(), DeviceError> {
         let parameter = self.list.store(&args)?;
         self.launch(&args, parameter, kernel)
     }
 
-    /// Lists a walk by a kernel, whose parameter lies in the list.
+    /// Lists a launch of a kernel, whose parameter lies in the list.
     fn launch(&mut self, args: &LinearArgs, parameter: Stored, kernel: Loaded) -> Result<(), DeviceError> {
         self.blocks = blocks(args);
         let grid = Grid { blocks: self.blocks as u32, threads: kernel.threads };

@@ -26,6 +26,8 @@ pub struct Layout {
     pub gate_sums: u64,
     /// States, `[sequences, state heads, d_k, d_v]`: the last ones, where these have no other place.
     pub held: u64,
+    /// What tokens write in the quadratic form of a delta rule, f32 `[batch, state heads, tokens, d_v]` with padded rows.
+    pub written: u64,
     /// Answers of the first of two directions, f32 `[batch, output heads, tokens, d_v]`.
     pub sums: u64,
     /// Bytes of the transitions.
@@ -46,8 +48,17 @@ pub fn holds(problem: &Problem, choice: &LinearGpuChoice) -> bool {
     spec.in_place && (choice.form == Form::Scan || together && !alone)
 }
 
-/// Elements of a row of a matrix of a scan that has `columns` columns.
-pub const fn scan_row(columns: usize) -> usize {
+/// Whether kernels that sum pair by pair compute the quadratic form, and leave the last state: those of delta rules and of
+/// gates for each dim. A non-causal call goes by chunks.
+pub fn is_quadratic(problem: &Problem, form: Form) -> bool {
+    let direction = problem.spec().direction;
+    form == Form::Parallel
+        && direction != Direction::NonCausal
+        && (problem.rule().is_delta() || problem.gates() == Gates::PerDim)
+}
+
+/// Elements of a row of `columns` columns in the workspace, where rows are read four elements at a time.
+pub const fn padded(columns: usize) -> usize {
     columns.next_multiple_of(4)
 }
 
@@ -82,6 +93,7 @@ impl Layout {
         let [sequences, states, rows, columns, _] = state;
         let records = match c.form {
             Form::Recurrent => false,
+            form if is_quadratic(problem, form) => false,
             Form::Parallel => {
                 problem.spec().present_state.is_some() || problem.spec().direction == Direction::NonCausal
             }
@@ -90,11 +102,12 @@ impl Layout {
         let (scan, delta) = (c.form == Form::Scan, problem.rule().is_delta());
         let divided = scan || c.form == Form::Chunk;
         let items = if scan { c.parts.saturating_sub(1) } else { c.parts };
-        let row = if scan { scan_row(columns) } else { columns };
-        let transitions = [sequences, states, items, rows, scan_row(rows), 4];
+        let row = if scan { padded(columns) } else { columns };
+        let transitions = [sequences, states, items, rows, padded(rows), 4];
         let table = problem.spec().packed.map_or(0, |n| n.saturating_mul(size_of::<LinearSequence>()));
         take(true, &[table])?;
         let output = &problem.spec().output;
+        let written = [output.batch(), states, output.tokens(), padded(columns), 4];
         let layout = Layout {
             table,
             records: take(records, &[heads, c.chunks, RECORD, 4])? as u64,
@@ -106,6 +119,7 @@ impl Layout {
             transitions: take(scan && delta, &transitions)? as u64,
             gate_sums: take(scan && !delta, &[sequences, states, items, gates(problem), 8])? as u64,
             held: take(holds(problem, c), &state)? as u64,
+            written: take(delta && is_quadratic(problem, c.form), &written)? as u64,
             sums: take(sums(problem), &[output.batch(), heads, output.tokens(), columns, 4])? as u64,
             transition_bytes: if scan && delta {
                 transitions.into_iter().fold(1, usize::saturating_mul)

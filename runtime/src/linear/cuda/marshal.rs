@@ -1,12 +1,14 @@
 //! Fills the kernel parameters from a problem and the addresses of its tensors.
 
+use super::layout::padded;
 use super::plan::GpuPlan;
 use crate::cuda::marshal::{dtype, int, is_vec4, tensor};
 use elsa_core::linear::{Gates, Operand, Operands, Problem};
 use elsa_core::view::View;
 use elsa_kernels::cuda::linear::{
-    self as args, CHUNK, CarryArgs, DECAY_VEC4, KEY_VEC4, LinearArgs, LinearSequence, NORMALIZE, OUTPUT_VEC4,
-    PARALLEL_COLUMNS, PARALLEL_ROWS, PARTIAL_VEC4, QUERY_VEC4, STATE_VEC4, States, VALUE_VEC4, carry_blocks,
+    self as args, CHUNK, CarryArgs, DECAY_VEC4, DIM_GATES, KEY_VEC4, LinearArgs, LinearSequence, NORMALIZE,
+    OUTPUT_VEC4, PARALLEL_COLUMNS, PARTIAL_VEC4, QUERY_VEC4, STATE_VEC4, States, VALUE_F32, VALUE_VEC4,
+    carry_blocks,
 };
 use elsa_kernels::cuda::tensor::{Divisor, TYPE_F32, Tensor};
 
@@ -158,12 +160,37 @@ pub fn with_steps(filled: LinearArgs) -> LinearArgs {
     LinearArgs { least: 0, most: filled.least, flags: filled.flags | args::STEPS, ..filled }
 }
 
-/// The launch of the quadratic form, from the states at `initial`. The longest sequence has `longest` chunks.
-pub fn parallel(filled: LinearArgs, longest: usize, initial: States) -> LinearArgs {
-    let columns = int((filled.value_dim as usize).div_ceil(PARALLEL_COLUMNS));
-    let parts = (longest * CHUNK).div_ceil(PARALLEL_ROWS).max(1);
-    let filled = LinearArgs { columns, by_columns: Divisor::new(columns), ..of_parts(filled, parts) };
-    with_states(filled, initial, States::default(), States::default())
+/// The same launch by blocks of the quadratic form: of `rows` of at most `most` tokens, or rows of a state.
+pub fn parallel(filled: LinearArgs, most: usize, rows: usize) -> LinearArgs {
+    of_parts(with_columns(filled, PARALLEL_COLUMNS), most.div_ceil(rows).max(1))
+}
+
+/// What all launches of the quadratic form have in common that are for delta rules and gates for each dim.
+pub fn quadratic(problem: &Problem, mut filled: LinearArgs) -> LinearArgs {
+    flag(&mut filled, DIM_GATES, problem.gates() == Gates::PerDim);
+    of_parts(with_columns(filled, PARALLEL_COLUMNS), 1)
+}
+
+/// What tokens write, at a place of the workspace: a row for each of a state, aligned to four elements.
+pub fn written(problem: &Problem, data: u64) -> Tensor {
+    let token = padded(problem.value_dim()) as i64;
+    let head = problem.spec().output.tokens() as i64 * token;
+    Tensor { data, batch: problem.state_heads() as i64 * head, head, token }
+}
+
+/// The same launch with what tokens write as its values.
+pub fn with_written(mut filled: LinearArgs, written: Tensor) -> LinearArgs {
+    filled.value = written;
+    flag(&mut filled, VALUE_F32, true);
+    let whole = is_vec4(&written, filled.value_dim as usize, 4) && written.token < NEAR;
+    flag(&mut filled, VALUE_VEC4, whole);
+    filled
+}
+
+/// The same launch with states as its heads, each of which is read once.
+pub fn with_one_reader(problem: &Problem, filled: LinearArgs) -> LinearArgs {
+    let one = Divisor::new(1);
+    LinearArgs { readers: 1, by_readers: one, ..with_states_as_heads(problem, filled) }
 }
 
 /// The same launch with answers of a type, to which those in `partial` are added; either may be absent.

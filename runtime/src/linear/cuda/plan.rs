@@ -2,12 +2,13 @@
 
 use super::choice::LinearGpuChoice;
 use super::choose::{Device, Walk, choose};
-use super::layout::Layout;
+use super::layout::{Layout, is_quadratic};
 use crate::cuda::driver::{Context, Function};
 use crate::cuda::gpu::Gpu;
 use crate::error::{DeviceError, PlanError};
 use crate::linear::options::LinearPlanOptions;
 use elsa_core::linear::{Direction, Form, Gates, Problem};
+use elsa_kernels::cuda::linear::LinearQuadratic;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::sync::Arc;
 
@@ -25,8 +26,11 @@ pub struct GpuPlan {
     prepare: Option<&'static GpuKernel>,
     /// Of a scan: the kernel that sums logarithms of gates, without a delta rule, and the one that carries states over parts.
     scan: Option<(Option<&'static GpuKernel>, &'static GpuKernel)>,
-    /// The kernel of the quadratic form, where that is the form.
+    /// The kernel of the quadratic form that answers, where that is the form. Where it does not go by itself: the one that
+    /// finds what tokens write, with a delta rule, and the one that leaves the last state.
     parallel: Option<&'static GpuKernel>,
+    write: Option<&'static GpuKernel>,
+    last: Option<&'static GpuKernel>,
 }
 
 /// The kernels of a plan, loaded in a context.
@@ -40,8 +44,10 @@ pub struct Kernels {
     pub prepare: Option<Loaded>,
     /// Of a scan, as in [`GpuPlan`].
     pub scan: Option<(Option<Loaded>, Loaded)>,
-    /// Of the quadratic form.
+    /// Of the quadratic form, as in [`GpuPlan`].
     pub parallel: Option<Loaded>,
+    pub write: Option<Loaded>,
+    pub last: Option<Loaded>,
 }
 
 /// A kernel of a plan, loaded in a context.
@@ -100,6 +106,7 @@ impl GpuPlan {
         });
         let prepare = match choice.form {
             Form::Recurrent => None,
+            form if is_quadratic(problem, form) => None,
             _ => Some(prepare.ok_or(DeviceError::NoKernel { role: "preparing linear attention" })?),
         };
         let find = |is: fn(&Role) -> bool| {
@@ -119,10 +126,22 @@ impl GpuPlan {
             }
             _ => None,
         };
+        let by_pairs = is_quadratic(problem, choice.form);
+        let step = |wanted, of_dims| {
+            let found = GPU_KERNELS.iter().find(|kernel| match kernel.role {
+                Role::LinearParallel { step, per_dim, .. } => (step, per_dim) == (wanted, of_dims),
+                _ => false,
+            });
+            found.ok_or(DeviceError::NoKernel { role: "a form of linear attention" })
+        };
+        let (per_dim, delta) = own;
         let parallel = match choice.form {
-            Form::Parallel => Some(find(|role| matches!(role, Role::LinearParallel { .. }))?),
+            Form::Parallel if by_pairs => Some(step(LinearQuadratic::Answer, per_dim)?),
+            Form::Parallel => Some(step(LinearQuadratic::Plain, false)?),
             _ => None,
         };
+        let write = (by_pairs && delta).then(|| step(LinearQuadratic::Write, per_dim)).transpose()?;
+        let last = by_pairs.then(|| step(LinearQuadratic::Last, false)).transpose()?;
         if let Some(parallel) = parallel.filter(|_| problem.spec().direction != Direction::NonCausal) {
             choice.kernel = parallel.name;
         }
@@ -134,7 +153,19 @@ impl GpuPlan {
         if let Some(share) = share {
             choice.kernel = share.name;
         }
-        let plan = GpuPlan { gpu: gpu.clone(), choice, layout, walk, pairs, share, prepare, scan, parallel };
+        let plan = GpuPlan {
+            gpu: gpu.clone(),
+            choice,
+            layout,
+            walk,
+            pairs,
+            share,
+            prepare,
+            scan,
+            parallel,
+            write,
+            last,
+        };
         plan.load(&gpu.context()?)?;
         Ok(plan)
     }
@@ -157,13 +188,23 @@ impl GpuPlan {
             Some((sums, carry)) => Some((sums.map(load).transpose()?, load(carry)?)),
             None => None,
         };
-        let [share, prepare, parallel] =
-            [self.share, self.prepare, self.parallel].map(|kernel| kernel.map(load).transpose());
+        let [share, prepare, parallel, write, last] =
+            [self.share, self.prepare, self.parallel, self.write, self.last]
+                .map(|kernel| kernel.map(load).transpose());
         let pairs = match self.pairs {
             Some(kernel) => Some((load(kernel)?, columns(kernel))),
             None => None,
         };
         let walk = load(self.walk)?;
-        Ok(Kernels { walk, pairs, share: share?, prepare: prepare?, scan, parallel: parallel? })
+        Ok(Kernels {
+            walk,
+            pairs,
+            share: share?,
+            prepare: prepare?,
+            scan,
+            parallel: parallel?,
+            write: write?,
+            last: last?,
+        })
     }
 }

@@ -1,0 +1,3 @@
+#include "quadratic.cuh"
+
+LINEAR_QUADRATIC(linear_last__sm53, Last, 2)

@@ -1,0 +1,3 @@
+#include "quadratic.cuh"
+
+LINEAR_QUADRATIC(linear_write_dim__sm53, Write<true>, 2)

@@ -1,0 +1,616 @@
+// The quadratic form of linear attention with a delta rule or a gate for each dim: every token against every earlier one,
+// without a state in between.
+//
+//   u_i = v_i,  or  beta_i (v_i - (E_i k_i)' S_0 - sum_{j < i} (k_i' D_ij k_j) u_j)          what token i writes
+//   o_i = scale ((E_i q_i)' S_0 + sum_{j <= i} (q_i' D_ij k_j) u_j)
+//   S_n = E_n S_0 + sum_j D_nj k_j u_j',                       D_ij = diag(exp(g_{j+1} + ... + g_i)),  E_i = D_i0 of all tokens
+//
+// The naive loop computes a score for each pair of tokens, gates it, and adds what the earlier one writes. Here a block of
+// threads has ROWS tokens, or dims of a state, and COLUMNS columns, in registers, and passes over the keys, KEYS at a time.
+// Three kinds of launches follow one another: with a delta rule one whose blocks find u, row block by row block, each from
+// all earlier u in memory (Write); one for the answers (Answer); one for the last state (Last).
+//
+//  1. What tokens write cancels: a state of a delta rule stays small while thousands of tokens add to it. So four products are
+//     summed by themselves, over dims as over tokens, and these sums are added by Kahan's rule, which keeps what an addition
+//     rounds off. That is worth half of the error at 1,024 tokens of random unit keys (2.5e-7 for 5.4e-7, d 64).
+//  2. Within ROWS tokens u comes by substitution, a column in a thread: no inverse is formed.
+//  3. Keys pass from the last one back to the first. What lies between a key and the block's first token is then a running
+//     sum, f64, and nothing has to be known of tokens before the key.
+//  4. D is the product of a factor of the row and one of the key, with the block's first token between them. With a gate for
+//     each dim a thread has a dim, and the factors are in the rows and keys in shared memory. Where a factor is beyond
+//     2^100, where small and large ones meet, or where anything is not finite, each pair of tokens has its own exponential
+//     (`exact`). So it is among the rows themselves where their gates sum to more than 2^100 in either direction.
+//  5. A logarithm of -inf clears by selection, whatever the value holds, NaN included: pairs that do not see each other are
+//     known by bits. Sums of logarithms meet a -inf once and stay: what came before it does not count. One that is NaN
+//     makes NaN of all later answers until then.
+//  6. The state before all tokens comes last: its rows are values, and elements of the row its scores.
+#pragma once
+
+#include "exp.cuh"
+#include "place.cuh"
+#include "product.cuh"
+
+namespace quadratic {
+
+constexpr int THREADS = 128, ROWS = 32, KEYS = 32, COLUMNS = 64, SLAB = 32, OWN = KEYS / (THREADS / 32);
+// Rows of dims with a gate each: as many as threads.
+constexpr int MOST_DIMS = THREADS;
+// Largest factor of a row or a key, and its logarithm.
+constexpr float MOST_GATE = 0x1p100f;
+constexpr double MOST_SUM = 69., CLEARED = -__builtin_inf();
+
+// Sums of logarithms, the latest first: nothing before one that clears counts. And the other way.
+INLINE double and_before(double sum, double g) { return sum == CLEARED ? sum : sum + g; }
+INLINE double and_after(double sum, double g) { return g == CLEARED || (sum == CLEARED && g == g) ? CLEARED : sum + g; }
+
+// Kahan's sum: `rest` is what the last addition rounded off, negated.
+template <class V> INLINE void add_to(V& sum, V& rest, const V& x) {
+  const V y = x - rest, z = sum + y;
+  rest = (z - sum) - y;
+  sum = z;
+}
+
+template <bool PER_DIM> struct Pairs {
+  enum {
+    // Bytes of a row of keys or queries, of scores, and of values.
+    ROW_BYTES = (PER_DIM ? MOST_DIMS : SLAB) * 4 + 16,
+    SCORE_BYTES = KEYS * 4 + 16,
+    VALUE_BYTES = COLUMNS * 4,
+    KEYS_AT = ROWS * ROW_BYTES,
+    SCORES_AT = KEYS_AT + KEYS * ROW_BYTES,
+    VALUES_AT = SCORES_AT + ROWS * SCORE_BYTES,
+    // f64 sums of logarithms: of rows, then of what follows each key; or, with a gate for each dim, between key and rows.
+    SUMS_AT = VALUES_AT + KEYS * VALUE_BYTES,
+    // Of rows: how many clear. Of rows, then of keys: their gates, and one over their norms.
+    CLEARS_AT = SUMS_AT + (PER_DIM ? MOST_DIMS : ROWS + KEYS) * 8,
+    GATES_AT = CLEARS_AT + (PER_DIM ? 0 : ROWS * 4),
+    NORMS_AT = GATES_AT + (PER_DIM ? 0 : (ROWS + KEYS) * 4),
+    RATES_AT = NORMS_AT + (ROWS + KEYS) * 4,
+    // A bit for each key that a row sees: words of the rows by the OWN keys of a warp, whose bits alone count.
+    SEEN_AT = RATES_AT + ROWS * 4,
+    SHARED_BYTES = SEEN_AT + ROWS * 4 * (KEYS / OWN),
+  };
+  static_assert(SHARED_BYTES <= 49152 && ROWS == 32 && KEYS == 32 && SLAB == KEYS, "");
+
+  const Linear& call;
+  const SharedBytes sm;
+  const int lane, warp;
+  int state_head, number, column0;
+  Sequence sequence;
+  Rows keys, gates;
+  f4 answer[4], rest[4];  // rows thread / 16 + 8 i, columns thread % 16 * 4 ..
+  double between;         // logarithms of the tokens between the keys and the rows; with a gate for each dim of the thread's own
+  bool hidden;            // the rows see nothing earlier
+  bool high, low, above;  // of the thread's dim: whether gates of rows are beyond 2^100, below 2^-100, above one
+
+  INLINE Pairs(SharedBytes sm, const Linear& call)
+      : call(call), sm(sm), lane(thread_index() & 31), warp(thread_index() >> 5) {}
+
+  INLINE bool has(int flag) const { return (call.flags & flag) != 0; }
+  INLINE Rows rows(const Tensor& t, int h, int dim, int dtype, int flag) const {
+    return rows_of(t, sequence, h, dim, dtype, has(flag), has(REVERSE));
+  }
+  INLINE float number_at(int at, int i) const { return load_shared_f(sm + at + i * 4); }
+  INLINE void set(int at, int i, float x) const { store_shared_f(sm + at + i * 4, x); }
+  INLINE double sum_of(int i) const {
+    const SharedBytes p = sm + SUMS_AT + i * 8;
+    return double_of_bits((unsigned long long)bits_of(load_shared_f(p + 4)) << 32 | bits_of(load_shared_f(p)));
+  }
+  INLINE void set_sum(int i, double x) const {
+    const unsigned long long bits = bits_of_double(x);
+    store_shared_f(sm + SUMS_AT + i * 8, float_of_bits((unsigned)bits));
+    store_shared_f(sm + SUMS_AT + i * 8 + 4, float_of_bits((unsigned)(bits >> 32)));
+  }
+  INLINE bool sees(int r, int j) const { return (bits_of(number_at(SEEN_AT, j / OWN * ROWS + r)) >> j & 1) != 0; }
+  // Sets the word of the row `lane` for the keys of this warp.
+  INLINE void set_seen(unsigned bits) const { set(SEEN_AT, warp * ROWS + lane, float_of_bits(bits)); }
+
+  // Element x of a token's row, zero where there is none; the same of the logarithms of its gates.
+  INLINE float element_of(const Rows& from, int position, int x) const {
+    return position < sequence.tokens && x < from.dim ? element(row_at(from, position), x, from.dtype) : 0.f;
+  }
+  INLINE double logarithm(int position, int x) const {
+    return call.decay.data == 0 ? 0. : (double)element_of(gates, position, x);
+  }
+
+  // The block's place: `of_parts` counts states, or output heads, of all sequences.
+  INLINE void take(int of_parts) {
+    number = quotient_of(of_parts, call.by_heads);
+    state_head = quotient_of(of_parts - number * call.heads, call.by_readers);
+    sequence = sequence_of(call, number);
+    keys = rows(call.key, quotient_of(state_head, call.by_key_group), call.key_dim, call.dtype, KEY_VEC4);
+    gates = rows(call.decay, state_head, has(DIM_GATES) ? call.key_dim : 1, call.gate_dtype, 0);
+  }
+  INLINE Rows values() const {
+    return rows(call.value, state_head, call.value_dim, has(VALUE_F32) ? TYPE_F32 : call.dtype, VALUE_VEC4);
+  }
+
+  // One over the norms of 32 rows, or one.
+  INLINE void measure(const Rows& from, int position, int first) const {
+    if (!has(NORMALIZE)) {
+      if (warp == 0) set(NORMS_AT, first + lane, 1.f);
+      return;
+    }
+    NO_UNROLL for (int r = warp * OWN; r < warp * OWN + OWN; r++) {
+      float sum = 0.f;
+      NO_UNROLL for (int x = lane; x < call.key_dim; x += 32) {
+        const float y = element_of(from, position + r, x);
+        sum = __builtin_fmaf(y, y, sum);
+      }
+      UNROLL for (int bit = 1; bit < 32; bit *= 2) sum += shuffle_xor(sum, bit);
+      // A row of no token is zero and stays so.
+      if (lane == 0) set(NORMS_AT, first + r, position + r < sequence.tokens ? 1.f / __builtin_sqrtf(sum + call.epsilon) : 1.f);
+    }
+  }
+
+  INLINE void clear_answers() {
+    UNROLL for (int i = 0; i < 4; i++) answer[i] = rest[i] = zero4();
+  }
+
+  // Begins the rows from `row0` on.
+  INLINE void begin(const Rows& vectors, int row0) {
+    sync_block();  // what other rows used is free
+    clear_answers();
+    between = 0.;
+    hidden = high = low = above = false;
+    measure(vectors, row0, 0);
+    if (PER_DIM) {
+      const int x = thread_index();
+      double sum = 0.;
+      NO_UNROLL for (int r = 0; r < ROWS; r++) {
+        sum = and_after(sum, logarithm(row0 + r, x));
+        high = high || !(sum <= MOST_SUM);
+        low = low || !(sum >= -MOST_SUM);
+        above = above || sum > 0.;
+        const float y = element_of(vectors, row0 + r, x);
+        store_shared_f(sm + r * ROW_BYTES + x * 4, sum == CLEARED ? 0.f : y * exp_of(sum));
+      }
+    } else if (thread_index() < ROWS) {
+      double sum = 0.;
+      int count = 0;
+      NO_UNROLL for (int t = 0; t <= thread_index(); t++) {
+        const double g = logarithm(row0 + t, 0);
+        count += g == CLEARED ? 1 : 0;
+        sum = g == CLEARED ? 0. : sum + g;  // none but rows behind it count
+      }
+      set_sum(thread_index(), sum);
+      set(CLEARS_AT, thread_index(), (float)count);
+      set(GATES_AT, thread_index(), exp_of(sum));
+    }
+    sync_block();
+  }
+
+  // Which keys of a tile the rows see by their places alone.
+  INLINE unsigned places(bool among, bool strict) const {
+    const unsigned own = 1u << lane;
+    return !among ? ~0u : strict ? own - 1 : own - 1 + own;
+  }
+
+  // A gate per head: the factors of the keys of a tile, which of them the rows see, and `between` before the tile.
+  INLINE void gate_keys(int key0, bool among, bool strict) {
+    const double g = logarithm(key0 + lane, 0), own = g == CLEARED ? 0. : g;
+    const unsigned clearing = ballot(g == CLEARED);
+    unsigned seen = places(among, strict);
+    if (among) {
+      if (clearing != 0)
+        NO_UNROLL for (int j = warp * OWN; j < warp * OWN + OWN; j++)
+          if (number_at(CLEARS_AT, j) != number_at(CLEARS_AT, lane)) seen &= ~(1u << j);
+    } else {
+      double after = between;
+      NO_UNROLL for (int t = KEYS - 1; t >= 0; t--) {
+        const unsigned long long bits = bits_of_double(own);
+        const unsigned high = shuffle_from((unsigned)(bits >> 32), t), low = shuffle_from((unsigned)bits, t);
+        const double other = double_of_bits((unsigned long long)high << 32 | low);
+        between += other;
+        after += t > lane ? other : 0.;
+      }
+      if (warp == 0) {
+        set(GATES_AT, ROWS + lane, exp_of(after));
+        set_sum(ROWS + lane, after);
+      }
+      if (clearing != 0) seen &= ~0u << (31 - __builtin_clz(clearing));
+      if (number_at(CLEARS_AT, lane) != 0.f) seen = 0;
+      hidden = clearing != 0;
+    }
+    set_seen(seen);
+  }
+
+  // A gate per dim: the keys of a tile with their factors. Returns whether pairs need exponentials of their own.
+  INLINE bool bring_gated_keys(int key0, bool among) {
+    const int x = thread_index();
+    bool needs = high, up = false, down = false;
+    double run = among ? 0. : between;
+    NO_UNROLL for (int n = 0; n < KEYS; n++) {
+      const int j = among ? n : KEYS - 1 - n;
+      const double g = logarithm(key0 + j, x);
+      if (among) run = and_after(run, g);
+      const double sum = among ? -run : run;
+      needs = needs || !(sum <= MOST_SUM);
+      up = up || sum > 0.;
+      down = down || sum < -MOST_SUM;
+      const float y = sum == CLEARED ? 0.f : element_of(keys, key0 + j, x) * exp_of(sum);
+      needs = needs || !is_finite(y);
+      store_shared_f(sm + KEYS_AT + j * ROW_BYTES + x * 4, y);
+      if (!among) run = and_before(run, g);
+    }
+    if (!among) {
+      needs = needs || (low && up) || (above && down);
+      set_sum(x, between);
+      between = run;
+    }
+    return needs;
+  }
+
+  // Every pair of a tile by an exponential of its own for each dim: row `lane`, and the keys of this warp.
+  INLINE void exact(const Rows& vectors, int row0, int key0, bool strict) {
+    const bool among = key0 == row0;
+    const int first = warp * OWN, top = among ? lane : KEYS - 1;
+    const unsigned may = places(among, strict);
+    unsigned seen = 0;
+    float sum[OWN], carry[OWN];
+    UNROLL for (int e = 0; e < OWN; e++) sum[e] = carry[e] = 0.f;
+    NO_UNROLL for (int x = 0; x < call.key_dim; x++) {
+      double run = 0.;
+      if (!among) {
+        NO_UNROLL for (int t = lane; t >= 0; t--) run = and_before(run, logarithm(row0 + t, x));
+        run = and_before(run, sum_of(x));
+      }
+      NO_UNROLL for (int j = top; j >= first + OWN; j--) run = and_before(run, logarithm(key0 + j, x));
+      const float own = element_of(vectors, row0 + lane, x);
+      NO_UNROLL for (int j = first + OWN - 1; j >= first; j--) {  // the last sum becomes the first
+        float s = sum[OWN - 1], c = carry[OWN - 1];
+        if (j <= top) {
+          if ((may >> j & 1) != 0 && run != CLEARED) {
+            seen |= 1u << j;
+            add_to(s, c, product(own * element_of(keys, key0 + j, x), exp_of(run)));
+          }
+          run = and_before(run, logarithm(key0 + j, x));
+        }
+        UNROLL for (int o = OWN - 1; o > 0; o--) {
+          sum[o] = sum[o - 1];
+          carry[o] = carry[o - 1];
+        }
+        sum[0] = s;
+        carry[0] = c;
+      }
+    }
+    NO_UNROLL for (int j = first; j < first + OWN; j++) {  // the next sum becomes the first
+      store_shared_f(sm + SCORES_AT + lane * SCORE_BYTES + j * 4,
+                     sum[0] * number_at(NORMS_AT, lane) * number_at(NORMS_AT, ROWS + j));
+      UNROLL for (int o = 1; o < OWN; o++) sum[o - 1] = sum[o];
+    }
+    set_seen(seen);
+  }
+
+  // Dims x0 .. of 32 rows to shared memory.
+  INLINE void bring(int at, const Rows& from, int first, int x0) const {
+    const int x = x0 + thread_index() % 8 * 4;
+    UNROLL for (int i = 0; i < 2; i++) {
+      const int r = thread_index() / 8 + i * 16, position = first + r;
+      f4 y = zero4();
+      if (position < sequence.tokens) y = unpacked(from, load_row4(from, row_at(from, position), x));
+      store_shared(sm + at + r * ROW_BYTES + thread_index() % 8 * 16, y);
+    }
+  }
+
+  // Products of rows thread / 8 + 16 a with keys thread % 8 + 8 b, over the first `to` dims that lie in shared memory.
+  INLINE void multiply(int to, float (&sum)[2][4], float (&carry)[2][4]) const {
+    const int row = thread_index() / 8, key = thread_index() % 8;
+    NO_UNROLL for (int x = 0; x < to; x += 4) {
+      f4 q[2], k[4];
+      UNROLL for (int a = 0; a < 2; a++) q[a] = load_shared(sm + (row + a * 16) * ROW_BYTES + x * 4);
+      UNROLL for (int b = 0; b < 4; b++) k[b] = load_shared(sm + KEYS_AT + (key + b * 8) * ROW_BYTES + x * 4);
+      UNROLL for (int a = 0; a < 2; a++)
+        UNROLL for (int b = 0; b < 4; b++) {
+          float four = 0.f;
+          UNROLL for (int e = 0; e < 4; e++) four = __builtin_fmaf(q[a][e], k[b][e], four);
+          add_to(sum[a][b], carry[a][b], four);
+        }
+    }
+  }
+
+  // The gate of a pair of a row and a key, with a gate per head.
+  INLINE float gate_of_pair(int r, int j, bool among) const {
+    if (among) return exp_of(sum_of(r) - sum_of(j));
+    const float a = number_at(GATES_AT, r), b = number_at(GATES_AT, ROWS + j);
+    const bool good = a <= MOST_GATE && b <= MOST_GATE && (a >= 1.f / MOST_GATE || b <= 1.f) && (b >= 1.f / MOST_GATE || a <= 1.f);
+    return RARELY(!good) ? exp_of(sum_of(r) + sum_of(ROWS + j)) : a * b;
+  }
+
+  // Scores of the rows with a tile of keys, which `finite` values belong to; returns whether all are. All threads call it.
+  INLINE bool score(const Rows& vectors, int row0, int key0, bool strict, bool finite) {
+    const bool among = key0 == row0;
+    measure(keys, key0, ROWS);
+    float sum[2][4], carry[2][4];
+    UNROLL for (int a = 0; a < 2; a++)
+      UNROLL for (int b = 0; b < 4; b++) sum[a][b] = carry[a][b] = 0.f;
+    if (PER_DIM) {
+      const bool needs = bring_gated_keys(key0, among);
+      const bool all_finite = !any_of_block(!finite), by_pairs = any_of_block(needs);
+      if (!among) hidden = !any_of_block(between != CLEARED && thread_index() < call.key_dim);
+      if (RARELY(by_pairs || !all_finite)) {
+        exact(vectors, row0, key0, strict);
+        sync_block();
+        return all_finite;
+      }
+      set_seen(places(among, strict));
+      multiply(call.key_dim, sum, carry);
+      sync_block();
+    } else {
+      gate_keys(key0, among, strict);
+      NO_UNROLL for (int x0 = 0; x0 < call.key_dim; x0 += SLAB) {
+        bring(0, vectors, row0, x0);
+        bring(KEYS_AT, keys, key0, x0);
+        sync_block();
+        multiply(SLAB, sum, carry);
+        sync_block();
+      }
+    }
+    const int row = thread_index() / 8, key = thread_index() % 8;
+    NO_UNROLL for (int n = 0; n < 8; n++) {  // the next score becomes the last
+      const int r = row + n / 4 * 16, j = key + n % 4 * 8;
+      const float s = sum[0][0] * number_at(NORMS_AT, r) * number_at(NORMS_AT, ROWS + j);
+      UNROLL for (int o = 1; o < 8; o++) sum[(o - 1) / 4][(o - 1) % 4] = sum[o / 4][o % 4];
+      const float gate = PER_DIM ? 1.f : gate_of_pair(r, j, among);
+      store_shared_f(sm + SCORES_AT + r * SCORE_BYTES + j * 4, sees(r, j) ? s * gate : 0.f);
+    }
+    return !any_of_block(!finite);
+  }
+
+  // Four columns of KEYS rows to shared memory; returns whether a thread's are finite.
+  template <class Load> INLINE bool bring_values(Load load) const {
+    bool finite = true;
+    UNROLL for (int i = 0; i < KEYS / 8; i++) {
+      const int j = thread_index() / 16 + 8 * i;
+      const f4 v = load(j, column0 + thread_index() % 16 * 4);
+      finite = finite && is_finite(v);
+      store_shared(sm + VALUES_AT + j * VALUE_BYTES + thread_index() % 16 * 16, v);
+    }
+    return finite;
+  }
+
+  // Adds scores times values. Unless all values are `finite`, pairs that do not see each other are left out.
+  INLINE void add(bool finite) {
+    const int group = thread_index() / 16;
+    const SharedBytes values = sm + VALUES_AT + thread_index() % 16 * 16;
+    if (RARELY(!finite)) {
+      NO_UNROLL for (int j = 0; j < KEYS; j++) {
+        const f4 v = load_shared(values + j * VALUE_BYTES);
+        UNROLL for (int i = 0; i < 4; i++) {
+          const int r = group + 8 * i;
+          if (!sees(r, j)) continue;
+          f4 one = zero4();
+          add_product(one, load_shared_f(sm + SCORES_AT + r * SCORE_BYTES + j * 4), v);
+          add_to(answer[i], rest[i], one);
+        }
+      }
+      return;
+    }
+    NO_UNROLL for (int j = 0; j < KEYS; j += 4) {
+      f4 four[4];
+      UNROLL for (int i = 0; i < 4; i++) four[i] = zero4();
+      f4 v[4];
+      UNROLL for (int e = 0; e < 4; e++) v[e] = load_shared(values + (j + e) * VALUE_BYTES);
+      UNROLL for (int i = 0; i < 4; i++) {
+        const f4 scores = load_shared(sm + SCORES_AT + (group + 8 * i) * SCORE_BYTES + j * 4);
+        UNROLL for (int e = 0; e < 4; e++) add_product(four[i], scores[e], v[e]);
+        add_to(answer[i], rest[i], four[i]);
+      }
+    }
+  }
+
+  // Row x of the state before all tokens, four columns.
+  INLINE f4 past_row(int x, int column) const {
+    const States& s = call.initial;
+    f4 v = zero4();
+    if (s.data == 0 || x >= call.key_dim) return v;
+    const Address at = s.data + (number * s.sequence + state_head * s.head + x * s.row + column) * 4;
+    UNROLL for (int c = 0; c < 4; c++)
+      if (column + c < call.value_dim) v[c] = read_f32(at + c * 4);
+    return v;
+  }
+
+  // Adds what the rows read of the state before all tokens; behind a gate that is NaN also where there is none.
+  INLINE void add_past(const Rows& vectors, int row0) {
+    if (hidden || (call.initial.data == 0 && call.decay.data == 0)) return;
+    sync_block();
+    if (PER_DIM) set_sum(thread_index(), between);
+    else if (thread_index() < ROWS) set(GATES_AT, thread_index(), exp_of(sum_of(thread_index()) + between));
+    NO_UNROLL for (int x0 = 0; x0 < call.key_dim; x0 += KEYS) {
+      sync_block();
+      const int x = x0 + lane;
+      double sum = 0.;
+      NO_UNROLL for (int r = PER_DIM ? 0 : warp * OWN; r < warp * OWN + OWN; r++) {
+        if (PER_DIM) sum = and_after(sum, logarithm(row0 + r, x));
+        if (r < warp * OWN) continue;
+        const bool seen = PER_DIM ? and_before(sum, sum_of(x)) != CLEARED : number_at(CLEARS_AT, r) == 0.f;
+        const float gate = PER_DIM ? exp_of(and_before(sum, sum_of(x))) : number_at(GATES_AT, r);
+        const float y = element_of(vectors, row0 + r, x) * number_at(NORMS_AT, r) * gate;
+        store_shared_f(sm + SCORES_AT + r * SCORE_BYTES + lane * 4, seen && x < call.key_dim ? y : 0.f);
+        const unsigned bits = ballot(seen && x < call.key_dim);
+        if (lane < KEYS / OWN) set(SEEN_AT, lane * ROWS + r, float_of_bits(bits));
+      }
+      const bool finite = bring_values([&](int j, int column) LAMBDA { return past_row(x0 + j, column); });
+      const bool all_finite = !any_of_block(!finite);
+      add(all_finite);
+    }
+  }
+};
+
+// What tokens write with a delta rule: a block has some columns of a state, and all its tokens. A head of the call is a state,
+// and its output is u, f32, of rows whose starts and ends are aligned to four elements.
+template <bool PER_DIM> struct Write : Pairs<PER_DIM> {
+  typedef Pairs<PER_DIM> P;
+  using P::answer, P::call, P::column0, P::keys, P::sequence, P::sm, P::state_head;
+
+  INLINE Write(SharedBytes sm, const Linear& call) : P(sm, call) {}
+
+  // u of the rows from row0 on, of which `answer` is what the state before them holds for their keys.
+  INLINE void solve(int row0, const Rows& written) {
+    const Rows from = this->values();
+    const int column = column0 + thread_index() % 16 * 4;
+    UNROLL for (int i = 0; i < 4; i++) {
+      const int r = thread_index() / 16 + 8 * i;
+      f4 v = zero4();
+      if (row0 + r < sequence.tokens) v = unpacked(from, load_row4(from, row_at(from, row0 + r), column));
+      store_shared(sm + P::VALUES_AT + r * P::VALUE_BYTES + thread_index() % 16 * 16, v - answer[i]);
+    }
+    if (thread_index() < ROWS) {
+      const Rows rates = this->rows(call.beta, state_head, 1, call.gate_dtype, 0);
+      this->set(P::RATES_AT, thread_index(), this->element_of(rates, row0 + thread_index(), 0));
+    }
+    sync_block();
+    if (thread_index() < COLUMNS) {
+      const SharedBytes own = sm + P::VALUES_AT + thread_index() * 4;
+      NO_UNROLL for (int r = 0; r < ROWS; r++) {
+        float sum = 0.f, carry = 0.f;
+        NO_UNROLL for (int j = 0; j < r; j += 4) {
+          const f4 scores = load_shared(sm + P::SCORES_AT + r * P::SCORE_BYTES + j * 4);
+          float four = 0.f;
+          UNROLL for (int e = 0; e < 4; e++)
+            if (this->sees(r, j + e)) four = __builtin_fmaf(scores[e], load_shared_f(own + (j + e) * P::VALUE_BYTES), four);
+          add_to(sum, carry, four);
+        }
+        const SharedBytes at = own + r * P::VALUE_BYTES;
+        store_shared_f(at, this->number_at(P::RATES_AT, r) * (load_shared_f(at) - sum));
+      }
+    }
+    sync_block();
+    UNROLL for (int i = 0; i < 4; i++) {
+      const int r = thread_index() / 16 + 8 * i;
+      if (row0 + r >= sequence.tokens || column >= call.value_dim) continue;
+      write_f4(row_at(written, row0 + r) + column * 4, load_shared(sm + P::VALUES_AT + r * P::VALUE_BYTES + thread_index() % 16 * 16));
+    }
+  }
+
+  INLINE void run() {
+    const int of_columns = quotient_of(block_index(), call.by_columns);
+    column0 = (block_index() - of_columns * call.columns) * COLUMNS;
+    this->take(of_columns);
+    const Rows written = this->rows(call.output, state_head, call.value_dim, TYPE_F32, OUTPUT_VEC4);
+    NO_UNROLL for (int row0 = 0; row0 < sequence.tokens; row0 += ROWS) {
+      this->begin(keys, row0);
+      NO_UNROLL for (int key0 = row0 - KEYS;; key0 -= KEYS) {
+        const bool over = key0 < 0 || this->hidden;  // but for the rows themselves
+        if (over) this->add_past(keys, row0);
+        sync_block();  // what the tile before used is free, and what was written can be read
+        bool finite = true;
+        if (!over)
+          finite = this->bring_values([&](int j, int column) LAMBDA {
+            return column < call.value_dim ? read_f4(row_at(written, key0 + j) + column * 4) : zero4();
+          });
+        const bool all_finite = this->score(keys, row0, over ? row0 : key0, true, finite);
+        if (over) break;
+        this->add(all_finite);
+      }
+      solve(row0, written);
+    }
+  }
+};
+
+// Answers: a block has ROWS tokens of an output head, which are a part of the call.
+template <bool PER_DIM> struct Answer : Pairs<PER_DIM> {
+  typedef Pairs<PER_DIM> P;
+  using P::answer, P::call, P::column0, P::sequence;
+
+  INLINE Answer(SharedBytes sm, const Linear& call) : P(sm, call) {}
+
+  INLINE void run() {
+    const int of_columns = quotient_of(block_index(), call.by_columns), of_parts = quotient_of(of_columns, call.by_parts);
+    column0 = (block_index() - of_columns * call.columns) * COLUMNS;
+    this->take(of_parts);
+    // Blocks with the most keys begin.
+    const int row0 = (of_parts * call.parts + call.parts - 1 - of_columns) * ROWS;
+    if (row0 >= sequence.tokens) return;
+    const int head = of_parts - this->number * call.heads;
+    const Rows queries = this->rows(call.query, quotient_of(head, call.by_sharers), call.key_dim, call.dtype, QUERY_VEC4);
+    const Rows values = this->values();
+    this->begin(queries, row0);
+    NO_UNROLL for (int key0 = row0; key0 >= 0 && !this->hidden; key0 -= KEYS) {
+      sync_block();  // what the tile before used is free
+      const bool finite = this->bring_values([&](int j, int column) LAMBDA {
+        if (key0 + j >= sequence.tokens) return zero4();
+        return unpacked(values, load_row4(values, row_at(values, key0 + j), column));
+      });
+      const bool all_finite = this->score(queries, row0, key0, false, finite);
+      this->add(all_finite);
+    }
+    this->add_past(queries, row0);
+    const Rows answers = this->rows(call.output, head, call.value_dim, call.output_dtype, OUTPUT_VEC4);
+    const Rows partials = this->rows(call.partial, head, call.value_dim, TYPE_F32, PARTIAL_VEC4);
+    NO_UNROLL for (int i = 0; i < 4; i++) {  // the next row becomes the first
+      const int position = row0 + thread_index() / 16 + 8 * i, column = column0 + thread_index() % 16 * 4;
+      const f4 x = answer[0] * call.scale;
+      UNROLL for (int o = 1; o < 4; o++) answer[o - 1] = answer[o];
+      if (position < sequence.tokens && column < call.value_dim)
+        write_row4(answers, partials, call.partial.data != 0, position, column, x);
+    }
+  }
+};
+
+// The last state: a block has ROWS of its rows, which are a part of the call. A head of the call is a state.
+struct Last : Pairs<false> {
+  typedef Pairs<false> P;
+
+  INLINE Last(SharedBytes sm, const Linear& call) : P(sm, call) {}
+
+  INLINE void run() {
+    const int of_columns = quotient_of(block_index(), call.by_columns), of_parts = quotient_of(of_columns, call.by_parts);
+    column0 = (block_index() - of_columns * call.columns) * COLUMNS;
+    take(of_parts);
+    const int first = (of_columns - of_parts * call.parts) * ROWS, x = first + lane, gate = has(DIM_GATES) ? x : 0;
+    const Rows from = values();
+    clear_answers();
+    double run = 0.;  // logarithms of the tokens behind the keys
+    NO_UNROLL for (int key0 = (sequence.tokens - 1) / KEYS * KEYS; key0 >= 0 && sequence.tokens > 0; key0 -= KEYS) {
+      sync_block();  // what the tile before used is free
+      measure(keys, key0, ROWS);
+      sync_block();
+      unsigned seen = 0;
+      NO_UNROLL for (int j = KEYS - 1; j >= 0; j--) {
+        if (j / OWN == warp) {
+          seen |= run == CLEARED ? 0 : 1u << j;
+          const float y = element_of(keys, key0 + j, x) * number_at(NORMS_AT, ROWS + j) * exp_of(run);
+          store_shared_f(sm + SCORES_AT + lane * SCORE_BYTES + j * 4, run == CLEARED ? 0.f : y);
+        }
+        run = and_before(run, logarithm(key0 + j, gate));
+      }
+      set_seen(seen);
+      const bool finite = bring_values([&](int j, int column) LAMBDA {
+        if (key0 + j >= sequence.tokens) return zero4();
+        return unpacked(from, load_row4(from, row_at(from, key0 + j), column));
+      });
+      const bool all_finite = !any_of_block(!finite);
+      add(all_finite);
+      if (!any_of_block(run != CLEARED && x < call.key_dim)) break;
+    }
+    sync_block();
+    if (warp == 0) set_sum(lane, run);
+    sync_block();
+    const States& s = call.last;
+    UNROLL for (int i = 0; i < 4; i++) {
+      const int r = thread_index() / 16 + 8 * i, column = column0 + thread_index() % 16 * 4;
+      if (first + r >= call.key_dim) continue;
+      const double kept = sum_of(r);
+      const f4 before = past_row(first + r, column);
+      if (kept != CLEARED) {
+        const float factor = exp_of(kept);
+        // A gate that overflows grows nothing out of nothing.
+        UNROLL for (int c = 0; c < 4; c++)
+          if (!(factor == __builtin_inff() && before[c] == 0.f)) answer[i][c] = __builtin_fmaf(factor, before[c], answer[i][c]);
+      }
+      const Address at = s.data + (number * s.sequence + state_head * s.head + (first + r) * s.row + column) * 4;
+      UNROLL for (int c = 0; c < 4; c++)
+        if (column + c < call.value_dim) write_f32(at + c * 4, answer[i][c]);
+    }
+  }
+};
+
+}  // namespace quadratic
+
+// name, what a block does, blocks of an SM
+#define LINEAR_QUADRATIC(name, KIND, BLOCKS)                                                       \
+  KERNEL LAUNCH_BOUNDS(quadratic::THREADS, BLOCKS) void name(const Linear call) {                  \
+    SHARED(memory, quadratic::KIND::SHARED_BYTES);                                                 \
+    quadratic::KIND(memory, call).run();                                                           \
+  }

@@ -1,0 +1,239 @@
+//! The quadratic form on the GPU back end where it goes pair by pair: delta rules, and gates for each dim.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::dtype::DType;
+use elsa_core::linear::bound::Solve;
+use elsa_core::linear::{Direction, Form, Rule};
+use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, LinearPlanOptions};
+use elsa_tests::linear::{Answer, Case, Found, GateKind, Packing, Params};
+
+/// Rules, and whether each dim has a gate.
+const RULES: [(Rule, bool); 4] =
+    [(Rule::Delta, false), (Rule::GatedDelta, false), (Rule::Gated, true), (Rule::GatedDelta, true)];
+
+/// Tokens of a block.
+const TILE: usize = 32;
+
+const PARALLEL: LinearPlanOptions = LinearPlanOptions {
+    form: Some(Form::Parallel),
+    chunk: None,
+    parts: None,
+    budget: None,
+    all_workers: false,
+};
+
+fn engine() -> Engine {
+    let (backend, fallback) = (Some(Backend::Cuda), Fallback::Fail);
+    Engine::new(&EngineOptions { backend, threads: Some(1), fallback, ..EngineOptions::default() }).unwrap()
+}
+
+fn run(engine: &Engine, case: &Case) -> Found {
+    let plan = engine.linear_plan(&case.problem, &PARALLEL).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    let mut found = case.room();
+    let report = plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
+    assert_eq!((report.backend, report.fallback), (Backend::Cuda, None), "{}", case.name);
+    found
+}
+
+/// Runs a case and compares it with the recurrence in f64, within the bound of what the plan executes.
+fn check(engine: &Engine, case: &Case) -> (Found, Answer) {
+    let plan = engine.linear_plan(&case.problem, &PARALLEL).unwrap();
+    let answer = case.answer(|tokens| plan.executed_of(Backend::Cuda, tokens));
+    let found = run(engine, case);
+    found.check(case, &answer);
+    (found, answer)
+}
+
+fn params((rule, per_dim): (Rule, bool), tokens: usize, dims: [usize; 2]) -> Params {
+    Params { per_dim, past: true, ..Params::plain(rule, tokens, dims) }
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn every_rule_around_the_ends_of_tiles() {
+    let engine = engine();
+    for (n, rule) in RULES.into_iter().enumerate() {
+        for (m, tokens) in [0, 1, TILE - 1, TILE, TILE + 1, 3 * TILE + 5].into_iter().enumerate() {
+            let dims = [[12, 70], [7, 3], [33, 64], [36, 20]][(n + m) % 4];
+            let mut params = params(rule, tokens, dims);
+            params.direction = Direction::ALL[(n + m) % 4];
+            params.past = params.direction != Direction::Bidirectional;
+            params.in_place = params.past && m % 2 == 0;
+            check(&engine, &params.build());
+        }
+    }
+}
+
+/// Heads that share both ways, layouts with gaps, 16-bit elements, whose writes stay f32, and packed sequences.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn heads_types_and_packed_sequences() {
+    let engine = engine();
+    for (n, rule) in RULES.into_iter().cycle().take(12).enumerate() {
+        let mut params = params(rule, 70, [[20, 12], [9, 5]][n % 2]);
+        params.heads = [[4, 1, 2], [1, 1, 2], [2, 2, 4]][n % 3];
+        params.packing = [Packing::Heads, Packing::Tokens, Packing::Gaps][(n + n / 3) % 3];
+        params.dtype = [DType::F32, DType::F16, DType::Bf16][(n + n / 4) % 3];
+        params.gate_dtype = params.dtype;
+        params.direction = [Direction::Forward, Direction::Reverse][n / 2 % 2];
+        params.normalize = (n % 3 > 0).then_some(1e-6);
+        params.shared_beta = n % 5 == 1;
+        (params.batch, params.seed, params.in_place) = (1 + n / 2 % 2, n as u64, n % 3 == 2);
+        if n / 4 == 1 {
+            (params.batch, params.packed) = (1, Some(vec![0, 0, 33, 34, 70]));
+        }
+        check(&engine, &params.build());
+    }
+}
+
+/// Gates of −1000, +1 and −∞, keys that are nearly equal, and rates near two.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn gates_and_keys_that_break_naive_code() {
+    let engine = engine();
+    for rule in RULES {
+        for gates in [GateKind::Hard, GateKind::Clearing].into_iter().take(2 * usize::from(rule.0.is_gated()))
+        {
+            // Norms of rows whose pairs have exponentials of their own.
+            let normalize = (gates == GateKind::Hard).then_some(1e-6);
+            check(&engine, &Params { gates, normalize, ..params(rule, 100, [8, 8]) }.build());
+        }
+        if rule.0.is_delta() {
+            let plain = params(rule, 100, [8, 8]);
+            let alike = Params { equal_keys: true, most_beta: 1.9, normalize: Some(0.0), ..plain };
+            check(&engine, &alike.build());
+        }
+    }
+}
+
+/// Gates whose sums leave the range of f32 within a few tiles, upwards and downwards, so that no factor of a row or of a key
+/// can be formed, while what is left of the pair is in range.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn sums_of_gates_beyond_the_range_of_factors() {
+    let engine = engine();
+    for rule in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
+        let dims = if rule.1 { 4 } else { 1 };
+        // Of the second and the third tile: up and down again, so that late rows shrink what grew before; down and up; down.
+        for (second, third) in [(2.5, -4.0), (-4.0, 2.5), (-3.0, -3.0)] {
+            let mut case = Params { past: false, ..params(rule, 3 * TILE, [4, 4]) }.build();
+            for t in 0..3 * TILE {
+                let gate = [-0.01, second, third][t / TILE];
+                (0..dims).for_each(|x| case.decay.as_mut().unwrap().set(t * dims + x, gate));
+            }
+            for silent in [false, true] {
+                // Later tokens write nothing, so that nothing hides what is left of the earlier ones.
+                for t in if silent { TILE } else { 3 * TILE }..3 * TILE {
+                    (0..4).for_each(|c| case.value.set(4 * t + c, 0.0));
+                    if let Some(beta) = &mut case.beta {
+                        beta.set(t, 0.0);
+                    }
+                }
+                let (found, answer) = check(&engine, &case);
+                let rows = found.rows(&case);
+                for t in 0..3 * TILE {
+                    let (mut off, mut norm) = (0.0, 0.0);
+                    for c in 0..4 {
+                        off += (rows[4 * t + c] - answer.output[4 * t + c]).powi(2);
+                        norm += answer.output[4 * t + c].powi(2);
+                    }
+                    // The bound has room for what factors lose that are too small for f32; pairs in range keep their digits.
+                    // Gates above one magnify roundings.
+                    let most = 1e-3 * norm.sqrt() + 1e-34;
+                    assert!(off.sqrt() <= most, "{rule:?} {second} {silent} token {t}: {off} of {norm}");
+                }
+            }
+        }
+    }
+}
+
+/// A gate of −∞ clears whatever is before it, NaN included, and of each dim its own; nothing else removes a NaN.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn what_is_cleared_may_be_nan() {
+    let engine = engine();
+    let tokens = 80;
+    for rule in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
+        let dims = if rule.1 { 7 } else { 1 };
+        for (nan_at, clear_at) in [(5, 6), (5, 70), (40, 70), (66, 70)] {
+            let mut case = params(rule, tokens, [7, 16]).build();
+            case.past.as_mut().unwrap()[..16].fill(f32::NAN);
+            case.value.set(16 * nan_at + 3, f32::NAN);
+            case.key.set(7 * nan_at + 2, f32::INFINITY);
+            let poisoned = run(&engine, &case).rows(&case);
+            assert!(poisoned.iter().all(|x| x.is_nan()), "{rule:?}");
+            // All dims but one: what the last dim of the state holds is left.
+            let decay = case.decay.as_mut().unwrap();
+            if clear_at == 70 {
+                (0..dims).for_each(|x| decay.set(nan_at * dims + x, f32::NAN));
+            }
+            (1..dims).for_each(|x| decay.set(clear_at * dims + x, f32::NEG_INFINITY));
+            if dims > 1 {
+                let poisoned = run(&engine, &case).rows(&case);
+                assert!(poisoned.iter().all(|x| x.is_nan()), "{rule:?}: the past of dim 0");
+            }
+            case.decay.as_mut().unwrap().set(clear_at * dims, f32::NEG_INFINITY);
+            let (found, answer) = check(&engine, &case);
+            let (rows, states) = (found.rows(&case), found.states(&case));
+            assert!(answer.output[16 * clear_at..].iter().all(|x| x.is_finite()));
+            assert!(
+                rows[16 * clear_at..].iter().chain(&states).all(|x| x.is_finite()),
+                "{rule:?} {clear_at}"
+            );
+            assert!(rows[16 * (clear_at - 1)..16 * clear_at].iter().all(|x| !x.is_finite()), "{rule:?}");
+        }
+    }
+    // Gates that are NaN, with and without anything before them.
+    for rule in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
+        let dims = if rule.1 { 7 } else { 1 };
+        for at in [0, 40] {
+            let mut case = Params { past: false, ..params(rule, tokens, [7, 16]) }.build();
+            case.decay.as_mut().unwrap().set(at * dims, f32::NAN);
+            let found = run(&engine, &case);
+            let rows = found.rows(&case);
+            assert!(rows[..16 * at].iter().all(|x| x.is_finite()), "{rule:?}");
+            assert!(rows[16 * at..].iter().all(|x| x.is_nan()), "{rule:?} {at}");
+            assert!(found.states(&case)[..16].iter().all(|x| x.is_nan()), "{rule:?} {at}");
+        }
+    }
+}
+
+/// What thousands of tokens write cancels, and sums of many terms must not lose it: the error on random unit keys. Where sums of four
+/// products are added by plain additions it is 5.4e-7.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn long_sums_keep_their_digits() {
+    let engine = engine();
+    for (rule, per_dim) in [(Rule::Delta, false), (Rule::GatedDelta, true)] {
+        let tokens = 1024;
+        let mut case = Params { per_dim, ..Params::plain(rule, tokens, [64, 16]) }.build();
+        if let Some(decay) = &mut case.decay {
+            // Nothing is forgotten but by the rule.
+            (0..decay.len()).for_each(|i| decay.set(i, 0.0));
+        }
+        normalized(&mut case, 64);
+        let plan = engine.linear_plan(&case.problem, &PARALLEL).unwrap();
+        let executed = plan.executed_of(Backend::Cuda, tokens);
+        assert_eq!((executed.form, executed.chunk, executed.solve), (Form::Parallel, tokens, Solve::Rows));
+        let (found, answer) = check(&engine, &case);
+        let rows = found.rows(&case);
+        let (mut off, mut norm) = (0.0, 0.0);
+        for (x, exact) in rows.iter().zip(&answer.output) {
+            off += (x - exact).powi(2);
+            norm += exact.powi(2);
+        }
+        let error = (off / norm).sqrt();
+        assert!(error <= 3.2e-7, "{rule:?}: {error:e}");
+    }
+}
+
+/// Makes unit vectors of the keys.
+fn normalized(case: &mut Case, dims: usize) {
+    for row in 0..case.key.len() / dims {
+        let norm = (0..dims).map(|x| case.key.get(row * dims + x).powi(2)).sum::<f32>().sqrt();
+        (0..dims).for_each(|x| case.key.set(row * dims + x, case.key.get(row * dims + x) / norm));
+    }
+}
