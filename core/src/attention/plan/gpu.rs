@@ -259,8 +259,7 @@ pub fn choose_gpu<'a>(
     check_counts(problem)?;
     let sequences = if packed || s.key_lengths { problem.sequences() } else { 0 };
     let whole = keys.max(1).next_multiple_of(kernel.keys.max(1));
-    // Warps that vote inside a budget work without rows, too.
-    let idles = options.error_budget.is_none() && kernel.busy_warps(queries) < kernel.all_warps(queries);
+    let idles = kernel.busy_warps(queries) < kernel.all_warps(queries);
     let mut choice = GpuChoice {
         kernel,
         candidate,

@@ -89,6 +89,8 @@ pub struct GpuKernelSpec {
     pub serial: bool,
     /// Whether tiles take longer that not every row attends wholly.
     pub slow_edges: bool,
+    /// Whether warps without a row multiply nothing.
+    pub idles: bool,
     /// Number of query rows of a block.
     pub rows: usize,
     /// What a tile of a block takes where blocks share an SM, and what it takes a block by itself.
@@ -129,10 +131,10 @@ impl GpuKernelSpec {
         if rows > 0 { rows } else { 1 }
     }
 
-    /// Warps that have rows, of the blocks for `queries` query rows: those past the last row multiply nothing.
+    /// Warps that work, of the blocks for `queries` query rows.
     #[must_use]
     pub const fn busy_warps(&self, queries: usize) -> usize {
-        queries.div_ceil(self.warp_rows())
+        if self.idles { queries.div_ceil(self.warp_rows()) } else { self.all_warps(queries) }
     }
 
     /// All warps of the blocks for `queries` query rows.

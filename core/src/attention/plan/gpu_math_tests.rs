@@ -25,6 +25,7 @@ const KERNEL: GpuKernelSpec = GpuKernelSpec {
     joins_race: false,
     serial: false,
     slow_edges: false,
+    idles: false,
     rows: 64,
     paces: alike(Pace { shared: 1, alone: 1 }),
     keys: 64,

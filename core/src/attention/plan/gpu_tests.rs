@@ -47,6 +47,7 @@ const fn spec(
         joins_race: false,
         serial: false,
         slow_edges: false,
+        idles: false,
         rows,
         paces: alike(Pace { shared: rows * head_dim * 9 / 100, alone: rows * head_dim * 27 / 200 }),
         keys: 64,

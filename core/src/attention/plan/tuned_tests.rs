@@ -36,6 +36,7 @@ const fn kernel(name: &'static str, head_dim: usize, sixteen_bit: bool, rows: us
         joins_race: false,
         serial: false,
         slow_edges: false,
+        idles: false,
         rows,
         keys: 64,
         resources: super::super::gpu_choice::GpuResources { threads: 128, shared: 24 << 10, registers: 128 },

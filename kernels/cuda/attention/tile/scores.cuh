@@ -46,6 +46,7 @@ template <class S> INLINE void Tiles<S>::add_half2(unsigned (&pair)[TM][TN]) {
 // Adds the products of a chunk of dims to the first COLUMNS columns of the scores. Dims beyond the head size are left out,
 // in eights.
 template <class S> template <bool EDGE, int COLUMNS> INLINE void Tiles<S>::multiply_chunk(int chunk) {
+  if (RARELY(idles())) return;
   const int t = opaque(tid), cg = lane_col(t);
   const int qc = (t >> 5) * (WARP_ROWS / 4) + lane_row(t) * (TM / 4);
   const SharedBytes queries = sm + chunk * KS * Q_STRIDE;
@@ -68,7 +69,7 @@ template <class S> template <bool EDGE, int COLUMNS> INLINE void Tiles<S>::multi
     UNROLL for (int i = 0; i < TM; i++)
       UNROLL for (int j = 0; j < TN; j++) pair[i][j] = 0;
   }
-  const int steps = idles() ? 0 : PAIRS ? KS / DIMS : min_of((call.head_dim - chunk * KD + DIMS - 1) / DIMS, KS / DIMS);
+  const int steps = PAIRS ? KS / DIMS : min_of((call.head_dim - chunk * KD + DIMS - 1) / DIMS, KS / DIMS);
   NO_UNROLL for (int it = 0; it < steps; it++) {
     UNROLL for (int kk = 0; kk < DIMS; kk++) {
       const int b = kk & 1;

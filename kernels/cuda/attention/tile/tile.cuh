@@ -81,7 +81,8 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   static constexpr bool ADDS = S::CHANGES == ALL || !PLAINS;  // whether addends pass through the exchange area
   static constexpr bool SLOW = LEAN || (ADDED && TM * TN > 32);  // whether edges are small and slow
 
-  static constexpr bool IDLES = !BUDGET;  // whether warps without a row leave products out
+  // Whether warps without a row leave products out: not where the test costs full blocks more than others gain.
+  static constexpr bool IDLES = !BUDGET && !ADDED && D != 96 && D != 128;
 
   static constexpr bool B16 = IN != F32, PAIRS = IN == PAIRED;
   typedef typename Raw<B16>::Type Raw4;

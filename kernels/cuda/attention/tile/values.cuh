@@ -83,7 +83,7 @@ INLINE void Tiles<S>::multiply_values(const Exchange& x, SharedBytes pu, SharedB
     }
     return;
   }
-  if (idles()) return;
+  if (RARELY(idles())) return;
   fragments(0, 0, 0);
   const int until = EDGE ? min_of(keys, UK) : UK;
   NO_UNROLL for (int from = 0; from < until; from += KEYS) {

@@ -204,6 +204,7 @@ mod tests {
         joins_race: false,
         serial: false,
         slow_edges: false,
+        idles: false,
         paces: Paces { early: PACE, late: PACE },
         rows: 64,
         keys: 64,
