@@ -96,6 +96,10 @@ fn an_own_key_that_is_masked_bounds_nothing() {
             data.set(row * KEYS + own(row), -1e5);
             let (ran, _) = judged(&engine, &masked, budget);
             assert_eq!(unseen(&all) - unseen(&ran), met);
+            // So it is in the core's run.
+            let tile = Tile { rows: 16, keys: BLOCK };
+            let core = |case| try_run(case, &Schedule::within(budget), tile).unwrap();
+            assert!(unseen(&core(&masked)) < unseen(&core(&plain)), "{row}");
         }
         // Its product counts as well as what is added: a key that looks away.
         let mut away = plain.clone();

@@ -182,6 +182,42 @@ mod tests {
     }
 
     #[test]
+    fn what_an_own_key_weighs_is_bounded_inwards() {
+        let products = [3.0, -1.25, 0.5, 40.0];
+        let score = |cap, added| f64::from(own_score(products.into_iter(), cap, added));
+        for (cap, added, exact) in [
+            (0.0, 0.0, 42.25),
+            (0.0, -7.5, 34.75),
+            (20.0, 0.0, 20.0 * libm::tanh(42.25)),
+            (0.0, -4096.0, -4053.75),
+        ] {
+            let found = score(cap, added);
+            assert!(
+                found < exact && found > exact - 0.02 - libm::fabs(exact) * 1e-5,
+                "{cap} {added}: {found}"
+            );
+        }
+        // Terms that cancel are as uncertain as they are large.
+        let cancels = f64::from(own_score([1e6, -1e6].into_iter(), 0.0, 0.0));
+        assert!(cancels < -10.0 && cancels > -100.0, "{cancels}");
+        for bad in [f32::NEG_INFINITY, f32::NAN, f32::INFINITY] {
+            assert_eq!(own_score(products.into_iter(), 0.0, bad), f32::NEG_INFINITY);
+        }
+        for bad in [f64::NAN, f64::INFINITY] {
+            assert_eq!(own_score([1.0, bad].into_iter(), 0.0, 0.0), f32::NEG_INFINITY);
+        }
+        for (score, m) in [(0.0f32, 0.0f32), (-3000.25, -3000.0), (12.5, 40.0), (30.0, 0.0)] {
+            let exact = libm::exp2(f64::from(score) - f64::from(m));
+            let found = f64::from(own_weight(score, m));
+            assert!(found < exact && found > exact * 0.99, "{score} {m}: {found:e} {exact:e}");
+        }
+        let none = f32::NEG_INFINITY;
+        assert_eq!([own_weight(none, 0.0), own_weight(none, none), own_weight(-500.0, 0.0)], [0.0; 3]);
+        assert_eq!([own_weight(f32::NAN, 0.0), own_weight(1.0, f32::NAN)], [0.0; 2]);
+        assert!(own_weight(500.0, 0.0) <= libm::exp2f(100.0));
+    }
+
+    #[test]
     fn only_numbers_that_are_added_are_asked() {
         let view = |n: usize| View::dense("x", Layout::Bhnd, &[n, 4], None).unwrap();
         let with = |queries: usize, kind: Option<MaskKind>, bias: bool| {
