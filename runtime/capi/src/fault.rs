@@ -101,9 +101,9 @@ impl From<PlanError> for Fault {
             )
             | PlanError::Linear(LinearRefused::Budget { .. } | LinearRefused::Memory { .. })
             | PlanError::Beyond { .. } => ELSA_STATUS_MEMORY,
-            PlanError::Linear(
-                LinearRefused::NoKernel | LinearRefused::Large { .. },
-            ) => ELSA_STATUS_UNSUPPORTED,
+            PlanError::Linear(LinearRefused::NoKernel | LinearRefused::Large { .. }) => {
+                ELSA_STATUS_UNSUPPORTED
+            }
             PlanError::Linear(_) => ELSA_STATUS_ARGUMENT,
             PlanError::Refused(Refused::Block { .. } | Refused::Parts { .. }) => ELSA_STATUS_ARGUMENT,
             PlanError::Refused(_) => ELSA_STATUS_UNSUPPORTED,
