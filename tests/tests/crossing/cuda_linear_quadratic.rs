@@ -118,7 +118,7 @@ fn sums_of_gates_beyond_the_range_of_factors() {
     for rule in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
         let dims = if rule.1 { 4 } else { 1 };
         // Of the second and the third tile: up and down again, so that late rows shrink what grew before; down and up; down.
-        for (second, third) in [(2.5, -4.0), (-4.0, 2.5), (-3.0, -3.0)] {
+        for (second, third) in [(2.5, -4.0), (-4.0, 2.5), (-3.0, -3.0), (1.5, -3.5), (-3.5, 1.5)] {
             let mut case = Params { past: false, ..params(rule, 3 * TILE, [4, 4]) }.build();
             for t in 0..3 * TILE {
                 let gate = [-0.01, second, third][t / TILE];
