@@ -10,25 +10,28 @@ pub(super) const WIDEST: usize = 4 * MAX_LANES;
 /// The row of a state that is absent.
 static ZEROS: [f32; WIDEST] = [0.0; WIDEST];
 
-/// The strip as the tokens of a segment find it. A single token reads it where it was and writes it where it is. For more of
-/// them, and where the segment multiplies it first, it is brought there.
+/// The strip with a place for the state before the segment, also where there is none.
+#[inline(always)]
+pub(super) fn found(strip: &Strip) -> Strip {
+    match strip.from.is_null() {
+        true => Strip { from: ZEROS.as_ptr(), from_stride: 0, ..*strip },
+        false => *strip,
+    }
+}
+
+/// Brings a strip of [`found`] from where it was to where it is, multiplied if the segment multiplies it first.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`].
 #[inline(always)]
-pub(super) unsafe fn entered<L: Lanes>(isa: L::Isa, strip: &Strip, segment: &Segment) -> Strip {
+pub(super) unsafe fn place<L: Lanes>(isa: L::Isa, strip: &Strip, segment: &Segment) {
     let Strip { from, from_stride, .. } = *strip;
-    let (from, from_stride) = if from.is_null() { (ZEROS.as_ptr(), 0) } else { (from, from_stride) };
     // SAFETY: `width` values of each row are readable at `from`, and writable at `state` (clauses). No strip is wider than a
     // row of zeros.
     unsafe {
         if let Some(enter) = &segment.enter {
             let to = (strip.state, strip.stride);
             multiply::<L>(isa, enter, (from, from_stride), to, segment.dim, strip.width);
-        } else if from == strip.state {
-            return *strip;
-        } else if segment.tokens == 1 {
-            return Strip { from, from_stride, ..*strip };
         } else {
             for r in 0..segment.dim {
                 for x in (0..strip.width).step_by(L::N) {
@@ -37,5 +40,4 @@ pub(super) unsafe fn entered<L: Lanes>(isa: L::Isa, strip: &Strip, segment: &Seg
             }
         }
     }
-    Strip { from: strip.state, from_stride: strip.stride, ..*strip }
 }

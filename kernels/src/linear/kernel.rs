@@ -246,6 +246,9 @@ pub struct Reading {
     pub add: bool,
 }
 
+/// [`super::factor::multiply`] of an instruction set.
+pub type Multiply = unsafe fn(&Factors, (*const f32, usize), (*mut f32, usize), usize, usize);
+
 /// A micro-kernel of linear attention.
 ///
 /// Each function is unsafe with the clauses of what it names and of its arguments, and one more: the kernel's instruction
@@ -263,7 +266,7 @@ pub struct Kernel {
     /// [`super::read::read`].
     pub read: unsafe fn(&Reading),
     /// [`super::factor::multiply`].
-    pub multiply: unsafe fn(&Factors, (*const f32, usize), (*mut f32, usize), usize, usize),
+    pub multiply: Multiply,
 }
 
 impl Kernel {

@@ -58,7 +58,7 @@
 //! | `meet` | products of queries and keys |
 //! | `enter` | what a strip is as a segment begins |
 //! | `exponential` | exponentials of sums of gates |
-//! | [`recur`], `rows` | tokens pass a strip of the state |
+//! | [`recur`], `rows`, `update` | tokens pass a strip of the state |
 //! | [`factor`] | the state times factors |
 //! | [`read`], `tile` | products with a state |
 
@@ -73,6 +73,7 @@ pub mod read;
 pub mod recur;
 mod rows;
 mod tile;
+mod update;
 
 pub use kernel::{
     Ahead, CLEARS, Columns, Factors, Head, Kernel, Reading, Segment, Strip, head_room, strip_room,

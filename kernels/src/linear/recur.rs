@@ -1,12 +1,11 @@
 //! The tokens of a segment pass a strip of the state.
 
-use super::enter::{WIDEST, entered};
-use super::factor::Factor;
+use super::enter::{WIDEST, found, place};
 use super::kernel::{Columns, Factors, Segment, Strip};
-use super::rows::{Rate, SEGMENT, SHORT, add_own, add_products, add_wide, output, prefetch, rows, values};
+use super::rows::{Rate, add_own, add_products, add_wide, output, prefetch, rows, values};
 use super::tile::{reads, sums};
+use super::update::{update, update_short};
 use crate::lanes::Lanes;
-use crate::product::for_quad;
 
 /// Lets the tokens of a segment pass a strip: the state is updated, and outputs are written if there are any.
 ///
@@ -35,7 +34,20 @@ pub unsafe fn recur<
     let delta = !segment.betas.is_null();
     // SAFETY: the same clauses; the width is one of three.
     unsafe {
-        let strip = &entered::<L>(isa, strip, segment);
+        let answers = !columns.outputs.is_null() && segment.group == 1;
+        if segment.tokens == 1 && segment.enter.is_none() && (answers || !delta && segment.group <= 1) {
+            let strip = &found(strip);
+            return match (delta, strip.width / L::N) {
+                (false, 1) => single::<L, 1, false>(isa, strip, segment, columns),
+                (false, _) => single::<L, V, false>(isa, strip, segment, columns),
+                (true, 1) => single::<L, 1, true>(isa, strip, segment, columns),
+                (true, n) if W == V || n == V => single::<L, V, true>(isa, strip, segment, columns),
+                (true, _) => single::<L, W, true>(isa, strip, segment, columns),
+            };
+        }
+        if segment.enter.is_some() || strip.from != strip.state {
+            place::<L>(isa, &found(strip), segment);
+        }
         match (delta, strip.width == L::N) {
             (false, true) => plain::<L, B, R, T, P, 1>(isa, strip, segment, columns),
             (false, false) => plain::<L, B, R, T, P, V>(isa, strip, segment, columns),
@@ -44,6 +56,36 @@ pub unsafe fn recur<
                 together::<L, B, R, T, P, V, true>(isa, strip, segment, columns);
             }
             (true, false) => together::<L, B, R, T, P, W, true>(isa, strip, segment, columns),
+        }
+    }
+}
+
+/// The only token of a segment passes a strip of `V` vectors, which it finds where the strip was before, and leaves where it is.
+/// `DELTA` is whether there are rates.
+///
+/// # Safety
+/// - As for [`recur`]; the token has one query row, or under the rules without rates none.
+#[inline(always)]
+unsafe fn single<L: Lanes, const V: usize, const DELTA: bool>(
+    isa: L::Isa,
+    strip: &Strip,
+    segment: &Segment,
+    columns: &Columns,
+) {
+    let exit = if columns.keep { segment.exit.as_ref() } else { None };
+    // SAFETY: the same clauses.
+    unsafe {
+        if !DELTA {
+            match columns.outputs.is_null() {
+                false => through::<L, 1, V, true, true, true>(isa, strip, segment, columns, 0, 0, exit),
+                true => through::<L, 1, V, false, true, true>(isa, strip, segment, columns, 0, 0, exit),
+            }
+            return;
+        }
+        let w = [alone::<L, V>(isa, strip, segment, columns, 0)];
+        if columns.keep {
+            let writers = &[segment.writers];
+            rows::<L, 1, V, false, true, true>(isa, strip, segment, 0, writers, &w, exit);
         }
     }
 }
@@ -163,21 +205,36 @@ unsafe fn block<L: Lanes, const B: usize, const V: usize>(
     // SAFETY: the same clauses.
     unsafe {
         match (columns.outputs.is_null(), exit.is_some()) {
-            (false, false) => through::<L, B, V, true, false>(isa, strip, segment, columns, first, t, exit),
-            (false, true) => through::<L, B, V, true, true>(isa, strip, segment, columns, first, t, exit),
-            (true, false) => through::<L, B, V, false, false>(isa, strip, segment, columns, first, t, exit),
-            (true, true) => through::<L, B, V, false, true>(isa, strip, segment, columns, first, t, exit),
+            (false, false) => {
+                through::<L, B, V, true, false, false>(isa, strip, segment, columns, first, t, exit)
+            }
+            (false, true) => {
+                through::<L, B, V, true, true, false>(isa, strip, segment, columns, first, t, exit)
+            }
+            (true, false) => {
+                through::<L, B, V, false, false, false>(isa, strip, segment, columns, first, t, exit)
+            }
+            (true, true) => {
+                through::<L, B, V, false, true, false>(isa, strip, segment, columns, first, t, exit)
+            }
         }
     }
 }
 
 /// `B` tokens from `t` on, of the pass from `first` on, pass a strip, each with its query if `OUT`. With `EXIT`, in which case
-/// there are factors, the strip is multiplied then.
+/// there are factors, the strip is multiplied then; `ONCE` is that of [`rows`].
 ///
 /// # Safety
 /// - As for [`recur`]; `B` tokens from `t` on are in the segment, and have a query row each if `OUT`.
 #[inline(always)]
-unsafe fn through<L: Lanes, const B: usize, const V: usize, const OUT: bool, const EXIT: bool>(
+unsafe fn through<
+    L: Lanes,
+    const B: usize,
+    const V: usize,
+    const OUT: bool,
+    const EXIT: bool,
+    const ONCE: bool,
+>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -196,7 +253,7 @@ unsafe fn through<L: Lanes, const B: usize, const V: usize, const OUT: bool, con
                 q[b] = segment.queries.offset((t + b) as isize * segment.query_stride);
             }
         }
-        let mut y = rows::<L, B, V, OUT, EXIT>(isa, strip, segment, t, &q, &v, exit);
+        let mut y = rows::<L, B, V, OUT, EXIT, ONCE>(isa, strip, segment, t, &q, &v, exit);
         if OUT {
             for b in 0..B {
                 let products = segment.products.add((t + b) * segment.row + t - first);
@@ -267,7 +324,8 @@ unsafe fn pass<
     // SAFETY: the same clauses; blocks of tokens end where the pass does.
     unsafe {
         if DELTA && count == 1 && groups == 1 {
-            alone::<L, V>(isa, strip, segment, columns, first);
+            let here = Strip { from: strip.state, from_stride: strip.stride, ..*strip };
+            alone::<L, V>(isa, &here, segment, columns, first);
         } else {
             let mut t = 0;
             while t + R <= count {
@@ -307,8 +365,8 @@ unsafe fn pass<
     }
 }
 
-/// What a token that passes by itself under a delta rule writes, to the strip's room, and what its query row reads: [`writes`]
-/// and [`answers`] of one token, which load the state once.
+/// What a token that passes by itself under a delta rule writes, to the strip's room and as the result, and what its query row
+/// reads: [`writes`] and [`answers`] of one token, which load the state once, from where it was.
 ///
 /// # Safety
 /// - As for [`pass`]; the token is one, and has one query row.
@@ -319,22 +377,22 @@ unsafe fn alone<L: Lanes, const V: usize>(
     segment: &Segment,
     columns: &Columns,
     t: usize,
-) {
+) -> [L; V] {
     // SAFETY: a row of queries and of keys; the first product of the token is the one with itself (clauses).
     unsafe {
         let key = segment.readers.offset(t as isize * segment.reader_stride);
         let query = segment.queries.offset(t as isize * segment.query_stride);
-        let (mut held, mut y) = ([L::splat(isa, 0.0); V], [L::splat(isa, 0.0); V]);
+        let (mut w, mut y) = ([L::splat(isa, 0.0); V], [L::splat(isa, 0.0); V]);
         let mut x = 0;
         while x < V {
             // Sums of both fit the registers for two vectors.
             let from = strip.from.add(x * L::N);
             if V - x >= 2 {
                 let [h, q] = sums::<L, 2, 2, true>(isa, segment.dim, [key, query], from, strip.from_stride);
-                (held[x], held[x + 1], y[x], y[x + 1]) = (h[0], h[1], q[0], q[1]);
+                (w[x], w[x + 1], y[x], y[x + 1]) = (h[0], h[1], q[0], q[1]);
             } else {
                 let [h, q] = sums::<L, 2, 1, true>(isa, segment.dim, [key, query], from, strip.from_stride);
-                (held[x], y[x]) = (h[0], q[0]);
+                (w[x], y[x]) = (h[0], q[0]);
             }
             x += 2;
         }
@@ -342,11 +400,12 @@ unsafe fn alone<L: Lanes, const V: usize>(
         let rate = Rate::<L>::of(isa, segment, t);
         let product = L::splat(isa, segment.products.add(t * segment.row).read());
         for x in 0..V {
-            let w = rate.times(isa, v[x].minus(held[x]));
-            w.store(strip.room.add(x * L::N));
-            y[x] = product.mul_add(w, y[x]);
+            w[x] = rate.times(isa, v[x].minus(w[x]));
+            w[x].store(strip.room.add(x * L::N));
+            y[x] = product.mul_add(w[x], y[x]);
         }
         output(isa, segment, columns, t, 0, y);
+        w
     }
 }
 
@@ -379,7 +438,7 @@ unsafe fn writes<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
         }
         let keys = segment.readers.offset((first + t) as isize * segment.reader_stride);
         let mut w =
-            reads::<L, R, V>(isa, segment.dim, keys, segment.reader_stride, strip.from, strip.from_stride);
+            reads::<L, R, V>(isa, segment.dim, keys, segment.reader_stride, strip.state, strip.stride);
         let products = segment.products.add((segment.group * segment.tokens + first + t) * segment.row);
         match DELTA && segment.wide {
             true => add_wide::<L, R, V>(isa, &mut w, products, segment.row, strip.room, t),
@@ -421,7 +480,7 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
         let at = (first + t) as isize * segment.query_stride + g as isize * segment.group_stride;
         let queries = segment.queries.offset(at);
         let mut sums =
-            reads::<L, R, V>(isa, segment.dim, queries, segment.query_stride, strip.from, strip.from_stride);
+            reads::<L, R, V>(isa, segment.dim, queries, segment.query_stride, strip.state, strip.stride);
         let products = segment.products.add((g * segment.tokens + first + t) * segment.row);
         match DELTA && segment.wide {
             true => add_wide::<L, R, V>(isa, &mut sums, products, segment.row, strip.room, t),
@@ -437,145 +496,5 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
             }
             output(isa, segment, columns, first + t + r, g, sums[r]);
         }
-    }
-}
-
-/// Adds what the tokens of a long pass write to the state: four rows of it at a time. It is summed up by itself, in segments,
-/// which with `WIDE` are added up in f64, so that the state rounds once for all of it. Then the rows are multiplied if there
-/// are factors.
-///
-/// # Safety
-/// - As for [`pass`], with what the tokens write in the room.
-#[inline(always)]
-unsafe fn update<L: Lanes, const V: usize, const WIDE: bool>(
-    isa: L::Isa,
-    strip: &Strip,
-    segment: &Segment,
-    first: usize,
-    count: usize,
-    exit: Option<&Factors>,
-) {
-    let width = V * L::N;
-    let some = if WIDE { SHORT } else { SEGMENT };
-    // SAFETY: four rows of the strip, and tokens of the pass (clauses).
-    unsafe {
-        let keys = segment.writers.offset(first as isize * segment.writer_stride);
-        let common = exit.map(|exit| Factor::of(isa, exit, 0));
-        for d in (0..segment.dim).step_by(4) {
-            let rows = strip.state.add(d * strip.stride);
-            let mut s = [[L::splat(isa, 0.0); V]; 4];
-            let mut whole = [[L::wide(isa, 0.0); V]; 4];
-            for from in (0..count).step_by(some) {
-                let mut part = [[L::splat(isa, 0.0); V]; 4];
-                for t in from..count.min(from + some) {
-                    let quad = L::quad(isa, keys.offset(t as isize * segment.writer_stride).add(d));
-                    for x in 0..V {
-                        let w = L::load(isa, strip.room.add(t * width + x * L::N));
-                        for_quad!(|J| {
-                            part[J as usize][x] = part[J as usize][x].mul_add_quad::<J>(w, quad);
-                        });
-                    }
-                }
-                for j in 0..4 {
-                    for x in 0..V {
-                        match WIDE {
-                            true => whole[j][x] = L::wide_sum(whole[j][x], part[j][x].widened()),
-                            false => s[j][x] = s[j][x].plus(part[j][x]),
-                        }
-                    }
-                }
-            }
-            for j in 0..4 {
-                for x in 0..V {
-                    let at = rows.add(j * strip.stride + x * L::N);
-                    let held = L::load(isa, at);
-                    let mut sum = match WIDE {
-                        true => L::narrowed(isa, L::wide_sum(whole[j][x], held.widened())),
-                        false => s[j][x].plus(held),
-                    };
-                    if let (Some(exit), Some(common)) = (exit, common) {
-                        sum = Factor::of_row(isa, exit, d + j, common).times(isa, sum);
-                    }
-                    sum.store(at);
-                }
-            }
-        }
-    }
-}
-
-/// Adds what the tokens of a short pass write to the state, `P` or `B` tokens at a time. With `EXIT`, in which
-/// case there are factors, the rows are multiplied then.
-///
-/// # Safety
-/// - As for [`pass`], with what the tokens write in the room.
-#[inline(always)]
-unsafe fn update_short<
-    L: Lanes,
-    const B: usize,
-    const T: usize,
-    const P: usize,
-    const V: usize,
-    const EXIT: bool,
->(
-    isa: L::Isa,
-    strip: &Strip,
-    segment: &Segment,
-    first: usize,
-    count: usize,
-    exit: Option<&Factors>,
-) {
-    // SAFETY: the same clauses; tokens end where the pass does.
-    unsafe {
-        if T > 0 && count == P {
-            // As many vectors at a time as the registers hold of all tokens.
-            if V <= 2 && (L::MANY_REGISTERS || P <= 5) {
-                add_tokens::<L, P, V, V, EXIT>(isa, strip, segment, first, 0, 0, exit);
-            } else {
-                for x in 0..V {
-                    add_tokens::<L, P, 1, V, EXIT>(isa, strip, segment, first, 0, x, exit);
-                }
-            }
-            return;
-        }
-        let mut t = 0;
-        while t < count {
-            let many = t + B <= count;
-            let last = t + if many { B } else { 1 } == count;
-            match (many, EXIT && last) {
-                (true, true) => add_tokens::<L, B, V, V, EXIT>(isa, strip, segment, first, t, 0, exit),
-                (true, false) => add_tokens::<L, B, V, V, false>(isa, strip, segment, first, t, 0, exit),
-                (false, true) => add_tokens::<L, 1, V, V, EXIT>(isa, strip, segment, first, t, 0, exit),
-                (false, false) => add_tokens::<L, 1, V, V, false>(isa, strip, segment, first, t, 0, exit),
-            }
-            t += if many { B } else { 1 };
-        }
-    }
-}
-
-/// Adds what `B` tokens from `t` on write to `V` vectors of the state from number `from` on, of a strip of `ALL`.
-///
-/// # Safety
-/// - As for [`update_short`]; the tokens are among the pass's, and the vectors in the strip.
-#[inline(always)]
-unsafe fn add_tokens<L: Lanes, const B: usize, const V: usize, const ALL: usize, const EXIT: bool>(
-    isa: L::Isa,
-    strip: &Strip,
-    segment: &Segment,
-    first: usize,
-    t: usize,
-    from: usize,
-    exit: Option<&Factors>,
-) {
-    let mut w = [[L::splat(isa, 0.0); V]; B];
-    // SAFETY: `B` rows of the room, and the same clauses.
-    unsafe {
-        for b in 0..B {
-            for x in 0..V {
-                w[b][x] = L::load(isa, strip.room.add(((t + b) * ALL + from + x) * L::N));
-            }
-        }
-        let (state, old) = (strip.state.add(from * L::N), strip.from.add(from * L::N));
-        let part = Strip { state, from: old, ..*strip };
-        rows::<L, B, V, false, EXIT>(isa, &part, segment, first + t, &[segment.writers; B], &w, exit);
     }
 }

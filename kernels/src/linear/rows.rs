@@ -319,15 +319,23 @@ mod exits {
     pub const EITHER: u8 = 4;
 }
 
-/// Each row of a strip is loaded once, by a single token from where it was before the segment, gives each query its share if
-/// `OUT`, takes what `B` tokens from `t` on write, is multiplied if `EXIT`, and is stored once. What the tokens write is summed
-/// up by itself, so that the state rounds once for all of them. Returns what the queries read of the state as it was.
+/// Each row of a strip is loaded once, gives each query its share if `OUT`, takes what `B` tokens from `t` on write, is
+/// multiplied if `EXIT`, and is stored once. What the tokens write is summed up by itself, so that the state rounds once for
+/// all of them. Returns what the queries read of the state as it was. With `ONCE` the state is found where it was before the
+/// segment, and each kind of factor has a loop of its own.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`]; `B` tokens from `t` on are in the segment, and `q` are rows of `dim` values if
 ///   `OUT`.
 #[inline(always)]
-pub(super) unsafe fn rows<L: Lanes, const B: usize, const V: usize, const OUT: bool, const EXIT: bool>(
+pub(super) unsafe fn rows<
+    L: Lanes,
+    const B: usize,
+    const V: usize,
+    const OUT: bool,
+    const EXIT: bool,
+    const ONCE: bool,
+>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -340,16 +348,17 @@ pub(super) unsafe fn rows<L: Lanes, const B: usize, const V: usize, const OUT: b
     // SAFETY: the same clauses.
     unsafe {
         match exit {
-            // A loop for each, where a token that passes by itself would wait for whatever else is in it.
-            Some(of) if EXIT && B == 1 && of.per_dim => {
-                each_row::<L, B, V, OUT, OWN>(isa, strip, segment, t, q, v, exit)
+            Some(of) if EXIT && ONCE && of.per_dim => {
+                each_row::<L, B, V, OUT, OWN, ONCE>(isa, strip, segment, t, q, v, exit)
             }
-            Some(of) if EXIT && B == 1 && of.is_one() => {
-                each_row::<L, B, V, OUT, VANISH>(isa, strip, segment, t, q, v, exit)
+            Some(of) if EXIT && ONCE && of.is_one() => {
+                each_row::<L, B, V, OUT, VANISH, ONCE>(isa, strip, segment, t, q, v, exit)
             }
-            Some(_) if EXIT && B == 1 => each_row::<L, B, V, OUT, SHARED>(isa, strip, segment, t, q, v, exit),
-            Some(_) if EXIT => each_row::<L, B, V, OUT, EITHER>(isa, strip, segment, t, q, v, exit),
-            _ => each_row::<L, B, V, OUT, NEVER>(isa, strip, segment, t, q, v, None),
+            Some(_) if EXIT && ONCE => {
+                each_row::<L, B, V, OUT, SHARED, ONCE>(isa, strip, segment, t, q, v, exit)
+            }
+            _ if EXIT && !ONCE => each_row::<L, B, V, OUT, EITHER, ONCE>(isa, strip, segment, t, q, v, exit),
+            _ => each_row::<L, B, V, OUT, NEVER, ONCE>(isa, strip, segment, t, q, v, exit),
         }
     }
 }
@@ -359,7 +368,14 @@ pub(super) unsafe fn rows<L: Lanes, const B: usize, const V: usize, const OUT: b
 /// # Safety
 /// - As for [`rows`]; there are factors but for [`exits::NEVER`].
 #[inline(always)]
-unsafe fn each_row<L: Lanes, const B: usize, const V: usize, const OUT: bool, const EXIT: u8>(
+unsafe fn each_row<
+    L: Lanes,
+    const B: usize,
+    const V: usize,
+    const OUT: bool,
+    const EXIT: u8,
+    const ONCE: bool,
+>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -383,7 +399,7 @@ unsafe fn each_row<L: Lanes, const B: usize, const V: usize, const OUT: bool, co
             for_quad!(|J| {
                 let mut s = [bias; V];
                 for x in 0..V {
-                    let at = if B == 1 { from } else { row.cast_const() };
+                    let at = if ONCE { from } else { row.cast_const() };
                     s[x] = L::load(isa, at.add(x * L::N));
                     if OUT {
                         for b in 0..B {

@@ -35,6 +35,30 @@ pub(super) fn elsewhere(c: &Context<'_>, s: &Stretch<'_>) -> Option<Past> {
     (source != Operand::PresentState).then_some(Past { data, stride: past.stride() })
 }
 
+/// Makes a stretch's columns of the present state, at `data`, those of the past.
+///
+/// # Safety
+/// - The invariants of [`Context`]. `data` and `stride` are of [`in_place`], and no other worker writes these columns.
+pub(super) unsafe fn begin(c: &Context<'_>, s: &Stretch<'_>, data: *mut f32, stride: usize) {
+    let (rows, columns) = (c.problem.key_dim(), s.columns(c).len());
+    match elsewhere(c, s) {
+        Some(past) if past.data.is_null() => {
+            // Rows without gaps are one.
+            let (rows, columns) = if stride == columns { (1, rows * stride) } else { (rows, columns) };
+            for row in 0..rows {
+                // SAFETY: the columns of a row of the present state (*outputs*, clause). Zero bytes are f32 zeros.
+                unsafe { data.add(row * stride).write_bytes(0, columns) };
+            }
+        }
+        Some(past) => {
+            let of = Pair { rows, from: past.stride, to: stride };
+            // SAFETY: rows of two tensors, of which one is read (*inputs*) and one written (*outputs*, clause).
+            unsafe { copy(past.data, of, data, columns) };
+        }
+        None => {}
+    }
+}
+
 /// Brings the past state of a stretch's strips to `dst`: zeros if the problem has none.
 ///
 /// # Safety

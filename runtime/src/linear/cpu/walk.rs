@@ -19,8 +19,8 @@
 //! 4. *Two passes over chunks* ([`Form::Chunk`](elsa_core::linear::Form::Chunk)): the first leaves the state before each
 //!    chunk, the second computes outputs from it. Both execute the operations of one pass, so the bits are the same.
 //! 5. *Few tokens work in place.* Packing a state into strips, and back, costs as much as the passes of a few tokens. So where
-//!    a call has few, its strips are columns of the present state itself ([`state::in_place`]). What they were lies in the past
-//!    state: the kernel reads them there, and a single token never brings them from there to here before.
+//!    a call has few, its strips are columns of the present state itself ([`state::in_place`]). A single token reads what they
+//!    were in the past state ([`state::elsewhere`]), and is spared the copy too.
 
 use super::context::{Context, Past, Rows, Stretch};
 use super::{stage, state};
@@ -35,7 +35,7 @@ pub(super) struct Target {
     pub data: *mut f32,
     /// From one row of the matrix to the next; none where each strip is packed.
     pub stride: Option<usize>,
-    /// Where the first tokens find the matrix, if not here.
+    /// Where the only token finds the matrix, if not here.
     pub past: Option<Past>,
     /// Columns of the whole matrix.
     pub columns: usize,
@@ -94,8 +94,13 @@ pub(super) unsafe fn attend(
             Direction::Forward | Direction::Reverse => {
                 let s = of(c.choice.direction == Direction::Reverse);
                 if let Some((data, stride)) = state::in_place(c, &s) {
-                    let target =
-                        Target { data, stride: Some(stride), past: state::elsewhere(c, &s), ..target };
+                    let mut target = Target { data, stride: Some(stride), ..target };
+                    if s.tokens.len() == 1 {
+                        target.past = state::elsewhere(c, &s);
+                    } else {
+                        // Rows side by side are brought faster than strips of them.
+                        state::begin(c, &s, data, stride);
+                    }
                     pass(c, &s, &target, part, Aim { outputs, keep });
                     return;
                 }
@@ -207,7 +212,6 @@ unsafe fn chunk(
         // this choice (layout); *kernel*.
         unsafe { (c.kernel.prepare)(&head, part.wrapping_add(at.head.start), &mut segment) };
         let keep = aim.keep || done + segment.tokens < range.len();
-        let begins = range.start == s.tokens.start && done == 0;
         for target in targets {
             let first = choice.strips.columns(target.columns, &(target.strips.0..target.strips.1)).start;
             for strip in target.strips.0..target.strips.1 {
@@ -228,10 +232,7 @@ unsafe fn chunk(
                     None => (target.data.wrapping_add(x * choice.rows), strip.width),
                     Some(stride) => (target.data.wrapping_add(x), stride),
                 };
-                let past = match target.past {
-                    Some(past) if begins => past.from(x),
-                    _ => Past { data: state, stride },
-                };
+                let past = target.past.map_or(Past { data: state, stride }, |past| past.from(x));
                 let (from, from_stride) = (past.data, past.stride);
                 let strip = Strip { state, width: strip.width, stride, from, from_stride, room };
                 // SAFETY: the strip, its values and its outputs are this worker's (clauses); the room is what the kernel

@@ -1,6 +1,5 @@
 //! What is decided once per shape for runs on a GPU.
 
-use super::layout::is_quadratic;
 use elsa_core::dtype::DType;
 use elsa_core::linear::bound::{Executed, Solve};
 use elsa_core::linear::{Direction, Form, Gates, Problem};
@@ -28,6 +27,15 @@ const TOKENS_OF_PART: usize = 512;
 
 /// Most parts of a scan that the options leave to the chooser.
 const PARTS: usize = 16;
+
+/// Whether kernels that sum pair by pair compute the quadratic form, and leave the last state: those of delta rules and of
+/// gates for each dim. A non-causal call goes by chunks.
+pub fn is_quadratic(problem: &Problem, form: Form) -> bool {
+    let direction = problem.spec().direction;
+    form == Form::Parallel
+        && direction != Direction::NonCausal
+        && (problem.rule().is_delta() || problem.gates() == Gates::PerDim)
+}
 
 /// Parts into which a scan divides a sequence of `tokens` tokens, unless the options say so.
 pub(super) fn usual_parts(tokens: usize) -> usize {

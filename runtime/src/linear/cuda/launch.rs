@@ -13,7 +13,8 @@
 //! Of packed sequences each goes as it would alone. Where some are so short that they go token by token, and others are not, a
 //! pass has the launches of the form, over these, and a walk over those.
 
-use super::layout::{gates, holds, is_quadratic, padded, sums};
+use super::choice::is_quadratic;
+use super::layout::{gates, holds, padded, sums};
 use super::marshal::{
     self, Sequences, common, copy, dense, past_and_present, with_answers, with_columns, with_one_reader,
     with_parts, with_scanned_parts, with_states, with_states_as_heads, with_step, with_steps,

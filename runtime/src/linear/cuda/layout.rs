@@ -1,6 +1,6 @@
 //! The layout of the device memory in which runs work.
 
-use super::choice::LinearGpuChoice;
+use super::choice::{LinearGpuChoice, is_quadratic};
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Gates, Problem};
 use elsa_kernels::cuda::linear::{LinearSequence, RECORD, TILE_ROWS};
@@ -46,15 +46,6 @@ pub fn holds(problem: &Problem, choice: &LinearGpuChoice) -> bool {
     let together = matches!(choice.form, Form::Recurrent | Form::FusedChunk) || choice.recurrent_below > 0;
     let alone = choice.shares || problem.readers(0).1 <= 1;
     spec.in_place && (choice.form == Form::Scan || together && !alone)
-}
-
-/// Whether kernels that sum pair by pair compute the quadratic form, and leave the last state: those of delta rules and of
-/// gates for each dim. A non-causal call goes by chunks.
-pub fn is_quadratic(problem: &Problem, form: Form) -> bool {
-    let direction = problem.spec().direction;
-    form == Form::Parallel
-        && direction != Direction::NonCausal
-        && (problem.rule().is_delta() || problem.gates() == Gates::PerDim)
 }
 
 /// Elements of a row of `columns` columns in the workspace, where rows are read four elements at a time.

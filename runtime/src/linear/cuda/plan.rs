@@ -1,8 +1,8 @@
 //! The GPU plan: the kernels and the division of the work, decided once per shape.
 
-use super::choice::LinearGpuChoice;
+use super::choice::{LinearGpuChoice, is_quadratic};
 use super::choose::{Device, Walk, choose};
-use super::layout::{Layout, is_quadratic};
+use super::layout::Layout;
 use crate::cuda::driver::{Context, Function};
 use crate::cuda::gpu::Gpu;
 use crate::error::{DeviceError, PlanError};

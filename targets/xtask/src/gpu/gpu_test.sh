@@ -84,7 +84,7 @@ step outputs-alone ./crossing cuda_conformance:: $all
 step determinism ./crossing cuda_determinism:: $all
 step tuned ./crossing cuda_tuned:: $all
 # Linear attention, and the operators beside it. What fails on request needs the stand-in driver.
-step linear env ELSA_ONLY=cuda ./crossing cuda_linear:: cuda_linear_readers:: cuda_series:: --skip scenario --skip outlive $all
+step linear env ELSA_ONLY=cuda ./crossing cuda_linear:: cuda_linear_quadratic:: cuda_linear_readers:: cuda_series:: --skip scenario --skip outlive $all
 step stream ./crossing cuda_stream:: cuda_semantics:: cuda_fit:: --skip refused_memory --skip every_allocation --skip memory_that_is --skip a_discrete $all
 step schedules ./crossing cuda_schedules:: $all
 step no-allocation ./no_allocation $all
