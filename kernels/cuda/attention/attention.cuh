@@ -55,6 +55,9 @@
 // 12. Inside an error budget a tile whose weights are small in every row of the block is left out (tile/within.cuh).
 // 13. With SERIAL_SPLITS a block takes all splits of its rows and merges their states in place (tile/serial.cuh). The keys of
 //     a split's first tile travel with the last tile of the split before it.
+// 14. A warp none of whose rows exists takes part in loads and barriers, and leaves products out: its references are NaN,
+//     which no score exceeds. Such a block starts after all others (place.cuh), and its warps with rows are others for each
+//     head, since a scheduler of an SM has the same warp of every block.
 //
 // One source serves all head sizes up to 256 and both widths of elements; everything else is data in `Call`.
 #pragma once

@@ -189,7 +189,8 @@ pub fn choose_gpu<'a>(
         let most = if undivided { 1 } else { affordable };
         let (tile, pace) = (k.keys.max(1), k.paces.on(generation));
         let live = Share { busy: k.busy_warps(queries), all: k.all_warps(queries) };
-        Race { blocks, live, sms, keys, most, tile, generation, pace, slow_edges: k.slow_edges }
+        let resident = k.resources.resident(device);
+        Race { blocks, live, sms, resident, keys, most, tile, generation, pace, slow_edges: k.slow_edges }
     };
     let serves = |candidate: usize, k: &GpuKernelSpec| {
         let scores = !k.half_scores() || (options.half_scores && s.dtype == DType::F16);

@@ -93,6 +93,8 @@ pub struct Race {
     pub live: Share,
     /// Number of SMs.
     pub sms: usize,
+    /// Blocks that an SM of [`Generation::Early`] holds at once.
+    pub resident: usize,
     /// Number of keys.
     pub keys: usize,
     /// Largest number of splits.
@@ -111,13 +113,20 @@ impl Race {
     /// The time with `splits` splits.
     fn time(&self, splits: usize) -> usize {
         let each = self.blocks.saturating_mul(splits).div_ceil(self.sms.max(1));
-        let together = each.saturating_mul(self.pace.shared);
         let pace = match self.generation {
-            // Blocks come in many waves, so that what some of them leave out makes room for others.
-            Generation::Early => self.live.of(together).max(self.pace.shared),
-            Generation::Late => together,
+            // Waves that follow each other average over blocks; the last one has all its rows.
+            Generation::Early => {
+                let room = self.resident.max(1);
+                let wave = |time: usize| time.max(self.pace.alone);
+                let full = wave(self.live.of(room.saturating_mul(self.pace.shared)));
+                let last = match each % room {
+                    0 => 0,
+                    rest => wave(rest.saturating_mul(self.pace.shared)),
+                };
+                (each / room).saturating_mul(full).saturating_add(last)
+            }
+            Generation::Late => each.saturating_mul(self.pace.shared).max(self.pace.alone),
         };
-        let pace = pace.max(self.pace.alone);
         let edge = if self.slow_edges && !self.keys.is_multiple_of(self.tile) { SLOW_EDGE - 1 } else { 0 };
         let tiles = self.keys.div_ceil(self.tile).div_ceil(splits) + edge;
         tiles.saturating_mul(pace).saturating_add(if splits > 1 { self.generation.merge() } else { 0 })
@@ -149,4 +158,40 @@ pub fn evenest(blocks: usize, room: usize, most: usize) -> usize {
     };
     let best = (1..=most).map(percent).max().unwrap_or(0);
     (1..=most).find(|&splits| percent(splits) + 5 >= best).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 12 heads of 197 tokens on two SMs, in blocks of 64 rows of which each fourth has one warp of four at work.
+    const RACE: Race = Race {
+        blocks: 48,
+        live: Share { busy: 13, all: 16 },
+        sms: 2,
+        resident: 2,
+        keys: 197,
+        most: 1,
+        tile: 64,
+        generation: Generation::Early,
+        pace: Pace { shared: 367, alone: 471 },
+        slow_edges: false,
+    };
+
+    #[test]
+    fn warps_without_rows_take_no_time_where_blocks_come_in_waves() {
+        let whole = Share { busy: 16, all: 16 };
+        assert_eq!(RACE.time(1), 4 * 12 * (2 * 367 * 13usize).div_ceil(16));
+        assert_eq!(Race { live: whole, ..RACE }.time(1), 4 * 24 * 367);
+        // On a device that runs all blocks at once, the longest one decides.
+        let late = Race { generation: Generation::Late, ..RACE };
+        assert_eq!(late.time(1), Race { live: whole, ..late }.time(1));
+        // A block with a single warp at work still takes its own time.
+        let one = Race { blocks: 1, live: Share { busy: 1, all: 4 }, ..RACE };
+        assert_eq!(one.time(1), 4 * 471);
+        // The third of three is alone.
+        let three = Race { blocks: 6, live: whole, ..RACE };
+        assert_eq!(three.time(1), 4 * (2 * 367 + 471));
+        assert_eq!(Share { busy: 0, all: 0 }.of(7), 0);
+    }
 }

@@ -181,11 +181,7 @@ pub fn attention(
     let group = problem.heads() / problem.kv_heads();
     let columns = problem.heads() * problem.sequences();
     let at_once = if serial { 1 } else { c.splits };
-    let (first, short_from) = match (c.longest_first, c.short_last && row_blocks > 1) {
-        (true, _) => (int(columns), i32::MAX),
-        (false, true) => (int(row_blocks - 1), int((row_blocks - 1) * at_once * columns)),
-        (false, false) => (int(row_blocks), i32::MAX),
-    };
+    let (first, short_from) = order(c.longest_first, c.short_last, [row_blocks, at_once, columns]);
     let (d, dv, size) = (problem.head_dim(), problem.value_dim(), s.dtype.size());
     let mut filled = AttentionArgs {
         query: of(Operand::Query),
@@ -339,6 +335,15 @@ pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 
     ]
 }
 
+/// The fields `first` and `short_from` of a call with so many blocks of rows, splits and heads of all sequences.
+fn order(longest_first: bool, short_last: bool, [row_blocks, splits, columns]: [usize; 3]) -> (i32, i32) {
+    match (longest_first, short_last && row_blocks > 1) {
+        (true, _) => (int(columns), i32::MAX),
+        (false, true) => (int(row_blocks - 1), int((row_blocks - 1) * splits * columns)),
+        (false, false) => (int(row_blocks), i32::MAX),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -398,5 +403,51 @@ mod tests {
             }
         }
         assert!(empty > 0);
+    }
+
+    /// The head, split and block of rows of a block, as the kernels compute them.
+    fn share(
+        block: i32,
+        longest_first: bool,
+        (first, short_from): (i32, i32),
+        row_blocks: i32,
+        splits: i32,
+    ) -> [i32; 3] {
+        let is_short = block >= short_from;
+        let quotient = block / first;
+        let of_first = if is_short { block - short_from } else { quotient };
+        let (of_splits, split) = (of_first / splits, of_first % splits);
+        let at = block - quotient * first;
+        match (longest_first, is_short) {
+            (true, _) => [at, split, row_blocks - of_splits - 1],
+            (false, true) => [of_splits, split, row_blocks - 1],
+            (false, false) => [of_splits, split, first - at - 1],
+        }
+    }
+
+    #[test]
+    fn every_share_has_a_block_and_short_ones_the_last() {
+        for [rows, splits, columns] in [[1, 1, 1], [1, 3, 2], [2, 1, 5], [4, 2, 12], [5, 4, 3]] {
+            for (longest, short) in [(false, false), (true, false), (false, true)] {
+                let order = order(longest, short, [rows, splits, columns]);
+                let blocks = (rows * splits * columns) as i32;
+                let of = |block| share(block, longest, order, int(rows), int(splits));
+                let mut found: Vec<[i32; 3]> = (0..blocks).map(of).collect();
+                if short && rows > 1 {
+                    let tail = splits * columns;
+                    let last = found.len() - tail;
+                    assert!(found[last..].iter().all(|share| share[2] == int(rows) - 1), "{found:?}");
+                }
+                found.sort_unstable();
+                let all = (0..int(columns)).flat_map(|column| {
+                    (0..int(splits))
+                        .flat_map(move |split| (0..int(rows)).map(move |row| [column, split, row]))
+                });
+                assert!(
+                    found.iter().copied().eq(all),
+                    "{rows} {splits} {columns} {longest} {short}: {found:?}"
+                );
+            }
+        }
     }
 }
