@@ -110,7 +110,7 @@ pub struct Segment {
     pub products: *const f32,
     /// Values of such a row.
     pub row: usize,
-    /// Whether products are sums in f64, and what many tokens write is added up in f64 ([`wide`]).
+    /// Whether products are sums in f64, and what many tokens write is added up in f64.
     pub wide: bool,
     /// What multiplies the state as the segment begins.
     pub enter: Option<Factors>,
