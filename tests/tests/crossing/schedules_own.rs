@@ -334,7 +334,9 @@ fn answers_are_within_their_bounds() {
             }
         }
     }
-    assert!(3 * counts[0] > counts[1], "{counts:?}");
+    // Short sequences have fewer blocks before the diagonal.
+    let one_of = if SLOW { 6 } else { 3 };
+    assert!(one_of * counts[0] > counts[1], "{counts:?}");
 }
 
 /// The past lies before the diagonal of every row. Where it ends changes no bit.

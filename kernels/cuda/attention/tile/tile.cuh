@@ -204,9 +204,9 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   // Keys of tile k0 that some row attends, where there are fewer than a tile has.
   template <bool EDGE> INLINE int live() { return EDGE ? min_of(end - k0, TILE) : TILE; }
 
-  // Whether the warp has no row.
+  // Whether the warp is to leave products out, as it has no row: at the outset, and from its references.
   INLINE bool begins_idle(const Share& share) {
-    return first_row(share) + (opaque(tid) >> 5) * WARP_ROWS >= share.sequence.queries;
+    return IDLES && first_row(share) + (opaque(tid) >> 5) * WARP_ROWS >= share.sequence.queries;
   }
   INLINE bool idles() { return IDLES && !any_of_warp(m[0] == m[0]); }
 
