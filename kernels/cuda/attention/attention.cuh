@@ -82,7 +82,7 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
     const int row0 = first_row(outset);
     if (row0 >= s.queries) {
       if constexpr (BUDGET)
-        if (row0 == 0) open_counts(call, limit, outset, 0, 0);
+        if (row0 == 0) open_counts(limit, outset, 0, 0);
       return;
     }
     const Range first = range_of(s, row0), last = range_of(s, min_of(row0 + BM, s.queries) - 1);
@@ -91,7 +91,7 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
     end = min_of(part + call.chunk, last.end);
     full_from = last.start;
     if constexpr (BUDGET)
-      open_counts(call, limit, outset, min_of(s.queries - row0, BM), max_of(end - k0 + TILE - 1, 0) / TILE);
+      open_counts(limit, outset, min_of(s.queries - row0, BM), max_of(end - k0 + TILE - 1, 0) / TILE);
   }
   Raw4 kr[K_ITEMS * 4], vr[V_ITEMS];
   int near_to = 0, edge_to = 0, plain_to = 0;

@@ -302,8 +302,8 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   // within.cuh: votes inside an error budget.
   static INLINE int own_row_of(int t) { return lane_col(t) & (TM - 1); }
   static INLINE int lane_of_row(int t, int i) { return (t & 31 & ~((LANE_COLS - 1) << 1)) | i << 1; }
-  static INLINE int place_of_counts(const Call& call, const Limit& limit, const Share& share);
-  static INLINE void open_counts(const Call& call, const Limit& limit, const Share& share, int rows, int tiles);
+  static INLINE int place_of_counts(const Limit& limit, const Share& share);
+  static INLINE void open_counts(const Limit& limit, const Share& share, int rows, int tiles);
   INLINE void count(int which, int more);
   INLINE void open_vote(const Share& share);
   INLINE float own_sum(const float (&x)[TM]);

@@ -28,15 +28,15 @@
 
 // Where a block counts: in the order of blocks. The blocks of packed sequences are not known before the run; a sequence counts
 // behind as many places as BM rows before it fill, and one for each sequence before it.
-template <class S> INLINE int Tiles<S>::place_of_counts(const Call& call, const Limit& limit, const Share& share) {
+template <class S> INLINE int Tiles<S>::place_of_counts(const Limit& limit, const Share& share) {
   if (limit.places == 0) return block_index();
   return share.head * limit.places + share.sequence.query0 / BM + share.index + first_row(share) / BM;
 }
 
 // Begins the counts of a block of `rows` rows, none of an empty sequence, with `tiles` tiles.
-template <class S> INLINE void Tiles<S>::open_counts(const Call& call, const Limit& limit, const Share& share, int rows, int tiles) {
+template <class S> INLINE void Tiles<S>::open_counts(const Limit& limit, const Share& share, int rows, int tiles) {
   if (thread_index() != 0) return;
-  const Address at = limit.counts + place_of_counts(call, limit, share) * 16ll;
+  const Address at = limit.counts + place_of_counts(limit, share) * 16ll;
   u2 x, y;
   x[0] = tiles;
   y[0] = rows;
@@ -64,7 +64,7 @@ template <class S> INLINE void Tiles<S>::open_vote(const Share& share) {
   const int t = opaque(tid);
   const bool there = own_row(share, t) + own_row_of(t) < share.sequence.queries;
   this->vote.lost = there ? 0.f : -1.f;
-  this->vote.place = place_of_counts(call, this->limit, share);
+  this->vote.place = place_of_counts(this->limit, share);
 }
 
 // The sum, over the lanes that share it, of the row that this lane votes for.
