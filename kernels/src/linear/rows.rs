@@ -238,11 +238,14 @@ pub(super) unsafe fn add_own<L: Lanes, const T: usize, const V: usize, const FRO
         let p: [L::Quad; T] = core::array::from_fn(|r| L::quad(isa, p.add(r * stride + FROM)));
         for_quad!(|J| {
             let i = FROM + J as usize;
-            for x in 0..V {
-                let w = L::load(isa, w.add((i * V + x) * L::N));
-                for r in 0..T {
-                    if r >= i {
-                        sums[r][x] = sums[r][x].mul_add_quad::<J>(w, p[r]);
+            // `w` ends with the row of the last token.
+            if i < T {
+                for x in 0..V {
+                    let w = L::load(isa, w.add((i * V + x) * L::N));
+                    for r in 0..T {
+                        if r >= i {
+                            sums[r][x] = sums[r][x].mul_add_quad::<J>(w, p[r]);
+                        }
                     }
                 }
             }
