@@ -6,6 +6,7 @@ use super::rows::{Rate, add_own, add_products, add_wide, output, prefetch, rows,
 use super::tile::{reads, sums};
 use super::update::{update, update_short};
 use crate::lanes::Lanes;
+use crate::product::for_quad;
 
 /// Lets the tokens of a segment pass a strip: the state is updated, and outputs are written if there are any.
 ///
@@ -30,7 +31,8 @@ pub unsafe fn recur<
     segment: &Segment,
     columns: &Columns,
 ) {
-    const { assert!(V * L::N <= WIDEST && W * L::N <= WIDEST) };
+    // What the tokens of a register tile write to each other is a quad of products for each.
+    const { assert!(V * L::N <= WIDEST && W * L::N <= WIDEST && R == 4) };
     let delta = !segment.betas.is_null();
     // SAFETY: the same clauses; the width is one of three.
     unsafe {
@@ -289,13 +291,47 @@ unsafe fn together<
     segment: &Segment,
     columns: &Columns,
 ) {
+    let answers = segment.group == 1 && !columns.outputs.is_null();
     let mut first = 0;
     while first < segment.tokens {
         let count = segment.pass.min(segment.tokens - first);
         prefetch::<L, V>(isa, columns, first, count);
         // SAFETY: the same clauses; passes end where the segment does.
-        unsafe { pass::<L, B, R, T, P, V, DELTA>(isa, strip, segment, columns, first, count) };
+        unsafe {
+            if DELTA && count == R && answers {
+                tile::<L, B, R, T, P, V>(isa, strip, segment, columns, first);
+            } else {
+                pass::<L, B, R, T, P, V, DELTA>(isa, strip, segment, columns, first, count);
+            }
+        }
         first += count;
+    }
+}
+
+/// [`pass`] of as many tokens as a register tile has, with a query row each, under a delta rule: what is known of it here is not
+/// asked in loops.
+///
+/// # Safety
+/// - As for [`pass`], with `R` tokens.
+#[inline(always)]
+unsafe fn tile<L: Lanes, const B: usize, const R: usize, const T: usize, const P: usize, const V: usize>(
+    isa: L::Isa,
+    strip: &Strip,
+    segment: &Segment,
+    columns: &Columns,
+    first: usize,
+) {
+    let last = first + R == segment.tokens;
+    let exit = if last { segment.exit.as_ref() } else { None };
+    // SAFETY: the same clauses.
+    unsafe {
+        writes::<L, R, V, true>(isa, strip, segment, columns, first, 0);
+        answers::<L, R, V, true>(isa, strip, segment, columns, first, 0, 0);
+        match (columns.keep || !last, exit) {
+            (false, _) => {}
+            (true, None) => update_short::<L, B, T, P, V, false>(isa, strip, segment, first, R, exit),
+            (true, _) => update_short::<L, B, T, P, V, true>(isa, strip, segment, first, R, exit),
+        }
     }
 }
 
@@ -396,12 +432,9 @@ unsafe fn alone<L: Lanes, const V: usize>(
             }
             x += 2;
         }
-        let v = values::<L, V>(isa, segment, columns, t);
-        let rate = Rate::<L>::of(isa, segment, t);
+        let w = write(isa, segment, columns, t, w, strip.room);
         let product = L::splat(isa, segment.products.add(t * segment.row).read());
         for x in 0..V {
-            w[x] = rate.times(isa, v[x].minus(w[x]));
-            w[x].store(strip.room.add(x * L::N));
             y[x] = product.mul_add(w[x], y[x]);
         }
         output(isa, segment, columns, t, 0, y);
@@ -440,23 +473,73 @@ unsafe fn writes<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
         let mut w =
             reads::<L, R, V>(isa, segment.dim, keys, segment.reader_stride, strip.state, strip.stride);
         let products = segment.products.add((segment.group * segment.tokens + first + t) * segment.row);
-        match DELTA && segment.wide {
-            true => add_wide::<L, R, V>(isa, &mut w, products, segment.row, strip.room, t),
-            false => add_products::<L, R, V>(isa, &mut w, products, segment.row, strip.room, t),
-        }
-        for r in 0..R {
-            let rate = Rate::<L>::of(isa, segment, first + t + r);
-            let v = values::<L, V>(isa, segment, columns, first + t + r);
-            let p = products.add(r * segment.row + t);
-            for x in 0..V {
-                let mut sum = w[r][x];
-                for i in 0..r {
-                    sum = L::splat(isa, p.add(i).read()).mul_add(w[i][x], sum);
-                }
-                w[r][x] = rate.times(isa, v[x].minus(sum));
-                w[r][x].store(to.add(r * width + x * L::N));
+        if t > 0 {
+            match DELTA && segment.wide {
+                true => add_wide::<L, R, V>(isa, &mut w, products, segment.row, strip.room, t),
+                false => add_products::<L, R, V>(isa, &mut w, products, segment.row, strip.room, t),
             }
         }
+        let own = products.add(t);
+        if R == 1 {
+            write(isa, segment, columns, first + t, w[0], to);
+        } else {
+            solve(isa, segment, columns, first + t, &mut w, own, to);
+        }
+    }
+}
+
+/// What token `t` writes under a delta rule, to `to` and as the result: `β (v − read)`.
+///
+/// # Safety
+/// - As for [`recur`]; `t` is one of the tokens, and `V` vectors are writable at `to`.
+#[inline(always)]
+unsafe fn write<L: Lanes, const V: usize>(
+    isa: L::Isa,
+    segment: &Segment,
+    columns: &Columns,
+    t: usize,
+    read: [L; V],
+    to: *mut f32,
+) -> [L; V] {
+    // SAFETY: token `t`, `V` vectors (clauses).
+    unsafe {
+        let rate = Rate::<L>::of(isa, segment, t);
+        let mut w = values::<L, V>(isa, segment, columns, t);
+        for x in 0..V {
+            w[x] = rate.times(isa, w[x].minus(read[x]));
+            w[x].store(to.add(x * L::N));
+        }
+        w
+    }
+}
+
+/// What the tokens of a register tile from `t` on write under a delta rule, where `w` is what they read of the state and of what
+/// earlier tokens write. What each writes is added to what later ones read.
+///
+/// # Safety
+/// - As for [`writes`]; products of the tokens with each other are at `own`, a quad of each.
+#[inline(always)]
+unsafe fn solve<L: Lanes, const R: usize, const V: usize>(
+    isa: L::Isa,
+    segment: &Segment,
+    columns: &Columns,
+    t: usize,
+    w: &mut [[L; V]; R],
+    own: *const f32,
+    to: *mut f32,
+) {
+    // SAFETY: quads of rows of products, rows of the room (clauses).
+    unsafe {
+        let p: [L::Quad; R] = core::array::from_fn(|r| L::quad(isa, own.add(r * segment.row)));
+        for_quad!(|J| {
+            let i = J as usize;
+            let written = write(isa, segment, columns, t + i, w[i], to.add(i * V * L::N));
+            for r in i + 1..R {
+                for x in 0..V {
+                    w[r][x] = w[r][x].mul_add_quad::<J>(written[x], p[r]);
+                }
+            }
+        });
     }
 }
 
@@ -482,19 +565,25 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
         let mut sums =
             reads::<L, R, V>(isa, segment.dim, queries, segment.query_stride, strip.state, strip.stride);
         let products = segment.products.add((g * segment.tokens + first + t) * segment.row);
-        match DELTA && segment.wide {
-            true => add_wide::<L, R, V>(isa, &mut sums, products, segment.row, strip.room, t),
-            false => add_products::<L, R, V>(isa, &mut sums, products, segment.row, strip.room, t),
-        }
-        for r in 0..R {
-            let p = products.add(r * segment.row + t);
-            for i in 0..=r {
-                for x in 0..V {
-                    let w = L::load(isa, strip.room.add((t + i) * width + x * L::N));
-                    sums[r][x] = L::splat(isa, p.add(i).read()).mul_add(w, sums[r][x]);
-                }
+        if t > 0 {
+            match DELTA && segment.wide {
+                true => add_wide::<L, R, V>(isa, &mut sums, products, segment.row, strip.room, t),
+                false => add_products::<L, R, V>(isa, &mut sums, products, segment.row, strip.room, t),
             }
-            output(isa, segment, columns, first + t + r, g, sums[r]);
+        }
+        let (own, written) = (products.add(t), strip.room.add(t * width).cast_const());
+        if R == 1 {
+            let product = L::splat(isa, own.read());
+            for x in 0..V {
+                sums[0][x] = product.mul_add(L::load(isa, written.add(x * L::N)), sums[0][x]);
+            }
+            output(isa, segment, columns, first + t, g, sums[0]);
+        } else {
+            add_own::<L, R, V, 0>(isa, &mut sums, own, segment.row, written);
+            for_quad!(|J| {
+                let r = J as usize;
+                output(isa, segment, columns, first + t + r, g, sums[r]);
+            });
         }
     }
 }

@@ -27,7 +27,7 @@ backward!(
 
 linear!(
     isa: Scalar, lanes: One, features: [], name: "linear_f32_t8c4__scalar",
-    together: 2, rows: 2, pass: 8, most: 8, tall: 4, vectors: 4, delta: 4, fused: false,
+    together: 2, rows: 4, pass: 8, most: 8, tall: 4, vectors: 4, delta: 4, fused: false,
 );
 
 series!(
