@@ -143,24 +143,32 @@ pub fn bare_metal(tree: &Tree) -> Ran {
 }
 
 /// The stage `aarch64`. Some tests are left out: those that call nothing but `core`, whose code is the same for every
-/// processor and whose bits the stage `bare-metal` compares; those about times, files, flags, ports, memory and statistics of the tool,
-/// whose benchmark the stage `cross` emulates; and the robot's, which the stage `robot` emulates. The kernels without
+/// processor and whose bits the stage `bare-metal` compares; those about times, files, models, flags, refusals, ports, memory and
+/// statistics of the tool, whose benchmark the stage `cross` emulates; and the robot's, which the stage `robot` emulates. The kernels without
 /// vectors are the same everywhere, too, and answer random problems.
 pub fn aarch64(tree: &Tree) -> Ran {
     Ran::of("tests", |ran| {
         let tool = [
+            "cli_backward::bad_",
+            "cli_backward::examples_",
             "cli_backward_tasks::",
             "cli_bad_input::",
             "cli_bench::",
             "cli_files::",
+            "cli_linear_bench::bad_",
+            "cli_linear_series::bad_",
+            "cli_linear_verify::wrong_",
             "cli_listen::",
             "cli_memory::",
+            "cli_onnx::",
             "cli_predict::",
             "cli_resume::",
             "cli_stream::",
             "cli_tasks::",
+            "cli_traversal::numbers_",
             "cli_tune::",
             "cli_usage::",
+            "cli_windows::what_does_not_fit",
             "program::",
             "simulate::",
             "tensor::",
