@@ -25,7 +25,7 @@ use crate::gpu::ptx;
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,9 +35,32 @@ use std::sync::{Mutex, PoisonError};
 const OPERATOR: &str = "libelsa_ort.so";
 /// The profile of cargo that keeps symbols.
 const PROFILE: &str = "shipped";
+
+/// Leaves tables for unwinding out of the program of a board that does without; the compiler still makes some.
+const WITHOUT_TABLES: &str = "targets/tool.ld";
+
+/// What cargo builds at once.
+struct Part {
+    packages: &'static str,
+    /// What a panic does.
+    panic: &'static str,
+    /// A flag of the compiler.
+    flag: &'static str,
+}
+
 /// Instructions that recur become a function of their own where the shortest code is wanted. Its place in the tables for
 /// unwinding takes 36 bytes, which LLVM leaves out of account: what saves less grows the file.
 const OUTLINED: &str = "-Cllvm-args=-outliner-benefit-threshold=36";
+
+/// A panic ends the program.
+const ABORT: &str = "abort";
+
+const PARTS: [Part; 2] = [
+    // No panic leaves the libraries: they unwind, and report it.
+    Part { packages: "-p elsa-capi -p elsa-ort", panic: "unwind", flag: OUTLINED },
+    // A panic ends the tool, which needs no tables for unwinding: every function counts that LLVM finds worth its place.
+    Part { packages: "-p elsa-edge", panic: ABORT, flag: "-Cforce-unwind-tables=no" },
+];
 
 fn at(path: &Path) -> impl Fn(std::io::Error) -> String {
     move |error| format!("{}: {error}", path.display())
@@ -107,9 +130,20 @@ pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> 
     Ok(ran)
 }
 
-/// Runs cargo; returns the folder of its products.
+/// Compiles the parts; returns the folder of the products.
 fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<PathBuf, String> {
-    let packages = format!("--profile {PROFILE} -p elsa-edge -p elsa-capi -p elsa-ort");
+    for part in &PARTS {
+        compile_part(tree, target, assembled, part)?;
+    }
+    Ok(match target {
+        Target::Host(_) => tree.target.join(PROFILE),
+        Target::Board(_) => tree.target.join(target.triple()).join(PROFILE),
+    })
+}
+
+/// Runs cargo.
+fn compile_part(tree: &Tree, target: &Target, assembled: &[PathBuf], part: &Part) -> Result<(), String> {
+    let packages = format!("--profile {PROFILE} {}", part.packages);
     let mut run = match target {
         Target::Host(_) => Run::new(tree, "cargo build").args(&packages),
         Target::Board(board) => {
@@ -124,18 +158,17 @@ fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<PathBu
         }
     };
     run = run.arg("--config").arg(paths::renamed(tree, target.triple())?);
-    run = run.arg("--config").arg(format!("target.{}.rustflags=[{OUTLINED:?}]", target.triple()));
+    let mut flags = vec![part.flag.to_owned()];
+    if part.panic == ABORT && matches!(target, Target::Board(_)) {
+        flags.push(format!("-Clink-arg=-Wl,-T,{}", tree.root.join(WITHOUT_TABLES).display()));
+    }
+    run = run.arg("--config").arg(format!("target.{}.rustflags={}", target.triple(), json!(flags)));
+    run = run.arg("--config").arg(format!("profile.{PROFILE}.panic={:?}", part.panic));
     if let Some(dir) = assembled.first().and_then(|path| path.parent()) {
         run = run.env("ELSA_CUBIN_DIR", dir);
     }
     let out = run.run();
-    if !out.ok {
-        return Err(format!("{}: does not build: {}", target.name(), out.how));
-    }
-    Ok(match target {
-        Target::Host(_) => tree.target.join(PROFILE),
-        Target::Board(_) => tree.target.join(target.triple()).join(PROFILE),
-    })
+    if out.ok { Ok(()) } else { Err(format!("{}: does not build: {}", target.name(), out.how)) }
 }
 
 /// GPU code for one architecture, assembled from the committed PTX; returns its files.
