@@ -74,6 +74,8 @@ use error::{Error, say};
 use std::ffi::OsString;
 use std::io::Write;
 
+pub use temporary::watch_panics;
+
 /// Runs the tool with the given arguments, the first being its name, and returns its exit status.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();

@@ -21,6 +21,7 @@ fn provide_stack() {
 
 fn main() -> ExitCode {
     provide_stack();
+    elsa_edge::watch_panics();
     env_logger::Builder::from_env(env_logger::Env::new().filter_or("ELSA_LOG", "warn")).init();
     if let Err(e) = elsa_edge::signals::watch() {
         log::warn!("signals may leave temporary files behind: {e}");

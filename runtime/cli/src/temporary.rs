@@ -8,7 +8,7 @@ use std::fs::{File, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use tempfile::NamedTempFile;
 
 static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -116,12 +116,39 @@ pub fn replace<'a>(files: impl IntoIterator<Item = (Temporary, &'a Path)>) -> Re
 /// Removes every temporary file, then calls `end`. Nobody makes or renames one in between.
 pub fn remove_all(end: impl FnOnce()) {
     let live = live();
-    for path in &*live {
+    remove(&live);
+    end();
+}
+
+fn remove(live: &[PathBuf]) {
+    for path in live {
         if let Err(e) = std::fs::remove_file(path)
             && e.kind() != io::ErrorKind::NotFound
         {
             eprintln!("elsa: {}: cannot be removed: {e}", path.display());
         }
     }
-    end();
+}
+
+/// Status of a program whose main thread panics.
+const PANICKED: i32 = 101;
+
+/// Has a panic end the process as one of the main thread does, without the temporary files, where the program is built
+/// so that nothing unwinds: drops, which remove the files elsewhere, do not run there.
+pub fn watch_panics() {
+    if cfg!(not(panic = "abort")) {
+        return;
+    }
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        // Whoever holds the list may be the thread that panics, so nobody waits for it.
+        let live = match LIVE.try_lock() {
+            Ok(live) => Some(live),
+            Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        remove(live.as_deref().map_or(&[], Vec::as_slice));
+        std::process::exit(PANICKED);
+    }));
 }

@@ -25,7 +25,7 @@ use crate::gpu::ptx;
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,11 +33,32 @@ use std::sync::{Mutex, PoisonError};
 
 /// The operator of ONNX Runtime.
 const OPERATOR: &str = "libelsa_ort.so";
-/// The profile of cargo that keeps symbols.
-const PROFILE: &str = "shipped";
-/// Instructions that recur become a function of their own where the shortest code is wanted. Its place in the tables for
-/// unwinding takes 36 bytes, which LLVM leaves out of account: what saves less grows the file.
-const OUTLINED: &str = "-Cllvm-args=-outliner-benefit-threshold=36";
+/// Leaves tables for unwinding out of the program of a board that does without; the compiler still makes some.
+const WITHOUT_TABLES: &str = "targets/tool.ld";
+
+/// What cargo builds at once, in a profile that keeps symbols.
+struct Part {
+    profile: &'static str,
+    packages: &'static str,
+    /// A flag of the compiler. Instructions that recur become a function of their own where the shortest code is wanted.
+    flag: &'static str,
+}
+
+/// The libraries, which no panic leaves. A function's place in the tables for unwinding takes 36 bytes, which LLVM leaves
+/// out of account: what saves less by becoming one grows the file.
+const LIBRARIES: Part = Part {
+    profile: "shipped",
+    packages: "-p elsa-capi -p elsa-ort",
+    flag: "-Cllvm-args=-outliner-benefit-threshold=36",
+};
+/// The tool, which a panic ends. A folder of its own keeps cargo from building everything again for the flags of the other.
+const TOOL: Part = Part { profile: "tool", packages: "-p elsa-edge", flag: "-Cforce-unwind-tables=no" };
+
+/// The folders of what cargo makes.
+struct Products {
+    libraries: PathBuf,
+    tool: PathBuf,
+}
 
 fn at(path: &Path) -> impl Fn(std::io::Error) -> String {
     move |error| format!("{}: {error}", path.display())
@@ -98,7 +119,7 @@ pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> 
     };
     let abi = Abi::read(tree)?;
     let products = compile(tree, target, &assembled)?;
-    let library = library::make(tree, target, &abi, &products.join("libelsa.a"))?;
+    let library = library::make(tree, target, &abi, &products.libraries.join("libelsa.a"))?;
     assemble(tree, target, &abi, &products, &library)?;
     let ran = examine(tree, target, &abi, &products, &library, &assembled)?;
     if ran.faults.is_empty() {
@@ -107,9 +128,29 @@ pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> 
     Ok(ran)
 }
 
-/// Runs cargo; returns the folder of its products.
-fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<PathBuf, String> {
-    let packages = format!("--profile {PROFILE} -p elsa-edge -p elsa-capi -p elsa-ort");
+/// Compiles everything.
+fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<Products, String> {
+    let tables = tree.root.join(WITHOUT_TABLES);
+    let without = match target {
+        Target::Board(_) => vec![format!("-Clink-arg=-Wl,-T,{}", tables.display())],
+        Target::Host(_) => Vec::new(),
+    };
+    Ok(Products {
+        libraries: part(tree, target, assembled, &LIBRARIES, Vec::new())?,
+        tool: part(tree, target, assembled, &TOOL, without)?,
+    })
+}
+
+/// Runs cargo, with more flags of the compiler; returns the folder of its products.
+fn part(
+    tree: &Tree,
+    target: &Target,
+    assembled: &[PathBuf],
+    part: &Part,
+    mut flags: Vec<String>,
+) -> Result<PathBuf, String> {
+    flags.push(part.flag.to_owned());
+    let packages = format!("--profile {} {}", part.profile, part.packages);
     let mut run = match target {
         Target::Host(_) => Run::new(tree, "cargo build").args(&packages),
         Target::Board(board) => {
@@ -124,7 +165,7 @@ fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<PathBu
         }
     };
     run = run.arg("--config").arg(paths::renamed(tree, target.triple())?);
-    run = run.arg("--config").arg(format!("target.{}.rustflags=[{OUTLINED:?}]", target.triple()));
+    run = run.arg("--config").arg(format!("target.{}.rustflags={}", target.triple(), json!(flags)));
     if let Some(dir) = assembled.first().and_then(|path| path.parent()) {
         run = run.env("ELSA_CUBIN_DIR", dir);
     }
@@ -133,8 +174,8 @@ fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<PathBu
         return Err(format!("{}: does not build: {}", target.name(), out.how));
     }
     Ok(match target {
-        Target::Host(_) => tree.target.join(PROFILE),
-        Target::Board(_) => tree.target.join(target.triple()).join(PROFILE),
+        Target::Host(_) => tree.target.join(part.profile),
+        Target::Board(_) => tree.target.join(target.triple()).join(part.profile),
     })
 }
 
@@ -175,16 +216,16 @@ fn assemble(
     tree: &Tree,
     target: &Target,
     abi: &Abi,
-    products: &Path,
+    products: &Products,
     library: &Library,
 ) -> Result<(), String> {
     let dist = target.dist(tree);
     if dist.exists() {
         fs::remove_dir_all(&dist).map_err(at(&dist))?;
     }
-    strip(tree, &products.join("elsa"), &dist.join("bin/elsa"), "--strip-all")?;
+    strip(tree, &products.tool.join("elsa"), &dist.join("bin/elsa"), "--strip-all")?;
     strip(tree, &library.shared, &dist.join("lib").join(abi.file()), "--strip-all")?;
-    strip(tree, &products.join(OPERATOR), &dist.join("lib").join(OPERATOR), "--strip-all")?;
+    strip(tree, &products.libraries.join(OPERATOR), &dist.join("lib").join(OPERATOR), "--strip-all")?;
     strip(tree, &library.archive, &dist.join("lib/libelsa.a"), "--strip-debug")?;
     for (name, to) in abi.links() {
         let link = dist.join("lib").join(name);
@@ -294,7 +335,7 @@ fn examine(
     tree: &Tree,
     target: &Target,
     abi: &Abi,
-    products: &Path,
+    products: &Products,
     library: &Library,
     assembled: &[PathBuf],
 ) -> Result<Ran, String> {
@@ -320,9 +361,9 @@ fn examine(
     let (tool, shared) = (dist.join("bin/elsa"), dist.join("lib").join(abi.file()));
     let operator = dist.join("lib").join(OPERATOR);
     let files = [
-        ("elsa", &tool, &products.join("elsa")),
+        ("elsa", &tool, &products.tool.join("elsa")),
         ("libelsa.so", &shared, &library.shared),
-        (OPERATOR, &operator, &products.join(OPERATOR)),
+        (OPERATOR, &operator, &products.libraries.join(OPERATOR)),
     ];
     for (file, path, unstripped) in files {
         let bytes = read(path)?;
