@@ -45,7 +45,7 @@ mod modules {
     /// Level of compression: the best.
     const LEVEL: u32 = 9;
     /// Most bytes of the packed modules that are compressed together, where they are several: who wants one inflates all.
-    const TOGETHER: usize = 2_000_000;
+    const TOGETHER: usize = 500_000;
 
     /// Writes the compressed modules, and the table as a Rust expression.
     pub fn write() -> Result<(), String> {
