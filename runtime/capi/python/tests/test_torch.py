@@ -176,7 +176,7 @@ class Series(Case):
                     name: x.to(device) if x.dim() == 4 else x.to(device).repeat_interleave(2, -1)[..., ::2]
                     for name, x in given.items()
                 }
-                state = past.to(device)
+                state = past.clone().to(device)
                 found, same = function(past_state=state, present_state=state, **tensors, **options)
                 self.assertIs(same, state)
                 self.assertEqual(found.device, state.device)
