@@ -13,7 +13,7 @@
 //! | instructions | encodings beyond ARMv8.0-A, apart from the functions of `targets/exceptions.txt` |
 //! | PTX | modules beyond the driver's PTX ISA or above the board's GPU, and missing kernels of `required.txt` |
 //! | cubins | files without the GPU kernels that were assembled for the board |
-//! | size | more than 4.5 MB of stripped binary for a board, cubins apart; more than 3 MB that the static library adds to a C program |
+//! | size | more than 4.6 MB of stripped binary for a board, cubins apart; more than 3 MB that the static library adds to a C program |
 //!
 //! A check returns its finding, or the fault. `super::bad` gives each of them an artefact that it must refuse.
 //!
@@ -35,7 +35,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// Most bytes of a stripped binary.
-pub const BINARY: u64 = 4_500_000;
+pub const BINARY: u64 = 4_600_000;
 /// Most bytes that the static library adds to a stripped C program.
 pub const ADDED: u64 = 3_000_000;
 
