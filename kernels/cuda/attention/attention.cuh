@@ -58,6 +58,10 @@
 // 14. A warp none of whose rows exists takes part in loads and barriers, and leaves products out: its references are NaN,
 //     which no score exceeds. Such a block starts after all others (place.cuh), and its warps with rows are others for each
 //     head, since a scheduler of an SM has the same warp of every block.
+// 15. A GPU with two banks of registers multiplies at full rate where no two operands come from one bank, and keeps an
+//     operand of the product before: hence the order of products (scores.cuh, values.cuh).
+// 16. Where registers allow, the weights of a column of scores are exchanged while those of the column before are multiplied
+//     (multiply_stage), since a warp that stores and then loads waits for both.
 //
 // One source serves all head sizes up to 256 and both widths of elements; everything else is data in `Call`.
 #pragma once

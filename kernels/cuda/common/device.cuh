@@ -26,6 +26,7 @@
 //   half2_fma(a, b, c)                  two f16 values at a time: a * b + c, rounded once each
 //   opaque(int)        the value itself, which the compiler must recompute here rather than keep
 //   forget(f4&) forget(f2&) forget(u2&)  the vector may hold anything from here on
+//   anything()         any value: none is computed for it
 //   bits_of float_of_bits bits_of_double double_of_bits
 #pragma once
 
@@ -107,6 +108,11 @@ INLINE int opaque(int x) {
   return x;
 }
 
+INLINE float anything() {
+  float x;
+  asm volatile("mov.f32 %0, 0f7FC00000;" : "=f"(x));
+  return x;
+}
 INLINE void forget(f4& x) {
   f4 any;
   x = any;

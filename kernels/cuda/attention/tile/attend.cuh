@@ -140,7 +140,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
         drop_k();
         break;
       }
-      open_stage<EDGE>(stage, absent, gaps, odd_values);
+      open_stage<EDGE>(x, stage, absent, gaps, odd_values);
       NO_UNROLL for (int n = 0; n < PRODUCTS_V; n++) {
         put_weights(x, stage * (PRODUCTS_V * PC), (stage + 1) * (PRODUCTS_V * PC));
         multiply_values<EDGE>(x, x.weights, sm + X + n * (UK * V_STRIDE), keys - (stage * PRODUCTS_V + n) * UK, odd_values);
@@ -148,10 +148,14 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     }
   } else if constexpr (!EDGE && STRAIGHT == 2) {
     NO_UNROLL for (int stage = 0; stage < STAGES; stage++) {
-      open_stage<EDGE>(stage, absent, gaps, odd_values);
-      UNROLL for (int n = 0; n < PRODUCTS_V; n++) {
-        put_weights(x, n * PC, 0);
-        multiply_values<EDGE>(x, x.weights, sm + X + n * (UK * V_STRIDE), UK, odd_values);
+      open_stage<EDGE>(x, stage, absent, gaps, odd_values);
+      if constexpr (PIPED) {
+        multiply_stage(x);
+      } else {
+        UNROLL for (int n = 0; n < PRODUCTS_V; n++) {
+          put_weights(x, n * PC, 0);
+          multiply_values<EDGE>(x, x.weights, sm + X + n * (UK * V_STRIDE), UK, odd_values);
+        }
       }
       if (stage + 1 < STAGES) {
         UNROLL for (int i = 0; i < TM; i++)
@@ -164,7 +168,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
         drop_k();
         break;
       }
-      if (n % PRODUCTS_V == 0) open_stage<EDGE>(n / PRODUCTS_V, absent, gaps, odd_values);
+      if (n % PRODUCTS_V == 0) open_stage<EDGE>(x, n / PRODUCTS_V, absent, gaps, odd_values);
       if (n % PRODUCTS_P == 0) put_weights(x, 0, TN);
       multiply_values<EDGE>(x, x.weights + n % PRODUCTS_P * (UK * P_STRIDE), sm + X + n % PRODUCTS_V * (UK * V_STRIDE),
                             keys - n * UK, odd_values);

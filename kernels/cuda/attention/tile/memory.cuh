@@ -29,14 +29,15 @@ template <class S> INLINE void Tiles<S>::exchange(const Home& x, bool add, bool 
   if (B16 || x.vec4) {
     const Address at = x.at + g * 16;
     auto there = [&](int i, int h) LAMBDA { return (int)(i < x.left) & (int)(dim_of(g, h * 4) < x.width); };
-    UNROLL for (int i0 = 0; i0 < TM; i0 += 4) {
-      f4 y[4][AF];
-      UNROLL for (int i = 0; i < 4; i++)
+    constexpr int ROWS = BUDGET || D > 64 ? 4 : TM;  // rows whose loads are under way together: registers are few
+    UNROLL for (int i0 = 0; i0 < TM; i0 += ROWS) {
+      f4 y[ROWS][AF];
+      UNROLL for (int i = 0; i < ROWS; i++)
         UNROLL for (int h = 0; h < AF; h++) {
           clear(y[i][h]);
           if ((int)add & there(i0 + i, h)) y[i][h] = read_f4(at + (i0 + i) * x.step + dim_of(0, h * 4) * 4);
         }
-      UNROLL for (int i = 0; i < 4; i++)
+      UNROLL for (int i = 0; i < ROWS; i++)
         UNROLL for (int h = 0; h < AF; h++) {
           float* a = acc[i0 + i] + h * 4;
           UNROLL for (int e = 0; e < 4; e++) a[e] += y[i][h][e];

@@ -3,12 +3,17 @@
 
 #include "tile.cuh"
 
-// F32 and WIDENED: both operands are f32 values. The first COLUMNS columns.
+// F32 and WIDENED: both operands are f32 values. The first COLUMNS columns. Products come in runs that share an operand and go
+// to and fro, so that a product and the one before it share one throughout; runs of four, where registers are not scarce.
 template <class S>
 template <int COLUMNS>
 INLINE void Tiles<S>::multiply_f32(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4]) {
-  UNROLL for (int i = 0; i < TM; i++)
-    UNROLL for (int j = 0; j < COLUMNS; j++) s[i][j] = __builtin_fmaf(qa[i >> 2][i & 3], kb[j >> 2][j & 3], s[i][j]);
+  UNROLL for (int n = 0; n < TM * COLUMNS; n++) {
+    constexpr int RUN = TM == 8 && (ADDED || BUDGET) ? COLUMNS : 4;
+    const int run = n / RUN, at = to_and_fro(run, n % RUN, RUN), back = run / TM;
+    const int i = TM == 4 ? at : to_and_fro(back, run % TM, TM), j = TM == 4 ? run : back * RUN + at;
+    s[i][j] = __builtin_fmaf(qa[i >> 2][i & 3], kb[j >> 2][j & 3], s[i][j]);
+  }
 }
 
 // PAIRED in edges: even dims, then odd ones, widened.
@@ -46,7 +51,11 @@ template <class S> INLINE void Tiles<S>::add_half2(unsigned (&pair)[TM][TN]) {
 // Adds the products of a chunk of dims to the first COLUMNS columns of the scores. Dims beyond the head size are left out,
 // in eights.
 template <class S> template <bool EDGE, int COLUMNS> INLINE void Tiles<S>::multiply_chunk(int chunk) {
-  if (RARELY(idles())) return;
+  if (RARELY(idles())) {  // the zeros that the scores begin with are set behind this branch alone
+    UNROLL for (int i = 0; i < TM; i++)
+      UNROLL for (int j = 0; j < TN; j++) s[i][j] = anything();
+    return;
+  }
   const int t = opaque(tid), cg = lane_col(t);
   const int qc = (t >> 5) * (WARP_ROWS / 4) + lane_row(t) * (TM / 4);
   const SharedBytes queries = sm + chunk * KS * Q_STRIDE;
@@ -70,6 +79,7 @@ template <class S> template <bool EDGE, int COLUMNS> INLINE void Tiles<S>::multi
       UNROLL for (int j = 0; j < TN; j++) pair[i][j] = 0;
   }
   const int steps = PAIRS ? KS / DIMS : min_of((call.head_dim - chunk * KD + DIMS - 1) / DIMS, KS / DIMS);
+  if constexpr (CHUNKS == 1 && !EDGE) __builtin_assume(steps > 0);  // plain tiles have dims
   NO_UNROLL for (int it = 0; it < steps; it++) {
     UNROLL for (int kk = 0; kk < DIMS; kk++) {
       const int b = kk & 1;

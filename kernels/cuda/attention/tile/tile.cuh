@@ -79,6 +79,8 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   static constexpr bool LEAN = S::CHANGES == NONE, ADDED = S::CHANGES == ADDENDS;
   static constexpr bool PLAINS = S::CHANGES != EDGES;        // whether plain tiles have a loop of their own
   static constexpr bool ADDS = S::CHANGES == ALL || !PLAINS;  // whether addends pass through the exchange area
+  // Whether the weights of a column are exchanged while the column before it is multiplied: not where registers are scarce.
+  static constexpr bool PIPED = S::STRAIGHT == 2 && !ADDED && !BUDGET;
   static constexpr bool SLOW = LEAN || (ADDED && TM * TN > 32);  // whether edges are small and slow
 
   // Whether warps without a row leave products out: not where the test costs full blocks more than others gain.
@@ -121,6 +123,7 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   static_assert(K_ITEMS == 1 || K_STEP == 8, "");
   static_assert(!STRAIGHT || PRODUCTS_P == 1, "");
   static_assert(STRAIGHT != 2 || (V_ITEMS <= K_ITEMS * 4 && NT % DF == 0), "");
+  static_assert(!PIPED || (PC == 2 && TM == 8), "");
   static_assert(KS % 32 == 0 || CHUNKS == 1, "");
   static_assert(!BUDGET || (IN != PAIRED && (S::CHANGES == ALL || LEAN) && TM <= LANE_COLS), "");
 
@@ -135,6 +138,12 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   }
   // The key, within its tile, of element e of group q of four neighbours among the transposed keys.
   static INLINE int key_of(int q, int e) { return TN == 8 ? ((q >> 3) * 4 + e) * 8 + (q & 7) : e * 16 + q; }
+  // Place n of run i of `count` places, where runs go to and fro.
+  static INLINE int to_and_fro(int i, int n, int count) { return i & 1 ? count - 1 - n : n; }
+  // Where, among the weights of a key of shift f, chunk h of those of row group rg lies.
+  static INLINE int chunk_of_weights(int rg, int h, int f) {
+    return TM == 8 ? ((rg ^ (f & ~1)) << 4) + ((h ^ (f & 1)) << 4) : (rg ^ f) << 4;
+  }
   // The dim of column j of W in lane group g.
   static INLINE int dim_of(int g, int j) { return (j >> 2) * (LANE_COLS * 4) + g * 4 + (j & 3); }
   // The block's first row.
@@ -315,7 +324,10 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   INLINE void write_left_out(const Share& share, int row, int i, float m, float s, float d);
 
   // values.cuh: W += P V.
-  template <bool EDGE> INLINE void open_stage(int stage, bool absent, bool gaps, bool& odd_values);
+  template <bool EDGE> INLINE void open_stage(const Exchange& x, int stage, bool absent, bool gaps, bool& odd_values);
+  INLINE void add_products(const f4 (&p)[TM / 4], const float (&v)[AN]);
+  INLINE void put_column(const Exchange& x, int slot, int column);
+  INLINE void multiply_stage(const Exchange& x);
   INLINE void put_weights(const Exchange& x, int first, int last);
   template <bool EDGE> INLINE void multiply_values(const Exchange& x, SharedBytes pu, SharedBytes vu, int keys, bool odd_values);
 

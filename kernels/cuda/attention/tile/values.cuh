@@ -14,7 +14,7 @@ INLINE bool is_odd(f4 x) {
 // not finite.
 template <class S>
 template <bool EDGE>
-INLINE void Tiles<S>::open_stage(int stage, bool absent, bool gaps, bool& odd_values) {
+INLINE void Tiles<S>::open_stage(const Exchange& x, int stage, bool absent, bool gaps, bool& odd_values) {
   if constexpr (EDGE && SLOW) gather_v(k0, stage);
   // What the area held is dead: a tile that, or whose keys, may be left out has just had a vote.
   constexpr bool VOTED = BUDGET || ADDED || (EDGE && !LEAN);
@@ -27,6 +27,7 @@ INLINE void Tiles<S>::open_stage(int stage, bool absent, bool gaps, bool& odd_va
   };
   if constexpr (EDGE && SLOW) bring(vr);
   else bring(travelling());
+  if constexpr (PIPED && !EDGE) put_column(x, 0, 0);
   if constexpr (!(EDGE && SLOW)) {
     if (stage + 1 < STAGES) load_v<EDGE>(k0, stage + 1);
     else if (ready) load_k<EDGE>(k0 + TILE, 0);
@@ -36,18 +37,57 @@ INLINE void Tiles<S>::open_stage(int stage, bool absent, bool gaps, bool& odd_va
   else sync_block();
 }
 
+// W += p v' for one key.
+template <class S> INLINE void Tiles<S>::add_products(const f4 (&p)[TM / 4], const float (&v)[AN]) {
+  UNROLL for (int i = 0; i < TM; i++)
+    UNROLL for (int n = 0; n < AN; n++) {
+      const int j = to_and_fro(i, n, AN);
+      acc[i][j] = __builtin_fmaf(p[i >> 2][i & 3], v[j], acc[i][j]);
+    }
+}
+
+// Puts the weights of a column of scores into slot `slot` of the exchange.
+template <class S> INLINE void Tiles<S>::put_column(const Exchange& x, int slot, int column) {
+  UNROLL for (int h = 0; h < TM / 4; h++)
+    store_shared(x.weights + (slot * LANE_COLS + x.cg) * P_STRIDE + (((x.rg + h) ^ weight_shift(x.cg)) << 4),
+                 f4{s[h * 4][column], s[h * 4 + 1][column], s[h * 4 + 2][column], s[h * 4 + 3][column]});
+}
+
 // Exchanges the weights of PC columns from `first` on, and rotates the columns up to `last`.
 template <class S> INLINE void Tiles<S>::put_weights(const Exchange& x, int first, int last) {
-  const int cg = x.cg, rg = x.rg;
   sync_warp();
-  UNROLL for (int jj = 0; jj < PC; jj++)
-    UNROLL for (int h = 0; h < TM / 4; h++)
-      store_shared(x.weights + (jj * LANE_COLS + cg) * P_STRIDE + (((rg + h) ^ weight_shift(cg)) << 4),
-                   f4{s[h * 4][first + jj], s[h * 4 + 1][first + jj], s[h * 4 + 2][first + jj],
-                      s[h * 4 + 3][first + jj]});
+  UNROLL for (int jj = 0; jj < PC; jj++) put_column(x, jj, first + jj);
   UNROLL for (int i = 0; i < TM; i++)
     UNROLL for (int j = first; j + PC < last; j++) s[i][j] = s[i][j + PC];
   sync_warp();
+}
+
+// Adds the products of a stage, whose first column of weights lies in the exchange. While a column is multiplied, the next
+// takes the other slot.
+template <class S> INLINE void Tiles<S>::multiply_stage(const Exchange& x) {
+  if (RARELY(idles())) return;
+  f4 pa[2][TM / 4];
+  float vb[2][AN];
+  auto fragments = [&](int b, int key) LAMBDA {
+    const int f = weight_shift(key & (LANE_COLS - 1));
+    UNROLL for (int h = 0; h < TM / 4; h++)
+      pa[b][h] = load_shared(x.weights + key % (2 * LANE_COLS) * P_STRIDE + chunk_of_weights(x.rg, h, f));
+    UNROLL for (int h = 0; h < AF; h++) {
+      const f4 v = load_shared(sm + X + key * V_STRIDE + x.cg * 16 + h * (LANE_COLS * 16));
+      UNROLL for (int e = 0; e < 4; e++) vb[b][h * 4 + e] = v[e];
+    }
+  };
+  fragments(0, 0);
+  UNROLL for (int key = 0; key < VK; key++) {
+    const int b = key & 1, next = key / LANE_COLS + 1;
+    if (key % LANE_COLS == LANE_COLS / 2 && next < VK / LANE_COLS) {
+      sync_warp();
+      put_column(x, next & 1, next);
+      sync_warp();
+    }
+    if (key + 1 < VK) fragments(b ^ 1, key + 1);
+    add_products(pa[b], vb[b]);
+  }
 }
 
 // Adds the products of up to UK keys, of which `keys` may have weights, with weights from `pu` on and values from `vu` on.
@@ -60,10 +100,8 @@ INLINE void Tiles<S>::multiply_values(const Exchange& x, SharedBytes pu, SharedB
   constexpr int KEYS = EDGE && SLOW ? 2 : BODY;
   auto fragments = [&](int b, int from, int key) LAMBDA {
     const int f = weight_shift((KEYS < LANE_COLS ? from + key : key) & (LANE_COLS - 1));
-    UNROLL for (int h = 0; h < TM / 4; h++) {
-      const int off = TM == 8 ? ((rg ^ (f & ~1)) << 4) + ((h ^ (f & 1)) << 4) : (rg ^ f) << 4;
-      pa[b][h] = load_shared(pu + from * P_STRIDE + key * P_STRIDE + off);
-    }
+    UNROLL for (int h = 0; h < TM / 4; h++)
+      pa[b][h] = load_shared(pu + from * P_STRIDE + key * P_STRIDE + chunk_of_weights(rg, h, f));
     UNROLL for (int h = 0; h < AF; h++) {
       const f4 x = load_shared(vu + from * V_STRIDE + key * V_STRIDE + cg * 16 + h * (LANE_COLS * 16));
       UNROLL for (int e = 0; e < 4; e++) vb[b][h * 4 + e] = x[e];
@@ -91,9 +129,7 @@ INLINE void Tiles<S>::multiply_values(const Exchange& x, SharedBytes pu, SharedB
       const int b = key & 1;
       if (key + 1 < KEYS) fragments(b ^ 1, from, key + 1);
       else if (KEYS < UK) fragments(b ^ 1, (from + KEYS) & (UK - 1), 0);
-      UNROLL for (int i = 0; i < TM; i++)
-        UNROLL for (int j = 0; j < AN; j++)
-          acc[i][j] = __builtin_fmaf(pa[b][i >> 2][i & 3], vb[b][j], acc[i][j]);
+      add_products(pa[b], vb[b]);
     }
   }
 }
