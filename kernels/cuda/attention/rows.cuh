@@ -34,7 +34,7 @@ template <int D> struct Groups {
     LANES = D < 128 ? D / 4 : 32,
     PARTS = WARPS * 32 / LANES,
     VECS = D / (LANES * 4),   // float4 groups of dims of a lane
-    KEYS = D <= 128 ? 4 : 2,  // keys of a group in a round
+    KEYS = D < 128 ? 4 : D == 128 ? 8 : 2,  // keys of a group in a round
     FLUSH = 256 / KEYS,       // rounds until sums are added to the outer ones
     WIDE = (D + 127) / 128,   // groups of four columns of a lane when a warp has a row
     STATES_AT = ROWS * PARTS * D * 4,
