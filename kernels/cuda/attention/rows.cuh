@@ -73,16 +73,20 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
 
   f4 query[ROWS][VECS], inner[ROWS][VECS], outer[ROWS][VECS];
   UNROLL for (int r = 0; r < ROWS; r++)
-    UNROLL for (int h = 0; h < VECS; h++) query[r][h] = inner[r][h] = outer[r][h] = zero4();
-  NO_UNROLL for (int r = 0; r < ROWS; r++) {  // the next row becomes the last
-    UNROLL for (int o = 1; o < ROWS; o++)
-      UNROLL for (int h = 0; h < VECS; h++) query[o - 1][h] = query[o][h];
-    const int row = min_of(row0 + r, last), token = token_of(row);
+    UNROLL for (int h = 0; h < VECS; h++) inner[r][h] = outer[r][h] = zero4();
+  Raw4 raw[ROWS][VECS];
+  auto load_query = [&](Raw4 (&to)[VECS], int row, bool vec4) LAMBDA {
+    const int token = token_of(row);
     const Address at = query_row(call, seq, head_of(row, token), token, SIZE);
-    UNROLL for (int h = 0; h < VECS; h++) {
-      Raw4 raw;
-      load4_checked(raw, at, lane * 4 + h * LANES * 4, call.head_dim, (call.flags & QUERY_VEC4) != 0);
-      query[ROWS - 1][h] = to_f32(raw, call.dtype) * call.query_factor;
+    UNROLL for (int h = 0; h < VECS; h++) load4_checked(to[h], at, lane * 4 + h * LANES * 4, call.head_dim, vec4);
+  };
+  if (call.flags & QUERY_VEC4) {  // all at once, and used after keys and values have been asked for
+    UNROLL for (int r = 0; r < ROWS; r++) load_query(raw[r], min_of(row0 + r, last), true);
+  } else {
+    NO_UNROLL for (int r = 0; r < ROWS; r++) {  // the next row becomes the last
+      UNROLL for (int o = 1; o < ROWS; o++)
+        UNROLL for (int h = 0; h < VECS; h++) raw[o - 1][h] = raw[o][h];
+      load_query(raw[ROWS - 1], min_of(row0 + r, last), false);
     }
   }
 
@@ -119,6 +123,8 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
     load_early(keys, k_old, k_new, call.head_dim, kbeg);
     load_early(values, v_old, v_new, call.value_dim, kbeg);
   }
+  UNROLL for (int r = 0; r < ROWS; r++)
+    UNROLL for (int h = 0; h < VECS; h++) query[r][h] = to_f32(raw[r][h], call.dtype) * call.query_factor;
 
   int rounds = 0;
   NO_UNROLL for (int k0 = kbeg; k0 < kend; k0 += ROUND) {
