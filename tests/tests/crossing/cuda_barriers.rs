@@ -25,7 +25,7 @@ fn place(kernel: &str, call: &str, which: &str) -> String {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn lanes_at_different_places_end_the_launch() {
     let cases = [
         ("block_barriers", ["sync_block", "sync_block"], ["a barrier", "a barrier"]),
@@ -50,7 +50,7 @@ fn lanes_at_different_places_end_the_launch() {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn lanes_that_do_not_come_end_the_launch() {
     let output = run("missing");
     let text = String::from_utf8(output.stderr).unwrap();
@@ -60,7 +60,7 @@ fn lanes_that_do_not_come_end_the_launch() {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn lanes_that_meet_go_on() {
     let output = run("together");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -59,7 +59,7 @@ fn run(
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn hard_cases_without_states() {
     let engine = engine();
     let cases = hard_cases();
@@ -73,7 +73,7 @@ fn hard_cases_without_states() {
 /// Head sizes and types such that every attention kernel of the build runs, with one sequence of few and one of
 /// many queries.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_kernel_runs() {
     let engine = engine();
     let mut ran = 0;
@@ -189,7 +189,7 @@ fn every_kernel_runs() {
 /// What kernels add in plain tiles: f32 elements and boolean masks, in every broadcast, over ragged lengths, with elements
 /// that take keys out and keys that nobody attends.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn addends_in_plain_tiles() {
     let engine = engine();
     let kind = |float: bool| if float { MaskKind::Additive(DType::F32) } else { MaskKind::Bool };
@@ -246,7 +246,7 @@ fn addends_in_plain_tiles() {
 
 /// Kernels that add in plain tiles leave to others what they do not add.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn other_addends_have_other_kernels() {
     let engine = engine();
     let mask = |dtype| MaskParams { kind: MaskKind::Additive(dtype), dims: vec![70, 130], density: 0.6 };
@@ -284,7 +284,7 @@ const HALF_SCORES: PlanOptions = PlanOptions {
 
 /// Scores of f16 summed in f16: other bits, an error within the declared one, and NaN where a sum overflows f16.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn half_scores_keep_their_declared_error() {
     let engine = engine();
     let sizes = [(70, 130, 64), (33, 513, 64), (200, 200, 17), (1000, 70, 33), (130, 300, 64)];
@@ -329,7 +329,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    #[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+    #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
     fn random_problems_without_states(case in any_case(), lse in any::<bool>()) {
         if let Err(e) = check(&engine(), &case, lse) {
             prop_assert!(false, "{}", e);
@@ -340,7 +340,7 @@ proptest! {
 /// The roundings on the path of a key are as many as the certificate counts, for kernels of tiles and of few rows, and
 /// with as many splits as the device asks for.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn the_longest_path_is_the_one_that_is_counted() {
     let engine = engine();
     for (queries, keys) in [(1, 16_384), (20, 16_384), (20, 1000), (300, 16_384)] {

@@ -45,7 +45,7 @@ fn check(case: &Case, b: &Buffers) {
 
 /// One workspace serves every plan that it was made for, though the last of them, or the first, would not do.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn plans_share_a_workspace() {
     let engine = engine();
     let cases: Vec<Case> = hard_cases().into_iter().step_by(5).collect();
@@ -93,7 +93,7 @@ fn repeat(engine: &Engine, case: &Case, runs: &[usize]) {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn repeats_change_no_bit() {
     let engine = engine();
     for case in hard_cases() {
@@ -106,7 +106,7 @@ fn repeats_change_no_bit() {
 
 /// Each sequence of a batch, computed alone and in batches of other sizes, has the bits that it has in the whole.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn the_batch_changes_no_bit() {
     let engine = engine();
     for (queries, keys, d) in [(150, 1200, 24), (1, 900, 64), (5, 70, 64), (300, 300, 128)] {
@@ -154,7 +154,7 @@ fn the_batch_changes_no_bit() {
 /// A budget is a hard cap: the plan fits it, or is refused with the number that it takes; and the answers under
 /// the smallest are as good.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_budget_is_kept() {
     let engine = engine();
     let mut divided = 0;

@@ -241,7 +241,7 @@ fn failed(library: &Path, variables: &[(&str, &str)], stage: &str, reason: &str)
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn without_a_fault_the_gpu_computes_and_allocates_nothing() {
     let log = tempfile::NamedTempFile::new().unwrap();
     let output = scene(&folder(), &[("ELSA_STANDIN_LOG", log.path().to_str().unwrap())]);
@@ -278,7 +278,7 @@ fn without_a_fault_the_gpu_computes_and_allocates_nothing() {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn no_driver_no_device_and_an_old_one() {
     let empty = tempfile::tempdir().unwrap();
     fell_back(&scene(empty.path(), &[]), "libcuda");
@@ -309,7 +309,7 @@ fn exports(library: &[u8]) -> BTreeSet<String> {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn each_missing_symbol_is_named() {
     let whole = std::fs::read(folder().join("libcuda.so.1")).unwrap();
     let mut needed = 0;
@@ -339,7 +339,7 @@ fn each_missing_symbol_is_named() {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn the_library_exports_what_a_driver_of_10_2_does() {
     let list = include_str!("../../standin/symbols-10.2.txt");
     let allowed: BTreeSet<&str> = list.lines().filter(|line| !line.starts_with('#')).collect();
@@ -351,7 +351,7 @@ fn the_library_exports_what_a_driver_of_10_2_does() {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn modules_that_are_refused() {
     let library = folder();
     let refuse = [("ELSA_STANDIN_PTX", "refuse")];
@@ -364,7 +364,7 @@ fn modules_that_are_refused() {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn memory_that_is_not_there() {
     let library = folder();
     for bytes in ["1", "1000", "300000"] {
@@ -377,7 +377,7 @@ fn memory_that_is_not_there() {
 /// Every function that the scenario calls fails, at its first and at its last call, in a way that leaves the context
 /// of use and in one that does not.
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn every_call_fails() {
     let library = folder();
     let log = tempfile::NamedTempFile::new().unwrap();
@@ -415,7 +415,7 @@ fn every_call_fails() {
 
 /// A lost context is made anew once; when that one is lost too, the CPU computes for good.
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_lost_context_is_replaced_once() {
     let library = folder();
     for code in ["700", "702", "719"] {

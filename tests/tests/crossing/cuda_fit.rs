@@ -30,7 +30,7 @@ fn long() -> Case {
 
 /// A budget is kept and used, and the bits are those of any other that has room for the same splits.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn budgets_are_kept_and_used() {
     let engine = engine();
     let case = long();
@@ -101,7 +101,7 @@ fn child_fits() {
 /// Refusals of the driver, of a device that is small, and of one that has nothing: fewer tasks, finer ones, the CPU or an
 /// error. The answer is right wherever there is one, and its bits do not depend on how many tasks are resident.
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn refused_memory_makes_smaller_tasks() {
     let test = "cuda_fit::child_fits";
     let of = |variables: &[(&str, &str)]| {
@@ -173,7 +173,7 @@ fn child_fits_again() {
 /// Each allocation of a stream is refused in turn: of device memory, of page-locked memory, of streams and of events. One
 /// task fewer is resident each time, and the bits stay.
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn every_allocation_may_be_refused() {
     for device in ["", "discrete"] {
         let fits = |times: usize, variable: &str, value: &str| {

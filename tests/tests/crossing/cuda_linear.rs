@@ -82,7 +82,7 @@ fn check_all(engine: &Engine, params: &Params, forms: &[LinearPlanOptions]) {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_rule_form_and_direction() {
     let engine = engine(Fallback::Fail);
     for (rule, per_dim) in RULES {
@@ -95,7 +95,7 @@ fn every_rule_form_and_direction() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn lengths_around_chunks_and_head_sizes() {
     let engine = engine(Fallback::Fail);
     for (rule, per_dim) in RULES {
@@ -113,7 +113,7 @@ fn lengths_around_chunks_and_head_sizes() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn heads_layouts_types_and_states() {
     let engine = engine(Fallback::Fail);
     let (mut n, packings) = (0, [Packing::Heads, Packing::Tokens, Packing::Gaps]);
@@ -145,7 +145,7 @@ fn heads_layouts_types_and_states() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn gates_and_keys_that_break_naive_code() {
     let engine = engine(Fallback::Fail);
     for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
@@ -163,7 +163,7 @@ fn gates_and_keys_that_break_naive_code() {
 
 /// What a gate of −∞ clears may be NaN; nothing else removes a NaN.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn infinite_gates_clear_whatever_a_state_holds() {
     let engine = engine(Fallback::Fail);
     for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
@@ -202,7 +202,7 @@ fn infinite_gates_clear_whatever_a_state_holds() {
 /// Chunks and fused chunks have the same bits, at any distance of states; a sequence has its bits alone and in a batch, and at
 /// every run.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
     let engine = engine(Fallback::Fail);
     for (rule, per_dim) in RULES {
@@ -227,7 +227,7 @@ fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
 /// A launch of few blocks goes by a kernel whose blocks have half the columns. Its answers lie within their bounds, and have
 /// the bits of a batch that has blocks enough.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn blocks_of_half_the_columns_change_no_bit() {
     let engine = engine(Fallback::Fail);
     let forms = [of(Form::Recurrent, None, None), of(Form::FusedChunk, None, None)];
@@ -296,7 +296,7 @@ fn bits_of(found: &Found, case: &Case, index: usize, range: std::ops::Range<usiz
 /// A packed sequence has the bits that it has alone, whatever it is packed with: where its form goes by its tokens, and where
 /// its parts do. So do states that are replaced while several heads read them.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn packed_sequences_have_their_bits_alone() {
     let engine = engine(Fallback::Fail);
     let default = LinearPlanOptions::default();
@@ -360,7 +360,7 @@ impl Monoid for Sum {
 /// The states before the parts of a scan have the bits of core's scan by Blelloch, and the values that fold to them are such
 /// that other orders have others.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn parts_are_carried_in_the_order_of_core() {
     let engine = engine(Fallback::Fail);
     // The rule with delta sums, too, as long as keys are at right angles to what a state holds.
@@ -407,7 +407,7 @@ fn parts_are_carried_in_the_order_of_core() {
 
 /// Several blocks of rows and of columns, heads of any kind, and gates that clear or grow.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_token_against_every_earlier_one() {
     let engine = engine(Fallback::Fail);
     let quadratic = [of(Form::Parallel, None, None)];
@@ -444,7 +444,7 @@ fn every_token_against_every_earlier_one() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_the_gpu_does_not_compute_the_cpu_does() {
     let wide = Params::plain(Rule::Linear, 5, [1025, 4]).build();
     let chunks = of(Form::FusedChunk, None, None);
@@ -509,7 +509,7 @@ fn scenario() {
 
 /// A device that fails at any of its calls leaves the states as they were, so that the CPU computes from them.
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn states_in_place_outlive_a_failing_device() {
     let library = elsa_tests::standin::folder();
     let mut fell = 0;

@@ -52,7 +52,7 @@ fn params((rule, per_dim): (Rule, bool), tokens: usize, dims: [usize; 2]) -> Par
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_rule_around_the_ends_of_tiles() {
     let engine = engine();
     for (n, rule) in RULES.into_iter().enumerate() {
@@ -69,7 +69,7 @@ fn every_rule_around_the_ends_of_tiles() {
 
 /// Heads that share both ways, layouts with gaps, 16-bit elements, whose writes stay f32, and packed sequences.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn heads_types_and_packed_sequences() {
     let engine = engine();
     for (n, rule) in RULES.into_iter().cycle().take(12).enumerate() {
@@ -91,7 +91,7 @@ fn heads_types_and_packed_sequences() {
 
 /// Gates of −1000, +1 and −∞, keys that are nearly equal, and rates near two.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn gates_and_keys_that_break_naive_code() {
     let engine = engine();
     for rule in RULES {
@@ -112,7 +112,7 @@ fn gates_and_keys_that_break_naive_code() {
 /// Gates whose sums leave the range of f32 within a few tiles, upwards and downwards, so that no factor of a row or of a key
 /// can be formed, while what is left of the pair is in range.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn sums_of_gates_beyond_the_range_of_factors() {
     let engine = engine();
     for rule in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
@@ -152,7 +152,7 @@ fn sums_of_gates_beyond_the_range_of_factors() {
 
 /// A gate of −∞ clears whatever is before it, NaN included, and of each dim its own; nothing else removes a NaN.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_is_cleared_may_be_nan() {
     let engine = engine();
     let tokens = 80;
@@ -204,7 +204,7 @@ fn what_is_cleared_may_be_nan() {
 /// What thousands of tokens write cancels, and sums of many terms must not lose it: the error on random unit keys. Where sums of four
 /// products are added by plain additions it is 5.4e-7.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn long_sums_keep_their_digits() {
     let engine = engine();
     for (rule, per_dim) in [(Rule::Delta, false), (Rule::GatedDelta, true)] {

@@ -86,7 +86,7 @@ fn compare(engine: &Engine, params: &Params, form: Form) {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_state_is_computed_once_and_changes_no_bit() {
     let engine = engine();
     let rules = [
@@ -118,7 +118,7 @@ fn a_state_is_computed_once_and_changes_no_bit() {
 
 /// More readers than a tile has rows compute the state for themselves, and so do those for whom a device has room.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn who_shares_a_state() {
     let engine = engine();
     for heads in [[17 * 64, 64, 64], [2, 1, 1], [64, 64, 128]] {
@@ -130,7 +130,7 @@ fn who_shares_a_state() {
 /// Layouts, packed sequences some of which go token by token, and queries that are not finite, against the recurrence in f64.
 /// What one reader's queries hold reaches no other reader and no state.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn readers_do_not_know_of_each_other() {
     let engine = engine();
     let default = LinearPlanOptions::default();
@@ -176,7 +176,7 @@ fn readers_do_not_know_of_each_other() {
 
 /// Keys of more dims than tiles have, step by step.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn keys_of_many_dims() {
     let engine = engine();
     let mut n = 0;

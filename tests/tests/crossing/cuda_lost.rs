@@ -202,7 +202,7 @@ fn scene(test: &str, fault: &str, fail: bool) -> Vec<String> {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn every_plan_keeps_its_workspace_when_a_context_is_lost() {
     let calls = scene("cuda_lost::sharing", "", false);
     assert!(calls.len() == 8 && calls.iter().all(|call| call.ends_with(ALL_ON_THE_GPU)), "{calls:?}");
@@ -223,7 +223,7 @@ fn every_plan_keeps_its_workspace_when_a_context_is_lost() {
 /// After a code that loses the context there is a new one; after any other the context stays. Either way the next run is
 /// the GPU's.
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn each_code_of_the_driver_either_loses_the_context_or_does_not() {
     // What the driver's documentation says of each code, besides those after which it is unknown.
     let lost = [214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911];
@@ -246,7 +246,7 @@ fn each_code_of_the_driver_either_loses_the_context_or_does_not() {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_log_sink_may_wait_for_another_thread() {
     let replaced = "a new context takes the place of the one that was lost right";
     for (fault, told) in [
@@ -265,7 +265,7 @@ fn a_log_sink_may_wait_for_another_thread() {
 /// After a context is lost, the memory of its successor is not all there: the call that needs it is the CPU's, and the
 /// next one tries again.
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn what_cannot_be_allocated_anew_is_tried_again() {
     // The first run of the second call.
     let lost = "cuLaunchKernel:7:702";
@@ -290,7 +290,7 @@ fn what_cannot_be_allocated_anew_is_tried_again() {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_resident_run_never_computes_on_memory_that_was_not_filled() {
     let calls = scene("cuda_lost::resident", "", false);
     assert!(calls.len() == 7 + 12 && calls.iter().all(|call| call.ends_with("cuda right")), "{calls:?}");

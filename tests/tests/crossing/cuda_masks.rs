@@ -84,7 +84,7 @@ fn rows(buffers: &Buffers, d: usize) -> Vec<Vec<u32>> {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host"]
 fn the_type_of_a_mask_changes_no_bit_of_a_kernel() {
     let engine = engine();
     // Tiles that are empty, one of them for some blocks alone, whole ones, and the third block without a key.
@@ -124,7 +124,7 @@ fn the_type_of_a_mask_changes_no_bit_of_a_kernel() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host"]
 fn tiles_that_a_mask_empties_change_no_bit() {
     const KEYS: usize = 3 * TILE;
     let engine = engine();

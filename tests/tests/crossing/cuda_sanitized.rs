@@ -43,7 +43,7 @@ fn scores(case: &Case) -> usize {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_share_of_the_hard_cases() {
     let engine = engine();
     let cases: Vec<Case> =
@@ -56,7 +56,7 @@ fn a_share_of_the_hard_cases() {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn threads_share_an_engine() {
     let engine = engine();
     let cases: Vec<Case> = hard_cases().into_iter().filter(|case| scores(case) <= 2000).step_by(60).collect();
@@ -69,7 +69,7 @@ fn threads_share_an_engine() {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn streams_in_chunks() {
     crate::cuda_stream::a_few_streams();
 }

@@ -158,7 +158,7 @@ fn check_kernel(engine: &Engine, case: &Case, budget: f32, kernel: &GpuChoice, s
 
 /// One query, fewer than a block has, and more.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn mass_just_below_the_budget_is_left_out() {
     let (budget, blocks) = (0.05f32, 12usize);
     // bf16 numbers near the logarithms of the weights lie 2^-4 apart.
@@ -174,7 +174,7 @@ fn mass_just_below_the_budget_is_left_out() {
 /// References rise after tiles were left out, by more than the headroom and by a hundred bits; the largest score lies in the
 /// last tile.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_was_left_out_follows_the_reference() {
     let mut random = Random::new(41);
     let mut seen = [0u64; 2];
@@ -201,7 +201,7 @@ fn what_was_left_out_follows_the_reference() {
 
 /// Every row of a block votes, for every size of heads.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_row_of_a_block_votes() {
     let engine = engine(Fallback::Fail);
     for (d, dtype) in [8, 40, 100, 200].into_iter().flat_map(|d| TYPES.map(|dtype| (d, dtype))) {
@@ -230,7 +230,7 @@ fn every_row_of_a_block_votes() {
 
 /// NaN and infinity among values of tiles that would be left out reach the rows that attend them, and no others.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn values_that_are_not_finite_stay() {
     let engine = engine(Fallback::Fail);
     let k: Vec<f32> = (0..7 * TILE - 3).map(|j| if j < TILE { 0.0 } else { -20.0 }).collect();
@@ -272,7 +272,7 @@ fn values_that_are_not_finite_stay() {
 
 /// A kernel loads the values of a tile in stages, as its heads are large; a value of any stage keeps the tile.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn values_of_any_stage_keep_a_tile() {
     let engine = engine(Fallback::Fail);
     let sizes = [8, 40, 100, 200].map(|d| (d, DType::F32)).into_iter();
@@ -305,7 +305,7 @@ fn values_of_any_stage_keep_a_tile() {
 
 /// A tile that a mask, or a mask and causality together, take out for every row is neither met nor left out.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn tiles_that_no_row_attends_are_not_counted() {
     let engine = engine(Fallback::Fail);
     let (queries, keys) = (40, 5 * TILE);
@@ -328,7 +328,7 @@ fn tiles_that_no_row_attends_are_not_counted() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn shares_are_rounded_outwards() {
     let (engine, [q, k, v]) = (engine(Fallback::Fail), little_beside_one(TILE, 6, 61));
     let case = scored(&q, &k, &v);
@@ -343,7 +343,7 @@ fn shares_are_rounded_outwards() {
 
 /// Where every tile stays, a budget changes no bit of what the same blocks answer without one.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_budget_with_nothing_to_skip_changes_no_bit() {
     let engine = engine(Fallback::Fail);
     let plain = |dtype, n, d| Params { dtype, heads: 2, ..Params::plain(n, n + 64, d, d) };
@@ -392,7 +392,7 @@ fn a_budget_with_nothing_to_skip_changes_no_bit() {
 
 /// Masks, windows, lengths, a soft cap, heads that share keys: answers are within the bound that the left-out shares widen.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn answers_inside_a_budget_are_within_their_bounds() {
     let heads =
         |queries, keys, d, dv| Params { heads: 4, kv_heads: 2, ..Params::plain(queries, keys, d, dv) };
@@ -434,7 +434,7 @@ fn answers_inside_a_budget_are_within_their_bounds() {
 
 /// Of a problem where every other tile may go, those go and no others.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn half_of_the_tiles_go() {
     let n = 12 * TILE;
     let k: Vec<f32> = (0..n).map(|j| if (j / TILE).is_multiple_of(2) { 0.0 } else { -16.0 }).collect();
@@ -449,7 +449,7 @@ fn half_of_the_tiles_go() {
 
 /// A certificate of a run inside a budget counts what was left out.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn certificates_count_what_was_left_out() {
     let k: Vec<f32> = (0..9 * TILE).map(|j| if j < TILE { 0.0 } else { -7.0 }).collect();
     let v: Vec<f32> = (0..k.len()).map(|j| if j < TILE { 1.0 } else { -1.0 }).collect();
@@ -474,7 +474,7 @@ fn certificates_count_what_was_left_out() {
 /// Of packed sequences every block counts in a place of its own, and places of no block are zero, whatever an earlier run with
 /// other bounds left there.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn packed_sequences_count_their_own_blocks() {
     let (engine, budget, heads) = (engine(Fallback::Fail), 0.05f32, 2);
     // As many queries and keys in each list, in as many sequences.
@@ -550,7 +550,7 @@ fn packed_sequences_count_their_own_blocks() {
 
 /// What the kernels inside a budget do not take the CPU computes, and the plan says why.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_gpu_leaves_other_schedules_to_the_cpu() {
     let case = Params::plain(70, 90, 8, 4).build("on a GPU");
     let gated = Schedule { gate: true, ..Schedule::EXACT };

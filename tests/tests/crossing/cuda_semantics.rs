@@ -157,19 +157,19 @@ fn check(engine: &Engine, cases: Vec<Case>) {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn masks_and_biases_pass_with_their_keys() {
     check(&engine(), added());
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_past_passes_before_the_new_keys() {
     check(&engine(), past());
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn pictures_and_packed_sequences_pass_one_by_one() {
     let engine = engine();
     check(&engine, windowed());
@@ -177,7 +177,7 @@ fn pictures_and_packed_sequences_pass_one_by_one() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn hard_cases_pass_in_chunks() {
     let engine = engine();
     let small = |case: &Case| {
@@ -215,7 +215,7 @@ fn child_checks() {
 
 /// A device with memory of its own has masks, biases and tables copied.
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_discrete_device_copies_what_is_added() {
     let test = "cuda_semantics::child_checks";
     let output = child(test, &folder(), &[("ELSA_STANDIN_DEVICE", "discrete")]);
@@ -241,7 +241,7 @@ fn file(case: &Case, operand: Operand) -> Vec<u8> {
 
 /// From tensors as files hold them, with the present, and from any unit on.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn files_have_the_same_bits_from_any_unit_on() {
     let engine = engine();
     let with_present = Params {
@@ -376,7 +376,7 @@ impl elsa_runtime::Sink for Log {
 
 /// Masks are part of the account, `eta` changes chunks and no bit, and a division that is given is taken or refused.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn budgets_and_chunks_are_those_asked_for() {
     let engine = engine();
     let p = Params { heads: 2, kv_heads: 1, ..Params::plain(300, 4200, 16, 16) };
@@ -423,7 +423,7 @@ fn budgets_and_chunks_are_those_asked_for() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_a_stream_cannot_have_is_refused_by_name() {
     let engine = engine();
     let refused = |case: &Case, division, from| {

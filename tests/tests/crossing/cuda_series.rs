@@ -37,7 +37,7 @@ fn selective(engine: &Engine, what: &str, case: &Selective) -> f64 {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn recurrences_match_f64_in_one_part_and_in_several() {
     let engine = engine(Fallback::Fail);
     for (number, case) in linear_recurrence::cases().iter().enumerate() {
@@ -57,7 +57,7 @@ fn recurrences_match_f64_in_one_part_and_in_several() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn selective_scans_match_f64() {
     let engine = engine(Fallback::Fail);
     for (seed, params) in linear_selective::cases().into_iter().enumerate() {
@@ -76,7 +76,7 @@ fn selective_scans_match_f64() {
 
 /// Few channels and many tokens are computed in parts, few tokens in one, and the bound holds in both.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn long_selective_scans_go_by_parts() {
     let engine = engine(Fallback::Fail);
     for (tokens, reverse) in [(8, false), (1023, false), (1024, true), (1025, false)] {
@@ -102,7 +102,7 @@ fn long_selective_scans_go_by_parts() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn convolutions_match_f64() {
     let engine = engine(Fallback::Fail);
     let dtypes = [DType::F32, DType::F32, DType::F16, DType::Bf16];
@@ -132,7 +132,7 @@ fn convolutions_match_f64() {
 /// What is not finite reaches the outputs that a weight connects it with, and no other; an infinite weight meets no input before
 /// the first.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn convolutions_of_what_is_not_finite() {
     let engine = engine(Fallback::Fail);
     let (tokens, taps) = (40, 20);
@@ -171,7 +171,7 @@ fn convolutions_of_what_is_not_finite() {
 
 /// A sequence has its bits alone and in a batch, in one part and in several.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn bits_do_not_depend_on_the_batch() {
     let engine = engine(Fallback::Fail);
     let (tokens, channels) = (1030, 3);
@@ -199,7 +199,7 @@ fn bits_do_not_depend_on_the_batch() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_the_gpu_does_not_compute_the_cpu_does() {
     let (fails, falls) = (engine(Fallback::Fail), engine(Fallback::Cpu));
     let case = Convolution::new(4, [1, 20, 3], 5, [Order::TokensFirst; 2], DType::F32);
@@ -244,7 +244,7 @@ fn scenario() {
 
 /// A device that fails at any of its calls leaves the states as they were, so that the CPU computes from them.
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn states_in_place_outlive_a_failing_device() {
     let library = elsa_tests::standin::folder();
     for fault in ["cuLaunchKernel:1:700", "cuMemcpyDtoHAsync_v2:1:700", "cuStreamSynchronize:2:700"] {

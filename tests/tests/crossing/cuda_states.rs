@@ -45,7 +45,7 @@ fn answer(arguments: &[&str], text: String) -> String {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn gates_are_exponentials_within_an_ulp() {
     let mut random = Random::new(19);
     let mut sums: Vec<f64> = vec![0.0, -0.0, 1.0, -1000.0, 1000.0, 88.7, 88.8, -87.3, -87.4, 1e300, -1e300];
@@ -81,7 +81,7 @@ fn gates_are_exponentials_within_an_ulp() {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn merges_have_the_bits_of_core() {
     let states = states();
     let mut text = String::new();

@@ -243,7 +243,7 @@ pub fn unit(engine: &Engine, case: &Case) -> usize {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn no_division_of_the_same_splits_changes_a_bit() {
     let engine = engine();
     for mut case in cases() {
@@ -270,7 +270,7 @@ fn no_division_of_the_same_splits_changes_a_bit() {
 
 /// In memory, a call whose keys are divided merges the same splits in the same tree.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_stream_has_the_bits_of_the_run_in_memory() {
     let engine = engine();
     let mut compared = 0;
@@ -295,7 +295,7 @@ fn a_stream_has_the_bits_of_the_run_in_memory() {
 
 /// A stream serves many runs, and says what moved and where the time went.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_repeat_and_are_accounted_for() {
     let engine = engine();
     let case =
@@ -325,7 +325,7 @@ fn runs_repeat_and_are_accounted_for() {
 
 /// From tensors as files hold them into tensors as files hold them; padding between rows is not written.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn sources_and_sinks_have_the_same_bits() {
     let engine = engine();
     for case in cases().into_iter().skip(2).step_by(3) {
@@ -391,7 +391,7 @@ fn sink_of_none(_: Operand, _: u64, _: &[u8]) -> io::Result<()> {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_is_not_supported_is_refused_by_name() {
     let engine = engine();
     let case = Params { heads: 2, kv_heads: 1, ..Params::plain(200, 300, 32, 32) }.build("refused");
@@ -480,7 +480,7 @@ fn child_streams() {
 
 /// A device with memory of its own: keys are copied by the copy stream, and their products wait for them.
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_discrete_device_copies() {
     let test = "cuda_stream::child_streams";
     let output = child(test, &folder(), &[("ELSA_STANDIN_DEVICE", "discrete")]);
@@ -491,7 +491,7 @@ fn a_discrete_device_copies() {
 
 /// Each allocation is refused in turn. The stream is then an error, and the next one is right.
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn memory_that_is_refused_is_an_error() {
     let test = "cuda_stream::child_streams";
     for device in ["discrete", ""] {

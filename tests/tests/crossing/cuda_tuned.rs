@@ -46,7 +46,7 @@ fn bits(b: &Buffers) -> u64 {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_division_computes_the_same() {
     let engine = engine(Tuning::Off);
     let mask = |kind| Some(MaskParams { kind, dims: vec![70, 260], density: 0.7 });
@@ -86,7 +86,7 @@ fn every_division_computes_the_same() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_tuned_file_decides_and_nothing_else_does() {
     let off = engine(Tuning::Off);
     let case = Params { heads: 2, kv_heads: 2, ..Params::plain(70, 260, 64, 64) };
@@ -133,7 +133,7 @@ fn a_tuned_file_decides_and_nothing_else_does() {
 /// The time of calls that follow each other, as a graph and without one (a table of sequences is copied): a positive
 /// time, no less for the same work in more calls, and a run behind it gives the same bits.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn time_on_the_device_is_measured() {
     let engine = engine(Tuning::Off);
     for lengths in [false, true] {
@@ -156,7 +156,7 @@ fn time_on_the_device_is_measured() {
 /// A batch that fills the device has blocks that take all splits of their rows and merge in place. A run that outputs
 /// states has a block for each split and a kernel that merges: the bits of its output and its log-sum-exp are the same.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn blocks_that_take_all_splits_change_no_bit() {
     let engine = engine(Tuning::Off);
     let mut ran = Vec::new();

@@ -108,7 +108,7 @@ fn first_runs() {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn after_a_warm_up_the_first_run_allocates_and_loads_nothing() {
     let library = folder();
     for device in ["", "discrete"] {
@@ -150,7 +150,7 @@ fn warm_alone() {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_gpu_that_fails_while_it_is_warmed_up() {
     let library = folder();
     for name in ["cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize"] {
@@ -195,7 +195,7 @@ fn buffer_alone() {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn page_locked_memory_that_is_not_there() {
     let library = folder();
     let said = |fault: &str| {
@@ -215,7 +215,7 @@ fn page_locked_memory_that_is_not_there() {
 
 /// Tensors in buffers with a plan of f32 give the answer in place, and the copies are counted.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn copies_are_counted() {
     let engine = engine(Fallback::Fail);
     let case = plain(37, 300);

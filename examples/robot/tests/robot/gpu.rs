@@ -34,7 +34,7 @@ fn a_gpu_that_is_missing_has_the_cpu_take_its_place_or_is_an_error() {
 
 /// Tensors lie in memory that an integrated GPU uses in place, and that another one copies.
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only robot"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn an_integrated_gpu_copies_nothing() {
     let desk = Desk::new(4);
     for (device, in_place) in [("", true), ("discrete", false)] {
@@ -62,7 +62,7 @@ fn launches(desk: &Desk, frames: u64) -> u64 {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only robot"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_gpu_that_dies_in_the_middle_costs_no_frame() {
     let desk = Desk::new(20);
     let count = frames();

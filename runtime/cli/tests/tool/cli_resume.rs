@@ -141,7 +141,7 @@ fn foreign_journals_are_refused() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host"]
 fn a_gpu_goes_on_where_it_was_killed() {
     let desk = desk(300, 1500);
     desk.f32("pk.npy", &[1, 2, 100, 16], &noise(5, 2 * 100 * 16));

@@ -543,7 +543,7 @@ fn a_gpu_that_is_not_there_is_replaced_or_refused() {
     assert!(plain["fallback"].is_null(), "{plain}");
 }
 
-/// What only the CPU or only a GPU heeds is reported on the other. The stage `cuda` of the tests runs this with a GPU.
+/// What only the CPU or only a GPU heeds is reported on the other. The stage `host` of the tests runs this with a GPU as well.
 #[test]
 fn flags_of_the_other_processor_are_reported() {
     let (desk, _) = desk(N);

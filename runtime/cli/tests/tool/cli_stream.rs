@@ -367,7 +367,7 @@ fn refused_memory_leaves_no_output() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host"]
 fn a_gpu_streams_within_its_budget() {
     let desk = desk(300, 2100);
     let run = |extra: &str, number: usize| {
@@ -410,7 +410,7 @@ fn a_gpu_streams_within_its_budget() {
 /// Whatever changes scores, and a past: the bits of a GPU's stream do not depend on its chunks, and the answer is that of a
 /// run in memory.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host"]
 fn a_gpu_streams_every_semantics() {
     let desk = desk(60, 2300);
     desk.f32("mask.npy", &[60, 2300], &noise(4, 60 * 2300));

@@ -60,7 +60,7 @@ fn wrong_requests_are_refused_before_anything_is_measured() {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn winners_are_kept_and_used() {
     let desk = Desk::new();
     let path = desk.path("tuned.toml");
@@ -114,7 +114,7 @@ fn winners_are_kept_and_used() {
 }
 
 #[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+#[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn the_file_lies_where_it_is_documented() {
     let desk = Desk::new();
     let folder = desk.path("config");

@@ -117,7 +117,7 @@ fn on_device(base: u64, parts: &Parts) -> (DeviceInputs<'static>, DeviceOutputs)
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn any_part_of_a_buffer_is_used_in_place() {
     let engine = engine();
     for (queries, keys) in [(37, 300), (1, 2000)] {
@@ -165,7 +165,7 @@ fn any_part_of_a_buffer_is_used_in_place() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_buffer_that_is_dropped_waits_for_what_uses_it() {
     let engine = engine();
     let plan = engine.plan(&problem(37, 300), &PlanOptions::default()).unwrap();
@@ -187,7 +187,7 @@ fn a_buffer_that_is_dropped_waits_for_what_uses_it() {
 
 /// Keys that are divided and keys that are not, without states and with them.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_workspace_in_memory_of_the_callers_gives_the_same_bits() {
     let engine = engine();
     let context = engine.gpu().unwrap().context().unwrap();
@@ -262,7 +262,7 @@ fn a_workspace_in_memory_of_the_callers_gives_the_same_bits() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn memory_that_cannot_hold_a_workspace_is_refused() {
     let engine = engine();
     let context = engine.gpu().unwrap().context().unwrap();

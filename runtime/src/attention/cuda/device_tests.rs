@@ -153,7 +153,7 @@ fn enqueue(plan: &Plan, fixture: &Fixture, lengths: Lengths<'_>, workspace: &mut
 
 /// What runs share is their table of sequences, so each has lengths of its own.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_that_share_a_workspace_take_place_one_after_the_other() {
     let engine = engine();
     let context = context(&engine);
@@ -184,7 +184,7 @@ fn runs_that_share_a_workspace_take_place_one_after_the_other() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn device_tensors_give_the_bits_of_host_tensors() {
     let engine = engine();
     let context = context(&engine);
@@ -218,7 +218,7 @@ fn device_tensors_give_the_bits_of_host_tensors() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_is_no_memory_of_the_device_is_refused() {
     let engine = engine();
     let context = context(&engine);
@@ -278,7 +278,7 @@ fn what_is_no_memory_of_the_device_is_refused() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn streams_and_workspaces_of_others_are_refused() {
     let engine = engine();
     let context = context(&engine);
@@ -329,7 +329,7 @@ fn streams_and_workspaces_of_others_are_refused() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn the_current_context_of_the_caller_is_used_and_kept() {
     let theirs = {
         let (device, _) = crate::cuda::gpu::Gpu::probe(&CudaOptions::default()).unwrap();
@@ -376,7 +376,7 @@ fn the_current_context_of_the_caller_is_used_and_kept() {
 /// A cache with room for more tokens gets the new rows and keeps the rest, and a call without an output has the
 /// log-sum-exp of one with.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn caches_on_the_device_are_appended_to_in_place() {
     const NEW: usize = 7;
     const ROOM: usize = KEYS + 4;
@@ -511,7 +511,7 @@ fn shifted(
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn the_alignment_of_addresses_changes_no_bit() {
     let engine = engine();
     for (queries, keys, d, causal) in [
@@ -540,7 +540,7 @@ fn the_alignment_of_addresses_changes_no_bit() {
 
 /// In streams of the caller's and in memory of the caller's; a certificate waits for the run.
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_on_device_tensors_are_certified_as_those_on_host_tensors() {
     let engine = engine();
     let context = context(&engine);

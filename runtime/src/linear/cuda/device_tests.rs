@@ -64,7 +64,7 @@ fn bits(x: &[f32]) -> Vec<u32> {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn device_tensors_have_the_bits_of_host_tensors() {
     let (engine, problem) = (engine(), problem());
     let bounds = [0, 33, TOKENS as i64];

@@ -36,7 +36,7 @@ fn bits(x: &[f32]) -> Vec<u32> {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn device_tensors_have_the_bits_of_host_tensors() {
     let options = EngineOptions {
         backend: Some(Backend::Cuda),

@@ -26,10 +26,9 @@ use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 /// The operator of ONNX Runtime.
 const OPERATOR: &str = "libelsa_ort.so";
@@ -53,6 +52,10 @@ const LIBRARIES: Part = Part {
 };
 /// The tool, which a panic ends. A folder of its own keeps cargo from building everything again for the flags of the other.
 const TOOL: Part = Part { profile: "tool", packages: "-p elsa-edge", flag: "-Cforce-unwind-tables=no" };
+
+/// What [`quick`] needs of a command of cargo's. An example is among it, since only then cargo selects the features that
+/// tests need, and builds nothing twice.
+pub const PRODUCTS: &str = "--lib --bin elsa --example host";
 
 /// The folders of what cargo makes.
 struct Products {
@@ -95,17 +98,21 @@ pub fn run(tree: &Tree, name: &str, cubins: bool) -> Result<(), String> {
     if ran.faults.is_empty() { Ok(()) } else { Err(ran.faults.join("\n       ")) }
 }
 
-/// Builds for a target as [`build`] does, once in a process. A later call does nothing; its account has the faults of the
-/// first.
-pub fn once(tree: &Tree, target: &Target) -> Result<Ran, String> {
-    static BUILT: Mutex<BTreeMap<String, Vec<String>>> = Mutex::new(BTreeMap::new());
-    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(faults) = built.get(target.name()) {
-        return Ok(Ran { faults: faults.clone(), ..Ran::none("checks") });
-    }
-    let ran = build(tree, target, false)?;
-    built.insert(target.name().to_owned(), ran.faults.clone());
-    Ok(ran)
+/// A folder of what the tests build, for this machine or a board, in `target/quick`: not optimised as a whole, and not for
+/// handing out. Its checks are those of what is handed out, without sizes and, on this machine, where paths have no other
+/// names, without paths.
+pub fn quick(tree: &Tree, ran: &mut Ran, target: &Target, products: &Path) -> Result<PathBuf, String> {
+    let abi = Abi::read(tree)?;
+    let products = Products { libraries: products.to_owned(), tool: products.to_owned() };
+    let home = tree.target.join("quick").join(target.name());
+    let library =
+        library::make(tree, target, &abi, &products.libraries.join("libelsa.a"), &home.join("library"))?;
+    let dist = home.join("dist");
+    assemble(tree, target, &abi, &products, &library, &dist)?;
+    let found = examine(tree, target, &abi, &products, &library, &[], &dist, false)?;
+    let faults = found.faults.join("; ");
+    ran.join(found);
+    if faults.is_empty() { Ok(dist) } else { Err(format!("{}: {faults}", dist.display())) }
 }
 
 /// Builds for a target, assembles its folder and checks it; returns the account of the checks.
@@ -119,11 +126,13 @@ pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> 
     };
     let abi = Abi::read(tree)?;
     let products = compile(tree, target, &assembled)?;
-    let library = library::make(tree, target, &abi, &products.libraries.join("libelsa.a"))?;
-    assemble(tree, target, &abi, &products, &library)?;
-    let ran = examine(tree, target, &abi, &products, &library, &assembled)?;
+    let dist = target.dist(tree);
+    let folder = tree.target.join("library").join(target.name());
+    let library = library::make(tree, target, &abi, &products.libraries.join("libelsa.a"), &folder)?;
+    assemble(tree, target, &abi, &products, &library, &dist)?;
+    let ran = examine(tree, target, &abi, &products, &library, &assembled, &dist, true)?;
     if ran.faults.is_empty() {
-        println!("{}: {}", target.dist(tree).display(), ran.summary());
+        println!("{}: {}", dist.display(), ran.summary());
     }
     Ok(ran)
 }
@@ -218,10 +227,10 @@ fn assemble(
     abi: &Abi,
     products: &Products,
     library: &Library,
+    dist: &Path,
 ) -> Result<(), String> {
-    let dist = target.dist(tree);
     if dist.exists() {
-        fs::remove_dir_all(&dist).map_err(at(&dist))?;
+        fs::remove_dir_all(dist).map_err(at(dist))?;
     }
     strip(tree, &products.tool.join("elsa"), &dist.join("bin/elsa"), "--strip-all")?;
     strip(tree, &library.shared, &dist.join("lib").join(abi.file()), "--strip-all")?;
@@ -330,7 +339,8 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
     if count == 0 { Err("cargo metadata: names no package that is linked".to_owned()) } else { Ok(text) }
 }
 
-/// Checks the products; prints what each check found.
+/// Checks the products and the folder `dist`; prints what each check found. Whether it is handed out decides on sizes and
+/// paths.
 fn examine(
     tree: &Tree,
     target: &Target,
@@ -338,9 +348,10 @@ fn examine(
     products: &Products,
     library: &Library,
     assembled: &[PathBuf],
+    dist: &Path,
+    handed_out: bool,
 ) -> Result<Ran, String> {
     let mut ran = Ran::none("checks");
-    let dist = target.dist(tree);
     let mut note = |file: &str, check: &str, found: Found| match found {
         Ok(found) => {
             println!("{file:<14} {check:<16} {found}");
@@ -357,6 +368,7 @@ fn examine(
         Target::Board(board) => Some(board),
         Target::Host(_) => None,
     };
+    let renamed = handed_out || board.is_some();
     let private = paths::private(tree)?;
     let (tool, shared) = (dist.join("bin/elsa"), dist.join("lib").join(abi.file()));
     let operator = dist.join("lib").join(OPERATOR);
@@ -370,14 +382,18 @@ fn examine(
         note(file, "machine", check::machine(&bytes, target));
         note(file, "libraries", check::libraries(&bytes));
         note(file, "driver symbols", check::driver_symbols(&bytes));
-        note(file, "paths", check::paths(&bytes, &private));
+        if renamed {
+            note(file, "paths", check::paths(&bytes, &private));
+        }
         let (ptx, gpu) = (board.and_then(|x| x.build.ptx), board.map(|x| x.gpu.capability));
         note(file, "PTX", check::ptx(&bytes, ptx, gpu, board.map_or(&[], |x| &x.required)));
         if !assembled.is_empty() {
             note(file, "cubins", check::cubins(&bytes, &assembled));
         }
         if let Some(board) = board {
-            note(file, "size", check::size(bytes.len() as u64, room));
+            if handed_out {
+                note(file, "size", check::size(bytes.len() as u64, room));
+            }
             note(file, "symbol versions", check::symbol_versions(&bytes, board.build.glibc));
             let exceptions = Exceptions::read(tree)?;
             note(file, "instructions", check::instructions(tree, unstripped, &exceptions));
@@ -388,7 +404,9 @@ fn examine(
     note("libelsa.so", "name", check::soname(&shared, &abi.soname()));
     note("libelsa.so", "exports", check::exports(&shared, abi));
     note("libelsa.a", "driver symbols", check::driver_symbols(&archive));
-    note("libelsa.a", "paths", check::paths(&archive, &private));
+    if renamed {
+        note("libelsa.a", "paths", check::paths(&archive, &private));
+    }
     note("libelsa.a", "exports", check::globals(&archive, abi));
     Ok(ran)
 }

@@ -124,15 +124,14 @@ pub struct Library {
     pub shared: PathBuf,
 }
 
-/// Makes both libraries for `target` from the archive `cargos`.
-pub fn make(tree: &Tree, target: &Target, abi: &Abi, cargos: &Path) -> Result<Library, String> {
-    let dir = tree.target.join("library").join(target.name());
+/// Makes both libraries for `target` in the folder `dir` from the archive `cargos`.
+pub fn make(tree: &Tree, target: &Target, abi: &Abi, cargos: &Path, dir: &Path) -> Result<Library, String> {
     let fault = |error: std::io::Error| format!("{}: {error}", dir.display());
     if dir.exists() {
-        fs::remove_dir_all(&dir).map_err(fault)?;
+        fs::remove_dir_all(dir).map_err(fault)?;
     }
-    fs::create_dir_all(&dir).map_err(fault)?;
-    let archive = enclosed(tree, abi, cargos, &dir)?;
+    fs::create_dir_all(dir).map_err(fault)?;
+    let archive = enclosed(tree, abi, cargos, dir)?;
     let shared = dir.join(abi.file());
     link(tree, target, abi, &archive, &shared)?;
     Ok(Library { archive, shared })

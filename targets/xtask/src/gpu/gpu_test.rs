@@ -14,7 +14,7 @@ const TESTS: [&str; 2] = ["crossing", "no_allocation"];
 const C_PROGRAMS: [&str; 5] = ["plain", "buffers", "device", "copies", "graph"];
 
 /// Executables that a cargo command with JSON messages has made, by the name of their target.
-fn executables(messages: &str) -> Vec<(String, PathBuf)> {
+pub fn executables(messages: &str) -> Vec<(String, PathBuf)> {
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())

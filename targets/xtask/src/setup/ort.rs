@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 /// The versions: those of JetPack 4.6, with and without a Python of that time; the last before streams of providers; the
 /// first whose kernels have a status in every build; and the newest.
-const VERSIONS: [&str; 5] = ["1.10.0", "1.11.0", "1.14.0", "1.17.0", "latest"];
+pub const VERSIONS: [&str; 5] = ["1.10.0", "1.11.0", "1.14.0", "1.17.0", "latest"];
+/// The oldest and the newest of them.
+pub const ENDS: [&str; 2] = [VERSIONS[0], VERSIONS[4]];
 const NEWEST_PACKAGES: [&str; 3] = ["numpy", "onnx", "onnxruntime"];
 const OLDEST_PACKAGES: [&str; 2] = ["numpy", "onnxruntime==1.10.0"];
 
@@ -18,7 +20,8 @@ const PROCESSOR: &str = "BogoMIPS\t: 62.50\nFeatures\t: fp asimd evtstrm aes pmu
 
 /// The library of a version of the runtime.
 pub struct Runtime {
-    version: &'static str,
+    /// Its version.
+    pub version: &'static str,
     /// For x86-64.
     pub here: PathBuf,
     /// For arm64.
@@ -35,10 +38,9 @@ fn at(path: &Path) -> impl Fn(std::io::Error) -> String {
     move |error| format!("{}: {error}", path.display())
 }
 
-/// The libraries, from the packages of the runtime for Node.js, which hold them for both machines.
-pub fn runtimes(tree: &Tree) -> Result<Vec<Runtime>, String> {
-    program(tree, "npm", "npm")?;
-    side_by_side(VERSIONS.to_vec(), |version| runtime(tree, version)).into_iter().collect()
+/// The libraries of these versions, from the packages of the runtime for Node.js, which hold them for both machines.
+pub fn runtimes(tree: &Tree, versions: &[&'static str]) -> Result<Vec<Runtime>, String> {
+    side_by_side(versions.to_vec(), |version| runtime(tree, version)).into_iter().collect()
 }
 
 fn runtime(tree: &Tree, version: &'static str) -> Result<Runtime, String> {
@@ -47,6 +49,7 @@ fn runtime(tree: &Tree, version: &'static str) -> Result<Runtime, String> {
     if here.is_file() && board.is_file() {
         return Ok(Runtime { version, here, board });
     }
+    program(tree, "npm", "npm")?;
     // Whole or not at all.
     let part = folder.join("part");
     if part.exists() {

@@ -4,11 +4,11 @@
 use serde_json::Value;
 
 /// A line for each back end that none of `stages`, which have passed, executed. `info` is what `elsa info --json` says
-/// about this machine.
+/// about this machine. In a fast run the stage `host` runs no stand-in.
 ///
 /// # Errors
 /// Text that does not list the back ends.
-pub fn not_run(info: &str, stages: &[&str]) -> Result<Vec<String>, String> {
+pub fn not_run(info: &str, stages: &[&str], fast: bool) -> Result<Vec<String>, String> {
     let info: Value = serde_json::from_str(info).map_err(|error| format!("elsa info --json: {error}"))?;
     let listed = info["backends"].as_array().filter(|listed| !listed.is_empty());
     let listed = listed.ok_or("elsa info --json: no back ends")?;
@@ -19,8 +19,8 @@ pub fn not_run(info: &str, stages: &[&str]) -> Result<Vec<String>, String> {
         };
         // The stage that executes a back end elsewhere.
         let elsewhere = match name {
-            "neon" => Some("aarch64"),
-            "cuda" => Some("cuda"),
+            "neon" => Some("arm"),
+            "cuda" if !fast => Some("host"),
             _ => None,
         };
         let emulated = elsewhere.is_some_and(|stage| stages.contains(&stage));
@@ -29,7 +29,7 @@ pub fn not_run(info: &str, stages: &[&str]) -> Result<Vec<String>, String> {
         }
         let why = match (backend["absence"].as_str(), elsewhere) {
             _ if present => "the stage host did not pass".to_owned(),
-            (Some(absence), _) if emulated => format!("{}; the stage cuda ran a stand-in", reason(absence)),
+            (Some(absence), _) if emulated => format!("{}; the stage host ran a stand-in", reason(absence)),
             (Some(absence), _) => reason(absence).to_owned(),
             (None, Some(stage)) => format!("another architecture; the stage {stage} emulates it"),
             (None, None) => "this processor does not have it".to_owned(),
@@ -68,27 +68,27 @@ mod tests {
             ("scalar", true, None),
         ]);
         assert_eq!(
-            not_run(&machine, &["host"]).unwrap(),
+            not_run(&machine, &["host"], true).unwrap(),
             [
                 "not run: cuda (libcuda: not found)",
                 "not run: avx512 (this processor does not have it)",
-                "not run: neon (another architecture; the stage aarch64 emulates it)",
+                "not run: neon (another architecture; the stage arm emulates it)",
             ]
         );
         // A stand-in is not a GPU; an emulated processor executes the kernels.
         assert_eq!(
-            not_run(&machine, &["host", "aarch64", "cuda"]).unwrap(),
+            not_run(&machine, &["host", "arm"], false).unwrap(),
             [
-                "not run: cuda (libcuda: not found; the stage cuda ran a stand-in)",
+                "not run: cuda (libcuda: not found; the stage host ran a stand-in)",
                 "not run: avx512 (this processor does not have it)",
             ]
         );
         assert_eq!(
-            not_run(&info(&[("avx512", true, None), ("scalar", true, None)]), &["host"]).unwrap(),
+            not_run(&info(&[("avx512", true, None), ("scalar", true, None)]), &["host"], false).unwrap(),
             [""; 0]
         );
         assert_eq!(
-            not_run(&info(&[("scalar", true, None)]), &[]).unwrap(),
+            not_run(&info(&[("scalar", true, None)]), &[], false).unwrap(),
             ["not run: scalar (the stage host did not pass)"]
         );
     }
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_an_error() {
         for text in ["", "{}", r#"{"backends":[]}"#, r#"{"backends":[{"name":"scalar"}]}"#] {
-            assert!(not_run(text, &["host"]).is_err(), "{text}");
+            assert!(not_run(text, &["host"], false).is_err(), "{text}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The hunt for a violation of an error bound, over the back ends of this machine: `tests/examples/hunt.rs`.
 
+use super::ask::Ask;
 use crate::ran::Ran;
 use crate::shell::{Run, Tree};
 use std::time::Duration;
@@ -16,15 +17,15 @@ pub fn hunt(tree: &Tree, arguments: &[String]) -> Result<(), String> {
     if out.ok { Ok(()) } else { Err(format!("the hunt: {}", out.how)) }
 }
 
-/// The stage `bounds`. The program is that of the stage `host`, whose kernels and oracle are optimised, and which stops
-/// at an overflow.
-pub fn bounds(tree: &Tree) -> Ran {
+/// The stage `hunt`, for half of the minutes. The program is built as that of the stage `host`: its kernels and its oracle are
+/// optimised, and it stops at an overflow.
+pub fn bounds(tree: &Tree, ask: Ask) -> Ran {
     Ran::of("rows", |ran| {
         let out = Run::new(tree, "cargo build --workspace --example hunt").run();
         if !out.ok {
             return Err(format!("the hunt does not build: {}", out.how));
         }
-        let seconds = std::env::var("ELSA_HUNT_SECONDS").ok().and_then(|x| x.parse().ok()).unwrap_or(60u64);
+        let seconds = ask.minutes * 30;
         let run = Run::new(tree, "").arg(tree.target.join("debug/examples/hunt"));
         let run = run.args(&format!("--seconds {seconds}")).limit(Duration::from_secs(seconds + 120));
         let out = run.run();

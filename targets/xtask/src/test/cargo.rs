@@ -2,11 +2,31 @@
 
 use super::printed;
 use crate::ran::Ran;
-use crate::shell::{Output, Run, side_by_side};
+use crate::shell::{BARE_METAL, Output, Run, Tree, side_by_side};
 use std::path::Path;
 
 /// The flag with which cargo reports in JSON.
 pub const JSON: &str = "--message-format=json-render-diagnostics";
+
+/// Modules of the crossing tests that ask whether kernels are right, for every form of a call, and that an emulator and a
+/// sanitizer answer in seconds.
+pub const KERNELS: [&str; 15] = [
+    "append::",
+    "backward::",
+    "certified::",
+    "chunks::",
+    "conformance::every_",
+    "determinism::",
+    "extremes::",
+    "hostile::",
+    "linear::",
+    "linear_convolution::",
+    "linear_recurrence::",
+    "linear_selective::",
+    "masks::",
+    "small_calls::",
+    "windows::",
+];
 
 /// The widest instruction set of this machine for which there are kernels.
 pub fn widest() -> &'static str {
@@ -62,4 +82,10 @@ pub fn builds(ran: &mut Ran, run: Run) -> Output {
 /// The environment in which a program finds the stand-in driver of `folder`, and no other.
 pub fn with_standin(run: Run, folder: &Path) -> Run {
     run.env("LD_LIBRARY_PATH", folder).env("ELSA_STANDIN", folder).env("ELSA_REQUIRE", "cuda")
+}
+
+/// A command of cargo's for the program without an operating system.
+pub fn bare_metal_run(tree: &Tree, line: &str) -> Run {
+    let run = Run::new(tree, line).dir(tree.root.join(BARE_METAL));
+    run.arg("--target-dir").arg(tree.target.join("bare-metal"))
 }

@@ -1,7 +1,8 @@
 //! The stage `examples`: the C++ programs `examples/cpp-realtime` and `examples/cpp-snippets`, built against the folders
 //! that `cargo xtask build` makes; run here, through the stand-in driver, and on an emulated board.
 
-use super::vision::{MODEL, count, dist, for_board, make, program};
+use super::dist::dist;
+use super::vision::{MODEL, count, for_board, make, program};
 use crate::boards::check;
 use crate::boards::target::HOST;
 use crate::gpu::standin::{self, Variant};
@@ -20,6 +21,9 @@ const PLAIN: [&str; 4] = ["growing-cache", "fixed-cache", "chunks", "own-threads
 /// Snippets that need another library as well.
 const WITH_OTHERS: [&str; 2] = ["opencv", "eigen"];
 
+/// What CMake is told to build only the former.
+const ALONE: [&str; 2] = ["-DSNIPPETS_OPENCV=OFF", "-DSNIPPETS_EIGEN=OFF"];
+
 /// The stage `examples`.
 pub fn examples(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| go(tree, ran))
@@ -34,7 +38,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     setup::file(tree, "/usr/include/opencv4/opencv2/core.hpp", "libopencv-core-dev")?;
     setup::file(tree, "/usr/include/eigen3/Eigen/Core", "libeigen3-dev")?;
     let pictures = setup::digits(tree)?;
-    let here = dist(tree, HOST)?;
+    let here = dist(tree, ran, HOST)?;
     let (realtime, snippets) = (tree.target.join("realtime"), tree.target.join("snippets"));
     let driver = standin::build(tree, Variant::Plain)?;
 
@@ -46,18 +50,12 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     refusals(tree, ran, &native);
 
     let native = snippets.join(HOST);
-    let all: Vec<&str> = PLAIN.into_iter().chain(WITH_OTHERS).collect();
-    make(tree, SNIPPETS, &all, oldest.as_deref(), &native, &here, &[])?;
-    for name in all {
-        ran.note(name, says_ok(&program(tree, "", &native, name).quiet().run()));
-        let run = program(tree, "", &native, name).env("LD_LIBRARY_PATH", &driver);
-        let out = run.env("ELSA_STANDIN", &driver).env("ELSA_BACKEND", "cuda").quiet().run();
-        ran.note(&format!("{name}, stand-in driver"), says_ok(&out));
-    }
+    make(tree, SNIPPETS, &WITH_OTHERS, oldest.as_deref(), &native, &here, &[])?;
+    run_snippets(tree, ran, &WITH_OTHERS, &native, &driver);
 
     setup::board(tree)?;
     let board = setup::reference()?;
-    let there = dist(tree, &board.name)?;
+    let there = dist(tree, ran, &board.name)?;
     let emulator = setup::emulator();
     let mut defines = for_board(tree, &board.name, &there)?.to_vec();
     let cross = realtime.join(&board.name);
@@ -70,13 +68,31 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let out = asked(tree, &emulator, &cross, "--rate 20 --frames 40 --backend neon").arg(&pictures).run();
     ran.note("emulated board", summary(&out).and_then(|all| expect(&all, 40, "frames", "neon", false)));
     let cross = snippets.join(&board.name);
-    defines.extend(["-DSNIPPETS_OPENCV=OFF".to_owned(), "-DSNIPPETS_EIGEN=OFF".to_owned()]);
+    defines.extend(ALONE.map(str::to_owned));
     make(tree, SNIPPETS, &PLAIN, None, &cross, &there, &defines)?;
     for name in PLAIN {
         let out = program(tree, &emulator, &cross, name).quiet().run();
         ran.note(&format!("{name}, emulated board"), says_ok(&out));
     }
     Ok(())
+}
+
+/// The snippets that need the library alone, against the folder `dist`: a part of the stage `host`.
+pub fn snippets(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Result<(), String> {
+    let dir = tree.target.join("snippets/quick");
+    make(tree, SNIPPETS, &PLAIN, None, &dir, dist, &ALONE.map(str::to_owned))?;
+    run_snippets(tree, ran, &PLAIN, &dir, driver);
+    Ok(())
+}
+
+/// Runs snippets here and through the stand-in driver.
+fn run_snippets(tree: &Tree, ran: &mut Ran, names: &[&str], dir: &Path, driver: &Path) {
+    for name in names {
+        ran.note(name, says_ok(&program(tree, "", dir, name).quiet().run()));
+        let run = program(tree, "", dir, name).env("LD_LIBRARY_PATH", driver);
+        let out = run.env("ELSA_STANDIN", driver).env("ELSA_BACKEND", "cuda").quiet().run();
+        ran.note(&format!("{name}, stand-in driver"), says_ok(&out));
+    }
 }
 
 /// A snippet prints `ok` and how large its largest error was.

@@ -1,6 +1,7 @@
-//! The stage `fuzz`: every target of `tests/fuzz/src/bin` for some seconds.
+//! The stage `fuzz`: the lints of `tests/fuzz`, and every target of its `src/bin` in its share of the time.
 
-use super::cargo::together;
+use super::ask::Ask;
+use super::cargo::{JSON, builds, together};
 use super::{printed, seeds};
 use crate::ran::Ran;
 use crate::setup;
@@ -14,7 +15,7 @@ const COVERAGE: &str = "--cfg fuzzing -Ccodegen-units=1 -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 
 /// A command of cargo's for the fuzz targets.
-pub fn fuzz_run(tree: &Tree, line: &str, host: &str) -> Run {
+fn fuzz_run(tree: &Tree, line: &str, host: &str) -> Run {
     let run = Run::new(tree, line).dir(tree.root.join(FUZZ)).env("RUSTFLAGS", COVERAGE);
     run.args("--release --target").arg(host).arg("--target-dir").arg(tree.target.join("fuzz"))
 }
@@ -33,12 +34,14 @@ fn names(dir: &Path) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// The stage `fuzz`.
-pub fn fuzz(tree: &Tree) -> Ran {
+/// The stage `fuzz`, for half of the minutes.
+pub fn fuzz(tree: &Tree, ask: Ask) -> Ran {
     let mut ran = Ran::none("fuzz targets");
-    let set_up = || {
+    let mut lints = Ran::none("targets");
+    let mut set_up = || {
         setup::program(tree, "c++", "g++")?;
         let host = setup::host(tree)?;
+        builds(&mut lints, fuzz_run(tree, "cargo clippy", &host).arg(JSON).args("-- -D warnings"));
         let names = names(&tree.root.join(FUZZ).join("src/bin"))?;
         let out = fuzz_run(tree, "cargo build --bins", &host).run();
         if out.ok { Ok((host, names)) } else { Err(format!("the fuzz targets do not build: {}", out.how)) }
@@ -47,7 +50,10 @@ pub fn fuzz(tree: &Tree) -> Ran {
         Ok(both) => both,
         Err(fault) => return Ran::fault(ran.counted, fault),
     };
-    let seconds = std::env::var("ELSA_FUZZ_SECONDS").ok().and_then(|x| x.parse().ok()).unwrap_or(5u64);
+    ran.faults.append(&mut lints.faults);
+    // As many run at a time as there are cores.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let seconds = (ask.minutes * 30 * cores / names.len().max(1) as u64).max(1);
     let (mut ready, mut runs) = (Vec::new(), Vec::new());
     for name in names {
         let folder = |what: &str| tree.target.join("fuzz").join(what).join(&name);

@@ -3,8 +3,8 @@
 //! second library in Rust. The folder has been moved after it was built, the programs are installed, and before they
 //! run both the folder and the place where they were built are gone.
 
-use crate::boards::check;
 use crate::boards::library::Abi;
+use crate::boards::{build, check};
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
@@ -66,8 +66,16 @@ struct Way<'a> {
     emulator: &'a str,
 }
 
+/// What [`with_cmake`] has made.
+struct Made {
+    /// The program with the static library, and one without it.
+    fixed: [PathBuf; 2],
+    /// The program with the shared library.
+    shared: PathBuf,
+}
+
 /// The C program through the CMake package of `dist`, static and shared, installed; the build folder and the folder of
-/// the library are moved before it runs. Returns where it was installed.
+/// the library are moved before it runs.
 fn with_cmake(
     tree: &Tree,
     ran: &mut Ran,
@@ -75,11 +83,13 @@ fn with_cmake(
     way: &Way,
     dist: &Path,
     home: &Path,
-) -> Result<PathBuf, String> {
-    let (library, gone) = (home.join("elsa"), home.join("gone"));
-    let installed = home.join("installed");
+) -> Result<Made, String> {
+    let mut folders = Vec::new();
     for (shared, name) in [("OFF", "static"), ("ON", "shared")] {
-        empty(home)?;
+        let home = home.join(name);
+        let (library, gone) = (home.join("elsa"), home.join("gone"));
+        let installed = home.join("installed");
+        empty(&home)?;
         moved(tree, dist, &library)?;
         let (dir, prefix) = (home.join("build"), home.join("prefix"));
         fs::create_dir_all(&dir).map_err(at(&dir))?;
@@ -110,8 +120,10 @@ fn with_cmake(
             ran.note(&format!("{what}: the library it needs"), check::needs(&bytes, &abi.soname()));
         }
         says_ok(ran, &format!("{what}: run where it was moved"), Run::new(tree, way.emulator).arg(&program));
+        folders.push(home);
     }
-    Ok(installed)
+    let [fixed, shared] = [0, 1].map(|at: usize| folders[at].join("installed/bin/with"));
+    Ok(Made { fixed: [fixed, folders[0].join("gone/build/without")], shared })
 }
 
 /// The links of this machine.
@@ -231,26 +243,50 @@ fn twins(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> 
     Ok(())
 }
 
-/// The links of a board's folder by zig and by GCC, run by emulation, and how every board's toolchain file tunes.
-pub fn board(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<(), String> {
+/// The argument of CMake that names zig.
+fn zig(tree: &Tree) -> Result<String, String> {
+    Ok(format!("-DELSA_ZIG={};-m;ziglang", setup::zig(tree)?.join("python").display()))
+}
+
+/// The links of a board's folder by zig, static and shared, run by emulation; what they need of a board. Returns the static
+/// program and the one that does without the library.
+pub fn one_board(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<[PathBuf; 2], String> {
+    setup::program(tree, "cmake", "cmake")?;
+    setup::program(tree, "make", "make")?;
+    let (abi, home, emulator) = (Abi::read(tree)?, tree.target.join("links/zig"), setup::emulator());
+    let toolchain = dist.join(format!("share/{}/toolchain.cmake", board.name));
+    let defines = vec![format!("-DCMAKE_TOOLCHAIN_FILE={}", toolchain.display()), zig(tree)?];
+    let way = Way { what: "CMake, zig".to_owned(), cmake: "cmake".into(), defines, emulator: &emulator };
+    let made = with_cmake(tree, ran, &abi, &way, dist, &home)?;
+    let exceptions = check::Exceptions::read(tree)?;
+    for (name, program) in [("static", &made.fixed[0]), ("shared", &made.shared)] {
+        let bytes = read(program)?;
+        ran.note(&format!("{name}: symbol versions"), check::symbol_versions(&bytes, board.build.glibc));
+        ran.note(&format!("{name}: instructions"), check::instructions(tree, program, &exceptions));
+    }
+    ran.note("static: libraries", check::libraries(&read(&made.fixed[0])?));
+    Ok(made.fixed)
+}
+
+/// The same by GCC as well; what the library adds to a program; and how every board's toolchain file tunes.
+pub fn boards(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<(), String> {
     setup::program(tree, "aarch64-linux-gnu-gcc", "g++-aarch64-linux-gnu")?;
+    let mut lengths = Vec::new();
+    for program in one_board(tree, ran, board, dist)? {
+        let stripped = program.with_extension("stripped");
+        build::strip(tree, &program, &stripped, "--strip-all")?;
+        lengths.push(fs::metadata(&stripped).map_err(at(&stripped))?.len());
+    }
+    let added = lengths[0].saturating_sub(lengths[1]);
+    ran.note("what libelsa.a adds to a stripped C program", check::size(added, check::ADDED));
+
     let (abi, home, emulator) = (Abi::read(tree)?, tree.target.join("links/board"), setup::emulator());
-    let zig = format!("-DELSA_ZIG={};-m;ziglang", setup::zig(tree)?.join("python").display());
+    let zig = zig(tree)?;
     let file =
         |name: &str| tree.root.join("targets").join(name).join("toolchain.cmake").display().to_string();
-    for compiler in ["zig", "GCC"] {
-        let toolchain = dist.join(format!("share/{}/toolchain.cmake", board.name));
-        let mut defines = vec![format!("-DCMAKE_TOOLCHAIN_FILE={}", toolchain.display())];
-        defines.extend((compiler == "zig").then(|| zig.clone()));
-        let way =
-            Way { what: format!("CMake, {compiler}"), cmake: "cmake".into(), defines, emulator: &emulator };
-        let installed = with_cmake(tree, ran, &abi, &way, dist, &home)?;
-        if compiler == "zig" {
-            let bytes = read(&installed.join("bin/with"))?;
-            let found = check::symbol_versions(&bytes, board.build.glibc);
-            ran.note("symbol versions of the program that shares", found);
-        }
-    }
+    let defines = vec![format!("-DCMAKE_TOOLCHAIN_FILE={}", file(&board.name))];
+    let way = Way { what: "CMake, GCC".to_owned(), cmake: "cmake".into(), defines, emulator: &emulator };
+    with_cmake(tree, ran, &abi, &way, dist, &home)?;
     for name in NAMES {
         for (compiler, wanted) in [("zig", tuned_by_zig(name)), ("GCC", tuned_by_gcc(name))] {
             let mut defines = vec![format!("-DCMAKE_TOOLCHAIN_FILE={}", file(name))];

@@ -1,21 +1,32 @@
-//! `cargo xtask test`: the stages, run one after the other, and in the end in two rows side by side, and counted.
+//! `cargo xtask test`: stages, each in a process of its own whose output goes to `target/test-logs`, in lanes that run side
+//! by side; counted, timed and kept.
 
 mod absent;
+mod arm;
+mod ask;
+mod boards;
 pub mod bounds;
-mod capi;
+pub mod capi;
 mod cargo;
-mod cross;
+mod check;
 mod deploy;
+mod dist;
 mod examples;
 mod fuzz;
 mod groups;
+mod guards;
 mod house;
+mod limit;
 mod links;
+mod log;
 mod ort;
+mod plan;
 mod printed;
 mod python;
 mod readme;
 mod release;
+mod results;
+mod robot;
 mod sanitizers;
 mod seeds;
 mod stages;
@@ -23,174 +34,240 @@ mod tensorrt;
 mod vision;
 mod workspace;
 
-pub use stages::STAGES;
+pub use stages::list;
 
 use crate::shell::{Run, Tree, processor_seconds, side_by_side};
-use stages::Stage;
+use ask::Ask;
+use limit::Watch;
+use plan::{Part, Progress};
+use results::{Outcome, Results};
+use stages::{STAGES, Stage};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Stages that take turns with one another and not with those of the other list: what these make and run lies in folders
-/// of their own. On a machine with two cores or more, a run of all stages goes through both lists at once.
-const BESIDE: [&[&str]; 2] = [
-    &["cross", "deploy", "capi", "capi-board", "python", "ort", "vision", "examples", "tensorrt", "bounds"],
-    &["asan", "capi-asan", "capi-tsan", "tsan", "cuda", "cuda-asan", "cuda-tsan"],
-];
-
-/// What the stages of a run came to.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Account {
-    /// A line for each stage.
-    lines: Vec<String>,
-    /// Why stages failed.
-    faults: Vec<String>,
-    passed: u64,
-    failed: u64,
+/// What a run is asked for.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The inner loop: formatting, structure, lints, the tests on this machine.
+    #[arg(long, conflicts_with_all = ["only", "all"])]
+    fast: bool,
+    /// Every stage; those that have passed for the tree as it is are not run again.
+    #[arg(long, conflicts_with = "only")]
+    all: bool,
+    /// The i-th of n parts of `--all`, which take about as long as one another.
+    #[arg(long, value_name = "I/N", requires = "all")]
+    part: Option<Part>,
+    /// Minutes that the stages `fuzz` and `hunt` take together.
+    #[arg(long, default_value_t = 30, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    minutes: u64,
+    /// Only these stages.
+    #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = STAGES.iter().map(|stage| stage.name).collect::<Vec<_>>())]
+    only: Vec<String>,
+    /// List the stages and run nothing.
+    #[arg(long)]
+    list: bool,
+    /// Run this stage here, as the process of a stage does.
+    #[arg(long, hide = true, value_name = "STAGE")]
+    within: Option<String>,
 }
 
-/// Runs the stages of these names, or all, or the fast ones; prints a line for each.
-pub fn run(tree: &Tree, fast: bool, only: &[String]) -> ExitCode {
-    let wanted = |stage: &Stage| {
-        if only.is_empty() { !fast || stage.fast } else { only.iter().any(|x| x == stage.name) }
-    };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let beside = |name: &str| BESIDE.iter().any(|lane| lane.contains(&name));
-    let split = only.is_empty() && !fast && cores > 1;
-    let mut account = Account::default();
-    let mut good = Vec::new();
-    for stage in STAGES.iter().filter(|stage| wanted(stage) && !(split && beside(stage.name))) {
-        good.extend(account.add(stage, tree).then_some(stage.name));
+/// Runs the stages that are asked for; prints a line for each, and a table.
+pub fn run(tree: &Tree, asked: &Arguments) -> ExitCode {
+    let ask = Ask { fast: asked.fast, minutes: asked.minutes };
+    if asked.list {
+        print!("{}", list());
+        return ExitCode::SUCCESS;
     }
-    if split {
-        for (lane, done) in BESIDE.iter().zip(side_by_side(BESIDE.to_vec(), |lane| in_turn(tree, lane))) {
-            good.extend(lane.iter().filter(|name| done.passed(name)));
-            account.join(done);
+    match &asked.within {
+        Some(name) => stages::named(name).map_or(ExitCode::FAILURE, |stage| within(tree, stage, ask)),
+        None => run_all(tree, asked, ask),
+    }
+}
+
+/// Runs the stages of these names.
+pub fn only(tree: &Tree, names: &[&str]) -> ExitCode {
+    let only = names.iter().map(|name| (*name).to_owned()).collect();
+    let asked =
+        Arguments { fast: false, all: false, part: None, minutes: 1, only, list: false, within: None };
+    run(tree, &asked)
+}
+
+fn log_of(tree: &Tree, stage: &Stage) -> PathBuf {
+    tree.target.join("test-logs").join(format!("{}.log", stage.name))
+}
+
+fn told_by(tree: &Tree, stage: &Stage) -> PathBuf {
+    log_of(tree, stage).with_extension("json")
+}
+
+/// Runs a stage in this process and leaves its outcome to the one that started it.
+fn within(tree: &Tree, stage: &Stage, ask: Ask) -> ExitCode {
+    let start = Instant::now();
+    let ran = (stage.run)(tree, ask).close();
+    // A stage that failed before any of its tests could counts as one.
+    let failed = ran.failed.max(u64::from(!ran.faults.is_empty()));
+    let outcome = Outcome {
+        passed: ran.passed,
+        failed,
+        summary: ran.summary(),
+        faults: ran.faults,
+        seconds: start.elapsed().as_secs_f64(),
+        worked: processor_seconds(),
+        minutes: ask.minutes,
+    };
+    match results::keep(&told_by(tree, stage), &outcome) {
+        Ok(()) if outcome.good() => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::FAILURE,
+        Err(fault) => {
+            eprintln!("{fault}");
+            ExitCode::FAILURE
         }
     }
-    println!();
-    for line in account.faults.iter().chain(&account.lines) {
-        println!("{line}");
+}
+
+/// Runs a stage in a process of its own; returns its outcome.
+fn outcome(tree: &Tree, stage: &Stage, ask: Ask) -> Outcome {
+    let (log, told) = (log_of(tree, stage), told_by(tree, stage));
+    // One that an earlier run left would be taken for this one's.
+    let _ = std::fs::remove_file(&told);
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return Outcome::untold(&error.to_string()),
+    };
+    let run = Run::new(tree, "").arg(program).args(&format!("test --within {}", stage.name));
+    let run = run.args(&format!("--minutes {}", ask.minutes)).args(if ask.fast { "--fast" } else { "" });
+    let how = run.into_file(&log);
+    results::read(&told).unwrap_or_else(|| Outcome::untold(&how))
+}
+
+/// What a run came to: every stage that ran or had passed before, in the order of the list.
+type Done = Vec<(&'static Stage, Outcome)>;
+
+fn run_all(tree: &Tree, asked: &Arguments, ask: Ask) -> ExitCode {
+    let results = Results::of(tree);
+    let before = guards::hashes(tree);
+    let named = |stage: &&Stage| asked.only.iter().any(|name| name == stage.name);
+    let mut faults = Vec::new();
+    let mut chosen: Vec<&Stage> = if asked.all {
+        asked.part.unwrap_or_default().of(STAGES, ask.minutes)
+    } else if asked.fast {
+        STAGES.iter().filter(|stage| matches!(stage.name, "check" | "host")).collect()
+    } else if !asked.only.is_empty() {
+        STAGES.iter().filter(named).collect()
+    } else {
+        STAGES.iter().filter(|stage| stage.short).collect()
+    };
+    let short = !asked.all && !asked.fast && asked.only.is_empty();
+    if short {
+        match guards::wanted(tree) {
+            Ok(wanted) => chosen.extend(wanted),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    let mut done: Done = Vec::new();
+    if asked.all {
+        let passed = |stage: &&'static Stage| Some((*stage, results.green(stage.name, ask.minutes)?));
+        done.extend(chosen.iter().filter_map(passed));
+        chosen.retain(|stage| done.iter().all(|(before, _)| before.name != stage.name));
+    }
+    let watch = Watch::start();
+    let progress = Progress::new(&chosen, &results.seconds(), ask.minutes);
+    println!("{}; logs: {}", progress.opening(), tree.target.join("test-logs").display());
+    for (stage, _) in &done {
+        println!("{:<10}has passed for the tree as it is", stage.name);
+    }
+    // Where the processor has one core, or a run has one lane, stages take turns.
+    let ran = side_by_side(progress.lanes(), |lane: Vec<&'static Stage>| {
+        let run = |stage: &'static Stage| {
+            progress.begin(stage);
+            let outcome = outcome(tree, stage, ask);
+            progress.end(stage, &outcome);
+            log::show(&log_of(tree, stage), stage.name, &outcome);
+            let (seconds, good) = (outcome.seconds, outcome.good());
+            let kept = if good && !ask.fast {
+                results
+                    .add(tree, stage.name, &outcome)
+                    .and_then(|()| results.took(stage.name, seconds))
+                    .and_then(|()| {
+                        guards::keep_passed(tree, stage.name, before.as_ref().unwrap_or(&Default::default()))
+                    })
+            } else {
+                Ok(())
+            };
+            if let Err(fault) = kept {
+                println!("not kept: {fault}");
+            }
+            (stage, outcome)
+        };
+        lane.into_iter().map(run).collect::<Done>()
+    });
+    done.extend(ran.into_iter().flatten());
+    if short {
+        let beyond: f64 = chosen.iter().filter(|stage| !stage.short).map(|stage| stage.seconds).sum();
+        let worked = done.iter().map(|(_, outcome)| outcome.worked).sum();
+        faults.extend(watch.verdict(worked, beyond));
+    }
+    finish(tree, asked, &results, before, done, faults)
+}
+
+/// Prints the table and what was not run, and writes the hashes when every stage has passed.
+fn finish(
+    tree: &Tree,
+    asked: &Arguments,
+    results: &Results,
+    hashes: Result<guards::Hashes, String>,
+    mut done: Done,
+    mut faults: Vec<String>,
+) -> ExitCode {
+    let mut open: Vec<&str> = Vec::new();
+    if asked.all {
+        // Other parts may have been run before.
+        let absent = |stage: &&Stage| done.iter().all(|(ran, _)| ran.name != stage.name);
+        for stage in STAGES.iter().filter(absent).collect::<Vec<_>>() {
+            match results.green(stage.name, asked.minutes) {
+                Some(outcome) => done.push((stage, outcome)),
+                None => open.push(stage.name),
+            }
+        }
+    }
+    let place = |name: &str| STAGES.iter().position(|stage| stage.name == name);
+    done.sort_by_key(|(stage, _)| place(stage.name));
+    let good: Vec<&str> = done.iter().filter(|(_, out)| out.good()).map(|(stage, _)| stage.name).collect();
+    if asked.all && open.is_empty() && good.len() == STAGES.len() {
+        let written = hashes.and_then(|hashes| guards::write(tree, &hashes));
+        match written {
+            Ok(true) => println!("targets/guards.toml has changed: commit it"),
+            Ok(false) => {}
+            Err(fault) => faults.push(fault),
+        }
+    }
+
+    println!("\n{}", results::heading());
+    for (stage, outcome) in &done {
+        println!("{}", outcome.line(stage.name));
+    }
+    for (stage, outcome) in &done {
+        for fault in &outcome.faults {
+            println!("[{}] failed: {fault}", stage.name);
+        }
+    }
+    for fault in &faults {
+        println!("failed: {fault}");
+    }
+    if !open.is_empty() {
+        println!("not yet: {}", open.join(", "));
     }
     // The stage host has built the tool.
-    if STAGES.iter().any(|stage| stage.name == "host" && wanted(stage)) {
-        let info = Run::new(tree, "").arg(tree.target.join("debug/elsa")).args("info --json").machine().run();
-        match info.text("elsa info --json").and_then(|text| absent::not_run(&text, &good)) {
+    if good.contains(&"host") {
+        let info = Run::new(tree, "").arg(tree.target.join("debug/elsa")).args("info --json").quiet().run();
+        match info.text("elsa info --json").and_then(|text| absent::not_run(&text, &good, asked.fast)) {
             Ok(absent) => absent.iter().for_each(|line| println!("{line}")),
             Err(fault) => println!("not known what was not run: {fault}"),
         }
     }
-    println!("{} passed, {} failed", account.passed, account.failed);
-    if account.failed == 0 && account.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// Runs stages one after the other in a process of their own, and shows what it wrote when it has ended.
-fn in_turn(tree: &Tree, lane: &[&str]) -> Account {
-    let names = lane.join(",");
-    println!("\n[{names}] begin, beside the other stages");
-    let program = std::env::current_exe().unwrap_or_else(|_| "cargo-xtask".into());
-    let out = Run::new(tree, "").arg(program).args("test --only").arg(&names).whole().run();
-    match Account::read(&out.stdout, lane) {
-        Some(account) if out.ok == (account.failed == 0) => account,
-        _ => Account {
-            lines: vec![format!("{names}: {}, without an account of every stage", out.how)],
-            faults: faults(&out.stdout, lane),
-            failed: 1,
-            ..Account::default()
-        },
-    }
-}
-
-/// The faults of these stages in what a process printed, each once.
-fn faults(printed: &str, stages: &[&str]) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
-    for line in printed.lines() {
-        let of = |name: &&str| line.strip_prefix('[')?.strip_prefix(*name)?.strip_prefix("] failed: ");
-        if stages.iter().find_map(of).is_some() && !found.iter().any(|known| known == line) {
-            found.push(line.to_owned());
-        }
-    }
-    found
-}
-
-impl Account {
-    /// Runs a stage, prints its faults, and keeps its line. Returns whether it passed.
-    fn add(&mut self, stage: &Stage, tree: &Tree) -> bool {
-        println!("\n[{}] {}", stage.name, stage.about);
-        let (start, worked) = (Instant::now(), processor_seconds());
-        let ran = (stage.run)(tree).close();
-        for fault in &ran.faults {
-            let line = format!("[{}] failed: {fault}", stage.name);
-            println!("{line}");
-            self.faults.push(line);
-        }
-        let ok = ran.faults.is_empty();
-        self.passed += ran.passed;
-        // A stage that failed before any of its tests could counts as one.
-        self.failed += ran.failed.max(u64::from(!ok));
-        let result = if ok { "ok" } else { "FAILED" };
-        let seconds = start.elapsed().as_secs_f64();
-        let worked = processor_seconds() - worked;
-        let line = format!("{:<12}{result:<8}{:<44}{seconds:>8.1} s", stage.name, ran.summary());
-        self.lines.push(format!("{line}{worked:>8.0} s of processors"));
-        ok
-    }
-
-    /// The account that a process printed of these stages; `None` if it has not every one.
-    fn read(printed: &str, stages: &[&str]) -> Option<Account> {
-        let (passed, failed) = printed.trim_end().lines().last()?.split_once(" passed, ")?;
-        let of = |name: &&str| {
-            let line = printed.lines().rfind(|line| line.split_whitespace().next() == Some(*name))?;
-            matches!(line.split_whitespace().nth(1), Some("ok" | "FAILED")).then(|| line.to_owned())
-        };
-        Some(Account {
-            lines: stages.iter().map(of).collect::<Option<_>>()?,
-            faults: faults(printed, stages),
-            passed: passed.parse().ok()?,
-            failed: failed.strip_suffix(" failed")?.parse().ok()?,
-        })
-    }
-
-    /// Whether the stage of this name passed.
-    fn passed(&self, name: &str) -> bool {
-        self.lines.iter().any(|line| line.split_whitespace().take(2).eq([name, "ok"]))
-    }
-
-    /// Adds another account to this one.
-    fn join(&mut self, other: Account) {
-        self.lines.extend(other.lines);
-        self.faults.extend(other.faults);
-        self.passed += other.passed;
-        self.failed += other.failed;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stages_beside_others_are_stages_and_stand_in_one_list() {
-        let mut names: Vec<&str> = BESIDE.concat();
-        assert!(names.iter().all(|name| STAGES.iter().any(|stage| stage.name == *name)));
-        names.sort_unstable();
-        assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
-    }
-
-    #[test]
-    fn an_account_is_read_as_it_was_printed() {
-        let printed = "cross is a word\n[deploy] failed: a\n[other] failed: b\n\n[deploy] failed: a\ncross       ok      3 checks      1.0 s       2 s of processors\n\
-                       deploy      FAILED  4 checks, 1 failed   1.0 s       2 s of processors\n6 passed, 1 failed\n";
-        let account = Account::read(printed, &["cross", "deploy"]).unwrap();
-        assert_eq!((account.passed, account.failed, account.lines.len()), (6, 1, 2));
-        assert!(account.passed("cross") && !account.passed("deploy"));
-        assert_eq!(account.faults, ["[deploy] failed: a"]);
-        for (text, stages) in [
-            ("", &["cross"][..]),
-            (printed, &["cross", "capi"]),
-            ("cross       ok      3 checks\n", &["cross"]),
-            ("cross is a word\n6 passed, 0 failed\n", &["cross"]),
-        ] {
-            assert_eq!(Account::read(text, stages), None, "{text}");
-        }
-    }
+    let passed: u64 = done.iter().map(|(_, outcome)| outcome.passed).sum();
+    let failed = done.iter().map(|(_, outcome)| outcome.failed).sum::<u64>() + faults.len() as u64;
+    println!("{passed} passed, {failed} failed");
+    if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

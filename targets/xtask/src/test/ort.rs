@@ -1,8 +1,11 @@
-//! The stage `ort`: the operator of ONNX Runtime in every version that it supports, on this machine and on an emulated
-//! Cortex-A57, and from Python; and linear attention by the tool beside the operators of ONNX and of ONNX Runtime.
+//! The stages `onnx` and `ort`: the operator in versions of ONNX Runtime, on this machine and on an emulated Cortex-A57, and
+//! from Python; and linear attention by the tool beside the operators of ONNX and of ONNX Runtime.
 
+use super::{arm, workspace};
+use crate::boards::build;
 use crate::ran::Ran;
 use crate::setup;
+use crate::setup::ort::Runtime;
 use crate::shell::{Run, Tree};
 use std::path::Path;
 use std::time::Duration;
@@ -12,43 +15,57 @@ const LINEAR: &str = "runtime/cli/tests/linear_attention.py";
 /// Convolutions and selective scans by the tool.
 const SERIES: &str = "runtime/cli/tests/linear_series.py";
 
-/// The stage `ort`.
-pub fn ort(tree: &Tree) -> Ran {
-    Ran::of("checks", |ran| go(tree, ran))
+/// The stage `onnx`: the oldest and the newest runtime on this machine, and the cases of ONNX.
+pub fn ends(tree: &Tree) -> Ran {
+    Ran::of("checks", |ran| {
+        let runtimes = setup::ort::runtimes(tree, &setup::ort::ENDS)?;
+        let here = workspace::products(tree)?;
+        let runs = runtimes.iter().flat_map(|runtime| on_this_machine(tree, runtime, &here));
+        ran.each(runs.collect(), |ran, (what, run)| check(ran, &what, run));
+        cases(tree, ran, &here)
+    })
 }
 
-fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
-    let runtimes = setup::ort::runtimes(tree)?;
-    // The packages and targets of the stages `host` and `aarch64`: nothing is built again.
-    let products = "--lib --bin elsa --example host";
-    Run::new(tree, "cargo build --workspace").args(products).run().text("the operator")?;
-    let line = format!("build --workspace --exclude xtask --exclude elsa-capi {products}");
-    setup::zigbuild(tree, &line)?.run().text("the operator for boards")?;
-    let triple = setup::reference()?.build.triple;
-    let (here, board) = (tree.target.join("debug"), tree.target.join(triple).join("debug"));
-    let root = setup::ort::board_root(tree)?;
-    let emulator = format!("qemu-aarch64 -cpu cortex-a57 -L {}", root.display());
-    let mut runs = Vec::new();
-    for runtime in &runtimes {
-        // Two threads: a number that the host compares with its own.
-        let host = |front: &str, library: &Path, folder: &Path, what: &str| {
-            let run = Run::new(tree, front).arg(folder.join("examples/host")).arg(library);
-            let run = run.arg(folder.join("libelsa_ort.so")).arg(what).env("ELSA_THREADS", "2");
-            run.limit(Duration::from_secs(120))
-        };
-        let emulated = |what| host(&emulator, &runtime.board, &board, what);
-        runs.push((format!("{runtime}, f32, emulated"), emulated("f32")));
-        if cfg!(target_arch = "x86_64") {
-            runs.push((format!("{runtime}, f32"), host("", &runtime.here, &here, "f32")));
-            let half = host("", &runtime.here, &here, "f16").env("ELSA_ORT_TYPE", "f16");
-            runs.push((format!("{runtime}, f16"), half));
-        }
+/// The stage `ort`: every runtime that is supported, here and emulated, and Python 3.6.
+pub fn every(tree: &Tree) -> Ran {
+    Ran::of("checks", |ran| {
+        let runtimes = setup::ort::runtimes(tree, &setup::ort::VERSIONS)?;
+        let here = workspace::products(tree)?;
+        arm::cargo(tree, &format!("build {} {}", arm::PACKAGES, build::PRODUCTS))?
+            .run()
+            .text("the operator for boards")?;
+        let board = arm::products(tree)?;
+        let root = setup::ort::board_root(tree)?;
+        let emulator = format!("qemu-aarch64 -cpu cortex-a57 -L {}", root.display());
+        let runs = runtimes.iter().flat_map(|runtime| {
+            let run = host(tree, &emulator, &runtime.board, &board, "f32");
+            let emulated = (format!("{runtime}, f32, emulated"), run);
+            // The stage `onnx` has run the others.
+            let middle = !setup::ort::ENDS.contains(&runtime.version);
+            let here = if middle { on_this_machine(tree, runtime, &here) } else { Vec::new() };
+            here.into_iter().chain([emulated])
+        });
+        ran.each(runs.collect(), |ran, (what, run)| check(ran, &what, run));
+        if cfg!(target_arch = "x86_64") { oldest(tree, ran, &here) } else { Ok(()) }
+    })
+}
+
+/// The program that loads a runtime and the operator of a folder. Two threads: a number that the host compares with its
+/// own.
+fn host(tree: &Tree, front: &str, library: &Path, folder: &Path, what: &str) -> Run {
+    let run = Run::new(tree, front).arg(folder.join("examples/host")).arg(library);
+    let run = run.arg(folder.join("libelsa_ort.so")).arg(what).env("ELSA_THREADS", "2");
+    run.limit(Duration::from_secs(120))
+}
+
+/// A runtime here, whose libraries are those of x86-64.
+fn on_this_machine(tree: &Tree, runtime: &Runtime, here: &Path) -> Vec<(String, Run)> {
+    if !cfg!(target_arch = "x86_64") {
+        return Vec::new();
     }
-    ran.each(runs, |ran, (what, run)| check(ran, &what, run));
-    if cfg!(target_arch = "x86_64") {
-        python(tree, ran, &here)?;
-    }
-    Ok(())
+    let single = host(tree, "", &runtime.here, here, "f32");
+    let half = host(tree, "", &runtime.here, here, "f16").env("ELSA_ORT_TYPE", "f16");
+    vec![(format!("{runtime}, f32"), single), (format!("{runtime}, f16"), half)]
 }
 
 /// Counts the lines of a program, of which each says `ok` or `FAILED`.
@@ -66,12 +83,11 @@ fn check(ran: &mut Ran, what: &str, run: Run) {
     }
 }
 
-/// The programs in Python.
-fn python(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
-    let library = here.join("libelsa_ort.so");
-    let script = |name: &str| tree.root.join("runtime/ort/tests").join(name);
+/// The cases of ONNX, by the newest runtime of Python.
+fn cases(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
     let newest = setup::ort::newest(tree)?;
-    let cases = Run::new(tree, "").arg(&newest).arg("-B").arg(script("attention.py")).arg(&library);
+    let attention = tree.root.join("runtime/ort/tests/attention.py");
+    let cases = Run::new(tree, "").arg(&newest).arg("-B").arg(attention).arg(here.join("libelsa_ort.so"));
     check(ran, "the node cases of Attention", cases);
     for (path, what) in [
         (LINEAR, "the node cases of LinearAttention"),
@@ -80,11 +96,17 @@ fn python(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
         let cases = Run::new(tree, "").arg(&newest).arg("-B").arg(tree.root.join(path));
         check(ran, what, cases.arg(here.join("elsa")).limit(Duration::from_secs(120)));
     }
+    Ok(())
+}
+
+/// The quick start by Python 3.6 and the runtime of its time.
+fn oldest(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
     match setup::ort::oldest(tree)? {
         Some(oldest) => {
             Run::new(tree, "").arg(here.join("examples/host")).arg("models").arg(&tree.target).run();
-            let start = Run::new(tree, "").arg(oldest).arg("-B").arg(script("quick_start.py"));
-            let start = start.arg(&library).arg(tree.target.join("rank4.onnx"));
+            let start = tree.root.join("runtime/ort/tests/quick_start.py");
+            let start = Run::new(tree, "").arg(oldest).arg("-B").arg(start);
+            let start = start.arg(here.join("libelsa_ort.so")).arg(tree.target.join("rank4.onnx"));
             check(ran, "Python 3.6", start);
         }
         None => "not run: Python 3.6 (no python3.6 here)".clone_into(&mut ran.note),

@@ -1,9 +1,9 @@
-//! The stage `python`: `elsa.py` as it lies in the folder that `cargo xtask build` makes, with the library of that folder,
-//! against an oracle and against the tool; by this machine's Python, and by Python 3.6 where one is found. Tensors of a CUDA
+//! `elsa.py` as it lies in a folder, with the library of that folder, against an oracle and against the tool; by this machine's
+//! Python in the stage `host`, by Python 3.6 in the stage `python`. Tensors of a CUDA
 //! device are those of a module that stands for torch, over the stand-in driver. What needs torch is `cargo xtask models`'.
 
 use super::cargo::with_standin;
-use super::vision::dist;
+use super::dist::dist;
 use crate::boards::target::HOST;
 use crate::gpu::standin::{self, Variant};
 use crate::ran::Ran;
@@ -19,20 +19,22 @@ const DEVICE: &str = "runtime/capi/python/tests/test_device.py";
 /// The oldest Python that the file is for: that of JetPack 4.
 const OLDEST: &str = "3.6";
 
-/// The stage `python`.
-pub fn python(tree: &Tree) -> Ran {
-    Ran::of("tests", |ran| go(tree, ran))
+/// A part of the stage `host`: by this machine's Python.
+pub fn newest(tree: &Tree, ran: &mut Ran, folder: &Path, driver: &Path) -> Result<(), String> {
+    run(tree, ran, &setup::ort::newest(tree)?, folder, driver)
 }
 
-fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
-    let folder = dist(tree, HOST)?;
-    let driver = standin::build(tree, Variant::Plain)?;
-    run(tree, ran, &setup::numpy(tree)?, &folder, &driver)?;
-    match setup::old_python(tree, OLDEST)? {
-        Some(python) => run(tree, ran, &python, &folder, &driver)?,
-        None => ran.note = format!("not run: Python {OLDEST}, which is absent"),
-    }
-    Ok(())
+/// The stage `python`.
+pub fn oldest(tree: &Tree) -> Ran {
+    Ran::of("tests", |ran| {
+        let Some(python) = setup::old_python(tree, OLDEST)? else {
+            return Err(format!(
+                "Python {OLDEST}: absent; install it, or with pyenv: pyenv install {OLDEST}"
+            ));
+        };
+        let folder = dist(tree, ran, HOST)?;
+        run(tree, ran, &python, &folder, &standin::build(tree, Variant::Plain)?)
+    })
 }
 
 /// Runs the tests by an interpreter and counts them.

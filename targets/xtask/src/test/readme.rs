@@ -81,13 +81,31 @@ pub fn rust(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// The quick start of C++ against the folder that `cargo xtask build` has made for this machine. Programs are looked up
-/// in `cmake` first.
-pub fn cpp(tree: &Tree, ran: &mut Ran, cmake: Option<&Path>) -> Result<(), String> {
+/// The program of the quick start of Rust, compiled against what the tests have built: what the page shows fits the library.
+pub fn rust_by_the_compiler(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
+    let page = page(tree)?;
+    let dir = folder(&page, &[("main.rs", "// src/main.rs")])?;
+    let built = tree.target.join("debug");
+    let run = Run::new(tree, "rustc --edition 2024 -o").arg(dir.path().join("pipeline"));
+    let run = run.arg(dir.path().join("main.rs")).arg("-L").arg(built.join("deps"));
+    let library = built.join("libelsa_runtime.rlib");
+    let out = run.arg("--extern").arg(format!("elsa_runtime={}", library.display())).run();
+    out.text("the quick start of Rust")?;
+    let run = Run::new(tree, "").arg(dir.path().join("pipeline"));
+    prints(ran, "Rust", run, promise(block(&page, "# in pipeline")?)?);
+    Ok(())
+}
+
+/// The quick start of C++ against the folder `dist` for this machine. Programs are looked up in `cmake` first.
+pub fn cpp(tree: &Tree, ran: &mut Ran, dist: &Path, cmake: Option<&Path>) -> Result<(), String> {
     let page = page(tree)?;
     let dir = folder(&page, &CPP)?;
     let text = block(&page, "# the same machine")?;
-    let run = script(tree, dir.path(), text);
+    let named = "$ELSA/target/dist/host";
+    if !text.contains(named) {
+        return Err(format!("{PAGE}: no {named} in the quick start of C++"));
+    }
+    let run = script(tree, dir.path(), &text.replace(named, &dist.display().to_string()));
     let run = if let Some(cmake) = cmake { run.front(cmake.to_owned()) } else { run };
     prints(ran, "C++", run, promise(text)?);
     Ok(())

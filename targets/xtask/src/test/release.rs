@@ -2,6 +2,7 @@
 //! builds them.
 
 use super::cargo::{JSON, builds};
+use super::readme;
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{BARE_METAL, FUZZ, Output, Run, Tree};
@@ -23,7 +24,7 @@ const SHOWN: [&str; 7] =
 /// What cargo says of a locked package that its author has withdrawn.
 const YANKED: &str = "is yanked";
 
-/// The stage `deny`.
+/// Licences, versions and sources of the dependencies: a part of the stage `check`.
 pub fn deny(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| {
         let program = setup::deny(tree)?;
@@ -172,7 +173,7 @@ pub fn package(tree: &Tree) -> Ran {
             ran.failed += u64::from(!faults.is_empty());
             ran.faults.extend(faults);
         }
-        Ok(())
+        readme::rust(tree, ran)
     })
 }
 

@@ -1,101 +1,98 @@
-//! The stages `asan`, `tsan`, `cuda-asan` and `cuda-tsan`: what works with raw memory, instrumented.
+//! The stages `asan` and `tsan`: what works with raw memory and with threads, instrumented: Rust, the stand-in GPU and C
+//! programs, in one build each.
 
-use super::cargo::{tests, widest, with_standin};
+use super::capi::instrumented;
+use super::cargo::{KERNELS, tests, widest, with_standin};
 use crate::gpu::standin::{self, Variant};
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
-
-/// Tests that call nothing but `core`, and take long.
-pub const CORE_ALONE: [&str; 9] = [
-    "fallback::",
-    "layout::",
-    "quorums::",
-    "reference_oracle::",
-    "scans::",
-    "schedule::",
-    "schedules::",
-    "schedules_budget::",
-    "the_scalar_fallback_",
-];
-
-/// Flags of the nightly compiler for a sanitizer, whose functions are exported, so that the stand-in driver, when it is
-/// opened, finds them. `elsa_sanitized` has tests take the smaller of two equivalent forms.
-pub fn flags(sanitizer: &str) -> String {
-    format!("-Zsanitizer={sanitizer} -Clink-arg=-Wl,--export-dynamic --cfg=elsa_sanitized")
-}
+use std::path::PathBuf;
 
 /// The standard library, instrumented: else its locks are taken for races. With the library of tests in every build, as
 /// cargo has it in those that test, so that nothing is built twice.
-pub const BUILD_STD: &str = "-Zbuild-std=std,test";
+const BUILD_STD: &str = "-Zbuild-std=std,test";
 
-/// A command of cargo's with a sanitizer of the nightly compiler, for the packages that work with raw memory.
-fn sanitized(tree: &Tree, sanitizer: &str, options: &str, host: &str) -> Run {
-    // What follows the two dashes is for the tests.
-    let (for_cargo, for_tests) = options.split_once(" -- ").unwrap_or((options, ""));
-    let run =
-        Run::new(tree, "cargo +nightly test --no-fail-fast -p elsa-kernels -p elsa-runtime -p elsa-tests")
-            .args(for_cargo)
-            .args(&format!("--target {host} --target-dir"))
-            .arg(tree.target.join(sanitizer))
-            .env("RUSTFLAGS", flags(sanitizer))
-            .env_default("PROPTEST_CASES", "16");
-    if for_tests.is_empty() { run } else { run.args("--").args(for_tests) }
+/// A sanitizer of the nightly compiler, with what is built by it.
+struct Sanitizer<'a> {
+    tree: &'a Tree,
+    variant: Variant,
+    host: String,
+    options: &'static str,
 }
 
-/// The tests of some packages, built with a sanitizer of the nightly compiler.
-fn sanitize(tree: &Tree, sanitizer: &str, options: &str) -> Ran {
-    let mut ran = Ran::none("tests");
-    let host = match setup::nightly(tree, &["rust-src"]).and_then(|()| setup::host(tree)) {
-        Ok(host) => host,
-        Err(fault) => return Ran::fault(ran.counted, fault),
-    };
-    let run = sanitized(tree, sanitizer, options, &host);
-    tests(&mut ran, run.env_default("ELSA_REQUIRE", widest()));
-    ran
+impl<'a> Sanitizer<'a> {
+    fn new(tree: &'a Tree, variant: Variant, options: &'static str) -> Result<Sanitizer<'a>, String> {
+        setup::nightly(tree, &["rust-src"])?;
+        Ok(Sanitizer { tree, variant, host: setup::host(tree)?, options })
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.tree.target.join(self.variant.name())
+    }
+
+    /// A command of cargo's. Functions of the sanitizer are exported, so that the stand-in driver, when it is opened, finds
+    /// them. `elsa_sanitized` has tests take the smaller of two equivalent forms.
+    fn cargo(&self, line: &str) -> Run {
+        let name = self.variant.name();
+        let flags = format!("-Zsanitizer={name} -Clink-arg=-Wl,--export-dynamic --cfg=elsa_sanitized");
+        let run = Run::new(self.tree, "cargo +nightly").args(line).args(self.options);
+        let run = run.args(&format!("--target {} --target-dir", self.host)).arg(self.folder());
+        run.env("RUSTFLAGS", flags).env_default("PROPTEST_CASES", "16")
+    }
+
+    /// The library that panics on request; returns its archive. Beside the packages of the tests, and with what those need,
+    /// so that these are built once.
+    fn library(&self) -> Result<PathBuf, String> {
+        let packages =
+            "-p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-capi --lib --example fingerprint";
+        let build = self.cargo(&format!("build {packages} --features elsa-capi/inject"));
+        build.run().text("the instrumented library")?;
+        Ok(self.folder().join(&self.host).join("debug/libelsa.a"))
+    }
+
+    /// Tests of the packages that work with raw memory.
+    fn test(&self, targets: &str, tests: &str) -> Run {
+        let packages = "-p elsa-kernels -p elsa-runtime -p elsa-tests";
+        self.cargo(&format!("test --no-fail-fast {packages} {targets}")).arg("--").args(tests)
+    }
+
+    /// Kernels and back end of the stand-in GPU, at small sizes.
+    fn on_the_standin(&self, ran: &mut Ran) -> Result<(), String> {
+        let driver = standin::build(self.tree, self.variant)?;
+        // The larger device divides keys into more splits.
+        for (targets, which, device) in [
+            ("--lib", "cuda::", ""),
+            ("--test crossing", "cuda_conformance::random", "large"),
+            ("--test crossing", "cuda_sanitized::", ""),
+        ] {
+            let run = self.test(targets, &format!("--include-ignored {which} --test-threads 1"));
+            tests(ran, with_standin(run.env("ELSA_STANDIN_DEVICE", device), &driver));
+        }
+        Ok(())
+    }
 }
 
-/// The stage `asan`. The modules that are left out call nothing but `core`, which forbids unsafe code.
+/// The stage `asan`.
 pub fn asan(tree: &Tree) -> Ran {
-    let core = CORE_ALONE.map(|module| format!(" --skip {module}")).concat();
-    sanitize(tree, "address", &format!("--tests --{core}"))
+    Ran::of("tests and checks", |ran| {
+        let address = Sanitizer::new(tree, Variant::Address, "")?;
+        let archive = address.library()?;
+        let require = |run: Run| run.env_default("ELSA_REQUIRE", widest());
+        tests(ran, require(address.test("--lib --test kernels --test no_allocation", "")));
+        tests(ran, require(address.test("--test crossing", &KERNELS.join(" "))));
+        address.on_the_standin(ran)?;
+        instrumented::asan(tree, ran, &archive)
+    })
 }
 
 /// The stage `tsan`.
 pub fn tsan(tree: &Tree) -> Ran {
-    sanitize(tree, "thread", &format!("{BUILD_STD} --lib"))
-}
-
-/// Kernels and back end, instrumented, at small sizes.
-fn cuda_sanitized(tree: &Tree, variant: Variant, options: &str) -> Ran {
-    let mut ran = Ran::none("tests");
-    let set_up = || {
-        setup::nightly(tree, &["rust-src"])?;
-        Ok((setup::host(tree)?, standin::build(tree, variant)?))
-    };
-    let (host, folder) = match set_up() {
-        Ok(both) => both,
-        Err(fault) => return Ran::fault(ran.counted, fault),
-    };
-    // The larger device divides keys into more splits.
-    for (line, device) in [
-        ("--lib -- --include-ignored cuda:: --test-threads 1", ""),
-        ("--test crossing -- --include-ignored cuda_conformance::random --test-threads 1", "large"),
-        ("--test crossing -- --include-ignored cuda_sanitized:: --test-threads 1", ""),
-    ] {
-        let run = sanitized(tree, variant.name(), &format!("{options} {line}"), &host);
-        let run = run.env("ELSA_STANDIN_DEVICE", device);
-        tests(&mut ran, with_standin(run, &folder));
-    }
-    ran
-}
-
-/// The stage `cuda-asan`.
-pub fn cuda_asan(tree: &Tree) -> Ran {
-    cuda_sanitized(tree, Variant::Address, "")
-}
-
-/// The stage `cuda-tsan`.
-pub fn cuda_tsan(tree: &Tree) -> Ran {
-    cuda_sanitized(tree, Variant::Thread, BUILD_STD)
+    Ran::of("tests and checks", |ran| {
+        let thread = Sanitizer::new(tree, Variant::Thread, BUILD_STD)?;
+        let archive = thread.library()?;
+        tests(ran, thread.test("--lib", "").env_default("ELSA_REQUIRE", widest()));
+        thread.on_the_standin(ran)?;
+        instrumented::tsan(tree, ran, &archive)
+    })
 }

@@ -1,8 +1,9 @@
-//! The stages of `cargo xtask test`, in the order in which they run.
+//! The stages of `cargo xtask test`. This list is the only one: its lines are the help of the command.
 
+use super::ask::Ask;
 use super::{
-    bounds, capi, cross, deploy, examples, fuzz, house, ort, python, release, sanitizers, tensorrt, vision,
-    workspace,
+    arm, boards, bounds, capi, check, deploy, examples, fuzz, ort, python, release, robot, sanitizers,
+    tensorrt, vision, workspace,
 };
 use crate::gpu::ptx;
 use crate::ran::Ran;
@@ -14,140 +15,137 @@ pub struct Stage {
     pub name: &'static str,
     /// What it does, in a line.
     pub about: &'static str,
-    /// Whether `--fast` runs it.
-    pub fast: bool,
+    /// Whether it belongs to the short run.
+    pub short: bool,
+    /// Stages of different lanes share no folder of products, and run side by side.
+    pub lane: usize,
+    /// Seconds that it takes on two idle cores from an empty build folder, beside the other lane. Those of a stage that
+    /// takes as long as it is asked to are zero.
+    pub seconds: f64,
+    /// What of the tree it guards: after a change there, the short run takes the stage as well.
+    pub guards: &'static [&'static str],
     /// Sets up what it needs, runs it and counts.
-    pub run: fn(&Tree) -> Ran,
+    pub run: fn(&Tree, Ask) -> Ran,
 }
 
-/// Every stage.
-pub const STAGES: [Stage; 33] = [
-    Stage { name: "fmt", about: "formatting", fast: true, run: workspace::fmt },
-    Stage {
-        name: "house",
-        about: "imports without circles, files of readable length",
-        fast: true,
-        run: house::house,
-    },
-    Stage { name: "clippy", about: "lints, warnings denied", fast: true, run: workspace::clippy },
-    Stage { name: "host", about: "every test on this machine", fast: true, run: workspace::host },
-    Stage {
-        name: "docs",
-        about: "documentation, and what the README shows",
-        fast: false,
-        run: workspace::docs,
-    },
-    Stage {
-        name: "deny",
-        about: "licences, versions and sources of dependencies",
-        fast: false,
-        run: release::deny,
-    },
-    Stage {
-        name: "msrv",
-        about: "published packages with the oldest compiler",
-        fast: false,
-        run: release::msrv,
-    },
-    Stage { name: "package", about: "what is published, packed", fast: false, run: release::package },
-    Stage { name: "ptx", about: "device code, regenerated and assembled", fast: false, run: ptx::check },
-    Stage {
-        name: "no_std",
-        about: "core and kernels linked without std",
-        fast: false,
-        run: workspace::no_std,
-    },
-    Stage {
-        name: "bare-metal",
-        about: "bits of an emulated Cortex-M4F",
-        fast: false,
-        run: workspace::bare_metal,
-    },
-    Stage {
-        name: "aarch64",
-        about: "tests on an emulated Cortex-A57, glibc 2.27",
-        fast: false,
-        run: workspace::aarch64,
-    },
-    Stage {
-        name: "cross",
-        about: "folders for boards, examined and emulated",
-        fast: false,
-        run: cross::cross,
-    },
-    Stage { name: "deploy", about: "over ssh to this machine", fast: false, run: deploy::deploy },
-    Stage {
-        name: "miri",
-        about: "core, kernels, runtime and whole calls under Miri",
-        fast: false,
-        run: workspace::miri,
-    },
-    Stage {
-        name: "bounds",
-        about: "a minute's hunt for a violation of an error bound",
-        fast: false,
-        run: bounds::bounds,
-    },
-    Stage { name: "fuzz", about: "fuzz targets, briefly", fast: false, run: fuzz::fuzz },
-    Stage {
-        name: "asan",
-        about: "kernels, runtime and crossing tests, AddressSanitizer",
-        fast: false,
-        run: sanitizers::asan,
-    },
-    Stage {
-        name: "robot",
-        about: "the robot: 1,000 frames at 100 Hz under load",
-        fast: false,
-        run: workspace::robot,
-    },
-    Stage { name: "abi", about: "the C ABI against its list", fast: false, run: capi::abi::abi },
-    Stage { name: "capi", about: "C and C++ programs with the library", fast: false, run: capi::capi },
-    Stage {
-        name: "capi-board",
-        about: "programs on an emulated Cortex-A57",
-        fast: false,
-        run: capi::board::emulated,
-    },
-    Stage {
-        name: "capi-asan",
-        about: "programs and library, AddressSanitizer",
-        fast: false,
-        run: capi::instrumented::asan,
-    },
-    Stage {
-        name: "capi-tsan",
-        about: "programs and library, ThreadSanitizer",
-        fast: false,
-        run: capi::instrumented::tsan,
-    },
-    Stage { name: "python", about: "elsa.py, by this Python and by 3.6", fast: false, run: python::python },
-    Stage {
-        name: "ort",
-        about: "the operator of ONNX Runtime, 1.10 to the newest",
-        fast: false,
-        run: ort::ort,
-    },
-    Stage { name: "vision", about: "the C++ pipeline answers as PyTorch", fast: false, run: vision::vision },
-    Stage {
-        name: "examples",
-        about: "the C++ real-time loop and the snippets",
-        fast: false,
-        run: examples::examples,
-    },
-    Stage {
-        name: "tensorrt",
-        about: "the plugin of TensorRT through its own interface",
-        fast: false,
-        run: tensorrt::tensorrt,
-    },
-    Stage { name: "tsan", about: "kernels and runtime, ThreadSanitizer", fast: false, run: sanitizers::tsan },
-    Stage {
-        name: "cuda",
-        about: "CUDA back end through a stand-in driver",
-        fast: false,
-        run: workspace::cuda,
-    },
-    Stage { name: "cuda-asan", about: "the same, AddressSanitizer", fast: false, run: sanitizers::cuda_asan },
-    Stage { name: "cuda-tsan", about: "the same, ThreadSanitizer", fast: false, run: sanitizers::cuda_tsan },
+const fn short(name: &'static str, lane: usize, seconds: f64, run: fn(&Tree, Ask) -> Ran) -> Stage {
+    Stage { name, about: "", short: true, lane, seconds, guards: &[], run }
+}
+
+const fn long(name: &'static str, lane: usize, seconds: f64, run: fn(&Tree, Ask) -> Ran) -> Stage {
+    Stage { short: false, ..short(name, lane, seconds, run) }
+}
+
+impl Stage {
+    const fn about(self, about: &'static str) -> Stage {
+        Stage { about, ..self }
+    }
+
+    const fn guards(self, guards: &'static [&'static str]) -> Stage {
+        Stage { guards, ..self }
+    }
+}
+
+/// Every stage, in the order in which those of a lane run.
+pub const STAGES: &[Stage] = &[
+    short("check", 0, 170.0, |tree, ask| check::check(tree, ask.fast))
+        .about("formatting, structure, lints, dependencies, documentation"),
+    short("host", 0, 480.0, |tree, ask| workspace::host(tree, ask.fast))
+        .about("every test here and on the stand-in GPU; README, Python, C and C++"),
+    short("onnx", 0, 60.0, |tree, _| ort::ends(tree))
+        .about("the operator in the newest and the oldest ONNX Runtime; ONNX's own cases"),
+    short("asan", 1, 300.0, |tree, _| sanitizers::asan(tree))
+        .about("Rust, the stand-in GPU and C programs under AddressSanitizer"),
+    short("tsan", 1, 240.0, |tree, _| sanitizers::tsan(tree))
+        .about("what has threads, under ThreadSanitizer"),
+    short("arm", 1, 240.0, |tree, _| arm::arm(tree))
+        .about("NEON on an emulated Cortex-A57, a board's files, the ABI, bits of a Cortex-M4F"),
+    long("boards", 0, 420.0, |tree, _| boards::boards(tree))
+        .about("every board's folder as it is handed out: sizes, links, programs, the tool emulated")
+        .guards(&[
+            "Cargo.toml",
+            "targets/aarch64.cmake",
+            "targets/exceptions.txt",
+            "targets/jetson-nano",
+            "targets/jetson-orin",
+            "targets/jetson-tx1",
+            "targets/jetson-tx2",
+            "targets/jetson-xavier",
+            "targets/src",
+            "targets/tool.ld",
+            "targets/xtask/src/boards",
+        ]),
+    long("shipped", 0, 420.0, |tree, _| capi::shipped(tree))
+        .about("this machine's folder as it is handed out: clang, later standards, CMake 3.10, valgrind")
+        .guards(&["runtime/capi/cmake", "runtime/capi/elsa.map", "runtime/capi/elsa.pc.in"]),
+    long("python", 0, 15.0, |tree, _| python::oldest(tree))
+        .about("elsa.py by Python 3.6")
+        .guards(&["runtime/capi/python"]),
+    long("vision", 0, 90.0, |tree, _| vision::vision(tree))
+        .about("the C++ pipeline answers as PyTorch, here and on an emulated board")
+        .guards(&["examples/cpp-vision"]),
+    long("examples", 0, 90.0, |tree, _| examples::examples(tree))
+        .about("the C++ real-time loop and all snippets, here and on an emulated board")
+        .guards(&["examples/cpp-realtime", "examples/cpp-snippets"]),
+    long("tensorrt", 0, 60.0, |tree, _| tensorrt::tensorrt(tree))
+        .about("the plugin of TensorRT through its own interface")
+        .guards(&["examples/tensorrt"]),
+    long("deploy", 0, 60.0, |tree, _| deploy::deploy(tree))
+        .about("over ssh to this machine")
+        .guards(&["targets/xtask/src/boards/deploy.rs"]),
+    long("robot", 0, 60.0, |tree, _| robot::robot(tree))
+        .about("the robot: 1,000 frames at 100 Hz under load, PyTorch's answers, an emulated board")
+        .guards(&["examples/robot"]),
+    long("ort", 0, 120.0, |tree, _| ort::every(tree))
+        .about("the operator in every supported ONNX Runtime, here and emulated, and Python 3.6")
+        .guards(&["runtime/ort"]),
+    long("aarch64", 1, 420.0, |tree, _| arm::every_test(tree))
+        .about("every test on an emulated Cortex-A57, glibc 2.27")
+        .guards(&["kernels/src/neon"]),
+    long("miri", 1, 420.0, |tree, _| workspace::miri(tree))
+        .about("core, kernels, runtime and whole calls under Miri"),
+    long("ptx", 1, 300.0, |tree, _| ptx::check(tree))
+        .about("device code, regenerated and assembled")
+        .guards(&["kernels/cuda", "kernels/ptx", "targets/xtask/src/gpu"]),
+    long("msrv", 1, 60.0, |tree, _| release::msrv(tree))
+        .about("published packages with the oldest compiler")
+        .guards(&["Cargo.toml", "Cargo.lock"]),
+    long("package", 1, 10.0, |tree, _| release::package(tree))
+        .about("what is published, packed; the README's Rust from an empty folder"),
+    long("fuzz", 1, 120.0, fuzz::fuzz).about("fuzz targets, for half of the minutes").guards(&["tests/fuzz"]),
+    long("hunt", 1, 5.0, bounds::bounds)
+        .about("a hunt for a violation of an error bound, for the other half")
+        .guards(&["core/src/attention/bound"]),
 ];
+
+/// The stage of that name.
+pub fn named(name: &str) -> Option<&'static Stage> {
+    STAGES.iter().find(|stage| stage.name == name)
+}
+
+/// A line for each stage.
+pub fn list() -> String {
+    let line = |stage: &Stage| {
+        let run = if stage.short { "short" } else { "--all" };
+        format!("{:<10}{run:<7}{:>5.0} s  {}\n", stage.name, stage.seconds, stage.about)
+    };
+    STAGES.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn stages_are_told_apart_and_guard_what_exists() {
+        let root = Tree::find().unwrap().root;
+        for (at, stage) in STAGES.iter().enumerate() {
+            assert!(!stage.about.is_empty() && stage.about.len() < 100, "{}", stage.name);
+            assert!(STAGES[..at].iter().all(|other| other.name != stage.name), "{}", stage.name);
+            for path in stage.guards {
+                assert!(!stage.short && root.join(Path::new(path)).exists(), "{}: {path}", stage.name);
+            }
+        }
+    }
+}

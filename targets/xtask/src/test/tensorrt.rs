@@ -2,7 +2,8 @@
 //! interface by a stand-in for TensorRT, through the stand-in driver.
 
 use super::cargo::with_standin;
-use super::vision::{dist, make};
+use super::dist::dist;
+use super::vision::make;
 use crate::boards::target::HOST;
 use crate::gpu::standin::{self, Variant};
 use crate::ran::Ran;
@@ -30,7 +31,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         setup::program(tree, name, name)?;
     }
     let headers = setup::tensorrt(tree)?;
-    let here = dist(tree, HOST)?;
+    let here = dist(tree, ran, HOST)?;
     let driver = standin::build(tree, Variant::Plain)?;
     let dir = tree.target.join("tensorrt");
     let mut more: Vec<String> = SANITIZED.iter().map(|flag| (*flag).to_owned()).collect();

@@ -7,15 +7,16 @@
 //! and Mary 2019, "A new approach to probabilistic rounding error analysis", theorem 2.4). Layers that amplify are
 //! countered by the normalisation that follows them.
 
-use crate::boards::target::{HOST, Target};
-use crate::boards::{build, check};
+use super::dist::dist;
+use crate::boards::check;
+use crate::boards::target::HOST;
 use crate::gpu::standin::{self, Variant};
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Output, Run, Tree};
 use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 const EXAMPLE: &str = "examples/cpp-vision";
@@ -274,7 +275,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     ran.note("the model", if good { Ok(found) } else { Err(found) });
 
     let native = home.join(HOST);
-    let here = dist(tree, HOST)?;
+    let here = dist(tree, ran, HOST)?;
     make(tree, EXAMPLE, &PROGRAMS, setup::oldest_cmake(tree)?.as_deref(), &native, &here, &[])?;
     parts(tree, ran, "", &native);
     for backend in ["auto", "scalar"] {
@@ -313,8 +314,8 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     setup::board(tree)?;
     let board = setup::reference()?;
     let cross = home.join(&board.name);
-    let dist = dist(tree, &board.name)?;
-    make(tree, EXAMPLE, &PROGRAMS, None, &cross, &dist, &for_board(tree, &board.name, &dist)?)?;
+    let there = dist(tree, ran, &board.name)?;
+    make(tree, EXAMPLE, &PROGRAMS, None, &cross, &there, &for_board(tree, &board.name, &there)?)?;
     let path = cross.join("elsa-vision");
     let program = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     ran.note("symbol versions for the board", check::symbol_versions(&program, board.build.glibc));
@@ -324,13 +325,6 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let out = classify(tree, &emulator, &cross, &model, &pictures, "--backend neon").run();
     ran.note("emulated board, backend neon", compare(&record, &out, Some("neon")));
     Ok(())
-}
-
-/// The folder for a target, built.
-pub(super) fn dist(tree: &Tree, name: &str) -> Result<PathBuf, String> {
-    let target = Target::named(tree, name)?;
-    let built = build::once(tree, &target)?;
-    if built.faults.is_empty() { Ok(target.dist(tree)) } else { Err(built.faults.join("; ")) }
 }
 
 /// Some classes must differ from the record: otherwise attention would not matter to what is compared.

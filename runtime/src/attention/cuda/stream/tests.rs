@@ -59,7 +59,7 @@ fn run(stream: &mut GpuStream, query: &[u8], keys: StreamKeys<'_>) -> Result<Vec
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn keys_in_device_memory_are_used_in_place() {
     let (engine, problem) = (engine(), problem());
     let context = engine.gpu().unwrap().context().unwrap();

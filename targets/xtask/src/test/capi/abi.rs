@@ -1,7 +1,7 @@
-//! The stage `abi`: the list of everything that programs have compiled into them: functions, constants, and the layout of every struct.
+//! `cargo xtask abi`, and a part of the stage `arm`: the list of everything that programs have compiled into them: functions, constants, and the layout of every struct.
 //!
-//! `runtime/capi/abi.txt` is the list of `elsa.h` as it stands, one fact a line; `ELSA_WRITE_ABI=1` writes it. Every
-//! folder `tests/capi/abi-MAJOR.MINOR` holds the header and the list of a release; `ELSA_RELEASE_ABI=1` makes the one of
+//! `runtime/capi/abi.txt` is the list of `elsa.h` as it stands, one fact a line; `--write` writes it. Every
+//! folder `tests/capi/abi-MAJOR.MINOR` holds the header and the list of a release; `--release` makes the one of
 //! the header's numbers. Whatever a release of the same major number lists is listed for ever: structs that begin with
 //! their size may grow at their end, and nothing else may change.
 
@@ -32,17 +32,29 @@ const OPENING: &str = "\
 #   field STRUCT OFFSET SIZE DECLARATION
 #   function DECLARATION
 #   symbol NAME VERSION, of the shared library
-# ELSA_WRITE_ABI=1 cargo xtask test --only abi writes it.
+# cargo xtask abi --write writes it.
 ";
 
-/// The stage `abi`.
-pub fn abi(tree: &Tree) -> Ran {
-    Ran::of("checks", |ran| go(tree, ran))
+/// What is written.
+#[derive(Clone, Copy, Default, clap::Args)]
+pub struct Write {
+    /// Write the list of the header as it is.
+    #[arg(long)]
+    write: bool,
+    /// Make the folder of a release with the numbers of the header.
+    #[arg(long)]
+    release: bool,
 }
 
-fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
-    let home = tree.target.join("capi");
-    fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
+/// `cargo xtask abi`.
+pub fn run(tree: &Tree, write: Write) -> Result<(), String> {
+    let ran = Ran::of("checks", |ran| check(tree, ran, write));
+    if ran.faults.is_empty() { Ok(()) } else { Err(ran.faults.join("\n       ")) }
+}
+
+/// Compares the list of the header with the committed one and with those of the releases.
+pub fn check(tree: &Tree, ran: &mut Ran, write: Write) -> Result<(), String> {
+    let home = super::home(tree, "abi")?;
     let text = read(&tree.root.join(HEADER))?;
     let header = Header::parse(&text)?;
     let versions = Abi::read(tree)?.functions;
@@ -57,10 +69,10 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
 
     let (major, minor) = (number(&list, "ELSA_ABI_MAJOR")?, number(&list, "ELSA_ABI_MINOR")?);
     let path = tree.root.join(LIST);
-    if std::env::var_os("ELSA_WRITE_ABI").is_some() {
+    if write.write {
         fs::write(&path, &list).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    if std::env::var_os("ELSA_RELEASE_ABI").is_some() {
+    if write.release {
         let folder = tree.root.join(RELEASES).join(format!("abi-{major}.{minor}"));
         let make = || {
             fs::create_dir_all(&folder)?;
@@ -69,7 +81,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         };
         make().map_err(|error| format!("{}: {error}", folder.display()))?;
     }
-    let advice = format!("{LIST}: not the list of {HEADER}; ELSA_WRITE_ABI=1 writes it");
+    let advice = format!("{LIST}: not the list of {HEADER}; cargo xtask abi --write writes it");
     ran.note("the committed list", differences(&read(&path)?, &list, &advice));
     for release in releases(tree)?.iter().filter(|release| release.major == major) {
         let name = format!("additions since {release}");

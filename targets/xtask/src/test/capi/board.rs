@@ -1,10 +1,8 @@
-//! The stage `capi-board`: programs of `tests/capi` and the clients of the releases on an emulated Cortex-A57, linked
+//! A part of the stage `boards`: programs of `tests/capi` and the clients of the releases on an emulated Cortex-A57, linked
 //! with a board's folder, static and shared, which has moved when they run.
 
 use super::programs::{Compilers, checks};
 use super::{abi, versions};
-use crate::boards::build;
-use crate::boards::target::Target;
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
@@ -30,11 +28,6 @@ const PROGRAMS: [&str; 11] = [
 /// Libraries that a link by zig needs besides this one.
 const BESIDE: &str = "-lpthread -lm -ldl -lunwind";
 
-/// The stage `capi-board`.
-pub fn emulated(tree: &Tree) -> Ran {
-    Ran::of("checks", |ran| go(tree, ran))
-}
-
 /// A program to compile.
 enum Of<'a> {
     /// One of `tests/capi`.
@@ -44,10 +37,7 @@ enum Of<'a> {
 }
 
 /// Compiles against a copy of the folder, renames the copy and runs.
-fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
-    let target = Target::named(tree, &setup::reference()?.name)?;
-    ran.join(build::once(tree, &target)?);
-    let dist = target.dist(tree);
+pub fn emulated(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     let home = tree.target.join("capi/board");
     let (built, moved) = (home.join("built"), home.join("moved"));
     let at = |error: std::io::Error| format!("{}: {error}", home.display());
@@ -55,7 +45,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         fs::remove_dir_all(&home).map_err(at)?;
     }
     fs::create_dir_all(&home).map_err(at)?;
-    Run::new(tree, "cp -a").arg(&dist).arg(&built).quiet().run().text("copying the folder")?;
+    Run::new(tree, "cp -a").arg(dist).arg(&built).quiet().run().text("copying the folder")?;
     let compilers = Compilers::boards(tree)?;
     let lib = built.join("lib");
     let links = [

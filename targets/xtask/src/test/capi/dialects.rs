@@ -9,21 +9,30 @@ const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion 
 const OF_C: [&str; 3] = ["c99", "c11", "c17"];
 const OF_CPP: [&str; 4] = ["c++14", "c++17", "c++20", "c++23"];
 
-/// Compilers that this machine may have besides those that the stage requires: the oldest ones that boards come with.
-const OLDER: [(&str, &str); 5] =
-    [("gcc-7", "g++-7"), ("gcc-8", "g++-8"), ("gcc-9", "g++-9"), ("gcc-10", "g++-10"), ("gcc-11", "g++-11")];
+/// Compilers of C and of C++.
+type Pair = (&'static str, &'static str);
+/// GNU's.
+pub const GNU: [Pair; 1] = [("gcc", "g++")];
+/// LLVM's, and those that this machine may have besides: the oldest ones that boards come with.
+pub const OTHER: [Pair; 6] = [
+    ("clang-19", "clang++-19"),
+    ("gcc-7", "g++-7"),
+    ("gcc-8", "g++-8"),
+    ("gcc-9", "g++-9"),
+    ("gcc-10", "g++-10"),
+    ("gcc-11", "g++-11"),
+];
 
-/// Compiles both headers, each included twice, by every compiler that is there.
-pub fn check(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) -> Result<(), String> {
+/// Compiles both headers, each included twice, by those of the compilers that are there.
+pub fn check(tree: &Tree, ran: &mut Ran, compilers: &[Pair], dist: &Path, home: &Path) -> Result<(), String> {
     let write = |name: &str, text: &str| {
         let path = home.join(name);
         std::fs::write(&path, text).map(|()| path).map_err(|error| format!("{}: {error}", home.display()))
     };
     let c = write("header.c", "#include \"elsa.h\"\n#include \"elsa.h\"\nint only_here(void);\n")?;
     let cpp = write("header.cpp", "#include \"elsa.hpp\"\n#include \"elsa.hpp\"\nint only_here();\n")?;
-    let is_there = |program: &&(&str, &str)| Run::new(tree, program.1).args("--version").quiet().run().ok;
-    let older = OLDER.iter().filter(is_there).copied();
-    let compilers = [("gcc", "g++"), ("clang-19", "clang++-19")].into_iter().chain(older);
+    let is_there = |program: &&Pair| Run::new(tree, program.1).args("--version").quiet().run().ok;
+    let compilers = compilers.iter().filter(is_there).copied();
     let all = compilers.flat_map(|(of_c, of_cpp)| {
         let of_c = OF_C.map(|standard| (of_c, standard, &c, "-Wstrict-prototypes"));
         of_c.into_iter().chain(OF_CPP.map(|standard| (of_cpp, standard, &cpp, "")))

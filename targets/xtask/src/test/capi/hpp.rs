@@ -1,4 +1,4 @@
-//! `elsa.hpp` to compilers: a part of the stage `capi`. The programs that use it, in the later standards of C++;
+//! `elsa.hpp` to compilers. The programs that use it, in the later standards of C++;
 //! and lines that must not compile, each of which a compiler must name.
 
 use super::programs::checks;
@@ -35,13 +35,12 @@ pub fn later(tree: &Tree, ran: &mut Ran, sources: &[&str], dist: &Path, home: &P
     });
 }
 
-/// The lines that must not compile.
-pub fn refused(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
+/// The lines that must not compile, by these compilers.
+pub fn refused(tree: &Tree, ran: &mut Ran, compilers: &[&str], dist: &Path) -> Result<(), String> {
     let path = tree.root.join(REFUSED);
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let lines = marked(&text);
-    let by =
-        COMPILERS.into_iter().flat_map(|compiler| ["c++14", "c++17"].map(|standard| (compiler, standard)));
+    let by = compilers.iter().flat_map(|compiler| ["c++14", "c++17"].map(|standard| (*compiler, standard)));
     let all = by.flat_map(|by| (0..=lines.len()).map(move |case| (by, case)));
     ran.each(all.collect(), |ran, ((compiler, standard), case)| {
         let run = compiler_of(tree, compiler, standard, dist).arg(format!("-DCASE={case}"));

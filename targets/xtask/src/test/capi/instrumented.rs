@@ -1,14 +1,13 @@
-//! The stages `capi-asan` and `capi-tsan`: programs of `tests/capi` and the library that they are linked with, both
-//! instrumented by a sanitizer. What one side does wrong with memory of the other is seen, and threads of both. Both
-//! libraries panic on request; that of `capi-tsan` has local symbols as what is shipped, where panics unwind, too.
+//! Programs of `tests/capi` and the library that they are linked with, both instrumented by a sanitizer: a part of the stages
+//! `asan` and `tsan`. What one side does wrong with memory of the other is seen, and threads of both. Both libraries panic on
+//! request; that of `tsan` has local symbols as what is shipped, where panics unwind, too.
 
-use super::super::sanitizers;
 use super::programs::{BESIDE, Compilers, PROGRAMS, checks};
 use crate::boards::library::{self, Abi};
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Programs that measure what instrumentation changes: the stack that calls need.
 const NOT_INSTRUMENTED: [&str; 1] = ["stack.c"];
@@ -16,53 +15,28 @@ const NOT_INSTRUMENTED: [&str; 1] = ["stack.c"];
 const WITH_THREADS: [&str; 6] =
     ["fixed_cache.c", "concurrency.c", "logs.c", "whole.cpp", "stream_ends.c", "stream.cpp"];
 
-/// The stage `capi-asan`.
-pub fn asan(tree: &Tree) -> Ran {
-    Ran::of("checks", |ran| {
-        let programs = PROGRAMS.iter().filter(|(source, _)| !NOT_INSTRUMENTED.contains(source));
-        // The system's heap and the stacks of threads must hold nothing that nobody frees.
-        let options = (
-            "ASAN_OPTIONS",
-            "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:allocator_may_return_null=1",
-        );
-        let archive = instrumented(tree, "address", "")?;
-        run(tree, ran, &archive, "address", "-fsanitize=address,undefined -DINJECT", programs, options)
-    })
+/// Under AddressSanitizer, with the archive of the library.
+pub fn asan(tree: &Tree, ran: &mut Ran, archive: &Path) -> Result<(), String> {
+    let programs = PROGRAMS.iter().filter(|(source, _)| !NOT_INSTRUMENTED.contains(source));
+    // The system's heap and the stacks of threads must hold nothing that nobody frees.
+    let options = (
+        "ASAN_OPTIONS",
+        "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:allocator_may_return_null=1",
+    );
+    run(tree, ran, archive, "address", "-fsanitize=address,undefined -DINJECT", programs, options)
 }
 
-/// The stage `capi-tsan`.
-pub fn tsan(tree: &Tree) -> Ran {
-    Ran::of("checks", |ran| {
-        let programs = PROGRAMS.iter().filter(|(source, _)| WITH_THREADS.contains(source));
-        let archive = instrumented(tree, "thread", sanitizers::BUILD_STD)?;
-        // Its symbols are local: panics unwind in what is shipped. (AddressSanitizer registers what is global in a
-        // module, and takes one object of many modules for many of the same name.)
-        let mut abi = Abi::read(tree)?;
-        abi.functions.insert("elsa_test_panic_next".to_owned(), String::new());
-        let folder = tree.target.join("capi/inject");
-        std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let archive = library::enclosed(tree, &abi, &archive, &folder)?;
-        let options = ("TSAN_OPTIONS", "halt_on_error=1");
-        run(tree, ran, &archive, "thread", "-fsanitize=thread -DINJECT", programs, options)
-    })
-}
-
-/// Builds the library with a sanitizer of the nightly compiler; returns its archive.
-fn instrumented(tree: &Tree, sanitizer: &str, options: &str) -> Result<PathBuf, String> {
-    setup::nightly(tree, &["rust-src"])?;
-    let host = setup::host(tree)?;
-    let folder = tree.target.join(sanitizer);
-    // Beside the packages of the stages `asan` and `tsan`, and with what their tests need, so that these are built once.
-    let packages = "-p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-capi --lib --example fingerprint";
-    let build = Run::new(tree, "cargo +nightly build")
-        .args(packages)
-        .args("--features elsa-capi/inject")
-        .args(options)
-        .args(&format!("--target {host} --target-dir"))
-        .arg(&folder)
-        .env("RUSTFLAGS", sanitizers::flags(sanitizer));
-    build.run().text("the instrumented library")?;
-    Ok(folder.join(host).join("debug/libelsa.a"))
+/// Under ThreadSanitizer.
+pub fn tsan(tree: &Tree, ran: &mut Ran, archive: &Path) -> Result<(), String> {
+    let programs = PROGRAMS.iter().filter(|(source, _)| WITH_THREADS.contains(source));
+    // Its symbols are local: panics unwind in what is shipped. (AddressSanitizer registers what is global in a
+    // module, and takes one object of many modules for many of the same name.)
+    let mut abi = Abi::read(tree)?;
+    abi.functions.insert("elsa_test_panic_next".to_owned(), String::new());
+    let folder = super::home(tree, "inject")?;
+    let archive = library::enclosed(tree, &abi, archive, &folder)?;
+    let options = ("TSAN_OPTIONS", "halt_on_error=1");
+    run(tree, ran, &archive, "thread", "-fsanitize=thread -DINJECT", programs, options)
 }
 
 /// Builds the programs with the sanitizers of clang, which brings the runtime of both sides when it links them, and runs
@@ -78,11 +52,10 @@ fn run<'a>(
 ) -> Result<(), String> {
     setup::program(tree, "clang++-19", "clang-19")?;
     setup::file(tree, "/usr/lib/llvm-19/lib/clang/19/lib", "libclang-rt-19-dev")?;
-    let home = tree.target.join("capi");
-    std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
+    let home = super::home(tree, sanitizer)?;
     let include = tree.root.join("runtime/capi/include");
     ran.each(programs.collect(), |ran, (source, flags)| {
-        let program = home.join(format!("{source}{flags}-{sanitizer}"));
+        let program = home.join(format!("{source}{flags}"));
         let link =
             format!("-g -O1 {of_clang} -fno-sanitize-recover=all {flags} {} {BESIDE}", archive.display());
         if Compilers::clang().compile(tree, Path::new(source), &include, &link, &program).count(ran) {

@@ -1,11 +1,11 @@
-//! The stage `capi`: C and C++ programs against the folder that `cargo xtask build --target host` makes.
+//! C and C++ programs against the folder for this machine.
 //!
-//! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings, by gcc and by clang; run as they are and under
-//! valgrind; those that use a GPU, and what happens to one, through the stand-in driver. Each program ends with the
-//! number of its checks. The stages `capi-asan` and `capi-tsan` run them with sanitizers against a library that panics on
-//! request. The headers alone compile in every standard, and clients of older releases and programs with older and newer
-//! headers run. The README's quick start of C++ is followed, too, and `super::links` links programs in every way that the
-//! folder is made for.
+//! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings; each ends with the number of its checks. The
+//! stage `host` compiles them by gcc and runs them, those that use a GPU, and what happens to one, through the stand-in
+//! driver, and one under valgrind, which sees reads of what nothing has written. The stages `asan` and `tsan` run them with
+//! sanitizers against a library that panics on request, `boards` on an emulated board, and `shipped` by clang and linked in
+//! every way that the folder that is handed out is made for. The headers alone compile in every standard, and clients of
+//! older releases and programs with older and newer headers run.
 
 pub mod abi;
 pub mod board;
@@ -16,37 +16,56 @@ pub mod instrumented;
 mod programs;
 mod versions;
 
+use super::dist::dist;
 use super::{links, readme};
-use crate::boards::build;
-use crate::boards::target::{HOST, Target};
+use crate::boards::target::HOST;
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::Tree;
+use programs::Compilers;
+use std::path::{Path, PathBuf};
 
-/// The stage `capi`.
-pub fn capi(tree: &Tree) -> Ran {
-    Ran::of("checks", |ran| go(tree, ran))
+/// Where the programs are compiled to, for one stage.
+fn home(tree: &Tree, name: &str) -> Result<PathBuf, String> {
+    let home = tree.target.join("capi").join(name);
+    std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
+    Ok(home)
 }
 
-fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
-    for name in ["cmake", "make", "g++", "valgrind", "pkg-config", "clang++-19"] {
-        let package = if name == "clang++-19" { "clang-19" } else { name };
-        setup::program(tree, name, package)?;
-    }
-    let target = Target::named(tree, HOST)?;
-    ran.join(build::once(tree, &target)?);
-    let dist = target.dist(tree);
-    let home = tree.target.join("capi");
-    std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
+fn programs_of_the_system(tree: &Tree, names: &[&str]) -> Result<(), String> {
+    names.iter().try_for_each(|name| {
+        let package = if *name == "clang++-19" { "clang-19" } else { name };
+        setup::program(tree, name, package)
+    })
+}
 
-    dialects::check(tree, ran, &dist, &home)?;
-    programs::by_both_compilers(tree, ran, &dist, &home);
-    hpp::later(tree, ran, &["whole.cpp", "typed.cpp"], &dist, &home);
-    hpp::refused(tree, ran, &dist)?;
-    versions::check(tree, ran, &dist, &home)?;
-    programs::through_the_standin(tree, ran, &dist, &home)?;
-    for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {
-        readme::cpp(tree, ran, cmake.as_deref())?;
-    }
-    links::host(tree, ran, &dist)
+/// The part of the stage `host`: by gcc, against the folder `dist`, with the stand-in driver of the folder `driver`.
+pub fn quick(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Result<(), String> {
+    programs_of_the_system(tree, &["cmake", "make", "g++", "valgrind"])?;
+    let home = home(tree, "host")?;
+    dialects::check(tree, ran, &dialects::GNU, dist, &home)?;
+    programs::all(tree, ran, &Compilers::gcc(), dist, &home);
+    programs::under_valgrind(tree, ran, &home);
+    programs::through_the_standin(tree, ran, dist, driver, &home);
+    hpp::refused(tree, ran, &["g++"], dist)?;
+    versions::check(tree, ran, dist, &home)?;
+    readme::cpp(tree, ran, dist, None)
+}
+
+/// The stage `shipped`.
+pub fn shipped(tree: &Tree) -> Ran {
+    Ran::of("checks", |ran| {
+        programs_of_the_system(tree, &["cmake", "make", "g++", "valgrind", "pkg-config", "clang++-19"])?;
+        let (dist, home) = (dist(tree, ran, HOST)?, home(tree, "shipped")?);
+        dialects::check(tree, ran, &dialects::OTHER, &dist, &home)?;
+        programs::all(tree, ran, &Compilers::clang(), &dist, &home);
+        programs::under_valgrind(tree, ran, &home);
+        hpp::later(tree, ran, &["whole.cpp", "typed.cpp"], &dist, &home);
+        hpp::refused(tree, ran, &["clang++-19"], &dist)?;
+        versions::check(tree, ran, &dist, &home)?;
+        for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {
+            readme::cpp(tree, ran, &dist, cmake.as_deref())?;
+        }
+        links::host(tree, ran, &dist)
+    })
 }

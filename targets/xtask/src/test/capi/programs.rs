@@ -2,12 +2,11 @@
 
 use super::super::cargo::with_standin;
 pub use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
-use crate::gpu::standin::{self, Variant};
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Memory errors are failures, and so is memory that nothing points to at the end. Threads take turns, so that one
@@ -15,11 +14,8 @@ use std::time::Duration;
 const VALGRIND: &str =
     "valgrind --quiet --fair-sched=yes --error-exitcode=9 --errors-for-leak-kinds=definite";
 
-/// Programs that take valgrind minutes: those of many threads, since it runs one at a time, and those of long caches and
-/// of the stack, which have pages of their own that nobody may touch. Their calls are those of others, and `capi-asan` and
-/// `capi-tsan` look at their memory and threads.
-const INSTRUMENTED_ONLY: [&str; 7] =
-    ["concurrency.c", "fixed_cache.c", "fork.c", "stack.c", "stream.c", "stream.cpp", "stream_ends.c"];
+/// The program that runs under valgrind: calls of every kind, and all that a library in another language could get wrong.
+const UNDER_VALGRIND: &str = "whole.cpp";
 
 /// A program of `tests/capi` and the flags that make variants of it.
 pub const PROGRAMS: [(&str, &str); 26] = [
@@ -161,44 +157,49 @@ pub fn checks(ran: &mut Ran, what: &str, run: Run) {
     ran.add(&format!("{what}: {line}"), good, if good { count.unwrap_or(0) } else { 0 }, u64::from(!good));
 }
 
-/// Every program by both compilers, as it is and under valgrind.
-pub fn by_both_compilers(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) {
-    let archive = dist.join("lib/libelsa.a");
-    let both = PROGRAMS.iter().flat_map(|program| [("gcc", program), ("clang", program)]);
+/// Every program by a compiler.
+pub fn all(tree: &Tree, ran: &mut Ran, compilers: &Compilers, dist: &Path, home: &Path) {
     // The last are C++, which takes longest.
-    ran.each(both.rev().collect(), |ran, (name, (source, flags))| {
-        let compilers = if name == "gcc" { Compilers::gcc() } else { Compilers::clang() };
-        let program = home.join(format!("{source}{flags}-{name}"));
-        let link = format!("-O1 {flags} {} {BESIDE}", archive.display());
-        let compiled = compilers.compile(tree, Path::new(source), &dist.join("include"), &link, &program);
-        if !compiled.count(ran) {
-            return;
-        }
-        checks(ran, source, Run::new(tree, "").arg(&program));
-        if name == "clang" && flags.is_empty() && !INSTRUMENTED_ONLY.contains(source) {
-            let valgrind = Run::new(tree, &format!("{VALGRIND} --leak-check=full")).arg(&program);
-            checks(ran, &format!("{source} under valgrind"), valgrind);
+    ran.each(PROGRAMS.iter().rev().collect(), |ran, (source, flags)| {
+        if let Some(program) = compiled(tree, ran, compilers, (source, flags), dist, home) {
+            checks(ran, source, Run::new(tree, "").arg(program));
         }
     });
 }
 
-/// The programs that use a GPU through the stand-in driver, faults of the driver included.
-pub fn through_the_standin(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) -> Result<(), String> {
-    let driver = standin::build(tree, Variant::Plain)?;
-    let link = format!("-O1 {} {BESIDE}", dist.join("lib/libelsa.a").display());
+/// A program of `tests/capi`, compiled and linked with the static library of `dist`; `None` where that fails.
+fn compiled(
+    tree: &Tree,
+    ran: &mut Ran,
+    compilers: &Compilers,
+    (source, flags): (&str, &str),
+    dist: &Path,
+    home: &Path,
+) -> Option<PathBuf> {
+    let program = home.join(format!("{source}{flags}"));
+    let link = format!("-O1 {flags} {} {BESIDE}", dist.join("lib/libelsa.a").display());
+    let compiled = compilers.compile(tree, Path::new(source), &dist.join("include"), &link, &program);
+    compiled.count(ran).then_some(program)
+}
+
+/// One program under valgrind, which [`all`] has made.
+pub fn under_valgrind(tree: &Tree, ran: &mut Ran, home: &Path) {
+    let run = Run::new(tree, &format!("{VALGRIND} --leak-check=full")).arg(home.join(UNDER_VALGRIND));
+    checks(ran, &format!("{UNDER_VALGRIND} under valgrind"), run);
+}
+
+/// The programs that use a GPU through the stand-in driver of the folder `driver`, faults of the driver included.
+pub fn through_the_standin(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path, home: &Path) {
     let sources: BTreeSet<&str> = ON_A_GPU.iter().map(|(source, ..)| *source).collect();
     ran.each(sources.into_iter().collect(), |ran, source| {
-        let program = home.join(format!("{source}-standin"));
-        let compiled =
-            Compilers::gcc().compile(tree, Path::new(source), &dist.join("include"), &link, &program);
-        if !compiled.count(ran) {
-            return;
-        }
+        // One of all programs has been made.
+        let made = PROGRAMS.contains(&(source, "")).then(|| home.join(source));
+        let made = made.or_else(|| compiled(tree, ran, &Compilers::gcc(), (source, ""), dist, home));
+        let Some(program) = made else { return };
         for (_, fault, device) in ON_A_GPU.iter().filter(|(of, ..)| *of == source) {
-            let run = with_standin(Run::new(tree, "").arg(&program), &driver);
+            let run = with_standin(Run::new(tree, "").arg(&program), driver);
             let run = run.env("ELSA_STANDIN_FAIL", fault).env("ELSA_STANDIN_DEVICE", device);
             checks(ran, &format!("{source} through the stand-in driver"), run);
         }
     });
-    Ok(())
 }

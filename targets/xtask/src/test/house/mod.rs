@@ -1,4 +1,4 @@
-//! The stage `house`: modules of a crate must not use each other in a circle, no file may be too long to read or unknown
+//! A part of the stage `check`: modules of a crate must not use each other in a circle, no file may be too long to read or unknown
 //! to the compiler, and the paths that the documents for contributors name must exist.
 //!
 //! | file | what it holds |
@@ -39,7 +39,7 @@ const LONGER: [(&str, &str); 8] = [
 /// Documents whose paths must exist.
 const DOCUMENTS: [&str; 2] = ["ARCHITECTURE.md", "CONTRIBUTING.md"];
 
-/// The stage `house`.
+/// Goes over the workspaces.
 pub fn house(tree: &Tree) -> Ran {
     Ran::of("modules, files and paths", |ran| {
         for dir in [".", BARE_METAL, FUZZ] {

@@ -1,0 +1,143 @@
+//! The stages `arm` and `aarch64`: what boards run, emulated. One configuration of cargo's builds the tests and the files of a
+//! board's folder, with the paths that are handed out; the folder that is handed out is the stage `boards`'.
+
+use super::capi::abi;
+use super::cargo::{JSON, KERNELS, bare_metal_run, builds, tests};
+use super::{links, printed};
+use crate::boards::target::Target;
+use crate::boards::{build, paths};
+use crate::gpu::gpu_test::executables;
+use crate::ran::Ran;
+use crate::setup::{self, BARE};
+use crate::shell::{Run, Tree};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What every command selects: cargo would build crates again beside others.
+pub const PACKAGES: &str =
+    "-p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-capi -p elsa-edge -p elsa-ort";
+
+/// Modules of the crossing tests beside [`KERNELS`] that an emulator may be asked as well. The rest calls nothing but `core`,
+/// whose code is the same on every processor, or a GPU.
+const AS_WELL: [&str; 17] = [
+    "backward_tasks::",
+    "bounds::",
+    "certificate::",
+    "conformance::random",
+    "drift::",
+    "error_growth::",
+    "laws::",
+    "linear_vim::",
+    "refusals::",
+    "schedules_gate::",
+    "schedules_kernels::",
+    "schedules_own::",
+    "schedules_shares::",
+    "schedules_unseen::",
+    "streamed::",
+    "tasks::",
+    "ulp::",
+];
+
+/// Modules of the tool's tests that compute. The rest asks about files, flags, refusals, ports and statistics.
+const OF_THE_TOOL: [&str; 7] = [
+    "cli_backward::",
+    "cli_linear::",
+    "cli_run::",
+    "cli_study::",
+    "cli_types::",
+    "cli_verify::",
+    "cli_windows::",
+];
+
+/// The folder of the products, apart from that of the host, so that neither waits for the other.
+fn folder(tree: &Tree) -> PathBuf {
+    tree.target.join("arm")
+}
+
+/// A command of cargo's whose products run in the emulator.
+pub fn cargo(tree: &Tree, line: &str) -> Result<Run, String> {
+    let triple = setup::reference()?.build.triple;
+    let run = setup::zigbuild(tree, line)?.arg("--config").arg(paths::renamed(tree, &triple)?);
+    Ok(run.arg("--target-dir").arg(folder(tree)))
+}
+
+/// The folder of what such a command has built.
+pub fn products(tree: &Tree) -> Result<PathBuf, String> {
+    Ok(folder(tree).join(setup::reference()?.build.triple).join("debug"))
+}
+
+/// The stage `arm`.
+pub fn arm(tree: &Tree) -> Ran {
+    Ran::of("tests and checks", |ran| {
+        let line = format!("build {PACKAGES} {} --test crossing --test kernels", build::PRODUCTS);
+        let out = builds(ran, cargo(tree, &line)?.arg(JSON));
+        if !out.ok {
+            return Ok(());
+        }
+        let programs = executables(&out.stdout);
+        let program = |name: &str| {
+            let found = programs.iter().find(|(test, _)| test == name);
+            found.map(|(_, path)| path).ok_or_else(|| format!("{line}: made no program {name}"))
+        };
+        for (name, package, only) in [("kernels", "kernels", &[][..]), ("crossing", "tests", &KERNELS[..])] {
+            let run = Run::new(tree, &setup::emulator()).arg(program(name)?).args(&only.join(" "));
+            let run = run.dir(tree.root.join(package)).env("ELSA_REQUIRE", "neon").env("ELSA_ONLY", "neon");
+            tests(ran, run.env_default("PROPTEST_CASES", "12"));
+        }
+        let board = setup::reference()?;
+        let dist = build::quick(tree, ran, &Target::named(tree, &board.name)?, &products(tree)?)?;
+        links::one_board(tree, ran, &board, &dist)?;
+        abi::check(tree, ran, abi::Write::default())?;
+        bare_metal(tree, ran)
+    })
+}
+
+/// The stage `aarch64`. The robot's tests are the stage `robot`'s. The kernels without vectors are the same everywhere, too,
+/// and answer random problems.
+pub fn every_test(tree: &Tree) -> Ran {
+    Ran::of("tests", |ran| {
+        for (only, targets, modules) in [
+            (
+                "neon",
+                "--test crossing --test no_allocation",
+                [&KERNELS[..], &AS_WELL, &["run_and_bind"]].concat(),
+            ),
+            ("scalar", "--test crossing", vec!["conformance::random"]),
+            ("neon", "--test tool", OF_THE_TOOL.to_vec()),
+            ("neon", "--lib --test kernels", Vec::new()),
+        ] {
+            let run = cargo(tree, &format!("test {PACKAGES} --no-fail-fast {targets}"))?;
+            let run = run.args("--").args(&modules.join(" "));
+            let run = run.env("ELSA_REQUIRE", "neon").env("ELSA_ONLY", only);
+            tests(ran, run.env_default("PROPTEST_CASES", "12"));
+        }
+        Ok(())
+    })
+}
+
+/// The bits of the program without an operating system on an emulated Cortex-M4F, and here.
+fn bare_metal(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
+    setup::program(tree, "qemu-system-arm", "qemu-system-arm")?;
+    setup::target(tree, BARE)?;
+    // The target has no std, so what is built for it links without one.
+    let out = builds(ran, bare_metal_run(tree, "cargo build --release").arg("--target").arg(BARE).arg(JSON));
+    if !out.ok {
+        return Err(format!("{BARE}: does not link"));
+    }
+    let program = tree.target.join("bare-metal").join(BARE).join("release/elsa-bare-metal");
+    let board = emulated(tree, &program).run().text("qemu-system-arm")?;
+    let host = bare_metal_run(tree, "cargo run --quiet --release").machine().run();
+    let (agree, differ, first) = printed::agreement(&board, &host.text("the same on the host")?);
+    ran.add("comparison of the board with the host", first.is_none(), agree, differ);
+    ran.faults.extend(first);
+    Ok(())
+}
+
+fn emulated(tree: &Tree, program: &Path) -> Run {
+    Run::new(tree, "qemu-system-arm -M mps2-an386 -cpu cortex-m4 -nographic")
+        .args("-semihosting-config enable=on,target=native -kernel")
+        .arg(program)
+        .limit(Duration::from_secs(60))
+        .machine()
+}

@@ -1,0 +1,111 @@
+//! The stage `boards`: what boards get, optimised as a whole, is built, examined, linked against and run by emulation.
+
+use super::capi;
+use super::dist::dist;
+use super::{links, readme};
+use crate::boards::library::Abi;
+use crate::boards::{bad, deploy};
+use crate::ran::Ran;
+use crate::setup;
+use crate::shell::{Run, Tree};
+use elsa_targets::{Board, NAMES};
+use std::path::Path;
+use std::time::Duration;
+
+/// Files of every board's folder.
+const HANDED_OUT: [&str; 5] = [
+    "bin/elsa",
+    "lib/libelsa_ort.so",
+    "share/aarch64.cmake",
+    "share/licences/LICENSE-MIT",
+    "share/licences/THIRD-PARTY.txt",
+];
+/// Files of the C library among them.
+const OF_LIBRARY: [&str; 9] = [
+    "lib/libelsa.a",
+    "lib/libelsa.so",
+    "lib/cmake/elsa/elsaConfig.cmake",
+    "lib/cmake/elsa/elsaConfigVersion.cmake",
+    "lib/pkgconfig/elsa.pc",
+    "lib/pkgconfig/elsa-shared.pc",
+    "include/elsa.h",
+    "include/elsa.hpp",
+    "share/python/elsa.py",
+];
+/// Files of the board itself among them.
+const OF_BOARD: [&str; 5] = ["board.md", "config.toml", "profile.toml", "required.txt", "toolchain.cmake"];
+
+/// Arguments of the bench that the emulator runs: a decoding call and the short end of the grid.
+const SHORT_GRID: &str = "bench --force --json --seconds 0.1 --shape 1,1,1,256,64 --shape 1,1,64,64,64 \
+    --shape 1,1,100,100,64 --shape 1,1,144,144,64 --shape 1,1,196,196,64";
+/// Lines that it prints: two methods for each shape.
+const SHORT_GRID_LINES: usize = 10;
+
+/// The stage `boards`.
+pub fn boards(tree: &Tree) -> Ran {
+    Ran::of("checks", |ran| {
+        setup::board(tree)?;
+        for trial in bad::trials(tree)? {
+            ran.note(trial.what, trial.fault.map_or_else(|| Ok("as it should be".to_owned()), Err));
+        }
+        let abi = Abi::read(tree)?;
+        for name in NAMES {
+            let dist = dist(tree, ran, name)?;
+            let of_board = OF_BOARD.map(|file| format!("share/{name}/{file}"));
+            let files = HANDED_OUT.iter().chain(&OF_LIBRARY).map(|file| (*file).to_owned()).chain(of_board);
+            let files = files.chain([format!("lib/{}", abi.soname()), format!("lib/{}", abi.file())]);
+            let absent: Vec<String> = files.filter(|file| !dist.join(file).is_file()).collect();
+            let found = if absent.is_empty() { Ok("complete".to_owned()) } else { Err(absent.join(", ")) };
+            ran.note(&format!("{name}: files"), found);
+        }
+        let board = setup::reference()?;
+        let dist = dist(tree, ran, &board.name)?;
+        links::boards(tree, ran, &board, &dist)?;
+        readme::board(tree, ran, setup::oldest_cmake(tree)?.as_deref(), &setup::emulator())?;
+        capi::board::emulated(tree, ran, &dist)?;
+        emulate(tree, ran, &board, &dist);
+        Ok(())
+    })
+}
+
+/// Runs the binary that boards get on an emulated Cortex-A57.
+fn emulate(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) {
+    let elsa = |rest: &str, seconds: u64| {
+        let run = Run::new(tree, &setup::emulator()).arg(dist.join("bin/elsa")).args(rest);
+        let out = run.limit(Duration::from_secs(seconds)).machine().run();
+        // Rows that other programs disturbed are as correct as others.
+        let disturbed = rest.starts_with("bench") && out.code == Some(deploy::UNCLEAN);
+        if disturbed { Ok(out.stdout) } else { out.text(&format!("elsa {rest}")) }
+    };
+    let info = elsa("info --json", 30).and_then(|text| deploy::lines(&text));
+    ran.note("elsa info, emulated", info.as_ref().map(|_| "done".to_owned()).map_err(Clone::clone));
+    let verified = elsa("verify --scenario stress --json", 240).and_then(|text| deploy::lines(&text));
+    let cases =
+        |lines: &Vec<serde_json::Value>| match lines.iter().filter(|line| line["what"] == "verify").count() {
+            0 => Err("no case".to_owned()),
+            n => Ok(format!("{n} cases")),
+        };
+    ran.note("elsa verify, emulated", verified.as_ref().map_err(Clone::clone).and_then(cases));
+    let measured = elsa(SHORT_GRID, 240).and_then(|text| deploy::rows(&text));
+    let all = |lines: &Vec<serde_json::Value>| {
+        let certified = lines.iter().filter(|line| line["certified"] == true).count();
+        let found = format!("{certified} of {} answers certified", lines.len());
+        if certified == SHORT_GRID_LINES {
+            Ok(found)
+        } else {
+            Err(format!("{found}; allowed: {SHORT_GRID_LINES}"))
+        }
+    };
+    ran.note("elsa bench, emulated", measured.as_ref().map_err(Clone::clone).and_then(all));
+    // The GPU's kernels are looked for in the file: an emulator has no driver.
+    let mut processor = board.clone();
+    processor.required.retain(|required| matches!(required, elsa_targets::Required::Cpu(_)));
+    let info = info.ok().and_then(|lines| lines.into_iter().next()).unwrap_or_default();
+    let missing = deploy::missing(&processor, &info, &measured.unwrap_or_default());
+    let found = match (missing.is_empty(), processor.required.len()) {
+        (true, n) if n > 0 => Ok(format!("{n} ran")),
+        (true, _) => Err("required.txt lists none".to_owned()),
+        (false, _) => Err(missing.join(", ")),
+    };
+    ran.note("required kernels of the processor, emulated", found);
+}

@@ -1,0 +1,37 @@
+//! The folders that are handed out, built once for the tree as it is.
+
+use super::results::{content, keep, read};
+use crate::boards::build;
+use crate::boards::target::Target;
+use crate::ran::Ran;
+use crate::shell::Tree;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+/// The folder for a board or this machine; the checks of one that is built are counted.
+///
+/// # Errors
+/// A build or a check that fails.
+pub fn dist(tree: &Tree, ran: &mut Ran, name: &str) -> Result<PathBuf, String> {
+    let target = Target::named(tree, name)?;
+    let dist = target.dist(tree);
+    let stamp = tree.target.join(format!("test-results/dist-{name}.json"));
+    // `cargo xtask build` may have made another folder there.
+    let state = || Some((content(tree)?, written(&dist.join("bin/elsa"))?));
+    if state().is_some_and(|state| read(&stamp) == Some(state)) {
+        return Ok(dist);
+    }
+    let built = build::build(tree, &target, false)?;
+    let faults = built.faults.join("; ");
+    ran.join(built);
+    match (faults.is_empty(), state()) {
+        (false, _) => Err(format!("{}: {faults}", dist.display())),
+        (true, Some(state)) => keep(&stamp, &state).map(|()| dist),
+        (true, None) => Ok(dist),
+    }
+}
+
+/// When a file was written, in nanoseconds.
+fn written(path: &Path) -> Option<u128> {
+    Some(path.metadata().ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_nanos())
+}

@@ -1,0 +1,157 @@
+//! What stages of the long run guard: hashes of it, from the last run of all stages that passed, lie in the tree. Where
+//! the tree differs, the short run takes the stage as well.
+
+use super::results::{keep, read};
+use super::stages::{STAGES, Stage};
+use crate::shell::{Run, Tree};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+const FILE: &str = "targets/guards.toml";
+const OPENING: &str = "\
+# Hashes of what stages of the long run guard, written by `cargo xtask test --all` when every stage has passed. Where the
+# tree differs, the short run takes the stage as well.
+";
+
+/// Hashes by the names of stages.
+pub type Hashes = BTreeMap<String, String>;
+
+/// The hashes of the tree as it is.
+///
+/// # Errors
+/// A tree that is no checkout of git, a file that cannot be read.
+pub fn hashes(tree: &Tree) -> Result<Hashes, String> {
+    let guarding = STAGES.iter().filter(|stage| !stage.guards.is_empty());
+    guarding.map(|stage| Ok((stage.name.to_owned(), hash(tree, stage.guards)?))).collect()
+}
+
+/// A hash of the names and the content of the files below `paths`.
+fn hash(tree: &Tree, paths: &[&str]) -> Result<String, String> {
+    let run = Run::new(tree, "git ls-files -z --cached --others --exclude-standard --");
+    let list = paths.iter().fold(run, |run, path| run.arg(*path)).quiet().run().text("git ls-files")?;
+    let mut files: Vec<&str> = list.split('\0').filter(|name| !name.is_empty()).collect();
+    files.sort_unstable();
+    files.dedup();
+    let mut hash = Sha256::new();
+    for name in files {
+        // One that is listed and was removed counts as removed.
+        let Ok(content) = std::fs::read(tree.root.join(name)) else { continue };
+        hash.update(format!("{name}\0{}\0", content.len()));
+        hash.update(content);
+    }
+    Ok(hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The hashes that the tree holds; `None` where no long run has written them.
+fn written(tree: &Tree) -> Result<Option<Hashes>, String> {
+    let path = tree.root.join(FILE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let fault = |error: &dyn std::fmt::Display| format!("{FILE}: {error}");
+    let text = std::fs::read_to_string(path).map_err(|error| fault(&error))?;
+    toml::from_str(&text).map(Some).map_err(|error| fault(&error))
+}
+
+/// Where it is kept which stages passed on this machine for what they guard.
+fn passed(tree: &Tree) -> PathBuf {
+    tree.target.join("test-results/guards.json")
+}
+
+/// The stages that guard what differs: from the last long run, and from what they passed for on this machine.
+pub fn wanted(tree: &Tree) -> Result<Vec<&'static Stage>, String> {
+    let Some(written) = written(tree)? else {
+        println!("{FILE}: absent; cargo xtask test --all writes it");
+        return Ok(Vec::new());
+    };
+    let here: Hashes = read(&passed(tree)).unwrap_or_default();
+    Ok(differing(&hashes(tree)?, &[&written, &here]))
+}
+
+/// The stages whose hash none of `known` has.
+fn differing(now: &Hashes, known: &[&Hashes]) -> Vec<&'static Stage> {
+    let same = |stage: &&Stage| now.get(stage.name).is_none_or(|hash| knows(known, stage.name, hash));
+    STAGES.iter().filter(|stage| !same(stage)).collect()
+}
+
+fn knows(known: &[&Hashes], name: &str, hash: &str) -> bool {
+    known.iter().any(|known| known.get(name).is_some_and(|old| old == hash))
+}
+
+/// Keeps on this machine that a stage passed for what it guarded when the run began.
+pub fn keep_passed(tree: &Tree, name: &str, then: &Hashes) -> Result<(), String> {
+    let Some(hash) = then.get(name) else { return Ok(()) };
+    let mut here: Hashes = read(&passed(tree)).unwrap_or_default();
+    here.insert(name.to_owned(), hash.clone());
+    keep(&passed(tree), &here)
+}
+
+/// Writes the hashes into the tree; returns whether that changed it.
+pub fn write(tree: &Tree, hashes: &Hashes) -> Result<bool, String> {
+    if written(tree)?.as_ref() == Some(hashes) {
+        return Ok(false);
+    }
+    let lines: String = hashes.iter().map(|(name, hash)| format!("{name} = \"{hash}\"\n")).collect();
+    std::fs::write(tree.root.join(FILE), format!("{OPENING}{lines}"))
+        .map_err(|error| format!("{FILE}: {error}"))?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_hash_follows_names_and_content_and_nothing_beside_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree { root: dir.path().to_owned(), target: dir.path().join("target") };
+        let path = |name: &str| dir.path().join(name);
+        assert!(hash(&tree, &["a"]).is_err(), "no checkout");
+        assert!(Run::new(&tree, "git init --quiet").quiet().run().ok);
+        fs::create_dir_all(path("a/b")).unwrap();
+        fs::create_dir_all(path("targets")).unwrap();
+        fs::write(path("a/b/c"), "1").unwrap();
+        fs::write(path("other"), "1").unwrap();
+        let of = || hash(&tree, &["a"]).unwrap();
+        let first = of();
+        fs::write(path("other"), "2").unwrap();
+        assert_eq!(of(), first);
+        fs::write(path("a/b/c"), "2").unwrap();
+        assert_ne!(of(), first);
+        fs::rename(path("a/b/c"), path("a/b/d")).unwrap();
+        fs::write(path("a/b/d"), "1").unwrap();
+        assert_ne!(of(), first);
+        fs::rename(path("a/b/d"), path("a/b/c")).unwrap();
+        assert!(Run::new(&tree, "git add a").quiet().run().ok);
+        assert_eq!(of(), first);
+        fs::remove_file(path("a/b/c")).unwrap();
+        assert_ne!(of(), first);
+
+        // What is written is read again, and is not written twice.
+        assert_eq!(written(&tree), Ok(None));
+        let hashes = Hashes::from([("ptx".to_owned(), first)]);
+        assert_eq!((write(&tree, &hashes), write(&tree, &hashes)), (Ok(true), Ok(false)));
+        assert_eq!(written(&tree), Ok(Some(hashes)));
+        fs::write(path(FILE), "ptx = 1").unwrap();
+        assert!(written(&tree).unwrap_err().contains(FILE));
+    }
+
+    #[test]
+    fn a_stage_is_wanted_while_nothing_knows_its_hash() {
+        let of = |pairs: &[(&str, &str)]| -> Hashes {
+            pairs.iter().map(|(name, hash)| ((*name).to_owned(), (*hash).to_owned())).collect()
+        };
+        let names = |known: &[&Hashes]| -> Vec<&str> {
+            let now = of(&[("ptx", "1"), ("boards", "2")]);
+            differing(&now, known).into_iter().map(|stage| stage.name).collect()
+        };
+        let (all, old, new) =
+            (of(&[("ptx", "1"), ("boards", "2")]), of(&[("ptx", "1")]), of(&[("boards", "2")]));
+        assert_eq!(names(&[&all]), [""; 0]);
+        assert_eq!(names(&[&old]), ["boards"]);
+        assert_eq!(names(&[&old, &new]), [""; 0]);
+        assert_eq!(names(&[&of(&[("ptx", "0")])]), ["boards", "ptx"]);
+    }
+}

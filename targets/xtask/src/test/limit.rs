@@ -1,0 +1,84 @@
+//! How long the short run may take, and whether the machine was quiet enough to say so.
+
+use std::time::Instant;
+
+/// Seconds of the short run on two idle cores, from an empty build folder.
+const LIMIT: f64 = 1200.0;
+/// What a quiet machine may need beyond them.
+const OVER: f64 = 1.2;
+/// The share of the processors' time that other programs take at most on a quiet machine.
+const QUIET: f64 = 0.05;
+
+/// Watches how long a run takes and what else the machine does meanwhile.
+pub struct Watch {
+    start: Instant,
+    busy: Option<f64>,
+}
+
+impl Watch {
+    /// Begins.
+    pub fn start() -> Watch {
+        Watch { start: Instant::now(), busy: busy() }
+    }
+
+    /// The fault of a run that took too long: processors worked `worked` seconds for it, and it had stages that take
+    /// `beyond` seconds beside those of the short run.
+    pub fn verdict(&self, worked: f64, beyond: f64) -> Option<String> {
+        let seconds = self.start.elapsed().as_secs_f64();
+        let others = busy().zip(self.busy).map(|(now, then)| now - then - worked);
+        judge(seconds, LIMIT + beyond, others, cores())
+    }
+}
+
+fn cores() -> f64 {
+    std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
+}
+
+/// A machine is quiet where it has two cores or more and other programs, those of other guests of its host included, had
+/// `others` seconds of its processors, a twentieth of all or less. Where the system does not tell, it is not.
+fn judge(seconds: f64, limit: f64, others: Option<f64>, cores: f64) -> Option<String> {
+    let quiet = cores >= 2.0 && others.is_some_and(|others| others <= QUIET * seconds * cores);
+    let text = || {
+        format!(
+            "took {seconds:.0} s on a quiet machine of {cores} cores; allowed: {limit:.0} s and a fifth more; \
+             the table above tells which stage grew"
+        )
+    };
+    (quiet && seconds > OVER * limit).then(text)
+}
+
+/// Seconds that all processors have worked since the system started, for anyone: those stolen by the host of a virtual
+/// machine included.
+fn busy() -> Option<f64> {
+    parse(&std::fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// The first line lists hundredths: user, nice, system, idle, waiting, interrupts (two), stolen, and guests, which are
+/// part of user and nice.
+fn parse(text: &str) -> Option<f64> {
+    let line = text.lines().next()?.strip_prefix("cpu ")?;
+    let fields: Vec<f64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    let idle = fields.get(3)? + fields.get(4)?;
+    Some((fields.iter().take(8).sum::<f64>() - idle) / 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_quiet_machine_is_held_to_the_limit() {
+        let late = |others, cores| judge(1441.0, 1200.0, others, cores).is_some();
+        assert!(late(Some(100.0), 2.0));
+        // Other programs had more than a twentieth of two cores, or of one that there is, or the system does not tell.
+        assert!(!late(Some(145.0), 2.0) && !late(Some(0.0), 1.0) && !late(None, 2.0));
+        assert_eq!(judge(1440.0, 1200.0, Some(0.0), 2.0), None);
+        assert!(judge(1500.0, 1200.0, Some(0.0), 2.0).unwrap().contains("allowed: 1200 s"));
+    }
+
+    #[test]
+    fn work_is_all_but_idle_and_waiting() {
+        assert_eq!(parse("cpu  100 20 30 5000 700 1 2 47 60 0\ncpu0 1\n"), Some(2.0));
+        assert_eq!((parse(""), parse("cpu  1 2\n")), (None, None));
+    }
+}

@@ -1,0 +1,179 @@
+//! What stages came to: told by the process of a stage to the one that started it, and kept by the content of the tree,
+//! so that a long run goes on where it was interrupted.
+
+use crate::shell::{Run, Tree};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What a stage came to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Checks that passed.
+    pub passed: u64,
+    /// Checks that failed; at least one where the stage failed.
+    pub failed: u64,
+    /// What it counted, with its remark.
+    pub summary: String,
+    /// Why it failed; empty when it passed.
+    pub faults: Vec<String>,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// Seconds that processors worked for it.
+    pub worked: f64,
+    /// For how many minutes it was asked to search.
+    pub minutes: u64,
+}
+
+impl Outcome {
+    /// Of a stage that ended without telling.
+    pub fn untold(how: &str) -> Outcome {
+        let faults = vec![format!("ended without a result: {how}")];
+        Outcome { failed: 1, summary: "no result".to_owned(), faults, ..Outcome::default() }
+    }
+
+    /// Whether the stage passed.
+    pub fn good(&self) -> bool {
+        self.faults.is_empty() && self.failed == 0 && self.passed > 0
+    }
+
+    /// Its line in the table.
+    pub fn line(&self, name: &str) -> String {
+        let result = if self.good() { "ok" } else { "FAILED" };
+        let (seconds, worked) = (self.seconds, self.worked);
+        format!("{name:<10}{result:<8}{:<50}{seconds:>8.1}{worked:>12.0}", self.summary)
+    }
+}
+
+/// The heading of a table of such lines.
+pub fn heading() -> String {
+    format!("{:<10}{:<8}{:<50}{:>8}{:>12}", "stage", "result", "counted", "seconds", "processors")
+}
+
+/// Reads a file that [`keep`] wrote; `None` where there is none, or one of another version.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+/// Writes a file whole or not at all.
+pub fn keep(path: &Path, value: &impl Serialize) -> Result<(), String> {
+    let part = path.with_extension("part");
+    let write = || {
+        fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+        fs::write(&part, serde_json::to_vec(value)?)?;
+        fs::rename(&part, path)
+    };
+    write().map_err(|error: std::io::Error| format!("{}: {error}", path.display()))
+}
+
+/// The name by which git knows the content of the working tree, committed or not, ignored files left out. `None` outside
+/// a checkout.
+pub fn content(tree: &Tree) -> Option<String> {
+    let git = |line: &str| Run::new(tree, line).quiet();
+    let index = git("git rev-parse --git-path index").run();
+    let copy = tree.target.join(format!("index-{}", std::process::id()));
+    fs::create_dir_all(&tree.target).ok()?;
+    fs::copy(tree.root.join(index.stdout.trim()), &copy).ok()?;
+    let name = || {
+        git("git add --all").env("GIT_INDEX_FILE", &copy).run().ok.then_some(())?;
+        let out = git("git write-tree").env("GIT_INDEX_FILE", &copy).run();
+        out.ok.then(|| out.stdout.trim().to_owned())
+    };
+    let name = name();
+    // A copy that stays is only in the way.
+    let _ = fs::remove_file(&copy);
+    name.filter(|name| !name.is_empty())
+}
+
+/// The results that are kept for one content of the tree, and how long stages took last.
+pub struct Results {
+    folder: PathBuf,
+    content: Option<String>,
+}
+
+impl Results {
+    /// Those of the tree as it is.
+    pub fn of(tree: &Tree) -> Results {
+        Results { folder: tree.target.join("test-results"), content: content(tree) }
+    }
+
+    fn path(&self, stage: &str) -> Option<PathBuf> {
+        Some(self.folder.join(self.content.as_ref()?).join(format!("{stage}.json")))
+    }
+
+    /// How a stage passed that searched for `minutes` or longer.
+    pub fn green(&self, stage: &str, minutes: u64) -> Option<Outcome> {
+        read(&self.path(stage)?).filter(|outcome: &Outcome| outcome.good() && outcome.minutes >= minutes)
+    }
+
+    /// Keeps a result, unless the tree has changed since.
+    pub fn add(&self, tree: &Tree, stage: &str, outcome: &Outcome) -> Result<(), String> {
+        match self.path(stage) {
+            Some(path) if self.content == content(tree) => keep(&path, outcome),
+            _ => Ok(()),
+        }
+    }
+
+    /// Seconds that stages took when they passed last.
+    pub fn seconds(&self) -> BTreeMap<String, f64> {
+        read(&self.folder.join("seconds.json")).unwrap_or_default()
+    }
+
+    /// Keeps how long a stage took.
+    pub fn took(&self, stage: &str, seconds: f64) -> Result<(), String> {
+        let mut all = self.seconds();
+        all.insert(stage.to_owned(), seconds);
+        keep(&self.folder.join("seconds.json"), &all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(passed: u64, failed: u64, minutes: u64) -> Outcome {
+        Outcome { passed, failed, minutes, ..Outcome::default() }
+    }
+
+    #[test]
+    fn a_stage_that_counted_nothing_or_told_nothing_is_not_good() {
+        assert!(outcome(1, 0, 0).good());
+        assert!(!outcome(0, 0, 0).good() && !outcome(1, 1, 0).good() && !Outcome::untold("x").good());
+        assert!(!Outcome { faults: vec![String::new()], ..outcome(1, 0, 0) }.good());
+    }
+
+    #[test]
+    fn results_are_those_of_the_content_that_they_were_made_from() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree { root: dir.path().join("tree"), target: dir.path().join("target") };
+        fs::create_dir(&tree.root).unwrap();
+        let git = |line: &str| assert!(Run::new(&tree, line).quiet().run().ok, "{line}");
+        let results = |wanted: bool| {
+            let results = Results::of(&tree);
+            assert_eq!(results.content.is_some(), wanted);
+            results
+        };
+        // Outside a checkout nothing is kept.
+        let none = results(false);
+        none.add(&tree, "host", &outcome(1, 0, 0)).unwrap();
+        assert_eq!(none.green("host", 0), None);
+
+        git("git init --quiet");
+        fs::write(tree.root.join("a"), "1").unwrap();
+        git("git add a");
+        let first = results(true);
+        first.add(&tree, "fuzz", &outcome(1, 0, 3)).unwrap();
+        first.add(&tree, "host", &outcome(1, 1, 0)).unwrap();
+        assert_eq!(first.green("fuzz", 3), Some(outcome(1, 0, 3)));
+        assert_eq!((first.green("fuzz", 4), first.green("host", 0)), (None, None));
+        // Another content has results of its own, and the first has them again.
+        fs::write(tree.root.join("b"), "2").unwrap();
+        assert_eq!(results(true).green("fuzz", 3), None);
+        // What was made while the tree changed belongs to neither.
+        first.add(&tree, "asan", &outcome(1, 0, 0)).unwrap();
+        fs::remove_file(tree.root.join("b")).unwrap();
+        assert!(results(true).green("fuzz", 3).is_some() && results(true).green("asan", 0).is_none());
+    }
+}

@@ -1,0 +1,28 @@
+//! The stage `robot`: what of `examples/robot` takes long or needs pictures. The stage `host` runs its other tests, on the
+//! stand-in GPU as well.
+
+use super::arm;
+use super::cargo::tests;
+use super::printed;
+use crate::ran::Ran;
+use crate::setup;
+use crate::shell::{Run, Tree};
+
+/// Frames of a long run, ten seconds of them.
+const FRAMES: &str = "1000";
+
+/// The stage `robot`.
+pub fn robot(tree: &Tree) -> Ran {
+    Ran::of("tests", |ran| {
+        let digits = setup::digits(tree)?;
+        let run = Run::new(tree, "cargo test --workspace --test robot --no-fail-fast --");
+        let run = run.args("--include-ignored --nocapture program:: heldout::");
+        let misses = tests(ran, run.env("ELSA_DIGITS", &digits).env("ELSA_ROBOT_FRAMES", FRAMES));
+        ran.note = printed::value(&misses.stdout, "deadline_misses")
+            .map_or_else(|| "no deadline misses reported".to_owned(), |n| format!("{n} deadlines missed"));
+        let run = arm::cargo(tree, "test -p elsa-robot --test robot")?;
+        let run = run.args("-- --include-ignored program::every_ heldout::");
+        tests(ran, run.env("ELSA_DIGITS", &digits));
+        Ok(())
+    })
+}
