@@ -351,36 +351,48 @@ fn digits_environment(tree: &Tree) -> Result<PathBuf, String> {
     environment(tree, "digits-venv", "scikit-learn", &DIGITS_PACKAGES, &works)
 }
 
-/// A Python of an old version such as `3.6`, with numpy: of `python3.6` in the path, or of pyenv. `None` where this
+/// A Python of an old version such as `3.6`, of the path or of pyenv, in an environment `name` with packages. `None` where this
 /// machine has no such interpreter, which no package brings.
-pub fn old_python(tree: &Tree, version: &str) -> Result<Option<PathBuf>, String> {
-    let runs = |program: &Path| {
+pub fn old_python(
+    tree: &Tree,
+    version: &str,
+    name: &str,
+    packages: &[&str],
+) -> Result<Option<PathBuf>, String> {
+    let runs = |program: &PathBuf| {
         let out = Run::new(tree, "").arg(program).arg("--version").quiet().run();
         out.ok && out.stdout.starts_with(&format!("Python {version}."))
     };
+    let venv = tree.target.join(name);
+    let python = venv.join("bin/python");
+    let imported: Vec<&str> = packages.iter().filter_map(|package| package.split("==").next()).collect();
+    let import = format!("import {}", imported.join(", "));
+    let works = || succeeds(tree, &venv.join("bin"), "python", &["-c", &import]);
+    let _installing = Installing::begin(tree);
+    if works() {
+        return Ok(Some(python));
+    }
     let mut candidates = vec![PathBuf::from(format!("python{version}"))];
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".pyenv"));
     if let Some(root) = std::env::var_os("PYENV_ROOT").map(PathBuf::from).or(home) {
         let versions = std::fs::read_dir(root.join("versions")).into_iter().flatten().flatten();
         candidates.extend(versions.map(|folder| folder.path().join("bin").join(format!("python{version}"))));
     }
-    let Some(interpreter) = candidates.into_iter().find(|program| runs(program)) else {
-        return Ok(None);
-    };
-    let _installing = Installing::begin(tree);
-    let venv = tree.target.join(format!("python{version}"));
-    let python = venv.join("bin/python");
-    let works = || Run::new(tree, "").arg(&python).args("-c").arg("import numpy").quiet().run().ok;
-    if works() {
-        return Ok(Some(python));
-    }
+    let Some(interpreter) = candidates.into_iter().find(runs) else { return Ok(None) };
     let made = Run::new(tree, "").arg(interpreter).args("-m venv --clear").arg(&venv).run().ok;
-    let pip = Run::new(tree, "").arg(&python).args("-m pip install --quiet numpy");
-    let line = pip.line();
-    if made && pip.run().ok && works() {
+    // The pip of that time knows no packages of today's kind.
+    let install = |packages: &[&str]| {
+        let pip = Run::new(tree, "").arg(&python).args("-m pip install --quiet");
+        packages.iter().fold(pip, |pip, word| pip.arg(*word)).run().ok
+    };
+    if made && install(&["--upgrade", "pip<22"]) && install(packages) && works() {
         Ok(Some(python))
     } else {
-        Err(format!("numpy for Python {version} is missing and could not be installed; run: {line}"))
+        let python = python.display();
+        let packages = packages.join(" ");
+        Err(format!(
+            "{packages} for Python {version}: not installed; run: {python} -m pip install {packages}"
+        ))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the operator of ONNX Runtime is tested with: libraries of the runtime, and Python environments.
 
-use super::{BOARD_ROOT, environment, file, in_path, program, succeeds};
+use super::{BOARD_ROOT, environment, file, old_python, program, succeeds};
 use crate::shell::{Run, Tree, side_by_side};
 use std::fmt;
 use std::fs;
@@ -104,33 +104,5 @@ pub fn newest(tree: &Tree) -> Result<PathBuf, String> {
 
 /// Python 3.6 with ONNX Runtime 1.10, as JetPack 4.6 has them; `None` where there is no Python 3.6.
 pub fn oldest(tree: &Tree) -> Result<Option<PathBuf>, String> {
-    let venv = tree.target.join("ort36-venv");
-    let python = venv.join("bin/python");
-    let works = || succeeds(tree, &venv.join("bin"), "python", &["-c", "import numpy, onnxruntime"]);
-    if works() {
-        return Ok(Some(python));
-    }
-    let Some(interpreter) = interpreter() else { return Ok(None) };
-    let made = Run::new(tree, "").arg(interpreter).args("-m venv --clear").arg(&venv).run();
-    made.text("Python 3.6")?;
-    // The pip of that Python knows no packages of that runtime's kind.
-    let pip = |words: &[&str]| {
-        let run = Run::new(tree, "").arg(&python).args("-m pip install --quiet");
-        words.iter().fold(run, |run, word| run.arg(*word)).run().text("pip of Python 3.6")
-    };
-    pip(&["--upgrade", "pip<22"])?;
-    pip(&OLDEST_PACKAGES)?;
-    if works() { Ok(Some(python)) } else { Err("Python 3.6: no onnxruntime in its environment".to_owned()) }
-}
-
-/// An interpreter of Python 3.6: in the path, or one of pyenv's.
-fn interpreter() -> Option<PathBuf> {
-    let mut own = Vec::new();
-    if let Some(home) = std::env::var_os("HOME") {
-        let versions = fs::read_dir(Path::new(&home).join(".pyenv/versions")).ok();
-        let of = versions.into_iter().flatten().filter_map(Result::ok);
-        let of = of.filter(|version| version.file_name().to_string_lossy().starts_with("3.6."));
-        own.extend(of.map(|version| version.path().join("bin/python3.6")));
-    }
-    own.into_iter().find(|path| path.is_file()).or_else(|| in_path("python3.6").then(|| "python3.6".into()))
+    old_python(tree, "3.6", "ort36-venv", &OLDEST_PACKAGES)
 }

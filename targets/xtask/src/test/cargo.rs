@@ -63,10 +63,7 @@ pub fn add_tests(ran: &mut Ran, line: &str, out: &Output) {
 pub fn together(runs: Vec<Run>) -> Vec<(String, Output)> {
     side_by_side(runs, |run| {
         let line = run.line();
-        println!("$ {line}");
-        let out = run.quiet().run();
-        println!("{}{}", out.stderr, out.stdout);
-        (line, out)
+        (line, run.whole().run())
     })
 }
 

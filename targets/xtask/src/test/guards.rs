@@ -1,14 +1,13 @@
 //! What stages of the long run guard: hashes of it, from the last run of all stages that passed, lie in the tree. Where
 //! the tree differs, the short run takes the stage as well.
 
-use super::results::{keep, read};
+use super::results::{FILE, keep, read};
 use super::stages::{STAGES, Stage};
 use crate::shell::{Run, Tree};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-const FILE: &str = "targets/guards.toml";
 const OPENING: &str = "\
 # Hashes of what stages of the long run guard, written by `cargo xtask test --all` when every stage has passed. Where the
 # tree differs, the short run takes the stage as well.

@@ -237,7 +237,7 @@ fn finish(
     if asked.all && open.is_empty() && good.len() == STAGES.len() {
         let written = hashes.and_then(|hashes| guards::write(tree, &hashes));
         match written {
-            Ok(true) => println!("targets/guards.toml has changed: commit it"),
+            Ok(true) => println!("{} has changed: commit it", results::FILE),
             Ok(false) => {}
             Err(fault) => faults.push(fault),
         }

@@ -27,7 +27,7 @@ pub fn newest(tree: &Tree, ran: &mut Ran, folder: &Path, driver: &Path) -> Resul
 /// The stage `python`.
 pub fn oldest(tree: &Tree) -> Ran {
     Ran::of("tests", |ran| {
-        let Some(python) = setup::old_python(tree, OLDEST)? else {
+        let Some(python) = setup::old_python(tree, OLDEST, "python3.6", &["numpy"])? else {
             return Err(format!(
                 "Python {OLDEST}: absent; install it, or with pyenv: pyenv install {OLDEST}"
             ));

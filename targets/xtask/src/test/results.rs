@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// The hashes of what stages guard, which a long run writes into the tree.
+pub const FILE: &str = "targets/guards.toml";
+
 /// What a stage came to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
@@ -68,8 +71,8 @@ pub fn keep(path: &Path, value: &impl Serialize) -> Result<(), String> {
     write().map_err(|error: std::io::Error| format!("{}: {error}", path.display()))
 }
 
-/// The name by which git knows the content of the working tree, committed or not, ignored files left out. `None` outside
-/// a checkout.
+/// The name by which git knows the content of the working tree, committed or not, without ignored files and what a long run
+/// writes. `None` outside a checkout.
 pub fn content(tree: &Tree) -> Option<String> {
     let git = |line: &str| Run::new(tree, line).quiet();
     let index = git("git rev-parse --git-path index").run();
@@ -77,8 +80,10 @@ pub fn content(tree: &Tree) -> Option<String> {
     fs::create_dir_all(&tree.target).ok()?;
     fs::copy(tree.root.join(index.stdout.trim()), &copy).ok()?;
     let name = || {
-        git("git add --all").env("GIT_INDEX_FILE", &copy).run().ok.then_some(())?;
-        let out = git("git write-tree").env("GIT_INDEX_FILE", &copy).run();
+        let git = |line: &str| git(line).env("GIT_INDEX_FILE", &copy).run();
+        git("git add --all").ok.then_some(())?;
+        git(&format!("git rm --quiet --cached --ignore-unmatch {}", FILE)).ok.then_some(())?;
+        let out = git("git write-tree");
         out.ok.then(|| out.stdout.trim().to_owned())
     };
     let name = name();
@@ -174,6 +179,9 @@ mod tests {
         // What was made while the tree changed belongs to neither.
         first.add(&tree, "asan", &outcome(1, 0, 0)).unwrap();
         fs::remove_file(tree.root.join("b")).unwrap();
+        // What a long run writes does not have everything run again.
+        fs::create_dir(tree.root.join("targets")).unwrap();
+        fs::write(tree.root.join(FILE), "").unwrap();
         assert!(results(true).green("fuzz", 3).is_some() && results(true).green("asan", 0).is_none());
     }
 }
