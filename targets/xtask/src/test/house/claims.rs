@@ -18,13 +18,9 @@ fn is_unsafe(stream: TokenStream) -> bool {
 
 /// Files of Rust that have unsafe code outside the rooms that the document lists, and rooms that have none.
 pub fn rooms(document: &str, text: &str, files: &[(String, String)]) -> Vec<String> {
-    let section: Vec<&str> = text
-        .lines()
-        .skip_while(|line| *line != ROOMS)
-        .skip(1)
-        .take_while(|line| !line.starts_with("## "))
-        .collect();
-    let rooms: Vec<&str> = spans(&section.join("\n"))
+    let below = text.lines().skip_while(|line| *line != ROOMS).skip(1);
+    let section = below.take_while(|line| !line.starts_with("## ")).collect::<Vec<_>>().join("\n");
+    let rooms: Vec<&str> = spans(&section)
         .into_iter()
         .map(|(_, span)| span)
         .filter(|span| files.iter().any(|(path, _)| within(path, span)))
