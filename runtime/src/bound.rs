@@ -2,8 +2,6 @@
 
 use crate::backend::Backend;
 use crate::cpu::plan::{CpuCall, CpuPlan};
-use crate::cuda::device::DeviceCall;
-use crate::cuda::driver::RawStream;
 use crate::cuda::host::{CallTimes, HostCall};
 use crate::cuda::plan::GpuPlan;
 use crate::cuda::workspace::GpuWorkspace;
@@ -185,55 +183,6 @@ impl<O: Operator> Plan<O> {
         });
         Ok(call.map_err(Refused::Frame))
     }
-
-    /// Binds tensors in device memory, which are used in place. Runs enqueue work in `stream`, or in a stream of
-    /// the workspace if that is `None`, and do not wait for it. Later runs in the same workspace, of any plan and in
-    /// any stream, take place after that work. There is no fallback, because the CPU cannot read device memory.
-    /// Page-locked memory of the host may be given by its device address ([`HostBuffer::device_address`]).
-    ///
-    /// A stream that is captured takes a run into its CUDA graph. The run then waits for earlier ones in the workspace,
-    /// because the stream cannot. Launches of the graph are the caller's to order with other runs in the workspace, whose
-    /// lengths stay those of the captured run.
-    ///
-    /// [`HostBuffer::device_address`]: crate::HostBuffer::device_address
-    ///
-    /// # Errors
-    /// Returns an error if
-    /// - the plan computes on the CPU,
-    /// - an address is not memory of the plan's device and context, is misaligned, or is followed by too few bytes
-    ///   of its allocation,
-    /// - the stream belongs to another context,
-    /// - the lengths do not match the problem,
-    /// - the workspace belongs to another plan,
-    /// - the device fails.
-    ///
-    /// # Safety
-    /// - Until every run has been waited for, the tensors stay allocated, nobody writes the inputs, and nobody
-    ///   uses the outputs, except in the same stream.
-    /// - No output shares memory with another tensor of the call.
-    pub unsafe fn bind_device<'a>(
-        &'a self,
-        inputs: &O::DeviceInputs<'a>,
-        outputs: &O::DeviceOutputs,
-        stream: Option<RawStream>,
-        workspace: &'a mut Workspace<O>,
-    ) -> Result<DeviceBound<'a, O>, BindError> {
-        let Execution::Gpu { gpu: plan, .. } = &self.execution else {
-            return Err(BindError::NotOnDevice { found: Backend::Cpu(self.engine.cpu()) });
-        };
-        let memory = match &mut workspace.memory {
-            Memory::Gpu { gpu: Ok(memory), .. } => memory,
-            Memory::Gpu { gpu: Err(e), .. } => return Err(BindError::Device(DeviceError::clone(e))),
-            Memory::Cpu(_) => return Err(BindError::Foreign),
-        };
-        let addresses = O::device_tensors(&self.problem, inputs, outputs)?;
-        let given = Given::of(|at| addresses[at].is_some());
-        self.check_memory(plan, given, memory)?;
-        plan.allows(given)?;
-        let lengths = O::device_lengths(&self.problem, inputs, outputs);
-        let call = DeviceCall::new(plan, &self.problem, lengths, &addresses, stream, memory)?;
-        Ok(DeviceBound { call, plan: self, ran: &mut workspace.ran })
-    }
 }
 
 impl<O: Operator> Bound<'_, O> {
@@ -245,8 +194,8 @@ impl<O: Operator> Bound<'_, O> {
     /// lost is given a new one, once, which allocates.
     ///
     /// # Errors
-    /// Returns an error if a worker panicked, or if the GPU failed and there is no fallback. The outputs are then
-    /// incomplete.
+    /// Returns an error if a worker panicked, if the GPU failed and there is no fallback, or if the call was cancelled
+    /// ([`Engine::cancel`](crate::Engine::cancel)). The outputs are then incomplete.
     pub fn run(&mut self) -> Result<Report, RunError> {
         self.compute(|gpu| gpu.run(false)).map(|(report, _)| report)
     }
@@ -288,10 +237,13 @@ impl<O: Operator> Bound<'_, O> {
     ) -> Result<(Report, Option<T>), RunError> {
         *self.ran = None;
         let Plan { engine, problem, execution, .. } = self.plan;
+        let crew = engine.pool().begin();
         let (cpu, fallback) = match &mut self.calls {
             Calls::Cpu(cpu) => (cpu, self.reason.clone()),
             Calls::Gpu { gpu, standby } => {
-                let e = match run(gpu) {
+                let done = run(gpu);
+                crew.check()?;
+                let e = match done {
                     Ok(done) => {
                         *self.ran = execution.gpu().and_then(|gpu| O::ran_on_gpu(gpu, problem));
                         let (workers, copied) = (gpu.blocks(), gpu.copied());
@@ -307,44 +259,10 @@ impl<O: Operator> Bound<'_, O> {
                 (cpu, Some(Reason::Device(e)))
             }
         };
-        cpu.run(engine.pool())?;
+        cpu.run(&crew)?;
         let workers = cpu.workers().min(engine.threads());
         let backend = Backend::Cpu(engine.cpu());
         *self.ran = execution.cpu().and_then(|cpu| O::ran_on_cpu(cpu, problem, fallback.is_some()));
         Ok((Report { backend, workers, copied: 0, fallback }, None))
-    }
-}
-
-/// A plan with tensors in device memory, created by [`Plan::bind_device`].
-#[derive(Debug)]
-pub struct DeviceBound<'a, O: Operator> {
-    pub(crate) call: DeviceCall<'a>,
-    plan: &'a Plan<O>,
-    pub(crate) ran: &'a mut Option<O::Ran>,
-}
-
-impl<O: Operator> DeviceBound<'_, O> {
-    /// Enqueues the computation and returns without waiting for it. Allocates nothing.
-    ///
-    /// # Safety
-    /// The clauses of [`Plan::bind_device`](crate::Plan::bind_device) hold until the stream has been waited for.
-    ///
-    /// # Errors
-    /// Returns the error that the device reports. There is no fallback.
-    pub unsafe fn run(&mut self) -> Result<Report, RunError> {
-        *self.ran = None;
-        // SAFETY: the clause of this function.
-        unsafe { self.call.run() }.map_err(|e| RunError::Device(Arc::new(e)))?;
-        let Plan { execution, problem, .. } = self.plan;
-        *self.ran = execution.gpu().and_then(|gpu| O::ran_on_gpu(gpu, problem));
-        Ok(Report { backend: Backend::Cuda, workers: self.call.blocks(), copied: 0, fallback: None })
-    }
-
-    /// Waits until all work in the stream is done.
-    ///
-    /// # Errors
-    /// Returns the error that the device reports, including errors of earlier runs.
-    pub fn wait(&self) -> Result<(), RunError> {
-        self.call.wait().map_err(|e| RunError::Device(Arc::new(e)))
     }
 }

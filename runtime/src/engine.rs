@@ -268,6 +268,21 @@ impl Engine {
         &self.inner.profile
     }
 
+    /// Cancels every call of this engine and its clones that has begun and not ended. Each of them returns
+    /// [`RunError::Cancelled`](crate::RunError::Cancelled), and no [`Fallback`] computes in its place. A call that begins
+    /// later computes: a cancel between two calls does nothing. May be called by any thread, and does not wait.
+    ///
+    /// When a call returns: on the CPU workers begin no further task, and end the ones that they are in at their next block
+    /// of keys or chunk of tokens. On a GPU the kernels and copies that the call has enqueued end first, a stream enqueues
+    /// no further part, and runs on device tensors, which nobody waits for, are not cancelled. A source or a sink that is
+    /// being called returns first.
+    ///
+    /// What holds then: outputs of the call hold any mixture of old and new elements, and nothing else was written. The
+    /// plan, the workspace and what is bound to it stay usable.
+    pub fn cancel(&self) {
+        self.inner.pool.cancel();
+    }
+
     pub(crate) fn pool(&self) -> &Pool {
         &self.inner.pool
     }

@@ -419,6 +419,9 @@ pub enum RunError {
     /// A worker panicked. This is a bug in this library.
     #[error("a worker panicked; the outputs are incomplete")]
     Panicked,
+    /// [`Engine::cancel`](crate::Engine::cancel) ended the call.
+    #[error("cancelled; the outputs are incomplete; the next call computes again")]
+    Cancelled,
     /// The GPU failed, and there is no fallback.
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),

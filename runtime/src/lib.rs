@@ -53,7 +53,8 @@ mod workspace;
 
 /// What all operators share: plans, bound calls and workspaces, of which each operator has aliases in this crate.
 pub mod operators {
-    pub use crate::bound::{Bound, DeviceBound};
+    pub use crate::bound::Bound;
+    pub use crate::cuda::bound::DeviceBound;
     pub use crate::operator::Operator;
     pub use crate::plan::Plan;
     pub use crate::workspace::Workspace;

@@ -8,7 +8,7 @@ use crate::cuda::workspace::{GpuWorkspace, Needs};
 use crate::engine::Fallback;
 use crate::error::{DeviceError, PlanError};
 use crate::operator::Operator;
-use crate::plan::{Execution, Plan};
+use crate::plan::Plan;
 use crate::problem::Problem;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) enum Memory<O: Operator> {
 }
 
 impl<O: Operator> Workspace<O> {
-    fn of(memory: Memory<O>) -> Workspace<O> {
+    pub(crate) fn of(memory: Memory<O>) -> Workspace<O> {
         Workspace { memory, ran: None }
     }
 
@@ -87,21 +87,6 @@ impl<O: Operator> Workspace<O> {
     }
 }
 
-/// Checks memory of the caller's for a workspace of `needed` bytes.
-///
-/// # Errors
-/// Returns an error if the memory is null, too short, or longer than memory can be.
-pub(crate) fn check_lent(memory: *const u8, bytes: usize, needed: usize) -> Result<(), PlanError> {
-    let (found, address) = (bytes, memory.addr() as u64);
-    if memory.is_null() {
-        return Err(PlanError::Null { found, needed });
-    }
-    if bytes > isize::MAX as usize || memory.addr().checked_add(bytes).is_none() {
-        return Err(PlanError::Extent { found, address, needed });
-    }
-    if bytes < needed { Err(PlanError::Room { found, needed }) } else { Ok(()) }
-}
-
 /// Allocates what runs of each of the plans need, including staging, unless the device may use host memory in place. The
 /// plans are those of `gpu`.
 fn allocate<'a, P: GpuPlan + 'a>(
@@ -124,49 +109,5 @@ impl<O: Operator> Plan<O> {
     /// available, or the device fails.
     pub fn workspace(&self) -> Result<Workspace<O>, PlanError> {
         Workspace::shared(&[self])
-    }
-
-    /// Creates a workspace in the caller's memory, of at least [`Plan::workspace_bytes`] bytes and any alignment.
-    /// The workspace is the first [`Plan::workspace_bytes`] bytes, which are set to zero; the rest is left alone. Apart
-    /// from the memory, only small tables are allocated.
-    ///
-    /// # Errors
-    /// Returns an error if the memory is null, too short, or longer than memory can be, if the plan computes on a
-    /// GPU, or if the tables cannot be allocated.
-    ///
-    /// # Safety
-    /// - *lent*: `memory` is writable for `bytes` bytes, and nobody else uses it until the workspace is dropped.
-    pub unsafe fn workspace_in(&self, memory: *mut u8, bytes: usize) -> Result<Workspace<O>, PlanError> {
-        let Execution::Cpu(cpu) = &self.execution else { return Err(PlanError::OnDevice) };
-        check_lent(memory, bytes, self.workspace_bytes())?;
-        // SAFETY: *lent*.
-        let workspace = unsafe { cpu.workspace_in(&self.problem, memory, bytes)? };
-        Ok(Workspace::of(Memory::Cpu(workspace)))
-    }
-
-    /// Creates a workspace in the caller's device memory, of at least [`Plan::workspace_bytes`] bytes, at a multiple of 256;
-    /// calls of attention that output states or no output take `Plan::state_workspace_bytes`. `memory` is its device
-    /// address; zero with no bytes serves a plan that needs none. Runs on device tensors in this workspace allocate no
-    /// device memory. Runs on host tensors that are not used in place still allocate their staging.
-    ///
-    /// If the device's context is lost, so is the memory: calls return [`DeviceError::LostWorkspace`], or are finished
-    /// by the CPU, until the caller creates another workspace.
-    ///
-    /// # Errors
-    /// Returns an error if the plan computes on the CPU; if the memory is null, misaligned, too short, longer than its
-    /// allocation, or not memory of the plan's device and context; if host memory is not available, or if the device
-    /// fails.
-    ///
-    /// # Safety
-    /// - *lent*: nobody else uses the memory, or frees it, until the workspace is dropped. Dropping it waits for
-    ///   pending runs.
-    pub unsafe fn workspace_on_device(&self, memory: u64, bytes: usize) -> Result<Workspace<O>, PlanError> {
-        let Execution::Gpu { gpu: plan, standby } = &self.execution else {
-            return Err(PlanError::OnHost { found: self.backend() });
-        };
-        let standby = O::Cpu::workspace(standby.iter().map(|cpu| (cpu, &self.problem)))?;
-        // SAFETY: *lent*.
-        let gpu = unsafe { GpuWorkspace::lent(plan.gpu(), plan.needs(), memory, bytes)? };
-        Ok(Workspace::of(Memory::Gpu { gpu: Ok(Box::new(gpu)), standby }))
     }
 }

@@ -1,6 +1,6 @@
 /* Threads of the library and of the host: workers that spin, sleep, stay on a core or are lent by a hook give the same
    bits; a hook that breaks its word does no harm; calls inside the hook and beside one another work; options that cannot
-   be met are refused. */
+   be met are refused; a cancel ends the call that it comes in, and no other. */
 #define _POSIX_C_SOURCE 200809L
 #define H 2
 #define N 256
@@ -288,6 +288,42 @@ static void places(void) {
     }
 }
 
+static elsa_engine cancelled;
+
+static void cancels(void *user, size_t workers, elsa_parallel_task task, void *context) {
+    OK(elsa_engine_cancel(cancelled));
+    keeps_its_word(user, workers, task, context);
+}
+
+static void ends_early(void) {
+    elsa_engine_options o = options();
+    call c;
+    int i;
+    o.parallel_for = cancels;
+    o.parallel_user = &mine;
+    OK(elsa_engine_create(&o, &cancelled));
+    c = make(cancelled);
+    for (i = 0; i < COUNT; i++) out[i] = 7.0f;
+    CHECK(elsa_run(c.plan, c.room, &c.in, &c.to, NULL) == ELSA_STATUS_CANCELLED);
+    CHECK(strstr(elsa_last_error(), "cancelled") != NULL);
+    CHECK(strstr(elsa_status_text(ELSA_STATUS_CANCELLED), "ELSA_STATUS_CANCELLED: ") != NULL);
+    for (i = 0; i < COUNT && out[i] == 7.0f; i++) continue;
+    CHECK(i == COUNT);
+    end(&c);
+    OK(elsa_engine_destroy(cancelled));
+    CHECK(elsa_engine_cancel(cancelled) == ELSA_STATUS_HANDLE);
+    /* Between two calls a cancel does nothing. */
+    o = options();
+    OK(elsa_engine_create(&o, &cancelled));
+    c = make(cancelled);
+    for (i = 0; i < ROUNDS; i++) {
+        OK(elsa_engine_cancel(cancelled));
+        judge(&c, WORKERS);
+    }
+    end(&c);
+    OK(elsa_engine_destroy(cancelled));
+}
+
 int main(void) {
     elsa_engine_options o = options();
     elsa_engine engine;
@@ -308,6 +344,7 @@ int main(void) {
     beside_one_another(2, NULL);
     beside_one_another(3, keeps_its_word);
     places();
+    ends_early();
     printf("%d checks\n", checks);
     return 0;
 }

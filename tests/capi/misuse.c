@@ -80,6 +80,7 @@ static void handles(void) {
     elsa_certified_init(&certified);
     STALE(elsa_engine, engine, elsa_engine_describe(engine, &on));
     STALE(elsa_engine, engine, elsa_engine_load_kernels(engine));
+    STALE(elsa_engine, engine, elsa_engine_cancel(engine));
     STALE(elsa_engine, engine, elsa_engine_destroy(engine));
     STALE(elsa_engine, engine, elsa_plan_create(engine, &good.problem, NULL, (elsa_plan *)GOOD));
     STALE(elsa_plan, plan, elsa_plan_describe(plan, &chosen));

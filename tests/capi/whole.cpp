@@ -363,7 +363,7 @@ void gpu() {
     CHECK((info->backend == ELSA_BACKEND_CUDA) == (present != 0));
     CHECK((info->absent != 0) == (present == 0) && (info->reason[0] != 0) == (present == 0));
     CHECK((info->device[0] != 0) == (present != 0) && (info->capability_major >= 6) == (present != 0));
-    CHECK(info->fallback == ELSA_FALLBACK_CPU && engine->load_kernels().ok());
+    CHECK(info->fallback == ELSA_FALLBACK_CPU && engine->load_kernels().ok() && engine->cancel().ok());
     CHECK((present != 0 || messages == 1) && earlier == 0);
     options.fallback = ELSA_FALLBACK_FAIL;
     CHECK(elsa::engine::create(options).ok() == (present != 0));

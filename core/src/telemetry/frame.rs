@@ -134,14 +134,17 @@ pub struct Counts {
     pub foreign: u64,
     /// Records whose number has come before. They are not shown again.
     pub repeated: u64,
+    /// Bytes that belong to no frame of this version: those of a stretch without a zero that are beyond [`FRAME`]. At the
+    /// end ([`Decoder::end`]) also all others before the first zero and behind the last, where no record came.
+    pub noise: u64,
 }
 
 impl Counts {
     /// Whether every record of every run came, and nothing else.
     #[must_use]
     pub const fn whole(&self) -> bool {
-        let Counts { records: _, lost, broken, overlong, foreign, repeated } = *self;
-        lost == 0 && broken == 0 && overlong == 0 && foreign == 0 && repeated == 0
+        let Counts { records: _, lost, broken, overlong, foreign, repeated, noise } = *self;
+        lost == 0 && broken == 0 && overlong == 0 && foreign == 0 && repeated == 0 && noise == 0
     }
 }
 
@@ -154,6 +157,8 @@ pub struct Decoder<const N: usize = FRAME> {
     len: usize,
     /// Whether a zero has come. What precedes it may be the rest of a frame that began before the reader did.
     begun: bool,
+    /// Bytes that were dropped because they may be the rest of a frame that began before the reader did.
+    dropped: u64,
     /// The run of the last record and the number that follows it.
     expected: Option<(u32, u32)>,
     counts: Counts,
@@ -169,8 +174,9 @@ impl<const N: usize> Decoder<N> {
     /// A decoder that has seen nothing.
     #[must_use]
     pub const fn new() -> Decoder<N> {
-        let counts = Counts { records: 0, lost: 0, broken: 0, overlong: 0, foreign: 0, repeated: 0 };
-        Decoder { bytes: [0; N], len: 0, begun: false, expected: None, counts }
+        let counts =
+            Counts { records: 0, lost: 0, broken: 0, overlong: 0, foreign: 0, repeated: 0, noise: 0 };
+        Decoder { bytes: [0; N], len: 0, begun: false, dropped: 0, expected: None, counts }
     }
 
     /// What has been seen so far.
@@ -179,9 +185,25 @@ impl<const N: usize> Decoder<N> {
         self.counts
     }
 
+    /// What has been seen when nothing comes any more. Bytes among which there was no record are noise.
+    #[must_use]
+    pub const fn end(&self) -> Counts {
+        let mut counts = self.counts;
+        if counts.records == 0 {
+            counts.noise = counts.noise.saturating_add(self.dropped).saturating_add(self.unfinished());
+        }
+        counts
+    }
+
+    /// Bytes since the last zero, as many as a frame can have.
+    const fn unfinished(&self) -> u64 {
+        (if self.len < FRAME { self.len } else { FRAME - 1 }) as u64
+    }
+
     /// Tells that the line was cut: what has come of a frame is dropped, and what comes next may begin in the middle of
     /// one.
     pub const fn cut(&mut self) {
+        self.dropped = self.dropped.saturating_add(self.unfinished());
         self.len = 0;
         self.begun = false;
     }
@@ -193,9 +215,14 @@ impl<const N: usize> Decoder<N> {
                 *place = byte;
             }
             self.len = self.len.saturating_add(1);
+            // A frame has one byte less before its zero.
+            self.counts.noise = self.counts.noise.saturating_add(u64::from(self.len >= FRAME));
             return None;
         }
         let (len, begun) = (self.len, self.begun);
+        if !begun {
+            self.dropped = self.dropped.saturating_add(self.unfinished());
+        }
         self.len = 0;
         self.begun = true;
         if len == 0 {

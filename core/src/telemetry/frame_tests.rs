@@ -421,5 +421,29 @@ fn frames_that_are_too_long_are_counted_and_skipped() {
     let mut none: Decoder<0> = Decoder::new();
     assert!((0..5000).all(|_| none.push(1).is_none()) && none.push(0).is_none());
     assert!(stream().iter().all(|&byte| none.push(byte).is_none()));
-    assert_eq!(none.counts(), Counts { overlong: 5, ..Counts::default() });
+    let noise = 5000 - (FRAME as u64 - 1);
+    assert_eq!(none.counts(), Counts { overlong: 5, noise, ..Counts::default() });
+}
+
+/// What no frame can hold is counted as it comes, and all of it at the end where no record came.
+#[test]
+fn noise_is_counted() {
+    let noise = |decoder: &mut Decoder, bytes: usize| assert!((0..bytes).all(|_| decoder.push(1).is_none()));
+    let long = 3 << 20;
+    for bytes in [0, 1, FRAME - 1, FRAME, long] {
+        let mut decoder: Decoder = Decoder::new();
+        noise(&mut decoder, bytes);
+        let beyond = bytes.saturating_sub(FRAME - 1) as u64;
+        assert_eq!(decoder.counts(), Counts { noise: beyond, ..Counts::default() });
+        assert_eq!((decoder.end().noise, decoder.end().whole()), (bytes as u64, bytes == 0));
+        decoder.cut();
+        noise(&mut decoder, 7);
+        assert_eq!(decoder.end().noise, bytes as u64 + 7);
+        // A record tells that the reader may have begun within a frame.
+        let came = [&[0][..], &stream()].concat().iter().filter_map(|&byte| decoder.push(byte)).count();
+        assert_eq!((came, decoder.end().noise, decoder.end().broken), (5, beyond, 0));
+        // Behind it, a frame may be under way.
+        noise(&mut decoder, bytes);
+        assert_eq!(decoder.end().noise, 2 * beyond);
+    }
 }

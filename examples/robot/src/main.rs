@@ -5,17 +5,17 @@ use clap::Parser;
 use elsa_robot::args::{BackendFlag, Cli};
 use elsa_robot::error::Error;
 use elsa_robot::frame::Geometry;
-use elsa_robot::model::Model;
+use elsa_robot::model::{Model, ModelError};
 use elsa_robot::sink::Sink;
 use elsa_robot::source::{Camera, Folder, Keep, Pipe, Source};
 use elsa_robot::{realtime, robot};
-use elsa_runtime::EngineOptions;
+use elsa_runtime::{Engine, EngineOptions, RunError};
 use signal_hook::consts::TERM_SIGNALS;
 use signal_hook::iterator::Signals;
 use signal_hook::{flag, low_level};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long a camera may deliver no frame.
@@ -23,6 +23,9 @@ const CAMERA_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Signals that come within this time after the first repeat it: timeout(1) sends two.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
+
+/// How often calls are cancelled once a signal has come.
+const CANCEL_AGAIN: Duration = Duration::from_millis(10);
 
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::new().filter_or("ELSA_LOG", "warn")).init();
@@ -37,7 +40,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<(), Error> {
-    let stop = stop_on_signals()?;
+    let (stop, cancelled) = stop_on_signals()?;
     check_core(cli)?;
     // Source and sink start their threads before the loop has its priority, so that these do not inherit it.
     let mut source = source(cli)?;
@@ -61,12 +64,18 @@ fn run(cli: &Cli) -> Result<(), Error> {
     let threads = Some(cli.threads);
     let engine = EngineOptions { backend, threads, fallback: cli.fallback, ..Default::default() };
     let mut model = Model::open(&cli.model, &engine)?;
+    // Nobody else sets it.
+    let _ = cancelled.set(model.engine().clone());
     // After the workers have started: only the loop is bound to the core.
     if let Some(cpu) = cli.cpu {
         granted(realtime::pin(cpu));
     }
     // Touches everything once before memory is locked and the first frame comes.
-    model.warm_up()?;
+    match model.warm_up() {
+        // The loop then ends at once.
+        Err(ModelError::Run(RunError::Cancelled)) => {}
+        done => done?,
+    }
     if cli.lock_memory {
         granted(realtime::lock_memory());
     }
@@ -76,9 +85,9 @@ fn run(cli: &Cli) -> Result<(), Error> {
     outcome.fault.map_or(Ok(()), Err)
 }
 
-/// A flag that SIGTERM, Ctrl-C and Ctrl-\ set. One that comes [`SAME_REQUEST`] after the first, or later, ends the
-/// process at once.
-fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
+/// A flag that SIGTERM, Ctrl-C and Ctrl-\ set, and the engine whose calls they cancel once there is one. A signal that
+/// comes [`SAME_REQUEST`] after the first, or later, ends the process at once.
+fn stop_on_signals() -> Result<(Arc<AtomicBool>, Arc<OnceLock<Engine>>), Error> {
     let refused = |source| Error::System { what: "signals", source };
     let stop = Arc::new(AtomicBool::new(false));
     for &signal in TERM_SIGNALS {
@@ -86,18 +95,33 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
         flag::register(signal, Arc::clone(&stop)).map_err(refused)?;
     }
     let mut signals = Signals::new(TERM_SIGNALS).map_err(refused)?;
+    let engine = Arc::new(OnceLock::<Engine>::new());
+    let cancelled = Arc::clone(&engine);
     let wait = move || {
-        let mut first = None;
-        for signal in signals.forever() {
-            if first.get_or_insert_with(Instant::now).elapsed() >= SAME_REQUEST
-                && let Err(e) = low_level::emulate_default_handler(signal)
-            {
-                log::warn!("signal {signal}: {e}");
+        let mut first: Option<Instant> = None;
+        loop {
+            let came: Vec<i32> = match first {
+                None => signals.wait().collect(),
+                Some(_) => {
+                    std::thread::sleep(CANCEL_AGAIN);
+                    signals.pending().collect()
+                }
+            };
+            for signal in came {
+                if first.get_or_insert_with(Instant::now).elapsed() >= SAME_REQUEST
+                    && let Err(e) = low_level::emulate_default_handler(signal)
+                {
+                    log::warn!("signal {signal}: {e}");
+                }
+            }
+            // A call may have been about to begin when the loop looked at the flag, so this is repeated.
+            if let Some(engine) = cancelled.get() {
+                engine.cancel();
             }
         }
     };
     std::thread::Builder::new().name("signals".into()).stack_size(1 << 17).spawn(wait).map_err(refused)?;
-    Ok(stop)
+    Ok((stop, engine))
 }
 
 fn check_core(cli: &Cli) -> Result<(), Error> {

@@ -2,10 +2,11 @@
 
 use crate::clock::{self, Schedule};
 use crate::error::Error;
-use crate::model::Model;
+use crate::model::{Model, ModelError};
 use crate::report::{Answer, End, Run, Statistics, Summary};
 use crate::sink::{STDOUT, Sink, SinkError};
 use crate::source::{Next, Source};
+use elsa_runtime::RunError;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -96,7 +97,13 @@ fn drive(
         }
         match source.next()? {
             Next::Frame(frame) => {
-                let class = model.classify(&frame)?;
+                let class = match model.classify(&frame) {
+                    // Whoever sets `stop` may also cancel the call.
+                    Err(ModelError::Run(RunError::Cancelled)) if stop.load(Ordering::Relaxed) => {
+                        return Ok(End::Signal);
+                    }
+                    class => class?,
+                };
                 let done = clock::now();
                 let answer = Answer {
                     frame: number,

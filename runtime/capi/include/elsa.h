@@ -74,7 +74,7 @@
 /*
  Counts what the ABI has gained since: a library runs every program whose number is at most its own.
  */
-#define ELSA_ABI_MINOR 3
+#define ELSA_ABI_MINOR 4
 
 /*
  Bytes of stack that a function needs at most where it is called, on the CPU: less than this in the library as it is
@@ -1960,6 +1960,11 @@ typedef struct {
 #define ELSA_STATUS_CALLBACK 8
 
 /*
+ elsa_engine_cancel has ended the call. Outputs may be incomplete; the next call computes.
+ */
+#define ELSA_STATUS_CANCELLED 9
+
+/*
  IEEE 754 single precision.
  */
 #define ELSA_DTYPE_F32 0
@@ -2467,6 +2472,21 @@ elsa_status elsa_engine_describe(elsa_engine engine, elsa_engine_info *info);
  Loads every GPU kernel of the library, so that plans find them loaded. Without a GPU it does nothing.
  */
 elsa_status elsa_engine_load_kernels(elsa_engine engine);
+
+/*
+ Cancels every call on plans and streams of an engine that has begun and not ended: each returns ELSA_STATUS_CANCELLED.
+ Any thread may call it, parallel_for, read and write included, and it does not wait. A call that begins later computes,
+ so that a cancel between two calls does nothing: where it may come before the call has begun, repeat it until the call
+ returns.
+
+ When a call returns: on the CPU the workers end what they are in at their next block of keys or chunk of tokens, and
+ begin nothing else. On a GPU the kernels and copies that the call has enqueued end first, a stream enqueues no further
+ part, and elsa_run_device and its like are not cancelled. A callback that is being called returns first.
+
+ Outputs then hold any mixture of old and new elements, and nothing else was written. Plan, workspace, frame and stream
+ stay usable. Nothing computes in place of a call that was cancelled, whatever the engine's fallback.
+ */
+elsa_status elsa_engine_cancel(elsa_engine engine);
 
 /*
  Ends the handle of an engine. Plans that were made with it keep working.

@@ -1561,6 +1561,9 @@ public:
         return result<elsa::buffer<T>>(std::move(made));
     }
 
+    // Cancels every call of the engine that has begun and not ended; each returns ELSA_STATUS_CANCELLED.
+    status cancel() const { return status(elsa_engine_cancel(get())); }
+
     // Loads every GPU kernel now, rather than with the first plan that needs it.
     status load_kernels() const { return status(elsa_engine_load_kernels(get())); }
 

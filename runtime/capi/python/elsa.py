@@ -15,10 +15,15 @@ The library is the one that the environment variable ELSA_LIBRARY names, else ..
 system's loader finds. At import its ABI is compared with the one that this file was written for, and a small problem
 with a known answer is computed. `python3 elsa.py` prints what was found.
 
-Errors are ElsaError: ArgumentError, UnsupportedError, DeviceError, OutOfMemoryError, LibraryError. Messages name the
-argument, what was found and what is allowed. Any thread may call any function.
+Errors are ElsaError: ArgumentError, UnsupportedError, DeviceError, OutOfMemoryError, CancelledError, LibraryError.
+Messages name the argument, what was found and what is allowed. Any thread may call any function.
+
+Ctrl-C, and any other signal whose handler raises, ends a long call of the main thread: the call cancels its engine
+(`Engine.cancel`) and raises what the handler has raised, KeyboardInterrupt. The outputs are then incomplete, the next call
+computes. A GPU finishes the kernels that it was given.
 """
 
+import _thread
 import collections
 import ctypes
 import os
@@ -27,10 +32,11 @@ import threading
 
 __all__ = [
     "attention", "linear_attention", "recurrence", "selective", "conv", "sdpa", "patch", "Engine", "version", "backends",
-    "ElsaError", "ArgumentError", "UnsupportedError", "DeviceError", "OutOfMemoryError", "LibraryError",
+    "ElsaError", "ArgumentError", "UnsupportedError", "DeviceError", "OutOfMemoryError", "CancelledError",
+    "LibraryError",
 ]  # fmt: skip
 
-ABI_MAJOR, ABI_MINOR = 1, 3
+ABI_MAJOR, ABI_MINOR = 1, 4
 # Plans that an engine keeps: of the shapes that were used last.
 MOST_PLANS = 64
 
@@ -53,6 +59,10 @@ class DeviceError(ElsaError, RuntimeError):
 
 class OutOfMemoryError(ElsaError, MemoryError):
     """Memory is not available."""
+
+
+class CancelledError(ElsaError, RuntimeError):
+    """Engine.cancel has ended the call. Outputs are incomplete; the next call computes."""
 
 
 class LibraryError(ElsaError, ImportError):
@@ -306,6 +316,7 @@ def _open():
             ("elsa_engine_create", [pointer, pointer]),
             ("elsa_engine_describe", [handle, pointer]),
             ("elsa_engine_destroy", [handle]),
+            ("elsa_engine_cancel", [handle]),
             ("elsa_plan_create", [handle, pointer, pointer, pointer]),
             ("elsa_plan_describe", [handle, pointer]),
             ("elsa_plan_destroy", [handle]),
@@ -343,9 +354,14 @@ def _open():
 
 _lib, _path = _open()
 
-_ERRORS = {1: ArgumentError, 3: DeviceError, 4: UnsupportedError, 5: OutOfMemoryError}
+_ERRORS = {1: ArgumentError, 3: DeviceError, 4: UnsupportedError, 5: OutOfMemoryError, 9: CancelledError}
 _BACKENDS = ["auto", "scalar", "neon", "avx2", "avx512", "cuda"]
 _CUDA = _BACKENDS.index("cuda")
+# More operations a second than a thread of a back end, or a GPU, computes, and the seconds from which a call is long.
+_RATES = {"scalar": 1e10, "neon": 5e10, "avx2": 1.5e11, "avx512": 3e11, "cuda": 5e13}
+_LONG = 0.02
+# Operations that take the time of an element that is read or written.
+_ELEMENT = 40
 _DTYPES = {"float32": (0, 4), "float16": (1, 2), "bfloat16": (2, 2)}
 _ADDED = {"bool": (1, 1), "float32": (2, 4), "float16": (3, 2), "bfloat16": (4, 2)}
 _FLOATS = {name: _ADDED[name] for name in _DTYPES}
@@ -437,6 +453,11 @@ class Engine(object):
         if handle is not None and handle.id:
             _lib.elsa_engine_destroy(handle)
 
+    def cancel(self):
+        """Cancels the calls of this engine that have begun and not ended, of all threads: each raises CancelledError. It does
+        not wait, and calls that begin later compute."""
+        _check(_lib.elsa_engine_cancel(self._handle))
+
     def __repr__(self):
         return f"elsa.Engine(backend={self.backend!r}, threads={self.threads})"
 
@@ -450,7 +471,7 @@ class Engine(object):
                 return plan
         if capturing:
             raise _not_captured(capturing)
-        plan = _Plan(self._handle, *problem())
+        plan = _Plan(self, *problem())
         with self._lock:
             self._plans[key] = plan
             while len(self._plans) > MOST_PLANS:
@@ -493,15 +514,38 @@ class _Plan(object):
         self.prefix = problem.prefix
         reference = None if options is None else ctypes.byref(options)
         create = getattr(_lib, self.prefix + "plan_create")
-        _check(create(engine, ctypes.byref(problem), reference, ctypes.byref(self.handle)))
+        _check(create(engine._handle, ctypes.byref(problem), reference, ctypes.byref(self.handle)))
         _check(_lib.elsa_plan_describe(self.handle, ctypes.byref(info)))
         self.bytes = info.workspace_bytes
         self.sequences = problem.packed or (problem.q.shape[0] if hasattr(problem, "q") else 1)
         self.gpu = info.backend == _CUDA
+        # Whether the caller waits so long that signals are to be looked at meanwhile.
+        rate = _RATES[_BACKENDS[info.backend]] * (1 if self.gpu else engine.threads)
+        self.long = _operations(problem) > _LONG * rate
+        # Not the engine, which keeps its plans.
+        self.engine = engine._handle
 
     def __del__(self):
         if self.handle.id:
             _lib.elsa_plan_destroy(self.handle)
+
+
+def _operations(problem):
+    """About how many operations a problem is, with those for which memory is waited for."""
+    most = elements = 1
+    for name, kind in problem._fields_:
+        if kind is _View:
+            size = 1
+            for n in getattr(problem, name).shape:
+                size *= n
+            most, elements = max(most, size), elements + size
+    if isinstance(problem, _Problem):
+        for_each = 4 * (problem.k.shape[2] + problem.past_k.shape[2])
+    elif isinstance(problem, _LinearProblem):
+        for_each = 6 * problem.v.shape[3]
+    else:
+        for_each = 20 * getattr(problem, "states", 0) + 2 * getattr(problem, "taps", 0)
+    return most * for_each + _ELEMENT * elements
 
 
 class _Workspace(object):
@@ -920,15 +964,69 @@ def attention(
         # No queries.
         return (out, logarithms) if lse else out
     workspace = engine._workspace(plan, capturing)
-    _run(plan, workspace, inputs, outputs, device)
+    _run(plan, workspace, inputs, outputs, device, (q, k, v, added, lengths, out, logarithms))
     return (out, logarithms) if lse else out
 
 
-def _run(plan, workspace, inputs, outputs, device):
-    """Runs a plan over tensors of the host, or over those of a device in torch's current stream."""
+def _run_long(engine, run, kept):
+    """Calls `run` in a thread of its own, because the main thread handles no signal while it is in the library. What a
+    handler raises meanwhile cancels the engine's calls, and is raised when `run` has returned, so that no memory of the
+    caller's is in use any longer. `kept` lives as long as the thread."""
+    claim, outcome, ended = [kept], [], threading.Lock()
+    ended.acquire()
+
+    def work():
+        # Whoever takes the claim decides: this thread calls, or the caller goes away.
+        try:
+            claimed = claim.pop()
+        except IndexError:
+            return
+        try:
+            outcome.append(run())
+        except BaseException as error:
+            outcome.append(error)
+        del claimed
+        ended.release()
+
+    raised, started = None, False
+    while not outcome:
+        try:
+            if not started:
+                started = True
+                try:
+                    _thread.start_new_thread(work, ())
+                except _thread.error:
+                    return run()
+            if raised is None:
+                ended.acquire()
+                continue
+            gone = True
+            try:
+                claim.pop()
+            except IndexError:
+                gone = False
+            if gone:
+                break
+            # Again and again: a cancel that comes before the call has begun does nothing.
+            _lib.elsa_engine_cancel(engine)
+            ended.acquire(True, 0.01)
+        except BaseException as error:
+            raised = raised or error
+    if raised is not None:
+        raise raised
+    if outcome[0] is not None:
+        raise outcome[0]
+
+
+def _run(plan, workspace, inputs, outputs, device, kept=None):
+    """Runs a plan over tensors of the host, or over those of a device in torch's current stream. `kept` has the tensors."""
     arguments = plan.handle, workspace.handle, ctypes.byref(inputs), ctypes.byref(outputs)
     if device is None:
-        _check(getattr(_lib, plan.prefix + "run")(*arguments, None))
+        run = getattr(_lib, plan.prefix + "run")
+        if plan.long and threading.current_thread() is threading.main_thread():
+            _run_long(plan.engine, lambda: _check(run(*arguments, None)), (plan, workspace, kept))
+        else:
+            _check(run(*arguments, None))
     else:
         # Torch names the default stream of the device 0, which means a stream of the library's own in elsa.h.
         stream = sys.modules["torch"].cuda.current_stream(device).cuda_stream or 1
@@ -1084,7 +1182,8 @@ def linear_attention(
         setattr(outputs if name in ("out", "present_state") else inputs, name, known.memory())
     if lengths is not None:
         inputs.cu_seqlens = _Integers(ctypes.addressof(lengths), len(lengths))
-    _run(plan, engine._workspace(plan, capturing), inputs, outputs, device)
+    kept = q, k, v, decay, beta, past_state, present_state, out, lengths
+    _run(plan, engine._workspace(plan, capturing), inputs, outputs, device, kept)
     return out if present is None else (out, present_state)
 
 
@@ -1227,7 +1326,7 @@ class _Call(object):
         capturing = _capturing(self.first, self.device)
         plan = engine._plan((problem.prefix, shapes, key), made, capturing)
         if self.views["out"].bytes or present is not None:
-            _run(plan, engine._workspace(plan, capturing), self.inputs, self.outputs, self.device)
+            _run(plan, engine._workspace(plan, capturing), self.inputs, self.outputs, self.device, (self, out, present))
         return out if present is None else (out, present)
 
 

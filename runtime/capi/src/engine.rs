@@ -91,6 +91,25 @@ pub extern "C" fn elsa_engine_load_kernels(engine: elsa_engine) -> elsa_status {
     call(|| Ok(ENGINES.get(engine.id)?.load_kernels()?))
 }
 
+/// Cancels every call on plans and streams of an engine that has begun and not ended: each returns ELSA_STATUS_CANCELLED.
+/// Any thread may call it, parallel_for, read and write included, and it does not wait. A call that begins later computes,
+/// so that a cancel between two calls does nothing: where it may come before the call has begun, repeat it until the call
+/// returns.
+///
+/// When a call returns: on the CPU the workers end what they are in at their next block of keys or chunk of tokens, and
+/// begin nothing else. On a GPU the kernels and copies that the call has enqueued end first, a stream enqueues no further
+/// part, and elsa_run_device and its like are not cancelled. A callback that is being called returns first.
+///
+/// Outputs then hold any mixture of old and new elements, and nothing else was written. Plan, workspace, frame and stream
+/// stay usable. Nothing computes in place of a call that was cancelled, whatever the engine's fallback.
+#[unsafe(no_mangle)]
+pub extern "C" fn elsa_engine_cancel(engine: elsa_engine) -> elsa_status {
+    call(|| {
+        ENGINES.get(engine.id)?.cancel();
+        Ok(())
+    })
+}
+
 /// Ends the handle of an engine. Plans that were made with it keep working.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_engine_destroy(engine: elsa_engine) -> elsa_status {

@@ -164,6 +164,7 @@ impl From<RunError> for Fault {
     fn from(e: RunError) -> Fault {
         let status = match &e {
             RunError::Panicked => ELSA_STATUS_PANIC,
+            RunError::Cancelled => ELSA_STATUS_CANCELLED,
             RunError::Device(e) => device(e),
             _ => ELSA_STATUS_DEVICE,
         };

@@ -36,6 +36,7 @@ pub extern "C" fn elsa_status_text(status: elsa_status) -> *const c_char {
         ELSA_STATUS_DEVICE => c"ELSA_STATUS_DEVICE: the GPU or the system failed",
         ELSA_STATUS_PANIC => c"ELSA_STATUS_PANIC: a defect of the library was caught",
         ELSA_STATUS_CALLBACK => c"ELSA_STATUS_CALLBACK: a callback of a stream has ended the run",
+        ELSA_STATUS_CANCELLED => c"ELSA_STATUS_CANCELLED: elsa_engine_cancel has ended the call",
         _ => c"not a status of elsa",
     };
     text.as_ptr()

@@ -31,7 +31,7 @@ Arguments are UTF-8. Run on little-endian machines only.";
 
 /// Exact attention: run it, verify it, measure it.
 #[derive(Parser, Debug)]
-#[command(name = "elsa", version, arg_required_else_help = true, after_help = HELP)]
+#[command(name = "elsa", bin_name = "elsa", version, arg_required_else_help = true, after_help = HELP)]
 pub struct Cli {
     /// The command.
     #[command(subcommand)]

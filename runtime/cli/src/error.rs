@@ -1,5 +1,7 @@
 //! Why a command fails: one line of text and an exit status.
 
+pub use crate::foreign::one_line;
+
 use crate::flag;
 use crate::onnx::ModelError;
 use crate::serial::PortError;
@@ -319,7 +321,7 @@ impl Error {
         }
     }
 
-    /// The message on one line: control characters of file names are escaped.
+    /// The message on one line, with what is hidden in names shown.
     #[must_use]
     pub fn line(&self) -> String {
         one_line(&self.to_string())
@@ -335,19 +337,9 @@ fn dashed(argument: &str) -> String {
     }
 }
 
-/// Prints `line` on standard error. A standard error that fails is ignored: there is no other place to say so.
+/// Prints `line` on standard error, on one line. A standard error that fails is ignored: there is no other place to say so.
 pub fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "elsa: {line}");
-}
-
-/// `text` with control characters escaped, so that it prints on one line.
-#[must_use]
-pub fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
-    }
-    line
+    let _ = writeln!(std::io::stderr(), "elsa: {}", one_line(line));
 }
 
 #[cfg(test)]
@@ -373,10 +365,5 @@ mod tests {
         assert_eq!(Error::NoClaim("x".into()).status(), 6);
         let print = |kind: ErrorKind| Error::Print(kind.into());
         assert_eq!((print(ErrorKind::BrokenPipe).status(), print(ErrorKind::StorageFull).status()), (141, 3));
-    }
-
-    #[test]
-    fn a_line_stays_a_line() {
-        assert_eq!(one_line("a\nb\u{7}"), "a\\nb\\u{7}");
     }
 }

@@ -1,7 +1,7 @@
 //! From flags and files to a problem and its inputs.
 
 use crate::args::{FILE_IS, ProblemArgs};
-use crate::error::{Error, TensorError, one_line, say};
+use crate::error::{Error, TensorError, say};
 use crate::files::Files;
 use crate::flag::flag;
 use crate::tensor::{Accept, Source, Tensor};
@@ -92,7 +92,7 @@ impl Job {
             other => other,
         })?;
         for notice in loaded.iter().filter_map(|(.., tensor)| tensor.notice()) {
-            say(&one_line(&notice));
+            say(&notice);
         }
         Ok(job)
     }

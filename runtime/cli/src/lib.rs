@@ -34,6 +34,7 @@ pub mod command;
 pub mod error;
 mod files;
 mod flag;
+pub mod foreign;
 pub mod info;
 pub mod job;
 mod left_out;
@@ -88,7 +89,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             return error::REQUEST;
         }
         Err(e) => {
-            say(&error::one_line(&usage::line(&e, &arguments)));
+            say(&usage::line(&e, &arguments));
             return error::REQUEST;
         }
     };

@@ -1,5 +1,6 @@
 //! Results on standard output, where several commands print the same.
 
+use crate::foreign::one_line;
 use elsa_core::telemetry::record::Record;
 use elsa_runtime::LoadedKernel;
 use serde::de::{MapAccess, Visitor};
@@ -39,7 +40,7 @@ pub fn record(out: &mut impl Write, record: &Record) -> Result<()> {
 }
 
 /// The columns of a row of CSV: the fields of `value` in their order, by name. Null is empty, a text stands as it is, and
-/// anything else as JSON.
+/// anything else as JSON; what is hidden in a text is shown.
 ///
 /// # Errors
 /// A value that is no object.
@@ -54,7 +55,7 @@ pub fn columns(value: &impl Serialize) -> Result<Vec<(String, String)>> {
                 text if text.starts_with('"') => serde_json::from_str(text).map_err(Error::other)?,
                 other => other.to_owned(),
             };
-            Ok((name, shown))
+            Ok((name, one_line(&shown)))
         })
         .collect()
 }

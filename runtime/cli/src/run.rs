@@ -189,7 +189,7 @@ fn streamed(args: &RunArgs) -> Result<(), Error> {
         certificate: args.certificate,
     };
     let done = stream::run(&job, &args.stream, &args.engine, wanted, || args.writer())?;
-    let mut stdout = std::io::stdout().lock();
+    let mut stdout = crate::foreign::stdout();
     if let Some(certificate) = &done.certificate {
         writeln!(stdout, "{certificate}")?;
     }
@@ -285,7 +285,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     job.unchanged()?;
     writer.commit(&contents)?;
 
-    let mut stdout = std::io::stdout().lock();
+    let mut stdout = crate::foreign::stdout();
     if let Some(certified) = certified {
         writeln!(stdout, "{certified}")?;
     }

@@ -40,6 +40,11 @@ impl Latencies {
         }
     }
 
+    /// Forgets all. Every page of the histogram is written, so that latencies take no memory later.
+    pub fn clear(&mut self) {
+        self.0.reset();
+    }
+
     /// Adds one.
     pub fn add(&mut self, latency: Duration) {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(LONGEST).max(1));

@@ -1,6 +1,7 @@
 //! Files that are written when their contents are known: whole, or not at all.
 
 use crate::error::Error;
+use crate::foreign;
 use crate::temporary::{self, Temporary};
 use std::fs::{self, File};
 use std::io::Write;
@@ -46,6 +47,14 @@ impl Target {
             }
         };
         Ok(Target { argument, path: resolved, sink })
+    }
+
+    /// Writes a text for people, whole, with what is hidden in it shown.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    pub fn report(self, text: &str) -> Result<(), Error> {
+        self.write(foreign::page(text).as_bytes())
     }
 
     /// Writes `bytes`, whole.

@@ -4,6 +4,7 @@
 //! does the thread of [`signals`](crate::signals) from the moment when it removes them until the process ends. So a
 //! signal finds all of them, and either none or all outputs of a call in place.
 
+use crate::error::say;
 use std::fs::{File, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
@@ -125,7 +126,7 @@ fn remove(live: &[PathBuf]) {
         if let Err(e) = std::fs::remove_file(path)
             && e.kind() != io::ErrorKind::NotFound
         {
-            eprintln!("elsa: {}: cannot be removed: {e}", path.display());
+            say(&format!("{}: cannot be removed: {e}", path.display()));
         }
     }
 }

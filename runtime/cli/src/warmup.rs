@@ -81,7 +81,7 @@ pub fn warmup(args: &WarmupArgs) -> Result<(), Error> {
     }
     let loaded: Vec<Loaded> = engine.loaded_kernels().into_iter().map(Loaded::from).collect();
     let warmup = Warmup { what: "warmup", backend: engine.backend().to_string(), loaded, fallback };
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::foreign::stdout();
     if args.json {
         return Ok(report::json(&mut out, &warmup)?);
     }

@@ -1,4 +1,5 @@
 //! The thread that watches a board allocates nothing: what it did would be counted against the call that is measured.
+//! Nor does the memory of the process grow with the time that it watches.
 #![allow(clippy::unwrap_used)]
 
 use elsa_edge::board::{Monitor, Root};
@@ -35,6 +36,13 @@ const FILES: [(&str, &str); 21] = [
     ("sys/kernel/debug/bpmp/debug/clk/emc/rate", "2133000000\n"),
 ];
 
+/// Memory of this process, to the page.
+fn resident() -> i64 {
+    let sums = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = sums.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
+    line.split_whitespace().next().unwrap().parse::<i64>().unwrap() * 1024
+}
+
 #[test]
 fn watching_allocates_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -64,6 +72,20 @@ fn watching_allocates_nothing() {
     points(50);
     let change = INSTRUMENTED_SYSTEM.stats() - counted;
     assert_eq!((change.allocations, change.reallocations), (0, 0), "{change:?}");
+
+    // Neither what is kept nor what is asked for grows with the run.
+    let before = (resident(), INSTRUMENTED_SYSTEM.stats());
+    points(500);
+    for _ in 0..1000 {
+        let _ = monitor.close(monitor.open(), 1);
+        assert!(monitor.trace(f64::INFINITY, 1.0).is_empty());
+    }
+    let grown = resident() - before.0;
+    assert!(grown < 64 << 10, "{grown} bytes");
+    let change = INSTRUMENTED_SYSTEM.stats() - before.1;
+    let kept = change.bytes_allocated - change.bytes_deallocated;
+    let per_call = (change.bytes_allocated / 1000, change.allocations / 1000);
+    assert!(kept < 4096 && per_call.0 < 1024 && per_call.1 < 8, "{change:?}");
 
     let readings = monitor.close(span, 1);
     assert_eq!(

@@ -27,7 +27,7 @@ pub type Workspace = workspace::Workspace<Attention>;
 /// A plan of attention with the host tensors of a call, created by [`Plan::bind`]. It may run any number of times.
 pub type Bound<'a> = bound::Bound<'a, Attention>;
 /// A plan of attention with tensors in device memory, created by [`Plan::bind_device`].
-pub type DeviceBound<'a> = bound::DeviceBound<'a, Attention>;
+pub type DeviceBound<'a> = crate::cuda::bound::DeviceBound<'a, Attention>;
 
 impl problem::Problem for Problem {
     type Lengths<'a> = Lengths<'a>;

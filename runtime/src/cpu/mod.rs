@@ -3,6 +3,7 @@
 pub mod detect;
 pub mod float;
 pub mod host;
+mod lent;
 pub mod limits;
 pub mod memory;
 pub mod place;

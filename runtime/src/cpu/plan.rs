@@ -1,6 +1,6 @@
 //! The CPU's side of an operator.
 
-use super::pool::Pool;
+use super::pool::Crew;
 use crate::error::{BindError, PlanError, RunError};
 use crate::problem::Problem;
 use crate::tensors::HostTensors;
@@ -66,8 +66,8 @@ pub trait CpuCall: Debug + Send {
     /// Computes the outputs and waits for them. Allocates nothing.
     ///
     /// # Errors
-    /// Returns an error if a worker panicked.
-    fn run(&mut self, pool: &Pool) -> Result<(), RunError>;
+    /// Returns an error if a worker panicked, or if the call was cancelled.
+    fn run(&mut self, crew: &Crew<'_>) -> Result<(), RunError>;
 
     /// Number of workers that share the work, if the pool has that many.
     fn workers(&self) -> usize;

@@ -9,6 +9,9 @@
 //!    locks that a thread of the parent may have held.
 //! 4. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool remains
 //!    usable.
+//! 5. *A cancel ends the calls that have begun, and no later one.* The pool counts cancels, and a call ([`Crew`]) compares
+//!    the count with the one that it began with. Nothing is cleared, so no call can lose another's cancel, and a cancel
+//!    between two calls does nothing.
 
 use super::float;
 use super::host::HostThreads;
@@ -18,7 +21,7 @@ use super::spin::Spin;
 use super::standing::Standing;
 use crate::error::{EngineError, RunError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Who computes beside the caller.
 enum Others {
@@ -34,6 +37,8 @@ pub struct Pool {
     workers: usize,
     spin: Spin,
     others: Others,
+    /// How many cancels there were.
+    cancels: AtomicU64,
 }
 
 impl std::fmt::Debug for Pool {
@@ -49,12 +54,13 @@ impl Pool {
     /// Returns an error if the system cannot start a thread, or refuses its place.
     pub fn standing(workers: usize, spin: Spin, placement: &Placement) -> Result<Pool, EngineError> {
         let others = Others::Standing(Standing::new(workers, spin.limit(), placement)?);
-        Ok(Pool { process: Process::current(), workers, spin, others })
+        Ok(Pool { process: Process::current(), workers, spin, others, cancels: AtomicU64::new(0) })
     }
 
     /// A pool of at most `workers` workers on threads that the host lends.
     pub fn lent(workers: usize, spin: Spin, host: HostThreads) -> Pool {
-        Pool { process: Process::current(), workers, spin, others: Others::Host(host) }
+        let others = Others::Host(host);
+        Pool { process: Process::current(), workers, spin, others, cancels: AtomicU64::new(0) }
     }
 
     /// Number of workers, including the caller.
@@ -77,10 +83,44 @@ impl Pool {
         }
     }
 
-    /// Calls `task(worker, item)` once for every item below `items`. The workers take items one at a time.
+    /// Cancels every call that has begun and not ended.
+    pub fn cancel(&self) {
+        self.cancels.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Begins a call.
+    pub fn begin(&self) -> Crew<'_> {
+        Crew { pool: self, began: self.cancels.load(Ordering::Relaxed) }
+    }
+}
+
+/// The workers of a pool in one call, from its beginning to its end.
+#[derive(Clone, Copy, Debug)]
+pub struct Crew<'a> {
+    pool: &'a Pool,
+    /// How many cancels there were when the call began.
+    began: u64,
+}
+
+impl Crew<'_> {
+    /// Whether the call was cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.pool.cancels.load(Ordering::Relaxed) != self.began
+    }
+
+    /// Continues the call unless it was cancelled.
     ///
     /// # Errors
-    /// Returns an error if a call panicked.
+    /// Returns an error if it was.
+    pub fn check(&self) -> Result<(), RunError> {
+        if self.is_cancelled() { Err(RunError::Cancelled) } else { Ok(()) }
+    }
+
+    /// Calls `task(worker, item)` once for every item below `items`. The workers take items one at a time, and none after
+    /// the call was cancelled.
+    ///
+    /// # Errors
+    /// Returns an error if a call of `task` panicked, or if the call was cancelled.
     pub fn divide(
         &self,
         workers: usize,
@@ -88,15 +128,16 @@ impl Pool {
         task: &(dyn Fn(usize, usize) + Sync),
     ) -> Result<(), RunError> {
         let next = AtomicUsize::new(0);
-        self.run(workers.min(items.max(1)), &|worker| {
-            loop {
+        self.pool.run(workers.min(items.max(1)), &|worker| {
+            while !self.is_cancelled() {
                 let item = next.fetch_add(1, Ordering::Relaxed);
                 if item >= items {
                     break;
                 }
                 task(worker, item);
             }
-        })
+        })?;
+        self.check()
     }
 }
 
@@ -174,12 +215,40 @@ mod tests {
             while !busy.load(Ordering::Acquire) {
                 std::thread::yield_now();
             }
-            s.spawn(|| pool.divide(2, 1, &|worker, item| send.send((worker, item)).unwrap()));
+            s.spawn(|| pool.begin().divide(2, 1, &|worker, item| send.send((worker, item)).unwrap()));
             let done = receive.recv_timeout(std::time::Duration::from_secs(20));
             over.store(true, Ordering::Release);
             done
         });
         assert_eq!(in_time, Ok((0, 0)));
+    }
+
+    /// A cancel ends what has begun, before the next item, and nothing that begins later.
+    #[test]
+    fn a_cancel_ends_the_calls_that_have_begun_and_no_other() {
+        for threads in [1, 2] {
+            let pool = standing(threads).unwrap();
+            let (crew, calls) = (pool.begin(), AtomicUsize::new(0));
+            let cancel = |_, item| {
+                calls.fetch_add(1, Ordering::Relaxed);
+                if item == 3 {
+                    pool.cancel();
+                }
+                while item > 3 && !crew.is_cancelled() {
+                    std::thread::yield_now();
+                }
+            };
+            assert_eq!(crew.divide(threads, 1000, &cancel), Err(RunError::Cancelled));
+            // One worker may have taken the next item before the cancel.
+            assert!((4..=3 + threads).contains(&calls.load(Ordering::Relaxed)), "{calls:?}");
+            let none = |_, _| panic!("an item of a call that was cancelled");
+            assert_eq!(crew.divide(threads, 1, &none), Err(RunError::Cancelled));
+            pool.cancel();
+            let (next, calls) = (pool.begin(), AtomicUsize::new(0));
+            let count = |_, _| drop(calls.fetch_add(1, Ordering::Relaxed));
+            assert_eq!((next.divide(threads, 9, &count), next.check()), (Ok(()), Ok(())));
+            assert_eq!(calls.into_inner(), 9);
+        }
     }
 
     #[cfg(all(target_os = "linux", not(miri)))]
@@ -264,7 +333,7 @@ mod tests {
                 // SAFETY: the alarm ends a child that hangs.
                 unsafe { libc::alarm(10) };
                 let calls = AtomicUsize::new(0);
-                let done = pool.divide(3, 7, &|worker, _| {
+                let done = pool.begin().divide(3, 7, &|worker, _| {
                     calls.fetch_add(1 + worker, Ordering::Relaxed);
                 });
                 drop(idle);

@@ -6,12 +6,14 @@
 //! caller reads them next ([`host`]). An integrated GPU uses page-locked memory in place ([`staging`]). Device tensors are
 //! used in place, and such a run only enqueues ([`device`]).
 
+pub mod bound;
 pub mod copies;
 pub mod device;
 pub mod driver;
 pub mod gpu;
 pub mod host;
 pub mod launch;
+mod lent;
 pub mod marshal;
 pub mod memory;
 pub mod plan;

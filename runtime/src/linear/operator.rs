@@ -24,7 +24,7 @@ pub type LinearWorkspace = workspace::Workspace<Linear>;
 /// A plan of linear attention with the host tensors of a call. It may run any number of times.
 pub type LinearBound<'a> = bound::Bound<'a, Linear>;
 /// A plan of linear attention with tensors in device memory, created by [`LinearPlan::bind_device`].
-pub type LinearDeviceBound<'a> = bound::DeviceBound<'a, Linear>;
+pub type LinearDeviceBound<'a> = crate::cuda::bound::DeviceBound<'a, Linear>;
 
 impl problem::Problem for Problem {
     type Lengths<'a> = Option<&'a [i64]>;

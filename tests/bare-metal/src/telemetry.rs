@@ -76,10 +76,10 @@ pub fn run(mut row: impl FnMut(&str, &str, &[u32])) {
         words(bytes, |words| row("telemetry", "heard", words));
     }
     let counts = decoder.counts();
-    let Counts { records, lost, broken, overlong, foreign, repeated } = counts;
-    let counted = [records, lost, broken, overlong, foreign, repeated];
+    let Counts { records, lost, broken, overlong, foreign, repeated, noise } = counts;
+    let counted = [records, lost, broken, overlong, foreign, repeated, noise];
     row("telemetry", "counts", &counted.map(|count| count as u32));
-    if counted != [4, 2, 2, 0, 0, 0] {
+    if counted != [4, 2, 2, 0, 0, 0, 0] {
         row("telemetry", "refused", &[]);
     }
 }

@@ -14,7 +14,9 @@ use elsa_core::series::selective::{self, Coefficient};
 use elsa_core::series::{Series, convolution, token_of};
 use elsa_core::view::View;
 use elsa_kernels::registry::series_of;
-use elsa_runtime::{Backend, BindError, Engine, PlanError, RecurrenceOptions, RecurrencePlan, Report};
+use elsa_runtime::{
+    Backend, BindError, Engine, PlanError, RecurrenceOptions, RecurrencePlan, Report, RunError,
+};
 use elsa_tests::SLOW;
 use elsa_tests::random::Random;
 use elsa_tests::series::{Order, UNWRITTEN, Values, check, engines, normals};
@@ -102,12 +104,17 @@ impl Case {
 
     /// What a plan's run writes and reports.
     pub(crate) fn report(&self, plan: &RecurrencePlan) -> (Found, Report) {
+        self.run(plan).unwrap()
+    }
+
+    /// The same, or why the run ended.
+    pub(crate) fn run(&self, plan: &RecurrencePlan) -> Result<(Found, Report), RunError> {
         let mut found = self.room();
         let outputs =
             Outputs { out: Some(found.out.elements_mut()), present_state: Some(&mut found.present) };
         let mut workspace = plan.workspace().unwrap();
-        let report = plan.bind(self.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
-        (found, report)
+        let report = plan.bind(self.inputs(), outputs, &mut workspace).unwrap().run()?;
+        Ok((found, report))
     }
 
     /// Compares what a call wrote with f64; returns the largest error relative to the bound.

@@ -5,6 +5,7 @@ mod append;
 mod backward;
 mod backward_tasks;
 mod bounds;
+mod cancel;
 mod certificate;
 mod certified;
 mod chunks;

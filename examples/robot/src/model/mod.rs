@@ -70,6 +70,7 @@ pub struct Model {
     head: Linear,
     plan: Plan,
     workspace: Workspace,
+    engine: Engine,
     backend: Backend,
     copied: usize,
     width: usize,
@@ -162,6 +163,7 @@ impl Model {
             head: linear("head", classes, width)?,
             workspace: plan.workspace()?,
             plan,
+            engine: engine.clone(),
             backend: engine.backend(),
             copied: 0,
             width,
@@ -177,6 +179,12 @@ impl Model {
                 scores: vec![0.0; classes],
             },
         })
+    }
+
+    /// The engine, whose calls another thread may cancel.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// The back end that computes attention.

@@ -11,7 +11,7 @@ pub const ELSA_VERSION_PATCH: u32 = 0;
 /// start.
 pub const ELSA_ABI_MAJOR: u32 = 1;
 /// Counts what the ABI has gained since: a library runs every program whose number is at most its own.
-pub const ELSA_ABI_MINOR: u32 = 3;
+pub const ELSA_ABI_MINOR: u32 = 4;
 
 /// Bytes of stack that a function needs at most where it is called, on the CPU: less than this in the library as it is
 /// handed out, without sanitizers.
@@ -37,6 +37,8 @@ pub const ELSA_STATUS_DEVICE: elsa_status = 6;
 pub const ELSA_STATUS_PANIC: elsa_status = 7;
 /// A callback of a stream has ended the run. Its number is in the report.
 pub const ELSA_STATUS_CALLBACK: elsa_status = 8;
+/// elsa_engine_cancel has ended the call. Outputs may be incomplete; the next call computes.
+pub const ELSA_STATUS_CANCELLED: elsa_status = 9;
 
 /// Type of elements.
 pub type elsa_dtype = u32;

@@ -211,7 +211,7 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
             fallback,
             ms,
         };
-        report::json(&mut std::io::stdout().lock(), &report)?;
+        report::json(&mut crate::foreign::stdout(), &report)?;
     } else {
         let passes = if is_given { "backward" } else { "forward and backward" };
         let [dq, dk, dv] = outputs

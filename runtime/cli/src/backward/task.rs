@@ -96,7 +96,7 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
             fallback: instead_of.map(|gpu| format!("backend: {gpu} has no backward pass")),
             ms,
         };
-        report::json(&mut std::io::stdout().lock(), &report)?;
+        report::json(&mut crate::foreign::stdout(), &report)?;
     } else {
         say(&format!(
             "wrote {}: shares of task {name} of {}, {} of {} queries and {} of {} keys, {} calls in {ms:.3} ms",

@@ -10,7 +10,7 @@
 //! slower together do not scatter, and count.
 
 use super::csv::{self, Row};
-use crate::error::Error;
+use crate::error::{Error, one_line};
 use elsa_core::drift::percentile;
 use std::io::Write;
 use std::path::Path;
@@ -161,7 +161,8 @@ pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) ->
                 "method": row.method, "file": path.display().to_string() });
             writeln!(out, "{line}")?;
         } else {
-            writeln!(out, "{:<width$} only in {}", named(row), path.display())?;
+            let path = one_line(&path.display().to_string());
+            writeln!(out, "{:<width$} only in {path}", named(row))?;
         }
     }
     let words: Vec<String> =

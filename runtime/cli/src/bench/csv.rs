@@ -1,6 +1,6 @@
 //! Rows of the results as CSV, as [`report::columns`] writes them: a column for each field, with its name in JSON.
 
-use crate::error::Error;
+use crate::error::{Error, one_line};
 use crate::report;
 use elsa_core::telemetry::record::Cell;
 use serde::Deserialize;
@@ -55,7 +55,12 @@ pub fn read(argument: &'static str, path: &Path) -> Result<Vec<Row>, Error> {
     let wrong = |found: String| Error::Table { argument, path: path.into(), found };
     let rows: Result<Vec<Row>, csv::Error> =
         csv::Reader::from_reader(bytes.as_slice()).deserialize().collect();
-    let rows = rows.map_err(|e| wrong(e.to_string()))?;
+    let mut rows = rows.map_err(|e| wrong(e.to_string()))?;
+    for Row { workload, shape, dtype, method, backend, kernel, .. } in &mut rows {
+        for text in [workload, shape, dtype, method, backend, kernel] {
+            *text = one_line(text);
+        }
+    }
     // A latency that is no positive number compares with nothing.
     let sound = |row: &Row| row.samples == 0 || row.p50_ms.is_some_and(|ms| ms > 0.0 && ms.is_finite());
     match rows.iter().position(|row| !sound(row)) {
@@ -101,14 +106,17 @@ pub(crate) mod tests {
         let refused = Cell { samples: 0, p50_ms: f64::NAN, ..full() };
         let bytes = table(&[full(), refused]).unwrap();
         let text = String::from_utf8(bytes.clone()).unwrap();
-        for part in ["[9,-1]", "first; mark", "not seen", "\"a,\"\"kernel\"\"\nwith everything\""] {
+        for part in ["[9,-1]", "first; mark", "not seen", "\"a,\"\"kernel\"\"\\nwith everything\""] {
             assert!(text.contains(part), "{part}: {text}");
         }
         std::fs::write(&path, bytes).unwrap();
         let rows = read("compare", &path).unwrap();
         assert_eq!((rows.len(), rows[1].samples, rows[1].p50_ms), (2, 0, None));
         let row = &rows[0];
-        assert_eq!((row.shape.as_str(), row.kernel.as_str()), (&*full().shape, &*full().kernel));
+        assert_eq!(
+            (row.shape.as_str(), row.kernel.as_str()),
+            (&*full().shape, "a,\"kernel\"\\nwith everything")
+        );
         assert_eq!((row.p50_ms, row.noise, row.clean, row.threads), (Some(0.125), Some(0.015), false, 2));
     }
 

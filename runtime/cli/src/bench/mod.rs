@@ -52,7 +52,7 @@ use watch::{Gate, Reason, Watch};
 /// cells that are not clean.
 pub fn bench(args: &BenchArgs) -> Result<(), Error> {
     if let Some([before, after]) = args.compare.as_deref() {
-        return compare::compare(&mut std::io::stdout().lock(), before, after, args.json);
+        return compare::compare(&mut crate::foreign::stdout(), before, after, args.json);
     }
     if let Some(board) = args.predict.as_deref() {
         let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)
@@ -61,7 +61,7 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
         // What masks cost is not predicted: of the default grid, the plain shapes.
         let cases: Vec<Case> = cases.into_iter().filter(|case| named || case.shape.mask.is_none()).collect();
         let half_scores = args.engine.half_scores;
-        return predict::predict(&mut std::io::stdout().lock(), board, &cases, half_scores, args.json);
+        return predict::predict(&mut crate::foreign::stdout(), board, &cases, half_scores, args.json);
     }
     let options = args.traversal.options(args.engine.plan_options())?;
     let engine = args.engine.engine()?;
@@ -148,7 +148,7 @@ fn run(
     watch.notes().iter().try_for_each(|note| output.note(note))?;
     let end = output.end(began.elapsed().as_secs_f64())?;
     if let Some((path, rows)) = recorded {
-        spot::judge(&mut std::io::stdout().lock(), args.json, &path, &rows, &all)?;
+        spot::judge(&mut crate::foreign::stdout(), args.json, &path, &rows, &all)?;
     }
     unclean(&end)
 }

@@ -4,6 +4,7 @@ use super::args::BenchArgs;
 use super::measure::Measured;
 use super::{csv, export, html, save, text};
 use crate::error::{Error, one_line, say};
+use crate::foreign::{self, Shown};
 use crate::report;
 use crate::serial::{Sent, Sink};
 use crate::target::Target;
@@ -14,7 +15,7 @@ use std::path::PathBuf;
 
 /// The results of a run. Every record passes through [`Output::record`].
 pub struct Output {
-    out: Stdout,
+    out: Shown<Stdout>,
     json: bool,
     /// The width of the column that says what a shape is beside its sizes.
     width: usize,
@@ -53,7 +54,7 @@ impl Output {
             None => None,
         };
         Ok(Output {
-            out: std::io::stdout(),
+            out: foreign::stdout(),
             json: args.json,
             width,
             start: start.clone(),
@@ -87,7 +88,7 @@ impl Output {
     }
 
     /// Standard output, for what is no record.
-    pub fn out(&mut self) -> &mut Stdout {
+    pub fn out(&mut self) -> &mut Shown<Stdout> {
         &mut self.out
     }
 
@@ -152,13 +153,13 @@ impl Output {
                 let path = save::save(folder, &self.start, &table)?;
                 log::info!("--save: {}", path.display());
                 if !self.json {
-                    writeln!(self.out, "saved as {}", path.display())?;
+                    writeln!(self.out, "saved as {}", one_line(&path.display().to_string()))?;
                 }
             }
             self.csv.map_or(Ok(()), |target| target.write(&table))?;
         }
         if let Some(target) = self.html {
-            target.write(html::page(&self.start, &self.cells, &self.traces, Some(&end))?.as_bytes())?;
+            target.report(&html::page(&self.start, &self.cells, &self.traces, Some(&end))?)?;
         }
         if let Some(target) = self.export {
             target.write(Value::from(self.times).to_string().as_bytes())?;

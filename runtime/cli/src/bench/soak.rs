@@ -152,7 +152,9 @@ pub fn soak(
     let clock = Clock { begin: began, period };
     // Those after the end are not missed.
     let ticks = clock.after(began + time);
-    let (mut whole, mut missed_of_all, mut alloc) = (Latencies::new(), 0, 0u64);
+    let (mut whole, mut latencies) = (Latencies::new(), Latencies::new());
+    whole.clear();
+    let (mut missed_of_all, mut alloc) = (0, 0u64);
     let mut stretches: Vec<Stretch> = Vec::new();
     let (mut tick, mut backend) = (0, plan.backend());
     let over_all = watch.open();
@@ -162,7 +164,8 @@ pub fn soak(
         // A rest that is shorter than half a stretch belongs to the last one.
         let end = Instant::now() + length;
         let end = if end + length / 2 > began + time { began + time } else { end };
-        let (mut latencies, mut missed) = (Latencies::new(), 0);
+        latencies.clear();
+        let mut missed = 0;
         while clock.due(tick) < end {
             std::thread::sleep(clock.due(tick).saturating_duration_since(Instant::now()));
             let before = INSTRUMENTED_SYSTEM.stats();
@@ -182,7 +185,7 @@ pub fn soak(
         std::thread::sleep(end.saturating_duration_since(Instant::now()));
         missed_of_all += missed;
         let readings = watch.close(span, latencies.count());
-        let stretch = of("soak", began.elapsed(), missed, &latencies, &readings);
+        let mut stretch = of("soak", began.elapsed(), missed, &latencies, &readings);
         progress.suspend(|| {
             if args.json {
                 report::json(output.out(), &stretch)
@@ -190,6 +193,8 @@ pub fn soak(
                 writeln!(output.out(), "{}", line(&stretch))
             }
         })?;
+        // It was printed.
+        stretch.histogram = Vec::new();
         stretches.push(stretch);
         for trace in watch.traces() {
             progress.suspend(|| output.record(&Record::Trace(trace)))?;

@@ -10,7 +10,7 @@ use super::csv::{self, Row};
 use super::grid::{COLUMNS, Case, cell};
 use super::measure::Measured;
 use super::save;
-use crate::error::Error;
+use crate::error::{Error, one_line};
 use elsa_core::dtype::DType;
 use elsa_core::telemetry::record::{Cell, Start};
 use std::io::Write;
@@ -217,7 +217,7 @@ pub fn judge(
         writeln!(
             out,
             "{passed} of {all} passed, {failed} failed, {unknown} cannot be told; recorded: {}",
-            path.display()
+            one_line(&path.display().to_string())
         )?;
     }
     match failed {

@@ -126,14 +126,8 @@ impl Watch {
 
     /// The states of the machine since the last call of this, a second apart.
     pub fn traces(&mut self) -> Vec<Trace> {
-        let mut traces = self.monitor.trace();
-        traces.retain(|trace| {
-            let tell = trace.t_s >= self.told + SPACING;
-            if tell {
-                self.told = trace.t_s;
-            }
-            tell
-        });
+        let traces = self.monitor.trace(self.told, SPACING);
+        self.told = traces.last().map_or(self.told, |trace| trace.t_s);
         traces
     }
 

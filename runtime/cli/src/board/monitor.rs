@@ -228,6 +228,10 @@ impl Monitor {
     #[must_use]
     pub fn with_periods(root: &Root, pid: u32, power: Duration, slow: Duration) -> Monitor {
         let now = Instant::now();
+        // Written once, so that the memory of the process does not grow with the run.
+        let nothing = Point { seconds: f64::NAN, power: None, slow: Slow::default(), load: None };
+        let mut course = vec![nothing; POINTS];
+        std::hint::black_box(&mut course).clear();
         let state = State {
             sources: Sources::find(root, pid),
             start: now,
@@ -235,7 +239,7 @@ impl Monitor {
             next: 0,
             idle: None,
             findings: Vec::new(),
-            course: Vec::with_capacity(POINTS),
+            course,
             stride: 1,
             skipped: 0,
             times: None,
@@ -322,11 +326,18 @@ impl Monitor {
         self.shared.lock().findings.clone()
     }
 
-    /// The course of the run so far, at most 2048 points.
+    /// The course of the run so far, at most 2048 points: those at least `spacing` seconds behind `told`, and so far apart.
     #[must_use]
-    pub fn trace(&self) -> Vec<Trace> {
+    pub fn trace(&self, mut told: f64, spacing: f64) -> Vec<Trace> {
         let state = self.shared.lock();
-        state.course.iter().map(|point| state.trace(point)).collect()
+        let mut apart = |point: &&Point| {
+            let tell = point.seconds >= told + spacing;
+            if tell {
+                told = point.seconds;
+            }
+            tell
+        };
+        state.course.iter().filter(|point| apart(point)).map(|point| state.trace(point)).collect()
     }
 
     /// The last point of the course of the run.
@@ -378,7 +389,7 @@ mod tests {
         }
         let room = state.course.capacity();
         drop(state);
-        let trace = monitor.trace();
+        let trace = monitor.trace(f64::NEG_INFINITY, 0.0);
         assert!((POINTS / 2..=POINTS).contains(&trace.len()) && room == POINTS, "{}", trace.len());
         assert!(trace[0].t_s < 5.0 && trace[trace.len() - 1].t_s > 4990.0);
         assert!(trace.iter().all(|point| point.cpu_mhz == Some(point.t_s)));

@@ -45,7 +45,7 @@ pub fn state(out: &mut impl Write, machine: &Description) -> io::Result<()> {
         writeln!(out, "clock     {:<8}{}", one_line(&clock.name), one_line(&clocks(clock)))?;
     }
     if !machine.cores_off.is_empty() {
-        writeln!(out, "off       {}", machine.cores_off.join(", "))?;
+        writeln!(out, "off       {}", one_line(&machine.cores_off.join(", ")))?;
     }
     for zone in &machine.zones {
         let celsius = zone.temp_c.map_or("off".to_owned(), |celsius| format!("{celsius:.1} °C"));
@@ -54,7 +54,7 @@ pub fn state(out: &mut impl Write, machine: &Description) -> io::Result<()> {
     for rail in &machine.rails {
         let power = rail.power_mw.map_or("unknown".to_owned(), |mw| format!("{mw:.0} mW"));
         let total = if rail.total { ", counted" } else { "" };
-        writeln!(out, "rail      {:<18}{power}, {}{total}", one_line(&rail.name), rail.chip)?;
+        writeln!(out, "rail      {:<18}{power}, {}{total}", one_line(&rail.name), one_line(&rail.chip))?;
     }
     if !machine.total.is_empty() {
         writeln!(out, "power     {}", one_line(&machine.total.join(" + ")))?;
@@ -108,7 +108,7 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         let expected = [
-            "board     Board\\u{1b}[31m",
+            "board     Board\\u001b[31m",
             "l4t       32.7.1, JetPack 4.6.1",
             "mode      0",
             "clocks    not fixed: sudo jetson_clocks",

@@ -40,7 +40,7 @@ pub struct InfoArgs {
 fn account(args: &InfoArgs, shape: Shape, budget: usize) -> Result<(), Error> {
     let engine = Engine::new(&EngineOptions::default())?;
     let plan = stream::plan(&engine, &shape.problem(args.dtype)?, budget)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::foreign::stdout();
     if args.json {
         let value = serde_json::json!({
             "what": "account",
@@ -204,16 +204,17 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
         linear,
         tuned,
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::foreign::stdout();
     if args.json {
         return Ok(report::json(&mut out, &info)?);
     }
     let unknown = || "unknown".to_string();
     writeln!(out, "elsa      {} ({} {})", info.version, info.os, info.arch)?;
-    writeln!(out, "cpu       {}, {} cores", info.cpu.clone().unwrap_or_else(unknown), info.cores)?;
+    let cpu = info.cpu.as_deref().map_or_else(unknown, one_line);
+    writeln!(out, "cpu       {cpu}, {} cores", info.cores)?;
     let caches: Vec<String> =
         info.caches.iter().map(|c| format!("L{} {} {}", c.level, c.kind.to_lowercase(), c.size)).collect();
-    writeln!(out, "caches    {}", if caches.is_empty() { unknown() } else { caches.join(", ") })?;
+    writeln!(out, "caches    {}", if caches.is_empty() { unknown() } else { one_line(&caches.join(", ")) })?;
     board::identity(&mut out, &info.machine)?;
     if let Some(profile) = &info.profile {
         writeln!(out, "profile   {profile}")?;
@@ -224,7 +225,7 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
         writeln!(
             out,
             "gpu       {}, compute capability {}, {} SMs, {} MHz, {} bytes{}; driver of {}",
-            gpu.name,
+            one_line(&gpu.name),
             gpu.capability,
             gpu.sms,
             gpu.mhz,

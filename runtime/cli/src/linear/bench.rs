@@ -223,7 +223,7 @@ pub fn bench(args: &LinearBenchArgs) -> Result<(), Error> {
                 bar.inc(1);
             }
             let family = Family { title: title(args, rule, dim, rows.first()), rows };
-            let mut out = std::io::stdout().lock();
+            let mut out = crate::foreign::stdout();
             if args.json {
                 family.rows.iter().try_for_each(|row| report::json(&mut out, row))?;
             } else {
@@ -234,7 +234,7 @@ pub fn bench(args: &LinearBenchArgs) -> Result<(), Error> {
     }
     bar.finish_and_clear();
     if let Some(target) = target {
-        target.write(picture::page(&families)?.as_bytes())?;
+        target.report(&picture::page(&families)?)?;
     }
     let most = WRONG.max(8.0 * args.dtype.unit_roundoff());
     let wrong = |row: &&Row| row.rel_l2 > most || row.rel_l2.is_nan();

@@ -2,7 +2,7 @@
 
 use super::args::{SemanticsArgs, TensorArgs};
 use crate::args::FILE_IS;
-use crate::error::{Error, TensorError, one_line, say};
+use crate::error::{Error, TensorError, say};
 use crate::files::Files;
 use crate::flag::flag;
 use crate::job::{Packed, layout};
@@ -73,7 +73,7 @@ impl LinearJob {
                 },
             )?;
         for notice in loaded.iter().filter_map(|(_, tensor)| tensor.notice()) {
-            say(&one_line(&notice));
+            say(&notice);
         }
         Ok(job)
     }

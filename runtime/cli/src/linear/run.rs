@@ -245,7 +245,7 @@ pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
     job.unchanged()?;
     writer.commit(&contents)?;
 
-    let mut stdout = std::io::stdout().lock();
+    let mut stdout = crate::foreign::stdout();
     if let Some(certificate) = certificate {
         report::json(&mut stdout, &certificate)?;
     }

@@ -12,7 +12,7 @@ use crate::serial::{self, Port, RETRY, waits};
 use crate::signals;
 use crate::target::Target;
 use clap::Args;
-use elsa_core::telemetry::frame::{Counts, Decoder, Message};
+use elsa_core::telemetry::frame::{Counts, Decoder, FRAME, Message};
 use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace};
 use print::{Form, Printer};
 use serialport::TTYPort;
@@ -29,7 +29,8 @@ or damaged is told on standard error, when it happens and at the end. A port tha
 --json prints the objects that elsa bench --json prints, one a line; the field what tells their kind: start, bench
 (a row of the results), trace (power, temperature and clocks at a time) or end. --csv prints the rows of the results.
 --html is written when the command ends, also by Ctrl-C.
-Exit status 3: records were lost or damaged, those among them that were sent before the command was started.";
+Exit status 3: records were lost or damaged, those among them that were sent before the command was started, or noise
+came: bytes that are no record.";
 
 /// The least time between two reports of losses.
 const REPORTS: Duration = Duration::from_secs(1);
@@ -73,7 +74,7 @@ pub fn listen(args: &ListenArgs) -> Result<(), Error> {
         (_, true) => Form::Csv,
         _ => Form::Table,
     };
-    let mut ear = Ear::new(&port, form, args, std::io::stdout().lock());
+    let mut ear = Ear::new(&port, form, args, crate::foreign::stdout());
     let mut bytes = [0; 4096];
     // Whether the port has given anything since it was opened.
     let mut heard = true;
@@ -101,7 +102,7 @@ pub fn listen(args: &ListenArgs) -> Result<(), Error> {
         ear.report(false);
     }
     if let Some(target) = page {
-        target.write(ear.heard.page()?.as_bytes())?;
+        target.report(&ear.heard.page()?)?;
     }
     ear.end()
 }
@@ -202,7 +203,7 @@ impl<'a, W: Write> Ear<'a, W> {
     /// Tells what was lost or damaged since the last report.
     fn report(&mut self, last: bool) {
         let counts = self.decoder.counts();
-        if !self.doubted && counts.records == 0 && counts.broken + counts.overlong >= HOPELESS {
+        if !self.doubted && counts.records == 0 && hopeless(&counts) {
             self.doubted = true;
             say(&format!("{}: no frame is whole; is {} the rate of the sender?", self.port, self.port.baud));
         }
@@ -219,7 +220,7 @@ impl<'a, W: Write> Ear<'a, W> {
     /// Tells the sum.
     fn end(mut self) -> Result<(), Error> {
         self.report(true);
-        let counts = self.decoder.counts();
+        let counts = self.decoder.end();
         let records = plural(counts.records, "record");
         match losses(&counts) {
             None => {
@@ -242,7 +243,13 @@ fn since(now: &Counts, before: &Counts) -> Counts {
         overlong: now.overlong - before.overlong,
         foreign: now.foreign - before.foreign,
         repeated: now.repeated - before.repeated,
+        noise: now.noise - before.noise,
     }
+}
+
+/// Whether so much was damaged that a record should have been among it.
+fn hopeless(counts: &Counts) -> bool {
+    counts.broken + counts.overlong + counts.noise / FRAME as u64 >= HOPELESS
 }
 
 fn plural(n: u64, what: &str) -> String {
@@ -257,6 +264,7 @@ fn losses(counts: &Counts) -> Option<String> {
         (counts.overlong, "frame", " too long"),
         (counts.foreign, "frame", " of another version of elsa"),
         (counts.repeated, "record", " repeated"),
+        (counts.noise, "byte", " of noise"),
     ]
     .into_iter()
     .filter(|(n, ..)| *n > 0)
@@ -271,8 +279,9 @@ mod tests {
 
     #[test]
     fn losses_are_told_in_words() {
-        let counts = Counts { records: 9, lost: 2, broken: 1, overlong: 1, foreign: 3, repeated: 1 };
-        let text = "2 records lost, 1 frame broken, 1 frame too long, 3 frames of another version of elsa, 1 record repeated";
+        let counts =
+            Counts { records: 9, lost: 2, broken: 1, overlong: 1, foreign: 3, repeated: 1, noise: 1 };
+        let text = "2 records lost, 1 frame broken, 1 frame too long, 3 frames of another version of elsa, 1 record repeated, 1 byte of noise";
         assert_eq!(losses(&counts).as_deref(), Some(text));
         assert_eq!(losses(&Counts { records: 9, ..Counts::default() }), None);
         let before = Counts { lost: 2, broken: 1, overlong: 1, foreign: 2, ..counts };

@@ -135,7 +135,7 @@ mod tests {
     fn tables_have_a_heading_for_each_run_and_tell_what_is_wrong() {
         let text = shown(Form::Table, &stream());
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].contains("Jetson\\u{1b}[2J") && lines[0].contains("emulated"), "{text}");
+        assert!(lines[0].contains("Jetson\\u001b[2J") && lines[0].contains("emulated"), "{text}");
         assert!(lines[2].trim_start().starts_with("batch") && lines[3].contains("1.2500"), "{text}");
         assert_eq!((lines[4].trim(), lines[5]), ("marked: another load; wait", "a run whose start was lost"));
         assert!(lines[7].trim_start().starts_with("batch") && lines[9].contains("not certified"), "{text}");

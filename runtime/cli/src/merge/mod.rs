@@ -171,7 +171,7 @@ pub fn merge(args: &MergeArgs) -> Result<(), Error> {
         let Sums { pairs, tokens, bytes: bytes_read } = sums;
         let (dtype, pairs) = (whole.dtype().name(), pairs as f64);
         let report = Report { what, tasks, shape: whole.shape, dtype, pairs, tokens, bytes_read, ms };
-        report::json(&mut std::io::stdout().lock(), &report)?;
+        report::json(&mut crate::foreign::stdout(), &report)?;
     } else {
         say(&format!("wrote {} {shape:?} of {tasks} tasks in {ms:.3} ms", one_line(&first)));
     }

@@ -325,7 +325,7 @@ fn is_same(a: &Path, b: &Path) -> bool {
 }
 
 fn tell(model: &Path, attentions: &[Attention], written: Option<&Path>, json: bool) -> Result<(), Error> {
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::foreign::stdout();
     let replaced = attentions.iter().filter(|attention| attention.replaced).count();
     let shown = |path: &Path| path.display().to_string();
     if json {

@@ -160,12 +160,12 @@ pub fn simulate(args: &SimulateArgs) -> Result<(), Error> {
         ran: &ran,
     };
     if let Some(page) = page {
-        page.write(html::page(&printed)?.as_bytes())?;
+        page.report(&html::page(&printed)?)?;
     }
     if let (Some(saved), Some(measured)) = (saved, &measured) {
         saved.write(file::text(&costs, &measured.samples)?.as_bytes())?;
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::foreign::stdout();
     if args.json {
         let simulated = Simulated {
             what: "simulate",

@@ -116,7 +116,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
             fallback: done.fallback.map(|reason| reason.to_string()),
             ms,
         };
-        crate::report::json(&mut std::io::stdout().lock(), &report)?;
+        crate::report::json(&mut crate::foreign::stdout(), &report)?;
     } else {
         say(&format!(
             "wrote {}: task {name} of {}, {} of {} queries and {} of {} keys, {} calls in {ms:.3} ms",

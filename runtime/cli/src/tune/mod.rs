@@ -131,7 +131,7 @@ pub fn tune(args: &TuneArgs) -> Result<(), Error> {
         });
     }
     let (path, target) = target(args)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::foreign::stdout();
     if !args.json {
         header(&mut out, device)?;
     }

@@ -172,14 +172,14 @@ fn longest(text: &str) -> Result<usize, String> {
 fn depth_curve(args: &VerifyArgs, longest: usize, page: Option<Target>) -> Result<(), Error> {
     let engine = args.engine.engine()?;
     let steps = depth::measure(&engine, &args.engine.plan_options(), longest)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::foreign::stdout();
     if args.json {
         steps.iter().try_for_each(|step| report::json(&mut out, step))?;
     } else {
         depth::print(&mut out, &steps)?;
     }
     if let Some(page) = page {
-        page.write(html::depth(&steps)?.as_bytes())?;
+        page.report(&html::depth(&steps)?)?;
     }
     let wrong = steps.iter().filter(|step| step.beyond > 0);
     let wrong: Vec<String> = wrong.map(|step| format!("{} at {} keys", step.schedule, step.keys)).collect();
@@ -207,7 +207,7 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
     let mut verdicts = Vec::new();
     let mut shown = Vec::new();
     let mut show = |case: Case| -> Result<(), Error> {
-        let mut out = std::io::stdout().lock();
+        let mut out = crate::foreign::stdout();
         if args.json {
             report::json(&mut out, &case)?;
         } else {
@@ -252,17 +252,17 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         job.unchanged()?;
     }
     let summary = Summary::of(&verdicts);
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::foreign::stdout();
     if args.json {
         report::json(&mut out, &summary)?;
     } else {
         writeln!(out, "{summary}")?;
     }
     if let Some(page) = page {
-        page.write(html::page(&summary, &shown)?.as_bytes())?;
+        page.report(&html::page(&summary, &shown)?)?;
     }
     if let Some(page) = studied {
-        page.write(study::page(&studies)?.as_bytes())?;
+        page.report(&study::page(&studies)?)?;
     }
     match summary.verdict {
         Verdict::Pass => Ok(()),
@@ -281,7 +281,7 @@ fn answer(source: &Source, job: &Job) -> Result<Tensor, Error> {
         return Err(wrong(&tensor, &job.problem, shape));
     }
     if let Some(notice) = tensor.notice() {
-        say(&crate::error::one_line(&notice));
+        say(&notice);
     }
     Ok(tensor)
 }

@@ -256,6 +256,21 @@ fn noise_alone_shows_nothing_and_doubts_the_rate() {
     assert!(last.contains("0 records; in all") && last.contains("broken"), "{last}");
 }
 
+/// Bytes without an end are noise, however many.
+#[test]
+fn noise_without_a_zero_is_counted() {
+    let port = Pty::new();
+    let mut child = Desk::new().start("", &format!("listen {} --json", port.name()));
+    let said = following(child.stderr.take().unwrap());
+    port.send(vec![0x55; 3 << 20]);
+    while !next(&said).contains("no frame is whole") {}
+    interrupt(&child);
+    let (shown, _) = ended(&child.wait_with_output().unwrap(), 3);
+    assert_eq!(shown, Vec::<String>::new());
+    let last = said.iter().last().unwrap();
+    assert!(last.contains("0 records; in all") && last.contains("bytes of noise;"), "{last}");
+}
+
 #[test]
 fn a_reader_that_stands_still_holds_nobody_up() {
     let mut port = Pty::new();

@@ -5,6 +5,7 @@ mod cli_backward_tasks;
 mod cli_bad_input;
 mod cli_bench;
 mod cli_files;
+mod cli_foreign;
 mod cli_groups;
 mod cli_linear;
 mod cli_linear_bench;

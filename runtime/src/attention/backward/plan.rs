@@ -27,7 +27,7 @@ pub struct BackwardPlanOptions {
 /// A backward problem with every decision that does not depend on pointers. Created by [`Engine::backward_plan`].
 #[derive(Clone, Debug)]
 pub struct BackwardPlan {
-    engine: Engine,
+    pub(crate) engine: Engine,
     problem: BackwardProblem,
     kernel: &'static BackwardKernel,
     choice: BackwardChoice,
@@ -206,21 +206,22 @@ impl BackwardBound<'_> {
     /// batch or the repetition.
     ///
     /// # Errors
-    /// Returns an error if a worker panicked. The gradients are then incomplete.
+    /// Returns an error if a worker panicked, or if the call was cancelled
+    /// ([`Engine::cancel`](crate::Engine::cancel)). The gradients are then incomplete.
     pub fn run(&mut self) -> Result<BackwardReport, RunError> {
         let BackwardPlan { engine, choice, problem, .. } = self.plan;
-        let (c, sequences, pool) = (&self.context, self.sequences, engine.pool());
+        let (c, sequences, crew) = (&self.context, self.sequences, engine.pool().begin());
         let (heads, kv_heads) = (problem.forward().heads(), problem.forward().kv_heads());
         // Parts come last: those of a causal problem have less and less to do.
         let tasks = choice.parts * sequences.len() * kv_heads;
-        pool.divide(choice.workers, tasks, &|worker, number| {
+        crew.divide(choice.workers, tasks, &|worker, number| {
             let (part, rest) = (number / (sequences.len() * kv_heads), number % (sequences.len() * kv_heads));
             let task = walk::Task { sequence: &sequences[rest / kv_heads], kv_head: rest % kv_heads, part };
             // SAFETY: `Context::new` established the invariants. The pool gives each task to one worker, and each worker
             // has its own number. A task writes the gradients of its keys, and those of the queries of its part.
-            unsafe { walk::part(c, &task, worker) }
+            unsafe { walk::part(c, &task, worker, &crew) }
         })?;
-        pool.divide(choice.workers, sequences.len() * heads, &|_, number| {
+        crew.divide(choice.workers, sequences.len() * heads, &|_, number| {
             // SAFETY: as above; all parts are done, and each pair of sequence and head is one item.
             unsafe { walk::join(c, &sequences[number / heads], number % heads) }
         })?;

@@ -18,6 +18,7 @@
 use super::context::Context;
 use super::cover::cover;
 use super::stage::{self, TileRows};
+use crate::cpu::pool::Crew;
 use elsa_core::attention::Sequence;
 use elsa_core::attention::schedule::BLOCKS_PER_SEGMENT;
 use elsa_kernels::attention::backward::{BackwardBlock, BackwardTile};
@@ -30,12 +31,13 @@ pub(super) struct Task<'a> {
     pub part: usize,
 }
 
-/// Computes a task: the gradients of its keys and values, and its part of those of the queries.
+/// Computes a task: the gradients of its keys and values, and its part of those of the queries. Ends at the next tile where
+/// the call is cancelled.
 ///
 /// # Safety
 /// - The invariants of [`Context`].
 /// - No other worker has this task or this worker number.
-pub(super) unsafe fn part(c: &Context<'_>, task: &Task<'_>, worker: usize) {
+pub(super) unsafe fn part(c: &Context<'_>, task: &Task<'_>, worker: usize, crew: &Crew<'_>) {
     let (k, choice, sequence) = (&c.choice.kernel, c.choice, task.sequence);
     let (own, at) = (c.worker_part(worker), &c.layout.worker);
     let place = |start: usize| own.wrapping_add(start);
@@ -53,6 +55,9 @@ pub(super) unsafe fn part(c: &Context<'_>, task: &Task<'_>, worker: usize) {
             d_values.write_bytes(0, (keys.len() + k.tile_keys) * choice.value_row);
             for head in task.kv_head * group..(task.kv_head + 1) * group {
                 for first in (0..sequence.queries).step_by(k.rows) {
+                    if crew.is_cancelled() {
+                        return;
+                    }
                     let rows = first..sequence.queries.min(first + k.rows);
                     let tile = TileRows { sequence, head, rows };
                     pass(c, &tile, &keys, &finite, (task.part, n == 0), own);

@@ -6,7 +6,7 @@ use super::kept::Kept;
 use super::plan::{CpuPlan, CpuWorkspace};
 use super::{math, measure, norms, stage, traverse, walk};
 use crate::cpu::plan;
-use crate::cpu::pool::Pool;
+use crate::cpu::pool::Crew;
 use crate::error::{BindError, PlanError, RunError};
 use crate::tensors::HostTensors;
 use elsa_core::attention::plan::Method;
@@ -80,7 +80,7 @@ impl<'a> CpuCall<'a> {
 }
 
 impl plan::CpuCall for CpuCall<'_> {
-    fn run(&mut self, pool: &Pool) -> Result<(), RunError> {
+    fn run(&mut self, crew: &Crew<'_>) -> Result<(), RunError> {
         let context = &self.context;
         let shared = Shared { context, sequences: &self.workspace.sequences, tasks: &self.workspace.tasks };
         // A present holds every key, whatever the lengths.
@@ -88,7 +88,7 @@ impl plan::CpuCall for CpuCall<'_> {
             let key = context.tensor(Operand::Key).view;
             // SAFETY: every pair of batch and key head is one item, and items write disjoint rows of the present
             // (invariants *inputs* and *outputs*).
-            pool.divide(context.choice.workers, key.batch() * key.heads(), &|_, i| unsafe {
+            crew.divide(context.choice.workers, key.batch() * key.heads(), &|_, i| unsafe {
                 stage::write_present(context, i);
             })?;
         }
@@ -101,7 +101,7 @@ impl plan::CpuCall for CpuCall<'_> {
         let parts = shared.sequences.len() * context.problem.kv_heads() * context.choice.measured_parts();
         if parts > 0 {
             // SAFETY: presents have been written, and the pool gives each part to one worker.
-            pool.divide(self.workers, parts, &|_, part| unsafe { norms::measure(&shared, part) })?;
+            crew.divide(self.workers, parts, &|_, part| unsafe { norms::measure(&shared, part) })?;
         }
         let certify = context.choice.certify;
         if certify {
@@ -116,20 +116,20 @@ impl plan::CpuCall for CpuCall<'_> {
                 measure::inputs(&shared, &task, worker);
             }
             match context.choice.traverses() {
-                true => traverse::attend(context, &task, worker),
-                false => walk::attend(context, &task, worker),
+                true => traverse::attend(context, &task, worker, crew),
+                false => walk::attend(context, &task, worker, crew),
             }
             if certify {
                 measure::output(context, &task, worker);
             }
         };
         match context.choice.method {
-            Method::Elsa => pool.divide(self.workers, shared.count(), &attend)?,
-            Method::Math => math::run(&shared, self.workers, pool)?,
+            Method::Elsa => crew.divide(self.workers, shared.count(), &attend)?,
+            Method::Math => math::run(&shared, self.workers, crew)?,
         }
         if certify && context.choice.method == Method::Math {
             // SAFETY: as above.
-            pool.divide(self.workers, shared.count(), &|worker, number| unsafe {
+            crew.divide(self.workers, shared.count(), &|worker, number| unsafe {
                 measure::inputs(&shared, &shared.task(number), worker);
                 measure::output(context, &shared.task(number), worker);
             })?;

@@ -8,7 +8,7 @@ use super::context::{Context, Shared, Task, TileRows};
 use super::finish::{Finished, finish};
 use super::kept::Kept;
 use super::{stage, walk};
-use crate::cpu::pool::Pool;
+use crate::cpu::pool::Crew;
 use crate::error::RunError;
 use elsa_kernels::attention::{Ahead, Block, Entries, Sums, Tile};
 
@@ -59,11 +59,11 @@ impl<'a> MatrixTile<'a> {
 /// Computes all tasks on that many workers.
 ///
 /// # Errors
-/// Returns an error if a worker panicked.
-pub(super) fn run(shared: &Shared<'_>, workers: usize, pool: &Pool) -> Result<(), RunError> {
+/// Returns an error if a worker panicked, or if the call was cancelled.
+pub(super) fn run(shared: &Shared<'_>, workers: usize, crew: &Crew<'_>) -> Result<(), RunError> {
     let (c, n) = (shared.context, shared.count());
     let pass = |task: unsafe fn(&Context<'_>, &MatrixTile<'_>)| {
-        pool.divide(workers, n, &|worker, number| {
+        crew.divide(workers, n, &|worker, number| {
             // SAFETY: `Context::new` established the invariants. A task is one tile with its own rows of the
             // matrix and its own state, and belongs to one worker. Each pass waits for the one before it.
             unsafe { task(c, &MatrixTile::of(c, &shared.task(number), worker)) }

@@ -9,7 +9,7 @@ use super::kept::Kept;
 use super::plan::CpuPlan;
 use super::{measure, walk};
 use crate::cpu::memory::{Bytes, Memory};
-use crate::cpu::pool::Pool;
+use crate::cpu::pool::Crew;
 use crate::error::RunError;
 use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem, Sequence};
 use elsa_core::view::View;
@@ -124,12 +124,12 @@ impl Resident {
     /// plan's kernel is present, which the engine ensures.
     ///
     /// # Errors
-    /// Returns an error if a worker panicked.
+    /// Returns an error if a worker panicked, or if the call was cancelled.
     pub fn pass(
         &mut self,
         plan: &CpuPlan,
         problem: &Problem,
-        pool: &Pool,
+        crew: &Crew<'_>,
         unit: &Unit,
         places: &Places,
         chunk: &Bytes,
@@ -162,7 +162,7 @@ impl Resident {
         let (tiles, group) = (unit.tiles.len(), c.choice.group.max(1));
         let groups = tiles.div_ceil(group);
         let tasks = sequences.len() * unit.heads.len() * groups;
-        pool.divide(c.choice.workers, tasks, &|worker, number| {
+        crew.divide(c.choice.workers, tasks, &|worker, number| {
             let (head, inside) = (number / groups, (number % groups) * group);
             let (sequence, head) = (head / unit.heads.len(), head % unit.heads.len());
             let first = unit.tiles.start + inside;
@@ -187,7 +187,7 @@ impl Resident {
                     }
                     measure::keys(c, &task, share, worker);
                 }
-                walk::attend(c, &task, worker);
+                walk::attend(c, &task, worker, crew);
                 if c.choice.certify && ends {
                     measure::output(c, &task, worker);
                 }

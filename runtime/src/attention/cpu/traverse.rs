@@ -6,6 +6,7 @@
 
 use super::context::{Context, Task, TileRows};
 use super::finish;
+use crate::cpu::pool::Crew;
 use elsa_core::attention::traversal::scalar::{Answer, Call};
 use elsa_core::attention::traversal::{Report, Room, RowRoom};
 use elsa_core::attention::{BiasView, Inputs, MaskElements, MaskKind, Operand, Present};
@@ -70,7 +71,7 @@ pub(super) unsafe fn inputs<'a>(c: &Context<'a>) -> Option<(Inputs<'a>, Present<
 /// - The invariants of [`Context`], of a call that has all keys and whose plan traverses. The present has been written, and
 ///   counts have been cleared.
 /// - No other worker has this task or this worker number.
-pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
+pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, crew: &Crew<'_>) {
     let (part, l, choice) = (c.worker_part(worker), c.layout, c.choice);
     let tile = choice.decides();
     let rows = part.wrapping_add(l.scratch_rows.start).cast::<RowRoom>();
@@ -88,6 +89,9 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     let call = Call::new(c.problem, &choice.schedule, tile, &inputs, present);
     let tiling = choice.tiling(task.sequence.queries);
     for t in task.tiles.clone() {
+        if crew.is_cancelled() {
+            return;
+        }
         let rows = tiling.tile(t).rows;
         call.tile(task.sequence, task.head, rows, &mut room, report, &mut |answer| {
             let Answer { row, state, d, share } = answer;

@@ -48,6 +48,7 @@ use super::kept::Kept;
 use super::own;
 use super::stage::{self, Rows};
 use super::unseen::{self, Vote};
+use crate::cpu::pool::Crew;
 use elsa_core::attention::plan::MAX_TILES;
 use elsa_core::attention::plan::TileSpans;
 use elsa_core::attention::traversal::{Report, own_blocks};
@@ -269,13 +270,14 @@ unsafe fn begin(totals: *mut f32, width: usize, rows: usize, m: f32) {
     }
 }
 
-/// Computes a task: every output of its query rows, or what a chunk of keys adds to their states.
+/// Computes a task: every output of its query rows, or what a chunk of keys adds to their states. Ends at the next block
+/// where the call is cancelled.
 ///
 /// # Safety
 /// - The invariants of [`Context`].
 /// - No other worker has this task or this worker number.
 /// - Unless the call's pass begins the task, the one before it was computed in the same workspace, with the keys before.
-pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
+pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, crew: &Crew<'_>) {
     if task.tiles.is_empty() {
         return;
     }
@@ -361,6 +363,9 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     };
     let mut start = any.start / choice.block * choice.block;
     while start < any.end {
+        if crew.is_cancelled() {
+            return;
+        }
         let keys = start..any.end.min(start + choice.block);
         let mut staged: Option<(Rows, Rows)> = None;
         let mut values: Option<(f32, Rows)> = None;

@@ -68,7 +68,7 @@ pub enum StreamError {
         /// The requested number of bytes.
         bytes: usize,
     },
-    /// A worker panicked.
+    /// A worker panicked, or the run was cancelled.
     #[error(transparent)]
     Run(#[from] RunError),
     /// The thread that reads cannot be started, or the source panicked in it.

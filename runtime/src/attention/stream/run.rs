@@ -11,6 +11,7 @@ use super::units::{Units, keys_of};
 use crate::attention::cpu::resident::Resident;
 use crate::backend::Backend;
 use crate::cpu::memory::Bytes;
+use crate::cpu::pool::Crew;
 use crate::stream::{Excerpt, RowSink, RowSource, Times, prefetch};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{BiasView, Lengths, MaskKind, Operand, Problem};
@@ -133,8 +134,8 @@ impl StreamPlan {
     /// ```
     ///
     /// # Errors
-    /// Returns an error if the lengths do not match the problem, if memory is not available, if source or sink fails, or if
-    /// a worker panicked. What the sink has by then is incomplete.
+    /// Returns an error if the lengths do not match the problem, if memory is not available, if source or sink fails, if a
+    /// worker panicked, or if the run was cancelled ([`Engine::cancel`]). What the sink has by then is incomplete.
     pub fn run(
         &self,
         lengths: &Lengths<'_>,
@@ -180,6 +181,7 @@ impl StreamPlan {
             return Err(StreamError::Unmeasured { found: from });
         }
         let (problem, choice) = (&self.problem, &self.choice);
+        let crew = self.engine.pool().begin();
         let frame = Frame::new(problem, choice, self.written)?;
         let StreamMemory { resident, buffers, record } = memory;
         let table = choice.table_bytes(problem);
@@ -201,15 +203,19 @@ impl StreamPlan {
         let times = prefetch(
             buffers,
             self.steps(*lengths, from),
-            |step, buffer| read(&frame, problem, lengths, step, source, buffer),
             |step, buffer| {
+                crew.check()?;
+                read(&frame, problem, lengths, step, source, buffer)
+            },
+            |step, buffer| {
+                crew.check()?;
                 let noted = match &step {
                     Step::Copy { number, keys, ends } => {
                         written += copy(&frame, problem, *number, keys, buffer, sink)?;
                         ends.then_some(*number)
                     }
                     Step::Pass(part) => {
-                        written += self.pass(&frame, lengths, part, buffer, resident, sink)?;
+                        written += self.pass(&frame, lengths, part, buffer, resident, (&crew, sink))?;
                         part.ends.then_some(copies(problem) + part.unit.number)
                     }
                 };
@@ -220,6 +226,7 @@ impl StreamPlan {
                 Ok(())
             },
         )?;
+        crew.check()?;
         let times = Times { bytes: times.bytes + table as u64 + added, ..times };
         let certificate = certify.then(|| {
             let mut record = std::mem::take(record);
@@ -287,7 +294,7 @@ impl StreamPlan {
         part: &Part,
         buffer: &Bytes,
         resident: &mut Resident,
-        sink: &mut impl RowSink,
+        (crew, sink): (&Crew<'_>, &mut impl RowSink),
     ) -> Result<u64, StreamError> {
         if part.begins {
             resident.sequences.clear();
@@ -298,7 +305,7 @@ impl StreamPlan {
         resident.pass(
             &self.cpu,
             &self.problem,
-            self.engine.pool(),
+            crew,
             &part.unit,
             &places,
             buffer,

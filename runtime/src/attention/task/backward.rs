@@ -29,6 +29,7 @@ use super::calls::{Calls, Held, from, of_tokens, push};
 use super::error::TaskError;
 use super::gradients::{GradientSizes, TaskGradients};
 use crate::attention::backward::{BackwardPlan, BackwardPlanOptions, BackwardReport, BackwardWorkspace};
+use crate::cpu::pool::Crew;
 use crate::engine::Engine;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::backward::{
@@ -159,7 +160,7 @@ impl BackwardTaskPlan {
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem, or the shares the task; nothing is written then. Or if a run
-    /// fails.
+    /// fails or is cancelled ([`Engine::cancel`]); the shares are then incomplete.
     pub fn run(
         &mut self,
         inputs: &BackwardInputs<'_>,
@@ -187,8 +188,10 @@ impl BackwardTaskPlan {
         let mut shares = Gradients { query, key, value };
         let pairs = self.task().pair_count();
         let mut report = BackwardTaskReport { calls: 0, skipped: 0, pairs, last: None };
+        let Some(engine) = self.plans.first().map(|plan| plan.engine.clone()) else { return Ok(report) };
+        let crew = engine.pool().begin();
         for run in 0..self.calls.runs().len() {
-            self.run_queries(run, inputs, &mut shares, &mut report)?;
+            self.run_queries(run, inputs, &mut shares, &crew, &mut report)?;
         }
         Ok(report)
     }
@@ -199,6 +202,7 @@ impl BackwardTaskPlan {
         run: usize,
         inputs: &BackwardInputs<'_>,
         shares: &mut Gradients<'_>,
+        crew: &Crew<'_>,
         report: &mut BackwardTaskReport,
     ) -> Result<(), TaskError> {
         let (queries, count) = (self.calls.runs()[run].0, self.calls.runs()[run].1.len());
@@ -228,6 +232,7 @@ impl BackwardTaskPlan {
             }
         };
         for number in 0..count {
+            crew.check()?;
             let call = self.calls.runs()[run].1[number];
             let plan = &self.plans[call.shape];
             let Some(forward) = self.calls.inputs(&inputs.forward, &queries, call) else {

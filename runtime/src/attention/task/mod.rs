@@ -41,6 +41,7 @@ pub use states::RowStates;
 use super::operator::{Plan, Workspace};
 use super::options::PlanOptions;
 use crate::backend::Backend;
+use crate::cpu::pool::Crew;
 use crate::engine::Engine;
 use crate::report::Reason;
 use calls::{Calls, push};
@@ -159,7 +160,8 @@ impl TaskPlan {
     /// on the number of threads, nor on what the tensors hold besides the task's tokens.
     ///
     /// # Errors
-    /// Returns an error if the data do not match the problem; nothing is written then. Or if a run fails.
+    /// Returns an error if the data do not match the problem; nothing is written then. Or if a run fails or is cancelled
+    /// ([`Engine::cancel`]); the states are then incomplete.
     pub fn run(&mut self, inputs: &Inputs<'_>, states: StateOut<'_>) -> Result<TaskReport, TaskError> {
         Inputs { lengths: self.calls.lengths(inputs.lengths), ..*inputs }.check(self.problem())?;
         let (rows, dim) = (self.rows(), self.problem().value_dim());
@@ -185,8 +187,10 @@ impl TaskPlan {
             copied: 0,
             fallback: None,
         };
+        let Some(engine) = self.plans.first().map(|plan| plan.engine.clone()) else { return Ok(report) };
+        let crew = engine.pool().begin();
         for run in 0..self.calls.runs().len() {
-            self.run_queries(run, inputs, &mut report)?;
+            self.run_queries(run, inputs, &crew, &mut report)?;
             let (span, calls) = &self.calls.runs()[run];
             let Some(root) = self.slots.first().filter(|_| !calls.is_empty()) else { continue };
             root.scatter(*span, self.task().query_tokens(), (&mut *states.m, &mut *states.s, &mut *states.w));
@@ -204,6 +208,7 @@ impl TaskPlan {
         &mut self,
         run: usize,
         inputs: &Inputs<'_>,
+        crew: &Crew<'_>,
         report: &mut TaskReport,
     ) -> Result<(), TaskError> {
         let (queries, count) = (self.calls.runs()[run].0, self.calls.runs()[run].1.len());
@@ -211,6 +216,7 @@ impl TaskPlan {
         let slots = &mut self.slots;
         let mut stack = MergeStack::default();
         for number in 0..count {
+            crew.check()?;
             let call = self.calls.runs()[run].1[number];
             let plan = &self.plans[call.shape];
             let Some(inputs) = self.calls.inputs(inputs, &queries, call) else {

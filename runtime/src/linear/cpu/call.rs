@@ -4,7 +4,7 @@ use super::context::Context;
 use super::plan::{CpuPlan, CpuWorkspace};
 use super::{scan, walk};
 use crate::cpu::plan;
-use crate::cpu::pool::Pool;
+use crate::cpu::pool::Crew;
 use crate::error::{BindError, RunError};
 use crate::tensors::HostTensors;
 use elsa_core::linear::plan::Layout;
@@ -71,18 +71,18 @@ impl plan::CpuCall for CpuCall<'_> {
         self.workers
     }
 
-    fn run(&mut self, pool: &Pool) -> Result<(), RunError> {
+    fn run(&mut self, crew: &Crew<'_>) -> Result<(), RunError> {
         let (c, sequences) = (&self.context, self.sequences);
         if c.choice.form == Form::Scan {
-            return scan::run(c, sequences, self.workers, pool);
+            return scan::run(c, sequences, self.workers, crew);
         }
         let (states, groups) = (c.problem.state_heads(), c.choice.groups);
-        pool.divide(self.workers, sequences.len() * states * groups, &|worker, item| {
+        crew.divide(self.workers, sequences.len() * states * groups, &|worker, item| {
             let (head, group) = (item / groups, item % groups);
             let place = (head % states, group);
             // SAFETY: `Context::new` established the invariants. The pool gives each item to one worker, and each worker
             // has its own number.
-            unsafe { walk::attend(c, &sequences[head / states], place, worker) }
+            unsafe { walk::attend(c, &sequences[head / states], place, worker, *crew) }
         })
     }
 }

@@ -1,6 +1,7 @@
 //! What the workers of a call share.
 
 use super::plan::CpuPlan;
+use crate::cpu::pool::Crew;
 use crate::tensors::HostTensors;
 use elsa_core::dtype::DType;
 use elsa_core::linear::plan::{Choice, Layout};
@@ -86,6 +87,8 @@ pub(super) struct Stretch<'a> {
     pub reverse: bool,
     /// Strips of the state.
     pub strips: Range<usize>,
+    /// The workers of the call, which may be cancelled.
+    pub crew: Crew<'a>,
 }
 
 /// The data shared by all workers of a call.

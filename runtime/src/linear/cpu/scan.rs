@@ -20,7 +20,7 @@
 use super::context::{Context, Stretch};
 use super::walk::{Aim, Target, chunks, fold, has_transition, pass, read};
 use super::{stage, state};
-use crate::cpu::pool::Pool;
+use crate::cpu::pool::Crew;
 use crate::error::RunError;
 use elsa_core::linear::plan::MOST_PARTS;
 use elsa_core::linear::{Direction, Gates, Sequence};
@@ -31,12 +31,12 @@ use std::ops::Range;
 /// Computes a call: as many heads at a time as the workspace has room for.
 ///
 /// # Errors
-/// Returns an error if a worker panicked.
+/// Returns an error if a worker panicked, or if the call was cancelled.
 pub(super) fn run(
     c: &Context<'_>,
     sequences: &[Sequence],
     workers: usize,
-    pool: &Pool,
+    crew: &Crew<'_>,
 ) -> Result<(), RunError> {
     let (states, parts) = (c.problem.state_heads(), c.choice.parts);
     let heads = sequences.len() * states;
@@ -49,24 +49,24 @@ pub(super) fn run(
         let some = c.choice.resident.min(heads - first);
         let head = |slot: usize, reverse| {
             let head = first + slot;
-            Head { sequence: &sequences[head / states], state: head % states, slot, reverse }
+            Head { sequence: &sequences[head / states], state: head % states, slot, reverse, crew: *crew }
         };
         for reverse in passes.iter().copied() {
             // SAFETY: `Context::new` established the invariants. The pool gives each item to one worker, and each worker
             // has its own number. Each step begins when the one before is done. Items of a step have parts of their own, or
             // heads.
-            pool.divide(workers, some * parts, &|worker, item| unsafe {
+            crew.divide(workers, some * parts, &|worker, item| unsafe {
                 fold_part(c, &head(item / parts, reverse), item % parts, worker);
             })?;
             // SAFETY: as above.
-            pool.divide(workers, some, &|worker, item| unsafe { combine(c, &head(item, reverse), worker) })?;
+            crew.divide(workers, some, &|worker, item| unsafe { combine(c, &head(item, reverse), worker) })?;
             // SAFETY: as above.
-            pool.divide(workers, some * parts, &|worker, item| unsafe {
+            crew.divide(workers, some * parts, &|worker, item| unsafe {
                 compute_part(c, &head(item / parts, reverse), item % parts, worker);
             })?;
             if c.has_present() {
                 // SAFETY: as above. The past state, whose memory the present may be, is no longer read.
-                pool.divide(workers, some, &|_, item| unsafe { finish(c, &head(item, reverse)) })?;
+                crew.divide(workers, some, &|_, item| unsafe { finish(c, &head(item, reverse)) })?;
             }
         }
     }
@@ -81,17 +81,18 @@ struct Head<'a> {
     /// Its place among those of the workspace.
     slot: usize,
     reverse: bool,
+    crew: Crew<'a>,
 }
 
 impl<'a> Head<'a> {
     /// The tokens of part `part`; `None` if the sequence has fewer parts.
     fn part(&self, c: &Context<'_>, part: usize) -> Option<Stretch<'a>> {
-        let Head { sequence, state, reverse, .. } = *self;
+        let Head { sequence, state, reverse, crew, .. } = *self;
         let size = c.choice.part(sequence.tokens);
         let strips = 0..c.choice.strip_count();
         (part < c.choice.parts_of(sequence.tokens)).then(|| {
             let tokens = part * size..sequence.tokens.min((part + 1) * size);
-            Stretch { sequence, state, tokens, reverse, strips }
+            Stretch { sequence, state, tokens, reverse, strips, crew }
         })
     }
 

@@ -24,6 +24,7 @@
 
 use super::context::{Context, Past, Rows, Stretch};
 use super::{stage, state};
+use crate::cpu::pool::Crew;
 use elsa_core::linear::{Direction, Form, Gates, Sequence};
 use elsa_kernels::linear::{Ahead, Columns, Head, Reading, Segment, Strip};
 use std::ops::Range;
@@ -63,13 +64,16 @@ pub(super) unsafe fn attend(
     sequence: &Sequence,
     (state, group): (usize, usize),
     worker: usize,
+    crew: Crew<'_>,
 ) {
     let part = c.worker_part(worker);
     let strips = c.choice.group(group);
     let data = part.wrapping_add(c.layout.worker.state.start);
     let (outputs, keep) = (c.has_output(), c.has_present());
-    let of =
-        |reverse| Stretch { sequence, state, tokens: 0..sequence.tokens, reverse, strips: strips.clone() };
+    let of = |reverse| {
+        let (tokens, strips) = (0..sequence.tokens, strips.clone());
+        Stretch { sequence, state, tokens, reverse, strips, crew }
+    };
     let strips_of = (strips.start, strips.end);
     let columns = c.choice.columns;
     let target = Target { data, stride: None, past: None, columns, strips: strips_of, values: true };
@@ -112,10 +116,11 @@ pub(super) unsafe fn attend(
     }
 }
 
-/// The chunks of a stretch.
-pub(super) fn chunks(s: &Stretch<'_>, chunk: usize) -> impl Iterator<Item = Range<usize>> + Clone {
-    let Range { start, end } = s.tokens;
-    (start..end).step_by(chunk.max(1)).map(move |first| first..end.min(first + chunk))
+/// The chunks of a stretch, until the call is cancelled.
+pub(super) fn chunks<'a>(s: &Stretch<'a>, chunk: usize) -> impl Iterator<Item = Range<usize>> + Clone + 'a {
+    let (Range { start, end }, crew) = (s.tokens.clone(), s.crew);
+    let chunks = (start..end).step_by(chunk.max(1)).map(move |first| first..end.min(first + chunk));
+    chunks.take_while(move |_| !crew.is_cancelled())
 }
 
 /// Lets the tokens of a stretch pass, in the form that was chosen.

@@ -4,7 +4,6 @@ use super::operator::{OnCpu, Place};
 use super::slices::{elements, elements_mut, values, values_mut};
 use super::spectrum::Transforms;
 use super::stage::{Block, Convert, Source, States, Target, Tile, tile};
-use crate::cpu::pool::Pool;
 use crate::error::RunError;
 use crate::series::tensors::{Types, of_convolution as number};
 use crate::tensors::HostTensors;
@@ -70,7 +69,7 @@ impl ConvolutionCall<'_> {
             *x = given.map_or(0.0, |bias| bias[tile.channel + c]);
         }
         let (filter, bias) = (weights.as_ptr(), biases.as_ptr());
-        for start in (0..tokens).step_by(place.choice.block) {
+        for start in place.blocks(tokens) {
             let end = tokens.min(start + place.choice.block);
             let block = Block::of(start..end, tokens, s.reverse);
             let count = end - start;
@@ -242,18 +241,18 @@ impl OnCpu for Problem {
         }
     }
 
-    unsafe fn run(call: &ConvolutionCall<'_>, place: &Place<'_>, pool: &Pool) -> Result<(), RunError> {
+    unsafe fn run(call: &ConvolutionCall<'_>, place: &Place<'_>) -> Result<(), RunError> {
         let (problem, choice) = (call.problem, place.choice);
         if call.states.leave_nothing(problem.batch(), problem.tokens()) {
             return Ok(());
         }
         let channels = problem.channels();
         match call.transforms {
-            Some(transforms) => pool.divide(choice.workers, channels, &|worker, channel| {
+            Some(transforms) => place.crew.divide(choice.workers, channels, &|worker, channel| {
                 // SAFETY: the clauses of this function; each channel is one worker's.
                 unsafe { call.spectral(place, transforms, worker, channel) };
             }),
-            None => pool.divide(choice.workers, problem.batch() * choice.tiles, &|worker, item| {
+            None => place.crew.divide(choice.workers, problem.batch() * choice.tiles, &|worker, item| {
                 let tile = tile(item, choice.tiles, channels, channels, place.kernel.spec.width);
                 // SAFETY: the clauses of this function; each item is one worker's.
                 unsafe { call.direct(place, worker, tile) };

@@ -1,7 +1,7 @@
 //! What computes a call of series on the CPU, for plans that are generic over the operator.
 
 use super::spectrum::Transforms;
-use crate::cpu::pool::Pool;
+use crate::cpu::pool::Crew;
 use crate::error::RunError;
 use crate::problem::Problem;
 use crate::series::tensors::Types;
@@ -26,13 +26,13 @@ pub trait OnCpu: for<'a> Problem<Lengths<'a> = Types> {
     /// Computes a call in the workspace at `base`.
     ///
     /// # Errors
-    /// Returns an error if a worker panicked.
+    /// Returns an error if a worker panicked, or if the call was cancelled.
     ///
     /// # Safety
     /// - The kernel's instruction set is present.
     /// - `base` is 64-byte aligned, and as many f32 values as the layout has are readable, writable and initialised there;
     ///   nobody else uses them.
-    unsafe fn run(call: &Self::Call<'_>, place: &Place<'_>, pool: &Pool) -> Result<(), RunError>;
+    unsafe fn run(call: &Self::Call<'_>, place: &Place<'_>) -> Result<(), RunError>;
 }
 
 /// Where and how a call computes.
@@ -46,12 +46,19 @@ pub struct Place<'a> {
     pub layout: &'a SeriesLayout,
     /// The workspace.
     pub base: *mut f32,
+    /// The workers of the call.
+    pub crew: Crew<'a>,
 }
 
 // SAFETY: workers use disjoint memory of the workspace: each its own region, each item its own maps.
 unsafe impl Sync for Place<'_> {}
 
 impl Place<'_> {
+    /// The first token of each block, until the call is cancelled.
+    pub fn blocks(&self, tokens: usize) -> impl Iterator<Item = usize> {
+        (0..tokens).step_by(self.choice.block).take_while(|_| !self.crew.is_cancelled())
+    }
+
     /// The region of a worker.
     pub fn worker(&self, worker: usize) -> *mut f32 {
         self.base.wrapping_add(worker * self.layout.worker_stride)

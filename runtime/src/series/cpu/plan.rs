@@ -4,7 +4,7 @@ use super::operator::{OnCpu, Place};
 use super::spectrum::Transforms;
 use crate::cpu::memory::Memory;
 use crate::cpu::plan;
-use crate::cpu::pool::Pool;
+use crate::cpu::pool::Crew;
 use crate::engine::Engine;
 use crate::error::{BindError, PlanError, RunError};
 use crate::series::tensors::Types;
@@ -107,11 +107,11 @@ pub struct CpuCall<'a, O: OnCpu> {
 unsafe impl<O: OnCpu> Send for CpuCall<'_, O> {}
 
 impl<O: OnCpu> plan::CpuCall for CpuCall<'_, O> {
-    fn run(&mut self, pool: &Pool) -> Result<(), RunError> {
+    fn run(&mut self, crew: &Crew<'_>) -> Result<(), RunError> {
         let CpuPlan { kernel, choice, layout, .. } = self.plan;
-        let place = Place { kernel, choice, layout, base: self.base };
+        let place = Place { kernel, choice, layout, base: self.base, crew: *crew };
         // SAFETY: the invariant.
-        unsafe { O::run(&self.call, &place, pool) }
+        unsafe { O::run(&self.call, &place) }
     }
 
     fn workers(&self) -> usize {

@@ -4,7 +4,6 @@ use super::operator::{OnCpu, Place};
 use super::slices::{elements, elements_mut, values, values_mut};
 use super::spectrum::Transforms;
 use super::stage::{Block, Convert, Source, States, Target, Tile, tile};
-use crate::cpu::pool::Pool;
 use crate::error::RunError;
 use crate::series::tensors::{Types, of_recurrence as number};
 use crate::tensors::HostTensors;
@@ -115,7 +114,7 @@ impl RecurrenceCall<'_> {
             }
             first = false;
             start = end;
-            if start >= steps.end {
+            if start >= steps.end || place.crew.is_cancelled() {
                 break;
             }
         }
@@ -170,7 +169,7 @@ impl OnCpu for Problem {
         }
     }
 
-    unsafe fn run(call: &RecurrenceCall<'_>, place: &Place<'_>, pool: &Pool) -> Result<(), RunError> {
+    unsafe fn run(call: &RecurrenceCall<'_>, place: &Place<'_>) -> Result<(), RunError> {
         let (choice, w) = (place.choice, place.kernel.spec.width);
         let (tokens, parts) = (call.problem.tokens(), choice.parts);
         if call.states.leave_nothing(call.problem.batch(), call.problem.tokens()) {
@@ -178,7 +177,7 @@ impl OnCpu for Problem {
         }
         let items = call.problem.batch() * choice.tiles;
         if parts == 1 {
-            return pool.divide(choice.workers, items, &|worker, item| {
+            return place.crew.divide(choice.workers, items, &|worker, item| {
                 let tile = call.tile(place, item);
                 let state = place.worker(worker).wrapping_add(place.layout.state.start);
                 // SAFETY: the clauses of this function; each item is a worker's own, and so are its channels.
@@ -209,14 +208,14 @@ impl OnCpu for Problem {
             [at, at.wrapping_add(w), at.wrapping_add(2 * w)]
         };
         // Nothing comes after the last part, so it has no map.
-        pool.divide(choice.workers, items * (parts - 1), &|worker, number| {
+        place.crew.divide(choice.workers, items * (parts - 1), &|worker, number| {
             let (item, part) = (number / (parts - 1), number % (parts - 1));
             let [factor, added, _] = map(item, part);
             let (tile, steps) = (call.tile(place, item), part_tokens(tokens, parts, part));
             // SAFETY: the clauses of this function; each map is written by one worker.
             unsafe { call.pass(place, worker, tile, steps, Pass::Fold(factor), added) };
         })?;
-        pool.divide(choice.workers, items, &|worker, item| {
+        place.crew.divide(choice.workers, items, &|worker, item| {
             let tile = call.tile(place, item);
             // SAFETY: the clauses of this function; all maps are done, and those of an item are one worker's now.
             unsafe {
@@ -241,7 +240,7 @@ impl OnCpu for Problem {
                 }
             }
         })?;
-        pool.divide(choice.workers, items * parts, &|worker, number| {
+        place.crew.divide(choice.workers, items * parts, &|worker, number| {
             let (item, part) = (number / parts, number % parts);
             let (tile, [_, _, state]) = (call.tile(place, item), map(item, part));
             let last = part + 1 == parts;

@@ -4,7 +4,6 @@ use super::operator::{OnCpu, Place};
 use super::slices::{elements, elements_mut, values, values_mut};
 use super::spectrum::Transforms;
 use super::stage::{Block, Convert, Source, States, Target, Tile, columns_of_lines, tile};
-use crate::cpu::pool::Pool;
 use crate::error::RunError;
 use crate::series::tensors::{Types, of_selective as number};
 use crate::tensors::HostTensors;
@@ -112,7 +111,7 @@ impl SelectiveCall<'_> {
             (self.given(&s.b, self.inputs.b, tile, w, b_at), self.given(&s.c, self.inputs.c, tile, w, c_at))
         };
         let tokens = self.problem.tokens();
-        for start in (0..tokens).step_by(place.choice.block) {
+        for start in place.blocks(tokens) {
             let end = tokens.min(start + place.choice.block);
             let block = Block::of(start..end, tokens, s.reverse);
             // SAFETY: the tile's channels and the block's tokens lie in the tensors (invariant); the regions hold a block
@@ -198,13 +197,13 @@ impl OnCpu for Problem {
         }
     }
 
-    unsafe fn run(call: &SelectiveCall<'_>, place: &Place<'_>, pool: &Pool) -> Result<(), RunError> {
+    unsafe fn run(call: &SelectiveCall<'_>, place: &Place<'_>) -> Result<(), RunError> {
         let (problem, choice) = (call.problem, place.choice);
         let (channels, group) = (problem.channels(), problem.tile_group());
         if call.states.leave_nothing(problem.batch(), problem.tokens()) {
             return Ok(());
         }
-        pool.divide(choice.workers, problem.batch() * choice.tiles, &|worker, item| {
+        place.crew.divide(choice.workers, problem.batch() * choice.tiles, &|worker, item| {
             let tile = tile(item, choice.tiles, channels, group, place.kernel.spec.width);
             // SAFETY: the clauses of this function; each item is one worker's.
             unsafe { call.tile(place, worker, tile) };

@@ -107,9 +107,9 @@ fn what_is_within_the_limits_or_unknown_is_clean() {
 fn a_mark_is_one_line_of_96_bytes_with_its_cure() {
     let hostile = "a\nb\u{1b}[31m".to_owned();
     let mark = Mark { reason: "x".into(), process: Some((1, hostile)), cure: Some("y".into()) };
-    assert_eq!(mark.text(), "x, most by a\\nb\\u{1b}[31m (1); y");
+    assert_eq!(mark.text(), "x, most by a\\nb\\u001b[31m (1); y");
     let mark = Mark { reason: "zone \u{7}\n is hot".into(), process: None, cure: None };
-    assert_eq!(mark.text(), "zone \\u{7}\\n is hot");
+    assert_eq!(mark.text(), "zone \\u0007\\n is hot");
     for length in 80..120 {
         let mark =
             Mark { reason: "ü".repeat(length), process: None, cure: Some("sudo jetson_clocks".into()) };

@@ -188,7 +188,7 @@ fn a_board_is_watched_while_it_computes() {
         (readings.power_readings, readings.power_quantum_mw)
     );
 
-    let trace = monitor.trace();
+    let trace = monitor.trace(f64::NEG_INFINITY, 0.0);
     assert!(trace.len() >= 5 && trace.windows(2).all(|pair| pair[0].t_s < pair[1].t_s));
     assert!(trace.iter().all(|point| point.cpu_mhz == Some(1728.0) && point.power_mw.is_some()));
     // A second stretch knows nothing of the first.

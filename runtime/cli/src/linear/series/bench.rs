@@ -392,7 +392,7 @@ pub fn bench(args: &SeriesBenchArgs) -> Result<(), Error> {
             }?);
             bar.inc(1);
         }
-        let mut out = std::io::stdout().lock();
+        let mut out = crate::foreign::stdout();
         if args.json {
             rows.iter().try_for_each(|row| report::json(&mut out, row))?;
         } else {

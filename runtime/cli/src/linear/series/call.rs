@@ -278,7 +278,7 @@ impl Outputs {
                 worst,
                 ms,
             };
-            report::json(&mut std::io::stdout().lock(), &told)?;
+            report::json(&mut crate::foreign::stdout(), &told)?;
         } else {
             let each = if report.backend == Backend::Cuda { "blocks" } else { "threads" };
             say(&format!(

@@ -51,6 +51,7 @@ pub fn merging() -> Result<(&'static GpuKernel, usize), DeviceError> {
 /// picture, and packed sequences one by one.
 #[derive(Debug)]
 pub struct GpuStream {
+    pub(super) engine: Engine,
     pub(super) plan: StreamPlan,
     pub(super) context: Arc<Context>,
     pub(super) attention: Function,
@@ -95,6 +96,7 @@ impl GpuStream {
         let memory = Memory::new(&context, plan.layouts[0], plan.layouts[1])?;
         let marks = || Marks::new(&context);
         Ok(GpuStream {
+            engine: engine.clone(),
             compute: Stream::new(&context)?,
             copy: Stream::new(&context)?,
             start: Event::timed(&context)?,

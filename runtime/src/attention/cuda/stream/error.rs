@@ -84,6 +84,9 @@ pub enum GpuStreamError {
         /// What the system reports.
         reason: String,
     },
+    /// [`Engine::cancel`](crate::Engine::cancel) ended the run.
+    #[error("cancelled; the results that were not handed out are missing")]
+    Cancelled,
     /// The GPU failed.
     #[error("backend: cuda: {0}")]
     Device(#[from] DeviceError),

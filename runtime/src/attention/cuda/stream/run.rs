@@ -56,8 +56,8 @@ impl GpuStream {
     /// [`GpuStream::run_between`] writes it.
     ///
     /// # Errors
-    /// Returns an error if the data do not match the problem, if a function fails, or if the device fails. No work is then
-    /// left that uses memory of the caller's.
+    /// Returns an error if the data do not match the problem, if a function fails, if the device fails, or if the run was
+    /// cancelled ([`Engine::cancel`](crate::Engine::cancel)). No work is then left that uses memory of the caller's.
     pub fn run(&mut self, call: StreamCall<'_, '_>) -> Result<StreamTimes, GpuStreamError> {
         let spec = self.plan.problem.spec();
         if spec.present_key.is_some() || spec.present_value.is_some() {
@@ -202,6 +202,7 @@ fn packed(view: &View, batch: usize, tokens: usize) -> Result<View, ArgumentErro
 impl Run<'_, '_, '_> {
     fn all(&mut self) -> Result<(), GpuStreamError> {
         let stream = self.stream;
+        let crew = stream.engine.pool().begin();
         let lengths = self.call.lengths;
         let division = stream.plan.options.division;
         let mut steps = Steps::new(&stream.plan.problem, &lengths, division.rows, division.keys);
@@ -214,15 +215,21 @@ impl Run<'_, '_, '_> {
             self.bring(0, step)?;
         }
         while let Some(present) = step {
+            if crew.is_cancelled() {
+                return Err(GpuStreamError::Cancelled);
+            }
             self.compute(number, &present)?;
             step = steps.next();
             if let Some(next) = &step {
                 self.bring(number + 1, next)?;
             }
-            if present.last {
+            if present.last && !crew.is_cancelled() {
                 self.hand_out(&present)?;
             }
             number += 1;
+        }
+        if crew.is_cancelled() {
+            return Err(GpuStreamError::Cancelled);
         }
         for number in number.saturating_sub(2)..number {
             self.read_times(number)?;

@@ -56,22 +56,28 @@ pub fn undeclared(files: &[(String, String)]) -> Vec<String> {
     faults.map(|(path, _)| format!("{path}: no module declares it; delete it or declare it")).collect()
 }
 
+/// The code spans of a document outside of its blocks of code, with their lines.
+pub fn spans(text: &str) -> Vec<(usize, &str)> {
+    let mut spans = Vec::new();
+    let mut fenced = false;
+    for (at, line) in text.lines().enumerate() {
+        fenced ^= line.starts_with("```");
+        if !fenced {
+            spans.extend(line.split('`').skip(1).step_by(2).map(|span| (at + 1, span)));
+        }
+    }
+    spans
+}
+
 /// Paths that a document names in code spans and that do not exist.
 pub fn missing(document: &str, text: &str, exists: impl Fn(&str) -> bool) -> (usize, Vec<String>) {
     let mut named = 0;
     let mut faults = Vec::new();
-    let mut fenced = false;
-    for (at, line) in text.lines().enumerate() {
-        fenced ^= line.starts_with("```");
-        if fenced {
-            continue;
-        }
-        let spans = line.split('`').skip(1).step_by(2);
-        for path in spans.filter(|span| span.contains('/') && !span.contains(char::is_whitespace)) {
-            named += 1;
-            if !exists(path) {
-                faults.push(format!("{document}:{}: `{path}` does not exist", at + 1));
-            }
+    let paths = spans(text).into_iter();
+    for (line, path) in paths.filter(|(_, span)| span.contains('/') && !span.contains(char::is_whitespace)) {
+        named += 1;
+        if !exists(path) {
+            faults.push(format!("{document}:{line}: `{path}` does not exist"));
         }
     }
     (named, faults)

@@ -1,5 +1,6 @@
 //! A part of the stage `check`: modules of a crate must not use each other in a circle, no file may be too long to read or unknown
-//! to the compiler, and the paths that the documents for contributors name must exist.
+//! to the compiler, and what the documents claim of the source holds: paths and names exist, `unsafe` is where it is
+//! listed, no table has two rows for the same.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -8,8 +9,10 @@
 //! | `tokens` | paths in the tokens of macros |
 //! | `circles` | which module uses which, and the circles |
 //! | `files` | lengths of files, files of no crate, paths in documents |
+//! | `claims` | names in documents, rooms of `unsafe`, rows of tables |
 
 mod circles;
+mod claims;
 mod files;
 mod modules;
 mod read;
@@ -36,8 +39,11 @@ const LONGER: [(&str, &str); 8] = [
     ("tests/standin/driver.cpp", "a whole driver, for tests only"),
 ];
 
-/// Documents whose paths must exist.
-const DOCUMENTS: [&str; 2] = ["ARCHITECTURE.md", "CONTRIBUTING.md"];
+/// The document that lists the rooms of `unsafe`.
+const ARCHITECTURE: &str = "ARCHITECTURE.md";
+
+/// Documents whose paths and names must exist.
+const DOCUMENTS: [&str; 3] = [ARCHITECTURE, "CONTRIBUTING.md", "SECURITY.md"];
 
 /// Goes over the workspaces.
 pub fn house(tree: &Tree) -> Ran {
@@ -56,14 +62,17 @@ pub fn house(tree: &Tree) -> Ran {
         let mut count = files.len();
         let mut faults = files::lengths(&files, &LONGER);
         faults.extend(files::undeclared(&files));
+        faults.extend(claims::rooms(ARCHITECTURE, &text(ARCHITECTURE)?, &files));
+        let words = claims::words(&files);
         for document in DOCUMENTS {
-            let exists = |path: &str| tree.root.join(path).exists();
-            let (named, missing) = files::missing(document, &text(document)?, exists);
-            if named == 0 {
-                faults.push(format!("{document}: names no path"));
+            let (exists, text) = (|path: &str| tree.root.join(path).exists(), text(document)?);
+            let (paths, missing) = files::missing(document, &text, exists);
+            let (names, unknown) = claims::unknown(document, &text, &words);
+            if paths + names == 0 {
+                faults.push(format!("{document}: names nothing of the source"));
             }
-            count += named;
-            faults.extend(missing);
+            count += paths + names;
+            faults.extend([missing, unknown, claims::repeated(document, &text)].concat());
         }
         ran.passed += count.saturating_sub(faults.len()) as u64;
         ran.failed += faults.len() as u64;

@@ -1,0 +1,121 @@
+//! Text of others on a terminal, in a log or in a report: names of files, devices, processes and rows, whatever a file or
+//! the environment holds.
+//!
+//! Such a text may hold escape sequences that clear a screen, line ends that forge a line, and characters that turn the
+//! order of the others around or take no room. Every one of them is written as an escape of JSON, `\n` or `\u202e`, so that
+//! it can be seen, and so that an object of JSON stays the same. A text that stands in a line goes through [`one_line`].
+//! Everything else goes through [`Shown`], whose line ends are the tool's own: standard output ([`stdout`]) and reports
+//! ([`page`]).
+
+use std::fmt::Write as _;
+use std::io::{self, Stdout, Write};
+
+/// Whether a character acts on a terminal or on its neighbours, or cannot be seen.
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// Appends the escape of a character.
+fn escape(c: char, to: &mut String) {
+    match c {
+        '\n' => to.push_str("\\n"),
+        '\r' => to.push_str("\\r"),
+        '\t' => to.push_str("\\t"),
+        _ => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| {
+            // A string takes everything.
+            let _ = write!(to, "\\u{unit:04x}");
+        }),
+    }
+}
+
+fn escaped(text: &str, stays: impl Fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_hidden(c) && !stays(c) { escape(c, &mut shown) } else { shown.push(c) }
+    }
+    shown
+}
+
+/// `text` so that it prints on one line and as what it is.
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    escaped(text, |_| false)
+}
+
+/// `text` so that it prints as what it is, in its lines.
+#[must_use]
+pub fn page(text: &str) -> String {
+    escaped(text, |c| c == '\n')
+}
+
+/// Standard output. What is written appears as what it is, in its lines.
+#[must_use]
+pub fn stdout() -> Shown<Stdout> {
+    Shown { to: io::stdout(), begun: Vec::new() }
+}
+
+/// A writer that passes on what is written, in its lines, without anything that is hidden.
+#[derive(Debug)]
+pub struct Shown<W: Write> {
+    to: W,
+    /// The first bytes of a character.
+    begun: Vec<u8>,
+}
+
+impl<W: Write> Write for Shown<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let all = [&self.begun[..], bytes].concat();
+        self.begun.clear();
+        let mut shown = String::with_capacity(all.len());
+        for chunk in all.utf8_chunks() {
+            shown.push_str(&page(chunk.valid()));
+            let broken = chunk.invalid();
+            // The end of what is written may be the first part of a character; nothing else is.
+            if all.ends_with(broken) && std::str::from_utf8(broken).is_err_and(|e| e.error_len().is_none()) {
+                self.begun.extend_from_slice(broken);
+            } else if !broken.is_empty() {
+                shown.push(char::REPLACEMENT_CHARACTER);
+            }
+        }
+        self.to.write_all(shown.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOSTILE: &str = "a\u{1b}[2J\r\n\u{7f}\u{9b}31m\u{202e}\u{2066}\u{200b}\u{feff}\u{2028}\u{e0041}é€𝄞";
+    const SHOWN: &str =
+        "a\\u001b[2J\\r\\n\\u007f\\u009b31m\\u202e\\u2066\\u200b\\ufeff\\u2028\\udb40\\udc41é€𝄞";
+
+    #[test]
+    fn what_is_hidden_is_shown_and_nothing_else_changes() {
+        assert_eq!(one_line(HOSTILE), SHOWN);
+        assert_eq!(one_line(SHOWN), SHOWN);
+        assert_eq!(page(HOSTILE), SHOWN.replace("\\n", "\n"));
+        let json = serde_json::to_string(HOSTILE).unwrap();
+        assert_eq!(serde_json::from_str::<String>(&page(&json)).unwrap(), HOSTILE);
+    }
+
+    #[test]
+    fn characters_may_be_written_in_pieces() {
+        for size in 1..=HOSTILE.len() {
+            let mut shown = Shown { to: Vec::new(), begun: Vec::new() };
+            HOSTILE.as_bytes().chunks(size).for_each(|piece| shown.write_all(piece).unwrap());
+            assert_eq!(String::from_utf8(shown.to).unwrap(), page(HOSTILE), "{size}");
+        }
+        let mut shown = Shown { to: Vec::new(), begun: Vec::new() };
+        shown.write_all(b"a\x9bb\xffc\xe2\x80d").unwrap();
+        assert_eq!(String::from_utf8(shown.to).unwrap(), "a\u{fffd}b\u{fffd}c\u{fffd}d");
+    }
+}

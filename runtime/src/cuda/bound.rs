@@ -1,0 +1,98 @@
+//! Tensors in device memory, bound to a plan of a GPU.
+
+use super::device::DeviceCall;
+use super::driver::RawStream;
+use super::plan::GpuPlan;
+use crate::backend::Backend;
+use crate::error::{BindError, DeviceError, RunError};
+use crate::operator::Operator;
+use crate::plan::{Execution, Plan};
+use crate::report::Report;
+use crate::tensors::Given;
+use crate::workspace::{Memory, Workspace};
+use std::sync::Arc;
+
+impl<O: Operator> Plan<O> {
+    /// Binds tensors in device memory, which are used in place. Runs enqueue work in `stream`, or in a stream of
+    /// the workspace if that is `None`, and do not wait for it. Later runs in the same workspace, of any plan and in
+    /// any stream, take place after that work. There is no fallback, because the CPU cannot read device memory.
+    /// Page-locked memory of the host may be given by its device address ([`HostBuffer::device_address`]).
+    ///
+    /// A stream that is captured takes a run into its CUDA graph. The run then waits for earlier ones in the workspace,
+    /// because the stream cannot. Launches of the graph are the caller's to order with other runs in the workspace, whose
+    /// lengths stay those of the captured run.
+    ///
+    /// [`HostBuffer::device_address`]: crate::HostBuffer::device_address
+    ///
+    /// # Errors
+    /// Returns an error if
+    /// - the plan computes on the CPU,
+    /// - an address is not memory of the plan's device and context, is misaligned, or is followed by too few bytes
+    ///   of its allocation,
+    /// - the stream belongs to another context,
+    /// - the lengths do not match the problem,
+    /// - the workspace belongs to another plan,
+    /// - the device fails.
+    ///
+    /// # Safety
+    /// - Until every run has been waited for, the tensors stay allocated, nobody writes the inputs, and nobody
+    ///   uses the outputs, except in the same stream.
+    /// - No output shares memory with another tensor of the call.
+    pub unsafe fn bind_device<'a>(
+        &'a self,
+        inputs: &O::DeviceInputs<'a>,
+        outputs: &O::DeviceOutputs,
+        stream: Option<RawStream>,
+        workspace: &'a mut Workspace<O>,
+    ) -> Result<DeviceBound<'a, O>, BindError> {
+        let Execution::Gpu { gpu: plan, .. } = &self.execution else {
+            return Err(BindError::NotOnDevice { found: Backend::Cpu(self.engine.cpu()) });
+        };
+        let memory = match &mut workspace.memory {
+            Memory::Gpu { gpu: Ok(memory), .. } => memory,
+            Memory::Gpu { gpu: Err(e), .. } => return Err(BindError::Device(DeviceError::clone(e))),
+            Memory::Cpu(_) => return Err(BindError::Foreign),
+        };
+        let addresses = O::device_tensors(&self.problem, inputs, outputs)?;
+        let given = Given::of(|at| addresses[at].is_some());
+        self.check_memory(plan, given, memory)?;
+        plan.allows(given)?;
+        let lengths = O::device_lengths(&self.problem, inputs, outputs);
+        let call = DeviceCall::new(plan, &self.problem, lengths, &addresses, stream, memory)?;
+        Ok(DeviceBound { call, plan: self, ran: &mut workspace.ran })
+    }
+}
+
+/// A plan with tensors in device memory, created by [`Plan::bind_device`].
+#[derive(Debug)]
+pub struct DeviceBound<'a, O: Operator> {
+    pub(crate) call: DeviceCall<'a>,
+    plan: &'a Plan<O>,
+    pub(crate) ran: &'a mut Option<O::Ran>,
+}
+
+impl<O: Operator> DeviceBound<'_, O> {
+    /// Enqueues the computation and returns without waiting for it. Allocates nothing.
+    ///
+    /// # Safety
+    /// The clauses of [`Plan::bind_device`](crate::Plan::bind_device) hold until the stream has been waited for.
+    ///
+    /// # Errors
+    /// Returns the error that the device reports. There is no fallback.
+    pub unsafe fn run(&mut self) -> Result<Report, RunError> {
+        *self.ran = None;
+        // SAFETY: the clause of this function.
+        unsafe { self.call.run() }.map_err(|e| RunError::Device(Arc::new(e)))?;
+        let Plan { execution, problem, .. } = self.plan;
+        *self.ran = execution.gpu().and_then(|gpu| O::ran_on_gpu(gpu, problem));
+        Ok(Report { backend: Backend::Cuda, workers: self.call.blocks(), copied: 0, fallback: None })
+    }
+
+    /// Waits until all work in the stream is done.
+    ///
+    /// # Errors
+    /// Returns the error that the device reports, including errors of earlier runs.
+    pub fn wait(&self) -> Result<(), RunError> {
+        self.call.wait().map_err(|e| RunError::Device(Arc::new(e)))
+    }
+}

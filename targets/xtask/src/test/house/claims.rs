@@ -1,0 +1,187 @@
+//! What documents claim of the source: where `unsafe` is, which names there are, and one row for each thing.
+
+use super::files::spans;
+use proc_macro2::{TokenStream, TokenTree};
+use std::collections::BTreeSet;
+
+/// The heading below which ARCHITECTURE.md lists the rooms of `unsafe`.
+const ROOMS: &str = "## Where unsafe is allowed";
+
+/// Whether the code of a file, its attributes and macros included, has the word `unsafe`.
+fn is_unsafe(stream: TokenStream) -> bool {
+    stream.into_iter().any(|token| match token {
+        TokenTree::Ident(word) => word == "unsafe",
+        TokenTree::Group(group) => is_unsafe(group.stream()),
+        _ => false,
+    })
+}
+
+/// Files of Rust that have unsafe code outside the rooms that the document lists, and rooms that have none.
+pub fn rooms(document: &str, text: &str, files: &[(String, String)]) -> Vec<String> {
+    let below = text.lines().skip_while(|line| *line != ROOMS).skip(1);
+    let section = below.take_while(|line| !line.starts_with("## ")).collect::<Vec<_>>().join("\n");
+    let rooms: Vec<&str> = spans(&section)
+        .into_iter()
+        .map(|(_, span)| span)
+        .filter(|span| files.iter().any(|(path, _)| within(path, span)))
+        .collect();
+    if rooms.is_empty() {
+        return vec![format!("{document}: no rooms below '{ROOMS}'")];
+    }
+    let mut faults = Vec::new();
+    let mut used = BTreeSet::new();
+    for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".rs")) {
+        let stream: TokenStream = match text.parse() {
+            Ok(stream) => stream,
+            Err(error) => {
+                faults.push(format!("{path}: {error}"));
+                continue;
+            }
+        };
+        if !is_unsafe(stream) {
+            continue;
+        }
+        match rooms.iter().find(|room| within(path, room)) {
+            Some(room) => drop(used.insert(*room)),
+            None => faults.push(format!("{path}: unsafe; allowed: in the rooms that {document} lists")),
+        }
+    }
+    // The section also names who forbids it.
+    let idle = rooms.iter().filter(|room| room.contains('/') && !used.contains(*room));
+    faults
+        .extend(idle.map(|room| format!("{document}: `{room}` is listed as a room of unsafe and has none")));
+    faults
+}
+
+/// Whether a path is `room`, or below it.
+fn within(path: &str, room: &str) -> bool {
+    path.strip_prefix(room).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The words of all sources.
+pub fn words<'a>(files: &'a [(String, String)]) -> BTreeSet<&'a str> {
+    let split = |text: &'a str| text.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+    files.iter().flat_map(|(path, text)| split(path).chain(split(text))).collect()
+}
+
+/// Names in code spans of a document that are no word of the sources, nor a part of one between underscores: `Name`, `module::name`, `name()`.
+pub fn unknown(document: &str, text: &str, words: &BTreeSet<&str>) -> (usize, Vec<String>) {
+    let mut named = 0;
+    let mut faults = Vec::new();
+    for (line, span) in spans(text) {
+        let name = span.strip_suffix("()").unwrap_or(span);
+        let is_word = |part: &str| {
+            let mut letters = part.chars();
+            letters.next().is_some_and(|c| c.is_alphabetic() || c == '_')
+                && letters.all(|c| c.is_alphanumeric() || c == '_')
+        };
+        let parts: Vec<&str> = name.split("::").collect();
+        if !parts.iter().all(|part| is_word(part)) {
+            continue;
+        }
+        named += 1;
+        // A part of a name of a kernel has a meaning of its own.
+        let within = |part: &str| words.iter().any(|word| format!("_{word}_").contains(&format!("_{part}_")));
+        if let Some(part) = parts.iter().find(|part| !words.contains(*part) && !within(part)) {
+            faults.push(format!("{document}:{line}: `{span}`: no source has {part}"));
+        }
+    }
+    (named, faults)
+}
+
+/// What the first cell of a row is about: of `a function or a field of the interface` both.
+fn subjects(cell: &str) -> Vec<String> {
+    let Some((first, second)) = cell.split_once(" or ") else { return vec![cell.to_owned()] };
+    let tail = match (first.contains(" of "), second.find(" of ")) {
+        (false, Some(at)) => &second[at..],
+        _ => "",
+    };
+    vec![format!("{first}{tail}"), second.to_owned()]
+}
+
+/// Rows of one table that are about the same.
+pub fn repeated(document: &str, text: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut known: Vec<(String, usize)> = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let Some(row) = line.strip_prefix('|') else {
+            known.clear();
+            continue;
+        };
+        let cell = row.split('|').next().unwrap_or_default().trim().to_lowercase();
+        if cell.is_empty() || cell.chars().all(|c| c == '-' || c == ':') {
+            continue;
+        }
+        for subject in subjects(&cell) {
+            match known.iter().find(|(before, _)| *before == subject) {
+                Some((_, line)) => {
+                    faults.push(format!("{document}:{}: '{subject}' has a row in line {line}, too", at + 1));
+                }
+                None => known.push((subject, at + 1)),
+            }
+        }
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(files: &[(&str, &str)]) -> Vec<(String, String)> {
+        files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn unsafe_outside_the_listed_rooms_is_found() {
+        let text = "# A\n`b`\n## Where unsafe is allowed\n`k`; `r/cpu` and\n`r/one.rs`. `core` forbids it.\n## Next\n`r`\n";
+        let inside = [
+            ("k/a.rs", "unsafe fn f() {}"),
+            ("r/cpu/b.rs", "fn f() { m! { unsafe { g() } } }"),
+            ("r/one.rs", "unsafe impl Send for A {}"),
+            ("core/lib.rs", "#![forbid(unsafe_code)]\n// unsafe\n/// unsafe\nconst A: &str = \"unsafe\";"),
+            ("x.py", "unsafe"),
+        ];
+        assert_eq!(rooms("A.md", text, &files(&inside)), Vec::<String>::new());
+        for (path, code) in [
+            ("r/bound.rs", "fn f() { unsafe { g() } }"),
+            ("r/cpus/b.rs", "unsafe fn f() {}"),
+            ("b/b.rs", "#[unsafe(no_mangle)]\nfn f() {}"),
+        ] {
+            let all = [&inside[..], &[(path, code)]].concat();
+            let found = rooms("A.md", text, &files(&all));
+            assert_eq!(found, [format!("{path}: unsafe; allowed: in the rooms that A.md lists")]);
+        }
+        let idle = rooms("A.md", text, &files(&[&inside[..2], &[("r/one.rs", "fn f() {}")]].concat()));
+        assert_eq!(idle, ["A.md: `r/one.rs` is listed as a room of unsafe and has none"]);
+        assert_eq!(
+            rooms("A.md", "# A", &files(&inside)),
+            ["A.md: no rooms below '## Where unsafe is allowed'"]
+        );
+    }
+
+    #[test]
+    fn names_that_no_source_has_are_found() {
+        let files = files(&[("src/file.rs", "struct Kept; impl Kept { fn kept() {} }")]);
+        let text = "`Kept`, `Kept::kept`, `kept()`, `file`, `a b`, `.npy`, `x-y`, `--f`\n```\n`Gone`\n```\n`Gone` `Kept::gone()`";
+        let (named, faults) = unknown("A.md", text, &words(&files));
+        assert_eq!(named, 6);
+        assert_eq!(
+            faults,
+            ["A.md:5: `Gone`: no source has Gone", "A.md:5: `Kept::gone()`: no source has gone"]
+        );
+    }
+
+    #[test]
+    fn rows_about_the_same_are_found() {
+        let table = |rows: &[&str]| format!("| to add | touch |\n|---|---|\n{}\n", rows.join("\n"));
+        let one = table(&["| a function of C | x |", "| a field of C | y |", "| a board | z |"]);
+        assert_eq!(repeated("A.md", &format!("{one}\n{one}")), Vec::<String>::new());
+        for rows in [
+            ["| a board | x |", "| A board | y |"],
+            ["| a function or a field of C | x |", "| a function of C | y |"],
+        ] {
+            assert_eq!(repeated("A.md", &table(&rows)).len(), 1, "{rows:?}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! A cancel ends the calls that have begun, on every operator and in streams, and no call after it: the next one has the bits
+//! of a call that nothing disturbed. Cancels come from inside of the calls, so that no test depends on time.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use super::linear_recurrence::Case as RecurrenceCase;
+use elsa_core::attention::{Operand, StateOut};
+use elsa_core::dtype::DType;
+use elsa_core::linear::{Form, Rule};
+use elsa_core::quorum::{Division, TaskPath};
+use elsa_core::series::recurrence::Gate;
+use elsa_runtime::{
+    Backend, BackwardPlanOptions, Engine, EngineOptions, HostTask, HostThreads, LinearPlanOptions, Method,
+    ParallelFor, PlanOptions, RecurrenceOptions, RowStates, RunError, StreamError, StreamOptions, TaskError,
+    TaskPlan,
+};
+use elsa_tests::cases::Params;
+use elsa_tests::gradients::{Found, Given};
+use elsa_tests::linear;
+use elsa_tests::series::Order;
+use std::cell::Cell;
+use std::io;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A loop that no call has.
+const NEVER: usize = usize::MAX;
+
+/// Threads of a host that cancel the engine when it asks for them, after some times.
+#[derive(Default)]
+struct Canceller {
+    engine: Mutex<Option<Engine>>,
+    loops: AtomicUsize,
+    at: AtomicUsize,
+}
+
+struct Lent(Arc<Canceller>);
+
+/// The threads' own hold on the engine ends with it.
+struct Held(Arc<Canceller>);
+
+impl Deref for Held {
+    type Target = Canceller;
+
+    fn deref(&self) -> &Canceller {
+        &self.0
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.engine.lock().unwrap().take();
+    }
+}
+
+impl ParallelFor for Lent {
+    fn parallel_for(&self, workers: usize, task: HostTask) {
+        let Canceller { engine, loops, at } = &*self.0;
+        if loops.fetch_add(1, Ordering::Relaxed) == at.load(Ordering::Relaxed) {
+            engine.lock().unwrap().as_ref().unwrap().cancel();
+        }
+        (0..workers).for_each(|worker| task.call(worker));
+    }
+}
+
+impl Canceller {
+    /// An engine of the CPU whose calls cancel it.
+    fn new() -> (Engine, Held) {
+        let canceller = Arc::new(Canceller::default());
+        canceller.at.store(NEVER, Ordering::Relaxed);
+        let backend = elsa_tests::present().into_iter().map(|p| p.backend).find(|b| *b != Backend::Cuda);
+        let host = Some(HostThreads::new(Lent(Arc::clone(&canceller))));
+        let engine =
+            Engine::new(&EngineOptions { backend, threads: Some(3), host, ..EngineOptions::default() })
+                .unwrap();
+        *canceller.engine.lock().unwrap() = Some(engine.clone());
+        (engine, Held(canceller))
+    }
+
+    /// Requires that a call that is cancelled at any of its loops ends so, and that the call after it has the bits of one
+    /// before. A cancel between two calls does nothing. Returns the number of loops.
+    fn judge<T: PartialEq>(&self, what: &str, mut call: impl FnMut() -> Result<T, RunError>) -> usize {
+        self.loops.store(0, Ordering::Relaxed);
+        let want = call().unwrap();
+        let loops = self.loops.load(Ordering::Relaxed);
+        assert!(loops > 0, "{what}: one worker");
+        for at in 0..loops {
+            self.loops.store(0, Ordering::Relaxed);
+            self.at.store(at, Ordering::Relaxed);
+            assert!(call() == Err(RunError::Cancelled), "{what}: loop {at}");
+            assert_eq!(self.loops.load(Ordering::Relaxed), at + 1, "{what}: it went on");
+            self.at.store(NEVER, Ordering::Relaxed);
+            self.engine.lock().unwrap().as_ref().unwrap().cancel();
+            assert!(call().is_ok_and(|found| found == want), "{what}: other bits after loop {at}");
+        }
+        loops
+    }
+}
+
+#[test]
+fn attention() {
+    let (engine, canceller) = Canceller::new();
+    let present =
+        Params { present: true, past: Some(3), heads: 4, kv_heads: 4, ..Params::plain(40, 600, 16, 16) };
+    let mut most = 0;
+    for (params, method, certify) in [
+        (Params { heads: 4, ..Params::plain(40, 600, 16, 16) }, Method::Elsa, true),
+        (present, Method::Elsa, false),
+        (Params { heads: 4, ..Params::plain(40, 70, 16, 16) }, Method::Math, false),
+    ] {
+        let case = params.build("cancelled");
+        let options = PlanOptions { method, certify, all_workers: true, ..PlanOptions::default() };
+        let plan = engine.plan(&case.problem(), &options).unwrap();
+        let mut workspace = plan.workspace().unwrap();
+        let loops = canceller.judge(&format!("{case:?} {method:?}"), || {
+            let mut buffers = case.buffers();
+            plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run()?;
+            let bits: Vec<u32> = buffers.lse.iter().map(|x| x.to_bits()).collect();
+            Ok((format!("{:?}", buffers.output), bits))
+        });
+        most = most.max(loops);
+    }
+    assert!(most >= 3, "{most}");
+}
+
+#[test]
+fn gradients() {
+    let (engine, canceller) = Canceller::new();
+    let case = Params { heads: 4, kv_heads: 4, ..Params::plain(30, 600, 16, 16) }.build("cancelled");
+    let given = Given::of(&case).unwrap();
+    let options = BackwardPlanOptions { budget: None, all_workers: true };
+    let plan = engine.backward_plan(&given.problem, &options).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    let loops = canceller.judge("gradients", || {
+        let mut found = Found::room(&given.problem);
+        plan.bind(given.inputs(), found.gradients(), &mut workspace).unwrap().run()?;
+        Ok(found.bits())
+    });
+    assert_eq!(loops, 2);
+}
+
+#[test]
+fn linear_attention() {
+    let (engine, canceller) = Canceller::new();
+    for (form, parts) in
+        [(Form::Recurrent, None), (Form::Chunk, None), (Form::Parallel, None), (Form::Scan, Some(3))]
+    {
+        let mut params = linear::Params::plain(Rule::GatedDelta, 83, [12, 20]);
+        (params.heads, params.past, params.present) = ([2, 2, 2], true, true);
+        let case = params.build();
+        let plain = LinearPlanOptions { all_workers: true, ..LinearPlanOptions::default() };
+        let chunk = (form == Form::Scan).then_some(8);
+        let options = LinearPlanOptions { form: Some(form), parts, chunk, ..plain };
+        let plan = engine.linear_plan(&case.problem, &options).unwrap();
+        let mut workspace = plan.workspace().unwrap();
+        canceller.judge(form.name(), || {
+            let mut found = case.room();
+            plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run()?;
+            Ok(found.bits())
+        });
+    }
+}
+
+#[test]
+fn series() {
+    let (engine, canceller) = Canceller::new();
+    let orders = [Order::TokensFirst; 3];
+    let case = RecurrenceCase::new(2, [2, 300, 70], orders, DType::F32, Gate::Log, false);
+    for (parts, loops) in [(None, 1), (Some(3), 3)] {
+        let options = RecurrenceOptions { all_workers: true, parts, ..RecurrenceOptions::default() };
+        let plan = engine.recurrence_plan(&case.problem, &options).unwrap();
+        let found = canceller.judge("recurrence", || case.run(&plan).map(|(found, _)| found.present));
+        assert_eq!(found, loops);
+    }
+}
+
+#[test]
+fn tasks() {
+    let (engine, canceller) = Canceller::new();
+    let case = Params { heads: 4, ..Params::plain(90, 90, 16, 16) }.build("task");
+    let division = Division::new(&[30, 30, 30]).unwrap();
+    let options = PlanOptions { all_workers: true, ..PlanOptions::default() };
+    let path: TaskPath = division.path(0).unwrap();
+    let mut plan =
+        TaskPlan::new(&engine, &case.problem(), &division, &path, elsa_runtime::Held::Whole, &options)
+            .unwrap();
+    let rows = 4 * plan.task().query_tokens();
+    let loops = canceller.judge("task", || {
+        let mut states = RowStates::empty(rows, 16).unwrap();
+        let out = StateOut { m: &mut states.m, s: &mut states.s, w: &mut states.w };
+        match plan.run(&case.inputs(), out) {
+            Ok(_) => Ok((states.m, states.s, states.w)),
+            Err(TaskError::Run(e)) => Err(e),
+            Err(e) => panic!("{e}"),
+        }
+    });
+    assert!(loops > 1, "{loops}");
+}
+
+/// A cancel by the source, which another thread calls, or by the sink.
+#[test]
+fn streams() {
+    let backend = elsa_tests::present().into_iter().map(|p| p.backend).find(|b| *b != Backend::Cuda);
+    let engine =
+        Engine::new(&EngineOptions { backend, threads: Some(2), ..EngineOptions::default() }).unwrap();
+    let case = Params { heads: 2, ..Params::plain(70, 1700, 16, 16) }.build("streamed");
+    let plans = (1..100).map(|n| engine.stream(&case.problem(), &StreamOptions::new(n << 25)));
+    let plan = plans.filter_map(Result::ok).next().unwrap();
+    let (reads, writes) = (AtomicUsize::new(0), Cell::new(0));
+    let run = |read_at: usize, write_at: usize| {
+        reads.store(0, Ordering::Relaxed);
+        writes.set(0);
+        let mut written = Vec::new();
+        let mut read = |operand: Operand, offset: u64, to: &mut [u8]| -> io::Result<()> {
+            if reads.fetch_add(1, Ordering::Relaxed) == read_at {
+                engine.cancel();
+            }
+            let data = match operand {
+                Operand::Query => &case.q,
+                Operand::Key => &case.k,
+                _ => &case.v,
+            };
+            for (i, x) in to.chunks_exact_mut(4).enumerate() {
+                x.copy_from_slice(&data.get(offset as usize / 4 + i).to_le_bytes());
+            }
+            Ok(())
+        };
+        let mut write = |_: Operand, offset: u64, from: &[u8]| -> io::Result<()> {
+            writes.set(writes.get() + 1);
+            if writes.get() == write_at {
+                engine.cancel();
+            }
+            written.push((offset, from.to_vec()));
+            Ok(())
+        };
+        plan.run(&case.inputs().lengths, &mut read, &mut write, 0).map(|_| written)
+    };
+    let want = run(NEVER, NEVER).unwrap();
+    let (read, wrote) = (reads.load(Ordering::Relaxed), writes.get());
+    assert!(read > 2 && wrote > 0, "{read} reads, {wrote} writes");
+    for (read_at, write_at) in [(0, NEVER), (1, NEVER), (read / 2, NEVER), (read - 1, NEVER), (NEVER, 1)] {
+        let cancelled = run(read_at, write_at);
+        let is_cancelled = matches!(cancelled, Err(StreamError::Run(RunError::Cancelled)));
+        assert!(is_cancelled, "{read_at} {write_at}: {:?}", cancelled.map(|written| written.len()));
+        engine.cancel();
+        assert!(run(NEVER, NEVER).unwrap() == want);
+    }
+}
