@@ -115,9 +115,8 @@ impl Place {
             reason: e.to_string(),
         })?;
         let place = Place { argument, given, path, existing };
-        match place.existing.as_ref().filter(|there| there.is_file()) {
-            Some(there) => reads.check(argument, &place.given, there, joins)?,
-            None => {}
+        if let Some(there) = place.existing.as_ref().filter(|there| there.is_file()) {
+            reads.check(argument, &place.given, there, joins)?;
         }
         Ok(place)
     }
