@@ -37,6 +37,8 @@ use elsa_core::dtype::DType;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
 use serde::Deserialize;
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
@@ -299,7 +301,10 @@ impl Tuned {
                 metadata.len()
             )));
         }
-        let tuned = Tuned::parse(&fs::read_to_string(path).map_err(read)?)?;
+        // Files of the system itself are longer than they say, and another file may be there by now.
+        let mut text = String::new();
+        File::open(path).map_err(read)?.take(LARGEST).read_to_string(&mut text).map_err(read)?;
+        let tuned = Tuned::parse(&text)?;
         tuned.device.check(&Device::of(device))?;
         Ok(tuned)
     }

@@ -49,9 +49,6 @@ pub enum TensorError {
         /// What is allowed.
         allowed: &'static str,
     },
-    /// Elements in Fortran order, the first axis fastest.
-    #[error("Fortran order; allowed: C order")]
-    FortranOrder,
     /// Elements that do not fill the shape, or are more than it holds.
     #[error("{found} bytes of data; allowed: {needed}, for the shape {shape:?} of {dtype}")]
     Length {
@@ -93,7 +90,7 @@ pub enum TensorError {
 #[non_exhaustive]
 pub enum Error {
     /// A value that the flag does not allow.
-    #[error("--{argument}: {found}; allowed: {allowed}")]
+    #[error("{}: {found}; allowed: {allowed}", dashed(argument))]
     Argument {
         /// The flag, without its dashes.
         argument: &'static str,
@@ -329,7 +326,8 @@ impl Error {
 }
 
 /// A flag with its dashes. An argument without a flag has its name in capitals, and stands as it is.
-fn dashed(argument: &str) -> String {
+#[must_use]
+pub fn dashed(argument: &str) -> String {
     if argument.starts_with(|c: char| c.is_ascii_uppercase()) {
         argument.into()
     } else {

@@ -11,6 +11,7 @@ use elsa_core::attention::{
     Windows,
 };
 use elsa_core::view::{Layout, View};
+use std::fs::Metadata;
 use std::rc::Rc;
 
 /// The tensors that files hold; none for operands without a file. Operands that name the same tensor share it.
@@ -210,6 +211,13 @@ impl Job {
     pub fn stamps(&self) -> Vec<String> {
         let tensors = self.tensors.iter().filter_map(|(_, tensor)| tensor.as_deref());
         tensors.chain(self.lengths.tensors()).map(Tensor::stamp).collect()
+    }
+
+    /// The flag whose file `found` is, by whatever name.
+    #[must_use]
+    pub fn reads(&self, found: &Metadata) -> Option<&'static str> {
+        let tensors = self.tensors.iter().filter_map(|(_, tensor)| tensor.as_deref());
+        tensors.chain(self.lengths.tensors()).find_map(|tensor| tensor.reads(found))
     }
 
     /// Requires that no file has changed since it was read. An answer is then that of the files as they are.

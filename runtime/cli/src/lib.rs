@@ -45,6 +45,7 @@ pub mod memory;
 pub mod merge;
 pub mod onnx;
 pub mod oracle;
+pub mod outlet;
 mod picture;
 pub mod progress;
 pub mod random;

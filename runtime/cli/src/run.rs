@@ -2,12 +2,15 @@
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use crate::args::{EngineArgs, FILE, ProblemArgs, TaskArgs, TraversalArgs, warn_without_half_scores};
+use crate::args::{
+    EngineArgs, FILE, ForceArgs, ProblemArgs, TaskArgs, TraversalArgs, warn_without_half_scores,
+};
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
 use crate::job::Job;
 use crate::left_out::LeftOut;
 use crate::memory::{Buffer, zeros};
+use crate::outlet::Reads;
 use crate::progress;
 use crate::report;
 use crate::stream::{self, StreamArgs};
@@ -37,9 +40,9 @@ Examples:
 Tensors of the first: numpy.save('q.npy', q) of a float32 array of [batch, heads, tokens, dim], and k and v alike.
 Those of the windows: [pictures * 4, heads, 49, dim], and a table [169, heads].
 
-Files are little-endian and in C order; numpy.ascontiguousarray brings an array into C order. Several tensors may lie
-in one .safetensors file, in and out: an output replaces the tensor of its name and keeps the others, with the file's
-metadata. .npy has no bf16: such outputs go there as f32. Inputs may also lie in .npz files: --q in.npz#q. f64 is rounded
+Files are little-endian; .npy files in Fortran order are brought into C order. Several tensors may lie in one .safetensors
+file, in and out: an output replaces the tensor of its name and keeps the others, with the file's metadata. No output
+replaces a tensor that the command reads, by whatever name or link, but with --force. .npy has no bf16: such outputs go there as f32. Inputs may also lie in .npz files: --q in.npz#q. f64 is rounded
 to f32, and a notice says so.
 The range is that of f32: weights are exact down to 2^-126 of a row's largest and zero below; scores and queries times
 the scale must stay below 1.1e38, keys * 2^8 * max |v| below 3.4e38, and beyond a row is infinite or NaN. Finite masks
@@ -47,8 +50,9 @@ and biases count as at least -1.18e38; a row that is masked wholly by finite num
 is zero.
 With --host-budget tensors stay in their files, also those larger than memory, and the process stays within the budget; where
 the system refuses memory, fewer rows stay, with the same bits, and a line and refused of --json say so. Members of .npz
-files are read once more, for their checksums, and deflated ones are unpacked into a file without a name beside the output,
-so they need room on the disk. For --certificate masks and biases are read once more; it has the CPU compute, and excludes
+files are read once more, for their checksums; deflated ones and files in Fortran order are unpacked into a file without a name
+beside the output, so they need room on the disk. The number that a refused budget names is enough. With --resume a run that is
+killed at any time goes on; no output may lie in the file of an input then. For --certificate masks and biases are read once more; it has the CPU compute, and excludes
 --resume. elsa info --budget prints what a budget is for.
 On a GPU head sizes go up to 256; larger ones are computed by the CPU, or refused with --fallback fail.
 The certificate says how wrong the output may be, proved for the kernel that ran and the norms of these tensors: each
@@ -103,15 +107,27 @@ pub struct RunArgs {
     /// Measure the tensors, and print how wrong the output may be as one JSON line
     #[arg(long)]
     pub certificate: bool,
+    /// Whether outputs replace inputs.
+    #[command(flatten)]
+    pub force: ForceArgs,
     /// Print a machine-readable report
     #[arg(long)]
     pub json: bool,
 }
 
 impl RunArgs {
+    /// The files that the command reads.
+    #[must_use]
+    pub fn reads(&self) -> Reads {
+        let mut reads = self.force.reads();
+        self.problem.add_to(&mut reads);
+        self.engine.add_to(&mut reads);
+        reads
+    }
+
     /// Checks that every output can be written. The outputs are prepared in the order in which [`run`] lists them.
     pub fn writer(&self) -> Result<Writer, Error> {
-        let mut writer = Writer::default();
+        let mut writer = Writer::new(self.reads());
         for (operand, source) in [
             (Operand::Output, self.out.as_ref()),
             (Operand::PresentKey, self.present_k.as_ref()),

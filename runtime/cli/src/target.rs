@@ -2,20 +2,13 @@
 
 use crate::error::Error;
 use crate::foreign;
-use crate::temporary::{self, Temporary};
-use std::fs::{self, File};
+use crate::outlet::{Place, Reads, Sink};
+use crate::temporary;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Where the bytes go.
-enum Sink {
-    /// To a file that takes the place of the one at the path.
-    Replace(Temporary),
-    /// To what is no regular file, such as `/dev/null`.
-    Direct(File),
-}
-
 /// A file that will be written.
+#[derive(Debug)]
 pub struct Target {
     argument: &'static str,
     path: PathBuf,
@@ -23,30 +16,15 @@ pub struct Target {
 }
 
 impl Target {
-    /// Prepares the file of a flag, so that what cannot be written is known before anything is measured.
+    /// Prepares the file of a flag of a call that reads `reads`, so that what cannot be written is known before anything is
+    /// measured. A link to a file stays one.
     ///
     /// # Errors
-    /// A path that cannot be written.
-    pub fn new(argument: &'static str, path: &Path) -> Result<Target, Error> {
-        let refuse = |reason: String| Error::Target { argument, path: path.to_path_buf(), reason };
-        // A link to a file stays one.
-        let resolved = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-        let existing = fs::metadata(&resolved).ok();
-        let sink = match &existing {
-            Some(metadata) if metadata.is_dir() => return Err(refuse("a folder".into())),
-            Some(metadata) if metadata.permissions().readonly() => return Err(refuse("read-only".into())),
-            Some(metadata) if !metadata.is_file() => {
-                Sink::Direct(File::options().write(true).open(&resolved).map_err(|e| refuse(e.to_string()))?)
-            }
-            existing => {
-                let folder = match resolved.parent() {
-                    Some(folder) if !folder.as_os_str().is_empty() => folder,
-                    _ => Path::new("."),
-                };
-                Sink::Replace(Temporary::new(folder, existing.as_ref()).map_err(|e| refuse(e.to_string()))?)
-            }
-        };
-        Ok(Target { argument, path: resolved, sink })
+    /// A path that cannot be written, and a file that the call reads.
+    pub fn new(argument: &'static str, path: &Path, reads: &Reads) -> Result<Target, Error> {
+        let place = Place::find(argument, path, None, reads)?;
+        let sink = place.open()?;
+        Ok(Target { argument, path: place.path, sink })
     }
 
     /// Writes a text for people, whole, with what is hidden in it shown.
@@ -77,21 +55,23 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_file_is_written_whole_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.csv");
         fs::write(&path, "old").unwrap();
-        let target = Target::new("csv", &path).unwrap();
+        let target = Target::new("csv", &path, &Reads::default()).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
         drop(target);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-        Target::new("csv", &path).unwrap().write(b"new").unwrap();
+        Target::new("csv", &path, &Reads::default()).unwrap().write(b"new").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
-        Target::new("csv", Path::new("/dev/null")).unwrap().write(b"new").unwrap();
+        Target::new("csv", Path::new("/dev/null"), &Reads::default()).unwrap().write(b"new").unwrap();
         for wrong in [folder.path().to_path_buf(), folder.path().join("none/out.csv")] {
-            let refused = Target::new("csv", &wrong).err().map(|e| (e.status(), e.to_string()));
+            let refused =
+                Target::new("csv", &wrong, &Reads::default()).err().map(|e| (e.status(), e.to_string()));
             let (status, text) = refused.expect("refused");
             assert!(status == 2 && text.starts_with("--csv: "), "{text}");
         }

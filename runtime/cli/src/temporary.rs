@@ -3,13 +3,18 @@
 //! A list holds the path of every temporary file. Whoever makes, renames or removes one holds the list's lock, and so
 //! does the thread of [`signals`](crate::signals) from the moment when it removes them until the process ends. So a
 //! signal finds all of them, and either none or all outputs of a call in place.
+//!
+//! A process that is killed leaves its files behind. Each has a lock for as long as its process lives, and a name that tells
+//! whose output it is, so that the next call with that output removes what nobody holds.
 
 use crate::error::say;
-use std::fs::{File, Metadata, Permissions};
-use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::fs::{self, File, Metadata, Permissions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{self, Mutex, MutexGuard, PoisonError};
 use tempfile::NamedTempFile;
 
 static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -27,33 +32,40 @@ pub struct Temporary {
 }
 
 impl Temporary {
-    /// Makes an empty file in `folder`, with the mode and, where the system permits it, the owner of `existing`. Without
-    /// it, they are those of any new file.
+    /// Makes an empty file beside `target`, with the mode and, where the system permits it, the owner of `existing`. Without
+    /// it, they are those of any new file. What processes that have ended left of the same target is removed.
     ///
     /// # Errors
     /// What the file system reports.
-    pub fn new(folder: &Path, existing: Option<&Metadata>) -> io::Result<Temporary> {
+    pub fn new(target: &Path, existing: Option<&Metadata>) -> io::Result<Temporary> {
+        let (folder, prefix) = (folder(target), prefix(target));
+        remove_orphans(folder, &prefix);
         let mut builder = tempfile::Builder::new();
-        builder.prefix(".elsa-").suffix(".part");
+        builder.prefix(&prefix).suffix(SUFFIX);
         // Before the process's mask. The default is for secrets.
         let mode = existing.map_or(0o666, |existing| existing.mode() & 0o777);
         builder.permissions(Permissions::from_mode(mode));
         let mut live = live();
-        let file = builder.tempfile_in(folder)?;
+        let file = loop {
+            step();
+            let file = builder.tempfile_in(folder)?;
+            match file.as_file().try_lock_shared() {
+                Err(TryLockError::WouldBlock) => {}
+                // Before it was locked, another process may have taken it for one that nobody holds.
+                _ if file.as_file().metadata()?.nlink() == 0 => {}
+                locked => {
+                    if let Err(TryLockError::Error(e)) = locked {
+                        log::debug!("{}: no advisory lock: {e}", folder.display());
+                    }
+                    break file;
+                }
+            }
+        };
         live.push(file.path().to_path_buf());
         drop(live);
         let made = Temporary { file: Some(file) };
         if let (Some(existing), Some(file)) = (existing, made.get()) {
-            let owned = fchown(file, Some(existing.uid()), Some(existing.gid()))
-                .or_else(|_| fchown(file, None, Some(existing.gid())));
-            if let Err(e) = owned {
-                log::debug!("{}: the owner is not kept: {e}", folder.display());
-            }
-            let now = file.metadata()?;
-            // The bits that act as somebody else go with the owner.
-            let same = (now.uid(), now.gid()) == (existing.uid(), existing.gid());
-            let mask = if same { 0o7777 } else { 0o777 };
-            file.set_permissions(Permissions::from_mode(existing.mode() & mask))?;
+            resemble(file, existing)?;
         }
         Ok(made)
     }
@@ -69,9 +81,119 @@ impl Temporary {
     /// # Errors
     /// What `write` and the file system report.
     pub fn fill(&self, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
-        let file = self.get().ok_or(io::ErrorKind::NotFound)?;
+        let file = self.get().ok_or(ErrorKind::NotFound)?;
+        step();
         write(file)?;
+        step();
         file.sync_all()
+    }
+}
+
+/// How the names of temporary files end.
+const SUFFIX: &str = ".part";
+
+/// How the names of the temporary files of `target` begin. They are short, whatever its name is.
+fn prefix(target: &Path) -> String {
+    let name = target.file_name().unwrap_or_default().as_bytes();
+    // FNV-1a.
+    let hash = name
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+    format!(".elsa-{hash:016x}-")
+}
+
+/// Removes the temporary files with this prefix that no process holds.
+fn remove_orphans(folder: &Path, prefix: &str) {
+    // A folder that may be written but not read keeps them.
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.as_bytes();
+        if !(name.starts_with(prefix.as_bytes()) && name.ends_with(SUFFIX.as_bytes())) {
+            continue;
+        }
+        let path = entry.path();
+        let Ok(file) = regular(File::options().read(true), &path) else { continue };
+        if file.try_lock().is_ok() {
+            match fs::remove_file(&path) {
+                Ok(()) => log::info!("{}: removed, its process has ended", path.display()),
+                Err(e) => log::debug!("{}: not removed: {e}", path.display()),
+            }
+        }
+    }
+}
+
+/// Opens a regular file. Follows no link at the end of the path, and does not wait.
+///
+/// # Errors
+/// What is no regular file, and what the file system reports.
+pub fn regular(options: &mut fs::OpenOptions, path: &Path) -> io::Result<File> {
+    let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file")),
+    }
+}
+
+/// Gives `file` the mode and, where the system permits it, the owner of `existing`.
+///
+/// # Errors
+/// What the file system reports.
+pub fn resemble(file: &File, existing: &Metadata) -> io::Result<()> {
+    let owned = fchown(file, Some(existing.uid()), Some(existing.gid()))
+        .or_else(|_| fchown(file, None, Some(existing.gid())));
+    if let Err(e) = owned {
+        log::debug!("the owner is not kept: {e}");
+    }
+    let now = file.metadata()?;
+    // The bits that act as somebody else go with the owner.
+    let same = (now.uid(), now.gid()) == (existing.uid(), existing.gid());
+    let mask = if same { 0o7777 } else { 0o777 };
+    file.set_permissions(Permissions::from_mode(existing.mode() & mask))
+}
+
+/// Stands before every change of the file system that a kill could leave half done, and before an output is opened. Tests end
+/// the process at a step of a given number, or have it wait there for a pipe.
+pub fn step() {
+    static STEPS: AtomicU64 = AtomicU64::new(0);
+    if cfg!(debug_assertions) {
+        let step = (STEPS.fetch_add(1, Ordering::Relaxed) + 1).to_string();
+        let is = |name| std::env::var(name).is_ok_and(|at| at == step);
+        if is("ELSA_TEST_ABORT_BEFORE") {
+            std::process::abort();
+        }
+        if let Some(pipe) = std::env::var_os("ELSA_TEST_PIPE").filter(|_| is("ELSA_TEST_WAIT_BEFORE")) {
+            let _ = fs::read(pipe);
+        }
+    }
+}
+
+/// The folder of a file.
+#[must_use]
+pub fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Waits until the names in `folder` are on the device, where the file system can tell.
+///
+/// # Errors
+/// What the file system reports.
+pub fn sync(folder: &Path) -> io::Result<()> {
+    step();
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        // A folder that may be written but not read, and file systems that sync no folders.
+        Err(e)
+            if matches!(
+                e.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::InvalidInput | ErrorKind::Unsupported
+            ) =>
+        {
+            log::debug!("{}: not synced: {e}", folder.display());
+            Ok(())
+        }
+        done => done,
     }
 }
 
@@ -99,6 +221,7 @@ pub fn replace<'a>(files: impl IntoIterator<Item = (Temporary, &'a Path)>) -> Re
             && let Some(file) = temporary.file.take()
         {
             let name = file.path().to_path_buf();
+            step();
             match file.persist(path) {
                 Ok(_) => live.retain(|live| *live != name),
                 Err(e) => {
@@ -123,8 +246,8 @@ pub fn remove_all(end: impl FnOnce()) {
 
 fn remove(live: &[PathBuf]) {
     for path in live {
-        if let Err(e) = std::fs::remove_file(path)
-            && e.kind() != io::ErrorKind::NotFound
+        if let Err(e) = fs::remove_file(path)
+            && e.kind() != ErrorKind::NotFound
         {
             say(&format!("{}: cannot be removed: {e}", path.display()));
         }
@@ -146,8 +269,8 @@ pub fn watch_panics() {
         // Whoever holds the list may be the thread that panics, so nobody waits for it.
         let live = match LIVE.try_lock() {
             Ok(live) => Some(live),
-            Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
+            Err(sync::TryLockError::Poisoned(e)) => Some(e.into_inner()),
+            Err(sync::TryLockError::WouldBlock) => None,
         };
         remove(live.as_deref().map_or(&[], Vec::as_slice));
         std::process::exit(PANICKED);

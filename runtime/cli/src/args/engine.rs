@@ -3,6 +3,7 @@
 use super::values::{bytes, one_of, ordinal, positive};
 use crate::error::Error;
 use crate::memory::{SPARE, leaves_enough};
+use crate::outlet::Reads;
 use clap::Args;
 use elsa_core::attention::plan::BLOCK_SIZES;
 use elsa_runtime::{Backend, CudaOptions, Engine, EngineOptions, Fallback, Plan, PlanOptions, Tuned, Tuning};
@@ -143,6 +144,13 @@ impl EngineArgs {
             Some(Some(path)) => Tuning::File(path.clone()),
             Some(None) if Tuned::named_path().is_none() => Tuning::Standard,
             Some(None) | None => Tuning::Environment,
+        }
+    }
+
+    /// Adds the tuned file to what a call reads.
+    pub fn add_to(&self, reads: &mut Reads) {
+        if let Some(path) = self.tuned.clone().flatten().or_else(Tuned::named_path) {
+            reads.keep("tuned", &path);
         }
     }
 

@@ -1,12 +1,14 @@
 //! Flags that several commands share. The flags of one command stand beside it.
 
 mod engine;
+mod force;
 mod problem;
 mod task;
 mod traversal;
 pub mod values;
 
 pub use engine::{BackendFlag, EngineArgs, FALLBACKS, warn_without_half_scores};
+pub use force::ForceArgs;
 pub use problem::{FILE, FILE_IS, ProblemArgs, layouts};
 pub use task::{Chunks, TaskArgs, chunks};
 pub use traversal::TraversalArgs;

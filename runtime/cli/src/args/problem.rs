@@ -4,6 +4,7 @@
 
 use super::values::{number, one_of, positive, shift, sides, window};
 use crate::flag::flag;
+use crate::outlet::Reads;
 use crate::tensor::Source;
 use clap::Args;
 use clap::builder::TypedValueParser;
@@ -122,6 +123,24 @@ impl ProblemArgs {
             Operand::Bias => self.bias.as_ref().or(self.bias_table.as_ref()),
             Operand::BiasIndex => self.bias_index.as_ref(),
             _ => None,
+        }
+    }
+
+    /// Adds the files of the problem to what a call reads.
+    pub fn add_to(&self, reads: &mut Reads) {
+        for operand in Operand::ALL {
+            if let Some(source) = self.source(operand) {
+                source.add_to(reads, self.flag(operand.argument()));
+            }
+        }
+        for (argument, list) in [
+            ("kv-lens", &self.kv_lens),
+            ("cu-seqlens-q", &self.cu_seqlens_q),
+            ("cu-seqlens-k", &self.cu_seqlens_k),
+        ] {
+            if let Some(source) = list {
+                source.add_to(reads, argument);
+            }
         }
     }
 

@@ -2,7 +2,8 @@
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use crate::args::{EngineArgs, FILE, ProblemArgs, TaskArgs};
+use crate::args::{EngineArgs, FILE, ForceArgs, ProblemArgs, TaskArgs};
+use crate::outlet::Reads;
 use crate::tensor::Source;
 use clap::{Arg, Args};
 use std::path::PathBuf;
@@ -78,7 +79,30 @@ pub struct BackwardArgs {
     /// What computes.
     #[command(flatten)]
     pub engine: EngineArgs,
+    /// Whether outputs replace inputs.
+    #[command(flatten)]
+    pub force: ForceArgs,
     /// Print a machine-readable report
     #[arg(long)]
     pub json: bool,
+}
+
+impl BackwardArgs {
+    /// The files that the command reads.
+    #[must_use]
+    pub fn reads(&self) -> Reads {
+        let mut reads = self.force.reads();
+        self.problem.add_to(&mut reads);
+        self.engine.add_to(&mut reads);
+        self.d_out.add_to(&mut reads, "d-out");
+        for (argument, source) in [("out", &self.out), ("lse", &self.lse)] {
+            if let Some(source) = source {
+                source.add_to(&mut reads, argument);
+            }
+        }
+        if let Some(path) = &self.state {
+            reads.add("state", path, None);
+        }
+        reads
+    }
 }

@@ -41,7 +41,7 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     let options = BackwardPlanOptions { budget: args.engine.budget, all_workers: false };
     let mut plan =
         BackwardTaskPlan::new(&engine, &problem, &division, &name, held, &options).map_err(shares_error)?;
-    let mut writer = Writer::default();
+    let mut writer = Writer::new(args.reads());
     writer.add_archive("shares-out", path)?;
 
     let given = job.inputs()?;

@@ -12,6 +12,7 @@
 use super::csv::{self, Row};
 use crate::error::{Error, one_line};
 use elsa_core::drift::percentile;
+use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
 
@@ -88,13 +89,19 @@ pub fn change(before: &Row, after: &Row, scatter: f64) -> Change {
     Change { ratio, noise, verdict }
 }
 
+/// What a row is of.
+fn key(row: &Row) -> (u32, [&str; 5]) {
+    (row.threads, [&row.workload, &row.shape, &row.dtype, &row.method, &row.backend])
+}
+
 /// Whether two rows are of the same.
 #[must_use]
 pub fn same(a: &Row, b: &Row) -> bool {
-    let key =
-        |row: &Row| [&row.workload, &row.shape, &row.dtype, &row.method, &row.backend].map(String::clone);
-    a.threads == b.threads && key(a) == key(b)
+    key(a) == key(b)
 }
+
+/// The widest column of names. Longer ones stand out of it.
+const WIDEST: usize = 120;
 
 /// How a row is called.
 fn named(row: &Row) -> String {
@@ -108,7 +115,20 @@ fn named(row: &Row) -> String {
 /// Files that are no tables, and rows that became slower.
 pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) -> Result<(), Error> {
     let (old, new) = (csv::read("compare", before)?, csv::read("compare", after)?);
-    let width = new.iter().chain(&old).map(|row| named(row).len()).max().unwrap_or(0);
+    changes(out, [before, after], [&old, &new], json)
+}
+
+/// As [`compare`], of rows that were read from the files `before` and `after`.
+///
+/// # Errors
+/// Rows that became slower, and an output that fails.
+pub fn changes(
+    out: &mut impl Write,
+    [before, after]: [&Path; 2],
+    [old, new]: [&[Row]; 2],
+    json: bool,
+) -> Result<(), Error> {
+    let width = new.iter().chain(old).map(|row| named(row).len()).max().unwrap_or(0).min(WIDEST);
     let mut counts = [(Verdict::Slower, 0), (Verdict::Faster, 0), (Verdict::Same, 0), (Verdict::Unknown, 0)];
     if !json {
         writeln!(
@@ -117,12 +137,17 @@ pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) ->
             "", "before ms", "after ms", "change", "noise"
         )?;
     }
-    let found = |row: &'_ Row| old.iter().find(|other| same(other, row));
-    let scatter = scatter(new.iter().filter_map(|row| Some((found(row)?, row))));
+    let mut places = HashMap::with_capacity(old.len());
+    for (at, row) in old.iter().enumerate() {
+        // Of rows of the same the first counts.
+        places.entry(key(row)).or_insert(at);
+    }
+    let found = |row: &Row| places.get(&key(row)).copied();
+    let scatter = scatter(new.iter().filter_map(|row| Some((&old[found(row)?], row))));
     let mut met = vec![false; old.len()];
     let mut alone = Vec::new();
-    for row in &new {
-        let Some(at) = old.iter().position(|other| same(other, row)) else {
+    for row in new {
+        let Some(at) = found(row) else {
             alone.push((row, after));
             continue;
         };

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, one_line};
 use crate::report;
+use crate::tensor::InputFile;
 use elsa_core::telemetry::record::Cell;
 use serde::Deserialize;
 use std::path::Path;
@@ -46,16 +47,26 @@ pub struct Row {
     pub clean: bool,
 }
 
+/// Most bytes of a table that are read. Rows have about 300.
+const LONGEST: u64 = 64 << 20;
+
 /// Reads the rows of a table. `argument` is the flag that names it.
 ///
 /// # Errors
-/// A file that cannot be read, and one that is no table of `elsa bench`.
+/// What is no regular file, is too long or cannot be read, and what is no table of `elsa bench`.
 pub fn read(argument: &'static str, path: &Path) -> Result<Vec<Row>, Error> {
-    let bytes = std::fs::read(path).map_err(|source| Error::Read { argument, path: path.into(), source })?;
-    let wrong = |found: String| Error::Table { argument, path: path.into(), found };
-    let rows: Result<Vec<Row>, csv::Error> =
-        csv::Reader::from_reader(bytes.as_slice()).deserialize().collect();
-    let mut rows = rows.map_err(|e| wrong(e.to_string()))?;
+    let bytes = InputFile::contents(path, LONGEST);
+    let bytes = bytes.map_err(|source| Error::Read { argument, path: path.into(), source })?;
+    rows(&bytes).map_err(|found| Error::Table { argument, path: path.into(), found })
+}
+
+/// The rows of a table. The error is what was found instead.
+///
+/// # Errors
+/// Bytes that are no table of `elsa bench`.
+pub fn rows(bytes: &[u8]) -> Result<Vec<Row>, String> {
+    let rows: Result<Vec<Row>, csv::Error> = csv::Reader::from_reader(bytes).deserialize().collect();
+    let mut rows = rows.map_err(|e| e.to_string())?;
     for Row { workload, shape, dtype, method, backend, kernel, .. } in &mut rows {
         for text in [workload, shape, dtype, method, backend, kernel] {
             *text = one_line(text);
@@ -64,8 +75,8 @@ pub fn read(argument: &'static str, path: &Path) -> Result<Vec<Row>, Error> {
     // A latency that is no positive number compares with nothing.
     let sound = |row: &Row| row.samples == 0 || row.p50_ms.is_some_and(|ms| ms > 0.0 && ms.is_finite());
     match rows.iter().position(|row| !sound(row)) {
-        Some(at) => Err(wrong(format!("row {}: p50_ms {:?}", at + 1, rows[at].p50_ms))),
-        None if rows.is_empty() => Err(wrong("no rows".into())),
+        Some(at) => Err(format!("row {}: p50_ms {:?}", at + 1, rows[at].p50_ms)),
+        None if rows.is_empty() => Err("no rows".into()),
         None => Ok(rows),
     }
 }

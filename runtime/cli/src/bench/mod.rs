@@ -29,7 +29,8 @@ mod text;
 mod watch;
 
 pub use args::BenchArgs;
-pub use csv::table;
+pub use compare::changes;
+pub use csv::{Row, rows, table};
 pub use grid::{Case, cases};
 pub use html::page;
 pub use text::{footer, header, headline, row};

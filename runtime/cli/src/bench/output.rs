@@ -5,6 +5,7 @@ use super::measure::Measured;
 use super::{csv, export, html, save, text};
 use crate::error::{Error, one_line, say};
 use crate::foreign::{self, Shown};
+use crate::outlet::Reads;
 use crate::report;
 use crate::serial::{Sent, Sink};
 use crate::target::Target;
@@ -39,8 +40,10 @@ impl Output {
     /// # Errors
     /// Files that cannot be written, and a port that cannot be opened.
     pub fn new(args: &BenchArgs, board: Option<&str>, start: &Start, width: usize) -> Result<Output, Error> {
+        let mut reads = Reads::default();
+        args.engine.add_to(&mut reads);
         let target = |argument, path: &Option<PathBuf>| {
-            path.as_deref().map(|path| Target::new(argument, path)).transpose()
+            path.as_deref().map(|path| Target::new(argument, path, &reads)).transpose()
         };
         let save = args.save.as_ref().map(|given| save::folder(given.as_deref(), board, start));
         if let Some(folder) = &save {

@@ -72,13 +72,16 @@ pub fn save(folder: &Path, start: &Start, table: &[u8]) -> Result<PathBuf, Error
     for attempt in 1.. {
         let stem = if attempt == 1 { stem.clone() } else { format!("{stem}-{attempt}") };
         let path = folder.join(format!("{stem}.csv"));
+        let beside = path.with_extension("json");
+        if beside.exists() {
+            continue;
+        }
         let failed = |source| Error::Write { argument: "save", path: path.clone(), source };
         let mut file = match OpenOptions::new().write(true).create_new(true).open(&path) {
             Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
             file => file.map_err(failed)?,
         };
         file.write_all(table).and_then(|()| file.sync_all()).map_err(failed)?;
-        let beside = path.with_extension("json");
         fs::write(&beside, &description).map_err(|source| Error::Write {
             argument: "save",
             path: beside,

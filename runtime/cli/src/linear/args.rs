@@ -5,6 +5,8 @@
 use crate::args::values::{bytes, number, one_of, ordinal, positive};
 use crate::args::{BackendFlag, EngineArgs, FALLBACKS, FILE, layouts};
 use crate::error::Error;
+use crate::flag::flag;
+use crate::outlet::Reads;
 use crate::tensor::Source;
 use clap::Args;
 use elsa_core::linear::{Direction, Form, Operand, Rule};
@@ -92,6 +94,18 @@ impl TensorArgs {
             Operand::Beta => self.beta.as_ref(),
             Operand::PastState => self.past_state.as_ref(),
             Operand::Output | Operand::PresentState => None,
+        }
+    }
+
+    /// Adds the files to what a call reads.
+    pub fn add_to(&self, reads: &mut Reads) {
+        for operand in Operand::ALL {
+            if let Some(source) = self.source(operand) {
+                source.add_to(reads, flag(operand.argument()));
+            }
+        }
+        if let Some(source) = &self.cu_seqlens {
+            source.add_to(reads, "cu-seqlens");
         }
     }
 }

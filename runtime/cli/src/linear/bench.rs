@@ -14,6 +14,7 @@ use super::turns::{Contender, quartiles, take_turns};
 use crate::args::values::{dtype, one_of, positive, seconds};
 use crate::error::Error;
 use crate::memory::{Buffer, leaves_enough};
+use crate::outlet::Reads;
 use crate::progress;
 use crate::report;
 use crate::target::Target;
@@ -205,7 +206,8 @@ pub fn bench(args: &LinearBenchArgs) -> Result<(), Error> {
             (format!("given with --rule {rule}"), "with the rules gated and gated-delta".into());
         return Err(Error::Argument { argument: "per-dim", found, allowed });
     }
-    let target = args.picture.as_deref().map(|path| Target::new("picture", path)).transpose()?;
+    let reads = Reads::default();
+    let target = args.picture.as_deref().map(|path| Target::new("picture", path, &reads)).transpose()?;
     let engine = args.host.engine()?;
     let mut lengths = args.lengths.clone();
     lengths.sort_unstable();

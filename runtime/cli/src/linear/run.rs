@@ -5,7 +5,7 @@
 use super::args::{FormArgs, HostArgs, SemanticsArgs, TensorArgs};
 use super::job::{LinearJob, Written};
 use super::judge::{Answer, judge};
-use crate::args::FILE;
+use crate::args::{FILE, ForceArgs};
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
 use crate::memory::{Buffer, leaves_enough, zeros};
@@ -26,12 +26,12 @@ Examples:
   elsa linear run --rule linear --q q.npy --k k.npy --v v.npy --out y.npy
   elsa linear run --rule gated --q q.npy --k k.npy --v v.npy --decay g.npy --out y.npy --present-state s.npy
   elsa linear run --rule gated-delta --q q.npy --k k.npy --v v.npy --decay g.npy --beta b.npy --normalize --out y.npy
-  elsa linear run --rule gated --q q.npy --k k.npy --v v.npy --decay g.npy --past-state s.npy --present-state s.npy --out y.npy
+  elsa linear run --rule gated --q q.npy --k k.npy --v v.npy --decay g.npy --past-state s.npy --present-state s.npy --force --out y.npy
 Tensors of the first: numpy.save('q.npy', q) of a float32 array of [batch, heads, tokens, dim], and k and v alike; decay and
 beta are [batch, heads, tokens]. With --layout bnhd they are [batch, tokens, heads, dim] and [batch, tokens, heads].
 Heads of k divide those of v, each of which has a state; heads of q divide them, or are a multiple. The output has as many
 heads as the larger of q and v.
-A decode step is a call with one token whose present state is the past of the next one; both may be the same file.
+A decode step is a call with one token whose present state is the past of the next one; with --force both may be the same file.
 The certificate says how wrong the output may be, proved for the form and the kernel that ran and for these tensors, and how
 wrong it is against the recurrence in f64. It takes several times as long as the run.
 Files are those of elsa run. States are f32 whatever the type of q; f16 and bf16 states are widened.
@@ -69,6 +69,9 @@ pub struct LinearRunArgs {
     /// Compute the recurrence in f64 beside the run, and print how wrong its output may be as one JSON line
     #[arg(long)]
     pub certificate: bool,
+    /// Whether outputs replace inputs.
+    #[command(flatten)]
+    pub force: ForceArgs,
     /// Print a machine-readable report
     #[arg(long)]
     pub json: bool,
@@ -207,7 +210,9 @@ pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
     let problem = job.problem;
     let engine = args.host.engine()?;
     let plan = engine.linear_plan(&problem, &args.host.plan_options(&args.form))?;
-    let mut writer = Writer::default();
+    let mut reads = args.force.reads();
+    args.tensors.add_to(&mut reads);
+    let mut writer = Writer::new(reads);
     for (operand, source) in [(Operand::Output, &args.out), (Operand::PresentState, &args.present_state)] {
         if let Some(source) = source {
             writer.add(flag(operand.argument()), source)?;

@@ -8,6 +8,7 @@ mod print;
 
 use crate::bench::page;
 use crate::error::{Error, say};
+use crate::outlet::Reads;
 use crate::serial::{self, Port, RETRY, waits};
 use crate::signals;
 use crate::target::Target;
@@ -66,7 +67,9 @@ pub struct ListenArgs {
 pub fn listen(args: &ListenArgs) -> Result<(), Error> {
     let fault = |source| Error::Port { argument: "PORT", source };
     let port = Port::parse(&args.port).map_err(fault)?;
-    let page = args.html.as_deref().map(|path| Target::new("html", path)).transpose()?;
+    let mut reads = Reads::default();
+    reads.keep("PORT", &port.path);
+    let page = args.html.as_deref().map(|path| Target::new("html", path, &reads)).transpose()?;
     let mut tty = port.open().map_err(fault)?;
     signals::defer();
     let form = match (args.json, args.csv) {

@@ -4,10 +4,11 @@
 
 mod members;
 
-use crate::args::{FILE, layouts};
+use crate::args::{FILE, ForceArgs, layouts};
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
 use crate::memory::{Buffer, zeros};
+use crate::outlet::Reads;
 use crate::report;
 use crate::task::file::{Kind, Whole};
 use crate::task::shares;
@@ -67,6 +68,9 @@ pub struct MergeArgs {
     /// Gradient of v, f32, of shares
     #[arg(long, value_name = FILE)]
     pub dv_out: Option<Source>,
+    /// Whether outputs replace inputs.
+    #[command(flatten)]
+    pub force: ForceArgs,
     /// Print a machine-readable report
     #[arg(long)]
     pub json: bool,
@@ -90,6 +94,13 @@ struct Report {
 }
 
 impl MergeArgs {
+    /// The files that the command reads.
+    fn reads(&self) -> Reads {
+        let mut reads = self.force.reads();
+        self.states.iter().for_each(|path| reads.add("STATES", path, None));
+        reads
+    }
+
     /// Requires that each output is one of what the files hold.
     fn check(&self, kind: Kind) -> Result<(), Error> {
         let [of_states, of_gradients] = [
@@ -183,7 +194,7 @@ type Done = (Sums, String, Vec<usize>);
 
 /// Merges states.
 fn states(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<Done, Error> {
-    let mut writer = Writer::default();
+    let mut writer = Writer::new(args.reads());
     for (operand, source) in [(Operand::Output, &args.out), (Operand::LogSumExp, &args.lse_out)] {
         if let Some(source) = source {
             writer.add(flag(operand.argument()), source)?;
@@ -235,7 +246,7 @@ fn states(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<Don
 fn gradients(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<Done, Error> {
     let layout = args.layout.unwrap_or(Layout::Bhnd);
     let [batch, heads, kv_heads, queries, keys, dim, value_dim] = whole.shape;
-    let mut writer = Writer::default();
+    let mut writer = Writer::new(args.reads());
     let mut outputs = Vec::new();
     for (argument, source, [heads, tokens, dim]) in [
         ("d_q", &args.dq_out, [heads, queries, dim]),

@@ -27,6 +27,7 @@ mod tests;
 mod wire;
 mod write;
 
+use crate::args::ForceArgs;
 use crate::error::Error;
 use crate::report;
 use crate::target::Target;
@@ -96,6 +97,9 @@ pub struct RewriteArgs {
     /// Where the rewritten model goes; beside IN if IN keeps its weights in other files
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
+    /// Whether OUT may be IN.
+    #[command(flatten)]
+    pub force: ForceArgs,
     /// Write nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -301,12 +305,11 @@ pub fn onnx(args: &OnnxArgs) -> Result<(), Error> {
                     );
                     return Err(Error::Target { argument: "OUT", path: args.out.clone(), reason });
                 }
-                if locations.iter().any(|location| is_same(&source.folder().join(location), &args.out)) {
-                    let reason = "it holds weights of IN".to_string();
-                    return Err(Error::Target { argument: "OUT", path: args.out.clone(), reason });
-                }
             }
-            let target = if args.dry_run { None } else { Some(Target::new("OUT", &args.out)?) };
+            let mut reads = args.force.reads();
+            reads.add("IN", &args.model, None);
+            locations.iter().for_each(|location| reads.keep("IN", &source.folder().join(location)));
+            let target = if args.dry_run { None } else { Some(Target::new("OUT", &args.out, &reads)?) };
             let (attentions, changes) =
                 examine(&model, &|stored, most| source.external(stored, most), Limits::WHOLE);
             let bytes = write::write(&model, &changes).map_err(|e| source.refuse(e.into()))?;
@@ -317,11 +320,6 @@ pub fn onnx(args: &OnnxArgs) -> Result<(), Error> {
             tell(&args.model, &attentions, written, args.json)
         }
     }
-}
-
-/// Whether two paths lead to one file.
-fn is_same(a: &Path, b: &Path) -> bool {
-    fs::canonicalize(a).is_ok_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b))
 }
 
 fn tell(model: &Path, attentions: &[Attention], written: Option<&Path>, json: bool) -> Result<(), Error> {

@@ -1,6 +1,7 @@
 //! The flags of `elsa simulate`.
 
 use super::sets;
+use crate::args::ForceArgs;
 use crate::args::values::{bytes, one_of, positive};
 use clap::Args;
 use std::path::PathBuf;
@@ -93,6 +94,9 @@ pub struct SimulateArgs {
     /// The backward pass too
     #[arg(long)]
     pub backward: bool,
+    /// Whether files that are written replace the one that is read.
+    #[command(flatten)]
+    pub force: ForceArgs,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -2,6 +2,7 @@
 
 use super::costs::{Costs, Origin, Pass};
 use crate::error::Error;
+use crate::tensor::InputFile;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -51,16 +52,12 @@ pub fn text(costs: &Costs, [seconds, bytes]: &[Vec<[f64; 2]>; 2]) -> Result<Stri
 /// A file that cannot be read or is none of these, measurements that are not positive, too few sizes.
 pub fn read(path: &Path) -> Result<Costs, Error> {
     let failed = |source| Error::Read { argument: "fit", path: path.to_path_buf(), source };
-    let found = std::fs::metadata(path).map_err(failed)?;
     let refuse = |found: String| Error::Argument {
         argument: "fit",
         found: format!("{}: {found}", path.display()),
         allowed: "what elsa simulate --measure --save-fit has written".into(),
     };
-    if found.len() > LARGEST || !found.is_file() {
-        return Err(refuse(format!("no regular file of at most {LARGEST} bytes")));
-    }
-    let text = std::fs::read(path).map_err(failed)?;
+    let text = InputFile::contents(path, LARGEST).map_err(failed)?;
     let file: File = serde_json::from_slice(&text).map_err(|e| refuse(e.to_string()))?;
     if file.format != FORMAT {
         return Err(refuse(format!("format '{}'", file.format)));

@@ -35,6 +35,7 @@ use elsa_core::quorum::InterestSet;
 use measure::{Check, Kernels, Measured};
 use serde::Serialize;
 use std::io::Write;
+use std::path::PathBuf;
 use study::{Report, Request};
 use text::Printed;
 
@@ -111,8 +112,14 @@ pub fn simulate(args: &SimulateArgs) -> Result<(), Error> {
         let text = e.to_string();
         refuse(text.split_once("allowed: ").map_or_else(|| text.clone(), |(_, words)| words.to_owned()))
     })?;
-    let page = args.html.as_deref().map(|path| Target::new("html", path)).transpose()?;
-    let saved = args.save_fit.as_deref().map(|path| Target::new("save-fit", path)).transpose()?;
+    let mut reads = args.force.reads();
+    if let Some(path) = &args.fit {
+        reads.add("fit", path, None);
+    }
+    let target = |argument, path: &Option<PathBuf>| {
+        path.as_deref().map(|path| Target::new(argument, path, &reads)).transpose()
+    };
+    let (page, saved) = (target("html", &args.html)?, target("save-fit", &args.save_fit)?);
     let measured = match &args.measure {
         Some(sizes) => {
             let mut measured =

@@ -1,11 +1,13 @@
 //! What a run is of, and the journal of an earlier one that it goes on with.
 
-use super::journal::{Earlier, Journal, Sizes};
-use super::sink::{Outputs, journal_of};
-use crate::error::{Error, say};
+use super::commit::{Move, journal_of};
+use super::journal::{self, Earlier, Journal, Sizes};
+use super::sink::Outputs;
+use crate::error::{Error, dashed, one_line, say};
 use crate::job::Job;
 use crate::tensor::output::Prepared;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// A run whose journal has been looked for.
 #[derive(Debug)]
@@ -17,28 +19,78 @@ pub struct Begun {
     earlier: Option<(Journal, Earlier)>,
 }
 
+/// How far a run that can go on has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Nothing was computed yet.
+    New,
+    /// Some units are finished, and their outputs lie beside the targets.
+    Begun,
+    /// All are, and their files take their places.
+    Complete,
+}
+
 impl Begun {
     /// A run of `job` whose outputs are `prepared`, computed by what `by` says. `resume` has a journal kept.
     ///
     /// # Errors
-    /// A journal of another run, or a damaged one; what the file system reports.
+    /// A journal of another run, or a damaged one; an output in the file of an input, which the run that goes on would miss;
+    /// what the file system reports.
     pub fn new(job: &Job, prepared: &[Prepared], resume: bool, by: &str) -> Result<Begun, Error> {
         let mut run = job.stamps();
         run.push(format!("{:?}", job.problem.spec()));
         run.push(by.to_owned());
-        run.extend(prepared.iter().map(Prepared::describe));
         let path = prepared.first().filter(|_| resume).map(|file| journal_of(&file.path));
-        let earlier = match &path {
-            Some(path) => Journal::open(path, &run)?,
-            None => None,
+        let Some(journal) = path.clone() else { return Ok(Begun { path, run, earlier: None }) };
+        let moves: Vec<Move> = prepared.iter().map(Move::of).collect();
+        for (file, of) in prepared.iter().zip(&moves) {
+            let outputs = std::iter::once(file.path.clone()).filter(|_| file.direct.is_none());
+            outputs.chain(of.parts()).try_for_each(|path| spare(job, file.argument, &path))?;
+        }
+        spare(job, "resume", &journal)?;
+        let lines = prepared.iter().map(Prepared::describe);
+        let Some((found, earlier)) = Journal::open(&journal)? else {
+            run.extend(lines.map(|(line, over)| line + &over));
+            return Ok(Begun { path, run, earlier: None });
         };
+        // Which files have taken their places already; none of those that are neither there nor beside.
+        let done: Vec<Option<bool>> = match &earlier.commit {
+            Some(parts) if parts.len() == moves.len() => {
+                moves.iter().zip(parts).map(|(of, part)| of.is_done(part)).collect()
+            }
+            Some(_) => vec![None; moves.len()],
+            None => vec![Some(false); moves.len()],
+        };
+        let mut known = run.clone();
+        for ((line, over), done) in lines.zip(&done) {
+            // What it was to take the place of is there no more.
+            let was = earlier.run.iter().filter(|_| *done != Some(false)).find(|known| {
+                known.strip_prefix(&line).is_some_and(|rest| rest.is_empty() || rest.starts_with(" over "))
+            });
+            run.push(line + &over);
+            known.push(was.or(run.last()).cloned().unwrap_or_default());
+        }
+        journal::same(&journal, &earlier, &known)?;
+        if done.contains(&None) {
+            say(&one_line(&format!(
+                "--resume: {}: an output of it is gone; the run begins anew",
+                journal.display()
+            )));
+            found.remove().map_err(|source| Error::Write { argument: "resume", path: journal, source })?;
+            return Ok(Begun { path, run, earlier: None });
+        }
+        let (run, earlier) = (known, Some((found, earlier)));
         Ok(Begun { path, run, earlier })
     }
 
-    /// Whether outputs stay after a kill, and whether they are there already.
+    /// How far the run has come; `None` if it does not go on after a kill.
     #[must_use]
-    pub fn resumes(&self) -> Option<bool> {
-        self.path.is_some().then_some(self.earlier.is_some())
+    pub fn stage(&self) -> Option<Stage> {
+        self.path.as_ref().map(|_| match &self.earlier {
+            None => Stage::New,
+            Some((_, Earlier { commit: None, .. })) => Stage::Begun,
+            Some(_) => Stage::Complete,
+        })
     }
 
     /// Sizes of the earlier run.
@@ -77,4 +129,12 @@ impl Begun {
         }
         Ok(())
     }
+}
+
+/// Requires that the file at `path`, if there is one, is none of the job's.
+fn spare(job: &Job, argument: &'static str, path: &Path) -> Result<(), Error> {
+    let Some(other) = fs::metadata(path).ok().and_then(|found| job.reads(&found)) else { return Ok(()) };
+    let found = format!("{}, which {} reads", path.display(), dashed(other));
+    let allowed = "with --resume another file: a run that goes on reads its inputs as they were".into();
+    Err(Error::Argument { argument, found, allowed })
 }

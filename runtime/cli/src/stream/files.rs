@@ -2,8 +2,9 @@
 
 use crate::error::Error;
 use crate::job::Job;
+use crate::temporary::folder;
 use crate::tensor::Stored;
-use crate::tensor::output::{Prepared, folder};
+use crate::tensor::output::Prepared;
 use elsa_core::attention::{Operand, Operands};
 use elsa_runtime::Source;
 use std::fs::File;

@@ -1,9 +1,10 @@
 //! A streamed run on a GPU: its memory within `--device-budget`, page-locked memory within what `--host-budget` leaves.
 
 use super::begun::Begun;
+use super::commit::journal_of;
 use super::files::Files;
 use super::report::{self, Done};
-use super::sink::{Outputs, journal_of};
+use super::sink::Outputs;
 use super::wanted::{Wanted, shapes};
 use crate::error::{Error, say};
 use crate::job::Job;
@@ -90,7 +91,9 @@ fn failed(error: GpuStreamError, taken: usize) -> Error {
                 "device" => ("device-budget", 0),
                 _ => ("host-budget", taken),
             };
-            let (found, allowed) = (budget.saturating_add(more), needed.saturating_add(more));
+            let margin = if more > 0 { super::MARGIN } else { 0 };
+            let found = budget.saturating_add(more);
+            let allowed = needed.saturating_add(more).saturating_add(margin);
             Error::Argument {
                 argument,
                 found: format!("{found} bytes"),
@@ -143,7 +146,7 @@ pub fn run(
     let shapes = shapes(job, wanted);
     let mut files = Files::of(job, &prepared)?;
     let journal = prepared.first().map(|file| journal_of(&file.path));
-    let mut outputs = Outputs::new(prepared, &shapes, begun.resumes())?;
+    let mut outputs = Outputs::new(prepared, &shapes, begun.stage())?;
     let (division, from) = (stream.division(), begun.finished());
     let (units, parts) = stream.count(&lengths, 0).map_err(|e| failed(e, 0))?;
     begun.note_in(&mut outputs, [division.rows, division.keys, division.splits, 1, 1], units)?;

@@ -5,17 +5,24 @@
 //! {"sizes":[1,4,85,3,4096],"run":["q /data/q.npy 64769:131 4194432 1700000000.000000000", ...]}
 //! unit 0
 //! unit 1
+//! commit ["64769:140 4194432"]
 //! ```
 //!
-//! A unit is noted when its outputs are on the device. A line that the kill has cut short counts for nothing.
+//! A unit is noted when its outputs are on the device. When all are, the last line has the identities of the complete files,
+//! which then take their places. A line that the kill has cut short counts for nothing, and a journal without its head is
+//! none: nothing was computed then.
 
 use crate::error::Error;
+use crate::temporary::{regular, step};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 const MAGIC: &str = "elsa journal 1";
+
+/// How the last line begins.
+const COMMIT: &str = "commit ";
 
 /// Most bytes of a journal that are read.
 const LONGEST: u64 = 64 << 20;
@@ -41,12 +48,16 @@ pub struct Journal {
 }
 
 /// What a journal says about an earlier run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Earlier {
     /// Its units and chunk.
     pub sizes: Sizes,
+    /// Problem, kernel, inputs and outputs, a line for each.
+    pub run: Vec<String>,
     /// Number of units that are finished.
     pub finished: usize,
+    /// Identities of the complete files, once they take their places.
+    pub commit: Option<Vec<String>>,
 }
 
 fn refused(path: &Path, found: &str) -> Error {
@@ -55,54 +66,92 @@ fn refused(path: &Path, found: &str) -> Error {
     Error::Argument { argument: "resume", found, allowed: allowed.into() }
 }
 
-/// What the text of a journal says, and how many of its bytes count. `run` describes the run that would go on.
-fn parse(text: &str, path: &Path, run: &[String]) -> Result<(Earlier, usize), Error> {
+/// What the bytes of a journal say, and how many of them count; `None` if its head is not complete. The error is what was
+/// found instead.
+///
+/// # Errors
+/// Anything but a journal, or its beginning.
+pub fn parse(bytes: &[u8]) -> Result<Option<(Earlier, usize)>, &'static str> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "no journal")?;
     let mut lines = text.split_inclusive('\n');
     let mut next = || lines.next().and_then(|line| Some((line.strip_suffix('\n')?, line.len())));
-    let (magic, mut length) = next().ok_or_else(|| refused(path, "no journal"))?;
+    let Some((magic, mut length)) = next() else {
+        return if MAGIC.starts_with(text) { Ok(None) } else { Err("no journal") };
+    };
     if magic != MAGIC {
-        return Err(refused(path, "no journal"));
+        return Err("no journal");
     }
-    let (head, bytes) = next().ok_or_else(|| refused(path, "a journal without a head"))?;
+    let Some((head, bytes)) = next() else { return Ok(None) };
     length += bytes;
-    let head: Head =
-        serde_json::from_str(head).map_err(|_| refused(path, "a journal with a damaged head"))?;
-    if let Some(other) = head.run.iter().find(|line| !run.contains(line)) {
-        return Err(refused(path, &format!("the journal of another run ({other})")));
+    let Head { sizes, run } = serde_json::from_str(head).map_err(|_| "a journal with a damaged head")?;
+    if sizes.contains(&0) {
+        return Err("a journal with a damaged head");
     }
-    if head.run.len() != run.len() {
-        return Err(refused(path, "the journal of another run"));
-    }
-    if head.sizes.contains(&0) {
-        return Err(refused(path, "a journal with a damaged head"));
-    }
-    let mut finished = 0;
+    let mut earlier = Earlier { sizes, run, finished: 0, commit: None };
     while let Some((line, bytes)) = next() {
-        if line != format!("unit {finished}") {
-            return Err(refused(path, "a journal whose units are not in order"));
+        if let Some(parts) = line.strip_prefix(COMMIT) {
+            earlier.commit = Some(serde_json::from_str(parts).map_err(|_| "a journal with a damaged end")?);
+            if next().is_some() {
+                return Err("a journal that goes on behind its end");
+            }
+        } else if line == format!("unit {}", earlier.finished) {
+            earlier.finished += 1;
+        } else {
+            return Err("a journal whose units are not in order");
         }
-        finished += 1;
         length += bytes;
     }
-    Ok((Earlier { sizes: head.sizes, finished }, length))
+    Ok(Some((earlier, length)))
+}
+
+/// Requires that a journal with this head is of `run`.
+///
+/// # Errors
+/// The journal of another run.
+pub fn same(path: &Path, earlier: &Earlier, run: &[String]) -> Result<(), Error> {
+    if let Some(other) = earlier.run.iter().find(|line| !run.contains(line)) {
+        return Err(refused(path, &format!("the journal of another run ({other})")));
+    }
+    match earlier.run.len() == run.len() {
+        true => Ok(()),
+        false => Err(refused(path, "the journal of another run")),
+    }
+}
+
+/// Requires that no other process has the journal.
+fn lock(path: &Path, file: &File) -> Result<(), Error> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(Error::Argument {
+            argument: "resume",
+            found: format!("{}: another process has it", path.display()),
+            allowed: "one run at a time; wait for the other, or name another output".into(),
+        }),
+        Err(TryLockError::Error(e)) => {
+            log::debug!("no advisory lock: {e}");
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
 }
 
 impl Journal {
-    /// Opens the journal at `path`, if there is one of the run that `run` describes.
+    /// Opens the journal at `path`, if there is one.
     ///
     /// # Errors
-    /// A journal of another run, or a damaged one; what the file system reports.
-    pub fn open(path: &Path, run: &[String]) -> Result<Option<(Journal, Earlier)>, Error> {
+    /// A file that is no journal, or that another process has; what the file system reports.
+    pub fn open(path: &Path) -> Result<Option<(Journal, Earlier)>, Error> {
         let unread = |source| Error::Read { argument: "resume", path: path.to_path_buf(), source };
-        let mut file = match File::options().read(true).write(true).open(path) {
+        let mut file = match regular(File::options().read(true).write(true), path) {
             Ok(file) => file,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(unread(e)),
         };
+        lock(path, &file)?;
         let mut bytes = Vec::new();
         (&mut file).take(LONGEST).read_to_end(&mut bytes).map_err(unread)?;
-        let text = std::str::from_utf8(&bytes).map_err(|_| refused(path, "no journal"))?;
-        let (earlier, length) = parse(text, path, run)?;
+        let Some((earlier, length)) = parse(&bytes).map_err(|found| refused(path, found))? else {
+            return Ok(None);
+        };
         file.set_len(length as u64).map_err(unread)?;
         file.seek(SeekFrom::End(0)).map_err(unread)?;
         Ok(Some((Journal { path: path.to_path_buf(), file }, earlier)))
@@ -111,14 +160,25 @@ impl Journal {
     /// Begins a journal at `path`.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// A journal that another process has; what the file system reports.
     pub fn begin(path: &Path, sizes: Sizes, run: Vec<String>) -> Result<Journal, Error> {
         let failed = |source| Error::Write { argument: "resume", path: path.to_path_buf(), source };
-        let head = Head { sizes, run };
-        let head = serde_json::to_string(&head).map_err(|e| failed(e.into()))?;
-        let mut file = File::create(path).map_err(failed)?;
-        writeln!(file, "{MAGIC}\n{head}").and_then(|()| file.sync_all()).map_err(failed)?;
-        Ok(Journal { path: path.to_path_buf(), file })
+        let head = serde_json::to_string(&Head { sizes, run }).map_err(|e| failed(e.into()))?;
+        step();
+        let file = regular(File::options().write(true).create(true).truncate(false), path).map_err(failed)?;
+        lock(path, &file)?;
+        step();
+        file.set_len(0).map_err(failed)?;
+        let mut journal = Journal { path: path.to_path_buf(), file };
+        journal.line(MAGIC).and_then(|()| journal.line(&head)).map_err(failed)?;
+        step();
+        journal.file.sync_all().map_err(failed)?;
+        Ok(journal)
+    }
+
+    fn line(&mut self, text: &str) -> io::Result<()> {
+        step();
+        self.file.write_all(format!("{text}\n").as_bytes())
     }
 
     /// Notes that unit `number` is finished.
@@ -126,8 +186,23 @@ impl Journal {
     /// # Errors
     /// What the file system reports.
     pub fn note(&mut self, number: usize) -> io::Result<()> {
-        self.file.write_all(format!("unit {number}\n").as_bytes())?;
+        self.line(&format!("unit {number}"))?;
+        step();
         self.file.sync_data()
+    }
+
+    /// Notes that the files of these identities are complete and take their places.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    pub fn commit(&mut self, parts: &[String]) -> Result<(), Error> {
+        let parts = serde_json::to_string(parts).map_err(io::Error::from);
+        let noted = parts.and_then(|parts| {
+            self.line(&format!("{COMMIT}{parts}"))?;
+            step();
+            self.file.sync_all()
+        });
+        noted.map_err(|source| Error::Write { argument: "resume", path: self.path.clone(), source })
     }
 
     /// Removes the journal.
@@ -135,6 +210,7 @@ impl Journal {
     /// # Errors
     /// What the file system reports.
     pub fn remove(self) -> io::Result<()> {
+        step();
         std::fs::remove_file(&self.path)
     }
 }
@@ -150,25 +226,33 @@ mod tests {
         let desk = tempfile::tempdir().unwrap();
         let path = desk.path().join("journal");
         let run = || vec!["q a".to_string(), "k b".to_string()];
-        assert!(Journal::open(&path, &run()).unwrap().is_none());
+        let parts = vec!["1:2 3".to_string(), "1:4 5".to_string()];
+        assert!(Journal::open(&path).unwrap().is_none());
         let mut journal = Journal::begin(&path, SIZES, run()).unwrap();
         journal.note(0).unwrap();
         journal.note(1).unwrap();
+        journal.commit(&parts).unwrap();
         drop(journal);
         let text = std::fs::read_to_string(&path).unwrap();
         // Cut anywhere, it is the journal of fewer units, or none.
         for cut in 0..=text.len() {
-            std::fs::write(&path, &text[..cut]).unwrap();
-            let whole = text[..cut].matches("unit 0\n").count() + text[..cut].matches("unit 1\n").count();
-            match Journal::open(&path, &run()) {
-                Ok(Some((mut journal, earlier))) => {
-                    assert_eq!(earlier, Earlier { sizes: SIZES, finished: whole });
+            let text = &text[..cut];
+            std::fs::write(&path, text).unwrap();
+            let whole = text.matches("unit 0\n").count() + text.matches("unit 1\n").count();
+            let commit = text.ends_with("]\n").then(|| parts.clone());
+            match Journal::open(&path).unwrap() {
+                Some((mut journal, earlier)) => {
+                    let committed = commit.is_some();
+                    assert_eq!(earlier, Earlier { sizes: SIZES, run: run(), finished: whole, commit });
+                    if committed {
+                        continue;
+                    }
                     journal.note(whole).unwrap();
-                    let (_, earlier) = Journal::open(&path, &run()).unwrap().unwrap();
-                    assert_eq!(earlier.finished, whole + 1);
+                    drop(journal);
+                    let (_, earlier) = Journal::open(&path).unwrap().unwrap();
+                    assert_eq!((earlier.finished, earlier.commit), (whole + 1, None));
                 }
-                Ok(None) => panic!("there is one"),
-                Err(e) => assert!(e.status() == 2 && !text[..cut].contains("]}\n"), "{e}"),
+                None => assert!(!text.contains("]}\n"), "{text}"),
             }
         }
     }
@@ -179,10 +263,15 @@ mod tests {
         let path = desk.path().join("journal");
         let run = |q: &str| vec![q.to_string(), "k".to_string()];
         drop(Journal::begin(&path, SIZES, run("q")).unwrap());
+        let opened = |run: &[String]| {
+            let (_, earlier) = Journal::open(&path)?.expect("a journal");
+            same(&path, &earlier, run)
+        };
         let refused = |run: &[String], word: &str| {
-            let error = Journal::open(&path, run).unwrap_err();
+            let error = opened(run).unwrap_err();
             assert!(error.status() == 2 && error.to_string().contains(word), "{error}");
         };
+        opened(&run("q")).unwrap();
         refused(&run("other"), "another run (q)");
         refused(&["q".into(), "k".into(), "v".into()], "another run");
         let text = std::fs::read_to_string(&path).unwrap();
@@ -193,11 +282,35 @@ mod tests {
             (format!("{text}unit 1\n"), "in order"),
             (format!("{text}unit 0\nunit 0\n"), "in order"),
             (format!("{text}\0\n"), "in order"),
+            (format!("{text}commit 3\n"), "damaged end"),
+            (format!("{text}commit []\nunit 0\n"), "behind its end"),
+            ("elsa".repeat(9), "no journal"),
         ] {
             std::fs::write(&path, bad).unwrap();
             refused(&run("q"), word);
         }
         std::fs::write(&path, [0xff, 0xfe]).unwrap();
         refused(&run("q"), "no journal");
+        // Nothing waits for a pipe, and no link is followed.
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &path).unwrap();
+        assert!(Journal::open(&path).is_err() && Journal::begin(&path, SIZES, run("q")).is_err());
+        std::fs::remove_file(&path).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        refused(&run("q"), "not a regular file");
+    }
+
+    #[test]
+    fn a_journal_has_one_process() {
+        let desk = tempfile::tempdir().unwrap();
+        let path = desk.path().join("journal");
+        let journal = Journal::begin(&path, SIZES, vec!["q".into()]).unwrap();
+        for error in
+            [Journal::open(&path).unwrap_err(), Journal::begin(&path, SIZES, Vec::new()).unwrap_err()]
+        {
+            assert!(error.status() == 2 && error.to_string().contains("another process"), "{error}");
+        }
+        drop(journal);
+        assert_eq!(Journal::open(&path).unwrap().unwrap().1.run, ["q"]);
     }
 }

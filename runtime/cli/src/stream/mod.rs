@@ -5,16 +5,16 @@
 
 mod args;
 mod begun;
+mod commit;
 mod files;
 mod gpu;
-mod journal;
+pub mod journal;
 mod report;
 mod sink;
 mod wanted;
 
 pub use args::StreamArgs;
 pub use files::Files;
-pub use journal::{Earlier, Journal};
 pub use report::{Done, accounted};
 pub use sink::Outputs;
 pub use wanted::Wanted;
@@ -26,10 +26,11 @@ use crate::job::Job;
 use crate::progress;
 use crate::tensor::output::Writer;
 use begun::Begun;
-use elsa_core::attention::Operand;
+use elsa_core::attention::plan::ChooseError;
+use elsa_core::attention::{Operand, Problem};
 use elsa_runtime::{
-    Backend, Engine, Fallback, PlanOptions, StreamCertificate, StreamError, StreamOptions, StreamPlan,
-    UnitSizes, Written, peak_memory,
+    Backend, Engine, Fallback, PlanError, PlanOptions, StreamCertificate, StreamError, StreamOptions,
+    StreamPlan, UnitSizes, Written, peak_memory,
 };
 use std::time::Instant;
 use wanted::shapes;
@@ -99,10 +100,13 @@ pub fn run(
         ..StreamOptions::new(host_budget)
     };
     // A budget that is too small is refused before any archive is unpacked.
-    engine.stream(problem, &options)?;
+    engine.stream(problem, &options).map_err(|e| refused(&engine, problem, &options, e))?;
     let mut files = Files::of(job, &prepared)?;
-    let mut outputs = Outputs::new(prepared, &shapes, begun.resumes())?;
-    let mut stream = engine.fit_stream(problem, &options).map_err(|e| failed(job, &outputs, e))?;
+    let mut outputs = Outputs::new(prepared, &shapes, begun.stage())?;
+    let mut stream = engine.fit_stream(problem, &options).map_err(|e| match e {
+        StreamError::Plan(e) => refused(&engine, problem, &options, e),
+        e => failed(job, &outputs, e),
+    })?;
     let (plan, refused) = (stream.plan().clone(), stream.fit().refused);
     let (lengths, from) = (job.lengths(), begun.finished());
     let (units, parts) = plan.count(&lengths, 0).map_err(|e| failed(job, &outputs, e))?;
@@ -161,7 +165,7 @@ fn failed(job: &Job, outputs: &Outputs, e: StreamError) -> Error {
         }
         StreamError::Note { source, .. } => {
             let (_, path) = outputs.target(Operand::Output);
-            Error::Write { argument: "resume", path: sink::journal_of(&path), source }
+            Error::Write { argument: "resume", path: commit::journal_of(&path), source }
         }
         other => Error::Stream(other.to_string()),
     }
@@ -171,10 +175,26 @@ fn failed(job: &Job, outputs: &Outputs, e: StreamError) -> Error {
 ///
 /// # Errors
 /// A budget that is too small, or beyond the machine.
-pub fn plan(
-    engine: &Engine,
-    problem: &elsa_core::attention::Problem,
-    host_budget: usize,
-) -> Result<StreamPlan, Error> {
-    Ok(engine.stream(problem, &StreamOptions::new(host_budget))?)
+pub fn plan(engine: &Engine, problem: &Problem, host_budget: usize) -> Result<StreamPlan, Error> {
+    let options = StreamOptions::new(host_budget);
+    engine.stream(problem, &options).map_err(|e| refused(engine, problem, &options, e))
+}
+
+/// Bytes by which the budget that a refusal names exceeds what the process would need that refuses. The next one may have more
+/// pages of the program in memory, and takes some for its files between the plan and the run.
+const MARGIN: usize = 3 << 20;
+
+/// The error of a plan. One of a budget names a number that is enough; where a run goes on, that of a new run, too.
+fn refused(engine: &Engine, problem: &Problem, options: &StreamOptions, error: PlanError) -> Error {
+    let PlanError::Refused(ChooseError::HostBudget { needed, budget }) = error else { return error.into() };
+    let enough = needed.saturating_add(MARGIN);
+    let anew = StreamOptions { host_budget: 0, sizes: None, ..*options };
+    let allowed = match (options.sizes, engine.stream(problem, &anew)) {
+        (Some(_), Err(PlanError::Refused(ChooseError::HostBudget { needed, .. }))) => format!(
+            "at least {enough} for this problem as the journal divides it, or {} for a run from the start, without the journal",
+            needed.saturating_add(MARGIN)
+        ),
+        _ => format!("at least {enough} for this problem"),
+    };
+    Error::Argument { argument: "host-budget", found: format!("{budget} bytes"), allowed }
 }

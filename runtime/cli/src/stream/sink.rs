@@ -1,9 +1,11 @@
 //! Outputs that leave part by part: files beside their targets, which take their places when all are complete.
 
+use super::begun::Stage;
+use super::commit::{ARRAYS, Move, beside, finish, part_of, synced};
 use super::journal::Journal;
 use crate::error::Error;
-use crate::temporary::{self, Temporary};
-use crate::tensor::output::{Prepared, folder, sync};
+use crate::temporary::{self, Temporary, folder, regular, resemble, step, sync};
+use crate::tensor::output::Prepared;
 use crate::tensor::safetensors::{self, Form, Origin, Piece};
 use crate::tensor::{Format, InputFile, Stored, npy};
 use elsa_core::attention::{Operand, Operands};
@@ -21,8 +23,11 @@ use std::path::{Path, PathBuf};
 const PIECE: usize = 64 << 10;
 
 /// The arrays of an archive of states.
-const STATES: [(Operand, &str); 3] =
-    [(Operand::StateReference, "m"), (Operand::StateSum, "S"), (Operand::StateWeighted, "W")];
+const STATES: [(Operand, &str); 3] = [
+    (Operand::StateReference, ARRAYS[0]),
+    (Operand::StateSum, ARRAYS[1]),
+    (Operand::StateWeighted, ARRAYS[2]),
+];
 
 /// A file in the making.
 #[derive(Debug)]
@@ -30,7 +35,7 @@ enum Making {
     /// It goes when the process does.
     Temporary(Temporary),
     /// It stays for a run that goes on.
-    Partial(PathBuf, File),
+    Partial(File),
     /// The target itself.
     Direct(File),
 }
@@ -39,7 +44,7 @@ impl Making {
     fn file(&self) -> io::Result<&File> {
         match self {
             Making::Temporary(temporary) => temporary.get().ok_or_else(|| io::ErrorKind::NotFound.into()),
-            Making::Partial(_, file) | Making::Direct(file) => Ok(file),
+            Making::Partial(file) | Making::Direct(file) => Ok(file),
         }
     }
 }
@@ -83,23 +88,14 @@ pub struct Outputs {
     /// file.
     archive: Option<(PathBuf, Option<File>)>,
     journal: Option<Journal>,
+    /// How the files of a run that can go on take their places.
+    moves: Vec<Move>,
+    /// Whether they do so already.
+    complete: bool,
     bar: ProgressBar,
     piece: Vec<u8>,
     /// Parts until the process ends itself, for tests.
     parts_left: Option<u64>,
-}
-
-/// The name of a file beside `target`.
-fn beside(target: &Path, name: &str) -> PathBuf {
-    let mut path = target.as_os_str().to_owned();
-    path.push(name);
-    path.into()
-}
-
-/// Where the journal of a run with the output `target` is.
-#[must_use]
-pub fn journal_of(target: &Path) -> PathBuf {
-    beside(target, ".elsa-journal")
 }
 
 /// What an output holds: operand, element type and sizes of its axes.
@@ -107,12 +103,12 @@ pub type Shape = (Operand, DType, Vec<usize>);
 
 impl Outputs {
     /// Makes the files of `shapes` from those that were prepared: the number of a file's member is that of its shape, and the
-    /// last file may be that of the states, which has all from its number on. `resumes` says whether they stay after a kill, and
-    /// whether they are there already.
+    /// last file may be that of the states, which has all from its number on. With a stage they stay after a kill; it says
+    /// whether they are there already. Of a run that is complete nothing is written.
     ///
     /// # Errors
     /// What the file system reports; memory that the system refuses; a file to keep tensors of that ends early.
-    pub fn new(prepared: Vec<Prepared>, shapes: &[Shape], resumes: Option<bool>) -> Result<Outputs, Error> {
+    pub fn new(prepared: Vec<Prepared>, shapes: &[Shape], stage: Option<Stage>) -> Result<Outputs, Error> {
         let mut piece = Vec::new();
         piece.try_reserve_exact(PIECE).map_err(|_| Error::Memory { argument: "out", bytes: PIECE })?;
         piece.resize(PIECE, 0);
@@ -122,34 +118,39 @@ impl Outputs {
             places: Operands::from_fn(|_| None),
             archive: None,
             journal: None,
+            moves: stage.map_or_else(Vec::new, |_| prepared.iter().map(Move::of).collect()),
+            complete: stage == Some(Stage::Complete),
             bar: ProgressBar::hidden(),
             piece,
             parts_left: parts_left.and_then(|text| text.parse().ok()),
         };
+        if outputs.complete {
+            return Ok(outputs);
+        }
         for file in prepared {
             let first = file.members.first().map_or(0, |(_, number)| *number);
             match file.format {
-                Format::Npz => outputs.add_archive(file, shapes.get(first..).unwrap_or_default(), resumes)?,
+                Format::Npz => outputs.add_archive(file, shapes.get(first..).unwrap_or_default(), stage)?,
                 Format::Npy => {
                     let Some((operand, dtype, shape)) = shapes.get(first) else { continue };
-                    let target = Target::of(file, resumes)?;
-                    outputs.add_npy(target, *operand, *dtype, shape, resumes)?;
+                    let target = Target::of(file, stage)?;
+                    outputs.add_npy(target, *operand, *dtype, shape, stage)?;
                 }
-                Format::Safetensors => outputs.add_safetensors(file, shapes, resumes)?,
+                Format::Safetensors => outputs.add_safetensors(file, shapes, stage)?,
             }
         }
         Ok(outputs)
     }
 
     /// Makes a file for each array of the archive.
-    fn add_archive(&mut self, file: Prepared, shapes: &[Shape], resumes: Option<bool>) -> Result<(), Error> {
+    fn add_archive(&mut self, file: Prepared, shapes: &[Shape], stage: Option<Stage>) -> Result<(), Error> {
         let Prepared { argument, path, temporary, direct, .. } = file;
         for (operand, dtype, shape) in shapes {
             let name = STATES.iter().find(|(state, _)| state == operand).map_or("", |(_, name)| name);
             let own = beside(&path, &format!(".{name}"));
-            let making = making(argument, &own, resumes, || Temporary::new(folder(&path), None))?;
+            let making = making(argument, &own, stage, || Temporary::new(&own, None))?;
             let target = Target { argument, path: path.clone(), making, of_archive: true, kept: None };
-            self.add_npy(target, *operand, *dtype, shape, resumes)?;
+            self.add_npy(target, *operand, *dtype, shape, stage)?;
         }
         // Until then nothing but those files is there.
         drop(temporary);
@@ -164,7 +165,7 @@ impl Outputs {
         operand: Operand,
         dtype: DType,
         shape: &[usize],
-        resumes: Option<bool>,
+        stage: Option<Stage>,
     ) -> Result<(), Error> {
         // The format has no bf16. f32 holds it exactly.
         let widens = dtype == DType::Bf16;
@@ -173,7 +174,7 @@ impl Outputs {
         npy::write_header(&mut header, stored, shape).map_err(|e| target.failed(e))?;
         let start = header.len() as u64;
         let length = start + (shape.iter().product::<usize>() * stored.size()) as u64;
-        target.begin(&header, length, resumes)?;
+        target.begin(&header, length, stage)?;
         self.places[operand] = Some(Place { target: self.targets.len(), start, widens });
         self.targets.push(target);
         Ok(())
@@ -184,17 +185,17 @@ impl Outputs {
         &mut self,
         mut file: Prepared,
         shapes: &[Shape],
-        resumes: Option<bool>,
+        stage: Option<Stage>,
     ) -> Result<(), Error> {
         let (members, kept) = (std::mem::take(&mut file.members), file.kept.take());
-        let mut target = Target::of(file, resumes)?;
+        let mut target = Target::of(file, stage)?;
         let outputs: Vec<(&str, &Shape)> =
             members.iter().filter_map(|(name, at)| Some((name.as_str(), shapes.get(*at)?))).collect();
         let tensors: Vec<(&str, Stored, &[usize])> =
             outputs.iter().map(|(name, (_, dtype, shape))| (*name, (*dtype).into(), &shape[..])).collect();
         let (old, directory) = kept.map(|kept| (kept.file, kept.directory)).unzip();
         let form = Form::new(directory.as_ref(), &tensors).map_err(|e| target.failed(e))?;
-        target.begin(&form.header, form.length, resumes)?;
+        target.begin(&form.header, form.length, stage)?;
         for piece in &form.pieces {
             match (piece.from, &old) {
                 (Origin::New(at), _) => {
@@ -203,13 +204,13 @@ impl Outputs {
                     self.places[*operand] = Some(place);
                 }
                 // A run that goes on has them.
-                (Origin::Kept(at), Some(old)) if resumes != Some(true) => {
+                (Origin::Kept(at), Some(old)) if stage != Some(Stage::Begun) => {
                     target.keep(old, at, piece).map_err(|e| target.failed(e))?;
                 }
                 (Origin::Kept(_), _) => {}
             }
         }
-        if resumes == Some(false) {
+        if stage == Some(Stage::New) {
             // The journal begins when they are on the device.
             synced(target.making.file().map_err(|e| target.failed(e))?).map_err(|e| target.failed(e))?;
         }
@@ -247,70 +248,84 @@ impl Outputs {
                 return Err(Error::Changed { argument: target.argument, path: target.path.clone() });
             }
         }
-        let (mut renames, mut partial) = (Vec::new(), Vec::new());
-        let mut folders = BTreeSet::new();
-        let mut names = Vec::new();
         // It was allocated before the run, after which no memory should be refused.
         let mut piece = std::mem::take(&mut self.piece);
+        match self.journal.take() {
+            Some(mut journal) => {
+                if !self.complete {
+                    self.complete_parts(&mut piece)?;
+                    let parts: Vec<String> =
+                        self.moves.iter().map(Move::identity).collect::<Result<_, _>>()?;
+                    journal.commit(&parts)?;
+                }
+                finish(&self.moves, journal)
+            }
+            None => self.replace(&mut piece),
+        }
+    }
+
+    /// Brings the parts of a run that can go on into the form of their targets, and onto the device.
+    fn complete_parts(&mut self, piece: &mut [u8]) -> Result<(), Error> {
         if let Some((path, direct)) = self.archive.take() {
             let made = match direct {
-                Some(file) => self.write_archive(&file, &mut piece).map(|()| None),
-                None => Temporary::new(folder(&path), path.metadata().ok().as_ref()).and_then(|temporary| {
-                    temporary.fill(|file| self.write_archive(file, &mut piece))?;
+                Some(file) => self.write_archive(&file, piece),
+                None => part(&part_of(&path), true).and_then(|file| {
+                    self.write_archive(&file, piece)?;
+                    settled(&file, &path)
+                }),
+            };
+            made.map_err(|source| Error::Write { argument: "state-out", path: path.clone(), source })?;
+        }
+        for target in self.targets.iter().filter(|target| !target.of_archive) {
+            let settle = match &target.making {
+                Making::Partial(file) => settled(file, &target.path),
+                making => making.file().and_then(synced),
+            };
+            settle.map_err(|e| target.failed(e))?;
+        }
+        Ok(())
+    }
+
+    /// Puts the files of a run that cannot go on in their places.
+    fn replace(&mut self, piece: &mut [u8]) -> Result<(), Error> {
+        let (mut files, mut names) = (Vec::new(), Vec::new());
+        if let Some((path, direct)) = self.archive.take() {
+            let made = match direct {
+                Some(file) => self.write_archive(&file, piece).map(|()| None),
+                None => Temporary::new(&path, path.metadata().ok().as_ref()).and_then(|temporary| {
+                    temporary.fill(|file| self.write_archive(file, piece))?;
                     Ok(Some(temporary))
                 }),
             };
             let made =
                 made.map_err(|source| Error::Write { argument: "state-out", path: path.clone(), source })?;
             if let Some(temporary) = made {
-                folders.insert(folder(&path).to_path_buf());
-                renames.push(temporary);
+                files.push(temporary);
                 names.push(("state-out", path));
             }
         }
-        for target in std::mem::take(&mut self.targets) {
-            if target.of_archive {
-                // It is in the archive.
-                if let Making::Partial(path, _) = target.making {
-                    partial.push((path, None));
-                }
-                continue;
-            }
+        // The arrays of the archive are in it, and go.
+        for target in std::mem::take(&mut self.targets).into_iter().filter(|target| !target.of_archive) {
             let synced = target.making.file().and_then(synced);
             synced.map_err(|e| target.failed(e))?;
-            folders.insert(folder(&target.path).to_path_buf());
-            match target.making {
-                Making::Temporary(temporary) => {
-                    names.push((target.argument, target.path));
-                    renames.push(temporary);
-                }
-                Making::Partial(path, _) => partial.push((path, Some((target.argument, target.path)))),
-                Making::Direct(_) => {}
+            if let Making::Temporary(temporary) = target.making {
+                names.push((target.argument, target.path));
+                files.push(temporary);
             }
         }
         let paths = names.iter().map(|(_, path)| path.as_path());
-        temporary::replace(renames.into_iter().zip(paths)).map_err(|(at, source)| {
+        temporary::replace(files.into_iter().zip(paths)).map_err(|(at, source)| {
             let (argument, path) = names[at].clone();
             Error::Write { argument, path, source }
         })?;
-        for (path, target) in partial {
-            let done = match &target {
-                Some((_, target)) => std::fs::rename(&path, target),
-                None => std::fs::remove_file(&path),
-            };
-            let (argument, named) = target.unwrap_or(("state-out", path));
-            done.map_err(|source| Error::Write { argument, path: named, source })?;
-        }
-        let journal = self.journal.take();
-        for folder in folders {
-            sync(&folder).map_err(|source| Error::Write { argument: "out", path: folder.clone(), source })?;
-        }
-        if let Some(journal) = journal
-            && let Err(e) = journal.remove()
-        {
-            log::warn!("the journal cannot be removed: {e}");
-        }
-        Ok(())
+        let folders: BTreeSet<&Path> = names.iter().map(|(_, path)| folder(path)).collect();
+        folders.into_iter().try_for_each(|folder| {
+            sync(folder).map_err(|source| Error::Write {
+                argument: "out",
+                path: folder.to_path_buf(),
+                source,
+            })
+        })
     }
 
     /// The file of an output.
@@ -341,68 +356,73 @@ impl Outputs {
     }
 }
 
-/// Waits until a file is on the device, where it is on one.
-fn synced(file: &File) -> io::Result<()> {
-    match file.sync_all() {
-        Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
-        done => done,
+/// Opens the part at `path`; a new one is empty.
+fn part(path: &Path, new: bool) -> io::Result<File> {
+    step();
+    let file = regular(File::options().read(true).write(true).create(new).truncate(false), path)?;
+    if new {
+        step();
+        file.set_len(0)?;
     }
+    Ok(file)
+}
+
+/// Gives a part the mode and owner of the file at `target`, if there is one, and waits until it is on the device.
+fn settled(file: &File, target: &Path) -> io::Result<()> {
+    if let Ok(existing) = target.metadata() {
+        resemble(file, &existing)?;
+    }
+    synced(file)
 }
 
 /// The file in which an output is made.
 fn making(
     argument: &'static str,
     target: &Path,
-    resumes: Option<bool>,
+    stage: Option<Stage>,
     temporary: impl FnOnce() -> io::Result<Temporary>,
 ) -> Result<Making, Error> {
-    let path = beside(target, ".elsa-part");
+    let path = part_of(target);
     let refuse = |e: io::Error| Error::Target { argument, path: path.clone(), reason: e.to_string() };
-    match resumes {
+    match stage {
         None => temporary().map(Making::Temporary).map_err(refuse),
-        Some(there) => {
-            let mut options = File::options();
-            options.read(true).write(true).create(!there).truncate(!there);
-            let file = options.open(&path).map_err(refuse)?;
-            Ok(Making::Partial(path, file))
-        }
+        Some(stage) => part(&path, stage == Stage::New).map(Making::Partial).map_err(refuse),
     }
 }
 
 impl Target {
     /// The file in which a prepared one is made.
-    fn of(file: Prepared, resumes: Option<bool>) -> Result<Target, Error> {
+    fn of(file: Prepared, stage: Option<Stage>) -> Result<Target, Error> {
         let Prepared { argument, path, temporary, direct, .. } = file;
         let making = match (temporary, direct) {
             (_, Some(file)) => Making::Direct(file),
-            (temporary, None) => making(argument, &path, resumes, || match temporary {
+            (temporary, None) => making(argument, &path, stage, || match temporary {
                 Some(temporary) => Ok(temporary),
-                None => Temporary::new(folder(&path), None),
+                None => Temporary::new(&path, None),
             })?,
         };
         Ok(Target { argument, path, making, of_archive: false, kept: None })
     }
 
     /// Writes `header`, and makes the file `length` bytes long. Of a run that goes on it requires that both are there.
-    fn begin(&self, header: &[u8], length: u64, resumes: Option<bool>) -> Result<(), Error> {
+    fn begin(&self, header: &[u8], length: u64, stage: Option<Stage>) -> Result<(), Error> {
         let failed = |source| self.failed(source);
         let file = self.making.file().map_err(failed)?;
-        if resumes == Some(true) {
+        // What is written in place holds nothing.
+        if stage == Some(Stage::Begun) && !matches!(self.making, Making::Direct(_)) {
             let mut found = vec![0; header.len()];
             let read = file.read_exact_at(&mut found, 0);
             if read.is_err() || found != header || file.metadata().map_err(failed)?.len() != length {
-                let path = match &self.making {
-                    Making::Partial(path, _) => path,
-                    _ => &self.path,
-                };
-                let found = format!("{}: not the file that the journal is of", path.display());
+                let found = format!("{}: not the file that the journal is of", part_of(&self.path).display());
                 let allowed = "the file as the run left it; remove it and the journal to begin anew".into();
                 return Err(Error::Argument { argument: "resume", found, allowed });
             }
             return Ok(());
         }
+        step();
         file.write_all_at(header, 0).map_err(failed)?;
         if !matches!(self.making, Making::Direct(_)) {
+            step();
             file.set_len(length).map_err(failed)?;
         }
         Ok(())
@@ -440,6 +460,7 @@ impl Sink for Outputs {
         let Some(journal) = &mut self.journal else { return Ok(()) };
         // What is noted must be there after a crash.
         for target in &self.targets {
+            step();
             match target.making.file()?.sync_data() {
                 Err(e) if !matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
                     return Err(e);

@@ -70,7 +70,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     if let Some(plan) = plan.plans().first() {
         warn_without_half_scores(&options, plan);
     }
-    let mut writer = Writer::default();
+    let mut writer = Writer::new(args.reads());
     writer.add_archive("state-out", path)?;
 
     let inputs = job.inputs()?;

@@ -6,6 +6,7 @@
 
 use super::source::Format;
 use super::stored::{Fault, Header, Stored};
+use super::turn::Places;
 use super::{npy, npz, safetensors};
 use crate::error::TensorError;
 use crate::memory::{self, Buffer};
@@ -106,7 +107,7 @@ pub fn read(
     }
 }
 
-/// Where the elements of the tensor `name` of a file of `length` bytes start, and what its header says; `None` for a deflated
+/// What the header of the tensor `name` of a file of `length` bytes says, and where its elements start; `None` for a deflated
 /// member of an archive. Its elements are not read: the contents have none. The checksum of a member is not compared.
 ///
 /// # Errors
@@ -117,7 +118,7 @@ pub fn header(
     format: Format,
     name: Option<&str>,
     accept: Accept,
-) -> Result<(Contents, Option<u64>), Fault> {
+) -> Result<(Contents, Header, Option<u64>), Fault> {
     let name = name.unwrap_or_default();
     let (header, start) = match format {
         Format::Npy => {
@@ -131,32 +132,34 @@ pub fn header(
             (header, Some(start))
         }
     };
-    let none = Header { shape: Vec::new(), bytes: 0, ..header };
+    let none = Header { shape: Vec::new(), bytes: 0, fortran: false, ..header };
     let mut contents = elements(&mut io::empty(), none, accept)?;
-    contents.shape = header.shape;
-    Ok((contents, start))
+    contents.shape = header.shape.clone();
+    Ok((contents, header, start))
 }
 
+/// Reads the elements of a tensor, which `reader` has in the order of the header, into C order.
 pub(super) fn elements(reader: &mut dyn Read, header: Header, accept: Accept) -> Result<Contents, Fault> {
-    let Header { dtype: stored, shape, bytes } = header;
+    let Header { dtype: stored, shape, bytes, fortran } = header;
     if !accept.takes(stored) {
         let found = stored.name().into();
         return Err(TensorError::Type { found, allowed: accept.allowed() }.into());
     }
     let count = bytes / stored.size();
+    let places = || fortran.then(|| Places::of(&shape));
     let mut overflows = 0;
     let data = match stored {
-        Stored::F32 => Data::Float(Buffer::F32(same(reader, count)?)),
-        Stored::F16 => Data::Float(Buffer::F16(same(reader, count)?)),
-        Stored::Bf16 => Data::Float(Buffer::Bf16(same(reader, count)?)),
-        Stored::F64 => Data::Float(Buffer::F32(convert(reader, count, |x: f64| {
+        Stored::F32 => Data::Float(Buffer::F32(same(reader, count, places())?)),
+        Stored::F16 => Data::Float(Buffer::F16(same(reader, count, places())?)),
+        Stored::Bf16 => Data::Float(Buffer::Bf16(same(reader, count, places())?)),
+        Stored::F64 => Data::Float(Buffer::F32(convert(reader, count, places(), |x: f64| {
             let rounded = x as f32;
             overflows += usize::from(x.is_finite() && !rounded.is_finite());
             rounded
         })?)),
-        Stored::Bool | Stored::U8 => Data::Bool(same(reader, count)?),
-        Stored::I64 => Data::Integer(same(reader, count)?),
-        Stored::I32 => Data::Integer(convert(reader, count, |x: i32| i64::from(x))?),
+        Stored::Bool | Stored::U8 => Data::Bool(same(reader, count, places())?),
+        Stored::I64 => Data::Integer(same(reader, count, places())?),
+        Stored::I32 => Data::Integer(convert(reader, count, places(), |x: i32| i64::from(x))?),
     };
     Ok(Contents { stored, shape, data, overflows })
 }
@@ -168,8 +171,11 @@ fn reserved<T>(count: usize) -> Result<Vec<T>, Fault> {
     memory::reserved(count).map_err(Fault::Memory)
 }
 
-/// `count` elements as they lie in the file.
-fn same<T: Pod>(reader: &mut dyn Read, count: usize) -> Result<Vec<T>, Fault> {
+/// `count` elements as they lie in the file, or at `places`.
+fn same<T: Pod>(reader: &mut dyn Read, count: usize, places: Option<Places>) -> Result<Vec<T>, Fault> {
+    if places.is_some() {
+        return convert(reader, count, places, |x: T| x);
+    }
     let mut data: Vec<T> = reserved(count)?;
     while data.len() < count {
         let start = data.len();
@@ -179,20 +185,30 @@ fn same<T: Pod>(reader: &mut dyn Read, count: usize) -> Result<Vec<T>, Fault> {
     Ok(data)
 }
 
-/// `count` elements, each converted. The file's own elements are in memory a chunk at a time.
-fn convert<S: Pod, T>(
+/// `count` elements, each converted, in the order of the file or at `places`. The file's own elements are in memory a chunk at
+/// a time.
+fn convert<S: Pod, T: Pod>(
     reader: &mut dyn Read,
     count: usize,
+    mut places: Option<Places>,
     mut each: impl FnMut(S) -> T,
 ) -> Result<Vec<T>, Fault> {
     let mut data: Vec<T> = reserved(count)?;
     let size = count.min(CHUNK / size_of::<S>());
     let mut chunk: Vec<S> = reserved(size)?;
     chunk.resize(size, Zeroable::zeroed());
-    while data.len() < count {
-        let now = chunk.len().min(count - data.len());
+    if places.is_some() {
+        data.resize(count, Zeroable::zeroed());
+    }
+    let mut done = 0;
+    while done < count {
+        let now = chunk.len().min(count - done);
         reader.read_exact(bytemuck::cast_slice_mut(&mut chunk[..now]))?;
-        data.extend(chunk[..now].iter().map(|&x| each(x)));
+        match &mut places {
+            Some(places) => chunk[..now].iter().for_each(|&x| data[places.next()] = each(x)),
+            None => data.extend(chunk[..now].iter().map(|&x| each(x))),
+        }
+        done += now;
     }
     Ok(data)
 }

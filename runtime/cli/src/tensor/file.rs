@@ -1,8 +1,8 @@
 //! Files that are read.
 
 use std::fs::{File, Metadata, TryLockError};
-use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A regular file that is open for reading and knows whether it is still the file that was opened.
@@ -48,7 +48,8 @@ impl InputFile {
         };
         // Checked before opening, which would block on a pipe.
         regular(std::fs::metadata(path)?)?;
-        let file = File::open(path)?;
+        // Another file may be there by now.
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         let metadata = regular(file.metadata()?)?;
         match file.try_lock_shared() {
             Err(TryLockError::WouldBlock) => {
@@ -58,6 +59,23 @@ impl InputFile {
             Ok(()) => {}
         }
         Ok(InputFile { path: path.to_path_buf(), file, stamp: Stamp::of(&metadata) })
+    }
+
+    /// The bytes of the file at `path`, of which it may have `most`.
+    ///
+    /// # Errors
+    /// As [`InputFile::open`], a longer file, and one that changes while it is read.
+    pub fn contents(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+        let file = InputFile::open(path)?;
+        let mut bytes = Vec::new();
+        // Files of the system itself are longer than they say.
+        if file.length() <= most {
+            file.reader().take(most + 1).read_to_end(&mut bytes)?;
+        }
+        if file.length() > most || bytes.len() as u64 > most {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("more than {most} bytes")));
+        }
+        Ok(bytes)
     }
 
     /// Bytes in the file when it was opened.
@@ -78,6 +96,12 @@ impl InputFile {
     pub fn stamp(&self) -> String {
         let Stamp { device, inode, size, written: (seconds, nanoseconds) } = self.stamp;
         format!("{device}:{inode} {size} {seconds}.{nanoseconds:09}")
+    }
+
+    /// Whether `found` is this file, by whatever name.
+    #[must_use]
+    pub fn is(&self, found: &Metadata) -> bool {
+        (self.stamp.device, self.stamp.inode) == (found.dev(), found.ino())
     }
 
     /// The path that was opened.
@@ -143,6 +167,23 @@ mod tests {
         assert_eq!(InputFile::open(desk.path()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         std::fs::remove_file(&path).unwrap();
         assert_eq!(InputFile::open(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn only_so_many_bytes_of_a_regular_file_are_read() {
+        let (desk, path) = desk();
+        assert_eq!(InputFile::contents(&path, 6).unwrap(), b"before");
+        let refused = |path: &Path, most| {
+            let error = InputFile::contents(path, most).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{error}");
+        };
+        refused(&path, 5);
+        refused(Path::new("/dev/zero"), 5);
+        // Their lengths are zero.
+        refused(Path::new("/proc/self/status"), 5);
+        let pipe = desk.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        refused(&pipe, 5);
     }
 
     #[test]

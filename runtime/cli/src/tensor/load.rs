@@ -5,12 +5,13 @@ use super::file::InputFile;
 use super::npz::{self, Uncopied};
 use super::part::{self, Part};
 use super::source::{Format, Source};
-use super::stored::{Fault, Stored};
+use super::stored::{Fault, Header, Stored};
+use super::turn::{Unturned, turn};
 use crate::error::{Error, one_line, say};
 use elsa_core::attention::MaskElements;
 use elsa_core::dtype::Elements;
 use std::cell::OnceCell;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::path::Path;
 
@@ -29,8 +30,19 @@ enum Left {
     Nowhere,
     /// In the file, from this byte on.
     InFile(u64),
-    /// In the member `name` of an archive, from byte `stored` on, or deflated.
-    InArchive { name: String, stored: Option<u64>, ready: OnceCell<Option<File>> },
+    /// In the file, but to be brought into another form, or to be checked, before they are read by range.
+    Unready(Unready),
+}
+
+/// Elements in a member of an archive, or in Fortran order.
+struct Unready {
+    /// The member.
+    name: Option<String>,
+    header: Header,
+    /// Where they start in the file; `None` if they are deflated.
+    stored: Option<u64>,
+    /// The file that they were unpacked into, if they had to be; empty until the first use.
+    ready: OnceCell<Option<File>>,
 }
 
 impl Tensor {
@@ -80,14 +92,13 @@ impl Tensor {
     pub fn header(argument: &'static str, source: &Source, accept: Accept) -> Result<Tensor, Error> {
         let (format, name) = (source.format, source.name.as_deref());
         let read = |file: &InputFile| contents::header(file.reader(), file.length(), format, name, accept);
-        let (file, (contents, start)) = Tensor::open(argument, source, Some(accept), read)?;
-        let left = match (source.format, start) {
-            (Format::Npz, stored) => {
-                let name = name.unwrap_or_default().to_owned();
-                Left::InArchive { name, stored, ready: OnceCell::new() }
+        let (file, (contents, header, stored)) = Tensor::open(argument, source, Some(accept), read)?;
+        let left = match (source.format, stored) {
+            (Format::Npy | Format::Safetensors, Some(start)) if !header.fortran => Left::InFile(start),
+            (format, stored) => {
+                let name = name.filter(|_| format == Format::Npz).map(str::to_owned);
+                Left::Unready(Unready { name, header, stored, ready: OnceCell::new() })
             }
-            (_, Some(start)) => Left::InFile(start),
-            (_, None) => Left::Nowhere,
         };
         Ok(Tensor { argument, file, contents, left })
     }
@@ -118,51 +129,73 @@ impl Tensor {
     }
 
     /// The file in which the elements were left, and where they start; `None` if they are in memory. Those of an archive are
-    /// read once by the first call, so that their checksum is compared; deflated ones are unpacked into a file without a name
-    /// in `folder`, which the system removes with the process, whatever ends it.
+    /// read once by the first call, so that their checksum is compared; what is deflated or in Fortran order is unpacked into a
+    /// file without a name in `folder`, which the system removes with the process, whatever ends it.
     ///
     /// # Errors
     /// As [`Tensor::load`], and what the file system reports of the unpacked file.
     pub fn in_file(&self, folder: &Path) -> Result<Option<(&File, u64)>, Error> {
-        let (name, stored, ready) = match &self.left {
+        let of = match &self.left {
             Left::Nowhere => return Ok(None),
             Left::InFile(start) => return Ok(Some((self.file.reader(), *start))),
-            Left::InArchive { name, stored, ready } => (name, *stored, ready),
+            Left::Unready(of) => of,
         };
-        if ready.get().is_none() {
+        if of.ready.get().is_none() {
             // Nobody else has set it since.
-            let _ = ready.set(self.unpacked(name, stored.is_some(), folder)?);
+            let _ = of.ready.set(self.unpacked(of, folder)?);
         }
-        Ok(Some(match (ready.get(), stored) {
+        Ok(Some(match (of.ready.get(), of.stored) {
             (Some(Some(unpacked)), _) => (unpacked, 0),
             (_, stored) => (self.file.reader(), stored.unwrap_or(0)),
         }))
     }
 
-    /// Reads the elements of a member of an archive, and returns the file into which they were unpacked, unless they are
-    /// stored.
-    fn unpacked(&self, name: &str, stored: bool, folder: &Path) -> Result<Option<File>, Error> {
+    /// Reads the elements of a member of an archive once. Returns the file into which they were unpacked, unless they can stay
+    /// where they are.
+    fn unpacked(&self, of: &Unready, folder: &Path) -> Result<Option<File>, Error> {
         let argument = self.argument;
         let unwritten = |source| Error::Write { argument, path: folder.to_path_buf(), source };
+        let unread = |fault| failed(argument, self.path(), None, fault);
+        let made = || tempfile::tempfile_in(folder).map_err(unwritten);
         let (reader, length) = (self.file.reader(), self.file.length());
-        let (copied, file) = if stored {
-            (npz::copy(reader, length, name, io::sink()), None)
-        } else {
-            let bytes = self.shape().iter().product::<usize>() * self.dtype().size();
+        let (deflated, fortran) = (of.stored.is_none(), of.header.fortran);
+        if let Some((what, advice)) = match (deflated, fortran) {
+            (true, _) => Some(("deflated", "numpy.savez stores instead")),
+            (_, true) => Some(("Fortran order", "numpy.ascontiguousarray makes C order")),
+            _ => None,
+        } {
+            let name = of.name.as_ref().map_or_else(String::new, |name| format!("#{name}"));
             say(&one_line(&format!(
-                "--{argument}: {}#{name}: deflated: {bytes} bytes are unpacked into a file without a name in {} for the run; \
-                 numpy.savez stores instead",
+                "--{argument}: {}{name}: {what}: {} bytes are unpacked into a file without a name in {} for the run; {advice}",
                 self.path().display(),
+                of.header.bytes,
                 folder.display()
             )));
-            let file = tempfile::tempfile_in(folder).map_err(unwritten)?;
-            (npz::copy(reader, length, name, &file), Some(file))
-        };
-        self.unchanged()?;
-        copied.map_err(|fault| match fault {
-            Uncopied::Unread(fault) => failed(argument, self.path(), None, fault),
-            Uncopied::Unwritten(source) => unwritten(source),
-        })?;
+        }
+        let mut file = None;
+        if let Some(name) = &of.name {
+            let copied = if deflated {
+                npz::copy(reader, length, name, file.insert(made()?))
+            } else {
+                npz::copy(reader, length, name, io::sink())
+            };
+            self.unchanged()?;
+            copied.map_err(|fault| match fault {
+                Uncopied::Unread(fault) => unread(fault),
+                Uncopied::Unwritten(source) => unwritten(source),
+            })?;
+        }
+        if fortran {
+            let to = made()?;
+            let (from, start) = file.as_ref().map_or((reader, of.stored.unwrap_or(0)), |file| (file, 0));
+            let turned = turn(from, start, &of.header, &to);
+            self.unchanged()?;
+            turned.map_err(|fault| match fault {
+                Unturned::Unread(fault) => unread(fault),
+                Unturned::Unwritten(source) => unwritten(source),
+            })?;
+            file = Some(to);
+        }
         Ok(file)
     }
 
@@ -170,7 +203,7 @@ impl Tensor {
     #[must_use]
     pub fn unpacked_bytes(&self) -> u64 {
         match &self.left {
-            Left::InArchive { ready, .. } => match ready.get() {
+            Left::Unready(Unready { ready, .. }) => match ready.get() {
                 Some(Some(file)) => file.metadata().map_or(0, |metadata| metadata.len()),
                 _ => 0,
             },
@@ -233,6 +266,12 @@ impl Tensor {
     #[must_use]
     pub fn stamp(&self) -> String {
         format!("{} {}", self.argument, self.file.stamp())
+    }
+
+    /// The flag, if `found` is the file, by whatever name.
+    #[must_use]
+    pub fn reads(&self, found: &Metadata) -> Option<&'static str> {
+        self.file.is(found).then_some(self.argument)
     }
 
     /// The path of the file.

@@ -6,6 +6,7 @@
 
 mod contents;
 mod file;
+mod infos;
 mod load;
 pub mod npy;
 pub mod npz;
@@ -14,6 +15,7 @@ mod part;
 pub mod safetensors;
 mod source;
 mod stored;
+mod turn;
 
 pub use contents::{Accept, Contents, Data, read};
 pub use file::InputFile;

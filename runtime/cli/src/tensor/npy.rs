@@ -30,7 +30,7 @@ fn format(found: impl Into<String>, allowed: &'static str) -> TensorError {
 /// Reads the header of a file of `length` bytes. `reader` stands at the elements then.
 ///
 /// # Errors
-/// Anything but a little-endian tensor of a known type in C order whose elements fill its shape exactly.
+/// Anything but a little-endian tensor of a known type whose elements fill its shape exactly.
 pub fn header(reader: &mut (impl Read + ?Sized), length: u64) -> Result<Header, Fault> {
     // What the file had when it was opened counts: a read that ends early is a failure of its own.
     let mut left = length;
@@ -56,14 +56,12 @@ pub fn header(reader: &mut (impl Read + ?Sized), length: u64) -> Result<Header, 
     let (dtype, shape, fortran) = parse_header(&text)?;
     let (shape, needed) = byte_length(dtype, &shape)?;
     // Both orders are the same bytes without elements, and with at most one axis longer than one.
-    if fortran && needed > 0 && shape.iter().filter(|&&n| n > 1).count() > 1 {
-        return Err(TensorError::FortranOrder.into());
-    }
+    let fortran = fortran && needed > 0 && shape.iter().filter(|&&n| n > 1).count() > 1;
     if left != needed as u64 {
         let found = usize::try_from(left).unwrap_or(usize::MAX);
         return Err(TensorError::Length { found, needed, shape, dtype: dtype.name() }.into());
     }
-    Ok(Header { dtype, shape, bytes: needed })
+    Ok(Header { dtype, shape, bytes: needed, fortran })
 }
 
 /// The next `N` of the `left` bytes; none if there are fewer.
@@ -77,7 +75,7 @@ fn parse_header(header: &[u8]) -> Result<(Stored, Vec<u64>, bool), TensorError> 
     const ALLOWED: &str = "a dictionary of descr, fortran_order and shape";
     let text = std::str::from_utf8(header).map_err(|_| format("a header that is not text", ALLOWED))?;
     guard(text)?;
-    let value = text.trim_end().parse::<Value>();
+    let value = without_longs(text).trim_end().parse::<Value>();
     let Ok(Value::Dict(entries)) = value else {
         return Err(format("a header that is not a Python dictionary", ALLOWED));
     };
@@ -110,6 +108,24 @@ fn parse_header(header: &[u8]) -> Result<(Stored, Vec<u64>, bool), TensorError> 
         format("a 'shape' whose entries are not integers of 64 bits", "non-negative integers")
     })?;
     Ok((dtype, shape, fortran))
+}
+
+/// The text without the `L` behind the digits of an integer, which Python 2 writes for its long ones.
+fn without_longs(text: &str) -> String {
+    let (mut plain, mut quote, mut digit) = (String::with_capacity(text.len()), None, false);
+    for c in text.chars() {
+        let long = c == 'L' && digit && quote.is_none();
+        if !long {
+            plain.push(c);
+        }
+        digit = c.is_ascii_digit();
+        match quote {
+            None if c == '\'' || c == '"' => quote = Some(c),
+            Some(open) if open == c => quote = None,
+            _ => {}
+        }
+    }
+    plain
 }
 
 /// Refuses what makes the parser of literals slow or panic: deep nesting, escapes, arithmetic. The header of a
@@ -263,7 +279,8 @@ mod tests {
         refused(&plain("<c8", "False", "(1,)"), &twelve, "'<c8'");
         refused(&plain("|O", "False", "(1,)"), &twelve, "'|O'");
         refused(&plain("<f4", "0", "(3,)"), &twelve, "boolean");
-        refused(&plain("<f4", "True", "(3, 1, 2)"), &[0; 24], "Fortran");
+        refused(&plain("<f4", "False", "(L,)"), &twelve, "dictionary");
+        refused(&plain("<f4L", "False", "(3,)"), &twelve, "'<f4L'");
         refused("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (3,)}", &twelve, "structured");
         refused("{'fortran_order': False, 'shape': (3,)}", &twelve, "without 'descr'");
         refused(&format!("{{'shape': (1,), {}", &plain("<f4", "False", "(3,)")[1..]), &twelve, "twice");
@@ -276,10 +293,27 @@ mod tests {
 
     #[test]
     fn fortran_order_of_a_vector_is_no_order() {
+        let order = |shape: &str, payload: &[u8]| {
+            parse(&file(&plain("<f4", "True", shape), payload)).unwrap().0.fortran
+        };
         for shape in ["(3,)", "(1, 3)", "(3, 1, 1)"] {
-            assert!(parse(&file(&plain("<f4", "True", shape), &[0; 12])).is_ok(), "{shape}");
+            assert!(!order(shape, &[0; 12]), "{shape}");
         }
-        assert!(parse(&file(&plain("<f4", "True", "(3, 2, 0)"), &[])).is_ok());
+        assert!(!order("(3, 2, 0)", &[]) && order("(3, 1, 2)", &[0; 24]));
+    }
+
+    #[test]
+    fn integers_of_python_2_are_read() {
+        for (shape, want) in
+            [("(3L,)", &[3][..]), ("(1L, 3L)", &[1, 3]), ("(3L, 1,)", &[3, 1]), ("[3L]", &[3])]
+        {
+            assert_eq!(
+                parse(&file(&plain("<f4", "False", shape), &[0; 12])).unwrap().0.shape,
+                want,
+                "{shape}"
+            );
+        }
+        assert_eq!(without_longs("{'1L': 2L, \"3L'4L\": 5L}"), "{'1L': 2, \"3L'4L\": 5}");
     }
 
     /// The values of a byte that are tried: all, or fewer in an emulator.

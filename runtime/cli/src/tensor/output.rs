@@ -5,8 +5,9 @@
 //! [`Writer::commit`] writes all temporary files and then renames them, so a reader sees either the old file or the
 //! whole new one. A target that exists and is not a regular file, such as `/dev/null`, is written directly.
 //!
-//! An output may replace an input: inputs are in memory when outputs are written. An output in a `.safetensors` file
-//! that exists takes the place of the tensor of its name; the other tensors and the file's metadata are kept.
+//! An output in a `.safetensors` file that exists takes the place of the tensor of its name; the other tensors and the
+//! file's metadata are kept. So it may join a file from which other tensors are read. What the call reads is replaced by
+//! `--force` alone ([`Reads`]): inputs are in memory, or open, when outputs are written.
 
 use super::file::InputFile;
 use super::npy;
@@ -15,10 +16,11 @@ use super::source::{Format, Source};
 use super::stored::{Fault, Stored};
 use crate::error::Error;
 use crate::memory::Buffer;
-use crate::temporary::{self, Temporary};
+use crate::outlet::{Place, Reads, Sink};
+use crate::temporary::{self, Temporary, folder, sync};
 use std::collections::BTreeMap;
-use std::fs::{File, Metadata};
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// A tensor to write.
@@ -59,11 +61,6 @@ impl From<Content> for Array {
     }
 }
 
-enum Sink {
-    Replace(Temporary),
-    Direct(File),
-}
-
 /// A file that is to be written.
 #[derive(Debug)]
 pub struct Prepared {
@@ -84,18 +81,17 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// What tells this file from others, and from itself with other tensors, in a line.
+    /// What tells this file from others, and from itself with other tensors, in a line; and what follows in it that tells
+    /// which file it takes the place of.
     #[must_use]
-    pub fn describe(&self) -> String {
+    pub fn describe(&self) -> (String, String) {
         let mut text = format!("{} {}", self.argument, self.path.display());
         if self.format == Format::Safetensors {
             let names: Vec<&str> = self.members.iter().map(|(name, _)| name.as_str()).collect();
             text += &format!(" {names:?}");
         }
-        if let Some(kept) = &self.kept {
-            text += &format!(" over {}", kept.file.stamp());
-        }
-        text
+        let over = self.kept.as_ref().map(|kept| format!(" over {}", kept.file.stamp()));
+        (text, over.unwrap_or_default())
     }
 }
 
@@ -120,18 +116,24 @@ struct Target {
 }
 
 /// All outputs of a call.
-#[derive(Default)]
 pub struct Writer {
     targets: Vec<Target>,
     count: usize,
+    reads: Reads,
 }
 
 impl Writer {
+    /// No outputs yet, of a call that reads `reads`.
+    #[must_use]
+    pub fn new(reads: Reads) -> Writer {
+        Writer { targets: Vec::new(), count: 0, reads }
+    }
+
     /// Prepares the next output, a tensor.
     ///
     /// # Errors
     /// A path that cannot be written, an extension other than `.npy` or `.safetensors#name`, a name or a file
-    /// of another output, a `.safetensors` file whose tensors cannot be kept.
+    /// of another output, what the call reads, a `.safetensors` file whose tensors cannot be kept.
     pub fn add(&mut self, argument: &'static str, source: &Source) -> Result<(), Error> {
         if source.format == Format::Npz {
             return Err(extension(argument, source.to_string(), Format::Npy));
@@ -154,42 +156,33 @@ impl Writer {
         format: Format,
         name: String,
     ) -> Result<(), Error> {
-        let refuse = |reason: String| Error::Target { argument, path: path.to_path_buf(), reason };
         let index = self.count;
-        let (resolved, metadata) = resolve(path).map_err(|e| refuse(e.to_string()))?;
-        if metadata.as_ref().is_none_or(Metadata::is_file) {
+        let joins = (format == Format::Safetensors).then_some(name.as_str());
+        let place = Place::find(argument, path, joins, &self.reads)?;
+        if place.is_regular() {
             if !path.to_string_lossy().ends_with(format.extension()) {
                 return Err(extension(argument, path.display().to_string(), format));
             }
-            if let Some(same) = self.targets.iter_mut().find(|t| t.path == resolved) {
+            if let Some(same) = self.targets.iter_mut().find(|t| t.path == place.path) {
                 if format != Format::Safetensors || same.members.iter().any(|(other, _)| *other == name) {
-                    return Err(refuse(format!("--{} writes the same", same.argument)));
+                    return Err(place.refuse(format!("--{} writes the same", same.argument)));
                 }
                 same.members.push((name, index));
                 self.count += 1;
                 return Ok(());
             }
         }
-        let mut kept = None;
-        let sink = match metadata {
-            Some(m) if m.is_dir() => return Err(refuse("a folder".into())),
-            Some(m) if !m.is_file() => {
-                Sink::Direct(File::options().write(true).open(path).map_err(|e| refuse(e.to_string()))?)
-            }
-            Some(m) if m.permissions().readonly() => return Err(refuse("read-only".into())),
-            existing => {
-                // An empty file holds nothing to keep.
-                if format == Format::Safetensors && existing.as_ref().is_some_and(|m| m.len() > 0) {
-                    kept = Some(keep(&resolved).map_err(|e| {
-                        refuse(format!("the tensors that it holds cannot be kept ({e}); remove it first"))
-                    })?);
-                }
-                let made = Temporary::new(folder(&resolved), existing.as_ref());
-                Sink::Replace(made.map_err(|e| refuse(e.to_string()))?)
-            }
+        let sink = place.open()?;
+        // An empty file holds nothing to keep.
+        let holds = place.existing.as_ref().is_some_and(|there| there.is_file() && there.len() > 0);
+        let kept = match format == Format::Safetensors && holds {
+            true => Some(keep(&place.path).map_err(|e| {
+                place.refuse(format!("the tensors that it holds cannot be kept ({e}); remove it first"))
+            })?),
+            false => None,
         };
         let members = vec![(name, index)];
-        self.targets.push(Target { argument, path: resolved, sink, format, kept, members });
+        self.targets.push(Target { argument, path: place.path, sink, format, kept, members });
         self.count += 1;
         Ok(())
     }
@@ -254,61 +247,6 @@ fn extension(argument: &'static str, found: String, format: Format) -> Error {
         _ => "path.npy or path.safetensors#name",
     };
     Error::Argument { argument, found, allowed: allowed.into() }
-}
-
-/// The path of the file that `path` stands for, and what is known about the file if there is one. A link is followed,
-/// also to a file that is not there yet: what is written is the file, not the link.
-fn resolve(path: &Path) -> io::Result<(PathBuf, Option<Metadata>)> {
-    let mut path = path.to_path_buf();
-    // As many links in a row as Linux follows.
-    for _ in 0..40 {
-        match std::fs::canonicalize(&path) {
-            Ok(resolved) => {
-                let metadata = std::fs::metadata(&resolved)?;
-                return Ok((resolved, Some(metadata)));
-            }
-            Err(e) if e.kind() == ErrorKind::NotFound => {}
-            Err(e) => return Err(e),
-        }
-        match std::fs::read_link(&path) {
-            // Of an absolute target only the target is left.
-            Ok(target) => path = folder(&path).join(target),
-            Err(_) => {
-                let file = path.file_name().ok_or_else(|| io::Error::other("names no file"))?;
-                return Ok((std::fs::canonicalize(folder(&path))?.join(file), None));
-            }
-        }
-    }
-    Err(io::Error::other("too many links"))
-}
-
-/// The folder of a file.
-#[must_use]
-pub fn folder(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
-}
-
-/// Waits until the names in `folder` are on the device, where the file system can tell.
-///
-/// # Errors
-/// What the file system reports.
-pub fn sync(folder: &Path) -> io::Result<()> {
-    match File::open(folder).and_then(|folder| folder.sync_all()) {
-        // A folder that may be written but not read, and file systems that sync no folders.
-        Err(e)
-            if matches!(
-                e.kind(),
-                ErrorKind::PermissionDenied | ErrorKind::InvalidInput | ErrorKind::Unsupported
-            ) =>
-        {
-            log::debug!("{}: not synced: {e}", folder.display());
-            Ok(())
-        }
-        done => done,
-    }
 }
 
 /// Opens the `.safetensors` file at `path` to keep its tensors.

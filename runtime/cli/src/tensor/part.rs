@@ -15,6 +15,8 @@ pub struct Part {
     pub shape: Vec<usize>,
     /// Its elements, as ranges of the tensor's in the order in which the part holds them.
     ranges: Vec<Range<usize>>,
+    /// The indices along each axis.
+    spans: Vec<Vec<Range<usize>>>,
 }
 
 impl Part {
@@ -33,11 +35,25 @@ impl Part {
             })
             .collect();
         let sizes = spans.iter().map(|spans| spans.iter().map(Range::len).sum());
-        let mut part = Part { shape: sizes.collect(), ranges: Vec::new() };
+        let mut part = Part { shape: sizes.collect(), ranges: Vec::new(), spans: Vec::new() };
         if !part.shape.contains(&0) {
             part.descend(shape, &spans, 0)?;
         }
+        part.spans = spans;
         Ok(part)
+    }
+
+    /// Its elements, as ranges of the tensor's.
+    #[must_use]
+    pub fn ranges(&self) -> &[Range<usize>] {
+        &self.ranges
+    }
+
+    /// The same part of a tensor of shape `shape` whose elements lie in Fortran order: in that order.
+    fn in_fortran_order(self, shape: &[usize]) -> Result<Part, Fault> {
+        let reversed: Vec<usize> = shape.iter().rev().copied().collect();
+        let picks: Vec<_> = self.spans.into_iter().rev().map(Some).collect();
+        Ok(Part { shape: self.shape, ..Part::of(&reversed, &picks)? })
     }
 
     /// Adds the elements below the index at which the axes before these begin.
@@ -146,7 +162,11 @@ fn select(
     accept: Accept,
     part: &dyn Fn(&[usize]) -> Result<Part, Fault>,
 ) -> Result<Contents, Fault> {
-    let Part { shape, ranges } = part(&header.shape)?;
+    let mut part = part(&header.shape)?;
+    if header.fortran {
+        part = part.in_fortran_order(&header.shape)?;
+    }
+    let Part { shape, ranges, .. } = part;
     let size = header.dtype.size();
     let bytes = ranges.iter().map(|range| range.len() * size).sum();
     let mut chosen = Chosen { file, start, size, ranges: ranges.into_iter(), left: 0 };
@@ -228,6 +248,20 @@ mod tests {
             }
             assert_eq!(contents.shape, lists.iter().map(Vec::len).collect::<Vec<_>>());
             let Data::Float(Buffer::F32(x)) = contents.data else { panic!() };
+            assert_eq!(x, want, "{picks:?}");
+            // In Fortran order the part is the same.
+            let axes: String = shape.iter().map(|n| format!("{n}, ")).collect();
+            let header = format!("{{'descr': '<f4', 'fortran_order': True, 'shape': ({axes}), }}");
+            let mut turned = b"\x93NUMPY\x01\x00".to_vec();
+            turned.extend((header.len() as u16).to_le_bytes());
+            turned.extend(header.as_bytes());
+            for i in 0..84 {
+                let (a, b, c, d) = (i % 2, i / 2 % 3, i / 6 % 7, i / 42);
+                turned.extend(((((a * 3 + b) * 7 + c) * 2 + d) as f32).to_le_bytes());
+            }
+            let part =
+                read_part(Cursor::new(&turned), turned.len() as u64, Format::Npy, None, Accept::Float, &part);
+            let Data::Float(Buffer::F32(x)) = part.unwrap().data else { panic!() };
             assert_eq!(x, want, "{picks:?}");
             let found = super::shape(Cursor::new(&bytes), bytes.len() as u64, Format::Npy, None).unwrap();
             assert_eq!(found, shape);

@@ -1,18 +1,18 @@
 //! The `.safetensors` format: eight bytes with the length of a JSON header, the header, the elements.
 //!
-//! The library checks what a header says. It refuses offsets that leave gaps or overlap, and shapes that do not
-//! fit their bytes. Its own reader and writer are not used: the one takes memory of many times the header and the
-//! whole file as a slice, the other holds the whole file in memory.
+//! Offsets that leave gaps or overlap are refused, and shapes that do not fit their bytes. A tensor of a type that the library
+//! does not know has any bytes: it can be kept, and the others can be read. The library's own reader and writer are not used:
+//! the one takes memory of many times the header and the whole file as a slice, and refuses files with unknown types; the
+//! other holds the whole file in memory.
 
+use super::infos::{Entries, Info, Type};
 use super::source::METADATA;
 use super::stored::{Fault, Header, Stored, byte_length, listed};
 use crate::error::TensorError;
-use ::safetensors::tensor::{Dtype, Metadata, SafeTensorError, TensorInfo};
-use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use ::safetensors::tensor::Dtype;
 use serde::ser::SerializeMap;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
-use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
 /// The longest header that is read or written, in bytes. That of a model with a thousand tensors has about
@@ -31,7 +31,8 @@ fn format(found: impl Into<String>, allowed: &'static str) -> TensorError {
 pub struct Directory {
     /// Text about the file, as JSON.
     text: Option<Box<RawValue>>,
-    tensors: Metadata,
+    /// In the order of their bytes.
+    tensors: Vec<(String, Info)>,
     /// Where the elements start in the file.
     start: u64,
 }
@@ -69,9 +70,13 @@ impl Directory {
             return Err(refused(format!("'{name}' twice")).into());
         }
         tensors.sort_by_key(|(_, info)| info.data_offsets);
-        let tensors = Metadata::new(None, tensors).map_err(|e| refused(describe(&e)))?;
+        let mut end = 0;
+        for (name, info) in &tensors {
+            info.check(name, end).map_err(refused)?;
+            end = info.data_offsets.1;
+        }
         let start = LENGTH + size as u64;
-        if (tensors.data_len() as u64).checked_add(start) != Some(length) {
+        if (end as u64).checked_add(start) != Some(length) {
             return Err(refused("data of another length than the header gives".into()).into());
         }
         Ok(Directory { text, tensors, start })
@@ -82,97 +87,29 @@ impl Directory {
     /// # Errors
     /// A name that the file does not hold, and a type that no argument takes.
     pub fn find(&self, name: &str) -> Result<(Header, u64), TensorError> {
-        let info = self.tensors.info(name).ok_or_else(|| TensorError::Name {
+        let found = self.tensors.iter().find(|(found, _)| found == name);
+        let (_, info) = found.ok_or_else(|| TensorError::Name {
             name: name.into(),
-            allowed: listed(self.tensors.offset_keys()),
+            allowed: listed(self.tensors.iter().map(|(name, _)| name.clone()).collect()),
         })?;
-        let dtype = match info.dtype {
-            Dtype::F64 => Stored::F64,
-            Dtype::F32 => Stored::F32,
-            Dtype::F16 => Stored::F16,
-            Dtype::BF16 => Stored::Bf16,
-            Dtype::BOOL => Stored::Bool,
-            Dtype::U8 => Stored::U8,
-            Dtype::I32 => Stored::I32,
-            Dtype::I64 => Stored::I64,
-            other => {
-                let allowed = "F32, F16, BF16, F64, BOOL, U8, I64, I32";
-                return Err(TensorError::Type { found: format!("{other:?}"), allowed });
-            }
+        let other = |found: String| {
+            Err(TensorError::Type { found, allowed: "F32, F16, BF16, F64, BOOL, U8, I64, I32" })
+        };
+        let dtype = match &info.dtype {
+            Type::Known(Dtype::F64) => Stored::F64,
+            Type::Known(Dtype::F32) => Stored::F32,
+            Type::Known(Dtype::F16) => Stored::F16,
+            Type::Known(Dtype::BF16) => Stored::Bf16,
+            Type::Known(Dtype::BOOL) => Stored::Bool,
+            Type::Known(Dtype::U8) => Stored::U8,
+            Type::Known(Dtype::I32) => Stored::I32,
+            Type::Known(Dtype::I64) => Stored::I64,
+            Type::Known(dtype) => return other(format!("{dtype:?}")),
+            Type::Other(name) => return other(name.clone()),
         };
         let sizes: Vec<u64> = info.shape.iter().map(|&n| n as u64).collect();
         let (shape, bytes) = byte_length(dtype, &sizes)?;
-        Ok((Header { dtype, shape, bytes }, self.start + info.data_offsets.0 as u64))
-    }
-}
-
-fn describe(error: &SafeTensorError) -> String {
-    use SafeTensorError as E;
-    match error {
-        E::InvalidOffset(name) => format!("offsets of '{name}' that leave a gap or overlap"),
-        E::TensorInvalidInfo | E::MisalignedSlice => "a shape that does not fit its bytes".into(),
-        E::ValidationOverflow => "a shape that overflows".into(),
-        other => other.to_string(),
-    }
-}
-
-/// The JSON of a header. Reading it takes memory in proportion to its tensors; the library's type keeps the whole
-/// JSON beside them.
-struct Entries {
-    text: Option<Box<RawValue>>,
-    tensors: Vec<(String, TensorInfo)>,
-}
-
-impl<'de> Deserialize<'de> for Entries {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entries, D::Error> {
-        struct Visit;
-        impl<'de> Visitor<'de> for Visit {
-            type Value = Entries;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of tensors")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
-                let mut entries = Entries { text: None, tensors: Vec::new() };
-                while let Some(name) = map.next_key::<String>()? {
-                    if name != METADATA {
-                        entries.tensors.push((name, map.next_value()?));
-                        continue;
-                    }
-                    let text: Box<RawValue> = map.next_value()?;
-                    let checked: Option<Texts> =
-                        serde_json::from_str(text.get()).map_err(A::Error::custom)?;
-                    if checked.is_some() && entries.text.replace(text).is_some() {
-                        return Err(A::Error::duplicate_field(METADATA));
-                    }
-                }
-                Ok(entries)
-            }
-        }
-        deserializer.deserialize_map(Visit)
-    }
-}
-
-/// A map of text to text, which is checked and not kept.
-struct Texts;
-
-impl<'de> Deserialize<'de> for Texts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Texts, D::Error> {
-        struct Visit;
-        impl<'de> Visitor<'de> for Visit {
-            type Value = Texts;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of text to text")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Texts, A::Error> {
-                while map.next_entry::<IgnoredAny, String>()?.is_some() {}
-                Ok(Texts)
-            }
-        }
-        deserializer.deserialize_map(Visit)
+        Ok((Header { dtype, shape, bytes, fortran: false }, self.start + info.data_offsets.0 as u64))
     }
 }
 
@@ -218,26 +155,26 @@ impl Form {
     /// A header above [`MAX_HEADER`], and a shape that no memory can hold.
     pub fn new(kept: Option<&Directory>, tensors: &[(&str, Stored, &[usize])]) -> io::Result<Form> {
         let old = kept.into_iter().flat_map(|directory| {
-            let names = directory.tensors.offset_keys().into_iter();
-            names.filter_map(|name| {
-                let info = directory.tensors.info(&name)?.clone();
+            directory.tensors.iter().map(|(name, info)| {
                 let from = Origin::Kept(directory.start + info.data_offsets.0 as u64);
-                Some((name, info, from))
+                (name.clone(), info.clone(), from)
             })
         });
-        let mut all: Vec<(String, TensorInfo, Origin)> =
+        let mut all: Vec<(String, Info, Origin)> =
             old.filter(|(name, ..)| tensors.iter().all(|(new, ..)| new != name)).collect();
         for (i, &(name, dtype, shape)) in tensors.iter().enumerate() {
             let sizes: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
             let (shape, bytes) = byte_length(dtype, &sizes).map_err(io::Error::other)?;
-            let info = TensorInfo { dtype: file_type(dtype), shape, data_offsets: (0, bytes) };
+            let info = Info { dtype: Type::Known(file_type(dtype)), shape, data_offsets: (0, bytes) };
             all.push((name.to_string(), info, Origin::New(i)));
         }
         // Large types first, so that all are aligned.
-        all.sort_by(|(a, x, _), (b, y, _)| y.dtype.cmp(&x.dtype).then_with(|| a.cmp(b)));
+        all.sort_by(|(a, x, _), (b, y, _)| {
+            (y.bits(), y.known()).cmp(&(x.bits(), x.known())).then_with(|| a.cmp(b))
+        });
         let mut end = 0;
         for (_, info, _) in &mut all {
-            let bytes = info.data_offsets.1 - info.data_offsets.0;
+            let bytes = info.bytes();
             info.data_offsets = (end, end + bytes);
             end += bytes;
         }
@@ -308,7 +245,7 @@ fn file_type(dtype: Stored) -> Dtype {
 /// A header to write.
 struct Written<'a> {
     text: Option<&'a RawValue>,
-    tensors: &'a [(String, TensorInfo, Origin)],
+    tensors: &'a [(String, Info, Origin)],
 }
 
 impl Serialize for Written<'_> {
@@ -407,6 +344,67 @@ mod tests {
         let short = Cursor::new(&before[..before.len() - 5]);
         let error = write(&mut Vec::new(), Some((&directory, short)), &new[..1]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    /// The library refuses such files whole.
+    #[test]
+    fn tensors_beside_those_of_unknown_types_are_read_and_kept() {
+        let header = concat!(
+            r#"{"scale":{"dtype":"F8_E4M3FNUZ","shape":[3],"data_offsets":[0,3]},"#,
+            r#""q":{"dtype":"F32","shape":[1,2],"data_offsets":[3,11],"more":{}},"#,
+            r#""odd":{"dtype":"I3_\u00e9","shape":[5,1],"data_offsets":[11,13]},"#,
+            r#""none":{"dtype":"F8_E5M2FNUZ","shape":[0,9],"data_offsets":[13,13]}}"#
+        );
+        let bytes = file(header, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]);
+        let (found, data) = parse(&bytes, "q").unwrap();
+        assert_eq!(
+            (found.dtype, &found.shape[..], data),
+            (Stored::F32, &[1, 2][..], &[4, 5, 6, 7, 8, 9, 10, 11][..])
+        );
+        for (name, kind) in [("scale", "F8_E4M3FNUZ"), ("odd", "I3_é"), ("none", "F8_E5M2FNUZ")] {
+            let error = parse(&bytes, name).unwrap_err().to_string();
+            assert!(error.contains(kind) && error.contains("allowed: F32"), "{error}");
+        }
+        // What is written beside them leaves every byte of theirs.
+        let mut after = Vec::new();
+        write(
+            &mut after,
+            Some((&open(&bytes).unwrap(), Cursor::new(&bytes))),
+            &[("q", Stored::I64, &[1], &[7; 8])],
+        )
+        .unwrap();
+        let directory = open(&after).unwrap();
+        let all: Vec<(&str, &Type, &[u8])> = directory
+            .tensors
+            .iter()
+            .map(|(name, info)| {
+                (
+                    &name[..],
+                    &info.dtype,
+                    &after[directory.start as usize..][info.data_offsets.0..info.data_offsets.1],
+                )
+            })
+            .collect();
+        let other = |name: &str| Type::Other(name.into());
+        assert_eq!(
+            all,
+            [
+                ("q", &Type::Known(Dtype::I64), &[7; 8][..]),
+                ("scale", &other("F8_E4M3FNUZ"), &[1, 2, 3]),
+                ("odd", &other("I3_é"), &[12, 13]),
+                ("none", &other("F8_E5M2FNUZ"), &[]),
+            ]
+        );
+        // Their offsets and shapes are checked as all others'.
+        for (from, to) in [
+            ("[11,13]", "[10,13]"),
+            ("[11,13]", "[13,11]"),
+            ("[5,1]", "[9223372036854775807,4]"),
+            ("\"I3_", "5, \"I3_"),
+        ] {
+            let bad = file(&header.replacen(from, to, 1), &[0; 13]);
+            assert!(open(&bad).unwrap_err().to_string().contains("allowed"), "{to}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The name of a tensor's place on the command line.
 
+use crate::outlet::Reads;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -39,6 +40,13 @@ pub struct Source {
     pub format: Format,
     /// The tensor's name in an `.npz` or a `.safetensors` file; none for `.npy`.
     pub name: Option<String>,
+}
+
+impl Source {
+    /// Adds the tensor to what a call reads, for the flag `argument`.
+    pub fn add_to(&self, reads: &mut Reads, argument: &'static str) {
+        reads.add(argument, &self.path, self.name.as_deref());
+    }
 }
 
 impl FromStr for Source {

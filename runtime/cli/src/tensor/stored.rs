@@ -70,8 +70,10 @@ pub struct Header {
     pub dtype: Stored,
     /// Sizes of the axes.
     pub shape: Vec<usize>,
-    /// Bytes of its elements, `product(shape) · dtype.size()`: little-endian, in C order.
+    /// Bytes of its elements, `product(shape) · dtype.size()`, little-endian.
     pub bytes: usize,
+    /// Whether they are in Fortran order, the first axis fastest, and that is another order than C's.
+    pub fortran: bool,
 }
 
 /// Why a tensor was not read.

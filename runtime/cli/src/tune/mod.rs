@@ -5,6 +5,7 @@ mod measure;
 use crate::args::values::{dtype, ordinal, positive, seconds};
 use crate::bench::{Case, cases};
 use crate::error::{Error, one_line};
+use crate::outlet::Reads;
 use crate::progress;
 use crate::report;
 use crate::shape::{self, Named, Workload};
@@ -215,7 +216,7 @@ fn target(args: &TuneArgs) -> Result<(PathBuf, Target), Error> {
             path
         }
     };
-    let target = Target::new("out", &path)?;
+    let target = Target::new("out", &path, &Reads::default())?;
     Ok((path, target))
 }
 

@@ -46,7 +46,7 @@ mod print;
 mod verdict;
 
 use crate::args::values::{one_of, positive};
-use crate::args::{EngineArgs, FILE, ProblemArgs, TraversalArgs};
+use crate::args::{EngineArgs, FILE, ForceArgs, ProblemArgs, TraversalArgs};
 use crate::error::{Error, say};
 use crate::job::Job;
 use crate::report;
@@ -151,6 +151,9 @@ pub struct VerifyArgs {
     /// How the keys are gone over. With a schedule or a budget P is left out, and the bound counts what the run left out.
     #[command(flatten)]
     pub traversal: TraversalArgs,
+    /// Whether pages replace inputs.
+    #[command(flatten)]
+    pub force: ForceArgs,
     /// Print one JSON object for each case, and a summary
     #[arg(long)]
     pub json: bool,
@@ -197,8 +200,16 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
     }
     args.traversal.excluded_by("y", args.y.is_some())?;
     args.traversal.excluded_by("depth-curve", args.depth_curve.is_some())?;
-    let page = args.html.as_deref().map(|path| Target::new("html", path)).transpose()?;
-    let studied = args.study.as_deref().map(|path| Target::new("study", path)).transpose()?;
+    let mut reads = args.force.reads();
+    args.problem.add_to(&mut reads);
+    args.engine.add_to(&mut reads);
+    if let Some(source) = &args.y {
+        source.add_to(&mut reads, "y");
+    }
+    let target = |argument, path: &Option<PathBuf>| {
+        path.as_deref().map(|path| Target::new(argument, path, &reads)).transpose()
+    };
+    let (page, studied) = (target("html", &args.html)?, target("study", &args.study)?);
     let mut studies: Vec<Study> = Vec::new();
     if let Some(longest) = args.depth_curve {
         return depth_curve(args, longest, page);

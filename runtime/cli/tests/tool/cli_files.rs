@@ -18,7 +18,7 @@ const SHAPE: [usize; 4] = [2, 4, 19, 16];
 const INPUTS: &str = "run --q @q.npy --k @k.npy --v @v.npy";
 const EARLIER: &[u8] = b"an earlier answer";
 
-/// A folder with inputs that are an hour old, an earlier output, and a pipe that nobody reads.
+/// A folder with inputs that are an hour old, an earlier output, and a pipe that nobody writes.
 fn desk() -> Desk {
     let desk = Desk::new();
     for (name, seed) in [("q.npy", 1), ("k.npy", 2), ("v.npy", 3)] {
@@ -41,16 +41,18 @@ fn parts(desk: &Desk) -> Vec<String> {
     desk.list().into_iter().filter(|name| name.ends_with(".part")).collect()
 }
 
-/// A run that has read its inputs, has made a temporary file for `out`, and waits for a reader of the pipe.
+/// A run that has read its inputs, has made a temporary file for `out`, and waits for the pipe.
 fn waiting(desk: &Desk, first: &str, out: &str) -> Child {
-    let child = desk.start(first, &format!("{INPUTS} --out @{out} --lse-out @pipe"));
+    let pipe = desk.path("pipe");
+    let first = format!("{first}\nexport ELSA_TEST_WAIT_BEFORE=2 ELSA_TEST_PIPE={}", pipe.display());
+    let child = desk.start(&first, &format!("{INPUTS} --out @{out} --lse-out /dev/null"));
     wait_for("a temporary file", || !parts(desk).is_empty());
     child
 }
 
-/// Reads the pipe, so that the run goes on, and waits for its end.
+/// Ends the pipe, so that the run goes on, and waits for its end.
 fn go_on(desk: &Desk, child: Child) -> Output {
-    std::fs::read(desk.path("pipe")).unwrap();
+    std::fs::write(desk.path("pipe"), b"").unwrap();
     child.wait_with_output().unwrap()
 }
 
@@ -255,8 +257,8 @@ fn outputs_join_the_tensors_of_a_file() {
     desk.ok("run --q @r.safetensors#q --k @k.npy --v @v.npy --out @r.safetensors#y");
     tensors.insert("y".into(), y.clone());
     holds(&path, &(tensors.clone(), text.clone()));
-    // An output may replace the input.
-    desk.ok("run --q @r.safetensors#q --k @k.npy --v @v.npy --out @r.safetensors#q");
+    // An output may replace the input, if it is told to.
+    desk.ok("run --q @r.safetensors#q --k @k.npy --v @v.npy --out @r.safetensors#q --force");
     tensors.insert("q".into(), y.clone());
     holds(&path, &(tensors, text));
 

@@ -256,7 +256,7 @@ fn states_are_written_and_carry_on() {
         desk.f32("bt.npy", &[1], &data.beta[t..=t]);
         desk.ok(
             "linear run --rule gated-delta --q @qt.npy --k @kt.npy --v @vt.npy --decay @gt.npy --beta @bt.npy \
-             --past-state @state.npy --present-state @state.npy --out @yt.npy",
+             --past-state @state.npy --present-state @state.npy --force --out @yt.npy",
         );
         let (shape, y) = desk.read("yt.npy");
         assert_eq!(shape, [1, N.dv]);

@@ -70,8 +70,16 @@ fn attention_is_listed_and_replaced() {
     let told: serde_json::Value = serde_json::from_str(&desk.ok("onnx list @out.onnx --json")).unwrap();
     assert_eq!((&told["what"], &told["replaced"], &told["written"]), (&"onnx".into(), &0.into(), &().into()));
     assert_eq!(told["attentions"].as_array().map(Vec::len), Some(0));
-    // In place.
-    desk.ok("onnx rewrite @in.onnx @in.onnx");
+    // In place, if it is told to; a link and another name are the same file.
+    let before = fs::read(desk.path("in.onnx")).unwrap();
+    std::os::unix::fs::symlink("in.onnx", desk.path("link.onnx")).unwrap();
+    fs::hard_link(desk.path("in.onnx"), desk.path("hard.onnx")).unwrap();
+    for name in ["in", "./in", "link", "hard"] {
+        let line = format!("onnx rewrite @in.onnx @{name}.onnx");
+        refused(&desk, &line, &["OUT: ", "which IN reads", "allowed: another file, or --force"]);
+        assert_eq!(fs::read(desk.path("in.onnx")).unwrap(), before);
+    }
+    desk.ok("onnx rewrite @in.onnx @in.onnx --force");
     assert_eq!(fs::read(desk.path("in.onnx")).unwrap(), out);
 }
 
@@ -83,7 +91,12 @@ fn weights_beside_a_model_stay_beside_it() {
     fs::write(desk.path("in.data"), [0; 8]).unwrap();
     fs::create_dir(desk.path("other")).unwrap();
     refused(&desk, "onnx rewrite @in.onnx @other/out.onnx", &["OUT: ", "would not find them"]);
-    refused(&desk, "onnx rewrite @in.onnx @in.data", &["OUT: ", "holds weights of IN"]);
+    // Nothing gives them up: OUT would miss them.
+    fs::hard_link(desk.path("in.data"), desk.path("same.data")).unwrap();
+    for name in ["in.data", "same.data", "other/../in.data"] {
+        let line = format!("onnx rewrite @in.onnx @{name} --force");
+        refused(&desk, &line, &["OUT: ", "which IN reads", "allowed: another file"]);
+    }
     desk.ok("onnx rewrite @in.onnx @out.onnx");
     assert_eq!(fs::read(desk.path("in.data")).unwrap(), [0; 8]);
 }

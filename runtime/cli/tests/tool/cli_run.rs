@@ -447,7 +447,7 @@ fn outputs_of_one_file_and_of_another_are_each_their_own() {
 fn an_output_may_replace_an_input() {
     let (desk, _) = desk(N);
     desk.ok(FILES);
-    desk.ok("run --q @q.npy --k @k.npy --v @v.npy --out @q.npy");
+    desk.ok("run --q @q.npy --k @k.npy --v @v.npy --out @q.npy --force");
     assert_eq!(desk.read("q.npy"), desk.read("y.npy"));
     assert_eq!(desk.list(), ["k.npy", "q.npy", "v.npy", "y.npy"]);
 }

@@ -12,6 +12,8 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         "states" => cut(states()),
         "telemetry" => cut(telemetry()),
         "onnx" => cut(onnx()),
+        "journal" => cut(journal()),
+        "table" => cut(table()),
         _ => (0..24).map(|i| bytes(i, 16 << (i % 6))).collect(),
     }
 }
@@ -300,13 +302,31 @@ fn onnx() -> Vec<Vec<u8>> {
     vec![model(2, false, false), model(0, true, false), model(0, false, true), model(1, true, false)]
 }
 
+/// Journals of elsa run --resume.
+fn journal() -> Vec<Vec<u8>> {
+    let head = r#"{"sizes":[1,4,9,3,512],"run":["q 64769:131 4194432 1700000000.000000000","k"]}"#;
+    let units = |n: usize| (0..n).map(|unit| format!("unit {unit}\n")).collect::<String>();
+    let of = |n, end: &str| format!("elsa journal 1\n{head}\n{}{end}", units(n)).into_bytes();
+    vec![of(0, ""), of(3, ""), of(12, "commit [\"1:2 3\",\"\"]\n"), of(2, "unit 1\n"), of(1, "commit 3\n")]
+}
+
+/// Tables of elsa bench, alone and two with a zero between them.
+fn table() -> Vec<Vec<u8>> {
+    let names = "workload,shape,dtype,method,backend,kernel,threads,samples,p50_ms,noise,clean\n";
+    let row = |shape: &str, ms: &str| format!("swin,\"{shape}\",f32,elsa,avx2,\"k, \"\"q\"\"\",2,9,{ms},0.01,true\n");
+    let of = |ms: &str| format!("{names}{}{}", row("1,1,64,64,64", ms), row("2,1,9,9,8,swin=7x7:3", "0.5"));
+    let (one, other) = (of("1.5"), of("1e308"));
+    let both = format!("{one}\0{other}");
+    [one, other, both, of(""), of("NaN"), names.to_owned()].map(String::into_bytes).into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn seeds_are_the_same_every_time_and_differ_among_themselves() {
-        for target in ["problem", "npy", "npz", "safetensors", "states", "telemetry", "onnx"] {
+        for target in ["problem", "npy", "npz", "safetensors", "states", "telemetry", "onnx", "journal", "table"] {
             let seeds = of(target);
             assert_eq!(seeds, of(target));
             let distinct: std::collections::BTreeSet<&Vec<u8>> = seeds.iter().collect();

@@ -3,7 +3,7 @@
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use crate::args::values::one_of;
-use crate::args::{EngineArgs, FILE};
+use crate::args::{EngineArgs, FILE, ForceArgs};
 use crate::error::{Error, TensorError, one_line, say};
 use crate::memory::{Buffer, leaves_enough, zeros};
 use crate::report;
@@ -53,6 +53,9 @@ pub struct CallArgs {
     /// What computes.
     #[command(flatten)]
     pub engine: EngineArgs,
+    /// Whether outputs replace inputs.
+    #[command(flatten)]
+    pub force: ForceArgs,
     /// Print a machine-readable report
     #[arg(long)]
     pub json: bool,
@@ -61,6 +64,7 @@ pub struct CallArgs {
 /// A tensor of a call from its file.
 pub struct Given {
     argument: &'static str,
+    source: Source,
     tensor: Tensor,
 }
 
@@ -74,7 +78,7 @@ impl Given {
         if let Some(notice) = tensor.notice() {
             log::warn!("{notice}");
         }
-        Ok(Given { argument, tensor })
+        Ok(Given { argument, source: source.clone(), tensor })
     }
 
     /// Reads the tensor of a flag, if that is given.
@@ -199,12 +203,16 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Prepares the files and allocates the outputs. The output has the shape and type of `like`.
+    /// Prepares the files of a call that reads `inputs`, and allocates the outputs. The output has the shape and type of
+    /// `like`.
     ///
     /// # Errors
     /// Files that cannot be written, memory that the system refuses.
-    pub fn new(args: &CallArgs, like: &Given, state: &[usize]) -> Result<Outputs, Error> {
-        let mut writer = Writer::default();
+    pub fn new(args: &CallArgs, inputs: &[&Given], like: &Given, state: &[usize]) -> Result<Outputs, Error> {
+        let mut reads = args.force.reads();
+        args.engine.add_to(&mut reads);
+        inputs.iter().for_each(|given| given.source.add_to(&mut reads, given.argument));
+        let mut writer = Writer::new(reads);
         writer.add("out", &args.out)?;
         if let Some(source) = &args.present_state {
             writer.add("present-state", source)?;

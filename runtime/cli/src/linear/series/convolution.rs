@@ -96,7 +96,9 @@ pub fn convolution(args: &ConvolutionArgs) -> Result<(), Error> {
         ..ConvolutionOptions::default()
     };
     let plan = engine.convolution_plan(&problem, &options)?;
-    let mut outputs = Outputs::new(call, &u, &state)?;
+    let some = [&bias, &past].into_iter().filter_map(Option::as_ref);
+    let files: Vec<&Given> = [&u, &filter].into_iter().chain(some).collect();
+    let mut outputs = Outputs::new(call, &files, &u, &state)?;
     let mut workspace = plan.workspace()?;
     outputs.begin(plan.workspace_bytes())?;
     let to = convolution::Outputs {
@@ -130,7 +132,5 @@ pub fn convolution(args: &ConvolutionArgs) -> Result<(), Error> {
         form: division.method.name().into(),
         shape: [problem.batch(), problem.tokens(), channels],
     };
-    let some = [&bias, &past].into_iter().filter_map(Option::as_ref);
-    let files: Vec<&Given> = [&u, &filter].into_iter().chain(some).collect();
     outputs.finish(call, &engine, &files, &done, (worst, ms))
 }

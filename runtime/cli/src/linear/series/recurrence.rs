@@ -62,7 +62,8 @@ pub fn recurrence(args: &RecurrenceArgs) -> Result<(), Error> {
     let options =
         RecurrenceOptions { budget: call.engine.budget, parts: args.parts, ..RecurrenceOptions::default() };
     let plan = engine.recurrence_plan(&problem, &options)?;
-    let mut outputs = Outputs::new(call, &b, &state)?;
+    let files: Vec<&Given> = [Some(&a), Some(&b), past.as_ref()].into_iter().flatten().collect();
+    let mut outputs = Outputs::new(call, &files, &b, &state)?;
     let mut workspace = plan.workspace()?;
     outputs.begin(plan.workspace_bytes())?;
     let to = recurrence::Outputs {
@@ -101,6 +102,5 @@ pub fn recurrence(args: &RecurrenceArgs) -> Result<(), Error> {
         form: parts_of(parts),
         shape: [problem.batch(), problem.tokens(), problem.channels()],
     };
-    let files: Vec<&Given> = [Some(&a), Some(&b), past.as_ref()].into_iter().flatten().collect();
     outputs.finish(call, &engine, &files, &done, (worst, ms))
 }

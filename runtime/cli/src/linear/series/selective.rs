@@ -119,7 +119,9 @@ pub fn selective(args: &SelectiveArgs) -> Result<(), Error> {
     let engine = call.engine.engine()?;
     let options = SelectiveOptions { budget: call.engine.budget, ..SelectiveOptions::default() };
     let plan = engine.selective_plan(&problem, &options)?;
-    let mut outputs = Outputs::new(call, &u, &state)?;
+    let some = [&d, &z, &bias, &past].into_iter().filter_map(Option::as_ref);
+    let files: Vec<&Given> = [&u, &delta, &a, &b, &c].into_iter().chain(some).collect();
+    let mut outputs = Outputs::new(call, &files, &u, &state)?;
     let mut workspace = plan.workspace()?;
     outputs.begin(plan.workspace_bytes())?;
     let to = selective::Outputs {
@@ -152,7 +154,5 @@ pub fn selective(args: &SelectiveArgs) -> Result<(), Error> {
         form: parts_of(parts),
         shape: [problem.batch(), problem.tokens(), channels],
     };
-    let some = [&d, &z, &bias, &past].into_iter().filter_map(Option::as_ref);
-    let files: Vec<&Given> = [&u, &delta, &a, &b, &c].into_iter().chain(some).collect();
     outputs.finish(call, &engine, &files, &done, (worst, ms))
 }

@@ -1,0 +1,158 @@
+//! The end of a run that may be killed at any time: the files that it has made take their places, one by one.
+//!
+//! ```text
+//! parts complete, on the device -> the journal tells their identities -> renamed -> arrays and journal removed
+//! ```
+//!
+//! A rename keeps what identifies a file. So whoever finds the journal can tell a part that still lies beside its target
+//! from one that has become the target, and does what is left. Paths come from the flags, never from the journal.
+
+use super::journal::Journal;
+use crate::error::Error;
+use crate::temporary::{folder, step, sync};
+use crate::tensor::Format;
+use crate::tensor::output::Prepared;
+use std::collections::BTreeSet;
+use std::fs::{self, File, Metadata};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The arrays of an archive of states.
+pub const ARRAYS: [&str; 3] = ["m", "S", "W"];
+
+/// The name of a file beside `target`.
+#[must_use]
+pub fn beside(target: &Path, name: &str) -> PathBuf {
+    let mut path = target.as_os_str().to_owned();
+    path.push(name);
+    path.into()
+}
+
+/// Where the journal of a run with the output `target` is.
+#[must_use]
+pub fn journal_of(target: &Path) -> PathBuf {
+    beside(target, ".elsa-journal")
+}
+
+/// Where a run that can go on makes the file `target`.
+#[must_use]
+pub fn part_of(target: &Path) -> PathBuf {
+    beside(target, ".elsa-part")
+}
+
+/// What a rename leaves as it is, and no other file has.
+fn identity(found: &Metadata) -> String {
+    format!("{}:{} {}", found.dev(), found.ino(), found.len())
+}
+
+/// A file that takes the place of its target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    argument: &'static str,
+    target: PathBuf,
+    /// Whether the target is written itself, so that only what else was made of it goes.
+    direct: bool,
+    /// Files that are not needed any more then.
+    arrays: Vec<PathBuf>,
+}
+
+impl Move {
+    /// The move of a prepared file.
+    #[must_use]
+    pub fn of(file: &Prepared) -> Move {
+        let arrays = match file.format {
+            Format::Npz => ARRAYS.map(|name| part_of(&beside(&file.path, &format!(".{name}")))).to_vec(),
+            _ => Vec::new(),
+        };
+        let (argument, target) = (file.argument, file.path.clone());
+        Move { argument, target, direct: file.direct.is_some(), arrays }
+    }
+
+    /// The files that the run makes beside the target.
+    pub fn parts(&self) -> impl Iterator<Item = PathBuf> {
+        std::iter::once(part_of(&self.target)).chain(self.arrays.iter().cloned())
+    }
+
+    /// The identity of the part, which is complete.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    pub fn identity(&self) -> Result<String, Error> {
+        if self.direct {
+            return Ok(String::new());
+        }
+        let found = fs::symlink_metadata(part_of(&self.target)).map_err(|e| self.failed(e))?;
+        Ok(identity(&found))
+    }
+
+    /// Whether the part of this identity has become the target; `None` if it is neither the part nor the target.
+    #[must_use]
+    pub fn is_done(&self, part: &str) -> Option<bool> {
+        if self.direct {
+            return Some(true);
+        }
+        let is = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| identity(&found) == part);
+        match (is(&self.target), is(&part_of(&self.target))) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Does what is left to do.
+    fn finish(&self) -> Result<(), Error> {
+        if !self.direct {
+            step();
+            match fs::rename(part_of(&self.target), &self.target) {
+                // It has been done.
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                done => done.map_err(|e| self.failed(e))?,
+            }
+        }
+        for array in &self.arrays {
+            step();
+            match fs::remove_file(array) {
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                done => done.map_err(|e| self.failed(e))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&self, source: io::Error) -> Error {
+        Error::Write { argument: self.argument, path: self.target.clone(), source }
+    }
+}
+
+/// Does what is left of `moves`, which `journal` tells of, and removes the journal.
+///
+/// # Errors
+/// What the file system reports.
+pub fn finish(moves: &[Move], journal: Journal) -> Result<(), Error> {
+    moves.iter().try_for_each(Move::finish)?;
+    let folders: BTreeSet<&Path> = moves.iter().map(|of| folder(&of.target)).collect();
+    for folder in folders {
+        sync(folder).map_err(|source| Error::Write {
+            argument: "out",
+            path: folder.to_path_buf(),
+            source,
+        })?;
+    }
+    if let Err(e) = journal.remove() {
+        log::warn!("the journal cannot be removed: {e}");
+    }
+    Ok(())
+}
+
+/// Waits until a file is on the device, where it is on one.
+///
+/// # Errors
+/// What the file system reports.
+pub fn synced(file: &File) -> io::Result<()> {
+    step();
+    match file.sync_all() {
+        Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
+        done => done,
+    }
+}

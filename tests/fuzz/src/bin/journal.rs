@@ -1,0 +1,27 @@
+//! The reader of journals: any bytes are the journal of a run, the beginning of one, or refused by a word; and what is cut off
+//! a journal is that of fewer units.
+#![no_main]
+#![forbid(unsafe_code)]
+
+use elsa_edge::stream::journal::parse;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| match parse(bytes) {
+    Ok(Some((earlier, length))) => {
+        assert!(length <= bytes.len() && !earlier.sizes.contains(&0));
+        assert!(earlier.finished <= bytes.len() / "unit 0\n".len());
+        // The lines that count say the same alone.
+        assert_eq!(parse(&bytes[..length]), Ok(Some((earlier.clone(), length))));
+        if let Some(cut) = length.checked_sub(1) {
+            match parse(&bytes[..cut]) {
+                Ok(Some((fewer, _))) => {
+                    assert!(fewer.finished < earlier.finished || earlier.commit.is_some() && fewer.commit.is_none());
+                }
+                Ok(None) => assert!(earlier.finished == 0 && earlier.commit.is_none()),
+                Err(found) => panic!("{found}"),
+            }
+        }
+    }
+    Ok(None) => {}
+    Err(found) => assert!(!found.is_empty() && !found.contains('\n')),
+});

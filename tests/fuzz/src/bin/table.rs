@@ -1,0 +1,29 @@
+//! The reader of tables of `elsa bench`, and what tells two of them apart: any bytes are rows that compare with themselves
+//! without a change, or no table.
+#![no_main]
+#![forbid(unsafe_code)]
+
+use elsa_edge::bench::{changes, rows};
+use libfuzzer_sys::fuzz_target;
+use std::path::Path;
+
+fuzz_target!(|bytes: &[u8]| {
+    // Two tables, the second of which begins behind the first zero.
+    let (one, other) = match bytes.iter().position(|byte| *byte == 0) {
+        Some(at) => (&bytes[..at], &bytes[at + 1..]),
+        None => (bytes, bytes),
+    };
+    let (Ok(one), Ok(other)) = (rows(one), rows(other)) else { return };
+    let paths = [Path::new("a.csv"), Path::new("b.csv")];
+    for json in [false, true] {
+        let mut out = Vec::new();
+        // Rows that became slower are an error.
+        let _ = changes(&mut out, paths, [&one, &other], json);
+        let text = String::from_utf8(out).expect("text");
+        if json {
+            assert!(text.lines().count() >= one.len().max(other.len()));
+        }
+        assert!(text.len() < 4096 + 8 * bytes.len() + 1024 * (one.len() + other.len()), "{}", text.len());
+    }
+    assert!(!one.is_empty() && !other.is_empty());
+});
