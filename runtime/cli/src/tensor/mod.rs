@@ -15,7 +15,7 @@ pub mod safetensors;
 mod source;
 mod stored;
 
-pub use contents::{Accept, Contents, Data, read};
+pub use contents::{Accept, Contents, Data, header, read};
 pub use file::InputFile;
 pub use load::Tensor;
 pub use part::{Part, read_part, shape};

@@ -13,6 +13,7 @@ mod cli_linear_verify;
 mod cli_listen;
 mod cli_memory;
 mod cli_onnx;
+mod cli_origin;
 mod cli_predict;
 mod cli_resume;
 mod cli_run;
