@@ -117,6 +117,17 @@ pub enum ArgumentError {
         /// The largest allowed value.
         max: i64,
     },
+    /// A row of states holds a number that no run leaves there.
+    State {
+        /// Name of the array.
+        argument: &'static str,
+        /// Number of the row, over all batches and heads.
+        row: usize,
+        /// The number.
+        found: f32,
+        /// The allowed numbers, in words.
+        allowed: &'static str,
+    },
     /// A count is out of bounds.
     Count {
         /// Name of the argument.
@@ -187,6 +198,7 @@ impl ArgumentError {
             | E::Zero { argument, .. }
             | E::Number { argument, .. }
             | E::Length { argument, .. }
+            | E::State { argument, .. }
             | E::Count { argument, .. }
             | E::NoOutput { argument }
             | E::Type { argument, .. }
@@ -265,6 +277,9 @@ impl fmt::Display for ArgumentError {
             }
             E::Length { argument, index, found, min, max } => {
                 write!(f, "{argument}: entry {index} is {found}; allowed: {min} to {max}")
+            }
+            E::State { argument, row, found, allowed } => {
+                write!(f, "{argument}: row {row} holds {found}; allowed: {allowed}")
             }
             E::Count { argument, found, min, max } => {
                 write!(f, "{argument}: {found}; allowed: {min} to {max}")

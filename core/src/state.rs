@@ -283,6 +283,25 @@ impl NaturalState {
     }
 }
 
+/// What no run and no merge leaves in the state of a row, in natural-log units: the array, the number there, and what is
+/// allowed. `None` for what one may leave: the empty state, `m = −∞` with `S = 0`; finite `m` and `S > 0`, with whatever values
+/// that are not finite leave in `W`; and the poisoned state, NaN in `S` and all of `W`, at any `m` but NaN.
+#[must_use]
+pub fn misfit(m: f32, s: f32, w: &[f32]) -> Option<(&'static str, f32, &'static str)> {
+    if m.is_nan() {
+        return Some(("m", m, "a reference, which is no NaN"));
+    }
+    if s.is_nan() {
+        return w.iter().find(|w| !w.is_nan()).map(|w| ("W", *w, "NaN, as S is"));
+    }
+    let (fits, allowed) = match m {
+        f32::NEG_INFINITY => (s == 0.0, "0 or NaN, as m is minus infinity"),
+        f32::INFINITY => (false, "NaN, as m is infinity"),
+        _ => (s > 0.0 && s < f32::INFINITY, "a positive number or NaN"),
+    };
+    if fits { None } else { Some(("S", s, allowed)) }
+}
+
 /// The merge of two states in natural-log units, as they come back to the library:
 ///
 /// ```text
@@ -291,8 +310,8 @@ impl NaturalState {
 ///
 /// The differences of the references are exact, everything else is computed in f64, and `S` and each element of `W` are
 /// rounded once, to f32. Where one state is empty the other one is returned bit for bit, and two empty states
-/// merge to `(−∞, 0, 0)`; an empty state's `W` counts for nothing, whatever it holds. Between states with keys a reference
-/// of `+∞` or NaN poisons `S`, as a NaN in either `S` does.
+/// merge to `(−∞, 0, 0)`; an empty state's `W` counts for nothing, whatever it holds. A NaN in either `S` poisons the merged one.
+/// Callers refuse states of which [`misfit`] finds something.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NaturalMerge {
     /// Reference of the merged state; `−∞` for the empty state.

@@ -3,6 +3,29 @@
 /// Logarithms below this one, of which `e^x` is less than `2^-125`, count as `−∞`: their exponential is zero.
 pub const LEAST_LOG: f32 = -86.9;
 
+/// Largest logarithm of which `e^x` is an f32 number for certain. Twice as much makes the smallest normal number infinite.
+pub const MOST_LOG: f32 = 88.7;
+
+/// A factor and a state whose product is `e^x h`. Above [`MOST_LOG`] the factor alone would be infinite, and grow NaN out of
+/// nothing: there it is taken twice, the first time by the state.
+#[must_use]
+pub fn grown(x: f32, h: f32) -> (f32, f32) {
+    if x > MOST_LOG {
+        let a = libm::expf(x.min(2.0 * MOST_LOG) / 2.0);
+        // The logarithm of infinity makes NaN.
+        return (a, a * h + (x - x));
+    }
+    (gate(x), h)
+}
+
+/// `delta a`, the logarithm of a factor of a selective scan. A time step of softplus that is too small for a number, whatever it
+/// came from but `−∞`, is greater than zero: times an infinite rate it is infinite.
+#[must_use]
+pub fn exponent(delta: f32, raw: f32, softplus: bool, a: f32) -> f32 {
+    let vanished = softplus && delta == 0.0 && raw > f32::NEG_INFINITY;
+    if vanished && a.is_infinite() { a } else { delta * a }
+}
+
 /// `e^x`, or zero below [`LEAST_LOG`].
 #[must_use]
 pub fn gate(x: f32) -> f32 {
@@ -29,11 +52,12 @@ pub fn silu(x: f32) -> f32 {
     x * if x < 0.0 { small } else { 1.0 } / (1.0 + small)
 }
 
-/// [`softplus`] in f64.
+/// [`softplus`] in f64, greater than zero but for `−∞`.
 #[must_use]
 pub fn softplus_f64(x: f64) -> f64 {
     let larger = if x > 0.0 || x.is_nan() { x } else { 0.0 };
-    larger + libm::log1p(libm::exp(-libm::fabs(x)))
+    let y = larger + libm::log1p(libm::exp(-libm::fabs(x)));
+    if y == 0.0 && x > f64::NEG_INFINITY { f64::from_bits(1) } else { y }
 }
 
 /// `1 / (1 + e^-x)` in f64: the slope of [`softplus`], and what [`silu`] multiplies `x` by.

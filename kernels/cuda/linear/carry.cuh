@@ -123,15 +123,12 @@ struct Diagonal {
       NO_UNROLL for (int p = from; p <= at; p++) {
         const long long place = (item0 + p) * call.gates + (call.gates > 1 ? row : 0);
         const u2 words = load_u2(call.sums + place * 8);
-        sum += double_of_bits((unsigned long long)words[1] << 32 | words[0]);
+        sum = sum_of_logs(sum, double_of_bits((unsigned long long)words[1] << 32 | words[0]));
       }
     if (sum == -__builtin_inf()) return;
-    const float a = exp_of(sum);
     const f4 s = read_f4(quad + (long long)earlier * of_state);
     f4 b = read_f4(quad + (long long)at * of_state);
-    // A gate that overflows grows nothing out of nothing.
-    UNROLL for (int c = 0; c < 4; c++)
-      b[c] = a == __builtin_inff() && s[c] == 0.f ? b[c] : __builtin_fmaf(a, s[c], b[c]);
+    UNROLL for (int c = 0; c < 4; c++) b[c] = grown(sum, s[c], b[c]);
     write_f4(quad + (long long)at * of_state, b);
   }
 

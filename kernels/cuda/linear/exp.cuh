@@ -3,7 +3,7 @@
 
 #include "../common/math.cuh"
 
-// What stands for the gate of a logarithm of -inf, which clears the state by selection. No gate is negative.
+// What stands for the gate of a logarithm of -inf, which clears the state by selection.
 constexpr float CLEAR = -1.f;
 
 // e^x: 2^n 2^f with |f| <= 1/2, whose series in f32 ends below 2^-27 of the result. The argument is reduced in f64, so that
@@ -24,5 +24,32 @@ INLINE float exp_of(double x) {
   return n > 127.f ? p * 2.f * power_of_two(127.f) : p * power_of_two(n);
 }
 
-// The gate of a logarithm.
-INLINE float gate_of(float g) { return g == NEG_INF ? CLEAR : exp_of((double)g); }
+// Largest logarithm of which e^x is an f32 number for certain. Twice as much makes the smallest normal number infinite.
+constexpr float MOST_LOG = 88.7f;
+
+// The gate of a logarithm. One beyond f32 follows the state: it is that of half the logarithm, as a negative number, and taken
+// twice. The gate of infinity is infinite.
+INLINE float gate_of(float g) {
+  const bool beyond = g > MOST_LOG && g < __builtin_inff();
+  const float half = g < 2.f * MOST_LOG ? 0.5f * g : MOST_LOG, gate = exp_of((double)(beyond ? half : g));
+  return g == NEG_INF ? CLEAR : beyond ? -gate : gate;
+}
+
+// x behind a gate.
+template <class V> INLINE V gated(const V& x, float gate) {
+  if (RARELY(gate < 0.f)) return gate == CLEAR ? V{} : x * gate * gate;
+  return x * gate;
+}
+
+// e^sum x + b for a sum of logarithms, where the power follows x.
+INLINE float grown(double sum, float x, float b) {
+  const bool beyond = sum > (double)MOST_LOG && sum < __builtin_inf();
+  const double half = sum < 2. * MOST_LOG ? 0.5 * sum : (double)MOST_LOG;
+  const float power = exp_of(beyond ? half : sum);
+  return __builtin_fmaf(power, beyond ? power * x : x, b);
+}
+
+// The sum of logarithms of gates, of which one of -inf clears whatever comes before it, NaN included.
+INLINE double sum_of_logs(double sum, double g) {
+  return sum == -__builtin_inf() || g == -__builtin_inf() ? -__builtin_inf() : sum + g;
+}

@@ -2,6 +2,7 @@
 //
 // A block has a part of a state's head. With a gate for each dim a lane has dims, and runs down the tokens; else it has
 // every 128th token, and the sums of lanes are added in order.
+#include "exp.cuh"
 #include "place.cuh"
 
 struct Sums {
@@ -45,13 +46,13 @@ KERNEL LAUNCH_BOUNDS(THREADS, 4) void linear_sums__sm53(const Sums sums) {
         g[i] = 0.f;
         if (t + i * step < end) g[i] = element(row_at(gates, t + i * step), x, gates.dtype);
       }
-      UNROLL for (int i = 0; i < AHEAD; i++) sum += (double)g[i];
+      UNROLL for (int i = 0; i < AHEAD; i++) sum = sum_of_logs(sum, (double)g[i]);
     }
     if (!many) {
       store_sum(memory + thread_index() * 8, sum);
       sync_block();
       sum = 0.;
-      NO_UNROLL for (int t = 0; t < THREADS; t++) sum += load_sum(memory + t * 8);
+      NO_UNROLL for (int t = 0; t < THREADS; t++) sum = sum_of_logs(sum, load_sum(memory + t * 8));
       if (thread_index() > 0) return;
     }
     const unsigned long long bits = bits_of_double(sum);

@@ -152,7 +152,8 @@ struct Block {
       int count = 0;
       NO_UNROLL for (int t = 0; t <= thread_index(); t++) {
         bool clears;
-        sum += logarithm(gates, row0 + t, clears);
+        const double g = logarithm(gates, row0 + t, clears);
+        sum = clears ? 0. : sum + g;  // none but rows behind it count
         count += clears ? 1 : 0;
       }
       set_sum(thread_index(), sum);

@@ -50,12 +50,8 @@ struct Last : Pairs<false> {
       if (first + r >= call.key_dim) continue;
       const double kept = sum_of(r);
       const f4 before = past_row(first + r, column);
-      if (kept != CLEARED) {
-        const float factor = exp_of(kept);
-        // A gate that overflows grows nothing out of nothing.
-        UNROLL for (int c = 0; c < 4; c++)
-          if (!(factor == __builtin_inff() && before[c] == 0.f)) answer[i][c] = __builtin_fmaf(factor, before[c], answer[i][c]);
-      }
+      if (kept != CLEARED)
+        UNROLL for (int c = 0; c < 4; c++) answer[i][c] = grown(kept, before[c], answer[i][c]);
       const Address at = s.data + (number * s.sequence + state_head * s.head + (first + r) * s.row + column) * 4;
       UNROLL for (int c = 0; c < 4; c++)
         if (column + c < call.value_dim) write_f32(at + c * 4, answer[i][c]);

@@ -87,7 +87,7 @@ template <int DIMS, bool PER_DIM> struct Share : Walk<DIMS, PER_DIM> {
       store_reader(chunk);
       sync_block();
     }
-    this->change(chunk, end);
+    this->change(chunk, end, finite);
   }
 
   // Queries of tokens from .. from + each - 1 of the chunk, of one reader behind the other. Those of the readers `marks` lie
@@ -126,7 +126,8 @@ template <int DIMS, bool PER_DIM> struct Share : Walk<DIMS, PER_DIM> {
       f4 k[QUADS];
       const f4 u = this->step(j, v, gate, beta, k);
       UNROLL for (int i = 0; i < QUADS; i++)
-        UNROLL for (int e = 0; e < 4; e++) add_product(state.row[i * 4 + e], k[i][e], u);
+        UNROLL for (int e = 0; e < 4; e++)
+          if (this->has_row(i * 4 + e)) add_product(state.row[i * 4 + e], k[i][e], u);
       NO_UNROLL for (int row = j - from; row < each * call.readers; row += each) {
         f4 sum = zero4();
         UNROLL for (int i = 0; i < QUADS; i++) {

@@ -27,7 +27,8 @@
 //     product is not finite, are marked: they go token by token, and so do all with STEPS.
 //  8. A warp is alone with its scheduler where states are few, and waits for each branch. Whole chunks of f32 rows that fill
 //     their tiles, where nothing but answers is wanted of them, go by a loop without any (PLAIN): a sixth of the time.
-//  9. Values that are not finite must not reach earlier tokens through a product with zero: a warp that meets one selects.
+//  9. Values that are not finite must not reach earlier tokens, or rows past the last dim, through a product with zero: a warp
+//     that meets one selects. Those rows stay zero, or each answer would meet their NaN.
 #pragma once
 
 #include "product.cuh"
@@ -199,6 +200,9 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
 
   INLINE bool is_whole(int chunk) const { return (chunk + 1) * CHUNK <= sequence.tokens; }
 
+  // Whether a register of the state has a row of the keys.
+  INLINE bool has_row(int r) const { return State::row_of(slice, r) < recomputed(call.key_dim); }
+
   INLINE bool own_tiles() const { return PER_DIM && !has(STEPS | READ); }
 
   INLINE void bring_tile(int t) {
@@ -274,7 +278,6 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
       if (PER_DIM && takes(2))
         Piece::copy(sm + 2 * TILE_BYTES, source(2), chunk, [&](f4 (&x)[Piece::OF_ROW]) LAMBDA {
           NO_UNROLL for (int e = 0; e < 4 * Piece::OF_ROW; e++) {  // the next element becomes the last
-            // Rows past the last dim hold nothing, also behind a change that was not finite.
             const float gate = Piece::quad_of(e / 4) * 4 + e % 4 < call.key_dim ? gate_of(x[0][0]) : CLEAR;
             UNROLL for (int o = 1; o < 4 * Piece::OF_ROW; o++) x[(o - 1) / 4][(o - 1) % 4] = x[o / 4][o % 4];
             x[Piece::OF_ROW - 1][3] = gate;
@@ -347,7 +350,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     const bool finite = leave_changes(u, after);
     if (reads) return answer * call.scale;
     if (writes()) answer = answer_of(answer, before, finite);
-    change(chunk, end);
+    change(chunk, end, finite);
     return answer;
   }
 
@@ -379,12 +382,15 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     return held;
   }
 
-  // The state after the chunk.
-  INLINE void change(int chunk, float end) {
+  // The state after the chunk, whose changes are all finite or not.
+  INLINE void change(int chunk, float end, bool finite) {
     const Address ends = call.tiles + ((record0 + chunk) * TILE_ROWS + 3 * CHUNK) * (DIMS * 4) + slice * 16;
     const f4 same = f4{end, end, end, end};
     state.change(sm + (PER_DIM ? 2 * TILE_BYTES : 0), left_rows(1), slice,
                  [&](int quad) LAMBDA { return PER_DIM ? load_f4(ends + quad * 256) : same; });
+    if (RARELY(!finite))
+      UNROLL for (int r = 0; r < ROWS; r++)
+        if (!has_row(r)) state.row[r] = none<V>();
   }
 
   // Token j of the chunk up to its change: its key, and the values u of S + k u'. `gate` and `beta` are those of token `slice`.
@@ -398,7 +404,8 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
       k[i] = load_shared(own);
       UNROLL for (int e = 0; e < 4; e++) {
         V& row = state.row[i * 4 + e];
-        UNROLL for (int c = 0; c < COUNT; c++) row[c] = gates[e] == CLEAR ? 0.f : row[c] * gates[e];
+        if (has_row(i * 4 + e))
+          UNROLL for (int c = 0; c < COUNT; c++) row[c] = gated(row[c], gates[e]);
         if (is_delta()) add_product(held, k[i][e], row);
       }
     }
@@ -422,7 +429,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
         f4 q = zero4();
         if (writes()) q = load_shared(State::own_quads(sm, j, slice) + (TILE_BYTES + i * 256));
         UNROLL for (int e = 0; e < 4; e++) {
-          add_product(state.row[i * 4 + e], k[i][e], u);
+          if (has_row(i * 4 + e)) add_product(state.row[i * 4 + e], k[i][e], u);
           if (writes()) add_product(sum, q[e], state.row[i * 4 + e]);
         }
       }
@@ -471,7 +478,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
       }
       const bool finite = leave_changes(u, of_change);
       write_columns(answer_at, answer_of(held[1], of_state, finite));
-      change(chunk, kept);
+      change(chunk, kept, finite);
       answer_at += answer_onward;
     }
     return chunk;

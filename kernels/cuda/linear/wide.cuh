@@ -132,6 +132,9 @@ template <bool PER_DIM> struct Wide {
     }
   }
 
+  // Whether a register of the state has a row of the keys. Others stay zero, or answers would meet their products with zero.
+  INLINE bool has_row(int i) const { return i * THREADS + thread < call.key_dim; }
+
   // The state behind a token whose key and logarithms of gates are these.
   INLINE void change(int position, float (&k)[ROWS], const float (&gates)[ROWS]) {
     normalize(k);
@@ -147,10 +150,10 @@ template <bool PER_DIM> struct Wide {
       held[q] = zero4();
     }
     UNROLL for (int i = 0; i < ROWS; i++) {
-      if (i * THREADS >= call.key_dim) continue;
+      if (!has_row(i)) continue;
       const float own = PER_DIM ? gate_of(gates[i]) : gate;
       UNROLL for (int q = 0; q < QUADS; q++) {
-        UNROLL for (int c = 0; c < 4; c++) state[i][q][c] = own == CLEAR ? 0.f : state[i][q][c] * own;
+        state[i][q] = gated(state[i][q], own);
         if (is_delta()) add_product(held[q], k[i], state[i][q]);
       }
     }
@@ -162,7 +165,7 @@ template <bool PER_DIM> struct Wide {
         UNROLL for (int c = 0; c < 4; c++) u[q][c] = rate * (u[q][c] - held[q][c]);
     }
     UNROLL for (int i = 0; i < ROWS; i++) {
-      if (i * THREADS >= call.key_dim) continue;
+      if (!has_row(i)) continue;
       UNROLL for (int q = 0; q < QUADS; q++) add_product(state[i][q], k[i], u[q]);
     }
   }
@@ -206,10 +209,9 @@ template <bool PER_DIM> struct Wide {
       UNROLL for (int q = 0; q < QUADS; q++) state[i][q] = zero4();
     }
     read_state(part);
-    // Rows past the last dim hold nothing, also behind a change that was not finite.
     auto bring = [&](int position) LAMBDA {
       load(keys, position, 0.f, next_key);
-      if (PER_DIM) load(gates, position, NEG_INF, next_gates);
+      if (PER_DIM) load(gates, position, 0.f, next_gates);
     };
     if (!reads && first < stop) bring(first);
     NO_UNROLL for (int position = first; position < stop; position++) {

@@ -27,6 +27,25 @@ INLINE float exp_of(float x) {
   return x < LEAST_LOG ? 0.f : y;
 }
 
+// Largest logarithm of which e^x is an f32 number for certain.
+constexpr float MOST_LOG = 88.7f;
+
+// The factor of a logarithm; above MOST_LOG, where it would be infinite and grow NaN out of nothing, one that is taken twice, as
+// a negative number. The logarithm of infinity makes NaN.
+INLINE float gate_of(float x) {
+  const bool beyond = x > MOST_LOG;
+  const float y = exp_of(!beyond ? x : x < 2.f * MOST_LOG ? 0.5f * x : MOST_LOG);
+  return beyond ? (x - x) - y : y;
+}
+// That factor, and h times what of it is taken first.
+INLINE float grown_of(float gate, float& h) {
+  if (RARELY(gate < 0.f)) {
+    gate = -gate;
+    h = product(gate, h);
+  }
+  return gate;
+}
+
 INLINE float softplus_of(float x) {
   const float v = exp_of(-__builtin_fabsf(x));
   const float z = v / (v + 2.f), square = product(z, z);
@@ -37,6 +56,13 @@ INLINE float softplus_of(float x) {
   p = __builtin_fmaf(p, square, 0.33333334f);
   p = __builtin_fmaf(p, square, 1.f);
   return __builtin_fmaf(z + z, p, x > 0.f ? x : 0.f);
+}
+
+// softplus x as a time step: where it is too small for a number it is greater than zero all the same, and an infinite rate times
+// it infinite.
+INLINE float time_step_of(float x) {
+  const float y = softplus_of(x);
+  return y == 0.f && x > NEG_INF ? 0x1p-149f : y;
 }
 
 INLINE float silu_of(float x) {

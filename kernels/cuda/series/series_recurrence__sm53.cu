@@ -67,13 +67,17 @@ KERNEL LAUNCH_BOUNDS(THREADS, 4) void series_recurrence__sm53(const Recurrence c
     NO_UNROLL for (tile.first = part_start(call.parts, part); tile.first < tile.end; tile.first += TILE) {
       sync_warp();
       load_tile<LENGTH, STRIDE>(of_a, call.a, tile, lane, 32);
-      if (log) map_tile<LENGTH, STRIDE>(of_a, call.a, tile, lane, 32, [&](int, float x) LAMBDA { return exp_of(x); });
+      if (log) map_tile<LENGTH, STRIDE>(of_a, call.a, tile, lane, 32, [&](int, float x) LAMBDA { return gate_of(x); });
       load_tile<LENGTH, STRIDE>(of_b, call.b, tile, lane, 32);
       sync_warp();
       const int count = min_of(TILE, tile.end - tile.first);
       NO_UNROLL for (int t = 0; t < count; t++) {
         const int at = (lane * STRIDE + t) * 4;
-        const float a = load_shared_f(of_a + at);
+        float a = load_shared_f(of_a + at);
+        if (log) {
+          if (fold) grown_of(a, all);
+          a = grown_of(a, h);
+        }
         h = step_of(a, h, load_shared_f(of_b + at));
         if (fold) all = factor_of(a, all);
         if (wanted) store_shared_f(of_b + at, h);

@@ -116,7 +116,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 3) void series_selective__sm53(const Selective cal
       load_tile<LENGTH, STRIDE>(of_delta, call.delta, tile, thread_index(), THREADS);
       map_tile<LENGTH, STRIDE>(of_delta, call.delta, tile, thread_index(), THREADS, [&](int r, float y) LAMBDA {
         if (call.bias != 0 && r < tile.rows) y += load_f32(call.bias + (first_channel + r) * 4ll);
-        return (call.flags & SOFTPLUS) != 0 ? softplus_of(y) : y;
+        return (call.flags & SOFTPLUS) != 0 ? time_step_of(y) : y;
       });
       if (gated) {
         load_tile<LENGTH, STRIDE>(of_z, call.z, tile, thread_index(), THREADS);
@@ -132,7 +132,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, 3) void series_selective__sm53(const Selective cal
         float y = 0.f;
         UNROLL for (int i = 0; i < NUMBERS; i++) {
           if (!has(i)) continue;
-          const float factor = exp_of(product(delta, a[i]));
+          const float gate = gate_of(product(delta, a[i]));
+          if (fold) grown_of(gate, all[i]);
+          const float factor = grown_of(gate, x[i]);
           const float by = b_fixed ? b[i] : load_shared_f(of_b + (t * wide + number(i)) * 4);
           x[i] = step_of(factor, x[i], product(added, by));
           if (fold) all[i] = factor_of(factor, all[i]);

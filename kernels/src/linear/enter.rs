@@ -10,6 +10,19 @@ pub(super) const WIDEST: usize = 4 * MAX_LANES;
 /// The row of a state that is absent.
 static ZEROS: [f32; WIDEST] = [0.0; WIDEST];
 
+/// Zeroes the rows of a strip that belong to no key, of `width` values each, `stride` apart: there the product of a zero with
+/// what is not finite, which is NaN, may have been added, and would reach every answer.
+///
+/// # Safety
+/// - The rows of the segment's `dim` past its own are writable from those of `state` on.
+#[inline(always)]
+pub(super) unsafe fn clear_padding(state: *mut f32, stride: usize, width: usize, segment: &Segment) {
+    for r in segment.rows..segment.dim {
+        // SAFETY: row `r` (clause). Zero bytes are f32 zeros.
+        unsafe { state.add(r * stride).write_bytes(0, width) };
+    }
+}
+
 /// The strip with a place for the state before the segment, also where there is none.
 #[inline(always)]
 pub(super) fn found(strip: &Strip) -> Strip {
@@ -31,7 +44,8 @@ pub(super) unsafe fn place<L: Lanes>(isa: L::Isa, strip: &Strip, segment: &Segme
     unsafe {
         if let Some(enter) = &segment.enter {
             let to = (strip.state, strip.stride);
-            multiply::<L>(isa, enter, (from, from_stride), to, segment.dim, strip.width);
+            multiply::<L>(isa, enter, (from, from_stride), to, segment.rows, strip.width);
+            clear_padding(strip.state, strip.stride, strip.width, segment);
         } else {
             for r in 0..segment.dim {
                 for x in (0..strip.width).step_by(L::N) {

@@ -70,10 +70,19 @@ pub(super) fn split(x: f64) -> (f32, f32) {
     if x == f64::NEG_INFINITY {
         return (CLEARS, NEUTRAL.1);
     }
-    // Beyond, the result is infinite or zero as an f32 number; the comparisons keep NaN.
-    let x = if x > 100.0 { 100.0 } else { x };
+    if x == f64::INFINITY {
+        return (f32::INFINITY, NEUTRAL.1);
+    }
+    if x > LARGEST_FACTOR {
+        let (high, rest) = divided(exp(x.min(2.0 * LARGEST_FACTOR) / 2.0));
+        return (high, -rest);
+    }
+    // Beyond, the result is zero as an f32 number; the comparison keeps NaN.
     divided(if x < -120.0 { 0.0 } else { exp(x) })
 }
+
+/// Largest `x` of which `e^x` is an f32 number. Twice as much makes the smallest normal number infinite.
+const LARGEST_FACTOR: f64 = 88.7;
 
 /// [`split`] for magnitudes of at most [`LARGEST_SUM`].
 #[inline(always)]

@@ -27,7 +27,7 @@ impl Factors {
 }
 
 impl<L: Lanes> Factor<L> {
-    /// The factor of row `r`, which is not zero.
+    /// The factor of row `r`, which is within the range of f32 numbers and not zero.
     ///
     /// # Safety
     /// - The factors are readable: one, or as many that `r` is among them.
@@ -36,6 +36,12 @@ impl<L: Lanes> Factor<L> {
         let n = if factors.per_dim { r } else { 0 };
         // SAFETY: factor `n` (clause).
         let (high, rest) = unsafe { (factors.high.add(n).read(), factors.rest.add(n).read()) };
+        Factor::new(isa, high, rest)
+    }
+
+    /// The factor `high · (1 + rest)`.
+    #[inline(always)]
+    fn new(isa: L::Isa, high: f32, rest: f32) -> Factor<L> {
         Factor {
             high: L::splat(isa, high),
             low: L::splat(isa, high * rest),
@@ -85,14 +91,19 @@ pub unsafe fn multiply<L: Lanes>(
         // SAFETY: the factor of row `r`, and its vectors (clauses).
         unsafe {
             let (row, to) = (from.add(r * from_stride), to.add(r * stride));
-            let high = factors.high.add(if factors.per_dim { r } else { 0 }).read();
+            let n = if factors.per_dim { r } else { 0 };
+            let (high, rest) = (factors.high.add(n).read(), factors.rest.add(n).read());
             if high.to_bits() == CLEARS.to_bits() {
                 to.write_bytes(0, width);
                 continue;
             }
-            let factor = Factor::of(isa, factors, r);
+            let factor = Factor::<L>::new(isa, high, rest.abs());
             for x in (0..width).step_by(L::N) {
-                factor.times(isa, L::load(isa, row.add(x))).store(to.add(x));
+                let mut s = factor.times(isa, L::load(isa, row.add(x)));
+                if rest < 0.0 {
+                    s = factor.times(isa, s);
+                }
+                s.store(to.add(x));
             }
         }
     }

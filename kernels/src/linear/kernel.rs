@@ -14,7 +14,7 @@ use elsa_core::linear::plan::{KernelSpec, LONG_PASS};
 
 /// The tokens of one head as they are in memory, from the first that no segment has taken.
 ///
-/// Contract, with `dim` a multiple of four:
+/// Contract, with `dim` a multiple of four, and `rows` at most that:
 /// - `queries` is readable for `group` rows of `dim` values of each of `tokens` tokens: `query_stride` from one token to the
 ///   next, `group_stride` from one row of a token to the next. It may be null, and then `group` is zero.
 /// - `keys` is readable for `tokens` rows of `dim` values, `key_stride` apart.
@@ -28,6 +28,8 @@ pub struct Head {
     pub tokens: usize,
     /// Size of queries and keys, a multiple of four. Rows that are shorter are padded with zeros.
     pub dim: usize,
+    /// Their size before that: the rows of a state that tokens write. The rest stay zero, whatever passes.
+    pub rows: usize,
     /// Queries, null where there are no outputs.
     pub queries: *const f32,
     /// From one token to the next.
@@ -58,12 +60,13 @@ pub struct Head {
 }
 
 /// Factors of the rows of a state, each `high · (1 + rest)`, so that factors which repeat for thousands of tokens are not
-/// off by the same rounding each time. A `high` of [`CLEARS`] clears its rows by selection.
+/// off by the same rounding each time. A `high` of [`CLEARS`] clears its rows by selection. A `rest` below zero tells a factor
+/// beyond the range of f32 numbers, the square of `high · (1 − rest)`: the rows take that twice.
 #[derive(Clone, Copy, Debug)]
 pub struct Factors {
     /// The f32 numbers below the factors or equal; one for all rows, or one for each.
     pub high: *const f32,
-    /// The rest, greater than zero.
+    /// The rest, other than zero.
     pub rest: *const f32,
     /// Whether each row has its own.
     pub per_dim: bool,
@@ -81,6 +84,8 @@ pub struct Segment {
     pub tokens: usize,
     /// Size of queries and keys.
     pub dim: usize,
+    /// Their size before they were padded. Rows of a state past it are zero when tokens have passed.
+    pub rows: usize,
     /// Query rows of a token.
     pub group: usize,
     /// Tokens that pass the state together.
@@ -123,6 +128,7 @@ impl Segment {
     pub const EMPTY: Segment = Segment {
         tokens: 0,
         dim: 0,
+        rows: 0,
         group: 0,
         pass: 0,
         queries: core::ptr::null(),
@@ -150,7 +156,7 @@ impl Segment {
 /// - `width` is [`KernelSpec::lanes`], [`KernelSpec::columns`], or for the delta rules [`KernelSpec::delta_columns`].
 /// - `state` is writable for `dim` rows of `width` values, `stride` apart.
 /// - `from` is `state`, with its stride, and then that is readable; or readable for as many rows, `from_stride` apart; or null,
-///   which stands for zeros. Rows past the keys' own size are zero.
+///   which stands for zeros. Rows past [`Segment::rows`] are zero.
 /// - `room` is writable for [`strip_room`] values.
 /// - None of them overlaps another, or what the segment and the columns point to.
 #[derive(Clone, Copy, Debug)]

@@ -26,6 +26,7 @@ pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segmen
     let ends = take(4);
     let mut made = Segment {
         dim: head.dim,
+        rows: head.rows,
         group: head.group,
         pass: head.pass,
         queries: head.queries,

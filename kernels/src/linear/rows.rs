@@ -1,5 +1,6 @@
 //! What tokens are to a strip of the state: values, outputs, rates, and the rows that they pass.
 
+use super::enter::clear_padding;
 use super::factor::{Factor, flushed};
 use super::kernel::{Ahead, Columns, Factors, Segment, Strip};
 use super::tile::{BIAS, without_bias};
@@ -443,6 +444,7 @@ unsafe fn each_row<
                 from = from.wrapping_add(strip.from_stride);
             });
         }
+        clear_padding(strip.state, strip.stride, V * L::N, segment);
     }
     let [mut whole, second, third, fourth] = y;
     for b in 0..B {

@@ -1,5 +1,6 @@
 //! What the tokens of a pass write is added to the state.
 
+use super::enter::clear_padding;
 use super::factor::Factor;
 use super::kernel::{Factors, Segment, Strip};
 use super::rows::{SEGMENT, SHORT, rows};
@@ -66,6 +67,7 @@ pub(super) unsafe fn update<L: Lanes, const V: usize, const WIDE: bool>(
                 }
             }
         }
+        clear_padding(strip.state, strip.stride, width, segment);
     }
 }
 

@@ -15,7 +15,7 @@
 //! `1e-9`, are roundings; a test finds the largest that are made, over all exponents, below what each kernel declares.
 
 use crate::lanes::Lanes;
-use elsa_core::series::functions::LEAST_LOG;
+use elsa_core::series::functions::{LEAST_LOG, MOST_LOG};
 
 /// An argument above that of the largest number.
 const MOST: f32 = 89.0;
@@ -37,11 +37,27 @@ pub fn kept<L: Lanes>(isa: L::Isa, by: L, x: L) -> L {
     L::splat(isa, f32::MIN_POSITIVE).if_greater(by.abs(), L::splat(isa, 0.0), x)
 }
 
+/// A factor and a state whose product is `e^x h`. Above [`MOST_LOG`], where the factor would be infinite and grow NaN out of
+/// nothing, it is taken twice, the first time by the state. The logarithm of infinity makes NaN.
+#[inline(always)]
+#[must_use]
+pub fn grown<L: Lanes>(isa: L::Isa, x: L, h: L) -> (L, L) {
+    let most = L::splat(isa, MOST_LOG);
+    let a = exp_to(isa, x.if_greater(most, x.times(L::splat(isa, 0.5)), x), MOST_LOG);
+    (a, x.if_greater(most, a.mul_add(h, x.minus(x)), h))
+}
+
 /// `e^x`.
 #[inline(always)]
 #[must_use]
 pub fn exp<L: Lanes>(isa: L::Isa, x: L) -> L {
-    let (least, most) = (L::splat(isa, LEAST_LOG), L::splat(isa, MOST));
+    exp_to(isa, x, MOST)
+}
+
+/// `e^x`, of larger arguments that of `most`.
+#[inline(always)]
+fn exp_to<L: Lanes>(isa: L::Isa, x: L, most: f32) -> L {
+    let (least, most) = (L::splat(isa, LEAST_LOG), L::splat(isa, most));
     let within = x.if_greater(most, most, x).at_least(least);
     let n = within.times(L::splat(isa, LOG2_E)).nearest();
     let s = n.mul_add(L::splat(isa, -LN_2_HIGH), within);

@@ -1,13 +1,13 @@
 //! The recurrence of first order: `h ← a h + b` for each token.
 
-use super::functions::{exp, kept};
+use super::functions::{grown, kept};
 use super::kernel::{RecurrenceTile, VECTORS};
 use crate::lanes::Lanes;
 
-/// The factor that a tile's row gives.
+/// The factor that a tile's row gives, and what it multiplies of what passes through it.
 #[inline(always)]
-fn factor<L: Lanes, const LOG: bool>(isa: L::Isa, a: L) -> L {
-    if LOG { exp(isa, a) } else { a }
+fn factor<L: Lanes, const LOG: bool>(isa: L::Isa, a: L, h: L) -> (L, L) {
+    if LOG { grown(isa, a, h) } else { (a, h) }
 }
 
 /// `a h + b` with the zeros of the recurrence.
@@ -47,8 +47,8 @@ unsafe fn pass<L: Lanes, const LOG: bool>(isa: L::Isa, tile: &RecurrenceTile) {
         for token in 0..tile.tokens {
             let (a, b, out) = (tile.a.row(token), tile.b.row(token), tile.out.row(token));
             for v in 0..VECTORS {
-                let a = factor::<L, LOG>(isa, L::load(isa, a.add(v * L::N)));
-                h[v] = step(isa, a, h[v], L::load(isa, b.add(v * L::N)));
+                let (a, grows) = factor::<L, LOG>(isa, L::load(isa, a.add(v * L::N)), h[v]);
+                h[v] = step(isa, a, grows, L::load(isa, b.add(v * L::N)));
                 if wanted {
                     h[v].store(out.add(v * L::N));
                 }
@@ -88,9 +88,11 @@ unsafe fn fold_of<L: Lanes, const LOG: bool>(isa: L::Isa, tile: &RecurrenceTile,
         for token in 0..tile.tokens {
             let (a, b) = (tile.a.row(token), tile.b.row(token));
             for v in 0..VECTORS {
-                let a = factor::<L, LOG>(isa, L::load(isa, a.add(v * L::N)));
-                h[v] = step(isa, a, h[v], L::load(isa, b.add(v * L::N)));
-                all[v] = a.times(kept(isa, a, all[v]));
+                let gate = L::load(isa, a.add(v * L::N));
+                let (a, grows) = factor::<L, LOG>(isa, gate, h[v]);
+                h[v] = step(isa, a, grows, L::load(isa, b.add(v * L::N)));
+                let (_, grows) = factor::<L, LOG>(isa, gate, all[v]);
+                all[v] = a.times(kept(isa, a, grows));
                 all[v] = kept(isa, all[v], all[v]);
             }
         }

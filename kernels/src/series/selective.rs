@@ -3,9 +3,10 @@
 //! The numbers of a state pass between two tokens through memory, `[state][W]`: there are more of them than registers. Those
 //! of one token do not depend on each other, so their exponentials overlap.
 
-use super::functions::{exp, kept, silu, softplus};
+use super::functions::{exp, grown, kept, silu, softplus};
 use super::kernel::{Coefficients, SelectiveTile, VECTORS};
 use crate::lanes::Lanes;
+use elsa_core::series::functions::MOST_LOG;
 
 /// Coefficient `n` of a token, for vector `v` of a tile's channels.
 ///
@@ -22,6 +23,34 @@ unsafe fn coefficient<L: Lanes>(isa: L::Isa, of: &Coefficients, token: usize, n:
     }
 }
 
+/// Whether `delta` times the rates of a vector of channels, from `least` to `most`, is beyond what an exponential takes at once,
+/// or a rate is infinite.
+#[inline(always)]
+fn leaves<L: Lanes>(isa: L::Isa, delta: L, [least, most]: [L; 2], infinite: bool) -> bool {
+    let (zero, one, limit) = (L::splat(isa, 0.0), L::splat(isa, 1.0), L::splat(isa, MOST_LOG));
+    let beyond = delta.times(most).if_greater(limit, one, zero);
+    infinite || delta.times(least).if_greater(limit, one, beyond).lane_sum() > 0.0
+}
+
+/// The least and the largest rate of each channel of vector `v`, and whether one is infinite.
+///
+/// # Safety
+/// - The contract of the [`SelectiveTile`].
+#[inline(always)]
+unsafe fn rates<L: Lanes>(isa: L::Isa, tile: &SelectiveTile, v: usize) -> ([L; 2], bool) {
+    let (mut least, mut most) = (L::splat(isa, 0.0), L::splat(isa, 0.0));
+    for n in 0..tile.states {
+        // SAFETY: rates of the tile's channels (clause).
+        let a = unsafe { L::load(isa, tile.a.add((n * VECTORS + v) * L::N)) };
+        least = least.if_greater(a, a, least);
+        most = a.if_greater(most, a, most);
+    }
+    let largest = L::splat(isa, f32::MAX);
+    let (zero, one) = (L::splat(isa, 0.0), L::splat(isa, 1.0));
+    let infinite = least.abs().if_greater(largest, one, most.if_greater(largest, one, zero));
+    ([least, most], infinite.lane_sum() > 0.0)
+}
+
 /// The outputs of a tile, and its last states.
 ///
 /// # Safety
@@ -30,6 +59,8 @@ unsafe fn coefficient<L: Lanes>(isa: L::Isa, of: &Coefficients, token: usize, n:
 pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &SelectiveTile) {
     for v in 0..VECTORS {
         let lane = v * L::N;
+        // SAFETY: the same clause.
+        let (bounds, infinite) = unsafe { rates::<L>(isa, tile, v) };
         for token in 0..tile.tokens {
             // SAFETY: rows of the tile's tokens, its parameters and its state (clause).
             unsafe {
@@ -37,18 +68,11 @@ pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &SelectiveTile) {
                 let raw = raw.plus(L::load(isa, tile.bias.add(lane)));
                 let delta = if tile.softplus { softplus(isa, raw) } else { raw };
                 let u = L::load(isa, tile.u.row(token).add(lane));
-                let added = delta.times(u);
-                let mut y = L::splat(isa, 0.0);
-                for n in 0..tile.states {
-                    let at = (n * VECTORS + v) * L::N;
-                    let a = exp(isa, delta.times(L::load(isa, tile.a.add(at))));
-                    let b = coefficient::<L>(isa, &tile.b, token, n, v);
-                    let x = kept(isa, a, L::load(isa, tile.state.add(at)));
-                    let x = a.mul_add(x, added.times(b));
-                    let x = kept(isa, x, x);
-                    x.store(tile.state.add(at));
-                    y = x.mul_add(coefficient::<L>(isa, &tile.c, token, n, v), y);
-                }
+                let of = Token { number: token, v, raw, delta, added: delta.times(u) };
+                let mut y = match leaves(isa, delta, bounds, infinite) {
+                    true => states::<L, true>(isa, tile, &of),
+                    false => states::<L, false>(isa, tile, &of),
+                };
                 if tile.out.first.is_null() {
                     continue;
                 }
@@ -62,4 +86,50 @@ pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &SelectiveTile) {
             }
         }
     }
+}
+
+/// A token of a vector of channels.
+struct Token<L> {
+    number: usize,
+    v: usize,
+    /// The time step as it was given, and as it counts.
+    raw: L,
+    delta: L,
+    /// The latter times the input.
+    added: L,
+}
+
+/// The states of a vector of channels after a token, and their sum with the coefficients of the output. With `LEAVES` a
+/// factor may be beyond f32, or a rate infinite.
+///
+/// # Safety
+/// - The contract of the [`SelectiveTile`]; the token is one of it.
+#[inline(always)]
+unsafe fn states<L: Lanes, const LEAVES: bool>(isa: L::Isa, tile: &SelectiveTile, of: &Token<L>) -> L {
+    let mut y = L::splat(isa, 0.0);
+    let zero = L::splat(isa, 0.0);
+    for n in 0..tile.states {
+        let at = (n * VECTORS + of.v) * L::N;
+        // SAFETY: rates, coefficients and states of the tile's channels (clause).
+        unsafe {
+            let (rate, state) = (L::load(isa, tile.a.add(at)), L::load(isa, tile.state.add(at)));
+            let exponent = of.delta.times(rate);
+            let (a, grows) = match LEAVES {
+                true => {
+                    // A time step too small for a number is greater than zero, and an infinite rate times it infinite.
+                    let given = of.raw.if_greater(L::splat(isa, f32::NEG_INFINITY), rate, exponent);
+                    let vanished = of.delta.if_greater(zero, exponent, given);
+                    let infinite = rate.abs().if_greater(L::splat(isa, f32::MAX), vanished, exponent);
+                    grown(isa, if tile.softplus { infinite } else { exponent }, state)
+                }
+                false => (exp(isa, exponent), state),
+            };
+            let b = coefficient::<L>(isa, &tile.b, of.number, n, of.v);
+            let x = a.mul_add(kept(isa, a, grows), of.added.times(b));
+            let x = kept(isa, x, x);
+            x.store(tile.state.add(at));
+            y = x.mul_add(coefficient::<L>(isa, &tile.c, of.number, n, of.v), y);
+        }
+    }
+    y
 }

@@ -2755,8 +2755,11 @@ elsa_status elsa_workspace_certified(elsa_workspace workspace,
  The merged m is the larger of the two, S = S_a exp(m_a - m) + S_b exp(m_b - m), and W likewise: computed in f64 from
  the exact difference of the references, and rounded once to f32. Where one state has no key, the other is returned
  bit for bit; where neither has, the merged state is (minus infinity, 0, 0). The W of a state with no key counts for
- nothing, whatever it holds. A NaN in S poisons the merged S, and so does a reference of NaN or plus infinity where
- both states have keys.
+ nothing, whatever it holds. A NaN in S poisons the merged S.
+
+ States are those of a run or a merge: m of minus infinity with S of 0, m finite with S finite and greater than 0, or NaN
+ in S and all of W with any m but NaN. W may hold infinities and NaN beside a finite S, as values may. A row that holds
+ something else is refused with ELSA_STATUS_ARGUMENT, by its array and number, before anything is written.
 
  The same states have the same bits on every machine, and the same numbers if earlier and later change places. Three
  states or more may differ by roundings from one order or bracketing to another, and from the state of all keys. One
@@ -2774,7 +2777,7 @@ elsa_status elsa_states_merge(size_t rows,
 
 /*
  Makes states the output, out = W / S as f32 [rows, dim], and the log-sum-exp, one f32 a row, which may be null. A
- row with no key has zeros and minus infinity.
+ row with no key has zeros and minus infinity. States that elsa_states_merge refuses are refused.
 
  # Safety
  *read*, *write*.

@@ -4,7 +4,7 @@
 use crate::fault::{Fault, call};
 use crate::pointer::get;
 use crate::types::{elsa_states_in, elsa_states_out, elsa_status};
-use elsa_core::state::{NaturalMerge, is_empty};
+use elsa_core::state::{NaturalMerge, is_empty, misfit};
 
 /// Checks an array of f32 values. Returns its first address and the one past its end, or `None` without elements.
 fn span(argument: &str, address: usize, count: usize) -> Result<Option<(usize, usize)>, Fault> {
@@ -33,6 +33,30 @@ fn weights(rows: usize, dim: usize) -> Result<usize, Fault> {
     rows.checked_mul(dim).ok_or_else(|| {
         Fault::argument(format_args!("rows, dim: {rows}, {dim}; allowed: a product that can be counted"))
     })
+}
+
+/// Refuses states of which a row holds what no run and no merge leaves there.
+///
+/// # Safety
+/// The arrays of `states` are readable, aligned, for `rows` and `rows * dim` values.
+unsafe fn known(name: &str, rows: usize, dim: usize, states: &elsa_states_in) -> Result<(), Fault> {
+    for row in 0..rows {
+        // SAFETY: row < rows, and the clause of this function. Without a dim the pointer of w may be null.
+        let found = unsafe {
+            let w = match dim {
+                0 => &[],
+                _ => std::slice::from_raw_parts(states.w.add(row * dim), dim),
+            };
+            misfit(*states.m.add(row), *states.s.add(row), w)
+        };
+        if let Some((array, found, allowed)) = found {
+            let array = array.to_ascii_lowercase();
+            return Err(Fault::argument(format_args!(
+                "{name}.{array}: row {row} holds {found}; allowed: {allowed}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a written array that shares memory with another, unless they may be the `same` array and are.
@@ -86,6 +110,11 @@ unsafe fn merge(
             apart(output, other, false)?;
         }
     }
+    // SAFETY: the clause of this function; the checks above found the arrays aligned.
+    unsafe {
+        known("earlier", rows, dim, earlier)?;
+        known("later", rows, dim, later)?;
+    }
     for row in 0..rows {
         // SAFETY: row < rows, and the clause of this function; the checks above found the arrays aligned and apart.
         let (ma, sa, mb, sb) =
@@ -126,6 +155,8 @@ unsafe fn finish(
         apart(lse_span, input, false)?;
     }
     apart(out_span, lse_span, false)?;
+    // SAFETY: the clause of this function; the checks above found the arrays aligned.
+    unsafe { known("states", rows, dim, states)? };
     for row in 0..rows {
         // SAFETY: row < rows, row * dim + i < rows * dim, and the clause of this function; the checks above found
         // the arrays aligned and apart.
@@ -152,8 +183,11 @@ unsafe fn finish(
 /// The merged m is the larger of the two, S = S_a exp(m_a - m) + S_b exp(m_b - m), and W likewise: computed in f64 from
 /// the exact difference of the references, and rounded once to f32. Where one state has no key, the other is returned
 /// bit for bit; where neither has, the merged state is (minus infinity, 0, 0). The W of a state with no key counts for
-/// nothing, whatever it holds. A NaN in S poisons the merged S, and so does a reference of NaN or plus infinity where
-/// both states have keys.
+/// nothing, whatever it holds. A NaN in S poisons the merged S.
+///
+/// States are those of a run or a merge: m of minus infinity with S of 0, m finite with S finite and greater than 0, or NaN
+/// in S and all of W with any m but NaN. W may hold infinities and NaN beside a finite S, as values may. A row that holds
+/// something else is refused with ELSA_STATUS_ARGUMENT, by its array and number, before anything is written.
 ///
 /// The same states have the same bits on every machine, and the same numbers if earlier and later change places. Three
 /// states or more may differ by roundings from one order or bracketing to another, and from the state of all keys. One
@@ -177,7 +211,7 @@ pub unsafe extern "C" fn elsa_states_merge(
 }
 
 /// Makes states the output, out = W / S as f32 [rows, dim], and the log-sum-exp, one f32 a row, which may be null. A
-/// row with no key has zeros and minus infinity.
+/// row with no key has zeros and minus infinity. States that elsa_states_merge refuses are refused.
 ///
 /// # Safety
 /// *read*, *write*.

@@ -182,12 +182,12 @@ fn states_of_parts_merge_at_any_magnitude() {
     assert!(large > 4000 && mixed > 50, "{large} {mixed}");
 }
 
-/// What stands in the arrays of a row without keys is not looked at, and does not come out.
+/// What stands in W beside no key is not looked at, and does not come out.
 #[test]
 fn garbage_beside_no_key_stays_outside() {
     let row = Row::of(&[(2.5e7, [0.3, -0.7, 11.0]), (2.5e7 + 4.0, [1.0, 2.0, 3.0])]);
-    for (s, w) in [(0.0, f32::NAN), (7.0, 3e38), (f32::INFINITY, f32::INFINITY)] {
-        let none = Row { m: [f32::NEG_INFINITY], s: [s], w: [w; DIM] };
+    for w in [f32::NAN, 3e38, f32::INFINITY] {
+        let none = Row { m: [f32::NEG_INFINITY], s: [0.0], w: [w; DIM] };
         assert_eq!(merged(&none, &row, false).bits(), row.bits());
         assert_eq!(merged(&row, &none, false).bits(), row.bits());
         for in_place in [false, true] {
@@ -341,6 +341,46 @@ fn addresses_and_sizes_that_are_refused() {
 /// NaN beside the reference of an empty row is poison, not an empty row.
 #[test]
 fn poison_without_a_reference_stays_poison() {
-    let (out, lse) = finished(&Row { m: [f32::NEG_INFINITY], s: [f32::NAN], w: [1.0; DIM] });
+    let (out, lse) = finished(&Row { m: [f32::NEG_INFINITY], s: [f32::NAN], w: [f32::NAN; DIM] });
     assert!(out.iter().all(|x| x.is_nan()) && lse.is_nan(), "{out:?} {lse}");
+}
+
+/// A row that no run and no merge leaves is refused by its array and number, on either side and in place of an output; nothing
+/// is written.
+#[test]
+fn states_that_no_run_writes_are_refused() {
+    const INF: f32 = f32::INFINITY;
+    let good = Row::of(&[(2.5, [0.3, -0.7, 11.0])]);
+    let untouched = Row { m: [-7.0], s: [-8.0], w: [-9.0; DIM] };
+    for (m, s, w, words) in [
+        (f32::NAN, 1.0, [1.0; DIM], ".m: row 0 holds NaN; allowed: "),
+        (f32::NAN, f32::NAN, [f32::NAN; DIM], ".m: row 0 holds NaN; allowed: "),
+        (0.0, -1.0, [1.0; DIM], ".s: row 0 holds -1; allowed: "),
+        (0.0, 0.0, [1.0; DIM], ".s: row 0 holds 0; allowed: "),
+        (0.0, INF, [1.0; DIM], ".s: row 0 holds inf; allowed: "),
+        (0.0, -INF, [1.0; DIM], ".s: row 0 holds -inf; allowed: "),
+        (-INF, 1e-38, [0.0; DIM], ".s: row 0 holds 0.00000000000000000000000000000000000001; allowed: 0 "),
+        (-INF, -1.0, [0.0; DIM], ".s: row 0 holds -1; allowed: 0 "),
+        (INF, 1.0, [1.0; DIM], ".s: row 0 holds 1; allowed: NaN"),
+        (0.0, f32::NAN, [f32::NAN, 2.0, f32::NAN], ".w: row 0 holds 2; allowed: NaN"),
+        (-INF, f32::NAN, [1.0; DIM], ".w: row 0 holds 1; allowed: NaN"),
+    ] {
+        let bad = Row { m: [m], s: [s], w };
+        for (name, a, b) in [("earlier", &bad, &good), ("later", &good, &bad)] {
+            let mut out = untouched.clone();
+            // SAFETY: *read*, *write*: arrays of one row.
+            let status = unsafe { elsa_states_merge(1, DIM, &a.read(), &b.read(), &out.write()) };
+            let message = refusal(status).expect(words);
+            assert!(message.starts_with(&format!("{name}{words}")), "{message}");
+            assert_eq!(out.bits(), untouched.bits());
+        }
+        let (mut out, mut lse) = ([5.0; DIM], 5.0);
+        // SAFETY: *read*, *write*: arrays of one row.
+        let status = unsafe { elsa_states_finish(1, DIM, &bad.read(), out.as_mut_ptr(), &mut lse) };
+        assert!(refusal(status).expect(words).starts_with(&format!("states{words}")));
+        assert_eq!((out, lse), ([5.0; DIM], 5.0));
+    }
+    // Values that are not finite leave such a W beside a sum that is.
+    let odd = Row { w: [f32::NAN, INF, 1.0], ..good };
+    assert!(merged(&odd, &Row::of(&[]), false).w[0].is_nan());
 }

@@ -14,8 +14,10 @@ use crate::outlet::Reads;
 use crate::progress;
 use crate::report;
 use crate::stream::{self, StreamArgs};
+use crate::task::origin;
+use crate::task::sums::Sums;
 use crate::tensor::Source;
-use crate::tensor::output::{Content, Output, Writer};
+use crate::tensor::output::{Array, Content, Output, Writer};
 use clap::{Arg, Args};
 use elsa_core::attention::{Operand, Outputs, Problem, StateOut};
 use elsa_runtime::PlanOptions;
@@ -231,6 +233,8 @@ fn streamed(args: &RunArgs) -> Result<(), Error> {
 pub fn run(args: &RunArgs) -> Result<(), Error> {
     args.task.unused()?;
     args.traversal.excluded_by("host-budget", args.stream.is_asked())?;
+    let takes = args.state_out.is_some() && !args.stream.is_asked();
+    args.task.names(takes, "with --state-out, and without --host-budget")?;
     if args.stream.is_asked() {
         return streamed(args);
     }
@@ -285,6 +289,11 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
         false => None,
     };
 
+    let run = args.task.run_id.as_deref();
+    let sums = match (run, &state) {
+        (None, Some(_)) => Sums::of(&problem, &job.inputs()?, None, None)?,
+        _ => Sums::default(),
+    };
     let content = |operand, data| Content { shape: job.shapes[operand].clone(), data };
     let file = |operand, data| Output::Tensor(content(operand, data));
     let mut contents = vec![file(Operand::Output, out)];
@@ -292,11 +301,13 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     contents.extend(present_v.map(|data| file(Operand::PresentValue, data)));
     contents.extend(lse.map(|data| file(Operand::LogSumExp, Buffer::F32(data))));
     contents.extend(state.map(|[m, s, w]| {
-        Output::Archive(vec![
+        let mut arrays: Vec<(&str, Array)> = vec![
             ("m", content(Operand::StateReference, Buffer::F32(m)).into()),
             ("S", content(Operand::StateSum, Buffer::F32(s)).into()),
             ("W", content(Operand::StateWeighted, Buffer::F32(w)).into()),
-        ])
+        ];
+        arrays.extend(origin::arrays(run.unwrap_or_default(), sums));
+        Output::Archive(arrays)
     }));
     job.unchanged()?;
     writer.commit(&contents)?;

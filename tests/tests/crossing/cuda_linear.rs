@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use crate::linear_poison::{padding_is_nothing, poisons_as_the_loop};
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
 use elsa_core::monoid::Monoid;
@@ -92,6 +93,14 @@ fn every_rule_form_and_direction() {
             check_all(&engine, &params, &forms()[1..]);
         }
     }
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
+fn what_the_loop_poisons_and_nothing_else() {
+    let engine = engine(Fallback::Fail);
+    poisons_as_the_loop(6, &forms()[1..], |case, options| run(&engine, case, options));
+    padding_is_nothing(&engine);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 use super::linear_convolution::Case as Convolution;
 use super::linear_recurrence::{self, Case as Recurrence};
+use super::linear_recurrence_range;
 use super::linear_selective::{self, Case as Selective, Params};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::series::Series;
@@ -52,6 +53,7 @@ fn recurrences_match_f64_in_one_part_and_in_several() {
         }
     }
     linear_recurrence::hard_gates(std::slice::from_ref(&engine));
+    linear_recurrence_range::large_logarithms(std::slice::from_ref(&engine));
     linear_recurrence::vanishing_states(std::slice::from_ref(&engine));
     linear_recurrence::vanishing_products(std::slice::from_ref(&engine));
 }
@@ -72,6 +74,7 @@ fn selective_scans_match_f64() {
         }
     }
     linear_selective::hard_rates(std::slice::from_ref(&engine));
+    linear_selective::steps_and_rates_beyond_f32(std::slice::from_ref(&engine));
 }
 
 /// Few channels and many tokens are computed in parts, few tokens in one, and the bound holds in both.

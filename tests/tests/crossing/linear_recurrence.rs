@@ -322,7 +322,7 @@ fn states_continue_a_stream() {
 }
 
 /// Runs `a` and `b` of one channel with all back ends and forms.
-fn of_one_channel(
+pub(crate) fn of_one_channel(
     engines: &[Engine],
     a: &[f32],
     b: &[f32],

@@ -442,6 +442,75 @@ pub(crate) fn hard_rates(engines: &[Engine]) {
     }
 }
 
+/// Time steps of softplus too small for a number, of which an infinite rate clears all the same; and factors beyond f32, which
+/// follow the state.
+pub(crate) fn steps_and_rates_beyond_f32(engines: &[Engine]) {
+    let tokens = 6;
+    let series = Series::tokens_first("u", [1, tokens, 1]).unwrap();
+    let two = Coefficient::Token(Series::tokens_first("b", [1, tokens, 2]).unwrap());
+    let run =
+        |engine: Option<&Engine>, softplus: bool, delta: &[f32], a: &[f32], b: &[f32], past: [f32; 2]| {
+            let mut spec = Spec::new(series, series, 2, two, two, series);
+            spec.softplus = softplus;
+            let problem = spec.check().unwrap();
+            let (mut out, mut last) = ([UNWRITTEN; 6], [UNWRITTEN; 2]);
+            let inputs = Inputs {
+                u: Elements::F32(&[1.0; 6]),
+                delta: Elements::F32(delta),
+                a,
+                b: Elements::F32(b),
+                c: Elements::F32(&[1.0; 12]),
+                d: None,
+                z: None,
+                delta_bias: None,
+                past_state: Some(&past),
+            };
+            let mut outputs =
+                Outputs { out: Some(ElementsMut::F32(&mut out)), present_state: Some(&mut last) };
+            match engine {
+                None => scalar::run(&problem, &inputs, &mut outputs).unwrap(),
+                Some(engine) => {
+                    let plan = engine.selective_plan(&problem, &SelectiveOptions::default()).unwrap();
+                    plan.bind(inputs, outputs, &mut plan.workspace().unwrap()).unwrap().run().unwrap();
+                }
+            }
+            (out, last)
+        };
+    for engine in engines.iter().map(Some).chain([None]) {
+        let what = engine.map_or("scalar".into(), |engine| engine.backend().to_string());
+        let close = |found: f32, want: f64| (f64::from(found) - want).abs() <= 1e-5 * want.abs() + 1e-36;
+        // The second number is cleared at each token: what it holds is the token's own.
+        let delta = [-91.0, -104.0, 0.5, -500.0, 1.0, -91.0];
+        let (out, last) = run(engine, true, &delta, &[-1.0, f32::NEG_INFINITY], &[1.0; 12], [0.0, f32::NAN]);
+        let step = |raw: f32| f64::from(raw).exp().ln_1p();
+        let mut first = 0.0;
+        for (found, raw) in out.iter().zip(delta) {
+            first = first * (-step(raw)).exp() + step(raw);
+            assert!(close(*found, first + step(raw)), "{what}: {out:?}");
+        }
+        assert!(last[1].abs() <= 1e-36, "{what}: {last:?}");
+        // A time step of zero, which softplus makes of minus infinity alone, has no product with an infinite rate.
+        let (out, _) =
+            run(engine, true, &[f32::NEG_INFINITY; 6], &[-1.0, f32::NEG_INFINITY], &[1.0; 12], [0.0; 2]);
+        assert!(out.iter().all(|x| x.is_nan()), "{what}: {out:?}");
+        // Nothing grows to nothing, and 1e-30 to what it must.
+        let mut b = [0.0; 12];
+        b[10] = 3.0;
+        let delta = [1.0, -0.5, 1.0, 0.25, 1.0, 1.0];
+        let (_, last) = run(engine, false, &delta, &[200.0, 95.0], &b, [0.0; 2]);
+        assert_eq!(last, [3.0, 0.0], "{what}");
+        let delta = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+        let (out, _) = run(engine, false, &delta, &[-1.0, 120.0], &[0.0; 12], [0.0, 1e-30]);
+        let want = f64::from(1e-30f32) * 120f64.exp();
+        assert!(out.iter().all(|x| close(*x, want)), "{what}: {out:?}, not {want:e}");
+    }
+}
+
+#[test]
+fn steps_and_rates_beyond_f32_follow_the_state() {
+    steps_and_rates_beyond_f32(&engines(1));
+}
+
 #[test]
 fn bad_input_is_refused_and_nothing_written() {
     let series = |shape| Series::tokens_first("x", shape).unwrap();

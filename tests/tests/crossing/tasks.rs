@@ -311,6 +311,17 @@ fn what_a_task_does_not_take_is_refused() {
     let states = RowStates::empty(9, 8).unwrap();
     let first = Task::new(&seven, &"1".parse().unwrap(), 21, 21).unwrap();
     assert!(merge.push(first.queries(), &states).is_ok());
+    // What no run leaves: a sum below zero.
+    let mut forged = states.clone();
+    (forged.m[3], forged.s[3]) = (0.0, -1.0);
+    let refused = merge.push(first.queries(), &forged);
+    let found = ArgumentError::State {
+        argument: "state_s",
+        row: 3,
+        found: -1.0,
+        allowed: "a positive number or NaN",
+    };
+    assert!(matches!(refused, Err(TaskError::Argument(e)) if e == found), "{refused:?}");
     let last = Task::new(&seven, &"6".parse().unwrap(), 21, 21).unwrap();
     assert!(merge.push(last.queries(), &states).is_err(), "tokens beyond the whole");
     assert!(merge.push(&last.queries()[1..], &states).is_err(), "too few rows");

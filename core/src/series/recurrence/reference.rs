@@ -14,7 +14,7 @@
 use super::problem::{Gate, Inputs, Problem};
 use crate::dtype::DType;
 use crate::series::bound::{Judged, Precision, in_range, rounded, tiny};
-use crate::series::functions::gate_f64;
+use crate::series::functions::{MOST_LOG, gate_f64};
 use crate::series::tensor::{TINY, token_of};
 
 /// The exact states of a channel after each token, in the order of the pass: calls `visit` with the token and the state. The
@@ -43,6 +43,8 @@ pub fn states(
         let b = f64::from(inputs.b.get(s.b.at(batch, token, channel)));
         let (a, exp) = match s.gate {
             Gate::Factor => (gate, 0.0),
+            // A factor beyond f32 is taken twice, and rounded once more.
+            Gate::Log if gate > f64::from(MOST_LOG) => (gate_f64(gate), 2.0 * precision.exp + 2.0 * u),
             Gate::Log => (gate_f64(gate), precision.exp),
         };
         if a.abs() < f64::from(TINY) {

@@ -4,7 +4,7 @@ use super::map::Map;
 use super::problem::{Gate, Inputs, Outputs, Problem};
 use crate::argument::ArgumentError;
 use crate::series::bound::Precision;
-use crate::series::functions::gate;
+use crate::series::functions::grown;
 use crate::series::tensor::{token_of, writes};
 
 /// How accurate the functions of this module are.
@@ -34,11 +34,11 @@ pub fn run(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) ->
             for step in 0..problem.tokens() {
                 let token = token_of(step, problem.tokens(), s.reverse);
                 let a = inputs.a.get(s.a.at(batch, token, channel));
-                let a = match s.gate {
-                    Gate::Factor => a,
-                    Gate::Log => gate(a),
+                let (a, grows) = match s.gate {
+                    Gate::Factor => (a, h),
+                    Gate::Log => grown(a, h),
                 };
-                h = Map { a, b: inputs.b.get(s.b.at(batch, token, channel)) }.of(h);
+                h = Map { a, b: inputs.b.get(s.b.at(batch, token, channel)) }.of(grows);
                 if let Some(out) = &mut outputs.out {
                     out.set(s.out.at(batch, token, channel), h);
                 }

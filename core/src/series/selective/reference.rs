@@ -20,7 +20,7 @@
 use super::problem::{Inputs, MAX_STATES, Problem};
 use crate::dtype::DType;
 use crate::series::bound::{Judged, Precision, in_range, rounded, tiny};
-use crate::series::functions::{gate_f64, sigmoid_f64, softplus_f64};
+use crate::series::functions::{MOST_LOG, gate_f64, sigmoid_f64, softplus_f64};
 use crate::series::tensor::{TINY, token_of};
 
 /// A number of a state, its error, the recurrence of absolute values, and the largest of those.
@@ -52,7 +52,11 @@ impl State {
             }
             *self = State { x: added, error, absolute: libm::fabs(added), largest: libm::fabs(added) };
         } else {
-            let exponent = libm::fabs(a) * step.error + u * libm::fabs(delta * a) + precision.exp;
+            let mut exponent = libm::fabs(a) * step.error + u * libm::fabs(delta * a) + precision.exp;
+            if delta * a > f64::from(MOST_LOG) {
+                // A factor beyond f32 is taken twice, and rounded once more.
+                exponent += precision.exp + 2.0 * u;
+            }
             let off = factor * libm::expm1(exponent);
             error += factor * self.error + off * (self.absolute + self.error);
             self.x = factor * self.x + added;

@@ -3,7 +3,7 @@
 use super::problem::{Inputs, MAX_STATES, Outputs, Problem};
 use crate::argument::ArgumentError;
 use crate::series::bound::Precision;
-use crate::series::functions::{gate, silu, softplus};
+use crate::series::functions::{exponent, grown, silu, softplus};
 use crate::series::tensor::{kept, token_of, writes};
 
 /// How accurate the functions of this module are.
@@ -37,14 +37,15 @@ pub fn run(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) ->
                 let token = token_of(step, problem.tokens(), s.reverse);
                 let at = [batch, token, channel];
                 let u = inputs.u.get(s.u.at(batch, token, channel));
-                let delta = inputs.delta.get(s.delta.at(batch, token, channel)) + bias;
-                let delta = if s.softplus { softplus(delta) } else { delta };
+                let raw = inputs.delta.get(s.delta.at(batch, token, channel)) + bias;
+                let delta = if s.softplus { softplus(raw) } else { raw };
                 let mut y = 0.0;
                 for (n, x) in x.iter_mut().enumerate() {
-                    let a = gate(delta * inputs.a[channel * problem.states() + n]);
+                    let rate = inputs.a[channel * problem.states() + n];
+                    let (a, grows) = grown(exponent(delta, raw, s.softplus, rate), *x);
                     let b = inputs.b.get(problem.coefficient(&s.b, at, n));
                     let c = inputs.c.get(problem.coefficient(&s.c, at, n));
-                    let next = a * kept(a, *x) + delta * u * b;
+                    let next = a * kept(a, grows) + delta * u * b;
                     *x = kept(next, next);
                     y += c * *x;
                 }

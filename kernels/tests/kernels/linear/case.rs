@@ -208,6 +208,7 @@ impl Case {
             let head = Head {
                 tokens: (block - t % block).min(tokens - t),
                 dim,
+                rows: dim,
                 queries: if group > 0 { queries[at * group * dim..].as_ptr() } else { std::ptr::null() },
                 query_stride: sign * (group * dim) as isize,
                 group,

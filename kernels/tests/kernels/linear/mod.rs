@@ -376,6 +376,7 @@ fn exponentials_are_as_exact_as_declared() {
             let head = Head {
                 tokens: 1,
                 dim: 4,
+                rows: 4,
                 queries: std::ptr::null(),
                 query_stride: 0,
                 group: 0,

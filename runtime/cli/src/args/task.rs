@@ -3,6 +3,7 @@
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use crate::error::Error;
+use crate::task::file::is_name;
 use clap::Args;
 use elsa_core::quorum::{Division, TaskPath};
 
@@ -24,6 +25,10 @@ pub struct TaskArgs {
     /// q, k, v and mask hold the tokens of the task alone, in its order, as a board keeps them that holds no others
     #[arg(long, requires = "tokens")]
     pub gathered: bool,
+    /// Name of the run, such as the frame's: written to every file of states and shares, which merge only with those of the same
+    /// name. Without it they hold checksums of the tokens, and merge only where tasks agree about the tokens that they share
+    #[arg(long, value_name = "TEXT", value_parser = run_id)]
+    pub run_id: Option<String>,
     /// With --gathered: tokens of the whole; with a comma, queries and keys
     #[arg(long, value_name = "N[,N]", allow_hyphen_values = true, value_parser = tokens, requires = "gathered")]
     pub tokens: Option<[usize; 2]>,
@@ -55,6 +60,17 @@ fn number(text: &str) -> Result<Number, String> {
         .split_once('/')
         .and_then(|(i, n)| Some(Number { number: i.parse().ok()?, tasks: n.parse().ok()? }));
     number.ok_or_else(|| "allowed: I/N, such as 0/7, tasks being counted from 0".into())
+}
+
+/// The name of a run.
+///
+/// # Errors
+/// Anything that none may have.
+pub fn run_id(text: &str) -> Result<String, String> {
+    match is_name(text.as_bytes()) {
+        true => Ok(text.to_owned()),
+        false => Err("allowed: 1 to 256 printable characters of ASCII".into()),
+    }
 }
 
 /// Whole numbers with dots between them.
@@ -104,6 +120,20 @@ impl TaskArgs {
     /// The first one that is.
     pub fn unused_but_quorum(&self) -> Result<(), Error> {
         needs_task(self.gathered, "gathered")
+    }
+
+    /// Requires that a run with a name writes or reads a file of states or shares, which takes it.
+    ///
+    /// # Errors
+    /// A name that no file takes.
+    pub fn names(&self, a_file: bool, allowed: &'static str) -> Result<(), Error> {
+        match self.run_id.is_some() && !a_file {
+            true => {
+                let found = "given where no file takes it".into();
+                Err(Error::Argument { argument: "run-id", found, allowed: allowed.into() })
+            }
+            false => Ok(()),
+        }
     }
 
     /// The division and the task's path.
@@ -159,6 +189,10 @@ mod tests {
         assert!(["", "7,", "x", "-7", "7;7"].into_iter().all(|text| chunks(text).is_err()));
         assert!(["", "3", "3/", "/7", "-1/7", "1/7/7"].into_iter().all(|text| number(text).is_err()));
         assert!(["", "1,2,3", "-1", "n"].into_iter().all(|text| tokens(text).is_err()));
+        assert_eq!(run_id("frame 17/left"), Ok("frame 17/left".into()));
+        assert!(
+            ["", "a\n", "\u{1b}[31m", "é", &"x".repeat(257)].into_iter().all(|text| run_id(text).is_err())
+        );
         assert!(path("0.3").is_ok() && path("0.").is_err());
     }
 }

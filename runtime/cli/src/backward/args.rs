@@ -58,7 +58,8 @@ pub struct BackwardArgs {
     #[arg(long, value_name = FILE, requires = "out")]
     pub lse: Option<Source>,
     /// States of the forward pass, in place of --out and --lse: m, S and W as --state-out of elsa run or elsa merge has them.
-    /// They stay exact where scores are large
+    /// They stay exact where scores are large. States of another --run-id or, by checksums, of other q, k and v are refused; files
+    /// of --host-budget and of other programs have none and are taken as they are
     #[arg(long, value_name = "FILE.npz", conflicts_with_all = ["out", "lse"])]
     pub state: Option<PathBuf>,
     /// Gradient of q, f32

@@ -5,7 +5,8 @@ use crate::error::Error;
 use crate::job::Job;
 use crate::memory::{leaves_enough, reserved, zeros};
 use crate::task::load::{Rows, token_axis};
-use crate::tensor::{Format, Source, Tensor};
+use crate::task::origin::misfit;
+use crate::tensor::{Accept, Format, Source, Stored, Tensor};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::backward::Statistics;
 use elsa_core::attention::{Operand, Outputs, StateOut};
@@ -83,23 +84,37 @@ impl Forward {
     /// Reads states of an archive. The output is `W / S` in f32.
     fn read_state(job: &Job, rows: &Rows, path: &Path) -> Result<Forward, Error> {
         let named = |name: &str| Source { path: path.into(), format: Format::Npz, name: Some(name.into()) };
+        let [of_row, of_value] = [&job.shapes[Operand::StateReference], &job.shapes[Operand::StateWeighted]];
+        let refused = |name: &str, tensor: &Tensor, allowed: &[usize]| Error::Argument {
+            argument: "state",
+            found: format!("{name} of {}, shape {:?}", tensor.dtype().name(), tensor.shape()),
+            allowed: format!("f32, {allowed:?}"),
+        };
+        // All headers come before the first element.
+        for (name, shape) in [("m", of_row), ("S", of_row), ("W", of_value)] {
+            let tensor = Tensor::header("state", &named(name), Accept::Float)?;
+            rows.covers("state", tensor.shape(), Some(2))?;
+            let whole = rows.shape(shape, 2);
+            if !matches!(tensor.dtype(), Stored::F32 | Stored::F64) || tensor.shape() != whole {
+                return Err(refused(name, &tensor, &whole));
+            }
+        }
         let mut tensors = Vec::new();
         let mut read = |name: &str, back: usize, allowed: &[usize]| -> Result<Vec<f32>, Error> {
             let tensor = rows.load("state", &named(name), |shape| shape.len().checked_sub(back))?;
             let data = match tensor.elements() {
                 Some(Elements::F32(x)) if tensor.shape() == allowed => copied("state", x)?,
-                _ => {
-                    let found = format!("{name} of {}, shape {:?}", tensor.dtype().name(), tensor.shape());
-                    let allowed = format!("f32, {allowed:?}");
-                    return Err(Error::Argument { argument: "state", found, allowed });
-                }
+                _ => return Err(refused(name, &tensor, allowed)),
             };
             tensors.push(tensor);
             Ok(data)
         };
-        let shape = &job.shapes[Operand::StateReference];
-        let (m, s) = (read("m", 1, shape)?, read("S", 1, shape)?);
-        let states = RowStates { m, s, w: read("W", 2, &job.shapes[Operand::StateWeighted])? };
+        let (m, s) = (read("m", 1, of_row)?, read("S", 1, of_row)?);
+        let states = RowStates { m, s, w: read("W", 2, of_value)? };
+        states.check().map_err(|e| match misfit(&e, [job.problem.heads(), of_row[2]]) {
+            Some((found, allowed)) => Error::Argument { argument: "state", found, allowed },
+            None => e.into(),
+        })?;
         Forward::of(job, states, tensors)
     }
 

@@ -15,7 +15,9 @@ use crate::memory::{Buffer, leaves_enough, zeros};
 use crate::progress;
 use crate::report;
 use crate::task::load::Rows;
+use crate::task::origin;
 use crate::task::shares as shares_error;
+use crate::task::sums::Sums;
 use crate::tensor::output::{Content, Output, Writer};
 use elsa_core::attention::Operand;
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem, Gradients};
@@ -125,6 +127,7 @@ fn room(problem: &BackwardProblem) -> Result<[Vec<f32>; 3], Error> {
 /// Whatever keeps the gradients from being complete. No file has changed then.
 pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
     args.task.unused_but_quorum()?;
+    args.task.names(args.state.is_some(), "with --state or --task")?;
     if args.shares_out.is_some() {
         let (found, allowed) = ("given without --task or --task-path".into(), "with one of them".into());
         return Err(Error::Argument { argument: "shares-out", found, allowed });
@@ -150,6 +153,10 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
         }
     }
 
+    if let Some(state) = &args.state {
+        let sums = || Sums::of(forward_problem, &job.inputs()?, None, None);
+        origin::check(state, args.task.run_id.as_deref(), None, sums)?;
+    }
     let spec = problem.spec();
     let dims = forward_problem.head_dim() + forward_problem.value_dim();
     let pairs = forward_problem.rows() as f64 * forward_problem.keys() as f64;

@@ -7,8 +7,10 @@ use crate::progress;
 use crate::report;
 use crate::task::file::{Description, Kind, Whole};
 use crate::task::load::{Loaded, load};
+use crate::task::origin;
 use crate::task::report::TaskReport;
 use crate::task::shares as shares_error;
+use crate::task::sums::Sums;
 use crate::tensor::output::{Output, Writer};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem};
@@ -45,7 +47,16 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     writer.add_archive("shares-out", path)?;
 
     let given = job.inputs()?;
-    let whole = Whole::of(&division, &job.problem, plan.totals(), &given.lengths);
+    let run = args.task.run_id.as_deref();
+    let of = |upstream| Sums::of(&job.problem, &given, Some(plan.task()), upstream);
+    if let Some(state) = &args.state {
+        origin::check(state, run, Some(plan.task()), || of(None))?;
+    }
+    let whole = Whole::of(&division, &job.problem, plan.totals(), &given.lengths, run);
+    let sums = match run {
+        Some(_) => Sums::default(),
+        None => of(Some(&elements("d-out", &upstream)?))?,
+    };
     let shape = whole.shape;
     let tokens = [plan.task().query_tokens(), plan.task().key_tokens()];
     let mut shares = TaskGradients::zeros(&plan.sizes()).map_err(shares_error)?;
@@ -66,7 +77,7 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     let done = done.map_err(shares_error)?;
     let bytes_written = 4 * (shares.query.len() + shares.key.len() + shares.value.len());
     let description = Description { kind: Kind::Gradients, whole, path: name };
-    let arrays = description.shares_to_arrays(plan.task(), shares);
+    let arrays = description.shares_to_arrays(plan.task(), sums, shares);
     job.unchanged()?;
     upstream.unchanged()?;
     forward.unchanged()?;

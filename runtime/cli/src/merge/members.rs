@@ -3,8 +3,11 @@
 use crate::error::Error;
 use crate::memory;
 use crate::task::file::{Description, Kind, Whole};
-use crate::tensor::{Fault, InputFile};
-use elsa_core::quorum::{QuorumError, Task, TaskPath, Tree};
+use crate::task::origin::{self, misfit};
+use crate::task::sums::{Sums, TOKENS};
+use crate::tensor::Fault;
+use elsa_core::quorum::{QuorumError, Run, Task, TaskPath, Tree};
+use elsa_runtime::RowStates;
 use std::path::Path;
 
 /// The argument of the files, in messages.
@@ -19,12 +22,13 @@ pub struct Member<'a> {
 }
 
 impl<'a> Member<'a> {
-    /// Reads what a file says about itself.
+    /// Reads what a file says about itself, and the headers of what it holds.
     ///
     /// # Errors
-    /// A file that is no task's.
+    /// A file that is no task's, or does not hold what it says.
     pub fn open(path: &'a Path) -> Result<Member<'a>, Error> {
-        let (description, task) = with(path, |mut file, length| Description::read(&mut file, length))?;
+        let (description, task) =
+            origin::with(STATES, path, |mut file, length| Description::read(&mut file, length))?;
         Ok(Member { path, description, task })
     }
 
@@ -37,7 +41,7 @@ impl<'a> Member<'a> {
         read: impl FnOnce(&Description, &Task, &mut &std::fs::File, u64) -> Result<T, Fault>,
     ) -> Result<T, Error> {
         let Member { path, description, task } = self;
-        let held = with(path, |mut file, length| {
+        let held = origin::with(STATES, path, |mut file, length| {
             // The file may be another one by now.
             let (now, _) = Description::read(&mut file, length)?;
             match now == *description {
@@ -46,6 +50,21 @@ impl<'a> Member<'a> {
             }
         })?;
         held.ok_or_else(|| Error::Changed { argument: STATES, path: path.to_path_buf() })
+    }
+
+    /// Requires that states are some that a run leaves.
+    ///
+    /// # Errors
+    /// The first number that is not, with its row.
+    pub fn check(&self, states: &RowStates) -> Result<(), Error> {
+        let Err(e) = states.check() else { return Ok(()) };
+        let sizes = [self.description.whole.shape[1], self.task.query_tokens()];
+        Err(match misfit(&e, sizes) {
+            Some((found, allowed)) => {
+                Error::States(format!("{}: {found}; allowed: {allowed}", self.path.display()))
+            }
+            None => e.into(),
+        })
     }
 }
 
@@ -57,20 +76,32 @@ pub fn reserved<T>(files: usize) -> Result<Vec<T>, Error> {
     memory::reserved(files).map_err(|bytes| Error::Memory { argument: STATES, bytes })
 }
 
-/// Opens the file at `path`, and calls `read` with it and its length.
-fn with<T>(path: &Path, read: impl FnOnce(&std::fs::File, u64) -> Result<T, Fault>) -> Result<T, Error> {
-    let (argument, owned) = (STATES, || path.to_path_buf());
-    let unread = |source| Error::Read { argument, path: owned(), source };
-    let file = InputFile::open(path).map_err(unread)?;
-    let done = read(file.reader(), file.length());
-    if !file.unchanged() {
-        return Err(Error::Changed { argument, path: owned() });
+/// The checksums of all tokens, once each; empty ones of a run with a name.
+///
+/// # Errors
+/// Tasks that hold a token with other elements, a file that has changed, memory that the system refuses.
+pub fn sums(members: &[Member<'_>], kind: Kind, whole: &Whole) -> Result<Sums, Error> {
+    if !whole.run.is_empty() {
+        return Ok(Sums::default());
     }
-    done.map_err(|fault| match fault {
-        Fault::Content(source) => Error::Tensor { argument, path: owned(), source },
-        Fault::Io(source) => unread(source),
-        Fault::Memory(bytes) => Error::Memory { argument, bytes },
-    })
+    let mut all = Sums::none([whole.shape[3], whole.shape[4]], kind == Kind::Gradients)?;
+    for (at, member) in members.iter().enumerate() {
+        let own = member.read(|description, task, file, length| description.sums(task, file, length))?;
+        let Some((tokens, place)) = all.join(&member.task, &own) else { continue };
+        let holds = |other: &&Member<'_>| {
+            let runs = if tokens == TOKENS[1] { other.task.keys() } else { other.task.queries() };
+            let mut spans = runs.iter().map(Run::span);
+            spans.any(|span| (span.start..span.start + span.tokens).contains(&place))
+        };
+        let path = members[..at].iter().find(holds).map(|other| other.path.display().to_string());
+        return Err(Error::States(format!(
+            "{}: {tokens} of token {place} other than in {}; allowed: tasks of the same tensors. Compute again the one that is \
+             left from another run; --run-id names runs",
+            member.path.display(),
+            path.unwrap_or_default()
+        )));
+    }
+    Ok(all)
 }
 
 /// Brings the files into the order of their tree. Returns what they hold, and what they belong to.

@@ -4,16 +4,16 @@
 
 mod members;
 
-use crate::args::{FILE, ForceArgs, layouts};
+use crate::args::{FILE, ForceArgs, layouts, run_id};
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
 use crate::memory::{Buffer, zeros};
 use crate::outlet::Reads;
 use crate::report;
 use crate::task::file::{Kind, Whole};
-use crate::task::shares;
+use crate::task::{origin, shares};
 use crate::tensor::Source;
-use crate::tensor::output::{Content, Output, Writer};
+use crate::tensor::output::{Array, Content, Output, Writer};
 use clap::Args;
 use elsa_core::attention::Operand;
 use elsa_core::view::{Layout, View};
@@ -35,6 +35,11 @@ The first is done for each task, 0/7 to 6/7, by as many boards or processes; eac
 chunks: 3 of 7. --quorum 7,7 divides each task again. --task-path 3 beside 0.0 to 0.6 and so on mixes tasks of two depths.
 States are maxima, sums and weighted sums of rows, so no score overflows, and they merge in the order of the tasks, whatever the
 order of the files: the same files give the same bits. Shares of gradients are added by the same tree.
+Files are refused that hold states which no run leaves, or are of another problem, of another --run-id, or, without that, of other
+tensors: each has a checksum of every token's queries, and of its keys and values, and of shares of its --d-out, and all tasks
+that hold a token must agree; each token is held by several. What this does not see: files that are all of one other run; other
+masks; other numbers in --out and --lse of a backward pass; keys beyond --kv-lens, which do not count; with --run-id other
+tensors in a run of the same name; and files that somebody forges.
 Exit status: 0 done; 2 a task is missing, given twice or foreign, or a file is no task's, and nothing was written; 3 the system
 failed.";
 
@@ -71,6 +76,9 @@ pub struct MergeArgs {
     /// Whether outputs replace inputs.
     #[command(flatten)]
     pub force: ForceArgs,
+    /// Require that the files are of the run that elsa run or elsa backward gave this name
+    #[arg(long, value_name = "TEXT", value_parser = run_id)]
+    pub run_id: Option<String>,
     /// Print a machine-readable report
     #[arg(long)]
     pub json: bool,
@@ -168,6 +176,14 @@ pub fn merge(args: &MergeArgs) -> Result<(), Error> {
     }
     let (kind, whole) = tree(&mut members)?;
     args.check(kind)?;
+    if let Some(run) = args.run_id.as_ref().filter(|run| **run != whole.run) {
+        let (argument, found) = ("run-id", format!("{run:?}"));
+        let allowed = match whole.run.is_empty() {
+            true => "left out, as the files are of a run without a name".into(),
+            false => format!("{:?}, as the files have", whole.run),
+        };
+        return Err(Error::Argument { argument, found, allowed });
+    }
     let (sums, first, shape) = match kind {
         Kind::States => states(args, &members, &whole)?,
         Kind::Gradients => gradients(args, &members, &whole)?,
@@ -203,10 +219,12 @@ fn states(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<Don
     if let Some(path) = &args.state_out {
         writer.add_archive("state-out", path)?;
     }
+    let tokens = members::sums(members, Kind::States, whole)?;
     let [batch, heads, _, queries, _, _, dim] = whole.shape;
     let mut merge = TaskMerge::new(whole.sequences(), queries, dim, members.len())?;
     let sums = Sums::of(members, |member| {
         let states = member.read(|description, task, file, length| description.states(task, file, length))?;
+        member.check(&states)?;
         merge.push(member.task.queries(), &states)?;
         Ok(4 * (2 * states.m.len() + states.w.len()))
     })?;
@@ -230,11 +248,13 @@ fn states(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<Don
     if args.state_out.is_some() {
         let array = |shape: Vec<usize>, data| Content { shape, data: Buffer::F32(data) }.into();
         let RowStates { m, s, w } = states;
-        contents.push(Output::Archive(vec![
+        let mut arrays: Vec<(&str, Array)> = vec![
             ("m", array(rows.clone(), m)),
             ("S", array(rows, s)),
             ("W", array(vec![batch, heads, queries, dim], w)),
-        ]));
+        ];
+        arrays.extend(origin::arrays(&whole.run, tokens));
+        contents.push(Output::Archive(arrays));
     }
     writer.commit(&contents)?;
     let first = args.out.as_ref().or(args.lse_out.as_ref()).map(ToString::to_string);
@@ -260,6 +280,7 @@ fn gradients(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<
         }
         outputs.push((argument, source, shape, view));
     }
+    members::sums(members, Kind::Gradients, whole)?;
     let mut merge = GradientMerge::new(&whole.gradients(), members.len()).map_err(shares)?;
     let sums = Sums::of(members, |member| {
         let shares = member.read(|description, task, file, length| description.shares(task, file, length))?;

@@ -3,7 +3,7 @@
 //!
 //! | array | type, shape | holds |
 //! |---|---|---|
-//! | `version` | i64 `[1]` | 1 |
+//! | `version` | i64 `[1]` | 2 |
 //! | `kind` | i64 `[1]` | 0 states, 1 shares of gradients |
 //! | `quorum` | i64 `[levels]` | chunks of each level |
 //! | `path` | i64 `[depth]` | the task: its number at each level |
@@ -11,33 +11,40 @@
 //! | `rules` | i64 `[6]` | element type (0 f32, 1 f16, 2 bf16), causal (0 no, 1 top-left, 2 bottom-right), window to the left and right (−1 open), mask (0 none, 1 bool, 2 f32, 3 f16, 4 bf16), whether key lengths are given |
 //! | `factors` | f32 `[2]` | scale, soft cap (0 off) |
 //! | `kv_lens` | i64 `[batch]`, or `[0]` | key lengths |
-//! | `fingerprint` | i64 `[1]` | of all that describes the problem: 64-bit FNV-1a |
+//! | `run_id` | i64 `[bytes]` | the name that `--run-id` gave the run, a byte an element; empty without |
+//! | `fingerprint` | i64 `[1]` | of all that describes the problem, and of the name: 64-bit FNV-1a |
 //! | `runs` | i64 `[runs, 2]` | first token and number of tokens of each run of queries, in the order of the rows |
 //! | `key_runs` | i64 `[runs, 2]` | of shares, the same of keys |
+//! | `query_sums` | i64 `[rows]` | a checksum of each query token ([`Sums`]); of a run with a name empty, as are the other two |
+//! | `key_sums` | i64 `[key rows]` | of each key token, over keys and values |
+//! | `d_out_sums` | i64 `[rows]` | of shares, of the gradient of each query token's output |
 //! | `m`, `S` | f32 `[batch, heads, rows]` | references, sums |
 //! | `W` | f32 `[batch, heads, rows, head size of values]` | weighted sums |
 //! | `dq` | f32 `[batch, heads, rows, head size]` | shares of the gradient of the queries |
 //! | `dk`, `dv` | f32 `[batch, key heads, key rows, head size]`, and of values | shares of those of keys and values |
 //!
-//! A file holds `m`, `S`, `W`, or `dq`, `dk`, `dv`.
+//! A file holds `m`, `S`, `W`, or `dq`, `dk`, `dv`. A file of merged states, and that of `elsa run --state-out`, holds `m`, `S`,
+//! `W`, `run_id`, `query_sums` and `key_sums` of all tokens.
 //!
-//! The reader trusts nothing in a file: sizes must be those that the description implies, runs those of the task.
+//! The reader trusts nothing in a file: sizes must be those that the description implies, runs those of the task. It looks at
+//! the header of an array before it reads one, so what it takes in memory is bounded by sizes that arrays of the file have.
 
+use super::sums::{NAMES, Sums};
 use crate::error::TensorError;
 use crate::memory::Buffer;
 use crate::tensor::output::{Array, Content};
-use crate::tensor::{Accept, Data, Fault, Format, Stored, read};
+use crate::tensor::{Accept, Data, Fault, Format, Stored, header, read};
 use elsa_core::attention::{Alignment, Lengths, MaskKind, Problem};
 use elsa_core::dtype::DType;
-use elsa_core::quorum::{Division, Run, Task, TaskPath};
+use elsa_core::quorum::{Division, MAX_LEVELS, MAX_RUNS, Run, Task, TaskPath};
 use elsa_runtime::{GradientSizes, RowStates, TaskGradients};
 use std::io::{Read, Seek};
 
 /// The version of the arrays.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 
-/// Most key lengths, levels or runs that are read. A batch is not larger.
-const MOST: usize = 1 << 24;
+/// Most bytes of a run's name.
+pub const MOST_NAME: usize = 256;
 
 /// Element types by number.
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
@@ -55,6 +62,8 @@ pub struct Whole {
     factors: [u32; 2],
     /// Key lengths.
     lengths: Vec<i64>,
+    /// The run's name; empty if it has none.
+    pub run: String,
 }
 
 /// What the files of a whole's tasks hold.
@@ -88,18 +97,25 @@ pub struct Description {
     pub path: TaskPath,
 }
 
+/// Whether a run may have this name: printable ASCII, which a terminal shows as it is.
+#[must_use]
+pub fn is_name(name: &[u8]) -> bool {
+    (1..=MOST_NAME).contains(&name.len()) && name.iter().all(|byte| matches!(byte, b' '..=b'~'))
+}
+
 fn broken(found: impl Into<String>, allowed: &'static str) -> Fault {
-    TensorError::Format { format: "task's file", found: found.into(), allowed }.into()
+    TensorError::Format { format: "task's", found: found.into(), allowed }.into()
 }
 
 impl Whole {
-    /// Of the problem of a task's tensors, with the tokens of the whole.
+    /// Of the problem of a task's tensors, with the tokens of the whole, and the run's name.
     #[must_use]
     pub fn of(
         division: &Division,
         problem: &Problem,
         [queries, keys]: [usize; 2],
         lengths: &Lengths<'_>,
+        run: Option<&str>,
     ) -> Whole {
         let spec = problem.spec();
         let side = |side: Option<usize>| side.map_or(-1, |n| n as i64);
@@ -135,6 +151,7 @@ impl Whole {
             ],
             factors: [problem.scale(), spec.softcap.unwrap_or(0.0)].map(f32::to_bits),
             lengths: lengths.keys.unwrap_or_default().to_vec(),
+            run: run.unwrap_or_default().to_owned(),
         }
     }
 
@@ -178,6 +195,7 @@ impl Whole {
                 ("rules", format!("{:?}", whole.rules)),
                 ("factors", format!("{:?}", whole.factors.map(f32::from_bits))),
                 ("kv_lens", format!("{:?}", whole.lengths)),
+                ("run_id", format!("{:?}", whole.run)),
             ]
         };
         let pairs = fields(self).into_iter().zip(fields(other));
@@ -213,6 +231,9 @@ impl Whole {
         if self.rules[5] != 0 {
             add("--kv-lens FILE".into());
         }
+        if !self.run.is_empty() {
+            add(format!("--run-id '{}'", self.run.replace('\'', "'\\''")));
+        }
         flags
     }
 
@@ -220,9 +241,13 @@ impl Whole {
     fn fingerprint(&self) -> i64 {
         let shape = self.shape.map(|n| n as i64);
         let factors = self.factors.map(i64::from);
+        let name = bytes(&self.run);
         let lists: [&[i64]; 5] = [&self.quorum, &shape, &self.rules, &factors, &self.lengths];
-        let words =
-            lists.into_iter().flat_map(|list| [list.len() as i64].into_iter().chain(list.iter().copied()));
+        let named = (!name.is_empty()).then_some(&name[..]);
+        let words = lists
+            .into_iter()
+            .chain(named)
+            .flat_map(|list| [list.len() as i64].into_iter().chain(list.iter().copied()));
         let bytes = words.flat_map(i64::to_le_bytes);
         bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -233,10 +258,10 @@ impl Whole {
 impl Description {
     /// The arrays of a file of states.
     #[must_use]
-    pub fn states_to_arrays(&self, task: &Task, states: RowStates) -> Vec<(&'static str, Array)> {
+    pub fn states_to_arrays(&self, task: &Task, sums: Sums, states: RowStates) -> Vec<(&'static str, Array)> {
         let [batch, heads, .., dim] = self.whole.shape;
         let rows = task.query_tokens();
-        let mut arrays = self.arrays(task);
+        let mut arrays = self.arrays(task, sums);
         arrays.push(("m", float(&[batch, heads, rows], states.m)));
         arrays.push(("S", float(&[batch, heads, rows], states.s)));
         arrays.push(("W", float(&[batch, heads, rows, dim], states.w)));
@@ -245,8 +270,13 @@ impl Description {
 
     /// The arrays of a file of shares.
     #[must_use]
-    pub fn shares_to_arrays(&self, task: &Task, shares: TaskGradients) -> Vec<(&'static str, Array)> {
-        let mut arrays = self.arrays(task);
+    pub fn shares_to_arrays(
+        &self,
+        task: &Task,
+        sums: Sums,
+        shares: TaskGradients,
+    ) -> Vec<(&'static str, Array)> {
+        let mut arrays = self.arrays(task, sums);
         arrays.push(("key_runs", places(task.keys())));
         let [query, key, value] = self.share_shapes(task);
         arrays.push(("dq", float(&query, shares.query)));
@@ -262,11 +292,10 @@ impl Description {
         [[batch, heads, queries, dim], [batch, kv_heads, keys, dim], [batch, kv_heads, keys, value_dim]]
     }
 
-    /// The arrays that describe.
-    fn arrays(&self, task: &Task) -> Vec<(&'static str, Array)> {
+    /// The arrays that describe, and the checksums.
+    fn arrays(&self, task: &Task, sums: Sums) -> Vec<(&'static str, Array)> {
         let Description { kind, whole, path } = self;
-        let list = |data: Vec<i64>| Array::Integers { shape: vec![data.len()], data };
-        vec![
+        let mut arrays = vec![
             ("version", list(vec![VERSION])),
             ("kind", list(vec![*kind as i64])),
             ("quorum", list(whole.quorum.clone())),
@@ -275,45 +304,81 @@ impl Description {
             ("rules", list(whole.rules.to_vec())),
             ("factors", float(&[2], whole.factors.map(f32::from_bits).to_vec())),
             ("kv_lens", list(whole.lengths.clone())),
+            ("run_id", list(bytes(&whole.run))),
             ("fingerprint", list(vec![whole.fingerprint()])),
             ("runs", places(task.queries())),
-        ]
+        ];
+        let kept = self.sums_of(task);
+        let named = NAMES.into_iter().zip(sums.0).zip(kept);
+        arrays.extend(named.filter_map(|((name, sums), kept)| kept.map(|_| (name, list(sums)))));
+        arrays
     }
 
-    /// Reads the description from a file of `length` bytes, and makes the task; its states are not read.
+    /// How many checksums the file of a task holds in each array, if it has that.
+    fn sums_of(&self, task: &Task) -> [Option<usize>; 3] {
+        let (queries, keys) = match self.whole.run.is_empty() {
+            true => (task.query_tokens(), task.key_tokens()),
+            false => (0, 0),
+        };
+        [Some(queries), Some(keys), (self.kind == Kind::Gradients).then_some(queries)]
+    }
+
+    /// Reads the description from a file of `length` bytes, and makes the task; of its states or shares the headers alone.
     ///
     /// # Errors
-    /// A file that is malformed or has another version, a description that contradicts itself, runs that are not the task's.
+    /// A file that is malformed or has another version, a description that contradicts itself, runs that are not the task's,
+    /// arrays of another shape or type.
     pub fn read(file: &mut (impl Read + Seek), length: u64) -> Result<(Description, Task), Fault> {
-        let version = integers(file, length, "version")?;
+        let version = integers(file, length, "version", 1)?;
         if version != [VERSION] {
-            return Err(broken(format!("version {version:?}"), "version 1"));
+            let allowed = "version 2: have elsa of this version compute the task again";
+            return Err(broken(format!("version {version:?}"), allowed));
         }
-        let kind = match integers(file, length, "kind")?[..] {
+        let kind = match integers(file, length, "kind", 1)?[..] {
             [0] => Kind::States,
             [1] => Kind::Gradients,
             ref other => {
                 return Err(broken(format!("kind {other:?}"), "0 (states) or 1 (shares of gradients)"));
             }
         };
-        let quorum = integers(file, length, "quorum")?;
-        let digits = integers(file, length, "path")?;
-        let shape = integers(file, length, "shape")?;
-        let rules = integers(file, length, "rules")?;
+        let quorum = integers(file, length, "quorum", MAX_LEVELS)?;
+        let digits = integers(file, length, "path", MAX_LEVELS)?;
+        let shape = sizes(&integers(file, length, "shape", 7)?)?;
+        let rules = integers(file, length, "rules", 6)?;
+        array_header(file, length, "factors", &[2])?;
         let factors = floats(file, length, "factors")?;
-        let lengths = integers(file, length, "kv_lens")?;
+        // There is a first axis of as many sequences.
+        let array = if kind == Kind::States { "m" } else { "dq" };
+        let found = header(&mut *file, length, Format::Npz, Some(array), Accept::Float)?.0.shape;
+        if found.first() != Some(&shape[0]) {
+            return Err(broken(
+                format!("{array} of shape {found:?}"),
+                "one of as many sequences as the shape says",
+            ));
+        }
+        let lengths = integers(file, length, "kv_lens", shape[0])?;
+        let name: Option<Vec<u8>> = integers(file, length, "run_id", MOST_NAME)?
+            .iter()
+            .map(|byte| u8::try_from(*byte).ok())
+            .collect();
+        let run = name
+            .filter(|name| name.is_empty() || is_name(name))
+            .and_then(|name| String::from_utf8(name).ok());
+        let run =
+            run.ok_or_else(|| broken("a run_id that is none", "up to 256 printable characters of ASCII"))?;
         let digits: Option<Vec<u16>> = digits.iter().map(|digit| u16::try_from(*digit).ok()).collect();
         let path = digits.and_then(|digits| TaskPath::new(&digits));
         let path = path.ok_or_else(|| broken("a path that is none", "numbers of tasks"))?;
         let whole = Whole {
             quorum,
-            shape: sizes(&shape)?,
+            shape,
             rules: rules.try_into().map_err(|_| broken("rules of another number", "6 rules"))?,
             factors: match factors.1[..] {
                 [scale, softcap] => [scale, softcap].map(f32::to_bits),
                 _ => return Err(broken("factors of another number", "scale and soft cap")),
             },
             lengths,
+            run,
         };
         let batch = whole.shape[0];
         let ranges = [0..=2, 0..=2, -1..=i64::MAX, -1..=i64::MAX, 0..=4, 0..=1];
@@ -323,7 +388,7 @@ impl Description {
         {
             return Err(broken(format!("rules {:?}", whole.rules), "those of a problem"));
         }
-        let fingerprint = integers(file, length, "fingerprint")?;
+        let fingerprint = integers(file, length, "fingerprint", 1)?;
         if fingerprint != [whole.fingerprint()] {
             return Err(broken("another fingerprint than the description has", "a file as it was written"));
         }
@@ -332,12 +397,52 @@ impl Description {
             .map_err(|e| broken(e.to_string(), "a task of its division"))?;
         let of_keys = (kind == Kind::Gradients).then_some(("key_runs", task.keys()));
         for (name, runs) in [("runs", task.queries())].into_iter().chain(of_keys) {
-            let found = integers(file, length, name)?;
+            let found = integers(file, length, name, 2 * MAX_RUNS)?;
             if !found.into_iter().eq(numbers(runs)) {
                 return Err(broken(format!("{name} of another task"), "those of the task"));
             }
         }
-        Ok((Description { kind, whole, path }, task))
+        let description = Description { kind, whole, path };
+        description.headers(&task, file, length)?;
+        Ok((description, task))
+    }
+
+    /// Requires that the arrays of `task` have the shapes that the description implies. None is read.
+    fn headers(&self, task: &Task, file: &mut (impl Read + Seek), length: u64) -> Result<(), Fault> {
+        for (name, count) in NAMES.into_iter().zip(self.sums_of(task)) {
+            let Some(count) = count else { continue };
+            let found = header(&mut *file, length, Format::Npz, Some(name), Accept::Lengths)?.0.shape;
+            if found != [count] {
+                return Err(misshapen(name, &found, &[count]));
+            }
+        }
+        let [batch, heads, .., dim] = self.whole.shape;
+        let rows = task.query_tokens();
+        match self.kind {
+            Kind::States => {
+                array_header(file, length, "m", &[batch, heads, rows])?;
+                array_header(file, length, "S", &[batch, heads, rows])?;
+                array_header(file, length, "W", &[batch, heads, rows, dim])
+            }
+            Kind::Gradients => {
+                let names = ["dq", "dk", "dv"].into_iter().zip(self.share_shapes(task));
+                names.into_iter().try_for_each(|(name, shape)| array_header(file, length, name, &shape))
+            }
+        }
+    }
+
+    /// Reads the checksums of the tokens of `task`, which is the description's, from the same file.
+    ///
+    /// # Errors
+    /// As [`Description::states`].
+    pub fn sums(&self, task: &Task, file: &mut (impl Read + Seek), length: u64) -> Result<Sums, Fault> {
+        let mut sums = Sums::default();
+        for ((name, count), to) in NAMES.into_iter().zip(self.sums_of(task)).zip(&mut sums.0) {
+            if let Some(count) = count {
+                *to = integers(file, length, name, count)?;
+            }
+        }
+        Ok(sums)
     }
 
     /// Reads the states of `task`, which is the description's, from the same file.
@@ -387,17 +492,49 @@ fn places(runs: &[Run]) -> Array {
     Array::Integers { shape: vec![runs.len(), 2], data: numbers(runs).collect() }
 }
 
+/// A list as an array.
+#[must_use]
+pub fn list(data: Vec<i64>) -> Array {
+    Array::Integers { shape: vec![data.len()], data }
+}
+
+/// A name as the elements of `run_id`.
+#[must_use]
+pub fn bytes(name: &str) -> Vec<i64> {
+    name.bytes().map(i64::from).collect()
+}
+
 fn float(shape: &[usize], data: Vec<f32>) -> Array {
     Array::Float(Content { shape: shape.to_vec(), data: Buffer::F32(data) })
 }
 
 /// The numbers of an array of a given shape.
 fn array(file: &mut (impl Read + Seek), length: u64, name: &str, shape: &[usize]) -> Result<Vec<f32>, Fault> {
+    array_header(file, length, name, shape)?;
     let (found, data) = floats(file, length, name)?;
     match found == shape {
         true => Ok(data),
-        false => Err(broken(format!("{name} of shape {found:?}, not {shape:?}"), "the rows of the task")),
+        false => Err(misshapen(name, &found, shape)),
     }
+}
+
+/// Requires that an array has a given shape, and is f32; its numbers are not read.
+fn array_header(
+    file: &mut (impl Read + Seek),
+    length: u64,
+    name: &str,
+    shape: &[usize],
+) -> Result<(), Fault> {
+    let contents = header(file, length, Format::Npz, Some(name), Accept::Float)?.0;
+    match (contents.stored, contents.shape == shape) {
+        (Stored::F32, true) => Ok(()),
+        (Stored::F32, false) => Err(misshapen(name, &contents.shape, shape)),
+        (stored, _) => Err(broken(format!("'{name}' of {}", stored.name()), "f32")),
+    }
+}
+
+fn misshapen(name: &str, found: &[usize], shape: &[usize]) -> Fault {
+    broken(format!("{name} of shape {found:?}, not {shape:?}"), "the rows of the task")
 }
 
 /// Sizes of a whole that can be: rows and elements of its states are indexable.
@@ -421,11 +558,22 @@ fn sizes(shape: &[i64]) -> Result<[usize; 7], Fault> {
     Ok(sizes)
 }
 
-fn integers(file: &mut (impl Read + Seek), length: u64, name: &str) -> Result<Vec<i64>, Fault> {
+/// The numbers of a list of at most `most` of them, whatever the axes.
+pub(super) fn integers(
+    file: &mut (impl Read + Seek),
+    length: u64,
+    name: &str,
+    most: usize,
+) -> Result<Vec<i64>, Fault> {
+    let long = |shape: &[usize]| broken(format!("'{name}' of shape {shape:?}"), "a short list");
+    let shape = header(&mut *file, length, Format::Npz, Some(name), Accept::Lengths)?.0.shape;
+    if shape.iter().try_fold(1usize, |n, axis| n.checked_mul(*axis)).is_none_or(|n| n > most) {
+        return Err(long(&shape));
+    }
     let contents = read(file, length, Format::Npz, Some(name), Accept::Lengths)?;
     match contents.data {
-        Data::Integer(data) if data.len() <= MOST => Ok(data),
-        _ => Err(broken(format!("'{name}' of shape {:?}", contents.shape), "a short list")),
+        Data::Integer(data) if data.len() <= most => Ok(data),
+        _ => Err(long(&contents.shape)),
     }
 }
 

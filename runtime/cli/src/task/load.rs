@@ -37,6 +37,30 @@ impl Rows {
         Rows { of: None }
     }
 
+    /// The shape of a file that holds rows of the shape `read` once they are read; `axis` finds that of queries.
+    #[must_use]
+    pub fn shape(&self, read: &[usize], axis: usize) -> Vec<usize> {
+        let mut shape = read.to_vec();
+        if let (Some((queries, _)), Some(n)) = (&self.of, shape.get_mut(axis)) {
+            *n = *queries;
+        }
+        shape
+    }
+
+    /// Requires that the axis of queries of a file covers those of the whole.
+    ///
+    /// # Errors
+    /// A file that has others.
+    pub fn covers(&self, argument: &'static str, shape: &[usize], axis: Option<usize>) -> Result<(), Error> {
+        match (&self.of, axis.and_then(|axis| shape.get(axis))) {
+            (Some((queries, _)), Some(found)) if found != queries => {
+                let (found, allowed) = (format!("queries {found}"), format!("{queries}, as q has"));
+                Err(Error::Argument { argument, found, allowed })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Reads the rows of a tensor of floating-point numbers, whose axis of queries `axis` finds in its shape.
     ///
     /// # Errors
@@ -47,14 +71,9 @@ impl Rows {
         source: &Source,
         axis: impl Fn(&[usize]) -> Option<usize>,
     ) -> Result<Tensor, Error> {
-        let Some((queries, spans)) = &self.of else { return Tensor::load(argument, source, Accept::Float) };
+        let Some((_, spans)) = &self.of else { return Tensor::load(argument, source, Accept::Float) };
         let shape = Tensor::shape_at(argument, source)?;
-        if let Some(found) = axis(&shape).and_then(|axis| shape.get(axis))
-            && found != queries
-        {
-            let (found, allowed) = (format!("queries {found}"), format!("{queries}, as q has"));
-            return Err(Error::Argument { argument, found, allowed });
-        }
+        self.covers(argument, &shape, axis(&shape))?;
         Tensor::load_part(argument, source, Accept::Float, &|shape| {
             let mut picks = vec![None; shape.len()];
             if let Some(pick) = axis(shape).and_then(|axis| picks.get_mut(axis)) {

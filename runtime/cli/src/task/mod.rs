@@ -2,7 +2,9 @@
 
 pub mod file;
 pub mod load;
+pub mod origin;
 pub mod report;
+pub mod sums;
 
 use crate::args::warn_without_half_scores;
 use crate::error::{Error, one_line, say};
@@ -16,6 +18,7 @@ use file::{Description, Kind, Whole};
 use load::{Loaded, load};
 use report::TaskReport;
 use std::time::Instant;
+use sums::Sums;
 
 impl From<TaskError> for Error {
     fn from(error: TaskError) -> Error {
@@ -74,7 +77,12 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     writer.add_archive("state-out", path)?;
 
     let inputs = job.inputs()?;
-    let whole = Whole::of(&division, &problem, plan.totals(), &inputs.lengths);
+    let run = args.task.run_id.as_deref();
+    let whole = Whole::of(&division, &problem, plan.totals(), &inputs.lengths, run);
+    let sums = match run {
+        Some(_) => Sums::default(),
+        None => Sums::of(&problem, &inputs, Some(plan.task()), None)?,
+    };
     let shape = whole.shape;
     let tokens = [plan.task().query_tokens(), plan.task().key_tokens()];
     let mut states = RowStates::empty(whole.sequences() * tokens[0], problem.value_dim())?;
@@ -90,7 +98,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     let done = done?;
     let bytes_written = 4 * (2 * states.m.len() + states.w.len());
     let description = Description { kind: Kind::States, whole, path: name };
-    let arrays = description.states_to_arrays(plan.task(), states);
+    let arrays = description.states_to_arrays(plan.task(), sums, states);
     job.unchanged()?;
     writer.commit(&[Output::Archive(arrays)])?;
 

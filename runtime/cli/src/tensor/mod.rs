@@ -17,7 +17,7 @@ mod source;
 mod stored;
 mod turn;
 
-pub use contents::{Accept, Contents, Data, read};
+pub use contents::{Accept, Contents, Data, header, read};
 pub use file::InputFile;
 pub use load::Tensor;
 pub use part::{Part, read_part, shape};

@@ -180,7 +180,7 @@ fn what_does_not_make_a_whole_is_refused() {
     for (name, array, words) in [
         ("kind", list(&[1], &[2]), "kind [2]"),
         // States, that is, which such a file does not have.
-        ("kind", list(&[1], &[0]), "states; allowed: shares of gradients"),
+        ("kind", list(&[1], &[0]), "no tensor 'm'"),
         ("path", list(&[1], &[2]), "runs of another task"),
         ("key_runs", list(&[1, 2], &[0, 45]), "key_runs of another task"),
         ("dk", common::npy("<f4", "False", &[1], &[0; 4]), "dk of shape [1]"),

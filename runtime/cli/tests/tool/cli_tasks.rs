@@ -342,7 +342,7 @@ fn what_does_not_make_a_whole_is_refused() {
     // Whole archives with right checksums, of which one array says something else.
     let list = |shape: &[usize], data: &[i64]| common::npy("<i8", "False", shape, bytemuck::cast_slice(data));
     for (name, array, words) in [
-        ("version", list(&[1], &[2]), "version [2]; allowed: version 1"),
+        ("version", list(&[1], &[1]), "version [1]; allowed: version 2"),
         ("rules", list(&[6], &[0, 1, 9, 0, 0, 0]), "another fingerprint"),
         ("rules", list(&[6], &[7, 1, 3, 0, 0, 0]), "rules [7, 1, 3, 0, 0, 0]"),
         ("path", list(&[1], &[2]), "runs of another task"),
@@ -427,7 +427,7 @@ fn the_file_says_what_it_is() {
         bytes
     };
     let mut list = |name: &str| npyz::NpyFile::new(&bytes(name)[..]).unwrap().into_vec::<i64>().unwrap();
-    assert_eq!((list("version"), list("quorum"), list("path")), (vec![1], vec![7, 3], vec![5, 2]));
+    assert_eq!((list("version"), list("quorum"), list("path")), (vec![2], vec![7, 3], vec![5, 2]));
     assert_eq!((list("shape"), list("rules")), (vec![2, 4, 2, 45, 45, 16, 8], vec![0, 2, -1, -1, 0, 0]));
     let rows: i64 = list("runs").chunks(2).map(|run| run[1]).sum();
     let (shape, _) = common::read_f32(&bytes("m"));

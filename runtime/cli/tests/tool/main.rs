@@ -18,6 +18,7 @@ mod cli_listen;
 mod cli_memory;
 mod cli_onnx;
 mod cli_orders;
+mod cli_origin;
 mod cli_predict;
 mod cli_resume;
 mod cli_run;

@@ -37,7 +37,8 @@ impl TaskMerge {
     /// Adds the states of the next task: `[sequences, queries of the task]`, whose places are those of `runs`.
     ///
     /// # Errors
-    /// Returns an error if the states are not as many as the runs have rows, or lie beyond the whole.
+    /// Returns an error if the states are not as many as the runs have rows, if one of them is none that a run leaves
+    /// ([`RowStates::check`]), or if they lie beyond the whole.
     pub fn push(&mut self, runs: &[Run], states: &RowStates) -> Result<(), TaskError> {
         let tokens: usize = runs.iter().map(|run| run.span().tokens).sum();
         let rows = tokens.saturating_mul(self.sequences);
@@ -51,6 +52,7 @@ impl TaskMerge {
                 return Err(ArgumentError::Mismatch { argument, axis, found, allowed, of }.into());
             }
         }
+        states.check()?;
         let end = |run: &Run| run.span().start.saturating_add(run.span().tokens);
         if let Some(found) = runs.iter().map(end).find(|end| *end > self.tokens) {
             let (argument, min, max) = ("task", 0, self.tokens);

@@ -1,10 +1,11 @@
 //! States of rows in memory of their own, and their merge.
 
 use super::error::TaskError;
+use elsa_core::argument::ArgumentError;
 use elsa_core::attention::StateOut;
 use elsa_core::dtype::ElementsMut;
 use elsa_core::quorum::Span;
-use elsa_core::state::{NaturalMerge, is_empty};
+use elsa_core::state::{NaturalMerge, is_empty, misfit};
 use elsa_core::view::View;
 
 /// States of rows in natural-log units: m and S `[rows]`, W `[rows, dim]`.
@@ -39,6 +40,25 @@ impl RowStates {
     #[must_use]
     pub fn rows(&self) -> usize {
         self.m.len()
+    }
+
+    /// Requires that each row holds what a run or a merge leaves there.
+    ///
+    /// # Errors
+    /// Returns the first number that none does ([`misfit`]), with its array and its row.
+    pub fn check(&self) -> Result<(), ArgumentError> {
+        let dim = self.dim();
+        for (row, (m, s)) in self.m.iter().zip(&self.s).enumerate() {
+            if let Some((array, found, allowed)) = misfit(*m, *s, &self.w[row * dim..(row + 1) * dim]) {
+                let argument = match array {
+                    "m" => "state_m",
+                    "S" => "state_s",
+                    _ => "state_w",
+                };
+                return Err(ArgumentError::State { argument, row, found, allowed });
+            }
+        }
+        Ok(())
     }
 
     fn dim(&self) -> usize {

@@ -357,7 +357,10 @@ impl Parts<'_> {
                 let (by, cleared) = factor(a1, row);
                 if !cleared {
                     let all = place..place + strip.width;
-                    b1[all.clone()].iter_mut().zip(&b0[all]).for_each(|(at, before)| *at += by * before);
+                    let both = b1[all.clone()].iter_mut().zip(&b0[all]);
+                    // A product of gates that overflows grows nothing out of nothing.
+                    let held = both.filter(|(_, before)| by != f32::INFINITY || **before != 0.0);
+                    held.for_each(|(at, before)| *at += by * before);
                 }
             }
         }

@@ -199,6 +199,7 @@ unsafe fn chunk(
         let head = Head {
             tokens: range.len() - done,
             dim: choice.rows,
+            rows: c.problem.key_dim(),
             queries: queries.data,
             query_stride: queries.token,
             group: if aim.outputs { choice.readers } else { 0 },

@@ -97,10 +97,11 @@ impl RecurrenceCall<'_> {
                         let scratch = RecurrenceTile { state: row, ..work };
                         let factor = out_at;
                         (k.fold)(&scratch, factor);
-                        if finite(state, w) {
+                        if finite(factor, w) && finite(state, w) {
                             (k.carry)(factor, row, state);
                         } else {
-                            // A factor that vanishes as a product does not remove what is not finite; each of a token may.
+                            // A product beyond f32 says nothing about the state, and one that vanishes does not remove what is
+                            // not finite; each factor of a token may.
                             (k.recurrence)(&work);
                         }
                         std::slice::from_raw_parts_mut(row, w).fill(0.0);

@@ -22,6 +22,9 @@ fuzz_target!(|bytes: &[u8]| {
     let (mut file, length) = (Cursor::new(bytes), bytes.len() as u64);
     let Some((description, task)) = typed(Description::read(&mut file, length)) else { return };
     let whole = &description.whole;
+    let Some(sums) = typed(description.sums(&task, &mut file, length)) else { return };
+    let held = if whole.run.is_empty() { [task.query_tokens(), task.key_tokens()] } else { [0; 2] };
+    assert_eq!([sums.0[0].len(), sums.0[1].len()], held);
     if description.kind == Kind::Gradients {
         let Some(shares) = typed(description.shares(&task, &mut file, length)) else { return };
         let sequences = [1, 2].map(|heads| whole.shape[0] * whole.shape[heads]);

@@ -1,0 +1,110 @@
+//! Of which run's tensors the states in a file are: what `elsa run --state-out` and `elsa merge --state-out` note beside them, and
+//! what `elsa backward --state` compares.
+
+use super::file::{MOST_NAME, bytes, integers, is_name, list};
+use super::sums::{NAMES, Sums};
+use crate::error::{Error, TensorError};
+use crate::tensor::output::Array;
+use crate::tensor::{Fault, InputFile};
+use elsa_core::argument::ArgumentError;
+use elsa_core::quorum::Task;
+use std::fs::File;
+use std::path::Path;
+
+/// Opens the file of `argument` at `path`, and calls `read` with it and its length.
+///
+/// # Errors
+/// A file that cannot be read, or has changed meanwhile; what `read` reports.
+pub fn with<T>(
+    argument: &'static str,
+    path: &Path,
+    read: impl FnOnce(&File, u64) -> Result<T, Fault>,
+) -> Result<T, Error> {
+    let owned = || path.to_path_buf();
+    let unread = |source| Error::Read { argument, path: owned(), source };
+    let file = InputFile::open(path).map_err(unread)?;
+    let done = read(file.reader(), file.length());
+    if !file.unchanged() {
+        return Err(Error::Changed { argument, path: owned() });
+    }
+    done.map_err(|fault| match fault {
+        Fault::Content(source) => Error::Tensor { argument, path: owned(), source },
+        Fault::Io(source) => unread(source),
+        Fault::Memory(bytes) => Error::Memory { argument, bytes },
+    })
+}
+
+/// The arrays beside `m`, `S` and `W`: the run's name, or checksums of all tokens.
+#[must_use]
+pub fn arrays(run: &str, sums: Sums) -> Vec<(&'static str, Array)> {
+    let Sums([queries, keys, _]) = if run.is_empty() { sums } else { Sums::default() };
+    vec![("run_id", list(bytes(run))), (NAMES[0], list(queries)), (NAMES[1], list(keys))]
+}
+
+/// Requires that the states in the file at `path` are those of the run of this name, or else of the tokens of `sums`, which are
+/// those of `task`, or all. Of a file that notes neither nothing is known, and a run without a name takes it.
+///
+/// # Errors
+/// States of another run or of other tokens, a file that is malformed.
+pub fn check(
+    path: &Path,
+    run: Option<&str>,
+    task: Option<&Task>,
+    sums: impl FnOnce() -> Result<Sums, Error>,
+) -> Result<(), Error> {
+    let refused = |found: String, allowed: String| Error::Argument { argument: "state", found, allowed };
+    let noted = |name: &str, most: usize| {
+        with("state", path, |mut file, length| match integers(&mut file, length, name, most) {
+            Err(Fault::Content(TensorError::Name { .. })) => Ok(Vec::new()),
+            other => other,
+        })
+    };
+    let name: Vec<u8> = noted("run_id", MOST_NAME)?.iter().map(|byte| *byte as u8).collect();
+    match (&name[..], run) {
+        ([], Some(run)) => {
+            return Err(refused(
+                "states of a run without a name".into(),
+                format!("those of --run-id {run:?}"),
+            ));
+        }
+        ([], None) => {}
+        (name, Some(run)) if name == run.as_bytes() => return Ok(()),
+        (name, run) => {
+            let name = if is_name(name) { String::from_utf8_lossy(name) } else { "?".into() };
+            let allowed = match run {
+                Some(run) => format!("{run:?}, the name that --run-id gives"),
+                None => "that of --run-id, which is missing".into(),
+            };
+            return Err(refused(format!("states of the run {name:?}"), allowed));
+        }
+    }
+    let own = sums()?;
+    let mut whole = Sums::default();
+    for ((name, to), own) in NAMES.into_iter().zip(&mut whole.0).zip(&own.0).take(2) {
+        let last = task.map(|task| if name == NAMES[0] { task.queries() } else { task.keys() });
+        // Runs say nothing of how many tokens the whole has behind the last of them.
+        let most = if last.is_some() { usize::MAX } else { own.len() };
+        *to = noted(name, most)?;
+    }
+    match own.differ(&whole, task) {
+        None => Ok(()),
+        Some((tokens, place)) => Err(refused(
+            format!("states of other {tokens}, from token {place} on"),
+            "those of the forward pass of these tensors".into(),
+        )),
+    }
+}
+
+/// The array and the place of a number that no run leaves in states of `[batch, heads, rows]`, with the number, and what is allowed.
+#[must_use]
+pub fn misfit(error: &ArgumentError, [heads, rows]: [usize; 2]) -> Option<(String, String)> {
+    let ArgumentError::State { argument, row, found, allowed } = *error else { return None };
+    let array = match argument {
+        "state_m" => "m",
+        "state_s" => "S",
+        _ => "W",
+    };
+    let (sequence, row) = (row / rows.max(1), row % rows.max(1));
+    let place = [sequence / heads.max(1), sequence % heads.max(1), row];
+    Some((format!("{array} of row {place:?} holds {found}"), format!("{allowed}, as a run leaves it")))
+}

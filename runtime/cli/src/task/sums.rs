@@ -1,0 +1,175 @@
+//! Checksums of tokens, by which files of one shape but other tensors are told apart.
+//!
+//! One for each query token, over its queries of all batches and heads; one for each key token, over its keys and values; and in
+//! shares of gradients one for each query token of the gradient that came in. So tasks that hold the same tokens, whatever the
+//! rest of their chunks, hold the same checksums, and those of the whole are put together from the tasks'.
+//!
+//! A checksum is a polynomial over the bits of the elements, modulo 2^64, in a constant base, with its lowest bit set: zero stands for
+//! none. Two tokens that differ share one by chance once in 2^63, and whoever wants to can make such tokens.
+
+use crate::error::Error;
+use crate::memory::reserved;
+use elsa_core::attention::{Inputs, Problem};
+use elsa_core::dtype::Elements;
+use elsa_core::quorum::{Run, Task};
+use elsa_core::view::View;
+use std::iter::zip;
+
+/// The names of the arrays: of queries, of keys and values, of the gradient that came in.
+pub const NAMES: [&str; 3] = ["query_sums", "key_sums", "d_out_sums"];
+
+/// What a checksum is of, by the places of [`NAMES`].
+pub const TOKENS: [&str; 3] = ["queries", "keys and values", "d-out"];
+
+/// The base of the polynomial.
+const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Checksums of tokens, in the order in which a file holds them; none where a run has a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums(pub [Vec<i64>; 3]);
+
+/// Continues the checksums of the tokens of `view` by its rows, of the batches in which a token `counts`.
+fn fold(sums: &mut [u64], view: &View, data: &Elements<'_>, counts: &dyn Fn(usize, usize) -> bool) {
+    fn rows<T: Copy>(
+        sums: &mut [u64],
+        view: &View,
+        data: &[T],
+        counts: &dyn Fn(usize, usize) -> bool,
+        bits: impl Fn(T) -> u64,
+    ) {
+        let [batches, heads, tokens, dim] = view.shape();
+        for (token, sum) in sums.iter_mut().enumerate().take(tokens) {
+            for batch in (0..batches).filter(|batch| counts(*batch, token)) {
+                for head in 0..heads {
+                    let at = view.row(batch, head, token);
+                    let row = data.get(at..at + dim).unwrap_or_default();
+                    *sum = row.iter().fold(*sum, |sum, x| sum.wrapping_mul(BASE).wrapping_add(bits(*x)));
+                }
+            }
+        }
+    }
+    match data {
+        Elements::F32(x) => rows(sums, view, x, counts, |x| x.to_bits().into()),
+        Elements::F16(x) => rows(sums, view, x, counts, |x| x.to_bits().into()),
+        Elements::Bf16(x) => rows(sums, view, x, counts, |x| x.to_bits().into()),
+    }
+}
+
+/// The checksums of the tokens of tensors, those of a token one after the other.
+fn of_tokens(
+    tensors: &[(&View, &Elements<'_>)],
+    counts: &dyn Fn(usize, usize) -> bool,
+) -> Result<Vec<i64>, Error> {
+    let tokens = tensors.first().map_or(0, |(view, _)| view.tokens());
+    let mut sums = room::<u64>(tokens)?;
+    sums.resize(tokens, 1);
+    for (view, data) in tensors {
+        fold(&mut sums, view, data, counts);
+    }
+    let mut finished = room(tokens)?;
+    finished.extend(sums.into_iter().map(|sum| (sum ^ sum >> 32) as i64 | 1));
+    Ok(finished)
+}
+
+fn room<T>(count: usize) -> Result<Vec<T>, Error> {
+    reserved(count).map_err(|bytes| Error::Memory { argument: "q", bytes })
+}
+
+impl Sums {
+    /// Of the tensors of a problem, which hold the tokens of `task`, or all; and of the gradient of its output in a backward pass.
+    /// Earlier keys come before the others. Keys beyond the length of their sequence do not count, as they may hold anything.
+    ///
+    /// # Errors
+    /// Memory that the system refuses.
+    pub fn of(
+        problem: &Problem,
+        inputs: &Inputs<'_>,
+        task: Option<&Task>,
+        upstream: Option<&Elements<'_>>,
+    ) -> Result<Sums, Error> {
+        let spec = problem.spec();
+        let all = |_: usize, _: usize| true;
+        let queries = of_tokens(&[(&spec.query, &inputs.query)], &all)?;
+        let mut held = room(task.map_or(0, Task::key_tokens))?;
+        held.extend(task.into_iter().flat_map(|task| places(task.keys())));
+        let past = spec.past_key.as_ref().map_or(0, View::tokens);
+        let within = |batch: usize, place: usize| match inputs.lengths.keys.and_then(|keys| keys.get(batch)) {
+            Some(length) => usize::try_from(*length).is_ok_and(|length| place < length),
+            None => true,
+        };
+        let counts = |batch: usize, token: usize| match task {
+            Some(_) => held.get(token).is_some_and(|place| within(batch, *place)),
+            None => within(batch, past + token),
+        };
+        let mut keys = Vec::new();
+        if let (Some(key), Some(value)) = (
+            spec.past_key.as_ref().zip(inputs.past_key.as_ref()),
+            spec.past_value.as_ref().zip(inputs.past_value.as_ref()),
+        ) {
+            keys = of_tokens(&[key, value], &within)?;
+        }
+        keys.extend(of_tokens(&[(&spec.key, &inputs.key), (&spec.value, &inputs.value)], &counts)?);
+        let upstream = upstream.map_or(Ok(Vec::new()), |data| of_tokens(&[(&spec.output, data)], &all))?;
+        Ok(Sums([queries, keys, upstream]))
+    }
+
+    /// Those of no token of a whole of `tokens` queries and keys, to be found by [`Sums::join`].
+    ///
+    /// # Errors
+    /// Memory that the system refuses.
+    pub fn none([queries, keys]: [usize; 2], upstream: bool) -> Result<Sums, Error> {
+        let of = |count: usize| {
+            let mut sums = room(count)?;
+            sums.resize(count, 0);
+            Ok::<_, Error>(sums)
+        };
+        Ok(Sums([of(queries)?, of(keys)?, of(if upstream { queries } else { 0 })?]))
+    }
+
+    /// Adds those of a task to those of the whole. Returns the first token that another task holds with another checksum: what it
+    /// is a token of, and its place.
+    pub fn join(&mut self, task: &Task, own: &Sums) -> Option<(&'static str, usize)> {
+        let runs = [task.queries(), task.keys(), task.queries()];
+        let parts = zip(zip(self.0.iter_mut(), &own.0), zip(runs, TOKENS));
+        for ((whole, own), (runs, name)) in parts.filter(|((whole, _), _)| !whole.is_empty()) {
+            for (place, sum) in zip(places(runs), own) {
+                match whole.get_mut(place) {
+                    Some(known) if *known == 0 => *known = *sum,
+                    Some(known) if known == sum => {}
+                    _ => return Some((name, place)),
+                }
+            }
+        }
+        None
+    }
+
+    /// The first token in which these differ from those of a whole, of which they are the tokens of `task`, or all if there is
+    /// none: what it is a token of, and its place in the whole. Empty checksums say nothing.
+    #[must_use]
+    pub fn differ(&self, whole: &Sums, task: Option<&Task>) -> Option<(&'static str, usize)> {
+        let runs = task.map(|task| [task.queries(), task.keys(), task.queries()]);
+        for (i, (own, whole)) in zip(&self.0, &whole.0).enumerate() {
+            if own.is_empty() || whole.is_empty() {
+                continue;
+            }
+            let name = TOKENS[i];
+            let picked = runs.filter(|_| own.len() != whole.len());
+            let other = match picked {
+                Some(runs) => zip(own, places(runs[i]))
+                    .find(|(sum, place)| whole.get(*place) != Some(sum))
+                    .map(|(_, place)| place),
+                None if own.len() != whole.len() => Some(own.len().min(whole.len())),
+                None => zip(own, whole).position(|(a, b)| a != b),
+            };
+            if let Some(place) = other {
+                return Some((name, place));
+            }
+        }
+        None
+    }
+}
+
+/// The places in the whole of the tokens of runs, in the order of the task.
+fn places(runs: &[Run]) -> impl Iterator<Item = usize> + '_ {
+    runs.iter().flat_map(|run| run.span().start..run.span().start + run.span().tokens)
+}
