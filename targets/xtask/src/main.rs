@@ -29,7 +29,7 @@
 //! | `robot` | `examples/robot`: 1,000 frames at 100 Hz beside two busy threads, with a stand-in GPU that fails, against PyTorch's answers, and built for the board | `cargo test -p elsa-robot` |
 //! | `capi` | C and C++ programs against the library as it is shipped: gcc, clang, valgrind; linked through CMake and pkg-config with a folder that was moved | `cargo xtask test --only capi` |
 //! | `python` | `elsa.py` of the built folder by this machine's Python and by 3.6, against an oracle and the tool's bits | `cargo xtask test --only python` |
-//! | `ort` | `libelsa_ort.so` in ONNX Runtime 1.10, 1.11, 1.14, 1.17 and the newest, here and on an emulated Cortex-A57, against f64; ONNX's node cases of Attention; Python 3.6 where it is found | `cargo xtask test --only ort` |
+//! | `ort` | `libelsa_ort.so` in ONNX Runtime 1.10, 1.11, 1.14, 1.17 and the newest, here and on an emulated Cortex-A57, against f64; ONNX's node cases of Attention; random models and their rewritten forms; Python 3.6 where it is found | `cargo xtask test --only ort` |
 //! | `vision` | `examples/cpp-vision` against the answers of PyTorch: on this machine, through the stand-in driver, on an emulated board | `cargo xtask test --only vision` |
 //! | `tsan` | the unit tests of `kernels` and `runtime` under ThreadSanitizer | `cargo xtask test --only tsan` |
 //! | `cuda` | the CUDA back end through the stand-in driver of `tests/standin`: all semantics, all faults, the tool | `cargo xtask test --only cuda` |

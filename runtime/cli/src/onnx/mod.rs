@@ -12,6 +12,7 @@
 
 mod array;
 mod change;
+mod check;
 mod find;
 mod forms;
 mod fused;
@@ -63,6 +64,10 @@ free axis. Rows that attend no key are not compared: the operator answers zeros 
 windows, -100 or less, becomes an attribute; an answer changes by less than f32 rounds while no masked score lies 78
 above the largest attended one.
 
+Then both models run in ONNX Runtime, if one is found (--check), on inputs of three sizes of the free axes, for at most a
+minute. A file whose answers differ is not written, and the exit status is 4; one that was not checked is named, with the
+reason. Nothing is compared where the original answers NaN.
+
 All else in the file stays as it is, byte by byte; the domain ai.elsa is added to its imports. Files with weights beside
 the model are not touched, and OUT must lie in the same folder.";
 
@@ -102,6 +107,9 @@ pub struct RewriteArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+    /// How the rewritten model is checked.
+    #[command(flatten)]
+    pub check: check::CheckArgs,
 }
 
 /// One attention of a model, or a Softmax that is none.
@@ -270,6 +278,8 @@ struct Told<'a> {
     attentions: &'a [Attention],
     /// The file that was written.
     written: Option<String>,
+    /// What ONNX Runtime made of both models, or why they were not run.
+    check: Option<&'a str>,
 }
 
 /// Runs the command.
@@ -283,7 +293,7 @@ pub fn onnx(args: &OnnxArgs) -> Result<(), Error> {
             let (model, _) = source.model()?;
             let (attentions, _) =
                 examine(&model, &|stored, most| source.external(stored, most), Limits::WHOLE);
-            tell(&args.model, &attentions, None, args.json)
+            tell(&args.model, &attentions, None, None, args.json)
         }
         Verb::Rewrite(args) => {
             let source = Source::open(&args.model)?;
@@ -311,10 +321,22 @@ pub fn onnx(args: &OnnxArgs) -> Result<(), Error> {
                 examine(&model, &|stored, most| source.external(stored, most), Limits::WHOLE);
             let bytes = write::write(&model, &changes).map_err(|e| source.refuse(e.into()))?;
             let written = target.is_some().then_some(args.out.as_path());
+            let mut checked = None;
             if let Some(target) = target {
-                target.write(&bytes)?;
+                target.write_after(&bytes, |file| {
+                    let pair = check::Pair {
+                        model: &model,
+                        original: &args.model,
+                        weights: locations.iter().map(|location| source.folder().join(location)).collect(),
+                        rewritten: file.map_or(check::Place::Bytes(&bytes), check::Place::File),
+                    };
+                    if !changes.is_empty() {
+                        checked = check::check(&args.check, &pair)?;
+                    }
+                    Ok(())
+                })?;
             }
-            tell(&args.model, &attentions, written, args.json)
+            tell(&args.model, &attentions, written, checked.as_deref(), args.json)
         }
     }
 }
@@ -324,7 +346,13 @@ fn is_same(a: &Path, b: &Path) -> bool {
     fs::canonicalize(a).is_ok_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b))
 }
 
-fn tell(model: &Path, attentions: &[Attention], written: Option<&Path>, json: bool) -> Result<(), Error> {
+fn tell(
+    model: &Path,
+    attentions: &[Attention],
+    written: Option<&Path>,
+    check: Option<&str>,
+    json: bool,
+) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     let replaced = attentions.iter().filter(|attention| attention.replaced).count();
     let shown = |path: &Path| path.display().to_string();
@@ -332,7 +360,7 @@ fn tell(model: &Path, attentions: &[Attention], written: Option<&Path>, json: bo
         let written = written.map(shown);
         return Ok(report::json(
             &mut out,
-            &Told { what: "onnx", model: shown(model), replaced, attentions, written },
+            &Told { what: "onnx", model: shown(model), replaced, attentions, written, check },
         )?);
     }
     for attention in attentions {
@@ -344,5 +372,8 @@ fn tell(model: &Path, attentions: &[Attention], written: Option<&Path>, json: bo
     let stay = attentions.len() - replaced;
     let end = written.map_or_else(String::new, |path| format!(", written to {}", shown(path)));
     writeln!(out, "{}", crate::error::one_line(&format!("{replaced} replaced, {stay} stay{end}")))?;
+    if let Some(words) = check {
+        writeln!(out, "{}", crate::error::one_line(words))?;
+    }
     Ok(())
 }

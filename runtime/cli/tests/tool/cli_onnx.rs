@@ -62,7 +62,9 @@ fn attention_is_listed_and_replaced() {
     assert_eq!(desk.ok("onnx list @in.onnx").trim_end(), words);
     assert_eq!(desk.ok("onnx rewrite @in.onnx @out.onnx --dry-run").trim_end(), words);
     assert_eq!(desk.list(), ["in.onnx"]);
-    assert!(desk.ok("onnx rewrite @in.onnx @out.onnx").contains(&format!("{words}, written to ")));
+    assert!(
+        desk.ok("onnx rewrite @in.onnx @out.onnx --check off").contains(&format!("{words}, written to "))
+    );
     let out = fs::read(desk.path("out.onnx")).unwrap();
     for part in [&b"ElsaAttention"[..], b"ai.elsa"] {
         assert!(out.windows(part.len()).any(|window| window == part));
@@ -71,7 +73,7 @@ fn attention_is_listed_and_replaced() {
     assert_eq!((&told["what"], &told["replaced"], &told["written"]), (&"onnx".into(), &0.into(), &().into()));
     assert_eq!(told["attentions"].as_array().map(Vec::len), Some(0));
     // In place.
-    desk.ok("onnx rewrite @in.onnx @in.onnx");
+    desk.ok("onnx rewrite @in.onnx @in.onnx --check off");
     assert_eq!(fs::read(desk.path("in.onnx")).unwrap(), out);
 }
 
@@ -84,7 +86,7 @@ fn weights_beside_a_model_stay_beside_it() {
     fs::create_dir(desk.path("other")).unwrap();
     refused(&desk, "onnx rewrite @in.onnx @other/out.onnx", &["OUT: ", "would not find them"]);
     refused(&desk, "onnx rewrite @in.onnx @in.data", &["OUT: ", "holds weights of IN"]);
-    desk.ok("onnx rewrite @in.onnx @out.onnx");
+    desk.ok("onnx rewrite @in.onnx @out.onnx --check off");
     assert_eq!(fs::read(desk.path("in.data")).unwrap(), [0; 8]);
 }
 
@@ -124,4 +126,10 @@ fn what_is_no_model_is_refused() {
     refused(&desk, "onnx list @", &["IN: ", "cannot be read"]);
     refused(&desk, "onnx rewrite @in.onnx @none/out.onnx", &["OUT: ", "cannot be written"]);
     refused(&desk, "onnx rewrite @in.onnx", &["OUT"]);
+    // Libraries of the check.
+    let rewrite = "onnx rewrite @in.onnx @out.onnx --operator";
+    refused(&desk, &format!("{rewrite} @none"), &["--operator: ", "which is no file", "libelsa_ort.so"]);
+    let runtime = format!("{rewrite} @in.onnx --runtime @in.onnx");
+    refused(&desk, &runtime, &["--runtime: ", "cannot be loaded", "allowed: a library of ONNX Runtime"]);
+    refused(&desk, &format!("{runtime} --check never"), &["--check", "auto, require, off"]);
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// Linear attention by the tool.
 const LINEAR: &str = "runtime/cli/tests/linear_attention.py";
+/// The check of rewritten models by the tool.
+const CHECK: &str = "runtime/cli/tests/onnx_check.py";
 /// Convolutions and selective scans by the tool.
 const SERIES: &str = "runtime/cli/tests/linear_series.py";
 
@@ -47,6 +49,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     ran.each(runs, |ran, (what, run)| check(ran, &what, run));
     if cfg!(target_arch = "x86_64") {
         python(tree, ran, &here)?;
+        rewritten(tree, ran, &here, &runtimes)?;
     }
     Ok(())
 }
@@ -64,6 +67,27 @@ fn check(ran: &mut Ran, what: &str, run: Run) {
         let said = out.stderr.lines().last().unwrap_or_default();
         ran.faults.push(format!("{what}: {}: {said}", out.how));
     }
+}
+
+/// Models that the tool rewrites: what it makes of random ones, and its own check in every version.
+fn rewritten(
+    tree: &Tree,
+    ran: &mut Ran,
+    here: &Path,
+    runtimes: &[setup::ort::Runtime],
+) -> Result<(), String> {
+    let newest = setup::ort::newest(tree)?;
+    let (library, tool) = (here.join("libelsa_ort.so"), here.join("elsa"));
+    let python = |script: &str| Run::new(tree, "").arg(&newest).arg("-B").arg(tree.root.join(script));
+    check(ran, "the check of rewritten models", python(CHECK).arg(&tool).arg(&library));
+    let checks = runtimes.iter().map(|runtime| {
+        let what = format!("{runtime}, the check of rewritten models");
+        (what, python(CHECK).arg(&tool).arg(&library).arg(&runtime.here))
+    });
+    ran.each(checks.collect(), |ran, (what, run)| check(ran, &what, run));
+    let random = python("runtime/ort/tests/random_models.py").arg(&library).arg(&tool);
+    check(ran, "random models", random.limit(Duration::from_secs(300)));
+    Ok(())
 }
 
 /// The programs in Python.
