@@ -23,6 +23,8 @@ mod model;
 mod ops;
 mod prove;
 mod shapes;
+mod size;
+mod symbols;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -44,6 +46,7 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use symbols::Symbols;
 
 /// `elsa onnx`.
 #[derive(Args, Debug)]
@@ -143,17 +146,19 @@ pub fn rewritten(
 /// Every attention of the model, and the changes that are proved.
 fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> (Vec<Attention>, Vec<Change>) {
     let graph = &model.graph;
-    let is_site = |node: &model::Node| node.is("Softmax") || fused::is_fused(node);
     let mut attentions: Vec<Attention> = Vec::new();
     let mut changes = Vec::new();
     let mut inner: Vec<&String> = model.functions.iter().collect();
     inner.extend(graph.nodes.iter().flat_map(|node| &node.inner));
-    if graph.nodes.iter().any(is_site) {
-        let worlds = infer::worlds(model, external, limits);
-        let site = Site { graph, opset: model.opset, worlds: &worlds };
+    let sites = sites(graph);
+    if !sites.is_empty() {
+        let symbols = Symbols::new(model, external, limits);
+        let worlds = infer::worlds(model, external, limits, &symbols);
+        let site = Site { graph, opset: model.opset, symbols: &symbols, worlds: &worlds };
         let prefix = prefix(graph);
         let mut proved = HashSet::new();
-        for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| is_site(node)) {
+        for n in sites {
+            let node = &graph.nodes[n];
             let made = node.outputs.first().cloned().unwrap_or_default();
             let name = if node.name.is_empty() { made } else { node.name.clone() };
             let change = replacement(&site, n, &format!("{prefix}_{}", changes.len()), &mut proved);
@@ -180,6 +185,14 @@ fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> (Vec<At
     (attentions, changes)
 }
 
+/// The nodes that are attention, or the softmax of one.
+fn sites(graph: &model::Graph) -> Vec<usize> {
+    let is_site = |node: &model::Node| {
+        node.is("Softmax") || fused::is_fused(node) || fused::refusal(node).is_some() || find::written_out(graph, node)
+    };
+    (0..graph.nodes.len()).filter(|&n| is_site(&graph.nodes[n])).collect()
+}
+
 /// The proved replacement of node `n`. `proved` holds the keys of proofs that have been made.
 fn replacement(
     site: &Site<'_>,
@@ -188,12 +201,25 @@ fn replacement(
     proved: &mut HashSet<Vec<u8>>,
 ) -> Result<Change, Reason> {
     let node = &site.graph.nodes[n];
-    let change = if node.is("Softmax") {
-        change::of(site, &site.around(node)?, prefix)?
-    } else {
-        let found = fused::found(site, n)?;
-        change::of(site, &found, prefix).or_else(|_| fused::same(site, n, prefix))?
-    };
+    if let Some(reason) = fused::refusal(node) {
+        return Err(reason);
+    }
+    if find::written_out(site.graph, node) {
+        return Err("its softmax is written out as Exp, ReduceSum and a quotient; a Softmax is replaced".into());
+    }
+    if node.is("Softmax") {
+        return proof(site, change::of(site, &site.around(node)?, prefix)?, proved);
+    }
+    // The node's own tensors, where what they are made from cannot be read.
+    let found = fused::found(site, n).and_then(|found| change::of(site, &found, prefix));
+    match found.and_then(|change| proof(site, change, proved)) {
+        Ok(change) => Ok(change),
+        Err(_) => proof(site, fused::same(site, n, prefix)?, proved),
+    }
+}
+
+/// The change, if it is proved.
+fn proof(site: &Site<'_>, change: Change, proved: &mut HashSet<Vec<u8>>) -> Result<Change, Reason> {
     match key::key(site, &change) {
         Some(key) if proved.contains(&key) => {}
         key => {

@@ -5,7 +5,7 @@
 
 use super::array::{Array, Kind, count};
 use super::model::{Attribute, Node};
-use super::shapes::{self, Value, place};
+use super::shapes::{self, Value, counts, place};
 
 /// The most elements that the rewriter computes of one tensor.
 pub const LARGEST: usize = 1 << 25;
@@ -188,9 +188,11 @@ pub fn eval(
     let values: Vec<Option<Value>> =
         inputs.iter().map(|array| array.map(|array| array.clone().into())).collect();
     let values: Vec<Option<&Value>> = values.iter().map(Option::as_ref).collect();
-    let made = shapes::of(node, opset, &values)?;
-    for (_, shape) in &made {
-        count(shape, limits.elements)?;
+    let mut made = Vec::new();
+    for (kind, shape) in shapes::of(node, opset, &values)? {
+        let shape = counts(&shape)?;
+        count(&shape, limits.elements)?;
+        made.push((kind, shape));
     }
     let (kind, shape) = made.first()?.clone();
     let get = |i: usize| inputs.get(i).copied().flatten();
@@ -298,7 +300,7 @@ pub fn eval(
             let mut strides = steps(&from.shape);
             let mut offset = 0isize;
             for (axis, start, step, _) in shapes::slices(node, &values)? {
-                offset = offset.checked_add(strides[axis].checked_mul(isize::try_from(start).ok()?)?)?;
+                offset = offset.checked_add(strides[axis].checked_mul(isize::try_from(start.known()?).ok()?)?)?;
                 strides[axis] = strides[axis].checked_mul(isize::try_from(step).ok()?)?;
             }
             one(strided(&from.data, &shape, offset, &strides)?)

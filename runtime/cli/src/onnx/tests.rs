@@ -4,6 +4,7 @@ mod made;
 
 use super::array::Kind;
 use super::model::{Attribute, Model};
+use super::symbols::Symbols;
 use super::{Limits, change, find, infer, prove, rewritten};
 use made::Made;
 
@@ -298,8 +299,9 @@ fn what_is_shared_or_none_stays() {
 fn proof(g: &Made, bend: impl FnOnce(&mut change::Change)) -> Result<(), String> {
     let bytes = g.bytes();
     let model = Model::read(&bytes).unwrap();
-    let worlds = infer::worlds(&model, &|_, _| None, Limits::WHOLE);
-    let site = find::Site { graph: &model.graph, opset: model.opset, worlds: &worlds };
+    let symbols = Symbols::new(&model, &|_, _| None, Limits::WHOLE);
+    let worlds = infer::worlds(&model, &|_, _| None, Limits::WHOLE, &symbols);
+    let site = find::Site { graph: &model.graph, opset: model.opset, symbols: &symbols, worlds: &worlds };
     let softmax = model.graph.nodes.iter().find(|node| node.op == "Softmax").unwrap();
     let mut change = change::of(&site, &site.around(softmax)?, "elsa_0")?;
     bend(&mut change);
