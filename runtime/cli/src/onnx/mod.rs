@@ -8,7 +8,7 @@
 //! byte. The free axes of its inputs get sizes, twice, and shapes and constants follow (`infer`). From each Softmax the
 //! walk goes to both products (`find`), which tells what to prove: how elements lie (`forms`) and what masks are
 //! (`masks`). The new nodes (`change`) are compared with the old ones in f64 (`prove`) before anything is written
-//! (`write`).
+//! (`write`), and the whole model with the original in the user's ONNX Runtime (`check`) before it takes its place.
 
 mod array;
 mod change;
