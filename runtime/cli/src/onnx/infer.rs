@@ -239,7 +239,7 @@ impl<'a> World<'a> {
                         let shape = symbols.shape(name).and_then(|shape| world.shape_at(shape));
                         shape.is_none_or(|shape| shape == known.shape)
                     }),
-                    None => world.declared(name),
+                    None => world.declared(name).filter(|_| symbols.is_told(name)),
                 };
                 if let Some(known) = known {
                     world.values.insert(name.clone(), known);

@@ -4,6 +4,7 @@
 //! not listed here has an unknown result, and what depends on it is left alone.
 
 use super::array::{Array, Kind};
+use super::fused::MICROSOFT;
 use super::model::{Attribute, Node};
 use super::size::Size;
 use std::rc::Rc;
@@ -305,11 +306,17 @@ fn reshape(node: &Node, input: &[Size], target: &[Size]) -> Option<Vec<Size>> {
 /// Types and shapes of what `node` makes; none if they do not follow from what is known.
 #[must_use]
 pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
+    let get = |i: usize| inputs.get(i).copied().flatten();
+    let first = get(0);
+    if node.op == "MultiHeadAttention" && node.domain == MICROSOFT && node.outputs.len() == 1 {
+        let ([b, n, _], [_, _, width]) = (first?.shape.as_slice(), get(2)?.shape.as_slice()) else {
+            return None;
+        };
+        return Some(vec![(first?.kind, vec![b.clone(), n.clone(), width.clone()])]);
+    }
     if !node.domain.is_empty() {
         return None;
     }
-    let get = |i: usize| inputs.get(i).copied().flatten();
-    let first = get(0);
     let one = |kind: Kind, shape: Vec<Size>| Some(vec![(kind, shape)]);
     let given: Vec<&[Size]> = inputs.iter().flatten().map(|value| value.shape.as_slice()).collect();
     let all_known =

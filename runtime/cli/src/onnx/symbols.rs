@@ -20,6 +20,8 @@ pub struct Symbols {
     values: HashMap<String, Value>,
     /// Tensors whose elements and shape depend on constants alone.
     fixed: HashSet<String>,
+    /// Tensors that no node is followed to, whose shape the model declares.
+    told: HashSet<String>,
     /// The free axes, with the rank of the tensor that has them and their place in it.
     pub axes: Vec<(String, usize, usize)>,
     /// Sizes that broadcast together: each is 1, or equal to the others that are not.
@@ -40,6 +42,7 @@ impl Symbols {
             let mut symbols = Symbols {
                 values: HashMap::new(),
                 fixed: HashSet::new(),
+                told: HashSet::new(),
                 axes: Vec::new(),
                 joints: BTreeSet::new(),
                 ties,
@@ -101,6 +104,9 @@ impl Symbols {
             let fixed = made.is_some() && all && node.captured.is_empty();
             self.joints.extend(pairs);
             for (i, name) in node.outputs.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
+                if made.as_ref().is_none_or(|made| made.len() <= i) {
+                    self.told.insert(name.clone());
+                }
                 let value = match made.as_ref().and_then(|made| made.get(i)) {
                     Some((kind, shape)) => {
                         let data = data.as_ref().and_then(|data| data.get(i).cloned()).unwrap_or(Data::None);
@@ -160,6 +166,12 @@ impl Symbols {
     #[must_use]
     pub fn shape(&self, name: &str) -> Option<&[Size]> {
         self.values.get(name).map(|value| value.shape.as_slice())
+    }
+
+    /// Whether the shape of what a node makes is the model's word, and does not follow from what the node reads.
+    #[must_use]
+    pub fn is_told(&self, name: &str) -> bool {
+        self.told.contains(name)
     }
 
     /// The type of a tensor.

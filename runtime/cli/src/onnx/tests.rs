@@ -284,7 +284,7 @@ fn what_is_shared_or_none_stays() {
     let each = g.constant(Kind::F32, &[2, 1, 1], vec![0.5, 0.25]);
     let div = g.nodes.iter().position(|node| node.op == "Div").unwrap();
     g.nodes[div].inputs[1] = each;
-    g.stays("not one constant");
+    g.stays("not one number");
     // Keys that are not transposed.
     let mut g = vit(17, false);
     let at = g
