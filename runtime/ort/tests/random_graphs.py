@@ -132,6 +132,9 @@ class Drawn:
         if self.layout == "own batch":
             self.axis("kb", 1, False)
         self.build()
+        # A mask whose batch broadcasts the scores of one sequence.
+        if self.layout == "matrix" and not self.axes["b"][1] and any("b" in dims for _, dims, _ in self.inputs):
+            self.expressible = False
 
     def __str__(self):
         return "%s; mask %s; scale %s; %s axes; %s" % (

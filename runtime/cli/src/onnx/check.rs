@@ -279,18 +279,29 @@ const TURNS: [Turn; 10] = [
     Turn::Picture(1, 512),
 ];
 
-/// The free axes of the inputs by name, with rank and place. A name that is a sum of others follows from them.
-fn free(inputs: &[&Declared]) -> Result<Vec<(String, bool, usize, usize)>, Stop> {
-    let mut all: Vec<(String, bool, usize, usize)> = Vec::new();
+/// A free axis, as the first input that has it declares it.
+struct Free {
+    name: String,
+    /// Whether the model names it.
+    named: bool,
+    /// Whether the input's elements are floating-point numbers.
+    float: bool,
+    rank: usize,
+    at: usize,
+}
+
+/// The free axes of the inputs.
+fn free(inputs: &[&Declared]) -> Result<Vec<Free>, Stop> {
+    let mut all: Vec<Free> = Vec::new();
     for input in inputs {
         let Some(axes) = &input.shape else {
             return Err(format!("input '{}' declares no shape", input.name).into());
         };
         for (at, axis) in axes.iter().enumerate() {
             if let Axis::Any(name) = axis {
-                let name = axis_name(input, at, name);
-                if all.iter().all(|(other, ..)| *other != name) {
-                    all.push((name, input.kind.is_float(), axes.len(), at));
+                let (named, name) = (!name.is_empty(), axis_name(input, at, name));
+                if all.iter().all(|other| other.name != name) {
+                    all.push(Free { name, named, float: input.kind.is_float(), rank: axes.len(), at });
                 }
             }
         }
@@ -308,12 +319,16 @@ fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, Stop> {
     let mut all: Vec<Sizes> = Vec::new();
     for turn in TURNS {
         let mut sizes = Sizes::new();
-        let (sums, plain): (Vec<_>, Vec<_>) = free.iter().partition(|(name, ..)| name.contains(" + "));
-        let mut tokens = 0;
-        for (name, float, rank, at) in plain {
+        // A name that is a sum of others follows from them.
+        let (sums, plain): (Vec<_>, Vec<_>) = free.iter().partition(|axis| axis.name.contains(" + "));
+        let (mut tokens, mut batches) = (0, 0);
+        for Free { name, named, float, rank, at } in plain {
             // Rows of a matrix of numbers are tokens, those of a matrix of indices are sequences.
             let first = *at == 0 && (*rank > 2 || *rank == 2 && !float);
+            batches += usize::from(first);
             let size = match (&turn, first) {
+                // A batch of another name may be one that is broadcast.
+                (Turn::Apart(..), true) if *named && batches > 1 => 1,
                 (Turn::Apart(batch, _) | Turn::Alike(batch, _) | Turn::Picture(batch, _), true) => *batch,
                 (Turn::Apart(_, of), _) => {
                     tokens += 1;
@@ -328,7 +343,7 @@ fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, Stop> {
             };
             sizes.insert(name.clone(), size);
         }
-        for (name, ..) in sums {
+        for Free { name, .. } in sums {
             let terms = name.split(" + ").map(str::trim);
             let terms = terms.map(|term| term.parse().ok().or_else(|| sizes.get(term).copied()));
             // A sum of what no input has is an axis like any other.
