@@ -209,7 +209,8 @@ pub fn worlds<'a>(
 }
 
 impl<'a> World<'a> {
-    fn new(
+    /// The world in which the free axes have `sizes`.
+    pub fn new(
         model: &'a Model<'a>,
         external: External<'a>,
         limits: Limits,

@@ -1,12 +1,12 @@
 //! `elsa onnx`: attention in ONNX models, listed or replaced by the operator of this runtime.
 //!
 //! ```text
-//! file -> wire -> model -> infer (worlds) -> find -> forms, masks -> change -> prove -> write
+//! file -> wire -> model -> symbols -> infer (worlds) -> find -> forms, masks -> change -> prove -> write
 //! ```
 //!
 //! A model is read as spans of its bytes (`wire`, `model`), so that what is not changed stays as it is, byte by
-//! byte. The free axes of its inputs get sizes, twice, and shapes and constants follow (`infer`). From each Softmax the
-//! walk goes to both products (`find`), which tells what to prove: how elements lie (`forms`) and what masks are
+//! byte. The free axes of its inputs are symbols, from which shapes follow (`symbols`, `size`), and get sizes for proofs
+//! (`infer`). From each Softmax the walk goes to both products (`find`), which tells what to prove: how elements lie (`forms`) and what masks are
 //! (`masks`). The new nodes (`change`) are compared with the old ones in f64 (`prove`) before anything is written
 //! (`write`), and the whole model with the original in the user's ONNX Runtime (`check`) before it takes its place.
 
@@ -62,8 +62,10 @@ Attention is what leads from a product of queries and keys through a Softmax to 
 masks and changes of layout on the way are taken in. Attention of ONNX and MultiHeadAttention of ONNX Runtime are
 replaced, too. What is read elsewhere, or is not proved, stays, with the reason in its line.
 
-Each replacement is computed in f64 beside the nodes that it replaces, on random tensors and masks, in two sizes of every
-free axis. Rows that attend no key are not compared: the operator answers zeros where a mask is -inf. The mask of shifted
+A replacement holds for every size of every free axis. What a free axis decides stays computed: a mask is an input of the
+operator, a scale is multiplied into the queries, and heads are counted when the model runs. Each replacement is also
+computed in f64 beside the nodes that it replaces, on random tensors and masks, with at least five sizes of the free axes,
+over some of the queries where there are many, within 256 MB. Rows that attend no key are not compared: the operator answers zeros where a mask is -inf. The mask of shifted
 windows, -100 or less, becomes an attribute; an answer changes by less than f32 rounds while no masked score lies 78
 above the largest attended one.
 

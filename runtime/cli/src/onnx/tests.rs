@@ -1,6 +1,7 @@
 //! Small graphs in the spellings of exporters, each with the number of its replacements; what stays; hostile bytes.
 
 mod made;
+mod sizes;
 
 use super::array::Kind;
 use super::model::{Attribute, Model};
