@@ -422,5 +422,7 @@ fn fault(want: &Tensor, found: &Tensor, near: f64) -> Option<String> {
         rest /= size;
     }
     let of = format!("{count} of {} elements differ", want.data.len());
-    Some(format!("{place:?} is {found_at:e}, {want_at:e} in the original; {of}"))
+    // Of f32 or less, as many digits as tell its numbers apart.
+    let shown = |x: f64| if exact { x.to_string() } else { (x as f32).to_string() };
+    Some(format!("{place:?} is {}, {} in the original; {of}", shown(found_at), shown(want_at)))
 }
