@@ -551,18 +551,16 @@ mod tests {
     #[test]
     fn an_axis_of_one_is_repeated() {
         use Input::{Key, Mask, Query, Value};
-        let of = |attributes: &Attributes, inputs: &[(Input, &[i64])]| Geometry::of(attributes, &shaped(inputs));
+        let of =
+            |attributes: &Attributes, inputs: &[(Input, &[i64])]| Geometry::of(attributes, &shaped(inputs));
         let plain = Attributes::default();
-        let found = of(&plain, &[(Query, &[3, 4, 5, 8]), (Key, &[1, 4, 7, 8]), (Value, &[1, 4, 7, 6])]).unwrap();
+        let found =
+            of(&plain, &[(Query, &[3, 4, 5, 8]), (Key, &[1, 4, 7, 8]), (Value, &[1, 4, 7, 6])]).unwrap();
         assert_eq!(found.outputs[0].dims(), [3, 4, 5, 6]);
         assert_eq!(found.problem.spec().key.strides(), [0, 56, 8, 1]);
         // Queries that all keys share, and the rows of the mask.
-        let masked = [
-            (Query, &[1, 1, 1, 8][..]),
-            (Key, &[2, 4, 7, 8]),
-            (Value, &[2, 4, 7, 8]),
-            (Mask, &[1, 1, 5, 7]),
-        ];
+        let masked =
+            [(Query, &[1, 1, 1, 8][..]), (Key, &[2, 4, 7, 8]), (Value, &[2, 4, 7, 8]), (Mask, &[1, 1, 5, 7])];
         assert_eq!(of(&plain, &masked).unwrap().outputs[0].dims(), [2, 4, 5, 8]);
         let rows = Attributes { num_heads: Some(2), ..plain };
         let found = of(&rows, &[(Query, &[3, 5, 16]), (Key, &[1, 7, 16]), (Value, &[1, 7, 16])]).unwrap();
@@ -575,7 +573,8 @@ mod tests {
     #[test]
     fn a_batch_of_no_sequence_has_the_shapes_of_one() {
         use Input::{Key, Mask, Query, Value};
-        let inputs = [(Query, &[0, 4, 5, 8][..]), (Key, &[0, 4, 7, 8]), (Value, &[1, 4, 7, 8]), (Mask, &[5, 7])];
+        let inputs =
+            [(Query, &[0, 4, 5, 8][..]), (Key, &[0, 4, 7, 8]), (Value, &[1, 4, 7, 8]), (Mask, &[5, 7])];
         let one = shaped(&inputs).of_no_sequence().unwrap();
         let geometry = Geometry::of(&Attributes::default(), &one).unwrap();
         assert_eq!(geometry.outputs[0].dims(), [1, 4, 5, 8]);

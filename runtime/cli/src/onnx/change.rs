@@ -269,7 +269,15 @@ fn masks(
     }
     let only = rest.len() == 1;
     for (term, piece) in rest {
-        let name = mask(site, term, piece, axes, only, b)?;
+        let mut name = mask(site, term, piece, axes, only, b)?;
+        // Masks are added in one type.
+        let half = site.symbols.kind(&term.name) == Some(Kind::F16);
+        if !only && half && !matches!(term.action, Action::Choose { .. }) {
+            name = b.node("wide", "Cast", &[&name]);
+            if let Some(node) = b.nodes.last_mut() {
+                node.attributes.insert("to".into(), Attribute::Int(Kind::F32.0));
+            }
+        }
         all.mask = Some(match all.mask.take() {
             None => name,
             Some(other) => b.node("masks", "Add", &[&other, &name]),

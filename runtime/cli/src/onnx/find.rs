@@ -240,7 +240,8 @@ impl Site<'_> {
             match node.inputs.iter().find(unknown) {
                 Some(input) => name = input,
                 None => {
-                    let full = if node.domain.is_empty() { String::new() } else { format!("{}.", node.domain) };
+                    let full =
+                        if node.domain.is_empty() { String::new() } else { format!("{}.", node.domain) };
                     return format!(
                         "the shape of its scores does not follow from the model: that of '{name}', made by {full}{}, is not known",
                         node.op
@@ -264,9 +265,30 @@ impl Site<'_> {
                 continue;
             }
             let through = [
-                "Add", "Sub", "Mul", "Div", "Where", "Cast", "Reshape", "Transpose", "Max", "Min", "Clip", "Tanh",
-                "Sigmoid", "Squeeze", "Unsqueeze", "Identity", "Concat", "Slice", "Pad", "Expand", "Neg", "Abs",
-                "Exp", "Relu",
+                "Add",
+                "Sub",
+                "Mul",
+                "Div",
+                "Where",
+                "Cast",
+                "Reshape",
+                "Transpose",
+                "Max",
+                "Min",
+                "Clip",
+                "Tanh",
+                "Sigmoid",
+                "Squeeze",
+                "Unsqueeze",
+                "Identity",
+                "Concat",
+                "Slice",
+                "Pad",
+                "Expand",
+                "Neg",
+                "Abs",
+                "Exp",
+                "Relu",
             ];
             if !through.iter().any(|op| node.is(op)) {
                 continue;
@@ -319,7 +341,9 @@ impl Site<'_> {
                     _ if !self.from_product(name) => return Err(none()),
                     _ => {
                         let other = if self.known(a) { a } else { b };
-                        return Err(format!("its scores are multiplied by '{other}', which is not one number"));
+                        return Err(format!(
+                            "its scores are multiplied by '{other}', which is not one number"
+                        ));
                     }
                 };
                 if let Some(x) = self.scalar(factor) {
@@ -370,9 +394,10 @@ impl Site<'_> {
                 }
                 self.term(name, c, Action::Choose { keeps, fill }, inner, found, depth)
             }
-            (op, ..) if self.from_product(name) => {
-                Err(format!("its scores go through {op} ('{}'), which the operator does not compute", node.name))
-            }
+            (op, ..) if self.from_product(name) => Err(format!(
+                "its scores go through {op} ('{}'), which the operator does not compute",
+                node.name
+            )),
             _ => Err(none()),
         }
     }

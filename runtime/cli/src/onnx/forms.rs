@@ -319,16 +319,15 @@ pub fn layout(site: &Site<'_>, found: &Found) -> Result<Layout, Reason> {
         let fewer = (1..heads).rev().filter(|kv| heads.is_multiple_of(*kv)).map(Some);
         std::iter::once(None).chain(fewer).collect()
     };
-    let made = |form: Form, kv_heads: Option<usize>, operands: [(usize, Form); 3], out: usize, axes: &Axes| {
-        Layout {
+    let made =
+        |form: Form, kv_heads: Option<usize>, operands: [(usize, Form); 3], out: usize, axes: &Axes| Layout {
             form,
             kv_heads,
             operands: [0, 1, 2].map(|i| (found.operands[i][operands[i].0].name.clone(), operands[i].1)),
             factor: (0..2).map(|i| found.operands[i][operands[i].0].factor).product(),
             output: found.outputs[out].clone(),
             axes: axes.clone(),
-        }
-    };
+        };
     for axes in &choices {
         let Some(out) = rows(site, found, axes) else { continue };
         // A tensor of rows has no axis of heads to broadcast.
@@ -362,5 +361,8 @@ pub fn layout(site: &Site<'_>, found: &Found) -> Result<Layout, Reason> {
     }
     let shapes = found.operands.iter().filter_map(|links| site.symbols.shape(&links.first()?.name));
     let shapes: Vec<String> = shapes.map(shown).collect();
-    Err(format!("its operands of {} are in no layout that the operator takes for every size", shapes.join(", ")))
+    Err(format!(
+        "its operands of {} are in no layout that the operator takes for every size",
+        shapes.join(", ")
+    ))
 }

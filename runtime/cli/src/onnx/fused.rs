@@ -32,8 +32,13 @@ pub fn is_fused(node: &Node) -> bool {
 pub fn refusal(node: &Node) -> Option<Reason> {
     let reason = match node.op.as_str() {
         _ if node.domain != MICROSOFT => return None,
-        "Attention" | "QAttention" | "PackedAttention" | "DecoderAttention" => "it computes the projections of its operands, too",
-        "GroupQueryAttention" | "PagedAttention" | "SparseAttention" | "DecoderMaskedMultiHeadAttention"
+        "Attention" | "QAttention" | "PackedAttention" | "DecoderAttention" => {
+            "it computes the projections of its operands, too"
+        }
+        "GroupQueryAttention"
+        | "PagedAttention"
+        | "SparseAttention"
+        | "DecoderMaskedMultiHeadAttention"
         | "DecoderMaskedSelfAttention" => "it keeps a cache of keys and values",
         "PackedMultiHeadAttention" => "its sequences are packed along the tokens",
         "LongformerAttention" => "it attends what no mask of the operator says",
@@ -95,6 +100,18 @@ fn default_scale(dim: &Size) -> Option<f64> {
     dim.known().filter(|&dim| dim > 0).map(|dim| 1.0 / (dim as f64).sqrt())
 }
 
+/// Refuses a causal node of ONNX Runtime with other numbers of queries and keys: there the diagonal ends at the last key.
+fn check_diagonal(site: &Site<'_>, node: &Node, said: &Said) -> Result<(), Reason> {
+    let tokens = |i: usize| {
+        let shape = site.symbols.shape(node.input(i)?)?;
+        shape.get(shape.len().checked_sub(2)?)
+    };
+    if said.causal && !node.domain.is_empty() && (tokens(0).is_none() || tokens(0) != tokens(1)) {
+        return Err("it is unidirectional over other numbers of queries and keys".into());
+    }
+    Ok(())
+}
+
 /// The attention of a node whose operands have four axes and as many heads each.
 ///
 /// # Errors
@@ -103,6 +120,7 @@ pub fn found(site: &Site<'_>, n: usize) -> Result<Found, Reason> {
     let node = &site.graph.nodes[n];
     let said = said(node);
     check(node, &said)?;
+    check_diagonal(site, node, &said)?;
     let [Some(q), Some(k), Some(v)] = [0, 1, 2].map(|i| node.input(i)) else {
         return Err("queries, keys and values in one tensor are not taken over".into());
     };
@@ -143,14 +161,19 @@ pub fn same(site: &Site<'_>, n: usize, prefix: &str) -> Result<Change, Reason> {
     let node = &site.graph.nodes[n];
     let said = said(node);
     check(node, &said)?;
+    check_diagonal(site, node, &said)?;
     let shapes = |i: usize| node.input(i).and_then(|name| site.symbols.shape(name));
     let (Some(q), Some(k), Some(v)) = (shapes(0), shapes(1), shapes(2)) else {
         return Err("shapes of queries, keys or values do not follow from the model".into());
     };
     let kinds = [0, 1, 2].map(|i| node.input(i).and_then(|name| site.symbols.kind(name)));
-    if kinds[0] != kinds[1] || kinds[0] != kinds[2] || ![Some(Kind::F32), Some(Kind::F16)].contains(&kinds[0]) {
+    if kinds[0] != kinds[1] || kinds[0] != kinds[2] || ![Some(Kind::F32), Some(Kind::F16)].contains(&kinds[0])
+    {
         let names: Vec<&str> = kinds.iter().map(|kind| kind.map_or("unknown", Kind::name)).collect();
-        return Err(format!("its operands are {}; those of one type, f32 or f16, are replaced", names.join(", ")));
+        return Err(format!(
+            "its operands are {}; those of one type, f32 or f16, are replaced",
+            names.join(", ")
+        ));
     }
     let (heads, kv_heads, dim) = match (q, k, v) {
         ([_, heads, _, dim], [_, kv_heads, _, _], [_, _, _, _]) => {
@@ -208,7 +231,16 @@ pub fn same(site: &Site<'_>, n: usize, prefix: &str) -> Result<Change, Reason> {
     let words = format!("{heads} heads of {dim}, scale {scale}");
     let keys = k[k.len() - 2].clone();
     let (walk, made) = ([output.clone()].into(), output.clone());
-    Ok(Change { output: (output.clone(), n), nodes: vec![new], constants: vec![], reads, walk, made, keys, words })
+    Ok(Change {
+        output: (output.clone(), n),
+        nodes: vec![new],
+        constants: vec![],
+        reads,
+        walk,
+        made,
+        keys,
+        words,
+    })
 }
 
 /// The tensor `[batch, heads, tokens, dim]` of an operand.
@@ -260,9 +292,7 @@ pub fn eval(
     let scale = said.scale.unwrap_or(1.0 / (d.max(1) as f64).sqrt());
     let mut out = vec![0.0; count(&[b, h, taken.len(), e], LARGEST)?];
     let mut scores = vec![0.0; m];
-    for (i, j, y) in
-        (0..b).flat_map(|i| (0..h).flat_map(move |j| (0..taken.len()).map(move |y| (i, j, y))))
-    {
+    for (i, j, y) in (0..b).flat_map(|i| (0..h).flat_map(move |j| (0..taken.len()).map(move |y| (i, j, y)))) {
         let (x, group) = (taken[y], j * kv / h);
         let place = ((i * h + j) * taken.len() + y) * m;
         let query = arrays[0].data.get(at(h, n, d, i, j, x)..)?.get(..d)?;

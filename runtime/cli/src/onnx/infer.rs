@@ -91,23 +91,48 @@ struct Way {
 
 /// The ways that are tried. One axis or all are 1, the first is the shortest or the longest, all are beyond the constants
 /// of masks, all are even.
-const WAYS: [Way; 8] = [
+const WAYS: [Way; 10] = [
     Way { batch: 1, tokens: |i, _, _| PRIMES[i % 16] + 64 * (i / 16), ones: 0 },
-    Way { batch: 0, tokens: |i, n, _| PRIMES[(n - 1 - i) % 16 + usize::from(n < 8)] + 64 * (i / 16), ones: 0 },
+    Way {
+        batch: 0,
+        tokens: |i, n, _| PRIMES[(n - 1 - i) % 16 + usize::from(n < 8)] + 64 * (i / 16),
+        ones: 0,
+    },
     Way { batch: 2, tokens: |i, _, _| if i == 0 { 1 } else { PRIMES[i % 16] + 64 * (i / 16) }, ones: 1 },
-    Way { batch: 3, tokens: |i, n, _| if i + 1 == n { 1 } else { PRIMES[i % 16 + 1 - i % 16 / 15] + 64 * (i / 16) }, ones: 2 },
+    Way {
+        batch: 3,
+        tokens: |i, n, _| if i + 1 == n { 1 } else { PRIMES[i % 16 + 1 - i % 16 / 15] + 64 * (i / 16) },
+        ones: 2,
+    },
     Way { batch: 0, tokens: |i, _, beyond| beyond + 3 + 4 * i, ones: 0 },
     Way { batch: 1, tokens: |i, n, beyond| beyond + 2 + 6 * (n - i), ones: 0 },
     Way { batch: 4, tokens: |_, _, _| 1, ones: 0 },
     Way { batch: 5, tokens: |i, _, _| 8 + 4 * i, ones: 3 },
+    Way { batch: 3, tokens: |i, _, _| PRIMES[(3 * i + 4) % 16] + 64 * (i / 16), ones: 0 },
+    Way { batch: 4, tokens: |i, _, _| PRIMES[(15 - i % 16 + i / 16) % 16] + 64 * (i / 16), ones: 1 },
 ];
 
 /// The largest constant that positions are compared with or cut at, if a world can lie beyond it.
 fn beyond(model: &Model<'_>, external: External<'_>) -> usize {
     let graph = &model.graph;
     let bounds = [
-        "Min", "Max", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Sub", "Add", "Div", "Mod",
-        "Range", "Slice", "Trilu", "Clip", "Where", "Gather",
+        "Min",
+        "Max",
+        "Less",
+        "LessOrEqual",
+        "Greater",
+        "GreaterOrEqual",
+        "Equal",
+        "Sub",
+        "Add",
+        "Div",
+        "Mod",
+        "Range",
+        "Slice",
+        "Trilu",
+        "Clip",
+        "Where",
+        "Gather",
     ];
     let mut most = 12;
     for node in graph.nodes.iter().filter(|node| bounds.iter().any(|op| node.is(op))) {
@@ -152,7 +177,8 @@ fn sizes(symbols: &Symbols, way: Way, side: Option<usize>, beyond: usize) -> Has
         } else {
             nth += 1;
             match side {
-                Some(side) if *rank == 4 => side,
+                // Every other picture is no square.
+                Some(side) if *rank == 4 => side * (1 + usize::from(*axis == 3) * (way.batch % 2)),
                 _ => (way.tokens)(nth - 1, tokens, beyond),
             }
         };
@@ -186,7 +212,7 @@ pub fn worlds<'a>(
     symbols: &'a Symbols,
 ) -> Vec<World<'a>> {
     let free = symbols.is_free();
-    let pictures = symbols.axes.iter().any(|(name, rank, axis)| (*rank, symbols.tie(name).is_none()) == (4, true) && *axis > 1);
+    let pictures = model.graph.nodes.iter().any(|node| node.is("Conv"));
     let beyond = beyond(model, external);
     let mut ways: Vec<(Way, Option<usize>)> = WAYS.iter().map(|&way| (way, None)).collect();
     if pictures {

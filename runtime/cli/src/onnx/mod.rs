@@ -13,6 +13,7 @@
 mod array;
 mod change;
 mod check;
+mod extents;
 mod find;
 mod forms;
 mod fused;
@@ -190,7 +191,10 @@ fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> (Vec<At
 /// The nodes that are attention, or the softmax of one.
 fn sites(graph: &model::Graph) -> Vec<usize> {
     let is_site = |node: &model::Node| {
-        node.is("Softmax") || fused::is_fused(node) || fused::refusal(node).is_some() || find::written_out(graph, node)
+        node.is("Softmax")
+            || fused::is_fused(node)
+            || fused::refusal(node).is_some()
+            || find::written_out(graph, node)
     };
     (0..graph.nodes.len()).filter(|&n| is_site(&graph.nodes[n])).collect()
 }
@@ -207,7 +211,9 @@ fn replacement(
         return Err(reason);
     }
     if find::written_out(site.graph, node) {
-        return Err("its softmax is written out as Exp, ReduceSum and a quotient; a Softmax is replaced".into());
+        return Err(
+            "its softmax is written out as Exp, ReduceSum and a quotient; a Softmax is replaced".into()
+        );
     }
     if node.is("Softmax") {
         return proof(site, change::of(site, &site.around(node)?, prefix)?, proved);

@@ -4,6 +4,7 @@
 //! between floating-point types, the values stay as they are: the rewriter compares what a graph means, not how it rounds.
 
 use super::array::{Array, Kind, count};
+use super::extents;
 use super::model::{Attribute, Node};
 use super::shapes::{self, Value, counts, place};
 
@@ -299,15 +300,16 @@ pub fn eval(
             let from = get(0)?;
             let mut strides = steps(&from.shape);
             let mut offset = 0isize;
-            for (axis, start, step, _) in shapes::slices(node, &values)? {
-                offset = offset.checked_add(strides[axis].checked_mul(isize::try_from(start.known()?).ok()?)?)?;
+            for (axis, start, step, _) in extents::slices(node, &values)? {
+                offset =
+                    offset.checked_add(strides[axis].checked_mul(isize::try_from(start.known()?).ok()?)?)?;
                 strides[axis] = strides[axis].checked_mul(isize::try_from(step).ok()?)?;
             }
             one(strided(&from.data, &shape, offset, &strides)?)
         }
         "Split" => {
             let from = get(0)?;
-            let (axis, _) = shapes::parts(node, &values)?;
+            let (axis, _) = extents::parts(node, &values)?;
             let strides = steps(&from.shape);
             let mut offset = 0;
             let mut all = Vec::new();
@@ -404,7 +406,7 @@ fn reduce(
     from: &Array,
     one: &dyn Fn(Vec<f64>) -> Vec<Array>,
 ) -> Option<Vec<Array>> {
-    let (gone, _) = shapes::reduced(node, values)?;
+    let (gone, _) = extents::reduced(node, values)?;
     let kept: Vec<usize> = from.shape.iter().zip(&gone).map(|(&n, &gone)| if gone { 1 } else { n }).collect();
     let own = steps(&kept);
     let strides: Vec<isize> =

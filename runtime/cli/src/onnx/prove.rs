@@ -14,7 +14,8 @@ use super::model::{Attribute, Node};
 use super::ops::Limits;
 use crate::random::Random;
 use elsa_core::attention::{
-    Alignment, BiasView, Inputs, MaskElements, MaskKind, MaskView, Spec, TableView, Windows, reference, repeated,
+    Alignment, BiasView, Inputs, MaskElements, MaskKind, MaskView, Spec, TableView, Windows, reference,
+    repeated,
 };
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::view::{Layout, View};
@@ -29,7 +30,7 @@ const NEAR: f64 = 1e-5;
 const DEPTH: usize = 200;
 
 /// Multiplications of one world above which some queries stand for all.
-const MUCH: usize = 1 << 26;
+const MUCH: usize = 1 << 24;
 
 /// As many queries then.
 const QUERIES: usize = 16;
@@ -80,7 +81,8 @@ impl Sample {
     /// The shape of what is drawn for a tensor.
     fn shape(&self, shape: &[usize], role: Role) -> Vec<usize> {
         let mut shape = shape.to_vec();
-        if let Some(taken) = self.taken.as_ref().filter(|_| self.cut && !matches!(role, Role::Operand | Role::Factor))
+        if let Some(taken) =
+            self.taken.as_ref().filter(|_| self.cut && !matches!(role, Role::Operand | Role::Factor))
             && let [.., rows, _] = &mut shape[..]
             && *rows == self.whole
         {
@@ -300,8 +302,10 @@ impl Graph<'_> {
                 None => break,
             }
         }
-        let operator = self.site.graph.producer.get(&name).map_or("", |&n| self.site.graph.nodes[n].op.as_str());
-        let bytes = self.world.shape(&name).and_then(|shape| count(shape, usize::MAX / 8)).map(|n| (n * 8) >> 20);
+        let operator =
+            self.site.graph.producer.get(&name).map_or("", |&n| self.site.graph.nodes[n].op.as_str());
+        let bytes =
+            self.world.shape(&name).and_then(|shape| count(shape, usize::MAX / 8)).map(|n| (n * 8) >> 20);
         match bytes {
             Some(bytes) if bytes > 0 => format!(
                 "the node {operator} that makes '{name}' cannot be computed for a proof: {bytes} MB, or an operator that is not evaluated"
@@ -374,12 +378,7 @@ impl Stored {
 }
 
 /// What the operator answers, by the oracle.
-fn oracle(
-    node: &Node,
-    inputs: &[Option<&Array>],
-    limits: Limits,
-    sample: &Sample,
-) -> Result<Array, Reason> {
+fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits, sample: &Sample) -> Result<Array, Reason> {
     let get = |i: usize| inputs.get(i).copied().flatten();
     let size = |name: &str| node.int(name).and_then(|n| usize::try_from(n).ok());
     let pair = |name: &str| match node.ints(name) {
@@ -392,7 +391,8 @@ fn oracle(
     let q = &if sample.cut { sample.rows(whole.clone()) } else { whole.clone() };
     // Tensors with an axis of heads say how many they are.
     let heads = size("num_heads").filter(|&n| n > 0);
-    let heads = heads.or_else(|| q.shape.get(1).copied().filter(|_| q.shape.len() == 4)).ok_or_else(missing)?;
+    let heads =
+        heads.or_else(|| q.shape.get(1).copied().filter(|_| q.shape.len() == 4)).ok_or_else(missing)?;
     let kv_heads = size("kv_num_heads").unwrap_or(heads);
     let half = |array: &Array| {
         array.kind == Kind::F16 && array.data.iter().all(|&x| f16::from_f64(x).to_f64() == x || x.is_nan())
@@ -423,7 +423,8 @@ fn oracle(
         Some(mask) => Some((MaskKind::Additive(if half(mask) { DType::F16 } else { DType::F32 }), mask)),
         None => None,
     };
-    let mask_view = mask.map(|(kind, mask)| MaskView::dense(kind, &mask.shape).map_err(refuse)).transpose()?;
+    let mask_view =
+        mask.map(|(kind, mask)| MaskView::dense(kind, &mask.shape).map_err(refuse)).transpose()?;
     let views = [query.map_err(refuse)?, key.map_err(refuse)?, value.map_err(refuse)?];
     let [query, key, value] = repeated(views, mask_view.as_ref()).map_err(refuse)?;
     let [batch, heads, queries, dim] = query.shape();

@@ -4,7 +4,8 @@
 //! not listed here has an unknown result, and what depends on it is left alone.
 
 use super::array::{Array, Kind};
-use super::fused::MICROSOFT;
+use super::extents::{lengths, matmul, numbers, parts, reduced, reshape, sizes, slices, windowed};
+use super::fused::{MICROSOFT, is_fused};
 use super::model::{Attribute, Node};
 use super::size::Size;
 use std::rc::Rc;
@@ -43,7 +44,8 @@ impl Value {
     }
 
     /// The elements as whole numbers.
-    fn integers(&self) -> Option<Vec<i64>> {
+    #[must_use]
+    pub fn integers(&self) -> Option<Vec<i64>> {
         self.sizes()?.iter().map(Size::known).collect()
     }
 
@@ -99,126 +101,6 @@ pub fn place(axis: i64, rank: usize) -> Option<usize> {
     usize::try_from(at).ok().filter(|_| at < rank)
 }
 
-/// The integers that an operator takes as attribute `name` in older opsets and as input `i` in newer ones.
-#[must_use]
-pub fn numbers(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> Option<Vec<i64>> {
-    match node.ints(name) {
-        Some(all) => Some(all.to_vec()),
-        None => inputs.get(i).copied().flatten()?.integers(),
-    }
-}
-
-/// The numbers that an operator takes as attribute `name` in older opsets and as input `i` in newer ones, as sizes.
-fn sizes(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> Option<Vec<Size>> {
-    match node.ints(name) {
-        Some(all) => Some(all.iter().map(|&n| Size::from(n)).collect()),
-        None => inputs.get(i).copied().flatten()?.sizes(),
-    }
-}
-
-/// `at` clamped to `low..=high`, counted from the end of an axis of `n` where it is negative.
-fn within(at: &Size, n: &Size, low: &Size, high: &Size) -> Option<Size> {
-    // A number beyond every axis is its end; what is no number is a place counted from the front.
-    let from = match at.known() {
-        Some(x) if x >= i64::from(i32::MAX) => return Some(high.clone()),
-        Some(x) if x <= -i64::from(i32::MAX) => return Some(low.clone()),
-        Some(x) if x < 0 => at.plus(n)?,
-        None if at.times(&Size::from(-1))?.is_count() => at.plus(n)?,
-        _ => at.clone(),
-    };
-    Some(from.most(low).least(high))
-}
-
-/// Axes of `Slice` with their starts, steps and numbers of elements.
-#[must_use]
-pub fn slices(node: &Node, inputs: &[Option<&Value>]) -> Option<Vec<(usize, Size, i64, Size)>> {
-    let shape = &inputs.first().copied().flatten()?.shape;
-    let (starts, ends) = (sizes(node, inputs, "starts", 1)?, sizes(node, inputs, "ends", 2)?);
-    let given = node.ints("axes").is_some() || node.input(3).is_some();
-    let axes = if given { numbers(node, inputs, "axes", 3)? } else { (0..).take(starts.len()).collect() };
-    let steps =
-        if node.input(4).is_some() { numbers(node, inputs, "steps", 4)? } else { vec![1; starts.len()] };
-    if starts.len() != ends.len() || starts.len() != axes.len() || starts.len() != steps.len() {
-        return None;
-    }
-    let zero = Size::from(0);
-    let mut all = Vec::new();
-    for i in 0..starts.len() {
-        let (axis, step) = (place(axes[i], shape.len())?, steps[i]);
-        let n = &shape[axis];
-        let (start, count) = if step > 0 {
-            let (start, end) =
-                (within(&starts[i], n, &zero, n)?, within(&ends[i], n, &zero, n)?);
-            let length = end.minus(&start)?.most(&zero);
-            (start, length.over_up(&Size::from(step))?)
-        } else {
-            // Backwards only where nothing is free.
-            let n = n.known()?;
-            let from = |x: i64| if x < 0 { x.saturating_add(n) } else { x };
-            let (start, end) = (starts[i].known()?, ends[i].known()?);
-            let start = from(start).clamp(0, (n - 1).max(0));
-            let end = if end < -n { -1 } else { from(end).clamp(-1, n - 1) };
-            let step = step.checked_neg().filter(|&step| step > 0)?;
-            let count = (start - end).max(0).checked_add(step - 1)? / step;
-            (Size::from(start), Size::from(count))
-        };
-        all.push((axis, start, step, count));
-    }
-    Some(all)
-}
-
-/// Sizes of the parts of `Split`.
-#[must_use]
-pub fn parts(node: &Node, inputs: &[Option<&Value>]) -> Option<(usize, Vec<Size>)> {
-    let shape = &inputs.first().copied().flatten()?.shape;
-    let axis = place(node.int("axis").unwrap_or(0), shape.len())?;
-    let (n, parts) = (&shape[axis], node.outputs.len());
-    let all: Vec<Size> = if node.ints("split").is_some() || node.input(1).is_some() {
-        sizes(node, inputs, "split", 1)?
-    } else {
-        let parts = i64::try_from(parts).ok()?;
-        let each = n.over_up(&Size::from(parts))?;
-        let last = n.minus(&each.times(&Size::from(parts - 1))?)?;
-        let mut all = vec![each; usize::try_from(parts).ok()?];
-        *all.last_mut()? = last;
-        all
-    };
-    let sum = all.iter().try_fold(Size::from(0), |sum, n| sum.plus(n))?;
-    (all.len() == parts && sum == *n && all.iter().all(|n| n.known().is_none_or(|n| n >= 0))).then_some((axis, all))
-}
-
-/// Axes that a reduction takes away, and whether they stay with size 1.
-#[must_use]
-pub fn reduced(node: &Node, inputs: &[Option<&Value>]) -> Option<(Vec<bool>, bool)> {
-    let rank = inputs.first().copied().flatten()?.shape.len();
-    let keep = node.int("keepdims").unwrap_or(1) != 0;
-    let given = node.ints("axes").is_some() || node.input(1).is_some();
-    let axes = if given { numbers(node, inputs, "axes", 1)? } else { Vec::new() };
-    if axes.is_empty() {
-        let gone = node.int("noop_with_empty_axes").unwrap_or(0) == 0;
-        return Some((vec![gone; rank], keep));
-    }
-    let mut gone = vec![false; rank];
-    for axis in axes {
-        gone[place(axis, rank)?] = true;
-    }
-    Some((gone, keep))
-}
-
-/// Elements that are lengths of axes.
-fn lengths(value: &Value) -> Option<Vec<Size>> {
-    let all = value.sizes()?;
-    all.iter().all(|n| n.known().is_none_or(|n| n >= 0)).then_some(all)
-}
-
-fn matmul(a: &[Size], b: &[Size]) -> Option<Vec<Size>> {
-    let ([batch_a @ .., m, k], [batch_b @ .., l, n]) = (a, b) else { return None };
-    let mut shape = broadcast(&[batch_a, batch_b])?;
-    shape.extend([m.clone(), n.clone()]);
-    // A size that others broadcast to is each of those that are not 1.
-    (k == l || k.joined().contains(l) || l.joined().contains(k)).then_some(shape)
-}
-
 /// Two sizes that are the same wherever `node` has an answer, though they are spelled differently.
 #[must_use]
 pub fn tied(node: &Node, inputs: &[Option<&Value>]) -> Option<(Size, Size)> {
@@ -226,6 +108,16 @@ pub fn tied(node: &Node, inputs: &[Option<&Value>]) -> Option<(Size, Size)> {
     if node.is("MatMul") {
         let ([.., k], [.., l, _]) = (get(0)?, get(1)?) else { return None };
         return (k != l).then(|| (k.clone(), l.clone()));
+    }
+    if is_fused(node) {
+        // Sequences, and the tokens of keys and values.
+        let (q, k, v) = (get(0)?, get(1)?, get(2)?);
+        if q.len() != k.len() || k.len() != v.len() || q.len() < 3 {
+            return None;
+        }
+        let tokens = k.len() - 2;
+        let pairs = [(&q[0], &k[0]), (&k[0], &v[0]), (&k[tokens], &v[tokens])];
+        return pairs.into_iter().find(|(a, b)| a != b).map(|(a, b)| (a.clone(), b.clone()));
     }
     if node.is("Concat") {
         let first = get(0)?;
@@ -235,72 +127,6 @@ pub fn tied(node: &Node, inputs: &[Option<&Value>]) -> Option<(Size, Size)> {
         return pairs.find(|(at, (a, b))| *at != axis && a != b).map(|(_, (a, b))| (a.clone(), b.clone()));
     }
     None
-}
-
-/// Spatial sizes behind a window of `kernel` that moves over `input`, as convolutions and poolings have it.
-fn windowed(node: &Node, input: &[Size], kernel: &[Size]) -> Option<Vec<Size>> {
-    let rank = input.len();
-    let of = |name: &str, n: usize, default: i64| match node.ints(name) {
-        Some(all) if all.len() == n => Some(all.iter().map(|&x| Size::from(x)).collect()),
-        Some(_) => None,
-        None => Some(vec![Size::from(default); n]),
-    };
-    let (strides, dilations) = (of("strides", rank, 1)?, of("dilations", rank, 1)?);
-    let pads = of("pads", rank * 2, 0)?;
-    let auto = match node.attributes.get("auto_pad") {
-        Some(Attribute::Text(text)) => text.as_slice(),
-        _ => b"NOTSET",
-    };
-    let one = Size::from(1);
-    (0..rank)
-        .map(|axis| {
-            let stride = if strides[axis].is(0) { &one } else { &strides[axis] };
-            if auto.starts_with(b"SAME") {
-                return input[axis].over_up(stride);
-            }
-            let reach = kernel[axis].minus(&one)?.times(&dilations[axis])?.plus(&one)?;
-            let padded = input[axis].plus(&pads[axis])?.plus(&pads[axis + rank])?;
-            let moves = padded.minus(&reach)?;
-            moves.known().is_none_or(|n| n >= 0).then_some(())?;
-            let up = node.int("ceil_mode").unwrap_or(0) != 0;
-            if up { moves.over_up(stride)? } else { moves.over(stride)? }.plus(&one)
-        })
-        .collect()
-}
-
-fn reshape(node: &Node, input: &[Size], target: &[Size]) -> Option<Vec<Size>> {
-    let zero = node.int("allowzero").unwrap_or(0) != 0;
-    let mut shape: Vec<Size> = Vec::new();
-    let mut free = None;
-    for (axis, n) in target.iter().enumerate() {
-        match n.known() {
-            Some(-1) if free.is_none() => {
-                free = Some(axis);
-                shape.push(Size::from(1));
-            }
-            Some(0) if !zero => shape.push(input.get(axis)?.clone()),
-            Some(n) if n < 0 => return None,
-            _ => shape.push(n.clone()),
-        }
-    }
-    // Axes that stay need no division.
-    let (mut left, mut given) = (input.to_vec(), shape.clone());
-    given.retain(|size| match left.iter().position(|other| other == size) {
-        Some(at) => {
-            left.remove(at);
-            false
-        }
-        None => true,
-    });
-    let (total, known) = (Size::product(&left)?, Size::product(&given)?);
-    match free {
-        Some(free) => {
-            shape[free] = total.over(&known)?;
-            (total.known().is_none() || shape[free].times(&known)? == total).then_some(shape)
-        }
-        // Where both are numbers, they are equal; elsewhere the node has an answer only where they are.
-        None => (total == known || total.known().is_none() || known.known().is_none()).then_some(shape),
-    }
 }
 
 /// Types and shapes of what `node` makes; none if they do not follow from what is known.
@@ -418,7 +244,10 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
         }
         "Transpose" => {
             let shape = &first?.shape;
-            one(first?.kind, permutation(node, shape.len())?.into_iter().map(|axis| shape[axis].clone()).collect())
+            one(
+                first?.kind,
+                permutation(node, shape.len())?.into_iter().map(|axis| shape[axis].clone()).collect(),
+            )
         }
         "Squeeze" => {
             let shape = &first?.shape;
@@ -434,7 +263,10 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
                     gone[axis].then_some(())?;
                 }
             }
-            one(first?.kind, (0..shape.len()).filter(|&axis| !gone[axis]).map(|axis| shape[axis].clone()).collect())
+            one(
+                first?.kind,
+                (0..shape.len()).filter(|&axis| !gone[axis]).map(|axis| shape[axis].clone()).collect(),
+            )
         }
         "Unsqueeze" => {
             let (shape, axes) = (&first?.shape, numbers(node, inputs, "axes", 1)?);
@@ -448,12 +280,12 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
             let mut old = shape.iter().cloned();
             one(
                 first?.kind,
-                new.into_iter().map(|new| if new { Some(Size::from(1)) } else { old.next() }).collect::<Option<_>>()?,
+                new.into_iter()
+                    .map(|new| if new { Some(Size::from(1)) } else { old.next() })
+                    .collect::<Option<_>>()?,
             )
         }
-        "Expand" => {
-            one(first?.kind, broadcast(&[&first?.shape, &lengths(get(1)?)?])?)
-        }
+        "Expand" => one(first?.kind, broadcast(&[&first?.shape, &lengths(get(1)?)?])?),
         "Tile" => {
             let (shape, times) = (&first?.shape, get(1)?.sizes()?);
             (times.len() == shape.len()).then_some(())?;
@@ -543,19 +375,29 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
                 return None;
             };
             (input.len() == kernel.len()).then_some(())?;
-            one(first?.kind, [&[batch.clone(), made.clone()], windowed(node, input, kernel)?.as_slice()].concat())
+            one(
+                first?.kind,
+                [&[batch.clone(), made.clone()], windowed(node, input, kernel)?.as_slice()].concat(),
+            )
         }
         "MaxPool" | "AveragePool" => {
             let [batch, channels, input @ ..] = first?.shape.as_slice() else { return None };
             let kernel: Vec<Size> = node.ints("kernel_shape")?.iter().map(|&n| Size::from(n)).collect();
             (input.len() == kernel.len()).then_some(())?;
-            one(first?.kind, [&[batch.clone(), channels.clone()], windowed(node, input, &kernel)?.as_slice()].concat())
+            one(
+                first?.kind,
+                [&[batch.clone(), channels.clone()], windowed(node, input, &kernel)?.as_slice()].concat(),
+            )
         }
         "GlobalAveragePool" | "GlobalMaxPool" => {
             let shape = &first?.shape;
             one(
                 first?.kind,
-                shape.iter().enumerate().map(|(axis, n)| if axis < 2 { n.clone() } else { Size::from(1) }).collect(),
+                shape
+                    .iter()
+                    .enumerate()
+                    .map(|(axis, n)| if axis < 2 { n.clone() } else { Size::from(1) })
+                    .collect(),
             )
         }
         "ReduceMean" | "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceProd" | "ReduceL1" | "ReduceL2"
@@ -606,9 +448,7 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
         "Attention" if opset >= 23 => {
             let (q, v) = (first?, get(2)?);
             match (q.shape.as_slice(), v.shape.as_slice()) {
-                ([b, h, n, _], [_, _, _, d]) => {
-                    one(q.kind, [b, h, n, d].into_iter().cloned().collect())
-                }
+                ([b, h, n, _], [_, _, _, d]) => one(q.kind, [b, h, n, d].into_iter().cloned().collect()),
                 ([b, n, _], [_, _, width]) => {
                     let heads = Size::from(node.int("q_num_heads")?);
                     let dim = width.over(&Size::from(node.int("kv_num_heads")?))?;

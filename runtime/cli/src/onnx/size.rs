@@ -326,7 +326,8 @@ impl Size {
                 let x = match factor {
                     Factor::Axis(name) => i64::try_from(*sizes.get(name)?).ok()?,
                     Factor::Of(operation, parts) => {
-                        let parts: Vec<i64> = parts.iter().map(|part| part.at(sizes)).collect::<Option<_>>()?;
+                        let parts: Vec<i64> =
+                            parts.iter().map(|part| part.at(sizes)).collect::<Option<_>>()?;
                         match operation {
                             Operation::Joint => *parts.iter().find(|&&n| n != 1).unwrap_or(&1),
                             Operation::Quotient => parts.first()?.checked_div_euclid(*parts.get(1)?)?,

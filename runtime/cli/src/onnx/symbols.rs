@@ -4,6 +4,7 @@
 //! otherwise, as for the inner axes of a product. What broadcasts stays apart: either may be 1.
 
 use super::array::{Array, Kind, count};
+use super::fused;
 use super::infer::{External, SMALL, stored};
 use super::model::{Axis, Declared, Model, Node};
 use super::ops::{self, Limits, expanded};
@@ -88,8 +89,7 @@ impl Symbols {
             }
         }
         for node in &graph.nodes {
-            let inputs: Vec<Option<&Value>> =
-                node.inputs.iter().map(|name| self.values.get(name)).collect();
+            let inputs: Vec<Option<&Value>> = node.inputs.iter().map(|name| self.values.get(name)).collect();
             if let Some((a, b)) = shapes::tied(node, &inputs) {
                 for (a, b) in [(&a, &b), (&b, &a)] {
                     if let Some(name) = a.name().filter(|name| !b.has(name)) {
@@ -193,10 +193,22 @@ impl Symbols {
     }
 }
 
-/// Free axes that `node` broadcasts to a known size above 1.
+/// Free axes that `node` broadcasts to a known size above 1, or to others where its shapes do not tell.
 fn fixed_pairs(node: &Node, inputs: &[Option<&Value>]) -> Vec<Vec<Size>> {
     let skip = if node.is("MatMul") { 2 } else { 0 };
-    let elementwise = ["Add", "Sub", "Mul", "Div", "Pow", "Where", "And", "Or", "Max", "Min", "Expand", "MatMul"];
+    let elementwise =
+        ["Add", "Sub", "Mul", "Div", "Pow", "Where", "And", "Or", "Max", "Min", "Expand", "MatMul"];
+    if fused::is_fused(node) {
+        // The mask has queries and keys as its last axes, each 1 or whole.
+        let at = |i: usize, back: usize| {
+            let shape = &inputs.get(i).copied().flatten()?.shape;
+            shape.get(shape.len().checked_sub(back)?).cloned()
+        };
+        let mask = if node.domain.is_empty() { 3 } else { 5 };
+        let pairs = [(at(mask, 1), at(1, 2)), (at(mask, 2), at(0, 2)), (at(mask, 4), axis(inputs, 0))];
+        let pairs = pairs.into_iter().filter_map(|(a, b)| Some(vec![a?, b?]));
+        return pairs.filter(|pair| pair[0] != pair[1] && !pair.iter().any(|n| n.is(1))).collect();
+    }
     if !elementwise.iter().any(|op| node.is(op)) {
         return vec![];
     }
@@ -219,6 +231,11 @@ fn fixed_pairs(node: &Node, inputs: &[Option<&Value>]) -> Vec<Vec<Size>> {
         }
     }
     all
+}
+
+/// The first axis of input `i`.
+fn axis(inputs: &[Option<&Value>], i: usize) -> Option<Size> {
+    inputs.get(i).copied().flatten()?.shape.first().cloned()
 }
 
 /// The elements of what `node` makes, if they are few and follow from constants and shapes.
@@ -288,7 +305,10 @@ fn elements(
         let arrays: Vec<Option<&Array>> = arrays.iter().map(Option::as_ref).collect();
         let made = ops::eval(model.file, node, model.opset, &arrays, limits)?;
         let pick = |x: &f64| table.get(*x as usize).cloned();
-        return made.iter().map(|array| Some(data(array.data.iter().map(pick).collect::<Option<_>>()?))).collect();
+        return made
+            .iter()
+            .map(|array| Some(data(array.data.iter().map(pick).collect::<Option<_>>()?)))
+            .collect();
     }
     let first = inputs.first().copied().flatten()?;
     if node.is("Cast") {
