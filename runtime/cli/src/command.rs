@@ -21,6 +21,7 @@ const HELP: &str = "\
 Environment:
   ELSA_BACKEND  the back end where --backend is auto: scalar, neon, avx2, avx512, cuda
   ELSA_TUNED    the file of elsa tune that a GPU uses where --tuned is not given
+  ELSA_ONNXRUNTIME  the library of ONNX Runtime that elsa onnx rewrite checks its answers in, where --runtime is not given
   ELSA_LOG      how much is logged on standard error: error, warn (the default), info, debug, or off; for one module,
                 elsa_runtime=debug
 

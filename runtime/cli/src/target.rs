@@ -40,12 +40,29 @@ impl Target {
     /// # Errors
     /// What the file system reports.
     pub fn write(self, bytes: &[u8]) -> Result<(), Error> {
+        self.write_after(bytes, |_| Ok(()))
+    }
+
+    /// Writes `bytes`, whole, once `judge` accepts them. It gets the file that will take the place of the one at the path,
+    /// unless the bytes go elsewhere.
+    ///
+    /// # Errors
+    /// What `judge` and the file system report.
+    pub fn write_after(
+        self,
+        bytes: &[u8],
+        judge: impl FnOnce(Option<&Path>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let Target { argument, path, sink } = self;
         let failed = |source| Error::Write { argument, path: path.clone(), source };
         match sink {
-            Sink::Direct(mut file) => file.write_all(bytes).map_err(failed),
+            Sink::Direct(mut file) => {
+                judge(None)?;
+                file.write_all(bytes).map_err(failed)
+            }
             Sink::Replace(temporary) => {
                 temporary.fill(|mut file| file.write_all(bytes)).map_err(failed)?;
+                judge(temporary.path())?;
                 temporary::replace([(temporary, path.as_path())]).map_err(|(_, source)| failed(source))
             }
         }

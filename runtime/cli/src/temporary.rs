@@ -76,6 +76,12 @@ impl Temporary {
         self.file.as_ref().map(NamedTempFile::as_file)
     }
 
+    /// Where the file lies; none once it is removed or has its final name.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(NamedTempFile::path)
+    }
+
     /// Calls `write` with the file, and waits until its contents are on the device.
     ///
     /// # Errors

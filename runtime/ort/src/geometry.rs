@@ -5,7 +5,7 @@ use crate::api::TensorShape;
 use crate::attributes::Attributes;
 use crate::error::OperatorError;
 use elsa_core::attention::{
-    Alignment, BiasView, MaskKind, MaskView, Problem, Spec, TableView, Window, Windows,
+    Alignment, BiasView, MaskKind, MaskView, Problem, Spec, TableView, Window, Windows, repeated,
 };
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
@@ -66,6 +66,26 @@ pub(crate) struct Shapes {
 impl Shapes {
     pub fn input(&self, input: Input) -> Option<&TensorShape> {
         self.inputs[input as usize].as_ref()
+    }
+
+    /// The shapes of a call of no sequence, whose batch is 0, with a batch of 1 in its place.
+    pub fn of_no_sequence(&self) -> Option<Shapes> {
+        let batch = |input| self.input(input).filter(|shape| shape.rank >= 3).map(|shape| shape.dims[0]);
+        let given = || [Input::Query, Input::Key, Input::Value].into_iter().filter_map(batch);
+        if !given().any(|n| n == 0) || given().any(|n| n > 1) {
+            return None;
+        }
+        let mut shapes = *self;
+        for input in [Input::Query, Input::Key, Input::Value, Input::Mask, Input::PastKey, Input::PastValue] {
+            let full = if input == Input::Mask { 4 } else { 3 };
+            if let Some(shape) = shapes.inputs[input as usize].as_mut().filter(|shape| shape.rank >= full) {
+                shape.dims[0] = shape.dims[0].max(1);
+            }
+        }
+        if let Some(lengths) = shapes.inputs[Input::KeyLengths as usize].as_mut() {
+            lengths.dims[0] = lengths.dims[0].max(1);
+        }
+        Some(shapes)
     }
 }
 
@@ -337,19 +357,21 @@ impl Geometry {
     /// # Errors
     /// Returns an error that names the first input or attribute that does not fit.
     pub fn of(attributes: &Attributes, shapes: &Shapes) -> Result<Geometry, OperatorError> {
-        let query = shapes
+        let input = shapes
             .input(Input::Query)
             .ok_or(OperatorError::Missing { argument: "Q", other: "the operator" })?;
-        let dtype = float(query.element).ok_or_else(|| wrong_type(Input::Query, query, "f32 or f16"))?;
-        if !matches!(query.rank, 3 | 4) {
-            return Err(OperatorError::Rank { argument: "Q", found: query.rank, allowed: "3 or 4" });
+        let dtype = float(input.element).ok_or_else(|| wrong_type(Input::Query, input, "f32 or f16"))?;
+        if !matches!(input.rank, 3 | 4) {
+            return Err(OperatorError::Rank { argument: "Q", found: input.rank, allowed: "3 or 4" });
         }
         let views = if attributes.packed {
-            packed(attributes, shapes, query)?
+            packed(attributes, shapes, input)?
         } else {
-            separate(attributes, shapes, query)?
+            separate(attributes, shapes, input)?
         };
-        let Views { query: q, key, value, offsets } = views;
+        let Views { query, key, value, offsets } = views;
+        let mask = mask(shapes, input)?;
+        let [q, key, value] = repeated([query, key, value], mask.as_ref())?;
         if key.heads() > 0 && !q.heads().is_multiple_of(key.heads()) {
             let found = format!("{} heads for {} of Q", key.heads(), q.heads());
             return Err(OperatorError::Value {
@@ -361,24 +383,24 @@ impl Geometry {
         let [batch, heads, tokens, _] = q.shape();
         let dim = value.dim();
         let width = heads.saturating_mul(dim);
-        let (output, y) = match query.rank {
+        let (output, y) = match input.rank {
             4 => {
                 let sizes = [batch, heads, tokens, dim];
-                (View::dense("Y", Layout::Bhnd, &sizes, None)?, shape_of(query.element, &sizes))
+                (View::dense("Y", Layout::Bhnd, &sizes, None)?, shape_of(input.element, &sizes))
             }
             _ => {
                 let sizes = [batch, tokens, width];
-                (View::dense("Y", Layout::Bnc, &sizes, Some(heads))?, shape_of(query.element, &sizes))
+                (View::dense("Y", Layout::Bnc, &sizes, Some(heads))?, shape_of(input.element, &sizes))
             }
         };
         let mut spec = Spec::new(dtype, q, key, value, output);
-        spec.past_key = past(Input::PastKey, shapes, query)?;
-        spec.past_value = past(Input::PastValue, shapes, query)?;
+        spec.past_key = past(Input::PastKey, shapes, input)?;
+        spec.past_value = past(Input::PastValue, shapes, input)?;
         let past = spec.past_key.map_or(0, |past| past.tokens());
         let present = |of: View| {
             let sizes = [of.batch(), of.heads(), of.tokens().saturating_add(past), of.dim()];
             let view = View::dense("present_key", Layout::Bhnd, &sizes, None);
-            view.map(|view| (view, shape_of(query.element, &sizes)))
+            view.map(|view| (view, shape_of(input.element, &sizes)))
         };
         let (present_key, present_value) = (present(key)?, present(value)?);
         spec.present_key = shapes.present_key.then_some(present_key.0);
@@ -389,8 +411,8 @@ impl Geometry {
         spec.key_lengths = lengths(attributes, shapes, batch)?;
         let aligned = if spec.key_lengths { Alignment::BottomRight } else { Alignment::TopLeft };
         spec.causal = attributes.causal.then_some(aligned);
-        spec.mask = mask(shapes, query)?;
-        (spec.bias, spec.windows) = windows(attributes, shapes, query)?;
+        spec.mask = mask;
+        (spec.bias, spec.windows) = windows(attributes, shapes, input)?;
         let large = || elsa_core::argument::ArgumentError::TooLarge { argument: "Q", shape: q.shape() };
         let outputs =
             [y.ok_or_else(large)?, present_key.1.ok_or_else(large)?, present_value.1.ok_or_else(large)?];
@@ -513,5 +535,52 @@ mod tests {
         assert_eq!(geometry.offsets, [0, 64, 128]);
         assert_eq!(geometry.outputs[0].dims(), [2, 12, 64]);
         assert_eq!(geometry.problem.spec().key.strides(), [12 * 192, 16, 192, 1]);
+    }
+
+    fn shaped(inputs: &[(Input, &[i64])]) -> Shapes {
+        let mut shapes = Shapes::default();
+        for (input, dims) in inputs {
+            let element = if *input == Input::Mask { BOOL } else { FLOAT };
+            let mut shape = TensorShape { element, rank: dims.len(), dims: [0; 4] };
+            shape.dims[..dims.len()].copy_from_slice(dims);
+            shapes.inputs[*input as usize] = Some(shape);
+        }
+        shapes
+    }
+
+    #[test]
+    fn an_axis_of_one_is_repeated() {
+        use Input::{Key, Mask, Query, Value};
+        let of =
+            |attributes: &Attributes, inputs: &[(Input, &[i64])]| Geometry::of(attributes, &shaped(inputs));
+        let plain = Attributes::default();
+        let found =
+            of(&plain, &[(Query, &[3, 4, 5, 8]), (Key, &[1, 4, 7, 8]), (Value, &[1, 4, 7, 6])]).unwrap();
+        assert_eq!(found.outputs[0].dims(), [3, 4, 5, 6]);
+        assert_eq!(found.problem.spec().key.strides(), [0, 56, 8, 1]);
+        // Queries that all keys share, and the rows of the mask.
+        let masked =
+            [(Query, &[1, 1, 1, 8][..]), (Key, &[2, 4, 7, 8]), (Value, &[2, 4, 7, 8]), (Mask, &[1, 1, 5, 7])];
+        assert_eq!(of(&plain, &masked).unwrap().outputs[0].dims(), [2, 4, 5, 8]);
+        let rows = Attributes { num_heads: Some(2), ..plain };
+        let found = of(&rows, &[(Query, &[3, 5, 16]), (Key, &[1, 7, 16]), (Value, &[1, 7, 16])]).unwrap();
+        assert_eq!(found.outputs[0].dims(), [3, 5, 16]);
+        assert_eq!(found.problem.spec().value.strides()[0], 0);
+        let two = of(&plain, &[(Query, &[3, 4, 5, 8]), (Key, &[2, 4, 7, 8]), (Value, &[2, 4, 7, 8])]);
+        assert!(two.unwrap_err().to_string().contains("batch 2"));
+    }
+
+    #[test]
+    fn a_batch_of_no_sequence_has_the_shapes_of_one() {
+        use Input::{Key, Mask, Query, Value};
+        let inputs =
+            [(Query, &[0, 4, 5, 8][..]), (Key, &[0, 4, 7, 8]), (Value, &[1, 4, 7, 8]), (Mask, &[5, 7])];
+        let one = shaped(&inputs).of_no_sequence().unwrap();
+        let geometry = Geometry::of(&Attributes::default(), &one).unwrap();
+        assert_eq!(geometry.outputs[0].dims(), [1, 4, 5, 8]);
+        assert_eq!(one.input(Mask).unwrap().dims(), [5, 7]);
+        let two = [(Query, &[0, 4, 5, 8][..]), (Key, &[2, 4, 7, 8]), (Value, &[2, 4, 7, 8])];
+        assert!(shaped(&two).of_no_sequence().is_none());
+        assert!(shaped(&[(Query, &[1, 4, 5, 8])]).of_no_sequence().is_none());
     }
 }

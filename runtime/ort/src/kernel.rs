@@ -89,6 +89,13 @@ impl Kernel {
     pub unsafe fn compute(&self, context: *mut OrtKernelContext) -> Result<(), OperatorError> {
         // SAFETY: the clause of this function.
         let (values, mut shapes) = unsafe { self.shapes(context)? };
+        if let Some(one) = shapes.of_no_sequence() {
+            let mut geometry = Geometry::of(&self.attributes, &one)?;
+            geometry.outputs.iter_mut().for_each(|output| output.dims[0] = 0);
+            // SAFETY: the clause of this function.
+            unsafe { self.outputs(context, &geometry, &mut shapes)? };
+            return Ok(());
+        }
         let mut prepared = self.prepared(&shapes)?;
         // SAFETY: the clause of this function.
         let outputs = match unsafe { self.outputs(context, &prepared.geometry, &mut shapes)? } {

@@ -2,9 +2,11 @@
 
 use super::array::{Array, Kind};
 use super::find::{Action, Found, Reason, Site, Term};
-use super::forms::{Form, Layout, layout};
+use super::forms::{Axes, Form, Layout, layout};
 use super::masks::{self, Piece};
 use super::model::{Attribute, Node};
+use super::size::Size;
+use std::collections::HashSet;
 
 /// The operator's name.
 pub const OPERATOR: &str = "ElsaAttention";
@@ -22,6 +24,8 @@ pub enum Role {
     Subtracted,
     /// A condition; what is attended where it is true, or where it is false.
     Condition(bool),
+    /// A number that queries are multiplied by, or divided by.
+    Factor,
 }
 
 /// New nodes for an attention.
@@ -35,6 +39,12 @@ pub struct Change {
     pub reads: Vec<(String, Role)>,
     /// The tensor that they make, and the node that made it.
     pub output: (String, usize),
+    /// Tensors of the graph from the scores to `made`, whose axis before the last is that of the queries.
+    pub walk: HashSet<String>,
+    /// What the graph makes by attention, before changes of layout.
+    pub made: String,
+    /// The number of keys.
+    pub keys: Size,
     /// The replacement in words.
     pub words: String,
 }
@@ -99,8 +109,7 @@ struct Masks {
 /// Why it stays.
 pub fn of(site: &Site<'_>, found: &Found, prefix: &str) -> Result<Change, Reason> {
     let layout = layout(site, found)?;
-    let kind = |name: &str| site.worlds.iter().map(|world| world.kind(name)).next().flatten();
-    let kinds = [0, 1, 2].map(|i| kind(&layout.operands[i].0));
+    let kinds = [0, 1, 2].map(|i| site.symbols.kind(&layout.operands[i].0));
     let kind = match kinds {
         [Some(q), Some(k), Some(v)] if q == k && q == v && (q == Kind::F32 || q == Kind::F16) => q,
         _ => {
@@ -129,6 +138,22 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str) -> Result<Change, Reason
     if layout.form == Form::Packed {
         inputs[1..].iter_mut().for_each(String::clear);
     }
+    for (name, divides) in &found.factors {
+        let found = site.symbols.kind(name);
+        if found != Some(kind) {
+            return Err(format!(
+                "its scale '{name}' is computed in {}, and its queries are {}",
+                found.map_or("unknown", Kind::name),
+                kind.name()
+            ));
+        }
+        let rank = |name: &str| site.symbols.shape(name).map(<[Size]>::len);
+        if rank(name) > rank(&layout.operands[0].0) {
+            return Err(format!("its scale '{name}' has more axes than its queries"));
+        }
+        b.read(name, Role::Factor);
+        inputs[0] = b.node("scaled", if *divides { "Div" } else { "Mul" }, &[&inputs[0].clone(), name]);
+    }
     let scale = found.scale * layout.factor;
     if !(scale.is_finite() && (scale as f32).is_normal()) {
         return Err(format!("its scale is {scale}"));
@@ -139,13 +164,19 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str) -> Result<Change, Reason
     node.name = prefix.to_owned();
     node.domain = DOMAIN.into();
     let mut set = |name: &str, value: Attribute| node.attributes.insert(name.to_owned(), value);
-    set("num_heads", Attribute::Int(size(layout.heads)));
+    let heads = &layout.axes.heads;
+    // Where the tensors have an axis of heads that is free, it says how many they are.
+    if let Some(heads) = heads.known() {
+        set("num_heads", Attribute::Int(heads));
+    }
     set("scale", Attribute::Float(scale as f32));
-    let first = layout.sizes[0];
-    let mut words = format!("{} heads of {}, scale {}", layout.heads, first.dim, scale as f32);
-    if layout.kv_heads != layout.heads {
-        set("kv_num_heads", Attribute::Int(size(layout.kv_heads)));
-        words += &format!(", {} KV heads", layout.kv_heads);
+    let mut words = format!("{heads} heads of {}, scale {}", layout.axes.dim, scale as f32);
+    if !found.factors.is_empty() {
+        words += " times a computed one";
+    }
+    if let Some(kv_heads) = layout.kv_heads {
+        set("kv_num_heads", Attribute::Int(size(kv_heads)));
+        words += &format!(", {kv_heads} KV heads");
     }
     if layout.form == Form::Packed {
         set("packed", Attribute::Int(1));
@@ -178,7 +209,16 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str) -> Result<Change, Reason
     }
     node.inputs = inputs;
     b.nodes.push(node);
-    Ok(Change { nodes: b.nodes, constants: b.constants, reads: b.reads, output: layout.output, words })
+    Ok(Change {
+        nodes: b.nodes,
+        constants: b.constants,
+        reads: b.reads,
+        output: layout.output,
+        walk: found.walk.iter().cloned().collect(),
+        made: found.outputs[0].0.clone(),
+        keys: layout.axes.keys,
+        words,
+    })
 }
 
 /// Tells what the terms are.
@@ -191,61 +231,64 @@ fn masks(
     b: &mut Builder<'_>,
 ) -> Result<Masks, Reason> {
     let mut all = Masks { causal, ..Masks::default() };
-    let mut rest: Vec<(&Term, Option<Vec<Piece>>)> = Vec::new();
+    let axes = &layout.axes;
+    let mut rest: Vec<(&Term, Option<Piece>)> = Vec::new();
     for term in terms {
-        let worlds = site.worlds.iter().zip(&layout.sizes);
-        let pieces: Option<Vec<Piece>> = worlds.map(|(world, s)| masks::piece(world, term, s)).collect();
-        let Some(pieces) = pieces else {
+        let Some(piece) = masks::piece(site, term, axes) else {
             rest.push((term, None));
             continue;
         };
-        let each = || pieces.iter().zip(&layout.sizes);
-        if pieces.iter().all(masks::is_nothing) {
+        if masks::is_nothing(&piece, axes) {
             continue;
         }
-        if each().all(|(piece, s)| masks::is_causal(piece, s)) {
+        if masks::is_causal(&piece, axes) {
             all.causal = true;
             continue;
         }
-        let mut tables = each().map(|(piece, s)| masks::table(piece, s));
         if all.table.is_none()
-            && let Some(Some((grid, table))) = tables.next()
-            && tables.all(|other| other.as_ref() == Some(&(grid, table.clone())))
+            && let Some((grid, table)) = masks::table(&piece, axes)
+            && let Some(heads) = axes.heads.known().and_then(|n| usize::try_from(n).ok())
         {
-            let shape = vec![table.len() / layout.heads, layout.heads];
+            let shape = vec![table.len() / heads, heads];
             all.table = Some((grid, Array::new(kind, shape, table)));
             continue;
         }
-        rest.push((term, Some(pieces)));
+        rest.push((term, Some(piece)));
     }
     if let Some((grid, _)) = all.table {
-        rest.retain(|(_, pieces)| {
-            let Some(pieces) = pieces.as_ref().filter(|_| all.shift.is_none()) else { return true };
-            let mut found = pieces.iter().zip(&layout.sizes).map(|(piece, s)| masks::shift(piece, s, grid));
-            match found.next() {
-                Some(Some(first)) if found.all(|other| other == Some(first)) => {
-                    all.shift = Some(first);
+        rest.retain(|(_, piece)| {
+            let shift = piece.as_ref().filter(|_| all.shift.is_none());
+            match shift.and_then(|piece| masks::shift(piece, axes, grid)) {
+                Some(shift) => {
+                    all.shift = Some(shift);
                     false
                 }
-                _ => true,
+                None => true,
             }
         });
     }
     let only = rest.len() == 1;
-    for (term, pieces) in rest {
-        let name = mask(site, term, pieces, layout, only, b)?;
+    for (term, piece) in rest {
+        let mut name = mask(site, term, piece, axes, only, b)?;
+        // Masks are added in one type.
+        let half = site.symbols.kind(&term.name) == Some(Kind::F16);
+        if !only && half && !matches!(term.action, Action::Choose { .. }) {
+            name = b.node("wide", "Cast", &[&name]);
+            if let Some(node) = b.nodes.last_mut() {
+                node.attributes.insert("to".into(), Attribute::Int(Kind::F32.0));
+            }
+        }
         all.mask = Some(match all.mask.take() {
             None => name,
             Some(other) => b.node("masks", "Add", &[&other, &name]),
         });
     }
     if let Some(name) = &all.mask {
-        let known = |name: &str| site.worlds.first().and_then(|world| world.kind(name));
         let made = |name: &str| {
             b.constants.iter().any(|(other, _)| other == name)
                 || b.nodes.iter().any(|node| node.outputs[0] == name)
         };
-        let found = if made(name) { Some(Kind::F32) } else { known(name) };
+        let found = if made(name) { Some(Kind::F32) } else { site.symbols.kind(name) };
         if !found.is_some_and(|found| found == kind || found == Kind::F32 || found == Kind::BOOL) {
             return Err(format!(
                 "its mask is {}; allowed: bool, f32 or {}",
@@ -261,43 +304,34 @@ fn masks(
 fn mask(
     site: &Site<'_>,
     term: &Term,
-    pieces: Option<Vec<Piece>>,
-    layout: &Layout,
+    piece: Option<Piece>,
+    axes: &Axes,
     only: bool,
     b: &mut Builder<'_>,
 ) -> Result<String, Reason> {
-    let mut wanted = Vec::new();
-    let mut direct = true;
-    for (world, s) in site.worlds.iter().zip(&layout.sizes) {
-        let (Some(shape), Some(scores)) = (world.shape(&term.name), masks::scores(world, term, s)) else {
-            return Err(format!("the shape of its mask '{}' does not follow from the model", term.name));
-        };
-        let axes = masks::axes(shape, &scores, s)?;
-        if axes[0] != 1 && axes[0] != s.batch {
-            return Err(format!(
-                "its mask is one of {} windows and cannot be broadcast to a batch of {}",
-                axes[0], s.batch
-            ));
-        }
-        let mut padded = vec![1; 4usize.saturating_sub(shape.len())];
-        padded.extend(shape);
-        direct &= padded == axes;
-        wanted.push(axes);
+    let Some(shape) = site.symbols.shape(&term.name) else {
+        return Err(format!("the shape of its mask '{}' does not follow from the model", term.name));
+    };
+    let wanted = masks::axes(shape, masks::scores(site, term)?, axes)?;
+    let mut padded = vec![Size::from(1); 4usize.saturating_sub(shape.len())];
+    padded.extend_from_slice(shape);
+    let direct = padded == wanted;
+    if !direct && !wanted[0].is(1) && wanted[0] != axes.batch {
+        return Err(format!(
+            "its mask is one of {} windows and cannot be broadcast to a batch of {}",
+            wanted[0], axes.batch
+        ));
     }
     let choose = matches!(term.action, Action::Choose { .. });
-    if let Some(pieces) =
-        pieces.filter(|pieces| (choose || !direct) && pieces.iter().all(|piece| *piece == pieces[0]))
-    {
-        return Ok(b.constant("mask", Array { kind: Kind::F32, ..pieces[0].clone() }));
+    if let Some(piece) = piece.filter(|_| choose || !direct) {
+        return Ok(b.constant("mask", Array { kind: Kind::F32, ..piece }));
     }
     let mut name = term.name.clone();
     if !direct {
-        let differs = (0..4).filter(|&axis| wanted.iter().any(|axes| axes[axis] != wanted[0][axis]));
-        let differs: Vec<usize> = differs.collect();
-        if differs.len() > 1 {
+        if wanted.iter().filter(|size| size.known().is_none()).count() > 1 {
             return Err("its mask has several free axes and cannot be broadcast as it is".into());
         }
-        let target = (0..4).map(|axis| if differs.contains(&axis) { -1.0 } else { wanted[0][axis] as f64 });
+        let target = wanted.iter().map(|size| size.known().map_or(-1.0, |n| n as f64));
         let target = b.constant("shape", Array::new(Kind::I64, vec![4], target.collect()));
         b.read(&term.name, role(term.action));
         name = b.node("mask", "Reshape", &[&name, &target]);

@@ -10,6 +10,8 @@
 
 use super::infer::World;
 use super::model::{Graph, Node};
+use super::size::Size;
+use super::symbols::Symbols;
 
 /// The longest walk through a chain of nodes.
 const LONGEST: usize = 40;
@@ -65,12 +67,18 @@ pub struct Found {
     pub turned: bool,
     /// Factor of the scores, without those of the operands.
     pub scale: f64,
+    /// Tensors with one element that the scores are multiplied by, or divided by, before all masks: numbers that depend on
+    /// free axes or on data.
+    pub factors: Vec<(String, bool)>,
     /// The soft cap.
     pub softcap: Option<f64>,
     /// Whether the node says that it is causal.
     pub causal: bool,
     /// Masks, from the softmax inwards.
     pub terms: Vec<Term>,
+    /// Tensors from the product of queries and keys to the softmax and on to the product with values, whose axis before the
+    /// last is that of the queries.
+    pub walk: Vec<String>,
     /// The output of the product with values, and what layout makes of it, with the node that makes it.
     pub outputs: Vec<(String, usize)>,
 }
@@ -84,7 +92,9 @@ pub struct Site<'a> {
     pub graph: &'a Graph,
     /// Version of ONNX's operators.
     pub opset: i64,
-    /// What is known of it.
+    /// What holds for every size of its free axes.
+    pub symbols: &'a Symbols,
+    /// What is known of it where the free axes have sizes.
     pub worlds: &'a [World<'a>],
 }
 
@@ -94,25 +104,29 @@ impl Site<'_> {
         Some((n, &self.graph.nodes[n]))
     }
 
-    /// The constant with one element that has the same value in all worlds.
+    /// The only element of a tensor that depends on constants alone.
     #[must_use]
     pub fn scalar(&self, name: &str) -> Option<f64> {
-        let mut all = self.worlds.iter().map(|world| world.scalar(name));
-        let first = all.next()??;
-        all.all(|x| x.is_some_and(|x| x == first || x.is_nan() && first.is_nan())).then_some(first)
+        self.worlds.first()?.scalar(name).filter(|_| self.symbols.is_fixed(name))
     }
 
+    /// Whether the elements of a tensor follow from constants and shapes.
     fn known(&self, name: &str) -> bool {
         self.worlds.iter().all(|world| world.array(name).is_some())
     }
 
+    /// Whether a tensor has one element, whatever sizes the free axes have.
+    fn is_single(&self, name: &str) -> bool {
+        self.symbols.shape(name).is_some_and(|shape| shape.iter().all(|size| size.is(1)))
+    }
+
     fn same_last(&self, a: &str, b: &str, axes: usize) -> bool {
-        self.worlds.iter().all(|world| match (world.shape(a), world.shape(b)) {
+        match (self.symbols.shape(a), self.symbols.shape(b)) {
             (Some(a), Some(b)) if a.len() >= axes && b.len() >= axes => {
                 a[a.len() - axes..] == b[b.len() - axes..]
             }
             _ => false,
-        })
+        }
     }
 
     /// Whether `node` only moves elements of its first input.
@@ -129,9 +143,15 @@ impl Site<'_> {
             "Gather",
             "Expand",
         ];
+        // Where elements go follows from the shapes that a node reads and makes, or depends on constants alone.
+        let shaped = ["Reshape", "Expand", "Slice"].contains(&node.op.as_str());
+        let settled = |name: &String| {
+            self.symbols.is_fixed(name) || shaped && self.symbols.sizes(name).is_some() && self.known(name)
+        };
         node.domain.is_empty()
             && layout.contains(&node.op.as_str())
-            && node.inputs.iter().skip(1).all(|name| name.is_empty() || self.known(name))
+            && node.inputs.iter().skip(1).all(|name| name.is_empty() || settled(name))
+            && node.outputs.iter().all(|name| self.symbols.shape(name).is_some())
             && node.input(0).is_some_and(|name| !self.known(name))
     }
 
@@ -183,8 +203,8 @@ impl Site<'_> {
         let (Some(input), Some(output)) = (softmax.input(0), softmax.outputs.first()) else {
             return Err("a Softmax without input or output".into());
         };
-        let Some(rank) = self.worlds.first().and_then(|world| world.shape(input)).map(<[usize]>::len) else {
-            return Err("the shape of its scores does not follow from the model".into());
+        let Some(rank) = self.symbols.shape(input).map(<[Size]>::len) else {
+            return Err(self.unknown_shape(input));
         };
         let axis = softmax.int("axis").unwrap_or(if self.opset < 13 { 1 } else { -1 });
         if axis != -1 && usize::try_from(axis).ok() != rank.checked_sub(1) {
@@ -194,9 +214,11 @@ impl Site<'_> {
             operands: [vec![], vec![], vec![]],
             turned: true,
             scale: 1.0,
+            factors: vec![],
             softcap: None,
             causal: false,
             terms: vec![],
+            walk: vec![],
             outputs: vec![],
         };
         let product = self.scores(input, &mut found, 0)?;
@@ -209,9 +231,77 @@ impl Site<'_> {
         Ok(found)
     }
 
+    /// Why the shape of `name` is not known: the first node on the way back to which no shape follows.
+    fn unknown_shape(&self, name: &str) -> Reason {
+        let mut name = name;
+        for _ in 0..LONGEST {
+            let Some((_, node)) = self.producer(name) else { break };
+            let unknown = |name: &&String| !name.is_empty() && self.symbols.shape(name).is_none();
+            match node.inputs.iter().find(unknown) {
+                Some(input) => name = input,
+                None => {
+                    let full =
+                        if node.domain.is_empty() { String::new() } else { format!("{}.", node.domain) };
+                    return format!(
+                        "the shape of its scores does not follow from the model: that of '{name}', made by {full}{}, is not known",
+                        node.op
+                    );
+                }
+            }
+        }
+        format!("the shape of its scores does not follow from the model: that of '{name}' is not declared")
+    }
+
+    /// Whether `name` is made from a product of two tensors that are no constants, element by element or by layout.
+    #[must_use]
+    pub fn from_product(&self, name: &str) -> bool {
+        let mut work = vec![name];
+        for _ in 0..LONGEST {
+            let Some((_, node)) = work.pop().and_then(|name| self.producer(name)) else { continue };
+            if ["MatMul", "Einsum"].iter().any(|op| node.is(op)) {
+                if node.inputs.iter().all(|name| !self.known(name)) {
+                    return true;
+                }
+                continue;
+            }
+            let through = [
+                "Add",
+                "Sub",
+                "Mul",
+                "Div",
+                "Where",
+                "Cast",
+                "Reshape",
+                "Transpose",
+                "Max",
+                "Min",
+                "Clip",
+                "Tanh",
+                "Sigmoid",
+                "Squeeze",
+                "Unsqueeze",
+                "Identity",
+                "Concat",
+                "Slice",
+                "Pad",
+                "Expand",
+                "Neg",
+                "Abs",
+                "Exp",
+                "Relu",
+            ];
+            if !through.iter().any(|op| node.is(op)) {
+                continue;
+            }
+            work.extend(node.inputs.iter().map(String::as_str).filter(|name| !name.is_empty()));
+        }
+        false
+    }
+
     /// Walks from scores inwards to the product of queries and keys.
     fn scores(&self, name: &str, found: &mut Found, depth: usize) -> Result<&Node, Reason> {
         self.alone(name, "its scores")?;
+        found.walk.push(name.to_owned());
         let none = || "its scores come from no product of queries and keys".to_string();
         let Some((_, node)) = self.producer(name).filter(|_| depth < LONGEST) else { return Err(none()) };
         if !node.domain.is_empty() {
@@ -221,8 +311,7 @@ impl Site<'_> {
         match (node.op.as_str(), a, b) {
             ("MatMul", ..) => Ok(node),
             ("Cast", Some(a), _) => {
-                let floats =
-                    |name: &str| self.worlds.iter().all(|w| w.kind(name).is_some_and(|kind| kind.is_float()));
+                let floats = |name: &str| self.symbols.kind(name).is_some_and(|kind| kind.is_float());
                 if !floats(a) || !floats(name) {
                     return Err("its scores are cast from or to integers".into());
                 }
@@ -230,20 +319,43 @@ impl Site<'_> {
             }
             ("Identity", Some(a), _) => self.scores(a, found, depth + 1),
             ("Reshape", Some(a), _) if self.same_last(name, a, 2) => self.scores(a, found, depth + 1),
+            ("Reshape", Some(a), _) if self.from_product(a) => {
+                Err("its scores are reshaped to other axes than queries and keys".into())
+            }
             ("Max", Some(a), Some(b))
-                if node.inputs.len() == 2 && self.scalar(b).is_some_and(|x| x * found.scale <= -1e30) =>
+                if node.inputs.len() == 2
+                    && found.factors.is_empty()
+                    && self.scalar(b).is_some_and(|x| x * found.scale <= -1e30) =>
             {
                 self.scores(a, found, depth + 1)
             }
             ("Mul" | "Div", Some(a), Some(b)) => {
-                let Some((inner, factor)) = self.scaled(node) else {
-                    let other = if self.known(a) { a } else { b };
-                    return Err(format!("its scores are multiplied by '{other}', which is not one constant"));
+                if let Some((inner, factor)) = self.scaled(node) {
+                    found.scale *= factor;
+                    return self.scores(inner, found, depth + 1);
+                }
+                let single = [a, b].map(|name| self.is_single(name));
+                let (inner, factor) = match (single, node.op.as_str()) {
+                    ([false, true], _) => (a, b),
+                    ([true, false], "Mul") => (b, a),
+                    _ if !self.from_product(name) => return Err(none()),
+                    _ => {
+                        let other = if self.known(a) { a } else { b };
+                        return Err(format!(
+                            "its scores are multiplied by '{other}', which is not one number"
+                        ));
+                    }
                 };
-                found.scale *= factor;
+                if let Some(x) = self.scalar(factor) {
+                    return Err(format!("its scores are multiplied by {x}"));
+                }
+                found.factors.push((factor.to_owned(), node.op == "Div"));
                 self.scores(inner, found, depth + 1)
             }
             ("Tanh", Some(a), _) if found.softcap.is_none() => {
+                if !found.factors.is_empty() {
+                    return Err("its soft cap is computed".into());
+                }
                 let cap = found.scale;
                 found.softcap = Some(cap);
                 found.scale = 1.0;
@@ -263,8 +375,8 @@ impl Site<'_> {
                     *found = other;
                     return second;
                 }
-                // The side that is no constant is the one to explain.
-                if self.known(a) { second } else { first }
+                // The side with the product is the one to explain.
+                if !self.from_product(a) && self.from_product(b) { second } else { first }
             }
             ("Sub", Some(a), Some(b)) => self.term(name, b, Action::Subtract, a, found, depth),
             ("Where", Some(c), Some(a)) => {
@@ -282,6 +394,10 @@ impl Site<'_> {
                 }
                 self.term(name, c, Action::Choose { keeps, fill }, inner, found, depth)
             }
+            (op, ..) if self.from_product(name) => Err(format!(
+                "its scores go through {op} ('{}'), which the operator does not compute",
+                node.name
+            )),
             _ => Err(none()),
         }
     }
@@ -296,8 +412,8 @@ impl Site<'_> {
         found: &mut Found,
         depth: usize,
     ) -> Result<&Node, Reason> {
-        if !matches!(action, Action::Choose { .. }) && found.scale != 1.0 {
-            return Err("its mask is scaled after it is added".into());
+        if !matches!(action, Action::Choose { .. }) && found.scale != 1.0 || !found.factors.is_empty() {
+            return Err("its mask is scaled after it is applied".into());
         }
         if found.softcap.is_some() {
             return Err("its mask is added within the soft cap".into());
@@ -310,6 +426,7 @@ impl Site<'_> {
     fn weights(&self, name: &str, found: &mut Found) -> Result<(), Reason> {
         let mut name = name;
         for _ in 0..LONGEST {
+            found.walk.push(name.to_owned());
             if self.graph.is_output(name) {
                 return Err("its weights are an output of the model".into());
             }
@@ -320,9 +437,16 @@ impl Site<'_> {
                     let Some(values) = node.input(1) else { break };
                     found.operands[2] = self.trace(values);
                     let Some(out) = node.outputs.first() else { break };
+                    found.walk.push(out.clone());
                     found.outputs.push((out.clone(), readers[0]));
                     self.layouts(found);
                     return Ok(());
+                }
+                [node] if node.is("MatMul") && node.input(1) == Some(name) => {
+                    return Err("its weights are the right factor of their product with values; the operator has them on the left".into());
+                }
+                [node] if node.is("Transpose") => {
+                    return Err("its weights are transposed before their product with values; the operator has them as they are".into());
                 }
                 [node] if ["Cast", "Identity", "Dropout", "Reshape"].iter().any(|op| node.is(op)) => {
                     let (Some(out), Some(a)) = (node.outputs.first(), node.input(0)) else { break };
@@ -345,6 +469,7 @@ impl Site<'_> {
                     let Some(out) = choice.outputs.first().filter(|_| fits) else { break };
                     let test = guard.outputs.first().map_or("", String::as_str);
                     self.alone(test, "the places of NaN among its weights")?;
+                    found.walk.push(test.to_owned());
                     name = out;
                 }
                 _ => break,
@@ -370,4 +495,22 @@ impl Site<'_> {
             found.outputs.push(next);
         }
     }
+}
+
+/// Whether `node` is the quotient of a softmax that is written out.
+#[must_use]
+pub fn written_out(graph: &Graph, node: &Node) -> bool {
+    let made = |name: &str| graph.producer.get(name).map(|&n| &graph.nodes[n]);
+    let (Some(a), Some(b)) = (node.input(0), node.input(1)) else { return false };
+    let exponentials = |name: &str| made(name).is_some_and(|node| node.is("Exp"));
+    let sums = |name: &str, of: &str| {
+        made(name).is_some_and(|node| node.is("ReduceSum") && node.input(0) == Some(of))
+    };
+    if node.is("Div") {
+        return exponentials(a) && sums(b, a);
+    }
+    let inverse = |name: &str, of: &str| {
+        made(name).is_some_and(|node| node.is("Reciprocal") && node.input(0).is_some_and(|sum| sums(sum, of)))
+    };
+    node.is("Mul") && (exponentials(a) && inverse(b, a) || exponentials(b) && inverse(a, b))
 }

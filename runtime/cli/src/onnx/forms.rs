@@ -8,22 +8,33 @@ use super::array::{Array, Kind, count};
 use super::find::{Found, Link, Reason, Site};
 use super::infer::World;
 use super::ops::LARGEST;
+use super::size::{Size, shown};
 
-/// Sizes of an attention in one world.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
-    /// Sequences.
-    pub batch: usize,
-    /// Heads of the queries.
-    pub heads: usize,
-    /// Tokens of the queries.
-    pub queries: usize,
+/// The axes of an attention, whatever sizes the free axes have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Axes {
+    /// Sequences of the answer.
+    pub batch: Size,
+    /// Heads of the answer.
+    pub heads: Size,
+    /// Tokens of the answer.
+    pub queries: Size,
     /// Tokens of keys and values.
-    pub keys: usize,
+    pub keys: Size,
     /// Head size of queries and keys.
-    pub dim: usize,
+    pub dim: Size,
     /// Head size of values.
-    pub value_dim: usize,
+    pub value_dim: Size,
+    /// Batch, heads and tokens of queries, keys and values before they are broadcast.
+    own: [[Size; 3]; 3],
+}
+
+impl Axes {
+    /// The axes of the scores.
+    #[must_use]
+    pub fn scores(&self) -> [&Size; 4] {
+        [&self.batch, &self.heads, &self.queries, &self.keys]
+    }
 }
 
 /// Where the elements of an operand lie in a tensor.
@@ -44,18 +55,16 @@ pub enum Form {
 pub struct Layout {
     /// The form of the operands.
     pub form: Form,
-    /// Query heads.
-    pub heads: usize,
-    /// Heads of keys and values.
-    pub kv_heads: usize,
+    /// Heads of keys and values, if they are known and other than those of the queries.
+    pub kv_heads: Option<usize>,
     /// Tensors of queries, keys and values; those of [`Form::Tokens`] need a transposition to the form of the layout.
     pub operands: [(String, Form); 3],
     /// The product of the operands' factors.
     pub factor: f64,
     /// The output, its rank that of the operands, and the node that makes it.
     pub output: (String, usize),
-    /// Sizes in every world.
-    pub sizes: Vec<Sizes>,
+    /// The axes.
+    pub axes: Axes,
 }
 
 /// The numbers of `shape` after the nodes that lead from link `at` to the operand.
@@ -122,10 +131,11 @@ fn follows(
     true
 }
 
-/// Sizes of the products in a world: `batch · heads` as one if the products have three axes.
-fn products(world: &World<'_>, found: &Found) -> Result<(Option<usize>, Sizes), Reason> {
-    let shape = |i: usize| found.operands[i].first().and_then(|link| world.shape(&link.name));
-    let (Some(q), Some(k), Some(v)) = (shape(0), shape(1), shape(2)) else {
+/// The axes of the products, and whether batch and heads are one of them.
+fn products(site: &Site<'_>, found: &Found) -> Result<(bool, Axes), Reason> {
+    let shape = |i: usize| found.operands[i].first().and_then(|link| site.symbols.shape(&link.name));
+    let made = found.outputs.first().and_then(|(name, _)| site.symbols.shape(name));
+    let (Some(q), Some(k), Some(v), Some(made)) = (shape(0), shape(1), shape(2), made) else {
         return Err("shapes of queries, keys or values do not follow from the model".into());
     };
     let mut k = k.to_vec();
@@ -134,87 +144,119 @@ fn products(world: &World<'_>, found: &Found) -> Result<(Option<usize>, Sizes), 
     {
         std::mem::swap(a, b);
     }
-    let sizes = match (q, k.as_slice(), v) {
-        ([b, h, n, d], [b2, h2, d2, m], [b3, h3, m2, e])
-            if (b, h, d) == (b2, h2, d2) && (b, h, m) == (b3, h3, m2) =>
-        {
-            (Some(*h), Sizes { batch: *b, heads: *h, queries: *n, keys: *m, dim: *d, value_dim: *e })
+    let one = Size::from(1);
+    let (flat, axes) = match (q, k.as_slice(), v, made) {
+        ([b, h, n, d], [b2, h2, d2, m], [b3, h3, m2, e], [batch, heads, queries, _]) if d == d2 => {
+            let own = [[b, h, n], [b2, h2, m], [b3, h3, m2]].map(|own| own.map(Size::clone));
+            let [batch, heads, queries] = [batch, heads, queries].map(Size::clone);
+            let (keys, dim, value_dim) = (m.clone(), d.clone(), e.clone());
+            (false, Axes { batch, heads, queries, keys, dim, value_dim, own })
         }
-        ([x, n, d], [x2, d2, m], [x3, m2, e]) if (x, d) == (x2, d2) && (x, m) == (x3, m2) => {
-            (None, Sizes { batch: *x, heads: 1, queries: *n, keys: *m, dim: *d, value_dim: *e })
+        ([x, n, d], [x2, d2, m], [x3, m2, e], [batch, queries, _])
+            if d == d2 && x == x2 && x == x3 && batch == x =>
+        {
+            let own = [[x, &one, n], [x, &one, m], [x, &one, m2]].map(|own| own.map(Size::clone));
+            let (batch, heads, queries) = (batch.clone(), one.clone(), queries.clone());
+            let (keys, dim, value_dim) = (m.clone(), d.clone(), e.clone());
+            (true, Axes { batch, heads, queries, keys, dim, value_dim, own })
         }
         _ => {
             return Err(format!(
-                "its products are of {q:?} and {k:?}, then {v:?}; those of 3 or 4 axes without broadcasting are replaced"
+                "its products are of {} and {}, then {}; those of 4 axes, or of 3 without broadcasting, are replaced",
+                shown(q),
+                shown(&k),
+                shown(v)
             ));
         }
     };
-    let Sizes { batch, heads, queries, keys, dim, value_dim } = sizes.1;
-    if [batch, heads, queries, keys, dim, value_dim].contains(&0) {
+    let [_, _, m2] = &axes.own[2];
+    if !(axes.keys == *m2 || m2.joined().contains(&axes.keys)) {
+        return Err(format!("it has {} keys and {m2} values", axes.keys));
+    }
+    let all = [&axes.batch, &axes.heads, &axes.queries, &axes.keys, &axes.dim, &axes.value_dim];
+    if all.iter().any(|size| size.is(0)) {
         return Err("one of its axes is empty".into());
     }
-    Ok(sizes)
+    Ok((flat, axes))
 }
 
 /// The heads of a tensor whose last axis holds `parts` times the heads of `dim` components.
-fn split(width: usize, parts: usize, dim: usize) -> Option<usize> {
-    let each = dim.checked_mul(parts)?;
-    (width.is_multiple_of(each) && width >= each).then(|| width / each)
+fn split(width: &Size, parts: i64, dim: &Size) -> Option<usize> {
+    let (width, each) = (width.known()?, dim.known()?.checked_mul(parts)?);
+    (each > 0 && width % each == 0 && width >= each).then(|| usize::try_from(width / each).ok())?
 }
 
-/// Tries `form` with `heads` for operand `i` at link `at`, in every world.
+/// Tries `form` for operand `i` at link `at`: with `kv` heads of keys and values if that is given, else with as many as
+/// the operand has. The shapes have to be those of the form by their formulas, and the elements in every world.
 fn holds(
     site: &Site<'_>,
     found: &Found,
     i: usize,
     at: usize,
     form: Form,
-    all: &[Sizes],
-    kv_heads: usize,
+    axes: &Axes,
+    kv: Option<usize>,
 ) -> bool {
     let links = &found.operands[i];
-    site.worlds.iter().zip(all).all(|(world, s)| {
-        let Some(shape) = world.shape(&links[at].name) else { return false };
-        let (tokens, dim) = match i {
-            0 => (s.queries, s.dim),
-            1 => (s.keys, s.dim),
-            _ => (s.keys, s.value_dim),
+    let plain = |link: &Link| site.symbols.shape(&link.name).is_some_and(|s| s.iter().all(Size::is_plain));
+    if !links[..=at].iter().all(plain) {
+        return false;
+    }
+    let [b, h, n] = &axes.own[i];
+    let dim = if i == 2 { &axes.value_dim } else { &axes.dim };
+    let wanted = || {
+        let own = match kv.filter(|_| i > 0) {
+            Some(kv) => Size::count(kv)?,
+            None => h.clone(),
         };
-        let own = if i == 0 { s.heads } else { kv_heads };
-        if own == 0 || !s.heads.is_multiple_of(own) {
+        // Rows say nothing of their heads, so that their number must be known.
+        let rows = |parts: i64| {
+            Size::count(usize::try_from(own.known()?).ok()?)?.times(dim)?.times(&Size::from(parts))
+        };
+        Some(match form {
+            Form::Packed => vec![b.clone(), n.clone(), rows(3)?],
+            Form::Rows => vec![b.clone(), n.clone(), rows(1)?],
+            Form::Heads => vec![b.clone(), own, n.clone(), dim.clone()],
+            Form::Tokens => vec![b.clone(), n.clone(), own, dim.clone()],
+        })
+    };
+    if site.symbols.shape(&links[at].name).map(<[Size]>::to_vec) != wanted() {
+        return false;
+    }
+    site.worlds.iter().all(|world| {
+        let count = |size: &Size| world.count(size);
+        let (Some(b), Some(h), Some(n), Some(dim)) = (count(b), count(h), count(n), count(dim)) else {
+            return false;
+        };
+        let own = kv.filter(|_| i > 0).unwrap_or(h);
+        if own == 0 || !h.is_multiple_of(own) {
             return false;
         }
-        let group = s.heads / own;
+        let group = h / own;
         let (width, part) = match form {
             Form::Packed => (3 * own * dim, i * own * dim),
             _ => (own * dim, 0),
         };
-        let wanted: &[usize] = match form {
-            Form::Packed | Form::Rows => &[s.batch, tokens, width],
-            Form::Heads => &[s.batch, own, tokens, dim],
-            Form::Tokens => &[s.batch, tokens, own, dim],
-        };
-        if shape != wanted {
-            return false;
-        }
         let Some(numbers) = moved(site, world, links, at) else { return false };
-        follows(&numbers.data, [s.batch, s.heads, tokens, dim], i == 1 && found.turned, |b, h, n, c| {
-            match form {
-                Form::Heads => ((b * own + h / group) * tokens + n) * dim + c,
-                _ => (b * tokens + n) * width + part + h / group * dim + c,
-            }
+        follows(&numbers.data, [b, h, n, dim], i == 1 && found.turned, |b, h, x, c| match form {
+            Form::Heads => ((b * own + h / group) * n + x) * dim + c,
+            _ => (b * n + x) * width + part + h / group * dim + c,
         })
     })
 }
 
 /// The output of rank 3 among the layouts behind the product with values.
-fn rows(site: &Site<'_>, found: &Found, all: &[Sizes]) -> Option<usize> {
-    (0..found.outputs.len()).find(|&at| {
-        site.worlds.iter().zip(all).all(|(world, s)| {
-            let shape = world.shape(&found.outputs[at].0);
-            if shape != Some(&[s.batch, s.queries, s.heads * s.value_dim]) {
-                return false;
-            }
+fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
+    axes.heads.known()?;
+    let wanted = [axes.batch.clone(), axes.queries.clone(), axes.heads.times(&axes.value_dim)?];
+    let plain = |(name, _): &(String, usize)| {
+        site.symbols.shape(name).is_some_and(|shape| shape.iter().all(Size::is_plain))
+    };
+    (0..found.outputs.len()).take_while(|&at| plain(&found.outputs[at])).find(|&at| {
+        if site.symbols.shape(&found.outputs[at].0) != Some(&wanted) {
+            return false;
+        }
+        site.worlds.iter().all(|world| {
             let made = || {
                 let mut array = numbers(world, &found.outputs[0].0)?;
                 for i in 1..=at {
@@ -223,8 +265,12 @@ fn rows(site: &Site<'_>, found: &Found, all: &[Sizes]) -> Option<usize> {
                 }
                 Some(array)
             };
-            let Some(array) = made() else { return false };
-            let (n, h, d) = (s.queries, s.heads, s.value_dim);
+            let count = |size: &Size| world.count(size);
+            let (Some(array), Some(n), Some(h), Some(d)) =
+                (made(), count(&axes.queries), count(&axes.heads), count(&axes.value_dim))
+            else {
+                return false;
+            };
             array.data.iter().enumerate().all(|(at, &x)| {
                 let (b, i, head, c) = (at / (n * h * d), at / (h * d) % n, at / d % h, at % d);
                 x == (((b * h + head) * n + i) * d + c) as f64
@@ -233,88 +279,90 @@ fn rows(site: &Site<'_>, found: &Found, all: &[Sizes]) -> Option<usize> {
     })
 }
 
-/// The best layout that holds in every world: packed, then rows, then heads.
+/// The best layout that holds for every size: packed, then rows, then heads. Queries that are multiplied by a computed
+/// number are in no packed tensor.
 ///
 /// # Errors
 /// Why there is none.
 pub fn layout(site: &Site<'_>, found: &Found) -> Result<Layout, Reason> {
-    let products: Vec<_> =
-        site.worlds.iter().map(|world| products(world, found)).collect::<Result<_, _>>()?;
-    let flat = products[0].0.is_none();
-    let sizes: Vec<Sizes> = products.iter().map(|(_, sizes)| *sizes).collect();
+    let (flat, axes) = products(site, found)?;
     // Heads that products of three axes hide show in tensors of rows.
-    let mut choices: Vec<(usize, Vec<Sizes>)> = Vec::new();
+    let mut choices: Vec<Axes> = Vec::new();
     if flat {
-        for (at, link) in found.operands[0].iter().enumerate() {
+        for link in found.operands[0].iter().skip(1) {
             for parts in [3, 1] {
-                let heads = site.worlds[0].shape(&link.name).filter(|shape| shape.len() == 3);
-                let heads = heads.and_then(|shape| split(shape[2], parts, sizes[0].dim));
-                let Some(heads) = heads.filter(|&h| h > 1 && at > 0) else { continue };
-                let divided = sizes.iter().map(|s| {
-                    s.batch.is_multiple_of(heads).then(|| Sizes { batch: s.batch / heads, heads, ..*s })
-                });
-                if let Some(divided) = divided.collect::<Option<Vec<_>>>()
-                    && choices.iter().all(|(h, _)| *h != heads)
-                {
-                    choices.push((heads, divided));
+                let shape = site.symbols.shape(&link.name).filter(|shape| shape.len() == 3);
+                let heads = shape.and_then(|shape| split(&shape[2], parts, &axes.dim));
+                let Some(heads) = heads.filter(|&h| h > 1).and_then(Size::count) else { continue };
+                let batch = axes.batch.over(&heads);
+                let Some(batch) = batch.filter(|b| b.times(&heads).as_ref() == Some(&axes.batch)) else {
+                    continue;
+                };
+                let own = axes.own.clone().map(|[_, _, n]| [batch.clone(), heads.clone(), n]);
+                let divided = Axes { batch, heads, own, ..axes.clone() };
+                if !choices.contains(&divided) {
+                    choices.push(divided);
                 }
             }
         }
     } else {
-        choices.push((sizes[0].heads, sizes.clone()));
+        choices.push(axes.clone());
     }
-    let find = |i: usize, form: Form, all: &[Sizes], kv: usize| {
-        (0..found.operands[i].len()).rev().find(|&at| holds(site, found, i, at, form, all, kv))
+    let find = |i: usize, form: Form, axes: &Axes, kv: Option<usize>| {
+        (0..found.operands[i].len()).rev().find(|&at| holds(site, found, i, at, form, axes, kv))
     };
-    for (heads, all) in &choices {
-        let same = sizes[0].dim == sizes[0].value_dim && all.iter().all(|s| s.queries == s.keys);
-        let Some(out) = rows(site, found, all) else { continue };
-        let made = |form: Form, kv_heads: usize, ats: [usize; 3]| Layout {
+    let unscaled = |at: usize| found.operands[2][at].factor == 1.0;
+    // Heads of keys and values: as many as the queries have, or fewer, each for several of theirs.
+    let groups = |axes: &Axes| -> Vec<Option<usize>> {
+        let whole = axes.own.iter().all(|own| own[1] == axes.heads);
+        let heads = axes.heads.known().and_then(|n| usize::try_from(n).ok()).filter(|_| whole).unwrap_or(1);
+        let fewer = (1..heads).rev().filter(|kv| heads.is_multiple_of(*kv)).map(Some);
+        std::iter::once(None).chain(fewer).collect()
+    };
+    let made =
+        |form: Form, kv_heads: Option<usize>, operands: [(usize, Form); 3], out: usize, axes: &Axes| Layout {
             form,
-            heads: *heads,
-            kv_heads,
-            operands: [0, 1, 2].map(|i| (found.operands[i][ats[i]].name.clone(), form)),
-            factor: (0..2).map(|i| found.operands[i][ats[i]].factor).product(),
-            output: found.outputs[out].clone(),
-            sizes: all.clone(),
-        };
-        let unscaled = |at: usize| found.operands[2][at].factor == 1.0;
-        if same && let [Some(q), Some(k), Some(v)] = [0, 1, 2].map(|i| find(i, Form::Packed, all, *heads)) {
-            let names = [&found.operands[0][q].name, &found.operands[1][k].name, &found.operands[2][v].name];
-            if names[0] == names[1] && names[1] == names[2] && unscaled(v) {
-                return Ok(made(Form::Packed, *heads, [q, k, v]));
-            }
-        }
-        for kv_heads in (1..=*heads).rev().filter(|kv| heads.is_multiple_of(*kv)) {
-            let found = [0, 1, 2].map(|i| find(i, Form::Rows, all, kv_heads));
-            if let [Some(q), Some(k), Some(v)] = found
-                && unscaled(v)
-            {
-                return Ok(made(Form::Rows, kv_heads, [q, k, v]));
-            }
-        }
-    }
-    let whole = |form: Form, operands: [(usize, Form); 3], kv_heads: usize| {
-        if found.operands[2][operands[2].0].factor != 1.0 {
-            return Err("its values are scaled".into());
-        }
-        Ok(Layout {
-            form,
-            heads: sizes[0].heads,
             kv_heads,
             operands: [0, 1, 2].map(|i| (found.operands[i][operands[i].0].name.clone(), operands[i].1)),
             factor: (0..2).map(|i| found.operands[i][operands[i].0].factor).product(),
-            output: found.outputs[0].clone(),
-            sizes: sizes.clone(),
-        })
-    };
-    let forms = if flat { &[Form::Rows][..] } else { &[Form::Heads, Form::Tokens][..] };
-    for kv_heads in (1..=sizes[0].heads).rev().filter(|kv| sizes[0].heads.is_multiple_of(*kv)) {
-        let found =
-            [0, 1, 2].map(|i| forms.iter().find_map(|&form| Some((find(i, form, &sizes, kv_heads)?, form))));
-        if let [Some(q), Some(k), Some(v)] = found {
-            return whole(if flat { Form::Rows } else { Form::Heads }, [q, k, v], kv_heads);
+            output: found.outputs[out].clone(),
+            axes: axes.clone(),
+        };
+    for axes in &choices {
+        let Some(out) = rows(site, found, axes) else { continue };
+        // A tensor of rows has no axis of heads to broadcast.
+        if axes.own.iter().any(|own| own[1] != axes.heads) || axes.own[0][2] != axes.queries {
+            continue;
+        }
+        let same = axes.dim == axes.value_dim && axes.queries == axes.keys && found.factors.is_empty();
+        if same && let [Some(q), Some(k), Some(v)] = [0, 1, 2].map(|i| find(i, Form::Packed, axes, None)) {
+            let names = [&found.operands[0][q].name, &found.operands[1][k].name, &found.operands[2][v].name];
+            if names[0] == names[1] && names[1] == names[2] && unscaled(v) {
+                return Ok(made(Form::Packed, None, [q, k, v].map(|at| (at, Form::Packed)), out, axes));
+            }
+        }
+        for kv in groups(axes) {
+            if let [Some(q), Some(k), Some(v)] = [0, 1, 2].map(|i| find(i, Form::Rows, axes, kv))
+                && unscaled(v)
+            {
+                return Ok(made(Form::Rows, kv, [q, k, v].map(|at| (at, Form::Rows)), out, axes));
+            }
         }
     }
-    Err("its keys are laid out in a way that the operator does not take".into())
+    let forms = if flat { &[Form::Rows][..] } else { &[Form::Heads, Form::Tokens][..] };
+    for kv in groups(&axes) {
+        let found = [0, 1, 2].map(|i| forms.iter().find_map(|&form| Some((find(i, form, &axes, kv)?, form))));
+        if let [Some(q), Some(k), Some(v)] = found {
+            if !unscaled(v.0) {
+                return Err("its values are scaled".into());
+            }
+            return Ok(made(if flat { Form::Rows } else { Form::Heads }, kv, [q, k, v], 0, &axes));
+        }
+    }
+    let shapes = found.operands.iter().filter_map(|links| site.symbols.shape(&links.first()?.name));
+    let shapes: Vec<String> = shapes.map(shown).collect();
+    Err(format!(
+        "its operands of {} are in no layout that the operator takes for every size",
+        shapes.join(", ")
+    ))
 }

@@ -5,6 +5,7 @@ use super::change::{Change, DOMAIN, OPERATOR, Role};
 use super::find::{Action, Found, Reason, Site, Term};
 use super::model::{Attribute, Node};
 use super::ops::{LARGEST, Limits, expanded};
+use super::size::{Size, shown};
 
 /// The domain of ONNX Runtime's own operators.
 pub const MICROSOFT: &str = "com.microsoft";
@@ -24,6 +25,26 @@ struct Said {
 #[must_use]
 pub fn is_fused(node: &Node) -> bool {
     node.is("Attention") || node.op == "MultiHeadAttention" && node.domain == MICROSOFT
+}
+
+/// Why attention of ONNX Runtime that is not understood here stays; none for other nodes.
+#[must_use]
+pub fn refusal(node: &Node) -> Option<Reason> {
+    let reason = match node.op.as_str() {
+        _ if node.domain != MICROSOFT => return None,
+        "Attention" | "QAttention" | "PackedAttention" | "DecoderAttention" => {
+            "it computes the projections of its operands, too"
+        }
+        "GroupQueryAttention"
+        | "PagedAttention"
+        | "SparseAttention"
+        | "DecoderMaskedMultiHeadAttention"
+        | "DecoderMaskedSelfAttention" => "it keeps a cache of keys and values",
+        "PackedMultiHeadAttention" => "its sequences are packed along the tokens",
+        "LongformerAttention" => "it attends what no mask of the operator says",
+        _ => return None,
+    };
+    Some(format!("{MICROSOFT}.{} is not taken over: {reason}", node.op))
 }
 
 fn said(node: &Node) -> Said {
@@ -74,6 +95,23 @@ fn check(node: &Node, said: &Said) -> Result<(), Reason> {
     }
 }
 
+/// The scale of both operators where a node gives none.
+fn default_scale(dim: &Size) -> Option<f64> {
+    dim.known().filter(|&dim| dim > 0).map(|dim| 1.0 / (dim as f64).sqrt())
+}
+
+/// Refuses a causal node of ONNX Runtime with other numbers of queries and keys: there the diagonal ends at the last key.
+fn check_diagonal(site: &Site<'_>, node: &Node, said: &Said) -> Result<(), Reason> {
+    let tokens = |i: usize| {
+        let shape = site.symbols.shape(node.input(i)?)?;
+        shape.get(shape.len().checked_sub(2)?)
+    };
+    if said.causal && !node.domain.is_empty() && (tokens(0).is_none() || tokens(0) != tokens(1)) {
+        return Err("it is unidirectional over other numbers of queries and keys".into());
+    }
+    Ok(())
+}
+
 /// The attention of a node whose operands have four axes and as many heads each.
 ///
 /// # Errors
@@ -82,16 +120,18 @@ pub fn found(site: &Site<'_>, n: usize) -> Result<Found, Reason> {
     let node = &site.graph.nodes[n];
     let said = said(node);
     check(node, &said)?;
+    check_diagonal(site, node, &said)?;
     let [Some(q), Some(k), Some(v)] = [0, 1, 2].map(|i| node.input(i)) else {
         return Err("queries, keys and values in one tensor are not taken over".into());
     };
-    let Some(shape) = site.worlds.first().and_then(|world| world.shape(q)) else {
-        return Err("the shape of its queries does not follow from the model".into());
+    let Some(shape) = site.symbols.shape(q).filter(|shape| shape.len() == 4) else {
+        return Err("its queries have no axis of heads".into());
     };
-    let scale = said.scale.unwrap_or(1.0 / (shape.last().copied().unwrap_or(1).max(1) as f64).sqrt());
+    let scale = said.scale.or_else(|| shape.last().and_then(default_scale));
+    let scale = scale.ok_or("its head size is free, and so is its scale")?;
     let terms = match node.input(said.mask) {
         Some(name) => {
-            let truth = site.worlds.iter().all(|world| world.kind(name) == Some(Kind::BOOL));
+            let truth = site.symbols.kind(name) == Some(Kind::BOOL);
             let fill = f64::NEG_INFINITY;
             let action = if truth { Action::Choose { keeps: true, fill } } else { Action::Add };
             vec![Term { name: name.to_owned(), action, scores: None }]
@@ -102,9 +142,11 @@ pub fn found(site: &Site<'_>, n: usize) -> Result<Found, Reason> {
         operands: [q, k, v].map(|name| site.trace(name)),
         turned: false,
         scale,
+        factors: vec![],
         softcap: Some(said.softcap).filter(|&cap| cap != 0.0),
         causal: said.causal,
         terms,
+        walk: node.outputs.iter().take(1).cloned().collect(),
         outputs: node.outputs.iter().take(1).map(|name| (name.clone(), n)).collect(),
     };
     site.layouts(&mut found);
@@ -119,21 +161,41 @@ pub fn same(site: &Site<'_>, n: usize, prefix: &str) -> Result<Change, Reason> {
     let node = &site.graph.nodes[n];
     let said = said(node);
     check(node, &said)?;
-    let shapes = |i: usize| node.input(i).and_then(|name| site.worlds.first()?.shape(name));
-    let (Some(q), Some(k), Some(_)) = (shapes(0), shapes(1), shapes(2)) else {
+    check_diagonal(site, node, &said)?;
+    let shapes = |i: usize| node.input(i).and_then(|name| site.symbols.shape(name));
+    let (Some(q), Some(k), Some(v)) = (shapes(0), shapes(1), shapes(2)) else {
         return Err("shapes of queries, keys or values do not follow from the model".into());
     };
-    let (heads, kv_heads, dim) = match (q, k) {
-        (&[_, heads, _, dim], &[_, kv_heads, _, _]) => (heads, kv_heads, dim),
-        (&[_, _, width], &[..]) => {
-            let heads = said.heads.ok_or("it does not say its heads")?;
-            (heads, said.kv_heads.unwrap_or(heads), width / heads)
+    let kinds = [0, 1, 2].map(|i| node.input(i).and_then(|name| site.symbols.kind(name)));
+    if kinds[0] != kinds[1] || kinds[0] != kinds[2] || ![Some(Kind::F32), Some(Kind::F16)].contains(&kinds[0])
+    {
+        let names: Vec<&str> = kinds.iter().map(|kind| kind.map_or("unknown", Kind::name)).collect();
+        return Err(format!(
+            "its operands are {}; those of one type, f32 or f16, are replaced",
+            names.join(", ")
+        ));
+    }
+    let (heads, kv_heads, dim) = match (q, k, v) {
+        ([_, heads, _, dim], [_, kv_heads, _, _], [_, _, _, _]) => {
+            (heads.clone(), kv_heads.clone(), dim.clone())
         }
-        _ => return Err(format!("its queries have {} axes", q.len())),
+        ([_, _, width], [_, _, _], [_, _, _]) => {
+            let heads = said.heads.and_then(Size::count).ok_or("it does not say its heads")?;
+            let kv_heads = said.kv_heads.and_then(Size::count).unwrap_or_else(|| heads.clone());
+            let dim = width.over(&heads).ok_or("it has no heads")?;
+            (heads, kv_heads, dim)
+        }
+        _ => {
+            return Err(format!(
+                "its operands are of {}, {} and {}; those of 3 axes, or of 4, are replaced",
+                shown(q),
+                shown(k),
+                shown(v)
+            ));
+        }
     };
     let output = node.outputs.first().ok_or("it has no output")?;
-    let int = |n: usize| Attribute::Int(i64::try_from(n).unwrap_or(i64::MAX));
-    let scale = said.scale.unwrap_or(1.0 / (dim.max(1) as f64).sqrt());
+    let scale = said.scale.or_else(|| default_scale(&dim));
     let mut new = Node {
         name: prefix.to_owned(),
         op: OPERATOR.into(),
@@ -146,22 +208,39 @@ pub fn same(site: &Site<'_>, n: usize, prefix: &str) -> Result<Change, Reason> {
         new.inputs.iter().map(|name| (name.clone(), Role::Operand)).collect();
     if let Some(mask) = node.input(said.mask) {
         new.inputs.push(mask.to_owned());
-        let truth = site.worlds.iter().all(|world| world.kind(mask) == Some(Kind::BOOL));
+        let truth = site.symbols.kind(mask) == Some(Kind::BOOL);
         reads.push((mask.to_owned(), if truth { Role::Condition(true) } else { Role::Added }));
     }
-    new.attributes.insert("num_heads".into(), int(heads));
-    if kv_heads != heads {
-        new.attributes.insert("kv_num_heads".into(), int(kv_heads));
+    if let Some(heads) = heads.known() {
+        new.attributes.insert("num_heads".into(), Attribute::Int(heads));
     }
-    new.attributes.insert("scale".into(), Attribute::Float(scale as f32));
+    if let Some(kv_heads) = kv_heads.known().filter(|_| kv_heads != heads) {
+        new.attributes.insert("kv_num_heads".into(), Attribute::Int(kv_heads));
+    }
+    // A free head size is known when the model runs, and the operator has the same default.
+    if let Some(scale) = scale {
+        new.attributes.insert("scale".into(), Attribute::Float(scale as f32));
+    }
     if said.causal {
         new.attributes.insert("is_causal".into(), Attribute::Int(1));
     }
     if said.softcap != 0.0 {
         new.attributes.insert("softcap".into(), Attribute::Float(said.softcap as f32));
     }
-    let words = format!("{heads} heads of {dim}, scale {}", scale as f32);
-    Ok(Change { output: (output.clone(), n), nodes: vec![new], constants: vec![], reads, words })
+    let scale = scale.map_or_else(|| "of the head size".into(), |scale| (scale as f32).to_string());
+    let words = format!("{heads} heads of {dim}, scale {scale}");
+    let keys = k[k.len() - 2].clone();
+    let (walk, made) = ([output.clone()].into(), output.clone());
+    Ok(Change {
+        output: (output.clone(), n),
+        nodes: vec![new],
+        constants: vec![],
+        reads,
+        walk,
+        made,
+        keys,
+        words,
+    })
 }
 
 /// The tensor `[batch, heads, tokens, dim]` of an operand.
@@ -176,9 +255,15 @@ fn operand(array: &Array, heads: Option<usize>) -> Option<[usize; 4]> {
     }
 }
 
-/// The answer of such a node, in f64; none for other nodes, and for what is not replaced.
+/// The answer of such a node, in f64; none for other nodes, and for what is not replaced. Of some queries only, it is
+/// `[batch, heads, queries, dim]`, and so is a mask of these queries.
 #[must_use]
-pub fn eval(node: &Node, inputs: &[Option<&Array>], limits: Limits) -> Option<Array> {
+pub fn eval(
+    node: &Node,
+    inputs: &[Option<&Array>],
+    limits: Limits,
+    sample: Option<&[usize]>,
+) -> Option<Array> {
     if !is_fused(node) {
         return None;
     }
@@ -192,21 +277,24 @@ pub fn eval(node: &Node, inputs: &[Option<&Array>], limits: Limits) -> Option<Ar
     if kv == 0 || !h.is_multiple_of(kv) || d != d2 || m != m2 {
         return None;
     }
-    count(&[b, h, n, m, d.checked_add(e)?], limits.work)?;
-    count(&[b, h, n, e], limits.elements)?;
-    count(&[b, h, n, m], limits.elements)?;
+    let all: Vec<usize> = (0..n).collect();
+    let taken = sample.unwrap_or(&all);
+    count(&[b, h, taken.len(), m, d.checked_add(e)?], limits.work)?;
+    count(&[b, h, taken.len(), e], limits.elements)?;
+    count(&[b, h, taken.len(), m], limits.elements)?;
     let at = |heads: usize, tokens: usize, dim: usize, b: usize, h: usize, i: usize| {
         if rows { ((b * tokens + i) * heads + h) * dim } else { ((b * heads + h) * tokens + i) * dim }
     };
     let mask = match get(said.mask) {
-        Some(mask) => Some((mask.kind == Kind::BOOL, expanded(mask, &[b, h, n, m])?)),
+        Some(mask) => Some((mask.kind == Kind::BOOL, expanded(mask, &[b, h, taken.len(), m])?)),
         None => None,
     };
     let scale = said.scale.unwrap_or(1.0 / (d.max(1) as f64).sqrt());
-    let mut out = vec![0.0; count(&[b, h, n, e], LARGEST)?];
+    let mut out = vec![0.0; count(&[b, h, taken.len(), e], LARGEST)?];
     let mut scores = vec![0.0; m];
-    for (i, j, x) in (0..b).flat_map(|i| (0..h).flat_map(move |j| (0..n).map(move |x| (i, j, x)))) {
-        let group = j * kv / h;
+    for (i, j, y) in (0..b).flat_map(|i| (0..h).flat_map(move |j| (0..taken.len()).map(move |y| (i, j, y)))) {
+        let (x, group) = (taken[y], j * kv / h);
+        let place = ((i * h + j) * taken.len() + y) * m;
         let query = arrays[0].data.get(at(h, n, d, i, j, x)..)?.get(..d)?;
         for (y, score) in scores.iter_mut().enumerate() {
             let key = arrays[1].data.get(at(kv, m, d, i, group, y)..)?.get(..d)?;
@@ -216,10 +304,8 @@ pub fn eval(node: &Node, inputs: &[Option<&Array>], limits: Limits) -> Option<Ar
                 *score = said.softcap * (*score / said.softcap).tanh();
             }
             match &mask {
-                Some((true, mask)) if mask[((i * h + j) * n + x) * m + y] == 0.0 => {
-                    *score = f64::NEG_INFINITY
-                }
-                Some((false, mask)) => *score += mask[((i * h + j) * n + x) * m + y],
+                Some((true, mask)) if mask[place + y] == 0.0 => *score = f64::NEG_INFINITY,
+                Some((false, mask)) => *score += mask[place + y],
                 _ => {}
             }
             if said.causal && y > x {
@@ -229,11 +315,15 @@ pub fn eval(node: &Node, inputs: &[Option<&Array>], limits: Limits) -> Option<Ar
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         scores.iter_mut().for_each(|score| *score = (*score - max).exp());
         let sum: f64 = scores.iter().sum();
-        let into = &mut out[at(h, n, e, i, j, x)..][..e];
+        let start = if sample.is_some() { ((i * h + j) * taken.len() + y) * e } else { at(h, n, e, i, j, x) };
+        let into = &mut out[start..][..e];
         for (y, weight) in scores.iter().enumerate() {
             let value = arrays[2].data.get(at(kv, m, e, i, group, y)..)?.get(..e)?;
             into.iter_mut().zip(value).for_each(|(into, v)| *into += weight / sum * v);
         }
+    }
+    if sample.is_some() {
+        return Some(Array::new(arrays[0].kind, vec![b, h, taken.len(), e], out));
     }
     let shape = if rows { vec![b, n, h * e] } else { vec![b, h, n, e] };
     Some(Array::new(arrays[0].kind, shape, out))

@@ -1,23 +1,26 @@
 //! Sizes of every tensor of a model, and the elements of those that follow from constants and shapes alone.
 //!
-//! The free axes of the inputs get sizes, and the nodes are followed in their order. One such run is a world. What is
-//! claimed of a model must hold in every world that was looked at, so that two of them with different sizes tell a
-//! constant from what only looks like one.
+//! The free axes of the inputs get sizes, and the nodes are followed in their order. One such run is a world. What holds
+//! for every size is known from the symbols; the worlds have the numbers in which a proof compares both graphs. No two
+//! axes have the same size in a world, apart from those that are 1 or broadcast together.
 
 use super::array::{Array, Kind, Stored, count};
-use super::model::{Axis, Declared, Model, Node};
+use super::model::{Attribute, Model, Node};
 use super::ops::{self, Limits};
-use super::shapes::{self, Value};
+use super::shapes::{self, Data, Value, counts, sized};
+use super::size::Size;
+use super::symbols::Symbols;
 use std::collections::HashMap;
+use std::rc::Rc;
 
 /// The most elements of a tensor that is computed because all that it depends on is known.
 const KNOWN: usize = 1 << 22;
 
 /// The most elements of a constant that is read for its shape's sake, such as the target of a Reshape.
-const SMALL: usize = 1 << 12;
+pub const SMALL: usize = 1 << 12;
 
 /// The most elements that are computed in one world.
-const TOTAL: usize = 1 << 26;
+const TOTAL: usize = 1 << 23;
 
 /// Reads the elements of a constant that lies in another file.
 pub type External<'a> = &'a dyn Fn(&Stored, usize) -> Option<Array>;
@@ -27,104 +30,246 @@ pub struct World<'a> {
     model: &'a Model<'a>,
     external: External<'a>,
     limits: Limits,
+    symbols: &'a Symbols,
     /// Sizes of the free axes by name.
     sizes: HashMap<String, usize>,
-    values: HashMap<String, Value>,
+    values: HashMap<String, Known>,
 }
 
-/// The name of a free axis: the model's own, or its place.
-fn free(declared: &Declared, axis: usize, name: &str) -> String {
-    if name.is_empty() { format!("{}#{axis}", declared.name) } else { name.to_owned() }
+/// What is known of a tensor in one world.
+#[derive(Clone, Debug)]
+struct Known {
+    kind: Kind,
+    shape: Vec<usize>,
+    /// Its elements, where they follow from constants and shapes alone.
+    data: Option<Rc<Vec<f64>>>,
 }
 
-/// Names and places of the free axes of the inputs: name, rank of the input, axis.
-fn free_axes(model: &Model<'_>) -> Vec<(String, usize, usize)> {
-    let mut all: Vec<(String, usize, usize)> = Vec::new();
-    let constant = |input: &&Declared| !model.graph.initializers.contains_key(&input.name);
-    for input in model.graph.inputs.iter().filter(constant) {
-        let axes = input.shape.as_deref().unwrap_or_default();
-        for (i, axis) in axes.iter().enumerate() {
-            if let Axis::Any(name) = axis {
-                let name = free(input, i, name);
-                if all.iter().all(|(other, ..)| *other != name) {
-                    all.push((name, axes.len(), i));
+impl Known {
+    fn array(&self) -> Option<Array> {
+        let data = Rc::clone(self.data.as_ref()?);
+        Some(Array { kind: self.kind, shape: self.shape.clone(), data })
+    }
+
+    fn value(&self) -> Option<Value> {
+        let data = self.data.as_ref().map_or(Data::None, |data| Data::Numbers(Rc::clone(data)));
+        Some(Value { kind: self.kind, shape: sized(&self.shape)?, data })
+    }
+}
+
+/// The elements of a constant, in the model or beside it.
+pub fn stored(model: &Model<'_>, external: External<'_>, stored: &Stored, most: usize) -> Option<Array> {
+    count(&stored.shape, most)?;
+    match stored.external() {
+        Some(_) => external(stored, most),
+        None => stored.array(model.file, most),
+    }
+}
+
+/// Sides of pictures that are tried, where small ones leave nothing of a picture.
+const SIDES: [usize; 6] = [224, 256, 384, 64, 96, 128];
+
+/// Numbers that free axes take, each unlike every other in one world.
+const PRIMES: [usize; 16] = [5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61];
+
+/// A proof needs at least so many worlds where axes are free.
+pub const WORLDS: usize = 5;
+
+/// The most tokens of the world that lies beyond the constants of masks.
+const BEYOND: usize = 1 << 10;
+
+/// How the free axes get their sizes in one world.
+#[derive(Clone, Copy)]
+struct Way {
+    /// Batches and heads begin here, among 1, 2, 3, 4.
+    batch: usize,
+    /// The size of axis `i` of `n`.
+    tokens: fn(i: usize, n: usize, beyond: usize) -> usize,
+    /// Which of the axes that broadcast together are 1: bit by bit.
+    ones: usize,
+}
+
+/// The ways that are tried. One axis or all are 1, the first is the shortest or the longest, all are beyond the constants
+/// of masks, all are even.
+const WAYS: [Way; 10] = [
+    Way { batch: 1, tokens: |i, _, _| PRIMES[i % 16] + 64 * (i / 16), ones: 0 },
+    Way {
+        batch: 0,
+        tokens: |i, n, _| PRIMES[(n - 1 - i) % 16 + usize::from(n < 8)] + 64 * (i / 16),
+        ones: 0,
+    },
+    Way { batch: 2, tokens: |i, _, _| if i == 0 { 1 } else { PRIMES[i % 16] + 64 * (i / 16) }, ones: 1 },
+    Way {
+        batch: 3,
+        tokens: |i, n, _| if i + 1 == n { 1 } else { PRIMES[i % 16 + 1 - i % 16 / 15] + 64 * (i / 16) },
+        ones: 2,
+    },
+    Way { batch: 0, tokens: |i, _, beyond| beyond + 3 + 4 * i, ones: 0 },
+    Way { batch: 1, tokens: |i, n, beyond| beyond + 2 + 6 * (n - i), ones: 0 },
+    Way { batch: 4, tokens: |_, _, _| 1, ones: 0 },
+    Way { batch: 5, tokens: |i, _, _| 8 + 4 * i, ones: 3 },
+    Way { batch: 3, tokens: |i, _, _| PRIMES[(3 * i + 4) % 16] + 64 * (i / 16), ones: 0 },
+    Way { batch: 4, tokens: |i, _, _| PRIMES[(15 - i % 16 + i / 16) % 16] + 64 * (i / 16), ones: 1 },
+];
+
+/// The largest constant that positions are compared with or cut at, if a world can lie beyond it.
+fn beyond(model: &Model<'_>, external: External<'_>) -> usize {
+    let graph = &model.graph;
+    let bounds = [
+        "Min",
+        "Max",
+        "Less",
+        "LessOrEqual",
+        "Greater",
+        "GreaterOrEqual",
+        "Equal",
+        "Sub",
+        "Add",
+        "Div",
+        "Mod",
+        "Range",
+        "Slice",
+        "Trilu",
+        "Clip",
+        "Where",
+        "Gather",
+    ];
+    let mut most = 12;
+    for node in graph.nodes.iter().filter(|node| bounds.iter().any(|op| node.is(op))) {
+        for name in &node.inputs {
+            let constant = graph.initializers.get(name).map(|(tensor, _)| tensor);
+            let made = graph.producer.get(name).map(|&n| &graph.nodes[n]).filter(|node| node.is("Constant"));
+            let made = made.and_then(|node| match node.attributes.get("value") {
+                Some(Attribute::Tensor(tensor)) => Some(&**tensor),
+                _ => None,
+            });
+            let Some(tensor) = constant.or(made) else { continue };
+            let mut found: Vec<usize> = Vec::new();
+            let rank = if node.is("Gather") { 3 } else { 2 };
+            if (node.is("Slice") || node.is("Gather") || node.is("Where")) && tensor.shape.len() >= rank {
+                found.extend(tensor.shape.iter().rev().take(2));
+            }
+            if count(&tensor.shape, 1).is_some() && !node.is("Gather") {
+                let value = stored(model, external, tensor, 1).and_then(|array| array.scalar());
+                found.extend(value.filter(|x| x.abs() <= BEYOND as f64).map(|x| x.abs() as usize));
+            }
+            most = found.into_iter().filter(|&n| n <= BEYOND).fold(most, usize::max);
+        }
+    }
+    most
+}
+
+/// Sizes of the free axes, by `way`; pictures have sides of `side`, or are as small as all else.
+fn sizes(symbols: &Symbols, way: Way, side: Option<usize>, beyond: usize) -> HashMap<String, usize> {
+    let mut sizes = HashMap::new();
+    let is_batch = |rank: usize, axis: usize| axis == 0 && rank > 1 || (rank, axis) == (4, 1);
+    let free: Vec<&(String, usize, usize)> =
+        symbols.axes.iter().filter(|(name, ..)| symbols.tie(name).is_none()).collect();
+    let tokens = free.iter().filter(|(_, rank, axis)| !is_batch(*rank, *axis)).count();
+    let (mut batches, mut nth) = (0, 0);
+    for (name, rank, axis) in free {
+        let n = if is_batch(*rank, *axis) {
+            batches += 1;
+            match (side, *rank, *axis) {
+                (Some(_), 4, 1) => 3,
+                _ => [1, 2, 3, 4, 5, 7][(way.batch + batches - 1) % 6] + 10 * ((batches - 1) / 6),
+            }
+        } else {
+            nth += 1;
+            match side {
+                // Every other picture is no square.
+                Some(side) if *rank == 4 => side * (1 + usize::from(*axis == 3) * (way.batch % 2)),
+                _ => (way.tokens)(nth - 1, tokens, beyond),
+            }
+        };
+        sizes.insert(name.clone(), n);
+    }
+    // Axes that broadcast together are 1 or the same: what is not one free axis says which.
+    for _ in 0..2 {
+        for (at, joint) in symbols.joints.iter().enumerate() {
+            let rank = |size: &Size| match (size.known(), size.name()) {
+                (Some(_), _) => 0,
+                (None, None) => 1,
+                _ => 2,
+            };
+            let Some(first) = joint.iter().min_by_key(|size| rank(size)) else { continue };
+            let Some(whole) = first.at(&sizes).and_then(|n| usize::try_from(n).ok()) else { continue };
+            for (i, name) in joint.iter().enumerate().filter_map(|(i, size)| Some((i, size.name()?))) {
+                if Some(name) != first.name() || way.ones >> (at + i) & 1 == 1 {
+                    sizes.insert(name.to_owned(), if way.ones >> (at + i) & 1 == 1 { 1 } else { whole });
                 }
             }
         }
     }
-    all
+    sizes
 }
 
-/// Batch, tokens and side of a picture in the worlds that are tried.
-const SIZES: [[usize; 3]; 5] = [[2, 6, 224], [3, 9, 256], [3, 9, 224], [1, 8, 384], [2, 7, 64]];
-
-/// Up to two worlds in which the shapes of as many attentions as possible are known.
-pub fn worlds<'a>(model: &'a Model<'a>, external: External<'a>, limits: Limits) -> Vec<World<'a>> {
-    let axes = free_axes(model);
+/// Worlds in which the shapes of as many attentions as possible are known: one if no axis is free, else at least five.
+pub fn worlds<'a>(
+    model: &'a Model<'a>,
+    external: External<'a>,
+    limits: Limits,
+    symbols: &'a Symbols,
+) -> Vec<World<'a>> {
+    let free = symbols.is_free();
+    let pictures = model.graph.nodes.iter().any(|node| node.is("Conv"));
+    let beyond = beyond(model, external);
+    let mut ways: Vec<(Way, Option<usize>)> = WAYS.iter().map(|&way| (way, None)).collect();
+    if pictures {
+        ways.extend(SIDES.iter().zip(WAYS.iter().cycle()).map(|(&side, &way)| (way, Some(side))));
+    }
     let mut tried: Vec<(usize, World<'a>)> = Vec::new();
-    for sizes in if axes.is_empty() { &SIZES[..1] } else { &SIZES[..] } {
-        let [batch, tokens, side] = *sizes;
-        let size = |rank: usize, axis: usize| match (rank, axis) {
-            (_, 0) => batch,
-            (4, 1) => 3,
-            (4, _) => side,
-            _ => tokens,
-        };
-        let sizes: HashMap<String, usize> =
-            axes.iter().map(|(name, rank, axis)| (name.clone(), size(*rank, *axis))).collect();
+    for (way, side) in ways.into_iter().take(if free { usize::MAX } else { 1 }) {
+        let sizes = sizes(symbols, way, side, beyond);
         if tried.iter().any(|(_, world)| world.sizes == sizes) {
             continue;
         }
-        let world = World::new(model, external, limits, sizes);
+        let world = World::new(model, external, limits, symbols, sizes);
         let known = model.graph.nodes.iter().filter(|node| node.op == "Softmax" || node.op == "MatMul");
         let known =
             known.filter(|node| node.outputs.first().is_some_and(|name| world.values.contains_key(name)));
         tried.push((known.count(), world));
-        // Two that know as much as any.
-        let most = tried.iter().map(|(known, _)| *known).max().unwrap_or(0);
-        if tried.iter().filter(|(known, _)| *known == most).count() == 2 {
-            break;
-        }
     }
     let most = tried.iter().map(|(known, _)| *known).max().unwrap_or(0);
-    tried.into_iter().filter(|(known, _)| *known == most).map(|(_, world)| world).take(2).collect()
+    tried.into_iter().filter(|(known, _)| *known == most).map(|(_, world)| world).collect()
 }
 
 impl<'a> World<'a> {
-    fn new(
+    /// The world in which the free axes have `sizes`.
+    pub fn new(
         model: &'a Model<'a>,
         external: External<'a>,
         limits: Limits,
+        symbols: &'a Symbols,
         sizes: HashMap<String, usize>,
     ) -> World<'a> {
-        let mut world = World { model, external, limits, sizes, values: HashMap::new() };
-        let declared: HashMap<&str, &Declared> = model
-            .graph
-            .infos
-            .iter()
-            .chain(&model.graph.outputs)
-            .map(|info| (info.name.as_str(), info))
-            .collect();
-        for (name, (stored, _)) in &model.graph.initializers {
-            let small = || world.stored(stored, SMALL);
+        let mut world = World { model, external, limits, symbols, sizes, values: HashMap::new() };
+        for (name, (tensor, _)) in &model.graph.initializers {
+            let small = || stored(model, external, tensor, SMALL);
             // An input of the same name may bring other elements.
             let data = if world.is_input(name) { None } else { small().map(|array| array.data) };
-            let value = Value { kind: stored.kind, shape: stored.shape.clone(), data };
-            world.values.insert(name.clone(), value);
+            let known = Known { kind: tensor.kind, shape: tensor.shape.clone(), data };
+            world.values.insert(name.clone(), known);
         }
         for input in &model.graph.inputs {
-            if let Some(value) = world.declared(input) {
-                world.values.entry(input.name.clone()).or_insert(value);
+            if let Some(known) = world.declared(&input.name) {
+                world.values.entry(input.name.clone()).or_insert(known);
             }
         }
         let mut budget = TOTAL.min(limits.elements.saturating_mul(16));
         for node in &model.graph.nodes {
             let made = world.follow(node, &mut budget);
             for (i, name) in node.outputs.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
-                let value = made.as_ref().and_then(|made| made.get(i).cloned());
-                let value = value.or_else(|| world.declared(declared.get(name.as_str())?));
-                if let Some(value) = value {
-                    world.values.insert(name.clone(), value);
+                let known = match made.as_ref().and_then(|made| made.get(i).cloned()) {
+                    // What is known for all sizes holds for these.
+                    Some(known) => Some(known).filter(|known| {
+                        let shape = symbols.shape(name).and_then(|shape| world.shape_at(shape));
+                        shape.is_none_or(|shape| shape == known.shape)
+                    }),
+                    None => world.declared(name).filter(|_| symbols.is_told(name)),
+                };
+                if let Some(known) = known {
+                    world.values.insert(name.clone(), known);
                 }
             }
         }
@@ -135,33 +280,31 @@ impl<'a> World<'a> {
         self.model.graph.given.contains(name)
     }
 
-    fn stored(&self, stored: &Stored, most: usize) -> Option<Array> {
-        count(&stored.shape, most)?;
-        match stored.external() {
-            Some(_) => (self.external)(stored, most),
-            None => stored.array(self.model.file, most),
-        }
+    fn shape_at(&self, shape: &[Size]) -> Option<Vec<usize>> {
+        shape.iter().map(|size| self.count(size)).collect()
     }
 
-    fn declared(&self, declared: &Declared) -> Option<Value> {
-        let axes = declared.shape.as_deref()?.iter().enumerate();
-        let shape = axes.map(|(i, axis)| match axis {
-            Axis::Size(n) => Some(*n),
-            Axis::Any(name) => self.sizes.get(&free(declared, i, name)).copied(),
-        });
-        Some(Value { kind: declared.kind, shape: shape.collect::<Option<_>>()?, data: None })
+    /// What the symbols say of a tensor that no node is followed to.
+    fn declared(&self, name: &str) -> Option<Known> {
+        let shape = self.shape_at(self.symbols.shape(name)?)?;
+        Some(Known { kind: self.symbols.kind(name)?, shape, data: None })
     }
 
     /// What a node makes.
-    fn follow(&self, node: &Node, budget: &mut usize) -> Option<Vec<Value>> {
+    fn follow(&self, node: &Node, budget: &mut usize) -> Option<Vec<Known>> {
         let model = self.model;
-        let inputs: Vec<Option<&Value>> = node.inputs.iter().map(|name| self.values.get(name)).collect();
-        let made = shapes::of(node, model.opset, &inputs)?;
+        let inputs: Vec<Option<Value>> =
+            node.inputs.iter().map(|name| self.values.get(name)?.value()).collect();
+        let inputs: Vec<Option<&Value>> = inputs.iter().map(Option::as_ref).collect();
+        let mut made = Vec::new();
+        for (kind, shape) in shapes::of(node, model.opset, &inputs)? {
+            made.push((kind, counts(&shape)?));
+        }
         let size: Option<usize> = made.iter().map(|(_, shape)| count(shape, KNOWN)).sum();
         let computed = size.filter(|&size| size <= *budget).and_then(|size| {
             // The shape of a tensor is known where its elements are not.
             if node.is("Shape") || node.is("Size") {
-                let shape = &inputs.first().copied().flatten()?.shape;
+                let shape = &self.values.get(node.input(0)?)?.shape;
                 count(shape, usize::MAX)?;
                 return self.shape_of(node, shape);
             }
@@ -177,8 +320,13 @@ impl<'a> World<'a> {
             if missing { None } else { ops::eval(model.file, node, model.opset, &arrays, self.limits) }
         });
         match computed {
-            Some(arrays) => Some(arrays.into_iter().map(Value::from).collect()),
-            None => Some(made.into_iter().map(|(kind, shape)| Value { kind, shape, data: None }).collect()),
+            Some(arrays) => Some(
+                arrays
+                    .into_iter()
+                    .map(|array| Known { kind: array.kind, shape: array.shape, data: Some(array.data) })
+                    .collect(),
+            ),
+            None => Some(made.into_iter().map(|(kind, shape)| Known { kind, shape, data: None }).collect()),
         }
     }
 
@@ -206,11 +354,11 @@ impl<'a> World<'a> {
     /// The elements of a tensor that follows from constants and shapes.
     #[must_use]
     pub fn array(&self, name: &str) -> Option<Array> {
-        if let Some(array) = self.values.get(name).and_then(Value::array) {
+        if let Some(array) = self.values.get(name).and_then(Known::array) {
             return Some(array);
         }
         let (stored, _) = self.model.graph.initializers.get(name).filter(|_| !self.is_input(name))?;
-        self.stored(stored, KNOWN)
+        self::stored(self.model, self.external, stored, KNOWN)
     }
 
     /// The only element of such a tensor.
@@ -229,6 +377,12 @@ impl<'a> World<'a> {
     #[must_use]
     pub fn kind(&self, name: &str) -> Option<Kind> {
         self.values.get(name).map(|value| value.kind)
+    }
+
+    /// A size in this world.
+    #[must_use]
+    pub fn count(&self, size: &Size) -> Option<usize> {
+        usize::try_from(size.at(&self.sizes)?).ok()
     }
 
     /// How much may be computed.

@@ -1,7 +1,7 @@
 //! What masks are: causal, a table of relative positions, the mask of shifted windows, or just a mask.
 //!
-//! A mask that follows from constants is known element by element, and what it is shows in its elements, whatever nodes
-//! make it. It has to be the same thing in every world.
+//! A mask that depends on constants alone is known element by element, and what it is shows in its elements, whatever
+//! nodes make it. A mask that depends on a free axis or on data stays the tensor that the graph computes.
 //!
 //! 1. **Causal**: zero at and below the diagonal, and at most −10,000 above it. Each row attends itself, so a weight
 //!    above the diagonal is at most `e^(−10,000 + d)` with `d` the difference of two scores, and zero in f32 for every
@@ -16,12 +16,13 @@
 //!    `2^-126 = e^-87.3`.
 
 use super::array::{Array, Kind};
-use super::find::{Action, Term};
-use super::forms::Sizes;
-use super::infer::World;
+use super::find::{Action, Site, Term};
+use super::forms::Axes;
+use super::shapes::counts;
+use super::size::{Size, shown};
 use elsa_core::attention::Windows;
 
-/// A mask of `[batch, heads, queries, keys]`, each axis whole or 1, in one world.
+/// A mask of `[batch, heads, queries, keys]`, each axis whole or 1.
 pub type Piece = Array;
 
 /// The mask of shifted windows puts at least this much below the others.
@@ -30,70 +31,82 @@ const SHIFTED: f64 = -100.0;
 /// The causal mask puts at least this much below the others.
 const CAUSAL: f64 = -1e4;
 
-/// The four axes of a mask that is applied to scores of another rank: its elements keep their order.
+/// The four axes of a mask that is applied to scores: its elements keep their order. Axes of scores with four axes are its
+/// own, and broadcast in the operator as they do in the graph.
 ///
 /// # Errors
 /// Why it has none.
-pub fn axes(mask: &[usize], scores: &[usize], s: &Sizes) -> Result<[usize; 4], String> {
-    let refuse = || {
-        let Sizes { batch, heads, queries, keys, .. } = s;
-        Err(format!("a mask of {mask:?} cannot be broadcast to [{batch}, {heads}, {queries}, {keys}]"))
-    };
+pub fn axes(mask: &[Size], scores: Option<&[Size]>, s: &Axes) -> Result<[Size; 4], String> {
+    let whole: Vec<Size> = s.scores().into_iter().cloned().collect();
+    let refuse = || Err(format!("a mask of {} cannot be broadcast to {}", shown(mask), shown(&whole)));
+    let scores = scores.unwrap_or(&whole);
+    let one = Size::from(1);
     if mask.len() > scores.len() {
         return refuse();
     }
-    let mut all = vec![1; scores.len() - mask.len()];
-    all.extend(mask);
-    if all.iter().zip(scores).any(|(&n, &whole)| n != 1 && n != whole) {
+    let mut all = vec![one.clone(); scores.len() - mask.len()];
+    all.extend_from_slice(mask);
+    if scores.len() == 4 && scores[1] == s.heads {
+        return <[Size; 4]>::try_from(all).or_else(|_| refuse());
+    }
+    if all.iter().zip(scores).any(|(n, whole)| !n.is(1) && n != whole) {
         return refuse();
     }
     match (all[..].split_last_chunk::<2>(), scores[..].split_last_chunk::<2>()) {
-        (Some((outer, &[n, m])), Some((whole, &[queries, keys])))
-            if (queries, keys) == (s.queries, s.keys) =>
+        (Some((outer, [n, m])), Some((whole, [queries, keys])))
+            if (queries, keys) == (&s.queries, &s.keys) =>
         {
             let [b, h] = match (outer, whole) {
-                ([], []) => [1, 1],
-                (_, whole) if whole.iter().product::<usize>() != s.batch * s.heads => return refuse(),
-                (outer, _) if outer.iter().all(|&n| n == 1) => [1, 1],
-                (&[b, h], &[_, heads]) if heads == s.heads => [b, h],
+                ([], []) => [one.clone(), one],
+                (_, whole) if Size::product(whole) != s.batch.times(&s.heads) => return refuse(),
+                (outer, _) if outer.iter().all(|n| n.is(1)) => [one.clone(), one],
                 // Batch and heads as one axis.
-                ([_], [_]) => [s.batch, s.heads],
-                (outer, whole) if s.heads == 1 && outer == whole => [s.batch, 1],
+                ([_], [_]) => [s.batch.clone(), s.heads.clone()],
+                (outer, whole) if s.heads.is(1) && outer == whole => [s.batch.clone(), one],
                 // Pictures, windows, heads: masks of windows repeat with every picture.
-                (&[p, w, h], &[pictures, _, heads]) if heads == s.heads => match p {
-                    1 => [w, h],
-                    _ if p == pictures && outer[1] == whole[1] => [p * w, h],
-                    _ => return refuse(),
-                },
+                ([p, w, h], [pictures, all, heads]) if *heads == s.heads => {
+                    if p.is(1) {
+                        [w.clone(), h.clone()]
+                    } else if p == pictures && w == all {
+                        [s.batch.clone(), h.clone()]
+                    } else {
+                        return refuse();
+                    }
+                }
                 _ => return refuse(),
             };
-            Ok([b, h, n, m])
+            Ok([b, h, n.clone(), m.clone()])
         }
         _ => refuse(),
     }
 }
 
-/// The shape of the scores to which a term is applied.
-#[must_use]
-pub fn scores(world: &World<'_>, term: &Term, s: &Sizes) -> Option<Vec<usize>> {
-    match &term.scores {
-        Some(name) => world.shape(name).map(<[usize]>::to_vec),
-        None => Some(vec![s.batch, s.heads, s.queries, s.keys]),
-    }
+/// The shape of the scores to which a term is applied; none where they have the axes of the attention.
+///
+/// # Errors
+/// Scores whose shape is not known.
+pub fn scores<'a>(site: &'a Site<'_>, term: &Term) -> Result<Option<&'a [Size]>, String> {
+    let Some(name) = &term.scores else { return Ok(None) };
+    let shape = site.symbols.shape(name);
+    shape.map(Some).ok_or_else(|| "the shape of its scores does not follow from the model".to_string())
 }
 
-/// What a known term adds to the scores of a world; none if it is not known, or does not fit.
-pub fn piece(world: &World<'_>, term: &Term, s: &Sizes) -> Option<Piece> {
-    let array = world.array(&term.name)?;
-    let shape = axes(&array.shape, &scores(world, term, s)?, s).ok()?;
+/// What a term adds to the scores, if that depends on constants alone; none if it is not known, or does not fit.
+pub fn piece(site: &Site<'_>, term: &Term, s: &Axes) -> Option<Piece> {
+    if !site.symbols.is_fixed(&term.name) {
+        return None;
+    }
+    let array = site.worlds.first()?.array(&term.name)?;
+    let shape = axes(site.symbols.shape(&term.name)?, scores(site, term).ok()?, s).ok()?;
+    let shape = counts(&shape)?;
     let data = match term.action {
-        Action::Add => return Some(Array { kind: array.kind, shape: shape.to_vec(), data: array.data }),
+        Action::Add => return Some(Array { kind: array.kind, shape, data: array.data }),
         Action::Subtract => array.data.iter().map(|x| -x).collect(),
         Action::Choose { keeps, fill } => {
             array.data.iter().map(|&x| if (x != 0.0) == keeps { 0.0 } else { lowest(fill) }).collect()
         }
     };
-    Some(Array::new(Kind::F32, shape.to_vec(), data))
+    Some(Array::new(Kind::F32, shape, data))
 }
 
 /// What stands for `fill` in a mask that is added: what absorbs every score, so that a row in which nothing is attended has
@@ -103,22 +116,30 @@ pub fn lowest(fill: f64) -> f64 {
     if fill == f64::NEG_INFINITY { fill } else { f64::from(f32::MIN) }
 }
 
-/// Whether nothing is added.
+/// Whether nothing is added, and nothing broadcast.
 #[must_use]
-pub fn is_nothing(piece: &Piece) -> bool {
-    piece.data.iter().all(|&x| x == 0.0)
+pub fn is_nothing(piece: &Piece, s: &Axes) -> bool {
+    let axes = piece.shape.iter().zip(s.scores());
+    let fits = |(&n, whole): (&usize, &Size)| n == 1 || number(whole) == Some(n);
+    axes.into_iter().all(fits) && piece.data.iter().all(|&x| x == 0.0)
 }
 
-/// Whether the mask is the causal one, with the diagonal from the top left.
+/// Whether the mask is the causal one, with the diagonal from the top left, of all queries and keys.
 #[must_use]
-pub fn is_causal(piece: &Piece, s: &Sizes) -> bool {
-    piece.shape == [1, 1, s.queries, s.keys]
-        && s.queries > 1
-        && s.keys > 1
+pub fn is_causal(piece: &Piece, s: &Axes) -> bool {
+    let (Some(queries), Some(keys)) = (number(&s.queries), number(&s.keys)) else { return false };
+    piece.shape == [1, 1, queries, keys]
+        && queries > 1
+        && keys > 1
         && piece.data.iter().enumerate().all(|(at, &x)| {
-            let (i, j) = (at / s.keys, at % s.keys);
+            let (i, j) = (at / keys, at % keys);
             if j <= i { x == 0.0 } else { x <= CAUSAL }
         })
+}
+
+/// A size that depends on no free axis.
+fn number(size: &Size) -> Option<usize> {
+    usize::try_from(size.known()?).ok()
 }
 
 /// Pairs of factors of `n`, the most equal first.
@@ -130,17 +151,17 @@ fn factors(n: usize) -> Vec<[usize; 2]> {
 
 /// The grid and the table, `[entries, heads]`, of a bias that depends only on the distance of two tokens.
 #[must_use]
-pub fn table(piece: &Piece, s: &Sizes) -> Option<([usize; 2], Vec<f64>)> {
-    let n = s.queries;
-    if piece.shape != [1, s.heads, n, s.keys] || n != s.keys || n < 4 {
+pub fn table(piece: &Piece, s: &Axes) -> Option<([usize; 2], Vec<f64>)> {
+    let (n, keys, heads) = (number(&s.queries)?, number(&s.keys)?, number(&s.heads)?);
+    if piece.shape != [1, heads, n, keys] || n != keys || n < 4 {
         return None;
     }
     factors(n).into_iter().find_map(|grid| {
         let windows = Windows { picture: grid, size: grid, shift: [0, 0] };
-        let mut table = vec![None::<f64>; windows.entries().checked_mul(s.heads)?];
+        let mut table = vec![None::<f64>; windows.entries().checked_mul(heads)?];
         for (at, &x) in piece.data.iter().enumerate() {
             let (h, i, j) = (at / (n * n), at / n % n, at % n);
-            let entry = &mut table[windows.entry(i, j) * s.heads + h];
+            let entry = &mut table[windows.entry(i, j) * heads + h];
             if entry.get_or_insert(x).to_bits() != x.to_bits() {
                 return None;
             }
@@ -151,10 +172,13 @@ pub fn table(piece: &Piece, s: &Sizes) -> Option<([usize; 2], Vec<f64>)> {
 
 /// The picture and the shift of a mask of shifted windows of `grid`.
 #[must_use]
-pub fn shift(piece: &Piece, s: &Sizes, grid: [usize; 2]) -> Option<([usize; 2], [usize; 2])> {
-    let n = s.queries;
+pub fn shift(piece: &Piece, s: &Axes, grid: [usize; 2]) -> Option<([usize; 2], [usize; 2])> {
+    let (n, m) = (number(&s.queries)?, number(&s.keys)?);
     let &[count, 1, queries, keys] = &piece.shape[..] else { return None };
-    if count < 2 || queries != n || keys != n || !s.batch.is_multiple_of(count) {
+    // Whole pictures, for every batch.
+    let pictures = Size::count(count)?;
+    let whole = s.batch.over(&pictures)?.times(&pictures)? == s.batch;
+    if count < 2 || queries != n || keys != n || n != m || !whole {
         return None;
     }
     if piece.data.iter().any(|&x| x.is_nan() || x > SHIFTED && x != 0.0) {

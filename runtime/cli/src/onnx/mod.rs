@@ -1,17 +1,19 @@
 //! `elsa onnx`: attention in ONNX models, listed or replaced by the operator of this runtime.
 //!
 //! ```text
-//! file -> wire -> model -> infer (worlds) -> find -> forms, masks -> change -> prove -> write
+//! file -> wire -> model -> symbols -> infer (worlds) -> find -> forms, masks -> change -> prove -> write
 //! ```
 //!
 //! A model is read as spans of its bytes (`wire`, `model`), so that what is not changed stays as it is, byte by
-//! byte. The free axes of its inputs get sizes, twice, and shapes and constants follow (`infer`). From each Softmax the
-//! walk goes to both products (`find`), which tells what to prove: how elements lie (`forms`) and what masks are
+//! byte. The free axes of its inputs are symbols, from which shapes follow (`symbols`, `size`), and get sizes for proofs
+//! (`infer`). From each Softmax the walk goes to both products (`find`), which tells what to prove: how elements lie (`forms`) and what masks are
 //! (`masks`). The new nodes (`change`) are compared with the old ones in f64 (`prove`) before anything is written
-//! (`write`).
+//! (`write`), and the whole model with the original in the user's ONNX Runtime (`check`) before it takes its place.
 
 mod array;
 mod change;
+mod check;
+mod extents;
 mod find;
 mod forms;
 mod fused;
@@ -22,6 +24,8 @@ mod model;
 mod ops;
 mod prove;
 mod shapes;
+mod size;
+mod symbols;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -44,6 +48,7 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use symbols::Symbols;
 
 /// `elsa onnx`.
 #[derive(Args, Debug)]
@@ -59,10 +64,16 @@ Attention is what leads from a product of queries and keys through a Softmax to 
 masks and changes of layout on the way are taken in. Attention of ONNX and MultiHeadAttention of ONNX Runtime are
 replaced, too. What is read elsewhere, or is not proved, stays, with the reason in its line.
 
-Each replacement is computed in f64 beside the nodes that it replaces, on random tensors and masks, in two sizes of every
-free axis. Rows that attend no key are not compared: the operator answers zeros where a mask is -inf. The mask of shifted
+A replacement holds for every size of every free axis. What a free axis decides stays computed: a mask is an input of the
+operator, a scale is multiplied into the queries, and heads are counted when the model runs. Each replacement is also
+computed in f64 beside the nodes that it replaces, on random tensors and masks, with at least five sizes of the free axes,
+over some of the queries where there are many, within 256 MB. Rows that attend no key are not compared: the operator answers zeros where a mask is -inf. The mask of shifted
 windows, -100 or less, becomes an attribute; an answer changes by less than f32 rounds while no masked score lies 78
 above the largest attended one.
+
+Then both models run in ONNX Runtime, if one is found (--check), on inputs of three sizes of the free axes, for at most a
+minute. A file whose answers differ is not written, and the exit status is 4; one that was not checked is named, with the
+reason. Nothing is compared where the original answers NaN.
 
 All else in the file stays as it is, byte by byte; the domain ai.elsa is added to its imports. Files with weights beside
 the model are not touched, and OUT must lie in the same folder.";
@@ -106,6 +117,9 @@ pub struct RewriteArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+    /// How the rewritten model is checked.
+    #[command(flatten)]
+    pub check: check::CheckArgs,
 }
 
 /// One attention of a model, or a Softmax that is none.
@@ -139,17 +153,19 @@ pub fn rewritten(
 /// Every attention of the model, and the changes that are proved.
 fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> (Vec<Attention>, Vec<Change>) {
     let graph = &model.graph;
-    let is_site = |node: &model::Node| node.is("Softmax") || fused::is_fused(node);
     let mut attentions: Vec<Attention> = Vec::new();
     let mut changes = Vec::new();
     let mut inner: Vec<&String> = model.functions.iter().collect();
     inner.extend(graph.nodes.iter().flat_map(|node| &node.inner));
-    if graph.nodes.iter().any(is_site) {
-        let worlds = infer::worlds(model, external, limits);
-        let site = Site { graph, opset: model.opset, worlds: &worlds };
+    let sites = sites(graph);
+    if !sites.is_empty() {
+        let symbols = Symbols::new(model, external, limits);
+        let worlds = infer::worlds(model, external, limits, &symbols);
+        let site = Site { graph, opset: model.opset, symbols: &symbols, worlds: &worlds };
         let prefix = prefix(graph);
         let mut proved = HashSet::new();
-        for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| is_site(node)) {
+        for n in sites {
+            let node = &graph.nodes[n];
             let made = node.outputs.first().cloned().unwrap_or_default();
             let name = if node.name.is_empty() { made } else { node.name.clone() };
             let change = replacement(&site, n, &format!("{prefix}_{}", changes.len()), &mut proved);
@@ -176,6 +192,17 @@ fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> (Vec<At
     (attentions, changes)
 }
 
+/// The nodes that are attention, or the softmax of one.
+fn sites(graph: &model::Graph) -> Vec<usize> {
+    let is_site = |node: &model::Node| {
+        node.is("Softmax")
+            || fused::is_fused(node)
+            || fused::refusal(node).is_some()
+            || find::written_out(graph, node)
+    };
+    (0..graph.nodes.len()).filter(|&n| is_site(&graph.nodes[n])).collect()
+}
+
 /// The proved replacement of node `n`. `proved` holds the keys of proofs that have been made.
 fn replacement(
     site: &Site<'_>,
@@ -184,12 +211,27 @@ fn replacement(
     proved: &mut HashSet<Vec<u8>>,
 ) -> Result<Change, Reason> {
     let node = &site.graph.nodes[n];
-    let change = if node.is("Softmax") {
-        change::of(site, &site.around(node)?, prefix)?
-    } else {
-        let found = fused::found(site, n)?;
-        change::of(site, &found, prefix).or_else(|_| fused::same(site, n, prefix))?
-    };
+    if let Some(reason) = fused::refusal(node) {
+        return Err(reason);
+    }
+    if find::written_out(site.graph, node) {
+        return Err(
+            "its softmax is written out as Exp, ReduceSum and a quotient; a Softmax is replaced".into()
+        );
+    }
+    if node.is("Softmax") {
+        return proof(site, change::of(site, &site.around(node)?, prefix)?, proved);
+    }
+    // The node's own tensors, where what they are made from cannot be read.
+    let found = fused::found(site, n).and_then(|found| change::of(site, &found, prefix));
+    match found.and_then(|change| proof(site, change, proved)) {
+        Ok(change) => Ok(change),
+        Err(_) => proof(site, fused::same(site, n, prefix)?, proved),
+    }
+}
+
+/// The change, if it is proved.
+fn proof(site: &Site<'_>, change: Change, proved: &mut HashSet<Vec<u8>>) -> Result<Change, Reason> {
     match key::key(site, &change) {
         Some(key) if proved.contains(&key) => {}
         key => {
@@ -274,6 +316,8 @@ struct Told<'a> {
     attentions: &'a [Attention],
     /// The file that was written.
     written: Option<String>,
+    /// What ONNX Runtime made of both models, or why they were not run.
+    check: Option<&'a str>,
 }
 
 /// Runs the command.
@@ -287,7 +331,7 @@ pub fn onnx(args: &OnnxArgs) -> Result<(), Error> {
             let (model, _) = source.model()?;
             let (attentions, _) =
                 examine(&model, &|stored, most| source.external(stored, most), Limits::WHOLE);
-            tell(&args.model, &attentions, None, args.json)
+            tell(&args.model, &attentions, None, None, args.json)
         }
         Verb::Rewrite(args) => {
             let source = Source::open(&args.model)?;
@@ -314,15 +358,33 @@ pub fn onnx(args: &OnnxArgs) -> Result<(), Error> {
                 examine(&model, &|stored, most| source.external(stored, most), Limits::WHOLE);
             let bytes = write::write(&model, &changes).map_err(|e| source.refuse(e.into()))?;
             let written = target.is_some().then_some(args.out.as_path());
+            let mut checked = None;
             if let Some(target) = target {
-                target.write(&bytes)?;
+                target.write_after(&bytes, |file| {
+                    let pair = check::Pair {
+                        model: &model,
+                        original: &args.model,
+                        weights: locations.iter().map(|location| source.folder().join(location)).collect(),
+                        rewritten: file.map_or(check::Place::Bytes(&bytes), check::Place::File),
+                    };
+                    if !changes.is_empty() {
+                        checked = check::check(&args.check, &pair)?;
+                    }
+                    Ok(())
+                })?;
             }
-            tell(&args.model, &attentions, written, args.json)
+            tell(&args.model, &attentions, written, checked.as_deref(), args.json)
         }
     }
 }
 
-fn tell(model: &Path, attentions: &[Attention], written: Option<&Path>, json: bool) -> Result<(), Error> {
+fn tell(
+    model: &Path,
+    attentions: &[Attention],
+    written: Option<&Path>,
+    check: Option<&str>,
+    json: bool,
+) -> Result<(), Error> {
     let mut out = crate::foreign::stdout();
     let replaced = attentions.iter().filter(|attention| attention.replaced).count();
     let shown = |path: &Path| path.display().to_string();
@@ -330,7 +392,7 @@ fn tell(model: &Path, attentions: &[Attention], written: Option<&Path>, json: bo
         let written = written.map(shown);
         return Ok(report::json(
             &mut out,
-            &Told { what: "onnx", model: shown(model), replaced, attentions, written },
+            &Told { what: "onnx", model: shown(model), replaced, attentions, written, check },
         )?);
     }
     for attention in attentions {
@@ -342,5 +404,8 @@ fn tell(model: &Path, attentions: &[Attention], written: Option<&Path>, json: bo
     let stay = attentions.len() - replaced;
     let end = written.map_or_else(String::new, |path| format!(", written to {}", shown(path)));
     writeln!(out, "{}", crate::error::one_line(&format!("{replaced} replaced, {stay} stay{end}")))?;
+    if let Some(words) = check {
+        writeln!(out, "{}", crate::error::one_line(words))?;
+    }
     Ok(())
 }

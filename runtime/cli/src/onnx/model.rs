@@ -171,7 +171,14 @@ fn plain(domain: String) -> String {
 }
 
 /// Operators that compute attention, or the softmax of one.
-const ATTENTION: [&str; 4] = ["Softmax", "Attention", "MultiHeadAttention", "GroupQueryAttention"];
+const ATTENTION: [&str; 6] = [
+    "Softmax",
+    "Attention",
+    "MultiHeadAttention",
+    "GroupQueryAttention",
+    "PackedMultiHeadAttention",
+    "DecoderMaskedMultiHeadAttention",
+];
 
 impl<'a> Model<'a> {
     /// Reads a model and checks that names are made once, that what is read is made, and that no node depends on itself.

@@ -4,8 +4,9 @@
 //! between floating-point types, the values stay as they are: the rewriter compares what a graph means, not how it rounds.
 
 use super::array::{Array, Kind, count};
+use super::extents;
 use super::model::{Attribute, Node};
-use super::shapes::{self, Value, place};
+use super::shapes::{self, Value, counts, place};
 
 /// The most elements that the rewriter computes of one tensor.
 pub const LARGEST: usize = 1 << 25;
@@ -188,9 +189,11 @@ pub fn eval(
     let values: Vec<Option<Value>> =
         inputs.iter().map(|array| array.map(|array| array.clone().into())).collect();
     let values: Vec<Option<&Value>> = values.iter().map(Option::as_ref).collect();
-    let made = shapes::of(node, opset, &values)?;
-    for (_, shape) in &made {
-        count(shape, limits.elements)?;
+    let mut made = Vec::new();
+    for (kind, shape) in shapes::of(node, opset, &values)? {
+        let shape = counts(&shape)?;
+        count(&shape, limits.elements)?;
+        made.push((kind, shape));
     }
     let (kind, shape) = made.first()?.clone();
     let get = |i: usize| inputs.get(i).copied().flatten();
@@ -297,15 +300,16 @@ pub fn eval(
             let from = get(0)?;
             let mut strides = steps(&from.shape);
             let mut offset = 0isize;
-            for (axis, start, step, _) in shapes::slices(node, &values)? {
-                offset = offset.checked_add(strides[axis].checked_mul(isize::try_from(start).ok()?)?)?;
+            for (axis, start, step, _) in extents::slices(node, &values)? {
+                offset =
+                    offset.checked_add(strides[axis].checked_mul(isize::try_from(start.known()?).ok()?)?)?;
                 strides[axis] = strides[axis].checked_mul(isize::try_from(step).ok()?)?;
             }
             one(strided(&from.data, &shape, offset, &strides)?)
         }
         "Split" => {
             let from = get(0)?;
-            let (axis, _) = shapes::parts(node, &values)?;
+            let (axis, _) = extents::parts(node, &values)?;
             let strides = steps(&from.shape);
             let mut offset = 0;
             let mut all = Vec::new();
@@ -402,7 +406,7 @@ fn reduce(
     from: &Array,
     one: &dyn Fn(Vec<f64>) -> Vec<Array>,
 ) -> Option<Vec<Array>> {
-    let (gone, _) = shapes::reduced(node, values)?;
+    let (gone, _) = extents::reduced(node, values)?;
     let kept: Vec<usize> = from.shape.iter().zip(&gone).map(|(&n, &gone)| if gone { 1 } else { n }).collect();
     let own = steps(&kept);
     let strides: Vec<isize> =

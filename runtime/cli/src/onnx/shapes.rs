@@ -1,11 +1,25 @@
 //! Shapes and types of what a node makes, from what is known of what it reads.
 //!
-//! Sizes are numbers: the rewriter gives the free axes of a model's inputs sizes of its own and follows them through the
-//! graph. An operator that is not listed here has an unknown result, and what depends on it is left alone.
+//! Sizes are polynomials over the free axes of a model's inputs, or numbers where the axes have sizes. An operator that is
+//! not listed here has an unknown result, and what depends on it is left alone.
 
 use super::array::{Array, Kind};
+use super::extents::{lengths, matmul, numbers, parts, reduced, reshape, sizes, slices, windowed};
+use super::fused::{MICROSOFT, is_fused};
 use super::model::{Attribute, Node};
+use super::size::Size;
 use std::rc::Rc;
+
+/// The elements of a tensor, where they follow from constants and shapes alone.
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// Not known.
+    None,
+    /// Numbers.
+    Numbers(Rc<Vec<f64>>),
+    /// Whole numbers that depend on free axes.
+    Sizes(Rc<Vec<Size>>),
+}
 
 /// What is known of a tensor.
 #[derive(Clone, Debug)]
@@ -13,46 +27,67 @@ pub struct Value {
     /// Type of its elements.
     pub kind: Kind,
     /// Its axes.
-    pub shape: Vec<usize>,
-    /// Its elements, where they follow from constants and shapes alone.
-    pub data: Option<Rc<Vec<f64>>>,
+    pub shape: Vec<Size>,
+    /// Its elements.
+    pub data: Data,
 }
 
 impl Value {
-    /// The tensor, if its elements are known.
+    /// The elements as sizes.
     #[must_use]
-    pub fn array(&self) -> Option<Array> {
-        let data = Rc::clone(self.data.as_ref()?);
-        Some(Array { kind: self.kind, shape: self.shape.clone(), data })
+    pub fn sizes(&self) -> Option<Vec<Size>> {
+        match &self.data {
+            Data::None => None,
+            Data::Numbers(all) => Some(all.iter().map(|&x| Size::from(x as i64)).collect()),
+            Data::Sizes(all) => Some(all.to_vec()),
+        }
     }
 
-    fn integers(&self) -> Option<Vec<i64>> {
-        Some(self.data.as_ref()?.iter().map(|&x| x as i64).collect())
+    /// The elements as whole numbers.
+    #[must_use]
+    pub fn integers(&self) -> Option<Vec<i64>> {
+        self.sizes()?.iter().map(Size::known).collect()
     }
+
+    /// The axes, if none of them is free.
+    #[must_use]
+    pub fn counts(&self) -> Option<Vec<usize>> {
+        counts(&self.shape)
+    }
+}
+
+/// Sizes that depend on no free axis, as numbers.
+#[must_use]
+pub fn counts(shape: &[Size]) -> Option<Vec<usize>> {
+    shape.iter().map(|size| usize::try_from(size.known()?).ok()).collect()
+}
+
+/// Numbers of elements as sizes.
+#[must_use]
+pub fn sized(shape: &[usize]) -> Option<Vec<Size>> {
+    shape.iter().map(|&n| Size::count(n)).collect()
 }
 
 impl From<Array> for Value {
     fn from(array: Array) -> Value {
-        Value { kind: array.kind, shape: array.shape, data: Some(array.data) }
+        // An axis beyond 64 bits has no elements in memory.
+        let shape = array.shape.iter().map(|&n| Size::count(n).unwrap_or_default()).collect();
+        Value { kind: array.kind, shape, data: Data::Numbers(array.data) }
     }
 }
 
 /// Types and shapes of the outputs.
-pub type Made = Vec<(Kind, Vec<usize>)>;
+pub type Made = Vec<(Kind, Vec<Size>)>;
 
 /// The shape to which all of `shapes` broadcast.
 #[must_use]
-pub fn broadcast(shapes: &[&[usize]]) -> Option<Vec<usize>> {
+pub fn broadcast(shapes: &[&[Size]]) -> Option<Vec<Size>> {
     let rank = shapes.iter().map(|shape| shape.len()).max()?;
-    let mut all = vec![1; rank];
+    let mut all = vec![Size::from(1); rank];
     for shape in shapes {
-        for (axis, &n) in shape.iter().enumerate() {
+        for (axis, n) in shape.iter().enumerate() {
             let into = &mut all[rank - shape.len() + axis];
-            match (*into, n) {
-                (found, n) if found == n || n == 1 => {}
-                (1, n) => *into = n,
-                _ => return None,
-            }
+            *into = into.joint(n)?;
         }
     }
     Some(all)
@@ -66,162 +101,61 @@ pub fn place(axis: i64, rank: usize) -> Option<usize> {
     usize::try_from(at).ok().filter(|_| at < rank)
 }
 
-/// The integers that an operator takes as attribute `name` in older opsets and as input `i` in newer ones.
+/// Two sizes that are the same wherever `node` has an answer, though they are spelled differently.
 #[must_use]
-pub fn numbers(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> Option<Vec<i64>> {
-    match node.ints(name) {
-        Some(all) => Some(all.to_vec()),
-        None => inputs.get(i).copied().flatten()?.integers(),
+pub fn tied(node: &Node, inputs: &[Option<&Value>]) -> Option<(Size, Size)> {
+    let get = |i: usize| inputs.get(i).copied().flatten().map(|value| value.shape.as_slice());
+    if node.is("MatMul") {
+        let ([.., k], [.., l, _]) = (get(0)?, get(1)?) else { return None };
+        return (k != l).then(|| (k.clone(), l.clone()));
     }
-}
-
-/// Axes of `Slice` with their starts, steps and numbers of elements.
-#[must_use]
-pub fn slices(node: &Node, inputs: &[Option<&Value>]) -> Option<Vec<(usize, i64, i64, usize)>> {
-    let shape = &inputs.first().copied().flatten()?.shape;
-    let (starts, ends) = (numbers(node, inputs, "starts", 1)?, numbers(node, inputs, "ends", 2)?);
-    let given = node.ints("axes").is_some() || node.input(3).is_some();
-    let axes = if given { numbers(node, inputs, "axes", 3)? } else { (0..).take(starts.len()).collect() };
-    let steps =
-        if node.input(4).is_some() { numbers(node, inputs, "steps", 4)? } else { vec![1; starts.len()] };
-    if starts.len() != ends.len() || starts.len() != axes.len() || starts.len() != steps.len() {
-        return None;
-    }
-    let mut all = Vec::new();
-    for i in 0..starts.len() {
-        let (axis, step) = (place(axes[i], shape.len())?, steps[i]);
-        let n = i64::try_from(shape[axis]).ok()?;
-        let from = |x: i64| if x < 0 { x.saturating_add(n) } else { x };
-        let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
-        let start = from(starts[i]).clamp(low.max(0), high.max(0));
-        let end = if step < 0 && ends[i] < -n { -1 } else { from(ends[i]).clamp(low, high) };
-        let count = match step {
-            0 => return None,
-            1.. => (end - start).max(0).checked_add(step - 1)? / step,
-            _ => (start - end).max(0).checked_sub(step + 1)? / step.checked_neg()?,
-        };
-        all.push((axis, start, step, usize::try_from(count).ok()?));
-    }
-    Some(all)
-}
-
-/// Sizes of the parts of `Split`.
-#[must_use]
-pub fn parts(node: &Node, inputs: &[Option<&Value>]) -> Option<(usize, Vec<usize>)> {
-    let shape = &inputs.first().copied().flatten()?.shape;
-    let axis = place(node.int("axis").unwrap_or(0), shape.len())?;
-    let (n, parts) = (shape[axis], node.outputs.len());
-    let sizes: Vec<usize> = if node.ints("split").is_some() || node.input(1).is_some() {
-        let sizes = numbers(node, inputs, "split", 1)?;
-        sizes.into_iter().map(usize::try_from).collect::<Result<_, _>>().ok()?
-    } else {
-        let each = n.div_ceil(parts);
-        (0..parts).map(|i| each.min(n.saturating_sub(i * each))).collect()
-    };
-    let sum = sizes.iter().try_fold(0usize, |sum, &n| sum.checked_add(n))?;
-    (sizes.len() == parts && sum == n).then_some((axis, sizes))
-}
-
-/// Axes that a reduction takes away, and whether they stay with size 1.
-#[must_use]
-pub fn reduced(node: &Node, inputs: &[Option<&Value>]) -> Option<(Vec<bool>, bool)> {
-    let rank = inputs.first().copied().flatten()?.shape.len();
-    let keep = node.int("keepdims").unwrap_or(1) != 0;
-    let given = node.ints("axes").is_some() || node.input(1).is_some();
-    let axes = if given { numbers(node, inputs, "axes", 1)? } else { Vec::new() };
-    if axes.is_empty() {
-        let gone = node.int("noop_with_empty_axes").unwrap_or(0) == 0;
-        return Some((vec![gone; rank], keep));
-    }
-    let mut gone = vec![false; rank];
-    for axis in axes {
-        gone[place(axis, rank)?] = true;
-    }
-    Some((gone, keep))
-}
-
-fn matmul(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {
-    let ([batch_a @ .., m, k], [batch_b @ .., l, n]) = (a, b) else { return None };
-    let mut shape = broadcast(&[batch_a, batch_b])?;
-    shape.extend([m, n]);
-    (k == l).then_some(shape)
-}
-
-/// Spatial sizes behind a window of `kernel` that moves over `input`, as convolutions and poolings have it.
-fn windowed(node: &Node, input: &[usize], kernel: &[usize]) -> Option<Vec<usize>> {
-    let rank = input.len();
-    let of = |name: &str, n: usize, default: usize| -> Option<Vec<usize>> {
-        match node.ints(name) {
-            Some(all) if all.len() == n => all.iter().map(|&x| usize::try_from(x).ok()).collect(),
-            Some(_) => None,
-            None => Some(vec![default; n]),
+    if is_fused(node) {
+        // Sequences, and the tokens of keys and values.
+        let (q, k, v) = (get(0)?, get(1)?, get(2)?);
+        if q.len() != k.len() || k.len() != v.len() || q.len() < 3 {
+            return None;
         }
-    };
-    let (strides, dilations) = (of("strides", rank, 1)?, of("dilations", rank, 1)?);
-    let pads = of("pads", rank * 2, 0)?;
-    let auto = match node.attributes.get("auto_pad") {
-        Some(Attribute::Text(text)) => text.as_slice(),
-        _ => b"NOTSET",
-    };
-    (0..rank)
-        .map(|axis| {
-            let stride = strides[axis].max(1);
-            if auto.starts_with(b"SAME") {
-                return Some(input[axis].div_ceil(stride));
-            }
-            let reach = kernel[axis].checked_sub(1)?.checked_mul(dilations[axis])?.checked_add(1)?;
-            let padded = input[axis].checked_add(pads[axis])?.checked_add(pads[axis + rank])?;
-            let moves = padded.checked_sub(reach)?;
-            let up = node.int("ceil_mode").unwrap_or(0) != 0;
-            Some((if up { moves.div_ceil(stride) } else { moves / stride }) + 1)
-        })
-        .collect()
-}
-
-fn reshape(node: &Node, input: &[usize], target: &[i64]) -> Option<Vec<usize>> {
-    let total: usize = input.iter().try_fold(1usize, |n, &axis| n.checked_mul(axis))?;
-    let zero = node.int("allowzero").unwrap_or(0) != 0;
-    let mut shape = Vec::new();
-    let mut free = None;
-    for (axis, &n) in target.iter().enumerate() {
-        match n {
-            -1 if free.is_none() => {
-                free = Some(axis);
-                shape.push(1);
-            }
-            0 if !zero => shape.push(*input.get(axis)?),
-            _ => shape.push(usize::try_from(n).ok()?),
-        }
+        let tokens = k.len() - 2;
+        let pairs = [(&q[0], &k[0]), (&k[0], &v[0]), (&k[tokens], &v[tokens])];
+        return pairs.into_iter().find(|(a, b)| a != b).map(|(a, b)| (a.clone(), b.clone()));
     }
-    let known: usize = shape.iter().try_fold(1usize, |n, &axis| n.checked_mul(axis))?;
-    if let Some(free) = free {
-        shape[free] = total.checked_div(known)?;
-        return (shape[free] * known == total).then_some(shape);
+    if node.is("Concat") {
+        let first = get(0)?;
+        let axis = place(node.int("axis")?, first.len())?;
+        let others = (1..inputs.len()).filter_map(get).filter(|other| other.len() == first.len());
+        let mut pairs = others.flat_map(|other| first.iter().zip(other).enumerate());
+        return pairs.find(|(at, (a, b))| *at != axis && a != b).map(|(_, (a, b))| (a.clone(), b.clone()));
     }
-    (known == total).then_some(shape)
+    None
 }
 
 /// Types and shapes of what `node` makes; none if they do not follow from what is known.
 #[must_use]
 pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
+    let get = |i: usize| inputs.get(i).copied().flatten();
+    let first = get(0);
+    if node.op == "MultiHeadAttention" && node.domain == MICROSOFT && node.outputs.len() == 1 {
+        let ([b, n, _], [_, _, width]) = (first?.shape.as_slice(), get(2)?.shape.as_slice()) else {
+            return None;
+        };
+        return Some(vec![(first?.kind, vec![b.clone(), n.clone(), width.clone()])]);
+    }
     if !node.domain.is_empty() {
         return None;
     }
-    let get = |i: usize| inputs.get(i).copied().flatten();
-    let first = get(0);
-    let one = |kind: Kind, shape: Vec<usize>| Some(vec![(kind, shape)]);
-    let given: Vec<&[usize]> = inputs.iter().flatten().map(|value| value.shape.as_slice()).collect();
+    let one = |kind: Kind, shape: Vec<Size>| Some(vec![(kind, shape)]);
+    let given: Vec<&[Size]> = inputs.iter().flatten().map(|value| value.shape.as_slice()).collect();
     let all_known =
         || inputs.iter().zip(&node.inputs).all(|(value, name)| value.is_some() || name.is_empty());
     match node.op.as_str() {
         "Constant" => {
             let (name, value) = node.attributes.iter().next()?;
             match value {
-                Attribute::Tensor(stored) => one(stored.kind, stored.shape.clone()),
+                Attribute::Tensor(stored) => one(stored.kind, sized(&stored.shape)?),
                 Attribute::Float(_) if name == "value_float" => one(Kind::F32, vec![]),
                 Attribute::Int(_) if name == "value_int" => one(Kind::I64, vec![]),
-                Attribute::Floats(all) => one(Kind::F32, vec![all.len()]),
-                Attribute::Ints(all) => one(Kind::I64, vec![all.len()]),
+                Attribute::Floats(all) => one(Kind::F32, vec![Size::count(all.len())?]),
+                Attribute::Ints(all) => one(Kind::I64, vec![Size::count(all.len())?]),
                 _ => None,
             }
         }
@@ -291,11 +225,11 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
                 usize::try_from(if x < 0 { x.saturating_add(rank) } else { x }.clamp(0, rank)).ok()
             };
             let (start, end) = (at("start", 0)?, at("end", i64::MAX)?);
-            one(Kind::I64, vec![end.saturating_sub(start)])
+            one(Kind::I64, vec![Size::count(end.saturating_sub(start))?])
         }
         "Size" => one(Kind::I64, vec![]),
         "Reshape" => {
-            let target = numbers(node, inputs, "shape", 1)?;
+            let target = sizes(node, inputs, "shape", 1)?;
             one(first?.kind, reshape(node, &first?.shape, &target)?)
         }
         "Flatten" => {
@@ -306,25 +240,33 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
             } else {
                 place(axis, shape.len())?
             };
-            let product = |part: &[usize]| part.iter().try_fold(1usize, |n, &axis| n.checked_mul(axis));
-            one(first?.kind, vec![product(&shape[..at])?, product(&shape[at..])?])
+            one(first?.kind, vec![Size::product(&shape[..at])?, Size::product(&shape[at..])?])
         }
         "Transpose" => {
             let shape = &first?.shape;
-            one(first?.kind, permutation(node, shape.len())?.into_iter().map(|axis| shape[axis]).collect())
+            one(
+                first?.kind,
+                permutation(node, shape.len())?.into_iter().map(|axis| shape[axis].clone()).collect(),
+            )
         }
         "Squeeze" => {
             let shape = &first?.shape;
             let given = node.ints("axes").is_some() || node.input(1).is_some();
-            let mut gone: Vec<bool> = shape.iter().map(|&n| n == 1 && !given).collect();
+            let mut gone: Vec<bool> = shape.iter().map(|n| n.is(1) && !given).collect();
+            // Whether a free axis goes would depend on its size.
+            (given || shape.iter().all(|n| n.known().is_some())).then_some(())?;
             if given {
                 for axis in numbers(node, inputs, "axes", 1)? {
                     let axis = place(axis, shape.len())?;
-                    gone[axis] = shape[axis] == 1;
+                    // Named, it is 1 wherever the node has an answer.
+                    gone[axis] = shape[axis].known().is_none_or(|n| n == 1);
                     gone[axis].then_some(())?;
                 }
             }
-            one(first?.kind, (0..shape.len()).filter(|&axis| !gone[axis]).map(|axis| shape[axis]).collect())
+            one(
+                first?.kind,
+                (0..shape.len()).filter(|&axis| !gone[axis]).map(|axis| shape[axis].clone()).collect(),
+            )
         }
         "Unsqueeze" => {
             let (shape, axes) = (&first?.shape, numbers(node, inputs, "axes", 1)?);
@@ -335,25 +277,19 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
                 (!new[axis]).then_some(())?;
                 new[axis] = true;
             }
-            let mut old = shape.iter().copied();
+            let mut old = shape.iter().cloned();
             one(
                 first?.kind,
-                new.into_iter().map(|new| if new { Some(1) } else { old.next() }).collect::<Option<_>>()?,
+                new.into_iter()
+                    .map(|new| if new { Some(Size::from(1)) } else { old.next() })
+                    .collect::<Option<_>>()?,
             )
         }
-        "Expand" => {
-            let target = get(1)?
-                .integers()?
-                .into_iter()
-                .map(|n| usize::try_from(n).ok())
-                .collect::<Option<Vec<_>>>()?;
-            one(first?.kind, broadcast(&[&first?.shape, &target])?)
-        }
+        "Expand" => one(first?.kind, broadcast(&[&first?.shape, &lengths(get(1)?)?])?),
         "Tile" => {
-            let (shape, times) = (&first?.shape, get(1)?.integers()?);
+            let (shape, times) = (&first?.shape, get(1)?.sizes()?);
             (times.len() == shape.len()).then_some(())?;
-            let sizes =
-                shape.iter().zip(times).map(|(&n, times)| n.checked_mul(usize::try_from(times).ok()?));
+            let sizes = shape.iter().zip(&times).map(|(n, times)| n.times(times));
             one(first?.kind, sizes.collect::<Option<_>>()?)
         }
         "ConstantOfShape" => {
@@ -361,22 +297,32 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
                 Some(Attribute::Tensor(stored)) => stored.kind,
                 _ => Kind::F32,
             };
-            one(kind, first?.integers()?.into_iter().map(|n| usize::try_from(n).ok()).collect::<Option<_>>()?)
+            one(kind, lengths(first?)?)
         }
         "Range" => {
-            let [start, limit, delta] = [0, 1, 2].map(|i| get(i)?.data.as_ref()?.first().copied());
-            let n = ((limit? - start?) / delta?).ceil().max(0.0);
-            one(first?.kind, vec![(n < 1e9).then_some(n as usize)?])
+            let n = match [0, 1, 2].map(|i| get(i).map(|value| &value.data)) {
+                [Some(Data::Numbers(a)), Some(Data::Numbers(b)), Some(Data::Numbers(c))] => {
+                    let n = ((b.first()? - a.first()?) / c.first()?).ceil().max(0.0);
+                    Size::from((n < 1e9).then_some(n as i64)?)
+                }
+                _ => {
+                    let [start, limit, delta] = [0, 1, 2].map(|i| get(i)?.sizes()?.first().cloned());
+                    let (start, limit, delta) = (start?, limit?, delta?);
+                    delta.known().filter(|&n| n > 0)?;
+                    limit.minus(&start)?.most(&Size::from(0)).over_up(&delta)?
+                }
+            };
+            one(first?.kind, vec![n])
         }
         "Concat" if all_known() => {
             let mut shape = first?.shape.clone();
             let axis = place(node.int("axis")?, shape.len())?;
-            shape[axis] = 0;
+            shape[axis] = Size::from(0);
             for other in &given {
                 (other.len() == shape.len()).then_some(())?;
                 let fits = (0..shape.len()).all(|a| a == axis || shape[a] == other[a]);
                 fits.then_some(())?;
-                shape[axis] = shape[axis].checked_add(other[axis])?;
+                shape[axis] = shape[axis].plus(&other[axis])?;
             }
             one(first?.kind, shape)
         }
@@ -400,12 +346,13 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
         "Gather" => {
             let (shape, indices) = (&first?.shape, &get(1)?.shape);
             let axis = place(node.int("axis").unwrap_or(0), shape.len())?;
-            one(first?.kind, [&shape[..axis], indices, &shape[axis + 1..]].concat())
+            one(first?.kind, [&shape[..axis], indices.as_slice(), &shape[axis + 1..]].concat())
         }
         "GatherElements" => one(first?.kind, get(1)?.shape.clone()),
         "GatherND" if node.int("batch_dims").unwrap_or(0) == 0 => {
             let (shape, indices) = (&first?.shape, &get(1)?.shape);
-            let (&last, outer) = indices.split_last()?;
+            let (last, outer) = indices.split_last()?;
+            let last = usize::try_from(last.known()?).ok()?;
             one(first?.kind, [outer, shape.get(last..)?].concat())
         }
         "MatMul" => one(first?.kind, matmul(&first?.shape, &get(1)?.shape)?),
@@ -415,7 +362,10 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
             let turned = |name: &str| node.int(name).unwrap_or(0) != 0;
             one(
                 first?.kind,
-                vec![if turned("transA") { *k } else { *m }, if turned("transB") { *l } else { *n }],
+                vec![
+                    if turned("transA") { k.clone() } else { m.clone() },
+                    if turned("transB") { l.clone() } else { n.clone() },
+                ],
             )
         }
         "Conv" => {
@@ -425,20 +375,29 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
                 return None;
             };
             (input.len() == kernel.len()).then_some(())?;
-            one(first?.kind, [&[*batch, *made], windowed(node, input, kernel)?.as_slice()].concat())
+            one(
+                first?.kind,
+                [&[batch.clone(), made.clone()], windowed(node, input, kernel)?.as_slice()].concat(),
+            )
         }
         "MaxPool" | "AveragePool" => {
             let [batch, channels, input @ ..] = first?.shape.as_slice() else { return None };
-            let kernel: Vec<usize> =
-                node.ints("kernel_shape")?.iter().map(|&n| usize::try_from(n).ok()).collect::<Option<_>>()?;
+            let kernel: Vec<Size> = node.ints("kernel_shape")?.iter().map(|&n| Size::from(n)).collect();
             (input.len() == kernel.len()).then_some(())?;
-            one(first?.kind, [&[*batch, *channels], windowed(node, input, &kernel)?.as_slice()].concat())
+            one(
+                first?.kind,
+                [&[batch.clone(), channels.clone()], windowed(node, input, &kernel)?.as_slice()].concat(),
+            )
         }
         "GlobalAveragePool" | "GlobalMaxPool" => {
             let shape = &first?.shape;
             one(
                 first?.kind,
-                shape.iter().enumerate().map(|(axis, &n)| if axis < 2 { n } else { 1 }).collect(),
+                shape
+                    .iter()
+                    .enumerate()
+                    .map(|(axis, n)| if axis < 2 { n.clone() } else { Size::from(1) })
+                    .collect(),
             )
         }
         "ReduceMean" | "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceProd" | "ReduceL1" | "ReduceL2"
@@ -447,49 +406,53 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
             let sizes = first?.shape.iter().zip(gone);
             one(
                 first?.kind,
-                sizes.filter(|(_, gone)| keep || !gone).map(|(&n, gone)| if gone { 1 } else { n }).collect(),
+                sizes
+                    .filter(|(_, gone)| keep || !gone)
+                    .map(|(n, gone)| if gone { Size::from(1) } else { n.clone() })
+                    .collect(),
             )
         }
         "ArgMax" | "ArgMin" => {
             let mut shape = first?.shape.clone();
             let axis = place(node.int("axis").unwrap_or(0), shape.len())?;
             if node.int("keepdims").unwrap_or(1) != 0 {
-                shape[axis] = 1;
+                shape[axis] = Size::from(1);
             } else {
                 shape.remove(axis);
             }
             one(Kind::I64, shape)
         }
         "Pad" => {
-            let (mut shape, pads) = (first?.shape.clone(), numbers(node, inputs, "pads", 1)?);
+            let (mut shape, pads) = (first?.shape.clone(), sizes(node, inputs, "pads", 1)?);
             let rank = shape.len();
             let axes = if node.input(3).is_some() { get(3)?.integers()? } else { (0..).take(rank).collect() };
             (pads.len() == axes.len() * 2).then_some(())?;
             for (i, &axis) in axes.iter().enumerate() {
                 let axis = place(axis, rank)?;
-                let more = pads[i].checked_add(pads[i + axes.len()])?;
-                shape[axis] = shape[axis].checked_add_signed(isize::try_from(more).ok()?)?;
+                shape[axis] = shape[axis].plus(&pads[i])?.plus(&pads[i + axes.len()])?;
+                shape[axis].known().is_none_or(|n| n >= 0).then_some(())?;
             }
             one(first?.kind, shape)
         }
         "DepthToSpace" | "SpaceToDepth" => {
             let [n, c, h, w] = first?.shape.as_slice() else { return None };
-            let b = usize::try_from(node.int("blocksize")?).ok().filter(|&b| b > 0)?;
+            let b = Size::from(node.int("blocksize").filter(|&b| b > 0)?);
+            let square = b.times(&b)?;
             let shape = if node.op == "DepthToSpace" {
-                vec![*n, c / b.checked_mul(b)?, h.checked_mul(b)?, w.checked_mul(b)?]
+                vec![n.clone(), c.over(&square)?, h.times(&b)?, w.times(&b)?]
             } else {
-                vec![*n, c.checked_mul(b.checked_mul(b)?)?, h / b, w / b]
+                vec![n.clone(), c.times(&square)?, h.over(&b)?, w.over(&b)?]
             };
             one(first?.kind, shape)
         }
         "Attention" if opset >= 23 => {
             let (q, v) = (first?, get(2)?);
             match (q.shape.as_slice(), v.shape.as_slice()) {
-                ([b, h, n, _], [_, _, _, d]) => one(q.kind, vec![*b, *h, *n, *d]),
+                ([b, h, n, _], [_, _, _, d]) => one(q.kind, [b, h, n, d].into_iter().cloned().collect()),
                 ([b, n, _], [_, _, width]) => {
-                    let heads = usize::try_from(node.int("q_num_heads")?).ok()?;
-                    let dim = width.checked_div(usize::try_from(node.int("kv_num_heads")?).ok()?)?;
-                    one(q.kind, vec![*b, *n, heads.checked_mul(dim)?])
+                    let heads = Size::from(node.int("q_num_heads")?);
+                    let dim = width.over(&Size::from(node.int("kv_num_heads")?))?;
+                    one(q.kind, vec![b.clone(), n.clone(), heads.times(&dim)?])
                 }
                 _ => None,
             }

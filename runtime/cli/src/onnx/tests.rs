@@ -1,9 +1,11 @@
 //! Small graphs in the spellings of exporters, each with the number of its replacements; what stays; hostile bytes.
 
 mod made;
+mod sizes;
 
 use super::array::Kind;
 use super::model::{Attribute, Model};
+use super::symbols::Symbols;
 use super::{Limits, change, find, infer, prove, rewritten};
 use made::Made;
 
@@ -283,7 +285,7 @@ fn what_is_shared_or_none_stays() {
     let each = g.constant(Kind::F32, &[2, 1, 1], vec![0.5, 0.25]);
     let div = g.nodes.iter().position(|node| node.op == "Div").unwrap();
     g.nodes[div].inputs[1] = each;
-    g.stays("not one constant");
+    g.stays("not one number");
     // Keys that are not transposed.
     let mut g = vit(17, false);
     let at = g
@@ -298,8 +300,9 @@ fn what_is_shared_or_none_stays() {
 fn proof(g: &Made, bend: impl FnOnce(&mut change::Change)) -> Result<(), String> {
     let bytes = g.bytes();
     let model = Model::read(&bytes).unwrap();
-    let worlds = infer::worlds(&model, &|_, _| None, Limits::WHOLE);
-    let site = find::Site { graph: &model.graph, opset: model.opset, worlds: &worlds };
+    let symbols = Symbols::new(&model, &|_, _| None, Limits::WHOLE);
+    let worlds = infer::worlds(&model, &|_, _| None, Limits::WHOLE, &symbols);
+    let site = find::Site { graph: &model.graph, opset: model.opset, symbols: &symbols, worlds: &worlds };
     let softmax = model.graph.nodes.iter().find(|node| node.op == "Softmax").unwrap();
     let mut change = change::of(&site, &site.around(softmax)?, "elsa_0")?;
     bend(&mut change);

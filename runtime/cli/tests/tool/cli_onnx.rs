@@ -62,7 +62,9 @@ fn attention_is_listed_and_replaced() {
     assert_eq!(desk.ok("onnx list @in.onnx").trim_end(), words);
     assert_eq!(desk.ok("onnx rewrite @in.onnx @out.onnx --dry-run").trim_end(), words);
     assert_eq!(desk.list(), ["in.onnx"]);
-    assert!(desk.ok("onnx rewrite @in.onnx @out.onnx").contains(&format!("{words}, written to ")));
+    assert!(
+        desk.ok("onnx rewrite @in.onnx @out.onnx --check off").contains(&format!("{words}, written to "))
+    );
     let out = fs::read(desk.path("out.onnx")).unwrap();
     for part in [&b"ElsaAttention"[..], b"ai.elsa"] {
         assert!(out.windows(part.len()).any(|window| window == part));
@@ -79,7 +81,7 @@ fn attention_is_listed_and_replaced() {
         refused(&desk, &line, &["OUT: ", "which IN reads", "allowed: another file, or --force"]);
         assert_eq!(fs::read(desk.path("in.onnx")).unwrap(), before);
     }
-    desk.ok("onnx rewrite @in.onnx @in.onnx --force");
+    desk.ok("onnx rewrite @in.onnx @in.onnx --force --check off");
     assert_eq!(fs::read(desk.path("in.onnx")).unwrap(), out);
 }
 
@@ -97,7 +99,7 @@ fn weights_beside_a_model_stay_beside_it() {
         let line = format!("onnx rewrite @in.onnx @{name} --force");
         refused(&desk, &line, &["OUT: ", "which IN reads", "allowed: another file"]);
     }
-    desk.ok("onnx rewrite @in.onnx @out.onnx");
+    desk.ok("onnx rewrite @in.onnx @out.onnx --check off");
     assert_eq!(fs::read(desk.path("in.data")).unwrap(), [0; 8]);
 }
 
@@ -137,4 +139,10 @@ fn what_is_no_model_is_refused() {
     refused(&desk, "onnx list @", &["IN: ", "cannot be read"]);
     refused(&desk, "onnx rewrite @in.onnx @none/out.onnx", &["OUT: ", "cannot be written"]);
     refused(&desk, "onnx rewrite @in.onnx", &["OUT"]);
+    // Libraries of the check.
+    let rewrite = "onnx rewrite @in.onnx @out.onnx --operator";
+    refused(&desk, &format!("{rewrite} @none"), &["--operator: ", "which is no file", "libelsa_ort.so"]);
+    let runtime = format!("{rewrite} @in.onnx --runtime @in.onnx");
+    refused(&desk, &runtime, &["--runtime: ", "cannot be loaded", "allowed: a library of ONNX Runtime"]);
+    refused(&desk, &format!("{runtime} --check never"), &["--check", "auto, require, off"]);
 }

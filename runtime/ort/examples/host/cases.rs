@@ -2,7 +2,7 @@
 
 use crate::model::Attribute::{self, Float, Int, Ints, Text};
 use crate::oracle::Heads;
-use crate::runtime::{Data, Tensor};
+use elsa_onnxruntime::{Data, Tensor};
 use half::f16;
 
 /// What is done to a score: by `[batch, head, query, key]`.

@@ -9,12 +9,29 @@
 mod cases;
 mod model;
 mod oracle;
-mod runtime;
 
 use cases::{Case, cases, refusals};
+use elsa_onnxruntime::{Data, Model, Options, Runtime, Session, Tensor};
 use model::model;
-use runtime::{Data, Runtime, Tensor};
+use std::ffi::CStr;
+use std::path::Path;
 use std::process::ExitCode;
+
+/// A session of a model with the operators of a library, on one thread of the runtime's.
+fn session<'a>(
+    runtime: &'a Runtime,
+    operator: &str,
+    model: &[u8],
+    configuration: Option<(&CStr, &CStr)>,
+) -> Result<Session<'a>, String> {
+    let options = Options { operators: Some(Path::new(operator)), threads: 1, configuration };
+    runtime.session(Model::Bytes(model), &options).map_err(|e| e.to_string())
+}
+
+/// Runs the session.
+fn run(session: &Session<'_>, inputs: &[(&str, &Tensor)], outputs: &[&str]) -> Result<Vec<Tensor>, String> {
+    session.run(inputs, outputs, None).map_err(|e| e.to_string())
+}
 
 /// The inputs that a session takes.
 fn given(case: &Case) -> Vec<(&str, &Tensor)> {
@@ -86,9 +103,9 @@ fn all_cases(
     let hidden = runtime.minor != 16;
     for case in cases(half) {
         let done = (|| {
-            let session = runtime.session(operator, &written(&case, half, hidden), None)?;
-            let first = session.run(&given(&case), &outputs(&case))?;
-            let second = session.run(&given(&case), &outputs(&case))?;
+            let session = session(runtime, operator, &written(&case, half, hidden), None)?;
+            let first = run(&session, &given(&case), &outputs(&case))?;
+            let second = run(&session, &given(&case), &outputs(&case))?;
             if first != second {
                 return Err("the second run has other bits".to_owned());
             }
@@ -102,7 +119,7 @@ fn all_cases(
 fn all_refusals(runtime: &Runtime, operator: &str, note: &mut impl FnMut(&str, Result<String, String>)) {
     let (good, bad) = (cases(false), refusals());
     let Some(plain) = good.first() else { return };
-    let served = runtime.session(operator, &written(plain, false, false), None);
+    let served = session(runtime, operator, &written(plain, false, false), None);
     for refusal in bad {
         let values: Vec<_> =
             refusal.inputs.iter().map(|(name, tensor)| (*name, tensor.data.element())).collect();
@@ -113,8 +130,8 @@ fn all_refusals(runtime: &Runtime, operator: &str, note: &mut impl FnMut(&str, R
             .filter(|(name, _)| !name.is_empty())
             .map(|(name, tensor)| (*name, tensor))
             .collect();
-        let result = |session: &runtime::Session<'_>| session.run(&inputs, &["Y"]).map(drop);
-        let found = runtime.session(operator, &bytes, None).and_then(|session| result(&session));
+        let result = |session: &Session<'_>| run(session, &inputs, &["Y"]).map(drop);
+        let found = session(runtime, operator, &bytes, None).and_then(|session| result(&session));
         // The type of K is refused by the runtime itself where the operator has a table for each type.
         let says = if refusal.says == "Type" && runtime.minor < 18 {
             "K: type f16; allowed: that of Q"
@@ -137,12 +154,12 @@ fn all_refusals(runtime: &Runtime, operator: &str, note: &mut impl FnMut(&str, R
         let mut inputs = given(plain);
         let wrong = Tensor { dims: vec![1, 4, 3, 16], data: Data::F32(vec![0.0; 192]) };
         inputs[1].1 = &wrong;
-        match session.run(&inputs, &["Y"]) {
+        match run(&session, &inputs, &["Y"]) {
             Err(message) if message.contains("K: batch 1; allowed: 2") => {}
             Err(message) => return Err(message),
             Ok(_) => return Err("was not refused".to_owned()),
         }
-        let found = session.run(&given(plain), &["Y"])?;
+        let found = run(&session, &given(plain), &["Y"])?;
         compare(plain, &found).map(|_| "served".to_owned())
     });
     note("the next request after one that was refused", recovered);
@@ -153,12 +170,12 @@ fn threads(runtime: &Runtime, operator: &str) -> Result<String, String> {
     let all = cases(false);
     let case = all.first().ok_or("no case")?;
     let bytes = written(case, false, false);
-    let sessions = [runtime.session(operator, &bytes, None)?, runtime.session(operator, &bytes, None)?];
+    let sessions = [session(runtime, operator, &bytes, None)?, session(runtime, operator, &bytes, None)?];
     let mut numbers = cases::Numbers::new(11);
     let inputs: Vec<[Tensor; 3]> =
         [40, 7, 65].map(|tokens| [(); 3].map(|()| numbers.tensor(false, &[2, 4, tokens, 16]))).into();
-    let run = |session: &runtime::Session<'_>, tensors: &[Tensor; 3]| {
-        session.run(&[("Q", &tensors[0]), ("K", &tensors[1]), ("V", &tensors[2])], &["Y"])
+    let run = |session: &Session<'_>, tensors: &[Tensor; 3]| {
+        run(session, &[("Q", &tensors[0]), ("K", &tensors[1]), ("V", &tensors[2])], &["Y"])
     };
     let alone: Vec<Vec<Tensor>> =
         inputs.iter().map(|tensors| run(&sessions[0], tensors)).collect::<Result<_, _>>()?;
@@ -190,11 +207,11 @@ fn shapes(runtime: &Runtime, operator: &str) -> Result<String, String> {
     let mut numbers = cases::Numbers::new(5);
     let all = cases(false);
     let case = all.first().ok_or("no case")?;
-    let session = runtime.session(operator, &written(case, false, false), None)?;
+    let session = session(runtime, operator, &written(case, false, false), None)?;
     for tokens in (1..45).chain(1..45) {
         let mut case = cases(false).swap_remove(0);
         case.inputs.iter_mut().for_each(|input| input.1 = Some(numbers.tensor(false, &[1, 4, tokens, 16])));
-        compare(&case, &session.run(&given(&case), &["Y"])?)?;
+        compare(&case, &run(&session, &given(&case), &["Y"])?)?;
     }
     Ok("44 shapes, twice".to_owned())
 }
@@ -203,7 +220,7 @@ fn shapes(runtime: &Runtime, operator: &str) -> Result<String, String> {
 fn configuration(runtime: &Runtime, operator: &str) -> Result<String, String> {
     let all = cases(false);
     let bytes = written(all.first().ok_or("no case")?, false, false);
-    let of = |value| runtime.session(operator, &bytes, Some((c"elsa.threads", value))).map(drop);
+    let of = |value| session(runtime, operator, &bytes, Some((c"elsa.threads", value))).map(drop);
     for (value, says) in
         [(c"none", "elsa.threads: \"none\"; allowed: "), (c"7", "elsa.threads: 7, but the engine")]
     {
@@ -240,13 +257,13 @@ fn main() -> ExitCode {
     };
     if what == "models" {
         for case in cases(false).iter().filter(|case| case.name == "rank 4") {
-            let path = std::path::Path::new(folder).join("rank4.onnx");
+            let path = Path::new(folder).join("rank4.onnx");
             let done = std::fs::write(&path, written(case, false, false));
             note("model", done.map(|()| path.display().to_string()).map_err(|e| e.to_string()));
         }
         return if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    let runtime = match Runtime::open(path) {
+    let runtime = match Runtime::open(Path::new(path)) {
         Ok(runtime) => runtime,
         Err(fault) => {
             println!("FAILED: {path}: {fault}");

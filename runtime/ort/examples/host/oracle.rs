@@ -1,6 +1,6 @@
 //! The definition of the operator, in f64 and without any regard to speed.
 
-use crate::runtime::{Data, Tensor};
+use elsa_onnxruntime::{Data, Tensor};
 
 /// `[batch, heads, tokens, dim]`, of any of the operator's layouts.
 pub struct Heads {

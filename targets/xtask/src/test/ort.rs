@@ -12,6 +12,10 @@ use std::time::Duration;
 
 /// Linear attention by the tool.
 const LINEAR: &str = "runtime/cli/tests/linear_attention.py";
+/// The check of rewritten models by the tool.
+const CHECK: &str = "runtime/cli/tests/onnx_check.py";
+/// Random models, original and rewritten.
+const RANDOM: &str = "runtime/ort/tests/random_models.py";
 /// Convolutions and selective scans by the tool.
 const SERIES: &str = "runtime/cli/tests/linear_series.py";
 
@@ -22,7 +26,8 @@ pub fn ends(tree: &Tree) -> Ran {
         let here = workspace::products(tree)?;
         let runs = runtimes.iter().flat_map(|runtime| on_this_machine(tree, runtime, &here));
         ran.each(runs.collect(), |ran, (what, run)| check(ran, &what, run));
-        cases(tree, ran, &here)
+        cases(tree, ran, &here)?;
+        rewritten(tree, ran, &here, &runtimes, 60)
     })
 }
 
@@ -46,7 +51,11 @@ pub fn every(tree: &Tree) -> Ran {
             here.into_iter().chain([emulated])
         });
         ran.each(runs.collect(), |ran, (what, run)| check(ran, &what, run));
-        if cfg!(target_arch = "x86_64") { oldest(tree, ran, &here) } else { Ok(()) }
+        if !cfg!(target_arch = "x86_64") {
+            return Ok(());
+        }
+        rewritten(tree, ran, &here, &runtimes, 2000)?;
+        oldest(tree, ran, &here)
     })
 }
 
@@ -96,6 +105,22 @@ fn cases(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
         let cases = Run::new(tree, "").arg(&newest).arg("-B").arg(tree.root.join(path));
         check(ran, what, cases.arg(here.join("elsa")).limit(Duration::from_secs(120)));
     }
+    Ok(())
+}
+
+/// Models that the tool rewrites: the answers of `count` random ones before and after, and the tool's own check in every
+/// runtime.
+fn rewritten(tree: &Tree, ran: &mut Ran, here: &Path, runtimes: &[Runtime], count: u32) -> Result<(), String> {
+    let newest = setup::ort::newest(tree)?;
+    let (library, tool) = (here.join("libelsa_ort.so"), here.join("elsa"));
+    let python = |script: &str| Run::new(tree, "").arg(&newest).arg("-B").arg(tree.root.join(script));
+    let checks = runtimes.iter().map(|runtime| {
+        let what = format!("{runtime}, the check of rewritten models");
+        (what, python(CHECK).arg(&tool).arg(&library).arg(&runtime.here))
+    });
+    ran.each(checks.collect(), |ran, (what, run)| check(ran, &what, run));
+    let random = python(RANDOM).arg(&library).arg(&tool).args(&format!("--count {count}"));
+    check(ran, "random models", random.limit(Duration::from_secs(1200)));
     Ok(())
 }
 

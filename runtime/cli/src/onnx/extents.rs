@@ -1,0 +1,198 @@
+//! Sizes of what operators cut, join and move a window over.
+
+use super::model::{Attribute, Node};
+use super::shapes::{Value, broadcast, place};
+use super::size::Size;
+
+/// The integers that an operator takes as attribute `name` in older opsets and as input `i` in newer ones.
+#[must_use]
+pub fn numbers(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> Option<Vec<i64>> {
+    match node.ints(name) {
+        Some(all) => Some(all.to_vec()),
+        None => inputs.get(i).copied().flatten()?.integers(),
+    }
+}
+
+/// The numbers that an operator takes as attribute `name` in older opsets and as input `i` in newer ones, as sizes.
+#[must_use]
+pub fn sizes(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> Option<Vec<Size>> {
+    match node.ints(name) {
+        Some(all) => Some(all.iter().map(|&n| Size::from(n)).collect()),
+        None => inputs.get(i).copied().flatten()?.sizes(),
+    }
+}
+
+/// `at` clamped to `low..=high`, counted from the end of an axis of `n` where it is negative.
+fn within(at: &Size, n: &Size, low: &Size, high: &Size) -> Option<Size> {
+    // A number beyond every axis is its end; what is no number is a place counted from the front.
+    let from = match at.known() {
+        Some(x) if x >= i64::from(i32::MAX) => return Some(high.clone()),
+        Some(x) if x <= -i64::from(i32::MAX) => return Some(low.clone()),
+        Some(x) if x < 0 => at.plus(n)?,
+        None if at.times(&Size::from(-1))?.is_count() => at.plus(n)?,
+        _ => at.clone(),
+    };
+    Some(from.most(low).least(high))
+}
+
+/// Axes of `Slice` with their starts, steps and numbers of elements.
+#[must_use]
+pub fn slices(node: &Node, inputs: &[Option<&Value>]) -> Option<Vec<(usize, Size, i64, Size)>> {
+    let shape = &inputs.first().copied().flatten()?.shape;
+    let (starts, ends) = (sizes(node, inputs, "starts", 1)?, sizes(node, inputs, "ends", 2)?);
+    let given = node.ints("axes").is_some() || node.input(3).is_some();
+    let axes = if given { numbers(node, inputs, "axes", 3)? } else { (0..).take(starts.len()).collect() };
+    let steps =
+        if node.input(4).is_some() { numbers(node, inputs, "steps", 4)? } else { vec![1; starts.len()] };
+    if starts.len() != ends.len() || starts.len() != axes.len() || starts.len() != steps.len() {
+        return None;
+    }
+    let zero = Size::from(0);
+    let mut all = Vec::new();
+    for i in 0..starts.len() {
+        let (axis, step) = (place(axes[i], shape.len())?, steps[i]);
+        let n = &shape[axis];
+        let (start, count) = if step > 0 {
+            let (start, end) = (within(&starts[i], n, &zero, n)?, within(&ends[i], n, &zero, n)?);
+            let length = end.minus(&start)?.most(&zero);
+            (start, length.over_up(&Size::from(step))?)
+        } else {
+            // Backwards only where nothing is free.
+            let n = n.known()?;
+            let from = |x: i64| if x < 0 { x.saturating_add(n) } else { x };
+            let (start, end) = (starts[i].known()?, ends[i].known()?);
+            let start = from(start).clamp(0, (n - 1).max(0));
+            let end = if end < -n { -1 } else { from(end).clamp(-1, n - 1) };
+            let step = step.checked_neg().filter(|&step| step > 0)?;
+            let count = (start - end).max(0).checked_add(step - 1)? / step;
+            (Size::from(start), Size::from(count))
+        };
+        all.push((axis, start, step, count));
+    }
+    Some(all)
+}
+
+/// Sizes of the parts of `Split`.
+#[must_use]
+pub fn parts(node: &Node, inputs: &[Option<&Value>]) -> Option<(usize, Vec<Size>)> {
+    let shape = &inputs.first().copied().flatten()?.shape;
+    let axis = place(node.int("axis").unwrap_or(0), shape.len())?;
+    let (n, parts) = (&shape[axis], node.outputs.len());
+    let all: Vec<Size> = if node.ints("split").is_some() || node.input(1).is_some() {
+        sizes(node, inputs, "split", 1)?
+    } else {
+        let parts = i64::try_from(parts).ok()?;
+        let each = n.over_up(&Size::from(parts))?;
+        let last = n.minus(&each.times(&Size::from(parts - 1))?)?;
+        let mut all = vec![each; usize::try_from(parts).ok()?];
+        *all.last_mut()? = last;
+        all
+    };
+    let sum = all.iter().try_fold(Size::from(0), |sum, n| sum.plus(n))?;
+    (all.len() == parts && sum == *n && all.iter().all(|n| n.known().is_none_or(|n| n >= 0)))
+        .then_some((axis, all))
+}
+
+/// Axes that a reduction takes away, and whether they stay with size 1.
+#[must_use]
+pub fn reduced(node: &Node, inputs: &[Option<&Value>]) -> Option<(Vec<bool>, bool)> {
+    let rank = inputs.first().copied().flatten()?.shape.len();
+    let keep = node.int("keepdims").unwrap_or(1) != 0;
+    let given = node.ints("axes").is_some() || node.input(1).is_some();
+    let axes = if given { numbers(node, inputs, "axes", 1)? } else { Vec::new() };
+    if axes.is_empty() {
+        let gone = node.int("noop_with_empty_axes").unwrap_or(0) == 0;
+        return Some((vec![gone; rank], keep));
+    }
+    let mut gone = vec![false; rank];
+    for axis in axes {
+        gone[place(axis, rank)?] = true;
+    }
+    Some((gone, keep))
+}
+
+/// Elements that are lengths of axes.
+#[must_use]
+pub fn lengths(value: &Value) -> Option<Vec<Size>> {
+    let all = value.sizes()?;
+    all.iter().all(|n| n.known().is_none_or(|n| n >= 0)).then_some(all)
+}
+
+/// The shape of a product of matrices.
+#[must_use]
+pub fn matmul(a: &[Size], b: &[Size]) -> Option<Vec<Size>> {
+    let ([batch_a @ .., m, k], [batch_b @ .., l, n]) = (a, b) else { return None };
+    let mut shape = broadcast(&[batch_a, batch_b])?;
+    shape.extend([m.clone(), n.clone()]);
+    // A size that others broadcast to is each of those that are not 1.
+    (k == l || k.joined().contains(l) || l.joined().contains(k)).then_some(shape)
+}
+
+/// Spatial sizes behind a window of `kernel` that moves over `input`, as convolutions and poolings have it.
+#[must_use]
+pub fn windowed(node: &Node, input: &[Size], kernel: &[Size]) -> Option<Vec<Size>> {
+    let rank = input.len();
+    let of = |name: &str, n: usize, default: i64| match node.ints(name) {
+        Some(all) if all.len() == n => Some(all.iter().map(|&x| Size::from(x)).collect()),
+        Some(_) => None,
+        None => Some(vec![Size::from(default); n]),
+    };
+    let (strides, dilations) = (of("strides", rank, 1)?, of("dilations", rank, 1)?);
+    let pads = of("pads", rank * 2, 0)?;
+    let auto = match node.attributes.get("auto_pad") {
+        Some(Attribute::Text(text)) => text.as_slice(),
+        _ => b"NOTSET",
+    };
+    let one = Size::from(1);
+    (0..rank)
+        .map(|axis| {
+            let stride = if strides[axis].is(0) { &one } else { &strides[axis] };
+            if auto.starts_with(b"SAME") {
+                return input[axis].over_up(stride);
+            }
+            let reach = kernel[axis].minus(&one)?.times(&dilations[axis])?.plus(&one)?;
+            let padded = input[axis].plus(&pads[axis])?.plus(&pads[axis + rank])?;
+            let moves = padded.minus(&reach)?;
+            moves.known().is_none_or(|n| n >= 0).then_some(())?;
+            let up = node.int("ceil_mode").unwrap_or(0) != 0;
+            if up { moves.over_up(stride)? } else { moves.over(stride)? }.plus(&one)
+        })
+        .collect()
+}
+
+/// The shape that `Reshape` makes of `input`.
+#[must_use]
+pub fn reshape(node: &Node, input: &[Size], target: &[Size]) -> Option<Vec<Size>> {
+    let zero = node.int("allowzero").unwrap_or(0) != 0;
+    let mut shape: Vec<Size> = Vec::new();
+    let mut free = None;
+    for (axis, n) in target.iter().enumerate() {
+        match n.known() {
+            Some(-1) if free.is_none() => {
+                free = Some(axis);
+                shape.push(Size::from(1));
+            }
+            Some(0) if !zero => shape.push(input.get(axis)?.clone()),
+            Some(n) if n < 0 => return None,
+            _ => shape.push(n.clone()),
+        }
+    }
+    // Axes that stay need no division.
+    let (mut left, mut given) = (input.to_vec(), shape.clone());
+    given.retain(|size| match left.iter().position(|other| other == size) {
+        Some(at) => {
+            left.remove(at);
+            false
+        }
+        None => true,
+    });
+    let (total, known) = (Size::product(&left)?, Size::product(&given)?);
+    match free {
+        Some(free) => {
+            shape[free] = total.over(&known)?;
+            (total.known().is_none() || shape[free].times(&known)? == total).then_some(shape)
+        }
+        // Where both are numbers, they are equal; elsewhere the node has an answer only where they are.
+        None => (total == known || total.known().is_none() || known.known().is_none()).then_some(shape),
+    }
+}

@@ -1,0 +1,420 @@
+//! Sizes as polynomials over the free axes of a model.
+//!
+//! A free axis is a symbol. Sums, differences and products are polynomials with one spelling each, so that two sizes with
+//! the same spelling are the same number whatever sizes the axes have. What no polynomial says is a term of its own, which
+//! equals only itself.
+
+use std::collections::HashMap;
+use std::fmt;
+
+/// A factor of a term.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Factor {
+    /// A free axis.
+    Axis(String),
+    /// What an operation makes of sizes.
+    Of(Operation, Vec<Size>),
+}
+
+/// What makes a size that is no polynomial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Operation {
+    /// The size to which axes broadcast: all are 1 or equal to it.
+    Joint,
+    /// A quotient, rounded down.
+    Quotient,
+    /// The smallest.
+    Least,
+    /// The largest.
+    Most,
+}
+
+/// A number of elements, or a number that sizes are made from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Size {
+    /// Products with their factors of whole numbers, none of which is zero; in order.
+    terms: Vec<(Vec<Factor>, i64)>,
+}
+
+impl From<i64> for Size {
+    fn from(n: i64) -> Size {
+        Size { terms: if n == 0 { vec![] } else { vec![(vec![], n)] } }
+    }
+}
+
+impl Size {
+    /// A free axis.
+    #[must_use]
+    pub fn axis(name: &str) -> Size {
+        Size::factor(Factor::Axis(name.to_owned()))
+    }
+
+    /// A whole number of elements.
+    #[must_use]
+    pub fn count(n: usize) -> Option<Size> {
+        Some(Size::from(i64::try_from(n).ok()?))
+    }
+
+    fn factor(factor: Factor) -> Size {
+        Size { terms: vec![(vec![factor], 1)] }
+    }
+
+    /// The number, if it depends on no free axis.
+    #[must_use]
+    pub fn known(&self) -> Option<i64> {
+        match &self.terms[..] {
+            [] => Some(0),
+            [(factors, n)] if factors.is_empty() => Some(*n),
+            _ => None,
+        }
+    }
+
+    /// Whether it is `n` for every size of every free axis.
+    #[must_use]
+    pub fn is(&self, n: i64) -> bool {
+        self.known() == Some(n)
+    }
+
+    /// The name of the free axis that it is.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        match &self.terms[..] {
+            [(factors, 1)] => match &factors[..] {
+                [Factor::Axis(name)] => Some(name),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn collect(terms: impl IntoIterator<Item = (Vec<Factor>, i64)>) -> Option<Size> {
+        let mut all: Vec<(Vec<Factor>, i64)> = terms.into_iter().collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut terms: Vec<(Vec<Factor>, i64)> = Vec::new();
+        for (factors, n) in all {
+            match terms.last_mut().filter(|last| last.0 == factors) {
+                Some(last) => last.1 = last.1.checked_add(n)?,
+                None => terms.push((factors, n)),
+            }
+        }
+        terms.retain(|(_, n)| *n != 0);
+        (terms.len() <= LONGEST).then_some(Size { terms })
+    }
+
+    /// The sum; none beyond what 64 bits hold.
+    #[must_use]
+    pub fn plus(&self, other: &Size) -> Option<Size> {
+        Size::collect(self.terms.iter().chain(&other.terms).cloned())
+    }
+
+    /// The difference; none beyond what 64 bits hold.
+    #[must_use]
+    pub fn minus(&self, other: &Size) -> Option<Size> {
+        self.plus(&other.times(&Size::from(-1))?)
+    }
+
+    /// The product; none beyond what 64 bits hold.
+    #[must_use]
+    pub fn times(&self, other: &Size) -> Option<Size> {
+        let mut all = Vec::new();
+        for (a, n) in &self.terms {
+            for (b, m) in &other.terms {
+                let mut factors = [a.as_slice(), b].concat();
+                factors.sort();
+                all.push((factors, n.checked_mul(*m)?));
+            }
+        }
+        Size::collect(all)
+    }
+
+    /// The product of `sizes`.
+    #[must_use]
+    pub fn product<'a>(sizes: impl IntoIterator<Item = &'a Size>) -> Option<Size> {
+        sizes.into_iter().try_fold(Size::from(1), |product, size| product.times(size))
+    }
+
+    /// The quotient where it leaves no rest whatever the sizes.
+    fn exactly(&self, by: &Size) -> Option<Size> {
+        if self == by {
+            return Some(Size::from(1));
+        }
+        let [(divisor, m)] = &by.terms[..] else { return None };
+        let divided = self.terms.iter().map(|(factors, n)| {
+            let mut factors = factors.clone();
+            for factor in divisor {
+                factors.remove(factors.iter().position(|other| other == factor)?);
+            }
+            (n % m == 0).then_some((factors, n / m))
+        });
+        Size::collect(divided.collect::<Option<Vec<_>>>()?)
+    }
+
+    /// The quotient, rounded down; none for a division by zero.
+    #[must_use]
+    pub fn over(&self, by: &Size) -> Option<Size> {
+        if by.is(0) {
+            return None;
+        }
+        if let (Some(a), Some(b)) = (self.known(), by.known()) {
+            return Some(Size::from(a.checked_div_euclid(b)?));
+        }
+        self.exactly(by)
+            .or_else(|| Some(Size::factor(Factor::Of(Operation::Quotient, vec![self.clone(), by.clone()]))))
+    }
+
+    /// The quotient, rounded up.
+    #[must_use]
+    pub fn over_up(&self, by: &Size) -> Option<Size> {
+        self.plus(by)?.minus(&Size::from(1))?.over(by)
+    }
+
+    fn extreme(&self, other: &Size, operation: Operation) -> Size {
+        let ordered = self.minus(other).and_then(|difference| difference.known()).map(|n| n <= 0);
+        match (ordered, operation) {
+            (Some(true), Operation::Least) | (Some(false), Operation::Most) => self.clone(),
+            (Some(_), _) => other.clone(),
+            (None, _) => {
+                let mut pair = vec![self.clone(), other.clone()];
+                pair.sort();
+                Size::factor(Factor::Of(operation, pair))
+            }
+        }
+    }
+
+    /// The smaller of two.
+    #[must_use]
+    pub fn least(&self, other: &Size) -> Size {
+        // No size is negative.
+        if self.is(0) && other.is_count() || other.is(0) && self.is_count() {
+            return Size::from(0);
+        }
+        self.extreme(other, Operation::Least)
+    }
+
+    /// The larger of two.
+    #[must_use]
+    pub fn most(&self, other: &Size) -> Size {
+        match (self.is(0) && other.is_count(), other.is(0) && self.is_count()) {
+            (true, _) => other.clone(),
+            (_, true) => self.clone(),
+            _ => self.extreme(other, Operation::Most),
+        }
+    }
+
+    /// Whether nothing is subtracted in it, so that it is never negative.
+    #[must_use]
+    pub fn is_count(&self) -> bool {
+        let counts = |factor: &Factor| match factor {
+            Factor::Axis(_) => true,
+            Factor::Of(Operation::Most, parts) => parts.iter().any(Size::is_count),
+            Factor::Of(_, parts) => parts.iter().all(Size::is_count),
+        };
+        self.terms.iter().all(|(factors, n)| *n > 0 && factors.iter().all(counts))
+    }
+
+    /// Whether `self` is the smaller of `whole` and a constant of at least 2: a part of a constant that is `whole`
+    /// wherever both broadcast.
+    fn is_cut_of(&self, whole: &Size) -> bool {
+        match &self.terms[..] {
+            [(factors, 1)] => match &factors[..] {
+                [Factor::Of(Operation::Least, parts)] => {
+                    parts.contains(whole) && parts.iter().any(|part| part.known().is_some_and(|n| n >= 2))
+                }
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// The size to which two axes broadcast; none where they never do.
+    #[must_use]
+    pub fn joint(&self, other: &Size) -> Option<Size> {
+        if self == other || other.is(1) || other.is_cut_of(self) {
+            return Some(self.clone());
+        }
+        if self.is(1) || self.is_cut_of(other) {
+            return Some(other.clone());
+        }
+        match (self.known(), other.known()) {
+            (Some(_), Some(_)) => return None,
+            (Some(n), None) | (None, Some(n)) => return Some(Size::from(n)),
+            (None, None) => {}
+        }
+        let mut all: Vec<Size> = [self, other].into_iter().flat_map(|size| size.joined().to_vec()).collect();
+        all.sort();
+        all.dedup();
+        Some(Size::factor(Factor::Of(Operation::Joint, all)))
+    }
+
+    /// What it is the joint size of; itself where it is none.
+    #[must_use]
+    pub fn joined(&self) -> &[Size] {
+        match &self.terms[..] {
+            [(factors, 1)] => match &factors[..] {
+                [Factor::Of(Operation::Joint, all)] => all,
+                _ => std::slice::from_ref(self),
+            },
+            _ => std::slice::from_ref(self),
+        }
+    }
+
+    /// Whether it is what it is by one formula, rather than the smaller or the larger of two.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.terms.iter().flat_map(|(factors, _)| factors).all(|factor| match factor {
+            Factor::Axis(_) => true,
+            Factor::Of(Operation::Least | Operation::Most, _) => false,
+            Factor::Of(_, parts) => parts.iter().all(Size::is_plain),
+        })
+    }
+
+    /// Whether the free axis `name` stands in it.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.terms.iter().flat_map(|(factors, _)| factors).any(|factor| match factor {
+            Factor::Axis(axis) => axis == name,
+            Factor::Of(_, parts) => parts.iter().any(|part| part.has(name)),
+        })
+    }
+
+    /// The sizes that broadcast together within it.
+    pub fn joints<'a>(&'a self, into: &mut Vec<&'a [Size]>) {
+        for factor in self.terms.iter().flat_map(|(factors, _)| factors) {
+            if let Factor::Of(operation, parts) = factor {
+                if *operation == Operation::Joint {
+                    into.push(parts);
+                }
+                parts.iter().for_each(|part| part.joints(into));
+            }
+        }
+    }
+
+    /// The same with `ties` in place of free axes.
+    #[must_use]
+    pub fn with(&self, ties: &HashMap<String, Size>) -> Option<Size> {
+        let mut sum = Size::default();
+        for (factors, n) in &self.terms {
+            let mut product = Size::from(*n);
+            for factor in factors {
+                let size = match factor {
+                    Factor::Axis(name) => ties.get(name).cloned().unwrap_or_else(|| Size::axis(name)),
+                    Factor::Of(operation, parts) => {
+                        let mut parts = parts.iter().map(|part| part.with(ties));
+                        let first = parts.next()??;
+                        parts.try_fold(first, |all, part| match operation {
+                            Operation::Joint => all.joint(&part?),
+                            Operation::Quotient => all.over(&part?),
+                            Operation::Least => Some(all.least(&part?)),
+                            Operation::Most => Some(all.most(&part?)),
+                        })?
+                    }
+                };
+                product = product.times(&size)?;
+            }
+            sum = sum.plus(&product)?;
+        }
+        Some(sum)
+    }
+
+    /// The number where the free axes have `sizes`.
+    #[must_use]
+    pub fn at(&self, sizes: &HashMap<String, usize>) -> Option<i64> {
+        let mut sum = 0i64;
+        for (factors, n) in &self.terms {
+            let mut product = *n;
+            for factor in factors {
+                let x = match factor {
+                    Factor::Axis(name) => i64::try_from(*sizes.get(name)?).ok()?,
+                    Factor::Of(operation, parts) => {
+                        let parts: Vec<i64> =
+                            parts.iter().map(|part| part.at(sizes)).collect::<Option<_>>()?;
+                        match operation {
+                            Operation::Joint => *parts.iter().find(|&&n| n != 1).unwrap_or(&1),
+                            Operation::Quotient => parts.first()?.checked_div_euclid(*parts.get(1)?)?,
+                            Operation::Least => *parts.iter().min()?,
+                            Operation::Most => *parts.iter().max()?,
+                        }
+                    }
+                };
+                product = product.checked_mul(x)?;
+            }
+            sum = sum.checked_add(product)?;
+        }
+        Some(sum)
+    }
+}
+
+/// A size with more terms is none.
+const LONGEST: usize = 64;
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.terms.is_empty() {
+            return f.write_str("0");
+        }
+        for (i, (factors, n)) in self.terms.iter().rev().enumerate() {
+            let sign = match (i, *n < 0) {
+                (0, false) => "",
+                (0, true) => "-",
+                (_, false) => " + ",
+                (_, true) => " - ",
+            };
+            f.write_str(sign)?;
+            let mut parts: Vec<String> = Vec::new();
+            if n.unsigned_abs() != 1 || factors.is_empty() {
+                parts.push(n.unsigned_abs().to_string());
+            }
+            for factor in factors {
+                parts.push(match factor {
+                    Factor::Axis(name) => name.clone(),
+                    Factor::Of(operation, sizes) => {
+                        let sizes: Vec<String> = sizes.iter().map(Size::to_string).collect();
+                        match operation {
+                            Operation::Joint => format!("({})", sizes.join(" or 1, ")),
+                            Operation::Quotient => format!("({})", sizes.join(")/(")),
+                            Operation::Least => format!("min({})", sizes.join(", ")),
+                            Operation::Most => format!("max({})", sizes.join(", ")),
+                        }
+                    }
+                });
+            }
+            f.write_str(&parts.join("*"))?;
+        }
+        Ok(())
+    }
+}
+
+/// A shape in words.
+#[must_use]
+pub fn shown(shape: &[Size]) -> String {
+    let axes: Vec<String> = shape.iter().map(Size::to_string).collect();
+    format!("[{}]", axes.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_has_one_spelling_and_the_value_of_its_formula() {
+        let (n, m, one) = (Size::axis("n"), Size::axis("m"), Size::from(1));
+        let sizes: HashMap<String, usize> = [("n".into(), 7), ("m".into(), 12)].into();
+        let a = n.plus(&one).unwrap().times(&n.minus(&one).unwrap()).unwrap();
+        let b = n.times(&n).unwrap().minus(&one).unwrap();
+        assert_eq!((&a, a.at(&sizes)), (&b, Some(48)));
+        assert_ne!(n, m);
+        assert_eq!(n.times(&m).unwrap().over(&m), Some(n.clone()));
+        // What is rounded equals only itself: 2 · (n / 2) + 1 is n for odd n only.
+        let two = Size::from(2);
+        let odd = n.over(&two).unwrap().times(&two).unwrap().plus(&one).unwrap();
+        assert_eq!((odd.at(&sizes), odd == n), (Some(7), false));
+        let cut = n.least(&Size::from(100));
+        assert_eq!((cut.at(&sizes), cut == n, cut.is_plain()), (Some(7), false, false));
+        assert_eq!(n.least(&Size::from(0)), Size::from(0));
+        assert_eq!(n.joint(&Size::from(1)), Some(n.clone()));
+        assert_eq!(n.joint(&m).unwrap().at(&[("n".into(), 1), ("m".into(), 5)].into()), Some(5));
+        assert_eq!(n.joint(&cut), Some(n.clone()));
+        assert_eq!(Size::from(3).joint(&Size::from(4)), None);
+        assert_eq!(Size::from(i64::MAX).plus(&one), None);
+    }
+}

@@ -1,0 +1,339 @@
+//! What a free axis decides is in no replacement: masks, scales, heads and batches beyond the sizes of a proof.
+
+use super::super::array::Kind;
+use super::super::find::Site;
+use super::super::infer::{self, WORLDS, World};
+use super::super::model::Model;
+use super::super::symbols::Symbols;
+use super::super::{Limits, change, prove};
+use super::made::Made;
+use std::collections::HashMap;
+
+/// The size of axis `axis` of `x`, with one axis.
+fn size(g: &mut Made, x: &str, axis: f64) -> String {
+    let shape = g.node("Shape", &[x], &[]);
+    let axis = g.constant(Kind::I64, &[1], vec![axis]);
+    g.node("Gather", &[&shape, &axis], &[("axis", &[0])])
+}
+
+/// Queries `[b, 4, n, 8]`, keys and values `[b, 4, m, 8]`, with the product of the first two.
+fn heads(g: &mut Made, n: &'static str, m: &'static str) -> (String, String) {
+    let q = g.input("q", Kind::F32, &["b", "4", n, "8"]);
+    let [k, v] = ["k", "v"].map(|name| g.input(name, Kind::F32, &["b", "4", m, "8"]));
+    let k = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
+    (g.node("MatMul", &[&q, &k], &[]), v)
+}
+
+fn weigh(g: &mut Made, scores: &str, v: &str) {
+    let weights = g.node("Softmax", &[scores], &[("axis", &[-1])]);
+    let y = g.node("MatMul", &[&weights, v], &[]);
+    g.output(&y);
+}
+
+/// Scores where `mask` is true, and the lowest f32 elsewhere.
+fn choose(g: &mut Made, mask: &str, scores: &str) -> String {
+    let low = g.number(f64::from(f32::MIN));
+    g.node("Where", &[mask, scores, &low], &[])
+}
+
+/// Queries and keys of the same tokens, with the part of a constant of 400 tokens that they need.
+fn sliced(keeps: impl Fn(usize, usize) -> bool) -> Made {
+    let mut g = Made::new(17);
+    let (scores, v) = heads(&mut g, "n", "n");
+    let data = (0..400 * 400).map(|at| f64::from(u8::from(keeps(at / 400, at % 400)))).collect();
+    let mask = g.constant(Kind::F32, &[1, 1, 400, 400], data);
+    let (n, start) = (size(&mut g, "q", 2.0), g.ints(&[0]));
+    let [rows, columns] = [2, 3].map(|axis| g.ints(&[axis]));
+    let mask = g.node("Slice", &[&mask, &start, &n, &rows], &[]);
+    let mask = g.node("Slice", &[&mask, &start, &n, &columns], &[]);
+    let mask = g.node("Cast", &[&mask], &[("to", &[9])]);
+    let scores = choose(&mut g, &mask, &scores);
+    weigh(&mut g, &scores, &v);
+    g
+}
+
+/// Keys up to the query's own place, counted from the last key.
+fn last_aligned() -> Made {
+    let mut g = Made::new(17);
+    let (scores, v) = heads(&mut g, "n", "m");
+    let (n, m) = (size(&mut g, "q", 2.0), size(&mut g, "k", 2.0));
+    let none = g.ints(&[]);
+    let [n, m] = [n, m].map(|x| g.node("Reshape", &[&x, &none], &[]));
+    let [zero, one] = [0.0, 1.0].map(|x| g.constant(Kind::I64, &[], vec![x]));
+    let [rows, columns] = [&n, &m].map(|x| g.node("Range", &[&zero, x, &one], &[]));
+    let more = g.node("Sub", &[&m, &n], &[]);
+    let rows = g.node("Add", &[&rows, &more], &[]);
+    let last = g.ints(&[1]);
+    let rows = g.node("Unsqueeze", &[&rows, &last], &[]);
+    let mask = g.node("LessOrEqual", &[&columns, &rows], &[]);
+    let scores = choose(&mut g, &mask, &scores);
+    weigh(&mut g, &scores, &v);
+    g
+}
+
+/// Scores times what `factor` makes of the number of tokens.
+fn scaled(factor: impl Fn(&mut Made, &str) -> String) -> Made {
+    let mut g = Made::new(17);
+    let (scores, v) = heads(&mut g, "n", "n");
+    let n = size(&mut g, "q", 2.0);
+    let factor = factor(&mut g, &n);
+    let scores = g.node("Mul", &[&scores, &factor], &[]);
+    weigh(&mut g, &scores, &v);
+    g
+}
+
+fn log(g: &mut Made, n: &str) -> String {
+    let limit = g.ints(&[100]);
+    let n = g.node("Max", &[n, &limit], &[]);
+    let n = g.node("Cast", &[&n], &[("to", &[1])]);
+    g.node("Log", &[&n], &[])
+}
+
+fn step(g: &mut Made, n: &str) -> String {
+    let limit = g.ints(&[100]);
+    let short = g.node("Less", &[n, &limit], &[]);
+    let [one, ten] = [1.0, 10.0].map(|x| g.number(x));
+    g.node("Where", &[&short, &one, &ten], &[])
+}
+
+/// The replacement, as the worlds of a proof make it, computed with the free axes at `tried`.
+fn proof_at(g: &Made, tried: &[&[(&str, usize)]]) -> Result<(), String> {
+    let bytes = g.bytes();
+    let model = Model::read(&bytes).unwrap();
+    let symbols = Symbols::new(&model, &|_, _| None, Limits::WHOLE);
+    let worlds = infer::worlds(&model, &|_, _| None, Limits::WHOLE, &symbols);
+    let site = Site { graph: &model.graph, opset: model.opset, symbols: &symbols, worlds: &worlds };
+    let softmax = model.graph.nodes.iter().find(|node| node.op == "Softmax").unwrap();
+    let change = change::of(&site, &site.around(softmax)?, "elsa_0")?;
+    let sizes = tried.iter().map(|sizes| sizes.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect());
+    let other: Vec<World<'_>> = sizes
+        .map(|sizes: HashMap<String, usize>| World::new(&model, &|_, _| None, Limits::WHOLE, &symbols, sizes))
+        .collect();
+    let site = Site { worlds: &other, ..site };
+    prove::prove(&site, &change)
+}
+
+#[test]
+fn a_mask_that_a_free_axis_decides_stays_a_tensor() {
+    let tokens: [&[(&str, usize)]; 5] = [
+        &[("b", 2), ("n", 5)],
+        &[("b", 1), ("n", 12)],
+        &[("b", 1), ("n", 1)],
+        &[("b", 1), ("n", 40)],
+        &[("b", 1), ("n", 301)],
+    ];
+    let kinds: [fn(usize, usize) -> bool; 6] = [
+        |i, j| j <= i,
+        |i, j| j <= i && i < j + 9,
+        |i, j| j <= i && i < j + 64,
+        |i, j| j <= i && i / 16 == j / 16,
+        |i, j| i.abs_diff(j) < 50,
+        |_, j| j < 100,
+    ];
+    for keeps in kinds {
+        let g = sliced(keeps);
+        g.becomes(1, "4 heads of 8, scale 1, mask");
+        assert_eq!(proof_at(&g, &tokens), Ok(()));
+    }
+    let g = last_aligned();
+    g.becomes(1, "4 heads of 8, scale 1, mask");
+    let decoding = [("b", 1), ("n", 1), ("m", 9)];
+    let tried: [&[(&str, usize)]; 5] = [
+        &decoding,
+        &[("b", 2), ("n", 9), ("m", 9)],
+        &[("b", 1), ("n", 3), ("m", 200)],
+        &[("b", 1), ("n", 2), ("m", 5)],
+        &[("b", 3), ("n", 5), ("m", 7)],
+    ];
+    assert_eq!(proof_at(&g, &tried), Ok(()));
+}
+
+#[test]
+fn a_scale_that_a_free_axis_decides_is_multiplied_into_the_queries() {
+    let tokens: [&[(&str, usize)]; 5] = [
+        &[("b", 1), ("n", 5)],
+        &[("b", 1), ("n", 99)],
+        &[("b", 2), ("n", 100)],
+        &[("b", 1), ("n", 101)],
+        &[("b", 1), ("n", 300)],
+    ];
+    for factor in [log, step] {
+        let g = scaled(factor);
+        g.becomes(1, "4 heads of 8, scale 1 times a computed one");
+        assert_eq!(proof_at(&g, &tokens), Ok(()));
+        let (_, bytes) = g.rewritten();
+        let model = Model::read(&bytes).unwrap();
+        let node = model.graph.nodes.iter().find(|node| node.op == change::OPERATOR).unwrap();
+        assert_eq!(model.graph.nodes[model.graph.producer[&node.inputs[0]]].op, "Mul");
+    }
+}
+
+#[test]
+fn heads_and_batches_are_those_of_the_tensors() {
+    let mut g = Made::new(17);
+    let q = g.input("q", Kind::F32, &["b", "h", "n", "8"]);
+    let [k, v] = ["k", "v"].map(|name| g.input(name, Kind::F32, &["c", "h", "m", "8"]));
+    let k = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
+    let scores = g.node("MatMul", &[&q, &k], &[]);
+    weigh(&mut g, &scores, &v);
+    g.becomes(1, "h heads of 8, scale 1");
+    let (_, bytes) = g.rewritten();
+    let model = Model::read(&bytes).unwrap();
+    let node = model.graph.nodes.iter().find(|node| node.op == change::OPERATOR).unwrap();
+    assert!(!node.attributes.contains_key("num_heads"));
+    let tried = |b, c, h| [("b", b), ("c", c), ("h", h), ("n", 4), ("m", 6)];
+    let (one, two, three) = (tried(2, 1, 5), tried(1, 3, 3), tried(2, 2, 1));
+    assert_eq!(proof_at(&g, &[&one, &two, &three, &tried(1, 1, 2), &tried(4, 1, 7)]), Ok(()));
+}
+
+#[test]
+fn every_free_axis_is_a_symbol_with_sizes_of_its_own() {
+    // The axes of queries and keys have no names; the tokens of the values are those of the keys.
+    let mut g = Made::new(17);
+    let q = g.input("q", Kind::F32, &["", "4", "", "8"]);
+    let [k, v] = ["k", "v"].map(|name| g.input(name, Kind::F32, &["", "4", "", "8"]));
+    let k = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
+    let scores = g.node("MatMul", &[&q, &k], &[]);
+    weigh(&mut g, &scores, &v);
+    g.becomes(1, "4 heads of 8, scale 1");
+    let bytes = g.bytes();
+    let model = Model::read(&bytes).unwrap();
+    let symbols = Symbols::new(&model, &|_, _| None, Limits::WHOLE);
+    let free = symbols.axes.iter().filter(|(name, ..)| symbols.tie(name).is_none());
+    assert_eq!(free.count(), 5);
+
+    let g = sliced(|i, j| j <= i);
+    let bytes = g.bytes();
+    let model = Model::read(&bytes).unwrap();
+    let symbols = Symbols::new(&model, &|_, _| None, Limits::WHOLE);
+    assert!(infer::worlds(&model, &|_, _| None, Limits::WHOLE, &symbols).len() >= WORLDS);
+
+    let g = last_aligned();
+    let bytes = g.bytes();
+    let model = Model::read(&bytes).unwrap();
+    let symbols = Symbols::new(&model, &|_, _| None, Limits::WHOLE);
+    let worlds = infer::worlds(&model, &|_, _| None, Limits::WHOLE, &symbols);
+    let tokens = |world: &World<'_>| ["q", "k"].map(|name| world.shape(name).unwrap()[2]);
+    let all: Vec<[usize; 2]> = worlds.iter().map(tokens).collect();
+    assert_eq!(all.len(), 10, "{all:?}");
+    assert!(all.iter().all(|[n, m]| n != m || *n == 1), "{all:?}");
+    assert!(
+        all.iter().filter(|[n, m]| n < m).count() >= 3 && all.iter().filter(|[n, m]| n > m).count() >= 3,
+        "{all:?}"
+    );
+    assert!(all.contains(&[1, 1]) && all.iter().any(|[n, m]| *n == 1 && *m > 1), "{all:?}");
+    assert!(all.iter().any(|[n, m]| *m == 1 && *n > 1), "{all:?}");
+    // Beyond the constant that a length is compared with.
+    let g = scaled(step);
+    let bytes = g.bytes();
+    let model = Model::read(&bytes).unwrap();
+    let symbols = Symbols::new(&model, &|_, _| None, Limits::WHOLE);
+    let worlds = infer::worlds(&model, &|_, _| None, Limits::WHOLE, &symbols);
+    assert!(worlds.iter().filter(|world| world.shape("q").unwrap()[2] > 100).count() >= 2);
+}
+
+#[test]
+fn a_constant_is_read_to_its_end() {
+    // Causal, but for the last query, which does not attend the first key.
+    let mut g = Made::new(17);
+    let (scores, v) = heads(&mut g, "40", "40");
+    let low = f64::from(f32::MIN);
+    let data = (0..1600).map(|at| if at % 40 > at / 40 || at == 39 * 40 { low } else { 0.0 }).collect();
+    let mask = g.constant(Kind::F32, &[1, 1, 40, 40], data);
+    let scores = g.node("Add", &[&scores, &mask], &[]);
+    weigh(&mut g, &scores, &v);
+    g.becomes(1, "4 heads of 8, scale 1, mask");
+}
+
+#[test]
+fn many_tokens_are_proved_by_some() {
+    let mut g = Made::new(17);
+    let q = g.input("q", Kind::F32, &["1", "2", "4097", "16"]);
+    let [k, v] = ["k", "v"].map(|name| g.input(name, Kind::F32, &["1", "2", "4097", "16"]));
+    let mask = g.input("mask", Kind::BOOL, &["1", "1", "4097", "4097"]);
+    let k = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
+    let scores = g.node("MatMul", &[&q, &k], &[]);
+    let scores = choose(&mut g, &mask, &scores);
+    weigh(&mut g, &scores, &v);
+    g.becomes(1, "2 heads of 16, scale 1, mask");
+    let mut g = Made::new(23);
+    let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, &["1", "4097", "32"]));
+    let y = g.node(
+        "Attention",
+        &[&q, &k, &v],
+        &[("q_num_heads", &[2]), ("kv_num_heads", &[2]), ("is_causal", &[1])],
+    );
+    g.output(&y);
+    g.becomes(1, "2 heads of 16, scale 0.25");
+    // One that would take more memory than a proof has.
+    let mut g = Made::new(17);
+    let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, &["1", "64", "40000", "64"]));
+    let k = g.node("Transpose", &[&k], &[("perm", &[0, 1, 3, 2])]);
+    let scores = g.node("MatMul", &[&q, &k], &[]);
+    weigh(&mut g, &scores, &v);
+    let (found, _) = g.rewritten();
+    assert!(!found[0].replaced, "{found:?}");
+}
+
+#[test]
+fn fused_attention_of_three_axes_and_free_ones_is_replaced() {
+    for (opset, op, own) in [
+        (23, "Attention", &[("q_num_heads", &[2][..]), ("kv_num_heads", &[2])][..]),
+        (17, "MultiHeadAttention", &[("num_heads", &[2])]),
+    ] {
+        let mut g = Made::new(opset);
+        let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, Kind::F32, &["b", "n", "16"]));
+        let y = g.node(op, &[&q, &k, &v], own);
+        g.output(&y);
+        g.becomes(1, "2 heads of 8, scale 0.35355338");
+    }
+}
+
+#[test]
+fn reasons_are_true() {
+    let between = |op: &'static str| {
+        let mut g = Made::new(17);
+        let (scores, v) = heads(&mut g, "n", "m");
+        let scores = g.node(op, &[&scores], &[]);
+        weigh(&mut g, &scores, &v);
+        g
+    };
+    between("Clip").stays("its scores go through Clip");
+    between("Abs").stays("its scores go through Abs");
+    // Positions of a picture, added along other axes.
+    let mut g = Made::new(17);
+    let (scores, v) = heads(&mut g, "6", "6");
+    let bias = g.input("bias", Kind::F32, &["b", "4", "6", "2", "1"]);
+    let scores = g.reshape(&scores, &[-1, 4, 6, 2, 3]);
+    let scores = g.node("Add", &[&scores, &bias], &[]);
+    let scores = g.reshape(&scores, &[-1, 4, 6, 6]);
+    weigh(&mut g, &scores, &v);
+    g.stays("reshaped to other axes than queries and keys");
+    // Values times the transposed weights.
+    let mut g = Made::new(17);
+    let (scores, v) = heads(&mut g, "n", "m");
+    let weights = g.node("Softmax", &[&scores], &[("axis", &[-1])]);
+    let weights = g.node("Transpose", &[&weights], &[("perm", &[0, 1, 3, 2])]);
+    let v = g.node("Transpose", &[&v], &[("perm", &[0, 1, 3, 2])]);
+    let y = g.node("MatMul", &[&v, &weights], &[]);
+    g.output(&y);
+    g.stays("transposed before their product with values");
+    // A softmax of exponentials and their sum.
+    let mut g = Made::new(17);
+    let (scores, v) = heads(&mut g, "n", "m");
+    let exponentials = g.node("Exp", &[&scores], &[]);
+    let last = g.ints(&[-1]);
+    let sum = g.node("ReduceSum", &[&exponentials, &last], &[]);
+    let weights = g.node("Div", &[&exponentials, &sum], &[]);
+    let y = g.node("MatMul", &[&weights, &v], &[]);
+    g.output(&y);
+    g.stays("its softmax is written out");
+    for op in ["Attention", "GroupQueryAttention"] {
+        let mut g = Made::new(17);
+        let x = g.input("x", Kind::F32, &["b", "n", "16"]);
+        let y = g.node(op, &[&x], &[]);
+        g.nodes[0].domain = "com.microsoft".into();
+        g.output(&y);
+        g.stays(&format!("com.microsoft.{op} is not taken over"));
+    }
+}

@@ -1,0 +1,511 @@
+//! A library of ONNX Runtime that is opened by its path, and sessions in it.
+//!
+//! **The naive way** links ONNX Runtime, or loads a version that was fixed when this was compiled.
+//!
+//! **Why the code differs.** What runs is the library that the caller names: any from 1.10 on, whose table of functions
+//! only grows. The table is asked for by the version that both know, and nothing newer than 1.10 is called.
+//!
+//! Clauses that unsafe blocks cite:
+//! - *table*: the functions are those of the runtime's table for a version that it has, and the library stays loaded.
+//! - *own*: handles are the runtime's, made by the calls before and released once.
+
+use half::f16;
+use ort_sys::{
+    ONNXTensorElementDataType, OrtAllocatorType, OrtApi, OrtApiBase, OrtEnv, OrtLoggingLevel, OrtMemType,
+    OrtMemoryInfo, OrtRunOptions, OrtSession, OrtStatusPtr, OrtTensorTypeAndShapeInfo, OrtValue,
+};
+use std::ffi::{CStr, CString, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+use std::{mem, ptr, slice, thread};
+
+/// The newest version of the interface whose types are known here.
+const NEWEST: u32 = 17;
+
+/// Why a runtime does not do what it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RuntimeError {
+    /// A file that the system cannot load.
+    #[error("{}: cannot be loaded: {reason}", path.display())]
+    Load {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: String,
+    },
+    /// A library that is no ONNX Runtime, or one without functions of a known version.
+    #[error("{}: {found}; allowed: ONNX Runtime 1.10 or newer", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        found: String,
+    },
+    /// A call that the runtime refuses.
+    #[error("{call}: {message}")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// What the runtime says.
+        message: String,
+    },
+    /// A name or a path that holds a zero.
+    #[error("{0:?}: a zero within; allowed: none")]
+    Text(String),
+    /// An output that is no tensor of a known type.
+    #[error("output {name}: {found}; allowed: a tensor of numbers or truth values")]
+    Output {
+        /// The output.
+        name: String,
+        /// What it is.
+        found: String,
+    },
+    /// A run that was ended because it took too long.
+    #[error("a run was ended after {0:?}")]
+    Late(Duration),
+    /// A thread that the system refuses.
+    #[error("no thread can be started: {0}")]
+    Thread(String),
+}
+
+/// A tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// Its axes.
+    pub dims: Vec<i64>,
+    /// Its elements, the last axis fastest.
+    pub data: Data,
+}
+
+/// The elements of a tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Data {
+    /// f32.
+    F32(Vec<f32>),
+    /// f16.
+    F16(Vec<f16>),
+    /// f64.
+    F64(Vec<f64>),
+    /// Truth values, 0 or 1.
+    Bool(Vec<u8>),
+    /// Bytes.
+    U8(Vec<u8>),
+    /// 32-bit integers.
+    I32(Vec<i32>),
+    /// 64-bit integers.
+    I64(Vec<i64>),
+}
+
+impl Data {
+    /// ONNX's number of the element type.
+    #[must_use]
+    pub fn element(&self) -> i32 {
+        match self {
+            Data::F32(_) => 1,
+            Data::U8(_) => 2,
+            Data::I32(_) => 6,
+            Data::I64(_) => 7,
+            Data::Bool(_) => 9,
+            Data::F16(_) => 10,
+            Data::F64(_) => 11,
+        }
+    }
+
+    /// Whether the elements are floating-point numbers.
+    #[must_use]
+    pub fn is_float(&self) -> bool {
+        matches!(self, Data::F32(_) | Data::F16(_) | Data::F64(_))
+    }
+
+    /// How many elements there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Data::F32(x) => x.len(),
+            Data::F16(x) => x.len(),
+            Data::F64(x) => x.len(),
+            Data::Bool(x) | Data::U8(x) => x.len(),
+            Data::I32(x) => x.len(),
+            Data::I64(x) => x.len(),
+        }
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn memory(&self) -> (*const c_void, usize) {
+        match self {
+            Data::F32(x) => (x.as_ptr().cast(), size_of_val(&x[..])),
+            Data::F16(x) => (x.as_ptr().cast(), size_of_val(&x[..])),
+            Data::F64(x) => (x.as_ptr().cast(), size_of_val(&x[..])),
+            Data::Bool(x) | Data::U8(x) => (x.as_ptr().cast(), x.len()),
+            Data::I32(x) => (x.as_ptr().cast(), size_of_val(&x[..])),
+            Data::I64(x) => (x.as_ptr().cast(), size_of_val(&x[..])),
+        }
+    }
+
+    /// The element at an index.
+    ///
+    /// # Panics
+    /// An index that is not below [`Data::len`].
+    #[must_use]
+    pub fn get(&self, i: usize) -> f64 {
+        match self {
+            Data::F32(x) => f64::from(x[i]),
+            Data::F16(x) => x[i].to_f64(),
+            Data::F64(x) => x[i],
+            Data::Bool(x) | Data::U8(x) => f64::from(x[i]),
+            Data::I32(x) => f64::from(x[i]),
+            Data::I64(x) => x[i] as f64,
+        }
+    }
+
+    /// The enumeration of ONNX Runtime for the type.
+    fn kind(&self) -> ONNXTensorElementDataType {
+        use ONNXTensorElementDataType as T;
+        match self {
+            Data::F32(_) => T::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
+            Data::F16(_) => T::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16,
+            Data::F64(_) => T::ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE,
+            Data::Bool(_) => T::ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL,
+            Data::U8(_) => T::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8,
+            Data::I32(_) => T::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32,
+            Data::I64(_) => T::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,
+        }
+    }
+}
+
+/// Where a model lies.
+#[derive(Clone, Copy, Debug)]
+pub enum Model<'a> {
+    /// In memory, with nothing beside it.
+    Bytes(&'a [u8]),
+    /// In a file, with its weights beside it.
+    File(&'a Path),
+}
+
+/// What a session is made with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'a> {
+    /// A library of operators.
+    pub operators: Option<&'a Path>,
+    /// Threads that compute a node; 0 is the runtime's own choice.
+    pub threads: i32,
+    /// An entry of the configuration.
+    pub configuration: Option<(&'a CStr, &'a CStr)>,
+}
+
+/// A runtime.
+pub struct Runtime {
+    table: *const OrtApi,
+    environment: *mut OrtEnv,
+    memory: *mut OrtMemoryInfo,
+    /// Its version.
+    pub version: String,
+    /// The number after the first point of its version.
+    pub minor: u32,
+}
+
+// SAFETY: *table*: the runtime's functions may be called from any thread.
+unsafe impl Sync for Runtime {}
+
+/// A session, which any thread may run.
+pub struct Session<'a> {
+    runtime: &'a Runtime,
+    session: *mut OrtSession,
+}
+
+// SAFETY: *table*: sessions may be run from any thread.
+unsafe impl Sync for Session<'_> {}
+
+macro_rules! call {
+    ($runtime:expr, $name:ident($($argument:expr),* $(,)?)) => {{
+        let runtime: &Runtime = $runtime;
+        // SAFETY: *table*, *own*; texts end with a zero, and what is written is a local.
+        let status = unsafe { ((*runtime.table).$name)($($argument),*) };
+        runtime.checked(stringify!($name), status)
+    }};
+}
+
+fn text(text: &str) -> Result<CString, RuntimeError> {
+    CString::new(text).map_err(|_| RuntimeError::Text(text.to_owned()))
+}
+
+fn file(path: &Path) -> Result<CString, RuntimeError> {
+    let bytes = path.as_os_str().as_bytes();
+    CString::new(bytes).map_err(|_| RuntimeError::Text(path.display().to_string()))
+}
+
+/// A tensor of the runtime's, or none yet.
+struct Value<'a> {
+    runtime: &'a Runtime,
+    value: *mut OrtValue,
+}
+
+impl Drop for Value<'_> {
+    fn drop(&mut self) {
+        // SAFETY: *table*, *own*: null is ignored.
+        unsafe { ((*self.runtime.table).ReleaseValue)(self.value) };
+    }
+}
+
+/// Options of a run.
+struct RunOptions<'a> {
+    runtime: &'a Runtime,
+    options: *mut OrtRunOptions,
+}
+
+// SAFETY: *table*: a run may be terminated from any thread.
+unsafe impl Sync for RunOptions<'_> {}
+
+impl Drop for RunOptions<'_> {
+    fn drop(&mut self) {
+        // SAFETY: *table*, *own*: null is ignored.
+        unsafe { ((*self.runtime.table).ReleaseRunOptions)(self.options) };
+    }
+}
+
+impl Runtime {
+    /// Opens the library at `path`. A path without a slash is looked up as the system looks libraries up. The library
+    /// stays loaded until the process ends.
+    ///
+    /// # Errors
+    /// A file that is no ONNX Runtime from 1.10 on.
+    pub fn open(path: &Path) -> Result<Runtime, RuntimeError> {
+        let name = file(path)?;
+        let foreign = |found: String| RuntimeError::Foreign { path: path.to_path_buf(), found };
+        // SAFETY: the text ends with a zero. The library is ONNX Runtime's, whose constructors are safe to run.
+        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+        if library.is_null() {
+            // SAFETY: the call before has failed, so there is a text, which ends with a zero.
+            let reason = unsafe { CStr::from_ptr(libc::dlerror()) };
+            let reason = reason.to_string_lossy().into_owned();
+            return Err(RuntimeError::Load { path: path.to_path_buf(), reason });
+        }
+        // SAFETY: the library is loaded, and the text ends with a zero.
+        let entry = unsafe { libc::dlsym(library, c"OrtGetApiBase".as_ptr()) };
+        if entry.is_null() {
+            return Err(foreign("a library without OrtGetApiBase".to_owned()));
+        }
+        // SAFETY: the entry point of every version has this type.
+        let base = unsafe { mem::transmute::<*mut c_void, extern "C" fn() -> *const OrtApiBase>(entry)() };
+        if base.is_null() {
+            return Err(foreign("a library without functions".to_owned()));
+        }
+        // SAFETY: the base of every version has these two functions; the version's text ends with a zero.
+        let version = unsafe { CStr::from_ptr(((*base).GetVersionString)()) }.to_string_lossy().into_owned();
+        let mut numbers = version.split('.').map(|x| x.parse::<u32>().unwrap_or(0));
+        let minor = match (numbers.next(), numbers.next()) {
+            (Some(1), Some(minor)) if minor >= 10 => minor,
+            (Some(2..), _) => NEWEST,
+            _ => return Err(foreign(format!("version {version}"))),
+        };
+        // SAFETY: as above.
+        let table = unsafe { ((*base).GetApi)(minor.min(NEWEST)) };
+        if table.is_null() {
+            return Err(foreign(format!("version {version} without functions")));
+        }
+        let (environment, memory) = (ptr::null_mut(), ptr::null_mut());
+        let mut runtime = Runtime { table, environment, memory, version, minor };
+        let level = OrtLoggingLevel::ORT_LOGGING_LEVEL_FATAL;
+        let mut environment = ptr::null_mut();
+        call!(&runtime, CreateEnv(level, c"elsa".as_ptr(), &raw mut environment))?;
+        runtime.environment = environment;
+        let (arena, kind) = (OrtAllocatorType::OrtArenaAllocator, OrtMemType::OrtMemTypeDefault);
+        let mut memory = ptr::null_mut();
+        call!(&runtime, CreateCpuMemoryInfo(arena, kind, &raw mut memory))?;
+        runtime.memory = memory;
+        Ok(runtime)
+    }
+
+    fn checked(&self, call: &'static str, status: OrtStatusPtr) -> Result<(), RuntimeError> {
+        if status.0.is_null() {
+            return Ok(());
+        }
+        // SAFETY: *table*, *own*: the message ends with a zero and lives as long as the status.
+        unsafe {
+            let message = CStr::from_ptr(((*self.table).GetErrorMessage)(status.0));
+            let message = message.to_string_lossy().into_owned();
+            ((*self.table).ReleaseStatus)(status.0);
+            Err(RuntimeError::Call { call, message })
+        }
+    }
+
+    /// A session of a model.
+    ///
+    /// # Errors
+    /// What the runtime refuses: the library of operators, the model.
+    pub fn session(&self, model: Model<'_>, with: &Options<'_>) -> Result<Session<'_>, RuntimeError> {
+        let operators = with.operators.map(file).transpose()?;
+        let (mut options, mut library, mut session) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+        call!(self, CreateSessionOptions(&raw mut options))?;
+        let made = (|| {
+            call!(self, SetIntraOpNumThreads(options, with.threads))?;
+            if let Some((key, value)) = with.configuration {
+                call!(self, AddSessionConfigEntry(options, key.as_ptr(), value.as_ptr()))?;
+            }
+            if let Some(operators) = &operators {
+                call!(self, RegisterCustomOpsLibrary(options, operators.as_ptr(), &raw mut library))?;
+            }
+            match model {
+                Model::Bytes(bytes) => {
+                    let (data, len) = (bytes.as_ptr().cast(), bytes.len());
+                    call!(
+                        self,
+                        CreateSessionFromArray(self.environment, data, len, options, &raw mut session)
+                    )
+                }
+                Model::File(path) => {
+                    let path = file(path)?;
+                    call!(self, CreateSession(self.environment, path.as_ptr(), options, &raw mut session))
+                }
+            }
+        })();
+        // SAFETY: *table*, *own*.
+        unsafe { ((*self.table).ReleaseSessionOptions)(options) };
+        made.map(|()| Session { runtime: self, session })
+    }
+
+    /// A tensor of the runtime's over the elements of `tensor`, which it reads while it lives.
+    fn value(&self, tensor: &Tensor) -> Result<Value<'_>, RuntimeError> {
+        let mut value = ptr::null_mut();
+        let (data, bytes) = tensor.data.memory();
+        let (dims, rank) = (tensor.dims.as_ptr(), tensor.dims.len());
+        let (data, kind) = (data.cast_mut(), tensor.data.kind());
+        call!(
+            self,
+            CreateTensorWithDataAsOrtValue(self.memory, data, bytes, dims, rank, kind, &raw mut value)
+        )?;
+        Ok(Value { runtime: self, value })
+    }
+
+    /// Axes, number of elements and element type.
+    fn shape(&self, info: *const OrtTensorTypeAndShapeInfo) -> Result<(Vec<i64>, usize, i32), RuntimeError> {
+        let (mut element, mut rank, mut count) = (0i32, 0, 0);
+        call!(self, GetTensorElementType(info, (&raw mut element).cast()))?;
+        call!(self, GetDimensionsCount(info, &raw mut rank))?;
+        let mut dims = vec![0; rank];
+        call!(self, GetDimensions(info, dims.as_mut_ptr(), rank))?;
+        call!(self, GetTensorShapeElementCount(info, &raw mut count))?;
+        Ok((dims, count, element))
+    }
+
+    /// A copy of the output `name`.
+    fn tensor(&self, name: &str, value: &Value<'_>) -> Result<Tensor, RuntimeError> {
+        let refuse = |found: String| RuntimeError::Output { name: name.to_owned(), found };
+        if value.value.is_null() {
+            return Err(refuse("absent".to_owned()));
+        }
+        let (mut info, mut data) = (ptr::null_mut(), ptr::null_mut());
+        call!(self, GetTensorTypeAndShape(value.value, &raw mut info)).map_err(|e| refuse(e.to_string()))?;
+        let shape = self.shape(info);
+        // SAFETY: *table*, *own*.
+        unsafe { ((*self.table).ReleaseTensorTypeAndShapeInfo)(info) };
+        let (dims, count, element) = shape?;
+        call!(self, GetTensorMutableData(value.value, &raw mut data))?;
+        let count = if data.is_null() { 0 } else { count };
+        let data = if count == 0 { ptr::dangling_mut::<f64>().cast() } else { data };
+        // SAFETY: the runtime's tensor has as many elements of its type, and is copied before it is released.
+        let data = unsafe {
+            match element {
+                1 => Data::F32(slice::from_raw_parts(data.cast(), count).to_vec()),
+                2 => Data::U8(slice::from_raw_parts(data.cast(), count).to_vec()),
+                6 => Data::I32(slice::from_raw_parts(data.cast(), count).to_vec()),
+                7 => Data::I64(slice::from_raw_parts(data.cast(), count).to_vec()),
+                9 => Data::Bool(slice::from_raw_parts(data.cast(), count).to_vec()),
+                10 => Data::F16(slice::from_raw_parts(data.cast(), count).to_vec()),
+                11 => Data::F64(slice::from_raw_parts(data.cast(), count).to_vec()),
+                _ => return Err(refuse(format!("elements of ONNX's type {element}"))),
+            }
+        };
+        Ok(Tensor { dims, data })
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        // SAFETY: *table*, *own*: null is ignored.
+        unsafe {
+            ((*self.table).ReleaseMemoryInfo)(self.memory);
+            ((*self.table).ReleaseEnv)(self.environment);
+        }
+    }
+}
+
+impl Session<'_> {
+    /// Runs the session; with `limit`, ends the run behind the next node once it has taken so long.
+    ///
+    /// # Errors
+    /// What the runtime refuses, and a run that was ended.
+    pub fn run(
+        &self,
+        inputs: &[(&str, &Tensor)],
+        outputs: &[&str],
+        limit: Option<Duration>,
+    ) -> Result<Vec<Tensor>, RuntimeError> {
+        let runtime = self.runtime;
+        let input_names = inputs.iter().map(|(name, _)| text(name)).collect::<Result<Vec<_>, _>>()?;
+        let output_names = outputs.iter().map(|name| text(name)).collect::<Result<Vec<_>, _>>()?;
+        let pointers = |of: &[CString]| of.iter().map(|name| name.as_ptr()).collect::<Vec<_>>();
+        let (input_pointers, output_pointers) = (pointers(&input_names), pointers(&output_names));
+        let values: Vec<Value<'_>> =
+            inputs.iter().map(|(_, tensor)| runtime.value(tensor)).collect::<Result<_, _>>()?;
+        let given: Vec<*const OrtValue> = values.iter().map(|value| value.value.cast_const()).collect();
+        let mut made: Vec<*mut OrtValue> = vec![ptr::null_mut(); outputs.len()];
+        let mut options = RunOptions { runtime, options: ptr::null_mut() };
+        call!(runtime, CreateRunOptions(&raw mut options.options))?;
+        let ended = AtomicBool::new(false);
+        let ran = thread::scope(|scope| {
+            let (done, end) = mpsc::channel::<()>();
+            if let Some(limit) = limit {
+                let (options, ended) = (&options, &ended);
+                let watch = move || {
+                    if end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                        ended.store(true, Ordering::Relaxed);
+                        // A run that cannot be ended is waited for.
+                        let _ = call!(options.runtime, RunOptionsSetTerminate(options.options));
+                    }
+                };
+                let watch = thread::Builder::new().spawn_scoped(scope, watch);
+                watch.map_err(|e| RuntimeError::Thread(e.to_string()))?;
+            }
+            let ran = call!(
+                runtime,
+                Run(
+                    self.session,
+                    options.options,
+                    input_pointers.as_ptr(),
+                    given.as_ptr(),
+                    given.len(),
+                    output_pointers.as_ptr(),
+                    outputs.len(),
+                    made.as_mut_ptr(),
+                )
+            );
+            drop(done);
+            ran
+        });
+        let made: Vec<Value<'_>> = made.into_iter().map(|value| Value { runtime, value }).collect();
+        match (ran, limit) {
+            (Err(_), Some(limit)) if ended.load(Ordering::Relaxed) => Err(RuntimeError::Late(limit)),
+            (Err(error), _) => Err(error),
+            (Ok(()), _) => {
+                made.iter().zip(outputs).map(|(value, name)| runtime.tensor(name, value)).collect()
+            }
+        }
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        // SAFETY: *table*, *own*.
+        unsafe { ((*self.runtime.table).ReleaseSession)(self.session) };
+    }
+}
