@@ -1,5 +1,6 @@
 //! The workspace: the memory in which the runs of a plan work.
 
+use crate::cpu::memory;
 use crate::cpu::plan::CpuPlan;
 use crate::cuda::copies::Copies;
 use crate::cuda::gpu::Gpu;
@@ -10,30 +11,34 @@ use crate::error::{DeviceError, PlanError};
 use crate::operator::Operator;
 use crate::plan::{Execution, Plan};
 use crate::problem::Problem;
+use elsa_core::attention::plan::ChooseError;
 use std::sync::Arc;
 
 /// The memory in which the runs of a plan work. A workspace serves one run at a time.
+///
+/// It serves every plan that needs no more than its bytes ([`Plan::workspace_bytes`]) and computes where it lies, whatever
+/// the shapes: a larger workspace serves more. What a GPU's plan needs of the host beside them, binding provides.
 #[derive(Debug)]
 pub struct Workspace<O: Operator> {
-    pub(crate) memory: Memory<O>,
+    pub(crate) memory: Memory,
     /// What is remembered of the last run.
     pub(crate) ran: Option<O::Ran>,
 }
 
 /// The memory of a workspace.
 #[derive(Debug)]
-pub(crate) enum Memory<O: Operator> {
-    Cpu(<O::Cpu as CpuPlan>::Workspace),
+pub(crate) enum Memory {
+    Cpu(memory::Memory),
     Gpu {
         /// Device memory, or why it could not be allocated.
         gpu: Result<Box<GpuWorkspace>, Arc<DeviceError>>,
         /// Memory for the CPU's standby plan.
-        standby: Option<<O::Cpu as CpuPlan>::Workspace>,
+        standby: Option<memory::Memory>,
     },
 }
 
 impl<O: Operator> Workspace<O> {
-    fn of(memory: Memory<O>) -> Workspace<O> {
+    fn of(memory: Memory) -> Workspace<O> {
         Workspace { memory, ran: None }
     }
 
@@ -64,8 +69,8 @@ impl<O: Operator> Workspace<O> {
                 }
             });
         }
-        let on_cpu = plans.iter().filter_map(|plan| Some((plan.execution.cpu()?, &plan.problem)));
-        let cpu = O::Cpu::workspace(on_cpu)?;
+        let on_cpu = plans.iter().filter_map(|plan| plan.execution.cpu().map(CpuPlan::bytes)).max();
+        let cpu = on_cpu.map(allocate_on_host).transpose()?;
         Ok(Workspace::of(match (gpu, cpu) {
             (Some(gpu), standby) => Memory::Gpu { gpu, standby },
             (None, Some(cpu)) => Memory::Cpu(cpu),
@@ -85,6 +90,14 @@ impl<O: Operator> Workspace<O> {
             Memory::Gpu { gpu: Err(_), .. } | Memory::Cpu(_) => Ok(()),
         }
     }
+}
+
+/// Allocates a workspace of the CPU.
+///
+/// # Errors
+/// Returns an error if the memory is not available.
+pub(crate) fn allocate_on_host(needed: usize) -> Result<memory::Memory, ChooseError> {
+    memory::Memory::allocate(needed).ok_or(ChooseError::Memory { needed })
 }
 
 /// Checks memory of the caller's for a workspace of `needed` bytes.
@@ -127,21 +140,22 @@ impl<O: Operator> Plan<O> {
     }
 
     /// Creates a workspace in the caller's memory, of at least [`Plan::workspace_bytes`] bytes and any alignment.
-    /// The workspace is the first [`Plan::workspace_bytes`] bytes, which are set to zero; the rest is left alone. Apart
-    /// from the memory, only small tables are allocated.
+    /// The workspace is the first [`Plan::workspace_bytes`] bytes, which are set to zero; the rest is left alone.
     ///
     /// # Errors
     /// Returns an error if the memory is null, too short, or longer than memory can be, if the plan computes on a
-    /// GPU, or if the tables cannot be allocated.
+    /// GPU.
     ///
     /// # Safety
     /// - *lent*: `memory` is writable for `bytes` bytes, and nobody else uses it until the workspace is dropped.
     pub unsafe fn workspace_in(&self, memory: *mut u8, bytes: usize) -> Result<Workspace<O>, PlanError> {
-        let Execution::Cpu(cpu) = &self.execution else { return Err(PlanError::OnDevice) };
-        check_lent(memory, bytes, self.workspace_bytes())?;
+        let (Execution::Cpu(_), needed) = (&self.execution, self.workspace_bytes()) else {
+            return Err(PlanError::OnDevice);
+        };
+        check_lent(memory, bytes, needed)?;
         // SAFETY: *lent*.
-        let workspace = unsafe { cpu.workspace_in(&self.problem, memory, bytes)? };
-        Ok(Workspace::of(Memory::Cpu(workspace)))
+        let memory = unsafe { memory::Memory::lent(memory, bytes, needed) };
+        Ok(Workspace::of(Memory::Cpu(memory.ok_or(ChooseError::Memory { needed })?)))
     }
 
     /// Creates a workspace in the caller's device memory, of at least [`Plan::workspace_bytes`] bytes, at a multiple of 256;
@@ -164,7 +178,7 @@ impl<O: Operator> Plan<O> {
         let Execution::Gpu { gpu: plan, standby } = &self.execution else {
             return Err(PlanError::OnHost { found: self.backend() });
         };
-        let standby = O::Cpu::workspace(standby.iter().map(|cpu| (cpu, &self.problem)))?;
+        let standby = standby.as_ref().map(|cpu| allocate_on_host(cpu.bytes())).transpose()?;
         // SAFETY: *lent*.
         let gpu = unsafe { GpuWorkspace::lent(plan.gpu(), plan.needs(), memory, bytes)? };
         Ok(Workspace::of(Memory::Gpu { gpu: Ok(Box::new(gpu)), standby }))
