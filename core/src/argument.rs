@@ -88,8 +88,10 @@ pub enum ArgumentError {
         axis: &'static str,
         /// Its size.
         found: usize,
-        /// The allowed size other than 1: of the batch any divisor of it, of the keys any up to it.
+        /// The allowed size other than 1: of the batch any divisor of it.
         allowed: usize,
+        /// Whether smaller sizes are allowed, too.
+        smaller: bool,
     },
     /// A size is not a multiple of another.
     Multiple {
@@ -260,15 +262,18 @@ impl fmt::Display for ArgumentError {
                 write!(f, "{argument}: last axis {width} with {heads} heads; allowed: heads that divide it")
             }
             E::Groups { heads, kv_heads } => {
-                write!(f, "k: {kv_heads} heads for {heads} query heads; allowed: a divisor of {heads}")
+                let divisor = if heads == 0 { "" } else { "a divisor of " };
+                write!(f, "k: {kv_heads} heads for {heads} query heads; allowed: {divisor}{heads}")
             }
             E::Zero { argument, axis } => write!(f, "{argument}: {axis} 0; allowed: at least 1"),
             E::Mismatch { argument, axis, found, allowed, of } => {
                 write!(f, "{argument}: {axis} {found}; allowed: {allowed}, as {of} has")
             }
             E::Number { argument, found, allowed } => write!(f, "{argument}: {found}; allowed: {allowed}"),
-            E::MaskShape { argument, axis, found, allowed } => match axis {
-                "keys" => write!(f, "{argument}: {found} {axis}; allowed: at most {allowed}"),
+            E::MaskShape { argument, axis, found, allowed, smaller: true } => {
+                write!(f, "{argument}: {axis} {found}; allowed: at most {allowed}")
+            }
+            E::MaskShape { argument, axis, found, allowed, .. } => match axis {
                 "batch" => write!(f, "{argument}: {axis} {found}; allowed: a divisor of {allowed}"),
                 _ => write!(f, "{argument}: {axis} {found}; allowed: 1 or {allowed}"),
             },

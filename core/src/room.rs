@@ -13,6 +13,21 @@ pub struct Span {
 /// Number of f32 values in a 64-byte line.
 pub(crate) const LINE: usize = 16;
 
+/// Number of f32 values of a workspace whose regions end at `total`: with a line of them, memory of any alignment has room.
+pub(crate) const fn with_alignment(total: usize) -> usize {
+    total + LINE
+}
+
+/// Bytes of that workspace; `None` if no memory has as many.
+pub(crate) fn checked_bytes(total: usize) -> Option<usize> {
+    total.checked_add(LINE)?.checked_mul(size_of::<f32>()).filter(|bytes| *bytes <= isize::MAX as usize)
+}
+
+/// Number of f32 values that a table of `count` entries of `T` takes; `None` if it overflows.
+pub(crate) fn table<T>(count: usize) -> Option<usize> {
+    count.checked_mul(size_of::<T>()).map(|bytes| bytes.div_ceil(size_of::<f32>()))
+}
+
 /// Allocates spans one after the other, each on a line.
 #[derive(Default)]
 pub(crate) struct Cursor {

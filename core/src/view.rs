@@ -109,15 +109,12 @@ impl View {
         Ok([b, h, n, c / h])
     }
 
-    /// Refuses a tensor without a batch, heads or elements of a head.
-    pub(crate) fn check_occupied(&self, argument: &'static str) -> Result<(), ArgumentError> {
-        let [batch, heads, _, dim] = self.shape;
-        for (n, axis) in [(batch, "batch"), (heads, "heads"), (dim, "head size")] {
-            if n == 0 {
-                return Err(ArgumentError::Zero { argument, axis });
-            }
+    /// Refuses a tensor without elements of a head. Any other axis may be empty.
+    pub(crate) fn check_dim(&self, argument: &'static str) -> Result<(), ArgumentError> {
+        match self.dim() {
+            0 => Err(ArgumentError::Zero { argument, axis: "head size" }),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// `1 / sqrt(dim)`, computed in f64 and rounded once to f32.

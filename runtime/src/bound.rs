@@ -1,6 +1,7 @@
 //! The bound plan: a plan with the tensors of a call, ready to run.
 
 use crate::backend::Backend;
+use crate::cpu::memory;
 use crate::cpu::plan::{CpuCall, CpuPlan};
 use crate::cuda::host::{CallTimes, HostCall};
 use crate::cuda::plan::GpuPlan;
@@ -11,14 +12,12 @@ use crate::plan::{Execution, Plan};
 use crate::problem::Problem;
 use crate::report::{Reason, Report};
 use crate::tensors::{Given, HostTensors};
-use crate::workspace::{Memory, Workspace};
+use crate::workspace::{Memory, Workspace, allocate_on_host};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The numbers of a call of an operator.
 type Lengths<'a, O> = <<O as Operator>::Problem as Problem>::Lengths<'a>;
-/// The CPU's memory of an operator.
-type CpuMemory<O> = <<O as Operator>::Cpu as CpuPlan>::Workspace;
 /// The CPU's call of an operator.
 type OnCpu<'a, O> = <<O as Operator>::Cpu as CpuPlan>::Call<'a>;
 
@@ -49,9 +48,27 @@ enum Refused {
     Frame(BindError),
 }
 
+/// The memory in which the CPU stands by for a GPU. It grows with the plans that need it, and with it goes what an earlier
+/// run has left there.
+fn standing_by<'a, R>(
+    plan: &impl CpuPlan,
+    memory: &'a mut Option<memory::Memory>,
+    ran: &mut Option<R>,
+) -> Result<&'a mut memory::Memory, BindError> {
+    let bytes = plan.bytes();
+    let enough = match memory.take() {
+        Some(memory) if memory.bytes() >= bytes => memory,
+        _ => {
+            *ran = None;
+            allocate_on_host(bytes).map_err(|_| BindError::Device(DeviceError::HostMemory { bytes }))?
+        }
+    };
+    Ok(memory.insert(enough))
+}
+
 impl<O: Operator> Plan<O> {
     /// Binds the host tensors of a call. Checks them against the problem and writes nothing. Allocates nothing,
-    /// except device memory that the first call of its kind needs.
+    /// except memory beside the workspace that the first call of its kind needs: on a GPU, and on the host for a GPU.
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem, or if the workspace belongs to another plan. With
@@ -95,10 +112,10 @@ impl<O: Operator> Plan<O> {
         workspace: &'a mut Workspace<O>,
     ) -> Result<Bound<'a, O>, BindError> {
         let memory = match &mut workspace.memory {
-            Memory::Cpu(cpu) => Some(cpu),
-            Memory::Gpu { standby, .. } => standby.as_mut(),
+            Memory::Cpu(cpu) => cpu,
+            Memory::Gpu { standby, .. } => standing_by(plan, standby, &mut workspace.ran)?,
         };
-        let calls = Calls::Cpu(self.bind_cpu(plan, lengths, &tensors, memory)?);
+        let calls = Calls::Cpu(plan.call(&self.problem, lengths, &tensors, memory)?);
         let reason = self.refusal.clone().map(Reason::Plan);
         Ok(Bound { calls, reason, plan: self, ran: &mut workspace.ran })
     }
@@ -112,12 +129,14 @@ impl<O: Operator> Plan<O> {
         tensors: HostTensors<'a>,
         workspace: &'a mut Workspace<O>,
     ) -> Result<Bound<'a, O>, BindError> {
-        let (gpu_memory, cpu_memory) = match &mut workspace.memory {
-            Memory::Cpu(cpu) => (None, Some(cpu)),
-            Memory::Gpu { gpu, standby } => (Some(gpu), standby.as_mut()),
+        let Memory::Gpu { gpu: gpu_memory, standby: cpu_memory } = &mut workspace.memory else {
+            return Err(BindError::Foreign);
         };
         let standby = match standby {
-            Some(plan) => Some(self.bind_cpu(plan, lengths, &tensors, cpu_memory)?),
+            Some(plan) => {
+                let memory = standing_by(plan, cpu_memory, &mut workspace.ran)?;
+                Some(plan.call(&self.problem, lengths, &tensors, memory)?)
+            }
             None => None,
         };
         let (calls, reason) =
@@ -134,20 +153,6 @@ impl<O: Operator> Plan<O> {
         Ok(Bound { calls, reason, plan: self, ran: &mut workspace.ran })
     }
 
-    fn bind_cpu<'a>(
-        &'a self,
-        plan: &'a O::Cpu,
-        lengths: Lengths<'a, O>,
-        tensors: &HostTensors<'a>,
-        memory: Option<&'a mut CpuMemory<O>>,
-    ) -> Result<OnCpu<'a, O>, BindError> {
-        let Some(memory) = memory else {
-            let (needed, sequences) = (plan.bytes(), self.problem.sequences());
-            return Err(BindError::Workspace { found: 0, needed, found_sequences: 0, sequences });
-        };
-        plan.call(&self.problem, lengths, tensors, memory)
-    }
-
     /// Checks that a workspace serves a call with these tensors on the GPU.
     pub(crate) fn check_memory(
         &self,
@@ -155,7 +160,7 @@ impl<O: Operator> Plan<O> {
         given: Given,
         memory: &GpuWorkspace,
     ) -> Result<(), BindError> {
-        memory.check(plan.gpu(), &plan.needs(), self.problem.sequences(), plan.room(given))
+        memory.check(plan.gpu(), &plan.needs(), plan.room(given))
     }
 
     /// Returns the GPU's call, or why the CPU computes instead.
@@ -169,9 +174,9 @@ impl<O: Operator> Plan<O> {
         lengths: Lengths<'a, O>,
         tensors: HostTensors<'a>,
         guarded: bool,
-        memory: Option<&'a mut Result<Box<GpuWorkspace>, Arc<DeviceError>>>,
+        memory: &'a mut Result<Box<GpuWorkspace>, Arc<DeviceError>>,
     ) -> Result<Result<HostCall<'a, O::Gpu>, Refused>, BindError> {
-        let memory = match memory.ok_or(BindError::Foreign)? {
+        let memory = match memory {
             Ok(memory) => memory,
             Err(e) => return Ok(Err(Refused::Memory(e.clone()))),
         };

@@ -327,20 +327,6 @@ pub enum BindError {
     #[error(transparent)]
     Problem(#[from] ArgumentError),
     /// The workspace is too small, because it belongs to another plan.
-    #[error(
-        "workspace: {found} bytes for {found_sequences} sequences; allowed: at least {needed} bytes and {sequences} sequences, as this plan's own has"
-    )]
-    Workspace {
-        /// Size of the memory in bytes.
-        found: usize,
-        /// Number of bytes that the plan needs.
-        needed: usize,
-        /// Number of sequences for which it has room.
-        found_sequences: usize,
-        /// Number of sequences of the plan.
-        sequences: usize,
-    },
-    /// The workspace is too small, because it belongs to another plan.
     #[error("workspace: {found} bytes; allowed: at least {needed}, as this plan's own has")]
     Room {
         /// Size of the memory in bytes.

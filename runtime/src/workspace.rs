@@ -1,5 +1,6 @@
 //! The workspace: the memory in which the runs of a plan work.
 
+use crate::cpu::memory;
 use crate::cpu::plan::CpuPlan;
 use crate::cuda::copies::Copies;
 use crate::cuda::gpu::Gpu;
@@ -10,30 +11,34 @@ use crate::error::{DeviceError, PlanError};
 use crate::operator::Operator;
 use crate::plan::Plan;
 use crate::problem::Problem;
+use elsa_core::attention::plan::ChooseError;
 use std::sync::Arc;
 
 /// The memory in which the runs of a plan work. A workspace serves one run at a time.
+///
+/// It serves every plan that needs no more than its bytes ([`Plan::workspace_bytes`]) and computes where it lies, whatever
+/// the shapes: a larger workspace serves more. What a GPU's plan needs of the host beside them, binding provides.
 #[derive(Debug)]
 pub struct Workspace<O: Operator> {
-    pub(crate) memory: Memory<O>,
+    pub(crate) memory: Memory,
     /// What is remembered of the last run.
     pub(crate) ran: Option<O::Ran>,
 }
 
 /// The memory of a workspace.
 #[derive(Debug)]
-pub(crate) enum Memory<O: Operator> {
-    Cpu(<O::Cpu as CpuPlan>::Workspace),
+pub(crate) enum Memory {
+    Cpu(memory::Memory),
     Gpu {
         /// Device memory, or why it could not be allocated.
         gpu: Result<Box<GpuWorkspace>, Arc<DeviceError>>,
         /// Memory for the CPU's standby plan.
-        standby: Option<<O::Cpu as CpuPlan>::Workspace>,
+        standby: Option<memory::Memory>,
     },
 }
 
 impl<O: Operator> Workspace<O> {
-    pub(crate) fn of(memory: Memory<O>) -> Workspace<O> {
+    pub(crate) fn of(memory: Memory) -> Workspace<O> {
         Workspace { memory, ran: None }
     }
 
@@ -64,8 +69,8 @@ impl<O: Operator> Workspace<O> {
                 }
             });
         }
-        let on_cpu = plans.iter().filter_map(|plan| Some((plan.execution.cpu()?, &plan.problem)));
-        let cpu = O::Cpu::workspace(on_cpu)?;
+        let on_cpu = plans.iter().filter_map(|plan| plan.execution.cpu().map(CpuPlan::bytes)).max();
+        let cpu = on_cpu.map(allocate_on_host).transpose()?;
         Ok(Workspace::of(match (gpu, cpu) {
             (Some(gpu), standby) => Memory::Gpu { gpu, standby },
             (None, Some(cpu)) => Memory::Cpu(cpu),
@@ -85,6 +90,14 @@ impl<O: Operator> Workspace<O> {
             Memory::Gpu { gpu: Err(_), .. } | Memory::Cpu(_) => Ok(()),
         }
     }
+}
+
+/// Allocates a workspace of the CPU.
+///
+/// # Errors
+/// Returns an error if the memory is not available.
+pub(crate) fn allocate_on_host(needed: usize) -> Result<memory::Memory, ChooseError> {
+    memory::Memory::allocate(needed).ok_or(ChooseError::Memory { needed })
 }
 
 /// Allocates what runs of each of the plans need, including staging, unless the device may use host memory in place. The

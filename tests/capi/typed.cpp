@@ -107,9 +107,59 @@ void header(const elsa::engine &engine) {
     CHECK(counts[4] == 8 && counts[9] == 8 && counts[14] == 8 && counts[3] == 9);
     counts = attended(engine, masked.with_mask<bool>({3, 1, 9}), 5, 0, 9, 0, heads);
     CHECK(counts[9] == 9 && counts[10] == 8 && counts[14] == 8);
-    // A mask of 7 keys leaves the last two unattended; one of 1 is shared.
-    CHECK(attended(engine, masked.with_mask<bool>({7}), 5, 0, 9, 0, elsa::mask(matrix.data(), 7)) == Counts(15, 7));
+    // A mask of 1 key is shared. Integers and doubles are converted: what is not zero attends, what is finite stays finite.
     CHECK(attended(engine, masked.with_mask<bool>({5, 1}), 5, 0, 9, 0, elsa::mask(matrix.data(), 5)) == Counts(15, 9));
+    const std::vector<std::int32_t> words = {0, -256, 1, 2, 3, 4, 5, 6, 7};
+    std::vector<std::int64_t> longs(9, std::int64_t(1) << 32);
+    std::vector<double> numbers(9, 0.0);
+    longs[0] = 0;
+    numbers[0] = std::numeric_limits<double>::lowest();
+    masked.with_mask<bool>({9});
+    CHECK(attended(engine, masked, 5, 0, 9, 0, elsa::mask_of(words.data(), 9).value()) == Counts(15, 8));
+    CHECK(attended(engine, masked, 5, 0, 9, 0, elsa::mask_of(longs.data(), 9).value()) == Counts(15, 8));
+    const std::vector<float> floats = elsa::mask_of(numbers.data(), 9).value();
+    CHECK(floats[0] == std::numeric_limits<float>::lowest() && floats[1] == 0.0f);
+    CHECK(attended(engine, masked.with_mask<float>({9}), 5, 0, 9, 0, floats) == Counts(15, 8));
+    CHECK(elsa::mask_of(numbers.data(), 0).value().empty());
+    CHECK(elsa_mask_convert(4, words.data(), 9, row.data()) == ELSA_STATUS_ARGUMENT);
+    CHECK(elsa_mask_convert(ELSA_MASK_SOURCE_I32, nullptr, 9, row.data()) == ELSA_STATUS_ARGUMENT);
+    CHECK(elsa_mask_convert(ELSA_MASK_SOURCE_I64, longs.data(), 9, longs.data()) == ELSA_STATUS_ARGUMENT);
+    // Fewer keys than the tensors have are refused.
+    p = elsa::problem<float>();
+    p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, 9, 4);
+    const elsa::result<elsa::plan<float>> few = engine.plan(p.with_mask<bool>({7}));
+    CHECK(few.status().code() == ELSA_STATUS_ARGUMENT && few.message() == "mask: keys 7; allowed: 1 or 9");
+}
+
+// Every axis but the head size may be empty: an empty vector, null with 0 bytes, is a tensor.
+void empty(const elsa::engine &engine) {
+    const std::size_t sizes[3][3] = {{0, 2, 5}, {3, 0, 5}, {3, 2, 0}};
+    for (const auto &size : sizes) {
+        elsa::problem<float> p;
+        p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, size[0], size[1], size[2], 4);
+        const elsa::plan<float> plan = engine.plan(p).value();
+        std::vector<float> none, lse;
+        elsa::inputs<float> in;
+        elsa::outputs<float> to;
+        in.q = in.k = in.v = none;
+        to.out = none;
+        CHECK(plan.run(plan.workspace().value(), in, to).ok());
+        to.lse = lse;
+        CHECK(plan.run(plan.workspace().value(), in, to).ok());
+    }
+    elsa::problem<float> p;
+    p.q = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 2, 3, 4);
+    p.k = p.v = *elsa::view(ELSA_LAYOUT_BHND, 1, 2, 0, 4);
+    const elsa::plan<float> plan = engine.plan(p).value();
+    std::vector<float> none, q(24, 1.0f), out(24, 7.0f), lse(6, 7.0f);
+    elsa::inputs<float> in;
+    elsa::outputs<float> to;
+    in.q = q;
+    in.k = in.v = none;
+    to.out = out;
+    to.lse = lse;
+    CHECK(plan.run(plan.workspace().value(), in, to).ok());
+    CHECK(out == std::vector<float>(24, 0.0f) && lse == std::vector<float>(6, -std::numeric_limits<float>::infinity()));
 }
 
 // A mask of other elements than the problem's is refused, though its bytes would do.
@@ -173,7 +223,7 @@ void buffers(const elsa::engine &engine) {
     CHECK(plan.workspace_on_device(nullptr, 0).status().code() == ELSA_STATUS_UNSUPPORTED);
 }
 
-// One workspace for plans of which each needs more of something than the other.
+// A workspace serves every plan that needs no more than its bytes: many sequences of few tokens in that of one of many.
 void shared(const elsa::engine &engine) {
     elsa::problem<float> wide, many;
     wide.q = wide.k = wide.v = wide.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 2, 300, 64);
@@ -182,6 +232,7 @@ void shared(const elsa::engine &engine) {
     CHECK(a.describe()->workspace_bytes > b.describe()->workspace_bytes);
     const elsa::workspace of_a = a.workspace().value(), of_b = b.workspace().value();
     const elsa::workspace room = elsa::shared_workspace(b, a).value();
+    CHECK(b.describe()->workspace_bytes > 0);
     const std::vector<float> x = noise(2 * 300 * 64, 12);
     std::vector<float> out(x.size()), again(x.size());
     elsa::inputs<float> in;
@@ -193,7 +244,41 @@ void shared(const elsa::engine &engine) {
     CHECK(std::memcmp(out.data(), again.data(), 4 * out.size()) == 0);
     CHECK(b.run(of_b, in, to).ok() && b.run(room, in, second).ok());
     CHECK(std::memcmp(out.data(), again.data(), 4 * out.size()) == 0);
-    CHECK(a.run(of_b, in, to).code() == ELSA_STATUS_ARGUMENT && b.run(of_a, in, to).code() == ELSA_STATUS_ARGUMENT);
+    CHECK(a.run(of_b, in, to).code() == ELSA_STATUS_ARGUMENT && b.run(of_a, in, second).ok());
+    CHECK(std::memcmp(out.data(), again.data(), 4 * out.size()) == 0);
+    CHECK(b.bind(of_a, in, second).value().run().ok());
+    // Any sequence of shapes in one workspace, and in that of the most demanding alone.
+    std::vector<elsa::plan<float>> plans;
+    std::vector<elsa_plan> handles;
+    std::uint32_t random = 7;
+    for (int n = 0; n < 20; n++) {
+        const auto below = [&random](std::uint32_t most) { return (random = random * 1664525 + 1013904223) / 65536 % most; };
+        elsa::problem<float> p;
+        p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1 + below(60), 1, 1 + below(5) * below(5), 4 << below(4));
+        plans.push_back(engine.plan(p).value());
+        handles.push_back(plans.back().get());
+    }
+    elsa_workspace all = {0};
+    CHECK(elsa_workspace_create_shared(handles.data(), handles.size(), &all) == ELSA_STATUS_OK);
+    std::size_t largest = 0;
+    for (std::size_t n = 0; n < plans.size(); n++)
+        if (plans[n].describe()->workspace_bytes > plans[largest].describe()->workspace_bytes) largest = n;
+    const elsa::workspace alone = plans[largest].workspace().value();
+    const std::vector<float> many_numbers = noise(60 * 17 * 32, 13);
+    std::vector<float> one(many_numbers.size()), other(many_numbers.size()), third(many_numbers.size());
+    in.q = in.k = in.v = many_numbers;
+    for (const elsa::plan<float> &plan : plans) {
+        elsa::outputs<float> own, its, shares;
+        own.out = one;
+        its.out = other;
+        shares.out = third;
+        CHECK(plan.run(plan.workspace().value(), in, own).ok() && plan.run(alone, in, its).ok());
+        const elsa_outputs raw = shares.get();
+        const elsa_inputs read = in.get();
+        CHECK(elsa_run(plan.get(), all, &read, &raw, nullptr) == ELSA_STATUS_OK);
+        CHECK(one == other && one == third);
+    }
+    CHECK(elsa_workspace_destroy(all) == ELSA_STATUS_OK);
     const elsa_plan none = {0}, here = a.get();
     elsa_workspace made = {7};
     CHECK(elsa_workspace_create_shared(&none, 1, &made) == ELSA_STATUS_HANDLE);
@@ -345,6 +430,7 @@ int main() {
     other_masks(engine);
     buffers(engine);
     shared(engine);
+    empty(engine);
     caches_and_chunks(engine);
     lent();
     no_value(engine);

@@ -80,12 +80,14 @@ impl BiasView {
         }
     }
 
-    /// Checks the bias against scores `[batch, heads, queries, keys]`, the keys of the mask's last axis, and the entries that
+    /// Checks the bias against scores `[batch, heads, queries, keys]`, the keys of the mask's last axis, whether either
+    /// may have fewer keys, and the entries that
     /// windows give a table.
     pub(super) fn check(
         &self,
         scores: [usize; 4],
         masked: Option<usize>,
+        short: bool,
         windowed: Option<usize>,
     ) -> Result<(), ArgumentError> {
         use ArgumentError as E;
@@ -96,7 +98,7 @@ impl BiasView {
                 if view.kind() == MaskKind::Bool {
                     return Err(E::Type { argument, found: "bool", allowed: "f32, f16 or bf16" });
                 }
-                view.check(argument, scores)?;
+                view.check(argument, scores, short)?;
                 view.shape()[3]
             }
             BiasView::Table(table) => {

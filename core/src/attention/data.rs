@@ -300,7 +300,9 @@ impl<'a> Outputs<'a> {
             (Operand::PresentValue, self.present_value.as_ref()),
         ] {
             if operand == Operand::Output && data.is_none() {
-                if self.lse.is_none() && self.state.is_none() {
+                // An output without elements is not missed.
+                let elements = problem.memory(operand).map_or(0, |memory| memory.elements);
+                if self.lse.is_none() && self.state.is_none() && elements > 0 {
                     return Err(E::NoOutput { argument: operand.argument() });
                 }
                 continue;

@@ -109,6 +109,21 @@ pub(super) fn limited(x: f32) -> f32 {
     if x.is_finite() { x.clamp(-MASK_LIMIT, MASK_LIMIT) } else { x }
 }
 
+/// An f64 element of an additive mask as f32, rounded to nearest. What is finite stays finite: the least f64 number counts as
+/// [`MASK_LIMIT`] does, as the least f32 number, and not as `−∞`.
+#[inline]
+#[must_use]
+pub fn rounded(x: f64) -> f32 {
+    if x.is_finite() { x.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32 } else { x as f32 }
+}
+
+/// An integer element of a mask as a boolean one: zero is not attended, any other number is.
+#[inline]
+#[must_use]
+pub fn attended(x: i64) -> u8 {
+    u8::from(x != 0)
+}
+
 /// Shape and strides of a mask, `[batch, heads, queries, keys]`, in elements. Axes of size 1 are broadcast, and a batch axis
 /// that divides the batch repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,16 +195,23 @@ impl MaskView {
         if self.shape[3] == 1 { keys } else { self.shape[3] }
     }
 
-    pub(super) fn check(&self, argument: &'static str, full: [usize; 4]) -> Result<(), ArgumentError> {
+    /// Checks the mask against scores `full`. With `short` its last axis may have fewer keys.
+    pub(super) fn check(
+        &self,
+        argument: &'static str,
+        full: [usize; 4],
+        short: bool,
+    ) -> Result<(), ArgumentError> {
         for (a, axis) in ["batch", "heads", "queries", "keys"].into_iter().enumerate() {
             let (found, allowed) = (self.shape[a], full[a]);
             let fits = match a {
                 0 => allowed.is_multiple_of(found),
-                3 => found <= allowed,
+                3 if short => found <= allowed,
                 _ => found == allowed,
             };
             if found != 1 && !fits {
-                return Err(ArgumentError::MaskShape { argument, axis, found, allowed });
+                let smaller = a == 3 && short;
+                return Err(ArgumentError::MaskShape { argument, axis, found, allowed, smaller });
             }
         }
         Ok(())
@@ -263,6 +285,15 @@ mod tests {
         assert!(MaskElements::Additive(Elements::F32(&[f32::NAN])).bias(0).is_nan());
         let elements = MaskElements::Bool(&[0, 1, 255]);
         assert_eq!([0, 1, 2].map(|i| elements.bias(i)), [f32::NEG_INFINITY, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn what_is_finite_stays_finite_and_what_is_not_zero_attends() {
+        let x = [f64::MIN, -1e308, -3.5e38, 0.1, f64::MAX, f64::INFINITY, f64::NEG_INFINITY];
+        let want = [f32::MIN, f32::MIN, f32::MIN, 0.1, f32::MAX, f32::INFINITY, f32::NEG_INFINITY];
+        assert_eq!(x.map(rounded), want);
+        assert!(rounded(f64::NAN).is_nan());
+        assert_eq!([0, 1, -1, 256, 1 << 32, i64::MIN].map(attended), [0, 1, 1, 1, 1, 1]);
     }
 
     #[test]

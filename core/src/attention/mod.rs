@@ -48,7 +48,7 @@ pub mod certificate;
 pub mod certified;
 mod data;
 pub mod drift;
-mod mask;
+pub mod mask;
 pub mod measured;
 mod operands;
 mod pairs;

@@ -66,6 +66,8 @@ pub struct Spec {
     /// An additive bias besides the mask. If the last axis of either is shorter than the keys, the other's must be as long
     /// or 1.
     pub bias: Option<BiasView>,
+    /// Whether the last axis of mask and bias may be shorter than the keys, as in ONNX: keys beyond it are then not attended.
+    pub short_mask: bool,
     /// Makes each sequence a window of a picture: its queries and keys are the window's tokens.
     pub windows: Option<Windows>,
     /// Whether the number of valid keys of each sequence is supplied with the data ([`Lengths::keys`]).
@@ -96,6 +98,7 @@ impl Spec {
             softcap: None,
             mask: None,
             bias: None,
+            short_mask: false,
             windows: None,
             key_lengths: false,
             packed: None,
@@ -105,21 +108,21 @@ impl Spec {
     /// Checks every field and returns the problem.
     ///
     /// # Errors
-    /// Returns an error if sizes disagree, an axis other than the tokens is empty, a number is not finite or loses
+    /// Returns an error if sizes disagree, a head size is zero, a number is not finite or loses
     /// its precision in base-2 units, the mask does not broadcast, two arguments exclude each other, or rows of an
     /// output overlap.
     pub fn check(self) -> Result<Problem, ArgumentError> {
         use ArgumentError as E;
         let Spec { query, key, value, output, .. } = self;
         for (view, argument) in [(&query, "q"), (&key, "k"), (&value, "v")] {
-            view.check_occupied(argument)?;
+            view.check_dim(argument)?;
         }
         same("k", "batch", key.batch(), query.batch(), "q")?;
         same("k", "head size", key.dim(), query.dim(), "q")?;
         same("v", "batch", value.batch(), key.batch(), "k")?;
         same("v", "heads", value.heads(), key.heads(), "k")?;
         same("v", "tokens", value.tokens(), key.tokens(), "k")?;
-        if !query.heads().is_multiple_of(key.heads()) {
+        if !query.heads().is_multiple_of(key.heads()) || (query.heads() == 0 && key.heads() > 0) {
             return Err(E::Groups { heads: query.heads(), kv_heads: key.heads() });
         }
         let writes = |argument, view: &View, shape: [usize; 4], of| {
@@ -195,7 +198,7 @@ impl Spec {
         }
         let scores = [query.batch(), query.heads(), query.tokens(), keys];
         if let Some(mask) = &self.mask {
-            mask.check("mask", scores)?;
+            mask.check("mask", scores, self.short_mask)?;
         }
         if let Some(windows) = &self.windows {
             windows.check(query.batch(), query.tokens(), key.tokens())?;
@@ -203,7 +206,7 @@ impl Spec {
         }
         if let Some(bias) = &self.bias {
             let entries = self.windows.map(|windows| windows.entries());
-            bias.check(scores, self.mask.map(|mask| mask.shape()[3]), entries)?;
+            bias.check(scores, self.mask.map(|mask| mask.shape()[3]), self.short_mask, entries)?;
         }
         let scale = self.scale.unwrap_or_else(|| query.default_scale());
         let problem = Problem { spec: Spec { softcap, scale: Some(scale), ..self }, scale, past, keys };
@@ -305,7 +308,16 @@ impl Problem {
     /// The key head that query head `head` reads.
     #[must_use]
     pub const fn kv_head(&self, head: usize) -> usize {
-        head / (self.heads() / self.kv_heads())
+        head / self.group()
+    }
+
+    /// Number of query heads that read one key head; 1 in a problem without heads.
+    #[must_use]
+    pub const fn group(&self) -> usize {
+        match self.heads().checked_div(self.kv_heads()) {
+            Some(group) => group,
+            None => 1,
+        }
     }
 
     /// Head size of queries and keys.
@@ -472,7 +484,8 @@ impl Problem {
         // The diagonal and the number of valid keys belong to the whole, of which the call may be a chunk.
         let chunk = lengths.chunk.unwrap_or(Chunk::of_keys(0, s.keys));
         let valid = match lengths.keys {
-            Some(lengths) if self.spec.key_lengths => lengths[index] as usize,
+            // A batch without sequences has no lengths, and its sequence is that of the problem.
+            Some(lengths) if self.spec.key_lengths => lengths.get(index).map_or(0, |valid| *valid as usize),
             _ => chunk.key_total,
         };
         s.valid = valid.saturating_sub(chunk.key_offset).min(s.keys);

@@ -439,7 +439,7 @@ impl<'a, T: Element> Scores<'a, T> {
         let geometry = Geometry::new(problem, inputs, sequence, head, i);
         let spec = problem.spec();
         let batch = geometry.batch;
-        let group = spec.query.heads() / spec.key.heads();
+        let group = spec.query.heads() / spec.key.heads().max(1);
         let lines =
             |view: &View, data: &Elements<'a>, past: Option<View>, past_data: Option<Elements<'a>>| Lines {
                 past: past.zip(past_data).map(|(view, data)| (view, T::of(&data))),

@@ -1,9 +1,13 @@
 //! Sequences: lengths supplied with the data of a call, and the interval of keys that each row attends.
 
 /// Where the diagonal of a causal mask or a window starts. Row `i` has its diagonal at key `i + offset`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// Both are the same where the keys without the past are as many as the queries, as in a model that reads a prompt or
+/// continues one with its cache as the past. The default is that of `is_causal` in PyTorch and in ONNX.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Alignment {
     /// The offset is the length of the past: the first query sees the first new key.
+    #[default]
     TopLeft,
     /// The offset is the number of valid keys minus the number of queries: the last query sees the last valid key.
     BottomRight,

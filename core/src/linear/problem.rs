@@ -80,14 +80,14 @@ impl Spec {
     /// Checks every field and returns the problem.
     ///
     /// # Errors
-    /// Returns an error if sizes disagree, an axis other than the tokens is empty, heads do not divide, decay or beta is
+    /// Returns an error if sizes disagree, a head size is zero, heads do not divide, decay or beta is
     /// missing or forbidden by the rule, a number is not finite, two arguments exclude each other, or rows of an output
     /// overlap.
     pub fn check(self) -> Result<Problem, ArgumentError> {
         use ArgumentError as E;
         let Spec { query, key, value, output, .. } = self;
         for (view, argument) in [(&query, "q"), (&key, "k"), (&value, "v")] {
-            view.check_occupied(argument)?;
+            view.check_dim(argument)?;
         }
         same("k", "batch", key.batch(), query.batch(), "q")?;
         same("k", "head size", key.dim(), query.dim(), "q")?;
@@ -95,7 +95,7 @@ impl Spec {
         same("v", "batch", value.batch(), query.batch(), "q")?;
         same("v", "tokens", value.tokens(), query.tokens(), "q")?;
         let states = value.heads();
-        if !states.is_multiple_of(key.heads()) {
+        if !states.is_multiple_of(key.heads()) || (states == 0 && key.heads() > 0) {
             return Err(E::Multiple {
                 argument: "v",
                 axis: "heads",
@@ -104,7 +104,8 @@ impl Spec {
                 of: "k",
             });
         }
-        if !states.is_multiple_of(query.heads()) && !query.heads().is_multiple_of(states) {
+        let divides = states.is_multiple_of(query.heads()) || query.heads().is_multiple_of(states);
+        if !divides || (query.heads() == 0) != (states == 0) {
             return Err(E::Multiple {
                 argument: "q",
                 axis: "heads",
@@ -213,6 +214,14 @@ impl Spec {
     }
 }
 
+/// Number of heads for each of `of` heads; 1 where there are none.
+pub(super) const fn each(heads: usize, of: usize) -> usize {
+    match heads.checked_div(of) {
+        Some(each) => each,
+        None => 1,
+    }
+}
+
 /// The tokens of a sequence of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sequence {
@@ -284,20 +293,20 @@ impl Problem {
     /// The key head of state `state`.
     #[must_use]
     pub const fn key_head(&self, state: usize) -> usize {
-        state / (self.state_heads() / self.spec.key.heads())
+        state / each(self.state_heads(), self.spec.key.heads())
     }
 
     /// The output heads that read state `state`, as the first and how many.
     #[must_use]
     pub const fn readers(&self, state: usize) -> (usize, usize) {
-        let each = self.output_heads() / self.state_heads();
+        let each = each(self.output_heads(), self.state_heads());
         (state * each, each)
     }
 
     /// The query head of output head `head`.
     #[must_use]
     pub const fn query_head(&self, head: usize) -> usize {
-        head / (self.output_heads() / self.heads())
+        head / each(self.output_heads(), self.heads())
     }
 
     /// The head of beta of state `state`.

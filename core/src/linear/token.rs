@@ -3,7 +3,7 @@
 //! Heads, batches and tokens are counted from the fields of the [`Spec`] and from `cu_seqlens` alone.
 
 use super::data::Inputs;
-use super::problem::{Problem, Spec};
+use super::problem::{Problem, Spec, each};
 use super::rule::{Gates, Rule};
 use crate::dtype::Elements;
 use crate::view::View;
@@ -68,7 +68,7 @@ impl<'a> Head<'a> {
 
     /// The key of a token as the rule takes it.
     pub fn key(&self, token: usize, to: &mut [f64]) {
-        let head = self.state / (self.spec.value.heads() / self.spec.key.heads());
+        let head = self.state / each(self.spec.value.heads(), self.spec.key.heads());
         self.load(&self.spec.key, &self.inputs.key, head, token, to);
         self.normalize(to);
     }
@@ -76,7 +76,7 @@ impl<'a> Head<'a> {
     /// The query with which output head `head` reads the state, without the scale.
     pub fn query(&self, head: usize, token: usize, to: &mut [f64]) {
         let heads = self.spec.query.heads();
-        let query = head / (self.spec.output.heads() / heads);
+        let query = head / each(self.spec.output.heads(), heads);
         self.load(&self.spec.query, &self.inputs.query, query, token, to);
         self.normalize(to);
     }

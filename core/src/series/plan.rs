@@ -14,12 +14,11 @@
 
 use crate::attention::plan::ChooseError;
 use crate::profile::InstructionSet;
-use crate::room::{Cursor, Span};
+use crate::room::{Cursor, Span, with_alignment};
 use crate::series::bound::Precision;
 use crate::series::convolution::{self, Method, fft_length};
 use crate::series::{recurrence, selective};
 use crate::workers::{WORK_PER_LANE, worthwhile};
-use core::mem::size_of;
 
 /// Tokens of a block that is brought to the kernel at once: a multiple of four.
 pub const BLOCK: usize = 64;
@@ -105,16 +104,17 @@ pub struct SeriesLayout {
 }
 
 impl SeriesLayout {
-    /// Number of f32 values of a workspace with this layout, with what aligns it.
+    /// Number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding that aligns
+    /// the first one.
     #[must_use]
     pub const fn floats(&self) -> usize {
-        self.total + crate::room::LINE
+        with_alignment(self.total)
     }
 
     /// Size of the workspace in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.floats() * size_of::<f32>()
+        self.floats() * 4
     }
 }
 

@@ -132,11 +132,15 @@ pub(super) fn check_written(
     match (out, present) {
         (Some(out), _) => enough("out", out.len(), series.extent())?,
         (None, Some(_)) => {}
+        // An output without elements is not missed.
+        (None, None) if series.extent() == 0 => {}
         (None, None) => return Err(E::NoOutput { argument: "out" }),
     }
     match (in_place, past, present) {
         (true, Some(_), _) => return Err(E::Conflict { argument: "past_state", other: "in_place" }),
-        (true, None, None) => return Err(E::Needs { argument: "in_place", other: "present_state" }),
+        (true, None, None) if states > 0 => {
+            return Err(E::Needs { argument: "in_place", other: "present_state" });
+        }
         _ => {}
     }
     past.map_or(Ok(()), |past| enough("past_state", past.len(), states))?;

@@ -141,6 +141,11 @@ typedef struct {
 } elsa_view;
 
 /*
+ Types of mask elements that elsa_mask_convert takes.
+ */
+typedef uint32_t elsa_mask_source;
+
+/*
  What happens where a GPU is chosen and cannot compute.
  */
 typedef uint32_t elsa_fallback;
@@ -353,11 +358,12 @@ typedef uint32_t elsa_mask_kind;
 /*
  A mask or a bias, dense, and broadcast over [batch, heads, queries, keys] from the right: an axis is as long as the
  problem's, or 1 or not given to be shared. A batch axis may also divide the batch: of n masks, sequence b has mask
- b % n. Keys beyond a last axis that is shorter than all keys, past included, and not 1, are not attended. For 2 sequences, 8 heads, 5 queries and 9 keys, {9} is one row for all queries, {5, 9} one mask for all sequences and
+ b % n. A last axis shorter than the keys, past included, is refused: key_lengths leave keys out. For 2 sequences, 8 heads, 5 queries and 9 keys, {9} is one row for all queries, {5, 9} one mask for all sequences and
  heads, {2, 1, 1, 9} the padding of each sequence, and {8, 1, 9} one row for each head.
 
  A key is not attended where the element is false or -inf. Finite elements stay finite: beyond 1.18e38 in magnitude
- they count as that, and a row that they mask wholly is the mean of its values.
+ they count as that, and a row that they mask wholly is the mean of its values. elsa_mask_convert makes masks of other
+ types.
  */
 typedef struct {
   /*
@@ -2062,12 +2068,14 @@ typedef struct {
 #define ELSA_CAUSAL_NONE 0
 
 /*
- The offset is the length of the past, 0 without one: the first query sees the first new key.
+ The offset is the length of the past, 0 without one: the first query sees the first new key. This is what causal alone
+ means in elsa.py and in the tool, as in PyTorch and ONNX.
  */
 #define ELSA_CAUSAL_TOP_LEFT 1
 
 /*
- The offset is valid keys, those of the past included, minus queries: the last query sees the last valid key.
+ The offset is valid keys, those of the past included, minus queries: the last query sees the last valid key. It
+ is for queries that continue a cache which the call has as keys.
  */
 #define ELSA_CAUSAL_BOTTOM_RIGHT 2
 
@@ -2077,7 +2085,7 @@ typedef struct {
 #define ELSA_MASK_NONE 0
 
 /*
- One byte an element; non-zero is attended.
+ One byte an element, bool or uint8; non-zero is attended.
  */
 #define ELSA_MASK_BOOL 1
 
@@ -2095,6 +2103,21 @@ typedef struct {
  bf16, added likewise.
  */
 #define ELSA_MASK_BF16 4
+
+/*
+ i32; zero is not attended, any other number is.
+ */
+#define ELSA_MASK_SOURCE_I32 1
+
+/*
+ i64, likewise.
+ */
+#define ELSA_MASK_SOURCE_I64 2
+
+/*
+ f64, added to the scores in natural-log units.
+ */
+#define ELSA_MASK_SOURCE_F64 3
 
 /*
  A query is NaN.
@@ -2437,6 +2460,20 @@ elsa_status elsa_view_init(elsa_layout layout,
                            elsa_view *view);
 
 /*
+ Converts count elements of a mask or a bias of a type that no ELSA_MASK_* names. Integers become the bytes of
+ ELSA_MASK_BOOL: zero is not attended, any other number is. Numbers of f64 become those of ELSA_MASK_F32, rounded to
+ nearest; what is finite stays finite, so that the least f64 number counts as the least f32 number does. A mask of 8-bit
+ integers is one of ELSA_MASK_BOOL as it is.
+
+ # Safety
+ *read*: from has count elements of the source; *write*: to has count elements of what they become.
+ */
+elsa_status elsa_mask_convert(elsa_mask_source source,
+                              const void *from,
+                              size_t count,
+                              void *to);
+
+/*
  Creates an engine: a back end with its workers. Null options are the defaults.
 
  Any number of threads may use it, and their calls run side by side. On the CPU, calls that need several of its
@@ -2584,8 +2621,9 @@ elsa_status elsa_workspace_create(elsa_plan plan,
 /*
  Allocates one workspace for several plans, as large as the most demanding of them needs: frames and runs of any of
  them may use it, one call at a time. A workspace serves every plan, also one that is made later, of an engine with
- the same GPU or of any engine without one, that needs no more bytes and has no more sequences (batch, or packed); a
- plan that needs more is refused when it runs or binds. Plans that compute on a GPU are those of one engine.
+ the same GPU or of any engine without one, whose workspace_bytes are no more than those of the most demanding plan,
+ whatever its shapes; a plan that needs more is refused when it runs or binds. What a GPU needs of the host beside those
+ bytes is allocated when a call first needs it. Plans that compute on a GPU are those of one engine.
 
  # Safety
  *read*: plans for count handles; *write*.

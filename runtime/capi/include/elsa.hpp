@@ -593,6 +593,32 @@ inline result<elsa_view> view(elsa_layout layout, std::size_t batch, std::size_t
     return v;
 }
 
+namespace detail {
+
+template <class T, class S>
+result<std::vector<T>> converted(elsa_mask_source source, const S *data, std::size_t count) {
+    std::vector<T> made(count);
+    const elsa_status code = elsa_mask_convert(source, data, count, made.data());
+    if (code != ELSA_STATUS_OK) {
+        return status(code);
+    }
+    return made;
+}
+
+} // namespace detail
+
+// The elements of a mask of integers, of which zero is not attended, as bytes; and those of doubles as floats. What is made
+// is what elsa::mask takes.
+inline result<std::vector<unsigned char>> mask_of(const std::int32_t *data, std::size_t count) {
+    return detail::converted<unsigned char>(ELSA_MASK_SOURCE_I32, data, count);
+}
+inline result<std::vector<unsigned char>> mask_of(const std::int64_t *data, std::size_t count) {
+    return detail::converted<unsigned char>(ELSA_MASK_SOURCE_I64, data, count);
+}
+inline result<std::vector<float>> mask_of(const double *data, std::size_t count) {
+    return detail::converted<float>(ELSA_MASK_SOURCE_F64, data, count);
+}
+
 // The elements that a view needs, from its first to its last; 0 where an axis is empty or they overflow.
 inline std::size_t extent(const elsa_view &view) noexcept {
     const std::size_t most = std::numeric_limits<std::size_t>::max();

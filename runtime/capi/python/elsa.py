@@ -26,6 +26,7 @@ computes. A GPU finishes the kernels that it was given.
 import _thread
 import collections
 import ctypes
+import operator
 import os
 import sys
 import threading
@@ -320,7 +321,7 @@ def _open():
             ("elsa_plan_create", [handle, pointer, pointer, pointer]),
             ("elsa_plan_describe", [handle, pointer]),
             ("elsa_plan_destroy", [handle]),
-            ("elsa_workspace_create_shared", [pointer, ctypes.c_size_t, pointer]),
+            ("elsa_workspace_create", [handle, pointer]),
             ("elsa_workspace_destroy", [handle]),
             ("elsa_run", [handle, handle, pointer, pointer, pointer]),
             ("elsa_run_device", [handle, handle, pointer, pointer, pointer, pointer]),
@@ -363,11 +364,13 @@ _LONG = 0.02
 # Operations that take the time of an element that is read or written.
 _ELEMENT = 40
 _DTYPES = {"float32": (0, 4), "float16": (1, 2), "bfloat16": (2, 2)}
-_ADDED = {"bool": (1, 1), "float32": (2, 4), "float16": (3, 2), "bfloat16": (4, 2)}
-_FLOATS = {name: _ADDED[name] for name in _DTYPES}
-# Types with their numbers and sizes, and numbers of axes.
+_FLOATS = {"float32": (2, 4), "float16": (3, 2), "bfloat16": (4, 2), "float64": (2, 4)}
+_MASKS = dict(_FLOATS, bool=(1, 1), uint8=(1, 1), int32=(1, 1), int64=(1, 1))
+# Types that are converted, and into what.
+_CONVERTED = {"float64": "float32", "int32": "bool", "int64": "bool"}
+# Types with the numbers and sizes that the library knows them by, and numbers of axes.
 _ADDITIONS = {
-    "mask": (_ADDED, (1, 2, 3, 4)),
+    "mask": (_MASKS, (1, 2, 3, 4)),
     "bias": (_FLOATS, (1, 2, 3, 4)),
     "bias_table": (_DTYPES, (2,)),
     "bias_index": ({"int64": (0, 8)}, (2,)),
@@ -479,7 +482,7 @@ class Engine(object):
         return plan
 
     def _workspace(self, plan, capturing=None):
-        """The calling thread's workspace, which serves `plan` and every plan of its operator that it has served before."""
+        """The calling thread's workspace, which grows with the plans of its operator."""
         place = self._local.__dict__.setdefault(plan.prefix, _Place())
         workspace = place.workspace
         if capturing:
@@ -494,7 +497,7 @@ class Engine(object):
                     self._captured.append(workspace)
             return workspace
         if workspace is None or not workspace.serves(plan):
-            workspace = place.workspace = _Workspace([plan] + (workspace.plans if workspace else []))
+            workspace = place.workspace = _Workspace(plan)
         return workspace
 
 
@@ -517,7 +520,6 @@ class _Plan(object):
         _check(create(engine._handle, ctypes.byref(problem), reference, ctypes.byref(self.handle)))
         _check(_lib.elsa_plan_describe(self.handle, ctypes.byref(info)))
         self.bytes = info.workspace_bytes
-        self.sequences = problem.packed or (problem.q.shape[0] if hasattr(problem, "q") else 1)
         self.gpu = info.backend == _CUDA
         # Whether the caller waits so long that signals are to be looked at meanwhile.
         rate = _RATES[_BACKENDS[info.backend]] * (1 if self.gpu else engine.threads)
@@ -549,38 +551,50 @@ def _operations(problem):
 
 
 class _Workspace(object):
-    """Memory of one thread: as many bytes as the most demanding of two plans, for as many sequences as the other."""
+    """Memory of one thread, which serves every plan of its place that needs no more bytes."""
 
-    def __init__(self, plans):
-        # One workspace serves plans with at most its bytes and its sequences, of one place.
-        plans = [plan for plan in plans if plan.gpu == plans[0].gpu]
-        most_bytes = max(plans, key=lambda plan: plan.bytes)
-        most_sequences = max(plans, key=lambda plan: plan.sequences)
-        self.plans, self.handle = [most_bytes, most_sequences], _Handle()
-        handles = (_Handle * 2)(most_bytes.handle, most_sequences.handle)
-        _check(_lib.elsa_workspace_create_shared(handles, 2, ctypes.byref(self.handle)))
+    def __init__(self, plan):
+        self.bytes, self.gpu, self.handle = plan.bytes, plan.gpu, _Handle()
+        _check(_lib.elsa_workspace_create(plan.handle, ctypes.byref(self.handle)))
 
     def serves(self, plan):
-        most_bytes, most_sequences = self.plans
-        return (
-            plan.bytes <= most_bytes.bytes
-            and plan.sequences <= most_sequences.sequences
-            and plan.gpu == most_bytes.gpu
-        )
+        return plan.bytes <= self.bytes and plan.gpu == self.gpu
 
     def __del__(self):
         if self.handle.id:
             _lib.elsa_workspace_destroy(self.handle)
 
 
-def _count(name, value):
+def _whole(name, value, least, most, allowed="a whole number"):
+    """A whole number within bounds: an int, an integer of numpy, or an array or a tensor of one without axes. What passes
+    to the library passes here first, since ctypes drops the bits that do not fit."""
     try:
-        value = value.__index__()
-    except AttributeError:
-        raise ArgumentError(f"{name}: {value!r}; allowed: a whole number")
-    if not 0 <= value < 1 << 63:
-        raise ArgumentError(f"{name}: {value}; allowed: 0 or more")
-    return value
+        if isinstance(value, bool) or getattr(value, "ndim", 0) or str(getattr(value, "dtype", "")).endswith("bool"):
+            raise TypeError
+        number = operator.index(value)
+    except Exception:
+        # An array or a tensor refuses in its own way.
+        raise ArgumentError(f"{name}: {value!r:.60}; allowed: {allowed}")
+    if not least <= number <= most:
+        raise ArgumentError(f"{name}: {_shown(number)}; allowed: {least} to {most}")
+    return number
+
+
+def _shown(number):
+    """A whole number of any length in an error message."""
+    return str(number) if abs(number) < 1 << 70 else f"a number of {number.bit_length()} bits"
+
+
+def _count(name, value):
+    """A size, as ctypes takes it."""
+    return _whole(name, value, 0, sys.maxsize)
+
+
+def _product(shape):
+    count = 1
+    for n in shape:
+        count *= n
+    return count
 
 
 class _Numpy(object):
@@ -608,6 +622,17 @@ class _Numpy(object):
     @staticmethod
     def dense(array):
         return sys.modules["numpy"].ascontiguousarray(array)
+
+    @staticmethod
+    def converted(array, dtype):
+        """Integers as bool; float64 as float32, of which what is finite stays finite."""
+        numpy = sys.modules["numpy"]
+        if dtype == "bool":
+            return array != 0
+        with numpy.errstate(over="ignore"):
+            rounded = numpy.asarray(array, "float32")
+        most = numpy.copysign(numpy.finfo("float32").max, rounded)
+        return numpy.where(numpy.isinf(rounded) & numpy.isfinite(array), most, rounded)
 
     @staticmethod
     def writable(array):
@@ -658,6 +683,16 @@ class _Torch(object):
         return tensor.contiguous()
 
     @staticmethod
+    def converted(tensor, dtype):
+        """Integers as bool; float64 as float32, of which what is finite stays finite."""
+        torch = sys.modules["torch"]
+        if dtype == "bool":
+            return tensor != 0
+        rounded = tensor.to(torch.float32)
+        most = torch.sign(rounded) * torch.finfo(torch.float32).max
+        return torch.where(torch.isinf(rounded) & torch.isfinite(tensor), most, rounded)
+
+    @staticmethod
     def writable(tensor):
         return True
 
@@ -687,14 +722,14 @@ class _Operand(object):
             raise ArgumentError(
                 f"{name}: {rank} axes; allowed: [batch, heads, tokens, dim], [heads, tokens, dim] or [tokens, dim]"
             )
-        last = empty = 0
+        # The strides of an array without elements are any numbers.
+        empty = 0 in shape
+        last, strides = 0, (0,) * rank if empty else strides
         for n, stride in zip(shape, strides):
-            empty |= n == 0
             if n > 1:
                 if stride < 0:
                     raise ArgumentError(f"{name}: strides {strides}; allowed: not negative")
                 last += (n - 1) * stride
-        # The strides of an array without elements are any numbers.
         if shape[-1] > 1 and strides[-1] != 1 and not empty:
             raise ArgumentError(f"{name}: strides {strides}; allowed: 1 along the last axis")
         self.rank, self.shape, self.strides = rank, (1,) * (4 - rank) + shape, (0,) * (4 - rank) + strides
@@ -730,6 +765,8 @@ class _Dense(object):
         shared = [stride == 0 and n > 1 for n, stride in zip(shape, strides)]
         if any(shared):
             tensor = tensor[tuple(slice(0, 1) if axis else slice(None) for axis in shared)]
+        if dtype in _CONVERTED and name != "bias_index":
+            tensor = kind.converted(tensor, _CONVERTED[dtype])
         dense, elements = True, 1
         for n, stride in zip(reversed(tuple(tensor.shape)), reversed(kind.of(name, tensor)[2])):
             dense &= n == 1 or stride == elements
@@ -752,18 +789,19 @@ class _Dense(object):
 
 def _side(name, value):
     """A side of a window; None and -1 are open."""
-    return None if value is None or value == -1 else _count(name, value)
+    keys = -1 if value is None else _whole(name, value, -1, sys.maxsize)
+    return None if keys == -1 else keys
 
 
 def _lengths(values, name="key_lengths"):
     """Integers of any sequence, of an array or of a tensor, as an array of C."""
+    allowed = "a whole number for each sequence" if name == "key_lengths" else "whole numbers"
     if hasattr(values, "tolist"):
         values = values.tolist()
-    try:
-        return (ctypes.c_int64 * len(values))(*[value.__index__() for value in values])
-    except (TypeError, AttributeError):
-        allowed = "a whole number for each sequence" if name == "key_lengths" else "whole numbers"
+    if isinstance(values, (str, bytes, dict)) or not hasattr(values, "__len__"):
         raise ArgumentError(f"{name}: {values!r:.60}; allowed: {allowed}")
+    numbers = [_whole(f"{name}[{n}]", value, 0, sys.maxsize, allowed) for n, value in enumerate(values)]
+    return (ctypes.c_int64 * len(numbers))(*numbers)
 
 
 def _pairs(windows):
@@ -837,16 +875,19 @@ def attention(
               one library, type and device. Any strides that are not negative and end in 1: slices of packed tensors and
               transposed views are read where they lie. k and v may have fewer heads, which then serve groups of query
               heads; v may have another dim.
-    mask      bool (True attends) or float16, bfloat16, float32, added to the scores; broadcast over [batch, heads,
-              queries, keys] from the right. -inf is not attended. Keys beyond a shorter last axis are not attended.
-    bias      the same as a second tensor, without bool.
+    mask      bool, uint8, int32 or int64 (zero is not attended, anything else is) or float16, bfloat16, float32, float64,
+              added to the scores; broadcast over [batch, heads, queries, keys] from the right. -inf is not attended.
+              float64 is rounded to float32, and what is finite stays finite. The last axis is 1 or as long as the keys:
+              fewer of them are for `key_lengths`.
+    bias      the same as a second tensor of floating-point numbers.
     bias_table   [entries, heads], relative positions as Swin has them, with bias_index [queries, keys] of int64, or
               with windows.
     windows   ((H, W), (h, w)) or ((H, W), (h, w), (down, right)): the batch is the windows of pictures of H x W tokens,
               each of h x w, after the picture was rolled by (-down, -right).
     scale     factor of the scores; None is 1 / sqrt(dim).
     softcap   X in X tanh(s / X), applied before mask and bias; 0 is off.
-    causal    True or "top_left": query i attends keys 0 to i; "bottom_right": the last query attends the last key.
+    causal    True or "top_left", as in torch: query i attends keys 0 to i; "bottom_right": the last query attends the last
+              key, for queries that continue a cache.
     window    (left, right): keys around the diagonal that a query attends; None or -1 is open.
     key_lengths   for each sequence the keys that count, integers in memory of the host. A tensor of a device is copied
               from there, which waits for the device.
@@ -854,7 +895,7 @@ def attention(
     lse       True returns (output, log-sum-exp), the latter float32 [batch, heads, queries] in natural logarithms.
     engine    an Engine; None is one of the CPU for tensors of the host, else one of the tensors' device.
 
-    A row that attends no key is zero, and its log-sum-exp -inf. Where a GPU computes over its tensors, the work is
+    Every axis but dim may be empty. A row that attends no key is zero, and its log-sum-exp -inf. Where a GPU computes over its tensors, the work is
     enqueued in torch's current stream, and the call does not wait.
     """
     kind = _kind("q", q)
@@ -903,10 +944,7 @@ def attention(
         sides = (_side("window", window[0]), _side("window", window[1]))
     lengths = None if key_lengths is None else _lengths(key_lengths)
     pairs = None if windows is None else _pairs(windows)
-    try:
-        scale, softcap = None if scale is None else float(scale), float(softcap)
-    except (TypeError, ValueError):
-        raise ArgumentError(f"scale, softcap: {scale!r:.60}, {softcap!r:.60}; allowed: numbers")
+    scale, softcap = _number("scale", scale), _number("softcap", 0.0 if softcap is None else softcap)
 
     def problem():
         problem = _Problem()
@@ -956,12 +994,9 @@ def attention(
     logarithms = None
     if lse:
         logarithms = kind.empty(shape[:-1], "float32", q)
-        count = 1
-        for n in shape[:-1]:
-            count *= n
+        count = _product(shape[:-1])
         outputs.lse = _Memory(kind.of("lse", logarithms)[3] if count else None, 4 * count)
     if not output.bytes:
-        # No queries.
         return (out, logarithms) if lse else out
     workspace = engine._workspace(plan, capturing)
     _run(plan, workspace, inputs, outputs, device, (q, k, v, added, lengths, out, logarithms))
@@ -1035,7 +1070,7 @@ def _run(plan, workspace, inputs, outputs, device, kept=None):
 
 def _one_of(name, value, allowed):
     """The number of a name."""
-    if value in allowed:
+    if (value is None or isinstance(value, str)) and value in allowed:
         return allowed.index(value)
     raise ArgumentError(f"{name}: {value!r:.60}; allowed: {', '.join(map(repr, allowed))}")
 
@@ -1045,6 +1080,8 @@ def _number(name, value):
         return None if value is None else float(value)
     except (TypeError, ValueError):
         raise ArgumentError(f"{name}: {value!r:.60}; allowed: a number")
+    except OverflowError:
+        raise ArgumentError(f"{name}: {_shown(value)}; allowed: a number of at most 3.4e38")
 
 
 def linear_attention(
@@ -1174,9 +1211,8 @@ def linear_attention(
     plan = engine._plan(
         ("linear", shapes, numbers, sizes, scale, normalize, bool(in_place), packed), problem, capturing
     )
-    if not output.bytes and present is None:
-        # No tokens.
-        return out
+    if not output.bytes and (present is None or not present.bytes):
+        return out if present is None else (out, present_state)
     inputs, outputs = _LinearInputs(), _LinearOutputs()
     for name, known in operands.items():
         setattr(outputs if name in ("out", "present_state") else inputs, name, known.memory())
@@ -1200,16 +1236,16 @@ class _Series(object):
             raise ArgumentError(f"{name}: {len(shape)} axes; allowed: {' or '.join((layout, layout[1:]))}")
         self.dtype, size = _DTYPES[dtype]
         shape, strides = (1,) * (3 - len(shape)) + tuple(shape), (0,) * (3 - len(shape)) + tuple(strides)
-        last = empty = 0
+        empty = 0 in shape
+        last, strides = 0, (0,) * 3 if empty else strides
         for n, stride in zip(shape, strides):
-            empty |= n == 0
             if n > 1:
                 if stride < 0:
                     raise ArgumentError(f"{name}: strides {strides}; allowed: not negative")
                 last += (n - 1) * stride
         self.bytes = 0 if empty else (last + 1) * size
-        # The strides of axes of one element, or of none, are any numbers.
-        strides = [stride if n > 1 and not empty else 0 for n, stride in zip(shape, strides)]
+        # The stride of an axis of one element is any number.
+        strides = [stride if n > 1 else 0 for n, stride in zip(shape, strides)]
         if layout == "bct":
             shape, strides = (shape[0], shape[2], shape[1]), (strides[0], strides[2], strides[1])
         (self.batch, self.tokens, self.channels), self.strides = shape, tuple(strides)
@@ -1273,9 +1309,7 @@ class _Call(object):
         setattr(self.inputs, name, self.memory(name, tensor))
 
     def memory(self, name, tensor):
-        count = 1
-        for n in tensor.shape:
-            count *= n
+        count = _product(tensor.shape)
         return _Memory(self.kind.of(name, tensor)[3] if count else None, 4 * count)
 
     def states(self, past, present, shape):
@@ -1473,7 +1507,7 @@ def _leading(tensor, axes):
     """A tensor [..., heads, tokens, dim] with the leading axes `axes`, which become one: [batch, heads, tokens, dim]."""
     shape = tuple(tensor.shape)
     tensor = tensor.expand(axes + shape[-3:])
-    return tensor if len(axes) == 1 else tensor.reshape((-1,) + shape[-3:])
+    return tensor if len(axes) == 1 else tensor.reshape((_product(axes),) + shape[-3:])
 
 
 def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
@@ -1539,7 +1573,7 @@ def _sdpa(engine, query, key, value, mask, dropout_p, is_causal, scale, enable_g
         if not found:
             mask = mask.reshape(1)
         if len(axes) > 1 and len(found) > 3:
-            mask = mask.expand(axes + found[-3:]).reshape((-1,) + found[-3:])
+            mask = mask.expand(axes + found[-3:]).reshape((_product(axes),) + found[-3:])
     out = torch.empty((batch, tokens, heads, v.shape[3]), dtype=q.dtype, device=q.device).transpose(1, 2)
     if out.numel():
         attention(q, k, v, mask=mask, scale=scale, causal=bool(is_causal), out=out, engine=engine)

@@ -19,7 +19,7 @@
 //!
 //! | functions of `elsa.h` | what they are made of |
 //! |---|---|
-//! | `library`, `log`, `view` | `types`: the structs and constants of `elsa.h`; `growing`: those that may grow |
+//! | `library`, `log`, `view`, `mask` | `types`: the structs and constants of `elsa.h`; `growing`: those that may grow |
 //! | `engine`, `plan`, `workspace`, `buffer` | `handles`: numbers that name objects; `planned`, `space`, `frame`: plans, workspaces and frames behind them; `pointer`: checked pointers; `lend`: what options of an engine point to |
 //! | `run`, `bound`, `linear`, `series` | `operator`: what they do, once for all operators; `convert`: enumerations and problems; `tensors`, `linear_tensors`, `series_tensors`: the memory of a frame; `memory`: of one tensor |
 //! | `stream` | `rows`: its callbacks as source and sink of the runtime |
@@ -42,6 +42,7 @@ mod library;
 mod linear;
 mod linear_tensors;
 mod log;
+mod mask;
 mod memory;
 mod operator;
 mod plan;
@@ -67,6 +68,7 @@ pub use certify::*;
 pub use engine::*;
 pub use library::*;
 pub use linear::*;
+pub use mask::*;
 pub use plan::*;
 pub use run::*;
 pub use series::*;

@@ -57,8 +57,11 @@ fn check(
     for (operand, given) in fields {
         let name = operand.argument();
         operands[operand] = match problem.memory(operand) {
-            // Every problem has an output; a frame may leave it out.
-            Some(_) if operand == Operand::Output && !given.any() => Buffer::ABSENT,
+            // Every problem has an output; a frame may leave it out. Without elements null with 0 bytes is the output, as an
+            // empty vector has it.
+            Some(memory) if operand == Operand::Output && memory.elements > 0 && !given.any() => {
+                Buffer::ABSENT
+            }
             Some(memory) => Buffer::new(name, given, memory.elements, memory.element_size)?,
             // The past lies in the present, and may be named there.
             None if operand == Operand::PastState && in_place => {

@@ -41,7 +41,8 @@ impl Field {
     }
 
     fn buffer(&self) -> Result<Buffer, Fault> {
-        if self.optional && !self.given.any() {
+        // Without elements null with 0 bytes is an output, as an empty vector has it.
+        if self.optional && !self.given.any() && (self.name, self.elements) != ("out", 0) {
             return Ok(Buffer::ABSENT);
         }
         Buffer::new(self.name, self.given, self.elements, self.dtype.size())

@@ -131,7 +131,12 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
         // Every problem has these; a frame may leave some of them out.
         let may_be_none = matches!(operand, Operand::Output | Operand::LogSumExp) || operand.is_state();
         operands[operand] = match problem.memory(operand) {
-            Some(_) if may_be_none && !given.any() => Buffer::ABSENT,
+            // Without elements null with 0 bytes is the output, as an empty vector has it.
+            Some(memory)
+                if may_be_none && !given.any() && (operand, memory.elements) != (Operand::Output, 0) =>
+            {
+                Buffer::ABSENT
+            }
             Some(memory) => Buffer::new(name, given, memory.elements, memory.element_size)?,
             // The past lies in the present, and may be named there.
             None if problem.spec().append && is_past(operand) => {

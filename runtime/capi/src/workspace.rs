@@ -44,8 +44,9 @@ fn shared<O: Called>(plans: &[Arc<Planned>]) -> Result<Space, Fault> {
 
 /// Allocates one workspace for several plans, as large as the most demanding of them needs: frames and runs of any of
 /// them may use it, one call at a time. A workspace serves every plan, also one that is made later, of an engine with
-/// the same GPU or of any engine without one, that needs no more bytes and has no more sequences (batch, or packed); a
-/// plan that needs more is refused when it runs or binds. Plans that compute on a GPU are those of one engine.
+/// the same GPU or of any engine without one, whose workspace_bytes are no more than those of the most demanding plan,
+/// whatever its shapes; a plan that needs more is refused when it runs or binds. What a GPU needs of the host beside those
+/// bytes is allocated when a call first needs it. Plans that compute on a GPU are those of one engine.
 ///
 /// # Safety
 /// *read*: plans for count handles; *write*.

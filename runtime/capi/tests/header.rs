@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// The files that declare something of the header, in its order.
-const SOURCES: [&str; 22] = [
+const SOURCES: [&str; 23] = [
     "types/numbers",
     "types/engine",
     "types/problem",
@@ -15,6 +15,7 @@ const SOURCES: [&str; 22] = [
     "library",
     "log",
     "view",
+    "mask",
     "engine",
     "buffer",
     "plan",

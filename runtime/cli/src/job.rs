@@ -65,6 +65,7 @@ impl Job {
         let tensors = Tensors::try_from_fn(|operand| -> Result<_, Error> {
             let accept = match operand {
                 Operand::Mask => Accept::Mask,
+                Operand::Bias => Accept::Bias,
                 Operand::BiasIndex => Accept::Lengths,
                 _ => Accept::Float,
             };

@@ -103,6 +103,7 @@ pub(crate) struct Geometry {
 
 /// ONNX's numbers of element types.
 const FLOAT: i32 = 1;
+const UINT8: i32 = 2;
 const INT64: i32 = 7;
 const BOOL: i32 = 9;
 const FLOAT16: i32 = 10;
@@ -111,7 +112,7 @@ const FLOAT16: i32 = 10;
 fn type_name(element: i32) -> &'static str {
     match element {
         FLOAT => "f32",
-        2 => "u8",
+        UINT8 => "u8",
         3 => "i8",
         4 => "u16",
         5 => "i16",
@@ -259,10 +260,11 @@ fn packed(attributes: &Attributes, shapes: &Shapes, query: &TensorShape) -> Resu
 fn mask(shapes: &Shapes, query: &TensorShape) -> Result<Option<MaskView>, OperatorError> {
     let Some(mask) = shapes.input(Input::Mask) else { return Ok(None) };
     let kind = match mask.element {
-        BOOL => MaskKind::Bool,
+        // A byte that is not zero attends, as a bool does.
+        BOOL | UINT8 => MaskKind::Bool,
         FLOAT => MaskKind::Additive(DType::F32),
         FLOAT16 if query.element == FLOAT16 => MaskKind::Additive(DType::F16),
-        _ => return Err(wrong_type(Input::Mask, mask, "bool, f32, or that of Q")),
+        _ => return Err(wrong_type(Input::Mask, mask, "bool, u8, f32, or that of Q")),
     };
     if mask.rank > 4 {
         return Err(OperatorError::Rank { argument: "mask", found: mask.rank, allowed: "1 to 4" });
@@ -412,6 +414,8 @@ impl Geometry {
         let aligned = if spec.key_lengths { Alignment::BottomRight } else { Alignment::TopLeft };
         spec.causal = attributes.causal.then_some(aligned);
         spec.mask = mask;
+        // As ONNX has it.
+        spec.short_mask = true;
         (spec.bias, spec.windows) = windows(attributes, shapes, input)?;
         let large = || elsa_core::argument::ArgumentError::TooLarge { argument: "Q", shape: q.shape() };
         let outputs =

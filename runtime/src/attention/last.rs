@@ -10,7 +10,7 @@ use crate::workspace::Memory;
 use elsa_core::attention::certified::Certified;
 
 /// The part of a workspace's memory that a run worked in.
-fn worked<'w>(memory: &'w mut Memory<Attention>, ran: &Ran) -> Option<Worked<'w>> {
+fn worked<'w>(memory: &'w mut Memory, ran: &Ran) -> Option<Worked<'w>> {
     match memory {
         Memory::Gpu { gpu: Ok(gpu), .. } if ran.on_gpu() => Some(Worked::Gpu(gpu)),
         Memory::Cpu(cpu) | Memory::Gpu { standby: Some(cpu), .. } if !ran.on_gpu() => Some(Worked::Cpu(cpu)),
@@ -23,7 +23,7 @@ fn worked_by<'w>(calls: &'w mut Calls<'_, Attention>, ran: &Ran) -> Option<Worke
     match calls {
         Calls::Gpu { gpu, .. } if ran.on_gpu() => Some(Worked::Gpu(gpu.workspace())),
         Calls::Cpu(cpu) | Calls::Gpu { standby: Some(cpu), .. } if !ran.on_gpu() => {
-            Some(Worked::Cpu(cpu.workspace()))
+            Some(Worked::Cpu(cpu.memory()))
         }
         _ => None,
     }

@@ -1,8 +1,9 @@
 //! What runs with an error budget, or by a schedule other than the exact one, left out.
 
-use super::cpu::plan::{CpuPlan, CpuWorkspace};
+use super::cpu::plan::CpuPlan;
 use super::cuda::plan::GpuPlan;
 use super::worked::Worked;
+use crate::cpu::memory::Memory;
 use crate::cuda::workspace::GpuWorkspace;
 use crate::error::CertifyError;
 use elsa_core::attention::plan::Span;
@@ -110,15 +111,23 @@ impl Recorded {
     }
 }
 
+/// What a worker counted of a schedule; `span` is that of the worker's counts. `None` if the memory does not have it.
+fn counted(memory: &mut Memory, span: Span) -> Option<Report> {
+    let counts = memory.record(span)?;
+    let fits = size_of_val(counts) >= size_of::<Report>() && counts.as_ptr().cast::<Report>().is_aligned();
+    // SAFETY: the numbers hold a report, of which any bits are one, and are aligned to it.
+    fits.then(|| unsafe { counts.as_ptr().cast::<Report>().read() })
+}
+
 impl OnCpu {
-    fn traversed<'w>(&self, workspace: &'w mut CpuWorkspace) -> Result<Traversed<'w>, CertifyError> {
+    fn traversed<'w>(&self, memory: &'w mut Memory) -> Result<Traversed<'w>, CertifyError> {
         let mut report = Report::default();
         for worker in 0..self.workers {
             let start = self.counts.start + worker * self.stride;
-            let counted = workspace.counted(Span { start, ..self.counts });
+            let counted = counted(memory, Span { start, ..self.counts });
             report.add(&counted.ok_or(CertifyError::Exact)?);
         }
-        let left_out = workspace.record(self.left_out).ok_or(CertifyError::Exact)?;
+        let left_out = memory.record(self.left_out).ok_or(CertifyError::Exact)?;
         let (d, share) = left_out.split_at(left_out.len() / 2);
         Ok(traversed(self.schedule, self.tile, report, d, share, true))
     }

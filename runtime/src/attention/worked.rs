@@ -1,11 +1,11 @@
 //! The memory that a run worked in.
 
-use super::cpu::plan::CpuWorkspace;
+use crate::cpu::memory::Memory;
 use crate::cuda::workspace::GpuWorkspace;
 
 /// The memory that a run worked in.
 pub enum Worked<'w> {
-    Cpu(&'w mut CpuWorkspace),
+    Cpu(&'w mut Memory),
     Gpu(&'w mut GpuWorkspace),
 }
 
@@ -13,7 +13,7 @@ impl Worked<'_> {
     /// The same memory, borrowed from this.
     pub fn again(&mut self) -> Worked<'_> {
         match self {
-            Worked::Cpu(workspace) => Worked::Cpu(workspace),
+            Worked::Cpu(memory) => Worked::Cpu(memory),
             Worked::Gpu(workspace) => Worked::Gpu(workspace),
         }
     }

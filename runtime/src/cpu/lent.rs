@@ -1,28 +1,30 @@
 //! Workspaces in memory that the caller lends.
 
-use super::plan::CpuPlan;
+use super::memory;
 use crate::error::PlanError;
 use crate::operator::Operator;
 use crate::plan::{Execution, Plan};
 use crate::workspace::{Memory, Workspace};
+use elsa_core::attention::plan::ChooseError;
 
 impl<O: Operator> Plan<O> {
     /// Creates a workspace in the caller's memory, of at least [`Plan::workspace_bytes`] bytes and any alignment.
-    /// The workspace is the first [`Plan::workspace_bytes`] bytes, which are set to zero; the rest is left alone. Apart
-    /// from the memory, only small tables are allocated.
+    /// The workspace is the first [`Plan::workspace_bytes`] bytes, which are set to zero; the rest is left alone.
     ///
     /// # Errors
-    /// Returns an error if the memory is null, too short, or longer than memory can be, if the plan computes on a
-    /// GPU, or if the tables cannot be allocated.
+    /// Returns an error if the memory is null, too short, or longer than memory can be, or if the plan computes on a
+    /// GPU.
     ///
     /// # Safety
     /// - *lent*: `memory` is writable for `bytes` bytes, and nobody else uses it until the workspace is dropped.
     pub unsafe fn workspace_in(&self, memory: *mut u8, bytes: usize) -> Result<Workspace<O>, PlanError> {
-        let Execution::Cpu(cpu) = &self.execution else { return Err(PlanError::OnDevice) };
-        check_lent(memory, bytes, self.workspace_bytes())?;
+        let (Execution::Cpu(_), needed) = (&self.execution, self.workspace_bytes()) else {
+            return Err(PlanError::OnDevice);
+        };
+        check_lent(memory, bytes, needed)?;
         // SAFETY: *lent*.
-        let workspace = unsafe { cpu.workspace_in(&self.problem, memory, bytes)? };
-        Ok(Workspace::of(Memory::Cpu(workspace)))
+        let memory = unsafe { memory::Memory::lent(memory, bytes, needed) };
+        Ok(Workspace::of(Memory::Cpu(memory.ok_or(ChooseError::Memory { needed })?)))
     }
 }
 

@@ -1,25 +1,27 @@
-//! Host memory: working memory of f32 values, allocated or lent by the caller, and zero bytes of any type.
+//! Host memory: workspaces of f32 values, allocated or lent by the caller, and zero bytes of any type.
 
+use elsa_core::attention::plan::Span;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::{self, NonNull};
 
-/// Alignment of [`Bytes`]: a cache line.
+/// Alignment of [`Bytes`], and of the values of a [`Memory`]: a cache line.
 const LINE: usize = 64;
 
 /// The storage of the values.
 #[derive(Debug)]
 enum Values {
     Owned(Vec<f32>),
-    /// The caller's memory, for the lifetime of the value (clause *lent* of [`Memory::lent`]).
-    Lent {
-        data: *mut f32,
-        len: usize,
-    },
+    /// The caller's memory, for the lifetime of the value (clause *lent* of [`Memory::lent`]), from its first line on.
+    Lent(*mut f32),
 }
 
-/// Working memory of f32 values, initially zero.
+/// The memory of a workspace: f32 values from a line on, initially zero. Whom it serves is a matter of its size alone.
 #[derive(Debug)]
-pub struct Memory(Values);
+pub struct Memory {
+    values: Values,
+    /// Number of values from the first line on.
+    room: usize,
+}
 
 // SAFETY: nobody else uses lent memory (*lent*), so it may move to another thread as a vector may.
 unsafe impl Send for Memory {}
@@ -27,49 +29,83 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Allocates `len` values. Returns `None` if the system refuses.
-    pub fn allocate(len: usize) -> Option<Memory> {
+    /// Number of values of a workspace of `bytes` bytes, of which a line is for alignment.
+    const fn room_of(bytes: usize) -> usize {
+        bytes.saturating_sub(LINE) / size_of::<f32>()
+    }
+
+    /// Allocates a workspace of `bytes` bytes. Returns `None` if the system refuses.
+    pub fn allocate(bytes: usize) -> Option<Memory> {
+        let room = Memory::room_of(bytes);
+        let len = room + LINE / size_of::<f32>();
         let mut values: Vec<f32> = Vec::new();
         values.try_reserve_exact(len).ok()?;
         values.resize(len, 0.0);
-        Some(Memory(Values::Owned(values)))
+        Some(Memory { values: Values::Owned(values), room })
     }
 
-    /// Takes `len` values of the caller's memory, from the first aligned address on, and sets them to zero. The rest is
-    /// left alone. Returns `None` if the memory is null or has room for fewer.
+    /// Makes a workspace of the first `needed` bytes of the caller's memory, and sets its values to zero. The rest is left
+    /// alone. Returns `None` if the memory is null or shorter.
     ///
     /// # Safety
     /// - *lent*: `memory` is writable for `bytes` bytes, and nobody else uses it until the value is dropped.
-    pub unsafe fn lent(memory: *mut u8, bytes: usize, len: usize) -> Option<Memory> {
-        let skip = memory.align_offset(align_of::<f32>());
-        let found = bytes.checked_sub(skip)? / size_of::<f32>();
-        if memory.is_null() || found < len {
+    pub unsafe fn lent(memory: *mut u8, bytes: usize, needed: usize) -> Option<Memory> {
+        if memory.is_null() || bytes < needed {
             return None;
         }
+        let room = Memory::room_of(needed);
+        let skip = if room == 0 { 0 } else { memory.align_offset(LINE) };
         let data = memory.wrapping_add(skip).cast::<f32>();
-        // SAFETY: no more than `found` values from the first aligned one on lie in the memory (*lent*). Zero bytes are
+        // SAFETY: no more than a line is skipped, so that the values lie in the first `needed` bytes (*lent*). Zero bytes are
         // f32 zeros.
-        unsafe { data.write_bytes(0, len) };
-        Some(Memory(Values::Lent { data, len }))
+        unsafe { data.write_bytes(0, room) };
+        Some(Memory { values: Values::Lent(data), room })
     }
 
-    /// Number of values.
-    pub fn len(&self) -> usize {
-        match &self.0 {
-            Values::Owned(values) => values.len(),
-            Values::Lent { len, .. } => *len,
-        }
+    /// Size of the workspace in bytes, as a plan says what it needs.
+    pub fn bytes(&self) -> usize {
+        self.room * size_of::<f32>() + LINE
     }
 
-    /// The address of the first value on a 64-byte boundary, and the number of values from there on.
+    /// The address of the first value, on a 64-byte boundary, and the number of values.
     pub fn lines(&mut self) -> (*mut f32, usize) {
-        let data = match &mut self.0 {
-            Values::Owned(values) => values.as_mut_ptr(),
-            Values::Lent { data, .. } => *data,
+        let data = match &mut self.values {
+            Values::Owned(values) => {
+                let data = values.as_mut_ptr();
+                data.wrapping_add(data.align_offset(LINE))
+            }
+            Values::Lent(data) => *data,
         };
-        let skip = data.align_offset(64).min(self.len());
-        (data.wrapping_add(skip), self.len() - skip)
+        (data, self.room)
     }
+
+    /// The values of a span; `None` if the memory does not have them.
+    pub fn record(&mut self, span: Span) -> Option<&[f32]> {
+        let (base, room) = self.lines();
+        let end = span.start.checked_add(span.len)?;
+        // SAFETY: the memory has `room` initialized values from `base` on, and is borrowed exclusively.
+        (end <= room).then(|| unsafe { std::slice::from_raw_parts(base.add(span.start), span.len) })
+    }
+}
+
+/// Writes a list of `count` entries into a span of a workspace that begins at `base`. `entry` gives each by its number.
+///
+/// # Safety
+/// - *room*: as long as `'a`, the span has room for the list, lies on a line, and nobody else uses it.
+pub unsafe fn write_list<'a, T: Copy>(
+    base: *mut f32,
+    span: Span,
+    count: usize,
+    mut entry: impl FnMut(usize) -> T,
+) -> &'a [T] {
+    debug_assert!(count * size_of::<T>() <= span.len * size_of::<f32>(), "{count} entries in {span:?}");
+    let list = base.wrapping_add(span.start).cast::<T>();
+    for at in 0..count {
+        // SAFETY: *room*.
+        unsafe { list.add(at).write(entry(at)) };
+    }
+    // SAFETY: *room*; all entries are written.
+    unsafe { std::slice::from_raw_parts(list, count) }
 }
 
 /// Bytes on a 64-byte boundary, initially zero. The system may provide their pages only when they are first used.

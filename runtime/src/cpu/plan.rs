@@ -1,7 +1,8 @@
 //! The CPU's side of an operator.
 
+use super::memory::Memory;
 use super::pool::Crew;
-use crate::error::{BindError, PlanError, RunError};
+use crate::error::{BindError, RunError};
 use crate::problem::Problem;
 use crate::tensors::HostTensors;
 use std::fmt::Debug;
@@ -10,8 +11,6 @@ use std::fmt::Debug;
 pub trait CpuPlan: Clone + Debug + Send + Sync {
     /// The problem.
     type Problem: Problem;
-    /// The memory in which runs work. A workspace serves one run at a time.
-    type Workspace: Debug + Send + Sync;
     /// A checked call.
     type Call<'a>: CpuCall
     where
@@ -23,41 +22,17 @@ pub trait CpuPlan: Clone + Debug + Send + Sync {
     /// Name of the kernel.
     fn kernel(&self) -> &'static str;
 
-    /// Allocates a workspace that serves each of the plans. Returns `None` if there is no plan.
-    ///
-    /// # Errors
-    /// Returns an error if the memory is not available.
-    fn workspace<'a>(
-        plans: impl Iterator<Item = (&'a Self, &'a Self::Problem)> + Clone,
-    ) -> Result<Option<Self::Workspace>, PlanError>
-    where
-        Self: 'a;
-
-    /// Creates a workspace in the caller's memory, which has room for it.
-    ///
-    /// # Errors
-    /// Returns an error if tables beside it cannot be allocated.
-    ///
-    /// # Safety
-    /// - *lent*, of [`Memory::lent`](super::memory::Memory::lent).
-    unsafe fn workspace_in(
-        &self,
-        problem: &Self::Problem,
-        memory: *mut u8,
-        bytes: usize,
-    ) -> Result<Self::Workspace, PlanError>;
-
-    /// Checks the workspace against the plan and prepares the call. Tensors and lengths have been checked against the
+    /// Checks the memory against the plan and prepares the call. Tensors and lengths have been checked against the
     /// problem. The instruction set of the plan's kernel is present, which the engine ensures.
     ///
     /// # Errors
-    /// Returns an error if the workspace is too small.
+    /// Returns an error if the memory is too small.
     fn call<'a>(
         &'a self,
         problem: &'a Self::Problem,
         lengths: <Self::Problem as Problem>::Lengths<'a>,
         tensors: &HostTensors<'a>,
-        workspace: &'a mut Self::Workspace,
+        memory: &'a mut Memory,
     ) -> Result<Self::Call<'a>, BindError>;
 }
 

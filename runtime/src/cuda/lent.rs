@@ -6,7 +6,7 @@ use crate::cpu::plan::CpuPlan;
 use crate::error::PlanError;
 use crate::operator::Operator;
 use crate::plan::{Execution, Plan};
-use crate::workspace::{Memory, Workspace};
+use crate::workspace::{Memory, Workspace, allocate_on_host};
 
 impl<O: Operator> Plan<O> {
     /// Creates a workspace in the caller's device memory, of at least [`Plan::workspace_bytes`] bytes, at a multiple of 256;
@@ -29,7 +29,7 @@ impl<O: Operator> Plan<O> {
         let Execution::Gpu { gpu: plan, standby } = &self.execution else {
             return Err(PlanError::OnHost { found: self.backend() });
         };
-        let standby = O::Cpu::workspace(standby.iter().map(|cpu| (cpu, &self.problem)))?;
+        let standby = standby.as_ref().map(|cpu| allocate_on_host(cpu.bytes())).transpose()?;
         // SAFETY: *lent*.
         let gpu = unsafe { GpuWorkspace::lent(plan.gpu(), plan.needs(), memory, bytes)? };
         Ok(Workspace::of(Memory::Gpu { gpu: Ok(Box::new(gpu)), standby }))

@@ -14,9 +14,9 @@ const ALIGNMENT: usize = 256;
 pub struct Needs {
     /// Device memory.
     pub scratch: usize,
-    /// A table that the host writes and a run copies to the device.
+    /// A table that the host writes and a run copies to the device. It grows where it is opened.
     pub table: usize,
-    /// What the host reads of the device memory after a run, and a stream beside that of the run.
+    /// What the host reads of the device memory after a run, and a stream beside that of the run. They grow, too.
     pub records: usize,
 }
 
@@ -331,24 +331,18 @@ impl GpuWorkspace {
         Ok(lost)
     }
 
-    /// Checks that the workspace belongs to the engine of `gpu` and is large enough for a plan with so many sequences.
+    /// Checks that the workspace belongs to the engine of `gpu` and is large enough for a plan.
     /// Memory of the caller's must have `room` bytes.
     ///
     /// # Errors
     /// Returns an error if the workspace belongs to another engine, or is too small.
-    pub fn check(
-        &self,
-        gpu: &Arc<Gpu>,
-        needs: &Needs,
-        sequences: usize,
-        room: usize,
-    ) -> Result<(), BindError> {
+    pub fn check(&self, gpu: &Arc<Gpu>, needs: &Needs, room: usize) -> Result<(), BindError> {
         if !Arc::ptr_eq(&self.gpu, gpu) {
             return Err(BindError::Foreign);
         }
         let (found, needed) = (self.scratch.bytes(), needs.scratch);
-        if found < needed || self.table.bytes() < needs.table || self.record_bytes() < needs.records {
-            return Err(BindError::Workspace { found, needed, found_sequences: 0, sequences });
+        if found < needed {
+            return Err(BindError::Room { found, needed });
         }
         if self.scratch.is_lent() && found < room {
             return Err(BindError::StateRoom { found, needed: room });
@@ -356,17 +350,37 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Readies the table on the host for being written: waits for the copy of an earlier run, unless a graph copies it.
+    /// Readies the table on the host for `bytes` bytes to be written: waits for the copy of an earlier run, unless a graph copies it.
     /// Bytes that graphs copy must keep their values ([`Graph::table`]). Returns the address of the table.
     ///
     /// # Errors
-    /// Returns an error if the device fails.
-    pub fn open_table(&mut self) -> Result<*mut u8, DeviceError> {
+    /// Returns an error if the device fails, or if memory is not available. A table that graphs copy does not grow.
+    pub fn open_table(&mut self, bytes: usize) -> Result<*mut u8, DeviceError> {
         if !self.graph.uploads {
             let entered = self.context.enter()?;
             self.uploaded.synchronize(&entered)?;
         }
+        if self.table.bytes() < bytes {
+            if self.graph.table > 0 {
+                return Err(DeviceError::Captured);
+            }
+            self.table = PinnedBuffer::new(&self.context, bytes)?;
+        }
         Ok(self.table.data())
+    }
+
+    /// Allocates what is read after a run, `bytes` bytes, and the stream beside that of the run, unless they are there.
+    ///
+    /// # Errors
+    /// Returns an error if memory is not available, or if the device fails.
+    pub fn reserve_records(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        if bytes > 0 && self.beside.is_none() {
+            self.beside = Some(Beside::new(&self.context)?);
+        }
+        if self.record_bytes() < bytes {
+            self.records = zeros(bytes / size_of::<f32>())?;
+        }
+        Ok(())
     }
 
     /// Allocates what some calls need besides the scratch, unless it is allocated already. Waits for pending work if that

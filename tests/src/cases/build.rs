@@ -61,6 +61,7 @@ impl Params {
         spec.softcap = self.softcap;
         spec.key_lengths = self.lengths;
         spec.packed = self.packed.as_ref().map(Vec::len);
+        spec.short_mask = true;
         spec.mask = self.mask.as_ref().map(|m| made(MaskView::dense(m.kind, &m.dims)));
         spec.windows = self.windows;
         spec.bias = self.bias.as_ref().map(|bias| match *bias {

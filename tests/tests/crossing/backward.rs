@@ -349,7 +349,7 @@ fn bad_calls_are_refused_and_nothing_is_written() {
         let mut room = Found::room(&given.problem);
         let mut workspace = other.workspace().unwrap();
         let error = plan.bind(good, room.gradients(), &mut workspace).unwrap_err();
-        assert!(matches!(error, BindError::Workspace { .. }), "{error}");
+        assert!(matches!(error, BindError::Room { .. }), "{error}");
     }
     let mut scratch = [0.0; 3];
     let mut room = Found::room(&given.problem);

@@ -45,6 +45,7 @@ fn run(
     let kind = if bools { MaskKind::Bool } else { MaskKind::Additive(DType::F32) };
     let mut spec = Spec::new(DType::F32, qv, kv, vv, qv);
     spec.mask = Some(MaskView::dense(kind, &dims).unwrap());
+    spec.short_mask = true;
     spec.causal = setting.causal;
     spec.key_lengths = setting.lengths.is_some();
     let mut floats = Vec::new();

@@ -78,13 +78,17 @@ fn masks_that_do_not_broadcast() {
     let base = Params { batch: 2, heads: 3, kv_heads: 3, ..Params::plain(4, 5, 8, 8) }.build("base");
     let with = |dims: &[usize]| {
         let mask = Some(MaskView::dense(MaskKind::Bool, dims).unwrap());
-        Spec { mask, ..base.spec }.check().is_ok()
+        [false, true].map(|short_mask| Spec { mask, short_mask, ..base.spec }.check().is_ok())
     };
-    for good in [&[5][..], &[1], &[3], &[4, 5], &[3, 1, 2], &[2, 3, 4, 5], &[1, 1, 1, 1]] {
-        assert!(with(good), "{good:?}");
+    for good in [&[5][..], &[1], &[4, 5], &[2, 3, 4, 5], &[1, 1, 1, 1]] {
+        assert_eq!(with(good), [true, true], "{good:?}");
+    }
+    // Fewer keys than the tensors, which ONNX allows.
+    for short in [&[3][..], &[4], &[0], &[3, 1, 2]] {
+        assert_eq!(with(short), [false, true], "{short:?}");
     }
     for bad in [&[6][..], &[3, 5], &[5, 5], &[2, 4, 5], &[3, 3, 4, 5], &[2, 3, 4, 6], &[0, 5]] {
-        assert!(!with(bad), "{bad:?}");
+        assert_eq!(with(bad), [false, false], "{bad:?}");
     }
 }
 
@@ -141,21 +145,22 @@ fn biases_that_do_not_fit() {
     let table = TableView { dtype: DType::F32, entries: 25, heads: 2, indexed: false };
     let mask = |dims: &[usize]| MaskView::dense(MaskKind::Bool, dims).ok();
     let refused = |bias, mask, windows| {
-        let spec = Spec { bias: Some(bias), mask, windows, ..base.spec };
+        let spec = Spec { bias: Some(bias), mask, windows, short_mask: false, ..base.spec };
         spec.check().err().map(|e| e.to_string())
     };
     let some = Some(windows);
     let long = isize::MAX as usize;
     for (bias, mask, windows, want) in [
         (dense(&[4, 2, 9, 9]), None, some, None),
-        (dense(&[9, 8]), mask(&[1]), some, None),
+        (dense(&[9, 9]), mask(&[1]), some, None),
+        (dense(&[9, 8]), mask(&[1]), some, Some("bias: keys 8; allowed: 1 or 9")),
         (BiasView::Table(table), mask(&[6, 1, 9, 9]), some, None),
         (BiasView::Table(TableView { entries: 3, indexed: true, ..table }), None, None, None),
         (dense(&[5, 2, 9, 9]), None, some, Some("bias: batch 5; allowed: a divisor of 12")),
         (dense(&[3, 9, 9]), None, some, Some("bias: heads 3; allowed: 1 or 2")),
-        (dense(&[9, 10]), None, some, Some("bias: 10 keys; allowed: at most 9")),
-        (dense(&[9, 9]), mask(&[9, 8]), some, Some("bias: keys 9; allowed: 8, as mask has")),
-        (BiasView::Table(table), mask(&[8]), some, Some("bias: keys 9; allowed: 8, as mask has")),
+        (dense(&[9, 10]), None, some, Some("bias: keys 10; allowed: 1 or 9")),
+        (dense(&[9, 9]), mask(&[9, 8]), some, Some("mask: keys 8; allowed: 1 or 9")),
+        (BiasView::Table(table), mask(&[8]), some, Some("mask: keys 8; allowed: 1 or 9")),
         (
             BiasView::Dense(MaskView::dense(MaskKind::Bool, &[9]).unwrap()),
             None,

@@ -71,7 +71,7 @@ fn run(engine: &Engine, case: &Case, method: Method, workspace: &mut Workspace) 
             bound.run().unwrap();
             true
         }
-        Err(BindError::Workspace { .. }) => false,
+        Err(BindError::Room { .. }) => false,
         Err(other) => panic!("{case:?}: {other}"),
     };
     if !fits {
@@ -204,7 +204,7 @@ fn a_workspace_may_be_shared_by_plans() {
     assert!(shared >= 10 / step, "{shared} cases fit the workspace");
 }
 
-/// A workspace with too few sequences, or too few bytes, is refused and nothing is written.
+/// A workspace with too few bytes, be it for sequences, is refused and nothing is written.
 #[test]
 fn a_workspace_that_is_too_small_is_refused() {
     let engine = engine(2);
@@ -217,7 +217,7 @@ fn a_workspace_that_is_too_small_is_refused() {
         let mut buffers = case.buffers();
         let own = plan(&case);
         let bound = own.bind(case.inputs(), buffers.outputs(), &mut workspace);
-        assert!(matches!(bound, Err(BindError::Workspace { .. })), "{case:?}");
+        assert!(matches!(bound, Err(BindError::Room { .. })), "{case:?}");
         assert!((0..buffers.output.len()).all(|i| buffers.output.get(i).is_nan()), "{case:?}");
     }
 }

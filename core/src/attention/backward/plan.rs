@@ -6,9 +6,8 @@ use crate::attention::plan::ChooseError;
 use crate::attention::schedule::BLOCKS_PER_SEGMENT;
 use crate::attention::sequence::Sequence;
 use crate::profile::InstructionSet;
-use crate::room::{Cursor, LINE, Span};
+use crate::room::{Cursor, Span, checked_bytes, table, with_alignment};
 use crate::workers::{WORK_PER_LANE, worthwhile};
-use core::mem::size_of;
 use core::ops::Range;
 
 /// Most parts into which the keys of a head are divided. All but the first have a gradient of the queries of their own.
@@ -174,10 +173,10 @@ pub struct BackwardLayout {
     pub worker_stride: usize,
     /// Gradients of the queries by the later parts, `[parts − 1][rows of the problem][head_dim]`, after the last worker.
     pub parts: Span,
+    /// The sequences of a call.
+    pub sequences: Span,
     /// Number of f32 values in total, without those for alignment.
     pub total: usize,
-    /// Bytes of the table of sequences.
-    pub tables: usize,
 }
 
 impl BackwardLayout {
@@ -208,22 +207,22 @@ impl BackwardLayout {
         let mut all = at.after();
         all.take(&[c.workers, at.end()]);
         let parts = all.take(&[c.parts.saturating_sub(1), c.rows[0], c.rows[1]]);
-        let tables = c.sequences.checked_mul(size_of::<Sequence>())?;
-        let layout = BackwardLayout { worker, worker_stride: at.end(), parts, total: all.end(), tables };
-        let bytes = layout.total.checked_add(LINE - 1)?.checked_mul(4)?.checked_add(tables)?;
-        (!all.has_overflowed() && bytes <= isize::MAX as usize).then_some(layout)
+        let sequences = all.take(&[table::<Sequence>(c.sequences)?]);
+        let layout = BackwardLayout { worker, worker_stride: at.end(), parts, sequences, total: all.end() };
+        checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// Number of f32 values of a workspace with arbitrary alignment.
+    /// Number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding that aligns
+    /// the first one.
     #[must_use]
     pub const fn floats(&self) -> usize {
-        self.total + LINE - 1
+        with_alignment(self.total)
     }
 
-    /// Bytes of the whole workspace, including tables.
+    /// Size of the workspace in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.floats() * 4 + self.tables
+        self.floats() * 4
     }
 }
 
@@ -244,7 +243,7 @@ pub fn choose(
     let spec = forward.spec();
     let (d, dv, keys) = (forward.head_dim(), forward.value_dim(), forward.keys());
     let chunks = keys.div_ceil(kernel.chunk());
-    let parts = PARTS_OF_ALL.div_ceil(forward.kv_heads()).min(MOST_PARTS).min(chunks).max(1);
+    let parts = PARTS_OF_ALL.div_ceil(forward.kv_heads().max(1)).min(MOST_PARTS).min(chunks).max(1);
     let pairs = forward.rows() as f64 * keys as f64;
     let per_worker = if options.all_workers { 0.0 } else { WORK_PER_LANE * kernel.lanes as f64 };
     let tasks = forward.sequences().saturating_mul(forward.kv_heads()).saturating_mul(parts).max(1);
@@ -261,7 +260,7 @@ pub fn choose(
         sequences: forward.sequences(),
         keys,
         queries: spec.query.tokens(),
-        group: forward.heads() / forward.kv_heads(),
+        group: forward.group(),
     };
     loop {
         let layout = BackwardLayout::of(&choice).ok_or(ChooseError::Memory { needed: usize::MAX })?;

@@ -35,7 +35,7 @@ pub fn structure(problem: &BackwardProblem) -> Structure {
     let executed = scalar::executed(forward);
     let dots = |dim: usize| 2 * (dim.min(CHAIN) + dim.div_ceil(CHAIN).saturating_sub(1));
     let blocks = |n: usize| n.min(BLOCK) + n.div_ceil(BLOCK);
-    let group = forward.heads() / forward.kv_heads();
+    let group = forward.group();
     let rows = forward.spec().query.tokens();
     Structure {
         score: dots(forward.head_dim()),
@@ -126,7 +126,7 @@ impl Call<'_> {
     fn keys(&mut self, keys: Range<usize>, gradients: &mut Gradients<'_>) {
         let forward = self.problem.forward();
         let (d, dv) = (forward.head_dim(), forward.value_dim());
-        let group = forward.heads() / forward.kv_heads();
+        let group = forward.group();
         for head in self.kv_head * group..(self.kv_head + 1) * group {
             for first in (0..self.sequence.queries).step_by(BLOCK) {
                 self.scratch[..BLOCK * (d + dv)].fill(0.0);

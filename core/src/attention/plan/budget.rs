@@ -229,7 +229,7 @@ impl StreamChoice {
     /// Key heads of a unit.
     #[must_use]
     pub fn kv_heads(&self, problem: &Problem) -> usize {
-        let group = problem.heads() / problem.kv_heads();
+        let group = problem.group();
         self.heads.div_ceil(group).max(1)
     }
 
@@ -404,15 +404,18 @@ fn repeated(
     size: impl Fn(&StreamChoice) -> usize,
     budget: usize,
 ) -> Result<StreamChoice, ChooseError> {
-    let (heads, group) = (problem.heads(), problem.heads() / problem.kv_heads());
+    let (heads, group) = (problem.heads(), problem.group());
     let several = if problem.spec().packed.is_some() { 1 } else { problem.spec().query.batch() };
     let whole = if sizes.heads < group { sizes.heads } else { sizes.heads / group * group };
     let cpu = CpuChoice { vectors: sizes.vectors.clamp(1, cpu.vectors), ..*cpu };
     let tiles = cpu.tiling(problem.spec().query.tokens()).count().max(1);
     let chunk = sizes.chunk.clamp(1, problem.keys().max(1)).next_multiple_of(cpu.segment);
     let start = StreamChoice { cpu, sequences: 1, heads: 1, tiles: 1, chunk, account: Account::default() };
-    let choice =
-        start.with([sizes.sequences.clamp(1, several), whole.clamp(1, heads), sizes.tiles.clamp(1, tiles)]);
+    let choice = start.with([
+        sizes.sequences.clamp(1, several.max(1)),
+        whole.clamp(1, heads.max(1)),
+        sizes.tiles.clamp(1, tiles),
+    ]);
     match size(&choice) {
         needed if needed <= budget => Ok(choice),
         needed => Err(ChooseError::HostBudget { needed, budget }),
@@ -431,7 +434,7 @@ fn grow(
     if tiles < all {
         return start.with([1, 1, tiles]);
     }
-    let (heads, group) = (problem.heads(), problem.heads() / problem.kv_heads());
+    let (heads, group) = (problem.heads().max(1), problem.group());
     let in_group = largest(1, group, |heads| fits(&start.with([1, heads, tiles])));
     if in_group < group {
         return start.with([1, in_group, tiles]);

@@ -165,7 +165,7 @@ pub fn choose_gpu<'a>(
     let added = !causal && !past && !shifted && s.softcap.is_none() && adds_f32(s);
     // The windows of a picture always come together.
     let together = s.windows.map_or(1, |windows| windows.count());
-    let group = (heads / problem.kv_heads().max(1)).max(1);
+    let group = problem.group();
     let heads_at_once = |k: &GpuKernelSpec| match k.summation {
         Summation::Groups { .. } => group,
         Summation::Tiles { .. } => 1,

@@ -19,7 +19,7 @@ use super::kernel::KeyLayout;
 use crate::attention::measured::MEASURED;
 use crate::attention::sequence::Sequence;
 use crate::attention::traversal::{Report, RowRoom, tile_len};
-use crate::room::{Cursor, LINE, Span};
+use crate::room::{Cursor, LINE, Span, checked_bytes, table, with_alignment};
 use core::mem::size_of;
 
 /// The purpose of a region of the workspace.
@@ -144,10 +144,12 @@ pub struct WorkspaceLayout {
     /// What is known of the keys and values of each sequence and key head, [`NORMS`] numbers for each of
     /// [`CpuChoice::measured_parts`]; there is room for one for each query head. After everything else, too.
     pub norms: Span,
+    /// The sequences of a call, as many [`Sequence`]s as the choice has.
+    pub sequences: Span,
+    /// The first task of each sequence, then the number of tasks.
+    pub tasks: Span,
     /// Number of f32 values in total, without those for alignment.
     pub total: usize,
-    /// Bytes of the tables of sequences and of their first tasks.
-    pub tables: usize,
 }
 
 impl WorkspaceLayout {
@@ -222,11 +224,10 @@ impl WorkspaceLayout {
         }
         layout.left_out = all.take(&[2, c.recorded]);
         layout.norms = all.take(&[c.measured_parts(), NORMS, c.extent[2]]);
+        layout.sequences = all.take(&[table::<Sequence>(c.sequences)?]);
+        layout.tasks = all.take(&[table::<usize>(c.sequences.checked_add(1)?)?]);
         layout.total = all.end();
-        let entry = size_of::<Sequence>() + size_of::<usize>();
-        layout.tables = c.sequences.checked_mul(entry)?.checked_add(size_of::<usize>())?;
-        let bytes = layout.total.checked_add(LINE - 1)?.checked_mul(4)?.checked_add(layout.tables)?;
-        (!all.has_overflowed() && bytes <= isize::MAX as usize).then_some(layout)
+        checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
     /// The labelled regions of the workspace, in order. [`Region::Weights`] to [`Region::States`] are those of the
@@ -260,16 +261,16 @@ impl WorkspaceLayout {
         ]
     }
 
-    /// Number of f32 values of a workspace with arbitrary alignment: the regions, and the padding that aligns the
-    /// first one.
+    /// Number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding that aligns
+    /// the first one.
     #[must_use]
     pub const fn floats(&self) -> usize {
-        self.total + LINE - 1
+        with_alignment(self.total)
     }
 
-    /// Bytes of the whole workspace, including tables.
+    /// Size of the workspace in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.floats() * 4 + self.tables
+        self.floats() * 4
     }
 }

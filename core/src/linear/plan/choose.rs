@@ -124,7 +124,7 @@ pub fn choose(
                 choice.strips = strips;
             }
         }
-        let groups = wanted.saturating_mul(TASKS_PER_WORKER).div_ceil(heads);
+        let groups = wanted.saturating_mul(TASKS_PER_WORKER).div_ceil(heads.max(1));
         choice.groups = groups.clamp(1, choice.strip_count().max(1));
     }
     loop {

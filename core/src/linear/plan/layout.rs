@@ -3,8 +3,7 @@
 use super::choice::Choice;
 use crate::linear::problem::Sequence;
 use crate::linear::{Direction, Form, Gates};
-use crate::room::{Cursor, LINE, Span};
-use core::mem::size_of;
+use crate::room::{Cursor, Span, checked_bytes, table, with_alignment};
 
 /// f32 values of memory in which a kernel works, for a choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,10 +72,10 @@ pub struct Layout {
     pub element: Element,
     /// Outputs before they are rounded, `[rows of the outputs][columns of all strips]`.
     pub sums: Span,
+    /// The sequences of a call.
+    pub sequences: Span,
     /// Number of f32 values in total, without those for alignment.
     pub total: usize,
-    /// Bytes of the table of sequences.
-    pub tables: usize,
 }
 
 impl Layout {
@@ -123,22 +122,22 @@ impl Layout {
         all.take(&[c.workers, at.end()]);
         let elements = all.take(&[c.resident, optional(scan, c.parts), element.stride]);
         let sums = all.take(&[optional(c.sums, c.extent[3]), whole]);
-        let tables = c.extent[0].checked_mul(size_of::<Sequence>())?;
+        let sequences = all.take(&[table::<Sequence>(c.extent[0])?]);
         let layout =
-            Layout { worker, worker_stride: at.end(), elements, element, sums, total: all.end(), tables };
-        let bytes = layout.total.checked_add(LINE - 1)?.checked_mul(4)?.checked_add(tables)?;
-        (!all.has_overflowed() && bytes <= isize::MAX as usize).then_some(layout)
+            Layout { worker, worker_stride: at.end(), elements, element, sums, sequences, total: all.end() };
+        checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// Number of f32 values of a workspace with arbitrary alignment.
+    /// Number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding that aligns
+    /// the first one.
     #[must_use]
     pub const fn floats(&self) -> usize {
-        self.total + LINE - 1
+        with_alignment(self.total)
     }
 
-    /// Bytes of the whole workspace, including tables.
+    /// Size of the workspace in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.floats() * 4 + self.tables
+        self.floats() * 4
     }
 }

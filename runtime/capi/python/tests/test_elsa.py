@@ -206,9 +206,39 @@ class Answers(Case):
             self.near(elsa.attention(q, k, v, bias=wide, mask=keep), oracle(q, k, v, added=added, keep=keep)[0])
         padding = np.arange(13) < np.array([13, 4])[:, None, None, None]
         self.near(elsa.attention(q, k, v, mask=padding), oracle(q, k, v, keep=padding)[0])
-        short = np.ones((9, 6), bool)
-        self.near(elsa.attention(q, k, v, mask=short), oracle(q, k, v, keep=np.arange(13) < 6)[0])
         self.near(elsa.attention(q, k, v, mask=keep[..., ::2][..., :1]), oracle(q, k, v, keep=keep[..., :1])[0])
+
+    def test_masks_of_integers_and_of_float64(self):
+        q, k, v = tensors()
+        keep = np.random.RandomState(5).rand(2, 1, 1, 13) < 0.7
+        wanted = elsa.attention(q, k, v, mask=keep)
+        for mask in (keep.astype(np.uint8) * 2, keep * np.int32(-256), keep * np.int64(1 << 32)):
+            self.assertTrue((elsa.attention(q, k, v, mask=mask) == wanted).all(), mask.dtype)
+        added = np.random.RandomState(6).randn(9, 13)
+        self.near(elsa.attention(q, k, v, mask=added, bias=added), oracle(q, k, v, added=2 * added)[0])
+        for least in (np.finfo(np.float64).min, -1e308, -np.inf):
+            mask = np.where(keep, 0.0, least)
+            self.assertTrue((elsa.attention(q, k, v, mask=mask) == wanted).all(), least)
+            # Finite numbers stay finite: where all keys have the same, it changes nothing; -inf leaves none.
+            every = elsa.attention(q, k, v, mask=np.full((9, 13), least))
+            mean = v.mean(2, keepdims=True) if least > -np.inf else 0.0
+            self.near(every, np.broadcast_to(mean, q.shape))
+
+    def test_every_axis_but_dim_may_be_empty(self):
+        for b, h, nq, nk in ((0, 4, 9, 13), (2, 0, 9, 13), (2, 4, 0, 13), (2, 4, 9, 0), (0, 0, 0, 0)):
+            q, k, v = tensors(b, h, nq, nk)
+            for options in ({}, {"causal": True}, {"mask": np.ones((1, 1, 1, nk), bool)}, {"key_lengths": [0] * b}):
+                out, lse = elsa.attention(q, k, v, lse=True, **options)
+                self.assertEqual((out.shape, lse.shape), (q.shape, q.shape[:3]))
+                self.assertTrue((out == 0).all() and (lse == -np.inf).all())
+            strided = elsa.attention(q.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3), k, v)
+            self.assertEqual(strided.shape, q.shape)
+            if nq == nk or not b * h:
+                for form in ("recurrent", "chunk", "parallel", "scan"):
+                    q, k, v = tensors(b, h, nq, nq)
+                    out, state = elsa.linear_attention(q, k, v, "linear", form=form, present_state=True)
+                    self.assertEqual((out.shape, state.shape), (q.shape, (b, h, 16, 16)))
+                    self.assertFalse(state.any())
 
     def test_masked_keys_may_hold_anything(self):
         q, k, v = tensors()
@@ -267,7 +297,7 @@ class Answers(Case):
         self.assertEqual(elsa.attention(q[:, :, :0], k, v).shape, (2, 4, 0, 16))
         out, lse = elsa.attention(q, k[:, :, :0], v[:, :, :0], lse=True)
         self.assertTrue((out == 0).all() and (lse == -np.inf).all())
-        self.refused(elsa.ArgumentError, "q: ", q[:0], k[:0], v[:0])
+        self.refused(elsa.ArgumentError, "q: head size 0; ", q[..., :0], k[..., :0], v)
 
     def test_bits_are_those_of_the_tool(self):
         tool = os.environ.get("ELSA_TOOL")
@@ -431,7 +461,9 @@ class Refused(Case):
             ("k: ", (q, k[..., :8], v), {}),
             ("k: ", (q[:, :3], k[:, :2], v[:, :2]), {}),
             ("v: ", (q, k, v[:, :, :5]), {}),
-            ("mask: int64; ", (q, k, v), {"mask": np.ones((9, 13), np.int64)}),
+            ("mask: uint16; ", (q, k, v), {"mask": np.ones((9, 13), np.uint16)}),
+            ("mask: keys 6; allowed: 1 or 13", (q, k, v), {"mask": np.ones((9, 6), bool)}),
+            ("bias: keys 6; allowed: 1 or 13", (q, k, v), {"bias": np.ones((9, 6), np.float32)}),
             ("mask: ", (q, k, v), {"mask": np.ones((8, 13), bool)}),
             ("mask: 5 axes; ", (q, k, v), {"mask": np.ones((1, 2, 4, 9, 13), bool)}),
             ("mask: 0 axes; ", (q, k, v), {"mask": np.ones((), bool)}),
@@ -445,10 +477,20 @@ class Refused(Case):
             ("causal: 'left'; ", (q, k, v), {"causal": "left"}),
             ("window: 3; ", (q, k, v), {"window": 3}),
             ("window: -2; ", (q, k, v), {"window": (-2, 1)}),
-            ("scale, softcap: ", (q, k, v), {"scale": "one"}),
+            ("scale: 'one'; ", (q, k, v), {"scale": "one"}),
+            ("scale: a number of 16610 bits; ", (q, k, v), {"scale": 10**5000}),
             ("scale", (q, k, v), {"scale": float("nan")}),
             ("softcap", (q, k, v), {"softcap": -1.0}),
             ("key_lengths: ", (q, k, v), {"key_lengths": 3}),
+            ("key_lengths[1]: a number of 71 bits; ", (q, k, v), {"key_lengths": [3, 2**70]}),
+            ("key_lengths[0]: 18446744073709551619; ", (q, k, v), {"key_lengths": [2**64 + 3, 1]}),
+            ("key_lengths[1]: 9223372036854775811; ", (q, k, v), {"key_lengths": [1, np.uint64(2**63 + 3)]}),
+            ("key_lengths[0]: -1; ", (q, k, v), {"key_lengths": [-1, 1]}),
+            ("key_lengths[0]: True; ", (q, k, v), {"key_lengths": [True, False]}),
+            ("key_lengths[0]: 1.0; ", (q, k, v), {"key_lengths": np.array([1.0, 2.0])}),
+            ("window: 18446744073709551616; ", (q, k, v), {"window": (2**64, 0)}),
+            ("window: array", (q, k, v), {"window": (np.array([1, 2]), 0)}),
+            ("windows: 18446744073709551622; ", (q, k, v), {"windows": ((2**64 + 6, 8), (3, 4))}),
             ("key_lengths", (q, k, v), {"key_lengths": [3]}),
             ("key_lengths", (q, k, v), {"key_lengths": [3, 14]}),
             ("out: ", (q, k, v), {"out": np.empty((2, 4, 9, 15), np.float32)}),
@@ -458,7 +500,8 @@ class Refused(Case):
         ):
             self.refused(bad, message, *arguments, **options)
         self.near(elsa.attention(q, k, v), oracle(q, k, v)[0])
-        for options in ({"backend": "gpu"}, {"threads": -1}, {"threads": 1.5}):
+        whole = ({"threads": -1}, {"threads": 1.5}, {"threads": 2**64}, {"threads": True}, {"device": 2**63})
+        for options in ({"backend": "gpu"},) + whole:
             self.assertRaises(bad, elsa.Engine, **options)
 
     def test_a_gpu_that_is_absent(self):
@@ -483,6 +526,20 @@ class Engines(Case):
         [thread.start() for thread in threads]
         [thread.join() for thread in threads]
         self.assertEqual(faults, [])
+
+    def test_one_workspace_serves_any_sequence_of_shapes(self):
+        for seed in range(12):
+            random, engine = np.random.RandomState(seed), elsa.Engine(threads=2)
+            for _ in range(random.randint(2, 21)):
+                b, h = random.choice([1, 2, 8, 61]), random.choice([1, 2])
+                nq, nk, d = random.choice([1, 2, 7, 40]), random.choice([1, 3, 50, 300]), random.choice([1, 8, 64])
+                q, k, v = tensors(b, h, nq, nk, d, seed=seed)
+                lengths = random.randint(0, nk + 1, b) if random.rand() < 0.5 else None
+                keep = True if lengths is None else np.arange(nk) < lengths[:, None, None, None]
+                found = elsa.attention(q, k, v, key_lengths=lengths, engine=engine)
+                self.near(found, oracle(q, k, v, keep=keep)[0])
+                q, k, v = [x[:, :, :nq] for x in tensors(b, h, nq, nq, d, seed=seed)]
+                self.near(elsa.linear_attention(q, k, v, engine=engine), recurrence(q, k, v)[0])
 
     def test_plans_are_bounded(self):
         engine = elsa.Engine(threads=1)

@@ -105,16 +105,18 @@ pub const ELSA_METHOD_MATH: elsa_method = 1;
 pub type elsa_causal = u32;
 /// Not causal.
 pub const ELSA_CAUSAL_NONE: elsa_causal = 0;
-/// The offset is the length of the past, 0 without one: the first query sees the first new key.
+/// The offset is the length of the past, 0 without one: the first query sees the first new key. This is what causal alone
+/// means in elsa.py and in the tool, as in PyTorch and ONNX.
 pub const ELSA_CAUSAL_TOP_LEFT: elsa_causal = 1;
-/// The offset is valid keys, those of the past included, minus queries: the last query sees the last valid key.
+/// The offset is valid keys, those of the past included, minus queries: the last query sees the last valid key. It
+/// is for queries that continue a cache which the call has as keys.
 pub const ELSA_CAUSAL_BOTTOM_RIGHT: elsa_causal = 2;
 
 /// What the elements of a mask mean.
 pub type elsa_mask_kind = u32;
 /// No mask.
 pub const ELSA_MASK_NONE: elsa_mask_kind = 0;
-/// One byte an element; non-zero is attended.
+/// One byte an element, bool or uint8; non-zero is attended.
 pub const ELSA_MASK_BOOL: elsa_mask_kind = 1;
 /// f32, added to the scores in natural-log units; minus infinity is not attended.
 pub const ELSA_MASK_F32: elsa_mask_kind = 2;
@@ -122,6 +124,15 @@ pub const ELSA_MASK_F32: elsa_mask_kind = 2;
 pub const ELSA_MASK_F16: elsa_mask_kind = 3;
 /// bf16, added likewise.
 pub const ELSA_MASK_BF16: elsa_mask_kind = 4;
+
+/// Types of mask elements that elsa_mask_convert takes.
+pub type elsa_mask_source = u32;
+/// i32; zero is not attended, any other number is.
+pub const ELSA_MASK_SOURCE_I32: elsa_mask_source = 1;
+/// i64, likewise.
+pub const ELSA_MASK_SOURCE_I64: elsa_mask_source = 2;
+/// f64, added to the scores in natural-log units.
+pub const ELSA_MASK_SOURCE_F64: elsa_mask_source = 3;
 
 /// What is remarkable about the tensors of a run that was certified: of elsa_certified. Flags of elements speak of those that
 /// were measured: queries, on the CPU outputs, keys and values between the first and the last that some row of the sequence

@@ -19,11 +19,12 @@ pub struct elsa_view {
 
 /// A mask or a bias, dense, and broadcast over [batch, heads, queries, keys] from the right: an axis is as long as the
 /// problem's, or 1 or not given to be shared. A batch axis may also divide the batch: of n masks, sequence b has mask
-/// b % n. Keys beyond a last axis that is shorter than all keys, past included, and not 1, are not attended. For 2 sequences, 8 heads, 5 queries and 9 keys, {9} is one row for all queries, {5, 9} one mask for all sequences and
+/// b % n. A last axis shorter than the keys, past included, is refused: key_lengths leave keys out. For 2 sequences, 8 heads, 5 queries and 9 keys, {9} is one row for all queries, {5, 9} one mask for all sequences and
 /// heads, {2, 1, 1, 9} the padding of each sequence, and {8, 1, 9} one row for each head.
 ///
 /// A key is not attended where the element is false or -inf. Finite elements stay finite: beyond 1.18e38 in magnitude
-/// they count as that, and a row that they mask wholly is the mean of its values.
+/// they count as that, and a row that they mask wholly is the mean of its values. elsa_mask_convert makes masks of other
+/// types.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct elsa_mask {

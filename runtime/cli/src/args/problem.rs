@@ -5,6 +5,7 @@
 use super::values::{number, one_of, positive, shift, sides, window};
 use crate::flag::flag;
 use crate::outlet::Reads;
+use crate::shape::ALIGNMENTS;
 use crate::tensor::Source;
 use clap::Args;
 use clap::builder::TypedValueParser;
@@ -24,10 +25,6 @@ const LAYOUTS: [(&str, Layout); 3] = [("bhnd", Layout::Bhnd), ("bnhd", Layout::B
 pub fn layouts() -> impl TypedValueParser<Value = Layout> {
     one_of(LAYOUTS)
 }
-
-/// Alignments of a causal mask. The last is that of a bare `--causal`.
-const ALIGNMENTS: [(&str, Alignment); 2] =
-    [("top-left", Alignment::TopLeft), ("bottom-right", Alignment::BottomRight)];
 
 /// The tensors and the semantics of a problem.
 #[derive(Args, Debug, Clone)]
@@ -54,10 +51,10 @@ pub struct ProblemArgs {
     /// Factor of the scores [default: 1/sqrt(dim)]
     #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number)]
     pub scale: Option<f32>,
-    /// Query i attends keys j <= i + offset. The offset is the length of the past with top-left, and valid keys
-    /// minus queries with bottom-right, which is also what --causal alone means
+    /// Query i attends keys j <= i + offset. The offset is the length of the past with top-left, which is also what
+    /// --causal alone means, and valid keys minus queries with bottom-right: a decoder whose cache is in --k
     #[arg(long, value_name = "ALIGNMENT", num_args = 0..=1, require_equals = true,
-        default_missing_value = ALIGNMENTS[1].0, value_parser = one_of(ALIGNMENTS))]
+        default_missing_value = ALIGNMENTS[0].0, value_parser = one_of(ALIGNMENTS))]
     pub causal: Option<Alignment>,
     /// Query i attends keys j with i + offset - L <= j <= i + offset + R; -1 is open. With --causal, no R reaches
     /// beyond i + offset
@@ -66,9 +63,9 @@ pub struct ProblemArgs {
     /// s <- X tanh(s / X), before mask and bias; 0 is off
     #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number)]
     pub softcap: Option<f32>,
-    /// bool or uint8 (0 = masked, others = attend), or float (added), broadcast over [batch, heads, q, k] from the
+    /// bool, uint8, int32 or int64 (0 = masked, others = attend), or float (added), broadcast over [batch, heads, q, k] from the
     /// right, so that a padding mask is [batch, 1, 1, k]. Of n masks along a batch axis that divides the batch,
-    /// sequence b has mask b % n. Keys beyond its last axis are not attended
+    /// sequence b has mask b % n. Its last axis is 1 or as long as the keys
     #[arg(long, value_name = FILE)]
     pub mask: Option<Source>,
     /// float, added besides the mask and broadcast likewise; -inf is not attended

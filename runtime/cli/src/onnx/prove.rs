@@ -441,6 +441,7 @@ fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits, sample: &Sampl
     spec.scale = node.float("scale");
     spec.softcap = node.float("softcap");
     spec.causal = (size("is_causal") == Some(1)).then_some(Alignment::TopLeft);
+    spec.short_mask = true;
     let bytes: Vec<u8>;
     let floats: Stored;
     let mut data = Inputs::new(elements(0), elements(1), elements(2));

@@ -9,8 +9,8 @@ use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 use std::fmt::{self, Display, Formatter};
 
-/// Alignments of a causal mask by name. The last is that of a bare `causal`.
-pub(super) const ALIGNMENTS: [(&str, Alignment); 2] =
+/// Alignments of a causal mask by name. The first is that of a bare `causal`.
+pub const ALIGNMENTS: [(&str, Alignment); 2] =
     [("top-left", Alignment::TopLeft), ("bottom-right", Alignment::BottomRight)];
 
 /// The sizes and the semantics of a problem with dense tensors.
@@ -216,7 +216,7 @@ impl Shape {
     pub fn parts(self) -> Vec<String> {
         let kv = (self.kv_heads != self.heads).then(|| format!("kv={}", self.kv_heads));
         let causal = self.causal.map(|alignment| {
-            if alignment == ALIGNMENTS[1].1 {
+            if alignment == ALIGNMENTS[0].1 {
                 "causal".to_owned()
             } else {
                 format!("causal={}", self.corner().unwrap_or_default())

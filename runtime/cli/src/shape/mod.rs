@@ -6,6 +6,6 @@ mod parse;
 mod workload;
 
 pub use data::{Data, Mask};
-pub use form::{MaskForm, Shape};
+pub use form::{ALIGNMENTS, MaskForm, Shape};
 pub use parse::{HELP, VALUE};
 pub use workload::{Named, WORKLOADS, Workload};

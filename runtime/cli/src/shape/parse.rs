@@ -11,7 +11,7 @@ pub const VALUE: &str = "B,H,NQ,NK,D[,...]";
 pub const HELP: &str = "\
 A shape is B,H,NQ,NK,D: sequences, heads, query and key tokens, head size. Behind them may stand, in any order:
   kv=HK           key heads, which divide H
-  causal          query i attends keys j <= i + NK - NQ; with causal=top-left, keys j <= i
+  causal          query i attends keys j <= i; with causal=bottom-right, keys j <= i + NK - NQ
   window=L:R      query i attends keys from L before to R behind its diagonal, -1 is open; the diagonal is the causal
                   one, without causal that of bottom-right
   mask=bool       [B,H,NQ,NK], four of five pairs attended; mask=true: the same, and all of them
@@ -142,7 +142,7 @@ impl FromStr for Shape {
                         return Err(refused(part, &found, &format!("a divisor of the {heads} heads")));
                     }
                 }
-                ("causal", None) => shape.causal = Some(ALIGNMENTS[1].1),
+                ("causal", None) => shape.causal = Some(ALIGNMENTS[0].1),
                 ("causal", Some(value)) => {
                     let alignment = ALIGNMENTS.iter().find(|(name, _)| *name == value);
                     let names = ALIGNMENTS.map(|(name, _)| name).join(", ");
@@ -181,17 +181,17 @@ mod tests {
         assert_eq!("1,2,3,4,5".parse(), Ok(plain));
         let whole = Shape {
             kv_heads: 4,
-            causal: Some(Alignment::TopLeft),
+            causal: Some(Alignment::BottomRight),
             window: Window { left: Some(128), right: None },
             mask: Some(MaskForm::Padding),
             ..Shape::plain(2, 8, 3, 4, 5)
         };
-        let text = "2,8,3,4,5,kv=4,causal=top-left,window=128:-1,mask=padding";
+        let text = "2,8,3,4,5,kv=4,causal=bottom-right,window=128:-1,mask=padding";
         assert_eq!((text.parse(), whole.to_string()), (Ok(whole), text.to_owned()));
-        let turned = "2,8,3,4,5,mask=padding,window=128:-1,causal=top-left,kv=4";
+        let turned = "2,8,3,4,5,mask=padding,window=128:-1,causal=bottom-right,kv=4";
         assert_eq!(turned.parse(), Ok(whole));
-        let causal = Shape { causal: Some(Alignment::BottomRight), ..plain };
-        for text in ["1,2,3,4,5,causal", "1,2,3,4,5,causal=bottom-right", "1,2,3,4,5,causal,kv=2"] {
+        let causal = Shape { causal: Some(Alignment::TopLeft), ..plain };
+        for text in ["1,2,3,4,5,causal", "1,2,3,4,5,causal=top-left", "1,2,3,4,5,causal,kv=2"] {
             assert_eq!(text.parse(), Ok(causal), "{text}");
         }
         assert_eq!(causal.to_string(), "1,2,3,4,5,causal");

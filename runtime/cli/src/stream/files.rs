@@ -5,7 +5,7 @@ use crate::job::Job;
 use crate::temporary::folder;
 use crate::tensor::Stored;
 use crate::tensor::output::Prepared;
-use elsa_core::attention::{Operand, Operands};
+use elsa_core::attention::{Operand, Operands, mask};
 use elsa_runtime::Source;
 use std::fs::File;
 use std::io;
@@ -23,7 +23,8 @@ struct Tensor<'a> {
     stored: Stored,
 }
 
-/// The tensors of a job whose elements were left in their files. Elements of f64 are rounded to f32, and i32 widened to i64.
+/// The tensors of a job whose elements were left in their files. Elements of f64 are rounded to f32, i32 widened to i64, and
+/// integers of a mask made booleans.
 #[derive(Debug)]
 pub struct Files<'a> {
     tensors: Operands<Option<Tensor<'a>>>,
@@ -65,6 +66,21 @@ impl Source<Operand> for Files<'_> {
     fn read(&mut self, operand: Operand, offset: u64, to: &mut [u8]) -> io::Result<()> {
         let Tensor { file, start, stored } = self.tensors[operand].ok_or(io::ErrorKind::NotFound)?;
         match stored {
+            Stored::F64 if matches!(operand, Operand::Mask | Operand::Bias) => {
+                converted(file, start + 2 * offset, to, &mut self.piece, |x: [u8; 8]| {
+                    mask::rounded(f64::from_le_bytes(x)).to_le_bytes()
+                })
+            }
+            Stored::I64 if operand == Operand::Mask => {
+                converted(file, start + 8 * offset, to, &mut self.piece, |x: [u8; 8]| {
+                    [mask::attended(i64::from_le_bytes(x))]
+                })
+            }
+            Stored::I32 if operand == Operand::Mask => {
+                converted(file, start + 4 * offset, to, &mut self.piece, |x: [u8; 4]| {
+                    [mask::attended(i32::from_le_bytes(x).into())]
+                })
+            }
             Stored::F64 => converted(file, start + 2 * offset, to, &mut self.piece, |x: [u8; 8]| {
                 (f64::from_le_bytes(x) as f32).to_le_bytes()
             }),

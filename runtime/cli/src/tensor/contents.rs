@@ -11,6 +11,7 @@ use super::{npy, npz, safetensors};
 use crate::error::TensorError;
 use crate::memory::{self, Buffer};
 use bytemuck::{Pod, Zeroable};
+use elsa_core::attention::mask;
 use std::io::{self, Read, Seek};
 
 /// Element types that an argument takes.
@@ -18,7 +19,9 @@ use std::io::{self, Read, Seek};
 pub enum Accept {
     /// f32, f16, bf16, f64.
     Float,
-    /// bool, u8, f32, f16, bf16, f64.
+    /// The same, of which what is added to scores is: finite numbers stay finite.
+    Bias,
+    /// bool, u8, i32, i64, f32, f16, bf16, f64.
     Mask,
     /// i64, i32.
     Lengths,
@@ -28,16 +31,16 @@ impl Accept {
     fn takes(self, dtype: Stored) -> bool {
         let float = matches!(dtype, Stored::F64 | Stored::F32 | Stored::F16 | Stored::Bf16);
         match self {
-            Accept::Float => float,
-            Accept::Mask => float || matches!(dtype, Stored::Bool | Stored::U8),
+            Accept::Float | Accept::Bias => float,
+            Accept::Mask => true,
             Accept::Lengths => matches!(dtype, Stored::I64 | Stored::I32),
         }
     }
 
     const fn allowed(self) -> &'static str {
         match self {
-            Accept::Float => "f32, f16, f64 (bf16 in .safetensors), little-endian",
-            Accept::Mask => "bool, u8, f32, f16, f64 (bf16 in .safetensors), little-endian",
+            Accept::Float | Accept::Bias => "f32, f16, f64 (bf16 in .safetensors), little-endian",
+            Accept::Mask => "bool, u8, i32, i64, f32, f16, f64 (bf16 in .safetensors), little-endian",
             Accept::Lengths => "i64, i32, little-endian",
         }
     }
@@ -56,7 +59,7 @@ impl Accept {
 pub enum Data {
     /// Floating-point numbers. Those of f64 have been rounded to f32.
     Float(Buffer),
-    /// Booleans, one byte each; zero is false.
+    /// Booleans, one byte each; zero is false. Integers of a mask have become booleans.
     Bool(Vec<u8>),
     /// Integers, widened to 64 bits.
     Integer(Vec<i64>),
@@ -152,12 +155,21 @@ pub(super) fn elements(reader: &mut dyn Read, header: Header, accept: Accept) ->
         Stored::F32 => Data::Float(Buffer::F32(same(reader, count, places())?)),
         Stored::F16 => Data::Float(Buffer::F16(same(reader, count, places())?)),
         Stored::Bf16 => Data::Float(Buffer::Bf16(same(reader, count, places())?)),
+        Stored::F64 if matches!(accept, Accept::Mask | Accept::Bias) => {
+            Data::Float(Buffer::F32(convert(reader, count, places(), mask::rounded)?))
+        }
         Stored::F64 => Data::Float(Buffer::F32(convert(reader, count, places(), |x: f64| {
             let rounded = x as f32;
             overflows += usize::from(x.is_finite() && !rounded.is_finite());
             rounded
         })?)),
         Stored::Bool | Stored::U8 => Data::Bool(same(reader, count, places())?),
+        Stored::I64 if accept == Accept::Mask => {
+            Data::Bool(convert(reader, count, places(), mask::attended)?)
+        }
+        Stored::I32 if accept == Accept::Mask => {
+            Data::Bool(convert(reader, count, places(), |x: i32| mask::attended(x.into()))?)
+        }
         Stored::I64 => Data::Integer(same(reader, count, places())?),
         Stored::I32 => Data::Integer(convert(reader, count, places(), |x: i32| i64::from(x))?),
     };
@@ -280,12 +292,21 @@ mod tests {
     #[test]
     fn arguments_take_their_own_types() {
         let byte = file(Stored::U8, &[0u8, 2, 255]);
-        assert!(matches!(load(&byte, Accept::Mask).unwrap().data, Data::Bool(x) if x == [0, 2, 255]));
-        for (bytes, accept) in [
-            (byte, Accept::Float),
-            (file(Stored::I64, &[1i64]), Accept::Mask),
-            (file(Stored::F64, &[1f64]), Accept::Lengths),
-        ] {
+        let masks = [
+            (byte.clone(), [0, 2, 255]),
+            (file(Stored::I64, &[0i64, 1 << 32, -1]), [0, 1, 1]),
+            (file(Stored::I32, &[0i32, 256, i32::MIN]), [0, 1, 1]),
+        ];
+        for (bytes, want) in masks {
+            assert!(matches!(load(&bytes, Accept::Mask).unwrap().data, Data::Bool(x) if x == want));
+        }
+        let least = file(Stored::F64, &[f64::MIN, f64::NEG_INFINITY, 0.5]);
+        for accept in [Accept::Mask, Accept::Bias] {
+            let contents = load(&least, accept).unwrap();
+            let Data::Float(Buffer::F32(x)) = contents.data else { panic!("{accept:?}") };
+            assert_eq!((x, contents.overflows), (vec![f32::MIN, f32::NEG_INFINITY, 0.5], 0), "{accept:?}");
+        }
+        for (bytes, accept) in [(byte, Accept::Float), (file(Stored::F64, &[1f64]), Accept::Lengths)] {
             let fault = load(&bytes, accept).unwrap_err();
             assert!(matches!(fault, Fault::Content(TensorError::Type { .. })), "{fault:?}");
         }

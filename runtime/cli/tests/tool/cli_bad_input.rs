@@ -76,14 +76,21 @@ fn ranks_and_shapes() {
 #[test]
 fn sizes_of_zero() {
     let desk = desk();
-    for (shape, axis) in [([0, 4, 5, 8], "batch 0"), ([2, 0, 5, 8], "heads 0"), ([2, 4, 5, 0], "head size 0")]
-    {
+    let line = "run --q @zero.npy --k @zero.npy --v @zero.npy --out @y.npy";
+    desk.f32("zero.npy", &[2, 4, 5, 0], &[]);
+    refused(&desk, line, &["--q", "head size 0", "allowed: at least 1"]);
+    // Every other axis may be empty.
+    for shape in [[0, 4, 5, 8], [2, 0, 5, 8], [2, 4, 0, 8]] {
         desk.f32("zero.npy", &shape, &[]);
-        refused(
-            &desk,
-            "run --q @zero.npy --k @zero.npy --v @zero.npy --out @y.npy",
-            &["--q", axis, "allowed: at least 1"],
-        );
+        for extra in ["", " --causal --lse-out @l.npy", " --host-budget 64M"] {
+            desk.ok(&format!("{line}{extra}"));
+            assert_eq!(desk.read("y.npy"), (shape.to_vec(), Vec::new()), "{shape:?}{extra}");
+        }
+        desk.ok("linear run --q @zero.npy --k @zero.npy --v @zero.npy --rule linear --out @y.npy");
+        assert_eq!(desk.read("y.npy"), (shape.to_vec(), Vec::new()), "{shape:?}");
+        let gradients = "--dq-out @dq.npy --dk-out @dk.npy --dv-out @dv.npy";
+        desk.ok(&format!("backward --q @zero.npy --k @zero.npy --v @zero.npy --d-out @zero.npy {gradients}"));
+        assert_eq!(desk.read("dq.npy"), (shape.to_vec(), Vec::new()), "{shape:?}");
     }
 }
 
@@ -91,7 +98,8 @@ fn sizes_of_zero() {
 fn masks_that_do_not_broadcast() {
     let desk = desk();
     for (shape, words) in [
-        (&[6][..], ["--mask: 6 keys", "allowed: at most 5"]),
+        (&[6][..], ["--mask: keys 6", "allowed: 1 or 5"]),
+        (&[4][..], ["--mask: keys 4", "allowed: 1 or 5"]),
         (&[4, 5], ["--mask: queries 4", "allowed: 1 or 5"]),
         (&[3, 5, 5], ["--mask: heads 3", "allowed: 1 or 4"]),
         (&[3, 1, 5, 5], ["--mask: batch 3", "allowed: a divisor of 2"]),
@@ -100,8 +108,8 @@ fn masks_that_do_not_broadcast() {
         desk.bool("mask.npy", shape, &vec![true; shape.iter().product()]);
         refused(&desk, &format!("{FILES} --mask @mask.npy"), &words);
     }
-    desk.i64("mask.npy", &[1, 1, 1, 1, 1]);
-    refused(&desk, &format!("{FILES} --mask @mask.npy"), &["--mask", "type i64", "allowed: bool"]);
+    desk.npy("mask.npy", "<u2", &[5], &[0; 10]);
+    refused(&desk, &format!("{FILES} --mask @mask.npy"), &["--mask", "allowed: bool, u8, i32, i64"]);
 }
 
 #[test]

@@ -298,3 +298,35 @@ fn inputs_of_a_run_are_read_while_others_hold_them() {
     let mut byte = [0];
     (&reader).read_exact(&mut byte).unwrap();
 }
+
+/// Integers of a mask are booleans, and finite numbers beyond f32 count as the least f32: neither changes a bit of the answer,
+/// whether masks are read at once or in pieces.
+#[test]
+fn masks_of_integers_and_of_f64_are_those_of_booleans() {
+    let desk = Desk::new();
+    for name in ["q.npy", "k.npy", "v.npy"] {
+        desk.f32(name, &[2, 3, 45, 8], &noise(name.len() as u64, 2 * 3 * 45 * 8));
+    }
+    let bits: Vec<bool> = (0..90).map(|n| n % 7 != 3 && n != 80).collect();
+    let shape = [2, 1, 1, 45];
+    let run = |mask: &str| {
+        desk.ok(&format!("run --q @q.npy --k @k.npy --v @v.npy --mask @{mask} --out @y.npy"));
+        desk.read("y.npy")
+    };
+    desk.bool("bool.npy", &shape, &bits);
+    desk.bool("all.npy", &shape, &[true; 90]);
+    let wanted = run("bool.npy");
+    assert_ne!(wanted, run("all.npy"));
+    let bytes = |of: &dyn Fn(bool) -> Vec<u8>| bits.iter().flat_map(|x| of(*x)).collect::<Vec<u8>>();
+    for (file, dtype, bytes) in [
+        ("i64.npy", "<i8", bytes(&|x| (i64::from(x) << 32).to_le_bytes().into())),
+        ("i32.npy", "<i4", bytes(&|x| (i32::from(x) * -256).to_le_bytes().into())),
+        ("u8.npy", "|u1", bytes(&|x| vec![u8::from(x) * 2])),
+        ("f64.npy", "<f8", bytes(&|x| if x { 0.0 } else { f64::MIN }.to_le_bytes().into())),
+    ] {
+        desk.npy(file, dtype, &shape, &bytes);
+        for budget in ["", " --host-budget 64M"] {
+            assert_eq!(run(&format!("{file}{budget}")), wanted, "{file}{budget}");
+        }
+    }
+}

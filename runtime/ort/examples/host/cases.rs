@@ -91,6 +91,9 @@ pub fn cases(half: bool) -> Vec<Case> {
             input.1 = Some(numbers.tensor(half, &dims));
         }
     });
+    add("no sequence", &|case, numbers| {
+        case.inputs.iter_mut().for_each(|input| input.1 = Some(numbers.tensor(half, &[0, 4, 12, 16])));
+    });
     add("packed", &|case, numbers| {
         case.attributes = vec![("num_heads", Int(4)), ("packed", Int(1))];
         case.inputs = vec![("Q", Some(numbers.tensor(half, &[2, 12, 192])))];
@@ -245,12 +248,11 @@ pub fn refusals() -> Vec<Refusal> {
     add("K: 2 heads for 3 of Q; allowed: ", &[], three(&[1, 3, 3, 4], &four, &four));
     add("K: head size 5; allowed: 4", &[], three(&four, &[1, 2, 3, 5], &four));
     add("V: tokens 7; allowed: 3", &[], three(&four, &four, &[1, 2, 7, 4]));
-    add("Q: batch 0; allowed: at least 1", &[], same(&[0, 2, 3, 4]));
     add("Q: head size 0; allowed: at least 1", &[], same(&[1, 2, 3, 0]));
-    add("mask: 4 keys; allowed: at most 3", &[], with("mask", zeros(&[3, 4])));
+    add("mask: keys 4; allowed: at most 3", &[], with("mask", zeros(&[3, 4])));
     add("mask: queries 2; allowed: 1 or 3", &[], with("mask", zeros(&[2, 3])));
     add("mask: rank 5; allowed: 1 to 4", &[], with("mask", zeros(&[1, 1, 1, 3, 3])));
-    add("mask: type i64; allowed: bool, f32, or that of Q", &[], with("mask", i64s(&[1, 1, 1])));
+    add("mask: type i64; allowed: bool, u8, f32, or that of Q", &[], with("mask", i64s(&[1, 1, 1])));
     add("grid: absent; allowed: given, because bias_table is", &[], with("bias_table", zeros(&[5, 2])));
     add("bias_table: absent; allowed: given, because grid is", &[("grid", Ints(&[1, 3]))], same(&four));
     let table = || with("bias_table", zeros(&[5, 2]));

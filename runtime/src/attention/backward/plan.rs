@@ -3,9 +3,10 @@
 use super::context::Context;
 use super::walk;
 use crate::backend::Backend;
-use crate::cpu::memory::Memory;
+use crate::cpu::memory::{Memory, write_list};
 use crate::engine::{Engine, Fallback};
 use crate::error::{BindError, PlanError, RunError};
+use crate::workspace::allocate_on_host;
 use elsa_core::attention::Sequence;
 use elsa_core::attention::backward::{
     BackwardChoice, BackwardInputs, BackwardLayout, BackwardOptions, BackwardProblem, Gradients, choose,
@@ -98,7 +99,6 @@ impl Engine {
 #[derive(Debug)]
 pub struct BackwardWorkspace {
     memory: Memory,
-    sequences: Vec<Sequence>,
 }
 
 impl BackwardWorkspace {
@@ -107,13 +107,8 @@ impl BackwardWorkspace {
     /// # Errors
     /// Returns an error if the memory is not available.
     pub fn shared(plans: &[BackwardPlan]) -> Result<BackwardWorkspace, PlanError> {
-        let most = |of: fn(&BackwardPlan) -> usize| plans.iter().map(of).max().unwrap_or(0);
-        let refused = || ChooseError::Memory { needed: most(BackwardPlan::workspace_bytes) };
-        let memory = Memory::allocate(most(|plan| plan.layout.floats())).ok_or_else(refused)?;
-        let mut sequences = Vec::new();
-        let count = most(|plan| plan.problem.forward().sequences());
-        sequences.try_reserve_exact(count).map_err(|_| refused())?;
-        Ok(BackwardWorkspace { memory, sequences })
+        let most = plans.iter().map(BackwardPlan::workspace_bytes).max().unwrap_or(0);
+        Ok(BackwardWorkspace { memory: allocate_on_host(most)? })
     }
 }
 
@@ -183,21 +178,15 @@ impl BackwardPlan {
         gradients.check(&self.problem)?;
         let count = self.problem.forward().sequences();
         let (base, room) = workspace.memory.lines();
-        if room < self.layout.total || workspace.sequences.capacity() < count {
-            return Err(BindError::Workspace {
-                found: workspace.memory.len() * size_of::<f32>(),
-                needed: self.layout.bytes(),
-                found_sequences: workspace.sequences.capacity(),
-                sequences: count,
-            });
+        if room < self.layout.total {
+            return Err(BindError::Room { found: workspace.memory.bytes(), needed: self.layout.bytes() });
         }
-        workspace.sequences.clear();
-        for index in 0..count {
-            workspace.sequences.push(self.problem.forward().sequence(&inputs.forward.lengths, index));
-        }
+        let sequence = |index| self.problem.forward().sequence(&inputs.forward.lengths, index);
+        // SAFETY: *room*: the memory has the layout, whose span has room for as many sequences, and is borrowed exclusively.
+        let sequences = unsafe { write_list(base, self.layout.sequences, count, sequence) };
         let context =
             Context::new(&self.problem, self.kernel, &self.choice, &self.layout, inputs, gradients, base);
-        Ok(BackwardBound { context, plan: self, sequences: &workspace.sequences })
+        Ok(BackwardBound { context, plan: self, sequences })
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) unsafe fn part(c: &Context<'_>, task: &Task<'_>, worker: usize, crew:
     let place = |start: usize| own.wrapping_add(start);
     let [d_keys, d_values] = [place(at.d_keys.start), place(at.d_values.start)];
     let (forward, views) = (c.problem.forward(), c.problem.spec());
-    let group = forward.heads() / forward.kv_heads();
+    let group = forward.group();
     for (n, number) in choice.chunks(sequence.keys, task.part).enumerate() {
         let start = number * k.chunk();
         let keys = start..sequence.keys.min(start + k.chunk());

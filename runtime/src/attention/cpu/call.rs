@@ -3,20 +3,24 @@
 use super::context::{Context, Shared, tiles_per_task};
 use super::finish;
 use super::kept::Kept;
-use super::plan::{CpuPlan, CpuWorkspace};
+use super::plan::CpuPlan;
 use super::{math, measure, norms, stage, traverse, walk};
+use crate::cpu::memory::{Memory, write_list};
 use crate::cpu::plan;
 use crate::cpu::pool::Crew;
-use crate::error::{BindError, PlanError, RunError};
+use crate::error::{BindError, RunError};
 use crate::tensors::HostTensors;
 use elsa_core::attention::plan::Method;
-use elsa_core::attention::{Lengths, Operand, Problem};
+use elsa_core::attention::{Lengths, Operand, Problem, Sequence};
 use std::marker::PhantomData;
 
 /// A checked call on the CPU.
 pub struct CpuCall<'a> {
     context: Context<'a>,
-    workspace: &'a mut CpuWorkspace,
+    memory: &'a mut Memory,
+    sequences: &'a [Sequence],
+    /// First task of each sequence, then the number of tasks.
+    tasks: &'a [usize],
     /// Number of workers that compute the attention.
     workers: usize,
     /// Borrows the tensors for the lifetime of the call.
@@ -33,38 +37,37 @@ impl std::fmt::Debug for CpuCall<'_> {
 }
 
 impl<'a> CpuCall<'a> {
-    /// Checks the workspace against the plan and computes the table of tasks, as [`plan::CpuPlan::call`] says.
+    /// Checks the memory against the plan and computes the table of tasks, as [`plan::CpuPlan::call`] says.
     fn new(
         plan: &'a CpuPlan,
         problem: &'a Problem,
         lengths: Lengths<'a>,
         tensors: &HostTensors<'a>,
-        workspace: &'a mut CpuWorkspace,
+        memory: &'a mut Memory,
     ) -> Result<CpuCall<'a>, BindError> {
-        let (base, room) = workspace.memory.lines();
-        if room < plan.layout.total || workspace.room() < problem.sequences() {
-            return Err(BindError::Workspace {
-                found: workspace.bytes(),
-                needed: plan.layout.bytes(),
-                found_sequences: workspace.room(),
-                sequences: problem.sequences(),
-            });
+        let (base, room) = memory.lines();
+        if room < plan.layout.total {
+            return Err(BindError::Room { found: memory.bytes(), needed: plan.layout.bytes() });
         }
         let context = Context::new(plan, problem, tensors, base);
-        workspace.sequences.clear();
-        workspace.tasks.clear();
-        let (mut first, mut pairs) = (0, 0.0);
-        for index in 0..problem.sequences() {
-            let sequence = problem.sequence(&lengths, index);
-            workspace.tasks.push(first);
-            let tiles = plan.choice.tiling(sequence.queries).count();
-            first += problem.heads() * tiles.div_ceil(tiles_per_task(&plan.choice));
-            pairs += sequence.queries as f64 * sequence.reach() as f64;
-            workspace.sequences.push(sequence);
-        }
-        workspace.tasks.push(first);
+        let (count, layout) = (problem.sequences(), &plan.layout);
+        // SAFETY: *room*: the memory has the layout, whose span has room for as many sequences, and is borrowed exclusively.
+        let sequences =
+            unsafe { write_list(base, layout.sequences, count, |index| problem.sequence(&lengths, index)) };
+        let (mut next, mut pairs) = (0, 0.0);
+        let task = |index: usize| {
+            let first = next;
+            if let Some(sequence) = sequences.get(index) {
+                let tiles = plan.choice.tiling(sequence.queries).count();
+                next += problem.heads() * tiles.div_ceil(tiles_per_task(&plan.choice));
+                pairs += sequence.queries as f64 * sequence.reach() as f64;
+            }
+            first
+        };
+        // SAFETY: *room*, as above.
+        let tasks = unsafe { write_list(base, layout.tasks, count + 1, task) };
         let workers = plan.choice.workers_for(pairs * problem.heads() as f64);
-        Ok(CpuCall { context, workspace, workers, tensors: PhantomData })
+        Ok(CpuCall { context, memory, sequences, tasks, workers, tensors: PhantomData })
     }
 
     /// Whether the call copies keys or values to a present tensor.
@@ -74,15 +77,15 @@ impl<'a> CpuCall<'a> {
     }
 
     /// The memory in which the call works.
-    pub fn workspace(&mut self) -> &mut CpuWorkspace {
-        self.workspace
+    pub fn memory(&mut self) -> &mut Memory {
+        self.memory
     }
 }
 
 impl plan::CpuCall for CpuCall<'_> {
     fn run(&mut self, crew: &Crew<'_>) -> Result<(), RunError> {
         let context = &self.context;
-        let shared = Shared { context, sequences: &self.workspace.sequences, tasks: &self.workspace.tasks };
+        let shared = Shared { context, sequences: self.sequences, tasks: self.tasks };
         // A present holds every key, whatever the lengths.
         if self.has_present() {
             let key = context.tensor(Operand::Key).view;
@@ -148,7 +151,6 @@ impl plan::CpuCall for CpuCall<'_> {
 
 impl plan::CpuPlan for CpuPlan {
     type Problem = Problem;
-    type Workspace = CpuWorkspace;
     type Call<'a> = CpuCall<'a>;
 
     fn bytes(&self) -> usize {
@@ -159,29 +161,13 @@ impl plan::CpuPlan for CpuPlan {
         self.executed().kernel
     }
 
-    fn workspace<'a>(
-        plans: impl Iterator<Item = (&'a CpuPlan, &'a Problem)> + Clone,
-    ) -> Result<Option<CpuWorkspace>, PlanError> {
-        Ok(CpuWorkspace::of(plans)?)
-    }
-
-    unsafe fn workspace_in(
-        &self,
-        problem: &Problem,
-        memory: *mut u8,
-        bytes: usize,
-    ) -> Result<CpuWorkspace, PlanError> {
-        // SAFETY: *lent*.
-        Ok(unsafe { self.workspace_in(problem, memory, bytes)? })
-    }
-
     fn call<'a>(
         &'a self,
         problem: &'a Problem,
         lengths: Lengths<'a>,
         tensors: &HostTensors<'a>,
-        workspace: &'a mut CpuWorkspace,
+        memory: &'a mut Memory,
     ) -> Result<CpuCall<'a>, BindError> {
-        CpuCall::new(self, problem, lengths, tensors, workspace)
+        CpuCall::new(self, problem, lengths, tensors, memory)
     }
 }

@@ -68,7 +68,7 @@ pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &Task<'_>, worker: usize)
     let tiles = c.choice.tiling(sequence.queries).count();
     let (group, groups) =
         (task.tiles.start / tiles_per_task(c.choice), tiles.div_ceil(tiles_per_task(c.choice)));
-    let heads = c.problem.heads() / c.problem.kv_heads();
+    let heads = c.problem.group();
     // SAFETY: the same clauses; the call has all keys.
     unsafe {
         queries(c, task, worker);

@@ -75,7 +75,7 @@ impl Resident {
         let (rows, table) = (Bytes::zeroed(rows)?, Bytes::zeroed(table)?);
         let mut list = Vec::new();
         list.try_reserve_exact(sequences).ok()?;
-        let memory = Memory::allocate(plan.layout.floats())?;
+        let memory = Memory::allocate(plan.layout.bytes())?;
         Some(Resident { memory, rows, table, sequences: list })
     }
 
@@ -175,7 +175,7 @@ impl Resident {
                 resident: Some((sequence * unit.heads.len() + head) * tiles + inside),
             };
             // Heads of the unit that share the key head of the task.
-            let sharing = (problem.heads() / problem.kv_heads()).min(unit.heads.len());
+            let sharing = problem.group().min(unit.heads.len());
             let share = [head % sharing * groups + number % groups, sharing * groups];
             // SAFETY: what a caller ensures are the invariants of the context. The pool gives each task to one worker, and each
             // worker has its own number. Tasks have different tiles of the resident ones, of which the layout has as many

@@ -80,6 +80,7 @@ impl plan::GpuPlan for GpuPlan {
         let partial = is_partial(|operand| at[operand] != 0);
         let functions = self.functions(&workspace.context, problem, partial)?;
         let partials = partial_states(self, partial, workspace)?;
+        workspace.reserve_records(self.needs().records)?;
         let sequences = fill_sequences(self, problem, &lengths, workspace)?;
         // States that are to be output pass through the merge.
         let serial = c.serial && !partial;
@@ -240,7 +241,7 @@ fn fill_sequences(
         });
     }
     let frozen = workspace.graph.table / size_of::<Sequence>();
-    let entries = workspace.open_table()?.cast::<Sequence>();
+    let entries = workspace.open_table(plan.layout.sequences.len)?.cast::<Sequence>();
     let (mut longest, mut most_keys) = (0, 0);
     for index in 0..count {
         let entry = problem.sequence(lengths, index);

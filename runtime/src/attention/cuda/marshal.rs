@@ -178,7 +178,7 @@ pub fn attention(
     let mask = s.mask.map_or(Addend::default(), |mask| addend(&mask, at[Operand::Mask]));
     let (query_factor, cap) = problem.score_factors();
     let row_blocks = row_blocks(plan, &sequences);
-    let group = problem.heads() / problem.kv_heads();
+    let group = problem.group();
     let columns = problem.heads() * problem.sequences();
     let at_once = if serial { 1 } else { c.splits };
     let (first, short_from) = order(c.longest_first, c.short_last, [row_blocks, at_once, columns]);

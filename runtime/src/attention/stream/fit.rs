@@ -108,7 +108,7 @@ impl Engine {
 /// Query tiles of a task of units of this size.
 fn task_tiles(problem: &Problem, choice: &StreamChoice) -> usize {
     let StreamChoice { sequences, heads, tiles, .. } = *choice;
-    let group = problem.heads() / problem.kv_heads().max(1);
+    let group = problem.group();
     let (least, count) = match (sequences, heads) {
         (2.., _) => (heads.saturating_mul(tiles), sequences),
         (_, heads) if heads > group => (group.saturating_mul(tiles), heads / group.max(1)),

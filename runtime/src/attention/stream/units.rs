@@ -40,7 +40,7 @@ impl<'a> Units<'a> {
 
     /// Number of units, without going through them. It saturates at `usize::MAX`.
     pub fn number(problem: &Problem, choice: &StreamChoice, lengths: &Lengths<'_>) -> usize {
-        let group = problem.heads() / problem.kv_heads();
+        let group = problem.group();
         let boxes = match choice.heads < group {
             true => group.div_ceil(choice.heads).saturating_mul(problem.kv_heads()),
             false => problem.heads().div_ceil(choice.heads),
@@ -68,9 +68,9 @@ impl Iterator for Units<'_> {
 
     fn next(&mut self) -> Option<Unit> {
         let (choice, heads) = (self.choice, self.problem.heads());
-        let group = heads / self.problem.kv_heads();
+        let group = self.problem.group();
         loop {
-            if self.sequence >= self.problem.sequences() {
+            if self.sequence >= self.problem.sequences() || heads == 0 {
                 return None;
             }
             let tiling = choice.cpu.tiling(self.of(self.sequence).queries);

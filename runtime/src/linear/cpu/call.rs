@@ -1,8 +1,9 @@
 //! A checked call on the CPU: a plan, the tensors of a call and a workspace, divided among workers.
 
 use super::context::Context;
-use super::plan::{CpuPlan, CpuWorkspace};
+use super::plan::CpuPlan;
 use super::{scan, walk};
+use crate::cpu::memory::{Memory, write_list};
 use crate::cpu::plan;
 use crate::cpu::pool::Crew;
 use crate::error::{BindError, RunError};
@@ -31,7 +32,7 @@ impl std::fmt::Debug for CpuCall<'_> {
 }
 
 impl<'a> CpuCall<'a> {
-    /// Checks the workspace against the plan. Inputs and outputs must have been checked against the problem. The
+    /// Checks the memory against the plan. Inputs and outputs must have been checked against the problem. The
     /// instruction set of the plan's kernel is present, which the engine ensures.
     ///
     /// # Errors
@@ -41,28 +42,23 @@ impl<'a> CpuCall<'a> {
         problem: &'a Problem,
         cu_seqlens: Option<&[i64]>,
         tensors: &HostTensors<'a>,
-        workspace: &'a mut CpuWorkspace,
+        memory: &'a mut Memory,
     ) -> Result<CpuCall<'a>, BindError> {
-        let (base, room) = workspace.memory.lines();
-        let count = problem.sequences();
-        if room < plan.layout.total || workspace.room() < count {
-            return Err(BindError::Workspace {
-                found: workspace.bytes(),
-                needed: plan.layout.bytes(),
-                found_sequences: workspace.room(),
-                sequences: count,
-            });
+        let (base, room) = memory.lines();
+        if room < plan.layout.total {
+            return Err(BindError::Room { found: memory.bytes(), needed: plan.layout.bytes() });
         }
         let context = Context::new(plan, problem, tensors, base);
-        workspace.sequences.clear();
-        let mut tokens = 0.0;
-        for index in 0..count {
+        let (count, mut tokens) = (problem.sequences(), 0.0);
+        let sequence = |index| {
             let sequence = problem.sequence(cu_seqlens, index);
             tokens += sequence.tokens as f64;
-            workspace.sequences.push(sequence);
-        }
+            sequence
+        };
+        // SAFETY: *room*: the memory has the layout, whose span has room for as many sequences, and is borrowed exclusively.
+        let sequences = unsafe { write_list(base, plan.layout.sequences, count, sequence) };
         let workers = plan.choice.workers_for(tokens * problem.state_heads() as f64);
-        Ok(CpuCall { context, sequences: &workspace.sequences, workers, tensors: PhantomData })
+        Ok(CpuCall { context, sequences, workers, tensors: PhantomData })
     }
 }
 
@@ -89,7 +85,6 @@ impl plan::CpuCall for CpuCall<'_> {
 
 impl plan::CpuPlan for CpuPlan {
     type Problem = Problem;
-    type Workspace = CpuWorkspace;
     type Call<'a> = CpuCall<'a>;
 
     fn bytes(&self) -> usize {
@@ -100,29 +95,13 @@ impl plan::CpuPlan for CpuPlan {
         self.choice.kernel.name
     }
 
-    fn workspace<'a>(
-        plans: impl Iterator<Item = (&'a CpuPlan, &'a Problem)> + Clone,
-    ) -> Result<Option<CpuWorkspace>, crate::error::PlanError> {
-        Ok(CpuWorkspace::of(plans)?)
-    }
-
-    unsafe fn workspace_in(
-        &self,
-        problem: &Problem,
-        memory: *mut u8,
-        bytes: usize,
-    ) -> Result<CpuWorkspace, crate::error::PlanError> {
-        // SAFETY: *lent*.
-        Ok(unsafe { CpuWorkspace::lent(self, problem, memory, bytes)? })
-    }
-
     fn call<'a>(
         &'a self,
         problem: &'a Problem,
         cu_seqlens: Option<&'a [i64]>,
         tensors: &HostTensors<'a>,
-        workspace: &'a mut CpuWorkspace,
+        memory: &'a mut Memory,
     ) -> Result<CpuCall<'a>, BindError> {
-        CpuCall::new(self, problem, cu_seqlens, tensors, workspace)
+        CpuCall::new(self, problem, cu_seqlens, tensors, memory)
     }
 }

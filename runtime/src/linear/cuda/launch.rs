@@ -378,7 +378,7 @@ fn fill_sequences(
         return Ok((Sequences { table: 0, chunks, longest, short: false, long: true }, 0));
     };
     let frozen = workspace.graph.table / size_of::<LinearSequence>();
-    let entries = workspace.open_table()?.cast::<LinearSequence>();
+    let entries = workspace.open_table(plan.layout.table)?.cast::<LinearSequence>();
     let mut all =
         Sequences { table: workspace.scratch.address(), chunks: 0, longest: 0, short: false, long: false };
     for index in 0..count {

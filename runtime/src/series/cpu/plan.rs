@@ -6,7 +6,7 @@ use crate::cpu::memory::Memory;
 use crate::cpu::plan;
 use crate::cpu::pool::Crew;
 use crate::engine::Engine;
-use crate::error::{BindError, PlanError, RunError};
+use crate::error::{BindError, RunError};
 use crate::series::tensors::Types;
 use crate::tensors::HostTensors;
 use elsa_core::attention::plan::ChooseError;
@@ -48,7 +48,6 @@ impl<O> CpuPlan<O> {
 
 impl<O: OnCpu> plan::CpuPlan for CpuPlan<O> {
     type Problem = O;
-    type Workspace = Memory;
     type Call<'a> = CpuCall<'a, O>;
 
     fn bytes(&self) -> usize {
@@ -59,32 +58,16 @@ impl<O: OnCpu> plan::CpuPlan for CpuPlan<O> {
         self.kernel.spec.name
     }
 
-    fn workspace<'a>(
-        plans: impl Iterator<Item = (&'a CpuPlan<O>, &'a O)> + Clone,
-    ) -> Result<Option<Memory>, PlanError> {
-        let largest = plans.map(|(plan, _)| &plan.layout).max_by_key(|layout| layout.floats());
-        let Some(layout) = largest else { return Ok(None) };
-        let memory = Memory::allocate(layout.floats());
-        Ok(Some(memory.ok_or(ChooseError::Memory { needed: layout.bytes() })?))
-    }
-
-    unsafe fn workspace_in(&self, _: &O, memory: *mut u8, bytes: usize) -> Result<Memory, PlanError> {
-        // SAFETY: *lent*.
-        let memory = unsafe { Memory::lent(memory, bytes, self.layout.floats()) };
-        Ok(memory.ok_or(ChooseError::Memory { needed: self.layout.bytes() })?)
-    }
-
     fn call<'a>(
         &'a self,
         problem: &'a O,
         types: Types,
         tensors: &HostTensors<'a>,
-        workspace: &'a mut Memory,
+        memory: &'a mut Memory,
     ) -> Result<CpuCall<'a, O>, BindError> {
-        let (base, room) = workspace.lines();
+        let (base, room) = memory.lines();
         if room < self.layout.total {
-            let found = workspace.len() * size_of::<f32>();
-            return Err(BindError::Room { found, needed: self.layout.bytes() });
+            return Err(BindError::Room { found: memory.bytes(), needed: self.layout.bytes() });
         }
         let call = problem.call(&types, tensors, self.transforms.as_ref());
         Ok(CpuCall { plan: self, call, base })

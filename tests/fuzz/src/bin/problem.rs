@@ -206,7 +206,7 @@ fn spec(u: &mut Unstructured<'_>) -> Result<Option<Spec>> {
         dims[3] = if u.arbitrary()? { all } else { size(u)? };
         let (from, to) = (u.int_in_range(0..=4)?, u.int_in_range(3..=5)?);
         match MaskView::dense(kind, &dims[from.min(to)..to]) {
-            Ok(mask) => spec.mask = Some(mask),
+            Ok(mask) => (spec.mask, spec.short_mask) = (Some(mask), u.arbitrary()?),
             Err(error) => check_message(&error),
         }
     }

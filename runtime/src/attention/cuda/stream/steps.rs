@@ -149,7 +149,7 @@ impl<'a> Steps<'a> {
     /// The next block of queries; `None` after the last one.
     fn open(&mut self) -> Option<Block> {
         let group = loop {
-            if self.sequence >= self.problem.sequences() {
+            if self.sequence >= self.problem.sequences() || self.problem.heads() == 0 {
                 return None;
             }
             let group = self.group();

@@ -1,0 +1,55 @@
+//! Masks of types that problems do not take, as those that they do.
+
+use crate::fault::{Fault, call};
+use crate::memory::{Buffer, Given, apart};
+use crate::types::*;
+use elsa_core::attention::mask::{attended, rounded};
+use std::ffi::c_void;
+
+/// Converts count elements of a mask or a bias of a type that no ELSA_MASK_* names. Integers become the bytes of
+/// ELSA_MASK_BOOL: zero is not attended, any other number is. Numbers of f64 become those of ELSA_MASK_F32, rounded to
+/// nearest; what is finite stays finite, so that the least f64 number counts as the least f32 number does. A mask of 8-bit
+/// integers is one of ELSA_MASK_BOOL as it is.
+///
+/// # Safety
+/// *read*: from has count elements of the source; *write*: to has count elements of what they become.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_mask_convert(
+    source: elsa_mask_source,
+    from: *const c_void,
+    count: usize,
+    to: *mut c_void,
+) -> elsa_status {
+    call(|| {
+        let (size, size_made) = match source {
+            ELSA_MASK_SOURCE_I32 => (size_of::<i32>(), size_of::<u8>()),
+            ELSA_MASK_SOURCE_I64 => (size_of::<i64>(), size_of::<u8>()),
+            ELSA_MASK_SOURCE_F64 => (size_of::<f64>(), size_of::<f32>()),
+            found => {
+                return Err(Fault::argument(format_args!(
+                    "source: {found}; allowed: one of ELSA_MASK_SOURCE_*"
+                )));
+            }
+        };
+        let buffer = |name, data, size| {
+            Buffer::new(name, Given { data, bytes: count.saturating_mul(size) }, count, size)
+        };
+        let (to, from) = (buffer("to", to, size_made)?, buffer("from", from.cast_mut(), size)?);
+        apart([(true, to), (false, from)].into_iter())?;
+        // SAFETY: *read*, *write*; the buffers were made for elements of these sizes, and share no byte.
+        unsafe {
+            match source {
+                ELSA_MASK_SOURCE_I32 => convert(from.read(), to.write(), |x: i32| attended(x.into())),
+                ELSA_MASK_SOURCE_I64 => convert(from.read(), to.write(), attended),
+                _ => convert(from.read(), to.write(), rounded),
+            }
+        }
+        Ok(())
+    })
+}
+
+fn convert<S: Copy, T>(from: &[S], to: &mut [T], each: impl Fn(S) -> T) {
+    for (from, to) in from.iter().zip(to) {
+        *to = each(*from);
+    }
+}

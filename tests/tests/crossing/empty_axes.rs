@@ -1,0 +1,118 @@
+//! Axes without elements: every one but the head size may be empty, and the answer is then a tensor without elements, or
+//! zeros where there are rows without a key.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::{Alignment, MaskKind, Outputs, Spec};
+use elsa_core::linear::{Form, Rule};
+use elsa_runtime::{
+    Backend, BackwardPlanOptions, Engine, EngineOptions, LinearPlanOptions, Method, PlanOptions,
+};
+use elsa_tests::cases::{MaskParams, Params};
+use elsa_tests::gradients::{Found, Given};
+use elsa_tests::{linear, present};
+
+/// Sequences, heads, queries and keys of which something is missing.
+const SHAPES: [[usize; 4]; 7] =
+    [[0, 2, 5, 9], [2, 0, 5, 9], [2, 2, 0, 9], [2, 2, 5, 0], [0, 0, 5, 9], [0, 2, 0, 0], [0, 0, 0, 0]];
+
+fn engines() -> impl Iterator<Item = Engine> {
+    present().into_iter().map(|found| {
+        let options =
+            EngineOptions { backend: Some(found.backend), threads: Some(2), ..EngineOptions::default() };
+        Engine::new(&options).unwrap()
+    })
+}
+
+fn params([batch, heads, queries, keys]: [usize; 4]) -> Params {
+    Params { batch, heads, kv_heads: heads, ..Params::plain(queries, keys, 8, 12) }
+}
+
+#[test]
+fn attention_answers_where_axes_are_empty() {
+    let mask = |keys| Some(MaskParams { kind: MaskKind::Bool, dims: vec![keys], density: 0.5 });
+    for engine in engines() {
+        for shape in SHAPES {
+            let plain = params(shape);
+            let keys = shape[3];
+            for (name, params) in [
+                ("plain", plain.clone()),
+                ("causal", Params { causal: Some(Alignment::BottomRight), ..plain.clone() }),
+                ("lengths", Params { lengths: true, causal: Some(Alignment::TopLeft), ..plain.clone() }),
+                ("mask", Params { mask: mask(keys), ..plain.clone() }),
+                ("past", Params { past: Some(3), present: true, ..plain.clone() }),
+            ] {
+                let case = params.build(format!("{name} {shape:?}"));
+                let problem = case.problem();
+                for method in [Method::Elsa, Method::Math] {
+                    for certify in [false, true] {
+                        let options =
+                            PlanOptions { method, certify, all_workers: true, ..PlanOptions::default() };
+                        let plan = engine.plan(&problem, &options).unwrap();
+                        let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
+                        let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
+                        bound.run().unwrap();
+                        drop(bound);
+                        case.naive().check_all(&buffers, 1024).unwrap();
+                        if problem.rows() == 0 && !params.present {
+                            // An output without elements is not missed.
+                            plan.bind(case.inputs(), Outputs::default(), &mut workspace)
+                                .unwrap()
+                                .run()
+                                .unwrap();
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn linear_attention_answers_where_axes_are_empty() {
+    for engine in engines() {
+        for [batch, heads, tokens, _] in SHAPES {
+            for rule in [Rule::Linear, Rule::Gated, Rule::Delta, Rule::GatedDelta] {
+                for form in Form::ALL.into_iter().map(Some).chain([None]) {
+                    let plain = linear::Params::plain(rule, tokens, [8, 12]);
+                    let params = linear::Params { batch, heads: [heads; 3], present: true, ..plain };
+                    let case = params.build();
+                    let options = LinearPlanOptions { form, ..LinearPlanOptions::default() };
+                    let plan = engine.linear_plan(&case.problem, &options).unwrap();
+                    let (mut found, mut workspace) = (case.room(), plan.workspace().unwrap());
+                    plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
+                    let choice = plan.choice().unwrap();
+                    found.check(&case, &case.answer(|tokens| choice.executed(&case.problem, tokens)));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_are_empty_or_zero_where_axes_are() {
+    for engine in engines().filter(|engine| engine.backend() != Backend::Cuda) {
+        for shape in SHAPES {
+            let given = Given::of(&params(shape).build("empty")).unwrap();
+            let plan = engine.backward_plan(&given.problem, &BackwardPlanOptions::default()).unwrap();
+            let (mut found, mut workspace) = (Found::room(&given.problem), plan.workspace().unwrap());
+            plan.bind(given.inputs(), found.gradients(), &mut workspace).unwrap().run().unwrap();
+            assert!(found.bits().iter().all(|bits| *bits == 0), "{shape:?}");
+            assert!(given.scalar().bits().iter().all(|bits| *bits == 0), "{shape:?}");
+        }
+    }
+}
+
+#[test]
+fn a_head_size_of_zero_and_key_heads_without_query_heads_are_refused() {
+    let spec = params([2, 2, 5, 9]).build("whole").spec;
+    let empty = params([2, 0, 5, 9]).build("no heads").spec;
+    let refused = |spec: Spec| spec.check().unwrap_err();
+    let groups = refused(Spec { query: empty.query, output: empty.output, ..spec });
+    assert_eq!(groups, ArgumentError::Groups { heads: 0, kv_heads: 2 });
+    assert_eq!(groups.to_string(), "k: 2 heads for 0 query heads; allowed: 0");
+    let groups = refused(Spec { key: empty.key, value: empty.value, ..spec });
+    assert_eq!(groups, ArgumentError::Groups { heads: 2, kv_heads: 0 });
+}
