@@ -2,7 +2,8 @@
 //!
 //! `cargo xtask test` installs what it needs, runs every stage below, and ends with one line per stage and
 //! a line `N passed, N failed`. A stage fails when one of its commands fails or runs nothing.
-//! `--fast` runs the first four, `--only STAGE,…` any, `--list` names them. A run of all stages ends with two rows of them
+//! `--fast` runs the first four, `--only STAGE,…` any, `--list` names them. `--prove` plants the faults of `tests/faults`, each of
+//! which must turn its stage red. A run of all stages ends with two rows of them
 //! side by side, each shown when it is complete, because many of them keep one core busy. Each command is printed before
 //! it runs, with the variables that matter, so that it can be run by itself.
 //!
@@ -110,6 +111,8 @@ enum Command {
         /// List the stages and run nothing.
         #[arg(long)]
         list: bool,
+        #[command(flatten)]
+        prove: test::prove::Asked,
     },
     /// Make a folder that tests the CUDA back end on any machine with an NVIDIA driver.
     GpuTest,
@@ -205,6 +208,7 @@ fn main() -> ExitCode {
             }
             Ok(())
         }
+        Command::Test { prove, .. } if prove.is_some() => return test::prove::run(&tree, &prove),
         Command::Test { fast, only, .. } => return test::run(&tree, fast, &only),
         Command::GpuTest => gpu_test::make(&tree),
         Command::GpuBench => gpu_bench::make(&tree),

@@ -13,6 +13,7 @@ mod house;
 mod links;
 mod ort;
 mod printed;
+pub mod prove;
 mod python;
 mod readme;
 mod release;
