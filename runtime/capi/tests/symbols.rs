@@ -1,4 +1,5 @@
-//! `elsa.map`, the version script with which `cargo xtask build` links, names the functions of `elsa.h` and their ABI.
+//! `elsa.map`, the version script with which `cargo xtask build` links, names the functions of `elsa.h` and their ABI;
+//! `abi.txt`, the list that releases keep, has the fields of its structs in their order.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -41,4 +42,35 @@ fn the_version_script_has_the_number_of_the_abi() {
     let nodes: Vec<&str> = map.lines().filter_map(|line| Some(line.split_once('{')?.0.trim())).collect();
     let newest = format!("ELSA_{}.{}", elsa::ELSA_ABI_MAJOR, elsa::ELSA_ABI_MINOR);
     assert_eq!(nodes.last(), Some(&newest.as_str()), "elsa.map");
+}
+
+/// The fields of the header's structs in its order, each behind the name of its struct.
+fn fields(header: &str) -> Vec<String> {
+    let without_comments = |text: &str| {
+        let pieces = text.split("/*").map(|piece| piece.split_once("*/").map_or(piece, |(_, code)| code));
+        pieces.collect::<String>()
+    };
+    let code = without_comments(header);
+    let structs = code.split("typedef struct {").skip(1).filter_map(|rest| rest.split_once('}'));
+    let mut all = Vec::new();
+    for (body, rest) in structs {
+        let name = rest.split(';').next().unwrap_or_default().trim();
+        let declared = body.split(';').map(|field| field.split_whitespace().collect::<Vec<_>>().join(" "));
+        all.extend(declared.filter(|field| !field.is_empty()).map(|field| format!("{name} {field}")));
+    }
+    all
+}
+
+#[test]
+fn the_list_of_the_abi_has_the_fields_of_the_header_in_its_order() {
+    let (header, list) = (read("include/elsa.h"), read("abi.txt"));
+    let declared = fields(&header);
+    // The name of the struct, offset and size, the declaration.
+    let listed = list.lines().filter_map(|line| line.strip_prefix("field ")?.split_once(' '));
+    let listed = listed.filter_map(|(name, rest)| Some((name, rest.splitn(3, ' ').nth(2)?)));
+    let listed: Vec<String> = listed.map(|(name, field)| format!("{name} {field}")).collect();
+    assert!(declared.len() > 100, "{} fields", declared.len());
+    let differ = declared.iter().zip(&listed).find(|(declared, listed)| declared != listed);
+    assert_eq!(differ, None, "elsa.h and abi.txt");
+    assert_eq!(declared.len(), listed.len());
 }

@@ -144,6 +144,7 @@ impl Crew<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::UnsafeCell;
     use std::sync::atomic::AtomicBool;
 
     fn standing(workers: usize) -> Result<Pool, EngineError> {
@@ -165,6 +166,28 @@ mod tests {
                     assert_eq!(n.load(Ordering::Relaxed), usize::from(i < workers.min(threads)));
                 }
             }
+        }
+    }
+
+    /// Nothing but the end of a call orders what its workers wrote before what its caller reads, which ThreadSanitizer
+    /// sees.
+    #[test]
+    fn what_workers_wrote_is_there_when_a_call_is_over() {
+        const WORKERS: usize = 4;
+        struct Cells(UnsafeCell<[usize; WORKERS]>);
+        // SAFETY: each worker writes an element of its own, and the caller reads when none is at work.
+        unsafe impl Sync for Cells {}
+        let (pool, cells) = (standing(WORKERS).unwrap(), Cells(UnsafeCell::new([0; WORKERS])));
+        for round in 0..100 {
+            let cells = &cells;
+            let write = |i: usize| {
+                // SAFETY: element `i` is this worker's.
+                unsafe { cells.0.get().cast::<usize>().add(i).write(round + i) }
+            };
+            pool.run(WORKERS, &write).unwrap();
+            // SAFETY: the call is over.
+            let found = unsafe { *cells.0.get() };
+            assert_eq!(found, [0, 1, 2, 3].map(|i| round + i));
         }
     }
 

@@ -1,7 +1,8 @@
 //! The project's own commands, run as `cargo xtask …` anywhere in the tree.
 //!
 //! `cargo xtask test` installs what it needs, runs the stages of the short run, and ends with a line for each and
-//! a line `N passed, N failed`; `--all` runs every stage, `--list` names them (`test/stages.rs`). A stage fails when one of
+//! a line `N passed, N failed`; `--all` runs every stage, `--list` names them (`test/stages.rs`). `--prove` plants the
+//! faults of `tests/faults`, each of which must turn its stage red. A stage fails when one of
 //! its commands fails or runs nothing. Its log has each command as it can be repeated, with the variables that matter.
 //!
 //! Variables. `ELSA_REQUIRE` names the instruction set that the tests must run (`avx512`, `avx2`,

@@ -1,5 +1,6 @@
 //! Small graphs in the spellings of exporters, each with the number of its replacements; what stays; hostile bytes.
 
+mod causal;
 mod made;
 mod sizes;
 

@@ -203,6 +203,14 @@ mod tests {
     }
 
     #[test]
+    fn a_field_ends_with_its_message_where_the_file_goes_on() {
+        let file = [0x12, 3, 1, 0, 0, 0, 0];
+        let found = fields(&file, 0..3).unwrap_err();
+        assert!(found.what.contains("longer than its message") && found.at == 0, "{found}");
+        assert_eq!(fields(&file, 0..5).map(|all| all.len()), Ok(1));
+    }
+
+    #[test]
     fn what_is_no_message_is_refused() {
         for (bytes, what) in [
             (&[0x08][..], "ends within a number"),

@@ -22,6 +22,7 @@ mod log;
 mod ort;
 mod plan;
 mod printed;
+mod prove;
 mod python;
 mod readme;
 mod release;
@@ -70,6 +71,8 @@ pub struct Arguments {
     /// Run this stage here, as the process of a stage does.
     #[arg(long, hide = true, value_name = "STAGE")]
     within: Option<String>,
+    #[command(flatten)]
+    prove: prove::Asked,
 }
 
 /// Runs the stages that are asked for; prints a line for each, and a table.
@@ -78,6 +81,9 @@ pub fn run(tree: &Tree, asked: &Arguments) -> ExitCode {
     if asked.list {
         print!("{}", list());
         return ExitCode::SUCCESS;
+    }
+    if asked.prove.is_some() {
+        return prove::run(tree, &asked.prove);
     }
     match &asked.within {
         Some(name) => stages::named(name).map_or(ExitCode::FAILURE, |stage| within(tree, stage, ask)),
@@ -89,7 +95,7 @@ pub fn run(tree: &Tree, asked: &Arguments) -> ExitCode {
 pub fn only(tree: &Tree, names: &[&str]) -> ExitCode {
     let only = names.iter().map(|name| (*name).to_owned()).collect();
     let asked =
-        Arguments { fast: false, all: false, part: None, minutes: 1, only, list: false, within: None };
+        Arguments { fast: false, all: false, part: None, minutes: 1, only, list: false, within: None, prove: prove::Asked::default() };
     run(tree, &asked)
 }
 

@@ -1,0 +1,230 @@
+//! The narrow commands of stages, as the headers of faults write them:
+//!
+//! | command | what it runs |
+//! |---|---|
+//! | `test TARGETS -- NAMES` | tests of the workspace on this machine |
+//! | `standin test …` | the same with the stand-in GPU, tests that need one included |
+//! | `address test …`, `thread test …` | the same under a sanitizer, of what works with memory |
+//! | `aarch64 test …` | the same, built for boards, on an emulated Cortex-A57 |
+//! | `program FILE` | a program of `tests/capi`, by gcc |
+//! | `valgrind program FILE` | the same under valgrind |
+//! | `address program FILE` | the same with library and program under AddressSanitizer |
+//! | `xtask …` | a command of the project's, such as a stage that is short by itself |
+//!
+//! Each has the profile, the packages and the flags of its stage, so that the copy builds nothing twice. What is built is told
+//! apart from what is run: a fault that does not compile is found by no test.
+
+use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
+use crate::gpu::standin::{self, Variant};
+use crate::setup;
+use crate::shell::{Run, Tree};
+use crate::test::cargo::with_standin;
+use std::time::Duration;
+
+/// A command that takes longer has hung.
+pub const LIMIT: Duration = Duration::from_secs(900);
+
+/// The libraries that programs in C are linked with, beside what the stage `host` builds with them.
+const LIBRARY: &str = "build --workspace --lib --bin elsa --example host";
+/// The same of the sanitizers' stages, where the library panics on request.
+const INSTRUMENTED: &str = "build -p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-capi --lib --example fingerprint \
+    --features elsa-capi/inject";
+/// What the tests of the sanitizers' stages select, and those of the stage `arm`.
+const WITH_MEMORY: &str = "-p elsa-kernels -p elsa-runtime -p elsa-tests";
+const OF_BOARDS: &str = "-p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-capi -p elsa-edge -p elsa-ort";
+
+/// What a command builds, and what it runs then.
+pub struct Command {
+    /// Must succeed.
+    pub build: Vec<Run>,
+    /// Must succeed without a fault, and fail with one.
+    pub run: Run,
+}
+
+/// A command, taken apart.
+#[derive(Debug, PartialEq)]
+enum Kind<'a> {
+    Tests(How, &'a str),
+    Program(How, &'a str),
+    Xtask(&'a str),
+    /// Whether a file has a word: for tests of this module's callers, which build nothing.
+    #[cfg(test)]
+    Check(&'a str),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum How {
+    Plain,
+    Standin,
+    Address,
+    Thread,
+    Aarch64,
+    Valgrind,
+}
+
+impl Kind<'_> {
+    fn parse(line: &str) -> Result<Kind<'_>, String> {
+        let hows = [
+            ("standin ", How::Standin),
+            ("address ", How::Address),
+            ("thread ", How::Thread),
+            ("aarch64 ", How::Aarch64),
+            ("valgrind ", How::Valgrind),
+        ];
+        let front = hows.iter().find_map(|(word, how)| Some((*how, line.strip_prefix(word)?)));
+        let (how, rest) = front.unwrap_or((How::Plain, line));
+        let kind = match (how, rest.split_once(' ')) {
+            (How::Valgrind, Some(("test", _))) => None,
+            (_, Some(("test", rest))) => Some(Kind::Tests(how, rest)),
+            (How::Plain | How::Address | How::Valgrind, Some(("program", file))) => {
+                Some(Kind::Program(how, file))
+            }
+            (How::Plain, Some(("xtask", rest))) => Some(Kind::Xtask(rest)),
+            #[cfg(test)]
+            (How::Plain, Some(("check", file))) => Some(Kind::Check(file)),
+            _ => None,
+        };
+        kind.ok_or_else(|| {
+            format!("run: {line}; allowed: what targets/xtask/src/test/prove/command.rs lists")
+        })
+    }
+}
+
+impl Command {
+    /// Whether a line is a command.
+    #[cfg(test)]
+    pub fn check(line: &str) -> Result<(), String> {
+        Kind::parse(line).map(|_| ())
+    }
+
+    /// The command of a line, in this tree. What it needs is set up.
+    ///
+    /// # Errors
+    /// A line that is none; a tool that is missing; a library or a stand-in driver that does not compile.
+    pub fn of(tree: &Tree, line: &str) -> Result<Command, String> {
+        match Kind::parse(line)? {
+            Kind::Tests(how, words) => tests(tree, how, words),
+            Kind::Program(how, file) => program(tree, how, file),
+            Kind::Xtask(words) => {
+                let build = vec![Run::new(tree, "cargo build --package xtask")];
+                Ok(Command { build, run: Run::new(tree, "cargo xtask").args(words) })
+            }
+            #[cfg(test)]
+            Kind::Check(file) => {
+                let run =
+                    Run::new(tree, "sh -c").arg("grep -q good $0 || { echo not good: $(cat $0); false; }");
+                Ok(Command { build: Vec::new(), run: run.arg(file) })
+            }
+        }
+    }
+}
+
+/// A command of cargo's with a sanitizer of the nightly compiler. The functions of the sanitizer are exported for the stand-in
+/// driver; the standard library is instrumented where its locks would be taken for races.
+fn instrumented(tree: &Tree, how: How, line: &str) -> Result<(Run, String), String> {
+    setup::nightly(tree, &["rust-src"])?;
+    let host = setup::host(tree)?;
+    let (sanitizer, std) = match how {
+        How::Thread => ("thread", "-Zbuild-std=std,test"),
+        _ => ("address", ""),
+    };
+    let folder = tree.target.join(sanitizer);
+    let archive = folder.join(&host).join("debug/libelsa.a").display().to_string();
+    let flags = format!("-Zsanitizer={sanitizer} -Clink-arg=-Wl,--export-dynamic --cfg=elsa_sanitized");
+    let run = Run::new(tree, "cargo +nightly").args(line).args(std);
+    // As quick to compile as the rest.
+    let run = run.args("--config profile.dev.package.elsa-core.opt-level=1");
+    let run = run.args("--config profile.dev.package.elsa-kernels.opt-level=1");
+    let run = run.args(&format!("--target {host} --target-dir")).arg(folder).env("RUSTFLAGS", flags);
+    Ok((run.env_default("PROPTEST_CASES", "16"), archive))
+}
+
+/// A command of cargo's that tests: built first, and then run.
+fn tests(tree: &Tree, how: How, words: &str) -> Result<Command, String> {
+    let (targets, which) = words.split_once(" -- ").unwrap_or((words, ""));
+    let driver = match how {
+        How::Standin => Some(standin::build(tree, Variant::Plain)?),
+        _ => None,
+    };
+    let make = |end: &str| -> Result<Run, String> {
+        let run = match how {
+            How::Aarch64 => {
+                let run = setup::zigbuild(tree, &format!("test --no-fail-fast {OF_BOARDS} {targets}"))?;
+                run.env("ELSA_REQUIRE", "neon").env("ELSA_ONLY", "neon").env_default("PROPTEST_CASES", "12")
+            }
+            How::Address | How::Thread => {
+                instrumented(tree, how, &format!("test --no-fail-fast {WITH_MEMORY} {targets}"))?.0
+            }
+            _ => Run::new(tree, &format!("cargo test --workspace --no-fail-fast {targets}")),
+        };
+        let run = run.args(end);
+        Ok(match &driver {
+            Some(folder) => with_standin(run, folder),
+            None => run,
+        })
+    };
+    // One after the other, as the stand-in needs it.
+    let end = match how {
+        How::Standin => format!("-- --include-ignored {which} --test-threads 1"),
+        _ if which.is_empty() => String::new(),
+        _ => format!("-- {which}"),
+    };
+    Ok(Command { build: vec![make("--no-run")?], run: make(&end)? })
+}
+
+/// A program in C or C++ with the library.
+fn program(tree: &Tree, how: How, file: &str) -> Result<Command, String> {
+    let home = tree.target.join("prove");
+    std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
+    let path = home.join(format!("{file}-{how:?}"));
+    let is_c = file.ends_with(".c");
+    let (library, archive, compiler) = match how {
+        How::Address => {
+            setup::program(tree, "clang++-19", "clang-19")?;
+            setup::file(tree, "/usr/lib/llvm-19/lib/clang/19/lib", "libclang-rt-19-dev")?;
+            let (library, archive) = instrumented(tree, how, INSTRUMENTED)?;
+            let flags = "-fsanitize=address,undefined -fno-sanitize-recover=all -DINJECT";
+            (library, archive, format!("{} {flags}", if is_c { "clang-19" } else { "clang++-19" }))
+        }
+        _ => {
+            setup::program(tree, "g++", "g++")?;
+            let archive = tree.target.join("debug/libelsa.a").display().to_string();
+            (Run::new(tree, "cargo").args(LIBRARY), archive, if is_c { "gcc" } else { "g++" }.to_owned())
+        }
+    };
+    let standard = if is_c { "c99" } else { "c++14" };
+    let linked =
+        Run::new(tree, &format!("{compiler} -std={standard} {WARNINGS} -g -O1 -I runtime/capi/include -o"));
+    let linked = linked.arg(&path).arg(tree.root.join(SOURCES).join(file)).arg(archive).args(BESIDE);
+    let run = match how {
+        How::Valgrind => {
+            setup::program(tree, "valgrind", "valgrind")?;
+            Run::new(tree, "valgrind --quiet --fair-sched=yes --error-exitcode=9 --leak-check=full").arg(path)
+        }
+        How::Address => Run::new(tree, "").arg(path).env(
+            "ASAN_OPTIONS",
+            "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:allocator_may_return_null=1",
+        ),
+        _ => Run::new(tree, "").arg(path),
+    };
+    Ok(Command { build: vec![library, linked], run })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_commands_or_refused() {
+        let kind = |line| Kind::parse(line).unwrap();
+        assert_eq!(kind("test --lib"), Kind::Tests(How::Plain, "--lib"));
+        assert_eq!(kind("standin test a -- b"), Kind::Tests(How::Standin, "a -- b"));
+        assert_eq!(kind("program a.c"), Kind::Program(How::Plain, "a.c"));
+        assert_eq!(kind("valgrind program a.c"), Kind::Program(How::Valgrind, "a.c"));
+        assert_eq!(kind("xtask test --only abi"), Kind::Xtask("test --only abi"));
+        for line in ["", "cargo build", "thread program a.c", "valgrind test a", "rm -r x", "standin xtask a"]
+        {
+            assert!(Kind::parse(line).unwrap_err().contains("allowed: "), "{line}");
+        }
+    }
+}

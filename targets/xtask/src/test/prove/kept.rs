@@ -1,0 +1,40 @@
+//! What proofs of a commit have found, in a file that a run leaves after each of them.
+
+use crate::shell::Tree;
+use serde_json::{Map, Value, json};
+use std::path::PathBuf;
+
+/// What was found of a commit, by what was tried.
+pub struct Kept {
+    path: PathBuf,
+    commit: String,
+    all: Map<String, Value>,
+}
+
+impl Kept {
+    /// What earlier runs have found of this commit; nothing of another one.
+    pub fn read(tree: &Tree, commit: &str) -> Kept {
+        let path = tree.target.join("prove/found.json");
+        let text = std::fs::read(&path).unwrap_or_default();
+        let mut file: Value = serde_json::from_slice(&text).unwrap_or_default();
+        let same = file["commit"] == commit;
+        let all = file["found"].as_object_mut().filter(|_| same).map(std::mem::take);
+        Kept { path, commit: commit.to_owned(), all: all.unwrap_or_default() }
+    }
+
+    /// What `key` came to: seconds, and what turned red.
+    pub fn found(&self, key: &str) -> Option<(f64, String)> {
+        let found = self.all.get(key)?;
+        Some((found["seconds"].as_f64()?, found["red"].as_str()?.to_owned()))
+    }
+
+    /// Keeps what `key` came to. A file that cannot be written costs another run its time.
+    pub fn keep(&mut self, key: &str, seconds: f64, red: &str) {
+        self.all.insert(key.to_owned(), json!({ "seconds": seconds, "red": red }));
+        let text = json!({ "commit": self.commit, "found": self.all }).to_string();
+        let part = self.path.with_extension("part");
+        if let Err(error) = std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, &self.path)) {
+            eprintln!("{}: {error}", self.path.display());
+        }
+    }
+}
