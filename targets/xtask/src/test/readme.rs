@@ -1,4 +1,4 @@
-//! The quick starts of README.md, followed from empty folders outside the tree: what a fenced block of the page shows
+//! The starts of the guide, followed from empty folders outside the tree: what a fenced block of the page shows
 //! is written to the file that its first line names, or run by the shell, and the last line that is printed must be
 //! the one that the page promises.
 
@@ -8,7 +8,10 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-const PAGE: &str = "README.md";
+/// Where the pages are.
+const PAGE: &str = "docs/src";
+/// Pages whose blocks are followed.
+const PAGES: [&str; 2] = ["start-rust.md", "start-cpp.md"];
 
 /// The fenced block whose first line is `first`.
 fn block<'a>(page: &'a str, first: &str) -> Result<&'a str, String> {
@@ -34,9 +37,13 @@ fn folder(page: &str, files: &[(&str, &str)]) -> Result<TempDir, String> {
     Ok(dir)
 }
 
+/// The pages, one after the other.
 fn page(tree: &Tree) -> Result<String, String> {
-    let path = tree.root.join(PAGE);
-    fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
+    let read = |name| {
+        let path = tree.root.join(PAGE).join(name);
+        fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    PAGES.into_iter().map(read).collect()
 }
 
 /// Runs a block of the page as a script in `dir`. The page calls the checkout `$ELSA`.
@@ -88,8 +95,9 @@ pub fn rust_by_the_compiler(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let built = tree.target.join("debug");
     let run = Run::new(tree, "rustc --edition 2024 -o").arg(dir.path().join("pipeline"));
     let run = run.arg(dir.path().join("main.rs")).arg("-L").arg(built.join("deps"));
-    let library = built.join("libelsa_runtime.rlib");
-    let out = run.arg("--extern").arg(format!("elsa_runtime={}", library.display())).run();
+    let named = |name: &str| format!("{name}={}", built.join(format!("lib{name}.rlib")).display());
+    let run = run.arg("--extern").arg(named("elsa_core")).arg("--extern").arg(named("elsa_runtime"));
+    let out = run.run();
     out.text("the quick start of Rust")?;
     let run = Run::new(tree, "").arg(dir.path().join("pipeline"));
     prints(ran, "Rust", run, promise(block(&page, "# in pipeline")?)?);

@@ -231,9 +231,9 @@ mod tests {
         let oldest = numbers(manifest["workspace"]["package"]["rust-version"].as_str().unwrap());
         let pinned = numbers(read("rust-toolchain.toml")["toolchain"]["channel"].as_str().unwrap());
         assert!(oldest <= pinned, "{oldest:?} {pinned:?}");
-        // README.md promises it.
-        let page = fs::read_to_string(tree.root.join("README.md")).unwrap();
+        // The guide promises it.
+        let page = fs::read_to_string(tree.root.join("docs/src/start-rust.md")).unwrap();
         let promise = format!("Rust {}.{} or later", oldest[0], oldest[1]);
-        assert!(page.contains(&promise), "README.md: no '{promise}'");
+        assert!(page.contains(&promise), "start-rust.md: no '{promise}'");
     }
 }
