@@ -13,7 +13,7 @@ pub fn grown(x: f32, h: f32) -> (f32, f32) {
     if x > MOST_LOG {
         let a = libm::expf(x.min(2.0 * MOST_LOG) / 2.0);
         // The logarithm of infinity makes NaN.
-        return (a, a * h + (x - x));
+        return (a, a * h + 0.0 * x);
     }
     (gate(x), h)
 }

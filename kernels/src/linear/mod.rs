@@ -50,7 +50,7 @@
 //!    delta rules read it once more before, as they write what depends on all rows.
 //!
 //! 10. *Rows past those of the keys stay zero.* Keys are padded to quads with zeros, whose products with values that are not
-//!    finite are NaN: after a pass these rows are zeroed, or every later query would meet them.
+//!     finite are NaN: after a pass these rows are zeroed, or every later query would meet them.
 //!
 //! An infinite element of a state stays infinite when it is multiplied; an infinity among the inputs may become NaN.
 //!

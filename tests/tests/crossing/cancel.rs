@@ -67,7 +67,7 @@ impl ParallelFor for Lent {
 
 impl Canceller {
     /// An engine of the CPU whose calls cancel it.
-    fn new() -> (Engine, Held) {
+    fn engine() -> (Engine, Held) {
         let canceller = Arc::new(Canceller::default());
         canceller.at.store(NEVER, Ordering::Relaxed);
         let backend = elsa_tests::present().into_iter().map(|p| p.backend).find(|b| *b != Backend::Cuda);
@@ -101,7 +101,7 @@ impl Canceller {
 
 #[test]
 fn attention() {
-    let (engine, canceller) = Canceller::new();
+    let (engine, canceller) = Canceller::engine();
     let present =
         Params { present: true, past: Some(3), heads: 4, kv_heads: 4, ..Params::plain(40, 600, 16, 16) };
     let mut most = 0;
@@ -127,7 +127,7 @@ fn attention() {
 
 #[test]
 fn gradients() {
-    let (engine, canceller) = Canceller::new();
+    let (engine, canceller) = Canceller::engine();
     let case = Params { heads: 4, kv_heads: 4, ..Params::plain(30, 600, 16, 16) }.build("cancelled");
     let given = Given::of(&case).unwrap();
     let options = BackwardPlanOptions { budget: None, all_workers: true };
@@ -143,7 +143,7 @@ fn gradients() {
 
 #[test]
 fn linear_attention() {
-    let (engine, canceller) = Canceller::new();
+    let (engine, canceller) = Canceller::engine();
     for (form, parts) in
         [(Form::Recurrent, None), (Form::Chunk, None), (Form::Parallel, None), (Form::Scan, Some(3))]
     {
@@ -165,7 +165,7 @@ fn linear_attention() {
 
 #[test]
 fn series() {
-    let (engine, canceller) = Canceller::new();
+    let (engine, canceller) = Canceller::engine();
     let orders = [Order::TokensFirst; 3];
     let case = RecurrenceCase::new(2, [2, 300, 70], orders, DType::F32, Gate::Log, false);
     for (parts, loops) in [(None, 1), (Some(3), 3)] {
@@ -178,7 +178,7 @@ fn series() {
 
 #[test]
 fn tasks() {
-    let (engine, canceller) = Canceller::new();
+    let (engine, canceller) = Canceller::engine();
     let case = Params { heads: 4, ..Params::plain(90, 90, 16, 16) }.build("task");
     let division = Division::new(&[30, 30, 30]).unwrap();
     let options = PlanOptions { all_workers: true, ..PlanOptions::default() };

@@ -254,7 +254,7 @@ impl Site<'_> {
 
     /// Whether `name` is made from a product of two tensors that are no constants, element by element or by layout.
     #[must_use]
-    pub fn from_product(&self, name: &str) -> bool {
+    pub fn is_product(&self, name: &str) -> bool {
         let mut work = vec![name];
         for _ in 0..LONGEST {
             let Some((_, node)) = work.pop().and_then(|name| self.producer(name)) else { continue };
@@ -319,7 +319,7 @@ impl Site<'_> {
             }
             ("Identity", Some(a), _) => self.scores(a, found, depth + 1),
             ("Reshape", Some(a), _) if self.same_last(name, a, 2) => self.scores(a, found, depth + 1),
-            ("Reshape", Some(a), _) if self.from_product(a) => {
+            ("Reshape", Some(a), _) if self.is_product(a) => {
                 Err("its scores are reshaped to other axes than queries and keys".into())
             }
             ("Max", Some(a), Some(b))
@@ -338,7 +338,7 @@ impl Site<'_> {
                 let (inner, factor) = match (single, node.op.as_str()) {
                     ([false, true], _) => (a, b),
                     ([true, false], "Mul") => (b, a),
-                    _ if !self.from_product(name) => return Err(none()),
+                    _ if !self.is_product(name) => return Err(none()),
                     _ => {
                         let other = if self.known(a) { a } else { b };
                         return Err(format!(
@@ -376,7 +376,7 @@ impl Site<'_> {
                     return second;
                 }
                 // The side with the product is the one to explain.
-                if !self.from_product(a) && self.from_product(b) { second } else { first }
+                if !self.is_product(a) && self.is_product(b) { second } else { first }
             }
             ("Sub", Some(a), Some(b)) => self.term(name, b, Action::Subtract, a, found, depth),
             ("Where", Some(c), Some(a)) => {
@@ -394,7 +394,7 @@ impl Site<'_> {
                 }
                 self.term(name, c, Action::Choose { keeps, fill }, inner, found, depth)
             }
-            (op, ..) if self.from_product(name) => Err(format!(
+            (op, ..) if self.is_product(name) => Err(format!(
                 "its scores go through {op} ('{}'), which the operator does not compute",
                 node.name
             )),

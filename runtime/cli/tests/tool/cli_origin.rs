@@ -305,7 +305,7 @@ fn sizes_are_those_of_arrays() {
                     let count = 1 << 26;
                     std::io::Write::write_all(&mut to, &common::npy("<i8", "False", &[count], &[])).unwrap();
                     let zeros = vec![0u8; 1 << 20];
-                    (0..count * 8 >> 20).for_each(|_| std::io::Write::write_all(&mut to, &zeros).unwrap());
+                    (0..(count * 8) >> 20).for_each(|_| std::io::Write::write_all(&mut to, &zeros).unwrap());
                 }
                 false => drop(std::io::copy(&mut member, &mut to).unwrap()),
             }

@@ -307,7 +307,7 @@ fn memory_that_cannot_hold_a_workspace_is_refused() {
     let (inputs, outputs) = on_device(buffer.device_address().unwrap(), &parts(1, 9000, 0));
     // SAFETY: a bound plan that is not run.
     let bound = unsafe { plan.bind_device(&inputs, &outputs, None, &mut room) };
-    assert!(matches!(bound.map(drop), Err(BindError::Workspace { found: 0, .. })));
+    assert!(matches!(bound.map(drop), Err(BindError::Room { found: 0, .. })));
 
     let options = EngineOptions { backend: Some(crate::Backend::SCALAR), ..EngineOptions::default() };
     let cpu = Engine::new(&options).unwrap().plan(&problem(1, 9000), &PlanOptions::default()).unwrap();

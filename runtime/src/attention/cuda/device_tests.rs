@@ -313,7 +313,7 @@ fn streams_and_workspaces_of_others_are_refused() {
     // SAFETY: as above.
     let bound =
         unsafe { large.bind_device(&fixture.inputs(), &fixture.outputs(), None, &mut room).map(|_| ()) };
-    assert!(matches!(bound, Err(BindError::Workspace { .. })), "{bound:?}");
+    assert!(matches!(bound, Err(BindError::Room { .. })), "{bound:?}");
     // A workspace of another engine.
     let cpu = EngineOptions { backend: Some(crate::Backend::SCALAR), ..EngineOptions::default() };
     let cpu = Engine::new(&cpu).unwrap().plan(&problem, &PlanOptions::default()).unwrap();

@@ -94,8 +94,16 @@ pub fn run(tree: &Tree, asked: &Arguments) -> ExitCode {
 /// Runs the stages of these names.
 pub fn only(tree: &Tree, names: &[&str]) -> ExitCode {
     let only = names.iter().map(|name| (*name).to_owned()).collect();
-    let asked =
-        Arguments { fast: false, all: false, part: None, minutes: 1, only, list: false, within: None, prove: prove::Asked::default() };
+    let asked = Arguments {
+        fast: false,
+        all: false,
+        part: None,
+        minutes: 1,
+        only,
+        list: false,
+        within: None,
+        prove: prove::Asked::default(),
+    };
     run(tree, &asked)
 }
 

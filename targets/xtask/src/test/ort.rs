@@ -110,7 +110,13 @@ fn cases(tree: &Tree, ran: &mut Ran, here: &Path) -> Result<(), String> {
 
 /// Models that the tool rewrites: the answers of `count` random ones before and after, and the tool's own check in every
 /// runtime.
-fn rewritten(tree: &Tree, ran: &mut Ran, here: &Path, runtimes: &[Runtime], count: u32) -> Result<(), String> {
+fn rewritten(
+    tree: &Tree,
+    ran: &mut Ran,
+    here: &Path,
+    runtimes: &[Runtime],
+    count: u32,
+) -> Result<(), String> {
     let newest = setup::ort::newest(tree)?;
     let (library, tool) = (here.join("libelsa_ort.so"), here.join("elsa"));
     let python = |script: &str| Run::new(tree, "").arg(&newest).arg("-B").arg(tree.root.join(script));

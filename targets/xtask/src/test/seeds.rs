@@ -313,7 +313,9 @@ fn journal() -> Vec<Vec<u8>> {
 /// Tables of elsa bench, alone and two with a zero between them.
 fn table() -> Vec<Vec<u8>> {
     let names = "workload,shape,dtype,method,backend,kernel,threads,samples,p50_ms,noise,clean\n";
-    let row = |shape: &str, ms: &str| format!("swin,\"{shape}\",f32,elsa,avx2,\"k, \"\"q\"\"\",2,9,{ms},0.01,true\n");
+    let row = |shape: &str, ms: &str| {
+        format!("swin,\"{shape}\",f32,elsa,avx2,\"k, \"\"q\"\"\",2,9,{ms},0.01,true\n")
+    };
     let of = |ms: &str| format!("{names}{}{}", row("1,1,64,64,64", ms), row("2,1,9,9,8,swin=7x7:3", "0.5"));
     let (one, other) = (of("1.5"), of("1e308"));
     let both = format!("{one}\0{other}");
@@ -326,7 +328,9 @@ mod tests {
 
     #[test]
     fn seeds_are_the_same_every_time_and_differ_among_themselves() {
-        for target in ["problem", "npy", "npz", "safetensors", "states", "telemetry", "onnx", "journal", "table"] {
+        for target in
+            ["problem", "npy", "npz", "safetensors", "states", "telemetry", "onnx", "journal", "table"]
+        {
             let seeds = of(target);
             assert_eq!(seeds, of(target));
             let distinct: std::collections::BTreeSet<&Vec<u8>> = seeds.iter().collect();

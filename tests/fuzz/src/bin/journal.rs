@@ -15,7 +15,10 @@ fuzz_target!(|bytes: &[u8]| match parse(bytes) {
         if let Some(cut) = length.checked_sub(1) {
             match parse(&bytes[..cut]) {
                 Ok(Some((fewer, _))) => {
-                    assert!(fewer.finished < earlier.finished || earlier.commit.is_some() && fewer.commit.is_none());
+                    assert!(
+                        fewer.finished < earlier.finished
+                            || earlier.commit.is_some() && fewer.commit.is_none()
+                    );
                 }
                 Ok(None) => assert!(earlier.finished == 0 && earlier.commit.is_none()),
                 Err(found) => panic!("{found}"),
