@@ -180,7 +180,7 @@ fn series() {
 fn tasks() {
     let (engine, canceller) = Canceller::engine();
     let case = Params { heads: 4, ..Params::plain(90, 90, 16, 16) }.build("task");
-    let division = Division::new(&[30, 30, 30]).unwrap();
+    let division = Division::new(&[3]).unwrap();
     let options = PlanOptions { all_workers: true, ..PlanOptions::default() };
     let path: TaskPath = division.path(0).unwrap();
     let mut plan =

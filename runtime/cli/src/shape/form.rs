@@ -276,7 +276,7 @@ mod tests {
         );
 
         let shape: Shape = "2,3,5,7,11,kv=1,causal".parse().unwrap();
-        assert_eq!((shape.operations(), shape.corner()), (4.0 * 2310.0, Some("bottom-right")));
+        assert_eq!((shape.operations(), shape.corner()), (4.0 * 2310.0, Some("top-left")));
 
         // Lengths 10, 30, 15, 25, 20.
         let shape: Shape = "5,6,30,30,8,kv=2,packed=10".parse().unwrap();

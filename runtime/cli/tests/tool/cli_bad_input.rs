@@ -82,7 +82,7 @@ fn sizes_of_zero() {
     // Every other axis may be empty.
     for shape in [[0, 4, 5, 8], [2, 0, 5, 8], [2, 4, 0, 8]] {
         desk.f32("zero.npy", &shape, &[]);
-        for extra in ["", " --causal --lse-out @l.npy", " --host-budget 64M"] {
+        for extra in ["", " --causal --lse-out @l.npy", " --host-budget 64MiB"] {
             desk.ok(&format!("{line}{extra}"));
             assert_eq!(desk.read("y.npy"), (shape.to_vec(), Vec::new()), "{shape:?}{extra}");
         }

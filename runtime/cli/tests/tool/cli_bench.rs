@@ -149,7 +149,7 @@ fn bench_measures_every_form_of_a_shape() {
         ("2,4,13,70,16,mask=batch", [2, 4, 4, 13]),
         ("2,4,13,70,16,mask=row", [2, 4, 4, 13]),
         ("2,4,13,70,16,kv=2,causal,mask=bias", [2, 4, 2, 13]),
-        ("1,4,70,70,16,kv=1,causal=top-left,window=9:-1", [1, 4, 1, 70]),
+        ("1,4,70,70,16,kv=1,causal=bottom-right,window=9:-1", [1, 4, 1, 70]),
         ("6,2,16,16,8,swin=8x12:1", [6, 2, 2, 16]),
     ];
     let mut args = vec!["--json", "--seconds", "0.01"];
@@ -171,8 +171,8 @@ fn bench_measures_every_form_of_a_shape() {
     }
     let causal = |i: usize| (all[i]["causal"].clone(), all[i]["window"].clone());
     assert_eq!(causal(0), (Value::Null, Value::Null));
-    assert_eq!(causal(14), ("bottom-right".into(), Value::Null));
-    assert_eq!(causal(16), ("top-left".into(), vec![9, -1].into()));
+    assert_eq!(causal(14), ("top-left".into(), Value::Null));
+    assert_eq!(causal(16), ("bottom-right".into(), vec![9, -1].into()));
     assert_eq!(all[16]["windows"], Value::Null);
     let grid = serde_json::json!({ "picture": [8, 12], "size": [4, 4], "shift": [1, 1] });
     assert_eq!(all[18]["windows"], grid);
@@ -204,7 +204,7 @@ fn bench_refuses_nonsense() {
         ["--warmup", "-1", "milliseconds"],
         ["--iterations", "0", "from 1"],
         ["--soak", "10", "10m"],
-        ["--csv", "/nowhere/a.csv", "cannot be written"],
+        ["--csv", "/dev/null/a.csv", "cannot be written"],
         ["--html", "/", "a folder"],
         ["--save", "/dev/null/x", "cannot be written"],
         ["--seconds", "-1", "seconds"],

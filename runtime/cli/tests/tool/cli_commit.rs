@@ -45,9 +45,12 @@ fn recovers(outputs: &[(&str, &str)], first: Option<&[u8]>, twice: bool) -> usiz
         }
     };
     put("want-");
-    assert!(elsa_with(&words("want-"), &[]).status.success());
-    let line: Vec<String> =
-        words("").into_iter().chain(["--host-budget", "256MiB", "--resume"].map(str::to_owned)).collect();
+    let within = |line: Vec<String>, more: &[&str]| -> Vec<String> {
+        let budget = ["--host-budget", "256MiB"].iter().chain(more);
+        line.into_iter().chain(budget.map(|word| (*word).to_owned())).collect()
+    };
+    assert!(elsa_with(&within(words("want-"), &[]), &[]).status.success());
+    let line = within(words(""), &["--resume"]);
     for at in 1.. {
         put("");
         let killed = elsa_with(&line, &[(BEFORE, &at.to_string())]);

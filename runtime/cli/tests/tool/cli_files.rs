@@ -325,7 +325,7 @@ fn masks_of_integers_and_of_f64_are_those_of_booleans() {
         ("f64.npy", "<f8", bytes(&|x| if x { 0.0 } else { f64::MIN }.to_le_bytes().into())),
     ] {
         desk.npy(file, dtype, &shape, &bytes);
-        for budget in ["", " --host-budget 64M"] {
+        for budget in ["", " --host-budget 64MiB"] {
             assert_eq!(run(&format!("{file}{budget}")), wanted, "{file}{budget}");
         }
     }

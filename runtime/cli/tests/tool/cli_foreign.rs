@@ -45,8 +45,8 @@ fn verbs<'a>(verb: &'a Verb, words: &[&'a str], each: &mut dyn FnMut(&[&'a str],
 #[test]
 fn no_argument_of_any_verb_acts_or_hides() {
     let (root, mut runs) = (Cli::command(), 0);
-    // A file in a folder that does not exist: what is written is refused before anything is computed.
-    let path = format!("/nowhere/{HOSTILE}");
+    // A file below one that is no folder: what is written is refused before anything is computed.
+    let path = format!("/dev/null/{HOSTILE}");
     verbs(&root, &[], &mut |words, verb| {
         let flags = verb.get_arguments().filter(|arg| arg.get_action().takes_values());
         let mut arguments: Vec<Vec<String>> = vec![vec![path.clone()], vec![format!("--{HOSTILE}")]];

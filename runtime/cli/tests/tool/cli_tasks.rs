@@ -430,7 +430,7 @@ fn the_file_says_what_it_is() {
     };
     let mut list = |name: &str| npyz::NpyFile::new(&bytes(name)[..]).unwrap().into_vec::<i64>().unwrap();
     assert_eq!((list("version"), list("quorum"), list("path")), (vec![2], vec![7, 3], vec![5, 2]));
-    assert_eq!((list("shape"), list("rules")), (vec![2, 4, 2, 45, 45, 16, 8], vec![0, 2, -1, -1, 0, 0]));
+    assert_eq!((list("shape"), list("rules")), (vec![2, 4, 2, 45, 45, 16, 8], vec![0, 1, -1, -1, 0, 0]));
     let rows: i64 = list("runs").chunks(2).map(|run| run[1]).sum();
     let (shape, _) = common::read_f32(&bytes("m"));
     assert_eq!(shape, [2, 4, rows as usize]);

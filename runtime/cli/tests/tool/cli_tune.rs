@@ -53,7 +53,7 @@ fn wrong_requests_are_refused_before_anything_is_measured() {
         (&["--heads", "2", "--shape", "1,1,4,4,4"], "--heads"),
         (&["--backend", "cuda"], "--backend"),
     ] {
-        let output = tune("/nowhere/tuned.toml", args);
+        let output = tune("/dev/null/tuned.toml", args);
         let said = text(&output.stderr);
         assert!(output.status.code() == Some(2) && said.contains(flag), "{said}");
     }

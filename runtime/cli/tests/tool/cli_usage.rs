@@ -320,9 +320,12 @@ fn types_are_those_of_the_argument() {
             "--q: |c16|allowed: f32, f16",
             "bool|i64|i32",
         ),
-        (format!("{files} --mask @c.npy"), "--mask: |c16|allowed: bool, |f32, f16", "i64|i32"),
+        (
+            format!("{files} --mask @c.npy"),
+            "--mask: |c16|allowed: bool, u8, i32, i64, f32, f16, f64",
+            "c8|c16",
+        ),
         (format!("{files} --kv-lens @c.npy"), "--kv-lens: |c16|allowed: i64, i32", "bool|f16"),
-        (format!("{files} --mask @lens.npy"), "--mask: |type i64|allowed: bool, |f32", "i32"),
         (
             "--q @q.npy --k @h.npy --v @v.npy --out @y.npy".to_owned(),
             "--k: type f16; allowed: f32|h.npy: f16 [2, 4, 5, 8]|q.npy: f32 [2, 4, 5, 8]",

@@ -171,7 +171,7 @@ fn poison_in_its_place_is_right() {
     let mut k = noise(2, n.k().iter().product());
     k[(30 * 16) + 3] = f32::NAN;
     desk.f32("nan.npy", &n.k(), &k);
-    let causal = ok("--q @q.npy --k @nan.npy --v @v.npy --causal");
+    let causal = ok("--q @q.npy --k @nan.npy --v @v.npy --causal=bottom-right");
     assert!(causal["y_rel_l2"]["total"].is_null(), "{causal}");
     // A value that is NaN.
     let mut v = noise(3, n.v().iter().product());

@@ -19,7 +19,7 @@ const UNHURRIED: [&str; 2] =
     ["profile.dev.package.elsa-core.opt-level=1", "profile.dev.package.elsa-kernels.opt-level=1"];
 
 /// A sanitizer of the nightly compiler, with what is built by it.
-struct Sanitizer<'a> {
+pub(super) struct Sanitizer<'a> {
     tree: &'a Tree,
     variant: Variant,
     host: String,
@@ -27,6 +27,22 @@ struct Sanitizer<'a> {
 }
 
 impl<'a> Sanitizer<'a> {
+    /// AddressSanitizer.
+    ///
+    /// # Errors
+    /// A toolchain that cannot be installed.
+    pub(super) fn address(tree: &'a Tree) -> Result<Sanitizer<'a>, String> {
+        Sanitizer::new(tree, Variant::Address, "")
+    }
+
+    /// ThreadSanitizer.
+    ///
+    /// # Errors
+    /// A toolchain that cannot be installed.
+    pub(super) fn thread(tree: &'a Tree) -> Result<Sanitizer<'a>, String> {
+        Sanitizer::new(tree, Variant::Thread, BUILD_STD)
+    }
+
     fn new(tree: &'a Tree, variant: Variant, options: &'static str) -> Result<Sanitizer<'a>, String> {
         setup::nightly(tree, &["rust-src"])?;
         Ok(Sanitizer { tree, variant, host: setup::host(tree)?, options })
@@ -47,18 +63,24 @@ impl<'a> Sanitizer<'a> {
         run.env("RUSTFLAGS", flags).env_default("PROPTEST_CASES", "16")
     }
 
-    /// The library that panics on request; returns its archive. Beside the packages of the tests, and with what those need,
+    /// Builds the library that panics on request, and its archive. Beside the packages of the tests, and with what those need,
     /// so that these are built once.
-    fn library(&self) -> Result<PathBuf, String> {
+    pub(super) fn library(&self) -> (Run, PathBuf) {
         let packages =
             "-p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-capi --lib --example fingerprint";
         let build = self.cargo(&format!("build {packages} --features elsa-capi/inject"));
+        (build, self.folder().join(&self.host).join("debug/libelsa.a"))
+    }
+
+    /// The archive, built.
+    fn built(&self) -> Result<PathBuf, String> {
+        let (build, archive) = self.library();
         build.run().text("the instrumented library")?;
-        Ok(self.folder().join(&self.host).join("debug/libelsa.a"))
+        Ok(archive)
     }
 
     /// Tests of the packages that work with raw memory.
-    fn test(&self, targets: &str, tests: &str) -> Run {
+    pub(super) fn test(&self, targets: &str, tests: &str) -> Run {
         let packages = "-p elsa-kernels -p elsa-runtime -p elsa-tests";
         self.cargo(&format!("test --no-fail-fast {packages} {targets}")).arg("--").args(tests)
     }
@@ -82,8 +104,8 @@ impl<'a> Sanitizer<'a> {
 /// The stage `asan`.
 pub fn asan(tree: &Tree) -> Ran {
     Ran::of("tests and checks", |ran| {
-        let address = Sanitizer::new(tree, Variant::Address, "")?;
-        let archive = address.library()?;
+        let address = Sanitizer::address(tree)?;
+        let archive = address.built()?;
         let require = |run: Run| run.env_default("ELSA_REQUIRE", widest());
         tests(ran, require(address.test("--lib --test kernels --test no_allocation", "")));
         tests(ran, require(address.test("--test crossing", &KERNELS.join(" "))));
@@ -95,8 +117,8 @@ pub fn asan(tree: &Tree) -> Ran {
 /// The stage `tsan`.
 pub fn tsan(tree: &Tree) -> Ran {
     Ran::of("tests and checks", |ran| {
-        let thread = Sanitizer::new(tree, Variant::Thread, BUILD_STD)?;
-        let archive = thread.library()?;
+        let thread = Sanitizer::thread(tree)?;
+        let archive = thread.built()?;
         tests(ran, thread.test("--lib", "").env_default("ELSA_REQUIRE", widest()));
         thread.on_the_standin(ran)?;
         instrumented::tsan(tree, ran, &archive)

@@ -14,24 +14,18 @@
 //! Each has the profile, the packages and the flags of its stage, so that the copy builds nothing twice. What is built is told
 //! apart from what is run: a fault that does not compile is found by no test.
 
+use crate::boards::build::PRODUCTS;
 use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
 use crate::gpu::standin::{self, Variant};
 use crate::setup;
 use crate::shell::{Run, Tree};
+use crate::test::arm;
 use crate::test::cargo::with_standin;
+use crate::test::sanitizers::Sanitizer;
 use std::time::Duration;
 
 /// A command that takes longer has hung.
 pub const LIMIT: Duration = Duration::from_secs(900);
-
-/// The libraries that programs in C are linked with, beside what the stage `host` builds with them.
-const LIBRARY: &str = "build --workspace --lib --bin elsa --example host";
-/// The same of the sanitizers' stages, where the library panics on request.
-const INSTRUMENTED: &str = "build -p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-capi --lib --example fingerprint \
-    --features elsa-capi/inject";
-/// What the tests of the sanitizers' stages select, and those of the stage `arm`.
-const WITH_MEMORY: &str = "-p elsa-kernels -p elsa-runtime -p elsa-tests";
-const OF_BOARDS: &str = "-p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-capi -p elsa-edge -p elsa-ort";
 
 /// What a command builds, and what it runs then.
 pub struct Command {
@@ -119,26 +113,6 @@ impl Command {
     }
 }
 
-/// A command of cargo's with a sanitizer of the nightly compiler. The functions of the sanitizer are exported for the stand-in
-/// driver; the standard library is instrumented where its locks would be taken for races.
-fn instrumented(tree: &Tree, how: How, line: &str) -> Result<(Run, String), String> {
-    setup::nightly(tree, &["rust-src"])?;
-    let host = setup::host(tree)?;
-    let (sanitizer, std) = match how {
-        How::Thread => ("thread", "-Zbuild-std=std,test"),
-        _ => ("address", ""),
-    };
-    let folder = tree.target.join(sanitizer);
-    let archive = folder.join(&host).join("debug/libelsa.a").display().to_string();
-    let flags = format!("-Zsanitizer={sanitizer} -Clink-arg=-Wl,--export-dynamic --cfg=elsa_sanitized");
-    let run = Run::new(tree, "cargo +nightly").args(line).args(std);
-    // As quick to compile as the rest.
-    let run = run.args("--config profile.dev.package.elsa-core.opt-level=1");
-    let run = run.args("--config profile.dev.package.elsa-kernels.opt-level=1");
-    let run = run.args(&format!("--target {host} --target-dir")).arg(folder).env("RUSTFLAGS", flags);
-    Ok((run.env_default("PROPTEST_CASES", "16"), archive))
-}
-
 /// A command of cargo's that tests: built first, and then run.
 fn tests(tree: &Tree, how: How, words: &str) -> Result<Command, String> {
     let (targets, which) = words.split_once(" -- ").unwrap_or((words, ""));
@@ -146,30 +120,32 @@ fn tests(tree: &Tree, how: How, words: &str) -> Result<Command, String> {
         How::Standin => Some(standin::build(tree, Variant::Plain)?),
         _ => None,
     };
-    let make = |end: &str| -> Result<Run, String> {
+    let make = |build: bool, which: &str| -> Result<Run, String> {
+        let targets = if build { format!("{targets} --no-run") } else { targets.to_owned() };
         let run = match how {
             How::Aarch64 => {
-                let run = setup::zigbuild(tree, &format!("test --no-fail-fast {OF_BOARDS} {targets}"))?;
-                run.env("ELSA_REQUIRE", "neon").env("ELSA_ONLY", "neon").env_default("PROPTEST_CASES", "12")
+                let run = arm::cargo(tree, &format!("test --no-fail-fast {} {targets}", arm::PACKAGES))?;
+                let run = run.env("ELSA_REQUIRE", "neon").env("ELSA_ONLY", "neon");
+                run.env_default("PROPTEST_CASES", "12").arg("--").args(which)
             }
-            How::Address | How::Thread => {
-                instrumented(tree, how, &format!("test --no-fail-fast {WITH_MEMORY} {targets}"))?.0
+            How::Address => Sanitizer::address(tree)?.test(&targets, which),
+            How::Thread => Sanitizer::thread(tree)?.test(&targets, which),
+            _ => {
+                let run = Run::new(tree, &format!("cargo test --workspace --no-fail-fast {targets}"));
+                run.arg("--").args(which)
             }
-            _ => Run::new(tree, &format!("cargo test --workspace --no-fail-fast {targets}")),
         };
-        let run = run.args(end);
         Ok(match &driver {
             Some(folder) => with_standin(run, folder),
             None => run,
         })
     };
     // One after the other, as the stand-in needs it.
-    let end = match how {
-        How::Standin => format!("-- --include-ignored {which} --test-threads 1"),
-        _ if which.is_empty() => String::new(),
-        _ => format!("-- {which}"),
+    let which = match how {
+        How::Standin => format!("--include-ignored {which} --test-threads 1"),
+        _ => which.to_owned(),
     };
-    Ok(Command { build: vec![make("--no-run")?], run: make(&end)? })
+    Ok(Command { build: vec![make(true, "")?], run: make(false, &which)? })
 }
 
 /// A program in C or C++ with the library.
@@ -182,14 +158,15 @@ fn program(tree: &Tree, how: How, file: &str) -> Result<Command, String> {
         How::Address => {
             setup::program(tree, "clang++-19", "clang-19")?;
             setup::file(tree, "/usr/lib/llvm-19/lib/clang/19/lib", "libclang-rt-19-dev")?;
-            let (library, archive) = instrumented(tree, how, INSTRUMENTED)?;
+            let (library, archive) = Sanitizer::address(tree)?.library();
             let flags = "-fsanitize=address,undefined -fno-sanitize-recover=all -DINJECT";
             (library, archive, format!("{} {flags}", if is_c { "clang-19" } else { "clang++-19" }))
         }
         _ => {
             setup::program(tree, "g++", "g++")?;
-            let archive = tree.target.join("debug/libelsa.a").display().to_string();
-            (Run::new(tree, "cargo").args(LIBRARY), archive, if is_c { "gcc" } else { "g++" }.to_owned())
+            let library = Run::new(tree, "cargo build --workspace").args(PRODUCTS);
+            let archive = tree.target.join("debug/libelsa.a");
+            (library, archive, if is_c { "gcc" } else { "g++" }.to_owned())
         }
     };
     let standard = if is_c { "c99" } else { "c++14" };
