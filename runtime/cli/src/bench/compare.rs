@@ -118,7 +118,7 @@ pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) ->
     changes(out, [before, after], [&old, &new], json)
 }
 
-/// As [`compare`], of rows that were read from the files `before` and `after`.
+/// As the comparison of two files, of rows that were read from the files `before` and `after`.
 ///
 /// # Errors
 /// Rows that became slower, and an output that fails.

@@ -1,8 +1,8 @@
 //! Sizes of what operators cut, join and move a window over.
 
 use super::model::{Attribute, Node};
-use super::shapes::{Value, broadcast, place};
 use super::size::Size;
+use super::value::{Value, broadcast, place};
 
 /// The integers that an operator takes as attribute `name` in older opsets and as input `i` in newer ones.
 #[must_use]

@@ -3,12 +3,9 @@
 use super::array::{Array, Kind, count};
 use super::change::{Change, DOMAIN, OPERATOR, Role};
 use super::find::{Action, Found, Reason, Site, Term};
-use super::model::{Attribute, Node};
+use super::model::{Attribute, MICROSOFT, Node};
 use super::ops::{LARGEST, Limits, expanded};
 use super::size::{Size, shown};
-
-/// The domain of ONNX Runtime's own operators.
-pub const MICROSOFT: &str = "com.microsoft";
 
 /// What such a node says, apart from its tensors.
 struct Said {
@@ -19,12 +16,6 @@ struct Said {
     softcap: f64,
     /// The input that is the mask.
     mask: usize,
-}
-
-/// Whether the node is one that is understood here.
-#[must_use]
-pub fn is_fused(node: &Node) -> bool {
-    node.is("Attention") || node.op == "MultiHeadAttention" && node.domain == MICROSOFT
 }
 
 /// Why attention of ONNX Runtime that is not understood here stays; none for other nodes.
@@ -264,7 +255,7 @@ pub fn eval(
     limits: Limits,
     sample: Option<&[usize]>,
 ) -> Option<Array> {
-    if !is_fused(node) {
+    if !node.is_fused() {
         return None;
     }
     let said = said(node);

@@ -4,26 +4,21 @@
 //! for every size is known from the symbols; the worlds have the numbers in which a proof compares both graphs. No two
 //! axes have the same size in a world, apart from those that are 1 or broadcast together.
 
-use super::array::{Array, Kind, Stored, count};
-use super::model::{Attribute, Model, Node};
+use super::array::{Array, Kind, count};
+use super::model::{Attribute, External, Model, Node, SMALL, stored};
 use super::ops::{self, Limits};
-use super::shapes::{self, Data, Value, counts, sized};
+use super::shapes;
 use super::size::Size;
 use super::symbols::Symbols;
+use super::value::{Data, Value, counts, sized};
 use std::collections::HashMap;
 use std::rc::Rc;
 
 /// The most elements of a tensor that is computed because all that it depends on is known.
 const KNOWN: usize = 1 << 22;
 
-/// The most elements of a constant that is read for its shape's sake, such as the target of a Reshape.
-pub const SMALL: usize = 1 << 12;
-
 /// The most elements that are computed in one world.
 const TOTAL: usize = 1 << 23;
-
-/// Reads the elements of a constant that lies in another file.
-pub type External<'a> = &'a dyn Fn(&Stored, usize) -> Option<Array>;
 
 /// What is known of the tensors of a graph when its free axes have certain sizes.
 pub struct World<'a> {
@@ -54,15 +49,6 @@ impl Known {
     fn value(&self) -> Option<Value> {
         let data = self.data.as_ref().map_or(Data::None, |data| Data::Numbers(Rc::clone(data)));
         Some(Value { kind: self.kind, shape: sized(&self.shape)?, data })
-    }
-}
-
-/// The elements of a constant, in the model or beside it.
-pub fn stored(model: &Model<'_>, external: External<'_>, stored: &Stored, most: usize) -> Option<Array> {
-    count(&stored.shape, most)?;
-    match stored.external() {
-        Some(_) => external(stored, most),
-        None => stored.array(model.file, most),
     }
 }
 

@@ -18,8 +18,8 @@
 use super::array::{Array, Kind};
 use super::find::{Action, Site, Term};
 use super::forms::Axes;
-use super::shapes::counts;
 use super::size::{Size, shown};
+use super::value::counts;
 use elsa_core::attention::Windows;
 
 /// A mask of `[batch, heads, queries, keys]`, each axis whole or 1.

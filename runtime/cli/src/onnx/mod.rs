@@ -28,6 +28,7 @@ mod size;
 mod symbols;
 #[cfg(test)]
 mod tests;
+mod value;
 mod wire;
 mod write;
 
@@ -39,7 +40,7 @@ use array::{Array, Stored};
 use change::Change;
 use clap::{Args, Subcommand};
 use find::{Reason, Site};
-use infer::External;
+use model::External;
 use model::Model;
 pub use model::ModelError;
 pub use ops::Limits;
@@ -196,7 +197,7 @@ fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> (Vec<At
 fn sites(graph: &model::Graph) -> Vec<usize> {
     let is_site = |node: &model::Node| {
         node.is("Softmax")
-            || fused::is_fused(node)
+            || node.is_fused()
             || fused::refusal(node).is_some()
             || find::written_out(graph, node)
     };

@@ -1,10 +1,19 @@
 //! A model as its file has it: nodes, tensors and names, each with the span of bytes that holds it.
 
-use super::array::{Kind, Stored, text};
+use super::array::{Array, Kind, Stored, count, text};
 use super::wire::{self, Field, Payload, WireError};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::{Component, Path};
+
+/// The domain of ONNX Runtime's own operators.
+pub const MICROSOFT: &str = "com.microsoft";
+
+/// The most elements of a constant that is read for its shape's sake, such as the target of a Reshape.
+pub const SMALL: usize = 1 << 12;
+
+/// Reads the elements of a constant that lies in another file.
+pub type External<'a> = &'a dyn Fn(&Stored, usize) -> Option<Array>;
 
 /// Graphs lie within graphs at most so deep.
 const DEPTH: usize = 64;
@@ -50,6 +59,12 @@ pub struct Node {
 }
 
 impl Node {
+    /// Whether the node is attention of ONNX or of ONNX Runtime that the rewriter understands.
+    #[must_use]
+    pub fn is_fused(&self) -> bool {
+        self.is("Attention") || self.op == "MultiHeadAttention" && self.domain == MICROSOFT
+    }
+
     /// An integer attribute.
     #[must_use]
     pub fn int(&self, name: &str) -> Option<i64> {
@@ -469,4 +484,13 @@ fn axes(file: &[u8], range: Range<usize>) -> Result<Vec<Axis>, ModelError> {
         all.push(axis);
     }
     Ok(all)
+}
+
+/// The elements of a constant, in the model or beside it.
+pub fn stored(model: &Model<'_>, external: External<'_>, stored: &Stored, most: usize) -> Option<Array> {
+    count(&stored.shape, most)?;
+    match stored.external() {
+        Some(_) => external(stored, most),
+        None => stored.array(model.file, most),
+    }
 }

@@ -6,7 +6,8 @@
 use super::array::{Array, Kind, count};
 use super::extents;
 use super::model::{Attribute, Node};
-use super::shapes::{self, Value, counts, place};
+use super::shapes;
+use super::value::{Value, counts, place};
 
 /// The most elements that the rewriter computes of one tensor.
 pub const LARGEST: usize = 1 << 25;

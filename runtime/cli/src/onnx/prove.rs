@@ -267,7 +267,7 @@ impl Graph<'_> {
             let rows = match (sampled, node.op.as_str()) {
                 (false, _) => false,
                 (true, "MatMul") => i == 0,
-                (true, _) if fused::is_fused(node) => i > 2,
+                (true, _) if node.is_fused() => i > 2,
                 _ => true,
             };
             arrays.push(Some(if rows { self.sample.rows(array) } else { array }));

@@ -3,103 +3,14 @@
 //! Sizes are polynomials over the free axes of a model's inputs, or numbers where the axes have sizes. An operator that is
 //! not listed here has an unknown result, and what depends on it is left alone.
 
-use super::array::{Array, Kind};
+use super::array::Kind;
 use super::extents::{lengths, matmul, numbers, parts, reduced, reshape, sizes, slices, windowed};
-use super::fused::{MICROSOFT, is_fused};
-use super::model::{Attribute, Node};
+use super::model::{Attribute, MICROSOFT, Node};
 use super::size::Size;
-use std::rc::Rc;
-
-/// The elements of a tensor, where they follow from constants and shapes alone.
-#[derive(Clone, Debug)]
-pub enum Data {
-    /// Not known.
-    None,
-    /// Numbers.
-    Numbers(Rc<Vec<f64>>),
-    /// Whole numbers that depend on free axes.
-    Sizes(Rc<Vec<Size>>),
-}
-
-/// What is known of a tensor.
-#[derive(Clone, Debug)]
-pub struct Value {
-    /// Type of its elements.
-    pub kind: Kind,
-    /// Its axes.
-    pub shape: Vec<Size>,
-    /// Its elements.
-    pub data: Data,
-}
-
-impl Value {
-    /// The elements as sizes.
-    #[must_use]
-    pub fn sizes(&self) -> Option<Vec<Size>> {
-        match &self.data {
-            Data::None => None,
-            Data::Numbers(all) => Some(all.iter().map(|&x| Size::from(x as i64)).collect()),
-            Data::Sizes(all) => Some(all.to_vec()),
-        }
-    }
-
-    /// The elements as whole numbers.
-    #[must_use]
-    pub fn integers(&self) -> Option<Vec<i64>> {
-        self.sizes()?.iter().map(Size::known).collect()
-    }
-
-    /// The axes, if none of them is free.
-    #[must_use]
-    pub fn counts(&self) -> Option<Vec<usize>> {
-        counts(&self.shape)
-    }
-}
-
-/// Sizes that depend on no free axis, as numbers.
-#[must_use]
-pub fn counts(shape: &[Size]) -> Option<Vec<usize>> {
-    shape.iter().map(|size| usize::try_from(size.known()?).ok()).collect()
-}
-
-/// Numbers of elements as sizes.
-#[must_use]
-pub fn sized(shape: &[usize]) -> Option<Vec<Size>> {
-    shape.iter().map(|&n| Size::count(n)).collect()
-}
-
-impl From<Array> for Value {
-    fn from(array: Array) -> Value {
-        // An axis beyond 64 bits has no elements in memory.
-        let shape = array.shape.iter().map(|&n| Size::count(n).unwrap_or_default()).collect();
-        Value { kind: array.kind, shape, data: Data::Numbers(array.data) }
-    }
-}
+use super::value::{Data, Value, broadcast, place, sized};
 
 /// Types and shapes of the outputs.
 pub type Made = Vec<(Kind, Vec<Size>)>;
-
-/// The shape to which all of `shapes` broadcast.
-#[must_use]
-pub fn broadcast(shapes: &[&[Size]]) -> Option<Vec<Size>> {
-    let rank = shapes.iter().map(|shape| shape.len()).max()?;
-    let mut all = vec![Size::from(1); rank];
-    for shape in shapes {
-        for (axis, n) in shape.iter().enumerate() {
-            let into = &mut all[rank - shape.len() + axis];
-            *into = into.joint(n)?;
-        }
-    }
-    Some(all)
-}
-
-/// `axis` counted from the front, of `rank`.
-#[must_use]
-pub fn place(axis: i64, rank: usize) -> Option<usize> {
-    let rank = i64::try_from(rank).ok()?;
-    let at = if axis < 0 { axis.checked_add(rank)? } else { axis };
-    usize::try_from(at).ok().filter(|_| at < rank)
-}
 
 /// Two sizes that are the same wherever `node` has an answer, though they are spelled differently.
 #[must_use]
@@ -109,7 +20,7 @@ pub fn tied(node: &Node, inputs: &[Option<&Value>]) -> Option<(Size, Size)> {
         let ([.., k], [.., l, _]) = (get(0)?, get(1)?) else { return None };
         return (k != l).then(|| (k.clone(), l.clone()));
     }
-    if is_fused(node) {
+    if node.is_fused() {
         // Sequences, and the tokens of keys and values.
         let (q, k, v) = (get(0)?, get(1)?, get(2)?);
         if q.len() != k.len() || k.len() != v.len() || q.len() < 3 {

@@ -4,12 +4,11 @@
 //! otherwise, as for the inner axes of a product. What broadcasts stays apart: either may be 1.
 
 use super::array::{Array, Kind, count};
-use super::fused;
-use super::infer::{External, SMALL, stored};
-use super::model::{Axis, Declared, Model, Node};
+use super::model::{Axis, Declared, External, Model, Node, SMALL, stored};
 use super::ops::{self, Limits, expanded};
-use super::shapes::{self, Data, Value, counts};
+use super::shapes;
 use super::size::Size;
+use super::value::{self, Data, Value, counts};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 
@@ -77,7 +76,7 @@ impl Symbols {
             let fixed = !graph.given.contains(name);
             let small = fixed.then(|| stored(model, external, tensor, SMALL)).flatten();
             let data = small.map_or(Data::None, |array| Data::Numbers(array.data));
-            let Some(shape) = shapes::sized(&tensor.shape) else { continue };
+            let Some(shape) = value::sized(&tensor.shape) else { continue };
             self.values.insert(name.clone(), Value { kind: tensor.kind, shape, data });
             if fixed {
                 self.fixed.insert(name.clone());
@@ -198,7 +197,7 @@ fn fixed_pairs(node: &Node, inputs: &[Option<&Value>]) -> Vec<Vec<Size>> {
     let skip = if node.is("MatMul") { 2 } else { 0 };
     let elementwise =
         ["Add", "Sub", "Mul", "Div", "Pow", "Where", "And", "Or", "Max", "Min", "Expand", "MatMul"];
-    if fused::is_fused(node) {
+    if node.is_fused() {
         // The mask has queries and keys as its last axes, each 1 or whole.
         let at = |i: usize, back: usize| {
             let shape = &inputs.get(i).copied().flatten()?.shape;

@@ -1,7 +1,7 @@
 //! What a run is of, and the journal of an earlier one that it goes on with.
 
 use super::commit::{Move, journal_of};
-use super::journal::{self, Earlier, Journal, Sizes};
+use super::journal::{self, Earlier, Journal, Sizes, Stage};
 use super::sink::Outputs;
 use crate::error::{Error, dashed, one_line, say};
 use crate::job::Job;
@@ -17,17 +17,6 @@ pub struct Begun {
     /// Problem, kernel, inputs and outputs, a line for each.
     run: Vec<String>,
     earlier: Option<(Journal, Earlier)>,
-}
-
-/// How far a run that can go on has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// Nothing was computed yet.
-    New,
-    /// Some units are finished, and their outputs lie beside the targets.
-    Begun,
-    /// All are, and their files take their places.
-    Complete,
 }
 
 impl Begun {

@@ -18,6 +18,10 @@ use elsa_runtime::{
 use serde_json::{Map, Value};
 use std::time::{Duration, Instant};
 
+/// Bytes by which the budget that a refusal names exceeds what the process would need that refuses. The next one may have more
+/// pages of the program in memory, and takes some for its files between the plan and the run.
+pub const MARGIN: usize = 3 << 20;
+
 /// Bytes that the tool takes besides what streams account for: pieces of files, and what the driver loads late.
 const SLACK: usize = 4 << 20;
 
@@ -91,7 +95,7 @@ fn failed(error: GpuStreamError, taken: usize) -> Error {
                 "device" => ("device-budget", 0),
                 _ => ("host-budget", taken),
             };
-            let margin = if more > 0 { super::MARGIN } else { 0 };
+            let margin = if more > 0 { MARGIN } else { 0 };
             let found = budget.saturating_add(more);
             let allowed = needed.saturating_add(more).saturating_add(margin);
             Error::Argument {

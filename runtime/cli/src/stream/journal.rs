@@ -40,6 +40,17 @@ struct Head {
     run: Vec<String>,
 }
 
+/// How far a run that can go on has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Nothing was computed yet.
+    New,
+    /// Some units are finished, and their outputs lie beside the targets.
+    Begun,
+    /// All are, and their files take their places.
+    Complete,
+}
+
 /// A journal on the disk.
 #[derive(Debug)]
 pub struct Journal {

@@ -1,6 +1,6 @@
 //! Streamed runs: tensors stay in their files, and the process within a budget.
 //!
-//! [`Files`] reads inputs by range, [`Outputs`] has outputs leave part by part, and [`Journal`] says where a run that was
+//! [`Files`] reads inputs by range, [`Outputs`] has outputs leave part by part, and [`journal`] says where a run that was
 //! killed goes on.
 
 mod args;
@@ -180,19 +180,15 @@ pub fn plan(engine: &Engine, problem: &Problem, host_budget: usize) -> Result<St
     engine.stream(problem, &options).map_err(|e| refused(engine, problem, &options, e))
 }
 
-/// Bytes by which the budget that a refusal names exceeds what the process would need that refuses. The next one may have more
-/// pages of the program in memory, and takes some for its files between the plan and the run.
-const MARGIN: usize = 3 << 20;
-
 /// The error of a plan. One of a budget names a number that is enough; where a run goes on, that of a new run, too.
 fn refused(engine: &Engine, problem: &Problem, options: &StreamOptions, error: PlanError) -> Error {
     let PlanError::Refused(ChooseError::HostBudget { needed, budget }) = error else { return error.into() };
-    let enough = needed.saturating_add(MARGIN);
+    let enough = needed.saturating_add(gpu::MARGIN);
     let anew = StreamOptions { host_budget: 0, sizes: None, ..*options };
     let allowed = match (options.sizes, engine.stream(problem, &anew)) {
         (Some(_), Err(PlanError::Refused(ChooseError::HostBudget { needed, .. }))) => format!(
             "at least {enough} for this problem as the journal divides it, or {} for a run from the start, without the journal",
-            needed.saturating_add(MARGIN)
+            needed.saturating_add(gpu::MARGIN)
         ),
         _ => format!("at least {enough} for this problem"),
     };

@@ -1,8 +1,8 @@
 //! Outputs that leave part by part: files beside their targets, which take their places when all are complete.
 
-use super::begun::Stage;
 use super::commit::{ARRAYS, Move, beside, finish, part_of, synced};
 use super::journal::Journal;
+use super::journal::Stage;
 use crate::error::Error;
 use crate::temporary::{self, Temporary, folder, regular, resemble, step, sync};
 use crate::tensor::output::Prepared;

@@ -4,9 +4,9 @@
 //! Elements go straight from the file to the memory that they stay in, aligned to their type: the file may
 //! be changed or truncated meanwhile, which would end a process that has mapped it.
 
+use super::places::Places;
 use super::source::Format;
 use super::stored::{Fault, Header, Stored};
-use super::turn::Places;
 use super::{npy, npz, safetensors};
 use crate::error::TensorError;
 use crate::memory::{self, Buffer};

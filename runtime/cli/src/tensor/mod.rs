@@ -12,6 +12,7 @@ pub mod npy;
 pub mod npz;
 pub mod output;
 mod part;
+mod places;
 pub mod safetensors;
 mod source;
 mod stored;

@@ -12,8 +12,11 @@ use crate::shell::{Output, Run, Tree};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const TESTS: [&str; 2] =
-    ["runtime/capi/python/tests/test_elsa.py", "runtime/capi/python/tests/test_series.py"];
+const TESTS: [&str; 3] = [
+    "runtime/capi/python/tests/test_elsa.py",
+    "runtime/capi/python/tests/test_interrupts.py",
+    "runtime/capi/python/tests/test_series.py",
+];
 /// Those over the stand-in driver.
 const DEVICE: &str = "runtime/capi/python/tests/test_device.py";
 /// The oldest Python that the file is for: that of JetPack 4.

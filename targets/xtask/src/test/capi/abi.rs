@@ -54,7 +54,7 @@ pub fn run(tree: &Tree, write: Write) -> Result<(), String> {
 
 /// Compares the list of the header with the committed one and with those of the releases.
 pub fn check(tree: &Tree, ran: &mut Ran, write: Write) -> Result<(), String> {
-    let home = super::home(tree, "abi")?;
+    let home = super::programs::home(tree, "abi")?;
     let text = read(&tree.root.join(HEADER))?;
     let header = Header::parse(&text)?;
     let versions = Abi::read(tree)?.functions;

@@ -33,7 +33,7 @@ pub fn tsan(tree: &Tree, ran: &mut Ran, archive: &Path) -> Result<(), String> {
     // module, and takes one object of many modules for many of the same name.)
     let mut abi = Abi::read(tree)?;
     abi.functions.insert("elsa_test_panic_next".to_owned(), String::new());
-    let folder = super::home(tree, "inject")?;
+    let folder = super::programs::home(tree, "inject")?;
     let archive = library::enclosed(tree, &abi, archive, &folder)?;
     let options = ("TSAN_OPTIONS", "halt_on_error=1");
     run(tree, ran, &archive, "thread", "-fsanitize=thread -DINJECT", programs, options)
@@ -52,7 +52,7 @@ fn run<'a>(
 ) -> Result<(), String> {
     setup::program(tree, "clang++-19", "clang-19")?;
     setup::file(tree, "/usr/lib/llvm-19/lib/clang/19/lib", "libclang-rt-19-dev")?;
-    let home = super::home(tree, sanitizer)?;
+    let home = super::programs::home(tree, sanitizer)?;
     let include = tree.root.join("runtime/capi/include");
     ran.each(programs.collect(), |ran, (source, flags)| {
         let program = home.join(format!("{source}{flags}"));

@@ -23,14 +23,7 @@ use crate::ran::Ran;
 use crate::setup;
 use crate::shell::Tree;
 use programs::Compilers;
-use std::path::{Path, PathBuf};
-
-/// Where the programs are compiled to, for one stage.
-fn home(tree: &Tree, name: &str) -> Result<PathBuf, String> {
-    let home = tree.target.join("capi").join(name);
-    std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
-    Ok(home)
-}
+use std::path::Path;
 
 fn programs_of_the_system(tree: &Tree, names: &[&str]) -> Result<(), String> {
     names.iter().try_for_each(|name| {
@@ -42,7 +35,7 @@ fn programs_of_the_system(tree: &Tree, names: &[&str]) -> Result<(), String> {
 /// The part of the stage `host`: by gcc, against the folder `dist`, with the stand-in driver of the folder `driver`.
 pub fn quick(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Result<(), String> {
     programs_of_the_system(tree, &["cmake", "make", "g++", "valgrind"])?;
-    let home = home(tree, "host")?;
+    let home = programs::home(tree, "host")?;
     dialects::check(tree, ran, &dialects::GNU, dist, &home)?;
     programs::all(tree, ran, &Compilers::gcc(), dist, &home);
     programs::under_valgrind(tree, ran, &home);
@@ -56,7 +49,7 @@ pub fn quick(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Result<(
 pub fn shipped(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| {
         programs_of_the_system(tree, &["cmake", "make", "g++", "valgrind", "pkg-config", "clang++-19"])?;
-        let (dist, home) = (dist(tree, ran, HOST)?, home(tree, "shipped")?);
+        let (dist, home) = (dist(tree, ran, HOST)?, programs::home(tree, "shipped")?);
         dialects::check(tree, ran, &dialects::OTHER, &dist, &home)?;
         programs::all(tree, ran, &Compilers::clang(), &dist, &home);
         programs::under_valgrind(tree, ran, &home);

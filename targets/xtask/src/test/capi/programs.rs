@@ -167,6 +167,13 @@ pub fn all(tree: &Tree, ran: &mut Ran, compilers: &Compilers, dist: &Path, home:
     });
 }
 
+/// Where the programs are compiled to, for one stage.
+pub fn home(tree: &Tree, name: &str) -> Result<PathBuf, String> {
+    let home = tree.target.join("capi").join(name);
+    std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
+    Ok(home)
+}
+
 /// A program of `tests/capi`, compiled and linked with the static library of `dist`; `None` where that fails.
 fn compiled(
     tree: &Tree,
