@@ -13,7 +13,10 @@
 //    keeps in shared memory, and the earlier item, which nothing writes meanwhile.
 // 2. Otherwise A is diagonal, elements of a state do not know of each other, and a launch does the whole scan. A thread has
 //    four elements of a row. The gates of a run of parts come from the sum of their logarithms, f64, so no A is written.
-// 3. A gate of zero by a sum of -inf clears by selection, and so does a zero of a dense A what is not finite.
+// 3. A gate of zero by a sum of -inf clears by selection. So does a dense A, whose columns of cleared rows are zero: a delta rule
+//    spreads what is not finite in a row to all rows of its column at the next token, so that but for parts without tokens one
+//    element of a column of A that is not zero means that no gate has cleared. A block sees ROWS rows of it: with more dims
+//    other blocks may take zeros of keys and underflows for gates that clear.
 #pragma once
 
 #include "exp.cuh"
@@ -57,6 +60,16 @@ struct Dense {
 
   INLINE SharedBytes factor_at(int row) const { return sm + row * (padded(call.key_dim) * 4); }
 
+  // Whether any row of the block takes an element of row k but by the identity of a part without tokens.
+  INLINE bool spreads(int first, int k) const {
+    bool found = false;
+    NO_UNROLL for (int r = 0; r < ROWS; r++) {
+      const float weight = load_shared_f(factor_at(r) + k * 4);
+      found = found || (weight != 0.f && (first + r != k || weight != 1.f));
+    }
+    return found;
+  }
+
   // Rows first .. of A times a matrix of `columns` columns, to the same rows of `to`, or added to them.
   INLINE void multiply(Address from, Address to, int first, int columns, bool adds) const {
     const int size = padded(columns) * 4;
@@ -70,8 +83,9 @@ struct Dense {
           f4 y = zero4();
           if (k + e < call.key_dim) y = load_f4(from + (long long)(k + e) * size + x * 4);
           if (RARELY(!is_finite(y))) {
+            const bool all = spreads(first, k + e);
             UNROLL for (int i = 0; i < EACH; i++)
-              if (weights[i][e] != 0.f) add_product(sum[i], weights[i][e], y);
+              if (all || weights[i][e] != 0.f) add_product(sum[i], weights[i][e], y);
           } else {
             UNROLL for (int i = 0; i < EACH; i++) add_product(sum[i], weights[i][e], y);
           }

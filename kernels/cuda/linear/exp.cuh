@@ -35,6 +35,13 @@ INLINE float gate_of(float g) {
   return g == NEG_INF ? CLEAR : beyond ? -gate : gate;
 }
 
+// The same of a sum of logarithms that does not clear.
+INLINE float gate_of_sum(double sum) {
+  const bool beyond = sum > (double)MOST_LOG && sum < __builtin_inf();
+  const float gate = exp_of(!beyond ? sum : sum < 2. * MOST_LOG ? 0.5 * sum : (double)MOST_LOG);
+  return beyond ? -gate : gate;
+}
+
 // x behind a gate.
 template <class V> INLINE V gated(const V& x, float gate) {
   if (RARELY(gate < 0.f)) return gate == CLEAR ? V{} : x * gate * gate;

@@ -11,7 +11,8 @@
 //     sum, f64, and nothing has to be known of tokens before the key.
 //  3. D is the product of a factor of the row and one of the key, with the block's first token between them. The latter is the
 //     key's in the state before the block, and the former the state's in the answer, so that both stay in range where the
-//     recurrence does. Where a key lies among the rows, D is computed for the pair.
+//     recurrence does. Where a key lies among the rows, or a factor is beyond 2^100 in either direction, D is computed for the
+//     pair, and follows the score where it is beyond f32.
 //  4. A logarithm of -inf clears by selection: a pair with one between its tokens has no weight, whatever the value holds, and
 //     no earlier tile is looked at. Logarithms of -inf are counted, and are not summed. One that is NaN makes NaN of all later
 //     answers.
@@ -29,11 +30,13 @@ constexpr int THREADS = 128, ROWS = 64, KEYS = 32, COLUMNS = 64, SLAB = 32;
 // Bytes of a row of a slab, or of scores, and of a row of values.
 constexpr int ROW_BYTES = SLAB * 4 + 16, VALUE_BYTES = COLUMNS * 4;
 constexpr int KEYS_AT = ROWS * ROW_BYTES, SCORES_AT = KEYS_AT + KEYS * ROW_BYTES, VALUES_AT = SCORES_AT + ROWS * ROW_BYTES;
-// Of each row the sum of logarithms in two words; of each row and then of each key how many clear, its gate, one over its norm.
-constexpr int SUMS_AT = VALUES_AT + KEYS * VALUE_BYTES, CLEARS_AT = SUMS_AT + ROWS * 8;
-constexpr int GATES_AT = CLEARS_AT + (ROWS + KEYS) * 4, NORMS_AT = GATES_AT + (ROWS + KEYS) * 4;
+// Of each row and then of each key the sum of logarithms in two words, how many clear, its gate, one over its norm.
+constexpr int SUMS_AT = VALUES_AT + KEYS * VALUE_BYTES, CLEARS_AT = SUMS_AT + (ROWS + KEYS) * 8;
+constexpr int GATES_AT = CLEARS_AT + (ROWS + KEYS) * 4, NORMS_AT = GATES_AT + 2 * ROWS * 4;
 constexpr int SHARED_BYTES = NORMS_AT + (ROWS + KEYS) * 4;
 static_assert(SLAB == KEYS, "rows of queries are scores of the state");
+// Largest factor of a row or a key.
+constexpr float MOST_GATE = 0x1p100f;
 
 struct Block {
   const Linear& call;
@@ -94,8 +97,16 @@ struct Block {
     }
   }
 
-  // Adds scores times values. Unless all values are `finite`, pairs that do not see each other are left out.
-  template <class Sees> INLINE void add(bool finite, Sees sees) {
+  // A score behind the gate of a row and a key before the rows.
+  INLINE float gated_score(float s, int r, int j) const {
+    const float a = number_at(GATES_AT, r), b = number_at(GATES_AT, ROWS + j);
+    const bool good = a <= MOST_GATE && b <= MOST_GATE && (a >= 1.f / MOST_GATE || b <= 1.f) && (b >= 1.f / MOST_GATE || a <= 1.f);
+    return RARELY(!good) ? grown(sum_of(r) + sum_of(ROWS + j), s, 0.f) : s * (a * b);
+  }
+
+  // Adds scores times values. Unless all values are `finite`, pairs that do not see each other are left out, and values
+  // are multiplied twice by what `again` has for the row.
+  template <class Sees, class Again> INLINE void add(bool finite, Sees sees, Again again) {
     const int group = thread_index() / 16;
     const SharedBytes values = sm + VALUES_AT + thread_index() % 16 * 16;
     if (RARELY(!finite)) {
@@ -103,7 +114,7 @@ struct Block {
         const f4 v = load_shared(values + j * VALUE_BYTES);
         UNROLL for (int i = 0; i < 8; i++) {
           const int r = group + 8 * i;
-          if (sees(r, j)) add_product(answer[i], load_shared_f(sm + SCORES_AT + r * ROW_BYTES + j * 4), v);
+          if (sees(r, j)) add_product(answer[i], load_shared_f(sm + SCORES_AT + r * ROW_BYTES + j * 4), v * again(r) * again(r));
         }
       }
       return;
@@ -185,6 +196,7 @@ struct Block {
       if (thread_index() < KEYS) {
         const unsigned later = lane == 31 ? 0 : clearing >> (lane + 1);
         set(GATES_AT, ROWS + lane, exp_of(after));
+        set_sum(ROWS + lane, after);
         set(CLEARS_AT, ROWS + lane, later != 0 ? 1.f : 0.f);
       }
       const bool finite = bring_values([&](int j, int column) LAMBDA {
@@ -228,21 +240,27 @@ struct Block {
         const int r = row + n / 4 * 16, j = key + n % 4 * 8;
         float s = score[0][0];
         UNROLL for (int o = 1; o < 16; o++) score[(o - 1) / 4][(o - 1) % 4] = score[o / 4][o % 4];
-        float weight = number_at(GATES_AT, r) * number_at(GATES_AT, ROWS + j);
-        if (among) weight = exp_of(sum_of(r) - sum_of(key0 - row0 + j));
-        s = s * number_at(NORMS_AT, r) * number_at(NORMS_AT, ROWS + j) * weight;
+        s = s * number_at(NORMS_AT, r) * number_at(NORMS_AT, ROWS + j);
+        s = among ? grown(sum_of(r) - sum_of(key0 - row0 + j), s, 0.f) : gated_score(s, r, j);
         store_shared_f(sm + SCORES_AT + r * ROW_BYTES + j * 4, sees(r, j) ? s : 0.f);
       }
       const bool all_finite = !any_of_block(!finite);
-      add(all_finite, sees);
+      add(all_finite, sees, [](int) LAMBDA { return 1.f; });
       cleared = clearing != 0 ? 1 : 0;
     }
 
     if (cleared == 0) {
       sync_block();
-      // From here on the gate of a row is that of all tokens up to it.
-      if (thread_index() < ROWS) set(GATES_AT, thread_index(), exp_of(sum_of(thread_index()) + between));
-      sync_block();
+      // From here on the gate of a row is that of all tokens up to it; one beyond f32 follows the
+      // state: it is that of half the logarithm, and taken twice.
+      bool beyond = false;
+      if (thread_index() < ROWS) {
+        const float gate = gate_of_sum(sum_of(thread_index()) + between);
+        beyond = gate < 0.f;
+        set(GATES_AT, thread_index(), beyond ? 1.f : gate);
+        set(GATES_AT, ROWS + thread_index(), beyond ? -gate : 1.f);
+      }
+      const bool any_beyond = any_of_block(beyond);
       auto sees = [&](int r, int) LAMBDA { return number_at(CLEARS_AT, r) == 0.f; };
       const States& s = call.initial;
       if (s.data == 0) {
@@ -267,7 +285,7 @@ struct Block {
             return v;
           });
           const bool all_finite = !any_of_block(!finite);
-          add(all_finite, sees);
+          add(all_finite && !any_beyond, sees, [&](int r) LAMBDA { return number_at(GATES_AT, ROWS + r); });
           sync_block();
         }
       }

@@ -24,6 +24,8 @@
 //     known by bits. Sums of logarithms meet a -inf once and stay: what came before it does not count. One that is NaN
 //     makes NaN of all later answers until then.
 //  6. The state before all tokens comes last: its rows are values, and elements of the row its scores.
+//  7. What Kahan's rule keeps of an infinity is NaN. From the first value that is not finite on nothing is kept of such sums,
+//     and an infinity stays one.
 #pragma once
 
 #include "exp.cuh"
@@ -50,6 +52,12 @@ template <class V> INLINE void add_to(V& sum, V& rest, const V& x) {
   sum = z;
 }
 
+// The same, but nothing is kept of a sum that is not finite.
+INLINE void add_any_to(f4& sum, f4& rest, const f4& x) {
+  add_to(sum, rest, x);
+  UNROLL for (int c = 0; c < 4; c++) rest[c] = is_finite(sum[c]) ? rest[c] : 0.f;
+}
+
 template <bool PER_DIM> struct Pairs {
   enum {
     // Bytes of a row of keys or queries, of scores, and of values.
@@ -70,6 +78,7 @@ template <bool PER_DIM> struct Pairs {
     SEEN_AT = RATES_AT + ROWS * 4,
     SHARED_BYTES = SEEN_AT + ROWS * 4 * (KEYS / OWN),
   };
+  static_assert(int(SCORE_BYTES) <= int(ROW_BYTES), "gates of the state take the place of keys");
   static_assert(SHARED_BYTES <= 49152 && ROWS == 32 && KEYS == 32 && SLAB == KEYS, "");
 
   const Linear& call;
@@ -81,6 +90,7 @@ template <bool PER_DIM> struct Pairs {
   f4 answer[4], rest[4];  // rows thread / 16 + 8 i, columns thread % 16 * 4 ..
   double between;         // logarithms of the tokens between the keys and the rows; with a gate for each dim of the thread's own
   bool hidden;            // the rows see nothing earlier
+  bool tainted;           // a value that was not finite has been added to answers
   bool high, low, above;  // of the thread's dim: whether gates of rows are beyond 2^100, below 2^-100, above one
 
   INLINE Pairs(SharedBytes sm, const Linear& call)
@@ -145,6 +155,7 @@ template <bool PER_DIM> struct Pairs {
 
   INLINE void clear_answers() {
     UNROLL for (int i = 0; i < 4; i++) answer[i] = rest[i] = zero4();
+    tainted = false;
   }
 
   // Begins the rows from `row0` on.
@@ -262,7 +273,7 @@ template <bool PER_DIM> struct Pairs {
         if (j <= top) {
           if ((may >> j & 1) != 0 && run != CLEARED) {
             seen |= 1u << j;
-            add_to(s, c, product(own * element_of(keys, key0 + j, x), exp_of(run)));
+            add_to(s, c, grown(run, own * element_of(keys, key0 + j, x), 0.f));
           }
           run = and_before(run, logarithm(key0 + j, x));
         }
@@ -279,6 +290,7 @@ template <bool PER_DIM> struct Pairs {
                      sum[0] * number_at(NORMS_AT, lane) * number_at(NORMS_AT, ROWS + j));
       UNROLL for (int o = 1; o < OWN; o++) sum[o - 1] = sum[o];
     }
+    if (strict && among && lane / OWN == warp) set(SCORES_AT, lane * (SCORE_BYTES / 4) + lane, __builtin_nanf(""));
     set_seen(seen);
   }
 
@@ -309,12 +321,12 @@ template <bool PER_DIM> struct Pairs {
     }
   }
 
-  // The gate of a pair of a row and a key, with a gate per head.
-  INLINE float gate_of_pair(int r, int j, bool among) const {
-    if (among) return exp_of(sum_of(r) - sum_of(j));
+  // A score behind the gate of a row and a key, with a gate per head.
+  INLINE float gated_score(float s, int r, int j, bool among) const {
+    if (among) return grown(sum_of(r) - sum_of(j), s, 0.f);
     const float a = number_at(GATES_AT, r), b = number_at(GATES_AT, ROWS + j);
     const bool good = a <= MOST_GATE && b <= MOST_GATE && (a >= 1.f / MOST_GATE || b <= 1.f) && (b >= 1.f / MOST_GATE || a <= 1.f);
-    return RARELY(!good) ? exp_of(sum_of(r) + sum_of(ROWS + j)) : a * b;
+    return RARELY(!good) ? grown(sum_of(r) + sum_of(ROWS + j), s, 0.f) : s * (a * b);
   }
 
   // Scores of the rows with a tile of keys, which `finite` values belong to; returns whether all are. All threads call it.
@@ -351,8 +363,10 @@ template <bool PER_DIM> struct Pairs {
       const int r = row + n / 4 * 16, j = key + n % 4 * 8;
       const float s = sum[0][0] * number_at(NORMS_AT, r) * number_at(NORMS_AT, ROWS + j);
       UNROLL for (int o = 1; o < 8; o++) sum[(o - 1) / 4][(o - 1) % 4] = sum[o / 4][o % 4];
-      const float gate = PER_DIM ? 1.f : gate_of_pair(r, j, among);
-      store_shared_f(sm + SCORES_AT + r * SCORE_BYTES + j * 4, sees(r, j) ? s * gate : 0.f);
+      const float gated = PER_DIM ? s : gated_score(s, r, j, among);
+      // A token that reads what is before it leaves the square of its key, which solve() looks at.
+      const float other = strict && among && r == j ? s : 0.f;
+      store_shared_f(sm + SCORES_AT + r * SCORE_BYTES + j * 4, sees(r, j) ? gated : other);
     }
     return !any_of_block(!finite);
   }
@@ -369,19 +383,25 @@ template <bool PER_DIM> struct Pairs {
     return finite;
   }
 
-  // Adds scores times values. Unless all values are `finite`, pairs that do not see each other are left out.
-  INLINE void add(bool finite) {
+  // Adds scores times values. Unless all values are and were `finite`, pairs that do not see each other are left out, and with
+  // AGAIN values are multiplied twice by what lies in the place of keys for the pair.
+  template <bool AGAIN = false> INLINE void add(bool finite) {
     const int group = thread_index() / 16;
     const SharedBytes values = sm + VALUES_AT + thread_index() % 16 * 16;
-    if (RARELY(!finite)) {
+    tainted = tainted || !finite;
+    if (RARELY(tainted)) {
       NO_UNROLL for (int j = 0; j < KEYS; j++) {
         const f4 v = load_shared(values + j * VALUE_BYTES);
         UNROLL for (int i = 0; i < 4; i++) {
           const int r = group + 8 * i;
           if (!sees(r, j)) continue;
-          f4 one = zero4();
-          add_product(one, load_shared_f(sm + SCORES_AT + r * SCORE_BYTES + j * 4), v);
-          add_to(answer[i], rest[i], one);
+          f4 one = zero4(), own = v;
+          if (AGAIN) {
+            const float gate = load_shared_f(sm + KEYS_AT + r * SCORE_BYTES + j * 4);
+            own = own * gate * gate;
+          }
+          add_product(one, load_shared_f(sm + SCORES_AT + r * SCORE_BYTES + j * 4), own);
+          add_any_to(answer[i], rest[i], one);
         }
       }
       return;
@@ -415,7 +435,8 @@ template <bool PER_DIM> struct Pairs {
     if (hidden || (call.initial.data == 0 && call.decay.data == 0)) return;
     sync_block();
     if (PER_DIM) set_sum(thread_index(), between);
-    else if (thread_index() < ROWS) set(GATES_AT, thread_index(), exp_of(sum_of(thread_index()) + between));
+    else if (thread_index() < ROWS) set(GATES_AT, thread_index(), gate_of_sum(sum_of(thread_index()) + between));
+    bool beyond = false;  // a gate is beyond f32, and follows the state
     NO_UNROLL for (int x0 = 0; x0 < call.key_dim; x0 += KEYS) {
       sync_block();
       const int x = x0 + lane;
@@ -424,15 +445,19 @@ template <bool PER_DIM> struct Pairs {
         if (PER_DIM) sum = and_after(sum, logarithm(row0 + r, x));
         if (r < warp * OWN) continue;
         const bool seen = PER_DIM ? and_before(sum, sum_of(x)) != CLEARED : number_at(CLEARS_AT, r) == 0.f;
-        const float gate = PER_DIM ? exp_of(and_before(sum, sum_of(x))) : number_at(GATES_AT, r);
+        float gate = PER_DIM ? gate_of_sum(and_before(sum, sum_of(x))) : number_at(GATES_AT, r);
+        const bool twice = gate < 0.f && seen;
+        store_shared_f(sm + KEYS_AT + r * SCORE_BYTES + lane * 4, twice ? -gate : 1.f);
+        beyond = beyond || twice;
+        if (twice) gate = 1.f;
         const float y = element_of(vectors, row0 + r, x) * number_at(NORMS_AT, r) * gate;
         store_shared_f(sm + SCORES_AT + r * SCORE_BYTES + lane * 4, seen && x < call.key_dim ? y : 0.f);
         const unsigned bits = ballot(seen && x < call.key_dim);
         if (lane < KEYS / OWN) set(SEEN_AT, lane * ROWS + r, float_of_bits(bits));
       }
       const bool finite = bring_values([&](int j, int column) LAMBDA { return past_row(x0 + j, column); });
-      const bool all_finite = !any_of_block(!finite);
-      add(all_finite);
+      const bool all_finite = !any_of_block(!finite || beyond);
+      add<true>(all_finite);
     }
   }
 };
@@ -457,7 +482,13 @@ template <bool PER_DIM> struct Write : Pairs<PER_DIM> {
     }
     if (thread_index() < ROWS) {
       const Rows rates = this->rows(call.beta, state_head, 1, call.gate_dtype, 0);
-      this->set(P::RATES_AT, thread_index(), this->element_of(rates, row0 + thread_index(), 0));
+      const int r = thread_index();
+      float rate = this->element_of(rates, row0 + r, 0);
+      // A key that is not finite makes NaN even of a state of zeros.
+      if (RARELY(!is_finite(load_shared_f(sm + P::SCORES_AT + r * P::SCORE_BYTES + r * 4))))
+        NO_UNROLL for (int x = 0; x < call.key_dim; x++)
+          rate = is_finite(this->element_of(keys, row0 + r, x)) ? rate : __builtin_nanf("");
+      this->set(P::RATES_AT, r, rate);
     }
     sync_block();
     if (thread_index() < COLUMNS) {

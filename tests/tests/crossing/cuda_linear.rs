@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use crate::linear_poison::{padding_is_nothing, poisons_as_the_loop};
+use crate::linear_poison::{gates_follow, padding_is_nothing, poisons_as_the_loop};
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
 use elsa_core::monoid::Monoid;
@@ -99,8 +99,14 @@ fn every_rule_form_and_direction() {
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_the_loop_poisons_and_nothing_else() {
     let engine = engine(Fallback::Fail);
-    poisons_as_the_loop(6, &forms()[1..], |case, options| run(&engine, case, options));
+    poisons_as_the_loop(40, &forms()[1..], |case, options| run(&engine, case, options));
     padding_is_nothing(&engine);
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
+fn gates_beyond_f32_follow_the_state() {
+    gates_follow(&engine(Fallback::Fail));
 }
 
 #[test]

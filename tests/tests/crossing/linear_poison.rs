@@ -205,31 +205,37 @@ fn padding_changes_no_infinity_and_outlives_no_gate() {
 }
 
 /// A gate beyond f32 multiplies what the state holds: nothing stays nothing, and little becomes what it must.
-#[test]
-fn gates_beyond_f32_follow_the_state() {
-    for engine in engines() {
-        for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
-            for (gate, past) in [(89.0, 0.0), (95.0, 1e-30), (130.0, 1e-38), (600.0, 0.0), (89.0, 1e-10)] {
-                let params = Params { per_dim, past: true, ..Params::plain(rule, 9, [3, 5]) };
-                let mut case = params.build();
-                let gates = if per_dim { 3 } else { 1 };
-                if let (Some(decay), Some(states)) = (&mut case.decay, &mut case.past) {
-                    (0..gates).for_each(|x| decay.set(x, gate));
-                    (0..9 * gates).skip(gates).for_each(|x| decay.set(x, 0.0));
-                    states.iter_mut().for_each(|s| *s = past);
-                }
-                if let Some(beta) = &mut case.beta {
-                    (0..9).for_each(|t| beta.set(t, 1e-3));
-                }
-                let (out, _) = naive(&case);
-                let size = out.iter().fold(1.0f64, |a, x| a.max(x.abs()));
-                for options in forms() {
-                    for (found, want) in run(&engine, &case, &options).rows(&case).iter().zip(&out) {
-                        let near = (found - want).abs() <= 1e-5 * size;
-                        assert!(near, "{} {options:?} {gate} {past}: {found}, not {want}", engine.backend());
-                    }
+pub(crate) fn gates_follow(engine: &Engine) {
+    for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
+        for (gate, past) in [(89.0, 0.0), (95.0, 1e-30), (130.0, 1e-38), (600.0, 0.0), (89.0, 1e-10)] {
+            let params = Params { per_dim, past: true, ..Params::plain(rule, 9, [3, 5]) };
+            let mut case = params.build();
+            let gates = if per_dim { 3 } else { 1 };
+            if let (Some(decay), Some(states)) = (&mut case.decay, &mut case.past) {
+                (0..gates).for_each(|x| decay.set(x, gate));
+                (0..9 * gates).skip(gates).for_each(|x| decay.set(x, 0.0));
+                states.iter_mut().for_each(|s| *s = past);
+            }
+            if let Some(beta) = &mut case.beta {
+                (0..9).for_each(|t| beta.set(t, 1e-3));
+            }
+            let (out, _) = naive(&case);
+            let size = out.iter().fold(1.0f64, |a, x| a.max(x.abs()));
+            for options in forms() {
+                for (found, want) in run(engine, &case, &options).rows(&case).iter().zip(&out) {
+                    let near = (found - want).abs() <= 1e-5 * size;
+                    assert!(
+                        near,
+                        "{} {rule:?} {per_dim} {options:?} {gate} {past}: {found}, not {want}",
+                        engine.backend()
+                    );
                 }
             }
         }
     }
+}
+
+#[test]
+fn gates_beyond_f32_follow_the_state() {
+    engines().for_each(|engine| gates_follow(&engine));
 }

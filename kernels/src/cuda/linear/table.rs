@@ -69,31 +69,31 @@ macro_rules! quadratic {
 
 /// The kernels of linear attention of this build.
 pub const KERNELS: &[GpuKernel] = &[
-    walks!("linear_walk_head_d64__sm53", walk(64, false), 14336, 225),
+    walks!("linear_walk_head_d64__sm53", walk(64, false), 14336, 229),
     walks!("linear_walk_head_d128__sm53", walk(128, false), 22528, 255),
     walks!("linear_walk_head_d256__sm53", walk(256, false), 38912, 255),
-    walks!("linear_pairs_head_d128__sm53", pairs(128, false), 20480, 229),
-    walks!("linear_walk_dim_d64__sm53", walk(64, true), 18432, 240),
-    walks!("linear_walk_dim_d128__sm53", walk(128, true), 30720, 207),
-    walks!("linear_share_head_d64__sm53", share(64, false), 14336, 216),
-    walks!("linear_share_head_d128__sm53", share(128, false), 22528, 252),
+    walks!("linear_pairs_head_d128__sm53", pairs(128, false), 20480, 240),
+    walks!("linear_walk_dim_d64__sm53", walk(64, true), 18432, 248),
+    walks!("linear_walk_dim_d128__sm53", walk(128, true), 30720, 215),
+    walks!("linear_share_head_d64__sm53", share(64, false), 14336, 219),
+    walks!("linear_share_head_d128__sm53", share(128, false), 22528, 255),
     walks!("linear_share_dim_d64__sm53", share(64, true), 18432, 247),
-    walks!("linear_share_dim_d128__sm53", share(128, true), 30720, 220),
-    walks!("linear_wide_head__sm53", steps(false), 256, 229),
-    walks!("linear_wide_dim__sm53", steps(true), 256, 242),
+    walks!("linear_share_dim_d128__sm53", share(128, true), 30720, 227),
+    walks!("linear_wide_head__sm53", steps(false), 256, 231),
+    walks!("linear_wide_dim__sm53", steps(true), 256, 255),
     kernel!(
         "linear_sums__sm53",
         Role::LinearSums { resources: GpuResources { threads: 128, shared: 1024, registers: 56 } }
     ),
     kernel!(
         "linear_carry__sm53",
-        Role::LinearCarry { resources: GpuResources { threads: 128, shared: 32768, registers: 135 } }
+        Role::LinearCarry { resources: GpuResources { threads: 128, shared: 32768, registers: 131 } }
     ),
-    quadratic!("linear_parallel__sm53", LinearQuadratic::Plain, false, 32896, 192),
-    quadratic!("linear_write_head__sm53", LinearQuadratic::Write, false, 23808, 186),
-    quadratic!("linear_write_dim__sm53", LinearQuadratic::Write, true, 48512, 186),
-    quadratic!("linear_answer_head__sm53", LinearQuadratic::Answer, false, 23808, 173),
-    quadratic!("linear_answer_dim__sm53", LinearQuadratic::Answer, true, 48512, 179),
+    quadratic!("linear_parallel__sm53", LinearQuadratic::Plain, false, 33280, 198),
+    quadratic!("linear_write_head__sm53", LinearQuadratic::Write, false, 23808, 191),
+    quadratic!("linear_write_dim__sm53", LinearQuadratic::Write, true, 48512, 198),
+    quadratic!("linear_answer_head__sm53", LinearQuadratic::Answer, false, 23808, 172),
+    quadratic!("linear_answer_dim__sm53", LinearQuadratic::Answer, true, 48512, 180),
     quadratic!("linear_last__sm53", LinearQuadratic::Last, false, 23808, 134),
     prepare!("linear_prepare_head_plain__sm53", false, false, 18944, 89),
     prepare!("linear_prepare_head_delta__sm53", false, true, 18944, 96),
