@@ -17,6 +17,8 @@ impl<O: Operator> Plan<O> {
     /// If the device's context is lost, so is the memory: calls return [`DeviceError::LostWorkspace`], or are finished
     /// by the CPU, until the caller creates another workspace.
     ///
+    /// [`DeviceError::LostWorkspace`]: crate::DeviceError::LostWorkspace
+    ///
     /// # Errors
     /// Returns an error if the plan computes on the CPU; if the memory is null, misaligned, too short, longer than its
     /// allocation, or not memory of the plan's device and context; if host memory is not available, or if the device

@@ -135,7 +135,7 @@ impl StreamPlan {
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem, if memory is not available, if source or sink fails, if a
-    /// worker panicked, or if the run was cancelled ([`Engine::cancel`]). What the sink has by then is incomplete.
+    /// worker panicked, or if the run was cancelled ([`Engine::cancel`](crate::Engine::cancel)). What the sink has by then is incomplete.
     pub fn run(
         &self,
         lengths: &Lengths<'_>,

@@ -29,7 +29,7 @@ pub const NEWEST_ISA: u32 = 65;
 /// Most bytes of the modules of an operator, by the folder of their sources. Linear attention has 1.4 MB for states that walk and
 /// 0.4 MB for the quadratic form with delta rules and gates for each dim, in modules of their own: a process compiles those of
 /// its plans alone.
-const MOST_BYTES: [(&str, usize); 3] = [("attention", 6_450_000), ("linear", 1_800_000), ("series", 120_000)];
+const MOST_BYTES: [(&str, usize); 3] = [("attention", 6_450_000), ("linear", 1_820_000), ("series", 120_000)];
 /// Seconds of a processor that ptxas is meant to take for a module, and those that a slow machine is allowed. The least
 /// of up to `TIMES` counts: as long as it is above what is meant, it is measured again.
 const MEANT_SECONDS: f64 = 1.0;

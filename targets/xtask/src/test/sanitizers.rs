@@ -13,11 +13,6 @@ use std::path::PathBuf;
 /// cargo has it in those that test, so that nothing is built twice.
 const BUILD_STD: &str = "-Zbuild-std=std,test";
 
-/// Kernels and oracle, of which a sanitizer makes several times the code, as quick to compile as the rest: their tests are
-/// small here.
-const UNHURRIED: [&str; 2] =
-    ["profile.dev.package.elsa-core.opt-level=1", "profile.dev.package.elsa-kernels.opt-level=1"];
-
 /// A sanitizer of the nightly compiler, with what is built by it.
 pub(super) struct Sanitizer<'a> {
     tree: &'a Tree,
@@ -58,7 +53,6 @@ impl<'a> Sanitizer<'a> {
         let name = self.variant.name();
         let flags = format!("-Zsanitizer={name} -Clink-arg=-Wl,--export-dynamic --cfg=elsa_sanitized");
         let run = Run::new(self.tree, "cargo +nightly").args(line).args(self.options);
-        let run = UNHURRIED.iter().fold(run, |run, profile| run.arg("--config").arg(*profile));
         let run = run.args(&format!("--target {} --target-dir", self.host)).arg(self.folder());
         run.env("RUSTFLAGS", flags).env_default("PROPTEST_CASES", "16")
     }
