@@ -71,12 +71,12 @@ impl<O: Operator> Workspace<O> {
         }
         let on_cpu = plans.iter().filter_map(|plan| plan.execution.cpu().map(CpuPlan::bytes)).max();
         let cpu = on_cpu.map(allocate_on_host).transpose()?;
-        Ok(Workspace::of(match (gpu, cpu) {
-            (Some(gpu), standby) => Memory::Gpu { gpu, standby },
-            (None, Some(cpu)) => Memory::Cpu(cpu),
+        let memory = match gpu {
+            Some(gpu) => Memory::Gpu { gpu, standby: cpu },
             // A plan computes on one of them.
-            (None, None) => return Err(PlanError::NoPlan),
-        }))
+            None => Memory::Cpu(cpu.ok_or(PlanError::NoPlan)?),
+        };
+        Ok(Workspace::of(memory))
     }
 
     /// Waits for pending runs and frees everything. Dropping a workspace does the same, but logs errors instead of

@@ -321,7 +321,7 @@ static void workspaces(elsa_engine engine) {
     other = make(cpu);
     no_room(&other, memory, info.state_workspace_bytes, ELSA_STATUS_UNSUPPORTED, "scalar");
     CHECK(elsa_plan_warm(c.plan, other.room) == argument);
-    CHECK(elsa_plan_warm(other.plan, own) != ELSA_STATUS_OK);
+    OK(elsa_plan_warm(other.plan, own));
     end(&other);
     CHECK(elsa_plan_warm(c.plan, other.room) == ELSA_STATUS_HANDLE);
     OK(elsa_engine_destroy(cpu));

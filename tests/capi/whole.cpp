@@ -280,7 +280,9 @@ void written_states() {
     const elsa_states_in a = {&none, &zero, &nan}, b = {&none, &five, &nan};
     float m = 0, s = 1, w = 1;
     const elsa_states_out to = {&m, &s, &w};
-    CHECK(elsa_states_merge(1, 1, &a, &b, &to) == ELSA_STATUS_OK);
+    CHECK(elsa_states_merge(1, 1, &a, &b, &to) == ELSA_STATUS_ARGUMENT);
+    CHECK(m == 0 && s == 1 && w == 1);
+    CHECK(elsa_states_merge(1, 1, &a, &a, &to) == ELSA_STATUS_OK);
     CHECK(m == none && s == 0 && w == 0);
 }
 

@@ -147,7 +147,7 @@ fn a_gpu_goes_on_where_it_was_killed() {
     desk.f32("pk.npy", &[1, 2, 100, 16], &noise(5, 2 * 100 * 16));
     desk.f32("pv.npy", &[1, 2, 100, 8], &noise(6, 2 * 100 * 8));
     let line = format!(
-        "run {INPUTS} --past-k @pk.npy --past-v @pv.npy --causal --backend cuda --fallback fail --out @y.npy \
+        "run {INPUTS} --past-k @pk.npy --past-v @pv.npy --causal=bottom-right --backend cuda --fallback fail --out @y.npy \
          --present-k @p.npy --state-out @s.npz --host-budget 8GiB --device-budget 400000 --resume --json"
     );
     let report: serde_json::Value = serde_json::from_str(desk.ok(&line).trim()).unwrap();

@@ -20,6 +20,7 @@ use crate::gpu::standin::{self, Variant};
 use crate::setup;
 use crate::shell::{Run, Tree};
 use crate::test::arm;
+use crate::test::capi::programs::VALGRIND;
 use crate::test::cargo::with_standin;
 use crate::test::sanitizers::Sanitizer;
 use std::time::Duration;
@@ -176,7 +177,7 @@ fn program(tree: &Tree, how: How, file: &str) -> Result<Command, String> {
     let run = match how {
         How::Valgrind => {
             setup::program(tree, "valgrind", "valgrind")?;
-            Run::new(tree, "valgrind --quiet --fair-sched=yes --error-exitcode=9 --leak-check=full").arg(path)
+            Run::new(tree, VALGRIND).arg(path)
         }
         How::Address => Run::new(tree, "").arg(path).env(
             "ASAN_OPTIONS",
