@@ -70,7 +70,7 @@ enum Command {
     /// Install what the tests need, run them in stages, and count what ran.
     #[command(after_long_help = test::list())]
     Test(test::Arguments),
-    /// Compare the list of the ABI with the header and with the releases.
+    /// Compare the list of the ABI with the header.
     Abi(test::capi::abi::Write),
     /// Make a folder that tests the CUDA back end on any machine with an NVIDIA driver.
     GpuTest,

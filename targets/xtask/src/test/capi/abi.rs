@@ -1,9 +1,6 @@
 //! `cargo xtask abi`, and a part of the stage `arm`: the list of everything that programs have compiled into them: functions, constants, and the layout of every struct.
 //!
-//! `runtime/capi/abi.txt` is the list of `elsa.h` as it stands, one fact a line; `--write` writes it. Every
-//! folder `tests/capi/abi-MAJOR.MINOR` holds the header and the list of a release; `--release` makes the one of
-//! the header's numbers. Whatever a release of the same major number lists is listed for ever: structs that begin with
-//! their size may grow at their end, and nothing else may change.
+//! `runtime/capi/abi.txt` is the list of `elsa.h` as it stands, one fact a line; `--write` writes it.
 
 use super::header::Header;
 use super::programs::{Compilers, WARNINGS};
@@ -13,14 +10,13 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The header.
 pub const HEADER: &str = "runtime/capi/include/elsa.h";
 const LIST: &str = "runtime/capi/abi.txt";
 /// Where the least sizes are declared.
 pub const LEAST: &str = "runtime/capi/src/growing.rs";
-const RELEASES: &str = "tests/capi";
 const OPENING: &str = "\
 # The ABI of elsa.h on 64-bit Linux, the same on x86-64 and AArch64. One fact a line:
 #   constant NAME VALUE
@@ -41,9 +37,6 @@ pub struct Write {
     /// Write the list of the header as it is.
     #[arg(long)]
     write: bool,
-    /// Make the folder of a release with the numbers of the header.
-    #[arg(long)]
-    release: bool,
 }
 
 /// `cargo xtask abi`.
@@ -52,7 +45,7 @@ pub fn run(tree: &Tree, write: Write) -> Result<(), String> {
     if ran.faults.is_empty() { Ok(()) } else { Err(ran.faults.join("\n       ")) }
 }
 
-/// Compares the list of the header with the committed one and with those of the releases.
+/// Compares the list of the header with the committed one.
 pub fn check(tree: &Tree, ran: &mut Ran, write: Write) -> Result<(), String> {
     let home = super::programs::home(tree, "abi")?;
     let text = read(&tree.root.join(HEADER))?;
@@ -67,68 +60,18 @@ pub fn check(tree: &Tree, ran: &mut Ran, write: Write) -> Result<(), String> {
     );
     ran.note("structs that grow", gapless(&list));
 
-    let (major, minor) = (number(&list, "ELSA_ABI_MAJOR")?, number(&list, "ELSA_ABI_MINOR")?);
     let path = tree.root.join(LIST);
     if write.write {
         fs::write(&path, &list).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    if write.release {
-        let folder = tree.root.join(RELEASES).join(format!("abi-{major}.{minor}"));
-        let make = || {
-            fs::create_dir_all(&folder)?;
-            fs::write(folder.join("elsa.h"), &text)?;
-            fs::write(folder.join("abi.txt"), &list)
-        };
-        make().map_err(|error| format!("{}: {error}", folder.display()))?;
-    }
     let advice = format!("{LIST}: not the list of {HEADER}; cargo xtask abi --write writes it");
     ran.note("the committed list", differences(&read(&path)?, &list, &advice));
-    for release in releases(tree)?.iter().filter(|release| release.major == major) {
-        let name = format!("additions since {release}");
-        let released = read(&release.folder.join("abi.txt"))?;
-        ran.note(&name, additions(&released, &list, release.minor == minor));
-    }
     Ok(())
 }
 
 /// The text of a file.
 pub fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// What is kept of a released ABI.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-pub struct Release {
-    /// `ELSA_ABI_MAJOR`.
-    pub major: u64,
-    /// `ELSA_ABI_MINOR`.
-    pub minor: u64,
-    /// The folder with its header, its list and its client.
-    pub folder: PathBuf,
-}
-
-impl std::fmt::Display for Release {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ABI {}.{}", self.major, self.minor)
-    }
-}
-
-/// The releases, in order.
-pub fn releases(tree: &Tree) -> Result<Vec<Release>, String> {
-    let dir = tree.root.join(RELEASES);
-    let fault = |error: std::io::Error| format!("{}: {error}", dir.display());
-    let mut releases = Vec::new();
-    for entry in fs::read_dir(&dir).map_err(fault)? {
-        let path = entry.map_err(fault)?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let release = name.strip_prefix("abi-").and_then(|name| {
-            let (major, minor) = name.split_once('.')?;
-            Some(Release { major: major.parse().ok()?, minor: minor.parse().ok()?, folder: path })
-        });
-        releases.extend(release);
-    }
-    releases.sort();
-    Ok(releases)
 }
 
 /// The lists of both architectures.
@@ -224,13 +167,6 @@ fn facts(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter(|line| !line.starts_with('#') && !line.is_empty())
 }
 
-/// The number at the end of the fact about a constant.
-fn number(list: &str, name: &str) -> Result<u64, String> {
-    let start = format!("constant {name} ");
-    let value = facts(list).find_map(|fact| fact.strip_prefix(&start)?.parse().ok());
-    value.ok_or_else(|| format!("{name}: not in {HEADER}"))
-}
-
 /// The number of facts, where two lists have the same ones; otherwise the facts that only one of them has.
 fn differences(old: &str, new: &str, what: &str) -> Result<String, String> {
     let only = |a: &str, b: &str, sign: &str| {
@@ -275,94 +211,19 @@ fn gapless(list: &str) -> Result<String, String> {
     if count == 0 { Err("no struct grows".to_owned()) } else { Ok(format!("{count} without padding")) }
 }
 
-/// What a fact is about: the part of it that stays when it changes.
-fn subject(fact: &str) -> &str {
-    let end = if fact.starts_with("function ") || fact.starts_with("callback ") {
-        fact.rfind('(')
-    } else {
-        let words = if fact.starts_with("field ") { 3 } else { 2 };
-        fact.match_indices(' ').nth(words - 1).map(|(at, _)| at)
-    };
-    end.map_or(fact, |end| &fact[..end])
-}
-
-/// That a list only adds to that of a release; where it bears the release's own minor number, that it adds nothing.
-fn additions(released: &str, list: &str, same_minor: bool) -> Result<String, String> {
-    let major = "a change that is not an addition breaks programs that were compiled before: undo it, or raise ELSA_ABI_MAJOR";
-    let value =
-        |fact: &str| fact.rsplit(' ').next().and_then(|word| word.parse::<u64>().ok()).unwrap_or_default();
-    for old in facts(released) {
-        // What may differ: the minor number, the size of a struct that grows, and what may be left out of it.
-        let subject = subject(old);
-        let now = || facts(list).find(|fact| self::subject(fact) == subject);
-        let name = subject.split(' ').nth(1).unwrap_or_default();
-        let grows = || {
-            facts(list).any(|fact| fact.starts_with(&format!("struct {name} ")) && fact.ends_with(" growing"))
-        };
-        let kept = if subject == "constant ELSA_ABI_MINOR" {
-            now().is_some()
-        } else if subject.starts_with("bytes ") && grows() {
-            now().is_some_and(|now| value(now) >= value(old))
-        } else if subject.starts_with("least ") {
-            now().is_some_and(|now| value(now) <= value(old))
-        } else {
-            facts(list).any(|fact| fact == old)
-        };
-        if !kept {
-            let now = now().map_or("gone".to_owned(), |now| format!("now {now}"));
-            return Err(format!("{old}: {now}; {major}"));
-        }
-    }
-    let new: Vec<&str> = facts(list).filter(|fact| !facts(released).any(|old| old == *fact)).collect();
-    match new.first() {
-        Some(fact) if same_minor => Err(format!("{fact}: an addition; raise ELSA_ABI_MINOR")),
-        _ => Ok(format!("{} facts kept, {} added or grown", facts(released).count(), new.len())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const RELEASED: &str = "# A list.\nconstant ELSA_ABI_MINOR 0\nconstant ELSA_MOST 4\nstruct elsa_a 8 growing\n\
+    const LISTED: &str = "# A list.\nconstant ELSA_MOST 4\nstruct elsa_a 8 growing\n\
         bytes elsa_a 24\nleast elsa_a 16\nfield elsa_a 0 8 size_t size\nfield elsa_a 8 4 uint32_t x\n\
         field elsa_a 12 4 uint32_t y\nfield elsa_a 16 8 size_t z\nfunction void elsa_f(int)\nfunction void elsa_g(void)\n";
 
     #[test]
-    fn an_addition_is_told_from_a_change() {
-        let with = |from: &str, to: &str| {
-            assert!(RELEASED.contains(from), "{from}");
-            RELEASED.replace(from, to)
-        };
-        assert!(additions(RELEASED, RELEASED, true).is_ok());
-        let swapped = with("8 4 uint32_t x", "8 4 uint32_t w").replace("12 4 uint32_t y", "12 4 uint32_t x");
-        let broken = [
-            swapped,
-            with("function void elsa_g(void)\n", ""),
-            with("elsa_f(int)", "elsa_f(long)"),
-            with("ELSA_MOST 4", "ELSA_MOST 5"),
-            with("least elsa_a 16", "least elsa_a 24"),
-            with("bytes elsa_a 24", "bytes elsa_a 16"),
-            with("uint32_t y", "int32_t y"),
-        ];
-        for list in broken {
-            let fault = additions(RELEASED, &list, false).unwrap_err();
-            assert!(fault.contains("raise ELSA_ABI_MAJOR"), "{fault}");
-        }
-        let grown = with("bytes elsa_a 24", "bytes elsa_a 32") + "field elsa_a 24 8 size_t news\n";
-        assert!(additions(RELEASED, &grown.replace("MINOR 0", "MINOR 1"), false).is_ok());
-        assert!(additions(RELEASED, &grown, true).unwrap_err().contains("raise ELSA_ABI_MINOR"));
-        assert!(additions(RELEASED, &with("least elsa_a 16", "least elsa_a 8"), false).is_ok());
-        // A struct without a size does not grow.
-        let frozen = RELEASED.replace(" growing", " frozen");
-        assert!(additions(&frozen, &grown.replace(" growing", " frozen"), false).is_err());
-    }
-
-    #[test]
     fn padding_is_found() {
-        assert!(gapless(RELEASED).is_ok());
-        assert!(gapless(&RELEASED.replace("field elsa_a 12 4 uint32_t y\n", "")).is_err());
-        assert!(gapless(&RELEASED.replace("bytes elsa_a 24", "bytes elsa_a 32")).is_err());
+        assert!(gapless(LISTED).is_ok());
+        assert!(gapless(&LISTED.replace("field elsa_a 12 4 uint32_t y\n", "")).is_err());
+        assert!(gapless(&LISTED.replace("bytes elsa_a 24", "bytes elsa_a 32")).is_err());
         assert!(gapless("struct elsa_a 8 frozen\n").is_err());
     }
 

@@ -1,8 +1,6 @@
-//! A part of the stage `boards`: programs of `tests/capi` and the clients of the releases on an emulated Cortex-A57, linked
-//! with a board's folder, static and shared, which has moved when they run.
+//! A part of the stage `boards`: programs of `tests/capi` on an emulated Cortex-A57, linked with a board's folder, static and shared, which has moved when they run.
 
 use super::programs::{Compilers, checks};
-use super::{abi, versions};
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
@@ -28,14 +26,6 @@ const PROGRAMS: [&str; 11] = [
 /// Libraries that a link by zig needs besides this one.
 const BESIDE: &str = "-lpthread -lm -ldl -lunwind";
 
-/// A program to compile.
-enum Of<'a> {
-    /// One of `tests/capi`.
-    Today(&'a str),
-    /// The client of a release.
-    Release(&'a abi::Release),
-}
-
 /// Compiles against a copy of the folder, renames the copy and runs.
 pub fn emulated(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     let home = tree.target.join("capi/board");
@@ -52,30 +42,19 @@ pub fn emulated(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
         ("static", format!("{} {BESIDE}", lib.join("libelsa.a").display())),
         ("shared", format!("-L {} -lelsa -lpthread -lm", lib.display())),
     ];
-    let releases = abi::releases(tree)?;
-    // What differs between the links is shown by one program and the clients.
+    // What differs between the links is shown by one program.
     let of = |(name, link): &(&'static str, String)| {
         let count = if *name == "static" { PROGRAMS.len() } else { 1 };
-        let programs = PROGRAMS.iter().take(count).map(|source| (*name, link.clone(), Of::Today(source)));
-        let clients = releases.iter().map(|release| (*name, link.clone(), Of::Release(release)));
-        programs.chain(clients).collect::<Vec<_>>()
+        let programs = PROGRAMS.iter().take(count).map(|source| (*name, link.clone(), *source));
+        programs.collect::<Vec<_>>()
     };
     let all: Vec<_> = links.iter().flat_map(of).collect();
-    let program = |name: &str, of: &Of| match of {
-        Of::Today(source) => home.join(format!("{source}-{name}")),
-        Of::Release(release) => home.join(format!("old-{}.{}-{name}", release.major, release.minor)),
-    };
+    let program = |name: &str, source: &str| home.join(format!("{source}-{name}"));
     let compiled = Mutex::new(BTreeSet::new());
-    ran.each(all.iter().collect(), |ran, (name, link, of)| {
-        let program = program(name, of);
-        let good = match of {
-            Of::Today(source) => {
-                let (source, include) = (Path::new(source), built.join("include"));
-                compilers.compile(tree, source, &include, &format!("-O1 {link}"), &program).count(ran)
-            }
-            Of::Release(release) => versions::client(tree, ran, &compilers, release, link, &program),
-        };
-        if good {
+    ran.each(all.iter().collect(), |ran, (name, link, source)| {
+        let (program, include) = (program(name, source), built.join("include"));
+        let flags = format!("-O1 {link}");
+        if compilers.compile(tree, Path::new(source), &include, &flags, &program).count(ran) {
             compiled.lock().unwrap_or_else(PoisonError::into_inner).insert(program);
         }
     });
@@ -85,13 +64,9 @@ pub fn emulated(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
         let emulator = Run::new(tree, &setup::emulator());
         emulator.arg("-E").arg(format!("LD_LIBRARY_PATH={}", moved.join("lib").display())).arg(program)
     };
-    let made = all.iter().filter(|(name, _, of)| compiled.contains(&program(name, of)));
-    ran.each(made.collect(), |ran, (name, _, of)| match of {
-        Of::Today(source) => checks(ran, &format!("{source}, {name}, emulated"), run(&program(name, of))),
-        Of::Release(release) => {
-            let what = format!("the client of {release}, {name}, emulated");
-            versions::answers(ran, &what, release, run(&program(name, of)));
-        }
+    let made = all.iter().filter(|(name, _, source)| compiled.contains(&program(name, source)));
+    ran.each(made.collect(), |ran, (name, _, source)| {
+        checks(ran, &format!("{source}, {name}, emulated"), run(&program(name, source)));
     });
     Ok(())
 }

@@ -1,7 +1,6 @@
-//! Programs of other versions of the ABI: the clients of the releases, kept as they were, and today's programs against
-//! headers that are made older and newer.
+//! Programs of other versions of the ABI: `versions.c` against headers that are made older and newer.
 
-use super::abi::{self, Release};
+use super::abi;
 use super::header::Header;
 use super::programs::{BESIDE, Compilers, checks};
 use crate::ran::Ran;
@@ -12,20 +11,10 @@ use std::path::{Path, PathBuf};
 /// A field that no version has.
 const ADDED: &str = "uint64_t added_to_every_struct";
 
-/// The clients of the releases with the library of today, static and shared; and `versions.c` against other headers.
+/// `versions.c` against other headers.
 pub fn check(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) -> Result<(), String> {
     let lib = dist.join("lib");
     let archive = format!("{} {BESIDE}", lib.join("libelsa.a").display());
-    let shared = format!("-L {} -lelsa -lm", lib.display());
-    for release in abi::releases(tree)? {
-        for (name, link) in [("static", &archive), ("shared", &shared)] {
-            let program = home.join(format!("old-{}.{}-{name}", release.major, release.minor));
-            if client(tree, ran, &Compilers::gcc(), &release, link, &program) {
-                let run = Run::new(tree, "").arg(&program).env("LD_LIBRARY_PATH", &lib);
-                answers(ran, &format!("the client of {release}, {name}"), &release, run);
-            }
-        }
-    }
     for (name, include) in headers(tree, home)? {
         let program = home.join(format!("versions-{name}"));
         let flags = format!("-O1 -D{} {archive}", name.to_uppercase());
@@ -35,37 +24,6 @@ pub fn check(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) -> Result<(),
         }
     }
     Ok(())
-}
-
-/// Compiles the client of a release against the header of that release; returns whether that succeeded.
-pub fn client(
-    tree: &Tree,
-    ran: &mut Ran,
-    compilers: &Compilers,
-    release: &Release,
-    link: &str,
-    program: &Path,
-) -> bool {
-    let source = release.folder.join("old.c");
-    compilers.compile(tree, &source, &release.folder, &format!("-O1 {link}"), program).count(ran)
-}
-
-/// Runs the client of a release, which must say what it said then.
-pub fn answers(ran: &mut Ran, what: &str, release: &Release, run: Run) {
-    let said = run.whole().run().text(what);
-    let found = said.and_then(|said| {
-        let path = release.folder.join("old.txt");
-        let then = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let mut lines = said.lines().zip(then.lines());
-        match lines.find(|(now, then)| now != then) {
-            Some((now, then)) => Err(format!("{now}; allowed: {then}, as in {}", path.display())),
-            None if said.lines().count() != then.lines().count() => {
-                Err(format!("{} lines; allowed: {}", said.lines().count(), then.lines().count()))
-            }
-            None => Ok(format!("{} lines as then", then.lines().count())),
-        }
-    });
-    ran.note(what, found);
 }
 
 /// Folders with headers in which every struct that grows is older, so that it ends where it may end, or newer, so that
