@@ -56,7 +56,7 @@ fn on_the_standin(tree: &Tree, ran: &mut Ran, driver: &Path) {
         "cargo test --workspace --test crossing --test no_allocation --no-fail-fast -- --include-ignored \
          hostile:: certified:: windows:: determinism:: append:: chunks:: tasks:: cuda_ run_and_bind --skip scale_ \
          --skip cuda_conformance:: --test-threads 1",
-        "cargo test --workspace --lib --no-fail-fast -- --include-ignored cuda:: --test-threads 1",
+        "cargo test --workspace --exclude elsa-kernels --lib --no-fail-fast -- --include-ignored cuda:: --test-threads 1",
     ];
     // The command before goes over the processor's back ends.
     let run = |line: &str| with_standin(Run::new(tree, line).env("ELSA_ONLY", "cuda"), driver);
