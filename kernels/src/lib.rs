@@ -12,7 +12,8 @@
 //! | [`cuda`] | the GPU kernels as data |
 //!
 //! The crate needs no operating system. With the feature `std` instruction sets are detected at run time;
-//! without it, only those that the program was compiled for are known.
+//! without it, only those that the program was compiled for are known. `--cfg elsa_without="avx2"` (or `"avx512"`) leaves the
+//! kernels of an instruction set out, which a build for one known processor does not need.
 #![no_std]
 
 #[cfg(feature = "std")]
@@ -33,12 +34,12 @@ pub mod linear;
 pub mod registry;
 pub mod series;
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(elsa_without = "avx2")))]
 pub mod avx2;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(elsa_without = "avx512")))]
 pub mod avx512;
 #[cfg(target_arch = "aarch64")]
 pub mod neon;
 pub mod scalar;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(all(elsa_without = "avx2", elsa_without = "avx512"))))]
 mod sse;

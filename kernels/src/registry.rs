@@ -9,13 +9,13 @@ use elsa_core::profile::InstructionSet;
 /// Every attention kernel of this architecture: instruction sets fastest first, and within one those for fewer queries
 /// first. Those that this machine can execute are [`Kernel::is_present`].
 pub static ATTENTION: &[&Kernel] = &[
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(elsa_without = "avx512")))]
     &crate::avx512::attention::ROW_KERNEL,
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(elsa_without = "avx512")))]
     &crate::avx512::attention::KERNEL,
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(elsa_without = "avx2")))]
     &crate::avx2::attention::ROW_KERNEL,
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(elsa_without = "avx2")))]
     &crate::avx2::attention::KERNEL,
     #[cfg(target_arch = "aarch64")]
     &crate::neon::attention::ROW_KERNEL,
@@ -39,9 +39,9 @@ pub fn attention_for_any(set: InstructionSet) -> Option<&'static Kernel> {
 /// Every backward kernel of this architecture, fastest first. Those that this machine can execute are
 /// [`BackwardKernel::is_present`].
 pub static BACKWARD: &[&BackwardKernel] = &[
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(elsa_without = "avx512")))]
     &crate::avx512::backward::KERNEL,
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(elsa_without = "avx2")))]
     &crate::avx2::backward::KERNEL,
     #[cfg(target_arch = "aarch64")]
     &crate::neon::backward::KERNEL,
@@ -57,9 +57,9 @@ pub fn backward_of(set: InstructionSet) -> Option<&'static BackwardKernel> {
 /// Every kernel of linear attention of this architecture, fastest first. Those that this machine can execute are
 /// [`linear::Kernel::is_present`].
 pub static LINEAR: &[&linear::Kernel] = &[
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(elsa_without = "avx512")))]
     &crate::avx512::linear::KERNEL,
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(elsa_without = "avx2")))]
     &crate::avx2::linear::KERNEL,
     #[cfg(target_arch = "aarch64")]
     &crate::neon::linear::KERNEL,
@@ -75,9 +75,9 @@ pub fn linear_of(set: InstructionSet) -> Option<&'static linear::Kernel> {
 /// The kernels of recurrences, selective scans and convolutions of this architecture, fastest first. Those that this machine
 /// can execute are [`SeriesKernel::is_present`].
 pub static SERIES: &[&SeriesKernel] = &[
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(elsa_without = "avx512")))]
     &crate::avx512::series::KERNEL,
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(elsa_without = "avx2")))]
     &crate::avx2::series::KERNEL,
     #[cfg(target_arch = "aarch64")]
     &crate::neon::series::KERNEL,

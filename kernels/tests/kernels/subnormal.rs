@@ -1,6 +1,6 @@
 //! Multiplications by powers of two that do not stall at subnormal numbers, against exact products, bit by bit.
 
-#![cfg(target_arch = "x86_64")]
+#![cfg(all(target_arch = "x86_64", not(any(elsa_without = "avx2", elsa_without = "avx512"))))]
 
 use elsa_kernels::avx2::Eight;
 use elsa_kernels::avx512::Sixteen;
