@@ -2,6 +2,7 @@
 
 use crate::backward::BackwardArgs;
 use crate::bench::BenchArgs;
+use crate::demo::DemoArgs;
 use crate::error::Error;
 use crate::info::InfoArgs;
 use crate::linear::LinearArgs;
@@ -13,7 +14,9 @@ use crate::simulate::SimulateArgs;
 use crate::tune::TuneArgs;
 use crate::verify::VerifyArgs;
 use crate::warmup::WarmupArgs;
-use crate::{backward, bench, info, linear, listen, merge, onnx, run, simulate, task, tune, verify, warmup};
+use crate::{
+    backward, bench, demo, info, linear, listen, merge, onnx, run, simulate, task, tune, verify, warmup,
+};
 use clap::{Parser, Subcommand};
 
 /// The text below the commands.
@@ -42,6 +45,8 @@ pub struct Cli {
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
+    /// Show how fast, how small and how exact attention is on this machine, in some twenty seconds
+    Demo(DemoArgs),
     /// Attention over tensors in files, to a file
     Run(Box<RunArgs>),
     /// Join the states of all tasks of elsa run --task to the answer of the whole, or their shares of gradients
@@ -75,6 +80,7 @@ impl Command {
     /// Those of the command.
     pub fn run(&self) -> Result<(), Error> {
         match self {
+            Command::Demo(args) => demo::demo(args),
             Command::Run(args) if args.task.is_given() => task::run(args),
             Command::Run(args) => run::run(args),
             Command::Merge(args) => merge::merge(args),

@@ -2,6 +2,7 @@
 //!
 //! | command | module |
 //! |---|---|
+//! | `elsa demo` | [`mod@demo`]: the speed, memory and accuracy of this machine on real workloads |
 //! | `elsa run` | [`run`]: attention over tensors in files, to files |
 //! | `elsa run --task`, `elsa merge` | [`task`], [`mod@merge`]: a part of the work as states, and the whole of all parts; so `elsa backward --task` |
 //! | `elsa backward` | [`mod@backward`]: gradients, after a forward pass or with the output of one |
@@ -31,6 +32,7 @@ pub mod bench;
 pub mod board;
 mod chart;
 pub mod command;
+pub mod demo;
 pub mod error;
 mod files;
 mod flag;

@@ -26,7 +26,7 @@ mod soak;
 mod spot;
 mod subject;
 mod text;
-mod watch;
+pub mod watch;
 
 pub use args::BenchArgs;
 pub use compare::changes;

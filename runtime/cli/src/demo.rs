@@ -1,0 +1,316 @@
+//! `elsa demo`: what this machine computes, how fast and how exactly, in some twenty seconds.
+//!
+//! Every workload has the shape of a real model. A slow machine repeats a call less often; the shapes stay. Each answer
+//! is certified by its own run and compared with f64 in [`ROWS`] rows.
+
+use crate::args::EngineArgs;
+use crate::bench::watch::{Gate, Watch};
+use crate::error::Error;
+use crate::memory::Buffer;
+use crate::oracle::{Bounded, Comparison, Oracle, Total};
+use crate::outlet::Reads;
+use crate::rows::{for_rows, output_row, rows, sample};
+use crate::shape::{Data, Shape};
+use crate::stats::Latencies;
+use crate::tensor::Source;
+use crate::tensor::output::{Content, Output, Writer};
+use clap::Args;
+use elsa_core::attention::{Operand, Outputs, Problem};
+use elsa_core::dtype::DType;
+use elsa_runtime::{Engine, PlanOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Rows of each answer that are compared with f64.
+const ROWS: usize = 64;
+/// Time for the timed calls of a workload. A call that takes longer is made [`FEWEST`] times.
+const TIME: Duration = Duration::from_millis(700);
+/// Fewest timed calls.
+const FEWEST: u64 = 3;
+
+/// The workloads: what a reader calls them, and their shapes.
+const WORKLOADS: [(&str, &str); 5] = [
+    ("ViT-B/16, 224 pixels", "1,12,197,197,64"),
+    ("Swin-T, stage 1, shifted", "64,3,49,49,32,swin=56x56:3"),
+    ("DINOv2 ViT-B, 518 pixels", "1,12,1370,1370,64"),
+    ("1 query, 65,536 keys", "1,1,1,65536,64"),
+    ("1 head, 16,384 tokens", "1,1,16384,16384,64"),
+];
+
+/// `elsa demo`.
+#[derive(Args, Debug)]
+pub struct DemoArgs {
+    /// Engine.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Folder for the tensors of the first workload, made if it does not exist: q.npy, k.npy, v.npy, y.npy
+    #[arg(long, value_name = "DIR", default_value = "elsa-demo")]
+    pub out: PathBuf,
+}
+
+/// What a workload came to.
+struct Row {
+    name: &'static str,
+    ms: f64,
+    gflops: f64,
+    /// Bytes of the tensors and the workspace.
+    bytes: usize,
+    /// Bytes of the tensors and of all scores.
+    materialised: usize,
+    /// Relative L2 error of the compared rows.
+    error: f64,
+    /// The certified bound on the error of every element; `None` without a claim.
+    bound: Option<f64>,
+    /// Whether something disturbed the timed calls.
+    disturbed: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Flags that the engine refuses, a folder that cannot be written, failing devices, and answers that are wrong.
+pub fn demo(args: &DemoArgs) -> Result<(), Error> {
+    let engine = args.engine.engine()?;
+    let mut writer = prepare(&args.out)?;
+    let watch = Watch::start(Gate::Force, &engine);
+    let mut out = crate::foreign::stdout();
+    let start = watch.describe(&engine);
+    let gpu = match &start.gpu {
+        Some(name) => name.to_string(),
+        None => "no NVIDIA GPU".to_owned(),
+    };
+    writeln!(
+        out,
+        "elsa {} on {}, {} cores, {gpu}; computing on {} with {} threads",
+        env!("CARGO_PKG_VERSION"),
+        start.cpu.as_ref().map_or("an unknown processor", |cpu| cpu.as_str()),
+        start.cores,
+        engine.backend(),
+        engine.threads(),
+    )?;
+    writeln!(
+        out,
+        "Exact FP32 attention at the sizes of real models. Memory is that of the tensors and the workspace.\n"
+    )?;
+    writeln!(
+        out,
+        "{:<26}{:>12}{:>10}{:>11}{:>14}{:>12}{:>12}",
+        "workload", "latency", "GFLOP/s", "memory", "with scores", "error", "proven"
+    )?;
+    let mut disturbed = 0;
+    let mut shown = None;
+    for (name, shape) in WORKLOADS {
+        let shape: Shape = shape.parse().map_err(|found| Error::Argument {
+            argument: "workload",
+            found,
+            allowed: "a shape".into(),
+        })?;
+        let problem = shape.problem(DType::F32)?;
+        let data = Data::random(&shape, &problem)?;
+        let (row, answer) =
+            measure(&engine, &args.engine.plan_options(), name, &shape, &problem, &data, &watch)?;
+        writeln!(out, "{}", line(&row))?;
+        out.flush()?;
+        disturbed += usize::from(row.disturbed);
+        if let Some(writer) = writer.take() {
+            let Data { query, key, value, .. } = data;
+            let tensor = |view: elsa_core::view::View, data| {
+                Output::Tensor(Content { shape: view.shape().to_vec(), data })
+            };
+            let spec = problem.spec();
+            writer.commit(&[
+                tensor(spec.query, query),
+                tensor(spec.key, key),
+                tensor(spec.value, value),
+                tensor(spec.output, answer),
+            ])?;
+            shown = Some(row);
+        }
+    }
+    if disturbed > 0 {
+        writeln!(
+            out,
+            "\n* Something else used the machine during {disturbed} of {} rows; repeat on a quiet one.",
+            WORKLOADS.len()
+        )?;
+    }
+    writeln!(
+        out,
+        "\nwith scores: the same if all scores were stored, as unfused attention does.\n\
+         error: the answer against f64, relative L2 over {ROWS} rows. proven: no element of the answer is further off than\n\
+         this, for these inputs."
+    )?;
+    if let Some(Row { bound: Some(bound), .. }) = shown {
+        writeln!(
+            out,
+            "The certificate of the first row: every element is within {bound:.1e} of exact attention."
+        )?;
+    }
+    let (program, folder) = (program(), args.out.display());
+    writeln!(
+        out,
+        "\nThe tensors of the first row are in {folder}. Next:\n  \
+         {program} run --q {folder}/q.npy --k {folder}/k.npy --v {folder}/v.npy --out {folder}/out.npy --certificate\n  \
+         {program} verify --q {folder}/q.npy --k {folder}/k.npy --v {folder}/v.npy --y {folder}/y.npy\n  \
+         {program} bench"
+    )?;
+    Ok(())
+}
+
+/// Makes the folder and prepares its files, so that a folder that cannot be written is refused before anything is computed.
+fn prepare(folder: &Path) -> Result<Option<Writer>, Error> {
+    std::fs::create_dir_all(folder).map_err(|e| Error::Target {
+        argument: "out",
+        path: folder.to_path_buf(),
+        reason: e.to_string(),
+    })?;
+    let mut writer = Writer::new(Reads::default());
+    for name in ["q.npy", "k.npy", "v.npy", "y.npy"] {
+        let path = folder.join(name).to_string_lossy().into_owned();
+        let source: Source = path.parse().map_err(|found| Error::Argument {
+            argument: "out",
+            found,
+            allowed: "a folder".into(),
+        })?;
+        writer.add("out", &source)?;
+    }
+    Ok(Some(writer))
+}
+
+/// The command that started this program.
+fn program() -> String {
+    std::env::args().next().map_or_else(|| "elsa".to_owned(), |name| crate::foreign::one_line(&name))
+}
+
+/// Runs a workload: once with a certificate, whose answer is compared with f64, and then against the clock.
+fn measure(
+    engine: &Engine,
+    options: &PlanOptions,
+    name: &'static str,
+    shape: &Shape,
+    problem: &Problem,
+    data: &Data,
+    watch: &Watch,
+) -> Result<(Row, Buffer), Error> {
+    let inputs = data.inputs();
+    let mut answer = Buffer::zeros("out", DType::F32, problem.spec().output.extent())?;
+    let certify = engine.plan(problem, &PlanOptions { certify: true, ..*options })?;
+    let mut workspace = certify.workspace()?;
+    let mut bound = certify.bind(inputs, Outputs::new(answer.elements_mut()), &mut workspace)?;
+    let report = bound.run()?;
+    let proven = bound.certified()?.largest_absolute();
+    drop(bound);
+
+    let executed = certify.certificate_of(report.backend).executed;
+    let found = answer.elements();
+    let compared = for_rows(
+        &sample(&rows(problem, &inputs), ROWS),
+        || Oracle::bounded(problem, inputs, Bounded { executed: &executed, shares: None }),
+        |oracle, row| {
+            oracle.row(row);
+            let at = output_row(problem, &inputs, row);
+            Comparison::of(oracle, |c| f64::from(found.get(at + c)))
+        },
+        |_| {},
+    );
+    let total = Total::of(&compared);
+    if !total.explained.holds() {
+        return Err(Error::Verification(format!(
+            "{name}: the answer differs from f64 by {:.3e}, more than rounding explains",
+            total.relative()
+        )));
+    }
+
+    let plan = engine.plan(problem, options)?;
+    let mut workspace = plan.workspace()?;
+    let mut again = answer.clone();
+    let mut bound = plan.bind(inputs, Outputs::new(again.elements_mut()), &mut workspace)?;
+    bound.run_resident()?;
+    let mut latencies = Latencies::new();
+    let span = watch.open();
+    let begin = Instant::now();
+    while latencies.count() < FEWEST || begin.elapsed() < TIME {
+        let start = Instant::now();
+        bound.run_resident()?;
+        latencies.add(start.elapsed());
+    }
+    let readings = watch.close(span, latencies.count());
+    let ms = latencies.ms(50.0);
+    let tensors: usize = Operand::ALL
+        .into_iter()
+        .filter_map(|operand| problem.memory(operand))
+        .map(|memory| memory.bytes())
+        .sum();
+    let scores =
+        [shape.batch, shape.heads, shape.queries, shape.keys].iter().product::<usize>() * size_of::<f32>();
+    let row = Row {
+        name,
+        ms,
+        gflops: shape.operations() / (ms * 1e6),
+        bytes: tensors + plan.workspace_bytes(),
+        materialised: tensors + scores,
+        error: total.relative(),
+        bound: proven,
+        disturbed: !watch.judge(&readings, true).is_empty(),
+    };
+    Ok((row, answer))
+}
+
+/// The line of a row.
+fn line(row: &Row) -> String {
+    let Row { name, ms, gflops, bytes, materialised, error, bound, disturbed } = row;
+    let bound = bound.map_or_else(|| "no claim".to_owned(), |bound| format!("{bound:.1e}"));
+    let mark = if *disturbed { "*" } else { "" };
+    format!(
+        "{name:<26}{:>12}{:>10}{:>11}{:>14}{error:>12.1e}{bound:>12}",
+        format!("{ms:.3} ms{mark}"),
+        format!("{gflops:.1}"),
+        size(*bytes),
+        size(*materialised),
+    )
+}
+
+/// A number of bytes in the unit that leaves one to four digits before the point.
+fn size(bytes: usize) -> String {
+    let bytes = bytes as f64;
+    match bytes {
+        b if b < 1e6 => format!("{:.1} kB", b / 1e3),
+        b if b < 1e9 => format!("{:.1} MB", b / 1e6),
+        b => format!("{:.2} GB", b / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workloads_are_problems() {
+        for (name, shape) in WORKLOADS {
+            let shape: Shape = shape.parse().unwrap();
+            assert!(shape.problem(DType::F32).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_row_fits_its_columns() {
+        let row = Row {
+            name: WORKLOADS[1].0,
+            ms: 12345.678,
+            gflops: 12345.6,
+            bytes: 999_999_999,
+            materialised: 123_450_000_000,
+            error: 1.0e-7,
+            bound: None,
+            disturbed: true,
+        };
+        let line = line(&row);
+        assert_eq!(line.len(), 97, "{line}");
+        assert!(line.contains("12345.678 ms*") && line.ends_with("no claim"));
+        assert_eq!(
+            (size(999), size(1_500_000), size(2_000_000_000)),
+            ("1.0 kB".into(), "1.5 MB".into(), "2.00 GB".into())
+        );
+    }
+}
