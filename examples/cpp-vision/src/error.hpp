@@ -7,7 +7,7 @@
 
 namespace vision {
 
-/// Whose fault an error is; the numbers are the exit statuses of the program.
+/// Cause of an error; the numbers are the exit statuses of the program.
 enum class Fault {
     /// The request: an argument, or a file that it names.
     request = 2,
@@ -15,7 +15,7 @@ enum class Fault {
     system = 3,
 };
 
-/// Why a call has no answer. The text names what is wrong, what was found and what is allowed.
+/// Error of a call. The text names the argument, the value found and the values allowed.
 class Error : public std::runtime_error {
 public:
     Error(Fault fault, const std::string &text) : std::runtime_error(text), fault_(fault) {}
