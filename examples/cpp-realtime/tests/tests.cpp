@@ -127,7 +127,7 @@ int main() {
     signals();
     percentiles();
     lines();
-    check(realtime::prioritise(1000).find("--priority: SCHED_FIFO 1000: ") == 0, "a priority that there is not");
+    check(realtime::prioritise(1000).find("--priority: SCHED_FIFO 1000: ") == 0, "an invalid priority");
     check(!realtime::stopped(), "no signal");
     std::printf("%zu passed, %zu failed\n", passed, failed);
     return failed == 0 && passed > 0 ? 0 : 1;

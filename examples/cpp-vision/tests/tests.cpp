@@ -188,7 +188,7 @@ void network(const vision::SafeTensors &weights) {
     options.backend = "abacus";
     check(refusal([&] { vision::Model(weights, options); }) ==
               "--backend: abacus; allowed: auto, scalar, neon, avx2, avx512, cuda",
-          "a back end that there is not");
+          "an unknown back end");
 }
 
 void maps(const std::string &folder) {
