@@ -8,7 +8,7 @@
 
 namespace check {
 
-// Numbers from -1 to 1.
+// Returns numbers from -1 to 1.
 inline std::vector<float> noise(std::size_t count, unsigned seed) {
     std::vector<float> x(count);
     for (float &v : x) {

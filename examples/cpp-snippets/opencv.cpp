@@ -10,7 +10,7 @@
 
 namespace {
 
-// The view of a matrix [tokens, heads * dim].
+// Returns the view of a matrix [tokens, heads * dim].
 elsa_view view_of(const cv::Mat &mat, std::size_t heads) {
     CV_Assert(mat.type() == CV_32FC1 && mat.dims == 2);
     const std::size_t tokens = static_cast<std::size_t>(mat.rows), dim = static_cast<std::size_t>(mat.cols) / heads;

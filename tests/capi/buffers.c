@@ -43,7 +43,7 @@ static elsa_buffer buffer_of(elsa_engine engine, elsa_buffer_info *info) {
     return buffer;
 }
 
-/* The same call with its tensors, and states if requested, at an address, which may be the device's. */
+/* Returns the same call with its tensors, and states if requested, at an address, which may be the device's. */
 static call at(const call *c, void *base, int states) {
     call d = *c;
     char *next = (char *)base + GAP;
@@ -98,7 +98,7 @@ static long lazy(const char *log) {
            calls(log, "cuEventCreate");
 }
 
-/* Properties of every engine. */
+/* Checks the properties of every engine. */
 static void anywhere(elsa_engine engine, int gpu) {
     const elsa_status argument = ELSA_STATUS_ARGUMENT;
     elsa_buffer buffer = {5}, other;
@@ -145,7 +145,7 @@ static void anywhere(elsa_engine engine, int gpu) {
     end(&c);
 }
 
-/* By device addresses, and with the objects of an enqueued run destroyed. */
+/* Runs by device addresses, and with the objects of an enqueued run destroyed. */
 static void on_the_device(elsa_engine engine) {
     elsa_buffer from, to;
     elsa_buffer_info in, result;
@@ -169,7 +169,7 @@ static void on_the_device(elsa_engine engine) {
     end(&c);
 }
 
-/* The first run after a warm-up, with or without states, on the host or the device. */
+/* Checks the first run after a warm-up, with or without states, on the host or the device. */
 static void warm(elsa_engine engine, const char *log) {
     elsa_buffer buffer;
     elsa_buffer_info info;
@@ -212,7 +212,7 @@ static void warm(elsa_engine engine, const char *log) {
     OK(elsa_buffer_destroy(buffer));
 }
 
-/* The first launch loses the context, and with it the memory of a workspace. */
+/* Loses the context in the first launch, and with it the memory of a workspace. */
 static void lost(elsa_engine engine) {
     elsa_buffer buffer;
     elsa_buffer_info info;
@@ -237,8 +237,8 @@ static void lost(elsa_engine engine) {
     end(&c);
 }
 
-/* A child of fork has no GPU: destroying handles of the parent's buffers works there without it and does not affect
-   the parent. */
+/* Destroys handles of the parent's buffers in a child of fork, which has no GPU: it works without one and does not
+   affect the parent. */
 static void in_a_child(elsa_engine engine) {
     elsa_buffer buffer, other;
     elsa_buffer_info info;
@@ -264,7 +264,7 @@ static void in_a_child(elsa_engine engine) {
     OK(elsa_buffer_destroy(buffer));
 }
 
-/* Page-locked memory refused by the driver. */
+/* Checks page-locked memory refused by the driver. */
 static void refused(void) {
     elsa_engine strict = engine_of(ELSA_BACKEND_CUDA, ELSA_FALLBACK_FAIL);
     elsa_engine lenient = engine_of(ELSA_BACKEND_CUDA, ELSA_FALLBACK_CPU);

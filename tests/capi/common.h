@@ -47,7 +47,7 @@ static inline void fill_all(void) {
     fill(v, 3);
 }
 
-/* Largest distance of out from softmax(q k^T / sqrt(D)) v. */
+/* Returns the largest distance of out from softmax(q k^T / sqrt(D)) v. */
 static inline double error(void) {
     double worst = 0, y[D];
     size_t h, i, j, c;
@@ -78,7 +78,7 @@ typedef struct {
     elsa_outputs to;
 } call;
 
-/* A call of plain attention of q, k and v in host memory. */
+/* Makes a call of plain attention of q, k and v in host memory. */
 static inline call make(elsa_engine engine) {
     call c;
     elsa_problem_init(&c.problem);

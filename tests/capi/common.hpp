@@ -37,7 +37,7 @@ inline std::vector<float> noise(std::size_t count, unsigned seed) {
     return x;
 }
 
-// Convert to the upper 16 bits of an f32, rounded to nearest even, and back.
+// Converts to the upper 16 bits of an f32, rounded to nearest even, and back.
 inline std::uint16_t to_bf16(float x) {
     std::uint32_t b;
     std::memcpy(&b, &x, 4);
@@ -49,7 +49,7 @@ inline float from_bf16(std::uint16_t x) {
     std::memcpy(&f, &b, 4);
     return f;
 }
-// Convert a number of at most eleven bits, neither tiny nor huge, to f16 and back.
+// Converts a number of at most eleven bits, neither tiny nor huge, to f16 and back.
 inline std::uint16_t to_f16(float x) {
     int exponent;
     const float m = std::frexp(std::fabs(x), &exponent);

@@ -28,7 +28,7 @@ static void free_all(const tensors *t) {
     CHECK(cuMemFree(t->out) == 0 && cuMemFree(t->lse) == 0);
 }
 
-/* The call on these tensors. */
+/* Returns the call on these tensors. */
 static call on(const call *c, const tensors *t) {
     call d = *c;
     d.in.q.data = (const void *)(size_t)t->q;
@@ -68,8 +68,8 @@ static double lse_error(const tensors *t) {
     return worst;
 }
 
-/* The third launch, the attention, fails and leaves the present keys in flight: with a null stream the call still waits
-   for them. */
+/* Checks that a call with a null stream waits for its work even if it fails: the third launch, the attention, fails and
+   leaves the present keys in flight. */
 static void a_call_that_fails_waits(elsa_engine engine) {
     call c = make(engine), d;
     tensors t = upload_all();
@@ -251,8 +251,8 @@ static void no_room(const call *c, address memory, size_t bytes, elsa_status sta
     CHECK(strstr(elsa_last_error(), part) != NULL && room.id == 77);
 }
 
-/* A workspace in the caller's memory: correct answers, with and without states, even with room for the latter only; and
-   invalid memory. */
+/* Checks workspaces in the caller's memory: correct answers, with and without states, even with room for the latter
+   only; and invalid memory. */
 static void workspaces(elsa_engine engine) {
     const elsa_status argument = ELSA_STATUS_ARGUMENT;
     call c = make(engine), d, other;

@@ -14,7 +14,7 @@
 static float expected[MOST_QUERIES * H * D];
 static elsa_backend backend;
 
-/* Noise of magnitude 1/4 to 1/2 in elements of 16 bits. */
+/* Fills 16-bit elements with noise of magnitude 1/4 to 1/2. */
 static void fill_halves(unsigned char *to, elsa_dtype dtype, size_t count, unsigned seed) {
     size_t i;
     for (i = 0; i < count; i++) {
@@ -63,7 +63,7 @@ static void set(cached *x, elsa_engine engine, elsa_dtype dtype, size_t queries,
     c->in.k.bytes = c->in.v.bytes = H * rows * D * size;
 }
 
-/* True if every element of the output is a number, and one is not zero. */
+/* Returns whether every element of the output is a number and one is not zero. */
 static int is_plausible(elsa_dtype dtype, size_t count) {
     const unsigned char *bytes = (const unsigned char *)out;
     const unsigned top = dtype == ELSA_DTYPE_F16 ? 0x7c00 : 0x7f80;
@@ -128,7 +128,7 @@ static void compare(elsa_engine engine, elsa_dtype dtype, size_t queries, size_t
     for (i = 0; i < 2; i++) CHECK(munmap(caches[i], bytes) == 0);
 }
 
-/* Number of rows of elements of that size in a page; the valid rows must fill pages. */
+/* Returns the number of rows of elements of that size in a page; the valid rows must fill pages. */
 static size_t rows_of_a_page(size_t size) {
     return (size_t)sysconf(_SC_PAGESIZE) / (D * size);
 }

@@ -101,7 +101,7 @@ static int same(kind of, const float *a, const float *b) {
     return memcmp(a, b, H * queries(of) * D * sizeof(float)) == 0;
 }
 
-/* Answer and certificate of a direct run in a separate workspace. */
+/* Computes the answer and the certificate of a direct run in a separate workspace. */
 static void direct(elsa_engine engine, kind of, float *answer, double *bound) {
     call c = planned(engine, of);
     elsa_certified certified;
@@ -189,7 +189,7 @@ static void captured(elsa_engine engine, kind of, int mode, void *stream) {
     end(&c);
 }
 
-/* A bound frame of a plan that is first used while its stream is captured, so that memory is allocated then. */
+/* Captures a bound frame at the first use of its plan, so that memory is allocated during the capture. */
 static void first_run(elsa_engine engine, kind of, void *stream) {
     static float answer[COUNT], found[COUNT];
     double bound[D];
@@ -209,7 +209,7 @@ static void first_run(elsa_engine engine, kind of, void *stream) {
     end(&c);
 }
 
-/* The default stream cannot be used while a captured stream waits for it. The run is refused before it could invalidate
+/* Checks that a run on the default stream is refused while a captured stream waits for it, before it could invalidate
    the capture. */
 static void default_stream(elsa_engine engine) {
     static float found[COUNT];

@@ -8,7 +8,7 @@
 static float decay[GATES * D], beta[GATES], past[STATES], present[STATES], other[COUNT];
 static double want[COUNT], last[STATES];
 
-/* Keys of length about one, gates between 0.6 and 1, rates between 0 and 1. */
+/* Fills keys of length about one, gates between 0.6 and 1, rates between 0 and 1. */
 static void fill_linear(void) {
     size_t i;
     fill_all();
@@ -69,7 +69,7 @@ static void recurrence(const linear *c) {
     }
 }
 
-/* Largest distance of found from expected. */
+/* Returns the largest distance of found from expected. */
 static double distance(const float *found, const double *expected, size_t count) {
     double worst = 0;
     size_t i;
@@ -80,7 +80,7 @@ static double distance(const float *found, const double *expected, size_t count)
     return worst;
 }
 
-/* A problem of all tensors, with states as requested. */
+/* Describes a problem of all tensors, with states as requested. */
 static linear describe(elsa_rule rule, int dims) {
     linear c;
     memset(&c, 0, sizeof c);
@@ -110,7 +110,7 @@ static linear describe(elsa_rule rule, int dims) {
     return c;
 }
 
-/* The same with separate states. */
+/* Describes the same with separate states. */
 static linear with_states(elsa_rule rule, int dims) {
     linear c = describe(rule, dims);
     c.problem.has_past_state = c.problem.has_present_state = 1;
@@ -161,7 +161,7 @@ static void rules_and_forms(elsa_engine engine) {
             }
 }
 
-/* Tokens one at a time, with their state in place, give the answer of all tokens at once. */
+/* Checks that tokens one at a time, with their state in place, give the answer of all tokens at once. */
 static void decode(elsa_engine engine) {
     linear all = with_states(ELSA_RULE_GATED_DELTA, 0), one = describe(ELSA_RULE_GATED_DELTA, 0);
     elsa_bound frame;
@@ -203,7 +203,7 @@ static void decode(elsa_engine engine) {
     finish(&one);
 }
 
-/* Both heads as packed sequences of one head: the same bits with one form. */
+/* Runs both heads as packed sequences of one head: the same bits with one form. */
 static void packed(elsa_engine engine) {
     static const int64_t ends[] = {0, N, N, 2 * N};
     linear c = with_states(ELSA_RULE_GATED, 0);
@@ -252,7 +252,7 @@ static void run(const linear *c, const char *name) {
     REFUSED(elsa_linear_run(c->plan, c->room, &c->in, &c->to, NULL), name);
 }
 
-/* Errors in a problem, in its options, and in the tensors of a call; nothing is written. */
+/* Checks errors in a problem, in its options, and in the tensors of a call; nothing is written. */
 static void misuse(elsa_engine engine) {
     linear c = with_states(ELSA_RULE_GATED_DELTA, 0), bad;
     call softmax;

@@ -102,7 +102,7 @@ void answers(const elsa::engine &engine) {
     CHECK(plan.run(both, in, to).ok() && y == before);
 }
 
-// f16 tensors with decay and beta of f16, without states.
+// Runs f16 tensors with decay and beta of f16, without states.
 void halves(const elsa::engine &engine) {
     Data x;
     std::fill(x.past.begin(), x.past.end(), 0.0f);

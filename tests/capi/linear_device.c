@@ -32,7 +32,7 @@ static void restart(const tensors *t) {
     CHECK(cuMemcpyHtoD(t->state, past, sizeof past) == 0 && cuMemcpyHtoD(t->out, out, sizeof out) == 0);
 }
 
-/* Output and states equal those of the host tensors. */
+/* Checks that output and states equal those of the host tensors. */
 static void same(const tensors *t) {
     CHECK(cuMemcpyDtoH(out, t->out, sizeof out) == 0 && cuMemcpyDtoH(present, t->state, sizeof present) == 0);
     CHECK(memcmp(out, host_out, sizeof out) == 0 && memcmp(present, host_present, sizeof present) == 0);

@@ -56,7 +56,7 @@ static elsa_stream stream, old_stream;
 static elsa_stream_data callbacks;
 static call good;
 
-/* A struct that is read, at a misaligned address. */
+/* Copies a struct to a misaligned address. */
 static const void *odd(const void *from, size_t bytes) {
     static union {
         double align;
@@ -184,7 +184,7 @@ static int32_t no_write(void *user, const elsa_rows *rows, const void *data, siz
     abort();
 }
 
-/* Tensors that are null, misaligned or too short; nothing is written to out. */
+/* Checks tensors that are null, misaligned or too short; nothing is written to out. */
 static void tensors(void) {
     static const int64_t lengths[1] = {N};
     const elsa_input whole = good.in.k;
@@ -239,7 +239,7 @@ static void states(void) {
     ARGUMENT(elsa_states_finish(4, 2, &part, (float *)GOOD, (float *)ODD), "lse");
 }
 
-/* Invalid numbers. */
+/* Checks invalid numbers. */
 static void numbers(void) {
     elsa_engine_options options;
     elsa_plan_options how;
@@ -300,7 +300,7 @@ static void numbers(void) {
     CHECK(certified.keys == 0 && certified.claims == 0 && numbers[0] == -1 && numbers[1] == -1);
 }
 
-/* The last error belongs to its thread, and a successful call does not clear it. */
+/* Checks that the last error belongs to its thread, and that a successful call does not clear it. */
 static void *other_thread(void *unused) {
     CHECK(elsa_last_error()[0] == 0);
     CHECK(elsa_view_init(99, 1, 1, 1, 1, (elsa_view *)GOOD) == ELSA_STATUS_ARGUMENT);

@@ -55,7 +55,7 @@ static elsa_output output(void *data, size_t bytes) {
     return made;
 }
 
-/* View of a series with this number of channels, stored as [batch, tokens, channels] or [batch, channels, tokens]. */
+/* Returns a view of a series with this number of channels, stored as [batch, tokens, channels] or [batch, channels, tokens]. */
 static elsa_view view(size_t tokens, size_t channels, int turned) {
     elsa_view made;
     OK(turned ? elsa_view_init(ELSA_LAYOUT_BHND, B, channels, tokens, 1, &made)
@@ -63,7 +63,7 @@ static elsa_view view(size_t tokens, size_t channels, int turned) {
     return made;
 }
 
-/* Index of an element. */
+/* Returns the index of an element. */
 static size_t at(size_t b, size_t t, size_t c, size_t channels, int turned) {
     return turned ? (b * channels + c) * T + t : (b * T + t) * channels + c;
 }
@@ -72,7 +72,7 @@ static double silu(double x) {
     return x / (1 + exp(-x));
 }
 
-/* Largest distance of found from expected; values that are not finite must match as such. */
+/* Returns the largest distance of found from expected; values that are not finite must match as such. */
 static double distance(const float *found, const double *expected, size_t count) {
     double worst = 0;
     size_t i;
@@ -88,7 +88,7 @@ typedef struct {
     int turned, reverse, states;
 } kind;
 
-/* Definitions: compute want and last, from zeros or past. */
+/* Computes want and last by the definitions, from zeros or past. */
 static void recurrence(kind k) {
     size_t b, c, i;
     for (b = 0; b < B; b++)
@@ -157,7 +157,7 @@ typedef struct {
 enum { RECURRENCE, SELECTIVE, CONVOLUTION, OPERATORS };
 static const size_t state_bytes[] = {B * C * sizeof(float), sizeof past, B * C * (K - 1) * sizeof(float)};
 
-/* All problems over the same data, with this number of tokens. */
+/* Describes all problems over the same data, with this number of tokens. */
 static series describe(kind k, size_t tokens) {
     series x;
     memset(&x, 0, sizeof x);
@@ -290,8 +290,8 @@ static void answers(elsa_engine engine) {
             }
 }
 
-/* A state of zeros equals no state; tokens one at a time, with their state in place in the caller's memory, give the bits of all
-   tokens at once. */
+/* Checks that a state of zeros equals no state, and that tokens one at a time, with their state in place in the caller's memory,
+   give the bits of all tokens at once. */
 static void decode(elsa_engine engine) {
     static unsigned char memory[1 << 16];
     const kind k = {0, 0, 1}, plain = {0, 0, 0};
@@ -346,7 +346,8 @@ static void decode(elsa_engine engine) {
     }
 }
 
-/* A gate of -inf clears the state, regardless of its content; a NaN poisons it until then; channels do not affect each other. */
+/* Checks that a gate of -inf clears the state, regardless of its content, that a NaN poisons it until then, and that channels do
+   not affect each other. */
 static void clearing(elsa_engine engine) {
     const kind k = {0, 0, 1};
     series x = describe(k, T);
@@ -369,7 +370,7 @@ static void clearing(elsa_engine engine) {
     finish(&x);
 }
 
-/* Coefficients per channel, two groups of channels, one filter for all, and no tokens. */
+/* Checks coefficients per channel, two groups of channels, one filter for all, and no tokens. */
 static void variants(elsa_engine engine) {
     static float grouped[B * T * 2 * S], fixed[C * S];
     const kind k = {0, 0, 0}, with = {0, 0, 1};

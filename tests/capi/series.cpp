@@ -27,7 +27,7 @@ double distance(const std::vector<float> &found, const std::vector<double> &expe
     return worst;
 }
 
-// h = a h + b of each channel.
+// Computes h = a h + b of each channel.
 std::vector<double> recurrence(const Data &x, std::vector<double> &last) {
     std::vector<double> y(tokens * channels);
     last.assign(x.past.begin(), x.past.begin() + channels);
@@ -116,7 +116,7 @@ void scans(const elsa::engine &engine) {
     CHECK(fixed.run(fixed.workspace().value(), in, to).ok());
 }
 
-// bf16, one filter per channel, with both methods.
+// Runs bf16, one filter per channel, with both methods.
 void convolutions(const elsa::engine &engine) {
     const Data x;
     std::vector<elsa::bf16> u;

@@ -119,7 +119,7 @@ static void restart(void) {
     CHECK(cuMemcpyHtoD(device[Y], found, sizeof found) == 0 && cuMemcpyHtoD(device[PRESENT], past, sizeof past) == 0);
 }
 
-/* Output and states equal those of the host tensors. */
+/* Checks that output and states equal those of the host tensors. */
 static void same(void) {
     CHECK(cuMemcpyDtoH(found, device[Y], sizeof found) == 0 && memcmp(found, host[Y], sizeof found) == 0);
     CHECK(cuMemcpyDtoH(found, device[PRESENT], sizeof past) == 0 && memcmp(found, host[PRESENT], sizeof past) == 0);

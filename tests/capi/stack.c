@@ -248,7 +248,7 @@ static void on_little(void (*what)(void), size_t *most) {
     if (used > *most) *most = used;
 }
 
-/* The same calls with the program's whole stack give the expected answer. */
+/* Checks that the same calls with the program's whole stack give the expected answer. */
 static void with_plenty(void) {
     static const kind plain = {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 1, H, N, N, D, 0, 0, 0, 0, 0};
     call c;

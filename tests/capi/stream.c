@@ -32,7 +32,7 @@ static size_t agrees(both *x) {
     return most;
 }
 
-/* Distance of out from the definition: causal attention whose last query sees the last valid key. */
+/* Returns the distance of out from the definition: causal attention whose last query sees the last valid key. */
 static double wrong(const both *x, size_t queries, size_t keys, size_t valid) {
     double worst = 0, y[D];
     size_t h, i, j, c;
@@ -58,7 +58,7 @@ static double wrong(const both *x, size_t queries, size_t keys, size_t valid) {
     return worst;
 }
 
-/* Every kind of input. */
+/* Checks every kind of input. */
 static void kinds(void) {
     static both x;
     static const elsa_view wide = {{1, SHARED, 600, D}, {SHARED * 600 * D, 600 * D, D, 1}};

@@ -24,7 +24,7 @@ elsa::problem<float> plain() {
     return p;
 }
 
-// The smallest budget, and a little more.
+// Makes a stream with the smallest budget, and a little more.
 elsa::stream stream(const elsa::engine &engine, const elsa::problem<float> &p, std::size_t more = 1 << 20,
                     elsa_stream_outputs outputs = ELSA_STREAM_OUT | ELSA_STREAM_LSE) {
     for (int tries = 0;; tries++) {
@@ -136,7 +136,7 @@ void answers(const elsa::engine &engine, const Data &x) {
     CHECK(none.code() == ELSA_STATUS_ARGUMENT && none.message().find("key_lengths") == 0);
 }
 
-// Status numbers and exceptions of callables, on either side.
+// Checks status numbers and exceptions of callables, on either side.
 void endings(const elsa::engine &engine, const Data &x) {
     const elsa::stream small = divided(engine, plain());
     const std::size_t units = small.describe()->units;
@@ -219,7 +219,7 @@ void endings(const elsa::engine &engine, const Data &x) {
     CHECK(caught == 2);
 }
 
-// Rows of another type, or beyond the counts.
+// Checks rows of another type, or beyond the counts.
 void misuse(const elsa::engine &engine, const Data &x) {
     elsa_rows where = elsa_rows();
     float data[6] = {0, 1, 2, 3, 4, 5};
@@ -262,7 +262,7 @@ void misuse(const elsa::engine &engine, const Data &x) {
     CHECK(elsa_stream_describe(handle, &info) == ELSA_STATUS_HANDLE);
 }
 
-// The CPU's best back end.
+// Returns the CPU's best back end.
 elsa_backend best() {
     elsa_backend backend = ELSA_BACKEND_CUDA;
     std::uint32_t present = 0;

@@ -165,7 +165,7 @@ static inline elsa_output into(void *data, size_t bytes) {
     return x;
 }
 
-/* Groups of heads, with heads inside queries and outputs: common to all tests. */
+/* Prepares groups of heads, with heads inside queries and outputs: common to all tests. */
 static inline void prepare(both *x, size_t batch, size_t queries, size_t keys) {
     const elsa_view row = dense(batch, H, queries, 1), wide = dense(batch, H, queries, D);
     memset(&of_run, 0, sizeof of_run);
@@ -196,7 +196,7 @@ static inline void prepare(both *x, size_t batch, size_t queries, size_t keys) {
     of_run.caller = pthread_self();
 }
 
-/* Answer in memory. */
+/* Computes the answer in memory. */
 static inline void in_memory(const both *x) {
     elsa_plan plan;
     elsa_workspace room;
@@ -277,7 +277,7 @@ static inline void forget(void) {
     of_run.reads = of_run.writes = 0;
 }
 
-/* Bits of the answer in memory, each written once. */
+/* Checks that the output has the bits of the answer in memory, each written once. */
 static inline void same(const both *x, const elsa_stream_report *done) {
     const size_t rows = x->problem.q.shape[0] * H * x->problem.q.shape[2];
     size_t i;
@@ -293,7 +293,7 @@ static inline void same(const both *x, const elsa_stream_report *done) {
     CHECK(done->total_ms > 0 && done->overlap <= 1 && done->wait_ms <= done->total_ms);
 }
 
-/* The CPU's best back end. */
+/* Returns the CPU's best back end. */
 static inline elsa_backend best(void) {
     elsa_backend backend = ELSA_BACKEND_CUDA;
     uint32_t present = 0;

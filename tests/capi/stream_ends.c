@@ -7,7 +7,7 @@ enum { FEW = 400 };
 
 static int64_t lengths[1];
 
-/* Callbacks that fail at every index; each run continues from its end. */
+/* Runs callbacks that fail at every index; each run continues from its end. */
 static void failures(void) {
     static both x;
     elsa_stream_info info;
@@ -149,7 +149,7 @@ static void at_once(void) {
     OK(elsa_stream_destroy(stream));
 }
 
-/* Refusals that name the argument; nothing is called back, and nothing is written. */
+/* Checks a refusal that names the argument; nothing is called back, and nothing is written. */
 static void refused(int line, elsa_status status, elsa_status expected, const char *name) {
     checks++;
     if (status != expected || strncmp(elsa_last_error(), name, strlen(name)) != 0) {

@@ -10,7 +10,7 @@
 
 namespace {
 
-// Sizes of containers, and absent values.
+// Checks sizes of containers, and absent values.
 void memory() {
     std::vector<float> list(5);
     std::array<float, 3> three = {{0, 0, 0}};
@@ -77,7 +77,7 @@ std::vector<long> attended(const elsa::engine &engine, elsa::problem<float> p, s
     return counts;
 }
 
-// Diagonals, windows, strides and masks as the header documents them.
+// Checks diagonals, windows, strides and masks as the header documents them.
 void header(const elsa::engine &engine) {
     typedef std::vector<long> Counts;
     const Counts four_five = {4, 5, 4, 5, 4, 5}, three_four = {3, 4, 3, 4, 3, 4};
@@ -131,7 +131,7 @@ void header(const elsa::engine &engine) {
     CHECK(few.status().code() == ELSA_STATUS_ARGUMENT && few.message() == "mask: keys 7; allowed: 1 or 9");
 }
 
-// Every axis except the head size may be empty: an empty vector, null with 0 bytes, is a tensor.
+// Checks that every axis except the head size may be empty: an empty vector, null with 0 bytes, is a tensor.
 void empty(const elsa::engine &engine) {
     const std::size_t sizes[3][3] = {{0, 2, 5}, {3, 0, 5}, {3, 2, 0}};
     for (const auto &size : sizes) {
@@ -162,7 +162,7 @@ void empty(const elsa::engine &engine) {
     CHECK(out == std::vector<float>(24, 0.0f) && lse == std::vector<float>(6, -std::numeric_limits<float>::infinity()));
 }
 
-// A mask with another element type than the problem's is refused, even if its bytes would fit.
+// Checks that a mask with another element type than the problem's is refused, even if its bytes would fit.
 void other_masks(const elsa::engine &engine) {
     const std::size_t tokens = 6, dim = 4;
     std::vector<float> x(tokens * dim, 0.5f), out(tokens * dim, -7.0f), wide(tokens * tokens, 1.0f);
@@ -188,7 +188,7 @@ void other_masks(const elsa::engine &engine) {
     CHECK(engine.plan(p).status().code() == ELSA_STATUS_ARGUMENT);
 }
 
-// Tensors in buffers give the same bits as tensors elsewhere.
+// Checks that tensors in buffers give the same bits as tensors elsewhere.
 void buffers(const elsa::engine &engine) {
     const std::size_t tokens = 37, heads = 2, dim = 24, each = heads * tokens * dim;
     const std::vector<float> x = noise(3 * each, 11);
@@ -223,7 +223,7 @@ void buffers(const elsa::engine &engine) {
     CHECK(plan.workspace_on_device(nullptr, 0).status().code() == ELSA_STATUS_UNSUPPORTED);
 }
 
-// A workspace serves every plan that fits into it: many sequences of few tokens in that of one of many.
+// Checks that a workspace serves every plan that fits into it: many sequences of few tokens in that of one of many.
 void shared(const elsa::engine &engine) {
     elsa::problem<float> wide, many;
     wide.q = wide.k = wide.v = wide.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 2, 300, 64);
@@ -287,8 +287,8 @@ void shared(const elsa::engine &engine) {
     CHECK(elsa_workspace_create_shared(nullptr, 1, &made) == ELSA_STATUS_ARGUMENT && made.id == 7);
 }
 
-// Tokens appended one by one to a cache give the answers of causal attention over all tokens; so do chunks of the keys whose
-// states merge.
+// Checks that tokens appended one by one to a cache give the answers of causal attention over all tokens, and so do chunks
+// of the keys whose states merge.
 void caches_and_chunks(const elsa::engine &engine) {
     const std::size_t tokens = 23, room_for = 32, heads = 2, dim = 8, each = heads * tokens * dim;
     const std::vector<float> q = noise(each, 13), k = noise(each, 14), v = noise(each, 15);
@@ -381,7 +381,7 @@ void lent() {
     CHECK(lender.calls > 0 && std::memcmp(outs[0].data(), outs[1].data(), 4 * each) == 0);
 }
 
-// The value of a failed result is absent.
+// Checks that the value of a failed result is absent.
 void no_value(const elsa::engine &engine) {
 #ifdef ELSA_THROW
     int thrown = 0;

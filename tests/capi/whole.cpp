@@ -8,7 +8,7 @@ extern "C" void elsa_test_panic_next(void);
 
 namespace {
 
-// Queries, keys and values side by side in one tensor [tokens, 3, heads, dim].
+// Runs queries, keys and values side by side in one tensor [tokens, 3, heads, dim].
 void packed_qkv(const elsa::engine &engine) {
     const std::size_t tokens = 45, heads = 3, dim = 24, row = 3 * heads * dim;
     const std::vector<float> x = noise(tokens * row, 1);
@@ -104,7 +104,7 @@ void packed_qkv(const elsa::engine &engine) {
     CHECK(certificate.ok() && certificate.value().keys == tokens && certificate.value().published_bound > 0);
 }
 
-// Grouped heads, a mask, lengths, causality and a window.
+// Runs grouped heads, a mask, lengths, causality and a window.
 void flags(const elsa::engine &engine) {
     const std::size_t tokens = 33, heads = 4, dim = 16;
     const std::vector<float> q = noise(heads * tokens * dim, 2), k = noise(2 * tokens * dim, 3), v = noise(2 * tokens * dim, 4);
@@ -194,8 +194,8 @@ void sixteen_bits(const elsa::engine &engine, std::uint16_t (*narrow)(float), fl
     CHECK(engine.plan(p).status().code() == ELSA_STATUS_ARGUMENT);
 }
 
-// The states of two disjoint sets of keys merge into the state of all. Scores are near `centre`, a few values of f32 apart if
-// it is large.
+// Checks that the states of two disjoint sets of keys merge into the state of all. Scores are near `centre`, a few values of
+// f32 apart if it is large.
 void parts(const elsa::engine &engine, float centre) {
     const std::size_t tokens = 40, keys = 70, cut = 27, dim = 16;
     std::vector<float> q = noise(tokens * dim, 6), k = noise(keys * dim, 7);
@@ -251,7 +251,7 @@ void parts(const elsa::engine &engine, float centre) {
     CHECK(elsa_states_merge(tokens, dim, &a, nullptr, &merged) == ELSA_STATUS_ARGUMENT);
 }
 
-// States written by a caller: references that differ by a few values of f32, at any magnitude.
+// Merges states written by a caller: references that differ by a few values of f32, at any magnitude.
 void written_states() {
     const float infinity = std::numeric_limits<float>::infinity();
     const float references[] = {0.0f, -700.5f, 2e7f, -2e7f, 1e9f, -3e9f, 1e30f};
@@ -286,7 +286,7 @@ void written_states() {
     CHECK(m == none && s == 0 && w == 0);
 }
 
-// Threads share an engine and a plan, each with its own workspace; a workspace serves one call at a time.
+// Runs threads that share an engine and a plan, each with its own workspace; a workspace serves one call at a time.
 void threads(const elsa::engine &engine) {
     const std::size_t tokens = 64, dim = 32, each = tokens * dim;
     const std::vector<float> x = noise(3 * each, 9);
@@ -343,7 +343,7 @@ void refusals(const elsa::engine &engine) {
     CHECK(!none && static_cast<bool>(engine));
 }
 
-// A requested GPU: if it is missing, the CPU computes and reports it once, or the engine is refused.
+// Requests a GPU: if it is missing, the CPU computes and reports it once, or the engine is refused.
 void gpu() {
     std::atomic<int> messages(0), earlier(0);
     elsa::result<elsa::logger> first =

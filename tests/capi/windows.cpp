@@ -14,14 +14,14 @@ struct Data {
     std::vector<float> q = noise(each, 21), k = noise(each, 22), v = noise(each, 23), table = noise(entries * heads, 24);
 };
 
-// Index of the table's entry, by coordinates within the window.
+// Returns the index of the table's entry, by coordinates within the window.
 std::size_t entry(std::size_t i, std::size_t j) {
     const std::size_t down = i / window[1] + window[0] - 1 - j / window[1];
     const std::size_t right = i % window[1] + window[1] - 1 - j % window[1];
     return down * (2 * window[1] - 1) + right;
 }
 
-// Region of a rolled picture that a token of a window came from, as Swin numbers them.
+// Returns the region of a rolled picture that a token of a window came from, as Swin numbers them.
 int region(std::size_t w, std::size_t token, const std::size_t by[2]) {
     const std::size_t at[2] = {w / columns * window[0] + token / window[1], w % columns * window[1] + token % window[1]};
     int number = 0;
@@ -33,7 +33,7 @@ int region(std::size_t w, std::size_t token, const std::size_t by[2]) {
     return number;
 }
 
-// Mask [windows, 1, n, n]: 0, or minus infinity between regions.
+// Returns the mask [windows, 1, n, n]: 0, or minus infinity between regions.
 std::vector<float> regions(const std::size_t by[2]) {
     std::vector<float> mask;
     for (std::size_t w = 0; w < count; w++)
@@ -42,7 +42,7 @@ std::vector<float> regions(const std::size_t by[2]) {
     return mask;
 }
 
-// Bias [heads, n, n] of a table.
+// Returns the bias [heads, n, n] of a table.
 std::vector<float> expanded(const std::vector<float> &table) {
     std::vector<float> bias;
     for (std::size_t h = 0; h < heads; h++)
@@ -51,7 +51,7 @@ std::vector<float> expanded(const std::vector<float> &table) {
     return bias;
 }
 
-// Answer by the definition.
+// Computes the answer by the definition.
 std::vector<double> naive(const Data &x, const std::vector<float> &mask, const std::vector<float> &bias) {
     std::vector<double> y(each, 0.0);
     for (std::size_t row = 0; row < batch * heads * tokens; row++) {
@@ -113,7 +113,7 @@ std::vector<float> run(const elsa::engine &engine, const elsa::problem<float> &p
     return out;
 }
 
-// A table in shifted windows, in all equivalent forms.
+// Runs a table in shifted windows, in all equivalent forms.
 void answers(const elsa::engine &engine) {
     const Data x;
     const std::size_t still[2] = {0, 0};
@@ -210,7 +210,7 @@ elsa::buffer<T> copied(const elsa::engine &engine, const std::vector<T> &from) {
     return to;
 }
 
-// Table and index in GPU memory. Entries outside the table count as its first or last.
+// Runs table and index in GPU memory. Entries outside the table count as its first or last.
 void on_a_gpu(const elsa::engine &engine) {
     elsa::problem<float> p = swin();
     p.with_bias_table<float>(entries, heads, true);

@@ -124,7 +124,7 @@ void check_place(Group& g, Kind kind, host::Site at) {
   stop(std::string(kernel.name) + ": in " + text_of(g.kind, g.at) + " lanes wait for others that do not come");
 }
 
-// The last lane to arrive clears the slots of the next round and releases the others.
+// Releases the other lanes. The last lane to arrive clears the slots of the next round.
 void release(Group& g) {
   g.arrived = 0;
   g.any[(g.round + 1) & 1] = false;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int THREADS = 64;
 
-// Condition on which the lanes of a block, or of a warp, differ.
+// Returns the condition on which the lanes of a block, or of a warp, differ.
 bool odd_lane() { return thread_index() % 2 != 0; }
 bool odd_warp() { return thread_index() / 32 != 0; }
 

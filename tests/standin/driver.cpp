@@ -129,7 +129,7 @@ const std::map<int, const char*> NAMES = {
     {999, "ERROR_UNKNOWN"},
 };
 
-// After these a context can only be destroyed.
+// Returns whether a code leaves a context that can only be destroyed.
 bool is_sticky(int code) {
   static const std::set<int> STICKY = {214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911};
   return STICKY.count(code) != 0;
@@ -350,7 +350,7 @@ bool disturbs(Driver& d) {
   return found;
 }
 
-// Every call of the interface passes through here.
+// Wraps every call of the interface.
 template <class Body> int api(const char* name, Needs needs, const Body& body) {
   Driver& d = driver();
   std::lock_guard<std::recursive_mutex> hold(d.mutex);
@@ -402,7 +402,7 @@ void give(Stream& s, Item item) {
   s.given++;
 }
 
-// The null stream and the other streams of its context wait for each other, except non-blocking ones.
+// Orders the null stream and the other streams of its context, which wait for each other, except non-blocking ones.
 void order(Stream& s) {
   if (&s == s.context->null) {
     for (Stream* other : driver().streams) {

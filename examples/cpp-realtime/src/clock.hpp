@@ -4,7 +4,7 @@
 
 namespace realtime {
 
-/// Nanoseconds of the monotonic clock.
+/// Returns the monotonic clock in nanoseconds.
 std::uint64_t now() noexcept;
 
 /// Sleeps until `time`, in nanoseconds of the monotonic clock, or until a signal arrives. Returns true if the time was

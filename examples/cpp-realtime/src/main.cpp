@@ -125,7 +125,7 @@ struct Frame {
     long label;
 };
 
-/// Frames prepared before the loop starts: from the pictures, or a bright bar in each position.
+/// Prepares the frames before the loop starts: from the pictures, or a bright bar in each position.
 std::vector<Frame> frames_of(const std::vector<std::string> &paths) {
     std::vector<Frame> frames;
     for (const std::string &path : vision::pictures_of(paths)) {

@@ -54,7 +54,7 @@ public:
     /// For one picture of `tokens` rows and `heads` heads of size `dim`. Throws Error.
     Attention(const AttentionOptions &options, std::size_t heads, std::size_t tokens, std::size_t dim);
 
-    /// Queries, keys and values, to be filled before a run: [tokens, 3, heads, dim].
+    /// Returns the buffer of queries, keys and values, to be filled before a run: [tokens, 3, heads, dim].
     float *qkv() noexcept { return qkv_.data(); }
     /// Output of the last run: [tokens, heads, dim].
     const float *out() const noexcept { return out_.data(); }
@@ -63,7 +63,7 @@ public:
 
     const AttentionDevice &device() const noexcept { return device_; }
 
-    /// Allocates nothing. Throws Error.
+    /// Runs attention over the buffers. Allocates nothing. Throws Error.
     AttentionReport run();
 
 private:

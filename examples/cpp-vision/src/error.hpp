@@ -26,12 +26,12 @@ private:
     Fault fault_;
 };
 
-/// An error of the request: `what: found; allowed: allowed`.
+/// Returns an error of the request: `what: found; allowed: allowed`.
 inline Error refused(const std::string &what, const std::string &found, const std::string &allowed) {
     return Error(Fault::request, what + ": " + found + "; allowed: " + allowed);
 }
 
-/// The error of a file operation that left `code` in errno. A name without a file is a wrong request.
+/// Returns the error of a file operation that left `code` in errno. A name without a file is a wrong request.
 inline Error file_error(const std::string &path, int code, const std::string &allowed) {
     const bool named = code == ENOENT || code == EACCES || code == EISDIR || code == ENOTDIR || code == ENAMETOOLONG;
     const char *reason = code == 0 ? "input or output failed" : std::strerror(code);

@@ -168,7 +168,8 @@ public:
         kept_.inputs = std::min(std::max(inputs, 0), MOST_INPUTS);
     }
 
-    // Workspace of plans of these shapes, and of a single picture or sequence of them, whose keys are divided further.
+    // Returns the workspace of plans of these shapes, and of a single picture or sequence of them, whose keys are divided
+    // further.
     std::size_t getWorkspaceSize(const PluginTensorDesc *in, std::int32_t inputs, const PluginTensorDesc *out,
                                  std::int32_t) const noexcept override {
         return guarded(std::size_t(0), [&] {

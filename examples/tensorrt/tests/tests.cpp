@@ -43,7 +43,7 @@ std::vector<char> written(const Plugin &plugin) {
     return bytes;
 }
 
-// Descriptions of the inputs, and of the output with the plugin's shape.
+// Returns descriptions of the inputs, and of the output with the plugin's shape.
 std::vector<PluginTensorDesc> described(const Plugin &plugin, const std::vector<Tensor> &all) {
     std::vector<PluginTensorDesc> made;
     std::vector<DimsExprs> shapes;
@@ -180,7 +180,7 @@ Node swin() {
     return n;
 }
 
-// Nodes, each with the features whose removal must change the answer.
+// Runs nodes, each with and without the features whose removal must change the answer.
 void nodes(void *stream) {
     struct Case {
         const char *name;
@@ -262,8 +262,8 @@ void nodes(void *stream) {
     }
 }
 
-// Shapes that change between runs of one copy; a budget set by the first shape; a captured stream; two copies in two
-// threads.
+// Checks shapes that change between runs of one copy; a budget set by the first shape; a captured stream; two copies in
+// two threads.
 void runs(void *stream) {
     Node n;
     n.rank = 3;
@@ -385,7 +385,7 @@ void fields() {
     CHECK(made(F()) != nullptr && host::logger().said.empty());
 }
 
-// Serialised plugins that were cut, lengthened or changed: refused, or usable plugins.
+// Checks serialised plugins that were cut, lengthened or changed: they are refused, or usable.
 void buffers() {
     Node n = swin();
     n.picture = {{6, 10}};
@@ -425,7 +425,7 @@ void buffers() {
     CHECK(written(read(bytes)) == bytes);
 }
 
-// Shapes and types that do not fit the node: the run fails with the argument's name, and the next one succeeds.
+// Checks shapes and types that do not fit the node: the run fails with the argument's name, and the next one succeeds.
 void shapes(void *stream) {
     Node n = swin();
     n.mask = noise(DataType::kFLOAT, {15, 15}, 34, 4);
