@@ -16,7 +16,7 @@ set(CMAKE_SYSTEM_PROCESSOR aarch64)
 list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES ELSA_CPU ELSA_CROSS ELSA_ZIG ELSA_SYSROOT)
 
 if(ELSA_ZIG)
-  # CMake 3.19 and later take a compiler that is a list of words; earlier ones take words beyond the first as an argument.
+  # CMake 3.19 and later accept a compiler that is a list of words; earlier versions take the other words as an argument.
   set(elsa_words ${ELSA_ZIG})
   list(GET elsa_words 0 elsa_zig)
   list(REMOVE_AT elsa_words 0)
@@ -25,11 +25,11 @@ if(ELSA_ZIG)
   set(CMAKE_C_COMPILER_ARG1 "${elsa_words} cc -target aarch64-linux-gnu.2.27")
   set(CMAKE_CXX_COMPILER ${elsa_zig})
   set(CMAKE_CXX_COMPILER_ARG1 "${elsa_words} c++ -target aarch64-linux-gnu.2.27")
-  # For zig's own drivers -mtune names an instruction set, too; these are for the compiler behind them.
+  # zig's own drivers also read an instruction set from -mtune; these flags are for the compiler behind them.
   set(elsa_compiler ${ELSA_ZIG} cc -target aarch64-linux-gnu.2.27)
   set(elsa_tune "-Xclang -tune-cpu -Xclang ")
   set(elsa_flags "")
-  # Other drivers link the unwinder by themselves, zig's for C does not.
+  # zig's C driver does not link the unwinder; other drivers do.
   set(CMAKE_C_STANDARD_LIBRARIES_INIT "-lunwind")
 else()
   if(NOT ELSA_CROSS)
@@ -51,7 +51,7 @@ foreach(elsa_cpu ${ELSA_CPU})
     break()
   endif()
 endforeach()
-# A compiler that does not run is reported by CMake itself: its status is no number.
+# CMake itself reports a compiler that does not run: its status is not a number.
 if(elsa_status MATCHES "^[1-9]")
   message(FATAL_ERROR "ELSA_CPU: ${ELSA_CPU}; allowed: a core that the compiler knows, such as cortex-a57")
 endif()
@@ -61,11 +61,11 @@ set(CMAKE_CXX_FLAGS_INIT "${elsa_flags}")
 if(ELSA_SYSROOT)
   set(CMAKE_SYSROOT ${ELSA_SYSROOT})
 endif()
-# Folders of this machine are not on the board: a program looks for shared libraries at its own side, too, and also
-# before it is installed.
+# Folders of this machine do not exist on the board: a program also looks for shared libraries next to itself, even before
+# it is installed.
 set(CMAKE_INSTALL_RPATH "$ORIGIN")
 set(CMAKE_BUILD_WITH_INSTALL_RPATH TRUE)
-# Programs of this machine, libraries and headers of the board.
+# Programs of this machine; libraries and headers of the board.
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 if(ELSA_SYSROOT)
   set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)

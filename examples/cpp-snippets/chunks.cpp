@@ -1,5 +1,5 @@
-// Keys that arrive in chunks, or lie on several machines: each chunk yields the states of its keys, without an output, and
-// the states merge. A chunk knows its place in the whole, so that causality needs no mask.
+// Keys that arrive in chunks, or are spread over several machines: each chunk yields the states of its keys, without an
+// output, and the states merge. A chunk knows its position in the whole, so causality needs no mask.
 
 #define ELSA_THROW
 #include <elsa.hpp>
@@ -34,7 +34,7 @@ int main() {
         elsa::outputs<float> outputs;
         outputs.with_states(part);
         elsa::or_throw(plan.partial(workspace, elsa::chunk(first, tokens), inputs, outputs));
-        // In the order of the keys the bits are the same every time.
+        // Merging in the order of the keys gives the same bits every time.
         elsa::or_throw(total.merge(part));
     }
     std::vector<float> out(heads * tokens * dim);

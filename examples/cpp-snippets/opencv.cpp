@@ -1,5 +1,5 @@
-// Tensors in cv::Mat, read and written where they lie. A matrix of CV_32F is a tensor [tokens, dim] whose rows are step1()
-// elements apart, so that regions of interest need no copy.
+// Tensors in cv::Mat, read and written in place. A matrix of CV_32F is a tensor [tokens, dim] whose rows are step1()
+// elements apart, so regions of interest need no copy.
 
 #define ELSA_THROW
 #include <elsa.hpp>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// The view of a matrix [tokens, heads * dim].
+// Returns the view of a matrix [tokens, heads * dim].
 elsa_view view_of(const cv::Mat &mat, std::size_t heads) {
     CV_Assert(mat.type() == CV_32FC1 && mat.dims == 2);
     const std::size_t tokens = static_cast<std::size_t>(mat.rows), dim = static_cast<std::size_t>(mat.cols) / heads;

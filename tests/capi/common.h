@@ -1,6 +1,5 @@
-/* What the C programs share: checks that are counted, tensors with noise, plain attention by a naive double loop, and a
-   call of elsa.h with its problem, plan and workspace. A program may define the sizes H, N and D before it includes
-   this. */
+/* Shared by the C programs: counted checks, tensors with noise, plain attention by a naive double loop, and a call of
+   elsa.h with its problem, plan and workspace. A program may define the sizes H, N and D before it includes this file. */
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -31,7 +30,7 @@ static int checks;
     } while (0)
 #define OK(x) CHECK((x) == ELSA_STATUS_OK)
 
-/* Whether the driver is the stand-in, which promises more: when it does what, and what it takes for an error. */
+/* True if the driver is the stand-in, which guarantees its timing and detects more errors. */
 #define STANDIN (getenv("ELSA_STANDIN") != NULL)
 
 static void fill(float *x, unsigned seed) {
@@ -48,7 +47,7 @@ static inline void fill_all(void) {
     fill(v, 3);
 }
 
-/* The largest distance of out from softmax(q k^T / sqrt(D)) v. */
+/* Returns the largest distance of out from softmax(q k^T / sqrt(D)) v. */
 static inline double error(void) {
     double worst = 0, y[D];
     size_t h, i, j, c;
@@ -79,7 +78,7 @@ typedef struct {
     elsa_outputs to;
 } call;
 
-/* A call of plain attention of q, k and v in memory of the host. */
+/* Makes a call of plain attention of q, k and v in host memory. */
 static inline call make(elsa_engine engine) {
     call c;
     elsa_problem_init(&c.problem);

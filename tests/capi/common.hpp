@@ -1,4 +1,4 @@
-// What the C++ programs share: checks that are counted, numbers, and a naive double loop to compare with.
+// Shared by the C++ programs: counted checks, numbers, and a naive double loop to compare with.
 #pragma once
 
 #include "elsa.hpp"
@@ -37,7 +37,7 @@ inline std::vector<float> noise(std::size_t count, unsigned seed) {
     return x;
 }
 
-// The upper 16 bits of an f32, rounded to nearest even; and back.
+// Converts to the upper 16 bits of an f32, rounded to nearest even, and back.
 inline std::uint16_t to_bf16(float x) {
     std::uint32_t b;
     std::memcpy(&b, &x, 4);
@@ -49,7 +49,7 @@ inline float from_bf16(std::uint16_t x) {
     std::memcpy(&f, &b, 4);
     return f;
 }
-// f16 of a number that needs no more than eleven bits and is neither tiny nor huge; and back.
+// Converts a number of at most eleven bits, neither tiny nor huge, to f16 and back.
 inline std::uint16_t to_f16(float x) {
     int exponent;
     const float m = std::frexp(std::fabs(x), &exponent);
@@ -70,7 +70,7 @@ inline std::size_t at(const elsa_view &v, std::size_t h, std::size_t token, std:
     return h * v.strides[1] + token * v.strides[2] + dim;
 }
 
-// Softmax attention of one sequence by the definition; `attends` selects the pairs that count.
+// Computes softmax attention of one sequence by the definition; `attends` selects the pairs.
 inline std::vector<double> naive(const elsa_problem &p, const Read &q, const Read &k, const Read &v,
                           const std::function<bool(std::size_t, std::size_t)> &attends) {
     const std::size_t heads = p.q.shape[1], group = heads / p.k.shape[1], dim = p.q.shape[3], wide = p.v.shape[3];
@@ -105,7 +105,7 @@ inline double distance(const elsa_problem &p, const std::vector<double> &want, c
     return worst;
 }
 
-// The largest difference of two rows of numbers; infinite where one is no number.
+// Returns the largest difference of two rows; infinite if one is not a number.
 inline double distance(const std::vector<float> &a, const std::vector<float> &b) {
     double worst = 0;
     for (std::size_t i = 0; i < a.size(); i++) {

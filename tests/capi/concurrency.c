@@ -1,6 +1,6 @@
 /* Threads of the library and of the host: workers that spin, sleep, stay on a core or are lent by a hook give the same
-   bits; a hook that breaks its word does no harm; calls inside the hook and beside one another work; options that cannot
-   be met are refused; a cancel ends the call that it comes in, and no other. */
+   bits; a hook that breaks its contract does no harm; calls inside the hook and concurrent calls work; impossible
+   options are refused; a cancel ends the running call and no other. */
 #define _POSIX_C_SOURCE 200809L
 #define H 2
 #define N 256
@@ -18,7 +18,7 @@ static elsa_engine_options options(void) {
     elsa_engine_options o;
     elsa_engine_options_init(&o);
     o.threads = WORKERS;
-    /* Workers are those of the CPU. */
+    /* Workers belong to the CPU. */
     o.backend = ELSA_BACKEND_SCALAR;
     return o;
 }
@@ -49,7 +49,7 @@ static void refused(const elsa_engine_options *o, elsa_status status, const char
     CHECK(strstr(elsa_last_error(), what) != NULL);
 }
 
-/* A share that a thread of the host computes. */
+/* A share computed by a thread of the host. */
 typedef struct {
     elsa_parallel_task task;
     void *context;
@@ -144,7 +144,7 @@ static void hooks(void) {
     }
     for (t = 0; t < mine.count; t++) {
         pthread_join(mine.late[t], NULL);
-        /* Long after the engine is gone. */
+        /* Long after the engine is destroyed. */
         compute(&mine.shares[t]);
     }
     CHECK(mine.count == ROUNDS * WORKERS);
@@ -154,7 +154,7 @@ static void hooks(void) {
     CHECK(mine.calls == 0);
 }
 
-/* A hook that makes calls of its own: with the workspace of the call that it serves, and with another. */
+/* A hook that makes calls itself: with the workspace of the call that it serves, and with another. */
 static call outer, inner;
 static float inner_out[COUNT];
 static int depth;
@@ -187,7 +187,7 @@ static void nests(void) {
     OK(elsa_engine_destroy(engine));
 }
 
-/* Callers of one engine, each with a plan, a workspace and an output of its own. */
+/* Callers of one engine, each with its own plan, workspace and output. */
 typedef struct {
     call c;
     float out[COUNT];
@@ -312,7 +312,7 @@ static void ends_early(void) {
     end(&c);
     OK(elsa_engine_destroy(cancelled));
     CHECK(elsa_engine_cancel(cancelled) == ELSA_STATUS_HANDLE);
-    /* Between two calls a cancel does nothing. */
+    /* A cancel between two calls has no effect. */
     o = options();
     OK(elsa_engine_create(&o, &cancelled));
     c = make(cancelled);

@@ -1,11 +1,11 @@
-/* elsa_run_device, and workspaces in memory of the caller's, with NVIDIA's driver or the stand-in, which does the work of
-   a stream only once something waits for it. Right answers, the caller's stream, the null stream and the default one; and
-   everything that is refused. */
+/* elsa_run_device, and workspaces in the caller's memory, with NVIDIA's driver or the stand-in, which does the work of a
+   stream only when something waits for it. Correct answers on the caller's stream, the null stream and the default one;
+   and all refusals. */
 #define _POSIX_C_SOURCE 200809L
 #include "common.h"
 #include "driver.h"
 
-/* Tensors in memory of the device. */
+/* Tensors in device memory. */
 typedef struct {
     address q, k, v, out, lse;
 } tensors;
@@ -28,7 +28,7 @@ static void free_all(const tensors *t) {
     CHECK(cuMemFree(t->out) == 0 && cuMemFree(t->lse) == 0);
 }
 
-/* The call on these tensors. */
+/* Returns the call on these tensors. */
 static call on(const call *c, const tensors *t) {
     call d = *c;
     d.in.q.data = (const void *)(size_t)t->q;
@@ -44,7 +44,7 @@ static elsa_status run(const call *c, void *stream, elsa_report *report) {
     return elsa_run_device(c->plan, c->room, &c->in, &c->to, stream, report);
 }
 
-/* The output as it is at this moment: the copy waits for the default stream alone. */
+/* Returns the current output: the copy waits for the default stream only. */
 static double download(const tensors *t) {
     CHECK(cuMemcpyDtoH(out, t->out, sizeof out) == 0);
     return error();
@@ -68,8 +68,8 @@ static double lse_error(const tensors *t) {
     return worst;
 }
 
-/* The third launch fails, which is that of the attention, and leaves the present keys under way: with a null stream the
-   call waits for them all the same. */
+/* Checks that a call with a null stream waits for its work even if it fails: the third launch, the attention, fails and
+   leaves the present keys in flight. */
 static void a_call_that_fails_waits(elsa_engine engine) {
     call c = make(engine), d;
     tensors t = upload_all();
@@ -112,14 +112,14 @@ static void streams(elsa_engine engine) {
     }
     /* Streams that do not wait for the default one. */
     CHECK(cuStreamCreate(&stream, 1) == 0 && cuStreamCreate(&later, 1) == 0);
-    /* The caller's stream: enqueued and not waited for. */
+    /* The caller's stream: enqueued, without waiting. */
     OK(run(&d[0], stream, &report));
     CHECK(report.backend == ELSA_BACKEND_CUDA && !report.fallback && report.workers > 0 && report.kernel[0] != 0);
     CHECK(!STANDIN || !(download(&t[0]) < 1e-5));
     CHECK(cuStreamSynchronize(stream) == 0);
     CHECK(download(&t[0]) < 1e-5);
     CHECK(lse_error(&t[0]) < 1e-5);
-    /* No stream: done when the call returns. */
+    /* No stream: complete when the call returns. */
     OK(run(&d[1], NULL, NULL));
     CHECK(download(&t[1]) < 1e-5);
     CHECK(lse_error(&t[1]) < 1e-5);
@@ -127,7 +127,7 @@ static void streams(elsa_engine engine) {
     OK(run(&d[2], (void *)1, NULL));
     CHECK(download(&t[2]) < 1e-5);
     free_all(&t[1]);
-    /* A later call in the same workspace comes after what was not waited for, on the device and on the host. */
+    /* A later call in the same workspace follows unfinished work, on the device and on the host. */
     t[1] = upload_all();
     d[1] = on(&c, &t[1]);
     OK(run(&d[1], stream, NULL));
@@ -141,7 +141,7 @@ static void streams(elsa_engine engine) {
     OK(elsa_run(c.plan, c.room, &c.in, &c.to, NULL));
     CHECK(error() < 1e-5);
     CHECK(download(&t[2]) < 1e-5);
-    /* Destroying a workspace waits for what is enqueued. */
+    /* Destroying a workspace waits for enqueued work. */
     free_all(&t[1]);
     t[1] = upload_all();
     d[1] = on(&c, &t[1]);
@@ -178,7 +178,7 @@ static void refusals(elsa_engine engine) {
     refused(&bad, NULL, argument, "q: address");
     bad.in.q.data = (const void *)(size_t)(t.q + 2);
     refused(&bad, NULL, argument, "q: address");
-    /* As many bytes as it says are not there; an output that follows them is then said to overlap q. */
+    /* Fewer bytes exist than stated; an output that follows then counts as overlapping q. */
     bad.in.q.data = (const void *)(size_t)brief;
     CHECK(run(&bad, NULL, NULL) == argument);
     CHECK(strstr(elsa_last_error(), "q: ") == elsa_last_error() || strstr(elsa_last_error(), " overlap q at ") != NULL);
@@ -210,7 +210,7 @@ static void refusals(elsa_engine engine) {
     CHECK(cuStreamDestroy(stream) == 0 && cuMemFree(memory) == 0);
     CHECK(cuCtxPopCurrent(&popped) == 0 && popped == foreign && cuCtxDestroy(foreign) == 0);
 
-    /* A plan and a workspace of the CPU, and a device that is not there. */
+    /* A plan and a workspace of the CPU, and a missing device. */
     elsa_engine_options_init(&options);
     options.backend = ELSA_BACKEND_SCALAR;
     OK(elsa_engine_create(&options, &cpu));
@@ -230,7 +230,7 @@ static void refusals(elsa_engine engine) {
     CHECK(elsa_engine_create(&options, &cpu) == argument);
     CHECK(strstr(elsa_last_error(), "device: 7") != NULL);
 
-    /* None of it has written anything, and the call is still possible. */
+    /* None of these has written anything, and the call still works. */
     CHECK(!(download(&t) < 1e-5));
     OK(run(&d, NULL, NULL));
     CHECK(download(&t) < 1e-5);
@@ -239,7 +239,7 @@ static void refusals(elsa_engine engine) {
     end(&c);
 }
 
-/* Bytes of a workspace in memory of the caller's. */
+/* Bytes of a workspace in the caller's memory. */
 static elsa_status made(const call *c, address memory, size_t bytes, elsa_workspace *room) {
     return elsa_workspace_create_on_device(c->plan, (void *)(size_t)memory, bytes, room);
 }
@@ -251,8 +251,8 @@ static void no_room(const call *c, address memory, size_t bytes, elsa_status sta
     CHECK(strstr(elsa_last_error(), part) != NULL && room.id == 77);
 }
 
-/* A workspace in memory of the caller's: right answers, with states and without, of which it may have room for these
-   alone; and memory that is none. */
+/* Checks workspaces in the caller's memory: correct answers, with and without states, even with room for the latter
+   only; and invalid memory. */
 static void workspaces(elsa_engine engine) {
     const elsa_status argument = ELSA_STATUS_ARGUMENT;
     call c = make(engine), d, other;
@@ -296,13 +296,13 @@ static void workspaces(elsa_engine engine) {
     CHECK(cuMemcpyDtoH(s, states[1], LSE) == 0);
     for (i = 0; i < H * N; i++) CHECK(fabs(m[i] + log((double)s[i]) - lse[i]) < 1e-5);
     OK(elsa_plan_warm(c.plan, c.room));
-    /* On tensors of the host, too, which are copied to memory of the library's. */
+    /* Host tensors work too; they are copied to the library's memory. */
     memset(out, 0xff, sizeof out);
     OK(elsa_run(c.plan, c.room, &c.in, &c.to, &report));
     CHECK(error() < 1e-5 && report.copied_bytes == 4 * sizeof out);
     OK(elsa_workspace_destroy(c.room));
 
-    /* Room for runs without states: none, here. */
+    /* Room for runs without states: none here. */
     OK(made(&c, 0, 0, &c.room));
     d.room = c.room;
     refused(&d, NULL, argument, "where states are given");
@@ -336,7 +336,7 @@ int main(void) {
     elsa_engine engine;
     elsa_engine_options options;
     void *context = NULL, *popped = NULL;
-    /* Read when the driver is first called. */
+    /* Read at the first call of the driver. */
     CHECK(setenv("ELSA_STANDIN_FAIL", "cuLaunchKernel:3:1", 1) == 0);
     open_driver();
     fill_all();

@@ -1,5 +1,5 @@
-/* A child of fork: its parent's engine computes there, on the CPU and the calling thread alone and with the same bits,
-   everything can be destroyed, and an engine of its own has threads. The parent does not notice. */
+/* A child of fork: its parent's engine computes there, on the CPU and the calling thread only and with the same bits,
+   everything can be destroyed, and its own engine has threads. The parent is not affected. */
 #define _POSIX_C_SOURCE 200809L
 #define H 2
 #define N 256
@@ -21,7 +21,7 @@ static elsa_engine engine_of(size_t threads) {
     return engine;
 }
 
-/* Whether the parent computes on a GPU, which no child can use. */
+/* True if the parent computes on a GPU, which no child can use. */
 static int on_gpu;
 
 static void judge(void) {
@@ -98,7 +98,7 @@ int main(void) {
         const pid_t made = fork();
         CHECK(made >= 0);
         if (made == 0) {
-            /* A child that hangs is ended. */
+            /* Ends a child that hangs. */
             alarm(60);
             child(engine, &c, bound);
             _exit(0);

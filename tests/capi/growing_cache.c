@@ -1,16 +1,16 @@
-/* Caches that are appended to in place, and states of chunks of the keys, which need neither a mask nor an output: C99,
-   checked against a naive double loop. */
+/* Caches that grow in place, and states of chunks of the keys, which need neither a mask nor an output: C99, checked
+   against a naive double loop. */
 #include "common.h"
 
-#define ROOM (N + 5)  /* tokens for which a cache has room */
-#define BLANK 12345.f /* stands where nothing may be written */
+#define ROOM (N + 5)  /* capacity of a cache in tokens */
+#define BLANK 12345.f /* marks memory that must not be written */
 
 static float cache_k[H * ROOM * D], cache_v[H * ROOM * D], before_k[H * ROOM * D], before_v[H * ROOM * D];
 static float state_m[3][H * N], state_s[3][H * N], state_w[3][COUNT], lse[H * N];
 
 static elsa_engine engine;
 
-/* Tokens first .. first + tokens of a tensor whose heads have room for as many as `room`. */
+/* Returns a view of tokens first .. first + tokens of a tensor whose heads have room for `room` tokens. */
 static elsa_view view(size_t tokens, size_t room) {
     elsa_view x;
     memset(&x, 0, sizeof x);
@@ -31,7 +31,7 @@ static elsa_output writes(float *data, size_t bytes) {
     return x;
 }
 
-/* Whether `found` is row `query` over the first `count` keys of head h. */
+/* Returns whether `found` is row `query` over the first `count` keys of head h. */
 static int attends(const float *found, size_t h, size_t query, size_t count) {
     double sum = 0, y[D];
     size_t j, c;
@@ -48,12 +48,12 @@ static int attends(const float *found, size_t h, size_t query, size_t count) {
     return 1;
 }
 
-/* A message names a field as this header does. */
+/* Checks that a message names a field as this header does. */
 static int says(const char *field) { return strncmp(elsa_last_error(), field, strlen(field)) == 0; }
 
 static int same(const float *a, const float *b, size_t count) { return memcmp(a, b, count * sizeof *a) == 0; }
 
-/* A cache grows by a few tokens at a time; each call reads it where it is and writes the new rows alone. */
+/* Grows a cache by a few tokens at a time; each call reads it in place and writes only the new rows. */
 static void append(void) {
     size_t i, past, tokens;
     for (i = 0; i < H * ROOM * D; i++) cache_k[i] = cache_v[i] = before_k[i] = before_v[i] = BLANK;
@@ -99,7 +99,7 @@ static void append(void) {
         OK(elsa_plan_destroy(plan));
     }
     {
-        /* Strides that do not agree, and a present that is missing. */
+        /* Strides that do not match, and a missing present. */
         elsa_problem p;
         elsa_plan plan;
         elsa_problem_init(&p);
@@ -113,7 +113,7 @@ static void append(void) {
     }
 }
 
-/* Causal attention of the last rows, chunk by chunk of the keys: the second and third chunk share a plan. */
+/* Computes causal attention of the last rows in chunks of the keys: the second and third chunk share a plan. */
 static void chunks(void) {
     const size_t first[4] = {0, N - 24, N - 12, N};
     elsa_plan plans[2];
@@ -163,7 +163,7 @@ static void chunks(void) {
     chunk.key_offset = N - 13;
     OK(elsa_partial(plans[1], rooms[1], &chunk, &in, &to, NULL));
     CHECK(state_s[2][N - 13] > 0);
-    /* The queries may be some of a whole, here all but the last five. */
+    /* The queries may be part of a whole, here all except the last five. */
     chunk.query_total = N + 5;
     OK(elsa_partial(plans[1], rooms[1], &chunk, &in, &to, NULL));
     CHECK(state_s[2][N - 8] > 0 && state_s[2][N - 9] == 0);
@@ -188,7 +188,7 @@ static void chunks(void) {
     }
 }
 
-/* A run writes what is given: log-sum-exp beside the output or alone, and never nothing. */
+/* Checks that a run writes the given outputs: log-sum-exp with the output or alone; a run without outputs is refused. */
 static void outputs(void) {
     call c = make(engine);
     float alone[H * N];
@@ -205,7 +205,8 @@ static void outputs(void) {
     end(&c);
 }
 
-/* A cache of fixed size with key_lengths: the keys beyond are never read. The message of a length names the field. */
+/* Checks a cache of fixed size with key_lengths: the keys beyond are never read. The message of a length names the
+   field. */
 static void lengths(void) {
     elsa_problem p;
     elsa_inputs in;

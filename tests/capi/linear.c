@@ -1,5 +1,5 @@
 /* Linear attention: every rule and form against its recurrence in f64, states in place and token by token, frames, packed
-   sequences, and what is refused. On a GPU too, where there is one. */
+   sequences, and refusals. Also on a GPU, if one is present. */
 #include "common.h"
 
 #define GATES (H * N)
@@ -8,7 +8,7 @@
 static float decay[GATES * D], beta[GATES], past[STATES], present[STATES], other[COUNT];
 static double want[COUNT], last[STATES];
 
-/* Keys of length about one, gates between 0.6 and 1, rates between 0 and 1. */
+/* Fills keys of length about one, gates between 0.6 and 1, rates between 0 and 1. */
 static void fill_linear(void) {
     size_t i;
     fill_all();
@@ -41,7 +41,7 @@ static elsa_output output(void *data, size_t bytes) {
     return made;
 }
 
-/* The recurrence by its definition: want and last of all tensors, with zeros or past before the first token. */
+/* Computes the recurrence by its definition: want and last of all tensors, from zeros or past before the first token. */
 static void recurrence(const linear *c) {
     const int gated = c->problem.has_decay != 0, delta = c->problem.has_beta != 0, dims = c->problem.decay.shape[3] == D;
     size_t h, i, x, y;
@@ -69,7 +69,7 @@ static void recurrence(const linear *c) {
     }
 }
 
-/* The largest distance of found from expected. */
+/* Returns the largest distance of found from expected. */
 static double distance(const float *found, const double *expected, size_t count) {
     double worst = 0;
     size_t i;
@@ -80,7 +80,7 @@ static double distance(const float *found, const double *expected, size_t count)
     return worst;
 }
 
-/* A problem of all tensors, with states as they are asked for. */
+/* Describes a problem of all tensors, with states as requested. */
 static linear describe(elsa_rule rule, int dims) {
     linear c;
     memset(&c, 0, sizeof c);
@@ -110,7 +110,7 @@ static linear describe(elsa_rule rule, int dims) {
     return c;
 }
 
-/* The same with separate states. */
+/* Describes the same with separate states. */
 static linear with_states(elsa_rule rule, int dims) {
     linear c = describe(rule, dims);
     c.problem.has_past_state = c.problem.has_present_state = 1;
@@ -161,7 +161,7 @@ static void rules_and_forms(elsa_engine engine) {
             }
 }
 
-/* Tokens one at a time, their state in place, give the bits of no other order and the answer of all at once. */
+/* Checks that tokens one at a time, with their state in place, give the answer of all tokens at once. */
 static void decode(elsa_engine engine) {
     linear all = with_states(ELSA_RULE_GATED_DELTA, 0), one = describe(ELSA_RULE_GATED_DELTA, 0);
     elsa_bound frame;
@@ -187,7 +187,7 @@ static void decode(elsa_engine engine) {
     }
     for (h = 0; h < H; h++) CHECK(distance(out + h * N * D, want + h * N * D, N * D) < 1e-5);
     CHECK(distance(present, last, STATES) < 1e-5);
-    /* A frame has the bits of a run, as often as it runs. */
+    /* A frame has the bits of a run, at every repetition. */
     all.to.out = output(other, sizeof other);
     OK(elsa_linear_bind(all.plan, all.room, &all.in, &all.to, &frame));
     OK(elsa_plan_warm(all.plan, all.room));
@@ -203,7 +203,7 @@ static void decode(elsa_engine engine) {
     finish(&one);
 }
 
-/* Both heads as packed sequences of one head: of one form, the same bits. */
+/* Runs both heads as packed sequences of one head: the same bits with one form. */
 static void packed(elsa_engine engine) {
     static const int64_t ends[] = {0, N, N, 2 * N};
     linear c = with_states(ELSA_RULE_GATED, 0);
@@ -252,7 +252,7 @@ static void run(const linear *c, const char *name) {
     REFUSED(elsa_linear_run(c->plan, c->room, &c->in, &c->to, NULL), name);
 }
 
-/* What is wrong with a problem, with its options, and with the tensors of a call; nothing is written. */
+/* Checks errors in a problem, in its options, and in the tensors of a call; nothing is written. */
 static void misuse(elsa_engine engine) {
     linear c = with_states(ELSA_RULE_GATED_DELTA, 0), bad;
     call softmax;
@@ -308,7 +308,7 @@ static void misuse(elsa_engine engine) {
     for (i = 0; i < sizeof out; i++) CHECK(((unsigned char *)out)[i] == 0x5a);
     for (i = 0; i < sizeof present; i++) CHECK(((unsigned char *)present)[i] == 0x5a);
 
-    /* What is null, and memory of a GPU for a plan without one. */
+    /* Null pointers, and GPU memory for a plan without a GPU. */
     REFUSED(elsa_linear_plan_create(engine, NULL, NULL, plans), "problem: null");
     REFUSED(elsa_linear_plan_create(engine, &c.problem, NULL, NULL), "plan: null");
     REFUSED(elsa_linear_plan_describe(c.plan, NULL), "info: null");

@@ -1,5 +1,5 @@
-// Linear attention by elsa.hpp: a gated delta rule against its recurrence, over float and over f16, states in place, and what
-// is refused. With and without ELSA_THROW.
+// Linear attention by elsa.hpp: a gated delta rule against its recurrence, over float and over f16, states in place, and
+// refusals. With and without ELSA_THROW.
 #include "common.hpp"
 
 namespace {
@@ -17,7 +17,7 @@ struct Data {
     }
 };
 
-// The answers and the last states, by the definition.
+// Computes the answers and the last states by the definition.
 std::vector<double> recurrence(const Data &x, std::vector<double> &s) {
     std::vector<double> y(heads * tokens * width);
     s.assign(x.past.begin(), x.past.end());
@@ -87,13 +87,13 @@ void answers(const elsa::engine &engine) {
     CHECK(plan.run(room, in, to, &done).ok() && done.workers > 0);
     CHECK(distance(y, want) < 1e-5 && distance(state, last) < 1e-5);
 
-    // A frame begins with what memory holds then.
+    // A frame starts from the current memory.
     const elsa::bound frame = plan.bind(room, in, to).value();
     state = x.past;
     const std::vector<float> before = y;
     CHECK(frame.run().ok() && y == before);
 
-    // Plans of one kind share a workspace, and any form has the answer.
+    // Plans of one kind share a workspace, and every form has the same answer.
     const auto other = engine.linear_plan(p, elsa::linear_options().with_form(ELSA_FORM_RECURRENT)).value();
     const elsa::workspace both = elsa::shared_workspace(plan, other).value();
     state = x.past;
@@ -102,7 +102,7 @@ void answers(const elsa::engine &engine) {
     CHECK(plan.run(both, in, to).ok() && y == before);
 }
 
-// f16 tensors with decay and beta of f16, without states.
+// Runs f16 tensors with decay and beta of f16, without states.
 void halves(const elsa::engine &engine) {
     Data x;
     std::fill(x.past.begin(), x.past.end(), 0.0f);

@@ -1,5 +1,5 @@
-/* Log callbacks that call the library, and that wait for other threads: nothing deadlocks, and what a callback may not do
-   is refused. */
+/* Log callbacks that call the library, and that wait for other threads: nothing deadlocks, and calls that a callback must
+   not make are refused. */
 #define _POSIX_C_SOURCE 200809L
 #include "common.h"
 
@@ -11,7 +11,7 @@ static elsa_engine shared;
 static int has_shared, depth, messages;
 static call at_work;
 
-/* Calls everything that logs or takes a lock, with an engine of its own and with the one that is logging. */
+/* Calls every function that logs or takes a lock, with its own engine and with the logging one. */
 static void listen(void *user, elsa_log_level level, const char *text) {
     elsa_engine engine;
     uint32_t present;

@@ -1,5 +1,5 @@
-/* Misuse of every function: arguments that are null, misaligned, stale or of something else. Each is a status with a
-   message that names the argument, and nothing is written. elsa_last_error is the thread's own. */
+/* Misuse of every function: arguments that are null, misaligned, stale or of another kind. Each is a status with a
+   message that names the argument, and nothing is written. elsa_last_error belongs to its thread. */
 #define _POSIX_C_SOURCE 200809L
 #include "common.h"
 
@@ -7,8 +7,7 @@
 
 enum { FILL = 0xa5, ROOM = 2048 };
 
-/* Memory for whatever a function writes, at an address that fits nothing and at one that fits all. It must keep its
-   bytes. */
+/* Memory for the output of a function, at a misaligned address and at an aligned one. It must keep its bytes. */
 static union {
     double align;
     unsigned char bytes[ROOM];
@@ -35,7 +34,7 @@ static void refused(int line, elsa_status status, elsa_status expected, const ch
 #define ARGUMENT(call, name) refused(__LINE__, call, ELSA_STATUS_ARGUMENT, name)
 #define HANDLE(call, name) refused(__LINE__, call, ELSA_STATUS_HANDLE, name)
 
-/* Handles that name nothing: the zero, one that never was, one that was destroyed. */
+/* Invalid handles: zero, one that never existed, a destroyed one. */
 #define STALE(type, handle, call)                                                    \
     do {                                                                             \
         static const uint64_t never[] = {0, 1, (uint64_t)-1, (uint64_t)1 << 32};     \
@@ -57,7 +56,7 @@ static elsa_stream stream, old_stream;
 static elsa_stream_data callbacks;
 static call good;
 
-/* A struct that is read, at an address that does not fit it. */
+/* Copies a struct to a misaligned address. */
 static const void *odd(const void *from, size_t bytes) {
     static union {
         double align;
@@ -185,7 +184,7 @@ static int32_t no_write(void *user, const elsa_rows *rows, const void *data, siz
     abort();
 }
 
-/* Tensors that are null, misaligned or too short; nothing is written to out. */
+/* Checks tensors that are null, misaligned or too short; nothing is written to out. */
 static void tensors(void) {
     static const int64_t lengths[1] = {N};
     const elsa_input whole = good.in.k;
@@ -240,7 +239,7 @@ static void states(void) {
     ARGUMENT(elsa_states_finish(4, 2, &part, (float *)GOOD, (float *)ODD), "lse");
 }
 
-/* Numbers that name nothing. */
+/* Checks invalid numbers. */
 static void numbers(void) {
     elsa_engine_options options;
     elsa_plan_options how;
@@ -301,7 +300,7 @@ static void numbers(void) {
     CHECK(certified.keys == 0 && certified.claims == 0 && numbers[0] == -1 && numbers[1] == -1);
 }
 
-/* The last error of a thread is its own, and stays when a call succeeds. */
+/* Checks that the last error belongs to its thread, and that a successful call does not clear it. */
 static void *other_thread(void *unused) {
     CHECK(elsa_last_error()[0] == 0);
     CHECK(elsa_view_init(99, 1, 1, 1, 1, (elsa_view *)GOOD) == ELSA_STATUS_ARGUMENT);

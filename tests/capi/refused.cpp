@@ -1,4 +1,5 @@
-// What elsa.hpp must not compile: one line for each value of CASE. Without CASE all of it compiles.
+// Code that elsa.hpp must reject: one line for each value of CASE. Without CASE everything
+// compiles.
 #include "elsa.hpp"
 
 #include <array>
@@ -31,11 +32,11 @@ elsa::status use(const elsa::engine &engine, Tensors &has) {
     out.out = has.floats;
     static_cast<void>(plan.run(room, in, out));
 #if CASE == 1
-    plan.run(room, in, out); // refused: a status that nobody looks at
+    plan.run(room, in, out); // refused: an ignored status
 #elif CASE == 2
-    plan.workspace(); // refused: a result that nobody looks at
+    plan.workspace(); // refused: an ignored result
 #elif CASE == 3
-    elsa::states(1, 1).merge(elsa::states(1, 1)); // refused: a status that nobody looks at
+    elsa::states(1, 1).merge(elsa::states(1, 1)); // refused: an ignored status
 #elif CASE == 4
     in.q = fixed.doubles; // refused: elements of another type
 #elif CASE == 5
@@ -49,11 +50,11 @@ elsa::status use(const elsa::engine &engine, Tensors &has) {
 #elif CASE == 9
     in.mask = fixed.ints; // refused: a mask of integers
 #elif CASE == 10
-    in.mask = fixed.bits; // refused: bits are no bytes
+    in.mask = fixed.bits; // refused: bits are not bytes
 #elif CASE == 11
     in.key_lengths = fixed.ints; // refused: lists are of 64 bits
 #elif CASE == 12
-    elsa::problem<double> wide; // refused: no such type of tensors
+    elsa::problem<double> wide; // refused: no such tensor type
 #elif CASE == 13
     elsa::inputs<elsa::f16> halves;
     return plan.run(room, halves, out); // refused: tensors of another type than the plan's
@@ -64,11 +65,11 @@ elsa::status use(const elsa::engine &engine, Tensors &has) {
 #elif CASE == 16
     const elsa::workspace other = room; // refused: a second owner
 #elif CASE == 17
-    return plan.workspace(); // refused: a result is no status
+    return plan.workspace(); // refused: a result is not a status
 #elif CASE == 18
-    problem.with_bias<bool>({1, 1}); // refused: a bias is added
+    problem.with_bias<bool>({1, 1}); // refused: a bias is a number
 #elif CASE == 19
-    problem.with_bias_table<double>(1, 1); // refused: no such type of tensors
+    problem.with_bias_table<double>(1, 1); // refused: no such tensor type
 #endif
     return plan.run(room, in, out);
 }

@@ -1,5 +1,5 @@
-/* Streams: tensors that callbacks fill and take within a budget. The bits are those of elsa_run, for every budget, chunk
-   and number of threads, with every kind of input; the account adds up; and keys may be larger than the budget. */
+/* Streams: callbacks fill and take tensors within a budget. The bits are those of elsa_run for every budget, chunk and
+   number of threads, with every kind of input; the account adds up; and keys may exceed the budget. */
 #define _POSIX_C_SOURCE 200809L
 #include "stream.h"
 
@@ -8,7 +8,7 @@ static float bias[ROWS * N], table[32 * H];
 static unsigned char mask[ROWS * N];
 static int64_t numbers[ROWS * N], lengths[1];
 
-/* Runs streams of some budgets and chunks; each has the answer in memory. Returns the most units. */
+/* Runs streams with several budgets and chunks; each has the answer in memory. Returns the largest number of units. */
 static size_t agrees(both *x) {
     static const size_t more[] = {VARIES, 2 * VARIES, (size_t)64 << 20};
     static const double etas[] = {0.1, 0};
@@ -32,7 +32,7 @@ static size_t agrees(both *x) {
     return most;
 }
 
-/* The distance of out from the definition: causal attention whose last query sees the last valid key. */
+/* Returns the distance of out from the definition: causal attention whose last query sees the last valid key. */
 static double wrong(const both *x, size_t queries, size_t keys, size_t valid) {
     double worst = 0, y[D];
     size_t h, i, j, c;
@@ -58,7 +58,7 @@ static double wrong(const both *x, size_t queries, size_t keys, size_t valid) {
     return worst;
 }
 
-/* Every kind of input. */
+/* Checks every kind of input. */
 static void kinds(void) {
     static both x;
     static const elsa_view wide = {{1, SHARED, 600, D}, {SHARED * 600 * D, 600 * D, D, 1}};
@@ -72,12 +72,12 @@ static void kinds(void) {
     x.in.key_lengths.count = x.data.key_lengths.count = 1;
     agrees(&x);
     CHECK(wrong(&x, ROWS, N, N - 5) < 1e-5);
-    /* Another block has other bits, which are its own. */
+    /* Another block size has different bits, which are its own. */
     x.how.block = 128;
     agrees(&x);
     CHECK(wrong(&x, ROWS, N, N - 5) < 1e-5);
 
-    /* A mask that heads share, and a bias that they do not. */
+    /* A mask shared by heads, and a bias per head. */
     prepare(&x, 1, ROWS, N);
     for (i = 0; i < ROWS * N; i++) mask[i] = i % 3 != 1;
     x.problem.mask.kind = ELSA_MASK_BOOL;
@@ -148,7 +148,7 @@ static void kinds(void) {
         agrees(&x);
     }
 
-    /* Several sequences in a unit, and none of keys. */
+    /* Several sequences in a unit, and one without keys. */
     prepare(&x, 2, ROWS, 600);
     agrees(&x);
     prepare(&x, 1, ROWS, 0);
@@ -164,7 +164,7 @@ static void kinds(void) {
     }
 }
 
-/* Keys and values that are larger than all that a run allocates. Scores are zero, so that the answer is a mean. */
+/* Keys and values larger than all allocations of a run. Scores are zero, so the answer is a mean. */
 enum { LONG = 1 << 19, ODD_VALUE = 3 };
 static size_t most_at_once;
 

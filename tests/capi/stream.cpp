@@ -1,4 +1,4 @@
-// Streams with callables: what they are handed, what they return, and what they throw; against a run in memory.
+// Streams with callables: their arguments, results and exceptions; compared with a run in memory.
 #include "common.hpp"
 
 #include <memory>
@@ -24,7 +24,7 @@ elsa::problem<float> plain() {
     return p;
 }
 
-// Smallest budget, and a little more.
+// Makes a stream with the smallest budget, and a little more.
 elsa::stream stream(const elsa::engine &engine, const elsa::problem<float> &p, std::size_t more = 1 << 20,
                     elsa_stream_outputs outputs = ELSA_STREAM_OUT | ELSA_STREAM_LSE) {
     for (int tries = 0;; tries++) {
@@ -35,7 +35,7 @@ elsa::stream stream(const elsa::engine &engine, const elsa::problem<float> &p, s
         const std::size_t budget = std::strtoull(refused.message().c_str() + at + 9, nullptr, 10) + more;
         elsa::result<elsa::stream> made =
             engine.stream(p, elsa::stream_options(budget).with_outputs(outputs).with_eta(0.1));
-        // What the process has may grow between the two calls.
+        // The memory of the process may grow between the two calls.
         if (made.ok() || tries == 100) {
             CHECK(made.ok() && made->describe()->host_bytes <= budget);
             return std::move(made).value();
@@ -43,7 +43,7 @@ elsa::stream stream(const elsa::engine &engine, const elsa::problem<float> &p, s
     }
 }
 
-// One of more than one unit, for which a budget is looked for: what the process has changes between two calls.
+// Searches a budget with more than one unit: the memory of the process changes between two calls.
 elsa::stream divided(const elsa::engine &engine, const elsa::problem<float> &p) {
     std::size_t more = 1 << 17;
     for (int tries = 0;; tries++) {
@@ -57,7 +57,7 @@ elsa::stream divided(const elsa::engine &engine, const elsa::problem<float> &p) 
 
 std::size_t place(std::size_t head, std::size_t token, std::size_t tokens) { return (head * tokens + token) * dim; }
 
-// Fills rows of q, k and v. A callable type that cannot be copied.
+// Fills rows of q, k and v. The callable type cannot be copied.
 struct Reads {
     const Data *data;
     std::unique_ptr<int> calls;
@@ -126,7 +126,7 @@ void answers(const elsa::engine &engine, const Data &x) {
     const auto valid = [](std::size_t, std::size_t j) { return j < keys - 7; };
     const std::vector<double> want = naive(p, reader(x.q), reader(x.k), reader(x.v), valid);
     CHECK(distance(p, want, reader(found.out)) < 1e-5);
-    // Callables that end with the call, and one that is a pointer to a function.
+    // Callables that end with the call, including a function pointer.
     Writes again;
     CHECK(small.run(Reads(x), std::ref(again), nullptr, lists).ok() && same(again.out, whole.out));
     std::int32_t (*const refuses)(const elsa::rows_to_take &) = [](const elsa::rows_to_take &) -> std::int32_t { return 9; };
@@ -136,7 +136,7 @@ void answers(const elsa::engine &engine, const Data &x) {
     CHECK(none.code() == ELSA_STATUS_ARGUMENT && none.message().find("key_lengths") == 0);
 }
 
-// Numbers and exceptions of callables, on either side.
+// Checks status numbers and exceptions of callables, on either side.
 void endings(const elsa::engine &engine, const Data &x) {
     const elsa::stream small = divided(engine, plain());
     const std::size_t units = small.describe()->units;
@@ -157,7 +157,7 @@ void endings(const elsa::engine &engine, const Data &x) {
         CHECK(ended.message().find("read returned " + std::to_string(-fail - 1)) != std::string::npos);
         CHECK(*inner.calls == fail && done.finished < units && done.units == units);
 
-        // The same call throws, and the run goes on where it has ended.
+        // The same call throws, and the run continues from its end.
         Reads again(x);
         int caught = 0;
         const auto throws = [&](const elsa::rows_to_fill &rows) {
@@ -175,7 +175,7 @@ void endings(const elsa::engine &engine, const Data &x) {
         CHECK(small.run(Reads(x), found, &done, rest).ok() && done.finished == units);
         CHECK(same(found.out, whole.out) && same(found.lse, whole.lse));
     }
-    // Outputs, and an exception with a message that outlives what threw it.
+    // Outputs, and an exception whose message outlives its thrower.
     std::string message;
     int writes = 0;
     const auto throws = [&](const elsa::rows_to_take &) {
@@ -194,7 +194,8 @@ void endings(const elsa::engine &engine, const Data &x) {
     rest.first_unit = units;
     Reads none(x);
     CHECK(small.run(none, whole, unread, rest).ok() && *none.calls == 0);
-    // The read of the second unit throws while the outputs of the first are written: the write ends the run.
+    // The read of the second unit throws while the outputs of the first are written: the write completes before the run
+    // ends.
     int caught = 0;
     Reads inner(x);
     std::atomic<bool> thrown(false);
@@ -218,7 +219,7 @@ void endings(const elsa::engine &engine, const Data &x) {
     CHECK(caught == 2);
 }
 
-// Rows of another type, or beyond the counts.
+// Checks rows of another type, or beyond the counts.
 void misuse(const elsa::engine &engine, const Data &x) {
     elsa_rows where = elsa_rows();
     float data[6] = {0, 1, 2, 3, 4, 5};
@@ -241,7 +242,7 @@ void misuse(const elsa::engine &engine, const Data &x) {
     beyond(0, 1, 0);
     beyond(0, 0, 2);
     CHECK(caught == 3);
-    // From within a callable it reaches the caller.
+    // An exception inside a callable reaches the caller.
     try {
         CHECK(stream(engine, plain()).run([](const elsa::rows_to_fill &to) { to.row<double>(0, 0, 0); }, Writes()).ok());
     } catch (const elsa::error &error) {
@@ -261,7 +262,7 @@ void misuse(const elsa::engine &engine, const Data &x) {
     CHECK(elsa_stream_describe(handle, &info) == ELSA_STATUS_HANDLE);
 }
 
-// The CPU's best back end.
+// Returns the CPU's best back end.
 elsa_backend best() {
     elsa_backend backend = ELSA_BACKEND_CUDA;
     std::uint32_t present = 0;

@@ -1,5 +1,5 @@
-/* What the programs with streams share: tensors in memory of the program, callbacks that copy rows of them, and the run
-   in memory to compare with. */
+/* Shared by the programs with streams: tensors in the program's memory, callbacks that copy rows of them, and the run in
+   memory for comparison. */
 #ifndef STREAM_H
 #define STREAM_H
 
@@ -14,25 +14,25 @@
 /* Queries of the tests, and heads of the keys. */
 enum { ROWS = 37, SHARED = 2, SPAN = H * N * D };
 
-/* Where a tensor lies in memory of this program. */
+/* Address of a tensor in the program's memory. */
 typedef struct {
     char *data;
     size_t bytes, strides[3], shape[3], length;
 } place;
 
-/* What the callbacks of a run work with. */
+/* State of a run's callbacks. */
 typedef struct {
     place of[15];
-    /* Calls so far, and the ones that fail, counted from one; 0 is none. */
+    /* Number of calls so far, and numbers of the failing calls, counted from one; 0 is none. */
     int reads, writes, fail_read, fail_write;
-    /* Operand of the call that failed. */
+    /* Operand of the failed call. */
     elsa_operand failed;
-    /* Microseconds that each call takes. */
+    /* Duration of each call in microseconds. */
     long slow;
     pthread_t caller;
-    /* What a callback does besides. */
+    /* Extra action of a callback. */
     void (*also)(void);
-    /* How often each byte of the output was written. */
+    /* Number of writes of each output byte. */
     unsigned char written[SPAN];
 } user;
 
@@ -41,7 +41,7 @@ static float stream_lse[H * N], stream_m[H * N], stream_s[H * N], stream_w[SPAN]
 static elsa_engine engine;
 static user of_run;
 
-/* A check in a callback, which is not counted: several threads call back. */
+/* A check in a callback, not counted: several threads call back. */
 #define MUST(x)                                                                     \
     do {                                                                            \
         if (!(x)) {                                                                 \
@@ -57,7 +57,7 @@ static inline void pause_for(long microseconds) {
     if (microseconds > 0) nanosleep(&time, NULL);
 }
 
-/* The place of an operand; rows must lie inside of it, and be as many bytes as they say. */
+/* Returns the address of an operand; its rows must be inside it and have the stated number of bytes. */
 static inline const place *checked(const user *u, const elsa_rows *rows, size_t bytes) {
     const place *at = &u->of[rows->operand];
     size_t axis, last = rows->length;
@@ -91,7 +91,7 @@ static inline void move(const place *at, const elsa_rows *rows, char *data, int 
 static inline int32_t reads(void *given, const elsa_rows *rows, void *data, size_t bytes) {
     user *u = (user *)given;
     const int own = rows->operand == ELSA_OPERAND_BIAS && u->of[ELSA_OPERAND_BIAS].length == H;
-    /* The table of a bias is read by the caller's thread, all else by another one. */
+    /* The caller's thread reads the table of a bias; another thread reads everything else. */
     MUST((pthread_equal(pthread_self(), u->caller) != 0) == own);
     MUST(rows->operand < ELSA_OPERAND_OUT);
     pause_for(u->slow);
@@ -129,7 +129,7 @@ static inline int32_t writes(void *given, const elsa_rows *rows, const void *dat
     return 0;
 }
 
-/* A stream, the problem that it has, and the call in memory to compare with. */
+/* A stream, its problem, and the call in memory for comparison. */
 typedef struct {
     elsa_problem problem;
     elsa_inputs in;
@@ -165,7 +165,7 @@ static inline elsa_output into(void *data, size_t bytes) {
     return x;
 }
 
-/* Groups of heads, queries and outputs with heads inside: all that every test has. */
+/* Prepares groups of heads, with heads inside queries and outputs: common to all tests. */
 static inline void prepare(both *x, size_t batch, size_t queries, size_t keys) {
     const elsa_view row = dense(batch, H, queries, 1), wide = dense(batch, H, queries, D);
     memset(&of_run, 0, sizeof of_run);
@@ -196,7 +196,7 @@ static inline void prepare(both *x, size_t batch, size_t queries, size_t keys) {
     of_run.caller = pthread_self();
 }
 
-/* The answer in memory. */
+/* Computes the answer in memory. */
 static inline void in_memory(const both *x) {
     elsa_plan plan;
     elsa_workspace room;
@@ -210,14 +210,14 @@ static inline void in_memory(const both *x) {
     OK(elsa_plan_destroy(plan));
 }
 
-/* The bytes that a message names. */
+/* Returns the bytes that a message names. */
 static inline size_t named(void) {
     const char *text = strstr(elsa_last_error(), "at least ");
     CHECK(text != NULL && strncmp(elsa_last_error(), "host_budget: ", 13) == 0);
     return (size_t)strtoull(text + 9, NULL, 10);
 }
 
-/* The bytes that a stream needs, which a budget that is too small is told. */
+/* Returns the bytes that a stream needs, from the message for a budget that is too small. */
 static inline size_t needed(const both *x) {
     elsa_stream_options how = x->how;
     elsa_stream stream;
@@ -228,7 +228,7 @@ static inline size_t needed(const both *x) {
     return named();
 }
 
-/* What a process has differs a little from one moment to the next. */
+/* The memory of a process varies slightly over time. */
 #define VARIES ((size_t)1 << 20)
 
 static inline elsa_stream streamed(const both *x, size_t more, elsa_stream_info *info) {
@@ -237,7 +237,7 @@ static inline elsa_stream streamed(const both *x, size_t more, elsa_stream_info 
     elsa_status status;
     int tries = 0;
     do {
-        /* What the process has may grow between the two calls. */
+        /* The memory of the process may grow between the two calls. */
         how.host_budget = needed(x) + more;
         status = elsa_stream_create(engine, &x->problem, &how, &stream);
     } while (status == ELSA_STATUS_MEMORY && ++tries < 100);
@@ -253,8 +253,8 @@ static inline elsa_stream streamed(const both *x, size_t more, elsa_stream_info 
     return stream;
 }
 
-/* A stream of more than `above` units and fewer than `below`, for which a small budget is looked for: what the process has
-   changes between two calls. */
+/* Searches a small budget with more than `above` units and fewer than `below`: the memory of the process changes between
+   two calls. */
 static inline elsa_stream in_units(const both *x, size_t above, size_t below, elsa_stream_info *info) {
     size_t more = VARIES / 8;
     int tries = 0;
@@ -277,7 +277,7 @@ static inline void forget(void) {
     of_run.reads = of_run.writes = 0;
 }
 
-/* The bits of the answer in memory, each written once. */
+/* Checks that the output has the bits of the answer in memory, each written once. */
 static inline void same(const both *x, const elsa_stream_report *done) {
     const size_t rows = x->problem.q.shape[0] * H * x->problem.q.shape[2];
     size_t i;
@@ -293,7 +293,7 @@ static inline void same(const both *x, const elsa_stream_report *done) {
     CHECK(done->total_ms > 0 && done->overlap <= 1 && done->wait_ms <= done->total_ms);
 }
 
-/* The CPU's best back end. */
+/* Returns the CPU's best back end. */
 static inline elsa_backend best(void) {
     elsa_backend backend = ELSA_BACKEND_CUDA;
     uint32_t present = 0;

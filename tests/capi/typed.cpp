@@ -1,5 +1,5 @@
-// elsa.hpp in use: memory that containers name, what elsa.h says of diagonals and masks, buffers, workspaces that plans
-// share, caches, chunks of keys, threads of the host's, and values that are not there. With and without ELSA_THROW.
+// elsa.hpp in use: memory named by containers, the diagonals and masks of elsa.h, buffers, workspaces shared by plans,
+// caches, chunks of keys, the host's threads, and absent values. With and without ELSA_THROW.
 #include "common.hpp"
 
 #if __cplusplus >= 202002L
@@ -10,7 +10,7 @@
 
 namespace {
 
-// What containers say of themselves, and what is absent.
+// Checks sizes of containers, and absent values.
 void memory() {
     std::vector<float> list(5);
     std::array<float, 3> three = {{0, 0, 0}};
@@ -21,7 +21,7 @@ void memory() {
     CHECK(elsa::input<float>(row).get().bytes == 8 && elsa::output<float>(row).get().bytes == 8);
     CHECK(elsa::input<float>().get().data == nullptr && elsa::output<float>().get().bytes == 0);
     CHECK(elsa::input<float>(elsa::output<float>(row)).get().bytes == 8);
-    // A count whose bytes overflow is not a small one.
+    // A count whose bytes overflow is not accepted as a small one.
     CHECK(elsa::input<float>(row, SIZE_MAX / 2).get().bytes == SIZE_MAX);
     const std::vector<std::int64_t> lengths = {1, 2, 3};
     const long long other[] = {4, 5};
@@ -37,7 +37,7 @@ void memory() {
 #endif
     for (const elsa_layout layout : {ELSA_LAYOUT_BHND, ELSA_LAYOUT_BNHD})
         CHECK(elsa::extent(*elsa::view(layout, 2, 3, 5, 7)) == 2 * 3 * 5 * 7);
-    // A slice ends with its last row, not with those of the other slices.
+    // A slice ends with its last row, not with the rows of other slices.
     CHECK(elsa::extent(*elsa::view(ELSA_LAYOUT_QKV, 2, 3, 5, 7)) == 2 * 3 * 3 * 5 * 7 - 2 * 3 * 7);
     elsa_view empty = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, 1, 1);
     empty.shape[2] = 0;
@@ -48,7 +48,7 @@ void memory() {
     CHECK(std::strlen(elsa::status_text(ELSA_STATUS_BUSY)) > 0);
 }
 
-// The numbers of keys that rows attend: queries of zero have exp(lse) = keys.
+// Returns the numbers of keys that rows attend: queries of zero have exp(lse) = keys.
 std::vector<long> attended(const elsa::engine &engine, elsa::problem<float> p, std::size_t queries, std::size_t past,
                            std::size_t keys, std::int64_t length, const elsa::mask &mask = elsa::mask()) {
     const std::size_t heads = 3;
@@ -77,7 +77,7 @@ std::vector<long> attended(const elsa::engine &engine, elsa::problem<float> p, s
     return counts;
 }
 
-// What the header says of diagonals, windows, strides and masks.
+// Checks diagonals, windows, strides and masks as the header documents them.
 void header(const elsa::engine &engine) {
     typedef std::vector<long> Counts;
     const Counts four_five = {4, 5, 4, 5, 4, 5}, three_four = {3, 4, 3, 4, 3, 4};
@@ -107,7 +107,7 @@ void header(const elsa::engine &engine) {
     CHECK(counts[4] == 8 && counts[9] == 8 && counts[14] == 8 && counts[3] == 9);
     counts = attended(engine, masked.with_mask<bool>({3, 1, 9}), 5, 0, 9, 0, heads);
     CHECK(counts[9] == 9 && counts[10] == 8 && counts[14] == 8);
-    // A mask of 1 key is shared. Integers and doubles are converted: what is not zero attends, what is finite stays finite.
+    // A mask of 1 key is shared. Integers and doubles are converted: nonzero attends, finite numbers stay finite.
     CHECK(attended(engine, masked.with_mask<bool>({5, 1}), 5, 0, 9, 0, elsa::mask(matrix.data(), 5)) == Counts(15, 9));
     const std::vector<std::int32_t> words = {0, -256, 1, 2, 3, 4, 5, 6, 7};
     std::vector<std::int64_t> longs(9, std::int64_t(1) << 32);
@@ -131,7 +131,7 @@ void header(const elsa::engine &engine) {
     CHECK(few.status().code() == ELSA_STATUS_ARGUMENT && few.message() == "mask: keys 7; allowed: 1 or 9");
 }
 
-// Every axis but the head size may be empty: an empty vector, null with 0 bytes, is a tensor.
+// Checks that every axis except the head size may be empty: an empty vector, null with 0 bytes, is a tensor.
 void empty(const elsa::engine &engine) {
     const std::size_t sizes[3][3] = {{0, 2, 5}, {3, 0, 5}, {3, 2, 0}};
     for (const auto &size : sizes) {
@@ -162,7 +162,7 @@ void empty(const elsa::engine &engine) {
     CHECK(out == std::vector<float>(24, 0.0f) && lse == std::vector<float>(6, -std::numeric_limits<float>::infinity()));
 }
 
-// A mask of other elements than the problem's is refused, though its bytes would do.
+// Checks that a mask with another element type than the problem's is refused, even if its bytes would fit.
 void other_masks(const elsa::engine &engine) {
     const std::size_t tokens = 6, dim = 4;
     std::vector<float> x(tokens * dim, 0.5f), out(tokens * dim, -7.0f), wide(tokens * tokens, 1.0f);
@@ -188,7 +188,7 @@ void other_masks(const elsa::engine &engine) {
     CHECK(engine.plan(p).status().code() == ELSA_STATUS_ARGUMENT);
 }
 
-// Tensors in buffers have the bits of tensors anywhere else.
+// Checks that tensors in buffers give the same bits as tensors elsewhere.
 void buffers(const elsa::engine &engine) {
     const std::size_t tokens = 37, heads = 2, dim = 24, each = heads * tokens * dim;
     const std::vector<float> x = noise(3 * each, 11);
@@ -223,7 +223,7 @@ void buffers(const elsa::engine &engine) {
     CHECK(plan.workspace_on_device(nullptr, 0).status().code() == ELSA_STATUS_UNSUPPORTED);
 }
 
-// A workspace serves every plan that needs no more than its bytes: many sequences of few tokens in that of one of many.
+// Checks that a workspace serves every plan that fits into it: many sequences of few tokens in that of one of many.
 void shared(const elsa::engine &engine) {
     elsa::problem<float> wide, many;
     wide.q = wide.k = wide.v = wide.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 2, 300, 64);
@@ -247,7 +247,7 @@ void shared(const elsa::engine &engine) {
     CHECK(a.run(of_b, in, to).code() == ELSA_STATUS_ARGUMENT && b.run(of_a, in, second).ok());
     CHECK(std::memcmp(out.data(), again.data(), 4 * out.size()) == 0);
     CHECK(b.bind(of_a, in, second).value().run().ok());
-    // Any sequence of shapes in one workspace, and in that of the most demanding alone.
+    // Any sequence of shapes in one workspace, and in that of the most demanding shape alone.
     std::vector<elsa::plan<float>> plans;
     std::vector<elsa_plan> handles;
     std::uint32_t random = 7;
@@ -287,8 +287,8 @@ void shared(const elsa::engine &engine) {
     CHECK(elsa_workspace_create_shared(nullptr, 1, &made) == ELSA_STATUS_ARGUMENT && made.id == 7);
 }
 
-// Tokens appended one by one to a cache have the answers of causal attention over all of them, and so have chunks of the
-// keys whose states merge.
+// Checks that tokens appended one by one to a cache give the answers of causal attention over all tokens, and so do chunks
+// of the keys whose states merge.
 void caches_and_chunks(const elsa::engine &engine) {
     const std::size_t tokens = 23, room_for = 32, heads = 2, dim = 8, each = heads * tokens * dim;
     const std::vector<float> q = noise(each, 13), k = noise(each, 14), v = noise(each, 15);
@@ -345,7 +345,7 @@ void caches_and_chunks(const elsa::engine &engine) {
     CHECK(folded.finish(whole).ok() && distance(p, want, reader(whole)) < 1e-5);
 }
 
-// Threads of the host's own, as many as a call asks for.
+// The host's threads, in the number that a call requests.
 struct Lender {
     std::atomic<int> calls{0};
     template <class Task>
@@ -381,7 +381,7 @@ void lent() {
     CHECK(lender.calls > 0 && std::memcmp(outs[0].data(), outs[1].data(), 4 * each) == 0);
 }
 
-// The value of a failed result is not there.
+// Checks that the value of a failed result is absent.
 void no_value(const elsa::engine &engine) {
 #ifdef ELSA_THROW
     int thrown = 0;
@@ -414,7 +414,7 @@ void no_value(const elsa::engine &engine) {
     }
     static_cast<void>(engine);
 #endif
-    // Success is no failure.
+    // A success is not an error.
     const elsa::result<elsa::plan<float>> neither{elsa::status()};
     CHECK(!neither.ok() && !neither.message().empty());
 }

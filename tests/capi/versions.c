@@ -1,5 +1,5 @@
 /* Structs of other versions: shorter ones of older programs, longer ones of newer programs, and sizes that no version
-   has. What is read lies in memory of exactly its size; behind what is written lie bytes that must stay.
+   has. Structs that are read are in memory of exactly their size; bytes after structs that are written must not change.
 
    Compiled against elsa.h as it is, against one whose structs end where they may end (OLDER), and against one whose
    structs have a field more (NEWER). */
@@ -118,7 +118,7 @@ static elsa_status report(void *value) {
     return elsa_run(plain.plan, plain.room, &plain.in, &plain.to, (elsa_report *)value);
 }
 
-/* A copy of the first bytes of a struct, in memory of its own, with that size. */
+/* Copies the first bytes of a struct to separate memory, with that size. */
 static unsigned char *cut(const void *from, size_t have, size_t size, size_t memory) {
     unsigned char *copy = (unsigned char *)calloc(1, memory);
     CHECK(copy != NULL);
@@ -136,7 +136,7 @@ static elsa_status status_of(elsa_status (*function)(void *), const void *from, 
     return status;
 }
 
-/* Sizes that no version has. */
+/* Checks sizes that no version has. */
 static void never(elsa_status (*function)(void *), const void *from, size_t have) {
     static const size_t sizes[] = {0, 1, 7, 8, BEYOND, (size_t)-1, (size_t)-1 / 2 + 1};
     size_t i;
@@ -150,7 +150,7 @@ static void never(elsa_status (*function)(void *), const void *from, size_t have
     }
 }
 
-/* A struct that is read: accepted from its least size on, and beyond what the library knows as long as that is zero. */
+/* Checks a struct that is read: accepted from its minimum size on, and beyond the library's size if the rest is zero. */
 static void is_read(elsa_status (*function)(void *), const void *value, size_t bytes) {
     size_t size, least = 0;
     for (size = sizeof(size_t); size <= bytes; size += 4) {
@@ -174,7 +174,7 @@ static void is_read(elsa_status (*function)(void *), const void *value, size_t b
     never(function, value, bytes);
 }
 
-/* A struct that is written: nothing behind its size changes, nor anything where it is refused. */
+/* Checks a struct that is written: nothing after its size changes, and nothing at all if it is refused. */
 static void is_written(elsa_status (*function)(void *), const void *value, size_t bytes) {
     size_t size, i, least = 0;
 #ifdef NEWER

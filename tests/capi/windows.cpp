@@ -1,5 +1,5 @@
-// Windows of a picture, biases and tables of relative positions: against the definition in f64 with the mask and the bias
-// written out, among each other, and what is refused.
+// Windows of a picture, biases and tables of relative positions: compared with the definition in f64 with mask and bias written
+// out, with each other, and refusals.
 #include "common.hpp"
 
 namespace {
@@ -14,14 +14,14 @@ struct Data {
     std::vector<float> q = noise(each, 21), k = noise(each, 22), v = noise(each, 23), table = noise(entries * heads, 24);
 };
 
-// Entry of the table, by coordinates within the window.
+// Returns the index of the table's entry, by coordinates within the window.
 std::size_t entry(std::size_t i, std::size_t j) {
     const std::size_t down = i / window[1] + window[0] - 1 - j / window[1];
     const std::size_t right = i % window[1] + window[1] - 1 - j % window[1];
     return down * (2 * window[1] - 1) + right;
 }
 
-// The region of a rolled picture that a token of a window came from, as Swin numbers them.
+// Returns the region of a rolled picture that a token of a window came from, as Swin numbers them.
 int region(std::size_t w, std::size_t token, const std::size_t by[2]) {
     const std::size_t at[2] = {w / columns * window[0] + token / window[1], w % columns * window[1] + token % window[1]};
     int number = 0;
@@ -33,7 +33,7 @@ int region(std::size_t w, std::size_t token, const std::size_t by[2]) {
     return number;
 }
 
-// Mask [windows, 1, n, n]: 0, or minus infinity between regions.
+// Returns the mask [windows, 1, n, n]: 0, or minus infinity between regions.
 std::vector<float> regions(const std::size_t by[2]) {
     std::vector<float> mask;
     for (std::size_t w = 0; w < count; w++)
@@ -42,7 +42,7 @@ std::vector<float> regions(const std::size_t by[2]) {
     return mask;
 }
 
-// Bias [heads, n, n] of a table.
+// Returns the bias [heads, n, n] of a table.
 std::vector<float> expanded(const std::vector<float> &table) {
     std::vector<float> bias;
     for (std::size_t h = 0; h < heads; h++)
@@ -51,7 +51,7 @@ std::vector<float> expanded(const std::vector<float> &table) {
     return bias;
 }
 
-// The answer by the definition.
+// Computes the answer by the definition.
 std::vector<double> naive(const Data &x, const std::vector<float> &mask, const std::vector<float> &bias) {
     std::vector<double> y(each, 0.0);
     for (std::size_t row = 0; row < batch * heads * tokens; row++) {
@@ -113,7 +113,7 @@ std::vector<float> run(const elsa::engine &engine, const elsa::problem<float> &p
     return out;
 }
 
-// A table in shifted windows, in all the ways to say so.
+// Runs a table in shifted windows, in all equivalent forms.
 void answers(const elsa::engine &engine) {
     const Data x;
     const std::size_t still[2] = {0, 0};
@@ -123,7 +123,7 @@ void answers(const elsa::engine &engine) {
     in.bias = x.table;
     const std::vector<float> out = run(engine, swin(), in);
     CHECK(worst(want, out) < 1e-5);
-    // Not rolled, or rolled otherwise, or with another entry, the answer is another.
+    // The answer differs without the roll, with another roll or another entry.
     CHECK(worst(naive(x, open, bias), run(engine, swin(0, 0), in)) < 1e-5);
     CHECK(worst(want, run(engine, swin(0, 0), in)) > 1e-3 && worst(want, run(engine, swin(shift[0], 1), in)) > 1e-3);
     Data other = x;
@@ -132,7 +132,7 @@ void answers(const elsa::engine &engine) {
     with_other.bias = other.table;
     CHECK(worst(want, run(engine, swin(), with_other)) > 1e-3);
 
-    // A mask whose batch axis divides the batch, and a bias that sequences share, in one call.
+    // A mask whose batch axis divides the batch, and a bias shared by sequences, in one call.
     elsa::problem<float> dense = plain<float>();
     dense.with_mask<float>({count, 1, tokens, tokens});
     dense.with_bias<float>({heads, tokens, tokens});
@@ -140,7 +140,7 @@ void answers(const elsa::engine &engine) {
     of_dense.mask = mask;
     of_dense.bias = bias;
     CHECK(worst(want, run(engine, dense, of_dense)) < 1e-5);
-    // The mask takes a key out, whatever the bias holds there.
+    // The mask excludes a key for any number in the bias.
     std::vector<float> behind = bias;
     std::vector<float> shut = mask;
     for (std::size_t w = 0; w < count; w++) shut[(w * tokens + 3) * tokens + 7] = none;
@@ -152,7 +152,7 @@ void answers(const elsa::engine &engine) {
     of_dense.mask = mask;
     CHECK(worst(want, run(engine, dense, of_dense)) == HUGE_VAL);
 
-    // An index names the entries; here those of windows, backwards.
+    // An index names the entries; here those of windows, reversed.
     std::vector<std::int64_t> index;
     std::vector<float> backwards(x.table.size());
     for (std::size_t at = 0; at < tokens * tokens; at++)
@@ -170,7 +170,7 @@ void answers(const elsa::engine &engine) {
     named.mask = mask;
     CHECK(worst(want, run(engine, indexed, named)) < 1e-5);
 
-    // bf16, and a frame whose table and index lie in buffers that are destroyed while it is bound.
+    // bf16, and a frame whose table and index are in buffers that are destroyed while it is bound.
     elsa::buffer<elsa::bf16> table = engine.buffer<elsa::bf16>(entries * heads).value();
     elsa::buffer<std::int64_t> list = engine.buffer<std::int64_t>(index.size()).value();
     Data rounded = x;
@@ -202,7 +202,7 @@ void answers(const elsa::engine &engine) {
     CHECK(plan.run(room, held, to).message().find("bias: elements of kind") == 0);
 }
 
-// Memory of the host with these elements, as a GPU addresses it.
+// Host memory with these elements, as a GPU addresses it.
 template <class T>
 elsa::buffer<T> copied(const elsa::engine &engine, const std::vector<T> &from) {
     elsa::buffer<T> to = engine.buffer<T>(from.size()).value();
@@ -210,7 +210,7 @@ elsa::buffer<T> copied(const elsa::engine &engine, const std::vector<T> &from) {
     return to;
 }
 
-// Table and index in memory of a GPU. Entries outside the table count as its first or last.
+// Runs table and index in GPU memory. Entries outside the table count as its first or last.
 void on_a_gpu(const elsa::engine &engine) {
     elsa::problem<float> p = swin();
     p.with_bias_table<float>(entries, heads, true);
@@ -249,7 +249,7 @@ void on_a_gpu(const elsa::engine &engine) {
     }
 }
 
-// The plan is refused, with this at the start of its message.
+// The plan is refused with this at the start of its message.
 #define REFUSED(p, begin)                                                                       \
     do {                                                                                        \
         const elsa::result<elsa::plan<float>> refused = engine.plan(p);                         \
@@ -317,7 +317,7 @@ void refusals(const elsa::engine &engine) {
     p.windows.picture[0] = p.windows.size[0] = SIZE_MAX;
     REFUSED(p, "windows.size: tokens");
 
-    // Data that does not belong to the problem, or is not there.
+    // Data that does not belong to the problem, or is missing.
     const Data x;
     std::vector<std::int64_t> index(tokens * tokens, entries - 1);
     elsa::problem<float> indexed = plain<float>();

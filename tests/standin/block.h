@@ -9,7 +9,7 @@ struct Kernel {
   Kernel* next;
 };
 
-// Every kernel that is linked in; instance.cpp makes one of each.
+// All linked kernels; instance.cpp makes one of each.
 extern Kernel* kernels;
 
 // Runs `blocks` blocks of `threads` threads, a multiple of 32. A kernel that a device would refuse or that would

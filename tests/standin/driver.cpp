@@ -1,24 +1,22 @@
 // A stand-in for the driver of CUDA 10.2 on a Jetson TX2: libcuda.so.1 for machines without a GPU.
 //
-// It exports names that such a driver has (symbols-10.2.txt) and nothing else, checks what a driver checks, and
-// runs the project's own kernels, compiled for the host: the PTX that is loaded is checked for its version,
-// target and entry points, and the name of an entry selects the kernel (block.h).
+// It exports only names of such a driver (symbols-10.2.txt), performs a driver's checks, and runs the project's own
+// kernels, compiled for the host: loaded PTX is checked for its version, target and entry points, and the name of an
+// entry selects the kernel (block.h).
 //
-// Work given to a stream is only queued. It is done when something waits for it: a synchronisation, a blocking
-// copy, an event that is waited for. A result that is read too early is what was there before. A copy from ordinary
-// host memory reads its source at once, one into ordinary host memory waits, as the driver's do; those of pinned
-// memory do neither.
+// Work given to a stream is only queued. It runs when something waits for it: a synchronisation, a blocking copy, a
+// wait for an event. A result read too early has its old value. As with the driver, a copy from ordinary host memory
+// reads its source immediately, and a copy into ordinary host memory waits; copies of pinned memory do neither.
 //
-// Memory of the device is filled with NaN when it is allocated. Its addresses are those of the host plus
-// DEVICE_OFFSET.
+// Device memory is filled with NaN on allocation. Its addresses are host addresses plus DEVICE_OFFSET.
 //
-// Work given to a stream that is captured becomes a node of a graph, behind the nodes that its stream has waited for.
-// A graph runs its nodes as late as their order allows. Refused while a stream is captured, as by the driver: what
-// waits for captured work, what a captured stream would have to wait for and is not captured itself, work for the null
-// stream, and, unless the mode of the thread is relaxed, calls that might disturb captures. A refusal that the driver
-// answers by invalidating the capture does so here.
+// Work given to a captured stream becomes a node of a graph, after the nodes that its stream has waited for. A graph
+// runs its nodes as late as their order allows. As with the driver, these are refused while a stream is captured: waits
+// for captured work, uncaptured work that a captured stream would wait for, work for the null stream, and, unless the
+// thread's mode is relaxed, calls that might disturb captures. A refusal that invalidates the capture in the driver
+// does so here.
 //
-// In a child that fork has made of the process that called it first, every call returns NOT_INITIALIZED.
+// In a child of fork of the process that called it first, every call returns NOT_INITIALIZED.
 //
 // Variables, read when the library is first called:
 //   ELSA_STANDIN_FAIL=NAME:N:CODE,...   the N-th call of NAME returns CODE (N+: and all later ones); the
@@ -28,7 +26,7 @@
 //                                       is not integrated
 //   ELSA_STANDIN_PTX=refuse             PTX is refused
 //   ELSA_STANDIN_MEMORY=BYTES           memory of the device
-//   ELSA_STANDIN_LOG=FILE               a line for every call: its name and what it returned
+//   ELSA_STANDIN_LOG=FILE               a line for every call: its name and its result
 #include <fcntl.h>
 #include <unistd.h>
 #include <chrono>
@@ -131,7 +129,7 @@ const std::map<int, const char*> NAMES = {
     {999, "ERROR_UNKNOWN"},
 };
 
-// After these a context can only be destroyed.
+// Returns whether a code leaves a context that can only be destroyed.
 bool is_sticky(int code) {
   static const std::set<int> STICKY = {214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911};
   return STICKY.count(code) != 0;
@@ -148,7 +146,7 @@ struct Stream;
 
 struct Context {
   bool live = true, primary = false;
-  int lost = 0;           // the error after which no call works
+  int lost = 0;           // the error after which every call fails
   unsigned flags = 0;
   Stream* null = nullptr;  // the stream whose handle is null
 };
@@ -156,11 +154,11 @@ struct Context {
 // Work of a stream.
 struct Item {
   std::function<void()> work;
-  Stream* after = nullptr;  // first, this stream up to ...
+  Stream* after = nullptr;  // first run this stream up to ...
   uint64_t until = 0;       // ... that item
 };
 
-// Nodes of a graph, by their numbers.
+// Indices of a graph's nodes.
 typedef std::set<size_t> Nodes;
 
 struct Node {
@@ -170,7 +168,7 @@ struct Node {
 
 struct Graph {
   std::vector<Node> nodes;
-  Nodes last;  // that nothing in the graph waits for
+  Nodes last;  // nodes that nothing in the graph waits for
 };
 
 struct Capture {
@@ -190,17 +188,17 @@ struct Stream {
   uint64_t given = 0, done = 0;
   std::list<Item> items;
   Capture* capture = nullptr;
-  Nodes last;  // of the capture, which the next node comes after
+  Nodes last;  // last nodes of the capture, which the next node follows
 };
 
 struct Event {
   bool live = true;
   Context* context = nullptr;
   unsigned flags = 0;
-  Stream* stream = nullptr;  // where it was recorded last
+  Stream* stream = nullptr;  // the stream that recorded it last
   uint64_t item = 0;
-  Capture* capture = nullptr;  // in which it was recorded last
-  Nodes nodes;                 // before it
+  Capture* capture = nullptr;  // the capture that recorded it last
+  Nodes nodes;                 // nodes before it
   std::shared_ptr<std::chrono::steady_clock::time_point> time;
 };
 
@@ -240,7 +238,7 @@ struct Fault {
 struct Driver {
   std::recursive_mutex mutex;
   bool configured = false, initialized = false;
-  pid_t process = 0;  // that called first: in its children the driver does not work
+  pid_t process = 0;  // the first process to call: in its children the driver does not work
   std::vector<Fault> faults;
   std::map<std::string, uint64_t> calls;
   std::string device;
@@ -248,23 +246,23 @@ struct Driver {
   size_t memory = 8ull << 30, used = 0;
   int log = -1;
   uint64_t ids = 0;
-  // Handles stay known when their objects are gone.
+  // Handles stay known after their objects are destroyed.
   std::set<Context*> contexts;
   std::set<Stream*> streams;
   std::set<Event*> events;
   std::set<Module*> modules;
   std::set<Function*> functions;
-  std::set<Capture*> captures;  // those under way
+  std::set<Capture*> captures;  // active captures
   std::vector<std::unique_ptr<Capture>> every_capture;
   std::set<Graph*> graphs, executables;
-  std::map<Address, Block> blocks;  // by the address on the host
+  std::map<Address, Block> blocks;  // keyed by host address
   Context* primary = nullptr;
   int retained = 0;
   unsigned primary_flags = 0;
 };
 
-// Made when the library is loaded, before any thread can call: a guard inside a function is a race to a sanitizer
-// that does not know the C++ library.
+// Made when the library is loaded, before any thread can call: to a sanitizer that does not know the C++ library, a guard
+// inside a function is a race.
 Driver& the_driver = *new Driver;
 
 Driver& driver() { return the_driver; }
@@ -338,7 +336,7 @@ int& mode() {
   return m;
 }
 
-// Whether this thread must not call what might disturb captures. They are then invalid.
+// Returns whether this thread must not make calls that might disturb captures. They are then invalid.
 bool disturbs(Driver& d) {
   bool found = false;
   for (Capture* c : d.captures) {
@@ -352,7 +350,7 @@ bool disturbs(Driver& d) {
   return found;
 }
 
-// Every call of the interface goes through this.
+// Wraps every call of the interface.
 template <class Body> int api(const char* name, Needs needs, const Body& body) {
   Driver& d = driver();
   std::lock_guard<std::recursive_mutex> hold(d.mutex);
@@ -404,7 +402,7 @@ void give(Stream& s, Item item) {
   s.given++;
 }
 
-// The null stream waits for the others of its context, and they for it, except non-blocking ones.
+// Orders the null stream and the other streams of its context, which wait for each other, except non-blocking ones.
 void order(Stream& s) {
   if (&s == s.context->null) {
     for (Stream* other : driver().streams) {
@@ -419,7 +417,7 @@ void order(Stream& s) {
   }
 }
 
-// Invalidates the captures of a context, and says whether there are any.
+// Invalidates the captures of a context; returns whether there were any.
 bool breaks(Driver& d, const Context& context) {
   bool found = false;
   for (Capture* c : d.captures) {
@@ -428,9 +426,9 @@ bool breaks(Driver& d, const Context& context) {
   return found;
 }
 
-// The stream of a handle in the current context.
+// Returns the stream of a handle in the current context.
 int stream_of(Driver& d, Stream* handle, Stream** stream) {
-  // Null, the legacy stream and the one of a thread.
+  // Null, the legacy stream and the per-thread one.
   if (handle == nullptr || handle == (Stream*)1 || handle == (Stream*)2) {
     *stream = current()->null;
     return SUCCESS;
@@ -458,7 +456,7 @@ int enqueue(Driver& d, Stream* handle, std::function<void()> work) {
   return SUCCESS;
 }
 
-// Whether something that waits finds captured work, which then is invalid.
+// Returns whether a waiting call meets captured work, which then is invalid.
 bool waits_for_captured(Stream& s) {
   if (s.capture == nullptr) return false;
   s.capture->invalid = true;
@@ -482,7 +480,7 @@ void end_capture(Driver& d, Capture& c) {
   }
 }
 
-// Runs a node, and before it what it comes after.
+// Runs a node after the nodes that it depends on.
 void run_node(Graph& graph, size_t node, std::vector<bool>& done) {
   if (done[node]) return;
   done[node] = true;
@@ -545,7 +543,7 @@ int allocate(Driver& d, size_t bytes, Place place, unsigned flags, Address* addr
   if (place != PINNED && bytes > d.memory - d.used) return OUT_OF_MEMORY;
   const size_t unit = place == PINNED ? PAGE : 256;
 #ifdef STANDIN_THREADS
-  // Exactly as many bytes, for the sanitizers.
+  // Exactly the requested bytes, for the sanitizers.
   void* p = nullptr;
   if (posix_memalign(&p, unit, bytes) != 0) return OUT_OF_MEMORY;
 #else
@@ -605,7 +603,7 @@ template <class T> int set(Driver& d, Stream* stream, Address to, T value, size_
 
 // ---- Modules
 
-// The number that follows `word` in a text, in tenths where it has a point; -1 when absent.
+// Returns the number after `word` in a text, in tenths if it has a point; -1 if absent.
 int number_after(const std::string& text, const char* word) {
   const size_t at = text.find(word);
   if (at == std::string::npos) return -1;
@@ -735,7 +733,7 @@ EXPORT(cuGetErrorName, int code, const char** text) {
     const auto found = NAMES.find(code);
     *text = nullptr;
     if (found == NAMES.end()) return INVALID_VALUE;
-    // What was handed out stays as it is: callers take it for a constant.
+    // Returned values never change: callers treat them as constants.
     const std::string& name = names.emplace(code, std::string("CUDA_") + found->second).first->second;
     *text = name.c_str();
     return SUCCESS;
@@ -801,7 +799,7 @@ EXPORT(cuDeviceComputeCapability, int* major, int* minor, int device) {
 
 EXPORT(cuDeviceGetAttribute, int* value, int attribute, int device) {
   return api("cuDeviceGetAttribute", INIT, [&](Driver& d) -> int {
-    // The numbers of cuda.h. The last one of 10.2 is 105; what is not named here is zero.
+    // Numbers of cuda.h. The last one of 10.2 is 105; attributes not named here are zero.
     static const std::map<int, int> VALUES = {
         {1, 1024},  {2, 1024},  {3, 1024},       {4, 64},      {5, 2147483647}, {6, 65535},  {7, 65535},
         {8, 49152}, {9, 65536}, {10, 32},        {12, 32768},  {13, 1300500},   {16, 2},     {18, 1},
@@ -997,7 +995,7 @@ EXPORT(cuMemAlloc_v2, Address* address, size_t bytes) {
 
 EXPORT(cuMemAllocManaged, Address* address, size_t bytes, unsigned flags) {
   return api("cuMemAllocManaged", CONTEXT, [&](Driver&) -> int {
-    // Its address would be one for both sides, which this driver keeps apart.
+    // Its address would be the same on both sides, which this driver keeps apart.
     (void)address, (void)bytes, (void)flags;
     return NOT_SUPPORTED;
   });
@@ -1043,7 +1041,7 @@ EXPORT(cuMemFreeHost, void* pointer) {
     if (disturbs(d)) return STREAM_CAPTURE_UNSUPPORTED;
     const auto at = d.blocks.find(reinterpret_cast<Address>(pointer));
     if (at == d.blocks.end() || at->second.place != PINNED || at->second.registered) return INVALID_VALUE;
-    // A driver does not say that it waits.
+    // A driver does not report that it waits.
     for (Stream* s : d.streams) {
       if (s->context == at->second.context && s->given > s->done) stop("page-locked memory is freed under work");
     }
@@ -1106,7 +1104,7 @@ EXPORT(cuMemGetAddressRange_v2, Address* base, size_t* size, Address address) {
 
 EXPORT(cuPointerGetAttribute, void* value, int attribute, Address address) {
   return api("cuPointerGetAttribute", INIT, [&](Driver& d) -> int {
-    // Either the address on the device or, of pinned memory, that on the host.
+    // Either the device address or, for pinned memory, the host address.
     auto at = find_device(d, address, 1);
     if (at == d.blocks.end()) {
       at = find_host(d, address, 1);
@@ -1195,7 +1193,7 @@ EXPORT(cuModuleLoadDataEx, Module** module, const void* image, unsigned count, i
     Log log;
     size_t* size = nullptr;
     for (unsigned i = 0; i < count; i++) {
-      // The buffer for errors, and its size, which becomes what was written.
+      // The buffer for errors, and its size, which becomes the number of bytes written.
       if (options[i] == 5) log.text = static_cast<char*>(values[i]);
       if (options[i] == 6) {
         log.size = (unsigned)reinterpret_cast<uintptr_t>(values[i]);
@@ -1285,7 +1283,7 @@ EXPORT(cuLaunchKernel, Function* function, unsigned grid_x, unsigned grid_y, uns
     if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1 || block_x % 32 != 0) {
       stop(function->name + ": kernels here take blocks of whole warps, in one dimension");
     }
-    // The driver copies the parameter at once.
+    // The driver copies the parameter immediately.
     const char* from = static_cast<const char*>(parameters[0]);
     auto parameter = std::make_shared<std::vector<char>>(from, from + kernel->parameter_size);
     return enqueue(d, stream, [=] { run_grid(*kernel, parameter->data(), (int)block_x, (int)grid_x); });
@@ -1347,7 +1345,7 @@ EXPORT(cuStreamQuery, Stream* stream) {
     if (const int e = stream_of(d, stream, &s)) return e;
     if (waits_for_captured(*s)) return STREAM_CAPTURE_UNSUPPORTED;
     if (s == s->context->null) order(*s);
-    // The first query finds work under way, the next one none.
+    // The first query finds unfinished work, the next one none.
     const bool idle = s->done == s->given;
     run_all(*s);
     return idle ? SUCCESS : NOT_READY;
@@ -1453,7 +1451,7 @@ EXPORT(cuStreamEndCapture, Stream* stream, Graph** graph) {
     const bool invalid = c->invalid;
     end_capture(d, *c);
     if (invalid) return STREAM_CAPTURE_INVALIDATED;
-    // What the first stream has not waited for.
+    // Work that the first stream has not waited for.
     Nodes reached = c->graph.last;
     for (size_t i = c->graph.nodes.size(); i-- > 0;) {
       if (reached.count(i) == 0) return STREAM_CAPTURE_UNJOINED;
@@ -1527,7 +1525,7 @@ EXPORT(cuGraphDestroy, Graph* graph) {
 
 EXPORT(cuGraphExecDestroy, Graph* executable) {
   return api("cuGraphExecDestroy", CONTEXT, [&](Driver& d) -> int {
-    // Launches that are under way are completed first.
+    // Launches in flight complete first.
     run_context(*current());
     if (d.executables.erase(executable) == 0) return INVALID_VALUE;
     delete executable;

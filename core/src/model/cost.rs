@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn the_fit_of_a_machine_holds_beyond_the_sizes_that_it_was_fitted_on() {
-        // Microseconds of 8 heads of size 64 in f32 on an H200 (runtime/benches/README.md).
+        // Microseconds of 8 heads of size 64 in f32 on an H200 (docs/src/machines/h200-2026-11-26.md).
         let measured =
             [(1024.0, 60.5), (2048.0, 214.7), (4096.0, 808.5), (8192.0, 3192.5), (16384.0, 12827.7)];
         let samples = measured.map(|(tokens, us)| Sample { tokens, value: us * 1e-6 });

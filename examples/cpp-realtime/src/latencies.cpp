@@ -9,7 +9,7 @@ void Latencies::record(std::uint64_t microseconds) noexcept {
     ++count_;
     largest_ = std::max(largest_, microseconds);
     const std::uint64_t value = std::min<std::uint64_t>(microseconds, 0xffffffffu);
-    // Halvings that leave the value below 128.
+    // Halvings until the value is below 128.
     unsigned halvings = 0;
     while (value >> halvings >= 2 * parts) {
         ++halvings;

@@ -1,4 +1,4 @@
-// A loop at a fixed rate: at each release a frame in, a class out, its attention by elsa.
+// Loop at a fixed rate: at each release a frame in, a class out, with attention by elsa.
 
 #include "clock.hpp"
 #include "latencies.hpp"
@@ -28,19 +28,19 @@ using vision::Error;
 const char usage[] =
     "usage: elsa-realtime --model FILE [options] [PICTURE|FOLDER...]\n"
     "\n"
-    "Classifies a frame in every period of 1/HZ seconds. Frames are the pictures, over and over; without pictures they\n"
-    "are synthetic: a bright bar that wanders, which is no digit. An answer is late when it comes after the end of its\n"
-    "period; periods that pass meanwhile are skipped, not made up. The summary goes to standard output, messages to\n"
-    "standard error. Ctrl-C and SIGTERM end the loop with the summary; a second one ends it at once.\n"
+    "Classifies a frame in every period of 1/HZ seconds. It cycles through the pictures; without pictures the frames are\n"
+    "synthetic: a moving bright bar, which is not a digit. An answer after the end of its period is late; periods that\n"
+    "pass during a long frame are skipped, not made up. The summary goes to standard output, messages to standard error.\n"
+    "Ctrl-C and SIGTERM end the loop with the summary; a second one ends it at once.\n"
     "\n"
     "  --model FILE        weights of the network, safetensors, as in examples/cpp-vision\n"
     "  --rate HZ           frames a second, 0.1 to 10000 (default 50)\n"
     "  --frames N          end after this many (default: at a signal)\n"
     "  --priority N        real-time priority, SCHED_FIFO, 1 to 99, of the loop and the workers of attention\n"
-    "  --lock-memory       keep the memory of the process from being paged out\n"
+    "  --lock-memory       lock the memory of the process against paging\n"
     "  --backend NAME      auto, scalar, neon, avx2, avx512 or cuda (default auto)\n"
     "  --threads N         threads that compute attention, 1 to 1024 (default 1: the network is small)\n"
-    "  --fallback WHAT     cpu or fail: what happens where the GPU cannot compute (default cpu)\n"
+    "  --fallback WHAT     if the GPU cannot compute: cpu computes instead, fail ends with an error (default cpu)\n"
     "  --json              the summary as a JSON object\n"
     "  --help              this text\n"
     "\n"
@@ -119,13 +119,13 @@ Arguments parse(int count, char **words) {
 
 typedef std::array<float, vision::side * vision::side> Cells;
 
-/// A frame as the network sees it, and the class that it is known to have, or -1.
+/// A frame as input of the network, and its known class, or -1.
 struct Frame {
     Cells cells;
     long label;
 };
 
-/// Frames that are ready before the loop starts: those of the pictures, or a bright bar in each of its places.
+/// Prepares the frames before the loop starts: from the pictures, or a bright bar in each position.
 std::vector<Frame> frames_of(const std::vector<std::string> &paths) {
     std::vector<Frame> frames;
     for (const std::string &path : vision::pictures_of(paths)) {
@@ -145,7 +145,7 @@ std::vector<Frame> frames_of(const std::vector<std::string> &paths) {
     return frames;
 }
 
-/// What the loop counts. Counting allocates nothing.
+/// Counters of the loop. Counting allocates nothing.
 struct Counts {
     realtime::Latencies latencies;
     std::uint64_t late = 0, skipped = 0, fallbacks = 0, labelled = 0, right = 0;
@@ -154,7 +154,7 @@ struct Counts {
     double seconds = 0.0;
 };
 
-/// The loop itself. Throws Error.
+/// Runs the loop. Throws Error.
 void drive(const Arguments &arguments, const std::vector<Frame> &frames, vision::Model &model, Counts &counts) {
     const std::uint64_t start = realtime::now();
     realtime::Schedule schedule(static_cast<std::uint64_t>(1e9 / arguments.rate), start);
@@ -180,7 +180,7 @@ void drive(const Arguments &arguments, const std::vector<Frame> &frames, vision:
     counts.seconds = double(realtime::now() - start) * 1e-9;
 }
 
-/// What the system has granted.
+/// Privileges granted by the system.
 struct Granted {
     bool priority = false, memory = false;
 };
@@ -230,7 +230,7 @@ void print(const Arguments &arguments, const Counts &counts, const Granted &gran
 
 int run(const Arguments &arguments) {
     realtime::stop_on_signals();
-    // Its thread starts before the loop has its priority, so that it does not inherit it.
+    // Its thread starts before the loop gets its priority, so it does not inherit it.
     realtime::Messages messages(stderr, "elsa-realtime");
     const elsa::result<elsa::logger> log = elsa::logger::create(
         ELSA_LOG_WARN, [&messages](elsa_log_level, const char *text) { messages.post(text); });
@@ -247,7 +247,7 @@ int run(const Arguments &arguments) {
     };
     // The workers of attention start after this and inherit the priority of the loop, which waits for them.
     granted.priority = arguments.priority > 0 && grant(realtime::prioritise(arguments.priority));
-    // Attention is planned, bound and warmed up in here; the first frame is answered once more to touch everything else.
+    // This plans, binds and warms up attention; the first frame is answered once more to touch everything else.
     vision::Model model(vision::SafeTensors::open(arguments.model), arguments.attention);
     static_cast<void>(model.classify(frames.front().cells));
     granted.memory = arguments.lock_memory && grant(realtime::lock_memory());

@@ -14,7 +14,7 @@
 namespace realtime {
 namespace {
 
-/// When the first signal came, in nanoseconds of `now`; 0 before it.
+/// Time of the first signal in nanoseconds of `now`; 0 before it.
 std::atomic<std::uint64_t> asked{0};
 static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "a handler may use only atomics without locks");
 
@@ -51,7 +51,7 @@ void stop_on_signals() {
     struct sigaction action;
     std::memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
-    // Without SA_RESTART: sleeping is not resumed.
+    // No SA_RESTART: sleeping is not resumed.
     sigemptyset(&action.sa_mask);
     for (const int signal : {SIGINT, SIGTERM}) {
         if (sigaction(signal, &action, nullptr) != 0) {

@@ -94,7 +94,7 @@ void lines() {
     check(all == "name: first\nname: " + std::string(255, 'x') + "\n" && dropped == 0, "lines, cut, in their order");
 }
 
-/// How a process ends that gets SIGTERM, SIGINT at once and SIGTERM once more after `pause` nanoseconds.
+/// Returns how a process ends that gets SIGTERM, SIGINT at once and SIGTERM again after `pause` nanoseconds.
 int ends_after(std::uint64_t pause) {
     const pid_t child = fork();
     if (child == 0) {
@@ -127,7 +127,7 @@ int main() {
     signals();
     percentiles();
     lines();
-    check(realtime::prioritise(1000).find("--priority: SCHED_FIFO 1000: ") == 0, "a priority that there is not");
+    check(realtime::prioritise(1000).find("--priority: SCHED_FIFO 1000: ") == 0, "an invalid priority");
     check(!realtime::stopped(), "no signal");
     std::printf("%zu passed, %zu failed\n", passed, failed);
     return failed == 0 && passed > 0 ? 0 : 1;

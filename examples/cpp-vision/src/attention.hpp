@@ -11,25 +11,25 @@ namespace vision {
 struct AttentionOptions {
     /// auto, scalar, neon, avx2, avx512 or cuda.
     std::string backend = "auto";
-    /// Threads that compute; 0 is one for every core.
+    /// Number of computing threads; 0 is one for each core.
     std::size_t threads = 0;
-    /// Whether the CPU computes where the GPU cannot.
+    /// True if the CPU computes when the GPU cannot.
     bool fallback = true;
-    /// Whether probabilities are computed, too.
+    /// True if probabilities are computed too.
     bool probabilities = false;
-    /// Real-time priority (SCHED_FIFO) of the threads that stand by; 0 is that of the thread that creates them.
+    /// Real-time priority (SCHED_FIFO) of the standing threads; 0 is the priority of the thread that creates them.
     int priority = 0;
 };
 
-/// What attention computes on.
+/// Device that attention computes on.
 struct AttentionDevice {
-    /// Name of the back end that is to compute.
+    /// Name of the selected back end.
     std::string backend;
     /// Name of the GPU; empty on the CPU.
     std::string gpu;
-    /// Whether the GPU uses the tensors where they lie.
+    /// True if the GPU uses the tensors in place.
     bool in_place = false;
-    /// Why the CPU computes in place of a GPU that was asked for; empty where it does not.
+    /// Reason why the CPU computes instead of a requested GPU; empty if it does not.
     std::string reason;
 };
 
@@ -37,24 +37,24 @@ struct AttentionDevice {
 struct AttentionReport {
     /// Name of the back end that computed.
     const char *backend = "";
-    /// Whether the CPU computed in place of a GPU that could not. Why is logged, once.
+    /// True if the CPU computed instead of a failing GPU. The reason is logged once.
     bool fallback = false;
 };
 
 /// Exact softmax attention of every block: planned, bound and warmed up once, run for each block. The blocks share the
-/// tensors, which lie in buffers of elsa's: on a Jetson the GPU uses them in place, and nothing is copied.
+/// tensors, which are in buffers of the library: on a Jetson the GPU uses them in place, without a copy.
 ///
-/// The rows [q | k | v] that one linear map writes are read as they lie; the output is dense, heads side by side, as
-/// the next linear map reads it.
+/// The rows [q | k | v] of one linear map are read in place; the output is dense, heads side by side, as the next
+/// linear map reads it.
 ///
-/// Probabilities come from the same operation: its output is P V with P = softmax(Q K^T / sqrt(d)), so that V = I
-/// yields P itself.
+/// Probabilities come from the same operation: its output is P V with P = softmax(Q K^T / sqrt(d)), so V = I yields P
+/// itself.
 class Attention {
 public:
     /// For one picture of `tokens` rows and `heads` heads of size `dim`. Throws Error.
     Attention(const AttentionOptions &options, std::size_t heads, std::size_t tokens, std::size_t dim);
 
-    /// Queries, keys and values, to be filled before a run: [tokens, 3, heads, dim].
+    /// Returns the buffer of queries, keys and values, to be filled before a run: [tokens, 3, heads, dim].
     float *qkv() noexcept { return qkv_.data(); }
     /// Output of the last run: [tokens, heads, dim].
     const float *out() const noexcept { return out_.data(); }
@@ -63,7 +63,7 @@ public:
 
     const AttentionDevice &device() const noexcept { return device_; }
 
-    /// Allocates nothing. Throws Error.
+    /// Runs attention over the buffers. Allocates nothing. Throws Error.
     AttentionReport run();
 
 private:
@@ -71,7 +71,7 @@ private:
     elsa::engine engine_;
     elsa::buffer<float> qkv_, out_, identity_, probabilities_;
     elsa::plan<float> plan_, probability_plan_;
-    /// Of both plans, which run one after the other.
+    /// Shared by both plans, which run one after the other.
     elsa::workspace workspace_;
     elsa::bound bound_, probability_bound_;
 };

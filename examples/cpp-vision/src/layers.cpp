@@ -15,7 +15,7 @@ const float epsilon = 1e-5f;
 
 #ifdef VISION_BLAS
 
-/// y += x W for the rows of x.
+/// Adds x W to y for the rows of x.
 void product(const float *x, std::size_t rows, const float *weight, std::size_t inputs, std::size_t outputs, float *y) {
     const int m = static_cast<int>(rows), n = static_cast<int>(outputs), k = static_cast<int>(inputs);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1.0f, x, k, weight, n, 1.0f, y, n);
@@ -23,10 +23,11 @@ void product(const float *x, std::size_t rows, const float *weight, std::size_t 
 
 #else
 
-/// Rows of x that share one pass over the weights, so that a weight is read from the cache once for all of them.
+/// Number of rows of x in one pass over the weights, so that a weight is read from the cache once for all of
+/// them.
 const std::size_t block = 4;
 
-/// y[r] += x[r] W for `rows` rows, at most `block`.
+/// Adds x[r] W to y[r] for `rows` rows, at most `block`.
 void rows_of(const float *x, std::size_t rows, const float *weight, std::size_t inputs, std::size_t outputs, float *y) {
     for (std::size_t i = 0; i < inputs; ++i) {
         const float *row = weight + i * outputs;
@@ -40,7 +41,7 @@ void rows_of(const float *x, std::size_t rows, const float *weight, std::size_t 
     }
 }
 
-/// y += x W for the rows of x.
+/// Adds x W to y for the rows of x.
 void product(const float *x, std::size_t rows, const float *weight, std::size_t inputs, std::size_t outputs, float *y) {
     for (std::size_t r = 0; r < rows; r += block) {
         rows_of(x + r * inputs, std::min(block, rows - r), weight, inputs, outputs, y + r * outputs);

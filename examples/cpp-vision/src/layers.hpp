@@ -17,7 +17,7 @@ public:
     void apply(const float *x, std::size_t rows, float *y) const;
 
 private:
-    /// [inputs, outputs]: transposed, so that the inner loop runs along outputs.
+    /// [inputs, outputs]: transposed, so the inner loop runs along outputs.
     std::vector<float> weight_;
     std::vector<float> bias_;
 };
@@ -35,13 +35,13 @@ private:
     std::vector<float> weight_, bias_;
 };
 
-/// The exact GELU, x (1 + erf(x / sqrt 2)) / 2, in place.
+/// Computes the exact GELU, x (1 + erf(x / sqrt 2)) / 2, in place.
 void gelu(float *x, std::size_t n);
 
-/// x += y.
+/// Adds y to x.
 void add(float *x, const float *y, std::size_t n);
 
-/// Probabilities of `scores`: exp(s - max) over their sum.
+/// Replaces scores by probabilities: exp(s - max) over their sum.
 void softmax(const std::vector<float> &scores, std::vector<float> &probabilities);
 
 } // namespace vision

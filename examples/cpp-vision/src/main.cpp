@@ -1,4 +1,4 @@
-// Classifies pictures of handwritten digits by a Vision Transformer whose attention is elsa's.
+// Classifies pictures of handwritten digits with a Vision Transformer whose attention is elsa's.
 
 #include "error.hpp"
 #include "files.hpp"
@@ -26,22 +26,22 @@ using vision::Error;
 const char usage[] =
     "usage: elsa-vision --model FILE [options] PICTURE|FOLDER...\n"
     "\n"
-    "Classifies PNG and JPEG pictures; of a folder, its own files in the order of their names. A picture named\n"
-    "LABEL-anything, with a number for LABEL, has that label and counts for the accuracy.\n"
+    "Classifies PNG and JPEG pictures. A folder stands for its own files in the order of their names. A picture named\n"
+    "LABEL-anything, with a number for LABEL, has that label and counts towards the accuracy.\n"
     "\n"
     "  --model FILE        weights of the network, safetensors\n"
-    "  --map FILE          write the picture as PNG, with the patches that led to the class in orange; one picture\n"
+    "  --map FILE          write the picture as PNG with the decisive patches in orange; one picture\n"
     "  --json              one JSON object per picture, then one for all\n"
     "  --backend NAME      auto, scalar, neon, avx2, avx512 or cuda (default auto)\n"
     "  --threads N         threads that compute attention, 1 to 1024 (default: every core)\n"
-    "  --fallback WHAT     cpu or fail: what happens where the GPU cannot compute (default cpu)\n"
+    "  --fallback WHAT     if the GPU cannot compute: cpu computes instead, fail ends with an error (default cpu)\n"
     "  --help              this text\n"
     "\n"
     "Exit status: 0 done; 2 the request was wrong, or a picture was; 3 the device or the system failed.\n";
 
-/// Number of classes that a line of text names.
+/// Number of classes listed in a line of text.
 const std::size_t named = 3;
-/// Number of pictures from which on a terminal shows progress.
+/// Number of pictures from which a terminal shows progress.
 const std::size_t many = 50;
 
 struct Arguments {
@@ -187,7 +187,7 @@ int run(const Arguments &arguments) {
     if (!arguments.map.empty() && paths.size() != 1) {
         throw vision::refused("--map", std::to_string(paths.size()) + " pictures", "one picture");
     }
-    // Why the CPU computes in place of a GPU, and what else the library has to say.
+    // Reports why the CPU computes instead of a GPU, and other messages of the library.
     const elsa::result<elsa::logger> log = elsa::logger::create(ELSA_LOG_WARN, [](elsa_log_level, const char *text) {
         std::fprintf(stderr, "elsa-vision: %s\n", text);
     });
@@ -208,7 +208,7 @@ int run(const Arguments &arguments) {
         try {
             picture = vision::read_picture(path);
         } catch (const Error &error) {
-            // The other pictures are classified all the same.
+            // The other pictures are still classified.
             std::fprintf(stderr, "%selsa-vision: %s\n", progress ? "\r" : "", error.what());
             failed = failed || error.fault() == vision::Fault::system;
             ++totals.broken;

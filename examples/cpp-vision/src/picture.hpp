@@ -8,7 +8,7 @@
 
 namespace vision {
 
-/// Cells of a side of the picture that the network sees.
+/// Number of cells along a side of the network's input.
 constexpr std::size_t side = 8;
 /// Longest side of a picture, in pixels.
 constexpr std::size_t max_side = 8192;
@@ -31,7 +31,7 @@ Picture read_picture(const std::string &path);
 /// [8 p, 8 p + 8), so that every overlap is a whole number and the sums are exact.
 void reduce(const Picture &picture, std::array<float, side * side> &cells);
 
-/// Writes the picture as PNG, enlarged by a whole number to at least 256 pixels a side where that leaves the longer one
+/// Writes the picture as PNG, enlarged by a whole number to at least 256 pixels a side if the longer side then stays
 /// within `max_side`, with weights [grid, grid] over it in orange: the least weight is clear, the largest 70 % opaque,
 /// and opacity is linear between. Throws Error.
 void write_map(const std::string &path, const Picture &picture, const std::vector<float> &weights, std::size_t grid);

@@ -28,7 +28,7 @@ void check(bool holds, const std::string &what) {
     }
 }
 
-/// The text of the request error that `call` throws; empty when it throws none.
+/// Returns the text of the request error that `call` throws; empty if it throws none.
 std::string refusal(const std::function<void()> &call) {
     try {
         call();
@@ -94,7 +94,7 @@ void bad_files(const std::vector<std::uint8_t> &good) {
     }
     check(!refusal([&] { vision::SafeTensors("bad", std::vector<std::uint8_t>(64, 0xff)); }).empty(), "long header");
     check(!refusal([] { vision::SafeTensors::open("no/such/file"); }).empty(), "no file");
-    // Damaged copies are refused or read; nothing else happens.
+    // Damaged copies are refused or read, without any other effect.
     const std::size_t rounds = 2000, header = std::min<std::size_t>(good.size(), 4096);
     std::size_t refused = 0;
     for (std::size_t i = 0; i < rounds; ++i) {
@@ -188,7 +188,7 @@ void network(const vision::SafeTensors &weights) {
     options.backend = "abacus";
     check(refusal([&] { vision::Model(weights, options); }) ==
               "--backend: abacus; allowed: auto, scalar, neon, avx2, avx512, cuda",
-          "a back end that there is not");
+          "an unknown back end");
 }
 
 void maps(const std::string &folder) {

@@ -1,5 +1,5 @@
-// What a node of type ElsaAttention is: its attributes, which TensorRT passes as fields, their serialised form, its inputs
-// and the problem that they are. Whatever does not fit is refused with the name of the argument.
+// Nodes of type ElsaAttention: attributes, which TensorRT passes as fields, their serialised form, inputs, and the
+// resulting problem. Invalid arguments are refused by name.
 #ifndef NODE_HPP
 #define NODE_HPP
 
@@ -21,23 +21,23 @@ using nvinfer1::PluginFieldCollection;
 using nvinfer1::PluginFieldType;
 using nvinfer1::PluginTensorDesc;
 
-// Most inputs: q, k, v, mask and table.
+// Maximum number of inputs: q, k, v, mask and table.
 const std::int32_t MOST_INPUTS = 5;
 
-// Why something is refused: thrown inside the plugin, and caught before it leaves it.
+// Reason for a refusal: thrown inside the plugin, and caught before it leaves it.
 struct refused {
     std::string why;
 };
 
 // ---- Attributes
 
-// A list of two numbers, which may be absent.
+// An optional list of two numbers.
 struct Pair {
     std::int32_t given = 0;
     std::int64_t at[2] = {0, 0};
 };
 
-// The attributes of a node, by their names in the operator.
+// Attributes of a node, with their names in the operator.
 struct Attributes {
     std::int32_t num_heads = 0, kv_num_heads = 0;  // 0: not given
     std::int32_t has_scale = 0;
@@ -54,7 +54,7 @@ inline void require(bool good, const char *name, const std::string &found, const
     }
 }
 
-// Checks what can be checked without shapes.
+// Checks all constraints that do not depend on shapes.
 inline void check(const Attributes &a) {
     const auto flag = [](std::int32_t value) { return value == 0 || value == 1; };
     const std::int32_t most_heads = 1 << 20;
@@ -86,7 +86,7 @@ inline void check(const Attributes &a) {
     }
 }
 
-// The elements of a field as whole numbers.
+// Returns the elements of a field as whole numbers.
 inline std::vector<std::int64_t> whole(const PluginField &field) {
     std::vector<std::int64_t> found;
     require(field.data != nullptr && field.length >= 1 && field.length <= 2, field.name,
@@ -175,11 +175,11 @@ const std::uint32_t FORM = 1;
 // Larger than the memory of any device.
 const std::uint64_t MOST_GRANTED = std::uint64_t(1) << 48;
 
-// What is serialised.
+// Serialised content.
 struct Stored {
     Attributes attributes;
-    std::int32_t inputs = 0;    // 0: TensorRT has not said
-    std::uint64_t granted = 0;  // bytes of workspace; 0: none is used
+    std::int32_t inputs = 0;    // 0: not yet known from TensorRT
+    std::uint64_t granted = 0;  // bytes of workspace; 0: not used
 };
 
 // Passes every number of `stored` to `each`.
@@ -227,7 +227,7 @@ inline Stored read(const void *data, std::size_t size) {
 
 // ---- Inputs and shapes
 
-// The place of each input among those that TensorRT shows; -1 where it is absent.
+// Index of each input among those that TensorRT passes; -1 if it is absent.
 struct Places {
     int k = -1, v = -1, mask = -1, table = -1;
 };
@@ -259,7 +259,7 @@ inline Shape shape(const char *name, const nvinfer1::Dims &dims) {
 
 inline std::size_t element(DataType type) { return type == DataType::kFLOAT ? 4 : type == DataType::kHALF ? 2 : 1; }
 
-// Bytes of a tensor. The shape of every tensor is checked for their sum by TensorRT, which has its memory.
+// Returns the bytes of a tensor. TensorRT checks the sum over all tensors, because it allocates them.
 inline std::size_t bytes(const Shape &shape, DataType type) {
     std::size_t count = element(type);
     for (const std::size_t axis : shape) count *= axis;
@@ -284,7 +284,7 @@ inline elsa_view strided(std::size_t batch, std::size_t heads, std::size_t token
     return elsa_view{{batch, heads, tokens, dim}, {per_batch, per_head, per_token, 1}};
 }
 
-// The view of a tensor [batch, heads, tokens, dim], or [batch, tokens, heads * dim].
+// Returns the view of a tensor [batch, heads, tokens, dim], or [batch, tokens, heads * dim].
 inline elsa_view view(const char *name, const char *heads_name, const Shape &s, std::size_t heads) {
     if (s.size() == 4) {
         require(heads == 0 || heads == s[1], heads_name, std::to_string(heads),
@@ -298,7 +298,7 @@ inline elsa_view view(const char *name, const char *heads_name, const Shape &s, 
     return strided(s[0], heads, s[1], s[2] / heads, s[1] * s[2], s[2] / heads, s[2]);
 }
 
-// A call: its problem, and where keys and values begin in bytes, if they lie in the first tensor.
+// A call: its problem, and the byte offsets of keys and values if they are in the first tensor.
 struct Call {
     elsa_problem problem;
     Places at;
@@ -336,7 +336,7 @@ inline Call call(const Attributes &a, const PluginTensorDesc *in, std::int32_t i
         c.value_offset = 2 * c.key_offset;
     } else {
         p.q = view("Q", "num_heads", q, heads);
-        // With 4 axes the heads of keys are those of the tensor.
+        // The keys' heads are those of the tensor if it has 4 axes.
         const std::size_t given = q.size() == 3 ? kv_heads : static_cast<std::size_t>(a.kv_num_heads);
         const Shape k = shape("K", in[1].dims), v = shape("V", in[2].dims);
         require(k.size() == q.size() && v.size() == q.size(), "K, V",

@@ -1,5 +1,5 @@
-// The functions of NVIDIA's driver that the tests use, from the library that the loader finds: the driver's, or a
-// stand-in's.
+// Functions of NVIDIA's driver that the tests use, from the library that the loader finds: the driver or the
+// stand-in.
 #ifndef DRIVER_HPP
 #define DRIVER_HPP
 
@@ -89,7 +89,7 @@ inline void open() {
     enter();
 }
 
-// Memory of the device.
+// Device memory.
 class Memory {
 public:
     explicit Memory(std::size_t bytes) : bytes_(bytes) { CHECK(cu().allocate(&at_, bytes + 1) == 0); }

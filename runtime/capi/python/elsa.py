@@ -7,20 +7,20 @@
     with elsa.patch():                              # torch's scaled_dot_product_attention, until the block ends
         answer = model(pictures)
 
-One file for Python 3.6 and later, without a dependency: numpy and torch are used where the caller's tensors are theirs.
-Tensors are read and written where they lie, strides included. Tensors in memory of the host are computed by the CPU,
-those in memory of a CUDA device by that device, in torch's current stream.
+One file for Python 3.6 and later without dependencies: it uses numpy or torch only for tensors of that library. Tensors
+are read and written in place, strides included. The CPU computes tensors in host memory; a CUDA device computes tensors
+in its memory, in torch's current stream.
 
-The library is the one that the environment variable ELSA_LIBRARY names, else ../../lib beside this file, else what the
-system's loader finds. At import its ABI is compared with the one that this file was written for, and a small problem
-with a known answer is computed. `python3 elsa.py` prints what was found.
+The library is the one that the environment variable ELSA_LIBRARY names, else ../../lib relative to this file, else the one
+that the system's loader finds. At import the module compares the library's ABI with its own and computes a small problem
+with a known answer. `python3 elsa.py` prints the library, its version and its back ends.
 
 Errors are ElsaError: ArgumentError, UnsupportedError, DeviceError, OutOfMemoryError, CancelledError, LibraryError.
-Messages name the argument, what was found and what is allowed. Any thread may call any function.
+Messages name the argument, the value found and the values allowed. Any thread may call any function.
 
-Ctrl-C, and any other signal whose handler raises, ends a long call of the main thread: the call cancels its engine
-(`Engine.cancel`) and raises what the handler has raised, KeyboardInterrupt. The outputs are then incomplete, the next call
-computes. A GPU finishes the kernels that it was given.
+Ctrl-C, or any other signal whose handler raises, ends a long call of the main thread: the call cancels its engine
+(`Engine.cancel`) and raises the handler's exception, KeyboardInterrupt. The outputs are then incomplete; the next call
+computes normally. A GPU finishes the kernels already launched.
 """
 
 import _thread
@@ -38,20 +38,20 @@ __all__ = [
 ]  # fmt: skip
 
 ABI_MAJOR, ABI_MINOR = 1, 4
-# Plans that an engine keeps: of the shapes that were used last.
+# Number of plans that an engine keeps, for the shapes used last.
 MOST_PLANS = 64
 
 
 class ElsaError(Exception):
-    """What every error of this module is."""
+    """Base class of all errors of this module."""
 
 
 class ArgumentError(ElsaError, ValueError):
-    """An argument is not allowed; the message names it, what was found and what is allowed."""
+    """An argument is not allowed; the message names it, the value found and the values allowed."""
 
 
 class UnsupportedError(ElsaError, NotImplementedError):
-    """The library, the machine or this module does not compute that: gradients and dropout among others."""
+    """The library, the machine or this module cannot compute the request, such as gradients or dropout."""
 
 
 class DeviceError(ElsaError, RuntimeError):
@@ -63,14 +63,14 @@ class OutOfMemoryError(ElsaError, MemoryError):
 
 
 class CancelledError(ElsaError, RuntimeError):
-    """Engine.cancel has ended the call. Outputs are incomplete; the next call computes."""
+    """Engine.cancel ended the call. Outputs are incomplete; the next call computes normally."""
 
 
 class LibraryError(ElsaError, ImportError):
-    """libelsa.so is missing, or is not the one that this file was written for."""
+    """libelsa.so is missing or does not match this file."""
 
 
-# The structs of elsa.h. Those that begin with `size` may be longer in a newer library, which reads the rest as zeros.
+# Structs of elsa.h. A newer library may extend a struct that begins with `size`, and reads missing fields as zeros.
 
 
 class _View(ctypes.Structure):
@@ -178,7 +178,7 @@ class _PlanInfo(_Sized):
 
 
 class _Memory(ctypes.Structure):
-    """elsa_input, elsa_output: an address and the bytes from there."""
+    """elsa_input, elsa_output: an address and a number of bytes."""
 
     _fields_ = [("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
 
@@ -302,7 +302,7 @@ class _SeriesOutputs(_Sized):
 
 
 def _open():
-    """The library and its path."""
+    """Opens the library; returns it and its path."""
     named = os.environ.get("ELSA_LIBRARY")
     beside = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "lib", "libelsa.so.1")
     path = named or (os.path.realpath(beside) if os.path.exists(beside) else "libelsa.so.1")
@@ -358,17 +358,17 @@ _lib, _path = _open()
 _ERRORS = {1: ArgumentError, 3: DeviceError, 4: UnsupportedError, 5: OutOfMemoryError, 9: CancelledError}
 _BACKENDS = ["auto", "scalar", "neon", "avx2", "avx512", "cuda"]
 _CUDA = _BACKENDS.index("cuda")
-# More operations a second than a thread of a back end, or a GPU, computes, and the seconds from which a call is long.
+# Upper bounds of operations per second of a back end's thread or of a GPU, and the seconds that make a call long.
 _RATES = {"scalar": 1e10, "neon": 5e10, "avx2": 1.5e11, "avx512": 3e11, "cuda": 5e13}
 _LONG = 0.02
-# Operations that take the time of an element that is read or written.
+# Operations that take as long as reading or writing an element.
 _ELEMENT = 40
 _DTYPES = {"float32": (0, 4), "float16": (1, 2), "bfloat16": (2, 2)}
 _FLOATS = {"float32": (2, 4), "float16": (3, 2), "bfloat16": (4, 2), "float64": (2, 4)}
 _MASKS = dict(_FLOATS, bool=(1, 1), uint8=(1, 1), int32=(1, 1), int64=(1, 1))
-# Types that are converted, and into what.
+# Types that are converted, and their target types.
 _CONVERTED = {"float64": "float32", "int32": "bool", "int64": "bool"}
-# Types with the numbers and sizes that the library knows them by, and numbers of axes.
+# Types with their numbers and sizes in the library, and numbers of axes.
 _ADDITIONS = {
     "mask": (_MASKS, (1, 2, 3, 4)),
     "bias": (_FLOATS, (1, 2, 3, 4)),
@@ -390,12 +390,12 @@ def _check(status):
 
 
 def version():
-    """The version of the library, "major.minor.patch"."""
+    """Returns the version of the library, "major.minor.patch"."""
     return _lib.elsa_version().decode()
 
 
 def backends():
-    """By name, whether the library has a back end and this machine can execute it."""
+    """Returns a dict: for each back end, whether the library contains it and this machine can execute it."""
     found = {}
     for number, name in enumerate(_BACKENDS[1:], 1):
         present = ctypes.c_uint32()
@@ -405,7 +405,7 @@ def backends():
 
 
 def _capturing(name, device):
-    """`name`, that of the first tensor, if torch's current stream is captured as a CUDA graph; otherwise None."""
+    """Returns `name`, the name of the first tensor, if torch's current stream is being captured as a CUDA graph, else None."""
     return name if device is not None and sys.modules["torch"].cuda.is_current_stream_capturing() else None
 
 
@@ -414,18 +414,18 @@ def _not_captured(name):
 
 
 class Engine(object):
-    """What computes: a back end with its threads, and the plans of the shapes that were used last.
+    """A back end with its threads, and the plans of the shapes used last.
 
-    `backend` is the name of a back end; None is the one that the environment variable ELSA_BACKEND names, else the best
-    of the CPU. `threads` are those of the CPU that compute, the caller's included; 0 is one for every core that the
-    process may use. `device` is the number of the GPU for "cuda", which has to be there.
+    `backend` is the name of a back end; None selects the one that the environment variable ELSA_BACKEND names, else the
+    best of the CPU. `threads` is the number of CPU threads that compute, including the caller's; 0 is one for each core
+    that the process may use. `device` is the number of the GPU for "cuda", which must be present.
 
-    Any number of threads may use an engine; each has a workspace of its own. After os.fork the child's calls compute on
-    the thread that calls.
+    Any number of threads may use an engine; each has its own workspace. After os.fork, calls of the child compute on the
+    calling thread.
 
-    A call may be captured as a CUDA graph after a call of the same shapes on the same thread. Its workspace is the graph's
-    from then on, and stays as long as the engine; captured calls of a thread that share one are to be replayed one after
-    the other.
+    A call may be captured as a CUDA graph after a call of the same shapes on the same thread. Its workspace then belongs to
+    the graph and lives as long as the engine. Captured calls of a thread that share a workspace must be replayed one
+    after another.
     """
 
     def __init__(self, backend=None, threads=0, device=0):
@@ -457,16 +457,16 @@ class Engine(object):
             _lib.elsa_engine_destroy(handle)
 
     def cancel(self):
-        """Cancels the calls of this engine that have begun and not ended, of all threads: each raises CancelledError. It does
-        not wait, and calls that begin later compute."""
+        """Cancels the running calls of this engine on all threads: each raises CancelledError. It does not wait, and later
+        calls compute normally."""
         _check(_lib.elsa_engine_cancel(self._handle))
 
     def __repr__(self):
         return f"elsa.Engine(backend={self.backend!r}, threads={self.threads})"
 
     def _plan(self, key, problem, capturing=None):
-        """The plan of a shape. Where there is none yet, `problem` makes what it is made of: a problem, or problem and
-        options. `capturing` is what `_capturing` has returned."""
+        """Returns the plan of a shape. If it does not exist yet, `problem` makes its problem, or its problem and options.
+        `capturing` is the result of `_capturing`."""
         with self._lock:
             plan = self._plans.get(key)
             if plan is not None:
@@ -482,11 +482,11 @@ class Engine(object):
         return plan
 
     def _workspace(self, plan, capturing=None):
-        """The calling thread's workspace, which grows with the plans of its operator."""
+        """Returns the calling thread's workspace, which grows with the plans of its operator."""
         place = self._local.__dict__.setdefault(plan.prefix, _Place())
         workspace = place.workspace
         if capturing:
-            # Nothing can be allocated now: that of the last call, or that of the capture's calls before.
+            # Nothing can be allocated now: use the workspace of the last call, or of the capture's earlier calls.
             if place.captured is not None and (workspace is None or not workspace.serves(plan)):
                 workspace = place.captured
             if workspace is None or not workspace.serves(plan):
@@ -502,18 +502,18 @@ class Engine(object):
 
 
 class _Place(object):
-    """Where a thread keeps its workspaces of an operator: that of its calls, and that of its captured calls."""
+    """The workspaces of a thread for an operator: one for its calls and one for its captured calls."""
 
     def __init__(self):
         self.workspace = self.captured = None
 
 
 class _Plan(object):
-    """The plan of a problem of some operator, with its options."""
+    """The plan of a problem of any operator, with its options."""
 
     def __init__(self, engine, problem, options=None):
         self.handle, info = _Handle(), _PlanInfo()
-        # What the names of the operator's functions begin with.
+        # Prefix of the operator's function names.
         self.prefix = problem.prefix
         reference = None if options is None else ctypes.byref(options)
         create = getattr(_lib, self.prefix + "plan_create")
@@ -521,10 +521,10 @@ class _Plan(object):
         _check(_lib.elsa_plan_describe(self.handle, ctypes.byref(info)))
         self.bytes = info.workspace_bytes
         self.gpu = info.backend == _CUDA
-        # Whether the caller waits so long that signals are to be looked at meanwhile.
+        # True if the call is long enough to check for signals during it.
         rate = _RATES[_BACKENDS[info.backend]] * (1 if self.gpu else engine.threads)
         self.long = _operations(problem) > _LONG * rate
-        # Not the engine, which keeps its plans.
+        # Only the handle: the engine itself owns its plans.
         self.engine = engine._handle
 
     def __del__(self):
@@ -533,7 +533,7 @@ class _Plan(object):
 
 
 def _operations(problem):
-    """About how many operations a problem is, with those for which memory is waited for."""
+    """Estimates the operations of a problem, including those that stand for memory accesses."""
     most = elements = 1
     for name, kind in problem._fields_:
         if kind is _View:
@@ -551,7 +551,7 @@ def _operations(problem):
 
 
 class _Workspace(object):
-    """Memory of one thread, which serves every plan of its place that needs no more bytes."""
+    """Memory of one thread for all plans of its place that fit into it."""
 
     def __init__(self, plan):
         self.bytes, self.gpu, self.handle = plan.bytes, plan.gpu, _Handle()
@@ -566,14 +566,14 @@ class _Workspace(object):
 
 
 def _whole(name, value, least, most, allowed="a whole number"):
-    """A whole number within bounds: an int, an integer of numpy, or an array or a tensor of one without axes. What passes
-    to the library passes here first, since ctypes drops the bits that do not fit."""
+    """Returns a whole number within bounds: from an int, a numpy integer, or an array or tensor without axes. Every number
+    for the library is checked here, because ctypes drops the bits that do not fit."""
     try:
         if isinstance(value, bool) or getattr(value, "ndim", 0) or str(getattr(value, "dtype", "")).endswith("bool"):
             raise TypeError
         number = operator.index(value)
     except Exception:
-        # An array or a tensor refuses in its own way.
+        # Arrays and tensors raise their own errors.
         raise ArgumentError(f"{name}: {value!r:.60}; allowed: {allowed}")
     if not least <= number <= most:
         raise ArgumentError(f"{name}: {_shown(number)}; allowed: {least} to {most}")
@@ -581,12 +581,12 @@ def _whole(name, value, least, most, allowed="a whole number"):
 
 
 def _shown(number):
-    """A whole number of any length in an error message."""
+    """Formats a whole number of any length for an error message."""
     return str(number) if abs(number) < 1 << 70 else f"a number of {number.bit_length()} bits"
 
 
 def _count(name, value):
-    """A size, as ctypes takes it."""
+    """Returns a size as a number for ctypes."""
     return _whole(name, value, 0, sys.maxsize)
 
 
@@ -598,16 +598,16 @@ def _product(shape):
 
 
 class _Numpy(object):
-    """How arrays of numpy are read and made. They lie in memory of the host: their device is None."""
+    """Access to numpy arrays. They are in host memory: their device is None."""
 
     library = "numpy"
 
     @staticmethod
     def of(name, array):
-        """Name of the type, shape, strides in elements, address, device."""
+        """Returns the name of the type, shape, strides in elements, address and device."""
         dtype = array.dtype
         size = dtype.itemsize
-        # A type of another byte order has the same name, and a masked array hides elements.
+        # A type of another byte order has the same name; a masked array hides elements.
         if not dtype.isnative or hasattr(array, "_mask"):
             raise ArgumentError(f"{name}: {type(array).__name__} of {dtype}; allowed: an array of this machine's types")
         if any(stride % size for stride in array.strides):
@@ -625,7 +625,7 @@ class _Numpy(object):
 
     @staticmethod
     def converted(array, dtype):
-        """Integers as bool; float64 as float32, of which what is finite stays finite."""
+        """Converts integers to bool, and float64 to float32, in which finite numbers stay finite."""
         numpy = sys.modules["numpy"]
         if dtype == "bool":
             return array != 0
@@ -640,15 +640,15 @@ class _Numpy(object):
 
 
 class _Torch(object):
-    """How tensors of torch are read and made."""
+    """Access to torch tensors."""
 
     library = "torch"
-    # Names of the types that were seen.
+    # Names of the types seen so far.
     names = {}
 
     @staticmethod
     def of(name, tensor):
-        """Name of the type, shape, strides in elements, address, device."""
+        """Returns the name of the type, shape, strides in elements, address and device."""
         if tensor.requires_grad:
             _Torch.inference(name)
         if tensor.layout != sys.modules["torch"].strided or tensor.is_quantized:
@@ -666,7 +666,7 @@ class _Torch(object):
 
     @staticmethod
     def inference(name):
-        """Refuses a tensor that requires gradients where they would be recorded."""
+        """Refuses a tensor that requires gradients if torch would record them."""
         if sys.modules["torch"].is_grad_enabled():
             raise UnsupportedError(
                 f"{name}: requires gradients; allowed: inference, under torch.no_grad() or torch.inference_mode()"
@@ -684,7 +684,7 @@ class _Torch(object):
 
     @staticmethod
     def converted(tensor, dtype):
-        """Integers as bool; float64 as float32, of which what is finite stays finite."""
+        """Converts integers to bool, and float64 to float32, in which finite numbers stay finite."""
         torch = sys.modules["torch"]
         if dtype == "bool":
             return tensor != 0
@@ -698,7 +698,7 @@ class _Torch(object):
 
 
 def _kind(name, tensor):
-    """How a tensor is read."""
+    """Returns the class that reads a tensor."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(tensor, torch.Tensor):
         return _Torch
@@ -708,7 +708,7 @@ def _kind(name, tensor):
 
 
 class _Operand(object):
-    """A tensor of a call: what a plan depends on, and where its elements lie."""
+    """A tensor of a call: the properties that its plan depends on, and the address of its elements."""
 
     __slots__ = ("dtype", "shape", "strides", "data", "bytes", "device", "rank")
 
@@ -722,7 +722,7 @@ class _Operand(object):
             raise ArgumentError(
                 f"{name}: {rank} axes; allowed: [batch, heads, tokens, dim], [heads, tokens, dim] or [tokens, dim]"
             )
-        # The strides of an array without elements are any numbers.
+        # Strides of an array without elements are arbitrary.
         empty = 0 in shape
         last, strides = 0, (0,) * rank if empty else strides
         for n, stride in zip(shape, strides):
@@ -738,7 +738,7 @@ class _Operand(object):
     def view(self):
         view = _View()
         view.shape[:] = self.shape
-        # The stride of an axis of one element is any number, too; the last is checked to be 1.
+        # The stride of an axis of one element is arbitrary too; the last one must be 1.
         view.strides[:3] = [stride if n > 1 else 0 for n, stride in zip(self.shape[:3], self.strides)]
         view.strides[3] = 1
         return view
@@ -748,8 +748,7 @@ class _Operand(object):
 
 
 class _Dense(object):
-    """A mask, a bias, a table or an index. Axes over which it is broadcast are taken once; what is then not dense is
-    copied."""
+    """A mask, a bias, a table or an index. Broadcast axes keep one element; if the rest is not dense, it is copied."""
 
     __slots__ = ("tensor", "kind", "dims", "data", "elements", "bytes")
 
@@ -788,13 +787,13 @@ class _Dense(object):
 
 
 def _side(name, value):
-    """A side of a window; None and -1 are open."""
+    """Returns a side of a window; None and -1 are open."""
     keys = -1 if value is None else _whole(name, value, -1, sys.maxsize)
     return None if keys == -1 else keys
 
 
 def _lengths(values, name="key_lengths"):
-    """Integers of any sequence, of an array or of a tensor, as an array of C."""
+    """Returns the integers of a sequence, an array or a tensor as a C array."""
     allowed = "a whole number for each sequence" if name == "key_lengths" else "whole numbers"
     if hasattr(values, "tolist"):
         values = values.tolist()
@@ -805,7 +804,7 @@ def _lengths(values, name="key_lengths"):
 
 
 def _pairs(windows):
-    """Picture, window and shift, each rows and columns."""
+    """Returns picture, window and shift, each as rows and columns."""
     try:
         pairs = [tuple(_count("windows", side) for side in pair) for pair in windows]
     except TypeError:
@@ -823,7 +822,7 @@ _engines_lock = threading.Lock()
 
 
 def _engine_for(device):
-    """The engine of the host, or that of a CUDA device."""
+    """Returns the engine of the host or of a CUDA device."""
     global _host_engine
     found = _host_engine if device is None else _device_engines.get(device)
     if found is None:
@@ -839,7 +838,7 @@ def _engine_for(device):
 
 
 def _renew_locks():
-    """In a child of fork: another thread of the parent may have held a lock."""
+    """Renews the locks in a child of fork, because another thread of the parent may have held one."""
     global _engines_lock
     _engines_lock = threading.Lock()
     for engine in [_host_engine] + list(_device_engines.values()):
@@ -869,18 +868,18 @@ def attention(
     lse=False,
     engine=None,
 ):
-    """softmax(scale q k^T, masked) v for every head; returns the output, with `lse` also the log-sum-exp.
+    """Computes softmax(scale q k^T, masked) v for every head. Returns the output; with `lse` also the log-sum-exp.
 
     q, k, v   [batch, heads, tokens, dim], [heads, tokens, dim] or [tokens, dim] of float32, float16 or bfloat16, all of
-              one library, type and device. Any strides that are not negative and end in 1: slices of packed tensors and
-              transposed views are read where they lie. k and v may have fewer heads, which then serve groups of query
+              one library, type and device. Strides must not be negative and must end in 1: slices of packed tensors
+              and transposed views are read in place. k and v may have fewer heads, which then serve groups of query
               heads; v may have another dim.
-    mask      bool, uint8, int32 or int64 (zero is not attended, anything else is) or float16, bfloat16, float32, float64,
-              added to the scores; broadcast over [batch, heads, queries, keys] from the right. -inf is not attended.
-              float64 is rounded to float32, and what is finite stays finite. The last axis is 1 or as long as the keys:
-              fewer of them are for `key_lengths`.
+    mask      bool, uint8, int32 or int64 (zero masks the key, other numbers do not) or float16, bfloat16, float32, float64,
+              added to the scores; broadcast over [batch, heads, queries, keys] from the right. -inf masks the key.
+              float64 is rounded to float32, and finite numbers stay finite. The last axis has length 1 or the number
+              of keys; use `key_lengths` for fewer keys.
     bias      the same as a second tensor of floating-point numbers.
-    bias_table   [entries, heads], relative positions as Swin has them, with bias_index [queries, keys] of int64, or
+    bias_table   [entries, heads], relative positions as in Swin, with bias_index [queries, keys] of int64, or
               with windows.
     windows   ((H, W), (h, w)) or ((H, W), (h, w), (down, right)): the batch is the windows of pictures of H x W tokens,
               each of h x w, after the picture was rolled by (-down, -right).
@@ -889,18 +888,18 @@ def attention(
     causal    True or "top_left", as in torch: query i attends keys 0 to i; "bottom_right": the last query attends the last
               key, for queries that continue a cache.
     window    (left, right): keys around the diagonal that a query attends; None or -1 is open.
-    key_lengths   for each sequence the keys that count, integers in memory of the host. A tensor of a device is copied
-              from there, which waits for the device.
-    out       where the output is written, any strides that end in 1; it overlaps no input. None is a new dense tensor.
+    key_lengths   number of valid keys of each sequence, integers in host memory. A device tensor is copied to the host,
+              which waits for the device.
+    out       tensor for the output, any strides that end in 1; it must not overlap an input. None makes a dense tensor.
     lse       True returns (output, log-sum-exp), the latter float32 [batch, heads, queries] in natural logarithms.
-    engine    an Engine; None is one of the CPU for tensors of the host, else one of the tensors' device.
+    engine    an Engine; None selects a shared one of the CPU for host tensors, else of the tensors' device.
 
-    Every axis but dim may be empty. A row that attends no key is zero, and its log-sum-exp -inf. Where a GPU computes over its tensors, the work is
-    enqueued in torch's current stream, and the call does not wait.
+    Every axis except dim may be empty. A row that attends no key is zero, and its log-sum-exp is -inf. A call over tensors
+    of a GPU enqueues its work in torch's current stream and does not wait.
     """
     kind = _kind("q", q)
     if kind is _Torch and sys.modules["torch"].jit.is_tracing():
-        # What is recorded has no call of this function.
+        # A recorded graph would not contain the call of this function.
         raise UnsupportedError("q: recorded by torch.jit.trace; allowed: a call that computes")
     added = (("mask", mask), ("bias", bias), ("bias_table", bias_table), ("bias_index", bias_index))
     added = [(name, tensor) for name, tensor in added if tensor is not None]
@@ -1004,14 +1003,14 @@ def attention(
 
 
 def _run_long(engine, run, kept):
-    """Calls `run` in a thread of its own, because the main thread handles no signal while it is in the library. What a
-    handler raises meanwhile cancels the engine's calls, and is raised when `run` has returned, so that no memory of the
-    caller's is in use any longer. `kept` lives as long as the thread."""
+    """Calls `run` in a separate thread, because the main thread handles no signal inside the library. An exception of a
+    signal handler cancels the engine's calls and is raised after `run` has returned, when the caller's memory is no
+    longer in use. `kept` lives as long as the thread."""
     claim, outcome, ended = [kept], [], threading.Lock()
     ended.acquire()
 
     def work():
-        # Whoever takes the claim decides: this thread calls, or the caller goes away.
+        # The thread that takes the claim decides: this one calls, or the caller returns.
         try:
             claimed = claim.pop()
         except IndexError:
@@ -1042,7 +1041,7 @@ def _run_long(engine, run, kept):
                 gone = False
             if gone:
                 break
-            # Again and again: a cancel that comes before the call has begun does nothing.
+            # Repeatedly: a cancel before the start of the call has no effect.
             _lib.elsa_engine_cancel(engine)
             ended.acquire(True, 0.01)
         except BaseException as error:
@@ -1054,7 +1053,7 @@ def _run_long(engine, run, kept):
 
 
 def _run(plan, workspace, inputs, outputs, device, kept=None):
-    """Runs a plan over tensors of the host, or over those of a device in torch's current stream. `kept` has the tensors."""
+    """Runs a plan over host tensors, or over device tensors in torch's current stream. `kept` holds the tensors."""
     arguments = plan.handle, workspace.handle, ctypes.byref(inputs), ctypes.byref(outputs)
     if device is None:
         run = getattr(_lib, plan.prefix + "run")
@@ -1063,13 +1062,13 @@ def _run(plan, workspace, inputs, outputs, device, kept=None):
         else:
             _check(run(*arguments, None))
     else:
-        # Torch names the default stream of the device 0, which means a stream of the library's own in elsa.h.
+        # Torch calls the device's default stream 0, which in elsa.h selects the library's own stream.
         stream = sys.modules["torch"].cuda.current_stream(device).cuda_stream or 1
         _check(getattr(_lib, plan.prefix + "run_device")(*arguments, stream, None))
 
 
 def _one_of(name, value, allowed):
-    """The number of a name."""
+    """Returns the number of a name."""
     if (value is None or isinstance(value, str)) and value in allowed:
         return allowed.index(value)
     raise ArgumentError(f"{name}: {value!r:.60}; allowed: {', '.join(map(repr, allowed))}")
@@ -1103,8 +1102,8 @@ def linear_attention(
     out=None,
     engine=None,
 ):
-    """Attention whose memory is a state S [d_k, d_v] of each head of v; returns the output, with `present_state` also the
-    states after the last token. A token updates its state with its key k, value v, gate a = exp(decay) and rate beta, and
+    """Computes attention whose memory is a state S [d_k, d_v] of each head of v. Returns the output; with `present_state`
+    also the states after the last token. A token updates its state with its key k, value v, gate a = exp(decay) and rate beta, and
     reads it with its query q: the output is scale S'q.
 
         linear        S <- S + k v'
@@ -1112,27 +1111,27 @@ def linear_attention(
         delta         S <- S + beta k (v - S'k)'
         gated_delta   S <- a S, then as delta
 
-    q, k, v   as of `attention`; k and v have as many tokens as q. The heads of k divide those of v. The heads of q are a
-              multiple of those of v, or divide them; the output has as many as the larger of both.
+    q, k, v   as of `attention`; k and v have the same number of tokens as q. The heads of k divide those of v. The heads of q are a
+              multiple of those of v, or divide them; the output has the larger number of both.
     rule      one of the four.
     decay     natural logarithms of the gates, [batch, heads of v, tokens], or [batch, heads of v, tokens, d_k] with a gate
-              for each row; float32 or the type of q. -inf clears.
+              for each row; float32 or the type of q. -inf clears the state.
     beta      [batch, heads of v or 1, tokens], of the type of decay.
-    past_state   float32 [batch, heads of v, d_k, d_v], the states before the first token; None are zeros.
+    past_state   float32 [batch, heads of v, d_k, d_v], the states before the first token; None means zeros.
     present_state   True returns (output, states); an array or tensor is written and returned, and may be past_state.
     scale     factor of the output; None is 1 / sqrt(d_k).
     normalize    makes queries and keys unit vectors first, x / sqrt(sum of x^2 + normalize); None leaves them.
     direction    "forward", "reverse", "bidirectional" (the sum of both, without states), or "non_causal": every token
               reads the last state.
-    cu_seqlens   bounds of sequences that are packed along the tokens, n + 1 integers in memory of the host, batch 1;
+    cu_seqlens   bounds of sequences packed along the tokens, n + 1 integers in host memory, batch 1;
               states are then [n, heads of v, d_k, d_v].
-    form      None, "recurrent", "chunk", "fused_chunk", "parallel" or "scan": the order of operations. They are the same
-              algebra and differ in rounding and speed. `chunk` and `parts` are tokens of a chunk and parts of a scan.
-    out, engine   as of `attention`. Where a GPU computes over its tensors, the call does not wait.
+    form      None, "recurrent", "chunk", "fused_chunk", "parallel" or "scan": the order of operations. Forms
+              differ in rounding and speed only. `chunk` is the tokens of a chunk, `parts` the parts of a scan.
+    out, engine   as in `attention`. A call over tensors of a GPU does not wait.
     """
     kind = _kind("q", q)
     if kind is _Torch and sys.modules["torch"].jit.is_tracing():
-        # What is recorded has no call of this function.
+        # A recorded graph would not contain the call of this function.
         raise UnsupportedError("q: recorded by torch.jit.trace; allowed: a call that computes")
     rank, operands = len(q.shape), {}
 
@@ -1142,7 +1141,7 @@ def linear_attention(
         found = len(tensor.shape)
         if found not in axes:
             raise ArgumentError(f"{name}: {found} axes; allowed: {' or '.join(map(str, axes))}")
-        # A number for each token is a row of one element.
+        # One number per token is a row of one element.
         known = operands[name] = _Operand(name, tensor[..., None] if found < rank else tensor, kind)
         if known.device != operands["q"].device:
             raise ArgumentError(f"{name}: another device than q; allowed: the same")
@@ -1224,7 +1223,7 @@ def linear_attention(
 
 
 class _Series(object):
-    """A tensor of tokens and channels: what a plan depends on, and where its elements lie."""
+    """A tensor of tokens and channels: the properties that its plan depends on, and the address of its elements."""
 
     __slots__ = ("dtype", "batch", "tokens", "channels", "strides", "data", "bytes", "device")
 
@@ -1244,7 +1243,7 @@ class _Series(object):
                     raise ArgumentError(f"{name}: strides {strides}; allowed: not negative")
                 last += (n - 1) * stride
         self.bytes = 0 if empty else (last + 1) * size
-        # The stride of an axis of one element is any number.
+        # The stride of an axis of one element is arbitrary.
         strides = [stride if n > 1 else 0 for n, stride in zip(shape, strides)]
         if layout == "bct":
             shape, strides = (shape[0], shape[2], shape[1]), (strides[0], strides[2], strides[1])
@@ -1264,15 +1263,15 @@ class _Series(object):
 
 
 class _Call(object):
-    """A call of an operator that treats every channel by itself: its tensors, and what is said of them."""
+    """A call of an operator on separate channels: its tensors and their properties."""
 
     def __init__(self, first, tensor, layout, inputs):
         self.layout = _LAYOUTS[_one_of("layout", layout, _LAYOUTS)]
         self.kind, self.like, self.inputs, self.outputs = _kind(first, tensor), tensor, inputs, _SeriesOutputs()
         if self.kind is _Torch and sys.modules["torch"].jit.is_tracing():
-            # What is recorded has no call of this function.
+            # A recorded graph would not contain the call of this function.
             raise UnsupportedError(f"{first}: recorded by torch.jit.trace; allowed: a call that computes")
-        # Copies live as long as the call: on a device, what frees them is behind it in the stream.
+        # Copies live as long as the call: on a device they are freed after it in the stream.
         self.views, self.kept, self.first, self.device = {}, [], first, self.kind.of(first, tensor)[4]
 
     def check(self, name, tensor):
@@ -1284,7 +1283,7 @@ class _Call(object):
             raise ArgumentError(f"{name}: another device than {self.first}; allowed: the same")
 
     def series(self, name, tensor, like=None, into=None):
-        """A tensor of tokens; `like` is one whose type it has to have."""
+        """Adds a tensor of tokens; its type must be that of `like`."""
         self.check(name, tensor)
         made = self.views[name] = _Series(name, tensor, self.kind, self.layout)
         self.place(name, made.device)
@@ -1294,7 +1293,7 @@ class _Call(object):
         return made
 
     def numbers(self, name, tensor, *shapes):
-        """Dense float32 of one of some shapes, copied if need be."""
+        """Adds dense float32 of one of the given shapes, copied if necessary."""
         if tensor is None:
             return
         self.check(name, tensor)
@@ -1313,7 +1312,7 @@ class _Call(object):
         return _Memory(self.kind.of(name, tensor)[3] if count else None, 4 * count)
 
     def states(self, past, present, shape):
-        """The states, of which the present may be the past. Returns the present one, and whether it is."""
+        """Sets the states; the present may be the past. Returns the present and whether it is the past."""
         if present is True:
             present = self.kind.empty(shape, "float32", self.like)
         if present is None or present is False:
@@ -1338,7 +1337,7 @@ class _Call(object):
         return present, bool(in_place)
 
     def out(self, out, like):
-        """The output, of the shape and type of `like`."""
+        """Returns the output, of the shape and type of `like`."""
         if out is None:
             out = self.kind.empty(tuple(self.like.shape), None, self.like)
         elif not self.kind.writable(out):
@@ -1347,7 +1346,7 @@ class _Call(object):
         return out
 
     def run(self, engine, key, problem, options, out, present):
-        """Runs the problem, whose views it sets, and returns what the caller's function does."""
+        """Runs the problem, whose views it sets, and returns the results of the caller's function."""
         shapes = tuple([(name, view.key()) for name, view in self.views.items()])
 
         def made():
@@ -1367,17 +1366,16 @@ class _Call(object):
 def recurrence(
     a, b, log=False, past_state=None, present_state=None, reverse=False, parts=0, layout="btc", out=None, engine=None
 ):
-    """The recurrence h = a h + b of each channel; returns h of every token, with `present_state` also that of the last.
+    """Computes the recurrence h = a h + b of each channel. Returns h of every token; with `present_state` also the last h.
 
     a, b      [batch, tokens, channels], or with layout "bct" [batch, channels, tokens]; the batch may be missing. a is
               float32 or of the type of b. A factor of zero clears the state.
     log       a holds natural logarithms of factors; -inf clears the state.
-    past_state   float32 [batch, channels], the states before the first token; None are zeros.
+    past_state   float32 [batch, channels], the states before the first token; None means zeros.
     present_state   True returns (output, states); an array is written and returned, and may be past_state.
     reverse   from the last token to the first.
-    parts     of the tokens that are passed side by side, for few channels and many tokens; 0 is one pass.
-    out, engine   as of `attention`. All tensors lie on one device. Where a GPU computes over its tensors, the call does not
-              wait.
+    parts     number of parts of the tokens to compute in parallel, for few channels and many tokens; 0 is one pass.
+    out, engine   as in `attention`. All tensors are on one device. A call over tensors of a GPU does not wait.
     """
     call = _Call("b", b, layout, _RecurrenceInputs())
     series = call.series("b", b)
@@ -1408,8 +1406,8 @@ def selective(
     out=None,
     engine=None,
 ):
-    """The selective scan of Mamba; returns the output, with `present_state` also the states after the last token. With the time
-    step t = delta + delta_bias, or its softplus, of each token and channel, and N numbers x in each channel's state:
+    """Computes the selective scan of Mamba. Returns the output; with `present_state` also the states after the last token.
+    Each token and channel has the time step t = delta + delta_bias, or its softplus, and each channel N states x:
 
         x = exp(t a) x + t b u
         y = c x + d u, times z / (1 + exp(-z))
@@ -1420,8 +1418,8 @@ def selective(
     b, c      of each token, [batch, tokens, N] or [batch, tokens, groups, N], with layout "bct" [batch, N, tokens] or
               [batch, groups, N, tokens], of the type of u; or of each channel, float32 [channels, N].
     d, delta_bias   float32 [channels].
-    past_state   float32 [batch, channels, N], the states before the first token; None are zeros.
-    present_state, reverse, out, engine   as of `recurrence`.
+    past_state   float32 [batch, channels, N], the states before the first token; None means zeros.
+    present_state, reverse, out, engine   as in `recurrence`.
     """
     call = _Call("u", u, layout, _SelectiveInputs())
     series = call.series("u", u)
@@ -1471,18 +1469,18 @@ def conv(
     out=None,
     engine=None,
 ):
-    """The causal convolution of each channel with a filter of K weights, which linear attention with a relative decay is;
-    returns the output, with `present_state` also the last K - 1 inputs, which the next call has as its past.
+    """Computes the causal convolution of each channel with a filter of K weights (linear attention with a relative decay).
+    Returns the output; with `present_state` also the last K - 1 inputs, the past of the next call.
 
     u         [batch, tokens, channels], or with layout "bct" [batch, channels, tokens]; the batch may be missing.
     filter    float32 [K] for all channels, [channels, K] or [channels, 1, K].
     bias      float32 [channels], added to the sums.
-    order     "newest_first": the first weight is that of the token itself; "newest_last": the last one is, as in the
-              convolutions of ONNX and torch.
-    silu      makes the output x / (1 + exp(-x)) of each sum x.
-    past_state   float32 [batch, channels, K - 1], the inputs before the first token, oldest first; None are zeros.
+    order     "newest_first": the first weight applies to the token itself; "newest_last": the last weight does, as in
+              the convolutions of ONNX and torch.
+    silu      returns x / (1 + exp(-x)) of each sum x.
+    past_state   float32 [batch, channels, K - 1], the inputs before the first token, oldest first; None means zeros.
     method    None, "direct" or "fft".
-    present_state, reverse, out, engine   as of `recurrence`.
+    present_state, reverse, out, engine   as in `recurrence`.
     """
     call = _Call("u", u, layout, _ConvolutionInputs())
     series = call.series("u", u)
@@ -1504,20 +1502,20 @@ def conv(
 
 
 def _leading(tensor, axes):
-    """A tensor [..., heads, tokens, dim] with the leading axes `axes`, which become one: [batch, heads, tokens, dim]."""
+    """Merges the leading axes `axes` of a tensor [..., heads, tokens, dim] into one: [batch, heads, tokens, dim]."""
     shape = tuple(tensor.shape)
     tensor = tensor.expand(axes + shape[-3:])
     return tensor if len(axes) == 1 else tensor.reshape((_product(axes),) + shape[-3:])
 
 
 def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
-    """torch.nn.functional.scaled_dot_product_attention for inference: the same arguments, defaults and meaning.
+    """Computes torch.nn.functional.scaled_dot_product_attention for inference: same arguments, defaults and meaning.
 
     Tensors are [..., tokens, dim] of float32, float16 or bfloat16, on the CPU or a CUDA device; leading axes are
-    broadcast. A mask is bool or of any of these types. The output lies in memory as [batch, tokens, heads, dim], so that
-    bringing the heads together behind it costs nothing. A tensor whose last axis is not dense is copied.
+    broadcast. A mask is bool or of any of these types. The output is stored as [batch, tokens, heads, dim], so a model merges
+    the heads without a copy. A tensor whose last axis is not dense is copied.
 
-    dropout_p above 0 and tensors that require gradients are UnsupportedError, float64 is an ArgumentError.
+    dropout_p above 0 and tensors that require gradients raise UnsupportedError, float64 raises ArgumentError.
     """
     return _sdpa(None, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
@@ -1538,7 +1536,7 @@ def _sdpa(engine, query, key, value, mask, dropout_p, is_causal, scale, enable_g
             _Torch.inference(name)
         if axes < 4:
             tensor = tensor.expand((1,) * (4 - axes) + tuple(tensor.shape))
-        # The library reads rows of neighbouring elements.
+        # The library reads rows of contiguous elements.
         tensors.append(tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous())
     q, k, v = tensors
     rank = max(query.dim(), key.dim(), value.dim())
@@ -1584,15 +1582,15 @@ def _sdpa(engine, query, key, value, mask, dropout_p, is_causal, scale, enable_g
 
 
 class patch(object):
-    """Has torch.nn.functional.scaled_dot_product_attention be elsa.sdpa, from `with` to its end, also by an exception.
+    """Replaces torch.nn.functional.scaled_dot_product_attention by elsa.sdpa until the `with` block ends, also by an exception.
 
         with elsa.patch() as patched:
             answer = model(pictures)
-        print(patched.calls)                # how many calls it has served
+        print(patched.calls)                # number of calls that elsa.sdpa computed
 
-    It holds for all threads of the process, and for code that calls the function by its module, as torch, timm and
-    transformers do; a name that was imported from there before stays what it is. Contexts may be nested. `engine` is an
-    Engine for tensors of the host; None is the default one.
+    It applies to all threads of the process and to code that calls the function through its module, as torch, timm and
+    transformers do; names imported from there earlier do not change. Contexts may be nested. `engine` is an Engine for
+    host tensors; None selects the default one.
     """
 
     def __init__(self, engine=None):
@@ -1626,8 +1624,8 @@ class patch(object):
 
 
 def _prove():
-    """Computes attention of one query over two keys, of which a mask leaves one: the answer is its value, and structs
-    of another layout do not give it."""
+    """Computes attention of one query over two keys, one of them masked: the answer is the value of the other, which
+    structs of a different layout do not produce."""
     engine = Engine("scalar", threads=1)
     numbers = (ctypes.c_float * 8)(1.0, 2.0, 3.0, 7.0, 11.0, float("-inf"), 0.0, 0.0)
     start, problem, inputs, outputs = ctypes.addressof(numbers), _Problem(), _Inputs(), _Outputs()

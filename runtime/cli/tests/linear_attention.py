@@ -1,9 +1,9 @@
-"""Linear attention by the tool, beside ONNX's operator LinearAttention and ONNX Runtime's: linear_attention.py TOOL
+"""Linear attention by the tool, compared with ONNX's operator LinearAttention and ONNX Runtime's: linear_attention.py TOOL
 
 Every case of the package onnx whose node is LinearAttention is computed by `elsa linear run` in every form and layout and
 compared with the case's own outputs. Cases made here go further: heads shared both ways, keys shared by states, gates and
 lengths that cut chunks anywhere. The right answer is the recurrence in f64; ONNX Runtime's operator of com.microsoft,
-where it is installed, has to agree as well, so that the recurrence here means what others mean by it."""
+if installed, must agree too, which confirms the recurrence here."""
 
 import itertools
 import os
@@ -25,7 +25,7 @@ LAYOUTS = ["bnc", "bnhd", "bhnd"]
 
 
 class Case:
-    """Tensors as the operator packs them, [batch, tokens, heads * dim], by name; None if absent."""
+    """Tensors by name, packed as in the operator, [batch, tokens, heads * dim]; None if absent."""
 
     def __init__(self, name, rule, heads, states, tensors, scale=None):
         self.name, self.rule, self.heads, self.states, self.tensors = name, rule, heads, states, tensors
@@ -36,13 +36,13 @@ class Case:
         self.wanted = None
 
     def split(self, name, heads=None):
-        """[batch, tokens, heads, dim] in f64."""
+        """Returns [batch, tokens, heads, dim] in f64."""
         x = self.tensors[name].astype(np.float64)
         size = {"query": self.dk, "key": self.dk, "value": self.dv}.get(name)
         return x.reshape(*x.shape[:2], heads or x.shape[2] // size, -1)
 
     def exact(self):
-        """Output, packed, and the last state, by the definition, token by token in f64."""
+        """Returns the packed output and the last state by the definition, token by token in f64."""
         q, k, v = self.split("query"), self.split("key"), self.split("value")
         batch, tokens, states, _ = v.shape
         k = np.repeat(k, states // k.shape[2], 2)
@@ -52,7 +52,7 @@ class Case:
         state = np.zeros((batch, states, self.dk, self.dv))
         if self.tensors["past_state"] is not None:
             state += self.tensors["past_state"]
-        # The state of each head of the output, and the query that reads it.
+        # State of each head of the output, and the query that reads it.
         out_heads = max(self.heads, states)
         of, by = np.arange(out_heads) * states // out_heads, np.arange(out_heads) * self.heads // out_heads
         out = np.zeros((batch, tokens, out_heads, self.dv))
@@ -81,7 +81,7 @@ def of_onnx(raw):
 
 
 def made():
-    """Cases of this file: heads of queries, of values and of keys; tokens; and what else differs."""
+    """Yields the cases of this file: heads of queries, of values and of keys; tokens; and other differences."""
     heads = [(4, 4, 4), (8, 4, 4), (2, 4, 4), (2, 4, 2), (4, 2, 1), (6, 2, 2)]
     rules = ["linear", "gated", "delta", "gated_delta"]
     for seed, ((hq, hv, hk), rule, tokens) in enumerate(itertools.product(heads, rules, [1, 15, 70])):
@@ -103,7 +103,7 @@ def made():
 
 
 def laid(case, layout):
-    """The tensors in a layout."""
+    """Returns the tensors in a layout."""
     for name, x in case.tensors.items():
         if x is None:
             continue
@@ -117,7 +117,7 @@ def laid(case, layout):
 
 
 def by_tool(tool, folder, case, layout, form):
-    """Output, packed, and state of the tool; or what it said."""
+    """Returns the packed output and the state of the tool, or its message."""
     at = lambda name: os.path.join(folder, name + ".npy")
     words = [tool, "linear", "run", "--rule", case.rule.replace("_", "-"), "--form", form, "--layout", layout,
              "--backend", os.environ.get("ELSA_BACKEND", "auto"), "--out", at("out"), "--present-state", at("present")]
@@ -138,7 +138,7 @@ def by_tool(tool, folder, case, layout, form):
 
 
 def by_onnxruntime(case):
-    """Output and state of ONNX Runtime's own operator; None if it has none for the case."""
+    """Returns output and state of ONNX Runtime's own operator; None if it lacks the case."""
     if case.tensors["query"].dtype != np.float32:
         return None
     names = [name if case.tensors[name] is not None else "" for name in INPUTS]
@@ -159,8 +159,8 @@ def by_onnxruntime(case):
 
 
 def differs(what, found, exact, case, also=0.0):
-    """What is wrong with an answer, or None. Its error may be that of sums of f32 over tokens and dims, and of rounding
-    to its type; `also` is added to that."""
+    """Returns the fault of an answer, or None. The error of f32 sums over tokens and dims, of rounding to its type, and
+    `also` are allowed."""
     for name, x, y in zip(["output", "state"], found, exact):
         if x.shape != y.shape:
             return f"{what}: {name}: shape {x.shape}; allowed: {y.shape}"
@@ -196,7 +196,7 @@ def main(tool):
         for at, case in enumerate(given + mine):
             ways = list(itertools.product(LAYOUTS, FORMS))
             if case.wanted is None:
-                # Each of the many has one layout and two forms.
+                # Each of these many cases has one layout and two forms.
                 ways = [(LAYOUTS[at % 3], FORMS[(at + i) % len(FORMS)]) for i in (0, 3)]
             found = [fault for fault in faults(tool, folder, case, ways) if fault]
             failed, passed = failed + bool(found), passed + (not found)

@@ -1,13 +1,13 @@
-"""Layers of models whose recurrences the tool computes, beside their definitions in PyTorch: linear_layers.py TOOL
+"""Layers of models whose recurrences the tool computes, compared with their definitions in PyTorch: linear_layers.py TOOL
 
 A Gated DeltaNet layer: transformers' own class of Qwen3-Next with random weights, its gated delta rule computed by
 `elsa linear run` in every form, for a prompt and for tokens one by one with the state and the cache of the layer.
-A bidirectional Vim block (Vision Mamba, algorithm 1): two selective scans with parameters of their own, forward and reverse.
+A bidirectional Vim block (Vision Mamba, algorithm 1): two selective scans with separate parameters, forward and reverse.
 A selective scan is the gated rule: every channel is a head with a state [N, 1], its gate per dim is exp(delta A), its
 value delta u, and all channels share B as key and C as query.
 
-The right answer is the same layer with the recurrence token by token in f64. The layer in f32 by PyTorch alone tells what
-error is usual. Needs torch and transformers."""
+The right answer is the same layer with the recurrence token by token in f64. The layer in f32 by PyTorch alone gives
+the usual error. Needs torch and transformers."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ from transformers import DynamicCache, Qwen3NextConfig
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen
 
 FORMS = ["auto", "recurrent", "chunk", "fused-chunk", "parallel", "scan"]
-# Relative, of layers in f32: sums over at most a few hundred numbers.
+# Relative, for layers in f32: sums over at most a few hundred numbers.
 ALLOWED = 4e-6
 
 
@@ -53,7 +53,7 @@ def error(found, wanted):
 
 
 class GatedDeltaNet:
-    """The layer, with what stands for its recurrence."""
+    """The layer, with a replacement for its recurrence."""
 
     NAMES = ["torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"]
 
@@ -70,7 +70,7 @@ class GatedDeltaNet:
         self.own = {name: getattr(qwen, name) for name in self.NAMES}
 
     def run(self, x, prompt, rule=None, double=False):
-        """Output of all tokens: `prompt` of them at once, the others one by one."""
+        """Returns the output of all tokens: `prompt` of them at once, the others one by one."""
         layer = self.layer.double() if double else self.layer.float()
         for name in self.NAMES:
             setattr(qwen, name, rule or self.own[name])
@@ -81,7 +81,7 @@ class GatedDeltaNet:
 
     @staticmethod
     def exact(q, k, v, g, beta, initial_state=None, **_):
-        """The gated delta rule by its definition, in f64."""
+        """Computes the gated delta rule by its definition, in f64."""
         q, k, v, g, beta = (x.double() for x in (q, k, v, g, beta))
         groups = v.shape[2] // k.shape[2]
         unit = lambda x: (x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()).repeat_interleave(groups, 2)
@@ -127,7 +127,7 @@ class Vim(nn.Module):
             part.conv = nn.Conv1d(inner, inner, kernel, groups=inner, padding=kernel - 1)
             part.x_proj = nn.Linear(inner, rank + 2 * states, bias=False)
             part.dt_proj = nn.Linear(rank, inner)
-            # Steps from 0.001 to 0.1, as Mamba begins.
+            # Steps from 0.001 to 0.1, the initial values of Mamba.
             step = torch.exp(torch.rand(inner) * 4.6 - 6.9)
             part.dt_proj.bias.data = step + torch.log(-torch.expm1(-step))
             part.a_log = nn.Parameter(torch.log(torch.arange(1.0, states + 1)).repeat(inner, 1))
@@ -136,11 +136,11 @@ class Vim(nn.Module):
         self.directions = nn.ModuleList(directions)
 
     def forward(self, tokens, scan):
-        """Tokens [batch, tokens, width]; `scan(u, delta, a, b, c, reverse)` makes y of u and delta [batch, tokens, inner]."""
+        """Tokens [batch, tokens, width]; `scan(u, delta, a, b, c, reverse)` returns y from u and delta [batch, tokens, inner]."""
         x, z = self.in_proj(self.norm(tokens)).chunk(2, -1)
         total = 0
         for reverse, part in enumerate(self.directions):
-            # The filter of the second direction sees a token and those after it.
+            # The filter of the second direction sees a token and the following ones.
             turned = x.flip(1) if reverse else x
             u = F.silu(part.conv(turned.transpose(1, 2))[..., : x.shape[1]].transpose(1, 2))
             u = u.flip(1) if reverse else u
@@ -152,7 +152,7 @@ class Vim(nn.Module):
 
     @staticmethod
     def plain(u, delta, a, b, c, reverse):
-        """The selective scan by its definition."""
+        """Computes the selective scan by its definition."""
         h, y = torch.zeros(u.shape[0], u.shape[2], a.shape[1], dtype=u.dtype), [None] * u.shape[1]
         for t in reversed(range(u.shape[1])) if reverse else range(u.shape[1]):
             h = torch.exp(delta[:, t, :, None] * a) * h + (delta[:, t] * u[:, t])[..., None] * b[:, t, None, :]
@@ -179,7 +179,7 @@ class Vim(nn.Module):
             found = [(form, block(x, Vim.by(tool, form))) for form in FORMS]
             wanted = block.double()(x.double(), Vim.plain)
         for form, y in found:
-            # Of what the block adds to its tokens.
+            # Relative to the block's contribution to its tokens.
             yield f"bidirectional Vim block, {form}", error(y - x, wanted - x), error(usual - x, wanted - x)
 
 

@@ -1,4 +1,4 @@
-"""Convolutions and selective scans by the tool, beside ONNX's CausalConvWithState and Mamba's definition: linear_series.py TOOL
+"""Convolutions and selective scans by the tool, against ONNX's CausalConvWithState and Mamba's definition: linear_series.py TOOL
 
 Every case of the package onnx whose node is CausalConvWithState is computed by `elsa linear conv` by both methods and in both
 orders of axes, and compared with the case's own outputs. Selective scans of many shapes are compared with the definition
@@ -21,7 +21,7 @@ METHODS = ["auto", "direct", "fft"]
 
 
 def by_tool(tool, folder, words, tensors):
-    """What the tool writes, output and last states; or what it said. `tensors` are by flag."""
+    """Returns the output and last states of the tool, or its message. `tensors` are keyed by flag."""
     at = lambda name: os.path.join(folder, name + ".npy")
     words = [tool, "linear", *words, "--verify", "--backend", os.environ.get("ELSA_BACKEND", "auto"),
              "--out", at("out"), "--present-state", at("present")]  # fmt: skip
@@ -36,12 +36,12 @@ def by_tool(tool, folder, words, tensors):
 
 
 def turned(x):
-    """[batch, channels, tokens] of [batch, tokens, channels], and back; groups and their numbers stay together."""
+    """Converts [batch, tokens, channels] to [batch, channels, tokens], and back; groups and their states stay together."""
     return None if x is None else np.moveaxis(x, 1, -1)
 
 
 def differs(what, found, wanted, sums):
-    """What is wrong with an answer, or None: its error may be that of `sums` roundings, and of its type."""
+    """Returns the fault of an answer, or None: `sums` roundings and the rounding of its type are allowed."""
     if isinstance(found, str):
         return f"{what}: {found}"
     for name, x, y in zip(["output", "state"], found, wanted):
@@ -56,7 +56,7 @@ def differs(what, found, wanted, sums):
 
 
 def convolutions(tool, folder):
-    """The cases of onnx, each with what is wrong with it."""
+    """Yields the cases of onnx, each with its faults."""
     for raw in cases._NodeTestCases:
         graph = raw.model.graph
         if len(graph.node) != 1 or graph.node[0].op_type != "CausalConvWithState":
@@ -86,7 +86,7 @@ def softplus(x):
 
 
 def by_tokens(u, delta, a, b, c, d, z, bias, past, soft, reverse):
-    """Output and last states by the definition, one number after the other."""
+    """Returns output and last states by the definition, number by number."""
     batch, tokens, channels = u.shape
     numbers, out, state = a.shape[1], np.zeros(u.shape), np.array(past, np.float64)
     for i, k in itertools.product(range(batch), range(channels)):
@@ -118,7 +118,7 @@ def by_tensors(u, delta, a, b, c, d, z, bias, past, soft, reverse):
 
 
 def scans(tool, folder):
-    """Selective scans, each with what is wrong with it."""
+    """Yields selective scans, each with its faults."""
     shapes = [(2, 9, 6, 4), (1, 1, 3, 1), (1, 70, 8, 16), (2, 65, 33, 5), (1, 130, 4, 3)]
     for seed, ((batch, tokens, channels, numbers), layout) in enumerate(itertools.product(shapes, ["bct", "btc"])):
         random = np.random.RandomState(seed)

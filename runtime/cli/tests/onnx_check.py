@@ -1,7 +1,7 @@
 """`elsa onnx rewrite --check`: onnx_check.py TOOL LIBRARY [RUNTIME]
 
-With RUNTIME, a library of ONNX Runtime, the tool is told to use it. Without, it has to find the one of this Python and
-one in LD_LIBRARY_PATH. A model whose answers change from run to run stands for a wrong replacement."""
+RUNTIME names a library of ONNX Runtime for the tool. Without it, the tool must find the one of this Python and one in
+LD_LIBRARY_PATH. A model whose answers change from run to run plays a wrong replacement."""
 
 import glob
 import json
@@ -133,7 +133,7 @@ def named_wrongly(desk):
         return
     requires(desk.rewrite("--runtime", LIBRARY), 2, False, "--runtime: ", "without OrtGetApiBase", "allowed: ")
     requires(desk.rewrite(ELSA_ONNXRUNTIME=desk.path("in.onnx")), 2, False, "--runtime: ELSA_ONNXRUNTIME: ", "allowed: ")
-    # A library that is no operator is refused by the runtime, before the original.
+    # The runtime refuses a library that is not an operator before it runs the original.
     requires(desk.rewrite("--operator", desk.path("in.onnx")), 0, True, "not checked: ")
 
 
@@ -151,7 +151,7 @@ def found(desk):
     os.symlink(library, os.path.join(folder, "libonnxruntime.so.1"))
     requires(desk.rewrite("--operator", LIBRARY, named=False, PATH="", LD_LIBRARY_PATH=folder), 0, True, version)
     requires(desk.rewrite("--operator", LIBRARY, named=False, PATH="", ELSA_ONNXRUNTIME=library), 0, True, version)
-    # The operator stands beside the tool, or nothing says where.
+    # Nothing is checked if the operator is not next to the tool and no flag names it.
     alone = os.path.join(os.path.dirname(TOOL), "check-alone")
     os.makedirs(alone, exist_ok=True)
     tool = os.path.join(alone, "elsa")

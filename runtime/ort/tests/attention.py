@@ -1,7 +1,7 @@
 """The node cases of ONNX's own operator Attention, through ElsaAttention: attention.py LIBRARY
 
 Every case of the package onnx whose node is Attention is rewritten to ElsaAttention and run in ONNX Runtime on the case's
-own tensors. What the operator cannot express is named. The right answer is ONNX's reference implementation in f64."""
+own tensors. Cases that the operator cannot express are named. The right answer is ONNX's reference implementation in f64."""
 
 import sys
 
@@ -13,12 +13,12 @@ from onnx.backend.test.case import node as cases
 from onnx.backend.test.case.node import attention as _  # Fills the list of cases.
 from onnx.reference.ops.op_attention import _compute_attention
 
-# The arguments of the reference, in the order of the operator's inputs.
+# Arguments of the reference, in the order of the operator's inputs.
 NAMES = ["Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen"]
 
 
 def refused(case, attributes):
-    """Why the operator cannot express a case; None if it can."""
+    """Returns why the operator cannot express a case; None if it can."""
     if any(x is not None and x.dtype.name == "bfloat16" for x in case.inputs):
         return "bf16"
     window = (attributes.get("left_window_size", -1), attributes.get("right_window_size", -1)) != (-1, -1)
@@ -79,7 +79,7 @@ def check(case, library):
     found = dict(zip([name for name in outputs if name], session.run(None, feeds)))
     wants = reference(case)
     unit = 2.0**-11 if case.inputs[0].dtype == np.float16 else 2.0**-24
-    # Rounding of the output, and of sums in f32, relative to the values: weights sum to one.
+    # Rounding of the output, and of f32 sums, relative to the values: weights sum to one.
     finite = np.abs(wants[2].astype(np.float64))
     size = finite[np.isfinite(finite)].max(initial=0.0)
     allowed = unit * size + 2.0**-24 * (16 + 8 * case.inputs[0].shape[-1]) * size

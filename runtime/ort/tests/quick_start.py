@@ -1,7 +1,7 @@
 """The operator from Python 3.6 on: quick_start.py LIBRARY MODEL
 
-MODEL is a node of the operator over Q, K and V of rank 4 without attributes. Compares with f64, and looks at the message of
-a call that is refused."""
+MODEL is a node of the operator over Q, K and V of rank 4 without attributes. Compares with f64, and checks the message of
+a refused call."""
 
 import sys
 

@@ -62,11 +62,11 @@ class Graph:
         return self.op("Cast", name, to=self.element)
 
     def size(self, tensor, axis):
-        """The size of an axis as a scalar."""
+        """Returns the size of an axis as a scalar."""
         return self.op("Gather", self.op("Shape", tensor), self.integer(axis), axis=0)
 
     def range(self, n, turned=False):
-        """0 to n - 1, as a row or turned as a column."""
+        """Returns 0 to n - 1, as a row or a column."""
         all_ = self.op("Range", self.integer(0), n, self.integer(1))
         return self.op("Unsqueeze", all_, self.ints(1 if turned else 0))
 
@@ -75,7 +75,7 @@ class Graph:
 
 
 class Drawn:
-    """A model, and what is known of it."""
+    """A model and its known properties."""
 
     def __init__(self, random):
         pick = lambda of: of[int(random.integers(len(of)))]
@@ -92,7 +92,7 @@ class Drawn:
         self.axes, self.inputs, self.limits = {}, [], [3]
         self.outputs, self.scores, self.v = ["y"], None, "v"
         self.batch_axis, self.token_axis = 0, 2
-        # A product of five axes, or of two, is no call of the operator; nor are keys whose batch is broadcast.
+        # A product of five axes or of two is not a call of the operator; neither are keys with a broadcast batch.
         beyond = ("products of 2", "products of 5", "own batch")
         self.expressible = self.layout not in beyond and self.mask != "weak fill"
         self.heads, self.dim = pick([2, 2, 3, 4]), pick([4, 8, 8, 16])
@@ -132,7 +132,7 @@ class Drawn:
         if self.layout == "own batch":
             self.axis("kb", 1, False)
         self.build()
-        # A mask whose batch broadcasts the scores of one sequence.
+        # A mask with a batch broadcasts the scores of one sequence.
         if self.layout == "matrix" and not self.axes["b"][1] and any("b" in dims for _, dims, _ in self.inputs):
             self.expressible = False
 
@@ -148,7 +148,7 @@ class Drawn:
         return value
 
     def input(self, name, dims, element=None):
-        """An input; a size, or the name of an axis, for each of its axes."""
+        """Adds an input; each axis has a size or a name."""
         self.inputs.append((name, dims, element or self.g.element))
         return name
 
@@ -247,7 +247,7 @@ class Drawn:
         causal = self.mask == "causal, first"
         if causal:
             attributes["unidirectional" if microsoft else "is_causal"] = 1
-            # Where there are more keys than queries, MultiHeadAttention aligns to the last key.
+            # MultiHeadAttention aligns to the last key if there are more keys than queries.
             if microsoft and not self.itself:
                 self.expressible = False
         if self.mask == "added input":
@@ -316,12 +316,12 @@ class Drawn:
     # Masks.
 
     def fill(self, weak=True):
-        """What takes a score's place."""
+        """Returns the replacement of a masked score."""
         low = float(np.finfo(self.g.dtype).min)
         return [low, low, -np.inf, -1e4 if self.half else -1e9][int(self.random.integers(4))]
 
     def causal(self, last):
-        """Whether a query attends a key, `[n, m]`."""
+        """Returns whether a query attends a key, `[n, m]`."""
         g = self.g
         if last:
             last = g.op("Sub", self.m, self.n)
@@ -370,7 +370,7 @@ class Drawn:
         return self.choose(scores, self.pattern(mask))
 
     def choose(self, scores, keeps):
-        """Lets a fill take the place of the scores that are not attended."""
+        """Replaces the scores of masked pairs by a fill."""
         g, way, fill = self.g, int(self.random.integers(3)), self.g.number(self.fill())
         if way == 0:
             return g.op("Where", keeps, scores, fill)
@@ -379,7 +379,7 @@ class Drawn:
         return g.op("Add", scores, g.op("Where", keeps, g.number(0), fill))
 
     def cut(self, buffer, last):
-        """The first rows and columns of a constant, or its last rows before the columns end."""
+        """Returns the first rows and columns of a constant, or its last rows before the columns end."""
         g = self.g
         n, m = g.vector(self.n), g.vector(self.m)
         if all(self.axes.get(x, (0, False))[1] for x in "nm"):
@@ -390,7 +390,7 @@ class Drawn:
         return g.op("Slice", rows, g.ints(0), m, g.ints(-1))
 
     def pattern(self, mask):
-        """A condition that follows from the sizes."""
+        """Returns a condition that follows from the sizes."""
         g, random = self.g, self.random
         i, j = np.arange(BUFFER)[:, None], np.arange(BUFFER)
         if mask.startswith("causal"):
@@ -416,7 +416,7 @@ class Drawn:
         together = g.op("Equal", g.op("Div", g.range(self.n, True), size), g.op("Div", g.range(self.m), size))
         return g.op("And", together, self.causal(False)) if mask == "chunks" else together
 
-    # The model and what it is given.
+    # The model and its inputs.
 
     def declared(self, name, dims, element):
         sizes = []
@@ -442,12 +442,12 @@ class Drawn:
         return helper.make_model(graph, opset_imports=opsets, ir_version=10 if newest else 8)
 
     def probe(self):
-        """The model with its values as an output and, unless it is one node, its scores before them."""
+        """Returns the model with its values as an output and, unless it is one node, its scores before them."""
         scores = [self.scores] if self.scores else []
         return self.model([helper.make_node("Identity", [self.v], ["values"])], scores + ["values"])
 
     def worlds(self):
-        """Sizes of all axes, for each run."""
+        """Returns the sizes of all axes, for each run."""
         random, limit = self.random, max(self.limits)
         free = {name for name, (_, fixed) in self.axes.items() if not fixed}
         at = lambda name: self.axes[name][0]
@@ -481,14 +481,14 @@ class Drawn:
             shape = [axis if isinstance(axis, int) else sizes[axis] for axis in dims]
             if element == BOOL:
                 feeds[name] = self.random.random(shape) < 0.7
-                # A row that attends nothing is for the masks of a model's own.
+                # Masks of the model must cover rows that attend nothing.
                 feeds[name][..., :1] = True
             else:
                 feeds[name] = self.random.standard_normal(shape).astype(self.g.dtype)
         return feeds
 
     def score_size(self, feeds):
-        """What a score of a fused node does not exceed."""
+        """Returns an upper bound of the scores of a fused node."""
         norm = lambda name: np.sqrt((feeds[name].astype(np.float64) ** 2).sum(axis=-1).max(initial=0))
         added = np.abs(feeds["mask"].astype(np.float64)).max(initial=0) if self.mask == "added input" else 0
         scale = 0.3 if self.scale == "constant" else self.dim**-0.5

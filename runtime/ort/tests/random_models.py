@@ -1,10 +1,10 @@
 """Random models with attention, original and rewritten, in ONNX Runtime: random_models.py LIBRARY TOOL [--count 60]
 
 Each model is drawn by its number and the seed alone: a layout of queries, keys and values, a mask, a scale, an element
-type, and axes that are named, unnamed or fixed. `elsa onnx rewrite` replaces its attention. Where it does, both models
+type, and axes that are named, unnamed or fixed. `elsa onnx rewrite` replaces its attention. After a replacement both models
 run at several sizes of the free axes: 1, primes, fewer queries than keys and more, and beyond every constant in the
-model. They have to agree at all of them. A row that attends no key may be zero where the original is NaN, which is the
-operator's rule. The answers allow for rounding: of the scores, whose size the original tells, and of the values.
+model. They must agree at all of them. A row that attends no key may be zero if the original is NaN, by the operator's
+rule. Tolerances cover the rounding of the scores, whose size the original reports, and of the values.
 
 `--only N` runs one model, `--keep FOLDER` keeps the models that failed, `--start N` begins at another number. The
 status is 1 if a model differs, or if fewer than nine in ten of those that the operator can express are replaced."""
@@ -22,14 +22,14 @@ import numpy as np
 import onnxruntime
 import random_graphs
 
-# The part of the models that the operator can express that has to be replaced.
+# Share of the expressible models that must be replaced.
 REPLACED = 0.9
-# Seconds for the tool.
+# Time limit of the tool in seconds.
 LIMIT = 120
 
 
 def rewrite(tool, source, target):
-    """What the tool says of a model's attention."""
+    """Returns the tool's report of a model's attention."""
     line = [tool, "onnx", "rewrite", source, target, "--json", "--check", "off"]
     try:
         ran = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
@@ -54,8 +54,8 @@ class Runtime:
 
 
 def rows(scores):
-    """The largest score of each row that has weight, of which rounding is a part. Scores that are equal in a whole row have
-    equal weights, however large they are."""
+    """Returns the largest weighted score of each row, to which rounding is relative. Scores that are equal in a whole row
+    have equal weights at any size."""
     wide = scores.astype(np.float64)
     top = wide.max(axis=-1, keepdims=True)
     heavy = wide > top - 40
@@ -64,7 +64,7 @@ def rows(scores):
 
 
 def allowed(drawn, feeds, scores, values, shape):
-    """The largest difference of two answers, broadcast to their shape."""
+    """Returns the largest difference of two answers, broadcast to their shape."""
     unit = 2.0**-11 if drawn.half else 2.0**-24
     values = np.abs(values.astype(np.float64)).max(initial=0)
     if scores is None:
@@ -83,7 +83,7 @@ def allowed(drawn, feeds, scores, values, shape):
 
 
 def compare(drawn, feeds, wants, found, scores, values):
-    """The difference of two answers, as a part of what is allowed and absolute; a fault in words."""
+    """Returns the difference of two answers, relative to the tolerance and absolute; a fault as text."""
     worst, largest = 0.0, 0.0
     for name, want, got in zip(drawn.outputs, wants, found):
         if want.shape != got.shape or want.dtype != got.dtype:
@@ -97,7 +97,7 @@ def compare(drawn, feeds, wants, found, scores, values):
         empty = none & (np.isnan(other) | (other == 0))
         difference = np.where(empty, 0, np.abs(wide - other))
         part = difference / allowed(drawn, feeds, scores, values, want.shape)
-        # An infinite score has no claim; NaN is none.
+        # An infinite score has no claim; NaN never passes.
         part = np.where(np.isnan(part) & ~np.isnan(difference), 0, part)
         bad = ~(part <= 1)
         if bad.any():
@@ -151,7 +151,7 @@ def judge(result, said, runtime, source, target):
 
 
 def table(results, what, kind):
-    """A line for each kind: models, those replaced, their largest difference, and why others stay."""
+    """Prints a line for each kind: models, replaced models, their largest difference, and why others stay."""
     print("| %s | models | expressible | replaced | differ | largest difference | of what is allowed | stays |" % what)
     print("|---|---|---|---|---|---|---|---|")
     groups = collections.defaultdict(list)

@@ -1,8 +1,8 @@
-"""How the operator's threads and those of ONNX Runtime share the cores: threads.py LIBRARY
+"""Measures how the threads of the operator and of ONNX Runtime share the cores: threads.py LIBRARY
 
 A model of 12 layers, each a product, the operator and a product, at 577 tokens of 4 heads of 64, once with each number of
 threads of either and with and without spinning of the runtime's. Prints the time of the fastest of 40 runs in milliseconds. Every
-measurement has a process of its own, because a process has one engine."""
+measurement runs in a separate process, because a process has one engine."""
 
 import os
 import subprocess

@@ -48,7 +48,7 @@ enum { ALL, FMA, MEMORY, STACK, VECTOR_HALVES, LOADS, STORES, LINES, FAR_LINES, 
 typedef struct { int64_t of[KINDS]; } counts;
 
 static const uint32_t START = 0xd5032fdf, STOP = 0xd5032fff;
-// All blocks so far, and all instructions before the stretch that is open.
+// Counts of all blocks so far, and of all instructions before the open stretch.
 static counts total, before;
 
 static void add(counts *to, const counts *x, int64_t sign) {
@@ -78,7 +78,7 @@ static void classify(counts *to, uint32_t word) {
 enum { LINE_BITS = 6, NEAR_SETS = 256, NEAR_WAYS = 2, FAR_SETS = 2048, FAR_WAYS = 16 };
 static uint64_t near_lines[NEAR_SETS][NEAR_WAYS], far_lines[FAR_SETS][FAR_WAYS];
 
-// Looks for `line` among the `n` ways, puts it first, and returns whether it was there.
+// Moves `line` to the front of the `n` ways; returns whether it was there.
 static int touch(uint64_t *ways, int n, uint64_t line) {
     int at = 0;
     while (at < n - 1 && ways[at] != line) at++;
@@ -101,14 +101,14 @@ static void on_block(unsigned int cpu, void *block) {
     add(&total, block, 1);
 }
 
-// `rest`: what follows the marker in its block.
+// Starts a stretch; `rest` holds the instructions after the marker in its block.
 static void on_start(unsigned int cpu, void *rest) {
     (void)cpu;
     before = total;
     add(&before, rest, -1);
 }
 
-// `rest`: the marker and what follows it in its block.
+// Ends a stretch; `rest` holds the marker and the instructions after it in its block.
 static void on_stop(unsigned int cpu, void *rest) {
     (void)cpu;
     counts x = total;
@@ -121,7 +121,7 @@ static void on_stop(unsigned int cpu, void *rest) {
     qemu_plugin_outs(strcat(line, "\n"));
 }
 
-// Translated blocks live as long as the process, and so do their counts.
+// Copies counts for the life of the process, like the translated blocks that use them.
 static counts *keep(const counts *x) {
     counts *kept = malloc(sizeof *kept);
     if (kept == NULL) abort();

@@ -1,5 +1,5 @@
-"""recurrence, selective and conv of elsa.py over tensors of a CUDA device, without torch: a module that stands for it has
-what elsa.py asks of torch, and its tensors lie in memory that the driver allocates. That is NVIDIA's driver or the
+"""recurrence, selective and conv of elsa.py over tensors of a CUDA device, without torch: a module replaces the parts of
+torch that elsa.py uses, and its tensors are in memory that the driver allocates. That is NVIDIA's driver or the
 stand-in.
 
 `python3 test_device.py` with elsa.py on PYTHONPATH and a driver. Python 3.6 and later.
@@ -24,12 +24,12 @@ def call(name, *arguments):
 
 
 class Tensor(object):
-    """Memory of the device with a shape and strides, or of the host for `device` None."""
+    """Device memory with a shape and strides, or host memory for `device` None."""
 
     layout, is_quantized, requires_grad = "strided", False, False
 
     def __init__(self, array, device=0, whole=None):
-        # What lies on the device is copied to this array when it is asked for.
+        # Device elements are copied to this array when they are requested.
         self.array, self.place, self.whole = np.array(array) if whole is None else array, device, whole
         self.shape, self.dtype = self.array.shape, f"torch.{self.array.dtype}"
         self.is_cpu, self.is_cuda, self.device = device is None, device is not None, types.SimpleNamespace(index=device)
@@ -45,7 +45,7 @@ class Tensor(object):
         return (self.whole or self).address.value + (self.array.ctypes.data - (self.whole or self).array.ctypes.data)
 
     def view(self, of):
-        """The elements that `of` takes of an array, where they lie."""
+        """Returns the elements that `of` selects from an array, in place."""
         return Tensor(of(self.array), self.place, self.whole or self)
 
     def reshape(self, shape):
@@ -60,7 +60,7 @@ class Tensor(object):
         call("cuMemcpyHtoD_v2", self.address, ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes))
 
     def numpy(self):
-        """What lies in memory of the device."""
+        """Returns the content of the device memory."""
         owner = self.whole or self
         call("cuStreamSynchronize", ctypes.c_void_p(STREAM.cuda_stream))
         call("cuMemcpyDtoH_v2", ctypes.c_void_p(owner.array.ctypes.data), owner.address, ctypes.c_size_t(owner.array.nbytes))
@@ -72,7 +72,7 @@ class Tensor(object):
 
 
 class STREAM(object):
-    """The stream that stands for torch's current one, and the devices that it was asked for."""
+    """The stream that replaces torch's current one, and the devices of its requests."""
 
     cuda_stream, asked, captured = 0, [], False
 
@@ -106,7 +106,7 @@ def setUpModule():
 
 
 def operators():
-    """Each function with its tensors by name, its other options and the shape of its states."""
+    """Yields each function with its tensors by name, its other options and the shape of its states."""
     random = np.random.RandomState(3)
     make = lambda *shape: random.standard_normal(shape).astype(np.float32)
     u, delta, z = make(2, 75, 6), make(2, 75, 6), make(2, 75, 6)
@@ -148,7 +148,7 @@ class Device(unittest.TestCase):
                 self.assertEqual(last.tobytes(), present.numpy().tobytes())
                 self.assertEqual(past.tobytes(), state.numpy().tobytes())
                 self.assertEqual(STREAM.asked, [0])
-                # States in place, an output that is given, and no past.
+                # States in place, a given output, and no past.
                 out = Tensor(np.zeros_like(turn(wanted)))
                 same = function(past_state=state, present_state=state, out=out, layout=axes, **tensors, **options)
                 self.assertIs(same[0], out)
@@ -161,13 +161,13 @@ class Device(unittest.TestCase):
                 )
 
     def test_strides_and_copies(self):
-        """Tokens are read where they lie; what has to be dense is copied."""
+        """Tokens are read in place; tensors that must be dense are copied."""
         for function, given, options, _ in operators():
             wanted = function(engine=elsa.Engine("cuda"), **given, **options)
             tensors = {}
             for name, x in given.items():
                 wide = Tensor(np.repeat(x, 2, -1))
-                # Groups and their numbers become one axis, which has to be dense in torch, too.
+                # Groups and their states become one axis, which must be dense in torch too.
                 tensors[name] = Tensor(x) if x.ndim == 4 else wide.view(lambda array: array[..., ::2])
             found = function(**tensors, **options)
             self.assertEqual(wanted.tobytes(), found.numpy().tobytes())
@@ -194,11 +194,11 @@ class Device(unittest.TestCase):
             self.refused(bad, "present_state: another device", function, present_state=state, **tensors, **options)
             self.refused(bad, f"{list(given)[1]}: of another library", function, **dict(given, **{first: tensors[first]}),
                          **options)  # fmt: skip
-            # Overlaps are the library's to see.
+            # The library detects overlaps.
             self.refused(bad, "", function, out=tensors[first], **tensors, **options)
-            # A plan of the CPU has no device's tensors.
+            # A CPU plan accepts no device tensors.
             self.refused(elsa.UnsupportedError, "", function, engine=elsa.Engine("scalar"), **tensors, **options)
-            # What is captured was called before.
+            # A captured call was made before.
             STREAM.captured = True
             try:
                 fresh = {name: Tensor(x[:, :9] if x.ndim > 2 else x) for name, x in given.items()}

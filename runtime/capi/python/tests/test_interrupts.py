@@ -17,10 +17,10 @@ from test_elsa import SCALAR, oracle
 
 
 class Interrupts(unittest.TestCase):
-    """What a signal's handler raises ends a long call, and no call after it."""
+    """An exception of a signal handler ends a long call, and no later call."""
 
     def interrupted(self, engine, out, call):
-        """Sends SIGINT as soon as the first element of `out` was written. Returns whether the call was cut short."""
+        """Sends SIGINT when the first element of `out` has been written. Returns whether the call was cut short."""
         out.fill(np.nan)
         first, last = out.reshape(-1)[:1], out.reshape(-1)[-1:]
 
@@ -33,7 +33,7 @@ class Interrupts(unittest.TestCase):
         sender.start()
         with self.assertRaises(KeyboardInterrupt):
             call()
-            # A call that ended before the signal came.
+            # The call may end before the signal arrives.
             sender.join()
         sender.join()
         return bool(np.isnan(last[0]))

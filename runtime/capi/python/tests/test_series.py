@@ -11,7 +11,7 @@ import elsa
 
 
 def scan(u, delta, a, b, c, d, z, bias, past, reverse):
-    """Output and last states of a selective scan with softplus in f64, [batch, tokens, channels]."""
+    """Returns output and last states of a selective scan with softplus in f64, [batch, tokens, channels]."""
     u, delta, a, b, c, z = [np.asarray(x, np.float64) for x in (u, delta, a, b, c, z)]
     steps, state, out = np.logaddexp(0, delta + bias), past.astype(np.float64), np.zeros(u.shape)
     groups = u.shape[2] // b.shape[2]
@@ -53,7 +53,7 @@ class Series(unittest.TestCase):
             turned = elsa.recurrence(*[x.swapaxes(1, 2).copy() for x in (log, b)], log=True, past_state=past,
                                      reverse=reverse, layout="bct")  # fmt: skip
             self.near(turned.swapaxes(1, 2), wanted, 1e-5)
-        # Tokens one at a time, their state in place; without a batch; any strides; half the bytes.
+        # Tokens one at a time with their state in place; without a batch; arbitrary strides; half types.
         whole, state = elsa.recurrence(np.exp(log), b, past_state=past), past.copy()
         for t in range(70):
             step, same = elsa.recurrence(
@@ -85,7 +85,7 @@ class Series(unittest.TestCase):
                 first, second, third, *rest = [np.moveaxis(x, 1, -1).copy() for x in (u, delta, z, b, c)]
                 turned = elsa.selective(first, second, a, *rest, z=third, layout="bct", **options)
                 self.near(turned.swapaxes(1, 2), wanted[0], 1e-5)
-        # Coefficients of each channel are those of every token.
+        # Coefficients per channel are those of every token.
         fixed = self.given(5, seed=8)
         every = np.broadcast_to(fixed, (2, 40, 5)).copy()
         same = elsa.selective(u, delta, a, np.tile(fixed, (6, 1)), c[:, :, 0], softplus=True)
@@ -107,7 +107,7 @@ class Series(unittest.TestCase):
         self.near(elsa.conv(u, filter[:, ::-1], bias, past_state=past), sums, 1e-5)
         turned = elsa.conv(u.swapaxes(1, 2).copy(), filter, bias, layout="bct", **options)
         self.near(turned.swapaxes(1, 2), sums, 1e-5)
-        # The article's example.
+        # The example of the article.
         ramp = np.arange(1, 5, dtype=np.float32)[:, None]
         found = elsa.conv(ramp, np.array([1, 0.5, 0.25, 0.125], np.float32))
         self.assertEqual(found[:, 0].tolist(), [1, 2.5, 4.25, 6.125])

@@ -1,7 +1,7 @@
-"""elsa.py with tensors of torch, beside torch's own function: on the CPU, and on a CUDA device where there is one.
+"""elsa.py with tensors of torch, compared with torch's own function: on the CPU, and on a CUDA device if one is present.
 
-`python3 test_torch.py` with elsa.py on PYTHONPATH, wherever torch 2 is. The answers of torch are those of its plain
-method in f64.
+`python3 test_torch.py` with elsa.py on PYTHONPATH, with torch 2. The answers of torch are those of its plain method
+in f64.
 """
 
 import threading
@@ -18,7 +18,7 @@ LIMITS = {torch.float32: 5e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 
 def exact(q, k, v, mask=None, **options):
-    """What torch answers in f64 for [..., tokens, dim]."""
+    """Returns the answer of torch in f64 for [..., tokens, dim]."""
     q, k, v = [x.detach().cpu().double() for x in (q, k, v)]
     if mask is not None:
         mask = mask.detach().cpu()
@@ -117,7 +117,7 @@ class Linear(Case):
             state = state + keys * update[:, :, None]
             wanted.append((state * q[:, t, :, :, None].double()).sum(2) * 32**-0.5)
         for device in DEVICES:
-            # [batch, tokens, heads, dim], read where it lies.
+            # [batch, tokens, heads, dim], read in place.
             given = [x.to(device).transpose(1, 2) for x in (q, k, v, decay, beta)]
             for form in elsa._FORMS:
                 found, last = elsa.linear_attention(
@@ -129,7 +129,7 @@ class Linear(Case):
 
 
 class Series(Case):
-    """Each operator with its tensors by name, its other options, the shape of its states, and what it gives in f64."""
+    """Each operator with its tensors by name, its other options, the shape of its states, and its results in f64."""
 
     def operators(self):
         random = torch.Generator().manual_seed(6)
@@ -262,7 +262,7 @@ class Patch(Case):
         padding = torch.arange(17) >= torch.tensor([[17], [11]])
         for device in DEVICES:
             with torch.inference_mode():
-                # The layer's own fused path does not call the function.
+                # The layer's fused path does not call the function.
                 torch.backends.mha.set_fastpath_enabled(False)
                 wanted = net.double().cpu()(x.double(), src_key_padding_mask=padding)
                 net.float().to(device)
@@ -316,7 +316,7 @@ class Cuda(Case):
         for stream in (torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()):
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                # The queries arrive late in the stream, and the work behind the call reads the output at once.
+                # The queries arrive late in the stream, and later work reads the output at once.
                 late = torch.zeros_like(q)
                 torch.cuda._sleep(200_000_000)
                 late.copy_(q)
@@ -338,7 +338,7 @@ class Cuda(Case):
                 elsa.attention(q, k, v, out=out, engine=engine)
                 elsa.attention(out, k, v, out=q, engine=engine)
             graphs.append((graph, q, k, v, out))
-        # Larger calls of the same thread get memory of their own.
+        # Larger calls of the same thread get their own memory.
         for heads in (8, 32):
             q, k, v = tensors((1, heads, 900, 64), device="cuda")
             elsa.attention(q, k, v, engine=engine)
@@ -374,7 +374,7 @@ class Cuda(Case):
             wanted, last = oracle(past)
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                # The input arrives late in the stream, and the work behind the call reads the output at once.
+                # The input arrives late in the stream, and later work reads the output at once.
                 late = torch.zeros_like(tensors[first])
                 torch.cuda._sleep(200_000_000)
                 late.copy_(tensors[first])

@@ -3,14 +3,14 @@
 {"rule": "linear" | "gated" | "delta" | "gated-delta", "per_dim": true | false, "sizes": [heads, tokens, d], "threads": T,
  "dir": FOLDER}
     prepares a problem from the files q, k, v in FOLDER (little-endian f32, [tokens, heads, d]), and decay ([tokens, heads, 1]
-    or, with per_dim, [tokens, heads, d]) and beta ([tokens, heads]) where the rule has them.
+    or, with per_dim, [tokens, heads, d]) and beta ([tokens, heads]) if the rule has them.
 
     onnxruntime      LinearAttention of com.microsoft
     ggml             GATED_DELTA_NET, if ELSA_PEERS_GGML names the folder of libggml-base.so and libggml-cpu.so
-    torch-chunk      chunks of 64 in PyTorch: what models run where no kernel of theirs is installed
+    torch-chunk      chunks of 64 in PyTorch, as models compute without an installed kernel
     torch-recurrent  token by token in PyTorch, up to 256 tokens
 
-All read the same memory, [tokens, heads, d] is the layout of all of them, and all leave the last state besides the output.
+All read the same memory in layout [tokens, heads, d], and all write the last state in addition to the output.
 """
 import ctypes
 import os
@@ -24,7 +24,7 @@ if onnxruntime:
         onnxruntime = None
 
 CHUNK = 64
-# A token takes PyTorch some 50 us, whatever it computes.
+# PyTorch takes some 50 us per token for any size.
 LONGEST_RECURRENT = 256
 
 
@@ -40,7 +40,7 @@ class Problem:
         self.beta = read("beta") if "delta" in self.rule else None
 
     def exact(self):
-        """The output [tokens, heads, d] in f64, token by token."""
+        """Returns the output [tokens, heads, d] in f64, token by token."""
         heads, tokens, d = self.sizes
         state, y = np.zeros((heads, d, d)), np.zeros((tokens, heads, d))
         for t in range(tokens):
@@ -74,8 +74,8 @@ def by_onnxruntime(problem, threads):
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()
-    # In memory of its own: it computes states where they are written, and takes 1.6 times as long over those that are not
-    # aligned to its vectors, as arrays of numpy are not.
+    # It allocates its own memory: it computes states in place and takes 1.6 times as long if they are not aligned to its
+    # vectors, as numpy arrays are not.
     own = lambda shape: onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, "cpu", 0)
     for name, x in feed.items():
         value = own(x.shape)
@@ -94,7 +94,7 @@ def by_onnxruntime(problem, threads):
 
 
 class Ggml:
-    """The functions of ggml that build a graph of one node and run it."""
+    """Functions of ggml that build a graph of one node and run it."""
 
     def __init__(self, folder):
         load = lambda name: ctypes.CDLL(os.path.join(folder, name), mode=ctypes.RTLD_GLOBAL)
@@ -116,7 +116,7 @@ def by_ggml(problem, threads):
     pointer, long = ctypes.c_void_p, ctypes.c_int64
     context = pointer(ggml("init", pointer, InitParams(1 << 20, None, True)))
     tensor = lambda *shape: pointer(ggml("new_tensor_4d", pointer, context, 0, *(long(n) for n in shape)))
-    # Its sizes begin with the innermost axis. The rule without gates is that with gates of 1.
+    # Its sizes start with the innermost axis. The rule without gates has gates of 1.
     decay = problem.decay if problem.decay is not None else np.zeros((tokens, heads, 1), np.float32)
     given = [problem.q, problem.k, problem.v, decay, problem.beta, np.zeros((heads, d, d), np.float32)]
     shapes = [(d, heads, tokens, 1)] * 3 + [(decay.shape[2], heads, tokens, 1), (1, heads, tokens, 1), (d, d, heads, 1)]
@@ -126,7 +126,7 @@ def by_ggml(problem, threads):
     ggml("build_forward_expand", None, graph, node)
     backend = pointer(ggml("backend_cpu_init", pointer))
     ggml("backend_cpu_set_n_threads", None, backend, threads)
-    # Tensors live as long as the process, as few as there are.
+    # Tensors live as long as the process, so as few as possible are made.
     ggml("backend_alloc_ctx_tensors", pointer, context, backend)
     for x, to in zip(given, inputs):
         x = np.ascontiguousarray(x)
@@ -143,7 +143,7 @@ def by_ggml(problem, threads):
 
 
 def chunked(q, k, v, decay, beta):
-    """Output and last state by chunks: [heads, tokens, d], decay [heads, tokens], beta [heads, tokens, 1]."""
+    """Returns output and last state, computed in chunks: [heads, tokens, d], decay [heads, tokens], beta [heads, tokens, 1]."""
     tokens, d = q.shape[1:]
     pad = -tokens % CHUNK
     cut = lambda x: torch.nn.functional.pad(x, (0, 0, 0, pad)).unflatten(1, (-1, CHUNK))
@@ -173,7 +173,7 @@ def chunked(q, k, v, decay, beta):
 
 
 def recurrent(q, k, v, decay, beta):
-    """Output and last state, token by token: [tokens, heads, d], decay [tokens, heads, d | 1], beta [tokens, heads]."""
+    """Returns output and last state, token by token: [tokens, heads, d], decay [tokens, heads, d | 1], beta [tokens, heads]."""
     tokens, heads, d = q.shape
     state, y, q = q.new_zeros(heads, d, v.shape[-1]), torch.empty_like(v), q * d**-0.5
     gates = None if decay is None else decay.exp()[..., None]

@@ -7,9 +7,9 @@
     prepares a problem from the files q, k, v in FOLDER (little-endian f32, [batch, heads, tokens, d]), mask (bytes if
     it is boolean, else f32) and, with windows, table (f32, [(2h - 1) (2w - 1), heads]).
 
-Whatever a peer can be given ready-made is made outside the clock: booleans as -inf, a table of positions and the mask of
-shifted windows as one tensor, and repeated keys where an operator has no groups of heads. Subnormal numbers count as zero
-because ONNX Runtime's softmax makes some of every masked pair, and stalls where they are multiplied.
+Inputs that a peer accepts ready-made are made outside the clock: booleans as -inf, a table of positions and the mask of
+shifted windows as one tensor, and repeated keys if an operator has no grouped heads. Subnormal numbers are flushed to zero,
+because ONNX Runtime's softmax produces some for every masked pair and stalls when it multiplies them.
 """
 import math
 import os
@@ -29,12 +29,12 @@ SGEMM = 768
 
 
 def spread(x, heads):
-    """Keys or values [batch, kv_heads, tokens, d], repeated for every head."""
+    """Repeats keys or values [batch, kv_heads, tokens, d] for every head."""
     return np.repeat(x, heads // x.shape[1], axis=1)
 
 
 def sides(grid):
-    """Which pairs of tokens attend each other, bool [windows, n, n]: as Swin cuts a rolled picture into regions."""
+    """Returns the pairs of tokens that attend each other, bool [windows, n, n]: Swin's regions of a rolled picture."""
     (height, width), (h, w), (a, b) = grid["picture"], grid["size"], grid["shift"]
     regions = np.zeros((height, width), int)
     cuts = lambda side, shift: [slice(0, -side), slice(-side, -shift or None), slice(-shift, None) if shift else slice(0, 0)]
@@ -46,7 +46,7 @@ def sides(grid):
 
 
 def relative(table, size):
-    """The bias of a table of relative positions [entries, heads], as [1, heads, n, n]."""
+    """Returns the bias of a table of relative positions [entries, heads] as [1, heads, n, n]."""
     h, w = size
     at = np.stack(np.meshgrid(np.arange(h), np.arange(w), indexing="ij")).reshape(2, -1)
     apart = at[:, :, None] - at[:, None, :] + np.array([h - 1, w - 1])[:, None, None]
@@ -54,7 +54,7 @@ def relative(table, size):
 
 
 class Problem:
-    """The tensors of a request, f32 [batch, heads, tokens, d], and what is added to scores, parts and sum.
+    """Tensors of a request, f32 [batch, heads, tokens, d], and the terms added to scores, separately and as a sum.
 
     mask     bool or f32 [batch | 1, heads | 1, queries | 1, keys], or None
     allowed  bool [1, 1, queries, keys] of causality and window, or None
@@ -73,7 +73,7 @@ class Problem:
             self.mask = read("mask", "u1" if mask["boolean"] else "<f4", mask["axes"])
             self.mask = self.mask != 0 if mask["boolean"] else self.mask
         causal, window, grid = request["causal"], request["window"], request["windows"]
-        # The corner of a causal mask; both, if it is the same diagonal.
+        # Alignment of a causal mask; both, if the diagonal is the same.
         corners = {"top-left", "bottom-right"} if queries == keys else {causal}
         self.corners = corners if causal and not window else set()
         if causal or window:
@@ -92,7 +92,7 @@ class Problem:
         return [x for x in (self.mask, self.allowed, self.bias, self.shifted) if x is not None]
 
     def sum(self):
-        """All parts as one f32 tensor, -inf where a pair is not attended; its batch divides that of the queries."""
+        """Returns all parts as one f32 tensor, -inf for masked pairs; its batch divides the batch of the queries."""
         total = None
         for part in self.parts():
             part = np.where(part, np.float32(0), np.float32(-np.inf)) if part.dtype == bool else part
@@ -107,20 +107,20 @@ class Problem:
         return total
 
     def view(self, x):
-        """`x` as [pictures, windows * heads, ...], so that what is added to all windows broadcasts over pictures."""
+        """Reshapes `x` to [pictures, windows * heads, ...], so that terms of all windows broadcast over pictures."""
         if self.added is None or len(self.added) in (1, len(x)):
             return x
         return x.reshape(len(x) // len(self.added), -1, *x.shape[2:])
 
     def viewed(self):
-        """What is added, for tensors that `view` has reshaped."""
+        """Returns the added terms, for tensors reshaped by `view`."""
         if self.added is None or len(self.added) in (1, self.sizes[0]):
             return self.added
         tokens = self.added.shape[2:]
         return np.broadcast_to(self.added, (len(self.added), self.sizes[1], *tokens)).reshape(1, -1, *tokens)
 
     def exact(self):
-        """The answer in f64, head by head."""
+        """Returns the answer in f64, computed head by head."""
         batch, heads, queries, keys, d = self.sizes
         y = np.zeros(self.q.shape, np.float64)
         for b, h in np.ndindex(batch, heads):
@@ -158,7 +158,7 @@ def torch_jobs(problem, dtype):
     if len(parts) == 1 and parts[0].dtype == bool and problem.shifted is None:
         mask = tensor(parts[0])
         found = jobs("torch", lambda: sdpa(q, k, v, attn_mask=mask, **grouped))
-        # The same as -inf, which PyTorch would else make of the booleans in every call.
+        # Equal to -inf, which PyTorch would otherwise make of the booleans in every call.
         call = lambda: sdpa(a, b, c, attn_mask=added, **grouped)
         read = lambda: call().float().numpy().reshape(problem.q.shape)
         found["torch-added"] = Job(call, read)
@@ -188,7 +188,7 @@ def sgemm_job():
 
 
 class Graph:
-    """A model under construction: inputs that are bound, constants, nodes."""
+    """A model under construction: bound inputs, constants, nodes."""
 
     def __init__(self, opset):
         self.nodes, self.feed, self.constants, self.opset = [], {}, [], opset
@@ -207,7 +207,7 @@ class Graph:
         return output
 
     def job(self, shape, threads, finish):
-        """Runs the model to its output `y` of `shape`; `finish` makes [batch, heads, queries, d] of it."""
+        """Runs the model to its output `y` of `shape`; `finish` converts it to [batch, heads, queries, d]."""
         kinds = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(bool): TensorProto.BOOL,
                  np.dtype(np.int32): TensorProto.INT32}
         info = lambda name, x: helper.make_tensor_value_info(name, kinds[x.dtype], x.shape)
@@ -274,7 +274,7 @@ def standard(problem, threads):
 
 def products(problem, threads, as_written):
     """Two products and a softmax, as models are exported. `as_written`: with windows, the bias and the mask of
-    shifted windows are added one after the other, and not as one tensor."""
+    shifted windows are added separately, not as one tensor."""
     graph = Graph(17)
     batch, heads, queries, keys, d = problem.sizes
     q = problem.q if as_written else problem.view(problem.q)
@@ -294,7 +294,7 @@ def products(problem, threads, as_written):
             scores = graph.node("Add", [scores, graph.constant("apart", apart)], "masked")
             scores = graph.node("Reshape", [scores, whole], "sequences")
     elif problem.added is not None:
-        # The bias of a model is a constant, a mask is not.
+        # A model's bias is a constant; a mask is not.
         make = graph.bound if problem.bias is None else graph.constant
         scores = graph.node("Add", [scores, make("added", problem.viewed())], "biased")
     weights = graph.node("Softmax", [scores], "weights", axis=-1)
@@ -303,7 +303,7 @@ def products(problem, threads, as_written):
 
 
 def onnxruntime_forms(problem):
-    """Every form in which ONNX Runtime computes the problem, by name."""
+    """Returns every form in which ONNX Runtime computes the problem, by name."""
     forms = {"onnxruntime": contributed, "onnxruntime-attention": standard,
              "onnxruntime-products": lambda *x: products(*x, False)}
     if problem.bias is not None and problem.mask is None:

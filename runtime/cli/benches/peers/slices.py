@@ -1,4 +1,4 @@
-"""What the scripts of the peers share: slices of time, measured at the request of process.rs.
+"""Shared by the scripts of the peers: slices of time, measured at the request of process.rs.
 
 Reads one JSON object a line and answers each with one.
 
@@ -12,14 +12,13 @@ Reads one JSON object a line and answers each with one.
 {"check": FILE}
     compares the answer in FILE, and that of every peer, with the exact one in f64, and answers
     {NAME: relative L2 error}; FILE counts as "elsa".
-Any other prepares a problem, as the script says, and answers
+Any other request prepares a problem, as the script documents, and answers
     {"jobs": [NAME...], "absent": {NAME: WHY}, "versions": {...}}.
 
-Fairness. Pools keep their own habits within a slice, spinning included, because that is how they are fast. A
-pool that still spins when its slice is over would slow the next job, so the answer to a slice is held back
-until this process uses no processor time. Gradients are off, tensors and outputs are bound beforehand where
-an interface offers it, and contexts are entered outside the clock. Subnormal numbers count as zero, by the options that
-PyTorch and ONNX Runtime have.
+Fairness. Pools keep their habits within a slice, spinning included, because that makes them fast. A pool that still
+spins after its slice would slow the next job, so the answer to a slice is held back until this process uses no
+processor time. Gradients are off, tensors and outputs are bound beforehand if an interface permits it, and contexts are
+entered outside the clock. PyTorch and ONNX Runtime flush subnormal numbers to zero, by their options.
 """
 import contextlib
 import glob
@@ -28,7 +27,7 @@ import os
 import sys
 import time
 
-# numpy computes the f64 answer only; a second pool would spin beside those that are measured.
+# numpy computes the f64 answer only; a second pool would spin next to the measured ones.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 try:
     import numpy as np
@@ -55,14 +54,14 @@ except ImportError:
 
 
 class Job:
-    """A call, the context that it is made in, and what reads its answer as f32."""
+    """A call, its context, and a function that reads its answer as f32."""
 
     def __init__(self, call, read=None, context=contextlib.nullcontext):
         self.call, self.read, self.context = call, read, context
 
 
 def usable(jobs, absent):
-    """Calls each of `jobs` once; what fails moves to `absent`, with the reason."""
+    """Calls each of `jobs` once; a failing job moves to `absent`, with the reason."""
     for name in list(jobs):
         try:
             with jobs[name].context():
@@ -96,7 +95,7 @@ def settle():
 
 
 def waited():
-    """Seconds for which threads of this process were ready to run and had no processor, so far (Linux)."""
+    """Returns the seconds so far in which threads of this process were ready to run but had no processor (Linux)."""
     total = 0
     for path in glob.glob("/proc/self/task/*/schedstat"):
         with contextlib.suppress(OSError), open(path) as file:
@@ -129,7 +128,7 @@ def measure(job, threads, seconds, look, tries, limit):
 
 
 def errors(truth, path, jobs):
-    """The errors of an answer in a file and of every job that can be read, relative to the norm of `truth`."""
+    """Returns the errors of an answer in a file and of every readable job, relative to the norm of `truth`."""
     norm = np.linalg.norm(truth)
     error = lambda y: float(np.linalg.norm(y - truth) / norm)
     found = {"elsa": error(np.fromfile(path, "<f4").reshape(truth.shape))}

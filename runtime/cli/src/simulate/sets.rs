@@ -93,7 +93,7 @@ pub const STUDY_WHOLE: [f64; 2] = [92.53, 223.22];
 
 /// FP32 peak of an H200 in operations per second: 132 multiprocessors of 128 lanes, 1.98 GHz, two operations each.
 const H200_PEAK: f64 = 132.0 * 128.0 * 2.0 * 1.98e9;
-/// What this library reaches there at 8,192 tokens (runtime/benches/README.md).
+/// What this library reaches there at 8,192 tokens (docs/src/machines/h200-2026-11-26.md).
 const H200_REACHED: f64 = 43.1e12;
 
 /// Every name that `--board` takes.
@@ -180,7 +180,7 @@ fn h200() -> Result<Costs, Error> {
         name: H200.into(),
         title: "NVIDIA H200".into(),
         origin: Origin::Measured,
-        source: "median device times of 1,024 to 16,384 tokens (runtime/benches/README.md); bytes are those of the tensors"
+        source: "median device times of 1,024 to 16,384 tokens (docs/src/machines/h200-2026-11-26.md); bytes are those of the tensors"
             .into(),
         heads,
         dim,

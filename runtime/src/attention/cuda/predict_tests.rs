@@ -5,7 +5,7 @@ use elsa_core::dtype::DType;
 use elsa_core::profile::GpuProfile;
 use elsa_core::view::{Layout, View};
 
-/// The GPU of the tables "On a GPU" of `runtime/benches/README.md`, by its data sheet. Its efficiency, by which code of
+/// The GPU of the tables in `docs/src/machines/h200-2026-11-26.md`, by its data sheet. Its efficiency, by which code of
 /// the driver for compute capability 9.0 differs from that for 6.2, follows from the rows `1,8,4096,64` to
 /// `1,8,16384,64`, its launch from `1,1,64,64`; all other rows test them.
 const H200: GpuMachine = GpuMachine {

@@ -1,11 +1,11 @@
-"""Attention on this machine's GPU beside PyTorch, in one process: device times, ratios and errors.
+"""Attention on this machine's GPU compared with PyTorch, in one process: device times, ratios and errors.
 
     python3 gpu_bench.py [--only TEXT] [--seconds X] [--out FOLDER]
 
-Every cell is a call captured as a CUDA graph of several calls and replayed, ours and each peer's in turn, so that a
-machine that becomes slower becomes so for all of them; where a call cannot be captured, events around it are used, and
-the cell says so. The ratio is the median over the turns of peer's time / ours. Peers compute in FP32 without TF32.
-Prints a JSON line a cell, and writes gpu-bench.jsonl and gpu-bench.md. ELSA_LIBRARY names another libelsa.so.
+Every cell is a call captured as a CUDA graph of several calls and replayed. Ours and each peer's alternate, so that a
+slowdown of the machine affects all of them. A call that cannot be captured is timed by events around it, and its cell
+records that. The ratio is the median over the rounds of peer's time / ours. Peers compute in FP32 without TF32.
+Prints a JSON line for each cell, and writes gpu-bench.jsonl and gpu-bench.md. ELSA_LIBRARY names another libelsa.so.
 """
 
 import argparse
@@ -25,12 +25,12 @@ import torch.nn.functional as functional  # noqa: E402
 
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False
-# Why a backend does not take a cell, of which PyTorch warns, is in the cell's "failed".
+# The reason why a backend refuses a cell, a warning of PyTorch, is in the cell's "failed".
 warnings.filterwarnings("ignore", category=UserWarning)
 
 
 class Cell:
-    """A problem: batch, heads, key heads, queries, keys, dim, type, and what is added to it."""
+    """A problem: batch, heads, key heads, queries, keys, dim, type, and options."""
 
     def __init__(self, name, batch, heads, queries, dim, keys=None, kv_heads=None, dtype="float32", causal=False):
         self.name, self.batch, self.heads, self.queries, self.dim = name, batch, heads, queries, dim
@@ -38,17 +38,17 @@ class Cell:
         self.dtype, self.causal = getattr(torch, dtype), causal
 
     def flops(self):
-        """Of both products; a causal call needs half of them."""
+        """Returns the operations of both products; a causal call needs half of them."""
         scores = self.batch * self.heads * self.queries * self.keys
         return 4.0 * scores * self.dim * (0.5 if self.causal else 1.0)
 
     def cache_bytes(self):
-        """Of keys and values."""
+        """Returns the bytes of keys and values."""
         return 2 * self.batch * self.kv_heads * self.keys * self.dim * (2 if self.dtype is torch.float16 else 4)
 
 
 def cells():
-    """Long lengths, those of vision models, every head size, causal, and decoding."""
+    """Returns long lengths, lengths of vision models, every head size, causal, and decoding."""
     for n in (1024, 2048, 4096, 8192, 16384):
         yield Cell("long", 1, 8, n, 64)
     for n in (64, 100, 144, 196, 256, 576, 900):
@@ -80,7 +80,7 @@ def tensors(cell):
 
 
 def truth(cell, q, k, v):
-    """The answer in f64 of some rows of the last head, and their numbers."""
+    """Returns the answer in f64 of some rows of the last head, and their indices."""
     rows = torch.arange(0, cell.queries, max(1, cell.queries // 64), device="cuda")
     query, group = q[-1, -1, rows].double(), -1
     scores = query @ k[-1, group].double().T / math.sqrt(cell.dim)
@@ -90,7 +90,7 @@ def truth(cell, q, k, v):
 
 
 def methods(cell, q, k, v):
-    """Ours, and what PyTorch offers for these tensors, by name."""
+    """Returns our method and PyTorch's methods for these tensors, by name."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     grouped = {"enable_gqa": True} if cell.kv_heads != cell.heads else {}
@@ -138,7 +138,7 @@ class Timer:
             self.graph = None
 
     def ms(self):
-        """Milliseconds of the device for one call."""
+        """Returns the device milliseconds of one call."""
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         if self.graph is not None:

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Measures attention on this machine's GPU. With PyTorch for Python 3: run.sh [--only TEXT] [--seconds X] [--out FOLDER], see
-# gpu_bench.py. Without: the tool's own table of the same shapes, with device times by events and no peer. With run.sh series
-# [FLAGS]: recurrences, selective scans and convolutions, see elsa linear bench-series --help.
+# gpu_bench.py. Without it: the tool's own table of the same shapes, with device times by events and no peer. With run.sh
+# series [FLAGS]: recurrences, selective scans and convolutions, see elsa linear bench-series --help.
 cd "$(dirname "$0")" || exit 2
 if [ "$1" = series ]; then
   shift

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Tests the CUDA back end on this machine's GPU. Takes no arguments, writes gpu-test.log into this folder, ends with one
-# line a step and a line `N passed, N failed`; the status is zero when everything ran and passed.
-# GPU_TEST_SKIP=NAME,... leaves steps out; the summary lists them.
+# Tests the CUDA back end on this machine's GPU. Takes no arguments and writes gpu-test.log into this folder. It prints
+# one line per step and ends with a line `N passed, N failed`; the status is zero if everything ran and passed.
+# GPU_TEST_SKIP=NAME,... skips steps; the summary lists them.
 cd "$(dirname "$0")" || exit 2
 export ELSA_REQUIRE=cuda RUST_BACKTRACE=0
 passed=0
@@ -14,7 +14,7 @@ note() {
 $1"
 }
 
-# step NAME COMMAND...: a libtest program; one that runs no test has failed.
+# step NAME COMMAND...: a libtest program; it fails if it runs no test.
 step() {
   name=$1
   shift
@@ -43,7 +43,7 @@ step() {
   note "$name: $p passed, $f failed, status $status, $seconds s"
 }
 
-# counted NAME COMMAND...: a C program, which ends with the number of its checks.
+# counted NAME COMMAND...: a C program, which prints the number of its checks last.
 counted() {
   name=$1
   shift
@@ -83,12 +83,12 @@ step hostile ./crossing hostile:: $all
 step outputs-alone ./crossing cuda_conformance:: $all
 step determinism ./crossing cuda_determinism:: $all
 step tuned ./crossing cuda_tuned:: $all
-# Linear attention, and the operators beside it. What fails on request needs the stand-in driver.
+# Linear attention and the channel operators. Injected failures require the stand-in driver.
 step linear env ELSA_ONLY=cuda ./crossing cuda_linear:: cuda_linear_quadratic:: cuda_linear_readers:: cuda_series:: --skip scenario --skip outlive $all
 step stream ./crossing cuda_stream:: cuda_semantics:: cuda_fit:: --skip refused_memory --skip every_allocation --skip memory_that_is --skip a_discrete $all
 step schedules ./crossing cuda_schedules:: $all
 step no-allocation ./no_allocation $all
-# One at a time: a test asks for memory that was just freed, which another would take.
+# One at a time: a test allocates the memory that it has just freed, which another test would take.
 # Tests that read the sources have none here.
 step device-tensors ./elsa_runtime cuda:: --include-ignored --nocapture --test-threads 1 --skip ptx::tests::
 step warm ./crossing cuda_warm::copies_are_counted --include-ignored --nocapture --test-threads 1
@@ -98,7 +98,7 @@ counted c-device ./device
 counted c-copies ./copies
 counted c-graph ./graph
 step scale ./crossing cuda_scale::scale_ --include-ignored --nocapture --test-threads 1
-# Status 5: something disturbed a row. The answers are checked all the same.
+# Status 5: a row was disturbed. The answers are still checked.
 tool bench sh -c './elsa bench --force --backend cuda --seconds 0.2 --shape 1,8,1024,1024,64 --json; status=$?; [ "$status" = 0 ] || [ "$status" = 5 ]'
 tool bench-series ./elsa linear bench-series --backend cuda --fallback fail --seconds 0.05 --json
 

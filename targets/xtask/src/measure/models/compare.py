@@ -1,14 +1,14 @@
-"""Whole models, as they were exported and as `elsa onnx rewrite` leaves them, in one process in turn.
+"""Compares whole models, exported and rewritten by `elsa onnx rewrite`, alternating in one process.
 
 `compare.py FOLDER TOOL OPERATOR [--threads 1,2] [--rounds N] [--cpu] [WORD ...]` takes the models of FOLDER that
-export.py has made and whose names have every word, rewrites them by TOOL, runs them in ONNX Runtime with the operator
-library, and prints a table in Markdown. Threads are those of the session and cores of the process, so that the operator
-has as many.
+export.py has made and whose names contain every word, rewrites them by TOOL, runs them in ONNX Runtime with the operator
+library, and prints a table in Markdown. The number of threads applies to the session and to the cores of the process,
+and therefore to the operator.
 
-A round runs both, in changing order. Times are medians, the ratio is the median over rounds of original by rewritten,
-with its quartiles. With --cpu they are of the processor's time, which other programs of the machine disturb less; with
-several threads that includes the time in which threads wait by spinning. Errors are the largest of any output beside
-the same network in f64, relative to the largest number of that output. Models whose upper quartile is below 1 are named.
+A round runs both, in alternating order. Times are medians, the ratio is the median over rounds of original by rewritten,
+with its quartiles. --cpu measures processor time, which other programs disturb less; with several threads that
+includes the time in which threads wait by spinning. Errors are the largest of any output compared with the same network
+in f64, relative to the largest number of that output. Models whose upper quartile is below 1 are named.
 
 Exit status 1: an attention was not replaced, a model does not run, or the rewritten one is more than four times as
 wrong as the original and more than 1e-5.
@@ -26,12 +26,12 @@ import time
 import numpy as np
 
 DOMAIN, OPERATOR = "ai.elsa", "ElsaAttention"
-# Below this an error is rounding, whatever that of the original is.
+# Below this an error is rounding, regardless of the original's error.
 ROUNDING = 1e-5
 
 
 def replaced(path):
-    """Nodes of the operator in a model, those of subgraphs and functions included."""
+    """Counts the operator's nodes in a model, including subgraphs and functions."""
     import onnx
 
     def count(nodes):
@@ -48,7 +48,7 @@ def replaced(path):
 
 
 def error(found, wanted):
-    """The largest error relative to the largest number that was wanted, over all outputs; NaN stays NaN."""
+    """Returns the largest error relative to the largest expected number, over all outputs; NaN stays NaN."""
     worst = 0.0
     for x, y in zip(found, wanted):
         if x.shape != y.shape:
@@ -59,7 +59,7 @@ def error(found, wanted):
 
 
 def measure(original, rewritten, operator, data, threads, rounds, clock):
-    """Times and errors of both, in this process, which keeps to as many cores."""
+    """Returns times and errors of both models, in this process, which is limited to the same number of cores."""
     clock = time.process_time if clock == "cpu" else time.perf_counter
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     import onnxruntime
@@ -75,7 +75,7 @@ def measure(original, rewritten, operator, data, threads, rounds, clock):
     stored = np.load(data)
     inputs = {name[3:]: stored[name] for name in stored.files if name.startswith("in_")}
     wanted = [stored[name] for name in sorted(stored.files) if name.startswith("out_")]
-    # A network may not use all that it was given.
+    # A network may ignore some of its inputs.
     feeds = [{x.name: inputs[x.name] for x in session.get_inputs()} for session in sessions]
     errors = [error(session.run(None, feed), wanted) for session, feed in zip(sessions, feeds)]
     times = [[], []]

@@ -1,11 +1,11 @@
-"""Exports models with attention to ONNX: `export.py FOLDER [WORD ...]`, all of them or those whose name has every word.
+"""Exports models with attention to ONNX: `export.py FOLDER [WORD ...]`, all of them or those whose name contains every word.
 
-Writes NAME.onnx, NAME.npz with inputs and what the same network answers in f64, and a line in models.json: what the
-model is, its opset, whether its attention was one operation or several where it was exported, and how many attentions
-there are. Weights are random, from a fixed seed, but for `digits`, which examples/cpp-vision has trained.
+Writes NAME.onnx, NAME.npz with inputs and the answers of the same network in f64, and a line in models.json: the model,
+its opset, whether its attention was exported as one operation or several, and the number of attentions. Weights are
+random, from a fixed seed, except for `digits`, which examples/cpp-vision has trained.
 
-A name is STRUCTURE-KIND-OPSET, and ends in `-dynamic` where the batch is left open. KIND is `fused` where the network
-calls scaled_dot_product_attention and `eager` where it multiplies, adds and takes the softmax itself. Opsets up to 17
+A name is STRUCTURE-KIND-OPSET, and ends in `-dynamic` if the batch is left open. KIND is `fused` if the network calls
+scaled_dot_product_attention and `eager` if it multiplies, adds and takes the softmax itself. Opsets up to 17
 are written by the exporter that records a run (TorchScript), later ones by the exporter that reads the program (dynamo).
 """
 
@@ -80,7 +80,7 @@ class Digits(torch.nn.Module):
 
 
 class First(torch.nn.Module):
-    """A network of transformers' that takes tensors by place and returns the tensors that are named."""
+    """A network of transformers that takes tensors by position and returns the named tensors."""
 
     def __init__(self, net, names, outputs):
         super().__init__()
@@ -129,7 +129,7 @@ def bert(layers, tokens, vocabulary):
 
 
 def structures():
-    """By name: a function from `fused` to the network, one that makes inputs, and the number of attentions."""
+    """Returns by name: a function from `fused` to the network, one that makes inputs, and the number of attentions."""
     clip_make, clip_inputs = clip(12, 4096)
     clip2_make, clip2_inputs = clip(2, 4096)
     bert_make, bert_inputs = bert(12, 384, 4096)
@@ -150,7 +150,7 @@ def structures():
 
 
 def cases():
-    """(structure, kind, opset, dynamic), those that are measured first."""
+    """Returns (structure, kind, opset, dynamic), the measured ones first."""
     measured = ["vit_tiny_224", "vit_tiny_512", "swin_tiny", "vit_base", "clip", "bert", "digits"]
     for structure in ["vit_tiny_224", "swin_tiny", "vit_tiny_512", "digits", "bert_2", "clip_2"]:
         for kind in ["eager", "fused"]:
@@ -165,7 +165,7 @@ def cases():
         yield structure, "eager", 23, False
         yield structure, "fused", 17, True
         yield structure, "eager", 17, True
-        if structure not in ("bert_2", "clip_2"):  # which the exporter refuses with an open batch
+        if structure not in ("bert_2", "clip_2"):  # the exporter refuses these with an open batch
             yield structure, "fused", 18, True
             yield structure, "fused", 23, True
     for structure in measured:
@@ -185,7 +185,7 @@ def export(case, entry, folder):
     torch.manual_seed(SEED)
     net = make(kind == "fused").eval()
     if structure != "digits":
-        # Networks as their authors initialise them attend nearly evenly; larger weights make attention matter.
+        # Networks with their authors' initial weights attend nearly evenly; larger weights make attention matter.
         for name, weight in net.named_parameters():
             if weight.dim() == 2 and any(word in name for word in ("qkv", "q_proj", "k_proj", "query", "key")):
                 weight.data.mul_(4)
@@ -208,7 +208,7 @@ def export(case, entry, folder):
             torch.onnx.export(net, tensors, str(path), dynamo=False, **options)
         else:
             if dynamic:
-                # A recorded batch of one is taken for a constant; two is not.
+                # The exporter takes a recorded batch of one for a constant; two it does not.
                 tensors = tuple(torch.cat([x, x]) for x in tensors)
                 batch = torch.export.Dim("batch", min=2, max=64)
                 shapes = tuple({0: batch} for _ in names)
@@ -237,7 +237,7 @@ def main():
         start = time.perf_counter()
         try:
             found[name] = export(case, known[case[0]], folder)
-        except Exception as error:  # an exporter that refuses a model is told, and the others are still made
+        except Exception as error:  # an exporter that refuses a model is reported, and the others are still made
             failed += 1
             print(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:300] if str(error) else ''}", flush=True)
             continue

@@ -1,8 +1,8 @@
-"""elsa.sdpa beside torch's own scaled_dot_product_attention, on one thread of one core: a table in Markdown.
+"""Compares elsa.sdpa with torch's own scaled_dot_product_attention, on one thread of one core: a table in Markdown.
 
-A round times both, in changing order, by the processor's time, each at least for 10 ms. The ratio is the median over
-rounds of torch by elsa, with its quartiles. Queries, keys and values are slices of a packed tensor, as networks have
-them.
+A round times both in alternating order by processor time, each for at least 10 ms. The ratio is the median over
+rounds of torch by elsa, with its quartiles. Queries, keys and values are slices of a packed tensor, as in
+networks.
 """
 
 import os
@@ -14,7 +14,7 @@ import torch
 import elsa
 
 ROUNDS, LEAST = 25, 0.01
-# Batch, heads, tokens, head size, mask, and where such a call comes from.
+# Batch, heads, tokens, head size, mask, and the source of such a call.
 SHAPES = [
     (1, 3, 197, 64, "", "ViT-T at 224"),
     (1, 12, 197, 64, "", "ViT-B at 224"),
