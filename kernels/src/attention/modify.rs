@@ -38,8 +38,8 @@ pub fn biased<L: Lanes>(s: L, bias: L, masked: L) -> L {
     bias.if_present(s.plus(bias), masked)
 }
 
-/// Computes the hyperbolic tangent: an odd polynomial below 5/8, and `(1 − e) / (1 + e)` with `e = 2^(−2 |x|
-/// log2 e)` from there on, where the subtraction cancels little.
+/// Computes the hyperbolic tangent: an odd polynomial below 5/8, and `(1 − e) / (1 + e)` with
+/// `e = 2^(−2 |x| log2 e)` from there on, where the subtraction cancels little.
 #[inline(always)]
 fn tanh<L: Lanes>(isa: L::Isa, x: L) -> L {
     let zero = L::splat(isa, 0.0);

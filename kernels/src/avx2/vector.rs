@@ -149,12 +149,12 @@ impl Lanes for Eight {
         dst: *mut f32,
         dst_stride: usize,
     ) {
-        // SAFETY: four rows of four values at either pointer (clause of `transpose4`).
+        // SAFETY: four rows of four values at both pointers (clause of `transpose4`).
         unsafe { crate::sse::transpose4(src, src_stride, factor, dst, dst_stride) }
     }
     #[inline(always)]
     fn transpose(_: Avx2, square: &mut [Self; MAX_LANES]) {
-        // Squares of four by four in each half of four vectors, then the halves.
+        // Squares of four by four within each half of four vectors, then the halves.
         op!({
             let mut a = [_mm256_setzero_ps(); 8];
             for i in 0..2 {
@@ -240,8 +240,8 @@ impl Lanes for Eight {
     }
     #[inline(always)]
     fn shrunk(self, factor: Self) -> Self {
-        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits. No product
-        // meets a subnormal number, in lanes that are not used either.
+        // A result that would be subnormal is an integer multiple of the least positive number, and that integer is its
+        // bits. No multiplication meets a subnormal number, not even in unused lanes.
         Eight(op!({
             let [half, rest] = HALFWAY;
             let least = _mm256_set1_ps(f32::MIN_POSITIVE);
@@ -265,8 +265,8 @@ impl Lanes for Eight {
     }
     #[inline(always)]
     fn lowered<const TIMES: u32>(self) -> Self {
-        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits. No product
-        // meets a subnormal number, in lanes that are not used either.
+        // A result that would be subnormal is an integer multiple of the least positive number, and that integer is its
+        // bits. No multiplication meets a subnormal number, not even in unused lanes.
         Eight(op!({
             let [limit, units, rest, last] = lowering(TIMES);
             let (size, limit) = (self.abs().0, _mm256_set1_ps(limit));
@@ -328,7 +328,7 @@ fn power_from_low_bits(t: Eight) -> Eight {
     Eight(op!(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(t.0)))))
 }
 
-/// A bit for each of 32 bytes from `p`: whether it is not zero.
+/// Returns one bit for each of 32 bytes from `p`, set if the byte is not zero.
 ///
 /// # Safety
 /// - `p` is readable for 32 bytes.

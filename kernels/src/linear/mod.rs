@@ -16,12 +16,12 @@
 //!
 //! 1. *Columns are independent*, so they are in the lanes, and the state is split into strips of columns that fit the
 //!    first cache with all their rows. Rows of keys and queries are broadcast, one scalar per row of the strip.
-//! 2. *No token multiplies the state.* With `c` the product of the gates since the last cut, the state is held as `S' =
-//!    S / c`: a token writes `w / c` and reads `c Sᵀ q`. With gates per dim it writes `k / c` and reads `c q`. Elements
-//!    of the state then cost nothing extra. A segment ends before `c` leaves `2^-40 ..= 2^40`, so nothing overflows and
-//!    `exp(−G)` never has a large argument. The state is multiplied at the end, once for up to the number of tokens
-//!    that the caller's cut allows. A single gate outside this range starts a segment and multiplies the state first: a
-//!    gate of `−∞` clears rows by selection, and any other keeps a NaN ([`prepare`], [`factor`]).
+//! 2. *No token multiplies the state.* With `c` the product of the gates since the last cut, the state is held as
+//!    `S' = S / c`: a token writes `w / c` and reads `c Sᵀ q`. With gates per dim it writes `k / c` and reads `c q`.
+//!    Elements of the state then cost nothing extra. A segment ends before `c` leaves `2^-40 ..= 2^40`, so nothing
+//!    overflows and `exp(−G)` never has a large argument. The state is multiplied at the end, once for up to the number
+//!    of tokens that the caller's cut allows. A single gate outside this range starts a segment and multiplies the
+//!    state first: a gate of `−∞` clears rows by selection, and any other keeps a NaN ([`prepare`], [`factor`]).
 //! 3. *Sums of gates are f64*, and the factor of the state is a sum of two numbers. With a fused multiply-add, a gate
 //!    that stays the same for thousands of tokens does not repeat the same rounding error.
 //! 4. *Several tokens pass together*, four to eight of them. A row of the strip is loaded once for the queries of all

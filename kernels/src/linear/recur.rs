@@ -442,8 +442,8 @@ unsafe fn alone<L: Lanes, const V: usize>(
     }
 }
 
-/// Computes what `R` tokens from `t` on write, to the strip's room: their values for the rules without rates, and `β (v
-/// − k S')` for the delta rules, where `S'` includes the writes of earlier tokens of the pass. Solves by forward
+/// Computes what `R` tokens from `t` on write, to the strip's room: their values for the rules without rates, and
+/// `β (v − k S')` for the delta rules, where `S'` includes the writes of earlier tokens of the pass. Solves by forward
 /// substitution.
 ///
 /// # Safety

@@ -37,8 +37,8 @@ pub(super) unsafe fn into_queries<L: Lanes, const V: usize, const P: usize>(
 /// Adds `Σ_i by[key][i] · of[i]` over the rows that attend the key to the rows at `to`.
 ///
 /// # Safety
-/// - As for `into_keys` of the step with `count` keys, and strips of `D` vectors; `scores` is readable for `count ·
-///   rows` values, which mark masked pairs.
+/// - As for `into_keys` of the step with `count` keys, and strips of `D` vectors; `scores` is readable for
+///   `count · rows` values, which mark masked pairs.
 #[inline(always)]
 pub(super) unsafe fn into_keys<L: Lanes, const D: usize>(
     count: usize,

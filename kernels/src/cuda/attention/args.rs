@@ -124,9 +124,9 @@ pub const LONGEST_FIRST: i32 = 64;
 /// Row stride in elements below which the byte offsets of a tile fit 31 bits.
 pub const NEAR: i64 = 1 << 22;
 
-/// The only parameter of the attention and merge kernels. Query rows are numbered `r = (batch · heads + head) · tokens
-/// + token`, where `token` counts in the query view. The fields that every block reads come first and are adjacent, so
-/// that they arrive together.
+/// The only parameter of the attention and merge kernels. Query rows are numbered
+/// `r = (batch · heads + head) · tokens + token`, where `token` counts in the query view. The fields that every block
+/// reads come first and are adjacent, so that they arrive together.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AttentionArgs {
@@ -220,8 +220,8 @@ pub struct AttentionArgs {
     pub windows: Windows,
 }
 
-/// The only parameter of the kernel that writes the present, which concatenates earlier and new rows: `present[b][h][0
-/// .. past + fresh]`.
+/// The only parameter of the kernel that writes the present, which concatenates earlier and new rows:
+/// `present[b][h][0 .. past + fresh]`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PresentArgs {
