@@ -1,5 +1,5 @@
-/* Buffers, plans that are warmed up, and what runs copy: on the CPU, and on a GPU where there is one, NVIDIA's or the
-   stand-in. ELSA_STANDIN_FAIL may have the stand-in's memory refused, or its context lost at the first launch. */
+/* Buffers, warmed-up plans, and the copies of runs: on the CPU, and on a GPU if there is one, NVIDIA's or the
+   stand-in. ELSA_STANDIN_FAIL may make the stand-in refuse memory, or lose its context at the first launch. */
 #define _POSIX_C_SOURCE 200809L
 #include "common.h"
 
@@ -43,7 +43,7 @@ static elsa_buffer buffer_of(elsa_engine engine, elsa_buffer_info *info) {
     return buffer;
 }
 
-/* The same call with its tensors, and states if they are wanted, from an address on, which may be the device's. */
+/* The same call with its tensors, and states if requested, from an address on, which may be the device's. */
 static call at(const call *c, void *base, int states) {
     call d = *c;
     char *next = (char *)base + GAP;
@@ -66,7 +66,7 @@ static call at(const call *c, void *base, int states) {
     return d;
 }
 
-/* Puts the inputs in a buffer, and takes care that nothing else in it is right. */
+/* Fills the inputs in a buffer, and makes everything else in it invalid. */
 static void put(const elsa_buffer_info *info) {
     char *base = info->data;
     memset(base, 0xff, BYTES);
@@ -80,7 +80,7 @@ static double got(const elsa_buffer_info *info) {
     return error();
 }
 
-/* Calls of a function that the stand-in has had. */
+/* Counts the calls of a function in the stand-in's log. */
 static long calls(const char *log, const char *name) {
     char line[128];
     long calls = 0;
@@ -92,13 +92,13 @@ static long calls(const char *log, const char *name) {
     return calls;
 }
 
-/* Calls that allocate or load. */
+/* Counts calls that allocate or load. */
 static long lazy(const char *log) {
     return calls(log, "cuMemAlloc_v2") + calls(log, "cuMemHostAlloc") + calls(log, "cuModuleLoadDataEx") +
            calls(log, "cuEventCreate");
 }
 
-/* What is true on every engine. */
+/* Checks that hold on every engine. */
 static void anywhere(elsa_engine engine, int gpu) {
     const elsa_status argument = ELSA_STATUS_ARGUMENT;
     elsa_buffer buffer = {5}, other;
@@ -123,12 +123,12 @@ static void anywhere(elsa_engine engine, int gpu) {
     OK(elsa_run(d.plan, d.room, &d.in, &d.to, &report));
     CHECK(got(&info) < 1e-5);
     CHECK(report.copied_bytes == (gpu && !info.in_place ? all : 0));
-    /* Tensors elsewhere are copied, where there is a GPU. */
+    /* Tensors elsewhere are copied if there is a GPU. */
     memset(out, 0xff, sizeof out);
     OK(elsa_run(c.plan, c.room, &c.in, &c.to, &report));
     CHECK(error() < 1e-5 && report.copied_bytes == (gpu ? 4 * sizeof out : 0));
 
-    /* A frame keeps the buffer when its handle has ended. */
+    /* A frame keeps the buffer after its handle is destroyed. */
     put(&info);
     OK(elsa_bind(d.plan, d.room, &d.in, &d.to, &frame));
     OK(elsa_buffer_destroy(buffer));
@@ -145,7 +145,7 @@ static void anywhere(elsa_engine engine, int gpu) {
     end(&c);
 }
 
-/* By the addresses of the device, and with what an enqueued run uses destroyed. */
+/* By device addresses, with the resources of an enqueued run destroyed. */
 static void on_the_device(elsa_engine engine) {
     elsa_buffer from, to;
     elsa_buffer_info in, result;
@@ -184,7 +184,7 @@ static void warm(elsa_engine engine, const char *log) {
         elsa_plan_info_init(&plan);
         OK(elsa_plan_describe(c.plan, &plan));
         if (kind >= 4) {
-            /* Workspaces on the device lie in memory of the caller's. */
+            /* Workspaces on the device are in the caller's memory. */
             OK(elsa_buffer_create(engine, plan.state_workspace_bytes, &memory));
             room = describe(memory);
             OK(elsa_workspace_destroy(c.room));
@@ -212,7 +212,7 @@ static void warm(elsa_engine engine, const char *log) {
     OK(elsa_buffer_destroy(buffer));
 }
 
-/* The first launch loses the context, and with it the memory that a workspace lies in. */
+/* The first launch loses the context, and with it the memory of a workspace. */
 static void lost(elsa_engine engine) {
     elsa_buffer buffer;
     elsa_buffer_info info;
@@ -231,13 +231,14 @@ static void lost(elsa_engine engine) {
     OK(elsa_workspace_create_on_device(c.plan, NULL, 0, &c.room));
     OK(elsa_run(c.plan, c.room, &c.in, &c.to, NULL));
     CHECK(error() < 1e-5);
-    /* Memory of the lost context stays readable, and its handle ends. */
+    /* Memory of the lost context stays readable, and its handle can be destroyed. */
     memcpy(out, info.data, sizeof out);
     OK(elsa_buffer_destroy(buffer));
     end(&c);
 }
 
-/* A child of fork has no GPU: handles of the parent's buffers end there without it, and stay in the parent. */
+/* A child of fork has no GPU: handles of the parent's buffers can be destroyed there without it, and stay valid in
+   the parent. */
 static void in_a_child(elsa_engine engine) {
     elsa_buffer buffer, other;
     elsa_buffer_info info;
@@ -263,7 +264,7 @@ static void in_a_child(elsa_engine engine) {
     OK(elsa_buffer_destroy(buffer));
 }
 
-/* Page-locked memory that the driver refuses. */
+/* The driver refuses page-locked memory. */
 static void refused(void) {
     elsa_engine strict = engine_of(ELSA_BACKEND_CUDA, ELSA_FALLBACK_FAIL);
     elsa_engine lenient = engine_of(ELSA_BACKEND_CUDA, ELSA_FALLBACK_CPU);
@@ -310,7 +311,7 @@ int main(void) {
         in_a_child(engine);
         OK(elsa_engine_destroy(engine));
     } else {
-        /* A GPU that is wanted and missing: ordinary memory. */
+        /* A requested GPU that is missing: ordinary memory. */
         engine = engine_of(ELSA_BACKEND_CUDA, ELSA_FALLBACK_CPU);
         anywhere(engine, 0);
         OK(elsa_engine_destroy(engine));

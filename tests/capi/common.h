@@ -1,6 +1,6 @@
-/* What the C programs share: checks that are counted, tensors with noise, plain attention by a naive double loop, and a
-   call of elsa.h with its problem, plan and workspace. A program may define the sizes H, N and D before it includes
-   this. */
+/* Shared code of the C programs: counted checks, tensors with noise, plain attention by a naive double loop, and a call
+   of elsa.h with its problem, plan and workspace. A program may define the sizes H, N and D before it includes this
+   file. */
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -31,7 +31,7 @@ static int checks;
     } while (0)
 #define OK(x) CHECK((x) == ELSA_STATUS_OK)
 
-/* Whether the driver is the stand-in, which promises more: when it does what, and what it takes for an error. */
+/* Whether the driver is the stand-in, which promises more: the time of each action, and the errors that it detects. */
 #define STANDIN (getenv("ELSA_STANDIN") != NULL)
 
 static void fill(float *x, unsigned seed) {

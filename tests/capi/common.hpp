@@ -1,4 +1,4 @@
-// What the C++ programs share: checks that are counted, numbers, and a naive double loop to compare with.
+// Shared code of the C++ programs: counted checks, numbers, and a naive double loop to compare with.
 #pragma once
 
 #include "elsa.hpp"
@@ -37,7 +37,7 @@ inline std::vector<float> noise(std::size_t count, unsigned seed) {
     return x;
 }
 
-// The upper 16 bits of an f32, rounded to nearest even; and back.
+// Upper 16 bits of an f32, rounded to nearest even; and back.
 inline std::uint16_t to_bf16(float x) {
     std::uint32_t b;
     std::memcpy(&b, &x, 4);
@@ -49,7 +49,7 @@ inline float from_bf16(std::uint16_t x) {
     std::memcpy(&f, &b, 4);
     return f;
 }
-// f16 of a number that needs no more than eleven bits and is neither tiny nor huge; and back.
+// f16 of a number with at most eleven significant bits that is neither tiny nor huge; and back.
 inline std::uint16_t to_f16(float x) {
     int exponent;
     const float m = std::frexp(std::fabs(x), &exponent);
@@ -105,7 +105,7 @@ inline double distance(const elsa_problem &p, const std::vector<double> &want, c
     return worst;
 }
 
-// The largest difference of two rows of numbers; infinite where one is no number.
+// The largest difference of two rows of numbers; infinite if one of them is NaN.
 inline double distance(const std::vector<float> &a, const std::vector<float> &b) {
     double worst = 0;
     for (std::size_t i = 0; i < a.size(); i++) {

@@ -1,6 +1,6 @@
 /* Threads of the library and of the host: workers that spin, sleep, stay on a core or are lent by a hook give the same
-   bits; a hook that breaks its word does no harm; calls inside the hook and beside one another work; options that cannot
-   be met are refused; a cancel ends the call that it comes in, and no other. */
+   bits; a hook that violates its contract does no harm; calls inside the hook and concurrent calls work; options that
+   cannot be met are refused; a cancel ends only the call in progress. */
 #define _POSIX_C_SOURCE 200809L
 #define H 2
 #define N 256
@@ -18,7 +18,7 @@ static elsa_engine_options options(void) {
     elsa_engine_options o;
     elsa_engine_options_init(&o);
     o.threads = WORKERS;
-    /* Workers are those of the CPU. */
+    /* The CPU provides the workers. */
     o.backend = ELSA_BACKEND_SCALAR;
     return o;
 }
@@ -144,7 +144,7 @@ static void hooks(void) {
     }
     for (t = 0; t < mine.count; t++) {
         pthread_join(mine.late[t], NULL);
-        /* Long after the engine is gone. */
+        /* Long after the engine is destroyed. */
         compute(&mine.shares[t]);
     }
     CHECK(mine.count == ROUNDS * WORKERS);
@@ -154,7 +154,7 @@ static void hooks(void) {
     CHECK(mine.calls == 0);
 }
 
-/* A hook that makes calls of its own: with the workspace of the call that it serves, and with another. */
+/* A hook that makes its own calls: with the workspace of the call that it serves, and with another. */
 static call outer, inner;
 static float inner_out[COUNT];
 static int depth;
@@ -187,7 +187,7 @@ static void nests(void) {
     OK(elsa_engine_destroy(engine));
 }
 
-/* Callers of one engine, each with a plan, a workspace and an output of its own. */
+/* Callers of one engine, each with its own plan, workspace and output. */
 typedef struct {
     call c;
     float out[COUNT];

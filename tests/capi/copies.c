@@ -1,6 +1,6 @@
-/* What a copy costs: the same attention over ordinary memory, over buffers, and over memory of the device, on the first
-   back end that is present. The answers have the same bits; the times, medians, are printed. ELSA_COPIES_RUNS is the number
-   of runs of each. */
+/* The cost of a copy: the same attention over ordinary memory, over buffers, and over device memory, on the first back
+   end that is present. The answers have the same bits; the median times are printed. ELSA_COPIES_RUNS is the number of
+   runs of each. */
 #define _POSIX_C_SOURCE 200809L
 #define H 8
 #define N 1024
@@ -23,7 +23,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Runs a call often and prints what it took. */
+/* Runs a call many times and prints its time. */
 static void measure(const char *what, const call *c, int on_device, long runs) {
     static double took[MOST];
     double first;

@@ -1,11 +1,11 @@
-/* elsa_run_device, and workspaces in memory of the caller's, with NVIDIA's driver or the stand-in, which does the work of
-   a stream only once something waits for it. Right answers, the caller's stream, the null stream and the default one; and
-   everything that is refused. */
+/* elsa_run_device, and workspaces in the caller's memory, with NVIDIA's driver or the stand-in, which does the work of
+   a stream only when something waits for it. Correct answers, the caller's stream, the null stream and the default one;
+   and all refusals. */
 #define _POSIX_C_SOURCE 200809L
 #include "common.h"
 #include "driver.h"
 
-/* Tensors in memory of the device. */
+/* Tensors in device memory. */
 typedef struct {
     address q, k, v, out, lse;
 } tensors;
@@ -44,7 +44,7 @@ static elsa_status run(const call *c, void *stream, elsa_report *report) {
     return elsa_run_device(c->plan, c->room, &c->in, &c->to, stream, report);
 }
 
-/* The output as it is at this moment: the copy waits for the default stream alone. */
+/* The output at this moment: the copy only waits for the default stream. */
 static double download(const tensors *t) {
     CHECK(cuMemcpyDtoH(out, t->out, sizeof out) == 0);
     return error();
@@ -68,7 +68,7 @@ static double lse_error(const tensors *t) {
     return worst;
 }
 
-/* The third launch fails, which is that of the attention, and leaves the present keys under way: with a null stream the
+/* The third launch, that of the attention, fails while the present keys are still being written: with a null stream the
    call waits for them all the same. */
 static void a_call_that_fails_waits(elsa_engine engine) {
     call c = make(engine), d;
@@ -127,7 +127,7 @@ static void streams(elsa_engine engine) {
     OK(run(&d[2], (void *)1, NULL));
     CHECK(download(&t[2]) < 1e-5);
     free_all(&t[1]);
-    /* A later call in the same workspace comes after what was not waited for, on the device and on the host. */
+    /* A later call in the same workspace runs after the pending one, on the device and on the host. */
     t[1] = upload_all();
     d[1] = on(&c, &t[1]);
     OK(run(&d[1], stream, NULL));
@@ -141,7 +141,7 @@ static void streams(elsa_engine engine) {
     OK(elsa_run(c.plan, c.room, &c.in, &c.to, NULL));
     CHECK(error() < 1e-5);
     CHECK(download(&t[2]) < 1e-5);
-    /* Destroying a workspace waits for what is enqueued. */
+    /* Destroying a workspace waits for enqueued work. */
     free_all(&t[1]);
     t[1] = upload_all();
     d[1] = on(&c, &t[1]);
@@ -178,7 +178,7 @@ static void refusals(elsa_engine engine) {
     refused(&bad, NULL, argument, "q: address");
     bad.in.q.data = (const void *)(size_t)(t.q + 2);
     refused(&bad, NULL, argument, "q: address");
-    /* As many bytes as it says are not there; an output that follows them is then said to overlap q. */
+    /* Fewer bytes than stated: the output that follows them then counts as overlapping q. */
     bad.in.q.data = (const void *)(size_t)brief;
     CHECK(run(&bad, NULL, NULL) == argument);
     CHECK(strstr(elsa_last_error(), "q: ") == elsa_last_error() || strstr(elsa_last_error(), " overlap q at ") != NULL);
@@ -210,7 +210,7 @@ static void refusals(elsa_engine engine) {
     CHECK(cuStreamDestroy(stream) == 0 && cuMemFree(memory) == 0);
     CHECK(cuCtxPopCurrent(&popped) == 0 && popped == foreign && cuCtxDestroy(foreign) == 0);
 
-    /* A plan and a workspace of the CPU, and a device that is not there. */
+    /* A plan and a workspace of the CPU, and a device that does not exist. */
     elsa_engine_options_init(&options);
     options.backend = ELSA_BACKEND_SCALAR;
     OK(elsa_engine_create(&options, &cpu));
@@ -230,7 +230,7 @@ static void refusals(elsa_engine engine) {
     CHECK(elsa_engine_create(&options, &cpu) == argument);
     CHECK(strstr(elsa_last_error(), "device: 7") != NULL);
 
-    /* None of it has written anything, and the call is still possible. */
+    /* None of these has written anything, and the call is still possible. */
     CHECK(!(download(&t) < 1e-5));
     OK(run(&d, NULL, NULL));
     CHECK(download(&t) < 1e-5);
@@ -239,7 +239,7 @@ static void refusals(elsa_engine engine) {
     end(&c);
 }
 
-/* Bytes of a workspace in memory of the caller's. */
+/* Creates a workspace of `bytes` bytes in the caller's memory. */
 static elsa_status made(const call *c, address memory, size_t bytes, elsa_workspace *room) {
     return elsa_workspace_create_on_device(c->plan, (void *)(size_t)memory, bytes, room);
 }
@@ -251,8 +251,8 @@ static void no_room(const call *c, address memory, size_t bytes, elsa_status sta
     CHECK(strstr(elsa_last_error(), part) != NULL && room.id == 77);
 }
 
-/* A workspace in memory of the caller's: right answers, with states and without, of which it may have room for these
-   alone; and memory that is none. */
+/* A workspace in the caller's memory: correct answers, with and without states, possibly with room only for runs
+   without; and memory that is not the device's. */
 static void workspaces(elsa_engine engine) {
     const elsa_status argument = ELSA_STATUS_ARGUMENT;
     call c = make(engine), d, other;
@@ -296,13 +296,13 @@ static void workspaces(elsa_engine engine) {
     CHECK(cuMemcpyDtoH(s, states[1], LSE) == 0);
     for (i = 0; i < H * N; i++) CHECK(fabs(m[i] + log((double)s[i]) - lse[i]) < 1e-5);
     OK(elsa_plan_warm(c.plan, c.room));
-    /* On tensors of the host, too, which are copied to memory of the library's. */
+    /* On host tensors too, which are copied to the library's memory. */
     memset(out, 0xff, sizeof out);
     OK(elsa_run(c.plan, c.room, &c.in, &c.to, &report));
     CHECK(error() < 1e-5 && report.copied_bytes == 4 * sizeof out);
     OK(elsa_workspace_destroy(c.room));
 
-    /* Room for runs without states: none, here. */
+    /* Room for runs without states: zero bytes, here. */
     OK(made(&c, 0, 0, &c.room));
     d.room = c.room;
     refused(&d, NULL, argument, "where states are given");

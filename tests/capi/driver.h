@@ -1,5 +1,5 @@
-/* The functions of NVIDIA's driver that the programs use, by their own names, from the library that the loader finds: the
-   driver's, or the stand-in of tests/standin. */
+/* The functions of NVIDIA's driver that the programs use, by their own names, from the library that the loader finds:
+   the driver's, or the stand-in of tests/standin. */
 #ifndef DRIVER_H
 #define DRIVER_H
 

@@ -1,5 +1,5 @@
-/* A cache of fixed capacity: with key_lengths a call takes the workers that its valid keys are worth, gives the bits of a
-   plan for just those keys, and touches no row beyond them, which here would end the program. */
+/* A cache of fixed capacity: with key_lengths a call uses only the workers that its valid keys are worth, gives the
+   bits of a plan for just those keys, and touches no row beyond them, which here would end the program. */
 #define _GNU_SOURCE
 #define H 8
 #define N 2048
@@ -27,7 +27,7 @@ static void fill_halves(unsigned char *to, elsa_dtype dtype, size_t count, unsig
     }
 }
 
-/* A call of `queries` queries and a cache of `rows` rows, of which `valid` are. */
+/* A call of `queries` queries and a cache of `rows` rows, with `valid` valid ones. */
 typedef struct {
     call c;
     int64_t length[1];
@@ -63,7 +63,7 @@ static void set(cached *x, elsa_engine engine, elsa_dtype dtype, size_t queries,
     c->in.k.bytes = c->in.v.bytes = H * rows * D * size;
 }
 
-/* Whether every element of the output is a number, and one is not zero. */
+/* Whether every element of the output is a number, and at least one is not zero. */
 static int is_plausible(elsa_dtype dtype, size_t count) {
     const unsigned char *bytes = (const unsigned char *)out;
     const unsigned top = dtype == ELSA_DTYPE_F16 ? 0x7c00 : 0x7f80;
@@ -87,7 +87,7 @@ static size_t run(const call *c) {
     return report.workers;
 }
 
-/* Every head has its rows in pages of its own; those behind the valid rows may not be touched. */
+/* Each head has its rows in separate pages; those after the valid rows must not be touched. */
 static void keep_out(unsigned char *cache, size_t head, size_t valid, int protection) {
     size_t h;
     for (h = 0; h < H; h++) CHECK(mprotect(cache + h * head + valid, head - valid, protection) == 0);
@@ -120,7 +120,7 @@ static void compare(elsa_engine engine, elsa_dtype dtype, size_t queries, size_t
     CHECK(few == workers);
     CHECK(memcmp(out, expected, exact.c.to.out.bytes) == 0);
     for (i = 0; i < 2; i++) keep_out(caches[i], N * row, valid * row, PROT_READ | PROT_WRITE);
-    /* All of the capacity is worth all the workers. */
+    /* The full capacity is worth all the workers. */
     fixed.length[0] = N;
     CHECK(run(&fixed.c) >= workers);
     end(&fixed.c);

@@ -1,5 +1,5 @@
-/* The caller's floating-point environment: whatever its rounding, its treatment of subnormal numbers and its traps are,
-   calls give the same bits, raise no signal, and leave the environment and its flags as they were. */
+/* The caller's floating-point environment: for any rounding mode, treatment of subnormal numbers and traps, calls give
+   the same bits, raise no signal, and leave the environment and its flags unchanged. */
 #define _GNU_SOURCE
 #define H 2
 #define N 130
@@ -14,7 +14,7 @@
 static float first[COUNT], lse[H * N], first_lse[H * N], m[H * N], s[H * N], w[COUNT];
 static unsigned char mask[N];
 
-/* Makes subnormal operands and results zero, where the processor can. */
+/* Flushes subnormal operands and results to zero, if the processor can. */
 static void flush_to_zero(int on) {
 #if defined(__x86_64__)
     _mm_setcsr(on ? _mm_getcsr() | 0x8040u : _mm_getcsr() & ~0x8040u);
@@ -40,7 +40,7 @@ static unsigned long control(void) {
 #endif
 }
 
-/* Engine, plan, frame and states: all that computes. The mask leaves out every key of the second call. */
+/* Engine, plan, frame and states: everything that computes. The mask leaves out every key of the second call. */
 static void all(void) {
     elsa_engine engine;
     elsa_engine_options options;

@@ -1,5 +1,5 @@
-/* A child of fork: its parent's engine computes there, on the CPU and the calling thread alone and with the same bits,
-   everything can be destroyed, and an engine of its own has threads. The parent does not notice. */
+/* A child of fork: its parent's engine computes there, only on the CPU and the calling thread and with the same bits,
+   everything can be destroyed, and the child's own engine has threads. The parent does not notice. */
 #define _POSIX_C_SOURCE 200809L
 #define H 2
 #define N 256
@@ -98,7 +98,7 @@ int main(void) {
         const pid_t made = fork();
         CHECK(made >= 0);
         if (made == 0) {
-            /* A child that hangs is ended. */
+            /* A child that hangs is killed. */
             alarm(60);
             child(engine, &c, bound);
             _exit(0);

@@ -1,6 +1,6 @@
-/* Runs that a caller captures as a CUDA graph, with NVIDIA's driver or the stand-in: in every mode of capture, of plans
-   of every kind, in a workspace whose earlier run is still pending. The graph answers as a direct run does, bit by bit,
-   also after its inputs have changed; and what a captured run reads later is not overwritten. */
+/* Runs captured as a CUDA graph, with NVIDIA's driver or the stand-in: in every capture mode, with plans of every kind,
+   in a workspace whose earlier run is still pending. The graph answers like a direct run, bit by bit, also after its
+   inputs have changed; and data that a captured run reads later is not overwritten. */
 #define _POSIX_C_SOURCE 200809L
 #define H 3
 #define N 300
@@ -38,7 +38,7 @@ static void *instantiated(void *graph) {
     return made;
 }
 
-/* What is special about a plan. */
+/* The special feature of a plan. */
 typedef enum { PLAIN, CERTIFIED, DIVIDED, LENGTHS, STATES, KINDS } kind;
 
 #define ROWS (H * N * sizeof(float))
@@ -92,7 +92,7 @@ static void clear(void) {
     CHECK(cuMemcpyHtoD(at_out, out, sizeof out) == 0);
 }
 
-/* The output now, without a wait for any stream but the default one. */
+/* The output now, waiting only for the default stream. */
 static void download(kind of, float *to) {
     CHECK(cuMemcpyDtoH(to, at_out, H * queries(of) * D * sizeof(float)) == 0);
 }
@@ -101,7 +101,7 @@ static int same(kind of, const float *a, const float *b) {
     return memcmp(a, b, H * queries(of) * D * sizeof(float)) == 0;
 }
 
-/* The answer of a direct run in a workspace of its own, and what it certifies. */
+/* The answer of a direct run in its own workspace, and its certified bound. */
 static void direct(elsa_engine engine, kind of, float *answer, double *bound) {
     call c = planned(engine, of);
     elsa_certified certified;
@@ -130,7 +130,7 @@ static void captured(elsa_engine engine, kind of, int mode, void *stream) {
     direct(engine, of, second, again);
     CHECK(!same(of, first, second));
 
-    /* An earlier run is pending: a stream that is captured cannot wait for it. */
+    /* An earlier run is pending: a captured stream cannot wait for it. */
     OK(run(&c, stream));
     CHECK(cuStreamBeginCapture(stream, mode) == 0);
     OK(run(&c, stream));
@@ -158,7 +158,7 @@ static void captured(elsa_engine engine, kind of, int mode, void *stream) {
     download(of, found);
     CHECK(same(of, first, found));
 
-    /* A direct run in the same workspace, beside the graph. */
+    /* A direct run in the same workspace, next to the graph. */
     clear();
     OK(run(&c, stream));
     CHECK(cuStreamSynchronize(stream) == 0);
@@ -189,7 +189,7 @@ static void captured(elsa_engine engine, kind of, int mode, void *stream) {
     end(&c);
 }
 
-/* A bound frame of a plan that was first used while its stream is captured, so that memory is allocated then. */
+/* A bound frame of a plan that is first used while its stream is captured, so that memory is allocated then. */
 static void first_run(elsa_engine engine, kind of, void *stream) {
     static float answer[COUNT], found[COUNT];
     double bound[D];
@@ -209,8 +209,8 @@ static void first_run(elsa_engine engine, kind of, void *stream) {
     end(&c);
 }
 
-/* The default stream cannot be used while a stream is captured that waits for it. The run is refused before anything
-   would invalidate the capture. */
+/* The default stream cannot be used while a captured stream waits for it. The run is refused before anything could
+   invalidate the capture. */
 static void default_stream(elsa_engine engine) {
     static float found[COUNT];
     double bound[D];

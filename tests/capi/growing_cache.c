@@ -2,15 +2,15 @@
    checked against a naive double loop. */
 #include "common.h"
 
-#define ROOM (N + 5)  /* tokens for which a cache has room */
-#define BLANK 12345.f /* stands where nothing may be written */
+#define ROOM (N + 5)  /* capacity of a cache in tokens */
+#define BLANK 12345.f /* marks memory that must not be written */
 
 static float cache_k[H * ROOM * D], cache_v[H * ROOM * D], before_k[H * ROOM * D], before_v[H * ROOM * D];
 static float state_m[3][H * N], state_s[3][H * N], state_w[3][COUNT], lse[H * N];
 
 static elsa_engine engine;
 
-/* Tokens first .. first + tokens of a tensor whose heads have room for as many as `room`. */
+/* Tokens first .. first + tokens of a tensor whose heads have room for `room` tokens. */
 static elsa_view view(size_t tokens, size_t room) {
     elsa_view x;
     memset(&x, 0, sizeof x);
@@ -53,7 +53,7 @@ static int says(const char *field) { return strncmp(elsa_last_error(), field, st
 
 static int same(const float *a, const float *b, size_t count) { return memcmp(a, b, count * sizeof *a) == 0; }
 
-/* A cache grows by a few tokens at a time; each call reads it where it is and writes the new rows alone. */
+/* A cache grows by a few tokens at a time; each call reads it in place and writes only the new rows. */
 static void append(void) {
     size_t i, past, tokens;
     for (i = 0; i < H * ROOM * D; i++) cache_k[i] = cache_v[i] = before_k[i] = before_v[i] = BLANK;
@@ -188,7 +188,7 @@ static void chunks(void) {
     }
 }
 
-/* A run writes what is given: log-sum-exp beside the output or alone, and never nothing. */
+/* A run writes the outputs it is given: log-sum-exp with the output or alone, but at least one. */
 static void outputs(void) {
     call c = make(engine);
     float alone[H * N];
@@ -205,7 +205,7 @@ static void outputs(void) {
     end(&c);
 }
 
-/* A cache of fixed size with key_lengths: the keys beyond are never read. The message of a length names the field. */
+/* A cache of fixed size with key_lengths: keys beyond are never read. The message of a length names the field. */
 static void lengths(void) {
     elsa_problem p;
     elsa_inputs in;

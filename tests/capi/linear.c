@@ -1,5 +1,5 @@
-/* Linear attention: every rule and form against its recurrence in f64, states in place and token by token, frames, packed
-   sequences, and what is refused. On a GPU too, where there is one. */
+/* Linear attention: every rule and form against its recurrence in f64, states in place and token by token, frames,
+   packed sequences, and refusals. Also on a GPU, if there is one. */
 #include "common.h"
 
 #define GATES (H * N)
@@ -80,7 +80,7 @@ static double distance(const float *found, const double *expected, size_t count)
     return worst;
 }
 
-/* A problem of all tensors, with states as they are asked for. */
+/* A problem of all tensors, with the requested states. */
 static linear describe(elsa_rule rule, int dims) {
     linear c;
     memset(&c, 0, sizeof c);
@@ -161,7 +161,8 @@ static void rules_and_forms(elsa_engine engine) {
             }
 }
 
-/* Tokens one at a time, their state in place, give the bits of no other order and the answer of all at once. */
+/* Tokens one at a time, with their state in place, give the answer of all at once, with the same bits in any order of
+   calls. */
 static void decode(elsa_engine engine) {
     linear all = with_states(ELSA_RULE_GATED_DELTA, 0), one = describe(ELSA_RULE_GATED_DELTA, 0);
     elsa_bound frame;
@@ -252,7 +253,7 @@ static void run(const linear *c, const char *name) {
     REFUSED(elsa_linear_run(c->plan, c->room, &c->in, &c->to, NULL), name);
 }
 
-/* What is wrong with a problem, with its options, and with the tensors of a call; nothing is written. */
+/* Errors in a problem, in its options, and in the tensors of a call; nothing is written. */
 static void misuse(elsa_engine engine) {
     linear c = with_states(ELSA_RULE_GATED_DELTA, 0), bad;
     call softmax;
@@ -308,7 +309,7 @@ static void misuse(elsa_engine engine) {
     for (i = 0; i < sizeof out; i++) CHECK(((unsigned char *)out)[i] == 0x5a);
     for (i = 0; i < sizeof present; i++) CHECK(((unsigned char *)present)[i] == 0x5a);
 
-    /* What is null, and memory of a GPU for a plan without one. */
+    /* Null arguments, and GPU memory for a plan without a GPU. */
     REFUSED(elsa_linear_plan_create(engine, NULL, NULL, plans), "problem: null");
     REFUSED(elsa_linear_plan_create(engine, &c.problem, NULL, NULL), "plan: null");
     REFUSED(elsa_linear_plan_describe(c.plan, NULL), "info: null");

@@ -1,5 +1,5 @@
-// Linear attention by elsa.hpp: a gated delta rule against its recurrence, over float and over f16, states in place, and what
-// is refused. With and without ELSA_THROW.
+// Linear attention by elsa.hpp: a gated delta rule against its recurrence, over float and over f16, states in place,
+// and refusals. With and without ELSA_THROW.
 #include "common.hpp"
 
 namespace {
@@ -87,7 +87,7 @@ void answers(const elsa::engine &engine) {
     CHECK(plan.run(room, in, to, &done).ok() && done.workers > 0);
     CHECK(distance(y, want) < 1e-5 && distance(state, last) < 1e-5);
 
-    // A frame begins with what memory holds then.
+    // A frame starts from the current contents of memory.
     const elsa::bound frame = plan.bind(room, in, to).value();
     state = x.past;
     const std::vector<float> before = y;

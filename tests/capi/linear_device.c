@@ -1,5 +1,5 @@
-/* elsa_linear_run_device, with NVIDIA's driver or the stand-in: the bits of a run on tensors of the host, states in place in
-   memory of the device, the caller's stream and the null stream; and what is refused. */
+/* elsa_linear_run_device, with NVIDIA's driver or the stand-in: the bits of a run on host tensors, states in place in
+   device memory, the caller's stream and the null stream; and refusals. */
 #define _POSIX_C_SOURCE 200809L
 #include "common.h"
 #include "driver.h"
@@ -26,7 +26,7 @@ static elsa_output output(void *data, size_t bytes) {
 
 #define AT(address) ((void *)(size_t)(address))
 
-/* Puts the past back where the states are. */
+/* Restores the past as the current states. */
 static void restart(const tensors *t) {
     memset(out, 0xff, sizeof out);
     CHECK(cuMemcpyHtoD(t->state, past, sizeof past) == 0 && cuMemcpyHtoD(t->out, out, sizeof out) == 0);
@@ -93,7 +93,7 @@ static void form(elsa_engine engine, elsa_form order, const tensors *t) {
     CHECK(cuStreamSynchronize(stream) == 0);
     same(t);
 
-    /* Memory of the host, and a state that is another tensor's memory. */
+    /* Host memory, and a state that is another tensor's memory. */
     to.out = output(AT(t->v), sizeof v);
     CHECK(elsa_linear_run_device(plan, room, &in, &to, stream, NULL) == ELSA_STATUS_ARGUMENT);
     CHECK(strstr(elsa_last_error(), "out: ") != NULL && strstr(elsa_last_error(), "overlap v") != NULL);

@@ -1,5 +1,5 @@
-/* Log callbacks that call the library, and that wait for other threads: nothing deadlocks, and what a callback may not do
-   is refused. */
+/* Log callbacks that call the library, and that wait for other threads: nothing deadlocks, and forbidden calls are
+   refused. */
 #define _POSIX_C_SOURCE 200809L
 #include "common.h"
 

@@ -1,5 +1,5 @@
-/* Misuse of every function: arguments that are null, misaligned, stale or of something else. Each is a status with a
-   message that names the argument, and nothing is written. elsa_last_error is the thread's own. */
+/* Misuse of every function: arguments that are null, misaligned, stale or of another kind. Each returns a status
+   with a message that names the argument, and nothing is written. elsa_last_error is per thread. */
 #define _POSIX_C_SOURCE 200809L
 #include "common.h"
 
@@ -7,8 +7,7 @@
 
 enum { FILL = 0xa5, ROOM = 2048 };
 
-/* Memory for whatever a function writes, at an address that fits nothing and at one that fits all. It must keep its
-   bytes. */
+/* Memory for any output, at a misaligned address and at one that suits every type. Its bytes must not change. */
 static union {
     double align;
     unsigned char bytes[ROOM];
@@ -35,7 +34,7 @@ static void refused(int line, elsa_status status, elsa_status expected, const ch
 #define ARGUMENT(call, name) refused(__LINE__, call, ELSA_STATUS_ARGUMENT, name)
 #define HANDLE(call, name) refused(__LINE__, call, ELSA_STATUS_HANDLE, name)
 
-/* Handles that name nothing: the zero, one that never was, one that was destroyed. */
+/* Invalid handles: zero, one that never existed, one that was destroyed. */
 #define STALE(type, handle, call)                                                    \
     do {                                                                             \
         static const uint64_t never[] = {0, 1, (uint64_t)-1, (uint64_t)1 << 32};     \
@@ -57,7 +56,7 @@ static elsa_stream stream, old_stream;
 static elsa_stream_data callbacks;
 static call good;
 
-/* A struct that is read, at an address that does not fit it. */
+/* A struct that is read, at a misaligned address. */
 static const void *odd(const void *from, size_t bytes) {
     static union {
         double align;
@@ -240,7 +239,7 @@ static void states(void) {
     ARGUMENT(elsa_states_finish(4, 2, &part, (float *)GOOD, (float *)ODD), "lse");
 }
 
-/* Numbers that name nothing. */
+/* Numbers without a meaning. */
 static void numbers(void) {
     elsa_engine_options options;
     elsa_plan_options how;

@@ -1,4 +1,5 @@
-// What elsa.hpp must not compile: one line for each value of CASE. Without CASE all of it compiles.
+// Code that must not compile with elsa.hpp: one line per value of CASE. Without CASE all of it
+// compiles.
 #include "elsa.hpp"
 
 #include <array>
@@ -31,11 +32,11 @@ elsa::status use(const elsa::engine &engine, Tensors &has) {
     out.out = has.floats;
     static_cast<void>(plan.run(room, in, out));
 #if CASE == 1
-    plan.run(room, in, out); // refused: a status that nobody looks at
+    plan.run(room, in, out); // refused: an ignored status
 #elif CASE == 2
-    plan.workspace(); // refused: a result that nobody looks at
+    plan.workspace(); // refused: an ignored result
 #elif CASE == 3
-    elsa::states(1, 1).merge(elsa::states(1, 1)); // refused: a status that nobody looks at
+    elsa::states(1, 1).merge(elsa::states(1, 1)); // refused: an ignored status
 #elif CASE == 4
     in.q = fixed.doubles; // refused: elements of another type
 #elif CASE == 5

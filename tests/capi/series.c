@@ -1,11 +1,11 @@
-/* Recurrences, selective scans and convolutions against their definitions in f64: both orders of axes, both directions, states
-   in place and token by token, what clears a state and what poisons it, frames, and what is refused. */
+/* Recurrences, selective scans and convolutions against their definitions in f64: both orders of axes, both directions,
+   states in place and token by token, clearing, poisoning, frames, and refusals. */
 #define H 2
 #define N 70
 #define D 6
 #include "common.h"
 
-/* Sequences, tokens, channels, numbers of a channel's state, weights of a filter. */
+/* Sequences, tokens, channels, state elements per channel, weights per filter. */
 #define B 2
 #define T N
 #define C D
@@ -55,7 +55,7 @@ static elsa_output output(void *data, size_t bytes) {
     return made;
 }
 
-/* The view of a series of so many channels, [batch, tokens, channels] or [batch, channels, tokens] in memory. */
+/* The view of a series with this many channels, [batch, tokens, channels] or [batch, channels, tokens] in memory. */
 static elsa_view view(size_t tokens, size_t channels, int turned) {
     elsa_view made;
     OK(turned ? elsa_view_init(ELSA_LAYOUT_BHND, B, channels, tokens, 1, &made)
@@ -63,7 +63,7 @@ static elsa_view view(size_t tokens, size_t channels, int turned) {
     return made;
 }
 
-/* Where an element lies. */
+/* Index of an element. */
 static size_t at(size_t b, size_t t, size_t c, size_t channels, int turned) {
     return turned ? (b * channels + c) * T + t : (b * T + t) * channels + c;
 }
@@ -72,7 +72,7 @@ static double silu(double x) {
     return x / (1 + exp(-x));
 }
 
-/* The largest distance of found from expected; values that are not finite have to agree in that. */
+/* The largest distance of found from expected; values that are not finite have to match. */
 static double distance(const float *found, const double *expected, size_t count) {
     double worst = 0;
     size_t i;
@@ -157,7 +157,7 @@ typedef struct {
 enum { RECURRENCE, SELECTIVE, CONVOLUTION, OPERATORS };
 static const size_t state_bytes[] = {B * C * sizeof(float), sizeof past, B * C * (K - 1) * sizeof(float)};
 
-/* All problems over the same data, of so many of the tokens. */
+/* All problems over the same data, with this many tokens. */
 static series describe(kind k, size_t tokens) {
     series x;
     memset(&x, 0, sizeof x);
@@ -290,8 +290,8 @@ static void answers(elsa_engine engine) {
             }
 }
 
-/* A state of zeros is as good as none; tokens one at a time, their state in place and in memory of the caller's, give the bits
-   of all at once. */
+/* A state of zeros equals none. Tokens one at a time, with their state in place and in the caller's memory, give the
+   bits of all at once. */
 static void decode(elsa_engine engine) {
     static unsigned char memory[1 << 16];
     const kind k = {0, 0, 1}, plain = {0, 0, 0};
@@ -303,7 +303,7 @@ static void decode(elsa_engine engine) {
         plan_of(engine, of, &all);
         OK(run(of, &all, NULL));
         memcpy(other, y, sizeof y);
-        /* Steps of one token of a tensor of all. */
+        /* Single-token steps through a tensor of all tokens. */
         one.r.a.strides[0] = one.r.b.strides[0] = one.r.out.strides[0] = T * C;
         one.s.u.strides[0] = one.s.delta.strides[0] = one.s.z.strides[0] = one.s.out.strides[0] = T * C;
         one.s.b.strides[0] = one.s.c.strides[0] = T * S;
@@ -346,7 +346,7 @@ static void decode(elsa_engine engine) {
     }
 }
 
-/* A gate of -inf clears the state, whatever it holds; a NaN poisons it until then; one channel does not touch another. */
+/* A gate of -inf clears any state; until then a NaN poisons it; channels do not affect one another. */
 static void clearing(elsa_engine engine) {
     const kind k = {0, 0, 1};
     series x = describe(k, T);
@@ -369,7 +369,7 @@ static void clearing(elsa_engine engine) {
     finish(&x);
 }
 
-/* Coefficients of each channel, two groups of channels, one filter for all, and no tokens at all. */
+/* Coefficients per channel, two groups of channels, one filter for all, and no tokens at all. */
 static void variants(elsa_engine engine) {
     static float grouped[B * T * 2 * S], fixed[C * S];
     const kind k = {0, 0, 0}, with = {0, 0, 1};
@@ -389,7 +389,7 @@ static void variants(elsa_engine engine) {
     finish(&one);
     finish(&x);
 
-    /* B of each channel, which every token has. */
+    /* B per channel, constant over tokens. */
     for (c = 0; c < C; c++)
         for (n = 0; n < S; n++) fixed[c * S + n] = in_b[n];
     for (b = 0; b < B * T; b++)
@@ -418,7 +418,7 @@ static void variants(elsa_engine engine) {
     for (b = 0; b < TOKENS; b++) CHECK(y[b] == other[b]);
     finish(&one);
 
-    /* No tokens leave the state as it is. */
+    /* No tokens leave the state unchanged. */
     for (t = 0; t < OPERATORS; t++) {
         one = describe(with, 0);
         plan_of(engine, (int)t, &one);
@@ -482,7 +482,7 @@ static void misuse(elsa_engine engine) {
     bad = x, bad.c.taps = SIZE_MAX / 2, no_plan(engine, CONVOLUTION, &bad, "filter: ");
     bad = x, bad.c.order = 2, no_plan(engine, CONVOLUTION, &bad, "order: 2");
     bad = x, bad.c.u.shape[2] = SIZE_MAX, no_plan(engine, CONVOLUTION, &bad, "u: ");
-    /* Tokens that no memory holds: tables of that length are not made. */
+    /* More tokens than memory can hold: tables of that length are not allocated. */
     bad = x, bad.c.u.shape[0] = bad.c.out.shape[0] = 1, bad.c.u.shape[2] = bad.c.out.shape[2] = (size_t)1 << 50;
     bad.c.u.shape[3] = bad.c.out.shape[3] = 1, bad.c.u.strides[2] = bad.c.out.strides[2] = 1;
     bad.options.method = ELSA_CONVOLUTION_FFT;
@@ -507,7 +507,7 @@ static void misuse(elsa_engine engine) {
         bad = x, bad.r_in.size = bad.s_in.size = bad.c_in.size = 0; REFUSED(run(of, &bad, NULL), "inputs.size: 0");
         bad = x, bad.to.size = 0; REFUSED(bind(of, &bad, NULL), "bound: null");
         REFUSED(run(of, &bad, NULL), "outputs.size: 0");
-        /* Memory of a GPU, for a plan without one. */
+        /* GPU memory, for a plan without a GPU. */
         REFUSED(run_device(of, &bad, NULL), "outputs.size: 0");
         CHECK(run_device(of, &x, NULL) == ELSA_STATUS_UNSUPPORTED && strstr(elsa_last_error(), "backend") != NULL);
         for (i = 0; i < sizeof y; i++) CHECK(((unsigned char *)y)[i] == 0x5a);
@@ -541,7 +541,7 @@ static void misuse(elsa_engine engine) {
         finish(&x);
         CHECK(run(of, &x, NULL) == ELSA_STATUS_HANDLE);
     }
-    /* What the problem does not have. */
+    /* Tensors that the problem does not have. */
     x = describe(k, T), x.s.has_z = 0;
     plan_of(engine, SELECTIVE, &x);
     REFUSED(run(SELECTIVE, &x, NULL), "z: given");

@@ -1,5 +1,5 @@
-// Recurrence, selective scan and convolution by elsa.hpp: against their definitions, over float and over bf16, states in place,
-// and what is refused. With and without ELSA_THROW.
+// Recurrence, selective scan and convolution by elsa.hpp: against their definitions, over float and over bf16, states
+// in place, and refusals. With and without ELSA_THROW.
 #include "common.hpp"
 
 namespace {
@@ -27,7 +27,7 @@ double distance(const std::vector<float> &found, const std::vector<double> &expe
     return worst;
 }
 
-// h = a h + b of each channel.
+// h = a h + b for each channel.
 std::vector<double> recurrence(const Data &x, std::vector<double> &last) {
     std::vector<double> y(tokens * channels);
     last.assign(x.past.begin(), x.past.begin() + channels);
@@ -59,7 +59,7 @@ void recurrences(const elsa::engine &engine) {
     CHECK(distance(y, want) < 1e-5 && distance(state, last) < 1e-5);
     CHECK(plan.run_device(room, in, to).code() == ELSA_STATUS_UNSUPPORTED);
 
-    // A frame begins with what memory holds then.
+    // A frame starts from the current contents of memory.
     const elsa::bound frame = plan.bind(room, in, to).value();
     state = first;
     const std::vector<float> before = y;
@@ -108,7 +108,7 @@ void scans(const elsa::engine &engine) {
         }
     CHECK(distance(y, want) < 1e-5 && distance(state, last) < 1e-5);
 
-    // B of each channel.
+    // B per channel.
     p.fixed_b = 1;
     const auto fixed = engine.selective_plan(p).value();
     CHECK(!fixed.run(fixed.workspace().value(), elsa::selective_inputs<float>(), to).ok());
@@ -116,7 +116,7 @@ void scans(const elsa::engine &engine) {
     CHECK(fixed.run(fixed.workspace().value(), in, to).ok());
 }
 
-// bf16, one filter of each channel, by both methods.
+// bf16, one filter per channel, by both methods.
 void convolutions(const elsa::engine &engine) {
     const Data x;
     std::vector<elsa::bf16> u;

@@ -1,6 +1,6 @@
-/* elsa_recurrence_run_device, elsa_selective_run_device and elsa_convolution_run_device, with NVIDIA's driver or the stand-in:
-   the bits of a run on tensors of the host, states in place in memory of the device, the caller's stream and the null stream;
-   and what is refused. */
+/* elsa_recurrence_run_device, elsa_selective_run_device and elsa_convolution_run_device, with NVIDIA's driver or the
+   stand-in: the bits of a run on host tensors, states in place in device memory, the caller's stream and the null
+   stream; and refusals. */
 #define _POSIX_C_SOURCE 200809L
 #define H 1
 #define N 75
@@ -8,7 +8,7 @@
 #include "common.h"
 #include "driver.h"
 
-/* Sequences, channels, numbers of a channel's state, weights of a filter. */
+/* Sequences, channels, state elements per channel, weights per filter. */
 #define B 2
 #define C D
 #define S 5
@@ -97,7 +97,7 @@ static elsa_plan plan_of(elsa_engine engine, int of) {
     c.taps = K;
     r.in_place = s.in_place = c.in_place = 1;
     if (of == RECURRENCE) {
-        /* Parts, whose maps lie in the workspace. */
+        /* Parts, whose maps are in the workspace. */
         options.parts = 3;
         OK(elsa_recurrence_plan_create(engine, &r, &options, &plan));
     } else if (of == SELECTIVE) {
@@ -114,7 +114,7 @@ static elsa_status run_device(int of, elsa_plan plan, elsa_workspace room, const
                              : elsa_convolution_run_device(plan, room, &x->c, &x->to, stream, report);
 }
 
-/* Puts the past back where the states are. */
+/* Restores the past as the current states. */
 static void restart(void) {
     memset(found, 0xff, sizeof found);
     CHECK(cuMemcpyHtoD(device[Y], found, sizeof found) == 0 && cuMemcpyHtoD(device[PRESENT], past, sizeof past) == 0);
@@ -145,14 +145,14 @@ static void run_all(elsa_engine engine, int of) {
     OK(run_device(of, plan, room, &x, NULL, &report));
     CHECK(report.backend == ELSA_BACKEND_CUDA && report.copied_bytes == 0 && strncmp(report.kernel, "series_", 7) == 0);
     same();
-    /* The past may be named where it lies; the run is in the caller's stream. */
+    /* The past may be named by its own address; the run is in the caller's stream. */
     restart();
     x.r.past_state = x.s.past_state = x.c.past_state = input(PRESENT, 1);
     CHECK(cuStreamCreate(&stream, 0) == 0);
     OK(run_device(of, plan, room, &x, stream, NULL));
     CHECK(cuStreamSynchronize(stream) == 0);
     same();
-    /* A past that is another tensor, an output over an input, memory of the host, and the plan of another operator: nothing is
+    /* A past that is another tensor, an output over an input, host memory, and the plan of another operator: nothing is
        written. */
     restart();
     x.r.past_state = x.s.past_state = x.c.past_state = input(U, 1);

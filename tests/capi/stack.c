@@ -1,5 +1,5 @@
-/* The stack that functions of the library need: calls for a CPU where no more is left than elsa.h states, ELSA_STACK_BYTES
-   above a page that nobody may touch. With an argument it prints how much of it was used. */
+/* Stack use of the library: calls for a CPU with no more stack than elsa.h states, ELSA_STACK_BYTES above a guard page.
+   With an argument it prints how much of it was used. */
 #define _GNU_SOURCE
 #define H 2
 #define N 600
@@ -35,7 +35,7 @@ static const kind kinds[] = {
     {ELSA_DTYPE_F32, 0, ELSA_METHOD_MATH, ELSA_LAYOUT_BHND, 2, H, N, N, D, 0, 0, 0, 1, 0}};
 #define KINDS (sizeof kinds / sizeof *kinds)
 
-/* What one kind works with. Static, as little as possible lies on the measured stack. */
+/* Data of the current kind. Static, so that the measured stack has as little as possible. */
 static const kind *now;
 static elsa_backend backend;
 static elsa_engine engine;
@@ -202,7 +202,7 @@ static void destroy(void) {
     OK(elsa_engine_destroy(engine));
 }
 
-/* Far more than any thread needs, so that its beginning does not count. */
+/* Far more than any thread needs, so that its beginning does not matter. */
 #define WHOLE ((size_t)1 << 20)
 #define PAINT 0xa5
 /* Sanitizers make frames large. */
@@ -217,7 +217,7 @@ static unsigned char *memory;
 static size_t used;
 static int measured;
 
-/* Runs the step where just the stated bytes are left: below them lies a page that nobody may touch. */
+/* Runs the step with only the stated bytes left above a guard page. */
 static void *step(void *unused) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     unsigned char here;
@@ -248,7 +248,7 @@ static void on_little(void (*what)(void), size_t *most) {
     if (used > *most) *most = used;
 }
 
-/* The same calls with all the stack of a program give an answer to compare with. */
+/* The same calls with the full stack of a program give an answer to compare with. */
 static void with_plenty(void) {
     static const kind plain = {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 1, H, N, N, D, 0, 0, 0, 0, 0};
     call c;

@@ -1,5 +1,6 @@
-/* Streams: tensors that callbacks fill and take within a budget. The bits are those of elsa_run, for every budget, chunk
-   and number of threads, with every kind of input; the account adds up; and keys may be larger than the budget. */
+/* Streams: tensors that callbacks fill and receive within a budget. The bits are those of elsa_run, for every budget,
+   chunk and number of threads, with every kind of input; the account adds up; and keys may be larger than the budget.
+   */
 #define _POSIX_C_SOURCE 200809L
 #include "stream.h"
 
@@ -8,7 +9,8 @@ static float bias[ROWS * N], table[32 * H];
 static unsigned char mask[ROWS * N];
 static int64_t numbers[ROWS * N], lengths[1];
 
-/* Runs streams of some budgets and chunks; each has the answer in memory. Returns the most units. */
+/* Runs streams with some budgets and chunks; each has the answer of the run in memory. Returns the largest number of
+   units. */
 static size_t agrees(both *x) {
     static const size_t more[] = {VARIES, 2 * VARIES, (size_t)64 << 20};
     static const double etas[] = {0.1, 0};
@@ -72,7 +74,7 @@ static void kinds(void) {
     x.in.key_lengths.count = x.data.key_lengths.count = 1;
     agrees(&x);
     CHECK(wrong(&x, ROWS, N, N - 5) < 1e-5);
-    /* Another block has other bits, which are its own. */
+    /* Another block size has other bits, consistently. */
     x.how.block = 128;
     agrees(&x);
     CHECK(wrong(&x, ROWS, N, N - 5) < 1e-5);
@@ -109,7 +111,7 @@ static void kinds(void) {
     put(ELSA_OPERAND_BIAS_INDEX, numbers, 8, &view);
     agrees(&x);
     {
-        /* An entry that the table does not have. */
+        /* An entry outside the table. */
         elsa_stream_info info;
         elsa_stream_report done;
         const elsa_stream stream = streamed(&x, VARIES, &info);

@@ -1,4 +1,4 @@
-// Streams with callables: what they are handed, what they return, and what they throw; against a run in memory.
+// Streams with callables: their arguments, return values and exceptions; compared with a run in memory.
 #include "common.hpp"
 
 #include <memory>
@@ -35,7 +35,7 @@ elsa::stream stream(const elsa::engine &engine, const elsa::problem<float> &p, s
         const std::size_t budget = std::strtoull(refused.message().c_str() + at + 9, nullptr, 10) + more;
         elsa::result<elsa::stream> made =
             engine.stream(p, elsa::stream_options(budget).with_outputs(outputs).with_eta(0.1));
-        // What the process has may grow between the two calls.
+        // The process's own memory may grow between the two calls.
         if (made.ok() || tries == 100) {
             CHECK(made.ok() && made->describe()->host_bytes <= budget);
             return std::move(made).value();
@@ -43,7 +43,8 @@ elsa::stream stream(const elsa::engine &engine, const elsa::problem<float> &p, s
     }
 }
 
-// One of more than one unit, for which a budget is looked for: what the process has changes between two calls.
+// A stream of more than one unit; searches for its budget, because the process's own memory changes between two
+// calls.
 elsa::stream divided(const elsa::engine &engine, const elsa::problem<float> &p) {
     std::size_t more = 1 << 17;
     for (int tries = 0;; tries++) {
@@ -57,7 +58,7 @@ elsa::stream divided(const elsa::engine &engine, const elsa::problem<float> &p) 
 
 std::size_t place(std::size_t head, std::size_t token, std::size_t tokens) { return (head * tokens + token) * dim; }
 
-// Fills rows of q, k and v. A callable type that cannot be copied.
+// Fills rows of q, k and v. A move-only callable type.
 struct Reads {
     const Data *data;
     std::unique_ptr<int> calls;
@@ -126,7 +127,7 @@ void answers(const elsa::engine &engine, const Data &x) {
     const auto valid = [](std::size_t, std::size_t j) { return j < keys - 7; };
     const std::vector<double> want = naive(p, reader(x.q), reader(x.k), reader(x.v), valid);
     CHECK(distance(p, want, reader(found.out)) < 1e-5);
-    // Callables that end with the call, and one that is a pointer to a function.
+    // Callables that end with the call, and a pointer to a function.
     Writes again;
     CHECK(small.run(Reads(x), std::ref(again), nullptr, lists).ok() && same(again.out, whole.out));
     std::int32_t (*const refuses)(const elsa::rows_to_take &) = [](const elsa::rows_to_take &) -> std::int32_t { return 9; };
@@ -136,7 +137,7 @@ void answers(const elsa::engine &engine, const Data &x) {
     CHECK(none.code() == ELSA_STATUS_ARGUMENT && none.message().find("key_lengths") == 0);
 }
 
-// Numbers and exceptions of callables, on either side.
+// Numbers and exceptions of callables, on both sides.
 void endings(const elsa::engine &engine, const Data &x) {
     const elsa::stream small = divided(engine, plain());
     const std::size_t units = small.describe()->units;
@@ -157,7 +158,7 @@ void endings(const elsa::engine &engine, const Data &x) {
         CHECK(ended.message().find("read returned " + std::to_string(-fail - 1)) != std::string::npos);
         CHECK(*inner.calls == fail && done.finished < units && done.units == units);
 
-        // The same call throws, and the run goes on where it has ended.
+        // The same call throws, and the run continues where it stopped.
         Reads again(x);
         int caught = 0;
         const auto throws = [&](const elsa::rows_to_fill &rows) {
@@ -175,7 +176,7 @@ void endings(const elsa::engine &engine, const Data &x) {
         CHECK(small.run(Reads(x), found, &done, rest).ok() && done.finished == units);
         CHECK(same(found.out, whole.out) && same(found.lse, whole.lse));
     }
-    // Outputs, and an exception with a message that outlives what threw it.
+    // Outputs, and an exception whose message outlives the thrower.
     std::string message;
     int writes = 0;
     const auto throws = [&](const elsa::rows_to_take &) {
@@ -188,7 +189,7 @@ void endings(const elsa::engine &engine, const Data &x) {
         message = error.what();
     }
     CHECK(message == "disk full" && writes == 3 && done.operand >= ELSA_OPERAND_OUT && done.finished == 1);
-    // Nothing is left to do.
+    // No work is left.
     elsa_stream_report *const unread = nullptr;
     elsa::stream_lists rest;
     rest.first_unit = units;

@@ -1,5 +1,5 @@
-/* What the programs with streams share: tensors in memory of the program, callbacks that copy rows of them, and the run
-   in memory to compare with. */
+/* Shared code of the programs with streams: tensors in the program's memory, callbacks that copy rows of them, and the
+   run in memory to compare with. */
 #ifndef STREAM_H
 #define STREAM_H
 
@@ -14,13 +14,13 @@
 /* Queries of the tests, and heads of the keys. */
 enum { ROWS = 37, SHARED = 2, SPAN = H * N * D };
 
-/* Where a tensor lies in memory of this program. */
+/* Location of a tensor in the program's memory. */
 typedef struct {
     char *data;
     size_t bytes, strides[3], shape[3], length;
 } place;
 
-/* What the callbacks of a run work with. */
+/* User data of the callbacks of a run. */
 typedef struct {
     place of[15];
     /* Calls so far, and the ones that fail, counted from one; 0 is none. */
@@ -30,7 +30,7 @@ typedef struct {
     /* Microseconds that each call takes. */
     long slow;
     pthread_t caller;
-    /* What a callback does besides. */
+    /* An additional action of a callback. */
     void (*also)(void);
     /* How often each byte of the output was written. */
     unsigned char written[SPAN];
@@ -57,7 +57,7 @@ static inline void pause_for(long microseconds) {
     if (microseconds > 0) nanosleep(&time, NULL);
 }
 
-/* The place of an operand; rows must lie inside of it, and be as many bytes as they say. */
+/* The tensor of an operand; rows must be inside it and have the stated number of bytes. */
 static inline const place *checked(const user *u, const elsa_rows *rows, size_t bytes) {
     const place *at = &u->of[rows->operand];
     size_t axis, last = rows->length;
@@ -91,7 +91,7 @@ static inline void move(const place *at, const elsa_rows *rows, char *data, int 
 static inline int32_t reads(void *given, const elsa_rows *rows, void *data, size_t bytes) {
     user *u = (user *)given;
     const int own = rows->operand == ELSA_OPERAND_BIAS && u->of[ELSA_OPERAND_BIAS].length == H;
-    /* The table of a bias is read by the caller's thread, all else by another one. */
+    /* The caller's thread reads the table of a bias; another one reads everything else. */
     MUST((pthread_equal(pthread_self(), u->caller) != 0) == own);
     MUST(rows->operand < ELSA_OPERAND_OUT);
     pause_for(u->slow);
@@ -129,7 +129,7 @@ static inline int32_t writes(void *given, const elsa_rows *rows, const void *dat
     return 0;
 }
 
-/* A stream, the problem that it has, and the call in memory to compare with. */
+/* A stream, its problem, and the call in memory to compare with. */
 typedef struct {
     elsa_problem problem;
     elsa_inputs in;
@@ -165,7 +165,7 @@ static inline elsa_output into(void *data, size_t bytes) {
     return x;
 }
 
-/* Groups of heads, queries and outputs with heads inside: all that every test has. */
+/* Groups of heads, queries and outputs with heads inside: common to all tests. */
 static inline void prepare(both *x, size_t batch, size_t queries, size_t keys) {
     const elsa_view row = dense(batch, H, queries, 1), wide = dense(batch, H, queries, D);
     memset(&of_run, 0, sizeof of_run);
@@ -217,7 +217,7 @@ static inline size_t named(void) {
     return (size_t)strtoull(text + 9, NULL, 10);
 }
 
-/* The bytes that a stream needs, which a budget that is too small is told. */
+/* The bytes that a stream needs, as reported for a budget that is too small. */
 static inline size_t needed(const both *x) {
     elsa_stream_options how = x->how;
     elsa_stream stream;
@@ -228,7 +228,7 @@ static inline size_t needed(const both *x) {
     return named();
 }
 
-/* What a process has differs a little from one moment to the next. */
+/* The process's own memory varies a little over time. */
 #define VARIES ((size_t)1 << 20)
 
 static inline elsa_stream streamed(const both *x, size_t more, elsa_stream_info *info) {
@@ -237,7 +237,7 @@ static inline elsa_stream streamed(const both *x, size_t more, elsa_stream_info 
     elsa_status status;
     int tries = 0;
     do {
-        /* What the process has may grow between the two calls. */
+        /* The process's own memory may grow between the two calls. */
         how.host_budget = needed(x) + more;
         status = elsa_stream_create(engine, &x->problem, &how, &stream);
     } while (status == ELSA_STATUS_MEMORY && ++tries < 100);
@@ -253,8 +253,8 @@ static inline elsa_stream streamed(const both *x, size_t more, elsa_stream_info 
     return stream;
 }
 
-/* A stream of more than `above` units and fewer than `below`, for which a small budget is looked for: what the process has
-   changes between two calls. */
+/* A stream of more than `above` units and fewer than `below`; searches for a small budget, because the process's own
+   memory changes between two calls. */
 static inline elsa_stream in_units(const both *x, size_t above, size_t below, elsa_stream_info *info) {
     size_t more = VARIES / 8;
     int tries = 0;

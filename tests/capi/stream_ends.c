@@ -1,5 +1,5 @@
-/* Streams whose callbacks fail, at every index, take their time, make other calls and end their stream; several at once;
-   and what is refused, which calls nothing back. */
+/* Streams whose callbacks fail, at every index, take their time, make other calls and end their stream; several at
+   once; and refusals, which call nothing back. */
 #define _POSIX_C_SOURCE 200809L
 #include "stream.h"
 
@@ -7,7 +7,7 @@ enum { FEW = 400 };
 
 static int64_t lengths[1];
 
-/* Callbacks that fail, at every index; each run is gone on with where it ended. */
+/* Callbacks that fail, at every index; each run continues where it stopped. */
 static void failures(void) {
     static both x;
     elsa_stream_info info;
@@ -36,7 +36,7 @@ static void failures(void) {
             CHECK(which == 0 || of_run.writes == i);
             CHECK(which == 1 || of_run.reads == i);
             of_run.fail_read = of_run.fail_write = 0;
-            /* What of the unit that did not finish was written is written again. */
+            /* Parts of an unfinished unit that were already written are written again. */
             finished = done.finished;
             x.data.first_unit = finished;
             OK(elsa_stream_run(stream, &x.data, &done));
@@ -45,7 +45,7 @@ static void failures(void) {
             CHECK(memcmp(stream_out, out, sizeof(float) * H * FEW * D) == 0);
             CHECK(memcmp(stream_w, state_w, sizeof(float) * H * FEW * D) == 0);
         }
-    /* Nothing is left to do. */
+    /* No work is left. */
     x.data.first_unit = info.units;
     forget();
     OK(elsa_stream_run(stream, &x.data, &done));
@@ -56,7 +56,7 @@ static void failures(void) {
     OK(elsa_stream_destroy(stream));
 }
 
-/* What callbacks may do: other calls, the end of their stream, and taking their time. */
+/* Permitted actions of callbacks: other calls, ending their stream, and taking their time. */
 static call beside;
 static elsa_stream ends;
 
@@ -80,7 +80,7 @@ static void within(void) {
     elsa_stream stream;
     prepare(&x, 1, ROWS, N);
     in_memory(&x);
-    /* Of the call beside, one row of each head is enough; it has memory of its own, and calls take turns in it. */
+    /* The other call only needs one row per head; it has its own memory, and calls are serialised in it. */
     elsa_problem_init(&beside.problem);
     beside.problem.q = beside.problem.k = beside.problem.v = beside.problem.out = dense(1, 1, 9, D);
     elsa_inputs_init(&beside.in);
@@ -149,7 +149,7 @@ static void at_once(void) {
     OK(elsa_stream_destroy(stream));
 }
 
-/* What is refused, with the argument named; nothing is called back, and nothing is written. */
+/* Refusals, with the argument named; nothing is called back, and nothing is written. */
 static void refused(int line, elsa_status status, elsa_status expected, const char *name) {
     checks++;
     if (status != expected || strncmp(elsa_last_error(), name, strlen(name)) != 0) {

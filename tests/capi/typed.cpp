@@ -1,5 +1,5 @@
-// elsa.hpp in use: memory that containers name, what elsa.h says of diagonals and masks, buffers, workspaces that plans
-// share, caches, chunks of keys, threads of the host's, and values that are not there. With and without ELSA_THROW.
+// elsa.hpp in use: memory named by containers, the promises of elsa.h on diagonals and masks, buffers, shared
+// workspaces, caches, chunks of keys, host threads, and absent values. With and without ELSA_THROW.
 #include "common.hpp"
 
 #if __cplusplus >= 202002L
@@ -10,7 +10,7 @@
 
 namespace {
 
-// What containers say of themselves, and what is absent.
+// Containers as memory, and absent tensors.
 void memory() {
     std::vector<float> list(5);
     std::array<float, 3> three = {{0, 0, 0}};
@@ -48,7 +48,7 @@ void memory() {
     CHECK(std::strlen(elsa::status_text(ELSA_STATUS_BUSY)) > 0);
 }
 
-// The numbers of keys that rows attend: queries of zero have exp(lse) = keys.
+// The number of keys that each row attends: with queries of zero, exp(lse) = keys.
 std::vector<long> attended(const elsa::engine &engine, elsa::problem<float> p, std::size_t queries, std::size_t past,
                            std::size_t keys, std::int64_t length, const elsa::mask &mask = elsa::mask()) {
     const std::size_t heads = 3;
@@ -77,7 +77,7 @@ std::vector<long> attended(const elsa::engine &engine, elsa::problem<float> p, s
     return counts;
 }
 
-// What the header says of diagonals, windows, strides and masks.
+// Promises of the header on diagonals, windows, strides and masks.
 void header(const elsa::engine &engine) {
     typedef std::vector<long> Counts;
     const Counts four_five = {4, 5, 4, 5, 4, 5}, three_four = {3, 4, 3, 4, 3, 4};
@@ -107,7 +107,7 @@ void header(const elsa::engine &engine) {
     CHECK(counts[4] == 8 && counts[9] == 8 && counts[14] == 8 && counts[3] == 9);
     counts = attended(engine, masked.with_mask<bool>({3, 1, 9}), 5, 0, 9, 0, heads);
     CHECK(counts[9] == 9 && counts[10] == 8 && counts[14] == 8);
-    // A mask of 1 key is shared. Integers and doubles are converted: what is not zero attends, what is finite stays finite.
+    // A mask of 1 key is shared. Integers and doubles are converted: nonzero attends, and finite values stay finite.
     CHECK(attended(engine, masked.with_mask<bool>({5, 1}), 5, 0, 9, 0, elsa::mask(matrix.data(), 5)) == Counts(15, 9));
     const std::vector<std::int32_t> words = {0, -256, 1, 2, 3, 4, 5, 6, 7};
     std::vector<std::int64_t> longs(9, std::int64_t(1) << 32);
@@ -124,14 +124,14 @@ void header(const elsa::engine &engine) {
     CHECK(elsa_mask_convert(4, words.data(), 9, row.data()) == ELSA_STATUS_ARGUMENT);
     CHECK(elsa_mask_convert(ELSA_MASK_SOURCE_I32, nullptr, 9, row.data()) == ELSA_STATUS_ARGUMENT);
     CHECK(elsa_mask_convert(ELSA_MASK_SOURCE_I64, longs.data(), 9, longs.data()) == ELSA_STATUS_ARGUMENT);
-    // Fewer keys than the tensors have are refused.
+    // Fewer keys than in the tensors are refused.
     p = elsa::problem<float>();
     p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, 9, 4);
     const elsa::result<elsa::plan<float>> few = engine.plan(p.with_mask<bool>({7}));
     CHECK(few.status().code() == ELSA_STATUS_ARGUMENT && few.message() == "mask: keys 7; allowed: 1 or 9");
 }
 
-// Every axis but the head size may be empty: an empty vector, null with 0 bytes, is a tensor.
+// Every axis except the head size may be empty: an empty vector, null with 0 bytes, is a tensor.
 void empty(const elsa::engine &engine) {
     const std::size_t sizes[3][3] = {{0, 2, 5}, {3, 0, 5}, {3, 2, 0}};
     for (const auto &size : sizes) {
@@ -162,7 +162,7 @@ void empty(const elsa::engine &engine) {
     CHECK(out == std::vector<float>(24, 0.0f) && lse == std::vector<float>(6, -std::numeric_limits<float>::infinity()));
 }
 
-// A mask of other elements than the problem's is refused, though its bytes would do.
+// A mask with elements of another type than the problem's is refused, even with enough bytes.
 void other_masks(const elsa::engine &engine) {
     const std::size_t tokens = 6, dim = 4;
     std::vector<float> x(tokens * dim, 0.5f), out(tokens * dim, -7.0f), wide(tokens * tokens, 1.0f);
@@ -247,7 +247,7 @@ void shared(const elsa::engine &engine) {
     CHECK(a.run(of_b, in, to).code() == ELSA_STATUS_ARGUMENT && b.run(of_a, in, second).ok());
     CHECK(std::memcmp(out.data(), again.data(), 4 * out.size()) == 0);
     CHECK(b.bind(of_a, in, second).value().run().ok());
-    // Any sequence of shapes in one workspace, and in that of the most demanding alone.
+    // Any sequence of shapes in one workspace, and in that of only the most demanding one.
     std::vector<elsa::plan<float>> plans;
     std::vector<elsa_plan> handles;
     std::uint32_t random = 7;
@@ -287,7 +287,7 @@ void shared(const elsa::engine &engine) {
     CHECK(elsa_workspace_create_shared(nullptr, 1, &made) == ELSA_STATUS_ARGUMENT && made.id == 7);
 }
 
-// Tokens appended one by one to a cache have the answers of causal attention over all of them, and so have chunks of the
+// Tokens appended one by one to a cache have the answers of causal attention over all of them, and so do chunks of the
 // keys whose states merge.
 void caches_and_chunks(const elsa::engine &engine) {
     const std::size_t tokens = 23, room_for = 32, heads = 2, dim = 8, each = heads * tokens * dim;
@@ -345,7 +345,7 @@ void caches_and_chunks(const elsa::engine &engine) {
     CHECK(folded.finish(whole).ok() && distance(p, want, reader(whole)) < 1e-5);
 }
 
-// Threads of the host's own, as many as a call asks for.
+// Threads of the host, as many as a call requests.
 struct Lender {
     std::atomic<int> calls{0};
     template <class Task>
@@ -381,7 +381,7 @@ void lent() {
     CHECK(lender.calls > 0 && std::memcmp(outs[0].data(), outs[1].data(), 4 * each) == 0);
 }
 
-// The value of a failed result is not there.
+// A failed result has no value.
 void no_value(const elsa::engine &engine) {
 #ifdef ELSA_THROW
     int thrown = 0;

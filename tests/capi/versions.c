@@ -1,11 +1,10 @@
 /* Structs of other versions: shorter ones of older programs, longer ones of newer programs, and sizes that no version
-   has. What is read lies in memory of exactly its size; behind what is written lie bytes that must stay.
-
-   Compiled against elsa.h as it is, against one whose structs end where they may end (OLDER), and against one whose
-   structs have a field more (NEWER). */
+   has. Structs that are read are in memory of exactly their size; after structs that are written, guard bytes must stay
+   unchanged. Compiled against the current elsa.h, against one whose structs end as early as permitted (OLDER), and
+   against one whose structs have one field more (NEWER). */
 #include "common.h"
 
-/* Beyond the largest struct of any version. */
+/* Larger than the largest struct of any version. */
 enum { BEYOND = 4097, BEHIND = 64, FILL = 0xa5 };
 
 static elsa_engine engine;
@@ -118,7 +117,7 @@ static elsa_status report(void *value) {
     return elsa_run(plain.plan, plain.room, &plain.in, &plain.to, (elsa_report *)value);
 }
 
-/* A copy of the first bytes of a struct, in memory of its own, with that size. */
+/* A copy of the first bytes of a struct, in separate memory, with that size. */
 static unsigned char *cut(const void *from, size_t have, size_t size, size_t memory) {
     unsigned char *copy = (unsigned char *)calloc(1, memory);
     CHECK(copy != NULL);
@@ -150,7 +149,7 @@ static void never(elsa_status (*function)(void *), const void *from, size_t have
     }
 }
 
-/* A struct that is read: accepted from its least size on, and beyond what the library knows as long as that is zero. */
+/* A struct that is read: accepted from its smallest size on, and beyond the library's own if the excess is zero. */
 static void is_read(elsa_status (*function)(void *), const void *value, size_t bytes) {
     size_t size, least = 0;
     for (size = sizeof(size_t); size <= bytes; size += 4) {
@@ -174,7 +173,7 @@ static void is_read(elsa_status (*function)(void *), const void *value, size_t b
     never(function, value, bytes);
 }
 
-/* A struct that is written: nothing behind its size changes, nor anything where it is refused. */
+/* A struct that is written: nothing after its size changes, and nothing at all if it is refused. */
 static void is_written(elsa_status (*function)(void *), const void *value, size_t bytes) {
     size_t size, i, least = 0;
 #ifdef NEWER

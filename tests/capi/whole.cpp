@@ -8,7 +8,7 @@ extern "C" void elsa_test_panic_next(void);
 
 namespace {
 
-// Queries, keys and values side by side in one tensor [tokens, 3, heads, dim].
+// Queries, keys and values interleaved in one tensor [tokens, 3, heads, dim].
 void packed_qkv(const elsa::engine &engine) {
     const std::size_t tokens = 45, heads = 3, dim = 24, row = 3 * heads * dim;
     const std::vector<float> x = noise(tokens * row, 1);
@@ -46,7 +46,7 @@ void packed_qkv(const elsa::engine &engine) {
     CHECK(std::memcmp(first.data(), out.data(), out.size() * 4) == 0);
     const elsa::result<elsa_plan_info> info = plan->describe();
     CHECK(info.ok() && info.value().workspace_bytes > 0);
-    // The same bits in memory of the caller's, wherever it starts; a byte less is refused.
+    // The same bits in the caller's memory, at any alignment; one byte less is refused.
     const std::size_t bytes = info.value().workspace_bytes;
     for (std::size_t shift = 0; shift < 5; shift += 3) {
         if (report.backend == ELSA_BACKEND_CUDA) {
@@ -58,7 +58,7 @@ void packed_qkv(const elsa::engine &engine) {
         CHECK(plan->workspace_in(memory.data() + shift, bytes - 1).status().code() == ELSA_STATUS_ARGUMENT);
         CHECK(plan->workspace_in(nullptr, bytes + 77).status().code() == ELSA_STATUS_ARGUMENT);
         CHECK(std::strstr(elsa_last_error(), std::to_string(bytes + 77).c_str()) != nullptr);
-        // More than memory can be.
+        // More than any memory.
         for (const std::size_t most : {SIZE_MAX, SIZE_MAX / 2 + 1, SIZE_MAX - shift}) {
             CHECK(plan->workspace_in(memory.data() + shift, most).status().code() == ELSA_STATUS_ARGUMENT);
             CHECK(std::strstr(elsa_last_error(), "address space") != nullptr);
@@ -69,10 +69,10 @@ void packed_qkv(const elsa::engine &engine) {
         std::fill(out.begin(), out.end(), 0.0f);
         CHECK(plan->run(*own, in, to).ok());
         CHECK(std::memcmp(first.data(), out.data(), out.size() * 4) == 0);
-        // What the plan does not need is left alone.
+        // Memory that the plan does not need is left unchanged.
         for (std::size_t i = 0; i < 5; i++) CHECK(memory[shift + bytes + i] == 0xff);
     }
-    // How wrong the answer may be, and how wrong it is.
+    // The bound of the error, and the error.
     elsa::plan_options how;
     how.certify = 1;
     elsa::result<elsa::plan<float>> certifying = engine.plan(p, how);
@@ -89,7 +89,7 @@ void packed_qkv(const elsa::engine &engine) {
     CHECK(c.bound > 0 && c.bound < 1e-3 && c.likely <= c.bound && c.absolute >= c.bound * c.value);
     for (std::size_t i = 0; i < dim; i++) CHECK(absolute[i] > 0 && absolute[i] <= c.absolute);
     CHECK(absolute[dim] == -1.0 && distance(p, want, reader(out)) <= c.absolute);
-    // What is not finite is told apart, and nothing is claimed of it.
+    // Values that are not finite are detected, and nothing is claimed about them.
     std::vector<float> poisoned = x;
     poisoned[2 * heads * dim + row] = NAN;
     in.q = {poisoned.data(), reach};
@@ -179,23 +179,23 @@ void sixteen_bits(const elsa::engine &engine, std::uint16_t (*narrow)(float), fl
     CHECK(plan.ok());
     elsa::result<elsa::workspace> room = plan->workspace();
     CHECK(plan->run(*room, in, to).ok());
-    // The error of f32 sums besides.
+    // Plus the error of f32 sums.
     CHECK(distance(p, naive(p, read(raw, 0), read(raw, each), read(raw, 2 * each), all), read(out, 0)) <=
           rounding + 1e-5);
-    // Words of 16 bits that somebody else has made.
+    // 16-bit words made elsewhere.
     std::vector<std::uint16_t> words(x.size()), other(each, 0x7fff);
     for (std::size_t i = 0; i < x.size(); i++) words[i] = narrow(x[i]);
     in.q = elsa::as<T>(words.data(), each);
     to.out = elsa::as<T>(other.data(), each);
     CHECK(plan->run(*room, in, to).ok());
     CHECK(std::memcmp(out.data(), other.data(), 2 * each) == 0);
-    // A type of elements that changed behind the type's back.
+    // The element type, changed without the typed interface.
     p.dtype = ELSA_DTYPE_F32;
     CHECK(engine.plan(p).status().code() == ELSA_STATUS_ARGUMENT);
 }
 
-// The states of two disjoint sets of keys merge into the state of all. Scores lie about `centre`, a few values of f32
-// apart where it is large.
+// The states of two disjoint sets of keys merge into the state of all. Scores are around `centre`, a few values of
+// f32 apart if it is large.
 void parts(const elsa::engine &engine, float centre) {
     const std::size_t tokens = 40, keys = 70, cut = 27, dim = 16;
     std::vector<float> q = noise(tokens * dim, 6), k = noise(keys * dim, 7);
@@ -237,11 +237,11 @@ void parts(const elsa::engine &engine, float centre) {
         const double want = static_cast<double>(state.m[i]) + std::log(static_cast<double>(state.s[i]));
         CHECK(std::fabs(static_cast<double>(lse[i]) - want) < 1e-5 + 2e-7 * std::fabs(want));
     }
-    // States without keys change nothing, on either side.
+    // States without keys change nothing, as either operand.
     std::vector<float> again(tokens * dim);
     CHECK(folded.merge(elsa::states(tokens, dim)).ok() && folded.finish(again).ok());
     CHECK(std::memcmp(out.data(), again.data(), out.size() * 4) == 0);
-    // Others are refused, and memory that is too short.
+    // Other shapes are refused, and so is memory that is too short.
     CHECK(folded.merge(elsa::states(tokens, dim + 1)).code() == ELSA_STATUS_ARGUMENT);
     CHECK(folded.merge(elsa::states(tokens - 1, dim)).code() == ELSA_STATUS_ARGUMENT);
     CHECK(folded.finish({again.data(), again.size() - 1}).code() == ELSA_STATUS_ARGUMENT);
@@ -275,7 +275,7 @@ void written_states() {
             const double want = static_cast<double>(mb) + std::log(sum);
             CHECK(m == mb && std::fabs(static_cast<double>(lse) - want) <= 1e-6 + 1e-7 * std::fabs(want));
         }
-    // What stands beside no key does not come out.
+    // Values next to a state without keys do not reach the output.
     const float none = -infinity, zero = 0, five = 5, nan = std::numeric_limits<float>::quiet_NaN();
     const elsa_states_in a = {&none, &zero, &nan}, b = {&none, &five, &nan};
     float m = 0, s = 1, w = 1;
@@ -286,7 +286,7 @@ void written_states() {
     CHECK(m == none && s == 0 && w == 0);
 }
 
-// Threads share an engine and a plan, each with a workspace of its own; one workspace serves one call at a time.
+// Threads share an engine and a plan, each with its own workspace; a workspace serves one call at a time.
 void threads(const elsa::engine &engine) {
     const std::size_t tokens = 64, dim = 32, each = tokens * dim;
     const std::vector<float> x = noise(3 * each, 9);
@@ -343,7 +343,7 @@ void refusals(const elsa::engine &engine) {
     CHECK(!none && static_cast<bool>(engine));
 }
 
-// A requested GPU: where it is missing the CPU computes and reports it once, or the engine is refused.
+// A requested GPU: if it is missing, the CPU computes and reports this once, or the engine is refused.
 void gpu() {
     std::atomic<int> messages(0), earlier(0);
     elsa::result<elsa::logger> first =
@@ -352,7 +352,7 @@ void gpu() {
         if (level >= ELSA_LOG_ERROR && level <= ELSA_LOG_WARN && text[0] != 0) messages++;
     });
     CHECK(first.ok() && log.ok());
-    // The end of the earlier one leaves the later one in force.
+    // Destroying the earlier one leaves the later one in force.
     *first = elsa::logger();
     std::uint32_t present = 0;
     CHECK(elsa_backend_present(ELSA_BACKEND_CUDA, &present) == ELSA_STATUS_OK);

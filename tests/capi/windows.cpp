@@ -1,5 +1,5 @@
-// Windows of a picture, biases and tables of relative positions: against the definition in f64 with the mask and the bias
-// written out, among each other, and what is refused.
+// Windows of a picture, biases and tables of relative positions: against the definition in f64 with explicit mask and
+// bias, against one another, and refusals.
 #include "common.hpp"
 
 namespace {
@@ -21,7 +21,7 @@ std::size_t entry(std::size_t i, std::size_t j) {
     return down * (2 * window[1] - 1) + right;
 }
 
-// The region of a rolled picture that a token of a window came from, as Swin numbers them.
+// The region of a rolled picture that a token of a window came from, with Swin's numbering.
 int region(std::size_t w, std::size_t token, const std::size_t by[2]) {
     const std::size_t at[2] = {w / columns * window[0] + token / window[1], w % columns * window[1] + token % window[1]};
     int number = 0;
@@ -113,7 +113,7 @@ std::vector<float> run(const elsa::engine &engine, const elsa::problem<float> &p
     return out;
 }
 
-// A table in shifted windows, in all the ways to say so.
+// A table in shifted windows, in all equivalent forms.
 void answers(const elsa::engine &engine) {
     const Data x;
     const std::size_t still[2] = {0, 0};
@@ -123,7 +123,7 @@ void answers(const elsa::engine &engine) {
     in.bias = x.table;
     const std::vector<float> out = run(engine, swin(), in);
     CHECK(worst(want, out) < 1e-5);
-    // Not rolled, or rolled otherwise, or with another entry, the answer is another.
+    // Without the roll, with another roll or with another entry, the answer differs.
     CHECK(worst(naive(x, open, bias), run(engine, swin(0, 0), in)) < 1e-5);
     CHECK(worst(want, run(engine, swin(0, 0), in)) > 1e-3 && worst(want, run(engine, swin(shift[0], 1), in)) > 1e-3);
     Data other = x;
@@ -140,7 +140,7 @@ void answers(const elsa::engine &engine) {
     of_dense.mask = mask;
     of_dense.bias = bias;
     CHECK(worst(want, run(engine, dense, of_dense)) < 1e-5);
-    // The mask takes a key out, whatever the bias holds there.
+    // The mask masks a key for any bias.
     std::vector<float> behind = bias;
     std::vector<float> shut = mask;
     for (std::size_t w = 0; w < count; w++) shut[(w * tokens + 3) * tokens + 7] = none;
@@ -170,7 +170,7 @@ void answers(const elsa::engine &engine) {
     named.mask = mask;
     CHECK(worst(want, run(engine, indexed, named)) < 1e-5);
 
-    // bf16, and a frame whose table and index lie in buffers that are destroyed while it is bound.
+    // bf16, and a frame whose table and index are in buffers that are destroyed while it is bound.
     elsa::buffer<elsa::bf16> table = engine.buffer<elsa::bf16>(entries * heads).value();
     elsa::buffer<std::int64_t> list = engine.buffer<std::int64_t>(index.size()).value();
     Data rounded = x;
@@ -202,7 +202,7 @@ void answers(const elsa::engine &engine) {
     CHECK(plan.run(room, held, to).message().find("bias: elements of kind") == 0);
 }
 
-// Memory of the host with these elements, as a GPU addresses it.
+// Host memory with these elements, in a GPU's addresses.
 template <class T>
 elsa::buffer<T> copied(const elsa::engine &engine, const std::vector<T> &from) {
     elsa::buffer<T> to = engine.buffer<T>(from.size()).value();
@@ -210,7 +210,7 @@ elsa::buffer<T> copied(const elsa::engine &engine, const std::vector<T> &from) {
     return to;
 }
 
-// Table and index in memory of a GPU. Entries outside the table count as its first or last.
+// Table and index in GPU memory. Entries outside the table count as its first or last.
 void on_a_gpu(const elsa::engine &engine) {
     elsa::problem<float> p = swin();
     p.with_bias_table<float>(entries, heads, true);
@@ -317,7 +317,7 @@ void refusals(const elsa::engine &engine) {
     p.windows.picture[0] = p.windows.size[0] = SIZE_MAX;
     REFUSED(p, "windows.size: tokens");
 
-    // Data that does not belong to the problem, or is not there.
+    // Data that does not match the problem, or is absent.
     const Data x;
     std::vector<std::int64_t> index(tokens * tokens, entries - 1);
     elsa::problem<float> indexed = plain<float>();

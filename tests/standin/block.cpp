@@ -1,13 +1,13 @@
 // Blocks of threads on the host.
 //
-// A warp's barrier, vote and shuffle are one thing: every lane leaves a value, waits until all 32 have, and reads what
-// the others left. A block's are the same without the shuffle. Values are left in two places alternately, so that one
-// wait is enough: a lane that writes into the first again has passed the wait in between, and so have all that read.
-// Lanes that meet at different places in the sources end the launch, though as many come as are waited for.
+// A warp's barrier, vote and shuffle are one operation: every lane leaves a value, waits until all 32 have, and reads
+// the values of the others. Those of a block are the same without the shuffle. Values alternate between two places, so
+// that one wait is enough: a lane that writes to the first place again has passed the wait in between, and so have all
+// readers. If lanes wait at different places in the sources, the launch ends, even if enough of them arrive.
 //
-// The lanes are either stacks that one thread of the operating system switches between, which is fast, or, with
-// STANDIN_THREADS, one thread of the operating system each, which a sanitizer understands. Kernels differ in speed
-// alone. With stacks, blocks run on all processors at a time; with threads, one by one.
+// The lanes are either stacks that one operating-system thread switches between, which is fast, or, with
+// STANDIN_THREADS, one operating-system thread each, which a sanitizer understands. Kernels differ only in speed. With
+// stacks, blocks run on all processors in parallel; with threads, one by one.
 #include "block.h"
 
 #include <sys/mman.h>
@@ -34,12 +34,12 @@ constexpr int WARP = 32;
 enum Kind { SYNC, VOTE, SHUFFLE };
 const char* const KINDS[] = {"a barrier", "a vote", "a shuffle"};
 
-// Those that wait for each other: the lanes of a warp, or of a block.
+// Lanes that wait for each other: those of a warp, or of a block.
 struct Group {
   int size = 0, arrived = 0;
-  unsigned round = 0;  // waits that ended
+  unsigned round = 0;  // completed waits
   Kind kind = SYNC;
-  host::Site at = {"", 0, 0};  // of the first that came
+  host::Site at = {"", 0, 0};  // of the first to arrive
   bool any[2] = {false, false};
   unsigned slot[2][WARP];
 #ifdef STANDIN_THREADS
@@ -55,7 +55,7 @@ struct Thread : host::Lane {
   Group* warp = nullptr;
 #ifndef STANDIN_THREADS
   void* stack = nullptr;    // lowest address
-  void* pointer = nullptr;  // of the stack, while the lane does not run
+  void* pointer = nullptr;  // of the stack, while the lane is not running
   bool done = true;
   const Group* waits = nullptr;
   unsigned round = 0;
@@ -112,7 +112,7 @@ void check_place(Group& g, Kind kind, host::Site at) {
     g.kind = kind;
     g.at = at;
   }
-  // Objects of the same header name it by texts of their own.
+  // Objects that include the same header have their own copies of its name.
   const bool same_file = g.at.file == at.file || std::strcmp(g.at.file, at.file) == 0;
   if (g.kind != kind || g.at.line != at.line || g.at.column != at.column || !same_file) {
     stop(std::string(current->of->kernel->name) + ": lanes that wait for each other are in " + text_of(g.kind, g.at) +
@@ -124,7 +124,7 @@ void check_place(Group& g, Kind kind, host::Site at) {
   stop(std::string(kernel.name) + ": in " + text_of(g.kind, g.at) + " lanes wait for others that do not come");
 }
 
-// The last one to arrive clears what the next round writes, and releases the others.
+// The last lane to arrive clears the places that the next round writes, and releases the others.
 void release(Group& g) {
   g.arrived = 0;
   g.any[(g.round + 1) & 1] = false;
@@ -153,7 +153,7 @@ int place(Group& g) {
   return g.round & 1;
 }
 
-// Standing threads, one for each lane of the largest block so far.
+// Persistent threads, one per lane of the largest block so far.
 struct Pool {
   std::mutex mutex;
   std::condition_variable wake, ended;
@@ -269,7 +269,7 @@ standin_switch:
 
 constexpr size_t STACK = 256 * 1024;
 
-// Saves what a called function must keep, stores the stack pointer in `from`, goes on where `to` was saved.
+// Saves the callee-saved registers, stores the stack pointer in `from`, and continues where `to` was saved.
 extern "C" void standin_switch(void** from, void* to) __asm__("standin_switch");
 
 void enter() {
@@ -326,7 +326,7 @@ void run_block(Block& b) {
   for (bool moved = true; moved;) {
     moved = false;
     for (size_t first = 0; first < b.threads.size(); first += WARP) {
-      // A warp goes on for as long as one of its lanes can.
+      // A warp continues as long as one of its lanes can.
       for (bool alive = true; alive;) {
         alive = false;
         for (size_t i = first; i < first + WARP; i++) {
@@ -349,7 +349,7 @@ constexpr bool PARALLEL = true;
 
 #endif
 
-// Blocks that are not in use, with their stacks.
+// Blocks not in use, with their stacks.
 std::mutex idle_mutex;
 std::multimap<int, std::unique_ptr<Block>>& idle = *new std::multimap<int, std::unique_ptr<Block>>;
 

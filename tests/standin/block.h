@@ -9,9 +9,9 @@ struct Kernel {
   Kernel* next;
 };
 
-// Every kernel that is linked in; instance.cpp makes one of each.
+// Every kernel that is linked in; instance.cpp defines one of each.
 extern Kernel* kernels;
 
-// Runs `blocks` blocks of `threads` threads, a multiple of 32. A kernel that a device would refuse or that would
-// hang ends the process, with a message.
+// Runs `blocks` blocks of `threads` threads, a multiple of 32. A kernel that a device would refuse, or that
+// would hang, ends the process with a message.
 void run_grid(const Kernel& kernel, const void* parameter, int threads, int blocks);

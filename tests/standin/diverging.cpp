@@ -1,4 +1,5 @@
-// Kernels whose lanes do not meet, each of which the host must end: `diverging NAME` runs one, in a block of two warps.
+// Kernels whose lanes wait at different places, which the host must end: `diverging NAME` runs one, in a block of two
+// warps.
 #include "block.h"
 
 #include <cstdio>
@@ -10,7 +11,7 @@ namespace {
 
 constexpr int THREADS = 64;
 
-// What the lanes of a block, or of a warp, disagree about.
+// Conditions on which the lanes of a block, or of a warp, disagree.
 bool odd_lane() { return thread_index() % 2 != 0; }
 bool odd_warp() { return thread_index() / 32 != 0; }
 

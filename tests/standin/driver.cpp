@@ -1,24 +1,22 @@
 // A stand-in for the driver of CUDA 10.2 on a Jetson TX2: libcuda.so.1 for machines without a GPU.
 //
-// It exports names that such a driver has (symbols-10.2.txt) and nothing else, checks what a driver checks, and
-// runs the project's own kernels, compiled for the host: the PTX that is loaded is checked for its version,
-// target and entry points, and the name of an entry selects the kernel (block.h).
+// It exports names of such a driver (symbols-10.2.txt) and nothing else, checks what a driver checks, and runs the
+// project's own kernels, compiled for the host: it checks the loaded PTX for its version, target and entry points, and
+// the name of an entry selects the kernel (block.h).
 //
-// Work given to a stream is only queued. It is done when something waits for it: a synchronisation, a blocking
-// copy, an event that is waited for. A result that is read too early is what was there before. A copy from ordinary
-// host memory reads its source at once, one into ordinary host memory waits, as the driver's do; those of pinned
-// memory do neither.
+// Work given to a stream is only queued. It runs when something waits for it: a synchronisation, a blocking copy, an
+// event wait. Reading a result too early returns the previous contents. As with the driver, a copy from ordinary host
+// memory reads its source at once and one into ordinary host memory waits; those of pinned memory do neither.
 //
-// Memory of the device is filled with NaN when it is allocated. Its addresses are those of the host plus
-// DEVICE_OFFSET.
+// Device memory is filled with NaN when it is allocated. Its addresses are those of the host plus DEVICE_OFFSET.
 //
-// Work given to a stream that is captured becomes a node of a graph, behind the nodes that its stream has waited for.
-// A graph runs its nodes as late as their order allows. Refused while a stream is captured, as by the driver: what
-// waits for captured work, what a captured stream would have to wait for and is not captured itself, work for the null
-// stream, and, unless the mode of the thread is relaxed, calls that might disturb captures. A refusal that the driver
-// answers by invalidating the capture does so here.
+// Work given to a captured stream becomes a node of a graph, after the nodes that its stream has waited for. A graph
+// runs its nodes as late as their order allows. As with the driver, some work is refused while a stream is captured:
+// waits for captured work, work that a captured stream would have to wait for and that is not itself captured, work for
+// the null stream, and, unless the thread's mode is relaxed, calls that might disturb captures. A refusal for which the
+// driver invalidates the capture does so here.
 //
-// In a child that fork has made of the process that called it first, every call returns NOT_INITIALIZED.
+// In a child forked from the first calling process, every call returns NOT_INITIALIZED.
 //
 // Variables, read when the library is first called:
 //   ELSA_STANDIN_FAIL=NAME:N:CODE,...   the N-th call of NAME returns CODE (N+: and all later ones); the
@@ -141,7 +139,7 @@ constexpr int DRIVER_VERSION = 10020;
 constexpr int PTX_VERSION = 65;
 constexpr size_t PAGE = 4096;
 constexpr unsigned STREAM_NON_BLOCKING = 1, EVENT_BLOCKING_SYNC = 1, EVENT_DISABLE_TIMING = 2;
-constexpr int GLOBAL = 0, RELAXED = 2;  // and 1 is of the thread
+constexpr int GLOBAL = 0, RELAXED = 2;  // 1 is per thread
 constexpr unsigned HOST_PORTABLE = 1, HOST_DEVICEMAP = 2, HOST_WRITE_COMBINED = 4;
 
 struct Stream;
@@ -170,7 +168,7 @@ struct Node {
 
 struct Graph {
   std::vector<Node> nodes;
-  Nodes last;  // that nothing in the graph waits for
+  Nodes last;  // with nothing in the graph waiting for them
 };
 
 struct Capture {
@@ -190,17 +188,17 @@ struct Stream {
   uint64_t given = 0, done = 0;
   std::list<Item> items;
   Capture* capture = nullptr;
-  Nodes last;  // of the capture, which the next node comes after
+  Nodes last;  // of the capture, which the next node follows
 };
 
 struct Event {
   bool live = true;
   Context* context = nullptr;
   unsigned flags = 0;
-  Stream* stream = nullptr;  // where it was recorded last
+  Stream* stream = nullptr;  // of the last recording
   uint64_t item = 0;
-  Capture* capture = nullptr;  // in which it was recorded last
-  Nodes nodes;                 // before it
+  Capture* capture = nullptr;  // of the last recording
+  Nodes nodes;                 // preceding it
   std::shared_ptr<std::chrono::steady_clock::time_point> time;
 };
 
@@ -240,7 +238,7 @@ struct Fault {
 struct Driver {
   std::recursive_mutex mutex;
   bool configured = false, initialized = false;
-  pid_t process = 0;  // that called first: in its children the driver does not work
+  pid_t process = 0;  // first to call: the driver does not work in its children
   std::vector<Fault> faults;
   std::map<std::string, uint64_t> calls;
   std::string device;
@@ -248,13 +246,13 @@ struct Driver {
   size_t memory = 8ull << 30, used = 0;
   int log = -1;
   uint64_t ids = 0;
-  // Handles stay known when their objects are gone.
+  // Handles stay known after their objects are destroyed.
   std::set<Context*> contexts;
   std::set<Stream*> streams;
   std::set<Event*> events;
   std::set<Module*> modules;
   std::set<Function*> functions;
-  std::set<Capture*> captures;  // those under way
+  std::set<Capture*> captures;  // in progress
   std::vector<std::unique_ptr<Capture>> every_capture;
   std::set<Graph*> graphs, executables;
   std::map<Address, Block> blocks;  // by the address on the host
@@ -263,8 +261,8 @@ struct Driver {
   unsigned primary_flags = 0;
 };
 
-// Made when the library is loaded, before any thread can call: a guard inside a function is a race to a sanitizer
-// that does not know the C++ library.
+// Made when the library is loaded, before any thread can call: a sanitizer that does not know the C++ library reports a
+// guard inside a function as a race.
 Driver& the_driver = *new Driver;
 
 Driver& driver() { return the_driver; }
@@ -338,7 +336,7 @@ int& mode() {
   return m;
 }
 
-// Whether this thread must not call what might disturb captures. They are then invalid.
+// Whether this thread must not make calls that might disturb captures. They are then invalid.
 bool disturbs(Driver& d) {
   bool found = false;
   for (Capture* c : d.captures) {
@@ -352,7 +350,7 @@ bool disturbs(Driver& d) {
   return found;
 }
 
-// Every call of the interface goes through this.
+// Every call of the interface passes through this.
 template <class Body> int api(const char* name, Needs needs, const Body& body) {
   Driver& d = driver();
   std::lock_guard<std::recursive_mutex> hold(d.mutex);
@@ -419,7 +417,7 @@ void order(Stream& s) {
   }
 }
 
-// Invalidates the captures of a context, and says whether there are any.
+// Invalidates the captures of a context. Returns whether there were any.
 bool breaks(Driver& d, const Context& context) {
   bool found = false;
   for (Capture* c : d.captures) {
@@ -458,7 +456,7 @@ int enqueue(Driver& d, Stream* handle, std::function<void()> work) {
   return SUCCESS;
 }
 
-// Whether something that waits finds captured work, which then is invalid.
+// Whether a wait encounters captured work, which is then invalid.
 bool waits_for_captured(Stream& s) {
   if (s.capture == nullptr) return false;
   s.capture->invalid = true;
@@ -482,7 +480,7 @@ void end_capture(Driver& d, Capture& c) {
   }
 }
 
-// Runs a node, and before it what it comes after.
+// Runs a node after its predecessors.
 void run_node(Graph& graph, size_t node, std::vector<bool>& done) {
   if (done[node]) return;
   done[node] = true;
@@ -545,7 +543,7 @@ int allocate(Driver& d, size_t bytes, Place place, unsigned flags, Address* addr
   if (place != PINNED && bytes > d.memory - d.used) return OUT_OF_MEMORY;
   const size_t unit = place == PINNED ? PAGE : 256;
 #ifdef STANDIN_THREADS
-  // Exactly as many bytes, for the sanitizers.
+  // Exactly this many bytes, for the sanitizers.
   void* p = nullptr;
   if (posix_memalign(&p, unit, bytes) != 0) return OUT_OF_MEMORY;
 #else
@@ -605,7 +603,7 @@ template <class T> int set(Driver& d, Stream* stream, Address to, T value, size_
 
 // ---- Modules
 
-// The number that follows `word` in a text, in tenths where it has a point; -1 when absent.
+// The number after `word` in a text, in tenths if it has a point; -1 if absent.
 int number_after(const std::string& text, const char* word) {
   const size_t at = text.find(word);
   if (at == std::string::npos) return -1;
@@ -735,7 +733,7 @@ EXPORT(cuGetErrorName, int code, const char** text) {
     const auto found = NAMES.find(code);
     *text = nullptr;
     if (found == NAMES.end()) return INVALID_VALUE;
-    // What was handed out stays as it is: callers take it for a constant.
+    // Returned strings never change: callers treat them as constants.
     const std::string& name = names.emplace(code, std::string("CUDA_") + found->second).first->second;
     *text = name.c_str();
     return SUCCESS;
@@ -801,7 +799,7 @@ EXPORT(cuDeviceComputeCapability, int* major, int* minor, int device) {
 
 EXPORT(cuDeviceGetAttribute, int* value, int attribute, int device) {
   return api("cuDeviceGetAttribute", INIT, [&](Driver& d) -> int {
-    // The numbers of cuda.h. The last one of 10.2 is 105; what is not named here is zero.
+    // The numbers of cuda.h. The last one of 10.2 is 105; numbers not listed here are zero.
     static const std::map<int, int> VALUES = {
         {1, 1024},  {2, 1024},  {3, 1024},       {4, 64},      {5, 2147483647}, {6, 65535},  {7, 65535},
         {8, 49152}, {9, 65536}, {10, 32},        {12, 32768},  {13, 1300500},   {16, 2},     {18, 1},
@@ -997,7 +995,7 @@ EXPORT(cuMemAlloc_v2, Address* address, size_t bytes) {
 
 EXPORT(cuMemAllocManaged, Address* address, size_t bytes, unsigned flags) {
   return api("cuMemAllocManaged", CONTEXT, [&](Driver&) -> int {
-    // Its address would be one for both sides, which this driver keeps apart.
+    // Its address would be valid on both sides, which this driver keeps apart.
     (void)address, (void)bytes, (void)flags;
     return NOT_SUPPORTED;
   });
@@ -1043,7 +1041,7 @@ EXPORT(cuMemFreeHost, void* pointer) {
     if (disturbs(d)) return STREAM_CAPTURE_UNSUPPORTED;
     const auto at = d.blocks.find(reinterpret_cast<Address>(pointer));
     if (at == d.blocks.end() || at->second.place != PINNED || at->second.registered) return INVALID_VALUE;
-    // A driver does not say that it waits.
+    // A driver does not report that it waits.
     for (Stream* s : d.streams) {
       if (s->context == at->second.context && s->given > s->done) stop("page-locked memory is freed under work");
     }
@@ -1106,7 +1104,7 @@ EXPORT(cuMemGetAddressRange_v2, Address* base, size_t* size, Address address) {
 
 EXPORT(cuPointerGetAttribute, void* value, int attribute, Address address) {
   return api("cuPointerGetAttribute", INIT, [&](Driver& d) -> int {
-    // Either the address on the device or, of pinned memory, that on the host.
+    // Either the address on the device or, for pinned memory, the address on the host.
     auto at = find_device(d, address, 1);
     if (at == d.blocks.end()) {
       at = find_host(d, address, 1);
@@ -1195,7 +1193,7 @@ EXPORT(cuModuleLoadDataEx, Module** module, const void* image, unsigned count, i
     Log log;
     size_t* size = nullptr;
     for (unsigned i = 0; i < count; i++) {
-      // The buffer for errors, and its size, which becomes what was written.
+      // The buffer for errors, and its size, which becomes the number of bytes written.
       if (options[i] == 5) log.text = static_cast<char*>(values[i]);
       if (options[i] == 6) {
         log.size = (unsigned)reinterpret_cast<uintptr_t>(values[i]);
@@ -1347,7 +1345,7 @@ EXPORT(cuStreamQuery, Stream* stream) {
     if (const int e = stream_of(d, stream, &s)) return e;
     if (waits_for_captured(*s)) return STREAM_CAPTURE_UNSUPPORTED;
     if (s == s->context->null) order(*s);
-    // The first query finds work under way, the next one none.
+    // The first query finds pending work, the next one none.
     const bool idle = s->done == s->given;
     run_all(*s);
     return idle ? SUCCESS : NOT_READY;
@@ -1453,7 +1451,7 @@ EXPORT(cuStreamEndCapture, Stream* stream, Graph** graph) {
     const bool invalid = c->invalid;
     end_capture(d, *c);
     if (invalid) return STREAM_CAPTURE_INVALIDATED;
-    // What the first stream has not waited for.
+    // Nodes that the first stream has not waited for.
     Nodes reached = c->graph.last;
     for (size_t i = c->graph.nodes.size(); i-- > 0;) {
       if (reached.count(i) == 0) return STREAM_CAPTURE_UNJOINED;
@@ -1478,7 +1476,7 @@ EXPORT(cuStreamGetCaptureInfo, Stream* stream, int* status, uint64_t* id) {
   return api("cuStreamGetCaptureInfo", CONTEXT, [&](Driver& d) -> int {
     Stream* s;
     if (const int e = stream_of(d, stream, &s)) return e;
-    // This call alone does not invalidate them.
+    // Only this call does not invalidate them.
     for (Capture* c : d.captures) {
       const bool waits = c->origin->context == s->context && (c->origin->flags & STREAM_NON_BLOCKING) == 0;
       if (s == s->context->null && waits) return STREAM_CAPTURE_IMPLICIT;
@@ -1527,7 +1525,7 @@ EXPORT(cuGraphDestroy, Graph* graph) {
 
 EXPORT(cuGraphExecDestroy, Graph* executable) {
   return api("cuGraphExecDestroy", CONTEXT, [&](Driver& d) -> int {
-    // Launches that are under way are completed first.
+    // Launches in progress are completed first.
     run_context(*current());
     if (d.executables.erase(executable) == 0) return INVALID_VALUE;
     delete executable;

@@ -1,7 +1,7 @@
-// common/state.cuh as a program: reads the bits of two states (m, s, w each, six words in hexadecimal a line) and writes
+// common/state.cuh as a program: reads the bits of two states (m, s, w each, six hexadecimal words per line) and writes
 // those of their merge, then of log-sum-exp, of the natural reference and of its factor (a double). With an argument,
-// linear/exp.cuh: reads the bits of doubles, one a line, and writes those of their exponential, then of the gate of the
-// nearest f32.
+// linear/exp.cuh: reads the bits of doubles, one per line, and writes those of their exponential, then of the gate of
+// the nearest f32.
 #include "common/state.cuh"
 #include "linear/exp.cuh"
 
