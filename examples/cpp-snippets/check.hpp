@@ -1,4 +1,4 @@
-// What the snippets check themselves with: softmax attention by its definition, in double precision.
+// The reference for the snippets: softmax attention by its definition, in double precision.
 #pragma once
 
 #include <cmath>
@@ -18,8 +18,8 @@ inline std::vector<float> noise(std::size_t count, unsigned seed) {
     return x;
 }
 
-// Causal attention of q, k and v [heads, tokens, dim], dense, where all queries are there: query i sees keys 0 to i. Not
-// causal where `causal` is false.
+// Causal attention of dense q, k and v [heads, tokens, dim] with all queries: query i sees keys 0 to i. Not causal if
+// `causal` is false.
 inline std::vector<double> attention(const std::vector<float> &q, const std::vector<float> &k,
                                      const std::vector<float> &v, std::size_t heads, std::size_t tokens,
                                      std::size_t dim, bool causal) {
@@ -59,7 +59,7 @@ public:
         ++compared_;
     }
 
-    // Prints ok and returns 0 where something was compared and no error exceeds 1e-5, what rounding makes of such sums.
+    // Prints ok and returns 0 if something was compared and no error exceeds 1e-5, the rounding error of such sums.
     int verdict() const {
         const bool good = compared_ > 0 && worst_ <= 1e-5;
         std::printf("%s: %zu numbers, largest error %.1e\n", good ? "ok" : "wrong", compared_, worst_);

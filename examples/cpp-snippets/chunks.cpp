@@ -1,5 +1,5 @@
-// Keys that arrive in chunks, or lie on several machines: each chunk yields the states of its keys, without an output, and
-// the states merge. A chunk knows its place in the whole, so that causality needs no mask.
+// Keys that arrive in chunks, or are distributed over several machines: each chunk yields the states of its keys,
+// without an output, and the states merge. A chunk knows its place in the whole, so causality needs no mask.
 
 #define ELSA_THROW
 #include <elsa.hpp>
@@ -23,7 +23,7 @@ int main() {
 
     elsa::states total(heads * tokens, dim), part(heads * tokens, dim);
     for (std::size_t first = 0; first < tokens; first += longest) {
-        // Chunks of one length share a plan; here only the last differs.
+        // Chunks of one length share a plan; here only the last one differs.
         problem.k.shape[2] = problem.v.shape[2] = std::min(longest, tokens - first);
         const elsa::plan<float> plan = elsa::or_throw(engine.plan(problem));
         const elsa::workspace workspace = elsa::or_throw(plan.workspace());

@@ -1,5 +1,5 @@
-// Tensors in Eigen matrices, read and written where they lie: a row-major matrix or a block of one is a tensor
-// [tokens, dim] whose rows are outerStride() elements apart. Eigen::half holds the bits of f16.
+// Tensors in Eigen matrices, read and written in place: a row-major matrix or a block of one is a tensor
+// [tokens, dim] whose rows are outerStride() elements apart. Eigen::half has the bits of f16.
 
 #define ELSA_THROW
 #include <elsa.hpp>
@@ -54,7 +54,8 @@ Rows<T> attention(const elsa::engine &engine, const Part<T> &q, const Part<T> &k
 
 int main() {
     const Eigen::Index tokens = 40, dim = 16;
-    // Queries, keys and values side by side; halves are whole 256ths, so that f16 holds them exactly.
+    // Queries, keys and values side by side; the numbers are multiples of 1/256, so that f16 holds them
+    // exactly.
     const std::vector<float> x = check::noise(static_cast<std::size_t>(tokens * 3 * dim), 1);
     Rows<float> qkv = (Eigen::Map<const Rows<float>>(x.data(), tokens, 3 * dim) * 256.0f).array().round() / 256.0f;
     const Rows<Eigen::half> halves = qkv.cast<Eigen::half>();
@@ -70,7 +71,7 @@ int main() {
     check::Worst worst;
     for (Eigen::Index i = 0; i < want.size(); ++i) {
         worst.compare(out.data()[i], want.data()[i]);
-        // The output of f16 is rounded once: by at most 2^-11 of its value.
+        // The f16 output is rounded once: by at most 2^-11 of its value.
         const double error = std::fabs(double(static_cast<float>(narrow.data()[i])) - want.data()[i]);
         if (!(error <= std::fabs(want.data()[i]) / 2048.0 + 1e-5)) {
             worst.compare(1.0f, 0.0);

@@ -1,5 +1,5 @@
-// A decoder with a cache of fixed size: one plan and one bound frame for every length. The program writes the rows of each
-// new token into the cache, and key_lengths says how many are valid; the rest is neither read nor paid for.
+// A decoder with a cache of fixed size: one plan and one bound frame for every length. The program writes the rows of
+// each new token into the cache, and key_lengths holds the number of valid rows; the rest is neither read nor paid for.
 
 #define ELSA_THROW
 #include <elsa.hpp>

@@ -1,5 +1,5 @@
-// A decoder whose cache is appended to in place: keys and values of each new token are written behind the earlier ones by
-// the run itself, and nothing else is copied. The cache has room for more tokens than it holds, and strides tell so.
+// A decoder whose cache is appended to in place: the run itself writes keys and values of each new token after the
+// earlier ones, and nothing else is copied. The cache has room for more tokens than it holds, as its strides show.
 
 #define ELSA_THROW
 #include <elsa.hpp>
@@ -14,14 +14,14 @@ int main() {
 
     const elsa::engine engine = elsa::or_throw(elsa::engine::create());
     const elsa_view cache = elsa::or_throw(elsa::view(ELSA_LAYOUT_BHND, 1, heads, room, dim));
-    // On a Jetson's GPU buffers are used where they lie.
+    // A Jetson's GPU uses buffers in place.
     elsa::buffer<float> keys = elsa::or_throw(engine.buffer<float>(elsa::extent(cache)));
     elsa::buffer<float> values = elsa::or_throw(engine.buffer<float>(elsa::extent(cache)));
     std::vector<float> new_q(heads * dim), new_k(heads * dim), new_v(heads * dim), out(heads * dim);
 
     check::Worst worst;
     for (std::size_t past = 0; past < tokens; ++past) {
-        // One token, as the linear maps of a network would leave it: [heads, dim].
+        // One token, as produced by the linear maps of a network: [heads, dim].
         for (std::size_t i = 0; i < heads * dim; ++i) {
             const std::size_t at = (i / dim * tokens + past) * dim + i % dim;
             new_q[i] = q[at];
@@ -33,7 +33,7 @@ int main() {
             elsa::or_throw(elsa::view(ELSA_LAYOUT_BHND, 1, heads, 1, dim));
         problem.causal = ELSA_CAUSAL_BOTTOM_RIGHT;
         problem.with_cache(cache, cache, past);
-        // Shapes change with every token, and so do plans. fixed-cache.cpp has one plan for all.
+        // Shapes change with every token, and so do plans. fixed-cache.cpp uses one plan for all.
         const elsa::plan<float> plan = elsa::or_throw(engine.plan(problem));
         const elsa::workspace workspace = elsa::or_throw(plan.workspace());
         elsa::inputs<float> inputs;

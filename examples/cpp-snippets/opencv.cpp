@@ -1,4 +1,4 @@
-// Tensors in cv::Mat, read and written where they lie. A matrix of CV_32F is a tensor [tokens, dim] whose rows are step1()
+// Tensors in cv::Mat, read and written in place. A matrix of CV_32F is a tensor [tokens, dim] whose rows are step1()
 // elements apart, so that regions of interest need no copy.
 
 #define ELSA_THROW

@@ -1,5 +1,5 @@
-// Attention on threads of the program's own: an engine that lends a pool starts none. The pool stands for TBB, ONNX
-// Runtime's intra-op threads, or what a program has.
+// Attention on the program's own threads: an engine that lends a pool starts none. The pool stands for TBB, ONNX
+// Runtime's intra-op threads, or another pool of the program.
 
 #define ELSA_THROW
 #include <elsa.hpp>
@@ -14,7 +14,8 @@
 
 namespace {
 
-// Threads that take jobs from a list of one: calls job(i) for every i below count, the caller's thread included.
+// Threads that take jobs from a list of one: call job(i) for every i below count, together with the caller's
+// thread.
 class Pool {
 public:
     explicit Pool(std::size_t threads) {
@@ -33,7 +34,7 @@ public:
         }
     }
 
-    // What elsa::engine_options::lend asks for: returns when every call has returned.
+    // The interface of elsa::engine_options::lend: returns when every call has returned.
     template <class Task>
     void operator()(std::size_t count, Task task) {
         const std::lock_guard<std::mutex> one(turn_);
@@ -83,7 +84,7 @@ int main() {
     const std::size_t heads = 4, tokens = 200, dim = 32;
     const std::vector<float> q = check::noise(heads * tokens * dim, 1), k = check::noise(heads * tokens * dim, 2),
                              v = check::noise(heads * tokens * dim, 3);
-    Pool pool(3); // outlives the engine and what is made with it
+    Pool pool(3); // outlives the engine and everything made with it
     elsa::engine_options options;
     options.threads = 3;
     const elsa::engine engine = elsa::or_throw(elsa::engine::create(options.lend(pool)));

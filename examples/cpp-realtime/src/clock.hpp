@@ -7,28 +7,28 @@ namespace realtime {
 /// Nanoseconds of the monotonic clock.
 std::uint64_t now() noexcept;
 
-/// Sleeps until `time`, in nanoseconds of the monotonic clock, or until a signal comes. Returns whether the time has been
-/// reached. Throws vision::Error.
+/// Sleeps until `time`, in nanoseconds of the monotonic clock, or until a signal arrives. Returns whether the time has
+/// been reached. Throws vision::Error.
 bool sleep_until(std::uint64_t time);
 
 /// One period.
 struct Tick {
-    /// When its frame is to start.
+    /// Start of its frame.
     std::uint64_t release;
-    /// When its answer is due: the end of the period.
+    /// Deadline of its answer: the end of the period.
     std::uint64_t deadline;
-    /// Periods before it that passed without a frame.
+    /// Number of earlier periods that passed without a frame.
     std::uint64_t skipped;
 };
 
-/// A grid of releases at a fixed rate. It does not drift: neither the work of a frame nor a late wake-up moves it. A
-/// frame that outlasts its period uses up those that pass meanwhile, which are skipped and counted, never made up.
+/// A grid of releases at a fixed rate. It does not drift: neither the work of a frame nor a late wake-up moves it. If a
+/// frame outlasts its period, the periods that pass in the meantime are skipped and counted, never made up.
 class Schedule {
 public:
-    /// Releases every `period` nanoseconds, not zero, the first at `start`.
+    /// Creates releases every `period` nanoseconds, not zero, the first at `start`.
     Schedule(std::uint64_t period, std::uint64_t start) noexcept : period_(period), next_(start) {}
 
-    /// The period to serve next: the first that has not ended at `time`.
+    /// Returns the next period to serve: the first that has not ended at `time`.
     Tick next(std::uint64_t time) noexcept;
 
 private:

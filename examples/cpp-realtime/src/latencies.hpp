@@ -6,8 +6,8 @@
 
 namespace realtime {
 
-/// Counts of latencies in microseconds. Recording allocates nothing. Up to 127 each has a cell of its own; beyond, each
-/// doubling is divided into 64 cells, so that what is reported is at most 1/64 above what was recorded.
+/// Counts of latencies in microseconds. Recording allocates nothing. Up to 127 each value has its own cell; beyond,
+/// each doubling is divided into 64 cells, so that reported values are at most 1/64 above recorded ones.
 class Latencies {
 public:
     void record(std::uint64_t microseconds) noexcept;
@@ -15,7 +15,7 @@ public:
     std::uint64_t count() const noexcept { return count_; }
     std::uint64_t largest() const noexcept { return largest_; }
 
-    /// The latency that the share `q` of all, 0 to 1, does not exceed; 0 where nothing was recorded.
+    /// Returns the latency that the share `q` of all, 0 to 1, does not exceed; 0 if nothing was recorded.
     std::uint64_t quantile(double q) const noexcept;
 
 private:

@@ -1,4 +1,4 @@
-// A loop at a fixed rate: at each release a frame in, a class out, its attention by elsa.
+// A loop at a fixed rate: each release takes a frame in and returns a class, with attention by elsa.
 
 #include "clock.hpp"
 #include "latencies.hpp"
@@ -119,13 +119,13 @@ Arguments parse(int count, char **words) {
 
 typedef std::array<float, vision::side * vision::side> Cells;
 
-/// A frame as the network sees it, and the class that it is known to have, or -1.
+/// A frame in the network's format, and its known class, or -1.
 struct Frame {
     Cells cells;
     long label;
 };
 
-/// Frames that are ready before the loop starts: those of the pictures, or a bright bar in each of its places.
+/// Prepares frames before the loop starts: those of the pictures, or a bright bar in each of its positions.
 std::vector<Frame> frames_of(const std::vector<std::string> &paths) {
     std::vector<Frame> frames;
     for (const std::string &path : vision::pictures_of(paths)) {
@@ -145,7 +145,7 @@ std::vector<Frame> frames_of(const std::vector<std::string> &paths) {
     return frames;
 }
 
-/// What the loop counts. Counting allocates nothing.
+/// Counters of the loop. Counting allocates nothing.
 struct Counts {
     realtime::Latencies latencies;
     std::uint64_t late = 0, skipped = 0, fallbacks = 0, labelled = 0, right = 0;
@@ -154,7 +154,7 @@ struct Counts {
     double seconds = 0.0;
 };
 
-/// The loop itself. Throws Error.
+/// Runs the loop. Throws Error.
 void drive(const Arguments &arguments, const std::vector<Frame> &frames, vision::Model &model, Counts &counts) {
     const std::uint64_t start = realtime::now();
     realtime::Schedule schedule(static_cast<std::uint64_t>(1e9 / arguments.rate), start);
@@ -180,7 +180,7 @@ void drive(const Arguments &arguments, const std::vector<Frame> &frames, vision:
     counts.seconds = double(realtime::now() - start) * 1e-9;
 }
 
-/// What the system has granted.
+/// Rights that the system has granted.
 struct Granted {
     bool priority = false, memory = false;
 };
@@ -247,7 +247,7 @@ int run(const Arguments &arguments) {
     };
     // The workers of attention start after this and inherit the priority of the loop, which waits for them.
     granted.priority = arguments.priority > 0 && grant(realtime::prioritise(arguments.priority));
-    // Attention is planned, bound and warmed up in here; the first frame is answered once more to touch everything else.
+    // Plans, binds and warms up attention; the first frame is answered once more to touch everything else.
     vision::Model model(vision::SafeTensors::open(arguments.model), arguments.attention);
     static_cast<void>(model.classify(frames.front().cells));
     granted.memory = arguments.lock_memory && grant(realtime::lock_memory());

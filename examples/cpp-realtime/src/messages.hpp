@@ -10,17 +10,17 @@
 
 namespace realtime {
 
-/// Lines for a file that are written by a thread of their own, so that a terminal that stalls does not stall the caller.
+/// Writes lines to a file from a separate thread, so that a stalled terminal does not stall the caller.
 class Messages {
 public:
     /// Each line begins with `name` and a colon. Both must outlive the object.
     Messages(std::FILE *file, const char *name);
-    /// Writes what is waiting.
+    /// Writes the waiting lines.
     ~Messages();
     Messages(const Messages &) = delete;
     Messages &operator=(const Messages &) = delete;
 
-    /// Enqueues a line, cut to 255 bytes. Allocates nothing. Where there is no room the line is dropped and counted.
+    /// Enqueues a line, cut to 255 bytes. Allocates nothing. If the queue is full, the line is dropped and counted.
     void post(const char *text) noexcept;
 
     std::uint64_t dropped() const noexcept;

@@ -14,7 +14,7 @@
 namespace realtime {
 namespace {
 
-/// When the first signal came, in nanoseconds of `now`; 0 before it.
+/// Time of the first signal, in nanoseconds of `now`; 0 before it.
 std::atomic<std::uint64_t> asked{0};
 static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "a handler may use only atomics without locks");
 

@@ -94,7 +94,8 @@ void lines() {
     check(all == "name: first\nname: " + std::string(255, 'x') + "\n" && dropped == 0, "lines, cut, in their order");
 }
 
-/// How a process ends that gets SIGTERM, SIGINT at once and SIGTERM once more after `pause` nanoseconds.
+/// Returns how a process ends that gets SIGTERM and SIGINT at once, and SIGTERM once more after `pause`
+/// nanoseconds.
 int ends_after(std::uint64_t pause) {
     const pid_t child = fork();
     if (child == 0) {

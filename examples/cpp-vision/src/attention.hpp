@@ -11,25 +11,25 @@ namespace vision {
 struct AttentionOptions {
     /// auto, scalar, neon, avx2, avx512 or cuda.
     std::string backend = "auto";
-    /// Threads that compute; 0 is one for every core.
+    /// Number of threads that compute; 0 is one per core.
     std::size_t threads = 0;
-    /// Whether the CPU computes where the GPU cannot.
+    /// Whether the CPU computes if the GPU cannot.
     bool fallback = true;
-    /// Whether probabilities are computed, too.
+    /// Whether probabilities are computed as well.
     bool probabilities = false;
-    /// Real-time priority (SCHED_FIFO) of the threads that stand by; 0 is that of the thread that creates them.
+    /// Real-time priority (SCHED_FIFO) of the worker threads; 0 is that of the thread that creates them.
     int priority = 0;
 };
 
-/// What attention computes on.
+/// The device that computes attention.
 struct AttentionDevice {
-    /// Name of the back end that is to compute.
+    /// Name of the back end.
     std::string backend;
     /// Name of the GPU; empty on the CPU.
     std::string gpu;
-    /// Whether the GPU uses the tensors where they lie.
+    /// Whether the GPU uses the tensors in place.
     bool in_place = false;
-    /// Why the CPU computes in place of a GPU that was asked for; empty where it does not.
+    /// Why the CPU computes in place of a requested GPU; empty if it does not.
     std::string reason;
 };
 
@@ -37,14 +37,14 @@ struct AttentionDevice {
 struct AttentionReport {
     /// Name of the back end that computed.
     const char *backend = "";
-    /// Whether the CPU computed in place of a GPU that could not. Why is logged, once.
+    /// Whether the CPU computed in place of a failing GPU. The reason is logged once.
     bool fallback = false;
 };
 
 /// Exact softmax attention of every block: planned, bound and warmed up once, run for each block. The blocks share the
-/// tensors, which lie in buffers of elsa's: on a Jetson the GPU uses them in place, and nothing is copied.
+/// tensors, which are in elsa's buffers: on a Jetson the GPU uses them in place, and nothing is copied.
 ///
-/// The rows [q | k | v] that one linear map writes are read as they lie; the output is dense, heads side by side, as
+/// The rows [q | k | v] that one linear map writes are read in place; the output is dense, with heads side by side, as
 /// the next linear map reads it.
 ///
 /// Probabilities come from the same operation: its output is P V with P = softmax(Q K^T / sqrt(d)), so that V = I
@@ -63,7 +63,7 @@ public:
 
     const AttentionDevice &device() const noexcept { return device_; }
 
-    /// Allocates nothing. Throws Error.
+    /// Runs attention. Allocates nothing. Throws Error.
     AttentionReport run();
 
 private:
@@ -71,7 +71,7 @@ private:
     elsa::engine engine_;
     elsa::buffer<float> qkv_, out_, identity_, probabilities_;
     elsa::plan<float> plan_, probability_plan_;
-    /// Of both plans, which run one after the other.
+    /// Shared by both plans, which run one after the other.
     elsa::workspace workspace_;
     elsa::bound bound_, probability_bound_;
 };

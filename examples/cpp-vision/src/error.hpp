@@ -7,7 +7,7 @@
 
 namespace vision {
 
-/// Whose fault an error is; the numbers are the exit statuses of the program.
+/// Origin of an error; the numbers are the exit statuses of the program.
 enum class Fault {
     /// The request: an argument, or a file that it names.
     request = 2,
@@ -15,7 +15,7 @@ enum class Fault {
     system = 3,
 };
 
-/// Why a call has no answer. The text names what is wrong, what was found and what is allowed.
+/// Failure of a call. The text names the faulty item, the value found and the values allowed.
 class Error : public std::runtime_error {
 public:
     Error(Fault fault, const std::string &text) : std::runtime_error(text), fault_(fault) {}
@@ -26,12 +26,13 @@ private:
     Fault fault_;
 };
 
-/// An error of the request: `what: found; allowed: allowed`.
+/// Returns an error of the request: `what: found; allowed: allowed`.
 inline Error refused(const std::string &what, const std::string &found, const std::string &allowed) {
     return Error(Fault::request, what + ": " + found + "; allowed: " + allowed);
 }
 
-/// The error of a file operation that left `code` in errno. A name without a file is a wrong request.
+/// Returns the error of a file operation that left `code` in errno. A name without a file is a wrong
+/// request.
 inline Error file_error(const std::string &path, int code, const std::string &allowed) {
     const bool named = code == ENOENT || code == EACCES || code == EISDIR || code == ENOTDIR || code == ENAMETOOLONG;
     const char *reason = code == 0 ? "input or output failed" : std::strerror(code);

@@ -23,7 +23,7 @@ void product(const float *x, std::size_t rows, const float *weight, std::size_t 
 
 #else
 
-/// Rows of x that share one pass over the weights, so that a weight is read from the cache once for all of them.
+/// Rows of x per pass over the weights, so that each weight is read from the cache once for all of them.
 const std::size_t block = 4;
 
 /// y[r] += x[r] W for `rows` rows, at most `block`.

@@ -10,7 +10,7 @@ class Linear {
 public:
     Linear() = default;
 
-    /// From `weight` [outputs, inputs], as PyTorch stores it, and `bias` [outputs].
+    /// Creates the map from `weight` [outputs, inputs], as PyTorch stores it, and `bias` [outputs].
     Linear(const std::vector<float> &weight, std::vector<float> bias);
 
     /// Maps the rows `x` [rows, inputs] to `y` [rows, outputs].
@@ -35,13 +35,13 @@ private:
     std::vector<float> weight_, bias_;
 };
 
-/// The exact GELU, x (1 + erf(x / sqrt 2)) / 2, in place.
+/// Applies the exact GELU, x (1 + erf(x / sqrt 2)) / 2, in place.
 void gelu(float *x, std::size_t n);
 
-/// x += y.
+/// Adds y to x.
 void add(float *x, const float *y, std::size_t n);
 
-/// Probabilities of `scores`: exp(s - max) over their sum.
+/// Computes probabilities of `scores`: exp(s - max) over their sum.
 void softmax(const std::vector<float> &scores, std::vector<float> &probabilities);
 
 } // namespace vision

@@ -1,4 +1,4 @@
-// Classifies pictures of handwritten digits by a Vision Transformer whose attention is elsa's.
+// Classifies pictures of handwritten digits by a Vision Transformer, with attention by elsa.
 
 #include "error.hpp"
 #include "files.hpp"
@@ -39,9 +39,9 @@ const char usage[] =
     "\n"
     "Exit status: 0 done; 2 the request was wrong, or a picture was; 3 the device or the system failed.\n";
 
-/// Number of classes that a line of text names.
+/// Number of classes named in a line of text.
 const std::size_t named = 3;
-/// Number of pictures from which on a terminal shows progress.
+/// Number of pictures from which a terminal shows progress.
 const std::size_t many = 50;
 
 struct Arguments {
@@ -187,7 +187,7 @@ int run(const Arguments &arguments) {
     if (!arguments.map.empty() && paths.size() != 1) {
         throw vision::refused("--map", std::to_string(paths.size()) + " pictures", "one picture");
     }
-    // Why the CPU computes in place of a GPU, and what else the library has to say.
+    // Why the CPU computes in place of a GPU, and other warnings of the library.
     const elsa::result<elsa::logger> log = elsa::logger::create(ELSA_LOG_WARN, [](elsa_log_level, const char *text) {
         std::fprintf(stderr, "elsa-vision: %s\n", text);
     });
@@ -208,7 +208,7 @@ int run(const Arguments &arguments) {
         try {
             picture = vision::read_picture(path);
         } catch (const Error &error) {
-            // The other pictures are classified all the same.
+            // The other pictures are still classified.
             std::fprintf(stderr, "%selsa-vision: %s\n", progress ? "\r" : "", error.what());
             failed = failed || error.fault() == vision::Fault::system;
             ++totals.broken;

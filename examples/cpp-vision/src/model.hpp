@@ -18,34 +18,34 @@ struct Answer {
     AttentionReport attention;
 };
 
-/// A Vision Transformer. A picture of 8 x 8 cells is cut into 2 x 2 patches, each a token; a class token stands before
-/// them. Each block is pre-norm: x += proj(attention(norm1(x))), then x += fc2(gelu(fc1(norm2(x)))). The scores are a
-/// linear map of the normalised class token. Buffers are made once: `classify` allocates nothing.
+/// A Vision Transformer. A picture of 8 x 8 cells is cut into 2 x 2 patches, one token each, preceded by a class token.
+/// Each block is pre-norm: x += proj(attention(norm1(x))), then x += fc2(gelu(fc1(norm2(x)))). The scores are a linear
+/// map of the normalised class token. Buffers are made once: `classify` allocates nothing.
 class Model {
 public:
     static constexpr std::size_t patch = 2;
     static constexpr std::size_t grid = side / patch;
     static constexpr std::size_t tokens = 1 + grid * grid;
 
-    /// Throws Error when the file is no such network, or attention is not available.
+    /// Loads the network. Throws Error if the file has no such network, or attention is not available.
     Model(const SafeTensors &weights, const AttentionOptions &options);
 
     /// Classifies a picture on a scale from 0 to 1. Throws Error.
     Answer classify(const std::array<float, side * side> &cells);
 
-    /// Scores of the last picture, one for each class, before softmax; probabilities, after it.
+    /// Scores of the last picture, one per class, before softmax; and probabilities, after it.
     const std::vector<float> &scores() const noexcept { return scores_; }
     const std::vector<float> &probabilities() const noexcept { return probabilities_; }
 
-    /// What attention computes on.
+    /// The device that computes attention.
     const AttentionDevice &device() const noexcept { return attention_.device(); }
 
-    /// How much each patch of the last picture contributed to the class token, [grid, grid]. Needs
+    /// Returns the contribution of each patch of the last picture to the class token, [grid, grid]. Requires
     /// AttentionOptions::probabilities.
     ///
     /// Attention rollout (Abnar and Zuidema 2020, "Quantifying attention flow in transformers"): with P_l the
-    /// probabilities of block l averaged over its heads, the row of the class token in A_L ... A_1, A_l = (P_l + I) / 2;
-    /// the half I stands for the residual connection.
+    /// probabilities of block l averaged over its heads, the row of the class token in A_L ... A_1, A_l = (P_l + I) /
+    /// 2; the half I stands for the residual connection.
     std::vector<float> map() const;
 
 private:
@@ -59,7 +59,7 @@ private:
 
     std::size_t width_, heads_;
     Linear patch_map_;
-    /// Positions of the tokens, the class token added to its own: [tokens, width].
+    /// Positions of the tokens, with the class token added to its own: [tokens, width].
     std::vector<float> position_;
     std::vector<Block> blocks_;
     Norm norm_;
@@ -67,7 +67,7 @@ private:
     Attention attention_;
     std::array<float, side * side> patches_;
     std::vector<float> x_, normed_, mapped_, hidden_, scores_, probabilities_;
-    /// Probabilities of each block averaged over heads, [blocks, tokens, tokens], where they are computed.
+    /// Probabilities of each block averaged over heads, [blocks, tokens, tokens], if they are computed.
     std::vector<float> averages_;
 };
 

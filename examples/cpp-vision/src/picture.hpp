@@ -8,7 +8,7 @@
 
 namespace vision {
 
-/// Cells of a side of the picture that the network sees.
+/// Cells per side of the network's picture.
 constexpr std::size_t side = 8;
 /// Longest side of a picture, in pixels.
 constexpr std::size_t max_side = 8192;
@@ -25,15 +25,15 @@ struct Picture {
 Picture read_picture(const std::string &path);
 
 /// Reduces a picture to `side` x `side` cells by area averaging: each cell is the mean over its share of the picture,
-/// and a pixel on a border counts in proportion to the area that lies inside. On a scale from 0 to 1.
+/// and a pixel on a border counts in proportion to its area inside. Cells are on a scale from 0 to 1.
 ///
-/// Along an axis of n pixels, measured in eighths of a pixel, cell c covers [c n, (c + 1) n) and pixel p covers
-/// [8 p, 8 p + 8), so that every overlap is a whole number and the sums are exact.
+/// Along an axis of n pixels, measured in eighths of a pixel, cell c covers [c n, (c + 1) n) and pixel p covers [8 p, 8
+/// p + 8), so that every overlap is an integer and the sums are exact.
 void reduce(const Picture &picture, std::array<float, side * side> &cells);
 
-/// Writes the picture as PNG, enlarged by a whole number to at least 256 pixels a side where that leaves the longer one
-/// within `max_side`, with weights [grid, grid] over it in orange: the least weight is clear, the largest 70 % opaque,
-/// and opacity is linear between. Throws Error.
+/// Writes the picture as PNG, enlarged by an integer to at least 256 pixels per side if the longer side stays within
+/// `max_side`, with weights [grid, grid] over it in orange: the smallest weight is clear, the largest 70 % opaque, and
+/// opacity is linear between. Throws Error.
 void write_map(const std::string &path, const Picture &picture, const std::vector<float> &weights, std::size_t grid);
 
 } // namespace vision

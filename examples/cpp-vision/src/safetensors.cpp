@@ -22,7 +22,7 @@ const std::uint64_t max_header = 100000000;
 /// Longest file, far above any model for a board.
 const std::streamoff max_file = std::streamoff(1) << 31;
 
-/// Bytes of an element, 0 for a type that the format does not have.
+/// Bytes of an element, 0 for a type outside the format.
 std::size_t width(const std::string &dtype) {
     static const std::map<std::string, std::size_t> widths = {
         {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"U16", 2}, {"I16", 2}, {"F16", 2},

@@ -11,25 +11,26 @@
 namespace vision {
 
 /// Tensors of a safetensors file: 8 bytes with the length of a JSON header, the header, then the data. The header is
-/// checked before anything is used: offsets lie within the file, follow each other without gap or overlap, and agree
+/// checked before anything is used: offsets are within the file, follow each other without gap or overlap, and agree
 /// with type and shape.
 class SafeTensors {
 public:
     /// Reads a file. Throws Error.
     static SafeTensors open(const std::string &path);
 
-    /// Takes the content of a file; `name` is its name in errors. Throws Error.
+    /// Parses the content of a file; `name` is its name in errors. Throws Error.
     SafeTensors(std::string name, std::vector<std::uint8_t> bytes);
 
     bool has(const std::string &tensor) const { return tensors_.count(tensor) != 0; }
 
-    /// First axis of a tensor, at least 1. Throws Error.
+    /// Returns the first axis of a tensor, at least 1. Throws Error.
     std::size_t rows(const std::string &tensor) const;
 
-    /// Elements of an f32 tensor, all finite, with this shape; axes of length one are ignored. Throws Error.
+    /// Returns the elements of an f32 tensor, all finite, with this shape; axes of length one are ignored. Throws
+    /// Error.
     std::vector<float> f32(const std::string &tensor, const std::vector<std::size_t> &shape) const;
 
-    /// A positive whole number of the metadata. Throws Error.
+    /// Returns a positive integer of the metadata. Throws Error.
     std::size_t number(const std::string &key) const;
 
 private:

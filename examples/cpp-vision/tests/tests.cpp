@@ -28,7 +28,7 @@ void check(bool holds, const std::string &what) {
     }
 }
 
-/// The text of the request error that `call` throws; empty when it throws none.
+/// Returns the text of the request error that `call` throws; empty if it throws none.
 std::string refusal(const std::function<void()> &call) {
     try {
         call();

@@ -1,16 +1,16 @@
 // ElsaAttention, as a plugin of TensorRT 8.2 and newer.
 //
-// TensorRT's ONNX parser looks a node that it does not know up by its type among the registered plugins. Loading the
-// library that this file makes registers one of type ElsaAttention, version 1.
+// TensorRT's ONNX parser looks up a node that it does not know by its type among the registered plugins. Loading the
+// library made from this file registers a plugin of type ElsaAttention, version 1.
 //
-// 1. TensorRT shows a plugin no absent inputs. Which are there follows from their number: q, k and v, or with `packed`
+// 1. TensorRT shows a plugin no absent inputs. Their number determines which are present: q, k and v, or with `packed`
 //    one tensor of all three; the mask, if there is one more; and last the table, if there is a `grid`.
-// 2. TensorRT asks for the workspace before it knows the shapes that run, and does not say in a run how much there is.
-//    The least of all answers goes into the serialised plugin and is the budget of every plan.
-// 3. Plans depend on shapes, and making one takes longer than a run. Each copy of the plugin keeps those of the shapes
-//    that it has seen. A copy belongs to one execution context, which runs in one thread at a time.
-// 4. Nothing that this file is handed is trusted: fields, serialised bytes and shapes are checked, what is refused is told
-//    to TensorRT's logger, and no exception leaves a function.
+// 2. TensorRT requests the workspace size before it knows the shapes of runs, and does not report the size in a run.
+//    The smallest of all answers is stored in the serialised plugin and is the budget of every plan.
+// 3. Plans depend on shapes, and making one takes longer than a run. Each copy of the plugin keeps the plans of the
+//    shapes that it has seen. A copy belongs to one execution context, which runs in one thread at a time.
+// 4. No input of this file is trusted: fields, serialised bytes and shapes are checked, refusals are reported to
+//    TensorRT's logger, and no exception leaves a function.
 #include <dlfcn.h>
 
 #include <array>
@@ -21,7 +21,7 @@
 
 #include "node.hpp"
 
-// Newer versions deprecate this interface in favour of one that 8.2 does not have.
+// Newer versions deprecate this interface in favour of one that 8.2 lacks.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace {
@@ -30,12 +30,12 @@ using namespace node;
 
 const char *const TYPE = "ElsaAttention";
 const char *const VERSION = "1";
-// Shapes for which a copy of the plugin keeps plans.
+// Number of shapes for which a copy of the plugin keeps plans.
 const std::size_t MOST_PLANS = 64;
-// The least workspace that TensorRT is asked for.
+// The smallest workspace requested from TensorRT.
 const std::size_t LEAST_WORKSPACE = 256;
 
-// Says to TensorRT's logger why something is refused.
+// Reports a refusal to TensorRT's logger.
 void refuse(const std::string &why) noexcept {
     try {
         const std::string text = std::string(TYPE) + ": " + why;
@@ -72,8 +72,7 @@ T expect(elsa::result<T> outcome) {
     return std::move(outcome).value();
 }
 
-// The engine of the context that is current, which all plugins share: one for each context, for as long as a plugin
-// uses it.
+// The engine of the current context, which all plugins share: one per context, as long as a plugin uses it.
 std::shared_ptr<const elsa::engine> engine() {
     static std::mutex &turn = *new std::mutex;
     static auto &kept = *new std::map<void *, std::weak_ptr<const elsa::engine>>;
@@ -96,16 +95,16 @@ elsa::untyped_plan planned(const elsa::engine &engine, const elsa_problem &probl
     return expect(engine.plan(problem));
 }
 
-// What runs of one shape need.
+// Resources of runs of one shape.
 struct Ready {
     elsa::untyped_plan plan;
     elsa::workspace room;
     std::size_t needed = 0;
-    void *lent = nullptr;  // where the workspace lies, if TensorRT's
+    void *lent = nullptr;  // location of the workspace, if it is TensorRT's
     bool own = false;
 };
 
-// Runs `body`. Where it throws, says why and returns `otherwise`.
+// Runs `body`. If it throws, reports why and returns `otherwise`.
 template <class T, class Body>
 T guarded(T otherwise, const Body &body) noexcept {
     try {
@@ -169,7 +168,7 @@ public:
         kept_.inputs = std::min(std::max(inputs, 0), MOST_INPUTS);
     }
 
-    // What plans of these shapes need, and of one picture or sequence of them, whose keys are divided further.
+    // Requirements of plans of these shapes, and of one picture or sequence of them, whose keys are divided further.
     std::size_t getWorkspaceSize(const PluginTensorDesc *in, std::int32_t inputs, const PluginTensorDesc *out,
                                  std::int32_t) const noexcept override {
         return guarded(std::size_t(0), [&] {
@@ -182,7 +181,7 @@ public:
                 }
                 most = std::max(most, expect(planned(*here, problem).describe()).workspace_bytes);
             }
-            // Never 0, which stands for no answer. The least one counts: which of them holds in a run is not known.
+            // Never 0, which means no answer. The smallest one counts, because the one used in a run is unknown.
             most = std::max(most, LEAST_WORKSPACE);
             std::uint64_t known = granted_->load();
             while ((known == 0 || most < known) && !granted_->compare_exchange_weak(known, most)) {
@@ -211,7 +210,7 @@ public:
             if (c.at.table >= 0) inputs.bias = tensor(c.at.table);
             outputs.out.data = to[0];
             outputs.out.bytes = c.out;
-            // Null is the default stream to CUDA.
+            // CUDA treats null as the default stream.
             void *const on = stream != nullptr ? static_cast<void *>(stream) : reinterpret_cast<void *>(1);
             expect(ready.plan.run_device(ready.room, inputs, outputs, on));
             return 0;
@@ -293,10 +292,10 @@ private:
 
     Stored kept_;
     std::string space_;
-    // The least workspace that TensorRT was asked for, which all copies share.
+    // The smallest workspace requested from TensorRT, which all copies share.
     std::shared_ptr<std::atomic<std::uint64_t>> granted_;
     std::shared_ptr<const elsa::engine> engine_;
-    // After the engine, so that they end before it.
+    // Declared after the engine, so that they are destroyed first.
     std::map<std::vector<std::int64_t>, Ready> ready_;
 };
 

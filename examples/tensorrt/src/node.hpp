@@ -1,5 +1,5 @@
-// What a node of type ElsaAttention is: its attributes, which TensorRT passes as fields, their serialised form, its inputs
-// and the problem that they are. Whatever does not fit is refused with the name of the argument.
+// A node of type ElsaAttention: its attributes, which TensorRT passes as fields, their serialised form, its inputs and
+// the resulting problem. Anything that does not fit is refused with the name of the argument.
 #ifndef NODE_HPP
 #define NODE_HPP
 
@@ -21,17 +21,17 @@ using nvinfer1::PluginFieldCollection;
 using nvinfer1::PluginFieldType;
 using nvinfer1::PluginTensorDesc;
 
-// Most inputs: q, k, v, mask and table.
+// Largest number of inputs: q, k, v, mask and table.
 const std::int32_t MOST_INPUTS = 5;
 
-// Why something is refused: thrown inside the plugin, and caught before it leaves it.
+// Reason of a refusal: thrown inside the plugin, and caught before it leaves it.
 struct refused {
     std::string why;
 };
 
 // ---- Attributes
 
-// A list of two numbers, which may be absent.
+// An optional list of two numbers.
 struct Pair {
     std::int32_t given = 0;
     std::int64_t at[2] = {0, 0};
@@ -54,7 +54,7 @@ inline void require(bool good, const char *name, const std::string &found, const
     }
 }
 
-// Checks what can be checked without shapes.
+// Checks everything that does not need shapes.
 inline void check(const Attributes &a) {
     const auto flag = [](std::int32_t value) { return value == 0 || value == 1; };
     const std::int32_t most_heads = 1 << 20;
@@ -86,7 +86,7 @@ inline void check(const Attributes &a) {
     }
 }
 
-// The elements of a field as whole numbers.
+// The elements of a field as integers.
 inline std::vector<std::int64_t> whole(const PluginField &field) {
     std::vector<std::int64_t> found;
     require(field.data != nullptr && field.length >= 1 && field.length <= 2, field.name,
@@ -168,17 +168,17 @@ inline Attributes of(const PluginFieldCollection &fields) {
     return a;
 }
 
-// ---- Serialised form: these 4-byte and 8-byte numbers, in this order, as the machine stores them.
+// ---- Serialised form: these 4-byte and 8-byte numbers, in this order, in the machine's representation.
 
 const std::uint32_t MARK = 0x41534c45;
 const std::uint32_t FORM = 1;
 // Larger than the memory of any device.
 const std::uint64_t MOST_GRANTED = std::uint64_t(1) << 48;
 
-// What is serialised.
+// The serialised data.
 struct Stored {
     Attributes attributes;
-    std::int32_t inputs = 0;    // 0: TensorRT has not said
+    std::int32_t inputs = 0;    // 0: unknown so far
     std::uint64_t granted = 0;  // bytes of workspace; 0: none is used
 };
 
@@ -227,7 +227,7 @@ inline Stored read(const void *data, std::size_t size) {
 
 // ---- Inputs and shapes
 
-// The place of each input among those that TensorRT shows; -1 where it is absent.
+// The position of each input among those that TensorRT shows; -1 if absent.
 struct Places {
     int k = -1, v = -1, mask = -1, table = -1;
 };
@@ -259,7 +259,7 @@ inline Shape shape(const char *name, const nvinfer1::Dims &dims) {
 
 inline std::size_t element(DataType type) { return type == DataType::kFLOAT ? 4 : type == DataType::kHALF ? 2 : 1; }
 
-// Bytes of a tensor. The shape of every tensor is checked for their sum by TensorRT, which has its memory.
+// Bytes of a tensor. TensorRT, which owns the memory, checks every shape against the total.
 inline std::size_t bytes(const Shape &shape, DataType type) {
     std::size_t count = element(type);
     for (const std::size_t axis : shape) count *= axis;
@@ -298,7 +298,7 @@ inline elsa_view view(const char *name, const char *heads_name, const Shape &s, 
     return strided(s[0], heads, s[1], s[2] / heads, s[1] * s[2], s[2] / heads, s[2]);
 }
 
-// A call: its problem, and where keys and values begin in bytes, if they lie in the first tensor.
+// A call: its problem, and the byte offsets of keys and values if they are in the first tensor.
 struct Call {
     elsa_problem problem;
     Places at;

@@ -1,5 +1,5 @@
-// A stand-in for the parts of TensorRT that a plugin meets: the registry, the logger, and sizes that are computed while a
-// network is built.
+// A stand-in for the parts of TensorRT that a plugin uses: the registry, the logger, and sizes that are computed while
+// a network is built.
 #ifndef HOST_HPP
 #define HOST_HPP
 
@@ -17,7 +17,7 @@ namespace host {
 
 using namespace nvinfer1;
 
-// What was logged since it was last cleared.
+// Messages logged since the last clearing.
 struct Logger final : ILogger {
     std::string said;
     void log(Severity, const char *text) noexcept override { said += std::string(text) + "\n"; }
@@ -32,7 +32,7 @@ struct Registry final : IPluginRegistry {
     IPluginCreatorInterface *const *getAllCreators(int32_t *count) const noexcept override {
         return *count = static_cast<int32_t>(creators.size()), creators.data();
     }
-    // Finds a node's plugin as the parser of ONNX files does: by the type of the node.
+    // Finds a node's plugin like the parser of ONNX files: by the type of the node.
     IPluginCreatorInterface *getCreator(const char *name, const char *version, const char *) noexcept override {
         for (IPluginCreatorInterface *each : creators) {
             IPluginCreator *const creator = static_cast<IPluginCreator *>(each);
@@ -56,7 +56,7 @@ struct Registry final : IPluginRegistry {
     }
 };
 
-// A size that is known.
+// A known size.
 struct Size final : IDimensionExpr, apiv::VDimensionExpr {
     explicit Size(int64_t value) : value_(value) { mImpl = this; }
     bool isConstant() const override { return true; }

@@ -1,4 +1,4 @@
-// Nodes of type ElsaAttention, their tensors, and what they compute, by the definition of attention in double precision.
+// Nodes of type ElsaAttention, their tensors, and their results by the definition of attention in double precision.
 #ifndef ORACLE_HPP
 #define ORACLE_HPP
 
@@ -17,7 +17,7 @@ typedef std::vector<std::size_t> Shape;
 // ---- Elements
 
 inline std::uint16_t to_half(float x) {
-    // Of numbers in the normal range of f16, rounded to nearest.
+    // Numbers in the normal range of f16, rounded to nearest.
     if (x == 0) {
         return 0;
     }
@@ -40,7 +40,7 @@ inline double of_half(std::uint16_t bits) {
     return (bits & 0x8000) != 0 ? -size : size;
 }
 
-// A tensor of the host, with the values that its elements have.
+// A host tensor, with the values of its elements.
 struct Tensor {
     DataType type = DataType::kFLOAT;
     Shape shape;
@@ -80,7 +80,7 @@ inline Tensor noise(DataType type, Shape shape, unsigned seed, double size = 1) 
     return made;
 }
 
-// ---- A node and the definition of what it computes
+// ---- A node and the definition of its result
 
 struct Node {
     std::size_t batch = 2, heads = 2, kv_heads = 2, queries = 12, keys = 12, dim = 16, value_dim = 16;
@@ -128,7 +128,7 @@ struct Node {
     }
 };
 
-// Q, K, V [batch, heads, tokens, dim], whatever the layout of the inputs.
+// Q, K, V [batch, heads, tokens, dim], for any layout of the inputs.
 struct Data {
     Tensor q, k, v;
 };
@@ -176,8 +176,8 @@ inline std::vector<Tensor> inputs(const Node &n, const Data &x) {
     return all;
 }
 
-// The place of a token of window `w` in the picture before it was rolled, as a number for each axis that is less than
-// zero where the token was carried around the edge.
+// The position of a token of window `w` in the picture before it was rolled, as one number per axis, negative if the
+// token was carried around the edge.
 inline int carried(const Node &n, std::size_t w, std::size_t token, int axis) {
     const int columns = n.picture[1] / n.grid[1], down = static_cast<int>(w) / columns, right = static_cast<int>(w) % columns;
     const int inside = axis == 0 ? static_cast<int>(token) / n.grid[1] : static_cast<int>(token) % n.grid[1];
@@ -186,7 +186,7 @@ inline int carried(const Node &n, std::size_t w, std::size_t token, int axis) {
     return at + n.shift[a] < n.picture[a] ? 0 : 1;
 }
 
-// What the mask says of a pair: 0 or what it adds, or minus infinity.
+// The mask's value for a pair: 0 or its addend, or minus infinity.
 inline double masked(const Tensor &mask, const std::size_t (&at)[4], std::size_t keys) {
     const std::size_t rank = mask.shape.size(), last = mask.shape[rank - 1];
     if (last != 1 && last < keys && at[3] >= last) {

@@ -1,7 +1,7 @@
-// Drives the plugin through its own interface, as TensorRT does: found in the registry by the node's type, made from
-// fields, copied, asked for shapes, formats and workspace, serialised, read again and run, on memory of a device. Its
-// answers are compared with the definition of attention in double precision, and with that definition without one of the
-// node's features, from which they must differ. And with everything that it has to refuse.
+// Drives the plugin through its own interface, like TensorRT: finds it in the registry by the node's type, creates it
+// from fields, copies it, requests shapes, formats and workspace, serialises it, reads it back and runs it, on device
+// memory. Its answers are compared with the definition of attention in double precision, and must differ from that
+// definition without one of the node's features. All refusals are tested as well.
 #include <atomic>
 #include <memory>
 #include <thread>
@@ -10,7 +10,7 @@
 
 int checks = 0;
 
-// What TensorRT's library exports to plugins.
+// Exported to plugins by TensorRT's library.
 extern "C" nvinfer1::IPluginRegistry *getPluginRegistry() noexcept { return &host::registry(); }
 extern "C" nvinfer1::ILogger *getLogger() noexcept { return &host::logger(); }
 
@@ -43,7 +43,7 @@ std::vector<char> written(const Plugin &plugin) {
     return bytes;
 }
 
-// Descriptions of the inputs, and of the output as the plugin computes its shape.
+// Descriptions of the inputs, and of the output with the shape that the plugin computes.
 std::vector<PluginTensorDesc> described(const Plugin &plugin, const std::vector<Tensor> &all) {
     std::vector<PluginTensorDesc> made;
     std::vector<DimsExprs> shapes;
@@ -68,7 +68,7 @@ std::vector<PluginTensorDesc> described(const Plugin &plugin, const std::vector<
     return made;
 }
 
-// What TensorRT does while it builds: formats, shapes, workspace. Returns the bytes of workspace.
+// TensorRT's calls during a build: formats, shapes, workspace. Returns the bytes of workspace.
 std::size_t build(const Plugin &plugin, const std::vector<PluginTensorDesc> &all) {
     const int32_t count = static_cast<int32_t>(all.size()) - 1;
     for (int32_t at = 0; at <= count; ++at) {
@@ -134,7 +134,7 @@ struct Loaded {
     }
 };
 
-// Builds with one copy, serialises it, and runs a copy of what was read.
+// Builds with one copy, serialises it, and runs a copy of the deserialised plugin.
 std::vector<double> answered(const Node &n, const Data &x, void *stream) {
     host::logger().said.clear();
     Plugin first = made(n.fields());
@@ -180,7 +180,7 @@ Node swin() {
     return n;
 }
 
-// Nodes, each with what must change the answer when it is left out.
+// Nodes, each with a feature that must change the answer when it is left out.
 void nodes(void *stream) {
     struct Case {
         const char *name;
@@ -262,8 +262,8 @@ void nodes(void *stream) {
     }
 }
 
-// Shapes that change between runs, in one copy; a budget that the first shape has set; a stream that is captured; and two
-// copies in two threads.
+// Shapes that change between runs, in one copy; a budget set by the first shape; a captured stream; and two copies in
+// two threads.
 void runs(void *stream) {
     Node n;
     n.rank = 3;
@@ -282,12 +282,12 @@ void runs(void *stream) {
             CHECK(loaded.enqueue(plugin, shapes, room.get(), stream) == 0 && driver::cu().wait(stream) == 0);
         }
         CHECK(tokens == 0 || distance(definition(n, x), loaded.answer(n)) <= 2e-5);
-        // Without a workspace of TensorRT's.
+        // Without a workspace from TensorRT.
         const Plugin alone(plugin->clone());
         Loaded other(all, shapes.back());
         CHECK(other.enqueue(alone, shapes, nullptr, stream) == 0 && driver::cu().wait(stream) == 0);
         CHECK(tokens == 0 || distance(definition(n, x), other.answer(n)) <= 2e-5);
-        // A graph, whose launches are those of the host.
+        // A graph, with the host's launches.
         void *graph = nullptr, *made_of_it = nullptr;
         Loaded third(all, shapes.back());
         driver::Functions &cu = driver::cu();
@@ -338,7 +338,7 @@ void runs(void *stream) {
     CHECK(distance(want, loaded[0].answer(n)) <= 2e-5 && loaded[0].out.bytes() == loaded[1].out.bytes());
 }
 
-// ---- What is refused
+// ---- Refusals
 
 bool logged(const std::string &part) {
     const bool found = host::logger().said.find(part) != std::string::npos;
@@ -385,7 +385,7 @@ void fields() {
     CHECK(made(F()) != nullptr && host::logger().said.empty());
 }
 
-// Serialised plugins that were cut, lengthened or changed: refused, or plugins that are usable.
+// Serialised plugins that were cut, lengthened or changed: refused, or usable plugins.
 void buffers() {
     Node n = swin();
     n.picture = {{6, 10}};
@@ -413,7 +413,7 @@ void buffers() {
         }
         const Plugin found = read(other);
         if (found != nullptr) {
-            // What was read is what is written, and no shape makes it fail otherwise than by a message.
+            // Reading and writing again gives the same bytes, and shapes only make it fail with a message.
             taken++;
             CHECK(written(found) == other);
             described(found, inputs(n, data(n)));
@@ -469,7 +469,7 @@ void shapes(void *stream) {
     }
     CHECK(loaded.enqueue(plugin, good, room.get(), stream) == 0 && driver::cu().wait(stream) == 0);
     CHECK(distance(definition(n, x), loaded.answer(n)) <= 2e-5);
-    // Memory that is none of the device's.
+    // Memory that is not the device's.
     std::vector<char> host_memory(loaded.out.bytes().size());
     void *to[] = {host_memory.data()};
     CHECK(plugin->enqueue(good.data(), &good.back(), loaded.from.data(), to, room.get(),
