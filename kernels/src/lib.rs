@@ -2,12 +2,12 @@
 //!
 //! | file | duty |
 //! |---|---|
-//!  [`lanes`] | operations that the algorithms require of a vector unit |
+//! | [`lanes`] | operations that the algorithms require of a vector unit |
 //! | [`isa`] | tokens that prove an instruction set present |
-//!  [`product`], [`exp2`], [`memory`] | code shared by the operators: the product, the exponential, moves and conversions |
+//! | [`product`], [`exp2`], [`memory`] | shared by operators: the product, the exponential, moves and conversions |
 //! | [`primitives`] | moves and conversions of an instruction set, as a table of functions |
 //! | [`attention`], [`linear`], [`series`] | the micro-kernels of each operator, written once |
-//!  `scalar`, `neon`, `avx2`, `avx512` | one vector type and one instance each |
+//! | `scalar`, `neon`, `avx2`, `avx512` | one vector type and one instance each |
 //! | [`registry`] | the tables of CPU kernels |
 //! | [`cuda`] | the GPU kernels as data |
 //!

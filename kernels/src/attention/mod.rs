@@ -30,12 +30,12 @@
 //!
 //! | file | duty |
 //! |---|---|
-//!  [`kernel`] | the operands of a kernel, its operations and entry points |
+//! | [`kernel`] | the operands of a kernel, its operations and entry points |
 //! | [`scores`], [`modify`] | `q · k`, then soft cap and bias |
 //! | [`softmax`] | references, weights, sums of weights |
-//!  [`mask`], [`combine`] | masks as the bias of a tile, and additions to it |
+//! | [`mask`], [`combine`] | masks as the bias of a tile, and additions to it |
 //! | [`values`] | the weighted sum of the values |
-//!  [`vectors`] | the operations on tiles of whole vectors: the step composed of these, merge and finish |
+//! | [`vectors`] | the operations on tiles of whole vectors: the step composed of these, merge and finish |
 //! | [`row`] | the operations on one row |
 //! | [`within`] | steps inside an error budget |
 //! | [`backward`] | gradients |

@@ -75,24 +75,24 @@ impl Lanes for Eight {
     }
     #[inline(always)]
     unsafe fn load(_: Avx2, p: *const f32) -> Self {
-        // SAFETY: `p` is readable for `N` values (clause of `load`); the token was shown.
+        // SAFETY: `p` is readable for `N` values (clause of `load`); the token proves the instruction set.
         Eight(unsafe { _mm256_loadu_ps(p) })
     }
     #[inline(always)]
     unsafe fn load_f16(_: Avx2, p: *const u16) -> Self {
-        // SAFETY: `p` is readable for `N` elements (clause of `load_f16`); the token was shown.
+        // SAFETY: `p` is readable for `N` elements (clause of `load_f16`); the token proves the instruction set.
         Eight(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) })
     }
     #[inline(always)]
     unsafe fn load_bf16(_: Avx2, p: *const u16) -> Self {
-        // SAFETY: `p` is readable for `N` elements (clause of `load_bf16`); the token was shown.
+        // SAFETY: `p` is readable for `N` elements (clause of `load_bf16`); the token proves the instruction set.
         Eight(unsafe {
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()))))
         })
     }
     #[inline(always)]
     unsafe fn load_bool(_: Avx2, p: *const u8) -> Self {
-        // SAFETY: `p` is readable for `N` bytes (clause of `load_bool`); the token was shown.
+        // SAFETY: `p` is readable for `N` bytes (clause of `load_bool`); the token proves the instruction set.
         Eight(unsafe {
             let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
             let masked = _mm256_castsi256_ps(_mm256_cmpeq_epi32(bytes, _mm256_setzero_si256()));
@@ -101,7 +101,7 @@ impl Lanes for Eight {
     }
     #[inline(always)]
     unsafe fn load_bits(_: Avx2, p: *const u8) -> u32 {
-        // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`); the token was shown.
+        // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`); the token proves the instruction set.
         unsafe { bits(p) }
     }
     #[inline(always)]

@@ -99,24 +99,24 @@ impl Lanes for Sixteen {
     }
     #[inline(always)]
     unsafe fn load(_: Avx512, p: *const f32) -> Self {
-        // SAFETY: `p` is readable for `N` values (clause of `load`); the token was shown.
+        // SAFETY: `p` is readable for `N` values (clause of `load`); the token proves the instruction set.
         Sixteen(unsafe { _mm512_loadu_ps(p) })
     }
     #[inline(always)]
     unsafe fn load_f16(_: Avx512, p: *const u16) -> Self {
-        // SAFETY: `p` is readable for `N` elements (clause of `load_f16`); the token was shown.
+        // SAFETY: `p` is readable for `N` elements (clause of `load_f16`); the token proves the instruction set.
         Sixteen(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) })
     }
     #[inline(always)]
     unsafe fn load_bf16(_: Avx512, p: *const u16) -> Self {
-        // SAFETY: `p` is readable for `N` elements (clause of `load_bf16`); the token was shown.
+        // SAFETY: `p` is readable for `N` elements (clause of `load_bf16`); the token proves the instruction set.
         Sixteen(unsafe {
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))))
         })
     }
     #[inline(always)]
     unsafe fn load_bool(_: Avx512, p: *const u8) -> Self {
-        // SAFETY: `p` is readable for `N` bytes (clause of `load_bool`); the token was shown.
+        // SAFETY: `p` is readable for `N` bytes (clause of `load_bool`); the token proves the instruction set.
         Sixteen(unsafe {
             let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
             let masked = _mm512_testn_epi32_mask(bytes, bytes);
@@ -125,7 +125,7 @@ impl Lanes for Sixteen {
     }
     #[inline(always)]
     unsafe fn load_bits(_: Avx512, p: *const u8) -> u32 {
-        // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`); the token was shown.
+        // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`); the token proves the instruction set.
         unsafe { crate::avx2::bits(p) }
     }
     #[inline(always)]

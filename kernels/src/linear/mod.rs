@@ -58,10 +58,10 @@
 //!
 //! | file | duty |
 //! |---|---|
-//!  [`kernel`] | the operands of a kernel, and its entry points |
+//! | [`kernel`] | the operands of a kernel, and its entry points |
 //! | [`prepare`] | segments of a head's tokens: gates |
 //! | `meet` | products of queries and keys |
-//!  `enter` | the state of a strip as a segment begins |
+//! | `enter` | the state of a strip as a segment begins |
 //! | `exponential` | exponentials of sums of gates |
 //! | [`recur`], `rows`, `update` | tokens pass a strip of the state |
 //! | [`factor`] | the state times factors |

@@ -79,22 +79,22 @@ impl Lanes for Four {
     }
     #[inline(always)]
     unsafe fn load(_: Neon, p: *const f32) -> Self {
-        // SAFETY: `p` is readable for `N` values (clause of `load`); the token was shown.
+        // SAFETY: `p` is readable for `N` values (clause of `load`); the token proves the instruction set.
         Four(unsafe { vld1q_f32(p) })
     }
     #[inline(always)]
     unsafe fn load_f16(_: Neon, p: *const u16) -> Self {
-        // SAFETY: `p` is readable for `N` elements (clause of `load_f16`); the token was shown.
+        // SAFETY: `p` is readable for `N` elements (clause of `load_f16`); the token proves the instruction set.
         Four(unsafe { widen_f16(p) })
     }
     #[inline(always)]
     unsafe fn load_bf16(_: Neon, p: *const u16) -> Self {
-        // SAFETY: `p` is readable for `N` elements (clause of `load_bf16`); the token was shown.
+        // SAFETY: `p` is readable for `N` elements (clause of `load_bf16`); the token proves the instruction set.
         Four(unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p))) })
     }
     #[inline(always)]
     unsafe fn load_bool(_: Neon, p: *const u8) -> Self {
-        // SAFETY: `p` is readable for `N` bytes (clause of `load_bool`); the token was shown.
+        // SAFETY: `p` is readable for `N` bytes (clause of `load_bool`); the token proves the instruction set.
         Four(unsafe {
             let bytes = vcreate_u8(u64::from(p.cast::<u32>().read_unaligned()));
             let words = vmovl_u16(vget_low_u16(vmovl_u8(bytes)));
@@ -105,7 +105,7 @@ impl Lanes for Four {
     #[inline(always)]
     unsafe fn load_bits(_: Neon, p: *const u8) -> u32 {
         const PLACES: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
-        // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`); the token was shown.
+        // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`); the token proves the instruction set.
         unsafe {
             let places = vld1q_u8(PLACES.as_ptr());
             let (low, high) = (vld1q_u8(p), vld1q_u8(p.add(16)));
@@ -144,7 +144,7 @@ impl Lanes for Four {
     }
     #[inline(always)]
     unsafe fn quad(_: Neon, p: *const f32) -> float32x4_t {
-        // SAFETY: `p` is readable for four values (clause of `quad`); the token was shown.
+        // SAFETY: `p` is readable for four values (clause of `quad`); the token proves the instruction set.
         unsafe { vld1q_f32(p) }
     }
     #[inline(always)]
@@ -154,7 +154,7 @@ impl Lanes for Four {
         // named.
         macro_rules! load {
             ($low:tt, $high:tt) => {
-                // SAFETY: `p` is readable for eight values (clause of `two_quads`); the token was shown.
+                // SAFETY: `p` is readable for eight values (clause of `two_quads`); the token proves the instruction set.
                 unsafe {
                     core::arch::asm!(
                         concat!("ld1 {{ ", $low, ".4s, ", $high, ".4s }}, [{p}], {stride}"),

@@ -22,8 +22,8 @@
 //!
 //! | file | duty |
 //! |---|---|
-//!  [`kernel`] | operands of the kernels, and the table of an instruction set |
-//!  [`functions`] | exponential, softplus, silu, and flushing to zero |
+//! | [`kernel`] | operands of the kernels, and the table of an instruction set |
+//! | [`functions`] | exponential, softplus, silu, and flushing to zero |
 //! | [`recurrence`], [`selective`], [`convolution`] | the operators |
 
 pub mod convolution;

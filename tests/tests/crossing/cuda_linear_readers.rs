@@ -62,7 +62,7 @@ fn of_reader(params: &Params, case: &Case, reader: usize) -> Case {
     Case { name, problem: alone.problem, query, ..case.clone() }
 }
 
-/// Readers and states have the bits that they have alone.
+/// Checks that readers and states have the bits that they have alone.
 fn compare(engine: &Engine, params: &Params, form: Form) {
     let case = params.build();
     let [heads, _, states] = params.heads;

@@ -190,7 +190,7 @@ fn of_ones(engine: &Engine, rule: Rule, dim: usize, values: [f32; 3], clears: Op
     }
 }
 
-/// Padding changes no infinity, and a NaN of the padding does not outlive a gate that clears.
+/// Checks that padding changes no infinity, and a NaN of the padding does not outlive a gate that clears.
 pub(crate) fn padding_is_nothing(engine: &Engine) {
     for dim in 1..=9 {
         of_ones(engine, Rule::Gated, dim, [f32::NAN, 1.0, 1.0], Some(1));
@@ -205,8 +205,8 @@ fn padding_changes_no_infinity_and_outlives_no_gate() {
     engines().for_each(|engine| padding_is_nothing(&engine));
 }
 
-/// A gate beyond f32 multiplies the contents of the state: zero stays zero, and small numbers grow to their exact
-/// value.
+/// Checks that a gate beyond f32 multiplies the contents of the state: zero stays zero, and small numbers grow to their
+/// exact value.
 pub(crate) fn gates_follow(engine: &Engine) {
     for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
         for (gate, past) in [(89.0, 0.0), (95.0, 1e-30), (130.0, 1e-38), (600.0, 0.0), (89.0, 1e-10)] {

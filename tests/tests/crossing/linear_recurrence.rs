@@ -401,7 +401,7 @@ fn a_state_vanishes_before_it_is_subnormal() {
     vanishing_states(&engines(2));
 }
 
-/// A product of factors that vanishes, while no single factor does, removes no infinity and no NaN.
+/// Checks that a product of factors that vanishes, while no single factor does, removes no infinity and no NaN.
 pub(crate) fn vanishing_products(engines: &[Engine]) {
     let mut case = Case::new(3, [1, 300, 40], [Order::TokensFirst; 3], DType::F32, Gate::Log, false);
     case.a = Values::of(DType::F32, case.a.elements().len(), |_| -20.0);

@@ -398,7 +398,7 @@ fn hard_rates_do_what_they_say() {
     hard_rates(&engines(1));
 }
 
-/// Rates that clear, states that are not finite, and NaN, by each of the engines.
+/// Checks rates that clear, states that are not finite, and NaN, on each of the engines.
 pub(crate) fn hard_rates(engines: &[Engine]) {
     let tokens = 6;
     let series = Series::tokens_first("u", [1, tokens, 1]).unwrap();
@@ -442,8 +442,8 @@ pub(crate) fn hard_rates(engines: &[Engine]) {
     }
 }
 
-/// Time steps whose softplus underflows, with an infinite rate that clears all the same; and factors beyond f32, which
-/// are applied to the state.
+/// Checks time steps whose softplus underflows, with an infinite rate that clears all the same; and factors beyond f32,
+/// which are applied to the state.
 pub(crate) fn steps_and_rates_beyond_f32(engines: &[Engine]) {
     let tokens = 6;
     let series = Series::tokens_first("u", [1, tokens, 1]).unwrap();

@@ -156,7 +156,7 @@ fn a_broken_picture_is_skipped_counted_and_told() {
     assert!(text.contains("frame 1 is skipped: 001.png: "), "{text}");
 }
 
-/// A pseudo terminal: its controlling end and the name of the other.
+/// Opens a pseudo terminal: returns its controlling end and the name of the other.
 fn pty() -> (OwnedFd, String) {
     let ours = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     rustix::pty::grantpt(&ours).unwrap();

@@ -25,9 +25,9 @@
 //!
 //! | file | duty |
 //! |---|---|
-//!  `kernel` | the operands of the kernel |
+//! | `kernel` | the operands of the kernel |
 //! | `step` | the five products of a tile and a block |
-//!  `select` | the last three products when an operand is not finite |
+//! | `select` | the last three products when an operand is not finite |
 
 pub(crate) mod instance;
 mod kernel;

@@ -141,8 +141,8 @@ pub struct AttentionArgs {
     /// Number of consecutive blocks of one split: [`AttentionArgs::row_blocks`], or `heads · sequence_count` with
     /// [`LONGEST_FIRST`].
     pub first: i32,
-    /// First of the blocks with the last rows of all splits and heads, which have fewer rows. Each split then has one
-    /// block less than [`AttentionArgs::row_blocks`] before it. Beyond any block if the last rows are not apart.
+    /// First of the blocks with the last rows of all splits and heads, which have fewer rows. [`AttentionArgs::first`]
+    /// is then one less than [`AttentionArgs::row_blocks`]. Beyond any block if the last rows have no blocks of their own.
     pub short_from: i32,
     /// Blocks of rows of the longest sequence.
     pub row_blocks: i32,

@@ -13,10 +13,10 @@
 //! |---|---|
 //! | `recurrent` | walk or share with [`STEPS`], one part |
 //! | `fused-chunk` | prepare; walk or share, one part |
-//!  `chunk` | prepare; walk without output, one part, with `boundaries`; walk, one part per boundary, from `boundaries` |
-//!  `parallel` | *parallel*, one part per [`PARALLEL_ROWS`] tokens, from the past; if the last state is requested, prepare; walk without output, one part |
-//!  `parallel` with a delta rule or a gate per dim | with a delta rule, [*write*](LinearQuadratic::Write), one head per state, whose output replaces the values, with [`VALUE_F32`]; [*answer*](LinearQuadratic::Answer), one part per [`QUADRATIC_ROWS`] tokens; if the last state is requested, [*last*](LinearQuadratic::Last), one head per state and one part per [`QUADRATIC_ROWS`] of its rows |
-//!  `scan` | prepare; walk without output with [`FOLD`], all parts except the last, to their folds: a state for the first, `b` for the others; with a delta rule, walk with [`IDENTITY`] to the transitions `A`, else the *sums* of the logarithms of each part ([`SumsArgs`]); *carry* ([`CarryArgs`]) to the state after each part, one launch per step with dense transitions; walk with [`RESUME`], all parts, from these states |
+//! | `chunk` | prepare; walk without output, one part, with `boundaries`; walk, one part per boundary, from `boundaries` |
+//! | `parallel` | *parallel*, one part per [`PARALLEL_ROWS`] tokens, from the past; if the last state is requested, prepare; walk without output, one part |
+//! | `parallel` with a delta rule or a gate per dim | with a delta rule, [*write*](LinearQuadratic::Write), one head per state, whose output replaces the values, with [`VALUE_F32`]; [*answer*](LinearQuadratic::Answer), one part per [`QUADRATIC_ROWS`] tokens; if the last state is requested, [*last*](LinearQuadratic::Last), one head per state and one part per [`QUADRATIC_ROWS`] of its rows |
+//! | `scan` | prepare; walk without output with [`FOLD`], all parts except the last, to their folds: a state for the first, `b` for the others; with a delta rule, walk with [`IDENTITY`] to the transitions `A`, else the *sums* of the logarithms of each part ([`SumsArgs`]); *carry* ([`CarryArgs`]) to the state after each part, one launch per step with dense transitions; walk with [`RESUME`], all parts, from these states |
 //!
 //! Keys with more dims than any of these tiles use a *step* kernel ([`LinearWalk::steps`]) with the launches of
 //! `recurrent`.

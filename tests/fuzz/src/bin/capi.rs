@@ -92,7 +92,7 @@ fn engine_options(u: &mut Unstructured<'_>, cores: &[u32; 3]) -> Result<elsa_eng
     Ok(options)
 }
 
-/// The data of a problem, and the integers that it points to.
+/// Picks the data of a problem, and the integers that it points to.
 fn frame(
     u: &mut Unstructured<'_>,
     p: &elsa_problem,
