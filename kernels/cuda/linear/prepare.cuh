@@ -118,7 +118,7 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
     return within;
   }
 
-  // Writes the tile of a marked chunk. Rows past the last dim are zero, even after a change that was not finite.
+  // Writes the tile of a marked chunk. Rows past the last dim are cleared, even after a change that was not finite.
   INLINE void write_marked() const {
     NO_UNROLL for (int x = lane; x < dims; x += 32)
       NO_UNROLL for (int t = 0; t < CHUNK; t++) {

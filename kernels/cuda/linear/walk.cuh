@@ -10,8 +10,8 @@
 //   o_i = scale exp(G_i) S' q_i + sum_j P_ij u_j,     P_ij = scale exp(G_i - G_j) q_i.k_j  for j <= i
 //   S   <- exp(G_C) S + sum_j exp(G_C - G_j) k_j u_j'
 //
-// T and P do not depend on the state: prepare kernels (prepare.cuh) compute them for all chunks at once. Rules without delta have u
-// = v.
+// T and P do not depend on the state: prepare kernels (prepare.cuh) compute them for all chunks at once. Rules without delta have
+// u = v.
 //
 //  1. A warp has eight columns of the state in registers: a lane has DIMS / 16 rows, dealt in quads, of four columns. With COUNT =
 //     2 a warp has four columns and a lane two, which changes no bit and gives the blocks of few states twice the SMs. A lane is
@@ -27,7 +27,7 @@
 //  7. Chunks that products would get wrong are marked: a gate clears the state, is NaN, or grows beyond 2^100, or a product is not
 //     finite. They go token by token, and so does everything with STEPS.
 //  8. With few states a warp has its scheduler to itself, and waits for each branch. Whole chunks of f32 rows that fill their tiles
-//     and only need answers use a loop without branches (PLAIN), which takes a sixth of the time.
+//     and only need answers use a loop without branches (PLAIN), which saves a sixth of the time.
 //  9. Values that are not finite must not reach earlier tokens, or rows past the last dim, through a product with zero: a warp that
 //     encounters one selects. Those rows stay zero, or each answer would include their NaN.
 #pragma once

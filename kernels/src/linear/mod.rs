@@ -28,11 +28,11 @@
 //!    and receives the sum of what all write: in one loop if the registers hold both, otherwise in two ([`recur`]). The
 //!    state is therefore rounded once for all of them; where nothing decays, its error grows with the root of the
 //!    number of roundings.
-//! 5. *A pass reads before it writes.* All its tokens read the state before the pass, and products supply the writes
-//!    of earlier tokens: `O = Q S + tril(Q Kᵀ) W`, and for the delta rules
+//! 5. *A pass reads before it writes.* All its tokens read the state before the pass, and products supply the writes of
+//!    earlier tokens: `O = Q S + tril(Q Kᵀ) W`, and for the delta rules
 //!    `w_t = β_t (v_t − S'ᵀ k_t − Σ_{i<t} (k_t · k_i) w_i)`, by forward substitution, never through powers of a matrix.
-//!    Long passes are the chunks of other forms.
-//!    Later tokens are left out by selection: a NaN poisons nothing before it.
+//!    Long passes are the chunks of other forms. Later tokens are left out by selection: a NaN poisons nothing before
+//!    it.
 //! 6. *Nothing stays subnormal.* When the state is multiplied, elements that would become subnormal are set to zero; so
 //!    are such outputs. Sums of products start from a number far below the rounding of any sum that is not itself tiny,
 //!    so that with a fused multiply-add they are never subnormal on the way. The same holds for the product with the
