@@ -27,7 +27,7 @@ pub trait Lanes: Number {
     type Quad: Copy;
     /// One f64 value per lane.
     type Wide: Copy;
-    /// `true` if making a quad reads all four scalars, not only those that are broadcast.
+    /// `true` if making a quad reads all four scalars, not only the broadcast ones.
     const QUAD_IN_REGISTER: bool;
     /// Groups of four steps per iteration of the product loops: 1, or 4 where counting iterations costs issue slots
     /// that the products need.

@@ -85,7 +85,7 @@ INLINE f4 load_raw(Address row, int first, int dims, bool there, bool vec4, int 
   return x;
 }
 
-// The same for four rows, with addresses and presence from `row(n, there)`. Rows that are read by single elements take turns.
+// The same for four rows, with addresses and presence from `row(n, there)`. Single elements are loaded in a loop over rows.
 template <class Row> INLINE void load_rows(f4 (&x)[4], int first, int dims, bool vec4, int dtype, Row row) {
   if (vec4) {
     UNROLL for (int n = 0; n < 4; n++) {

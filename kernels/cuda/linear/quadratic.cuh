@@ -196,7 +196,7 @@ template <bool PER_DIM> struct Pairs {
     return !among ? ~0u : strict ? own - 1 : own - 1 + own;
   }
 
-  // With a gate per head: finds the factors of a tile's keys, which of them the rows see, and `between` before the tile.
+  // Finds, with a gate per head, the factors of a tile's keys, which of them the rows see, and `between` before the tile.
   INLINE void gate_keys(int key0, bool among, bool strict) {
     const double g = logarithm(key0 + lane, 0), own = g == CLEARED ? 0. : g;
     const unsigned clearing = ballot(g == CLEARED);
@@ -524,7 +524,7 @@ template <bool PER_DIM> struct Write : Pairs<PER_DIM> {
       NO_UNROLL for (int key0 = row0 - KEYS;; key0 -= KEYS) {
         const bool over = key0 < 0 || this->hidden;  // except the rows themselves
         if (over) this->add_past(keys, row0);
-        sync_block();  // the data of the previous tile is free, and what was written can be read
+        sync_block();  // the data of the previous tile is free, and earlier writes are visible
         bool finite = true;
         if (!over)
           finite = this->bring_values([&](int j, int column) LAMBDA {
@@ -581,7 +581,7 @@ template <bool PER_DIM> struct Answer : Pairs<PER_DIM> {
 
 }  // namespace quadratic
 
-// name, what a block does, blocks per SM
+// name, task of a block, blocks per SM
 #define LINEAR_QUADRATIC(name, KIND, BLOCKS)                                                       \
   KERNEL LAUNCH_BOUNDS(quadratic::THREADS, BLOCKS) void name(const Linear call) {                  \
     SHARED(memory, quadratic::KIND::SHARED_BYTES);                                                 \

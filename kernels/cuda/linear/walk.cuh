@@ -20,7 +20,7 @@
 //  2. A product of the state with sixteen tokens is summed over a lane's own rows, then over the slices. Slice s has token j ^ s in
 //     place j: the sums that its partner keeps are then in the same registers in every lane, and a tree of exchanges, each halving
 //     what is left, ends with token s in slice s.
-//  3. Products over tokens read what the sixteen lanes have left in an area of the warp.
+//  3. Products over tokens read the rows that the sixteen lanes have left in an area of the warp.
 //  4. The changes of a chunk are summed separately and then added, so that a chain of roundings grows by one per chunk.
 //  5. The operands of the next chunk travel through registers while a chunk is computed, if there are enough registers.
 //  6. With a gate per dim, keys and queries are already multiplied by gates (record.cuh).

@@ -92,7 +92,7 @@ unsafe fn all_equal<L: Lanes>(isa: L::Isa, p: *const f32, n: usize) -> bool {
 }
 
 /// Writes the bias of a tile and a block, `[key][width]`, with `−∞` wherever row and key are on different sides, and
-/// reports what the sides mask. Writes nothing if all pairs are on the same side or all are on different sides.
+/// reports their effect. Writes nothing if all pairs are on the same side or all are on different sides.
 ///
 /// # Safety
 /// - The clauses of [`SideTile`].

@@ -103,7 +103,7 @@ impl Case {
     }
 
     /// Returns the same problem with only the first `n` queries of every sequence; `None` for packed sequences, for
-    /// windows, and for `n` queries or less.
+    /// windows, and for `n` queries or fewer.
     #[must_use]
     pub fn first_queries(&self, n: usize) -> Option<Case> {
         let before = self.spec.query.tokens();

@@ -12,7 +12,7 @@ pub struct WithinArgs {
     pub budget: Budget,
 }
 
-/// How much may be left out, and the outputs that record what was.
+/// The limit of the left-out share, and the outputs that record the left-out sums.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Budget {
