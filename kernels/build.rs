@@ -1,8 +1,9 @@
-//! Makes the table of GPU modules: PTX, compressed, and GPU code that is already assembled.
+//! Generates the table of GPU modules: compressed PTX, and GPU code that is already assembled.
 //!
-//! The PTX of `ptx/sm_53` is compressed, because as text it would be half of a program: packed as `registers` tells, and
-//! several modules together, which have much in common. `ELSA_CUBIN_DIR` names a folder
-//! of `NAME.cubin`, assembled for the GPU of the target board. They stand in the table beside the PTX; without the
+//! The PTX of `ptx/sm_53` is compressed, because its text would make up half of a program. It is packed as in
+//! `registers`, and several modules are compressed together, because they have much in common. `ELSA_CUBIN_DIR` names a
+//! folder of `NAME.cubin` files, assembled for the GPU of the target board, which are added to the table. If the
+//! variable is unset or empty, the table has only PTX. Without the feature `cuda` there is no table.
 //! variable, or where it is empty, the table has PTX alone. Without the feature `cuda` there is no table.
 
 use std::process::ExitCode;
@@ -20,7 +21,7 @@ fn main() -> ExitCode {
 
 #[cfg(not(feature = "cuda"))]
 mod modules {
-    /// Writes nothing.
+    /// Does nothing.
     pub fn write() -> Result<(), String> {
         Ok(())
     }
@@ -44,7 +45,7 @@ mod modules {
     const CUBINS: &str = "ELSA_CUBIN_DIR";
     /// Level of compression: the best.
     const LEVEL: u32 = 9;
-    /// Most bytes of the packed modules that are compressed together, where they are several: who wants one inflates all.
+    /// Largest total size of packed modules that are compressed together; loading one inflates all of them.
     const TOGETHER: usize = 500_000;
 
     /// Writes the compressed modules, and the table as a Rust expression.
@@ -57,7 +58,7 @@ mod modules {
             Some(folder) => files(folder, "cubin").map_err(|fault| format!("{CUBINS}: {fault}"))?,
             None => Vec::new(),
         };
-        // A table of modules, and a static for each group of those that are compressed together.
+        // The table of modules, and a static for each group compressed together.
         let (mut table, mut groups) = (String::new(), String::new());
         let (mut group, mut number) = (Vec::new(), 0);
         for path in files(&modules, "ptx")? {
@@ -95,7 +96,7 @@ mod modules {
             .map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// A text with the registers of each class numbered in the order of their first appearance.
+    /// Renumbers the registers of each class in the order of their first appearance.
     fn renumbered(text: &[u8]) -> Result<Vec<u8>, String> {
         let mut numbers = registers::CLASSES.map(|_| HashMap::new());
         let number = |class: usize, old: Option<u32>| {
@@ -109,7 +110,7 @@ mod modules {
 
     /// Packs a text whose registers are numbered in the order of their first appearance.
     fn packed(text: &[u8]) -> Result<Vec<u8>, String> {
-        // The registers of each class, the last named last.
+        // The registers of each class, with the most recently named last.
         let mut recent = registers::CLASSES.map(|_| Vec::new());
         let place = |class: usize, number: Option<u32>| {
             let recent = &mut recent[class];
@@ -132,7 +133,7 @@ mod modules {
         Ok(new)
     }
 
-    /// Writes the file of a group; returns its static.
+    /// Writes the file of a group and returns its static.
     fn store(out: &Path, number: usize, group: &[u8]) -> Result<String, String> {
         let path = out.join(format!("group_{number}.lz"));
         let fault = |error| format!("{}: {error}", path.display());
@@ -141,7 +142,7 @@ mod modules {
         Ok(format!("static GROUP_{number}: [u8; {}] = *include_bytes!({path:?});\n", bytes.len()))
     }
 
-    /// A text as a lzip file, whose dictionary, which a reader allocates, is no longer than the text.
+    /// Compresses a text to a lzip file with a dictionary no longer than the text, because a reader allocates it.
     fn compress(text: &[u8]) -> std::io::Result<Vec<u8>> {
         let mut options = LzipOptions::with_preset(LEVEL);
         options.lzma_options.dict_size = u32::try_from(text.len()).unwrap_or(u32::MAX).next_power_of_two();
@@ -154,7 +155,7 @@ mod modules {
         env::var_os(name).ok_or_else(|| format!("{name}: not set; allowed: as cargo sets it"))
     }
 
-    /// The files of a folder with that ending, at least one, in order.
+    /// Returns the files of a folder with that ending, at least one, in order.
     fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>, String> {
         println!("cargo::rerun-if-changed={}", folder.display());
         let fault = |error| format!("{}: {error}", folder.display());

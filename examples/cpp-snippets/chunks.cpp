@@ -23,7 +23,7 @@ int main() {
 
     elsa::states total(heads * tokens, dim), part(heads * tokens, dim);
     for (std::size_t first = 0; first < tokens; first += longest) {
-        // Chunks of one length share a plan; here only the last differs.
+        // Chunks of one length share a plan; here only the last one differs.
         problem.k.shape[2] = problem.v.shape[2] = std::min(longest, tokens - first);
         const elsa::plan<float> plan = elsa::or_throw(engine.plan(problem));
         const elsa::workspace workspace = elsa::or_throw(plan.workspace());

@@ -70,7 +70,7 @@ int main() {
     check::Worst worst;
     for (Eigen::Index i = 0; i < want.size(); ++i) {
         worst.compare(out.data()[i], want.data()[i]);
-        // The output of f16 is rounded once: by at most 2^-11 of its value.
+        // The f16 output is rounded once: by at most 2^-11 of its value.
         const double error = std::fabs(double(static_cast<float>(narrow.data()[i])) - want.data()[i]);
         if (!(error <= std::fabs(want.data()[i]) / 2048.0 + 1e-5)) {
             worst.compare(1.0f, 0.0);

@@ -1,9 +1,10 @@
 //! The macro that wraps generic functions for one instruction set.
 //!
-//! A target feature can only be set on a function that is not generic, and reaches what is inlined into it. So every
-//! generic function that is called through a table is wrapped once for each instruction set.
+//! A target feature can only be set on a function that is not generic, and applies to everything inlined into it.
+//! Every generic function that is called through a table is therefore wrapped once per instruction set.
 
-/// Declares functions with target features, each around a generic function that takes the token first.
+/// Declares functions with target features, each wrapping a generic function whose first argument is the
+/// token.
 macro_rules! entry_points {
     ($features:tt, $isa:ty, $(fn $name:ident($($argument:ident: $type:ty),*) = $generic:expr;)+) => {
         $($crate::entry::entry_point!($features, $isa, $name($($argument: $type),*), $generic);)+

@@ -1,21 +1,21 @@
-//! The exponential of base 2, and how far it can be off.
+//! The base-2 exponential and the derivation of its error bound.
 //!
-//! `2^x = 2^n · 2^r` with a whole `n` and a small `r`. With `n` the nearest whole number `r = x − n` is exact: it is a
-//! multiple of the last place of `x` and not larger than `x`. With `n` the floor `r` lies in [0, 1], and for negative
-//! `x` above −1/2 it may be rounded, by at most 2^-25, which moves `2^r` by at most `ln 2 · 2^-25` of itself. The
+//! `2^x = 2^n · 2^r` with an integer `n` and a small `r`. If `n` is the nearest integer, `r = x − n` is exact: it is a
+//! multiple of the last place of `x` and not larger than `x`. If `n` is the floor, `r` is in [0, 1], and for negative
+//! `x` above −1/2 it may be rounded, by at most 2^-25, which changes `2^r` by a relative `ln 2 · 2^-25` at most. The
 //! multiplication by `2^n` rounds nothing within the range of [`Lanes::exp2`].
 //!
 //! What remains is a polynomial `p` for `WEIGHT_SCALE · 2^r`. Its coefficients are those of the minimax polynomial,
 //! rounded to f32, so the distance of `p`, evaluated exactly, from `WEIGHT_SCALE · 2^r` is a function of `r` that can
-//! be computed. To it comes the rounding of the evaluation. An operation whose operands are off by `δa`, `δb`, `δc` is
-//! itself off by
+//! be computed. The rounding of the evaluation adds to it. An operation whose operands have errors `δa`, `δb`, `δc` has
+//! the error
 //!
 //! ```text
 //! fma(a, b, c):  |a| δb + |b| δa + δa δb + δc  +  half a unit in the last place of the result
 //! ```
 //!
-//! and so along the steps of each form. `kernels/tests/kernels/exponential.rs` follows both over a fine grid of `r`, finds the
-//! sum below what each kernel declares, and finds the measured errors below that.
+//! and so on along the steps of each form. `kernels/tests/kernels/exponential.rs` follows both over a fine grid of `r`,
+//! and checks that the sum is below what each kernel declares, and the measured errors below the sum.
 
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::RAISED;
@@ -24,29 +24,29 @@ use crate::lanes::{Lanes, MAX_LANES};
 /// Minimax polynomial of `2^x` on [−1/2, 1/2] for the relative error, degree 5, lowest power first.
 pub const EXP2_NEAREST: [f32; 6] =
     [1.000_000_1, 0.693_146_94, 0.240_221_2, 0.055_507_13, 0.009_675_541, 0.001_327_647_2];
-/// The same on [0, 1].
+/// The same polynomial on [0, 1].
 pub const EXP2_FLOOR: [f32; 6] =
     [0.999_999_94, 0.693_153_1, 0.240_153_61, 0.055_826_318, 0.008_989_34, 0.001_877_576_7];
 /// [`EXP2_NEAREST`] divided by its linear coefficient, which saves two register copies where a fused
 /// multiply-add overwrites its addend.
 pub const EXP2_MONIC: [f32; 6] =
     [1.442_695_6, 1.0, 0.346_566_05, 0.080_079_89, 0.013_958_86, 0.001_915_390_6];
-/// A polynomial times [`RAISED`], which is exact.
+/// Multiplies a polynomial by [`RAISED`], which is exact.
 #[cfg(target_arch = "x86_64")]
 pub const fn raised(c: [f32; 6]) -> [f32; 6] {
     [c[0] * RAISED, c[1] * RAISED, c[2] * RAISED, c[3] * RAISED, c[4] * RAISED, c[5] * RAISED]
 }
 
-/// Added to an f32 value of magnitude below 2^22 it leaves the nearest whole number, plus 127, in the low bits.
-/// Those bits shifted up by 23 are the power of two as an f32 value.
+/// Addend that leaves the nearest integer plus 127 in the low bits of an f32 value of magnitude below 2^22. Those bits
+/// shifted left by 23 are the power of two as an f32 value.
 pub const EXPONENT_MAGIC: f32 = 12_582_912.0 + 127.0;
 
-/// Where `exp2_horner` gives zero: no exponent of a normal number is left.
+/// Largest argument for which `exp2_horner` gives zero: no exponent of a normal number is left.
 pub const ZERO_AT: f32 = -127.0;
 
-/// `2^x` by range reduction to the nearest whole number and [`EXP2_NEAREST`], in Horner's form, for
-/// instruction sets whose multiply-add has a separate destination. The power of two is multiplied on, so
-/// that a NaN stays one whatever its payload.
+/// Computes `2^x` by range reduction to the nearest integer and [`EXP2_NEAREST`], in Horner's form, for instruction
+/// sets whose multiply-add has a separate destination. The power of two is multiplied in, so that a NaN stays NaN with
+/// any payload.
 macro_rules! exp2_horner {
     ($x:expr, $isa:expr, $shift:expr) => {
         exp2_horner!($x, $isa, $shift, $crate::exp2::EXP2_NEAREST)
@@ -67,7 +67,7 @@ macro_rules! exp2_horner {
 }
 pub(crate) use exp2_horner;
 
-/// `WEIGHT_SCALE · 2^x` of `n` values, by [`Lanes::exp2`].
+/// Writes `WEIGHT_SCALE · 2^x` of `n` values, by [`Lanes::exp2`].
 ///
 /// # Safety
 /// - `n` values are readable at `x` and writable at `y`.
@@ -77,7 +77,7 @@ pub unsafe fn exp2<L: Lanes>(isa: L::Isa, x: *const f32, n: usize, y: *mut f32) 
     while i < n {
         let mut lanes = [0.0f32; MAX_LANES];
         let take = (n - i).min(L::N);
-        // SAFETY: `n` values at either pointer (clause); the buffer holds a vector.
+        // SAFETY: `n` values at both pointers (clause); the buffer holds a vector.
         unsafe {
             lanes.as_mut_ptr().copy_from_nonoverlapping(x.add(i), take);
             let v = L::load(isa, lanes.as_ptr());

@@ -1,5 +1,5 @@
-//! The macro that instantiates what operators share for one instruction set. Each operator has a macro of its own beside
-//! its kernels, such as [`crate::attention`]'s.
+//! The macro that instantiates the code shared by the operators for one instruction set. Each operator has its own
+//! macro next to its kernels, such as that of [`crate::attention`].
 
 /// Declares `PRIMITIVES` for one instruction set.
 macro_rules! instance {

@@ -1,27 +1,26 @@
-//! Tokens: values that exist only where their instruction set is present.
+//! Tokens: values that exist only if their instruction set is present.
 //!
-//! With the feature `std` instruction sets are detected at run time. Without it, only those that the whole program was
-//! compiled for count.
+//! The feature `std` detects instruction sets at run time. Without it, only those of the compilation target count.
 
-/// No vector unit is needed.
+/// The portable instruction set, which needs no vector unit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scalar(());
 
 impl Scalar {
-    /// The token.
+    /// Returns the token.
     #[inline(always)]
     #[must_use]
     pub const fn new() -> Scalar {
         Scalar(())
     }
 
-    /// Always present.
+    /// Returns the token; always succeeds.
     #[must_use]
     pub fn detect() -> Option<Scalar> {
         Some(Scalar(()))
     }
 
-    /// The token, in the form that the other instruction sets have.
+    /// Returns the token without detection, like the other instruction sets.
     ///
     /// # Safety
     /// - None.
@@ -40,7 +39,7 @@ macro_rules! token {
 
         #[cfg(target_arch = $arch)]
         impl $name {
-            /// The token, if the processor has every instruction that the kernels of this name use.
+            /// Returns the token if the processor has every instruction that the kernels of this name use.
             #[must_use]
             pub fn detect() -> Option<$name> {
                 #[cfg(feature = "std")]
@@ -50,7 +49,7 @@ macro_rules! token {
                 present.then_some($name(()))
             }
 
-            /// The token without detection.
+            /// Returns the token without detection.
             ///
             /// # Safety
             /// - The processor has the instruction set.

@@ -1,19 +1,19 @@
-//! Leaf arithmetic of exact attention: micro-kernels that know tiles and registers, never tensors.
+//! Micro-kernels of exact attention: leaf arithmetic on tiles and registers that never sees a tensor.
 //!
 //! | file | duty |
 //! |---|---|
-//! | [`lanes`] | what the algorithms require of a vector unit |
+//! | [`lanes`] | operations that the algorithms require of a vector unit |
 //! | [`isa`] | tokens that prove an instruction set present |
-//! | [`product`], [`exp2`], [`memory`] | what operators share: the product, the exponential, moves and conversions |
+//! | [`product`], [`exp2`], [`memory`] | shared by operators: the product, the exponential, moves and conversions |
 //! | [`primitives`] | moves and conversions of an instruction set, as a table of functions |
 //! | [`attention`], [`linear`], [`series`] | the micro-kernels of each operator, written once |
-//! | `scalar`, `neon`, `avx2`, `avx512` | a vector and an instance each, nothing else |
+//! | `scalar`, `neon`, `avx2`, `avx512` | one vector type and one instance each |
 //! | [`registry`] | the tables of CPU kernels |
 //! | [`cuda`] | the GPU kernels as data |
 //!
-//! The crate needs no operating system. With the feature `std` instruction sets are detected at run time;
-//! without it, only those that the program was compiled for are known. `--cfg elsa_without="avx2"` (or `"avx512"`) leaves the
-//! kernels of an instruction set out, which a build for one known processor does not need.
+//! The crate needs no operating system. The feature `std` detects instruction sets at run time; without it, the crate
+//! knows only those of the compilation target. `--cfg elsa_without="avx2"` (or `"avx512"`) leaves out the kernels of an
+//! instruction set, for builds that target one known processor.
 #![no_std]
 
 #[cfg(feature = "std")]

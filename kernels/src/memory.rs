@@ -1,4 +1,4 @@
-//! Moving rows into the shapes that the products read: transposition, panels, conversion.
+//! Moving rows into the layouts that the products read: transposition, panels, conversion.
 //!
 //! Rows and dims need not fill whole vectors, and nothing beyond them is read or written. Squares of whole vectors,
 //! blocks of 4×4 elements and whole vectors take the fast path; the rest goes element by element, or through a buffer of
@@ -6,15 +6,15 @@
 
 use crate::lanes::{Lanes, MAX_LANES};
 
-/// The leading dims that are transposed in squares of whole vectors, if vectors are longer than four and `w` is a multiple
-/// of them.
+/// Returns the leading dims that are transposed in squares of whole vectors, if vectors are longer than four and `w` is
+/// a multiple of them.
 #[inline(always)]
 fn in_squares<L: Lanes>(dim: usize, w: usize) -> usize {
     if L::N > 4 && w.is_multiple_of(L::N) { dim / L::N * L::N } else { 0 }
 }
 
-/// Transposes `rows` rows of `dim` f32 values into `[padded][w]` and multiplies them by `factor`; zeros past the
-/// last row and the last dim.
+/// Transposes `rows` rows of `dim` f32 values into `[padded][w]` and multiplies them by `factor`. The rest, past the
+/// last row and the last dim, is zero.
 ///
 /// # Safety
 /// - `rows ≤ w` rows of `dim` values, `stride` apart, are readable at `src`.
@@ -34,7 +34,7 @@ pub unsafe fn transpose_in<L: Lanes>(
     let first = in_squares::<L>(dim, w);
     let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
     let (zero, factors) = (L::splat(isa, 0.0), L::splat(isa, factor));
-    // SAFETY: squares and blocks of four lie within rows and dims; single elements are read only inside both, and
+    // SAFETY: squares and blocks of four are within rows and dims; single elements are read only inside both, and
     // written inside `padded · w` (clauses).
     unsafe {
         for i in (0..w).step_by(L::N) {
@@ -59,7 +59,7 @@ pub unsafe fn transpose_in<L: Lanes>(
                 L::transpose4(isa, src.add(i * stride + x), stride, factor, dst.add(x * w + i), w);
             }
         }
-        // What blocks of four leave: the last rows of all dims, and the last dims of the rows before.
+        // The remainder of the blocks of four: the last rows of all dims, and the last dims of the rows before.
         for i in whole_rows..w {
             for x in first..padded {
                 let inside = i < rows && x < dim;
@@ -91,8 +91,8 @@ pub unsafe fn transpose_out<L: Lanes>(
 ) {
     let first = in_squares::<L>(dim, w);
     let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
-    // SAFETY: squares lie within `w` and dims, their rows within `rows`; blocks of four lie within rows and dims, single
-    // elements too (clauses).
+    // SAFETY: squares are within `w` and dims, their rows within `rows`; blocks of four and single elements are within
+    // rows and dims (clauses).
     unsafe {
         if first > 0 {
             for i in (0..rows).step_by(L::N) {

@@ -1,4 +1,4 @@
-//! What every operator uses of an instruction set: whether it is present, and the moves and conversions of rows.
+//! Instruction-set code shared by every operator: detection, and the moves and conversions of rows.
 
 use elsa_core::dtype::DType;
 use elsa_core::profile::InstructionSet;
@@ -10,13 +10,13 @@ pub type Narrow = unsafe fn(*const f32, usize, usize, *mut u16, usize);
 
 /// The primitives of one instruction set.
 ///
-/// Each function is unsafe with the clauses of the generic function that it names, and one more: the instruction
-/// set is present.
+/// Each function is unsafe with the clauses of the generic function that it names, and one more: the instruction set is
+/// present.
 #[derive(Debug)]
 pub struct Primitives {
     /// The instruction set.
     pub set: InstructionSet,
-    /// Whether this machine has it.
+    /// Returns `true` if this machine has it.
     pub present: fn() -> bool,
     /// [`crate::memory::transpose_in`].
     pub transpose_in: unsafe fn(*const f32, usize, usize, usize, usize, usize, f32, *mut f32),
@@ -35,7 +35,7 @@ pub struct Primitives {
 }
 
 impl Primitives {
-    /// The conversion from a 16-bit type; none from f32.
+    /// Returns the conversion from a 16-bit type; none for f32.
     #[must_use]
     pub fn widen(&self, dtype: DType) -> Option<Widen> {
         match dtype {
@@ -51,7 +51,7 @@ impl Primitives {
     /// # Safety
     /// - The instruction set is present.
     /// - `count` rows of `dim` elements, `stride` apart, are readable at `src`.
-    /// - `count` rows of `dim` f32 values, `to_stride` apart, are writable at `dst`, and overlap none of those.
+    /// - `count` rows of `dim` f32 values, `to_stride` apart, are writable at `dst`, and do not overlap the former.
     pub unsafe fn rows_to_f32(
         &self,
         dtype: DType,
@@ -76,7 +76,7 @@ impl Primitives {
         }
     }
 
-    /// The conversion to a 16-bit type; none to f32.
+    /// Returns the conversion to a 16-bit type; none for f32.
     #[must_use]
     pub fn narrow(&self, dtype: DType) -> Option<Narrow> {
         match dtype {

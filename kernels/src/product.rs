@@ -1,8 +1,8 @@
-//! The product of all operators: `C[R][V] = Σ_k a(r, k) · B[k][V]`, with `C` in registers.
+//! The product behind all operators: `C[R][V] = Σ_k a(r, k) · B[k][V]`, with `C` in registers.
 //!
 //! `B[k]` is `V` vectors of `N` lanes, and `a(r, k)` a scalar that multiplies all of them. Without `COLUMNS` row `r` of
-//! `a` runs along `k`, as a key's dims do in a score; with it the `R` scalars of a step are neighbours, as in a panel
-//! of keys, or as the dims of a value in the weighted sum.
+//! `a` runs along `k`, like a key's dims in a score. With `COLUMNS` the `R` scalars of a step are adjacent, as in a
+//! panel of keys, or like the dims of a value in the weighted sum.
 //!
 //! ```text
 //! naive:  for k in 0..steps:
@@ -11,32 +11,30 @@
 //!                 for v in 0..V:  C[r][v] += a · B[k][v]
 //! ```
 //!
-//! **Why the code differs.** A core issues one or two multiply-adds a cycle, each of which may take four cycles or more
-//! until its sum can be added to. The loop is as fast as that where nothing else needs the issue slots.
+//! **Why the code differs.** A core issues one or two multiply-adds per cycle, each with a latency of four cycles or
+//! more. The loop reaches that rate only if nothing else needs the issue slots.
 //!
-//! 1. *`R · V` sums stay in registers.* They are independent, so they hide the latency of the multiply-add, and a
-//!    step loads only `R` scalars and `V` vectors for `R · V` products. `R` and `V` are chosen for each instruction
-//!    set so that sums, vectors and scalars fit its registers (8 · 3 sums of the 32 registers of NEON or AVX-512,
-//!    6 · 2 of the 16 of AVX2).
+//! 1. *`R · V` sums stay in registers.* They are independent, so they hide the latency of the multiply-add, and a step
+//!    loads only `R` scalars and `V` vectors for `R · V` products. `R` and `V` are chosen per instruction set so that
+//!    sums, vectors and scalars fit its registers (8 · 3 sums in the 32 registers of NEON or AVX-512, 6 · 2 in the 16
+//!    of AVX2).
 //! 2. *Broadcast operands.* AVX2 and AVX-512 broadcast a scalar from memory; NEON multiplies by a lane of a register.
-//!    [`Lanes::Quad`] is either: a pointer, or four scalars in a register. So steps along rows are taken
-//!    four at a time, one quad for each row, and a lane index must be a constant, which is why the loops over a quad
-//!    are written out.
-//! 3. *The first step multiplies* where the others multiply and add (`FIRST`), so that no sum needs to be set to zero.
-//! 4. *A zero that is read.* A product that is shorter than an iteration has no such first step and does begin with
-//!    zeros. The compiler would write constant zeros before it branches, and so also on the path that overwrites
-//!    them. A zero that is read from memory stays on its own path.
+//!    [`Lanes::Quad`] is either: a pointer, or four scalars in a register. Steps along rows are therefore taken four at
+//!    a time, one quad per row. A lane index must be a constant, which is why the loops over a quad are written out.
+//! 3. *The first step multiplies* where the others multiply and add (`FIRST`), so that no sum needs to be zeroed.
+//! 4. *A zero that is read.* A product shorter than an iteration has no such first step and does start from zeros. The
+//!    compiler would write constant zeros before the branch, and so also on the path that overwrites them. A zero read
+//!    from memory stays on its own path.
 //! 5. *Unrolling.* On NEON an iteration is [`Lanes::UNROLL`] groups of four steps, because counting and moving pointers
-//!    takes issue slots of the products. What is left is done in groups of four steps, then in single steps. The
-//!    groups of an iteration are written out too: a loop over them would not always be unrolled.
-//! 6. *Two quads by one instruction.* A step down eight columns needs two quads side by side. NEON loads both and moves
-//!    the pointer in one instruction, [`Lanes::two_quads`], into two neighbouring registers that are named. Steps
-//!    alternate between two pairs of registers, so that a step's quads are loaded while the other's are in use.
-//! 7. *Steps down columns in pairs.* The first vector of the second step is loaded beside the last of the first, in
-//!    one instruction where the instruction set loads pairs.
-//! 8. *Opaque pointers.* After [`Lanes::opaque`] the compiler no longer knows how the pointer to `B` was computed, and
-//!    so addresses all of an iteration from it with constant offsets, instead of keeping several pointers that are
-//!    each moved on.
+//!    takes issue slots from the products. The remainder is done in groups of four steps, then in single steps. The
+//!    groups of an iteration are written out too, because a loop over them would not always be unrolled.
+//! 6. *Two quads in one instruction.* A step down eight columns needs two adjacent quads. NEON loads both and advances
+//!    the pointer in one instruction, [`Lanes::two_quads`], into two adjacent named registers. Steps alternate between
+//!    two pairs of registers, so that a step's quads are loaded while the other's are in use.
+//! 7. *Steps down columns in pairs.* The first vector of the second step is loaded together with the last of the first,
+//!    in one instruction if the instruction set can load pairs.
+//! 8. *Opaque pointers.* After [`Lanes::opaque`] the compiler no longer knows how the pointer to `B` was computed. It
+//!    then addresses a whole iteration from it with constant offsets, instead of advancing several pointers.
 
 use crate::lanes::Lanes;
 
@@ -67,7 +65,7 @@ macro_rules! for_quad {
 
 pub(crate) use for_quad;
 
-/// Runs a body for each group of four steps of an iteration but the first, with its number as a constant.
+/// Runs a body for each group of four steps of an iteration except the first, with its number as a constant.
 macro_rules! for_later_groups {
     ($lanes:ident, |$j:ident| $body:expr) => {{
         const { assert!(matches!($lanes::UNROLL, 1 | 4)) };
@@ -88,7 +86,7 @@ macro_rules! for_later_groups {
     }};
 }
 
-/// The vectors of a step.
+/// Loads the vectors of a step.
 ///
 /// # Safety
 /// - `V · N` values are readable at `b`.
@@ -104,7 +102,8 @@ unsafe fn vectors<L: Lanes, const V: usize>(isa: L::Isa, b: *const f32) -> [L; V
     }
 }
 
-/// Four steps of a [`product`] along rows. With `FIRST` the first of them writes the sums, the others add to them.
+/// Computes four steps of a [`product`] along rows. With `FIRST` the first of them writes the sums, the others add to
+/// them.
 ///
 /// # Safety
 /// - `R` rows of four values, `stride` apart, are readable at `a`, and `4 · V · N` values at `b`.
@@ -137,8 +136,8 @@ unsafe fn row_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool>
     }
 }
 
-/// One step of a [`product`] down columns, whose vectors of `b` are `y`; it moves `a` on. With `FIRST` it writes the
-/// sums, otherwise it adds to them. Steps that follow one another alternate in `ODD`.
+/// Computes one step of a [`product`] down columns, with the vectors `y` of `b`, and advances `a`. With `FIRST` it
+/// writes the sums, otherwise it adds to them. Consecutive steps alternate in `ODD`.
 ///
 /// # Safety
 /// - `R` values are readable at `a`.
@@ -151,7 +150,7 @@ unsafe fn column_step<L: Lanes, const R: usize, const V: usize, const FIRST: boo
     y: [L; V],
 ) {
     const { assert!(!L::QUAD_IN_REGISTER || R.is_multiple_of(4)) };
-    // SAFETY: `a` covers what is read (clause): only the first R scalars are broadcast, and where a quad reads all four,
+    // SAFETY: `a` covers every read (clause): only the first R scalars are broadcast, and where a quad reads all four,
     // R is a multiple of four.
     unsafe {
         let row = *a;
@@ -174,7 +173,7 @@ unsafe fn column_step<L: Lanes, const R: usize, const V: usize, const FIRST: boo
     }
 }
 
-/// Two steps of a [`product`] down columns, which move `a` on. With `FIRST` the first of them writes the sums.
+/// Computes two steps of a [`product`] down columns and advances `a`. With `FIRST` the first of them writes the sums.
 ///
 /// # Safety
 /// - Two rows, `stride` apart, of `R` values are readable at `a`, and `2 · V · N` values at `b`.
@@ -199,7 +198,7 @@ unsafe fn column_pair<L: Lanes, const R: usize, const V: usize, const FIRST: boo
     }
 }
 
-/// Four steps of a product, which move `a` on. With `FIRST` the first of them writes the sums.
+/// Computes four steps of a product and advances `a`. With `FIRST` the first of them writes the sums.
 ///
 /// # Safety
 /// - As for [`product`] with four steps.
@@ -223,7 +222,7 @@ unsafe fn group<L: Lanes, const R: usize, const V: usize, const FIRST: bool, con
     }
 }
 
-/// An iteration of the product loop: [`Lanes::UNROLL`] times [`group`].
+/// Runs an iteration of the product loop: [`Lanes::UNROLL`] times [`group`].
 ///
 /// # Safety
 /// - As for [`product`] with that many steps.
@@ -249,8 +248,8 @@ unsafe fn unroll<L: Lanes, const R: usize, const V: usize, const FIRST: bool, co
     }
 }
 
-/// The product over `steps` values of `k`: with `COLUMNS` `Σ_k a[k · stride + r] · B[k]`, otherwise
-/// `Σ_k a[r · stride + k] · B[k]`, and then `steps` is a multiple of four.
+/// Computes the product over `steps` values of `k`: `Σ_k a[k · stride + r] · B[k]` with `COLUMNS`, otherwise
+/// `Σ_k a[r · stride + k] · B[k]`, which requires `steps` to be a multiple of four.
 ///
 /// # Safety
 /// - With `COLUMNS`, `steps` rows, `stride` apart, of `R` values are readable at `a`; otherwise `R` rows of `steps`.
@@ -267,8 +266,8 @@ pub unsafe fn product<L: Lanes, const R: usize, const V: usize, const COLUMNS: b
     let (iterations, rest) = (steps / (4 * L::UNROLL), steps % (4 * L::UNROLL));
     b = L::opaque(b);
     let mut acc;
-    // SAFETY: as many steps as are counted down are readable in `a` and in `b` (both clauses). After the last row
-    // `a` may point beyond the last element, where nothing is read.
+    // SAFETY: as many steps as are counted down are readable in `a` and in `b` (both clauses). After the last row `a`
+    // may point beyond the last element, but nothing is read there.
     unsafe {
         if iterations > 0 {
             acc = [[L::splat(isa, 0.0); V]; R];

@@ -1,4 +1,4 @@
-//! What AVX2 and AVX-512 share: moves in instructions of every x86-64 processor.
+//! Code shared by AVX2 and AVX-512: moves in instructions of every x86-64 processor.
 
 use core::arch::x86_64::*;
 

@@ -92,7 +92,7 @@ static long calls(const char *log, const char *name) {
     return calls;
 }
 
-/* Calls that allocate or load. */
+/* Counts calls that allocate or load. */
 static long lazy(const char *log) {
     return calls(log, "cuMemAlloc_v2") + calls(log, "cuMemHostAlloc") + calls(log, "cuModuleLoadDataEx") +
            calls(log, "cuEventCreate");

@@ -202,7 +202,7 @@ static void destroy(void) {
     OK(elsa_engine_destroy(engine));
 }
 
-/* Far more than any thread needs, so that its beginning does not count. */
+/* Far more than any thread needs, so that its beginning does not matter. */
 #define WHOLE ((size_t)1 << 20)
 #define PAINT 0xa5
 /* Sanitizers enlarge frames. */

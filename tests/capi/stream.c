@@ -109,7 +109,7 @@ static void kinds(void) {
     put(ELSA_OPERAND_BIAS_INDEX, numbers, 8, &view);
     agrees(&x);
     {
-        /* An entry that the table does not have. */
+        /* An entry outside the table. */
         elsa_stream_info info;
         elsa_stream_report done;
         const elsa_stream stream = streamed(&x, VARIES, &info);

@@ -188,7 +188,7 @@ void endings(const elsa::engine &engine, const Data &x) {
         message = error.what();
     }
     CHECK(message == "disk full" && writes == 3 && done.operand >= ELSA_OPERAND_OUT && done.finished == 1);
-    // Nothing is left to do.
+    // No work is left.
     elsa_stream_report *const unread = nullptr;
     elsa::stream_lists rest;
     rest.first_unit = units;

@@ -45,7 +45,7 @@ static void failures(void) {
             CHECK(memcmp(stream_out, out, sizeof(float) * H * FEW * D) == 0);
             CHECK(memcmp(stream_w, state_w, sizeof(float) * H * FEW * D) == 0);
         }
-    /* Nothing is left to do. */
+    /* No work is left. */
     x.data.first_unit = info.units;
     forget();
     OK(elsa_stream_run(stream, &x.data, &done));

@@ -124,7 +124,7 @@ void header(const elsa::engine &engine) {
     CHECK(elsa_mask_convert(4, words.data(), 9, row.data()) == ELSA_STATUS_ARGUMENT);
     CHECK(elsa_mask_convert(ELSA_MASK_SOURCE_I32, nullptr, 9, row.data()) == ELSA_STATUS_ARGUMENT);
     CHECK(elsa_mask_convert(ELSA_MASK_SOURCE_I64, longs.data(), 9, longs.data()) == ELSA_STATUS_ARGUMENT);
-    // Fewer keys than the tensors have are refused.
+    // Fewer keys than in the tensors are refused.
     p = elsa::problem<float>();
     p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, 9, 4);
     const elsa::result<elsa::plan<float>> few = engine.plan(p.with_mask<bool>({7}));

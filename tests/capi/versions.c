@@ -5,7 +5,7 @@
    structs have a field more (NEWER). */
 #include "common.h"
 
-/* Beyond the largest struct of any version. */
+/* Larger than the largest struct of any version. */
 enum { BEYOND = 4097, BEHIND = 64, FILL = 0xa5 };
 
 static elsa_engine engine;

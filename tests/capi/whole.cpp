@@ -237,7 +237,7 @@ void parts(const elsa::engine &engine, float centre) {
         const double want = static_cast<double>(state.m[i]) + std::log(static_cast<double>(state.s[i]));
         CHECK(std::fabs(static_cast<double>(lse[i]) - want) < 1e-5 + 2e-7 * std::fabs(want));
     }
-    // States without keys change nothing, on either side.
+    // States without keys change nothing, as either operand.
     std::vector<float> again(tokens * dim);
     CHECK(folded.merge(elsa::states(tokens, dim)).ok() && folded.finish(again).ok());
     CHECK(std::memcmp(out.data(), again.data(), out.size() * 4) == 0);

@@ -1,15 +1,15 @@
 //! A fingerprint of the answers: hashes of all bits that every back end returns for a fixed set of problems.
 //!
-//! It compares two commits: where a change must not change a bit, the hashes before and after are equal on the same
-//! machine. `cargo xtask fingerprint` runs it here, under emulation and on the stand-in GPU.
+//! It compares two commits: if a change must not change a bit, the hashes before and after are equal on the same
+//! machine. `cargo xtask fingerprint` runs it natively, under emulation and on the stand-in GPU.
 //!
 //! `cargo run --release -p elsa-tests --example fingerprint -- [--cases] [--random N] [BACKEND…]`
 //!
-//! Without names it runs `core` (the scalar fallback of `elsa_core`) and every back end that is present, or the one
-//! that `ELSA_BACKEND` names. A line holds back end, method, block size, number of calls, the hash of all bits, the
-//! hash where every NaN counts as the same (Rust promises no payload), and last the kernel: `sed 's/ [^ ]*$//'` leaves
-//! what no renaming changes. Refused calls have a line `refused` with the hash of their messages. `--cases` adds a line
-//! for each call. `--random` is the number of random problems, 300 by default.
+//! Without names it runs `core` (the scalar fallback of `elsa_core`) and every back end that is present, or only the
+//! one that `ELSA_BACKEND` names. A line has the back end, method, block size, number of calls, the hash of all bits,
+//! the hash with every NaN treated as equal (Rust promises no payload), and finally the kernel: `sed 's/ [^ ]*$//'`
+//! removes it, because kernels may be renamed. Refused calls have a line `refused` with the hash of their messages.
+//! `--cases` adds a line per call. `--random` is the number of random problems, 300 by default.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ use proptest::test_runner::TestRunner;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// FNV-1a of 64 bits, twice: over all bits, and with every NaN taken as the same.
+/// FNV-1a of 64 bits, twice: over all bits, and with every NaN treated as equal.
 #[derive(Clone, Copy)]
 struct Hash {
     bits: u64,
@@ -56,7 +56,7 @@ impl Hash {
         data.iter().for_each(|x| self.element(x.to_bits(), x.is_nan()));
     }
 
-    /// Everything that a call may have written.
+    /// Hashes everything that a call may have written.
     fn answer(&mut self, buffers: &Buffers) {
         self.data(&buffers.output);
         [&buffers.lse, &buffers.m, &buffers.s, &buffers.w].into_iter().for_each(|x| self.floats(x));
@@ -67,7 +67,7 @@ impl Hash {
     }
 }
 
-/// The hard cases, shapes for the kernels that these leave idle, and `random` random problems.
+/// Returns the hard cases, shapes for the kernels that these leave idle, and `random` random problems.
 fn problems(random: usize) -> Result<Vec<Case>, Failure> {
     let mut cases = hard_cases();
     for dtype in [DType::F32, DType::F16, DType::Bf16] {
@@ -94,7 +94,7 @@ fn problems(random: usize) -> Result<Vec<Case>, Failure> {
     Ok(cases)
 }
 
-/// One call: into all outputs, or without states and for every other case without log-sum-exp. Returns the kernel.
+/// Runs one call: into all outputs, or without states and for every other case without log-sum-exp. Returns the kernel.
 fn call(
     engine: Option<&Engine>,
     case: &Case,
@@ -136,7 +136,7 @@ fn fingerprint(backend: Option<Backend>, cases: &[Case], each: bool) -> Result<(
         }
     };
     for (method, options) in requests {
-        // Kernels in the order in which the cases need them, which no renaming changes.
+        // Kernels in the order in which the cases need them, which does not depend on names.
         let mut lines: Vec<(&str, usize, Hash)> = Vec::new();
         // Only f16 inputs have scores summed in f16.
         let concerned = |case: &Case| method != "half" || matches!(case.q, Data::F16(_));

@@ -1,13 +1,13 @@
-//! Hunts for a violation of an error bound, over every back end of the machine.
+//! Hunts for a violation of an error bound on every back end of the machine.
 //!
 //! `cargo run --release -p elsa-tests --example hunt -- [--seconds N] [--rows N] [--seed N] [--schedules]`
 //!
-//! Every problem is made to be hard, every row of every answer is judged against the bound from the exact answer and the
-//! bound from norms. Schedules with frozen references, budgets and λ, run by core, are judged against theirs; with
-//! `--schedules` they alone are. It ends after `--seconds` (60 by default), or after `--rows` rows over all back ends. A line for
-//! each back end tells what was found. A violation is a failure.
+//! Every problem is designed to be hard, and every row of every answer is judged against the bound from the exact
+//! answer and the bound from norms. Schedules with frozen references, budgets and λ, run by core, are judged against
+//! their own bounds; `--schedules` runs only those. The hunt ends after `--seconds` (60 by default), or after `--rows`
+//! rows over all back ends, and prints a line of findings per back end. A violation is a failure.
 //!
-//! With `--tightness` it prints instead how many times the error the bounds are, on Gaussian rows of head size 64.
+//! `--tightness` prints the ratio of bounds to errors instead, on Gaussian rows of head size 64.
 
 #![forbid(unsafe_code)]
 
@@ -19,12 +19,12 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Most keys of most problems.
+/// Largest number of keys of most problems.
 const KEYS: usize = 100;
-/// From one line of progress to the next.
+/// Time between lines of progress.
 const PACE: Duration = Duration::from_secs(10);
 
-/// The number after `flag`.
+/// Returns the number after `flag`.
 fn number(flag: &str) -> Result<Option<u64>, String> {
     let mut arguments = std::env::args().skip_while(|x| x != flag);
     if arguments.next().is_none() {
@@ -34,7 +34,7 @@ fn number(flag: &str) -> Result<Option<u64>, String> {
     text.parse().map(Some).map_err(|_| format!("{flag}: {text:?}; allowed: a whole number"))
 }
 
-/// The percentiles 1, 50 and 99.
+/// Formats the percentiles 1, 50 and 99.
 fn spread(mut all: Vec<f64>) -> String {
     all.sort_by(f64::total_cmp);
     let at = |percent: usize| all.get((all.len() * percent / 100).min(all.len().saturating_sub(1)));
@@ -42,7 +42,7 @@ fn spread(mut all: Vec<f64>) -> String {
     [1, 50, 99].map(|percent| text(at(percent))).join(" ")
 }
 
-/// Prints how long the bound from norms takes, and how many times the error the bounds are.
+/// Prints the time that the bound from norms takes, and the ratio of bounds to errors.
 fn tightness() {
     let problem = Drawn::gaussian(0, 1, 1024, 64).problem;
     let arithmetic = Arithmetic::of(&problem, scalar::executed(&problem));
@@ -76,7 +76,7 @@ fn main() -> Result<ExitCode, String> {
         return Ok(ExitCode::SUCCESS);
     }
     let [seconds, rows, seed] = [number("--seconds")?, number("--rows")?, number("--seed")?];
-    // Rows alone decide where they are all that is given.
+    // A number of rows alone sets no time limit.
     let seconds = seconds.unwrap_or(if rows.is_some() { u64::MAX } else { 60 });
     let rows = rows.unwrap_or(u64::MAX);
     let schedules = std::env::args().any(|x| x == "--schedules");

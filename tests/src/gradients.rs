@@ -1,4 +1,4 @@
-//! Gradients of cases: forward pass, backward pass, and what they are compared with.
+//! Gradients of cases: forward pass, backward pass, and the exact gradients to compare with.
 
 use crate::cases::{Case, Data};
 use crate::random::Random;
@@ -11,7 +11,7 @@ use elsa_core::dtype::Elements;
 use elsa_core::view::View;
 use elsa_runtime::{BackwardPlanOptions, Engine, PlanOptions};
 
-/// A case with an upstream gradient and what its forward pass has written.
+/// A case with an upstream gradient and the results of its forward pass.
 #[derive(Clone, Debug)]
 pub struct Given {
     /// The case.
@@ -33,16 +33,16 @@ pub struct Given {
 /// Owned gradients, in the views of their problem.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// Of the queries.
+    /// Gradients of the queries.
     pub query: Vec<f32>,
-    /// Of the keys.
+    /// Gradients of the keys.
     pub key: Vec<f32>,
-    /// Of the values.
+    /// Gradients of the values.
     pub value: Vec<f32>,
 }
 
 impl Found {
-    /// Buffers full of NaN.
+    /// Creates buffers full of NaN.
     #[must_use]
     pub fn room(problem: &BackwardProblem) -> Found {
         let nan = |view: &View| vec![f32::NAN; view.extent()];
@@ -50,12 +50,12 @@ impl Found {
         Found { query: nan(&spec.query), key: nan(&spec.key), value: nan(&spec.value) }
     }
 
-    /// Borrows them.
+    /// Borrows the buffers.
     pub fn gradients(&mut self) -> Gradients<'_> {
         Gradients { query: &mut self.query, key: &mut self.key, value: &mut self.value }
     }
 
-    /// Bits of everything that was written. All NaN are equal, whatever their payload.
+    /// Returns the bits of all elements. All NaN are equal, for any payload.
     #[must_use]
     pub fn bits(&self) -> Vec<u32> {
         let all = self.query.iter().chain(&self.key).chain(&self.value);
@@ -70,8 +70,8 @@ fn rows(view: &View) -> impl Iterator<Item = usize> + use<> {
 }
 
 impl Given {
-    /// The forward pass of a case by the scalar fallback, and a random upstream gradient. `None` if it has a past or a
-    /// present.
+    /// Runs the forward pass of a case by the scalar fallback, and draws a random upstream gradient. `None` if the case
+    /// has a past or a present.
     ///
     /// # Panics
     /// Panics if a valid case is refused.
@@ -83,7 +83,7 @@ impl Given {
         })
     }
 
-    /// The same with the forward pass by an engine.
+    /// Does the same with the forward pass by an engine.
     ///
     /// # Panics
     /// Panics if a valid case is refused.
@@ -127,7 +127,7 @@ impl Given {
         Some(Given { case: case.clone(), problem: backward, output, upstream, m, s, lse })
     }
 
-    /// The inputs of the backward pass, with states.
+    /// Returns the inputs of the backward pass, with states.
     #[must_use]
     pub fn inputs(&self) -> BackwardInputs<'_> {
         BackwardInputs {
@@ -138,7 +138,7 @@ impl Given {
         }
     }
 
-    /// The gradients by the scalar fallback.
+    /// Computes the gradients by the scalar fallback.
     ///
     /// # Panics
     /// Panics if they are refused.
@@ -151,7 +151,7 @@ impl Given {
         found
     }
 
-    /// The gradients by an engine, of the second of two runs, and what their error bound depends on.
+    /// Computes the gradients by an engine, in the second of two runs, and returns the parameters of their error bound.
     ///
     /// # Panics
     /// Panics if they are refused.
@@ -175,7 +175,7 @@ impl Given {
         (found, plan.choice().structure(forward, self.problem.forward().spec().softcap))
     }
 
-    /// The exact gradients.
+    /// Computes the exact gradients.
     #[must_use]
     pub fn exact(&self) -> Exact {
         Exact::of(&self.problem, &self.inputs())
@@ -185,19 +185,19 @@ impl Given {
 /// Gradients in f64, and the sums of their absolute terms, in the views of their problem.
 #[derive(Clone, Debug)]
 pub struct Exact {
-    /// Of queries, keys and values.
+    /// Gradients of queries, keys and values.
     pub sums: [Vec<f64>; 3],
-    /// The absolute terms of the same.
+    /// Sums of the absolute terms of the same.
     pub absolute: [Vec<f64>; 3],
     /// The largest score, mask and reference, for [`Structure::bound`].
     pub largest: f64,
-    /// How large products of elements can be.
+    /// Scale of the largest products of elements.
     pub magnitude: f64,
     views: [View; 3],
 }
 
 impl Exact {
-    /// Of a problem and its data.
+    /// Computes them for a problem and its data.
     #[must_use]
     pub fn of(problem: &BackwardProblem, inputs: &BackwardInputs<'_>) -> Exact {
         let forward = problem.forward();
@@ -251,14 +251,14 @@ impl Exact {
         Exact { sums, absolute, largest, magnitude, views }
     }
 
-    /// The largest error relative to the sum of absolute terms.
+    /// Returns the largest error relative to the sum of absolute terms.
     ///
     /// # Errors
-    /// Where an element is further from the exact one than `structure` allows, or is not finite where the exact one is, or
-    /// the reverse; and where something was written between rows.
+    /// If an element is further from the exact one than `structure` allows, or if only one of them is finite, or if
+    /// something was written between rows.
     pub fn check(&self, found: &Found, structure: &Structure) -> Result<f64, String> {
         let bound = structure.bound(self.largest);
-        // What probabilities below the smallest normal number, and subnormal products, may lose.
+        // Loss to probabilities below the smallest normal number, and to subnormal products.
         let tiny = 64.0 * f64::from(f32::MIN_POSITIVE) * self.magnitude;
         let mut worst = 0.0f64;
         let names = ["d_q", "d_k", "d_v"];

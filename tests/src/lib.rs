@@ -1,19 +1,20 @@
-//! What the tests that cross crates share: problems with owned data, and the definition of attention
-//! applied to them naively.
+//! Shared code of the tests that span crates: problems with owned data, and the definition of attention applied to them
+//! naively.
 //!
-//! [`cases`] makes problems, at random ([`cases::any_case`], [`cases::Params`]) and by intent
-//! ([`cases::hard_cases`]). [`naive`] answers them from the definition and bounds how far a computation in
-//! f32 may be from that; [`naive::Answer::check_all`] compares everything that a call returns. [`longest`] measures how
-//! many additions a run executes. [`gradients`] does the same for the backward pass. [`bounds`] hunts for a violation of an error bound. [`schedules`] judges runs with
-//! frozen references and skipped blocks. [`standin`] runs tests against the stand-in CUDA driver.
+//! [`cases`] makes problems, at random ([`cases::any_case`], [`cases::Params`]) and by design ([`cases::hard_cases`]).
+//! [`naive`] answers them from the definition and bounds the error of a computation in f32;
+//! [`naive::Answer::check_all`] compares everything that a call returns. [`longest`] measures how many additions a run
+//! executes. [`gradients`] does the same for the backward pass. [`bounds`] hunts for a violation of an error bound.
+//! [`schedules`] judges runs with frozen references and skipped blocks. [`standin`] runs tests against the stand-in
+//! CUDA driver.
 #![forbid(unsafe_code)]
 
-/// Whether a call costs many times what it does natively: interpreted, emulated, or instrumented by a sanitizer. A test
-/// that repeats what another shows for every hard case then takes a share of them.
+/// `true` if a call is many times slower than natively: interpreted, emulated, or instrumented by a sanitizer. A test
+/// that repeats another test's findings for every hard case then takes a share of them.
 pub const SLOW: bool = cfg!(miri) || cfg!(target_arch = "aarch64") || cfg!(elsa_sanitized);
 
-/// The back ends that tests go over: all that are present, or of these the one that `ELSA_ONLY` names, where another
-/// command goes over the rest.
+/// Returns the back ends to test: all that are present, or only the one that `ELSA_ONLY` names, when another command
+/// tests the rest.
 #[must_use]
 pub fn present() -> Vec<elsa_runtime::Present> {
     let only = std::env::var("ELSA_ONLY").ok().filter(|name| !name.is_empty());

@@ -1,9 +1,9 @@
-//! Measures how many additions a run executes on the path of a key, by their roundings.
+//! Measures the number of additions that a run executes on the path of a key, by their roundings.
 //!
-//! Key 0 weighs 1 or has the value 1, and some others are *small*: a little more than half of the distance from 1 to the
-//! next number. Whenever a small key meets the sum that holds key 0, that is rounded up to the next number. All other keys
-//! are zero, or far too small to matter. If every addition on the path of key 0 brings exactly one small key, the sum
-//! has moved by as many steps as there were additions.
+//! Key 0 weighs 1 or has the value 1, and some others are *small*: a little more than half of the distance from 1 to
+//! the next number. Whenever a small key is added to the sum that contains key 0, the sum is rounded up to the next
+//! number. All other keys are zero, or far too small to matter. If every addition on the path of key 0 brings exactly
+//! one small key, the sum moves by one step per addition.
 
 use elsa_core::attention::{Inputs, Outputs, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
@@ -16,7 +16,7 @@ use elsa_runtime::{Engine, Method, Plan, PlanOptions};
 const DIM: usize = 8;
 /// Half of the distance from 1 to the next number, in base-2 units.
 const HALF_A_STEP: i32 = -24;
-/// How far a measured number may be off: two final roundings.
+/// Allowed error of a measured number: two final roundings.
 pub const SLACK: f64 = 1.5;
 
 /// A call whose keys differ in one dim only.
@@ -28,7 +28,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// A probe of what `engine` plans for one head of `queries` rows over `keys` keys.
+    /// Creates a probe of the plan of `engine` for one head of `queries` rows over `keys` keys.
     ///
     /// # Panics
     /// If the problem is refused.
@@ -43,19 +43,19 @@ impl Probe {
         Probe { plan, queries, keys }
     }
 
-    /// The plan that is probed.
+    /// Returns the plan that is probed.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The additions that its certificate counts.
+    /// Returns the number of additions that its certificate counts.
     #[must_use]
     pub fn counted(&self) -> usize {
         self.plan.certificate().executed.additions
     }
 
-    /// The answer to keys with these scores, in base-2 units, and values.
+    /// Returns the answer for keys with these scores, in base-2 units, and values.
     fn answer(&self, score: impl Fn(usize) -> f64, value: impl Fn(usize) -> f64) -> f64 {
         let (mut q, mut y) = (vec![0.0; self.queries * DIM], vec![0.0; self.queries * DIM]);
         let (mut k, mut v) = (vec![0.0; self.keys * DIM], vec![0.0; self.keys * DIM]);
@@ -73,47 +73,48 @@ impl Probe {
         f64::from(y[0])
     }
 
-    /// The kernel, if it is one for CPUs.
+    /// Returns the kernel if it is a CPU kernel.
     fn kernel(&self) -> Option<&'static Kernel> {
         registry::ATTENTION.iter().copied().find(|kernel| kernel.spec.name == self.plan.kernel())
     }
 
-    /// Number of sums over which the CPU kernel deals out a row's weights.
+    /// Returns the number of sums among which the CPU kernel distributes a row's weights.
     #[must_use]
     pub fn weight_sums(&self) -> usize {
         self.kernel().map_or(1, |kernel| kernel.spec.weight_sums)
     }
 
-    /// The factor of all weights, in `1..2` like the sums that are measured.
+    /// Returns the factor of all weights, in `1..2` like the sums that are measured.
     fn weight(&self) -> f64 {
         self.kernel().map_or(1.0, |kernel| kernel.spec.weight_scale)
     }
 
-    /// Additions to `W` on the path of key 0, if each brings one of `small`.
+    /// Measures the additions to `W` on the path of key 0, if each brings one of `small`.
     #[must_use]
     pub fn of_values(&self, small: &[usize]) -> f64 {
         self.values(small, 1.0, self.weight())
     }
 
-    /// The same, where weights have been divided by their sum before: by a power of two, but for the rounding of it.
+    /// Measures the same for weights that were already divided by their sum: a power of two, except for rounding.
     #[must_use]
     pub fn of_quotients(&self, small: &[usize]) -> f64 {
         // In the middle between two powers of two, so that no rounding of the weights changes the distance of numbers.
         self.values(small, 1.5, 1.5)
     }
 
-    /// The additions if key 0 has the value `first`, and its product with the weight is `sum` times a power of two.
+    /// Measures the additions if key 0 has the value `first`, and its product with the weight is `sum` times a power of
+    /// two.
     fn values(&self, small: &[usize], first: f64, sum: f64) -> f64 {
         let half = 2f64.powi(HALF_A_STEP) * (1.0 + 2f64.powi(-10));
         let mut values = vec![0.0; self.keys];
         values[0] = first;
-        // The same weights: their sum cancels.
+        // The weights are the same, so their sum cancels.
         let alone = self.answer(|_| 0.0, |j| values[j]);
         small.iter().for_each(|j| values[*j] = half);
         (self.answer(|_| 0.0, |j| values[j]) / alone - 1.0) * sum / 2f64.powi(HALF_A_STEP + 1)
     }
 
-    /// Additions to `S` on the path of key 0, if each brings one of `small`.
+    /// Measures the additions to `S` on the path of key 0, if each brings one of `small`.
     #[must_use]
     pub fn of_weights(&self, small: &[usize]) -> f64 {
         let mut scores = vec![-60.0; self.keys];
@@ -124,13 +125,14 @@ impl Probe {
     }
 }
 
-/// The multiples of `step` below `end`, without zero.
+/// Returns the multiples of `step` below `end`, without zero.
 #[must_use]
 pub fn multiples(step: usize, end: usize) -> Vec<usize> {
     (step..end).step_by(step).collect()
 }
 
-/// `step` times the powers of two below `count`: what a balanced tree over `count` parts brings to the first of them.
+/// Returns `step` times the powers of two below `count`: the parts that a balanced tree over `count` parts adds to the
+/// first.
 #[must_use]
 pub fn powers(step: usize, count: usize) -> Vec<usize> {
     (0..usize::BITS)

@@ -1,4 +1,4 @@
-//! Attention from the definition, on vectors, in f64; and how far a computation in f32 may be from it.
+//! Attention from the definition, on vectors, in f64, and the tolerance of a computation in f32.
 
 use crate::cases::{Case, Data, MaskData};
 use elsa_core::attention::{Alignment, BiasView, MASK_LIMIT, MaskView};
@@ -15,18 +15,18 @@ pub struct Answer {
     pub y: Vec<f64>,
     /// Log-sum-exp, `[batch, heads, queries]`, natural logarithm.
     pub lse: Vec<f64>,
-    /// `Σ p_j |v_j|`, laid out as `y`.
+    /// `Σ p_j |v_j|`, with the layout of `y`.
     pub spread: Vec<f64>,
-    /// `Σ p_j |v_j|` over the keys whose weight may be lost, with the largest probability that they can have; laid out
-    /// as `y`.
+    /// `Σ p_j |v_j|` over the keys whose weight may be lost, with the largest probability that they can have; with the
+    /// layout of `y`.
     pub lost: Vec<f64>,
-    /// Of every row, the sum of those probabilities.
+    /// Sum of those probabilities for each row.
     pub lost_weight: Vec<f64>,
-    /// Of every row, the largest `|scale| Σ_x |q_x k_x| + |mask|` over its other attended keys.
+    /// Largest `|scale| Σ_x |q_x k_x| + |mask|` for each row, over its other attended keys.
     pub size: Vec<f64>,
     /// Keys that every row attends.
     pub attended: Vec<usize>,
-    /// Longest chain of f16 products that a kernel sums in f16; zero where it sums in f32. Tolerances include it.
+    /// Longest chain of products that a kernel sums in f16; zero if it sums in f32. Tolerances include it.
     pub half_chain: usize,
     scale: f64,
     output: View,
@@ -34,8 +34,8 @@ pub struct Answer {
     depth: usize,
 }
 
-/// Softmax attention over the case's data as `elsa_core::attention` defines it. Every row lists the keys that
-/// it attends, then their scores, then their weights.
+/// Computes softmax attention over the case's data as `elsa_core::attention` defines it. Every row lists its attended
+/// keys, then their scores, then their weights.
 #[must_use]
 pub fn attention(case: &Case) -> Answer {
     let spec = &case.spec;
@@ -75,7 +75,7 @@ pub fn attention(case: &Case) -> Answer {
             let past_value = spec.past_value.as_ref().zip(case.past.as_ref().map(|p| &p.1));
             for i in 0..nq {
                 let query = spec.query.row(b, h, q0 + i);
-                // Keys, scores and the sums of magnitudes behind them.
+                // Keys, scores and the sums of magnitudes in each score.
                 let mut keys: Vec<(usize, f64, f64)> = Vec::new();
                 let mut attended = 0;
                 for j in 0..nk {
@@ -141,20 +141,20 @@ pub fn attention(case: &Case) -> Answer {
     answer
 }
 
-/// A weight whose probability is below `exp(LOST)`, `2^-117`, may count as zero: it is below `2^-126` of a reference that
-/// lies at most `2^8` below the largest weight, and the sum of weights is at least `2^-1/2` of that reference.
+/// Log-probability, `2^-117`, below which a weight may count as zero: it is below `2^-126` of a reference that is at
+/// most a factor of `2^8` below the largest weight, and the sum of weights is at least `2^-1/2` of that reference.
 const LOST: f64 = -117.0 * std::f64::consts::LN_2;
 
-/// The largest probability that a key with logarithm of the probability `ln_p` and a score of magnitude `size` can have
-/// in a computation, if that is so small that the key may be lost. A score is off by at most 1 % of its
-/// magnitude, also where products are summed in f16.
+/// Returns the largest probability that a key with log-probability `ln_p` and a score of magnitude `size` can have in a
+/// computation, if it is so small that the key may be lost. The error of a score is at most 1 % of its magnitude, even
+/// if products are summed in f16.
 fn lost(ln_p: f64, size: f64) -> Option<f64> {
     let most = ln_p + 0.02 * size;
     (most < LOST).then(|| most.exp())
 }
 
 impl Case {
-    /// The answer by the definition, in f64.
+    /// Computes the answer by the definition, in f64.
     #[must_use]
     pub fn naive(&self) -> Answer {
         attention(self)
@@ -197,19 +197,19 @@ fn sequences(case: &Case) -> Vec<Sequence> {
         .collect()
 }
 
-/// Whether causality and window let row `i` see key `j`.
+/// Returns `true` if causality and window let row `i` see key `j`.
 fn near_diagonal(case: &Case, i: usize, j: usize, past: usize, nq: usize, valid: usize) -> bool {
     let offset = match case.spec.causal {
         Some(Alignment::BottomRight) => valid as i128 - nq as i128,
         _ => past as i128,
     };
-    // How far the key lies after the diagonal.
+    // Distance of the key after the diagonal.
     let ahead = j as i128 - (i as i128 + offset);
     let right = if case.spec.causal.is_some() { Some(0) } else { case.spec.window.right };
     right.is_none_or(|r| ahead <= r as i128) && case.spec.window.left.is_none_or(|l| -ahead <= l as i128)
 }
 
-/// What mask and bias add, and the sum of their magnitudes; nothing when the key is taken out.
+/// Returns the sum of the mask and bias elements, and the sum of their magnitudes; `None` for a masked key.
 fn added(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<[f64; 2]> {
     let [mask, bias] = [mask(case, b, h, i, j)?, bias(case, b, h, i, j)?];
     if mask == f64::NEG_INFINITY || bias == f64::NEG_INFINITY || region(case, b, i) != region(case, b, j) {
@@ -221,7 +221,7 @@ fn added(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<[f64; 2]
     Some([if mask.is_finite() && bias.is_finite() { limited(sum) } else { sum }, mask.abs() + bias.abs()])
 }
 
-/// The index of an element of a tensor that broadcasts; nothing beyond its last axis.
+/// Returns the index of an element of a tensor that broadcasts; `None` beyond its last axis.
 fn element(view: &MaskView, b: usize, h: usize, i: usize, j: usize) -> Option<usize> {
     let mut index = 0;
     for (axis, (n, at)) in view.shape().into_iter().zip([b, h, i, j]).enumerate() {
@@ -234,7 +234,7 @@ fn element(view: &MaskView, b: usize, h: usize, i: usize, j: usize) -> Option<us
     Some(index)
 }
 
-/// What the mask adds; nothing beyond its last axis.
+/// Returns the element of the mask; `None` beyond its last axis.
 fn mask(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
     let (Some(view), Some(data)) = (&case.spec.mask, &case.mask) else { return Some(0.0) };
     let index = element(view, b, h, i, j)?;
@@ -245,7 +245,7 @@ fn mask(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
     })
 }
 
-/// What the bias adds; nothing beyond its last axis.
+/// Returns the element of the bias; `None` beyond its last axis.
 fn bias(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
     let (Some(view), Some(data)) = (&case.spec.bias, &case.bias) else { return Some(0.0) };
     let index = match (view, &case.bias_index, &case.spec.windows) {
@@ -255,7 +255,7 @@ fn bias(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
             entry as usize * table.heads + h
         }
         (BiasView::Table(table), None, windows) => {
-            // Differences of coordinates, made positive, in a table of rows of differences of columns.
+            // Differences of coordinates, shifted to be non-negative, in a table of rows of differences of columns.
             let [rows, columns] = windows.map_or([1, 1], |windows| windows.size.map(|n| n as isize));
             let (i, j) = (i as isize, j as isize);
             let (down, across) = (i / columns - j / columns, i % columns - j % columns);
@@ -266,12 +266,13 @@ fn bias(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
     Some(limited(data.get(index)))
 }
 
-/// An element of a mask or bias as it counts.
+/// Limits a finite element of a mask or bias, as the definition does.
 fn limited(x: f32) -> f64 {
     f64::from(if x.is_finite() { x.clamp(-MASK_LIMIT, MASK_LIMIT) } else { x })
 }
 
-/// The region of the picture, before it was rolled, from which a token of a window comes; three bands along either side.
+/// Returns the region of the picture, before it was rolled, that a token of a window comes from: three bands along each
+/// side.
 fn region(case: &Case, b: usize, token: usize) -> [u8; 2] {
     let Some(windows) = case.spec.windows else { return [0; 2] };
     let [across, columns] = [windows.picture[1] / windows.size[1], windows.size[1]];
@@ -286,17 +287,16 @@ fn region(case: &Case, b: usize, token: usize) -> [u8; 2] {
 }
 
 impl Answer {
-    /// How far output element `x` of row `at` (of `[batch, heads, queries]`) may be from the answer when it
-    /// is computed in f32 with at most `additions` additions between a key and the result.
+    /// Returns the tolerance of output element `x` of row `at` (of `[batch, heads, queries]`) for a computation in f32
+    /// with at most `additions` additions between a key and the result.
     ///
-    /// First-order analysis. A score is off by at most `δ = (d + 16) u · size`: `d` roundings of the dot
-    /// product, and those of scale, soft cap, mask and change of base. Weights are then off by a factor
-    /// `exp(±δ)(1 ± 8u)`, and quotients of sums by `exp(2δ) (1 + 2 (additions + 8) u)`, relative to
-    /// `Σ p|v|`. Weights far below the largest may be lost, and products may underflow by `2^-150` each. The output is
-    /// rounded to its own type.
+    /// First-order analysis. The error of a score is at most `δ = (d + 16) u · size`: `d` roundings of the dot product,
+    /// plus those of scale, soft cap, mask and change of base. Weights then have a relative error of `exp(±δ)(1 ± 8u)`,
+    /// and quotients of sums of `exp(2δ) (1 + 2 (additions + 8) u)`, relative to `Σ p|v|`. Weights far below the
+    /// largest may be lost, and each product may underflow by `2^-150`. The output is rounded to its own type.
     ///
-    /// A chain of `c` products in f16 adds `c 2^-11 / (1 - c 2^-11) · size` to `δ`, and `2^-25` for each product
-    /// in case a sum is subnormal.
+    /// A chain of `c` products in f16 adds `c 2^-11 / (1 - c 2^-11) · size` to `δ`, and `2^-25` for each product in
+    /// case a sum is subnormal.
     #[must_use]
     pub fn tolerance(&self, at: usize, x: usize, additions: usize) -> f64 {
         let index = self.index(at, x);
@@ -313,7 +313,7 @@ impl Answer {
         computed + unit * (y + computed) + subnormal
     }
 
-    /// The same for log-sum-exp.
+    /// Returns the tolerance of log-sum-exp.
     #[must_use]
     pub fn tolerance_lse(&self, at: usize, additions: usize) -> f64 {
         let n = self.attended[at] as f64;
@@ -331,24 +331,23 @@ impl Answer {
         (2.0 * delta).exp_m1() + (2.0 * delta).exp() * 2.0 * (additions as f64 + 8.0) * U
     }
 
-    /// Elements of a row of the output.
+    /// Returns the elements per row of the output.
     pub(crate) fn dim(&self) -> usize {
         self.output.dim()
     }
 
-    /// Where element `x` of row `at` (of `[batch, heads, queries]`) lies in the output.
+    /// Returns the index in the output of element `x` of row `at` (of `[batch, heads, queries]`).
     pub(crate) fn index(&self, at: usize, x: usize) -> usize {
         let [_, heads, tokens, _] = self.output.shape();
         let (b, h, t) = (at / (heads * tokens), at / tokens % heads, at % tokens);
         self.output.row(b, h, t) + x
     }
 
-    /// Compares a computed output (and log-sum-exp) with the answer. NaN must be where the answer has NaN
-    /// and nowhere else, rows without keys must be zeros. Returns the largest share of the tolerance that any
-    /// element uses.
+    /// Compares a computed output (and log-sum-exp) with the answer. NaN must be exactly where the answer has NaN, and
+    /// rows without keys must be zeros. Returns the largest ratio of error to tolerance of any element.
     ///
     /// # Errors
-    /// A text that names the element that exceeds its tolerance by most.
+    /// Returns a text that names the element furthest beyond its tolerance.
     pub fn check(&self, output: &Data, lse: Option<&[f32]>, additions: usize) -> Result<f64, String> {
         if output.len() < self.output.extent() || lse.is_some_and(|l| l.len() != self.lse.len()) {
             return Err("a buffer has the wrong length".into());

@@ -1,4 +1,4 @@
-//! Series with owned elements, the engines that tests of them go over, and comparisons with what is exact.
+//! Series with owned elements, the engines that test them, and comparisons with exact results.
 
 use crate::present;
 use crate::random::Random;
@@ -9,7 +9,7 @@ use elsa_core::view::View;
 use elsa_runtime::{Backend, Engine, EngineOptions};
 use half::{bf16, f16};
 
-/// How the elements of a series lie in memory.
+/// Memory layout of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// `[batch, tokens, channels]`.
@@ -18,16 +18,16 @@ pub enum Order {
     ChannelsFirst,
     /// `[batch, tokens, channels]` with gaps between rows.
     Gaps,
-    /// `[batch, tokens, half of the channels]` for one half of the channels after the other, with gaps between rows. Needs an
-    /// even number of channels.
+    /// `[batch, tokens, half of the channels]` for one half of the channels after the other, with gaps between rows.
+    /// Requires an even number of channels.
     Heads,
 }
 
 impl Order {
-    /// All orders.
+    /// All layouts.
     pub const ALL: [Order; 4] = [Order::TokensFirst, Order::ChannelsFirst, Order::Gaps, Order::Heads];
 
-    /// A series of this order; of [`Order::Heads`], with an odd number of channels the first order.
+    /// Returns a series of this layout; [`Order::Heads`] with an odd number of channels falls back to the first layout.
     ///
     /// # Panics
     /// Panics if the series is too large to index.
@@ -57,7 +57,7 @@ pub enum Values {
 }
 
 impl Values {
-    /// `n` values of `of`, rounded to `dtype`.
+    /// Creates `n` values of `of`, rounded to `dtype`.
     pub fn of(dtype: DType, n: usize, mut of: impl FnMut(usize) -> f32) -> Values {
         let values = (0..n).map(&mut of);
         match dtype {
@@ -67,13 +67,13 @@ impl Values {
         }
     }
 
-    /// `n` values that no computation gives, for what is to be written.
+    /// Creates `n` values that no computation produces, for outputs.
     #[must_use]
     pub fn unwritten(dtype: DType, n: usize) -> Values {
         Values::of(dtype, n, |_| UNWRITTEN)
     }
 
-    /// The elements, to be read.
+    /// Borrows the elements for reading.
     #[must_use]
     pub fn elements(&self) -> Elements<'_> {
         match self {
@@ -83,7 +83,7 @@ impl Values {
         }
     }
 
-    /// The elements, to be written.
+    /// Borrows the elements for writing.
     pub fn elements_mut(&mut self) -> ElementsMut<'_> {
         match self {
             Values::F32(x) => ElementsMut::F32(x),
@@ -92,7 +92,7 @@ impl Values {
         }
     }
 
-    /// The bits of all elements.
+    /// Returns the bits of all elements.
     #[must_use]
     pub fn bits(&self) -> Vec<u32> {
         let x = self.elements();
@@ -103,13 +103,13 @@ impl Values {
 /// A number that no test computes.
 pub const UNWRITTEN: f32 = -1.5 * 16_384.0;
 
-/// `n` numbers of a bell-shaped distribution, times `factor`.
+/// Draws `n` numbers of a bell-shaped distribution, times `factor`.
 #[must_use]
 pub fn normals(random: &mut Random, n: usize, factor: f32) -> Vec<f32> {
     (0..n).map(|_| factor * random.normal()).collect()
 }
 
-/// An engine for every CPU back end that is present.
+/// Creates an engine for every CPU back end that is present.
 ///
 /// # Panics
 /// Panics if an engine cannot be created.
@@ -124,7 +124,7 @@ pub fn engines(threads: usize) -> Vec<Engine> {
     cpu.map(|backend| Engine::new(&of(backend)).expect("an engine that is present")).collect()
 }
 
-/// Checks a value, and keeps the largest distance from what is exact, relative to the bound.
+/// Checks a value, and updates the largest error relative to the bound.
 ///
 /// # Panics
 /// Panics if the value is out of bounds.

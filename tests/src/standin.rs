@@ -1,19 +1,19 @@
 //! Runs tests against the stand-in CUDA driver (`tests/standin`).
 //!
 //! A process opens the driver once, and the driver reads its variables at that time. A failure is therefore provoked in
-//! a child: the test's own program, which runs one test with [`CHILD`] set.
+//! a child process: the test's own program, which runs one test with [`CHILD`] set.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Set in a child.
+/// Variable that is set in a child.
 pub const CHILD: &str = "ELSA_TEST_CHILD";
 
-/// The folder with `libcuda.so.1` and `states` that `cargo xtask standin` has made.
+/// Returns the folder with `libcuda.so.1` and `states` that `cargo xtask standin` has made.
 ///
 /// # Panics
-/// When the variable that names it is not set.
+/// If the variable that names it is not set.
 #[must_use]
 pub fn folder() -> PathBuf {
     let folder = std::env::var_os("ELSA_STANDIN").map(PathBuf::from);
@@ -23,7 +23,7 @@ pub fn folder() -> PathBuf {
     folder
 }
 
-/// Whether this process is a child.
+/// Returns `true` in a child.
 #[must_use]
 pub fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
@@ -32,7 +32,7 @@ pub fn is_child() -> bool {
 /// Runs `test` of this program, named with its module, alone in a child that finds its libcuda in `library`.
 ///
 /// # Panics
-/// When the program cannot be started.
+/// If the program cannot be started.
 #[must_use]
 pub fn child<V: AsRef<OsStr>>(test: &str, library: &Path, variables: &[(&str, V)]) -> Output {
     let program = std::env::current_exe().unwrap_or_else(|e| panic!("this program: {e}"));
@@ -51,7 +51,7 @@ pub fn child<V: AsRef<OsStr>>(test: &str, library: &Path, variables: &[(&str, V)
     command.output().unwrap_or_else(|e| panic!("child: {e}"))
 }
 
-/// What a child has printed: the rest of each line that starts with `name: `.
+/// Returns the rest of each line of a child's output that starts with `name: `.
 #[must_use]
 pub fn said(output: &Output, name: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stdout);

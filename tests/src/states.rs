@@ -1,14 +1,15 @@
-//! Everything that a call returns against the definition: its output, log-sum-exp and states.
+//! Comparison of everything that a call returns with the definition: its output, log-sum-exp and states.
 
 use crate::cases::Buffers;
 use crate::naive::Answer;
 
 impl Answer {
-    /// As [`Answer::check`], of all that `got` holds but the present. Of every row's state `W / S` must be the answer and
-    /// `m + log S` its log-sum-exp. A row without keys has `(−∞, 0, 0)`, and a poisoned one NaN in `S` and `W`.
+    /// Does the same as [`Answer::check`] for everything in `got` except the present. In every row's state, `W / S`
+    /// must be the answer and `m + log S` its log-sum-exp. A row without keys has `(−∞, 0, 0)`, and a poisoned one NaN
+    /// in `S` and `W`.
     ///
     /// # Errors
-    /// A text that names the element that is off.
+    /// Returns a text that names the element that differs.
     pub fn check_all(&self, got: &Buffers, additions: usize) -> Result<f64, String> {
         let share = self.check(&got.output, Some(&got.lse), additions)?;
         let rows = self.lse.len();
@@ -32,10 +33,10 @@ impl Answer {
             let poisoned = s.is_nan() && w.iter().all(|w| w.is_nan());
             return if poisoned { Ok(()) } else { Err(format!("sums {s}, {w:?} of a poisoned row")) };
         }
-        // Beside its roundings to f32, of `m` and of `S`, it is the log-sum-exp that was returned.
+        // Apart from its roundings to f32, of `m` and of `S`, it is the log-sum-exp that was returned.
         let lse = f64::from(m) + f64::from(s).ln();
         let returned = f64::from(got.lse[at]);
-        // Not where one of them is NaN.
+        // Unless one of them is NaN.
         let near = (lse - returned).abs() <= 4e-7 + 2e-7 * lse.abs();
         if !near {
             return Err(format!("log-sum-exp {lse}, returned was {returned}"));

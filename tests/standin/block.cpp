@@ -55,7 +55,7 @@ struct Thread : host::Lane {
   Group* warp = nullptr;
 #ifndef STANDIN_THREADS
   void* stack = nullptr;    // lowest address
-  void* pointer = nullptr;  // of the stack, while the lane does not run
+  void* pointer = nullptr;  // of the stack, while the lane is not running
   bool done = true;
   const Group* waits = nullptr;
   unsigned round = 0;
@@ -153,7 +153,7 @@ int place(Group& g) {
   return g.round & 1;
 }
 
-// Standing threads, one for each lane of the largest block so far.
+// Persistent threads, one per lane of the largest block so far.
 struct Pool {
   std::mutex mutex;
   std::condition_variable wake, ended;

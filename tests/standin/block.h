@@ -12,6 +12,6 @@ struct Kernel {
 // All linked kernels; instance.cpp makes one of each.
 extern Kernel* kernels;
 
-// Runs `blocks` blocks of `threads` threads, a multiple of 32. A kernel that a device would refuse or that would
-// hang ends the process, with a message.
+// Runs `blocks` blocks of `threads` threads, a multiple of 32. A kernel that a device would refuse, or that
+// would hang, ends the process with a message.
 void run_grid(const Kernel& kernel, const void* parameter, int threads, int blocks);

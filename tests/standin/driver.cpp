@@ -139,7 +139,7 @@ constexpr int DRIVER_VERSION = 10020;
 constexpr int PTX_VERSION = 65;
 constexpr size_t PAGE = 4096;
 constexpr unsigned STREAM_NON_BLOCKING = 1, EVENT_BLOCKING_SYNC = 1, EVENT_DISABLE_TIMING = 2;
-constexpr int GLOBAL = 0, RELAXED = 2;  // and 1 is of the thread
+constexpr int GLOBAL = 0, RELAXED = 2;  // 1 is per thread
 constexpr unsigned HOST_PORTABLE = 1, HOST_DEVICEMAP = 2, HOST_WRITE_COMBINED = 4;
 
 struct Stream;
@@ -1476,7 +1476,7 @@ EXPORT(cuStreamGetCaptureInfo, Stream* stream, int* status, uint64_t* id) {
   return api("cuStreamGetCaptureInfo", CONTEXT, [&](Driver& d) -> int {
     Stream* s;
     if (const int e = stream_of(d, stream, &s)) return e;
-    // This call alone does not invalidate them.
+    // Only this call does not invalidate them.
     for (Capture* c : d.captures) {
       const bool waits = c->origin->context == s->context && (c->origin->flags & STREAM_NON_BLOCKING) == 0;
       if (s == s->context->null && waits) return STREAM_CAPTURE_IMPLICIT;

@@ -1,5 +1,5 @@
-//! A run of a plan that was warmed up allocates nothing, not even the first, on any back end, for any semantics; a
-//! workspace allocates what its plan reports.
+//! A run of a warmed-up plan allocates nothing, not even the first, on any back end, for any problem; a workspace
+//! allocates what its plan reports.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -26,12 +26,12 @@ static GLOBAL: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// Additions between a key and the result: one chain over all keys, with method math; no case has more than 4096.
 const ADDITIONS: usize = 4096;
 
-/// Gradients of a case: how many runs there were.
+/// Runs the gradients of a case; returns the number of runs.
 fn gradients(engine: &Engine, case: &Case) -> usize {
     let Some(given) = Given::of(case) else { return 0 };
     let options = BackwardPlanOptions { budget: None, all_workers: true };
     let plan = engine.backward_plan(&given.problem, &options).unwrap();
-    // Threads that an earlier run has started may allocate their names meanwhile.
+    // Threads started by an earlier run may still be allocating their names.
     let measured = |_| {
         let region = Region::new(GLOBAL);
         let workspace = plan.workspace().unwrap();
@@ -51,12 +51,12 @@ fn gradients(engine: &Engine, case: &Case) -> usize {
     3
 }
 
-/// Runs a plan twice in a workspace that was warmed up, and asks of the runs what `ask` does: none of it allocates. Returns
-/// what the second run wrote, and the answer.
+/// Runs a plan twice in a warmed-up workspace, and calls `ask` on the runs: none of it allocates. Returns the outputs
+/// of the second run, and the result of `ask`.
 fn runs_twice<T>(plan: &Plan, case: &Case, ask: impl FnOnce(&mut Bound<'_>) -> T) -> (Buffers, T) {
     let region = Region::new(GLOBAL);
     let mut workspace = plan.workspace().unwrap();
-    // The workspace of a GPU lies in its memory.
+    // The workspace of a GPU is in its memory.
     if plan.backend() != Backend::Cuda {
         assert_eq!(region.change().bytes_allocated, plan.workspace_bytes(), "{case:?}");
     }
@@ -75,7 +75,7 @@ fn runs_twice<T>(plan: &Plan, case: &Case, ask: impl FnOnce(&mut Bound<'_>) -> T
     (buffers, answer)
 }
 
-/// Schedules and budgets of a case on the CPU: how many runs there were.
+/// Runs schedules and budgets of a case on the CPU; returns the number of runs.
 fn schedules(engine: &Engine, case: &Case) -> usize {
     for schedule in [Schedule::within(0.2), Schedule::VFA] {
         let options = PlanOptions { schedule, all_workers: true, ..Default::default() };
@@ -86,7 +86,7 @@ fn schedules(engine: &Engine, case: &Case) -> usize {
     4
 }
 
-/// Linear attention in every form: how many runs there were.
+/// Runs linear attention in every form; returns the number of runs.
 fn linear(engine: &Engine) -> usize {
     let mut runs = 0;
     for (rule, dtype) in [(Rule::Gated, DType::F32), (Rule::GatedDelta, DType::F16)] {
@@ -96,7 +96,7 @@ fn linear(engine: &Engine) -> usize {
             let case = params.build();
             let options = LinearPlanOptions { form: Some(form), all_workers: true, ..Default::default() };
             let plan = engine.linear_plan(&case.problem, &options).unwrap();
-            // Threads that an earlier run has started may allocate their names meanwhile.
+            // Threads started by an earlier run may still be allocating their names.
             let measured = |_| {
                 let region = Region::new(GLOBAL);
                 let workspace = plan.workspace().unwrap();
@@ -114,7 +114,7 @@ fn linear(engine: &Engine) -> usize {
             bound.run().unwrap();
             let change = region.change();
             assert_eq!(change.allocations + change.reallocations, 0, "{}: {change:?}", case.name);
-            // A run that does nothing allocates nothing.
+            // Rules out a run that does nothing, which would not allocate.
             assert_eq!(first.bits(), room.bits(), "{}", case.name);
             assert!(room.rows(&case).iter().all(|x| x.is_finite()), "{}", case.name);
             runs += 3;
@@ -123,14 +123,14 @@ fn linear(engine: &Engine) -> usize {
     runs
 }
 
-/// Recurrences, selective scans and convolutions: how many runs there were.
+/// Runs recurrences, selective scans and convolutions; returns the number of runs.
 fn series(engine: &Engine) -> usize {
     let (tokens, channels) = (130, 20);
     let series = Series::channels_first("u", [1, channels, tokens]).unwrap();
     let (x, a) = (vec![0.5; tokens * channels], [-1.0; 80]);
     let of = Elements::F32(&x);
     let mut runs = 0;
-    // Runs twice within the region that is measured, after a run that starts threads.
+    // Runs twice within the measured region, after a run that starts threads.
     macro_rules! measured {
         ($plan:expr, $inputs:expr, $outputs:ident) => {
             let (plan, inputs) = ($plan.unwrap(), $inputs);
@@ -180,7 +180,7 @@ fn series(engine: &Engine) -> usize {
     runs
 }
 
-// One test in this binary, so that no other thread allocates meanwhile.
+// One test in this binary, so that no other thread allocates at the same time.
 #[test]
 fn run_and_bind_allocate_nothing() {
     let mut runs = 0;
@@ -212,7 +212,7 @@ fn run_and_bind_allocate_nothing() {
                 let plan = engine.plan(&problem, &options).unwrap();
                 let (buffers, certified) = runs_twice(&plan, case, |bound| bound.certified().is_ok());
                 assert_eq!(certified, certify, "{case:?}");
-                // A run that does nothing allocates nothing.
+                // Rules out a run that does nothing, which would not allocate.
                 answer.check_all(&buffers, ADDITIONS).unwrap_or_else(|e| panic!("{case:?}: {e}"));
                 runs += 2;
             }

@@ -25,7 +25,7 @@ struct Tick {
 /// Periods that pass during a long frame are skipped and counted, never made up.
 class Schedule {
 public:
-    /// Releases every `period` nanoseconds, not zero, the first at `start`.
+    /// Creates releases every `period` nanoseconds, not zero, the first at `start`.
     Schedule(std::uint64_t period, std::uint64_t start) noexcept : period_(period), next_(start) {}
 
     /// Returns the period to serve next: the first that has not ended at `time`.

@@ -65,7 +65,7 @@ Attention::Attention(const AttentionOptions &options, std::size_t heads, std::si
     wanted.threads = options.threads;
     wanted.priority = options.priority;
     elsa::result<elsa::engine> engine = elsa::engine::create(wanted);
-    // A missing instruction set is a wrong request; a GPU that cannot be used is a failing system.
+    // A missing instruction set is a wrong request; an unusable GPU is a failing system.
     if (wanted.backend == ELSA_BACKEND_CUDA && engine.status().code() == ELSA_STATUS_UNSUPPORTED) {
         throw Error(Fault::system, "attention: " + engine.message());
     }

@@ -10,7 +10,7 @@ class Linear {
 public:
     Linear() = default;
 
-    /// From `weight` [outputs, inputs], as PyTorch stores it, and `bias` [outputs].
+    /// Creates the map from `weight` [outputs, inputs], as PyTorch stores it, and `bias` [outputs].
     Linear(const std::vector<float> &weight, std::vector<float> bias);
 
     /// Maps the rows `x` [rows, inputs] to `y` [rows, outputs].

@@ -8,7 +8,7 @@
 namespace vision {
 namespace {
 
-/// Most blocks of a network.
+/// Largest number of blocks in a network.
 const std::size_t max_blocks = 64;
 
 std::size_t heads_of(const SafeTensors &weights, std::size_t width) {

@@ -44,8 +44,8 @@ public:
     /// AttentionOptions::probabilities.
     ///
     /// Attention rollout (Abnar and Zuidema 2020, "Quantifying attention flow in transformers"): with P_l the
-    /// probabilities of block l averaged over its heads, the row of the class token in A_L ... A_1, A_l = (P_l + I) / 2;
-    /// the half I stands for the residual connection.
+    /// probabilities of block l averaged over its heads, the row of the class token in A_L ... A_1, A_l = (P_l + I) /
+    /// 2; the half I stands for the residual connection.
     std::vector<float> map() const;
 
 private:

@@ -37,7 +37,7 @@ static_assert(STBI_MAX_DIMENSIONS == vision::max_side, "one limit");
 namespace vision {
 namespace {
 
-/// Least side of a map.
+/// Smallest side of a map.
 const std::size_t map_side = 256;
 const float most_opaque = 0.7f;
 const std::array<float, 3> orange = {{255.0f, 110.0f, 0.0f}};

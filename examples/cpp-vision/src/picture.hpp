@@ -25,10 +25,10 @@ struct Picture {
 Picture read_picture(const std::string &path);
 
 /// Reduces a picture to `side` x `side` cells by area averaging: each cell is the mean over its share of the picture,
-/// and a pixel on a border counts in proportion to the area that lies inside. On a scale from 0 to 1.
+/// and a pixel on a border counts in proportion to its area inside. Cells are on a scale from 0 to 1.
 ///
-/// Along an axis of n pixels, measured in eighths of a pixel, cell c covers [c n, (c + 1) n) and pixel p covers
-/// [8 p, 8 p + 8), so that every overlap is a whole number and the sums are exact.
+/// Along an axis of n pixels, measured in eighths of a pixel, cell c covers [c n, (c + 1) n) and pixel p covers [8 p, 8
+/// p + 8), so that every overlap is an integer and the sums are exact.
 void reduce(const Picture &picture, std::array<float, side * side> &cells);
 
 /// Writes the picture as PNG, enlarged by a whole number to at least 256 pixels a side if the longer side then stays

@@ -1,10 +1,10 @@
-//! Why the program fails.
+//! Errors of the program.
 
 use elsa_core::argument::ArgumentError;
 use elsa_runtime::{BindError, EngineError, PlanError, PrefetchError, RunError};
 use std::path::PathBuf;
 
-/// Why the program failed.
+/// Reason why the program failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -13,12 +13,12 @@ pub enum Error {
     Argument {
         /// The flag, without its dashes.
         argument: &'static str,
-        /// What was found.
+        /// Value found.
         found: String,
-        /// What is allowed.
+        /// Values allowed.
         allowed: &'static str,
     },
-    /// Sizes that are no attention problem.
+    /// Sizes that make no attention problem.
     #[error("--heads, --dim: {0}")]
     Problem(#[from] ArgumentError),
     /// An engine that is not available.
@@ -47,25 +47,25 @@ pub enum Error {
     /// Memory that the system refuses.
     #[error("{what}: {bytes} bytes of memory were refused by the system")]
     Memory {
-        /// What it was for.
+        /// Its purpose.
         what: &'static str,
-        /// The size.
+        /// Its size in bytes.
         bytes: usize,
     },
-    /// The answer through two buffers is not that of all weights in memory.
+    /// The answer through two buffers differs from that with all weights in memory.
     #[error("{tokens} tokens: {differing} of {all} values have other bits than with all weights in memory")]
     Differs {
         /// Tokens.
         tokens: usize,
-        /// Values with other bits.
+        /// Number of values with other bits.
         differing: usize,
-        /// All values.
+        /// Total number of values.
         all: usize,
     },
 }
 
 impl Error {
-    /// The exit status: 2 for a wrong request, 3 for a failing device or system.
+    /// Returns the exit status: 2 for a wrong request, 3 for a failing device or system.
     #[must_use]
     pub fn status(&self) -> u8 {
         match self {
@@ -84,10 +84,10 @@ impl From<PrefetchError<Error>> for Error {
     }
 }
 
-/// `count` zeros for `what`.
+/// Allocates `count` zeros for `what`.
 ///
 /// # Errors
-/// Memory that the system refuses.
+/// If the system refuses the memory.
 pub fn zeros(what: &'static str, count: usize) -> Result<Vec<f32>, Error> {
     let mut data = Vec::new();
     data.try_reserve_exact(count).map_err(|_| Error::Memory { what, bytes: count.saturating_mul(4) })?;

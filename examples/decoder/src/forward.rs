@@ -1,4 +1,4 @@
-//! All layers: with their weights in memory, and with the next one's read meanwhile.
+//! All layers: with their weights in memory, or with the next layer's read in parallel.
 
 use crate::error::{Error, zeros};
 use crate::model::Model;
@@ -16,45 +16,45 @@ pub struct Row {
     pub tokens: usize,
     /// Number of layers.
     pub layers: usize,
-    /// Where the time went.
+    /// Breakdown of the time.
     pub times: Times,
 }
 
 impl Row {
-    /// Milliseconds of a layer.
+    /// Returns the milliseconds per layer.
     fn per_layer(&self, time: Duration) -> f64 {
         time.as_secs_f64() * 1e3 / self.layers.max(1) as f64
     }
 
-    /// Milliseconds for which a layer's weights are read.
+    /// Returns the milliseconds for which a layer's weights are read.
     #[must_use]
     pub fn copy_ms(&self) -> f64 {
         self.per_layer(self.times.read)
     }
 
-    /// Milliseconds for which a layer computes.
+    /// Returns the milliseconds for which a layer computes.
     #[must_use]
     pub fn compute_ms(&self) -> f64 {
         self.per_layer(self.times.compute)
     }
 
-    /// Milliseconds for which a layer waits for its weights.
+    /// Returns the milliseconds for which a layer waits for its weights.
     #[must_use]
     pub fn wait_ms(&self) -> f64 {
         self.per_layer(self.times.wait)
     }
 
-    /// Tokens per second.
+    /// Returns the tokens per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.tokens as f64 / self.times.total.as_secs_f64()
     }
 }
 
-/// The answer for `tokens` random tokens, with the weights of every layer in memory, `[layer][element]`.
+/// Computes the answer for `tokens` random tokens, with the weights of every layer in memory, `[layer][element]`.
 ///
 /// # Errors
-/// A layer that fails.
+/// If a layer fails.
 pub fn in_memory(
     engine: &Engine,
     weights: &Weights,
@@ -69,10 +69,11 @@ pub fn in_memory(
     Ok(x)
 }
 
-/// The same, with room for two layers: one is read while the other computes. `buffers` are of a layer's elements.
+/// Computes the same with room for two layers: one is read while the other computes. `buffers` have the elements
+/// of a layer each.
 ///
 /// # Errors
-/// A layer that fails, weights that cannot be read.
+/// If a layer fails, or weights cannot be read.
 pub fn streamed(
     engine: &Engine,
     weights: &Weights,
@@ -90,19 +91,19 @@ pub fn streamed(
     Ok((x, Row { tokens, layers: weights.layers(), times }))
 }
 
-/// Two buffers of a layer.
+/// Allocates two buffers of a layer.
 ///
 /// # Errors
-/// Memory that the system refuses.
+/// If the system refuses the memory.
 pub fn buffers(weights: &Weights) -> Result<[Vec<f32>; 2], Error> {
     let elements = weights.sizes().elements();
     Ok([zeros("weights", elements)?, zeros("weights", elements)?])
 }
 
-/// The weights of every layer.
+/// Reads the weights of every layer.
 ///
 /// # Errors
-/// Memory that the system refuses, weights that cannot be read.
+/// If the system refuses the memory, or weights cannot be read.
 pub fn all_layers(weights: &Weights) -> Result<Vec<Vec<f32>>, Error> {
     let read = |layer| {
         let mut data = zeros("weights", weights.sizes().elements())?;
@@ -112,7 +113,7 @@ pub fn all_layers(weights: &Weights) -> Result<Vec<Vec<f32>>, Error> {
     (0..weights.layers()).map(read).collect()
 }
 
-/// How many values of `a` and `b` have other bits.
+/// Counts the values of `a` and `b` with different bits.
 #[must_use]
 pub fn differing(a: &[f32], b: &[f32]) -> usize {
     let differ = a.iter().zip(b).filter(|(a, b)| a.to_bits() != b.to_bits()).count();

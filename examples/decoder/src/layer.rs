@@ -1,4 +1,4 @@
-//! Sizes of a layer, and where its weights lie.
+//! Sizes of a layer, and the positions of its weights.
 
 use crate::error::Error;
 use std::ops::Range;
@@ -12,7 +12,7 @@ pub struct Sizes {
     pub kv_heads: usize,
     /// Size of a head.
     pub head_dim: usize,
-    /// Size of the gated MLP's inside.
+    /// Inner size of the gated MLP.
     pub mlp: usize,
 }
 
@@ -33,7 +33,7 @@ pub enum Weight {
     MlpNorm,
     /// The gate, `[dim, mlp]`.
     Gate,
-    /// What it gates, `[dim, mlp]`.
+    /// The gated values, `[dim, mlp]`.
     Up,
     /// Back to the stream, `[mlp, dim]`.
     Down,
@@ -53,7 +53,7 @@ impl Weight {
         Weight::Down,
     ];
 
-    /// Rows and columns; a norm is one row.
+    /// Returns rows and columns; a norm is one row.
     #[must_use]
     pub fn shape(self, sizes: &Sizes) -> [usize; 2] {
         let (dim, kv, mlp) = (sizes.dim(), sizes.kv_heads * sizes.head_dim, sizes.mlp);
@@ -66,7 +66,7 @@ impl Weight {
         }
     }
 
-    /// Where its elements lie among those of a layer.
+    /// Returns the position of its elements among those of a layer.
     #[must_use]
     pub fn range(self, sizes: &Sizes) -> Range<usize> {
         let count = |weight: Weight| weight.shape(sizes).iter().product::<usize>();
@@ -76,13 +76,13 @@ impl Weight {
 }
 
 impl Sizes {
-    /// Size of the stream.
+    /// Returns the size of the stream.
     #[must_use]
     pub const fn dim(&self) -> usize {
         self.heads * self.head_dim
     }
 
-    /// Elements of a layer's weights.
+    /// Returns the number of elements in a layer's weights.
     #[must_use]
     pub fn elements(&self) -> usize {
         Weight::Down.range(self).end
@@ -91,7 +91,7 @@ impl Sizes {
     /// Checks the sizes: positive, groups of heads of one size, a layer of at most 16 GiB.
     ///
     /// # Errors
-    /// Sizes that are not.
+    /// If the sizes are not.
     pub fn check(self) -> Result<Sizes, Error> {
         let refuse =
             |argument, found: usize, allowed| Error::Argument { argument, found: found.to_string(), allowed };

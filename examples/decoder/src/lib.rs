@@ -1,9 +1,9 @@
-//! A decoder with random weights that are larger than memory may be: the weights of layer n + 1 are read into one buffer while
-//! layer n computes from the other, as in appendix F.2 of the ELSA paper, whose table 13 this prints the columns of.
+//! A decoder whose random weights may be larger than memory: the weights of layer n + 1 are read into one buffer while
+//! layer n computes from the other, as in appendix F.2 of the ELSA paper. Prints the columns of the paper's table 13.
 //!
-//! | module | what it has |
+//! | module | contents |
 //! |---|---|
-//! | [`layer`] | sizes of a layer, and where its weights lie |
+//! | [`layer`] | sizes of a layer, and the positions of its weights |
 //! | [`model`] | the layer itself: norms, projections, causal attention by this library, a gated MLP |
 //! | [`weights`] | a file of random weights, and its layers in memory |
 //! | [`forward`] | all layers, from memory and through two buffers |

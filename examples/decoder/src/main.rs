@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// A decoder whose layers' weights are read while earlier layers compute.
+/// A decoder that reads layers' weights while earlier layers compute.
 #[derive(Parser, Debug)]
 #[command(name = "elsa-decoder", version)]
 struct Cli {
@@ -30,19 +30,20 @@ struct Cli {
     /// Size of a head
     #[arg(long, value_name = "N", default_value_t = 64)]
     dim: usize,
-    /// Inside of the gated MLP
+    /// Inner size of the gated MLP
     #[arg(long, value_name = "N", default_value_t = 1376)]
     mlp: usize,
     /// Worker threads of attention [default: all cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Folder of the file of weights, which has no name and goes with the process
+    /// Folder of the weight file, which is unnamed and disappears with the process
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
-    /// Have the system forget the file before each sequence, so that weights come from the device
+    /// Drop the file from the system's cache before each sequence, so that weights come from the
+    /// device
     #[arg(long)]
     cold: bool,
-    /// Do not compare with all weights in memory, which then need not fit there
+    /// Do not compare with all weights in memory, so that they need not fit there
     #[arg(long)]
     no_check: bool,
 }

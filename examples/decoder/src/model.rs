@@ -5,8 +5,9 @@
 //! h = rmsnorm(x) ⊙ b        x += (silu(h Wg) ⊙ h Wu) Wd
 //! ```
 //!
-//! Attention is causal, with shared key heads, and computed by this library where its tensors lie: `[tokens, heads, dim]`,
-//! which is the layout `bnhd`. There are no positions beside causality. Products of matrices are those of `ndarray`, on one thread.
+//! Attention is causal, with shared key heads, and computed by this library in place: `[tokens, heads, dim]`, which is
+//! the layout `bnhd`. There are no positions apart from causality. Matrix products are those of `ndarray`, on one
+//! thread.
 
 use crate::error::{Error, zeros};
 use crate::layer::{Sizes, Weight};
@@ -17,10 +18,10 @@ use elsa_runtime::{Engine, Plan, PlanOptions, Workspace};
 use ndarray::linalg::general_mat_mul;
 use ndarray::{ArrayView2, ArrayViewMut2, ShapeError};
 
-/// Added to the mean square, so that a row of zeros stays one.
+/// Addend of the mean square, so that a row of zeros stays zero.
 const EPSILON: f32 = 1e-5;
 
-/// A layer for a number of tokens: the plan of its attention, and room for what lies between its steps.
+/// A layer for a number of tokens: the plan of its attention, and buffers between its steps.
 #[derive(Debug)]
 pub struct Model {
     sizes: Sizes,
@@ -36,10 +37,10 @@ pub struct Model {
     up: Vec<f32>,
 }
 
-/// `c ← beta c + a b` with `a` `[rows, inner]`, `b` `[inner, columns]` and `c` `[rows, columns]`, by rows.
+/// Computes `c ← beta c + a b` with `a` `[rows, inner]`, `b` `[inner, columns]` and `c` `[rows, columns]`, by rows.
 ///
 /// # Errors
-/// Slices that are not of these sizes.
+/// If slices do not have these sizes.
 fn product(
     a: &[f32],
     b: &[f32],
@@ -56,10 +57,10 @@ fn product(
 }
 
 impl Model {
-    /// For `tokens` tokens.
+    /// Creates a layer for `tokens` tokens.
     ///
     /// # Errors
-    /// Sizes that are no attention problem, a plan that cannot be made, memory that is refused.
+    /// If the sizes make no attention problem, a plan cannot be made, or memory is refused.
     pub fn new(engine: &Engine, sizes: Sizes, tokens: usize) -> Result<Model, Error> {
         let Sizes { heads, kv_heads, head_dim, mlp } = sizes;
         let view = |name, heads| View::dense(name, Layout::Bnhd, &[1, tokens, heads, head_dim], None);
@@ -89,10 +90,10 @@ impl Model {
         })
     }
 
-    /// Has `x`, `[tokens, dim]`, pass the layer of `weights`.
+    /// Passes `x`, `[tokens, dim]`, through the layer of `weights`.
     ///
     /// # Errors
-    /// A run that fails, weights that are not of these sizes.
+    /// If a run fails, or weights do not have these sizes.
     pub fn layer(&mut self, weights: &[f32], x: &mut [f32]) -> Result<(), Error> {
         let (sizes, tokens) = (self.sizes, self.tokens);
         let (dim, kv) = (sizes.dim(), sizes.kv_heads * sizes.head_dim);
@@ -119,7 +120,7 @@ impl Model {
     }
 }
 
-/// Rows of `x` by their root mean square, times `scale`.
+/// Divides rows of `x` by their root mean square and multiplies them by `scale`.
 fn norm(x: &[f32], scale: &[f32], to: &mut [f32]) {
     for (row, to) in x.chunks_exact(scale.len()).zip(to.chunks_exact_mut(scale.len())) {
         let squares: f32 = row.iter().map(|x| x * x).sum();

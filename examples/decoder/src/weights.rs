@@ -1,4 +1,4 @@
-//! A file of random weights, layer after layer, and its reader.
+//! A file of random weights, layer by layer, and its reader.
 
 use crate::error::{Error, zeros};
 use crate::layer::{Sizes, Weight};
@@ -27,10 +27,10 @@ impl Random {
     }
 }
 
-/// `count` numbers of variance one.
+/// Draws `count` numbers of variance one.
 ///
 /// # Errors
-/// Memory that the system refuses.
+/// If the system refuses the memory.
 pub fn noise(seed: u64, count: usize) -> Result<Vec<f32>, Error> {
     let mut random = Random(seed);
     let mut data = zeros("tokens", count)?;
@@ -39,12 +39,12 @@ pub fn noise(seed: u64, count: usize) -> Result<Vec<f32>, Error> {
 }
 
 impl Weights {
-    /// Writes random weights of `layers` layers to a file in `folder` that has no name and goes with the process.
+    /// Writes random weights of `layers` layers to an unnamed file in `folder`, which disappears with the process.
     ///
     /// Matrices have the variance `1 / inputs`, so that values keep their size from layer to layer; norms are near one.
     ///
     /// # Errors
-    /// A file that cannot be written, memory that is refused.
+    /// If the file cannot be written, or memory is refused.
     pub fn random(folder: &Path, sizes: Sizes, layers: usize) -> Result<Weights, Error> {
         let failed = |source| Error::Weights { path: folder.to_path_buf(), source };
         let file = tempfile::tempfile_in(folder).map_err(failed)?;
@@ -66,19 +66,19 @@ impl Weights {
         Ok(Weights { file, path: folder.to_path_buf(), sizes, layers })
     }
 
-    /// Sizes of a layer.
+    /// Returns the sizes of a layer.
     #[must_use]
     pub const fn sizes(&self) -> &Sizes {
         &self.sizes
     }
 
-    /// Number of layers.
+    /// Returns the number of layers.
     #[must_use]
     pub const fn layers(&self) -> usize {
         self.layers
     }
 
-    /// Bytes of a layer.
+    /// Returns the bytes of a layer.
     #[must_use]
     pub fn layer_bytes(&self) -> usize {
         self.sizes.elements() * size_of::<f32>()
@@ -87,7 +87,7 @@ impl Weights {
     /// Reads a layer, and returns its number of bytes.
     ///
     /// # Errors
-    /// A file that fails or ends early.
+    /// If the file fails or ends early.
     pub fn read(&self, layer: usize, to: &mut [f32]) -> Result<u64, Error> {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(to);
         let offset = (layer as u64).saturating_mul(self.layer_bytes() as u64);
@@ -97,10 +97,10 @@ impl Weights {
         Ok(bytes.len() as u64)
     }
 
-    /// Asks the system to forget what it has read of the file, so that the next reads come from the device.
+    /// Drops the file from the system's cache, so that the next reads come from the device.
     ///
     /// # Errors
-    /// A system that refuses.
+    /// If the system refuses.
     pub fn forget(&self) -> Result<(), Error> {
         let failed = |source: std::io::Error| Error::Weights { path: self.path.clone(), source };
         self.file.sync_data().map_err(failed)?;

@@ -41,7 +41,7 @@ fn weights_through_two_buffers_have_the_bits_of_weights_in_memory() {
     }
 }
 
-/// A layer after its definition, in f64.
+/// Computes a layer by its definition, in f64.
 fn naive(weights: &[f32], x: &mut [f64], tokens: usize) {
     let Sizes { heads, kv_heads, head_dim, mlp } = SIZES;
     let dim = SIZES.dim();
@@ -110,7 +110,7 @@ fn a_layer_is_what_its_definition_says() {
     assert!(Model::new(&engine(1), SIZES, tokens).unwrap().layer(&layer[1..], &mut x).is_err());
 }
 
-/// The words that call the program: where the tests run in an emulator, so does it.
+/// Returns the words that call the program: in an emulator if the tests run in one.
 fn program() -> Vec<String> {
     let foreign = cfg!(target_arch = "aarch64");
     let runner =

@@ -14,25 +14,25 @@ pub struct Cli {
     /// Weights of the Vision Transformer, as trained by examples/cpp-vision
     #[arg(long, value_name = "FILE.safetensors")]
     pub model: PathBuf,
-    /// Where frames come from.
+    /// Source of the frames.
     #[command(flatten)]
     pub input: Input,
-    /// Width and height of a frame of a pipe or camera
+    /// Width and height of a pipe's or camera's frames
     #[arg(long, value_name = "WxH", default_value = "640x480")]
     pub size: Size,
-    /// Samples of a frame of a pipe or camera
+    /// Sample format of a pipe's or camera's frames
     #[arg(long, value_enum, default_value = "yuyv")]
     pub format: PixelFormat,
     /// Start again with the first picture of --images after the last
     #[arg(long, conflicts_with_all = ["pipe", "camera"])]
     pub repeat: bool,
-    /// Frames of a pipe that come faster than the loop are replaced by newer ones, as those of a camera are
+    /// If a pipe's frames come faster than the loop, replace them by newer ones, like a camera's
     #[arg(long, conflicts_with_all = ["images", "camera"])]
     pub newest: bool,
     /// End with an error when a pipe or camera delivers nothing for this long [default: 5 for a camera, none for a pipe]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub patience: Option<Duration>,
-    /// Frames a second
+    /// Frames per second
     #[arg(long, value_name = "HZ", default_value = "30", value_parser = rate)]
     pub rate: f64,
     /// End after this many frames, broken ones included
@@ -44,7 +44,7 @@ pub struct Cli {
     /// Send the lines through this serial port (8N1) instead of standard output
     #[arg(long, value_name = "DEVICE")]
     pub serial: Option<PathBuf>,
-    /// Bits a second of the serial port
+    /// Bits per second of the serial port
     #[arg(long, value_name = "BAUD", default_value = "115200", value_parser = clap::value_parser!(u32).range(50..=12_500_000))]
     pub baud: u32,
     /// Bind the loop to this core
@@ -56,18 +56,18 @@ pub struct Cli {
     /// Keep the memory of the process from being paged out
     #[arg(long)]
     pub lock_memory: bool,
-    /// auto takes the environment variable ELSA_BACKEND if it is set, else the best that is present
+    /// auto uses the environment variable ELSA_BACKEND if it is set, else the best back end that is present
     #[arg(long, default_value = AUTO, value_parser = PossibleValuesParser::new(backends()).map(backend))]
     pub backend: BackendFlag,
-    /// Where the GPU is missing or fails: cpu has the CPU take its place, fail ends the loop
+    /// If the GPU is missing or fails: cpu computes on the CPU instead, fail ends the loop
     #[arg(long, default_value = "cpu", value_parser = PossibleValuesParser::new(["cpu", "fail"]).map(fallback))]
     pub fallback: Fallback,
-    /// Threads of the attention, that of the loop included. The model is small: more than one seldom pays
+    /// Threads of the attention, including that of the loop. The model is small: more than one seldom pays
     #[arg(long, value_name = "N", default_value = "1")]
     pub threads: usize,
 }
 
-/// Where frames come from: one of the three.
+/// Source of the frames: exactly one of the three.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 pub struct Input {
@@ -82,10 +82,10 @@ pub struct Input {
     pub camera: Option<PathBuf>,
 }
 
-/// The value of `--backend` that names no back end.
+/// Value of `--backend` that names no back end.
 const AUTO: &str = "auto";
 
-/// The back end that `--backend` names.
+/// Back end that `--backend` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendFlag {
     /// The one that the environment names, else the best that is present.
@@ -104,7 +104,7 @@ SIGTERM and Ctrl-C end the loop with the summary; a second one ends it at once.
 
 Exit status: 0 done; 2 the request was wrong; 3 the device or the system failed.";
 
-/// The values of `--backend`, the most portable back end first.
+/// Iterates over the values of `--backend`, with the most portable back end first.
 fn backends() -> impl Iterator<Item = &'static str> {
     [AUTO].into_iter().chain(Backend::ALL.into_iter().rev().map(Backend::name))
 }

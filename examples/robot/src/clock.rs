@@ -1,16 +1,16 @@
 //! A fixed rate on the monotonic clock.
 //!
-//! Releases lie on the grid `start + k · period`. The loop sleeps until an absolute time, so that neither the
-//! work of a frame nor the delay of a wake-up moves the grid. A frame that takes longer than its period uses up
-//! the periods that pass meanwhile: they are skipped and counted, and the frame of the period in progress
-//! starts at once. At most one frame therefore starts off the grid after an overrun, however long it was.
+//! Releases are on the grid `start + k · period`. The loop sleeps until an absolute time, so that neither the
+//! work of a frame nor the delay of a wake-up moves the grid. If a frame takes longer than its period, the
+//! periods that pass in the meantime are skipped and counted, and the frame of the period in progress starts at
+//! once. At most one frame therefore starts off the grid after an overrun of any length.
 
 use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Nanoseconds of the monotonic clock.
+/// Returns the nanoseconds of the monotonic clock.
 #[must_use]
 pub fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
@@ -18,11 +18,11 @@ pub fn now() -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * SECOND + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// Sleeps until `time`, in nanoseconds of the monotonic clock, or until a signal comes. Returns whether the
+/// Sleeps until `time`, in nanoseconds of the monotonic clock, or until a signal arrives. Returns whether the
 /// time has been reached.
 ///
 /// # Errors
-/// The system's error for a clock that does not work.
+/// Returns the system's error if the clock does not work.
 pub fn sleep_until(time: u64) -> std::io::Result<bool> {
     let request = Timespec {
         tv_sec: i64::try_from(time / SECOND).unwrap_or(i64::MAX),
@@ -39,11 +39,11 @@ pub fn sleep_until(time: u64) -> std::io::Result<bool> {
 /// One period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick {
-    /// When its frame is to start, in nanoseconds of the monotonic clock.
+    /// Start of its frame, in nanoseconds of the monotonic clock.
     pub release: u64,
-    /// When its answer is due: the end of the period.
+    /// Deadline of its answer: the end of the period.
     pub deadline: u64,
-    /// Periods before it that passed without a frame.
+    /// Number of earlier periods that passed without a frame.
     pub skipped: u64,
 }
 
@@ -55,21 +55,21 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A grid of `rate` releases a second, the first at `start` nanoseconds. The period is at least one
-    /// nanosecond and at most 2^63.
+    /// Creates a grid of `rate` releases per second, the first at `start` nanoseconds. The period is at least
+    /// one nanosecond and at most 2^63.
     #[must_use]
     pub fn new(rate: f64, start: u64) -> Schedule {
         let period = (SECOND as f64 / rate).round().clamp(1.0, (1u64 << 63) as f64) as u64;
         Schedule { period, next: start }
     }
 
-    /// Nanoseconds from one release to the next.
+    /// Returns the nanoseconds from one release to the next.
     #[must_use]
     pub fn period(&self) -> u64 {
         self.period
     }
 
-    /// The period to serve next when the time is `now`: the first that has not ended.
+    /// Returns the period to serve next at the time `now`: the first that has not ended.
     pub fn next(&mut self, now: u64) -> Tick {
         let skipped = now.saturating_sub(self.next) / self.period;
         let release = self.next.saturating_add(skipped.saturating_mul(self.period));

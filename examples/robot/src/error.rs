@@ -1,16 +1,16 @@
-//! Why the program fails, and its exit status.
+//! Errors of the program, and its exit statuses.
 
 use crate::model::ModelError;
 use crate::sink::SinkError;
 use crate::source::SourceError;
 use std::io;
 
-/// Exit status when the request was wrong.
+/// Exit status for a wrong request.
 pub const REQUEST: u8 = 2;
-/// Exit status when the device or the system failed.
+/// Exit status for a failing device or system.
 pub const SYSTEM: u8 = 3;
 
-/// Why the loop does not start or continue.
+/// Reason why the loop does not start or continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -34,7 +34,7 @@ pub enum Error {
     /// A system call that failed.
     #[error("{what}: {source}")]
     System {
-        /// What it was for.
+        /// Its purpose.
         what: &'static str,
         /// The system's error.
         source: io::Error,
@@ -42,7 +42,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit status: 2 for a wrong request, 3 for a failing device or system.
+    /// Returns the exit status: 2 for a wrong request, 3 for a failing device or system.
     #[must_use]
     pub fn status(&self) -> u8 {
         let request = match self {
@@ -55,7 +55,7 @@ impl Error {
         if request { REQUEST } else { SYSTEM }
     }
 
-    /// Makes an error of a system call; `what` names what it was for.
+    /// Makes an error of a system call; `what` names its purpose.
     pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::System { what, source }
     }

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 /// The order of samples in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PixelFormat {
-    /// One byte a pixel.
+    /// One byte per pixel.
     Grey,
     /// Red, green, blue: three bytes a pixel.
     Rgb8,
@@ -14,7 +14,7 @@ pub enum PixelFormat {
 }
 
 impl PixelFormat {
-    /// Bytes from one pixel to the next.
+    /// Returns the bytes from one pixel to the next.
     #[must_use]
     pub const fn pixel_bytes(self) -> usize {
         match self {
@@ -34,7 +34,7 @@ pub struct Size {
     pub height: usize,
 }
 
-/// Greatest width and height.
+/// Largest width and height.
 pub const MAX_SIDE: usize = 16_384;
 
 impl std::str::FromStr for Size {
@@ -54,14 +54,14 @@ impl std::fmt::Display for Size {
     }
 }
 
-/// What is wrong with one frame. The loop skips it and continues.
+/// Defect of one frame. The loop skips it and continues.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrokenFrame {
     /// Fewer bytes than a frame has.
     #[error("frame: {found} bytes; allowed: {needed}")]
     Short {
-        /// Bytes that came.
+        /// Bytes received.
         found: usize,
         /// Bytes of a frame.
         needed: usize,
@@ -91,13 +91,14 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Rows without gaps. A row of YUYV with an odd number of pixels ends in the middle of a pair.
+    /// Creates rows without gaps. A row of YUYV with an odd number of pixels ends in the middle of
+    /// a pair.
     #[must_use]
     pub const fn dense(size: Size, format: PixelFormat) -> Geometry {
         Geometry { size, format, stride: size.width * format.pixel_bytes() }
     }
 
-    /// Bytes of a frame, without any padding after its last row.
+    /// Returns the bytes of a frame, without any padding after its last row.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         let row = self.size.width * self.format.pixel_bytes();
@@ -113,10 +114,10 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// A frame over `data`.
+    /// Creates a frame over `data`.
     ///
     /// # Errors
-    /// Fewer bytes than the geometry has.
+    /// If `data` has fewer bytes than the geometry.
     pub fn new(geometry: Geometry, data: &'a [u8]) -> Result<Frame<'a>, BrokenFrame> {
         let needed = geometry.bytes();
         if data.len() < needed {
@@ -125,16 +126,16 @@ impl<'a> Frame<'a> {
         Ok(Frame { geometry, data })
     }
 
-    /// Its shape.
+    /// Returns its shape.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// The bytes of the pixels of a row.
+    /// Returns the bytes of the pixels of a row.
     ///
     /// # Panics
-    /// When `y` is not below the height.
+    /// If `y` is not below the height.
     #[must_use]
     pub fn row(&self, y: usize) -> &'a [u8] {
         let row = self.geometry.size.width * self.geometry.format.pixel_bytes();

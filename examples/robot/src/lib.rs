@@ -1,9 +1,9 @@
 //! A fixed-rate loop on a robot: frames in, classes out, attention by ELSA.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`source`] | frames from a folder, a raw pipe or a V4L2 camera; never waits |
-//! | [`frame`] | what a frame is |
+//! | [`frame`] | shapes, formats and pixels of frames |
 //! | [`model`] | the Vision Transformer of `examples/cpp-vision`, attention through `elsa-runtime` |
 //! | [`clock`] | absolute deadlines on the monotonic clock |
 //! | [`realtime`] | core, priority, locked memory |

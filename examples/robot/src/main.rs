@@ -18,13 +18,13 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long a camera may deliver no frame.
+/// Longest time without a frame from a camera.
 const CAMERA_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Signals that come within this time after the first repeat it: timeout(1) sends two.
+/// Signals within this time after the first count as repetitions: timeout(1) sends two.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
-/// How often calls are cancelled once a signal has come.
+/// Interval at which calls are cancelled after a signal.
 const CANCEL_AGAIN: Duration = Duration::from_millis(10);
 
 fn main() -> ExitCode {
@@ -64,7 +64,7 @@ fn run(cli: &Cli) -> Result<(), Error> {
     let threads = Some(cli.threads);
     let engine = EngineOptions { backend, threads, fallback: cli.fallback, ..Default::default() };
     let mut model = Model::open(&cli.model, &engine)?;
-    // Nobody else sets it.
+    // It is set only here.
     let _ = cancelled.set(model.engine().clone());
     // After the workers have started: only the loop is bound to the core.
     if let Some(cpu) = cli.cpu {
@@ -85,13 +85,13 @@ fn run(cli: &Cli) -> Result<(), Error> {
     outcome.fault.map_or(Ok(()), Err)
 }
 
-/// A flag that SIGTERM, Ctrl-C and Ctrl-\ set, and the engine whose calls they cancel once there is one. A signal that
-/// comes [`SAME_REQUEST`] after the first, or later, ends the process at once.
+/// Returns a flag that SIGTERM, Ctrl-C and Ctrl-\ set, and a cell for the engine whose calls they cancel. A signal
+/// [`SAME_REQUEST`] or more after the first ends the process at once.
 fn stop_on_signals() -> Result<(Arc<AtomicBool>, Arc<OnceLock<Engine>>), Error> {
     let refused = |source| Error::System { what: "signals", source };
     let stop = Arc::new(AtomicBool::new(false));
     for &signal in TERM_SIGNALS {
-        // The handler itself sets the flag: what it interrupts looks at the flag next.
+        // The handler itself sets the flag, which the interrupted code checks next.
         flag::register(signal, Arc::clone(&stop)).map_err(refused)?;
     }
     let mut signals = Signals::new(TERM_SIGNALS).map_err(refused)?;
@@ -114,7 +114,7 @@ fn stop_on_signals() -> Result<(Arc<AtomicBool>, Arc<OnceLock<Engine>>), Error> 
                     log::warn!("signal {signal}: {e}");
                 }
             }
-            // A call may have been about to begin when the loop looked at the flag, so this is repeated.
+            // A call may have been about to begin when the loop checked the flag, so this is repeated.
             if let Some(engine) = cancelled.get() {
                 engine.cancel();
             }

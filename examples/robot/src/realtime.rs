@@ -1,7 +1,7 @@
-//! What makes a loop punctual on a busy board: a core of its own, a real-time priority, memory that is never
-//! paged out.
+//! Means for a punctual loop on a busy board: its own core, a real-time priority, and memory that is never paged
+//! out.
 //!
-//! The system may refuse all three to a user without the rights. The loop then runs without them and reports it.
+//! The system may refuse all three to an unprivileged user. The loop then runs without them and reports it.
 
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -10,7 +10,7 @@ use thread_priority::{
     set_thread_priority_and_policy, thread_native_id,
 };
 
-/// What the system did not grant. The loop continues without it.
+/// A request that the system did not grant. The loop continues without it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
@@ -42,11 +42,11 @@ pub enum Refused {
     },
 }
 
-/// Gives the calling thread, and the threads that it starts from now on, the real-time priority `priority` (1
-/// to 99) of the policy SCHED_FIFO.
+/// Gives the calling thread, and threads that it starts from now on, the real-time priority `priority` (1 to 99)
+/// of the policy SCHED_FIFO.
 ///
 /// # Errors
-/// The refusal of the system.
+/// Returns the refusal of the system.
 pub fn prioritise(priority: u8) -> Result<(), Refused> {
     let refused = |reason: String| Refused::Priority { priority, reason };
     let value = ThreadPriorityValue::try_from(priority).map_err(|reason| refused(reason.to_string()))?;
@@ -59,10 +59,10 @@ pub fn prioritise(priority: u8) -> Result<(), Refused> {
     )
 }
 
-/// The cores that the process may use.
+/// Returns the cores that the process may use.
 ///
 /// # Errors
-/// The system's error.
+/// Returns the system's error.
 pub fn cores() -> std::io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
@@ -71,7 +71,7 @@ pub fn cores() -> std::io::Result<Vec<usize>> {
 /// Binds the calling thread to a core.
 ///
 /// # Errors
-/// The refusal of the system.
+/// Returns the refusal of the system.
 pub fn pin(cpu: usize) -> Result<(), Refused> {
     let refused = |reason: String| Refused::Pin { cpu, reason };
     if cpu >= CpuSet::MAX_CPU {
@@ -82,11 +82,11 @@ pub fn pin(cpu: usize) -> Result<(), Refused> {
     sched_setaffinity(None, &set).map_err(|error| refused(error.to_string()))
 }
 
-/// Keeps everything that is mapped at this moment in memory. Later mappings are not locked, so that a limit cannot
-/// make a later allocation fail; a loop that allocates nothing needs no more.
+/// Locks all current mappings in memory. Later mappings are not locked, so that a limit cannot make a later
+/// allocation fail; a loop that allocates nothing needs no more.
 ///
 /// # Errors
-/// The refusal of the system.
+/// Returns the refusal of the system.
 pub fn lock_memory() -> Result<(), Refused> {
     mlockall(MlockAllFlags::CURRENT).map_err(|error| Refused::Memory { reason: error.to_string() })
 }

@@ -8,7 +8,7 @@ use std::fmt;
 /// Longest latency that the histogram resolves, in microseconds: ten minutes.
 const LONGEST: u64 = 600_000_000;
 
-/// One answer, as it goes out on a line.
+/// One answer, written as one line.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Answer {
     /// Number of the frame, from zero, in the order of the source; broken frames have numbers too.
@@ -17,11 +17,11 @@ pub struct Answer {
     pub class: usize,
     /// Its probability.
     pub score: f32,
-    /// From the release of the period to the answer, in microseconds.
+    /// Time from the release of the period to the answer, in microseconds.
     pub latency_us: u64,
-    /// Whether the answer came after the end of its period.
+    /// `true` if the answer came after the end of its period.
     pub late: bool,
-    /// Whether the CPU computed in place of a GPU that could not.
+    /// `true` if the CPU computed in place of a failing GPU.
     pub fallback: bool,
 }
 
@@ -49,29 +49,29 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Counts of zero.
+    /// Creates counts of zero.
     ///
     /// # Errors
-    /// Bounds that the histogram does not accept.
+    /// If the histogram does not accept its bounds.
     pub fn new() -> Result<Statistics, hdrhistogram::CreationError> {
         let latency = Histogram::new_with_bounds(1, LONGEST, 3)?;
         Ok(Statistics { latency, late: 0, fallbacks: 0, broken: 0, idle: 0, skipped: 0 })
     }
 
-    /// Takes in one answer.
+    /// Counts one answer.
     pub fn answered(&mut self, answer: &Answer) {
         self.latency.saturating_record(answer.latency_us);
         self.late += u64::from(answer.late);
         self.fallbacks += u64::from(answer.fallback);
     }
 
-    /// Frames answered.
+    /// Returns the number of frames answered.
     #[must_use]
     pub fn frames(&self) -> u64 {
         self.latency.len()
     }
 
-    /// The summary of a run that has ended.
+    /// Returns the summary of a run that has ended.
     #[must_use]
     pub fn summary(&self, run: Run) -> Summary {
         let at = |quantile| self.latency.value_at_quantile(quantile);
@@ -97,26 +97,26 @@ impl Statistics {
     }
 }
 
-/// What the loop knows at its end beside the statistics.
+/// Data of a finished run, in addition to the statistics.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     /// Frames replaced by newer ones before the loop took them.
     pub replaced: u64,
-    /// Lines that found no room or were not written in time.
+    /// Lines that found the queue full or were not written in time.
     pub dropped_lines: u64,
-    /// Periods a second.
+    /// Periods per second.
     pub rate: f64,
-    /// From the first release to the end.
+    /// Time from the first release to the end.
     pub seconds: f64,
     /// Bytes of tensors that were copied between host and GPU for the last frame.
     pub copied: usize,
     /// The back end that computed the last frame.
     pub backend: Backend,
-    /// Why the loop ended.
+    /// Reason why the loop ended.
     pub ended: End,
 }
 
-/// Why the loop ended.
+/// Reason why the loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
@@ -126,9 +126,9 @@ pub enum End {
     Frames,
     /// SIGTERM or Ctrl-C.
     Signal,
-    /// The reader of the results has gone.
+    /// The reader of the results is gone.
     Closed,
-    /// Something failed for good.
+    /// A permanent failure.
     Failure,
 }
 
@@ -144,7 +144,7 @@ impl fmt::Display for End {
     }
 }
 
-/// The summary of a run. Latencies are absent when no frame was answered.
+/// The summary of a run. Latencies are absent if no frame was answered.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// Frames answered.
@@ -159,26 +159,26 @@ pub struct Summary {
     pub broken_frames: u64,
     /// Frames replaced by newer ones before the loop took them.
     pub replaced_frames: u64,
-    /// Lines that found no room or were not written in time.
+    /// Lines that found the queue full or were not written in time.
     pub dropped_lines: u64,
-    /// Answers that the CPU computed in place of a GPU that could not.
+    /// Answers that the CPU computed in place of a failing GPU.
     pub fallbacks: u64,
     /// Median latency in microseconds, from release to answer.
     pub p50_us: Option<u64>,
-    /// The 99th percentile.
+    /// The 99th percentile of the latency.
     pub p99_us: Option<u64>,
-    /// The longest.
+    /// The longest latency.
     pub max_us: Option<u64>,
-    /// Periods a second.
+    /// Periods per second.
     pub rate_hz: f64,
-    /// From the first release to the end.
+    /// Time from the first release to the end.
     pub seconds: f64,
     /// Bytes of tensors that were copied between host and GPU for the last frame; 0 if attention used all of them in
     /// place, and on the CPU.
     pub copied_bytes: usize,
     /// The back end that computed the last frame.
     pub backend: &'static str,
-    /// Why the loop ended.
+    /// Reason why the loop ended.
     pub ended: End,
 }
 

@@ -1,4 +1,4 @@
-//! The loop: at each release a frame in, an answer out.
+//! The loop: each release takes a frame in and returns an answer.
 
 use crate::clock::{self, Schedule};
 use crate::error::Error;
@@ -11,35 +11,35 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long lines may take to leave after the last frame.
+/// Longest time for lines to be written after the last frame.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
-/// How the loop runs.
+/// Options of the loop.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Periods a second.
+    /// Periods per second.
     pub rate: f64,
-    /// Frames after which it ends, broken ones included.
+    /// Number of frames after which it ends, including broken ones.
     pub frames: Option<u64>,
-    /// Whether lines are JSON objects.
+    /// `true` to write lines as JSON objects.
     pub json: bool,
 }
 
 /// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The summary; a run that failed has one, too.
+    /// The summary, also of a run that failed.
     pub summary: Summary,
-    /// Why it failed.
+    /// The error of a failed run.
     pub fault: Option<Error>,
 }
 
 /// Runs the loop until the source ends, enough frames have come, `stop` is set, or the source, the model or the sink
-/// fails for good; then waits for the lines to leave. Between the first and the last frame nothing is allocated,
-/// except for broken frames.
+/// fails permanently; then waits for the lines to be written. Between the first and the last frame nothing is
+/// allocated, except for broken frames.
 ///
 /// # Errors
-/// A histogram that cannot be made.
+/// If the histogram cannot be made.
 pub fn run(
     options: Options,
     source: &mut dyn Source,
@@ -71,7 +71,7 @@ pub fn run(
     Ok(Outcome { summary: statistics.summary(run), fault })
 }
 
-/// The loop itself.
+/// Runs the loop itself.
 fn drive(
     options: Options,
     source: &mut dyn Source,
@@ -98,7 +98,7 @@ fn drive(
         match source.next()? {
             Next::Frame(frame) => {
                 let class = match model.classify(&frame) {
-                    // Whoever sets `stop` may also cancel the call.
+                    // The code that sets `stop` may also cancel the call.
                     Err(ModelError::Run(RunError::Cancelled)) if stop.load(Ordering::Relaxed) => {
                         return Ok(End::Signal);
                     }
@@ -141,7 +141,7 @@ fn drive(
 /// Prints the summary on standard output: lines, or one JSON object under the name `summary`.
 ///
 /// # Errors
-/// Standard output that fails. A reader that has gone is no error.
+/// If standard output fails. A reader that is gone is not an error.
 pub fn print(summary: &Summary, json: bool) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     let wrote = if json {

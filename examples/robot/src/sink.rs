@@ -1,24 +1,24 @@
-//! Where results go: lines on standard output or through a serial port.
+//! Results: lines on standard output or through a serial port.
 //!
-//! A port or a reader may be slower than the loop, or stand still. The loop therefore only puts a line into a
-//! bounded queue; a thread writes. Where the queue is full the new line is dropped and counted. Nothing is
-//! allocated per line.
+//! A port or a reader may be slower than the loop, or stall. The loop therefore only puts a line into a bounded
+//! queue, and a thread writes it. If the queue is full, the new line is dropped and counted. Nothing is allocated
+//! per line.
 
 use std::io::{self, Cursor, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most bytes of a line, its end included.
+/// Largest number of bytes in a line, including its end.
 pub const LINE: usize = 256;
-/// Lines that may wait.
+/// Capacity of the queue in lines.
 pub const LINES: usize = 256;
 /// The name of standard output in errors.
 pub(crate) const STDOUT: &str = "standard output";
-/// How long one attempt to write to a serial port waits for room.
+/// Timeout of one attempt to write to a serial port.
 const ATTEMPT: Duration = Duration::from_millis(100);
 
-/// Why results do not arrive.
+/// Reason why results do not arrive.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SinkError {
@@ -27,7 +27,7 @@ pub enum SinkError {
     Open {
         /// The port.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Writing failed.
@@ -35,7 +35,7 @@ pub enum SinkError {
     Write {
         /// `standard output` or `serial`.
         name: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The thread that writes cannot be started.
@@ -44,13 +44,13 @@ pub enum SinkError {
 }
 
 impl SinkError {
-    /// Whether the request is at fault, and not the device or the system.
+    /// Returns `true` if the request is at fault, and not the device or the system.
     #[must_use]
     pub fn is_request(&self) -> bool {
         matches!(self, SinkError::Open { source, .. } if source.kind() != ErrorKind::ResourceBusy)
     }
 
-    /// Whether the reader of standard output has gone.
+    /// Returns `true` if the reader of standard output is gone.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         matches!(self, SinkError::Write { name: STDOUT, source } if source.kind() == ErrorKind::BrokenPipe)
@@ -69,7 +69,7 @@ struct State {
     waiting: usize,
     /// Set when no more lines will come.
     closing: bool,
-    /// Set by the writer when every line has been written, or none can be any more.
+    /// Set by the writer once every line has been written, or none can be written any more.
     done: bool,
     failed: Option<io::Error>,
     dropped: u64,
@@ -93,18 +93,18 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Lines on standard output.
+    /// Writes lines to standard output.
     ///
     /// # Errors
-    /// A thread that the system does not start.
+    /// If the system does not start a thread.
     pub fn stdout() -> Result<Sink, SinkError> {
         Sink::start(STDOUT, io::stdout())
     }
 
-    /// Lines through the serial port `path`: eight bits, no parity, one stop bit, no flow control.
+    /// Writes lines to the serial port `path`: eight bits, no parity, one stop bit, no flow control.
     ///
     /// # Errors
-    /// A port that cannot be opened, and a thread that the system does not start.
+    /// If the port cannot be opened, or the system does not start a thread.
     pub fn serial(path: &Path, baud: u32) -> Result<Sink, SinkError> {
         let name = path.to_string_lossy();
         let port = serialport::new(name, baud)
@@ -118,10 +118,10 @@ impl Sink {
         Sink::start("serial", port)
     }
 
-    /// Lines to any writer; `name` stands for it in errors.
+    /// Writes lines to any writer; `name` is its name in errors.
     ///
     /// # Errors
-    /// A thread that the system does not start.
+    /// If the system does not start a thread.
     pub fn start(name: &'static str, to: impl Write + Send + 'static) -> Result<Sink, SinkError> {
         let lines = vec![Line { bytes: [0; LINE], len: 0 }; LINES].into_boxed_slice();
         let state =
@@ -136,11 +136,11 @@ impl Sink {
         Ok(Sink { shared, name })
     }
 
-    /// Puts one line into the queue and adds its line feed. A line that does not fit [`LINE`] bytes, or for which
-    /// the queue has no room, is dropped and counted.
+    /// Puts one line into the queue and adds its line feed. A line longer than [`LINE`] bytes, or one that finds
+    /// the queue full, is dropped and counted.
     ///
     /// # Errors
-    /// An error of the writer since the last call.
+    /// Returns an error of the writer since the last call.
     pub fn send(&self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), SinkError> {
         let mut state = self.shared.lock();
         if let Some(source) = state.failed.take() {
@@ -167,11 +167,11 @@ impl Sink {
         Ok(())
     }
 
-    /// Waits until every line has been written, for at most `patience`. Lines that still wait then are dropped.
-    /// Returns the number of lines dropped in all.
+    /// Waits until every line has been written, for at most `patience`. Lines still waiting then are dropped.
+    /// Returns the total number of lines dropped.
     ///
     /// # Errors
-    /// An error of the writer.
+    /// Returns an error of the writer.
     pub fn close(self, patience: Duration) -> Result<u64, SinkError> {
         let mut state = self.shared.lock();
         state.closing = true;
@@ -199,11 +199,11 @@ impl Drop for Sink {
     }
 }
 
-/// The system's error behind the library's.
+/// Returns the system's error behind the library's.
 fn reason(path: &Path, error: serialport::Error) -> io::Error {
     match error.kind {
         serialport::ErrorKind::Io(kind) => io::Error::new(kind, error.description),
-        // The library reports ports that are absent and ports in use alike.
+        // The library reports absent ports and ports in use alike.
         serialport::ErrorKind::NoDevice if !path.exists() => ErrorKind::NotFound.into(),
         serialport::ErrorKind::NoDevice => io::Error::new(ErrorKind::ResourceBusy, error.description),
         serialport::ErrorKind::InvalidInput => io::Error::new(ErrorKind::InvalidInput, error.description),
@@ -242,7 +242,7 @@ fn write(shared: &Shared, mut to: impl Write) {
     shared.changed.notify_all();
 }
 
-/// Writes and flushes all of `bytes`, however long the device makes it wait.
+/// Writes and flushes all of `bytes`, for any waiting time of the device.
 fn whole(to: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match to.write(bytes) {
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// Passes on one byte a call where it may; times out in between.
+    /// Passes on one byte per call if permitted; times out in between.
     struct Slow {
         to: mpsc::Sender<u8>,
         may: mpsc::Receiver<()>,
@@ -342,7 +342,7 @@ mod tests {
                 Err(error) => break error,
             }
         };
-        // Only standard output has readers that may have gone.
+        // Only standard output has readers that may be gone.
         assert!(!error.is_closed() && !error.is_request(), "{error}");
     }
 

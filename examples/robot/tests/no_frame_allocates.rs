@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[global_allocator]
 static GLOBAL: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// The number of the first frame that is watched, after threads have started and buffers are made, and of the last.
+/// First and last watched frame; the first comes after threads have started and buffers are made.
 const FIRST: u64 = 20;
 const LAST: u64 = 200;
 
@@ -49,7 +49,7 @@ impl Source for Watched<'_> {
 
 static WRITTEN: AtomicU64 = AtomicU64::new(0);
 
-/// Counts the lines that come.
+/// Counts the lines that arrive.
 struct Count;
 
 impl Write for Count {
@@ -64,7 +64,7 @@ impl Write for Count {
     }
 }
 
-// One test in this binary, so that no other thread allocates meanwhile.
+// One test in this binary, so that no other thread allocates at the same time.
 #[test]
 fn the_loop_allocates_nothing() {
     let desk = Desk::new(5);

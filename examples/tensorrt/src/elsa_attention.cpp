@@ -21,7 +21,7 @@
 
 #include "node.hpp"
 
-// Newer versions deprecate this interface in favour of one that 8.2 does not have.
+// Newer versions deprecate this interface in favour of one that 8.2 lacks.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace {

@@ -168,7 +168,7 @@ inline Attributes of(const PluginFieldCollection &fields) {
     return a;
 }
 
-// ---- Serialised form: these 4-byte and 8-byte numbers, in this order, as the machine stores them.
+// ---- Serialised form: these 4-byte and 8-byte numbers, in this order, in the machine's representation.
 
 const std::uint32_t MARK = 0x41534c45;
 const std::uint32_t FORM = 1;

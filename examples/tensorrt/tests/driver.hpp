@@ -80,7 +80,7 @@ inline void open() {
     find(library, "cuStreamBeginCapture_v2", f.begin_capture);
     find(library, "cuStreamEndCapture", f.end_capture);
     find(library, "cuGraphInstantiate", f.instantiate);
-    // From CUDA 11.4 on.
+    // Available from CUDA 11.4 on.
     find(library, "cuGraphInstantiateWithFlags", f.instantiate_with_flags);
     find(library, "cuGraphLaunch", f.launch);
     find(library, "cuGraphDestroy", f.end_graph);

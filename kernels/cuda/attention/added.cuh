@@ -1,6 +1,6 @@
-// What is added to scores: bias, mask and the sides of shifted windows, in natural units.
+// Addends of the scores: bias, mask and the sides of shifted windows, in natural units.
 //
-// -inf, a false element or another side takes a key out, whatever else is added.
+// -inf, a false element or another side masks a key; other addends do not matter.
 #pragma once
 
 #include "place.cuh"
@@ -8,20 +8,20 @@
 constexpr float MASK_LIMIT = 0x1.62e42ep+126f;  // as in core/src/attention/mask.rs
 constexpr float ORDINARY = 0x1p+125f;           // the sum of two elements up to this is within MASK_LIMIT
 
-// x as it counts: a finite one is at most MASK_LIMIT in magnitude.
+// x with its magnitude limited to MASK_LIMIT if it is finite.
 INLINE float limited(float x) {
   const float most = __builtin_copysignf(MASK_LIMIT, x);
   const float a = __builtin_fabsf(x);
   return a > MASK_LIMIT && a != -NEG_INF ? most : x;
 }
 
-// The sum of what was added and a limited element.
+// The sum of earlier addends and a limited element.
 INLINE float added(float sum, float x) {
-  // The lesser number of the two: a NaN hides neither.
+  // The smaller number of the two: a NaN hides neither.
   return __builtin_fminf(sum, x) == NEG_INF ? NEG_INF : limited(sum + x);
 }
 
-// The score that x becomes, in base-2 units.
+// The score x after the addends, in base-2 units.
 INLINE float changed(float x, float sum) { return sum == NEG_INF ? NEG_INF : __builtin_fmaf(sum, LOG2E, x); }
 
 INLINE int addend_size(int kind) { return kind == ADDEND_F32 ? 4 : kind == ADDEND_BOOL ? 1 : 2; }
@@ -36,7 +36,7 @@ INLINE float addend_at(Address a, int kind) {
   }
 }
 
-// Where the elements of a sequence and a head begin.
+// Address of the first element for a sequence and a head.
 INLINE Address addend_base(const Addend& x, const Sequence& s, int head) {
   const int batch = s.batch - quotient_of(s.batch, x.by_period) * x.period;
   return x.data + (batch * x.batch + head * x.head) * addend_size(x.kind);
@@ -48,12 +48,13 @@ INLINE int bias_position(const Call& call, int token) {
   return w.positions ? token + quotient_of(token, w.by_width) * (w.width - 1) : token;
 }
 
-// The entry of the table that an element of the index names; one out of the table counts as the nearest in it.
+// The entry of the table that an element of the index names; one outside the table counts as the nearest
+// inside.
 INLINE int entry_of(const Call& call, u2 x) {
   return (int)x[1] < 0 ? 0 : x[1] != 0 || x[0] >= (unsigned)call.entries ? call.entries - 1 : (int)x[0];
 }
 
-// Where the sides of a window meet. A window without sides has the first one alone.
+// Boundaries of the sides of a window. A window without sides has only the first one.
 struct Sides {
   int row, column;
 };
@@ -75,7 +76,7 @@ INLINE int side_of(const Call& call, const Sides& x, int token) {
   return (row >= x.row ? 2 : 0) | (column >= x.column ? 1 : 0);
 }
 
-// All that is added to the score of a row and a key.
+// Sum of all addends of the score of a row and a key.
 INLINE float added_to(const Call& call, const Sequence& s, int head, int row, int key) {
   float sum = 0.f;
   if (call.changes & CHANGED_BY_BIAS) {

@@ -1,4 +1,4 @@
-// Exact softmax attention, tiles of queries and keys in registers and shared memory.
+// Exact softmax attention with tiles of queries and keys in registers and shared memory.
 //
 //   s_ij = factor * (q_i . k_j)          scores in base-2 units, then the soft cap and the mask
 //   m_i near max_j s_ij,  S_i = sum_j 2^(s_ij - m_i),  W_i = sum_j 2^(s_ij - m_i) v_j,  out_i = W_i / S_i
@@ -12,56 +12,54 @@
 //
 // Why the code differs:
 //
-//  1. A lane owns TM x TN scores and TM x D / LANE_COLS elements of W. Each 16 bytes that it reads from shared memory
-//     feed many multiply-adds. A warp owns its rows alone, so its weights never leave it.
-//  2. Shared memory holds Q for the whole block, transposed and scaled, and an exchange area: first the keys of a tile
-//     (transposed, KD dims at a time), then, in edges, what is added to the scores, then stages of VK values beside the
-//     weights that they meet.
-//  3. Tiles that every row fully attends, and whose rows lie side by side in memory, are plain. They have a loop of
-//     their own without checks. What the area takes next travels through registers one step early; every path writes or
-//     forgets those registers, since a path that left them alone would keep them live round the loop. All other tiles
-//     are edges. Where rows lie side by side, an edge travels the same way, and rows past the last one repeat it; else
-//     each row and dim is checked.
-//  4. Lanes that differ in bit 0 have the same columns, lanes that differ in bit 1 the same rows, and 16-byte chunks
-//     are permuted by exclusive or: loads take the fewest cycles and stores meet no bank conflict.
-//  5. The keys of a tile are dealt to columns like cards: column j of lane group g is key j * LANE_COLS + g. A
-//     column of weights is then a run of keys, and so is a stage of values.
-//  6. What derives from the thread or the block is computed where it is used (`opaque`): kept, it would cost
+//  1. A lane owns TM x TN scores and TM x D / LANE_COLS elements of W. Each 16 bytes that it reads from shared memory feed
+//     many multiply-adds. A warp owns its rows alone, so its weights never leave it.
+//  2. Shared memory holds Q for the whole block, transposed and scaled, and an exchange area. The area holds the keys of a
+//     tile first (transposed, KD dims at a time), then, in edges, the addends of the scores, then stages of VK values
+//     together with their weights.
+//  3. A tile is plain if every row attends all of it and its rows are adjacent in memory. Plain tiles have their own loop
+//     without checks. The next contents of the area travel through registers one step early; every path writes or forgets
+//     those registers, because a path that left them alone would keep them live around the loop. All other tiles are edges.
+//     If its rows are adjacent, an edge travels the same way, and rows past the last one repeat it; otherwise each row and
+//     dim is checked.
+//  4. Lanes that differ in bit 0 have the same columns, lanes that differ in bit 1 the same rows, and 16-byte chunks are
+//     permuted by exclusive or: loads take the fewest cycles and stores cause no bank conflicts.
+//  5. The keys of a tile are dealt to columns like cards: column j of lane group g is key j * LANE_COLS + g. A column of
+//     weights is then a run of keys, and so is a stage of values.
+//  6. Values derived from the thread or block index are computed where they are used (`opaque`): kept, they would cost
 //     registers that the products need.
-//  7. A row's reference moves only when a score exceeds it by HEADROOM, for which a warp votes, and then to a whole
-//     number, so that rescaling is exact.
-//  8. The rounding error of a sum grows with its chain: every FLUSH tiles the sums are added to memory, to the
-//     output row or the partial state. A lane owns what it accesses there.
-//  9. Soft cap, biases, masks, sides of windows and ranges are a pass over the scores of an edge. A boolean mask becomes
-//     bits, which lanes keep as words of 32 keys, before the keys of a tile are loaded: a tile of which no row of the
-//     block attends a key is left out, and where all bits are set nothing is selected. Elements are read with
-//     neighbouring keys in neighbouring lanes, whatever their type and strides, are added up in the exchange area in the
-//     layout of weights, and come from there to the lanes that own the scores. Where all of them are finite and of
-//     ordinary size, for which a warp votes, nothing is selected. A key that is not attended gets the score -inf by
-//     selection, and weighs zero; an attended key whose weight is zero weighs negative zero. Where no row of the block
-//     attends a key of the tile, its values are left out, and where a stage of values holds a NaN or an infinity, its
-//     product skips positive zeros. Instances for NONE have ranges alone, column by column.
-//     Instances for ADDENDS add in plain tiles too, and a lane loads the elements of its own scores. Their loop must
-//     stay short: code that is rarely needed handles a row at a time, and edges have a loop of their own, since a jump
-//     over code costs an SM of the newer GPUs more than the code would.
-// 10. PAIRED takes f16 alone and multiplies in plain tiles without widening: a word of shared memory holds two
-//     neighbouring dims, and half2_fma sums even and odd dims apart. After CHAIN words both sums are widened and added
-//     to the score, which adds a relative error of at most CHAIN 2^-11 / (1 - CHAIN 2^-11) of sum |q k| to that of f32
-//     sums. Queries are stored unscaled; the factor is applied when sums are widened. A sum beyond the range of f16 is
-//     an infinity, which makes a NaN of every row of its lane: never a wrong number that looks right. Edges widen
-//     before they multiply.
-// 11. A head size below the kernel's, a multiple of eight, is padded: products of scores end with it, loads beyond it
-//     repeat its last four dims, and columns of W beyond it are not written.
+//  7. A row's reference moves only when a score exceeds it by HEADROOM, decided by a vote of the warp, and then to an
+//     integer, so that rescaling is exact.
+//  8. The rounding error of a sum grows with its chain. Every FLUSH tiles the sums are therefore added to memory, to the
+//     output row or the partial state. A lane owns the elements that it accesses there.
+//  9. Soft cap, biases, masks, sides of windows and ranges are a pass over the scores of an edge. Before the keys of a tile
+//     are loaded, a boolean mask becomes bits, which lanes keep as words of 32 keys. A tile with no attended key for any row
+//     of the block is skipped, and if all bits are set nothing is selected. Elements are read with adjacent keys in adjacent
+//     lanes, for any type and strides, are summed in the exchange area in the layout of weights, and are distributed from
+//     there to the lanes that own the scores. If all of them are finite and of ordinary size, decided by a vote of the warp,
+//     nothing is selected. A masked key gets the score -inf by selection, and weighs zero; an attended key whose weight is
+//     zero weighs negative zero. If no row of the block attends a key of the tile, its values are skipped, and if a stage of
+//     values has a NaN or an infinity, its product skips positive zeros. Instances for NONE only have ranges, column by
+//     column. Instances for ADDENDS add in plain tiles too, and a lane loads the elements of its own scores. Their loop must
+//     stay short: rarely needed code handles a row at a time, and edges have their own loop, because a jump over code costs
+//     an SM of newer GPUs more than the code would.
+// 10. PAIRED supports only f16 and multiplies in plain tiles without widening: a word of shared memory holds two adjacent
+//     dims, and half2_fma sums even and odd dims separately. After CHAIN words both sums are widened and added to the score,
+//     which adds a relative error of at most CHAIN 2^-11 / (1 - CHAIN 2^-11) of sum |q k| to that of f32 sums. Queries are
+//     stored unscaled; the factor is applied when sums are widened. A sum beyond the range of f16 is an infinity, which makes
+//     every row of its lane NaN: never a wrong number that looks right. Edges widen before they multiply.
+// 11. A head size below the kernel's, a multiple of eight, is padded: products of scores stop at it, loads beyond it repeat
+//     its last four dims, and columns of W beyond it are not written.
 // 12. Inside an error budget a tile whose weights are small in every row of the block is left out (tile/within.cuh).
 // 13. With SERIAL_SPLITS a block takes all splits of its rows and merges their states in place (tile/serial.cuh). The keys of
-//     a split's first tile travel with the last tile of the split before it.
-// 14. A warp none of whose rows exists takes part in loads and barriers, and leaves products out: its references are NaN,
-//     which no score exceeds. Such a block starts after all others (place.cuh), and its warps with rows are others for each
-//     head, since a scheduler of an SM has the same warp of every block.
-// 15. A GPU with two banks of registers multiplies at full rate where no two operands come from one bank, and keeps an
-//     operand of the product before: hence the order of products (scores.cuh, values.cuh).
-// 16. Where registers allow, the weights of a column of scores are exchanged while those of the column before are multiplied
-//     (multiply_stage), since a warp that stores and then loads waits for both.
+//     a split's first tile travel with the last tile of the previous split.
+// 14. A warp without rows takes part in loads and barriers but skips products: its references are NaN, which no score
+//     exceeds. Blocks with such warps start after all others (place.cuh). Which of their warps have rows depends on the head,
+//     because a scheduler of an SM serves the same warp of every block.
+// 15. A GPU with two register banks multiplies at full rate if no two operands come from one bank, and reuses an operand of
+//     the previous product: hence the order of products (scores.cuh, values.cuh).
+// 16. If registers allow, the weights of a column of scores are exchanged while those of the previous column are multiplied
+//     (multiply_stage), because a warp that stores and then loads waits for both.
 //
 // One source serves all head sizes up to 256 and both widths of elements; everything else is data in `Call`.
 #pragma once
@@ -77,7 +75,7 @@
 template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, const Limit& limit) {
   int k0, end, full_from;
   Share outset = share_of(call, block_index());
-  // Warps of different heads take the last rows, since a scheduler has the same warp of every block.
+  // Different warps take the last rows for different heads, because a scheduler serves the same warp of every block.
   const int tid = IDLES ? (thread_index() + (outset.head + outset.split) * 32) & (NT - 1) : thread_index();
   if constexpr (SERIAL)
     if (call.flags & SERIAL_SPLITS) outset.split = 0;
@@ -191,7 +189,7 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
   }
 }
 
-// The kernel `name` of a shape, of which an SM of the newer GPUs is to hold BLOCKS blocks.
+// The kernel `name` of a shape, with BLOCKS blocks per SM on newer GPUs.
 #define ATTENTION(name, IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES, BLOCKS)             \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                              \
     typedef Tiles<Shape<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES>> A;         \
@@ -199,7 +197,7 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call, c
     A::run(memory, call, Unlimited{});                                                               \
   }
 
-// The same where a block can take all splits of its rows.
+// The same for kernels whose blocks can take all splits of their rows.
 #define ATTENTION_SERIAL(name, IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES, BLOCKS)      \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                              \
     typedef Tiles<Shape<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES, false, true>> A; \

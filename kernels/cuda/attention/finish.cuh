@@ -1,10 +1,10 @@
-// Writing the output of finished rows.
+// Output of finished rows.
 #pragma once
 
 #include "../common/state.cuh"
 #include "place.cuh"
 
-// Writes x to columns first .. first + 3 of an output row, those below value_dim.
+// Writes x to columns first .. first + 3 of an output row, up to value_dim.
 INLINE void write_output4(const Call& call, Address row, int first, f4 x, int dtype) {
   if ((call.flags & OUTPUT_VEC4) && first < call.value_dim) {
     if (dtype == TYPE_F32) {
@@ -21,8 +21,8 @@ INLINE void write_output4(const Call& call, Address row, int first, f4 x, int dt
     if (first + i < call.value_dim) write_element(row, first + i, x[i], dtype);
 }
 
-// Writes W / S to columns first .. first + 3 of an output row, zero for an empty state. Each column is divided: the
-// product of W with 1 / S would round twice. Zeros are positive.
+// Writes W / S to columns first .. first + 3 of an output row, zero for an empty state. Each column is divided,
+// because the product of W with 1 / S would round twice. Zeros are positive.
 INLINE void write_quotient4(const Call& call, Address row, int first, f4 w, float s, bool empty, int dtype) {
   f4 y;
   UNROLL for (int i = 0; i < 4; i++) y[i] = empty ? 0.f : w[i] / s + 0.f;

@@ -1,18 +1,18 @@
-// Method math: the matrix of scores in memory, the softmax of its rows, the product with the values.
+// Method math: the matrix of scores in memory, the softmax of its rows, and the product with the values.
 //
 //   S = factor * (Q K')      P = 2^(S - m), row by row, after the soft cap and the masks      O = P V / sum of P
 //
-// The naive way has a thread for each element of a product. Why the code differs:
+// The naive way uses a thread per element of a product. Why the code differs:
 //
-//  1. A block makes 64 x 64 elements of a product, of which a lane owns 4 x 8: each 16 bytes that it reads from shared memory
-//     feed many multiply-adds, as in the tiles of attention.cuh. What comes next travels through registers meanwhile.
-//  2. Both factors lie in shared memory as [depth][64], and their 16-byte chunks are permuted by exclusive or, so that
-//     neither stores nor loads meet bank conflicts.
-//  3. Tiles of 64 x 64 scores of which no row attends a key are neither computed nor read.
-//  4. What changes scores is a part of the softmax, where a warp has a row and its lanes have neighbouring keys.
-//  5. Weights are divided by their sum at the end, with the output: a division for each element of O, not of P.
-//  6. The rounding error of a sum grows with its chain: every FLUSH keys the products are added to sums beside them.
-//  7. A key that is not attended weighs a positive zero, and one whose weight is lost a negative one. Where values have a NaN
+//  1. A block computes 64 x 64 elements of a product, and a lane 4 x 8 of them: each 16 bytes that it reads from shared memory
+//     feed many multiply-adds, as in the tiles of attention.cuh. The next operands travel through registers at the same time.
+//  2. Both factors are in shared memory as [depth][64], with 16-byte chunks permuted by exclusive or, so that neither stores nor
+//     loads cause bank conflicts.
+//  3. Tiles of 64 x 64 scores without any attended key are neither computed nor read.
+//  4. Changes of the scores are part of the softmax, where a warp has a row and its lanes have adjacent keys.
+//  5. Weights are divided by their sum at the end, together with the output: one division per element of O, not of P.
+//  6. The rounding error of a sum grows with its chain: every FLUSH keys the products are added to separate sums.
+//  7. A masked key weighs a positive zero, and an attended key whose weight underflows a negative zero. If values contain a NaN
 //     or an infinity, products skip positive zeros.
 #pragma once
 
@@ -23,10 +23,10 @@
 // The argument of a launch: the device twin of kernels/src/cuda/attention/math.rs.
 struct Math {
   Call call;
-  Address scores;         // [row][stride]: the scores, which become the weights
+  Address scores;         // [row][stride]: the scores, later the weights
   long long stride;       // f32 values from one row to the next, a multiple of the keys of a tile
   Divisor by_columns;     // of the field of that name
-  int columns, unused;    // blocks of columns of the product: of keys, or of dims of the values
+  int columns, unused;    // blocks of columns of the product, which are keys or dims of the values
 };
 
 static_assert(__builtin_offsetof(Math, scores) == sizeof(Call) && sizeof(Math) == sizeof(Call) + 32, "");
@@ -34,8 +34,8 @@ static_assert(__builtin_offsetof(Math, scores) == sizeof(Call) && sizeof(Math) =
 namespace math {
 
 constexpr int WARPS = 4, THREADS = WARPS * 32;
-constexpr int ROWS = 64, COLUMNS = 64, DEPTH = 32;  // of a block's product, of what lies in shared memory
-constexpr int TM = 4, TN = 8;                       // elements of a lane
+constexpr int ROWS = 64, COLUMNS = 64, DEPTH = 32;  // of a block's product, of a slice in shared memory
+constexpr int TM = 4, TN = 8;                       // elements per lane
 constexpr int FLUSH = 256;                          // keys whose products are one chain
 constexpr int LINE = 64 * 4, AREA = DEPTH * LINE;   // bytes of 64 elements, of a factor
 constexpr int AT_ONCE = 4;                          // tiles of a row that a warp reads at once
@@ -43,10 +43,10 @@ constexpr int AT_ONCE = 4;                          // tiles of a row that a war
 // Lanes that differ in bit 0 have the same columns, lanes that differ in bit 1 the same rows.
 INLINE int lane_col(int t) { return (t >> 1) & 7; }
 INLINE int lane_row(int t) { return (t >> 5) * 4 + ((t & 1) | ((t >> 3) & 2)); }
-// The first of four columns of a lane.
+// First of four columns of a lane.
 INLINE int column_of(int t, int half) { return half * 32 + lane_col(t) * 4; }
 
-// The work of a block: a share of the call, whose row blocks count from the first, and a block of columns.
+// The work of a block: a share of the call, with row blocks counted from the first, and a block of columns.
 struct Place {
   Share share;
   int row0, column;
@@ -61,7 +61,7 @@ INLINE Place place_of(const Math& x, int block) {
   return p;
 }
 
-// The keys that some row of the block from `row0` on attends, from the first of a tile on.
+// Keys that some row of the block from `row0` on attends, rounded down to the start of a tile.
 INLINE Range keys_of(const Sequence& s, int row0) {
   const int start = range_of(s, row0).start & ~(COLUMNS - 1);
   return Range{start, range_of(s, min_of(row0 + ROWS, s.queries) - 1).end};
@@ -69,8 +69,8 @@ INLINE Range keys_of(const Sequence& s, int row0) {
 
 INLINE Address scores_of(const Math& x, long long row) { return x.scores + row * x.stride * 4; }
 
-// Four elements of a row from `first` on, as they come: f32 values, or two words of 16-bit elements. Zero past `dims`, and of
-// a row that is not `there`.
+// Loads four elements of a row from `first` on, unconverted: f32 values, or two words of 16-bit elements. Zero past `dims`, and
+// in a row that is not `there`.
 INLINE f4 load_raw(Address row, int first, int dims, bool there, bool vec4, int dtype) {
   f4 x = zero4();
   const int end = there ? dims : 0;
@@ -85,7 +85,7 @@ INLINE f4 load_raw(Address row, int first, int dims, bool there, bool vec4, int 
   return x;
 }
 
-// The same of four rows, whose addresses and presence `row(n, there)` tells. Rows that are read an element at a time take turns.
+// The same for four rows, with addresses and presence from `row(n, there)`. Single elements are loaded in a loop over rows.
 template <class Row> INLINE void load_rows(f4 (&x)[4], int first, int dims, bool vec4, int dtype, Row row) {
   if (vec4) {
     UNROLL for (int n = 0; n < 4; n++) {
@@ -103,13 +103,13 @@ template <class Row> INLINE void load_rows(f4 (&x)[4], int first, int dims, bool
   }
 }
 
-// What was loaded as f32 values.
+// Converts loaded rows to f32 values.
 INLINE void widen_rows(f4 (&x)[4], int dtype) {
   if (dtype == TYPE_F32) return;
   UNROLL for (int n = 0; n < 4; n++) x[n] = to_f32(u2{bits_of(x[n][0]), bits_of(x[n][1])}, dtype);
 }
 
-// Where chunk `chunk` of line `depth` of a factor lies.
+// Address of chunk `chunk` of line `depth` of a factor.
 INLINE SharedBytes chunk_at(SharedBytes factor, int depth, int chunk) {
   return factor + depth * LINE + ((chunk ^ (depth >> 2 & 7)) << 4);
 }
@@ -120,7 +120,7 @@ INLINE void store_transposed(SharedBytes factor, int t, const f4 (&x)[4]) {
     store_shared(chunk_at(factor, (t & 7) * 4 + e, t >> 3), f4{x[0][e], x[1][e], x[2][e], x[3][e]});
 }
 
-// Adds the products of the factors in shared memory, DEPTH of them.
+// Adds the products of the DEPTH lines of both factors in shared memory.
 INLINE void multiply(SharedBytes left, SharedBytes right, int t, float (&acc)[TM][TN]) {
   constexpr int BODY = 8;
   const int row = lane_row(t), col = lane_col(t);
@@ -145,7 +145,7 @@ INLINE void multiply(SharedBytes left, SharedBytes right, int t, float (&acc)[TM
   }
 }
 
-// The same where the weights on the left that are positive zeros meet nothing.
+// The same, where positive zeros among the weights on the left contribute nothing.
 INLINE void multiply_attended(SharedBytes left, SharedBytes right, int t, float (&acc)[TM][TN]) {
   NO_UNROLL for (int k = 0; k < DEPTH; k++) {
     const f4 a = load_shared(chunk_at(left, k, lane_row(t)));
@@ -211,7 +211,7 @@ INLINE void scores(SharedBytes sm, const Math& x) {
                  f4{acc[i][h * 4], acc[i][h * 4 + 1], acc[i][h * 4 + 2], acc[i][h * 4 + 3]});
 }
 
-// Second step: a row of scores becomes weights. A warp has a row, and a lane two keys of each tile.
+// Second step: turns a row of scores into weights. A warp has a row, and a lane two keys of each tile.
 INLINE void weights(const Math& x) {
   const Call& call = x.call;
   const int t = thread_index(), lane = t & 31;
@@ -223,7 +223,7 @@ INLINE void weights(const Math& x) {
   const Range keys = keys_of(s, token & ~(ROWS - 1)), own = range_of(s, token);
   const Address at = scores_of(x, row);
   const bool changes = call.changes != 0 || call.cap != 0.f;
-  // The scores of AT_ONCE tiles from `tile` on, those out of the row's range selected; -inf past the last tile.
+  // The scores of AT_ONCE tiles from `tile` on, masked outside the row's range; -inf past the last tile.
   auto read = [&](int tile, f2 (&y)[AT_ONCE]) LAMBDA {
     UNROLL for (int n = 0; n < AT_ONCE; n++) {
       const int key = tile + n * COLUMNS + lane * 2;

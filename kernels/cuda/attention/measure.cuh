@@ -1,13 +1,13 @@
-// Measuring the tensors of a call: how large the elements are that a certificate of its error depends on.
+// Measures the magnitudes of a call's tensors, on which the certificate of its error depends.
 //
 //   naive:  for each row of queries and keys:  largest = max(largest, sum of squares)
 //           for each value, each channel:      largest[channel] = max(largest[channel], |value|)
 //
-// 1. A block takes pieces of rows of one head, one after the other, and keeps what it finds in registers. It writes one
-//    record at the end, so that nothing is cleared before a launch and no block waits for another. The host joins them.
-// 2. The lanes of a team share a row, four elements each, and load those of several rows before they use any.
-// 3. Numbers without sign compare as their bits do, as integers: infinity is larger than any number, NaN larger still. The
-//    maxima do not depend on an order.
+// 1. A block takes pieces of rows of one head, one after another, and keeps its findings in registers. It writes one record
+//    at the end, so that nothing is cleared before a launch and no block waits for another. The host combines the records.
+// 2. The lanes of a team share a row, four elements each, and load those of several rows before using any.
+// 3. Non-negative numbers compare like their bits as integers: infinity is larger than any number, NaN larger still. The
+//    maxima do not depend on the order.
 #pragma once
 
 #include "../common/elements.cuh"
@@ -17,8 +17,8 @@
 struct Measure {
   Call call;
   Address records;                    // [block][record]
-  Address mask, bias;                 // dense elements, a table's too
-  long long mask_elements, bias_elements;  // zero where there are none, or where they are bytes
+  Address mask, bias;                 // contiguous elements, also of a table
+  long long mask_elements, bias_elements;  // zero without addends, or if they are bytes
   int mask_dtype, bias_dtype;
   int record;                         // f32 values from one record to the next: CHANNELS, then a multiple of four channels
   int query_pieces, key_pieces;       // pieces of the longest sequence
@@ -29,8 +29,8 @@ static_assert(__builtin_offsetof(Measure, records) == sizeof(Call), "");
 static_assert(__builtin_offsetof(Measure, mask_dtype) == sizeof(Call) + 40, "");
 static_assert(sizeof(Measure) == sizeof(Call) + 64, "");
 
-// Places in a record: of queries and of keys the largest sum of squares of a row and the largest magnitude, then that of
-// the mask and that of the bias. Two places are unused here.
+// Entries of a record: the largest sum of squares of a row and the largest magnitude, of queries and of keys, then the
+// largest magnitude of the mask and of the bias. Two entries are unused here.
 enum { AT_QUERY = 0, AT_KEY = 2, AT_MASK = 4, AT_BIAS = 5, CHANNELS = 8 };
 
 namespace measure {
@@ -38,7 +38,7 @@ namespace measure {
 constexpr int WARPS = 8, THREADS = WARPS * 32;
 // Rows of a piece, elements of a piece of a mask, rows that a team loads at once, and columns of the widest value.
 constexpr int ROWS = 64, ELEMENTS = 4096, AT_ONCE = 4, COLUMNS = 256;
-// Float4s of a row that a lane has at most.
+// Largest number of float4s of a row per lane.
 constexpr int QUADS = COLUMNS / 128;
 
 INLINE float larger(float a, float b) { return bits_of(b) > bits_of(a) ? b : a; }
@@ -60,8 +60,8 @@ struct Piece {
   bool vec4;
 };
 
-// Calls `take(row, quad, x)` for every float4 of the piece that is the lane's, and `done(row)` after those of its rows, which
-// may be past the end: whole warps come there.
+// Calls `take(row, quad, x)` for every float4 of the piece that belongs to the lane, and `done(row)` after those of a row.
+// `done` may get rows past the end, because whole warps call it.
 template <bool B16, class Take, class Done>
 INLINE void for_quads(const Piece& piece, int dtype, Take take, Done done) {
   const int team = team_of(piece.dim), lane = thread_index() & (team - 1), own = thread_index() / team;
@@ -110,7 +110,7 @@ template <bool B16> INLINE void channels(const Piece& piece, int dtype, f4 (&mos
       [&](int, int) LAMBDA {});
 }
 
-// The largest magnitude of a piece of a mask or a bias, of which -inf counts as zero: it takes a key out.
+// The largest magnitude of a piece of a mask or a bias. -inf counts as zero, because it masks a key.
 INLINE void addends(Address data, long long elements, int dtype, long long piece, float& largest) {
   const long long start = piece * ELEMENTS;
   const long long end = elements - start < ELEMENTS ? elements : start + ELEMENTS;
@@ -127,7 +127,7 @@ INLINE Range keys_of(const Sequence& s) {
   return Range{min_of(range_of(s, 0).start, last.end), last.end};
 }
 
-// What a thread has found.
+// Findings of a thread.
 struct Found {
   float at[CHANNELS];
   f4 values[QUADS];
@@ -150,10 +150,10 @@ INLINE Sequence sequence_of(const Call& call, int index) {
                   load_i32(from + 20), load_i32(from + 24), load_i32(from + 28), load_i32(from + 32), load_i32(from + 36)};
 }
 
-// What is measured in rows.
+// Tensors measured in rows.
 enum { QUERIES, KEYS, VALUES };
 
-// Measures one piece of all those of the call.
+// Measures one piece of the call.
 template <bool B16> INLINE void take(const Measure& m, long long item, Found& found) {
   const Call& call = m.call;
   const int size = B16 ? 2 : 4;

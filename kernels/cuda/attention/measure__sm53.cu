@@ -1,4 +1,4 @@
-// How large the elements of the tensors of a call are, one record a block.
+// Magnitudes of the elements of a call's tensors, one record per block.
 #include "measure.cuh"
 
 KERNEL LAUNCH_BOUNDS(measure::THREADS, 2) void measure__sm53(const Measure m) { measure::run(m); }

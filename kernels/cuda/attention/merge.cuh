@@ -1,23 +1,23 @@
-// Phase two: the partial states of each row merge in the balanced tree over split numbers, and the row's results come
-// from the merged state.
+// Phase two: the partial states of each row are merged in the balanced tree over split numbers, and the merged state
+// yields the row's results.
 //
 //   for stride = 1, 2, 4, ... < splits      the up-sweep of Blelloch's scan, in place
 //     for i = 0, 2 stride, 4 stride, ...
 //       state i <- state i (+) state (i + stride)
 //
-// A row needs the total alone, so there is no down-sweep. Empty states are the identity; their W was never written and
-// is ignored.
+// A row needs only the total, so there is no down-sweep. Empty states are the identity; their W was never written and is
+// ignored.
 //
-// Level by level, every merge would go through memory. Here a team of lanes, four columns each, takes in GROUP
-// neighbouring states at once, a power of two, and merges them in registers, which is a subtree. GROUP splits or fewer
-// are one such subtree, and a block has a row for each of its teams. Of more, the teams of a block share the subtrees
-// of one row, the merged state takes the place of the first, and the next pass has strides GROUP times as long.
+// Level by level, every merge would go through memory. Here a team of lanes, with four columns each, loads GROUP adjacent
+// states at once, a power of two, and merges them in registers, which is a subtree. Up to GROUP splits are one such
+// subtree, and each team of a block has a row. With more splits the teams of a block share the subtrees of one row; a
+// merged state replaces the first of its subtree, and the next pass has strides GROUP times as long.
 //
-// Waiting for memory takes the time: few registers let an SM hold many rows, hence an instance for few splits.
+// The time goes into waiting for memory. Few registers let an SM hold many rows, hence an instance for few splits.
 //
-// Where keys come in chunks, each of a power of two of splits, the splits of a chunk are a subtree. Its state merges with
-// those of earlier chunks that are pending, to its left, from the last one on: as many as it completes subtrees with. The
-// result is pending in their place, until after the last chunk it is the row's.
+// If keys come in chunks, each with a power of two of splits, the splits of a chunk are a subtree. Its state merges with
+// pending states of earlier chunks, to its left, from the last one on, one for each subtree that it completes. The result
+// is pending in their place; after the last chunk it is the row's state.
 #pragma once
 
 #include "budget.cuh"
@@ -25,7 +25,7 @@
 
 constexpr int THREADS = 128;
 
-// The sums D of partial states, and where a row's are written: there are none without a budget.
+// The sums D of partial states, and the destination of a row's; absent without a budget.
 template <class Limit> struct LeftOut {
   static constexpr int COUNT = 0;
 };
@@ -33,7 +33,7 @@ template <> struct LeftOut<Budget> {
   static constexpr int COUNT = 1;
 };
 
-// Log-sum-exp and state of a row with reference m and sum s. The same lanes have written W relative to m.
+// Writes log-sum-exp and state of a row with reference m and sum s. The same lanes have written W relative to m.
 template <class Limit>
 INLINE void write_scalars(const Call& call, const Limit& limit, long long row, float m, float s, const float* d, int lane,
                           int lanes) {
@@ -61,7 +61,7 @@ INLINE void write_scalars(const Call& call, const Limit& limit, long long row, f
     }
 }
 
-// Columns x .. x + 3 of a row's output, if the call has one, and of its W relative to m.
+// Writes columns x .. x + 3 of a row's output, if the call has one, and of its W relative to m.
 INLINE void write_columns(const Call& call, long long row, int x, f4 w, float m, float s) {
   const bool empty = state_is_empty(m, s);
   if (call.output.data != 0) {
@@ -75,8 +75,8 @@ INLINE void write_columns(const Call& call, long long row, int x, f4 w, float m,
   }
 }
 
-// The states of a row that are pending: `joins` of them, from `into` on, merge with that of the chunk, which takes the
-// place of the first if `more` chunks follow.
+// The pending states of a row: `joins` of them, from `into` on, merge with that of the chunk, which replaces the first if
+// `more` chunks follow.
 struct Pending {
   Address ms, w;             // [row][slot][2], [row][slot][part_dim]
   int slots, joins, into, more;
@@ -90,7 +90,7 @@ struct Stream {
 
 static_assert(__builtin_offsetof(Stream, pending) == sizeof(Call) && sizeof(Pending) == 32, "");
 
-// None are pending: the keys come at once.
+// No pending states: the call has all keys.
 struct NonePending {};
 
 INLINE int joins_of(const NonePending&) { return 0; }
@@ -99,7 +99,7 @@ INLINE Address references_of(const NonePending&, long long, int) { return 0; }
 INLINE Address sums_of(const NonePending&, const Call&, long long, int) { return 0; }
 INLINE int joins_of(const Pending& p) { return p.joins; }
 INLINE bool is_whole(const Pending& p) { return p.more == 0; }
-// References and sum of the state that is `slot` places behind the first of those that merge; its weighted sums.
+// References and sum of the state `slot` places after the first one to merge, and its weighted sums.
 INLINE Address references_of(const Pending& p, long long row, int slot) {
   return p.ms + (row * p.slots + p.into + slot) * 8;
 }
@@ -107,9 +107,9 @@ INLINE Address sums_of(const Pending& p, const Call& call, long long row, int sl
   return p.w + (row * p.slots + p.into + slot) * call.part_dim * 4;
 }
 
-// The subtree of GROUP states from `first` on, `stride` splits apart, of which lane `lane` of a team of `lanes` takes
-// some columns. Where `last`, the row's results come from its state and those that are pending, else it takes the place
-// of the first. With MANY all lanes of a warp come here; a team without `own` work reads and writes nothing.
+// The subtree of GROUP states from `first` on, `stride` splits apart. Lane `lane` of a team of `lanes` takes some of the
+// columns. With `last`, the state and the pending ones yield the row's results; otherwise it replaces the first. With
+// MANY all lanes of a warp call this; a team without `own` work reads and writes nothing.
 template <int GROUP, bool MANY, class Earlier, class Limit>
 INLINE void merge_group(const Call& call, const Earlier& earlier, const Limit& limit, long long row, int first, int stride, int lane,
                         int lanes, bool last, bool own) {
@@ -207,7 +207,7 @@ INLINE void merge_rows(const Call& call, const Earlier& earlier, const Limit& li
   }
 }
 
-// name, states merged at once, whether a row may have more, blocks of an SM
+// name, states merged at once, whether a row may have more, blocks per SM
 #define MERGE(name, GROUP, MANY, BLOCKS)                                                           \
   KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS) void name(const Call call) {                         \
     merge_rows<GROUP, MANY>(call, NonePending{}, Unlimited{});                                     \

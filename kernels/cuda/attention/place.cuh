@@ -1,21 +1,21 @@
-// Where things lie: a block's share of the call, the interval of keys of a row, addresses of rows.
+// Geometry of a call: a block's share, the interval of keys of a row, addresses of rows.
 #pragma once
 
 #include "../common/index.cuh"
 #include "../common/math.cuh"
 #include "call.cuh"
 
-// A block's share: its sequence and the number of it, head, split of the keys and block of rows. A block that serves a group
-// of heads has the first of them.
+// A block's share: its sequence and that sequence's number, head, split of the keys and block of rows. A block that serves a
+// group of heads has the first of them.
 struct Share {
   Sequence sequence;
   int index, head, split, row_block;
 };
 
-// The share of a block that serves `group` heads. Blocks of rows come one after the other, from the last to the first, then
-// splits, then heads; or, with LONGEST_FIRST, heads, then splits, then blocks of rows, so that those that have the most keys
-// start first. From `short_from` on come the blocks of the last rows, which are short: they fill what the others leave idle
-// at the end.
+// The share of a block that serves `group` heads. Blocks are ordered by blocks of rows, from the last to the first, then
+// splits, then heads. With LONGEST_FIRST the order is heads, then splits, then blocks of rows, so that blocks with the most
+// keys start first. The short blocks of the last rows begin at `short_from`: they fill the SMs that the others leave idle at
+// the end.
 INLINE Share share_of(const Call& call, int block, int group = 1) {
   Share x;
   const bool is_short = block >= call.short_from, longest_first = (call.flags & LONGEST_FIRST) != 0;
@@ -53,7 +53,7 @@ struct Range {
 };
 
 INLINE Range range_of(const Sequence& s, int row) {
-  const int diagonal = s.offset + row;  // no step below leaves 32 bits
+  const int diagonal = s.offset + row;  // all steps below fit 32 bits
   int start = 0, end = s.reach;
   if (s.left >= 0 && diagonal > s.left) start = diagonal - s.left;
   if (s.right >= 0 && diagonal < end - s.right) end = max_of(diagonal + s.right + 1, 0);
@@ -62,7 +62,7 @@ INLINE Range range_of(const Sequence& s, int row) {
 
 // Number of a query row among all rows of the call.
 INLINE long long row_number(const Call& call, const Sequence& s, int head, int row) {
-  return (s.batch * call.heads + head) * call.tokens + s.query0 + row;  // counted in 31 bits
+  return (s.batch * call.heads + head) * call.tokens + s.query0 + row;  // fits 31 bits
 }
 
 INLINE Address query_row(const Call& call, const Sequence& s, int head, int row, int size) {

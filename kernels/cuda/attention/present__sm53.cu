@@ -1,4 +1,4 @@
-// Earlier and new rows one after the other: present[b][h][0 .. past + fresh]. A warp copies a row.
+// Concatenates earlier and new rows: present[b][h][0 .. past + fresh]. A warp copies a row.
 #include "../common/device.cuh"
 #include "call.cuh"
 

@@ -1,25 +1,25 @@
-// Phase one for few query rows, as in decoding: a block of ROWS rows of a group of heads over a split of the keys.
+// Phase one for few query rows, as in decoding: a block has ROWS rows of a group of heads and a split of the keys.
 //
 //   s_ij = factor * (q_i . k_j)          scores in base-2 units
 //   m_i near max_j s_ij,  S_i = sum_j 2^(s_ij - m_i),  W_i = sum_j 2^(s_ij - m_i) v_j
 //
 // The naive loop assigns a row to a warp, which reads every key for one row and sums each score over all lanes. With
-// few rows reading takes the time, so here a block reads every key and value once, straight into registers, for all of
-// its rows.
+// few rows, reading dominates the time, so a block here reads every key and value once, straight into registers, for
+// all of its rows.
 //
 // 1. LANES lanes hold a row of D dims, four dims (or two times four) each, so that a load of a warp covers whole
-//    rows side by side. The lanes of a row form a group, and a block has PARTS of them.
-// 2. Keys go round the groups. A group loads KEYS keys and as many values one round early, the keys as soon as the
-//    scores of the round are summed and the values at its end, and keeps a state of its own for each row: no group
-//    waits for another. Rounds whose rows lie partly in the past, or cannot be read four elements at a time, load at
-//    their beginning.
-// 3. The ROWS * KEYS scores of a round are summed over the lanes all at once: at each step a lane sends half of its
-//    scores and keeps the other half, until it has one: row lane % 4, key lane / 4. That lane alone does the rest, up
-//    to the weight. Weights come back to all lanes through shared memory.
-// 4. Every FLUSH rounds the sums are added to outer sums: a rounding error grows with the length of its chain.
-// 5. At the end the states of the groups meet in shared memory and merge in a balanced tree, a warp for each row.
-// 6. A weight of positive zero is a masked key, and its value is ignored: it may be NaN. Rows past the last one repeat
-//    it and are not written.
+//    adjacent rows. The lanes of a row form a group, and a block has PARTS groups.
+// 2. Keys are distributed over the groups round by round. A group loads KEYS keys and as many values one round early,
+//    the keys as soon as the scores of the round are summed and the values at its end. Each group keeps its own state
+//    per row, so no group waits for another. Rounds whose rows are partly in the past, or cannot be read four elements
+//    at a time, load at their beginning.
+// 3. The ROWS * KEYS scores of a round are summed over the lanes together: at each step a lane sends half of its
+//    scores and keeps the other half, until it has one: row lane % 4, key lane / 4. Only that lane computes the
+//    weight. Weights reach all lanes through shared memory.
+// 4. Every FLUSH rounds the sums are added to outer sums, because a rounding error grows with the length of its chain.
+// 5. At the end the states of the groups are combined in shared memory in a balanced tree, with a warp per row.
+// 6. A weight of positive zero marks a masked key, whose value is ignored because it may be NaN. Rows past the last
+//    one repeat it and are not written.
 #pragma once
 
 #include "../common/elements.cuh"
@@ -27,16 +27,16 @@
 #include "finish.cuh"
 
 constexpr int WARPS = 4;
-constexpr int ROWS = 4;  // one in each component of an f4; in the end, one for each warp
+constexpr int ROWS = 4;  // one per component of an f4; in the end, one per warp
 
 template <int D> struct Groups {
   enum {
     LANES = D < 128 ? D / 4 : 32,
     PARTS = WARPS * 32 / LANES,
-    VECS = D / (LANES * 4),   // float4 groups of dims of a lane
-    KEYS = D < 128 ? 4 : D == 128 ? 8 : 2,  // keys of a group in a round
-    FLUSH = 256 / KEYS,       // rounds until sums are added to the outer ones
-    WIDE = (D + 127) / 128,   // groups of four columns of a lane when a warp has a row
+    VECS = D / (LANES * 4),   // float4 groups of dims per lane
+    KEYS = D < 128 ? 4 : D == 128 ? 8 : 2,  // keys per group and round
+    FLUSH = 256 / KEYS,       // rounds between additions to the outer sums
+    WIDE = (D + 127) / 128,   // groups of four columns per lane when a warp has a row
     STATES_AT = ROWS * PARTS * D * 4,
     WEIGHTS_AT = STATES_AT + ROWS * PARTS * 8,
     SHARED_BYTES = WEIGHTS_AT + WARPS * 128,
@@ -64,7 +64,7 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
   const int kbeg = max_of(first, range_of(seq, token_of(row0)).start);
   const int kend = min_of(first + call.chunk, range_of(seq, token_of(last)).end);
 
-  // The row and the key of a round whose score this lane owns.
+  // Row and key of the round whose score this lane owns.
   const int own_row = min_of(row0 + lane % ROWS, last), own_key = lane / ROWS % KEYS * PARTS + part;
   const int own_token = token_of(own_row), own_head = head_of(own_row, own_token);
   const Range own_range = range_of(seq, own_token);
@@ -80,7 +80,7 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
     const Address at = query_row(call, seq, head_of(row, token), token, SIZE);
     UNROLL for (int h = 0; h < VECS; h++) load4_checked(to[h], at, lane * 4 + h * LANES * 4, call.head_dim, vec4);
   };
-  if (call.flags & QUERY_VEC4) {  // all at once, and used after keys and values have been asked for
+  if (call.flags & QUERY_VEC4) {  // all at once, and used after keys and values have been requested
     UNROLL for (int r = 0; r < ROWS; r++) load_query(raw[r], min_of(row0 + r, last), true);
   } else {
     NO_UNROLL for (int r = 0; r < ROWS; r++) {  // the next row becomes the last
@@ -90,7 +90,7 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
     }
   }
 
-  // Rows of the past and of the new keys, each addressed from key zero.
+  // Rows of the past and of the new keys, both addressed from key zero.
   struct Rows {
     Address zero;
     long long step;
@@ -288,7 +288,7 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
   }
 }
 
-// name, 16-bit elements, largest head size, blocks of an SM
+// name, 16-bit elements, largest head size, blocks per SM
 #define ATTEND_ROWS(name, B16, D, BLOCKS)                                                         \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                            \
     SHARED(memory, Groups<D>::SHARED_BYTES);                                                       \

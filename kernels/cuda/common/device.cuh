@@ -1,26 +1,25 @@
-// The device as the kernels see it: threads, votes, barriers, shared memory, loads, conversions.
+// The device interface of the kernels: threads, votes, barriers, shared memory, loads, conversions.
 //
-// The part below is for clang's CUDA without NVIDIA's headers, limited to what sm_53 has. With ELSA_HOST the
-// same sources compile for a host, and "host.cuh" takes the place of this part. It must define, with the meaning given
-// here:
+// The part below is for clang's CUDA without NVIDIA's headers, limited to what sm_53 supports. With ELSA_HOST the same sources
+// compile for a host, and "host.cuh" replaces this part. It must define, with the given meaning:
 //
 //   f4, f2             vectors of four and two f32 values; the kernels use them by index and by + and *
 //   u2                 vector of two 32-bit words
 //   KERNEL INLINE LAMBDA UNROLL NO_UNROLL LAUNCH_BOUNDS(threads, blocks)
-//   SharedBytes        pointer to bytes of shared memory;  SHARED(name, bytes) declares an array of a block,
-//                      aligned to 1024 bytes, of which `name` is the SharedBytes
+//   SharedBytes        pointer to bytes of shared memory;  SHARED(name, bytes) declares an array per block,
+//                      aligned to 1024 bytes, with `name` as its SharedBytes
 //   thread_index block_index            thread within its block, block within the grid (both in x)
 //   block_count                         blocks of the grid
 //   sync_block any_of_block(bool)       barrier of the block; the same with an "or" over all threads
 //   sync_warp any_of_warp(bool)         barrier of the warp; vote of the warp
 //   ballot(bool)                        the votes of the warp, lane n's in bit n
 //   shuffle_xor(float, mask)            the value of lane ^ mask
-//   shuffle_from(unsigned, lane)        the value of a lane, which may be another for each that asks
+//   shuffle_from(unsigned, lane)        the value of a lane; each lane may read from a different one
 //   load_shared store_shared            16 bytes; load_shared_f2 store_shared_f2: 8 bytes; load_shared_f store_shared_f: 4 bytes
 //   load_f4 load_f32 load_i32 load_u2 load_u16 load_u8     from global memory that nothing writes during the launch
 //   prefetch(Address)  a hint that the line will be loaded from global memory
 //   read_f4 read_f2 read_f32, write_f4 write_f2 write_f32 write_u2 write_u16 write_u8    any global memory
-//   add_u32(Address, int)               adds to a word of global memory, which one thread alone accesses, and waits for nothing
+//   add_u32(Address, int)               adds to a word of global memory that only one thread accesses, without waiting
 //   exp2_fast(x)       2^x with a relative error of at most 2^-22; results below 2^-126 are zero
 //   f16_to_float float_to_f16           16-bit patterns of f16 values, to nearest even
 //   half2_fma(a, b, c)                  two f16 values at a time: a * b + c, rounded once each
@@ -47,7 +46,7 @@ typedef __attribute__((address_space(3))) char* SharedBytes;
 #define LAMBDA __attribute__((always_inline))
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
-#define RARELY(x) __builtin_expect((x), 0)  // code behind it goes where it is out of the way
+#define RARELY(x) __builtin_expect((x), 0)  // unlikely code is moved out of the way
 #define SHARED(name, bytes)                                                                        \
   static __attribute__((shared)) __attribute__((aligned(1024))) char name##_array[bytes];          \
   const SharedBytes name = (SharedBytes)name##_array
@@ -133,7 +132,7 @@ INLINE double double_of_bits(unsigned long long x) { return __builtin_bit_cast(d
 
 #endif
 
-// a * b, rounded by itself: it never becomes part of a fused multiply-add.
+// a * b with its own rounding: it never becomes part of a fused multiply-add.
 INLINE float product(float a, float b) {
 #ifdef ELSA_HOST
   float x = a * b;
@@ -152,15 +151,15 @@ INLINE int min_of(int a, int b) { return a < b ? a : b; }
 INLINE float bf16_to_float(unsigned x) { return float_of_bits(x << 16); }
 INLINE unsigned float_to_bf16(float x) {
   const unsigned b = bits_of(x);
-  if (x != x) return (b >> 16) | 0x40;  // a NaN stays one
+  if (x != x) return (b >> 16) | 0x40;  // a NaN stays NaN
   return (b + 0x7fff + ((b >> 16) & 1)) >> 16;
 }
 
-// A 16-bit element of the call's type, and back.
+// Converts a 16-bit element of the call's type to f32, and back.
 INLINE float widen(unsigned x, int dtype) { return dtype == TYPE_F16 ? f16_to_float(x) : bf16_to_float(x); }
 INLINE unsigned narrow(float x, int dtype) { return dtype == TYPE_F16 ? float_to_f16(x) : float_to_bf16(x); }
 
-// Element `i` of a tensor of the call's type whose first element lies at `a`.
+// Element `i` of a tensor of the call's type that starts at `a`.
 INLINE float element(Address a, long long i, int dtype) {
   return dtype == TYPE_F32 ? load_f32(a + i * 4) : widen(load_u16(a + i * 2), dtype);
 }

@@ -1,9 +1,9 @@
-// Rows of tensors four elements at a time, as they come from memory and as f32 values.
+// Rows of tensors in groups of four elements, raw from memory or converted to f32.
 #pragma once
 
 #include "device.cuh"
 
-// Four elements on their way from memory to shared memory: f32 values, or raw 16-bit patterns.
+// Four elements in transit from memory to shared memory: f32 values, or raw 16-bit patterns.
 template <bool B16> struct Raw;
 template <> struct Raw<false> { typedef f4 Type; };
 template <> struct Raw<true> { typedef u2 Type; };
@@ -18,7 +18,8 @@ INLINE f4 to_f32(u2 x, int dtype) {
   return f4{widen(x[0] & 0xffff, dtype), widen(x[0] >> 16, dtype), widen(x[1] & 0xffff, dtype), widen(x[1] >> 16, dtype)};
 }
 
-// Elements first .. first + 3 of a row of `dim`, zero past its end. `vec4`: the row may be read four at a time.
+// Loads elements first .. first + 3 of a row of `dim`, zero past its end. `vec4`: the row may be read four at a
+// time.
 INLINE void load4_checked(f4& x, Address row, int first, int dim, bool vec4) {
   clear(x);
   if (vec4) {

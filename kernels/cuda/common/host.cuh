@@ -1,12 +1,12 @@
-// A host in the place of a device: every name that device.cuh lists, for kernels that clang compiles as C++.
+// A host in place of a device: defines every name that device.cuh lists, for kernels that clang compiles as C++.
 //
-// Each thread of a block is a lane with a stack of its own; tests/standin/block.cpp runs the lanes of a block and
-// is what barriers, votes and shuffles call. All lanes of a warp, or of a block, must come to the same one, at the same
-// place in the sources, or the launch ends with a message: a device would hang or mix values.
+// Each thread of a block is a lane with its own stack. tests/standin/block.cpp runs the lanes of a block and implements
+// barriers, votes and shuffles. All lanes of a warp, or of a block, must arrive at the same one, at the same place in
+// the sources, or the launch ends with a message: a device would hang or mix values.
 //
-// A device address is an address of the host plus DEVICE_OFFSET, so that neither side can follow the other's
-// by mistake, and every access here is one of the host that a sanitizer sees. Accesses must be aligned to their
-// size, as on the device. Shared memory is filled with NaN for every block.
+// A device address is a host address plus DEVICE_OFFSET, so that neither side can dereference the other's by mistake,
+// and every access here is a host access that a sanitizer sees. Accesses must be aligned to their size, as on the
+// device. Shared memory is filled with NaN for every block.
 #pragma once
 
 #include "tensor.cuh"
@@ -31,16 +31,16 @@ namespace host {
 
 constexpr Address DEVICE_OFFSET = 1ull << 48;
 
-// What a lane knows of itself.
+// Identity of a lane.
 struct Lane {
   int thread, block, blocks;
 };
 const Lane& lane();
 
-// The array of the lane's block that `tag` stands for, made by the first lane that asks.
+// Returns the array of the lane's block that `tag` identifies; the first lane to call this creates it.
 char* shared(const char* tag, int bytes);
 
-// A place in the sources: as a default argument, that of the call.
+// A place in the sources. As a default argument, the place of the call.
 struct Site {
   const char* file;
   int line, column;
@@ -58,7 +58,7 @@ unsigned ballot(bool x, Site at);
 float shuffle_xor(float x, int mask, Site at);
 unsigned shuffle_from(unsigned x, int lane, Site at);
 
-// Ends the process: an access that a device refuses.
+// Ends the process because of an access that a device would reject.
 [[noreturn]] void refuse(const char* what, Address a, int size);
 
 template <class T> inline T& at(Address a) {
@@ -113,7 +113,7 @@ INLINE void add_u32(Address a, int x) { host::at<unsigned>(a) += (unsigned)x; }
 INLINE void write_u16(Address a, unsigned x) { host::at<unsigned short>(a) = (unsigned short)x; }
 INLINE void write_u8(Address a, unsigned x) { host::at<unsigned char>(a) = (unsigned char)x; }
 
-// Results below 2^-126 are zero, as the device's are; the rest is more exact than there.
+// Results below 2^-126 are zero, as on the device; the rest is more accurate than there.
 INLINE float exp2_fast(float x) {
   const float y = __builtin_exp2f(x);
   return y < 0x1p-126f ? 0.f : y;

@@ -7,11 +7,11 @@ constexpr float LOG2E = 1.44269504088896340736f;
 constexpr double LN2 = 0.69314718055994530942;
 constexpr float NEG_INF = -__builtin_inff();
 
-// 2^n for a whole n in -126 ..= 127: added to 3 * 2^22, a whole number stands in the low bits.
+// 2^n for an integer n in -126 ..= 127. Adding 3 * 2^22 moves the integer to the low bits.
 INLINE float power_of_two(float n) { return float_of_bits(bits_of(n + (12582912.f + 127.f)) << 23); }
 
 // tanh x. Below 0.6 a polynomial (minimax for (tanh x - x) / x^3 in x^2) keeps the relative error of small
-// arguments; beyond, 1 - 2 / (1 + e^(2x)) loses nothing.
+// arguments; beyond, 1 - 2 / (1 + e^(2x)) loses no precision.
 INLINE float tanh_of(float x) {
   const float a = __builtin_fabsf(x);
   if (a < 0.6f) {
@@ -27,9 +27,9 @@ INLINE float tanh_of(float x) {
   return x != x ? x : x < 0.f ? -y : y;
 }
 
-// ln x. x = 2^k f with f in [sqrt(1/2), sqrt 2), and ln f = 2 atanh t with t = (f - 1) / (f + 1): the series in
-// t^2 <= 0.0295 ends below 1e-16 of the result. A line within 1.5 % of 1 / (f + 1) and four Newton
-// steps replace the division, which on a device is a function with registers of its own.
+// ln x. x = 2^k f with f in [sqrt(1/2), sqrt 2), and ln f = 2 atanh t with t = (f - 1) / (f + 1); the series in
+// t^2 <= 0.0295 stops below 1e-16 of the result. A line within 1.5 % of 1 / (f + 1) and four Newton steps
+// replace the division, which on a device is a function call with its own registers.
 INLINE double natural_log(double x) {
   if (!(x > 0.)) return x == 0. ? -__builtin_inf() : __builtin_nan("");
   if (x == __builtin_inf()) return x;

@@ -1,4 +1,4 @@
-// What the arguments of every operator are made of: addresses, strided tensors, element types, divisors.
+// Common parts of the arguments of every operator: addresses, strided tensors, element types, divisors.
 //
 // With the call structure of an operator this is the device twin of kernels/src/cuda, field for field: tensor.rs there,
 // and args.rs of the operator. Both sides assert every offset. Strides count elements, and the last axis of every tensor

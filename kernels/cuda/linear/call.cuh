@@ -9,8 +9,8 @@
 // Tokens of a chunk.
 constexpr int CHUNK = 16;
 
-// One sequence: its index along the batch axis, its first token there, its tokens, the number of its first chunk among those
-// that are prepared, and the chunks of its parts in a scan. Its place in the table is its place among the states.
+// One sequence: its index along the batch axis, its first token there, its tokens, the index of its first chunk among the prepared
+// ones, and the chunks of its parts in a scan. Its index in the table is its index among the states.
 struct Sequence {
   int batch, first, tokens, chunk0, part_chunks;
 };
@@ -25,44 +25,44 @@ enum {
   STEPS = 1,       // token by token, without records
   REVERSE = 2,     // from the last token of a sequence to its first
   NORMALIZE = 4,   // rows of queries and keys are divided by sqrt(sum of squares + epsilon)
-  IDENTITY = 8,    // the first state is the identity, values are zero: the last one is the transition of a part
+  IDENTITY = 8,    // the first state is the identity and values are zero, so that the last one is the transition of a part
   READ = 16,       // tokens read the first state and change nothing
-  QUERY_VEC4 = 32, // rows may be accessed four elements at a time: data and strides, and the sizes of rows, are multiples
-  KEY_VEC4 = 64,   // of four elements, and tokens follow one another at less than 2^22 elements
+  QUERY_VEC4 = 32, // rows may be accessed four elements at a time: data, strides and row sizes are multiples
+  KEY_VEC4 = 64,   // of four elements, and tokens are less than 2^22 elements apart
   VALUE_VEC4 = 128,
   DECAY_VEC4 = 256,
   OUTPUT_VEC4 = 512,
   PARTIAL_VEC4 = 1024,
   STATE_VEC4 = 2048,
-  FOLD = 4096,     // parts but the first begin with zeros; with IDENTITY the first has no transition
-  RESUME = 8192,   // parts but the first begin with the part's before it of `boundaries`; the last with tokens alone has a last state
-  VALUE_F32 = 16384,  // values are f32, whatever the type of queries and keys
-  DIM_GATES = 32768,  // there is a gate for each dim: to kernels of the quadratic form (quadratic.cuh)
+  FOLD = 4096,     // parts except the first begin with zeros; with IDENTITY the first has no transition
+  RESUME = 8192,   // parts except the first begin with the previous part's `boundaries`; only the last with tokens has a last state
+  VALUE_F32 = 16384,  // values are f32, independent of the type of queries and keys
+  DIM_GATES = 32768,  // each dim has a gate: for kernels of the quadratic form (quadratic.cuh)
 };
 
-// A whole call. A head is one of the output: it reads state head / readers and query head / sharers, and the state takes
-// key head state / key_group; to kernels that share (share.cuh) a head is a state. Positions count tokens in the order in which they pass, chunk by chunk.
+// A whole call. A head is an output head: it reads state head / readers and query head / sharers, and the state uses key head state
+// / key_group. For kernels that share (share.cuh) heads are states. Positions count tokens in processing order, chunk by chunk.
 struct Linear {
   Divisor by_columns, by_parts, by_heads;          // of the fields of those names
   Divisor by_readers, by_sharers, by_key_group;
   Divisor by_sequence_chunks;
   int columns, parts, heads, sequence_count;       // blocks of columns of a state; parts of a sequence; output heads
-  Address sequences;                               // table of `sequence_count`, or zero: a sequence for each of the batch
+  Address sequences;                               // table of `sequence_count`, or zero: a sequence per index of the batch
   int tokens, sequence_chunks;                     // of each sequence, without a table
-  int chunks, part_chunks;                         // prepared, of all sequences; of a part, zero: what the table says
+  int chunks, part_chunks;                         // prepared, of all sequences; per part, zero: as in the table
   int key_dim, value_dim;
   int dtype, gate_dtype;                           // of query, key, value; of decay and beta
   int output_dtype, flags;
-  int readers, boundary_chunks;                    // output heads of a state; chunks from one of `boundaries` to the next
+  int readers, boundary_chunks;                    // output heads per state; chunks between consecutive `boundaries`
   float scale, epsilon;
   Tensor query, key, value, output;
   Tensor decay, beta;                              // data zero: none
   Tensor partial;                                  // f32, added to the output; data zero: none
   States initial, last;                            // before the first chunk of a part; after its last one
-  States boundaries;                               // before the first of every `boundary_chunks` chunks
+  States boundaries;                               // before every run of `boundary_chunks` chunks
   Address records;                                 // f32 [head][chunk][RECORD], see prepare.cuh
   Address tiles;                                   // gates per dim: f32 [head][chunk][TILE_ROWS][dims of the kernel]
-  int least, most;                                 // sequences of least .. most - 1 tokens pass, others are left alone
+  int least, most;                                 // sequences of least .. most - 1 tokens are processed, others are left alone
 };
 
 static_assert(sizeof(Sequence) == 20 && sizeof(States) == 40, "");

@@ -1,22 +1,22 @@
-// The scan over parts: from what parts do to a state, S -> A S + b, the states after them.
+// The scan over parts: computes the states after each part from the maps of the parts, S -> A S + b.
 //
-//   (A_1, b_1) + (A_2, b_2) = (A_2 A_1, A_2 b_1 + b_2),  earlier first;  the first part folds to a state, which has no A
+//   (A_1, b_1) + (A_2, b_2) = (A_2 A_1, A_2 b_1 + b_2),  earlier first;  the first part folds to a state, without A
 //
-// The order is that of core/src/scan/blelloch.rs, inclusive: an up-sweep over the tree that cuts the parts at multiples of
-// powers of two, then a down-sweep. A node of a step combines two places, of which the later one is written:
+// The order is that of core/src/scan/blelloch.rs, inclusive: an up-sweep over the tree that splits the parts at multiples of
+// powers of two, then a down-sweep. A node of a step combines two items and writes the later one:
 //
 //   up     items[last] <- items[mid] + items[last]
 //   down   items[mid] <- items[start - 1] + items[mid]  where start > 0;  items[start - 1] is a state by then
 //
-// 1. With a delta rule A is dense, and a launch does the nodes of one step. A block has some rows of a node's result, which
-//    takes the place of the same rows of its later item: row r of A_2 A_1 and of A_2 b_1 needs row r of A_2, which the block
-//    keeps in shared memory, and the earlier item, which nothing writes meanwhile.
-// 2. Otherwise A is diagonal, elements of a state do not know of each other, and a launch does the whole scan. A thread has
-//    four elements of a row. The gates of a run of parts come from the sum of their logarithms, f64, so no A is written.
-// 3. A gate of zero by a sum of -inf clears by selection. So does a dense A, whose columns of cleared rows are zero: a delta rule
-//    spreads what is not finite in a row to all rows of its column at the next token, so that but for parts without tokens one
-//    element of a column of A that is not zero means that no gate has cleared. A block sees ROWS rows of it: with more dims
-//    other blocks may take zeros of keys and underflows for gates that clear.
+// 1. With a delta rule A is dense, and a launch handles the nodes of one step. A block has some rows of a node's result, which
+//    replace the same rows of its later item: row r of A_2 A_1 and of A_2 b_1 needs row r of A_2, which the block keeps in
+//    shared memory, and the earlier item, which nothing writes during the launch.
+// 2. Otherwise A is diagonal, elements of a state are independent, and a launch does the whole scan. A thread has four elements
+//    of a row. The gates of a run of parts come from the sum of their logarithms, f64, so no A is written.
+// 3. A zero gate from a sum of -inf clears by selection. So does a dense A, in which the columns of cleared rows are zero. At the
+//    next token a delta rule spreads a value that is not finite from one row to all rows of its column. Except in parts without
+//    tokens, a single nonzero element in a column of A therefore means that no gate has cleared. A block sees ROWS rows of it:
+//    with more dims other blocks may mistake zeros of keys and underflows for gates that clear.
 #pragma once
 
 #include "exp.cuh"
@@ -26,9 +26,9 @@
 // The argument of a launch: the device twin of kernels/src/cuda/linear/carry.rs.
 struct Carry {
   Divisor by_blocks, by_nodes, by_heads;  // of the fields of those names
-  int blocks, nodes, heads;               // of a node: blocks; of a state: nodes of the step, or one; of a sequence: states
+  int blocks, nodes, heads;               // blocks per node; nodes of the step, or one; states per sequence
   int items, key_dim, value_dim;          // parts with a place; rows of a state; its columns
-  int gates, step, down, unused;          // gates of a token: none, one, or key_dim; of a dense scan: the step of which sweep
+  int gates, step, down, unused;          // gates per token: zero, one, or key_dim; in a dense scan, the step and its sweep
   Address states;                         // b, then states: f32 [sequence][head][item][key_dim][value_dim]
   Address transitions;                    // dense A: f32 [sequence][head][item][key_dim][key_dim], or zero
   Address sums;                           // f64 [sequence][head][item][gates]
@@ -39,12 +39,12 @@ static_assert(sizeof(Carry) == 88, "");
 
 namespace carry {
 
-// Rows of a block of a dense scan, and of each of its warps. Rows lie at multiples of four elements.
+// Rows per block of a dense scan, and per warp. Rows start at multiples of four elements.
 constexpr int THREADS = 128, ROWS = 32, EACH = ROWS / (THREADS / 32), MOST_DIMS = 256;
 
 INLINE int padded(int n) { return (n + 3) / 4 * 4; }
 
-// A node of a step: its first item, the last one of its earlier half, and its last one.
+// A node of a step: its first item, the last item of its earlier half, and its last item.
 struct Node {
   int start, mid, last;
 };
@@ -60,7 +60,7 @@ struct Dense {
 
   INLINE SharedBytes factor_at(int row) const { return sm + row * (padded(call.key_dim) * 4); }
 
-  // Whether any row of the block takes an element of row k but by the identity of a part without tokens.
+  // Whether any row of the block uses an element of row k, other than through the identity of a part without tokens.
   INLINE bool spreads(int first, int k) const {
     bool found = false;
     NO_UNROLL for (int r = 0; r < ROWS; r++) {
@@ -70,7 +70,7 @@ struct Dense {
     return found;
   }
 
-  // Rows first .. of A times a matrix of `columns` columns, to the same rows of `to`, or added to them.
+  // Multiplies rows first .. of A by a matrix of `columns` columns, into the same rows of `to`, or adds to them.
   INLINE void multiply(Address from, Address to, int first, int columns, bool adds) const {
     const int size = padded(columns) * 4;
     NO_UNROLL for (int x = lane * 4; x < columns; x += 128) {
@@ -118,7 +118,7 @@ struct Dense {
     }
     sync_block();
     multiply(call.states + (item0 + earlier) * s_bytes, call.states + (item0 + at) * s_bytes, first, call.value_dim, true);
-    // What begins with the sequence is a state.
+    // A fold from the start of the sequence is a state.
     if (call.down == 0 && node.start > 0)
       multiply(call.transitions + (item0 + earlier) * a_bytes, a, first, call.key_dim, false);
   }
@@ -130,7 +130,7 @@ struct Diagonal {
   const long long item0;
   const Address quad;  // in the first item
 
-  // items[at] <- items[earlier] + items[at], whose gates are those of the parts from .. at.
+  // items[at] <- items[earlier] + items[at], with the gates of parts from .. at.
   INLINE void combine(int earlier, int from, int at) const {
     double sum = 0.;
     if (call.gates > 0)

@@ -3,11 +3,11 @@
 
 #include "../common/math.cuh"
 
-// What stands for the gate of a logarithm of -inf, which clears the state by selection.
+// Marks the gate of a logarithm of -inf, which clears the state by selection.
 constexpr float CLEAR = -1.f;
 
-// e^x: 2^n 2^f with |f| <= 1/2, whose series in f32 ends below 2^-27 of the result. The argument is reduced in f64, so that
-// the relative error is at most 2^-23 for every finite sum of gates. Below 2^-126 the result is zero.
+// e^x: 2^n 2^f with |f| <= 1/2; its series in f32 stops below 2^-27 of the result. The argument is reduced in f64, so that the
+// relative error is at most 2^-23 for every finite sum of gates. Below 2^-126 the result is zero.
 INLINE float exp_of(double x) {
   const double y = x * 1.4426950408889634;
   if (!(y > -126.)) return x != x ? (float)x : 0.f;
@@ -24,31 +24,32 @@ INLINE float exp_of(double x) {
   return n > 127.f ? p * 2.f * power_of_two(127.f) : p * power_of_two(n);
 }
 
-// Largest logarithm of which e^x is an f32 number for certain. Twice as much makes the smallest normal number infinite.
+// Largest logarithm whose e^x is certainly an f32 number. At twice as much, even the smallest normal number would become
+// infinite.
 constexpr float MOST_LOG = 88.7f;
 
-// The gate of a logarithm. One beyond f32 follows the state: it is that of half the logarithm, as a negative number, and taken
-// twice. The gate of infinity is infinite.
+// The gate of a logarithm. For a gate beyond f32, the gate of half the logarithm as a negative number, which is applied to the
+// state twice. The gate of infinity is infinite.
 INLINE float gate_of(float g) {
   const bool beyond = g > MOST_LOG && g < __builtin_inff();
   const float half = g < 2.f * MOST_LOG ? 0.5f * g : MOST_LOG, gate = exp_of((double)(beyond ? half : g));
   return g == NEG_INF ? CLEAR : beyond ? -gate : gate;
 }
 
-// The same of a sum of logarithms that does not clear.
+// The same for a sum of logarithms that does not clear.
 INLINE float gate_of_sum(double sum) {
   const bool beyond = sum > (double)MOST_LOG && sum < __builtin_inf();
   const float gate = exp_of(!beyond ? sum : sum < 2. * MOST_LOG ? 0.5 * sum : (double)MOST_LOG);
   return beyond ? -gate : gate;
 }
 
-// x behind a gate.
+// x times a gate.
 template <class V> INLINE V gated(const V& x, float gate) {
   if (RARELY(gate < 0.f)) return gate == CLEAR ? V{} : x * gate * gate;
   return x * gate;
 }
 
-// e^sum x + b for a sum of logarithms, where the power follows x.
+// e^sum x + b for a sum of logarithms; the power is applied to x in steps.
 INLINE float grown(double sum, float x, float b) {
   const bool beyond = sum > (double)MOST_LOG && sum < __builtin_inf();
   const double half = sum < 2. * MOST_LOG ? 0.5 * sum : (double)MOST_LOG;
@@ -56,7 +57,7 @@ INLINE float grown(double sum, float x, float b) {
   return __builtin_fmaf(power, beyond ? power * x : x, b);
 }
 
-// The sum of logarithms of gates, of which one of -inf clears whatever comes before it, NaN included.
+// Adds a gate's logarithm to a sum. A logarithm of -inf clears everything before it, NaN included.
 INLINE double sum_of_logs(double sum, double g) {
   return sum == -__builtin_inf() || g == -__builtin_inf() ? -__builtin_inf() : sum + g;
 }

@@ -1,14 +1,14 @@
-// The sums of the logarithms of the gates of each part, for the scan over parts: f64 [sequence][head][part][gates].
+// Sums the logarithms of the gates of each part, for the scan over parts: f64 [sequence][head][part][gates].
 //
-// A block has a part of a state's head. With a gate for each dim a lane has dims, and runs down the tokens; else it has
+// A block has a part of a state's head. With a gate per dim a lane has dims and runs down the tokens; otherwise it has
 // every 128th token, and the sums of lanes are added in order.
 #include "exp.cuh"
 #include "place.cuh"
 
 struct Sums {
-  Linear call;    // its heads are output heads; parts, sequences and decay are read
+  Linear call;    // heads are output heads; parts, sequences and decay are read
   Address sums;
-  int gates, unused;  // of a token
+  int gates, unused;  // per token
 };
 
 static_assert(__builtin_offsetof(Sums, sums) == sizeof(Linear) && sizeof(Sums) == sizeof(Linear) + 16, "");

@@ -1,23 +1,22 @@
-// The quadratic form of linear attention: every token against every earlier one, without a state in between.
+// The quadratic form of linear attention: every token with every earlier one, without intermediate states.
 //
 //   o_i = scale (exp(G_i) q_i' S_0 + sum_{j <= i} D_ij (q_i.k_j) v_j),   D_ij = exp(g_{j+1} + ... + g_i)
 //
-// The naive loop computes a score for each pair of tokens, multiplies it by D, and adds the value. Here a block of threads
-// has ROWS tokens and COLUMNS columns of their answers, in registers, and passes over the keys, KEYS at a time.
+// The naive loop computes a score for each pair of tokens, multiplies it by D, and adds the value. Here a block of threads has
+// ROWS tokens and COLUMNS columns of their answers in registers, and iterates over the keys, KEYS at a time.
 //
-//  1. Scores of a tile come from SLAB dims of queries and keys at a time, so that a head may have any number of dims. The
-//     norms of rows that become unit vectors are summed beside them, and multiply the finished scores.
-//  2. Keys pass from the last one back to the first. What lies between a key and the block's first token is then a running
-//     sum, f64, and nothing has to be known of tokens before the key.
-//  3. D is the product of a factor of the row and one of the key, with the block's first token between them. The latter is the
-//     key's in the state before the block, and the former the state's in the answer, so that both stay in range where the
-//     recurrence does. Where a key lies among the rows, or a factor is beyond 2^100 in either direction, D is computed for the
-//     pair, and follows the score where it is beyond f32.
-//  4. A logarithm of -inf clears by selection: a pair with one between its tokens has no weight, whatever the value holds, and
-//     no earlier tile is looked at. Logarithms of -inf are counted, and are not summed. One that is NaN makes NaN of all later
-//     answers.
+//  1. Scores of a tile are accumulated over SLAB dims of queries and keys at a time, so that a head may have any number of
+//     dims. The norms of rows to be normalised are summed alongside, and multiply the finished scores.
+//  2. Keys are visited from the last back to the first. The logarithms between a key and the block's first token then are a
+//     running sum, f64, and tokens before the key do not matter.
+//  3. D is the product of a factor of the row and one of the key, split at the block's first token. The latter is the key's
+//     factor in the state before the block, the former the state's in the answer, so that both stay in range if the recurrence
+//     does. If a key is among the rows, or a factor is beyond 2^100 in either direction, D is computed per pair, and is
+//     applied to the score in steps if it is beyond f32.
+//  4. A logarithm of -inf clears by selection: a pair with one between its tokens has no weight, for any value, and no earlier
+//     tile is visited. Logarithms of -inf are counted, not summed. A NaN makes all later answers NaN.
 //  5. The state before all tokens comes last: rows of queries are its scores, and its rows are the values.
-//  6. Values that are not finite must not reach tokens that do not see them: a block that meets one selects.
+//  6. Values that are not finite must not reach tokens that do not see them: a block that encounters one selects.
 #pragma once
 
 #include "exp.cuh"
@@ -27,10 +26,10 @@
 namespace parallel {
 
 constexpr int THREADS = 128, ROWS = 64, KEYS = 32, COLUMNS = 64, SLAB = 32;
-// Bytes of a row of a slab, or of scores, and of a row of values.
+// Bytes per row of a slab or of scores, and per row of values.
 constexpr int ROW_BYTES = SLAB * 4 + 16, VALUE_BYTES = COLUMNS * 4;
 constexpr int KEYS_AT = ROWS * ROW_BYTES, SCORES_AT = KEYS_AT + KEYS * ROW_BYTES, VALUES_AT = SCORES_AT + ROWS * ROW_BYTES;
-// Of each row and then of each key the sum of logarithms in two words, how many clear, its gate, one over its norm.
+// For each row, then each key: the sum of logarithms in two words, how many clear, its gate, one over its norm.
 constexpr int SUMS_AT = VALUES_AT + KEYS * VALUE_BYTES, CLEARS_AT = SUMS_AT + (ROWS + KEYS) * 8;
 constexpr int GATES_AT = CLEARS_AT + (ROWS + KEYS) * 4, NORMS_AT = GATES_AT + 2 * ROWS * 4;
 constexpr int SHARED_BYTES = NORMS_AT + (ROWS + KEYS) * 4;
@@ -63,7 +62,7 @@ struct Block {
     store_shared_f(sm + SUMS_AT + i * 8 + 4, float_of_bits((unsigned)(bits >> 32)));
   }
 
-  // The logarithm of a token, zero where there is none. `clears` is set if it clears, and then it is zero, too.
+  // The logarithm of a token, zero for an absent one. If it clears, sets `clears` and returns zero.
   INLINE double logarithm(const Rows& gates, int position, bool& clears) const {
     clears = false;
     if (call.decay.data == 0 || position >= sequence.tokens) return 0.;
@@ -72,7 +71,7 @@ struct Block {
     return clears ? 0. : (double)g;
   }
 
-  // Dims x0 .. of COUNT rows from a position on, times one number each, to shared memory; their squares are added up.
+  // Stores dims x0 .. of COUNT rows from a position on, each times a factor, in shared memory, and sums their squares.
   template <int COUNT, class Factor>
   INLINE void bring(int at, const Rows& from, int first, int x0, float (&squares)[COUNT / 16], Factor factor) const {
     f4 quad[COUNT / 16];
@@ -97,15 +96,15 @@ struct Block {
     }
   }
 
-  // A score behind the gate of a row and a key before the rows.
+  // A score times the gates of a row and of a key before the rows.
   INLINE float gated_score(float s, int r, int j) const {
     const float a = number_at(GATES_AT, r), b = number_at(GATES_AT, ROWS + j);
     const bool good = a <= MOST_GATE && b <= MOST_GATE && (a >= 1.f / MOST_GATE || b <= 1.f) && (b >= 1.f / MOST_GATE || a <= 1.f);
     return RARELY(!good) ? grown(sum_of(r) + sum_of(ROWS + j), s, 0.f) : s * (a * b);
   }
 
-  // Adds scores times values. Unless all values are `finite`, pairs that do not see each other are left out, and values
-  // are multiplied twice by what `again` has for the row.
+  // Adds scores times values. Unless all values are `finite`, pairs that do not see each other are skipped, and values are
+  // multiplied twice by the row's `again`.
   template <class Sees, class Again> INLINE void add(bool finite, Sees sees, Again again) {
     const int group = thread_index() / 16;
     const SharedBytes values = sm + VALUES_AT + thread_index() % 16 * 16;
@@ -129,7 +128,7 @@ struct Block {
     }
   }
 
-  // Four columns of KEYS rows to shared memory, zero where there are none; returns whether a thread's are finite.
+  // Stores four columns of KEYS rows in shared memory, zero if absent; returns whether a thread's are finite.
   template <class Load> INLINE bool bring_values(Load load) const {
     bool finite = true;
     UNROLL for (int i = 0; i < KEYS / 8; i++) {
@@ -149,7 +148,7 @@ struct Block {
     state_head = quotient_of(head, call.by_readers);
     column0 = (block_index() - of_columns * call.columns) * COLUMNS;
     sequence = sequence_of(call, number);
-    // Blocks with the most keys begin.
+    // Blocks with the most keys come first.
     row0 = (of_parts * call.parts + call.parts - 1 - of_columns) * ROWS;
     if (row0 >= sequence.tokens) return;
     const Rows queries = rows(call.query, quotient_of(head, call.by_sharers), call.key_dim, call.dtype, QUERY_VEC4);
@@ -164,7 +163,7 @@ struct Block {
       NO_UNROLL for (int t = 0; t <= thread_index(); t++) {
         bool clears;
         const double g = logarithm(gates, row0 + t, clears);
-        sum = clears ? 0. : sum + g;  // none but rows behind it count
+        sum = clears ? 0. : sum + g;  // only rows after it count
         count += clears ? 1 : 0;
       }
       set_sum(thread_index(), sum);
@@ -173,7 +172,7 @@ struct Block {
     }
     UNROLL for (int i = 0; i < 8; i++) answer[i] = zero4();
 
-    // Of the tokens from the end of a tile to the first of the block: their logarithms, and how many of them clear.
+    // Tokens from the end of a tile to the block's first: sum of their logarithms, and how many of them clear.
     double between = 0.;
     int cleared = 0;
     const int end = min_of(row0 + ROWS, sequence.tokens);
@@ -192,7 +191,7 @@ struct Block {
           after += t > lane ? other : 0.;
         }
       }
-      sync_block();  // what the tile before used is free
+      sync_block();  // the data of the previous tile is free
       if (thread_index() < KEYS) {
         const unsigned later = lane == 31 ? 0 : clearing >> (lane + 1);
         set(GATES_AT, ROWS + lane, exp_of(after));
@@ -204,7 +203,7 @@ struct Block {
         return unpacked(values, load_row4(values, row_at(values, key0 + j), column));
       });
 
-      // Scores of rows thread / 8 + 16 a with keys thread % 8 + 8 b.
+      // Scores of rows thread / 8 + 16 a and keys thread % 8 + 8 b.
       const int row = thread_index() / 8, key = thread_index() % 8;
       float score[4][4], of_rows[ROWS / 16], of_keys[KEYS / 16];
       UNROLL for (int a = 0; a < 4; a++) {
@@ -251,8 +250,8 @@ struct Block {
 
     if (cleared == 0) {
       sync_block();
-      // From here on the gate of a row is that of all tokens up to it; one beyond f32 follows the
-      // state: it is that of half the logarithm, and taken twice.
+      // From here on the gate of a row is that of all tokens up to it. For a gate beyond f32 it is that of half the logarithm,
+      // applied to the state twice.
       bool beyond = false;
       if (thread_index() < ROWS) {
         const float gate = gate_of_sum(sum_of(thread_index()) + between);

@@ -1,11 +1,11 @@
-// Where the rows of a sequence lie.
+// Addresses of the rows of a sequence.
 #pragma once
 
 #include "../common/elements.cuh"
 #include "../common/index.cuh"
 #include "call.cuh"
 
-// Rows of a tensor by the position of their tokens: the row at position zero, and bytes from one to the next.
+// Rows of a tensor by token position: the row at position zero, and the row stride in bytes.
 struct Rows {
   Address zero;
   long long step;
@@ -21,7 +21,7 @@ INLINE Rows rows_of(const Tensor& t, const Sequence& s, int head, int dim, int d
 
 INLINE Address row_at(const Rows& rows, int position) { return rows.zero + position * rows.step; }
 
-// The sequence of that number.
+// The sequence with this number.
 INLINE Sequence sequence_of(const Linear& call, int number) {
   if (call.sequences == 0) return Sequence{number, 0, call.tokens, number * call.sequence_chunks, call.part_chunks};
   const Address at = call.sequences + (long long)number * (int)sizeof(Sequence);
@@ -29,7 +29,7 @@ INLINE Sequence sequence_of(const Linear& call, int number) {
   return Sequence{load_i32(at), load_i32(at + 4), load_i32(at + 8), load_i32(at + 12), own};
 }
 
-// Four elements on their way: f32 values, or, `packed`, the words of four 16-bit elements in the first two places.
+// Loads four elements raw: f32 values, or, `packed`, the words of four 16-bit elements in the first two places.
 INLINE f4 load_quad(const Rows& rows, Address row, int first) {
   if (rows.dtype == TYPE_F32) return load_f4(row + first * 4);
   const u2 words = load_u2(row + first * 2);
@@ -38,7 +38,7 @@ INLINE f4 load_quad(const Rows& rows, Address row, int first) {
 INLINE f4 unpacked(const Rows& rows, f4 x) {
   return rows.vec4 && rows.dtype != TYPE_F32 ? to_f32(u2{bits_of(x[0]), bits_of(x[1])}, rows.dtype) : x;
 }
-// The same of a row that cannot be read four elements at a time: values.
+// Loads four elements of a row that cannot be read four at a time, as values.
 INLINE f4 load_elements(const Rows& rows, Address row, int first) {
   f4 x = zero4();
   NO_UNROLL for (int e = 0; e < 4; e++) {
@@ -47,13 +47,13 @@ INLINE f4 load_elements(const Rows& rows, Address row, int first) {
   }
   return x;
 }
-// Elements first .. first + 3 of a row, zero past its end, as `unpacked` takes them.
+// Loads elements first .. first + 3 of a row, zero past its end, in the form that `unpacked` expects.
 INLINE f4 load_row4(const Rows& rows, Address row, int first) {
   if (!rows.vec4) return load_elements(rows, row, first);
   return first < rows.dim ? load_quad(rows, row, first) : zero4();
 }
 
-// The columns of a lane in global memory: f32 values; or, in words, 16-bit elements on their way.
+// Loads a lane's columns from global memory: f32 values, or 16-bit elements as raw words.
 INLINE void read_columns(f4& x, Address a) { x = read_f4(a); }
 INLINE void read_columns(f2& x, Address a) { x = read_f2(a); }
 INLINE void write_columns(Address a, f4 x) { write_f4(a, x); }
@@ -78,7 +78,7 @@ INLINE void load_row(f2& x, const Rows& rows, Address row, int first) {
   UNROLL for (int c = 0; c < 2; c++) x[c] = first + c < rows.dim ? element(row, first + c, rows.dtype) : 0.f;
 }
 
-// Four answers of a position from column `column` on, to which those of `partials` are added, if there are any.
+// Writes four answers of a position from column `column` on, plus those of `partials`, if any.
 INLINE void write_row4(const Rows& answers, const Rows& partials, bool has_partials, int position, int column, f4 x) {
   const Address row = row_at(answers, position);
   if (has_partials) {

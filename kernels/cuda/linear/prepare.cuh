@@ -1,15 +1,15 @@
-// What products of a chunk need and the state does not change: T, P and the factors of its tokens (record.cuh), of all chunks
-// at once.
+// The parts of a chunk's products that do not depend on the state: T, P and the factors of its tokens (record.cuh), for all
+// chunks at once.
 //
 //   A_ij = beta_i exp(G_i - G_j) k_i.k_j  for j < i,   T = (I + A)^-1 diag(beta),   P_ij = scale exp(G_i - G_j) q_i.k_j
 //
-// 1. A warp has a chunk. It brings SLAB dims of keys and queries at a time to shared memory; a lane has every eighth row and
+// 1. A warp has a chunk. It loads SLAB dims of keys and queries at a time into shared memory; a lane has every eighth row and
 //    every fourth key of the products.
-// 2. T comes by substitution, a column in a lane: powers of A overflow where keys are alike.
-// 3. Sums of logarithms are f64. With a gate for each dim the gates belong to the rows: exp(G_i) q_i . exp(-G_j) k_j, which
-//    holds while all sums are within 2^±100; a lane has a dim.
-// 4. A chunk is marked if a sum is beyond 2^100 upwards (with gates for each dim, in either direction), if a logarithm is -inf
-//    or NaN, or if a product is not finite.
+// 2. T comes by substitution, with a column per lane: powers of A overflow if keys are alike.
+// 3. Sums of logarithms are f64. With a gate per dim the gates are applied to the rows: exp(G_i) q_i . exp(-G_j) k_j, which is
+//    valid while all sums are within 2^±100; a lane has a dim.
+// 4. A chunk is marked if a sum exceeds 2^100 (with a gate per dim, in either direction), if a logarithm is -inf or NaN, or if
+//    a product is not finite.
 #pragma once
 
 #include "exp.cuh"
@@ -27,19 +27,19 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
     THREADS = WARPS * 32,
     SLAB = 32,
     ROW_BYTES = SLAB * 4 + 16,
-    // Keys, queries, and with gates for each dim keys for columns.
+    // Keys, queries, and with a gate per dim keys for columns.
     ROWS = PER_DIM ? 48 : 32,
     COLUMNS_AT = PER_DIM ? 32 * ROW_BYTES : 0,
     FACTORS_AT = ROWS * ROW_BYTES,  // of rows
     WARP_BYTES = FACTORS_AT + 128,
     SHARED_BYTES = WARPS * WARP_BYTES,
-    FIRST = DELTA ? 0 : 2,  // products of keys with keys are those of a rule with delta
+    FIRST = DELTA ? 0 : 2,  // only a rule with delta needs products of keys with keys
   };
   static_assert(2 * CHUNK * CHUNK * 4 <= FACTORS_AT, "products take the place of rows");
 
   const Linear& call;
   const SharedBytes sm;
-  const int lane, token;  // a token for each lane of half a warp
+  const int lane, token;  // a token per lane of half a warp
   Sequence sequence;
   int position, tokens;  // of the chunk's first token; of the chunk
   Rows keys, queries, gates;
@@ -62,7 +62,7 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
   }
   INLINE float factor_of(int r) const { return load_shared_f(sm + FACTORS_AT + r * 4); }
 
-  // Factors that normalise the rows.
+  // Computes the factors that normalise the rows.
   INLINE void measure() {
     float own = 1.f;
     if (has(NORMALIZE)) {
@@ -77,7 +77,7 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
     sync_warp();
   }
 
-  // Rows of a slab of dims from `x0` on, to shared memory.
+  // Loads the rows of a slab of dims from `x0` on into shared memory.
   INLINE void bring(int x0) {
     f4 quad[8];
     UNROLL for (int i = 0; i < 8; i++) {
@@ -94,7 +94,7 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
 
   INLINE Address tile_at(int r, int x) const { return tile + (r * dims + x) * 4; }
 
-  // The same with a gate for each dim, of which a lane has one. Returns whether its sums are within bounds.
+  // The same with a gate per dim, one dim per lane. Returns whether its sums are within bounds.
   INLINE bool bring_gated(int x0) {
     const int x = x0 + lane;
     double sum = 0.;
@@ -118,7 +118,7 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
     return within;
   }
 
-  // The tile of a marked chunk. Rows past the last dim hold nothing, also behind a change that was not finite.
+  // Writes the tile of a marked chunk. Rows past the last dim are cleared, even after a change that was not finite.
   INLINE void write_marked() const {
     NO_UNROLL for (int x = lane; x < dims; x += 32)
       NO_UNROLL for (int t = 0; t < CHUNK; t++) {
@@ -131,18 +131,18 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
       }
   }
 
-  // The value of a lane's double.
+  // Returns a lane's double.
   static INLINE double from_lane(double x, int lane) {
     const unsigned long long bits = bits_of_double(x);
     const unsigned high = shuffle_from((unsigned)(bits >> 32), lane), low = shuffle_from((unsigned)bits, lane);
     return double_of_bits((unsigned long long)high << 32 | low);
   }
 
-  // Of the first `call.heads * call.chunks` warps, one each.
+  // Processes one chunk per warp, in the first `call.heads * call.chunks` warps.
   INLINE void run(int warp) {
     const int head = warp / call.chunks, of_all = warp - head * call.chunks;
     int number = quotient_of(of_all, call.by_sequence_chunks);
-    if (call.sequences != 0) {  // the last one whose first chunk is not beyond
+    if (call.sequences != 0) {  // the last sequence whose first chunk is not beyond
       number = 0;
       NO_UNROLL for (int past = call.sequence_count; past - number > 1;) {
         const int middle = (number + past) / 2;
@@ -198,7 +198,7 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
         store_shared_f(sm + ((a * 8 + lane / 4) * CHUNK + b * 4 + lane % 4) * 4, products[a][b]);
     sync_warp();
 
-    // Products of keys become A; those with queries go to the record as P.
+    // Products of keys become A; those with queries are written to the record as P.
     NO_UNROLL for (int m = 0; m < 8; m++) {
       const int i = 2 * m + lane / 16, j = token;
       const float gates = PER_DIM ? 1.f : exp_of(from_lane(sum, i) - sum);
@@ -260,7 +260,7 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
   }
 };
 
-// name, gates for each dim, delta, blocks of an SM
+// name, gate per dim, delta, blocks per SM
 #define LINEAR_PREPARE(name, PER_DIM, DELTA, BLOCKS)                                               \
   KERNEL LAUNCH_BOUNDS((Prepare<PER_DIM, DELTA>::THREADS), BLOCKS) void name(const Linear call) {  \
     typedef Prepare<PER_DIM, DELTA> P;                                                             \

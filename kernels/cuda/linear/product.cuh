@@ -4,7 +4,7 @@
 #include "../common/elements.cuh"
 #include "call.cuh"
 
-// The columns of a state that a lane has: four, or two.
+// The columns of a state per lane: four, or two.
 template <int COUNT> struct Lane;
 template <> struct Lane<4> { typedef f4 Type; };
 template <> struct Lane<2> { typedef f2 Type; };
@@ -31,7 +31,7 @@ template <class V> INLINE void add_product(V& sum, float x, const V& y) {
   UNROLL for (int c = 0; c < COUNT_OF<V>; c++) sum[c] = __builtin_fmaf(x, y[c], sum[c]);
 }
 
-// A difference with itself would do, were it not for contraction into multiply-adds.
+// A difference with itself would be enough if it were not contracted into multiply-adds.
 INLINE bool is_finite(float x) { return __builtin_fabsf(x) <= 3.40282346638528859812e38f; }
 INLINE bool is_finite(const f4& x) {
   return is_finite(x[0]) && is_finite(x[1]) && is_finite(x[2]) && is_finite(x[3]);
@@ -46,19 +46,19 @@ template <class V> INLINE V over_slices(V x) {
   return x;
 }
 
-// A state of DIMS rows in a warp, of which a lane has as many columns as V.
+// A state of DIMS rows in a warp, with the columns of V per lane.
 template <int DIMS, class V> struct Columns {
   enum { ROWS = DIMS / 16, QUADS = ROWS / 4, ROW_BYTES = DIMS * 4, COUNT = COUNT_OF<V> };
   V row[ROWS];
 
-  // The row that register r of a slice has.
+  // The row in register r of a slice.
   static INLINE int row_of(int slice, int r) { return ((r >> 2) * 16 + slice) * 4 + (r & 3); }
   // The slice's first quad of a row of a tile; the others are 256 bytes apart.
   static INLINE SharedBytes own_quads(SharedBytes tile, int token, int slice) {
     return tile + (token * ROW_BYTES + slice * 16);
   }
 
-  // S' x of the rows x of TILES tiles, one behind the other: those of token `slice`.
+  // S' x for the rows x of TILES consecutive tiles; returns those of token `slice`.
   template <int TILES> INLINE void times_tiles(SharedBytes tile, int slice, V (&result)[TILES]) const {
     V second[TILES];
     UNROLL for (int t = 0; t < TILES; t++) second[t] = none<V>();
@@ -87,8 +87,8 @@ template <int DIMS, class V> struct Columns {
       UNROLL for (int c = 0; c < COUNT; c++) result[t][c] += shuffle_xor(second[t][c], 16);
   }
 
-  // Each row becomes `kept` times itself plus the sum over tokens of their element of the tile times their row of
-  // columns. The sums of some rows are made apart at a time.
+  // Updates each row to `kept` times itself plus the sum over tokens of their element of the tile times their row of
+  // columns. Some rows at a time are summed separately.
   template <class Kept> INLINE void change(SharedBytes tile, SharedBytes tokens, int slice, Kept kept) {
     constexpr int TIMES = ROWS > 8 ? 2 : 1, SOME = ROWS / TIMES;
     NO_UNROLL for (int time = 0; time < TIMES; time++) {
@@ -109,18 +109,18 @@ template <int DIMS, class V> struct Columns {
         const f4 factor = kept(first + i);
         UNROLL for (int e = 0; e < 4; e++) add_product(sum[i * 4 + e], factor[e], row[i * 4 + e]);
       }
-      // The rows take their place behind the others.
+      // Rotates these rows behind the others.
       UNROLL for (int r = 0; r < ROWS - SOME; r++) row[r] = row[r + SOME];
       UNROLL for (int r = 0; r < SOME; r++) row[ROWS - SOME + r] = sum[r];
     }
   }
 };
 
-// A matrix of a chunk in shared memory: quads of a row are permuted, so that rows side by side are read without conflicts.
+// A matrix of a chunk in shared memory: quads of a row are permuted, so that adjacent rows are read without conflicts.
 INLINE int matrix_quad(int row, int quad) { return row * 4 + (quad ^ ((row >> 1) & 3)); }
 
-// Row `slice` of a matrix times the tokens' rows of columns. Unless all of these are `finite`, tokens after `slice`,
-// which weigh zero, are left out.
+// Row `slice` of a matrix times the tokens' rows of columns. Unless all of these are `finite`, tokens after `slice`, which
+// weigh zero, are skipped.
 template <class V> INLINE V times_matrix(SharedBytes matrix, SharedBytes tokens, int slice, bool finite) {
   constexpr int TOKEN_BYTES = COUNT_OF<V> * 8;
   V sum[2] = {none<V>(), none<V>()};

@@ -1,31 +1,30 @@
-// The quadratic form of linear attention with a delta rule or a gate for each dim: every token against every earlier one,
-// without a state in between.
+// The quadratic form of linear attention with a delta rule or a gate per dim: every token with every earlier one, without
+// intermediate states.
 //
-//   u_i = v_i,  or  beta_i (v_i - (E_i k_i)' S_0 - sum_{j < i} (k_i' D_ij k_j) u_j)          what token i writes
+//   u_i = v_i,  or  beta_i (v_i - (E_i k_i)' S_0 - sum_{j < i} (k_i' D_ij k_j) u_j)          the write of token i
 //   o_i = scale ((E_i q_i)' S_0 + sum_{j <= i} (q_i' D_ij k_j) u_j)
 //   S_n = E_n S_0 + sum_j D_nj k_j u_j',                       D_ij = diag(exp(g_{j+1} + ... + g_i)),  E_i = D_i0 of all tokens
 //
-// The naive loop computes a score for each pair of tokens, gates it, and adds what the earlier one writes. Here a block of
-// threads has ROWS tokens, or dims of a state, and COLUMNS columns, in registers, and passes over the keys, KEYS at a time.
-// Three kinds of launches follow one another: with a delta rule one whose blocks find u, row block by row block, each from
-// all earlier u in memory (Write); one for the answers (Answer); one for the last state (Last).
+// The naive loop computes a score for each pair of tokens, gates it, and adds the earlier one's write. Here a block of threads
+// has ROWS tokens, or dims of a state, and COLUMNS columns in registers, and iterates over the keys, KEYS at a time. Three
+// kinds of launches follow one another: with a delta rule, one whose blocks find u, row block by row block, each from all
+// earlier u in memory (Write); one for the answers (Answer); one for the last state (Last).
 //
-//  1. What tokens write cancels: a state of a delta rule stays small while thousands of tokens add to it. So four products are
-//     summed by themselves, over dims as over tokens, and these sums are added by Kahan's rule, which keeps what an addition
-//     rounds off. That is worth half of the error at 1,024 tokens of random unit keys (2.5e-7 for 5.4e-7, d 64).
-//  2. Within ROWS tokens u comes by substitution, a column in a thread: no inverse is formed.
-//  3. Keys pass from the last one back to the first. What lies between a key and the block's first token is then a running
-//     sum, f64, and nothing has to be known of tokens before the key.
-//  4. D is the product of a factor of the row and one of the key, with the block's first token between them. With a gate for
-//     each dim a thread has a dim, and the factors are in the rows and keys in shared memory. Where a factor is beyond
-//     2^100, where small and large ones meet, or where anything is not finite, each pair of tokens has its own exponential
-//     (`exact`). So it is among the rows themselves where their gates sum to more than 2^100 in either direction.
-//  5. A logarithm of -inf clears by selection, whatever the value holds, NaN included: pairs that do not see each other are
-//     known by bits. Sums of logarithms meet a -inf once and stay: what came before it does not count. One that is NaN
-//     makes NaN of all later answers until then.
-//  6. The state before all tokens comes last: its rows are values, and elements of the row its scores.
-//  7. What Kahan's rule keeps of an infinity is NaN. From the first value that is not finite on nothing is kept of such sums,
-//     and an infinity stays one.
+//  1. Writes cancel: a state of a delta rule stays small while thousands of tokens add to it. Groups of four products are
+//     therefore summed separately, over dims as over tokens, and these sums are added by Kahan's rule, which keeps what an
+//     addition rounds off. That halves the error at 1,024 tokens of random unit keys (2.5e-7 instead of 5.4e-7, d 64).
+//  2. Within ROWS tokens u comes by substitution, with a column per thread: no inverse is formed.
+//  3. Keys are visited from the last back to the first. The logarithms between a key and the block's first token then are a
+//     running sum, f64, and tokens before the key do not matter.
+//  4. D is the product of a factor of the row and one of the key, split at the block's first token. With a gate per dim a
+//     thread has a dim, and the factors are applied to the rows and keys in shared memory. If a factor is beyond 2^100, if
+//     small and large ones are mixed, or if anything is not finite, each pair of tokens has its own exponential (`exact`). The
+//     same holds among the rows themselves if their gates sum to more than 2^100 in either direction.
+//  5. A logarithm of -inf clears by selection, for any value, NaN included: bits mark the pairs that see each other. A sum of
+//     logarithms that meets a -inf stays there: earlier tokens do not count. A NaN makes all later answers NaN until then.
+//  6. The state before all tokens comes last: its rows are values, and the row's elements its scores.
+//  7. The rounding error that Kahan's rule keeps of an infinity is NaN. From the first value that is not finite, such sums keep
+//     no rounding error, and an infinity stays one.
 #pragma once
 
 #include "exp.cuh"
@@ -35,24 +34,24 @@
 namespace quadratic {
 
 constexpr int THREADS = 128, ROWS = 32, KEYS = 32, COLUMNS = 64, SLAB = 32, OWN = KEYS / (THREADS / 32);
-// Rows of dims with a gate each: as many as threads.
+// Dims that may have a gate each: one per thread.
 constexpr int MOST_DIMS = THREADS;
 // Largest factor of a row or a key, and its logarithm.
 constexpr float MOST_GATE = 0x1p100f;
 constexpr double MOST_SUM = 69., CLEARED = -__builtin_inf();
 
-// Sums of logarithms, the latest first: nothing before one that clears counts. And the other way.
+// Sums of logarithms, the latest first: nothing before one that clears counts. And the reverse.
 INLINE double and_before(double sum, double g) { return sum == CLEARED ? sum : sum + g; }
 INLINE double and_after(double sum, double g) { return g == CLEARED || (sum == CLEARED && g == g) ? CLEARED : sum + g; }
 
-// Kahan's sum: `rest` is what the last addition rounded off, negated.
+// Kahan's sum: `rest` is the negated rounding error of the last addition.
 template <class V> INLINE void add_to(V& sum, V& rest, const V& x) {
   const V y = x - rest, z = sum + y;
   rest = (z - sum) - y;
   sum = z;
 }
 
-// The same, but nothing is kept of a sum that is not finite.
+// The same, without a rounding error for a sum that is not finite.
 INLINE void add_any_to(f4& sum, f4& rest, const f4& x) {
   add_to(sum, rest, x);
   UNROLL for (int c = 0; c < 4; c++) rest[c] = is_finite(sum[c]) ? rest[c] : 0.f;
@@ -60,21 +59,21 @@ INLINE void add_any_to(f4& sum, f4& rest, const f4& x) {
 
 template <bool PER_DIM> struct Pairs {
   enum {
-    // Bytes of a row of keys or queries, of scores, and of values.
+    // Bytes per row of keys or queries, of scores, and of values.
     ROW_BYTES = (PER_DIM ? MOST_DIMS : SLAB) * 4 + 16,
     SCORE_BYTES = KEYS * 4 + 16,
     VALUE_BYTES = COLUMNS * 4,
     KEYS_AT = ROWS * ROW_BYTES,
     SCORES_AT = KEYS_AT + KEYS * ROW_BYTES,
     VALUES_AT = SCORES_AT + ROWS * SCORE_BYTES,
-    // f64 sums of logarithms: of rows, then of what follows each key; or, with a gate for each dim, between key and rows.
+    // f64 sums of logarithms: of rows, then of the tokens after each key; or, with a gate per dim, between key and rows.
     SUMS_AT = VALUES_AT + KEYS * VALUE_BYTES,
-    // Of rows: how many clear. Of rows, then of keys: their gates, and one over their norms.
+    // For each row: how many clear. For each row, then each key: its gate, and one over its norm.
     CLEARS_AT = SUMS_AT + (PER_DIM ? MOST_DIMS : ROWS + KEYS) * 8,
     GATES_AT = CLEARS_AT + (PER_DIM ? 0 : ROWS * 4),
     NORMS_AT = GATES_AT + (PER_DIM ? 0 : (ROWS + KEYS) * 4),
     RATES_AT = NORMS_AT + (ROWS + KEYS) * 4,
-    // A bit for each key that a row sees: words of the rows by the OWN keys of a warp, whose bits alone count.
+    // A bit for each key that a row sees: words of the rows for the OWN keys of a warp; only their bits count.
     SEEN_AT = RATES_AT + ROWS * 4,
     SHARED_BYTES = SEEN_AT + ROWS * 4 * (KEYS / OWN),
   };
@@ -88,10 +87,10 @@ template <bool PER_DIM> struct Pairs {
   Sequence sequence;
   Rows keys, gates;
   f4 answer[4], rest[4];  // rows thread / 16 + 8 i, columns thread % 16 * 4 ..
-  double between;         // logarithms of the tokens between the keys and the rows; with a gate for each dim of the thread's own
+  double between;         // logarithms of the tokens between keys and rows; with a gate per dim those of the thread's dim
   bool hidden;            // the rows see nothing earlier
   bool tainted;           // a value that was not finite has been added to answers
-  bool high, low, above;  // of the thread's dim: whether gates of rows are beyond 2^100, below 2^-100, above one
+  bool high, low, above;  // for the thread's dim: whether gates of rows are beyond 2^100, below 2^-100, above one
 
   INLINE Pairs(SharedBytes sm, const Linear& call)
       : call(call), sm(sm), lane(thread_index() & 31), warp(thread_index() >> 5) {}
@@ -112,10 +111,10 @@ template <bool PER_DIM> struct Pairs {
     store_shared_f(sm + SUMS_AT + i * 8 + 4, float_of_bits((unsigned)(bits >> 32)));
   }
   INLINE bool sees(int r, int j) const { return (bits_of(number_at(SEEN_AT, j / OWN * ROWS + r)) >> j & 1) != 0; }
-  // Sets the word of the row `lane` for the keys of this warp.
+  // Sets the word of row `lane` for the keys of this warp.
   INLINE void set_seen(unsigned bits) const { set(SEEN_AT, warp * ROWS + lane, float_of_bits(bits)); }
 
-  // Element x of a token's row, zero where there is none; the same of the logarithms of its gates.
+  // Element x of a token's row, zero if absent; and likewise of the logarithms of its gates.
   INLINE float element_of(const Rows& from, int position, int x) const {
     return position < sequence.tokens && x < from.dim ? element(row_at(from, position), x, from.dtype) : 0.f;
   }
@@ -123,7 +122,7 @@ template <bool PER_DIM> struct Pairs {
     return call.decay.data == 0 ? 0. : (double)element_of(gates, position, x);
   }
 
-  // The block's place: `of_parts` counts states, or output heads, of all sequences.
+  // Sets the block's place: `of_parts` counts states, or output heads, of all sequences.
   INLINE void take(int of_parts) {
     number = quotient_of(of_parts, call.by_heads);
     state_head = quotient_of(of_parts - number * call.heads, call.by_readers);
@@ -135,7 +134,7 @@ template <bool PER_DIM> struct Pairs {
     return rows(call.value, state_head, call.value_dim, has(VALUE_F32) ? TYPE_F32 : call.dtype, VALUE_VEC4);
   }
 
-  // One over the norms of 32 rows, or one.
+  // Stores one over the norms of 32 rows, or one.
   INLINE void measure(const Rows& from, int position, int first) const {
     if (!has(NORMALIZE)) {
       if (warp == 0) set(NORMS_AT, first + lane, 1.f);
@@ -148,7 +147,7 @@ template <bool PER_DIM> struct Pairs {
         sum = __builtin_fmaf(y, y, sum);
       }
       UNROLL for (int bit = 1; bit < 32; bit *= 2) sum += shuffle_xor(sum, bit);
-      // A row of no token is zero and stays so.
+      // The row of an absent token is zero and stays so.
       if (lane == 0) set(NORMS_AT, first + r, position + r < sequence.tokens ? 1.f / __builtin_sqrtf(sum + call.epsilon) : 1.f);
     }
   }
@@ -158,9 +157,9 @@ template <bool PER_DIM> struct Pairs {
     tainted = false;
   }
 
-  // Begins the rows from `row0` on.
+  // Starts the rows from `row0` on.
   INLINE void begin(const Rows& vectors, int row0) {
-    sync_block();  // what other rows used is free
+    sync_block();  // the data of other rows is free
     clear_answers();
     between = 0.;
     hidden = high = low = above = false;
@@ -182,7 +181,7 @@ template <bool PER_DIM> struct Pairs {
       NO_UNROLL for (int t = 0; t <= thread_index(); t++) {
         const double g = logarithm(row0 + t, 0);
         count += g == CLEARED ? 1 : 0;
-        sum = g == CLEARED ? 0. : sum + g;  // none but rows behind it count
+        sum = g == CLEARED ? 0. : sum + g;  // only rows after it count
       }
       set_sum(thread_index(), sum);
       set(CLEARS_AT, thread_index(), (float)count);
@@ -191,13 +190,13 @@ template <bool PER_DIM> struct Pairs {
     sync_block();
   }
 
-  // Which keys of a tile the rows see by their places alone.
+  // The keys of a tile that the rows see by position alone.
   INLINE unsigned places(bool among, bool strict) const {
     const unsigned own = 1u << lane;
     return !among ? ~0u : strict ? own - 1 : own - 1 + own;
   }
 
-  // A gate per head: the factors of the keys of a tile, which of them the rows see, and `between` before the tile.
+  // Finds, with a gate per head, the factors of a tile's keys, which of them the rows see, and `between` before the tile.
   INLINE void gate_keys(int key0, bool among, bool strict) {
     const double g = logarithm(key0 + lane, 0), own = g == CLEARED ? 0. : g;
     const unsigned clearing = ballot(g == CLEARED);
@@ -226,7 +225,7 @@ template <bool PER_DIM> struct Pairs {
     set_seen(seen);
   }
 
-  // A gate per dim: the keys of a tile with their factors. Returns whether pairs need exponentials of their own.
+  // With a gate per dim: loads the keys of a tile with their factors. Returns whether pairs need their own exponentials.
   INLINE bool bring_gated_keys(int key0, bool among) {
     const int x = thread_index();
     bool needs = high, up = false, down = false;
@@ -252,7 +251,7 @@ template <bool PER_DIM> struct Pairs {
     return needs;
   }
 
-  // Every pair of a tile by an exponential of its own for each dim: row `lane`, and the keys of this warp.
+  // Computes every pair of a tile with its own exponential per dim: row `lane`, and the keys of this warp.
   INLINE void exact(const Rows& vectors, int row0, int key0, bool strict) {
     const bool among = key0 == row0;
     const int first = warp * OWN, top = among ? lane : KEYS - 1;
@@ -294,7 +293,7 @@ template <bool PER_DIM> struct Pairs {
     set_seen(seen);
   }
 
-  // Dims x0 .. of 32 rows to shared memory.
+  // Stores dims x0 .. of 32 rows in shared memory.
   INLINE void bring(int at, const Rows& from, int first, int x0) const {
     const int x = x0 + thread_index() % 8 * 4;
     UNROLL for (int i = 0; i < 2; i++) {
@@ -305,7 +304,7 @@ template <bool PER_DIM> struct Pairs {
     }
   }
 
-  // Products of rows thread / 8 + 16 a with keys thread % 8 + 8 b, over the first `to` dims that lie in shared memory.
+  // Adds products of rows thread / 8 + 16 a and keys thread % 8 + 8 b, over the first `to` dims in shared memory.
   INLINE void multiply(int to, float (&sum)[2][4], float (&carry)[2][4]) const {
     const int row = thread_index() / 8, key = thread_index() % 8;
     NO_UNROLL for (int x = 0; x < to; x += 4) {
@@ -321,7 +320,7 @@ template <bool PER_DIM> struct Pairs {
     }
   }
 
-  // A score behind the gate of a row and a key, with a gate per head.
+  // A score times the gates of a row and a key, with a gate per head.
   INLINE float gated_score(float s, int r, int j, bool among) const {
     if (among) return grown(sum_of(r) - sum_of(j), s, 0.f);
     const float a = number_at(GATES_AT, r), b = number_at(GATES_AT, ROWS + j);
@@ -329,7 +328,8 @@ template <bool PER_DIM> struct Pairs {
     return RARELY(!good) ? grown(sum_of(r) + sum_of(ROWS + j), s, 0.f) : s * (a * b);
   }
 
-  // Scores of the rows with a tile of keys, which `finite` values belong to; returns whether all are. All threads call it.
+  // Computes scores of the rows with a tile of keys. `finite`: this thread's values are; returns whether those of all threads are.
+  // All threads call it.
   INLINE bool score(const Rows& vectors, int row0, int key0, bool strict, bool finite) {
     const bool among = key0 == row0;
     measure(keys, key0, ROWS);
@@ -364,14 +364,14 @@ template <bool PER_DIM> struct Pairs {
       const float s = sum[0][0] * number_at(NORMS_AT, r) * number_at(NORMS_AT, ROWS + j);
       UNROLL for (int o = 1; o < 8; o++) sum[(o - 1) / 4][(o - 1) % 4] = sum[o / 4][o % 4];
       const float gated = PER_DIM ? s : gated_score(s, r, j, among);
-      // A token that reads what is before it leaves the square of its key, which solve() looks at.
+      // A token that reads the earlier ones leaves the square of its key, which solve() inspects.
       const float other = strict && among && r == j ? s : 0.f;
       store_shared_f(sm + SCORES_AT + r * SCORE_BYTES + j * 4, sees(r, j) ? gated : other);
     }
     return !any_of_block(!finite);
   }
 
-  // Four columns of KEYS rows to shared memory; returns whether a thread's are finite.
+  // Stores four columns of KEYS rows in shared memory; returns whether a thread's are finite.
   template <class Load> INLINE bool bring_values(Load load) const {
     bool finite = true;
     UNROLL for (int i = 0; i < KEYS / 8; i++) {
@@ -383,8 +383,8 @@ template <bool PER_DIM> struct Pairs {
     return finite;
   }
 
-  // Adds scores times values. Unless all values are and were `finite`, pairs that do not see each other are left out, and with
-  // AGAIN values are multiplied twice by what lies in the place of keys for the pair.
+  // Adds scores times values. Unless all values are and were `finite`, pairs that do not see each other are skipped, and with
+  // AGAIN values are multiplied twice by the pair's factor, which is stored in place of the keys.
   template <bool AGAIN = false> INLINE void add(bool finite) {
     const int group = thread_index() / 16;
     const SharedBytes values = sm + VALUES_AT + thread_index() % 16 * 16;
@@ -430,13 +430,13 @@ template <bool PER_DIM> struct Pairs {
     return v;
   }
 
-  // Adds what the rows read of the state before all tokens; behind a gate that is NaN also where there is none.
+  // Adds the rows' readings of the state before all tokens; after a NaN gate also without such a state.
   INLINE void add_past(const Rows& vectors, int row0) {
     if (hidden || (call.initial.data == 0 && call.decay.data == 0)) return;
     sync_block();
     if (PER_DIM) set_sum(thread_index(), between);
     else if (thread_index() < ROWS) set(GATES_AT, thread_index(), gate_of_sum(sum_of(thread_index()) + between));
-    bool beyond = false;  // a gate is beyond f32, and follows the state
+    bool beyond = false;  // a gate is beyond f32, and is applied to the state
     NO_UNROLL for (int x0 = 0; x0 < call.key_dim; x0 += KEYS) {
       sync_block();
       const int x = x0 + lane;
@@ -462,15 +462,15 @@ template <bool PER_DIM> struct Pairs {
   }
 };
 
-// What tokens write with a delta rule: a block has some columns of a state, and all its tokens. A head of the call is a state,
-// and its output is u, f32, of rows whose starts and ends are aligned to four elements.
+// The writes of tokens under a delta rule: a block has some columns of a state, and all its tokens. The call's heads are
+// states, and its output is u, f32, with rows whose starts and ends are aligned to four elements.
 template <bool PER_DIM> struct Write : Pairs<PER_DIM> {
   typedef Pairs<PER_DIM> P;
   using P::answer, P::call, P::column0, P::keys, P::sequence, P::sm, P::state_head;
 
   INLINE Write(SharedBytes sm, const Linear& call) : P(sm, call) {}
 
-  // u of the rows from row0 on, of which `answer` is what the state before them holds for their keys.
+  // Computes u of the rows from row0 on; `answer` is the reading of the state before them for their keys.
   INLINE void solve(int row0, const Rows& written) {
     const Rows from = this->values();
     const int column = column0 + thread_index() % 16 * 4;
@@ -484,7 +484,7 @@ template <bool PER_DIM> struct Write : Pairs<PER_DIM> {
       const Rows rates = this->rows(call.beta, state_head, 1, call.gate_dtype, 0);
       const int r = thread_index();
       float rate = this->element_of(rates, row0 + r, 0);
-      // A key that is not finite makes NaN even of a state of zeros.
+      // A key that is not finite makes even a state of zeros NaN.
       if (RARELY(!is_finite(load_shared_f(sm + P::SCORES_AT + r * P::SCORE_BYTES + r * 4))))
         NO_UNROLL for (int x = 0; x < call.key_dim; x++)
           rate = is_finite(this->element_of(keys, row0 + r, x)) ? rate : __builtin_nanf("");
@@ -522,9 +522,9 @@ template <bool PER_DIM> struct Write : Pairs<PER_DIM> {
     NO_UNROLL for (int row0 = 0; row0 < sequence.tokens; row0 += ROWS) {
       this->begin(keys, row0);
       NO_UNROLL for (int key0 = row0 - KEYS;; key0 -= KEYS) {
-        const bool over = key0 < 0 || this->hidden;  // but for the rows themselves
+        const bool over = key0 < 0 || this->hidden;  // except the rows themselves
         if (over) this->add_past(keys, row0);
-        sync_block();  // what the tile before used is free, and what was written can be read
+        sync_block();  // the data of the previous tile is free, and earlier writes are visible
         bool finite = true;
         if (!over)
           finite = this->bring_values([&](int j, int column) LAMBDA {
@@ -550,7 +550,7 @@ template <bool PER_DIM> struct Answer : Pairs<PER_DIM> {
     const int of_columns = quotient_of(block_index(), call.by_columns), of_parts = quotient_of(of_columns, call.by_parts);
     column0 = (block_index() - of_columns * call.columns) * COLUMNS;
     this->take(of_parts);
-    // Blocks with the most keys begin.
+    // Blocks with the most keys come first.
     const int row0 = (of_parts * call.parts + call.parts - 1 - of_columns) * ROWS;
     if (row0 >= sequence.tokens) return;
     const int head = of_parts - this->number * call.heads;
@@ -558,7 +558,7 @@ template <bool PER_DIM> struct Answer : Pairs<PER_DIM> {
     const Rows values = this->values();
     this->begin(queries, row0);
     NO_UNROLL for (int key0 = row0; key0 >= 0 && !this->hidden; key0 -= KEYS) {
-      sync_block();  // what the tile before used is free
+      sync_block();  // the data of the previous tile is free
       const bool finite = this->bring_values([&](int j, int column) LAMBDA {
         if (key0 + j >= sequence.tokens) return zero4();
         return unpacked(values, load_row4(values, row_at(values, key0 + j), column));
@@ -581,7 +581,7 @@ template <bool PER_DIM> struct Answer : Pairs<PER_DIM> {
 
 }  // namespace quadratic
 
-// name, what a block does, blocks of an SM
+// name, task of a block, blocks per SM
 #define LINEAR_QUADRATIC(name, KIND, BLOCKS)                                                       \
   KERNEL LAUNCH_BOUNDS(quadratic::THREADS, BLOCKS) void name(const Linear call) {                  \
     SHARED(memory, quadratic::KIND::SHARED_BYTES);                                                 \

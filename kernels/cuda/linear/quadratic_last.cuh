@@ -1,11 +1,11 @@
-// The last state of the quadratic form: quadratic.cuh has the formula.
+// The last state of the quadratic form; quadratic.cuh has the formula.
 #pragma once
 
 #include "quadratic.cuh"
 
 namespace quadratic {
 
-// The last state: a block has ROWS of its rows, which are a part of the call. A head of the call is a state.
+// The last state: a block has ROWS of its rows, which are a part of the call. The call's heads are states.
 struct Last : Pairs<false> {
   typedef Pairs<false> P;
 
@@ -18,9 +18,9 @@ struct Last : Pairs<false> {
     const int first = (of_columns - of_parts * call.parts) * ROWS, x = first + lane, gate = has(DIM_GATES) ? x : 0;
     const Rows from = values();
     clear_answers();
-    double run = 0.;  // logarithms of the tokens behind the keys
+    double run = 0.;  // logarithms of the tokens after the keys
     NO_UNROLL for (int key0 = (sequence.tokens - 1) / KEYS * KEYS; key0 >= 0 && sequence.tokens > 0; key0 -= KEYS) {
-      sync_block();  // what the tile before used is free
+      sync_block();  // the data of the previous tile is free
       measure(keys, key0, ROWS);
       sync_block();
       unsigned seen = 0;

@@ -1,14 +1,14 @@
-// Linear attention where several query heads read a state: a block computes the state once, and answers all of its readers.
+// Linear attention with several query heads per state: a block computes the state once and answers all of its readers.
 //
-// Queries change no state. So keys, values, T and the changes of a chunk are taken and computed as in walk.cuh, which says
-// what they are, and every answer has the bits that it has there:
+// Queries change no state. Keys, values, T and the changes of a chunk are therefore loaded and computed as in walk.cuh, which
+// defines them, and every answer has the same bits as there:
 //
-//  1. By products, the queries and P of one reader after the other take the place of those before them in shared memory. What
-//     the next one needs travels through registers while a reader is answered.
+//  1. By products, the queries and P of one reader after another replace those of the previous one in shared memory. The
+//     operands of the next reader travel through registers while a reader is answered.
 //  2. Token by token, each reader reads the state after each token. A tile has sixteen rows: those of CHUNK / readers tokens at
-//     a time, the readers one behind the other. Slice s answers row s of the tile.
-//  3. A chunk that goes token by token for one reader, because a product with its queries is not finite, does so for all of
-//     them. With a gate for each dim, the tiles of such a reader hold keys and gates by themselves.
+//     a time, one reader after another. Slice s answers row s of the tile.
+//  3. If one reader needs a chunk token by token, because a product with its queries is not finite, all of them get it token by
+//     token. With a gate per dim, the tiles of such a reader hold keys and gates separately.
 #pragma once
 
 #include "walk.cuh"
@@ -25,14 +25,14 @@ template <int DIMS, bool PER_DIM> struct Share : Walk<DIMS, PER_DIM> {
 
   INLINE Share(SharedBytes sm, const Linear& call) : Alone(sm, call) {}
 
-  // Queries, records and answers are those of a reader from here on.
+  // Switches queries, records and answers to those of a reader.
   INLINE void turn_to(int reader) {
     head = state_head * call.readers + reader;
     record0 = (long long)head * call.chunks + sequence.chunk0;
   }
   INLINE Address record_of(int chunk) const { return call.records + (record0 + chunk) * (RECORD * 4); }
 
-  // What the chunk takes, with the queries of the first reader; and in lane r, whether the chunk of reader r is marked.
+  // Loads the chunk with the queries of the first reader; and in lane r, whether the chunk of reader r is marked.
   INLINE void bring_first(int chunk) {
     this->bring(chunk);
     if (has(STEPS)) return;
@@ -40,7 +40,7 @@ template <int DIMS, bool PER_DIM> struct Share : Walk<DIMS, PER_DIM> {
     marked = lane < call.readers ? load_f32(call.records + (own * RECORD + RECORD_MARKED) * 4) : 0.f;
   }
 
-  // The queries and P of a reader.
+  // Loads the queries and P of a reader.
   INLINE void bring_reader(int chunk, int reader) {
     turn_to(reader);
     if (AHEAD) {
@@ -64,7 +64,7 @@ template <int DIMS, bool PER_DIM> struct Share : Walk<DIMS, PER_DIM> {
       store_shared(sm + MATRICES_AT + (MATRIX_QUADS + matrix_quad(at >> 2, at & 3)) * 16, matrix);
   }
 
-  // The chunk by products.
+  // Processes the chunk by products.
   INLINE void by_products(int chunk, bool is_last, f4 u, float before, float after, float end) {
     f4 held[1];
     if (is_delta()) {
@@ -90,8 +90,8 @@ template <int DIMS, bool PER_DIM> struct Share : Walk<DIMS, PER_DIM> {
     this->change(chunk, end, finite);
   }
 
-  // Queries of tokens from .. from + each - 1 of the chunk, of one reader behind the other. Those of the readers `marks` lie
-  // in their tiles.
+  // Stores the queries of tokens from .. from + each - 1 of the chunk, one reader after another. Those of the readers `marks`
+  // are in their tiles.
   INLINE void store_queries(int chunk, int from, int each, int tokens, unsigned marks) {
     NO_UNROLL for (int i = 0; i < Piece::EACH; i += Piece::OF_ROW) {
       const int row = Piece::row_of(i), reader = row / each, token = from + row - reader * each;
@@ -118,8 +118,8 @@ template <int DIMS, bool PER_DIM> struct Share : Walk<DIMS, PER_DIM> {
     }
   }
 
-  // Tokens from .. stop - 1 of the chunk, one by one: the answer to row `slice` of the queries. `gate` and `beta` are those of
-  // token `slice`.
+  // Processes tokens from .. stop - 1 of the chunk, one by one: returns the answer to row `slice` of the queries. `gate` and
+  // `beta` are those of token `slice`.
   INLINE f4 steps(int from, int stop, int each, f4 v, float gate, float beta) {
     f4 answer = zero4();
     NO_UNROLL for (int j = from; j < stop; j++) {
@@ -141,7 +141,7 @@ template <int DIMS, bool PER_DIM> struct Share : Walk<DIMS, PER_DIM> {
     return answer;
   }
 
-  // The chunk token by token.
+  // Processes the chunk token by token.
   INLINE void by_steps(int chunk, f4 v, float gate, float beta, unsigned marks) {
     const int tokens = min_of(sequence.tokens - chunk * CHUNK, CHUNK), each = CHUNK / call.readers;
     if (!has(STEPS)) {
@@ -201,7 +201,7 @@ template <int DIMS, bool PER_DIM> struct Share : Walk<DIMS, PER_DIM> {
   }
 };
 
-// name, dims, gates for each dim, blocks of an SM
+// name, dims, gate per dim, blocks per SM
 #define LINEAR_SHARE(name, DIMS, PER_DIM, BLOCKS)                                                  \
   KERNEL LAUNCH_BOUNDS((Share<DIMS, PER_DIM>::THREADS), BLOCKS) void name(const Linear call) {     \
     SHARED(memory, (Share<DIMS, PER_DIM>::SHARED_BYTES));                                          \

@@ -1,10 +1,10 @@
-// Tiles of a chunk: rows of keys and queries on their way to shared memory.
+// Tiles of a chunk: rows of keys and queries in transit to shared memory.
 #pragma once
 
 #include "exp.cuh"
 #include "place.cuh"
 
-// Rows of a tile by chunk and token: bytes from one chunk to the next, and positions that have a row.
+// Rows of a tile by chunk and token: byte strides of chunks, and positions that have a row.
 struct Source {
   Rows rows;
   long long chunk;
@@ -17,22 +17,22 @@ template <int DIMS, int THREADS> struct Tile {
   enum {
     ROW_QUADS = DIMS / 4,
     BYTES = CHUNK * DIMS * 4,
-    EACH = CHUNK * ROW_QUADS / THREADS,        // quads of a thread
-    ACROSS = ROW_QUADS < 32 ? ROW_QUADS : 32,  // lanes that bring a row
-    OF_ROW = ROW_QUADS / ACROSS,               // quads of a row that a lane brings
-    APART = THREADS / ACROSS,                  // rows from one of a thread to the next
+    EACH = CHUNK * ROW_QUADS / THREADS,        // quads per thread
+    ACROSS = ROW_QUADS < 32 ? ROW_QUADS : 32,  // lanes that load a row
+    OF_ROW = ROW_QUADS / ACROSS,               // quads of a row per lane
+    APART = THREADS / ACROSS,                  // distance between the rows of a thread
   };
   f4 quad[EACH];
 
-  // The row and the quad in it of this thread's piece i.
+  // The row of this thread's piece i, and the quad within it.
   static INLINE int row_of(int i) { return (int)(i / OF_ROW * APART + (unsigned)opaque(thread_index()) / ACROSS); }
   static INLINE int quad_of(int i) { return (int)(i % OF_ROW * ACROSS + (unsigned)opaque(thread_index()) % ACROSS); }
-  // Bytes from the place of piece zero in a tile to that of piece i, and to the former.
+  // Byte offset of piece i from piece zero in a tile, and the position of piece zero.
   static INLINE int place_of(int i) { return (i / OF_ROW * APART * ROW_QUADS + i % OF_ROW * ACROSS) * 16; }
   static INLINE int first_place() { return (row_of(0) * ROW_QUADS + quad_of(0)) * 16; }
 
-  // Brings a whole chunk, of whose pieces the first lies at `at`, and the rows of a piece `across` bytes behind one another:
-  // f32 values, or the words of 16-bit elements.
+  // Loads a whole chunk, whose first piece is at `at` and whose pieces have a row stride of `across` bytes: f32 values, or
+  // the words of 16-bit elements.
   INLINE void bring(Address at, int across, bool wide) {
     if (wide) {
       UNROLL for (int i = 0; i < EACH; i++) quad[i] = load_f4(at + i / OF_ROW * across + i % OF_ROW * (ACROSS * 16));
@@ -45,12 +45,12 @@ template <int DIMS, int THREADS> struct Tile {
     }
   }
 
-  // Nothing is on its way: the registers may hold anything from here on.
+  // Nothing is in transit: the registers may hold anything from here on.
   INLINE void drop() {
     UNROLL for (int i = 0; i < EACH; i++) forget(quad[i]);
   }
 
-  // Divides a row, of which each lane has some quads, by sqrt(sum of squares + epsilon).
+  // Divides a row, spread over lanes by quads, by sqrt(sum of squares + epsilon).
   static INLINE void normalize(f4 (&x)[OF_ROW], float epsilon) {
     float sum = 0.f;
     UNROLL for (int o = 0; o < OF_ROW; o++)
@@ -60,7 +60,7 @@ template <int DIMS, int THREADS> struct Tile {
     UNROLL for (int o = 0; o < OF_ROW; o++) x[o] = x[o] * factor;
   }
 
-  // What `bring` has brought, to shared memory: f32 values as they are, or `finish` gets each row.
+  // Stores the loaded chunk in shared memory: f32 values unchanged, or each row through `finish`.
   INLINE void store(SharedBytes tile) const {
     const SharedBytes first = tile + first_place();
     UNROLL for (int i = 0; i < EACH; i++) store_shared(first + place_of(i), quad[i]);
@@ -76,7 +76,7 @@ template <int DIMS, int THREADS> struct Tile {
     }
   }
 
-  // Any chunk, straight to shared memory: rows past the last token, and elements past the last dim, are zero.
+  // Copies any chunk straight to shared memory: rows past the last token, and elements past the last dim, are zero.
   template <class Finish> static INLINE void copy(SharedBytes tile, const Source& source, int chunk, Finish finish) {
     const Address first = source.rows.zero + chunk * source.chunk;
     const int rows = source.end - chunk * CHUNK;

@@ -1,34 +1,35 @@
-// Linear attention: a state is carried through the chunks of a part.
+// Linear attention: carries a state through the chunks of a part.
 //
 //   a token:  S <- a S,  u = beta (v - S' k)  (or v),  S <- S + k u',  o = scale S' q
 //
-// The naive loop updates and reads the state once for each token, and each token waits for the one before. For a chunk of C
-// tokens products of matrices give the same. With G_i the sum of the chunk's logarithms up to token i,
+// The naive loop updates and reads the state once per token, and each token waits for the previous one. For a chunk of C tokens
+// products of matrices give the same result. With G_i the sum of the chunk's logarithms up to token i,
 //
-//   w_i = v_i - exp(G_i) S' k_i                       what the state before the chunk leaves of the values
+//   w_i = v_i - exp(G_i) S' k_i                       the values minus the readings of the state before the chunk
 //   u   = T w,   T = (I + A)^-1 diag(beta),  A_ij = beta_i exp(G_i - G_j) k_i.k_j  for j < i
 //   o_i = scale exp(G_i) S' q_i + sum_j P_ij u_j,     P_ij = scale exp(G_i - G_j) q_i.k_j  for j <= i
 //   S   <- exp(G_C) S + sum_j exp(G_C - G_j) k_j u_j'
 //
-// T and P do not depend on the state: kernels that prepare (prepare.cuh) compute them of all chunks at once. Rules without
-// delta have u = v.
+// T and P do not depend on the state: prepare kernels (prepare.cuh) compute them for all chunks at once. Rules without delta have
+// u = v.
 //
-//  1. A warp has eight columns of the state, in registers: a lane has DIMS / 16 rows, dealt in quads, of four columns, or of
-//     COUNT = 2, of four in a warp: that changes no bit, and gives the blocks of few states twice the SMs. A lane is slice lane / 2 of sixteen, and token lane / 2 of the chunk. Warps share keys, queries, T and P in shared memory, and
-//     nothing else.
-//  2. A product of the state with sixteen tokens is summed over a lane's own rows, then over the slices. Slice s has token
-//     j ^ s in place j: the sums that its partner keeps then stand in the same registers in every lane, and a tree of
-//     exchanges, each of half of what is left, ends with token s in slice s.
-//  3. Products over tokens read what the sixteen lanes have left in a place of the warp.
-//  4. The changes of a chunk are summed apart and then added, so that a chain of roundings grows by one a chunk.
-//  5. What the next chunk takes travels through registers while a chunk is computed, where there are enough of them.
-//  6. With a gate for each dim, keys and queries come multiplied by gates (record.cuh).
-//  7. Chunks that products would get wrong, because a gate clears the state, is NaN, or grows beyond 2^100, or because a
-//     product is not finite, are marked: they go token by token, and so do all with STEPS.
-//  8. A warp is alone with its scheduler where states are few, and waits for each branch. Whole chunks of f32 rows that fill
-//     their tiles, where nothing but answers is wanted of them, go by a loop without any (PLAIN): a sixth of the time.
-//  9. Values that are not finite must not reach earlier tokens, or rows past the last dim, through a product with zero: a warp
-//     that meets one selects. Those rows stay zero, or each answer would meet their NaN.
+//  1. A warp has eight columns of the state in registers: a lane has DIMS / 16 rows, dealt in quads, of four columns. With COUNT =
+//     2 a warp has four columns and a lane two, which changes no bit and gives the blocks of few states twice the SMs. A lane is
+//     slice lane / 2 of sixteen, and token lane / 2 of the chunk. Warps share keys, queries, T and P in shared memory, and nothing
+//     else.
+//  2. A product of the state with sixteen tokens is summed over a lane's own rows, then over the slices. Slice s has token j ^ s in
+//     place j: the sums that its partner keeps are then in the same registers in every lane, and a tree of exchanges, each halving
+//     what is left, ends with token s in slice s.
+//  3. Products over tokens read the rows that the sixteen lanes have left in an area of the warp.
+//  4. The changes of a chunk are summed separately and then added, so that a chain of roundings grows by one per chunk.
+//  5. The operands of the next chunk travel through registers while a chunk is computed, if there are enough registers.
+//  6. With a gate per dim, keys and queries are already multiplied by gates (record.cuh).
+//  7. Chunks that products would get wrong are marked: a gate clears the state, is NaN, or grows beyond 2^100, or a product is not
+//     finite. They go token by token, and so does everything with STEPS.
+//  8. With few states a warp has its scheduler to itself, and waits for each branch. Whole chunks of f32 rows that fill their tiles
+//     and only need answers use a loop without branches (PLAIN), which saves a sixth of the time.
+//  9. Values that are not finite must not reach earlier tokens, or rows past the last dim, through a product with zero: a warp that
+//     encounters one selects. Those rows stay zero, or each answer would include their NaN.
 #pragma once
 
 #include "product.cuh"
@@ -43,13 +44,13 @@ INLINE States either(bool first, const States& a, const States& b) {
 template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
   enum {
     WARPS = 4,
-    AHEAD = DIMS <= (PER_DIM ? 64 : 128),  // the tiles of the next chunk have registers of their own
-    EARLY = DIMS <= 128,                   // and so has the rest of what it takes
+    AHEAD = DIMS <= (PER_DIM ? 64 : 128),  // the tiles of the next chunk have their own registers
+    EARLY = DIMS <= 128,                   // and so do its other operands
     THREADS = WARPS * 32,
     ROWS = DIMS / 16,
     QUADS = ROWS / 4,
-    BOTH = DIMS <= (PER_DIM ? 64 : 128),  // there are enough to multiply keys and queries together
-    TILES = PER_DIM ? 3 : 2,  // keys, queries, and with gates for each dim: keys for the change of the state, or gates
+    BOTH = DIMS <= (PER_DIM ? 64 : 128),  // there are enough registers to multiply keys and queries together
+    TILES = PER_DIM ? 3 : 2,  // keys, queries, and with a gate per dim: keys for the change of the state, or gates
     PLAIN = DIMS == 128 && !PER_DIM,  // there is a loop for plain chunks
     MATRIX_QUADS = CHUNK * CHUNK / 4,
     TILE_BYTES = CHUNK * DIMS * 4,
@@ -65,7 +66,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
   typedef Columns<DIMS, V> State;
   typedef Tile<DIMS, THREADS> Piece;
 
-  // A block's work.
+  // The work of a block.
   const Linear& call;
   const SharedBytes sm, left;  // left: what the lanes of this warp leave, rows u and rows for the change of the state
   const int lane, slice;
@@ -74,12 +75,12 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
   long long record0;
   State state;
 
-  // Of the next chunk: where this thread's piece of each tile, the lane's value, its answer and the record lie; bytes from
-  // the rows of a piece to those of the next, and from one chunk to the next.
+  // Addresses for the next chunk: this thread's piece of each tile, the lane's value, its answer and the record; byte strides
+  // between the rows of a piece, and between chunks.
   Address tile_at[AHEAD ? TILES : 1], value_at, answer_at, record_at;
   int across[AHEAD ? TILES : 1], value_onward, answer_onward;
 
-  // What a chunk takes, on its way.
+  // Operands of a chunk, in transit.
   Piece tiles[AHEAD ? TILES : 1];
   V value;
   f4 matrix;
@@ -89,14 +90,14 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
       : call(call), sm(sm), left(sm + WARPS_AT + (thread_index() >> 5) * WARP_BYTES), lane(thread_index() & 31),
         slice(lane >> 1) {}
 
-  // With many registers in use, conditions are computed where they are used.
+  // When registers are scarce, conditions are computed where they are used.
   static INLINE int recomputed(int x) { return DIMS > 128 ? opaque(x) : x; }
   INLINE bool has(int flag) const { return (recomputed(call.flags) & flag) != 0; }
   INLINE bool is_delta() const { return call.beta.data != 0; }
   INLINE bool writes() const { return call.output.data != 0; }
   INLINE bool is_wide() const { return recomputed(call.dtype) == TYPE_F32; }
   INLINE bool fills_rows() const { return recomputed(call.key_dim) == DIMS; }
-  // Whether rows need no checks but that their tokens exist.
+  // Whether rows need no checks except that their tokens exist.
   INLINE bool whole_tiles() const {
     return own_tiles() || (!PER_DIM && has(KEY_VEC4) && has(QUERY_VEC4) && (Piece::OF_ROW == 1 || fills_rows()));
   }
@@ -152,7 +153,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     }
   }
 
-  // Computed where they are used: kept, they would cost registers.
+  // Computed on use: kept, they would cost registers.
   INLINE Rows rows(const Tensor& t, int h, int dim, int dtype, int flag) const {
     return rows_of(t, sequence, opaque(h), dim, opaque(dtype), has(flag), has(REVERSE));
   }
@@ -160,7 +161,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
   INLINE Rows values() const { return rows(call.value, state_head, call.value_dim, call.dtype, VALUE_VEC4); }
   INLINE Rows answers() const { return rows(call.output, head, call.value_dim, call.output_dtype, OUTPUT_VEC4); }
 
-  // Where the rows of a tile come from.
+  // Source of the rows of a tile.
   INLINE Source source(int tile) const {
     if (own_tiles()) {
       const Address first = call.tiles + (record0 * TILE_ROWS + tile * CHUNK) * (DIMS * 4);
@@ -177,14 +178,14 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
 
   INLINE void find_tile(int t, int chunk) {
     const Source tile = source(t);
-    // Lanes past the last dim bring another's elements.
+    // Lanes past the last dim load another lane's elements.
     const int quad = Piece::quad_of(0) * 4 < tile.rows.dim ? Piece::quad_of(0) : 0;
     across[AHEAD ? t : 0] = (int)tile.rows.step * Piece::APART;
     tile_at[AHEAD ? t : 0] = tile.rows.zero + chunk * tile.chunk + Piece::row_of(0) * tile.rows.step +
                              quad * (own_tiles() || is_wide() ? 16 : 8);
   }
 
-  // Before the chunk `first`.
+  // Moves to the start of chunk `first`.
   INLINE void set_out(int first) {
     const Rows from = values(), to = answers();
     if (AHEAD)
@@ -192,7 +193,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     const int position = first * CHUNK + slice;
     value_onward = (int)from.step * CHUNK;
     answer_onward = (int)to.step * CHUNK;
-    // Lanes past the last column have another's values.
+    // Lanes past the last column use another lane's values.
     value_at = row_at(from, position) + (column < call.value_dim ? column : 0) * element_size(call.dtype);
     answer_at = row_at(to, position) + column * 4;
     record_at = call.records + (record0 + first) * (RECORD * 4);
@@ -200,7 +201,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
 
   INLINE bool is_whole(int chunk) const { return (chunk + 1) * CHUNK <= sequence.tokens; }
 
-  // Whether a register of the state has a row of the keys.
+  // Whether a register of the state belongs to a key dim.
   INLINE bool has_row(int r) const { return State::row_of(slice, r) < recomputed(call.key_dim); }
 
   INLINE bool own_tiles() const { return PER_DIM && !has(STEPS | READ); }
@@ -210,7 +211,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     tiles[at].bring(tile_at[at], across[at], own_tiles() || is_wide());
   }
 
-  // What the chunk takes, as far as it lies in whole rows.
+  // Loads the operands of the chunk that are in whole rows.
   INLINE void bring(int chunk) {
     const bool own = own_tiles(), whole = is_whole(chunk);
     if (AHEAD) {
@@ -240,19 +241,19 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     record_at += RECORD * 4;
   }
 
-  // The tiles from one chunk to the next.
+  // Advances the tiles to the next chunk.
   INLINE void go_on() {
     UNROLL for (int t = 0; t < TILES; t++)
       tile_at[t] += own_tiles() ? TILE_ROWS * DIMS * 4 : (long long)across[t] * (CHUNK / Piece::APART);
   }
 
-  // What becomes of a row of keys or queries.
+  // Normalises a row of keys or queries.
   INLINE void finish(f4 (&x)[Piece::OF_ROW], bool norms) const {
     if (Piece::quad_of(0) * 4 >= call.key_dim) x[0] = zero4();
     if (norms) Piece::normalize(x, call.epsilon);
   }
 
-  // A tile of the chunk to shared memory: of whole rows, which may have been brought; and of any, without gates.
+  // Stores a tile of the chunk in shared memory: of whole rows, which may have been loaded; or of any, without gates.
   INLINE void store_whole(int t, int chunk, bool own, bool norms) {
     if (!AHEAD) {
       find_tile(t, chunk);
@@ -266,7 +267,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     Piece::copy(sm + t * TILE_BYTES, source(t), chunk, [&](f4 (&x)[Piece::OF_ROW]) LAMBDA { finish(x, norms); });
   }
 
-  // The tiles and matrices of the chunk to shared memory.
+  // Stores the tiles and matrices of the chunk in shared memory.
   INLINE void store(int chunk) {
     const bool own = own_tiles(), norms = has(NORMALIZE) && !own;
     if (whole_tiles() && (is_whole(chunk) || own)) {
@@ -293,7 +294,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     }
   }
 
-  // The lane's value of the chunk.
+  // The lane's value in the chunk.
   INLINE V value_of(int chunk) const {
     const int position = chunk * CHUNK + slice;
     if (whole_values() && is_whole(chunk))
@@ -305,7 +306,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     return x;
   }
 
-  // With STEPS: the gate and the beta of token `slice`.
+  // With STEPS: reads the gate and the beta of token `slice`.
   INLINE void read_factors(int chunk, float& gate, float& beta) const {
     const int position = chunk * CHUNK + slice;
     gate = 1.f;
@@ -330,10 +331,10 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
   INLINE SharedBytes left_rows(int which) const { return left + which * LEFT_BYTES + (lane & 1) * (COUNT * 4); }
   INLINE void leave(int which, V x) const { store_shared(left_rows(which) + slice * (COUNT * 8), x); }
 
-  // The chunk by products: the answer of token `slice`.
+  // Processes the chunk by products: returns the answer of token `slice`.
   INLINE V products(int chunk, V v, float before, float after, float end) {
     const bool reads = has(READ), both = is_delta() && writes() && !reads;
-    // What the state holds for the keys, and for the queries.
+    // Readings of the state for the keys, and for the queries.
     V held[2] = {none<V>(), none<V>()};
     if (BOTH && both) {
       state.times_tiles(sm, slice, held);
@@ -354,7 +355,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     return answer;
   }
 
-  // T w, where the state holds `held` for the keys: the changes by a rule with delta.
+  // T w, with the readings `held` of the state for the keys: the changes under a rule with delta.
   INLINE V changes(V u, const V& held, float before) {
     UNROLL for (int c = 0; c < COUNT; c++) u[c] = PER_DIM ? u[c] - held[c] : __builtin_fmaf(-before, held[c], u[c]);
     leave(0, u);
@@ -374,7 +375,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     return finite;
   }
 
-  // The answer of token `slice`, for whose query the state before the chunk holds `held`.
+  // The answer of token `slice`, with the reading `held` of the state before the chunk for its query.
   INLINE V answer_of(V held, float before, bool finite) {
     const V within = times_matrix<V>(sm + MATRICES_AT + MATRIX_QUADS * 16, left_rows(0), slice, finite);
     const float factor = PER_DIM ? call.scale : call.scale * before;
@@ -382,7 +383,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     return held;
   }
 
-  // The state after the chunk, whose changes are all finite or not.
+  // Updates the state for the chunk; `finite`: all its changes are finite.
   INLINE void change(int chunk, float end, bool finite) {
     const Address ends = call.tiles + ((record0 + chunk) * TILE_ROWS + 3 * CHUNK) * (DIMS * 4) + slice * 16;
     const f4 same = f4{end, end, end, end};
@@ -393,7 +394,8 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
         if (!has_row(r)) state.row[r] = none<V>();
   }
 
-  // Token j of the chunk up to its change: its key, and the values u of S + k u'. `gate` and `beta` are those of token `slice`.
+  // Processes token j of the chunk up to its change: returns the values u of S + k u', and its key. `gate` and `beta` are those of
+  // token `slice`.
   INLINE V step(int j, V v, float gate, float beta, f4 (&k)[QUADS]) {
     const float a = float_of_bits(shuffle_from(bits_of(gate), 2 * j));
     V held = none<V>(), u;
@@ -418,7 +420,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     return u;
   }
 
-  // The chunk token by token: the answer of token `slice`. `gate` and `beta` are its own.
+  // Processes the chunk token by token: returns the answer of token `slice`. `gate` and `beta` are its own.
   INLINE V steps(int tokens, V v, float gate, float beta) {
     V answer = none<V>();
     NO_UNROLL for (int j = 0; j < tokens; j++) {
@@ -441,15 +443,15 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     return answer;
   }
 
-  // Whether whole chunks are plain. The same for every lane of a block, which meet at barriers: columns past the last one take
-  // that of all.
+  // Whether whole chunks are plain. The same for every lane of a block, because lanes meet at barriers: columns past the last one
+  // use the result of the others.
   INLINE bool is_plain() const {
     const int own = (thread_index() >> 5) * (2 * COUNT) + (lane & 1) * COUNT;
     return PLAIN && column - own + WARPS * 2 * COUNT <= call.value_dim && writes() && !has(STEPS | READ | IDENTITY | NORMALIZE) && is_wide() && fills_rows() && whole_tiles() &&
            whole_values() && whole_answers();
   }
 
-  // Plain chunks from `chunk` on, up to one that is not whole, is marked, or is `stop`, which is returned.
+  // Processes plain chunks from `chunk` on. Returns the first one that is not whole, is marked, or is `stop`.
   INLINE int pass_plain(int chunk, int stop) {
     NO_UNROLL for (; chunk < stop && is_whole(chunk) && marked == 0.f; chunk++) {
       sync_block();
@@ -499,7 +501,7 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
     record0 = (long long)head * call.chunks + sequence.chunk0;
     const int chunks = (sequence.tokens + CHUNK - 1) / CHUNK;
     const int first = part * sequence.part_chunks, stop = min_of(first + sequence.part_chunks, chunks);
-    // Of a sequence, the last part with tokens is its last one.
+    // The last part with tokens of a sequence is its last part.
     const bool leaves = !has(RESUME) || (first + sequence.part_chunks >= chunks && (part == 0 || first < chunks));
     if (!leaves && !writes()) return;
     read_state(part);
@@ -536,14 +538,14 @@ template <int DIMS, bool PER_DIM, int COUNT = 4> struct Walk {
   }
 };
 
-// name, dims, gates for each dim, blocks of an SM
+// name, dims, gate per dim, blocks per SM
 #define LINEAR_WALK(name, DIMS, PER_DIM, BLOCKS)                                                   \
   KERNEL LAUNCH_BOUNDS((Walk<DIMS, PER_DIM>::THREADS), BLOCKS) void name(const Linear call) {      \
     SHARED(memory, (Walk<DIMS, PER_DIM>::SHARED_BYTES));                                           \
     Walk<DIMS, PER_DIM>(memory, call).run();                                                       \
   }
 
-// The same with two columns in a lane.
+// The same with two columns per lane.
 #define LINEAR_PAIRS(name, DIMS, PER_DIM, BLOCKS)                                                  \
   KERNEL LAUNCH_BOUNDS((Walk<DIMS, PER_DIM, 2>::THREADS), BLOCKS) void name(const Linear call) {   \
     SHARED(memory, (Walk<DIMS, PER_DIM, 2>::SHARED_BYTES));                                        \

@@ -1,10 +1,10 @@
-// Linear attention with keys of many dims, token by token: walk.cuh says what a token is.
+// Linear attention with keys of many dims, token by token; walk.cuh defines the update of a token.
 //
-//  1. A block has eight columns of a state, in registers: thread t has rows t, t + 128 and so on.
+//  1. A block has eight columns of a state in registers: thread t has rows t, t + 128 and so on.
 //  2. A product with a key or a query is summed over a thread's own rows, then over the lanes of its warp, by a tree of
-//     exchanges, each of half of what is left, then over the warps. All threads have the sums.
+//     exchanges that each halve what is left, then over the warps. All threads get the sums.
 //  3. The key and the gates of the next token travel through registers while a token is computed.
-//  4. A block answers all query heads that read its state: a head of the call is a state.
+//  4. A block answers all query heads that read its state: the call's heads are states.
 #pragma once
 
 #include "exp.cuh"
@@ -15,8 +15,8 @@ template <bool PER_DIM> struct Wide {
   enum {
     THREADS = 128,
     WARPS = THREADS / 32,
-    ROWS = 8,     // of a thread
-    COLUMNS = 8,  // of a block
+    ROWS = 8,     // per thread
+    COLUMNS = 8,  // per block
     QUADS = COLUMNS / 4,
     ROOM = WARPS * COLUMNS * 4,
     SHARED_BYTES = 2 * ROOM,
@@ -26,7 +26,7 @@ template <bool PER_DIM> struct Wide {
   const SharedBytes sm;
   const int thread, lane;
   int column, number, state_head;
-  int turn;  // which half of the shared memory the next sum takes
+  int turn;  // the half of the shared memory that the next sum uses
   Sequence sequence;
   f4 state[ROWS][QUADS];
 
@@ -39,7 +39,7 @@ template <bool PER_DIM> struct Wide {
     return rows_of(t, sequence, h, dim, dtype, has(flag), has(REVERSE));
   }
 
-  // This thread's elements of a row of as many as a key has; `other` past the last one.
+  // Loads this thread's elements of a row of key dims; `other` past the last one.
   INLINE void load(const Rows& from, int position, float other, float (&x)[ROWS]) const {
     const Address row = row_at(from, position);
     const bool wide = from.dtype == TYPE_F32;
@@ -52,14 +52,15 @@ template <bool PER_DIM> struct Wide {
     }
   }
 
-  // Of two values the one that lanes keep by a bit of their number, with that of the partner; the other one goes there.
+  // Exchanges halves with the partner lane: returns the value that the lane keeps by a bit of its number plus the partner's
+  // copy; sends the other one.
   INLINE float half(float lower, float upper, int bit) const {
     const bool is_upper = (lane & bit) != 0;
     const float kept = is_upper ? upper : lower, sent = is_upper ? lower : upper;
     return kept + shuffle_xor(sent, bit);
   }
 
-  // The sums over all threads, in every thread. One half of the shared memory is written while the other may be read.
+  // Sums over all threads, in every thread. One half of the shared memory is written while the other may still be read.
   INLINE void total(f4 (&x)[QUADS]) {
     f4 four;
     f2 two;
@@ -78,7 +79,7 @@ template <bool PER_DIM> struct Wide {
     }
   }
 
-  // Divides a row by sqrt(sum of squares + epsilon), if the call says so.
+  // Divides a row by sqrt(sum of squares + epsilon) if the call requests it.
   INLINE void normalize(float (&x)[ROWS]) {
     if (!has(NORMALIZE)) return;
     f4 squares[QUADS] = {zero4(), zero4()};
@@ -132,10 +133,11 @@ template <bool PER_DIM> struct Wide {
     }
   }
 
-  // Whether a register of the state has a row of the keys. Others stay zero, or answers would meet their products with zero.
+  // Whether a register of the state belongs to a key dim. Others stay zero, because answers would otherwise include their
+  // product with zero.
   INLINE bool has_row(int i) const { return i * THREADS + thread < call.key_dim; }
 
-  // The state behind a token whose key and logarithms of gates are these.
+  // Updates the state for a token with this key and these logarithms of gates.
   INLINE void change(int position, float (&k)[ROWS], const float (&gates)[ROWS]) {
     normalize(k);
     float gate = 1.f;
@@ -170,7 +172,7 @@ template <bool PER_DIM> struct Wide {
     }
   }
 
-  // The answer of a token to a head of the output.
+  // Writes the answer of a token to a head of the output.
   INLINE void answer(int position, int head) {
     float x[ROWS];
     load(rows(call.query, quotient_of(head, call.by_sharers), call.key_dim, call.dtype, QUERY_VEC4), position, 0.f, x);
@@ -232,7 +234,7 @@ template <bool PER_DIM> struct Wide {
   }
 };
 
-// name, gates for each dim, blocks of an SM
+// name, gate per dim, blocks per SM
 #define LINEAR_WIDE(name, PER_DIM, BLOCKS)                                                         \
   KERNEL LAUNCH_BOUNDS((Wide<PER_DIM>::THREADS), BLOCKS) void name(const Linear call) {            \
     SHARED(memory, (Wide<PER_DIM>::SHARED_BYTES));                                                 \

@@ -1,9 +1,9 @@
-// What the kernels of series take, and how tiles of tokens and channels move between tensors and shared memory. The device
-// twin of kernels/src/cuda/series/args.rs, field for field.
+// Arguments of the kernels of series, and transfers of tiles of tokens and channels between tensors and shared memory. The
+// device twin of kernels/src/cuda/series/args.rs, field for field.
 //
-// Positions count tokens in the order in which they pass. A tile is some neighbouring channels, its rows, and TILE positions.
-// Elements of a tile are loaded along that axis whose elements are neighbours in memory, so that every order of axes is read in
-// whole sectors; the values then lie in shared memory, a row for each channel, and a lane runs along its own.
+// Positions count tokens in processing order. A tile has some adjacent channels, its rows, and TILE positions. Its elements are
+// loaded along the axis that is contiguous in memory, so that every order of axes is read in whole sectors. The values are
+// stored in shared memory with a row per channel, and a lane runs along its own row.
 #pragma once
 
 #include "../common/index.cuh"
@@ -11,16 +11,16 @@
 
 enum {
   FOLD = 1,          // parts fold to their maps
-  CARRY = 2,         // the state is carried over the maps of parts
-  REVERSE = 4,       // tokens pass from the last to the first
-  LOG = 8,           // factors are given by their logarithms
+  CARRY = 2,         // the state is carried over the maps of the parts
+  REVERSE = 4,       // tokens run from the last to the first
+  LOG = 8,           // factors are logarithms
   SOFTPLUS = 16,     // of the time steps
   B_OF_CHANNEL = 32, // b is [channel][state]
   C_OF_CHANNEL = 64, // c is
   SILU = 128,        // of the outputs of a convolution
-  NEWEST_LAST = 256, // the last weight of a filter is the token's own
-  ONE_FILTER = 512,  // for all channels
-  STATES = 1024,     // the last inputs of a convolution instead of its outputs
+  NEWEST_LAST = 256, // the last weight of a filter applies to the current token
+  ONE_FILTER = 512,  // one filter for all channels
+  STATES = 1024,     // writes the last inputs of a convolution instead of its outputs
 };
 
 // A tensor of tokens and channels; channel c is element c % dim of head c / dim.
@@ -28,7 +28,7 @@ struct Series {
   Tensor tensor;   // data zero: none
   Divisor by_dim;  // of the field of that name
   int dim, dtype;
-  int lines;       // whether the tokens of a channel are neighbours in memory, rather than the channels of a token
+  int lines;       // whether the tokens of a channel are adjacent in memory, rather than the channels of a token
   int unused;
 };
 
@@ -43,14 +43,14 @@ static_assert(sizeof(Series) == 56 && sizeof(Parts) == 24, "");
 
 INLINE int part_start(const Parts& parts, int part) { return part * parts.each + min_of(part, parts.more); }
 
-// The element before the first token of a channel, in elements.
+// Offset of the element before the first token of a channel, in elements.
 INLINE long long channel_offset(const Series& s, int batch, int channel) {
   const int head = quotient_of(channel, s.by_dim);
   return row_offset(s.tensor, batch, head, 0) + (channel - head * s.dim);
 }
 
-// A tile: its sequence, its first channel, how many channels it has, and how many there is room for, 2^room; its first position,
-// and the one behind its last.
+// A tile: its sequence, its first channel, its number of channels and their capacity 2^room, its first position, and the one
+// after its last.
 struct Tile {
   int batch, channel, rows, room, first, end;
   int tokens;  // of the sequence
@@ -62,11 +62,11 @@ INLINE long long element_of(const Series& s, const Tile& tile, int row, int posi
   return channel_offset(s, tile.batch, tile.channel + row) + token * s.tensor.token;
 }
 
-// Elements of a tile that a thread has under way.
+// Elements of a tile that a thread has in flight.
 constexpr int AHEAD = 4;
 
-// Calls take(row, position in the tile, value) for each element of a tile that is thread `me` of `threads`; values are those of
-// fetch(row, position in the tile), or zero outside the sequence. 2^LENGTH positions.
+// Calls take(row, position in the tile, value) for each element of a tile that belongs to thread `me` of `threads`. Values come
+// from fetch(row, position in the tile), and are zero outside the sequence. A tile has 2^LENGTH positions.
 template <int LENGTH, class Fetch, class Take>
 INLINE void each_of_tile(const Tile& tile, bool lines, int me, int threads, Fetch fetch, Take take) {
   constexpr int TILE = 1 << LENGTH;
@@ -95,7 +95,7 @@ template <int LENGTH, int STRIDE> INLINE void load_tile(SharedBytes to, const Se
       [&](int row, int place, float x) LAMBDA { store_shared_f(to + (row * STRIDE + place) * 4, x); });
 }
 
-// Replaces each value of a tile that the same thread has loaded by map(row, value).
+// Replaces each value of a tile that this thread has loaded by map(row, value).
 template <int LENGTH, int STRIDE, class Map>
 INLINE void map_tile(SharedBytes at, const Series& s, const Tile& tile, int me, int threads, Map map) {
   NO_UNROLL for (int i = me; i < (1 << LENGTH) << tile.room; i += threads) {

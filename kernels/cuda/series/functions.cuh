@@ -1,13 +1,13 @@
-// Exponential, softplus and silu over the whole range of f32, and the selection of what counts as zero: the operations of
+// Exponential, softplus and silu over the whole range of f32, and flushing to zero: the operations of
 // kernels/src/series/functions.rs, in their order. The formulas are explained there.
 #pragma once
 
 #include "../common/math.cuh"
 
-// A logarithm below it is that of zero.
+// Smaller logarithms are those of zero.
 constexpr float LEAST_LOG = -86.9f;
 
-// x where the magnitude of `by` is at least the smallest normal number, or is that of a NaN, and zero elsewhere.
+// x if the magnitude of `by` is at least the smallest normal number or NaN, else zero.
 INLINE float kept(float by, float x) { return __builtin_fabsf(by) < 0x1p-126f ? 0.f : x; }
 
 INLINE float exp_of(float x) {
@@ -27,17 +27,17 @@ INLINE float exp_of(float x) {
   return x < LEAST_LOG ? 0.f : y;
 }
 
-// Largest logarithm of which e^x is an f32 number for certain.
+// Largest logarithm whose e^x is certainly an f32 number.
 constexpr float MOST_LOG = 88.7f;
 
-// The factor of a logarithm; above MOST_LOG, where it would be infinite and grow NaN out of nothing, one that is taken twice, as
-// a negative number. The logarithm of infinity makes NaN.
+// The factor of a logarithm. Above MOST_LOG, where an infinite factor could create NaN, its square root, as a negative number:
+// the factor is then applied twice. The logarithm of infinity makes NaN.
 INLINE float gate_of(float x) {
   const bool beyond = x > MOST_LOG;
   const float y = exp_of(!beyond ? x : x < 2.f * MOST_LOG ? 0.5f * x : MOST_LOG);
   return beyond ? (x - x) - y : y;
 }
-// That factor, and h times what of it is taken first.
+// Returns that factor and multiplies h by the part of it that is applied first.
 INLINE float grown_of(float gate, float& h) {
   if (RARELY(gate < 0.f)) {
     gate = -gate;
@@ -58,8 +58,8 @@ INLINE float softplus_of(float x) {
   return __builtin_fmaf(z + z, p, x > 0.f ? x : 0.f);
 }
 
-// softplus x as a time step: where it is too small for a number it is greater than zero all the same, and an infinite rate times
-// it infinite.
+// softplus x as a time step. A time step that underflows is still greater than zero, so that its product with an infinite rate
+// is infinite.
 INLINE float time_step_of(float x) {
   const float y = softplus_of(x);
   return y == 0.f && x > NEG_INF ? 0x1p-149f : y;
@@ -70,13 +70,13 @@ INLINE float silu_of(float x) {
   return product(x, x < 0.f ? v : 1.f) / (v + 1.f);
 }
 
-// a h + b with the zeros of a recurrence.
+// a h + b, flushed to zero as the recurrence requires.
 INLINE float step_of(float a, float h, float b) {
   const float next = __builtin_fmaf(a, kept(a, h), b);
   return kept(next, next);
 }
 
-// The product of the factors before a token and its own.
+// The product of the factors of earlier tokens and this one.
 INLINE float factor_of(float a, float all) {
   const float next = product(a, kept(a, all));
   return kept(next, next);

@@ -1,14 +1,14 @@
 // The direct causal convolution, o_t = sum over k of alpha_k u_(t-k), for each channel.
 //
-// A warp has 32 channels, a lane each, and TILE outputs of each of them. TILE taps at a time meet the window of inputs that
-// they need: 2 TILE - 1 positions in registers, of which half serves the next taps too, so that a value read serves TILE
-// multiply-adds. Taps are added from the newest input to the oldest.
+// A warp has 32 channels, one per lane, and TILE outputs of each. TILE taps at a time are multiplied with the window of inputs
+// that they need: 2 TILE - 1 positions in registers, half of which serve the next taps too, so that each value read is used by
+// TILE multiply-adds. Taps are added from the newest input to the oldest.
 //
-// Before the first token lies the past state, or nothing: without a past those products are left out, since a weight may be
-// infinite. Only warps near the first token ask for that.
+// Inputs before the first token come from the past state. Without a past those products are left out, since a weight may be
+// infinite. Only warps near the first token check for that.
 //
-// With STATES a warp writes the last inputs of a channel instead. In place, it reads 32 values before it writes them, and what
-// stays moves towards the oldest.
+// With STATES a warp writes the last inputs of a channel instead. In place, it reads 32 values before it writes them; values
+// that remain move towards the oldest.
 #include "call.cuh"
 #include "functions.cuh"
 
@@ -32,8 +32,7 @@ struct Window {
   float low[TILE], high[TILE];
 };
 
-// Adds the products of the taps at `weights`, of which there are `count`. With EDGE, output j has those of its first
-// `inputs` + j taps alone.
+// Adds the products of the `count` taps at `weights`. With EDGE, output j only has those of its first `inputs` + j taps.
 template <bool EDGE> INLINE void add(float (&sum)[TILE], const Window& window, SharedBytes weights, int count, int inputs) {
   UNROLL for (int k = 0; k < TILE; k++) {
     if (k < count) {
@@ -82,7 +81,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 4) void series_convolution__sm53(const Convolution
   const bool past = call.past != 0, newest_last = (call.flags & NEWEST_LAST) != 0, one = (call.flags & ONE_FILTER) != 0;
   Tile tile{batch, first_channel, min_of(32, call.channels - first_channel), 5, 0, 0, call.tokens, (call.flags & REVERSE) != 0};
 
-  // The inputs of the lane's channel at the positions from `from` on.
+  // Loads the inputs of the lane's channel at the positions from `from` on.
   auto load_inputs = [&](float (&to)[TILE], int from) LAMBDA {
     sync_warp();
     tile.first = from;
@@ -118,7 +117,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 4) void series_convolution__sm53(const Convolution
   Window window;
   UNROLL for (int i = 0; i < TILE; i++) window.low[i] = 0.f;
   const int taps = past ? call.taps : min_of(call.taps, first + TILE);
-  // The first step loads the upper half of the first window alone.
+  // The first step only loads the upper half of the first window.
   NO_UNROLL for (int tap = -TILE; tap < taps; tap += TILE) {
     UNROLL for (int i = 0; i < TILE; i++) window.high[i] = window.low[i];
     load_inputs(window.low, first - tap - (TILE - 1));

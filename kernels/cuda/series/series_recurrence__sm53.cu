@@ -1,9 +1,9 @@
-// The recurrence of first order, h = a h + b for each token and channel.
+// The first-order recurrence, h = a h + b for each token and channel.
 //
-// A warp has 32 channels of a part of a sequence, a lane each, and tokens pass in tiles. With several parts there are three
-// launches: FOLD to the map of each part but the last, CARRY from the past state over the maps to the state before each part,
-// and one that computes the parts from these. A product of factors may leave the range of f32 where the state does not, or
-// vanish where no factor does, which must not remove what is not finite: CARRY then passes through the tokens of the part.
+// A warp has 32 channels of a part of a sequence, one per lane, and processes tokens in tiles. Several parts take three
+// launches: FOLD to the map of each part except the last, CARRY from the past state over the maps to the state before each
+// part, and one that computes the parts from these. A product of factors may overflow where the state does not, or vanish
+// where no factor does, which must not remove values that are not finite: CARRY then passes through the tokens of the part.
 #include "call.cuh"
 #include "functions.cuh"
 
@@ -15,7 +15,7 @@ struct Recurrence {
   Parts parts;
   Series a, b, out;
   Address past, present;  // f32 [batch][channel]; zero: none
-  Address maps;           // f32 [2][batch][part][channel]: factors, which the states before the parts replace; addends
+  Address maps;           // f32 [2][batch][part][channel]: factors, later replaced by the states before the parts; addends
 };
 
 static_assert(__builtin_offsetof(Recurrence, parts) == 32 && __builtin_offsetof(Recurrence, a) == 56, "");

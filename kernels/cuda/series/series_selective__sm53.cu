@@ -1,15 +1,15 @@
-// The selective scan: x = exp(delta A) x + delta B u for each token and number of a state, and y = C x + D u.
+// The selective scan: x = exp(delta A) x + delta B u for each token and state element, and y = C x + D u.
 //
-// A group of 2^lanes lanes has a channel of a part of a sequence, each with NUMBERS numbers of its state in registers. Inputs
-// and time steps of a tile lie in shared memory, the latter as they enter the exponential, and the coefficients of its tokens,
-// which all channels of a block share. The sum over a state goes through the group. Parts pass as those of a recurrence do
-// (series_recurrence__sm53.cu), with a map for each number of a state.
+// A group of 2^lanes lanes has a channel of a part of a sequence, with NUMBERS elements of its state in registers per lane.
+// Shared memory holds the inputs and time steps of a tile, the latter as they enter the exponential, and the coefficients of its
+// tokens, which all channels of a block share. The group sums over a state. Parts work as in a recurrence
+// (series_recurrence__sm53.cu), with a map per state element.
 #include "call.cuh"
 #include "functions.cuh"
 
 struct Selective {
   Divisor by_tiles, by_tiles_of_group, by_b, by_c;  // of fields of those names
-  int tiles, tiles_of_group;  // of channels that a block has; of a group of channels that share all coefficients
+  int tiles, tiles_of_group;  // of channels per block; of a group of channels that share all coefficients
   int group, b_group;         // channels of a group; channels that share a b
   int c_group, lanes;         // channels that share a c; lanes of a channel, as a power of two
   int channels, states;
@@ -20,16 +20,16 @@ struct Selective {
   Series b, c;                  // with B_OF_CHANNEL and C_OF_CHANNEL: data and type
   Address a, skip, bias;        // f32 [channel][state], [channel], [channel]; the latter two zero: none
   Address past, present;        // f32 [batch][channel][state]; zero: none
-  Address maps;                 // f32 [2][batch][part][channel][state], as those of a recurrence
+  Address maps;                 // f32 [2][batch][part][channel][state], as in a recurrence
 };
 
 static_assert(__builtin_offsetof(Selective, parts) == 80 && __builtin_offsetof(Selective, u) == 104, "");
 static_assert(__builtin_offsetof(Selective, a) == 440 && sizeof(Selective) == 488, "");
 
 constexpr int THREADS = 128, LENGTH = 3, TILE = 1 << LENGTH, STRIDE = TILE + 1;
-// Numbers of a state that a lane has, as a power of two.
+// State elements per lane, as a power of two.
 constexpr int DEPTH = 2, NUMBERS = 1 << DEPTH;
-// Four series of as many channels as there are threads, and coefficients of the numbers of one lane; or of one warp, with as many
+// Four series with as many channels as threads, and the coefficients of one lane's state elements; or of one warp's, with as many
 // channels as warps.
 constexpr int SERIES = 4 * STRIDE * 4, COEFFICIENTS = 2 * TILE * NUMBERS * 4;
 constexpr int BYTES = THREADS * SERIES + COEFFICIENTS;

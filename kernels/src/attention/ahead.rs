@@ -1,13 +1,13 @@
-//! What is read soon is brought to the cache meanwhile.
+//! Prefetching: rows that are read soon are brought to the cache while other work runs.
 
 use super::kernel::Ahead;
 use crate::lanes::Lanes;
 use core::ops::Range;
 
-/// Bytes that the cache takes at once.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Has the lines of a share of the rows brought to the cache: `part` of `whole`.
+/// Prefetches the lines of share `part` of `whole` of the rows.
 #[inline(always)]
 pub fn fetch<L: Lanes>(isa: L::Isa, ahead: &Ahead, part: Range<usize>, whole: usize) {
     let row = |share: usize| ahead.rows * share.min(whole) / whole;

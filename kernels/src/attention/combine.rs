@@ -1,12 +1,12 @@
-//! What goes on top of a bias: a second one, and the sides of a shifted window.
+//! Additions to a bias: a second bias, and the sides of a shifted window.
 
 use super::mask::Seen;
 use crate::lanes::Lanes;
 use core::f32::consts::LOG2_E;
 use elsa_core::attention::MASK_LIMIT;
 
-/// Writes `a + b` to `dst`, all of them biases in base-2 units whose finite elements are limited: `−∞` where either is,
-/// and a sum of finite elements limited like them. `dst` may be `a` or `b`.
+/// Writes `a + b` to `dst`. All three are biases in base-2 units with limited finite elements: `−∞` if either addend is
+/// `−∞`, and a sum of finite elements is limited like them. `dst` may be `a` or `b`.
 ///
 /// # Safety
 /// - `n` values are readable at `a` and `b` and writable at `dst`, and `n` is a multiple of the lanes, or a tile is one row.
@@ -54,17 +54,17 @@ pub unsafe fn add<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, n: usize,
 /// one. `bias` is null, or readable for `count · width` values.
 #[derive(Clone, Copy, Debug)]
 pub struct SideTile {
-    /// The sides of the rows, as numbers. Values past the last row are those of another row.
+    /// The sides of the rows, as numbers. Values past the last row repeat another row.
     pub rows: *const f32,
-    /// The sides of the keys.
+    /// The sides of the keys, as numbers.
     pub keys: *const f32,
-    /// Keys.
+    /// Number of keys.
     pub count: usize,
-    /// What is added to the scores already, `[key][width]`, in base-2 units.
+    /// Addends that the scores already have, `[key][width]`, in base-2 units; null for none.
     pub bias: *const f32,
 }
 
-/// Whether `n` values at `p`, at least one, are all equal to the first one.
+/// Returns `true` if all `n` values at `p`, at least one, equal the first.
 ///
 /// # Safety
 /// - `n` values are readable at `p`.
@@ -91,8 +91,8 @@ unsafe fn all_equal<L: Lanes>(isa: L::Isa, p: *const f32, n: usize) -> bool {
     true
 }
 
-/// Writes the bias of a tile and a block, `[key][width]`, with `−∞` wherever row and key lie on different sides, unless
-/// nothing or all of them do, and says which.
+/// Writes the bias of a tile and a block, `[key][width]`, with `−∞` wherever row and key are on different sides, and
+/// reports their effect. Writes nothing if all pairs are on the same side or all are on different sides.
 ///
 /// # Safety
 /// - The clauses of [`SideTile`].

@@ -1,9 +1,9 @@
 //! The macro that instantiates the attention kernels for one instruction set.
 
 /// Declares a module `attention` with `KERNEL`, whose tiles are one to three vectors of rows, and `ROW_KERNEL`, which
-/// takes one row at a time. Expects `PRIMITIVES` of the instruction set beside it.
+/// takes one row at a time. Expects `PRIMITIVES` of the instruction set in the parent module.
 ///
-/// `tile_keys` are the keys of a register tile for one, two and three vectors.
+/// `tile_keys` gives the keys of a register tile for one, two and three vectors.
 macro_rules! attention {
     (
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt,
@@ -94,7 +94,7 @@ macro_rules! attention {
     };
 }
 
-/// Declares a module with the entry points of one tile width, after which a profile names them.
+/// Declares a module with the entry points of one tile width, named so that profiles show it.
 macro_rules! entries {
     ($module:ident, $features:tt, $isa:ident, $ops:ty) => {
         mod $module {

@@ -1,4 +1,4 @@
-//! What an attention micro-kernel works on, and the table of entry points that it is.
+//! The operands of an attention micro-kernel and its table of entry points.
 //!
 //! Everything here is registers, tiles and pointers: a kernel never sees a tensor. Sizes, strides and offsets count
 //! f32 values.
@@ -9,21 +9,21 @@ use super::measure::Measure;
 use crate::primitives::Primitives;
 use elsa_core::attention::plan::KernelSpec;
 
-/// A query tile and the memory that it works in. Its `width` is its number of rows, one a lane.
+/// A query tile and its working memory. `width` is its number of rows, one per lane.
 ///
 /// Contract, for blocks of at most `B` keys:
 /// - `head_dim` and `value_dim` are multiples of four.
 /// - `query` is readable for `head_dim · width` values: `[dim][width]`, scaled to scores in base-2 units.
 /// - `weights` is writable for `(B + 16) · width` values.
 /// - `pad` is writable for `8 · head_dim` values.
-/// - None of them overlaps another, or what the block and the sums point to, but for the bias of a [`Block`].
+/// - None of them overlaps another, nor anything that the block and the sums point to, except the bias of a [`Block`].
 #[derive(Clone, Copy, Debug)]
 pub struct Tile {
     /// Queries, `[dim][width]`.
     pub query: *const f32,
     /// Scores, then weights, `[key][width]`.
     pub weights: *mut f32,
-    /// Room for the last few keys of a block.
+    /// Padded copy of the last few keys of a block.
     pub pad: *mut f32,
     /// Head size of queries and keys, a multiple of four.
     pub head_dim: usize,
@@ -37,8 +37,8 @@ pub struct Tile {
 /// - `count` is at least one and at most `B`.
 /// - `keys` is readable for `count` rows of `head_dim` values, `key_stride` apart; for a kernel that reads panels, for
 ///   whole panels `[panel][dim][R]`.
-/// - `values` is readable for `count` rows of `value_dim` values, `value_stride` apart. In a step of a kernel that raises
-///   weights, those that are tiny ([`super::values::is_tiny`]) are multiplied ([`super::values::lift`]).
+/// - `values` is readable for `count` rows of `value_dim` values, `value_stride` apart. In a step of a kernel that
+///   raises weights, tiny values ([`super::values::is_tiny`]) are scaled up ([`super::values::lift`]).
 /// - `bias` is null, or readable for `count · width` values, or with `shares_bias` for `count`. It may be the weights of
 ///   the [`Tile`] if it is not shared, the tile has several rows, `head_dim` is at most the kernel's chain, and `largest`
 ///   is finite.
@@ -46,46 +46,46 @@ pub struct Tile {
 pub struct Block {
     /// Keys.
     pub keys: *const f32,
-    /// From one key to the next.
+    /// Stride of keys.
     pub key_stride: usize,
     /// Values.
     pub values: *const f32,
-    /// From one value to the next.
+    /// Stride of values.
     pub value_stride: usize,
-    /// Largest magnitude of the values as the problem has them, NaN if one is NaN, where there is a bias or the kernel raises weights; otherwise
-    /// not used.
+    /// Largest magnitude of the problem's values, NaN if one is NaN. Used only with a bias or if the kernel raises
+    /// weights.
     pub largest: f32,
     /// Keys in the block.
     pub count: usize,
-    /// Added to the scores, `[key][width]`, in base-2 units; `−∞` masks. Null where no key is masked or biased.
+    /// Addends of the scores, `[key][width]`, in base-2 units; `−∞` masks. Null if no key is masked or biased.
     pub bias: *const f32,
-    /// Whether all rows share the bias, which then is `[key]`.
+    /// `true` if all rows share the bias, which then is `[key]`.
     pub shares_bias: bool,
-    /// What is read soon: lines that a block with a bias or a soft cap has brought to the cache meanwhile.
+    /// Rows to prefetch while a block with a bias or a soft cap is computed.
     pub ahead: Ahead,
-    /// Soft cap in base-2 units: a score `s` becomes `cap · tanh(s)`. Zero is off.
+    /// Soft cap in base-2 units: a score `s` becomes `cap · tanh(s)`. Zero disables it.
     pub cap: f32,
 }
 
-/// Rows of bytes that are brought to the cache. They need not be memory.
+/// Rows of bytes to prefetch into the cache. They need not be valid memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Ahead {
     /// The first byte of the first row.
     pub data: *const u8,
-    /// From one row to the next, in bytes.
+    /// Stride of rows in bytes.
     pub stride: usize,
-    /// Rows; zero for nothing.
+    /// Number of rows; zero prefetches nothing.
     pub rows: usize,
     /// Bytes of a row.
     pub bytes: usize,
 }
 
 impl Ahead {
-    /// Nothing.
+    /// No rows.
     pub const NOTHING: Ahead = Ahead { data: core::ptr::null(), stride: 0, rows: 0, bytes: 0 };
 }
 
-/// The states of a tile's rows, as in [`elsa_core::state::State`], one row a lane. The sums `s` and `w` carry the
+/// The states of a tile's rows, as in [`elsa_core::state::State`], one row per lane. The sums `s` and `w` carry the
 /// kernel's [`KernelSpec::weight_scale`] as a common factor.
 ///
 /// Contract, for a tile of `width` rows: `m` and `s` are readable and writable for `width` values, `w` for
@@ -100,7 +100,7 @@ pub struct Sums {
     pub w: *mut f32,
 }
 
-/// What a step inside an error budget works with beside its [`Sums`].
+/// Additional operands of a step inside an error budget.
 ///
 /// Contract, for a tile of `width` rows: `left_out`, `top` and `totals` are readable and writable for `width`, `width` and
 /// `4 · width` values. The totals are initialized, and so is `left_out` unless the step is the first into its sums.
@@ -110,42 +110,42 @@ pub struct Budget {
     pub odds: f32,
     /// The sums `D` of the state, `[width]`, with the scale and the references of its `S`.
     pub left_out: *mut f32,
-    /// Of all blocks so far the largest references, the sums `S` and the sums `D`, then one for each row that has a vote and
-    /// zero for others, `[4][width]`. They begin with `−∞`, zero and zero.
+    /// Largest references, sums `S` and sums `D` of all blocks so far, then one for each row that has a vote and zero
+    /// for others, `[4][width]`. They start as `−∞`, zero and zero.
     pub totals: *mut f32,
-    /// The largest scores of the block, `[width]`, which [`TileOps::scores`] has written unless the step is one beside the
+    /// The largest scores of the block, `[width]`, which [`TileOps::scores`] has written unless the step uses the
     /// reference zero.
     pub top: *mut f32,
-    /// The largest magnitude of the block's values, NaN if one is; negative while it is not known, for the step to find.
+    /// The largest magnitude of the block's values, NaN if one is NaN. A negative value makes the step compute it.
     pub largest: f32,
-    /// Whether the step is one beside the reference zero ([`TileOps::weigh`]).
+    /// `true` if the step uses the reference zero ([`TileOps::weigh`]).
     pub near_zero: bool,
-    /// The step says whether it left the block out,
+    /// Output: `true` if the step left the block out.
     pub skipped: bool,
-    /// and whether the reference of a row moved that had sums to rescale.
+    /// Output: `true` if the reference of a row with sums to rescale moved.
     pub moved: bool,
 }
 
-/// The operations on tiles of one width, from which an instruction set makes [`Entries`].
+/// Operations on tiles of one width; an instruction set makes [`Entries`] from them.
 pub trait TileOps {
     /// Proof that the instruction set is present.
     type Isa: Copy;
 
-    /// Fused step: scores, references, weights, row sums and the weighted sum of one block. With `first` the sums are
-    /// written, otherwise added to.
+    /// Computes scores, references, weights, row sums and the weighted sum of one block in one fused step. With `first`
+    /// the sums are written, otherwise added to.
     ///
     /// # Safety
     /// - The clauses of [`Tile`], [`Block`] and [`Sums`]; sums are initialised unless `first`.
     unsafe fn step(isa: Self::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool);
 
-    /// What a [`TileOps::step`] inside an error budget does between [`TileOps::scores`] and [`TileOps::accumulate`]: turns the
-    /// scores in the tile's weights into weights, and says in `budget` whether the block is left out. If it is not, adds to
-    /// `S`, and the weights are to be accumulated, raised where the kernel raises them and the reference is sought
-    /// ([`super::within`]).
+    /// Turns the scores in the tile's weights into weights, and records in `budget` whether the block is left out. This
+    /// is the part of a [`TileOps::step`] inside an error budget between [`TileOps::scores`] and
+    /// [`TileOps::accumulate`]. For a block that is kept, adds to `S` and leaves weights to accumulate, raised if the
+    /// kernel raises them and the reference is sought ([`super::within`]).
     ///
     /// # Safety
-    /// - As for [`TileOps::step`], and the clauses of [`Budget`]. The tile's weights are the block's scores, and `top` has the
-    ///   largest of them; beside the reference zero the scores are those of [`TileOps::weigh`].
+    /// - As for [`TileOps::step`], and the clauses of [`Budget`]. The tile's weights are the block's scores, and `top`
+    ///   has the largest of them; with the reference zero the scores are those of [`TileOps::weigh`].
     unsafe fn decide(
         isa: Self::Isa,
         tile: &Tile,
@@ -155,30 +155,30 @@ pub trait TileOps {
         first: bool,
     );
 
-    /// What a [`TileOps::step`] beside the reference zero does between [`TileOps::scores`] and [`TileOps::accumulate`]: turns
-    /// the scores in the tile's weights into weights, which are not raised, and adds to `S`. With `first` references and sums
-    /// are written.
+    /// Turns the scores in the tile's weights into weights, which are not raised, and adds to `S`. This is the part of
+    /// a [`TileOps::step`] with the reference zero between [`TileOps::scores`] and [`TileOps::accumulate`]. With
+    /// `first` references and sums are written.
     ///
     /// # Safety
     /// - As for [`TileOps::step`]. The tile's weights are the block's scores, `−∞` where a bias masks and otherwise of a
     ///   magnitude of at most 64.
     unsafe fn weigh(isa: Self::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool);
 
-    /// `earlier ⊕ later`, into `earlier`: the merge law of [`elsa_core::state`].
+    /// Merges `earlier ⊕ later` into `earlier`, by the merge law of [`elsa_core::state`].
     ///
     /// # Safety
     /// - The clauses of [`Sums`] for both, all initialised, and `value_dim`.
     unsafe fn merge(isa: Self::Isa, earlier: &Sums, later: &Sums, value_dim: usize);
 
-    /// Divides `W` by `S` in place, as `W · (1 / S)`: zeros where no key was seen, NaN where poisoned. A zero in `W`
-    /// becomes `+0`.
+    /// Divides `W` by `S` in place, as `W · (1 / S)`: zeros for a row that saw no key, NaN for a poisoned row. A zero
+    /// in `W` becomes `+0`.
     ///
     /// # Safety
     /// - The clauses of [`Sums`], all initialised, for `value_dim`.
     unsafe fn finish(isa: Self::Isa, sums: &Sums, value_dim: usize);
 
-    /// Writes the block's scores to `dst`, `[key][width]`, and the largest of each row to `top` unless it is null; `−∞`
-    /// where no key is attended.
+    /// Writes the block's scores to `dst`, `[key][width]`, and the largest of each row to `top` unless it is null. The
+    /// score of a masked key is `−∞`.
     ///
     /// # Safety
     /// - The clauses of [`Tile`] and [`Block`].
@@ -187,17 +187,18 @@ pub trait TileOps {
     /// - `top` is null, or writable for `width` values.
     unsafe fn scores(isa: Self::Isa, tile: &Tile, block: &Block, dst: *mut f32, top: *mut f32);
 
-    /// The softmax of whole materialised rows, but for its normalisation: finds the largest of `count` scores of each
-    /// row at `p`, makes them weights in place, and writes references and sums. A score of `−∞` weighs nothing.
+    /// Computes the softmax of whole materialised rows without its normalisation: finds the largest of `count` scores
+    /// of each row at `p`, turns them into weights in place, and writes references and sums. A score of `−∞` weighs
+    /// nothing.
     ///
     /// # Safety
     /// - `count · width` values are readable and writable at `p`. Where a tile is one row, `count` is rounded up to a
-    ///   multiple of 16, and what lies past the scores is `−∞`.
+    ///   multiple of 16, and the padding after the scores is `−∞`.
     /// - The clauses of [`Sums`] for `m` and `s`.
     unsafe fn softmax(isa: Self::Isa, p: *mut f32, count: usize, sums: &Sums);
 
-    /// Adds the block's values, weighted by the weights at `p`, to the weighted sums. The two flags: whether the
-    /// weights are those that [`TileOps::decide`] left, and whether the sums are written, not added to.
+    /// Adds the block's values, weighted by the weights at `p`, to the weighted sums. The first flag says that
+    /// [`TileOps::decide`] left the weights; the second, that the sums are written rather than added to.
     ///
     /// # Safety
     /// - The clauses of [`Tile`], of [`Block`] and of [`Sums`] for `w`, which is initialised unless they are written.
@@ -214,7 +215,7 @@ pub trait TileOps {
 
 /// Entry points for one tile width.
 ///
-/// Each is unsafe with the clauses of the function of the same name of [`TileOps`], and one more: the kernel's
+/// Each entry point is unsafe with the clauses of the [`TileOps`] function of the same name, and one more: the kernel's
 /// instruction set is present.
 #[derive(Clone, Copy, Debug)]
 pub struct Entries {
@@ -243,7 +244,7 @@ pub struct Kernel {
     pub spec: KernelSpec,
     /// Presence, moves and conversions of its instruction set.
     pub primitives: &'static Primitives,
-    /// Entry points for tiles of one, two, three vectors; the first `spec.vectors` are meant to be used.
+    /// Entry points for tiles of one, two and three vectors; only the first `spec.vectors` are used.
     pub entries: [Entries; 3],
     /// [`crate::memory::pack`] into panels of [`KernelSpec::tile_keys`] keys, with its clauses and presence.
     pub pack: unsafe fn(*const f32, usize, usize, usize, *mut f32),
@@ -257,12 +258,12 @@ pub struct Kernel {
     pub add: unsafe fn(*const f32, *const f32, usize, *mut f32),
     /// [`super::combine::divide`], with its clauses and presence.
     pub divide: unsafe fn(&SideTile, usize, *mut f32, &mut Seen),
-    /// How large the elements of tensors are.
+    /// Magnitudes of the elements of tensors.
     pub measure: Measure,
 }
 
 impl Kernel {
-    /// Whether this machine has the kernel's instruction set.
+    /// Returns `true` if this machine has the kernel's instruction set.
     #[must_use]
     pub fn is_present(&self) -> bool {
         (self.primitives.present)()

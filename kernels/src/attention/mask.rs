@@ -1,46 +1,46 @@
-//! A mask's elements as the bias of a tile.
+//! Conversion of mask elements to the bias of a tile.
 //!
 //! ```text
 //! naive:  for each row i, for each key j:  bias[j][i] = limited(mask[i][j]) · log2 e
 //! ```
 //!
-//! 1. *A mask lies along its keys, a bias along its rows.* Squares of `N` rows and `N` keys are read along the keys and
-//!    transposed in registers, so that both sides move whole vectors.
-//! 2. *One pass.* Conversion of types, of units, the limit of finite elements and what is seen of the mask happen while
-//!    the square is in registers. Elements beyond the limit are rare, and one comparison a square finds them.
-//! 3. *The last square lies over the one before*, or before the block, where the mask's row goes on. Only a row that is
-//!    shorter than a vector goes through a buffer. A square of ordinary elements stays in registers; where one is found
-//!    beyond the limit, or less than `N` rows are left, vectors are looked at one by one.
-//! 4. *A row that all queries share is read once*, and is only spread over the tile if it masks a part of the block.
-//! 5. *Booleans become bits.* A word holds 32 keys of a row; the words of `N` rows lie in a vector, and a vector of the bias
-//!    is a test of one of their bits. Nothing is transposed, and words that are all ones or zeros are seen before
-//!    anything is written.
+//! 1. *A mask is contiguous along keys, a bias along rows.* Squares of `N` rows and `N` keys are read along the keys
+//!    and transposed in registers, so that both sides move whole vectors.
+//! 2. *One pass.* Types and units are converted, finite elements limited, and the effect of the mask recorded while the
+//!    square is in registers. Elements beyond the limit are rare; one comparison per square finds them.
+//! 3. *The last square overlaps the one before it*, or elements before the block if the mask's row has some. Only rows
+//!    shorter than a vector go through a buffer. A square of ordinary elements stays in registers; squares with an
+//!    element beyond the limit, or with fewer than `N` rows, are processed one vector at a time.
+//! 4. *A row shared by all queries is read once*, and expanded over the tile only if it masks part of the block.
+//! 5. *Booleans become bits.* A word holds 32 keys of a row. The words of `N` rows form a vector, and a vector of the
+//!    bias is a test of one of their bits. Nothing is transposed, and words of all ones or all zeros are detected
+//!    before anything is written.
 
 use crate::lanes::{Lanes, MAX_LANES};
 use core::f32::consts::LOG2_E;
 use elsa_core::attention::{MASK_LIMIT, MaskKind};
 use elsa_core::dtype::DType;
 
-/// Most keys of a block.
+/// Largest number of keys in a block.
 const MOST_KEYS: usize = 256;
 
 /// The elements of a mask for the rows of a tile and the keys of a block.
 ///
 /// Contract, for a tile of `width` rows and blocks of at most 256 keys:
 /// - `rows` is at least one and at most `width`, `keys` at least one.
-/// - Every row is readable for `keys` elements of `kind`, `stride` elements apart, or for one where `same_for_all_keys`;
-///   and for `before` elements before the first.
+/// - Every row is readable for `keys` elements of `kind`, `stride` elements apart, or for one element with
+///   `same_for_all_keys`. `before` elements before the first are readable as well.
 #[derive(Clone, Copy, Debug)]
 pub struct MaskTile {
     /// The element of the first row and the first key.
     pub data: *const u8,
-    /// What the elements are.
+    /// Type of the elements.
     pub kind: MaskKind,
-    /// From one row to the next, in elements; zero where all rows share one.
+    /// Stride of rows in elements; zero if all rows share one.
     pub stride: usize,
-    /// Whether a row has one element, for all keys.
+    /// `true` if a row has a single element for all keys.
     pub same_for_all_keys: bool,
-    /// Elements of a row before the first key.
+    /// Readable elements of a row before the first key.
     pub before: usize,
     /// Rows.
     pub rows: usize,
@@ -48,12 +48,12 @@ pub struct MaskTile {
     pub keys: usize,
 }
 
-/// What a mask does to a block.
+/// Effect of a mask on a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// No row attends a key. The bias was not written.
     Nothing,
-    /// Every row attends every key, and nothing is added to a score. The bias was not written, or is zero.
+    /// Every row attends every key, and every addend is zero. The bias was not written, or is zero.
     Plain,
     /// Anything else. The bias was written.
     Biased,
@@ -64,7 +64,7 @@ trait Element {
     const SIZE: usize;
     const ADDITIVE: bool;
 
-    /// `N` elements: what they add to a score, in natural-log units.
+    /// Loads `N` elements as addends of a score, in natural-log units.
     ///
     /// # Safety
     /// - `p` is readable for `N` elements.
@@ -116,12 +116,12 @@ impl Element for Bf16 {
     }
 }
 
-/// What was seen of a mask so far.
+/// Effect of a mask so far.
 #[derive(Clone, Copy)]
 struct Sight<L> {
-    /// Whether a vector had no element beyond the limit, so that all its keys are attended.
+    /// `true` if a vector had no element beyond the limit, so that all its keys are attended.
     attended: bool,
-    /// One in lanes that had an attended key.
+    /// One in lanes with an attended key.
     present: L,
     /// Largest magnitudes, NaN included.
     magnitude: L,
@@ -134,7 +134,7 @@ impl<L: Lanes> Sight<L> {
         Sight { attended: false, present: zero, magnitude: zero }
     }
 
-    /// A vector of elements in base-2 units, finite ones limited.
+    /// Converts a vector of elements to base-2 units and limits finite ones.
     #[inline(always)]
     fn bias<E: Element>(&mut self, isa: L::Isa, x: L) -> L {
         let (zero, limit) = (L::splat(isa, 0.0), L::splat(isa, MASK_LIMIT));
@@ -164,8 +164,8 @@ impl<L: Lanes> Sight<L> {
     }
 }
 
-/// Writes the bias of a tile and a block, `[key][width]`, in base-2 units, unless it is not needed. Columns past the last
-/// row repeat another row.
+/// Writes the bias of a tile and a block, `[key][width]`, in base-2 units, unless it is not needed. Columns past the
+/// last row repeat another row.
 ///
 /// # Safety
 /// - The clauses of [`MaskTile`].
@@ -203,7 +203,7 @@ unsafe fn of<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, d
     }
 }
 
-/// `count` elements, at most `N`, and copies of the first one after them.
+/// Loads `count` elements, at most `N`, followed by copies of the first.
 ///
 /// # Safety
 /// - `p` is readable for one element, and for `count` elements `stride` apart.
@@ -220,7 +220,7 @@ unsafe fn gather<L: Lanes, E: Element>(isa: L::Isa, p: *const u8, stride: usize,
     unsafe { E::load(isa, to) }
 }
 
-/// One element a row, for all keys.
+/// Handles one element per row, for all keys.
 ///
 /// # Safety
 /// As for [`of`].
@@ -258,7 +258,7 @@ unsafe fn along_rows<L: Lanes, E: Element>(
     sight.seen(isa)
 }
 
-/// One row for all queries.
+/// Handles one row shared by all queries.
 ///
 /// # Safety
 /// As for [`of`].
@@ -298,8 +298,7 @@ unsafe fn shared<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usiz
     seen
 }
 
-/// A square of `N` rows and `N` keys that is written at once: its elements in base-2 units. Returns their largest magnitudes,
-/// NaN included.
+/// Writes a square of `N` rows and `N` keys in base-2 units. Returns the largest magnitudes, including NaN.
 ///
 /// # Safety
 /// - `N` rows of `N` elements, `step` bytes apart, are readable at `from`, and `N` vectors, `width` values apart, writable
@@ -331,7 +330,7 @@ unsafe fn square<L: Lanes, E: Element>(
     }
 }
 
-/// A row of additive elements for each query.
+/// Handles a row of additive elements per query.
 ///
 /// # Safety
 /// As for [`of`].
@@ -345,7 +344,7 @@ unsafe fn squares<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usi
         let count = (tile.rows - first).min(L::N);
         let rows = tile.data.wrapping_add(first * step);
         for key in (0..tile.keys).step_by(L::N) {
-            // The last square lies over the one before.
+            // The last square overlaps the one before it.
             let key = if tile.keys >= L::N { key.min(tile.keys - L::N) } else { key };
             if (count == L::N || count == 1) && tile.keys >= L::N {
                 // A single row is repeated.
@@ -392,17 +391,17 @@ unsafe fn squares<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usi
 /// Keys of a word of bits.
 const WORD: usize = 32;
 
-/// Most words of the rows of a tile and the keys of a block.
+/// Largest number of words for the rows of a tile and the keys of a block.
 const MOST_WORDS: usize = MOST_KEYS / WORD * 3 * MAX_LANES;
 
-/// The bits of `left` elements of a boolean row, at most a [`WORD`], of which `before` precede.
+/// Packs `left` elements of a boolean row, at most a [`WORD`], into bits; `before` elements precede them.
 ///
 /// # Safety
 /// - `p` is readable for `left` bytes, at least one, and `before` before it.
 #[inline(always)]
 unsafe fn word<L: Lanes>(isa: L::Isa, p: *const u8, left: usize, before: usize) -> u32 {
     let back = WORD.saturating_sub(left);
-    // SAFETY: 32 bytes from `p`, or as many that end with the last element, or a buffer of as many (clause).
+    // SAFETY: 32 bytes from `p`, or 32 that end with the last element, or a buffer of as many (clause).
     unsafe {
         if back <= before {
             return L::load_bits(isa, p.sub(back)) >> back;
@@ -413,7 +412,7 @@ unsafe fn word<L: Lanes>(isa: L::Isa, p: *const u8, left: usize, before: usize) 
     }
 }
 
-/// A boolean row for each query.
+/// Handles a boolean row per query.
 ///
 /// # Safety
 /// As for [`of`]; elements are boolean, and `width` is at most three vectors.

@@ -1,17 +1,17 @@
-//! How large the elements of a call's tensors are: what the certificate of a run is computed from.
+//! Magnitudes of a call's tensors, from which the certificate of a run is computed.
 //!
 //! ```text
 //! naive:  for each row:  norm = √ Σ x²      largest = max(largest, norm)
 //! ```
 //!
-//! 1. *Squares, and magnitudes beside them.* The sum of squares of a row overflows where the norm does not. The largest
-//!    magnitude is found along with it: `√dim` times that bounds the norm as well, and tells an element that is infinite
-//!    from a sum that is.
-//! 2. *No root.* The largest sum of squares has the largest norm, so that one root is taken for a whole call, where the
-//!    rounding of the sums is accounted for.
-//! 3. *A maximum that NaN cannot leave.* Magnitudes are compared as the integers of their bits, by which infinity is larger
-//!    than any number and NaN larger than infinity. The result does not depend on the order.
-//! 4. *Columns of values in strips*, whose maxima stay in registers down the rows.
+//! 1. *Squares and magnitudes.* The sum of squares of a row can overflow where the norm does not. The largest magnitude
+//!    is found in the same pass: `√dim` times it also bounds the norm, and it distinguishes an infinite element from an
+//!    overflowed sum.
+//! 2. *No root per row.* The largest sum of squares has the largest norm, so a call takes one root, which also accounts
+//!    for the rounding of the sums.
+//! 3. *A maximum that keeps NaN.* Magnitudes are compared as the integers of their bits: infinity is larger than any
+//!    number and NaN larger than infinity. The result does not depend on the order.
+//! 4. *Value columns in strips*, whose maxima stay in registers down the rows.
 
 use crate::lanes::{Lanes, MAX_LANES};
 use elsa_core::dtype::DType;
@@ -26,7 +26,7 @@ pub struct MeasuredRows {
     pub data: *const u8,
     /// Type of the elements.
     pub dtype: DType,
-    /// From one row to the next, in elements.
+    /// Stride of rows in elements.
     pub stride: usize,
     /// Number of rows.
     pub rows: usize,
@@ -63,14 +63,14 @@ macro_rules! by_type {
     };
 }
 
-/// The larger of two numbers without sign; NaN is larger than any number.
+/// Returns the larger of two non-negative numbers; NaN is larger than any number.
 #[inline(always)]
 #[must_use]
 pub fn larger(a: f32, b: f32) -> f32 {
     if b.to_bits() > a.to_bits() { b } else { a }
 }
 
-/// Replaces the number at `at` by `x`, if that is larger.
+/// Raises the number at `at` to `x` if `x` is larger.
 ///
 /// # Safety
 /// - `at` is readable and writable for one value.
@@ -80,7 +80,7 @@ unsafe fn raise(at: *mut f32, x: f32) {
     unsafe { at.write(larger(at.read(), x)) }
 }
 
-/// The largest lane of a vector without signs.
+/// Returns the largest lane of a non-negative vector.
 #[inline(always)]
 fn largest_lane<L: Lanes>(x: L) -> f32 {
     let mut lanes = [0.0; MAX_LANES];
@@ -93,7 +93,7 @@ fn largest_lane<L: Lanes>(x: L) -> f32 {
     most
 }
 
-/// `N` elements of type `T`.
+/// Loads `N` elements of type `T`.
 ///
 /// # Safety
 /// - `N` elements are readable at `p`.
@@ -109,13 +109,13 @@ unsafe fn load<L: Lanes, const T: u8>(isa: L::Isa, p: *const u8) -> L {
     }
 }
 
-/// Size of an element of type `T` in bytes.
+/// Returns the size of an element of type `T` in bytes.
 #[inline(always)]
 const fn size_of_type<const T: u8>() -> usize {
     if T == F32 { 4 } else { 2 }
 }
 
-/// `n` elements of type `T`, at most `N`, and zeros.
+/// Loads `n` elements of type `T`, at most `N`, followed by zeros.
 ///
 /// # Safety
 /// - `n` elements are readable at `p`, and `n` is at most `N`.
@@ -129,10 +129,10 @@ unsafe fn load_some<L: Lanes, const T: u8>(isa: L::Isa, p: *const u8, n: usize) 
     }
 }
 
-/// Raises `to[0]` to the largest sum of squares of a row, as it is rounded in f32, and `to[1]` to the largest magnitude of
-/// an element. Both are NaN if an element is.
+/// Raises `to[0]` to the largest sum of squares of a row, rounded in f32, and `to[1]` to the largest magnitude of an
+/// element. Both are NaN if an element is NaN.
 ///
-/// A sum has at most `dim + 4` roundings between a square and the result.
+/// Each square goes through at most `dim + 4` roundings.
 ///
 /// # Safety
 /// - The contract of [`MeasuredRows`]. `to` is readable and writable for two values without sign.
@@ -173,10 +173,10 @@ unsafe fn norms_of<L: Lanes, const T: u8>(isa: L::Isa, rows: &MeasuredRows, to: 
     }
 }
 
-/// Vectors of a strip of columns.
+/// Vectors per strip of columns.
 const STRIP: usize = 4;
 
-/// Raises `to[c]` to the largest magnitude of element `c` of the rows, NaN if one is.
+/// Raises `to[c]` to the largest magnitude of element `c` of the rows, NaN if one is NaN.
 ///
 /// # Safety
 /// - The contract of [`MeasuredRows`]. `to` is readable and writable for `dim` values without sign.
@@ -225,8 +225,8 @@ unsafe fn channels_of<L: Lanes, const T: u8>(isa: L::Isa, rows: &MeasuredRows, t
     }
 }
 
-/// Raises `to[0]` to the largest magnitude of the elements, of which `−∞` counts as zero: it adds nothing, but takes a key
-/// out. NaN if one is, and infinite if one is `+∞`.
+/// Raises `to[0]` to the largest magnitude of the elements. `−∞` counts as zero, because it masks a key rather than
+/// adding to its score. The result is NaN if an element is NaN, and infinite if one is `+∞`.
 ///
 /// # Safety
 /// - The contract of [`MeasuredRows`]. `to` is readable and writable for one value without sign.
@@ -245,7 +245,7 @@ unsafe fn addends_of<L: Lanes, const T: u8>(isa: L::Isa, rows: &MeasuredRows, to
         let mut x = 0;
         while x < rows.dim {
             let n = (rows.dim - x).min(L::N);
-            // SAFETY: the `n` elements lie in the row (contract).
+            // SAFETY: the `n` elements are in the row (contract).
             let e = unsafe {
                 let at = row.add(x * size_of_type::<T>());
                 if n == L::N { load::<L, T>(isa, at) } else { load_some::<L, T>(isa, at, n) }

@@ -1,7 +1,7 @@
 //! The attention micro-kernels, written once over [`Lanes`](crate::lanes::Lanes).
 //!
-//! **The formula.** For a tile of `W` query rows and a block of keys, and with the state `(m, S, W)` of each
-//! row before the block:
+//! **The formula.** For a tile of `W` query rows and a block of keys, with the state `(m, S, W)` of each row before
+//! the block:
 //!
 //! ```text
 //! naive:  for each row i:
@@ -12,30 +12,30 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Queries lie in lanes.* A tile is `V` vectors of `N` rows, so its width is `V · N`; queries are transposed to
-//!    `[dim][width]`. Then scores `S^T[key][row] = K · Q^T` and output `O^T[dim][row] += V^T · P^T` are the same
+//! 1. *Lanes hold queries.* A tile is `V` vectors of `N` rows, so its width is `V · N`; queries are transposed to
+//!    `[dim][width]`. Scores `S^T[key][row] = K · Q^T` and output `O^T[dim][row] += V^T · P^T` are then the same
 //!    product `C[R][V] += a(r, k) · B[k][V]` with a broadcast scalar `a` ([`crate::product`]). Maximum, sum and
 //!    rescaling never cross lanes, and a row's arithmetic does not depend on its neighbours or on the tile.
-//! 2. *References are whole numbers and lag.* A row's reference moves only when a score exceeds it by more than
-//!    [`HEADROOM`](elsa_core::state::HEADROOM), and moves to a whole number, so that the rescale is seldom
-//!    and exact ([`softmax`]).
-//! 3. *Sums are bounded chains.* A score is summed in chains of [`CHAIN`](crate::product::CHAIN) dims, a block's
-//!    share of the output in a register over the block's keys and only then added to the segment's, segments merge
-//!    in a tree. The error grows with these lengths and not with the number of keys.
-//! 4. *A masked weight is zero by selection.* Attended weights are never zero (the floor), so the exact zero
-//!    marks a masked key; where a masked block holds a NaN or an infinity among its values, a slow product
-//!    skips those marks ([`values`]).
-//! 5. *Few queries take another kernel.* With one query a tile would leave all lanes but one empty, so a row's dims
-//!    and keys lie in the lanes instead ([`row`]).
+//! 2. *References are lagging integers.* A row's reference moves only when a score exceeds it by more than
+//!    [`HEADROOM`](elsa_core::state::HEADROOM), and it moves to an integer, so that rescaling is rare and exact
+//!    ([`softmax`]).
+//! 3. *Sums are bounded chains.* A score is summed in chains of [`CHAIN`](crate::product::CHAIN) dims. A block's
+//!    share of the output is summed in a register over the block's keys and only then added to the segment's sum;
+//!    segments merge in a tree. The error grows with these lengths, not with the number of keys.
+//! 4. *A masked weight is zero by selection.* Attended weights are never zero (the floor), so an exact zero marks a
+//!    masked key. If the values of a masked block contain a NaN or an infinity, a slow product skips the marked
+//!    keys ([`values`]).
+//! 5. *Few queries use another kernel.* With one query a tile would leave all lanes except one empty, so a row's
+//!    dims and keys are in the lanes instead ([`row`]).
 //!
 //! | file | duty |
 //! |---|---|
-//! | [`kernel`] | what a kernel works on, its operations and entry points |
+//! | [`kernel`] | the operands of a kernel, its operations and entry points |
 //! | [`scores`], [`modify`] | `q · k`, then soft cap and bias |
 //! | [`softmax`] | references, weights, sums of weights |
-//! | [`mask`], [`combine`] | masks as the bias of a tile, and what goes on top |
+//! | [`mask`], [`combine`] | masks as the bias of a tile, and additions to it |
 //! | [`values`] | the weighted sum of the values |
-//! | [`vectors`] | the operations on tiles of whole vectors: the step made of these, merge and finish |
+//! | [`vectors`] | the operations on tiles of whole vectors: the step composed of these, merge and finish |
 //! | [`row`] | the operations on one row |
 //! | [`within`] | steps inside an error budget |
 //! | [`backward`] | gradients |

@@ -1,22 +1,22 @@
-//! Soft cap and bias: what happens to a score between the product and the softmax.
+//! Soft cap and bias, applied to a score between the product and the softmax.
 
 use super::kernel::Block;
 use crate::lanes::Lanes;
 
-/// Whether a block's scores stay as the product leaves them.
+/// Returns `true` if a block has neither soft cap nor bias.
 #[inline(always)]
 #[must_use]
 pub fn is_plain(block: &Block) -> bool {
     block.cap == 0.0 && block.bias.is_null()
 }
 
-/// Scores under a soft cap: `cap · tanh(s)`.
+/// Applies the soft cap to scores: `cap · tanh(s)`.
 #[inline(always)]
 pub fn capped<L: Lanes>(isa: L::Isa, s: L, cap: L) -> L {
     tanh(isa, s).times(cap)
 }
 
-/// Vector `v` of the bias of a key, for tiles of `V` vectors.
+/// Loads vector `v` of the bias of a key, for tiles of `V` vectors.
 ///
 /// # Safety
 /// - The clauses of [`Block`], whose bias is not null; `key` is below its count and `v` below `V`.
@@ -32,14 +32,14 @@ pub unsafe fn bias_of<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, key:
     }
 }
 
-/// Scores with a bias: `s + bias`, and `masked`, which is `−∞`, where the bias is `−∞`, whatever the score is.
+/// Adds a bias to scores: `s + bias`, or `masked`, which is `−∞`, where the bias is `−∞`, for any score.
 #[inline(always)]
 pub fn biased<L: Lanes>(s: L, bias: L, masked: L) -> L {
     bias.if_present(s.plus(bias), masked)
 }
 
-/// Hyperbolic tangent. Below 5/8 an odd polynomial, from there on
-/// `(1 − e) / (1 + e)` with `e = 2^(−2 |x| log2 e)`, where the subtraction cancels little.
+/// Computes the hyperbolic tangent: an odd polynomial below 5/8, and `(1 − e) / (1 + e)` with
+/// `e = 2^(−2 |x| log2 e)` from there on, where the subtraction cancels little.
 #[inline(always)]
 fn tanh<L: Lanes>(isa: L::Isa, x: L) -> L {
     let zero = L::splat(isa, 0.0);

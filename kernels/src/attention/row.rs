@@ -1,20 +1,20 @@
-//! The operations on one query row, with lanes along dims and keys.
+//! Operations on one query row, with lanes along dims and keys.
 //!
 //! ```text
 //! naive:  for each key j:  s[j] = Σ_x q[x] · k_j[x]
 //!         the softmax of s;  for each key j:  for each dim x:  W[x] += p[j] · v_j[x]
 //! ```
 //!
-//! 1. *Lanes lie along a row.* With one query, a tile of rows in lanes would leave all lanes but one empty. Here a
-//!    score is a dot product along the key's dims with one sum across lanes, weights are taken for `N` keys at once,
-//!    and a value is added along its dims.
-//! 2. *The work of a key is its loads*, so a long cache is read at the speed of memory: rows are read one after the
-//!    other and from their beginning to their end, which is the order that the processor's prefetching follows.
+//! 1. *Lanes run along a row.* With one query, a tile with rows in lanes would leave all lanes except one empty.
+//!    Here a score is a dot product along the key's dims with one sum across lanes, weights are computed for `N`
+//!    keys at once, and a value is added along its dims.
+//! 2. *The cost of a key is its loads*, so a long cache is read at memory speed: rows are read one after another
+//!    from beginning to end, the order that hardware prefetching follows.
 //! 3. *Several keys at once.* One dot product is a chain of dependent multiply-adds; those of four keys are
 //!    independent.
-//! 4. *The last vector of scores is filled with `−∞`*, so that maximum and weights need no tail.
+//! 4. *The last vector of scores is padded with `−∞`*, so that maximum and weights need no tail.
 //!
-//! The interface is that of a tile one row wide, so plans, states and merges are the same.
+//! The interface is that of a tile one row wide, so plans, states and merges are shared.
 
 use super::kernel::{Block, Budget, Sums, Tile, TileOps};
 use super::modify::{biased, capped, is_plain};
@@ -32,7 +32,7 @@ const KEYS_AT_ONCE: usize = 4;
 #[derive(Clone, Copy, Debug)]
 pub struct OneRow<L>(PhantomData<L>);
 
-/// Dot products of the query with `K` keys from `keys` on, in chains of at most [`CHAIN`] dims a lane.
+/// Computes dot products of the query with `K` keys at `keys`, in chains of at most [`CHAIN`] dims per lane.
 ///
 /// # Safety
 /// - `d` values are readable at `query`, `K` rows of `d`, `stride` apart, at `keys`.
@@ -76,7 +76,7 @@ unsafe fn dots<L: Lanes, const K: usize>(
     total
 }
 
-/// Writes the block's scores to `dst`, and `−∞` up to a whole vector.
+/// Writes the block's scores to `dst`, padded with `−∞` to a whole vector.
 ///
 /// # Safety
 /// - The clauses of [`Tile`] and [`Block`] for one row.
@@ -129,7 +129,7 @@ unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f3
     }
 }
 
-/// The lanes of a vector as an array; those past `N` hold `fill`.
+/// Returns the lanes of a vector as an array; those past `N` hold `fill`.
 #[inline(always)]
 fn lanes<L: Lanes>(x: L, fill: f32) -> [f32; MAX_LANES] {
     let mut out = [fill; MAX_LANES];
@@ -138,7 +138,7 @@ fn lanes<L: Lanes>(x: L, fill: f32) -> [f32; MAX_LANES] {
     out
 }
 
-/// The largest of `count` scores at `p`.
+/// Returns the largest of `count` scores at `p`.
 ///
 /// # Safety
 /// - `count` values, rounded up to a multiple of `N`, are readable at `p`.
@@ -158,7 +158,7 @@ unsafe fn largest<L: Lanes>(isa: L::Isa, p: *const f32, count: usize) -> f32 {
     largest
 }
 
-/// Moves the reference where the largest score exceeds it by more than the headroom, and rescales the sums.
+/// Moves the reference if the largest score exceeds it by more than the headroom, and rescales the sums.
 ///
 /// # Safety
 /// - The clauses of [`Sums`] for one row and `value_dim`; `s` and `w` are initialised unless `first`.
@@ -167,7 +167,7 @@ unsafe fn raise<L: Lanes>(isa: L::Isa, largest: f32, sums: &Sums, value_dim: usi
     // SAFETY: one reference, one sum, `value_dim` weighted sums (clause).
     unsafe {
         let m = if first { f32::NEG_INFINITY } else { sums.m.read() };
-        // The rule of `raised`; the vector unit rounds, as it does for a tile.
+        // The rule of `raised`; the vector unit rounds, as for a tile.
         if largest > limit(m, HEADROOM) {
             let [target, ..] = lanes(L::splat(isa, largest).nearest(), 0.0);
             let merge = Merge::of(m, target);
@@ -206,7 +206,7 @@ unsafe fn weigh<L: Lanes>(isa: L::Isa, p: *mut f32, count: usize, m: *const f32)
     sum.lane_sum()
 }
 
-/// Whether the bias masks key `j`, which then adds nothing, whatever its value holds.
+/// Returns `true` if the bias masks key `j`, which then adds nothing, even if its value is not finite.
 ///
 /// # Safety
 /// - The clauses of [`Block`] for one row; `j` is below its count.
@@ -312,10 +312,10 @@ impl<L: Lanes> TileOps for OneRow<L> {
     #[inline(always)]
     unsafe fn decide(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, budget: &mut Budget, first: bool) {
         let (p, dv) = (tile.weights, tile.value_dim);
-        // SAFETY: as for `step`; the budget is handed on.
+        // SAFETY: as for `step`; the budget is passed on.
         unsafe {
             let before = if first { f32::NEG_INFINITY } else { sums.m.read() };
-            // Beside zero nothing rises: no score exceeds what the first one sets.
+            // With the reference zero nothing is raised: no score exceeds the limit of the first one.
             let top = if budget.near_zero { 0.0 } else { budget.top.read() };
             raise::<L>(isa, top, sums, dv, first);
             let sum = weigh::<L>(isa, p, block.count, sums.m);
@@ -333,7 +333,7 @@ impl<L: Lanes> TileOps for OneRow<L> {
             if first {
                 sums.m.write(zero);
             }
-            // What fills the last vector is masked.
+            // The padding of the last vector is masked.
             let sum = weigh::<L>(isa, tile.weights, block.count, &zero);
             sums.s.write(if first { sum } else { sums.s.read() + sum });
         }
@@ -370,7 +370,7 @@ impl<L: Lanes> TileOps for OneRow<L> {
         // SAFETY: one reference, one sum, `value_dim` weighted sums (clause).
         unsafe {
             let (m, s) = (sums.m.read(), sums.s.read());
-            // Without a key all sums are zero, and so is the product, unless a NaN among the scores is in S.
+            // Without a key all sums are zero, and so is the product, unless S is NaN because of a NaN score.
             let inverse = if m == f32::NEG_INFINITY { s } else { 1.0 / s };
             for x in 0..value_dim {
                 let at = sums.w.add(x);
@@ -381,7 +381,7 @@ impl<L: Lanes> TileOps for OneRow<L> {
 
     #[inline(always)]
     unsafe fn scores(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32, top: *mut f32) {
-        // SAFETY: the same clauses; the scores have been filled up to a whole vector.
+        // SAFETY: the same clauses; the scores are padded to a whole vector.
         unsafe {
             scores::<L>(isa, tile, block, dst);
             if !top.is_null() {

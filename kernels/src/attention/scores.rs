@@ -5,14 +5,14 @@
 //! ```
 //!
 //! 1. *Register tiles of `R` keys.* `R · V` accumulators live in registers while a [`product()`] runs over the dims.
-//! 2. *Chains.* A head size above [`CHAIN`] is cut, so that rounding errors grow with the chain. The sum of the
-//!    chains waits in memory, where the scores will stand: one chain's accumulators are all that lives in registers.
-//! 3. *The last keys.* Fewer than `R` keys are copied to a pad with rows of zeros after them, so that nothing beyond
-//!    the block is read. Panels are padded where they are packed. Padded scores are stored and never taken for a
-//!    maximum; what follows reads `count` keys.
-//! 4. *A mask is read while products are computed.* It is as large as the scores and comes from memory once; its lines for
-//!    the next tile are asked for panel by panel, so that they arrive meanwhile.
-//! 5. *The maxima are taken before the scores leave the registers*, and a second time only where soft cap or bias
+//! 2. *Chains.* A head size above [`CHAIN`] is split, so that rounding errors grow with the chain only. The sum of
+//!    finished chains waits in memory, at the place of the scores; registers hold the accumulators of one chain.
+//! 3. *The last keys.* Fewer than `R` keys are copied to a pad and followed by rows of zeros, so that nothing beyond
+//!    the block is read. Panels are padded when they are packed. Padded scores are stored but never enter a maximum;
+//!    later steps read `count` keys.
+//! 4. *A mask is prefetched while products are computed.* It is as large as the scores and is read from memory once.
+//!    Its lines for the next tile are prefetched panel by panel.
+//! 5. *Maxima are computed before the scores leave the registers*, and again only if soft cap or bias change them.
 //!    change them.
 
 use super::ahead::fetch;
@@ -21,7 +21,8 @@ use super::modify::{bias_of, biased, capped, is_plain};
 use crate::lanes::Lanes;
 use crate::product::{CHAIN, product};
 
-/// Scores of `R` keys from `key` on, all chains summed. `dst` holds the sum of the earlier chains on the way.
+/// Computes the scores of `R` keys from `key` on, over all chains. Between chains, `dst` holds the sum of the finished
+/// ones.
 ///
 /// # Safety
 /// - The clauses of [`Tile`] and [`Block`]; `key` is below the block's count and a multiple of `R`.
@@ -81,7 +82,7 @@ unsafe fn panel<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
     }
 }
 
-/// Writes a key's scores to `at` and takes them into the largest.
+/// Writes a key's scores to `at` and updates the maxima.
 ///
 /// # Safety
 /// - `V · N` values are writable at `at`.
@@ -94,7 +95,7 @@ unsafe fn keep<L: Lanes, const V: usize>(scores: &[L; V], at: *mut f32, top: &mu
     }
 }
 
-/// As [`keep`], after soft cap and bias.
+/// Applies soft cap and bias, then does the same as [`keep`].
 ///
 /// # Safety
 /// - The clauses of [`Block`], and `key` is below its count. `V · N` values are writable at `at`.
@@ -128,12 +129,12 @@ unsafe fn keep_modified<L: Lanes, const V: usize>(
 
 /// Scores stay as the product leaves them.
 const PLAIN: u8 = 0;
-/// A bias for each row is added to scores, and there is no soft cap.
+/// Scores get a bias per row, and no soft cap.
 const BIASED: u8 = 1;
 /// Anything else.
 const MODIFIED: u8 = 2;
 
-/// Writes the block's scores to `dst` and returns the largest of each row, `−∞` where no key is attended.
+/// Writes the block's scores to `dst` and returns the largest of each row, `−∞` for a row that attends no key.
 ///
 /// # Safety
 /// - The clauses of [`Tile`] and [`Block`].
@@ -145,7 +146,7 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
     block: &Block,
     dst: *mut f32,
 ) -> [L; V] {
-    // A loop each: what modifies scores takes registers that the plain loop needs.
+    // Each case has its own loop: modifying scores takes registers that the plain loop needs.
     // SAFETY: the same clauses.
     unsafe {
         if is_plain(block) {
@@ -158,7 +159,7 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
     }
 }
 
-/// [`scores`], with soft cap and bias as `KIND` says.
+/// Computes [`scores`] with the soft cap and bias that `KIND` selects.
 ///
 /// # Safety
 /// - As for [`scores`].

@@ -5,29 +5,28 @@
 //!                          for each key j:  p[j] = 2^(s[j] − m');  S += p[j]
 //! ```
 //!
-//! 1. *The reference seldom moves.* It follows [`raised`], the rule of the state, and one comparison of the tile's
-//!    largest scores with the references skips everything else ([`raise`]).
-//! 2. *A row stands alone.* Where one row of a tile must move, the others are multiplied by one, so that a row gets
-//!    the same bits whatever its neighbours are.
-//! 3. *Masks cost nothing here.* The weight of a `−∞` score is zero by the arithmetic of [`Lanes::weight`], like that of
-//!    a key too far below the reference. Which of both it is only matters where a value is not finite, and there the
-//!    bias tells ([`super::values`]).
+//! 1. *References seldom move.* They follow [`raised`], the rule of the state, and one comparison of the tile's largest
+//!    scores with the references skips everything else ([`raise`]).
+//! 2. *Rows are independent.* If one row of a tile moves its reference, the others are multiplied by one, so that a row
+//!    gets the same bits next to any neighbours.
+//! 3. *Masks cost nothing here.* The arithmetic of [`Lanes::weight`] gives a `−∞` score the weight zero, as it does a
+//!    key too far below the reference. The difference matters only if a value is not finite, and then the bias decides
+//!    ([`super::values`]).
 
 use super::kernel::Sums;
 use crate::lanes::Lanes;
 use elsa_core::state::{HEADROOM, Merge, limit, raised};
 
-/// The reference to subtract: that of the state, or the lowest finite one where no key was seen, so that
-/// the weight of a `−∞` score is zero and not NaN.
+/// Returns the reference to subtract: that of the state, or the lowest finite number if no key was seen, so that the
+/// weight of a `−∞` score is zero and not NaN.
 #[inline(always)]
 pub fn finite<L: Lanes>(isa: L::Isa, m: L) -> L {
     let lowest = L::splat(isa, f32::MIN);
     m.if_present(m, lowest)
 }
 
-/// Moves the references of the rows whose largest score `top` exceeds theirs by more than the headroom, and rescales
-/// their sums. The other rows keep reference and sums, whatever their neighbours do. With `first` references are
-/// written, and there are no sums to rescale.
+/// Moves the references of rows whose largest score `top` exceeds theirs by more than the headroom, and rescales their
+/// sums. Other rows keep reference and sums. With `first` references are written, and no sums exist to rescale.
 ///
 /// # Safety
 /// - The clauses of [`Sums`] for `V` vectors and `value_dim`; `s` and `w` are initialised unless `first`.
@@ -68,7 +67,7 @@ pub unsafe fn raise<L: Lanes, const V: usize>(
     }
 }
 
-/// Turns the scores of `count` keys at `p` into weights in place, with `RAISED` into raised ones, and returns their sums.
+/// Turns the scores of `count` keys at `p` into weights in place, raised ones with `RAISED`, and returns their sums.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`, `width` readable at `m`.
@@ -104,8 +103,8 @@ pub unsafe fn weigh<L: Lanes, const V: usize, const RAISED: bool>(
     sum
 }
 
-/// As [`weigh`] beside the reference zero, for scores that stay near it: nothing is subtracted, and nothing clamped unless
-/// `masked`, where scores may be `−∞`. Weights are not raised.
+/// Does the same as [`weigh`] with the reference zero, for scores near zero. Nothing is subtracted, and nothing is
+/// clamped unless `masked`, which allows scores of `−∞`. Weights are not raised.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`.
@@ -132,7 +131,7 @@ pub unsafe fn weigh_near_zero<L: Lanes, const V: usize>(
     sum
 }
 
-/// The largest of the scores of `count` keys at `p`, row by row.
+/// Returns the largest score of each row among `count` keys at `p`.
 ///
 /// # Safety
 /// - `count · width` values are readable at `p`.
@@ -148,15 +147,15 @@ pub unsafe fn largest<L: Lanes, const V: usize>(isa: L::Isa, p: *const f32, coun
     top
 }
 
-/// The softmax of whole materialised rows, but for its normalisation: finds the largest of the scores of `count` keys
-/// at `p`, makes them weights in place, and writes references and sums.
+/// Computes the softmax of whole materialised rows without its normalisation: finds the largest of the scores of
+/// `count` keys at `p`, turns them into weights in place, and writes references and sums.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`.
 /// - The clauses of [`Sums`] for `m` and `s`, and `V` vectors.
 #[inline(always)]
 pub unsafe fn softmax<L: Lanes, const V: usize>(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums) {
-    // SAFETY: vector `v` of references and sums; the rest is handed on (clauses).
+    // SAFETY: vector `v` of references and sums; the rest is passed on (clauses).
     unsafe {
         let top = largest::<L, V>(isa, p, count);
         raise::<L, V>(isa, sums, 0, &top, true);

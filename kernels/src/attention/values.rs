@@ -5,18 +5,19 @@
 //! ```
 //!
 //! 1. *Strips of `R` dims.* A [`product()`] runs down the keys with `R · V` accumulators in registers, and only its
-//!    result is added to memory: a chain of additions is as long as a block, not as the sequence.
-//! 2. *Strips of four at the end.* The head size is a multiple of four; where `R` does not divide it, the last one or
-//!    two strips have four dims.
-//! 3. *NaN times zero is NaN.* A masked key has weight zero, and a product with it is harmless only where its value is
-//!    finite. Where a block with a bias holds a value that is not, a slow sum leaves out the keys that the bias masks.
-//!    An attended key that weighs nothing stays in, and its NaN or infinity poisons the row.
-//! 4. *Products of small weights are not subnormal*, where arithmetic would stall at them. Weights arrive raised by a
-//!    power of two ([`Lanes::RAISE`]), and the sums of a block are lowered where they are added to memory, by a
-//!    multiply-add that takes the place of the addition. Values of a block that are all small have their weights raised
-//!    further, those of a block that are tiny are themselves multiplied, in a copy ([`lift`]), and where some are so large that a sum might overflow the weights are lowered first. The largest value of
-//!    the block decides, so that no row depends on another one. All factors are powers of two: no bit differs but where
-//!    numbers would have been subnormal, and there fewer are lost.
+//!    result is added to memory. A chain of additions is as long as a block, not as the sequence.
+//! 2. *Strips of four at the end.* The head size is a multiple of four; if `R` does not divide it, the last one or two
+//!    strips have four dims.
+//! 3. *NaN times zero is NaN.* A masked key has weight zero, and a product with it is harmless only if its value is
+//!    finite. If a block with a bias contains a value that is not finite, a slow sum leaves out the masked keys. An
+//!    attended key of weight zero stays in, and its NaN or infinity poisons the row.
+//! 4. *Products of small weights are not subnormal*, because subnormal arithmetic stalls. Weights arrive raised by a
+//!    power of two ([`Lanes::RAISE`]), and the sums of a block are lowered when they are added to memory, by a
+//!    multiply-add in place of the addition. In a block whose values are all small, weights are raised further; in a
+//!    block of tiny values, a copy of the values is multiplied as well ([`lift`]). If some values are so large that a
+//!    sum might overflow, the weights are lowered first. The largest value of the block decides, so that no row depends
+//!    on another. All factors are powers of two: bits differ only where numbers would have been subnormal, and there
+//!    fewer bits are lost.
 
 use super::ahead::fetch;
 use super::kernel::Block;
@@ -24,41 +25,42 @@ use super::modify::bias_of;
 use crate::lanes::{Lanes, MAX_LANES, MORE};
 use crate::product::product;
 
-/// Values of magnitudes below this are small: `2^-24`.
+/// Upper bound of small magnitudes: `2^-24`.
 const SMALL: f32 = 5.960_464_5e-8;
 
-/// Values of magnitudes below this are tiny: `2^-72`.
+/// Upper bound of tiny magnitudes: `2^-72`.
 const TINY: f32 = 2.117_582_4e-22;
 
-/// Values of magnitudes from this on, or NaN, are large: `2^39`. Below, no sum over a block of raised weights overflows.
+/// Lower bound of large magnitudes: `2^39`. Below it, no sum over a block of raised weights overflows. NaN counts as
+/// large.
 const LARGE: f32 = 549_755_813_888.0;
 
-/// By what the weights of a block have been raised.
+/// Factor by which the weights of a block are raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Raised {
-    /// Not at all.
+    /// One.
     Not,
-    /// By [`Lanes::RAISE`].
+    /// [`Lanes::RAISE`].
     Once,
-    /// By [`Lanes::RAISE`] and [`MORE`].
+    /// [`Lanes::RAISE`] and [`MORE`].
     Twice,
-    /// As much, and the values by [`MORE`].
+    /// The same, with values multiplied by [`MORE`].
     Lifted,
 }
 
-/// Whether a block of values of which this is the largest magnitude is tiny: for a kernel that raises weights they are
-/// multiplied by [`MORE`].
+/// Returns `true` if a block whose largest value has this magnitude is tiny. A kernel that raises weights multiplies
+/// its values by [`MORE`].
 #[inline(always)]
 #[must_use]
 pub fn is_tiny(largest: f32) -> bool {
     largest > 0.0 && largest < TINY
 }
 
-/// Copies the values of a block, which are tiny, times [`MORE`], to rows at `to`, `value_dim` apart.
+/// Copies the tiny values of a block, times [`MORE`], to rows at `to`, `value_dim` apart.
 ///
 /// # Safety
-/// - The clauses of [`Block`] for `value_dim`. `count · value_dim` values are writable at `to`, where the block's values may
-///   themselves be, as far apart.
+/// - The clauses of [`Block`] for `value_dim`. `count · value_dim` values are writable at `to`, which may be the
+///   block's own values if they are as far apart.
 #[inline(always)]
 pub unsafe fn lift<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to: *mut f32) {
     for i in 0..block.count {
@@ -82,7 +84,7 @@ pub unsafe fn lift<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to: *
 }
 
 impl Raised {
-    /// What suits the values of a block.
+    /// Returns the factor that suits the values of a block.
     #[inline(always)]
     #[must_use]
     pub fn of<L: Lanes>(block: &Block) -> Raised {
@@ -97,7 +99,7 @@ impl Raised {
         }
     }
 
-    /// Changes the weights of `count` keys at `p`, raised once, to this.
+    /// Changes the weights of `count` keys at `p`, raised once, to this factor.
     ///
     /// # Safety
     /// - `count · V · N` values are readable and writable at `p`.
@@ -118,8 +120,8 @@ impl Raised {
     }
 }
 
-/// Adds the block's weighted values to `w`, or writes them when `first`. A masked key adds nothing, whatever
-/// its value holds.
+/// Adds the block's weighted values to `w`, or writes them when `first`. A masked key adds nothing, even if its value
+/// is not finite.
 ///
 /// # Safety
 /// - As for [`add`].
@@ -159,7 +161,7 @@ pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     first: bool,
     raised: Raised,
 ) {
-    // Of six dims a rest of two is eight with the strip before it.
+    // A remainder of two after strips of six is taken as eight, together with the strip before it.
     let strips_of_four = match (R, value_dim % R) {
         (6, 2) => 2,
         (_, rest) => rest / 4,
@@ -218,7 +220,7 @@ pub unsafe fn store<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// The largest magnitude of the block's values; NaN if one is NaN.
+/// Writes the largest magnitude of the block's values to `to`; NaN if one is NaN.
 ///
 /// # Safety
 /// - The clauses of [`Block`] for `value_dim`.
@@ -255,8 +257,8 @@ pub unsafe fn largest<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to
     *to = f32::from_bits(rest);
 }
 
-/// As [`add`], but a row takes a key's value only where the bias is not `−∞`, so that a masked NaN or infinity does not
-/// reach it. One dim at a time: this runs only on blocks that hold such a value.
+/// Does the same as [`add`], except that a row takes a key's value only if the bias is not `−∞`, so that a masked NaN
+/// or infinity does not reach it. Works on one dim at a time, because only blocks with such a value need it.
 ///
 /// # Safety
 /// - As for [`add`]; the bias is not null.

@@ -1,4 +1,4 @@
-//! The operations on tiles of `V` whole vectors of rows.
+//! Operations on tiles of `V` whole vectors of rows.
 
 use super::kernel::{Block, Budget, Sums, Tile, TileOps};
 use super::values::Raised;
@@ -13,7 +13,7 @@ use elsa_core::state::Merge;
 #[derive(Clone, Copy, Debug)]
 pub struct Vectors<L, const R: usize, const V: usize, const PANELS: bool>(PhantomData<L>);
 
-/// Makes zero the reference of all rows.
+/// Sets the reference of all rows to zero.
 ///
 /// # Safety
 /// - The clause of [`Sums`] for `m` and `V` vectors.
@@ -31,7 +31,7 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
     #[inline(always)]
     unsafe fn step(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool) {
         let p = tile.weights;
-        // SAFETY: weights have room for the block rounded up to R (clause of `Tile`); the rest is handed on.
+        // SAFETY: weights have room for the block rounded up to R (clause of `Tile`); the rest is passed on.
         unsafe {
             let top = scores::scores::<L, R, V, PANELS>(isa, tile, block, p);
             softmax::raise::<L, V>(isa, sums, tile.value_dim, &top, first);
@@ -46,7 +46,7 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
     #[inline(always)]
     unsafe fn decide(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, budget: &mut Budget, first: bool) {
         let (p, dv) = (tile.weights, tile.value_dim);
-        // SAFETY: as for `step`; the budget is handed on.
+        // SAFETY: as for `step`; the budget is passed on.
         unsafe {
             let mut before = [L::splat(isa, f32::NEG_INFINITY); V];
             if !first {
@@ -106,7 +106,7 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
                 for x in 0..value_dim {
                     let o = (x * V + v) * L::N;
                     let at = earlier.w.add(o);
-                    // `Merge::apply`, whose products would stall.
+                    // `Merge::apply` without stalls on subnormal products.
                     let (a, b) = (L::load(isa, at), L::load(isa, later.w.add(o)));
                     a.shrunk(law.earlier).plus(b.shrunk(law.later)).store(at);
                 }
@@ -123,7 +123,7 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
             unsafe {
                 let m = L::load(isa, sums.m.add(v * L::N));
                 let s = L::load(isa, sums.s.add(v * L::N));
-                // Without a key all sums are zero, and so is the product, unless a NaN among the scores is in S.
+                // Without a key all sums are zero, and so is the product, unless S is NaN because of a NaN score.
                 let inverse = m.if_present(one.over(s), s);
                 let row = V * L::N;
                 let mut at = sums.w.add(v * L::N);

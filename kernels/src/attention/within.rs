@@ -1,7 +1,7 @@
-//! Steps inside an error budget: a block whose weights are small enough is left out before its values are read.
+//! Steps inside an error budget: a block with small enough weights is left out before its values are read.
 //!
-//! **The formula.** With the budget `E`, the sums `S` and `D` of the weights that were kept and left out so far, and the
-//! sum `b` of a row's weights in the block, a tile leaves the block out where in every row
+//! **The formula.** With the budget `E`, the sums `S` and `D` of the weights kept and left out so far, and the sum `b`
+//! of a row's weights in the block, a tile leaves the block out if every row satisfies
 //!
 //! ```text
 //! D + b ≤ E (S + D + b),     that is   D + b ≤ E / (1 − E) · S
@@ -17,16 +17,17 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *A row decides by all blocks so far*, not by those of its segment, whose first block would always stay. So there are
-//!    totals of `S` and `D` beside those of the segment's state, at the largest reference so far. What the state holds
-//!    merges and leaves the library as ever, with `D` as a fourth sum.
-//! 2. *Rows past the last one have no vote.* What fills a tile would object.
-//! 3. *Values that are not finite stay*, and whether a block holds any is asked only once all rows agree.
-//! 4. *The step without a budget stays as it is* ([`TileOps::step`](super::kernel::TileOps::step)). Inside a budget the
-//!    products are those of method math, and only what lies between them is here: a second instance of a step would be as
-//!    large as the first. Where every block stays, both write the same bits: no sum that they share meets another number.
-//! 5. *References seldom move*, neither those of the state nor those of the totals, which are mostly the same. Then all
-//!    factors are one, and only two comparisons a row are spent on it.
+//! 1. *A row's decision covers all blocks so far*, not only those of its segment, whose first block would always stay.
+//!    Totals of `S` and `D` at the largest reference so far are therefore kept in addition to the sums of the segment's
+//!    state. States merge and leave the library unchanged, with `D` as a fourth sum.
+//! 2. *Rows past the last one have no vote.* The padding of a tile would always object.
+//! 3. *Values that are not finite stay*. Whether a block has any is checked only once all rows agree.
+//! 4. *The step without a budget is unchanged* ([`TileOps::step`](super::kernel::TileOps::step)). Inside a budget the
+//!    products are those of method math, and this module has only the code between them: a second instance of a step
+//!    would be as large as the first. If every block stays, both write the same bits, because no shared sum receives
+//!    another number.
+//! 5. *References seldom move*, neither those of the state nor those of the totals, which are mostly equal. All factors
+//!    are then one, and a row spends only two comparisons on them.
 
 use super::kernel::{Block, Budget, Sums};
 use super::values;
@@ -34,7 +35,7 @@ use crate::lanes::Lanes;
 use elsa_core::attention::traversal::fits;
 use elsa_core::state::{Merge, Number};
 
-/// Whether all values of the block are finite.
+/// Returns `true` if all values of the block are finite.
 ///
 /// # Safety
 /// - The clauses of [`Block`] for `value_dim`.
@@ -47,9 +48,9 @@ unsafe fn is_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, budg
     budget.largest.is_finite()
 }
 
-/// Whether the tile leaves the block out, whose weights have the sums `b`; `before` are the references before the block, `−∞`
-/// in a step that is the first into `sums`. Brings `D` to the new references, and adds `b` where it belongs, but for the
-/// `S` of the state. What leaves out writes zeros as the sums of a first step.
+/// Returns `true` if the tile leaves out the block whose weights have the sums `b`. `before` are the references before
+/// the block, `−∞` if the step is the first into `sums`. Rescales `D` to the new references and adds `b` to its sums,
+/// except to the `S` of the state. If a first step leaves its block out, writes zeros as its sums.
 ///
 /// # Safety
 /// - The clauses of [`Block`] and [`Budget`], and of [`Sums`] for `V` vectors, whose references are initialized.
@@ -99,7 +100,7 @@ pub unsafe fn leaves_out<L: Lanes, const V: usize>(
         }
         for v in 0..V {
             let line = |n: usize| budget.totals.add(n * width + v * L::N);
-            // The rule of `fits`: a sum of zero fits anywhere, and any other only into room that is a normal number.
+            // The rule of `fits`: a sum of zero always fits, and any other only into room that is a normal number.
             let counts = L::load(isa, line(3)).if_greater(zero, added[v], zero);
             let sum = least.if_greater(counts, zero, d[v].plus(added[v]));
             let room = odds.times(s[v]);
@@ -135,7 +136,7 @@ pub unsafe fn leaves_out<L: Lanes, const V: usize>(
     budget.skipped
 }
 
-/// The same for one row, which always has a vote.
+/// Does the same for one row, which always has a vote.
 ///
 /// # Safety
 /// - As for [`leaves_out`], for a tile of one row.

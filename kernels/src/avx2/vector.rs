@@ -75,24 +75,24 @@ impl Lanes for Eight {
     }
     #[inline(always)]
     unsafe fn load(_: Avx2, p: *const f32) -> Self {
-        // SAFETY: `p` is readable for `N` values (clause of `load`); the token was shown.
+        // SAFETY: `p` is readable for `N` values (clause of `load`); the token proves the instruction set.
         Eight(unsafe { _mm256_loadu_ps(p) })
     }
     #[inline(always)]
     unsafe fn load_f16(_: Avx2, p: *const u16) -> Self {
-        // SAFETY: `p` is readable for `N` elements (clause of `load_f16`); the token was shown.
+        // SAFETY: `p` is readable for `N` elements (clause of `load_f16`); the token proves the instruction set.
         Eight(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) })
     }
     #[inline(always)]
     unsafe fn load_bf16(_: Avx2, p: *const u16) -> Self {
-        // SAFETY: `p` is readable for `N` elements (clause of `load_bf16`); the token was shown.
+        // SAFETY: `p` is readable for `N` elements (clause of `load_bf16`); the token proves the instruction set.
         Eight(unsafe {
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()))))
         })
     }
     #[inline(always)]
     unsafe fn load_bool(_: Avx2, p: *const u8) -> Self {
-        // SAFETY: `p` is readable for `N` bytes (clause of `load_bool`); the token was shown.
+        // SAFETY: `p` is readable for `N` bytes (clause of `load_bool`); the token proves the instruction set.
         Eight(unsafe {
             let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
             let masked = _mm256_castsi256_ps(_mm256_cmpeq_epi32(bytes, _mm256_setzero_si256()));
@@ -101,7 +101,7 @@ impl Lanes for Eight {
     }
     #[inline(always)]
     unsafe fn load_bits(_: Avx2, p: *const u8) -> u32 {
-        // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`); the token was shown.
+        // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`); the token proves the instruction set.
         unsafe { bits(p) }
     }
     #[inline(always)]
@@ -149,12 +149,12 @@ impl Lanes for Eight {
         dst: *mut f32,
         dst_stride: usize,
     ) {
-        // SAFETY: four rows of four values at either pointer (clause of `transpose4`).
+        // SAFETY: four rows of four values at both pointers (clause of `transpose4`).
         unsafe { crate::sse::transpose4(src, src_stride, factor, dst, dst_stride) }
     }
     #[inline(always)]
     fn transpose(_: Avx2, square: &mut [Self; MAX_LANES]) {
-        // Squares of four by four in each half of four vectors, then the halves.
+        // Squares of four by four within each half of four vectors, then the halves.
         op!({
             let mut a = [_mm256_setzero_ps(); 8];
             for i in 0..2 {
@@ -240,8 +240,8 @@ impl Lanes for Eight {
     }
     #[inline(always)]
     fn shrunk(self, factor: Self) -> Self {
-        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits. No product
-        // meets a subnormal number, in lanes that are not used either.
+        // A result that would be subnormal is an integer multiple of the least positive number, and that integer is its
+        // bits. No multiplication meets a subnormal number, not even in unused lanes.
         Eight(op!({
             let [half, rest] = HALFWAY;
             let least = _mm256_set1_ps(f32::MIN_POSITIVE);
@@ -265,8 +265,8 @@ impl Lanes for Eight {
     }
     #[inline(always)]
     fn lowered<const TIMES: u32>(self) -> Self {
-        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits. No product
-        // meets a subnormal number, in lanes that are not used either.
+        // A result that would be subnormal is an integer multiple of the least positive number, and that integer is its
+        // bits. No multiplication meets a subnormal number, not even in unused lanes.
         Eight(op!({
             let [limit, units, rest, last] = lowering(TIMES);
             let (size, limit) = (self.abs().0, _mm256_set1_ps(limit));
@@ -328,7 +328,7 @@ fn power_from_low_bits(t: Eight) -> Eight {
     Eight(op!(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(t.0)))))
 }
 
-/// A bit for each of 32 bytes from `p`: whether it is not zero.
+/// Returns one bit for each of 32 bytes from `p`, set if the byte is not zero.
 ///
 /// # Safety
 /// - `p` is readable for 32 bytes.

@@ -25,7 +25,7 @@ impl Sixteen {
         unsafe { Avx512::assume() }
     }
 
-    /// The polynomial of `2^x` on [0, 1] with coefficients `c`, for the fraction of `self` above its floor.
+    /// Evaluates the polynomial of `2^x` on [0, 1] with coefficients `c`, at the fraction of `self` above its floor.
     #[inline(always)]
     fn mantissa(self, c: [f32; 6]) -> Self {
         let isa = self.isa();
@@ -38,10 +38,10 @@ impl Sixteen {
         p.mul_add(r, Self::splat(isa, c[0]))
     }
 
-    /// The weight with coefficients `c`; zero where `self` is below the floor.
+    /// Computes the weight with coefficients `c`; zero where `self` is below the floor.
     #[inline(always)]
     fn weight_of(self, c: [f32; 6]) -> Self {
-        // VSCALEFPS would go on into the subnormal numbers, and stall at them.
+        // VSCALEFPS would continue into the subnormal numbers, and stall at them.
         let p = self.mantissa(c);
         Sixteen(op!({
             let kept = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self.0, _mm512_set1_ps(WEIGHT_FLOOR));
@@ -99,24 +99,24 @@ impl Lanes for Sixteen {
     }
     #[inline(always)]
     unsafe fn load(_: Avx512, p: *const f32) -> Self {
-        // SAFETY: `p` is readable for `N` values (clause of `load`); the token was shown.
+        // SAFETY: `p` is readable for `N` values (clause of `load`); the token proves the instruction set.
         Sixteen(unsafe { _mm512_loadu_ps(p) })
     }
     #[inline(always)]
     unsafe fn load_f16(_: Avx512, p: *const u16) -> Self {
-        // SAFETY: `p` is readable for `N` elements (clause of `load_f16`); the token was shown.
+        // SAFETY: `p` is readable for `N` elements (clause of `load_f16`); the token proves the instruction set.
         Sixteen(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) })
     }
     #[inline(always)]
     unsafe fn load_bf16(_: Avx512, p: *const u16) -> Self {
-        // SAFETY: `p` is readable for `N` elements (clause of `load_bf16`); the token was shown.
+        // SAFETY: `p` is readable for `N` elements (clause of `load_bf16`); the token proves the instruction set.
         Sixteen(unsafe {
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))))
         })
     }
     #[inline(always)]
     unsafe fn load_bool(_: Avx512, p: *const u8) -> Self {
-        // SAFETY: `p` is readable for `N` bytes (clause of `load_bool`); the token was shown.
+        // SAFETY: `p` is readable for `N` bytes (clause of `load_bool`); the token proves the instruction set.
         Sixteen(unsafe {
             let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
             let masked = _mm512_testn_epi32_mask(bytes, bytes);
@@ -125,7 +125,7 @@ impl Lanes for Sixteen {
     }
     #[inline(always)]
     unsafe fn load_bits(_: Avx512, p: *const u8) -> u32 {
-        // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`); the token was shown.
+        // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`); the token proves the instruction set.
         unsafe { crate::avx2::bits(p) }
     }
     #[inline(always)]
@@ -173,7 +173,7 @@ impl Lanes for Sixteen {
     #[inline(always)]
     fn times_sum(self, _: Avx512, limit: Self, [high, low]: [Self; 2], bias: Self) -> Self {
         let sum = self.mul_add(high, self.mul_add(low, bias));
-        // What is masked out stalls nothing.
+        // Masked lanes stall nothing.
         Sixteen(op!({
             let kept = _mm512_cmp_ps_mask::<_CMP_NGT_UQ>(limit.0, self.abs().0);
             _mm512_maskz_sub_ps(kept, sum.0, bias.0)
@@ -188,12 +188,12 @@ impl Lanes for Sixteen {
         dst: *mut f32,
         dst_stride: usize,
     ) {
-        // SAFETY: four rows of four values at either pointer (clause of `transpose4`).
+        // SAFETY: four rows of four values at both pointers (clause of `transpose4`).
         unsafe { crate::sse::transpose4(src, src_stride, factor, dst, dst_stride) }
     }
     #[inline(always)]
     fn transpose(_: Avx512, square: &mut [Self; MAX_LANES]) {
-        // Squares of four by four in each quarter of four vectors, then the quarters.
+        // Squares of four by four within each quarter of four vectors, then the quarters.
         op!({
             let mut a = [_mm512_setzero_ps(); 16];
             for i in 0..4 {
@@ -227,11 +227,11 @@ impl Lanes for Sixteen {
         dst: *mut f32,
         dst_stride: usize,
     ) -> Self {
-        // Four columns at a time, whose rows are put together in memory's order: the four rows of a quarter are then
-        // transposed, and no value moves from one quarter to another.
+        // Four columns at a time, with rows combined in memory order: the four rows of a quarter are then transposed,
+        // and no value moves to another quarter.
         let mut largest = Self::splat(isa, 0.0);
         for column in (0..16).step_by(4) {
-            // SAFETY: sixteen rows of sixteen values at either pointer (clause of `transpose_square`).
+            // SAFETY: sixteen rows of sixteen values at both pointers (clause of `transpose_square`).
             unsafe {
                 let quarters = |row: usize| {
                     let at =
@@ -329,8 +329,8 @@ impl Lanes for Sixteen {
     }
     #[inline(always)]
     fn shrunk(self, factor: Self) -> Self {
-        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits. No product
-        // meets a subnormal number, in lanes that are not used either.
+        // A result that would be subnormal is an integer multiple of the least positive number, and that integer is its
+        // bits. No multiplication meets a subnormal number, not even in unused lanes.
         Sixteen(op!({
             let [half, rest] = HALFWAY;
             let least = _mm512_set1_ps(f32::MIN_POSITIVE);
@@ -355,8 +355,8 @@ impl Lanes for Sixteen {
     }
     #[inline(always)]
     fn lowered<const TIMES: u32>(self) -> Self {
-        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits. No product
-        // meets a subnormal number, in lanes that are not used either.
+        // A result that would be subnormal is an integer multiple of the least positive number, and that integer is its
+        // bits. No multiplication meets a subnormal number, not even in unused lanes.
         Sixteen(op!({
             let [limit, units, rest, last] = lowering(TIMES);
             let (size, limit) = (_mm512_abs_ps(self.0), _mm512_set1_ps(limit));

@@ -6,155 +6,156 @@ use elsa_core::attention::plan::{GpuKernelSpec, GpuResources};
 /// A GPU kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuKernel {
-    /// Its name: of the entry point, and of the module, which holds nothing else.
+    /// Name of the entry point, and of the module, which has no other.
     pub name: &'static str,
     /// The module as PTX.
     pub ptx: Ptx,
-    /// The module assembled for one GPU, where the build has it.
+    /// The module assembled for one GPU, if the build has it.
     pub cubin: Option<&'static [u8]>,
-    /// What the kernel is for.
+    /// Purpose, with its tile and resources.
     pub role: Role,
 }
 
 /// A module in PTX, compressed together with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ptx {
-    /// Version of the PTX instruction set in which it is written, such as `6.5`.
+    /// Version of its PTX instruction set, such as `6.5`.
     pub isa: &'static str,
-    /// Length of the text in bytes, with the zero that ends it.
+    /// Length of the text in bytes, including the final zero.
     pub bytes: usize,
-    /// A lzip file of the packed texts of several modules, one behind the other, each with the zero that ends it.
+    /// A lzip file with the packed texts of several modules, concatenated, each followed by a zero.
     pub lzip: &'static [u8],
-    /// Where in its contents the packed text of this module begins.
+    /// Offset of this module's packed text in the decompressed contents.
     pub start: usize,
-    /// Length of the packed text in bytes, with the zero that ends it. Its registers are written as
-    /// [`registers`](super::registers) tells.
+    /// Length of the packed text in bytes, including the final zero. Registers are encoded as in
+    /// [`registers`](super::registers).
     pub packed: usize,
 }
 
-/// What a GPU kernel is for.
+/// Purpose of a GPU kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Role {
-    /// Attention of query tiles. Launched on `sequences · heads · splits · row_blocks` blocks, `row_blocks` being the
-    /// blocks of [`GpuKernelSpec::rows`] rows of the longest sequence; where a block serves the heads that share keys,
-    /// `heads` are those of keys, and rows are of all heads of a group; takes [`AttentionArgs`](super::attention::AttentionArgs).
+    /// Attention of query tiles, launched on `sequences · heads · splits · row_blocks` blocks. `row_blocks` is the
+    /// number of blocks of [`GpuKernelSpec::rows`] rows in the longest sequence. If a block serves all query heads that
+    /// share keys, `heads` counts key heads and a block's rows belong to all heads of the group. Takes
+    /// [`AttentionArgs`](super::attention::AttentionArgs).
     Attention(GpuKernelSpec),
-    /// The same inside an error budget; takes [`WithinArgs`](super::attention::WithinArgs).
+    /// Attention of query tiles inside an error budget; takes [`WithinArgs`](super::attention::WithinArgs).
     AttentionWithin(GpuKernelSpec),
-    /// Merge of the partial states of [`Role::AttentionWithin`], any number of them; takes
+    /// Merge of any number of partial states of [`Role::AttentionWithin`]; takes
     /// [`WithinArgs`](super::attention::WithinArgs).
     AttentionMergeWithin {
-        /// Partial states of a row that it takes in at once.
+        /// Partial states of a row that are merged at once.
         states: usize,
-        /// What a block takes of an SM.
+        /// SM resources of a block.
         resources: GpuResources,
     },
-    /// Merge of the partial states of attention, in the tree over splits, and all outputs of a finished row. Launched on
-    /// [`merge_blocks`](super::attention::merge_blocks) blocks; takes [`AttentionArgs`](super::attention::AttentionArgs).
+    /// Merge of the partial states of attention, in the tree over splits; writes all outputs of a finished row.
+    /// Launched on [`merge_blocks`](super::attention::merge_blocks) blocks; takes
+    /// [`AttentionArgs`](super::attention::AttentionArgs).
     AttentionMerge {
-        /// Partial states of a row that it takes in at once.
+        /// Partial states of a row that are merged at once.
         states: usize,
-        /// Most partial states of a row.
+        /// Largest number of partial states of a row.
         most: usize,
-        /// What a block takes of an SM.
+        /// SM resources of a block.
         resources: GpuResources,
     },
-    /// Merge of the partial states of a chunk of keys with those of earlier chunks, and all outputs of a row after the
-    /// last one. Launched on [`merge_blocks`](super::attention::merge_blocks) blocks; takes
+    /// Merge of the partial states of a chunk of keys with those of earlier chunks; writes all outputs of a row after
+    /// the last chunk. Launched on [`merge_blocks`](super::attention::merge_blocks) blocks; takes
     /// [`StreamArgs`](super::attention::StreamArgs).
     AttentionStream {
-        /// Partial states of a row that it takes in at once.
+        /// Partial states of a row that are merged at once.
         states: usize,
-        /// What a block takes of an SM.
+        /// SM resources of a block.
         resources: GpuResources,
     },
-    /// How large the elements of the tensors of a call are: a record for each block, of any number of blocks; takes
+    /// Magnitudes of the elements of a call's tensors, one record per block, for any number of blocks; takes
     /// [`MeasureArgs`](super::attention::MeasureArgs).
     AttentionMeasure {
-        /// What a block takes of an SM.
+        /// SM resources of a block.
         resources: GpuResources,
     },
-    /// Tiles of the matrix of scores, for method math. Launched on `sequences · heads · row_blocks · columns` blocks; takes
+    /// Tiles of the score matrix, for method math. Launched on `sequences · heads · row_blocks · columns` blocks; takes
     /// [`MathArgs`](super::attention::MathArgs).
     MathScores {
-        /// What a block takes of an SM.
+        /// SM resources of a block.
         resources: GpuResources,
     },
-    /// Rows of scores become weights, for method math. Launched on a block for
+    /// Rows of scores turned into weights, for method math. Launched on one block per
     /// [`MATH_ROWS`](super::attention::MATH_ROWS) rows; takes [`MathArgs`](super::attention::MathArgs).
     MathWeights {
-        /// What a block takes of an SM.
+        /// SM resources of a block.
         resources: GpuResources,
     },
-    /// The product of weights and values, for method math, and outputs. Launched as the kernel of scores is, with columns
-    /// of the values; takes [`MathArgs`](super::attention::MathArgs). Its specification describes all three steps.
+    /// Product of weights and values, and outputs, for method math. Launched like the score kernel, with the columns of
+    /// the values; takes [`MathArgs`](super::attention::MathArgs). Its specification describes all three steps.
     MathValues(GpuKernelSpec),
-    /// Linear attention: a state is carried through tokens. Launched on [`walk_blocks`](super::linear::walk_blocks) blocks;
-    /// takes [`LinearArgs`](super::linear::LinearArgs).
+    /// Linear attention: carries a state through tokens. Launched on [`walk_blocks`](super::linear::walk_blocks)
+    /// blocks; takes [`LinearArgs`](super::linear::LinearArgs).
     LinearWalk {
-        /// What it is for.
+        /// Shape of the walk.
         walk: LinearWalk,
-        /// What a block takes of an SM.
+        /// SM resources of a block.
         resources: GpuResources,
     },
-    /// Linear attention: what products of a chunk need and the state does not change. Launched on
+    /// Linear attention: the parts of a chunk's products that do not depend on the state. Launched on
     /// [`prepare_blocks`](super::linear::prepare_blocks) blocks; takes [`LinearArgs`](super::linear::LinearArgs).
     LinearPrepare {
-        /// Whether there is a gate for each dim; else there is one per head, or none.
+        /// `true` for a gate per dim; `false` for one gate per head or none.
         per_dim: bool,
-        /// Whether the rule is a delta rule.
+        /// `true` for a delta rule.
         delta: bool,
-        /// What a block takes of an SM.
+        /// SM resources of a block.
         resources: GpuResources,
     },
-    /// Linear attention: the sums of the logarithms of the gates of each part. Launched on a block for each part of each
-    /// state; takes [`SumsArgs`](super::linear::SumsArgs).
+    /// Linear attention: sums of the log gates of each part. Launched on one block per part and state; takes
+    /// [`SumsArgs`](super::linear::SumsArgs).
     LinearSums {
-        /// What a block takes of an SM.
+        /// SM resources of a block.
         resources: GpuResources,
     },
-    /// Linear attention: the scan over parts. Launched on [`carry_blocks`](super::linear::carry_blocks) blocks for each node of a
-    /// step, or for each state; takes [`CarryArgs`](super::linear::CarryArgs).
+    /// Linear attention: the scan over parts. Launched on [`carry_blocks`](super::linear::carry_blocks) blocks per node
+    /// of a step, or per state; takes [`CarryArgs`](super::linear::CarryArgs).
     LinearCarry {
-        /// What a block takes of an SM.
+        /// SM resources of a block.
         resources: GpuResources,
     },
-    /// A recurrence of first order. Launched on a warp for each item; takes
-    /// [`RecurrenceArgs`](super::series::RecurrenceArgs).
+    /// First-order recurrence. Launched on one warp per item; takes [`RecurrenceArgs`](super::series::RecurrenceArgs).
     Recurrence {
-        /// What a block takes of an SM.
+        /// SM resources of a block.
         resources: GpuResources,
     },
-    /// A selective scan. Launched on a block for each tile of each sequence and listed part; takes
+    /// Selective scan. Launched on one block per tile, sequence and listed part; takes
     /// [`SelectiveArgs`](super::series::SelectiveArgs).
     Selective {
-        /// What a block takes of an SM.
+        /// SM resources of a block.
         resources: GpuResources,
     },
-    /// A direct convolution. Launched on a warp for each item; takes [`ConvolutionArgs`](super::series::ConvolutionArgs).
+    /// Direct convolution. Launched on one warp per item; takes [`ConvolutionArgs`](super::series::ConvolutionArgs).
     Convolution {
-        /// What a block takes of an SM.
+        /// SM resources of a block.
         resources: GpuResources,
     },
-    /// Linear attention in quadratic time, without a state in between. Launched on
+    /// Linear attention in quadratic time, without intermediate states. Launched on
     /// [`walk_blocks`](super::linear::walk_blocks) blocks; takes [`LinearArgs`](super::linear::LinearArgs).
     LinearParallel {
-        /// What it computes.
+        /// Step that it computes.
         step: LinearQuadratic,
-        /// Whether there is a gate for each dim; else there is one per head, or none. The kernel of last states is for both.
+        /// `true` for a gate per dim; `false` for one gate per head or none. The kernel of last states handles both.
         per_dim: bool,
-        /// What a block takes of an SM.
+        /// SM resources of a block.
         resources: GpuResources,
     },
-    /// Earlier and new keys or values one after the other; takes [`PresentArgs`](super::attention::PresentArgs).
+    /// Concatenation of earlier and new keys or values; takes [`PresentArgs`](super::attention::PresentArgs).
     AttentionPresent {
-        /// What a block takes of an SM.
+        /// SM resources of a block.
         resources: GpuResources,
     },
 }
 
 impl GpuKernel {
-    /// What a block takes of an SM.
+    /// Returns the SM resources of a block.
     #[must_use]
     pub const fn resources(&self) -> GpuResources {
         match &self.role {
@@ -177,7 +178,7 @@ impl GpuKernel {
         }
     }
 
-    /// Its specification, where it is an attention kernel inside an error budget.
+    /// Returns the specification of an attention kernel inside an error budget, `None` for any other kernel.
     #[must_use]
     pub const fn within(&self) -> Option<&GpuKernelSpec> {
         match &self.role {
@@ -186,7 +187,7 @@ impl GpuKernel {
         }
     }
 
-    /// Its specification, where it is an attention kernel without a budget.
+    /// Returns the specification of an attention kernel without a budget, `None` for any other kernel.
     #[must_use]
     pub const fn attention(&self) -> Option<&GpuKernelSpec> {
         match &self.role {

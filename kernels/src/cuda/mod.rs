@@ -1,7 +1,7 @@
-//! GPU kernels: the PTX that holds each of them, what it is for, and the arguments of its launch.
+//! GPU kernels: their PTX, their roles and their launch arguments.
 //!
-//! The device code lies in `kernels/cuda`, and the PTX that is generated from it in `kernels/ptx/sm_53`. A kernel takes
-//! one parameter, a structure that its operator defines; [`tensor`] holds what these structures share.
+//! The device code is in `kernels/cuda`, and the PTX generated from it in `kernels/ptx/sm_53`. A kernel takes one
+//! parameter, a structure that its operator defines; [`tensor`] holds the types that these structures share.
 
 pub mod attention;
 mod kernel;
@@ -14,7 +14,7 @@ pub mod tensor;
 
 pub use kernel::{GpuKernel, Ptx, Role};
 
-/// Every GPU kernel of this build: none without the feature `cuda`.
+/// Every GPU kernel of this build; empty without the feature `cuda`.
 #[cfg(feature = "cuda")]
 pub static GPU_KERNELS: &[GpuKernel] = &all();
 
@@ -22,7 +22,7 @@ pub static GPU_KERNELS: &[GpuKernel] = &all();
 #[cfg(feature = "cuda")]
 const COUNT: usize = attention::KERNELS.len() + linear::KERNELS.len() + series::KERNELS.len();
 
-/// The kernels of all operators, one table behind the other.
+/// Concatenates the kernel tables of all operators.
 #[cfg(feature = "cuda")]
 const fn all() -> [GpuKernel; COUNT] {
     let (first, second) = (attention::KERNELS.len(), linear::KERNELS.len());
@@ -41,6 +41,6 @@ const fn all() -> [GpuKernel; COUNT] {
     all
 }
 
-/// Every GPU kernel of this build: none without the feature `cuda`.
+/// Every GPU kernel of this build; empty without the feature `cuda`.
 #[cfg(not(feature = "cuda"))]
 pub static GPU_KERNELS: &[GpuKernel] = &[];

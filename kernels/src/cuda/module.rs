@@ -1,4 +1,4 @@
-//! The modules of the GPU kernels, as the build script makes them: PTX, and cubins where the build was given some.
+//! The modules of the GPU kernels as the build script emits them: PTX, plus cubins if the build was given any.
 
 use super::kernel::Ptx;
 
@@ -20,7 +20,7 @@ pub(super) struct Module {
 
 const MODULES: &[Module] = include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 
-/// The module of a kernel; does not compile where there is none.
+/// Returns the module of a kernel; fails to compile if the module does not exist.
 pub(super) const fn module(name: &str) -> &'static Module {
     let mut i = 0;
     while i < MODULES.len() {

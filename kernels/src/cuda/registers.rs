@@ -1,41 +1,41 @@
-//! The registers in packed PTX, which the build script writes and a program reads back.
+//! The register encoding of packed PTX, which the build script writes and a program decodes.
 //!
-//! The names of registers are most of what a compressed module would take: the same instructions with other registers
-//! are other text. In packed PTX the number of a register is therefore its place in a list of the registers of its
-//! class, the one that was named last first (move to front, as in Bentley et al., 1986), counted from zero; a letter
-//! alone names the next register of its class for the first time. Code that repeats is then text that repeats, in the
-//! same module and in others:
+//! Register names make up most of a compressed module, because the same instructions with other registers are different
+//! text. Packed PTX therefore replaces a register's number by its position, counted from zero, in a list of the
+//! registers of its class with the most recently named first (move to front, as in Bentley et al., 1986). A letter
+//! alone names the next new register of its class. Repeated code then becomes repeated text, within a module and across
+//! modules:
 //!
 //! ```text
 //! shl.b32 r839,r6,1;           shl.b32 r,r4,1;
 //! mul.hi.u32 r840,r484,r839;   mul.hi.u32 r,r7,r1;
 //! ```
 //!
-//! Reading gives back the same text but for the numbers of registers, which are those of their first appearance.
-//! ptxas makes the same machine code of both.
+//! Decoding restores the same text except for the register numbers, which count first appearances. ptxas makes the same
+//! machine code of both.
 
-/// The letters of the classes of registers, as `cargo xtask ptx` names them.
+/// Letters of the register classes, as `cargo xtask ptx` names them.
 pub const CLASSES: [u8; 6] = *b"prfdgh";
 
-/// Whether a byte is part of a word, such as an instruction, a type or a label.
+/// Returns `true` if a byte is part of a word, such as an instruction, a type or a label.
 fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_$%.".contains(&byte)
 }
 
-/// Copies a text, and gives every register another number.
+/// Copies a text and renumbers every register.
 ///
-/// `number` gets the place of a register's class in [`CLASSES`] and its number, `None` for a letter alone, and returns the
-/// number that is written, `None` for a letter alone. `put` gets the pieces of the new text in order. Declarations, such as
-/// `f<9>`, stay as they are, and so do numbers beyond 32 bits or with a leading zero, which no register has.
+/// `number` gets the index of a register's class in [`CLASSES`] and its number, `None` for a letter alone; it returns
+/// the new number, `None` for a letter alone. `put` gets the pieces of the new text in order. Declarations such as
+/// `f<9>` stay as they are, as do numbers beyond 32 bits or with a leading zero, which are no registers.
 ///
 /// # Errors
-/// Ends with the first error that `number` returns.
+/// Returns the first error of `number`.
 pub fn rewrite<E>(
     text: &[u8],
     mut number: impl FnMut(usize, Option<u32>) -> Result<Option<u32>, E>,
     mut put: impl FnMut(&[u8]),
 ) -> Result<(), E> {
-    // What stands before `copied` was put; a word begins at `at`.
+    // `put` has received everything before `copied`; a word begins at `at`.
     let (mut copied, mut at) = (0, 0);
     while let Some(&letter) = text.get(at) {
         let rest = &text[at..];
@@ -54,7 +54,7 @@ pub fn rewrite<E>(
     Ok(())
 }
 
-/// The number that digits write, `Some(None)` for no digits; `None` for what no register has behind its letter.
+/// Parses the digits after a register letter: `Some(None)` without digits, `None` if no register is written like this.
 fn decimal(digits: &[u8]) -> Option<Option<u32>> {
     match digits {
         [] => Some(None),
@@ -70,7 +70,7 @@ fn decimal(digits: &[u8]) -> Option<Option<u32>> {
 }
 
 fn put_decimal(mut number: u32, put: &mut impl FnMut(&[u8])) {
-    // The longest has ten digits.
+    // The longest number has ten digits.
     let mut digits = [b'0'; 10];
     let mut first = digits.len();
     for digit in digits.iter_mut().rev() {

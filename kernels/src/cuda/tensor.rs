@@ -1,4 +1,4 @@
-//! What the launches of every operator pass: tensors, and divisors of indices. The twin of
+//! Types shared by the launch arguments of every operator: tensors and divisors of indices. The twin of
 //! `kernels/cuda/common/tensor.cuh`, field for field.
 
 /// A strided tensor `[batch, heads, tokens, dim]` in device memory, whose last axis is contiguous.
@@ -29,12 +29,12 @@ pub const TYPE_BF16: i32 = 2;
 pub struct Divisor {
     /// Factor of `2 n`.
     pub multiplier: u32,
-    /// Bits that the upper half of the product is shifted down by.
+    /// Bits by which the upper half of the product is shifted right.
     pub shift: u32,
 }
 
 impl Divisor {
-    /// The divisor `d`; one where `d` is not positive.
+    /// Creates the divisor `d`, or one if `d` is not positive.
     pub fn new(d: i32) -> Divisor {
         let d = d.max(1) as u64;
         let shift = d.next_power_of_two().trailing_zeros();
@@ -42,5 +42,5 @@ impl Divisor {
     }
 }
 
-// The sizes that the device twin asserts too.
+// The device twin asserts the same sizes.
 const _: () = assert!(size_of::<Tensor>() == 32 && size_of::<Divisor>() == 8);

@@ -1,20 +1,20 @@
-//! What a strip is as the tokens of a segment meet it.
+//! The state of a strip at the start of a segment.
 
 use super::factor::multiply;
 use super::kernel::{Segment, Strip};
 use crate::lanes::{Lanes, MAX_LANES};
 
-/// Most columns of a strip.
+/// Largest number of columns in a strip.
 pub(super) const WIDEST: usize = 4 * MAX_LANES;
 
-/// The row of a state that is absent.
+/// A row of zeros, which stands for an absent state.
 static ZEROS: [f32; WIDEST] = [0.0; WIDEST];
 
-/// Zeroes the rows of a strip that belong to no key, of `width` values each, `stride` apart: there the product of a zero with
-/// what is not finite, which is NaN, may have been added, and would reach every answer.
+/// Zeroes the padding rows of a strip, which belong to no key, of `width` values each, `stride` apart. They may have
+/// received NaN, the product of a zero with a value that is not finite, which would reach every later answer.
 ///
 /// # Safety
-/// - The rows of the segment's `dim` past its own are writable from those of `state` on.
+/// - The rows from the segment's `rows` up to its `dim` are writable, counted from `state`.
 #[inline(always)]
 pub(super) unsafe fn clear_padding(state: *mut f32, stride: usize, width: usize, segment: &Segment) {
     for r in segment.rows..segment.dim {
@@ -23,7 +23,7 @@ pub(super) unsafe fn clear_padding(state: *mut f32, stride: usize, width: usize,
     }
 }
 
-/// The strip with a place for the state before the segment, also where there is none.
+/// Returns the strip with a readable state before the segment; an absent state becomes zeros.
 #[inline(always)]
 pub(super) fn found(strip: &Strip) -> Strip {
     match strip.from.is_null() {
@@ -32,7 +32,7 @@ pub(super) fn found(strip: &Strip) -> Strip {
     }
 }
 
-/// Brings a strip of [`found`] from where it was to where it is, multiplied if the segment multiplies it first.
+/// Copies a strip of [`found`] from its previous location to its own, multiplied if the segment starts with a factor.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`].

@@ -1,8 +1,8 @@
 //! Exponentials of sums of gates.
 //!
-//! Sums are f64, so that what is left of a difference of two large sums is exact. `e^x = 2^n · 2^r` with `n` the whole number
-//! nearest to `x log2 e` and `r` what is left, of at most one half, whose power is a Taylor polynomial. Everything is plain
-//! arithmetic over arrays of fixed length, which the compiler makes vectors of.
+//! Sums are f64, so that the difference of two large sums is exact. `e^x = 2^n · 2^r` with `n` the integer nearest to
+//! `x log2 e` and the remainder `r`, of magnitude at most one half, whose power is a Taylor polynomial. Everything is
+//! plain arithmetic over arrays of fixed length, which the compiler vectorizes.
 
 use super::kernel::CLEARS;
 use core::f64::consts::{LN_2, LOG2_E};
@@ -10,10 +10,10 @@ use core::f64::consts::{LN_2, LOG2_E};
 /// Largest magnitude of a sum of gates inside a segment: `2^40`.
 pub(super) const LARGEST_SUM: f64 = 40.0 * LN_2;
 
-/// Sums that are taken at once.
+/// Number of sums per call.
 pub(super) const TOGETHER: usize = 16;
 
-/// Added to an f64 number of magnitude below `2^31` it leaves the nearest whole number in the low bits.
+/// Addend that leaves the nearest integer to an f64 number of magnitude below `2^31` in the low bits.
 const MAGIC: f64 = 6_755_399_441_055_744.0;
 
 /// `ln 2^k / k!`.
@@ -27,7 +27,7 @@ const TAYLOR: [f64; 14] = {
     c
 };
 
-/// `e^x` and `e^-x` for magnitudes of at most [`LARGEST_SUM`], each off by at most [`RELATIVE`] of itself.
+/// Returns `e^x` and `e^-x` for magnitudes up to [`LARGEST_SUM`], each with a relative error of at most [`RELATIVE`].
 #[inline(always)]
 pub(super) fn both(x: &[f64; TOGETHER]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
     const C: [f32; 8] = {
@@ -46,7 +46,7 @@ pub(super) fn both(x: &[f64; TOGETHER]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
         let r = (y - (shifted - MAGIC)) as f32;
         let n = shifted.to_bits() as i32;
         let s = r * r;
-        // Even and odd powers apart: the other sign of `r` changes the odd ones alone.
+        // Even and odd powers are summed separately: negating `r` changes only the odd ones.
         let even = ((C[6] * s + C[4]) * s + C[2]) * s;
         let odd = (((C[7] * s + C[5]) * s + C[3]) * s + C[1]) * r;
         up[i] = (1.0 + (even + odd)) * f32::from_bits(((n + 127) << 23) as u32);
@@ -55,16 +55,17 @@ pub(super) fn both(x: &[f64; TOGETHER]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
     (up, down)
 }
 
-/// Largest relative error of the results of [`both`]. In units of 2^-24 of the result, at most: one for the last sum; one
-/// half for the sum of both halves and the product with `r`; one half for what `ln 2` and the sum beside it are off by, times
-/// `r`; one half for `r`, the other coefficients, and the powers that are left out.
+/// Largest relative error of the results of [`both`]. In units of 2^-24 of the result, at most: one for the last sum;
+/// one half for the sum of both halves and the product with `r`; one half for the errors of `ln 2` and of the sum next
+/// to it, times `r`; one half for `r`, the other coefficients, and the omitted powers.
 pub(super) const RELATIVE: f64 = 2.5 / 16_777_216.0;
 
-/// The factor one, of [`Factors`](super::kernel::Factors). Its rest changes no number, and keeps an infinite one: zero times
-/// infinity would be NaN.
+/// The factor one, in the form of [`Factors`](super::kernel::Factors). Its nonzero rest changes no number and preserves
+/// infinities: zero times infinity would be NaN.
 pub(super) const NEUTRAL: (f32, f32) = (1.0, 1.0 / (1u64 << 40) as f32);
 
-/// `e^x` as `high` and `rest` of [`Factors`](super::kernel::Factors); for every `x`, infinite ones and NaN included.
+/// Returns `e^x` as `high` and `rest` of [`Factors`](super::kernel::Factors), for every `x` including infinities and
+/// NaN.
 #[inline(always)]
 pub(super) fn split(x: f64) -> (f32, f32) {
     if x == f64::NEG_INFINITY {
@@ -77,14 +78,14 @@ pub(super) fn split(x: f64) -> (f32, f32) {
         let (high, rest) = divided(exp(x.min(2.0 * LARGEST_FACTOR) / 2.0));
         return (high, -rest);
     }
-    // Beyond, the result is zero as an f32 number; the comparison keeps NaN.
+    // Below, the result is zero as an f32 number; the comparison keeps NaN.
     divided(if x < -120.0 { 0.0 } else { exp(x) })
 }
 
-/// Largest `x` of which `e^x` is an f32 number. Twice as much makes the smallest normal number infinite.
+/// Largest `x` whose `e^x` is an f32 number. At twice as much, even the smallest normal number would become infinite.
 const LARGEST_FACTOR: f64 = 88.7;
 
-/// [`split`] for magnitudes of at most [`LARGEST_SUM`].
+/// Does the same as [`split`], for magnitudes up to [`LARGEST_SUM`].
 #[inline(always)]
 pub(super) fn splits(x: &[f64; TOGETHER]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
     let (mut high, mut rest) = ([0.0; TOGETHER], [0.0; TOGETHER]);
@@ -94,7 +95,7 @@ pub(super) fn splits(x: &[f64; TOGETHER]) -> ([f32; TOGETHER], [f32; TOGETHER]) 
     (high, rest)
 }
 
-/// A number of at least zero as an f32 number that is not larger, and what is left relative to that.
+/// Splits a non-negative number into an f32 number that is not larger and the remainder relative to it.
 #[inline(always)]
 fn divided(power: f64) -> (f32, f32) {
     let nearest = power as f32;
@@ -104,7 +105,7 @@ fn divided(power: f64) -> (f32, f32) {
     (high, if rest > NEUTRAL.1 && rest < 1.0 { rest } else { NEUTRAL.1 })
 }
 
-/// `e^x` within a few units of the last place, for `x` from −120 to 100, and NaN.
+/// Returns `e^x` within a few units of the last place, for `x` from −120 to 100, and NaN.
 #[inline(always)]
 fn exp(x: f64) -> f64 {
     let y = x * LOG2_E;

@@ -1,12 +1,12 @@
-//! The rows of a state times factors, and the numbers that vanish.
+//! Rows of a state times factors, with numbers that would be subnormal flushed to zero.
 
 use super::exponential::NEUTRAL;
 use super::kernel::{CLEARS, Factors};
 use super::tile::BIAS;
 use crate::lanes::Lanes;
 
-/// The factor of a row in every lane, as the sum of `high` and `low`, and the smallest magnitude that `high` leaves a normal
-/// number.
+/// The factor of a row in every lane, as the sum of `high` and `low`, and the smallest magnitude whose product with
+/// `high` is a normal number.
 #[derive(Clone, Copy)]
 pub(super) struct Factor<L> {
     high: L,
@@ -15,7 +15,7 @@ pub(super) struct Factor<L> {
 }
 
 impl Factors {
-    /// Whether all rows have the factor one, which changes no number but those that vanish.
+    /// Returns `true` if all rows have the factor one, which changes only numbers that would be subnormal.
     ///
     /// # Safety
     /// - The factors are readable.
@@ -27,10 +27,10 @@ impl Factors {
 }
 
 impl<L: Lanes> Factor<L> {
-    /// The factor of row `r`, which is within the range of f32 numbers and not zero.
+    /// Returns the factor of row `r`, which is within the range of f32 numbers and not zero.
     ///
     /// # Safety
-    /// - The factors are readable: one, or as many that `r` is among them.
+    /// - The factors are readable: one, or more than `r`.
     #[inline(always)]
     pub(super) unsafe fn of(isa: L::Isa, factors: &Factors, r: usize) -> Factor<L> {
         let n = if factors.per_dim { r } else { 0 };
@@ -39,7 +39,7 @@ impl<L: Lanes> Factor<L> {
         Factor::new(isa, high, rest)
     }
 
-    /// The factor `high · (1 + rest)`.
+    /// Creates the factor `high · (1 + rest)`.
     #[inline(always)]
     fn new(isa: L::Isa, high: f32, rest: f32) -> Factor<L> {
         Factor {
@@ -49,7 +49,7 @@ impl<L: Lanes> Factor<L> {
         }
     }
 
-    /// The factor of row `r`: `common`, the one of row zero, where all rows share it.
+    /// Returns the factor of row `r`, which is `common`, that of row zero, if all rows share it.
     ///
     /// # Safety
     /// - As for [`Factor::of`].
@@ -62,18 +62,18 @@ impl<L: Lanes> Factor<L> {
         common
     }
 
-    /// `s` times the factor, or zero where that would be smaller than the smallest normal number. Both parts are added up before
-    /// the product is rounded: rounded by itself it would lose what `low` adds, which is less than half a unit of its last place,
-    /// in the same direction each time.
+    /// Returns `s` times the factor, or zero for a product below the smallest normal number. Both parts are added
+    /// before the product is rounded. Rounded separately, the product would lose what `low` adds, less than half a unit
+    /// of its last place, in the same direction each time.
     #[inline(always)]
     pub(super) fn times(&self, isa: L::Isa, s: L) -> L {
         s.times_sum(isa, self.limit, [self.high, self.low], L::splat(isa, BIAS))
     }
 }
 
-/// Writes the `dim` rows of `width` values at `from` times their factors to `to`; each is the first value and the distance from
-/// one row to the next. A factor of [`CLEARS`] clears its row by selection, whatever the row holds. A number that would be
-/// smaller than the smallest normal one becomes zero.
+/// Writes the `dim` rows of `width` values at `from` times their factors to `to`. Both are a pointer to the first value
+/// and a row stride. A factor of [`CLEARS`] clears its row by selection, for any contents. A number that would be below
+/// the smallest normal one becomes zero.
 ///
 /// # Safety
 /// - The factors are readable: one, or `dim` of them.
@@ -109,7 +109,7 @@ pub unsafe fn multiply<L: Lanes>(
     }
 }
 
-/// `x · factor`, or zero where that would be smaller than the smallest normal number. `limit` is that number divided by the
+/// Returns `x · factor`, or zero for a product below the smallest normal number. `limit` is that number divided by the
 /// factor's magnitude.
 #[inline(always)]
 pub(super) fn flushed<L: Lanes>(isa: L::Isa, x: L, factor: L, limit: L) -> L {

@@ -1,10 +1,11 @@
 //! The macro that instantiates the kernel of linear attention for one instruction set.
 
-/// Declares a module `linear` with `KERNEL`. Expects `PRIMITIVES` of the instruction set beside it.
+/// Declares a module `linear` with `KERNEL`. Expects `PRIMITIVES` of the instruction set in the parent module.
 ///
-/// `pass` are the tokens that pass the state together under the rules without rates, and `most` those where nothing decays, of
-/// which `tall` read it at once; `together` are those of a shorter pass; `rows` is a register tile of products, `vectors` the widest strip, and `delta` that of the
-/// delta rules, whose loops have half as many sums.
+/// `pass` is the number of tokens that pass the state together under the rules without rates. `most` is that number
+/// where nothing decays; `tall` of these tokens read it at once. `together` is the number of tokens in a shorter pass.
+/// `rows` is a register tile of products, `vectors` the widest strip, and `delta` the widest strip of the delta rules,
+/// whose loops have half as many sums.
 macro_rules! linear {
     (
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, name: $name:literal,

@@ -1,21 +1,21 @@
-//! Products of what the tokens of a pass read with the keys that they write.
+//! Products of the rows that the tokens of a pass read with, and the keys that they write.
 //!
-//! `Q Kᵀ` and `K Kᵀ`, of which only the triangle of tokens that write before another reads is used. Three ways, by the tokens of
-//! a pass:
+//! `Q Kᵀ` and `K Kᵀ`; only the triangle in which one token writes before another reads is used. The number of tokens in
+//! a pass selects one of three methods:
 //!
-//! 1. *Few*: dims lie in the lanes, and each product is a sum over the lanes at its end.
-//! 2. *More*: writing keys lie in the lanes, so that a vector of products is made at once.
-//! 3. *Long passes of the delta rule without gates*: the same in f64, and each product is rounded once. Thousands of them
-//!    multiply what as many tokens write, and these terms cancel: what the products are off does not, and sums of 64 dims in
-//!    f32 are off three times as much as one rounding is.
+//! 1. *Few*: dims are in the lanes, and each product is a sum over the lanes at its end.
+//! 2. *More*: writing keys are in the lanes, so that a whole vector of products is computed at once.
+//! 3. *Long passes of the delta rule without gates*: the same in f64, with each product rounded once. Thousands of them
+//!    multiply the writes of as many tokens, and these terms cancel while the errors of the products do not. A sum of
+//!    64 dims in f32 has three times the error of a single rounding.
 
 use super::kernel::{MEETING, MOST_TOGETHER, Segment};
 use super::rows::SEGMENT;
 use super::tile::reads;
 use crate::lanes::{Lanes, MAX_LANES};
 
-/// The rows of a segment that meet writing keys: first those of queries, then reading keys. With them comes whether a token
-/// meets itself: it writes before its query reads, and after its key does.
+/// Returns the rows of a segment to multiply with writing keys: queries first, then reading keys. The third result is
+/// one if a token is multiplied with itself, because it writes before its query reads and after its key does.
 ///
 /// # Safety
 /// - `t` is one of the segment's tokens, and `n` at most its query rows, below it for the rules without rates.
@@ -33,7 +33,7 @@ unsafe fn meeting(segment: &Segment, n: usize, t: usize) -> (*const f32, isize, 
     }
 }
 
-/// The products of the tokens of each pass, where these are few: dims lie in the lanes.
+/// Computes the products of the tokens of each pass if these are few, with dims in the lanes.
 ///
 /// # Safety
 /// - The rows of the segment are readable, and `products` writable for `tokens` rows of `row` values for each query row of a
@@ -82,8 +82,9 @@ pub(super) unsafe fn meet_few<L: Lanes>(isa: L::Isa, segment: &Segment, products
     }
 }
 
-/// The products of row `n` of four tokens from `t` on with four writing keys from `writer` on, each a sum in the order of
-/// [`dots`]: of the first token with the first `MORE`, of each later one with one more. The pass begins with `first`.
+/// Computes the products of row `n` of four tokens from `t` on with four writing keys from `writer` on, each summed in
+/// the order of [`dots`]: the first token with the first `MORE` keys, each later one with one more. The pass begins
+/// with `first`.
 ///
 /// # Safety
 /// - As for [`meet_few`]; the tokens are among those of the pass.
@@ -131,8 +132,8 @@ unsafe fn meet_four<L: Lanes, const MORE: usize>(
     }
 }
 
-/// The products of the tokens of each pass: writing keys lie in the lanes, a vector of them after the other, and are read
-/// as a state is. What a token has nothing to do with is written too, up to the end of a vector.
+/// Computes the products of the tokens of each pass, with writing keys in the lanes, vector by vector, which are read
+/// like a state. Products that a token does not need are written too, up to the end of a vector.
 ///
 /// # Safety
 /// - As for [`meet_few`], where rows of products are whole vectors.
@@ -192,11 +193,11 @@ unsafe fn write_columns<L: Lanes>(
     }
 }
 
-/// [`meet`] with products that are sums in f64, rounded once. A vector of keys meets [`MEETING`] rows while it is in
-/// the first cache, in tiles of `R`.
+/// Does the same as [`meet`] with products that are summed in f64 and rounded once. A vector of keys is multiplied with
+/// [`MEETING`] rows while it is in the first cache, in tiles of `R`.
 ///
 /// # Safety
-/// - As for [`meet`]; `rows` is writable for `MEETING · dim` values, wherever it begins. `MEETING` is a multiple of `R`.
+/// - As for [`meet`]; `rows` is writable for `MEETING · dim` values, at any alignment. `MEETING` is a multiple of `R`.
 #[inline(always)]
 pub(super) unsafe fn meet_wide<L: Lanes, const R: usize>(
     isa: L::Isa,
@@ -226,7 +227,7 @@ pub(super) unsafe fn meet_wide<L: Lanes, const R: usize>(
                     }
                 }
                 for i in (0..end).step_by(L::N) {
-                    // A tile whose tokens are all before these keys' has nothing to do with them.
+                    // A tile whose tokens all precede these keys needs no products with them.
                     let from = if i < top + R { top } else { i / R * R };
                     for t in (from..end).step_by(R) {
                         // SAFETY: a tile, a vector of keys, and a vector of products of each of its rows (clauses).
@@ -245,10 +246,10 @@ pub(super) unsafe fn meet_wide<L: Lanes, const R: usize>(
     }
 }
 
-/// `x K` for a tile of `R` rows, `[dim][R]`, and a vector of writing keys, `[dim][N]`, in f64.
+/// Computes `x K` in f64 for a tile of `R` rows, `[dim][R]`, and a vector of writing keys, `[dim][N]`.
 ///
 /// # Safety
-/// - `dim · R` values are readable at `x`, wherever it begins, and `dim` vectors at `keys`.
+/// - `dim · R` values are readable at `x`, at any alignment, and `dim` vectors at `keys`.
 #[inline(always)]
 unsafe fn met_wide<L: Lanes, const R: usize>(
     isa: L::Isa,
@@ -269,8 +270,8 @@ unsafe fn met_wide<L: Lanes, const R: usize>(
     sums
 }
 
-/// `x K` for `R` rows `x`, `stride` apart, and a vector of writing keys, `[dim][N]`. Dims are summed up by themselves, a few at a
-/// time: what many tokens write is multiplied by products, and no later token takes back what these are off.
+/// Computes `x K` for `R` rows `x`, `stride` apart, and a vector of writing keys, `[dim][N]`. A few dims at a time are
+/// summed separately, because products multiply what many tokens write and no later token corrects their errors.
 ///
 /// # Safety
 /// - `dim` values, a multiple of four, are readable in each row of `x`, and `dim` vectors at `keys`.
@@ -332,7 +333,7 @@ unsafe fn transpose<L: Lanes>(
     }
 }
 
-/// The products of a row with `R` rows at `b`, `stride` apart: dims lie in the lanes.
+/// Computes the products of a row with `R` rows at `b`, `stride` apart, with dims in the lanes.
 ///
 /// # Safety
 /// - `dim` values are readable at `a` and in each row of `b`; `R` values are writable at `to`.

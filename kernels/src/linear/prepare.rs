@@ -1,4 +1,4 @@
-//! What the tokens of a segment need once, for all strips of the state.
+//! Per-segment work that all strips of the state share.
 
 use super::exponential::{LARGEST_SUM, NEUTRAL, TOGETHER, both, split, splits};
 use super::kernel::{FEW, Factors, Head, MEETING, Segment, meets, product_row, wide};
@@ -6,17 +6,17 @@ use super::meet::{meet, meet_few, meet_wide};
 use crate::lanes::Lanes;
 use elsa_core::linear::Gates;
 
-/// Takes a segment from the first tokens of `head`, and writes what its strips need.
+/// Takes a segment from the first tokens of `head` and writes the data that its strips need.
 ///
 /// # Safety
 /// - The clauses of [`Head`].
-/// - `room` is writable for [`head_room`](super::kernel::head_room) values, and stays as it is while the segment is used. It
-///   does not overlap what the head points to.
+/// - `room` is writable for [`head_room`](super::kernel::head_room) values, and is not modified while the segment is
+///   used. It does not overlap what the head points to.
 #[inline(always)]
 pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segment: &mut Segment) {
     let delta = !head.betas.is_null();
     let mut free = room;
-    // SAFETY: `head_room` counts what is taken here, in this order (clause).
+    // SAFETY: `head_room` counts every slice taken here, in this order (clause).
     let mut take = |count: usize| unsafe {
         let taken = free;
         free = free.add(count);
@@ -98,7 +98,7 @@ pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segmen
     *segment = made;
 }
 
-/// The scalars of gates that belong to a head.
+/// Computes the scalars of gates per head.
 ///
 /// # Safety
 /// - The clauses of [`Head`]; `up` and `down` are writable for its tokens, `ends` for four values.
@@ -106,7 +106,7 @@ pub unsafe fn prepare<L: Lanes>(isa: L::Isa, head: &Head, room: *mut f32, segmen
 unsafe fn per_head(head: &Head, up: *mut f32, down: *mut f32, ends: *mut f32, made: &mut Segment) {
     let mut sum = 0.0f64;
     let mut t = 0;
-    // SAFETY: tokens below the head's; the last vector of sums is cut where they end (clauses).
+    // SAFETY: tokens below the head's; the last vector of sums ends with them (clauses).
     unsafe {
         while t < head.tokens {
             let mut sums = [0.0; TOGETHER];
@@ -145,7 +145,7 @@ unsafe fn per_head(head: &Head, up: *mut f32, down: *mut f32, ends: *mut f32, ma
     made.tokens = t;
 }
 
-/// Where the rows of gates that belong to a dim go.
+/// Destinations of the gated rows, with gates per dim.
 ///
 /// Contract: writable for `group · tokens · dim`, `tokens · dim`, for the delta rules `tokens · dim`, and `4 · dim` values.
 struct Rows {
@@ -155,7 +155,7 @@ struct Rows {
     ends: *mut f32,
 }
 
-/// The rows of gates that belong to a dim.
+/// Computes the gated rows, with gates per dim.
 ///
 /// # Safety
 /// - The clauses of [`Head`] and [`Rows`].
@@ -164,7 +164,7 @@ unsafe fn per_dim(head: &Head, rows: &Rows, made: &mut Segment) {
     let (dim, delta) = (head.dim, !rows.readers.is_null());
     let mut tokens = head.tokens;
     let mut beyond = false;
-    // SAFETY: dims below `dim` of tokens below `tokens` (clauses). What begins with whole blocks ends with the dims.
+    // SAFETY: dims below `dim` of tokens below `tokens` (clauses). Whole blocks are followed by the remaining dims.
     unsafe {
         for x in (0..dim).step_by(TOGETHER) {
             let (count, enters) = match dim - x {
@@ -193,7 +193,7 @@ unsafe fn per_dim(head: &Head, rows: &Rows, made: &mut Segment) {
     (made.readers, made.reader_stride) = (if delta { rows.readers } else { rows.writers }, dim as isize);
 }
 
-/// `TOGETHER` values, or with `ALL` unset as many as there are, and zeros.
+/// Loads `TOGETHER` values, or without `ALL` the `count` available ones followed by zeros.
 ///
 /// # Safety
 /// - `count` values are readable at `from`; with `ALL` they are `TOGETHER` or more.
@@ -212,7 +212,7 @@ unsafe fn load<const ALL: bool>(from: *const f32, count: usize) -> [f32; TOGETHE
     }
 }
 
-/// Writes `TOGETHER` values, or with `ALL` unset as many as there are.
+/// Writes `TOGETHER` values, or without `ALL` the first `count`.
 ///
 /// # Safety
 /// - `count` values are writable at `to`; with `ALL` they are `TOGETHER` or more.
@@ -230,18 +230,18 @@ unsafe fn store<const ALL: bool>(x: &[f32; TOGETHER], to: *mut f32, count: usize
     }
 }
 
-/// The gates of a token from dim `x` on.
+/// Loads the gates of a token from dim `x` on.
 ///
 /// # Safety
-/// - The clauses of [`Head`]; `t` is one of the tokens. With `ALL` there are `TOGETHER` dims.
+/// - The clauses of [`Head`]; `t` is one of the tokens. With `ALL` at least `TOGETHER` dims follow.
 #[inline(always)]
 unsafe fn gates<const ALL: bool>(head: &Head, x: usize, t: usize) -> [f32; TOGETHER] {
     // SAFETY: token `t` (clause).
     unsafe { load::<ALL>(head.gates.offset(t as isize * head.gate_stride).add(x), head.dim - x) }
 }
 
-/// How many of `tokens` tokens a segment may have for the dims from `x` on, at least one, and whether the gate of a dim
-/// leaves the range with the first token.
+/// Returns how many of `tokens` tokens a segment may have for the dims from `x` on, at least one, and `true` if the
+/// gate of a dim leaves the range with the first token.
 ///
 /// # Safety
 /// - As for [`gates`].
@@ -266,8 +266,8 @@ unsafe fn length<const ALL: bool>(head: &Head, x: usize, tokens: usize) -> (usiz
     }
 }
 
-/// The sums after the first token, and whether a gate leaves the range: such a gate multiplies the state as the segment
-/// begins, and its sum begins after it.
+/// Returns the sums after the first token, and `true` if a gate leaves the range. Such a gate multiplies the state at
+/// the start of the segment, and its sum begins after it.
 #[inline(always)]
 fn first(gate: &[f32; TOGETHER]) -> ([f64; TOGETHER], bool) {
     let mut sums = [0.0; TOGETHER];
@@ -281,16 +281,17 @@ fn first(gate: &[f32; TOGETHER]) -> ([f64; TOGETHER], bool) {
     (sums, enters)
 }
 
-/// `x · by`, element by element.
+/// Returns `x · by`, element by element.
 #[inline(always)]
 fn times(x: &[f32; TOGETHER], by: &[f32; TOGETHER]) -> [f32; TOGETHER] {
     core::array::from_fn(|i| x[i] * by[i])
 }
 
-/// Writes the dims from `x` on of the rows of `tokens` tokens, and the factors of the ends.
+/// Writes the dims from `x` on of the rows of `tokens` tokens, and the factors of both ends.
 ///
 /// # Safety
-/// - The clauses of [`Head`] and [`Rows`]; the sums of `tokens` tokens stay in range. With `ALL` there are `TOGETHER` dims.
+/// - The clauses of [`Head`] and [`Rows`]; the sums of `tokens` tokens stay in range. With `ALL` at least `TOGETHER`
+///   dims follow.
 #[inline(always)]
 unsafe fn scaled<const ALL: bool>(head: &Head, rows: &Rows, x: usize, tokens: usize) {
     let (dim, count) = (head.dim, head.dim - x);

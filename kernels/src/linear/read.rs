@@ -1,12 +1,12 @@
-//! Products with a state that does not change.
+//! Products with a constant state.
 
 use super::factor::flushed;
 use super::kernel::Reading;
 use super::tile::reads;
 use crate::lanes::Lanes;
 
-/// Writes `scale · X S`: what queries read of a state, or the rows of a transition times a state. `R` rows are a register
-/// tile, `V` vectors the widest strip, and `W` vectors that of the delta rules.
+/// Writes `scale · X S`: the answers of a state to queries, or the rows of a transition times a state. `R` rows are a
+/// register tile, `V` vectors the widest strip, and `W` vectors that of the delta rules.
 ///
 /// # Safety
 /// - The clauses of [`Reading`].
@@ -24,7 +24,7 @@ pub unsafe fn read<L: Lanes, const R: usize, const V: usize, const W: usize>(isa
     }
 }
 
-/// The rows of a reading of a strip of `V` vectors.
+/// Computes the rows of a reading of a strip of `V` vectors.
 ///
 /// # Safety
 /// - As for [`read`]; the width is `V` vectors.
@@ -45,7 +45,7 @@ unsafe fn strip<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: 
     }
 }
 
-/// `R` rows from `row` on.
+/// Computes `R` rows from `row` on.
 ///
 /// # Safety
 /// - As for [`read`]; the rows are among the reading's, and its width is `V` vectors.

@@ -1,4 +1,4 @@
-//! The tokens of a segment pass a strip of the state.
+//! Passes of a segment's tokens over a strip of the state.
 
 use super::enter::{WIDEST, found, place};
 use super::kernel::{Columns, Factors, Segment, Strip};
@@ -8,11 +8,11 @@ use super::update::{update, update_short};
 use crate::lanes::Lanes;
 use crate::product::for_quad;
 
-/// Lets the tokens of a segment pass a strip: the state is updated, and outputs are written if there are any.
+/// Passes the tokens of a segment over a strip: updates the state, and writes outputs if any are requested.
 ///
-/// At most `P` tokens pass together under the rules without rates, and of fewer `B`; where not all of them pass in registers, `T` of
-/// their queries do. With `T` zero they pass as fewer do. `R` rows are a register tile of products, `V` vectors the widest strip, and `W` vectors that
-/// of the delta rules.
+/// Under the rules without rates at most `P` tokens pass together, and shorter passes take `B`. If the registers cannot
+/// hold a whole pass, `T` queries pass at a time; with `T` zero the tokens pass like fewer ones. `R` rows are a
+/// register tile of products, `V` vectors the widest strip, and `W` vectors that of the delta rules.
 ///
 /// # Safety
 /// - The clauses of [`Strip`], [`Segment`], as [`super::prepare::prepare`] leaves it, and [`Columns`].
@@ -31,7 +31,7 @@ pub unsafe fn recur<
     segment: &Segment,
     columns: &Columns,
 ) {
-    // What the tokens of a register tile write to each other is a quad of products for each.
+    // The products among the tokens of a register tile form a quad per token.
     const { assert!(V * L::N <= WIDEST && W * L::N <= WIDEST && R == 4) };
     let delta = !segment.betas.is_null();
     // SAFETY: the same clauses; the width is one of three.
@@ -62,11 +62,11 @@ pub unsafe fn recur<
     }
 }
 
-/// The only token of a segment passes a strip of `V` vectors, which it finds where the strip was before, and leaves where it is.
-/// `DELTA` is whether there are rates.
+/// Passes the only token of a segment over a strip of `V` vectors, from the strip's previous location to its own.
+/// `DELTA` marks the rules with rates.
 ///
 /// # Safety
-/// - As for [`recur`]; the token has one query row, or under the rules without rates none.
+/// - As for [`recur`]; the token has one query row, or possibly none under the rules without rates.
 #[inline(always)]
 unsafe fn single<L: Lanes, const V: usize, const DELTA: bool>(
     isa: L::Isa,
@@ -92,7 +92,7 @@ unsafe fn single<L: Lanes, const V: usize, const DELTA: bool>(
     }
 }
 
-/// The passes of a segment over a strip of `V` vectors, for the rules without rates.
+/// Runs the passes of a segment over a strip of `V` vectors, for the rules without rates.
 ///
 /// # Safety
 /// - As for [`recur`].
@@ -104,7 +104,7 @@ unsafe fn plain<L: Lanes, const B: usize, const R: usize, const T: usize, const 
     columns: &Columns,
 ) {
     let out = !columns.outputs.is_null();
-    // What five tokens read and write of two vectors.
+    // `true` if the registers hold what five tokens read and write of two vectors.
     let in_registers = L::MANY_REGISTERS && P <= 5;
     // SAFETY: the same clauses; passes end where the segment does.
     unsafe {
@@ -127,7 +127,7 @@ unsafe fn plain<L: Lanes, const B: usize, const R: usize, const T: usize, const 
             }
             while t < end {
                 let many = t + B <= end;
-                // The last tokens multiply what they store.
+                // The last tokens multiply the rows as they store them.
                 let last = t + if many { B } else { 1 } == segment.tokens;
                 let exit = if columns.keep && last { segment.exit.as_ref() } else { None };
                 if many {
@@ -142,8 +142,8 @@ unsafe fn plain<L: Lanes, const B: usize, const R: usize, const T: usize, const 
     }
 }
 
-/// `P` tokens from `first` on pass a strip, for the rules without rates, where the registers do not hold what all of them read
-/// and write: a tile of `T` queries at a time reads the strip, and then what they write is added.
+/// Passes `P` tokens from `first` on over a strip, for the rules without rates, if the registers cannot hold all that
+/// they read and write. Tiles of `T` queries read the strip first; then the writes of all tokens are added.
 ///
 /// # Safety
 /// - As for [`recur`]; the tokens are a pass of the segment, and have a query row each if there are outputs.
@@ -190,7 +190,7 @@ unsafe fn apart<L: Lanes, const B: usize, const T: usize, const P: usize, const 
     }
 }
 
-/// [`through`] with what `B` tokens are to do known to the compiler.
+/// Calls [`through`] for `B` tokens, with outputs and factors as compile-time constants.
 ///
 /// # Safety
 /// - As for [`recur`]; `B` tokens from `t` on are in the segment, and have a query row each if there are outputs.
@@ -223,8 +223,8 @@ unsafe fn block<L: Lanes, const B: usize, const V: usize>(
     }
 }
 
-/// `B` tokens from `t` on, of the pass from `first` on, pass a strip, each with its query if `OUT`. With `EXIT`, in which case
-/// there are factors, the strip is multiplied then; `ONCE` is that of [`rows`].
+/// Passes `B` tokens from `t` on, of the pass that starts with `first`, over a strip, each with its query if `OUT`.
+/// With `EXIT`, which requires factors, the strip is multiplied afterwards; `ONCE` is that of [`rows`].
 ///
 /// # Safety
 /// - As for [`recur`]; `B` tokens from `t` on are in the segment, and have a query row each if `OUT`.
@@ -271,8 +271,8 @@ unsafe fn through<
     }
 }
 
-/// The passes of a segment over a strip of `V` vectors; `DELTA` for the rules with rates. All tokens of a pass read the state as it is before them, and meet each
-/// other in the products of the segment.
+/// Runs the passes of a segment over a strip of `V` vectors; `DELTA` marks the rules with rates. All tokens of a pass
+/// read the state before the pass, and interact through the products of the segment.
 ///
 /// # Safety
 /// - As for [`recur`].
@@ -308,8 +308,8 @@ unsafe fn together<
     }
 }
 
-/// [`pass`] of as many tokens as a register tile has, with a query row each, under a delta rule: what is known of it here is not
-/// asked in loops.
+/// Calls [`pass`] for the tokens of one register tile, with a query row each, under a delta rule, so that these facts
+/// are constants in its loops.
 ///
 /// # Safety
 /// - As for [`pass`], with `R` tokens.
@@ -335,7 +335,7 @@ unsafe fn tile<L: Lanes, const B: usize, const R: usize, const T: usize, const P
     }
 }
 
-/// `count` tokens from `first` on pass a strip together.
+/// Passes `count` tokens from `first` on over a strip together.
 ///
 /// # Safety
 /// - As for [`recur`]; the tokens are a pass of the segment.
@@ -401,8 +401,8 @@ unsafe fn pass<
     }
 }
 
-/// What a token that passes by itself under a delta rule writes, to the strip's room and as the result, and what its query row
-/// reads: [`writes`] and [`answers`] of one token, which load the state once, from where it was.
+/// Computes the write of a lone token under a delta rule, to the strip's room and as the result, and its output:
+/// [`writes`] and [`answers`] of one token in a single pass over the state, read from its previous location.
 ///
 /// # Safety
 /// - As for [`pass`]; the token is one, and has one query row.
@@ -421,7 +421,7 @@ unsafe fn alone<L: Lanes, const V: usize>(
         let (mut w, mut y) = ([L::splat(isa, 0.0); V], [L::splat(isa, 0.0); V]);
         let mut x = 0;
         while x < V {
-            // Sums of both fit the registers for two vectors.
+            // The sums of both fit the registers for two vectors.
             let from = strip.from.add(x * L::N);
             if V - x >= 2 {
                 let [h, q] = sums::<L, 2, 2, true>(isa, segment.dim, [key, query], from, strip.from_stride);
@@ -442,11 +442,12 @@ unsafe fn alone<L: Lanes, const V: usize>(
     }
 }
 
-/// What `R` tokens from `t` on write, to the strip's room: for the rules without rates their values, for the delta rules
-/// `β (v − k S')` with what the tokens of the pass before them wrote in `S'`. It is solved by forward substitution.
+/// Computes what `R` tokens from `t` on write, to the strip's room: their values for the rules without rates, and
+/// `β (v − k S')` for the delta rules, where `S'` includes the writes of earlier tokens of the pass. Solves by forward
+/// substitution.
 ///
 /// # Safety
-/// - As for [`pass`], with what the tokens of the pass before `t` write in the room.
+/// - As for [`pass`], with the writes of the pass before `t` in the room.
 #[inline(always)]
 unsafe fn writes<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     isa: L::Isa,
@@ -488,7 +489,7 @@ unsafe fn writes<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     }
 }
 
-/// What token `t` writes under a delta rule, to `to` and as the result: `β (v − read)`.
+/// Computes what token `t` writes under a delta rule, to `to` and as the result: `β (v − read)`.
 ///
 /// # Safety
 /// - As for [`recur`]; `t` is one of the tokens, and `V` vectors are writable at `to`.
@@ -513,8 +514,8 @@ unsafe fn write<L: Lanes, const V: usize>(
     }
 }
 
-/// What the tokens of a register tile from `t` on write under a delta rule, where `w` is what they read of the state and of what
-/// earlier tokens write. What each writes is added to what later ones read.
+/// Computes the writes of the tokens of a register tile from `t` on under a delta rule. `w` holds their readings of the
+/// state and of earlier writes. The write of each token is added to the readings of later ones.
 ///
 /// # Safety
 /// - As for [`writes`]; products of the tokens with each other are at `own`, a quad of each.
@@ -543,10 +544,10 @@ unsafe fn solve<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// The outputs of query row `g` of `R` tokens from `t` on.
+/// Writes the outputs of query row `g` of `R` tokens from `t` on.
 ///
 /// # Safety
-/// - As for [`pass`], with what the tokens of the pass up to these write in the room.
+/// - As for [`pass`], with the writes of the pass up to these tokens in the room.
 #[inline(always)]
 unsafe fn answers<L: Lanes, const R: usize, const V: usize, const DELTA: bool>(
     isa: L::Isa,

@@ -1,4 +1,4 @@
-//! What tokens are to a strip of the state: values, outputs, rates, and the rows that they pass.
+//! Per-token operands of a strip: values, outputs, rates, and the pass over its rows.
 
 use super::enter::clear_padding;
 use super::factor::{Factor, flushed};
@@ -8,7 +8,7 @@ use crate::lanes::Lanes;
 use crate::product::for_quad;
 use core::ops::Range;
 
-/// What token `t` writes, before the delta rule: its values times `down`.
+/// Returns what token `t` writes, before the delta rule: its values times `down`.
 ///
 /// # Safety
 /// - The clauses of [`Segment`] and [`Columns`]; `t` is one of the tokens.
@@ -33,7 +33,7 @@ pub(super) unsafe fn values<L: Lanes, const V: usize>(
     v
 }
 
-/// Writes what a query row of token `t` reads.
+/// Writes the output of a query row of token `t`.
 ///
 /// # Safety
 /// - The clauses of [`Segment`] and [`Columns`]; `t` and `g` are a token and a query row of it.
@@ -62,7 +62,7 @@ pub(super) unsafe fn output<L: Lanes, const V: usize>(
     }
 }
 
-/// The rate of a token in every lane, and the smallest magnitude that it leaves a normal number.
+/// The rate of a token in every lane, and the smallest magnitude whose product with it is a normal number.
 #[derive(Clone, Copy)]
 pub(super) struct Rate<L> {
     beta: L,
@@ -70,7 +70,7 @@ pub(super) struct Rate<L> {
 }
 
 impl<L: Lanes> Rate<L> {
-    /// The rate of token `t`.
+    /// Loads the rate of token `t`.
     ///
     /// # Safety
     /// - The clauses of [`Segment`], which has rates; `t` is one of its tokens.
@@ -81,24 +81,24 @@ impl<L: Lanes> Rate<L> {
         Rate { beta: L::splat(isa, beta), limit: L::splat(isa, f32::MIN_POSITIVE / beta.abs()) }
     }
 
-    /// `x` times the rate; zero where that would be smaller than the smallest normal number.
+    /// Returns `x` times the rate; zero for a product below the smallest normal number.
     #[inline(always)]
     pub(super) fn times(self, isa: L::Isa, x: L) -> L {
         flushed(isa, x, self.beta, self.limit)
     }
 }
 
-/// Terms that are summed up by themselves before they are added to a sum of more.
+/// Terms per separate sum, before it is added to a larger one.
 pub(super) const SEGMENT: usize = 16;
 
-/// Terms whose segments are summed up by themselves.
+/// Terms whose segment sums are added separately.
 const TERMS: usize = SEGMENT * SEGMENT;
 
-/// Terms that are summed up by themselves in passes whose sums are of f64.
+/// Terms per separate sum in passes with f64 sums.
 pub(super) const SHORT: usize = 8;
 
-/// `sums + Σ_{i < count} p[r][i] · w[i]` for `R` rows of products, `stride` apart. A sum of many terms is a sum of sums of short
-/// ones: it rounds fewer times to numbers of the size of what is held, which a long memory makes large.
+/// Returns `sums + Σ_{i < count} p[r][i] · w[i]` for `R` rows of products, `stride` apart. A sum of many terms is a sum
+/// of short sums, which rounds fewer times to the magnitude of the state, large with a long memory.
 ///
 /// # Safety
 /// - `count` values are readable in each row of `p`, and `count` rows of `V` vectors at `w`.
@@ -137,7 +137,7 @@ pub(super) unsafe fn add_products<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// [`add_products`] of a pass whose sums are of f64.
+/// Does the same as [`add_products`] for a pass with f64 sums.
 ///
 /// # Safety
 /// - As for [`add_products`].
@@ -150,7 +150,7 @@ pub(super) unsafe fn add_wide<L: Lanes, const R: usize, const V: usize>(
     w: *const f32,
     count: usize,
 ) {
-    // As many vectors at a time as the registers hold with their sums in f64.
+    // The number of vectors that the registers hold with their sums in f64.
     let both = L::MANY_REGISTERS && V.is_multiple_of(2);
     for from in (0..V).step_by(if both { 2 } else { 1 }) {
         // SAFETY: the same clauses; the vectors are among `V`.
@@ -163,7 +163,8 @@ pub(super) unsafe fn add_wide<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// [`add_wide`] for `U` vectors from number `from` on: [`SHORT`] terms are summed up in f32, and their sums in f64.
+/// Does the same as [`add_wide`] for `U` vectors from number `from` on: sums [`SHORT`] terms in f32, and these sums in
+/// f64.
 ///
 /// # Safety
 /// - As for [`add_products`]; `from + U` is at most `V`.
@@ -211,7 +212,7 @@ unsafe fn add_vectors<L: Lanes, const R: usize, const V: usize, const U: usize>(
             }
         }
     }
-    // What each of the short sums began with.
+    // The start values of the short sums.
     let bias = L::wide(isa, -f64::from(BIAS) * count.div_ceil(SHORT) as f64);
     for r in 0..R {
         for u in 0..U {
@@ -221,7 +222,7 @@ unsafe fn add_vectors<L: Lanes, const R: usize, const V: usize, const U: usize>(
     }
 }
 
-/// Adds to the sums of `T` tokens what four of them, from number `FROM` on, write: to their own, and to later ones.
+/// Adds the writes of four tokens, from number `FROM` on, to the sums of `T` tokens: to their own and to later ones.
 ///
 /// # Safety
 /// - Rows of products of the tokens are readable at `p`, `stride` apart, a multiple of four values from the first of them on,
@@ -254,7 +255,7 @@ pub(super) unsafe fn add_own<L: Lanes, const T: usize, const V: usize, const FRO
     }
 }
 
-/// `sums + Σ p[r][i] · w[i]` over `terms`.
+/// Returns `sums + Σ p[r][i] · w[i]` over `terms`.
 ///
 /// # Safety
 /// - As for [`add_products`]; the terms are below its count.
@@ -280,13 +281,13 @@ unsafe fn add_segment<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Asks the cache for what comes next, as `count` tokens from `first` on pass: the values of as many behind them, and what the
-/// caller names for each of these. Nothing of it need be memory.
+/// Prefetches for the tokens that follow while `count` tokens from `first` on pass: the values of the next `count`, and
+/// the rows that the caller names for each of them. None of it need be valid memory.
 #[inline(always)]
 pub(super) fn prefetch<L: Lanes, const V: usize>(isa: L::Isa, columns: &Columns, first: usize, count: usize) {
-    /// f32 values of two lines, which come together.
+    /// f32 values of two cache lines, which are fetched together.
     const LINES: usize = 32;
-    /// Longer passes are those of all tokens, behind which is nothing.
+    /// Longer passes contain all tokens, so that nothing follows them.
     const MOST: usize = 256;
     if count > MOST {
         return;
@@ -296,7 +297,7 @@ pub(super) fn prefetch<L: Lanes, const V: usize>(isa: L::Isa, columns: &Columns,
     let rows =
         [(columns.values, columns.value_stride, count), (queries, query_stride, 0), (keys, key_stride, 0)];
     for (data, stride, behind) in rows {
-        // Of strips that share lines, the one that begins them asks.
+        // If strips share lines, only the first one prefetches them.
         if data.is_null() || data.addr() % (LINES * 4) >= width * 4 {
             continue;
         }
@@ -309,24 +310,24 @@ pub(super) fn prefetch<L: Lanes, const V: usize>(isa: L::Isa, columns: &Columns,
     }
 }
 
-/// How the rows of a strip are multiplied after tokens have passed them.
+/// Multiplication of the rows of a strip after tokens have passed them.
 mod exits {
-    /// Not at all.
+    /// None.
     pub const NEVER: u8 = 0;
-    /// By one: what would be subnormal vanishes.
+    /// By one, which flushes numbers that would be subnormal.
     pub const VANISH: u8 = 1;
-    /// All by one factor.
+    /// All rows by one factor.
     pub const SHARED: u8 = 2;
-    /// Each by its own.
+    /// Each row by its own factor.
     pub const OWN: u8 = 3;
-    /// As the factors say, row by row.
+    /// Row by row, as the factors require.
     pub const EITHER: u8 = 4;
 }
 
-/// Each row of a strip is loaded once, gives each query its share if `OUT`, takes what `B` tokens from `t` on write, is
-/// multiplied if `EXIT`, and is stored once. What the tokens write is summed up by itself, so that the state rounds once for
-/// all of them. Returns what the queries read of the state as it was. With `ONCE` the state is found where it was before the
-/// segment, and each kind of factor has a loop of its own.
+/// Runs `B` tokens from `t` on over the rows of a strip and returns the readings of the queries from the state before
+/// them. Each row is loaded once, contributes to each query if `OUT`, receives the tokens' writes, is multiplied if
+/// `EXIT`, and is stored once. The writes are summed separately, so that the state is rounded once for all of them.
+/// With `ONCE` the state is read from its location before the segment, and each kind of factor has its own loop.
 ///
 /// # Safety
 /// - The clauses of [`Strip`] and [`Segment`]; `B` tokens from `t` on are in the segment, and `q` are rows of `dim` values if
@@ -367,10 +368,10 @@ pub(super) unsafe fn rows<
     }
 }
 
-/// [`rows`], with what is done to a row last known to the compiler.
+/// Does the same as [`rows`], with the multiplication of a row as a compile-time constant.
 ///
 /// # Safety
-/// - As for [`rows`]; there are factors but for [`exits::NEVER`].
+/// - As for [`rows`]; `exit` has factors unless `EXIT` is [`exits::NEVER`].
 #[inline(always)]
 unsafe fn each_row<
     L: Lanes,
@@ -389,7 +390,7 @@ unsafe fn each_row<
     exit: Option<&Factors>,
 ) -> [[L; V]; B] {
     let bias = L::splat(isa, BIAS);
-    // A single token has four sums, which do not wait for each other.
+    // A single token has four independent sums.
     let mut y = [[[bias; V]; B]; 4];
     // SAFETY: rows of `B` tokens, and rows of the strip (clauses). After the last row the pointer is only moved.
     unsafe {

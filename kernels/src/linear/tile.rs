@@ -3,18 +3,18 @@
 use crate::lanes::Lanes;
 use crate::product::for_quad;
 
-/// What sums begin with that would stall if they were subnormal: far below the rounding of every sum that is not tiny itself.
-/// It is taken away afterwards.
+/// Start value of sums that would stall if they were subnormal: far below the rounding of every sum that is not itself
+/// tiny. It is subtracted afterwards.
 pub(super) const BIAS: f32 = f32::MIN_POSITIVE * 64.0;
 
-/// A sum of `sums` sums, without what they began with.
+/// Subtracts the start values of `sums` sums from their total.
 #[inline(always)]
 pub(super) fn without_bias<L: Lanes>(isa: L::Isa, sum: L, sums: usize) -> L {
     sum.minus(L::splat(isa, BIAS * sums as f32))
 }
 
-/// `x S` for `R` rows `x`: sums over the rows of a strip of `V` vectors, `stride` apart. With `FOUR` each has four sums, which
-/// do not wait for each other, and otherwise one.
+/// Computes `x S` for `R` rows `x`: sums over the rows of a strip of `V` vectors, `stride` apart. With `FOUR` each has
+/// four independent sums, otherwise one.
 ///
 /// # Safety
 /// - `dim` values, a multiple of four, are readable in each row of `x`, and `V` vectors in each of `dim` rows at `state`.
@@ -55,7 +55,8 @@ pub(super) unsafe fn sums<L: Lanes, const R: usize, const V: usize, const FOUR: 
     whole
 }
 
-/// `x S` for `R` rows `x`, `x_stride` apart, and a strip of `V` vectors, its rows `stride` apart. A single row has four sums.
+/// Computes `x S` for `R` rows `x`, `x_stride` apart, and a strip of `V` vectors with rows `stride` apart. A single row
+/// has four sums.
 ///
 /// # Safety
 /// - As for [`sums`].

@@ -1,4 +1,4 @@
-//! What the tokens of a pass write is added to the state.
+//! Updates of the state with the writes of a pass.
 
 use super::enter::clear_padding;
 use super::factor::Factor;
@@ -7,12 +7,12 @@ use super::rows::{SEGMENT, SHORT, rows};
 use crate::lanes::Lanes;
 use crate::product::for_quad;
 
-/// Adds what the tokens of a long pass write to the state: four rows of it at a time. It is summed up by itself, in segments,
-/// which with `WIDE` are added up in f64, so that the state rounds once for all of it. Then the rows are multiplied if there
+/// Adds the writes of a long pass to the state, four rows at a time. They are summed separately, in segments which with
+/// `WIDE` are added in f64, so that the state is rounded once for the whole pass. Then the rows are multiplied if there
 /// are factors.
 ///
 /// # Safety
-/// - The clauses of [`Strip`] and [`Segment`]; the tokens are a pass of it, and the room holds what they write.
+/// - The clauses of [`Strip`] and [`Segment`]; the tokens are a pass of it, and the room holds their writes.
 #[inline(always)]
 pub(super) unsafe fn update<L: Lanes, const V: usize, const WIDE: bool>(
     isa: L::Isa,
@@ -71,11 +71,11 @@ pub(super) unsafe fn update<L: Lanes, const V: usize, const WIDE: bool>(
     }
 }
 
-/// Adds what the tokens of a short pass write to the state, `P` or `B` tokens at a time. With `EXIT`, in which
-/// case there are factors, the rows are multiplied then.
+/// Adds the writes of a short pass to the state, `P` or `B` tokens at a time. With `EXIT`, which requires factors, the
+/// rows are multiplied afterwards.
 ///
 /// # Safety
-/// - The clauses of [`Strip`] and [`Segment`]; the tokens are a pass of it, and the room holds what they write.
+/// - The clauses of [`Strip`] and [`Segment`]; the tokens are a pass of it, and the room holds their writes.
 #[inline(always)]
 pub(super) unsafe fn update_short<
     L: Lanes,
@@ -95,7 +95,7 @@ pub(super) unsafe fn update_short<
     // SAFETY: the same clauses; tokens end where the pass does.
     unsafe {
         if T > 0 && count == P {
-            // As many vectors at a time as the registers hold of all tokens.
+            // The number of vectors that the registers hold for all tokens.
             if V <= 2 && (L::MANY_REGISTERS || P <= 5) {
                 add_tokens::<L, P, V, V, EXIT>(isa, strip, segment, first, 0, 0, exit);
             } else {

@@ -6,7 +6,8 @@ use crate::lanes::{Lanes, MAX_LANES};
 use core::arch::aarch64::*;
 use elsa_core::state::Number;
 
-/// Where [`Lanes::exp2`] saturates at zero: the exponents of all its polynomials are above zero and below 200.
+/// Argument at which [`Lanes::exp2`] saturates at zero: the exponents of all its polynomials are above zero and below
+/// 200.
 const ZERO_AT: f32 = -200.0;
 
 /// Four lanes.
@@ -78,22 +79,22 @@ impl Lanes for Four {
     }
     #[inline(always)]
     unsafe fn load(_: Neon, p: *const f32) -> Self {
-        // SAFETY: `p` is readable for `N` values (clause of `load`); the token was shown.
+        // SAFETY: `p` is readable for `N` values (clause of `load`); the token proves the instruction set.
         Four(unsafe { vld1q_f32(p) })
     }
     #[inline(always)]
     unsafe fn load_f16(_: Neon, p: *const u16) -> Self {
-        // SAFETY: `p` is readable for `N` elements (clause of `load_f16`); the token was shown.
+        // SAFETY: `p` is readable for `N` elements (clause of `load_f16`); the token proves the instruction set.
         Four(unsafe { widen_f16(p) })
     }
     #[inline(always)]
     unsafe fn load_bf16(_: Neon, p: *const u16) -> Self {
-        // SAFETY: `p` is readable for `N` elements (clause of `load_bf16`); the token was shown.
+        // SAFETY: `p` is readable for `N` elements (clause of `load_bf16`); the token proves the instruction set.
         Four(unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p))) })
     }
     #[inline(always)]
     unsafe fn load_bool(_: Neon, p: *const u8) -> Self {
-        // SAFETY: `p` is readable for `N` bytes (clause of `load_bool`); the token was shown.
+        // SAFETY: `p` is readable for `N` bytes (clause of `load_bool`); the token proves the instruction set.
         Four(unsafe {
             let bytes = vcreate_u8(u64::from(p.cast::<u32>().read_unaligned()));
             let words = vmovl_u16(vget_low_u16(vmovl_u8(bytes)));
@@ -104,13 +105,13 @@ impl Lanes for Four {
     #[inline(always)]
     unsafe fn load_bits(_: Neon, p: *const u8) -> u32 {
         const PLACES: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
-        // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`); the token was shown.
+        // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`); the token proves the instruction set.
         unsafe {
             let places = vld1q_u8(PLACES.as_ptr());
             let (low, high) = (vld1q_u8(p), vld1q_u8(p.add(16)));
             let low = vandq_u8(vtstq_u8(low, low), places);
             let high = vandq_u8(vtstq_u8(high, high), places);
-            // Neighbours are added until each byte has the bits of eight.
+            // Adjacent bytes are added until each byte has the bits of eight.
             let two = vpaddq_u8(low, high);
             let four = vpaddq_u8(two, two);
             let eight = vpaddq_u8(four, four);
@@ -143,16 +144,17 @@ impl Lanes for Four {
     }
     #[inline(always)]
     unsafe fn quad(_: Neon, p: *const f32) -> float32x4_t {
-        // SAFETY: `p` is readable for four values (clause of `quad`); the token was shown.
+        // SAFETY: `p` is readable for four values (clause of `quad`); the token proves the instruction set.
         unsafe { vld1q_f32(p) }
     }
     #[inline(always)]
     unsafe fn two_quads<const ODD: bool>(_: Neon, p: &mut *const f32, stride: usize) -> [float32x4_t; 2] {
         let (low, high);
-        // No intrinsic loads two registers and steps on. Names are needed, since the registers must be neighbours.
+        // No intrinsic loads two registers and advances the pointer. The registers must be adjacent, so they are
+        // named.
         macro_rules! load {
             ($low:tt, $high:tt) => {
-                // SAFETY: `p` is readable for eight values (clause of `two_quads`); the token was shown.
+                // SAFETY: `p` is readable for eight values (clause of `two_quads`); the token proves the instruction set.
                 unsafe {
                     core::arch::asm!(
                         concat!("ld1 {{ ", $low, ".4s, ", $high, ".4s }}, [{p}], {stride}"),
@@ -197,7 +199,7 @@ impl Lanes for Four {
         dst: *mut f32,
         dst_stride: usize,
     ) {
-        // SAFETY: four rows of four values at either pointer (clause of `transpose4`).
+        // SAFETY: four rows of four values at both pointers (clause of `transpose4`).
         unsafe {
             let a = vld1q_f32(src);
             let b = vld1q_f32(src.add(src_stride));
@@ -266,8 +268,8 @@ impl Lanes for Four {
     }
     #[inline(always)]
     fn exp2(self) -> Self {
-        // FMLA overwrites its addend, so each step of Horner's form would copy a coefficient first. The
-        // monic form, evaluated in pairs, copies two.
+        // FMLA overwrites its addend, so each step of Horner's form would copy a coefficient first. The monic form,
+        // evaluated in pairs, needs two copies.
         let isa = self.isa();
         let c = EXP2_MONIC;
         let whole = self.nearest();
@@ -277,15 +279,15 @@ impl Lanes for Four {
         let middle = r.mul_add(Self::splat(isa, c[3]), Self::splat(isa, c[2]));
         let high = r.mul_add(Self::splat(isa, c[5]), Self::splat(isa, c[4]));
         let p = r2.mul_add(r2.mul_add(high, middle), low);
-        // FCVTZS puts the whole number where the exponent is, so that adding the bits multiplies by the power of two.
-        // It makes zero of NaN, and so a NaN stays one.
-        // The sum saturates at zero, whose bits are those of the number.
+        // FCVTZS shifts the integer to the position of the exponent, so that adding the bits multiplies by the power
+        // of two. It turns NaN into zero, and so a NaN stays NaN. The sum saturates at zero, whose bits are those of
+        // the number.
         let power = op!(vcvtq_n_s32_f32::<23>(whole.0));
         Four(op!(vreinterpretq_f32_u32(vsqaddq_u32(vreinterpretq_u32_f32(p.0), power))))
     }
     #[inline(always)]
     fn power(self) -> Self {
-        // FCVTZS puts the whole number where the exponent is, and makes zero of NaN.
+        // FCVTZS shifts the integer to the position of the exponent, and turns NaN into zero.
         Four(op!({
             let power = vcvtq_n_s32_f32::<23>(self.0);
             vreinterpretq_f32_s32(vaddq_s32(power, vdupq_n_s32(127 << 23)))
@@ -320,7 +322,7 @@ impl Lanes for Four {
     }
 }
 
-/// Four f16 elements as f32 values. FCVTL is part of ARMv8.0, though its intrinsic requires f16 arithmetic.
+/// Converts four f16 elements to f32. FCVTL is part of ARMv8.0, though its intrinsic requires f16 arithmetic.
 ///
 /// # Safety
 /// - `p` is readable for four elements.
@@ -336,7 +338,8 @@ unsafe fn widen_f16(p: *const u16) -> float32x4_t {
     }
 }
 
-/// Four f32 values as f16 elements. FCVTN is part of ARMv8.0 and rounds as the mode is set, by default to the nearest.
+/// Converts four f32 values to f16. FCVTN is part of ARMv8.0 and uses the current rounding mode, by default to
+/// nearest.
 ///
 /// # Safety
 /// - Nothing beyond the instruction set is required.

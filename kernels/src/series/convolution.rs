@@ -1,4 +1,4 @@
-//! The direct convolution: for each token the sum of the products of a filter and the inputs up to the token.
+//! The direct convolution: each output is the sum of products of a filter and the inputs up to its token.
 //!
 //! Blocks of `TOKENS` tokens share each load of a weight, and their sums are chains that overlap.
 
@@ -6,10 +6,10 @@ use super::functions::silu;
 use super::kernel::{ConvolutionTile, VECTORS};
 use crate::lanes::Lanes;
 
-/// Tokens of a block.
+/// Tokens per block.
 const TOKENS: usize = 4;
 
-/// The outputs of a tile.
+/// Computes the outputs of a tile.
 ///
 /// # Safety
 /// - The contract of the [`ConvolutionTile`].
@@ -27,7 +27,7 @@ pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &ConvolutionTile) {
     }
 }
 
-/// The outputs of `T` tokens from `token` on.
+/// Computes the outputs of `T` tokens from `token` on.
 ///
 /// # Safety
 /// - The contract of the [`ConvolutionTile`], which has these tokens.

@@ -1,4 +1,4 @@
-//! Exponential, softplus and silu of lanes, over the whole range of f32, and the selection of what counts as zero.
+//! Exponential, softplus and silu of lanes over the whole range of f32, and the flushing of tiny numbers to zero.
 //!
 //! ```text
 //! e^x         = 2^n e^s                 n = rint(x log2 e),  s = x − n ln 2,  |s| ≤ ln 2 / 2
@@ -7,21 +7,22 @@
 //! silu x      = x / (1 + v), times v where x < 0
 //! ```
 //!
-//! `n ln 2` is subtracted in two parts, the first of which has few enough bits that neither its product nor the difference
-//! is rounded. `e^s` and the series in `z²` are polynomials near the minimax ones for the relative error, with constant terms
-//! of one, so that `e^0 = 1` exactly. `2 e^s 2^(n−1)` reaches the largest number without an infinite power on the way.
+//! `n ln 2` is subtracted in two parts. The first has so few bits that neither its product nor the difference is
+//! rounded. `e^s` and the series in `z²` are polynomials close to minimax in relative error, with constant terms of
+//! one, so that `e^0 = 1` exactly. `2 e^s 2^(n−1)` reaches the largest number without an infinite power on the way.
 //!
-//! Below [`LEAST_LOG`] an exponential is zero, and above `MOST` infinite. Errors beyond those of the polynomials, `1.1e-8` and
-//! `1e-9`, are roundings; a test finds the largest that are made, over all exponents, below what each kernel declares.
+//! Below [`LEAST_LOG`] an exponential is zero, and above `MOST` infinite. Errors beyond those of the polynomials,
+//! `1.1e-8` and `1e-9`, are roundings. A test measures the largest errors over all exponents and finds them below what
+//! each kernel declares.
 
 use crate::lanes::Lanes;
 use elsa_core::series::functions::{LEAST_LOG, MOST_LOG};
 
-/// An argument above that of the largest number.
+/// An argument above the logarithm of the largest number.
 const MOST: f32 = 89.0;
 /// `log2 e`.
 const LOG2_E: f32 = core::f32::consts::LOG2_E;
-/// The upper bits of `ln 2`: products with whole numbers below 256 are exact.
+/// The upper bits of `ln 2`: products with integers below 256 are exact.
 const LN_2_HIGH: f32 = 0.693_145_75;
 /// The rest of `ln 2`.
 const LN_2_LOW: f32 = 1.428_606_8e-6;
@@ -30,15 +31,15 @@ const EXP: [f32; 7] = [2.0, 2.0, 1.0, 0.333_331_53, 0.083_333_11, 0.016_726_358,
 /// `artanh(z) / z` in powers of `z²`.
 const ARTANH: [f32; 6] = [1.0, 0.333_333_34, 0.199_998_53, 0.142_961_78, 0.108_532_88, 0.116_121_64];
 
-/// `x` where the magnitude of `by` is at least the smallest normal number, or is that of a NaN, and zero elsewhere.
+/// Returns `x` in lanes where the magnitude of `by` is at least the smallest normal number or NaN, and zero elsewhere.
 #[inline(always)]
 #[must_use]
 pub fn kept<L: Lanes>(isa: L::Isa, by: L, x: L) -> L {
     L::splat(isa, f32::MIN_POSITIVE).if_greater(by.abs(), L::splat(isa, 0.0), x)
 }
 
-/// A factor and a state whose product is `e^x h`. Above [`MOST_LOG`], where the factor would be infinite and grow NaN out of
-/// nothing, it is taken twice, the first time by the state. The logarithm of infinity makes NaN.
+/// Returns a factor and a state whose product is `e^x h`. Above [`MOST_LOG`], where an infinite factor could create
+/// NaN, the factor is applied twice, the first time to the state. The logarithm of infinity makes NaN.
 #[inline(always)]
 #[must_use]
 pub fn grown<L: Lanes>(isa: L::Isa, x: L, h: L) -> (L, L) {
@@ -47,14 +48,14 @@ pub fn grown<L: Lanes>(isa: L::Isa, x: L, h: L) -> (L, L) {
     (a, x.if_greater(most, a.mul_add(h, x.minus(x)), h))
 }
 
-/// `e^x`.
+/// Returns `e^x`.
 #[inline(always)]
 #[must_use]
 pub fn exp<L: Lanes>(isa: L::Isa, x: L) -> L {
     exp_to(isa, x, MOST)
 }
 
-/// `e^x`, of larger arguments that of `most`.
+/// Returns `e^x`, with arguments clamped to `most`.
 #[inline(always)]
 fn exp_to<L: Lanes>(isa: L::Isa, x: L, most: f32) -> L {
     let (least, most) = (L::splat(isa, LEAST_LOG), L::splat(isa, most));
@@ -73,7 +74,7 @@ fn exp_to<L: Lanes>(isa: L::Isa, x: L, most: f32) -> L {
     least.if_greater(x, L::splat(isa, 0.0), y)
 }
 
-/// `log(1 + e^x)`.
+/// Returns `log(1 + e^x)`.
 #[inline(always)]
 #[must_use]
 pub fn softplus<L: Lanes>(isa: L::Isa, x: L) -> L {
@@ -90,7 +91,7 @@ pub fn softplus<L: Lanes>(isa: L::Isa, x: L) -> L {
     z.plus(z).mul_add(p, x.at_least(zero))
 }
 
-/// `x / (1 + e^-x)`.
+/// Returns `x / (1 + e^-x)`.
 #[inline(always)]
 #[must_use]
 pub fn silu<L: Lanes>(isa: L::Isa, x: L) -> L {
@@ -99,7 +100,7 @@ pub fn silu<L: Lanes>(isa: L::Isa, x: L) -> L {
     x.times(zero.if_greater(x, v, one)).over(v.plus(one))
 }
 
-/// [`silu`] of `n` values, a whole number of vectors.
+/// Applies [`silu`] in place to `n` values, a whole number of vectors.
 ///
 /// # Safety
 /// - `n` values are readable and writable at `x`.
@@ -111,14 +112,14 @@ pub unsafe fn silu_in_place<L: Lanes>(isa: L::Isa, x: *mut f32, n: usize) {
     }
 }
 
-/// Exponential, softplus and silu of `n` values, a whole number of vectors.
+/// Writes exponential, softplus and silu of `n` values, a whole number of vectors.
 ///
 /// # Safety
 /// - `n` values are readable at `x` and writable at each of `y`.
 #[inline(always)]
 pub unsafe fn table<L: Lanes>(isa: L::Isa, x: *const f32, n: usize, y: [*mut f32; 3]) {
     for i in (0..n).step_by(L::N) {
-        // SAFETY: vector `i` of `n` values, on all sides (clause).
+        // SAFETY: vector `i` of `n` values, in each array (clause).
         unsafe {
             let v = L::load(isa, x.add(i));
             exp(isa, v).store(y[0].add(i));

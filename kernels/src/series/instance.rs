@@ -1,6 +1,7 @@
 //! The macro that instantiates the kernels of series for one instruction set.
 
-/// Declares a module `series` with `KERNEL`. Expects `PRIMITIVES` of the instruction set beside it.
+/// Declares a module `series` with `KERNEL`. Expects `PRIMITIVES` of the instruction set in the
+/// parent module.
 macro_rules! series {
     (
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, name: $name:literal,

@@ -1,23 +1,23 @@
-//! What the kernels of series work on. Strides and offsets count f32 values.
+//! Operands of the kernels of series. Strides and offsets count f32 values.
 
 use crate::primitives::Primitives;
 use elsa_core::series::plan::SeriesKernelSpec;
 
-/// Vectors of channels in a tile.
+/// Vectors of channels per tile.
 pub const VECTORS: usize = 2;
 
-/// Rows of a tile's channels, one for each token of a pass in its order: the row of the next token is `stride` values on, or
-/// before for a pass that runs backwards.
+/// Rows of a tile's channels, one per token in processing order. The row of the next token is `stride` values further
+/// on, or before for a backward pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<P> {
     /// The row of the first token.
     pub first: P,
-    /// Values from one row to that of the next token.
+    /// Stride of tokens in values.
     pub stride: isize,
 }
 
 impl<T> Columns<*const T> {
-    /// The row of token `token`.
+    /// Returns the row of token `token`.
     #[inline(always)]
     #[must_use]
     pub fn row(&self, token: usize) -> *const T {
@@ -26,7 +26,7 @@ impl<T> Columns<*const T> {
 }
 
 impl<T> Columns<*mut T> {
-    /// The row of token `token`.
+    /// Returns the row of token `token`.
     #[inline(always)]
     #[must_use]
     pub fn row(&self, token: usize) -> *mut T {
@@ -40,29 +40,29 @@ impl<T> Columns<*mut T> {
 /// - `W` values are readable in each of the `tokens` rows of `a` and `b`, and writable in those of `out`, unless its pointer
 ///   is null.
 /// - `state` is readable and writable for `W` values.
-/// - What is written overlaps nothing else.
+/// - Written operands overlap nothing else.
 #[derive(Clone, Copy, Debug)]
 pub struct RecurrenceTile {
     /// Factors, or their natural logarithms.
     pub a: Columns<*const f32>,
     /// Addends.
     pub b: Columns<*const f32>,
-    /// States after each token; null if they are not wanted.
+    /// States after each token; null if not requested.
     pub out: Columns<*mut f32>,
     /// Number of tokens.
     pub tokens: usize,
-    /// The state before the first token, then that after the last.
+    /// The state before the first token, replaced by the one after the last.
     pub state: *mut f32,
-    /// Whether `a` holds logarithms.
+    /// `true` if `a` holds logarithms.
     pub log: bool,
 }
 
 /// A coefficient of a selective scan.
 #[derive(Clone, Copy, Debug)]
 pub enum Coefficients {
-    /// Of each token, `[token][state]` with rows of `N` values, the same for all channels of the tile.
+    /// Per token, `[token][state]` with rows of `N` values shared by all channels of the tile.
     Token(Columns<*const f32>),
-    /// Of each channel, `[state][W]`.
+    /// Per channel, `[state][W]`.
     Channel(*const f32),
 }
 
@@ -74,20 +74,20 @@ pub enum Coefficients {
 /// - `a` is readable for `N · W` values, `[state][W]`; so are the coefficients, each in its form.
 /// - `bias` and `skip` are readable for `W` values each.
 /// - `state` is readable and writable for `N · W` values, `[state][W]`.
-/// - What is written overlaps nothing else.
+/// - Written operands overlap nothing else.
 #[derive(Clone, Copy, Debug)]
 pub struct SelectiveTile {
     /// Inputs.
     pub u: Columns<*const f32>,
     /// Time steps.
     pub delta: Columns<*const f32>,
-    /// Gates of the output; null if there are none.
+    /// Gates of the output; null if absent.
     pub z: Columns<*const f32>,
-    /// Outputs; null if they are not wanted.
+    /// Outputs; null if not requested.
     pub out: Columns<*mut f32>,
     /// Number of tokens.
     pub tokens: usize,
-    /// Numbers of a channel's state.
+    /// State elements per channel.
     pub states: usize,
     /// Rates.
     pub a: *const f32,
@@ -95,23 +95,24 @@ pub struct SelectiveTile {
     pub b: Coefficients,
     /// Output coefficients.
     pub c: Coefficients,
-    /// Added to the time steps.
+    /// Addends of the time steps.
     pub bias: *const f32,
-    /// Factors of the input in the output; null if it has no part there.
+    /// Factors of the input in the output; null if the output does not include it.
     pub skip: *const f32,
-    /// Whether time steps are the softplus of what they are given as.
+    /// `true` if time steps are the softplus of the given values.
     pub softplus: bool,
-    /// The state before the first token, then that after the last.
+    /// The state before the first token, replaced by the one after the last.
     pub state: *mut f32,
 }
 
 /// A tile of a convolution.
 ///
 /// Contract, with `W` for the `width` of the kernel's [`SeriesKernelSpec`]:
-/// - `taps` is at least one. `W` values are readable in each of the `tokens` rows of `u`, and in as many rows before the
-///   first as there are taps but one; and writable in those of `out`.
-/// - `filter` is readable for `taps · W` values, `[tap][W]`, the token's own first; `bias` for `W`, unless it is null.
-/// - What is written overlaps nothing else.
+/// - `taps` is at least one. `W` values are readable in each of the `tokens` rows of `u` and in `taps − 1` rows before
+///   the first, and writable in those of `out`.
+/// - `filter` is readable for `taps · W` values, `[tap][W]`, starting with the current token's; `bias` for `W`, unless
+///   null.
+/// - Written operands overlap nothing else.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvolutionTile {
     /// Inputs.
@@ -124,9 +125,9 @@ pub struct ConvolutionTile {
     pub taps: usize,
     /// Weights.
     pub filter: *const f32,
-    /// Added to the sums; null for none.
+    /// Addends of the sums; null for none.
     pub bias: *const f32,
-    /// Whether the output is the silu of the sum.
+    /// `true` if the output is the silu of the sum.
     pub silu: bool,
 }
 
@@ -141,22 +142,23 @@ pub struct SeriesKernel {
     pub primitives: &'static Primitives,
     /// [`super::recurrence::run`].
     pub recurrence: unsafe fn(&RecurrenceTile),
-    /// [`super::recurrence::fold`]: the factor of all tokens goes to the second argument, writable for `width` values.
+    /// [`super::recurrence::fold`]: the second argument, writable for `width` values, receives the factor of all
+    /// tokens.
     pub fold: unsafe fn(&RecurrenceTile, *mut f32),
-    /// [`super::recurrence::carry`]: factors, addends, the state before.
+    /// [`super::recurrence::carry`]: factors, addends, and the state, which is updated.
     pub carry: unsafe fn(*const f32, *const f32, *mut f32),
     /// [`super::selective::run`].
     pub selective: unsafe fn(&SelectiveTile),
     /// [`super::convolution::run`].
     pub convolution: unsafe fn(&ConvolutionTile),
-    /// [`super::functions::silu_in_place`]: values, and how many.
+    /// [`super::functions::silu_in_place`]: values and their number.
     pub silu: unsafe fn(*mut f32, usize),
-    /// [`super::functions::table`], for measuring errors: arguments, how many, exponentials, softplus, silu.
+    /// [`super::functions::table`], for measuring errors: arguments, their number, and exponentials, softplus, silu.
     pub functions: unsafe fn(*const f32, usize, [*mut f32; 3]),
 }
 
 impl SeriesKernel {
-    /// Whether this machine can execute the kernels.
+    /// Returns `true` if this machine can execute the kernels.
     #[must_use]
     pub fn is_present(&self) -> bool {
         (self.primitives.present)()

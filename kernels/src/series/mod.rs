@@ -1,5 +1,5 @@
-//! The micro-kernels of the operators that treat every channel by itself, written once over
-//! [`Lanes`](crate::lanes::Lanes): recurrence, selective scan, short convolution.
+//! The micro-kernels of the per-channel operators, written once over [`Lanes`](crate::lanes::Lanes): recurrence,
+//! selective scan, short convolution.
 //!
 //! **The formulas** are those of [`elsa_core::series::recurrence`], [`selective`](elsa_core::series::selective) and
 //! [`convolution`](elsa_core::series::convolution).
@@ -10,20 +10,20 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Channels lie in lanes.* Tokens depend on each other and channels do not, so a tile is [`VECTORS`] vectors of
-//!    channels, and tokens pass one after the other. No operation crosses lanes, and a channel's bits do not depend on its
-//!    neighbours.
-//! 2. *States vanish before they are subnormal.* A state, or a factor, whose magnitude is below the smallest normal number
-//!    becomes zero by selection. A state that decays is so subnormal for no more than one operation. It costs a comparison
-//!    and a selection; the first for factors is off the chain from token to token.
+//! 1. *Lanes hold channels.* Tokens depend on each other and channels do not, so a tile is [`VECTORS`] vectors of
+//!    channels, and tokens pass one after another. No operation crosses lanes, and a channel's bits do not depend on
+//!    its neighbours.
+//! 2. *States are flushed before they are subnormal.* A state or factor whose magnitude is below the smallest normal
+//!    number becomes zero by selection, so a decaying state is subnormal for at most one operation. This costs a
+//!    comparison and a selection; those of factors are off the dependency chain from token to token.
 //! 3. *A factor of zero clears by selection*, since zero times a NaN or an infinity is NaN.
-//! 4. *Exponentials are accurate where they are large or small*: the argument is reduced with `ln 2` in two parts
-//!    ([`functions`]), because `x log2 e` alone would be off by many last places.
+//! 4. *Exponentials are accurate for large and small arguments*: the argument is reduced with `ln 2` in two parts
+//!    ([`functions`]), because `x log2 e` alone would be off by many units in the last place.
 //!
 //! | file | duty |
 //! |---|---|
-//! | [`kernel`] | what the kernels work on, and the table of an instruction set |
-//! | [`functions`] | exponential, softplus, silu, and selection of what is zero |
+//! | [`kernel`] | operands of the kernels, and the table of an instruction set |
+//! | [`functions`] | exponential, softplus, silu, and flushing to zero |
 //! | [`recurrence`], [`selective`], [`convolution`] | the operators |
 
 pub mod convolution;

@@ -1,23 +1,23 @@
-//! The recurrence of first order: `h ← a h + b` for each token.
+//! The first-order recurrence: `h ← a h + b` for each token.
 
 use super::functions::{grown, kept};
 use super::kernel::{RecurrenceTile, VECTORS};
 use crate::lanes::Lanes;
 
-/// The factor that a tile's row gives, and what it multiplies of what passes through it.
+/// Returns the factor of a tile's row, and the state that it multiplies.
 #[inline(always)]
 fn factor<L: Lanes, const LOG: bool>(isa: L::Isa, a: L, h: L) -> (L, L) {
     if LOG { grown(isa, a, h) } else { (a, h) }
 }
 
-/// `a h + b` with the zeros of the recurrence.
+/// Returns `a h + b`, flushed to zero as the recurrence requires.
 #[inline(always)]
 fn step<L: Lanes>(isa: L::Isa, a: L, h: L, b: L) -> L {
     let h = a.mul_add(kept(isa, a, h), b);
     kept(isa, h, h)
 }
 
-/// The states after each token of a tile.
+/// Computes the states after each token of a tile.
 ///
 /// # Safety
 /// - The contract of the [`RecurrenceTile`].
@@ -60,11 +60,11 @@ unsafe fn pass<L: Lanes, const LOG: bool>(isa: L::Isa, tile: &RecurrenceTile) {
     }
 }
 
-/// The map of all tokens of a tile together: its factor, and as `state` its addend. The state before and `out` are not
-/// looked at.
+/// Computes the combined map of all tokens of a tile: its factor, and its addend as `state`. The previous state and
+/// `out` are ignored.
 ///
 /// # Safety
-/// - The contract of the [`RecurrenceTile`]; as many values as the state has are writable at `product`.
+/// - The contract of the [`RecurrenceTile`]; `product` is writable for as many values as the state has.
 #[inline(always)]
 pub unsafe fn fold<L: Lanes>(isa: L::Isa, tile: &RecurrenceTile, product: *mut f32) {
     // SAFETY: the same clauses.
@@ -103,10 +103,10 @@ unsafe fn fold_of<L: Lanes, const LOG: bool>(isa: L::Isa, tile: &RecurrenceTile,
     }
 }
 
-/// Replaces the state before a part by that after it: `h ← a h + b` with the map of the part.
+/// Replaces the state before a part by the state after it: `h ← a h + b` with the map of the part.
 ///
 /// # Safety
-/// - As many values as a tile has channels are readable at `a` and `b`, readable and writable at `state`.
+/// - `a` and `b` are readable, and `state` readable and writable, for as many values as a tile has channels.
 #[inline(always)]
 pub unsafe fn carry<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, state: *mut f32) {
     for v in 0..VECTORS {

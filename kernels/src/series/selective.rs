@@ -1,14 +1,14 @@
-//! The selective scan: `x ← exp(δ A) x + δ B u` for each token and number of a state, and `y = C · x + D u`.
+//! The selective scan: `x ← exp(δ A) x + δ B u` for each token and state element, and `y = C · x + D u`.
 //!
-//! The numbers of a state pass between two tokens through memory, `[state][W]`: there are more of them than registers. Those
-//! of one token do not depend on each other, so their exponentials overlap.
+//! State elements stay in memory between tokens, `[state][W]`, because they outnumber the registers. Those of one token
+//! are independent, so their exponentials overlap.
 
 use super::functions::{exp, grown, kept, silu, softplus};
 use super::kernel::{Coefficients, SelectiveTile, VECTORS};
 use crate::lanes::Lanes;
 use elsa_core::series::functions::MOST_LOG;
 
-/// Coefficient `n` of a token, for vector `v` of a tile's channels.
+/// Loads coefficient `n` of a token, for vector `v` of a tile's channels.
 ///
 /// # Safety
 /// - `of` is that of a tile with more than `token` tokens and more than `n` states.
@@ -23,8 +23,8 @@ unsafe fn coefficient<L: Lanes>(isa: L::Isa, of: &Coefficients, token: usize, n:
     }
 }
 
-/// Whether `delta` times the rates of a vector of channels, from `least` to `most`, is beyond what an exponential takes at once,
-/// or a rate is infinite.
+/// Returns `true` if `delta` times the rates of a vector of channels, from `least` to `most`, is beyond the range of a
+/// single exponential, or if a rate is infinite.
 #[inline(always)]
 fn leaves<L: Lanes>(isa: L::Isa, delta: L, [least, most]: [L; 2], infinite: bool) -> bool {
     let (zero, one, limit) = (L::splat(isa, 0.0), L::splat(isa, 1.0), L::splat(isa, MOST_LOG));
@@ -32,7 +32,7 @@ fn leaves<L: Lanes>(isa: L::Isa, delta: L, [least, most]: [L; 2], infinite: bool
     infinite || delta.times(least).if_greater(limit, one, beyond).lane_sum() > 0.0
 }
 
-/// The least and the largest rate of each channel of vector `v`, and whether one is infinite.
+/// Returns the least and the largest rate of each channel of vector `v`, and `true` if one is infinite.
 ///
 /// # Safety
 /// - The contract of the [`SelectiveTile`].
@@ -51,7 +51,7 @@ unsafe fn rates<L: Lanes>(isa: L::Isa, tile: &SelectiveTile, v: usize) -> ([L; 2
     ([least, most], infinite.lane_sum() > 0.0)
 }
 
-/// The outputs of a tile, and its last states.
+/// Computes the outputs of a tile and its last states.
 ///
 /// # Safety
 /// - The contract of the [`SelectiveTile`].
@@ -88,19 +88,19 @@ pub unsafe fn run<L: Lanes>(isa: L::Isa, tile: &SelectiveTile) {
     }
 }
 
-/// A token of a vector of channels.
+/// One token of a vector of channels.
 struct Token<L> {
     number: usize,
     v: usize,
-    /// The time step as it was given, and as it counts.
+    /// The time step as given, and its effective value.
     raw: L,
     delta: L,
-    /// The latter times the input.
+    /// The effective time step times the input.
     added: L,
 }
 
-/// The states of a vector of channels after a token, and their sum with the coefficients of the output. With `LEAVES` a
-/// factor may be beyond f32, or a rate infinite.
+/// Updates the states of a vector of channels for a token, and returns their sum with the output coefficients. With
+/// `LEAVES` a factor may be beyond f32, or a rate infinite.
 ///
 /// # Safety
 /// - The contract of the [`SelectiveTile`]; the token is one of it.
@@ -116,7 +116,8 @@ unsafe fn states<L: Lanes, const LEAVES: bool>(isa: L::Isa, tile: &SelectiveTile
             let exponent = of.delta.times(rate);
             let (a, grows) = match LEAVES {
                 true => {
-                    // A time step too small for a number is greater than zero, and an infinite rate times it infinite.
+                    // A time step that underflows is greater than zero, so its product with an infinite rate is
+                    // infinite.
                     let given = of.raw.if_greater(L::splat(isa, f32::NEG_INFINITY), rate, exponent);
                     let vanished = of.delta.if_greater(zero, exponent, given);
                     let infinite = rate.abs().if_greater(L::splat(isa, f32::MAX), vanished, exponent);

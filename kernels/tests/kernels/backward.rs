@@ -1,9 +1,9 @@
-//! The backward kernels that this machine can execute, by themselves: a tile and a block against f64.
+//! The backward kernels that this machine can execute, in isolation: a tile and a block against f64.
 
 use elsa_kernels::attention::backward::{BackwardBlock, BackwardKernel, BackwardTile};
 use elsa_kernels::registry::BACKWARD;
 
-/// Numbers from −1 to 1.
+/// Returns numbers from −1 to 1.
 fn noise(count: usize, seed: u64) -> Vec<f32> {
     let mut x = seed;
     let mut next = || {
@@ -13,7 +13,7 @@ fn noise(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Rows of `dim` values by columns in panels.
+/// Arranges rows of `dim` values by columns in panels.
 fn columns(kernel: &BackwardKernel, rows: &[f32], dim: usize) -> Vec<f32> {
     let panel = kernel.spec.panel;
     let mut out = vec![0.0; rows.len()];
@@ -25,7 +25,7 @@ fn columns(kernel: &BackwardKernel, rows: &[f32], dim: usize) -> Vec<f32> {
     out
 }
 
-/// Rows of `dim` values in strips, padded to `width`.
+/// Arranges rows of `dim` values in strips, padded to `width`.
 fn strips(kernel: &BackwardKernel, rows: &[f32], dim: usize, width: usize) -> Vec<f32> {
     let (count, strip) = (kernel.spec.rows, kernel.strip * kernel.spec.lanes);
     let mut out = vec![0.0; count * width];
@@ -40,7 +40,7 @@ fn strips(kernel: &BackwardKernel, rows: &[f32], dim: usize, width: usize) -> Ve
     out
 }
 
-/// What is compared: a block with or without a bias and a soft cap, and a key that is not a number and masked.
+/// A variant of the test: a block with or without a bias and a soft cap, and with or without a masked NaN key.
 #[derive(Clone, Copy, Debug)]
 struct Form {
     biased: bool,
@@ -55,7 +55,7 @@ fn check(kernel: &BackwardKernel, count: usize, [d, dv]: [usize; 2], form: Form)
     let padded = count.next_multiple_of(spec.tile_keys);
     let [q, up] = [(d, 1), (dv, 2)].map(|(dim, seed)| noise(rows * dim, seed));
     let [mut k, v] = [(d, 3), (dv, 4)].map(|(dim, seed)| noise(padded * dim, seed));
-    // Key 1 is attended by no row.
+    // No row attends key 1.
     let masked = |i: usize, j: usize| form.biased && (j == 1 || (i + j).is_multiple_of(5));
     let bias: Vec<f32> = (0..count * rows)
         .map(|n| if masked(n % rows, n / rows) { f32::NEG_INFINITY } else { (n % 3) as f32 * 0.25 })
@@ -155,7 +155,7 @@ fn a_tile_and_a_block_match_f64() {
                 for (biased, cap, poisoned) in
                     [(false, 0.0, false), (true, 0.0, false), (true, 1.5, false), (true, 0.0, true)]
                 {
-                    // The key that is not a number is the second one.
+                    // The NaN key is the second one.
                     let poisoned = poisoned && count > 1;
                     check(kernel, count, dims, Form { biased, cap, poisoned });
                 }

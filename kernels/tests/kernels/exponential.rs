@@ -1,5 +1,5 @@
-//! The exponential of every kernel: the error that its arithmetic can make, followed step by step, and the error
-//! that it makes. `kernels/src/exp2.rs` derives what is computed here.
+//! The exponential of every kernel: the possible error of its arithmetic, followed step by step, and its measured
+//! error. `kernels/src/exp2.rs` derives the formulas.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,11 +10,11 @@ use elsa_kernels::attention::Kernel;
 use elsa_kernels::exp2::{EXP2_FLOOR, EXP2_MONIC, EXP2_NEAREST};
 use elsa_kernels::registry::ATTENTION;
 
-/// Points of the reduced argument that the analysis visits; between neighbours nothing changes by more than a
+/// Points of the reduced argument that the analysis visits; between adjacent points nothing changes by more than a
 /// millionth of the bound.
 const POINTS: u32 = 1 << 18;
 
-/// A number that is known up to `off`.
+/// A number known up to an error of `off`.
 #[derive(Clone, Copy)]
 struct Near {
     x: f64,
@@ -26,7 +26,7 @@ impl Near {
         Near { x: x.into(), off: 0.0 }
     }
 
-    /// After rounding to f32: half a unit in the last place of the largest value that it may have.
+    /// Adds the rounding to f32: half a unit in the last place of the largest possible value.
     fn rounded(self) -> Near {
         let largest = self.x.abs() + self.off;
         let half = if largest == 0.0 { 0.0 } else { (largest.log2().floor() - 24.0).exp2() };
@@ -47,7 +47,7 @@ impl Near {
     }
 }
 
-/// Horner's form, with multiply-adds that round once, or twice.
+/// Evaluates Horner's form, with multiply-adds that round once, or twice.
 fn horner(c: [f32; 6], r: Near, fused: bool) -> Near {
     let step = |p: Near, c: f32| match fused {
         true => p.fma(r, Near::exactly(c)),
@@ -56,7 +56,7 @@ fn horner(c: [f32; 6], r: Near, fused: bool) -> Near {
     c[..5].iter().rev().fold(Near::exactly(c[5]), |p, c| step(p, *c))
 }
 
-/// The form in pairs, whose linear coefficient is one.
+/// Evaluates the form in pairs, whose linear coefficient is one.
 fn pairs(c: [f32; 6], r: Near) -> Near {
     let c = c.map(Near::exactly);
     let r2 = r.times(r).rounded();
@@ -65,7 +65,7 @@ fn pairs(c: [f32; 6], r: Near) -> Near {
     r2.fma(r2.fma(high, r.fma(c[3], c[2])), low)
 }
 
-/// The largest relative error that a kernel's exponential can have.
+/// Returns the largest possible relative error of a kernel's exponential.
 fn possible(kernel: &Kernel) -> f64 {
     let s = &kernel.spec;
     let floor = s.set == InstructionSet::Avx512;
@@ -81,7 +81,7 @@ fn possible(kernel: &Kernel) -> f64 {
         ((p.x - exact).abs() + p.off) / exact
     };
     let worst = (0..=POINTS).map(error).fold(0.0, larger);
-    // The rounding of the fraction above the floor.
+    // Adds the rounding of the fraction above the floor.
     worst + if floor { std::f64::consts::LN_2 * (-25.0f64).exp2() } else { 0.0 }
 }
 
@@ -96,7 +96,7 @@ fn declared_errors_follow_from_the_arithmetic() {
     }
 }
 
-/// Units in the last place of the f32 value nearest to `exact`.
+/// Returns the error in units in the last place of the f32 value nearest to `exact`.
 fn ulps(got: f32, exact: f64) -> f64 {
     let exponent = exact.abs().log2().floor().max(-126.0);
     (f64::from(got) - exact).abs() / (exponent - 23.0).exp2()
@@ -108,7 +108,8 @@ fn exponentials_keep_their_declared_errors() {
     let mut ran = 0;
     for kernel in ATTENTION.iter().filter(|kernel| kernel.is_present()) {
         let s = &kernel.spec;
-        // Dense in [-1.5, 1.5], where every fraction occurs, and spread over the rest of the range; less so in an emulator.
+        // Dense in [-1.5, 1.5], where every fraction occurs, and spread over the rest of the range; sparser in an
+        // emulator.
         let step = if cfg!(target_arch = "aarch64") { 5 } else { 1 };
         let dense = (0..3_000_000).step_by(step).map(|i| -1.5 + i as f32 * 1e-6);
         let wide = (0..1_000_000).step_by(step).map(|i| WEIGHT_FLOOR + i as f32 * 2.2e-4);
@@ -127,7 +128,7 @@ fn exponentials_keep_their_declared_errors() {
         }
         println!("{}: {relative:.3e} at {at}, {units:.2} ULP", s.name);
         assert!(relative <= s.exp2_relative, "{}: {relative:.3e} at {at}", s.name);
-        // Declared within a factor of two of what is measured, or the declaration means nothing.
+        // The declared error must be within a factor of two of the measured one, or it means nothing.
         assert!(relative >= s.exp2_relative / 2.0, "{}: only {relative:.3e}", s.name);
         ran += 1;
     }

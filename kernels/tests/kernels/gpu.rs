@@ -14,7 +14,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("ptx")
 }
 
-/// The module of a kernel as `cargo xtask ptx` wrote it.
+/// Returns the module of a kernel as `cargo xtask ptx` wrote it.
 fn generated(kernel: &GpuKernel) -> String {
     std::fs::read_to_string(folder().join("sm_53").join(kernel.name).with_extension("ptx")).unwrap()
 }
@@ -52,7 +52,7 @@ fn the_table_agrees_with_the_manifest() {
     }
 }
 
-/// The arguments by which the source of a kernel instantiates its template.
+/// Returns the arguments with which the source of a kernel instantiates its template.
 fn instance(kernel: &GpuKernel) -> (String, Vec<String>) {
     let file =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda/attention").join(format!("{}.cu", kernel.name));
@@ -73,7 +73,7 @@ fn sums_are_those_of_the_sources() {
             "ATTENTION" | "ATTENTION_SERIAL" => {
                 Summation::Tiles { columns: number(5), flush: number(11) * spec.keys }
             }
-            // name, 16-bit elements, D, ..: a row takes a lane for four dims, at most 32 of the 128 lanes.
+            // name, 16-bit elements, D, ..: a row takes a lane per four dims, at most 32 of the 128 lanes.
             "ATTEND_ROWS" => Summation::Groups { groups: 128 / (number(2) / 4).min(32), flush: 256 },
             _ => panic!("{}: {template}", kernel.name),
         };
@@ -101,7 +101,7 @@ fn modules_are_what_an_old_driver_loads() {
         assert!(!packed.contains('\0'), "{}", kernel.name);
         assert!(packed.starts_with(".version 6.5\n.target sm_53\n"), "{}", kernel.name);
         assert!(packed.contains(&format!(".entry {}(", kernel.name)), "{}", kernel.name);
-        // All but the registers' numbers.
+        // Everything except the registers' numbers.
         let generated = generated(kernel);
         let bare = |text: &str| {
             let mut bare = Vec::new();

@@ -1,8 +1,9 @@
-//! The tests of the kernels, in one program: what they share is compiled and linked once.
+//! The tests of the kernels in one program, so that shared code is compiled and linked once.
 
 mod backward;
 mod exponential;
-// Miri looks for faults of unsafe code. Here is none, and inflating the modules takes Miri longer than all the rest.
+// Miri looks for faults in unsafe code. These tests have none, and inflating the modules takes Miri longer than all
+// the rest.
 #[cfg(not(miri))]
 mod gpu;
 mod linear;

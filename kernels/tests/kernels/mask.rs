@@ -17,7 +17,7 @@ impl Numbers {
         (self.0 >> 33) as usize % n
     }
 
-    /// An element of an additive mask: `flavour` 0 is all zero, 1 all masked, 2 small numbers, 3 everything.
+    /// Returns an element of an additive mask: `flavour` 0 is all zero, 1 all masked, 2 small numbers, 3 everything.
     fn element(&mut self, flavour: usize) -> f32 {
         match flavour {
             0 => [0.0, -0.0][self.below(2)],
@@ -81,8 +81,8 @@ impl Data {
     }
 }
 
-/// A tile of `rows` rows and `keys` keys, which begin after `before` elements of their rows, in a mask whose rows end
-/// with the last key.
+/// Checks a tile of `rows` rows and `keys` keys, which start `before` elements into their rows, in a mask whose rows
+/// end with the last key.
 fn check(
     kernel: &Kernel,
     vectors: usize,
@@ -166,7 +166,7 @@ fn every_form_of_mask_becomes_the_bias_that_it_defines() {
     assert!(checked >= 48, "{checked}");
 }
 
-/// What takes a key out hides everything else, and finite sums stay finite.
+/// A masked key hides every other addend, and finite sums stay finite.
 #[test]
 fn biases_are_added_and_divided() {
     const OUT: f32 = f32::NEG_INFINITY;

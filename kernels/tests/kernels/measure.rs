@@ -1,5 +1,5 @@
-//! What kernels measure of rows, against f64 and element by element: every instruction set and type, around the widths of
-//! vectors, with gaps between rows that hold NaN, and with hostile elements.
+//! Measurements of rows, against f64 and element by element: every instruction set and type, sizes around the vector
+//! width, gaps of NaN between rows, and hostile elements.
 
 use elsa_core::dtype::DType;
 use elsa_kernels::attention::MeasuredRows;
@@ -8,14 +8,14 @@ use half::{bf16, f16};
 
 const ROWS: usize = 5;
 
-/// Numbers of a few magnitudes.
+/// Returns numbers of a few magnitudes.
 fn number(i: usize) -> f32 {
     let x = ((i * 7919 + 13) % 1000) as f32 / 500.0 - 1.0;
     x * [1.0, 1e-3, 30.0][i % 3]
 }
 
-/// Rows of `dim` elements, `stride` apart, without what would follow the last, in memory that is aligned to any element; and
-/// the elements as they are rounded.
+/// Returns rows of `dim` elements, `stride` apart and ending with the last element, in memory aligned for any type, and
+/// the rounded elements.
 fn rows(dtype: DType, dim: usize, stride: usize, of: impl Fn(usize) -> f32) -> (Vec<u32>, Vec<f32>) {
     let (mut bytes, mut values) = (Vec::new(), Vec::new());
     for i in 0..ROWS * stride - (stride - dim) {
@@ -38,12 +38,12 @@ fn rows(dtype: DType, dim: usize, stride: usize, of: impl Fn(usize) -> f32) -> (
     (words.collect(), values)
 }
 
-/// NaN beside NaN, else equal.
+/// Returns `true` for equal numbers or two NaN.
 fn same(a: f32, b: f32) -> bool {
     a == b || (a.is_nan() && b.is_nan())
 }
 
-/// The larger; NaN is larger than any number.
+/// Returns the larger number; NaN is larger than any number.
 fn larger(a: f32, b: f32) -> f32 {
     if a.is_nan() || b <= a { a } else { b }
 }
@@ -55,7 +55,7 @@ fn rows_are_measured_whatever_their_length() {
     } else {
         &[1, 3, 4, 8, 15, 16, 17, 31, 32, 48, 63, 64, 65, 70, 128, 131, 256]
     };
-    // What the last element but one of the third row is instead, if anything.
+    // Replacement of the last but one element of the third row, if any.
     let hostile = [None, Some(f32::NAN), Some(f32::INFINITY), Some(f32::NEG_INFINITY), Some(3e4), Some(-0.0)];
     let hostile = &hostile[..if cfg!(miri) { 2 } else { hostile.len() }];
     let mut ran = 0;
@@ -72,7 +72,7 @@ fn rows_are_measured_whatever_their_length() {
                 let what = || format!("{} {dtype} {dim} {other:?}", kernel.spec.name);
 
                 let mut norms = [0f32; 2];
-                // SAFETY: the rows lie in `words`, and two numbers are written; the instruction set is present.
+                // SAFETY: the rows are in `words`, and two numbers are written; the instruction set is present.
                 unsafe { (kernel.measure.norms)(&rows, norms.as_mut_ptr()) };
                 let largest = values.iter().fold(0.0, |a, b| larger(a, b.abs()));
                 assert!(same(norms[1], largest), "{}: {norms:?} {largest}", what());
@@ -110,7 +110,7 @@ fn rows_are_measured_whatever_their_length() {
     assert!(ran >= 2 * 3 * dims.len() * hostile.len());
 }
 
-/// Nothing is measured of no rows, and what was found before stays.
+/// Measuring zero rows changes nothing.
 #[test]
 fn what_was_found_stays() {
     for kernel in ATTENTION.iter().filter(|kernel| kernel.is_present()) {
@@ -118,7 +118,7 @@ fn what_was_found_stays() {
             let rows =
                 MeasuredRows { data: [1f32; 4].as_ptr().cast(), dtype: DType::F32, stride: 4, rows, dim: 4 };
             let mut found = [7.0, f32::NAN, 9.0, 8.0f32];
-            // SAFETY: no more rows than there are; the instruction set is present.
+            // SAFETY: at most the existing rows are read; the instruction set is present.
             unsafe {
                 (kernel.measure.norms)(&rows, found.as_mut_ptr());
                 (kernel.measure.channels)(&rows, found.as_mut_ptr());

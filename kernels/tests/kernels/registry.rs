@@ -1,4 +1,4 @@
-//! Every micro-kernel of the registry that this machine can execute, by itself: its exponential against
+//! Every micro-kernel of the registry that this machine can execute, in isolation: its exponential against
 //! f64, its merge against the definition bit by bit, its conversions against `half`, its declarations.
 
 use elsa_core::attention::plan::KeyLayout;
@@ -7,7 +7,7 @@ use elsa_core::state::State;
 use elsa_kernels::attention::{Ahead, Block, Kernel, Sums, Tile};
 use elsa_kernels::registry::{ATTENTION, BACKWARD, backward_of};
 
-/// Kernels that are present. Where `ELSA_REQUIRE` names instruction sets, all of them must be.
+/// Returns the kernels that are present. All instruction sets named by `ELSA_REQUIRE` must be.
 fn present() -> Vec<&'static Kernel> {
     let found: Vec<_> = ATTENTION.iter().copied().filter(|k| k.is_present()).collect();
     if let Ok(required) = std::env::var("ELSA_REQUIRE") {
@@ -117,7 +117,7 @@ fn f16_and_bf16_widen_exactly() {
     }
 }
 
-/// Rows with gaps between them: every element is read and written at its place, and nothing else is written.
+/// Rows with gaps: every element is read and written at its place, and nothing else is written.
 #[test]
 fn rows_are_converted_where_they_lie() {
     const LEFT: f32 = 77.0;
@@ -127,7 +127,7 @@ fn rows_are_converted_where_they_lie() {
             let bits: Vec<u16> =
                 (0..rows * stride).map(|i| half::f16::from_f32(i as f32 * 0.5).to_bits()).collect();
             let mut wide = vec![LEFT; rows * to_stride];
-            // SAFETY: the kernel is present; rows lie within both slices.
+            // SAFETY: the kernel is present; rows are within both slices.
             unsafe {
                 (kernel.primitives.widen_f16)(bits.as_ptr(), stride, rows, dim, wide.as_mut_ptr(), to_stride)
             }
@@ -164,7 +164,7 @@ fn rows_are_converted_where_they_lie() {
 
 #[test]
 fn f32_narrows_to_the_nearest() {
-    // Every f16 number, the points between neighbours, the f32 values right beside those, and odd values.
+    // Every f16 number, the midpoints between neighbours, the f32 values adjacent to those, and odd values.
     let mut x: Vec<f32> = Vec::new();
     let stride = if cfg!(miri) { 997 } else { 1 };
     for bits in (0..0x7c00u16).step_by(stride) {
@@ -201,8 +201,8 @@ fn f32_narrows_to_the_nearest() {
     }
 }
 
-/// A step on one tile with data at the very ends of their allocations, so that a reader past the end is
-/// caught by AddressSanitizer and valgrind; and a masked NaN in key and value that must not leak.
+/// Takes a step on one tile with data at the very ends of their allocations, so that AddressSanitizer and
+/// valgrind catch a read past the end; a masked NaN in key and value must not leak.
 #[test]
 fn a_step_reads_what_it_may_and_no_mask_leaks() {
     for kernel in present() {
@@ -226,7 +226,8 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
     let query: Vec<f32> = (0..d * w).map(|i| value(i / w, i % w) / 8.0).collect();
     let mut keys: Vec<f32> = (0..count * d).map(|i| value(i / d, i % d + 3)).collect();
     let mut values: Vec<f32> = (0..count * dv).map(|i| value(i / dv + 5, i % dv)).collect();
-    // The last key is masked for the even rows; where there are others it holds NaN, and infinity as value.
+    // The last key is masked for even rows. If it is not the only key it holds NaN, with infinity as its
+    // value.
     let masked = count - 1;
     let poison = count > 1;
     if poison {
@@ -325,7 +326,7 @@ fn backward_kernels_declare_what_they_are() {
     for kernel in BACKWARD {
         let spec = &kernel.spec;
         assert!(std::ptr::eq(backward_of(spec.set).unwrap(), *kernel));
-        // Products along rows take four steps at a time, and blocks hold whole register tiles.
+        // Products along rows take four steps at a time, and blocks have whole register tiles.
         assert!(spec.panel.is_multiple_of(4) && spec.rows.is_multiple_of(spec.panel), "{}", spec.name);
         assert!(spec.panel.is_multiple_of(spec.lanes) && spec.block.is_multiple_of(spec.tile_keys));
         let tile = format!("backward_f32_q{}k{}__{}_exp2_", spec.rows, spec.tile_keys, spec.set.name());

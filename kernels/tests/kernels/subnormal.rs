@@ -7,7 +7,7 @@ use elsa_kernels::avx512::Sixteen;
 use elsa_kernels::isa::{Avx2, Avx512};
 use elsa_kernels::lanes::{Lanes, MAX_LANES, MORE, RAISED};
 
-/// Numbers of every exponent, zeros, subnormal ones, and neighbours of powers of two, with either sign.
+/// Returns numbers of every exponent, zeros, subnormal ones, and neighbours of powers of two, with either sign.
 fn numbers() -> Vec<f32> {
     let mut state = 9u64;
     let mut random = || {
@@ -38,7 +38,8 @@ fn apply<L: Lanes>(isa: L::Isa, x: &[f32], of: impl Fn(L) -> L) -> Vec<f32> {
     y
 }
 
-/// Compares products with those by the power of two `factor`, rounded once. What is too large is not asked for.
+/// Compares products with those by the power of two `factor`, rounded once. Products that overflow are not
+/// checked.
 fn compare(name: &str, x: &[f32], y: &[f32], factor: f64) {
     let mut subnormal = 0;
     for (x, y) in x.iter().zip(y) {

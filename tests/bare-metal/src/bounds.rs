@@ -8,7 +8,7 @@ use elsa_core::view::{Layout, View};
 /// Head size.
 const D: usize = 64;
 
-/// Keys, norms of queries and keys, and what is added to scores.
+/// Keys, norms of queries and keys, and the largest addend of a score.
 const CASES: [(usize, [f64; 3]); 5] = [
     (1, [1.0, 1.0, 0.0]),
     (900, [8.5, 9.25, 0.0]),
@@ -17,7 +17,7 @@ const CASES: [(usize, [f64; 3]); 5] = [
     (64, [f64::NAN, 1.0, 0.0]),
 ];
 
-/// The problem of a case.
+/// Creates the problem of a case.
 fn problem(keys: usize, dtype: DType, softcap: Option<f32>) -> Option<Problem> {
     let of = |rows: usize| View::dense("x", Layout::Bhnd, &[1, 1, rows, D], None).ok();
     let mut spec = Spec::new(dtype, of(1)?, of(keys)?, of(keys)?, of(1)?);
@@ -25,7 +25,7 @@ fn problem(keys: usize, dtype: DType, softcap: Option<f32>) -> Option<Problem> {
     spec.check().ok()
 }
 
-/// Evaluates every case and hands over the bits of each bound, as words.
+/// Evaluates every case and passes on the bits of each bound, as words.
 pub fn run(mut row: impl FnMut(&str, &str, &[u32])) {
     for dtype in [DType::F32, DType::F16, DType::Bf16] {
         for softcap in [None, Some(20.0)] {

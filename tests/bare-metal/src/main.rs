@@ -1,8 +1,8 @@
 //! Prints the bits of the answers of [`vectors`], of the error bounds of [`bounds`] and of the stream of [`telemetry`] in hexadecimal, one line per row.
 //!
-//! Built for a host it writes to standard output; built for a Cortex-M4F it writes through semihosting and
-//! ends the emulator with a status, so that a fault or a hang is not mistaken for an answer. `cargo xtask
-//! test --only bare-metal` runs both and compares them bit by bit.
+//! Built for a host it writes to standard output. Built for a Cortex-M4F it writes through semihosting and ends the
+//! emulator with a status, so that a fault or a hang is not mistaken for an answer.
+//! `cargo xtask test --only bare-metal` runs both and compares them bit by bit.
 #![cfg_attr(target_os = "none", no_std, no_main)]
 
 mod bounds;
@@ -11,9 +11,9 @@ mod vectors;
 
 use elsa_core::profile::InstructionSet;
 
-/// What both sides print.
+/// Prints the lines that both sides compare.
 fn print(mut line: impl FnMut(core::fmt::Arguments<'_>)) {
-    // The table of a micro-kernel holds every entry point, so that asking for one links them all.
+    // The table of a micro-kernel holds every entry point, so requesting one links them all.
     let kernel = elsa_kernels::registry::attention_for_any(InstructionSet::Scalar);
     if !kernel.is_some_and(|kernel| kernel.is_present()) {
         line(format_args!("scalar kernel absent"));

@@ -3,16 +3,16 @@
 use elsa_core::telemetry::frame::{Counts, Decoder, Encoder, FRAME, Message};
 use elsa_core::telemetry::record::{Cell, End, Grid, Record, Start, Throttling, Trace, text};
 
-/// The run that is sent.
+/// The run number.
 const RUN: u32 = 0x0102_0304;
 
-/// Records that are sent.
+/// Number of records.
 const RECORDS: usize = 6;
 
-/// Most bytes of the damaged stream.
+/// Capacity for the damaged stream in bytes.
 const STREAM: usize = RECORDS * FRAME;
 
-/// A record by its number.
+/// Creates a record from its number.
 fn record(n: usize) -> Record {
     let cell = Cell {
         workload: Some(text("vit-b16-224")),
@@ -44,13 +44,13 @@ fn record(n: usize) -> Record {
     }
 }
 
-/// Makes a stream, damages it and reads it. Hands over, as words: the bytes that were `sent`, the run, the number and
-/// the bytes of every record that was `heard`, and the `counts`. A stream that is not read as it should be is `refused`.
+/// Makes a stream, damages it and reads it. Passes on, as words: the bytes that were `sent`; the run, the number and
+/// the bytes of every record that was `heard`; and the `counts`. A stream that is not read as expected is `refused`.
 pub fn run(mut row: impl FnMut(&str, &str, &[u32])) {
     let mut encoder = Encoder::new(RUN);
     let mut frame = [0; FRAME];
     let mut stream = [0; STREAM];
-    // A zero, as a sender begins.
+    // A zero, which senders start with.
     let mut len = 1;
     for n in 0..RECORDS {
         let Ok(bytes) = encoder.encode(&record(n), &mut frame) else {
@@ -58,7 +58,7 @@ pub fn run(mut row: impl FnMut(&str, &str, &[u32])) {
         };
         words(bytes, |words| row("telemetry", "sent", words));
         for (i, &byte) in bytes.iter().enumerate() {
-            // A bit of the second frame is flipped; the fourth lacks a byte.
+            // Flips a bit of the second frame; the fourth lacks a byte.
             let damage = u8::from(n == 1 && i == 20) << 6;
             if n != 3 || i != 30 {
                 stream[len] = byte ^ damage;
@@ -84,7 +84,7 @@ pub fn run(mut row: impl FnMut(&str, &str, &[u32])) {
     }
 }
 
-/// `bytes` as words, a few at a time. The last is filled with zeros.
+/// Passes on `bytes` as words, a few at a time. The last word is padded with zeros.
 fn words(bytes: &[u8], mut row: impl FnMut(&[u32])) {
     for line in bytes.chunks(64) {
         let mut words = [0; 16];

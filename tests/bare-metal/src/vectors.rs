@@ -1,7 +1,7 @@
 //! Small attention problems with generated inputs, computed without an allocator.
 //!
-//! Inputs come from integer arithmetic and exact scalings, so that they are the same bits everywhere. The comparison
-//! then covers the arithmetic of `elsa-core` alone.
+//! Inputs come from integer arithmetic and exact scalings, so that they have the same bits everywhere. The
+//! comparison then covers only the arithmetic of `elsa-core`.
 
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::scalar;
@@ -16,9 +16,9 @@ const D: usize = 8;
 const DV: usize = 6;
 /// Query heads, which share one key head.
 const HEADS: usize = 2;
-/// Most queries of a case.
+/// Largest number of queries in a case.
 const QUERIES: usize = 9;
-/// Most keys of a case: more than two segments of the merge tree.
+/// Largest number of keys in a case: more than two segments of the merge tree.
 const KEYS: usize = 1100;
 
 /// Rows and columns of a window.
@@ -37,7 +37,7 @@ struct Case {
     window: Window,
     softcap: Option<f32>,
     masked: bool,
-    /// A shifted window of `SIDE × SIDE` tokens with a table of relative positions.
+    /// `true` for a shifted window of `SIDE × SIDE` tokens with a table of relative positions.
     windowed: bool,
     /// Factor of the first key, a power of two: its scores would overflow a naive exponential.
     first_key: f32,
@@ -69,9 +69,8 @@ const CASES: [Case; 11] = [
     Case { name: "empty", queries: 3, keys: 0, ..PLAIN },
 ];
 
-/// Computes every case and hands each row over: the name of the case, `y` (an output row) or `lse` (the
-/// log-sum-exp of every row), and the numbers. A refused problem has a row called `refused`, which no
-/// accepted one has.
+/// Computes every case and passes on each row: the name of the case, `y` (an output row) or `lse` (the log-sum-exp
+/// of every row), and the numbers. A refused problem has a row called `refused`, which no accepted one has.
 pub fn run(mut row: impl FnMut(&str, &str, &[f32])) {
     for (seed, case) in (1u32..).zip(CASES) {
         let mut query = [0.0; HEADS * QUERIES * D];
@@ -101,7 +100,7 @@ pub fn run(mut row: impl FnMut(&str, &str, &[f32])) {
             inputs.mask = Some(MaskElements::Bool(&mask[..queries * keys]));
         }
         let rows = HEADS * queries;
-        // Any values do: the table has those of the keys.
+        // Any values work: the table uses those of the keys.
         if case.windowed {
             inputs.bias = Some(Elements::F32(&key[KEYS * D - TABLE.entries * HEADS..]));
         }
@@ -142,7 +141,7 @@ fn problem(case: &Case) -> Result<Problem, ArgumentError> {
     spec.check()
 }
 
-/// The attention that is compared: output rows `[batch, heads, queries, d_v]` and their log-sum-exps.
+/// Computes the attention to compare: output rows `[batch, heads, queries, d_v]` and their log-sum-exps.
 fn compute(
     problem: &Problem,
     inputs: &Inputs<'_>,

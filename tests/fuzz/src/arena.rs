@@ -1,5 +1,5 @@
-//! Handles and tensors of hostile calls: handles that are stale now and then, tensors in an arena, mostly as described, now and
-//! then misaligned, short, overlapping or null.
+//! Handles and tensors of hostile calls: occasionally stale handles, and tensors in an arena, mostly as described,
+//! occasionally misaligned, short, overlapping or null.
 
 use elsa::*;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -8,15 +8,15 @@ use std::ptr::null_mut;
 /// Bytes of an arena.
 pub const ARENA: usize = 1 << 15;
 
-/// One of the handles, or a number that never was one.
+/// Picks one of the handles, or a number that never was one.
 ///
 /// # Errors
-/// The input has ended.
+/// If the input has ended.
 pub fn pick<T: Copy>(u: &mut Unstructured<'_>, from: &[T], none: T) -> Result<T> {
     if from.is_empty() || u.ratio(1, 16)? { Ok(none) } else { u.choose(from).copied() }
 }
 
-/// Memory for a view in an arena: mostly as much as it needs.
+/// Picks memory for a view in an arena: mostly the required amount.
 fn memory(
     u: &mut Unstructured<'_>,
     arena: *mut u8,
@@ -38,25 +38,25 @@ fn memory(
     Ok((arena.wrapping_add(at), bytes))
 }
 
-/// A tensor that is read.
+/// Picks a tensor that is read.
 ///
 /// # Errors
-/// The input has ended.
+/// If the input has ended.
 pub fn input(u: &mut Unstructured<'_>, arena: *mut u8, view: &elsa_view, dtype: u32) -> Result<elsa_input> {
     let (data, bytes) = memory(u, arena, view, dtype)?;
     Ok(elsa_input { data: data.cast_const().cast(), bytes })
 }
 
-/// A tensor that is written.
+/// Picks a tensor that is written.
 ///
 /// # Errors
-/// The input has ended.
+/// If the input has ended.
 pub fn output(u: &mut Unstructured<'_>, arena: *mut u8, view: &elsa_view, dtype: u32) -> Result<elsa_output> {
     let (data, bytes) = memory(u, arena, view, dtype)?;
     Ok(elsa_output { data: data.cast(), bytes })
 }
 
-/// The view of a dense tensor.
+/// Returns the view of a dense tensor.
 #[must_use]
 pub fn dense(shape: [usize; 4]) -> elsa_view {
     let m = |a: usize, b: usize| a.wrapping_mul(b);

@@ -1,4 +1,5 @@
-//! What fuzz targets share: what they require of the readers of tensor files; problems and structs of the C interface.
+//! Shared code of the fuzz targets: requirements on the readers of tensor files; problems and structs of the C
+//! interface.
 
 pub mod arena;
 pub mod linear;
@@ -13,7 +14,7 @@ use std::io::Cursor;
 /// Reads the tensor `name` of a file that holds `bytes`, for every kind of argument.
 ///
 /// # Panics
-/// If it is neither a tensor with as many elements as its shape nor a typed error.
+/// If the result is neither a tensor with as many elements as its shape nor a typed error.
 pub fn reads(bytes: &[u8], format: Format, name: Option<&str>) {
     for accept in [Accept::Float, Accept::Mask, Accept::Lengths] {
         match read(Cursor::new(bytes), bytes.len() as u64, format, name, accept) {

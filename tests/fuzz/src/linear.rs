@@ -1,9 +1,9 @@
-//! Problems of linear attention as the C interface has them: mostly sound, now and then wrong in one place.
+//! Problems of linear attention in the C interface: mostly sound, occasionally wrong in one place.
 
 use elsa::*;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
-/// A view of `shape`, mostly dense.
+/// Picks a view of `shape`, mostly dense.
 fn view(u: &mut Unstructured<'_>, shape: [usize; 4]) -> Result<elsa_view> {
     let [_, h, n, d] = shape;
     let mut view = elsa_view { shape, strides: [h * n * d, n * d, d, 1] };
@@ -18,15 +18,15 @@ fn view(u: &mut Unstructured<'_>, shape: [usize; 4]) -> Result<elsa_view> {
     Ok(view)
 }
 
-/// Whether a thing is there that has to be, or not: mostly as it should be.
+/// Picks the presence of something: mostly as it should be.
 fn has(u: &mut Unstructured<'_>, should: bool) -> Result<u32> {
     Ok(u32::from(should != u.ratio(1, 32)?))
 }
 
-/// A problem.
+/// Picks a problem.
 ///
 /// # Errors
-/// The input has ended.
+/// If the input has ended.
 pub fn linear_problem(u: &mut Unstructured<'_>) -> Result<elsa_linear_problem> {
     let most = if u.ratio(1, 32)? { 9 } else { 3 };
     let rule = u.int_in_range(0..=most)?;
@@ -73,10 +73,10 @@ pub fn linear_problem(u: &mut Unstructured<'_>) -> Result<elsa_linear_problem> {
     })
 }
 
-/// Options of its plan.
+/// Picks options of its plan.
 ///
 /// # Errors
-/// The input has ended.
+/// If the input has ended.
 pub fn linear_options(u: &mut Unstructured<'_>) -> Result<elsa_linear_options> {
     Ok(elsa_linear_options {
         form: u.int_in_range(0..=6)?,

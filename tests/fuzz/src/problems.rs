@@ -18,7 +18,7 @@ fn view(u: &mut Unstructured<'_>, shape: [usize; 4]) -> Result<elsa_view> {
     Ok(elsa_view { shape, strides })
 }
 
-/// A mask or a bias over the last axes of scores, mostly of their sizes.
+/// Picks a mask or a bias over the last axes of scores, mostly of their sizes.
 fn mask(u: &mut Unstructured<'_>, scores: [usize; 4]) -> Result<elsa_mask> {
     let (kind, rank) = (u.int_in_range(0..=5)?, u.int_in_range(0..=5)?);
     let mut dims = scores;
@@ -29,7 +29,7 @@ fn mask(u: &mut Unstructured<'_>, scores: [usize; 4]) -> Result<elsa_mask> {
     Ok(elsa_mask { kind, rank, dims })
 }
 
-/// Windows of up to three rows and columns each way.
+/// Picks windows of up to three rows and columns, in each direction.
 fn windows(u: &mut Unstructured<'_>) -> Result<elsa_windows> {
     let mut w = elsa_windows::default();
     for axis in 0..2 {
@@ -40,7 +40,7 @@ fn windows(u: &mut Unstructured<'_>) -> Result<elsa_windows> {
     Ok(w)
 }
 
-/// A table of relative positions, mostly with as many entries as windows need.
+/// Picks a table of relative positions, mostly with the entries that the windows need.
 fn table(u: &mut Unstructured<'_>, heads: usize, windows: &elsa_windows) -> Result<elsa_table> {
     let needed = windows.size.iter().map(|side| (2 * side).saturating_sub(1)).product();
     let some = |u: &mut Unstructured<'_>, n| if u.ratio(1, 8)? { u.int_in_range(0..=30) } else { Ok(n) };
@@ -52,10 +52,10 @@ fn table(u: &mut Unstructured<'_>, heads: usize, windows: &elsa_windows) -> Resu
     })
 }
 
-/// A problem: shapes that mostly agree, and whatever may stand beside them.
+/// Picks a problem: mostly consistent shapes, with any other features.
 ///
 /// # Errors
-/// Input that ends early.
+/// If the input ends early.
 pub fn problem(u: &mut Unstructured<'_>) -> Result<elsa_problem> {
     let mut p = elsa_problem::default();
     let (mut b, kv, group) = (u.int_in_range(1..=2)?, u.int_in_range(1..=2)?, u.int_in_range(1..=2)?);
@@ -110,7 +110,7 @@ pub fn problem(u: &mut Unstructured<'_>) -> Result<elsa_problem> {
         p.packed = u.int_in_range(1..=3)?;
     }
     if windowed && u.ratio(7, 8)? {
-        // What windows exclude.
+        // Features that windows exclude.
         (p.causal, p.has_window_left, p.has_window_right) = (ELSA_CAUSAL_NONE, 0, 0);
         (p.has_past, p.has_present, p.append, p.has_key_lengths, p.packed) = (0, 0, 0, 0, 0);
     }

@@ -1,5 +1,5 @@
-//! Recurrences, selective scans and convolutions as the C interface has them: problems that are mostly sound, now and then wrong
-//! in one place, and calls of them.
+//! Recurrences, selective scans and convolutions in the C interface: mostly sound problems, occasionally wrong in one
+//! place, and calls.
 
 use crate::arena::{dense, input, output, pick};
 use crate::structs::{accepted, read, write};
@@ -19,12 +19,12 @@ pub enum Problem {
     Convolution(elsa_convolution_problem),
 }
 
-/// A number of an enumeration that ends with `last`, or at times one beyond.
+/// Picks a number of an enumeration that ends with `last`, or occasionally one beyond.
 fn one_of(u: &mut Unstructured<'_>, last: u32) -> Result<u32> {
     if u.ratio(1, 32)? { u.arbitrary() } else { u.int_in_range(0..=last) }
 }
 
-/// A view of a series, in one of the orders or with any strides.
+/// Picks a view of a series, in one of the orders or with any strides.
 fn view(u: &mut Unstructured<'_>, [batch, tokens, channels]: [usize; 3]) -> Result<elsa_view> {
     let mut view = if u.arbitrary()? {
         dense([batch, 1, tokens, channels])
@@ -115,7 +115,7 @@ fn options(u: &mut Unstructured<'_>, of: &Problem) -> Result<elsa_series_options
     })
 }
 
-/// Calls the function of the problem's operator that creates plans, on a struct of some version.
+/// Calls the plan-creating function of the problem's operator, on a struct of some version.
 fn create(u: &mut Unstructured<'_>, engine: elsa_engine, of: &Problem, plan: &mut elsa_plan) -> Result<bool> {
     let options = options(u, of)?;
     let options = read(u, &options)?;
@@ -139,7 +139,7 @@ fn create(u: &mut Unstructured<'_>, engine: elsa_engine, of: &Problem, plan: &mu
     })
 }
 
-/// Runs a call by a function of the operator, and now and then binds and runs it.
+/// Runs a call by a function of the operator, and occasionally binds and runs it.
 fn run<T: Copy>(
     u: &mut Unstructured<'_>,
     inputs: &T,
@@ -151,17 +151,17 @@ fn run<T: Copy>(
     write(u, &elsa_report::default(), |report| run(reads.get(), writes.get(), report))?;
     let mut bound = elsa_bound::default();
     if u.ratio(1, 4)? && accepted(bind(inputs, outputs, &mut bound)) {
-        // SAFETY: what is bound is run before its tensors change.
+        // SAFETY: bound frames run before their tensors change.
         accepted(unsafe { elsa_bound_run(bound, null_mut()) });
         accepted(elsa_bound_destroy(bound));
     }
     Ok(())
 }
 
-/// A plan is made, described, and run or bound. `plans` and `workspaces` are those of earlier calls.
+/// Creates, describes, and runs or binds a plan. `plans` and `workspaces` are those of earlier calls.
 ///
 /// # Errors
-/// The input has ended.
+/// If the input has ended.
 pub fn calls(
     u: &mut Unstructured<'_>,
     engine: elsa_engine,
@@ -175,8 +175,8 @@ pub fn calls(
         plans.push((plan, made));
     }
     let (plan, of) = pick(u, plans, (elsa_plan::default(), made))?;
-    // SAFETY (all calls below): structs are in as many bytes as their sizes say; tensors lie in the arenas, which nothing
-    // else uses during a call.
+    // SAFETY (all calls below): structs are in as many bytes as their sizes state; tensors are in the arenas, which
+    // nothing else uses during a call.
     write(u, &elsa_series_info::default(), |info| unsafe { elsa_series_plan_describe(plan, info) })?;
     let mut workspace = pick(u, workspaces, elsa_workspace::default())?;
     // SAFETY: above.

@@ -1,4 +1,4 @@
-//! Statuses of the C interface, and structs that begin with their size, as programs of some version have them.
+//! Statuses of the C interface, and structs that begin with their size, as in programs of some version.
 
 use elsa::*;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -6,15 +6,15 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::CStr;
 use std::ptr::NonNull;
 
-/// No struct of any version is larger; the library looks at none that says so.
+/// Upper limit of a struct's size in any version; the library reads no larger one.
 const LARGEST: usize = 4096;
-/// What lies behind memory that is written.
+/// Guard bytes after memory that is written.
 const BEHIND: [u8; 16] = [0xa5; 16];
 
-/// Whether a call succeeded. Its status is one of those of the header, and a refusal has a message.
+/// Returns `true` if a call succeeded. Its status must be one of the header's, and a refusal must have a message.
 ///
 /// # Panics
-/// If not.
+/// If one of these is violated.
 pub fn accepted(status: elsa_status) -> bool {
     let known = (ELSA_STATUS_OK..ELSA_STATUS_PANIC).contains(&status) || status == ELSA_STATUS_CALLBACK;
     assert!(known, "status {status}");
@@ -25,16 +25,16 @@ pub fn accepted(status: elsa_status) -> bool {
     status == ELSA_STATUS_OK
 }
 
-/// A struct in memory of its own, aligned as it must be.
+/// A struct in separate memory, with its required alignment.
 pub struct Block {
     memory: NonNull<u8>,
     layout: Layout,
 }
 
 impl Block {
-    /// The first bytes of a value, and zeros where there are more bytes than it has.
+    /// Copies the first bytes of a value, followed by zeros beyond its size.
     fn new<T: Copy>(value: &T, bytes: usize) -> Block {
-        // Every struct begins with its size, which is read whatever it says.
+        // Every struct begins with its size, which is read even if it is wrong.
         let layout = Layout::from_size_align(bytes.max(size_of::<usize>()), align_of::<T>());
         let layout = layout.expect("sizes are small");
         // SAFETY: the layout is not empty; at most the bytes of the value are read, and of the block written.
@@ -46,7 +46,7 @@ impl Block {
         }
     }
 
-    /// Its address.
+    /// Returns its address.
     pub fn get<T>(&self) -> *mut T {
         self.memory.as_ptr().cast()
     }
@@ -68,7 +68,7 @@ impl Drop for Block {
     }
 }
 
-/// The size that a struct of a version has: mostly that of the library's own.
+/// Picks the size of a struct in some version: mostly the library's own.
 fn version(u: &mut Unstructured<'_>, known: usize) -> Result<usize> {
     Ok(match u.int_in_range(0..=15)? {
         0..=10 => known,
@@ -78,10 +78,10 @@ fn version(u: &mut Unstructured<'_>, known: usize) -> Result<usize> {
     })
 }
 
-/// A struct that is read, as a program of some version has it, in as many bytes as its size says.
+/// Makes a struct that is read, as in a program of some version, in as many bytes as its size states.
 ///
 /// # Errors
-/// The input has ended.
+/// If the input has ended.
 pub fn read<T: Copy>(u: &mut Unstructured<'_>, value: &T) -> Result<Block> {
     let known = size_of::<T>();
     let size = version(u, known)?;
@@ -94,11 +94,11 @@ pub fn read<T: Copy>(u: &mut Unstructured<'_>, value: &T) -> Result<Block> {
     Ok(block)
 }
 
-/// Has a struct written, as a program of some version has it: nothing behind its size changes, nor anything else where
-/// it is refused.
+/// Lets a call write a struct, as in a program of some version: nothing after its size changes, and nothing at all if
+/// the call is refused.
 ///
 /// # Errors
-/// The input has ended.
+/// If the input has ended.
 ///
 /// # Panics
 /// If something else changes.

@@ -1,4 +1,4 @@
-//! Problems whose answers rounding moves far, from a seed.
+//! Problems whose answers are sensitive to rounding, drawn from a seed.
 
 use crate::cases::Data;
 use crate::random::Random;
@@ -6,7 +6,7 @@ use elsa_core::attention::{Alignment, Inputs, MaskElements, MaskKind, MaskView, 
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 
-/// What makes the scores of a problem hard.
+/// Property that makes the scores of a problem hard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hard {
     /// Nothing: entries from a bell curve.
@@ -25,13 +25,13 @@ pub enum Hard {
     Denormal,
     /// Entries over many orders of magnitude.
     Wide,
-    /// The same few keys over and over.
+    /// A few keys repeated over and over.
     Repeated,
     /// Scores that grow with the key, so that every block moves the reference.
     Rising,
 }
 
-/// All of them.
+/// All properties.
 pub const HARD: [Hard; 10] = [
     Hard::Gaussian,
     Hard::Tied,
@@ -50,7 +50,7 @@ pub const HARD: [Hard; 10] = [
 pub struct Drawn {
     /// The problem.
     pub problem: Problem,
-    /// What makes it hard.
+    /// Property that makes it hard.
     pub hard: Hard,
     query: Data,
     key: Data,
@@ -59,7 +59,7 @@ pub struct Drawn {
 }
 
 impl Drawn {
-    /// The tensors of a call.
+    /// Returns the tensors of a call.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         let mut inputs = Inputs::new(self.query.elements(), self.key.elements(), self.value.elements());
@@ -67,14 +67,14 @@ impl Drawn {
         inputs
     }
 
-    /// Room for its answer.
+    /// Returns a buffer for its answer.
     #[must_use]
     pub fn output(&self) -> Data {
         let spec = self.problem.spec();
         Data::filled(spec.dtype, spec.output.extent(), 0.0)
     }
 
-    /// One head of Gaussian queries, keys and values with head size `d`, in f32.
+    /// Draws one head of Gaussian queries, keys and values with head size `d`, in f32.
     ///
     /// # Panics
     /// If the problem is refused.
@@ -91,7 +91,7 @@ impl Drawn {
         Drawn { problem, hard: Hard::Gaussian, query, key, value, mask: None }
     }
 
-    /// The same with keys in pairs of equal ones, whose values are opposite but for a millionth.
+    /// Draws the same with keys in equal pairs, whose values are opposite except for a millionth.
     ///
     /// # Panics
     /// If the problem is refused.
@@ -108,8 +108,8 @@ impl Drawn {
         drawn
     }
 
-    /// A problem of at most 16 queries and 255 keys whose elements are given bit by bit; `None` if they are too few. What
-    /// is not finite counts as one.
+    /// Creates a problem of at most 16 queries and 255 keys from the bits of its elements; `None` if there are too few.
+    /// Elements that are not finite become one.
     #[must_use]
     pub fn of_bytes(bytes: &[u8]) -> Option<Drawn> {
         let (head, rest) = bytes.split_first_chunk::<8>()?;
@@ -128,7 +128,7 @@ impl Drawn {
             .ok()?;
         let problem = spec.check().ok()?;
         let (words, _) = rest.as_chunks::<4>();
-        // Fewer bytes than elements repeat.
+        // Missing elements repeat earlier ones.
         let mut words = words.iter().map(|word| f32::from_le_bytes(*word)).cycle();
         let mut take = |n: usize| {
             let x: Vec<f32> = words.by_ref().take(n).collect();
@@ -151,7 +151,7 @@ impl Drawn {
         Some(Drawn { problem, hard: Hard::Wide, query, key, value, mask })
     }
 
-    /// The problem of a seed; most have fewer than `keys` keys.
+    /// Draws the problem of a seed; most have fewer than `keys` keys.
     ///
     /// # Panics
     /// If the problem is refused.
@@ -162,7 +162,7 @@ impl Drawn {
         let dtype = [DType::F32, DType::F32, DType::F32, DType::F16, DType::Bf16][r.below(5)];
         let heads = 1 + r.below(3);
         let queries = [1, 2, 3, 8, 17, 48, 64][r.below(7)];
-        // A few are long, so that chains, segments and the merge tree are.
+        // A few are long, so that chains, segments and the merge tree are long too.
         let most = if r.below(40) == 0 { 20 * keys } else { keys };
         let keys = 1 + r.below(most.max(1));
         let d = [1, 3, 4, 8, 8, 16, 20, 64, 67, 130][r.below(10)];
@@ -191,7 +191,7 @@ impl Drawn {
     }
 }
 
-/// Elements as the type has them, none of them infinite.
+/// Converts elements to the type, none of them infinite.
 fn data_of(dtype: DType, x: &[f32]) -> Data {
     let most = match dtype {
         DType::F32 => f32::MAX,
@@ -203,7 +203,7 @@ fn data_of(dtype: DType, x: &[f32]) -> Data {
     data
 }
 
-/// A mask of small and large numbers, some of which take keys out.
+/// Draws a mask of small and large numbers, some of which mask keys.
 fn mask_of(r: &mut Random, queries: usize, keys: usize) -> Vec<f32> {
     let scale = [0.1, 3.0, 50.0, 1e4][r.below(4)];
     let out = [f32::NEG_INFINITY, f32::MIN, -1e9, -100.0][r.below(4)];
@@ -211,7 +211,7 @@ fn mask_of(r: &mut Random, queries: usize, keys: usize) -> Vec<f32> {
     (0..queries * keys).map(|_| if r.below(8) < dense { out } else { scale * r.normal() }).collect()
 }
 
-/// Queries and keys, `[rows, d]`.
+/// Draws queries and keys, `[rows, d]`.
 fn scores_of(r: &mut Random, hard: Hard, problem: &Problem, rows: [usize; 2]) -> [Vec<f32>; 2] {
     let d = problem.head_dim();
     let scale = problem.scale().abs().max(1e-3);
@@ -221,7 +221,7 @@ fn scores_of(r: &mut Random, hard: Hard, problem: &Problem, rows: [usize; 2]) ->
     match hard {
         Hard::Gaussian => {}
         Hard::Tied => {
-            // Every key is the same, but for the last bits.
+            // All keys are equal, except in the last bits.
             let large = [30.0f32, 1e3, 1e4][r.below(3)];
             let tied: Vec<f32> = (0..d).map(|_| large * r.normal()).collect();
             let spread = [1e-7, 1e-6, 1e-4][r.below(3)];
@@ -296,12 +296,12 @@ fn scores_of(r: &mut Random, hard: Hard, problem: &Problem, rows: [usize; 2]) ->
     [q, k]
 }
 
-/// Values, `[keys, dv]`.
+/// Draws values, `[keys, dv]`.
 fn values_of(r: &mut Random, keys: usize, dv: usize) -> Vec<f32> {
     let mut v: Vec<f32> = (0..keys * dv).map(|_| r.normal()).collect();
     match r.below(8) {
         0 => {
-            // Neighbours cancel.
+            // Adjacent values cancel.
             for i in dv..v.len() {
                 if i / dv % 2 == 1 {
                     v[i] = -v[i - dv];

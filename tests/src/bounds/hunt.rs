@@ -1,4 +1,4 @@
-//! Back ends whose answers are judged, and what is found.
+//! Back ends under judgement, and the findings of a hunt.
 
 use super::draw::Drawn;
 use super::judge::{Judge, Judged};
@@ -18,7 +18,7 @@ pub struct Hunter {
     options: PlanOptions,
 }
 
-/// Every way to compute an answer on this machine.
+/// Returns every way to compute an answer on this machine.
 ///
 /// # Panics
 /// If an engine that is present cannot be made.
@@ -49,7 +49,7 @@ pub fn hunters() -> Vec<Hunter> {
 }
 
 impl Hunter {
-    /// Answers a problem, and tells what was executed; `None` if the back end does not support it.
+    /// Answers a problem and returns what was executed; `None` if the back end does not support it.
     ///
     /// # Panics
     /// If a call fails that the plan supports.
@@ -77,7 +77,7 @@ impl Hunter {
         self.judge(&Drawn::new(seed, keys), &format!("seed {seed}"), found);
     }
 
-    /// Answers a problem, which has a name, and judges every row.
+    /// Answers a named problem, and judges every row.
     pub fn judge(&self, drawn: &Drawn, which: &str, found: &mut Found) {
         let Some((answer, executed)) = self.answer(drawn) else { return };
         let mut judge = Judge::new(drawn, executed);
@@ -95,18 +95,18 @@ impl Hunter {
     }
 }
 
-/// How many times the error of a row its bounds are, in the largest component and in the Euclidean norm: the worst case,
-/// the likely case, the bound from norms and its likely case.
+/// Ratios of the bounds of a row to its error: the worst case, the likely case, the bound from norms and its likely
+/// case.
 #[derive(Clone, Copy, Debug)]
 pub struct Tightness {
-    /// By the largest component of error and bound.
+    /// By the largest components of error and bound.
     pub largest: [f64; 4],
     /// By their Euclidean norms.
     pub norm: [f64; 4],
 }
 
 impl Hunter {
-    /// The tightness of every row of a Gaussian problem; none if the back end does not support it.
+    /// Measures the tightness of every row of a Gaussian problem; empty if the back end does not support it.
     #[must_use]
     pub fn tightness(&self, seed: u64, queries: usize, keys: usize, d: usize) -> Vec<Tightness> {
         let drawn = Drawn::gaussian(seed, queries, keys, d);
@@ -132,34 +132,34 @@ impl Hunter {
     }
 }
 
-/// What a hunt has found.
+/// Findings of a hunt.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// Rows that were judged.
+    /// Rows judged.
     pub rows: u64,
-    /// Components of these.
+    /// Components judged.
     pub components: u64,
     /// Components beyond the worst case, or beyond the bound from norms.
     pub violations: u64,
     /// Components beyond the likely case.
     pub unlikely: u64,
-    /// Rows in which the bound from norms says something.
+    /// Rows in which the bound from norms is not vacuous.
     pub claimed: u64,
-    /// Largest share of the worst case that an error uses, of f32 answers: others round their output last, and that
-    /// rounding is nearly all of their bound.
+    /// Largest ratio of error to worst case, over f32 answers: for other types the final rounding of the output is
+    /// nearly all of the bound.
     pub worst: f64,
-    /// Largest share of the likely case, likewise.
+    /// Largest ratio of error to likely case, over f32 answers.
     pub likely: f64,
-    /// Largest share of the bound from norms, likewise.
+    /// Largest ratio of error to the bound from norms, over f32 answers.
     pub prior: f64,
     /// The first few violations.
     pub which: Vec<String>,
-    /// The row of the largest share of the worst case, and of the bound from norms.
+    /// The rows with the largest ratios to the worst case, and to the bound from norms.
     pub closest: [String; 2],
 }
 
 impl Found {
-    /// Takes in what another hunt has found.
+    /// Adds the findings of another hunt.
     pub fn merge(&mut self, other: &Found) {
         self.rows += other.rows;
         self.components += other.components;
@@ -178,13 +178,13 @@ impl Found {
         self.which.extend(other.which.iter().take(20).cloned());
     }
 
-    /// Takes in the components of a row.
+    /// Adds the components of a row.
     fn row(&mut self, judged: &[Judged], single: bool, what: impl Fn() -> String) {
         self.rows += 1;
         self.claimed += u64::from(judged.iter().all(|x| x.claims));
         for x in judged {
             self.components += 1;
-            // A component that does not compare with its bound violates it.
+            // A component that is unordered with its bound violates it.
             let within = |bound: f64| x.error <= bound;
             if !within(x.bounds.worst) || !within(x.prior) {
                 self.violations += 1;

@@ -1,4 +1,4 @@
-//! An answer beside its bounds, row by row.
+//! An answer compared with its bounds, row by row.
 
 use super::draw::Drawn;
 use crate::cases::Data;
@@ -12,7 +12,7 @@ use elsa_core::attention::{Inputs, Problem, reference};
 pub struct Judged {
     /// The exact answer.
     pub y: f64,
-    /// The distance of the answer that was found.
+    /// The error of the computed answer.
     pub error: f64,
     /// The bounds from the exact answer.
     pub bounds: Bounds,
@@ -22,7 +22,7 @@ pub struct Judged {
     pub prior: f64,
     /// Its likely case.
     pub likely_prior: f64,
-    /// Whether it says something.
+    /// `true` if the bound is not vacuous.
     pub claims: bool,
 }
 
@@ -39,11 +39,11 @@ pub struct Judge<'a> {
     components: Vec<Component>,
     terms: Vec<(f64, f64)>,
     key: Vec<f32>,
-    /// The components of the row that was judged last.
+    /// The components of the last row judged.
     pub judged: Vec<Judged>,
 }
 
-/// The largest norm of the rows of `d` elements.
+/// Returns the largest norm of the rows of `d` elements.
 fn largest_norm(elements: &elsa_core::dtype::Elements<'_>, d: usize) -> f64 {
     let mut largest = 0.0f64;
     for row in 0..elements.len() / d {
@@ -54,7 +54,7 @@ fn largest_norm(elements: &elsa_core::dtype::Elements<'_>, d: usize) -> f64 {
 }
 
 impl<'a> Judge<'a> {
-    /// A judge of runs that execute `executed`.
+    /// Creates a judge of runs that execute `executed`.
     #[must_use]
     pub fn new(drawn: &'a Drawn, executed: Executed) -> Judge<'a> {
         let (problem, inputs) = (&drawn.problem, drawn.inputs());
@@ -80,8 +80,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Judges a row of an answer. Returns whether the row has components to judge: its exact answer is finite, and no
-    /// score or sum leaves the range of f32.
+    /// Judges a row of an answer. Returns `true` if the row can be judged: its exact answer is finite, and no score
+    /// or sum leaves the range of f32.
     pub fn row(&mut self, head: usize, query: usize, found: &Data) -> bool {
         let (problem, inputs) = (self.problem, self.inputs);
         let spec = problem.spec();

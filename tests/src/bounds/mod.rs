@@ -1,5 +1,5 @@
-//! The hunt for a violation of an error bound: problems made to be hard ([`draw`]), answered by every back end, and their
-//! answers beside the bounds of the exact ones ([`judge`]).
+//! The hunt for a violation of an error bound: hard problems ([`draw`]), answered by every back end, with their answers
+//! compared with the bounds of the exact ones ([`judge`]).
 
 pub mod draw;
 pub mod hunt;

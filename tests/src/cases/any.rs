@@ -8,7 +8,7 @@ use elsa_core::view::Layout;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Any small problem, with every feature alone and together with others.
+/// Generates any small problem, with every feature alone and combined with others.
 pub fn any_params() -> impl Strategy<Value = Params> {
     let sizes = (
         1usize..=3,
@@ -51,7 +51,7 @@ pub fn any_params() -> impl Strategy<Value = Params> {
         ),
     );
     let packed = proptest::option::weighted(0.2, proptest::collection::vec((0usize..=9, 0usize..=12), 1..=4));
-    // The first of a bias's choices is none; a table without an index needs windows.
+    // The first choice for a bias is none; a table without an index needs windows.
     let bias = (
         select(vec![0, 0, 0, 1, 2, 3]),
         select(vec![DType::F32, DType::F32, DType::F16, DType::Bf16]),
@@ -91,12 +91,12 @@ pub fn any_params() -> impl Strategy<Value = Params> {
             let total = keys + past.unwrap_or(0);
             let mask = mask.map(|(kind, rank, broadcast, short, density)| {
                 let last = short.map_or(total, |cut| total.saturating_sub(cut));
-                // A mask for each window serves every picture.
+                // A mask per window serves every picture.
                 let full = [batch / repeated, heads, queries, last];
                 let dims = (4 - rank..4).map(|a| if broadcast[a] { 1 } else { full[a] }).collect();
                 MaskParams { kind, dims, density }
             });
-            // A mask over no keys at all has a last axis of at most one.
+            // A mask over zero keys has a last axis of at most one.
             let mask = mask.filter(|m| total > 0 || m.dims[m.dims.len() - 1] <= 1);
             let whole = mask.as_ref().is_none_or(|m| [1, total].contains(&m.dims[m.dims.len() - 1]));
             let (kind, dtype_of_bias, broadcast, density) = bias;
@@ -147,7 +147,7 @@ pub fn any_params() -> impl Strategy<Value = Params> {
     )
 }
 
-/// The case of [`any_params`].
+/// Generates the case of [`any_params`].
 pub fn any_case() -> impl Strategy<Value = Case> {
     any_params().prop_map(|params| params.build("random"))
 }

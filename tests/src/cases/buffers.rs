@@ -1,11 +1,11 @@
-//! Owned buffers of everything that a problem can write.
+//! Owned buffers for all outputs of a problem.
 
 use super::case::Case;
 use super::data::Data;
 use elsa_core::attention::{Outputs, StateOut};
 use elsa_core::view::View;
 
-/// Owned buffers of everything that a problem can write.
+/// Owned buffers for all outputs of a problem.
 #[derive(Clone, Debug)]
 pub struct Buffers {
     /// Elements of the output view.
@@ -23,7 +23,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Borrows all of them.
+    /// Borrows all buffers.
     pub fn outputs(&mut self) -> Outputs<'_> {
         let mut outputs = Outputs::new(self.output.elements_mut());
         outputs.lse = Some(&mut self.lse);
@@ -37,7 +37,7 @@ impl Buffers {
 }
 
 impl Case {
-    /// Buffers for everything that the problem can write, filled with NaN.
+    /// Creates buffers for all outputs of the problem, filled with NaN.
     #[must_use]
     pub fn buffers(&self) -> Buffers {
         let problem = self.problem();

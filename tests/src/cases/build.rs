@@ -9,10 +9,10 @@ use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 
 impl Params {
-    /// The case that these parameters make.
+    /// Builds the case of these parameters.
     ///
     /// # Panics
-    /// If they make no valid problem.
+    /// If the parameters make no valid problem.
     #[must_use]
     pub fn build(&self, name: impl Into<String>) -> Case {
         let mut random = Random::new(self.seed);
@@ -135,7 +135,8 @@ impl MaskParams {
     }
 }
 
-/// `len` elements to be added, `density` of which are not `−∞`. A kind that is not additive makes f32.
+/// Draws `len` additive elements, a share of `density` of which are not `−∞`. A kind that is not
+/// additive makes f32.
 fn additive(kind: MaskKind, len: usize, density: f64, random: &mut Random) -> Data {
     let dtype = match kind {
         MaskKind::Additive(dtype) => dtype,

@@ -9,9 +9,9 @@ use elsa_core::view::View;
 /// A problem with its data.
 #[derive(Clone)]
 pub struct Case {
-    /// What it is about.
+    /// Its subject, for messages.
     pub name: String,
-    /// What it was made from, before any change to its data.
+    /// The parameters that it was made from, before any change to its data.
     pub params: Params,
     /// The problem, not yet checked.
     pub spec: Spec,
@@ -27,7 +27,7 @@ pub struct Case {
     pub mask: Option<MaskData>,
     /// Elements of the bias, or of its table.
     pub bias: Option<Data>,
-    /// Entry of the table for each query and key.
+    /// Table entry for each query and key.
     pub bias_index: Option<Vec<i64>>,
     /// Valid keys of each sequence.
     pub lengths: Option<Vec<i64>>,
@@ -46,10 +46,10 @@ impl std::fmt::Debug for Case {
 }
 
 impl Case {
-    /// The checked problem.
+    /// Checks the problem.
     ///
     /// # Panics
-    /// When it is refused.
+    /// If it is refused.
     #[must_use]
     pub fn problem(&self) -> Problem {
         made(self.spec.check())
@@ -70,7 +70,7 @@ impl Case {
         inputs
     }
 
-    /// The present keys and values that a run must write: the earlier ones, then the new ones.
+    /// Returns the present keys and values that a run must write: the earlier ones, then the new ones.
     #[must_use]
     pub fn naive_present(&self) -> Option<(Data, Data)> {
         let (pk, pv) = self.spec.present_key.zip(self.spec.present_value)?;
@@ -95,15 +95,15 @@ impl Case {
         ))
     }
 
-    /// The same case with another name.
+    /// Renames the case.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Case {
         self.name = name.into();
         self
     }
 
-    /// The same problem with only the first `n` queries of every sequence; `None` for packed sequences, windows, and
-    /// those that have no more than `n`.
+    /// Returns the same problem with only the first `n` queries of every sequence; `None` for packed sequences, for
+    /// windows, and for `n` queries or fewer.
     #[must_use]
     pub fn first_queries(&self, n: usize) -> Option<Case> {
         let before = self.spec.query.tokens();
@@ -160,7 +160,7 @@ impl Case {
     }
 }
 
-/// The first `n` of `rows` rows of `width` elements, of one head after the other.
+/// Returns the first `n` of `rows` rows of `width` elements, one head after another.
 fn first_rows(data: &Data, width: usize, rows: usize, n: usize) -> Data {
     let kept: Vec<f32> = (0..data.len()).filter(|i| i / width % rows < n).map(|i| data.get(i)).collect();
     let mut fewer = Data::filled(data.elements().dtype(), kept.len(), 0.0);
@@ -173,7 +173,7 @@ fn tokens(view: &View) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
     (0..batch).flat_map(move |b| (0..heads).flat_map(move |h| (0..n).map(move |t| (b, h, t))))
 }
 
-/// The value, or a panic with the error.
+/// Returns the value, or panics with the error.
 pub(super) fn made<T>(result: Result<T, ArgumentError>) -> T {
     result.unwrap_or_else(|e| panic!("{e}"))
 }

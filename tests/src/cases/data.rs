@@ -16,7 +16,7 @@ pub enum Data {
 }
 
 impl Data {
-    /// `len` elements equal to `value`.
+    /// Creates `len` elements equal to `value`.
     #[must_use]
     pub fn filled(dtype: DType, len: usize, value: f32) -> Data {
         match dtype {
@@ -36,7 +36,7 @@ impl Data {
         }
     }
 
-    /// Borrows the elements to be written.
+    /// Borrows the elements for writing.
     pub fn elements_mut(&mut self) -> ElementsMut<'_> {
         match self {
             Data::F32(x) => ElementsMut::F32(x),
@@ -45,19 +45,19 @@ impl Data {
         }
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.elements().len()
     }
 
-    /// Whether it has no elements.
+    /// Returns `true` without elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The element at `index` as f32.
+    /// Returns the element at `index` as f32.
     #[must_use]
     pub fn get(&self, index: usize) -> f32 {
         self.elements().get(index)
@@ -72,9 +72,9 @@ impl Data {
 /// Owned elements of a mask.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MaskData {
-    /// One byte an element; non-zero is attended.
+    /// One byte per element; non-zero is attended.
     Bool(Vec<u8>),
-    /// Added to the score.
+    /// Addends of the scores.
     Additive(Data),
 }
 
@@ -88,7 +88,7 @@ impl MaskData {
         }
     }
 
-    /// Makes the element at `index` attended, with nothing added, or not attended.
+    /// Sets the element at `index` to attended, with nothing added, or to masked.
     pub fn set_attended(&mut self, index: usize, attended: bool) {
         match self {
             MaskData::Bool(x) => x[index] = u8::from(attended),

@@ -1,4 +1,4 @@
-//! Cases by intent: sizes around tiles and blocks, magnitudes, rows without keys, NaN and infinities, every feature.
+//! Cases by design: sizes around tiles and blocks, magnitudes, rows without keys, NaN and infinities, every feature.
 
 use super::case::Case;
 use super::data::MaskData;
@@ -14,7 +14,7 @@ pub const HEAD_SIZES: [usize; 14] = [1, 3, 8, 16, 24, 32, 40, 64, 72, 80, 96, 12
 /// Lengths around the sizes of blocks and tiles.
 pub const LENGTHS: [usize; 9] = [1, 3, 63, 64, 65, 127, 129, 197, 577];
 
-/// Problems that break naive code, each with a name.
+/// Returns problems that break naive code, each with a name.
 #[must_use]
 pub fn hard_cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -24,7 +24,7 @@ pub fn hard_cases() -> Vec<Case> {
     poison(&mut cases);
     semantics(&mut cases);
     windowed(&mut cases);
-    // Very few queries have kernels of their own.
+    // Very few queries have their own kernels.
     let few: Vec<Case> = cases
         .iter()
         .enumerate()
@@ -34,7 +34,8 @@ pub fn hard_cases() -> Vec<Case> {
     cases
 }
 
-/// The hard cases, or every third where calls are slow ([`crate::SLOW`]): for tests beside `conformance`, which takes all.
+/// Returns the hard cases, or every third where calls are slow ([`crate::SLOW`]), for tests other than `conformance`,
+/// which takes all.
 #[must_use]
 pub fn some_hard_cases() -> Vec<Case> {
     hard_cases().into_iter().step_by(if crate::SLOW { 3 } else { 1 }).collect()
@@ -94,7 +95,7 @@ fn magnitudes(cases: &mut Vec<Case>) {
     cases.push(p.build("scores that overflow exp, f16"));
     for at in [0, 64, 128] {
         let mut c = Params::plain(17, 129, 32, 32).build(format!("one dominant key, {at}"));
-        // Every query agrees with this key alone.
+        // Every query agrees only with this key.
         let key = c.spec.key.row(0, 0, at);
         for i in 0..17 {
             let query = c.spec.query.row(0, 0, i);

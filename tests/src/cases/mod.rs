@@ -1,7 +1,7 @@
 //! Problems with owned data.
 //!
-//! [`Params`] describe a case, [`Params::build`] makes it, the same one for the same parameters. [`hard_cases`] are
-//! made by intent, [`any_case`] at random.
+//! [`Params`] describe a case, and [`Params::build`] makes it, reproducibly. [`hard_cases`] are designed,
+//! [`any_case`] is random.
 
 mod any;
 mod buffers;

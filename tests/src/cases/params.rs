@@ -7,7 +7,7 @@ use elsa_core::view::Layout;
 /// The parameters of a mask.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MaskParams {
-    /// What its elements mean.
+    /// Meaning of its elements.
     pub kind: MaskKind,
     /// Its dimensions, aligned to `[batch, heads, q, k]` from the right.
     pub dims: Vec<usize>,
@@ -18,10 +18,10 @@ pub struct MaskParams {
 /// The parameters of a bias.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BiasParams {
-    /// A tensor that broadcasts as a mask does.
+    /// A tensor that broadcasts like a mask.
     Dense(MaskParams),
-    /// A table of relative positions, `density` of whose elements are attended. With `entries` an index into so many is
-    /// given, without one the entries follow from the windows.
+    /// A table of relative positions with a share of `density` attended elements. With `entries`, an index into that
+    /// many entries is given; without it, the entries follow from the windows.
     Table {
         /// Type of the table.
         dtype: DType,
@@ -32,7 +32,7 @@ pub enum BiasParams {
     },
 }
 
-/// Everything that a case is made from. The same parameters make the same case.
+/// All parameters of a case. The same parameters make the same case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Params {
     /// Seed of all data.
@@ -55,7 +55,7 @@ pub struct Params {
     pub keys: usize,
     /// Past key tokens.
     pub past: Option<usize>,
-    /// Whether the present is written.
+    /// `true` if the present is written.
     pub present: bool,
     /// Head size of queries and keys.
     pub d: usize,
@@ -75,18 +75,18 @@ pub struct Params {
     pub bias: Option<BiasParams>,
     /// Windows, whose tokens are queries and keys.
     pub windows: Option<Windows>,
-    /// Whether each sequence has its own number of valid keys.
+    /// `true` if each sequence has its own number of valid keys.
     pub lengths: bool,
     /// Queries and keys of each packed sequence.
     pub packed: Option<Vec<(usize, usize)>>,
-    /// Whether all sequences of the batch share keys and values (stride zero).
+    /// `true` if all sequences of the batch share keys and values (stride zero).
     pub shared_keys: bool,
     /// Standard deviation of the queries; keys and values have one.
     pub gain: f32,
 }
 
 impl Params {
-    /// Plain attention in f32: one sequence, one head.
+    /// Creates plain attention in f32: one sequence, one head.
     #[must_use]
     pub fn plain(queries: usize, keys: usize, d: usize, dv: usize) -> Params {
         Params {
@@ -117,7 +117,7 @@ impl Params {
         }
     }
 
-    /// Plain attention in f32 in the windows of `pictures` pictures: head size 8, one head.
+    /// Creates plain attention in f32 in the windows of `pictures` pictures: head size 8, one head.
     #[must_use]
     pub fn windowed(windows: Windows, pictures: usize) -> Params {
         let tokens = windows.tokens();

@@ -1,25 +1,25 @@
-//! What the oracle answers, and what a call writes.
+//! Answers of the oracle, and outputs of a call.
 
 use super::build::Case;
 use crate::cases::{Data, each_row};
 use elsa_core::linear::Outputs;
 use elsa_core::linear::bound::{self, Executed, Judgement};
 
-/// The answer of the oracle: every state and output, in the order of the views' rows without gaps, and how far a run may be
-/// off.
+/// The answer of the oracle: every state and output, in the order of the views' rows without gaps, with the allowed
+/// errors of a run.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// `[batch, output heads, tokens, d_v]`.
     pub output: Vec<f64>,
-    /// Largest errors of the output.
+    /// Allowed errors of the output.
     pub output_error: Vec<f64>,
     /// `[sequences, state heads, d_k, d_v]`.
     pub present: Vec<f64>,
-    /// Largest errors of the states.
+    /// Allowed errors of the states.
     pub present_error: Vec<f64>,
 }
 
-/// What a call writes.
+/// Outputs of a call.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// Elements of the output view.
@@ -29,7 +29,8 @@ pub struct Found {
 }
 
 impl Case {
-    /// The recurrence in f64, and how far a run may be off that executes `executed` of a sequence, by its tokens.
+    /// Computes the recurrence in f64, and the allowed errors of a run that executes `executed` of a sequence, by its
+    /// number of tokens.
     ///
     /// # Panics
     /// Panics if the size of a buffer overflows.
@@ -76,7 +77,7 @@ impl Case {
         answer
     }
 
-    /// Room for what a call writes: NaN, but for the past states of a problem in place.
+    /// Creates the outputs of a call, filled with NaN, or with the past states of a problem in place.
     #[must_use]
     pub fn room(&self) -> Found {
         let spec = self.problem.spec();
@@ -89,19 +90,19 @@ impl Case {
 }
 
 impl Found {
-    /// Borrows all of it.
+    /// Borrows all outputs.
     pub fn outputs(&mut self) -> Outputs<'_> {
         Outputs { output: Some(self.output.elements_mut()), present_state: self.present.as_deref_mut() }
     }
 
-    /// Bits of every element, also of those in gaps.
+    /// Returns the bits of every element, including gaps.
     #[must_use]
     pub fn bits(&self) -> Vec<u32> {
         let output = (0..self.output.len()).map(|i| self.output.get(i).to_bits());
         output.chain(self.present.iter().flatten().map(|x| x.to_bits())).collect()
     }
 
-    /// Elements of the output, row by row.
+    /// Returns the elements of the output, row by row.
     #[must_use]
     pub fn rows(&self, case: &Case) -> Vec<f64> {
         let view = case.problem.spec().output;
@@ -110,7 +111,7 @@ impl Found {
         rows
     }
 
-    /// Elements of the present states, row by row; none if the problem has none.
+    /// Returns the elements of the present states, row by row; empty without present states.
     #[must_use]
     pub fn states(&self, case: &Case) -> Vec<f64> {
         let (Some(view), Some(present)) = (case.problem.spec().present_state, &self.present) else {
@@ -121,10 +122,10 @@ impl Found {
         rows
     }
 
-    /// Asserts that everything is as near the answer as it must be, and that nothing between rows was written.
+    /// Asserts that every error is within its limit, and that nothing between rows was written.
     ///
     /// # Panics
-    /// Panics if it is not.
+    /// Panics if one is not.
     pub fn check(&self, case: &Case, answer: &Answer) {
         let spec = case.problem.spec();
         let (rows, states) = (self.rows(case), self.states(case));

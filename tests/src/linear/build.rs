@@ -11,13 +11,13 @@ use elsa_core::view::View;
 pub enum GateKind {
     /// Between −0.2 and 0.
     Mild,
-    /// Mild, but for one in seven of −1000, and one in seven of +1.
+    /// Mild, except for one in seven of −1000 and one in seven of +1.
     Hard,
-    /// Mild, but for one in five of −∞.
+    /// Mild, except for one in five of −∞.
     Clearing,
 }
 
-/// Where rows lie.
+/// Layout of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
     /// `[batch, heads, tokens, dim]` without gaps.
@@ -28,12 +28,12 @@ pub enum Packing {
     Gaps,
 }
 
-/// What describes a case.
+/// Parameters of a case.
 #[derive(Clone, Debug)]
 pub struct Params {
     /// The rule.
     pub rule: Rule,
-    /// Whether each dim of a key has a gate of its own.
+    /// `true` if each dim of a key has its own gate.
     pub per_dim: bool,
     /// Type of query, key, value and output.
     pub dtype: DType,
@@ -49,34 +49,34 @@ pub struct Params {
     pub dims: [usize; 2],
     /// The order of tokens.
     pub direction: Direction,
-    /// Whether there are past states.
+    /// `true` if the problem has past states.
     pub past: bool,
-    /// Whether present states are written.
+    /// `true` if present states are written.
     pub present: bool,
-    /// Whether they are the memory of the past states.
+    /// `true` if present states alias the past states.
     pub in_place: bool,
     /// Bounds of packed sequences.
     pub packed: Option<Vec<i64>>,
-    /// Whether queries and keys become unit vectors.
+    /// Normalises queries and keys to unit vectors, with this epsilon.
     pub normalize: Option<f32>,
     /// The scale.
     pub scale: Option<f32>,
-    /// Whether all states share one rate.
+    /// `true` if all states share one rate.
     pub shared_beta: bool,
     /// Gates.
     pub gates: GateKind,
-    /// Whether all keys are nearly equal.
+    /// `true` if all keys are nearly equal.
     pub equal_keys: bool,
     /// Largest rate.
     pub most_beta: f32,
-    /// Where rows lie.
+    /// Layout of the rows.
     pub packing: Packing,
     /// Seed of the data.
     pub seed: u64,
 }
 
 impl Params {
-    /// One head of each kind, f32, forward, no states.
+    /// Creates one head of each kind, f32, forward, without states.
     #[must_use]
     pub fn plain(rule: Rule, tokens: usize, dims: [usize; 2]) -> Params {
         Params {
@@ -117,7 +117,7 @@ impl Params {
         View::new("x", shape, strides).unwrap_or_else(|e| panic!("{self:?}: {e}"))
     }
 
-    /// The case, the same one for the same parameters.
+    /// Builds the case, reproducibly.
     #[must_use]
     pub fn build(&self) -> Case {
         let Params { batch, heads: [hq, hk, hv], tokens, dims: [dk, dv], .. } = *self;
@@ -140,12 +140,12 @@ impl Params {
         spec.present_state = (self.present && self.direction != Direction::Bidirectional).then_some(states);
         spec.in_place = self.in_place;
         let problem = spec.check().unwrap_or_else(|e| panic!("{self:?}: {e}"));
-        // Keys of length one.
+        // Keys have length one.
         let key_scale = 1.0 / (dk as f32).sqrt();
         let common: Vec<f32> = (0..dk).map(|_| random.normal()).collect();
         let apart = if self.equal_keys { 1e-3 } else { 1.0 };
         let mut rows = |view: &View, dtype: DType, element: &mut dyn FnMut(&mut Random, usize) -> f32| {
-            // What lies in gaps must not be read.
+            // Gaps must not be read.
             let mut data = Data::filled(dtype, view.extent(), f32::NAN);
             each_row(view, |row| {
                 for x in 0..view.dim() {
@@ -192,7 +192,7 @@ impl Params {
 /// A problem with owned data.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What it is, for messages.
+    /// Its description, for messages.
     pub name: String,
     /// The problem.
     pub problem: Problem,
@@ -213,7 +213,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// The inputs, also of a problem in place: with its past.
+    /// Returns the inputs, including the past of a problem in place.
     #[must_use]
     pub fn all_inputs(&self) -> Inputs<'_> {
         let mut inputs = Inputs::new(self.query.elements(), self.key.elements(), self.value.elements());
@@ -224,7 +224,7 @@ impl Case {
         inputs
     }
 
-    /// The inputs of a call.
+    /// Returns the inputs of a call.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         let mut inputs = self.all_inputs();
@@ -236,7 +236,8 @@ impl Case {
 }
 
 impl Case {
-    /// The first `tokens` tokens of a case of one head without gaps, and the rest, whose past is left to the caller.
+    /// Splits a case of one head without gaps into its first `tokens` tokens and the rest, whose past is left to the
+    /// caller.
     ///
     /// # Panics
     /// Panics if the case has several heads.

@@ -1,7 +1,7 @@
-//! Problems of linear attention with owned data, and what the oracle answers.
+//! Problems of linear attention with owned data, and the answers of the oracle.
 //!
-//! [`Params`] describe a case, [`Params::build`] makes it, the same one for the same parameters. [`Case::answer`] is the
-//! recurrence in f64, applied to every state.
+//! [`Params`] describe a case, and [`Params::build`] makes it, reproducibly. [`Case::answer`] is the recurrence in f64,
+//! applied to every state.
 
 mod answer;
 mod build;

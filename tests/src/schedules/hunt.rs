@@ -1,8 +1,9 @@
-//! Problems made to be hard for a schedule, answered by core's scalar run, and their answers beside their bounds.
+//! Hard problems for a schedule, answered by core's scalar run and compared with their bounds.
 //!
 //! A seed decides everything: the problem, the schedule, the tile. The problems are those that break a schedule which
-//! trusts its references or its budget: a maximum in the last block, blocks whose mass lies just below the budget,
-//! representatives hundreds of bits off either way, tiny and huge scores, keys that share an offset, values that cancel.
+//! trusts its references or its budget: a maximum in the last block, blocks with a mass just below the budget,
+//! representatives hundreds of bits off in either direction, tiny and huge scores, keys that share an offset, values
+//! that cancel.
 
 use super::{Ran, judged, scored, try_run};
 use crate::bounds::Found;
@@ -12,10 +13,10 @@ use elsa_core::attention::Alignment;
 use elsa_core::attention::traversal::scalar::executed;
 use elsa_core::attention::traversal::{Report, Schedule, Skip, TABLE_3, TABLE_4, Tile};
 
-/// What decides which blocks are left out.
+/// Rule that decides which blocks are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Nothing is: references are frozen.
+    /// None: references are frozen.
     Frozen,
     /// An error budget.
     Budget,
@@ -27,7 +28,7 @@ impl Rule {
     /// Every rule.
     pub const ALL: [Rule; 3] = [Rule::Frozen, Rule::Budget, Rule::Lambda];
 
-    /// Its name in the table of a hunt.
+    /// Returns its name in the table of a hunt.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,12 +39,12 @@ impl Rule {
     }
 }
 
-/// What the runs of a hunt have done.
+/// Statistics of the runs of a hunt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Rows that were computed again by the exact schedule.
+    /// Rows that the exact schedule recomputed.
     pub recomputed: u64,
-    /// Rows of blocks, and those of them that were left out.
+    /// Rows of blocks, and the number of them that were left out.
     pub row_blocks: [u64; 2],
 }
 
@@ -69,7 +70,7 @@ impl Drawn {
                 _ => Schedule { skip: Skip::Budget(share), ..TABLE_3[random.below(TABLE_3.len())].1 },
             },
             Rule::Lambda => match random.below(3) {
-                // The first of the table leaves nothing out.
+                // The first entry of the table leaves nothing out.
                 0 => TABLE_4[1 + random.below(TABLE_4.len() - 1)].1,
                 1 => Schedule { skip: Skip::Blocks(share), ..TABLE_3[random.below(TABLE_3.len())].1 },
                 _ => Schedule { skip: Skip::Rows(share), ..TABLE_3[random.below(TABLE_3.len())].1 },
@@ -82,7 +83,7 @@ impl Drawn {
     }
 }
 
-/// A problem of a kind. `share` is what a budget may leave out.
+/// Draws a problem of a kind. `share` is the limit of a budget.
 fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
     let (queries, keys) = (1 + random.below(40), 1 + random.below(150));
     let (d, dv) = (1 + random.below(12), 1 + random.below(3));
@@ -112,7 +113,7 @@ fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
             }
             case
         }
-        // Values that differ by little beside their size, and values that cancel.
+        // Values that differ by little compared with their size, and values that cancel.
         2 | 3 => {
             let mut case = drawn(random);
             for x in 0..keys * dv {
@@ -140,7 +141,7 @@ fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
             }
             scored(&vec![1.0; queries], &k, &values(random, keys))
         }
-        // In every block the mass just below the budget, or now and then what makes room again.
+        // Every block has a mass just below the budget, or occasionally a mass that makes room again.
         6 => {
             let odds = f64::from(share) / (1.0 - f64::from(share));
             let (mut kept, mut out) = (0.0f64, 0.0f64);
@@ -159,7 +160,7 @@ fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
             }
             scored(&vec![1.0; queries], &k, &values(random, keys))
         }
-        // Keys of one large element each: together they stand for scores many times as large.
+        // Keys with one large element each: together they represent scores many times as large.
         7 => {
             let mut case =
                 Params { scale: Some(std::f32::consts::LN_2), ..Params::plain(queries, keys, d, dv) }
@@ -169,7 +170,7 @@ fn hard(kind: usize, random: &mut Random, tile: Tile, share: f32) -> Case {
             (0..keys * d).for_each(|x| case.k.set(x, if x % d == x / d % d { large } else { 0.0 }));
             case
         }
-        // Scores that cancel in the mean: it stands hundreds of bits below them.
+        // Scores that cancel in the mean, which is hundreds of bits below them.
         8 => {
             let size = [3.0f32, 30.0, 200.0][random.below(3)];
             let k: Vec<f32> = (0..keys)

@@ -1,5 +1,5 @@
-//! Runs with schedules beside the oracle: what the tests of schedules share, and the hunt for a violation of their bounds
-//! ([`hunt`]).
+//! Runs with schedules compared with the oracle: shared code of the tests of schedules, and the hunt for a violation of
+//! their bounds ([`hunt`]).
 
 pub mod hunt;
 pub mod scores;
@@ -17,20 +17,20 @@ use elsa_core::attention::{reference, scalar};
 use elsa_core::dtype::DType;
 use std::ops::Range;
 
-/// What a run answered.
+/// Results of a run.
 #[derive(Debug)]
 pub struct Ran {
-    /// Everything that it wrote.
+    /// All outputs.
     pub buffers: Buffers,
     /// Its counts.
     pub report: Report,
-    /// Of every row the sum `D`.
+    /// Sum `D` of every row.
     pub d: Vec<f32>,
-    /// Of every row the upper bound of `D / (S + D)`.
+    /// Upper bound of `D / (S + D)` of every row.
     pub share: Vec<f32>,
 }
 
-/// Whether two runs wrote the same bits, or both NaN.
+/// Returns `true` if two runs wrote the same bits, or both NaN.
 #[must_use]
 pub fn same(a: &Buffers, b: &Buffers) -> bool {
     let alike = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
@@ -45,7 +45,7 @@ pub fn same(a: &Buffers, b: &Buffers) -> bool {
 /// Returns the error of the run.
 ///
 /// # Panics
-/// When the case itself is refused.
+/// If the case itself is refused.
 pub fn try_run(case: &Case, schedule: &Schedule, tile: Tile) -> Result<Ran, ArgumentError> {
     let problem = case.problem();
     let mut buffers = case.buffers();
@@ -62,22 +62,23 @@ pub fn try_run(case: &Case, schedule: &Schedule, tile: Tile) -> Result<Ran, Argu
 /// Runs a case by a schedule.
 ///
 /// # Panics
-/// When it is refused.
+/// If it is refused.
 #[must_use]
 pub fn ran(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
     try_run(case, schedule, tile).unwrap_or_else(|e| panic!("{case:?}: {e}"))
 }
 
-/// One head with queries `q` and keys `k` of one dim, whose scores are products in base-2 units, and values `v`.
+/// Creates one head with queries `q` and keys `k` of one dim, whose scores are products in base-2 units, and values
+/// `v`.
 ///
 /// # Panics
-/// When they make no problem.
+/// If they make no problem.
 #[must_use]
 pub fn scored(q: &[f32], k: &[f32], v: &[f32]) -> Case {
     scored_in(DType::F32, [q, k, v])
 }
 
-/// The same with elements of a type, to which the numbers are rounded.
+/// Creates the same with elements of a type, to which the numbers are rounded.
 ///
 /// # Panics
 /// As [`scored`].
@@ -100,12 +101,12 @@ fn require(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-/// Checks every row of a case without past: its answer by the bounds of the schedule and of the exact
-/// run, which recomputes rows; its log-sum-exp; and what it left out. The run executed what `by` says. Returns
-/// the largest share of the bound that was used.
+/// Checks every row of a case without past: its answer by the bounds of the schedule and of the exact run, which
+/// recomputes rows; its log-sum-exp; and the sum it left out. The run executed `by`. Returns the largest ratio of error
+/// to bound.
 ///
 /// # Errors
-/// Returns what is off by more than it may be.
+/// Returns the first quantity whose error exceeds its bound.
 pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Result<f64, String> {
     let (problem, inputs) = (case.problem(), case.inputs());
     let spec = problem.spec();
@@ -156,7 +157,7 @@ pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Resu
                     let found = f64::from(ran.buffers.output.get(to + x));
                     let bounds = frozen.bounds_left_out(&one[x], left);
                     let again = again.bounds(&two[x]);
-                    // What left nothing out is judged by the order of its additions, too.
+                    // A run that left nothing out is also judged by the order of its additions.
                     let mut within = bounds.admit(y[x], found);
                     if left == 0.0 {
                         within = within && frozen.bounds(&one[x]).admit(y[x], found);
@@ -179,7 +180,8 @@ pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Resu
                     require(same, || format!("{case:?} row {at}: log-sum-exp {lse}, {}", row.lse))?;
                     continue;
                 }
-                // Log-sum-exp is that of all keys; where D is an upper bound it may lie above by what D may be too much.
+                // Log-sum-exp is that of all keys; if D is an upper bound, it may exceed the exact one by the excess of
+                // D.
                 let off = 2.0 * (d as f64 + 20.0) * 6e-8 * size + 4e-5 + 2e-7 * row.lse.abs();
                 let above = match schedule.skip {
                     Skip::Blocks(_) | Skip::Rows(_) => -(1.0 - left).ln(),
@@ -212,16 +214,16 @@ pub fn judged(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> Resu
     Ok(used)
 }
 
-/// As [`judged`], of a run by core.
+/// Does the same as [`judged`] for a run by core.
 ///
 /// # Panics
-/// When something is off by more than it may be.
+/// If an error exceeds its bound.
 #[must_use]
 pub fn judge(case: &Case, schedule: &Schedule, tile: Tile, ran: &Ran) -> f64 {
     judge_by(case, schedule, executed(&case.problem(), schedule, tile), ran)
 }
 
-/// As [`judged`].
+/// Does the same as [`judged`], but panics.
 ///
 /// # Panics
 /// As [`judge`].
@@ -233,7 +235,7 @@ pub fn judge_by(case: &Case, schedule: &Schedule, by: Executed, ran: &Ran) -> f6
 /// Runs a case by a schedule and judges it.
 ///
 /// # Panics
-/// When it is refused, or off by more than it may be.
+/// If the case is refused, or an error exceeds its bound.
 pub fn run_and_judge(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
     let ran = ran(case, schedule, tile);
     let used = judge(case, schedule, tile, &ran);
@@ -244,16 +246,17 @@ pub fn run_and_judge(case: &Case, schedule: &Schedule, tile: Tile) -> Ran {
 /// The sums of a row in f64, relative to a score of zero, as a budget's run decides them.
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// The weights that were kept.
+    /// Sum of the weights that were kept.
     pub kept: f64,
-    /// Those that were left out.
+    /// Sum of the weights that were left out.
     pub left: f64,
-    /// Values times the weights that were kept.
+    /// Sum of values times the weights that were kept.
     pub weighted: f64,
 }
 
-/// Leaves blocks of `keys` keys out by the rule of the budget, in f64 and from the definition, with rows that vote as `tiles`
-/// say: scores are `q_i k_j` in base-2 units. Returns the rows, and how many blocks of tiles were left out.
+/// Leaves out blocks of `keys` keys by the rule of the budget, in f64 and from the definition, with rows voting
+/// together as in `tiles`. Scores are `q_i k_j` in base-2 units. Returns the rows, and how many blocks of tiles were
+/// left out.
 ///
 /// # Panics
 /// If a decision is too close for arithmetic in f32.
@@ -293,11 +296,11 @@ pub fn account(
     (all, skipped)
 }
 
-/// Checks that shares of the rows whose reference is zero, so that their sums are exact, are not below what the sums yield
-/// with `additions` roundings. Returns how many rows left something out.
+/// Checks that the shares of rows with reference zero, whose sums are exact, are not below those of the sums with
+/// `additions` roundings. Returns how many rows left something out.
 ///
 /// # Panics
-/// When one is below, or above by more than a few roundings.
+/// If one is below, or above by more than a few roundings.
 #[must_use]
 pub fn rounded_outwards(ran: &Ran, additions: usize) -> usize {
     let mut rows = 0;
@@ -311,10 +314,10 @@ pub fn rounded_outwards(ran: &Ran, additions: usize) -> usize {
     rows
 }
 
-/// Checks the sums, the shares and the answers of a run of [`scored`] beside its account.
+/// Checks the sums, the shares and the answers of a run of [`scored`] against its account.
 ///
 /// # Panics
-/// When one is off by more than a few roundings.
+/// If an error exceeds a few roundings.
 pub fn compare(ran: &Ran, rows: &[Account]) {
     let rounding = match ran.buffers.output.elements().dtype() {
         DType::F32 => 0.0,

@@ -1,10 +1,10 @@
-//! Keys and values whose scores and budgets are known beforehand: blocks of `keys` keys, for queries near one and
-//! [`super::scored`].
+//! Keys and values with known scores and budgets: blocks of `keys` keys, for queries near one and [`super::scored`].
 
 use crate::random::Random;
 
-/// Block 0 weighs one, and each of `blocks` others an equal part of `share` times `budget`, in one of its keys. Values are
-/// as far from those of block 0 as `D` supposes: 1 in block 0, and −1.
+/// Creates keys and values in which block 0 weighs one, and each of `blocks` others an equal part of `share` times
+/// `budget`, in one of its keys. Values are as far from those of block 0 as `D` assumes: 1 in block 0, and −1 in the
+/// others.
 #[must_use]
 pub fn equal_parts(keys: usize, blocks: usize, share: f64, budget: f32) -> [Vec<f32>; 2] {
     let budget = f64::from(budget);
@@ -16,8 +16,8 @@ pub fn equal_parts(keys: usize, blocks: usize, share: f64, budget: f32) -> [Vec<
     [k, v]
 }
 
-/// `count` keys whose scores rise from block to block now and then, by three times `step`, and else fall by it; within a
-/// block they scatter. Values lie around three.
+/// Creates `count` keys whose scores occasionally rise from block to block by three times `step`, and otherwise fall by
+/// it; within a block they scatter. Values are around three.
 #[must_use]
 pub fn rising(random: &mut Random, keys: usize, count: usize, step: f32) -> [Vec<f32>; 2] {
     let mut level = 0.0f32;
@@ -32,8 +32,8 @@ pub fn rising(random: &mut Random, keys: usize, count: usize, step: f32) -> [Vec
     [k, (0..count).map(|_| random.normal() + 3.0).collect()]
 }
 
-/// Block 1 goes inside a budget of 0.1, and so does block 3, beside a reference twenty bits higher: beside that of block 0 it
-/// would not.
+/// Creates keys and values in which block 1 fits a budget of 0.1, and so does block 3, relative to a reference twenty
+/// bits higher; relative to that of block 0 it would not.
 #[must_use]
 pub fn rising_once(keys: usize) -> [Vec<f32>; 2] {
     let mut k = vec![-100.0f32; 4 * keys];
@@ -44,8 +44,8 @@ pub fn rising_once(keys: usize) -> [Vec<f32>; 2] {
     [k, v]
 }
 
-/// Queries and keys of which one block of `blocks` weighs as many as it has keys, beside the reference zero, and each of the
-/// others so little, by different amounts in each row, that all may go inside a budget of a half.
+/// Creates queries, keys and values in which one of `blocks` blocks weighs its number of keys relative to the reference
+/// zero. The others weigh so little, by different amounts in each row, that all of them fit a budget of a half.
 #[must_use]
 pub fn little_beside_one(keys: usize, blocks: usize, rows: usize) -> [Vec<f32>; 3] {
     let q = (0..rows).map(|i| 1.0 + i as f32 / 61.0).collect();

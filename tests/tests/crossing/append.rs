@@ -1,5 +1,5 @@
 //! Caches that are appended to in place, on every back end: the bits of the form that copies, the answer of the
-//! definition, and not one byte of the cache touched but the new rows.
+//! definition, and no byte of the cache touched except the new rows.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -12,7 +12,7 @@ use elsa_runtime::{BindError, Engine, EngineOptions, Method, PlanOptions};
 use elsa_tests::cases::{Buffers, Case, Data, MaskParams, Params};
 use elsa_tests::{SLOW, present};
 
-/// An engine of every back end that is present.
+/// Returns an engine for every back end that is present.
 fn engines() -> impl Iterator<Item = Engine> {
     present().into_iter().map(|b| {
         let options =
@@ -21,11 +21,11 @@ fn engines() -> impl Iterator<Item = Engine> {
     })
 }
 
-/// How rows of a cache lie in memory.
+/// Memory layout of a cache.
 #[derive(Clone, Copy, Debug)]
 struct Cache {
     layout: Layout,
-    /// Tokens that it has room for beyond those that the call needs.
+    /// Room for tokens beyond those of the call.
     spare: usize,
     /// Elements between rows.
     pad: usize,
@@ -39,7 +39,7 @@ const CACHES: [Cache; 4] = [
 ];
 
 impl Cache {
-    /// The view of the first `tokens` tokens.
+    /// Returns the view of the first `tokens` tokens.
     fn view(self, [batch, heads, all, d]: [usize; 4], tokens: usize) -> View {
         let (room, row) = (all + self.spare, d + self.pad);
         let strides = match self.layout {
@@ -50,14 +50,14 @@ impl Cache {
     }
 }
 
-/// Every element's index in a view, with its batch, head, token and column.
+/// Iterates over every element's index in a view, with its batch, head, token and column.
 fn elements(view: View) -> impl Iterator<Item = ([usize; 4], usize)> {
     let [b, h, n, d] = view.shape();
     let all = (0..b).flat_map(move |b| (0..h).flat_map(move |h| (0..n).map(move |t| (b, h, t))));
     all.flat_map(move |(b, h, t)| (0..d).map(move |x| ([b, h, t, x], view.row(b, h, t) + x)))
 }
 
-/// A case with a past and a present as one cache of its own, full of NaN where no row of the past lies.
+/// A case whose past and present form a separate cache, full of NaN outside the rows of the past.
 struct Appending {
     spec: Spec,
     caches: [Data; 2],
@@ -90,7 +90,8 @@ impl Appending {
         self.spec.check().unwrap()
     }
 
-    /// The caches as a call must leave them: new rows behind the past, and every other element as it was.
+    /// Returns the caches as a call must leave them: new rows after the past, and every other element
+    /// unchanged.
     fn expected(&self, case: &Case) -> [Data; 2] {
         let mut caches = self.caches.clone();
         let views = [
@@ -106,7 +107,7 @@ impl Appending {
         caches
     }
 
-    /// Runs `call` over the case's data and copies of the caches. Returns what was written, and the caches.
+    /// Runs `call` over the case's data and copies of the caches. Returns the outputs and the caches.
     fn run(
         &self,
         case: &Case,
@@ -123,14 +124,14 @@ impl Appending {
     }
 }
 
-/// Bits of everything that describes rows. All NaN are equal.
+/// Returns the bits of all per-row outputs. All NaN are equal.
 fn rows(b: &Buffers) -> Vec<u32> {
     let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
     let output = (0..b.output.len()).map(|i| of(b.output.get(i)));
     output.chain(b.lse.iter().chain(&b.m).chain(&b.s).chain(&b.w).map(|x| of(*x))).collect()
 }
 
-/// Bits of elements.
+/// Returns the bits of elements.
 fn bits(data: &Data) -> Vec<u32> {
     (0..data.len()).map(|i| data.get(i).to_bits()).collect()
 }
@@ -173,7 +174,7 @@ fn the_bits_of_copies_and_no_other_byte() {
     for engine in engines() {
         for (i, case) in cases().into_iter().enumerate() {
             let (problem, naive) = (case.problem(), case.naive());
-            // In turn where a call takes long.
+            // One cache per case where calls are slow.
             let caches = if SLOW { &CACHES[i % CACHES.len()..][..1] } else { &CACHES[..] };
             for (method, states) in [(Method::Elsa, true), (Method::Elsa, false), (Method::Math, true)] {
                 let options = PlanOptions { method, all_workers: true, ..PlanOptions::default() };
@@ -181,7 +182,7 @@ fn the_bits_of_copies_and_no_other_byte() {
                 let mut want = case.buffers();
                 let mut workspace = copying.workspace().unwrap();
                 let mut outputs = want.outputs();
-                // Without states the kernels of a GPU finish by themselves where the keys are not divided.
+                // Without states the kernels of a GPU finish on their own if the keys are not split.
                 outputs.state = outputs.state.filter(|_| states);
                 copying.bind(case.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
                 let additions = if method == Method::Math { 4096 } else { 64 + 8 + 12 };
@@ -198,7 +199,7 @@ fn the_bits_of_copies_and_no_other_byte() {
                         let mut bound = plan.bind(inputs, outputs, &mut workspace).unwrap();
                         let report = bound.run().unwrap();
                         assert_eq!(report.backend, engine.backend());
-                        // New rows that are there already are written again.
+                        // New rows that are already present are written again.
                         bound.run().unwrap();
                     });
                     let what = format!("{} {method:?} {cache:?} {case:?}", engine.kernel());
@@ -230,7 +231,7 @@ fn the_scalar_fallback_appends() {
     }
 }
 
-/// A cache that grows token by token gives at each step the answer of all tokens so far.
+/// A cache that grows token by token produces the answer of all tokens so far at each step.
 #[test]
 fn steps_of_a_decoder() {
     let (all, d) = (12, 32);
@@ -260,7 +261,7 @@ fn steps_of_a_decoder() {
             outputs.present_key = Some(elsa_core::dtype::ElementsMut::F32(key));
             outputs.present_value = Some(elsa_core::dtype::ElementsMut::F32(value));
             plan.bind(step.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
-            // The same step over keys that lie side by side.
+            // The same step over contiguous keys.
             let mut plain = Params { queries: 1, ..params(t + 1) }.build("plain");
             plain.q = step.q.clone();
             plain.k = Data::F32((0..(t + 1) * d).map(|i| whole.k.get(i)).collect());
@@ -286,7 +287,7 @@ fn what_is_no_cache_is_refused() {
     };
     let needs = |other| ArgumentError::Needs { argument: "append", other };
     assert_eq!(refused(&|s| (s.past_key, s.past_value) = (None, None)), {
-        // Without a past the present is too long, which is found first.
+        // Without a past the present is too long, which is detected first.
         ArgumentError::Mismatch {
             argument: "present_k",
             axis: "tokens",
@@ -310,7 +311,7 @@ fn what_is_no_cache_is_refused() {
             ArgumentError::Mismatch { argument: "past_v", axis: name, found, allowed, of: "present_v" };
         assert_eq!(error, want);
     }
-    // A past beside the present that holds it.
+    // A past in addition to the present that contains it.
     for engine in engines() {
         let appending = Appending::of(&case, CACHES[1]);
         let (_, caches) = appending.run(&case, |problem, inputs, outputs| {

@@ -39,7 +39,8 @@ fn check(case: &Case, engines: &[Engine]) {
     }
 }
 
-/// Cases of which the forward pass has fewer: rows and keys around the tiles and chunks of the backward pass.
+/// Returns cases that the forward pass covers less: rows and keys around the tiles and chunks of the backward
+/// pass.
 fn own_cases() -> Vec<Case> {
     let mask = |kind, dims: &[usize]| Some(MaskParams { kind, dims: dims.to_vec(), density: 0.6 });
     let causal = Some(Alignment::BottomRight);
@@ -115,7 +116,7 @@ fn errors_stay_below_the_goal() {
         let worst = exact.check(found, &structure).unwrap();
         println!("{name}: {worst:e} of the bound {:e}", structure.bound(exact.largest));
         assert!(worst <= 5e-7, "{name}: {worst:e}");
-        // The bound is that of the worst case of every rounding, and must not be a formality.
+        // The bound is the worst case of every rounding, but must not be vacuous.
         assert!(structure.bound(exact.largest) <= 1e4 * worst, "{name}: {worst:e}");
     };
     report("scalar".into(), &given.scalar(), scalar::structure(&given.problem));
@@ -125,13 +126,13 @@ fn errors_stay_below_the_goal() {
     }
 }
 
-/// Where scores are large, a state keeps what a log-sum-exp loses.
+/// If scores are large, a state keeps the digits that a log-sum-exp loses.
 #[test]
 fn states_serve_where_exp_overflows() {
     for engine in engines(1) {
         for gain in [1.0f32, 1000.0, 4000.0] {
             let mut case = Params { scale: Some(1.0), ..Params::plain(40, 70, 1, 8) }.build("large");
-            // Scores from −gain to gain, in exact steps, so that their rounding is not what is measured.
+            // Scores from −gain to gain, in exact steps, so that their rounding is not measured.
             (0..40)
                 .for_each(|i| case.q.set(case.spec.query.row(0, 0, i), if i % 2 == 0 { 1.0 } else { -1.0 }));
             (0..70).for_each(|j| case.k.set(case.spec.key.row(0, 0, j), gain + (j % 7) as f32 / 4.0));
@@ -151,7 +152,7 @@ fn states_serve_where_exp_overflows() {
     }
 }
 
-/// Differences of the loss itself, in f64, without the formula of the gradients.
+/// Compares with differences of the loss itself, in f64, without the formula of the gradients.
 #[test]
 fn finite_differences_agree() {
     let causal = Some(Alignment::BottomRight);
@@ -178,7 +179,7 @@ fn finite_differences_agree() {
         all.push((engine.backend().to_string(), given.engine(&engine, given.inputs(), None).0));
         all.push((format!("tasks on {}", engine.backend()), of_seven_tasks(&engine, &given)));
     }
-    // A power of two, which elements of order one take exactly but for their last bits.
+    // A power of two, which elements of order one absorb exactly except for their last bits.
     let step = 1.0f32 / 1024.0;
     for (of, data) in [&case.q, &case.k, &case.v].into_iter().enumerate() {
         for x in 0..data.len() {
@@ -199,14 +200,14 @@ fn finite_differences_agree() {
     }
 }
 
-/// Keys that are masked out hold NaN and infinities, and so do upstream gradients of some rows.
+/// Masked keys contain NaN and infinities, and so do upstream gradients of some rows.
 #[test]
 fn nothing_leaks_and_poison_stays_where_it_is() {
     let n = 60;
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mask = Some(MaskParams { kind: MaskKind::Bool, dims: vec![50, n], density: 1.0 });
         let mut case = Params { mask, heads: 2, kv_heads: 1, ..Params::plain(50, n, 8, 8) }.build("poison");
-        // Key 7 is attended by no row, key 9 by row 3 alone; row 5 attends no key.
+        // No row attends key 7, only row 3 attends key 9, and row 5 attends no key.
         let of = |i: usize, j: usize| j != 7 && (j != 9 || i == 3) && i != 5;
         let elements = (0..50 * n).map(|x| u8::from(of(x / n, x % n))).collect();
         case.mask = Some(elsa_tests::cases::MaskData::Bool(elements));
@@ -379,7 +380,7 @@ fn problems_without_a_backward_pass_are_refused() {
     let past = Spec { past_key: Some(of(2, 3)), past_value: Some(of(2, 2)), ..spec }.check().unwrap();
     let error = BackwardProblem::new(&past).unwrap_err();
     assert_eq!(error, E::Conflict { argument: "past_k", other: "d_out" });
-    // Keys that the batch shares have a gradient each.
+    // Each key shared by the batch has its own gradient.
     let shared = View::new("k", [3, 2, 5, 3], [0, 15, 3, 1]).unwrap();
     let of = |n, d| View::dense("x", Layout::Bhnd, &[3, 2, n, d], None).unwrap();
     let shared = Spec { key: shared, ..Spec::new(DType::F32, of(4, 3), of(5, 3), of(5, 2), of(4, 2)) };
@@ -387,7 +388,7 @@ fn problems_without_a_backward_pass_are_refused() {
     assert_eq!(problem.spec().key, of(5, 3));
 }
 
-/// A 16-bit output is rounded, and `D` with it: gradients are off by that and no more.
+/// A 16-bit output is rounded, and so is `D`: the additional error of the gradients is limited to that.
 #[test]
 fn outputs_of_16_bits_cost_their_rounding() {
     let case = Params { dtype: DType::F16, ..Params::plain(30, 40, 16, 16) }.build("f16");

@@ -1,5 +1,5 @@
-//! The backward pass of quorums' tasks: shares that are computed from a task's tokens alone add up to the gradients of the
-//! whole, within the bound.
+//! The backward pass of quorums' tasks: shares computed from only a task's tokens add up to the gradients of the whole,
+//! within the bound.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -60,7 +60,7 @@ fn bits(shares: &TaskGradients) -> Vec<u32> {
     shares.query.iter().chain(&shares.key).chain(&shares.value).map(|x| x.to_bits()).collect()
 }
 
-/// What a board has that holds the tokens of `task` alone.
+/// Returns the data of a board that has only the tokens of `task`.
 fn alone(given: &Given, task: &Task) -> Given {
     let case: Case = gathered(&given.case, task);
     let rows = places(task.queries());
@@ -87,7 +87,8 @@ fn alone(given: &Given, task: &Task) -> Given {
     Given { case, problem, output, upstream, m, s, lse }
 }
 
-/// The shares of the tasks of `paths`, added, in the views of the gradients; and what their bound depends on.
+/// Adds the shares of the tasks of `paths`, in the views of the gradients; returns the sums and the parameters of their
+/// bound.
 fn merged(engine: &Engine, given: &Given, division: &Division, paths: &[TaskPath]) -> (Found, Structure) {
     let spec = *given.problem.spec();
     let [[b, h, queries, dim], [_, kv_heads, keys, value_dim]] = [spec.query.shape(), spec.value.shape()];
@@ -126,7 +127,7 @@ fn merged(engine: &Engine, given: &Given, division: &Division, paths: &[TaskPath
     (found, structure)
 }
 
-/// The gradients of a case by the seven tasks of `c = 7`.
+/// Computes the gradients of a case by the seven tasks of `c = 7`.
 pub fn of_seven_tasks(engine: &Engine, given: &Given) -> Found {
     merged(engine, given, &division(&[7]), &all(&division(&[7]))).0
 }
@@ -135,7 +136,7 @@ fn check(engine: &Engine, given: &Given, division: &Division, paths: &[TaskPath]
     let (found, structure) = merged(engine, given, division, paths);
     let exact = given.exact();
     exact.check(&found, &structure).unwrap_or_else(|e| panic!("{} {:?}: {e}", engine.backend(), given.case));
-    // Plain scores of order one stay as near as the gradients in memory.
+    // Plain scores of order one stay as close as the gradients in memory.
     let (memory, own) = given.engine(engine, given.inputs(), None);
     let near = exact.check(&memory, &own).unwrap();
     let apart = exact.check(&found, &structure).unwrap();
@@ -219,7 +220,7 @@ fn the_bits_do_not_depend_on_threads_or_foreign_tokens() {
             (foreign.m[head * 150 + i], foreign.s[head * 150 + i]) = (f32::NAN, f32::NAN);
         }
         assert_eq!(bits(&run(&mut plan, &foreign.inputs()).0), bits(&want), "foreign tokens");
-        // Another log-sum-exp of a row that the task holds is read.
+        // A different log-sum-exp of a row of the task has an effect.
         foreign.m[rows[0]] += 1.0;
         assert_ne!(bits(&run(&mut plan, &foreign.inputs()).0), bits(&want));
         let lse = BackwardInputs { statistics: Statistics::LogSumExp(&given.lse), ..given.inputs() };
@@ -229,7 +230,7 @@ fn the_bits_do_not_depend_on_threads_or_foreign_tokens() {
     }
 }
 
-/// The scalar fallback of the core, tile by tile, without an allocator in it.
+/// Checks that the scalar fallback of the core computes shares tile by tile, without an allocator.
 #[test]
 fn the_scalar_core_computes_shares_tile_by_tile() {
     let causal = Some(Alignment::BottomRight);

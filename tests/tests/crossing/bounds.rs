@@ -1,4 +1,4 @@
-//! Error bounds beside the errors of answers that are made to be hard.
+//! Error bounds compared with the errors of hard answers.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,7 @@ fn no_error_exceeds_its_bounds() {
     }
 }
 
-/// What bounds a run is its own kernel's: name and constants are those of the table, for every kernel that plans choose.
+/// A run is bounded by its own kernel: name and constants are those of the table, for every kernel that plans choose.
 #[test]
 fn no_kernel_runs_with_the_bound_of_another() {
     for present in present() {
@@ -68,8 +68,8 @@ fn no_kernel_runs_with_the_bound_of_another() {
     }
 }
 
-/// The theorem as it is printed, `‖ŷ − y‖ ≤ u L(n, B) ‖y‖`, fails where values cancel: keys come in pairs of equal ones,
-/// whose values are opposite but for a millionth. The bounds hold there.
+/// The theorem as printed, `‖ŷ − y‖ ≤ u L(n, B) ‖y‖`, fails if values cancel: keys come in equal pairs, whose values
+/// are opposite except for a millionth. The bounds hold there.
 #[test]
 fn the_printed_theorem_is_violated_and_the_bounds_hold() {
     let drawn = Drawn::cancelling(3, 8, 512, 32);
@@ -93,14 +93,14 @@ fn the_printed_theorem_is_violated_and_the_bounds_hold() {
     }
 }
 
-/// `x (1 + δ)` with the largest rounding that moves it towards `sign`.
+/// Returns `x (1 + δ)` with the largest rounding that moves it towards `sign`.
 fn rounded(x: f64, sign: f64) -> f64 {
     let binade = f64::from_bits(x.abs().to_bits() & f64::INFINITY.to_bits());
     x + sign.signum() * binade * 2f64.powi(-24)
 }
 
-/// The worst case is attained, nearly: roundings of at most the unit roundoff, chosen to align in one component, reach
-/// most of it. So a bound that knows no more of the roundings than their size is at most that much tighter.
+/// The worst case is almost attained: roundings of at most the unit roundoff, chosen to align in one component, reach
+/// most of it. A bound that only knows the size of the roundings can therefore be tighter only by that factor.
 #[test]
 fn roundings_that_align_reach_most_of_the_worst_case() {
     let (queries, keys, d) = (4, 400, 64);
@@ -113,7 +113,7 @@ fn roundings_that_align_reach_most_of_the_worst_case() {
         assert!(judge.row(0, row, &answer));
         let component = 5;
         let (y, worst) = (judge.judged[component].y, judge.judged[component].bounds.worst);
-        // The scalar fallback, one key after the other, with every rounding against the exact answer.
+        // The scalar fallback, one key after another, with every rounding against the exact answer.
         let mut state: Option<(f64, f64, f64)> = None;
         for j in 0..keys {
             let v = f64::from(inputs.value.get(j * d + component));

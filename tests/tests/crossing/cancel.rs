@@ -1,5 +1,5 @@
-//! A cancel ends the calls that have begun, on every operator and in streams, and no call after it: the next one has the bits
-//! of a call that nothing disturbed. Cancels come from inside of the calls, so that no test depends on time.
+//! A cancel ends the calls that have started, on every operator and in streams, and no later call: the next one has the
+//! bits of an undisturbed call. Cancels come from within the calls, so that no test depends on time.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -25,10 +25,10 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A loop that no call has.
+/// A loop number that no call reaches.
 const NEVER: usize = usize::MAX;
 
-/// Threads of a host that cancel the engine when it asks for them, after some times.
+/// Host threads that cancel the engine when it requests the loop with number `at`.
 #[derive(Default)]
 struct Canceller {
     engine: Mutex<Option<Engine>>,
@@ -38,7 +38,7 @@ struct Canceller {
 
 struct Lent(Arc<Canceller>);
 
-/// The threads' own hold on the engine ends with it.
+/// The threads' own handle, which ends with the engine.
 struct Held(Arc<Canceller>);
 
 impl Deref for Held {
@@ -66,7 +66,7 @@ impl ParallelFor for Lent {
 }
 
 impl Canceller {
-    /// An engine of the CPU whose calls cancel it.
+    /// Creates a CPU engine whose calls cancel it.
     fn engine() -> (Engine, Held) {
         let canceller = Arc::new(Canceller::default());
         canceller.at.store(NEVER, Ordering::Relaxed);
@@ -79,8 +79,8 @@ impl Canceller {
         (engine, Held(canceller))
     }
 
-    /// Requires that a call that is cancelled at any of its loops ends so, and that the call after it has the bits of one
-    /// before. A cancel between two calls does nothing. Returns the number of loops.
+    /// Requires that a call that is cancelled at any of its loops ends with a cancel, and that the next call has the
+    /// bits of an earlier one. A cancel between two calls does nothing. Returns the number of loops.
     fn judge<T: PartialEq>(&self, what: &str, mut call: impl FnMut() -> Result<T, RunError>) -> usize {
         self.loops.store(0, Ordering::Relaxed);
         let want = call().unwrap();
@@ -199,7 +199,7 @@ fn tasks() {
     assert!(loops > 1, "{loops}");
 }
 
-/// A cancel by the source, which another thread calls, or by the sink.
+/// A cancel by the source, from another thread, or by the sink.
 #[test]
 fn streams() {
     let backend = elsa_tests::present().into_iter().map(|p| p.backend).find(|b| *b != Backend::Cuda);

@@ -1,4 +1,4 @@
-//! Certificates of runs: what is measured against f64, over every hard case on every back end, and the bound against the
+//! Certificates of runs: measurements against f64, for every hard case on every back end, and the bound against the
 //! definition.
 
 #![forbid(unsafe_code)]
@@ -33,7 +33,7 @@ const CERTIFY: PlanOptions = PlanOptions {
     error_budget: None,
 };
 
-/// What the elements of a case are, in f64: norms of queries and keys, what is added, channels of values.
+/// Measurements of a case in f64: norms of queries and keys, addends, channels of values.
 struct Exact {
     query: f64,
     key: f64,
@@ -46,7 +46,7 @@ fn norm(view: &View, data: &Data, [b, h, t]: [usize; 3]) -> f64 {
     (0..view.dim()).map(|x| f64::from(data.get(row + x)).powi(2)).sum::<f64>().sqrt()
 }
 
-/// The largest finite magnitude of what is added, `∞` or NaN if there is one, of all elements but `−∞`.
+/// Returns the largest finite magnitude of the addends, `∞` or NaN if there is one; `−∞` does not count.
 fn added(elements: impl Iterator<Item = f32>) -> f64 {
     elements.filter(|x| *x != f32::NEG_INFINITY).fold(0.0, |most, x| {
         let x = if x.is_finite() { x.abs().min(MASK_LIMIT) } else { x.abs() };
@@ -54,7 +54,7 @@ fn added(elements: impl Iterator<Item = f32>) -> f64 {
     })
 }
 
-/// Element by element, for every row the keys that it may attend by length, causality and window.
+/// Measures element by element; every row counts the keys that it may attend by length, causality and window.
 fn exact(case: &Case) -> Exact {
     let (problem, inputs) = (case.problem(), case.inputs());
     let s = &case.spec;
@@ -99,12 +99,12 @@ fn exact(case: &Case) -> Exact {
     exact
 }
 
-/// An upper bound of `x` that is close to it, or NaN or infinite as it is.
+/// Returns `true` if `found` is a close upper bound of `x`, or NaN or infinite like `x`.
 fn bounds(found: f64, x: f64) -> bool {
     if x.is_nan() {
         return found.is_nan();
     }
-    // The bound by the largest element counts where squares overflow f32.
+    // The bound by the largest element applies if squares overflow f32.
     found >= x && (found <= x * (1.0 + 1e-4) + 1e-15 || x > 1e18)
 }
 
@@ -143,11 +143,12 @@ fn check_measured(case: &Case, certified: &Certified<'_>, gpu: bool) -> Result<(
     Ok(())
 }
 
-/// Every norm, channel and flag; the bound over every element; and bits of the answer that are those without a certificate.
+/// Checks every norm, channel and flag, the bound for every element, and that a certificate changes no bit of the
+/// answer.
 #[test]
 fn hard_cases_are_measured_and_bounded() {
     let cases = some_hard_cases();
-    // Each back end takes a third of them, another one than its neighbour.
+    // Each back end takes a third of them, different from the previous one's.
     for (turn, engine) in engines(3).into_iter().enumerate() {
         let gpu = engine.backend() == Backend::Cuda;
         let cases: Vec<_> = cases.iter().skip(turn % 3).step_by(if gpu { 6 } else { 3 }).collect();
@@ -221,7 +222,7 @@ fn hard_cases_are_measured_and_bounded() {
     }
 }
 
-/// The certificate of a run of `case`, by plain numbers: norms, what is added, the bound; and the channels.
+/// Returns the certificate of a run of `case` as plain numbers: norms, addends, the bound; and the channels.
 fn certify(engine: &Engine, case: &Case) -> ([f64; 4], Vec<f32>) {
     let plan = engine.plan(&case.problem(), &CERTIFY).unwrap();
     let (mut workspace, mut buffers) = (plan.workspace().unwrap(), case.buffers());
@@ -231,7 +232,7 @@ fn certify(engine: &Engine, case: &Case) -> ([f64; 4], Vec<f32>) {
     ([c.measured.query, c.measured.key, c.measured.added, c.prior.relative], c.channels().to_vec())
 }
 
-/// One element that is the largest of its kind changes what the certificate says, wherever it lies.
+/// The largest element of each kind changes the certificate, at any position.
 #[test]
 fn the_largest_element_of_each_tensor_matters() {
     let p = Params {
@@ -285,8 +286,8 @@ fn the_largest_element_of_each_tensor_matters() {
     }
 }
 
-/// Without the option there is no certificate, and the workspace is that of any plan; a certificate is that of the last
-/// run, and of none that failed or warmed up.
+/// Without the option there is no certificate, and the workspace is that of any plan. A certificate belongs to the last
+/// run, never to one that failed or warmed up.
 #[test]
 fn a_certificate_is_that_of_the_last_run() {
     let case = Params::plain(70, 90, 16, 16).build("plain");
@@ -317,14 +318,14 @@ fn a_certificate_is_that_of_the_last_run() {
         assert_ne!(first, second);
         run(&with, &case, &mut shared);
         assert_eq!(shared.certified().unwrap().measured, first);
-        // Asked again, it says the same.
+        // A second request returns the same.
         assert_eq!(shared.certified().unwrap().measured, first);
         run(&without, &case, &mut shared);
         assert_eq!(shared.certified().unwrap_err(), CertifyError::NoRun);
     }
 }
 
-/// The number of workers changes nothing that is measured, nor does a second run.
+/// Neither the number of workers nor a second run changes a measurement.
 #[test]
 fn what_is_measured_depends_on_the_tensors_alone() {
     let case = Params { heads: 3, kv_heads: 1, ..Params::plain(300, 170, 40, 24) }.build("several tiles");
@@ -343,7 +344,7 @@ fn what_is_measured_depends_on_the_tensors_alone() {
     }
 }
 
-/// What a child does: a call that a GPU certifies unless it fails.
+/// In a child: a call that a GPU certifies unless it fails.
 #[test]
 #[ignore = "run by another test in a child"]
 fn a_run_that_may_fail() {
@@ -372,14 +373,15 @@ fn a_run_that_may_fail() {
     }
 }
 
-/// The CPU certifies what it computes in place of a GPU, whichever step failed; a record that cannot be fetched is an error.
+/// The CPU certifies the results that it computes in place of a GPU, after a failure at any step; a record that cannot
+/// be fetched is an error.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn faults_of_a_gpu_are_certified_or_told() {
     let (gpu, cpu) = ("true []", "false [fallback]");
     for (fault, want) in [
         ("", [gpu, gpu]),
-        // The attention, then the kernel that measures, beside it.
+        // The attention, then the kernel that measures.
         ("cuLaunchKernel:1:1", [cpu, gpu]),
         ("cuLaunchKernel:2:1", [cpu, gpu]),
         ("cuLaunchKernel:2:700", [cpu, gpu]),
@@ -390,7 +392,7 @@ fn faults_of_a_gpu_are_certified_or_told() {
         assert!(out.status.success(), "{fault}: {}", String::from_utf8_lossy(&out.stdout));
         assert_eq!(said(&out, "certified"), want, "{fault}");
     }
-    // A run copies its outputs to the host; the copy that follows is that of the records.
+    // A run copies its outputs to the host; the next copy is that of the records.
     let fetched = (1..9).find(|n| {
         let fault = format!("cuMemcpyDtoHAsync_v2:{n}:1");
         let out = child("certified::a_run_that_may_fail", &folder(), &[("ELSA_STANDIN_FAIL", fault)]);

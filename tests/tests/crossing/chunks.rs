@@ -1,5 +1,5 @@
 //! Chunks of keys on every back end: the states of chunks that cover the whole merge into the whole's, with its causal
-//! diagonals, windows and lengths; and calls that write no output.
+//! diagonals, windows and lengths; and calls without an output.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -18,7 +18,7 @@ use elsa_tests::present;
 use elsa_tests::random::Random;
 use std::ops::Range;
 
-/// An engine of `threads` threads for every back end that is present.
+/// Returns an engine of `threads` threads for every back end that is present.
 fn engines(threads: usize) -> impl Iterator<Item = Engine> {
     present().into_iter().map(move |b| {
         let backend = Some(b.backend);
@@ -48,7 +48,7 @@ impl States {
         self.m.iter().chain(&self.s).chain(&self.w).map(|x| x.to_bits()).collect()
     }
 
-    /// Earlier states merged with `later` ones.
+    /// Merges earlier states with `later` ones.
     fn merge(mut self, later: &States) -> States {
         let dv = self.w.len() / self.m.len();
         for row in 0..self.m.len() {
@@ -61,7 +61,7 @@ impl States {
         self
     }
 
-    /// Output and log-sum-exp of the states, beside the states.
+    /// Returns output and log-sum-exp of the states, together with the states.
     fn finish(&self, problem: &Problem) -> Buffers {
         let view = problem.spec().output;
         let dv = problem.value_dim();
@@ -81,7 +81,7 @@ impl States {
     }
 }
 
-/// The elements from `from` on.
+/// Returns the elements from `from` on.
 fn tail(data: &Data, from: usize) -> Elements<'_> {
     match data.elements() {
         Elements::F32(x) => Elements::F32(&x[from.min(x.len())..]),
@@ -90,7 +90,7 @@ fn tail(data: &Data, from: usize) -> Elements<'_> {
     }
 }
 
-/// The keys of a range of a case's, in its own memory, with their columns of its mask.
+/// A range of a case's keys, in separate memory, with their columns of its mask.
 struct Part<'a> {
     case: &'a Case,
     spec: Spec,
@@ -130,7 +130,7 @@ impl<'a> Part<'a> {
         inputs
     }
 
-    /// The states of the part, without an output.
+    /// Computes the states of the part, without an output.
     fn states(&self, engine: &Engine) -> States {
         let problem = self.problem();
         let plan =
@@ -144,7 +144,7 @@ impl<'a> Part<'a> {
         states
     }
 
-    /// Compares states with the oracle's, of which one is asked for rows.
+    /// Compares states with the oracle's, for the requested rows.
     fn check(&self, states: &States) -> Result<(), String> {
         let (problem, inputs) = (self.problem(), self.inputs());
         let (dv, queries) = (problem.value_dim(), self.spec.query.tokens());
@@ -172,7 +172,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// From one to seven chunks, some without a key, that cover `keys` keys.
+/// Splits `keys` keys into one to seven chunks, some without a key.
 fn cuts(random: &mut Random, keys: usize, count: usize) -> Vec<Range<usize>> {
     let mut at: Vec<usize> = (1..count).map(|_| random.below(keys + 1)).collect();
     at.extend([0, keys]);
@@ -251,8 +251,8 @@ fn the_scalar_fallback_takes_chunks() {
     }
 }
 
-/// What `elsa_states_merge` promises: a fold over chunks in the order of their keys has the same bits at every
-/// repetition and for any number of threads, and another bracketing has the same numbers but for roundings.
+/// Promise of `elsa_states_merge`: a fold over chunks in the order of their keys has the same bits at every repetition
+/// and for any number of threads, and another bracketing has the same numbers except for roundings.
 #[test]
 fn a_fold_in_order_is_reproducible() {
     let params = Params { heads: 3, causal: Some(Alignment::BottomRight), ..Params::plain(50, 900, 32, 16) };
@@ -277,7 +277,7 @@ fn a_fold_in_order_is_reproducible() {
     }
 }
 
-/// One plan serves chunks of one shape, and the place of a chunk decides what its rows attend.
+/// One plan serves chunks of one shape, and the position of a chunk determines which of its keys rows attend.
 #[test]
 fn chunks_of_a_shape_share_a_plan_and_differ_by_their_place() {
     let causal = Some(Alignment::BottomRight);
@@ -305,7 +305,7 @@ fn chunks_of_a_shape_share_a_plan_and_differ_by_their_place() {
     }
 }
 
-/// A chunk that lies behind the diagonal of every row, however far, has empty states.
+/// A chunk after the diagonal of every row, at any distance, has empty states.
 #[test]
 fn chunks_that_no_row_attends_are_empty() {
     let params = |causal, window| Params { causal, window, heads: 2, ..Params::plain(40, 30, 16, 8) };
@@ -331,7 +331,7 @@ fn chunks_that_no_row_attends_are_empty() {
             let what = format!("{} {chunk:?} {around:?}", engine.kernel());
             assert!(states.m.iter().all(|m| *m == f32::NEG_INFINITY), "{what}: {:?}", states.m);
             assert!(states.s.iter().chain(&states.w).all(|x| x.to_bits() == 0), "{what}");
-            // One key further towards the rows, some row attends one.
+            // One key closer to the rows, some row attends one.
             let near = match (causal, around.right) {
                 (_, Some(_)) | (Some(Alignment::TopLeft), _) if chunk.key_total < 5000 => {
                     Chunk { key_offset: chunk.key_offset - 1, ..chunk }
@@ -346,7 +346,8 @@ fn chunks_that_no_row_attends_are_empty() {
     }
 }
 
-/// Some queries of a whole have the rows that the whole has, with its diagonals and windows, over all keys or some.
+/// A subset of the queries of a whole gets the rows of the whole, with its diagonals and windows, over all keys or
+/// some.
 #[test]
 fn queries_may_be_some_of_a_whole() {
     let window = |left, right| Window { left, right };
@@ -385,7 +386,8 @@ fn queries_may_be_some_of_a_whole() {
                 };
                 let found = run(rows.start);
                 let what = format!("{} {causal:?} {window:?} {rows:?}", engine.kernel());
-                // The whole's references and divisions may differ from a chunk's, the answers only by roundings.
+                // The whole's references and divisions may differ from a chunk's, but the answers differ only by
+                // roundings.
                 let answer = |states: &States, row: usize| -> [f32; 9] {
                     let (m, s) = (states.m[row], states.s[row]);
                     let w = &states.w[row * 8..];
@@ -473,7 +475,7 @@ fn only_what_is_asked_for_is_written() {
         plan.bind(case.inputs(), all.outputs(), &mut workspace).unwrap().run().unwrap();
         case.naive().check_all(&all, 84).unwrap();
         let (of_all, lse) = (States { m: all.m, s: all.s, w: all.w }, all.lse);
-        // States alone, log-sum-exp alone, and both.
+        // Only states, only log-sum-exp, and both.
         let mut states = States::of(&problem);
         plan.bind(case.inputs(), states.outputs(), &mut workspace).unwrap().run().unwrap();
         assert_eq!(states.bits(), of_all.bits(), "{}", engine.kernel());
@@ -485,7 +487,7 @@ fn only_what_is_asked_for_is_written() {
         let outputs = Outputs { lse: Some(&mut beside), ..states.outputs() };
         plan.bind(case.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
         assert_eq!((states.bits(), beside), (of_all.bits(), lse), "{}", engine.kernel());
-        // Nothing at all.
+        // No output at all.
         let none = plan.bind(case.inputs(), Outputs::default(), &mut workspace).map(|_| ()).unwrap_err();
         let argument = Operand::Output.argument();
         assert_eq!(none, BindError::Problem(ArgumentError::NoOutput { argument }));

@@ -1,5 +1,5 @@
 //! Every back end that this machine can execute against the definition in f64, over every hard case and random
-//! problems; and every mask and flag shown to matter.
+//! problems, with a proof that every mask and flag matters.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -12,7 +12,8 @@ use elsa_tests::random::Random;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Engines of `threads` threads for every back end that is present. All that `ELSA_REQUIRE` names must be present.
+/// Returns engines of `threads` threads for every back end that is present. All back ends named by `ELSA_REQUIRE` must
+/// be present.
 fn engines(threads: usize) -> Vec<Engine> {
     let present: Vec<Backend> = backends().iter().filter(|b| b.present).map(|b| b.backend).collect();
     if let Ok(required) = std::env::var("ELSA_REQUIRE") {
@@ -35,11 +36,11 @@ fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> Buffers {
     buffers
 }
 
-/// Additions between a key and the result: within a block, blocks of a segment, and the merge tree.
+/// Returns the additions between a key and the result: within a block, blocks of a segment, and the merge tree.
 fn additions(options: &PlanOptions) -> usize {
     match options.method {
         Method::Elsa => options.block + 8 + 12,
-        // One chain of row sums over all keys; no case has more than 4096.
+        // A single chain of row sums over all keys; no case has more than 4096.
         Method::Math => 4096,
     }
 }
@@ -122,7 +123,7 @@ fn every_block_size() {
     }
 }
 
-/// Whether two outputs differ somewhere.
+/// Returns `true` if two outputs differ anywhere.
 fn differs(a: &Buffers, b: &Buffers) -> bool {
     (0..a.output.len()).any(|i| a.output.get(i).to_bits() != b.output.get(i).to_bits())
 }
@@ -176,7 +177,7 @@ fn every_flag_and_every_mask_element_matters() {
                 }
             }
         }
-        // Lengths of a sequence, and the head that a query head uses.
+        // Lengths of a sequence, and the key head of a query head.
         let mut case = Params { batch: 2, lengths: true, ..plain.clone() }.build("lengths");
         case.lengths = Some(vec![80, 40]);
         let before = run(&engine, &case, &o);
@@ -196,7 +197,7 @@ fn every_flag_and_every_mask_element_matters() {
     }
 }
 
-/// The answer of some rows to scores that are given in base-2 units, in f64: outputs, `Σ p|v|` and log-sum-exp.
+/// Returns the answer of some rows to scores given in base-2 units, in f64: outputs, `Σ p|v|` and log-sum-exp.
 fn of_scores(scores: &[f32], values: &[f32], dv: usize) -> (Vec<f64>, Vec<f64>, f64) {
     let max = scores.iter().map(|s| f64::from(*s)).fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|s| (f64::from(*s) - max).exp2()).collect();
@@ -210,8 +211,8 @@ fn of_scores(scores: &[f32], values: &[f32], dv: usize) -> (Vec<f64>, Vec<f64>, 
     (y, spread, (max + sum.log2()) * std::f64::consts::LN_2)
 }
 
-/// Scores of any magnitude, of which f32 holds every bit: the output is the softmax of these very scores, and so is the
-/// quotient of the states of parts of the keys, merged after they have left the library. A part may have no key.
+/// Scores of any magnitude that are exact in f32: the output is the softmax of these scores, and so is the quotient of
+/// the states of parts of the keys, merged outside the library. A part may have no key.
 #[test]
 fn scores_of_any_magnitude_whole_and_in_parts() {
     let (rows, dv) = (5, 6);
@@ -232,7 +233,7 @@ fn scores_of_any_magnitude_whole_and_in_parts() {
         let keys = [40, 150, 700][seed - 1];
         let k: Vec<f32> = (0..keys).map(|_| size + unit * random.below(12) as f32).collect();
         let v: Vec<f32> = (0..keys * dv).map(|_| random.normal()).collect();
-        // In order; a bound that comes twice makes a part without keys.
+        // In order; a repeated bound makes a part without keys.
         let mut cuts: Vec<usize> = (0..1 + random.below(4)).map(|_| random.below(keys + 1)).collect();
         cuts.extend([0, keys, cuts[0]]);
         cuts.sort_unstable();

@@ -1,4 +1,4 @@
-//! The stand-in driver ends a launch whose lanes wait for each other at different places, and names kernel and places.
+//! The stand-in driver ends a launch whose lanes wait at different places, and names the kernel and the places.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -6,15 +6,15 @@
 use elsa_tests::standin::folder;
 use std::process::{Command, Output};
 
-/// Kernels that do not meet, by name.
+/// Kernels whose lanes wait at different places, by name.
 const SOURCE: &str = include_str!("../../standin/diverging.cpp");
 
 fn run(kernel: &str) -> Output {
     Command::new(folder().join("diverging")).arg(kernel).output().unwrap()
 }
 
-/// The place of `call` in the line of a kernel whose comment says `which`, as the driver writes it: the last of the line for
-/// the second, the first for another.
+/// Returns the place of `call` in the line of a kernel whose comment has `which`, as the driver writes it: the last
+/// call of the line for the second, the first otherwise.
 fn place(kernel: &str, call: &str, which: &str) -> String {
     let start = format!("void {kernel}(");
     let mut lines = SOURCE.lines().enumerate().skip_while(|(_, line)| !line.starts_with(&start));

@@ -1,5 +1,5 @@
-//! On a GPU: outputs alone, as most callers want them. Without states the kernels finish by themselves where the
-//! keys are not divided, which is another path than that of `conformance`.
+//! On a GPU: outputs alone, which most callers request. Without states the kernels finish on their own if the keys are
+//! not split, a different path from that of `conformance`.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -26,13 +26,13 @@ fn engine() -> Engine {
     Engine::new(&options).unwrap()
 }
 
-/// Runs for the output, and log-sum-exp if wanted. Gives the share of the tolerance that was used.
+/// Runs for the output, and log-sum-exp if requested. Returns the largest ratio of error to tolerance.
 fn check(engine: &Engine, case: &Case, lse: bool) -> Result<f64, String> {
     let mut buffers = case.buffers();
     run(engine, case, lse, PlanOptions::default(), &mut buffers).map(|(share, _)| share)
 }
 
-/// The same with options, into `buffers`. Names the kernel too.
+/// Runs with options, into `buffers`. Also returns the kernel's name.
 fn run(
     engine: &Engine,
     case: &Case,
@@ -70,8 +70,7 @@ fn hard_cases_without_states() {
     println!("{} cases, {}", cases.len(), kernels.join(" "));
 }
 
-/// Head sizes and types such that every attention kernel of the build runs, with one sequence of few and one of
-/// many queries.
+/// Head sizes and types that run every attention kernel of the build, with one sequence of few and one of many queries.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_kernel_runs() {
@@ -94,7 +93,8 @@ fn every_kernel_runs() {
             }
         }
     }
-    // What the kernel for many rows takes besides the plainest call, and what it leaves to another.
+    // Features that the kernel for many rows supports besides the plainest call, and features that it leaves to
+    // another.
     let many = || Params::plain(1000, 130, 64, 64);
     let mask = |kind| MaskParams { kind, dims: vec![1000, 130], density: 0.6 };
     for p in [
@@ -109,14 +109,14 @@ fn every_kernel_runs() {
         check(&engine, &p.build("many rows"), true).unwrap_or_else(|e| panic!("{e}"));
         ran += 1;
     }
-    // So few rows that every SM of a small device has a block of its own, and what is added to theirs.
+    // So few rows that every SM of a small device has its own block, and their addends.
     let few = || Params::plain(40, 200, 64, 64);
     let mask = MaskParams { kind: MaskKind::Additive(DType::F32), dims: vec![40, 200], density: 0.6 };
     for p in [few(), Params { mask: Some(mask), ..few() }] {
         check(&engine, &p.build("few rows"), true).unwrap_or_else(|e| panic!("{e}"));
         ran += 1;
     }
-    // Rows beyond those that narrow heads have short blocks for.
+    // More rows than narrow heads have short blocks for.
     for (mask, packed) in [
         (Some(MaskParams { kind: MaskKind::Additive(DType::F32), dims: vec![2100, 70], density: 0.6 }), None),
         (None, Some(vec![(1000, 70), (3, 200), (130, 65)])),
@@ -139,7 +139,7 @@ fn every_kernel_runs() {
             ran += 1;
         }
     }
-    // Few rows, whose keys are divided as often as the device has room for.
+    // Few rows, whose keys are split as often as the device has room.
     for (queries, keys, d) in [(3, 600, 64), (1, 1024, 32), (2, 5000, 96), (1, 30_000, 128), (70, 1000, 200)]
     {
         for dtype in [DType::F32, DType::F16] {
@@ -148,17 +148,17 @@ fn every_kernel_runs() {
             ran += 1;
         }
     }
-    // Its answers are those of `certified`.
+    // `certified` checks its answers.
     let certify = PlanOptions { certify: true, ..PlanOptions::default() };
     engine.plan(&Params::plain(5, 7, 8, 8).build("certified").problem(), &certify).unwrap();
     let loaded = engine.loaded_kernels();
-    // A small device never divides the keys into many parts.
+    // A small device never splits the keys into many parts.
     let small = engine.device().unwrap().profile.sms < 16;
     let idle: Vec<&str> = GPU_KERNELS
         .iter()
         .filter(|k| !k.attention().is_some_and(GpuKernelSpec::half_scores))
         .filter(|k| {
-            // `cuda_stream`, `conformance`, `cuda_schedules`, `cuda_linear` and `cuda_series` have them run.
+            // Run by `cuda_stream`, `conformance`, `cuda_schedules`, `cuda_linear` and `cuda_series`.
             let elsewhere = matches!(
                 k.role,
                 Role::AttentionPresent { .. }
@@ -186,8 +186,8 @@ fn every_kernel_runs() {
     println!("{ran} problems, {} kernels", loaded.len());
 }
 
-/// What kernels add in plain tiles: f32 elements and boolean masks, in every broadcast, over ragged lengths, with elements
-/// that take keys out and keys that nobody attends.
+/// Addends in plain tiles: f32 elements and boolean masks, in every broadcast, over ragged lengths, with elements that
+/// mask keys and keys that no row attends.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn addends_in_plain_tiles() {
@@ -196,7 +196,7 @@ fn addends_in_plain_tiles() {
     let added =
         |float, dims: &[usize], density| MaskParams { kind: kind(float), dims: dims.to_vec(), density };
     let mut kernels = BTreeMap::new();
-    // Queries, keys and head size such that each kernel has whole tiles, a ragged one, and rows without keys.
+    // Queries, keys and head size that give each kernel whole tiles, a ragged one, and rows without keys.
     for (queries, keys, d) in [(40, 200, 32), (129, 128, 32), (70, 193, 64), (200, 256, 64), (1000, 130, 64)]
     {
         for (dims, shared) in [
@@ -207,7 +207,7 @@ fn addends_in_plain_tiles() {
             (vec![queries, keys - 63], false),
         ] {
             if queries > 900 && dims.len() < 4 {
-                continue; // a stand-in for a GPU takes long
+                continue; // slow on a stand-in GPU
             }
             for (density, of) in [(1.0, 1), (0.6, 1), (0.6, 2), (0.97, 3), (0.02, 3)] {
                 let p = Params {
@@ -222,7 +222,7 @@ fn addends_in_plain_tiles() {
                 };
                 let mut case = p.build("added");
                 if dims.len() == 2 && dims[0] == 1 {
-                    // Nobody attends these keys, whatever they hold.
+                    // No row attends these keys, so their values do not matter.
                     for key in [5, keys - 1] {
                         case.mask.as_mut().unwrap().set_attended(key, false);
                         for sequence in 0..2 {
@@ -244,7 +244,7 @@ fn addends_in_plain_tiles() {
     println!("{} problems, {all} kernels", kernels.values().sum::<usize>());
 }
 
-/// Kernels that add in plain tiles leave to others what they do not add.
+/// Kernels that add in plain tiles leave unsupported addends to others.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn other_addends_have_other_kernels() {
@@ -282,7 +282,7 @@ const HALF_SCORES: PlanOptions = PlanOptions {
     error_budget: None,
 };
 
-/// Scores of f16 summed in f16: other bits, an error within the declared one, and NaN where a sum overflows f16.
+/// f16 scores summed in f16: different bits, an error within the declared one, and NaN if a sum overflows f16.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn half_scores_keep_their_declared_error() {
@@ -303,11 +303,11 @@ fn half_scores_keep_their_declared_error() {
         largest = largest.max(share);
         differ += usize::from(exact.lse != rounded.lse);
     }
-    // Tiles at an edge sum in f32: short or causal problems may have nothing else.
+    // Tiles at an edge sum in f32: short or causal problems may have no others.
     assert!(differ >= 5, "{differ} of 10 problems have other bits");
     println!("10 problems, {differ} with other bits, {largest:.3} of the tolerance");
 
-    // Other types never come here.
+    // Other types never use this kernel.
     for dtype in [DType::F32, DType::Bf16] {
         let case = Params { dtype, ..Params::plain(70, 130, 64, 64) }.build("exact scores");
         let (_, kernel) = run(&engine, &case, true, HALF_SCORES, &mut case.buffers()).unwrap();
@@ -337,8 +337,8 @@ proptest! {
     }
 }
 
-/// The roundings on the path of a key are as many as the certificate counts, for kernels of tiles and of few rows, and
-/// with as many splits as the device asks for.
+/// The number of roundings on the path of a key is the one that the certificate counts, for kernels of tiles and of few
+/// rows, and for the number of splits that the device suggests.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn the_longest_path_is_the_one_that_is_counted() {

@@ -1,4 +1,4 @@
-//! On a GPU: the same bits for any batch size and any repeat, and a budget that is kept.
+//! On a GPU: the same bits for any batch size and any repetition, and budgets that are kept.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -31,19 +31,20 @@ fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
     buffers
 }
 
-/// Bits of output, log-sum-exp and states. A NaN is one whatever its payload.
+/// Returns the bits of output, log-sum-exp and states. All NaN are equal.
 fn bits(b: &Buffers) -> Vec<u32> {
     let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
     let rows = b.lse.iter().chain(&b.m).chain(&b.s).chain(&b.w).map(|x| of(*x));
     rows.chain((0..b.output.len()).map(|i| of(b.output.get(i)))).collect()
 }
 
-/// Panics unless the buffers hold the answer to the case: bits that are the same are not yet that.
+/// Panics unless the buffers have the answer to the case: equal bits do not prove that.
 fn check(case: &Case, b: &Buffers) {
     case.naive().check_all(b, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
 }
 
-/// One workspace serves every plan that it was made for, though the last of them, or the first, would not do.
+/// One workspace serves every plan that it was made for, even if neither the last nor the first alone would make it
+/// large enough.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn plans_share_a_workspace() {
@@ -73,8 +74,8 @@ fn plans_share_a_workspace() {
     assert!(matches!(Workspace::shared(&[]), Err(PlanError::NoPlan)));
 }
 
-/// Panics unless every run has the same bits, and those of the answer: in a workspace and buffers of their own for each of
-/// `runs`, so many times there.
+/// Panics unless every run has the same bits, and those are the answer. Each entry of `runs` gets a separate workspace
+/// and buffers, and runs that many times in them.
 fn repeat(engine: &Engine, case: &Case, runs: &[usize]) {
     let mut want: Option<Vec<u32>> = None;
     for times in runs {
@@ -104,7 +105,7 @@ fn repeats_change_no_bit() {
     repeat(&engine, &long, &[3, 1, 2, 1, 1, 2, 1]);
 }
 
-/// Each sequence of a batch, computed alone and in batches of other sizes, has the bits that it has in the whole.
+/// Each sequence of a batch has the same bits alone, in batches of other sizes, and in the whole.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn the_batch_changes_no_bit() {
@@ -151,8 +152,8 @@ fn the_batch_changes_no_bit() {
     }
 }
 
-/// A budget is a hard cap: the plan fits it, or is refused with the number that it takes; and the answers under
-/// the smallest are as good.
+/// A budget is a hard limit: the plan fits it, or is refused with the bytes that it needs. The answers under the
+/// smallest budget are as good.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_budget_is_kept() {
@@ -170,14 +171,14 @@ fn a_budget_is_kept() {
         let plan = |budget| engine.plan(&problem, &PlanOptions { budget, ..PlanOptions::default() });
         let free = plan(None).unwrap().workspace_bytes();
         let mut budget = free;
-        // Downwards until a plan is refused.
+        // Lowers the budget until a plan is refused.
         let needed = loop {
             match plan(Some(budget)) {
                 Ok(plan) => {
                     let bytes = plan.workspace_bytes();
                     assert!(bytes <= budget, "{bytes} of {budget}");
                     divided += usize::from(bytes > 0);
-                    // States take more than the budget of this plan, so that they are not asked for.
+                    // States need more than the budget of this plan, so they are not requested.
                     let mut workspace = plan.workspace().unwrap();
                     let mut buffers = case.buffers();
                     let mut outputs = buffers.outputs();

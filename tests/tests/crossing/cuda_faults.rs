@@ -1,7 +1,7 @@
-//! Everything that can go wrong with a driver, through the stand-in: each ends in a right answer or in a typed
-//! error, is told once to the log and in every report, and leaves the process in order.
+//! Every possible driver failure, through the stand-in. Each ends in a correct answer or in a typed error, is
+//! reported once to the log and in every report, and leaves the process in order.
 //!
-//! Every fault is made in a child, which plans, binds and runs one problem several times and says what came of it.
+//! Every fault occurs in a child, which plans, binds and runs one problem several times and prints the results.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -36,7 +36,8 @@ impl log::Log for Counter {
     fn flush(&self) {}
 }
 
-/// Two heads, causal, enough keys for several parts: the tile kernel, the merge, and the present.
+/// Returns a problem with two heads, causal, and enough keys for several parts: the tile kernel, the merge, and the
+/// present.
 fn problem() -> Case {
     let causal = Some(Alignment::BottomRight);
     let p = Params {
@@ -50,7 +51,7 @@ fn problem() -> Case {
     p.build("faults")
 }
 
-/// Calls of the driver so far, by name, where the child was given a log.
+/// Returns the calls of the driver so far, by name, if the child has a log.
 fn calls() -> BTreeMap<String, usize> {
     let mut calls = BTreeMap::new();
     if let Ok(path) = std::env::var("ELSA_STANDIN_LOG") {
@@ -73,7 +74,7 @@ fn tell(what: &str, report: &Report, answer: &str) {
     println!("{what}: {} {answer} {}", report.backend, reason.replace('\n', " "));
 }
 
-/// What a child does. Its lines begin with a word: `engine`, `plan`, `workspace`, `bind` with an error, `run` with
+/// Scenario of a child. Its lines begin with a word: `engine`, `plan`, `workspace`, `bind` with an error, `run` with
 /// back end, answer and reason, `warning`, `end`.
 #[test]
 #[ignore = "run by the other tests in a child"]
@@ -134,7 +135,7 @@ fn attempt(options: &EngineOptions) {
         let answer = judge(&naive, &buffers);
         for report in reports {
             match report {
-                // The last run's outputs are what is judged.
+                // The last run's outputs are judged.
                 Ok(report) => tell("run", &report, &answer),
                 Err(e) => println!("error: {}", e.to_string().replace('\n', " ")),
             }
@@ -145,7 +146,7 @@ fn attempt(options: &EngineOptions) {
         first.get_or_insert(buffers);
     }
     mapped(&engine, &case, &naive);
-    // The engine stays of use: another plan, another workspace.
+    // The engine stays usable: another plan, another workspace.
     drop(workspace);
     let packed = Some(vec![(5, 9), (0, 3), (40, 70)]);
     let small = Params { packed, ..Params::plain(0, 0, 8, 8) }.build("after");
@@ -163,7 +164,7 @@ fn attempt(options: &EngineOptions) {
     }
 }
 
-/// Tensors in memory that an integrated GPU uses in place: nothing is copied.
+/// Uses tensors in memory that an integrated GPU accesses in place: nothing is copied.
 fn mapped(engine: &Engine, case: &Case, naive: &Answer) {
     let Data::F32(q) = &case.q else { panic!("f32") };
     let (Ok(mut query), Ok(mut output)) =
@@ -194,7 +195,7 @@ fn mapped(engine: &Engine, case: &Case, naive: &Answer) {
     tell(if pinned { "mapped" } else { "ordinary" }, &report, &judge(naive, &buffers));
 }
 
-/// A scenario under `variables`; it must have come to its end.
+/// Runs a scenario under `variables`; it must reach its end.
 fn scene(library: &Path, variables: &[(&str, &str)]) -> Output {
     let output = child("cuda_faults::scenario", library, variables);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -212,7 +213,7 @@ fn everything(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// All runs were on the CPU, were right, gave `reason`, and one warning told it.
+/// Requires that all runs were on the CPU, were correct, gave `reason`, and that one warning reported it.
 fn fell_back(output: &Output, reason: &str) {
     let runs = said(output, "run");
     assert_eq!(runs.len(), 6, "{}", everything(output));
@@ -226,7 +227,7 @@ fn fell_back(output: &Output, reason: &str) {
     assert!(warnings.len() == 1 && warnings[0].contains(reason), "{reason}: {warnings:?}");
 }
 
-/// With the policy to fail the scenario ended with an error of `stage` that contains `reason`.
+/// Requires that, with the policy to fail, the scenario ended with an error of `stage` that contains `reason`.
 fn failed(library: &Path, variables: &[(&str, &str)], stage: &str, reason: &str) {
     let mut all = variables.to_vec();
     all.push(("ELSA_TEST_FAIL", "1"));
@@ -249,8 +250,8 @@ fn without_a_fault_the_gpu_computes_and_allocates_nothing() {
     assert!(runs.len() == 6 && runs.iter().all(|run| run == "cuda right -"), "{runs:?}");
     assert_eq!(said(&output, "after"), ["cuda right -"]);
     assert_eq!(said(&output, "end"), ["0"]);
-    // Keys, values and the past are copied in, the query is not; log-sum-exp, states and the present are copied
-    // out, the output is not.
+    // Keys, values and the past are copied in, the query is not. Log-sum-exp, states and the present are copied out,
+    // the output is not.
     assert_eq!(said(&output, "mapped"), ["cuda right -"]);
     assert_eq!(said(&output, "mapped cuMemcpyHtoDAsync_v2"), ["4"]);
     assert_eq!(said(&output, "mapped cuMemcpyDtoHAsync_v2"), ["6"]);
@@ -258,7 +259,7 @@ fn without_a_fault_the_gpu_computes_and_allocates_nothing() {
         let during = said(&output, &format!("during {name}"));
         assert!(during.len() == 6 && during.iter().all(|n| n == "0"), "{name}: {during:?}");
     }
-    // What was taken is given back.
+    // Every resource is released.
     let calls = std::fs::read_to_string(log.path()).unwrap();
     let count = |name: &str| calls.lines().filter(|line| *line == format!("{name} 0")).count();
     for (take, give) in [
@@ -273,7 +274,7 @@ fn without_a_fault_the_gpu_computes_and_allocates_nothing() {
         assert_eq!(count(take), count(give), "{take} and {give}");
     }
     let bad: Vec<&str> = calls.lines().filter(|line| !line.ends_with(" 0")).collect();
-    // A question about memory that is not the driver's is answered with code 1.
+    // A query about memory that is not the driver's returns code 1.
     assert!(bad.iter().all(|line| *line == "cuPointerGetAttribute 1"), "{bad:?}");
 }
 
@@ -288,7 +289,7 @@ fn no_driver_no_device_and_an_old_one() {
     for (device, reason) in cases {
         fell_back(&scene(&library, &[("ELSA_STANDIN_DEVICE", device)]), reason);
         failed(&library, &[("ELSA_STANDIN_DEVICE", device)], "engine", reason);
-        // Nobody asked for a GPU: nothing to warn of.
+        // No GPU was requested: nothing to warn about.
         let auto = scene(&library, &[("ELSA_STANDIN_DEVICE", device), ("ELSA_TEST_AUTO", "1")]);
         assert_eq!(said(&auto, "end"), ["0"], "{}", everything(&auto));
         assert!(said(&auto, "run").iter().all(|run| !run.starts_with("cuda") && run.ends_with("right -")));
@@ -301,7 +302,7 @@ fn no_driver_no_device_and_an_old_one() {
     }
 }
 
-/// Names of the functions that the library exports.
+/// Returns the names of the functions that the library exports.
 fn exports(library: &[u8]) -> BTreeSet<String> {
     let file = object::File::parse(library).unwrap();
     let symbols = file.dynamic_symbols().filter(|s| s.is_definition() && s.is_global());
@@ -314,7 +315,7 @@ fn each_missing_symbol_is_named() {
     let whole = std::fs::read(folder().join("libcuda.so.1")).unwrap();
     let mut needed = 0;
     for name in exports(&whole) {
-        // The same library with another name in its table of names.
+        // The same library with one name changed in its table.
         let mut lacking = whole.clone();
         let pattern = [b"\0", name.as_bytes(), b"\0"].concat();
         let mut found = 0;
@@ -374,8 +375,8 @@ fn memory_that_is_not_there() {
     }
 }
 
-/// Every function that the scenario calls fails, at its first and at its last call, in a way that leaves the context
-/// of use and in one that does not.
+/// Every function that the scenario calls fails, at its first and at its last call, with codes that keep the context
+/// usable and codes that lose it.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn every_call_fails() {
@@ -394,7 +395,7 @@ fn every_call_fails() {
                 let fault = format!("{name}:{call}:{code}");
                 let output = scene(&library, &[("ELSA_STANDIN_FAIL", &fault)]);
                 let runs = said(&output, "run");
-                // A call that only gives something back changes no answer.
+                // A call that only releases something changes no answer.
                 assert_eq!(runs.len(), 6, "{fault}:\n{}", everything(&output));
                 assert_eq!(said(&output, "after").len(), 1, "{fault}:\n{}", everything(&output));
                 match runs.iter().filter(|run| !run.starts_with("cuda")).count() {
@@ -413,7 +414,7 @@ fn every_call_fails() {
     assert!(calls.len() >= 25 && cpu > 30 && gpu > 10, "{cpu} {gpu}");
 }
 
-/// A lost context is made anew once; when that one is lost too, the CPU computes for good.
+/// A lost context is recreated once; if the new one is lost too, the CPU computes from then on.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_lost_context_is_replaced_once() {

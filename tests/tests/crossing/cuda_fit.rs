@@ -1,4 +1,4 @@
-//! Streams on a GPU within budgets, and what is tried when memory is refused.
+//! Streams on a GPU within budgets, and the fallbacks when memory is refused.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -28,7 +28,7 @@ fn long() -> Case {
     Params { heads: 2, kv_heads: 1, causal, ..Params::plain(400, 1100, 32, 32) }.build("long")
 }
 
-/// A budget is kept and used, and the bits are those of any other that has room for the same splits.
+/// A budget is kept and used, and the bits are those of any other budget with room for the same splits.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn budgets_are_kept_and_used() {
@@ -55,7 +55,7 @@ fn budgets_are_kept_and_used() {
         assert_eq!(bits(&run(&mut stream, &engine, &case, KeysFrom::Function).0), want, "{percent} %");
     }
     assert!(divisions.len() >= 2, "{divisions:?}");
-    // Finer splits where the budget has no room for others; then none.
+    // Finer splits if the budget has no room for others; then none.
     let small = StreamBudget { device: Some(300_000), pinned: Some(300_000) };
     let (mut stream, fit) = fitted(&engine, &case, &small);
     assert!(stream.division().keys < 1024 && fit.refused > 0, "{:?} {fit:?}", stream.division());
@@ -65,7 +65,7 @@ fn budgets_are_kept_and_used() {
     assert!(matches!(error, GpuStreamError::Budget { budget: 1000, .. }), "{error}");
 }
 
-/// What a child does: `fit` with the tasks that are resident and how often memory was refused, `cpu`, or `error`.
+/// In a child: prints `fit` with the resident tasks and the number of refusals, `cpu`, or `error`.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn child_fits() {
@@ -98,8 +98,8 @@ fn child_fits() {
     println!("end: -");
 }
 
-/// Refusals of the driver, of a device that is small, and of one that has nothing: fewer tasks, finer ones, the CPU or an
-/// error. The answer is right wherever there is one, and its bits do not depend on how many tasks are resident.
+/// The driver refuses memory, the device is small, or it has none: fewer tasks, finer ones, the CPU or an error. Every
+/// answer is correct, and its bits do not depend on how many tasks are resident.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn refused_memory_makes_smaller_tasks() {
@@ -117,7 +117,7 @@ fn refused_memory_makes_smaller_tasks() {
         let plain = of(&[("ELSA_STANDIN_DEVICE", device)]);
         let (n_cap, refused) = plain.0.unwrap();
         assert!(n_cap > 2 && refused == 0, "{plain:?}");
-        // One task fewer for each refusal, whichever allocation it is.
+        // One task fewer per refusal, for any allocation.
         for (fault, times) in [
             ("cuMemAlloc_v2:1:2", 1),
             ("cuMemAlloc_v2:1:2,cuMemAlloc_v2:2:2", 2),
@@ -130,14 +130,14 @@ fn refused_memory_makes_smaller_tasks() {
             assert_eq!(found.0, Some((n_cap - times, times)), "{fault}: {found:?}");
             assert_eq!(found.1, plain.1, "{fault}");
         }
-        // A device with less memory than all rows need, which the search asks for.
+        // A device with less memory than all rows need, which the search requests.
         let small = of(&[("ELSA_STANDIN_DEVICE", device), ("ELSA_STANDIN_MEMORY", "900000")]);
         assert!(small.0.is_some_and(|(tasks, _)| tasks < n_cap), "{small:?}");
-        // More is refused than tasks can be given up: finer ones, which a calibration counts.
+        // More refusals than tasks can be given up: finer tasks, counted by a calibration.
         let faults: Vec<String> = (1..=n_cap + 1).map(|n| format!("cuMemAlloc_v2:{n}:2")).collect();
         let finer = of(&[("ELSA_STANDIN_DEVICE", device), ("ELSA_STANDIN_FAIL", &faults.join(","))]);
         assert!(finer.0.is_some_and(|(tasks, refused)| refused == n_cap + 1 && tasks > 1), "{finer:?}");
-        // Everything is refused.
+        // Every allocation is refused.
         let all = [("ELSA_STANDIN_DEVICE", device), ("ELSA_STANDIN_FAIL", "cuMemAlloc_v2:1+:2")];
         let (fit, _, cpu, _) = of(&all);
         assert!(fit.is_none() && cpu.len() == 1);
@@ -146,7 +146,7 @@ fn refused_memory_makes_smaller_tasks() {
     }
 }
 
-/// What a child does: fits a stream as often as asked, a line for each with the tasks that are resident and the refusals, and
+/// In a child: fits a stream the requested number of times, prints the resident tasks and the refusals each time, and
 /// runs the last one.
 #[test]
 #[ignore = "run by the other tests in a child"]
@@ -170,8 +170,8 @@ fn child_fits_again() {
     println!("bits: {hash:x}");
 }
 
-/// Each allocation of a stream is refused in turn: of device memory, of page-locked memory, of streams and of events. One
-/// task fewer is resident each time, and the bits stay.
+/// Each allocation of a stream is refused once: device memory, page-locked memory, streams and events. Each time one
+/// task fewer is resident, and the bits stay the same.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn every_allocation_may_be_refused() {
@@ -189,7 +189,7 @@ fn every_allocation_may_be_refused() {
             let found = fits(times, "ELSA_STANDIN_LOG", log.path().to_str().unwrap());
             (found, std::fs::read_to_string(log.path()).unwrap())
         };
-        // Without a fit there is no run, which has page-locked memory of its own.
+        // Without a fit there is no run, which has its own page-locked memory.
         let (_, none) = logged(0);
         let ((plain, want), once) = logged(1);
         let (_, twice) = logged(2);
@@ -200,7 +200,7 @@ fn every_allocation_may_be_refused() {
             let count = |log: &str| log.lines().filter(|line| line.split(' ').next() == Some(call)).count();
             let calls = count(&twice) - count(&once);
             assert!(calls > 0, "{call}");
-            // In fit k the k-th call is refused; the next attempt makes all of them.
+            // Fit k has its k-th call refused; the next attempt makes all of them.
             let mut at = count(&none);
             let faults: Vec<String> = (1..=calls)
                 .map(|k| {

@@ -1,5 +1,5 @@
-//! Linear attention on the GPU back end, against the recurrence in f64: rules, forms, directions, options, and what a
-//! device does to states in place.
+//! Linear attention on the GPU back end, against the recurrence in f64: rules, forms, directions, options, and the
+//! treatment of states in place by a device.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -33,7 +33,7 @@ fn run(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
     run_times::<1>(engine, case, options)
 }
 
-/// Runs a case on the GPU some times in one workspace: the bits are the same.
+/// Runs a case on the GPU several times in one workspace: the bits are the same.
 fn run_times<const TIMES: usize>(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
     let plan = engine.linear_plan(&case.problem, options).unwrap();
     let mut workspace = plan.workspace().unwrap();
@@ -48,7 +48,7 @@ fn run_times<const TIMES: usize>(engine: &Engine, case: &Case, options: &LinearP
     first
 }
 
-/// Runs a case on the GPU and compares it with the recurrence in f64, within the bound of what the plan executes.
+/// Runs a case on the GPU and compares it with the recurrence in f64, within the bound of the executed plan.
 fn check(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Answer {
     let plan = engine.linear_plan(&case.problem, options).unwrap();
     let answer = case.answer(|tokens| plan.executed_of(Backend::Cuda, tokens));
@@ -60,7 +60,7 @@ fn of(form: Form, chunk: Option<usize>, parts: Option<usize>) -> LinearPlanOptio
     LinearPlanOptions { form: Some(form), chunk, parts, ..LinearPlanOptions::default() }
 }
 
-/// Options for every form, with few chunks between states, and few parts. The last is the quadratic form.
+/// Returns options for every form, with few chunks between states, and few parts. The last is the quadratic form.
 fn forms() -> [LinearPlanOptions; 8] {
     [
         LinearPlanOptions::default(),
@@ -176,14 +176,14 @@ fn gates_and_keys_that_break_naive_code() {
     }
 }
 
-/// What a gate of −∞ clears may be NaN; nothing else removes a NaN.
+/// Contents cleared by a gate of −∞ may be NaN; nothing else removes a NaN.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn infinite_gates_clear_whatever_a_state_holds() {
     let engine = engine(Fallback::Fail);
     for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
         for options in forms() {
-            // Not a multiple of four dims: rows of zeros stand beside those of a head.
+            // Not a multiple of four dims: a head's rows are padded with rows of zeros.
             let params = Params { per_dim, past: true, ..Params::plain(rule, 70, [7, 16]) };
             let mut case = params.build();
             let past = case.past.clone();
@@ -199,7 +199,7 @@ fn infinite_gates_clear_whatever_a_state_holds() {
                     (0..dims).for_each(|x| decay.set(at * dims + x, f32::NEG_INFINITY));
                 }
             };
-            // Behind the first part of a scan, and in it; a value before the gate, instead of a state.
+            // After the first part of a scan, and within it; a value before the gate, instead of a state.
             let mut values = Case { past, ..case.clone() };
             values.value.set(2 * 16 + 5, f32::NAN);
             clear(&mut values, 36);
@@ -214,8 +214,8 @@ fn infinite_gates_clear_whatever_a_state_holds() {
     }
 }
 
-/// Chunks and fused chunks have the same bits, at any distance of states; a sequence has its bits alone and in a batch, and at
-/// every run.
+/// Chunks and fused chunks have the same bits, at any distance between states. A sequence has the same bits alone and
+/// in a batch, and in every run.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
@@ -239,8 +239,8 @@ fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
     }
 }
 
-/// A launch of few blocks goes by a kernel whose blocks have half the columns. Its answers lie within their bounds, and have
-/// the bits of a batch that has blocks enough.
+/// A launch of few blocks uses a kernel whose blocks have half the columns. Its answers are within their bounds, and
+/// have the bits of a batch with enough blocks.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn blocks_of_half_the_columns_change_no_bit() {
@@ -252,7 +252,7 @@ fn blocks_of_half_the_columns_change_no_bit() {
         let dims = [[128, 20], [100, 7], [65, 32]][n % 3];
         let mut params = Params { direction, seed: n as u64, ..Params::plain(rule, 67 + n, dims) };
         params.past = direction != Direction::Bidirectional;
-        // Plain chunks, among them those that gates mark.
+        // Plain chunks, including some that gates mark.
         params.dtype = [DType::F32, DType::F16, DType::Bf16][n % 3];
         params.gates = [GateKind::Mild, GateKind::Clearing, GateKind::Hard][(n + n / 3) % 3];
         params.normalize = (n % 4 == 1 && n % 3 > 0).then_some(1e-6);
@@ -264,7 +264,7 @@ fn blocks_of_half_the_columns_change_no_bit() {
             let answer = case.answer(|tokens| plan.executed_of(Backend::Cuda, tokens));
             let found = run_times::<2>(&engine, &case, options);
             found.check(&case, &answer);
-            // One after the other, until no device has room for more.
+            // The smallest batch that fills the device without pairs.
             let batch = plan.gpu_choice().unwrap().pairs + 1;
             let many = repeated(&params, &case, batch);
             let plan = engine.linear_plan(&many.problem, options).unwrap();
@@ -281,7 +281,7 @@ fn blocks_of_half_the_columns_change_no_bit() {
     }
 }
 
-/// A case as often as `batch`.
+/// Repeats a case `batch` times.
 fn repeated(params: &Params, case: &Case, batch: usize) -> Case {
     let mut many = Params { batch, ..params.clone() }.build();
     for (to, one) in
@@ -300,7 +300,8 @@ fn repeated(params: &Params, case: &Case, batch: usize) -> Case {
     many
 }
 
-/// Bits of the answers and of the last state of tokens `range` of a case of one head, which is sequence `index` of it.
+/// Returns the bits of the answers and of the last state of tokens `range` of a case of one head, which is sequence
+/// `index` of it.
 fn bits_of(found: &Found, case: &Case, index: usize, range: std::ops::Range<usize>) -> Vec<u64> {
     let (dk, dv) = (case.problem.key_dim(), case.problem.value_dim());
     let (rows, states) = (found.rows(case), found.states(case));
@@ -308,8 +309,8 @@ fn bits_of(found: &Found, case: &Case, index: usize, range: std::ops::Range<usiz
     all.map(|x| x.to_bits()).collect()
 }
 
-/// A packed sequence has the bits that it has alone, whatever it is packed with: where its form goes by its tokens, and where
-/// its parts do. So do states that are replaced while several heads read them.
+/// A packed sequence has the same bits alone and packed with any others, both if its form depends on its tokens and if
+/// its parts do. The same holds for states that are replaced while several heads read them.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn packed_sequences_have_their_bits_alone() {
@@ -358,7 +359,7 @@ fn packed_sequences_have_their_bits_alone() {
     }
 }
 
-/// What `x` adds up to.
+/// A sum, as a monoid.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Sum(f32);
 
@@ -372,13 +373,13 @@ impl Monoid for Sum {
     }
 }
 
-/// The states before the parts of a scan have the bits of core's scan by Blelloch, and the values that fold to them are such
-/// that other orders have others.
+/// The states before the parts of a scan have the bits of core's scan by Blelloch. The folded values are chosen so that
+/// other orders have other bits.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn parts_are_carried_in_the_order_of_core() {
     let engine = engine(Fallback::Fail);
-    // The rule with delta sums, too, as long as keys are at right angles to what a state holds.
+    // The rule with delta also sums, as long as keys are orthogonal to the state's contents.
     for (rule, parts) in [(Rule::Linear, 12), (Rule::Linear, 3), (Rule::Gated, 12), (Rule::Delta, 12)] {
         let tokens = 16 * parts;
         let params = Params { scale: Some(1.0), ..Params::plain(rule, tokens, [2, 4]) };
@@ -406,14 +407,14 @@ fn parts_are_carried_in_the_order_of_core() {
         (1..chain.len()).for_each(|p| chain[p] = chain[p - 1].combine(&chain[p]));
         assert!(parts == 3 || sums != chain, "another order has the same bits");
         for p in 1..parts {
-            // A state by the delta rule is replaced, and not added to.
+            // The delta rule replaces a state instead of adding to it.
             let expected = if rule.is_delta() { value(p - 1) } else { sums[p - 1].0 };
             let of_part = found.output.get(4 * 16 * p);
             let off = (of_part - expected).abs();
             assert!(if rule.is_delta() { off <= 1e-5 } else { off == 0.0 }, "{rule:?}, part {p}: {of_part}");
         }
     }
-    // Several blocks of rows, and places that no power of two fills.
+    // Several blocks of rows, and numbers of places that are no power of two.
     for (rule, per_dim) in RULES {
         let params = Params { per_dim, past: true, ..Params::plain(rule, 111, [36, 10]) };
         check_all(&engine, &params, &[of(Form::Scan, None, Some(7))]);
@@ -437,7 +438,7 @@ fn every_token_against_every_earlier_one() {
             check_all(&engine, &params, &quadratic);
         }
     }
-    // What no later token sees may be anything, and what all see poisons them.
+    // Values that no later token sees may be anything, and values that all see poison them.
     for at in [10, 100] {
         let mut case = Params { past: true, ..Params::plain(Rule::Gated, 150, [8, 4]) }.build();
         case.value.set(4 * at, f32::INFINITY);
@@ -493,12 +494,12 @@ fn what_the_gpu_does_not_compute_the_cpu_does() {
     assert!(refused.contains("transitions of parts"), "{refused}");
 }
 
-/// A case whose states are replaced in page-locked memory, which an integrated GPU would use in place.
+/// Returns a case whose states are replaced in page-locked memory, which an integrated GPU would access in place.
 fn in_place() -> Case {
     Params { past: true, in_place: true, batch: 2, ..Params::plain(Rule::GatedDelta, 70, [16, 40]) }.build()
 }
 
-/// What a child does: it runs the case in place once, and says which back end computed, and whether the answer is right.
+/// In a child: runs the case in place once, and prints the back end and whether the answer is correct.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn scenario() {
@@ -522,7 +523,7 @@ fn scenario() {
     println!("run: {} {}", report.backend, report.fallback.is_some());
 }
 
-/// A device that fails at any of its calls leaves the states as they were, so that the CPU computes from them.
+/// A device that fails at any of its calls leaves the states unchanged, so that the CPU computes from them.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn states_in_place_outlive_a_failing_device() {

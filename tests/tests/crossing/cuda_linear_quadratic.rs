@@ -1,4 +1,4 @@
-//! The quadratic form on the GPU back end where it goes pair by pair: delta rules, and gates for each dim.
+//! The quadratic form on the GPU back end for its pair-by-pair cases: delta rules, and a gate per dim.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -9,11 +9,11 @@ use elsa_core::linear::{Direction, Form, Rule};
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, LinearPlanOptions};
 use elsa_tests::linear::{Answer, Case, Found, GateKind, Packing, Params};
 
-/// Rules, and whether each dim has a gate.
+/// Rules, and `true` for a gate per dim.
 const RULES: [(Rule, bool); 4] =
     [(Rule::Delta, false), (Rule::GatedDelta, false), (Rule::Gated, true), (Rule::GatedDelta, true)];
 
-/// Tokens of a block.
+/// Tokens per block.
 const TILE: usize = 32;
 
 const PARALLEL: LinearPlanOptions = LinearPlanOptions {
@@ -38,7 +38,7 @@ fn run(engine: &Engine, case: &Case) -> Found {
     found
 }
 
-/// Runs a case and compares it with the recurrence in f64, within the bound of what the plan executes.
+/// Runs a case and compares it with the recurrence in f64, within the bound of the executed plan.
 fn check(engine: &Engine, case: &Case) -> (Found, Answer) {
     let plan = engine.linear_plan(&case.problem, &PARALLEL).unwrap();
     let answer = case.answer(|tokens| plan.executed_of(Backend::Cuda, tokens));
@@ -67,7 +67,7 @@ fn every_rule_around_the_ends_of_tiles() {
     }
 }
 
-/// Heads that share both ways, layouts with gaps, 16-bit elements, whose writes stay f32, and packed sequences.
+/// Heads that share in both ways, layouts with gaps, 16-bit elements with writes in f32, and packed sequences.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn heads_types_and_packed_sequences() {
@@ -89,7 +89,7 @@ fn heads_types_and_packed_sequences() {
     }
 }
 
-/// Gates of −1000, +1 and −∞, keys that are nearly equal, and rates near two.
+/// Gates of −1000, +1 and −∞, nearly equal keys, and rates near two.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn gates_and_keys_that_break_naive_code() {
@@ -97,7 +97,7 @@ fn gates_and_keys_that_break_naive_code() {
     for rule in RULES {
         for gates in [GateKind::Hard, GateKind::Clearing].into_iter().take(2 * usize::from(rule.0.is_gated()))
         {
-            // Norms of rows whose pairs have exponentials of their own.
+            // Norms of rows whose pairs have their own exponentials.
             let normalize = (gates == GateKind::Hard).then_some(1e-6);
             check(&engine, &Params { gates, normalize, ..params(rule, 100, [8, 8]) }.build());
         }
@@ -109,15 +109,16 @@ fn gates_and_keys_that_break_naive_code() {
     }
 }
 
-/// Gates whose sums leave the range of f32 within a few tiles, upwards and downwards, so that no factor of a row or of a key
-/// can be formed, while what is left of the pair is in range.
+/// Gates whose sums leave the range of f32 within a few tiles, upwards and downwards, so that no factor of a row or of
+/// a key can be formed, while the pair's own factor is in range.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn sums_of_gates_beyond_the_range_of_factors() {
     let engine = engine();
     for rule in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
         let dims = if rule.1 { 4 } else { 1 };
-        // Of the second and the third tile: up and down again, so that late rows shrink what grew before; down and up; down.
+        // Gates of the second and the third tile: up and down again, so that late rows shrink earlier growth; down and
+        // up; down.
         for (second, third) in [(2.5, -4.0), (-4.0, 2.5), (-3.0, -3.0), (1.5, -3.5), (-3.5, 1.5)] {
             let mut case = Params { past: false, ..params(rule, 3 * TILE, [4, 4]) }.build();
             for t in 0..3 * TILE {
@@ -125,7 +126,7 @@ fn sums_of_gates_beyond_the_range_of_factors() {
                 (0..dims).for_each(|x| case.decay.as_mut().unwrap().set(t * dims + x, gate));
             }
             for silent in [false, true] {
-                // Later tokens write nothing, so that nothing hides what is left of the earlier ones.
+                // Later tokens write nothing that could hide the remains of the earlier ones.
                 for t in if silent { TILE } else { 3 * TILE }..3 * TILE {
                     (0..4).for_each(|c| case.value.set(4 * t + c, 0.0));
                     if let Some(beta) = &mut case.beta {
@@ -140,7 +141,7 @@ fn sums_of_gates_beyond_the_range_of_factors() {
                         off += (rows[4 * t + c] - answer.output[4 * t + c]).powi(2);
                         norm += answer.output[4 * t + c].powi(2);
                     }
-                    // The bound has room for what factors lose that are too small for f32; pairs in range keep their digits.
+                    // The bound allows for the loss of factors that underflow f32; pairs in range keep their digits.
                     // Gates above one magnify roundings.
                     let most = 1e-3 * norm.sqrt() + 1e-34;
                     assert!(off.sqrt() <= most, "{rule:?} {second} {silent} token {t}: {off} of {norm}");
@@ -150,7 +151,8 @@ fn sums_of_gates_beyond_the_range_of_factors() {
     }
 }
 
-/// A gate of −∞ clears whatever is before it, NaN included, and of each dim its own; nothing else removes a NaN.
+/// A gate of −∞ clears everything before it, NaN included, and with a gate per dim only its dim; nothing else removes a
+/// NaN.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_is_cleared_may_be_nan() {
@@ -165,7 +167,7 @@ fn what_is_cleared_may_be_nan() {
             case.key.set(7 * nan_at + 2, f32::INFINITY);
             let poisoned = run(&engine, &case).rows(&case);
             assert!(poisoned.iter().all(|x| x.is_nan()), "{rule:?}");
-            // All dims but one: what the last dim of the state holds is left.
+            // All dims except one: the contents of the state's last dim remain.
             let decay = case.decay.as_mut().unwrap();
             if clear_at == 70 {
                 (0..dims).for_each(|x| decay.set(nan_at * dims + x, f32::NAN));
@@ -186,7 +188,7 @@ fn what_is_cleared_may_be_nan() {
             assert!(rows[16 * (clear_at - 1)..16 * clear_at].iter().all(|x| !x.is_finite()), "{rule:?}");
         }
     }
-    // Gates that are NaN, with and without anything before them.
+    // NaN gates, with and without anything before them.
     for rule in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
         let dims = if rule.1 { 7 } else { 1 };
         for at in [0, 40] {
@@ -201,8 +203,8 @@ fn what_is_cleared_may_be_nan() {
     }
 }
 
-/// What thousands of tokens write cancels, and sums of many terms must not lose it: the error on random unit keys. Where sums of four
-/// products are added by plain additions it is 5.4e-7.
+/// The writes of thousands of tokens cancel, and sums of many terms must not lose the result: the error on random unit
+/// keys. With plain additions of sums of four products it is 5.4e-7.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn long_sums_keep_their_digits() {
@@ -211,7 +213,7 @@ fn long_sums_keep_their_digits() {
         let tokens = 1024;
         let mut case = Params { per_dim, ..Params::plain(rule, tokens, [64, 16]) }.build();
         if let Some(decay) = &mut case.decay {
-            // Nothing is forgotten but by the rule.
+            // Nothing is forgotten except by the rule.
             (0..decay.len()).for_each(|i| decay.set(i, 0.0));
         }
         normalized(&mut case, 64);
@@ -230,7 +232,7 @@ fn long_sums_keep_their_digits() {
     }
 }
 
-/// Makes unit vectors of the keys.
+/// Normalises the keys to unit vectors.
 fn normalized(case: &mut Case, dims: usize) {
     for row in 0..case.key.len() / dims {
         let norm = (0..dims).map(|x| case.key.get(row * dims + x).powi(2)).sum::<f32>().sqrt();

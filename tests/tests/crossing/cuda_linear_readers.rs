@@ -1,5 +1,5 @@
-//! Several query heads that read a state, on the GPU back end: a block computes the state once, and every answer has the bits
-//! that it has where each head computes the state for itself.
+//! Several query heads per state on the GPU back end: a block computes the state once, and every answer has the bits
+//! that it has when each head computes the state separately.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -19,7 +19,7 @@ fn of(form: Form) -> LinearPlanOptions {
     LinearPlanOptions { form: Some(form), ..LinearPlanOptions::default() }
 }
 
-/// Runs a case, whose states are computed once for all heads, or by each.
+/// Runs a case whose states are computed once for all heads, or by each.
 fn run(engine: &Engine, case: &Case, form: Form, shares: bool) -> Found {
     let plan = engine.linear_plan(&case.problem, &of(form)).unwrap();
     let kernel = plan.kernel_of(Backend::Cuda);
@@ -35,7 +35,7 @@ fn run(engine: &Engine, case: &Case, form: Form, shares: bool) -> Found {
     found
 }
 
-/// The parameters with as many heads as a device needs to compute states once.
+/// Returns the parameters with as many heads as a device needs to compute states once.
 fn full(engine: &Engine, mut params: Params, options: &LinearPlanOptions) -> Params {
     loop {
         let plan = engine.linear_plan(&params.build().problem, options).unwrap();
@@ -47,7 +47,7 @@ fn full(engine: &Engine, mut params: Params, options: &LinearPlanOptions) -> Par
     }
 }
 
-/// The case of one head of queries of each state.
+/// Returns the case of one query head per state.
 fn of_reader(params: &Params, case: &Case, reader: usize) -> Case {
     let [heads, key_heads, states] = params.heads;
     let alone = Params { heads: [states, key_heads, states], ..params.clone() }.build();
@@ -62,7 +62,7 @@ fn of_reader(params: &Params, case: &Case, reader: usize) -> Case {
     Case { name, problem: alone.problem, query, ..case.clone() }
 }
 
-/// Readers have the bits that they have alone, and so have the states.
+/// Checks that readers and states have the bits that they have alone.
 fn compare(engine: &Engine, params: &Params, form: Form) {
     let case = params.build();
     let [heads, _, states] = params.heads;
@@ -97,7 +97,7 @@ fn a_state_is_computed_once_and_changes_no_bit() {
         (Rule::GatedDelta, true),
     ];
     for (n, (rule, per_dim)) in rules.into_iter().enumerate() {
-        // Kernels of every size; readers that fill a tile of queries, and that do not.
+        // Kernels of every size; readers that fill a tile of queries, and readers that do not.
         for (m, dims) in [[12, 36], [100, 5]].into_iter().enumerate() {
             for form in [Form::Recurrent, Form::FusedChunk] {
                 let heads = [[6, 1, 2], [16, 1, 1], [10, 2, 2]][(n + m) % 3];
@@ -116,7 +116,7 @@ fn a_state_is_computed_once_and_changes_no_bit() {
     }
 }
 
-/// More readers than a tile has rows compute the state for themselves, and so do those for whom a device has room.
+/// States are computed per reader if the readers outnumber the rows of a tile, or if the device has room for that.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn who_shares_a_state() {
@@ -127,8 +127,8 @@ fn who_shares_a_state() {
     }
 }
 
-/// Layouts, packed sequences some of which go token by token, and queries that are not finite, against the recurrence in f64.
-/// What one reader's queries hold reaches no other reader and no state.
+/// Layouts, packed sequences with some going token by token, and queries that are not finite, against the recurrence in
+/// f64. One reader's queries affect no other reader and no state.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn readers_do_not_know_of_each_other() {
@@ -147,7 +147,7 @@ fn readers_do_not_know_of_each_other() {
         let (mut found, mut workspace) = (case.room(), plan.workspace().unwrap());
         plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
         found.check(&case, &answer);
-        // In chunks of which other readers' products are finite.
+        // In chunks in which other readers' products are finite.
         for form in [Form::Recurrent, Form::FusedChunk] {
             let plain = Params { per_dim, heads: [5, 1, 1], past: true, ..Params::plain(rule, 35, [8, 8]) };
             let params = full(&engine, plain, &of(form));
@@ -174,7 +174,7 @@ fn readers_do_not_know_of_each_other() {
     }
 }
 
-/// Keys of more dims than tiles have, step by step.
+/// Keys with more dims than tiles, step by step.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn keys_of_many_dims() {
@@ -218,7 +218,7 @@ fn keys_of_many_dims() {
             assert!(found.bits() == of().bits(), "{}", case.name);
         }
     }
-    // What a gate of -inf clears may be NaN, and rows beside those of a key hold nothing.
+    // Contents cleared by a gate of -inf may be NaN, and the padding rows of a key hold nothing.
     for per_dim in [false, true] {
         let mut case = Params { per_dim, past: true, ..Params::plain(Rule::GatedDelta, 9, [300, 4]) }.build();
         if let Some(past) = &mut case.past {

@@ -1,6 +1,6 @@
 //! Lost contexts and reused memory, through the stand-in driver: plans of different sizes share an engine and a
-//! workspace, and a context is lost between any two of their calls. Every call gives the right answer, on the GPU or on
-//! the CPU, and none is refused.
+//! workspace, and a context is lost between any two of their calls. Every call returns the correct answer, on the GPU
+//! or on the CPU, and none is refused.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -18,12 +18,12 @@ fn engine() -> Engine {
     Engine::new(&EngineOptions { backend, threads: Some(2), fallback, ..EngineOptions::default() }).unwrap()
 }
 
-/// Divided keys: the workspace holds partial states.
+/// Returns a case with split keys: the workspace has partial states.
 fn large() -> Case {
     Params::plain(20, 1500, 24, 24).build("large")
 }
 
-/// Few keys and a table of sequences: the workspace holds little else.
+/// Returns a case with few keys and a table of sequences: the workspace has little else.
 fn small() -> Case {
     Params { batch: 3, lengths: true, pad: 3, ..Params::plain(5, 9, 8, 8) }.build("small")
 }
@@ -35,18 +35,18 @@ fn verdict(case: &Case, output: &Data, lse: Option<&[f32]>) -> String {
     }
 }
 
-/// Runs of a call, and what they say if the GPU computes all of them.
+/// Runs per call, and their output if the GPU computes all of them.
 const RUNS: usize = 3;
 const ALL_ON_THE_GPU: &str = " cuda cuda cuda right";
 
-/// What a call does: its back ends and whether the answer is right, or its error.
+/// Runs a call and returns its back ends and whether the answer is correct, or its error.
 fn call(plan: &Plan, case: &Case, workspace: &mut Workspace) -> String {
     let mut buffers = case.buffers();
     let mut bound = match plan.bind(case.inputs(), buffers.outputs(), workspace) {
         Ok(bound) => bound,
         Err(e) => return format!("bind error {e}"),
     };
-    // A later run prepares again what an earlier one has lost.
+    // A later run prepares the data again that an earlier one lost.
     let runs: Result<Vec<&str>, _> = (0..RUNS).map(|_| Ok(bound.run()?.backend.name())).collect();
     drop(bound);
     match runs {
@@ -58,7 +58,7 @@ fn call(plan: &Plan, case: &Case, workspace: &mut Workspace) -> String {
     }
 }
 
-/// In a child: calls of two plans in one workspace, in turns, and a third that has its own.
+/// In a child: alternating calls of two plans in one workspace, and a third plan with its own.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn sharing() {
@@ -100,7 +100,7 @@ fn twice() {
     println!("end: {}", engine.threads());
 }
 
-/// Has another thread use the engine for every message, and waits for that thread.
+/// Makes another thread use the engine for every message, and waits for that thread.
 struct Nosy;
 
 static WATCHED: OnceLock<Engine> = OnceLock::new();
@@ -137,8 +137,8 @@ fn logging() {
     println!("end: {}", engine.threads());
 }
 
-/// In a child: runs on what an earlier run has left on the device, while another plan of the engine runs, too. The
-/// output is in memory that the device uses in place, so a resident run shows its answer.
+/// In a child: runs on data that an earlier run has left on the device, while another plan of the engine runs as well.
+/// The output is in memory that the device accesses in place, so a resident run shows its answer.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn resident() {
@@ -206,7 +206,7 @@ fn scene(test: &str, fault: &str, fail: bool) -> Vec<String> {
 fn every_plan_keeps_its_workspace_when_a_context_is_lost() {
     let calls = scene("cuda_lost::sharing", "", false);
     assert!(calls.len() == 8 && calls.iter().all(|call| call.ends_with(ALL_ON_THE_GPU)), "{calls:?}");
-    // Every launch in turn loses the context. The run that it belongs to is the CPU's, and all others the GPU's.
+    // Each of these launches loses the context. The CPU computes the run that it belongs to, and the GPU all others.
     for launch in [1, 2, 3, 6, 9, 14, 20, 29] {
         let calls = scene("cuda_lost::sharing", &format!("cuLaunchKernel:{launch}:700"), false);
         assert_eq!(calls.len(), 8);
@@ -220,12 +220,11 @@ fn every_plan_keeps_its_workspace_when_a_context_is_lost() {
     assert!(!calls[7].contains("cuda"), "{calls:#?}");
 }
 
-/// After a code that loses the context there is a new one; after any other the context stays. Either way the next run is
-/// the GPU's.
+/// A code that loses the context leads to a new one; any other keeps it. In both cases the GPU computes the next run.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn each_code_of_the_driver_either_loses_the_context_or_does_not() {
-    // What the driver's documentation says of each code, besides those after which it is unknown.
+    // The driver's documentation of each code, plus the codes that leave the state unknown.
     let lost = [214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911];
     let unknown = [4, 201, 709, 999];
     let kept = [1, 2, 400, 701, 708, 711, 712, 713, 720, 801];
@@ -262,8 +261,8 @@ fn a_log_sink_may_wait_for_another_thread() {
     }
 }
 
-/// After a context is lost, the memory of its successor is not all there: the call that needs it is the CPU's, and the
-/// next one tries again.
+/// After a context is lost, the memory of its successor is partly unavailable: the CPU computes the call that needs it,
+/// and the next call tries again.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn what_cannot_be_allocated_anew_is_tried_again() {
@@ -282,7 +281,7 @@ fn what_cannot_be_allocated_anew_is_tried_again() {
             let fault = format!("{lost},{name}:{call}:2");
             let calls = scene("cuda_lost::sharing", &fault, false);
             assert!(calls.iter().all(|call| call.ends_with(" right")), "{fault}: {calls:#?}");
-            // The last run of the second call, and all of a later one.
+            // The last run of the second call, and all runs of a later one.
             assert!(calls[1].ends_with(" cuda right"), "{fault}: {calls:#?}");
             assert!(calls[6].ends_with(ALL_ON_THE_GPU), "{fault}: {calls:#?}");
         }
@@ -298,7 +297,7 @@ fn a_resident_run_never_computes_on_memory_that_was_not_filled() {
         let fault = format!("cuLaunchKernel:{launch}:700");
         let calls = scene("cuda_lost::resident", &fault, false);
         assert!(calls.iter().all(|call| call.ends_with(" right")), "{fault}: {calls:#?}");
-        // Without a fallback, an error or a right answer.
+        // Without a fallback, an error or a correct answer.
         let calls = scene("cuda_lost::resident", &fault, true);
         let fine = |call: &String| call.ends_with(" right") || call.contains("error ");
         assert!(calls.iter().all(fine), "{fault}: {calls:#?}");

@@ -1,4 +1,4 @@
-//! On a GPU: a mask has the same bits whatever its type, and tiles of keys that it empties change none.
+//! On a GPU: a mask has the same bits for every type, and tiles of keys that it empties change none.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -12,7 +12,7 @@ use half::f16;
 /// Queries and heads of a case: two blocks of 64 rows and some more.
 const QUERIES: usize = 130;
 const HEADS: usize = 2;
-/// Keys of a tile.
+/// Keys per tile.
 const TILE: usize = 64;
 /// Head sizes and types that different kernels compute.
 const KERNELS: [(usize, DType); 6] = [
@@ -35,7 +35,7 @@ fn engine() -> Engine {
     Engine::new(&options).unwrap()
 }
 
-/// A case whose mask has the axes `[1, HEADS or 1, rows, columns]`; `attends(query, key)` holds for all heads.
+/// Creates a case whose mask has the axes `[1, HEADS or 1, rows, columns]`; `attends(query, key)` holds for all heads.
 fn case(
     (d, dtype): (usize, DType),
     [rows, keys, columns]: [usize; 3],
@@ -50,7 +50,7 @@ fn case(
         (0..heads * rows * columns).map(|n| attends(n / columns % rows, n % columns)).collect();
     let natural = |x: &bool| if *x { 0.0 } else { f32::NEG_INFINITY };
     case.mask = Some(match kind {
-        // Every byte but zero counts.
+        // Every byte except zero counts.
         MaskKind::Bool => MaskData::Bool(
             attended.iter().enumerate().map(|(n, x)| if *x { (n % 255 + 1) as u8 } else { 0 }).collect(),
         ),
@@ -64,7 +64,7 @@ fn case(
     case
 }
 
-/// The kernel that a case has.
+/// Returns the kernel of a case.
 fn kernel_of(engine: &Engine, case: &Case) -> &'static str {
     engine.plan(&case.problem(), &PlanOptions::default()).unwrap().kernel()
 }
@@ -77,7 +77,7 @@ fn run(engine: &Engine, case: &Case) -> Buffers {
     buffers
 }
 
-/// The bits of the output, a row after the other.
+/// Returns the bits of the output, row by row.
 fn rows(buffers: &Buffers, d: usize) -> Vec<Vec<u32>> {
     let bits: Vec<u32> = (0..buffers.output.len()).map(|i| buffers.output.get(i).to_bits()).collect();
     bits.chunks(d).map(<[u32]>::to_vec).collect()
@@ -87,7 +87,7 @@ fn rows(buffers: &Buffers, d: usize) -> Vec<Vec<u32>> {
 #[ignore = "needs a CUDA driver: cargo xtask test --only host"]
 fn the_type_of_a_mask_changes_no_bit_of_a_kernel() {
     let engine = engine();
-    // Tiles that are empty, one of them for some blocks alone, whole ones, and the third block without a key.
+    // Empty tiles, one of them only for some blocks, whole ones, and the third block without a key.
     let attends = |i: usize, j: usize| match (i / TILE, j / TILE) {
         (2, _) | (0, 1) | (1, 0) => false,
         (0, 0) => true,
@@ -111,7 +111,7 @@ fn the_type_of_a_mask_changes_no_bit_of_a_kernel() {
                         same += 1;
                         assert_eq!(wanted, rows(&other.0, kernel.0), "{what}: {kind}");
                     } else {
-                        // Kernels that add in plain tiles take no f16 and no columns.
+                        // Kernels that add in plain tiles support neither f16 nor columns.
                         assert!(one.ends_with("_added"), "{what}: {kind}: {one}, {another}");
                         other.1.naive().check_all(&other.0, 5000).unwrap_or_else(|e| panic!("{what}: {e}"));
                     }
@@ -119,7 +119,7 @@ fn the_type_of_a_mask_changes_no_bit_of_a_kernel() {
             }
         }
     }
-    // All but f16 masks and columns of the two kernels of f32 that have others for f32 masks and booleans.
+    // All except f16 masks and columns of the two f32 kernels that have others for f32 and boolean masks.
     assert!(same > KERNELS.len() * 12 - 20, "{same}");
 }
 
@@ -137,7 +137,7 @@ fn tiles_that_a_mask_empties_change_no_bit() {
             let some = |i: usize, j: usize| !empty(j) && !(i * 7 + j * 3).is_multiple_of(5);
             let mut left_out = case_of(&some);
             let wanted = rows(&run(&engine, &left_out), d);
-            // What lies behind the mask does not leak.
+            // Masked contents do not leak.
             for x in [&mut left_out.k, &mut left_out.v] {
                 for at in 0..x.len() {
                     if empty(at / d % KEYS) {
@@ -146,7 +146,8 @@ fn tiles_that_a_mask_empties_change_no_bit() {
                 }
             }
             assert_eq!(wanted, rows(&run(&engine, &left_out), d), "{what}: NaN in the empty tile");
-            // Where another row attends a key of the tile, the block computes it, and rows that do not keep their bits.
+            // If another row attends a key of the tile, the block computes it, and rows that do not attend it keep
+            // their bits.
             let other = |i: usize| i % 32 == 9;
             let taken_in = case_of(&|i, j| some(i, j) || (other(i) && j == TILE + 5));
             let found = rows(&run(&engine, &taken_in), d);

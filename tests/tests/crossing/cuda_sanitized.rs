@@ -1,5 +1,5 @@
-//! On the stand-in driver, for the sanitizers: a share of the hard cases that are small, with and without states,
-//! and calls from several threads at a time.
+//! On the stand-in driver, for the sanitizers: a share of the small hard cases, with and without states, and
+//! calls from several threads at once.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -36,7 +36,7 @@ fn check(engine: &Engine, case: &Case, states: bool) {
     checked.unwrap_or_else(|e| panic!("{case:?}: {e}"));
 }
 
-/// Scores of a case: what a kernel's time goes with.
+/// Returns the number of scores of a case, which determines a kernel's time.
 fn scores(case: &Case) -> usize {
     let [batch, heads, queries, _] = case.spec.query.shape();
     batch * heads * queries * case.spec.key.tokens()

@@ -44,12 +44,12 @@ fn scale_a_million_keys() {
         let case =
             Params::plain(queries, 1 << 20, 64, 64).build(format!("a million keys, {queries} queries"));
         let (output, lse) = output(&engine, &case);
-        // Additions of a part of the keys and of the tree over the parts, far fewer than there are keys.
+        // Additions of a part of the keys and of the tree over the parts, far fewer than the keys.
         case.naive().check(&output, Some(&lse), 1 << 15).unwrap();
     }
 }
 
-/// Rows from all over a long sequence, against the same rows in f64.
+/// Compares rows from all over a long sequence with the same rows in f64.
 #[test]
 #[ignore = "needs a GPU: cargo xtask gpu-test"]
 fn scale_the_error_at_16384_tokens() {

@@ -1,4 +1,5 @@
-//! Error budgets on the GPU back end: what its kernels leave out beside an account in f64, and what it leaves to the CPU.
+//! Error budgets on the GPU back end: the tiles that its kernels leave out, against an account in f64, and the calls
+//! left to the CPU.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -18,7 +19,7 @@ use elsa_tests::schedules::{
 };
 use std::ops::Range;
 
-/// Keys of a tile.
+/// Keys per tile.
 const TILE: usize = 64;
 
 fn engine(fallback: Fallback) -> Engine {
@@ -29,33 +30,33 @@ fn engine(fallback: Fallback) -> Engine {
 /// The element types.
 const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
-/// What plans inside a budget may choose from, the chooser's own first.
+/// Returns the choices of plans inside a budget, with the chooser's own first.
 fn choices(engine: &Engine, case: &Case, budget: f32) -> Vec<GpuChoice> {
     let options = PlanOptions { error_budget: Some(budget), ..PlanOptions::default() };
     engine.divisions(&case.problem(), &options).unwrap()
 }
 
-/// The chooser's own choice and, of f32, that of tall blocks.
+/// Returns the chooser's own choice and, for f32, that of tall blocks.
 fn own_and_tall(engine: &Engine, case: &Case, budget: f32) -> Vec<GpuChoice> {
     let all = choices(engine, case, budget);
     let tall = all.iter().find(|choice| choice.kernel.slow_edges && choice.kernel != all[0].kernel);
     [Some(&all[0]), tall].into_iter().flatten().copied().collect()
 }
 
-/// Options of a budget with the kernel of a choice and so many splits of the keys.
+/// Returns options for a budget with the kernel of a choice and this number of splits of the keys.
 fn split(budget: f32, choice: &GpuChoice, splits: usize) -> PlanOptions {
     let division = Some(Division { splits, ..choice.division() });
     PlanOptions { error_budget: Some(budget), division, ..PlanOptions::default() }
 }
 
-/// Options of a budget, with so many splits of the keys; zero leaves them to the chooser.
+/// Returns options for a budget with this number of splits of the keys; zero leaves it to the chooser.
 fn options(engine: &Engine, case: &Case, budget: f32, splits: usize) -> PlanOptions {
     let choice = choices(engine, case, budget)[0];
     let options = split(budget, &choice, splits);
     PlanOptions { division: options.division.filter(|_| splits > 0), ..options }
 }
 
-/// Runs a case twice in one workspace inside a budget. Returns the answers, what was executed, the tile and the keys of a
+/// Runs a case twice in one workspace inside a budget. Returns the answers, the execution, the tile and the keys per
 /// split.
 fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, Tile, usize) {
     let problem = case.problem();
@@ -73,8 +74,8 @@ fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, T
     let (first, tile) = once();
     let (again, _) = once();
     assert!(same(&first.buffers, &again.buffers) && first.d == again.d && first.report == again.report);
-    // Without states, where a kernel may write the output by itself. Elements of 16 bits hold no sums, so that their chains are
-    // longer then, and other bits may come out.
+    // Without states a kernel may write the output on its own. Elements of 16 bits cannot hold sums, so their chains
+    // are then longer, and bits may differ.
     let step = match case.spec.dtype {
         DType::F32 => 0.0,
         DType::F16 => 2f32.powi(-10),
@@ -96,20 +97,20 @@ fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Executed, T
     (first, plan.certificate().executed, tile, choice.chunk)
 }
 
-/// The outputs but for the states, with which rows would pass through partial states.
+/// Returns the outputs without the states, which would make rows pass through partial states.
 fn output_only(buffers: &mut Buffers) -> Outputs<'_> {
     let mut outputs = buffers.outputs();
     outputs.state = None;
     outputs
 }
 
-/// Blocks of `rows` rows out of `queries`.
+/// Splits `queries` into blocks of `rows` rows.
 fn blocks_of(rows: usize, queries: usize) -> Vec<Range<usize>> {
     (0..queries).step_by(rows).map(|at| at..queries.min(at + rows)).collect()
 }
 
-/// Runs scores by hand in every type with undivided keys and with `splits` splits, by the chooser's kernel and by tall blocks,
-/// beside the account of each split. Returns the run in f32 with undivided keys of the chooser's kernel.
+/// Runs given scores in every type with unsplit keys and with `splits` splits, by the chooser's kernel and by tall
+/// blocks, against the account of each split. Returns the f32 run with unsplit keys by the chooser's kernel.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, splits: usize) -> Ran {
     let engine = engine(Fallback::Fail);
     let mut found = None;
@@ -126,7 +127,7 @@ fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, splits: usize) ->
     found.unwrap()
 }
 
-/// The same of a case in one type and by one kernel.
+/// Does the same for a case in one type and by one kernel.
 fn check_kernel(engine: &Engine, case: &Case, budget: f32, kernel: &GpuChoice, splits: usize) -> Ran {
     let of = |data: &Data| (0..data.len()).map(|i| data.get(i)).collect::<Vec<f32>>();
     let (q, k, v) = (&of(&case.q)[..], &of(&case.k)[..], &of(&case.v)[..]);
@@ -161,7 +162,7 @@ fn check_kernel(engine: &Engine, case: &Case, budget: f32, kernel: &GpuChoice, s
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn mass_just_below_the_budget_is_left_out() {
     let (budget, blocks) = (0.05f32, 12usize);
-    // bf16 numbers near the logarithms of the weights lie 2^-4 apart.
+    // bf16 numbers near the logarithms of the weights are 2^-4 apart.
     for (queries, of_budget, all) in [(1, 0.98, true), (37, 0.95, true), (130, 1.05, false)] {
         let [k, v] = equal_parts(TILE, blocks, of_budget, budget);
         let ran = check_account(&vec![1.0; queries], &k, &v, budget, 3);
@@ -171,8 +172,8 @@ fn mass_just_below_the_budget_is_left_out() {
     }
 }
 
-/// References rise after tiles were left out, by more than the headroom and by a hundred bits; the largest score lies in the
-/// last tile.
+/// References rise after tiles were left out, by more than the headroom and by a hundred bits; the largest score is in
+/// the last tile.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_was_left_out_follows_the_reference() {
@@ -199,7 +200,7 @@ fn what_was_left_out_follows_the_reference() {
     }
 }
 
-/// Every row of a block votes, for every size of heads.
+/// Every row of a block votes, for every head size.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_row_of_a_block_votes() {
@@ -255,7 +256,7 @@ fn values_that_are_not_finite_stay() {
             v[at] = bad;
             let (found, ..) = of(&v);
             v[at] = 1.0;
-            // The first tile of a split stays in any case.
+            // The first tile of a split always stays.
             assert!(found.report.skipped_blocks >= plain.report.skipped_blocks - blocks, "{bad}");
             for i in 0..queries {
                 let y = found.buffers.output.get(i);
@@ -270,7 +271,7 @@ fn values_that_are_not_finite_stay() {
     }
 }
 
-/// A kernel loads the values of a tile in stages, as its heads are large; a value of any stage keeps the tile.
+/// A kernel loads the values of a tile in stages that depend on the head size; a value of any stage keeps the tile.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn values_of_any_stage_keep_a_tile() {
@@ -303,7 +304,7 @@ fn values_of_any_stage_keep_a_tile() {
     }
 }
 
-/// A tile that a mask, or a mask and causality together, take out for every row is neither met nor left out.
+/// A tile that a mask, or a mask and causality together, exclude for every row is neither met nor left out.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn tiles_that_no_row_attends_are_not_counted() {
@@ -321,9 +322,9 @@ fn tiles_that_no_row_attends_are_not_counted() {
     let (all, none, blocks) = counts(&|_, _| true);
     assert_eq!((all, none), (5 * blocks, 0));
     assert_eq!(counts(&|_, key| key / TILE != 2 && key / TILE != 3).0, 3 * blocks);
-    // The row alone of its block of rows attends one of them.
+    // Only this row of its block of rows attends one of them.
     assert_eq!(counts(&|row, key| key / TILE != 2 && (key / TILE != 3 || row == 17)).0, 3 * blocks + 1);
-    // Of the last tile the mask leaves what causality takes out.
+    // In the last tile the mask keeps only keys that causality excludes.
     assert_eq!(counts(&|row, key| key < 4 * TILE || key > keys - queries + row).0, 4 * blocks);
 }
 
@@ -341,7 +342,7 @@ fn shares_are_rounded_outwards() {
     }
 }
 
-/// Where every tile stays, a budget changes no bit of what the same blocks answer without one.
+/// If every tile stays, a budget changes no bit of the same blocks' answer without one.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_budget_with_nothing_to_skip_changes_no_bit() {
@@ -368,7 +369,7 @@ fn a_budget_with_nothing_to_skip_changes_no_bit() {
                 // Tiles of keys that weigh nothing at all.
                 continue;
             }
-            // The exact kernel of the same name, with as many splits.
+            // The exact kernel of the same name, with the same number of splits.
             let exact = PlanOptions::default();
             let twin = choice.kernel.name.trim_end_matches("_within");
             let alike = |c: &GpuChoice| c.kernel.name == twin;
@@ -390,7 +391,8 @@ fn a_budget_with_nothing_to_skip_changes_no_bit() {
     assert!(count > if SLOW { 7 } else { 14 } && compared.len() > 6, "{count} {compared:?}");
 }
 
-/// Masks, windows, lengths, a soft cap, heads that share keys: answers are within the bound that the left-out shares widen.
+/// Masks, windows, lengths, a soft cap, heads that share keys: answers are within the bound, widened by the left-out
+/// shares.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn answers_inside_a_budget_are_within_their_bounds() {
@@ -432,7 +434,7 @@ fn answers_inside_a_budget_are_within_their_bounds() {
     assert!(skipped > 8, "{skipped}");
 }
 
-/// Of a problem where every other tile may go, those go and no others.
+/// If every other tile may be left out, exactly those are.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn half_of_the_tiles_go() {
@@ -440,14 +442,14 @@ fn half_of_the_tiles_go() {
     let k: Vec<f32> = (0..n).map(|j| if (j / TILE).is_multiple_of(2) { 0.0 } else { -16.0 }).collect();
     let v: Vec<f32> = (0..n).map(|j| (j % 17) as f32).collect();
     let q: Vec<f32> = (0..64).map(|i| 1.0 + i as f32 / 640.0).collect();
-    // Six splits are more than a lane of the merge takes in at once.
+    // Six splits are more than a lane of the merge loads at once.
     for splits in [3, 6] {
         let ran = check_account(&q, &k, &v, 1e-3, splits);
         assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.5, 0.5));
     }
 }
 
-/// A certificate of a run inside a budget counts what was left out.
+/// A certificate of a run inside a budget counts the tiles left out.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn certificates_count_what_was_left_out() {
@@ -471,13 +473,13 @@ fn certificates_count_what_was_left_out() {
     }
 }
 
-/// Of packed sequences every block counts in a place of its own, and places of no block are zero, whatever an earlier run with
-/// other bounds left there.
+/// Every block of packed sequences has its own counts, and places without a block are zero, even after an earlier run
+/// with other bounds.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn packed_sequences_count_their_own_blocks() {
     let (engine, budget, heads) = (engine(Fallback::Fail), 0.05f32, 2);
-    // As many queries and keys in each list, in as many sequences.
+    // The same number of queries and keys in each list, in the same number of sequences.
     let lists = [
         vec![(389, 40 * TILE), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)],
         vec![(0, 5 * TILE), (64, 7 * TILE), (130, 10 * TILE), (0, 0), (1, 3 * TILE), (194, 15 * TILE)],
@@ -490,7 +492,7 @@ fn packed_sequences_count_their_own_blocks() {
             let of = Params { dtype, heads, packed: Some(list.clone()), ..Params::plain(0, 0, 1, 1) };
             let mut case = Params { scale: Some(std::f32::consts::LN_2), ..of }.build("packed");
             let (queries, keys) = (389, 40 * TILE);
-            // Every third tile is heavy, and another follows the last heavy one after a while.
+            // Every third tile is heavy, and another one follows some time after the last heavy one.
             let k: Vec<f32> =
                 (0..keys).map(|j| if (j / TILE).is_multiple_of(3) { 0.0 } else { -12.0 }).collect();
             let v: Vec<f32> = (0..keys).map(|j| (j % 7) as f32).collect();
@@ -548,7 +550,7 @@ fn packed_sequences_count_their_own_blocks() {
     }
 }
 
-/// What the kernels inside a budget do not take the CPU computes, and the plan says why.
+/// The CPU computes schedules that the kernels inside a budget do not support, and the plan gives the reason.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_gpu_leaves_other_schedules_to_the_cpu() {

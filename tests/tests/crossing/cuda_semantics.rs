@@ -1,5 +1,5 @@
-//! Streams on a GPU of problems with masks, biases, a past, windows of pictures and packed sequences: what passes with a
-//! chunk of keys has the bits of the run in memory, and the answer is that in f64.
+//! Streams on a GPU with masks, biases, a past, windows of pictures and packed sequences: data that passes with a chunk
+//! of keys produces the bits of the run in memory, and the answer is that in f64.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -25,7 +25,7 @@ fn bias(dims: &[usize]) -> Option<BiasParams> {
     Some(BiasParams::Dense(MaskParams { kind: F32, dims: dims.to_vec(), density: 0.9 }))
 }
 
-/// Cases with masks and biases.
+/// Returns cases with masks and biases.
 fn added() -> Vec<Case> {
     let p = Params { heads: 2, kv_heads: 1, ..Params::plain(70, 300, 32, 32) };
     let batch = Params { batch: 4, ..Params { heads: 2, kv_heads: 2, ..Params::plain(9, 193, 16, 24) } };
@@ -46,7 +46,7 @@ fn added() -> Vec<Case> {
         Params { mask: mask(F32, &[1, 257]), heads: 4, kv_heads: 1, ..Params::plain(1, 257, 64, 64) }
             .build("one query"),
     ];
-    // What a mask takes out may be anything, and a row may attend nothing.
+    // Masked values may be anything, and a row may attend nothing.
     if let Some(MaskData::Bool(x)) = &mut cases[0].mask {
         x[..300].fill(0);
         x.iter_mut().skip(299).step_by(300).for_each(|x| *x = 0);
@@ -56,7 +56,7 @@ fn added() -> Vec<Case> {
     cases
 }
 
-/// Cases with a past.
+/// Returns cases with a past.
 fn past() -> Vec<Case> {
     let p = Params { heads: 2, kv_heads: 1, past: Some(100), ..Params::plain(70, 170, 32, 32) };
     let (top, bottom) = (Some(Alignment::TopLeft), Some(Alignment::BottomRight));
@@ -74,7 +74,7 @@ fn past() -> Vec<Case> {
     ]
 }
 
-/// Cases with windows of pictures.
+/// Returns cases with windows of pictures.
 fn windowed() -> Vec<Case> {
     let table = |entries| Some(BiasParams::Table { dtype: DType::F32, entries, density: 1.0 });
     let swin = Windows { picture: [14, 14], size: [7, 7], shift: [3, 3] };
@@ -96,7 +96,7 @@ fn windowed() -> Vec<Case> {
     ]
 }
 
-/// Cases with packed sequences.
+/// Returns cases with packed sequences.
 fn packed() -> Vec<Case> {
     let sequences = vec![(70, 200), (0, 9), (5, 0), (1, 130), (33, 64), (0, 0), (64, 1)];
     let p = Params { heads: 4, kv_heads: 2, packed: Some(sequences), ..Params::plain(0, 0, 32, 24) };
@@ -109,7 +109,7 @@ fn packed() -> Vec<Case> {
     ]
 }
 
-/// A division with splits of `split` keys, or, for windows, all of them.
+/// Returns a division with splits of `split` keys or, for windows, of all keys.
 fn divided(case: &Case, rows: usize, split: usize, splits: usize) -> StreamDivision {
     match case.spec.windows {
         Some(_) => {
@@ -120,7 +120,8 @@ fn divided(case: &Case, rows: usize, split: usize, splits: usize) -> StreamDivis
     }
 }
 
-/// A run in memory of the same splits, and streams of other chunks and resident rows, have the same bits; and f64 agrees.
+/// Requires the same bits from a run in memory with the same splits and from streams with other chunks and resident
+/// rows, and agreement with f64.
 fn check(engine: &Engine, cases: Vec<Case>) {
     for case in cases {
         let problem = case.problem();
@@ -133,7 +134,7 @@ fn check(engine: &Engine, cases: Vec<Case>) {
         let split = choice.chunk;
         let want = streamed(engine, &case, divided(&case, 1 << 20, split, 1), KeysFrom::Function);
         if case.spec.windows.is_some() && choice.splits > 1 {
-            // A large device divides the keys of a window in memory, and a stream never does.
+            // A large device splits the keys of a window in memory; a stream never does.
             case.naive().check_all(&want, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
         } else {
             assert!(bits(&want) == bits(&memory), "{case:?}: splits of {split}");
@@ -184,7 +185,7 @@ fn hard_cases_pass_in_chunks() {
         let [batch, heads, queries, _] = case.spec.query.shape();
         batch * heads * queries * case.spec.key.tokens() <= 40_000
     };
-    // A present goes to a sink, and one in place is refused.
+    // A present goes to a sink; one in place is refused.
     let streams = |case: &Case| case.spec.present_key.is_none() && case.spec.present_value.is_none();
     let cases: Vec<Case> =
         hard_cases().into_iter().filter(|case| streams(case) && small(case)).step_by(9).collect();
@@ -197,7 +198,7 @@ fn hard_cases_pass_in_chunks() {
     println!("{} cases", cases.len());
 }
 
-/// What a child does.
+/// In a child: runs the checks.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn child_checks() {
@@ -213,7 +214,7 @@ fn child_checks() {
     println!("end: -");
 }
 
-/// A device with memory of its own has masks, biases and tables copied.
+/// A device with its own memory gets copies of masks, biases and tables.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_discrete_device_copies_what_is_added() {
@@ -222,7 +223,7 @@ fn a_discrete_device_copies_what_is_added() {
     assert_eq!(said(&output, "end").len(), 1, "{output:?}");
 }
 
-/// The bytes of a case's tensor as a file holds it.
+/// Returns the bytes of a case's tensor as in a file.
 fn file(case: &Case, operand: Operand) -> Vec<u8> {
     match operand {
         Operand::Query => bytes_of(&case.q),
@@ -239,7 +240,7 @@ fn file(case: &Case, operand: Operand) -> Vec<u8> {
     }
 }
 
-/// From tensors as files hold them, with the present, and from any unit on.
+/// From tensors in files, with the present, and from any unit on.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn files_have_the_same_bits_from_any_unit_on() {
@@ -304,7 +305,7 @@ fn files_have_the_same_bits_from_any_unit_on() {
             let lse = whole.of(Operand::LogSumExp);
             assert!(memory.lse.iter().zip(lse.as_chunks().0).all(|(a, b)| near(a, f32::from_ne_bytes(*b))));
         }
-        // What was finished before a unit and what comes from it on are the whole.
+        // The units finished earlier and those from the resumed one on make up the whole.
         for from in [1, units / 2, units] {
             let (rest, _) = run(from, None).unwrap();
             assert_eq!(rest.units, (from..units).collect::<Vec<_>>(), "{case:?}");
@@ -328,7 +329,7 @@ fn files_have_the_same_bits_from_any_unit_on() {
     }
 }
 
-/// What a sink has taken: unit by unit.
+/// Records of a sink: unit by unit.
 #[derive(Debug, Default)]
 struct Log {
     pieces: Vec<(usize, Operand, u64, Vec<u8>)>,
@@ -337,7 +338,7 @@ struct Log {
 }
 
 impl Log {
-    /// The tensor that its pieces make, each byte written at most once.
+    /// Assembles a tensor from its pieces, with each byte written at most once.
     fn of(&self, operand: Operand) -> Vec<u8> {
         let pieces = || self.pieces.iter().filter(|(_, of, ..)| *of == operand);
         let end = pieces().map(|(.., at, bytes)| *at as usize + bytes.len()).max().unwrap_or(0);
@@ -355,7 +356,7 @@ impl Log {
         self.pieces.iter().map(|(.., bytes)| bytes.len() as u64).sum()
     }
 
-    /// The pieces of units before `unit`.
+    /// Returns the pieces of units before `unit`.
     fn until(&self, unit: usize) -> Vec<(usize, Operand, u64, Vec<u8>)> {
         self.pieces.iter().filter(|(of, ..)| *of < unit).cloned().collect()
     }
@@ -374,7 +375,7 @@ impl elsa_runtime::Sink for Log {
     }
 }
 
-/// Masks are part of the account, `eta` changes chunks and no bit, and a division that is given is taken or refused.
+/// Masks count towards the budget, `eta` changes chunks and no bit, and a given division is used or refused.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn budgets_and_chunks_are_those_asked_for() {
@@ -387,7 +388,7 @@ fn budgets_and_chunks_are_those_asked_for() {
         let options = options(division, KeysFrom::Function);
         GpuStream::bytes_of(&engine, &case.problem(), &options).unwrap().iter().sum::<usize>()
     };
-    // Both buffers have a mask of each head, resident query and key of a chunk; a discrete device has them as well.
+    // Both buffers have a mask per head, resident query and key of a chunk, also on a discrete device.
     let both = 2 * 2 * unit(&engine, &masked) * 128 * 4;
     assert!(bytes(&masked) >= bytes(&plain) + both, "{} {}", bytes(&masked), bytes(&plain));
     let fit = |wants: &StreamWants, budget: Option<usize>| {

@@ -1,5 +1,5 @@
-//! Recurrence, selective scan and convolution on the GPU back end, against f64: the cases of the CPU's tests, lengths around
-//! tiles and parts, what is not finite, and what a device does to states in place.
+//! Recurrence, selective scan and convolution on the GPU back end, against f64: the cases of the CPU's tests, lengths
+//! around tiles and parts, values that are not finite, and the treatment of states in place by a device.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -24,7 +24,7 @@ fn engine(fallback: Fallback) -> Engine {
     Engine::new(&EngineOptions { backend, threads: Some(1), fallback, ..EngineOptions::default() }).unwrap()
 }
 
-/// Computes a case twice: the bits are the same, and within the bound. Returns the share of the bound.
+/// Computes a case twice: the bits are the same, and within the bound. Returns the ratio of error to bound.
 fn recurrence(engine: &Engine, what: &str, case: &Recurrence, parts: Option<usize>) -> f64 {
     let (found, again) = (case.engine(engine, parts), case.engine(engine, parts));
     assert_eq!(found.out.bits(), again.out.bits(), "{what}");
@@ -42,7 +42,7 @@ fn selective(engine: &Engine, what: &str, case: &Selective) -> f64 {
 fn recurrences_match_f64_in_one_part_and_in_several() {
     let engine = engine(Fallback::Fail);
     for (number, case) in linear_recurrence::cases().iter().enumerate() {
-        // One of three, so that each order, type and length is met.
+        // One of three, so that each order, type and length occurs.
         let parts = [None, Some(2), Some(5)][number % 3];
         recurrence(&engine, &format!("case {number}, parts {parts:?}"), case, parts);
     }
@@ -77,7 +77,7 @@ fn selective_scans_match_f64() {
     linear_selective::steps_and_rates_beyond_f32(std::slice::from_ref(&engine));
 }
 
-/// Few channels and many tokens are computed in parts, few tokens in one, and the bound holds in both.
+/// Few channels with many tokens are computed in parts, few tokens in one, and the bound holds in both.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn long_selective_scans_go_by_parts() {
@@ -89,8 +89,8 @@ fn long_selective_scans_go_by_parts() {
         assert_eq!(plan.gpu_choice().unwrap().parts > 1, tokens > 8, "{tokens} tokens");
         selective(&engine, "parts", &case);
     }
-    // Factors whose product leaves the range of f32 while the state is zero: it stays so, and the inputs of the last tokens
-    // of a part are all that the next one sees.
+    // Factors whose product leaves the range of f32 while the state is zero. The state stays zero, and the next part
+    // sees only the inputs of this part's last tokens.
     let params = Params { softplus: false, gated: false, bias: false, ..Params::mamba([1, 1024, 3], 5) };
     let mut case = Selective::new(params, 12);
     let late = |at: usize| at % 16 >= 14;
@@ -132,8 +132,8 @@ fn convolutions_match_f64() {
     }
 }
 
-/// What is not finite reaches the outputs that a weight connects it with, and no other; an infinite weight meets no input before
-/// the first.
+/// Values that are not finite reach only the outputs that a weight connects them with; an infinite weight is not
+/// applied before the first input.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn convolutions_of_what_is_not_finite() {
@@ -172,7 +172,7 @@ fn convolutions_of_what_is_not_finite() {
     assert!(out[..17].iter().all(|x| x.is_finite()) && out[18..].iter().all(|x| !x.is_finite()), "{out:?}");
 }
 
-/// A sequence has its bits alone and in a batch, in one part and in several.
+/// A sequence has the same bits alone and in a batch, in one part and in several.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn bits_do_not_depend_on_the_batch() {
@@ -222,14 +222,14 @@ fn what_the_gpu_does_not_compute_the_cpu_does() {
     wide.check("wide", &wide.engine(&falls), &precision);
 }
 
-/// A recurrence whose states are replaced in place.
+/// Returns a recurrence whose states are replaced in place.
 fn in_place() -> Recurrence {
     let case = Recurrence::new(2, [2, 70, 33], [Order::TokensFirst; 3], DType::F32, Gate::Log, false);
     assert!(case.problem.spec().in_place);
     case
 }
 
-/// What a child does: it runs the case in place once, and says which back end computed, and whether the answer is right.
+/// In a child: runs the case in place once, and prints the back end and whether the answer is correct.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn scenario() {
@@ -245,7 +245,7 @@ fn scenario() {
     println!("run: {} {fell}", report.backend);
 }
 
-/// A device that fails at any of its calls leaves the states as they were, so that the CPU computes from them.
+/// A device that fails at any of its calls leaves the states unchanged, so that the CPU computes from them.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn states_in_place_outlive_a_failing_device() {

@@ -1,5 +1,6 @@
-//! The device's definition of the softmax state against core's, bit by bit: `state.cuh`, compiled for this
-//! machine, merges what this program sends it. So with the gates of linear attention, `exp.cuh`, against exponentials in f64.
+//! The device's definition of the softmax state against core's, bit by bit: `state.cuh`, compiled for this machine,
+//! merges the states that this program sends. The same for the gates of linear attention, `exp.cuh`, against
+//! exponentials in f64.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -11,8 +12,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-/// Whole references near each other, far apart, beyond `2^24`, absent and at the ends; sums that are zero, ordinary, subnormal,
-/// infinite or no number.
+/// Returns integer references close together, far apart, beyond `2^24`, absent and at the ends; with sums that are
+/// zero, ordinary, subnormal, infinite or NaN.
 fn states() -> Vec<[f32; 3]> {
     let mut random = Random::new(17);
     let mut states =
@@ -32,7 +33,7 @@ fn states() -> Vec<[f32; 3]> {
     states
 }
 
-/// What the program prints when it reads `text`.
+/// Returns the output of the program for the input `text`.
 fn answer(arguments: &[&str], text: String) -> String {
     let mut command = Command::new(folder().join("states"));
     let mut child = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -60,7 +61,8 @@ fn gates_are_exponentials_within_an_ulp() {
     for (x, line) in sums.iter().zip(output.lines()) {
         let bits: Vec<u32> = line.split(' ').map(|word| u32::from_str_radix(word, 16).unwrap()).collect();
         let [found, gate] = [bits[0], bits[1]].map(f32::from_bits);
-        // A gate of -inf is told apart: it clears. One beyond f32 is that of half the logarithm, negative, and taken twice.
+        // A gate of -inf has a mark of its own: it clears. One beyond f32 is that of half the logarithm, negated, and
+        // applied twice.
         let most = f64::from(88.7f32);
         let of = |x: f64| match x {
             f64::NEG_INFINITY => -1.0,
@@ -108,7 +110,7 @@ fn merges_have_the_bits_of_core() {
             for (i, want) in [merged.m, merged.s, merged.w[0]].into_iter().enumerate() {
                 assert!(same(float(i), want), "{a:?} {b:?}: word {i} is {}, not {want}", float(i));
             }
-            // Logarithm and exponential are series on the device: as good, not the same.
+            // Logarithm and exponential are series on the device: as accurate, not identical.
             let (lse, want) = (float(3), log_sum_exp(merged.m, f64::from(merged.s)));
             assert!(
                 same(lse, want) || (lse - want).abs() <= want.abs() * f32::EPSILON,

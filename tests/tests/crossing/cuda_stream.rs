@@ -1,5 +1,5 @@
-//! Keys that pass resident queries in chunks on a GPU: the answer is right, its bits are those of the run in memory of the
-//! same division, and neither chunks, resident queries nor the place of the keys change one.
+//! Keys that pass resident queries in chunks on a GPU: the answer is correct and has the bits of the run in memory with
+//! the same division, for any chunks, any number of resident queries and any location of the keys.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -25,7 +25,7 @@ pub fn engine() -> Engine {
     Engine::new(&options).unwrap()
 }
 
-/// The bytes of elements.
+/// Returns the bytes of elements.
 pub fn bytes_of(data: &Data) -> Vec<u8> {
     match data.elements() {
         Elements::F32(x) => x.iter().flat_map(|x| x.to_ne_bytes()).collect(),
@@ -34,7 +34,7 @@ pub fn bytes_of(data: &Data) -> Vec<u8> {
     }
 }
 
-/// Writes the rows of `tokens`, which lie anywhere, densely: the past ones, if there are any, before the others.
+/// Writes the rows of `tokens` densely, from any layout: past ones, if any, before the others.
 fn gather(
     past: Option<(&[u8], &View)>,
     (bytes, view): (&[u8], &View),
@@ -59,7 +59,7 @@ fn gather(
     }
 }
 
-/// The bytes of element `at` of a mask.
+/// Returns the bytes of element `at` of a mask.
 fn mask_element(data: &MaskData, at: usize) -> Vec<u8> {
     match data {
         MaskData::Bool(x) => vec![x[at]],
@@ -75,7 +75,7 @@ fn element(data: &Data, at: usize) -> Vec<u8> {
     }
 }
 
-/// Writes a box of what is added to the scores of a case, element by element.
+/// Writes a box of a case's addends, element by element.
 fn fill_added(case: &Case, part: &StreamBox, to: &mut [u8]) {
     let [batch, heads, queries, keys] = part.count;
     let [b0, h0, q0, k0] = part.first;
@@ -111,7 +111,7 @@ fn fill_added(case: &Case, part: &StreamBox, to: &mut [u8]) {
     assert!(from.is_empty(), "{part:?}");
 }
 
-/// Puts the results of a block where they belong.
+/// Writes the results of a block to their places.
 fn scatter(case: &Case, rows: &StreamRows<'_>, to: &mut Buffers) {
     let view = case.spec.output;
     let [_, heads, tokens, dim] = view.shape();
@@ -195,14 +195,14 @@ pub fn streamed(engine: &Engine, case: &Case, division: StreamDivision, from: Ke
     buffers
 }
 
-/// Bits of output, log-sum-exp and states. A NaN is one whatever its payload.
+/// Returns the bits of output, log-sum-exp and states. All NaN are equal.
 pub fn bits(b: &Buffers) -> Vec<u32> {
     let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
     let rows = b.lse.iter().chain(&b.m).chain(&b.s).chain(&b.w).map(|x| of(*x));
     rows.chain((0..b.output.len()).map(|i| of(b.output.get(i)))).collect()
 }
 
-/// Ranges, types and shapes, with keys for several chunks.
+/// Returns ranges, types and shapes, with keys for several chunks.
 fn cases() -> Vec<Case> {
     let p = |queries, keys, d, dv| Params { heads: 2, kv_heads: 1, ..Params::plain(queries, keys, d, dv) };
     let (top, bottom) = (Some(Alignment::TopLeft), Some(Alignment::BottomRight));
@@ -226,7 +226,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Streams for the sanitizers: every kind of keys, chunks and pending states.
+/// Runs streams for the sanitizers: every kind of keys, chunks and pending states.
 pub fn a_few_streams() {
     let engine = engine();
     for case in cases().into_iter().skip(2).step_by(4) {
@@ -237,7 +237,7 @@ pub fn a_few_streams() {
     }
 }
 
-/// Rows that a kernel's blocks have, in the case.
+/// Returns the number of rows in a kernel's blocks for the case.
 pub fn unit(engine: &Engine, case: &Case) -> usize {
     GpuStream::kernel_rows(engine, &case.problem(), false).unwrap()
 }
@@ -248,7 +248,7 @@ fn no_division_of_the_same_splits_changes_a_bit() {
     let engine = engine();
     for mut case in cases() {
         if case.name == "plain" {
-            // One key outweighs all, and another row's values are not finite.
+            // One key outweighs all others, and another row's values are not finite.
             case.fill_key(0, 300, 50.0);
             case.fill_value(0, 699, f32::INFINITY);
         }
@@ -268,7 +268,7 @@ fn no_division_of_the_same_splits_changes_a_bit() {
     }
 }
 
-/// In memory, a call whose keys are divided merges the same splits in the same tree.
+/// In memory, a call with split keys merges the same splits in the same tree.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_stream_has_the_bits_of_the_run_in_memory() {
@@ -293,7 +293,7 @@ fn a_stream_has_the_bits_of_the_run_in_memory() {
     assert!(compared >= 4, "{compared}");
 }
 
-/// A stream serves many runs, and says what moved and where the time went.
+/// A stream serves many runs, and reports what it moved and where the time went.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_repeat_and_are_accounted_for() {
@@ -323,7 +323,7 @@ fn runs_repeat_and_are_accounted_for() {
     }
 }
 
-/// From tensors as files hold them into tensors as files hold them; padding between rows is not written.
+/// From tensors in files into tensors in files; padding between rows is not written.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn sources_and_sinks_have_the_same_bits() {
@@ -413,7 +413,7 @@ fn what_is_not_supported_is_refused_by_name() {
     }
     let nothing = GpuStreamOptions { output: false, ..GpuStreamOptions::new(good, KeysFrom::Function) };
     assert_eq!(refused(&nothing), GpuStreamError::NoOutput);
-    // A run: keys elsewhere, too short, and functions that fail. No result is handed out of a failed block.
+    // A run with keys of the wrong kind, too few keys, and functions that fail. A failed block hands out no result.
     let mut stream = GpuStream::new(&engine, &problem, &options(good, KeysFrom::Host)).unwrap();
     let key = engine.host_buffer::<u8>(300 * 32 * 4).unwrap();
     let mut none = |_: &StreamRows<'_>| -> io::Result<()> { panic!("handed out") };
@@ -445,12 +445,12 @@ fn what_is_not_supported_is_refused_by_name() {
     let keys = StreamKeys::Function(&mut fill);
     let call = StreamCall { lengths, queries: &mut queries, keys, added: None, results: &mut none, from: 0 };
     assert_eq!(stream.run(call).unwrap_err().to_string(), "queries: none");
-    // The stream serves on.
+    // The stream stays usable.
     let (found, _) = run(&mut stream, &engine, &case, KeysFrom::Function);
     case.naive().check_all(&found, 5000).unwrap();
 }
 
-/// What a child does: `error` with the message, or `right`.
+/// In a child: prints `error` with the message, or `right`.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn child_streams() {
@@ -478,7 +478,7 @@ fn child_streams() {
     println!("end: -");
 }
 
-/// A device with memory of its own: keys are copied by the copy stream, and their products wait for them.
+/// A device with its own memory: the copy stream copies the keys, and their products wait for them.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_discrete_device_copies() {
@@ -489,13 +489,13 @@ fn a_discrete_device_copies() {
     assert!(right.iter().all(|bytes| bytes != "0"), "{right:?}");
 }
 
-/// Each allocation is refused in turn. The stream is then an error, and the next one is right.
+/// Each allocation is refused once. The stream is then an error, and the next one is correct.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn memory_that_is_refused_is_an_error() {
     let test = "cuda_stream::child_streams";
     for device in ["discrete", ""] {
-        // Of page-locked allocations the third and the fourth are the test's.
+        // The third and the fourth page-locked allocations are the test's.
         for (call, indices) in [
             ("cuMemAlloc_v2", &[1, 2, 3][..]),
             ("cuMemHostAlloc", &[1, 2, 5]),

@@ -1,5 +1,5 @@
-//! On a GPU: every division that a measurement may choose computes the same function, and a tuned file decides exactly
-//! what it says.
+//! On a GPU: every division that a measurement may choose computes the same function, and a tuned file determines
+//! exactly the calls that it lists.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -26,7 +26,7 @@ fn engine(tuned: Tuning) -> Engine {
     Engine::new(&options).unwrap()
 }
 
-/// Runs a case, checks its answer, and gives the division and a number for the bits of the answer.
+/// Runs a case, checks its answer, and returns the division and a number for the bits of the answer.
 fn run(engine: &Engine, case: &Case, division: Option<Division>) -> (Division, u64) {
     let problem = case.problem();
     let plan = engine.plan(&problem, &PlanOptions { division, ..PlanOptions::default() }).unwrap();
@@ -37,7 +37,7 @@ fn run(engine: &Engine, case: &Case, division: Option<Division>) -> (Division, u
     (plan.gpu_choice().unwrap().division(), bits(&buffers))
 }
 
-/// A number for all bits of an answer.
+/// Returns a number for all bits of an answer.
 fn bits(b: &Buffers) -> u64 {
     let mut hasher = DefaultHasher::new();
     b.lse.iter().for_each(|x| hasher.write_u32(x.to_bits()));
@@ -78,7 +78,7 @@ fn every_division_computes_the_same() {
         }
         kernels.sort_unstable();
         kernels.dedup();
-        // The rounding of an f16 output may hide that others were computed.
+        // The rounding of an f16 output may hide that the computation differed.
         let hidden = case.spec.dtype != DType::F32;
         assert!(divided >= 2 && (others >= 1 || hidden), "{divided} {others}");
         assert!(kernels.len() >= 2, "{kernels:?}");
@@ -111,11 +111,11 @@ fn a_tuned_file_decides_and_nothing_else_does() {
     assert_eq!(run(&tuned, &alone, None), (division, wanted));
     assert_eq!(run(&tuned, &batch, None).0, division);
     assert_eq!(run(&tuned, &batch, None).1, run(&off, &batch, Some(division)).1);
-    // What was not measured, and what the caller decides, stay as they are.
+    // Calls that were not measured, and choices of the caller, stay unchanged.
     assert_eq!(run(&tuned, &other, None), run(&off, &other, None));
     assert_eq!(run(&tuned, &alone, Some(own)), (own, chosen));
 
-    // A file that is not valid here is as good as none.
+    // An invalid file counts as none.
     let cut = &text[..text.len() - 12];
     let moved = text.replace("[device]\nname = \"", "[device]\nname = \"not ");
     for wrong in [cut, &moved, "", &text.replace("splits = ", "splits = 7")] {
@@ -130,8 +130,8 @@ fn a_tuned_file_decides_and_nothing_else_does() {
     assert!(off.tuned().is_none() && run(&none, &alone, None) == (own, chosen));
 }
 
-/// The time of calls that follow each other, as a graph and without one (a table of sequences is copied): a positive
-/// time, no less for the same work in more calls, and a run behind it gives the same bits.
+/// The time of consecutive calls is positive, as a graph and without one (a table of sequences is copied), and a run
+/// afterwards has the correct answer.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn time_on_the_device_is_measured() {
@@ -154,7 +154,7 @@ fn time_on_the_device_is_measured() {
 }
 
 /// A batch that fills the device has blocks that take all splits of their rows and merge in place. A run that outputs
-/// states has a block for each split and a kernel that merges: the bits of its output and its log-sum-exp are the same.
+/// states has a block per split and a kernel that merges: its output and log-sum-exp have the same bits.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn blocks_that_take_all_splits_change_no_bit() {

@@ -1,5 +1,5 @@
-//! What a first run finds ready after a plan was warmed up, counted by the stand-in driver in a child whose log is its
-//! own; faults meanwhile; page-locked buffers.
+//! State of a plan after warming up, as its first run finds it, counted by the stand-in driver in a child with its own
+//! log; faults while warming up; page-locked buffers.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -12,7 +12,7 @@ use elsa_tests::standin::{child, folder, is_child, said};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What a run that finds everything ready does not call.
+/// Calls that a fully prepared run does not make.
 const LAZY: [&str; 8] = [
     "cuMemAlloc_v2",
     "cuMemHostAlloc",
@@ -29,13 +29,13 @@ fn engine(fallback: Fallback) -> Engine {
     Engine::new(&EngineOptions { backend, threads: Some(2), fallback, ..EngineOptions::default() }).unwrap()
 }
 
-/// Lines of the child's log so far.
+/// Returns the lines of the child's log so far.
 fn log() -> Vec<String> {
     let path = std::env::var("ELSA_STANDIN_LOG").unwrap();
     std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// Calls of each lazy function since `before` lines of the log.
+/// Counts the calls of each lazy function since `before` lines of the log.
 fn lazy_since(before: usize) -> BTreeMap<&'static str, usize> {
     let log = log();
     let count =
@@ -43,8 +43,8 @@ fn lazy_since(before: usize) -> BTreeMap<&'static str, usize> {
     LAZY.into_iter().map(|name| (name, count(name))).filter(|(_, n)| *n > 0).collect()
 }
 
-/// Runs a test of this program in a child with a log. Returns what it printed after `lazy: `, and checks that it came to
-/// its end.
+/// Runs a test of this program in a child with a log. Returns what it printed after `lazy: `, and checks that it
+/// reached its end.
 fn counted(test: &str, library: &Path, device: &str, more: &[(&str, &str)]) -> Vec<String> {
     let log = tempfile::NamedTempFile::new().unwrap();
     let mut variables =
@@ -61,13 +61,13 @@ fn counted(test: &str, library: &Path, device: &str, more: &[(&str, &str)]) -> V
     said(&output, "lazy")
 }
 
-/// Whether the stand-in computes it in an instant.
+/// Returns `true` if the stand-in computes it in an instant.
 fn is_small(case: &Case) -> bool {
     let problem = case.problem();
     problem.rows() * problem.keys() <= 50_000
 }
 
-/// Child: the first runs of every hard case, with states and without, and what they call.
+/// In a child: the first runs of every hard case, with and without states, and their calls.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn first_runs() {
@@ -114,7 +114,7 @@ fn after_a_warm_up_the_first_run_allocates_and_loads_nothing() {
     for device in ["", "discrete"] {
         let lazy = counted("cuda_warm::first_runs", &library, device, &[]);
         assert!(lazy.is_empty(), "{device}: {lazy:?}");
-        // Without it there is something to prepare.
+        // Without warming up there is something to prepare.
         let lazy = counted("cuda_warm::first_runs", &library, device, &[("ELSA_TEST_COLD", "1")]);
         assert!(lazy.iter().any(|calls| calls.contains("cuMemAlloc_v2")), "{device}: {lazy:?}");
         assert!(lazy.iter().any(|calls| calls.contains("cuModuleLoadDataEx")), "{device}: {lazy:?}");
@@ -125,7 +125,7 @@ fn plain(queries: usize, keys: usize) -> Case {
     Params { heads: 2, kv_heads: 2, ..Params::plain(queries, keys, 16, 16) }.build("warm")
 }
 
-/// Child: faults while a plan is warmed up.
+/// In a child: faults while a plan is warmed up.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn warm_alone() {
@@ -142,7 +142,7 @@ fn warm_alone() {
         Ok(report) => println!("warm: {} {}", report.backend, report.fallback.is_some()),
         Err(e) => println!("warm: {e}"),
     }
-    // Warm or not, a run is right.
+    // Warm or not, a run is correct.
     let mut buffers = case.buffers();
     plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
     case.naive().check_all(&buffers, 4096).unwrap();
@@ -172,7 +172,7 @@ fn a_gpu_that_fails_while_it_is_warmed_up() {
     }
 }
 
-/// Child: the faults of a buffer.
+/// In a child: the faults of a buffer.
 #[test]
 #[ignore = "run by the other tests in a child"]
 fn buffer_alone() {
@@ -207,13 +207,13 @@ fn page_locked_memory_that_is_not_there() {
     let none = said("cuMemHostAlloc:1+:2");
     assert_eq!(none[0], "false");
     assert!(none[1].contains("cuMemHostAlloc") && none[1].contains("1000 bytes"), "{none:?}");
-    // What fails when a buffer is dropped changes nothing.
+    // A failure while a buffer is dropped changes nothing.
     for fault in ["cuCtxSynchronize:1+:999", "cuMemFreeHost:1+:1"] {
         assert_eq!(said(fault).len(), 2, "{fault}");
     }
 }
 
-/// Tensors in buffers with a plan of f32 give the answer in place, and the copies are counted.
+/// Tensors in buffers, with an f32 plan, produce the answer in place, and the copies are counted.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn copies_are_counted() {
@@ -237,7 +237,7 @@ fn copies_are_counted() {
     assert_eq!(bound.run().unwrap().copied, if integrated { 0 } else { all });
     let resident = bound.run_resident().unwrap().copied;
     assert_eq!(resident, 0);
-    // The events lie between the first moment of enqueueing and the end of the wait. Devices count half microseconds.
+    // The events are between the first moment of enqueueing and the end of the wait. Devices count half microseconds.
     let (report, times) = bound.run_timed().unwrap();
     let times = times.unwrap();
     assert_eq!(report.copied, 0);
@@ -246,7 +246,7 @@ fn copies_are_counted() {
     bound.run().unwrap();
     drop(bound);
     case.naive().check(&Data::F32(output.to_vec()), None, 4096).unwrap();
-    // One tensor in ordinary memory is copied alone.
+    // A single tensor in ordinary memory is the only one copied.
     let Data::F32(key) = &case.k else { panic!("f32") };
     read.key = Elements::F32(key);
     let outputs = Outputs::new(ElementsMut::F32(&mut output));

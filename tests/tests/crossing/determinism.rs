@@ -1,4 +1,4 @@
-//! The same bits for any number of threads, any batch size, any budget, any neighbours, any number of repeats.
+//! The same bits for any number of threads, batch size, budget, neighbours and repetitions.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -34,7 +34,7 @@ fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
     buffers
 }
 
-/// Bits of everything that was written. All NaN are equal, whatever their payload.
+/// Returns the bits of all outputs. All NaN are equal.
 fn bits(b: &Buffers) -> Vec<u32> {
     let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
     let floats = b.lse.iter().chain(&b.m).chain(&b.s).chain(&b.w).map(|x| of(*x));
@@ -43,7 +43,7 @@ fn bits(b: &Buffers) -> Vec<u32> {
     floats.chain(data).collect()
 }
 
-/// Back ends of the CPU. A GPU promises less (see `cuda_determinism`): how it splits the keys, and with it the
+/// Returns the CPU back ends. A GPU promises less (see `cuda_determinism`): how it splits the keys, and with it the
 /// rounding, depends on the number of queries and heads and on the budget.
 fn processors() -> Vec<elsa_runtime::Present> {
     present().into_iter().filter(|p| p.backend != Backend::Cuda).collect()
@@ -54,7 +54,7 @@ fn threads_budget_and_repetition_change_no_bit() {
     let mut cases = some_hard_cases();
     let (queries, keys) = if SLOW { (200, 1100) } else { (700, 1300) };
     cases.push(Params { heads: 3, kv_heads: 1, ..Params::plain(queries, keys, 32, 32) }.build("long"));
-    // Bits that are the same are not yet an answer. Where f64 is slow, `conformance` alone looks at that.
+    // Equal bits do not prove an answer. Where f64 is slow, only `conformance` checks that.
     let naive = |case: &Case| (!SLOW).then(|| case.naive());
     let cases: Vec<(Case, Option<Answer>)> =
         cases.into_iter().map(|case| (case.clone(), naive(&case))).collect();
@@ -95,8 +95,8 @@ fn threads_budget_and_repetition_change_no_bit() {
     }
 }
 
-/// Rows of one sequence of a batch, of one head, or of a subset of the queries have the same bits alone as among the
-/// others, as long as the same kernel computes them: very few queries have their own.
+/// Rows of one sequence of a batch, of one head, or of a subset of the queries have the same bits alone and together
+/// with the others, if the same kernel computes them: very few queries have their own.
 #[test]
 fn a_row_does_not_depend_on_its_neighbours() {
     const KEYS: usize = if SLOW { 540 } else { 1200 };
@@ -147,7 +147,7 @@ fn a_row_does_not_depend_on_its_neighbours() {
     }
 }
 
-/// A host that computes shares twice, out of order and on threads that it does not wait for, and leaves some out.
+/// A host that computes shares twice, out of order and on threads that it does not wait for, and skips some.
 struct Unruly;
 
 impl ParallelFor for Unruly {
@@ -198,7 +198,7 @@ fn workspace_of_a_long_head_is_small() {
     }
 }
 
-/// A packed sequence has the same bits alone as among others, however few queries there are.
+/// A packed sequence has the same bits alone and among others, for any number of queries.
 #[test]
 fn a_packed_sequence_does_not_depend_on_its_neighbours() {
     for present in present() {

@@ -1,4 +1,4 @@
-//! The six measures of drift by hand, on ties, on NaN and in chunks; and percentiles.
+//! The six measures of drift, computed by hand, on ties, on NaN and in chunks; and percentiles.
 
 #![forbid(unsafe_code)]
 
@@ -63,7 +63,7 @@ fn divergence_at_its_ends_and_never_negative() {
         let got = row(&[(a, b)], &[]).metrics().js;
         assert!((got - want).abs() < 1e-16 + 1e-13 * want, "{d}: {got:e} {want:e}");
     }
-    // The series of close probabilities is as accurate as f64, up to where it ends.
+    // The series for close probabilities is as accurate as f64, up to its end.
     for d in [0.01f64, 0.03, 0.0499] {
         let (a, b) = ((1.0 + d) / 2.0, (1.0 - d) / 2.0);
         let series = |k: i32| (a - b).powi(2 * k) / f64::from(k * (2 * k - 1));
@@ -108,7 +108,7 @@ fn argmax_and_ties() {
     // Rows without keys agree.
     assert_eq!(count(&[(0.0, 0.0), (0.0, 0.0)]), (0.0, 0.0));
     assert_eq!(count(&[]), (0.0, 0.0));
-    // Nothing differs from nothing.
+    // Two empty rows do not differ.
     let nothing = row(&[(0.0, 0.0)], &[(0.0, 0.0)]).metrics();
     assert_eq!((nothing.rel_l2_p, nothing.rel_l2_y, nothing.js), (0.0, 0.0, 0.0));
     // A row that should be empty and is not.
@@ -159,7 +159,7 @@ fn percentiles_by_nearest_rank() {
     for percent in 1..=100 {
         assert_eq!(percentile(&mut hundred, percent), Some(f64::from(percent)));
     }
-    // Ties, and infinities at their ends.
+    // Ties, and infinities at the ends.
     assert_eq!(percentile(&mut [3.0, 1.0, 3.0, 3.0], 50), Some(3.0));
     assert_eq!(percentile(&mut [1.0, 2.0, 1.0, 1.0], 75), Some(1.0));
     assert_eq!(percentile(&mut [f64::INFINITY, 0.0], 100), Some(f64::INFINITY));
@@ -170,7 +170,7 @@ fn percentiles_by_nearest_rank() {
             assert!(percentile(&mut [1.0, nan, 0.0], percent).unwrap().is_nan());
         }
     }
-    // The definition: the least value that at least this share does not exceed.
+    // The definition: the least value that is not exceeded by at least this share.
     let mut random = Random::new(11);
     for n in 1..=60 {
         let mut x: Vec<f64> = (0..n).map(|_| random.below(20) as f64).collect();
@@ -183,8 +183,8 @@ fn percentiles_by_nearest_rank() {
     }
 }
 
-/// Rounds the oracle's own probabilities and outputs to f32: drift must be that rounding, whether
-/// the row arrives at once or in chunks.
+/// Rounds the oracle's own probabilities and outputs to f32: drift must be that rounding, for rows
+/// that arrive at once or in chunks.
 #[test]
 fn drift_of_rounding_in_chunks() {
     const U: f64 = 5.960_464_477_539_063e-8;

@@ -1,5 +1,5 @@
-//! Axes without elements: every one but the head size may be empty, and the answer is then a tensor without elements, or
-//! zeros where there are rows without a key.
+//! Axes without elements. Every axis except the head size may be empty; the answer is then a tensor without elements,
+//! or zeros for rows without a key.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -14,7 +14,7 @@ use elsa_tests::cases::{MaskParams, Params};
 use elsa_tests::gradients::{Found, Given};
 use elsa_tests::{linear, present};
 
-/// Sequences, heads, queries and keys of which something is missing.
+/// Sequences, heads, queries and keys, with at least one of them zero.
 const SHAPES: [[usize; 4]; 7] =
     [[0, 2, 5, 9], [2, 0, 5, 9], [2, 2, 0, 9], [2, 2, 5, 0], [0, 0, 5, 9], [0, 2, 0, 0], [0, 0, 0, 0]];
 
@@ -57,7 +57,7 @@ fn attention_answers_where_axes_are_empty() {
                         drop(bound);
                         case.naive().check_all(&buffers, 1024).unwrap();
                         if problem.rows() == 0 && !params.present {
-                            // An output without elements is not missed.
+                            // An output without elements may be absent.
                             plan.bind(case.inputs(), Outputs::default(), &mut workspace)
                                 .unwrap()
                                 .run()

@@ -13,7 +13,7 @@ const LONGEST: usize = if cfg!(target_arch = "x86_64") { 65_536 } else { 16_384 
 /// The error allowed at 256 keys, relative to the norm of the output.
 const AT_256: f64 = 4.5e-7;
 
-/// Engines of one thread for every CPU back end that is present.
+/// Returns engines of one thread for every CPU back end that is present.
 fn engines() -> impl Iterator<Item = Engine> {
     backends().into_iter().filter(|p| p.present && p.backend != Backend::Cuda).map(|p| {
         let options =
@@ -22,7 +22,7 @@ fn engines() -> impl Iterator<Item = Engine> {
     })
 }
 
-/// Relative L2 error of all rows against `truth`, and the additions on the longest path.
+/// Returns the relative L2 error of all rows against `truth`, and the additions on the longest path.
 fn error(engine: &Engine, case: &Case, truth: &[f64]) -> (f64, usize) {
     let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();
@@ -70,7 +70,7 @@ fn the_longest_path_is_the_one_that_is_counted() {
             let small = [multiples(1, 64), multiples(64, 512), powers(512, keys / 512)].concat();
             agrees("W", elsa.of_values(&small), elsa.counted());
             assert_eq!(elsa.counted(), small.len());
-            // The weighted values of all blocks; the weights of a row in one chain for each lane that has keys.
+            // The weighted values of all blocks; the weights of a row in one chain per lane that has keys.
             let math = probe(Method::Math);
             let blocks = [multiples(1, 64), multiples(64, keys)].concat();
             agrees("W of math", math.of_quotients(&blocks), blocks.len());

@@ -1,5 +1,5 @@
-//! Sizes at the ends of their range: whatever a problem states, checking and planning it end in a value or in a typed
-//! error. The tests are built with checks of overflow.
+//! Sizes at the ends of their range: for any problem, checking and planning return a value or a typed error. The tests
+//! are built with overflow checks.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -81,12 +81,13 @@ fn size() -> impl Strategy<Value = usize> {
     ]
 }
 
-/// A size that leaves room for others.
+/// Generates a size that leaves room for others.
 fn small() -> impl Strategy<Value = usize> {
     prop_oneof![4 => 1usize..9, 1 => size()]
 }
 
-/// A view of that shape: dense, with heads before tokens or after, or with a stride of zero along batch and heads.
+/// Returns a view of that shape: dense, with heads before tokens or after, or with a stride of zero along batch and
+/// heads.
 fn view([b, h, n, d]: [usize; 4], order: u8) -> Option<View> {
     let of = |a: usize, b: usize| a.checked_mul(b);
     let strides = match order {
@@ -128,8 +129,8 @@ proptest! {
     }
 }
 
-/// Head sizes, lengths and counts of sequences that no memory holds: refused, with the bytes that they need or with the
-/// largest number there is.
+/// Head sizes, lengths and counts of sequences that no memory can hold are refused, with the bytes that they need or
+/// with the largest number.
 #[test]
 fn what_no_memory_holds_is_refused() {
     let of = |q: [usize; 4], k: [usize; 4], v: [usize; 4]| {

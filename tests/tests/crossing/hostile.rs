@@ -12,7 +12,7 @@ use elsa_tests::cases::{Buffers, Case, Data, MaskData, MaskParams, Params};
 use elsa_tests::present;
 use elsa_tests::random::Random;
 
-/// Engines of `threads` threads for every back end that is present.
+/// Returns engines of `threads` threads for every back end that is present.
 fn engines(threads: usize) -> Vec<Engine> {
     let options = |b| EngineOptions { backend: Some(b), threads: Some(threads), ..EngineOptions::default() };
     let engines: Vec<Engine> =
@@ -36,7 +36,7 @@ fn run(engine: &Engine, case: &Case, method: Method, states: bool) -> Buffers {
     buffers
 }
 
-/// The core's own fallback, which needs no engine.
+/// Runs the core's own fallback, which needs no engine.
 fn run_scalar(case: &Case) -> Buffers {
     let problem = case.problem();
     let mut scratch = vec![f32::NAN; scalar::scratch_len(&problem).unwrap()];
@@ -45,7 +45,7 @@ fn run_scalar(case: &Case) -> Buffers {
     buffers
 }
 
-/// Every way to compute a case, with its name.
+/// Computes a case in every way, and passes each result on with its name.
 fn all(case: &Case, mut see: impl FnMut(String, Buffers)) {
     see("core".into(), run_scalar(case));
     for engine in engines(2) {
@@ -58,13 +58,13 @@ fn all(case: &Case, mut see: impl FnMut(String, Buffers)) {
     }
 }
 
-/// A few numbers as a tensor `[tokens, 1]`.
+/// Returns a few numbers as a tensor `[tokens, 1]`.
 fn column(x: &[f32]) -> (View, &[f32]) {
     (View::dense("x", Layout::Bhnd, &[x.len(), 1], None).unwrap(), x)
 }
 
-/// Queries of 1 over keys that are their scores, with a mask, by every way: one query and twenty, which other kernels
-/// compute.
+/// Runs queries of 1 over keys that are their scores, with a mask, in every way: one query and twenty, which other
+/// kernels compute.
 fn one_row(scores: &[f32], values: &[f32], mask: Option<&[f32]>) -> Vec<(String, f32)> {
     let ((view, keys), (_, values)) = (column(scores), column(values));
     let mut out = Vec::new();
@@ -113,14 +113,14 @@ fn a_row_of_the_least_finite_mask_is_the_mean() {
         for keys in [1usize, 2, 5, 64, 70, 577] {
             let values: Vec<f32> = (0..keys).map(|j| j as f32).collect();
             let mean = (keys - 1) as f32 / 2.0;
-            // Two sums in one chain at worst, each addition of which rounds once.
+            // Two sums in one chain at worst; each addition rounds once.
             let allowed = (2.0 * keys as f32 + 8.0) * 2f32.powi(-24) * mean;
             for (name, y) in one_row(&vec![0.25; keys], &values, Some(&vec![mask; keys])) {
                 assert!((y - mean).abs() <= allowed, "{name}: {y}, not {mean}, with {mask}");
             }
         }
     }
-    // Beside a key that is not masked, the masked ones weigh nothing; -inf takes a key out altogether.
+    // Next to an unmasked key, the masked ones weigh nothing; -inf removes a key entirely.
     for (name, y) in one_row(&[0.0, 0.0, 0.0], &[1.0, 2.0, 4.0], Some(&[f32::MIN, 0.0, f32::MIN])) {
         assert_eq!(y, 2.0, "{name}");
     }
@@ -146,7 +146,7 @@ fn attended_values_that_are_not_finite_poison_even_with_no_weight() {
     }
 }
 
-/// A random problem whose keys are partly masked by large finite numbers or `−∞`, with huge values behind them.
+/// Draws a problem whose keys are partly masked by large finite numbers or `−∞`, with huge values at those keys.
 fn padded(random: &mut Random, number: u64) -> Case {
     let pick = |random: &mut Random, from: &[usize]| from[random.below(from.len())];
     let (batch, queries) = (1 + random.below(2), pick(random, &[1, 2, 5, 17, 33, 64, 70]));
@@ -204,7 +204,7 @@ fn padding_never_leaks() {
         meaningful += (0..rows).filter(|&at| answer.tolerance(at, 0, 400) < 1e-2).count();
         all(&case, |name, buffers| match answer.check(&buffers.output, Some(&buffers.lse), 400) {
             Ok(x) => share = share.max(x),
-            // A row that only masked keys attend is settled by their masks, and its log-sum-exp beyond f32.
+            // A row that attends only masked keys is determined by their masks, and its log-sum-exp is beyond f32.
             Err(e) => panic!("{name}: {case:?}, number {number}: {e}"),
         });
     }
@@ -212,8 +212,9 @@ fn padding_never_leaks() {
     assert!(meaningful > 5_000);
 }
 
-/// Values of sizes around and below the least normal number, alone and in blocks beside larger ones. What rounds to a
-/// multiple of the least positive number is off by half of it: each product, or for a kernel that raises weights each block
+/// Values around and below the least normal number, alone and in blocks with larger ones. Rounding to a multiple of the
+/// least positive number has an error of half of it: for each product, or for a kernel that raises weights each block
+/// of keys, and for merges.
 /// of keys, and merges.
 #[test]
 fn subnormal_values_keep_their_bits() {

@@ -60,11 +60,11 @@ fn exact(keys: &[Key]) -> Exact {
     }
 }
 
-/// A state against f64. A weight is `2^(score − m)` with one rounding of the difference, whose magnitude is at
-/// most `2^7` where the weight is not floored, and a few of the exponential; its product with a value rounds
-/// once; every addition rounds once, and there are at most `additions` of them. Numerator and denominator share
-/// the bound. Floored weights count up to `2^WEIGHT_FLOOR` too much, relative to a sum of at least
-/// `2^-HEADROOM / 2`; dropped ones count less.
+/// Compares a state with f64. A weight is `2^(score − m)` with one rounding of the difference, whose magnitude
+/// is at most `2^7` if the weight is not floored, and a few of the exponential; its product with a value rounds
+/// once; each of at most `additions` additions rounds once. Numerator and denominator share the bound. Floored
+/// weights are too large by up to `2^WEIGHT_FLOOR`, relative to a sum of at least `2^-HEADROOM / 2`; dropped
+/// ones contribute less error.
 fn assert_exact(state: &S, keys: &[Key], additions: usize) -> Result<(), TestCaseError> {
     let want = exact(keys);
     let weight = 100.0 * std::f64::consts::LN_2 * U + 4.0 * U;
@@ -138,7 +138,7 @@ proptest! {
         }
     }
 
-    /// Small whole values and whole scores make every operation exact, and then the law holds bit for bit.
+    /// Small integers as values and scores make every operation exact, and then the law holds bit for bit.
     #[test]
     fn exact_states_associate_bit_for_bit(scores in proptest::collection::vec(-8i32..=8, 3), seed in any::<u64>()) {
         let mut random = Random::new(seed);
@@ -210,12 +210,12 @@ proptest! {
 
 #[test]
 fn infinite_scores() {
-    // A score of +∞ has no weight that a sum could hold.
+    // A score of +∞ has no weight that a sum could represent.
     let mut x = S::of(f32::INFINITY, &[1.0; 3]);
     assert!(x.log_sum_exp().is_nan());
     x.finish();
     assert!(x.w.iter().all(|w| w.is_nan()));
-    // A state that has only absent keys is empty.
+    // A state with only absent keys is empty.
     let e = S::of(f32::NEG_INFINITY, &[f32::NAN; 3]);
     assert_eq!(bits(&e), bits(&S::identity()));
     assert!(e.is_empty());

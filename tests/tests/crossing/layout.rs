@@ -1,5 +1,5 @@
-//! The layout of the workspace: regions that do not overlap and hold what the contracts of the kernels require, for
-//! every kernel of the registry, whether this machine can execute it or not.
+//! The layout of the workspace: regions that do not overlap and satisfy the contracts of the kernels, for every
+//! kernel of the registry, even those that this machine cannot execute.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -12,7 +12,7 @@ use elsa_core::profile::DeviceProfile;
 use elsa_kernels::registry::ATTENTION;
 use elsa_tests::cases::{Case, Params, hard_cases};
 
-/// The fewest f32 values that a region must have.
+/// Returns the smallest number of f32 values in a region.
 fn needed(choice: &CpuChoice, region: Region) -> usize {
     let (w, block) = (choice.width(), choice.block);
     let when = |wanted: bool, n: usize| if wanted { n } else { 0 };
@@ -43,7 +43,7 @@ fn needed(choice: &CpuChoice, region: Region) -> usize {
         Region::KeptRow => when(choice.row_mask, keys.next_multiple_of(block)),
         Region::Entries => choice.entries + choice.lines + when(choice.lines > 0, w),
         Region::Sides => when(choice.divided > 0, choice.divided + w),
-        // Eight numbers of the tensors, and one for each channel of the values.
+        // Eight numbers of the tensors, and one per channel of the values.
         Region::Measured => when(choice.certify, 8 + choice.value_dim),
         Region::Query => choice.head_dim * w,
         Region::States => (2 + choice.value_dim + usize::from(choice.odds().is_some())) * w,
@@ -106,7 +106,7 @@ fn parts_lie_apart_and_are_large_enough() {
                     };
                     let options = Options { schedule, ..options };
                     match choose(&problem, &device, [&kernel.spec], &options) {
-                        // Math has room for the tiles of one sequence, not for those of each that is packed.
+                        // Math has room for the tiles of one sequence, not of every packed one.
                         Ok(choice) => {
                             assert!(method == Method::Elsa || case.spec.packed.is_none(), "{case:?}");
                             check(&case, &choice);
@@ -132,7 +132,7 @@ fn parts_lie_apart_and_are_large_enough() {
     assert!(seen > 5000);
 }
 
-/// The first candidate that serves this number of queries is taken; packed sequences never count as few.
+/// The first candidate that supports this number of queries is chosen; packed sequences never count as few.
 #[test]
 fn the_kernel_follows_the_queries() {
     let device = DeviceProfile::modest();
@@ -150,7 +150,7 @@ fn the_kernel_follows_the_queries() {
     }
 }
 
-/// A budget is kept by sharing blocks less, then by fewer workers, then by narrower tiles, in that order.
+/// A budget is met by sharing blocks less, then by fewer workers, then by narrower tiles, in that order.
 #[test]
 fn a_budget_takes_the_cheapest_first() {
     let device = DeviceProfile::modest();

@@ -26,7 +26,7 @@ fn run(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
     run_plan(&engine.linear_plan(&case.problem, options).unwrap(), case).0
 }
 
-/// Options for every form, with small chunks and parts.
+/// Returns options for every form, with small chunks and parts.
 fn forms() -> Vec<LinearPlanOptions> {
     let plain = LinearPlanOptions { all_workers: true, ..LinearPlanOptions::default() };
     let mut forms = vec![plain];
@@ -78,17 +78,17 @@ fn every_rule_form_and_direction() {
     }
 }
 
-/// One problem of every form, small enough for Miri.
+/// One problem per form, small enough for Miri.
 #[test]
 fn small_calls() {
     let forms = forms();
-    // Miri interprets, and takes the rule that has all operations.
+    // Miri is an interpreter, so it gets the rule that has all operations.
     for (rule, per_dim) in &RULES[if cfg!(miri) { 5 } else { 0 }..] {
         let params = Params { per_dim: *per_dim, past: true, ..Params::plain(*rule, 11, [3, 2]) };
         let least = |options: &&LinearPlanOptions| !cfg!(miri) || options.chunk == Some(8);
         let forms: Vec<LinearPlanOptions> = forms.iter().filter(least).copied().collect();
         assert!(forms.len() >= 3);
-        // Which back ends there are is asked of the system, which Miri has not; the environment names one.
+        // Finding the back ends needs the system, which Miri lacks; the environment names one.
         let chosen = || Engine::new(&EngineOptions { threads: Some(2), ..EngineOptions::default() }).unwrap();
         let engines = if cfg!(miri) { vec![chosen()] } else { engines(2) };
         check_all(&engines, &params.build(), &forms);
@@ -115,7 +115,7 @@ fn heads_layouts_types_and_states() {
         for heads in [[4, 1, 1], [1, 1, 4], [4, 2, 2], [2, 2, 4], [4, 1, 2]] {
             for packing in [Packing::Heads, Packing::Tokens, Packing::Gaps] {
                 n += 1;
-                // Drawn, so that no two options go together.
+                // Drawn at random, so that no two options always occur together.
                 let mut random = Random::new(n);
                 let dims = [[16, 32], [7, 3], [32, 16], [20, 48]][random.below(4)];
                 let mut params = Params { per_dim, heads, packing, ..Params::plain(rule, 37, dims) };
@@ -165,7 +165,7 @@ fn keys_that_are_nearly_equal() {
     }
 }
 
-/// What a gate of −∞ clears may be NaN; nothing else removes a NaN.
+/// Contents cleared by a gate of −∞ may be NaN; nothing else removes a NaN.
 #[test]
 fn infinite_gates_clear_whatever_a_state_holds() {
     for engine in &engines(1) {
@@ -199,7 +199,7 @@ fn infinite_gates_clear_whatever_a_state_holds() {
     }
 }
 
-/// A state that gates have brought to nothing, by many or by one, still holds the NaN that it held.
+/// A state that gates have brought to nothing, by many or by one, still has the NaN that it had.
 #[test]
 fn a_nan_outlives_whatever_decays() {
     for engine in &engines(1) {
@@ -222,8 +222,8 @@ fn a_nan_outlives_whatever_decays() {
     }
 }
 
-/// A call of few tokens works in the present state itself: where that is the past, where it is not, and where there is none,
-/// with the bits of a call that leaves no state.
+/// A call of few tokens works directly in the present state, whether the past is the same memory, other memory or
+/// absent, with the bits of a call that leaves no state.
 #[test]
 fn few_tokens_pass_the_state_where_it_is() {
     for engine in &engines(2) {
@@ -252,8 +252,8 @@ fn few_tokens_pass_the_state_where_it_is() {
     }
 }
 
-/// A call of one token, with head sizes around vectors and strips and gates of every kind: wherever the past lies, the bits are
-/// those of a state in one memory, and no past is one of zeros.
+/// A call of one token, with head sizes around vectors and strips and gates of every kind. For any location of the
+/// past, the bits are those of a state in one memory; an absent past counts as zeros.
 #[test]
 fn one_token_of_every_size() {
     let options = LinearPlanOptions { all_workers: true, ..Default::default() };
@@ -282,7 +282,7 @@ fn one_token_of_every_size() {
     }
 }
 
-/// What a token leaves of a state is a normal number or zero, wherever it lies, and as exact as numbers of its size are.
+/// A state after a token has only normal numbers or zeros, at any location, as exact as numbers of their size are.
 #[test]
 fn a_token_leaves_no_subnormal_number() {
     const LEAST: f32 = f32::MIN_POSITIVE;
@@ -293,7 +293,7 @@ fn a_token_leaves_no_subnormal_number() {
                 let mut params = Params { per_dim, past: true, ..Params::plain(rule, 1, [8, 85]) };
                 params.in_place = in_place;
                 let mut case = params.build();
-                // What the token writes is zero.
+                // The token writes zeros.
                 (0..case.key.len()).for_each(|i| case.key.set(i, 0.0));
                 for decay in case.decay.iter_mut() {
                     (0..decay.len()).for_each(|i| decay.set(i, gate.ln()));
@@ -315,7 +315,7 @@ fn a_token_leaves_no_subnormal_number() {
     }
 }
 
-/// A gate of −∞ in the midst of a sequence, in a later part of a scan, leaves nothing of a NaN either.
+/// A gate of −∞ in the middle of a sequence, in a later part of a scan, removes a NaN too.
 #[test]
 fn infinite_gates_clear_in_every_part() {
     for engine in &engines(1) {
@@ -353,7 +353,7 @@ fn bits_do_not_depend_on_threads_batch_or_repetition() {
     }
 }
 
-/// Past states and chunks that end where the stream is cut give the bits of one call.
+/// Past states and chunks that end at the cuts of a stream give the bits of one call.
 #[test]
 fn a_stream_cut_at_the_ends_of_chunks_keeps_its_bits() {
     for engine in &engines(1) {
@@ -383,7 +383,7 @@ fn a_stream_cut_at_the_ends_of_chunks_keeps_its_bits() {
     }
 }
 
-/// Sequences of a packed call, and those of a batch, get the bits that they get alone.
+/// Sequences of a packed call or of a batch get the bits that they get alone.
 #[test]
 fn packed_sequences_get_the_bits_of_single_calls() {
     for engine in &engines(2) {
@@ -409,12 +409,12 @@ fn packed_sequences_get_the_bits_of_single_calls() {
     }
 }
 
-/// The engine of the CPU.
+/// Creates the CPU engine.
 fn cpu() -> Option<Engine> {
     engines(2).into_iter().find(|engine| matches!(engine.backend(), Backend::Cpu(_)))
 }
 
-/// A short sequence has the parts, and the tokens of a pass, that it has alone, however many tokens are packed beside it.
+/// A short sequence has the same parts and tokens per pass as alone, next to any number of packed tokens.
 #[test]
 fn packed_sequences_have_parts_of_their_own() {
     let Some(engine) = cpu() else { return };
@@ -445,8 +445,8 @@ fn packed_sequences_have_parts_of_their_own() {
     }
 }
 
-/// A row that has become infinite at the end of a part, and is cleared by the first token of the next, is gone in a scan as in
-/// the recurrence, whatever parts stand before and behind; and no other row is.
+/// A row that becomes infinite at the end of a part and is cleared by the first token of the next is gone in a scan as
+/// in the recurrence, for any parts before and after it; and no other row is.
 #[test]
 fn rows_that_a_part_clears_at_once_are_gone() {
     let Some(engine) = cpu() else { return };
@@ -478,8 +478,7 @@ fn rows_that_a_part_clears_at_once_are_gone() {
     }
 }
 
-/// What would be smaller than the smallest normal number is zero as it leaves: with few tokens and many, one reader and two, by
-/// every form.
+/// Outputs below the smallest normal number become zero: with few tokens and many, one reader and two, in every form.
 #[test]
 fn outputs_that_would_be_subnormal_are_zero() {
     let Some(engine) = cpu() else { return };
@@ -489,7 +488,7 @@ fn outputs_that_would_be_subnormal_are_zero() {
                 let mut params = Params { past: true, direction, ..Params::plain(rule, tokens, [4, 20]) };
                 params.heads[0] = readers;
                 let mut case = params.build();
-                // Half of it is what one query reads.
+                // A query reads half of it.
                 case.past = Some(vec![1.5 * f32::MIN_POSITIVE; 80]);
                 (0..case.key.len()).for_each(|i| case.key.set(i, 0.0));
                 (0..case.query.len()).for_each(|i| case.query.set(i, if i % 4 == 0 { 1.0 } else { 0.0 }));

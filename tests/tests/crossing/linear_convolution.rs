@@ -1,4 +1,4 @@
-//! The causal convolution by both methods: on the scalar fallback and every CPU back end against f64.
+//! The causal convolution by both methods: the scalar fallback and every CPU back end against f64.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -27,7 +27,7 @@ pub(crate) struct Case {
     dtype: DType,
 }
 
-/// What a call writes.
+/// Outputs of a call.
 pub(crate) struct Found {
     pub(crate) out: Values,
     pub(crate) present: Vec<f32>,
@@ -92,7 +92,7 @@ impl Case {
         found
     }
 
-    /// The last inputs of a channel, oldest first.
+    /// Returns the last inputs of a channel, oldest first.
     fn last(&self, batch: usize, channel: usize) -> Vec<f32> {
         let (p, s, history) = (&self.problem, self.problem.spec(), self.problem.history());
         let state = (batch * p.channels() + channel) * history;
@@ -249,7 +249,8 @@ fn the_onnx_operator_comes_out() {
     }
 }
 
-/// What is not finite reaches the outputs from its token on, for as long as the filter, and no others: by FFT as directly.
+/// Values that are not finite reach the outputs from their token on, for the length of the filter, and no others: by
+/// FFT as directly.
 #[test]
 fn methods_agree_on_what_is_not_finite() {
     let (tokens, taps) = (40, 5);
@@ -309,7 +310,8 @@ fn fft_keeps_small_outputs_beside_large_ones() {
     }
 }
 
-/// Threads change no bit, a stream keeps its bits by the direct method, and the chooser takes each method where it is made for.
+/// Threads change no bit, a stream keeps its bits by the direct method, and the chooser picks each method for its
+/// intended sizes.
 #[test]
 fn bits_and_choice_do_not_depend_on_threads() {
     let shape = if SLOW { [2, 10, 20] } else { [2, 150, 70] };

@@ -1,5 +1,5 @@
-//! Values that are not finite in linear attention, where keys and values do not fill the lanes: what the recurrence as it is
-//! written poisons is poisoned, and nothing else, in every rule and form, on every back end.
+//! Values that are not finite in linear attention, with keys and values that do not fill the lanes: exactly what the
+//! recurrence as written poisons is poisoned, in every rule and form, on every back end.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -19,7 +19,7 @@ const RULES: [(Rule, bool); 6] = [
     (Rule::GatedDelta, true),
 ];
 
-/// Every form, with few tokens in a chunk and a part.
+/// Returns every form, with few tokens per chunk and part.
 fn forms() -> Vec<LinearPlanOptions> {
     let of = |form, chunk, parts| LinearPlanOptions {
         form: Some(form),
@@ -37,8 +37,8 @@ fn forms() -> Vec<LinearPlanOptions> {
     ]
 }
 
-/// The outputs, and the state after the last token, of a case of one head without gaps: the naive loop in f64, in which a gate of
-/// `−∞` clears its rows.
+/// Computes the outputs, and the state after the last token, of a case of one head without gaps: the naive loop in f64,
+/// in which a gate of `−∞` clears its rows.
 fn naive(case: &Case) -> (Vec<f64>, Vec<f64>) {
     let (dk, dv) = (case.problem.key_dim(), case.problem.value_dim());
     let (tokens, scale) = (case.problem.tokens(), f64::from(case.problem.scale()));
@@ -72,7 +72,8 @@ fn naive(case: &Case) -> (Vec<f64>, Vec<f64>) {
     (out, state)
 }
 
-/// A case of some tokens with up to three numbers that are not finite, and gates that clear what one of them did.
+/// Draws a case of some tokens with up to three numbers that are not finite, and gates that clear the effect of one of
+/// them.
 fn hard(random: &mut Random, rule: Rule, per_dim: bool, dims: [usize; 2], tokens: usize) -> Case {
     let (past, seed) = (random.below(2) == 0, 1 + random.below(1 << 20) as u64);
     let mut case = Params { per_dim, past, seed, ..Params::plain(rule, tokens, dims) }.build();
@@ -163,7 +164,7 @@ fn what_the_loop_poisons_and_nothing_else() {
     }
 }
 
-/// Three tokens of ones, with values, and gates for each dim: the outputs, which are those of every form.
+/// Runs three tokens of ones, with values, and a gate per dim: returns the outputs, which are the same in every form.
 fn of_ones(engine: &Engine, rule: Rule, dim: usize, values: [f32; 3], clears: Option<usize>) {
     let per_dim = rule.is_gated();
     let mut case = Params { per_dim, scale: Some(1.0), ..Params::plain(rule, 3, [dim, 1]) }.build();
@@ -189,7 +190,7 @@ fn of_ones(engine: &Engine, rule: Rule, dim: usize, values: [f32; 3], clears: Op
     }
 }
 
-/// Padding changes no infinity, and no NaN of it outlives a gate that clears.
+/// Checks that padding changes no infinity, and a NaN of the padding does not outlive a gate that clears.
 pub(crate) fn padding_is_nothing(engine: &Engine) {
     for dim in 1..=9 {
         of_ones(engine, Rule::Gated, dim, [f32::NAN, 1.0, 1.0], Some(1));
@@ -204,7 +205,8 @@ fn padding_changes_no_infinity_and_outlives_no_gate() {
     engines().for_each(|engine| padding_is_nothing(&engine));
 }
 
-/// A gate beyond f32 multiplies what the state holds: nothing stays nothing, and little becomes what it must.
+/// Checks that a gate beyond f32 multiplies the contents of the state: zero stays zero, and small numbers grow to their
+/// exact value.
 pub(crate) fn gates_follow(engine: &Engine) {
     for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
         for (gate, past) in [(89.0, 0.0), (95.0, 1e-30), (130.0, 1e-38), (600.0, 0.0), (89.0, 1e-10)] {

@@ -1,4 +1,4 @@
-//! The recurrence of first order: on the scalar fallback and every CPU back end against f64, and f64 against the definition.
+//! The first-order recurrence: the scalar fallback and every CPU back end against f64, and f64 against the definition.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -30,14 +30,15 @@ pub(crate) struct Case {
     dtype: DType,
 }
 
-/// What a call writes.
+/// Outputs of a call.
 pub(crate) struct Found {
     pub(crate) out: Values,
     pub(crate) present: Vec<f32>,
 }
 
 impl Case {
-    /// `shape` is batch, tokens and channels; `special` puts infinities, NaNs and large numbers among the gates.
+    /// Draws a case: `shape` is batch, tokens and channels; `special` adds infinities, NaNs and large numbers to the
+    /// gates.
     pub(crate) fn new(
         seed: u64,
         shape: [usize; 3],
@@ -65,7 +66,7 @@ impl Case {
             (!seed.is_multiple_of(5) || spec.in_place).then(|| normals(&mut r, shape[0] * shape[2], 2.0));
         Case {
             problem: spec.check().unwrap(),
-            // A factor of minus infinity has no special sense.
+            // A factor of minus infinity has no special meaning.
             a: Values::of(dtype, a.extent(), |_| match gates(&mut r) {
                 x if gate == Gate::Factor && x == f32::NEG_INFINITY => 0.0,
                 x => x,
@@ -102,12 +103,12 @@ impl Case {
         self.report(&engine.recurrence_plan(&self.problem, &options).unwrap()).0
     }
 
-    /// What a plan's run writes and reports.
+    /// Runs a plan and returns its outputs and report.
     pub(crate) fn report(&self, plan: &RecurrencePlan) -> (Found, Report) {
         self.run(plan).unwrap()
     }
 
-    /// The same, or why the run ended.
+    /// Does the same, or returns why the run ended.
     pub(crate) fn run(&self, plan: &RecurrencePlan) -> Result<(Found, Report), RunError> {
         let mut found = self.room();
         let outputs =
@@ -117,7 +118,7 @@ impl Case {
         Ok((found, report))
     }
 
-    /// Compares what a call wrote with f64; returns the largest error relative to the bound.
+    /// Compares the outputs of a call with f64; returns the largest ratio of error to bound.
     pub(crate) fn check(&self, what: &str, found: &Found, precision: &Precision) -> f64 {
         let (p, mut worst) = (&self.problem, 0.0);
         for batch in 0..p.batch() {
@@ -145,7 +146,7 @@ impl Case {
     }
 }
 
-/// The least accurate of all kernels.
+/// Precision of the least accurate kernel.
 const PRECISION: Precision = Precision { exp: 2e-7, softplus: 4e-7, silu: 4e-7 };
 
 fn precision(engine: &Engine) -> Precision {
@@ -191,7 +192,7 @@ fn every_back_end_matches_f64_in_every_form() {
     }
 }
 
-/// The f64 recurrence is the sum of all addends, each times the factors after it.
+/// The f64 recurrence is the sum of all addends, each times the later factors.
 #[test]
 fn the_oracle_is_the_sum_over_earlier_tokens() {
     let case = Case::new(3, [1, 40, 2], [Order::TokensFirst; 3], DType::F32, Gate::Log, false);
@@ -230,7 +231,7 @@ fn every_scan_of_tokens_gives_the_states() {
             let mut maps: Vec<Map> = (0..n).map(of).collect();
             let mut scratch = vec![Map::identity(); scan.scratch_len(Form::Inclusive, n)];
             scan.inclusive(&mut maps, &mut scratch).unwrap();
-            // One more rounding of what precedes for each level of the tree.
+            // One more rounding of the preceding part per level of the tree.
             let depth = scan.depth(Form::Inclusive, n).unwrap() as f64;
             let (mut worst, mut step) = (0.0, 0);
             reference::states(p, &case.inputs(), 0.0, &Precision::LIBM, DType::F32, [0, 0], |_, exact| {
@@ -240,7 +241,7 @@ fn every_scan_of_tokens_gives_the_states() {
             });
         }
     }
-    // The laws, where arithmetic is exact.
+    // The laws, with exact arithmetic.
     let of = |a, b| Map { a, b };
     let some = [of(0.5, 3.0), of(-2.0, 0.25), of(0.0, 1.0), of(4.0, -8.0), Map::identity()];
     for x in &some {
@@ -253,7 +254,7 @@ fn every_scan_of_tokens_gives_the_states() {
     assert_eq!(cleared, of(0.0, 2.0), "a factor of zero clears what came before");
 }
 
-/// Neither threads nor the sequences beside one change a bit, and neither does a second run.
+/// Neither threads nor neighbouring sequences nor a second run change a bit.
 #[test]
 fn bits_depend_on_problem_and_parts_alone() {
     let shape = if SLOW { [2, 70, 20] } else { [3, 300, 70] };
@@ -288,7 +289,7 @@ fn bits_depend_on_problem_and_parts_alone() {
     }
 }
 
-/// A stream that is cut anywhere, and continued from its state, keeps its bits: also one token at a time.
+/// A stream that is cut anywhere, and continued from its state, keeps its bits, even one token at a time.
 #[test]
 fn states_continue_a_stream() {
     let (n, c) = (if SLOW { 12 } else { 150 }, 5);
@@ -353,7 +354,7 @@ fn hard_gates_do_what_they_say() {
     hard_gates(&engines(2));
 }
 
-/// What gates of zero and NaN do, and products of factors beyond the range of f32.
+/// Checks gates of zero and NaN, and products of factors beyond the range of f32.
 pub(crate) fn hard_gates(engines: &[Engine]) {
     // A state that is not finite is cleared, by a logarithm of minus infinity and by a factor of zero.
     let b = [1.0, f32::INFINITY, 2.0, f32::NAN, 3.0, 4.0, 5.0, 6.0];
@@ -369,7 +370,7 @@ pub(crate) fn hard_gates(engines: &[Engine]) {
             }
         });
     }
-    // A NaN among gates poisons from its token on.
+    // A NaN gate poisons from its token on.
     let mut gates = [0.0; 12];
     gates[5] = f32::NAN;
     of_one_channel(engines, &gates, &[1.0; 12], Gate::Log, 0.0, |what, out| {
@@ -378,7 +379,7 @@ pub(crate) fn hard_gates(engines: &[Engine]) {
             "{what}: {out:?}"
         );
     });
-    // Factors whose product leaves the range of f32, where the state does not: from zero, and from a small one.
+    // Factors whose product leaves the range of f32 while the state does not: from zero, and from a small number.
     let large: Vec<f32> = (0..64).map(|i| if i % 16 < 8 { 1e5 } else { 1e-5 }).collect();
     for past in [0.0, 1e-30] {
         let mut added = [0.0; 64];
@@ -394,13 +395,13 @@ pub(crate) fn hard_gates(engines: &[Engine]) {
     }
 }
 
-/// A state that decays ends at zero exactly, without subnormal numbers on the way.
+/// A state that decays ends at exactly zero, without subnormal numbers on the way.
 #[test]
 fn a_state_vanishes_before_it_is_subnormal() {
     vanishing_states(&engines(2));
 }
 
-/// A product of factors that vanishes, where none of them does, removes no infinity and no NaN.
+/// Checks that a product of factors that vanishes, while no single factor does, removes no infinity and no NaN.
 pub(crate) fn vanishing_products(engines: &[Engine]) {
     let mut case = Case::new(3, [1, 300, 40], [Order::TokensFirst; 3], DType::F32, Gate::Log, false);
     case.a = Values::of(DType::F32, case.a.elements().len(), |_| -20.0);
@@ -425,7 +426,7 @@ fn products_that_vanish_remove_nothing() {
     vanishing_products(&engines(2));
 }
 
-/// States that decay below the normal numbers.
+/// Checks states that decay below the normal numbers.
 pub(crate) fn vanishing_states(engines: &[Engine]) {
     let n = if SLOW { 200 } else { 1000 };
     of_one_channel(engines, &vec![0.75; n], &vec![0.0; n], Gate::Factor, 1e-20, |what, out| {
@@ -434,7 +435,7 @@ pub(crate) fn vanishing_states(engines: &[Engine]) {
     });
 }
 
-/// Errors of 65,536 tokens, and of the two forms beside each other.
+/// Errors of 65,536 tokens, in both forms.
 #[test]
 fn long_sequences_keep_the_error_small() {
     let n = if SLOW { 600 } else { 65_536 };
@@ -473,7 +474,7 @@ fn bad_input_is_refused_and_nothing_written() {
     assert_eq!(Spec::new(other, good, good).check().unwrap_err(), mismatch);
     let shared = Series::of(View::new("out", [1, 3, 4, 1], [0, 0, 1, 1]).unwrap());
     assert_eq!(Spec::new(good, good, shared).check().unwrap_err(), E::Overlap { argument: "out" });
-    // Channels that no memory has: refused, or of no tokens and done at once.
+    // Channels that no memory can hold: refused, or without tokens and done at once.
     let empty = |shape| Series::of(View::new("x", shape, [0, 0, 0, 1]).unwrap());
     let beyond = empty([0, 1 << 40, 5, 1 << 40]);
     assert!(matches!(Spec::new(beyond, beyond, beyond).check(), Err(E::TooLarge { .. })));

@@ -1,4 +1,4 @@
-//! Recurrences whose logarithms are those of factors beyond f32.
+//! Recurrences with logarithms of factors beyond f32.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,8 @@ use elsa_tests::SLOW;
 use elsa_tests::random::Random;
 use elsa_tests::series::engines;
 
-/// Logarithms of factors beyond f32: nothing stays nothing, and little grows as it must, within a token and in parts.
+/// Checks logarithms of factors beyond f32: zero stays zero, and small numbers grow to their exact value, within a
+/// token and in parts.
 pub(crate) fn large_logarithms(engines: &[Engine]) {
     for first in [89.0, 88.71, 150.0, 1000.0, f32::MAX] {
         of_one_channel(engines, &[first, 0.0, 0.0], &[1.0; 3], Gate::Log, 0.0, |what, out| {

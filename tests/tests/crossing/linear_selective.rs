@@ -1,4 +1,4 @@
-//! The selective scan: on the scalar fallback and every CPU back end against f64, and f64 against the definition of
+//! The selective scan: the scalar fallback and every CPU back end against f64, and f64 against the definition of
 //! `mamba_ssm`.
 
 #![forbid(unsafe_code)]
@@ -17,12 +17,12 @@ use elsa_tests::SLOW;
 use elsa_tests::random::Random;
 use elsa_tests::series::{Order, UNWRITTEN, Values, check, engines, normals};
 
-/// What varies from case to case.
+/// Parameters of a case.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Params {
     pub(crate) shape: [usize; 3],
     pub(crate) states: usize,
-    /// Groups of `B` and of `C`; none where they are of each channel.
+    /// Groups of `B` and of `C`; `None` for one per channel.
     pub(crate) groups: [Option<usize>; 2],
     pub(crate) orders: [Order; 5],
     pub(crate) dtype: DType,
@@ -36,7 +36,7 @@ pub(crate) struct Params {
 }
 
 impl Params {
-    /// Mamba's own form: everything given, all in the order `[batch, channels, tokens]`.
+    /// Returns Mamba's own form: everything given, all in the order `[batch, channels, tokens]`.
     pub(crate) fn mamba(shape: [usize; 3], states: usize) -> Params {
         Params {
             shape,
@@ -70,7 +70,7 @@ pub(crate) struct Case {
     past: Vec<f32>,
 }
 
-/// What a call writes.
+/// Outputs of a call.
 pub(crate) struct Found {
     pub(crate) out: Values,
     pub(crate) present: Vec<f32>,
@@ -104,7 +104,7 @@ impl Case {
             problem: spec.check().unwrap(),
             u,
             delta,
-            // From 1 to N, as Mamba begins, and noise.
+            // From 1 to N, like Mamba's initialisation, plus noise.
             a: (0..channels * n).map(|i| -((i % n) as f32 + 1.0) * (1.0 + 0.1 * r.normal())).collect(),
             b: b_data,
             c: c_data,
@@ -130,7 +130,7 @@ impl Case {
         }
     }
 
-    /// The states of a channel before the first token.
+    /// Returns the states of a channel before the first token.
     fn past(&self, batch: usize, channel: usize) -> &[f32] {
         let n = self.params.states;
         let at = (batch * self.params.shape[2] + channel) * n;
@@ -218,9 +218,9 @@ pub(crate) fn cases() -> Vec<Params> {
     let all = vec![
         mamba,
         plain,
-        // VMamba's: one number in each state, and groups.
+        // VMamba's form: one element per state, and groups.
         Params { groups: [Some(4); 2], ..Params::mamba([1, n, 48], 1) },
-        // A group of two does not lie within one of three.
+        // A group of two does not fit within one of three.
         Params { groups: [Some(3), Some(2)], past: true, ..Params::mamba([1, n, 6], 5) },
         Params { groups: [None, Some(1)], reverse: true, past: true, ..mamba },
         Params { groups: [None; 2], orders: [Gaps, Heads, TokensFirst, ChannelsFirst, Gaps], ..mamba },
@@ -253,7 +253,7 @@ fn every_back_end_matches_f64() {
     }
 }
 
-/// `selective_scan_ref` of `mamba_ssm`, in f64 and in its order.
+/// Computes `selective_scan_ref` of `mamba_ssm`, in f64 and in its order.
 fn mamba(case: &Case, batch: usize, channel: usize) -> Vec<f64> {
     let (p, s, n) = (&case.params, case.problem.spec(), case.params.states);
     let get = |x: &Values, i: usize| f64::from(x.elements().get(i));
@@ -312,7 +312,7 @@ fn the_oracle_is_the_definition() {
                     "{params:?}: {exact:?} for {}",
                     want[step]
                 );
-                // The bound is no formality.
+                // The bound is not vacuous.
                 assert!(exact.bound <= 2e-3 * (1.0 + want[step].abs()), "{params:?}: {exact:?}");
                 step += 1;
             });
@@ -343,8 +343,8 @@ fn errors_stay_below_the_goal() {
     }
 }
 
-/// One token at a time from the state of the one before gives the bits of all at once; so do three threads, and a sequence
-/// alone those in a batch.
+/// Continuing from the previous state one token at a time gives the bits of a single call; so do three threads, and a
+/// sequence has the same bits alone and in a batch.
 #[test]
 fn decode_steps_threads_and_batch_change_no_bit() {
     let (tokens, channels, states) = (if SLOW { 5 } else { 40 }, 37, 8);
@@ -398,13 +398,13 @@ fn hard_rates_do_what_they_say() {
     hard_rates(&engines(1));
 }
 
-/// Rates that clear, states that are not finite, and NaN, by each of the engines.
+/// Checks rates that clear, states that are not finite, and NaN, on each of the engines.
 pub(crate) fn hard_rates(engines: &[Engine]) {
     let tokens = 6;
     let series = Series::tokens_first("u", [1, tokens, 1]).unwrap();
     let two = Coefficient::Token(Series::tokens_first("b", [1, tokens, 2]).unwrap());
     let problem = Spec::new(series, series, 2, two, two, series).check().unwrap();
-    // The first number of the state decays by e^-1 per unit of time, the second at once.
+    // The first element of the state decays by e^-1 per unit of time, the second at once.
     let a = [-1.0, f32::NEG_INFINITY];
     let (u, mut delta) = ([1.0; 6], [1.0; 6]);
     delta[3] = 2000.0;
@@ -429,7 +429,7 @@ pub(crate) fn hard_rates(engines: &[Engine]) {
             plan.bind(inputs, outputs, &mut plan.workspace().unwrap()).unwrap().run().unwrap();
             (out, last)
         };
-        // What is infinite stays so in the first number until 2000 units pass; the second forgets it at once.
+        // An infinity stays in the first element until 2000 units pass; the second forgets it at once.
         let (out, last) = run(&delta, [f32::INFINITY, f32::NAN]);
         assert!(out[..3].iter().all(|x| *x == f32::INFINITY), "{}: {out:?}", engine.backend());
         assert_eq!(out[3], 4000.0);
@@ -442,8 +442,8 @@ pub(crate) fn hard_rates(engines: &[Engine]) {
     }
 }
 
-/// Time steps of softplus too small for a number, of which an infinite rate clears all the same; and factors beyond f32, which
-/// follow the state.
+/// Checks time steps whose softplus underflows, with an infinite rate that clears all the same; and factors beyond f32,
+/// which are applied to the state.
 pub(crate) fn steps_and_rates_beyond_f32(engines: &[Engine]) {
     let tokens = 6;
     let series = Series::tokens_first("u", [1, tokens, 1]).unwrap();
@@ -479,7 +479,7 @@ pub(crate) fn steps_and_rates_beyond_f32(engines: &[Engine]) {
     for engine in engines.iter().map(Some).chain([None]) {
         let what = engine.map_or("scalar".into(), |engine| engine.backend().to_string());
         let close = |found: f32, want: f64| (f64::from(found) - want).abs() <= 1e-5 * want.abs() + 1e-36;
-        // The second number is cleared at each token: what it holds is the token's own.
+        // Each token clears the second element, which then has the token's own contribution.
         let delta = [-91.0, -104.0, 0.5, -500.0, 1.0, -91.0];
         let (out, last) = run(engine, true, &delta, &[-1.0, f32::NEG_INFINITY], &[1.0; 12], [0.0, f32::NAN]);
         let step = |raw: f32| f64::from(raw).exp().ln_1p();
@@ -489,11 +489,11 @@ pub(crate) fn steps_and_rates_beyond_f32(engines: &[Engine]) {
             assert!(close(*found, first + step(raw)), "{what}: {out:?}");
         }
         assert!(last[1].abs() <= 1e-36, "{what}: {last:?}");
-        // A time step of zero, which softplus makes of minus infinity alone, has no product with an infinite rate.
+        // A time step of zero, which softplus produces only for minus infinity, has no product with an infinite rate.
         let (out, _) =
             run(engine, true, &[f32::NEG_INFINITY; 6], &[-1.0, f32::NEG_INFINITY], &[1.0; 12], [0.0; 2]);
         assert!(out.iter().all(|x| x.is_nan()), "{what}: {out:?}");
-        // Nothing grows to nothing, and 1e-30 to what it must.
+        // Zero stays zero, and 1e-30 grows to its exact value.
         let mut b = [0.0; 12];
         b[10] = 3.0;
         let delta = [1.0, -0.5, 1.0, 0.25, 1.0, 1.0];

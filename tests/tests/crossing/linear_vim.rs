@@ -1,8 +1,8 @@
 //! A bidirectional block of Vim (Zhu et al., *Vision Mamba*, algorithm 1) from the operators of the engine, against its
 //! PyTorch definition in f64.
 //!
-//! The definition flips the tokens of the second direction, with parameters of its own; the engine passes them backwards.
-//! Projections are products of matrices, which are the caller's on either side.
+//! The definition flips the tokens of the second direction, which has its own parameters; the engine processes them
+//! backwards. Projections are matrix products, left to the caller on both sides.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -30,7 +30,7 @@ struct Sizes {
 /// Width of the convolution.
 const TAPS: usize = 4;
 
-/// The parameters of a direction, rows of outputs first as PyTorch has weights.
+/// The parameters of a direction; weights have a row per output, as in PyTorch.
 struct Direction {
     conv_weight: Vec<f32>,
     conv_bias: Vec<f32>,
@@ -67,7 +67,7 @@ impl Block {
     }
 }
 
-/// `x Wᵀ` for rows of `inputs` values and weights `[outputs][inputs]`.
+/// Computes `x Wᵀ` for rows of `inputs` values and weights `[outputs][inputs]`.
 fn linear<T: Copy + std::ops::Mul<Output = T> + std::iter::Sum>(
     x: &[T],
     weights: &[f32],
@@ -84,14 +84,14 @@ fn silu(x: f64) -> f64 {
     x / (1.0 + (-x).exp())
 }
 
-/// A direction as PyTorch has it, of `x` and `z`, `[tokens][inner]`: `conv1d`, `silu`, `x_proj`, `dt_proj`,
+/// Computes a direction like PyTorch, from `x` and `z`, `[tokens][inner]`: `conv1d`, `silu`, `x_proj`, `dt_proj`,
 /// `selective_scan_ref`.
 fn defined(s: Sizes, p: &Direction, x: &[f64], z: &[f64]) -> Vec<f64> {
     let at = |t: usize, c: usize| t * s.inner + c;
     let mut u = vec![0.0; x.len()];
     for t in 0..s.tokens {
         for c in 0..s.inner {
-            // A convolution padded by its width less one, whose last outputs are dropped.
+            // A convolution padded by its width minus one, whose last outputs are dropped.
             let product = |k: usize| match (t + k).checked_sub(TAPS - 1) {
                 Some(from) => f64::from(p.conv_weight[c * TAPS + k]) * x[at(from, c)],
                 None => 0.0,
@@ -124,7 +124,7 @@ fn flipped(x: &[f64], width: usize) -> Vec<f64> {
     x.chunks_exact(width).rev().flatten().copied().collect()
 }
 
-/// The block as PyTorch has it.
+/// Computes the block like PyTorch.
 fn definition(s: Sizes, block: &Block, input: &[f32]) -> Vec<f64> {
     let input: Vec<f64> = input.iter().map(|x| f64::from(*x)).collect();
     let both = linear(&input, &block.in_proj, s.model, f64::from);
@@ -138,12 +138,12 @@ fn definition(s: Sizes, block: &Block, input: &[f32]) -> Vec<f64> {
     linear(&sum, &block.out_proj, s.inner, f64::from)
 }
 
-/// `width` channels from `first` on of rows of `row` values.
+/// Returns `width` channels from `first` on of rows of `row` values.
 fn columns(s: Sizes, row: usize, width: usize) -> Series {
     Series::of(View::new("x", [1, 1, s.tokens, width], [0, 0, row, 1]).unwrap())
 }
 
-/// A direction by the engine. `x` and `z` are the halves of the rows of `both`, read in place.
+/// Computes a direction by the engine. `x` and `z` are the halves of the rows of `both`, read in place.
 fn computed(engine: &Engine, s: Sizes, p: &Direction, both: &[f32], reverse: bool) -> Vec<f32> {
     let half = columns(s, 2 * s.inner, s.inner);
     let dense = columns(s, s.inner, s.inner);

@@ -1,5 +1,5 @@
-//! Tests that cross crates, in one program: what they share is compiled and linked once. Tests that count allocations
-//! have a program of their own.
+//! Tests that span crates, in one program, so that shared code is compiled and linked once. Tests that count
+//! allocations have their own program.
 
 mod append;
 mod backward;

@@ -1,5 +1,5 @@
-//! Masks that heads, sequences or queries share give the bits of the expanded mask, whatever else the problem has, for
-//! any number of threads; and one element more or less changes the answer.
+//! Masks shared by heads, sequences or queries give the bits of the expanded mask, in any problem and for any number of
+//! threads, and changing one element changes the answer.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -14,7 +14,7 @@ use elsa_tests::random::Random;
 /// Shapes `[batch, heads, key heads, queries, keys]`.
 const SHAPES: [[usize; 5]; 5] =
     [[3, 4, 2, 49, 49], [5, 2, 1, 1, 70], [4, 1, 1, 17, 300], [2, 3, 3, 100, 197], [1, 6, 6, 130, 64]];
-/// Emulated processors and sanitizers are slow, so they get the first shapes, and one number of threads.
+/// Emulated processors and sanitizers are slow, so they only get the first shapes, and one number of threads.
 const MOST: usize = if SLOW { 3 } else { SHAPES.len() };
 const THREADS: &[usize] = if SLOW { &[3] } else { &[1, 3] };
 const DIM: usize = 16;
@@ -25,7 +25,7 @@ struct Setting {
     causal: Option<Alignment>,
 }
 
-/// The output of a call with a mask of `dims`, whose elements are those of `at(batch, head, query, key)`.
+/// Returns the output of a call with a mask of `dims`, whose elements are those of `at(batch, head, query, key)`.
 fn run(
     engine: &Engine,
     setting: &Setting,
@@ -75,7 +75,8 @@ fn same(a: &[f32], b: &[f32]) -> bool {
     a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-/// An element that depends on those axes that `dims` has; every seventh key of a query is masked, and some tiles wholly.
+/// Returns an element that depends on the axes of `dims`; every seventh key of a query is masked, and some tiles
+/// entirely.
 fn element(dims: [usize; 4]) -> impl Fn([usize; 4]) -> f32 {
     move |at| {
         let [b, h, i, j] = [0, 1, 2, 3].map(|axis| if dims[axis] == 1 { 0 } else { at[axis] });
@@ -120,7 +121,7 @@ fn shared_masks_have_the_bits_of_expanded_ones() {
                     let math = run(&engine, &setting, dims, bools, &element, &math);
                     let near = found.iter().zip(&math).all(|(a, b)| (a - b).abs() <= 1e-5);
                     assert!(near, "{backend:?} {shape:?} {dims:?}: not the baseline");
-                    // Masking one key, or not masking it, changes the answer.
+                    // Masking one more key, or one less, changes the answer.
                     let other = |at: [usize; 4]| match (at[3], element(at) == f32::NEG_INFINITY) {
                         (1, true) => 0.0,
                         (1, false) => f32::NEG_INFINITY,

@@ -1,4 +1,5 @@
-//! Tasks of quorums against algorithm 3 as the paper prints it, and every pair of a query and a key counted.
+//! Tasks of quorums against algorithm 3 as printed in the paper, with every pair of a query and a key
+//! counted.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -6,10 +7,10 @@
 use elsa_core::quorum::{BalancedChunkLayout, Division, InterestSet, MAX_RUNS, Span, Task, TaskPath, Tree};
 use elsa_tests::random::Random;
 
-/// Interpreters and sanitizers take fewer sizes.
+/// Interpreters and sanitizers test fewer sizes.
 const FEW: bool = cfg!(any(miri, elsa_sanitized));
 
-/// BuildSubseq: the tokens of a task, and the label of each at each level.
+/// BuildSubseq: returns the tokens of a task, and the label of each at each level.
 fn build_subseq(division: &Division, path: &TaskPath, tokens: usize) -> (Vec<usize>, Vec<Vec<usize>>) {
     let mut ids: Vec<usize> = (0..tokens).collect();
     let mut history: Vec<Vec<usize>> = Vec::new();
@@ -33,7 +34,7 @@ fn build_subseq(division: &Division, path: &TaskPath, tokens: usize) -> (Vec<usi
     (ids, history)
 }
 
-/// LocalMaskFromGroupRuns: whether the local tokens `i` and `j` meet.
+/// LocalMaskFromGroupRuns: returns `true` if the local tokens `i` and `j` are paired.
 fn meet(path: &TaskPath, queries: &[Vec<usize>], keys: &[Vec<usize>], i: usize, j: usize) -> bool {
     let levels = queries.iter().zip(keys).zip(path.digits());
     !levels.into_iter().any(|((a, b), q)| a[i] == b[j] && a[i] != usize::from(*q))
@@ -43,7 +44,7 @@ fn tokens(span: Span) -> impl Iterator<Item = (usize, usize)> + Clone {
     (0..span.tokens).map(move |t| (span.offset + t, span.start + t))
 }
 
-/// How often each pair is computed, over all tasks.
+/// Counts how often each pair is computed, over all tasks.
 fn coverage(division: &Division, queries: usize, keys: usize) -> Vec<u8> {
     let mut counts = vec![0u8; queries * keys];
     let mut total = 0;
@@ -168,7 +169,7 @@ fn large_divisions_do_the_work_of_attention() {
     }
 }
 
-/// Sets that lack a difference leave pairs out, and the runs of one task never exceed their bound.
+/// Sets without some difference leave pairs out, and the runs of one task never exceed their bound.
 #[test]
 fn a_changed_set_is_refused_and_would_lose_pairs() {
     for c in InterestSet::sizes().filter(|c| (7..=133).contains(c)) {
@@ -206,7 +207,7 @@ fn a_task_of_nine_levels_is_planned_within_its_budget() {
         assert!(task.pair_count() <= (task.query_tokens() as u128).pow(2));
     }
     assert!(most <= 19 && most > 3, "{most}");
-    // A hundred times what it takes.
+    // A hundred times the usual time.
     let each = start.elapsed() / count;
     assert!(FEW || each.as_millis() < 10, "{each:?}");
     println!("a task of nine levels: {each:?}, at most {most} runs, {} bytes", size_of::<Task>());
@@ -215,7 +216,7 @@ fn a_task_of_nine_levels_is_planned_within_its_budget() {
     assert!(task.queries().len() <= 6 * 32 + 1 && task.queries().len() <= MAX_RUNS);
 }
 
-/// A tree that divides some tasks further covers every pair, too.
+/// A tree that divides some tasks further also covers every pair.
 #[test]
 fn hybrid_trees_cover_every_pair() {
     let division = Division::new(&[7, 3, 7]).unwrap();

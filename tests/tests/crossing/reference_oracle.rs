@@ -1,5 +1,5 @@
-//! The oracle against the definition applied to vectors, over random problems with every feature; and
-//! every feature shown to matter.
+//! The oracle against the definition applied to vectors, over random problems with every feature, with a
+//! proof that every feature matters.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +41,7 @@ fn oracle(case: &Case) -> Oracle {
                     assert!(attends || p == 0.0);
                     // Outside its interval a row attends nothing.
                     assert!(!attends || (start..end).contains(&j), "{case:?}: row {i}, key {j}");
-                    // Where nothing is decided key by key it attends the whole interval.
+                    // If nothing is decided key by key, it attends the whole interval.
                     assert!(
                         problem.modifies(s.batch) || attends == (start..end).contains(&j),
                         "{case:?}: row {i}, key {j}"
@@ -58,7 +58,7 @@ fn oracle(case: &Case) -> Oracle {
     out
 }
 
-/// How much two f64 sums in different orders may differ, relative to the sum of magnitudes.
+/// Compares two f64 sums in different orders, with a tolerance relative to the sum of magnitudes.
 fn assert_agree(case: &Case) -> usize {
     let (got, want) = (oracle(case), case.naive());
     let same =
@@ -98,7 +98,7 @@ fn largest_difference(a: &Case, b: &Case) -> f64 {
     a.y.iter().zip(&b.y).map(|(a, b)| (a - b).abs()).fold(0.0, larger)
 }
 
-/// A change of the problem that must show in the answer.
+/// Requires that a change of the problem shows in the answer.
 fn assert_matters(name: &str, base: &Params, change: impl Fn(&mut Params)) {
     let mut changed = base.clone();
     change(&mut changed);
@@ -164,7 +164,7 @@ fn every_feature_matters() {
     assert_agree(&c);
 }
 
-/// Every element of every mask is read: inverting one changes the rows that it belongs to, and only those.
+/// Every element of every mask is read: inverting one changes only the rows that it belongs to.
 #[test]
 fn every_mask_element_matters() {
     let mut turned = 0;

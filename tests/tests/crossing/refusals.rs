@@ -1,6 +1,6 @@
-//! Problems on which the runtime's pointers cannot rely are refused: rows of outputs that overlap, lengths and masks
-//! beyond the tensors, factors that are no normal f32 values. And so is data that is not what the problem says: missing,
-//! too short, of another type, or not asked for.
+//! Problems that would break the runtime's pointers are refused: overlapping output rows, lengths and masks beyond the
+//! tensors, factors that are not normal f32 values. The same holds for data that does not match the problem: missing,
+//! too short, of another type, or not requested.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -253,7 +253,7 @@ fn factors_that_a_single_does_not_hold_or_that_leave_queries_no_range() {
     }
 }
 
-/// A problem with every operand: grouped heads, past and present, a mask and lengths.
+/// Returns a problem with every operand: grouped heads, past and present, a mask and lengths.
 fn whole() -> Case {
     let mask = MaskParams { kind: MaskKind::Additive(DType::F32), dims: vec![4, 8], density: 0.5 };
     let (batch, heads, past, present) = (2, 4, Some(3), true);
@@ -361,7 +361,7 @@ fn outputs_that_are_not_what_the_problem_says() {
     let outputs = Outputs { present_key: Some(data.elements_mut()), ..buffers.outputs() };
     let error = E::Needs { argument: "present_k", other: "its shape in the problem" };
     assert_eq!(outputs.check(&plain.problem()), Err(error));
-    // Log-sum-exp and states may be omitted, and have exactly as many elements as there are rows.
+    // Log-sum-exp and states may be omitted, and have exactly one element per row.
     assert_eq!(refused(&case, &|x| (x.lse, x.state) = (None, None)), None);
     for by in [-1, 1] {
         let rows = |n: usize| n.checked_add_signed(by).unwrap();

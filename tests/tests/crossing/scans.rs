@@ -1,5 +1,5 @@
 //! Every scan at every length: against a fold over an exact monoid that does not commute, against f64 over
-//! softmax states, and its merges counted along each path.
+//! softmax states, and with its merges counted along each path.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -37,7 +37,7 @@ fn matrices(n: usize) -> Vec<Matrix> {
     (0..n).map(|_| Matrix([0; 4].map(|_: u64| random.bits() % PRIME))).collect()
 }
 
-/// Applies one form of a scan; `None` when the scan does not have the form. A reduction is a list of one.
+/// Applies one form of a scan; `None` if the scan does not have the form. A reduction is a list of one.
 fn apply<M: Monoid>(scan: Scan, form: Form, mut items: Vec<M>) -> Option<Vec<M>> {
     let mut scratch = vec![M::identity(); scan.scratch_len(form, items.len())];
     let result = match form {
@@ -198,7 +198,7 @@ fn other_block_sizes_and_short_scratch() {
     }
 }
 
-/// Square matrices modulo a prime side by side, of a size that is known at run time, with a mark on the scratch.
+/// Adjacent square matrices modulo a prime, of a size known only at run time, with a mark on the scratch.
 struct Workspace {
     numbers: Vec<u64>,
     side: usize,
@@ -261,7 +261,7 @@ impl Slots for Workspace {
     }
 }
 
-/// Elements of a size known at run time, in one workspace with exactly the scratch that is asked for.
+/// Elements of a size known only at run time, in one workspace with exactly the requested scratch.
 #[test]
 fn every_scan_over_slots_is_the_fold() {
     for (side, n) in (1..4).flat_map(|side| [0, 1, 2, 3, 63, 64, 65, 200, 257].map(|n| (side, n))) {
@@ -303,7 +303,7 @@ fn merges_of_a_step_are_independent() {
         let want = wanted(Form::Inclusive, &items);
         let (mut a, mut b) = (items.clone(), items.clone());
         for step in 0..kogge_stone::steps(n) {
-            // All read, then all write.
+            // All reads precede all writes.
             let before = a.clone();
             for m in 0..n {
                 if let Some((earlier, at)) = kogge_stone::merge(n, step, m) {
@@ -322,8 +322,8 @@ fn merges_of_a_step_are_independent() {
     }
 }
 
-/// Prefixes of states against sums in f64. The states of single keys hold `2^(s − m)` within one rounding of
-/// the exponential and its argument; merges round once each, so that the merges on a path bound the error.
+/// Prefixes of states against sums in f64. The states of single keys hold `2^(s − m)` within one rounding of the
+/// exponential and its argument; merges round once each, so that the merges on a path bound the error.
 #[test]
 fn scans_of_states_are_prefix_softmax() {
     const U: f64 = 5.960_464_477_539_063e-8;

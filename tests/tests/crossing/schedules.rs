@@ -1,5 +1,5 @@
-//! Schedules with frozen references and skipped blocks, by the scalar run: every answer beside the f64 oracle and its bound,
-//! what was left out beside an f64 account of it.
+//! Schedules with frozen references and skipped blocks, by the scalar run: every answer against the f64 oracle and its
+//! bound, and every left-out sum against an f64 account.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -22,8 +22,8 @@ use proptest::prelude::*;
 
 const TILE: Tile = Tile { rows: 8, keys: 16 };
 
-/// The settings that leave nothing out: the article's ten, the lagging references of the exact one in tiles, own blocks
-/// of representatives, and the gate.
+/// Returns the settings that leave nothing out: the article's ten, the lagging references of the exact one in tiles,
+/// own blocks of representatives, and the gate.
 fn frozen_settings() -> Vec<Schedule> {
     let own = First::Proxy { keys: KeySide::SignedAbsMax, queries: QuerySide::Row, block: Some(5) };
     let mut settings: Vec<Schedule> = TABLE_3.iter().map(|(_, schedule)| *schedule).collect();
@@ -39,7 +39,7 @@ fn check_frozen(case: &Case, schedule: &Schedule) -> Result<Report, String> {
     if ran.buffers.present != case.naive_present() {
         return Err("the present is not past and new keys".into());
     }
-    // A block and the blocks, or a segment and the tree of a row that was computed again.
+    // A block and the blocks, or a segment and the tree of a row that was recomputed.
     let additions = executed(&case.problem(), schedule, TILE).into_s.max(516);
     case.naive().check_all(&ran.buffers, additions).map_err(|e| format!("{schedule:?}: {e}"))?;
     if ran.report.skipped_row_blocks > 0 || ran.share.iter().chain(&ran.d).any(|x| *x != 0.0) {
@@ -74,7 +74,8 @@ proptest! {
     }
 }
 
-/// Problems whose rows the bounds judge: masks, causality, windows, groups, caps, halves; some of them concentrated.
+/// Returns problems whose rows the bounds judge: masks, causality, windows, groups, caps, halves; some of them
+/// concentrated.
 fn judged() -> Vec<Case> {
     let heads =
         |queries, keys, d, dv| Params { heads: 4, kv_heads: 2, ..Params::plain(queries, keys, d, dv) };
@@ -121,7 +122,7 @@ fn every_answer_is_within_the_bound_of_its_schedule() {
     assert!(skipped[0] == 0 && skipped[1] > 100 && skipped[2] > 100, "{skipped:?}");
 }
 
-/// The largest score lies where references are frozen: in the last block, by a little and by hundreds of bits.
+/// The largest score is in a frozen block: the last one, higher by a little and by hundreds of bits.
 #[test]
 fn a_maximum_in_the_last_block_is_found() {
     for (above, computed_again) in
@@ -138,14 +139,14 @@ fn a_maximum_in_the_last_block_is_found() {
             assert_eq!(ran.report.recomputed, if computed_again { 5 } else { 0 }, "{above} {schedule:?}");
             assert!((f64::from(ran.buffers.lse[0]) / std::f64::consts::LN_2) >= f64::from(above) - 1e-3);
         }
-        // A representative of the last block knows.
+        // A representative of the last block finds it.
         let ran = run_and_judge(&case, &Schedule::VFA, TILE);
         assert_eq!(ran.report.recomputed, 0, "{above}");
     }
 }
 
-/// Keys of frozen blocks lie above the reference, which then follows in the tile's own block, the last: their distances were
-/// rounded while they were large, and the sums do not show it.
+/// Keys of frozen blocks are above the reference, which then rises in the tile's own block, the last. Their distances
+/// were rounded while they were large, and the sums do not show it.
 #[test]
 fn weights_from_before_a_late_move_are_not_trusted() {
     for (above, again) in [(6.3f32, false), (8.9, true), (20.7, true)] {
@@ -167,11 +168,11 @@ fn weights_from_before_a_late_move_are_not_trusted() {
     }
 }
 
-/// What stands for a block lies hundreds of bits off the scores, above and below.
+/// The representative of a block is hundreds of bits off the scores, above and below.
 #[test]
 fn rows_whose_representatives_are_far_off_are_computed_again() {
     let (d, keys) = (16, 6 * TILE.keys);
-    // Every key has one large element: together they stand for a score sixteen times as large.
+    // Every key has one large element: together they represent a score sixteen times as large.
     for (large, again) in [(14.0f32, true), (2.0, false), (2.1, true)] {
         let mut case =
             Params { scale: Some(std::f32::consts::LN_2), ..Params::plain(9, keys, d, 2) }.build("one-hot");
@@ -179,7 +180,7 @@ fn rows_whose_representatives_are_far_off_are_computed_again() {
         (0..keys * d).for_each(|x| case.k.set(x, if x % d == x / d % d { large } else { 0.0 }));
         for schedule in [Schedule::VFA, Schedule { skip: Skip::Budget(0.3), ..Schedule::VFA }] {
             let ran = run_and_judge(&case, &schedule, TILE);
-            // What stands for a block lies 210, 30 and 32 bits too high, and 96 equal weights sum to 6.6 bits.
+            // The representative of a block is 210, 30 and 32 bits too high, and 96 equal weights sum to 6.6 bits.
             assert_eq!(ran.report.recomputed, if again { 9 } else { 0 }, "{large}: {:?}", ran.report);
         }
         // Before weights exist the same representatives leave every key out.
@@ -188,7 +189,7 @@ fn rows_whose_representatives_are_far_off_are_computed_again() {
             assert_eq!((ran.report.recomputed, ran.report.lost_maximum), (9, 9), "{:?}", ran.report);
         }
     }
-    // Keys cancel in the mean: 200 bits too low beside scores of ±200.
+    // Keys cancel in the mean: 200 bits too low for scores of ±200.
     let k: Vec<f32> =
         (0..keys).map(|j| if j < TILE.keys { 0.0 } else { 200.0 - 400.0 * (j % 2) as f32 }).collect();
     let v: Vec<f32> = (0..keys).map(|j| j as f32).collect();
@@ -197,7 +198,7 @@ fn rows_whose_representatives_are_far_off_are_computed_again() {
     assert_eq!(ran.report.recomputed, 9);
 }
 
-/// Representatives that are only ten bits too high drop whole rows where blocks go before weights exist.
+/// Representatives that are only ten bits too high drop whole rows if blocks are left out before weights exist.
 #[test]
 fn a_dropped_maximum_is_seen() {
     let (d, keys) = (2, 5 * TILE.keys);
@@ -231,7 +232,7 @@ fn masked_rows_are_empty_and_leave_the_others_alone() {
     for i in [0, 5, 11] {
         mask[i * keys..(i + 1) * keys].fill(0);
     }
-    // A row with keys in the last block alone.
+    // A row with keys only in the last block.
     mask[3 * keys..4 * keys - 4].fill(0);
     mask[4 * keys - 2] = 1;
     let mut all = frozen_settings();
@@ -247,7 +248,7 @@ fn masked_rows_are_empty_and_leave_the_others_alone() {
 
 #[test]
 fn representatives_see_attended_keys_only() {
-    // Keys of the future and beyond the valid ones would put references hundreds of bits too high, or make them NaN.
+    // Future keys and keys beyond the valid ones would make references hundreds of bits too high, or NaN.
     let keys = 4 * TILE.keys;
     for bad in [1e4f32, f32::NAN] {
         let k: Vec<f32> = (0..keys).map(|j| if j < 24 { 0.25 * (j % 3) as f32 } else { bad }).collect();
@@ -285,7 +286,7 @@ fn exact_is_the_fallback_bit_for_bit_and_repeats_change_nothing() {
         let [one, two] = [(); 2].map(|()| ran(case, &schedule, TILE));
         assert_eq!((bits(&one.buffers), one.report), (bits(&two.buffers), two.report), "{case:?}");
     }
-    // A sequence of a batch has the bits that it has alone.
+    // A sequence of a batch has the same bits as alone.
     let params = Params { gain: 5.0, causal: Some(Alignment::TopLeft), ..Params::plain(30, 70, 8, 4) };
     let alone = params.build("alone");
     let mut both = Params { batch: 2, ..params }.build("a batch");
@@ -331,7 +332,7 @@ fn refusals_write_nothing() {
     }
 }
 
-/// The gate's rows beside the bound, up to its limit: reference zero, sums between 2^-48 and 2^48 and beyond.
+/// The gate's rows against the bound, up to its limit: reference zero, sums between 2^-48 and 2^48 and beyond.
 #[test]
 fn scores_at_the_limit_of_the_gate_need_no_reference() {
     let (d, keys) = (4, 8 * TILE.keys);
@@ -354,7 +355,7 @@ fn scores_at_the_limit_of_the_gate_need_no_reference() {
             "{reach} {sign}"
         );
         assert!(!open || ran.buffers.m.iter().all(|m| *m == 0.0));
-        // The prior bound holds for gated and for frozen rows, too.
+        // The prior bound also holds for gated and for frozen rows.
         let problem = case.problem();
         let norms = Norms { query: 1.0, key: f64::from(reach), bias: 0.0 };
         for schedule in [schedule, Schedule::VFA] {
@@ -369,7 +370,7 @@ fn scores_at_the_limit_of_the_gate_need_no_reference() {
             assert!(frozen.claims() && error <= frozen.absolute(largest), "{error:e} {frozen:?}");
         }
     }
-    // Values without room, and a NaN, keep it shut.
+    // Values without room, and a NaN, keep it closed.
     for v in [1e25f32, f32::NAN, f32::INFINITY] {
         let ran = run_and_judge(&scored(&[1.0; 3], &[0.5; 20], &[v; 20]), &schedule, TILE);
         assert_eq!(ran.report.gated, 0, "{v}");
@@ -378,7 +379,7 @@ fn scores_at_the_limit_of_the_gate_need_no_reference() {
     assert_eq!(ran.report.gated, 0);
 }
 
-/// A short hunt: what `cargo xtask hunt --schedules` does for longer.
+/// A short hunt: the same as `cargo xtask hunt --schedules`, which takes longer.
 #[test]
 fn no_answer_of_a_hunt_exceeds_its_bound() {
     for rule in Rule::ALL {

@@ -1,4 +1,4 @@
-//! Runs that leave blocks out inside a budget: their sums beside an f64 account, states of any origin, and split runs.
+//! Runs that leave blocks out inside a budget: their sums against an f64 account, states of any origin, and split runs.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -21,7 +21,7 @@ use proptest::prelude::*;
 
 const TILE: Tile = Tile { rows: 8, keys: 16 };
 
-/// Runs a budget over scores by hand, and compares sums, answers and counts with the f64 account.
+/// Runs a budget over given scores, and compares sums, answers and counts with the f64 account.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, tile: Tile) -> (Ran, Vec<Account>) {
     let case = scored(q, k, v);
     let schedule = Schedule { threshold: 2.0, ..Schedule::within(budget) };
@@ -40,7 +40,7 @@ fn mass_just_below_the_budget_in_every_block_is_left_out() {
         let [k, v] = equal_parts(TILE.keys, blocks, of_budget, budget);
         let (ran, rows) = check_account(&[1.0; 11], &k, &v, budget, TILE);
         assert_eq!(ran.report.skipped_blocks == 2 * blocks as u64, all, "{:?}", ran.report);
-        // Values lie as far apart as the bound supposes, and the bound is used up.
+        // Values are as far apart as the bound assumes, and the bound is used up.
         if all {
             let y = 1.0 - 2.0 * rows[0].left / (rows[0].left + rows[0].kept);
             let error = (f64::from(ran.buffers.output.get(0)) - y).abs();
@@ -50,7 +50,7 @@ fn mass_just_below_the_budget_in_every_block_is_left_out() {
     }
 }
 
-/// References rise after blocks were left out, by more than a few bits and by hundreds; neighbours vote apart.
+/// References rise after blocks were left out, by more than a few bits and by hundreds; adjacent rows vote separately.
 #[test]
 fn what_was_left_out_follows_the_reference_and_every_row_votes() {
     let mut random = Random::new(41);
@@ -66,7 +66,7 @@ fn what_was_left_out_follows_the_reference_and_every_row_votes() {
         seen[2] += ran.report.rescaled_row_blocks;
     }
     assert!(seen.iter().all(|seen| *seen > 10), "{seen:?}");
-    // One row alone objects to each block but the first.
+    // A single row objects to each block except the first.
     let mut q = vec![1.0f32; 8];
     q[5] = 0.01;
     let k: Vec<f32> = (0..10 * TILE.keys).map(|j| if j < TILE.keys { 0.0 } else { -20.0 }).collect();
@@ -78,7 +78,7 @@ fn what_was_left_out_follows_the_reference_and_every_row_votes() {
     assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.9, 0.9));
 }
 
-/// By λ a block goes where all rows agree, or row by row; `D` is at least what went.
+/// By λ a block is left out if all rows agree, or row by row; `D` is at least the sum left out.
 #[test]
 fn lambda_decides_by_blocks_or_by_rows() {
     let k: Vec<f32> = (0..10 * TILE.keys).map(|j| if j < TILE.keys { 0.0 } else { -20.0 }).collect();
@@ -120,14 +120,14 @@ fn values_that_are_not_finite_are_never_left_out() {
             assert_eq!((found.report.skipped_blocks, found.report.recomputed), (4, rows), "{skip:?} {bad}");
             let y = found.buffers.output.get(0);
             assert!(if bad.is_nan() { y.is_nan() } else { y == bad }, "{skip:?} {bad} {y}");
-            // Rows that attend the key alone are spoilt.
+            // Only rows that attend the key are spoilt.
             let mut causal = case.clone();
             causal.spec.causal = Some(Alignment::TopLeft);
             let found = run_and_judge(&causal, &Schedule { skip, ..Schedule::EXACT }, TILE);
             assert!((0..8).all(|i| found.buffers.output.get(i) == 1.0), "{skip:?} {bad}");
         }
     }
-    // NaN among scores poisons its rows alone, and infinite ones are computed again.
+    // A NaN score poisons only its rows, and infinite ones are recomputed.
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mut k = k.clone();
         k[j] = bad;
@@ -156,8 +156,8 @@ fn bracketed(states: &[T], random: &mut Random) -> T {
 proptest! {
     #![proptest_config(ProptestConfig { cases: if SLOW { 30 } else { 400 }, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// States of any origin, each within the budget by its own sums, merge within it in any bracketing; and `D` is the sum
-    /// of theirs, brought to one reference.
+    /// States of any origin, each within the budget by its own sums, stay within it when merged in any bracketing; and
+    /// `D` is their sum, rescaled to one reference.
     #[test]
     fn a_budget_is_closed_under_the_merge(seed in any::<u64>(), n in 1usize..60, budget in 1e-6f32..0.95, far in prop_oneof![Just(3.0f32), Just(40.0), Just(150.0)]) {
         let mut random = Random::new(seed);
@@ -186,7 +186,7 @@ proptest! {
     }
 }
 
-/// Parts of the keys decide by themselves; what they export merges within the budget, and within the bound.
+/// Parts of the keys decide independently; their exported states merge within the budget, and within the bound.
 #[test]
 fn split_runs_keep_the_budget_together() {
     let (queries, keys, d, dv) = (20, 230, 8, 3);

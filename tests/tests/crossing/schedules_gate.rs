@@ -1,5 +1,5 @@
-//! The norm gate in the kernels of the CPU: where scores are known to stay near zero, zero is the reference of all rows, alone and
-//! inside an error budget.
+//! The norm gate in the CPU kernels: if scores are known to stay near zero, zero is the reference of all rows, with and
+//! without an error budget.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -16,15 +16,15 @@ use elsa_tests::cases::{BiasParams, Case, MaskData, MaskParams, Params};
 use elsa_tests::schedules::{Ran, account, compare, judge_by, same, scored};
 use std::ops::Range;
 
-/// The gate on the exact schedule, which kernels have.
+/// The gate on the exact schedule, which kernels support.
 const GATE: Schedule = Schedule { gate: true, ..Schedule::EXACT };
 
-/// The gate inside a budget.
+/// Returns the gate inside a budget.
 fn inside(budget: f32) -> Schedule {
     Schedule { skip: Skip::Budget(budget), ..GATE }
 }
 
-/// Runs a case by a schedule of the kernels. Returns what it executed, and its tiles.
+/// Runs a case by a schedule of the kernels. Returns the execution and its tiles.
 fn by(engine: &Engine, case: &Case, schedule: Schedule) -> (Ran, Executed, Vec<Range<usize>>) {
     let options = PlanOptions { schedule, ..PlanOptions::default() };
     let (ran, _) = run(engine, case, &options);
@@ -39,7 +39,7 @@ fn gated(engine: &Engine, case: &Case) -> (Ran, Executed) {
     (ran, executed)
 }
 
-/// Whether a run wrote the bits of the exact plan.
+/// Returns `true` if a run wrote the bits of the exact plan.
 fn is_exact(engine: &Engine, case: &Case, ran: &Ran) -> bool {
     let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
     let (mut exact, mut workspace) = (case.buffers(), plan.workspace().unwrap());
@@ -47,7 +47,7 @@ fn is_exact(engine: &Engine, case: &Case, ran: &Ran) -> bool {
     same(&ran.buffers, &exact)
 }
 
-/// Numbers of a mask of up to this magnitude, all of it where they are large; some mask.
+/// Limits the numbers of a mask to this magnitude, all of it if they are large; some are masked.
 fn small(case: &mut Case, most: f32) {
     let of = |n: usize| match n % 11 {
         0 => f32::NEG_INFINITY,
@@ -68,7 +68,7 @@ fn small(case: &mut Case, most: f32) {
     }
 }
 
-/// Masks and biases of numbers: those that mask count as nothing, and the others with the norms.
+/// Returns masks and biases of numbers: those that mask do not count, and the others count together with the norms.
 fn with_numbers() -> Vec<Case> {
     let numbers = |dtype, dims: &[usize]| {
         Some(MaskParams { kind: MaskKind::Additive(dtype), dims: dims.to_vec(), density: 1.0 })
@@ -115,7 +115,7 @@ fn numbers_that_are_added_join_the_norms() {
             assert_eq!(ran.report.gated, case.problem().rows() as u64, "{case:?} {:?}", ran.report);
             assert!(judge_by(case, &GATE, executed, &ran) <= 1.0);
             assert!(!is_exact(engine, case, &ran), "{case:?}: zero is never the reference");
-            // Beyond the limit together, though neither is alone: what exact answers.
+            // Beyond the limit together, though neither is alone: the exact answer.
             let mut far = case.clone();
             small(&mut far, 32.0);
             let (ran, _) = gated(engine, &far);
@@ -128,7 +128,7 @@ fn numbers_that_are_added_join_the_norms() {
     }
 }
 
-/// One number decides for its tile alone, wherever it stands; what is masked decides nothing.
+/// A single number decides for its tile, at any position; masked elements decide nothing.
 #[test]
 fn every_number_of_a_tile_counts() {
     let (queries, keys) = (120, 200);
@@ -168,7 +168,7 @@ fn every_number_of_a_tile_counts() {
     }
 }
 
-/// Where every block stays, a budget changes no bit beside the reference zero either; nor does the gate where it is shut.
+/// If every block stays, a budget changes no bit with the reference zero either; nor does the gate when it is closed.
 #[test]
 fn a_budget_with_nothing_to_skip_changes_no_bit_of_the_gate() {
     let mut cases = with_numbers();
@@ -192,7 +192,8 @@ fn a_budget_with_nothing_to_skip_changes_no_bit_of_the_gate() {
     }
 }
 
-/// Blocks go by the same votes and sums beside zero: an account in f64 agrees, for one query and for tiles.
+/// Blocks are left out by the same votes and sums with the reference zero: an account in f64 agrees, for one query and
+/// for tiles.
 #[test]
 fn a_budget_is_kept_beside_zero() {
     let budget = 0.01f32;
@@ -215,12 +216,12 @@ fn a_budget_is_kept_beside_zero() {
             assert!(ran.buffers.m.iter().all(|m| *m == 0.0));
             compare(&ran, &rows);
             assert!(judge_by(&case, &inside(budget), executed, &ran) <= 1.0);
-            // Beside references that move the same blocks go.
+            // With moving references the same blocks are left out.
             let (moving, _, _) = by(&engine, &case, exact);
             assert_eq!(moving.report.skipped_blocks, skipped);
             assert!(moving.report.gated == 0 && moving.report.rescaled_blocks > 0);
         }
-        // A value that is not finite shuts the gate, and stays.
+        // A value that is not finite closes the gate, and stays.
         let mut bad = v.clone();
         bad[BLOCK + 3] = f32::NAN;
         let (ran, _, _) = by(&engine, &scored(&[1.0; 9], &k, &bad), inside(budget));
@@ -228,7 +229,7 @@ fn a_budget_is_kept_beside_zero() {
     }
 }
 
-/// Unseen blocks beside zero: a mask that falls with the distance, as far as the gate lets it.
+/// Unseen blocks with the reference zero: a mask that falls with the distance, as far as the gate allows.
 #[test]
 fn blocks_go_unseen_beside_zero() {
     let (budget, queries, keys) = (0.01f32, 80, 5 * BLOCK);
@@ -248,7 +249,7 @@ fn blocks_go_unseen_beside_zero() {
             assert!(report.unseen_blocks > report.blocks / 4, "{report:?}");
             assert!(judge_by(&case, &inside(budget), executed, &ran) <= 1.0);
             assert!(ran.buffers.m.iter().all(|m| *m == 0.0));
-            // Keys and values are measured block by block, and the last block counts as the first.
+            // Keys and values are measured block by block, and the last block counts like the first.
             let mut long = case.clone();
             long.fill_key(0, keys - 3, 90.0);
             let (ran, executed, _) = by(&engine, &long, inside(budget));
@@ -262,7 +263,7 @@ fn blocks_go_unseen_beside_zero() {
     }
 }
 
-/// What a certificate says beside zero holds, with numbers that are added.
+/// The certificate holds with the reference zero, with additive numbers.
 #[test]
 fn certificates_hold_beside_zero() {
     for engine in engines(1) {
@@ -295,7 +296,8 @@ fn certificates_hold_beside_zero() {
     }
 }
 
-/// Where norms are small, zero is the reference of every row; masked keys, their values and rows without keys stay out of it.
+/// If norms are small, zero is the reference of every row; masked keys, their values and rows without keys do not
+/// count.
 #[test]
 fn kernels_take_zero_as_the_reference_where_scores_stay_near_it() {
     let mask = |density| Some(MaskParams { kind: MaskKind::Bool, dims: vec![40, 330], density });
@@ -334,7 +336,7 @@ fn kernels_take_zero_as_the_reference_where_scores_stay_near_it() {
     }
 }
 
-/// What norms do not show to be near zero is computed as ever, bit for bit.
+/// Calls that norms do not show to be near zero are computed as usual, bit for bit.
 #[test]
 fn kernels_keep_the_gate_shut_where_it_is_not_known_to_be_open() {
     let plain = || Params::plain(50, 90, 8, 4).build("a shut gate");

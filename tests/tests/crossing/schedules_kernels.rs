@@ -1,4 +1,4 @@
-//! Schedules on every back end of the CPU: error budgets in the kernels, and everything else by the core's scalar run.
+//! Schedules on every CPU back end: error budgets in the kernels, and everything else by the core's scalar run.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -24,7 +24,7 @@ use elsa_tests::schedules::scores::{equal_parts, rising};
 use elsa_tests::schedules::{Ran, account, compare, judge, judge_by, same, scored, try_run};
 use std::ops::Range;
 
-/// Keys of a block.
+/// Keys per block.
 pub const BLOCK: usize = 64;
 
 pub fn engines(threads: usize) -> Vec<Engine> {
@@ -51,8 +51,8 @@ pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Tile) {
     (first, tile)
 }
 
-/// Every setting of the article and the budget on hard cases: bit for bit what the core's scalar run answers in tiles of as
-/// many rows, whatever the number of threads.
+/// Every setting of the article and the budget on hard cases: bit for bit the answer of the core's scalar run in tiles
+/// of the same number of rows, for any number of threads.
 #[test]
 fn any_schedule_is_the_scalar_run() {
     let settings: Vec<Schedule> = TABLE_3
@@ -72,7 +72,7 @@ fn any_schedule_is_the_scalar_run() {
         let (threads, _) = run(&three[engine], case, &options);
         assert!(same(&found.buffers, &threads.buffers) && found.report == threads.report, "{case:?}");
         let want = try_run(case, &schedule, tile).unwrap();
-        // Where tiles end elsewhere than those of the core, rows vote with others.
+        // If tiles end elsewhere than those of the core, rows vote with others.
         let aligned = case.spec.query.tokens() <= tile.rows || tile.rows == 1;
         if aligned {
             assert!(same(&found.buffers, &want.buffers), "{case:?} {schedule:?}");
@@ -160,7 +160,8 @@ fn refusals_name_the_option() {
         ] {
             assert_eq!(refusal(options), conflict(argument, other));
         }
-        // Streamed runs take neither, and tasks, whose states have no room for what was left out.
+        // Streamed runs support neither, and tasks do not either, because their states have no room for the left-out
+        // sums.
         for (plan, name) in
             [(budget, "error_budget"), (PlanOptions { schedule: Schedule::VFA, ..plain }, "schedule")]
         {
@@ -172,7 +173,7 @@ fn refusals_name_the_option() {
             let refused = TaskPlan::new(&engine, &problem, &division, &path, Held::Whole, &plan).unwrap_err();
             assert_eq!(refused, TaskError::Argument(conflict(name, "a task")));
         }
-        // The workspace of an exact run knows of nothing left out.
+        // The workspace of an exact run has no room for left-out sums.
         let plan = engine.plan(&problem, &plain).unwrap();
         let mut workspace = plan.workspace().unwrap();
         assert_eq!(workspace.traversed().unwrap_err(), CertifyError::Exact);
@@ -182,7 +183,7 @@ fn refusals_name_the_option() {
     }
 }
 
-/// Runs a case inside a budget, with a certificate, and checks what the certificate says of it.
+/// Runs a case inside a budget, with a certificate, and checks the certificate.
 pub fn within(engine: &Engine, case: &Case, budget: f32) -> (Ran, Executed, Vec<Range<usize>>) {
     let problem = case.problem();
     let options = PlanOptions { error_budget: Some(budget), ..PlanOptions::default() };
@@ -195,7 +196,7 @@ pub fn within(engine: &Engine, case: &Case, budget: f32) -> (Ran, Executed, Vec<
     (ran, plan.certificate().executed, (0..tiling.count()).map(|t| tiling.tile(t).rows).collect())
 }
 
-/// Runs a budget over scores by hand on every back end, beside the f64 account. Returns the last run.
+/// Runs a budget over given scores on every back end, against the f64 account. Returns the last run.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32) -> Ran {
     let case = scored(q, k, v);
     let mut last = None;
@@ -211,7 +212,7 @@ fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32) -> Ran {
     last.unwrap()
 }
 
-/// Several segments, and one query as well as tiles of several.
+/// Several segments, for one query and for tiles of several.
 #[test]
 fn mass_just_below_the_budget_is_left_out_by_kernels() {
     let (budget, blocks) = (0.05f32, if SLOW { 9 } else { 20 });
@@ -228,7 +229,8 @@ fn mass_just_below_the_budget_is_left_out_by_kernels() {
     }
 }
 
-/// References rise after blocks were left out, by more than the headroom and by a hundred bits; neighbours vote apart.
+/// References rise after blocks were left out, by more than the headroom and by a hundred bits; adjacent rows vote
+/// separately.
 #[test]
 fn kernels_bring_what_was_left_out_to_new_references() {
     let mut random = Random::new(41);
@@ -244,7 +246,7 @@ fn kernels_bring_what_was_left_out_to_new_references() {
         seen[2] += ran.report.rescaled_blocks;
     }
     assert!(seen.iter().all(|seen| *seen > if SLOW { 0 } else { 3 }), "{seen:?}");
-    // The largest score of all lies in the last block, thirty bits above everything.
+    // The overall largest score is in the last block, thirty bits above everything.
     for segment in [3, 10] {
         let mut k: Vec<f32> = (0..segment * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -20.0 }).collect();
         *k.last_mut().unwrap() = 12.0;
@@ -307,7 +309,7 @@ fn kernels_keep_values_that_are_not_finite() {
                         engine.kernel()
                     );
                 }
-                // A NaN among the scores poisons its rows, and a masked one nobody.
+                // A NaN score poisons its rows, and a masked one poisons none.
                 let mut case = scored(&q, &k, &vec![1.0; k.len()]);
                 case.fill_key(0, at, f32::NAN);
                 let (found, _, _) = within(&engine, &case, 0.1);
@@ -317,7 +319,7 @@ fn kernels_keep_values_that_are_not_finite() {
     }
 }
 
-/// Where every block stays, a budget changes no bit of any output.
+/// If every block stays, a budget changes no bit of any output.
 #[test]
 fn a_budget_with_nothing_to_skip_changes_no_bit() {
     let step = if SLOW { 17 } else { 3 };
@@ -356,7 +358,7 @@ fn answers_inside_a_budget_are_within_their_bounds() {
     assert!(skipped > if SLOW { 8 } else { 20 }, "{skipped}");
 }
 
-/// Of a problem where every other block may go, those go and no others: 64 queries by 64 keys, and tiles of any width.
+/// If every other block may be left out, exactly those are: 64 queries by 64 keys, and tiles of any width.
 #[test]
 fn half_of_the_blocks_go() {
     let n = if SLOW { 4 * BLOCK } else { 18 * BLOCK };
@@ -367,7 +369,7 @@ fn half_of_the_blocks_go() {
     assert_eq!((ran.report.block_sparsity(), ran.report.row_sparsity()), (0.5, 0.5));
 }
 
-/// Parts of the keys decide by themselves, and what they export merges within the budget.
+/// Parts of the keys decide independently, and their exported states merge within the budget.
 #[test]
 fn states_of_parts_merge_with_what_they_left_out() {
     let (queries, keys, d, dv) = (20, 640, 1, 1);
@@ -436,7 +438,7 @@ fn states_of_parts_merge_with_what_they_left_out() {
     assert!(skipped > 0);
 }
 
-/// A certificate of a run inside a budget counts what was left out.
+/// A certificate of a run inside a budget counts the blocks left out.
 #[test]
 fn certificates_count_what_was_left_out() {
     let k: Vec<f32> = (0..9 * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -7.0 }).collect();

@@ -1,4 +1,4 @@
-//! Blocks before the diagonal, which come first: what a row's own key weighs at least lets them go unseen.
+//! Blocks before the diagonal, which come first: the minimum weight of a row's own key lets them go unseen.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -16,10 +16,10 @@ use elsa_tests::schedules::{Ran, judge, judge_by, same, try_run};
 
 const CAUSAL: Option<Alignment> = Some(Alignment::BottomRight);
 
-/// Keys of the long cases.
+/// Number of keys of the long cases.
 const KEYS: usize = if SLOW { 10 * BLOCK } else { 11 * BLOCK };
 
-/// Causal linear biases: a mask that falls by `slope` a key before the diagonal, and small scores.
+/// Returns causal linear biases: a mask that falls by `slope` per key before the diagonal, and small scores.
 fn causal(queries: usize, keys: usize, slope: f32) -> Case {
     let params = Params {
         gain: 0.5,
@@ -59,14 +59,14 @@ fn blocks_before_the_diagonal_go_unseen() {
             let ran = try_run(&case, &schedule, tile).unwrap();
             let tiles: Vec<_> =
                 (0..queries).step_by(rows).map(|start| start..queries.min(start + rows)).collect();
-            // The core counts the keys of a block that a row attends, and the account all of them.
+            // The core counts the keys of a block that a row attends, and the account counts all of them.
             let report = &ran.report;
             assert!(5 * report.unseen_blocks > 3 * report.blocks, "{report:?}");
             assert!(report.recomputed == 0 && judge(&case, &schedule, tile, &ran) <= 1.0);
             assert!(report.blocks >= tiles.len() as u64);
         }
     }
-    // Tiles all along the diagonal: the further down, the more goes.
+    // Tiles all along the diagonal: the further down, the more is left out.
     let case = causal(5 * BLOCK, 5 * BLOCK, 0.5);
     for engine in engines(2) {
         let (ran, _) = judged(&engine, &case, budget);
@@ -74,7 +74,7 @@ fn blocks_before_the_diagonal_go_unseen() {
     }
 }
 
-/// Rows whose own key is masked, or scores low, object to what comes before it: their tile meets those blocks.
+/// Rows whose own key is masked, or has a low score, object to earlier blocks: their tile meets those blocks.
 #[test]
 fn an_own_key_that_is_masked_bounds_nothing() {
     let (budget, queries) = (0.01f32, 66);
@@ -91,17 +91,17 @@ fn an_own_key_that_is_masked_bounds_nothing() {
             // One tile meets everything up to its diagonal.
             let met = unseen(&all) - unseen(&ran);
             assert!(met * tiles >= unseen(&all) - tiles && met < unseen(&all), "{row}: {met} of {all:?}");
-            // A finite number leaves it as little.
+            // A finite number has the same effect.
             let Some(MaskData::Additive(data)) = &mut masked.mask else { panic!() };
             data.set(row * KEYS + own(row), -1e5);
             let (ran, _) = judged(&engine, &masked, budget);
             assert_eq!(unseen(&all) - unseen(&ran), met);
-            // So it is in the core's run.
+            // The same holds in the core's run.
             let tile = Tile { rows: 16, keys: BLOCK };
             let core = |case| try_run(case, &Schedule::within(budget), tile).unwrap();
             assert!(unseen(&core(&masked)) < unseen(&core(&plain)), "{row}");
         }
-        // Its product counts as well as what is added: a key that looks away.
+        // The product of the own key counts as well as its addend: a key in the opposite direction.
         let mut away = plain.clone();
         for row in [3, 40] {
             (0..8).for_each(|x| away.q.set(row * 8 + x, 1.0));
@@ -109,7 +109,7 @@ fn an_own_key_that_is_masked_bounds_nothing() {
         }
         let (ran, _) = judged(&engine, &away, budget);
         assert!(unseen(&ran) < unseen(&all));
-        // Numbers that are not finite poison the rows that attend them, and no others, wherever they are.
+        // Numbers that are not finite poison the rows that attend them, and no others, at any position.
         for bad in [f32::NAN, f32::INFINITY] {
             let mut key = plain.clone();
             key.fill_key(0, own(40), bad);
@@ -130,7 +130,7 @@ fn an_own_key_that_is_masked_bounds_nothing() {
     }
 }
 
-/// Scores that are what is added: `level` says for each row and key.
+/// Creates scores from their addends: `level` returns one for each row and key.
 fn levels(
     queries: usize,
     keys: usize,
@@ -145,7 +145,8 @@ fn levels(
     case
 }
 
-/// Every row keeps its own key alone, and all before it weighs a little less than the budget, or a little more.
+/// Every row keeps only its own key, and all earlier ones weigh a little less than the budget, or a little
+/// more.
 #[test]
 fn the_own_key_leaves_room_for_the_budget_and_no_more() {
     let (queries, keys, budget) = (64, 10 * BLOCK, 0.05f32);
@@ -170,7 +171,7 @@ fn the_own_key_leaves_room_for_the_budget_and_no_more() {
     }
 }
 
-/// An own block may go by the weights that were met, and its key counts no longer from there on.
+/// An own block may be left out by its weights, and its key no longer counts from there on.
 #[test]
 fn an_own_key_that_went_bounds_nothing() {
     let budget = 0.9f32;
@@ -198,12 +199,13 @@ fn an_own_key_that_went_bounds_nothing() {
     assert!(ran.share[190] > 0.15 && ran.share[190] < 0.3, "{}", ran.share[190]);
 }
 
-/// What went before the diagonal counts in every later vote.
+/// Blocks left out before the diagonal count in every later vote.
 #[test]
 fn what_went_before_the_diagonal_counts_behind_it() {
     let budget = 0.05f32;
     let n = 5 * BLOCK;
-    // Rows of the third block: three tenths of the budget in each of the other blocks, of which three may go.
+    // Rows of the third block: three tenths of the budget in each of the other blocks, so that three of them
+    // may be left out.
     let each = 0.3 * budget / (1.0 - budget) / BLOCK as f32;
     let case = levels(n, n, None, |i, j| match (i / BLOCK, j / BLOCK) {
         (2, 2) if i == j => 0.0,
@@ -223,7 +225,7 @@ fn what_went_before_the_diagonal_counts_behind_it() {
     assert!(ran.report.recomputed == 0 && share(&ran) > 0.88 * budget, "{}", share(&ran));
 }
 
-/// An own key is that of the row's own key head.
+/// The own key of a row belongs to its own key head.
 #[test]
 fn heads_have_own_keys_of_their_own() {
     let (queries, keys, budget) = (64, 7 * BLOCK, 0.05f32);
@@ -243,7 +245,7 @@ fn heads_have_own_keys_of_their_own() {
         _ => f32::NEG_INFINITY,
     });
     (0..case.q.len()).for_each(|x| case.q.set(x, 1.0));
-    // Own keys of the second key head look away.
+    // Own keys of the second key head point in the opposite direction.
     for (head, x) in [(0, 0.0), (1, -10.0)] {
         for j in 0..keys {
             let at = case.spec.key.row(0, head, j);
@@ -264,7 +266,7 @@ fn heads_have_own_keys_of_their_own() {
     assert_eq!((ran.report.unseen_blocks, ran.report.recomputed), (2 * 6 * 2, 0), "{:?}", ran.report);
 }
 
-/// Whatever else a problem has: within the bounds, and much goes before the diagonal.
+/// In any problem: within the bounds, and much is left out before the diagonal.
 #[test]
 fn answers_are_within_their_bounds() {
     let n = if SLOW { 4 * BLOCK } else { 7 * BLOCK - 13 };
@@ -339,7 +341,7 @@ fn answers_are_within_their_bounds() {
     assert!(one_of * counts[0] > counts[1], "{counts:?}");
 }
 
-/// The past lies before the diagonal of every row. Where it ends changes no bit.
+/// The past is before the diagonal of every row. Its end changes no bit.
 #[test]
 fn a_past_changes_no_bit() {
     let (queries, keys, past) = (70, KEYS, KEYS - 70);
@@ -365,7 +367,7 @@ fn a_past_changes_no_bit() {
     }
 }
 
-/// Parts of the keys keep their budgets by themselves: one that has no own keys bounds nothing by them.
+/// Parts of the keys keep their budgets independently: a part without own keys has no bounds from them.
 #[test]
 fn parts_keep_their_own_budgets() {
     let (queries, keys, budget) = (64, 8 * BLOCK, 0.1f32);

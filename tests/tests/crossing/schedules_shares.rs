@@ -1,4 +1,4 @@
-//! What runs on the CPU say of the keys that they left out, and what certificates say of runs beside the reference zero.
+//! Reports of CPU runs on the keys that they left out, and certificates of runs with the reference zero.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -10,7 +10,7 @@ use elsa_tests::present;
 use elsa_tests::schedules::scores::{little_beside_one, rising_once};
 use elsa_tests::schedules::{Ran, account, compare, rounded_outwards, run_and_judge, scored};
 
-/// Keys of a block.
+/// Keys per block.
 const BLOCK: usize = 64;
 
 fn engines() -> Vec<Engine> {
@@ -19,7 +19,7 @@ fn engines() -> Vec<Engine> {
     backends.map(|backend| Engine::new(&options(backend)).unwrap()).collect()
 }
 
-/// Runs scores by hand inside a budget. Returns the answers, and the additions on the way of a weight into a sum.
+/// Runs given scores inside a budget. Returns the answers, and the additions on the path of a weight into a sum.
 fn run(engine: &Engine, [q, k, v]: [&[f32]; 3], budget: f32) -> (Ran, usize) {
     let case = scored(q, k, v);
     let options = PlanOptions { error_budget: Some(budget), ..PlanOptions::default() };
@@ -41,7 +41,7 @@ fn shares_are_rounded_outwards() {
         rows += rounded_outwards(&ran, additions);
     }
     assert!(rows >= 61, "{rows}");
-    // As much of the scalar run of the core.
+    // The same with the scalar run of the core.
     let tile = Tile { rows: 8, keys: BLOCK };
     let case = scored(&q, &k, &v);
     let schedule = Schedule::within(0.5);
@@ -50,7 +50,7 @@ fn shares_are_rounded_outwards() {
     assert_eq!(rounded_outwards(&run_and_judge(&case, &schedule, tile), additions), 61);
 }
 
-/// What a tile of one row has left out, too, counts beside the reference of the block that it decides on.
+/// The left-out sum of a tile of one row also counts relative to the reference of the block under decision.
 #[test]
 fn totals_follow_the_reference_in_tiles_of_any_height() {
     let ([k, v], mut seen) = (rising_once(BLOCK), 0);
@@ -58,7 +58,7 @@ fn totals_follow_the_reference_in_tiles_of_any_height() {
         for rows in [1usize, 2, 37] {
             let q = vec![1.0; rows];
             let (ran, _) = run(&engine, [&q, &k, &v], 0.1);
-            // Rows are alike, so that it does not matter how they are divided among tiles.
+            // Rows are alike, so their division among tiles does not matter.
             let all = 0..rows;
             let (want, skipped) = account([&q, &k, &v], 0.1, std::slice::from_ref(&all), BLOCK);
             assert_eq!(skipped, 2);
@@ -70,8 +70,8 @@ fn totals_follow_the_reference_in_tiles_of_any_height() {
     assert!(seen >= 3, "{seen}");
 }
 
-/// Beside the reference zero a sum may be as small as 2^-49, and products of its weights with small values vanish: a
-/// certificate allows for it.
+/// With the reference zero a sum may be as small as 2^-49, and products of its weights with small values vanish: a
+/// certificate allows for that.
 #[test]
 fn certificates_of_gated_rows_allow_for_products_that_vanish() {
     let value = (-116.0f32).exp2();

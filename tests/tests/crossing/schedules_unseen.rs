@@ -1,4 +1,5 @@
-//! Blocks that go before a product of them is computed: numbers that are added to scores, and norms, tell that they are light.
+//! Blocks that are left out before any product with them is computed, because additive numbers and norms show that they
+//! are light.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -17,20 +18,20 @@ use std::ops::Range;
 
 const NUMBERS: MaskKind = MaskKind::Additive(DType::F32);
 
-/// Keys of the long cases. The last block but one is not the first of its segment.
+/// Number of keys of the long cases. The last block but one is not the first of its segment.
 const KEYS: usize = if SLOW { 12 * BLOCK } else { 32 * BLOCK };
 
 pub fn mask(dims: &[usize]) -> Option<MaskParams> {
     Some(MaskParams { kind: NUMBERS, dims: dims.to_vec(), density: 1.0 })
 }
 
-/// Writes what `at` says of query and key to a mask of `[queries, keys]`.
+/// Fills a mask of `[queries, keys]` with `at` of query and key.
 pub fn fill(case: &mut Case, keys: usize, at: impl Fn(usize, usize) -> f32) {
     let Some(MaskData::Additive(data)) = &mut case.mask else { panic!("{case:?}") };
     (0..data.len()).for_each(|n| data.set(n, at(n / keys, n % keys)));
 }
 
-/// Linear biases: a mask that falls by `slope` a key with the distance, and small scores.
+/// Returns linear biases: a mask that falls by `slope` per key with the distance, and small scores.
 fn linear(queries: usize, keys: usize, slope: f32) -> Case {
     let params = Params { gain: 0.5, mask: mask(&[queries, keys]), ..Params::plain(queries, keys, 8, 4) };
     let mut case = params.build("linear biases");
@@ -38,17 +39,17 @@ fn linear(queries: usize, keys: usize, slope: f32) -> Case {
     case
 }
 
-/// Of every row `S` and `D` in f64, relative to a score of zero; `count` has the blocks that go unseen, those that go by their
-/// weights, and those that stay.
+/// `S` and `D` of every row in f64, relative to a score of zero; `count` has the blocks left out unseen, those left out
+/// by their weights, and those that stay.
 struct Account {
     rows: Vec<[f64; 2]>,
     count: [u64; 3],
-    /// The largest magnitude of a score that was computed, in natural-log units.
+    /// The largest magnitude of a computed score, in natural-log units.
     size: f64,
 }
 
-/// Decides in f64 and from the definition, for one head in f32 with a mask of `[queries, keys]` and, but for causality, nothing
-/// else.
+/// Decides in f64 and from the definition, for one head in f32 with a mask of `[queries, keys]` and nothing else except
+/// causality.
 fn account(case: &Case, budget: f64, tiles: &[Range<usize>]) -> Account {
     let problem = case.problem();
     let (d, keys, scale) = (problem.head_dim(), problem.keys(), f64::from(problem.scale()));
@@ -71,7 +72,7 @@ fn account(case: &Case, budget: f64, tiles: &[Range<usize>]) -> Account {
         false => f64::NEG_INFINITY,
     };
     for tile in tiles {
-        // What a row's own key weighs, unless it is masked.
+        // Weight of a row's own key, unless it is masked.
         let own = |i: usize| match i + offset {
             j if j < keys => (dot(&q[i], &k[j]) * scale * LOG2_E + added(i, j)).exp2(),
             _ => 0.0,
@@ -114,7 +115,7 @@ fn account(case: &Case, budget: f64, tiles: &[Range<usize>]) -> Account {
     found
 }
 
-/// Checks counts and sums of a run beside its account.
+/// Checks counts and sums of a run against its account.
 pub fn compare(case: &Case, ran: &Ran, budget: f64, tiles: &[Range<usize>]) {
     let account = account(case, budget, tiles);
     let report = &ran.report;
@@ -124,7 +125,7 @@ pub fn compare(case: &Case, ran: &Ran, budget: f64, tiles: &[Range<usize>]) {
     for (i, [s, d]) in account.rows.iter().copied().enumerate() {
         let m = f64::from(ran.buffers.m[i]).exp();
         let (found_s, found_d) = (f64::from(ran.buffers.s[i]) * m, f64::from(ran.d[i]) * m);
-        // Roundings of scores of 8 dims, what is added to them, and their distances from references.
+        // Roundings of scores of 8 dims, of their addends, and of their distances from references.
         let off = 2e-5 + 16.0 * 6e-8 * account.size;
         assert!((found_s / s - 1.0).abs() < off, "row {i}: S {found_s:e} {s:e}");
         // Rounded outwards, and a weight is at least that of the floor.
@@ -151,7 +152,7 @@ fn blocks_far_from_the_queries_go_unseen() {
             assert!(judge_by(&case, &Schedule::within(budget), executed, &ran) <= 1.0);
             let (again, _, _) = within(three, &case, budget);
             assert!(same(&ran.buffers, &again.buffers) && ran.d == again.d && report == &again.report);
-            // Without a budget nothing goes, and nobody counts.
+            // Without a budget nothing is left out, and nothing is counted.
             let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
             assert!(!plan.choice().unwrap().foresees);
             let (mut exact, mut workspace) = (case.buffers(), plan.workspace().unwrap());
@@ -171,7 +172,8 @@ fn blocks_far_from_the_queries_go_unseen() {
     }
 }
 
-/// Where no number is added, or queries are few, nothing goes unseen; one that is added to all alike tells nothing.
+/// Without additive numbers, or with few queries, nothing is left out unseen; a number added to all keys alike proves
+/// nothing.
 #[test]
 fn only_numbers_tell() {
     let budget = PlanOptions { error_budget: Some(0.01), ..PlanOptions::default() };
@@ -195,7 +197,7 @@ fn only_numbers_tell() {
     }
 }
 
-/// What is not far by its numbers and norms together stays: a long key, and a number that does not fall.
+/// Blocks that numbers and norms together do not show to be light stay: a long key, and a number that does not fall.
 #[test]
 fn what_may_count_is_met() {
     let (budget, far) = (0.01f32, KEYS - 2 * BLOCK + 11);
@@ -220,10 +222,10 @@ fn what_may_count_is_met() {
         let (unseen, _, ran) = judged(&long);
         assert_eq!(unseen, before - tiles);
         assert!((0..66).all(|i| (ran.buffers.output.get(i * 4) - 77.0).abs() < 1e-3));
-        // It looks away: the norm cannot tell, and the weights do.
+        // It points in the opposite direction: the norm cannot show that, but the weights do.
         long.fill_key(0, far, -length);
         assert_eq!(judged(&long).0, before - tiles);
-        // A number that does not fall, within a block, of one row alone: its tile objects.
+        // A number that does not fall, within a block, in a single row: its tile objects.
         for key in [far, far / BLOCK * BLOCK, far / BLOCK * BLOCK + BLOCK - 1] {
             for row in [0, 41, 65] {
                 let mut raised = plain.clone();
@@ -236,7 +238,7 @@ fn what_may_count_is_met() {
     }
 }
 
-/// NaN and infinity keep a block, wherever they are, and reach the rows that attend them.
+/// NaN and infinity keep a block, at any position, and reach the rows that attend them.
 #[test]
 fn what_is_not_finite_is_met() {
     let (budget, far, keys) = (0.01f32, 7 * BLOCK + 5, 10 * BLOCK);
@@ -254,7 +256,7 @@ fn what_is_not_finite_is_met() {
             let mut key = plain.clone();
             key.fill_key(0, far, bad);
             let ran = of(&key);
-            // Once its rows are poisoned, the tile objects to all that follows.
+            // Once its rows are poisoned, the tile objects to everything that follows.
             let met = all - ran.report.unseen_blocks;
             assert!((tiles..=3 * tiles).contains(&met), "a key of {bad}: {met}");
             if bad.is_nan() {
@@ -275,13 +277,13 @@ fn what_is_not_finite_is_met() {
                 assert_eq!(y(row).is_nan(), kept, "{bad}");
                 assert!((0..64).all(|i| i == row || y(i).is_finite()), "{bad} {row}");
             }
-            // A query that is not finite poisons its own row alone.
+            // A query that is not finite poisons only its own row.
             let mut query = plain.clone();
             query.q.set(5 * 8, f32::NAN);
             let ran = of(&query);
             assert!((0..64).all(|i| ran.buffers.output.get(i * 4).is_nan() == (i == 5)));
         }
-        // Rows that attend nothing in a block leave nothing of it out.
+        // A row that attends nothing in a block adds nothing to its left-out sum.
         let mut half = plain.clone();
         fill(
             &mut half,
@@ -294,7 +296,7 @@ fn what_is_not_finite_is_met() {
     }
 }
 
-/// Every kind of numbers beside everything else that a problem may have: within the bounds, whatever goes.
+/// Every kind of numbers combined with everything else in a problem: within the bounds, for any blocks left out.
 #[test]
 fn answers_are_within_their_bounds() {
     let n = if SLOW { 3 * BLOCK } else { 7 * BLOCK - 9 };

@@ -1,5 +1,5 @@
-//! Whole calls through the engine, small enough for Miri and valgrind: every room of the runtime that works
-//! with pointers, with one worker and with several, in a workspace that other plans have used before.
+//! Whole calls through the engine, small enough for Miri and valgrind: every buffer of the runtime that uses
+//! pointers, with one worker and with several, in a workspace that other plans have used before.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -11,14 +11,14 @@ use elsa_runtime::{BindError, Engine, EngineOptions, Method, PlanOptions, Worksp
 use elsa_tests::cases::{BiasParams, Buffers, Case, MaskParams, Params};
 use elsa_tests::gradients::Given;
 
-/// A segment has 512 keys. One case goes beyond; Miri takes a while for it.
+/// A segment has 512 keys. One case exceeds that; Miri takes a while for it.
 const LONG: usize = 514;
 
 const SCALE: Option<f32> = Some(0.4);
 
 const TABLE: BiasParams = BiasParams::Table { dtype: DType::F32, entries: None, density: 1.0 };
 
-/// Two windows, which divide.
+/// Returns two windows, which are divided.
 fn windowed() -> Params {
     Params::windowed(Windows { picture: [2, 6], size: [2, 3], shift: [1, 2] }, 1)
 }
@@ -54,12 +54,12 @@ fn cases() -> Vec<Case> {
     cases.into_iter().map(|(name, params)| Params { scale: SCALE, ..params }.build(name)).collect()
 }
 
-/// The engine that this machine chooses; `ELSA_BACKEND` overrides the choice.
+/// Creates the engine that this machine chooses; `ELSA_BACKEND` overrides the choice.
 fn engine(threads: usize) -> Engine {
     Engine::new(&EngineOptions { threads: Some(threads), ..EngineOptions::default() }).unwrap()
 }
 
-/// Runs the case in the given workspace, or in its own where that is too small. Returns whether it was large enough.
+/// Runs the case in the given workspace, or in its own if that is too small. Returns whether it was large enough.
 fn run(engine: &Engine, case: &Case, method: Method, workspace: &mut Workspace) -> (Buffers, bool) {
     let options = PlanOptions { method, all_workers: true, ..PlanOptions::default() };
     let problem = case.problem();
@@ -77,7 +77,7 @@ fn run(engine: &Engine, case: &Case, method: Method, workspace: &mut Workspace) 
     if !fits {
         let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut own).unwrap();
         bound.run().unwrap();
-        // Miri interprets, and repeats one case.
+        // Miri is an interpreter, so it repeats only one case.
         if !cfg!(miri) || case.name == "plain" {
             bound.run().unwrap();
         }
@@ -95,7 +95,7 @@ fn check(engine: &Engine, case: &Case, buffers: &Buffers) {
     }
 }
 
-/// The workspace of a problem of one key.
+/// Returns the workspace of a problem of one key.
 fn tiny(engine: &Engine) -> Workspace {
     let case = Params { scale: SCALE, ..Params::plain(1, 1, 1, 1) }.build("tiny");
     engine.plan(&case.problem(), &PlanOptions::default()).unwrap().workspace().unwrap()
@@ -103,13 +103,13 @@ fn tiny(engine: &Engine) -> Workspace {
 
 #[test]
 fn calls_agree_with_the_definition() {
-    // Miri interprets, and takes one of them.
+    // Miri is an interpreter, so it takes only one of them.
     let threads: &[usize] = if cfg!(miri) { &[3] } else { &[1, 3] };
     for &threads in threads {
         let engine = engine(threads);
         for case in cases() {
             for method in [Method::Elsa, Method::Math] {
-                // Miri interprets: method math takes the cases in which its own code differs.
+                // Miri is an interpreter: method math takes only the cases in which its own code differs.
                 let short = !cfg!(miri) || ["plain", "float mask", "f16", "windows"].contains(&&*case.name);
                 if method == Method::Elsa || case.spec.packed.is_none() && short {
                     let (buffers, _) = run(&engine, &case, method, &mut tiny(&engine));
@@ -120,11 +120,11 @@ fn calls_agree_with_the_definition() {
     }
 }
 
-/// Gradients of those that have no past.
+/// Gradients of the cases without a past.
 #[test]
 fn gradients_match_f64() {
     let engines = [engine(1), engine(3)];
-    // Miri interprets, and takes few of them.
+    // Miri is an interpreter, so it takes only a few of them.
     for case in cases().into_iter().step_by(if cfg!(miri) { 5 } else { 1 }) {
         let Some(given) = Given::of(&case) else { continue };
         let exact = given.exact();
@@ -181,7 +181,7 @@ fn caches_are_appended_to_in_place() {
 #[test]
 fn a_workspace_may_be_shared_by_plans() {
     let engine = engine(2);
-    // Miri interprets, and takes fewer keys and cases.
+    // Miri is an interpreter, so it takes fewer keys and cases.
     let keys = if cfg!(miri) { 5 } else { 64 };
     let step = if cfg!(miri) { 5 } else { 1 };
     let large = Params { batch: 4, heads: 1, scale: SCALE, past: Some(2), ..Params::plain(9, keys, 21, 21) };
@@ -204,7 +204,7 @@ fn a_workspace_may_be_shared_by_plans() {
     assert!(shared >= 10 / step, "{shared} cases fit the workspace");
 }
 
-/// A workspace with too few bytes, be it for sequences, is refused and nothing is written.
+/// A workspace with too few bytes, even just for sequences, is refused and nothing is written.
 #[test]
 fn a_workspace_that_is_too_small_is_refused() {
     let engine = engine(2);

@@ -1,4 +1,4 @@
-//! Streamed runs have the bits of runs in memory, for every budget, chunk and number of threads, and all semantics.
+//! Streamed runs have the bits of runs in memory, for every budget, chunk and number of threads, and with all features.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -25,7 +25,7 @@ fn processors() -> Vec<Backend> {
     present().into_iter().map(|p| p.backend).filter(|backend| *backend != Backend::Cuda).collect()
 }
 
-/// The bytes of elements, as files hold them.
+/// Returns the bytes of elements, as in files.
 fn bytes(data: &Data) -> Vec<u8> {
     match data {
         Data::F32(x) => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
@@ -38,7 +38,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().unwrap())).collect()
 }
 
-/// The tensors of a case as files, and what was read of them.
+/// The tensors of a case as files, with a record of the reads.
 struct Files {
     tensors: HashMap<Operand, Vec<u8>>,
     read: HashMap<Operand, u64>,
@@ -88,11 +88,11 @@ impl Files {
     }
 }
 
-/// What was written, and which units are finished.
+/// A record of the writes and the finished units.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Taken {
     tensors: HashMap<Operand, Vec<u8>>,
-    /// How often each byte was written.
+    /// Number of writes of each byte.
     times: HashMap<Operand, Vec<u8>>,
     finished: Vec<usize>,
     parts: usize,
@@ -146,15 +146,15 @@ fn options(budget: usize, eta: f64) -> StreamOptions {
     StreamOptions { plan, written: ALL, eta, ..StreamOptions::new(budget) }
 }
 
-/// A plan whose budget exceeds the smallest by `more` bytes.
+/// Returns a plan whose budget exceeds the smallest by `more` bytes.
 fn plan(engine: &Engine, case: &Case, more: usize, eta: f64) -> StreamPlan {
     plan_that(engine, case, more, eta, false)
 }
 
-/// The same, which certifies if `certify` says so.
+/// Does the same, with a certificate if `certify`.
 fn plan_that(engine: &Engine, case: &Case, more: usize, eta: f64, certify: bool) -> StreamPlan {
     let mut budget = 0;
-    // What the process takes changes while other tests run, and grows where an allocator keeps what was freed.
+    // The process's own memory changes while other tests run, and grows if an allocator keeps what was freed.
     for attempt in 0..100 {
         let mut options = options(budget, eta);
         options.plan.certify = certify;
@@ -170,7 +170,8 @@ fn plan_that(engine: &Engine, case: &Case, more: usize, eta: f64, certify: bool)
     panic!("{case:?}: no budget is enough");
 }
 
-/// The plan of a small budget in which rows stay in more than one group. What the process takes may shrink between two plans.
+/// Returns the plan of a small budget in which rows form more than one group. The process's own memory may shrink
+/// between two plans.
 fn divided(engine: &Engine, case: &Case, least: usize) -> StreamPlan {
     let plans = (0..200).map(|_| plan(engine, case, 0, 0.01));
     let mut enough = plans.filter(|plan| plan.count(&case.inputs().lengths, 0).unwrap().0 >= least);
@@ -189,12 +190,12 @@ fn run(
     Ok((report, files))
 }
 
-/// A certificate as text, with the bits of the channels of the values.
+/// Returns a certificate as text, with the bits of the channels of the values.
 fn text(certified: &Certified<'_>) -> String {
     format!("{certified} {:x?}", certified.channels().iter().map(|x| x.to_bits()).collect::<Vec<_>>())
 }
 
-/// What a run in memory writes, and its certificate.
+/// Returns the outputs of a run in memory, and its certificate.
 fn in_memory(engine: &Engine, case: &Case) -> (Buffers, String) {
     let options = PlanOptions { certify: true, ..PlanOptions::default() };
     let plan = engine.plan(&case.problem(), &options).unwrap();
@@ -254,7 +255,7 @@ fn mask(kind: MaskKind, dims: &[usize], density: f64) -> Option<MaskParams> {
     Some(MaskParams { kind, dims: dims.to_vec(), density })
 }
 
-/// Cases of several segments, one for each feature.
+/// Returns cases of several segments, one per feature.
 fn long_cases() -> Vec<Case> {
     let (n, m) = if SLOW { (37, 530) } else { (70, 1700) };
     let plain = || Params { batch: 2, heads: 4, kv_heads: 2, ..Params::plain(n, m, 16, 20) };
@@ -345,7 +346,7 @@ fn bits_are_those_in_memory() {
     assert!(several_units > 100 / few && several_chunks > 40 / few, "{several_units}, {several_chunks}");
 }
 
-/// Chunks that causality, windows or lengths exclude are not read, and others once for each unit.
+/// Chunks that causality, windows or lengths exclude are not read, and others once per unit.
 #[test]
 fn only_what_is_attended_is_read() {
     let engine = engine(processors()[0], 2);
@@ -365,18 +366,18 @@ fn only_what_is_attended_is_read() {
     assert_eq!(of(top, all), (n as u64, n as u64, 1));
     let window = Window { left: Some(600), right: None };
     let last = Params { causal: Some(Alignment::BottomRight), window, ..Params::plain(n, m, d, d) };
-    // The first key that is attended is 4032 - 600, in the segment from 3072 on.
+    // The first attended key is 4032 - 600, in the segment from 3072 on.
     assert_eq!(of(last, all), (m as u64 - 3072, n as u64, 1));
     let (keys, queries, units) = of(Params::plain(n, m, d, d), 0);
     assert!(units > 1);
     assert_eq!((keys, queries), ((m * units) as u64, n as u64));
-    // Two query heads read the keys of theirs once.
+    // Two query heads read their keys once.
     let shared = Params { heads: 4, kv_heads: 2, ..Params::plain(n, m, d, d) };
     assert_eq!(of(shared, all).0, 2 * m as u64);
 }
 
-/// A source that fails at any read, and a sink that fails after any unit, end the run with their error, and the next run
-/// has the whole answer.
+/// A source that fails at any read, and a sink that fails after any unit, end the run with their error; the next run
+/// has the complete answer.
 #[test]
 fn failures_are_typed_and_leave_no_thread() {
     let engine = engine(processors()[0], 2);
@@ -399,7 +400,7 @@ fn failures_are_typed_and_leave_no_thread() {
             }
             other => panic!("{at}: {other:?}"),
         }
-        // What was finished by then is that of the whole, and a run from there on completes it.
+        // The units finished by then are those of the whole, and a run from there on completes it.
         let from = taken.finished.len();
         if at % 7 == 0 {
             let mut rest = Taken { times: Taken::new(&case).times, ..taken.clone() };

@@ -1,5 +1,5 @@
-//! Tasks of quorums on every back end: their states merge into the whole's answer, after its own rules; tensors that hold a
-//! task's tokens alone give the same bits.
+//! Tasks of quorums on every back end: their states merge into the whole's answer, by its own rules; tensors with only
+//! a task's tokens give the same bits.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -15,7 +15,7 @@ use elsa_runtime::{
 use elsa_tests::cases::{Buffers, Case, Data, MaskData, MaskParams, Params};
 use elsa_tests::{SLOW, present};
 
-/// An engine of `threads` threads for every back end that is present.
+/// Returns an engine of `threads` threads for every back end that is present.
 fn engines(threads: usize) -> impl Iterator<Item = Engine> {
     present().into_iter().map(move |b| {
         let backend = Some(b.backend);
@@ -45,12 +45,12 @@ fn compute(plan: &mut TaskPlan, case: &Case, inputs: &Inputs<'_>) -> (RowStates,
     (states, report)
 }
 
-/// The tokens of `runs` as places in the whole, in the order of the task.
+/// Returns the tokens of `runs` as positions in the whole, in the order of the task.
 pub fn places(runs: &[Run]) -> Vec<usize> {
     runs.iter().flat_map(|run| run.span().start..run.span().start + run.span().tokens).collect()
 }
 
-/// The case with the tokens of `task` alone, dense in layout bhnd.
+/// Returns the case with only the tokens of `task`, dense in layout bhnd.
 pub fn gathered(case: &Case, task: &Task) -> Case {
     let (rows, columns) = (places(task.queries()), places(task.keys()));
     let mut small = case.clone();
@@ -146,7 +146,7 @@ fn check(engine: &Engine, case: &Case, division: &Division, paths: &[TaskPath]) 
     counts
 }
 
-/// The tasks of full depth.
+/// Returns the tasks of full depth.
 pub fn all(division: &Division) -> Vec<TaskPath> {
     (0..division.tasks()).map(|number| division.path(number).unwrap()).collect()
 }
@@ -232,7 +232,7 @@ fn three_levels_and_a_hybrid_tree() {
     }
 }
 
-/// What lies in keys that are not attended does not matter, and what lies in tokens of other tasks is not read.
+/// Keys that are not attended may contain anything, and tokens of other tasks are not read.
 #[test]
 fn masked_keys_and_foreign_tokens_may_hold_nan() {
     let params = Params { heads: 2, batch: 2, lengths: true, ..Params::plain(30, 30, 8, 8) };
@@ -311,7 +311,7 @@ fn what_a_task_does_not_take_is_refused() {
     let states = RowStates::empty(9, 8).unwrap();
     let first = Task::new(&seven, &"1".parse().unwrap(), 21, 21).unwrap();
     assert!(merge.push(first.queries(), &states).is_ok());
-    // What no run leaves: a sum below zero.
+    // A sum below zero, which no run produces.
     let mut forged = states.clone();
     (forged.m[3], forged.s[3]) = (0.0, -1.0);
     let refused = merge.push(first.queries(), &forged);

@@ -1,4 +1,4 @@
-//! The ruler is tested before it measures anything.
+//! The ulp distance is tested before it measures anything.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ use half::{bf16, f16};
 
 const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
-/// The next number of a type away from zero, by its bits.
+/// Returns the next number of a type away from zero, by its bits.
 fn next(dtype: DType, x: f32) -> f32 {
     match dtype {
         DType::F32 => f32::from_bits(x.to_bits() + 1),
@@ -18,7 +18,7 @@ fn next(dtype: DType, x: f32) -> f32 {
     }
 }
 
-/// Largest, least normal and least subnormal number.
+/// Returns the largest, least normal and least subnormal number.
 fn landmarks(dtype: DType) -> (f32, f32, f32) {
     match dtype {
         DType::F32 => (f32::MAX, f32::MIN_POSITIVE, f32::from_bits(1)),
@@ -65,7 +65,8 @@ fn neighbours_are_one_unit_apart() {
 
 #[test]
 fn every_half_is_the_sum_of_its_steps() {
-    // All positive f16 and bf16 in order: each is one ulp from the one before, and none is skipped.
+    // All positive f16 and bf16 in order: each is one ulp from the previous one, and none is
+    // skipped.
     let mut steps = 0;
     for bits in 0..0x7bffu16 {
         let (a, b) = (f16::from_bits(bits).to_f32(), f16::from_bits(bits + 1).to_f32());
@@ -96,7 +97,7 @@ fn zero_has_the_least_unit() {
         assert_eq!(distance(dtype, tiny, 0.0), 1.0);
         assert_eq!(distance(dtype, -tiny, 0.0), 1.0);
         assert_eq!(distance(dtype, tiny, f64::from(-tiny)), 2.0);
-        // A wrong answer for a reference of zero is far off, not fine.
+        // A wrong answer for a reference of zero has a large distance, not a small one.
         assert_eq!(distance(dtype, normal, 0.0), f64::from(normal) / f64::from(tiny));
         assert!(distance(dtype, 1.0, 0.0) > 1e4);
         assert!(Tolerance::ulps(4.0).check(dtype, [(1.0, 0.0)]).is_err());
@@ -200,11 +201,11 @@ fn check_gives_the_worst_pair() {
     assert!(Tolerance::NONE.check(DType::F32, [(1.0, 1.0)]).is_ok());
     // A tolerance of NaN allows nothing.
     assert!(Tolerance::ulps(f64::NAN).check(DType::F32, [(1.0 + step, 1.0)]).is_err());
-    // NaN after a finite offender stays the worst, whatever comes later.
+    // NaN after a finite offender stays the worst, for any later ones.
     let worst =
         Tolerance::ulps(1.0).check(DType::F32, [(2.0, 1.0), (f32::NAN, 1.0), (3.0, 1.0)]).unwrap_err();
     assert_eq!(worst.index, 1);
-    // Of equal offenders the first.
+    // The first of equal offenders.
     let worst = Tolerance::NONE.check(DType::F32, [(1.0, 1.0), (2.0, 1.0), (2.0, 1.0)]).unwrap_err();
     assert_eq!(worst.index, 1);
     let none = Tolerance::ulps(1.0).check(DType::F32, []).unwrap();

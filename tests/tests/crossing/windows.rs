@@ -1,5 +1,6 @@
-//! Windows of pictures on every back end: every entry of a table, the shift, the place of a window and the mask of each
-//! window change the answer; a picture alone has the bits that it has among others; memory does not grow with windows.
+//! Windows of pictures on every back end: every entry of a table, the shift, the position of a window and the mask of
+//! each window change the answer; a picture has the same bits alone and among others; memory does not grow with
+//! windows.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -31,7 +32,7 @@ fn run(engine: &Engine, case: &Case) -> Buffers {
     buffers
 }
 
-/// The rows, of `[batch, heads, queries]`, whose log-sum-exp differs.
+/// Returns the rows, of `[batch, heads, queries]`, whose log-sum-exp differs.
 fn changed(a: &Buffers, b: &Buffers) -> Vec<usize> {
     (0..a.lse.len()).filter(|at| a.lse[*at].to_bits() != b.lse[*at].to_bits()).collect()
 }
@@ -123,7 +124,7 @@ fn a_picture_alone_has_the_bits_that_it_has_among_others() {
     }
 }
 
-/// A call has a table and what a worker needs for a window, for one picture or for sixteen.
+/// A call has a table and a worker's buffers for a window, for one picture or for sixteen.
 #[test]
 fn memory_does_not_grow_with_windows() {
     for engine in engines(1).into_iter().filter(|engine| engine.backend() != Backend::Cuda) {
@@ -135,7 +136,7 @@ fn memory_does_not_grow_with_windows() {
                 (plan.workspace_bytes(), windows.count() * windows.tokens() * windows.tokens() * 4)
             };
             let ((few, scores), (many, _)) = (bytes(1), bytes(4));
-            // A line of a table for each sequence.
+            // An entry of a table per sequence.
             let lists = 3 * 16 * 128;
             assert!(many <= few + lists, "{}: {few} bytes for a picture, {many} for 4", engine.kernel());
             assert!(few < scores / 2 + 300_000, "{}: {few} bytes, scores {scores}", engine.kernel());

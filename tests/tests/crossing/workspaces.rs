@@ -1,4 +1,4 @@
-//! Workspaces: one serves every plan that needs no more than its bytes, whatever the shapes, and in any order.
+//! Workspaces: one serves every plan that needs no more than its bytes, for any shapes and in any order.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -15,10 +15,10 @@ use elsa_tests::linear;
 use elsa_tests::present;
 use elsa_tests::random::Random;
 
-/// Seeds; Miri interprets, and takes one.
+/// Seeds; Miri is an interpreter, so it takes one.
 const SEEDS: u64 = if cfg!(miri) { 1 } else { 12 };
 
-/// Many sequences of few tokens, few of many, and what lies between.
+/// Many sequences of few tokens, few of many, and sizes in between.
 const BATCHES: [usize; 5] = [1, 2, 8, 40, 121];
 const TOKENS: [usize; 5] = [1, 2, 7, 33, 130];
 const DIMS: [usize; 4] = [1, 4, 24, 64];
@@ -31,7 +31,7 @@ fn engines() -> impl Iterator<Item = Engine> {
     })
 }
 
-/// One of `of`; of a batch of many sequences tokens are few.
+/// Draws one of `of`; a batch of many sequences has few tokens.
 fn one(random: &mut Random, of: &[usize]) -> usize {
     of[random.below(of.len())]
 }
@@ -54,7 +54,7 @@ fn case([batch, queries, keys, dim]: [usize; 4], seed: u64) -> Case {
     Params { batch, heads: 2, causal, lengths, seed, ..Params::plain(queries, keys, dim, dim) }.build("any")
 }
 
-/// Runs every case in `workspace` whose plan needs no more than `bytes`, and sees the others refused.
+/// Runs every case in `workspace` whose plan needs at most `bytes`, and checks that the others are refused.
 fn attend(plans: &[(Case, Plan)], bytes: usize, workspace: &mut Workspace) {
     for (case, plan) in plans {
         let (mut buffers, needed) = (case.buffers(), plan.workspace_bytes());
@@ -87,7 +87,7 @@ fn any_sequence_of_calls_passes_through_one_workspace() {
             let most = plans.iter().map(bytes).max().unwrap();
             let all: Vec<&Plan> = plans.iter().map(|(_, plan)| plan).collect();
             attend(&plans, most, &mut Workspace::shared(&all).unwrap());
-            // That of the most demanding plan, which has not heard of the others, and that of any.
+            // The workspace of the most demanding plan, made without the others, and that of any.
             let (_, largest) = plans.iter().max_by_key(|of| bytes(of)).unwrap();
             attend(&plans, most, &mut largest.workspace().unwrap());
             let any = &plans[random.below(plans.len())].1;

@@ -1,11 +1,11 @@
-//! Why there is no model, or no answer.
+//! Errors of the model.
 
 use crate::request::named_wrongly;
 use elsa_core::argument::ArgumentError;
 use elsa_runtime::{BindError, EngineError, PlanError, RunError};
 use std::path::PathBuf;
 
-/// Why there is no model, or no answer.
+/// Reason why there is no model, or no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
@@ -14,7 +14,7 @@ pub enum ModelError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// The file is no safetensors file.
@@ -22,17 +22,17 @@ pub enum ModelError {
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Its defect.
         reason: String,
     },
-    /// A tensor that the network needs is absent, or is another one.
+    /// A required tensor is absent or different.
     #[error("model: tensor {name}: {found}; allowed: {allowed}")]
     Tensor {
         /// Its name.
         name: String,
-        /// What the file has.
+        /// Contents of the file.
         found: String,
-        /// What the network needs.
+        /// Requirement of the network.
         allowed: String,
     },
     /// The engine is not available. Its text starts with the argument.
@@ -53,7 +53,7 @@ pub enum ModelError {
 }
 
 impl ModelError {
-    /// Whether the request is at fault, and not the device or the system.
+    /// Returns `true` if the request is at fault, and not the device or the system.
     #[must_use]
     pub fn is_request(&self) -> bool {
         match self {

@@ -3,13 +3,13 @@
 
 /// A linear map `y = x W + b`.
 pub(super) struct Linear {
-    /// `[inputs, outputs]`: the transpose of what PyTorch stores, so that the inner loop runs along outputs.
+    /// `[inputs, outputs]`: the transpose of PyTorch's form, so that the inner loop runs along outputs.
     weight: Vec<f32>,
     bias: Vec<f32>,
 }
 
 impl Linear {
-    /// From `weight` `[outputs, inputs]`, as PyTorch stores it, and `bias` `[outputs]`.
+    /// Creates the map from `weight` `[outputs, inputs]`, as PyTorch stores it, and `bias` `[outputs]`.
     pub fn new(weight: &[f32], bias: Vec<f32>) -> Linear {
         let outputs = bias.len();
         let inputs = weight.len() / outputs.max(1);
@@ -54,21 +54,21 @@ impl Norm {
     }
 }
 
-/// The exact GELU, `x (1 + erf(x / sqrt 2)) / 2`, in place.
+/// Applies the exact GELU, `x (1 + erf(x / sqrt 2)) / 2`, in place.
 pub(super) fn gelu(x: &mut [f32]) {
     for x in x {
         *x *= 0.5 * (1.0 + libm::erff(*x * std::f32::consts::FRAC_1_SQRT_2));
     }
 }
 
-/// `x += y`.
+/// Adds `y` to `x`.
 pub(super) fn add(x: &mut [f32], y: &[f32]) {
     for (x, y) in x.iter_mut().zip(y) {
         *x += y;
     }
 }
 
-/// The softmax of `x` at entry `at`.
+/// Returns the softmax of `x` at entry `at`.
 pub(super) fn softmax_at(x: &[f32], at: usize) -> f32 {
     1.0 / x.iter().map(|y| libm::expf(y - x[at])).sum::<f32>()
 }

@@ -1,12 +1,12 @@
 //! The Vision Transformer of `examples/cpp-vision`, with attention through `elsa-runtime`.
 //!
-//! A picture of 8 x 8 pixels is cut into 2 x 2 patches, each a token; a class token stands before them. Each
-//! block is pre-norm: `x += proj(attention(norm1(x)))`, then `x += fc2(gelu(fc1(norm2(x))))`. The classes are a
-//! linear map of the normalised class token.
+//! A picture of 8 x 8 pixels is cut into 2 x 2 patches, one token each, preceded by a class token. Each block is
+//! pre-norm: `x += proj(attention(norm1(x)))`, then `x += fc2(gelu(fc1(norm2(x))))`. The classes are a linear map of
+//! the normalised class token.
 //!
-//! One plan serves every block, since the shapes are the same: the rows `[q | k | v]` that one linear map
-//! writes are read by attention as they lie, through views with the stride of a row, and its output is dense,
-//! heads side by side. All buffers are made once; [`Model::classify`] allocates nothing.
+//! One plan serves every block, since the shapes are the same. Attention reads the rows `[q | k | v]` that one linear
+//! map writes in place, through views with the stride of a row, and its output is dense, with heads side by side. All
+//! buffers are made once; [`Model::classify`] allocates nothing.
 
 mod error;
 mod layers;
@@ -26,15 +26,15 @@ use std::ops::DerefMut;
 use std::path::Path;
 use weights::Weights;
 
-/// Pixels of a side of a patch.
+/// Pixels per side of a patch.
 const PATCH: usize = 2;
-/// Patches of a side.
+/// Patches per side.
 const GRID: usize = SIDE / PATCH;
-/// Tokens: the class token and one for each patch.
+/// Number of tokens: the class token and one per patch.
 const TOKENS: usize = 1 + GRID * GRID;
-/// What layer normalisation adds to the variance.
+/// Addend of the variance in layer normalisation.
 const EPSILON: f32 = 1e-5;
-/// Most blocks of a network.
+/// Largest number of blocks in a network.
 const MAX_BLOCKS: usize = 64;
 
 /// The answer for one frame.
@@ -46,7 +46,7 @@ pub struct Class {
     pub score: f32,
     /// The back end that computed attention.
     pub backend: Backend,
-    /// Whether the CPU computed in place of a GPU that could not, in at least one block.
+    /// `true` if the CPU computed in place of a failing GPU, in at least one block.
     pub fallback: bool,
 }
 
@@ -77,7 +77,7 @@ pub struct Model {
     buffers: Buffers,
 }
 
-/// What attention reads and writes: memory that a GPU uses in place, where the engine has a GPU.
+/// Inputs and outputs of attention: memory that a GPU uses in place, if the engine has a GPU.
 type Shared = Box<dyn DerefMut<Target = [f32]>>;
 
 /// The intermediate results of a frame.
@@ -102,7 +102,7 @@ impl Model {
     /// Reads the weights of `path` and plans attention on an engine with `options`.
     ///
     /// # Errors
-    /// A file that is no such model, and an engine that is not available.
+    /// If the file has no such model, or the engine is not available.
     pub fn open(path: &Path, options: &EngineOptions) -> Result<Model, ModelError> {
         let read = |source| ModelError::Read { path: path.to_owned(), source };
         let bytes = std::fs::read(path).map_err(read)?;
@@ -148,7 +148,7 @@ impl Model {
         let shared = |columns: usize| -> Shared {
             match engine.host_buffer::<f32>(TOKENS * columns) {
                 Ok(buffer) => Box::new(buffer),
-                // A run then copies to the GPU, or falls back where the GPU is gone.
+                // A run then copies to the GPU, or falls back if the GPU is gone.
                 Err(reason) => {
                     log::warn!("buffers in ordinary memory: {reason}");
                     Box::new(rows(columns))
@@ -181,32 +181,32 @@ impl Model {
         })
     }
 
-    /// The engine, whose calls another thread may cancel.
+    /// Returns the engine, whose calls another thread may cancel.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The back end that computes attention.
+    /// Returns the back end that computes attention.
     #[must_use]
     pub fn backend(&self) -> Backend {
         self.backend
     }
 
-    /// Bytes of tensors that attention copied between host and GPU for the last frame; 0 if it used all in place, and
-    /// on the CPU.
+    /// Returns the bytes of tensors that attention copied between host and GPU for the last frame; 0 if it used all
+    /// in place, and on the CPU.
     #[must_use]
     pub fn copied(&self) -> usize {
         self.copied
     }
 
-    /// Scores of the last frame, one for each class, before softmax.
+    /// Returns the scores of the last frame, one per class, before softmax.
     #[must_use]
     pub fn scores(&self) -> &[f32] {
         &self.buffers.scores
     }
 
-    /// Classifies a black frame, so that everything that happens once has happened.
+    /// Classifies a black frame, so that all one-time work is done.
     ///
     /// # Errors
     /// Those of [`Model::classify`].
@@ -218,7 +218,7 @@ impl Model {
     /// Classifies a frame.
     ///
     /// # Errors
-    /// Attention that fails; the next frame may be tried.
+    /// If attention fails; the next frame may be tried.
     pub fn classify(&mut self, frame: &Frame<'_>) -> Result<Class, ModelError> {
         reduce::reduce(frame, &mut self.buffers.cells);
         self.forward()
@@ -259,7 +259,7 @@ impl Model {
             add(&mut b.x, &b.mapped);
         }
         self.copied = copied;
-        // The answer depends on the class token alone.
+        // The answer depends only on the class token.
         self.norm.apply(&b.x[..width], &mut b.normed[..width]);
         self.head.apply(&b.normed[..width], &mut b.scores);
         let best = |best: usize, (i, score): (usize, &f32)| if *score > b.scores[best] { i } else { best };

@@ -1,26 +1,26 @@
-//! From a frame of any size to the picture that the network sees.
+//! Reduction of a frame of any size to the network's picture.
 //!
 //! Each of the 8 x 8 cells is the mean of the grey values in its share of the frame. A pixel on a border counts in
-//! proportion to the area that lies inside. Along an axis of `n` pixels, measured in eighths of a pixel, cell `c`
-//! covers `[c n, (c + 1) n)` and pixel `p` covers `[8 p, 8 p + 8)`, so that every overlap is a whole number and
-//! the sums are exact.
+//! proportion to its area inside. Along an axis of `n` pixels, measured in eighths of a pixel, cell `c` covers
+//! `[c n, (c + 1) n)` and pixel `p` covers `[8 p, 8 p + 8)`, so that every overlap is an integer and the sums are
+//! exact.
 
 use crate::frame::{Frame, PixelFormat};
 
-/// Cells of a side.
+/// Cells per side.
 pub const SIDE: usize = 8;
 
-/// Pixels that cell `c` touches along an axis of `n`.
+/// Returns the pixels that cell `c` touches along an axis of `n`.
 fn touched(c: usize, n: usize) -> std::ops::Range<usize> {
     c * n / SIDE..((c + 1) * n).div_ceil(SIDE)
 }
 
-/// Eighths of pixel `p` that lie in cell `c` along an axis of `n` pixels.
+/// Returns the eighths of pixel `p` in cell `c` along an axis of `n` pixels.
 fn overlap(c: usize, n: usize, p: usize) -> u64 {
     (((c + 1) * n).min((p + 1) * SIDE) - (c * n).max(p * SIDE)) as u64
 }
 
-/// Mean grey values, 0 to 255, row by row.
+/// Writes the mean grey values, 0 to 255, row by row.
 pub(super) fn reduce(frame: &Frame<'_>, cells: &mut [f32; SIDE * SIDE]) {
     let size = frame.geometry().size;
     match frame.geometry().format {
@@ -32,12 +32,12 @@ pub(super) fn reduce(frame: &Frame<'_>, cells: &mut [f32; SIDE * SIDE]) {
     cells.iter_mut().for_each(|cell| *cell /= area);
 }
 
-/// The grey value of a colour, by the weights of ITU-R BT.601 in 256ths.
+/// Returns the grey value of a colour, by the weights of ITU-R BT.601 in 256ths.
 fn luma([r, g, b]: [u8; 3]) -> u8 {
     ((77 * u32::from(r) + 150 * u32::from(g) + 29 * u32::from(b)) >> 8) as u8
 }
 
-/// Sums of grey values, weighted by area.
+/// Sums grey values, weighted by area.
 fn sums(frame: &Frame<'_>, cells: &mut [f32; SIDE * SIDE], grey: impl Fn(&[u8], usize) -> u8) {
     let size = frame.geometry().size;
     for (cy, cells) in cells.chunks_exact_mut(SIDE).enumerate() {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use crate::frame::{Geometry, Size};
 
-    /// The definition in f64, pixel by pixel.
+    /// Computes the definition in f64, pixel by pixel.
     fn naive(size: Size, grey: impl Fn(usize, usize) -> f64) -> Vec<f64> {
         let share = |c: usize, n: usize, p: usize| {
             let (n, c, p) = (n as f64 / SIDE as f64, c as f64, p as f64);

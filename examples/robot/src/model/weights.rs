@@ -23,12 +23,12 @@ impl<'a> Weights<'a> {
         Ok(Weights { tensors, metadata: header.metadata().clone() })
     }
 
-    /// Whether the file has a tensor of this name.
+    /// Returns `true` if the file has a tensor of this name.
     pub fn has(&self, name: &str) -> bool {
         self.tensors.tensor(name).is_ok()
     }
 
-    /// Heads of attention, from the metadata; they divide `width`.
+    /// Returns the heads of attention from the metadata; they divide `width`.
     pub fn heads(&self, width: usize) -> Result<usize, ModelError> {
         let text = self.metadata.as_ref().and_then(|all| all.get("heads"));
         let heads = text.and_then(|text| text.parse().ok());
@@ -41,13 +41,13 @@ impl<'a> Weights<'a> {
         })
     }
 
-    /// The first axis of a tensor.
+    /// Returns the first axis of a tensor.
     pub fn rows(&self, name: &str) -> Result<usize, ModelError> {
         let shape = self.tensors.tensor(name).ok().and_then(|view| view.shape().first().copied());
         shape.filter(|&n| n > 0).ok_or_else(|| absent(name, "at least one row"))
     }
 
-    /// The elements of an f32 tensor with this shape; axes of length one are ignored.
+    /// Returns the elements of an f32 tensor with this shape; axes of length one are ignored.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let allowed = format!("finite f32 {shape:?}");
         let view = self.tensors.tensor(name).map_err(|_| absent(name, &allowed))?;

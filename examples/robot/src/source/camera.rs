@@ -11,15 +11,16 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-/// The newest frame of a camera. Of several frames between two periods of the loop only the last is kept.
+/// The newest frame of a camera. If several frames arrive between two periods of the loop, only the last
+/// is kept.
 pub struct Camera(Queue);
 
 impl Camera {
-    /// Starts the camera `path`, for instance `/dev/video0`, with frames of `size` in `format`, `rate` a
-    /// second where its rate can be set.
+    /// Starts the camera `path`, for instance `/dev/video0`, with frames of `size` in `format`, at `rate`
+    /// per second if its rate can be set.
     ///
     /// # Errors
-    /// A device that cannot be opened or has no such mode; memory or a thread that the system refuses.
+    /// If the device cannot be opened or has no such mode, or the system refuses memory or a thread.
     pub fn open(
         path: &Path,
         size: Size,
@@ -64,7 +65,7 @@ fn code(format: PixelFormat) -> FourCc {
     }
 }
 
-/// Copies frames until the camera fails or the loop wants no more.
+/// Copies frames until the camera fails or the loop stops.
 fn copy(feed: &Feed, mut stream: ReadStream) {
     while let Some(mut buffer) = feed.take() {
         let needed = buffer.len();

@@ -1,11 +1,11 @@
-//! Why a source has no frames.
+//! Errors of sources.
 
 use crate::request::named_wrongly;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why there are no frames.
+/// Reason why there are no frames.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
@@ -14,7 +14,7 @@ pub enum SourceError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// No picture in the folder can be decoded.
@@ -22,7 +22,7 @@ pub enum SourceError {
     NoImages {
         /// The folder.
         path: PathBuf,
-        /// Files with a fitting name.
+        /// Number of files with a matching name.
         files: usize,
     },
     /// The decoded folder does not fit the limit.
@@ -30,7 +30,7 @@ pub enum SourceError {
     Large {
         /// The folder.
         path: PathBuf,
-        /// Most bytes.
+        /// Largest number of bytes.
         limit: usize,
     },
     /// The pipe cannot be opened.
@@ -38,7 +38,7 @@ pub enum SourceError {
     Pipe {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Reading the pipe failed.
@@ -49,7 +49,7 @@ pub enum SourceError {
     Camera {
         /// The device.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The camera has no such mode.
@@ -62,13 +62,13 @@ pub enum SourceError {
         /// The mode that the driver chose.
         offered: String,
     },
-    /// The camera has gone, or its driver fails.
+    /// The camera is gone, or its driver fails.
     #[error("camera: lost: {0}")]
     Lost(io::Error),
-    /// No frame came for too long.
+    /// No frame arrived for too long.
     #[error("frames: none for {} s", patience.as_secs_f64())]
     Silent {
-        /// How long the loop has waited.
+        /// Time that the loop has waited.
         patience: Duration,
     },
     /// The thread that reads frames cannot be started.
@@ -83,7 +83,7 @@ pub enum SourceError {
 }
 
 impl SourceError {
-    /// Whether the request is at fault, and not the device or the system.
+    /// Returns `true` if the request is at fault, and not the device or the system.
     #[must_use]
     pub fn is_request(&self) -> bool {
         match self {

@@ -6,7 +6,7 @@ use crate::frame::{BrokenFrame, Frame, Geometry, PixelFormat, Size};
 use image::{DynamicImage, ImageReader, Limits};
 use std::path::Path;
 
-/// Most bytes of decoded pixels.
+/// Largest number of bytes of decoded pixels.
 const LIMIT: usize = 1 << 30;
 
 /// A file of the folder.
@@ -27,7 +27,7 @@ impl Folder {
     /// Reads the folder. With `repeat` the first picture follows the last.
     ///
     /// # Errors
-    /// A folder that cannot be read, that has no readable picture, or whose pixels exceed 2^30 bytes.
+    /// If the folder cannot be read, has no readable picture, or its pixels exceed 2^30 bytes.
     pub fn open(path: &Path, repeat: bool) -> Result<Folder, SourceError> {
         let fault = |source| SourceError::Folder { path: path.to_owned(), source };
         let mut files = Vec::new();
@@ -67,7 +67,7 @@ fn is_picture(path: &Path) -> bool {
     path.extension().is_some_and(known)
 }
 
-/// The pixels of a picture: grey when it has no colour, else RGB.
+/// Decodes the pixels of a picture: grey if it has no colour, else RGB.
 fn decode(file: &Path, limit: usize) -> Result<(Geometry, Vec<u8>), String> {
     let text = |error: image::ImageError| error.to_string();
     let mut reader = ImageReader::open(file)
@@ -114,7 +114,7 @@ impl Source for Folder {
 mod tests {
     use super::*;
 
-    /// What the folder returns, as text.
+    /// Returns the next item of the folder as text.
     fn next(folder: &mut Folder) -> String {
         match folder.next().unwrap() {
             Next::Frame(frame) => format!("{:?} {:?}", frame.geometry().format, frame.row(0)),

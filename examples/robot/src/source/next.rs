@@ -1,14 +1,14 @@
-//! What every source of frames offers the loop.
+//! The interface between sources of frames and the loop.
 
 use super::error::SourceError;
 use crate::frame::{BrokenFrame, Frame};
 
-/// What a source has when it is asked.
+/// Current item of a source.
 #[derive(Debug)]
 pub enum Next<'a> {
     /// A frame.
     Frame(Frame<'a>),
-    /// A frame that cannot be used.
+    /// An unusable frame.
     Broken(BrokenFrame),
     /// No frame yet.
     Nothing,
@@ -18,13 +18,13 @@ pub enum Next<'a> {
 
 /// A source of frames. [`Source::next`] never waits and, once frames flow, allocates nothing.
 pub trait Source {
-    /// The next frame, if it has come.
+    /// Returns the next frame, if it has arrived.
     ///
     /// # Errors
-    /// A source that has failed for good.
+    /// If the source has failed permanently.
     fn next(&mut self) -> Result<Next<'_>, SourceError>;
 
-    /// Frames that were replaced by newer ones before the loop took them.
+    /// Returns the number of frames that were replaced by newer ones before the loop took them.
     fn replaced(&self) -> u64 {
         0
     }

@@ -9,15 +9,15 @@ use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::time::Duration;
 
-/// Frames that follow each other without anything between them.
+/// Consecutive frames without anything between them.
 pub struct Pipe(Queue);
 
 impl Pipe {
-    /// Frames from the file or named pipe `path`, or from standard input when it is `-`. A named pipe is
-    /// opened when its writer comes.
+    /// Opens the file or named pipe `path`, or standard input if it is `-`. A named pipe is opened once
+    /// it has a writer.
     ///
     /// # Errors
-    /// A path that cannot be read; memory or a thread that the system refuses.
+    /// If the path cannot be read, or the system refuses memory or a thread.
     pub fn open(
         path: &Path,
         geometry: Geometry,
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::frame::{PixelFormat, Size};
 
-    /// The frames, and the texts of what else came.
+    /// Returns the frames, and the texts of everything else.
     fn drain(path: &Path, size: Size) -> (Vec<Vec<u8>>, Vec<String>) {
         let geometry = Geometry::dense(size, PixelFormat::Grey);
         let mut pipe = Pipe::open(path, geometry, Keep::All, None).unwrap();

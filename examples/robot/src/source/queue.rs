@@ -1,7 +1,7 @@
-//! The queue between the thread that reads frames and the loop: a few buffers that circulate.
+//! The queue between the thread that reads frames and the loop: a few circulating buffers.
 //!
-//! A reading thread may block in the system for as long as it likes; the loop only takes frames that are ready. All
-//! buffers exist from the start, so that nothing is allocated while frames flow.
+//! A reading thread may block in the system for any time; the loop only takes frames that are ready. All buffers
+//! exist from the start, so that nothing is allocated while frames flow.
 
 use super::error::SourceError;
 use super::next::{Next, Source};
@@ -10,16 +10,16 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What happens to frames that come faster than the loop takes them.
+/// Treatment of frames that arrive faster than the loop takes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// The reader waits, and so does the writer of a pipe: no frame is lost.
     All,
-    /// A newer frame replaces the one that waits: no frame is old.
+    /// A newer frame replaces the waiting one: no frame is old.
     Newest,
 }
 
-/// Buffers that circulate. With [`Keep::Newest`] one is with the loop, one waits and one is being filled.
+/// Number of circulating buffers. With [`Keep::Newest`] the loop has one, one waits and one is being filled.
 const BUFFERS: usize = 4;
 
 enum Item {
@@ -32,7 +32,7 @@ struct State {
     ready: VecDeque<Item>,
     /// Set by the reader when no more frames will come.
     ended: Option<Result<(), SourceError>>,
-    /// Set when the loop wants no more.
+    /// Set when the loop stops.
     closed: bool,
     replaced: u64,
 }
@@ -53,7 +53,7 @@ impl Shared {
 pub(super) struct Feed(Arc<Shared>);
 
 impl Feed {
-    /// A buffer to be filled; `None` when the loop wants no more frames.
+    /// Returns a buffer to fill; `None` if the loop has stopped.
     pub fn take(&self) -> Option<Vec<u8>> {
         let mut state = self.0.lock();
         loop {
@@ -72,7 +72,7 @@ impl Feed {
         }
     }
 
-    /// Hands on a filled buffer.
+    /// Passes on a filled buffer.
     pub fn frame(&self, buffer: Vec<u8>) {
         let mut state = self.0.lock();
         if self.0.keep == Keep::Newest
@@ -105,7 +105,7 @@ impl Drop for Feed {
     }
 }
 
-/// Takes out the oldest waiting frame and counts it as replaced.
+/// Removes the oldest waiting frame and counts it as replaced.
 fn replace(state: &mut State) -> Option<Vec<u8>> {
     let at = state.ready.iter().position(|item| matches!(item, Item::Frame(_)))?;
     match state.ready.remove(at) {
@@ -122,17 +122,17 @@ pub(super) struct Queue {
     shared: Arc<Shared>,
     geometry: Geometry,
     current: Option<Vec<u8>>,
-    /// How long the queue may be empty, and since when it is.
+    /// Longest time for which the queue may be empty, and the time since when it is.
     patience: Option<Duration>,
     last: Instant,
 }
 
 impl Queue {
-    /// A queue of frames of one shape, filled by `read` in a thread of its own. A buffer has exactly the bytes
-    /// of a frame.
+    /// Creates a queue of frames of one shape, filled by `read` in a separate thread. A buffer has exactly the
+    /// bytes of a frame.
     ///
     /// # Errors
-    /// Memory or a thread that the system refuses.
+    /// If the system refuses memory or a thread.
     pub fn start(
         geometry: Geometry,
         keep: Keep,
@@ -200,7 +200,7 @@ impl Drop for Queue {
     }
 }
 
-/// A buffer of `bytes` zeros.
+/// Allocates a buffer of `bytes` zeros.
 fn buffer(bytes: usize) -> Result<Vec<u8>, SourceError> {
     let mut data = Vec::new();
     data.try_reserve_exact(bytes).map_err(|_| SourceError::Memory { bytes })?;
@@ -218,7 +218,7 @@ mod tests {
         Geometry::dense(Size { width: 2, height: 1 }, PixelFormat::Grey)
     }
 
-    /// Waits for anything but `Nothing` and returns it as text.
+    /// Waits for anything except `Nothing` and returns it as text.
     fn next(queue: &mut Queue) -> String {
         loop {
             match queue.next() {
@@ -229,7 +229,7 @@ mod tests {
         }
     }
 
-    /// A reader that fills a frame with each number that it is sent.
+    /// Creates a reader that fills a frame with each number it receives.
     fn counter(keep: Keep) -> (Queue, mpsc::SyncSender<u8>) {
         let (send, receive) = mpsc::sync_channel(0);
         let queue = Queue::start(geometry(), keep, None, move |feed| {

@@ -1,4 +1,4 @@
-//! What the tests of the robot share: a small network with random weights, its definition in f64, pictures, and the
+//! Shared code of the robot's tests: a small network with random weights, its definition in f64, pictures, and the
 //! program itself.
 #![allow(dead_code, clippy::unwrap_used)]
 
@@ -10,19 +10,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The command, with arguments, that runs programs of this architecture on a machine of another one; empty where
-/// they run natively. It is in Cargo's variable, with which the test itself was run.
+/// Returns the command, with arguments, that runs programs of this architecture on a machine of another one; empty
+/// if they run natively. Cargo's variable, with which the test itself was run, has it.
 fn runner() -> Option<String> {
     let foreign = cfg!(target_arch = "aarch64");
     foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten()
 }
 
-/// Whether the program runs in an emulator, where time means little.
+/// Returns `true` if the program runs in an emulator, where times mean little.
 pub fn emulated() -> bool {
     runner().is_some()
 }
 
-/// The program, to be called as the tests themselves are.
+/// Returns the program, called like the tests themselves.
 pub fn robot(line: &str) -> Command {
     let runner = runner().unwrap_or_default();
     let mut words = runner.split_whitespace().chain([env!("CARGO_BIN_EXE_elsa-robot")]);
@@ -31,7 +31,7 @@ pub fn robot(line: &str) -> Command {
     command
 }
 
-/// Frames of the long run; the stage `robot` sets more.
+/// Returns the frames of the long run; the stage `robot` sets more.
 pub fn frames() -> u64 {
     let asked = std::env::var("ELSA_ROBOT_FRAMES").ok().map(|n| n.parse().unwrap());
     asked.unwrap_or(if emulated() { 20 } else { 100 })
@@ -40,7 +40,7 @@ pub fn frames() -> u64 {
 /// A picture of 8 x 8 grey values.
 pub type Picture = [u8; 64];
 
-/// Random pictures.
+/// Draws random pictures.
 pub fn pictures(count: usize) -> Vec<Picture> {
     let mut random = Random::new(5);
     (0..count).map(|_| std::array::from_fn(|_| random.below(256) as u8)).collect()
@@ -54,7 +54,7 @@ pub fn write_pictures(dir: &Path, pictures: &[Picture]) {
     }
 }
 
-/// A picture as a YUYV frame, each pixel `scale` pixels wide and high, with colour that must not count.
+/// Converts a picture to a YUYV frame, each pixel `scale` pixels wide and high, with colour that must not count.
 pub fn yuyv(picture: &Picture, scale: usize) -> Vec<u8> {
     let side = 8 * scale;
     let grey = |i: usize| picture[i / side / scale * 8 + i % side / scale];
@@ -75,7 +75,7 @@ type Add<'a> = dyn FnMut(&str, &[usize], f32, f32) + 'a;
 pub struct Network(pub BTreeMap<String, (Vec<usize>, Vec<f32>)>, pub HashMap<String, String>);
 
 impl Network {
-    /// Random weights, of a size that lets the classes differ clearly.
+    /// Draws random weights, of a size that separates the classes clearly.
     pub fn random(seed: u64) -> Network {
         let mut random = Random::new(seed);
         let mut all = BTreeMap::new();
@@ -142,7 +142,7 @@ impl Network {
         x.iter().map(row).collect()
     }
 
-    /// Scores of a picture, in f64 from the formulas.
+    /// Computes the scores of a picture, in f64 from the formulas.
     pub fn scores(&self, picture: &Picture) -> Vec<f64> {
         let pixel = |y: usize, x: usize| f64::from(picture[y * 8 + x]) / 255.0;
         let patch = |p: usize| (0..4).map(|i| pixel(p / 4 * 2 + i / 2, p % 4 * 2 + i % 2)).collect();
@@ -165,7 +165,7 @@ impl Network {
     }
 }
 
-/// Attention of every head, from rows `[q | k | v]`, with the score matrix written out.
+/// Computes attention of every head, from rows `[q | k | v]`, with an explicit score matrix.
 fn attention(qkv: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let dim = WIDTH / HEADS;
     let mut out = vec![vec![0.0; WIDTH]; qkv.len()];
@@ -185,7 +185,7 @@ fn attention(qkv: &[Vec<f64>]) -> Vec<Vec<f64>> {
     out
 }
 
-/// The class with the highest score, its probability, and how far ahead of the next it is.
+/// Returns the class with the highest score, its probability, and its lead over the next.
 pub fn best(scores: &[f64]) -> (usize, f64, f64) {
     let class = (0..scores.len()).max_by(|&a, &b| scores[a].total_cmp(&scores[b])).unwrap();
     let sum: f64 = scores.iter().map(|x| (x - scores[class]).exp()).sum();
@@ -193,12 +193,12 @@ pub fn best(scores: &[f64]) -> (usize, f64, f64) {
     (class, 1.0 / sum, scores[class] - others.fold(f64::NEG_INFINITY, f64::max))
 }
 
-/// How far a score in f32 may be from that in f64, relative to the largest. Sums have at most 24 terms, so each
-/// of the ten sums that follow one another adds at most 25 unit roundoffs, 6e-8 each; the normalisations
-/// between them magnify earlier errors by less than ten.
+/// Tolerance of an f32 score relative to the largest f64 score. Sums have at most 24 terms, so each of the ten
+/// consecutive sums adds at most 25 unit roundoffs, 6e-8 each; the normalisations between them magnify earlier
+/// errors by less than ten.
 pub const TOLERANCE: f64 = 25.0 * 6e-8 * 10.0 * 10.0;
 
-/// A folder with a model and pictures in it, and what the answers must be.
+/// A folder with a model and pictures, and the correct answers.
 pub struct Desk {
     pub dir: tempfile::TempDir,
     pub pictures: Vec<Picture>,
@@ -207,7 +207,7 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// `count` pictures of several clear classes in a folder `images`, and the model beside it.
+    /// Creates `count` pictures of several clear classes in a folder `images`, and the model next to it.
     pub fn new(count: usize) -> Desk {
         let dir = tempfile::tempdir().unwrap();
         let network = Network::random(1);
@@ -233,33 +233,33 @@ impl Desk {
         self.dir.path().join(name)
     }
 
-    /// The program with the model; `@name` stands for the file of that name in the folder.
+    /// Returns the program with the model; `@name` stands for the file of that name in the folder.
     pub fn robot(&self, line: &str) -> Command {
         let folder = self.dir.path().to_str().unwrap();
         robot(&format!("--model @model.safetensors {line}").replace('@', &format!("{folder}/")))
     }
 
-    /// Whether an answer for picture `index` is right.
+    /// Returns `true` if an answer for picture `index` is correct.
     pub fn is_right(&self, index: usize, class: u64, score: f64) -> bool {
         let (wanted, probability) = self.wanted[index % self.wanted.len()];
-        // A probability moves at most by half of what the difference of two scores does.
+        // A probability moves by at most half as much as the difference of two scores.
         class == wanted as u64 && (score - probability).abs() < 20.0 * TOLERANCE
     }
 }
 
-/// Lines of JSON.
+/// Parses lines of JSON.
 pub fn lines(bytes: &[u8]) -> Vec<Value> {
     let text = std::str::from_utf8(bytes).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
 }
 
-/// The answers and the summary of a run that must have succeeded.
+/// Returns the answers and the summary of a run that must have succeeded.
 pub fn account(output: &Output) -> (Vec<Value>, Value) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     split(output)
 }
 
-/// The answers and the summary of a run.
+/// Returns the answers and the summary of a run.
 pub fn split(output: &Output) -> (Vec<Value>, Value) {
     let mut all = lines(&output.stdout);
     let summary = all.pop().unwrap()["summary"].take();
@@ -267,8 +267,8 @@ pub fn split(output: &Output) -> (Vec<Value>, Value) {
     (all, summary)
 }
 
-/// Every frame from zero to `count` was answered once, in order and rightly; `picture` returns the picture of a
-/// frame.
+/// Checks that every frame from zero to `count` was answered once, in order and correctly; `picture` returns the
+/// picture of a frame.
 pub fn check(desk: &Desk, answers: &[Value], count: u64, picture: impl Fn(u64) -> usize) {
     assert_eq!(answers.len() as u64, count);
     for (answer, frame) in answers.iter().zip(0..) {

@@ -5,7 +5,7 @@
 use crate::common::{self, Desk, account, frames};
 use std::process::Output;
 
-/// The program where no driver finds a GPU: neither NVIDIA's nor the stand-in of `tests/standin`.
+/// Runs the program where no driver finds a GPU: neither NVIDIA's nor the stand-in of `tests/standin`.
 fn without_gpu(desk: &Desk, line: &str) -> Output {
     let mut command = desk.robot(line);
     command.env("CUDA_VISIBLE_DEVICES", "").env("ELSA_STANDIN_DEVICE", "none").output().unwrap()
@@ -32,7 +32,7 @@ fn a_gpu_that_is_missing_has_the_cpu_take_its_place_or_is_an_error() {
     assert!(output.stdout.is_empty());
 }
 
-/// Tensors lie in memory that an integrated GPU uses in place, and that another one copies.
+/// Tensors are in memory that an integrated GPU uses in place, and that another one copies.
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn an_integrated_gpu_copies_nothing() {
@@ -47,8 +47,8 @@ fn an_integrated_gpu_copies_nothing() {
     }
 }
 
-/// Launches that a call of attention takes, from the log of the stand-in: those of `frames` frames and of the one
-/// that warms up, divided among them.
+/// Returns the launches per call of attention, from the log of the stand-in: those of `frames` frames and of the
+/// warm-up, divided among them.
 fn launches(desk: &Desk, frames: u64) -> u64 {
     let log = desk.path("calls");
     let line = format!("--images @images --repeat --frames {frames} --rate 1000 --json --backend cuda");
@@ -68,7 +68,7 @@ fn a_gpu_that_dies_in_the_middle_costs_no_frame() {
     let count = frames();
     let dies = count / 2;
     let first = launches(&desk, 10) * (dies + 1) + 1;
-    // 719: the launch failed, and the context is lost. A device that recovers takes over again; after a second
+    // 719: the launch failed, and the context is lost. A device that recovers is used again; after a second
     // failure the CPU computes.
     for (fault, recovers) in [(format!("{first}:719"), true), (format!("{first}+:719"), false)] {
         let line = format!("--images @images --repeat --frames {count} --rate 100 --json --backend cuda");

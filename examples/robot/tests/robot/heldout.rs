@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cpp-vision/model");
 
-/// A picture as PyTorch saw it: its file, its label, PyTorch's class and scores.
+/// A picture with PyTorch's results: its file, its label, PyTorch's class and scores.
 struct Recorded {
     file: String,
     label: u64,
@@ -20,7 +20,7 @@ struct Recorded {
     scores: Vec<f64>,
 }
 
-/// The recorded pictures, in the order of their files, and PyTorch's accuracy.
+/// Returns the recorded pictures, in the order of their files, and PyTorch's accuracy.
 fn recorded() -> (Vec<Recorded>, f64) {
     let text = std::fs::read_to_string(Path::new(MODEL).join("heldout.json")).unwrap();
     let all: Value = serde_json::from_str(&text).unwrap();
@@ -38,7 +38,7 @@ fn recorded() -> (Vec<Recorded>, f64) {
     (recorded, all["accuracy"].as_f64().unwrap())
 }
 
-/// The folder of pictures that `train/export.py` has written: exactly the recorded ones.
+/// Returns the folder of pictures that `train/export.py` has written: exactly the recorded ones.
 fn pictures(recorded: &[Recorded]) -> PathBuf {
     let folder =
         std::env::var_os("ELSA_DIGITS").expect("ELSA_DIGITS: absent; allowed: the folder of export.py");
@@ -50,12 +50,12 @@ fn pictures(recorded: &[Recorded]) -> PathBuf {
     folder
 }
 
-/// Scores are recorded with six digits; sums of at most 96 terms, each 1.2e-7 wide, follow one another sixteen
-/// times on either side, and the normalisations between them magnify what came before by less than ten.
+/// Scores are recorded with six digits. On each side sixteen consecutive sums have at most 96 terms, each with an error
+/// of 1.2e-7, and the normalisations between them magnify earlier errors by less than ten.
 const TOLERANCE: f64 = 5e-6 + 2.0 * 96.0 * 6e-8 * 16.0 * 10.0;
 
-/// Every picture is classified, or where tests are emulated every so many: [`the_program_answers_as_pytorch_did`] goes over
-/// all of them there.
+/// Every picture is classified, or in an emulator every eighth: [`the_program_answers_as_pytorch_did`] covers all of
+/// them there.
 const STEP: usize = if cfg!(target_arch = "aarch64") { 8 } else { 1 };
 
 #[test]

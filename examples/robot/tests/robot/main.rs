@@ -1,5 +1,5 @@
-//! The tests of the robot, in one program: what they share is compiled and linked once. The test that counts
-//! allocations has a program of its own.
+//! The tests of the robot in one program, so that shared code is compiled and linked once. The test that
+//! counts allocations has its own program.
 
 mod common;
 mod gpu;

@@ -123,7 +123,7 @@ fn a_named_pipe_may_find_its_writer_late_and_gives_the_newest() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
     let child = start(desk.robot("--pipe @fifo --size 8x8 --format grey --rate 20 --newest --json"));
     std::thread::sleep(Duration::from_millis(300));
-    // Returns once the robot has opened the pipe, however long it took to start.
+    // Returns once the robot has opened the pipe, for any start-up time.
     let mut fifo = File::options().write(true).open(&path).unwrap();
     std::thread::sleep(Duration::from_millis(300));
     for _ in 0..200 {
@@ -156,7 +156,7 @@ fn a_broken_picture_is_skipped_counted_and_told() {
     assert!(text.contains("frame 1 is skipped: 001.png: "), "{text}");
 }
 
-/// A pseudo terminal: its controlling end and the name of the other.
+/// Opens a pseudo terminal: returns its controlling end and the name of the other.
 fn pty() -> (OwnedFd, String) {
     let ours = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     rustix::pty::grantpt(&ours).unwrap();
@@ -165,7 +165,8 @@ fn pty() -> (OwnedFd, String) {
     (ours, name)
 }
 
-/// Whether the program runs in an emulator that cannot set a terminal up. The port is then refused with a message.
+/// Returns `true` if the program runs in an emulator that cannot set up a terminal. The port is then refused with
+/// a message.
 fn refused_by_an_emulator(desk: &Desk, name: &str) -> bool {
     if !emulated() {
         return false;
@@ -214,7 +215,7 @@ fn a_serial_port_that_nobody_reads_holds_no_frame_up() {
         return;
     }
     let count = 700;
-    // A terminal keeps some thousand bytes; the queue 256 lines.
+    // A terminal holds some thousand bytes; the queue 256 lines.
     let line = format!("--images @images --repeat --frames {count} --rate 500 --json --serial {name}");
     let (_, summary) = account(&desk.robot(&line).output().unwrap());
     assert_eq!(summary["frames"], count);
@@ -274,7 +275,7 @@ fn a_signal_that_repeats_another_at_once_changes_nothing() {
         let mut child = start(desk.robot("--images @images --repeat --rate 50"));
         let mut out = BufReader::new(child.stdout.take().unwrap());
         out.read_line(&mut String::new()).unwrap();
-        // Two that the system does not join: of one number, it keeps one until it is handled.
+        // Two different signals, because the system keeps only one of each number until it is handled.
         kill_process(pid(&child), Signal::TERM).unwrap();
         kill_process(pid(&child), Signal::INT).unwrap();
         std::thread::sleep(Duration::from_micros(300));
@@ -289,7 +290,7 @@ fn a_signal_that_repeats_another_at_once_changes_nothing() {
 #[test]
 fn a_later_signal_ends_a_loop_that_hangs() {
     let desk = Desk::new(4);
-    // Nobody reads what it says, so the summary cannot be written.
+    // The reader of its output is gone, so the summary cannot be written.
     let mut child = start(desk.robot("--images @images --repeat --rate 1000 --frames 3000"));
     let mut out = BufReader::new(child.stdout.take().unwrap());
     out.read_line(&mut String::new()).unwrap();
@@ -360,7 +361,7 @@ fn real_time_is_granted_or_the_refusal_is_told_and_the_loop_goes_on() {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success() && rest.contains("ended: a signal"), "{output:?} {rest}");
     let warnings = String::from_utf8_lossy(&output.stderr);
-    // Fields 40 and 41 of proc(5): real-time priority and policy. The name in brackets may hold spaces.
+    // Fields 40 and 41 of proc(5): real-time priority and policy. The name in brackets may contain spaces.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     let (priority, policy) = (fields[37], fields[38]);
     if warnings.contains("priority: SCHED_FIFO 7 is not permitted") {

@@ -9,12 +9,13 @@
 #include "weights.cuh"
 #include "within.cuh"
 
-// Takes in tile k0. The four steps share one function: split up, clang arranges their loops in another order.
+// Processes tile k0. The four steps share one function: if they are separate, clang orders their loops differently.
 template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
   const int keys = live<EDGE>();
   constexpr bool CHECKS = ADDED || (EDGE && !LEAN);  // whether keys may be left out
   if constexpr (EARLY && !EDGE) load_early();
-  // Scores: s = Q K', a chunk of KD dims at a time. Meanwhile a plain tile loads what the exchange area takes next.
+  // Scores: s = Q K', a chunk of KD dims at a time. A plain tile loads the next contents of the exchange area at
+  // the same time.
   UNROLL for (int i = 0; i < TM; i++)
     UNROLL for (int j = 0; j < TN; j++) s[i][j] = 0.f;
   NO_UNROLL for (int chunk = 0; chunk < CHUNKS; chunk++) {
@@ -27,7 +28,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
       if (chunk + 1 < CHUNKS) load_k<EDGE>(k0, chunk + 1);
       else if constexpr (!EDGE || ADDED) load_v<EDGE>(k0, 0);  // other edges have no registers for them yet
     }
-    // Whether scores of keys that no row attends are left out, where it pays for the code.
+    // Whether scores of keys that no row attends are skipped, where it is worth the code.
     constexpr bool SHORTENS = EDGE && ADDS && IN == F32 && D == 64;
     if (SHORTENS && keys <= TILE / 4) multiply_chunk<EDGE, SHORTENS ? TN / 4 : TN>(chunk);
     else if (SHORTENS && keys <= TILE / 2) multiply_chunk<EDGE, SHORTENS ? TN / 2 : TN>(chunk);
@@ -41,7 +42,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     }
   }
 
-  // Masks, ranges and the soft cap. `absent`: whether the warp has keys that are not attended.
+  // Masks, ranges and the soft cap. `absent`: whether the warp has masked keys.
   bool absent = false;
   if constexpr (ADDED) {
     absent = add_scores<EDGE>();
@@ -53,7 +54,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     }
   }
 
-  // Weights: references move up, scores become weights, sums take them in.
+  // Weights: references rise, scores become weights, sums include them.
   if constexpr (EDGE && SLOW) {  // row by row: the next row becomes the first
     [[maybe_unused]] float parts[BUDGET ? TM : 1] = {};
     NO_UNROLL for (int i = 0; i < TM; i++) {
@@ -64,7 +65,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
         if constexpr (BUDGET) move_vote(i, scale);
         sum[0] *= scale;
         UNROLL for (int j = 0; j < AN; j++) acc[0][j] *= scale;
-        if (flushed) {  // what lies in memory has the old reference
+        if (flushed) {  // the part in memory has the old reference
           const Home x = home(here());
           const int g = lane_col(opaque(tid));
           if (i < x.left) rescale(x, i, g, scale);
@@ -109,7 +110,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     if constexpr (BUDGET) {
       float r[TM];
       weigh(absent, r);
-      if (leaves_out<EDGE>(r, absent)) {  // every lane has read what the area held
+      if (leaves_out<EDGE>(r, absent)) {  // every lane has read the contents of the area
         if (ready) store_k();
         sync_block();
         return;
@@ -121,7 +122,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
   }
 
   // The weighted sum: W += P V, UK keys at a time, unless no row of the block attends a key of the tile.
-  bool some = true, gaps = CHECKS, odd_values = false;  // `gaps`: whether a warp of the block may have absent keys
+  bool some = true, gaps = CHECKS, odd_values = false;  // `gaps`: whether a warp of the block may have masked keys
   if constexpr (ADDED) gaps = any_of_block(absent);
   if (CHECKS && (!ADDED || RARELY(gaps))) {
     unsigned weights = 0;

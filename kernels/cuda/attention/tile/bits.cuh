@@ -1,4 +1,4 @@
-// Boolean masks, a bit for each key, in registers.
+// Boolean masks in registers, one bit per key.
 #pragma once
 
 #include "../added.cuh"
@@ -9,13 +9,13 @@ template <class S> INLINE bool Tiles<S>::has_bits(const Call& call) {
   return (call.changes & CHANGED_BY_MASK) && call.mask.kind == ADDEND_BOOL;
 }
 
-// Bit n tells whether byte n of x is not zero.
+// Bit n is set if byte n of x is not zero.
 INLINE unsigned bits_of_bytes(unsigned x) {
   const unsigned high = (((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x) & 0x80808080;
   return high * 0x00204081u >> 28;
 }
 
-// Finds the words of tile k0. Returns whether a row of the block attends one of its keys. Rows and keys past the last
+// Loads the words of tile k0. Returns whether a row of the block attends one of its keys. Rows and keys past the last
 // ones repeat them.
 template <class S> INLINE bool Tiles<S>::find_bits() {
   const Share share = here();
@@ -53,13 +53,13 @@ template <class S> INLINE bool Tiles<S>::find_bits() {
   return any_of_block(some);
 }
 
-// Takes out the keys whose bits are zero. Returns whether there is one.
+// Masks the keys whose bits are zero. Returns whether there is one.
 template <class S> INLINE bool Tiles<S>::take_bits() {
   bool zero = false;
   UNROLL for (int i = 0; i < OWN_WORDS; i++) zero = zero || words[i] != ~0u;
   if (!any_of_warp(zero)) return false;
   const int t = opaque(tid), own = lane_row(t) * TM, g = lane_col(t);
-  constexpr int COLS = TN / 2;  // columns of a word
+  constexpr int COLS = TN / 2;  // columns per word
   UNROLL for (int h = 0; h < 2; h++)
     UNROLL for (int i = 0; i < TM; i++) {
       const unsigned word = shuffle_from(words[WARP_ROWS == 32 ? h : 0], (h * WARP_ROWS + own + i) & 31) >> g;

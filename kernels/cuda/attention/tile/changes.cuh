@@ -4,7 +4,7 @@
 #include "../added.cuh"
 #include "bits.cuh"
 
-// The soft cap, score by score: the next becomes the first.
+// The soft cap, score by score: rotates the scores.
 template <class S> INLINE void Tiles<S>::cap_scores() {
   NO_UNROLL for (int n = 0; n < TM * TN; n++) {
     const float y = soft_cap(call, s[0][0]);
@@ -17,14 +17,14 @@ template <class S> INLINE void Tiles<S>::cap_scores() {
   }
 }
 
-// Where a lane keeps what is added to chunk `chunk` of the warp's rows, four of them, at column `column` of the tile: in
-// the layout of weights, so that lanes side by side may read keys side by side, whatever the columns of their scores.
+// Address of a lane's addend for chunk `chunk` of the warp's rows, four of them, and column `column` of the tile, in the layout
+// of weights: adjacent lanes may then read adjacent keys, independent of the columns of their scores.
 template <class S> INLINE SharedBytes Tiles<S>::spot(int t, int chunk, int column) {
   const SharedBytes area = sm + X + (t >> 5) * (TILE * P_STRIDE);
   return area + column * P_STRIDE + ((chunk ^ weight_shift(column & (LANE_COLS - 1))) << 4);
 }
 
-// Puts the elements of a table whose entries the index names into the exchange area.
+// Stores the table entries that the index names in the exchange area.
 template <class S> INLINE void Tiles<S>::look_up() {
   const Share share = here();
   const int last_row = share.sequence.queries - 1, kind = call.bias.kind;
@@ -55,9 +55,8 @@ template <class S> INLINE void Tiles<S>::look_up() {
   }
 }
 
-// Adds the elements of the bias, or of an additive mask, to what the exchange area holds of the warp's rows; `fresh`: it
-// holds nothing yet. Rows and keys past the last ones repeat them. Sets `special` where an element is not finite or beyond
-// ORDINARY.
+// Adds the elements of the bias, or of an additive mask, to the warp's rows in the exchange area; `fresh`: the area is still
+// empty. Rows and keys past the last ones repeat them. Sets `special` if an element is not finite or beyond ORDINARY.
 template <class S> INLINE void Tiles<S>::add_elements(bool of_bias, bool fresh, bool& special) {
   const Share share = here();
   const Sequence& q = share.sequence;
@@ -70,17 +69,17 @@ template <class S> INLINE void Tiles<S>::add_elements(bool of_bias, bool fresh, 
   NO_UNROLL for (int half = 0; half < TILE; half += 32) {
     const int t = opaque(tid), column = half + (t & 31), key = min_of(k0 + column, q.reach - 1);
     Address at = base + first * per_row * size + key * per_key;
-    int left = 0, more = last_row - first;  // rows until the next of a window, and until the last
+    int left = 0, more = last_row - first;  // rows until the next row of a window, and until the last
     if (wraps) {
       const int width = call.windows.width, down = quotient_of(first, call.windows.by_width);
       at += down * (width - 1) * per_row * size + quotient_of(key, call.windows.by_width) * (width - 1) * per_key;
       left = (down + 1) * width - first;
     }
-    // The element of row n from here, or of row `most` if that comes before it.
+    // The element n rows from here, or of row `most` if that comes first.
     auto row = [&](int n, int size, int most) LAMBDA {
       return at + (long long)(min_of(n, most) * size) * (int)per_row;
     };
-    auto next = [&](int n, int size, int most) LAMBDA -> Address {  // rows one after the other, which wrap
+    auto next = [&](int n, int size, int most) LAMBDA -> Address {  // consecutive rows, which wrap
       const Address a = at;
       const bool wrap = --left == 0;
       left = wrap ? call.windows.width : left;
@@ -124,7 +123,7 @@ template <class S> INLINE void Tiles<S>::add_elements(bool of_bias, bool fresh, 
   if (!B16 && !wraps) fetch_ahead(share, base, per_row * size, per_key);
 }
 
-// Fetches the elements of the next tile ahead; strides in bytes.
+// Prefetches the elements of the next tile; strides in bytes.
 template <class S>
 INLINE void Tiles<S>::fetch_ahead(const Share& share, Address base, long long per_row, long long per_key) {
   const Sequence& q = share.sequence;
@@ -135,13 +134,13 @@ INLINE void Tiles<S>::fetch_ahead(const Share& share, Address base, long long pe
     prefetch(base + min_of(row + n, q.queries - 1) * per_row + key * per_key);
 }
 
-// The addend whose elements lanes load for the scores that they own: a bias, a mask or none.
+// The addend whose elements lanes load for their own scores: a bias, a mask or none.
 template <class S> INLINE int Tiles<S>::own_addend() {
   return call.changes & (has_bits(call) ? CHANGED_BY_BIAS : CHANGED_BY_MASK | CHANGED_BY_BIAS);
 }
 
-// Where the lane's elements of it begin in tile k0, whose keys are CLAMPED to the last one or all exist. Fetches those of
-// the next tile ahead where it is to.
+// Start of the lane's elements in tile k0, whose keys are CLAMPED to the last one or all exist. With FETCH, prefetches those of
+// the next tile.
 template <class S> template <bool CLAMPED, bool FETCH> INLINE typename Tiles<S>::Elements32 Tiles<S>::own_elements() {
   const bool of_bias = own_addend() == CHANGED_BY_BIAS;
   const Share share = here();
@@ -159,7 +158,7 @@ template <class S> template <bool CLAMPED, bool FETCH> INLINE typename Tiles<S>:
   return x;
 }
 
-// The elements of the next rows. Rows past the last one repeat it, and so do keys where they are CLAMPED.
+// The elements of the next rows. Rows past the last one repeat it, and so do CLAMPED keys.
 template <class S>
 template <bool CLAMPED, int COUNT>
 INLINE void Tiles<S>::load_elements(Elements32& from, float (&x)[COUNT][TN]) {
@@ -171,7 +170,7 @@ INLINE void Tiles<S>::load_elements(Elements32& from, float (&x)[COUNT][TN]) {
   from.row += COUNT;
 }
 
-// Adds elements to the scores of rows from `first` on. Sets `absent` where there is a key that the lane does not attend.
+// Adds elements to the scores of rows from `first` on. Sets `absent` if the lane has a masked key.
 template <class S> template <int COUNT> INLINE void Tiles<S>::add_elements_to(int first, float (&x)[COUNT][TN], bool& absent) {
   float sums[4] = {0.f, 0.f, 0.f, 0.f};  // of magnitudes: beyond ORDINARY if one of them is
   UNROLL for (int i = 0; i < COUNT; i++)
@@ -196,7 +195,7 @@ template <class S> template <int COUNT> INLINE void Tiles<S>::add_elements_to(in
   }
 }
 
-// Loads what is added in plain tile k0 before its scores are computed.
+// Loads the addends of plain tile k0 before its scores are computed.
 template <class S> INLINE void Tiles<S>::load_early() {
   UNROLL for (int i = 0; i < TM; i++)
     UNROLL for (int j = 0; j < TN; j++) early[i][j] = 0.f;
@@ -205,8 +204,8 @@ template <class S> INLINE void Tiles<S>::load_early() {
   load_elements<false>(from, early);
 }
 
-// Adds to the scores of tile k0 where nothing but a boolean mask, an addend of f32 elements and ranges changes them, some
-// rows at a time. Returns whether a lane of the warp has a key that is not attended.
+// Adds to the scores of tile k0 if only a boolean mask, an addend of f32 elements and ranges change them, some rows at a time.
+// Returns whether a lane of the warp has a masked key.
 template <class S> template <bool EDGE> INLINE bool Tiles<S>::add_scores() {
   bool absent = false;
   if (own_addend()) {
@@ -228,7 +227,7 @@ template <class S> template <bool EDGE> INLINE bool Tiles<S>::add_scores() {
   return any_of_warp(absent);
 }
 
-// Takes out keys that lie on another side than the row, or out of the row's range.
+// Masks keys on another side than the row, or out of the row's range.
 template <class S> INLINE void Tiles<S>::take_out(const Sides& sides, bool fresh) {
   const Share share = here();
   const int row = first_row(share) + (opaque(tid) >> 5) * WARP_ROWS;
@@ -248,7 +247,7 @@ template <class S> INLINE void Tiles<S>::take_out(const Sides& sides, bool fresh
   }
 }
 
-// Changes the scores of tile k0, and loads its first values. Returns whether a lane of the warp has a key that is not attended.
+// Changes the scores of tile k0, and loads its first values. Returns whether a lane of the warp has a masked key.
 template <class S> INLINE bool Tiles<S>::change_scores() {
   if (call.cap != 0.f) cap_scores();
   const Share share = here();
@@ -256,7 +255,7 @@ template <class S> INLINE bool Tiles<S>::change_scores() {
   const int reach = q.reach;
   bool absent = k0 + TILE > reach, special = false;
   const Sides sides = sides_of(call, q);
-  // Whether rows differ in the keys that they attend.
+  // Whether rows attend different keys.
   const bool differ = k0 < full_from || min_of(k0 + TILE, reach) > range_of(q, first_row(share)).end ||
                       sides.row != NO_SIDE || sides.column != NO_SIDE;
   const int addends = call.changes & (has_bits(call) ? CHANGED_BY_BIAS : CHANGED_BY_MASK | CHANGED_BY_BIAS);
@@ -279,13 +278,13 @@ template <class S> INLINE bool Tiles<S>::change_scores() {
       special = true;
     }
   }
-  if constexpr (!B16) load_v<true>(k0, 0);  // on their way while scores become weights
+  if constexpr (!B16) load_v<true>(k0, 0);  // in transit while scores become weights
   if (adds) {
     sync_warp();
     const int t = opaque(tid);
     const SharedBytes own = spot(t, lane_row(t) * (TM / 4), lane_col(t));
     const SharedBytes other = TM == 8 ? spot(t, lane_row(t) * (TM / 4) + 1, lane_col(t)) : own;
-    if (B16 || special) {  // one path has fewer registers
+    if (B16 || special) {  // a single path has fewer registers
       UNROLL for (int j = 0; j < TN; j++)
         UNROLL for (int h = 0; h < TM / 4; h++) {
           const f4 x = load_shared((h ? other : own) + j * (LANE_COLS * P_STRIDE));
@@ -312,8 +311,7 @@ template <class S> INLINE bool Tiles<S>::change_scores() {
   return any_of_warp(absent);
 }
 
-// The range of an edge without other changes, column by column: the next column becomes the first. Returns whether it
-// leaves out a key.
+// Applies the range of an edge without other changes, column by column: rotates the columns. Returns whether it masks a key.
 template <class S> INLINE bool Tiles<S>::limit_scores() {
   const Share share = here();
   if (k0 >= full_from && k0 + TILE <= range_of(share.sequence, first_row(share)).end) return false;
@@ -323,7 +321,7 @@ template <class S> INLINE bool Tiles<S>::limit_scores() {
   const long long diagonal = (long long)q.offset + row;
   NO_UNROLL for (int j = 0; j < TN; j++) {
     const int key = k0 + j * LANE_COLS + lane_col(t);
-    // Row i attends the key by length, causality and window when after < i <= before.
+    // Row i attends the key by length, causality and window if after < i <= before.
     const int before = q.left < 0 ? TM : clamped(key - diagonal + q.left, -1, TM);
     const int after = key >= q.reach ? TM : q.right < 0 ? -1 : clamped(key - diagonal - q.right - 1, -1, TM);
     UNROLL for (int i = 0; i < TM; i++) {

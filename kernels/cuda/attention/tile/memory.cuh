@@ -3,7 +3,7 @@
 
 #include "tile.cuh"
 
-// Where the lane's rows of W lie.
+// Location of the lane's rows of W.
 template <class S> INLINE typename Tiles<S>::Home Tiles<S>::home(const Share& share) {
   const int row = own_row(share, opaque(tid));
   const Sequence& q = share.sequence;
@@ -23,13 +23,13 @@ template <class S> INLINE typename Tiles<S>::Home Tiles<S>::home(const Share& sh
   return x;
 }
 
-// acc = acc + memory where `add`; then memory = acc and acc = 0 where `store`.
+// acc = acc + memory with `add`; then memory = acc and acc = 0 with `store`.
 template <class S> INLINE void Tiles<S>::exchange(const Home& x, bool add, bool store) {
   const int g = lane_col(opaque(tid));
   if (B16 || x.vec4) {
     const Address at = x.at + g * 16;
     auto there = [&](int i, int h) LAMBDA { return (int)(i < x.left) & (int)(dim_of(g, h * 4) < x.width); };
-    constexpr int ROWS = BUDGET || D > 64 ? 4 : TM;  // rows whose loads are under way together: registers are few
+    constexpr int ROWS = BUDGET || D > 64 ? 4 : TM;  // rows with loads in flight at once: registers are few
     UNROLL for (int i0 = 0; i0 < TM; i0 += ROWS) {
       f4 y[ROWS][AF];
       UNROLL for (int i = 0; i < ROWS; i++)
@@ -67,7 +67,7 @@ template <class S> INLINE void Tiles<S>::exchange(const Home& x, bool add, bool 
   }
 }
 
-// Row i in memory times `scale`: its reference moved.
+// Multiplies row i in memory by `scale`, because its reference moved.
 template <class S> INLINE void Tiles<S>::rescale(const Home& x, int i, int g, const float& scale) {
   NO_UNROLL for (int j = 0; j < AN; j++) {
     const Address a = x.at + i * x.step + dim_of(g, j) * 4;

@@ -1,9 +1,9 @@
-// Queries in shared memory: scaled, transposed to [dim][row], permuted as the keys are.
+// Queries in shared memory: scaled, transposed to [dim][row], permuted like the keys.
 #pragma once
 
 #include "tile.cuh"
 
-// Stores item n: four rows x, of the four dims from 4 (n % DF) on.
+// Stores item n: four rows x, at the four dims from 4 (n % DF) on.
 template <class S> INLINE void Tiles<S>::store_q(int n, const Raw4 (&x)[4]) {
   const int c = n % DF, r = n / DF;
   if constexpr (PAIRS) {
@@ -17,7 +17,7 @@ template <class S> INLINE void Tiles<S>::store_q(int n, const Raw4 (&x)[4]) {
   }
 }
 
-// Stores the queries of the block. Rows past the last one repeat it where rows are read four elements at a time.
+// Stores the queries of the block. Rows past the last one repeat it if rows are read four elements at a time.
 template <class S> INLINE void Tiles<S>::store_queries(const Call& call, const Share& outset) {
   const Sequence& s = outset.sequence;
   const int row0 = first_row(outset);

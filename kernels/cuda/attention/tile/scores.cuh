@@ -1,10 +1,11 @@
-// Parts of s = Q K': the products of a word of queries and keys.
+// Steps of s = Q K': the products of a word of queries and keys.
 #pragma once
 
 #include "tile.cuh"
 
-// F32 and WIDENED: both operands are f32 values. The first COLUMNS columns. Products come in runs that share an operand and go
-// to and fro, so that a product and the one before it share one throughout; runs of four, where registers are not scarce.
+// F32 and WIDENED: both operands are f32 values. The first COLUMNS columns. Products come in runs with alternating direction
+// that share an operand, so that each product shares an operand with the previous one; runs of four where registers are not
+// scarce.
 template <class S>
 template <int COLUMNS>
 INLINE void Tiles<S>::multiply_f32(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4]) {
@@ -28,7 +29,7 @@ template <class S> INLINE void Tiles<S>::multiply_widened(const f4 (&qa)[TM / 4]
   }
 }
 
-// PAIRED in plain tiles: even and odd dims apart, without widening.
+// PAIRED in plain tiles: even and odd dims separately, without widening.
 template <class S>
 INLINE void Tiles<S>::multiply_half2(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4], unsigned (&pair)[TM][TN]) {
   UNROLL for (int i = 0; i < TM; i++)
@@ -36,7 +37,7 @@ INLINE void Tiles<S>::multiply_half2(const f4 (&qa)[TM / 4], const f4 (&kb)[TN /
       pair[i][j] = half2_fma(bits_of(qa[i >> 2][i & 3]), bits_of(kb[j >> 2][j & 3]), pair[i][j]);
 }
 
-// The end of a chain of PAIRED: its sums are widened, scaled and added to the scores.
+// The end of a chain of PAIRED: widens and scales its sums and adds them to the scores.
 template <class S> INLINE void Tiles<S>::add_half2(unsigned (&pair)[TM][TN]) {
   const float by = call.query_factor;
   UNROLL for (int i = 0; i < TM; i++)
@@ -48,10 +49,10 @@ template <class S> INLINE void Tiles<S>::add_half2(unsigned (&pair)[TM][TN]) {
     }
 }
 
-// Adds the products of a chunk of dims to the first COLUMNS columns of the scores. Dims beyond the head size are left out,
-// in eights.
+// Adds the products of a chunk of dims to the first COLUMNS columns of the scores. Dims beyond the head size are skipped, in
+// groups of eight.
 template <class S> template <bool EDGE, int COLUMNS> INLINE void Tiles<S>::multiply_chunk(int chunk) {
-  if (RARELY(idles())) {  // the zeros that the scores begin with are set behind this branch alone
+  if (RARELY(idles())) {  // only this branch sets the initial zeros of the scores
     UNROLL for (int i = 0; i < TM; i++)
       UNROLL for (int j = 0; j < TN; j++) s[i][j] = anything();
     return;

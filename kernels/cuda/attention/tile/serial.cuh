@@ -1,9 +1,9 @@
-// Splits of the keys that a block takes one after the other.
+// Splits of the keys that a block takes one after another.
 //
-// Where the blocks of rows alone fill the device, a block takes all splits of its rows, and nothing is left to the merge
-// kernel. The state of a split lies in memory until its turn to merge: split i completes as many subtrees of the balanced
-// tree over split numbers as its number ends in ones, and the last split all of them. These are the merges of merge.cuh, in
-// their order, so that the bits are the same.
+// If the blocks of rows alone fill the device, a block takes all splits of its rows, and nothing is left to the merge
+// kernel. The state of a split waits in memory until it is merged: split i completes one subtree of the balanced tree over
+// split numbers per trailing one bit of its number, and the last split completes all of them. These are the merges of
+// merge.cuh, in their order, so that the bits are the same.
 #pragma once
 
 #include "tile.cuh"
@@ -11,16 +11,16 @@
 // Whether the block takes all splits.
 template <class S> INLINE bool Tiles<S>::takes_all() { return (call.flags & SERIAL_SPLITS) != 0; }
 
-// The split in hand of such a block, once a tile of it is taken in. Every row attends all keys.
+// The current split of such a block, once a tile of it has been processed. Every row attends all keys.
 template <class S> INLINE int Tiles<S>::split() { return (k0 - 1) / call.chunk; }
 
-// Whether it was the last one of such a block.
+// Whether it is the last split of such a block.
 template <class S> INLINE bool Tiles<S>::is_last() { return takes_all() && k0 >= call.sequence.reach; }
 
 // Whether its state merges with earlier ones.
 template <class S> INLINE bool Tiles<S>::joins() { return takes_all() && ((split() & 1) != 0 || is_last()); }
 
-// Merges the rows' states with the earlier ones that lie at split `slot`.
+// Merges the rows' states with the earlier ones stored at split `slot`.
 template <class S> INLINE void Tiles<S>::take_in(int slot) {
   Share share = here();
   share.split = slot;
@@ -29,7 +29,7 @@ template <class S> INLINE void Tiles<S>::take_in(int slot) {
   const Address ms = call.part_ms + (row_number(call, share.sequence, share.head, row) * call.splits + slot) * 8;
   f2 y[TM];
   f4 w[TM][AF];
-  UNROLL for (int i = 0; i < TM; i++) {  // all at once: waiting takes the time
+  UNROLL for (int i = 0; i < TM; i++) {  // all at once, because waiting dominates the time
     y[i] = f2{NEG_INF, 0.f};
     if (i < x.left) y[i] = read_f2(ms + (long long)i * call.splits * 8);
     UNROLL for (int h = 0; h < AF; h++) {
@@ -56,8 +56,8 @@ template <class S> INLINE int Tiles<S>::end_of_all() {
   else return end;
 }
 
-// Turns to the next split of the block, if there is one, which begins at k0. Its first keys come in with
-// the tile before them, or by `begin`.
+// Advances to the next split of the block, if any, which begins at k0. Its first keys are loaded with the previous tile, or
+// by `begin`.
 template <class S> INLINE bool Tiles<S>::next() {
   if constexpr (SERIAL) {
     if (!takes_all() || is_last()) return false;

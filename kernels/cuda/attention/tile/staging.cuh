@@ -1,9 +1,9 @@
-// Keys and values on their way: from memory to registers, from registers to shared memory.
+// Staging of keys and values: from memory to registers, from registers to shared memory.
 #pragma once
 
 #include "tile.cuh"
 
-// Finds the rows of keys and values from tile `tile` on, in the past or among the new keys.
+// Locates the rows of keys and values from tile `tile` on, in the past or among the new keys.
 template <class S> INLINE void Tiles<S>::approach(const Share& share, int tile) {
   const Sequence& s = share.sequence;
   const int kv_head = quotient_of(share.head, call.by_group);
@@ -19,7 +19,7 @@ template <class S> INLINE void Tiles<S>::approach(const Share& share, int tile) 
   edge_to = near_to == s.reach ? near_to + TILE - 1 : near_to;
 }
 
-// Registers of an edge whose rows do not lie side by side, from rows and dims that are checked one by one: zero where either is absent.
+// Loads an edge whose rows are not adjacent into registers, checking rows and dims one by one: zero if either is absent.
 // `spot(n, key, dim)` sets the key of the tile and the dim that group n starts at.
 template <class S>
 template <class To, class Spot>
@@ -56,7 +56,7 @@ INLINE void Tiles<S>::gather(To& to, const Tensor& past, const Tensor& fresh, in
   }
 }
 
-// Bytes from row to row of what is near.
+// Row stride of adjacent rows in bytes.
 template <class S> INLINE int Tiles<S>::key_step() {
   return (int)(ADDS && near_past ? call.past_key.token : call.key.token) * SIZE;
 }
@@ -64,14 +64,14 @@ template <class S> INLINE int Tiles<S>::value_step() {
   return (int)(ADDS && near_past ? call.past_value.token : call.value.token) * SIZE;
 }
 
-// Where four dims from `dim` on are read in a row of `dims` that lies near: beyond it the last four, which meet no query
+// Position of four dims from `dim` on in an adjacent row of `dims`. Beyond it, the last four are read instead, which meet no query
 // and whose products are no columns of the output.
 template <class S> INLINE int Tiles<S>::near_dim(int dim, int dims) {
   if constexpr (PAIRS) return dim;
   else return min_of(dim, dims - 4);
 }
 
-// Forgets the registers of keys.
+// Discards the registers of keys.
 template <class S> INLINE void Tiles<S>::drop_k() {
   UNROLL for (int n = 0; n < K_ITEMS * 4; n++) {
     if constexpr (STRAIGHT == 2) forget(kr[n]);
@@ -79,7 +79,7 @@ template <class S> INLINE void Tiles<S>::drop_k() {
   }
 }
 
-// Keys of an edge whose rows and dims are checked.
+// Loads the keys of an edge whose rows and dims are checked.
 template <class S> INLINE void Tiles<S>::gather_k(int tile, int chunk) {
   const int t = opaque(tid), c = t & (KF - 1), q = t / KF;
   gather(kr, call.past_key, call.key, call.head_dim, (call.flags & KEY_VEC4) != 0, tile,
@@ -89,7 +89,7 @@ template <class S> INLINE void Tiles<S>::gather_k(int tile, int chunk) {
          });
 }
 
-// Values of an edge whose rows and dims are checked.
+// Loads the values of an edge whose rows and dims are checked.
 template <class S> INLINE void Tiles<S>::gather_v(int tile, int stage) {
   const int t = opaque(tid);
   gather(vr, call.past_value, call.value, call.value_dim, (call.flags & VALUE_VEC4) != 0, tile,
@@ -99,7 +99,7 @@ template <class S> INLINE void Tiles<S>::gather_v(int tile, int stage) {
          });
 }
 
-// Keys of a tile.
+// Loads the keys of a tile.
 template <class S> template <bool EDGE> INLINE void Tiles<S>::load_k(int tile, int chunk) {
   const int t = opaque(tid), c = t & (KF - 1), q = t / KF, step = key_step();
   if constexpr (EDGE) {
@@ -120,7 +120,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::load_k(int tile, i
       load4(kr[i * 4 + e], a + (long long)((i * K_ITEM + e * LANE_COLS) * step));
 }
 
-// Values of a tile.
+// Loads the values of a tile.
 template <class S> template <bool EDGE> INLINE void Tiles<S>::load_v(int tile, int stage) {
   const int t = opaque(tid), step = value_step();
   auto& to = travelling();
@@ -149,7 +149,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::load_v(int tile, i
   }
 }
 
-// Keys go in transposed, [dim][key]; chunk (key / 4) lies at chunk ^ (dim / 4 & 7).
+// Stores keys transposed, [dim][key]; chunk (key / 4) is at chunk ^ (dim / 4 & 7).
 template <class S> INLINE void Tiles<S>::store_k() {
   const int t = opaque(tid), c = t & (KF - 1), q = t / KF;
   UNROLL for (int i = 0; i < K_ITEMS; i++) {
@@ -166,14 +166,14 @@ template <class S> INLINE void Tiles<S>::store_k() {
   }
 }
 
-// The first keys of tile k0.
+// Loads and stores the first keys of tile k0.
 template <class S> template <bool EDGE> INLINE void Tiles<S>::begin() {
   load_k<EDGE>(k0, 0);
   store_k();
   sync_block();
 }
 
-// Values go in as they are, [key][dim].
+// Stores values in their order, [key][dim].
 template <class S> template <class From> INLINE void Tiles<S>::store_v(const From& from) {
   const int t = opaque(tid);
   UNROLL for (int i = 0; i < V_ITEMS; i++)

@@ -1,4 +1,4 @@
-// The tiled kernel: its shapes, what a thread keeps while a block works, and the parts of the work.
+// The tiled kernel: its shapes, the registers of a thread, and the parts of the work.
 #pragma once
 
 #include "../../common/elements.cuh"
@@ -10,15 +10,15 @@ constexpr int TILE = 64;  // keys of a tile
 
 INLINE int clamped(long long x, int low, int high) { return x < low ? low : x > high ? high : (int)x; }
 
-// The elements of a call, and how queries meet keys: f32; f16 or bf16, widened; f16, two dims at a time.
+// Elements of a call, and the product of queries and keys: f32; f16 or bf16, widened; f16, two dims at a time.
 enum Elements { F32, WIDENED, PAIRED };
 
-// What may change scores, besides ranges: anything; anything, where every tile is an edge, which is less code; a boolean
-// mask and one f32 addend whose elements lie side by side for keys side by side, without a past; nothing, without a past,
-// where edges are small and slow, so that a driver compiles it sooner and plain tiles have more registers.
+// Possible changes of the scores, other than ranges: any; any, with every tile as an edge, which is less code; a boolean mask and
+// one f32 addend that is contiguous along keys, without a past; none, without a past, where edges are small and slow, so that a
+// driver compiles it sooner and plain tiles have more registers.
 enum Changes { ALL, EDGES, ADDENDS, NONE };
 
-// What tells one instance of the kernel from another.
+// Parameters of an instance of the kernel.
 //
 //   IN        elements
 //   D         largest head size
@@ -27,13 +27,13 @@ enum Changes { ALL, EDGES, ADDENDS, NONE };
 //   KD        dims of keys in the exchange area at a time
 //   VK        values there at a time
 //   PC        score columns of a lane in an exchange of weights
-//   STRAIGHT  how much of W += P V is straight-line code in plain tiles: 0 nothing, 1 the stages of values, 2 the
+//   STRAIGHT  how much of W += P V is straight-line code in plain tiles: 0 none, 1 the stages of values, 2 the
 //             exchanges of a stage
 //   BODY      keys of a loop body of W += P V in plain tiles
-//   FLUSH     tiles from one addition to memory to the next
-//   CHANGES   what may change scores
+//   FLUSH     tiles between additions to memory
+//   CHANGES   possible changes of the scores
 //   BUDGET    whether tiles are left out inside an error budget
-//   SERIAL    whether a block can take all splits of its rows, one after the other
+//   SERIAL    whether a block can take all splits of its rows, one after another
 template <Elements IN_, int D_, int WARPS_, int TM_, int TN_, int KD_, int VK_, int PC_, int STRAIGHT_, int BODY_,
           int FLUSH_, Changes CHANGES_, bool BUDGET_ = false, bool SERIAL_ = false>
 struct Shape {
@@ -44,9 +44,9 @@ struct Shape {
   static constexpr bool BUDGET = BUDGET_, SERIAL = SERIAL_;
 };
 
-// What a lane votes with inside an error budget, for one of the rows that it shares: the sum of the weights that the split has
-// left out. A row past the last one has no vote, and -0 or less in `lost`. `place` is where the block counts. Without a budget
-// nothing of it is there.
+// A lane's vote inside an error budget, for one of the rows that it shares: the sum of the weights that the split has left out. A
+// row past the last one has no vote, and -0 or less in `lost`. `place` is the block's place among the counts. Empty without a
+// budget.
 template <bool BUDGET> struct Voting {
   typedef Unlimited Limit;
   struct Vote {};
@@ -63,12 +63,11 @@ template <> struct Voting<true> {
   static INLINE Voting of(const Limit& limit, Vote& vote) { return {limit, vote}; }
 };
 
-// What a thread keeps while its block works through the tiles of a split, and the parts of that work, each in the file
-// that is named above it.
+// The registers of a thread while its block works through the tiles of a split, and the parts of that work, each in the file that
+// is named above it.
 //
-// Members are references to variables of `run`, so that each is split into registers by itself: one structure of all of
-// them could not be split before the loops over its arrays are unrolled. Their order settles the numbers of registers
-// in the PTX.
+// Members are references to variables of `run`, so that each is split into registers on its own: a structure of all of them could
+// not be split before the loops over its arrays are unrolled. Their order determines the register numbers in the PTX.
 template <class S> struct Tiles : Voting<S::BUDGET> {
   static constexpr Elements IN = S::IN;
   static constexpr int D = S::D, WARPS = S::WARPS, TM = S::TM, TN = S::TN, KD = S::KD, VK = S::VK, PC = S::PC;
@@ -77,13 +76,13 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   typedef typename Voting<BUDGET>::Vote Vote;
   typedef typename Voting<BUDGET>::Limit Limit;
   static constexpr bool LEAN = S::CHANGES == NONE, ADDED = S::CHANGES == ADDENDS;
-  static constexpr bool PLAINS = S::CHANGES != EDGES;        // whether plain tiles have a loop of their own
+  static constexpr bool PLAINS = S::CHANGES != EDGES;        // whether plain tiles have their own loop
   static constexpr bool ADDS = S::CHANGES == ALL || !PLAINS;  // whether addends pass through the exchange area
-  // Whether the weights of a column are exchanged while the column before it is multiplied: not where registers are scarce.
+  // Whether the weights of a column are exchanged while the previous column is multiplied: not where registers are scarce.
   static constexpr bool PIPED = S::STRAIGHT == 2 && !ADDED && !BUDGET;
   static constexpr bool SLOW = LEAN || (ADDED && TM * TN > 32);  // whether edges are small and slow
 
-  // Whether warps without a row leave products out: not where the test costs full blocks more than others gain.
+  // Whether warps without a row skip products: not where the test costs full blocks more than others gain.
   static constexpr bool IDLES = !BUDGET && !ADDED && D != 96 && D != 128;
 
   static constexpr bool B16 = IN != F32, PAIRS = IN == PAIRED;
@@ -91,27 +90,27 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   static constexpr int SIZE = B16 ? 2 : 4;                  // bytes of an element
   static constexpr int LANE_COLS = TILE / TN, LANE_ROWS = 32 / LANE_COLS;  // lanes of a warp across columns and rows
   static constexpr int WARP_ROWS = LANE_ROWS * TM, BM = WARPS * WARP_ROWS, NT = WARPS * 32;  // rows; threads
-  static constexpr int AN = D / LANE_COLS, AF = AN / 4;     // columns of W of a lane, and groups of four of them
+  static constexpr int AN = D / LANE_COLS, AF = AN / 4;     // columns of W per lane, and groups of four of them
   static constexpr int Q_STRIDE = BM * 4, P_STRIDE = WARP_ROWS * 4, V_STRIDE = D * 4;  // bytes
   static constexpr int DF = D / 4, CHUNKS = D / KD, KF = KD / 4;
-  static constexpr int WORD = PAIRS ? 2 : 1;                // dims of a word of shared memory
+  static constexpr int WORD = PAIRS ? 2 : 1;                // dims per word of shared memory
   static constexpr int SD = D / WORD, KS = KD / WORD;       // words of a row, of a chunk
   static constexpr int CHAIN = 16;                          // words of PAIRED whose products are summed in f16
   static constexpr int Q_ITEMS = BM / 4 * DF / NT;          // 4 x 4 blocks of queries that a thread stages
   static constexpr int K_STEP = NT / KF;                    // groups of four keys that the block stages at once
   static constexpr int K_ITEMS = TILE / 4 / K_STEP;         // 4 x 4 blocks of keys that a thread stages
-  static constexpr int K_ITEM = TN == 8 ? 32 : 8;           // keys from one of them to the next
-  static constexpr int V_ITEMS = VK * DF / NT;              // groups of four of values that a thread stages
+  static constexpr int K_ITEM = TN == 8 ? 32 : 8;           // keys between these blocks
+  static constexpr int V_ITEMS = VK * DF / NT;              // groups of four values that a thread stages
   static constexpr int STAGES = TILE / VK;
   static constexpr int PK = PC * LANE_COLS;                 // keys of an exchange of weights
   static constexpr int UK = PK < VK ? PK : VK;              // keys of a product
   static constexpr int BATCH = WARP_ROWS < 16 || B16 ? 2 : 4;  // chunks of four rows that a lane adds to at once
-  // Whether a lane has registers for what is added to its scores while they are computed.
+  // Whether a lane has registers for the addends of its scores while these are computed.
   static constexpr bool EARLY = ADDED && TM * TN <= 32;
-  static constexpr int WORDS = WARP_ROWS * 2;               // words of 32 keys of a boolean mask that a warp holds
-  static constexpr int OWN_WORDS = WORDS > 32 ? WORDS / 32 : 1;  // and those of a lane
+  static constexpr int WORDS = WARP_ROWS * 2;               // words of 32 keys of a boolean mask per warp
+  static constexpr int OWN_WORDS = WORDS > 32 ? WORDS / 32 : 1;  // words per lane
   static constexpr int ROWS = BATCH * 4, LOOKS = BATCH / 2;  // rows of that; chunks whose entries it looks up at once
-  // Products of a tile, of a stage, of an exchange.
+  // Products per tile, per stage, per exchange.
   static constexpr int PRODUCTS = TILE / UK, PRODUCTS_V = VK / UK, PRODUCTS_P = PK / UK;
   // Shared memory in bytes: the queries; from X on keys, or values and from XP on the weights of each warp.
   static constexpr int X = SD * Q_STRIDE, XP = X + VK * V_STRIDE, P_BYTES = PK * P_STRIDE;
@@ -130,17 +129,17 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   // Lanes that differ in bit 0 have the same columns, lanes that differ in bit 1 the same rows.
   static INLINE int lane_col(int t) { return (t >> 1) & (LANE_COLS - 1); }
   static INLINE int lane_row(int t) { return LANE_COLS == 8 ? (t & 1) | ((t >> 3) & 2) : t & 1; }
-  // Where column group g of the weights shifts its chunks of rows, so that a warp stores them without conflicts.
+  // Shift of the chunks of rows in column group g of the weights, so that a warp stores them without conflicts.
   static INLINE int weight_shift(int g) {
     return WARP_ROWS == 32 ? (g & 1) | ((g & 2) << 1) | ((g & 4) >> 1)
            : WARP_ROWS == 8 ? 0
            : TM == 8 ? (g >> 1) & 3 : (g & 2) | ((g >> 2) & 1);
   }
-  // The key, within its tile, of element e of group q of four neighbours among the transposed keys.
+  // The key, within its tile, of element e of group q of four adjacent transposed keys.
   static INLINE int key_of(int q, int e) { return TN == 8 ? ((q >> 3) * 4 + e) * 8 + (q & 7) : e * 16 + q; }
-  // Place n of run i of `count` places, where runs go to and fro.
+  // Place n of run i of `count` places, with alternating direction.
   static INLINE int to_and_fro(int i, int n, int count) { return i & 1 ? count - 1 - n : n; }
-  // Where, among the weights of a key of shift f, chunk h of those of row group rg lies.
+  // Position of chunk h of row group rg among the weights of a key with shift f.
   static INLINE int chunk_of_weights(int rg, int h, int f) {
     return TM == 8 ? ((rg ^ (f & ~1)) << 4) + ((h ^ (f & 1)) << 4) : (rg ^ f) << 4;
   }
@@ -159,69 +158,70 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   const Call& call;
   const int& tid;
 
-  // Keys and values on their way from memory to shared memory.
+  // Keys and values in transit from memory to shared memory.
   Raw4 (&kr)[K_ITEMS * 4];
   Raw4 (&vr)[V_ITEMS];
 
-  // Below key `near_to` rows are read plainly from `near_key` and `near_value`, where key zero would lie. Tiles from `full_from` to below `plain_to` are plain. Edges that end by `edge_to` are read
-  // so too, and repeat the row before `near_to`.
+  // Below key `near_to` rows are read without checks from `near_key` and `near_value`, the addresses of key zero. Tiles from
+  // `full_from` to below `plain_to` are plain. Edges that end by `edge_to` are read the same way, and repeat the row before
+  // `near_to`.
   Address& near_value;
   Address& near_key;
-  bool& near_past;  // whether these are rows of the past
+  bool& near_past;  // whether these rows belong to the past
   int& plain_to;
   int& near_to;
   int& edge_to;
 
-  bool& ready;  // whether the first keys of tile k0 lie in the exchange area
+  bool& ready;  // whether the first keys of tile k0 are in the exchange area
 
-  // The states of the lane's rows, W in `acc`, and the scores of a tile, which become its weights.
+  // The states of the lane's rows, with W in `acc`, and the scores of a tile, which become its weights.
   float (&acc)[TM][AN];
   float (&m)[TM];
   float (&sum)[TM];
   float (&s)[TM][TN];
 
-  bool& flushed;       // whether a part of W lies in memory
+  bool& flushed;       // whether a part of W is in memory
   unsigned& odd_sums;  // PAIRED: two f16 values, NaN once a sum was not finite
   int& k0;             // first key of the tile
   int& end;            // end of the keys that some row attends
-  // What a boolean mask has of the tile: word n, bit by bit the keys 32 (n / WARP_ROWS) ... of row n % WARP_ROWS of the
-  // warp, is element n / 32 in lane n % 32. Lanes beyond the last word repeat the words.
+  // Bits of a boolean mask for the tile: word n has the keys from 32 (n / WARP_ROWS) on of row n % WARP_ROWS of the warp, and is
+  // element n / 32 in lane n % 32. Lanes beyond the last word repeat the words.
   unsigned (&words)[OWN_WORDS];
-  float (&early)[EARLY ? TM : 1][TN];  // what is added to the scores of a plain tile
+  float (&early)[EARLY ? TM : 1][TN];  // addends of the scores of a plain tile
 
-  // W of the lane's first row in memory, as f32: `step` bytes from row to row, `left` rows of `width` columns, and
-  // whether columns may be accessed four at a time.
+  // W of the lane's first row in memory, as f32: a row stride of `step` bytes, `left` rows of `width` columns, and whether columns
+  // may be accessed four at a time.
   struct Home {
     Address at;
     long long step;
     int left, width;
     bool vec4;
   };
-  // F32 elements that lie side by side for keys side by side: those of `row` begin at `at`. The last row is `rows`, and `keys`
-  // more keys follow the first.
+  // F32 elements that are contiguous along keys: those of `row` begin at `at`. The last row is `rows`, and `keys` more keys follow
+  // the first.
   struct Elements32 {
     Address at;
     long long per_row;
     int rows, keys, row;
   };
-  // The column and row groups of a lane, and where its warp exchanges weights.
+  // The column and row groups of a lane, and the area where its warp exchanges weights.
   struct Exchange {
     int cg, rg;
     SharedBytes weights;
   };
 
-  // Keys of tile k0 that some row attends, where there are fewer than a tile has.
+  // Keys of tile k0 that some row attends, if fewer than a tile has.
   template <bool EDGE> INLINE int live() { return EDGE ? min_of(end - k0, TILE) : TILE; }
 
-  // Whether the warp is to leave products out, as it has no row: at the outset, and from its references.
+  // Whether the warp should skip products because it has no row: at the start, and from its references.
   INLINE bool begins_idle(const Share& share) {
     return IDLES && first_row(share) + (opaque(tid) >> 5) * WARP_ROWS >= share.sequence.queries;
   }
   INLINE bool idles() { return IDLES && !any_of_warp(m[0] == m[0]); }
 
-  // The block's share, computed anew.
+  // The block's share, recomputed.
   INLINE Share here() { return share_of(call, opaque(block_index())); }
-  // The same with the split in hand.
+  // The same with the current split.
   INLINE Share in_hand() {
     Share x = here();
     if constexpr (SERIAL)
@@ -229,7 +229,7 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
     return x;
   }
 
-  // The largest x, and the sum of x, over the lanes that share a row.
+  // The maximum and the sum of x over the lanes that share a row.
   static INLINE float row_max(float x) {
     UNROLL for (int w = 2; w <= LANE_COLS; w <<= 1) x = max2(x, shuffle_xor(x, w));
     return x;
@@ -242,9 +242,9 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   // attention.cuh: the loops over tiles.
   static INLINE void run(SharedBytes sm, const Call& call, const Limit& limit);
 
-  // staging.cuh: brings in the first keys of tile k0.
+  // staging.cuh: loads the first keys of tile k0.
   template <bool EDGE> INLINE void begin();
-  // attend.cuh: the work on a tile, which is an edge or plain.
+  // attend.cuh: the work on a tile, either an edge or plain.
   template <bool EDGE> INLINE void attend();
 
   // queries.cuh: Q to shared memory.
@@ -260,8 +260,7 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   INLINE int key_step();
   INLINE int value_step();
   INLINE void drop_k();
-  // The registers in which the values of plain tiles travel. A loop over the stages has one set for what comes next,
-  // keys or values.
+  // The registers that carry the values of plain tiles. A loop over the stages has one set for the next operands, keys or values.
   INLINE auto& travelling() {
     if constexpr (STRAIGHT == 2) return kr;
     else return vr;
@@ -285,7 +284,7 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   INLINE bool find_bits();
   INLINE bool take_bits();
 
-  // changes.cuh: what changes scores.
+  // changes.cuh: changes of the scores.
   INLINE void cap_scores();
   INLINE SharedBytes spot(int t, int chunk, int column);
   INLINE void look_up();
@@ -336,7 +335,7 @@ template <class S> struct Tiles : Voting<S::BUDGET> {
   INLINE void exchange(const Home& x, bool add, bool store);
   INLINE void rescale(const Home& x, int i, int g, const float& scale);
 
-  // serial.cuh: several splits of a block, one after the other.
+  // serial.cuh: several splits per block, one after another.
   INLINE bool takes_all();
   INLINE int split();
   INLINE bool is_last();

@@ -1,4 +1,4 @@
-// Parts of W += P V.
+// Steps of W += P V.
 #pragma once
 
 #include "tile.cuh"
@@ -10,13 +10,13 @@ INLINE bool is_odd(f4 x) {
   return odd;
 }
 
-// Brings in a stage of values and loads what is next. Where keys are `absent`, sets `odd_values` to whether a value is
-// not finite.
+// Stores a stage of values and loads the next operands. If keys are `absent`, sets `odd_values` to whether a value is not
+// finite.
 template <class S>
 template <bool EDGE>
 INLINE void Tiles<S>::open_stage(const Exchange& x, int stage, bool absent, bool gaps, bool& odd_values) {
   if constexpr (EDGE && SLOW) gather_v(k0, stage);
-  // What the area held is dead: a tile that, or whose keys, may be left out has just had a vote.
+  // The contents of the area are dead: a tile that, or whose keys, may be left out has just had a vote.
   constexpr bool VOTED = BUDGET || ADDED || (EDGE && !LEAN);
   if (!VOTED || stage > 0) sync_block();
   bool odd = false;
@@ -46,7 +46,7 @@ template <class S> INLINE void Tiles<S>::add_products(const f4 (&p)[TM / 4], con
     }
 }
 
-// Puts the weights of a column of scores into slot `slot` of the exchange.
+// Stores the weights of a column of scores in slot `slot` of the exchange.
 template <class S> INLINE void Tiles<S>::put_column(const Exchange& x, int slot, int column) {
   UNROLL for (int h = 0; h < TM / 4; h++)
     store_shared(x.weights + (slot * LANE_COLS + x.cg) * P_STRIDE + (((x.rg + h) ^ weight_shift(x.cg)) << 4),
@@ -62,8 +62,8 @@ template <class S> INLINE void Tiles<S>::put_weights(const Exchange& x, int firs
   sync_warp();
 }
 
-// Adds the products of a stage, whose first column of weights lies in the exchange. While a column is multiplied, the next
-// takes the other slot.
+// Adds the products of a stage whose first column of weights is in the exchange. While a column is multiplied, the next
+// one is stored in the other slot.
 template <class S> INLINE void Tiles<S>::multiply_stage(const Exchange& x) {
   if (RARELY(idles())) return;
   f4 pa[2][TM / 4];
@@ -90,7 +90,8 @@ template <class S> INLINE void Tiles<S>::multiply_stage(const Exchange& x) {
   }
 }
 
-// Adds the products of up to UK keys, of which `keys` may have weights, with weights from `pu` on and values from `vu` on.
+// Adds the products of up to UK keys, with weights from `pu` on and values from `vu` on. Only the first `keys` may have
+// weights.
 template <class S>
 template <bool EDGE>
 INLINE void Tiles<S>::multiply_values(const Exchange& x, SharedBytes pu, SharedBytes vu, int keys, bool odd_values) {
@@ -107,7 +108,7 @@ INLINE void Tiles<S>::multiply_values(const Exchange& x, SharedBytes pu, SharedB
       UNROLL for (int e = 0; e < 4; e++) vb[b][h * 4 + e] = x[e];
     }
   };
-  if ((EDGE || ADDED) && RARELY(odd_values)) {  // the value of a key that is not attended is ignored
+  if ((EDGE || ADDED) && RARELY(odd_values)) {  // the value of a masked key is ignored
     NO_UNROLL for (int key = 0; key < UK; key++) {
       const int f = weight_shift(key & (LANE_COLS - 1));
       UNROLL for (int h = 0; h < TM / 4; h++)

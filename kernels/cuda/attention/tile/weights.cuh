@@ -1,4 +1,4 @@
-// Parts of the step from scores to weights.
+// Steps from scores to weights.
 #pragma once
 
 #include "tile.cuh"
@@ -32,7 +32,7 @@ template <class S> INLINE void Tiles<S>::take_weights() {
   }
 }
 
-// The same, with zeros that tell whether a key is attended.
+// The same, with zeros whose sign marks masked keys.
 template <class S> INLINE void Tiles<S>::take_signed_weights() {
   if constexpr (ADDED) {
     NO_UNROLL for (int i = 0; i < TM; i++) {  // the next row becomes the first
@@ -62,7 +62,8 @@ template <class S> INLINE void Tiles<S>::take_signed_weights() {
   }
 }
 
-// Makes the second row the first one, and the first, with weights y, reference and sum z, the last.
+// Rotates the rows: the second becomes the first, and the first, with weights y, reference and sum
+// z, the last.
 template <class S> INLINE void Tiles<S>::rotate_rows(const float (&y)[TN], const float& reference, const float& z) {
   float first[AN];
   UNROLL for (int j = 0; j < AN; j++) first[j] = acc[0][j];

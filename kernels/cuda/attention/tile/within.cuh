@@ -1,4 +1,4 @@
-// Votes inside an error budget: a tile is left out where its weights are small enough in every row of the block.
+// Votes inside an error budget: a tile is left out if its weights are small enough in every row of the block.
 //
 //   D + b <= E (S + D + b), that is D + b <= E / (1 - E) * S       b: the weights of a row in the tile
 //
@@ -10,30 +10,32 @@
 //
 // Why the code differs:
 //
-//  1. Most tiles stay, and one comparison in a lane shows that of most: where every lane of a row has more weights in the tile
-//     than fit beside what it has of S, so has the row. A warp whose lanes all have, in the first row of each, keeps the tile.
-//  2. Else all rows are summed. As many lanes share a row as a lane has rows, or twice as many, so each lane votes for one
-//     row: sums are added up across lanes in steps of which each halves what a lane has. Between votes a lane has D of its row
-//     and no more; S is that of the state.
-//  3. What the state and the output have is summed as without a budget, so that where every tile stays no bit differs. D has
-//     no other sum than that of the votes.
-//  4. The vote takes the place of the barrier before the values of a tile, whose first stage is on its way by then. So are
-//     the next keys while the values are searched for a NaN or an infinity, with which a tile is never left out.
-//  5. Counts lie in memory, not in registers: at the outset all tiles of the block, from which those are taken back that no row
+//  1. Most tiles stay, and one comparison per lane shows it for most of them: if every lane of a row has more weight in the
+//     tile than its share of S allows, so has the row. A warp in which this holds for the first row of every lane keeps the
+//     tile.
+//  2. Otherwise all rows are summed. The number of lanes that share a row is the number of rows per lane, or twice that, so
+//     each lane votes for one row: sums are exchanged across lanes in steps that each halve a lane's share. Between votes a
+//     lane only has D of its row; S is that of the state.
+//  3. The sums of the state and the output are the same as without a budget, so that if every tile stays no bit differs. D only
+//     has the sums of the votes.
+//  4. The vote replaces the barrier before the values of a tile, whose first stage is in transit by then. So are the next keys
+//     while the values are searched for a NaN or an infinity; a tile with one is never left out.
+//  5. Counts are in memory, not in registers: they start with all tiles of the block, and tiles that no row attends are
+//     subtracted. One thread adds to them, without waiting.
 //     attends. One thread adds to them, and waits for nothing.
 #pragma once
 
 #include "tile.cuh"
 #include "values.cuh"
 
-// Where a block counts: in the order of blocks. The blocks of packed sequences are not known before the run; a sequence counts
-// behind as many places as BM rows before it fill, and one for each sequence before it.
+// A block's place among the counts: in block order. The blocks of packed sequences are not known before the run, so the places
+// of a sequence start after those of the BM-row blocks that fit before it, plus one per sequence before it.
 template <class S> INLINE int Tiles<S>::place_of_counts(const Limit& limit, const Share& share) {
   if (limit.places == 0) return block_index();
   return share.head * limit.places + share.sequence.query0 / BM + share.index + first_row(share) / BM;
 }
 
-// Begins the counts of a block of `rows` rows, none of an empty sequence, with `tiles` tiles.
+// Initializes the counts of a block with `rows` rows, none for an empty sequence, and `tiles` tiles.
 template <class S> INLINE void Tiles<S>::open_counts(const Limit& limit, const Share& share, int rows, int tiles) {
   if (thread_index() != 0) return;
   const Address at = limit.counts + place_of_counts(limit, share) * 16ll;
@@ -45,7 +47,7 @@ template <class S> INLINE void Tiles<S>::open_counts(const Limit& limit, const S
   write_u2(at + 8, y);
   const Sequence& s = share.sequence;
   if (limit.places == 0 || first_row(share) + BM < s.queries) return;
-  // The last block of a packed sequence: if there is a place more before those of the next one, nothing is counted there.
+  // The last block of a packed sequence: clears the place that may be left before those of the next sequence.
   const int next = (s.query0 + s.queries) / BM + 1, own = s.query0 / BM + first_row(share) / BM + 1;
   if (own < next) {
     x[0] = y[0] = 0;
@@ -54,12 +56,12 @@ template <class S> INLINE void Tiles<S>::open_counts(const Limit& limit, const S
   }
 }
 
-// Adds to a count: tiles that some row attends, then those of them that are left out.
+// Adds to a count: tiles that some row attends, or those of them that are left out.
 template <class S> INLINE void Tiles<S>::count(int which, int more) {
   if (opaque(tid) == 0) add_u32(this->limit.counts + this->vote.place * 16ll + which * 4, more);
 }
 
-// Begins the votes of a split.
+// Starts the votes of a split.
 template <class S> INLINE void Tiles<S>::open_vote(const Share& share) {
   const int t = opaque(tid);
   const bool there = own_row(share, t) + own_row_of(t) < share.sequence.queries;
@@ -67,7 +69,7 @@ template <class S> INLINE void Tiles<S>::open_vote(const Share& share) {
   this->vote.place = place_of_counts(this->limit, share);
 }
 
-// The sum, over the lanes that share it, of the row that this lane votes for.
+// The sum of the row that this lane votes for, over the lanes that share it.
 template <class S> INLINE float Tiles<S>::own_sum(const float (&x)[TM]) {
   float y[TM];
   UNROLL for (int i = 0; i < TM; i++) y[i] = x[i];
@@ -84,7 +86,7 @@ template <class S> INLINE float Tiles<S>::own_sum(const float (&x)[TM]) {
   return sum;
 }
 
-// Brings what was left out to the reference of row i that moved by `scale`.
+// Rescales the left-out sum to the reference of row i, which moved by `scale`.
 template <class S> INLINE void Tiles<S>::move_vote(int i, float scale) {
   if (own_row_of(opaque(tid)) == i) this->vote.lost *= scale;
 }
@@ -97,7 +99,7 @@ template <class S> INLINE void Tiles<S>::move_vote(const float (&scale)[TM]) {
   this->vote.lost *= by;
 }
 
-// Turns scores into weights, and sums those of a lane's rows up.
+// Turns scores into weights, and sums the weights of each of a lane's rows.
 template <class S> INLINE void Tiles<S>::weigh(bool absent, float (&r)[TM]) {
   if (RARELY(absent)) {
     UNROLL for (int i = 0; i < TM; i++)
@@ -112,14 +114,14 @@ template <class S> INLINE void Tiles<S>::weigh(bool absent, float (&r)[TM]) {
   }
 }
 
-// Whether one of four elements on their way is not finite.
+// Whether one of four elements in transit is not finite.
 INLINE bool is_odd(f4 x, int) { return is_odd(x); }
 INLINE bool is_odd(u2 x, int dtype) {
   const unsigned low = dtype == TYPE_F16 ? 0x7c00 : 0x7f80, high = low << 16;
   return (x[0] & low) == low || (x[0] & high) == high || (x[1] & low) == low || (x[1] & high) == high;
 }
 
-// Whether a value of the tile, whose first stage has been loaded, is not finite. Those that no row attends count, too.
+// Whether a value of the tile, whose first stage has been loaded, is not finite. Values that no row attends count too.
 template <class S> template <bool EDGE> INLINE bool Tiles<S>::holds_odd_values() {
   const int keys = live<EDGE>();
   bool odd = false;
@@ -137,16 +139,16 @@ template <class S> template <bool EDGE> INLINE bool Tiles<S>::holds_odd_values()
   return any_of_block(odd);
 }
 
-// Whether the block leaves the tile out, of whose weights a lane has the sums `r`; `absent`: the warp has keys that are not
-// attended. Adds the sums where they belong. Of a tile that stays the first stage of values is on its way afterwards, of
-// another the next keys are; neither in slow edges. A tile that no row attends is not counted.
+// Whether the block leaves out the tile; `r` are a lane's sums of its weights, and `absent` says that the warp has masked keys.
+// Adds the sums to S or D. Afterwards, except in slow edges, the first stage of values is in transit for a tile that stays, and
+// the next keys for one that is left out. A tile that no row attends is not counted.
 template <class S> template <bool EDGE> INLINE bool Tiles<S>::leaves_out(const float (&r)[TM], bool absent) {
   const float odds = this->limit.odds;
   const bool voted = (int)bits_of(this->vote.lost) >= 0;
   bool stays = any_of_block(!any_of_warp(!voted || !(r[0] > odds * sum[0])));
   if (RARELY(!stays)) {
     const float b = own_sum(r), room = odds * own_sum(sum);
-    // The rule of `fits` in core: a sum of zero fits anywhere, and any other only into room that is a normal number.
+    // The rule of `fits` in core: a sum of zero always fits, and any other only into room that is a normal number.
     const bool fits = b == 0.f || (room >= 0x1p-126f && this->vote.lost + b <= room);
     stays = any_of_block(!fits && voted);
     if (!stays) {
@@ -180,7 +182,7 @@ template <class S> template <bool EDGE> INLINE bool Tiles<S>::leaves_out(const f
   return false;
 }
 
-// Row i's reference, S and D: `row` is the lane's first row.
+// Writes row i's reference, S and D: `row` is the lane's first row.
 template <class S> INLINE void Tiles<S>::write_left_out(const Share& share, int row, int i, float m, float s, float d) {
   const long long all = (long long)call.query_rows * 4;
   const Address at = this->limit.left_out + row_number(call, share.sequence, share.head, row + i) * 4;

@@ -1,6 +1,7 @@
 //! The macro that instantiates the backward kernel for one instruction set.
 
-/// Declares a module `backward` with `KERNEL`. Expects `PRIMITIVES` of the instruction set beside it.
+/// Declares a module `backward` with `KERNEL`. Expects `PRIMITIVES` of the instruction set in the
+/// parent module.
 macro_rules! backward {
     (
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, name: $name:literal,

@@ -1,12 +1,12 @@
-//! What the backward micro-kernel works on. Sizes, strides and offsets count f32 values.
+//! Operands of the backward micro-kernel. Sizes, strides and offsets count f32 values.
 
 use crate::attention::mask::{MaskTile, Seen};
 use crate::primitives::Primitives;
 use elsa_core::attention::backward::BackwardKernelSpec;
 
-/// A tile of query rows and the memory that it works in. `rows` and `panel` are those of the kernel's
-/// [`BackwardKernelSpec`], `lanes` its lanes; a strip is as many whole vectors of dims as the kernel takes at once, the
-/// last ones a vector each.
+/// A tile of query rows and its working memory. `rows` and `panel` are those of the kernel's [`BackwardKernelSpec`],
+/// and `lanes` its lanes. A strip is the kernel's number of whole vectors of dims; the last strips have one vector
+/// each.
 ///
 /// Contract, for blocks of at most `B` keys:
 /// - `head_dim` and `value_dim` are multiples of four; `head_row` and `value_row` multiples of `lanes`.
@@ -30,17 +30,17 @@ pub struct BackwardTile {
     pub query_rows: *const f32,
     /// Upstream gradients by rows.
     pub upstream_rows: *const f32,
-    /// What a row needs once.
+    /// Statistics of each row.
     pub statistics: *const f32,
-    /// Gradients of the queries, to which is added.
+    /// Gradients of the queries, which are added to.
     pub d_query: *mut f32,
-    /// Room for scores, `[key][row]`.
+    /// Buffer for scores, `[key][row]`.
     pub scores: *mut f32,
-    /// Room for probabilities, likewise.
+    /// Buffer for probabilities, `[key][row]`.
     pub probabilities: *mut f32,
-    /// Room for gradients of scores, likewise.
+    /// Buffer for gradients of scores, `[key][row]`.
     pub d_scores: *mut f32,
-    /// Room for the same, `[panel][key][row of the panel]`.
+    /// Buffer for gradients of scores, `[panel][key][row of the panel]`.
     pub d_scores_by_panel: *mut f32,
     /// Head size of queries and keys.
     pub head_dim: usize,
@@ -50,9 +50,9 @@ pub struct BackwardTile {
     pub head_row: usize,
     /// Values of a row of upstream gradients, and of gradients of values.
     pub value_row: usize,
-    /// Whether every query is finite.
+    /// `true` if every query is finite.
     pub finite_query: bool,
-    /// Whether every upstream gradient is finite.
+    /// `true` if every upstream gradient is finite.
     pub finite_upstream: bool,
 }
 
@@ -61,8 +61,9 @@ pub struct BackwardTile {
 /// Contract, for a tile of `rows` rows and blocks of at most `B` keys, with `padded` for the count rounded up to a multiple
 /// of the kernel's `tile_keys`:
 /// - `count` is at least one and at most `B`.
-/// - `keys` is readable for `padded` rows of `head_dim` values, side by side, and `values` of `value_dim`.
-/// - `d_keys` is readable and writable for `padded` rows of `head_row` values, side by side, and `d_values` of `value_row`.
+/// - `keys` is readable for `padded` contiguous rows of `head_dim` values, and `values` of `value_dim`.
+/// - `d_keys` is readable and writable for `padded` contiguous rows of `head_row` values, and `d_values` of
+///   `value_row`.
 /// - `bias` is null, or readable for `count · rows` values.
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardBlock {
@@ -70,17 +71,17 @@ pub struct BackwardBlock {
     pub keys: *const f32,
     /// Values.
     pub values: *const f32,
-    /// Gradients of the keys, to which is added.
+    /// Gradients of the keys, which are added to.
     pub d_keys: *mut f32,
-    /// Gradients of the values, to which is added.
+    /// Gradients of the values, which are added to.
     pub d_values: *mut f32,
     /// Keys in the block.
     pub count: usize,
-    /// Added to the scores, `[key][row]`, in base-2 units; `−∞` masks. Null where no key is masked or biased.
+    /// Addends of the scores, `[key][row]`, in base-2 units; `−∞` masks. Null if no key is masked or biased.
     pub bias: *const f32,
-    /// Soft cap in base-2 units: a score `s` becomes `cap · tanh(s)`. Zero is off.
+    /// Soft cap in base-2 units: a score `s` becomes `cap · tanh(s)`. Zero disables it.
     pub cap: f32,
-    /// Whether every key is finite.
+    /// `true` if every key is finite.
     pub finite_keys: bool,
 }
 
@@ -100,18 +101,18 @@ pub struct BackwardKernel {
 }
 
 impl BackwardKernel {
-    /// Whether this machine has the kernel's instruction set.
+    /// Returns `true` if this machine has the kernel's instruction set.
     #[must_use]
     pub fn is_present(&self) -> bool {
         (self.primitives.present)()
     }
 
-    /// Where dim `x` of row `row` lies in rows by strips, whose dims are padded to `width`.
+    /// Returns the index of dim `x` of row `row` in rows by strips, whose dims are padded to `width`.
     #[must_use]
     pub const fn place(&self, width: usize, row: usize, x: usize) -> usize {
         let strip = self.strip * self.spec.lanes;
         let whole = width / strip * strip;
-        // The last strips are a vector each.
+        // The last strips have one vector each.
         let wide = if x < whole { strip } else { self.spec.lanes };
         let first = if x < whole { x / strip * strip } else { whole + (x - whole) / wide * wide };
         first * self.spec.rows + row * wide + (x - first)

@@ -1,7 +1,7 @@
 //! The micro-kernel of the backward pass, written once over [`Lanes`](crate::lanes::Lanes).
 //!
-//! **The formula.** For a tile of query rows `i` and a block of keys `j`, with what
-//! [`elsa_core::attention::backward`] defines:
+//! **The formula.** For a tile of query rows `i` and a block of keys `j`, with the terms of
+//! [`elsa_core::attention::backward`]:
 //!
 //! ```text
 //! naive:  for each row i, for each key j:
@@ -11,22 +11,23 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Five products of one form* ([`crate::product`]). Scores and `dP` have query rows in the lanes, as the forward pass
-//!    has: keys and values are read in place and broadcast. So has `dQ^T = K^T dS^T`, which runs down the keys. `dV = P^T dO`
-//!    and `dK = dS^T Q` have dims in the lanes and run along the rows of the tile, with probabilities broadcast. For that
-//!    queries and upstream gradients lie twice in a tile, in columns and in rows; both are made once for a chunk of keys.
-//! 2. *Scores have the bits of the forward pass.* They are the same products in the same chains, so probabilities fit the
-//!    sums of the states.
-//! 3. *Between the products everything is in registers*: soft cap, bias, exponential, differences.
-//! 4. *Selection, not multiplication.* A pair that is not attended has the score `−∞`, and its probability and gradient
-//!    are selected to be zero. Zero times a NaN or an infinity is NaN, so where an operand of the last three products
-//!    holds one, the product leaves such pairs out, element by element. That is slow and rare.
+//! 1. *Five products of one form* ([`crate::product`]). Scores and `dP` have query rows in the lanes, as in the forward
+//!    pass: keys and values are read in place and broadcast. `dQ^T = K^T dS^T`, which runs down the keys, does the
+//!    same. `dV = P^T dO` and `dK = dS^T Q` have dims in the lanes and run along the rows of the tile, with
+//!    probabilities broadcast. A tile therefore stores queries and upstream gradients both by columns and by rows; both
+//!    copies are made once per chunk of keys.
+//! 2. *Scores have the bits of the forward pass.* They are the same products in the same chains, so probabilities match
+//!    the sums of the states.
+//! 3. *Everything between the products stays in registers*: soft cap, bias, exponential, differences.
+//! 4. *Selection, not multiplication.* A masked pair has the score `−∞`, and its probability and gradient are selected
+//!    to be zero. Zero times a NaN or an infinity is NaN, so if an operand of the last three products contains one, the
+//!    product leaves masked pairs out, element by element. That is slow and rare.
 //!
 //! | file | duty |
 //! |---|---|
-//! | `kernel` | what the kernel works on |
+//! | `kernel` | the operands of the kernel |
 //! | `step` | the five products of a tile and a block |
-//! | `select` | the last three products where an operand is not finite |
+//! | `select` | the last three products when an operand is not finite |
 
 pub(crate) mod instance;
 mod kernel;

@@ -1,13 +1,13 @@
-//! The last three products where an operand holds a NaN or an infinity: pairs that are not attended are left out, so that
-//! their zeros do not meet it. One element at a time: this runs only on blocks that hold such a value.
+//! The last three products when an operand contains a NaN or an infinity. Masked pairs are left out, so that their
+//! zeros do not meet it. Works on one element at a time, because only blocks with such a value need it.
 
 use super::kernel::{BackwardBlock, BackwardTile};
 use crate::lanes::Lanes;
 
-/// `dQ^T += K^T dS^T`.
+/// Adds `K^T dS^T` to `dQ^T`.
 ///
 /// # Safety
-/// - The clauses of [`BackwardTile`] and [`BackwardBlock`]; the scores say which pairs there are, and the gradients of the
+/// - The clauses of [`BackwardTile`] and [`BackwardBlock`]; the scores mark masked pairs, and the gradients of the
 ///   scores are written.
 #[inline(always)]
 pub(super) unsafe fn into_queries<L: Lanes, const V: usize, const P: usize>(
@@ -38,7 +38,7 @@ pub(super) unsafe fn into_queries<L: Lanes, const V: usize, const P: usize>(
 ///
 /// # Safety
 /// - As for `into_keys` of the step with `count` keys, and strips of `D` vectors; `scores` is readable for
-///   `count · rows` values, which say which pairs there are.
+///   `count · rows` values, which mark masked pairs.
 #[inline(always)]
 pub(super) unsafe fn into_keys<L: Lanes, const D: usize>(
     count: usize,

@@ -8,8 +8,8 @@ use crate::product::{CHAIN, product};
 use core::f32::consts::LOG2_E;
 use elsa_core::attention::backward::LARGEST_EXPONENT;
 
-/// Adds the gradients that the pairs of a tile and a block give. `R` keys by `V` vectors of rows are a register tile, `P`
-/// panels of `V` vectors a tile, and `D` vectors of dims a strip.
+/// Adds the gradients of the pairs of a tile and a block. A register tile is `R` keys by `V` vectors of rows, a tile
+/// `P` panels of `V` vectors, and a strip `D` vectors of dims.
 ///
 /// # Safety
 /// - The clauses of [`BackwardTile`] and [`BackwardBlock`], with `rows` for `P · V · N`, `panel` for `V · N`, `tile_keys`
@@ -23,7 +23,7 @@ pub unsafe fn step<L: Lanes, const R: usize, const V: usize, const P: usize, con
     let rows = P * V * L::N;
     let padded = block.count.next_multiple_of(R);
     let all_finite = tile.finite_query && tile.finite_upstream && block.finite_keys;
-    // Scores stay where they are if they have to say which pairs there are.
+    // Scores are kept if they have to mark masked pairs.
     let probabilities = if all_finite { tile.scores } else { tile.probabilities };
     // SAFETY: the clauses name what each product reads and writes. Rows past the count are set to zero before they are
     // read.
@@ -53,7 +53,8 @@ pub unsafe fn step<L: Lanes, const R: usize, const V: usize, const P: usize, con
     }
 }
 
-/// Dot products of the tile's columns with the rows at `a`, `dim` apart, to `dst`, `[key][row]`, in chains of [`CHAIN`].
+/// Computes dot products of the tile's columns with the rows at `a`, `dim` apart, into `dst`, `[key][row]`, in chains
+/// of [`CHAIN`].
 ///
 /// # Safety
 /// - `padded` rows of `dim` values are readable at `a`, `dim · rows` values at `columns`, and `padded · rows` are writable
@@ -91,7 +92,7 @@ unsafe fn dots<L: Lanes, const R: usize, const V: usize, const P: usize>(
     }
 }
 
-/// `1 − tanh²(x) = 4 e / (1 + e)²` with `e = 2^(−2 |x| log2 e)`, where nothing cancels.
+/// Computes `1 − tanh²(x) = 4 e / (1 + e)²` with `e = 2^(−2 |x| log2 e)`, without cancellation.
 #[inline(always)]
 fn sech_squared<L: Lanes>(isa: L::Isa, x: L) -> L {
     let one = L::splat(isa, 1.0);
@@ -101,11 +102,11 @@ fn sech_squared<L: Lanes>(isa: L::Isa, x: L) -> L {
     e.times(L::splat(isa, 4.0)).over(sum.times(sum))
 }
 
-/// Makes probabilities of the scores, and gradients of scores of the products with upstream gradients. If not
-/// `all_finite`, scores are left behind as soft cap and bias make them, `−∞` where a row does not attend a key.
+/// Turns scores into probabilities, and products with upstream gradients into gradients of scores. Unless `all_finite`,
+/// scores keep soft cap and bias, with `−∞` for each masked pair.
 ///
 /// # Safety
-/// - The clauses of [`BackwardTile`] and [`BackwardBlock`]. `probabilities` is one of the tile's rooms.
+/// - The clauses of [`BackwardTile`] and [`BackwardBlock`]. `probabilities` is one of the tile's buffers.
 #[inline(always)]
 unsafe fn pairs<L: Lanes, const V: usize, const P: usize>(
     isa: L::Isa,
@@ -153,7 +154,7 @@ unsafe fn pairs<L: Lanes, const V: usize, const P: usize>(
     }
 }
 
-/// `dQ^T += K^T dS^T`: strips of `R` dims down the keys, the last one or two of four.
+/// Adds `K^T dS^T` to `dQ^T`: strips of `R` dims down the keys, with the last one or two of four dims.
 ///
 /// # Safety
 /// - The clauses of [`BackwardTile`] and [`BackwardBlock`]; the gradients of the scores are written.
@@ -164,7 +165,7 @@ unsafe fn into_queries<L: Lanes, const R: usize, const V: usize, const P: usize>
     block: &BackwardBlock,
 ) {
     let (panel, dim) = (V * L::N, tile.head_dim);
-    // Of six dims a rest of two is eight with the strip before it.
+    // A remainder of two after strips of six is taken as eight, together with the strip before it.
     let strips_of_four = match (R, dim % R) {
         (6, 2) => 2,
         (_, rest) => rest / 4,
@@ -214,8 +215,8 @@ unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Adds `Σ_i by[key][i] · of[i]` to the rows of `width` values at `to`, for `padded` keys: strips of `D` vectors of dims,
-/// then of one.
+/// Adds `Σ_i by[key][i] · of[i]` to the rows of `width` values at `to`, for `padded` keys, in strips of `D` vectors of
+/// dims, then of one.
 ///
 /// # Safety
 /// - `padded`, a multiple of `R`, rows of `rows` values, a multiple of four, are readable at `by`, `rows · width` values
@@ -233,7 +234,7 @@ unsafe fn into_keys<L: Lanes, const R: usize, const D: usize>(
     let mut x = 0;
     while x < width {
         let wide = width - x >= D * L::N;
-        // SAFETY: strips follow each other, so that the one of dim `x` begins `x · rows` values on (clause). Rows of `by`
+        // SAFETY: strips are contiguous, so that the one of dim `x` begins `x · rows` values on (clause). Rows of `by`
         // and of `to` are those of `R` keys.
         unsafe {
             let of = of.add(x * rows);

@@ -22,11 +22,11 @@ pub struct Sequence {
     pub queries: i32,
     /// First token of the new keys in the key view.
     pub key0: i32,
-    /// Keys, those of the past included.
+    /// Keys, including those of the past.
     pub keys: i32,
     /// Keys of the past.
     pub past: i32,
-    /// Keys that are valid and that the mask covers.
+    /// Keys that are valid and inside the mask.
     pub reach: i32,
     /// Keys before the diagonal; −1 is open.
     pub left: i32,
@@ -47,15 +47,15 @@ pub const ADDEND_F16: i32 = 3;
 /// [`Addend::kind`]: added, bf16.
 pub const ADDEND_BF16: i32 = 4;
 
-/// What is added to the scores, in natural-log units: a mask or a bias. The element of sequence `b`, head `h`, query `q`
-/// and key `k` lies at `batch · (b mod period) + head · h + query · P(q) + key · P(k)`, with the position `P(t) = t`, or
+/// A mask or bias added to the scores, in natural-log units. The element of sequence `b`, head `h`, query `q` and key
+/// `k` has index `batch · (b mod period) + head · h + query · P(q) + key · P(k)`, with the position `P(t) = t`, or
 /// `P(t) = t + (t / width) · (width − 1)` in the bias of [`Windows::positions`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Addend {
     /// Address of the first element.
     pub data: u64,
-    /// Stride in elements; zero where broadcast. So are the next three.
+    /// Stride in elements; zero if broadcast. The same holds for the next three.
     pub batch: i64,
     /// Stride of heads.
     pub head: i64,
@@ -71,8 +71,8 @@ pub struct Addend {
     pub kind: i32,
 }
 
-/// The windows of pictures. Of the last row of windows the rows from `side_row` on, and of the last column the columns
-/// from `side_column` on, attend only one another, and are attended by no others.
+/// The windows of pictures. In the last row of windows, rows from `side_row` on attend only one another and no other
+/// row attends them; in the last column of windows, the same holds for columns from `side_column` on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Windows {
@@ -88,11 +88,11 @@ pub struct Windows {
     pub across: i32,
     /// Columns of a window.
     pub width: i32,
-    /// First row of the other side in a window of the last row; beyond any token if there is none.
+    /// First row of the other side in a window of the last row; beyond any token if windows have no sides.
     pub side_row: i32,
-    /// First column of the other side in a window of the last column; beyond any token if there is none.
+    /// First column of the other side in a window of the last column; beyond any token if windows have no sides.
     pub side_column: i32,
-    /// Whether the bias is one of relative positions; 0 or 1.
+    /// One if the bias is a table of relative positions, else zero.
     pub positions: i32,
 }
 
@@ -113,19 +113,20 @@ pub const KEY_VEC4: i32 = 2;
 pub const VALUE_VEC4: i32 = 4;
 /// [`AttentionArgs::flags`]: output rows may be written four elements at a time.
 pub const OUTPUT_VEC4: i32 = 8;
-/// [`AttentionArgs::flags`]: query, key and value rows, those of the past too, are read four elements at a time, and have
-/// the head size of the kernel; or queries and keys have a multiple of eight below it, for a kernel that sums scores in f32.
+/// [`AttentionArgs::flags`]: query, key and value rows, including the past, are read four elements at a time and have
+/// the head size of the kernel. For a kernel that sums scores in f32, queries and keys may have a smaller multiple of
+/// eight.
 pub const WHOLE_ROWS: i32 = 16;
-/// [`AttentionArgs::flags`]: a block takes all splits of its rows, and nothing is left to merge.
+/// [`AttentionArgs::flags`]: a block takes all splits of its rows, so that nothing is left to merge.
 pub const SERIAL_SPLITS: i32 = 32;
-/// [`AttentionArgs::flags`]: the blocks of the last rows come first, those of all heads together.
+/// [`AttentionArgs::flags`]: the blocks of the last rows come first, for all heads together.
 pub const LONGEST_FIRST: i32 = 64;
-/// Elements from one row to the next below which the bytes of a tile fit 31 bits.
+/// Row stride in elements below which the byte offsets of a tile fit 31 bits.
 pub const NEAR: i64 = 1 << 22;
 
-/// The only parameter of the attention and merge kernels. Row `r = (batch · heads + head) · tokens + token` numbers the
-/// query rows, with the token counted in the query view. What every block reads stands first, side by side, so that it
-/// arrives together.
+/// The only parameter of the attention and merge kernels. Query rows are numbered
+/// `r = (batch · heads + head) · tokens + token`, where `token` counts in the query view. The fields that every block
+/// reads come first and are adjacent, so that they arrive together.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AttentionArgs {
@@ -137,11 +138,11 @@ pub struct AttentionArgs {
     pub by_heads: Divisor,
     /// Divisor [`AttentionArgs::group`].
     pub by_group: Divisor,
-    /// Blocks that come one after the other before another split: [`AttentionArgs::row_blocks`], or
-    /// `heads · sequence_count` with [`LONGEST_FIRST`].
+    /// Number of consecutive blocks of one split: [`AttentionArgs::row_blocks`], or `heads · sequence_count` with
+    /// [`LONGEST_FIRST`].
     pub first: i32,
-    /// The block from which on come those of the last rows of all splits and heads, which have fewer rows; one less than
-    /// [`AttentionArgs::row_blocks`] come before another split then. Beyond any block where they are among the others.
+    /// First of the blocks with the last rows of all splits and heads, which have fewer rows. [`AttentionArgs::first`]
+    /// is then one less than [`AttentionArgs::row_blocks`]. Beyond any block if the last rows have no blocks of their own.
     pub short_from: i32,
     /// Blocks of rows of the longest sequence.
     pub row_blocks: i32,
@@ -151,17 +152,17 @@ pub struct AttentionArgs {
     pub heads: i32,
     /// Keys of a split, a multiple of the kernel's tile of keys.
     pub chunk: i32,
-    /// Table of `sequence_count` sequences, or zero: [`AttentionArgs::sequence`] for each index of the batch.
+    /// Table of `sequence_count` sequences; zero if [`AttentionArgs::sequence`] describes every index of the batch.
     pub sequences: u64,
-    /// The sequence of every index of the batch when there is no table; its `batch` is ignored.
+    /// The sequence of every index of the batch without a table; its `batch` is ignored.
     pub sequence: Sequence,
-    /// Changes of the scores besides the soft cap: `CHANGED_BY_MASK` and its neighbours.
+    /// Changes of the scores other than the soft cap: a sum of `CHANGED_BY_MASK` and its siblings.
     pub changes: i32,
-    /// Which tensors may be accessed four elements at a time: `QUERY_VEC4` and its neighbours.
+    /// Layouts and orders that the kernel may rely on: a sum of `QUERY_VEC4` and its siblings.
     pub flags: i32,
-    /// Factor that makes `q · k` a score in base-2 units, or the argument of the soft cap's tangent.
+    /// Factor that turns `q · k` into a score in base-2 units, or into the argument of the soft cap's tanh.
     pub query_factor: f32,
-    /// Soft cap in base-2 units: a score becomes `cap · tanh(score)`. Zero is off.
+    /// Soft cap in base-2 units: a score becomes `cap · tanh(score)`. Zero disables it.
     pub cap: f32,
     /// `[batch, heads, tokens, head_dim]`.
     pub query: Tensor,
@@ -169,7 +170,7 @@ pub struct AttentionArgs {
     pub key: Tensor,
     /// New values, `[batch, kv_heads, tokens, value_dim]`.
     pub value: Tensor,
-    /// References and sums of partial states, `[row][split][2]`; zero when the attention kernel finishes itself.
+    /// References and sums of partial states, `[row][split][2]`; zero if the attention kernel finishes rows itself.
     pub part_ms: u64,
     /// Weighted sums of partial states, `[row][split][part_dim]`.
     pub part_w: u64,
@@ -177,11 +178,11 @@ pub struct AttentionArgs {
     pub part_dim: i32,
     /// Tokens of the query view.
     pub tokens: i32,
-    /// Type of query, key, value, output, past: `TYPE_F32` to `TYPE_BF16`.
+    /// Type of query, key, value, output and past: `TYPE_F32` to `TYPE_BF16`.
     pub dtype: i32,
-    /// Query heads of a key head.
+    /// Query heads per key head.
     pub group: i32,
-    /// `[batch, heads, tokens, value_dim]`; the address is zero where a call with partial states has no output.
+    /// `[batch, heads, tokens, value_dim]`; the address is zero if a call with partial states has no output.
     pub output: Tensor,
     /// Divisor [`AttentionArgs::tokens`].
     pub by_tokens: Divisor,
@@ -207,9 +208,9 @@ pub struct AttentionArgs {
     pub past_value: Tensor,
     /// The mask.
     pub mask: Addend,
-    /// The bias. With `CHANGED_BY_INDEX` it is a table, whose entries lie [`Addend::query`] elements apart.
+    /// The bias. With `CHANGED_BY_INDEX` it is a table whose entries are [`Addend::query`] elements apart.
     pub bias: Addend,
-    /// With `CHANGED_BY_INDEX`: the entry of each pair, i64 `[queries][index_keys]`.
+    /// With `CHANGED_BY_INDEX`, the table entry of each pair, i64 `[queries][index_keys]`.
     pub index: u64,
     /// Keys of a row of the index.
     pub index_keys: i32,
@@ -219,7 +220,7 @@ pub struct AttentionArgs {
     pub windows: Windows,
 }
 
-/// The only parameter of the kernel that writes the present: a copy of earlier and new rows one after the other,
+/// The only parameter of the kernel that writes the present, which concatenates earlier and new rows:
 /// `present[b][h][0 .. past + fresh]`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -244,7 +245,7 @@ pub struct PresentArgs {
     pub element_size: i32,
 }
 
-// The sizes and offsets that the device twin asserts too.
+// The device twin asserts the same sizes and offsets.
 const _: () = {
     assert!(size_of::<Sequence>() == 40);
     assert!(

@@ -3,21 +3,21 @@
 
 use super::args::AttentionArgs;
 
-/// Rows of a head that a block takes at once.
+/// Rows of a head per step of a block.
 pub const PIECE_ROWS: usize = 64;
 
-/// The only parameter of the kernel that measures. A record has the places of `elsa_core::attention::measured`, then one for
-/// each channel of the values.
+/// The only parameter of the kernel that measures. A record has the entries of `elsa_core::attention::measured`, then
+/// one entry per channel of the values.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MeasureArgs {
-    /// The call, of which tensors, sequences and sizes are read.
+    /// The call; its tensors, sequences and sizes are read.
     pub call: AttentionArgs,
-    /// What is measured besides.
+    /// Further tensors to measure, and the records.
     pub measuring: Measuring,
 }
 
-/// What the kernel that measures takes besides the call.
+/// Arguments of the kernel that measures, in addition to the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measuring {
@@ -27,7 +27,7 @@ pub struct Measuring {
     pub mask: u64,
     /// The elements of the bias, or of its table.
     pub bias: u64,
-    /// Number of elements of the mask; zero if there is none, or if it is boolean.
+    /// Number of elements of the mask; zero without a mask or with a boolean one.
     pub mask_elements: i64,
     /// Number of elements of the bias.
     pub bias_elements: i64,
@@ -35,7 +35,7 @@ pub struct Measuring {
     pub mask_dtype: i32,
     /// Type of the bias's elements.
     pub bias_dtype: i32,
-    /// Numbers from one record to the next.
+    /// f32 values from one record to the next.
     pub record: i32,
     /// Pieces of [`PIECE_ROWS`] queries of the longest sequence.
     pub query_pieces: i32,
@@ -45,7 +45,7 @@ pub struct Measuring {
     pub kv_heads: i32,
 }
 
-// The sizes and offsets that the device twin asserts too.
+// The device twin asserts the same sizes and offsets.
 const _: () = {
     assert!(core::mem::offset_of!(MeasureArgs, measuring) == size_of::<AttentionArgs>());
     assert!(core::mem::offset_of!(Measuring, mask_dtype) == 40);

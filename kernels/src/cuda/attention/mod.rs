@@ -20,22 +20,22 @@ pub use within::{Budget, WithinArgs, WithinCounts};
 
 use elsa_core::attention::plan::GpuCost;
 
-/// What each kernel of this build costs on a Jetson TX2, by its name: none without the feature `cuda`.
+/// Costs of each kernel of this build on a Jetson TX2, by kernel name; empty without the feature `cuda`.
 #[cfg(feature = "cuda")]
 pub static COSTS: &[(&str, GpuCost)] = costs::COSTS;
 
-/// What each kernel of this build costs on a Jetson TX2, by its name: none without the feature `cuda`.
+/// Costs of each kernel of this build on a Jetson TX2, by kernel name; empty without the feature `cuda`.
 #[cfg(not(feature = "cuda"))]
 pub static COSTS: &[(&str, GpuCost)] = &[];
 
-/// Threads of a block of the merge, as `merge.cuh` has them.
+/// Threads of a block of the merge, as in `merge.cuh`.
 const MERGE_THREADS: usize = 128;
 
-/// Blocks of a merge that takes in `states` at once, for `rows` rows of `splits` partial states with `part_dim` columns
-/// each.
+/// Returns the blocks of a merge of `states` states at once, for `rows` rows of `splits` partial states with `part_dim`
+/// columns each.
 ///
-/// Up to `states` splits, a team of lanes takes a row, four columns a lane, so that a block has several rows; beyond,
-/// a block has one.
+///    Up to `states` splits, a team of lanes takes a row, with four columns per lane, and a block has several rows.
+///    Beyond that, a block has one row.
 #[must_use]
 pub const fn merge_blocks(states: usize, rows: usize, splits: usize, part_dim: usize) -> usize {
     if splits > states {

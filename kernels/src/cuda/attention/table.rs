@@ -6,7 +6,7 @@ use crate::cuda::kernel::{GpuKernel, Role};
 use crate::cuda::module::kernel;
 use elsa_core::attention::plan::{GpuKernelSpec, GpuResources, Pace, Paces, Summation};
 
-/// An attention kernel, with those of its facts that differ from the usual ones at the end.
+/// An attention kernel; facts that differ from the defaults come last.
 macro_rules! attention {
     ($name:literal, $sixteen_bit:literal, $head_dim:literal, $most:expr, $most_plain:expr, $threads:literal x $rows:literal,
      $shared:literal, $registers:literal, $summation:expr $(, $field:ident: $value:expr)*) => {
@@ -43,8 +43,8 @@ macro_rules! attention {
     };
 }
 
-/// An attention kernel for few rows, which its lanes share out: a score is summed over four dims (eight beyond
-/// 128) in a lane, then over the lanes in a tree.
+/// An attention kernel for few rows, whose lanes share each row. A lane sums a score over four dims (eight beyond 128);
+/// a tree over the lanes adds these sums.
 macro_rules! rows {
     ($name:literal, $sixteen_bit:literal, $head_dim:literal, $shared:literal, $registers:literal $(, $field:ident: $value:expr)*) => {
         attention!($name, $sixteen_bit, $head_dim, ROWS, ROWS, 128 x 4, $shared, $registers,
@@ -65,16 +65,16 @@ macro_rules! helper {
 
 /// Keys of a tile.
 const TILE: usize = 64;
-/// The sums of a kernel whose lanes have `columns` score columns each and add to memory every `tiles` tiles.
+/// Returns the summation of a kernel with `columns` score columns per lane that adds to memory every `tiles` tiles.
 const fn tiles(columns: usize, tiles: usize) -> Summation {
     Summation::Tiles { columns, flush: tiles * TILE }
 }
-/// The pace of a kernel whose blocks have `elements` elements of queries: about what was measured.
+/// Returns the measured pace, approximately, of a kernel with `elements` query elements per block.
 const fn about(elements: usize) -> Paces {
     let paces = [elements * 9 / 100, elements * 27 / 200];
     exactly(paces, paces)
 }
-/// The paces of a kernel, where blocks share an SM and of one by itself: counted ones, then measured ones.
+/// Returns the paces of a kernel, counted then measured; each pair is for blocks that share an SM and for a lone block.
 const fn exactly(early: [usize; 2], late: [usize; 2]) -> Paces {
     let [early, late] =
         [Pace { shared: early[0], alone: early[1] }, Pace { shared: late[0], alone: late[1] }];
@@ -86,16 +86,16 @@ const EXP2_RELATIVE: f64 = 2.384_185_791_015_625e-7;
 const ANY: usize = usize::MAX;
 /// No query rows.
 const NONE: usize = 0;
-/// Query rows up to which blocks of half the rows fill a device better.
+/// Largest number of query rows for which blocks of half the rows fill a device better.
 const FEW: usize = 960;
-/// Query rows up to which the lowest blocks of a problem that leaves SMs idle are faster than blocks of twice the rows.
+/// Largest number of query rows for which the lowest blocks beat blocks of twice the rows when SMs are left idle.
 const LOW: usize = 640;
-/// Query rows up to which the edges of causal blocks should be fast.
+/// Largest number of query rows for which the edges of causal blocks should be fast.
 const EDGY: usize = 3072;
-/// Query rows up to which reading the keys takes most of the time.
+/// Largest number of query rows for which reading the keys dominates the time.
 const ROWS: usize = 8;
 
-/// The attention kernels of this build, and those that merge their states, measure tensors and write the present.
+/// The attention kernels of this build, with those that merge their states, measure tensors and write the present.
 pub const KERNELS: &[GpuKernel] = &[
     attention!("attention_f32_d32_q32k64__sm53_exp2_approx", false, 32, ANY, ANY, 64 x 32, 16384, 168, tiles(8, 6), most_causal: EDGY, most_added: NONE,
         paces: exactly([107, 280], [100, 200])),
@@ -163,7 +163,7 @@ pub const KERNELS: &[GpuKernel] = &[
             slow_edges: false,
             idles: false,
             name: "math_values__sm53",
-            // Its chains are as long as the head size, whatever that is.
+            // The chains are as long as the head size.
             head_dim: usize::MAX,
             sixteen_bit: false,
             most_queries: ANY,

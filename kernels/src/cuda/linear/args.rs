@@ -4,23 +4,22 @@
 
 use crate::cuda::tensor::{Divisor, Tensor};
 
-/// Tokens of a chunk. Chunks are cut by position: from the first token of a sequence on, or from the last one where tokens
-/// pass in reverse.
+/// Tokens of a chunk. Chunks count from the first token of a sequence, or from the last one with [`REVERSE`].
 pub const CHUNK: usize = 16;
-/// Most output heads of a state that a block of a kernel that shares answers: rows of a tile of queries.
+/// Largest number of output heads per state for a block of a sharing kernel: the rows of a tile of queries.
 pub const MOST_READERS: usize = CHUNK;
-/// Columns of a state that a block of the quadratic form has.
+/// State columns per block of the quadratic form.
 pub const PARALLEL_COLUMNS: usize = 64;
-/// Tokens that a block of the quadratic form answers, with at most one gate for each head and without a delta rule.
+/// Tokens per block of the quadratic form without a delta rule and with at most one gate per head.
 pub const PARALLEL_ROWS: usize = 64;
-/// Tokens, or rows of a state, of a block of the other kernels of the quadratic form.
+/// Tokens or state rows per block of the other kernels of the quadratic form.
 pub const QUADRATIC_ROWS: usize = 32;
-/// f32 values of a record of [`LinearArgs::records`].
+/// f32 values per record of [`LinearArgs::records`].
 pub const RECORD: usize = 548;
-/// Rows of a chunk in [`LinearArgs::tiles`], each as long as the kernel's dims.
+/// Rows per chunk in [`LinearArgs::tiles`], each with the kernel's number of dims.
 pub const TILE_ROWS: usize = 3 * CHUNK + 1;
 
-/// One sequence. Its place in the table is its place among the states.
+/// One sequence. Its index in the table is its index among the states.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinearSequence {
@@ -30,80 +29,82 @@ pub struct LinearSequence {
     pub first: i32,
     /// Tokens.
     pub tokens: i32,
-    /// Number of its first chunk among those of all sequences that are prepared. A sequence that is not has none.
+    /// Index of its first chunk among the prepared chunks of all sequences. Unused for a sequence without prepared
+    /// chunks.
     pub chunk0: i32,
-    /// Chunks of each of its parts in a scan.
+    /// Chunks per part of this sequence in a scan.
     pub part_chunks: i32,
 }
 
-/// f32 states `[sequence][head][part][row][value_dim]`, with a row for each of `key_dim`; strides in elements. A head is
-/// one of the values.
+/// f32 states `[sequence][head][part][row][value_dim]`, with `key_dim` rows; strides in elements. A head is a value
+/// head.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct States {
-    /// Address of the first element; zero where there are none.
+    /// Address of the first element; zero if absent.
     pub data: u64,
-    /// From the states of a sequence to those of the next.
+    /// Stride of sequences.
     pub sequence: i64,
-    /// From a head to the next.
+    /// Stride of heads.
     pub head: i64,
-    /// From a part to the next; zero if there is one state for all.
+    /// Stride of parts; zero if all parts share one state.
     pub part: i64,
-    /// From a row to the next.
+    /// Stride of rows.
     pub row: i64,
 }
 
-/// [`LinearArgs::flags`]: token by token, without [`LinearArgs::records`].
+/// [`LinearArgs::flags`]: one token at a time, without [`LinearArgs::records`].
 pub const STEPS: i32 = 1;
-/// [`LinearArgs::flags`]: tokens pass from the last of a sequence to its first.
+/// [`LinearArgs::flags`]: tokens run from the last of a sequence to its first.
 pub const REVERSE: i32 = 2;
 /// [`LinearArgs::flags`]: rows of queries and keys are divided by `sqrt(Σx² + epsilon)`.
 pub const NORMALIZE: i32 = 4;
-/// [`LinearArgs::flags`]: the first state of each part is the identity, and values are zero, so that the last one is the
-/// transition of the part, `[key_dim, key_dim]`: `value_dim` is `key_dim`, and there is no output.
+/// [`LinearArgs::flags`]: each part starts from the identity and values are zero, so that its last state is its
+/// transition `[key_dim, key_dim]`. `value_dim` is `key_dim`, and the launch has no output.
 pub const IDENTITY: i32 = 8;
-/// [`LinearArgs::flags`]: tokens read the first state of their part, and change nothing.
+/// [`LinearArgs::flags`]: tokens read the first state of their part and change nothing.
 pub const READ: i32 = 16;
-/// [`LinearArgs::flags`]: query rows may be read four elements at a time: data aligned to four elements, strides and row
-/// size multiples of four, and tokens less than [`NEAR`] elements apart.
+/// [`LinearArgs::flags`]: query rows may be read four elements at a time. Their data is aligned to four elements,
+/// strides and row size are multiples of four, and tokens are less than [`NEAR`] elements apart.
 pub const QUERY_VEC4: i32 = 32;
-/// [`LinearArgs::flags`]: the same of key rows.
+/// [`LinearArgs::flags`]: the same for key rows.
 pub const KEY_VEC4: i32 = 64;
-/// [`LinearArgs::flags`]: the same of value rows.
+/// [`LinearArgs::flags`]: the same for value rows.
 pub const VALUE_VEC4: i32 = 128;
-/// [`LinearArgs::flags`]: the same of decay rows, with a gate for each dim.
+/// [`LinearArgs::flags`]: the same for decay rows, with a gate per dim.
 pub const DECAY_VEC4: i32 = 256;
-/// [`LinearArgs::flags`]: the same of output rows, which are written.
+/// [`LinearArgs::flags`]: output rows may be written four elements at a time.
 pub const OUTPUT_VEC4: i32 = 512;
-/// [`LinearArgs::flags`]: the same of [`LinearArgs::partial`].
+/// [`LinearArgs::flags`]: the same for [`LinearArgs::partial`].
 pub const PARTIAL_VEC4: i32 = 1024;
-/// [`LinearArgs::flags`]: the same of the rows of all [`States`] of the call.
+/// [`LinearArgs::flags`]: the same for the rows of all [`States`] of the call.
 pub const STATE_VEC4: i32 = 2048;
-/// [`LinearArgs::flags`]: parts but the first begin with zeros. With [`IDENTITY`], nothing is done for the first part, whose
-/// fold is a state.
+/// [`LinearArgs::flags`]: all parts except the first start from zeros. With [`IDENTITY`] the first part, which folds to
+/// a state, is skipped.
 pub const FOLD: i32 = 4096;
-/// [`LinearArgs::flags`]: parts but the first begin with the state of the part before them at [`LinearArgs::boundaries`], and
-/// the last part with tokens, or the first, alone has a last state. Without an output no other part is computed.
+/// [`LinearArgs::flags`]: all parts except the first start from the state of the previous part at
+/// [`LinearArgs::boundaries`]. Only the last part with tokens, or the first part, has a last state; without an output
+/// no other part is computed.
 pub const RESUME: i32 = 8192;
-/// [`LinearArgs::flags`]: values are f32, whatever the type of queries and keys.
+/// [`LinearArgs::flags`]: values are f32, independent of the type of queries and keys.
 pub const VALUE_F32: i32 = 16384;
-/// [`LinearArgs::flags`]: there is a gate for each dim. Kernels of the quadratic form that are for both read it.
+/// [`LinearArgs::flags`]: each dim has a gate. Kernels of the quadratic form that handle both cases read it.
 pub const DIM_GATES: i32 = 32768;
-/// Elements from one token to the next below which the bytes of a chunk fit 31 bits.
+/// Token stride in elements below which the byte offsets of a chunk fit 31 bits.
 pub const NEAR: i64 = 1 << 22;
 
-/// The only parameter of the kernels that walk over tokens, of those that prepare chunks, and of those that compute the
-/// quadratic form. To the latter, a block of columns has [`PARALLEL_COLUMNS`], and a part is a run of [`PARALLEL_ROWS`] or
-/// [`QUADRATIC_ROWS`] tokens, or of so many rows of the last state; they read [`LinearArgs::initial`].
+/// The only parameter of the kernels that walk over tokens, prepare chunks, or compute the quadratic form. In the
+/// quadratic form a block of columns has [`PARALLEL_COLUMNS`], and a part is a run of [`PARALLEL_ROWS`] or
+/// [`QUADRATIC_ROWS`] tokens, or of that many rows of the last state; it reads [`LinearArgs::initial`].
 ///
-/// A head is one of the output. It reads state `head / readers` and query head `head / sharers`, of which one is one; state
-/// `s` takes key head `s / key_group`. With several readers of a state, the first of them writes [`LinearArgs::last`] and
-/// [`LinearArgs::boundaries`], and each computes the state for itself, unless the kernel shares: then [`LinearArgs::last`] must
-/// not be the memory of [`LinearArgs::initial`]. A kernel that shares has states as its heads.
+///    Heads are output heads. A head reads state `head / readers` and query head `head / sharers`, and one of these
+///    divisors is one. State `s` uses key head `s / key_group`. If a state has several readers, each of them computes
+///    it, and the first writes [`LinearArgs::last`] and [`LinearArgs::boundaries`]. In a sharing kernel heads are
+///    states, and [`LinearArgs::last`] must not alias [`LinearArgs::initial`].
 ///
-/// Positions count the tokens of a sequence in the order in which they pass. A sequence of `n` tokens has
-/// `n.div_ceil(CHUNK)` chunks, and a part is a run of [`LinearArgs::part_chunks`] of them. Parts past the last chunk are
-/// empty: their last state is their first.
+///    Positions count the tokens of a sequence in processing order. A sequence of `n` tokens has `n.div_ceil(CHUNK)`
+///    chunks, and a part is a run of [`LinearArgs::part_chunks`] chunks. Parts past the last chunk are empty: their
+///    last state is their first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinearArgs {
@@ -115,9 +116,9 @@ pub struct LinearArgs {
     pub by_heads: Divisor,
     /// Divisor [`LinearArgs::readers`].
     pub by_readers: Divisor,
-    /// Divisor of output heads that share a query head.
+    /// Divisor: output heads per query head.
     pub by_sharers: Divisor,
-    /// Divisor of states that share a key head.
+    /// Divisor: states per key head.
     pub by_key_group: Divisor,
     /// Divisor [`LinearArgs::sequence_chunks`].
     pub by_sequence_chunks: Divisor,
@@ -125,23 +126,23 @@ pub struct LinearArgs {
     pub columns: i32,
     /// Parts of a sequence.
     pub parts: i32,
-    /// Output heads, or states.
+    /// Output heads; states in a sharing kernel.
     pub heads: i32,
     /// Sequences.
     pub sequence_count: i32,
-    /// Table of `sequence_count` [`LinearSequence`]s, or zero: one for each index of the batch, of all its tokens.
+    /// Table of `sequence_count` [`LinearSequence`]s; zero for one sequence with all tokens per index of the batch.
     pub sequences: u64,
-    /// Tokens of each sequence when there is no table.
+    /// Tokens of each sequence without a table.
     pub tokens: i32,
-    /// Chunks of each sequence when there is no table.
+    /// Chunks of each sequence without a table.
     pub sequence_chunks: i32,
-    /// Chunks of all sequences together that are prepared.
+    /// Prepared chunks of all sequences.
     pub chunks: i32,
-    /// Chunks of a part; zero takes those that the table has for each sequence.
+    /// Chunks per part; zero for the numbers in the table of sequences.
     pub part_chunks: i32,
-    /// Rows of a state, which are the dims of a key.
+    /// Rows of a state: the dims of a key.
     pub key_dim: i32,
-    /// Columns of a state, which are the dims of a value.
+    /// Columns of a state: the dims of a value.
     pub value_dim: i32,
     /// Type of query, key and value: `TYPE_F32` to `TYPE_BF16`.
     pub dtype: i32,
@@ -149,15 +150,15 @@ pub struct LinearArgs {
     pub gate_dtype: i32,
     /// Type of the output.
     pub output_dtype: i32,
-    /// [`STEPS`] and its neighbours.
+    /// A sum of [`STEPS`] and its siblings.
     pub flags: i32,
-    /// Output heads that read a state.
+    /// Output heads per state.
     pub readers: i32,
-    /// Chunks from one of [`LinearArgs::boundaries`] to the next.
+    /// Chunks between consecutive [`LinearArgs::boundaries`].
     pub boundary_chunks: i32,
-    /// Factor of the output.
+    /// Factor applied to the output.
     pub scale: f32,
-    /// What [`NORMALIZE`] adds to a sum of squares.
+    /// Addend of [`NORMALIZE`] to a sum of squares.
     pub epsilon: f32,
     /// `[batch, query heads, tokens, key_dim]`.
     pub query: Tensor,
@@ -165,32 +166,32 @@ pub struct LinearArgs {
     pub key: Tensor,
     /// `[batch, states, tokens, value_dim]`.
     pub value: Tensor,
-    /// `[batch, heads, tokens, value_dim]`; the address is zero where a launch writes none.
+    /// `[batch, heads, tokens, value_dim]`; the address is zero if the launch has no output.
     pub output: Tensor,
     /// Natural logarithms of the gates, `[batch, states, tokens, 1 or key_dim]`.
     pub decay: Tensor,
-    /// `[batch, states, tokens, 1]`; its stride of heads is zero where states share it.
+    /// `[batch, states, tokens, 1]`; its head stride is zero if states share it.
     pub beta: Tensor,
-    /// f32 `[batch, heads, tokens, value_dim]`, added to the output before that is rounded; the address is zero where there
-    /// is none. It may be the memory of the output.
+    /// f32 `[batch, heads, tokens, value_dim]`, added to the output before rounding; the address is zero if absent. May
+    /// alias the output.
     pub partial: Tensor,
-    /// The states before the first chunk of each part; zero states where there are none.
+    /// The states before the first chunk of each part; zeros if absent.
     pub initial: States,
-    /// The states after the last chunk of each part. They may be the memory of [`LinearArgs::initial`].
+    /// The states after the last chunk of each part. May alias [`LinearArgs::initial`].
     pub last: States,
-    /// The state before chunks `0, boundary_chunks, 2 boundary_chunks, …` of a sequence; its parts count them.
+    /// The states before chunks `0, boundary_chunks, 2 boundary_chunks, …` of a sequence, indexed by part.
     pub boundaries: States,
-    /// What the kernel that prepares writes of each chunk, f32 `[head][chunk][RECORD]`.
+    /// Records of the prepared chunks, f32 `[head][chunk][RECORD]`.
     pub records: u64,
-    /// With a gate for each dim: keys and queries with their gates, f32 `[head][chunk][TILE_ROWS][dims]`.
+    /// With a gate per dim, gated keys and queries, f32 `[head][chunk][TILE_ROWS][dims]`.
     pub tiles: u64,
-    /// Least number of tokens of the sequences that pass. Others are left alone, and so are their states and outputs.
+    /// Least number of tokens of the sequences in the launch. Other sequences, their states and outputs are left alone.
     pub least: i32,
-    /// First number of tokens above those of the sequences that pass.
+    /// Exclusive upper bound of the tokens of the sequences in the launch.
     pub most: i32,
 }
 
-// The sizes and offsets that the device twin asserts too.
+// The device twin asserts the same sizes and offsets.
 const _: () = {
     assert!(size_of::<LinearSequence>() == 20 && size_of::<States>() == 40);
     assert!(

@@ -4,17 +4,17 @@
 use super::args::LinearArgs;
 use crate::cuda::tensor::Divisor;
 
-/// Threads of a block of the kernel that carries, and rows of a transition that a block has.
+/// Threads of a block of the carrying kernel, and transition rows per block.
 const THREADS: usize = 128;
 const ROWS: usize = 32;
 
-/// The only parameter of the kernel that carries the state over parts: from what each part does to a state, `S ← A S + b`, and
-/// the state that the first part folds to, the states after all of them, by Blelloch's inclusive scan
-/// ([`elsa_core::scan::blelloch`]).
+/// The only parameter of the kernel that carries the state over parts. Its input is the state that the first part folds
+/// to and the map `S ← A S + b` of each other part; its output is the state after every part, by Blelloch's inclusive
+/// scan ([`elsa_core::scan::blelloch`]).
 ///
-/// Matrices have rows of a multiple of four elements: `value_dim` or `key_dim`, rounded up. With dense transitions a launch
-/// does the nodes of one step of one sweep. Otherwise a part multiplies rows by its gates, of which [`CarryArgs::sums`] has
-/// the logarithms, and one launch does the whole scan.
+///    Rows of matrices are padded to a multiple of four elements, from `value_dim` or `key_dim`. With dense transitions
+///    a launch handles the nodes of one step of one sweep. Otherwise a part multiplies rows by its gates, whose
+///    logarithms are in [`CarryArgs::sums`], and one launch does the whole scan.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CarryArgs {
@@ -24,38 +24,38 @@ pub struct CarryArgs {
     pub by_nodes: Divisor,
     /// Divisor [`CarryArgs::heads`].
     pub by_heads: Divisor,
-    /// Blocks of a node, or of a state: [`carry_blocks`].
+    /// Blocks per node, or per state: [`carry_blocks`].
     pub blocks: i32,
-    /// Nodes of the step that are combined; one where a launch does the whole scan. Of the down-sweep the first node is not
-    /// among them: it has nothing before it.
+    /// Nodes that the step combines; one if a launch does the whole scan. The first node of the down-sweep is not
+    /// counted, because nothing precedes it.
     pub nodes: i32,
     /// States of a sequence.
     pub heads: i32,
-    /// Places of a state: parts but the last.
+    /// Places per state: the parts except the last.
     pub items: i32,
     /// Rows of a state.
     pub key_dim: i32,
     /// Columns of a state.
     pub value_dim: i32,
-    /// Gates of a token: none, one, or [`CarryArgs::key_dim`]. Without meaning where transitions are dense.
+    /// Gates per token: zero, one, or [`CarryArgs::key_dim`]. Unused with dense transitions.
     pub gates: i32,
-    /// The step, with dense transitions.
+    /// The step of the scan, with dense transitions.
     pub step: i32,
-    /// Whether it is one of the down-sweep: one, or zero.
+    /// One for a step of the down-sweep, else zero.
     pub down: i32,
     /// Zero.
     pub unused: i32,
-    /// What parts fold to, f32 `[sequence][state][item][key_dim][value_dim]`: a state for the first, `b` for the others. The
-    /// scan leaves the state after each part.
+    /// Folds of the parts, f32 `[sequence][state][item][key_dim][value_dim]`: a state for the first part, `b` for the
+    /// others. The scan replaces them by the state after each part.
     pub states: u64,
-    /// `A` of each part but the first, f32 `[sequence][state][item][key_dim][key_dim]`; zero where it is diagonal. The scan
+    /// `A` of each part except the first, f32 `[sequence][state][item][key_dim][key_dim]`; zero if diagonal. The scan
     /// overwrites it.
     pub transitions: u64,
     /// Sums of the logarithms of the gates of each part, f64 `[sequence][state][item][gates]`.
     pub sums: u64,
 }
 
-/// Blocks of a node, with `dense` transitions, or of a state.
+/// Returns the blocks per node with `dense` transitions, or per state otherwise.
 #[must_use]
 pub const fn carry_blocks(dense: bool, key_dim: usize, value_dim: usize) -> usize {
     match dense {
@@ -68,17 +68,17 @@ pub const fn carry_blocks(dense: bool, key_dim: usize, value_dim: usize) -> usiz
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SumsArgs {
-    /// The call, of which parts, sequences and decay are read.
+    /// The call; its parts, sequences and decay are read.
     pub call: LinearArgs,
     /// The sums, f64 `[sequence][state][part][gates]`.
     pub sums: u64,
-    /// Gates of a token: one, or `key_dim`.
+    /// Gates per token: one, or `key_dim`.
     pub gates: i32,
     /// Zero.
     pub unused: i32,
 }
 
-// The sizes and offsets that the device twins assert too.
+// The device twins assert the same sizes and offsets.
 const _: () = {
     assert!(core::mem::offset_of!(CarryArgs, blocks) == 24);
     assert!(core::mem::offset_of!(CarryArgs, states) == 64 && size_of::<CarryArgs>() == 88);

@@ -2,33 +2,33 @@
 //!
 //! # Launches of a form
 //!
-//! Three kinds of kernels take [`LinearArgs`]. Those that *prepare* compute what is quadratic in the tokens of a chunk, of
-//! all chunks at once: [`prepare_blocks`] blocks. Those that *walk* carry a state through the chunks of a part:
-//! [`walk_blocks`] blocks, each with [`LinearWalk::columns`] columns of the state of a head and a part. Those that *share*
-//! ([`LinearWalk::shares`]) do the same for all output heads that read a state, at most [`MOST_READERS`] of them. The rule is
-//! told by the presence of decay and beta. Kernels that walk in *pairs* ([`LinearWalk::pairs`]) do the same with half the columns
-//! in a block, and with the same bits: for launches whose blocks leave SMs half empty.
+//! Three kinds of kernels take [`LinearArgs`]. *Prepare* kernels compute the quadratic terms within chunks, for all
+//! chunks at once, on [`prepare_blocks`] blocks. *Walk* kernels carry a state through the chunks of a part, on
+//! [`walk_blocks`] blocks with [`LinearWalk::columns`] columns of a head's state each. *Share* kernels
+//! ([`LinearWalk::shares`]) do the same for all output heads that read a state, at most [`MOST_READERS`]. The presence
+//! of decay and beta selects the rule. *Pairs* kernels ([`LinearWalk::pairs`]) walk with half the columns per block and
+//! produce the same bits, for launches whose blocks leave SMs half empty.
 //!
 //! | form | launches |
 //! |---|---|
 //! | `recurrent` | walk or share with [`STEPS`], one part |
 //! | `fused-chunk` | prepare; walk or share, one part |
-//! | `chunk` | prepare; walk without output, one part, with `boundaries`; walk, a part for each boundary, from `boundaries` |
-//! | `parallel` | *parallel*, a part for each [`PARALLEL_ROWS`] tokens, from the past; where the last state is wanted, prepare; walk without output, one part |
-//! | `parallel` with a delta rule or a gate for each dim | with a delta rule, [*write*](LinearQuadratic::Write), a head for each state, to what tokens write, which are then the values, with [`VALUE_F32`]; [*answer*](LinearQuadratic::Answer), a part for each [`QUADRATIC_ROWS`] tokens; where the last state is wanted, [*last*](LinearQuadratic::Last), a head for each state and a part for so many of its rows |
-//! | `scan` | prepare; walk without output with [`FOLD`], parts but the last, to what they fold to: a state, and `b` of the others; with a delta rule, walk with [`IDENTITY`] to the transitions `A`, else the *sums* of the logarithms of each part ([`SumsArgs`]); *carry* ([`CarryArgs`]) to the state after each part, with dense transitions a launch for each step; walk with [`RESUME`], all parts, from these |
+//! | `chunk` | prepare; walk without output, one part, with `boundaries`; walk, one part per boundary, from `boundaries` |
+//! | `parallel` | *parallel*, one part per [`PARALLEL_ROWS`] tokens, from the past; if the last state is requested, prepare; walk without output, one part |
+//! | `parallel` with a delta rule or a gate per dim | with a delta rule, [*write*](LinearQuadratic::Write), one head per state, whose output replaces the values, with [`VALUE_F32`]; [*answer*](LinearQuadratic::Answer), one part per [`QUADRATIC_ROWS`] tokens; if the last state is requested, [*last*](LinearQuadratic::Last), one head per state and one part per [`QUADRATIC_ROWS`] of its rows |
+//! | `scan` | prepare; walk without output with [`FOLD`], all parts except the last, to their folds: a state for the first, `b` for the others; with a delta rule, walk with [`IDENTITY`] to the transitions `A`, else the *sums* of the logarithms of each part ([`SumsArgs`]); *carry* ([`CarryArgs`]) to the state after each part, one launch per step with dense transitions; walk with [`RESUME`], all parts, from these states |
 //!
-//! Keys of more dims than the tiles of any of these have go by a kernel that goes *step* by step ([`LinearWalk::steps`]), with
-//! the launches of `recurrent`.
+//! Keys with more dims than any of these tiles use a *step* kernel ([`LinearWalk::steps`]) with the launches of
+//! `recurrent`.
 //!
-//! The kernel that prepares is that of the rule and the gates. Of those that walk, the one with the least
-//! [`LinearWalk::dims`] that holds the keys fits its tiles.
+//! The rule and the gates select the prepare kernel. The walk kernel is the one with the smallest sufficient
+//! [`LinearWalk::dims`].
 //!
-//! Where a packed problem has sequences that go token by token and others that do not, a form's launches let the others pass,
-//! and a walk with [`STEPS`] those: [`LinearArgs::least`], [`LinearArgs::most`].
+//! If a packed problem mixes sequences that go token by token with others, the launches of the form skip the former and
+//! a walk with [`STEPS`] skips the latter ([`LinearArgs::least`], [`LinearArgs::most`]).
 //!
-//! Non-causal: walk without output to the last states; walk with [`READ`] from these, with as many parts as fill the device.
-//! Bidirectional: a run whose output is an f32 buffer, then one with [`REVERSE`] that adds it as
+//! Non-causal: walk without output to the last states; walk with [`READ`] from these, with enough parts to fill the
+//! device. Bidirectional: a run with an f32 buffer as output, then one with [`REVERSE`] that adds the buffer as
 //! [`LinearArgs::partial`].
 
 mod args;
@@ -41,47 +41,49 @@ pub use carry::*;
 #[cfg(feature = "cuda")]
 pub(super) use table::KERNELS;
 
-/// What a kernel that walks is for.
+/// Shape of a walk kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearWalk {
     /// Largest `key_dim`; smaller ones are padded with zeros.
     pub dims: usize,
-    /// Whether it has a gate for each dim; else it has one per head, or none.
+    /// `true` for a gate per dim; `false` for one gate per head or none.
     pub per_dim: bool,
-    /// Columns of a state that a block carries.
+    /// Columns of a state per block.
     pub columns: usize,
-    /// Whether a block answers all output heads that read its state. Then [`LinearArgs::heads`] are states, there are no
-    /// [`LinearArgs::boundaries`], and but for [`READ`] there is one part.
+    /// `true` if a block answers all output heads that read its state. [`LinearArgs::heads`] then counts states,
+    /// [`LinearArgs::boundaries`] are absent, and only [`READ`] allows more than one part.
     pub shares: bool,
-    /// Whether a thread has two columns of a state in place of four, so that as many states have twice the blocks.
+    /// `true` if a thread has two columns of a state instead of four, which doubles the blocks.
     pub pairs: bool,
-    /// Whether tokens pass one by one, with or without [`STEPS`], whatever the number of readers.
+    /// `true` if tokens are processed one by one, with or without [`STEPS`] and for any number of readers.
     pub steps: bool,
 }
 
-/// What a kernel of the quadratic form computes. All begin with the past.
+/// Step of the quadratic form. Every step starts from the past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinearQuadratic {
-    /// Answers of rules without delta and with at most one gate for each head.
+    /// Answers without a delta rule and with at most one gate per head.
     Plain,
-    /// What tokens write with a delta rule, into the output, f32: a block has all tokens of a state and some of its columns.
+    /// Values that tokens write under a delta rule, into the output, f32. A block has all tokens of a state and some
+    /// columns.
     Write,
-    /// Answers, where the values are what tokens write.
+    /// Answers from the values that tokens write.
     Answer,
-    /// The last state, where the values are what tokens write.
+    /// The last state from the values that tokens write.
     Last,
 }
 
-/// Chunks that a block of a kernel that prepares takes: a warp each.
+/// Chunks per block of a prepare kernel: one per warp.
 const PREPARED: usize = 4;
 
-/// Blocks of a kernel that prepares: of `heads` output heads with `chunks` chunks each, of all sequences.
+/// Returns the blocks of a prepare kernel, for `heads` output heads with `chunks` chunks each, over all sequences.
 #[must_use]
 pub const fn prepare_blocks(heads: usize, chunks: usize) -> usize {
     (heads * chunks).div_ceil(PREPARED)
 }
 
-/// Blocks of a kernel that walks, or of the quadratic form: of `columns` blocks of columns, `parts`, output `heads` and `sequences`.
+/// Returns the blocks of a walk kernel or of the quadratic form, for `columns` blocks of columns, `parts`, output
+/// `heads` and `sequences`.
 #[must_use]
 pub const fn walk_blocks(columns: usize, parts: usize, heads: usize, sequences: usize) -> usize {
     columns * parts * heads * sequences

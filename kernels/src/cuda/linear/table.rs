@@ -1,4 +1,4 @@
-//! The table of the kernels of linear attention: what the modules in `kernels/ptx/sm_53` are for. Registers and shared
+//! The table of the kernels of linear attention: the roles of the modules in `kernels/ptx/sm_53`. Registers and shared
 //! memory are those of `kernels/ptx/manifest.json`.
 
 use super::{LinearQuadratic, LinearWalk};
@@ -6,27 +6,27 @@ use crate::cuda::kernel::{GpuKernel, Role};
 use crate::cuda::module::kernel;
 use elsa_core::attention::plan::GpuResources;
 
-/// A walk of four warps of eight columns, of states of `dims` dims.
+/// Returns a walk over states of `dims` dims, with four warps of eight columns.
 const fn walk(dims: usize, per_dim: bool) -> LinearWalk {
     LinearWalk { dims, per_dim, columns: 32, shares: false, pairs: false, steps: false }
 }
 
-/// The same, where the warps of a block share what they read.
+/// Returns the same walk with warps that share their reads.
 const fn share(dims: usize, per_dim: bool) -> LinearWalk {
     LinearWalk { shares: true, ..walk(dims, per_dim) }
 }
 
-/// A walk in pairs, of four warps of four columns.
+/// Returns a walk in pairs, with four warps of four columns.
 const fn pairs(dims: usize, per_dim: bool) -> LinearWalk {
     LinearWalk { columns: 16, pairs: true, ..walk(dims, per_dim) }
 }
 
-/// A walk step by step, with eight rows and eight columns of a state in each thread.
+/// Returns a walk step by step, with eight rows and eight columns of a state per thread.
 const fn steps(per_dim: bool) -> LinearWalk {
     LinearWalk { columns: 8, steps: true, ..share(1024, per_dim) }
 }
 
-/// A kernel that walks.
+/// A walk kernel.
 macro_rules! walks {
     ($name:literal, $walk:expr, $shared:literal, $registers:literal) => {
         kernel!(
@@ -39,7 +39,7 @@ macro_rules! walks {
     };
 }
 
-/// A kernel that prepares.
+/// A prepare kernel.
 macro_rules! prepare {
     ($name:literal, $per_dim:literal, $delta:literal, $shared:literal, $registers:literal) => {
         kernel!(

@@ -1,31 +1,32 @@
-//! The arguments of the kernels of series: the twins of `kernels/cuda/series/call.cuh` and of the structures in the kernels
-//! there, field for field.
+//! The arguments of the kernels of series. The twins of `kernels/cuda/series/call.cuh` and of the structures in the
+//! kernels there, field for field.
 //!
 //! Addresses are device addresses, zero where a tensor is absent; strides count elements.
 
 use crate::cuda::tensor::{Divisor, Tensor};
 
-/// Flag: parts fold to their maps, which go to `maps`.
+/// Flag: parts fold to their maps, which are written to `maps`.
 pub const FOLD: i32 = 1;
-/// Flag: the state is carried over the maps of all parts but the last; the states before the parts replace the factors.
+/// Flag: the state is carried over the maps of all parts except the last. The states before the parts replace the
+/// factors.
 pub const CARRY: i32 = 2;
-/// Flag: tokens pass from the last to the first.
+/// Flag: tokens run from the last to the first.
 pub const REVERSE: i32 = 4;
-/// Flag of a recurrence: factors are given by their natural logarithms.
+/// Flag of a recurrence: factors are natural logarithms.
 pub const LOG: i32 = 8;
-/// Flag of a selective scan: time steps are the softplus of what is given.
+/// Flag of a selective scan: time steps are the softplus of the given values.
 pub const SOFTPLUS: i32 = 16;
-/// Flag of a selective scan: input coefficients are of each channel.
+/// Flag of a selective scan: each channel has its own input coefficients.
 pub const B_OF_CHANNEL: i32 = 32;
-/// Flag of a selective scan: output coefficients are of each channel.
+/// Flag of a selective scan: each channel has its own output coefficients.
 pub const C_OF_CHANNEL: i32 = 64;
-/// Flag of a convolution: its outputs are the silu of the sums.
+/// Flag of a convolution: outputs are the silu of the sums.
 pub const SILU: i32 = 128;
-/// Flag of a convolution: the last weight of a filter is that of the token itself.
+/// Flag of a convolution: the last weight of a filter applies to the current token.
 pub const NEWEST_LAST: i32 = 256;
 /// Flag of a convolution: one filter serves all channels.
 pub const ONE_FILTER: i32 = 512;
-/// Flag of a convolution: the last inputs of each channel are written instead of the outputs.
+/// Flag of a convolution: the last inputs of each channel are written instead of outputs.
 pub const STATES: i32 = 1024;
 
 /// A tensor of tokens and channels. Channel `c` is element `c % dim` of head `c / dim`.
@@ -40,7 +41,7 @@ pub struct SeriesTensor {
     pub dim: i32,
     /// Type of the elements: `TYPE_F32` to `TYPE_BF16`.
     pub dtype: i32,
-    /// One where the tokens of a channel are neighbours in memory, rather than the channels of a token.
+    /// One if the tokens of a channel are adjacent in memory, zero if the channels of a token are.
     pub lines: i32,
     /// Zero.
     pub unused: i32,
@@ -56,14 +57,14 @@ pub struct Parts {
     pub each: i32,
     /// Parts with one token more.
     pub more: i32,
-    /// Parts of a launch, from the first on; one of a launch with [`CARRY`].
+    /// Parts of the launch, counted from the first; one in a launch with [`CARRY`].
     pub listed: i32,
     /// Divisor [`Parts::listed`].
     pub by_listed: Divisor,
 }
 
 impl Parts {
-    /// `count` parts of `tokens` tokens, of which a launch has `listed`.
+    /// Splits `tokens` tokens into `count` parts, with `listed` of them in the launch.
     pub fn of(tokens: usize, count: usize, listed: usize) -> Parts {
         let int = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
         let of = count.max(1);
@@ -85,7 +86,7 @@ pub struct RecurrenceArgs {
     pub by_tiles: Divisor,
     /// Tiles of [`LANES`](super::LANES) channels.
     pub tiles: i32,
-    /// Tiles of all sequences and listed parts: a warp each.
+    /// Tiles of all sequences and listed parts: one per warp.
     pub items: i32,
     /// Channels.
     pub channels: i32,
@@ -93,7 +94,7 @@ pub struct RecurrenceArgs {
     pub tokens: i32,
     /// Sequences.
     pub batch: i32,
-    /// [`FOLD`] and its neighbours.
+    /// A sum of [`FOLD`] and its siblings.
     pub flags: i32,
     /// The parts.
     pub parts: Parts,
@@ -107,7 +108,7 @@ pub struct RecurrenceArgs {
     pub past: u64,
     /// States after the last token, f32 `[batch][channel]`.
     pub present: u64,
-    /// Of several parts: f32 `[2][batch][part][channel]`, factors and addends.
+    /// With several parts, f32 `[2][batch][part][channel]`: factors and addends.
     pub maps: u64,
 }
 
@@ -123,7 +124,7 @@ pub struct SelectiveArgs {
     pub by_b: Divisor,
     /// Divisor [`SelectiveArgs::c_group`].
     pub by_c: Divisor,
-    /// Tiles of channels: a block each.
+    /// Tiles of channels: one per block.
     pub tiles: i32,
     /// Tiles of a group of channels that share all coefficients.
     pub tiles_of_group: i32,
@@ -133,17 +134,17 @@ pub struct SelectiveArgs {
     pub b_group: i32,
     /// Channels that share output coefficients.
     pub c_group: i32,
-    /// Lanes of a channel, as a power of two.
+    /// Lanes per channel, as a power of two.
     pub lanes: i32,
     /// Channels.
     pub channels: i32,
-    /// Numbers of a channel's state.
+    /// State elements per channel.
     pub states: i32,
     /// Tokens of a sequence.
     pub tokens: i32,
     /// Sequences.
     pub batch: i32,
-    /// [`FOLD`] and its neighbours.
+    /// A sum of [`FOLD`] and its siblings.
     pub flags: i32,
     /// Zero.
     pub unused: i32,
@@ -157,7 +158,7 @@ pub struct SelectiveArgs {
     pub z: SeriesTensor,
     /// The output.
     pub out: SeriesTensor,
-    /// Input coefficients. Of a channel, only address and type are read.
+    /// Input coefficients. With [`B_OF_CHANNEL`] only address and type are read.
     pub b: SeriesTensor,
     /// Output coefficients, likewise.
     pub c: SeriesTensor,
@@ -165,13 +166,13 @@ pub struct SelectiveArgs {
     pub a: u64,
     /// Factors of the input in the output, f32 `[channel]`.
     pub skip: u64,
-    /// Added to the time steps, f32 `[channel]`.
+    /// Addends of the time steps, f32 `[channel]`.
     pub bias: u64,
     /// States before the first token, f32 `[batch][channel][state]`.
     pub past: u64,
     /// States after the last token, f32 `[batch][channel][state]`.
     pub present: u64,
-    /// Of several parts: f32 `[2][batch][part][channel][state]`, factors and addends.
+    /// With several parts, f32 `[2][batch][part][channel][state]`: factors and addends.
     pub maps: u64,
 }
 
@@ -187,7 +188,7 @@ pub struct ConvolutionArgs {
     pub by_channels: Divisor,
     /// Tiles of [`LANES`](super::LANES) channels.
     pub tiles: i32,
-    /// Tiles of all sequences and blocks, or with [`STATES`] channels of all sequences: a warp each.
+    /// Tiles of all sequences and blocks, or with [`STATES`] channels of all sequences: one per warp.
     pub items: i32,
     /// Blocks of [`OUTPUTS`](super::OUTPUTS) tokens of a sequence.
     pub blocks: i32,
@@ -197,7 +198,7 @@ pub struct ConvolutionArgs {
     pub tokens: i32,
     /// Weights of a filter.
     pub taps: i32,
-    /// [`REVERSE`] and its neighbours.
+    /// A sum of [`REVERSE`] and its siblings.
     pub flags: i32,
     /// Zero.
     pub unused: i32,
@@ -207,7 +208,7 @@ pub struct ConvolutionArgs {
     pub out: SeriesTensor,
     /// Filters, f32 `[channel or one][tap]`.
     pub filter: u64,
-    /// Added to the sums, f32 `[channel]`.
+    /// Addends of the sums, f32 `[channel]`.
     pub bias: u64,
     /// Inputs before the first token, f32 `[batch][channel][taps - 1]`.
     pub past: u64,
@@ -215,7 +216,7 @@ pub struct ConvolutionArgs {
     pub present: u64,
 }
 
-// The sizes and offsets that the device twins assert too.
+// The device twins assert the same sizes and offsets.
 const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<SeriesTensor>() == 56 && size_of::<Parts>() == 24);

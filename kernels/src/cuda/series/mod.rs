@@ -1,4 +1,4 @@
-//! The operators that treat every channel by itself on a GPU: the arguments of their kernels, and the table of them.
+//! The per-channel operators on a GPU: the arguments of their kernels, and the table of them.
 //!
 //! | operator | launches |
 //! |---|---|
@@ -16,31 +16,31 @@ pub(super) use table::KERNELS;
 
 use elsa_core::series::bound::Precision;
 
-/// How accurate the functions of the kernels are: they are those of the kernels for CPUs.
+/// Accuracy of the functions of the kernels, which are those of the CPU kernels.
 pub const PRECISION: Precision = Precision { exp: 1.8e-7, softplus: 3e-7, silu: 3e-7 };
 
-/// Channels of a warp, of recurrences and convolutions.
+/// Channels per warp in recurrences and convolutions.
 pub const LANES: usize = 32;
-/// Warps of a block.
+/// Warps per block.
 pub const WARPS: usize = 4;
-/// Tokens that pass at once, of recurrences.
+/// Tokens per step of a recurrence.
 pub const TOKENS: usize = 16;
-/// Tokens that pass at once, of selective scans.
+/// Tokens per step of a selective scan.
 pub const TOKENS_OF_SELECTIVE: usize = 8;
-/// Outputs of a channel that a warp computes, of convolutions.
+/// Outputs per warp and channel in a convolution.
 pub const OUTPUTS: usize = 16;
-/// Numbers of a state that a lane has, of selective scans.
+/// State elements per lane in a selective scan.
 pub const NUMBERS: usize = 4;
-/// Most numbers of a channel's state: those of a warp.
+/// Largest number of state elements per channel: those of a warp.
 pub const MOST_STATES: usize = LANES * NUMBERS;
 
-/// Lanes of a channel with `states` numbers, as a power of two.
+/// Returns the lanes of a channel with `states` state elements, as a power of two.
 #[must_use]
 pub const fn lanes_of(states: usize) -> u32 {
     states.div_ceil(NUMBERS).next_power_of_two().trailing_zeros()
 }
 
-/// Channels of a block of a selective scan whose channels have so many lanes.
+/// Returns the channels per block of a selective scan with `lanes` lanes per channel, as a power of two.
 #[must_use]
 pub const fn channels_of(lanes: u32) -> usize {
     (LANES * WARPS) >> lanes

@@ -1,9 +1,9 @@
-//! A head of linear attention: its data, the definition in f64, and the walk of a kernel over it.
+//! A head of linear attention: its data, the definition in f64, and a kernel's walk over it.
 
 use elsa_core::linear::Gates;
 use elsa_kernels::linear::{Ahead, Columns, Head, Kernel, Segment, Strip, head_room, strip_room};
 
-/// Numbers from −1 to 1.
+/// Returns numbers from −1 to 1.
 pub fn noise(count: usize, seed: u64) -> Vec<f32> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -16,26 +16,26 @@ pub fn noise(count: usize, seed: u64) -> Vec<f32> {
 /// The strips of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strips {
-    /// Each by itself, as many of the widest as there are.
+    /// Packed, with the widest strips possible.
     Packed,
-    /// Each by itself, and a vector wide.
+    /// Packed, one vector wide.
     Narrow,
-    /// Columns of the state as it is, whose rows lie further apart than they are long.
+    /// Columns of the state in place, with a row stride larger than a row.
     InPlace,
 }
 
-/// Where the first segment finds the state.
+/// Location of the state before the first segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// Where it is written.
+    /// In place.
     Here,
     /// In other memory.
     Elsewhere,
-    /// Nowhere: it is zeros.
+    /// Absent: zeros.
     Nowhere,
 }
 
-/// A head, whose rows have `dim` and `value_dim` values of their own and lie side by side.
+/// A head with contiguous rows of `dim` and `value_dim` values.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub dim: usize,
@@ -56,11 +56,11 @@ pub struct Case {
     pub start: Start,
 }
 
-/// What multiplies outputs.
+/// Factor of the outputs.
 pub const SCALE: f32 = 0.75;
 
 impl Case {
-    /// Keys are unit vectors, gates from 0.8 to 1, rates from 0 to 1.
+    /// Creates a case with unit keys, gates from 0.8 to 1, and rates from 0 to 1.
     pub fn new([dim, value_dim]: [usize; 2], tokens: usize, group: usize, per: Gates, delta: bool) -> Case {
         let mut keys = noise(tokens * dim, 2);
         for key in keys.chunks_mut(dim) {
@@ -86,8 +86,8 @@ impl Case {
         }
     }
 
-    /// Outputs `[tokens][group][value_dim]` and the last state by the definition, each with the size of what was added up
-    /// on the way.
+    /// Computes outputs `[tokens][group][value_dim]` and the last state by the definition, each with the sum of the
+    /// magnitudes of its terms.
     pub fn reference(&self) -> (Vec<[f64; 2]>, Vec<[f64; 2]>) {
         let (d, n) = (self.dim, self.value_dim);
         let wide = |x: f32| f64::from(x);
@@ -102,7 +102,7 @@ impl Case {
                 };
                 let gate = log.exp();
                 for s in row {
-                    // By selection, whatever the state holds.
+                    // By selection, for any contents of the state.
                     *s = if log == f64::NEG_INFINITY { [0.0; 2] } else { [s[0] * gate, s[1] * gate] };
                 }
             }
@@ -136,9 +136,9 @@ impl Case {
         (out, state)
     }
 
-    /// Outputs and the last state by a kernel, in passes of `pass` and blocks of `block` tokens. Padding of rows and
-    /// strips is added here and taken away again; `reversed` lays the tokens out from the last to the first. Outputs are
-    /// added to ones.
+    /// Computes outputs and the last state with a kernel, in passes of `pass` and blocks of `block` tokens. Adds the
+    /// padding of rows and strips and removes it from the results; `reversed` stores the tokens from the last to the
+    /// first. Outputs are added to ones.
     pub fn run(&self, kernel: &Kernel, pass: usize, block: usize, reversed: bool) -> (Vec<f32>, Vec<f32>) {
         let (lanes, wide) = (kernel.spec.lanes, kernel.spec.columns);
         let (dim, tokens, group) = (self.dim.next_multiple_of(4), self.tokens, self.group);
@@ -164,7 +164,7 @@ impl Case {
         };
         let betas = lay(&self.betas, 1, 1, 1);
         let mut outputs = vec![1.0f32; tokens * group * width];
-        // Widths and first columns of strips, where they begin, and from one row to the next.
+        // Width and first column of each strip, its offset, and its row stride.
         let widths: &[usize] = match self.strips {
             Strips::Narrow => &[lanes],
             _ if self.delta => &[kernel.spec.delta_columns, wide, lanes],
@@ -179,7 +179,7 @@ impl Case {
             strips.push(if in_place { (c, columns, c, row) } else { (c, columns, c * dim, columns) });
             c += columns;
         }
-        // What lies between rows must not be written.
+        // Gaps between rows must not be written.
         let mut states =
             vec![if in_place { f32::NAN } else { 0.0 }; (dim - 1) * strips[0].3.max(width) + width];
         for (c, columns, at, stride) in &strips {
@@ -191,13 +191,13 @@ impl Case {
                 }
             }
         }
-        // What is written is not read before.
+        // The destination is not read before it is written.
         let mut elsewhere = Vec::new();
         if self.start != Start::Here {
             elsewhere.clone_from(&states);
             states.fill(f32::NAN);
         }
-        // Rooms end where they must, so that AddressSanitizer sees what is beyond.
+        // Rooms have their exact size, so that AddressSanitizer sees accesses beyond.
         let size = head_room(block.min(tokens), dim, group, self.per, self.delta, pass);
         let mut room = vec![f32::NAN; size];
         let mut strip_rooms = vec![f32::NAN; strip_room(pass, strips[0].1)];
@@ -224,12 +224,12 @@ impl Case {
                 pass,
             };
             let mut segment = Segment::EMPTY;
-            // SAFETY: the kernel is present; rows of every token, and a room of the size that is asked for.
+            // SAFETY: the kernel is present; rows of every token, and a room of the required size.
             unsafe { (kernel.prepare)(&head, room.as_mut_ptr(), &mut segment) };
             assert!((1..=head.tokens).contains(&segment.tokens), "{}", segment.tokens);
             for &(c, width_of, place, stride) in &strips {
                 let state = states[place..].as_mut_ptr();
-                // The first segment finds the state where it was, or nothing.
+                // The first segment finds the state at its start location, or none.
                 let (from, from_stride) = match (self.start, t) {
                     (Start::Elsewhere, 0) => (elsewhere[place..].as_ptr(), stride),
                     (Start::Nowhere, 0) => (std::ptr::null(), 0),
@@ -255,7 +255,7 @@ impl Case {
                     group_stride: width as isize,
                     add: true,
                     keep: true,
-                    // No memory, which is allowed.
+                    // Invalid memory, which is allowed.
                     ahead: Ahead {
                         queries: std::ptr::dangling(),
                         query_stride: 1 << 20,
@@ -290,11 +290,11 @@ impl Case {
         (out, last)
     }
 
-    /// Compares with the definition; NaN must be where it is.
+    /// Compares with the definition; NaN must be at the same places.
     pub fn check(&self, kernel: &Kernel, pass: usize, block: usize, reversed: bool, what: &str) {
         let (out, last) = self.run(kernel, pass, block, reversed);
         let (want, state) = self.reference();
-        // Ones that were added round outputs.
+        // Adding ones rounds outputs.
         for (got, want, floor, kind) in [(&out, &want, 1e-6, "output"), (&last, &state, 1e-30, "state")] {
             assert_eq!(got.len(), want.len());
             for (i, (got, want)) in got.iter().zip(want).enumerate() {

@@ -1,5 +1,5 @@
-//! The kernels of linear attention that this machine can execute, by themselves: segments, strips and readings against the
-//! recurrence in f64.
+//! The kernels of linear attention that this machine can execute, in isolation: segments, strips and readings against
+//! the recurrence in f64.
 
 mod case;
 
@@ -16,7 +16,7 @@ fn present() -> Vec<&'static Kernel> {
     found
 }
 
-/// Most tokens that pass the state together in a recurrence.
+/// Returns the largest number of tokens that pass the state together in a recurrence.
 fn together(kernel: &Kernel, delta: bool) -> usize {
     if delta { kernel.spec.delta_tokens } else { kernel.spec.steady_tokens }
 }
@@ -32,7 +32,7 @@ const RULES: [(Gates, bool); 6] = [
 
 #[test]
 fn tokens_pass_as_the_definition_has_them() {
-    // Miri is slow, and sees every kind of strip, pass and tile in few cases.
+    // Miri is slow, and covers every kind of strip, pass and tile with few cases.
     let slow = cfg!(miri);
     let rules = if slow { &RULES[2..4] } else { &RULES[..] };
     let tokens: &[usize] = if slow { &[13] } else { &[1, 3, 4, 9, 37, 70] };
@@ -55,7 +55,7 @@ fn tokens_pass_as_the_definition_has_them() {
     }
 }
 
-/// Gates that clear, vanish, grow, and are no numbers; keys that are equal; states that are not finite.
+/// Gates that clear, vanish, grow or are NaN; equal keys; states that are not finite.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn hard_gates_and_keys_pass_as_the_definition_has_them() {
@@ -72,7 +72,7 @@ fn hard_gates_and_keys_pass_as_the_definition_has_them() {
                     ("not a number", f32::NAN),
                 ] {
                     for every in [1, 7] {
-                        // Fifty steps of e make 5e21, and squares of that are still numbers.
+                        // Fifty steps of e make 5e21, whose square is still a number.
                         let mut case = base.clone();
                         for (i, g) in case.gates.iter_mut().enumerate() {
                             if i % every == every / 2 {
@@ -83,7 +83,7 @@ fn hard_gates_and_keys_pass_as_the_definition_has_them() {
                             continue;
                         }
                         case.check(kernel, pass, block, false, what);
-                        // What a cleared state held is gone, whatever it was.
+                        // The previous contents of a cleared state are gone, even if not finite.
                         if gate == f32::NEG_INFINITY && (per == Gates::PerHead || every == 1) {
                             case.past[0] = f32::NAN;
                             case.past[9] = f32::INFINITY;
@@ -106,7 +106,7 @@ fn hard_gates_and_keys_pass_as_the_definition_has_them() {
     }
 }
 
-/// A token that is not a number poisons no earlier one.
+/// A NaN token poisons no earlier one.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn a_token_that_is_no_number_poisons_itself_and_later_ones() {
@@ -127,7 +127,7 @@ fn a_token_that_is_no_number_poisons_itself_and_later_ones() {
     }
 }
 
-/// Bits depend on the cut into blocks and not on where a call begins.
+/// Bits depend on the split into blocks and not on where a call begins.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn a_stream_cut_where_blocks_end_keeps_its_bits() {
@@ -160,15 +160,15 @@ fn a_stream_cut_where_blocks_end_keeps_its_bits() {
     }
 }
 
-/// A gate that is the same for thousands of tokens is not off by the same rounding each time, if a product of a multiply-add
-/// is not rounded by itself.
+/// A constant gate does not repeat the same rounding error for thousands of tokens, if the product of a multiply-add is
+/// not rounded separately.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn a_steady_gate_keeps_its_precision() {
     for kernel in present().into_iter().filter(|k| k.spec.fused) {
         for (per, delta) in [(Gates::PerHead, false), (Gates::PerDim, false), (Gates::PerHead, true)] {
             let mut case = Case::new([4, 1], 4096, 1, per, delta);
-            // The power of four of them is off by 5e-8 as an f32 number.
+            // The fourth power has an error of 5e-8 as an f32 number.
             case.gates.fill(-3.2e-4);
             if delta {
                 case.betas.fill(0.0);
@@ -177,7 +177,7 @@ fn a_steady_gate_keeps_its_precision() {
             let (_, last) = case.run(kernel, 4, 4, false);
             for (got, want) in last.iter().zip(case.reference().1) {
                 let error = (f64::from(*got) - want[0]).abs();
-                // Two roundings for each of 1024 segments, which are not all in one direction.
+                // Two roundings for each of 1024 segments, which do not all have the same direction.
                 let limit = 1e-5 * want[0].abs();
                 assert!(error <= limit, "{} {per:?}: {got} {want:?}", kernel.spec.name);
             }
@@ -185,14 +185,14 @@ fn a_steady_gate_keeps_its_precision() {
     }
 }
 
-/// Sums of gates are f64: what a large one of f32 numbers would lose of small gates is seen.
+/// Sums of gates are f64: the test detects the small gates that an f32 sum would lose to a large one.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn a_large_gate_hides_no_small_one() {
     for kernel in present() {
         for (per, delta) in RULES.into_iter().filter(|(per, _)| *per != Gates::None) {
             let mut case = Case::new([8, 5], 60, 1, per, delta);
-            // Less than half a unit of the last place of 27, and all of them a hundred times the tolerance.
+            // Less than half a unit of the last place of 27, and together a hundred times the tolerance.
             case.gates.fill(-0.9e-6);
             case.gates[..if per == Gates::PerDim { 8 } else { 1 }].fill(-27.0);
             case.values[5..].fill(0.0);
@@ -202,8 +202,9 @@ fn a_large_gate_hides_no_small_one() {
     }
 }
 
-/// The relative error of all outputs with unit keys: of 1024 tokens, of as many at once, and of more where nothing decays. Of the
-/// delta rule without gates it grows with the root of the tokens that pass at once, so that 4096 stay below the limit, too.
+/// The relative error of all outputs with unit keys: for 1024 tokens, for as many at once, and for more without decay.
+/// Under the delta rule without gates it grows with the root of the tokens that pass at once, so 4096 also stay below
+/// the limit.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn errors_of_a_thousand_tokens_stay_below_five_in_ten_million() {
@@ -273,7 +274,7 @@ fn readings_and_factors_are_products() {
                     }
                 }
             }
-            // Rows by their own factors, of which one clears and one lets numbers vanish.
+            // Rows with their own factors: one clears and one makes numbers vanish.
             let (high, rest) = ([0.5, CLEARS, 1.0, 0.25f32], [1e-7, 1e-7, 1e-7, 1e-7f32]);
             let mut state = noise(4 * width, 3);
             state[width] = f32::NAN;
@@ -301,7 +302,7 @@ fn readings_and_factors_are_products() {
     }
 }
 
-/// A gate whose exponential is too small for a number is not one of `−∞`: it multiplies, and a NaN stays.
+/// A gate whose exponential underflows is not one of `−∞`: it multiplies, and a NaN stays.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn only_infinite_gates_clear() {
@@ -321,8 +322,8 @@ fn only_infinite_gates_clear() {
     }
 }
 
-/// Neither the width of a strip nor where its rows lie, nor where they lay before, is seen in a bit, for whole passes, tokens
-/// by themselves and gates that multiply the state.
+/// No bit depends on the width of a strip, on the location of its rows or on their previous location, for whole passes,
+/// lone tokens and gates that multiply the state.
 #[test]
 #[cfg_attr(miri, ignore = "the operations of other tests")]
 fn strips_in_place_get_the_bits_of_packed_ones() {
@@ -362,14 +363,14 @@ fn strips_in_place_get_the_bits_of_packed_ones() {
     }
 }
 
-/// What multiplies a token's values and outputs is as exact as declared.
+/// The factors of a token's values and outputs are as exact as declared.
 #[test]
 fn exponentials_are_as_exact_as_declared() {
     for kernel in present() {
         let steps = if cfg!(miri) { 10 } else { 20_000 };
         let mut largest = 0.0f64;
         for step in 0..=steps {
-            // Sums up to 2^40 either way.
+            // Sums up to 2^40 in either direction.
             let gate = (step as f32 / steps as f32 * 2.0 - 1.0) * 27.7;
             let keys = [1.0f32; 4];
             let mut room = vec![0.0; head_room(1, 4, 0, Gates::PerHead, false, 1)];
@@ -392,7 +393,7 @@ fn exponentials_are_as_exact_as_declared() {
                 pass: 1,
             };
             let mut segment = Segment::EMPTY;
-            // SAFETY: the kernel is present; one token, and a room of the size that is asked for. The results are in it.
+            // SAFETY: the kernel is present; one token, and a room of the required size. The results are in it.
             let got = unsafe {
                 (kernel.prepare)(&head, room.as_mut_ptr(), &mut segment);
                 [segment.up.read(), segment.down.read()]
@@ -423,7 +424,7 @@ fn linear_kernels_declare_what_they_are() {
     }
 }
 
-/// A state that decays while nothing is written: no row of keys meets a value.
+/// Returns a state that decays while nothing is written: no row of keys is multiplied with a value.
 fn fading(per: Gates, delta: bool, tokens: usize, gate: f32) -> Case {
     let mut case = Case::new([64, 64], tokens, 1, per, delta);
     case.gates.fill(gate);
@@ -441,7 +442,7 @@ fn a_state_that_decays_ends_at_zero() {
                 let (out, last) = case.run(kernel, pass, 64, false);
                 assert!(last.iter().all(|s| *s == 0.0), "{} {per:?} {delta} {last:?}", kernel.spec.name);
                 assert!(out.iter().all(|y| y.is_finite()), "{}", kernel.spec.name);
-                // What is next to nothing is still there.
+                // Values next to nothing are still present.
                 case.past.fill(3.0 * f32::MIN_POSITIVE);
                 (case.tokens, case.betas) = (1, vec![0.0; 300]);
                 case.gates.fill(-0.5);
@@ -452,9 +453,9 @@ fn a_state_that_decays_ends_at_zero() {
     }
 }
 
-/// Arithmetic does not stall where a state vanishes, if a product of a multiply-add is not rounded by itself. A stall is
-/// what a processor does for each operation on subnormal numbers, and takes many times as long; what processors differ in
-/// otherwise is less than twice.
+/// Arithmetic does not stall when a state vanishes, if the product of a multiply-add is not rounded separately. A stall
+/// multiplies the time of each operation on subnormal numbers; other differences between processors are less than a
+/// factor of two.
 #[test]
 #[cfg_attr(any(miri, elsa_sanitized, target_arch = "aarch64"), ignore = "times nothing")]
 fn a_state_that_decays_costs_no_more_than_another() {

@@ -1,4 +1,4 @@
-//! Fuzz target: no error exceeds its bound, whatever the bytes of the tensors are.
+//! Fuzz target: no error exceeds its bound, for any bytes of the tensors.
 #![no_main]
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! The C ABI under hostile calls: random descriptions, sizes and handles over memory that is valid. Nothing may
-//! crash or panic, every status is one of those that the header names, and a refusal has a message.
+//! The C ABI under hostile calls: random descriptions, sizes and handles over valid memory. Nothing may crash or panic,
+//! every status is one that the header names, and a refusal has a message.
 //!
 //! The input drives a sequence of calls on a few handles, some of them stale. Tensors point into two arenas, mostly as
-//! described, now and then misaligned, short, overlapping or null. Structs that begin with their size are now and then
+//! described, occasionally misaligned, short, overlapping or null. Structs that begin with their size are occasionally
 //! those of an older or a newer version, in memory of exactly that size. Callbacks of streams fill and read all of the
-//! memory that they are handed, and end the run sooner or later.
+//! memory that they receive, and eventually end the run.
 #![no_main]
 
 use elsa::*;
@@ -19,10 +19,10 @@ use libfuzzer_sys::fuzz_target;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
-/// Calls of a sequence.
+/// Calls per sequence.
 const CALLS: usize = 24;
 
-/// The handles of a sequence of calls. Destroyed ones stay.
+/// The handles of a sequence of calls, including destroyed ones.
 #[derive(Default)]
 struct Known {
     engines: Vec<elsa_engine>,
@@ -44,7 +44,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let mut known = Known::default();
     let arenas = [read.as_mut_ptr().cast::<u8>(), written.as_mut_ptr().cast::<u8>()];
-    // Input that ends early is no error, only a shorter sequence.
+    // Input that ends early is not an error, only a shorter sequence.
     let _ = calls(&mut Unstructured::new(bytes), &mut known, arenas);
     for bound in known.bounds {
         accepted(elsa_bound_destroy(bound));
@@ -63,7 +63,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// A host that lends one thread: the caller's.
+/// Acts as a host that lends one thread: the caller's.
 unsafe extern "C" fn lend(_: *mut c_void, workers: usize, task: elsa_parallel_task, context: *mut c_void) {
     let task = task.expect("a task");
     for worker in (0..workers).rev() {
@@ -72,7 +72,7 @@ unsafe extern "C" fn lend(_: *mut c_void, workers: usize, task: elsa_parallel_ta
     }
 }
 
-/// Options of an engine, without threads of its own.
+/// Picks options of an engine without its own threads.
 fn engine_options(u: &mut Unstructured<'_>, cores: &[u32; 3]) -> Result<elsa_engine_options> {
     let mut options =
         elsa_engine_options { backend: ELSA_BACKEND_SCALAR, threads: 1, ..elsa_engine_options::default() };
@@ -92,7 +92,7 @@ fn engine_options(u: &mut Unstructured<'_>, cores: &[u32; 3]) -> Result<elsa_eng
     Ok(options)
 }
 
-/// The data of a problem, and integers that they point to.
+/// Picks the data of a problem, and the integers that it points to.
 fn frame(
     u: &mut Unstructured<'_>,
     p: &elsa_problem,
@@ -137,7 +137,7 @@ fn frame(
         bias_index: list(u, index, pairs)?,
         ..elsa_inputs::default()
     };
-    // Now and then an output lies where inputs are. It must be refused or do no harm.
+    // An output occasionally overlaps inputs. It must be refused or do no harm.
     let to = if u.ratio(1, 16)? { read } else { written };
     let states = u.ratio(1, 3)?;
     let state = |v: elsa_view| if states { v } else { none };
@@ -161,8 +161,8 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
     let options =
         elsa_engine_options { backend: ELSA_BACKEND_SCALAR, threads: 1, ..elsa_engine_options::default() };
     let mut made = elsa_engine::default();
-    // SAFETY (all calls below): structs are those of this function, in as many bytes as their sizes say; tensors lie in
-    // the arenas, which outlive the handles, and which nothing else uses during a call.
+    // SAFETY (all calls below): structs are those of this function, in as many bytes as their sizes state; tensors are
+    // in the arenas, which outlive the handles, and which nothing else uses during a call.
     if accepted(unsafe { elsa_engine_create(&options, &mut made) }) {
         known.engines.push(made);
     }
@@ -238,7 +238,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let workspace = pick(u, &known.workspaces, elsa_workspace::default())?;
                 let (inputs, outputs) = frame(u, &p, arenas, (&mut lists, &mut index))?;
                 let mut bound = elsa_bound::default();
-                // SAFETY: above. What is bound is run before the lists change.
+                // SAFETY: above. Bound frames run before the lists change.
                 if accepted(unsafe { elsa_bind(plan, workspace, &inputs, &outputs, &mut bound) }) {
                     // SAFETY: above.
                     accepted(unsafe { elsa_bound_run(bound, null_mut()) });
@@ -311,7 +311,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let engine = pick(u, &known.engines, elsa_engine::default())?;
                 let Known { series, workspaces, plans, .. } = known;
                 series::calls(u, engine, series, workspaces, arenas)?;
-                // Functions of other kinds of plans get it, too.
+                // Functions of other kinds of plans receive it too.
                 plans.extend(series.last().map(|(plan, _)| (*plan, elsa_problem::default())));
             }
             _ => merge(u, arenas)?,
@@ -320,7 +320,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
     Ok(())
 }
 
-/// Linear attention: a plan is made, described, and run or bound.
+/// Creates, describes, and runs or binds a plan of linear attention.
 fn linear(
     u: &mut Unstructured<'_>,
     known: &mut Known,
@@ -331,11 +331,11 @@ fn linear(
     let (p, options) = (linear_problem(u)?, linear_options(u)?);
     let (given, options) = (read(u, &p)?, read(u, &options)?);
     let mut plan = elsa_plan::default();
-    // SAFETY (all calls below): structs are in as many bytes as their sizes say; tensors lie in the arenas, which nothing
-    // else uses during a call.
+    // SAFETY (all calls below): structs are in as many bytes as their sizes state; tensors are in the arenas, which
+    // nothing else uses during a call.
     if accepted(unsafe { elsa_linear_plan_create(engine, given.get(), options.get(), &mut plan) }) {
         known.linear.push((plan, p));
-        // Functions of the other kind of plan get it, too.
+        // Functions of the other kind of plan receive it too.
         known.plans.push((plan, elsa_problem::default()));
     }
     let (plan, p) = pick(u, &known.linear, (elsa_plan::default(), elsa_linear_problem::default()))?;
@@ -379,7 +379,7 @@ fn linear(
         elsa_linear_run(plan, workspace, reads.get(), writes.get(), report)
     })?;
     let mut bound = elsa_bound::default();
-    // SAFETY: above. What is bound is run before the lists change.
+    // SAFETY: above. Bound frames run before the lists change.
     if u.ratio(1, 4)? && accepted(unsafe { elsa_linear_bind(plan, workspace, &inputs, &outputs, &mut bound) })
     {
         // SAFETY: above.
@@ -390,19 +390,19 @@ fn linear(
     Ok(())
 }
 
-/// Calls that a run of a stream may still make.
+/// Calls that the callbacks of a stream may still receive.
 struct Left {
     reads: usize,
     writes: usize,
 }
 
-/// The bytes that rows have from their first to their last.
+/// Returns the bytes from the first to the last row.
 fn extent(rows: &elsa_rows) -> usize {
     let last = (0..3).fold(rows.length, |last, axis| last + (rows.count[axis] - 1) * rows.strides[axis]);
     last * rows.element_bytes as usize
 }
 
-/// Counts a call down, and ends the run with the last.
+/// Counts down a call, and ends the run with the last.
 fn counted(left: &mut usize) -> i32 {
     *left = left.saturating_sub(1);
     if *left == 0 { -4 } else { 0 }
@@ -433,7 +433,7 @@ unsafe extern "C" fn drain(
     counted(left)
 }
 
-/// A stream: made, described, run and now and then destroyed.
+/// Creates, describes, runs and occasionally destroys a stream.
 fn stream(u: &mut Unstructured<'_>, known: &mut Known, lists: &mut [[i64; 4]; 3]) -> Result<()> {
     let engine = pick(u, &known.engines, elsa_engine::default())?;
     let p = problem(u)?;
@@ -446,7 +446,7 @@ fn stream(u: &mut Unstructured<'_>, known: &mut Known, lists: &mut [[i64; 4]; 3]
     };
     let (given, options) = (read(u, &p)?, read(u, &options)?);
     let mut made = elsa_stream::default();
-    // SAFETY: structs are in as many bytes as their sizes say.
+    // SAFETY: structs are in as many bytes as their sizes state.
     if accepted(unsafe { elsa_stream_create(engine, given.get(), options.get(), &mut made) }) {
         known.streams.push(made);
     }
@@ -472,9 +472,9 @@ fn stream(u: &mut Unstructured<'_>, known: &mut Known, lists: &mut [[i64; 4]; 3]
         ..elsa_stream_data::default()
     };
     let data = read(u, &data)?;
-    // A run that a callback has ended leaves a report.
+    // A run ended by a callback leaves a report.
     let done = |status| if status == ELSA_STATUS_CALLBACK { ELSA_STATUS_OK } else { status };
-    // SAFETY: as above; the callbacks keep to the memory that they are handed.
+    // SAFETY: as above; the callbacks stay within the memory that they receive.
     write(u, &elsa_stream_report::default(), |report| {
         done(unsafe { elsa_stream_run(stream, data.get(), report) })
     })?;
@@ -484,7 +484,7 @@ fn stream(u: &mut Unstructured<'_>, known: &mut Known, lists: &mut [[i64; 4]; 3]
     Ok(())
 }
 
-/// A reference: none, any number of 32 bits, or one at most a few values of f32 from `centre`.
+/// Picks a reference: none, any 32-bit number, or one at most a few values of f32 from `centre`.
 fn reference(u: &mut Unstructured<'_>, centre: f32) -> Result<f32> {
     Ok(match u.int_in_range(0..=7)? {
         0 => f32::NEG_INFINITY,
@@ -494,7 +494,7 @@ fn reference(u: &mut Unstructured<'_>, centre: f32) -> Result<f32> {
     })
 }
 
-/// Merges states with references of any magnitude, and compares with f64; states that no run leaves are refused.
+/// Merges states with references of any magnitude, and compares with f64; states that no run produces are refused.
 fn merge(u: &mut Unstructured<'_>, arenas: [*mut u8; 2]) -> Result<()> {
     let (rows, dim) = (u.int_in_range(0..=64)?, u.int_in_range(0..=16)?);
     let [read, written] = arenas.map(|arena| arena.cast::<f32>());

@@ -1,5 +1,5 @@
-//! The reader of journals: any bytes are the journal of a run, the beginning of one, or refused by a word; and what is cut off
-//! a journal is that of fewer units.
+//! The reader of journals: any bytes are the journal of a run, the beginning of one, or refused with a reason; a
+//! truncated journal is that of fewer units.
 #![no_main]
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,7 @@ fuzz_target!(|bytes: &[u8]| match parse(bytes) {
     Ok(Some((earlier, length))) => {
         assert!(length <= bytes.len() && !earlier.sizes.contains(&0));
         assert!(earlier.finished <= bytes.len() / "unit 0\n".len());
-        // The lines that count say the same alone.
+        // The lines that count mean the same on their own.
         assert_eq!(parse(&bytes[..length]), Ok(Some((earlier.clone(), length))));
         if let Some(cut) = length.checked_sub(1) {
             match parse(&bytes[..cut]) {

@@ -1,8 +1,8 @@
 //! Problems from hostile shapes: nothing may panic, and accepted problems must be coherent.
 //!
-//! The input drives choices: mostly small sizes that agree, now and then one that does not, or one near
-//! the end of the address space. A small accepted problem gets buffers, sometimes short or wrong
-//! ones, and what [`Inputs::check`] then accepts is compared with the definition in
+//! The input drives choices: mostly small consistent sizes, occasionally an inconsistent one, or one
+//! near the end of the address space. A small accepted problem gets buffers, some of them short or
+//! wrong, and data that [`Inputs::check`] then accepts is compared with the definition in
 //! `elsa_core::attention`, key by key and in arithmetic that cannot overflow.
 #![no_main]
 
@@ -14,11 +14,11 @@ use elsa_core::view::{Layout, View};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 
-/// Elements of the largest buffer that is made.
+/// Elements of the largest buffer.
 const SMALL: usize = 1 << 12;
 
 fuzz_target!(|bytes: &[u8]| {
-    // Input that ends early is no error, only fewer choices.
+    // Input that ends early is not an error, only fewer choices.
     let _ = explore(&mut Unstructured::new(bytes));
 });
 
@@ -57,7 +57,7 @@ fn explore(u: &mut Unstructured<'_>) -> Result<()> {
     if sizes.into_iter().all(|n| n <= SMALL) {
         bind(u, &problem)?;
     } else if u.arbitrary()? {
-        // Data that are too short for so large a problem must be refused, without overflow on the way.
+        // Data too short for such a large problem must be refused, without overflow on the way.
         let few = [0i64; 3];
         let zeros = Zeros::new(SMALL);
         let some = |view: &View| zeros.of(spec.dtype, view.extent().min(SMALL));
@@ -74,13 +74,13 @@ fn explore(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// An error's message names an argument and what is allowed.
+/// Checks that an error's message names an argument and its limits.
 fn check_message(error: &ArgumentError) {
     let text = error.to_string();
     assert!(text.contains(": ") && !text.contains('\n'), "{text}");
 }
 
-/// Small most of the time, anything at times.
+/// Picks a size: mostly small, occasionally anything.
 fn size(u: &mut Unstructured<'_>) -> Result<usize> {
     Ok(match u.int_in_range(0..=31u8)? {
         0 => u.arbitrary()?,
@@ -89,7 +89,7 @@ fn size(u: &mut Unstructured<'_>) -> Result<usize> {
     })
 }
 
-/// `n`, or at times something else.
+/// Picks `n`, or occasionally something else.
 fn about(u: &mut Unstructured<'_>, n: usize) -> Result<usize> {
     if u.ratio(1, 48)? { size(u) } else { Ok(n) }
 }
@@ -125,7 +125,7 @@ fn view(u: &mut Unstructured<'_>, argument: &'static str, shape: [usize; 4]) -> 
     }
 }
 
-/// Every element of a view lies below its extent, and the last one just below.
+/// Checks that every element of a view is below its extent, and the last one just below.
 fn coherent(view: &View) {
     let [b, h, n, d] = view.shape();
     if view.count() == 0 {
@@ -152,7 +152,7 @@ fn rows([b, h, n, _]: [usize; 4]) -> impl Iterator<Item = (usize, usize, usize)>
     (0..b).flat_map(move |b| (0..h).flat_map(move |h| (0..n).map(move |n| (b, h, n))))
 }
 
-/// A specification, unless one of its views was refused.
+/// Picks a specification; `None` if one of its views is refused.
 fn spec(u: &mut Unstructured<'_>) -> Result<Option<Spec>> {
     let packed = if u.ratio(1, 4)? { Some(size(u)?) } else { None };
     let b = if packed.is_some() { 1 } else { size(u)? };
@@ -215,7 +215,7 @@ fn spec(u: &mut Unstructured<'_>) -> Result<Option<Spec>> {
     Ok(Some(spec))
 }
 
-/// Zeros of a type, `n` of them.
+/// `n` zeros of each type.
 struct Zeros {
     wide: Vec<f32>,
     narrow: Vec<u16>,
@@ -243,7 +243,7 @@ fn as_bf16(bits: &[u16]) -> &[half::bf16] {
     half::slice::HalfBitsSliceExt::reinterpret_cast(bits)
 }
 
-/// Makes data for a small problem and checks what is accepted.
+/// Makes data for a small problem and checks it if it is accepted.
 fn bind(u: &mut Unstructured<'_>, problem: &Problem) -> Result<()> {
     let spec = problem.spec();
     let zeros = Zeros::new(SMALL + 1);
@@ -303,12 +303,12 @@ fn bind(u: &mut Unstructured<'_>, problem: &Problem) -> Result<()> {
     Ok(())
 }
 
-/// A length of `0..=most`, or at times another.
+/// Picks a length of `0..=most`, or occasionally another.
 fn length(u: &mut Unstructured<'_>, most: usize) -> Result<i64> {
     if u.ratio(1, 32)? { u.arbitrary() } else { u.int_in_range(0..=most as i64) }
 }
 
-/// Cumulative lengths of `n` sequences over `total` tokens, at times wrong.
+/// Picks cumulative lengths of `n` sequences over `total` tokens, occasionally wrong.
 fn bounds(u: &mut Unstructured<'_>, n: usize, total: usize, list: &mut Vec<i64>) -> Result<()> {
     list.push(0);
     for _ in 1..n.min(SMALL) {
@@ -323,7 +323,7 @@ fn bounds(u: &mut Unstructured<'_>, n: usize, total: usize, list: &mut Vec<i64>)
     Ok(())
 }
 
-/// The geometry of accepted data against its definition.
+/// Compares the geometry of accepted data with its definition.
 fn accepted(problem: &Problem, inputs: &Inputs<'_>) {
     let spec = problem.spec();
     let (mut queries, mut keys) = (0, 0);
@@ -376,8 +376,8 @@ fn accepted(problem: &Problem, inputs: &Inputs<'_>) {
     }
 }
 
-/// Whether row `i` may attend key `j` by length, causality, window and the mask's last axis, as
-/// `elsa_core::attention` defines it.
+/// Returns `true` if row `i` may attend key `j` by length, causality, window and the mask's last axis,
+/// as `elsa_core::attention` defines it.
 fn attends(problem: &Problem, s: &Sequence, i: usize, j: usize) -> bool {
     let spec = problem.spec();
     let offset = match spec.causal {

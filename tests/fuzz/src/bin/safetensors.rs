@@ -1,5 +1,5 @@
 //! The reader and the writer of `.safetensors` files: under any name, any bytes are a tensor with as many elements as
-//! its shape, or a typed error. What is written beside the tensors of a file leaves these as they are.
+//! its shape, or a typed error. Writing a new tensor leaves the other tensors of a file unchanged.
 #![no_main]
 
 use elsa_edge::tensor::safetensors::{self, Directory};

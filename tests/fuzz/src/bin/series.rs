@@ -1,8 +1,8 @@
-//! Recurrences, selective scans and convolutions from hostile shapes: nothing may panic, what is refused has a message, and what
-//! is accepted is computed, by the scalar code of core and by an engine, within the bound of its f64 oracle.
+//! Recurrences, selective scans and convolutions from hostile shapes: nothing may panic, refusals have a message, and
+//! accepted problems are computed, by the scalar code of core and by an engine, within the bound of the f64 oracle.
 //!
-//! The input drives choices: mostly small sizes that agree, now and then one that does not, or one near the end of the address
-//! space. Gates are now and then infinite, zero, tiny or not a number, and buffers too short.
+//! The input drives choices: mostly small consistent sizes, occasionally an inconsistent one, or one near the end of
+//! the address space. Gates are occasionally infinite, zero, tiny or NaN, and buffers too short.
 #![no_main]
 
 use elsa_core::argument::ArgumentError;
@@ -19,16 +19,16 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use std::sync::OnceLock;
 
-/// Elements of the largest buffer that is made.
+/// Elements of the largest buffer.
 const SMALL: usize = 1 << 12;
-/// That of the least accurate of all kernels.
+/// Precision of the least accurate kernel.
 const PRECISION: Precision = Precision { exp: 2e-7, softplus: 4e-7, silu: 4e-7 };
-/// What nothing computes.
+/// A number that no computation produces.
 const UNWRITTEN: f32 = -24_576.0;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut u = Unstructured::new(bytes);
-    // Input that ends early is no error, only fewer choices.
+    // Input that ends early is not an error, only fewer choices.
     let _ = match u.int_in_range(0..=2u8) {
         Ok(0) => of_recurrence(&mut u),
         Ok(1) => of_selective(&mut u),
@@ -36,7 +36,7 @@ fuzz_target!(|bytes: &[u8]| {
     };
 });
 
-/// The best engine of the machine, of one thread.
+/// Returns the best engine of the machine, with one thread.
 fn engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
     ENGINE.get_or_init(|| {
@@ -45,7 +45,7 @@ fn engine() -> &'static Engine {
     })
 }
 
-/// What is accepted; a refusal names an argument and what is allowed.
+/// Returns the accepted value; a refusal must name an argument and its limits.
 fn accepted<T>(made: std::result::Result<T, ArgumentError>) -> Option<T> {
     made.map_err(|error| {
         let text = error.to_string();
@@ -54,7 +54,7 @@ fn accepted<T>(made: std::result::Result<T, ArgumentError>) -> Option<T> {
     .ok()
 }
 
-/// Small most of the time, anything at times.
+/// Picks a size: mostly small, occasionally anything.
 fn size(u: &mut Unstructured<'_>, most: usize) -> Result<usize> {
     Ok(match u.int_in_range(0..=63u8)? {
         0 => u.arbitrary()?,
@@ -63,12 +63,12 @@ fn size(u: &mut Unstructured<'_>, most: usize) -> Result<usize> {
     })
 }
 
-/// `n`, or at times something else.
+/// Picks `n`, or occasionally something else.
 fn about(u: &mut Unstructured<'_>, n: usize) -> Result<usize> {
     if u.ratio(1, 96)? { size(u, 9) } else { Ok(n) }
 }
 
-/// A series, unless it is refused.
+/// Picks a series; `None` if it is refused.
 fn series(u: &mut Unstructured<'_>, [b, t, c]: [usize; 3]) -> Result<Option<Series>> {
     let [b, t, c] = [about(u, b)?, about(u, t)?, about(u, c)?];
     let made = match u.int_in_range(0..=7u8)? {
@@ -92,7 +92,7 @@ fn dtype(u: &mut Unstructured<'_>) -> Result<DType> {
     Ok(*u.choose(&[DType::F32, DType::F32, DType::F16, DType::Bf16])?)
 }
 
-/// Values of about one, with `special` ones among them. Buffers may be short of an element, or have one more.
+/// Picks values of about one, with `special` ones among them. Buffers may have one element too few or too many.
 fn values(u: &mut Unstructured<'_>, dtype: DType, n: usize, special: &[f32]) -> Result<Values> {
     let n = match u.int_in_range(0..=95u8)? {
         0 => n.saturating_sub(1),
@@ -124,7 +124,7 @@ fn some<T>(
     if u.arbitrary()? { of(u).map(Some) } else { Ok(None) }
 }
 
-/// Requires that a value is as near to what is exact as the bound says.
+/// Requires that the error of a value is within its bound.
 fn near(what: &str, found: f32, exact: Judged, dtype: DType) {
     let distance = exact.distance(found, dtype);
     assert!(distance <= 1.0, "{what}: {found:e} for {exact:?}");

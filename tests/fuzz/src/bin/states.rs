@@ -6,7 +6,7 @@ use elsa_edge::tensor::Fault;
 use libfuzzer_sys::fuzz_target;
 use std::io::Cursor;
 
-/// The value; none for a typed error.
+/// Returns the value, or `None` for a typed error.
 fn typed<T>(result: Result<T, Fault>) -> Option<T> {
     match result {
         Ok(value) => Some(value),

@@ -1,5 +1,5 @@
-//! The reader of tables of `elsa bench`, and what tells two of them apart: any bytes are rows that compare with themselves
-//! without a change, or no table.
+//! The reader of tables of `elsa bench`, and the comparison of two tables: any bytes are rows without a change compared
+//! with themselves, or no table.
 #![no_main]
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 
 fuzz_target!(|bytes: &[u8]| {
-    // Two tables, the second of which begins behind the first zero.
+    // Two tables, separated by the first zero.
     let (one, other) = match bytes.iter().position(|byte| *byte == 0) {
         Some(at) => (&bytes[..at], &bytes[at + 1..]),
         None => (bytes, bytes),

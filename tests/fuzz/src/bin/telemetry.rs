@@ -1,12 +1,12 @@
-//! The frames of telemetry: any bytes are records or counted losses, a record that comes out of them goes through a
-//! frame again unchanged, and what follows a zero is read, whatever was before it.
+//! The frames of telemetry: any bytes are records or counted losses, a decoded record passes through a frame again
+//! unchanged, and data after a zero is read regardless of earlier bytes.
 #![no_main]
 
 use elsa_core::telemetry::frame::{Decoder, Encoder, FRAME, Message};
 use elsa_core::telemetry::record::{End, Record};
 use libfuzzer_sys::fuzz_target;
 
-/// What a decoder makes of `bytes`, and the decoder.
+/// Decodes `bytes` and returns the messages and the decoder.
 fn read<const N: usize>(bytes: &[u8]) -> (Vec<Message>, Decoder<N>) {
     let mut decoder = Decoder::new();
     let messages: Vec<Message> = bytes.iter().filter_map(|&byte| decoder.push(byte)).collect();
@@ -16,7 +16,7 @@ fn read<const N: usize>(bytes: &[u8]) -> (Vec<Message>, Decoder<N>) {
     (messages, decoder)
 }
 
-/// The first frame of a run.
+/// Returns the first frame of a run.
 fn frame(run: u32, record: &Record) -> Vec<u8> {
     Encoder::new(run).encode(record, &mut [0; FRAME]).expect("room for any record").to_vec()
 }
@@ -31,7 +31,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(self::frame(same.run, &same.record), frame);
         assert!(decoder.counts().whole());
     }
-    // The zero may end a frame itself.
+    // The zero may itself end a frame.
     let last = decoder.push(0);
     let run = last.as_ref().or(messages.last()).map_or(0, |message| message.run.wrapping_add(1));
     let end = Record::End(End { cells: 1, clean_cells: 1, seconds: 1.0 });

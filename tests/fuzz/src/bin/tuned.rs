@@ -1,4 +1,5 @@
-//! The reader of tuned files: any text is a valid file that is written as it was read, or a typed error of one line.
+//! The reader of tuned files: any text is a valid file that is written exactly as it was read, or a typed error of
+//! one line.
 #![no_main]
 #![forbid(unsafe_code)]
 
