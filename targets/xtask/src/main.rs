@@ -14,6 +14,7 @@
 //!
 //! | command | what it does |
 //! |---|---|
+//! | `docs` | builds the guide of `docs/src` with mdBook and opens it |
 //! | `gpu-test` | makes `target/gpu-test`, which `sh run.sh` runs on any machine with an NVIDIA driver |
 //! | `gpu-bench` | makes `target/gpu-bench`, which `sh run.sh` measures there, beside PyTorch where that is installed |
 //! | `standin` | builds the stand-in driver and prints its folder, for `LD_LIBRARY_PATH` and `ELSA_STANDIN` |
@@ -42,6 +43,7 @@
 
 mod boards;
 mod c_programs;
+mod docs;
 mod gpu;
 mod measure;
 mod ran;
@@ -70,6 +72,12 @@ enum Command {
     /// Install what the tests need, run them in stages, and count what ran.
     #[command(after_long_help = test::list())]
     Test(test::Arguments),
+    /// Build the guide with mdBook into target/guide, and open it.
+    Docs {
+        /// Build it only.
+        #[arg(long)]
+        no_open: bool,
+    },
     /// Compare the list of the ABI with the header.
     Abi(test::capi::abi::Write),
     /// Make a folder that tests the CUDA back end on any machine with an NVIDIA driver.
@@ -162,6 +170,7 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Test(asked) => return test::run(&tree, &asked),
         Command::Abi(write) => test::capi::abi::run(&tree, write),
+        Command::Docs { no_open } => docs::run(&tree, !no_open),
         Command::GpuTest => gpu_test::make(&tree),
         Command::GpuBench => gpu_bench::make(&tree),
         Command::Standin { variant } => {

