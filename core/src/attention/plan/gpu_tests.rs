@@ -10,7 +10,7 @@ use crate::attention::sequence::Alignment;
 use crate::attention::windows::Windows;
 use crate::view::{Layout, View};
 
-/// A pace on every device.
+/// Returns the same pace for every generation.
 const fn alike(pace: Pace) -> Paces {
     Paces { early: pace, late: pace }
 }
