@@ -1,4 +1,4 @@
-//! Planning of attention, and what its plans say of themselves.
+//! Planning of attention, and the properties of its plans.
 
 use super::cpu::plan::CpuPlan;
 use super::cuda::plan::{GpuPlan, choices};
@@ -16,7 +16,7 @@ use elsa_kernels::registry;
 use std::sync::Arc;
 
 impl Engine {
-    /// Name of the CPU attention kernel that takes any number of queries.
+    /// Returns the name of the CPU attention kernel that accepts any number of queries.
     #[must_use]
     pub fn kernel(&self) -> &'static str {
         registry::attention_for_any(self.cpu()).unwrap_or(&elsa_kernels::scalar::attention::KERNEL).spec.name
@@ -45,14 +45,15 @@ impl Engine {
     }
 }
 
-/// The part of the options that the GPU's chooser takes.
+/// Returns the options for the GPU's chooser.
 fn gpu_options(options: &PlanOptions) -> GpuOptions {
     let PlanOptions { budget, half_scores, certify, division, .. } = *options;
     GpuOptions { budget, half_scores, certify, division, error_budget: None }
 }
 
 impl Engine {
-    /// Plans for the GPU: with the division of the options, else with that of the tuned file, else with the chooser's.
+    /// Plans for the GPU: with the division of the options, else with that of the tuned file, else with the
+    /// chooser's.
     fn plan_gpu(
         &self,
         gpu: &Arc<Gpu>,
@@ -64,7 +65,7 @@ impl Engine {
         let tuned = tuned.and_then(|tuned| tuned.division(problem, options.half_scores));
         if let (None, Some(division)) = (own.division, tuned) {
             match GpuPlan::new(gpu, problem, GpuOptions { division: Some(division), ..own }) {
-                // What the kernels do not compute, the chooser may.
+                // The chooser may support what the tuned kernels do not.
                 Err(PlanError::Refused(e)) => log::debug!("the tuned division is not used: {e}"),
                 planned => return planned,
             }
@@ -72,8 +73,9 @@ impl Engine {
         GpuPlan::new(gpu, problem, own)
     }
 
-    /// What a measurement on the GPU may choose from for `problem`, for [`PlanOptions::division`]: the chooser's own choice
-    /// first, then kernels with other blocks of rows and other numbers of splits. Empty if the CPU computes.
+    /// Returns the choices that a measurement on the GPU may make for `problem`, for [`PlanOptions::division`]: the
+    /// chooser's own first, then kernels with other row blocks and other numbers of splits. Empty if the CPU
+    /// computes.
     ///
     /// # Errors
     /// Returns an error if the GPU does not support the problem, or if every form of the plan exceeds the budget.
@@ -87,25 +89,25 @@ impl Engine {
 }
 
 impl Plan {
-    /// The choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
+    /// Returns the choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
     #[must_use]
     pub fn choice(&self) -> Option<&CpuChoice> {
         self.execution.cpu().map(|cpu| &cpu.choice)
     }
 
-    /// The choice for the GPU; `None` if the CPU computes.
+    /// Returns the choice for the GPU; `None` if the CPU computes.
     #[must_use]
     pub fn gpu_choice(&self) -> Option<&GpuChoice> {
         self.execution.gpu().map(|gpu| &gpu.choice)
     }
 
-    /// The error certificate of runs on the back end of [`Plan::backend`].
+    /// Returns the error certificate of runs on the back end of [`Plan::backend`].
     #[must_use]
     pub fn certificate(&self) -> Certificate {
         self.certificate_of(self.backend())
     }
 
-    /// The error certificate of a run on `backend`, the back end of the run's [`Report`](crate::Report).
+    /// Returns the error certificate of a run on `backend`, the back end of the run's [`Report`](crate::Report).
     #[must_use]
     pub fn certificate_of(&self, backend: Backend) -> Certificate {
         let executed = match self.of(backend) {
@@ -115,8 +117,8 @@ impl Plan {
         Certificate::new(self.problem.spec().dtype, self.problem.keys(), executed)
     }
 
-    /// Size in bytes of a workspace with room for calls that output states, or no output. It is larger than
-    /// [`Plan::workspace_bytes`] on a GPU that does not divide the keys.
+    /// Returns the size in bytes of a workspace with room for calls that output states, or no output. It is larger
+    /// than [`Plan::workspace_bytes`] on a GPU that does not divide the keys.
     #[must_use]
     pub fn state_workspace_bytes(&self) -> usize {
         match &self.execution {
