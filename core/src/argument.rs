@@ -11,7 +11,7 @@ pub enum ArgumentError {
     Rank {
         /// Name of the tensor.
         argument: &'static str,
-        /// Its rank.
+        /// Rank of the tensor.
         found: usize,
         /// The allowed ranks.
         allowed: &'static str,
@@ -64,7 +64,7 @@ pub enum ArgumentError {
         argument: &'static str,
         /// Name of the axis.
         axis: &'static str,
-        /// Its size.
+        /// Size of the axis.
         found: usize,
         /// The required size.
         allowed: usize,
@@ -75,7 +75,7 @@ pub enum ArgumentError {
     Number {
         /// Name of the argument.
         argument: &'static str,
-        /// Its value.
+        /// Value of the number.
         found: f32,
         /// The allowed values, in words.
         allowed: &'static str,
@@ -86,7 +86,7 @@ pub enum ArgumentError {
         argument: &'static str,
         /// Name of the axis of `[batch, heads, queries, keys]`.
         axis: &'static str,
-        /// Its size.
+        /// Size of the axis.
         found: usize,
         /// The allowed size other than 1; on the batch axis any divisor of it is allowed.
         allowed: usize,
@@ -99,7 +99,7 @@ pub enum ArgumentError {
         argument: &'static str,
         /// Name of the axis.
         axis: &'static str,
-        /// Its size.
+        /// Size of the axis.
         found: usize,
         /// The size must be a multiple of this.
         allowed: usize,
@@ -112,7 +112,7 @@ pub enum ArgumentError {
         argument: &'static str,
         /// Index of the entry.
         index: usize,
-        /// Its value.
+        /// Value of the entry.
         found: i64,
         /// The smallest allowed value.
         min: i64,
@@ -134,7 +134,7 @@ pub enum ArgumentError {
     Count {
         /// Name of the argument.
         argument: &'static str,
-        /// Its value.
+        /// Value of the count.
         found: usize,
         /// The smallest allowed value.
         min: usize,
@@ -164,7 +164,7 @@ pub enum ArgumentError {
     Type {
         /// Name of the tensor.
         argument: &'static str,
-        /// Its type.
+        /// Type of the tensor.
         found: &'static str,
         /// The type in the problem.
         allowed: &'static str,

@@ -169,7 +169,7 @@ pub struct Offender {
     pub index: usize,
     /// The computed number.
     pub computed: f32,
-    /// Its reference.
+    /// Reference of the computed number.
     pub reference: f64,
     /// Their distance in units in the last place.
     pub ulps: f64,

@@ -1,6 +1,6 @@
 //! Drift: six measures of the distance of computed attention from a reference (ELSA section C.2).
 //!
-//! With probabilities `P̂` and outputs `Ŷ` computed, `P` and `Y` the reference, over all rows:
+//! The measures compare computed probabilities `P̂` and outputs `Ŷ` with a reference `P` and `Y`, over all rows:
 //!
 //! ```text
 //! 1  max |P̂ − P|               4  share of rows whose argmax differs

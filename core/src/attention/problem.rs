@@ -483,7 +483,7 @@ impl Problem {
         };
         // A problem that appends in place has past and new keys in one tensor.
         s.past = if self.spec.append { 0 } else { self.past };
-        // The diagonal and the number of valid keys refer to the whole, of which the call may be a chunk.
+        // The diagonal and the number of valid keys refer to the whole; the call may be a chunk of it.
         let chunk = lengths.chunk.unwrap_or(Chunk::of_keys(0, s.keys));
         let valid = match lengths.keys {
             // A batch without sequences has no lengths; its sequence uses the problem's.

@@ -294,7 +294,7 @@ impl<'a> Geometry<'a> {
             _ => total,
         };
         let valid = whole as i128 - before as i128;
-        // So do the queries, of which the call may have only some.
+        // So do the queries; the call may have only some of them.
         let (above, all) = match inputs.lengths.chunk {
             Some(c) if c.query_total > 0 => (c.query_offset as i128, c.query_total),
             _ => (0, queries),

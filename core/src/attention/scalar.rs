@@ -84,7 +84,7 @@ pub fn run(
     let (query, states) = scratch[..needed].split_at_mut(problem.head_dim());
     let presents = [outputs.present_key.take(), outputs.present_value.take()];
     let present = pairs::present(problem, presents.each_ref());
-    // Without rows, the number of sequences may be arbitrarily large.
+    // The number of sequences may be arbitrarily large if there are no rows.
     let any = problem.heads() > 0 && problem.spec().query.tokens() > 0;
     for index in 0..if any { problem.sequences() } else { 0 } {
         let sequence = problem.sequence(&inputs.lengths, index);

@@ -230,9 +230,9 @@ pub struct Sequence {
     pub index: usize,
     /// Batch index of its tokens.
     pub batch: usize,
-    /// Its first token.
+    /// First token of the sequence.
     pub start: usize,
-    /// Number of its tokens.
+    /// Number of tokens of the sequence.
     pub tokens: usize,
 }
 
@@ -267,7 +267,7 @@ impl Problem {
     pub fn gates(&self) -> Gates {
         match &self.spec.decay {
             None => Gates::None,
-            // With one dim, both kinds of gates are the same.
+            // Both kinds of gates are the same if there is one dim.
             Some(decay) if decay.dim() == 1 => Gates::PerHead,
             Some(_) => Gates::PerDim,
         }

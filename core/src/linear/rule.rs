@@ -6,7 +6,7 @@
 pub enum Rule {
     /// `S ← S + k vᵀ`.
     Linear,
-    /// `S ← a ⊙ S + k vᵀ`. With a decay per head: Simple GLA, `RetNet`, Mamba-2. With one per dim: GLA.
+    /// `S ← a ⊙ S + k vᵀ`: Simple GLA, `RetNet` and Mamba-2 with a decay per head, GLA with one per dim.
     Gated,
     /// `S ← S + β k (v − Sᵀ k)ᵀ`: `DeltaNet`.
     Delta,

@@ -71,7 +71,7 @@ pub enum QuorumError {
     },
     /// A task of a tree is given twice, or is below another one.
     Doubled {
-        /// Its path.
+        /// Path of the task.
         path: TaskPath,
     },
 }

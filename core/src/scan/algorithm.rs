@@ -164,7 +164,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns the total of `items`, which are consumed; the identity if there are none.
+    /// Returns the total of `items`, which are consumed; the identity for an empty slice.
     ///
     /// # Errors
     /// Returns an error if the scratch is shorter than [`Scan::scratch_len`].

@@ -33,7 +33,7 @@ impl Form {
 pub enum ScanError {
     /// The scratch is too short.
     Scratch {
-        /// Its number of elements.
+        /// Number of elements of the scratch.
         found: usize,
         /// The required number of elements.
         needed: usize,

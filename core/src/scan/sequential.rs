@@ -40,7 +40,7 @@ pub const fn inclusive_depth(n: usize) -> usize {
     n.saturating_sub(1)
 }
 
-/// Returns the depth of [`exclusive`]: `n − 1`, of which one merge is with the identity.
+/// Returns the depth of [`exclusive`]: `n − 1`, including one merge with the identity.
 #[must_use]
 pub const fn exclusive_depth(n: usize) -> usize {
     n.saturating_sub(1)

@@ -14,8 +14,7 @@ use super::form::ScanError;
 use super::slots::{Slots, Stretch, check_scratch};
 use super::{blelloch, hillis_steele};
 
-/// Returns the number of blocks of `n` elements, the last of which may be shorter. A block size of zero counts as
-/// one.
+/// Returns the number of blocks of `n` elements. The last block may be shorter. A block size of zero counts as one.
 #[must_use]
 pub const fn blocks(n: usize, block: usize) -> usize {
     n.div_ceil(at_least_one(block))

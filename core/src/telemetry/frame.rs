@@ -50,7 +50,7 @@ const CRC: Crc<u32, Table<1>> = Crc::<u32, Table<1>>::new(&CRC_32_ISCSI);
 /// Error of a buffer that is too short for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short {
-    /// Its size.
+    /// Size of the buffer.
     pub found: usize,
 }
 

@@ -87,7 +87,7 @@ pub struct Cell {
     pub workload: Option<String<24>>,
     /// The back end of the computation.
     pub backend: String<16>,
-    /// Its kernel.
+    /// Kernel of the back end.
     pub kernel: String<64>,
     /// `elsa` or `math`.
     pub method: String<8>,
@@ -186,7 +186,7 @@ pub struct Cell {
     pub gpu_mhz: Option<f64>,
     /// Memory clock.
     pub emc_mhz: Option<f64>,
-    /// Whether the board throttled.
+    /// Evidence that the board throttled.
     pub throttled: Throttling,
 }
 

@@ -76,9 +76,9 @@ pub enum RuntimeError {
 /// A tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
-    /// Its axes.
+    /// Sizes of the axes.
     pub dims: Vec<i64>,
-    /// Its elements, the last axis fastest.
+    /// Elements of the tensor, the last axis fastest.
     pub data: Data,
 }
 
@@ -229,7 +229,7 @@ unsafe impl Sync for Session<'_> {}
 macro_rules! call {
     ($runtime:expr, $name:ident($($argument:expr),* $(,)?)) => {{
         let runtime: &Runtime = $runtime;
-        // SAFETY: *table*, *own*; texts end with a zero, and what is written is a local.
+        // SAFETY: *table*, *own*; texts end with a zero, and the function writes to a local.
         let status = unsafe { ((*runtime.table).$name)($($argument),*) };
         runtime.checked(stringify!($name), status)
     }};

@@ -29,7 +29,7 @@ pub enum OperatorError {
     Rank {
         /// Name of the input.
         argument: &'static str,
-        /// Its rank.
+        /// Rank of the input.
         found: usize,
         /// Allowed ranks.
         allowed: &'static str,
@@ -67,7 +67,7 @@ pub enum OperatorError {
         argument: &'static str,
         /// Name of the axis.
         axis: &'static str,
-        /// Its size.
+        /// Size of the axis.
         found: i64,
         /// Required size.
         allowed: i64,
@@ -102,7 +102,7 @@ pub enum OperatorError {
     Host {
         /// Name of the function.
         call: &'static str,
-        /// Its message.
+        /// Message of the runtime.
         message: String,
     },
     /// A panic in this library.

@@ -28,7 +28,7 @@ static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 
 /// The runtime that registers the operators.
 pub(crate) struct Runtime {
-    /// Its functions, of the newest version that both know.
+    /// Functions of the newest version that both know.
     pub api: Api,
     /// Version that the runtime reports.
     name: String,

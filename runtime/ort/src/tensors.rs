@@ -2,7 +2,7 @@
 //!
 //! Clause of the unsafe functions here:
 //! - *tensors*: the memory of an input or output holds the elements of its shape until the call ends. Until then
-//!   nothing writes the inputs, and nothing else uses the outputs, none of which shares memory with another tensor.
+//!   nothing writes the inputs, and nothing else uses the outputs, which share no memory with another tensor.
 
 use crate::api::TensorShape;
 use crate::error::OperatorError;

@@ -38,9 +38,9 @@ pub struct StreamFit {
 pub struct Limits {
     /// Number of rows of all tasks together.
     pub queries: usize,
-    /// Number of rows of which a task has a multiple: those of a block of the kernel.
+    /// Rows of a task are a multiple of this: the rows of a block of the kernel.
     pub unit: usize,
-    /// Number of keys of which a split has a multiple: those of a tile, or of a segment.
+    /// Keys of a split are a multiple of this: the keys of a tile, or of a segment.
     pub tile: usize,
 }
 

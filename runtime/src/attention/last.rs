@@ -42,8 +42,8 @@ impl Workspace {
         ran.certified(worked(&mut self.memory, ran).ok_or(CertifyError::NoRun)?)
     }
 
-    /// Reports what the last run in this workspace skipped and recomputed. Waits for the run, if it is pending on a
-    /// GPU. It allocates nothing.
+    /// Reports the keys that the last run in this workspace skipped, and the rows that it recomputed. Waits for the
+    /// run, if it is pending on a GPU. It allocates nothing.
     ///
     /// # Errors
     /// Returns an error if the last run was of a plan without [`PlanOptions::error_budget`](crate::PlanOptions::error_budget)
@@ -56,7 +56,7 @@ impl Workspace {
 }
 
 impl Bound<'_> {
-    /// Reports what the last run skipped; see [`Workspace::traversed`].
+    /// Reports the skipped keys of the last run; see [`Workspace::traversed`].
     ///
     /// # Errors
     /// Returns the errors of [`Workspace::traversed`].

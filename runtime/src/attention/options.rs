@@ -34,9 +34,9 @@ pub struct PlanOptions {
     /// implement the norm gate with the exact schedule or within an error budget. The gate is decided for each
     /// tile, by norms, by the values that masks and biases add to its scores and by the magnitude of values, and
     /// does not change the bits of tiles that do not pass it. The rows of a tile depend on the instruction set and,
-    /// within a small `budget`, on the workspace; on a GPU they depend on its kernel. If rows vote on what is
-    /// skipped, the bits of the answer depend on these as well. They do not depend on the number of threads, and
-    /// they are reproducible.
+    /// within a small `budget`, on the workspace; on a GPU they depend on its kernel. If rows vote on skipping, the
+    /// bits of the answer depend on these as well. They do not depend on the number of threads, and they are
+    /// reproducible.
     pub schedule: Schedule,
     /// Largest share `E` of its weights that a row may skip, between 0 and 1: the values of skipped blocks of keys
     /// are not read. The answer is the average of the values over the remaining keys, log-sum-exp is that of all
@@ -52,7 +52,7 @@ pub struct PlanOptions {
 
 impl PlanOptions {
     /// Returns `true` if runs use another schedule than the exact one, or a budget, so that
-    /// [`Workspace::traversed`](crate::Workspace::traversed) reports what they skipped.
+    /// [`Workspace::traversed`](crate::Workspace::traversed) reports their skipped keys.
     #[must_use]
     pub fn traverses(&self) -> bool {
         self.error_budget.is_some() || !self.schedule.is_exact()

@@ -22,9 +22,9 @@ impl Engine {
         registry::attention_for_any(self.cpu()).unwrap_or(&elsa_kernels::scalar::attention::KERNEL).spec.name
     }
 
-    /// Creates a plan for `problem`: decides everything that depends on the shape, and loads the GPU kernels. With
-    /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, and the CPU computes what the GPU
-    /// does not support.
+    /// Creates a plan for `problem`: makes every decision that depends on the shape, and loads the GPU kernels.
+    /// With [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, and the
+    /// CPU computes the calls that the GPU does not support.
     ///
     /// # Errors
     /// Returns an error if an option is not supported, or if every form of the plan exceeds the budget. With
@@ -65,7 +65,7 @@ impl Engine {
         let tuned = tuned.and_then(|tuned| tuned.division(problem, options.half_scores));
         if let (None, Some(division)) = (own.division, tuned) {
             match GpuPlan::new(gpu, problem, GpuOptions { division: Some(division), ..own }) {
-                // The chooser may support what the tuned kernels do not.
+                // The chooser may support a problem that the tuned kernels do not.
                 Err(PlanError::Refused(e)) => log::debug!("the tuned division is not used: {e}"),
                 planned => return planned,
             }

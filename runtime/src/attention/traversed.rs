@@ -11,7 +11,7 @@ use elsa_core::attention::traversal::{Report, Schedule, Shares, Tile, share};
 use elsa_core::state::NaturalState;
 use elsa_kernels::cuda::attention::WithinCounts;
 
-/// What a run by a [`Schedule`] skipped and recomputed.
+/// Skipped keys and recomputed rows of a run by a [`Schedule`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Traversed<'a> {
     /// The schedule.

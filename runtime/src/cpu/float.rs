@@ -54,7 +54,7 @@ mod registers {
     }
 
     pub fn write(to: Environment) {
-        // SAFETY: both registers can be written at every privilege level, and hold what was read from them or zero.
+        // SAFETY: both registers can be written at every privilege level, and hold values read from them or zero.
         unsafe {
             asm!("msr fpcr, {}", "msr fpsr, {}", in(reg) to.0, in(reg) to.1, options(nomem, nostack, preserves_flags));
         }

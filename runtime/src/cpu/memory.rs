@@ -31,7 +31,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Returns the number of values of a workspace of `bytes` bytes, one line of which is for alignment.
+    /// Returns the number of values of a workspace of `bytes` bytes. One line of it is for alignment.
     const fn room_of(bytes: usize) -> usize {
         bytes.saturating_sub(LINE) / size_of::<f32>()
     }

@@ -245,7 +245,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
                 for_runs(&view, 0..kept, |run| {
                     bytes += run.len() * size;
                     let (to, at) = (tensor.device + (run.start * size) as u64, run.start * size);
-                    // SAFETY: as above; the run lies in the tensor's view.
+                    // SAFETY: as above; the run is in the tensor's view.
                     unsafe { stream.copy_in(entered, to, tensor.data.add(at), run.len() * size) }
                 })?;
             }
@@ -259,7 +259,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
                 Some((view, kept)) => for_runs(&view, kept..view.tokens(), |run| {
                     bytes += run.len() * size;
                     let (from, at) = (tensor.device + (run.start * size) as u64, run.start * size);
-                    // SAFETY: as for the inputs; the run lies in the tensor's view.
+                    // SAFETY: as for the inputs; the run is in the tensor's view.
                     unsafe { stream.copy_out(entered, tensor.data.add(at), from, run.len() * size) }
                 })?,
                 None => {

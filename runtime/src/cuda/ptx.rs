@@ -79,7 +79,7 @@ mod tests {
         *others.min_by_key(|kernel| kernel.ptx.lzip.len()).unwrap()
     }
 
-    /// Its stream with one bit flipped, and the index of the flipped byte. Streams live as long as the program.
+    /// Streams with one bit flipped, each with the index of the flipped byte. They live as long as the program.
     static FLIPPED: LazyLock<Vec<(usize, Vec<u8>)>> = LazyLock::new(|| {
         let lzip = among_others().ptx.lzip;
         let step = lzip.len() / 24;

@@ -15,11 +15,11 @@ use std::ptr;
 pub struct Placed {
     /// Address of its first byte on the host.
     pub data: *mut u8,
-    /// Its number of bytes; zero for an absent tensor.
+    /// Number of bytes; zero for an absent tensor.
     pub bytes: usize,
     /// Size of an element in bytes.
     pub size: usize,
-    /// Its address on the device; zero for an absent tensor.
+    /// Address on the device; zero for an absent tensor.
     pub device: u64,
     /// `true` if the device uses it in place.
     pub mapped: bool,
@@ -27,9 +27,9 @@ pub struct Placed {
     pub read: bool,
     /// `true` if a run writes it.
     pub written: bool,
-    /// Its view, if it is copied back row by row, after everything else is done.
+    /// View of the tensor, if it is copied back row by row, after everything else is done.
     pub rows: Option<View>,
-    /// Its view and the number of tokens that it keeps, if the call appends to it.
+    /// View of the tensor and the number of tokens that it keeps, if the call appends to it.
     pub append: Option<(View, usize)>,
 }
 

@@ -1,12 +1,12 @@
 //! A bound of the error of a gradient.
 //!
-//! With `u = 2^-24` and the exact sum of absolute terms of an element, for example of `dq_i[x]`
+//! Let `u = 2^-24`, and let `A` be the exact sum of absolute terms of an element, for example of `dq_i[x]`:
 //!
 //! ```text
 //! A = |scale| Σ_j p_ij c_ij (Σ_y |do_iy| |v_jy| + Σ_y |do_iy| Σ_l p_il |v_ly|) |k_jx|
 //! ```
 //!
-//! each term is off by the factors of its parts, to first order:
+//! Each term is off by the factors of its parts, to first order:
 //!
 //! ```text
 //! score       δ  = (chain + joins + 8) u E + 4 u (E + |rest|)       E ≥ |scale| Σ_y |q_iy| |k_jy| + |mask| + |m|

@@ -41,9 +41,9 @@ impl Statistics<'_> {
 
 /// The input tensors of a backward call. Shapes and strides are those of the [`BackwardProblem`].
 ///
-/// With a [`Chunk`](crate::attention::Chunk) among the lengths, queries and keys are part of a whole. The
-/// statistics and outputs of these rows are then those of the whole, and the gradients are the contributions of the
-/// call's pairs to those of the whole.
+/// A call with a [`Chunk`](crate::attention::Chunk) among its lengths has some of the queries and keys of a whole.
+/// The statistics and outputs of these rows are then those of the whole, and the gradients are the contributions of
+/// the call's pairs to those of the whole.
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardInputs<'a> {
     /// The inputs of the forward pass.

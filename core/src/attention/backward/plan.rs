@@ -231,7 +231,7 @@ impl BackwardLayout {
 
 /// Chooses the division of the backward pass of `problem`.
 ///
-/// The keys of a head are divided so that there are sixteen tasks in total, by the number of key heads alone. If a
+/// The keys of a head are divided into parts for sixteen tasks in total, by the number of key heads alone. If a
 /// budget is too small for their gradients of the queries, it first halves the parts, which changes the order of
 /// additions, and then the workers, which does not.
 ///

@@ -2,9 +2,9 @@
 //!
 //! It uses neither an output nor statistics of a forward pass: probabilities are those of
 //! [`crate::attention::reference`], which evaluates every pair key by key, and `D_i` is `Σ_j p_ij dp_ij`. Pairs
-//! that a row does not attend, or whose score is `−∞`, are not visited, whatever their key and value hold.
-//! Probabilities refer to the keys of the call, so the oracle cannot compute contributions to a whole of which the
-//! keys are a chunk.
+//! that a row does not attend, or whose score is `−∞`, are not visited, regardless of their key and value.
+//! Probabilities refer to the keys of the call, so the oracle cannot compute the contributions of a chunk of keys
+//! to a whole.
 
 use super::data::BackwardInputs;
 use super::problem::BackwardProblem;

@@ -287,7 +287,7 @@ mod tests {
         assert!(found.absolute(2.0) > 2.0 * found.relative);
     }
 
-    /// With a reference of zero, a score is within the gate's limit of it, and a sum may be as small as `2^-49`.
+    /// If the reference is zero, a score is within the gate's limit of it, and a sum may be as small as `2^-49`.
     #[test]
     fn by_hand_beside_zero() {
         let found = PLAIN.prior_near_zero(1024, &NORMS);
@@ -296,7 +296,7 @@ mod tests {
         let weight = 69.0 * 9.0 + distance + 2.5;
         let by_hand = 2.0 * (weight + 71.0) + (71.0 + 73.0) + 3.0;
         assert!((found.relative / U / by_hand - 1.0).abs() < 1e-3, "{found:?} {by_hand}");
-        // 1024 products, each of which loses up to 2^-150, relative to that sum.
+        // 1024 products that each lose up to 2^-150, relative to that sum.
         let lost = 1024.0 * (-150.0f64).exp2() / (-49.0f64).exp2();
         assert!(found.tiny >= lost && found.tiny <= 16.0 * lost, "{found:?} {lost:e}");
         let plain = PLAIN.prior(1024, &NORMS);
@@ -306,7 +306,7 @@ mod tests {
         let added = PLAIN.prior_near_zero(1024, &Norms { bias: 7.0, ..NORMS });
         let more = 2.0 * (2.0 * 7.0 + 5.0 * 7.0);
         assert!(((added.relative - found.relative) / U / more - 1.0).abs() < 1e-3, "{added:?} {found:?}");
-        // With more keys the distance from the logarithm of their sum grows, and each product may lose as much.
+        // More keys increase the distance from the logarithm of their sum, and each product may lose as much.
         let many = PLAIN.prior_near_zero(65_536, &NORMS);
         assert!(many.tiny > 60.0 * found.tiny && many.relative > found.relative);
         for bad in [f64::NAN, f64::INFINITY] {

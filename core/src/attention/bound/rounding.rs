@@ -323,8 +323,8 @@ impl<'a> Row<'a> {
     }
 
     /// Bounds the error of key `j`, whose score is `score`, and absorbs it; `bias` is `|bias| + |mask|`, or the
-    /// signed value if only one of them exists. Keys come in order, without those that are not attended. Every
-    /// component must absorb the returned key.
+    /// signed value if only one of them exists. Only attended keys are absorbed, in order. Every component must
+    /// absorb the returned key.
     pub fn absorb(&mut self, j: usize, score: &Score, bias: f64) -> Key {
         let ln_p = self.ln_p.get(j).copied().unwrap_or(f64::NAN);
         let distance = self.distance(j, ln_p);
@@ -424,7 +424,7 @@ impl<'a> Row<'a> {
     /// of `D / (S + D)`, [`crate::attention::traversal::share`]). The row and the component must have absorbed
     /// every attended key, including skipped ones. The likely case equals the worst one.
     ///
-    /// With the computed weights `ŵ_j`, `P = Σ p_j (1 + ε_j)` and the share `σ`, let `ỹ` be the average of all
+    /// Let `ŵ_j` be the computed weights, `P = Σ p_j (1 + ε_j)` and `σ` the share, let `ỹ` be the average of all
     /// values, and `ỹ_K` and `ỹ_D` those of the kept and of the skipped ones:
     ///
     /// ```text

@@ -142,7 +142,7 @@ fn every_constant_widens_the_bound() {
 fn a_lost_weight_is_off_by_itself() {
     assert_eq!(LOST, libm::exp2(f64::from(WEIGHT_FLOOR + HEADROOM) + 1.0));
     assert!(libm::exp(LN_LOST) >= LOST);
-    // With a value of zero, so only the change of the small probability counts.
+    // The value is zero, so only the change of the small probability counts.
     for (ln_p, may_be_lost) in [(-70.0, false), (-81.1, true), (-90.0, true), (-200.0, true), (-1e6, true)] {
         let (p, v) = (libm::exp(ln_p), 1e33);
         let found = bounds(PLAIN, &[(0.0, 0.0, 0.0, 0.0), (ln_p, 1.0, 0.0, v)]);

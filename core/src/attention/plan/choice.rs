@@ -76,7 +76,7 @@ pub enum ChooseError {
         /// The largest supported head size.
         max: usize,
     },
-    /// A count exceeds what the GPU kernels can represent.
+    /// A count exceeds the range of the GPU kernels.
     Extent {
         /// Name of the counted items.
         axis: &'static str,
@@ -108,7 +108,7 @@ pub enum ChooseError {
     },
     /// The size of the workspace overflows, or its memory is not available.
     Memory {
-        /// Its size in bytes; `usize::MAX` if that overflows.
+        /// Size of the workspace in bytes; `usize::MAX` if that overflows.
         needed: usize,
     },
 }

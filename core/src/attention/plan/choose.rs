@@ -48,9 +48,9 @@ use crate::workers::{WORK_PER_LANE, worthwhile};
 /// Chooses the kernel, tiles, workers and workspace for `problem` on `device`. `kernels` must all be executable on
 /// the device and are in order of preference; the first that accepts the number of queries is used.
 ///
-/// Of the result, only the kernel, `method` and `block` can change a bit of the answer. The kernel depends on the
-/// number of queries of a sequence, never on the batch. Packed sequences, whose lengths arrive with the data, use
-/// the kernel that accepts any number.
+/// Only the kernel, `method` and `block` can change a bit of the answer. The kernel depends on the number of
+/// queries of a sequence, never on the batch. Packed sequences, whose lengths arrive with the data, use the kernel
+/// that accepts any number.
 ///
 /// A budget is a hard limit. If the preferred form exceeds it, no bias is kept, then fewer tiles share a block, then fewer
 /// workers run, then tiles become narrower.

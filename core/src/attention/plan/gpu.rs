@@ -10,11 +10,11 @@
 //! **Why the code differs.**
 //!
 //! 1. *The kernel with the least computation wins.* A block computes all of its rows and the kernel's whole head
-//!    size, whatever the problem needs of them. Kernels are ranked by rows times head size, including that padding.
+//!    size, even if the problem needs less. Kernels are ranked by rows times head size, including that padding.
 //!    Tall blocks, which reuse keys best, are for problems with many rows whose scores nothing changes, or only f32
 //!    elements and boolean masks. Short blocks are for problems so small that the device has two SMs for each
 //!    block. Among the kernels of the same head size that accept any number of plain rows, [`Race`] selects the one
-//!    that finishes soonest; blocks of a few rows take part if they leave every other SM idle. With few rows
+//!    that finishes soonest; blocks of a few rows take part if they leave every other SM idle. With few rows,
 //!    reading dominates the time, and a block has the rows of all heads that share keys.
 //! 2. *The division never depends on the batch.* It decides bits, and a sequence must get the same bits alone and
 //!    in a batch. It is a function of queries, keys, heads, windows of a picture, head sizes, device and budget.
@@ -233,8 +233,8 @@ pub fn choose_gpu<'a>(
         let rows = queries.max(1).saturating_mul(at_once).next_multiple_of(k.rows.max(1));
         let rows = if packed { 1 } else { rows.div_ceil(at_once) };
         let work = rows.saturating_mul(k.head_dim);
-        // Among equals, prefer sums in f16, which the options request. Packed sequences use the tallest blocks for
-        // any lengths.
+        // Ties prefer sums in f16, which the options request. Packed sequences use the tallest blocks for any
+        // lengths.
         let height = if packed { (usize::MAX - k.rows, !k.slow_edges) } else { (k.rows, false) };
         let rank = (work, limit, k.head_dim, height, !k.half_scores());
         if k.head_dim >= d.max(dv) && best.is_none_or(|(lowest, ..)| rank < lowest) {

@@ -368,7 +368,7 @@ impl GpuWorkspaceLayout {
     #[must_use]
     pub fn of(choice: &GpuChoice, states: bool) -> Option<GpuWorkspaceLayout> {
         let partials = if choice.divided() || states { choice.rows.checked_mul(choice.splits)? } else { 0 };
-        // With a score matrix, every row has a reference and a sum.
+        // Every row has a reference and a sum if there is a score matrix.
         let sums = if choice.scores > 0 { choice.rows } else { partials };
         let mut at = 0usize;
         let mut take = |len: usize| {

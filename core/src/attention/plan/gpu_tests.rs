@@ -532,7 +532,7 @@ fn blocks_that_an_sm_holds() {
     assert_eq!(GpuResources { registers: 32, ..k }.resident(&unknown), 2);
 }
 
-/// What a run is bounded by is its kernel's: each kernel's constants arrive, and no other's.
+/// The constants of the bound are those of the selected kernel, and of no other.
 #[test]
 fn executed_has_the_constants_of_the_kernel() {
     let mut own = KERNELS;
@@ -589,7 +589,7 @@ fn a_budget_has_room_for_what_is_left_out() {
     let options = GpuOptions { error_budget: Some(0.01), ..GpuOptions::default() };
     let of_packed = choice(packed, &H200, options).unwrap();
     assert_eq!((of_packed.counting, of_packed.splits), (3 * (130 / of_packed.kernel.rows + 5), 1));
-    // The odds leave room for the additions of the sums that are compared and of those that are reported.
+    // The odds leave room for the additions of the compared and of the reported sums.
     let odds = f64::from(c.odds().unwrap());
     assert!(odds < 0.01 / 0.99 && odds > 0.01 / 0.99 * (1.0 - 1e-4), "{odds}");
     assert_eq!(c.odds(), of(Some(0.01), 1, 4).odds());

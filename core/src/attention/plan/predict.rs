@@ -40,7 +40,7 @@ pub struct GpuPart {
     pub floats: u32,
     /// Integer instructions, moves, jumps.
     pub integers: u32,
-    /// Multiplications of 16-bit integers, three of which form a 32-bit one.
+    /// Multiplications of 16-bit integers; three of them form a 32-bit one.
     pub xmad: u32,
     /// Exponentials, conversions and f64 arithmetic.
     pub special: u32,
@@ -122,7 +122,7 @@ impl GpuPrediction {
 /// The merge of a plan with divided keys.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuMerge {
-    /// Its cost.
+    /// Cost of its parts.
     pub cost: GpuCost,
     /// Resources of an SM that a block occupies.
     pub resources: GpuResources,
@@ -194,7 +194,7 @@ fn launch(
     let resident = resources.resident(profile);
     let warps = resources.threads.div_ceil(WARP) as f64;
     let most = blocks.div_ceil(profile.sms.max(1));
-    // With several waves, a block that ends early makes room for the next.
+    // A block that ends early makes room for the next if there are several waves.
     let waves = most.div_ceil(resident);
     let full = (most / resident) as f64;
     let rest = most % resident;

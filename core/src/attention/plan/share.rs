@@ -6,7 +6,7 @@
 //!
 //! 1. *A mask is contiguous along keys and a tile along rows*, so the mask is transposed, and a table of relative
 //!    positions is looked up. Both take a tenth of a block's products or more. If heads or sequences share the
-//!    elements, their tasks are consecutive, and the worker keeps what it has prepared for its tiles and all keys:
+//!    elements, their tasks are consecutive, and the worker keeps the prepared biases of its tiles for all keys:
 //!    O(n) memory.
 //! 2. *The cost is that the keys of a head are read again for each group of tiles*, so the keys of all alternating
 //!    heads must fit L2, or a head must be one task. If all tiles of a head can be one task, as in a window, they
@@ -19,7 +19,8 @@ use crate::attention::bias::BiasView;
 use crate::attention::problem::Problem;
 use crate::profile::DeviceProfile;
 
-/// Whether elements exist, and whether the sequences of a batch, and the heads of a sequence, share them.
+/// Flags of a mask or bias: it has elements; the sequences of a batch share them; the heads of a sequence share
+/// them.
 ///
 /// It has its own flag instead of an `Option` around it: a `None` only initialises the tag, and memory checkers
 /// then report a branch on the rest that a compiler places before the one on the tag.

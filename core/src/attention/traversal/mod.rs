@@ -27,7 +27,7 @@
 //!    reference, [`WEIGHT_FLOOR`](crate::state::WEIGHT_FLOOR) begins to drop keys that matter. `S` alone is not
 //!    sufficient either. If powers of two are built from integer bits, a score 128 above its reference yields a
 //!    finite wrong weight, so the largest exponent is tracked as well.
-//! 2. **A skipping run reports what it skipped.** The state has a fourth sum `D`, the weights of skipped blocks
+//! 2. **A skipping run reports the skipped weights.** The state has a fourth sum `D`, the weights of skipped blocks
 //!    ([`Thinned`]). It rescales and merges like `S`, and `D / (S + D)` bounds the error of the answer. Under a
 //!    budget `E` every tile independently keeps `D ≤ E (S + D)`, which implies it for all tiles, segments, splits
 //!    and boards together. BLASST's rules promise nothing, but their answers carry the same bound.

@@ -37,20 +37,21 @@ pub struct Report {
     pub accepted: u64,
     /// Rows that did not pass the guard and were recomputed by the exact schedule.
     pub recomputed: u64,
-    /// Of these, rows whose largest score was in a block skipped before weights were computed.
+    /// Rows among these whose largest score was in a block skipped before weights were computed.
     pub lost_maximum: u64,
     /// Rows whose reference was zero because the norm gate was open.
     pub gated: u64,
     /// Blocks of tiles in which some row attends a key.
     pub blocks: u64,
-    /// Of these, blocks skipped for every row of the tile.
+    /// Blocks among these that every row of the tile skipped.
     pub skipped_blocks: u64,
-    /// Of these, blocks skipped before any of their products was computed ([`unseen`](super::unseen())): `D` then
-    /// includes an upper bound of their weights, so log-sum-exp is an upper bound, too.
+    /// Blocks among these that were skipped before any of their products was computed
+    /// ([`unseen`](super::unseen())): `D` then includes an upper bound of their weights, so log-sum-exp is an upper
+    /// bound, too.
     pub unseen_blocks: u64,
     /// Pairs of a row and a block in which the row attends a key.
     pub row_blocks: u64,
-    /// Of these, pairs in which the row skipped the block.
+    /// Pairs among these in which the row skipped the block.
     pub skipped_row_blocks: u64,
     /// Pairs in which the schedule needs the largest score: where references move, and everywhere with λ. The
     /// guard's own tracking of exponents is not counted.

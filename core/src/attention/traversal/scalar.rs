@@ -143,7 +143,7 @@ pub fn run(
 pub struct Answer<'a> {
     /// The row, counted within its sequence.
     pub row: usize,
-    /// Its state, in base-2 units.
+    /// State of the row, in base-2 units.
     pub state: State<&'a mut [f32]>,
     /// The weights that it skipped, in the units of the state.
     pub d: f32,
@@ -546,7 +546,7 @@ impl Walk<'_> {
             }
             report.gated += u64::from(gated);
             if self.accepts(row, w, left, gated) && !lost_maximum {
-                // A row without weights is empty, whatever its reference would have been.
+                // A row without weights is empty, regardless of its reference.
                 let m = if row.s == 0.0 { f32::NEG_INFINITY } else { row.m };
                 let share = if left > 0.0 { (left as f32).next_up().min(1.0) } else { 0.0 };
                 take(Answer { row: i, state: State { m, s: row.s, w }, d: row.d, share });

@@ -184,7 +184,7 @@ impl Schedule {
             let (argument, allowed) = ("rescale_threshold", "0 to 8, the headroom of a reference");
             return Err(E::Number { argument, found: self.threshold, allowed });
         }
-        // With a reference of zero, a largest score does not measure a block's share.
+        // A largest score does not measure a block's share if the reference is zero.
         if self.gate && matches!(self.skip, Skip::Blocks(_) | Skip::Rows(_)) {
             return Err(E::Conflict { argument: "gate", other: "lambda" });
         }
@@ -204,7 +204,7 @@ impl Schedule {
     }
 
     /// Returns the name of the published algorithm that it implements with any λ, threshold and gate: `exact`,
-    /// `vfa`, `vsa` or `blasst`; `own` if there is none.
+    /// `vfa`, `vsa` or `blasst`; else `own`.
     #[must_use]
     pub fn name(&self) -> &'static str {
         let leaves_out = matches!(self.skip, Skip::Blocks(_) | Skip::Rows(_));

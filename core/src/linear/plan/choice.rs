@@ -26,9 +26,9 @@ pub struct Staged {
 
 /// All decisions made before pointers are known.
 ///
-/// Of these, only `kernel`, `form`, `chunk`, `pass` and `parts` can change a bit of the answer. They depend on the
-/// rule, the head sizes, the tokens and the options, never on the batch, the number of heads or workers. A stream
-/// that is cut at multiples of `chunk` tokens, counted from the start of each sequence, keeps its bits, except in
+/// Only `kernel`, `form`, `chunk`, `pass` and `parts` can change a bit of the answer. They depend on the rule, the
+/// head sizes, the tokens and the options, never on the batch, the number of heads or workers. A stream that is cut
+/// at multiples of `chunk` tokens, counted from the start of each sequence, keeps its bits, except in
 /// [`Form::Scan`] and [`Form::Parallel`], whose parts depend on the length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
@@ -80,10 +80,10 @@ pub struct Choice {
     pub extent: [usize; 4],
 }
 
-/// Number of tokens for each of which the chooser adds a part to a scan, up to [`PARTS`] parts.
+/// Number of tokens per part of a scan, up to [`PARTS`] parts.
 const TOKENS_OF_PART: usize = 512;
 
-/// Largest number of parts of a scan that the chooser selects by itself.
+/// Largest number of parts of a scan that the chooser selects on its own.
 const PARTS: usize = 16;
 
 /// Returns the number of parts that the chooser selects for a scan of `tokens` tokens.

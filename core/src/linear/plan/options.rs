@@ -81,7 +81,7 @@ pub enum ChooseError {
     },
     /// The size of the workspace overflows, or its memory is not available.
     Memory {
-        /// Its size in bytes; `usize::MAX` if that overflows.
+        /// Size of the workspace in bytes; `usize::MAX` if that overflows.
         needed: usize,
     },
 }

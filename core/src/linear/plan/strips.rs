@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-/// Strips of columns: wide ones first, then narrow ones, the last of which may be padded.
+/// Strips of columns: wide ones first, then narrow ones. The last one may be padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strips {
     /// Number of columns of a wide strip.
@@ -14,7 +14,7 @@ pub struct Strips {
 /// A strip of columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripColumns {
-    /// Its first column.
+    /// First column of the strip.
     pub first: usize,
     /// Number of its columns, with padding.
     pub width: usize,

@@ -178,8 +178,8 @@ fn token_needs(problem: &Problem, scan: Scan) -> Option<Needs> {
     Some(Needs { states: AffineSlots::workspace_len(&Affine::of(problem), tokens, scratch), ..needs })
 }
 
-/// Computes a whole problem whose rule is diagonal by a scan over its tokens, each of which is an element of the
-/// affine law. It writes a state for every token, so it serves as a definition for comparison and is not fast.
+/// Computes a whole problem whose rule is diagonal by a scan over its tokens as elements of the affine law. It
+/// writes a state for every token, so it serves as a definition for comparison and is not fast.
 ///
 /// # Errors
 /// Returns the errors of [`run`], and an error for the delta rules and for schedules without an inclusive form.
@@ -243,7 +243,7 @@ fn drive(
     let (rows, columns, readers) = (problem.key_dim(), problem.value_dim(), problem.readers(0).1);
     let mut room = Room::new(room, rows, columns, stage::gates(problem), chunk, readers);
     let direction = problem.spec().direction;
-    // Without tokens and present states, the number of sequences may be arbitrarily large.
+    // The number of sequences may be arbitrarily large if there are neither tokens nor present states.
     let any = problem.state_heads() > 0 && (problem.tokens() > 0 || outputs.present_state.is_some());
     for index in 0..if any { problem.sequences() } else { 0 } {
         for head in 0..problem.state_heads() {

@@ -111,7 +111,7 @@ fn cleared_rows_select() {
         let clean = combined(&law, &x[2], &x[3]);
         let b = law.transition_len();
         assert!(near(&whole[b..], &clean[b..]), "{transition:?} {whole:?}");
-        // Without the gate, it is NaN.
+        // It is NaN without the gate.
         let poisoned = combined(&law, &combined(&law, &x[0], &x[1]), &x[3]);
         assert!(poisoned[b..].iter().all(|x| x.is_nan()));
     }

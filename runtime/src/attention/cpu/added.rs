@@ -38,8 +38,7 @@ pub(super) fn reach(c: &Context<'_>, keys: usize) -> usize {
     spec.bias.map_or(mask, |bias| bias.reach(keys).min(mask))
 }
 
-/// Writes the values that mask or bias adds to a tile and the keys of a block to `at`, and reports what they
-/// contain.
+/// Writes the values that mask or bias adds to a tile and the keys of a block to `at`, and reports their contents.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. A block of the widest tile is writable at `at`.
@@ -155,8 +154,7 @@ pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -
     Ahead { data: data.wrapping_add(first * size), stride, rows: tile.rows.len(), bytes: count * size }
 }
 
-/// Writes the values that the mask's row of a task adds to the keys of a block to `at`, and reports what they
-/// contain.
+/// Writes the values that the mask's row of a task adds to the keys of a block to `at`, and reports their contents.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys.len()` values are writable at `at`.

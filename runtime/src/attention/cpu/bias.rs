@@ -1,6 +1,6 @@
 //! The bias of a tile and a block: the values that masks, biases, lengths, causality and windows add to its scores.
 //!
-//! **The naive way** checks for every row and every key whether the row attends the key, and what is added.
+//! **The naive way** checks for every row and every key whether the row attends the key, and computes the addend.
 //!
 //! **Why the code differs.**
 //!
@@ -51,7 +51,7 @@ type Found = (Seen, *const f32);
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys` are those of a block, or its first ones, and `to` is the worker's.
-/// - `kept` holds what the worker keeps for the task of the tile.
+/// - `kept` holds the worker's data for the task of the tile.
 pub(super) unsafe fn cover(
     c: &Context<'_>,
     tile: &TileRows<'_>,

@@ -30,7 +30,7 @@ use elsa_kernels::attention::values::is_tiny;
 ///
 /// # Safety
 /// - As for [`known_of_all`], of a plan that gates. `index` is the number of the tile's sequence, and `kept` holds
-///   what the worker keeps for its task.
+///   the worker's data for its task.
 pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize, kept: &Kept) -> bool {
     let query = c.tensor(Operand::Query);
     let data = query.row(tile.sequence.batch, tile.head, tile.token(), c.dtype).cast_const();

@@ -32,7 +32,7 @@
 //! 5. *Keys may arrive in chunks.* Apart from its states, a [`Walk`] has a few words, its [`Progress`]. Between two
 //!    chunks they are stored in the tile's region, so the last chunk ends a walk that is identical, operation by
 //!    operation, to one over all keys.
-//! 6. *Within an error budget* a tile votes block by block on what it skips
+//! 6. *Within an error budget* a tile votes block by block on skipping it
 //!    ([`within`](elsa_kernels::attention::within)), also before it sees a block if numbers are added to scores
 //!    ([`unseen`]), and its states have a fourth sum.
 //! 7. *If scores are known to stay near zero* ([`gate`]), zero is the reference, and nothing is searched or

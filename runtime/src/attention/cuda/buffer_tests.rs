@@ -200,7 +200,7 @@ fn a_workspace_in_memory_of_the_callers_gives_the_same_bits() {
         let (want, _) = run(&plan, &mut host, &parts, &mut plan.workspace().unwrap());
         let (least, most) = (plan.workspace_bytes(), plan.state_workspace_bytes());
         assert!(least <= most && most > 0);
-        // With bytes beyond it, which must not change.
+        // The memory has additional bytes, which must not change.
         let guard = 512;
         let memory = DeviceBuffer::new(&context, most + guard).unwrap();
         let stream = Stream::new(&context).unwrap();

@@ -268,7 +268,7 @@ fn what_is_no_memory_of_the_device_is_refused() {
     let outputs = DeviceOutputs { present_key: Some(fixture.y.address()), ..fixture.outputs() };
     assert!(matches!(refused(&mut workspace, &fixture.inputs(), &outputs), BindError::Problem(_)));
     // The plan still works after all of these refusals.
-    // SAFETY: the fixture outlives the wait below, and nobody else uses its tensors.
+    // SAFETY: the fixture outlives the wait below, and nothing else uses its tensors.
     let bound = unsafe { plan.bind_device(&fixture.inputs(), &fixture.outputs(), None, &mut workspace) };
     let mut bound = bound.unwrap();
     // SAFETY: as above.

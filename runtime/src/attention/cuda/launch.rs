@@ -4,8 +4,8 @@
 //! 2. *The present kernel* copies past and new rows, once for keys and once for values, if the problem has present
 //!    tensors; only new rows if they hold the past. The attention kernel then reads those.
 //! 3. *The attention kernel* has one thread block per sequence, head (or group of heads that share keys), split and
-//!    row block. Method math has three kernels instead, the last of which takes that place: the scores, their
-//!    softmax, the product with the values.
+//!    row block. Method math has three kernels instead: the scores, their softmax, the product with the values. The
+//!    last of them takes that place.
 //! 4. *The merge kernel* follows if there are partial states that the attention kernel does not merge itself: if
 //!    the keys are divided among blocks, or if the call outputs states or no output.
 //! 5. *The measuring kernel* reads the inputs for the certificate of the run, if the plan certifies. It runs

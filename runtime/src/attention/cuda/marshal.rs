@@ -394,7 +394,7 @@ mod tests {
                         for i in 0..queries {
                             let (start, end) = want.range(i);
                             let (a, b) = range(&found, i as i32);
-                            // Without keys, either interval is empty.
+                            // Either interval is empty if there is no key.
                             let same = (a as usize, b as usize) == (start, end) || (a >= b && start >= end);
                             assert!(same, "{want:?} {found:?}: row {i} {a}..{b}");
                             empty += usize::from(start >= end);

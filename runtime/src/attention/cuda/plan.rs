@@ -71,7 +71,7 @@ pub fn multiplying() -> Result<([&'static GpuKernel; 3], &'static GpuKernelSpec)
 }
 
 /// Returns the kernel that merges `splits` partial states of a row, and the number of states that it reads at once.
-/// Among the sufficient kernels, it is the one with the lowest limit.
+/// It is the sufficient kernel with the lowest limit.
 ///
 /// # Errors
 /// Returns an error if no kernel suffices.

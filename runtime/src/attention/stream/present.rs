@@ -29,8 +29,8 @@ pub fn chunks(keys: Range<usize>, chunk: usize) -> impl Iterator<Item = (Range<u
     })
 }
 
-/// Returns the excerpts of a copy of past and new keys, or values, of pair `number`: those that are read to the
-/// start of a buffer, and the one that is written from there.
+/// Returns the excerpts of a copy of past and new keys, or values, of pair `number`: the ones to read to the start
+/// of a buffer, and the one to write from there.
 pub fn excerpts(
     problem: &Problem,
     tensors: &Operands<View>,

@@ -23,7 +23,7 @@ const MEASURED_AT_ONCE: usize = 256 << 10;
 /// Report of a streamed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamReport {
-    /// Times by activity. Their bytes are those that were read.
+    /// Times by activity, and the bytes read.
     pub times: Times,
     /// Number of bytes written.
     pub written: u64,

@@ -36,7 +36,7 @@ impl Device {
         let code = unsafe { (self.driver.api.cuCtxPopCurrent_v2)(&raw mut popped) };
         if let Err(e) = self.driver.check("cuCtxPopCurrent_v2", code) {
             // Destroying a context pops it, too. If this fails as well, there is no other way to release it.
-            // SAFETY: *handle*: created above, and given to nobody.
+            // SAFETY: *handle*: created above, and not passed on.
             let _ = unsafe { (self.driver.api.cuCtxDestroy_v2)(raw) };
             return Err(e);
         }
