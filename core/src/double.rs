@@ -1,7 +1,7 @@
 //! Double-double arithmetic: an unevaluated sum of two f64 numbers, good for 30 decimal digits.
 //!
 //! It checks the f64 oracle, which checks everything else. Sums and products are those of Dekker and Knuth (Muller
-//! et al., *Handbook of Floating-Point Arithmetic*, sections 4.3, 4.4 and 14.1): the rounding error of a sum or of
+//! et al., *Handbook of Floating-Point Arithmetic*, sections 4.3, 4.4 and 14.1). The rounding error of a sum or of
 //! a product of two f64 numbers is itself an f64 number, and these formulas compute it exactly unless something
 //! overflows or underflows:
 //!

@@ -236,7 +236,7 @@ pub const MOST_ROUNDING: f64 = 32.0;
 /// of one for ordinary references and up to `e^0.5` at 10^7; [`MOST_ROUNDING`] bounds its exponent. Below `2^30` in
 /// natural-log units `S exp(m)` is preserved. Beyond, f32 references are 128 and more apart, and no f32 sum could
 /// always compensate: `m + log S` is then preserved within the spacing of f32 at `m`, and `W / S` as everywhere.
-/// Such states still merge correctly: if they had the same reference, they have the same factor; otherwise their
+/// Such states still merge correctly. If they had the same reference, they have the same factor. Otherwise their
 /// references differed by 128 or more, and the weaker one has at most `e^-56` of the weight that it has relative to
 /// its own reference.
 #[must_use]
@@ -283,9 +283,9 @@ impl NaturalState {
 }
 
 /// Reports a state, in natural-log units, that no run and no merge produces: the array, the number found there, and
-/// the allowed values. Returns `None` for valid states: the empty state, `m = −∞` with `S = 0`; finite `m` with
-/// `S > 0` and any `W`, which may hold the effect of values that are not finite; and the poisoned state, NaN in `S`
-/// and all of `W`, at any `m` except NaN.
+/// the allowed values. Returns `None` for valid states. These are the empty state, `m = −∞` with `S = 0`; finite
+/// `m` with `S > 0` and any `W`, including NaN and infinities; and the poisoned state, NaN in `S` and all of `W`,
+/// at any `m` except NaN.
 #[must_use]
 pub fn misfit(m: f32, s: f32, w: &[f32]) -> Option<(&'static str, f32, &'static str)> {
     if m.is_nan() {

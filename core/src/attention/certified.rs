@@ -169,7 +169,7 @@ impl<'a> Certified<'a> {
     /// - `bound`, and `likely` for roundings of random sign, relative to that; `absolute`, in units of the values,
     ///   for every element,
     /// - `kernel`, `keys`, and the measured norms,
-    /// - `left_out`, for a run with a schedule other than the exact one or with a budget: its `schedule`,
+    /// - `left_out`, for a run with a schedule other than the exact one or with a budget. It has the `schedule`,
     ///   `error_budget` and `lambda`; `worst`, `p99` and `mean` of the shares `D / (S + D)` of the weights that
     ///   rows skipped; and `unseen_blocks`, the number of blocks skipped before any of their products was computed,
     ///   whose `D` is an upper bound. `bound` then refers to the average over the remaining keys, and `absolute`

@@ -8,7 +8,7 @@
 //! 3  mean JS(P̂ ‖ P)            6  ‖Ŷ − Y‖₂ / ‖Y‖₂
 //! ```
 //!
-//! A row is streamed through a [`RowDrift`], in any number of chunks of columns; a caller that visits all rows
+//! A row is streamed through a [`RowDrift`], in any number of chunks of columns. A caller that visits all rows
 //! before the next chunk keeps one per row. [`Drift::finish_row`] adds it to the totals and returns the row's own
 //! six values, which the caller may keep for [`percentile`](crate::drift::percentile).
 //!

@@ -4,9 +4,10 @@ use super::mask::MaskView;
 use crate::argument::ArgumentError;
 use crate::view::View;
 
-/// Returns views of queries, keys and values with axes of 1 repeated: a batch of 1 to match that of the others and
-/// of the mask, and heads if queries, keys and values do not share them in groups. A single query is repeated for
-/// the rows of the mask. Other sizes are unchanged, and [`Spec::check`](super::Spec::check) compares them.
+/// Returns views of queries, keys and values with axes of 1 repeated. A batch of 1 is repeated to match that of the
+/// others and of the mask, and heads are repeated if queries, keys and values do not share them in groups. A single
+/// query is repeated for the rows of the mask. Other sizes are unchanged, and [`Spec::check`](super::Spec::check)
+/// compares them.
 ///
 /// # Errors
 /// Returns an error if a view becomes too large to index.

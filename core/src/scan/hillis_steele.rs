@@ -1,6 +1,6 @@
 //! Hillis and Steele's scan: in step `t` every element merges with the one `2^t` before it.
 //!
-//! This implementation gathers between two buffers, as a thread block does in shared memory: every element of the
+//! This implementation gathers between two buffers, as a thread block does in shared memory. Every element of the
 //! next buffer is computed from the current one, elements without a partner are copied, and one barrier per step is
 //! enough. It executes about `n log2 n` merges, against `n` of [`super::blelloch`], at the least depth that a
 //! prefix form can have.

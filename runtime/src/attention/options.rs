@@ -31,20 +31,19 @@ pub struct PlanOptions {
     pub division: Option<Division>,
     /// The schedule of a run. The CPU computes any schedule except the exact one and [`Schedule::within`], tile by
     /// tile, and the exact schedule recomputes rows that do not pass the guard. The CPU kernels themselves
-    /// implement the norm gate with the exact schedule or within an error budget. The gate is decided for each
-    /// tile, by norms, by the values that masks and biases add to its scores and by the magnitude of values, and
-    /// does not change the bits of tiles that do not pass it. The rows of a tile depend on the instruction set and,
-    /// within a small `budget`, on the workspace; on a GPU they depend on its kernel. If rows vote on skipping, the
-    /// bits of the answer depend on these as well. They do not depend on the number of threads, and they are
-    /// reproducible.
+    /// implement the norm gate, with the exact schedule or within an error budget. The gate is decided for each
+    /// tile, by norms, by the values that masks and biases add to its scores and by the magnitude of values. Tiles
+    /// that do not pass it keep their bits. The rows of a tile depend on the instruction set and, within a small
+    /// `budget`, on the workspace; on a GPU they depend on its kernel. If rows vote on skipping, the bits of the
+    /// answer depend on these as well. They do not depend on the number of threads, and they are reproducible.
     pub schedule: Schedule,
     /// Largest share `E` of its weights that a row may skip, between 0 and 1: the values of skipped blocks of keys
     /// are not read. The answer is the average of the values over the remaining keys, log-sum-exp is that of all
     /// keys, and [`Workspace::traversed`](crate::Workspace::traversed) reports what each row skipped. If a mask or
     /// a bias adds numbers to the scores of at least
     /// [`LEAST_QUERIES`](elsa_core::attention::traversal::LEAST_QUERIES) queries, a CPU also skips blocks before
-    /// any of their products is computed, based on those numbers, on norms, and on the least weight of the key on a
-    /// row's diagonal. The reported share is then an upper bound, and so is log-sum-exp, too large by at most
+    /// any of their products is computed. It decides by those numbers, by norms, and by the least weight of the key
+    /// on a row's diagonal. The reported share is then an upper bound, and so is log-sum-exp, too large by at most
     /// `−ln(1 − E)`. This option is short for [`Skip::Budget`] in `schedule`, and the remarks on tiles and bits
     /// there apply.
     pub error_budget: Option<f32>,

@@ -49,9 +49,9 @@ impl Copies {
     }
 }
 
-/// Returns the view of an output that is copied back row by row: one with gaps, which a call must not write, or one
-/// that a run also reads, which must keep its contents until the run has succeeded. `None` if the call appends to
-/// it.
+/// Returns the view of an output that is copied back row by row. Such an output has gaps, which a call must not
+/// write, or a run also reads it, so it must keep its contents until the run has succeeded. `None` for other
+/// outputs, and if the call appends to it.
 pub fn rows_of(tensor: &Tensor) -> Option<View> {
     let memory = tensor.memory.filter(|_| tensor.written && tensor.kept.is_none())?;
     if tensor.read { memory.view } else { memory.gaps() }

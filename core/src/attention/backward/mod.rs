@@ -45,9 +45,10 @@
 //! 4. *`(m, S)` if available.* An f32 log-sum-exp of 4,000 is rounded by up to 1.2e-4, and so is every probability
 //!    of its row. A state's reference is subtracted exactly, and `S` divides: [`Statistics`].
 //! 5. *Masked keys are excluded by selection.* Weights and score gradients of pairs that are not attended are set
-//!    to zero instead of multiplied by it, and if keys, queries or upstream gradients hold a NaN or an infinity,
+//!    to zero instead of multiplied by it. If keys, queries or upstream gradients hold a NaN or an infinity,
 //!    products skip such pairs. So masked keys neither receive nor contribute anything.
 //! 6. *Chains are bounded.* Sums over keys or queries are accumulated block by block.
+//!
 //! # Over tasks of quorums
 //!
 //! Every sum above runs over pairs, and [`crate::quorum`] divides the pairs among tasks: into tiles of a run of

@@ -18,9 +18,9 @@ use super::{ADDED, Arithmetic, GATE, Norms, SCALING, gamma};
 use core::f64::consts::LOG2_E;
 
 impl Arithmetic {
-    /// Returns `true` if zero may be the reference of every row: every score of rows and keys with these norms,
-    /// with at most `keys` keys a row, stays within [`GATE`], and values of at most the magnitude `value` leave
-    /// their sums enough range. Returns `false` for NaN. Kernels that sum scores in f16 have no gate.
+    /// Returns `true` if zero may be the reference of every row. Every score of rows and keys with these norms,
+    /// with at most `keys` keys a row, must stay within [`GATE`], and values of at most the magnitude `value` must
+    /// leave their sums enough range. Returns `false` for NaN. Kernels that sum scores in f16 have no gate.
     #[must_use]
     pub fn stays_near_zero(&self, keys: usize, norms: &Norms, value: f64) -> bool {
         let Norms { query, key, bias } = *norms;

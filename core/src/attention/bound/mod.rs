@@ -79,8 +79,8 @@ pub fn gamma(k: f64) -> f64 {
 /// Returns the largest relative error of the hyperbolic tangent of a soft cap, for an exponential that is off by
 /// `exp2_relative`.
 ///
-/// Beyond 0.6 kernels compute `(1 − e) / (1 + e)` or `1 − 2 / (1 + 1/e)` with `e = exp(−2 |x|)`, where the error of
-/// `e` affects the result by a factor of at most 0.7; below they use a polynomial.
+/// Beyond 0.6 kernels compute `(1 − e) / (1 + e)` or `1 − 2 / (1 + 1/e)` with `e = exp(−2 |x|)`. The error of `e`
+/// affects the result by a factor of at most 0.7. Below 0.6 they use a polynomial.
 #[must_use]
 pub fn tangent(exp2_relative: f64) -> f64 {
     0.7 * exp2_relative + 6.0 * U

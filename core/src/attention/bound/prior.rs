@@ -16,9 +16,9 @@
 //! δ = γ_K R + τ C + γ_5 b + u x + (half-precision chains) + (underflow)
 //! ```
 //!
-//! with `K = min(d, chain + chain_depth) + SCALING` roundings of a product, `C = min(R, X)` the largest capped
-//! score and `τ` the error of the tangent, `b` the largest magnitude added to a score, and
-//! `x = min(2 (C + b) + ABOVE, LOWEST)` the largest distance from the reference at which a weight counts. The
+//! `K = min(d, chain + chain_depth) + SCALING` counts the roundings of a product. `C = min(R, X)` is the largest
+//! capped score, `τ` the error of the tangent, and `b` the largest magnitude added to a score.
+//! `x = min(2 (C + b) + ABOVE, LOWEST)` is the largest distance from the reference at which a weight counts. The
 //! exponential is off by a factor of `1 ± η`, the kernel's declared constant. So a weight is off by a factor within
 //! `1 ± E`, `E = exp(δ)(1 + η) − 1`.
 //!
@@ -164,9 +164,9 @@ impl Arithmetic {
     }
 
     /// Does the same as [`Arithmetic::prior`] for accepted rows whose reference need not follow their scores
-    /// ([`crate::attention::traversal::guard`]): a score that counts is within `|ln p| + |ln S|` of its reference,
-    /// and a key whose probability is at least `2^(24 + WEIGHT_FLOOR + 1)` is not lost. If a run skipped keys, this
-    /// bounds the answer over the kept ones, and [`left_out`] must be added.
+    /// ([`crate::attention::traversal::guard`]). A score that counts is then within `|ln p| + |ln S|` of its
+    /// reference, and a key whose probability is at least `2^(24 + WEIGHT_FLOOR + 1)` is not lost. If a run skipped
+    /// keys, this bounds the answer over the kept ones, and [`left_out`] must be added.
     #[must_use]
     pub fn prior_frozen(&self, keys: usize, norms: &Norms) -> Prior {
         let above = libm::log(keys.max(1) as f64) + LN_RANGE;

@@ -50,11 +50,11 @@
 //! λ u √( Σ p_j² (v_j − y)² σ_j² + Σ W_r² + y² (Σ S_r² + 3) ) + systematic + u_out |y| + t
 //! ```
 //!
-//! with `λ` for the fraction [`super::UNLIKELY`]. Errors that are known, or the same in every key, are added at
-//! their worst: the rounding of the scaled query, whose sign is known, the approximations of exponential and
-//! tangent, lost weights, and the rounding to a 16-bit type. The model is plausible for random data. It fails if
-//! the same roundings repeat, for example if a key occurs many times. Exceeding this bound is a warning, not a
-//! proof of an error.
+//! Here `λ` belongs to the fraction [`super::UNLIKELY`]. Errors that are known, or the same in every key, are added
+//! at their worst. These are the rounding of the scaled query, whose sign is known, the approximations of
+//! exponential and tangent, lost weights, and the rounding to a 16-bit type. The model is plausible for random
+//! data. It fails if the same roundings repeat, for example if a key occurs many times. Exceeding this bound is a
+//! warning, not a proof of an error.
 
 use super::partials::Followed;
 use super::{

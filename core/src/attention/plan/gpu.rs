@@ -27,8 +27,8 @@
 //!    start in the order of their keys, over all heads, and are divided until the longest takes no longer than the
 //!    average SM is busy, up to [`CAUSAL_SPLITS`]. If some warps of the last row blocks have no rows, those blocks
 //!    are short and start last.
-//! 5. *With changed scores, the last blocks do not wait alone.* Blocks with a mask or a bias are so many and so
-//!    short that the utilisation of the device at the end matters: their keys are divided a few times if that
+//! 5. *With changed scores, the last blocks do not wait alone.* Blocks with a mask or a bias are numerous and
+//!    short, so the utilisation of the device at the end matters. Their keys are divided a few times if that
 //!    improves it.
 //! 6. *Splits have a minimum size, and partial states a maximum.* Below [`min_chunk`] keys the merge costs more
 //!    than the division saves. Partial states take at most [`PARTIAL_BYTES`], or as many bytes as the output.

@@ -76,8 +76,9 @@ pub struct GpuKernelSpec {
     pub most_plain: usize,
     /// Like `most_plain`, for a problem that is causal or limited to the right by a window.
     pub most_causal: usize,
-    /// Like `most_queries`, for a problem with the kernel's head size that differs from a plain one only in a
-    /// boolean mask, in one mask or bias of f32 elements that are adjacent for adjacent keys, or in both.
+    /// Like `most_queries`, for a problem with the kernel's head size and changes that the kernels of added
+    /// elements support: a boolean mask, one mask or bias of f32 elements that are adjacent for adjacent keys, or
+    /// both.
     pub most_added: usize,
     /// `true` if it is only for problems whose row blocks do not outnumber the device's SMs. A plain problem with
     /// more than half as many may use it with undivided keys.

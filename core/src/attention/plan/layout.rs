@@ -71,9 +71,9 @@ pub enum Region {
     LeftOut,
 }
 
-/// Number of values that a run keeps for the keys and values of a head, or of a block of them: the largest sum of
-/// squares and the largest magnitude of a row of keys, the largest magnitude of a value, and the smallest such
-/// maximum of a row of values that is not zero throughout.
+/// Number of values that a run keeps for the keys and values of a head, or of a block of them. For keys they are
+/// the largest sum of squares and the largest magnitude of a row. For values they are the largest magnitude, and
+/// the least maximum of a row that is not zero throughout.
 pub const NORMS: usize = 4;
 
 /// The regions of a tile, relative to the start of the tile.

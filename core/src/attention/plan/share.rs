@@ -22,8 +22,8 @@ use crate::profile::DeviceProfile;
 /// Flags of a mask or bias: it has elements; the sequences of a batch share them; the heads of a sequence share
 /// them.
 ///
-/// It has its own flag instead of an `Option` around it: a `None` only initialises the tag, and memory checkers
-/// then report a branch on the rest that a compiler places before the one on the tag.
+/// It has its own flag instead of an `Option` around it. A `None` only initialises the tag, and if the compiler
+/// branches on the rest before the tag, memory checkers report it.
 #[derive(Clone, Copy, Default)]
 struct SharedBy {
     any: bool,

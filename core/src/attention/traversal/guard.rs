@@ -157,8 +157,8 @@ mod tests {
         assert!(!row.accept(1.0, true, false));
     }
 
-    /// A score 20 bits above its reference has a rounding error 2^20 times as large. Once the reference has
-    /// followed, S does not show it.
+    /// The distance of a score 20 above its reference is rounded relative to 20. Once the reference has followed, S
+    /// does not show that error.
     #[test]
     fn a_move_away_from_far_exponents_is_not_accepted() {
         for (exponent, held) in [(HEADROOM, true), (HEADROOM.next_up(), false), (20.0, false), (100.0, false)]

@@ -1,9 +1,9 @@
 //! Error bounds of the first level of a scan: the maps `(A, b)` of parts, and the states that their scan computes.
 //!
-//! **Diagonal rules.** Every term of a state is a product of gates, a key and a value. In any schedule its number
-//! of roundings is limited: those of the recurrence within its part, and for each later part one exponential, two
-//! products and the additions of the schedule. [`Terms`] stores the sum of the absolute terms, and the same sum
-//! with every term multiplied by its roundings.
+//! **Diagonal rules.** Every term of a state is a product of gates, a key and a value. Any schedule limits its
+//! roundings: those of the recurrence within its part, and for each later part one exponential, two products and
+//! the additions of the schedule. [`Terms`] stores the sum of the absolute terms, and the same sum with every term
+//! multiplied by its roundings.
 //!
 //! **Delta rules.** A map is represented by norms: of `A` and of its error, and of each column of `b` and of its
 //! error. Two maps compose by

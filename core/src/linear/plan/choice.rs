@@ -184,7 +184,7 @@ impl Choice {
             // One chain over the dims, starting from a tiny number that is subtracted at the end.
             dims: self.rows + round + 1,
             // A value times its factor, one chain over the tokens, the state times the factor of a chunk. The one
-            // pass of the parallel form is summed in parts, because no gate cuts it.
+            // pass of the parallel form is summed in parts if no gate cuts it.
             tokens: round
                 + 3
                 + match (self.form, self.gates) {

@@ -7,10 +7,10 @@
 //!    recurrence has the fewest operations and loads the state once for every [`KernelSpec::together`] tokens;
 //!    chunks of more tokens load it less often and add products of tokens with one another. The size of the state
 //!    decides which is faster, by the [`LinearCrossovers`](crate::profile::LinearCrossovers) of the device.
-//! 2. *Workers share columns.* The columns of a state are independent in every rule, so strips of columns become
-//!    tasks if heads and sequences are too few for the workers, and no bit changes. [`Form::Scan`] also divides the
-//!    tokens, but computes one and a half times as much, or twice as much for a delta rule, and its bits depend on
-//!    the parts. It is therefore only chosen on request.
+//! 2. *Workers share columns.* The columns of a state are independent in every rule. Strips of columns become tasks
+//!    if there are too few heads and sequences for the workers, and no bit changes. [`Form::Scan`] also divides the
+//!    tokens, but it computes one and a half times as much, or twice as much for a delta rule, and its bits depend
+//!    on the parts. It is therefore only chosen on request.
 //! 3. *Tensors are copied only if the kernel cannot read them in place*: rows of 16-bit types, of head sizes that
 //!    are not a multiple of four (queries, keys) or of a vector (values, outputs), and rows that are normalised.
 //! 4. *A budget is a hard limit.* First fewer heads have their parts at once, then fewer chunks their states, then

@@ -38,8 +38,8 @@ pub const LONG_PASS: usize = 1024;
 const SEGMENT: usize = 16;
 
 /// Returns the largest number of roundings of a product in a sum over a whole pass of `tokens` tokens, in addition
-/// to those of every pass: in its segment, among segments, and among the tokens of a register tile, which are fewer
-/// than a segment's.
+/// to those of every pass. They occur in its segment, among segments, and among the tokens of a register tile,
+/// which are fewer than a segment's.
 pub(super) const fn roundings(delta: bool, tokens: usize) -> usize {
     let among = if delta && tokens > LONG_PASS { 1 } else { tokens.div_ceil(SEGMENT) };
     let most = 2 * SEGMENT + 1 + among;

@@ -8,10 +8,10 @@
 //! 1. *Keys and values are measured once for a call*, head by head, before any tile begins
 //!    ([`norms`](super::norms)). All keys that some row of the sequence may attend count, so no gate depends on the
 //!    grouping of tiles.
-//! 2. *Mask and bias are measured last*, tile by tile, and only if the norms leave room for them: their elements in
-//!    memory, for the rows of the tile and the keys that some of them may attend, or all table entries of the head.
-//!    A `−∞` counts as nothing, since a masked key has weight zero by selection with any reference. A NaN or `+∞`
-//!    closes the gate.
+//! 2. *Mask and bias are measured last*, tile by tile, and only if the norms leave room for them. Their elements
+//!    are read in memory, for the rows of the tile and the keys that some of them may attend; for a table, all
+//!    entries of the head are. A `−∞` counts as nothing, since a masked key has weight zero by selection with any
+//!    reference. A NaN or `+∞` closes the gate.
 //! 3. *Weights are not raised* ([`Lanes::RAISE`](elsa_kernels::lanes::Lanes::RAISE)), since they do not vanish. If
 //!    a row of values is tiny, the walk would multiply the values of its block, which requires raised weights: the
 //!    gate stays closed.

@@ -1,8 +1,8 @@
 //! Prepared masks and biases that a worker keeps from task to task.
 //!
 //! 1. *Biases of tiles.* If heads or sequences share the rows of a mask or of a bias, their tasks are consecutive
-//!    (`TaskOrder`), and the worker keeps the biases of the tiles of the last task for all their keys.
-//! 2. *The row of a mask* that all queries share, as for padding: it is read once, block by block, when a task has
+//!    (`TaskOrder`). The worker keeps the biases of the last task's tiles, for all their keys.
+//! 2. *The row of a mask* that all queries share, as for padding. It is read once, block by block, when a task has
 //!    another row than the previous task, and shows which blocks are empty, whole or neither.
 //! 3. *The entries of a table* for one head, contiguous and in base-2 units.
 //! 4. *The sides of the tokens of a shifted window.*

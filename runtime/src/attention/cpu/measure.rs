@@ -7,8 +7,8 @@
 //!
 //! 1. *Only rows that may be attended are measured*: the queries of each sequence, and the keys and values between
 //!    the first and the last that one of its rows may attend. Other contents of a buffer do not affect the answer.
-//! 2. *Tasks measure their own inputs*, just before they read them, so memory is waited for only once: their own
-//!    queries, and a part of the keys and values of their head, which its tasks divide among them. Outputs are
+//! 2. *Tasks measure their own inputs*, just before they read them, so memory is waited for only once. A task
+//!    measures its own queries, and the tasks of a head divide the head's keys and values among them. Outputs are
 //!    measured after they have been written. Masks and biases are dense, and divided among all tasks. If keys are
 //!    streamed in chunks, tasks divide those of a chunk, and every unit of rows measures the keys that it visits.
 //! 3. *Each worker has a record* in its region of the workspace. Records are merged by maxima, so the order is

@@ -120,10 +120,10 @@ impl Resident {
     /// Computes a pass: adds the keys of a chunk to the states of a unit, and writes its outputs if the pass ends
     /// it. `self.sequences` are those of the unit. `begins` says that the unit's queries are in the chunk.
     ///
-    /// `places` are those that a `Frame` of the same problem and choice returns for the part: inputs in `chunk`,
-    /// for the rows of the unit and for `keys`, outputs in `self.rows`, without overlap, and both buffers have its
-    /// sizes. A table is complete. Unless `begins` is set, the last pass was one of the same unit, over the
-    /// preceding keys. The instruction set of the plan's kernel is present, which the engine ensures.
+    /// `places` are those that a `Frame` of the same problem and choice returns for the part, and both buffers have
+    /// its sizes. Inputs are in `chunk`, for the rows of the unit and for `keys`; outputs are in `self.rows`,
+    /// without overlap. A table is complete. Unless `begins` is set, the last pass was one of the same unit, over
+    /// the preceding keys. The instruction set of the plan's kernel is present, which the engine ensures.
     ///
     /// # Errors
     /// Returns an error if a worker panicked, or if the call was cancelled.

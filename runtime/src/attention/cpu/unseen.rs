@@ -15,8 +15,8 @@
 //! **Why the code differs.**
 //!
 //! 1. *A block that counts is detected early.* Values that fall with the distance are largest in a corner of the
-//!    tile and the block, and a row that objects there ends the vote: the maximum of a few elements is not larger
-//!    than that of all.
+//!    tile and the block. A row that objects there ends the vote, because the maximum of a few elements is not
+//!    larger than that of all.
 //! 2. *Bits.* All of it is compiled once, for no instruction set: the decisions follow from the bias and from the
 //!    totals.
 //! 3. *`b` is also added to the sums of the segment*, relative to their own reference. A segment that begins so has

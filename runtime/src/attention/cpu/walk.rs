@@ -218,7 +218,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Sets rows that have absorbed no key to the reference of the empty state, if all have had zero.
+    /// Sets rows that have absorbed no key to the reference of the empty state, if zero was the reference of all
+    /// rows.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. State 0 is initialized.

@@ -270,7 +270,7 @@ pub fn budget(
 }
 
 /// Returns `true` if a plan has plain tiles for heads of these sizes, provided that rows can be accessed four
-/// elements at a time: heads of the kernel's size, and smaller ones whose dims no tile checks.
+/// elements at a time. That holds for heads of the kernel's size, and for smaller ones whose dims no tile checks.
 pub fn has_plain_tiles(choice: &GpuChoice, [d, dv]: [usize; 2]) -> bool {
     let whole = [d, dv] == [choice.kernel.head_dim; 2];
     whole || (d.min(dv) > 0 && d.is_multiple_of(8) && !choice.kernel.half_scores())

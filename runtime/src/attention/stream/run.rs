@@ -103,7 +103,7 @@ impl StreamPlan {
     /// threads.
     ///
     /// Everything is allocated before the first part is computed, and the run fails if memory is refused.
-    /// [`Engine::fit_stream`] plans again instead.
+    /// [`Engine::fit_stream`](crate::Engine::fit_stream) plans again instead.
     ///
     /// ```
     /// use elsa_core::{attention::{Lengths, Operand, Spec}, dtype::DType, view::{Layout, View}};
