@@ -32,7 +32,7 @@ fn sum(a: f64, b: f64) -> Double {
     Double { high, low: (a - (high - part)) + (b - part) }
 }
 
-/// Does the same as [`sum`], for `|a| ≥ |b|`.
+/// Returns the same as [`sum`], for `|a| ≥ |b|`.
 fn sum_ordered(a: f64, b: f64) -> Double {
     let high = a + b;
     Double { high, low: b - (high - a) }

@@ -1,4 +1,4 @@
-//! Drift: the distance of computed tensors from a reference, for any operator.
+//! Measures the distance of computed tensors from a reference, for any operator.
 //!
 //! 1. **NaN propagates.** A NaN on either side makes every measure that it enters NaN, even if both sides are NaN.
 //! 2. **A zero reference.** A relative error is zero if difference and reference are both zero, and infinite if

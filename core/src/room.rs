@@ -1,4 +1,4 @@
-//! Layout of a workspace. One cursor hands out the spans, so the pass that places them also measures them.
+//! Lays out a workspace. One cursor hands out the spans, so the pass that places them also measures them.
 
 /// A range of the workspace, in f32 values from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Distances in units in the last place between computed numbers and an f64 reference.
+//! Measures distances between computed numbers and an f64 reference in units in the last place.
 //!
 //! The unit is the spacing of the numbers of the type at the reference `r`:
 //!

@@ -1,4 +1,4 @@
-//! Number of workers that a call can use.
+//! Limits the number of workers of a call by its work.
 
 /// Number of multiply-adds per lane that justify waking a worker.
 pub(crate) const WORK_PER_LANE: f64 = 32_768.0;

@@ -1,4 +1,4 @@
-//! Everything added to a score, read pair by pair: bias, mask and the sides of shifted windows.
+//! Reads everything added to a score, pair by pair: bias, mask and the sides of shifted windows.
 
 use super::bias::BiasView;
 use super::data::Inputs;

@@ -1,4 +1,4 @@
-//! Drift: six measures of the distance of computed attention from a reference (ELSA section C.2).
+//! Measures the distance of computed attention from a reference in six ways (ELSA section C.2).
 //!
 //! The measures compare computed probabilities `P̂` and outputs `Ŷ` with a reference `P` and `Y`, over all rows:
 //!

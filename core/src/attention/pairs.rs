@@ -1,4 +1,4 @@
-//! Scores and values of a head, pair by pair, for the scalar runs.
+//! Reads scores and values of a head, pair by pair, for the scalar runs.
 
 use super::added::Added;
 use super::data::{Inputs, Outputs};

@@ -95,8 +95,8 @@ pub fn probabilities(
     probabilities_in(problem, inputs, sequence, head, i, &row, 0..usize::MAX, visit);
 }
 
-/// Does the same as [`probabilities`] for the keys in `keys` only, cut off at the end of the sequence. `row` must
-/// be the result of [`row()`] or [`statistics`] for the same row.
+/// Calls `visit` like [`probabilities`], but only for the keys in `keys`, cut off at the end of the sequence. `row`
+/// must be the result of [`row()`] or [`statistics`] for the same row.
 ///
 /// # Panics
 /// Panics if `sequence`, `head` or `i` is out of bounds.

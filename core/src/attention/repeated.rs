@@ -1,4 +1,4 @@
-//! Queries, keys and values with axes of 1 repeated, as ONNX broadcasts the operands of its products.
+//! Repeats axes of 1 of queries, keys and values, as ONNX broadcasts the operands of its products.
 
 use super::mask::MaskView;
 use crate::argument::ArgumentError;

@@ -1,4 +1,4 @@
-//! The scalar fallback: a whole attention call without threads, vector instructions or an allocator.
+//! Computes a whole attention call without threads, vector instructions or an allocator: the scalar fallback.
 //!
 //! Query rows are computed one at a time. A row streams over its keys and keeps one state per level of the merge
 //! tree, so the scratch memory is `d + d_v · (1 + ceil(log2(keys / 512)))` f32 values for any number of queries.

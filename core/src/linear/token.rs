@@ -1,4 +1,4 @@
-//! The contribution of a token to a state, in f64, read in place from the caller's tensors.
+//! Computes the contribution of a token to a state, in f64, in place from the caller's tensors.
 //!
 //! Heads, batches and tokens are computed only from the fields of the [`Spec`] and from `cu_seqlens`.
 

@@ -1,4 +1,4 @@
-//! Frames of records on a serial line that flips bits, drops bytes, and ends anywhere.
+//! Frames records for a serial line that flips bits, drops bytes, and ends anywhere.
 //!
 //! ```text
 //! frame    = COBS(message) 0

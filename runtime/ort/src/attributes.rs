@@ -1,4 +1,4 @@
-//! The attributes of a node.
+//! Reads the attributes of a node.
 
 use crate::error::OperatorError;
 use elsa_core::attention::Window;

@@ -1,4 +1,4 @@
-//! Plans by the shapes of a call, each with its idle workspaces.
+//! Keeps plans by the shapes of a call, each with its idle workspaces.
 
 use crate::error::OperatorError;
 use crate::geometry::{Geometry, Shapes};

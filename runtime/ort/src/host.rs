@@ -1,4 +1,4 @@
-//! Symbols of other libraries in the process: they are looked up, and nothing is loaded.
+//! Looks up symbols of libraries that the process has loaded, without loading any.
 
 use std::ffi::{CStr, c_void};
 use std::mem;

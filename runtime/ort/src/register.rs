@@ -1,4 +1,4 @@
-//! Registration: identifies the runtime and gives it its operators.
+//! Registers the operators: identifies the runtime and gives it the tables that it supports.
 
 use crate::api::{Api, NEWEST};
 use crate::engines;

@@ -1,4 +1,4 @@
-//! The memory of a call: converts pointers to slices, or to addresses of a GPU.
+//! Converts the memory of a call from pointers to slices, or to addresses of a GPU.
 //!
 //! Clause of the unsafe functions here:
 //! - *tensors*: the memory of an input or output holds the elements of its shape until the call ends. Until then

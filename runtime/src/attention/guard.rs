@@ -1,4 +1,4 @@
-//! The guardrail: the next attempt after memory was refused (Stream-CQSA, 2.5).
+//! Finds the next attempt after memory was refused: the guardrail (Stream-CQSA, 2.5).
 //!
 //! A task is a block of resident queries that visits all keys. `n_cap` tasks are resident at once. The rows of a
 //! task are query rows on a GPU, and resident query tiles on a CPU. When memory is refused,

@@ -18,7 +18,7 @@ fn worked<'w>(memory: &'w mut Memory, ran: &Ran) -> Option<Worked<'w>> {
     }
 }
 
-/// Does the same for a bound call.
+/// Returns the same part for a bound call.
 fn worked_by<'w>(calls: &'w mut Calls<'_, Attention>, ran: &Ran) -> Option<Worked<'w>> {
     match calls {
         Calls::Gpu { gpu, .. } if ran.on_gpu() => Some(Worked::Gpu(gpu.workspace())),

@@ -1,4 +1,4 @@
-//! Planning of attention, and the properties of its plans.
+//! Plans attention, and describes its plans.
 
 use super::cpu::plan::CpuPlan;
 use super::cuda::plan::{GpuPlan, choices};

@@ -1,4 +1,4 @@
-//! Warm-up: runs over tensors of zeros, so that all one-time work is done.
+//! Runs a plan over tensors of zeros, so that all one-time work is done.
 
 use super::operator::{Plan, Workspace};
 use crate::cuda::memory::HostBuffer;

@@ -1,4 +1,4 @@
-//! Workspaces in memory lent by the caller.
+//! Creates workspaces in memory lent by the caller.
 
 use super::memory;
 use crate::error::PlanError;

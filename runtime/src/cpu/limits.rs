@@ -1,4 +1,4 @@
-//! Memory that is still available to this process.
+//! Measures the memory that is still available to this process.
 //!
 //! Linux hands out addresses freely, and pages on first use. When no pages are left, or a control group has reached
 //! its limit, it kills a process instead of refusing the memory, and no error can be handled. So a plan queries the
@@ -67,7 +67,7 @@ pub fn available_memory() -> Option<AvailableMemory> {
     })
 }
 
-/// Does the same for a system whose files `read` returns.
+/// Returns that memory for a system whose files `read` returns.
 fn available_by(read: impl Fn(&str) -> Option<String>) -> Option<AvailableMemory> {
     let machine = read("/proc/meminfo").and_then(|text| machine(&text));
     let groups = read("/proc/self/cgroup").zip(read("/proc/self/mountinfo"));

@@ -1,4 +1,4 @@
-//! Placement of the standing threads: cores and priority.
+//! Places the standing threads: cores and priority.
 
 use crate::error::EngineError;
 

@@ -1,4 +1,4 @@
-//! Waiting without sleeping, for a while.
+//! Waits without sleeping, for a while.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Tensors in device memory, bound to a plan of a GPU.
+//! Binds tensors in device memory to a plan of a GPU.
 
 use super::device::DeviceCall;
 use super::driver::RawStream;

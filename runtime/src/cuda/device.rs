@@ -1,4 +1,4 @@
-//! Runs on device tensors, which are used in place.
+//! Runs a plan on device tensors, which are used in place.
 
 use super::driver::{Entered, RawStream};
 use super::launch::Launches;

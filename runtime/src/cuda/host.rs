@@ -1,4 +1,4 @@
-//! Runs on host tensors, which are copied to the device and back, or used in place.
+//! Runs a plan on host tensors, which are copied to the device and back, or used in place.
 
 use super::driver::{Entered, Event, Graph, RawStream};
 use super::launch::Launches;
@@ -116,8 +116,8 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         self.run_with(resident, false).map(|_| ())
     }
 
-    /// Does the same as [`HostCall::run`] with `resident`, and reports the time by activity. The first run of this
-    /// kind allocates.
+    /// Runs like [`HostCall::run`] with `resident`, and reports the time by activity. The first run of this kind
+    /// allocates.
     ///
     /// # Errors
     /// Returns the error that the device reports.

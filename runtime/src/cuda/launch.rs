@@ -1,4 +1,4 @@
-//! The launches of a run: kernels, their parameters and their grids, as a list.
+//! Lists the launches of a run: kernels, their parameters and their grids.
 //!
 //! A run enqueues up to four things, all except the last in one stream, in this order:
 //!

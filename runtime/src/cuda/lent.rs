@@ -1,4 +1,4 @@
-//! Workspaces in device memory lent by the caller.
+//! Creates workspaces in device memory lent by the caller.
 
 use super::plan::GpuPlan;
 use super::workspace::GpuWorkspace;

@@ -1,4 +1,4 @@
-//! Numbers and views in the form that kernels of any operator expect.
+//! Converts numbers and views to the form that kernels of any operator expect.
 
 use elsa_core::dtype::DType;
 use elsa_core::view::View;

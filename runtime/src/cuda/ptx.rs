@@ -1,4 +1,4 @@
-//! The PTX of a kernel as text.
+//! Unpacks the PTX of a kernel to text.
 
 use crate::error::DeviceError;
 use elsa_kernels::cuda::registers::{self, CLASSES};

@@ -1,4 +1,4 @@
-//! Two buffers: a thread fills one while the other is computed.
+//! Fills one buffer in a thread while the other is computed.
 //!
 //! **The naive loop** reads a part and computes it, one after another, so the storage device idles while the
 //! processor works, and vice versa:

@@ -104,13 +104,13 @@ pub trait RowSink {
     /// Returns the cause if the rows cannot be written.
     fn write_rows(&mut self, operand: Operand, excerpt: &Excerpt, from: &[u8]) -> Result<(), PieceError>;
 
-    /// Does the same as [`Sink::finished`].
+    /// Finishes a unit, like [`Sink::finished`].
     ///
     /// # Errors
     /// Returns the cause if that fails.
     fn unit_finished(&mut self, unit: usize) -> io::Result<()>;
 
-    /// Does the same as [`Sink::advanced`].
+    /// Counts a computed part, like [`Sink::advanced`].
     fn part_computed(&mut self);
 }
 

@@ -1,4 +1,4 @@
-//! A bound of the error of a gradient.
+//! Bounds the error of a gradient.
 //!
 //! Let `u = 2^-24`, and let `A` be the exact sum of absolute terms of an element, for example of `dq_i[x]`:
 //!

@@ -1,4 +1,4 @@
-//! The plan of a backward pass: chunks and parts of keys, workers, and the layout of the workspace.
+//! Plans a backward pass: chunks and parts of keys, workers, and the layout of the workspace.
 
 use super::bound::Structure;
 use super::problem::BackwardProblem;

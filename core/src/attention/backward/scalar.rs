@@ -1,4 +1,4 @@
-//! The scalar fallback: a whole backward pass without threads, vector instructions or an allocator.
+//! Computes a whole backward pass without threads, vector instructions or an allocator: the scalar fallback.
 //!
 //! It iterates over blocks of 64 keys and, for each, over the query rows in blocks of 64. Gradients of a block of
 //! keys and a block of queries are summed in the scratch memory and then added to the outputs, so chains of

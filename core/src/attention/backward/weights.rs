@@ -1,4 +1,4 @@
-//! Probabilities from scores, and the per-row numbers that they need.
+//! Computes probabilities from scores, and the per-row numbers that they need.
 
 use crate::state::{MOST_ROUNDING, is_empty, weight};
 use core::f64::consts::{LN_2, LOG2_E};

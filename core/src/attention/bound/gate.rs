@@ -1,4 +1,4 @@
-//! The norm gate: a test that scores stay so near zero that zero may be the reference of every row.
+//! Tests whether scores stay so near zero that zero may be the reference of every row: the norm gate.
 //!
 //! By Cauchy and Schwarz no score and no partial sum of it exceeds `R = |scale| ‖q‖ ‖k‖`; a soft cap `X` limits
 //! scores to `X`. Mask and bias change a score by at most `b`. In base-2 units let

@@ -1,4 +1,4 @@
-//! Error bounds of a run.
+//! Bounds the error of a run.
 //!
 //! | module | from | when |
 //! |---|---|---|

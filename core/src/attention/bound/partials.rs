@@ -1,4 +1,4 @@
-//! The partial sums of a run, in the order of its additions.
+//! Follows the partial sums of a run, in the order of its additions.
 //!
 //! An operation whose exact result is `x` yields `x (1 + δ)` with `|δ| ≤ u`. If `x` is a partial sum, the rounding
 //! `δ` changes the final sum by `δ x`, to first order. So a sum is off by at most `u Σ |x|` over its partial sums

@@ -1,4 +1,4 @@
-//! A bound of the rounding error of an answer, from the plan and norms of the inputs alone.
+//! Bounds the rounding error of an answer, from the plan and norms of the inputs alone.
 //!
 //! For a row with scores `s_j`, probabilities `p_j` and the exact answer `y_c = Σ p_j v_jc`, [`Arithmetic::prior`] bounds
 //! the answer `ŷ` of a run:
@@ -163,10 +163,11 @@ impl Arithmetic {
         self.prior_beside(keys, norms, &Reference { above: ABOVE, lost: LOST, sum: 1.0 })
     }
 
-    /// Does the same as [`Arithmetic::prior`] for accepted rows whose reference need not follow their scores
-    /// ([`crate::attention::traversal::guard`]). A score that counts is then within `|ln p| + |ln S|` of its
-    /// reference, and a key whose probability is at least `2^(24 + WEIGHT_FLOOR + 1)` is not lost. If a run skipped
-    /// keys, this bounds the answer over the kept ones, and [`left_out`] must be added.
+    /// Bounds the error of accepted rows whose reference need not follow their scores
+    /// ([`crate::attention::traversal::guard`]), otherwise like [`Arithmetic::prior`]. A score that counts is then
+    /// within `|ln p| + |ln S|` of its reference, and a key whose probability is at least
+    /// `2^(24 + WEIGHT_FLOOR + 1)` is not lost. If a run skipped keys, this bounds the answer over the kept ones,
+    /// and [`left_out`] must be added.
     #[must_use]
     pub fn prior_frozen(&self, keys: usize, norms: &Norms) -> Prior {
         let above = libm::log(keys.max(1) as f64) + LN_RANGE;
@@ -174,8 +175,9 @@ impl Arithmetic {
         self.prior_beside(keys, norms, &Reference { above, lost: LOST_FROZEN, sum })
     }
 
-    /// Does the same as [`Arithmetic::prior`] for rows whose reference is zero because [their scores stay near
-    /// it](Arithmetic::stays_near_zero): `2^-49 ≤ S ≤ n 2^49`, and no weight is lost.
+    /// Bounds the error of rows whose reference is zero because [their scores stay near
+    /// it](Arithmetic::stays_near_zero), otherwise like [`Arithmetic::prior`]: `2^-49 ≤ S ≤ n 2^49`, and no weight
+    /// is lost.
     #[must_use]
     pub fn prior_near_zero(&self, keys: usize, norms: &Norms) -> Prior {
         let above = libm::log(keys.max(1) as f64) + (GATE + 1.0) * core::f64::consts::LN_2;

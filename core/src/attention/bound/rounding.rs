@@ -1,4 +1,4 @@
-//! A bound of the rounding error of an answer relative to the oracle's, for verification.
+//! Bounds the rounding error of an answer relative to the oracle's, for verification.
 //!
 //! For one row with scores `s_j`, probabilities `p_j = exp(s_j) / Σ exp(s)` and the answer `y = Σ p_j v_j` known
 //! in f64, this module bounds the error of each component of a run in f32 (`u = 2^-24`, `γ_k = k u / (1 − k u)`).

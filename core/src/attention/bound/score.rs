@@ -1,4 +1,4 @@
-//! The score of a query and a key, tracked through its partial sums.
+//! Follows the score of a query and a key through its partial sums.
 
 use super::partials::Roundings;
 use super::{Arithmetic, U, gamma};

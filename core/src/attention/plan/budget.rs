@@ -1,4 +1,5 @@
-//! Budgets: the rows that stay in memory while chunks of keys are streamed, and an account of every byte.
+//! Divides a run within a budget: chooses the rows that stay in memory while chunks of keys are streamed, and
+//! accounts for every byte.
 //!
 //! A *unit* of work is a box of query tiles, heads and sequences whose states stay in memory. Its keys and values
 //! are streamed through two buffers, with a chunk of whole segments in each.

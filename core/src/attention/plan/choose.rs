@@ -1,4 +1,4 @@
-//! The CPU chooser: from a problem, a device and options to everything that is decided before `run`.
+//! Chooses, from a problem, a device and options, everything that is decided before `run` on a CPU.
 //!
 //! It is a pure function. It chooses the micro-kernel, the widest tile, the number of tiles that share a key block
 //! (the *group*), the number of workers, and whether keys, values and rows are copied. Block and segment follow

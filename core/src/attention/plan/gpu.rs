@@ -1,4 +1,4 @@
-//! The GPU chooser: the kernel, the blocks of rows, the division of the keys, and the workspace.
+//! Chooses the kernel, the row blocks, the division of the keys and the workspace of a GPU plan.
 //!
 //! A thread block computes a block of query rows over a split of the keys. If the keys are divided, each split
 //! writes a partial state per row to memory, and a second kernel merges the states of a row in the balanced tree

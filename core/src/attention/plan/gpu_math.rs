@@ -1,5 +1,5 @@
-//! The plan of [`Method::Math`](super::Method::Math) on a GPU: the score matrix in memory, its softmax, and its
-//! product with the values.
+//! Plans [`Method::Math`](super::Method::Math) on a GPU: the score matrix in memory, its softmax, and its product
+//! with the values.
 //!
 //! There is nothing to choose: one kernel for each step computes any problem except packed sequences, and the
 //! contents of the memory depend on the shape alone.

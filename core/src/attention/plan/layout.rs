@@ -1,4 +1,4 @@
-//! The layout of a CPU workspace: one function both measures it and places its regions.
+//! Lays out a CPU workspace: one function both measures it and places its regions.
 //!
 //! **The naive way** computes the size in one function and the addresses in another, or allocates each array
 //! separately. Sizes and addresses then drift apart, and a run allocates.

@@ -1,5 +1,4 @@
-//! A model of when the blocks of a GPU problem finish, from the pace of a kernel. It compares kernels and
-//! divisions.
+//! Estimates when the blocks of a GPU problem finish, from the pace of a kernel, to compare kernels and divisions.
 
 use crate::profile::GpuProfile;
 

@@ -1,4 +1,4 @@
-//! Sharing of prepared masks and biases among tasks, and the resulting order of tasks.
+//! Shares prepared masks and biases among tasks, and orders the tasks accordingly.
 //!
 //! **The naive way** converts masks and biases to the layout of a tile for every head of every sequence again.
 //!

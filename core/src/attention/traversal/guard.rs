@@ -1,4 +1,4 @@
-//! Acceptance of the rows of a run.
+//! Decides which rows of a run are accepted.
 //!
 //! A row whose reference did not follow its scores is as exact as any other under three conditions:
 //!

@@ -1,4 +1,4 @@
-//! Representatives of the keys of a block and of the queries of a tile, which yield a first reference.
+//! Computes representatives of the keys of a block and of the queries of a tile, which yield a first reference.
 //!
 //! A representative has one element for each dim, selected or averaged over some vectors. The score of two
 //! representatives takes one dot product instead of one for each pair, and may be near their maximum or far from

@@ -1,4 +1,4 @@
-//! Counters of a run with a schedule.
+//! Counts the events of a run with a schedule.
 
 use super::room::RowRoom;
 use crate::state::WEIGHT_FLOOR;

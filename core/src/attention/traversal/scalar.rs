@@ -1,4 +1,4 @@
-//! The scalar run of any schedule: a whole call without threads, vector instructions or an allocator.
+//! Runs any schedule without threads, vector instructions or an allocator.
 //!
 //! Rows are computed in tiles, blocks of keys are cut by position alone, and each row has one state from its first
 //! block to its last. The weights of a block form one chain, as do its weighted values, and chains are added in the

@@ -1,4 +1,4 @@
-//! Upper bound of a block's weights before any of its products is computed.
+//! Bounds a block's weights before any of its products is computed.
 //!
 //! If the numbers added to scores fall with the distance, as in a mask of linear biases (`ALiBi`), they alone may
 //! show that a block is too light to matter. By Cauchy and Schwarz no product of a row with a key exceeds

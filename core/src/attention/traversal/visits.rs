@@ -1,4 +1,4 @@
-//! The blocks of a tile, in the order of their visits.
+//! Orders the visits of a tile's blocks.
 
 use super::setting::Order;
 use crate::attention::sequence::Sequence;

@@ -1,4 +1,4 @@
-//! Error bounds of linear attention: a bound for every answer, by one f64 pass over the inputs.
+//! Bounds the error of every answer of linear attention, by one f64 pass over the inputs.
 //!
 //! `core/BOUNDS.md` has the derivation; this is the computation. `u = 2^-24`, `γ_n = n u / (1 − n u)`, and `‖·‖` is
 //! the Euclidean norm of a column. A chunk is the set of tokens that meet the state at once: one token in the

@@ -1,4 +1,5 @@
-//! Error bounds of the first level of a scan: the maps `(A, b)` of parts, and the states that their scan computes.
+//! Bounds the error of the first level of a scan: the maps `(A, b)` of parts, and the states that their scan
+//! computes.
 //!
 //! **Diagonal rules.** Every term of a state is a product of gates, a key and a value. Any schedule limits its
 //! roundings: those of the recurrence within its part, and for each later part one exponential, two products and

@@ -1,4 +1,4 @@
-//! Directions of the error of a delta rule's state: an ellipsoid that contains the errors of all columns.
+//! Bounds the errors of all columns of a delta rule's state by an ellipsoid, which keeps their directions.
 //!
 //! A token multiplies every column by one matrix, `A = (I − β k kᵀ) diag(a)`, which shortens the component along
 //! its key and nothing else. A norm cannot represent that: in terms of norms an error of the first token counts in

@@ -1,4 +1,4 @@
-//! A state and its error, token by token.
+//! Follows a state and its error, token by token.
 
 use super::executed::{Executed, Solve};
 use super::shape::Shape;

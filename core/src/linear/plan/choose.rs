@@ -1,4 +1,5 @@
-//! The CPU chooser: from a problem, a device and options to everything that is decided before a run.
+//! Chooses, from a problem, a device and options, everything that is decided before a run of linear attention on a
+//! CPU.
 //!
 //! It is a pure function of these considerations:
 //!

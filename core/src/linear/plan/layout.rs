@@ -1,4 +1,4 @@
-//! The layout of a CPU workspace of linear attention: one function both measures it and places its regions.
+//! Lays out a CPU workspace of linear attention: one function both measures it and places its regions.
 
 use super::choice::Choice;
 use crate::linear::problem::Sequence;

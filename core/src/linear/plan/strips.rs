@@ -1,4 +1,4 @@
-//! The strips into which the value columns of a state are divided.
+//! Divides the value columns of a state into strips.
 
 use core::ops::Range;
 

@@ -1,4 +1,4 @@
-//! A chunk of tokens at once, or a token at a time.
+//! Computes a chunk of tokens at once, or a token at a time.
 //!
 //! # A chunk
 //!
@@ -215,7 +215,7 @@ impl<'a> Room<'a> {
         first
     }
 
-    /// Does the same as [`Room::read`] with gates per dim.
+    /// Computes [`Room::read`] with gates per dim.
     fn read_dims(
         &mut self,
         i: usize,

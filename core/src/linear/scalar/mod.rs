@@ -1,5 +1,5 @@
-//! The scalar fallback: a whole call of linear attention without threads, vector instructions or an allocator, in every
-//! form.
+//! Computes a whole call of linear attention in every form, without threads, vector instructions or an allocator:
+//! the scalar fallback.
 //!
 //! States are computed one after another, and a state's tokens in the order in which they pass. `scalar/chunk.rs`
 //! describes the computation of a chunk. The forms differ in the state from which an answer is computed:

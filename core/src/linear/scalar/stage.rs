@@ -1,4 +1,4 @@
-//! Tokens of one state in f32, and the destination of its answers.
+//! Loads the tokens of one state in f32, and passes on its answers.
 
 use crate::dtype::{Elements, ElementsMut};
 use crate::linear::data::{Inputs, Outputs};

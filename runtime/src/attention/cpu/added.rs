@@ -1,4 +1,4 @@
-//! Values that mask, bias and windows add to the scores, as the bias of a tile and a block.
+//! Writes the values that mask, bias and windows add to the scores, as the bias of a tile and a block.
 
 use super::context::{Context, Task, TileRows};
 use elsa_core::attention::{BiasView, MaskElements, MaskView, Operand, Sides, Windows};

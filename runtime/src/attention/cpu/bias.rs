@@ -1,4 +1,5 @@
-//! The bias of a tile and a block: the values that masks, biases, lengths, causality and windows add to its scores.
+//! Computes the bias of a tile and a block: the values that masks, biases, lengths, causality and windows add to
+//! its scores.
 //!
 //! **The naive way** checks for every row and every key whether the row attends the key, and computes the addend.
 //!

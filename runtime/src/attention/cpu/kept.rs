@@ -1,4 +1,4 @@
-//! Prepared masks and biases that a worker keeps from task to task.
+//! Keeps prepared masks and biases of a worker from task to task.
 //!
 //! 1. *Biases of tiles.* If heads or sequences share the rows of a mask or of a bias, their tasks are consecutive
 //!    (`TaskOrder`). The worker keeps the biases of the last task's tiles, for all their keys.

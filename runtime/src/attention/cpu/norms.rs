@@ -1,4 +1,4 @@
-//! The norms of keys and the magnitudes of values, of a head or of each block of its keys: measured once for a
+//! Measures the norms of keys and the magnitudes of values, of a head or of each block of its keys, once for a
 //! call, before any tile begins. `O(n d)` compared with `O(n² d)`.
 //!
 //! The norm gate ([`gate`](super::gate)) needs those of all keys that some row of the sequence may attend, and the

@@ -1,4 +1,4 @@
-//! Lower bounds of the scores of the own keys of a tile's rows, which are the keys on the diagonal.
+//! Computes lower bounds of the scores of the own keys of a tile's rows, which are the keys on the diagonal.
 //!
 //! ```text
 //! naive:  for each row i:  own[i] = own_score(q_i, k_j, cap, added(i, j))      j = offset + i

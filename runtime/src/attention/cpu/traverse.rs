@@ -1,4 +1,4 @@
-//! Schedules with frozen references and skipped blocks: the scalar run of
+//! Runs schedules with frozen references and skipped blocks by the scalar run of
 //! [`traversal`](elsa_core::attention::traversal), with the tiles of the kernel.
 //!
 //! A task passes each of its tiles to the core with the worker's scratch, and writes the returned rows. Keys and

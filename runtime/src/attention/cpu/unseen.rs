@@ -1,4 +1,4 @@
-//! The vote on unseen blocks: within an error budget, if numbers are added to scores, a tile may skip a block
+//! Takes the vote on unseen blocks: within an error budget, if numbers are added to scores, a tile may skip a block
 //! before any of its products is computed.
 //!
 //! **The formula** is that of [`traversal::unseen`](elsa_core::attention::traversal::unseen()): the largest number

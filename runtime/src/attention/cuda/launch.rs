@@ -1,4 +1,4 @@
-//! The launches of a run, in the order of [`Launches`]:
+//! Lists the launches of a run, in the order of [`Launches`]:
 //!
 //! 1. *The table of sequences* is copied to the device, if the plan has one.
 //! 2. *The present kernel* copies past and new rows, once for keys and once for values, if the problem has present

@@ -1,5 +1,5 @@
-//! A streamed run that fits: the plan that the budget has room for, and the attempts after the system refuses
-//! memory.
+//! Fits a streamed run into memory: finds a plan that the budget has room for, and tries smaller ones if the system
+//! refuses memory.
 //!
 //! The search is the same as on a GPU ([`guard`](crate::attention::guard)). A task is the smallest part of a unit
 //! that can be removed on its own: one sequence if a unit has several, else one head, or one group of heads that
@@ -44,7 +44,7 @@ impl FittedStream {
         self.fit
     }
 
-    /// Does the same as [`StreamPlan::run`], without an allocation of the size of a tensor.
+    /// Runs like [`StreamPlan::run`], without an allocation of the size of a tensor.
     ///
     /// # Errors
     /// Returns the errors of [`StreamPlan::run`], except those of memory.
@@ -58,8 +58,8 @@ impl FittedStream {
         self.run_certified(lengths, source, sink, from).map(|(report, _)| report)
     }
 
-    /// Does the same as [`StreamPlan::run_certified`], without an allocation of the size of a tensor. Later runs of
-    /// a plan that certifies allocate their memory again.
+    /// Runs like [`StreamPlan::run_certified`], without an allocation of the size of a tensor. Later runs of a plan
+    /// that certifies allocate their memory again.
     ///
     /// # Errors
     /// Returns the errors of [`StreamPlan::run_certified`], except those of memory.
@@ -89,10 +89,10 @@ struct Search<'a> {
 }
 
 impl Engine {
-    /// Does the same as [`Engine::stream`], and allocates all memory of the run. If the system refuses memory, it
-    /// tries again with fewer resident rows, then with shorter chunks, fewer threads and narrower tiles. This
-    /// changes no bit of the answer. A resumed run ([`StreamOptions::sizes`]) must use the sizes of the run that it
-    /// resumes, and fails if they do not fit.
+    /// Plans like [`Engine::stream`], and allocates all memory of the run. If the system refuses memory, it tries
+    /// again with fewer resident rows, then with shorter chunks, fewer threads and narrower tiles. This changes no
+    /// bit of the answer. A resumed run ([`StreamOptions::sizes`]) must use the sizes of the run that it resumes,
+    /// and fails if they do not fit.
     ///
     /// # Errors
     /// Returns the errors of [`Engine::stream`], or [`StreamError::Memory`] with the bytes of the smallest form if

@@ -1,4 +1,4 @@
-//! The rows of each tensor that a part needs, and their places in its buffers.
+//! Finds the rows of each tensor that a part needs, and their places in its buffers.
 
 use super::tensors::tensors_of;
 use crate::attention::cpu::resident::{Place, Places, Unit};

@@ -1,4 +1,4 @@
-//! Memory that the process already uses, as counted by the system.
+//! Measures the memory that the process already uses, as counted by the system.
 
 /// Number of bytes that each thread of a run touches of its stack and of the system's data for it.
 const THREAD: usize = 96 << 10;

@@ -1,4 +1,4 @@
-//! The present: past and new keys, or values, concatenated and copied chunk by chunk.
+//! Copies the present chunk by chunk: past and new keys, or values, concatenated.
 
 use crate::stream::Excerpt;
 use elsa_core::attention::{Operand, Operands, Problem};

@@ -1,4 +1,4 @@
-//! A streamed run: the chunks of all units pass through two buffers, and outputs are written unit by unit.
+//! Executes a streamed run: moves the chunks of all units through two buffers, and writes outputs unit by unit.
 
 use super::certificate::StreamCertificate;
 use super::error::StreamError;
@@ -148,7 +148,7 @@ impl StreamPlan {
         self.run_certified(lengths, source, sink, from).map(|(report, _)| report)
     }
 
-    /// Does the same as [`StreamPlan::run`], and returns the measurements of the run, if the plan certifies
+    /// Runs like [`StreamPlan::run`], and returns the measurements of the run, if the plan certifies
     /// ([`PlanOptions::certify`](crate::PlanOptions::certify)). Queries, keys, values and outputs are measured as
     /// they are streamed. Masks and biases are read once more for it, because chunks that no row attends are not
     /// streamed, but belong to the certificate of an in-memory run.
@@ -165,7 +165,7 @@ impl StreamPlan {
         self.run_in(&mut StreamMemory::new(self)?, lengths, source, sink, from)
     }
 
-    /// Does the same as [`StreamPlan::run_certified`], in memory allocated for this plan.
+    /// Runs like [`StreamPlan::run_certified`], in memory allocated for this plan.
     pub(super) fn run_in(
         &self,
         memory: &mut StreamMemory,

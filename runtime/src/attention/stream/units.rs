@@ -1,4 +1,5 @@
-//! Units: boxes of sequences, heads and query tiles whose states stay in memory while their keys are streamed.
+//! Divides a call into units: boxes of sequences, heads and query tiles whose states stay in memory while their
+//! keys are streamed.
 
 use crate::attention::cpu::resident::Unit;
 use elsa_core::attention::plan::StreamChoice;

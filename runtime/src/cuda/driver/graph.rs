@@ -1,4 +1,4 @@
-//! Graphs: work that is recorded once and launched any number of times, with one call of the driver.
+//! Records work as graphs, which are launched any number of times with one call of the driver.
 
 use super::api::GraphApi;
 use super::context::{Context, Entered, log_error};

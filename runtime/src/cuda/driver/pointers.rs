@@ -1,4 +1,4 @@
-//! Queries about addresses and memory.
+//! Queries the driver about addresses and memory.
 
 use super::api::pointer;
 use super::context::Entered;

@@ -1,4 +1,5 @@
-//! Values added to the scores of a step: boxes of mask, bias and index, and the table of relative positions.
+//! Describes the values added to the scores of a step: boxes of mask, bias and index, and the table of relative
+//! positions.
 
 use super::call::StreamBox;
 use super::memory::Area;

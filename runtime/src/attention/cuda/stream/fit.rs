@@ -1,4 +1,4 @@
-//! A stream within budgets: the largest division that fits, and the attempts after memory is refused.
+//! Fits a stream into budgets: finds the largest division that fits, and tries finer ones if memory is refused.
 
 use super::engine::GpuStream;
 use super::error::GpuStreamError;

@@ -1,5 +1,5 @@
-//! A run: chunk after chunk is transferred, computed and merged, and results are returned at the end of each block
-//! of queries.
+//! Runs a stream: transfers, computes and merges chunk after chunk, and returns results at the end of each block of
+//! queries.
 
 use super::added;
 use super::call::{StreamCall, StreamKeys, StreamRows, StreamTimes};
@@ -70,7 +70,7 @@ impl GpuStream {
         self.pass(call)
     }
 
-    /// Does the same as [`GpuStream::run`] for a problem whose present is written elsewhere.
+    /// Runs like [`GpuStream::run`], for a problem whose present is written elsewhere.
     pub(crate) fn pass(&mut self, call: StreamCall<'_, '_>) -> Result<StreamTimes, GpuStreamError> {
         call.lengths.check(&self.plan.problem)?;
         if call.lengths.chunk.is_some() {

@@ -1,5 +1,5 @@
-//! The steps of a stream: the pairs of query blocks and key chunks, and the pending states with which the state of
-//! a chunk merges.
+//! Iterates over the steps of a stream: the pairs of query blocks and key chunks, and the pending states with which
+//! the state of a chunk merges.
 
 use elsa_core::attention::{Lengths, Problem};
 use elsa_core::scan::stack::{self, MergeStack};
