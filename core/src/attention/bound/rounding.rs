@@ -64,8 +64,8 @@ use crate::attention::certificate::Executed;
 use crate::state::{FROZEN_RANGE, HEADROOM, WEIGHT_FLOOR};
 use core::f64::consts::LN_2;
 
-/// Half of the distance between two references plus the rounding of one: a reference exceeds the largest score that
-/// moved it by at most this, in natural-log units.
+/// Upper bound of the rounding of a reference, which is half the distance between two of them: a reference exceeds
+/// the largest score that moved it by at most this, in natural-log units.
 const HALF: f64 = 0.35;
 const _: () = assert!(0.5 * LN_2 < HALF);
 

@@ -11,11 +11,11 @@
 //!
 //! 1. *The kernel with the least computation wins.* A block computes all of its rows and the kernel's whole head
 //!    size, even if the problem needs less. Kernels are ranked by rows times head size, including that padding.
-//!    Tall blocks, which reuse keys best, are for problems with many rows whose scores nothing changes, or only f32
-//!    elements and boolean masks. Short blocks are for problems so small that the device has two SMs for each
-//!    block. Among the kernels of the same head size that accept any number of plain rows, [`Race`] selects the one
-//!    that finishes soonest; blocks of a few rows take part if they leave every other SM idle. With few rows,
-//!    reading dominates the time, and a block has the rows of all heads that share keys.
+//!    Tall blocks reuse keys best. They are for problems with many rows whose scores are unchanged, or changed only
+//!    by f32 elements and boolean masks. Short blocks are for problems so small that the device has two SMs for
+//!    each block. Among the kernels of the same head size that accept any number of plain rows, [`Race`] selects
+//!    the one that finishes soonest; blocks of a few rows take part if they leave every other SM idle. With few
+//!    rows, reading dominates the time, and a block has the rows of all heads that share keys.
 //! 2. *The division never depends on the batch.* It decides bits, and a sequence must get the same bits alone and
 //!    in a batch. It is a function of queries, keys, heads, windows of a picture, head sizes, device and budget.
 //!    Packed sequences, whose lengths arrive with the data, are not divided.
@@ -27,7 +27,7 @@
 //!    start in the order of their keys, over all heads, and are divided until the longest takes no longer than the
 //!    average SM is busy, up to [`CAUSAL_SPLITS`]. If some warps of the last row blocks have no rows, those blocks
 //!    are short and start last.
-//! 5. *With changed scores, the last blocks do not wait alone.* Blocks with a mask or a bias are numerous and
+//! 5. *With changed scores, the last blocks should not run alone.* Blocks with a mask or a bias are numerous and
 //!    short, so the utilisation of the device at the end matters. Their keys are divided a few times if that
 //!    improves it.
 //! 6. *Splits have a minimum size, and partial states a maximum.* Below [`min_chunk`] keys the merge costs more
