@@ -1,7 +1,7 @@
 //! The certificate of a run that measured its tensors: a rigorous bound of the error of its answer, as plain data.
 //!
 //! ```text
-//! |ŷ_c − y_c| ≤ relative · Σ_j p_j |v_jc| + (what lost weights and underflow can do)        for every row and channel c
+//! |ŷ_c − y_c| ≤ relative · Σ_j p_j |v_jc| + (lost weights and underflow)        for every row and channel c
 //! ```
 //!
 //! `ŷ` is the computed output, `y` the exact answer for the same inputs, `p_j` the exact probabilities. The bound
