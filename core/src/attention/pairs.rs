@@ -11,7 +11,7 @@ use crate::view::View;
 /// Longest chain of multiply-adds in a score.
 pub(super) const CHAIN: usize = 64;
 
-/// Rows of keys or values: past ones in memory of their own, and the new ones.
+/// Rows of keys or values: past ones in a separate tensor, and the new ones.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
     past: Option<(View, Elements<'a>)>,

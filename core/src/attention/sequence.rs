@@ -86,7 +86,7 @@ pub struct Sequence {
     pub key0: usize,
     /// Number of keys, including the past.
     pub keys: usize,
-    /// Number of past keys in memory of their own, which precede those of that view.
+    /// Number of past keys in a separate tensor, which precede those of that view.
     pub past: usize,
     /// Number of valid keys among `keys`.
     pub valid: usize,

@@ -33,7 +33,7 @@ pub trait GpuPlan: Clone + Debug + Send + Sync {
     /// Checks that the plan supports a call with these tensors.
     ///
     /// # Errors
-    /// Returns an error if it does not, so that the CPU computes instead.
+    /// Returns an error if it does not; the CPU then computes instead.
     fn allows(&self, given: Given) -> Result<(), BindError> {
         let _ = given;
         Ok(())

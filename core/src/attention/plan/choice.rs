@@ -263,7 +263,7 @@ pub struct CpuChoice {
     pub adds_two: bool,
     /// Number of entries of a table of relative positions; zero if the bias is not a table.
     pub entries: usize,
-    /// Number of values in which the entries of a head are laid out for windows; zero if an index selects them.
+    /// Number of values of a head's entries in the layout for windows; zero if an index selects them.
     pub lines: usize,
     /// Number of tokens of a window if some windows are shifted; else zero.
     pub divided: usize,
