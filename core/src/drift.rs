@@ -1,11 +1,10 @@
 //! Measures the distance of computed tensors from a reference, for any operator.
 //!
 //! 1. **NaN propagates.** A NaN on either side makes every measure that it enters NaN, even if both sides are NaN.
-//! 2. **A zero reference.** A relative error is zero if difference and reference are both zero, and infinite if
-//!    only the reference is.
+//! 2. **A zero reference.** A relative error is zero if difference and reference are both zero, and infinite if only the
+//!    reference is.
 
-/// Distance of computed numbers from a reference: the largest difference, and the sums of squares for a relative
-/// error.
+/// Distance of computed numbers from a reference: the largest difference, and the sums of squares for a relative error.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Distance {
     max: f64,
@@ -56,9 +55,9 @@ pub fn larger(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
 
-/// Returns the percentile `percent` (0 to 100) of `values` by nearest rank: the smallest value that at least
-/// `percent` in a hundred of them do not exceed, or the minimum for zero. The result is always one of the values.
-/// Sorts `values`. Returns NaN if any value is NaN, and `None` without values or for `percent` above 100.
+/// Returns the percentile `percent` (0 to 100) of `values` by nearest rank: the smallest value that at least `percent` in a
+/// hundred of them do not exceed, or the minimum for zero. The result is always one of the values. Sorts `values`. Returns
+/// NaN if any value is NaN, and `None` without values or for `percent` above 100.
 #[must_use]
 pub fn percentile(values: &mut [f64], percent: u32) -> Option<f64> {
     if values.is_empty() || percent > 100 {

@@ -1,7 +1,6 @@
 //! The description of a device, as plain data for the choice of kernels.
 
-/// A device: its processor, its caches and its GPU, if it has one. Sizes are in bytes and clocks in MHz; zero means
-/// unknown.
+/// A device: its processor, its caches and its GPU, if it has one. Sizes are in bytes and clocks in MHz; zero means unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DeviceProfile {
     /// Number of cores available to the process.
@@ -20,8 +19,8 @@ pub struct DeviceProfile {
     pub linear: LinearCrossovers,
 }
 
-/// The crossover from the recurrence to chunks on a processor, and the number of tokens of a chunk that pass the
-/// state together.
+/// The crossover from the recurrence to chunks on a processor, and the number of tokens of a chunk that pass the state
+/// together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunksFrom {
     /// Smallest head size of keys for which chunks are used; `usize::MAX` if the recurrence is always faster.
@@ -30,9 +29,8 @@ pub struct ChunksFrom {
     pub pass: usize,
 }
 
-/// Crossovers between the forms of linear attention on a processor. On one core neither the number of tokens nor
-/// that of heads moves a crossover: the cost per token of every form except the quadratic one is independent of
-/// them.
+/// Crossovers between the forms of linear attention on a processor. On one core neither the number of tokens nor that of
+/// heads moves a crossover: the cost per token of every form except the quadratic one is independent of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearCrossovers {
     /// Crossover of the rules without rates.
@@ -57,9 +55,8 @@ impl LinearCrossovers {
         predicted: false,
     };
 
-    /// Predicted for a core with NEON. The recurrence takes fewer multiply-adds per token than a chunk. A chunk
-    /// only saves loads of the state, and a strip of eight columns stays in a 32 KiB level 1 cache up to a head
-    /// size of 512.
+    /// Predicted for a core with NEON. The recurrence takes fewer multiply-adds per token than a chunk. A chunk only saves
+    /// loads of the state, and a strip of eight columns stays in a 32 KiB level 1 cache up to a head size of 512.
     pub const NEON: LinearCrossovers = {
         let never = ChunksFrom { head_size: usize::MAX, pass: 16 };
         LinearCrossovers {
@@ -112,8 +109,7 @@ pub struct GpuProfile {
 }
 
 impl DeviceProfile {
-    /// Returns a conservative description of an unknown processor: one core, 32 KiB of level 1 and 256 KiB of level
-    /// 2 cache.
+    /// Returns a conservative description of an unknown processor: one core, 32 KiB of level 1 and 256 KiB of level 2 cache.
     #[must_use]
     pub const fn modest() -> DeviceProfile {
         DeviceProfile {

@@ -8,8 +8,8 @@
 //! W = Σ 2^(s_j − m) v_j
 //! ```
 //!
-//! and the answer is `W / S` for every reference. Two states of disjoint sets merge by rescaling both to the larger
-//! reference and adding (ELSA equations 4 and 5):
+//! and the answer is `W / S` for every reference. Two states of disjoint sets merge by rescaling both to the larger reference
+//! and adding (ELSA equations 4 and 5):
 //!
 //! ```text
 //! m = max(m_a, m_b)    S = S_a 2^(m_a − m) + S_b 2^(m_b − m)    W likewise
@@ -17,28 +17,27 @@
 //!
 //! The textbook form uses the maximum itself as `m` and natural exponentials. This one differs:
 //!
-//! 1. **References are integers.** Then `2^(m_a − m)` is a power of two, products with it are exact, and only the
-//!    additions of a merge round.
-//! 2. **References lag.** A score moves the reference only if it exceeds it by more than [`HEADROOM`], so sums are
-//!    seldom rescaled ([`raised`]).
-//! 3. **The empty state is canonical**: `(−∞, 0, 0)`. Merging two empty states returns it bit for bit, because a
-//!    factor whose reference is `−∞` is defined as zero instead of `2^(−∞ + ∞)`. [`is_empty`] is the only test for
-//!    it.
+//! 1. **References are integers.** Then `2^(m_a − m)` is a power of two, products with it are exact, and only the additions
+//!    of a merge round.
+//! 2. **References lag.** A score moves the reference only if it exceeds it by more than [`HEADROOM`], so sums are seldom
+//!    rescaled ([`raised`]).
+//! 3. **The empty state is canonical**: `(−∞, 0, 0)`. Merging two empty states returns it bit for bit, because a factor whose
+//!    reference is `−∞` is defined as zero instead of `2^(−∞ + ∞)`. [`is_empty`] is the only test for it.
 //! 4. **NaN propagates.** A NaN score makes `S` and `W` NaN; no maximum can hide it.
 //! 5. **A factor below `2^-126` is zero**, because it would scale its side out of the range of normal f32 values.
-//! 6. **Zeros are positive.** A zero sum may be `−0`, depending on the keys of weight zero that were added to it.
-//!    The library always returns `+0` ([`State::finish`], [`NaturalState::w`]).
-//! 7. **The definition divides, kernels multiply.** [`State::finish`] divides every element of `W` by `S` and
-//!    rounds once. A CPU kernel divides once per row and multiplies by `1 / S`, because a vector division costs as
-//!    much as several products and a row has as many elements as the head size of values. That rounds twice, which
-//!    the error bound counts for every kernel.
+//! 6. **Zeros are positive.** A zero sum may be `−0`, depending on the keys of weight zero that were added to it. The library
+//!    always returns `+0` ([`State::finish`], [`NaturalState::w`]).
+//! 7. **The definition divides, kernels multiply.** [`State::finish`] divides every element of `W` by `S` and rounds once. A
+//!    CPU kernel divides once per row and multiplies by `1 / S`, because a vector division costs as much as several products
+//!    and a row has as many elements as the head size of values. That rounds twice, which the error bound counts for every
+//!    kernel.
 //!
-//! [`Number`] is the set of operations that these laws require. `f32` implements it here, and the kernels implement
-//! it for vectors of independent rows, so both execute this source.
+//! [`Number`] is the set of operations that these laws require. `f32` implements it here, and the kernels implement it for
+//! vectors of independent rows, so both execute this source.
 //!
-//! Outside the library references are in natural-log units: [`natural_reference`] and [`NaturalState`] convert to
-//! them. [`NaturalMerge`] merges states in those units, because a natural-log reference is not an integer in base-2
-//! units and converting it back would round.
+//! Outside the library references are in natural-log units: [`natural_reference`] and [`NaturalState`] convert to them.
+//! [`NaturalMerge`] merges states in those units, because a natural-log reference is not an integer in base-2 units and
+//! converting it back would round.
 
 use crate::monoid::Monoid;
 use core::f64::consts::LN_2;
@@ -47,9 +46,9 @@ use core::f64::consts::LN_2;
 /// `2^HEADROOM`, which leaves the rest of the exponent range to the values.
 pub const HEADROOM: f32 = 8.0;
 
-/// Least exponent of a weight relative to the reference: the end of the normal f32 range. An attended key with a
-/// lower score has weight zero, or at most its exact weight where a kernel's exponential reaches further. Its value
-/// still poisons the row if it is NaN or infinite.
+/// Least exponent of a weight relative to the reference: the end of the normal f32 range. An attended key with a lower score
+/// has weight zero, or at most its exact weight where a kernel's exponential reaches further. Its value still poisons the row
+/// if it is NaN or infinite.
 pub const WEIGHT_FLOOR: f32 = -126.0;
 
 /// Largest `|log2 S|` at which a row with a frozen reference is accepted ([`crate::attention::traversal::guard`]).
@@ -214,8 +213,8 @@ pub fn is_empty(m: f32, s: f32) -> bool {
     m == f32::NEG_INFINITY && !s.is_nan()
 }
 
-/// Returns log-sum-exp, in natural-log units, of a state with reference `m` (in base-2 units) and sum `s`; `−∞` for
-/// the empty state, NaN for a poisoned one. Computed in f64 and rounded once.
+/// Returns log-sum-exp, in natural-log units, of a state with reference `m` (in base-2 units) and sum `s`; `−∞` for the empty
+/// state, NaN for a poisoned one. Computed in f64 and rounded once.
 #[must_use]
 pub fn log_sum_exp(m: f32, s: f64) -> f32 {
     if is_empty(m, s as f32) {
@@ -224,21 +223,19 @@ pub fn log_sum_exp(m: f32, s: f64) -> f32 {
     (f64::from(m) * LN_2 + libm::log(s)) as f32
 }
 
-/// Largest magnitude of the exponent with which the factor of [`natural_reference`] compensates for a rounding.
-/// References below `2^30` in natural-log units stay within it, because neighbouring f32 values there are at most
-/// 64 apart.
+/// Largest magnitude of the exponent with which the factor of [`natural_reference`] compensates for a rounding. References
+/// below `2^30` in natural-log units stay within it, because neighbouring f32 values there are at most 64 apart.
 pub const MOST_ROUNDING: f64 = 32.0;
 
-/// Converts the reference `m` of a state (in base-2 units) to natural-log units. Returns it with the factor by
-/// which `S` and `W` must be multiplied. A reference that is not finite is returned unchanged, with factor one.
+/// Converts the reference `m` of a state (in base-2 units) to natural-log units. Returns it with the factor by which `S` and
+/// `W` must be multiplied. A reference that is not finite is returned unchanged, with factor one.
 ///
-/// The reference is rounded to f32, and the factor `exp(exact − rounded)` compensates: it is within a few roundings
-/// of one for ordinary references and up to `e^0.5` at 10^7; [`MOST_ROUNDING`] bounds its exponent. Below `2^30` in
-/// natural-log units `S exp(m)` is preserved. Beyond, f32 references are 128 and more apart, and no f32 sum could
-/// always compensate: `m + log S` is then preserved within the spacing of f32 at `m`, and `W / S` as everywhere.
-/// Such states still merge correctly. If they had the same reference, they have the same factor. Otherwise their
-/// references differed by 128 or more, and the weaker one has at most `e^-56` of the weight that it has relative to
-/// its own reference.
+/// The reference is rounded to f32, and the factor `exp(exact − rounded)` compensates: it is within a few roundings of one
+/// for ordinary references and up to `e^0.5` at 10^7; [`MOST_ROUNDING`] bounds its exponent. Below `2^30` in natural-log
+/// units `S exp(m)` is preserved. Beyond, f32 references are 128 and more apart, and no f32 sum could always compensate:
+/// `m + log S` is then preserved within the spacing of f32 at `m`, and `W / S` as everywhere. Such states still merge
+/// correctly. If they had the same reference, they have the same factor. Otherwise their references differed by 128 or more,
+/// and the weaker one has at most `e^-56` of the weight that it has relative to its own reference.
 #[must_use]
 pub fn natural_reference(m: f32) -> (f32, f64) {
     if !m.is_finite() {
@@ -249,8 +246,7 @@ pub fn natural_reference(m: f32) -> (f32, f64) {
     (rounded, libm::exp(rest.clamp(-MOST_ROUNDING, MOST_ROUNDING)))
 }
 
-/// A state in natural-log units, as the library returns it. [`NaturalState::w`] converts its weighted sums one by
-/// one.
+/// A state in natural-log units, as the library returns it. [`NaturalState::w`] converts its weighted sums one by one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NaturalState {
     /// Reference; `−∞` for the empty state.
@@ -262,8 +258,8 @@ pub struct NaturalState {
 }
 
 impl NaturalState {
-    /// Converts a state with reference `m` (in base-2 units) and sum `s`, whose sums carry the factor
-    /// `weight_scale`. `divided` says that its weighted sums have already been divided by `s`.
+    /// Converts a state with reference `m` (in base-2 units) and sum `s`, whose sums carry the factor `weight_scale`.
+    /// `divided` says that its weighted sums have already been divided by `s`.
     #[must_use]
     pub fn of(m: f32, s: f32, weight_scale: f64, divided: bool) -> NaturalState {
         let (natural, factor) = natural_reference(m);
@@ -282,10 +278,9 @@ impl NaturalState {
     }
 }
 
-/// Reports a state, in natural-log units, that no run and no merge produces: the array, the number found there, and
-/// the allowed values. Returns `None` for valid states. These are the empty state, `m = −∞` with `S = 0`; finite
-/// `m` with `S > 0` and any `W`, including NaN and infinities; and the poisoned state, NaN in `S` and all of `W`,
-/// at any `m` except NaN.
+/// Reports a state, in natural-log units, that no run and no merge produces: the array, the number found there, and the
+/// allowed values. Returns `None` for valid states. These are the empty state, `m = −∞` with `S = 0`; finite `m` with `S > 0`
+/// and any `W`, including NaN and infinities; and the poisoned state, NaN in `S` and all of `W`, at any `m` except NaN.
 #[must_use]
 pub fn misfit(m: f32, s: f32, w: &[f32]) -> Option<(&'static str, f32, &'static str)> {
     if m.is_nan() {
@@ -308,10 +303,10 @@ pub fn misfit(m: f32, s: f32, w: &[f32]) -> Option<(&'static str, f32, &'static 
 /// m = max(m_a, m_b)    S = S_a exp(m_a − m) + S_b exp(m_b − m)    W likewise
 /// ```
 ///
-/// The differences of the references are exact, everything else is computed in f64, and `S` and each element of `W`
-/// are rounded once, to f32. If one state is empty, the other is returned bit for bit; two empty states merge to
-/// `(−∞, 0, 0)`. The `W` of an empty state is ignored. A NaN in either `S` poisons the merged state. Callers reject
-/// states that [`misfit`] reports.
+/// The differences of the references are exact, everything else is computed in f64, and `S` and each element of `W` are
+/// rounded once, to f32. If one state is empty, the other is returned bit for bit; two empty states merge to `(−∞, 0, 0)`.
+/// The `W` of an empty state is ignored. A NaN in either `S` poisons the merged state. Callers reject states that [`misfit`]
+/// reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NaturalMerge {
     /// Reference of the merged state; `−∞` for the empty state.
@@ -368,8 +363,8 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
         self.w.as_mut().fill(0.0);
     }
 
-    /// Absorbs one key, given its score in base-2 units and its value by index. A score of `−∞` changes nothing,
-    /// and the value is not read.
+    /// Absorbs one key, given its score in base-2 units and its value by index. A score of `−∞` changes nothing, and the
+    /// value is not read.
     pub fn absorb(&mut self, score: f32, value: impl Fn(usize) -> f32) {
         if score == f32::NEG_INFINITY {
             return;
@@ -402,8 +397,8 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
         }
     }
 
-    /// Divides `W` by `S`, which yields the output row: zeros for the empty state, NaN if poisoned. Each element is
-    /// rounded once; kernels multiply by `1 / S` instead (reason 7 of the module).
+    /// Divides `W` by `S`, which yields the output row: zeros for the empty state, NaN if poisoned. Each element is rounded
+    /// once; kernels multiply by `1 / S` instead (reason 7 of the module).
     pub fn finish(&mut self) {
         if self.is_empty() {
             self.w.as_mut().fill(0.0);

@@ -5,8 +5,8 @@ use super::operands::Operand;
 use crate::argument::ArgumentError;
 use crate::dtype::DType;
 
-/// An additive input in addition to the mask. Its elements are in natural-log units; `−∞` means not attended, and
-/// finite elements are clamped to [`MASK_LIMIT`](super::MASK_LIMIT) in magnitude.
+/// An additive input in addition to the mask. Its elements are in natural-log units; `−∞` means not attended, and finite
+/// elements are clamped to [`MASK_LIMIT`](super::MASK_LIMIT) in magnitude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BiasView {
     /// A tensor that broadcasts like a mask. Its kind is additive.
@@ -15,8 +15,8 @@ pub enum BiasView {
     Table(TableView),
 }
 
-/// A table of relative positions, dense `[entries, heads]`. The entry of a query and a key is given by an index or
-/// follows from [`Spec::windows`](super::Spec::windows).
+/// A table of relative positions, dense `[entries, heads]`. The entry of a query and a key is given by an index or follows
+/// from [`Spec::windows`](super::Spec::windows).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableView {
     /// Type of its elements.
@@ -31,8 +31,8 @@ pub struct TableView {
 }
 
 impl TableView {
-    /// Checks part of an index, i64 elements as bytes in native byte order: each must be an entry of the table.
-    /// `place` converts the number of an element in the part to that in the whole index.
+    /// Checks part of an index, i64 elements as bytes in native byte order: each must be an entry of the table. `place`
+    /// converts the number of an element in the part to that in the whole index.
     ///
     /// # Errors
     /// Returns an error for the first element that is out of range.
@@ -81,8 +81,8 @@ impl BiasView {
         }
     }
 
-    /// Checks the bias against scores `[batch, heads, queries, keys]`, the keys of the mask's last axis, whether
-    /// either may have fewer keys, and the number of entries that windows imply for a table.
+    /// Checks the bias against scores `[batch, heads, queries, keys]`, the keys of the mask's last axis, whether either may
+    /// have fewer keys, and the number of entries that windows imply for a table.
     pub(super) fn check(
         &self,
         scores: [usize; 4],

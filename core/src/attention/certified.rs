@@ -4,9 +4,9 @@
 //! |ŷ_c − y_c| ≤ relative · Σ_j p_j |v_jc| + (lost weights and underflow)        for every row and channel c
 //! ```
 //!
-//! `ŷ` is the computed output, `y` the exact answer for the same inputs, `p_j` the exact probabilities. The bound
-//! is [`Arithmetic::prior`] for the plan's own arithmetic and the norms of this call. Since `Σ_j p_j |v_jc|` is at
-//! most the largest magnitude of channel `c`, the bound is also known in absolute terms ([`Certified::absolute`]).
+//! `ŷ` is the computed output, `y` the exact answer for the same inputs, `p_j` the exact probabilities. The bound is
+//! [`Arithmetic::prior`] for the plan's own arithmetic and the norms of this call. Since `Σ_j p_j |v_jc|` is at most the
+//! largest magnitude of channel `c`, the bound is also known in absolute terms ([`Certified::absolute`]).
 //!
 //! If a run skipped keys, `absolute` also includes the share `σ` of their weights, the worst of all rows: at most
 //! `2 σ max_j |v_jc|`, as values are at most twice their largest magnitude apart ([`left_out`]).
@@ -68,15 +68,15 @@ pub struct Certified<'a> {
     pub prior: Prior,
     /// The schedule of the run and the shares that its rows skipped; `None` for the exact schedule.
     pub left_out: Option<(Schedule, Shares)>,
-    /// Number of blocks of tiles skipped before any of their products was computed. If it is not zero, log-sum-exp
-    /// is an upper bound, too large by at most `−ln(1 − D / (S + D))`.
+    /// Number of blocks of tiles skipped before any of their products was computed. If it is not zero, log-sum-exp is an
+    /// upper bound, too large by at most `−ln(1 − D / (S + D))`.
     pub unseen_blocks: u64,
     /// The largest magnitude of each channel of the attended values.
     channels: &'a [f32],
 }
 
-/// Largest share of the weights that may be skipped. Beyond it, the sum of the others may be below `2^-24` of the
-/// reference and the bound is meaningless.
+/// Largest share of the weights that may be skipped. Beyond it, the sum of the others may be below `2^-24` of the reference
+/// and the bound is meaningless.
 const MOST_LEFT_OUT: f64 = 1.0 - 1.0 / 16_384.0;
 
 impl<'a> Certified<'a> {
@@ -148,8 +148,8 @@ impl<'a> Certified<'a> {
         self.channels
     }
 
-    /// Returns an upper bound of the error of every element of channel `channel`, or `None` if there is no claim or
-    /// no such channel.
+    /// Returns an upper bound of the error of every element of channel `channel`, or `None` if there is no claim or no such
+    /// channel.
     #[must_use]
     pub fn absolute(&self, channel: usize) -> Option<f64> {
         let value = self.channels.get(channel)?;
@@ -166,14 +166,13 @@ impl<'a> Certified<'a> {
     ///
     /// - `claim`: `"rigorous"`, or `"none"`; in the latter case `why` gives the reason and the bounds are missing,
     /// - `relative_to`: `"sum_j p_j |v_j|"`, of each element,
-    /// - `bound`, and `likely` for roundings of random sign, relative to that; `absolute`, in units of the values,
-    ///   for every element,
+    /// - `bound`, and `likely` for roundings of random sign, relative to that; `absolute`, in units of the values, for every
+    ///   element,
     /// - `kernel`, `keys`, and the measured norms,
     /// - `left_out`, for a run with a schedule other than the exact one or with a budget. It has the `schedule`,
-    ///   `error_budget` and `lambda`; `worst`, `p99` and `mean` of the shares `D / (S + D)` of the weights that
-    ///   rows skipped; and `unseen_blocks`, the number of blocks skipped before any of their products was computed,
-    ///   whose `D` is an upper bound. `bound` then refers to the average over the remaining keys, and `absolute`
-    ///   includes the skipped ones,
+    ///   `error_budget` and `lambda`; `worst`, `p99` and `mean` of the shares `D / (S + D)` of the weights that rows skipped;
+    ///   and `unseen_blocks`, the number of blocks skipped before any of their products was computed, whose `D` is an upper
+    ///   bound. `bound` then refers to the average over the remaining keys, and `absolute` includes the skipped ones,
     /// - `flags`: the names of the flags that are set,
     /// - `published`: the object that [`Certificate::write_json`] writes.
     ///

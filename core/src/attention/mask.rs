@@ -1,12 +1,12 @@
-//! Masks: boolean or additive, broadcast to `[batch, heads, queries, keys]` with axes aligned from the right. The
-//! size of the batch axis may divide the batch: with `n` masks, sequence `b` uses mask `b mod n`.
+//! Masks: boolean or additive, broadcast to `[batch, heads, queries, keys]` with axes aligned from the right. The size of the
+//! batch axis may divide the batch: with `n` masks, sequence `b` uses mask `b mod n`.
 
 use crate::argument::ArgumentError;
 use crate::dtype::{DType, Elements};
 
-/// Largest magnitude of a finite element of an additive mask, in natural-log units: `2^127 ln 2`, rounded down.
-/// Finite elements beyond it, such as `f32::MIN`, are clamped to it. In base-2 units the clamped element stays
-/// finite, and so does its sum with any score below `2^127`.
+/// Largest magnitude of a finite element of an additive mask, in natural-log units: `2^127 ln 2`, rounded down. Finite
+/// elements beyond it, such as `f32::MIN`, are clamped to it. In base-2 units the clamped element stays finite, and so does
+/// its sum with any score below `2^127`.
 pub const MASK_LIMIT: f32 = 1.179_328_7e38;
 
 /// The meaning of a mask's elements.
@@ -14,8 +14,8 @@ pub const MASK_LIMIT: f32 = 1.179_328_7e38;
 pub enum MaskKind {
     /// One byte per element; non-zero means attended.
     Bool,
-    /// The element is added to the score, in natural-log units; `−∞` means not attended. The magnitude of finite
-    /// elements is clamped to [`MASK_LIMIT`].
+    /// The element is added to the score, in natural-log units; `−∞` means not attended. The magnitude of finite elements is
+    /// clamped to [`MASK_LIMIT`].
     Additive(DType),
 }
 
@@ -82,8 +82,8 @@ impl MaskElements<'_> {
         }
     }
 
-    /// Returns the value that the element at `index` adds to a score, in natural-log units: 0 or `−∞` for a boolean
-    /// mask, the element itself for an additive one, clamped to [`MASK_LIMIT`] if it is finite.
+    /// Returns the value that the element at `index` adds to a score, in natural-log units: 0 or `−∞` for a boolean mask, the
+    /// element itself for an additive one, clamped to [`MASK_LIMIT`] if it is finite.
     ///
     /// # Panics
     /// Panics if `index` is not below `len`.
@@ -109,8 +109,8 @@ pub(super) fn limited(x: f32) -> f32 {
     if x.is_finite() { x.clamp(-MASK_LIMIT, MASK_LIMIT) } else { x }
 }
 
-/// Converts an f64 element of an additive mask to f32, rounded to nearest. Finite elements stay finite: `f64::MIN`
-/// becomes `f32::MIN`, not `−∞`, and is clamped to [`MASK_LIMIT`] like it.
+/// Converts an f64 element of an additive mask to f32, rounded to nearest. Finite elements stay finite: `f64::MIN` becomes
+/// `f32::MIN`, not `−∞`, and is clamped to [`MASK_LIMIT`] like it.
 #[inline]
 #[must_use]
 pub fn rounded(x: f64) -> f32 {
@@ -124,8 +124,8 @@ pub fn attended(x: i64) -> u8 {
     u8::from(x != 0)
 }
 
-/// Shape and strides of a mask, `[batch, heads, queries, keys]`, in elements. Axes of size 1 are broadcast, and a
-/// batch axis whose size divides the batch repeats.
+/// Shape and strides of a mask, `[batch, heads, queries, keys]`, in elements. Axes of size 1 are broadcast, and a batch axis
+/// whose size divides the batch repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskView {
     kind: MaskKind,
@@ -134,8 +134,8 @@ pub struct MaskView {
 }
 
 impl MaskView {
-    /// Creates a dense mask whose `dims` align with `[batch, heads, queries, keys]` from the right. Missing axes
-    /// are broadcast.
+    /// Creates a dense mask whose `dims` align with `[batch, heads, queries, keys]` from the right. Missing axes are
+    /// broadcast.
     ///
     /// # Errors
     /// Returns an error if the rank is not 1 to 4, or if the mask is too large to index.
@@ -157,8 +157,8 @@ impl MaskView {
         Ok(MaskView { kind, shape, strides })
     }
 
-    /// Returns the same mask with other `strides` along `[batch, heads, queries, keys]`, for example those of a
-    /// packed excerpt. Strides of broadcast axes are ignored.
+    /// Returns the same mask with other `strides` along `[batch, heads, queries, keys]`, for example those of a packed
+    /// excerpt. Strides of broadcast axes are ignored.
     #[must_use]
     pub const fn with_strides(self, strides: [usize; 4]) -> MaskView {
         MaskView { strides, ..self }
@@ -188,8 +188,8 @@ impl MaskView {
         self.shape.iter().product()
     }
 
-    /// Returns the number of keys, out of `keys`, that the mask covers: all of them if its last axis is broadcast,
-    /// else the size of that axis.
+    /// Returns the number of keys, out of `keys`, that the mask covers: all of them if its last axis is broadcast, else the
+    /// size of that axis.
     #[must_use]
     pub const fn reach(&self, keys: usize) -> usize {
         if self.shape[3] == 1 { keys } else { self.shape[3] }

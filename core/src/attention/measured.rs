@@ -1,14 +1,14 @@
 //! Norms and flags that a run measures of its tensors on request, as plain data.
 //!
-//! A run finds the largest sum of squares of a row of queries and of keys in f32, and the largest magnitude of
-//! every kind of element. The sums are rounded; the norms computed here are upper bounds of the exact ones.
+//! A run finds the largest sum of squares of a row of queries and of keys in f32, and the largest magnitude of every kind of
+//! element. The sums are rounded; the norms computed here are upper bounds of the exact ones.
 //!
-//! **The norm of a row.** A computed sum of `d` squares is at least `(1 − γ_k) Σ x² − d t`, in any order of
-//! additions, with or without fused multiply-adds. `k = d + 4` counts the roundings on the longest path,
-//! `γ_k = k u / (1 − k u)` with `u = 2^-24`, and `t = 2^-126` is the most that a square loses to underflow (Higham,
-//! *Accuracy and Stability of Numerical Algorithms*, section 3.1). So `Σ x² ≤ (sum + d t) / (1 − γ_k)`. With the
-//! largest magnitude `M` the norm is also at most `√d M`, which holds even if the sum overflows. The smaller of the
-//! two is used, raised by `2^-50` for the arithmetic in f64.
+//! **The norm of a row.** A computed sum of `d` squares is at least `(1 − γ_k) Σ x² − d t`, in any order of additions, with
+//! or without fused multiply-adds. `k = d + 4` counts the roundings on the longest path, `γ_k = k u / (1 − k u)` with
+//! `u = 2^-24`, and `t = 2^-126` is the most that a square loses to underflow (Higham, *Accuracy and Stability of Numerical
+//! Algorithms*, section 3.1). So `Σ x² ≤ (sum + d t) / (1 − γ_k)`. With the largest magnitude `M` the norm is also at most
+//! `√d M`, which holds even if the sum overflows. The smaller of the two is used, raised by `2^-50` for the arithmetic in
+//! f64.
 
 use super::mask::MASK_LIMIT;
 use super::problem::Problem;
@@ -37,11 +37,10 @@ pub fn larger(a: f32, b: f32) -> f32 {
 
 /// Flags of the tensors of a call and of its run, as a set of bits.
 ///
-/// A flag of an element refers to the measured elements. These are the rows of queries of every sequence and, on
-/// the CPU, the rows of the output; keys and values from the first to the last that length, causality and window
-/// let some row of the sequence attend; and every element of a mask or a bias. A key that a mask excludes was
-/// measured, and so was one that only other rows attend: its NaN or infinity is reported although it may not reach
-/// the output.
+/// A flag of an element refers to the measured elements. These are the rows of queries of every sequence and, on the CPU, the
+/// rows of the output; keys and values from the first to the last that length, causality and window let some row of the
+/// sequence attend; and every element of a mask or a bias. A key that a mask excludes was measured, and so was one that only
+/// other rows attend: its NaN or infinity is reported although it may not reach the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u32);
 
@@ -138,8 +137,8 @@ pub struct Measured {
     pub flags: Flags,
 }
 
-/// Returns an upper bound of the largest norm of rows of `dim` elements, from the largest computed sum of squares
-/// and the largest magnitude.
+/// Returns an upper bound of the largest norm of rows of `dim` elements, from the largest computed sum of squares and the
+/// largest magnitude.
 #[must_use]
 pub fn norm([squares, largest]: [f32; 2], dim: usize) -> f64 {
     let (squares, largest, dim) = (f64::from(squares), f64::from(largest), dim as f64);

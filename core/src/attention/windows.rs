@@ -1,8 +1,8 @@
 //! Windows of a picture, each one a sequence of the batch, as in Swin transformers.
 //!
-//! A picture of `H × W` tokens is cut into windows of `h × w`; token `i` of a window is at `(i / w, i mod w)`. One
-//! call computes all windows of all pictures: sequence `b` of the batch is window `b mod ((H / h) (W / w))` of its
-//! picture, in row-major order.
+//! A picture of `H × W` tokens is cut into windows of `h × w`; token `i` of a window is at `(i / w, i mod w)`. One call
+//! computes all windows of all pictures: sequence `b` of the batch is window `b mod ((H / h) (W / w))` of its picture, in
+//! row-major order.
 //!
 //! # Relative positions
 //!
@@ -17,10 +17,9 @@
 //!
 //! # Shifted windows
 //!
-//! With a shift `(a, b)` the caller has rolled the picture by `(−a, −b)`. The last `a` rows of the windows in the
-//! last row of windows, and the last `b` columns of the windows in the last column, then come from the opposite
-//! edge of the picture. A token only attends tokens of its own side. This mask follows from the position of the
-//! window and is never stored.
+//! With a shift `(a, b)` the caller has rolled the picture by `(−a, −b)`. The last `a` rows of the windows in the last row of
+//! windows, and the last `b` columns of the windows in the last column, then come from the opposite edge of the picture. A
+//! token only attends tokens of its own side. This mask follows from the position of the window and is never stored.
 
 use crate::argument::ArgumentError;
 use core::ops::Range;
@@ -32,8 +31,7 @@ pub struct Windows {
     pub picture: [usize; 2],
     /// Size of a window, `[h, w]`, whose tokens are the queries and the keys of a sequence, in row-major order.
     pub size: [usize; 2],
-    /// Offset by which the picture was rolled, each less than the window's size; zeros for windows that are not
-    /// shifted.
+    /// Offset by which the picture was rolled, each less than the window's size; zeros for windows that are not shifted.
     pub shift: [usize; 2],
 }
 

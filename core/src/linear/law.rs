@@ -1,22 +1,20 @@
 //! The affine law: the effect of a token, or of a run of tokens, on a state, and the composition of two runs.
 //!
-//! Every rule is `S_t = A_t S_{t−1} + b_t` with `S` and `b` of `[d_k, d_v]`. The maps of adjacent runs compose to
-//! one of the same kind, the earlier first:
+//! Every rule is `S_t = A_t S_{t−1} + b_t` with `S` and `b` of `[d_k, d_v]`. The maps of adjacent runs compose to one of the
+//! same kind, the earlier first:
 //!
 //! ```text
 //! (A_1, b_1) ⊕ (A_2, b_2) = (A_2 A_1, A_2 b_1 + b_2)          identity (I, 0)
 //! ```
 //!
-//! The composition is associative and does not commute, so any scan of [`crate::scan`] computes the states of all
-//! tokens. An element is a range of f32 values in a workspace: first `A`, in one of the shapes of [`Transition`],
-//! then the rows of `b`.
+//! The composition is associative and does not commute, so any scan of [`crate::scan`] computes the states of all tokens. An
+//! element is a range of f32 values in a workspace: first `A`, in one of the shapes of [`Transition`], then the rows of `b`.
 //!
-//! 1. **A zero that was a gate selects.** If a gate cleared rows, a scalar or an element of a diagonal is zero, or
-//!    a column of a dense `A` is zero from top to bottom. The factors of such a zero are skipped, so a NaN does not
-//!    outlive the gate that clears it.
-//! 2. **Ranks add.** `(I − W_2ᵀ K_2)(I − W_1ᵀ K_1) = I − W_1ᵀ K_1 − W_2ᵀ (K_2 − K_2 W_1ᵀ K_1)`: the rows of both,
-//!    with the later keys corrected. Once the rows of `W` and `K` together would outnumber those of the matrix, the
-//!    product is dense.
+//! 1. **A zero that was a gate selects.** If a gate cleared rows, a scalar or an element of a diagonal is zero, or a column
+//!    of a dense `A` is zero from top to bottom. The factors of such a zero are skipped, so a NaN does not outlive the gate
+//!    that clears it.
+//! 2. **Ranks add.** `(I − W_2ᵀ K_2)(I − W_1ᵀ K_1) = I − W_1ᵀ K_1 − W_2ᵀ (K_2 − K_2 W_1ᵀ K_1)`: the rows of both, with the
+//!    later keys corrected. Once the rows of `W` and `K` together would outnumber those of the matrix, the product is dense.
 //! 3. **States vanish before they are subnormal.** An element of `b` below the smallest normal number is zero.
 
 use super::problem::Problem;
@@ -57,8 +55,8 @@ pub(super) fn settled(x: f32) -> f32 {
 }
 
 impl Affine {
-    /// Returns the shape of the elements for runs of tokens of `problem`: scalar or diagonal if only gates multiply
-    /// the state, dense for the delta rules.
+    /// Returns the shape of the elements for runs of tokens of `problem`: scalar or diagonal if only gates multiply the
+    /// state, dense for the delta rules.
     #[must_use]
     pub fn of(problem: &Problem) -> Affine {
         let transition = match (problem.rule().is_delta(), problem.gates()) {
@@ -118,9 +116,9 @@ impl Affine {
         }
     }
 
-    /// Sets `element` to that of one token. `gates` holds one factor, one for each row, or none; a low rank accepts
-    /// none. Without `beta` the element is `(diag(a), k vᵀ)`; with it, `((I − β k kᵀ) diag(a), β k vᵀ)`, which a
-    /// scalar or a diagonal cannot represent.
+    /// Sets `element` to that of one token. `gates` holds one factor, one for each row, or none; a low rank accepts none.
+    /// Without `beta` the element is `(diag(a), k vᵀ)`; with it, `((I − β k kᵀ) diag(a), β k vᵀ)`, which a scalar or a
+    /// diagonal cannot represent.
     pub fn token(&self, element: &mut [f32], gates: &[f32], beta: Option<f32>, key: &[f32], value: &[f32]) {
         let (a, b) = element.split_at_mut(self.transition_len());
         let gate = |x: usize| match gates {
@@ -278,8 +276,8 @@ fn subtract_projection(x: &mut [f32], w: &[f32], k: &[f32], spare: &mut [f32]) {
     }
 }
 
-/// Flags the columns of a matrix that are zero from top to bottom, as ones among zeros. Returns the flags and the
-/// rest of `spare`.
+/// Flags the columns of a matrix that are zero from top to bottom, as ones among zeros. Returns the flags and the rest of
+/// `spare`.
 fn cleared<'a>(d: usize, a: &[f32], spare: &'a mut [f32]) -> (&'a [f32], &'a mut [f32]) {
     let (zeros, rest) = spare.split_at_mut(d);
     zeros.fill(1.0);
@@ -335,8 +333,8 @@ impl<'a> AffineSlots<'a> {
         law.element_len().saturating_mul(elements.saturating_add(scratch)).saturating_add(law.spare_len())
     }
 
-    /// Creates slots for `elements` elements. The part of `workspace` beyond them and the spare values is scratch.
-    /// `None` if it is too short.
+    /// Creates slots for `elements` elements. The part of `workspace` beyond them and the spare values is scratch. `None` if
+    /// it is too short.
     #[must_use]
     pub fn new(law: Affine, elements: usize, workspace: &'a mut [f32]) -> Option<AffineSlots<'a>> {
         let (spare, places) = workspace.split_at_mut_checked(law.spare_len())?;

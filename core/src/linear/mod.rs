@@ -13,13 +13,12 @@
 //! output        o_t = scale · Sᵀ q                        of the state after the update
 //! ```
 //!
-//! Semantics and names are those of `LinearAttention` in ONNX opset 27. In addition, past and present states may
-//! share memory, sequences may be packed, queries and keys may be normalised, and tokens may pass in other orders
-//! ([`Direction`]).
+//! Semantics and names are those of `LinearAttention` in ONNX opset 27. In addition, past and present states may share
+//! memory, sequences may be packed, queries and keys may be normalised, and tokens may pass in other orders ([`Direction`]).
 //!
-//! A gate of `−∞` clears its rows by selection, regardless of their contents. A finite gate whose exponential is
-//! not a positive f32 number may do the same. A NaN poisons the state from its token on. An element of a state
-//! whose magnitude is below the smallest normal number may be treated as zero.
+//! A gate of `−∞` clears its rows by selection, regardless of their contents. A finite gate whose exponential is not a
+//! positive f32 number may do the same. A NaN poisons the state from its token on. An element of a state whose magnitude is
+//! below the smallest normal number may be treated as zero.
 //!
 //! # Modules
 //!

@@ -7,13 +7,13 @@ use crate::dtype::DType;
 use crate::memory::Memory;
 use crate::view::View;
 
-/// The unchecked description of a problem. Create it with [`Spec::new`], set the fields that differ from the plain rule,
-/// and call [`Spec::check`] to obtain a [`Problem`].
+/// The unchecked description of a problem. Create it with [`Spec::new`], set the fields that differ from the plain rule, and
+/// call [`Spec::check`] to obtain a [`Problem`].
 ///
 /// Each head of values has a state. The number of key heads divides that of the states: state `s` uses key head
-/// `s / (state_heads / key_heads)`. The number of query heads is a multiple of that of the states (query head `i`
-/// reads state `i / (heads / state_heads)`) or divides it (query head `s / (state_heads / heads)` reads state `s`).
-/// The output has the larger of the two numbers of heads.
+/// `s / (state_heads / key_heads)`. The number of query heads is a multiple of that of the states (query head `i` reads state
+/// `i / (heads / state_heads)`) or divides it (query head `s / (state_heads / heads)` reads state `s`). The output has the
+/// larger of the two numbers of heads.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec {
     /// Element type of query, key, value and output.
@@ -31,8 +31,7 @@ pub struct Spec {
     /// Element type of decay and beta.
     pub gate_dtype: DType,
     /// Natural logarithms of the gates, `[batch, state_heads, tokens, 1]` for one gate per head, or
-    /// `[batch, state_heads, tokens, d_k]` for one per dim. `−∞` clears the gated rows, regardless of their
-    /// contents.
+    /// `[batch, state_heads, tokens, d_k]` for one per dim. `−∞` clears the gated rows, regardless of their contents.
     pub decay: Option<View>,
     /// Rates of the delta rules, `[batch, state_heads, tokens, 1]`, or with one head for all.
     pub beta: Option<View>,
@@ -40,8 +39,8 @@ pub struct Spec {
     pub past_state: Option<View>,
     /// States after the last token, f32 `[sequences, state_heads, d_k, d_v]`.
     pub present_state: Option<View>,
-    /// `true` if past and present states share memory. Both must be given, with the same strides; a call passes the
-    /// present only.
+    /// `true` if past and present states share memory. Both must be given, with the same strides; a call passes the present
+    /// only.
     pub in_place: bool,
     /// Scale of the answers; `None` means `1 / sqrt(d_k)`.
     pub scale: Option<f32>,
@@ -81,9 +80,8 @@ impl Spec {
     /// Checks every field and returns the problem.
     ///
     /// # Errors
-    /// Returns an error if sizes disagree, a head size is zero, heads do not divide, decay or beta is missing or
-    /// not allowed by the rule, a number is not finite, two arguments exclude each other, or rows of an output
-    /// overlap.
+    /// Returns an error if sizes disagree, a head size is zero, heads do not divide, decay or beta is missing or not allowed
+    /// by the rule, a number is not finite, two arguments exclude each other, or rows of an output overlap.
     pub fn check(self) -> Result<Problem, ArgumentError> {
         use ArgumentError as E;
         let Spec { query, key, value, output, .. } = self;
@@ -362,8 +360,8 @@ impl Problem {
         if self.spec.in_place { Operand::PresentState } else { Operand::PastState }
     }
 
-    /// Returns the memory of `operand`, or `None` if the problem does not have that operand or if it shares the
-    /// memory of another, as the past state of a problem in place does.
+    /// Returns the memory of `operand`, or `None` if the problem does not have that operand or if it shares the memory of
+    /// another, as the past state of a problem in place does.
     #[must_use]
     pub fn memory(&self, operand: Operand) -> Option<Memory> {
         let s = &self.spec;

@@ -9,8 +9,8 @@
 //!     o_t ← scale · Sᵀ q_t        if the problem is not causal: once S is the last state
 //! ```
 //!
-//! Inputs are read as stored, the scale is the f32 value of the problem, and everything else is f64. Small elements
-//! are not treated as zero. A NaN spreads by the rules of the arithmetic.
+//! Inputs are read as stored, the scale is the f32 value of the problem, and everything else is f64. Small elements are not
+//! treated as zero. A NaN spreads by the rules of the arithmetic.
 
 use super::data::Inputs;
 use super::problem::Problem;
@@ -25,15 +25,15 @@ pub const fn scratch_len(problem: &Problem) -> usize {
 
 /// Computes all results of one state of a sequence.
 ///
-/// `output` receives the answers of the heads that read the state, `[readers, tokens, d_v]`: those of
-/// [`Problem::readers`], and the tokens of the sequence in the order of the inputs. `present` receives the last
-/// state, `[d_k, d_v]`; for a bidirectional problem, that of its second pass, which is not an output. `sequence`
-/// counts as in [`Problem::sequence`]. The inputs must have passed [`Inputs::check`], except that those of a
-/// problem in place also hold its past, as it was before the call.
+/// `output` receives the answers of the heads that read the state, `[readers, tokens, d_v]`: those of [`Problem::readers`],
+/// and the tokens of the sequence in the order of the inputs. `present` receives the last state, `[d_k, d_v]`; for a
+/// bidirectional problem, that of its second pass, which is not an output. `sequence` counts as in [`Problem::sequence`]. The
+/// inputs must have passed [`Inputs::check`], except that those of a problem in place also hold its past, as it was before
+/// the call.
 ///
 /// # Panics
-/// Panics if a buffer does not have the stated number of elements, if `scratch` is shorter than [`scratch_len`], or
-/// if `sequence` or `state` is out of bounds.
+/// Panics if a buffer does not have the stated number of elements, if `scratch` is shorter than [`scratch_len`], or if
+/// `sequence` or `state` is out of bounds.
 pub fn head(
     problem: &Problem,
     inputs: &Inputs<'_>,

@@ -1,7 +1,7 @@
 //! The rules that update a state, and the forms in which a run computes them.
 
-/// Rule by which a token updates the state `S`, `[d_k, d_v]`, with its key `k`, value `v`, gate `a = exp(decay)`
-/// and rate `β`. The rules and their names are those of `LinearAttention` in ONNX opset 27.
+/// Rule by which a token updates the state `S`, `[d_k, d_v]`, with its key `k`, value `v`, gate `a = exp(decay)` and rate
+/// `β`. The rules and their names are those of `LinearAttention` in ONNX opset 27.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
     /// `S ← S + k vᵀ`.
@@ -94,12 +94,11 @@ pub enum Form {
     Chunk,
     /// One pass over chunks, which computes the answers of a chunk and its last state together.
     FusedChunk,
-    /// Every token against every earlier one, `(Q Kᵀ ∘ D) V`, in time that is quadratic in the tokens. A GPU
-    /// supports it for rules without delta and with at most one gate for each head: a delta rule would have to
-    /// invert a matrix of all tokens.
+    /// Every token against every earlier one, `(Q Kᵀ ∘ D) V`, in time that is quadratic in the tokens. A GPU supports it for
+    /// rules without delta and with at most one gate for each head: a delta rule would have to invert a matrix of all tokens.
     Parallel,
-    /// Two levels: parts of the sequence fold to affine maps `(A, b)`, a scan over them computes the state before
-    /// each part, and each part is computed from that state.
+    /// Two levels: parts of the sequence fold to affine maps `(A, b)`, a scan over them computes the state before each part,
+    /// and each part is computed from that state.
     Scan,
 }
 

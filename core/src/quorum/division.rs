@@ -5,8 +5,8 @@ use super::path::{MAX_LEVELS, TaskPath};
 use super::set::InterestSet;
 use heapless::Vec;
 
-/// The division of a sequence: an interest set for each level. Its tasks of full depth are numbered in the order of
-/// their paths, the last digit fastest.
+/// The division of a sequence: an interest set for each level. Its tasks of full depth are numbered in the order of their
+/// paths, the last digit fastest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Division {
     sets: Vec<InterestSet, MAX_LEVELS>,
@@ -74,8 +74,8 @@ impl Division {
         Ok(self.prefix(number, self.levels()))
     }
 
-    /// Returns the number of the task of full depth that `path` names; `None` if it has fewer levels or is not a
-    /// task of this division.
+    /// Returns the number of the task of full depth that `path` names; `None` if it has fewer levels or is not a task of this
+    /// division.
     #[must_use]
     pub fn number(&self, path: &TaskPath) -> Option<u64> {
         let full = self.check(path).is_ok() && path.depth() == self.levels();

@@ -21,8 +21,8 @@ const PRINTED: [(usize, &[usize]); 7] = [
     (91, &[0, 1, 3, 9, 27, 49, 56, 61, 77, 81]),
 ];
 
-/// A `(c, l, 1)` difference set: `l` offsets modulo `c = l (l − 1) + 1`, including 0, whose differences take every
-/// nonzero value exactly once. Every set is verified when it is created.
+/// A `(c, l, 1)` difference set: `l` offsets modulo `c = l (l − 1) + 1`, including 0, whose differences take every nonzero
+/// value exactly once. Every set is verified when it is created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterestSet {
     chunks: usize,
@@ -33,9 +33,9 @@ impl InterestSet {
     /// Returns the set for `chunks` chunks: the paper's if it prints a valid one (table 3), else Singer's.
     ///
     /// # Errors
-    /// Returns [`QuorumError::NoSet`] unless `chunks` is 1, 3, or `q² + q + 1` for a prime power `q` of at most 32.
-    /// The error names the nearest numbers that have a set. No set exists for 43 and 111 chunks, because there is
-    /// no projective plane of order 6 or 10.
+    /// Returns [`QuorumError::NoSet`] unless `chunks` is 1, 3, or `q² + q + 1` for a prime power `q` of at most 32. The error
+    /// names the nearest numbers that have a set. No set exists for 43 and 111 chunks, because there is no projective plane
+    /// of order 6 or 10.
     pub fn of(chunks: usize) -> Result<InterestSet, QuorumError> {
         if let Some((_, members)) = PRINTED.iter().find(|(c, _)| *c == chunks) {
             return InterestSet::from_members(chunks, members);
@@ -64,8 +64,8 @@ impl InterestSet {
     /// Creates a set from the given members, in any order.
     ///
     /// # Errors
-    /// Returns an error if the members are not an interest set: one is out of range or given twice, 0 is missing,
-    /// or differences are missing or doubled, with their numbers.
+    /// Returns an error if the members are not an interest set: one is out of range or given twice, 0 is missing, or
+    /// differences are missing or doubled, with their numbers.
     pub fn from_members(chunks: usize, members: &[usize]) -> Result<InterestSet, QuorumError> {
         if chunks == 0 || chunks > MAX_CHUNKS {
             let (first, last) = (InterestSet::sizes().next(), InterestSet::sizes().last());
@@ -118,8 +118,8 @@ impl InterestSet {
         self.members.iter().map(|x| usize::from(*x))
     }
 
-    /// Returns the paired set (appendix B): each member subtracted from the second one, modulo the number of
-    /// chunks. It has the same number of each difference, so it is an interest set; its paired set is the original.
+    /// Returns the paired set (appendix B): each member subtracted from the second one, modulo the number of chunks. It has
+    /// the same number of each difference, so it is an interest set; its paired set is the original.
     #[must_use]
     pub fn paired(&self) -> InterestSet {
         let second = self.members().nth(1).unwrap_or(0);

@@ -1,25 +1,23 @@
 //! Singer's construction of planar difference sets: `q + 1` numbers modulo `q² + q + 1` for every prime power `q`.
 //!
-//! The points of the projective plane over GF(q) are the powers `α^i`, `0 ≤ i < q² + q + 1`, of an element of
-//! GF(q³) that generates it over GF(q), and the exponents of the points of a line are a difference set. The points
-//! of a line are the zeros of a linear form, and the values of a linear form at `α^i` satisfy the recurrence of α's
-//! polynomial. So the set is
+//! The points of the projective plane over GF(q) are the powers `α^i`, `0 ≤ i < q² + q + 1`, of an element of GF(q³) that
+//! generates it over GF(q), and the exponents of the points of a line are a difference set. The points of a line are the
+//! zeros of a linear form, and the values of a linear form at `α^i` satisfy the recurrence of α's polynomial. So the set is
 //!
 //! ```text
 //! { i : s_i = 0 }    with    s_0 = s_1 = 0, s_2 = 1, s_{i+3} = a s_{i+2} + b s_{i+1} + d s_i    over GF(q)
 //! ```
 //!
-//! for coefficients whose polynomial has such a root. About one in three irreducible polynomials has one. The
-//! coefficients are tried in order until the zeros of the sequence pass the check of every interest set, so no
-//! arithmetic in GF(q³) is needed.
+//! for coefficients whose polynomial has such a root. About one in three irreducible polynomials has one. The coefficients
+//! are tried in order until the zeros of the sequence pass the check of every interest set, so no arithmetic in GF(q³) is
+//! needed.
 
 use heapless::Vec;
 
 /// Largest number of members of an interest set, for the prime power 32.
 pub const MAX_MEMBERS: usize = 33;
 
-/// GF(q), `q = p^k`: polynomials over GF(p) below degree `k`, as integers whose digits in base `p` are their
-/// coefficients.
+/// GF(q), `q = p^k`: polynomials over GF(p) below degree `k`, as integers whose digits in base `p` are their coefficients.
 #[derive(Clone, Copy)]
 struct Field {
     p: usize,
@@ -81,8 +79,8 @@ impl Field {
     }
 }
 
-/// Iterates over candidates for the set modulo `q² + q + 1`, `q + 1` numbers each; empty if `q` is not a prime
-/// power of at most 32.
+/// Iterates over candidates for the set modulo `q² + q + 1`, `q + 1` numbers each; empty if `q` is not a prime power of at
+/// most 32.
 pub(super) fn members(q: usize) -> impl Iterator<Item = Vec<usize, MAX_MEMBERS>> {
     let polynomials = move |field: Field| {
         let coefficients = (1..q).flat_map(move |d| (0..q).flat_map(move |b| (0..q).map(move |a| [a, b, d])));

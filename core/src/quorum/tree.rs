@@ -4,9 +4,9 @@ use super::division::Division;
 use super::error::QuorumError;
 use super::path::TaskPath;
 
-/// Tasks that together compute every pair of a query and a key exactly once: each path of full depth has exactly
-/// one of them as its prefix. In a uniform tree all tasks have the same depth; a hybrid tree divides some further
-/// than others (section 2.4).
+/// Tasks that together compute every pair of a query and a key exactly once: each path of full depth has exactly one of them
+/// as its prefix. In a uniform tree all tasks have the same depth; a hybrid tree divides some further than others (section
+/// 2.4).
 #[derive(Clone, Copy, Debug)]
 pub struct Tree<'a> {
     paths: &'a [TaskPath],
@@ -16,8 +16,8 @@ impl<'a> Tree<'a> {
     /// Checks that `paths` are such tasks of `division` and sorts them into the order in which their states merge.
     ///
     /// # Errors
-    /// Returns an error if a path is not a task of the division ([`Division::check`]), if one is given twice or is
-    /// below another, or if one is missing.
+    /// Returns an error if a path is not a task of the division ([`Division::check`]), if one is given twice or is below
+    /// another, or if one is missing.
     pub fn new(division: &Division, paths: &'a mut [TaskPath]) -> Result<Tree<'a>, QuorumError> {
         for path in &*paths {
             division.check(path)?;

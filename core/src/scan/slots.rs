@@ -1,20 +1,20 @@
 //! Slots: numbered places that hold the elements of a scan.
 //!
-//! A [`Monoid`] is combined by value, so its size is known at compile time. The state of a linear recurrence is a
-//! matrix whose size depends on the problem; its elements are stored in the caller's workspace. A scan needs the
-//! same four operations of either: combine an element into a place, copy it, exchange it, or set it to the
-//! identity. [`Slots`] is these four, and every scan is written for it. A slice of a monoid is one implementation.
+//! A [`Monoid`] is combined by value, so its size is known at compile time. The state of a linear recurrence is a matrix
+//! whose size depends on the problem; its elements are stored in the caller's workspace. A scan needs the same four
+//! operations of either: combine an element into a place, copy it, exchange it, or set it to the identity. [`Slots`] is these
+//! four, and every scan is written for it. A slice of a monoid is one implementation.
 //!
-//! A scan only combines into the place of its *later* element, [`Slots::combine`]. If a total belongs in the place
-//! of the earlier one, the two places are exchanged afterwards; their old contents are no longer needed then.
+//! A scan only combines into the place of its *later* element, [`Slots::combine`]. If a total belongs in the place of the
+//! earlier one, the two places are exchanged afterwards; their old contents are no longer needed then.
 
 use super::form::ScanError;
 use crate::monoid::Monoid;
 
 /// The elements of a scan in numbered places, followed by scratch places.
 ///
-/// Elements have the numbers `0 … len() − 1`. The [`Slots::scratch`] scratch places follow from [`Slots::len`] on,
-/// with arbitrary contents. The operation is associative and has an identity; it need not commute.
+/// Elements have the numbers `0 … len() − 1`. The [`Slots::scratch`] scratch places follow from [`Slots::len`] on, with
+/// arbitrary contents. The operation is associative and has an identity; it need not commute.
 #[expect(clippy::len_without_is_empty, reason = "no scan asks whether there are elements")]
 pub trait Slots {
     /// Returns the number of elements.
@@ -28,8 +28,7 @@ pub trait Slots {
     /// Sets a place to the identity.
     fn identity(&mut self, at: usize);
 
-    /// Computes `at ← before ⊕ at`, where `before` holds the earlier element in a different place and keeps its
-    /// contents.
+    /// Computes `at ← before ⊕ at`, where `before` holds the earlier element in a different place and keeps its contents.
     fn combine(&mut self, before: usize, at: usize);
 
     /// Computes `to ← from`.

@@ -8,19 +8,18 @@
 //!
 //! The simple format writes the bytes of the records one after another. Frames differ from that for five reasons:
 //!
-//! 1. A reader that starts in the middle, or has lost a byte, must find the next record. Consistent overhead byte
-//!    stuffing (COBS) removes all zeros from a frame, at the cost of one byte in 254, so a zero always ends a
-//!    frame. Whatever was damaged, the record after the next zero is intact.
-//! 2. A damaged record must not be shown. CRC-32C detects up to five wrong bits in a message of up to 655 bytes, up
-//!    to three in any that fits here, every burst of 32 bits, and all but one in 2³² of other damages, such as
-//!    damage to the stuffing itself. A message that passes must still be the postcard encoding of a record, to its
-//!    last byte.
-//! 3. A reader must know that records are missing, even if a whole frame vanished without a trace or the sender
-//!    itself dropped it. Records are numbered from 0 when they are made, not when they are sent.
-//! 4. Rows of one run must not be read under the heading of another. Each run has its own number, which identifies
-//!    the records of a run even if its start was lost.
-//! 5. A reader may be older than the sender. The version comes first and the check comes last in every version, so
-//!    a reader distinguishes a frame of another version from a damaged one and never misreads it.
+//! 1. A reader that starts in the middle, or has lost a byte, must find the next record. Consistent overhead byte stuffing
+//!    (COBS) removes all zeros from a frame, at the cost of one byte in 254, so a zero always ends a frame. Whatever was
+//!    damaged, the record after the next zero is intact.
+//! 2. A damaged record must not be shown. CRC-32C detects up to five wrong bits in a message of up to 655 bytes, up to three
+//!    in any that fits here, every burst of 32 bits, and all but one in 2³² of other damages, such as damage to the stuffing
+//!    itself. A message that passes must still be the postcard encoding of a record, to its last byte.
+//! 3. A reader must know that records are missing, even if a whole frame vanished without a trace or the sender itself
+//!    dropped it. Records are numbered from 0 when they are made, not when they are sent.
+//! 4. Rows of one run must not be read under the heading of another. Each run has its own number, which identifies the
+//!    records of a run even if its start was lost.
+//! 5. A reader may be older than the sender. The version comes first and the check comes last in every version, so a reader
+//!    distinguishes a frame of another version from a damaged one and never misreads it.
 
 use super::record::Record;
 use core::fmt::{self, Display, Formatter};
@@ -70,8 +69,8 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Creates the encoder of run `run`. The number should differ from that of any other run that the same reader
-    /// may receive.
+    /// Creates the encoder of run `run`. The number should differ from that of any other run that the same reader may
+    /// receive.
     #[must_use]
     pub const fn new(run: u32) -> Encoder {
         Encoder { run, next: 0 }
@@ -82,8 +81,8 @@ impl Encoder {
         self.next = self.next.wrapping_add(records);
     }
 
-    /// Encodes `record` into `frame` and returns the frame, including its zero. [`FRAME`] bytes are always enough.
-    /// The number is used up even on failure.
+    /// Encodes `record` into `frame` and returns the frame, including its zero. [`FRAME`] bytes are always enough. The number
+    /// is used up even on failure.
     ///
     /// # Errors
     /// Returns an error if the buffer is too short.
@@ -125,8 +124,8 @@ pub struct Message {
 pub struct Counts {
     /// Records that arrived intact.
     pub records: u64,
-    /// Records that did not arrive, by their numbers. They include the records of broken, overlong and foreign
-    /// frames, and the records sent before the reader started.
+    /// Records that did not arrive, by their numbers. They include the records of broken, overlong and foreign frames, and
+    /// the records sent before the reader started.
     pub lost: u64,
     /// Frames that were damaged.
     pub broken: u64,
@@ -136,8 +135,8 @@ pub struct Counts {
     pub foreign: u64,
     /// Records whose number was seen before. They are not shown again.
     pub repeated: u64,
-    /// Bytes that belong to no frame of this version: those beyond [`FRAME`] in a stretch without a zero.
-    /// [`Decoder::end`] also counts all other bytes before the first zero and after the last, if no record arrived.
+    /// Bytes that belong to no frame of this version: those beyond [`FRAME`] in a stretch without a zero. [`Decoder::end`]
+    /// also counts all other bytes before the first zero and after the last, if no record arrived.
     pub noise: u64,
 }
 
@@ -150,8 +149,8 @@ impl Counts {
     }
 }
 
-/// Decodes a stream of bytes. It reads frames of up to `N` bytes without their zero; [`FRAME`] is enough for any
-/// frame of this version, and a smaller `N` saves memory if long records are not needed.
+/// Decodes a stream of bytes. It reads frames of up to `N` bytes without their zero; [`FRAME`] is enough for any frame of
+/// this version, and a smaller `N` saves memory if long records are not needed.
 #[derive(Clone, Debug)]
 pub struct Decoder<const N: usize = FRAME> {
     bytes: [u8; N],
@@ -202,8 +201,7 @@ impl<const N: usize> Decoder<N> {
         (if self.len < FRAME { self.len } else { FRAME - 1 }) as u64
     }
 
-    /// Notes that the line was cut: the frame so far is dropped, and the next bytes may begin in the middle of a
-    /// frame.
+    /// Notes that the line was cut: the frame so far is dropped, and the next bytes may begin in the middle of a frame.
     pub const fn cut(&mut self) {
         self.dropped = self.dropped.saturating_add(self.unfinished());
         self.len = 0;

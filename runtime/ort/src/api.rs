@@ -1,7 +1,7 @@
 //! The functions of ONNX Runtime that this library calls, each with its status converted to an error.
 //!
-//! A runtime's table of functions only grows at its end. [`Api`] stores the version for which the table was
-//! requested: functions of a later version are called only if it is available.
+//! A runtime's table of functions only grows at its end. [`Api`] stores the version for which the table was requested:
+//! functions of a later version are called only if it is available.
 
 use crate::error::OperatorError;
 use ort_sys::{
@@ -99,8 +99,8 @@ impl Api {
         if status.0.is_null() {
             return Ok(());
         }
-        // SAFETY: *table*: the status is not null, its message ends with a zero and lives as long as the status, which
-        // is released once.
+        // SAFETY: *table*: the status is not null, its message ends with a zero and lives as long as the status, which is
+        // released once.
         let message = unsafe {
             let text = CStr::from_ptr(((*self.table).GetErrorMessage)(status.0));
             let message = text.to_string_lossy().into_owned();
@@ -123,8 +123,8 @@ impl Api {
         unsafe { ((*self.table).CreateStatus)(code, message.as_ptr()) }
     }
 
-    /// Adds a domain with operators to the options of a session. The domain is never released, because sessions use
-    /// it for their whole lifetime.
+    /// Adds a domain with operators to the options of a session. The domain is never released, because sessions use it for
+    /// their whole lifetime.
     ///
     /// # Safety
     /// *handle*; the operators live as long as the process.
@@ -146,16 +146,14 @@ impl Api {
     pub fn has_provider(&self, name: &CStr) -> Result<bool, OperatorError> {
         let (mut names, mut count): (*mut *mut c_char, c_int) = (ptr::null_mut(), 0);
         call!(self, GetAvailableProviders(&raw mut names, &raw mut count))?;
-        // SAFETY: *table*: the call has succeeded, so `count` names that end with a zero are stored there until
-        // released.
+        // SAFETY: *table*: the call has succeeded, so `count` names that end with a zero are stored there until released.
         let found = (0..usize::try_from(count).unwrap_or(0))
             .any(|i| unsafe { CStr::from_ptr(*names.add(i)) } == name);
         call!(self, ReleaseAvailableProviders(names, count))?;
         Ok(found)
     }
 
-    /// Returns the entry of a session's configuration; `None` if it is missing, or if the runtime does not provide
-    /// it.
+    /// Returns the entry of a session's configuration; `None` if it is missing, or if the runtime does not provide it.
     ///
     /// # Safety
     /// *handle*.

@@ -1,5 +1,5 @@
-//! Creates the engines of the process: one for the CPU, and one for each CUDA context in which a session computes.
-//! If the runtime lends its threads, the CPU engine has none of its own.
+//! Creates the engines of the process: one for the CPU, and one for each CUDA context in which a session computes. If the
+//! runtime lends its threads, the CPU engine has none of its own.
 
 use crate::error::OperatorError;
 use crate::host;
@@ -35,8 +35,8 @@ fn parsed(argument: &'static str, text: &str) -> Result<usize, OperatorError> {
     }
 }
 
-/// Records the number of threads that a session's configuration requests. The process has one engine, which starts
-/// with the first node: later sessions may only repeat its number.
+/// Records the number of threads that a session's configuration requests. The process has one engine, which starts with the
+/// first node: later sessions may only repeat its number.
 ///
 /// # Errors
 /// Returns an error if the text is not a number, or if the engine runs with another one.
@@ -65,9 +65,8 @@ fn options(threads: Option<usize>) -> Result<EngineOptions, OperatorError> {
     Ok(EngineOptions { threads, ..EngineOptions::default() })
 }
 
-/// Returns the engine of the CPU provider, for a runtime that lends its threads or for one that does not. The
-/// environment variable `ELSA_BACKEND` selects its back end, which may be a GPU; the default is the CPU's fastest
-/// instructions.
+/// Returns the engine of the CPU provider, for a runtime that lends its threads or for one that does not. The environment
+/// variable `ELSA_BACKEND` selects its back end, which may be a GPU; the default is the CPU's fastest instructions.
 ///
 /// # Errors
 /// Returns an error if the engine cannot start.

@@ -3,8 +3,7 @@
 use std::ffi::{CStr, c_void};
 use std::mem;
 
-/// Looks up a symbol of a library; `None` if the process has not loaded the library, or if the library lacks the
-/// symbol.
+/// Looks up a symbol of a library; `None` if the process has not loaded the library, or if the library lacks the symbol.
 fn symbol(library: &CStr, name: &CStr) -> Option<*mut c_void> {
     // SAFETY: both texts end with a zero. RTLD_NOLOAD runs no code of a library. The handle is not closed, so the library
     // stays.
@@ -21,8 +20,8 @@ type Throw = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, *mut c_void) 
 
 /// Throws exceptions through the C++ library that the process has loaded.
 ///
-/// Before version 1.16 of the interface a kernel of ONNX Runtime has no status: an error is an exception that the
-/// runtime catches.
+/// Before version 1.16 of the interface a kernel of ONNX Runtime has no status: an error is an exception that the runtime
+/// catches.
 #[derive(Clone, Copy)]
 pub(crate) struct Exceptions {
     allocate: Allocate,
@@ -44,8 +43,8 @@ impl Exceptions {
         let of = |name| symbol(c"libstdc++.so.6", name);
         let (allocate, construct, throw) =
             (of(c"__cxa_allocate_exception")?, of(c"_ZNSt13runtime_errorC1EPKc")?, of(c"__cxa_throw")?);
-        // SAFETY: the functions have these types: by the Itanium C++ ABI, and for the constructor of
-        // std::runtime_error(const char *) by the name, into which its type is mangled.
+        // SAFETY: the functions have these types: by the Itanium C++ ABI, and for the constructor of std::runtime_error(const
+        // char *) by the name, into which its type is mangled.
         let (allocate, construct, throw) = unsafe {
             (
                 mem::transmute::<*mut c_void, Allocate>(allocate),
@@ -59,8 +58,8 @@ impl Exceptions {
 
     /// Creates a `std::runtime_error` with a message, which is copied.
     pub fn make(&self, message: &CStr) -> Exception {
-        // SAFETY: a std::runtime_error is a pointer to its functions and one to its text. It is constructed in the
-        // memory of an exception, as the ABI requires.
+        // SAFETY: a std::runtime_error is a pointer to its functions and one to its text. It is constructed in the memory of
+        // an exception, as the ABI requires.
         let object = unsafe {
             let object = (self.allocate)(2 * size_of::<*mut c_void>());
             (self.construct)(object, message.as_ptr());

@@ -1,12 +1,12 @@
 //! The runtime's own threads, on which the operator computes if the runtime lends them.
 //!
-//! **The naive way** gives the engine its own threads. The runtime's threads spin after their work, so two pools
-//! then compete for the cores, and a model becomes slower than with either pool alone.
+//! **The naive way** gives the engine its own threads. The runtime's threads spin after their work, so two pools then compete
+//! for the cores, and a model becomes slower than with either pool alone.
 //!
-//! **Why the code differs.** From 1.17 on, the runtime's pool can compute the shares of a call. The function
-//! requires the context of the call, while an engine has one hook for all calls. So the thread of a call records
-//! its context before it runs ([`during`]), and the engine calls the hook on that thread. Without a recorded
-//! context the hook does nothing, and the caller computes every share.
+//! **Why the code differs.** From 1.17 on, the runtime's pool can compute the shares of a call. The function requires the
+//! context of the call, while an engine has one hook for all calls. So the thread of a call records its context before it
+//! runs ([`during`]), and the engine calls the hook on that thread. Without a recorded context the hook does nothing, and the
+//! caller computes every share.
 
 use crate::api::Api;
 use elsa_runtime::{HostTask, HostThreads, ParallelFor};
@@ -27,8 +27,8 @@ impl ParallelFor for Lent {
     fn parallel_for(&self, workers: usize, task: HostTask) {
         let Some((api, context)) = CALL.get() else { return };
         let number = ptr::without_provenance_mut(task.number());
-        // SAFETY: *handle*: `during` is active on this thread. A share may be called with any number. The caller
-        // computes shares that the runtime refuses.
+        // SAFETY: *handle*: `during` is active on this thread. A share may be called with any number. The caller computes
+        // shares that the runtime refuses.
         let _ = unsafe { api.parallel_for(context, share, workers, number) };
     }
 }

@@ -1,5 +1,5 @@
-//! The operator in the form that ONNX Runtime expects: a table of functions for each provider. Every function is a
-//! panic wall.
+//! The operator in the form that ONNX Runtime expects: a table of functions for each provider. Every function is a panic
+//! wall.
 
 use crate::api::{Api, element_type, message};
 use crate::error::OperatorError;
@@ -17,8 +17,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// The operator for one provider.
 ///
 /// Clauses cited by unsafe blocks:
-/// - *operator*: the runtime passes the registered table, which is the first field of an [`Operator`] that lives as
-///   long as the process.
+/// - *operator*: the runtime passes the registered table, which is the first field of an [`Operator`] that lives as long as
+///   the process.
 /// - *kernel*: the runtime passes the value that creation returned, until it destroys it, once.
 /// - *table* and *handle*: those of [`Api`].
 #[repr(C)]
@@ -28,8 +28,7 @@ pub(crate) struct Operator {
     version: u32,
     /// Element type of the outputs.
     output: i32,
-    /// `true` if queries, keys, values and the past are declared with that type as well; other inputs accept any
-    /// type.
+    /// `true` if queries, keys, values and the past are declared with that type as well; other inputs accept any type.
     typed: bool,
     /// Method of reporting an error when a kernel has no status.
     exceptions: Option<Exceptions>,
@@ -116,9 +115,8 @@ unsafe fn computed_or_exception(kernel: *mut c_void, context: *mut OrtKernelCont
     }
 }
 
-/// The single frame that an exception of creation passes. It has nothing to drop and catches nothing, so it has no
-/// unwind tables of Rust: they would call the unwinder that this library was built with, which is not the one that
-/// throws.
+/// The single frame that an exception of creation passes. It has nothing to drop and catches nothing, so it has no unwind
+/// tables of Rust: they would call the unwinder that this library was built with, which is not the one that throws.
 ///
 /// # Safety
 /// *operator*, *table*, *handle*.
@@ -240,8 +238,8 @@ unsafe extern "system" fn output_characteristic(_: *const OrtCustomOp, index: us
     if index == 0 { Characteristic::INPUT_OUTPUT_REQUIRED } else { Characteristic::INPUT_OUTPUT_OPTIONAL }
 }
 
-/// Returns the memory type of an input. On a GPU the lengths are read on the host; everything else is where the
-/// provider computes.
+/// Returns the memory type of an input. On a GPU the lengths are read on the host; everything else is where the provider
+/// computes.
 ///
 /// # Safety
 /// *operator*.
@@ -264,8 +262,8 @@ unsafe extern "system" fn largest(_: *const OrtCustomOp) -> c_int {
 }
 
 impl Operator {
-    /// Creates the operator for a provider, for a runtime of `version`. `output` is the type of its outputs, and
-    /// `typed` says that the type of the queries is declared as well.
+    /// Creates the operator for a provider, for a runtime of `version`. `output` is the type of its outputs, and `typed` says
+    /// that the type of the queries is declared as well.
     pub fn new(
         version: u32,
         provider: Provider,

@@ -1,7 +1,7 @@
 //! Finds the next attempt after memory was refused: the guardrail (Stream-CQSA, 2.5).
 //!
-//! A task is a block of resident queries that visits all keys. `n_cap` tasks are resident at once. The rows of a
-//! task are query rows on a GPU, and resident query tiles on a CPU. When memory is refused,
+//! A task is a block of resident queries that visits all keys. `n_cap` tasks are resident at once. The rows of a task are
+//! query rows on a GPU, and resident query tiles on a CPU. When memory is refused,
 //!
 //! ```text
 //! n_cap > 1                     n_cap ← n_cap − 1
@@ -10,12 +10,12 @@
 //! finer is not possible         the CPU, or an error
 //! ```
 //!
-//! Finer means, in this order: half the splits of a chunk, half the rows of a task, half the keys of a split. The
-//! first two change no bit. On a CPU a split is a segment, which is never divided, so no refusal changes a bit
-//! there. Each refusal leaves fewer tasks or finer ones, so the search ends.
+//! Finer means, in this order: half the splits of a chunk, half the rows of a task, half the keys of a split. The first two
+//! change no bit. On a CPU a split is a segment, which is never divided, so no refusal changes a bit there. Each refusal
+//! leaves fewer tasks or finer ones, so the search ends.
 //!
-//! The number of concurrently running tasks, `n_parallel`, is independent: a device that one task fills computes
-//! them one after another, for any number of resident tasks.
+//! The number of concurrently running tasks, `n_parallel`, is independent: a device that one task fills computes them one
+//! after another, for any number of resident tasks.
 
 /// Largest number of tasks with which a search should begin, so that removing one at a time ends soon.
 pub const MOST_TASKS: usize = 256;
@@ -81,9 +81,8 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts with tasks of `rows` rows, `tasks` of them at once, and chunks of `splits` splits: powers of two
-    /// remain powers of two when they are halved. Other numbers that the kernel does not support are rounded to
-    /// supported ones.
+    /// Starts with tasks of `rows` rows, `tasks` of them at once, and chunks of `splits` splits: powers of two remain powers
+    /// of two when they are halved. Other numbers that the kernel does not support are rounded to supported ones.
     pub fn new(limits: Limits, rows: usize, tasks: usize, split: usize, splits: usize) -> Guard {
         let limits =
             Limits { queries: limits.queries.max(1), unit: limits.unit.max(1), tile: limits.tile.max(1) };
@@ -128,8 +127,8 @@ impl Guard {
         };
     }
 
-    /// Records that the attempt was granted. After a calibration there is room for `more` tasks in addition to the
-    /// measured one; returns `true` if more are tried.
+    /// Records that the attempt was granted. After a calibration there is room for `more` tasks in addition to the measured
+    /// one; returns `true` if more are tried.
     pub fn grant(&mut self, more: usize) -> bool {
         let Some(now) = self.next else { return false };
         let most = self.limits.queries.div_ceil(now.rows);
@@ -139,8 +138,8 @@ impl Guard {
     }
 }
 
-/// Returns the number of tasks, of `tasks` resident ones, that a device computes at once: each has `blocks` thread
-/// blocks, and the device holds `room` of them.
+/// Returns the number of tasks, of `tasks` resident ones, that a device computes at once: each has `blocks` thread blocks,
+/// and the device holds `room` of them.
 pub const fn parallel(tasks: usize, blocks: usize, room: usize) -> usize {
     let at_once = match room.checked_div(blocks) {
         None => tasks,

@@ -30,20 +30,20 @@ fn worked_by<'w>(calls: &'w mut Calls<'_, Attention>, ran: &Ran) -> Option<Worke
 }
 
 impl Workspace {
-    /// Returns the certificate of the last run in this workspace: a bound of the error of its answer, from the
-    /// plan's arithmetic and from measurements of its tensors. Waits for the run, if it is pending on a GPU. On the
-    /// CPU it allocates nothing.
+    /// Returns the certificate of the last run in this workspace: a bound of the error of its answer, from the plan's
+    /// arithmetic and from measurements of its tensors. Waits for the run, if it is pending on a GPU. On the CPU it allocates
+    /// nothing.
     ///
     /// # Errors
-    /// Returns an error if the last run was of a plan without
-    /// [`PlanOptions::certify`](crate::PlanOptions::certify), if it failed, if there was none, or if the GPU fails.
+    /// Returns an error if the last run was of a plan without [`PlanOptions::certify`](crate::PlanOptions::certify), if it
+    /// failed, if there was none, or if the GPU fails.
     pub fn certified(&mut self) -> Result<Certified<'_>, CertifyError> {
         let ran = self.ran.as_ref().ok_or(CertifyError::NoRun)?;
         ran.certified(worked(&mut self.memory, ran).ok_or(CertifyError::NoRun)?)
     }
 
-    /// Reports the keys that the last run in this workspace skipped, and the rows that it recomputed. Waits for the
-    /// run, if it is pending on a GPU. It allocates nothing.
+    /// Reports the keys that the last run in this workspace skipped, and the rows that it recomputed. Waits for the run, if
+    /// it is pending on a GPU. It allocates nothing.
     ///
     /// # Errors
     /// Returns an error if the last run was of a plan without [`PlanOptions::error_budget`](crate::PlanOptions::error_budget)

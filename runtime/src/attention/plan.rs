@@ -22,9 +22,9 @@ impl Engine {
         registry::attention_for_any(self.cpu()).unwrap_or(&elsa_kernels::scalar::attention::KERNEL).spec.name
     }
 
-    /// Creates a plan for `problem`: makes every decision that depends on the shape, and loads the GPU kernels.
-    /// With [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, and the
-    /// CPU computes the calls that the GPU does not support.
+    /// Creates a plan for `problem`: makes every decision that depends on the shape, and loads the GPU kernels. With
+    /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, and the CPU computes
+    /// the calls that the GPU does not support.
     ///
     /// # Errors
     /// Returns an error if an option is not supported, or if every form of the plan exceeds the budget. With
@@ -52,8 +52,7 @@ fn gpu_options(options: &PlanOptions) -> GpuOptions {
 }
 
 impl Engine {
-    /// Plans for the GPU: with the division of the options, else with that of the tuned file, else with the
-    /// chooser's.
+    /// Plans for the GPU: with the division of the options, else with that of the tuned file, else with the chooser's.
     fn plan_gpu(
         &self,
         gpu: &Arc<Gpu>,
@@ -73,9 +72,8 @@ impl Engine {
         GpuPlan::new(gpu, problem, own)
     }
 
-    /// Returns the choices that a measurement on the GPU may make for `problem`, for [`PlanOptions::division`]: the
-    /// chooser's own first, then kernels with other row blocks and other numbers of splits. Empty if the CPU
-    /// computes.
+    /// Returns the choices that a measurement on the GPU may make for `problem`, for [`PlanOptions::division`]: the chooser's
+    /// own first, then kernels with other row blocks and other numbers of splits. Empty if the CPU computes.
     ///
     /// # Errors
     /// Returns an error if the GPU does not support the problem, or if every form of the plan exceeds the budget.
@@ -117,8 +115,8 @@ impl Plan {
         Certificate::new(self.problem.spec().dtype, self.problem.keys(), executed)
     }
 
-    /// Returns the size in bytes of a workspace with room for calls that output states, or no output. It is larger
-    /// than [`Plan::workspace_bytes`] on a GPU that does not divide the keys.
+    /// Returns the size in bytes of a workspace with room for calls that output states, or no output. It is larger than
+    /// [`Plan::workspace_bytes`] on a GPU that does not divide the keys.
     #[must_use]
     pub fn state_workspace_bytes(&self) -> usize {
         match &self.execution {

@@ -1,24 +1,24 @@
 //! Threads that the host lends: the workers of a call run as tasks of the host's own pool.
 //!
-//! A program often has a pool already, which computes other layers of its network. Standing threads of an engine
-//! would compete with it for the cores. A host lends its threads through a function that calls a task for every
-//! number below a count, as the parallel loops of thread pools do ([`ParallelFor`]).
+//! A program often has a pool already, which computes other layers of its network. Standing threads of an engine would
+//! compete with it for the cores. A host lends its threads through a function that calls a task for every number below a
+//! count, as the parallel loops of thread pools do ([`ParallelFor`]).
 //!
-//! **The naive way** gives the host a pointer to the job in the caller's frame and trusts it. If the host calls a
-//! task twice, forgets one, or calls one after the call has ended, results are wrong or a dead frame is read.
+//! **The naive way** gives the host a pointer to the job in the caller's frame and trusts it. If the host calls a task twice,
+//! forgets one, or calls one after the call has ended, results are wrong or a dead frame is read.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *A task is a number, not a pointer.* It identifies a slot of a static table, and a generation of that slot.
-//!    An open slot admits the calls of its current generation. A task that is called too late, or with an invented
-//!    number, finds a closed slot or another generation, and returns.
+//! 1. *A task is a number, not a pointer.* It identifies a slot of a static table, and a generation of that slot. An open
+//!    slot admits the calls of its current generation. A task that is called too late, or with an invented number, finds a
+//!    closed slot or another generation, and returns.
 //! 2. *Each worker's number is claimed*, so it runs at most once, regardless of the caller.
-//! 3. *The caller closes the slot when the host returns*, runs unclaimed workers, and waits for the threads inside.
-//!    So the job in its frame outlives every use, and every worker has run exactly once.
-//! 4. *Calls do not queue.* Each call has its own slot, so calls run concurrently, and a host thread that waits for
-//!    one call may make another. If all slots are in use, the caller computes alone.
-//! 5. *Every task computes in the default floating-point environment* ([`float`]), and a panic in a task ends its
-//!    call with an error.
+//! 3. *The caller closes the slot when the host returns*, runs unclaimed workers, and waits for the threads inside. So the
+//!    job in its frame outlives every use, and every worker has run exactly once.
+//! 4. *Calls do not queue.* Each call has its own slot, so calls run concurrently, and a host thread that waits for one call
+//!    may make another. If all slots are in use, the caller computes alone.
+//! 5. *Every task computes in the default floating-point environment* ([`float`]), and a panic in a task ends its call with
+//!    an error.
 
 use super::float;
 use super::spin::spin;
@@ -41,12 +41,12 @@ const GENERATION: u64 = OPEN << 1;
 
 /// A thread pool of the host, which computes for an engine created with it.
 pub trait ParallelFor: Send + Sync {
-    /// Calls `task.call(i)` once for every `i` below `workers`, on any threads and in any order, and returns when
-    /// all calls have returned. Several threads may call it at the same time, even from inside one another.
+    /// Calls `task.call(i)` once for every `i` below `workers`, on any threads and in any order, and returns when all calls
+    /// have returned. Several threads may call it at the same time, even from inside one another.
     ///
-    /// An implementation that violates this slows the call down, but does not change the answer: a number that is
-    /// called twice runs once, the caller computes omitted numbers, and a late call does nothing. A panic ends the
-    /// call with [`RunError::Panicked`].
+    /// An implementation that violates this slows the call down, but does not change the answer: a number that is called
+    /// twice runs once, the caller computes omitted numbers, and a late call does nothing. A panic ends the call with
+    /// [`RunError::Panicked`].
     fn parallel_for(&self, workers: usize, task: HostTask);
 }
 
@@ -76,15 +76,14 @@ impl PartialEq for HostThreads {
 
 impl Eq for HostThreads {}
 
-/// The share of a worker in a call, as lent threads see it: a function of the worker's number. It may be copied,
-/// kept and called at any time, on any thread; outside the [`ParallelFor::parallel_for`] call that received it, it
-/// does nothing.
+/// The share of a worker in a call, as lent threads see it: a function of the worker's number. It may be copied, kept and
+/// called at any time, on any thread; outside the [`ParallelFor::parallel_for`] call that received it, it does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTask(usize);
 
 impl HostTask {
-    /// Computes the share of a worker. Does nothing if that was called before, if there is no such worker, or if
-    /// the call has ended.
+    /// Computes the share of a worker. Does nothing if that was called before, if there is no such worker, or if the call has
+    /// ended.
     pub fn call(self, worker: usize) {
         SLOTS_OF_CALLS[self.0 % SLOTS].visit((self.0 / SLOTS) as u64, worker);
     }
@@ -119,9 +118,9 @@ struct Slot {
     left: Condvar,
 }
 
-// SAFETY: `job` is written only by the owner of `taken`, and only while the state keeps all threads out; the state
-// is released after the write and acquired before a read. The job itself is `Sync`, and lives while its slot is
-// open or any thread is inside.
+// SAFETY: `job` is written only by the owner of `taken`, and only while the state keeps all threads out; the state is
+// released after the write and acquired before a read. The job itself is `Sync`, and lives while its slot is open or any
+// thread is inside.
 unsafe impl Sync for Slot {}
 
 static SLOTS_OF_CALLS: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
@@ -221,8 +220,8 @@ impl HostThreads {
             return catch_unwind(AssertUnwindSafe(|| float::in_default(|| (0..workers).for_each(job))))
                 .map_err(|_| RunError::Panicked);
         };
-        // SAFETY: only the lifetime changes. This function does not return before all threads have left the slot,
-        // and no thread uses the job outside it.
+        // SAFETY: only the lifetime changes. This function does not return before all threads have left the slot, and no
+        // thread uses the job outside it.
         let job = unsafe {
             std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(
                 job,

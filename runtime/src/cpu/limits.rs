@@ -1,18 +1,18 @@
 //! Measures the memory that is still available to this process.
 //!
-//! Linux hands out addresses freely, and pages on first use. When no pages are left, or a control group has reached
-//! its limit, it kills a process instead of refusing the memory, and no error can be handled. So a plan queries the
-//! available memory first, and all memory is touched once before the first product.
+//! Linux hands out addresses freely, and pages on first use. When no pages are left, or a control group has reached its
+//! limit, it kills a process instead of refusing the memory, and no error can be handled. So a plan queries the available
+//! memory first, and all memory is touched once before the first product.
 //!
 //! **The naive way** reads the machine's free memory. **Why the code differs.**
 //!
 //! 1. *Memory that holds pages of files counts as free* (`MemAvailable`), because the system drops them on demand.
 //! 2. *A control group and every group above it may have limits*, of version 2 (`memory.max`) or of version 1
 //!    (`memory.limit_in_bytes`). Inactive file pages that a group has read do not count against it.
-//! 3. *A process has limits of its own* on its address space and its data (`ulimit -v`, `ulimit -d`). Beyond those
-//!    the system refuses memory.
-//! 4. *Unreadable information imposes no limit*: a missing file, or a file whose text has another format. Numbers
-//!    do not wrap.
+//! 3. *A process has limits of its own* on its address space and its data (`ulimit -v`, `ulimit -d`). Beyond those the system
+//!    refuses memory.
+//! 4. *Unreadable information imposes no limit*: a missing file, or a file whose text has another format. Numbers do not
+//!    wrap.
 
 use std::fs::File;
 use std::io::Read;
@@ -56,8 +56,8 @@ pub struct AvailableMemory {
     pub limit: MemoryLimit,
 }
 
-/// Returns the memory that is still available to this process: the minimum over the machine, its control groups and
-/// its own limits. Returns `None` if the system reports nothing, as on systems other than Linux.
+/// Returns the memory that is still available to this process: the minimum over the machine, its control groups and its own
+/// limits. Returns `None` if the system reports nothing, as on systems other than Linux.
 #[must_use]
 pub fn available_memory() -> Option<AvailableMemory> {
     available_by(|path| {
@@ -89,8 +89,8 @@ fn available_by(read: impl Fn(&str) -> Option<String>) -> Option<AvailableMemory
     .min_by_key(|found| found.bytes)
 }
 
-/// Returns the available bytes of a machine with this `/proc/meminfo`. Kernels before 3.14 do not report them; the
-/// result is then the sum of free pages and file pages.
+/// Returns the available bytes of a machine with this `/proc/meminfo`. Kernels before 3.14 do not report them; the result is
+/// then the sum of free pages and file pages.
 fn machine(meminfo: &str) -> Option<u64> {
     let of = |name| kilobytes(meminfo, name);
     let old = || Some(of("MemFree")?.saturating_add(of("Buffers")?).saturating_add(of("Cached")?));
@@ -152,8 +152,8 @@ fn folders(groups: &str, mounts: &str) -> Vec<Group> {
             _ => continue,
         };
         let Some((root, point)) = mounts.lines().find_map(|line| mount(line, version)) else { continue };
-        // The mounted folder of the hierarchy may be above the group, or be the group. A group outside of it, which
-        // shows as `..`, has no files here, but the mounted one is above it or next to it.
+        // The mounted folder of the hierarchy may be above the group, or be the group. A group outside of it, which shows as
+        // `..`, has no files here, but the mounted one is above it or next to it.
         let below = match root.as_str() {
             "/" => Some(path),
             root => path.strip_prefix(root).filter(|rest| rest.is_empty() || rest.starts_with('/')),
@@ -169,8 +169,8 @@ fn folders(groups: &str, mounts: &str) -> Vec<Group> {
     found
 }
 
-/// Returns the mounted folder and the mount point of a line of `/proc/self/mountinfo`, if it mounts control groups
-/// of this version that count memory.
+/// Returns the mounted folder and the mount point of a line of `/proc/self/mountinfo`, if it mounts control groups of this
+/// version that count memory.
 fn mount(line: &str, version: u8) -> Option<(String, String)> {
     // number parent device ROOT POINT options [field]... - TYPE source OPTIONS
     let (before, after) = line.split_once(" - ")?;
@@ -185,8 +185,7 @@ fn mount(line: &str, version: u8) -> Option<(String, String)> {
     counts.then(|| (unescaped(root), unescaped(point)))
 }
 
-/// Unescapes a path of `mountinfo`, in which a blank, a tab, a line feed and a backslash are octal numbers after a
-/// backslash.
+/// Unescapes a path of `mountinfo`, in which a blank, a tab, a line feed and a backslash are octal numbers after a backslash.
 fn unescaped(path: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()

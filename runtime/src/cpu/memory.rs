@@ -11,13 +11,11 @@ const LINE: usize = 64;
 #[derive(Debug)]
 enum Values {
     Owned(Vec<f32>),
-    /// The caller's memory, for the lifetime of the value (clause *lent* of [`Memory::lent`]), from its first line
-    /// on.
+    /// The caller's memory, for the lifetime of the value (clause *lent* of [`Memory::lent`]), from its first line on.
     Lent(*mut f32),
 }
 
-/// The memory of a workspace: f32 values starting at a line, initially zero. Only its size determines which plans
-/// can use it.
+/// The memory of a workspace: f32 values starting at a line, initially zero. Only its size determines which plans can use it.
 #[derive(Debug)]
 pub struct Memory {
     values: Values,
@@ -46,8 +44,8 @@ impl Memory {
         Some(Memory { values: Values::Owned(values), room })
     }
 
-    /// Creates a workspace in the first `needed` bytes of the caller's memory, and sets its values to zero. The
-    /// rest is left unchanged. Returns `None` if the memory is null or shorter.
+    /// Creates a workspace in the first `needed` bytes of the caller's memory, and sets its values to zero. The rest is left
+    /// unchanged. Returns `None` if the memory is null or shorter.
     ///
     /// # Safety
     /// - *lent*: `memory` is writable for `bytes` bytes, and nothing else uses it until the value is dropped.
@@ -58,8 +56,8 @@ impl Memory {
         let room = Memory::room_of(needed);
         let skip = if room == 0 { 0 } else { memory.align_offset(LINE) };
         let data = memory.wrapping_add(skip).cast::<f32>();
-        // SAFETY: no more than a line is skipped, so the values are in the first `needed` bytes (*lent*). Zero
-        // bytes are f32 zeros.
+        // SAFETY: no more than a line is skipped, so the values are in the first `needed` bytes (*lent*). Zero bytes are f32
+        // zeros.
         unsafe { data.write_bytes(0, room) };
         Some(Memory { values: Values::Lent(data), room })
     }
@@ -90,8 +88,7 @@ impl Memory {
     }
 }
 
-/// Writes a list of `count` entries into a span of a workspace that begins at `base`. `entry` returns each by its
-/// number.
+/// Writes a list of `count` entries into a span of a workspace that begins at `base`. `entry` returns each by its number.
 ///
 /// # Safety
 /// - *room*: for `'a`, the span has room for the list, is aligned to a line, and nothing else uses it.

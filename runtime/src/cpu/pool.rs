@@ -1,17 +1,17 @@
 //! The workers of an engine: the caller, and standing threads ([`Standing`]) or threads that the host lends
 //! ([`HostThreads`]).
 //!
-//! 1. *A call for one worker runs on the caller alone.* It does not queue, wakes no thread and touches no shared
-//!    data, so any number of such calls run concurrently.
-//! 2. *One floating-point environment.* Every worker, including the caller, computes in the default one
-//!    ([`float`]), so bits do not depend on which worker computes a task.
-//! 3. *A child of `fork` has no workers.* Its only thread is the caller, which computes alone and takes none of the
-//!    locks that a thread of the parent may have held.
-//! 4. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool
-//!    remains usable.
-//! 5. *A cancel ends the calls that have begun, and no later one.* The pool counts cancels, and a call ([`Crew`])
-//!    compares the count with its value at the start. Nothing is cleared, so no call can lose another's cancel, and
-//!    a cancel between two calls does nothing.
+//! 1. *A call for one worker runs on the caller alone.* It does not queue, wakes no thread and touches no shared data, so any
+//!    number of such calls run concurrently.
+//! 2. *One floating-point environment.* Every worker, including the caller, computes in the default one ([`float`]), so bits
+//!    do not depend on which worker computes a task.
+//! 3. *A child of `fork` has no workers.* Its only thread is the caller, which computes alone and takes none of the locks
+//!    that a thread of the parent may have held.
+//! 4. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool remains
+//!    usable.
+//! 5. *A cancel ends the calls that have begun, and no later one.* The pool counts cancels, and a call ([`Crew`]) compares
+//!    the count with its value at the start. Nothing is cleared, so no call can lose another's cancel, and a cancel between
+//!    two calls does nothing.
 
 use super::float;
 use super::host::HostThreads;
@@ -29,8 +29,8 @@ enum Others {
     Host(HostThreads),
 }
 
-/// The workers of an engine. Dropping it ends standing threads. In a child of the process that created it, the
-/// caller is the only worker.
+/// The workers of an engine. Dropping it ends standing threads. In a child of the process that created it, the caller is the
+/// only worker.
 pub struct Pool {
     /// Process to which the workers belong.
     process: Process,
@@ -68,8 +68,8 @@ impl Pool {
         if self.process.is_current() { self.workers } else { 1 }
     }
 
-    /// Calls `task(i)` once for every `i` below `workers`, clamped to the number of threads, and waits for all
-    /// calls. Callers on several threads queue if they need several workers of the standing threads.
+    /// Calls `task(i)` once for every `i` below `workers`, clamped to the number of threads, and waits for all calls. Callers
+    /// on several threads queue if they need several workers of the standing threads.
     ///
     /// # Errors
     /// Returns an error if a call panicked.
@@ -116,8 +116,8 @@ impl Crew<'_> {
         if self.is_cancelled() { Err(RunError::Cancelled) } else { Ok(()) }
     }
 
-    /// Calls `task(worker, item)` once for every item below `items`. The workers take items one at a time, and no
-    /// more after the call was cancelled.
+    /// Calls `task(worker, item)` once for every item below `items`. The workers take items one at a time, and no more after
+    /// the call was cancelled.
     ///
     /// # Errors
     /// Returns an error if a call of `task` panicked, or if the call was cancelled.
@@ -169,8 +169,7 @@ mod tests {
         }
     }
 
-    /// Only the end of a call orders the writes of its workers before the reads of its caller, which
-    /// ThreadSanitizer checks.
+    /// Only the end of a call orders the writes of its workers before the reads of its caller, which ThreadSanitizer checks.
     #[test]
     fn what_workers_wrote_is_there_when_a_call_is_over() {
         const WORKERS: usize = 4;
@@ -351,8 +350,7 @@ mod tests {
             while !busy.load(Ordering::Acquire) {
                 std::thread::yield_now();
             }
-            // SAFETY: the child uses memory of its own and ends without returning; the C library keeps its allocator
-            // of use.
+            // SAFETY: the child uses memory of its own and ends without returning; the C library keeps its allocator of use.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: the alarm ends a child that hangs.

@@ -2,23 +2,22 @@
 //!
 //! A job is a function of the worker's number, which every worker calls once. The caller is worker zero.
 //!
-//! **The naive way** starts threads for every call, or wakes sleeping ones through a condition variable. Either can
-//! take longer than a small call.
+//! **The naive way** starts threads for every call, or wakes sleeping ones through a condition variable. Either can take
+//! longer than a small call.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Waiting threads spin before they sleep* ([`Spin`](super::spin::Spin)). The next layer of a network, or the
-//!    next phase of a call, often follows at once. Workers spin on the generation of the last job, and the caller
-//!    on the number of busy workers; then they sleep.
-//! 2. *Spinning threads yield* after a while. If there are more threads than processors, a spinning one may occupy
-//!    the processor that the last busy worker needs.
-//! 3. *No wake-up is lost.* Generation and job change under one lock, and a worker goes to sleep under that lock
-//!    only if it has seen the current generation. The last busy worker acquires the lock of the waiting caller
-//!    before it notifies.
-//! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Standing::run`] does not return before
-//!    every worker has finished with it. Nothing is allocated per job.
-//! 5. *Either all threads start or none.* If a core or a priority is requested, every thread reports whether it was
-//!    granted before it counts; if one was refused, all end.
+//! 1. *Waiting threads spin before they sleep* ([`Spin`](super::spin::Spin)). The next layer of a network, or the next phase
+//!    of a call, often follows at once. Workers spin on the generation of the last job, and the caller on the number of busy
+//!    workers; then they sleep.
+//! 2. *Spinning threads yield* after a while. If there are more threads than processors, a spinning one may occupy the
+//!    processor that the last busy worker needs.
+//! 3. *No wake-up is lost.* Generation and job change under one lock, and a worker goes to sleep under that lock only if it
+//!    has seen the current generation. The last busy worker acquires the lock of the waiting caller before it notifies.
+//! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Standing::run`] does not return before every
+//!    worker has finished with it. Nothing is allocated per job.
+//! 5. *Either all threads start or none.* If a core or a priority is requested, every thread reports whether it was granted
+//!    before it counts; if one was refused, all end.
 
 use super::float;
 use super::place::Placement;
@@ -45,8 +44,8 @@ struct Job {
     workers: usize,
 }
 
-// SAFETY: the pointer is dereferenced only while `Standing::run` waits in the frame that owns the function, and the
-// function is `Sync`.
+// SAFETY: the pointer is dereferenced only while `Standing::run` waits in the frame that owns the function, and the function
+// is `Sync`.
 unsafe impl Send for Job {}
 
 struct Shared {
@@ -105,8 +104,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Standing {
-    /// Starts `workers − 1` threads; the caller of [`Standing::run`] is the remaining worker. Threads spin for `limit`
-    /// before they sleep.
+    /// Starts `workers − 1` threads; the caller of [`Standing::run`] is the remaining worker. Threads spin for `limit` before
+    /// they sleep.
     ///
     /// # Errors
     /// Returns an error if the system cannot start a thread, or refuses its placement. All threads have then ended.
@@ -150,9 +149,8 @@ impl Standing {
         Ok(standing)
     }
 
-    /// Calls `task(i)` once for every `i` below `workers`, at least two and at most the number given to
-    /// [`Standing::new`], and waits for all calls. Callers on several threads queue. The process must be the one
-    /// that created the threads.
+    /// Calls `task(i)` once for every `i` below `workers`, at least two and at most the number given to [`Standing::new`],
+    /// and waits for all calls. Callers on several threads queue. The process must be the one that created the threads.
     ///
     /// # Errors
     /// Returns an error if a call panicked.
@@ -160,8 +158,8 @@ impl Standing {
         let _turn = lock(&self.turn);
         let shared = &*self.shared;
         shared.panicked.store(false, Ordering::Relaxed);
-        // SAFETY: only the lifetime changes. This function does not return before `pending` is zero, and no worker uses
-        // the task after it has decremented `pending`.
+        // SAFETY: only the lifetime changes. This function does not return before `pending` is zero, and no worker uses the
+        // task after it has decremented `pending`.
         let borrowed = unsafe {
             std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(
                 task,

@@ -2,17 +2,16 @@
 //!
 //! A run enqueues up to four things, all except the last in one stream, in this order:
 //!
-//! 1. *The table* of the workspace, such as that of sequences, is copied to the device if the list requests it. The
-//!    operator has written it on the host, after waiting for the copy of an earlier run that may still read it
+//! 1. *The table* of the workspace, such as that of sequences, is copied to the device if the list requests it. The operator
+//!    has written it on the host, after waiting for the copy of an earlier run that may still read it
 //!    ([`GpuWorkspace::table`]).
 //! 2. *The kernels before the fork*.
 //! 3. *The kernels after it*.
-//! 4. *A concurrent kernel* in its own stream, which begins at the fork and for which the run's stream waits at the
-//!    end. It uses the SMs that the other kernels leave idle.
+//! 4. *A concurrent kernel* in its own stream, which begins at the fork and for which the run's stream waits at the end. It
+//!    uses the SMs that the other kernels leave idle.
 //!
-//! The list is built when tensors are bound. [`Launches::enqueue`] only passes it to the driver, so a run makes no
-//! decision and allocates nothing. Parameters are stored in the list, one after another, in the form that the
-//! kernels expect.
+//! The list is built when tensors are bound. [`Launches::enqueue`] only passes it to the driver, so a run makes no decision
+//! and allocates nothing. Parameters are stored in the list, one after another, in the form that the kernels expect.
 
 use super::driver::{Entered, Function, RawStream};
 use super::workspace::GpuWorkspace;
@@ -90,8 +89,7 @@ impl Default for Launches {
 }
 
 impl Launches {
-    /// Requests a copy of the first `bytes` bytes of the workspace's table to the device address `to` before all
-    /// kernels.
+    /// Requests a copy of the first `bytes` bytes of the workspace's table to the device address `to` before all kernels.
     pub fn copy_table(&mut self, to: u64, bytes: usize) {
         self.table = (to, bytes);
     }
@@ -107,8 +105,8 @@ impl Launches {
         let Some(room) = self.parameters.0.get_mut(start..end) else {
             return Err(DeviceError::HostMemory { bytes: end });
         };
-        // SAFETY: the room has the size of a `P`, and its alignment, since `start` is a multiple of the alignment
-        // of the array, and that of `P` is no larger.
+        // SAFETY: the room has the size of a `P`, and its alignment, since `start` is a multiple of the alignment of the
+        // array, and that of `P` is no larger.
         unsafe { room.as_mut_ptr().cast::<P>().write(*parameter) };
         self.used = end;
         Ok(Stored(start))
@@ -163,8 +161,8 @@ impl Launches {
     /// Enqueues the whole run. `captured` says that the stream is being captured.
     ///
     /// # Safety
-    /// *room* and *alive* for every address in the parameters, including those of the workspace, whose table has been
-    /// laid out and filled on both sides.
+    /// *room* and *alive* for every address in the parameters, including those of the workspace, whose table has been laid
+    /// out and filled on both sides.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -177,8 +175,8 @@ impl Launches {
     ) -> Result<(), DeviceError> {
         let (to, bytes) = self.table;
         if bytes > 0 {
-            // SAFETY: *room*: the clauses of this function. *alive*: the workspace waits for `uploaded` before it writes
-            // the table again, and for pending work before it is freed.
+            // SAFETY: *room*: the clauses of this function. *alive*: the workspace waits for `uploaded` before it writes the
+            // table again, and for pending work before it is freed.
             unsafe { stream.copy_in(entered, to, workspace.table.data(), bytes)? };
             workspace.uploaded.record(entered, stream)?;
         }

@@ -1,5 +1,4 @@
-//! Places the host tensors of a call on the device: in place if the device can use them, else as copies in the
-//! staging.
+//! Places the host tensors of a call on the device: in place if the device can use them, else as copies in the staging.
 
 use super::copies::{Copies, Staging, rows_of};
 use super::gpu::Gpu;
@@ -53,8 +52,7 @@ impl Placed {
     }
 }
 
-/// Calls `each` with the elements of the rows of `tokens`, in runs without gaps that are as long as the view
-/// allows.
+/// Calls `each` with the elements of the rows of `tokens`, in runs without gaps that are as long as the view allows.
 ///
 /// # Errors
 /// Returns the first error of `each`.
@@ -81,8 +79,8 @@ pub fn for_runs<E>(
     Ok(())
 }
 
-/// Places every tensor and allocates the staging. In a `guarded` call the CPU recomputes if the GPU fails, so
-/// tensors that a run both reads and writes are copied.
+/// Places every tensor and allocates the staging. In a `guarded` call the CPU recomputes if the GPU fails, so tensors that a
+/// run both reads and writes are copied.
 ///
 /// # Errors
 /// Returns an error if memory is not available, or if the device fails.

@@ -16,8 +16,7 @@ pub struct Needs {
     pub scratch: usize,
     /// A table that the host writes and a run copies to the device. It grows when it is opened.
     pub table: usize,
-    /// Records that the host reads from device memory after a run, and a second stream for the run. They grow as
-    /// well.
+    /// Records that the host reads from device memory after a run, and a second stream for the run. They grow as well.
     pub records: usize,
 }
 
@@ -44,8 +43,7 @@ pub struct GpuWorkspace {
     gpu: Arc<Gpu>,
     pub context: Arc<Context>,
     pub stream: Stream,
-    /// Memory that every run of the plan needs, at the offsets of the plan's layout. If it is lent, the extra
-    /// follows it.
+    /// Memory that every run of the plan needs, at the offsets of the plan's layout. If it is lent, the extra follows it.
     pub scratch: DeviceBuffer,
     /// Additional memory of some calls, unless the scratch is lent.
     extra: Option<DeviceBuffer>,
@@ -93,8 +91,8 @@ fn zeros(len: usize) -> Result<Vec<f32>, DeviceError> {
     Ok(values)
 }
 
-/// Use of a workspace by graphs of captured runs. The library is not notified when such a graph is destroyed, so
-/// this lasts as long as the workspace.
+/// Use of a workspace by graphs of captured runs. The library is not notified when such a graph is destroyed, so this lasts
+/// as long as the workspace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Graph {
     /// Number of bytes of the table that a graph copies to the device from host memory, which keep their values.
@@ -163,8 +161,8 @@ impl Pending {
         marked
     }
 
-    /// Makes the stream, which `capture` captures, wait for the pending work before any work that is enqueued from
-    /// here on. Work of another capture is not waited for.
+    /// Makes the stream, which `capture` captures, wait for the pending work before any work that is enqueued from here on.
+    /// Work of another capture is not waited for.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -220,8 +218,8 @@ impl GpuWorkspace {
     /// Creates a workspace in the caller's device memory.
     ///
     /// # Errors
-    /// Returns an error if the memory is null, misaligned, too short, or not memory that the device can use, or if the
-    /// device fails.
+    /// Returns an error if the memory is null, misaligned, too short, or not memory that the device can use, or if the device
+    /// fails.
     ///
     /// # Safety
     /// - *lent*, of [`DeviceBuffer::lent`].
@@ -289,8 +287,8 @@ impl GpuWorkspace {
         self.records.len() * size_of::<f32>()
     }
 
-    /// Allocates memory for copies of host tensors, except those that few calls have, unless it is already
-    /// allocated. Device memory only if `staged`.
+    /// Allocates memory for copies of host tensors, except those that few calls have, unless it is already allocated. Device
+    /// memory only if `staged`.
     ///
     /// # Errors
     /// Returns an error if memory is not available.
@@ -314,13 +312,13 @@ impl GpuWorkspace {
         reserve(&self.context, &mut self.apart, copies.apart)
     }
 
-    /// Replaces a workspace whose context was lost by one in a new context. It has the size of the lost one, so it
-    /// remains valid for the same plans. Returns `true` if it was replaced; it then holds no tensors. Memory of the
-    /// caller is not replaced.
+    /// Replaces a workspace whose context was lost by one in a new context. It has the size of the lost one, so it remains
+    /// valid for the same plans. Returns `true` if it was replaced; it then holds no tensors. Memory of the caller is not
+    /// replaced.
     ///
     /// # Errors
-    /// Returns an error if a context is lost a second time, if the lost memory was the caller's, if memory is not
-    /// available, or if the device fails.
+    /// Returns an error if a context is lost a second time, if the lost memory was the caller's, if memory is not available,
+    /// or if the device fails.
     pub fn revive(&mut self) -> Result<bool, DeviceError> {
         let lost = self.context.is_lost();
         if lost {
@@ -333,8 +331,8 @@ impl GpuWorkspace {
         Ok(lost)
     }
 
-    /// Checks that the workspace belongs to the engine of `gpu` and is large enough for a plan. Memory of the
-    /// caller must have `room` bytes.
+    /// Checks that the workspace belongs to the engine of `gpu` and is large enough for a plan. Memory of the caller must
+    /// have `room` bytes.
     ///
     /// # Errors
     /// Returns an error if the workspace belongs to another engine, or is too small.
@@ -352,9 +350,8 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Prepares the table on the host for writing `bytes` bytes: waits for the copy of an earlier run, unless a
-    /// graph copies it. Bytes that graphs copy must keep their values ([`Graph::table`]). Returns the address of
-    /// the table.
+    /// Prepares the table on the host for writing `bytes` bytes: waits for the copy of an earlier run, unless a graph copies
+    /// it. Bytes that graphs copy must keep their values ([`Graph::table`]). Returns the address of the table.
     ///
     /// # Errors
     /// Returns an error if the device fails, or if memory is not available. A table that graphs copy does not grow.
@@ -386,9 +383,9 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Allocates additional memory of some calls, unless it is already allocated. Waits for pending work if that
-    /// may use a smaller one. In the caller's memory it begins at offset `after`, where [`GpuWorkspace::check`] has
-    /// found room for it. Returns its address.
+    /// Allocates additional memory of some calls, unless it is already allocated. Waits for pending work if that may use a
+    /// smaller one. In the caller's memory it begins at offset `after`, where [`GpuWorkspace::check`] has found room for it.
+    /// Returns its address.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.

@@ -3,8 +3,8 @@
 use elsa_core::view::View;
 use std::ops::Range;
 
-/// A box of rows of a tensor, and its layout in a buffer. Counts and strides are in elements of `size` bytes; row
-/// `(b, h, t)` of the box is stored `at + b·to[0] + h·to[1] + t·to[2]` elements from the start of the buffer.
+/// A box of rows of a tensor, and its layout in a buffer. Counts and strides are in elements of `size` bytes; row `(b, h, t)`
+/// of the box is stored `at + b·to[0] + h·to[1] + t·to[2]` elements from the start of the buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Excerpt {
     /// The tensor.
@@ -26,8 +26,8 @@ pub struct Excerpt {
 }
 
 impl Excerpt {
-    /// Returns the strides of a buffer for at most `room` rows of `len` elements along each axis. Heads and tokens
-    /// are in the same order as in the tensor, so contiguous elements remain contiguous.
+    /// Returns the strides of a buffer for at most `room` rows of `len` elements along each axis. Heads and tokens are in the
+    /// same order as in the tensor, so contiguous elements remain contiguous.
     #[must_use]
     pub fn strides(tensor: &View, room: [usize; 3], len: usize) -> [usize; 3] {
         let [_, head, token, _] = tensor.strides();
@@ -38,8 +38,7 @@ impl Excerpt {
         }
     }
 
-    /// Calls `each(offset in the tensor, place in the buffer)`, both in bytes, for every piece that is contiguous
-    /// in both.
+    /// Calls `each(offset in the tensor, place in the buffer)`, both in bytes, for every piece that is contiguous in both.
     ///
     /// # Errors
     /// Returns the first error of `each`.

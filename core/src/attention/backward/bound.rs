@@ -16,8 +16,8 @@
 //! sum            = additions u                                       the last five products, scale included
 //! ```
 //!
-//! The errors of `p` and of `o` are in the same term, so their sum bounds it. A probability below the smallest
-//! normal number may count as zero, which changes an element by that number times the largest products in addition.
+//! The errors of `p` and of `o` are in the same term, so their sum bounds it. A probability below the smallest normal number
+//! may count as zero, which changes an element by that number times the largest products in addition.
 
 use crate::dtype::DType;
 
@@ -39,9 +39,9 @@ pub struct Structure {
 }
 
 impl Structure {
-    /// Returns the largest error of an element of a gradient, relative to the sum of its absolute terms. `largest`
-    /// is the largest `|scale| Σ |q_x k_x|` plus magnitudes of mask and reference `m`, in natural-log units. To
-    /// first order in the unit roundoff.
+    /// Returns the largest error of an element of a gradient, relative to the sum of its absolute terms. `largest` is the
+    /// largest `|scale| Σ |q_x k_x|` plus magnitudes of mask and reference `m`, in natural-log units. To first order in the
+    /// unit roundoff.
     #[must_use]
     pub fn bound(&self, largest: f64) -> f64 {
         let u = DType::F32.unit_roundoff();

@@ -7,12 +7,12 @@ use crate::attention::operands::Operand;
 use crate::dtype::{DType, Elements};
 use crate::view::View;
 
-/// Statistics of each row from the forward pass, `[batch, heads, queries]`, in natural-log units. Prefer the state:
-/// its probabilities stay exact when scores are large.
+/// Statistics of each row from the forward pass, `[batch, heads, queries]`, in natural-log units. Prefer the state: its
+/// probabilities stay exact when scores are large.
 #[derive(Clone, Copy, Debug)]
 pub enum Statistics<'a> {
-    /// Log-sum-exp of each row, as in [`Outputs::lse`](crate::attention::Outputs). Its rounding to f32, up to
-    /// `|lse| 2^-24`, is a relative error of every probability of the row.
+    /// Log-sum-exp of each row, as in [`Outputs::lse`](crate::attention::Outputs). Its rounding to f32, up to `|lse| 2^-24`,
+    /// is a relative error of every probability of the row.
     LogSumExp(&'a [f32]),
     /// References and sums of the states, as in [`Outputs::state`](crate::attention::Outputs).
     State {
@@ -41,15 +41,15 @@ impl Statistics<'_> {
 
 /// The input tensors of a backward call. Shapes and strides are those of the [`BackwardProblem`].
 ///
-/// A call with a [`Chunk`](crate::attention::Chunk) among its lengths has some of the queries and keys of a whole.
-/// The statistics and outputs of these rows are then those of the whole, and the gradients are the contributions of
-/// the call's pairs to those of the whole.
+/// A call with a [`Chunk`](crate::attention::Chunk) among its lengths has some of the queries and keys of a whole. The
+/// statistics and outputs of these rows are then those of the whole, and the gradients are the contributions of the call's
+/// pairs to those of the whole.
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardInputs<'a> {
     /// The inputs of the forward pass.
     pub forward: Inputs<'a>,
-    /// The output of the forward pass, in the view of the problem's output; of the problem's type, or f32. `D_i` is
-    /// only as exact as this: a 16-bit output is rounded, and so is `D_i`.
+    /// The output of the forward pass, in the view of the problem's output; of the problem's type, or f32. `D_i` is only as
+    /// exact as this: a 16-bit output is rounded, and so is `D_i`.
     pub output: Elements<'a>,
     /// The upstream gradient; of the problem's type, or f32.
     pub upstream: Elements<'a>,
@@ -103,8 +103,8 @@ impl BackwardInputs<'_> {
     }
 }
 
-/// The gradients of a call, in the views of the [`BackwardProblem`]. They are f32 for every type of the inputs.
-/// Every row is written; rows of queries without keys, and of keys that no query attends, are zero.
+/// The gradients of a call, in the views of the [`BackwardProblem`]. They are f32 for every type of the inputs. Every row is
+/// written; rows of queries without keys, and of keys that no query attends, are zero.
 #[derive(Debug)]
 pub struct Gradients<'a> {
     /// The gradient of the queries.
@@ -116,12 +116,12 @@ pub struct Gradients<'a> {
 }
 
 impl Gradients<'_> {
-    /// Adds the gradients `shares`, in the views of `of`, to these from the rows `at` on: of queries, and of keys
-    /// and values. Each element is the sum of two, rounded once.
+    /// Adds the gradients `shares`, in the views of `of`, to these from the rows `at` on: of queries, and of keys and values.
+    /// Each element is the sum of two, rounded once.
     ///
     /// # Errors
-    /// Returns an error if buffers are too short, if batch, heads or head sizes differ, or if the shares extend
-    /// beyond the end.
+    /// Returns an error if buffers are too short, if batch, heads or head sizes differ, or if the shares extend beyond the
+    /// end.
     pub fn add(
         &mut self,
         problem: &BackwardProblem,

@@ -10,8 +10,8 @@ use crate::room::{Cursor, Span, checked_bytes, table, with_alignment};
 use crate::workers::{WORK_PER_LANE, worthwhile};
 use core::ops::Range;
 
-/// Largest number of parts into which the keys of a head are divided. All except the first have their own gradient
-/// of the queries.
+/// Largest number of parts into which the keys of a head are divided. All except the first have their own gradient of the
+/// queries.
 pub const MOST_PARTS: usize = 8;
 
 /// Total number of parts of all key heads from which on no key head is divided further.
@@ -87,8 +87,8 @@ pub struct BackwardChoice {
 }
 
 impl BackwardChoice {
-    /// Returns the chunks of part `part` of a sequence with `keys` keys; empty if it does not have that part. They
-    /// depend on nothing else of the call.
+    /// Returns the chunks of part `part` of a sequence with `keys` keys; empty if it does not have that part. They depend on
+    /// nothing else of the call.
     #[must_use]
     pub fn chunks(&self, keys: usize, part: usize) -> Range<usize> {
         let chunks = keys.div_ceil(self.kernel.chunk());
@@ -102,8 +102,8 @@ impl BackwardChoice {
         self.parts.min(keys.div_ceil(self.kernel.chunk()))
     }
 
-    /// Returns the structure for the error bound, for a forward pass with at most `forward` additions between a
-    /// weight and a sum.
+    /// Returns the structure for the error bound, for a forward pass with at most `forward` additions between a weight and a
+    /// sum.
     #[must_use]
     pub fn structure(&self, forward: usize, softcap: Option<f32>) -> Structure {
         let (block, chunk) = (self.kernel.block, self.kernel.chunk());
@@ -165,16 +165,16 @@ pub struct BackwardRegions {
     pub convert: Span,
 }
 
-/// The layout of a backward workspace. Offsets are in f32 values; every region starts on a 64-byte boundary if the
-/// workspace does.
+/// The layout of a backward workspace. Offsets are in f32 values; every region starts on a 64-byte boundary if the workspace
+/// does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackwardLayout {
     /// The regions of a worker.
     pub worker: BackwardRegions,
     /// Distance from one worker to the next.
     pub worker_stride: usize,
-    /// Gradients of the queries from all parts except the first, `[parts − 1][rows of the problem][head_dim]`,
-    /// after the last worker.
+    /// Gradients of the queries from all parts except the first, `[parts − 1][rows of the problem][head_dim]`, after the last
+    /// worker.
     pub parts: Span,
     /// The sequences of a call.
     pub sequences: Span,
@@ -215,8 +215,8 @@ impl BackwardLayout {
         checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// Returns the number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the
-    /// padding that aligns the first one.
+    /// Returns the number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding that
+    /// aligns the first one.
     #[must_use]
     pub const fn floats(&self) -> usize {
         with_alignment(self.total)
@@ -231,9 +231,9 @@ impl BackwardLayout {
 
 /// Chooses the division of the backward pass of `problem`.
 ///
-/// The keys of a head are divided into parts for sixteen tasks in total, by the number of key heads alone. If a
-/// budget is too small for their gradients of the queries, it first halves the parts, which changes the order of
-/// additions, and then the workers, which does not.
+/// The keys of a head are divided into parts for sixteen tasks in total, by the number of key heads alone. If a budget is too
+/// small for their gradients of the queries, it first halves the parts, which changes the order of additions, and then the
+/// workers, which does not.
 ///
 /// # Errors
 /// Returns an error if one part and one worker exceed the budget, or if the size of the workspace overflows.

@@ -4,8 +4,8 @@ use crate::argument::ArgumentError;
 use crate::attention::problem::Problem;
 use crate::view::{Layout, View};
 
-/// The unchecked description of a backward pass. Create it with [`BackwardSpec::new`], change the views that differ, and
-/// call [`BackwardSpec::check`].
+/// The unchecked description of a backward pass. Create it with [`BackwardSpec::new`], change the views that differ, and call
+/// [`BackwardSpec::check`].
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardSpec {
     /// The upstream gradient, `[batch, heads, queries, d_v]`.
@@ -18,15 +18,14 @@ pub struct BackwardSpec {
     pub value: View,
 }
 
-/// Returns the view of a gradient: that of its tensor, or a dense one of the same shape if rows of the tensor share
-/// elements.
+/// Returns the view of a gradient: that of its tensor, or a dense one of the same shape if rows of the tensor share elements.
 fn own(argument: &'static str, view: &View) -> Result<View, ArgumentError> {
     if view.may_overlap() { View::dense(argument, Layout::Bhnd, &view.shape(), None) } else { Ok(*view) }
 }
 
 impl BackwardSpec {
-    /// Creates gradients with the views of the tensors of `problem`. If rows of a tensor share elements, as in a
-    /// broadcast one, its gradient is dense, `[batch, heads, tokens, dim]`.
+    /// Creates gradients with the views of the tensors of `problem`. If rows of a tensor share elements, as in a broadcast
+    /// one, its gradient is dense, `[batch, heads, tokens, dim]`.
     ///
     /// # Errors
     /// Returns an error if a dense gradient is too large to index.

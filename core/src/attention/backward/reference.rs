@@ -1,10 +1,9 @@
 //! The oracle of the backward pass: gradients in f64, pair by pair, from the definition.
 //!
-//! It uses neither an output nor statistics of a forward pass: probabilities are those of
-//! [`crate::attention::reference`], which evaluates every pair key by key, and `D_i` is `Σ_j p_ij dp_ij`. Pairs
-//! that a row does not attend, or whose score is `−∞`, are not visited, regardless of their key and value.
-//! Probabilities refer to the keys of the call, so the oracle cannot compute the contributions of a chunk of keys
-//! to a whole.
+//! It uses neither an output nor statistics of a forward pass: probabilities are those of [`crate::attention::reference`],
+//! which evaluates every pair key by key, and `D_i` is `Σ_j p_ij dp_ij`. Pairs that a row does not attend, or whose score is
+//! `−∞`, are not visited, regardless of their key and value. Probabilities refer to the keys of the call, so the oracle
+//! cannot compute the contributions of a chunk of keys to a whole.
 
 use super::data::BackwardInputs;
 use super::problem::BackwardProblem;

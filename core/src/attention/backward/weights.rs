@@ -15,9 +15,8 @@ const FAR: f32 = 1_073_741_824.0;
 /// p = 2^min((s − whole) − rest, 64) · factor
 /// ```
 ///
-/// `whole` is an integer near the row's largest scores, so the first difference is exact if the probability
-/// matters, and `rest` is at most 1/2. The formula is `exp(s ln 2 − m) / S`: it loses nothing of `m`, however large
-/// it is.
+/// `whole` is an integer near the row's largest scores, so the first difference is exact if the probability matters, and
+/// `rest` is at most 1/2. The formula is `exp(s ln 2 − m) / S`: it loses nothing of `m`, however large it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RowWeights {
     /// Integer nearest to `m log2 e`.
@@ -30,8 +29,8 @@ pub struct RowWeights {
 
 impl RowWeights {
     /// Creates the weights of a row with `(m, S)` in natural-log units, as returned by
-    /// [`Statistics::get`](super::Statistics::get). `scale` is the factor by which the exponential of a kernel
-    /// exceeds `2^x` ([`Lanes::WEIGHT_SCALE`] of the kernels), 1 for an exact one.
+    /// [`Statistics::get`](super::Statistics::get). `scale` is the factor by which the exponential of a kernel exceeds `2^x`
+    /// ([`Lanes::WEIGHT_SCALE`] of the kernels), 1 for an exact one.
     ///
     /// In a row without keys every score has the probability zero, in a poisoned one NaN.
     ///
@@ -53,10 +52,10 @@ impl RowWeights {
         RowWeights { whole, rest, factor: (1.0 / (f64::from(s) * scale)) as f32 }
     }
 
-    /// Creates the weights for a reference so large that scores are integer multiples of 128: keys with the largest
-    /// score share the row, and all others have weight zero. Two neighbouring references in base-2 units may have
-    /// become the same one in natural-log units. Scores from the lower one on count as largest, which is why they
-    /// reach the exponent 64 from the number before it. `S` shows which of the two it was: the factor of
+    /// Creates the weights for a reference so large that scores are integer multiples of 128: keys with the largest score
+    /// share the row, and all others have weight zero. Two neighbouring references in base-2 units may have become the same
+    /// one in natural-log units. Scores from the lower one on count as largest, which is why they reach the exponent 64 from
+    /// the number before it. `S` shows which of the two it was: the factor of
     /// [`natural_reference`](crate::state::natural_reference) moved it far from any number of keys.
     fn far(m: f32, s: f32, scale: f64) -> RowWeights {
         let nearest = (f64::from(m) * LOG2_E) as f32;

@@ -5,12 +5,11 @@
 //! | [`prior`] | the plan and norms of the inputs | before a run, for its certificate |
 //! | [`rounding`] | the probabilities and the answer of the f64 oracle | after a run, for verification |
 //!
-//! Both cover the dot product, the exponential, the accumulation and the merge tree as executed, and both take
-//! every constant from [`Executed`], which is a function of the plan and of the table of kernels. `core/BOUNDS.md`
-//! derives them.
+//! Both cover the dot product, the exponential, the accumulation and the merge tree as executed, and both take every constant
+//! from [`Executed`], which is a function of the plan and of the table of kernels. `core/BOUNDS.md` derives them.
 //!
-//! [`Arithmetic::prior_frozen`], [`rounding::Row::frozen`] and [`rounding::Row::bounds_left_out`] cover runs with
-//! frozen references and skipped blocks ([`super::traversal`]).
+//! [`Arithmetic::prior_frozen`], [`rounding::Row::frozen`] and [`rounding::Row::bounds_left_out`] cover runs with frozen
+//! references and skipped blocks ([`super::traversal`]).
 
 use super::certificate::Executed;
 use super::problem::Problem;
@@ -38,8 +37,8 @@ const LAMBDA: f64 = 6.55;
 /// Unit roundoff of f32, in which scores and sums are computed.
 const U: f64 = DType::F32.unit_roundoff();
 
-/// Roundings of a score in addition to those of its dot product: the factor to base-2 units, its product with the
-/// query, those of the cap, and the addition of mask and bias.
+/// Roundings of a score in addition to those of its dot product: the factor to base-2 units, its product with the query,
+/// those of the cap, and the addition of mask and bias.
 const SCALING: f64 = 5.0;
 
 /// Roundings of mask and bias on their way into a score.
@@ -79,8 +78,8 @@ pub fn gamma(k: f64) -> f64 {
 /// Returns the largest relative error of the hyperbolic tangent of a soft cap, for an exponential that is off by
 /// `exp2_relative`.
 ///
-/// Beyond 0.6 kernels compute `(1 − e) / (1 + e)` or `1 − 2 / (1 + 1/e)` with `e = exp(−2 |x|)`. The error of `e`
-/// affects the result by a factor of at most 0.7. Below 0.6 they use a polynomial.
+/// Beyond 0.6 kernels compute `(1 − e) / (1 + e)` or `1 − 2 / (1 + 1/e)` with `e = exp(−2 |x|)`. The error of `e` affects the
+/// result by a factor of at most 0.7. Below 0.6 they use a polynomial.
 #[must_use]
 pub fn tangent(exp2_relative: f64) -> f64 {
     0.7 * exp2_relative + 6.0 * U
@@ -139,8 +138,7 @@ impl Arithmetic {
         if self.softcap > 0.0 { tangent(self.executed.exp2_relative) } else { 0.0 }
     }
 
-    /// Returns the error that sums in f16 add to a score: relative to `Σ |q_c k_c|`, and absolute in natural-log
-    /// units.
+    /// Returns the error that sums in f16 add to a score: relative to `Σ |q_c k_c|`, and absolute in natural-log units.
     fn in_halves(&self) -> (f64, f64) {
         if self.executed.half_chain == 0 {
             return (0.0, 0.0);

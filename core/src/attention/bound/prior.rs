@@ -1,7 +1,7 @@
 //! Bounds the rounding error of an answer, from the plan and norms of the inputs alone.
 //!
-//! For a row with scores `s_j`, probabilities `p_j` and the exact answer `y_c = Σ p_j v_jc`, [`Arithmetic::prior`] bounds
-//! the answer `ŷ` of a run:
+//! For a row with scores `s_j`, probabilities `p_j` and the exact answer `y_c = Σ p_j v_jc`, [`Arithmetic::prior`] bounds the
+//! answer `ŷ` of a run:
 //!
 //! ```text
 //! |ŷ_c − y_c| ≤ relative · Σ_j p_j |v_jc| + lost · max_j |v_jc| + tiny
@@ -9,18 +9,17 @@
 //!
 //! `u = 2^-24` and `γ_k = k u / (1 − k u)`; `core/BOUNDS.md` derives every term.
 //!
-//! **Scores.** `R = |scale| ‖q‖ ‖k‖` is at least `Σ_c |scale q_c k_c|`, and therefore at least every partial sum of
-//! a score. A score in natural-log units is off by at most
+//! **Scores.** `R = |scale| ‖q‖ ‖k‖` is at least `Σ_c |scale q_c k_c|`, and therefore at least every partial sum of a score.
+//! A score in natural-log units is off by at most
 //!
 //! ```text
 //! δ = γ_K R + τ C + γ_5 b + u x + (half-precision chains) + (underflow)
 //! ```
 //!
-//! `K = min(d, chain + chain_depth) + SCALING` counts the roundings of a product. `C = min(R, X)` is the largest
-//! capped score, `τ` the error of the tangent, and `b` the largest magnitude added to a score.
-//! `x = min(2 (C + b) + ABOVE, LOWEST)` is the largest distance from the reference at which a weight counts. The
-//! exponential is off by a factor of `1 ± η`, the kernel's declared constant. So a weight is off by a factor within
-//! `1 ± E`, `E = exp(δ)(1 + η) − 1`.
+//! `K = min(d, chain + chain_depth) + SCALING` counts the roundings of a product. `C = min(R, X)` is the largest capped
+//! score, `τ` the error of the tangent, and `b` the largest magnitude added to a score. `x = min(2 (C + b) + ABOVE, LOWEST)`
+//! is the largest distance from the reference at which a weight counts. The exponential is off by a factor of `1 ± η`, the
+//! kernel's declared constant. So a weight is off by a factor within `1 ± E`, `E = exp(δ)(1 + η) − 1`.
 //!
 //! **Sums.** `ŷ = Σ p_j a_j v_j / Σ p_j b_j`, where `|b_j − 1| ≤ B = (1 + E)(1 + γ_s) − 1` with the additions `s` into `S`,
 //! and `|a_j − b_j| ≤ (1 + E)(γ_s + γ_w)` with the roundings `w` into `W`. With `h` for the division and the output type
@@ -31,12 +30,11 @@
 //!
 //! because `Σ p_j |v_j − y| ≤ 2 Σ p_j |v_j|`.
 //!
-//! **The likely case** models roundings as independent with mean zero, as in [`super::rounding`], and the
-//! exponential at its worst.
+//! **The likely case** models roundings as independent with mean zero, as in [`super::rounding`], and the exponential at its
+//! worst.
 //!
-//! Every quantity is a sum, product or quotient of nonnegative numbers, except `1 − B`, where `B` is at most one
-//! half: fewer than a thousand operations in f64, each off by a factor within `1 ± 2^-52`. `OUTWARD` widens the
-//! results.
+//! Every quantity is a sum, product or quotient of nonnegative numbers, except `1 − B`, where `B` is at most one half: fewer
+//! than a thousand operations in f64, each off by a factor within `1 ± 2^-52`. `OUTWARD` widens the results.
 
 use super::{
     ABOVE, ADDED, Arithmetic, GATE, LAMBDA, LN_RANGE, LOST, LOST_FROZEN, LOWEST, OUTWARD, SCALING, U, gamma,
@@ -54,26 +52,26 @@ pub struct Norms {
     pub query: f64,
     /// Largest Euclidean norm of a key row.
     pub key: f64,
-    /// Largest magnitude added to a score: the sum of the magnitudes of mask and bias, over finite elements. Zero
-    /// without either.
+    /// Largest magnitude added to a score: the sum of the magnitudes of mask and bias, over finite elements. Zero without
+    /// either.
     pub bias: f64,
 }
 
 /// The error bound of a call, from its plan and norms of its inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prior {
-    /// Largest error of a component, relative to `Σ_j p_j |v_j|`. Infinite if the norms are too large for any
-    /// claim, or not finite.
+    /// Largest error of a component, relative to `Σ_j p_j |v_j|`. Infinite if the norms are too large for any claim, or not
+    /// finite.
     pub relative: f64,
-    /// The same with roundings of random sign: at most a fraction [`super::UNLIKELY`] of components exceeds it if
-    /// that model holds. At most `relative`.
+    /// The same with roundings of random sign: at most a fraction [`super::UNLIKELY`] of components exceeds it if that model
+    /// holds. At most `relative`.
     pub likely: f64,
     /// Largest error from lost weights, relative to the largest magnitude of a value.
     pub lost: f64,
     /// Largest error from underflow.
     pub tiny: f64,
-    /// `|ŷ − y|` is at most this times the largest magnitude of a value, plus `tiny`, for any scores: both are
-    /// averages of values.
+    /// `|ŷ − y|` is at most this times the largest magnitude of a value, plus `tiny`, for any scores: both are averages of
+    /// values.
     pub average: f64,
     /// Largest magnitude of values for which no sum overflows.
     pub range: f64,
@@ -103,8 +101,8 @@ impl Prior {
         range: 0.0,
     };
 
-    /// Returns the largest error of a component whose values have at most the magnitude `value`; infinite if that
-    /// is NaN or too large.
+    /// Returns the largest error of a component whose values have at most the magnitude `value`; infinite if that is NaN or
+    /// too large.
     #[must_use]
     pub fn absolute(&self, value: f64) -> f64 {
         self.of(self.relative, value)
@@ -127,8 +125,7 @@ impl Prior {
         (sum * value + self.tiny) * OUTWARD
     }
 
-    /// Returns `true` if the bound is meaningful: the error of a component is less than the magnitude of the
-    /// values.
+    /// Returns `true` if the bound is meaningful: the error of a component is less than the magnitude of the values.
     #[must_use]
     pub fn claims(&self) -> bool {
         self.relative + self.lost < 1.0
@@ -137,8 +134,8 @@ impl Prior {
 
 /// Properties of a reference that the bound uses.
 struct Reference {
-    /// Distance from the reference, in natural-log units, that a weight that counts may have in addition to twice
-    /// the largest score.
+    /// Distance from the reference, in natural-log units, that a weight that counts may have in addition to twice the largest
+    /// score.
     above: f64,
     /// A probability below this may be lost.
     lost: f64,
@@ -146,8 +143,8 @@ struct Reference {
     sum: f64,
 }
 
-/// Returns the most by which skipping keys changes a component, given the share of the skipped weights and the
-/// distance between the largest and the smallest value. Infinite or NaN if either is.
+/// Returns the most by which skipping keys changes a component, given the share of the skipped weights and the distance
+/// between the largest and the smallest value. Infinite or NaN if either is.
 ///
 /// `y_K = y + σ (y_K − y_D)`, with the averages `y_K` of the kept values and `y_D` of the skipped ones.
 #[must_use]
@@ -156,18 +153,16 @@ pub fn left_out(share: f64, spread: f64) -> f64 {
 }
 
 impl Arithmetic {
-    /// Bounds the error of a call in which a row attends at most `keys` keys. NaN and infinite norms yield infinite
-    /// bounds.
+    /// Bounds the error of a call in which a row attends at most `keys` keys. NaN and infinite norms yield infinite bounds.
     #[must_use]
     pub fn prior(&self, keys: usize, norms: &Norms) -> Prior {
         self.prior_beside(keys, norms, &Reference { above: ABOVE, lost: LOST, sum: 1.0 })
     }
 
     /// Bounds the error of accepted rows whose reference need not follow their scores
-    /// ([`crate::attention::traversal::guard`]), otherwise like [`Arithmetic::prior`]. A score that counts is then
-    /// within `|ln p| + |ln S|` of its reference, and a key whose probability is at least
-    /// `2^(24 + WEIGHT_FLOOR + 1)` is not lost. If a run skipped keys, this bounds the answer over the kept ones,
-    /// and [`left_out`] must be added.
+    /// ([`crate::attention::traversal::guard`]), otherwise like [`Arithmetic::prior`]. A score that counts is then within
+    /// `|ln p| + |ln S|` of its reference, and a key whose probability is at least `2^(24 + WEIGHT_FLOOR + 1)` is not lost.
+    /// If a run skipped keys, this bounds the answer over the kept ones, and [`left_out`] must be added.
     #[must_use]
     pub fn prior_frozen(&self, keys: usize, norms: &Norms) -> Prior {
         let above = libm::log(keys.max(1) as f64) + LN_RANGE;
@@ -175,9 +170,8 @@ impl Arithmetic {
         self.prior_beside(keys, norms, &Reference { above, lost: LOST_FROZEN, sum })
     }
 
-    /// Bounds the error of rows whose reference is zero because [their scores stay near
-    /// it](Arithmetic::stays_near_zero), otherwise like [`Arithmetic::prior`]: `2^-49 ≤ S ≤ n 2^49`, and no weight
-    /// is lost.
+    /// Bounds the error of rows whose reference is zero because [their scores stay near it](Arithmetic::stays_near_zero),
+    /// otherwise like [`Arithmetic::prior`]: `2^-49 ≤ S ≤ n 2^49`, and no weight is lost.
     #[must_use]
     pub fn prior_near_zero(&self, keys: usize, norms: &Norms) -> Prior {
         let above = libm::log(keys.max(1) as f64) + (GATE + 1.0) * core::f64::consts::LN_2;

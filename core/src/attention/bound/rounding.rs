@@ -1,15 +1,14 @@
 //! Bounds the rounding error of an answer relative to the oracle's, for verification.
 //!
-//! For one row with scores `s_j`, probabilities `p_j = exp(s_j) / Σ exp(s)` and the answer `y = Σ p_j v_j` known
-//! in f64, this module bounds the error of each component of a run in f32 (`u = 2^-24`, `γ_k = k u / (1 − k u)`).
-//! It uses the oracle's numbers, so it judges a finished answer; [`super::prior`] predicts one. `core/BOUNDS.md`
-//! has the derivation.
+//! For one row with scores `s_j`, probabilities `p_j = exp(s_j) / Σ exp(s)` and the answer `y = Σ p_j v_j` known in f64, this
+//! module bounds the error of each component of a run in f32 (`u = 2^-24`, `γ_k = k u / (1 − k u)`). It uses the oracle's
+//! numbers, so it judges a finished answer; [`super::prior`] predicts one. `core/BOUNDS.md` has the derivation.
 //!
 //! # The worst case
 //!
-//! **Scores.** [`Arithmetic::score`] tracks a score through its partial sums. Let `ω_j` be its largest error, `b_j`
-//! the sum of the magnitudes of mask and bias, `C_j` the largest capped score, and `x_j` the distance from the
-//! reference. Then the exponent that a run computes differs from the exact one, in natural-log units, by at most
+//! **Scores.** [`Arithmetic::score`] tracks a score through its partial sums. Let `ω_j` be its largest error, `b_j` the sum
+//! of the magnitudes of mask and bias, `C_j` the largest capped score, and `x_j` the distance from the reference. Then the
+//! exponent that a run computes differs from the exact one, in natural-log units, by at most
 //!
 //! ```text
 //! δ_j = ω_j + τ C_j + γ_2 C_j (cap) + u C_j (bias) + γ_5 |b_j| + u x_j
@@ -18,8 +17,8 @@
 //! and with the kernel's declared error `η` of the exponential its weight is off by a factor within `1 ± E_j`,
 //! `E_j = exp(δ_j)(1 + η) − 1`.
 //!
-//! **Sums.** `Followed` tracks the partial sums `W_r` and `S_r` of the run. With the roundings `k` of a weighted
-//! value and `l` of a weight on the longest path
+//! **Sums.** `Followed` tracks the partial sums `W_r` and `S_r` of the run. With the roundings `k` of a weighted value and
+//! `l` of a weight on the longest path
 //!
 //! ```text
 //! N = Σ p_j E_j |v_j − y|
@@ -30,31 +29,30 @@
 //!
 //! with `h` for the division and the output type, and `t` for underflow.
 //!
-//! **An average stays an average.** For any weights `ŷ` is an average of the values whose weight is not lost, so
-//! `|ŷ − y|` is at most their largest `|v_j − y|`, plus the roundings of the sums. This bound applies when scores
-//! are so large that the other one is infinite.
+//! **An average stays an average.** For any weights `ŷ` is an average of the values whose weight is not lost, so `|ŷ − y|` is
+//! at most their largest `|v_j − y|`, plus the roundings of the sums. This bound applies when scores are so large that the
+//! other one is infinite.
 //!
-//! **Lost weights.** A weight below `2^`[`WEIGHT_FLOOR`] relative to its reference counts as zero or is rounded as
-//! a subnormal number, and a state is lost if a merge scales it below the normal numbers. So a weight whose
-//! probability is below `2^(WEIGHT_FLOOR + HEADROOM + 1)` in the run may be lost.
+//! **Lost weights.** A weight below `2^`[`WEIGHT_FLOOR`] relative to its reference counts as zero or is rounded as a
+//! subnormal number, and a state is lost if a merge scales it below the normal numbers. So a weight whose probability is
+//! below `2^(WEIGHT_FLOOR + HEADROOM + 1)` in the run may be lost.
 //!
 //! # The likely case
 //!
-//! Errors of random sign partly cancel (Higham and Mary, *A new approach to probabilistic rounding error
-//! analysis*, 2019). To first order `ŷ − y` is a sum of individual roundings, each at most `u` times a known
-//! coefficient. If they are independent with mean zero, the Azuma–Hoeffding inequality bounds the sum by
-//! `λ u` times the root of the sum of squared coefficients, except in a fraction `2 exp(−λ²/2)` of cases. The
-//! coefficients are `p_j (v_j − y)` times those of the score, the partial sums `W_r`, and `y S_r`:
+//! Errors of random sign partly cancel (Higham and Mary, *A new approach to probabilistic rounding error analysis*, 2019). To
+//! first order `ŷ − y` is a sum of individual roundings, each at most `u` times a known coefficient. If they are independent
+//! with mean zero, the Azuma–Hoeffding inequality bounds the sum by `λ u` times the root of the sum of squared coefficients,
+//! except in a fraction `2 exp(−λ²/2)` of cases. The coefficients are `p_j (v_j − y)` times those of the score, the partial
+//! sums `W_r`, and `y S_r`:
 //!
 //! ```text
 //! λ u √( Σ p_j² (v_j − y)² σ_j² + Σ W_r² + y² (Σ S_r² + 3) ) + systematic + u_out |y| + t
 //! ```
 //!
-//! Here `λ` belongs to the fraction [`super::UNLIKELY`]. Errors that are known, or the same in every key, are added
-//! at their worst. These are the rounding of the scaled query, whose sign is known, the approximations of
-//! exponential and tangent, lost weights, and the rounding to a 16-bit type. The model is plausible for random
-//! data. It fails if the same roundings repeat, for example if a key occurs many times. Exceeding this bound is a
-//! warning, not a proof of an error.
+//! Here `λ` belongs to the fraction [`super::UNLIKELY`]. Errors that are known, or the same in every key, are added at their
+//! worst. These are the rounding of the scaled query, whose sign is known, the approximations of exponential and tangent,
+//! lost weights, and the rounding to a 16-bit type. The model is plausible for random data. It fails if the same roundings
+//! repeat, for example if a key occurs many times. Exceeding this bound is a warning, not a proof of an error.
 
 use super::partials::Followed;
 use super::{
@@ -64,8 +62,8 @@ use crate::attention::certificate::Executed;
 use crate::state::{FROZEN_RANGE, HEADROOM, WEIGHT_FLOOR};
 use core::f64::consts::LN_2;
 
-/// Upper bound of the rounding of a reference, which is half the distance between two of them: a reference exceeds
-/// the largest score that moved it by at most this, in natural-log units.
+/// Upper bound of the rounding of a reference, which is half the distance between two of them: a reference exceeds the
+/// largest score that moved it by at most this, in natural-log units.
 const HALF: f64 = 0.35;
 const _: () = assert!(0.5 * LN_2 < HALF);
 
@@ -231,17 +229,16 @@ impl Component {
 pub struct Bounds {
     /// The worst case: no run with this arithmetic differs by more.
     pub worst: f64,
-    /// The bound for errors of random sign: at most a fraction [`super::UNLIKELY`] of components exceeds it. At
-    /// most `worst`.
+    /// The bound for errors of random sign: at most a fraction [`super::UNLIKELY`] of components exceeds it. At most `worst`.
     pub likely: f64,
-    /// `true` if the answer may be NaN where the oracle's is infinite: a value that is not finite has a weight that
-    /// may be lost, and zero times infinity is NaN.
+    /// `true` if the answer may be NaN where the oracle's is infinite: a value that is not finite has a weight that may be
+    /// lost, and zero times infinity is NaN.
     pub poisoned: bool,
 }
 
 impl Bounds {
-    /// Returns `true` if a run may answer `found` where the oracle answers `y`. NaN requires NaN, infinity requires
-    /// itself, or NaN if its weight may be lost, and a number requires one within the worst case.
+    /// Returns `true` if a run may answer `found` where the oracle answers `y`. NaN requires NaN, infinity requires itself,
+    /// or NaN if its weight may be lost, and a number requires one within the worst case.
     #[must_use]
     pub fn admit(&self, y: f64, found: f64) -> bool {
         if y.is_finite() {
@@ -255,8 +252,8 @@ impl Bounds {
 }
 
 impl<'a> Row<'a> {
-    /// Creates a row before any key is absorbed. `ln_p` has the logarithms of the probabilities of all keys of the
-    /// sequence, `−∞` for keys that are not attended.
+    /// Creates a row before any key is absorbed. `ln_p` has the logarithms of the probabilities of all keys of the sequence,
+    /// `−∞` for keys that are not attended.
     #[must_use]
     pub fn new(arithmetic: Arithmetic, ln_p: &'a [f64]) -> Row<'a> {
         let Executed { into_s, merge_depth, order, .. } = arithmetic.executed;
@@ -276,10 +273,10 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Creates a row whose reference `m` (here in natural-log units) need not follow its scores and that its run
-    /// accepted ([`crate::attention::traversal::guard`]). `ln_s` is the exact log-sum-exp of all its keys minus
-    /// `m`. As `s_j − m = ln p_j + ln_s`, a score is within `|ln p_j| + |ln_s|` of the row's last reference, and it
-    /// exceeded an earlier one by at most the headroom.
+    /// Creates a row whose reference `m` (here in natural-log units) need not follow its scores and that its run accepted
+    /// ([`crate::attention::traversal::guard`]). `ln_s` is the exact log-sum-exp of all its keys minus `m`. As
+    /// `s_j − m = ln p_j + ln_s`, a score is within `|ln p_j| + |ln_s|` of the row's last reference, and it exceeded an
+    /// earlier one by at most the headroom.
     #[must_use]
     pub fn frozen(arithmetic: Arithmetic, ln_p: &'a [f64], ln_s: f64) -> Row<'a> {
         Row { ln_s: Some(ln_s), ..Row::new(arithmetic, ln_p) }
@@ -322,9 +319,8 @@ impl<'a> Row<'a> {
         (self.top - ln_p + HALF).max(above)
     }
 
-    /// Bounds the error of key `j`, whose score is `score`, and absorbs it; `bias` is `|bias| + |mask|`, or the
-    /// signed value if only one of them exists. Only attended keys are absorbed, in order. Every component must
-    /// absorb the returned key.
+    /// Bounds the error of key `j`, whose score is `score`, and absorbs it; `bias` is `|bias| + |mask|`, or the signed value
+    /// if only one of them exists. Only attended keys are absorbed, in order. Every component must absorb the returned key.
     pub fn absorb(&mut self, j: usize, score: &Score, bias: f64) -> Key {
         let ln_p = self.ln_p.get(j).copied().unwrap_or(f64::NAN);
         let distance = self.distance(j, ln_p);
@@ -345,8 +341,7 @@ impl<'a> Row<'a> {
         }
         let lost = ln_p + delta < ln_lost;
         let may_be_lost = ln_p - delta <= ln_lost;
-        // A key that is certainly lost moves no reference that another weight relies on, and nothing moves a frozen
-        // one.
+        // A key that is certainly lost moves no reference that another weight relies on, and nothing moves a frozen one.
         self.wild |= !lost && self.ln_s.is_none() && (before.is_nan() || before > MOVED);
         let p = libm::exp(ln_p);
         let grown = libm::exp(ln_p + delta) * (1.0 + exp2_relative);
@@ -386,8 +381,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Returns the bounds of a component that has absorbed every key of the row. NaN if the oracle's numbers are
-    /// NaN.
+    /// Returns the bounds of a component that has absorbed every key of the row. NaN if the oracle's numbers are NaN.
     #[must_use]
     pub fn bounds(&self, c: &Component) -> Bounds {
         let a = &self.arithmetic;
@@ -405,8 +399,7 @@ impl<'a> Row<'a> {
         let sums_of_s = U * weights.worst + s * U * of_s + of_s * self.change;
         let moved = if self.wild { gamma(1.0) * LOWEST * (c.magnitude + y) } else { 0.0 };
         let numerator = c.change + moved + sums_of_w + y * sums_of_s;
-        // If the error of the weights is so large that their sum may vanish, the answer is still an average of
-        // values.
+        // If the error of the weights is so large that their sum may vanish, the answer is still an average of values.
         let kept = 1.0 - self.change - of_s * (1.0 + self.change);
         let sums = if kept > 0.0 { numerator / kept } else { f64::INFINITY };
         let held = of_s < 1.0 && of_w < 1.0;
@@ -420,12 +413,12 @@ impl<'a> Row<'a> {
         Bounds { worst, likely: if likely > worst { worst } else { likely }, poisoned: c.poisoned }
     }
 
-    /// Returns the bounds of a component of a row that skipped keys, at most `share` of its weights (an upper bound
-    /// of `D / (S + D)`, [`crate::attention::traversal::share`]). The row and the component must have absorbed
-    /// every attended key, including skipped ones. The likely case equals the worst one.
+    /// Returns the bounds of a component of a row that skipped keys, at most `share` of its weights (an upper bound of
+    /// `D / (S + D)`, [`crate::attention::traversal::share`]). The row and the component must have absorbed every attended
+    /// key, including skipped ones. The likely case equals the worst one.
     ///
-    /// Let `ŵ_j` be the computed weights, `P = Σ p_j (1 + ε_j)` and `σ` the share, let `ỹ` be the average of all
-    /// values, and `ỹ_K` and `ỹ_D` those of the kept and of the skipped ones:
+    /// Let `ŵ_j` be the computed weights, `P = Σ p_j (1 + ε_j)` and `σ` the share, let `ỹ` be the average of all values, and
+    /// `ỹ_K` and `ỹ_D` those of the kept and of the skipped ones:
     ///
     /// ```text
     /// |ỹ − y| ≤ Σ p_j E_j |v_j − y| / P          ỹ_K − ỹ = σ (ỹ_K − ỹ_D)

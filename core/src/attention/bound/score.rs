@@ -11,8 +11,8 @@ const F64_DUST: f64 = 1e-15;
 /// Largest number of lanes whose chains are tracked.
 const MOST_LANES: usize = 16;
 
-/// Error of the score of a key, in natural-log units, before anything is added to it and without the distance from
-/// its reference.
+/// Error of the score of a key, in natural-log units, before anything is added to it and without the distance from its
+/// reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Score {
     /// `Σ_c |scale q_c k_c|`.
@@ -21,16 +21,15 @@ pub struct Score {
     pub worst: f64,
     /// Sum of the squared coefficients of its roundings, in units of `u²`.
     pub squares: f64,
-    /// Known change of the score by the rounding of the factor and of its products with the query. It is part of
-    /// `worst`.
+    /// Known change of the score by the rounding of the factor and of its products with the query. It is part of `worst`.
     pub shift: f64,
     /// Other errors that do not have a random sign.
     pub systematic: f64,
 }
 
 impl Arithmetic {
-    /// Tracks the score of a query with a key, `[d]` each. A rounding is at most `u` times the largest power of two
-    /// below the rounded number.
+    /// Tracks the score of a query with a key, `[d]` each. A rounding is at most `u` times the largest power of two below the
+    /// rounded number.
     #[must_use]
     pub fn score(&self, query: &[f32], key: impl Fn(usize) -> f32) -> Score {
         let e = &self.executed;
@@ -109,8 +108,8 @@ impl Arithmetic {
     }
 }
 
-/// Returns the largest power of two that is at most `|x| + off`: rounding a number of at most that magnitude
-/// changes it by at most `u` times as much. Zero for zero.
+/// Returns the largest power of two that is at most `|x| + off`: rounding a number of at most that magnitude changes it by at
+/// most `u` times as much. Zero for zero.
 #[inline]
 fn binade(x: f64, off: f64) -> f64 {
     let most = x.abs() + off;

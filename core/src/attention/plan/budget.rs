@@ -1,23 +1,21 @@
-//! Divides a run within a budget: chooses the rows that stay in memory while chunks of keys are streamed, and
-//! accounts for every byte.
+//! Divides a run within a budget: chooses the rows that stay in memory while chunks of keys are streamed, and accounts for
+//! every byte.
 //!
-//! A *unit* of work is a box of query tiles, heads and sequences whose states stay in memory. Its keys and values
-//! are streamed through two buffers, with a chunk of whole segments in each.
+//! A *unit* of work is a box of query tiles, heads and sequences whose states stay in memory. Its keys and values are
+//! streamed through two buffers, with a chunk of whole segments in each.
 //!
 //! **The naive way** fixes the rows and the keys of a chunk, and fails if memory is short.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Rows come first.* Every unit reads its keys once, so the transferred bytes are inversely proportional to the
-//!    number of resident rows. Tiles of one head are added first, then heads, then sequences, as far as the budget
-//!    allows.
-//! 2. *Chunks are as long as rows allow.* A longer chunk moves the states of the resident rows through the caches
-//!    less often. But its slices of masks take memory for every row: a shorter chunk is used if it makes room for a
-//!    third more rows.
-//! 3. *A unit never divides a group of heads unevenly.* It has either whole groups, each with its key head, or part
-//!    of one group.
-//! 4. *One function computes the total.* The chooser compares [`StreamChoice::account`] with the budget, and a run
-//!    allocates the same bytes.
+//! 1. *Rows come first.* Every unit reads its keys once, so the transferred bytes are inversely proportional to the number of
+//!    resident rows. Tiles of one head are added first, then heads, then sequences, as far as the budget allows.
+//! 2. *Chunks are as long as rows allow.* A longer chunk moves the states of the resident rows through the caches less often.
+//!    But its slices of masks take memory for every row: a shorter chunk is used if it makes room for a third more rows.
+//! 3. *A unit never divides a group of heads unevenly.* It has either whole groups, each with its key head, or part of one
+//!    group.
+//! 4. *One function computes the total.* The chooser compares [`StreamChoice::account`] with the budget, and a run allocates
+//!    the same bytes.
 
 use super::choice::{ChooseError, CpuChoice, Keeps, Options, TaskOrder};
 use super::choose::choose;
@@ -203,8 +201,8 @@ pub struct StreamChoice {
     pub cpu: CpuChoice,
     /// Number of sequences of a unit. If there are several, a unit has all their heads and rows.
     pub sequences: usize,
-    /// Number of query heads of a unit: whole groups that share a key head, or part of one. If there are several, a
-    /// unit has all their rows.
+    /// Number of query heads of a unit: whole groups that share a key head, or part of one. If there are several, a unit has
+    /// all their rows.
     pub heads: usize,
     /// Number of query tiles of a unit in each head.
     pub tiles: usize,
@@ -235,8 +233,8 @@ impl StreamChoice {
         self.heads.div_ceil(group).max(1)
     }
 
-    /// Returns the sizes of the buffer for slices of `mask`: sequences, heads, rows and keys. A broadcast axis has
-    /// one. All masks that repeat along the batch are present if a unit has several sequences.
+    /// Returns the sizes of the buffer for slices of `mask`: sequences, heads, rows and keys. A broadcast axis has one. All
+    /// masks that repeat along the batch are present if a unit has several sequences.
     #[must_use]
     pub fn slice(&self, problem: &Problem, mask: &MaskView) -> [usize; 4] {
         let [b, h, q, k] = mask.shape();
@@ -330,8 +328,8 @@ fn line(bytes: usize) -> usize {
     bytes.checked_next_multiple_of(64).unwrap_or(usize::MAX)
 }
 
-/// Returns the largest number from `least` to `most` that satisfies `holds`. `least` must satisfy it, and no number
-/// beyond one that does not.
+/// Returns the largest number from `least` to `most` that satisfies `holds`. `least` must satisfy it, and no number beyond
+/// one that does not.
 fn largest(least: usize, most: usize, holds: impl Fn(usize) -> bool) -> usize {
     let (mut few, mut many) = (least, most.max(least) + 1);
     while many - few > 1 {
@@ -344,8 +342,8 @@ fn largest(least: usize, most: usize, holds: impl Fn(usize) -> bool) -> usize {
     few
 }
 
-/// Chooses the rows of `problem` that stay in memory while chunks of its keys are streamed, so that the run stays
-/// within its limits. Kernel, block and segment, and therefore the bits, are those of the run in memory.
+/// Chooses the rows of `problem` that stay in memory while chunks of its keys are streamed, so that the run stays within its
+/// limits. Kernel, block and segment, and therefore the bits, are those of the run in memory.
 ///
 /// # Errors
 /// Returns the errors of [`choose`], or an error with the bytes of the smallest form if that exceeds the budget.

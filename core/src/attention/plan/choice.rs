@@ -15,8 +15,8 @@ pub enum Method {
     /// ELSA, a scan over blocks of keys: only the scores of one block exist at a time.
     #[default]
     Elsa,
-    /// The baseline: materializes the score matrix, then the softmax, then the product with the values, in the same
-    /// inner loops as [`Method::Elsa`].
+    /// The baseline: materializes the score matrix, then the softmax, then the product with the values, in the same inner
+    /// loops as [`Method::Elsa`].
     Math,
 }
 
@@ -160,8 +160,8 @@ pub struct Division {
 pub struct LongestPath {
     /// Number of merges of states on it, in the tree over segments or splits.
     pub merges: usize,
-    /// Largest number of additions between the weight of a key and the sum `S`, including the merges. An addition to
-    /// zero is exact and does not count.
+    /// Largest number of additions between the weight of a key and the sum `S`, including the merges. An addition to zero is
+    /// exact and does not count.
     pub into_s: usize,
     /// The same between a weighted value and the sum `W`.
     pub into_w: usize,
@@ -175,14 +175,14 @@ impl LongestPath {
     }
 }
 
-/// Returns the additions on the longest path through `keys` terms that are summed in chains of `chain` terms, whose
-/// results are added to a total one after another.
+/// Returns the additions on the longest path through `keys` terms that are summed in chains of `chain` terms, whose results
+/// are added to a total one after another.
 pub(super) fn chained(keys: usize, chain: usize) -> usize {
     keys.min(chain).saturating_sub(1) + keys.div_ceil(chain.max(1)).saturating_sub(1)
 }
 
-/// Returns the additions on the longest path through `keys` terms that are distributed over `sums` sums, which a
-/// balanced tree adds up.
+/// Returns the additions on the longest path through `keys` terms that are distributed over `sums` sums, which a balanced
+/// tree adds up.
 pub(super) fn dealt(keys: usize, sums: usize) -> usize {
     keys.div_ceil(sums.max(1)).saturating_sub(1) + ceil_log2(keys.min(sums))
 }
@@ -271,17 +271,16 @@ pub struct CpuChoice {
     pub certify: bool,
     /// Schedule of a run.
     pub schedule: Schedule,
-    /// `true` if tiles may skip unseen blocks ([`foresees`](crate::attention::traversal::foresees)): keys and
-    /// values are measured block by block.
+    /// `true` if tiles may skip unseen blocks ([`foresees`](crate::attention::traversal::foresees)): keys and values are
+    /// measured block by block.
     pub foresees: bool,
     /// Number of query rows whose skipped weights a run records; zero if the schedule is exact.
     pub recorded: usize,
     /// Number of f32 values of scratch of the exact scalar run
-    /// ([`scalar::scratch_len`](crate::attention::scalar::scratch_len)), which recomputes rows that do not pass the
-    /// guard of a schedule; zero without such a schedule.
+    /// ([`scalar::scratch_len`](crate::attention::scalar::scratch_len)), which recomputes rows that do not pass the guard of
+    /// a schedule; zero without such a schedule.
     pub scratch: usize,
-    /// Number of query tiles whose progress stays in memory while chunks of keys are streamed; zero if a call has
-    /// all keys.
+    /// Number of query tiles whose progress stays in memory while chunks of keys are streamed; zero if a call has all keys.
     pub resident: usize,
     /// Number of sequences.
     pub sequences: usize,
@@ -302,22 +301,22 @@ impl CpuChoice {
         Tile { rows: self.width(), keys: self.block }
     }
 
-    /// Returns `true` if the scalar run of [`traversal`](crate::attention::traversal) computes tile by tile in
-    /// place of the kernel.
+    /// Returns `true` if the scalar run of [`traversal`](crate::attention::traversal) computes tile by tile in place of the
+    /// kernel.
     #[must_use]
     pub fn traverses(&self) -> bool {
         !self.schedule.is_exact() && self.schedule.budget().is_none() && !self.gates()
     }
 
-    /// Returns `true` if the kernel uses zero as the reference of tiles whose scores are known to stay near it: in
-    /// the exact schedule, or within an error budget.
+    /// Returns `true` if the kernel uses zero as the reference of tiles whose scores are known to stay near it: in the exact
+    /// schedule, or within an error budget.
     #[must_use]
     pub fn gates(&self) -> bool {
         self.schedule.gate && (self.schedule.ungated().is_exact() || self.schedule.budget().is_some())
     }
 
-    /// Returns the number of parts of the keys of a head whose norms a run measures before its tasks begin: each
-    /// block if unseen blocks may be skipped, one for the norm gate, and otherwise zero.
+    /// Returns the number of parts of the keys of a head whose norms a run measures before its tasks begin: each block if
+    /// unseen blocks may be skipped, one for the norm gate, and otherwise zero.
     #[must_use]
     pub fn measured_parts(&self) -> usize {
         match (self.foresees, self.gates()) {
@@ -330,24 +329,23 @@ impl CpuChoice {
     /// Returns the largest `D / S` at which tiles skip blocks, if the kernel runs within an error budget.
     ///
     /// Rows vote on sums of all blocks, one after another. The state uses the path into `S`, and
-    /// [`share`](crate::attention::traversal::share) counts that once more. Both paths to the exact sums are
-    /// counted, so no share exceeds the budget.
+    /// [`share`](crate::attention::traversal::share) counts that once more. Both paths to the exact sums are counted, so no
+    /// share exceeds the budget.
     #[must_use]
     pub fn odds(&self) -> Option<f32> {
         let totals = dealt(self.block, self.kernel.weight_sums) + self.blocks();
         Some(odds(self.schedule.budget()?, totals + 2 * self.longest_path().into_s + 4))
     }
 
-    /// Returns `true` if the bias may be stored where the scores will be written. A score that is the sum of
-    /// several chains uses that place for partial sums, and a tile of one row is written a vector of keys at a
-    /// time.
+    /// Returns `true` if the bias may be stored where the scores will be written. A score that is the sum of several chains
+    /// uses that place for partial sums, and a tile of one row is written a vector of keys at a time.
     #[must_use]
     pub const fn bias_in_place(&self) -> bool {
         self.head_dim <= self.kernel.chain && self.width() > 1
     }
 
-    /// Returns the number of workers for a call with `pairs` pairs of a query and a valid key, over all heads: at
-    /// most those of the plan. It changes no bit of the answer.
+    /// Returns the number of workers for a call with `pairs` pairs of a query and a valid key, over all heads: at most those
+    /// of the plan. It changes no bit of the answer.
     #[must_use]
     pub fn workers_for(&self, pairs: f64) -> usize {
         worthwhile(pairs * (self.head_dim + self.value_dim) as f64, self.work_per_worker, self.workers)
@@ -355,9 +353,9 @@ impl CpuChoice {
 
     /// Returns the merges and additions on the longest path.
     ///
-    /// A block's weighted values form one chain, whose result is added to those of the earlier blocks: of its
-    /// segment, or with [`Method::Math`] of all keys. The weights of a block are distributed over the kernel's
-    /// sums, and segments and merges treat `S` and `W` alike; method math sums all weights of a row at once.
+    /// A block's weighted values form one chain, whose result is added to those of the earlier blocks: of its segment, or
+    /// with [`Method::Math`] of all keys. The weights of a block are distributed over the kernel's sums, and segments and
+    /// merges treat `S` and `W` alike; method math sums all weights of a row at once.
     #[must_use]
     pub fn longest_path(&self) -> LongestPath {
         let [_, keys, _] = self.extent;
@@ -381,8 +379,8 @@ impl CpuChoice {
     pub fn executed(&self) -> Executed {
         let KernelSpec { name, chain, weight_sums: lanes, fused, exp2_relative, .. } = self.kernel;
         let path = self.longest_path();
-        // A kernel of one row distributes the dims in the same way as the weights. The rest after whole vectors is
-        // added dim by dim.
+        // A kernel of one row distributes the dims in the same way as the weights. The rest after whole vectors is added dim
+        // by dim.
         let (whole, rest) = (self.head_dim / lanes.max(1), self.head_dim % lanes.max(1));
         let cuts = whole.div_ceil(chain.max(1)).saturating_sub(1);
         let tree = if whole > 0 { ceil_log2(lanes) } else { 0 };
@@ -426,8 +424,8 @@ impl CpuChoice {
         }
     }
 
-    /// Returns `true` if a worker keeps anything from task to task: biases of tiles, a row of the mask, entries of
-    /// a table, or sides of tokens.
+    /// Returns `true` if a worker keeps anything from task to task: biases of tiles, a row of the mask, entries of a table,
+    /// or sides of tokens.
     #[must_use]
     pub const fn keeps_something(&self) -> bool {
         self.keeps.any() || self.row_mask || self.entries > 0 || self.divided > 0

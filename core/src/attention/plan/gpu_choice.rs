@@ -22,17 +22,17 @@ pub struct GpuResources {
 /// Order in which a GPU kernel sums over the keys of a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Summation {
-    /// One tile after another. `W` accumulates along the keys; every `flush` keys it is added to memory, if that
-    /// holds f32. A lane adds up the weights of `columns` keys of a tile and adds the result to those of the
-    /// earlier tiles; a tree over the lanes of a row follows at the end.
+    /// One tile after another. `W` accumulates along the keys; every `flush` keys it is added to memory, if that holds f32. A
+    /// lane adds up the weights of `columns` keys of a tile and adds the result to those of the earlier tiles; a tree over
+    /// the lanes of a row follows at the end.
     Tiles {
         /// Number of keys of a tile whose weights a lane adds up.
         columns: usize,
         /// Number of keys between two additions to memory.
         flush: usize,
     },
-    /// Keys are distributed over groups of lanes, each with its own state. A group adds its sums to outer sums in
-    /// registers every `flush` of its keys, and the states merge in a balanced tree.
+    /// Keys are distributed over groups of lanes, each with its own state. A group adds its sums to outer sums in registers
+    /// every `flush` of its keys, and the states merge in a balanced tree.
     Groups {
         /// Number of groups.
         groups: usize,
@@ -42,8 +42,8 @@ pub enum Summation {
 }
 
 impl Summation {
-    /// Returns the additions on the longest path of a weight into `S`, and of a weighted value into `W`, over
-    /// `keys` keys, in tiles of `tile` keys. `in_memory` says that memory holds `W` in f32.
+    /// Returns the additions on the longest path of a weight into `S`, and of a weighted value into `W`, over `keys` keys, in
+    /// tiles of `tile` keys. `in_memory` says that memory holds `W` in f32.
     pub(super) fn additions(self, tile: usize, keys: usize, in_memory: bool) -> [usize; 2] {
         match self {
             Summation::Tiles { columns, flush } => {
@@ -71,20 +71,19 @@ pub struct GpuKernelSpec {
     pub sixteen_bit: bool,
     /// Largest number of query rows per sequence for which it is used.
     pub most_queries: usize,
-    /// Like `most_queries`, for a plain problem: without mask, bias, shifted windows, soft cap and past, and neither
-    /// causal nor limited to the right by a window.
+    /// Like `most_queries`, for a plain problem: without mask, bias, shifted windows, soft cap and past, and neither causal
+    /// nor limited to the right by a window.
     pub most_plain: usize,
     /// Like `most_plain`, for a problem that is causal or limited to the right by a window.
     pub most_causal: usize,
-    /// Like `most_queries`, for a problem with the kernel's head size and changes that the kernels of added
-    /// elements support: a boolean mask, one mask or bias of f32 elements that are adjacent for adjacent keys, or
-    /// both.
+    /// Like `most_queries`, for a problem with the kernel's head size and changes that the kernels of added elements support:
+    /// a boolean mask, one mask or bias of f32 elements that are adjacent for adjacent keys, or both.
     pub most_added: usize,
-    /// `true` if it is only for problems whose row blocks do not outnumber the device's SMs. A plain problem with
-    /// more than half as many may use it with undivided keys.
+    /// `true` if it is only for problems whose row blocks do not outnumber the device's SMs. A plain problem with more than
+    /// half as many may use it with undivided keys.
     pub few_blocks: bool,
-    /// `true` if it also races, with undivided keys, for a plain problem beyond `most_plain` whose blocks leave
-    /// every other SM idle.
+    /// `true` if it also races, with undivided keys, for a plain problem beyond `most_plain` whose blocks leave every other
+    /// SM idle.
     pub joins_race: bool,
     /// `true` if a block can process all splits of its rows one after another, when nothing changes scores.
     pub serial: bool,
@@ -181,12 +180,10 @@ pub struct GpuOptions {
     pub half_scores: bool,
     /// `true` if a run measures its tensors for a certificate.
     pub certify: bool,
-    /// The kernel and the splits, if a measurement or the caller has already decided them. The chooser then only
-    /// checks them. Packed sequences are never divided, and a budget without room for the splits leaves the keys
-    /// undivided.
+    /// The kernel and the splits, if a measurement or the caller has already decided them. The chooser then only checks them.
+    /// Packed sequences are never divided, and a budget without room for the splits leaves the keys undivided.
     pub division: Option<Division>,
-    /// Largest share of its weights that a row may skip; `None` for none. The candidates must be kernels that
-    /// support it.
+    /// Largest share of its weights that a row may skip; `None` for none. The candidates must be kernels that support it.
     pub error_budget: Option<f32>,
 }
 
@@ -201,8 +198,8 @@ pub struct GpuChoice {
     pub heads_at_once: usize,
     /// `true` if the blocks of the last rows start first, those of all heads together.
     pub longest_first: bool,
-    /// `true` if the blocks of the last rows start last, those of all heads together: they have warps without a
-    /// row, and fill the SMs that the other blocks leave idle at the end.
+    /// `true` if the blocks of the last rows start last, those of all heads together: they have warps without a row, and fill
+    /// the SMs that the other blocks leave idle at the end.
     pub short_last: bool,
     /// Number of row blocks of a sequence; in a packed problem, of a sequence that has every row.
     pub row_blocks: usize,
@@ -210,12 +207,11 @@ pub struct GpuChoice {
     pub splits: usize,
     /// Number of keys of a split, a multiple of the kernel's tile.
     pub chunk: usize,
-    /// `true` if a block processes all splits of its rows one after another and merges their states itself, because
-    /// the blocks of the batch already fill the device. It changes no bit. A run that outputs states has a block
-    /// for each split.
+    /// `true` if a block processes all splits of its rows one after another and merges their states itself, because the
+    /// blocks of the batch already fill the device. It changes no bit. A run that outputs states has a block for each split.
     pub serial: bool,
-    /// Distance from one partial weighted sum to the next, in f32 values: the head size of values, rounded up to a
-    /// multiple of four.
+    /// Distance from one partial weighted sum to the next, in f32 values: the head size of values, rounded up to a multiple
+    /// of four.
     pub partial_dim: usize,
     /// Total number of query rows.
     pub rows: usize,
@@ -223,17 +219,17 @@ pub struct GpuChoice {
     pub sequences: usize,
     /// Number of records of measurements, one for each block; zero if a run does not measure its tensors.
     pub records: usize,
-    /// Distance from one row of the score matrix to the next, in f32 values, with
-    /// [`Method::Math`](super::Method::Math); zero without a matrix.
+    /// Distance from one row of the score matrix to the next, in f32 values, with [`Method::Math`](super::Method::Math); zero
+    /// without a matrix.
     pub scores: usize,
     /// Largest share of its weights that a row may skip; `None` for none.
     pub error_budget: Option<f32>,
-    /// Number of counters of skipped tiles, if there is an error budget: one for each block. For packed sequences,
-    /// whose blocks are not known before a run, one for each head and sequence plus one for each block that their
-    /// rows fill together.
+    /// Number of counters of skipped tiles, if there is an error budget: one for each block. For packed sequences, whose
+    /// blocks are not known before a run, one for each head and sequence plus one for each block that their rows fill
+    /// together.
     pub counting: usize,
-    /// `true` if sums of [`Summation::Tiles`] are added to other sums: in the output, if that is f32 and the kernel
-    /// writes it itself, or in registers.
+    /// `true` if sums of [`Summation::Tiles`] are added to other sums: in the output, if that is f32 and the kernel writes it
+    /// itself, or in registers.
     pub(super) flushes: bool,
     /// Number of keys of the longest sequence.
     pub(super) keys: usize,
@@ -242,8 +238,8 @@ pub struct GpuChoice {
 }
 
 impl GpuChoice {
-    /// Returns the number of values from one record to the next: [`MEASURED`], and a multiple of four for the
-    /// channels of values.
+    /// Returns the number of values from one record to the next: [`MEASURED`], and a multiple of four for the channels of
+    /// values.
     #[must_use]
     pub const fn record_stride(&self) -> usize {
         MEASURED + self.partial_dim
@@ -255,15 +251,14 @@ impl GpuChoice {
         Division { candidate: self.candidate, splits: self.splits }
     }
 
-    /// Returns `true` if the keys are divided: the attention kernel writes partial states, and another kernel
-    /// merges them.
+    /// Returns `true` if the keys are divided: the attention kernel writes partial states, and another kernel merges them.
     #[must_use]
     pub const fn divided(&self) -> bool {
         self.splits > 1
     }
 
-    /// Returns the merges and additions on the longest path. `states` says that the run also outputs states, which
-    /// pass through memory even if the keys are not divided.
+    /// Returns the merges and additions on the longest path. `states` says that the run also outputs states, which pass
+    /// through memory even if the keys are not divided.
     #[must_use]
     pub fn longest_path(&self, states: bool) -> LongestPath {
         let merges = stack::depth(self.splits);
@@ -273,9 +268,9 @@ impl GpuChoice {
         LongestPath { merges, into_s: s + merges, into_w: w + merges }
     }
 
-    /// Returns the largest `D / S` at which row blocks skip tiles, if the run has an error budget. Both paths to
-    /// the exact sums are counted, that of the votes and that of the state, which
-    /// [`share`](crate::attention::traversal::share) counts once more, so no share exceeds the budget.
+    /// Returns the largest `D / S` at which row blocks skip tiles, if the run has an error budget. Both paths to the exact
+    /// sums are counted, that of the votes and that of the state, which [`share`](crate::attention::traversal::share) counts
+    /// once more, so no share exceeds the budget.
     #[must_use]
     pub fn odds(&self) -> Option<f32> {
         let GpuKernelSpec { keys: tile, summation, .. } = self.kernel;
@@ -283,8 +278,7 @@ impl GpuChoice {
         Some(odds(self.error_budget?, votes + 2 * self.longest_path(true).into_s + 4))
     }
 
-    /// Returns the structure and the arithmetic that a run without states executes, for its certificate and the
-    /// error bounds.
+    /// Returns the structure and the arithmetic that a run without states executes, for its certificate and the error bounds.
     #[must_use]
     pub fn executed(&self) -> Executed {
         let GpuKernelSpec { name, keys, chain, exp2_relative, half_chain, .. } = self.kernel;
@@ -306,8 +300,7 @@ impl GpuChoice {
         }
     }
 
-    /// Returns the order in which sums are accumulated. If a window excludes keys on the left, chains may begin
-    /// anywhere.
+    /// Returns the order in which sums are accumulated. If a window excludes keys on the left, chains may begin anywhere.
     const fn order(&self) -> Order {
         let GpuKernelSpec { summation, half_chain, keys: tile, .. } = self.kernel;
         let Summation::Tiles { flush, .. } = summation else {
@@ -356,16 +349,16 @@ pub struct GpuWorkspaceLayout {
     pub scores: ByteSpan,
     /// Sums that partial states skipped, f32 `[row][split]`, if there is an error budget.
     pub partial_d: ByteSpan,
-    /// Counters of thread blocks, four words each, followed by references, `S` and `D` of finished rows, f32
-    /// `[3][row]`; if there is an error budget.
+    /// Counters of thread blocks, four words each, followed by references, `S` and `D` of finished rows, f32 `[3][row]`; if
+    /// there is an error budget.
     pub left_out: ByteSpan,
     /// Total number of bytes.
     pub bytes: usize,
 }
 
 impl GpuWorkspaceLayout {
-    /// Lays out the workspace of a choice. Returns `None` if its size overflows. `states` reserves partial states
-    /// even if the keys are not divided.
+    /// Lays out the workspace of a choice. Returns `None` if its size overflows. `states` reserves partial states even if the
+    /// keys are not divided.
     #[must_use]
     pub fn of(choice: &GpuChoice, states: bool) -> Option<GpuWorkspaceLayout> {
         let partials = if choice.divided() || states { choice.rows.checked_mul(choice.splits)? } else { 0 };

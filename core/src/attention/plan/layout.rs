@@ -1,18 +1,17 @@
 //! Lays out a CPU workspace: one function both measures it and places its regions.
 //!
-//! **The naive way** computes the size in one function and the addresses in another, or allocates each array
-//! separately. Sizes and addresses then drift apart, and a run allocates.
+//! **The naive way** computes the size in one function and the addresses in another, or allocates each array separately.
+//! Sizes and addresses then drift apart, and a run allocates.
 //!
 //! **Why the code differs.**
 //!
 //! 1. *One pass.* [`WorkspaceLayout::of`] places every region with one cursor, whose end is the size.
 //! 2. *Offsets, not pointers.* A layout belongs to a plan; any workspace of its size can be bound to it.
-//! 3. *Strides, not lists.* All tiles of a worker and all workers have the same regions, so a region is an offset plus
-//!    a tile number and a worker number times a stride.
+//! 3. *Strides, not lists.* All tiles of a worker and all workers have the same regions, so a region is an offset plus a tile
+//!    number and a worker number times a stride.
 //! 4. *64-byte lines.* Every region starts on one, so vector loads are aligned and no two workers share a line.
 //! 5. *Overflow is sticky.* The cursor remembers it, and the caller gets `None` instead of a wrapped size.
-//! 6. *Regions have labels.* [`WorkspaceLayout::regions`] names them, so tests can check each against the needs of
-//!    its user.
+//! 6. *Regions have labels.* [`WorkspaceLayout::regions`] names them, so tests can check each against the needs of its user.
 
 use super::choice::{CpuChoice, Method};
 use super::kernel::KeyLayout;
@@ -42,8 +41,8 @@ pub enum Region {
     SecondBias,
     /// Bias of the tiles of a group and all keys, kept from task to task.
     KeptBias,
-    /// Header of the kept inputs: a line that identifies them, then a word for each block of each tile, and for
-    /// each block of a row.
+    /// Header of the kept inputs: a line that identifies them, then a word for each block of each tile, and for each block of
+    /// a row.
     Kept,
     /// The row of a mask that all queries share.
     KeptRow,
@@ -71,9 +70,9 @@ pub enum Region {
     LeftOut,
 }
 
-/// Number of values that a run keeps for the keys and values of a head, or of a block of them. For keys they are
-/// the largest sum of squares and the largest magnitude of a row. For values they are the largest magnitude, and
-/// the least maximum of a row that is not zero throughout.
+/// Number of values that a run keeps for the keys and values of a head, or of a block of them. For keys they are the largest
+/// sum of squares and the largest magnitude of a row. For values they are the largest magnitude, and the least maximum of a
+/// row that is not zero throughout.
 pub const NORMS: usize = 4;
 
 /// The regions of a tile, relative to the start of the tile.
@@ -81,19 +80,18 @@ pub const NORMS: usize = 4;
 pub struct TileSpans {
     /// Transposed queries, `[head_dim][width]`.
     pub query: Span,
-    /// The first state: references `[width]`, sums `[width]` and weighted sums `[value_dim][width]`, within an
-    /// error budget also the skipped sums, `[width]`. State `i` starts `i` times the length later.
+    /// The first state: references `[width]`, sums `[width]` and weighted sums `[value_dim][width]`, within an error budget
+    /// also the skipped sums, `[width]`. State `i` starts `i` times the length later.
     pub state: Span,
-    /// Sums on which rows vote within an error budget, `[5][width]`, and a sixth line for the norms of the rows if
-    /// unseen blocks may be skipped; otherwise empty.
+    /// Sums on which rows vote within an error budget, `[5][width]`, and a sixth line for the norms of the rows if unseen
+    /// blocks may be skipped; otherwise empty.
     pub totals: Span,
     /// Progress of the tile between two chunks of keys, `[16]`; empty if a call has all keys.
     pub progress: Span,
 }
 
-/// The layout of a CPU workspace: a region per worker, each with a region per tile of its group, and one region
-/// that all workers share. Offsets are in f32 values. Every region starts on a 64-byte boundary if the workspace
-/// does.
+/// The layout of a CPU workspace: a region per worker, each with a region per tile of its group, and one region that all
+/// workers share. Offsets are in f32 values. Every region starts on a 64-byte boundary if the workspace does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkspaceLayout {
     /// Scores, then weights, `[block + 16][width]`.
@@ -112,8 +110,7 @@ pub struct WorkspaceLayout {
     pub second_bias: Span,
     /// Kept bias, `[tile][blocks · block][width]`.
     pub kept_bias: Span,
-    /// Header of the kept inputs: 16 words that identify them, then `[tile][blocks]` for the bias and `[blocks]`
-    /// for the row.
+    /// Header of the kept inputs: 16 words that identify them, then `[tile][blocks]` for the bias and `[blocks]` for the row.
     pub kept: Span,
     /// Row of the mask, `[blocks · block]`.
     pub kept_row: Span,
@@ -129,8 +126,8 @@ pub struct WorkspaceLayout {
     pub scratch_rows: Span,
     /// Counters of the worker for a schedule: a [`Report`].
     pub counts: Span,
-    /// The tiles of the group, one after another. Tiles that stay while chunks of keys are streamed belong to no
-    /// worker: they have a region after those of the workers, relative to the start of the workspace.
+    /// The tiles of the group, one after another. Tiles that stay while chunks of keys are streamed belong to no worker: they
+    /// have a region after those of the workers, relative to the start of the workspace.
     pub tiles: Span,
     /// The regions of a tile.
     pub tile: TileSpans,
@@ -142,12 +139,10 @@ pub struct WorkspaceLayout {
     pub scores: Span,
     /// States of all tiles of method math, after the score matrices.
     pub all_tiles: Span,
-    /// Skipped weights of every row: `D` in natural-log units, then `D / (S + D)`, `[2][rows]`, after everything
-    /// else.
+    /// Skipped weights of every row: `D` in natural-log units, then `D / (S + D)`, `[2][rows]`, after everything else.
     pub left_out: Span,
     /// Norms of the keys and values of each sequence and key head, [`NORMS`] values for each of
-    /// [`CpuChoice::measured_parts`]; the region has room for one set for each query head. Also after everything
-    /// else.
+    /// [`CpuChoice::measured_parts`]; the region has room for one set for each query head. Also after everything else.
     pub norms: Span,
     /// The sequences of a call, [`CpuChoice::sequences`] entries of [`Sequence`].
     pub sequences: Span,
@@ -235,9 +230,8 @@ impl WorkspaceLayout {
         checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// Returns the labelled regions of the workspace, in order. [`Region::Weights`] to [`Region::States`] are those
-    /// of the first worker; of these, the last two are those of its first tile and first state. All workers share
-    /// the rest.
+    /// Returns the labelled regions of the workspace, in order. [`Region::Weights`] to [`Region::States`] are those of the
+    /// first worker; of these, the last two are those of its first tile and first state. All workers share the rest.
     #[must_use]
     pub fn regions(&self) -> [(Region, Span); 21] {
         let inside = |span: Span| Span { start: self.tiles.start + span.start, len: span.len };
@@ -266,8 +260,8 @@ impl WorkspaceLayout {
         ]
     }
 
-    /// Returns the number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the
-    /// padding that aligns the first one.
+    /// Returns the number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding that
+    /// aligns the first one.
     #[must_use]
     pub const fn floats(&self) -> usize {
         with_alignment(self.total)

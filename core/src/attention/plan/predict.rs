@@ -1,8 +1,8 @@
 //! Predicts the latency of a plan on a GPU that is not available, from the machine code of its kernels.
 //!
-//! **The formula.** A launch of `n` blocks on `P` multiprocessors gives the busiest one `ceil(n / P)` of them. It
-//! holds `r` at once, by registers, shared memory and threads, so they run in waves of `r`, and a last wave of the
-//! rest. The busiest part of the multiprocessor, or a single warp, determines the duration of a wave:
+//! **The formula.** A launch of `n` blocks on `P` multiprocessors gives the busiest one `ceil(n / P)` of them. It holds `r`
+//! at once, by registers, shared memory and threads, so they run in waves of `r`, and a last wave of the rest. The busiest
+//! part of the multiprocessor, or a single warp, determines the duration of a wave:
 //!
 //! ```text
 //! wave(k) = norm(issue, shared, alone)
@@ -13,14 +13,13 @@
 //! launch  = overhead + max(waves / clock, bytes / bandwidth)
 //! ```
 //!
-//! The norm is slightly above the largest of the three, because a part that is nearly as long hides the others less
-//! well.
+//! The norm is slightly above the largest of the three, because a part that is nearly as long hides the others less well.
 //!
-//! **Differences between GPUs.** Maxwell and Pascal (compute capability 5 and 6) issue two instructions of a warp
-//! in a cycle if the compiler found a pair, and multiply integers in three steps. Newer ones issue one instruction
-//! of a warp at a time and multiply integers in one step. The counts come from code for capability 6.2. A driver
-//! compiles the same PTX for a newer GPU to different code, which [`GpuMachine::efficiency`] accounts for: the
-//! share of its issue slots that such code fills, according to the counts.
+//! **Differences between GPUs.** Maxwell and Pascal (compute capability 5 and 6) issue two instructions of a warp in a cycle
+//! if the compiler found a pair, and multiply integers in three steps. Newer ones issue one instruction of a warp at a time
+//! and multiply integers in one step. The counts come from code for capability 6.2. A driver compiles the same PTX for a
+//! newer GPU to different code, which [`GpuMachine::efficiency`] accounts for: the share of its issue slots that such code
+//! fills, according to the counts.
 //!
 //! A prediction is not a measurement: it ignores caches, page hits of the memory and other load on the machine.
 
@@ -82,8 +81,8 @@ pub struct GpuMachine {
     pub profile: GpuProfile,
     /// Bandwidth of its memory, in 10⁹ bytes per second.
     pub bandwidth_gbs: f64,
-    /// Time from the end of one kernel to the first instruction of the next one, in microseconds; the first kernel
-    /// waits as long.
+    /// Time from the end of one kernel to the first instruction of the next one, in microseconds; the first kernel waits as
+    /// long.
     pub launch_us: f64,
     /// Share of issue slots that multiprocessors of this architecture fill.
     pub efficiency: f64,
@@ -134,8 +133,8 @@ pub struct GpuMerge {
 const SCHEDULERS: f64 = 4.0;
 /// Number of lanes of a warp.
 const WARP: usize = 32;
-/// Number of bytes that the shared memory of an SM moves in a cycle, and the least number of lanes of a request
-/// that read the same bytes.
+/// Number of bytes that the shared memory of an SM moves in a cycle, and the least number of lanes of a request that read the
+/// same bytes.
 const SHARED_BYTES: f64 = 128.0;
 const SHARED_ALIKE: f64 = 2.0;
 /// Number of instructions of an integer product on devices that need several.
@@ -158,9 +157,9 @@ fn norm(terms: [f64; 3]) -> f64 {
     libm::sqrt(libm::sqrt(sum))
 }
 
-/// Returns the share of its tiles that each block of a causal problem executes on a multiprocessor with `most`
-/// blocks. On average that is half of them. If the longest blocks come first, the last one decides how much more;
-/// otherwise it is the middle between half of them and all.
+/// Returns the share of its tiles that each block of a causal problem executes on a multiprocessor with `most` blocks. On
+/// average that is half of them. If the longest blocks come first, the last one decides how much more; otherwise it is the
+/// middle between half of them and all.
 fn causal_share(longest_first: bool, most: usize) -> f64 {
     if longest_first { 0.5 + 0.5 / most.max(1) as f64 } else { 0.75 }
 }
@@ -209,15 +208,15 @@ fn launch(
     GpuLaunch { blocks, resident, waves, us: machine.launch_us + libm::fmax(us, memory) }
 }
 
-/// Returns the number of tiles of a split of a plan that is neither causal nor limited by a window: plain ones,
-/// then those at the end of the keys.
+/// Returns the number of tiles of a split of a plan that is neither causal nor limited by a window: plain ones, then those at
+/// the end of the keys.
 fn tiles(chunk: usize, keys: usize, tile: usize) -> (f64, f64) {
     let keys = keys.min(chunk);
     ((keys / tile.max(1)) as f64, usize::from(!keys.is_multiple_of(tile.max(1))) as f64)
 }
 
-/// Properties of a call that a prediction needs in addition to its plan. No mask, bias, window, soft cap or past
-/// changes its scores.
+/// Properties of a call that a prediction needs in addition to its plan. No mask, bias, window, soft cap or past changes its
+/// scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuCall {
     /// Number of blocks of the attention kernel.
@@ -236,10 +235,10 @@ pub struct GpuCall {
 
 /// Predicts the latency of a plan.
 ///
-/// Blocks of a causal problem have up to twice the average number of tiles. Its latency is between that of average
-/// blocks, which a perfect order would reach, and that of the longest. It is closer to the average if a
-/// multiprocessor has many blocks and the longest come first. Each tile on the diagonal is an edge. A head that is
-/// smaller than the kernel's takes the same time.
+/// Blocks of a causal problem have up to twice the average number of tiles. Its latency is between that of average blocks,
+/// which a perfect order would reach, and that of the longest. It is closer to the average if a multiprocessor has many
+/// blocks and the longest come first. Each tile on the diagonal is an edge. A head that is smaller than the kernel's takes
+/// the same time.
 #[must_use]
 pub fn predict(
     choice: &GpuChoice,

@@ -14,8 +14,8 @@ pub struct Pace {
 /// Devices whose kernels keep the same pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
-    /// Compute capability 5 and 6, Maxwell and Pascal: a multiprocessor has 64 KiB of shared memory, which
-    /// determines how many blocks it holds.
+    /// Compute capability 5 and 6, Maxwell and Pascal: a multiprocessor has 64 KiB of shared memory, which determines how
+    /// many blocks it holds.
     Early,
     /// Compute capability 7 and later.
     Late,
@@ -44,8 +44,8 @@ impl Generation {
 /// The paces of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paces {
-    /// Pace on [`Generation::Early`], from the machine code for compute capability 6.2, where the kernel of 64 rows
-    /// and dims has 367.
+    /// Pace on [`Generation::Early`], from the machine code for compute capability 6.2, where the kernel of 64 rows and dims
+    /// has 367.
     pub early: Pace,
     /// Pace on [`Generation::Late`], in hundredths of a microsecond on an H200.
     pub late: Pace,
@@ -85,8 +85,8 @@ const SLOW_EDGE: usize = 3;
 /// Limit of the time of the fewest splits, in hundredths of the best time.
 const WITHIN: usize = 121;
 
-/// A kernel on a problem. Every SM executes its share of the blocks. A tile takes the shared pace times the number
-/// of its blocks, or at least the pace of a block alone.
+/// A kernel on a problem. Every SM executes its share of the blocks. A tile takes the shared pace times the number of its
+/// blocks, or at least the pace of a block alone.
 pub struct Race {
     /// Number of blocks of undivided keys.
     pub blocks: usize,
@@ -133,8 +133,8 @@ impl Race {
         tiles.saturating_mul(pace).saturating_add(if splits > 1 { self.generation.merge() } else { 0 })
     }
 
-    /// Returns `true` if blocks of `sequences` sequences that process all splits of their rows one after another
-    /// finish no later than one block for each split plus a merge.
+    /// Returns `true` if blocks of `sequences` sequences that process all splits of their rows one after another finish no
+    /// later than one block for each split plus a merge.
     pub fn is_serial(&self, sequences: usize, splits: usize) -> bool {
         let batch = Race { blocks: self.blocks.saturating_mul(sequences), slow_edges: false, ..*self };
         batch.time(1) <= batch.time(splits)
@@ -150,8 +150,8 @@ impl Race {
     }
 }
 
-/// Returns the number of splits, up to `most`, that keeps a device busy which holds `room` of the `blocks` blocks
-/// at once: the fewest within five percent of the best utilisation until the last block finishes.
+/// Returns the number of splits, up to `most`, that keeps a device busy which holds `room` of the `blocks` blocks at once:
+/// the fewest within five percent of the best utilisation until the last block finishes.
 pub fn evenest(blocks: usize, room: usize, most: usize) -> usize {
     let percent = |splits: usize| {
         let all = blocks.saturating_mul(splits);

@@ -4,26 +4,22 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *A mask is contiguous along keys and a tile along rows*, so the mask is transposed, and a table of relative
-//!    positions is looked up. Both take a tenth of a block's products or more. If heads or sequences share the
-//!    elements, their tasks are consecutive, and the worker keeps the prepared biases of its tiles for all keys:
-//!    O(n) memory.
-//! 2. *The cost is that the keys of a head are read again for each group of tiles*, so the keys of all alternating
-//!    heads must fit L2, or a head must be one task. If all tiles of a head can be one task, as in a window, they
-//!    become one.
-//! 3. *Inputs that are not shared are added separately*, task by task. The order serves as many of mask and bias as
-//!    possible.
+//! 1. *A mask is contiguous along keys and a tile along rows*, so the mask is transposed, and a table of relative positions
+//!    is looked up. Both take a tenth of a block's products or more. If heads or sequences share the elements, their tasks
+//!    are consecutive, and the worker keeps the prepared biases of its tiles for all keys: O(n) memory.
+//! 2. *The cost is that the keys of a head are read again for each group of tiles*, so the keys of all alternating heads must
+//!    fit L2, or a head must be one task. If all tiles of a head can be one task, as in a window, they become one.
+//! 3. *Inputs that are not shared are added separately*, task by task. The order serves as many of mask and bias as possible.
 
 use super::choice::{CpuChoice, Keeps, MAX_TILES, Method, TaskOrder};
 use crate::attention::bias::BiasView;
 use crate::attention::problem::Problem;
 use crate::profile::DeviceProfile;
 
-/// Flags of a mask or bias: it has elements; the sequences of a batch share them; the heads of a sequence share
-/// them.
+/// Flags of a mask or bias: it has elements; the sequences of a batch share them; the heads of a sequence share them.
 ///
-/// It has its own flag instead of an `Option` around it. A `None` only initialises the tag, and if the compiler
-/// branches on the rest before the tag, memory checkers report it.
+/// It has its own flag instead of an `Option` around it. A `None` only initialises the tag, and if the compiler branches on
+/// the rest before the tag, memory checkers report it.
 #[derive(Clone, Copy, Default)]
 struct SharedBy {
     any: bool,
@@ -31,8 +27,8 @@ struct SharedBy {
     heads: bool,
 }
 
-/// Makes tasks that share masks or biases consecutive, and lets their worker keep the shared inputs if that pays.
-/// `most` is the largest number of tiles that a task may have.
+/// Makes tasks that share masks or biases consecutive, and lets their worker keep the shared inputs if that pays. `most` is
+/// the largest number of tiles that a task may have.
 pub(super) fn share(
     choice: &mut CpuChoice,
     problem: &Problem,

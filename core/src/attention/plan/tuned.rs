@@ -1,9 +1,9 @@
 //! Decisions that a measurement may override in the GPU chooser: the kernel, and the number of splits of the keys.
 //!
-//! The chooser of [`super::gpu`] describes a device by a few numbers. A measurement on the device itself is more
-//! accurate for the measured shapes. It overrides only two decisions: every kernel that it may name computes the
-//! same function, and the splits remain those of a plan, with their fixed merge tree and the resulting certificate.
-//! Bits therefore depend on the measured decision, but never on the batch, which is not part of [`ShapeClass`].
+//! The chooser of [`super::gpu`] describes a device by a few numbers. A measurement on the device itself is more accurate for
+//! the measured shapes. It overrides only two decisions: every kernel that it may name computes the same function, and the
+//! splits remain those of a plan, with their fixed merge tree and the resulting certificate. Bits therefore depend on the
+//! measured decision, but never on the batch, which is not part of [`ShapeClass`].
 
 use super::choice::{ChooseError, Division};
 use super::gpu::{adds_f32, choose_gpu};
@@ -44,9 +44,9 @@ pub struct ShapeClass {
 pub struct Changes(u16);
 
 impl Changes {
-    /// The names: no later key is attended, a limit to the left, a boolean mask, an added mask, an added bias, a
-    /// bias from a table, masks or biases that the kernels of added elements read, shifted windows, a soft cap, a
-    /// past, lengths that arrive with the call.
+    /// The names: no later key is attended, a limit to the left, a boolean mask, an added mask, an added bias, a bias from a
+    /// table, masks or biases that the kernels of added elements read, shifted windows, a soft cap, a past, lengths that
+    /// arrive with the call.
     pub const NAMES: [&'static str; 11] = [
         "causal",
         "window",
@@ -82,8 +82,8 @@ impl Changes {
 }
 
 impl ShapeClass {
-    /// Returns the class of `problem`; `None` for packed sequences, whose lengths arrive with the data and whose
-    /// keys are never divided.
+    /// Returns the class of `problem`; `None` for packed sequences, whose lengths arrive with the data and whose keys are
+    /// never divided.
     #[must_use]
     pub fn of(problem: &Problem, half_scores: bool) -> Option<ShapeClass> {
         let s = problem.spec();
@@ -158,9 +158,9 @@ const MOST_PER_SM: usize = 16;
 const SPLITS: [usize; 22] =
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256];
 
-/// Iterates over the divisions that a measurement may choose from for `problem`: every division that the chooser
-/// could be forced to use, starting with the chooser's own. Divisions that more than fill the device, and kernels
-/// that mostly compute padding, are omitted.
+/// Iterates over the divisions that a measurement may choose from for `problem`: every division that the chooser could be
+/// forced to use, starting with the chooser's own. Divisions that more than fill the device, and kernels that mostly compute
+/// padding, are omitted.
 ///
 /// # Errors
 /// Returns an error if the chooser rejects the problem.

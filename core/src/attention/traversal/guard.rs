@@ -4,16 +4,16 @@
 //!
 //! 1. `2^-24 ≤ S ≤ 2^24` ([`FROZEN_RANGE`](crate::state::FROZEN_RANGE)). Then every weight that vanished, below
 //!    `2^`[`WEIGHT_FLOOR`] of the reference, has a probability below `2^(24 + WEIGHT_FLOOR)`. Since
-//!    `ln p_j = (s_j − m) ln 2 − ln S`, each score is within `|ln p_j| + |ln S|` of its reference, which bounds the
-//!    rounding of the subtraction.
+//!    `ln p_j = (s_j − m) ln 2 − ln S`, each score is within `|ln p_j| + |ln S|` of its reference, which bounds the rounding
+//!    of the subtraction.
 //! 2. Every element of `W` is finite: no product and no sum overflowed.
-//! 3. Every exponent was in the range for which kernels compute powers of two, at most [`LARGEST_EXPONENT`]. Beyond
-//!    it, if powers of two are built from integer bits, a weight is finite and wrong, and `S` does not show it.
+//! 3. Every exponent was in the range for which kernels compute powers of two, at most [`LARGEST_EXPONENT`]. Beyond it, if
+//!    powers of two are built from integer bits, a weight is finite and wrong, and `S` does not show it.
 //!
-//! A row whose reference moved after it had weights must meet two more conditions. None of these weights was
-//! computed with an exponent beyond [`HEADROOM`]: the distance from the reference at that time was rounded, and the
-//! final reference does not show how large it was. And no move dropped weights that matter: sums whose factor is
-//! zero are below `2^WEIGHT_FLOOR` of the new reference.
+//! A row whose reference moved after it had weights must meet two more conditions. None of these weights was computed with an
+//! exponent beyond [`HEADROOM`]: the distance from the reference at that time was rounded, and the final reference does not
+//! show how large it was. And no move dropped weights that matter: sums whose factor is zero are below `2^WEIGHT_FLOOR` of
+//! the new reference.
 
 use crate::state::{HEADROOM, WEIGHT_FLOOR};
 
@@ -54,8 +54,7 @@ impl Exponents {
         }
     }
 
-    /// Returns the largest exponent of a weight, relative to the reference with which it was computed; `−∞` before
-    /// the first.
+    /// Returns the largest exponent of a weight, relative to the reference with which it was computed; `−∞` before the first.
     #[must_use]
     pub fn peak(&self) -> f32 {
         self.peak
@@ -73,9 +72,8 @@ impl Exponents {
         self.broken = true;
     }
 
-    /// Returns `true` if a row with sum `s` is accepted; `finite` says that every element of `W` is finite.
-    /// `near_zero` says that its scores are known to stay near zero, which is its reference, so only overflow could
-    /// spoil its sums.
+    /// Returns `true` if a row with sum `s` is accepted; `finite` says that every element of `W` is finite. `near_zero` says
+    /// that its scores are known to stay near zero, which is its reference, so only overflow could spoil its sums.
     #[must_use]
     pub fn accept(&self, s: f32, finite: bool, near_zero: bool) -> bool {
         let held = if near_zero { s.is_normal() && s > 0.0 } else { (1.0 / MOST..=MOST).contains(&s) };
@@ -157,8 +155,8 @@ mod tests {
         assert!(!row.accept(1.0, true, false));
     }
 
-    /// The distance of a score 20 above its reference is rounded relative to 20. Once the reference has followed, S
-    /// does not show that error.
+    /// The distance of a score 20 above its reference is rounded relative to 20. Once the reference has followed, S does not
+    /// show that error.
     #[test]
     fn a_move_away_from_far_exponents_is_not_accepted() {
         for (exponent, held) in [(HEADROOM, true), (HEADROOM.next_up(), false), (20.0, false), (100.0, false)]

@@ -1,8 +1,8 @@
 //! Computes representatives of the keys of a block and of the queries of a tile, which yield a first reference.
 //!
-//! A representative has one element for each dim, selected or averaged over some vectors. The score of two
-//! representatives takes one dot product instead of one for each pair, and may be near their maximum or far from
-//! it. It only affects how many rows are recomputed.
+//! A representative has one element for each dim, selected or averaged over some vectors. The score of two representatives
+//! takes one dot product instead of one for each pair, and may be near their maximum or far from it. It only affects how many
+//! rows are recomputed.
 
 use super::setting::{KeySide, QuerySide};
 
@@ -46,8 +46,7 @@ impl QuerySide {
 }
 
 impl Summary {
-    /// Adds vector number `n` to the summary in `to`; `element` returns its element for each dim. Comparisons skip
-    /// NaN.
+    /// Adds vector number `n` to the summary in `to`; `element` returns its element for each dim. Comparisons skip NaN.
     pub fn absorb(self, to: &mut [f32], n: usize, element: impl Fn(usize) -> f32) {
         for (x, to) in to.iter_mut().enumerate() {
             let e = element(x);

@@ -15,13 +15,13 @@ pub struct Spoilt {
 /// Exponents from which two to their power rounds to infinity: in f16, `log2 65520`, and in f32.
 const OVERFLOWS: [f32; 2] = [15.999_648, 128.0];
 
-/// Exponents up to which it is zero: in f16, where half the smallest subnormal number rounds to zero, and in f32,
-/// where the kernels cut weights off.
+/// Exponents up to which it is zero: in f16, where half the smallest subnormal number rounds to zero, and in f32, where the
+/// kernels cut weights off.
 const VANISHES: [f32; 2] = [-25.0, WEIGHT_FLOOR];
 
 impl Spoilt {
-    /// Counts a row in the counters of f16 and of f32. `peak` is the largest exponent of its weights when they were
-    /// computed, `largest` that of all its scores relative to its last reference.
+    /// Counts a row in the counters of f16 and of f32. `peak` is the largest exponent of its weights when they were computed,
+    /// `largest` that of all its scores relative to its last reference.
     pub(super) fn count(counters: [&mut Spoilt; 2], peak: f32, largest: f32) {
         for ((counter, overflows), vanishes) in counters.into_iter().zip(OVERFLOWS).zip(VANISHES) {
             counter.overflowing += u64::from(peak >= overflows);
@@ -45,19 +45,18 @@ pub struct Report {
     pub blocks: u64,
     /// Blocks among these that every row of the tile skipped.
     pub skipped_blocks: u64,
-    /// Blocks among these that were skipped before any of their products was computed
-    /// ([`unseen`](super::unseen())): `D` then includes an upper bound of their weights, so log-sum-exp is an upper
-    /// bound, too.
+    /// Blocks among these that were skipped before any of their products was computed ([`unseen`](super::unseen())): `D` then
+    /// includes an upper bound of their weights, so log-sum-exp is an upper bound, too.
     pub unseen_blocks: u64,
     /// Pairs of a row and a block in which the row attends a key.
     pub row_blocks: u64,
     /// Pairs among these in which the row skipped the block.
     pub skipped_row_blocks: u64,
-    /// Pairs in which the schedule needs the largest score: where references move, and everywhere with λ. The
-    /// guard's own tracking of exponents is not counted.
+    /// Pairs in which the schedule needs the largest score: where references move, and everywhere with λ. The guard's own
+    /// tracking of exponents is not counted.
     pub sought_row_blocks: u64,
-    /// Blocks that were not skipped and in which the reference of some row with sums to rescale moved. The exact
-    /// step of a kernel does not count them while the norm gate is closed.
+    /// Blocks that were not skipped and in which the reference of some row with sums to rescale moved. The exact step of a
+    /// kernel does not count them while the norm gate is closed.
     pub rescaled_blocks: u64,
     /// Rows of blocks to which the same applies.
     pub rescaled_row_blocks: u64,
@@ -84,8 +83,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Summarizes `rows` rows; `list` holds the share of each, from 0 to 1, and zeros for rows that were not
-    /// computed.
+    /// Summarizes `rows` rows; `list` holds the share of each, from 0 to 1, and zeros for rows that were not computed.
     #[must_use]
     pub fn of(list: &[f32], rows: u64) -> Shares {
         let beyond = |x: f32| list.iter().filter(|share| **share > x).count() as u64;

@@ -38,8 +38,8 @@ impl Tile {
 /// Destination of the skipped weights of rows; each array is `[batch, heads, queries]`, or absent.
 #[derive(Debug, Default)]
 pub struct LeftOut<'a> {
-    /// The sum `D` of every row's state, in the units of [`StateOut::s`](crate::attention::StateOut::s). It merges
-    /// in the same way.
+    /// The sum `D` of every row's state, in the units of [`StateOut::s`](crate::attention::StateOut::s). It merges in the
+    /// same way.
     pub d: Option<&'a mut [f32]>,
     /// The upper bound of `D / (S + D)` of every row.
     pub share: Option<&'a mut [f32]>,
@@ -57,8 +57,8 @@ pub struct RowRoom {
     pub(super) lost: f32,
     /// Least score of the row's own key until its tile visits an own block; `−∞` if it is unknown or not needed.
     pub(super) own: f32,
-    /// For the current block: the number of keys that the row attends, its largest score, the sum of its weights,
-    /// whether the row skips it, and whether its reference moved.
+    /// For the current block: the number of keys that the row attends, its largest score, the sum of its weights, whether the
+    /// row skips it, and whether its reference moved.
     pub(super) attended: u32,
     pub(super) top: f32,
     pub(super) sum: f32,
@@ -75,8 +75,8 @@ pub struct Room<'a> {
     pub rows: &'a mut [RowRoom],
 }
 
-/// Returns the number of f32 values of scratch that [`run`](super::scalar::run) needs, for any number of queries;
-/// `None` on overflow.
+/// Returns the number of f32 values of scratch that [`run`](super::scalar::run) needs, for any number of queries; `None` on
+/// overflow.
 #[must_use]
 pub fn scratch_len(problem: &Problem, tile: Tile) -> Option<usize> {
     tile_len(problem.head_dim(), problem.value_dim(), tile)?.checked_add(scalar::scratch_len(problem)?)
@@ -130,8 +130,8 @@ impl RowRoom {
         RowRoom { attended: 0, top: f32::NEG_INFINITY, sum: 0.0, skips: false, moved: false, ..self }
     }
 
-    /// Returns the reference. Without one, returns the integer nearest to the least score of the row's own key, or
-    /// `−∞` if that is unknown.
+    /// Returns the reference. Without one, returns the integer nearest to the least score of the row's own key, or `−∞` if
+    /// that is unknown.
     pub(super) fn reference(&self) -> f32 {
         if self.m == f32::NEG_INFINITY { libm::rintf(self.own) } else { self.m }
     }

@@ -1,12 +1,12 @@
 //! Runs any schedule without threads, vector instructions or an allocator.
 //!
-//! Rows are computed in tiles, blocks of keys are cut by position alone, and each row has one state from its first
-//! block to its last. The weights of a block form one chain, as do its weighted values, and chains are added in the
-//! order of the visits. [`crate::attention::scalar`] recomputes rows that do not pass the guard, and executes all
-//! of [`Schedule::EXACT`], bit for bit.
+//! Rows are computed in tiles, blocks of keys are cut by position alone, and each row has one state from its first block to
+//! its last. The weights of a block form one chain, as do its weighted values, and chains are added in the order of the
+//! visits. [`crate::attention::scalar`] recomputes rows that do not pass the guard, and executes all of [`Schedule::EXACT`],
+//! bit for bit.
 //!
-//! The bits of a row depend on its tile, because its neighbours vote. They do not depend on the batch or on other
-//! heads, and they are reproducible.
+//! The bits of a row depend on its tile, because its neighbours vote. They do not depend on the batch or on other heads, and
+//! they are reproducible.
 
 use super::guard::Exponents;
 use super::proxy::Summary;
@@ -30,8 +30,8 @@ use core::ops::Range;
 /// Name of the arithmetic.
 const NAME: &str = "attention_f32_tiled__scalar_exp2_libm";
 
-/// Returns the structure and the arithmetic that [`run`] executes, for the bounds of accepted rows. Recomputed rows
-/// have those of [`crate::attention::scalar::executed`].
+/// Returns the structure and the arithmetic that [`run`] executes, for the bounds of accepted rows. Recomputed rows have
+/// those of [`crate::attention::scalar::executed`].
 #[must_use]
 pub fn executed(problem: &Problem, schedule: &Schedule, tile: Tile) -> Executed {
     let exact = scalar::executed(problem);
@@ -66,12 +66,12 @@ pub fn executed(problem: &Problem, schedule: &Schedule, tile: Tile) -> Executed 
 
 /// Computes the whole problem by a schedule. Everything is checked before anything is written.
 ///
-/// Log-sum-exp is that of all keys, of `S + D`. If blocks are skipped before their weights are computed, `D` is an
-/// upper bound, and so is log-sum-exp.
+/// Log-sum-exp is that of all keys, of `S + D`. If blocks are skipped before their weights are computed, `D` is an upper
+/// bound, and so is log-sum-exp.
 ///
 /// # Errors
-/// Returns an error if the schedule or the tile is invalid, if inputs or outputs do not match the problem, or if `room`
-/// is too small.
+/// Returns an error if the schedule or the tile is invalid, if inputs or outputs do not match the problem, or if `room` is
+/// too small.
 pub fn run(
     problem: &Problem,
     schedule: &Schedule,
@@ -166,8 +166,8 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Creates a call of a schedule other than [`Schedule::EXACT`]. Schedule, tile and inputs must have been
-    /// checked, and `present` written.
+    /// Creates a call of a schedule other than [`Schedule::EXACT`]. Schedule, tile and inputs must have been checked, and
+    /// `present` written.
     #[must_use]
     pub fn new(
         problem: &'a Problem,
@@ -186,8 +186,8 @@ impl<'a> Call<'a> {
         Call { problem, schedule, tile, inputs, present, odds, log_lambda, additions, foresees }
     }
 
-    /// Computes `rows` of query head `head`, a tile, and passes each to `take`. `room` has at least [`scratch_len`]
-    /// numbers and one record for each row of a tile. Adds the counters to `report`.
+    /// Computes `rows` of query head `head`, a tile, and passes each to `take`. `room` has at least [`scratch_len`] numbers
+    /// and one record for each row of a tile. Adds the counters to `report`.
     pub fn tile(
         &self,
         sequence: &Sequence,
@@ -416,8 +416,8 @@ impl Walk<'_> {
         report.count(sheet.rows);
     }
 
-    /// Returns `true` if the tile skips a block before its scores are computed. If so, adds an upper bound of its
-    /// weights to the `D` of rows that attend a key.
+    /// Returns `true` if the tile skips a block before its scores are computed. If so, adds an upper bound of its weights to
+    /// the `D` of rows that attend a key.
     fn leaves_unseen(&self, pairs: &Pairs<'_>, keys: &Range<usize>, sheet: &mut Sheet<'_>) -> bool {
         let (d, cap) = (self.call.problem.head_dim(), self.call.problem.score_factors().1);
         let key = keys.clone().map(|j| norm(d, |x| pairs.key(j, x))).fold(0.0, larger);
@@ -448,8 +448,8 @@ impl Walk<'_> {
         true
     }
 
-    /// Computes the scores of a block, and for every row the number of attended keys and the largest score, which
-    /// is NaN if a score is.
+    /// Computes the scores of a block, and for every row the number of attended keys and the largest score, which is NaN if a
+    /// score is.
     fn score(&self, pairs: &Pairs<'_>, keys: Range<usize>, sheet: &mut Sheet<'_>) {
         let d = self.call.problem.head_dim();
         let lines = sheet.queries.chunks_exact(d).zip(sheet.scores.chunks_exact_mut(self.call.tile.keys));
@@ -470,8 +470,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Moves references if `moves` is set or a row has none, and turns the scores of rows that keep the block into
-    /// weights. Rows that skip it add them to `D`.
+    /// Moves references if `moves` is set or a row has none, and turns the scores of rows that keep the block into weights.
+    /// Rows that skip it add them to `D`.
     fn weigh(&self, moves: bool, keys: usize, sheet: &mut Sheet<'_>) {
         let dv = self.call.problem.value_dim();
         let lines =

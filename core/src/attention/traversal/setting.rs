@@ -8,8 +8,7 @@ use crate::state::HEADROOM;
 pub enum Order {
     /// From the first key to the last.
     Sequential,
-    /// The first block of the sequence (the sink), then the blocks on the tile's diagonal (its own), then the rest
-    /// in order.
+    /// The first block of the sequence (the sink), then the blocks on the tile's diagonal (its own), then the rest in order.
     SinkOwnRest,
 }
 
@@ -44,8 +43,8 @@ pub enum QuerySide {
 pub enum First {
     /// No reference: the first block in which the row attends a key sets it.
     None,
-    /// The integer nearest to the largest score between the representatives of the queries and of key blocks. If
-    /// that is not finite, or if no block has keys that every row of the tile attends, this equals [`First::None`].
+    /// The integer nearest to the largest score between the representatives of the queries and of key blocks. If that is not
+    /// finite, or if no block has keys that every row of the tile attends, this equals [`First::None`].
     Proxy {
         /// Representative of the keys of a block.
         keys: KeySide,
@@ -61,8 +60,8 @@ pub enum First {
 pub enum Movers {
     /// Every block.
     All,
-    /// The sink and the own blocks, in any order of visits; in other blocks references are frozen. Any block may
-    /// set the first reference of a row.
+    /// The sink and the own blocks, in any order of visits; in other blocks references are frozen. Any block may set the
+    /// first reference of a row.
     SinkAndOwn,
 }
 
@@ -71,14 +70,13 @@ pub enum Movers {
 pub enum Skip {
     /// Never.
     Never,
-    /// After weights are computed: if the skipped weights stay within this share `E` of all weights in every row of
-    /// the tile. With `b` the row's weights in the block, that is `D + b ≤ E (S + D + b)`. Scores and weights are
-    /// computed, the products with values are not. If the numbers added to scores already show that a block is
-    /// light enough ([`foresees`](super::foresees)), an upper bound replaces `b`, and nothing of the block is
-    /// computed.
+    /// After weights are computed: if the skipped weights stay within this share `E` of all weights in every row of the tile.
+    /// With `b` the row's weights in the block, that is `D + b ≤ E (S + D + b)`. Scores and weights are computed, the
+    /// products with values are not. If the numbers added to scores already show that a block is light enough
+    /// ([`foresees`](super::foresees)), an upper bound replaces `b`, and nothing of the block is computed.
     Budget(f32),
-    /// Before weights are computed: if `2^(largest − m) < λ` in every row of the tile, with the largest score of
-    /// the row in the block and its reference `m` (BLASST).
+    /// Before weights are computed: if `2^(largest − m) < λ` in every row of the tile, with the largest score of the row in
+    /// the block and its reference `m` (BLASST).
     Blocks(f32),
     /// The same condition, applied to each row of the tile separately.
     Rows(f32),
@@ -97,9 +95,8 @@ pub struct Schedule {
     pub threshold: f32,
     /// Condition under which a block is skipped.
     pub skip: Skip,
-    /// `true` for the norm gate: tiles in which every score stays near zero use zero as the reference of all rows,
-    /// regardless of the other settings. See
-    /// [`Arithmetic::stays_near_zero`](crate::attention::bound::Arithmetic::stays_near_zero).
+    /// `true` for the norm gate: tiles in which every score stays near zero use zero as the reference of all rows, regardless
+    /// of the other settings. See [`Arithmetic::stays_near_zero`](crate::attention::bound::Arithmetic::stays_near_zero).
     pub gate: bool,
 }
 
@@ -124,8 +121,7 @@ impl Schedule {
         gate: false,
     };
 
-    /// VFA, algorithm 1: the first reference from `sabsmax`, sink and own blocks first, frozen references in other
-    /// blocks.
+    /// VFA, algorithm 1: the first reference from `sabsmax`, sink and own blocks first, frozen references in other blocks.
     pub const VFA: Schedule =
         Schedule { order: Order::SinkOwnRest, first: SABSMAX, movers: Movers::SinkAndOwn, ..Schedule::FLASH };
 
@@ -204,8 +200,8 @@ impl Schedule {
         }
     }
 
-    /// Returns the name of the published algorithm that it implements with any λ, threshold and gate: `exact`,
-    /// `vfa`, `vsa` or `blasst`; else `own`.
+    /// Returns the name of the published algorithm that it implements with any λ, threshold and gate: `exact`, `vfa`, `vsa`
+    /// or `blasst`; else `own`.
     #[must_use]
     pub fn name(&self) -> &'static str {
         let leaves_out = matches!(self.skip, Skip::Blocks(_) | Skip::Rows(_));

@@ -1,7 +1,7 @@
 //! The softmax state of a run that skips keys, and the budget of skipped weights.
 //!
-//! In addition to `m`, `S` and `W` of the kept keys, the state has the sum `D = Σ 2^(s_j − m)` over the skipped
-//! ones. It rescales and merges like `S`.
+//! In addition to `m`, `S` and `W` of the kept keys, the state has the sum `D = Σ 2^(s_j − m)` over the skipped ones. It
+//! rescales and merges like `S`.
 //!
 //! **A budget is closed under the merge.** Let `D_a ≤ E (S_a + D_a)` and `D_b ≤ E (S_b + D_b)`. The merge multiplies both
 //! sums of a side by the same power of two `f ≥ 0` and adds:
@@ -10,12 +10,11 @@
 //! D = f_a D_a + f_b D_b ≤ f_a E (S_a + D_a) + f_b E (S_b + D_b) = E (S + D)
 //! ```
 //!
-//! A factor of zero drops both sums of its side, and moving a reference is a merge with the empty state, for which
-//! `0 ≤ 0` holds. So each tile, segment, split and board may decide by its own sums, and the merged result keeps
-//! the budget.
+//! A factor of zero drops both sums of its side, and moving a reference is a merge with the empty state, for which `0 ≤ 0`
+//! holds. So each tile, segment, split and board may decide by its own sums, and the merged result keeps the budget.
 //!
-//! **The bound.** Let `σ = D / (S + D)`, and let `y_K` and `y_D` be the averages of the kept and of the skipped
-//! values. The whole answer is `y = (1 − σ) y_K + σ y_D`, so
+//! **The bound.** Let `σ = D / (S + D)`, and let `y_K` and `y_D` be the averages of the kept and of the skipped values. The
+//! whole answer is `y = (1 − σ) y_K + σ y_D`, so
 //!
 //! ```text
 //! |y_K − y| = σ |y_K − y_D| ≤ σ (max v − min v)
@@ -23,11 +22,11 @@
 //!
 //! component by component, and the log-sum-exp is that of `S + D`.
 //!
-//! **Roundings.** For `E < 1` the condition `D ≤ E (S + D)` is `D ≤ E/(1 − E) · S`, a product and a comparison.
-//! With `k` additions of nonnegative numbers a sum is off by a factor within `1 ± γ_k`. The odds [`odds`] are
-//! reduced so that the exact sums obey `E`, and [`share`] is increased so that it bounds theirs. Rescaling is exact
-//! except below the normal numbers, where at most `2^-149` of a `D` is lost relative to an `S` of at least `2^-24`:
-//! far below what [`bound`](crate::attention::bound) counts for weights that vanish.
+//! **Roundings.** For `E < 1` the condition `D ≤ E (S + D)` is `D ≤ E/(1 − E) · S`, a product and a comparison. With `k`
+//! additions of nonnegative numbers a sum is off by a factor within `1 ± γ_k`. The odds [`odds`] are reduced so that the
+//! exact sums obey `E`, and [`share`] is increased so that it bounds theirs. Rescaling is exact except below the normal
+//! numbers, where at most `2^-149` of a `D` is lost relative to an `S` of at least `2^-24`: far below what
+//! [`bound`](crate::attention::bound) counts for weights that vanish.
 
 use crate::attention::bound::gamma;
 use crate::monoid::Monoid;
@@ -85,8 +84,8 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> Thinned<W> {
     }
 }
 
-/// Returns the largest `D / S` for which exact sums obey `D ≤ budget (S + D)`, given at most `additions` roundings
-/// between a weight and either sum: `E / (1 − E)`, rounded inwards. Zero if so many roundings leave no budget.
+/// Returns the largest `D / S` for which exact sums obey `D ≤ budget (S + D)`, given at most `additions` roundings between a
+/// weight and either sum: `E / (1 − E)`, rounded inwards. Zero if so many roundings leave no budget.
 #[must_use]
 pub fn odds(budget: f32, additions: usize) -> f32 {
     let budget = f64::from(budget);
@@ -96,8 +95,7 @@ pub fn odds(budget: f32, additions: usize) -> f32 {
     if most > 0.0 { ((most as f32).next_down()).max(0.0) } else { 0.0 }
 }
 
-/// Returns `true` if a row with sums `s` and `d` may skip weights of sum `b`. `odds` are those of its budget. NaN
-/// never fits.
+/// Returns `true` if a row with sums `s` and `d` may skip weights of sum `b`. `odds` are those of its budget. NaN never fits.
 #[inline]
 #[must_use]
 pub fn fits(s: f32, d: f32, b: f32, odds: f32) -> bool {
@@ -106,8 +104,8 @@ pub fn fits(s: f32, d: f32, b: f32, odds: f32) -> bool {
     b == 0.0 || (room >= f32::MIN_POSITIVE && d + b <= room)
 }
 
-/// Returns an upper bound of `D / (S + D)` of the exact sums, from sums computed with at most `additions` roundings
-/// between a weight and either of them: zero if nothing was skipped, one if nothing was kept, NaN for NaN.
+/// Returns an upper bound of `D / (S + D)` of the exact sums, from sums computed with at most `additions` roundings between a
+/// weight and either of them: zero if nothing was skipped, one if nothing was kept, NaN for NaN.
 #[must_use]
 pub fn share(s: f32, d: f32, additions: usize) -> f64 {
     if d == 0.0 {

@@ -1,49 +1,46 @@
 //! Bounds a block's weights before any of its products is computed.
 //!
-//! If the numbers added to scores fall with the distance, as in a mask of linear biases (`ALiBi`), they alone may
-//! show that a block is too light to matter. By Cauchy and Schwarz no product of a row with a key exceeds
-//! `‖q‖ ‖k‖`, and a soft cap limits it to the cap. With `a` the largest number added to a score of the row in the
-//! block, in base-2 units,
+//! If the numbers added to scores fall with the distance, as in a mask of linear biases (`ALiBi`), they alone may show that a
+//! block is too light to matter. By Cauchy and Schwarz no product of a row with a key exceeds `‖q‖ ‖k‖`, and a soft cap
+//! limits it to the cap. With `a` the largest number added to a score of the row in the block, in base-2 units,
 //!
 //! ```text
 //! u = a + min(‖q‖ max ‖k‖, cap)        b = count 2^(u − m)
 //! ```
 //!
-//! bound the row's scores and its weights in the block. [`fits`](super::fits) decides by this `b` as it does by
-//! weights. If every row of a tile agrees, `b` is added to `D`, and neither scores nor weights are computed.
-//! Otherwise the tile processes the block as usual.
+//! bound the row's scores and its weights in the block. [`fits`](super::fits) decides by this `b` as it does by weights. If
+//! every row of a tile agrees, `b` is added to `D`, and neither scores nor weights are computed. Otherwise the tile processes
+//! the block as usual.
 //!
-//! 1. *`D` is then an upper bound*, and so is the share `D / (S + D)`: the error of the answer is still bounded.
-//!    Log-sum-exp, of `S + D`, may exceed that of all keys by at most `−ln(1 − D / (S + D))`, and is never below it
-//!    except by roundings.
-//! 2. *Everything is rounded outwards*: norms, their product, the roundings of a computed product, and the sums
-//!    here.
-//! 3. *Blocks that are not finite stay*: a NaN or an infinity among the queries, keys and values of the block, or a
-//!    NaN or `+∞` among the added numbers, makes `u` or the vote fail. A key excluded by `−∞` adds nothing.
-//! 4. *A row without weights objects*: nothing fits into a share of `S = 0`. But keys are visited in order, and
-//!    keys far before the diagonal come first. Therefore a row knows a lower bound of the weight of its *own key*,
-//!    the one on its diagonal, beforehand ([`own_score`], [`own_weight`]): `p = 2^(s − m)`. Until a tile visits the
-//!    first of its own blocks, those on its diagonal, its rows vote by
+//! 1. *`D` is then an upper bound*, and so is the share `D / (S + D)`: the error of the answer is still bounded. Log-sum-exp,
+//!    of `S + D`, may exceed that of all keys by at most `−ln(1 − D / (S + D))`, and is never below it except by roundings.
+//! 2. *Everything is rounded outwards*: norms, their product, the roundings of a computed product, and the sums here.
+//! 3. *Blocks that are not finite stay*: a NaN or an infinity among the queries, keys and values of the block, or a NaN or
+//!    `+∞` among the added numbers, makes `u` or the vote fail. A key excluded by `−∞` adds nothing.
+//! 4. *A row without weights objects*: nothing fits into a share of `S = 0`. But keys are visited in order, and keys far
+//!    before the diagonal come first. Therefore a row knows a lower bound of the weight of its *own key*, the one on its
+//!    diagonal, beforehand ([`own_score`], [`own_weight`]): `p = 2^(s − m)`. Until a tile visits the first of its own blocks,
+//!    those on its diagonal, its rows vote by
 //!
 //!    ```text
 //!    D + b ≤ E / (1 − E) · max(S, p)
 //!    ```
 //!
-//!    and from then on by `S` alone. If the own block is kept, `S ≥ p` from then on; if it is skipped, `S` alone
-//!    had room for all of `D`. The finished row keeps its budget in both cases. A row whose own key is not among
-//!    its keys, is masked or has no finite score has no such bound, and objects while it has no weights.
+//!    and from then on by `S` alone. If the own block is kept, `S ≥ p` from then on; if it is skipped, `S` alone had room for
+//!    all of `D`. The finished row keeps its budget in both cases. A row whose own key is not among its keys, is masked or
+//!    has no finite score has no such bound, and objects while it has no weights.
 //! 5. *Only where it can pay* ([`foresees`]): keys are read once for their norms.
 
 use super::setting::{Schedule, Skip};
 use crate::attention::problem::Problem;
 use crate::state::WEIGHT_FLOOR;
 
-/// Least number of queries for which unseen blocks are skipped: for that many rows, reading the keys for their
-/// norms costs little compared with their products.
+/// Least number of queries for which unseen blocks are skipped: for that many rows, reading the keys for their norms costs
+/// little compared with their products.
 pub const LEAST_QUERIES: usize = 64;
 
-/// Returns `true` if a run of `problem` by `schedule` may skip blocks before they are seen: within a budget, if a
-/// mask or a bias adds numbers to scores, and with at least [`LEAST_QUERIES`] queries.
+/// Returns `true` if a run of `problem` by `schedule` may skip blocks before they are seen: within a budget, if a mask or a
+/// bias adds numbers to scores, and with at least [`LEAST_QUERIES`] queries.
 #[must_use]
 pub fn foresees(problem: &Problem, schedule: &Schedule) -> bool {
     matches!(schedule.skip, Skip::Budget(_))
@@ -51,11 +48,10 @@ pub fn foresees(problem: &Problem, schedule: &Schedule) -> bool {
         && problem.spec().query.tokens() >= LEAST_QUERIES
 }
 
-/// Returns an upper bound of the magnitude of every score of a row, exact or computed, before anything is added to
-/// it, in base-2 units. `query` is at least the norm of the row times the query factor of
-/// [`Problem::score_factors`](crate::attention::Problem::score_factors), up to a few roundings; `key` is at least
-/// that of every key. Both have `dim` elements, and `cap` is the cap from there, zero for none. Not finite if a
-/// norm is not.
+/// Returns an upper bound of the magnitude of every score of a row, exact or computed, before anything is added to it, in
+/// base-2 units. `query` is at least the norm of the row times the query factor of
+/// [`Problem::score_factors`](crate::attention::Problem::score_factors), up to a few roundings; `key` is at least that of
+/// every key. Both have `dim` elements, and `cap` is the cap from there, zero for none. Not finite if a norm is not.
 #[must_use]
 pub fn reach(query: f64, key: f64, dim: usize, cap: f32) -> f32 {
     let product = query * key;
@@ -66,8 +62,8 @@ pub fn reach(query: f64, key: f64, dim: usize, cap: f32) -> f32 {
         true => f64::from(cap) * if product < 1.0 { product } else { 1.0 },
         false => product,
     };
-    // Exceeds the roundings of the loaded row, of a product in chains, and of tanh; each product that underflows
-    // loses less than the smallest normal number.
+    // Exceeds the roundings of the loaded row, of a product in chains, and of tanh; each product that underflows loses less
+    // than the smallest normal number.
     let outward = 1.0 + (dim as f64 + 64.0) / 4_194_304.0;
     let lost = dim as f64 * f64::from(f32::MIN_POSITIVE);
     ((capped * outward + lost) as f32).next_up()
@@ -81,9 +77,9 @@ pub(super) fn at_most(count: u32, exponent: f32) -> f32 {
     count as f32 * (libm::exp2f(largest) * OUTWARD)
 }
 
-/// Returns an upper bound of the weights of a row, relative to its reference `m`, in a block of `count` keys. `top`
-/// is the largest number added to its scores there, `−∞` if it attends no key, and `reach` bounds the scores before
-/// the addition ([`reach`]). NaN, which never fits, if unknown; zero for no key.
+/// Returns an upper bound of the weights of a row, relative to its reference `m`, in a block of `count` keys. `top` is the
+/// largest number added to its scores there, `−∞` if it attends no key, and `reach` bounds the scores before the addition
+/// ([`reach`]). NaN, which never fits, if unknown; zero for no key.
 #[must_use]
 pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
     if top == f32::NEG_INFINITY {
@@ -95,11 +91,10 @@ pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
     if exponent.is_finite() { at_most(count, exponent) } else { f32::NAN }
 }
 
-/// Returns a lower bound of the score of a row with a key, in base-2 units, as any kernel computes it: `−∞` if it
-/// is unknown or the row does not attend the key. `products` are those of the elements of the row, times its query
-/// factor, and of the key; `cap` is the cap of
-/// [`Problem::score_factors`](crate::attention::Problem::score_factors), zero for none, and `added` is the number
-/// added to the score.
+/// Returns a lower bound of the score of a row with a key, in base-2 units, as any kernel computes it: `−∞` if it is unknown
+/// or the row does not attend the key. `products` are those of the elements of the row, times its query factor, and of the
+/// key; `cap` is the cap of [`Problem::score_factors`](crate::attention::Problem::score_factors), zero for none, and `added`
+/// is the number added to the score.
 #[must_use]
 pub fn own_score(products: impl ExactSizeIterator<Item = f64>, cap: f32, added: f32) -> f32 {
     let dim = products.len() as f64;
@@ -116,9 +111,9 @@ pub fn own_score(products: impl ExactSizeIterator<Item = f64>, cap: f32, added: 
     if score.is_finite() { (score as f32).next_down() } else { f32::NEG_INFINITY }
 }
 
-/// Returns a lower bound of the weight of a key with at least this score ([`own_score`]), relative to the reference
-/// `m`, as any kernel computes it, except for a scale of its weights. It also bounds the sum of the weights of a
-/// row that keeps the key. Zero if the score is `−∞` or far below the reference.
+/// Returns a lower bound of the weight of a key with at least this score ([`own_score`]), relative to the reference `m`, as
+/// any kernel computes it, except for a scale of its weights. It also bounds the sum of the weights of a row that keeps the
+/// key. Zero if the score is `−∞` or far below the reference.
 #[must_use]
 pub fn own_weight(score: f32, m: f32) -> f32 {
     // Exceeds the roundings of the distance from any reference, and of the exponential.

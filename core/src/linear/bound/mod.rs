@@ -1,8 +1,7 @@
 //! Bounds the error of every answer of linear attention, by one f64 pass over the inputs.
 //!
-//! `core/BOUNDS.md` has the derivation; this is the computation. `u = 2^-24`, `γ_n = n u / (1 − n u)`, and `‖·‖` is
-//! the Euclidean norm of a column. A chunk is the set of tokens that meet the state at once: one token in the
-//! recurrence.
+//! `core/BOUNDS.md` has the derivation; this is the computation. `u = 2^-24`, `γ_n = n u / (1 − n u)`, and `‖·‖` is the
+//! Euclidean norm of a column. A chunk is the set of tokens that meet the state at once: one token in the recurrence.
 //!
 //! ```text
 //! S        the exact state, carried along
@@ -15,20 +14,20 @@
 //! chunk    e ← e + ρ M
 //! ```
 //!
-//! `ρ` is `γ_n` for the roundings of a term on its path, including the errors of its exponentials and of normalised
-//! vectors. A floor is added to these terms for flushed and underflowing values.
+//! `ρ` is `γ_n` for the roundings of a term on its path, including the errors of its exponentials and of normalised vectors.
+//! A floor is added to these terms for flushed and underflowing values.
 //!
-//! 1. **The bound is carried along with the state.** It is relative to the current contents of the state, not to
-//!    earlier ones, and a gate that forgets a token forgets its error.
-//! 2. **Substitution is as good as the recurrence.** With the computed rows `û` the formula of a chunk is *exactly*
-//!    a recurrence whose row `i` is off by the residual `ε_i`. So neither an inverse nor a condition number is
-//!    involved. The error grows only as far as the model amplifies it: not at all while `β |k|² ≤ 2`, and by the
-//!    gain beyond ([`Judged::gain`]).
-//! 3. **Errors have directions.** A delta rule reduces the error of a state along each key, which a norm cannot
-//!    represent. An ellipsoid that the tokens rotate and shrink therefore also bounds the errors of all columns,
-//!    and the smaller bound counts.
-//! 4. **The bound of a scan has two levels, too.** The errors of the maps `(A, b)` of the parts are combined by the
-//!    schedule that combines the maps.
+//! 1. **The bound is carried along with the state.** It is relative to the current contents of the state, not to earlier
+//!    ones, and a gate that forgets a token forgets its error.
+//! 2. **Substitution is as good as the recurrence.** With the computed rows `û` the formula of a chunk is *exactly* a
+//!    recurrence whose row `i` is off by the residual `ε_i`. So neither an inverse nor a condition number is involved. The
+//!    error grows only as far as the model amplifies it: not at all while `β |k|² ≤ 2`, and by the gain beyond
+//!    ([`Judged::gain`]).
+//! 3. **Errors have directions.** A delta rule reduces the error of a state along each key, which a norm cannot represent. An
+//!    ellipsoid that the tokens rotate and shrink therefore also bounds the errors of all columns, and the smaller bound
+//!    counts.
+//! 4. **The bound of a scan has two levels, too.** The errors of the maps `(A, b)` of the parts are combined by the schedule
+//!    that combines the maps.
 
 mod executed;
 mod parts;
@@ -66,8 +65,8 @@ pub struct Judgement<'a> {
     pub present_error: &'a mut [f64],
 }
 
-/// Outward rounding of the bounds: it exceeds the roundings of their own f64 arithmetic and of the exact answers',
-/// which are `2^-29` of those of f32.
+/// Outward rounding of the bounds: it exceeds the roundings of their own f64 arithmetic and of the exact answers', which are
+/// `2^-29` of those of f32.
 const OUTWARD: f64 = 1.0 + 1e-6;
 
 /// Returns the number of f64 values of scratch that [`head`] needs; `None` on overflow.
@@ -92,12 +91,12 @@ pub fn scratch_len(problem: &Problem, executed: &Executed) -> Option<usize> {
 
 /// Computes all results of one state of a sequence exactly, and bounds the error of a run that executed `executed`.
 ///
-/// Arguments are those of [`super::reference::head`]. A bound is infinite if it claims nothing, and NaN if the
-/// exact answer is.
+/// Arguments are those of [`super::reference::head`]. A bound is infinite if it claims nothing, and NaN if the exact answer
+/// is.
 ///
 /// # Panics
-/// Panics if a buffer does not have the stated number of elements, if `scratch` is shorter than [`scratch_len`], or
-/// if `sequence` or `state` is out of bounds.
+/// Panics if a buffer does not have the stated number of elements, if `scratch` is shorter than [`scratch_len`], or if
+/// `sequence` or `state` is out of bounds.
 pub fn head(
     problem: &Problem,
     inputs: &Inputs<'_>,

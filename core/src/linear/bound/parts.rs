@@ -1,21 +1,19 @@
-//! Bounds the error of the first level of a scan: the maps `(A, b)` of parts, and the states that their scan
-//! computes.
+//! Bounds the error of the first level of a scan: the maps `(A, b)` of parts, and the states that their scan computes.
 //!
-//! **Diagonal rules.** Every term of a state is a product of gates, a key and a value. Any schedule limits its
-//! roundings: those of the recurrence within its part, and for each later part one exponential, two products and
-//! the additions of the schedule. [`Terms`] stores the sum of the absolute terms, and the same sum with every term
-//! multiplied by its roundings.
+//! **Diagonal rules.** Every term of a state is a product of gates, a key and a value. Any schedule limits its roundings:
+//! those of the recurrence within its part, and for each later part one exponential, two products and the additions of the
+//! schedule. [`Terms`] stores the sum of the absolute terms, and the same sum with every term multiplied by its roundings.
 //!
-//! **Delta rules.** A map is represented by norms: of `A` and of its error, and of each column of `b` and of its
-//! error. Two maps compose by
+//! **Delta rules.** A map is represented by norms: of `A` and of its error, and of each column of `b` and of its error. Two
+//! maps compose by
 //!
 //! ```text
 //! ‖A‖    = ‖A_2‖ ‖A_1‖          δA = δA_2 ‖A_1‖ + ‖A_2‖ δA_1 + δA_2 δA_1 + γ F_2 F_1
 //! ‖b‖    = ‖A_2‖ ‖b_1‖ + ‖b_2‖  δb = δA_2 (‖b_1‖ + δb_1) + ‖A_2‖ δb_1 + δb_2 + γ (F_2 (‖b_1‖ + δb_1) + ‖b_2‖ + δb_2)
 //! ```
 //!
-//! with Frobenius norms `F ≤ √d_k ‖A‖ + δA`, which a product of magnitudes requires. The scan of the run is
-//! executed over these norms.
+//! with Frobenius norms `F ≤ √d_k ‖A‖ + δA`, which a product of magnitudes requires. The scan of the run is executed over
+//! these norms.
 
 use super::track::{Rates, Run, Step, Track, UNIT};
 use crate::scan::{Slots, blelloch};
@@ -82,8 +80,7 @@ impl<'a> Terms<'a> {
     }
 }
 
-/// Returns the number of f64 values of an element: `‖A‖`, `δA`, the flag of the identity, and `‖b‖` and `δb` for
-/// each column.
+/// Returns the number of f64 values of an element: `‖A‖`, `δA`, the flag of the identity, and `‖b‖` and `δb` for each column.
 fn element_len(columns: usize) -> Option<usize> {
     columns.checked_mul(2)?.checked_add(3)
 }
@@ -156,14 +153,13 @@ impl Slots for Norms<'_> {
     }
 }
 
-/// Returns the number of f64 values of the elements of `parts` parts, and of the preceding norms of the past
-/// state's columns.
+/// Returns the number of f64 values of the elements of `parts` parts, and of the preceding norms of the past state's columns.
 pub(super) fn len(columns: usize, parts: usize) -> Option<usize> {
     element_len(columns)?.checked_mul(parts)?.checked_add(columns)
 }
 
-/// Folds the parts of `part` tokens of a delta rule, and scans them. `scratch` holds a track and a state;
-/// `elements` has [`len`] values.
+/// Folds the parts of `part` tokens of a delta rule, and scans them. `scratch` holds a track and a state; `elements` has
+/// [`len`] values.
 pub(super) fn fold(
     pass: &Run<'_>,
     part: usize,
@@ -219,8 +215,8 @@ pub(super) fn norms(to: &mut [f64], state: &[f64]) {
     to.iter_mut().for_each(|sum| *sum = libm::sqrt(*sum));
 }
 
-/// `A` of a part, in norm: the same quantities as in a track of a state, for a column without values that starts as
-/// a unit vector.
+/// `A` of a part, in norm: the same quantities as in a track of a state, for a column without values that starts as a unit
+/// vector.
 struct Matrix {
     /// `‖A‖`, and the error of a column.
     norm: f64,

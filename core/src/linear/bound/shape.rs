@@ -1,9 +1,8 @@
 //! Bounds the errors of all columns of a delta rule's state by an ellipsoid, which keeps their directions.
 //!
-//! A token multiplies every column by one matrix, `A = (I − β k kᵀ) diag(a)`, which shortens the component along
-//! its key and nothing else. A norm cannot represent that: in terms of norms an error of the first token counts in
-//! full forever. Let the error of column `c`, divided by the column's scale `σ_c`, be in
-//! `E(P) = {x : |y · x|² ≤ yᵀ P y for every y}`. Then
+//! A token multiplies every column by one matrix, `A = (I − β k kᵀ) diag(a)`, which shortens the component along its key and
+//! nothing else. A norm cannot represent that: in terms of norms an error of the first token counts in full forever. Let the
+//! error of column `c`, divided by the column's scale `σ_c`, be in `E(P) = {x : |y · x|² ≤ yᵀ P y for every y}`. Then
 //!
 //! ```text
 //! a token                P ← A P Aᵀ
@@ -12,8 +11,8 @@
 //! an answer              |q · e_c| ≤ σ_c √(qᵀ P q)
 //! ```
 //!
-//! The sum of two ellipsoids is contained in that ellipsoid for any `a, b > 0`, as `2 s t ≤ (b/a) s² + (a/b) t²`;
-//! these values give the smallest trace.
+//! The sum of two ellipsoids is contained in that ellipsoid for any `a, b > 0`, as `2 s t ≤ (b/a) s² + (a/b) t²`; these
+//! values give the smallest trace.
 
 /// The ellipsoid `E(unit · P)`.
 pub(super) struct Shape<'a> {
@@ -164,8 +163,8 @@ mod tests {
         len: usize,
     }
 
-    /// Checks that `E(P)` reaches, along some directions, at least as far as errors whose signs align. Returns the
-    /// largest ratio.
+    /// Checks that `E(P)` reaches, along some directions, at least as far as errors whose signs align. Returns the largest
+    /// ratio.
     fn reaches(shape: &Shape<'_>, added: &Added, seed: usize) -> f64 {
         let mut most = 0.0f64;
         for n in 0..8 {

@@ -26,10 +26,10 @@ pub struct Staged {
 
 /// All decisions made before pointers are known.
 ///
-/// Only `kernel`, `form`, `chunk`, `pass` and `parts` can change a bit of the answer. They depend on the rule, the
-/// head sizes, the tokens and the options, never on the batch, the number of heads or workers. A stream that is cut
-/// at multiples of `chunk` tokens, counted from the start of each sequence, keeps its bits, except in
-/// [`Form::Scan`] and [`Form::Parallel`], whose parts depend on the length.
+/// Only `kernel`, `form`, `chunk`, `pass` and `parts` can change a bit of the answer. They depend on the rule, the head
+/// sizes, the tokens and the options, never on the batch, the number of heads or workers. A stream that is cut at multiples
+/// of `chunk` tokens, counted from the start of each sequence, keeps its bits, except in [`Form::Scan`] and
+/// [`Form::Parallel`], whose parts depend on the length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// The kernel.
@@ -44,13 +44,12 @@ pub struct Choice {
     pub form: Form,
     /// Number of tokens of a chunk, into which each sequence is cut: the state is complete at its end.
     pub chunk: usize,
-    /// Number of tokens that pass the state together: they interact through products of queries and keys, and of
-    /// keys.
+    /// Number of tokens that pass the state together: they interact through products of queries and keys, and of keys.
     pub pass: usize,
     /// Largest number of parts into which a sequence is divided; 1 except for [`Form::Scan`].
     pub parts: usize,
-    /// `true` if each sequence has the number of parts that it would have alone, `false` if it has
-    /// [`Choice::parts`] where possible.
+    /// `true` if each sequence has the number of parts that it would have alone, `false` if it has [`Choice::parts`] where
+    /// possible.
     pub own_parts: bool,
     /// Strips of columns of a state.
     pub strips: Strips,
@@ -75,8 +74,7 @@ pub struct Choice {
     /// `true` if outputs are summed in f32 values of the workspace before they are rounded, as in both passes of a
     /// bidirectional problem whose outputs are staged.
     pub sums: bool,
-    /// Numbers of sequences, of states of a sequence, of tokens of the longest sequence, and of rows of the
-    /// outputs.
+    /// Numbers of sequences, of states of a sequence, of tokens of the longest sequence, and of rows of the outputs.
     pub extent: [usize; 4],
 }
 
@@ -145,8 +143,8 @@ impl Choice {
         }
     }
 
-    /// Returns the number of workers for a call with `tokens` tokens, counted once for each state: at most those of
-    /// the plan. It changes no bit of the answer.
+    /// Returns the number of workers for a call with `tokens` tokens, counted once for each state: at most those of the plan.
+    /// It changes no bit of the answer.
     #[must_use]
     pub fn workers_for(&self, tokens: f64) -> usize {
         worthwhile(tokens * self.work_of_token(), self.work_per_worker, self.workers)
@@ -164,9 +162,9 @@ impl Choice {
 
     /// Returns the structure that a run executes for a sequence of `tokens` tokens, for its error bound.
     ///
-    /// The state is multiplied by its gates at the ends of chunks, or more often; in between it is kept divided by
-    /// their product. So a whole chunk meets a state at once, even if few tokens pass together, and two
-    /// exponentials are on the path from a value to an answer.
+    /// The state is multiplied by its gates at the ends of chunks, or more often; in between it is kept divided by their
+    /// product. So a whole chunk meets a state at once, even if few tokens pass together, and two exponentials are on the
+    /// path from a value to an answer.
     #[must_use]
     pub fn executed(&self, problem: &Problem, tokens: usize) -> Executed {
         let unit = DType::F32.unit_roundoff();
@@ -183,8 +181,8 @@ impl Choice {
             key_relative: key,
             // One chain over the dims, starting from a tiny number that is subtracted at the end.
             dims: self.rows + round + 1,
-            // A value times its factor, one chain over the tokens, the state times the factor of a chunk. The one
-            // pass of the parallel form is summed in parts if no gate cuts it.
+            // A value times its factor, one chain over the tokens, the state times the factor of a chunk. The one pass of the
+            // parallel form is summed in parts if no gate cuts it.
             tokens: round
                 + 3
                 + match (self.form, self.gates) {

@@ -1,22 +1,21 @@
-//! Chooses, from a problem, a device and options, everything that is decided before a run of linear attention on a
-//! CPU.
+//! Chooses, from a problem, a device and options, everything that is decided before a run of linear attention on a CPU.
 //!
 //! It is a pure function of these considerations:
 //!
-//! 1. *The form depends on the head, never on the batch or the workers.* Forms add in different orders, so the form
-//!    decides bits. On a CPU the cost per token does not grow with the tokens, except in [`Form::Parallel`]. The
-//!    recurrence has the fewest operations and loads the state once for every [`KernelSpec::together`] tokens;
-//!    chunks of more tokens load it less often and add products of tokens with one another. The size of the state
-//!    decides which is faster, by the [`LinearCrossovers`](crate::profile::LinearCrossovers) of the device.
-//! 2. *Workers share columns.* The columns of a state are independent in every rule. Strips of columns become tasks
-//!    if there are too few heads and sequences for the workers, and no bit changes. [`Form::Scan`] also divides the
-//!    tokens, but it computes one and a half times as much, or twice as much for a delta rule, and its bits depend
-//!    on the parts. It is therefore only chosen on request.
-//! 3. *Tensors are copied only if the kernel cannot read them in place*: rows of 16-bit types, of head sizes that
-//!    are not a multiple of four (queries, keys) or of a vector (values, outputs), and rows that are normalised.
-//! 4. *A budget is a hard limit.* First fewer heads have their parts at once, then fewer chunks their states, then
-//!    workers are removed one by one. None of this changes a bit. If even the smallest workspace does not fit, the
-//!    error reports its bytes.
+//! 1. *The form depends on the head, never on the batch or the workers.* Forms add in different orders, so the form decides
+//!    bits. On a CPU the cost per token does not grow with the tokens, except in [`Form::Parallel`]. The recurrence has the
+//!    fewest operations and loads the state once for every [`KernelSpec::together`] tokens; chunks of more tokens load it
+//!    less often and add products of tokens with one another. The size of the state decides which is faster, by the
+//!    [`LinearCrossovers`](crate::profile::LinearCrossovers) of the device.
+//! 2. *Workers share columns.* The columns of a state are independent in every rule. Strips of columns become tasks if there
+//!    are too few heads and sequences for the workers, and no bit changes. [`Form::Scan`] also divides the tokens, but it
+//!    computes one and a half times as much, or twice as much for a delta rule, and its bits depend on the parts. It is
+//!    therefore only chosen on request.
+//! 3. *Tensors are copied only if the kernel cannot read them in place*: rows of 16-bit types, of head sizes that are not a
+//!    multiple of four (queries, keys) or of a vector (values, outputs), and rows that are normalised.
+//! 4. *A budget is a hard limit.* First fewer heads have their parts at once, then fewer chunks their states, then workers
+//!    are removed one by one. None of this changes a bit. If even the smallest workspace does not fit, the error reports its
+//!    bytes.
 
 use super::choice::{Choice, usual_parts};
 use super::kernel::KernelSpec;
@@ -48,12 +47,12 @@ pub const fn crossover(device: &LinearCrossovers, rule: Rule, gates: Gates) -> C
     }
 }
 
-/// Chooses the computation of `problem` with `kernel` on `device`, and lays out the workspace. `rooms` returns the
-/// memory that the kernel needs for a choice.
+/// Chooses the computation of `problem` with `kernel` on `device`, and lays out the workspace. `rooms` returns the memory
+/// that the kernel needs for a choice.
 ///
 /// # Errors
-/// Returns an error if an option is out of bounds or does not apply to the form, if the size of the workspace
-/// overflows, or if even the smallest one exceeds the budget.
+/// Returns an error if an option is out of bounds or does not apply to the form, if the size of the workspace overflows, or
+/// if even the smallest one exceeds the budget.
 pub fn choose(
     problem: &Problem,
     kernel: &KernelSpec,
@@ -150,8 +149,8 @@ pub fn choose(
     }
 }
 
-/// Returns the widest strips that leave half of the level 1 cache to the tokens, unless narrower ones are fewer.
-/// They change no bit.
+/// Returns the widest strips that leave half of the level 1 cache to the tokens, unless narrower ones are fewer. They change
+/// no bit.
 fn strips_of(problem: &Problem, kernel: &KernelSpec, device: &DeviceProfile, rows: usize) -> Strips {
     let narrower = Strips::new(kernel.columns, kernel.lanes);
     let wide = Strips::new(kernel.delta_columns, kernel.lanes);

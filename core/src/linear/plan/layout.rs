@@ -14,8 +14,8 @@ pub struct Rooms {
     pub strip: usize,
 }
 
-/// The regions of a worker, relative to its start, in f32 values. Strips of a state are contiguous, one after
-/// another, `[rows][columns of the strip]` each.
+/// The regions of a worker, relative to its start, in f32 values. Strips of a state are contiguous, one after another,
+/// `[rows][columns of the strip]` each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerSpans {
     /// Queries of a chunk, `[readers][chunk][rows]`.
@@ -49,18 +49,17 @@ pub struct WorkerSpans {
 pub struct Element {
     /// `b`, in strips of columns.
     pub state: Span,
-    /// `A`: for a delta rule `[rows, rows]` in strips of columns. For the other gated rules, a strip whose first
-    /// column is the product of gates, and whose second is NaN unless a gate cleared the row. Empty without gates.
+    /// `A`: for a delta rule `[rows, rows]` in strips of columns. For the other gated rules, a strip whose first column is
+    /// the product of gates, and whose second is NaN unless a gate cleared the row. Empty without gates.
     pub transition: Span,
-    /// For a gated delta rule: a flag for each row of the previous state, 1 if the part clears it before it reads
-    /// it, else 0.
+    /// For a gated delta rule: a flag for each row of the previous state, 1 if the part clears it before it reads it, else 0.
     pub cleared: Span,
     /// Distance from one part to the next.
     pub stride: usize,
 }
 
-/// The layout of a workspace: a region per worker, then the shared regions. Offsets are in f32 values. Every region
-/// starts on a 64-byte boundary if the workspace does.
+/// The layout of a workspace: a region per worker, then the shared regions. Offsets are in f32 values. Every region starts on
+/// a 64-byte boundary if the workspace does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// The regions of a worker.
@@ -129,8 +128,8 @@ impl Layout {
         checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// Returns the number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the
-    /// padding that aligns the first one.
+    /// Returns the number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding that
+    /// aligns the first one.
     #[must_use]
     pub const fn floats(&self) -> usize {
         with_alignment(self.total)

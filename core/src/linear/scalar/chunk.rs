@@ -3,8 +3,8 @@
 //! # A chunk
 //!
 //! Let `S` be the state before a chunk, `G_i` the sum of the logarithms of the gates of its tokens up to `i`, and
-//! `D_ij = exp(G_i − G_j)` the fraction of a write at `j` that remains at `i`. All are vectors over the rows of the
-//! state if gates are per dim. Then for every token `i` of the chunk
+//! `D_ij = exp(G_i − G_j)` the fraction of a write at `j` that remains at `i`. All are vectors over the rows of the state if
+//! gates are per dim. Then for every token `i` of the chunk
 //!
 //! ```text
 //! u_i = v_i                                                                       linear, gated
@@ -13,14 +13,13 @@
 //! S   ← e^{G_n} ⊙ S + Σ_j (D_nj ⊙ k_j) u_jᵀ                                       at the end
 //! ```
 //!
-//! 1. **The rows `u_i` are solved one after another**, by forward substitution with the unit triangular matrix of
-//!    the delta rules. No inverse and no power of it is formed.
+//! 1. **The rows `u_i` are solved one after another**, by forward substitution with the unit triangular matrix of the delta
+//!    rules. No inverse and no power of it is formed.
 //! 2. **Gates are summed in f64**, from token `i` back to `j`, so no large sum cancels another.
-//! 3. **A gate of `−∞` cuts the sums off.** Tokens before it, and the state, are skipped: nothing is multiplied by
-//!    zero.
+//! 3. **A gate of `−∞` cuts the sums off.** Tokens before it, and the state, are skipped: nothing is multiplied by zero.
 //! 4. **Long sums are sums of short ones**, of segments that are added one after another.
-//! 5. **Gates per dim factor** into `exp(G_i)` and `exp(−G_j)` if every sum of the chunk stays within
-//!    `2^±FACTORED`; otherwise every pair of tokens has its own exponential.
+//! 5. **Gates per dim factor** into `exp(G_i)` and `exp(−G_j)` if every sum of the chunk stays within `2^±FACTORED`;
+//!    otherwise every pair of tokens has its own exponential.
 
 use super::stage::{Sink, Stage};
 use crate::linear::law::{Affine, Transition, settled};
@@ -95,8 +94,8 @@ pub(super) struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// Returns the number of values of the room, for chunks of `chunk` tokens and `readers` heads that read a
-    /// state; `None` on overflow.
+    /// Returns the number of values of the room, for chunks of `chunk` tokens and `readers` heads that read a state; `None`
+    /// on overflow.
     pub fn len(rows: usize, columns: usize, gates: usize, chunk: usize, readers: usize) -> Option<usize> {
         let vectors = readers.checked_add(1)?;
         let factors = if gates > 1 { rows.checked_mul(2)? } else { 0 };
@@ -142,9 +141,9 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Computes, in row `x` of the state, the fractions that remain at token `i` of the writes of the tokens from
-    /// the returned one to `i`; earlier writes were cleared. Also returns the remaining fraction of the state,
-    /// unless it was cleared.
+    /// Computes, in row `x` of the state, the fractions that remain at token `i` of the writes of the tokens from the
+    /// returned one to `i`; earlier writes were cleared. Also returns the remaining fraction of the state, unless it was
+    /// cleared.
     fn decay(&mut self, x: usize, i: usize) -> (usize, Option<f32>) {
         let mut sum = 0.0f64;
         for j in (0..=i).rev() {
@@ -184,9 +183,8 @@ impl<'a> Room<'a> {
         true
     }
 
-    /// Computes the products of the vectors from `from` on with the keys up to token `i`, times their remaining
-    /// fractions, and the vectors' reads of the state. Returns the first token that counts: earlier writes were
-    /// cleared.
+    /// Computes the products of the vectors from `from` on with the keys up to token `i`, times their remaining fractions,
+    /// and the vectors' reads of the state. Returns the first token that counts: earlier writes were cleared.
     fn read(
         &mut self,
         i: usize,
@@ -275,8 +273,7 @@ impl<'a> Room<'a> {
         earliest
     }
 
-    /// Processes the `n` tokens from `first` on: writes their answers to `sink`, and advances `state` if `advance`
-    /// is set.
+    /// Processes the `n` tokens from `first` on: writes their answers to `sink`, and advances `state` if `advance` is set.
     pub fn pass(
         &mut self,
         stage: &Stage<'_>,

@@ -1,8 +1,8 @@
-//! Computes a whole call of linear attention in every form, without threads, vector instructions or an allocator:
-//! the scalar fallback.
+//! Computes a whole call of linear attention in every form, without threads, vector instructions or an allocator: the scalar
+//! fallback.
 //!
-//! States are computed one after another, and a state's tokens in the order in which they pass. `scalar/chunk.rs`
-//! describes the computation of a chunk. The forms differ in the state from which an answer is computed:
+//! States are computed one after another, and a state's tokens in the order in which they pass. `scalar/chunk.rs` describes
+//! the computation of a chunk. The forms differ in the state from which an answer is computed:
 //!
 //! ```text
 //! recurrent     the state after the token
@@ -12,8 +12,8 @@
 //! scan          parts fold to (A, b); Blelloch's scan over them gives the state before each; each part is then recurrent
 //! ```
 //!
-//! Problems that are not causal advance the state in the same way, and then every token reads the last one. In
-//! bidirectional problems the first pass keeps its answers in the scratch.
+//! Problems that are not causal advance the state in the same way, and then every token reads the last one. In bidirectional
+//! problems the first pass keeps its answers in the scratch.
 //!
 //! [`token_scan`] runs any schedule of [`crate::scan`] over the tokens themselves, for rules whose `A` is a scalar or
 //! diagonal.
@@ -40,8 +40,7 @@ pub struct Walk {
     /// Number of tokens of a chunk, at least one; the last chunk may have fewer. Only [`Form::Chunk`] and
     /// [`Form::FusedChunk`] use it.
     pub chunk: usize,
-    /// Number of tokens of a part of [`Form::Scan`], at least one; the last part may have fewer. Other forms ignore
-    /// it.
+    /// Number of tokens of a part of [`Form::Scan`], at least one; the last part may have fewer. Other forms ignore it.
     pub part: usize,
 }
 
@@ -178,8 +177,8 @@ fn token_needs(problem: &Problem, scan: Scan) -> Option<Needs> {
     Some(Needs { states: AffineSlots::workspace_len(&Affine::of(problem), tokens, scratch), ..needs })
 }
 
-/// Computes a whole problem whose rule is diagonal by a scan over its tokens as elements of the affine law. It
-/// writes a state for every token, so it serves as a definition for comparison and is not fast.
+/// Computes a whole problem whose rule is diagonal by a scan over its tokens as elements of the affine law. It writes a state
+/// for every token, so it serves as a definition for comparison and is not fast.
 ///
 /// # Errors
 /// Returns the errors of [`run`], and an error for the delta rules and for schedules without an inclusive form.

@@ -25,8 +25,8 @@ fn dense(c: &Context<'_>, of: MaskOf) -> Option<(MaskView, *const u8)> {
     Some((view, c.tensor(operand).data))
 }
 
-/// Returns a number that identifies the rows of a head: two heads of two sequences have the same one if they share
-/// their rows.
+/// Returns a number that identifies the rows of a head: two heads of two sequences have the same one if they share their
+/// rows.
 pub(super) fn rows(c: &Context<'_>, of: MaskOf, batch: usize, head: usize) -> usize {
     dense(c, of).map_or(head, |(view, _)| view.row(batch, head, 0).start)
 }
@@ -42,8 +42,7 @@ pub(super) fn reach(c: &Context<'_>, keys: usize) -> usize {
 ///
 /// # Safety
 /// - The invariants of [`Context`]. A block of the widest tile is writable at `at`.
-/// - If the bias is a table, `entries` is the worker's region with the result of [`write_entries`] for the tile's
-///   head.
+/// - If the bias is a table, `entries` is the worker's region with the result of [`write_entries`] for the tile's head.
 pub(super) unsafe fn write(
     c: &Context<'_>,
     of: MaskOf,
@@ -129,8 +128,8 @@ pub(super) unsafe fn largest(c: &Context<'_>, tile: &TileRows<'_>, entries: *con
     sum
 }
 
-/// Returns the rows of the mask for a tile and the keys of a block, if they are read only once; if `keys` is empty,
-/// those of the next head.
+/// Returns the rows of the mask for a tile and the keys of a block, if they are read only once; if `keys` is empty, those of
+/// the next head.
 pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> Ahead {
     let (choice, of) = (c.choice, MaskOf::Mask);
     let Some((view, data)) = dense(c, of).filter(|_| !choice.row_mask && !choice.keeps.mask) else {
@@ -201,8 +200,8 @@ unsafe fn look_up(
     for column in 0..width {
         let row = (tile.rows.start + column.min(last)) * c.index_stride;
         for key in keys.clone() {
-            // SAFETY: the index has an entry for each query and key (*inputs*); an entry of the table; a value of the
-            // block (clauses).
+            // SAFETY: the index has an entry for each query and key (*inputs*); an entry of the table; a value of the block
+            // (clauses).
             unsafe {
                 let entry = index.wrapping_add(row + key).read_unaligned().max(0) as usize;
                 let x = entries.add(entry.min(most)).read();
@@ -231,11 +230,11 @@ unsafe fn copy_quads(from: *const f32, n: usize, to: *mut f32) {
     }
 }
 
-/// Writes the bias of a tile and the keys of a block, whose entries follow from their positions in a window.
-/// Columns past the last row hold other entries.
+/// Writes the bias of a tile and the keys of a block, whose entries follow from their positions in a window. Columns past the
+/// last row hold other entries.
 ///
-/// For the keys of one column `c'` of the window, the entries of row distance `r − r'` and query column `c` are
-/// laid out as `[row distance][c]`. The values that a key adds to consecutive queries are then contiguous.
+/// For the keys of one column `c'` of the window, the entries of row distance `r − r'` and query column `c` are laid out as
+/// `[row distance][c]`. The values that a key adds to consecutive queries are then contiguous.
 ///
 /// # Safety
 /// - As for [`write`]; the bias is a table without an index.
@@ -260,9 +259,9 @@ unsafe fn slide(
         if from >= to {
             continue;
         }
-        // SAFETY: entries of the table, followed by lines of `w` for each distance, with the width of a tile to
-        // spare (layout). A line overwrites the excess of the previous one. Rows of a tile, whose first ones are
-        // among the lines of the distances that occur, and their places in the bias of the block (clauses).
+        // SAFETY: entries of the table, followed by lines of `w` for each distance, with the width of a tile to spare
+        // (layout). A line overwrites the excess of the previous one. Rows of a tile, whose first ones are among the lines of
+        // the distances that occur, and their places in the bias of the block (clauses).
         unsafe {
             for distance in distances.clone() {
                 let entry = entries.add(distance * (2 * w - 1) + w - 1 - column);

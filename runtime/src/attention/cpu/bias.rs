@@ -1,16 +1,15 @@
-//! Computes the bias of a tile and a block: the values that masks, biases, lengths, causality and windows add to
-//! its scores.
+//! Computes the bias of a tile and a block: the values that masks, biases, lengths, causality and windows add to its scores.
 //!
 //! **The naive way** checks for every row and every key whether the row attends the key, and computes the addend.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Intervals first.* For lengths, causality and window, the tile's outermost rows decide whether a block is
-//!    skipped or fully attended ([`coverage`]), and a bias is written only in the remaining case.
-//! 2. *The kernel converts a mask to a bias* and reports its contents: a block that a mask empties is skipped, and
-//!    one that it leaves whole needs no bias.
-//! 3. *Values that tasks share are kept* ([`Kept`]), and other values are added to a copy: another mask, the sides
-//!    of a shifted window, intervals.
+//! 1. *Intervals first.* For lengths, causality and window, the tile's outermost rows decide whether a block is skipped or
+//!    fully attended ([`coverage`]), and a bias is written only in the remaining case.
+//! 2. *The kernel converts a mask to a bias* and reports its contents: a block that a mask empties is skipped, and one that
+//!    it leaves whole needs no bias.
+//! 3. *Values that tasks share are kept* ([`Kept`]), and other values are added to a copy: another mask, the sides of a
+//!    shifted window, intervals.
 //! 4. *A row shared by all queries stays a row*: the kernel adds its elements to whole vectors.
 
 use super::added::{self, MaskOf};
@@ -29,8 +28,8 @@ pub(super) struct Bias {
     pub is_row: bool,
 }
 
-/// The worker's memory for a bias and for a second one, a block of the widest tile each. The second one exists if
-/// two are added.
+/// The worker's memory for a bias and for a second one, a block of the widest tile each. The second one exists if two are
+/// added.
 #[derive(Clone, Copy)]
 pub(super) struct Room {
     pub first: *mut f32,
@@ -93,8 +92,8 @@ pub(super) unsafe fn cover(
         (seen, bias) = unsafe { together(c, width, keys, (seen, bias), spread, at) };
     }
     if divided {
-        // SAFETY: the sides are those of the task's tokens, with a tile's width to spare (layout). The region for
-        // the bias holds a block of the widest tile.
+        // SAFETY: the sides are those of the task's tokens, with a tile's width to spare (layout). The region for the bias
+        // holds a block of the widest tile.
         unsafe {
             let mut found = Seen::Biased;
             let sides = SideTile {
@@ -119,8 +118,8 @@ pub(super) unsafe fn cover(
     }
     // No row attends keys beyond the reach of mask and bias, and those keys have no bias.
     let written = if seen == Seen::Biased { reach(c, tile, keys) } else { 0 };
-    // SAFETY: the region holds a block of the widest tile (layout), all of it initialised: workspaces begin as
-    // zeros. The first `written` keys of the bias were written, at either address.
+    // SAFETY: the region holds a block of the widest tile (layout), all of it initialised: workspaces begin as zeros. The
+    // first `written` keys of the bias were written, at either address.
     let slice = unsafe {
         if bias != at.cast_const() {
             at.copy_from(bias, written * width);
@@ -137,8 +136,8 @@ fn reach(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> usize {
     added::reach(c, tile.sequence.keys).min(keys.end).saturating_sub(keys.start)
 }
 
-/// Computes the values that mask and bias add, except a mask that is one row: kept, or in one of the two regions
-/// for a bias; in the second one if the mask is a row.
+/// Computes the values that mask and bias add, except a mask that is one row: kept, or in one of the two regions for a bias;
+/// in the second one if the mask is a row.
 ///
 /// # Safety
 /// - As for [`cover`].
@@ -154,8 +153,8 @@ unsafe fn of_tile(
     let mask = spec.mask.is_some() && !c.choice.row_mask;
     let bias = spec.bias.is_some();
     let mut found: Found = (Seen::Plain, std::ptr::null());
-    // SAFETY: both regions hold a block of the widest tile, and so does every kept block (layout); all belong to
-    // the worker. The second one exists if two are added.
+    // SAFETY: both regions hold a block of the widest tile, and so does every kept block (layout); all belong to the worker.
+    // The second one exists if two are added.
     unsafe {
         if keeps.any() {
             let all = keys.start..tile.sequence.keys.min(keys.start + c.choice.block);
@@ -207,8 +206,8 @@ unsafe fn write(
 /// Combines two biases of a tile and a block: returns one of them, or their sum, which is written to `to`.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. A bias is readable for the keys that mask and bias cover, and `to` is writable
-///   for a block; it may be one of them.
+/// - The invariants of [`Context`]. A bias is readable for the keys that mask and bias cover, and `to` is writable for a
+///   block; it may be one of them.
 unsafe fn together(
     c: &Context<'_>,
     width: usize,

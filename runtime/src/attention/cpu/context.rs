@@ -9,8 +9,8 @@ use elsa_core::view::View;
 use elsa_kernels::attention::Kernel;
 use std::ops::Range;
 
-/// A tensor: its view, and the address of its first byte. For an excerpt it is the address that the tensor's first
-/// byte would have.
+/// A tensor: its view, and the address of its first byte. For an excerpt it is the address that the tensor's first byte would
+/// have.
 #[derive(Clone, Copy)]
 pub(super) struct Tensor {
     pub view: View,
@@ -54,8 +54,8 @@ impl Pass {
     pub const WHOLE: Pass = Pass { keys: 0..usize::MAX, begins: true, ends: true };
 }
 
-/// Returns the view of an operand in memory, including operands with one f32, or `d_v`, per query row. Empty for
-/// masks and biases, which have views of their own.
+/// Returns the view of an operand in memory, including operands with one f32, or `d_v`, per query row. Empty for masks and
+/// biases, which have views of their own.
 pub fn view_of(problem: &Problem, operand: Operand) -> View {
     let dim = match operand {
         Operand::LogSumExp | Operand::StateReference | Operand::StateSum => 1,
@@ -71,12 +71,11 @@ pub fn view_of(problem: &Problem, operand: Operand) -> View {
 /// The data shared by all workers of a call.
 ///
 /// Invariants, established by [`Context::new`] and preserved while the call borrows its tensors:
-/// - *inputs*: every row of every present input is readable for its head size, in elements of `dtype`. So is every
-///   row of a present that holds the past, once the new rows have been written. For keys, values, masks and biases
-///   that holds for the keys of `pass`, and for everything else for the rows of the call's tasks.
-/// - *outputs*: every row of every present output is writable where tasks have it, and the rows of one tensor share
-///   no element. The arrays with one entry per row are null, or writable in the same way for one f32 (or `d_v`) per
-///   row.
+/// - *inputs*: every row of every present input is readable for its head size, in elements of `dtype`. So is every row of a
+///   present that holds the past, once the new rows have been written. For keys, values, masks and biases that holds for the
+///   keys of `pass`, and for everything else for the rows of the call's tasks.
+/// - *outputs*: every row of every present output is writable where tasks have it, and the rows of one tensor share no
+///   element. The arrays with one entry per row are null, or writable in the same way for one f32 (or `d_v`) per row.
 /// - *workspace*: `base` is 64-byte aligned and writable for `layout.total` f32 values.
 /// - *kernel*: the instruction set of `kernel` is present.
 #[derive(Clone)]
@@ -99,13 +98,13 @@ pub(super) struct Context<'a> {
     pub pass: Pass,
 }
 
-// SAFETY: workers read the inputs and write disjoint memory: each worker its own region of the workspace, each
-// task its own rows of the outputs (invariants *outputs* and *workspace*).
+// SAFETY: workers read the inputs and write disjoint memory: each worker its own region of the workspace, each task its own
+// rows of the outputs (invariants *outputs* and *workspace*).
 unsafe impl Sync for Context<'_> {}
 
 impl<'a> Context<'a> {
-    /// Creates a context. The tensors must have been checked against the problem, and the workspace must have room
-    /// for the plan's layout from `base` on.
+    /// Creates a context. The tensors must have been checked against the problem, and the workspace must have room for the
+    /// plan's layout from `base` on.
     pub fn new(
         plan: &'a CpuPlan,
         problem: &'a Problem,
@@ -149,14 +148,12 @@ impl<'a> Context<'a> {
         self.tensors[operand]
     }
 
-    /// Returns the tensor from which keys or values are read: `operand`, or the present into which they have been
-    /// written.
+    /// Returns the tensor from which keys or values are read: `operand`, or the present into which they have been written.
     pub fn source(&self, operand: Operand) -> Tensor {
         self.tensors[self.problem.source(operand)]
     }
 
-    /// Returns the entries of a row in an operand with one f32, or `d_v`, per query row; null if the call does not
-    /// have it.
+    /// Returns the entries of a row in an operand with one f32, or `d_v`, per query row; null if the call does not have it.
     pub fn entries(&self, operand: Operand, batch: usize, head: usize, token: usize) -> *mut f32 {
         let rows = self.tensors[operand];
         if rows.is_present() { rows.row(batch, head, token, DType::F32).cast() } else { std::ptr::null_mut() }

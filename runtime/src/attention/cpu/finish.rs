@@ -56,8 +56,8 @@ unsafe fn record(c: &Context<'_>, tile: &TileRows<'_>, d: f32, share: f32) {
     }
 }
 
-/// Writes every output of one row, the only one of `tile`, whose width is one, from its state and its skipped
-/// weights, in the state's units and as a share.
+/// Writes every output of one row, the only one of `tile`, whose width is one, from its state and its skipped weights, in the
+/// state's units and as a share.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The plan records, the row belongs to this worker, and `part` is the worker's region.
@@ -72,8 +72,8 @@ pub(super) unsafe fn row(
         [Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted]
             .map(|rows| c.entries(rows, tile.sequence.batch, tile.head, tile.token()));
     let natural = NaturalState::of(state.m, state.s, 1.0, false);
-    // SAFETY: the row of the arrays that are not null (*outputs*); the region of a tile holds a row of padded
-    // values, and the region for rows holds the conversion's buffer (layout); *kernel*.
+    // SAFETY: the row of the arrays that are not null (*outputs*); the region of a tile holds a row of padded values, and the
+    // region for rows holds the conversion's buffer (layout); *kernel*.
     unsafe {
         record(c, tile, natural.w(d), share);
         if !lse.is_null() {
@@ -100,8 +100,8 @@ pub(super) unsafe fn row(
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The rows belong to this worker, and the state is initialized.
-/// - `left_out` are the sums of the weights that each of the rows skipped, in the units of the state, if the plan
-///   has a budget.
+/// - `left_out` are the sums of the weights that each of the rows skipped, in the units of the state, if the plan has a
+///   budget.
 /// - `scratch` is the worker's region for rows.
 pub(super) unsafe fn finish(
     c: &Context<'_>,

@@ -2,8 +2,8 @@
 //!
 //! 1. *Biases of tiles.* If heads or sequences share the rows of a mask or of a bias, their tasks are consecutive
 //!    (`TaskOrder`). The worker keeps the biases of the last task's tiles, for all their keys.
-//! 2. *The row of a mask* that all queries share, as for padding. It is read once, block by block, when a task has
-//!    another row than the previous task, and shows which blocks are empty, whole or neither.
+//! 2. *The row of a mask* that all queries share, as for padding. It is read once, block by block, when a task has another
+//!    row than the previous task, and shows which blocks are empty, whole or neither.
 //! 3. *The entries of a table* for one head, contiguous and in base-2 units.
 //! 4. *The sides of the tokens of a shifted window.*
 //!
@@ -17,8 +17,8 @@ use std::ops::Range;
 /// Number of words of the header line.
 const WORDS: usize = 16;
 
-/// The header: rows of the mask and of the bias and the first tile, of the kept biases; the head of the entries;
-/// the row of the mask; the sides of the window.
+/// The header: rows of the mask and of the bias and the first tile, of the kept biases; the head of the entries; the row of
+/// the mask; the sides of the window.
 type Names = [usize; 6];
 
 /// The data that a worker keeps.
@@ -109,8 +109,8 @@ impl Kept {
             // The last token is on the far side of each axis that is split.
             sides.map_or(found[5], |sides| sides.of(task.sequence.queries - 1).into()),
         ];
-        // SAFETY: the writes cover the line, the words after it, the entries, the row and the sides. Their regions
-        // belong to the worker and hold them (layout).
+        // SAFETY: the writes cover the line, the words after it, the entries, the row and the sides. Their regions belong to
+        // the worker and hold them (layout).
         unsafe {
             if found[..3] != names[..3] {
                 tiles.write_bytes(0, words);
@@ -176,8 +176,8 @@ impl Kept {
         keys
     }
 
-    /// Returns the contents of a block of the tile at `place` in its group, and the bias of the block, which
-    /// `write` computes if it is unknown.
+    /// Returns the contents of a block of the tile at `place` in its group, and the bias of the block, which `write` computes
+    /// if it is unknown.
     ///
     /// # Safety
     /// - The plan keeps biases. `start` is the first key of a block.

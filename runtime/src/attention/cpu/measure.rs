@@ -1,18 +1,16 @@
-//! Measures the tensors of a call, for the certificate of its run: `O(n d)` compared with the `O(n² d)` of the
-//! attention.
+//! Measures the tensors of a call, for the certificate of its run: `O(n d)` compared with the `O(n² d)` of the attention.
 //!
 //! **The naive way** measures each tensor separately, including rows that belong to no sequence, on one thread.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Only rows that may be attended are measured*: the queries of each sequence, and the keys and values between
-//!    the first and the last that one of its rows may attend. Other contents of a buffer do not affect the answer.
-//! 2. *Tasks measure their own inputs*, just before they read them, so memory is waited for only once. A task
-//!    measures its own queries, and the tasks of a head divide the head's keys and values among them. Outputs are
-//!    measured after they have been written. Masks and biases are dense, and divided among all tasks. If keys are
-//!    streamed in chunks, tasks divide those of a chunk, and every unit of rows measures the keys that it visits.
-//! 3. *Each worker has a record* in its region of the workspace. Records are merged by maxima, so the order is
-//!    irrelevant.
+//! 1. *Only rows that may be attended are measured*: the queries of each sequence, and the keys and values between the first
+//!    and the last that one of its rows may attend. Other contents of a buffer do not affect the answer.
+//! 2. *Tasks measure their own inputs*, just before they read them, so memory is waited for only once. A task measures its
+//!    own queries, and the tasks of a head divide the head's keys and values among them. Outputs are measured after they have
+//!    been written. Masks and biases are dense, and divided among all tasks. If keys are streamed in chunks, tasks divide
+//!    those of a chunk, and every unit of rows measures the keys that it visits.
+//! 3. *Each worker has a record* in its region of the workspace. Records are merged by maxima, so the order is irrelevant.
 
 use super::context::{Context, Shared, Task, tiles_per_task};
 use super::stage::for_past_and_new;
@@ -117,8 +115,8 @@ pub(super) unsafe fn keys(c: &Context<'_>, task: &Task<'_>, [i, n]: [usize; 2], 
                 rows: count,
                 dim: tensor.view.dim(),
             };
-            // SAFETY: the rows are in the sequence and in the pass (*inputs*). A record has a number for each
-            // channel of the values (layout); *kernel*.
+            // SAFETY: the rows are in the sequence and in the pass (*inputs*). A record has a number for each channel of the
+            // values (layout); *kernel*.
             unsafe { function(&rows, to.add(place)) };
         });
     }

@@ -1,8 +1,8 @@
-//! Measures the norms of keys and the magnitudes of values, of a head or of each block of its keys, once for a
-//! call, before any tile begins. `O(n d)` compared with `O(n² d)`.
+//! Measures the norms of keys and the magnitudes of values, of a head or of each block of its keys, once for a call, before
+//! any tile begins. `O(n d)` compared with `O(n² d)`.
 //!
-//! The norm gate ([`gate`](super::gate)) needs those of all keys that some row of the sequence may attend, and the
-//! vote on unseen blocks ([`unseen`](super::unseen)) those of a block.
+//! The norm gate ([`gate`](super::gate)) needs those of all keys that some row of the sequence may attend, and the vote on
+//! unseen blocks ([`unseen`](super::unseen)) those of a block.
 
 use super::context::{Context, Shared};
 use super::stage::for_past_and_new;

@@ -1,9 +1,8 @@
-//! Resident query tiles on the CPU: the memory that stays while chunks of keys are streamed, and a pass over one
-//! chunk.
+//! Resident query tiles on the CPU: the memory that stays while chunks of keys are streamed, and a pass over one chunk.
 //!
-//! A pass is the walk of an in-memory call, over the blocks of the chunk. Tensors are excerpts in buffers: an
-//! address is the one that the tensor's first byte would have, so rows, heads and keys keep their numbers and no
-//! loop of the walk is aware of excerpts. Nothing outside the excerpt is read.
+//! A pass is the walk of an in-memory call, over the blocks of the chunk. Tensors are excerpts in buffers: an address is the
+//! one that the tensor's first byte would have, so rows, heads and keys keep their numbers and no loop of the walk is aware
+//! of excerpts. Nothing outside the excerpt is read.
 
 use super::context::{Context, Pass, Task, Tensor};
 use super::kept::Kept;
@@ -38,8 +37,8 @@ pub struct Place {
     pub view: View,
     /// Byte of the buffer at which the excerpt starts.
     pub at: usize,
-    /// Distance in bytes from the tensor's first row to that of the excerpt, with the strides of the excerpt. It
-    /// may be negative: new keys follow past ones in a chunk.
+    /// Distance in bytes from the tensor's first row to that of the excerpt, with the strides of the excerpt. It may be
+    /// negative: new keys follow past ones in a chunk.
     pub skip: isize,
 }
 
@@ -102,9 +101,9 @@ impl Resident {
             Some((piece, bytes)) => (piece.data(), bytes.min(piece.as_slice().len())),
             None => (self.table.data(), self.table.as_slice().len()),
         };
-        // SAFETY: the elements are in the bytes, which are aligned to a line. No worker is active, so nothing else
-        // uses worker zero's record, and memory is zero until it is written. The workspace has the plan's layout,
-        // and the instruction set of its kernel is present, which the engine ensures.
+        // SAFETY: the elements are in the bytes, which are aligned to a line. No worker is active, so nothing else uses
+        // worker zero's record, and memory is zero until it is written. The workspace has the plan's layout, and the
+        // instruction set of its kernel is present, which the engine ensures.
         unsafe { measure::addends(&context, operand, data.cast_const(), bytes / dtype.size(), 0) };
     }
 
@@ -112,18 +111,17 @@ impl Resident {
     pub fn measured(&mut self, plan: &CpuPlan, problem: &Problem, record: &mut [f32]) {
         let (base, _) = self.memory.lines();
         let context = Context::of(plan, problem, Operands::from_fn(|_| Tensor::NONE), base);
-        // SAFETY: no worker is active, records are initialized from the start on, and the workspace has the plan's
-        // layout.
+        // SAFETY: no worker is active, records are initialized from the start on, and the workspace has the plan's layout.
         unsafe { measure::joined(&context, plan.choice.workers, record) };
     }
 
-    /// Computes a pass: adds the keys of a chunk to the states of a unit, and writes its outputs if the pass ends
-    /// it. `self.sequences` are those of the unit. `begins` says that the unit's queries are in the chunk.
+    /// Computes a pass: adds the keys of a chunk to the states of a unit, and writes its outputs if the pass ends it.
+    /// `self.sequences` are those of the unit. `begins` says that the unit's queries are in the chunk.
     ///
-    /// `places` are those that a `Frame` of the same problem and choice returns for the part, and both buffers have
-    /// its sizes. Inputs are in `chunk`, for the rows of the unit and for `keys`; outputs are in `self.rows`,
-    /// without overlap. A table is complete. Unless `begins` is set, the last pass was one of the same unit, over
-    /// the preceding keys. The instruction set of the plan's kernel is present, which the engine ensures.
+    /// `places` are those that a `Frame` of the same problem and choice returns for the part, and both buffers have its
+    /// sizes. Inputs are in `chunk`, for the rows of the unit and for `keys`; outputs are in `self.rows`, without overlap. A
+    /// table is complete. Unless `begins` is set, the last pass was one of the same unit, over the preceding keys. The
+    /// instruction set of the plan's kernel is present, which the engine ensures.
     ///
     /// # Errors
     /// Returns an error if a worker panicked, or if the call was cancelled.
@@ -179,9 +177,9 @@ impl Resident {
             // Heads of the unit that share the key head of the task.
             let sharing = problem.group().min(unit.heads.len());
             let share = [head % sharing * groups + number % groups, sharing * groups];
-            // SAFETY: the caller's guarantees are the invariants of the context. The pool gives each task to one
-            // worker, and each worker has its own number. Tasks have different tiles of the resident ones, for
-            // which the layout has room in the largest unit. Records are zero until they are written.
+            // SAFETY: the caller's guarantees are the invariants of the context. The pool gives each task to one worker, and
+            // each worker has its own number. Tasks have different tiles of the resident ones, for which the layout has room
+            // in the largest unit. Records are zero until they are written.
             unsafe {
                 if c.choice.certify {
                     if begins {

@@ -1,8 +1,8 @@
 //! Runs schedules with frozen references and skipped blocks by the scalar run of
 //! [`traversal`](elsa_core::attention::traversal), with the tiles of the kernel.
 //!
-//! A task passes each of its tiles to the core with the worker's scratch, and writes the returned rows. Keys and
-//! values are read in place, in their own type: nothing is staged.
+//! A task passes each of its tiles to the core with the worker's scratch, and writes the returned rows. Keys and values are
+//! read in place, in their own type: nothing is staged.
 
 use super::context::{Context, Task, TileRows};
 use super::finish;
@@ -21,8 +21,7 @@ use std::slice::from_raw_parts;
 unsafe fn elements<'a>(c: &Context<'a>, operand: Operand, dtype: DType) -> Option<Elements<'a>> {
     let (tensor, memory) = (c.tensor(operand), c.problem.memory(operand)?);
     let (data, n) = (tensor.data.cast_const(), memory.elements);
-    // SAFETY: the tensor has that many elements of this type (*inputs*), aligned to one, and nothing writes them
-    // (clause).
+    // SAFETY: the tensor has that many elements of this type (*inputs*), aligned to one, and nothing writes them (clause).
     tensor.is_present().then(|| unsafe {
         match dtype {
             DType::F32 => Elements::F32(from_raw_parts(data.cast(), n)),
@@ -76,9 +75,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
     let (part, l, choice) = (c.worker_part(worker), c.layout, c.choice);
     let tile = choice.decides();
     let rows = part.wrapping_add(l.scratch_rows.start).cast::<RowRoom>();
-    // SAFETY: the regions belong to this worker, do not overlap and have room (layout): one record for each row of
-    // a tile, which are initialized here, scratch, and counters that have been cleared. Inputs are not written
-    // while tasks run.
+    // SAFETY: the regions belong to this worker, do not overlap and have room (layout): one record for each row of a tile,
+    // which are initialized here, scratch, and counters that have been cleared. Inputs are not written while tasks run.
     let ((inputs, present), mut room, report) = unsafe {
         let Some(inputs) = inputs(c) else { return };
         (0..tile.rows).for_each(|row| rows.add(row).write(RowRoom::default()));

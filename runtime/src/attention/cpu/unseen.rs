@@ -1,8 +1,8 @@
-//! Takes the vote on unseen blocks: within an error budget, if numbers are added to scores, a tile may skip a block
-//! before any of its products is computed.
+//! Takes the vote on unseen blocks: within an error budget, if numbers are added to scores, a tile may skip a block before
+//! any of its products is computed.
 //!
-//! **The formula** is that of [`traversal::unseen`](elsa_core::attention::traversal::unseen()): the largest number
-//! added to a row's scores in the block and the product of norms bound the weights of the block, and
+//! **The formula** is that of [`traversal::unseen`](elsa_core::attention::traversal::unseen()): the largest number added to a
+//! row's scores in the block and the product of norms bound the weights of the block, and
 //! [`fits`](elsa_core::attention::traversal::fits) decides.
 //!
 //! **The naive loop:**
@@ -14,19 +14,15 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *A block that counts is detected early.* Values that fall with the distance are largest in a corner of the
-//!    tile and the block. A row that objects there ends the vote, because the maximum of a few elements is not
-//!    larger than that of all.
-//! 2. *Bits.* All of it is compiled once, for no instruction set: the decisions follow from the bias and from the
-//!    totals.
-//! 3. *`b` is also added to the sums of the segment*, relative to their own reference. A segment that begins so has
-//!    the reference of the totals. If it began by keeping keys so far below that `b` is not representable relative
-//!    to them, the tile processes the block, whose weights vanish there.
+//! 1. *A block that counts is detected early.* Values that fall with the distance are largest in a corner of the tile and the
+//!    block. A row that objects there ends the vote, because the maximum of a few elements is not larger than that of all.
+//! 2. *Bits.* All of it is compiled once, for no instruction set: the decisions follow from the bias and from the totals.
+//! 3. *`b` is also added to the sums of the segment*, relative to their own reference. A segment that begins so has the
+//!    reference of the totals. If it began by keeping keys so far below that `b` is not representable relative to them, the
+//!    tile processes the block, whose weights vanish there.
 //! 4. *The least weight of a row's own key* stands for weights that it has not visited, up to the tile's own blocks
-//!    ([`own`](super::own)). While a row has visited no key, the least score of its own key, rounded, is the
-//!    reference.
-//! 5. *Keys and values are measured block by block* before any tile begins ([`norms`](super::norms)), and none is
-//!    staged.
+//!    ([`own`](super::own)). While a row has visited no key, the least score of its own key, rounded, is the reference.
+//! 5. *Keys and values are measured block by block* before any tile begins ([`norms`](super::norms)), and none is staged.
 
 use super::bias::Bias;
 use super::context::{Context, TileRows};
@@ -113,8 +109,8 @@ impl Vote<'_> {
         self.own.map_or(f32::NEG_INFINITY, |own| unsafe { own.add(i).read() })
     }
 
-    /// Returns the reference of row `i`, whose totals have `met`: the least score of its own key, rounded, while
-    /// they are empty.
+    /// Returns the reference of row `i`, whose totals have `met`: the least score of its own key, rounded, while they are
+    /// empty.
     ///
     /// # Safety
     /// - Those of [`Vote::passes`].
@@ -168,12 +164,12 @@ impl Vote<'_> {
         }
     }
 
-    /// Returns `true` if the tile skips the block. If so, `top` of the budget holds the upper bound of the block's
-    /// weights in every row. `sums` is the state of its segment, if that has begun.
+    /// Returns `true` if the tile skips the block. If so, `top` of the budget holds the upper bound of the block's weights in
+    /// every row. `sums` is the state of its segment, if that has begun.
     ///
     /// # Safety
-    /// - The invariants of [`Context`], of a plan that foresees. Parts have been measured. The block belongs to the
-    ///   sequence, and the bias is readable as that of an `elsa_kernels::attention::Block`.
+    /// - The invariants of [`Context`], of a plan that foresees. Parts have been measured. The block belongs to the sequence,
+    ///   and the bias is readable as that of an `elsa_kernels::attention::Block`.
     /// - The clauses of [`Budget`], except for `left_out`, and of [`Sums`] for the tile's width.
     pub(super) unsafe fn passes(&self, c: &Context<'_>, sums: Option<&Sums>, budget: &Budget) -> bool {
         let rows = self.rows.rows.len();
@@ -204,15 +200,14 @@ impl Vote<'_> {
         true
     }
 
-    /// Adds the upper bound of the weights of a skipped block to `D`, among the totals and in `sums`, the state of
-    /// its segment, which is written if `first`.
+    /// Adds the upper bound of the weights of a skipped block to `D`, among the totals and in `sums`, the state of its
+    /// segment, which is written if `first`.
     ///
     /// # Safety
     /// - Those of [`Vote::passes`], which has returned `true`. `left_out` of the budget is that of `sums`.
     pub(super) unsafe fn leave_out(&self, c: &Context<'_>, sums: &Sums, budget: &Budget, first: bool) {
         let (rows, width) = (self.rows.rows.len(), self.rows.width);
-        // SAFETY: row `i` of the totals, of `top`, of the state and of its skipped sums, and its weighted sums
-        // (clauses).
+        // SAFETY: row `i` of the totals, of `top`, of the state and of its skipped sums, and its weighted sums (clauses).
         unsafe {
             for i in 0..width {
                 let line = |n: usize| budget.totals.add(n * width + i);
@@ -243,8 +238,8 @@ impl Vote<'_> {
     }
 }
 
-/// Converts `b` from the reference `m` of the totals to that of row `i` of a state that has begun; a row that has
-/// kept no key takes that of the totals.
+/// Converts `b` from the reference `m` of the totals to that of row `i` of a state that has begun; a row that has kept no key
+/// takes that of the totals.
 ///
 /// # Safety
 /// - The clauses of [`Sums`], which has a row `i`.
@@ -255,8 +250,8 @@ unsafe fn beside(sums: &Sums, (m, b): (f32, f32), i: usize) -> f32 {
     if b == 0.0 || s == 0.0 { b } else { b / Merge::of(own, m).earlier }
 }
 
-/// Writes the largest numbers of `N` columns of `count` lines, `width` apart, to `to`, NaN for a column that has
-/// one, and returns `N`.
+/// Writes the largest numbers of `N` columns of `count` lines, `width` apart, to `to`, NaN for a column that has one, and
+/// returns `N`.
 ///
 /// # Safety
 /// - `N` values of each line are readable, and `N` are writable at `to`.

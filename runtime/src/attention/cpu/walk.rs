@@ -1,7 +1,7 @@
 //! The fused walk: query tiles over blocks of keys, segments into the merge tree, states to outputs.
 //!
-//! **The formula.** With tiles of query rows, blocks of keys and segments of eight blocks, the answer of each row
-//! is `W / S` of the state
+//! **The formula.** With tiles of query rows, blocks of keys and segments of eight blocks, the answer of each row is `W / S`
+//! of the state
 //!
 //! ```text
 //! (m, S, W) = ⊕ over segments in the balanced tree ( ⊕ over blocks of the segment, in order ( state of the block ) )
@@ -19,26 +19,24 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Tiles share a block.* A task is a group of tiles of one head. The keys and values of a block are copied
-//!    once, when the first tile needs them, and stay in cache for the others. So the loop over blocks is the outer
-//!    one, and every tile has a [`Walk`].
-//! 2. *Blocks are cut from the first key of the sequence on*, for any range that a tile attends, so a row executes
-//!    the same operations in any tile. Blocks that no row of the group attends are never visited, blocks that a
-//!    tile does not attend are skipped, and blocks that it fully attends need no bias.
-//! 3. *Segments merge as soon as a subtree is complete.* [`MergeStack`] returns the slots. A tile keeps one state
-//!    per level of the tree, not one per segment.
-//! 4. *A bias is stored where its scores will be*, if the kernel reads it from there: a block then needs a third
-//!    less cache. [`Block`] has the rule.
-//! 5. *Keys may arrive in chunks.* Apart from its states, a [`Walk`] has a few words, its [`Progress`]. Between two
-//!    chunks they are stored in the tile's region, so the last chunk ends a walk that is identical, operation by
-//!    operation, to one over all keys.
-//! 6. *Within an error budget* a tile votes block by block on skipping it
-//!    ([`within`](elsa_kernels::attention::within)), also before it sees a block if numbers are added to scores
-//!    ([`unseen`]), and its states have a fourth sum.
-//! 7. *If scores are known to stay near zero* ([`gate`]), zero is the reference, and nothing is searched or
-//!    subtracted.
-//! 8. *Nothing is allocated.* Tiles, states and blocks are in the worker's region of the workspace, at the offsets
-//!    of [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
+//! 1. *Tiles share a block.* A task is a group of tiles of one head. The keys and values of a block are copied once, when the
+//!    first tile needs them, and stay in cache for the others. So the loop over blocks is the outer one, and every tile has a
+//!    [`Walk`].
+//! 2. *Blocks are cut from the first key of the sequence on*, for any range that a tile attends, so a row executes the same
+//!    operations in any tile. Blocks that no row of the group attends are never visited, blocks that a tile does not attend
+//!    are skipped, and blocks that it fully attends need no bias.
+//! 3. *Segments merge as soon as a subtree is complete.* [`MergeStack`] returns the slots. A tile keeps one state per level
+//!    of the tree, not one per segment.
+//! 4. *A bias is stored where its scores will be*, if the kernel reads it from there: a block then needs a third less cache.
+//!    [`Block`] has the rule.
+//! 5. *Keys may arrive in chunks.* Apart from its states, a [`Walk`] has a few words, its [`Progress`]. Between two chunks
+//!    they are stored in the tile's region, so the last chunk ends a walk that is identical, operation by operation, to one
+//!    over all keys.
+//! 6. *Within an error budget* a tile votes block by block on skipping it ([`within`](elsa_kernels::attention::within)), also
+//!    before it sees a block if numbers are added to scores ([`unseen`]), and its states have a fourth sum.
+//! 7. *If scores are known to stay near zero* ([`gate`]), zero is the reference, and nothing is searched or subtracted.
+//! 8. *Nothing is allocated.* Tiles, states and blocks are in the worker's region of the workspace, at the offsets of
+//!    [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
 
 use super::added;
 use super::bias::{Bias, Room, cover};
@@ -123,8 +121,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns the skipped sums of a state, `[width]`, after its other sums; they only exist within an error
-    /// budget.
+    /// Returns the skipped sums of a state, `[width]`, after its other sums; they only exist within an error budget.
     fn left_out(&self, slot: usize) -> *mut f32 {
         self.state(slot).w.wrapping_add(self.tile.value_dim * self.rows.width)
     }
@@ -170,8 +167,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns `true` if the tile skips a block of `segment` before any of its products is computed, in the
-    /// sequence of number `index`, given its `keys` and the bias of their scores.
+    /// Returns `true` if the tile skips a block of `segment` before any of its products is computed, in the sequence of
+    /// number `index`, given its `keys` and the bias of their scores.
     ///
     /// # Safety
     /// - The invariants of [`Context`], of a plan that foresees. Segments arrive in order.
@@ -218,8 +215,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Sets rows that have absorbed no key to the reference of the empty state, if zero was the reference of all
-    /// rows.
+    /// Sets rows that have absorbed no key to the reference of the empty state, if zero was the reference of all rows.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. State 0 is initialized.
@@ -252,8 +248,7 @@ impl Walk<'_> {
     }
 }
 
-/// The lines after the totals of a tile that foresees: the norms of its rows, and the least scores of their own
-/// keys.
+/// The lines after the totals of a tile that foresees: the norms of its rows, and the least scores of their own keys.
 const NORMS_LINE: usize = 5;
 const OWN_LINE: usize = 6;
 
@@ -274,14 +269,13 @@ unsafe fn begin(totals: *mut f32, width: usize, rows: usize, m: f32) {
     }
 }
 
-/// Computes a task: every output of its query rows, or the contribution of a chunk of keys to their states. Ends at
-/// the next block if the call is cancelled.
+/// Computes a task: every output of its query rows, or the contribution of a chunk of keys to their states. Ends at the next
+/// block if the call is cancelled.
 ///
 /// # Safety
 /// - The invariants of [`Context`].
 /// - No other worker has this task or this worker number.
-/// - Unless the call's pass begins the task, the previous pass was computed in the same workspace, with the
-///   preceding keys.
+/// - Unless the call's pass begins the task, the previous pass was computed in the same workspace, with the preceding keys.
 pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, crew: &Crew<'_>) {
     if task.tiles.is_empty() {
         return;
@@ -310,8 +304,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
         let query = own.wrapping_add(l.tile.query.start);
         let width = tile.vectors * c.kernel.spec.lanes;
         let rows = TileRows { sequence, head: task.head, rows: tile.rows, width };
-        // SAFETY: the tile's rows are in the sequence, and its region of the workspace belongs to this worker
-        // (layout); another pass has left its progress there (clause).
+        // SAFETY: the tile's rows are in the sequence, and its region of the workspace belongs to this worker (layout);
+        // another pass has left its progress there (clause).
         let progress = unsafe {
             if c.pass.begins {
                 stage::load_query(c, &rows, scratch, query);
@@ -392,8 +386,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
             if unseen {
                 continue;
             }
-            // SAFETY: the keys are in the sequence, and the worker's regions hold a block (layout). Blocks, and
-            // therefore segments, arrive in order. Tile, block and sums point to what their contracts require.
+            // SAFETY: the keys are in the sequence, and the worker's regions hold a block (layout). Blocks, and therefore
+            // segments, arrive in order. Tile, block and sums point to what their contracts require.
             unsafe {
                 let (k, v) = *staged.get_or_insert_with(|| {
                     let k = stage::keys(c, sequence, kv_head, &keys, part);

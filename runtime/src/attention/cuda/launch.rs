@@ -1,15 +1,15 @@
 //! Lists the launches of a run, in the order of [`Launches`]:
 //!
 //! 1. *The table of sequences* is copied to the device, if the plan has one.
-//! 2. *The present kernel* copies past and new rows, once for keys and once for values, if the problem has present
-//!    tensors; only new rows if they hold the past. The attention kernel then reads those.
-//! 3. *The attention kernel* has one thread block per sequence, head (or group of heads that share keys), split and
-//!    row block. Method math has three kernels instead: the scores, their softmax, the product with the values. The
-//!    last of them takes that place.
-//! 4. *The merge kernel* follows if there are partial states that the attention kernel does not merge itself: if
-//!    the keys are divided among blocks, or if the call outputs states or no output.
-//! 5. *The measuring kernel* reads the inputs for the certificate of the run, if the plan certifies. It runs
-//!    concurrently with the attention kernel and those that follow.
+//! 2. *The present kernel* copies past and new rows, once for keys and once for values, if the problem has present tensors;
+//!    only new rows if they hold the past. The attention kernel then reads those.
+//! 3. *The attention kernel* has one thread block per sequence, head (or group of heads that share keys), split and row
+//!    block. Method math has three kernels instead: the scores, their softmax, the product with the values. The last of them
+//!    takes that place.
+//! 4. *The merge kernel* follows if there are partial states that the attention kernel does not merge itself: if the keys are
+//!    divided among blocks, or if the call outputs states or no output.
+//! 5. *The measuring kernel* reads the inputs for the certificate of the run, if the plan certifies. It runs concurrently
+//!    with the attention kernel and those that follow.
 
 use super::marshal::{self, PartialStates, Sequences};
 use super::plan::{Functions, GpuPlan, measuring, presenting};
@@ -34,8 +34,8 @@ const WARP: u32 = 32;
 /// Largest number of blocks per SM of the kernel that writes the present. The blocks stride over the rows.
 const PRESENT_BLOCKS: usize = 16;
 
-/// Returns `true` if every row of a call passes through partial states even if the keys are not divided: it outputs
-/// states, or no output.
+/// Returns `true` if every row of a call passes through partial states even if the keys are not divided: it outputs states,
+/// or no output.
 fn is_partial(has: impl Fn(Operand) -> bool) -> bool {
     has(Operand::StateReference) || !has(Operand::Output)
 }
@@ -201,8 +201,8 @@ impl Attend<'_> {
     }
 }
 
-/// Returns the addresses of the partial states, if the run has any: if the keys are divided, or if it is `partial`,
-/// as in [`GpuPlan::functions`]. Method math always has a reference and a sum of each row.
+/// Returns the addresses of the partial states, if the run has any: if the keys are divided, or if it is `partial`, as in
+/// [`GpuPlan::functions`]. Method math always has a reference and a sum of each row.
 fn partial_states(
     plan: &GpuPlan,
     partial: bool,
@@ -255,8 +255,7 @@ fn fill_sequences(
             }
             continue;
         }
-        // SAFETY: *room*: the table has `count` entries and is aligned. No copy and no graph reads this one any
-        // longer.
+        // SAFETY: *room*: the table has `count` entries and is aligned. No copy and no graph reads this one any longer.
         unsafe { entries.add(index).write(entry) };
     }
     let table = workspace.scratch.address() + plan.layout.sequences.start as u64;

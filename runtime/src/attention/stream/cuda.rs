@@ -31,8 +31,7 @@ fn rows_of(tensor: View, size: usize, tokens: &StreamTokens) -> Excerpt {
     }
 }
 
-/// Returns the rows of `tokens` among past and new keys, or values: those of the past, followed by those of the new
-/// ones.
+/// Returns the rows of `tokens` among past and new keys, or values: those of the past, followed by those of the new ones.
 fn keys_of(tensors: [View; 2], size: usize, past: usize, tokens: &StreamTokens) -> [Excerpt; 2] {
     let whole = tokens.tokens.clone();
     let middle = past.clamp(whole.start, whole.end);
@@ -92,9 +91,9 @@ fn read(
 }
 
 impl GpuStream {
-    /// Returns the number of units of [`GpuStream::run_between`], each finished independently, and that of the
-    /// parts from unit `from` on. The first units copy keys and values to the present, if there is one; the others
-    /// are blocks of queries.
+    /// Returns the number of units of [`GpuStream::run_between`], each finished independently, and that of the parts from
+    /// unit `from` on. The first units copy keys and values to the present, if there is one; the others are blocks of
+    /// queries.
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem.
@@ -107,15 +106,14 @@ impl GpuStream {
         Ok((copied + blocks, copied.saturating_sub(from) * pieces + steps))
     }
 
-    /// Streams all keys past all queries: reads tensors part by part from `source`, and passes the outputs of each
-    /// block of queries to `sink` when they are final, from unit `from` on. A run that resumes another one of the
-    /// same division starts at the first unit that the sink has not seen finished. The stream must have been
-    /// created for keys from a function ([`KeysFrom::Function`](crate::KeysFrom::Function)). A chunk is read while
-    /// the device computes the previous one.
+    /// Streams all keys past all queries: reads tensors part by part from `source`, and passes the outputs of each block of
+    /// queries to `sink` when they are final, from unit `from` on. A run that resumes another one of the same division starts
+    /// at the first unit that the sink has not seen finished. The stream must have been created for keys from a function
+    /// ([`KeysFrom::Function`](crate::KeysFrom::Function)). A chunk is read while the device computes the previous one.
     ///
     /// # Errors
-    /// Returns an error if the lengths do not match the problem, if an index exceeds its table, if source or sink
-    /// fails, or if the device fails. The contents of the sink are then incomplete.
+    /// Returns an error if the lengths do not match the problem, if an index exceeds its table, if source or sink fails, or
+    /// if the device fails. The contents of the sink are then incomplete.
     pub fn run_between(
         &mut self,
         lengths: &Lengths<'_>,

@@ -1,12 +1,11 @@
-//! Fits a streamed run into memory: finds a plan that the budget has room for, and tries smaller ones if the system
-//! refuses memory.
+//! Fits a streamed run into memory: finds a plan that the budget has room for, and tries smaller ones if the system refuses
+//! memory.
 //!
-//! The search is the same as on a GPU ([`guard`](crate::attention::guard)). A task is the smallest part of a unit
-//! that can be removed on its own: one sequence if a unit has several, else one head, or one group of heads that
-//! share a key head, else one query tile. If that makes too many tasks, several of them form one. With one task
-//! fewer the unit shrinks by it; finer means a chunk of half the segments, then half a task. After the finest
-//! division there are forms with fewer workers and narrower tiles. Kernel, block and segment stay, and with them
-//! every bit.
+//! The search is the same as on a GPU ([`guard`](crate::attention::guard)). A task is the smallest part of a unit that can be
+//! removed on its own: one sequence if a unit has several, else one head, or one group of heads that share a key head, else
+//! one query tile. If that makes too many tasks, several of them form one. With one task fewer the unit shrinks by it; finer
+//! means a chunk of half the segments, then half a task. After the finest division there are forms with fewer workers and
+//! narrower tiles. Kernel, block and segment stay, and with them every bit.
 
 use super::certificate::StreamCertificate;
 use super::error::StreamError;
@@ -58,8 +57,8 @@ impl FittedStream {
         self.run_certified(lengths, source, sink, from).map(|(report, _)| report)
     }
 
-    /// Runs like [`StreamPlan::run_certified`], without an allocation of the size of a tensor. Later runs of a plan
-    /// that certifies allocate their memory again.
+    /// Runs like [`StreamPlan::run_certified`], without an allocation of the size of a tensor. Later runs of a plan that
+    /// certifies allocate their memory again.
     ///
     /// # Errors
     /// Returns the errors of [`StreamPlan::run_certified`], except those of memory.
@@ -89,14 +88,13 @@ struct Search<'a> {
 }
 
 impl Engine {
-    /// Plans like [`Engine::stream`], and allocates all memory of the run. If the system refuses memory, it tries
-    /// again with fewer resident rows, then with shorter chunks, fewer threads and narrower tiles. This changes no
-    /// bit of the answer. A resumed run ([`StreamOptions::sizes`]) must use the sizes of the run that it resumes,
-    /// and fails if they do not fit.
+    /// Plans like [`Engine::stream`], and allocates all memory of the run. If the system refuses memory, it tries again with
+    /// fewer resident rows, then with shorter chunks, fewer threads and narrower tiles. This changes no bit of the answer. A
+    /// resumed run ([`StreamOptions::sizes`]) must use the sizes of the run that it resumes, and fails if they do not fit.
     ///
     /// # Errors
-    /// Returns the errors of [`Engine::stream`], or [`StreamError::Memory`] with the bytes of the smallest form if
-    /// the system refuses them.
+    /// Returns the errors of [`Engine::stream`], or [`StreamError::Memory`] with the bytes of the smallest form if the system
+    /// refuses them.
     pub fn fit_stream(
         &self,
         problem: &Problem,
@@ -161,8 +159,8 @@ impl Search<'_> {
         Wanted { resident: attempt.resident(), segments: attempt.keys() / segment, ..self.wanted }
     }
 
-    /// Returns the number of tasks that fit in addition to the only one of `plan`, from its bytes and the rest of
-    /// the budget and of the system's memory.
+    /// Returns the number of tasks that fit in addition to the only one of `plan`, from its bytes and the rest of the budget
+    /// and of the system's memory.
     fn more(&self, plan: &StreamPlan) -> usize {
         let account = plan.account();
         let shared = account.of(Part::Keys).saturating_add(account.of(Part::Workspace));

@@ -16,15 +16,15 @@ use elsa_core::attention::plan::{
 use elsa_core::attention::traversal::Schedule;
 use elsa_kernels::registry;
 
-/// Number of bytes by which the memory of a process before a run may vary from one start to the next: it includes
-/// pages of the program that the system has in memory.
+/// Number of bytes by which the memory of a process before a run may vary from one start to the next: it includes pages of
+/// the program that the system has in memory.
 const VARIES: usize = 1 << 20;
 
 /// Options of a streamed run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StreamOptions {
-    /// Block, use of all threads, and whether runs measure their tensors for a certificate
-    /// ([`StreamPlan::run_certified`]). Budget and f16 scores are ignored, and the method is [`Method::Elsa`].
+    /// Block, use of all threads, and whether runs measure their tensors for a certificate ([`StreamPlan::run_certified`]).
+    /// Budget and f16 scores are ignored, and the method is [`Method::Elsa`].
     pub plan: PlanOptions,
     /// Outputs to write.
     pub written: Written,
@@ -32,8 +32,8 @@ pub struct StreamOptions {
     pub host_budget: usize,
     /// Largest device memory, in bytes; `None` is unlimited.
     pub device_budget: Option<usize>,
-    /// Length of a chunk, as a multiple of the default of 4,096 keys in blocks of 64 (ELSA-Lean's `η`, appendix I
-    /// of the paper). It is rounded up to whole segments, and reduced if rows need the memory.
+    /// Length of a chunk, as a multiple of the default of 4,096 keys in blocks of 64 (ELSA-Lean's `η`, appendix I of the
+    /// paper). It is rounded up to whole segments, and reduced if rows need the memory.
     pub eta: f64,
     /// `true` if another process may resume the run, which reserves 1 MiB of the budget.
     pub resumable: bool,
@@ -57,8 +57,8 @@ impl StreamOptions {
     }
 }
 
-/// The plan of a streamed run, created by [`Engine::stream`]: the rows that stay in memory, the keys of a chunk,
-/// and an account of every byte.
+/// The plan of a streamed run, created by [`Engine::stream`]: the rows that stay in memory, the keys of a chunk, and an
+/// account of every byte.
 #[derive(Clone, Debug)]
 pub struct StreamPlan {
     pub(super) engine: Engine,
@@ -69,15 +69,15 @@ pub struct StreamPlan {
 }
 
 impl Engine {
-    /// Creates the plan of a streamed run on the CPU: attention over tensors that may be larger than memory, with
-    /// the bits of an in-memory run ([`Engine::plan`]) on the CPU.
+    /// Creates the plan of a streamed run on the CPU: attention over tensors that may be larger than memory, with the bits of
+    /// an in-memory run ([`Engine::plan`]) on the CPU.
     ///
-    /// The account starts with the memory of the process when the plan is created. A caller that depends on the
-    /// budget must not make large allocations between the plan and the end of its run.
+    /// The account starts with the memory of the process when the plan is created. A caller that depends on the budget must
+    /// not make large allocations between the plan and the end of its run.
     ///
     /// # Errors
-    /// Returns an error if an option is not supported, if the problem appends in place, if the budget exceeds the
-    /// available memory of the machine, or if even the smallest form exceeds it.
+    /// Returns an error if an option is not supported, if the problem appends in place, if the budget exceeds the available
+    /// memory of the machine, or if even the smallest form exceeds it.
     pub fn stream(&self, problem: &Problem, options: &StreamOptions) -> Result<StreamPlan, PlanError> {
         self.planned(problem, &self.wanted(problem, options)?)
     }

@@ -63,8 +63,8 @@ impl StreamPlan {
         copy.chain(passes)
     }
 
-    /// Returns the number of units, and that of parts from unit `from` on, for calls with these lengths. Every unit
-    /// is finished independently; the first ones copy keys and values to the present, if there is one.
+    /// Returns the number of units, and that of parts from unit `from` on, for calls with these lengths. Every unit is
+    /// finished independently; the first ones copy keys and values to the present, if there is one.
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem.
@@ -81,8 +81,8 @@ impl StreamPlan {
         Ok(copies(&self.problem).saturating_add(Units::number(&self.problem, &self.choice, lengths)))
     }
 
-    /// Returns the number of units, which lengths of keys do not change; `None` if the problem is packed, whose
-    /// lengths of queries arrive with the call ([`StreamPlan::units_for`]).
+    /// Returns the number of units, which lengths of keys do not change; `None` if the problem is packed, whose lengths of
+    /// queries arrive with the call ([`StreamPlan::units_for`]).
     #[must_use]
     pub fn units(&self) -> Option<usize> {
         let (problem, lengths) = (&self.problem, Lengths::default());
@@ -97,10 +97,9 @@ impl StreamPlan {
         lengths.check(&self.problem)
     }
 
-    /// Computes the outputs: reads tensors part by part from `source`, in a separate thread, and passes outputs to
-    /// `sink`, unit by unit, from unit `from` on. A run that resumes another one starts at the first unit that the
-    /// sink has not seen finished. The bits are those of an in-memory run for every budget, chunk and number of
-    /// threads.
+    /// Computes the outputs: reads tensors part by part from `source`, in a separate thread, and passes outputs to `sink`,
+    /// unit by unit, from unit `from` on. A run that resumes another one starts at the first unit that the sink has not seen
+    /// finished. The bits are those of an in-memory run for every budget, chunk and number of threads.
     ///
     /// Everything is allocated before the first part is computed, and the run fails if memory is refused.
     /// [`Engine::fit_stream`](crate::Engine::fit_stream) plans again instead.
@@ -135,9 +134,9 @@ impl StreamPlan {
     /// ```
     ///
     /// # Errors
-    /// Returns an error if the lengths do not match the problem, if memory is not available, if source or sink
-    /// fails, if a worker panicked, or if the run was cancelled ([`Engine::cancel`](crate::Engine::cancel)). The
-    /// contents of the sink are then incomplete.
+    /// Returns an error if the lengths do not match the problem, if memory is not available, if source or sink fails, if a
+    /// worker panicked, or if the run was cancelled ([`Engine::cancel`](crate::Engine::cancel)). The contents of the sink are
+    /// then incomplete.
     pub fn run(
         &self,
         lengths: &Lengths<'_>,
@@ -149,9 +148,9 @@ impl StreamPlan {
     }
 
     /// Runs like [`StreamPlan::run`], and returns the measurements of the run, if the plan certifies
-    /// ([`PlanOptions::certify`](crate::PlanOptions::certify)). Queries, keys, values and outputs are measured as
-    /// they are streamed. Masks and biases are read once more for it, because chunks that no row attends are not
-    /// streamed, but belong to the certificate of an in-memory run.
+    /// ([`PlanOptions::certify`](crate::PlanOptions::certify)). Queries, keys, values and outputs are measured as they are
+    /// streamed. Masks and biases are read once more for it, because chunks that no row attends are not streamed, but belong
+    /// to the certificate of an in-memory run.
     ///
     /// # Errors
     /// Returns the errors of [`StreamPlan::run`], and an error if a plan that certifies does not begin at unit 0.
@@ -240,8 +239,8 @@ impl StreamPlan {
         Ok((StreamReport { times, written, units }, certificate.flatten()))
     }
 
-    /// Reads a mask or a bias from its first row to its last through `buffer`, and measures it. Returns the bytes
-    /// read. A table is not read again.
+    /// Reads a mask or a bias from its first row to its last through `buffer`, and measures it. Returns the bytes read. A
+    /// table is not read again.
     fn measure(
         &self,
         operand: Operand,

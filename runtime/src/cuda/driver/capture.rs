@@ -1,14 +1,14 @@
 //! Streams that are captured as CUDA graphs.
 //!
-//! A captured stream executes nothing: enqueued work becomes part of a graph, which its owner launches later, any
-//! number of times. Three rules of the driver apply to a library that works in it.
+//! A captured stream executes nothing: enqueued work becomes part of a graph, which its owner launches later, any number of
+//! times. Three rules of the driver apply to a library that works in it.
 //!
-//! 1. A captured stream cannot wait for work that is not captured, and nothing outside the capture can wait for an
-//!    event recorded in it.
-//! 2. During a capture, a thread must not make calls that might disturb captures: allocations, loading of modules,
-//!    waiting for events. The mode *relaxed* of the thread permits such calls ([`Entered::relax`]).
-//! 3. A stream that waits for an event of the capture takes part in it, and the first stream must wait for it before
-//!    the capture ends.
+//! 1. A captured stream cannot wait for work that is not captured, and nothing outside the capture can wait for an event
+//!    recorded in it.
+//! 2. During a capture, a thread must not make calls that might disturb captures: allocations, loading of modules, waiting
+//!    for events. The mode *relaxed* of the thread permits such calls ([`Entered::relax`]).
+//! 3. A stream that waits for an event of the capture takes part in it, and the first stream must wait for it before the
+//!    capture ends.
 
 use super::api::Api;
 use super::context::{Entered, log_error};
@@ -49,8 +49,8 @@ pub struct Relaxed<'a> {
 }
 
 impl Entered<'_> {
-    /// Permits this thread to make calls that might disturb captures, until the returned value is dropped. The
-    /// calls of this library do not disturb any: none uses the default stream, and none waits for captured work.
+    /// Permits this thread to make calls that might disturb captures, until the returned value is dropped. The calls of this
+    /// library do not disturb any: none uses the default stream, and none waits for captured work.
     ///
     /// # Errors
     /// Returns the error that the driver reports.

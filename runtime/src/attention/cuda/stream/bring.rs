@@ -17,8 +17,7 @@ use elsa_kernels::cuda::attention::Sequence;
 use std::time::Instant;
 
 impl Run<'_, '_, '_> {
-    /// Transfers the keys of a step into the buffer that the step before the last has released, and the table of
-    /// sequences.
+    /// Transfers the keys of a step into the buffer that the step before the last has released, and the table of sequences.
     pub(super) fn bring(&mut self, number: usize, step: &Step) -> Result<(), GpuStreamError> {
         if let Some(before) = number.checked_sub(2) {
             self.read_times(before)?;
@@ -35,8 +34,8 @@ impl Run<'_, '_, '_> {
                 memory.on_host(areas[which]).filter(|(_, len)| bytes <= *len).map(|(data, _)| (data, bytes))
             };
             if let (Some((key, key_bytes)), Some((value, value_bytes))) = (place(0), place(1)) {
-                // SAFETY: *room*: the areas do not overlap in page-locked memory and have the bytes, which were
-                // written when they were allocated. Work that used them is done: that of the step before the last.
+                // SAFETY: *room*: the areas do not overlap in page-locked memory and have the bytes, which were written when
+                // they were allocated. Work that used them is done: that of the step before the last.
                 let (key, value) = unsafe {
                     (
                         std::slice::from_raw_parts_mut(key, key_bytes),
@@ -73,8 +72,8 @@ impl Run<'_, '_, '_> {
                         let bytes = run.len() * size;
                         moved += bytes as u64;
                         let from = tensor.host.wrapping_add((first + run.start) * size);
-                        // SAFETY: *room*: the run is in the view, whose bytes the caller has, and runs are dense in
-                        // the area. *alive*: a run waits for its copies before it returns, even if it fails.
+                        // SAFETY: *room*: the run is in the view, whose bytes the caller has, and runs are dense in the area.
+                        // *alive*: a run waits for its copies before it returns, even if it fails.
                         let copied = unsafe { copies.copy_in(entered, at, from, bytes) };
                         at += bytes as u64;
                         copied
@@ -103,9 +102,8 @@ impl Run<'_, '_, '_> {
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: *room*: the area is in page-locked memory and has the bytes, which were written when it was
-        // allocated. Work that used it is done: that of the step before the last, and for a table that of the
-        // previous run.
+        // SAFETY: *room*: the area is in page-locked memory and has the bytes, which were written when it was allocated. Work
+        // that used it is done: that of the step before the last, and for a table that of the previous run.
         let slice = unsafe { std::slice::from_raw_parts_mut(data, bytes) };
         let start = Instant::now();
         fill(part, slice).map_err(io_error(part.operand.argument()))?;
@@ -152,8 +150,8 @@ impl Run<'_, '_, '_> {
         let count = stream.plan.choice.sequences.min(bytes / size_of::<Sequence>());
         for index in 0..count {
             let entry = marshal::sequence(&problem.sequence(&self.lengths(step), index));
-            // SAFETY: *room*: the area has `count` entries and is aligned. No work reads it: that of the step before the
-            // last is done.
+            // SAFETY: *room*: the area has `count` entries and is aligned. No work reads it: that of the step before the last
+            // is done.
             unsafe { table.cast::<Sequence>().add(index).write(entry) };
         }
         if stream.memory.is_copied(area) {
@@ -172,8 +170,8 @@ impl Run<'_, '_, '_> {
         if len < bytes {
             return Err(DeviceError::HostMemory { bytes }.into());
         }
-        // SAFETY: *room*: the area has the bytes, which were written when it was allocated. Work that used it is done:
-        // the results of the block before were waited for.
+        // SAFETY: *room*: the area has the bytes, which were written when it was allocated. Work that used it is done: the
+        // results of the block before were waited for.
         let slice = unsafe { std::slice::from_raw_parts_mut(data, bytes) };
         let tokens = StreamTokens { batch: step.batch(), tokens: step.queries() };
         (self.call.queries)(&tokens, slice).map_err(io_error("queries"))?;

@@ -13,10 +13,9 @@ pub struct StreamTokens {
     pub tokens: Range<usize>,
 }
 
-/// A box of a mask, bias or index, for a function that fills it: its first element and its size along batch, heads,
-/// queries and keys. A broadcast axis has its single element. The batch axis of a mask or a bias wraps around:
-/// after the last index follows the first. A table is always complete, `[1, 1, entries, heads]`; its index is
-/// `[1, 1, queries, keys]`.
+/// A box of a mask, bias or index, for a function that fills it: its first element and its size along batch, heads, queries
+/// and keys. A broadcast axis has its single element. The batch axis of a mask or a bias wraps around: after the last index
+/// follows the first. A table is always complete, `[1, 1, entries, heads]`; its index is `[1, 1, queries, keys]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamBox {
     /// Mask, bias or index.
@@ -130,13 +129,13 @@ pub struct StreamTimes {
     pub copy_ms: f64,
     /// Milliseconds of products and merges, by events.
     pub compute_ms: f64,
-    /// Milliseconds in which the device had no products to compute: the first copy, and all other transfers that
-    /// are not hidden.
+    /// Milliseconds in which the device had no products to compute: the first copy, and all other transfers that are not
+    /// hidden.
     pub wait_ms: f64,
     /// Milliseconds from the start to the end of the last product, on the device.
     pub total_ms: f64,
-    /// Bytes of keys, values, masks and biases that were transferred: read into page-locked memory, copied to the
-    /// device, or both.
+    /// Bytes of keys, values, masks and biases that were transferred: read into page-locked memory, copied to the device, or
+    /// both.
     pub bytes: u64,
     /// Bytes that a sink has received.
     pub written: u64,
@@ -145,8 +144,8 @@ pub struct StreamTimes {
 }
 
 impl StreamTimes {
-    /// Returns `Overlap_eff = 1 − wait / total`: the share of the time in which the device computes. One if the
-    /// total is zero.
+    /// Returns `Overlap_eff = 1 − wait / total`: the share of the time in which the device computes. One if the total is
+    /// zero.
     #[must_use]
     pub fn overlap(&self) -> f64 {
         if self.total_ms > 0.0 { 1.0 - self.wait_ms / self.total_ms } else { 1.0 }

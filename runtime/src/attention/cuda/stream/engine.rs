@@ -43,12 +43,12 @@ pub fn merging() -> Result<(&'static GpuKernel, usize), DeviceError> {
 
 /// Attention on a GPU over keys and values of any length, which are streamed in chunks past resident queries.
 ///
-/// It owns all memory that its runs need; a run allocates nothing on the device. The bits of the results depend on
-/// the problem, the device and the keys of a split (`division.keys / division.splits`). They do not depend on the
-/// number of resident queries, the splits of a chunk, or the source of the keys.
+/// It owns all memory that its runs need; a run allocates nothing on the device. The bits of the results depend on the
+/// problem, the device and the keys of a split (`division.keys / division.splits`). They do not depend on the number of
+/// resident queries, the splits of a chunk, or the source of the keys.
 ///
-/// Masks and biases are transferred for each block of queries and chunk of keys, a past before the new keys,
-/// windows picture by picture, and packed sequences one by one.
+/// Masks and biases are transferred for each block of queries and chunk of keys, a past before the new keys, windows picture
+/// by picture, and packed sequences one by one.
 #[derive(Debug)]
 pub struct GpuStream {
     pub(super) engine: Engine,
@@ -70,8 +70,8 @@ fn gpu_of(engine: &Engine) -> Result<&Arc<Gpu>, GpuStreamError> {
 }
 
 impl GpuStream {
-    /// Allocates everything that runs need. Before that, it checks the limits of the machine, of control groups and
-    /// of the process for the host memory.
+    /// Allocates everything that runs need. Before that, it checks the limits of the machine, of control groups and of the
+    /// process for the host memory.
     ///
     /// # Errors
     /// Returns an error if no GPU computes, if the problem or the division is not supported, if memory is not available, or
@@ -110,8 +110,8 @@ impl GpuStream {
         })
     }
 
-    /// Returns the number of rows of a block of the kernel that computes the problem: [`StreamDivision::rows`] is a
-    /// multiple of it.
+    /// Returns the number of rows of a block of the kernel that computes the problem: [`StreamDivision::rows`] is a multiple
+    /// of it.
     ///
     /// # Errors
     /// Returns an error if no GPU computes, or if its kernels do not support the problem.
@@ -124,8 +124,8 @@ impl GpuStream {
         Ok(choice.kernel.rows)
     }
 
-    /// Returns the bytes on the device, and of page-locked memory, that a stream would allocate. On an integrated
-    /// GPU both are the host's memory.
+    /// Returns the bytes on the device, and of page-locked memory, that a stream would allocate. On an integrated GPU both
+    /// are the host's memory.
     ///
     /// # Errors
     /// Returns an error if no GPU computes, or if the problem or the division is not supported.
@@ -155,8 +155,7 @@ impl GpuStream {
         self.plan.options.division
     }
 
-    /// Returns the number of query rows that are resident at once, over heads and sequences. Packed sequences may
-    /// have fewer.
+    /// Returns the number of query rows that are resident at once, over heads and sequences. Packed sequences may have fewer.
     #[must_use]
     pub fn resident_rows(&self) -> usize {
         let problem = &self.plan.problem;

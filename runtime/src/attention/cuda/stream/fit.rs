@@ -12,11 +12,11 @@ use elsa_core::attention::Problem;
 use elsa_core::attention::plan::GpuChoice;
 use std::sync::Arc;
 
-/// Smallest and largest number of keys of a split, unless only fewer fit. Each block of a split reads its queries
-/// and writes a partial state, which short splits do more often.
+/// Smallest and largest number of keys of a split, unless only fewer fit. Each block of a split reads its queries and writes
+/// a partial state, which short splits do more often.
 const SPLIT: [usize; 2] = [1024, 8192];
-/// Smallest number of chunks into which keys are divided, if splits still have the smallest length: the copy of the
-/// first chunk is not hidden.
+/// Smallest number of chunks into which keys are divided, if splits still have the smallest length: the copy of the first
+/// chunk is not hidden.
 const CHUNKS: usize = 32;
 /// Bytes that two chunks of one split may take.
 const SPLIT_BYTES: usize = 16 << 20;
@@ -28,8 +28,7 @@ const FILL_PERCENT: usize = 90;
 /// Memory limits of a stream, in bytes; `None` is all available memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamBudget {
-    /// Memory on the device. On an integrated GPU it is the host's, and one budget applies to both: the smaller
-    /// one.
+    /// Memory on the device. On an integrated GPU it is the host's, and one budget applies to both: the smaller one.
     pub device: Option<usize>,
     /// Page-locked memory.
     pub pinned: Option<usize>,
@@ -48,8 +47,8 @@ pub struct StreamWants {
     pub states: bool,
     /// `true` if short chains of f16 products may be summed in f16.
     pub half_scores: bool,
-    /// Length of a chunk, as a multiple of the default choice (ELSA-Lean's `η`, appendix I of the paper). It is
-    /// rounded up to a power of two of splits, which changes no bit, and reduced if the budget requires it.
+    /// Length of a chunk, as a multiple of the default choice (ELSA-Lean's `η`, appendix I of the paper). It is rounded up to
+    /// a power of two of splits, which changes no bit, and reduced if the budget requires it.
     pub eta: f64,
     /// Division of an earlier run that this one continues; `None` chooses it.
     pub division: Option<StreamDivision>,
@@ -94,13 +93,13 @@ struct Search<'a> {
 }
 
 impl GpuStream {
-    /// Creates the largest stream that fits `budget`, with the largest number of resident queries. All memory is
-    /// allocated here. If the device, the system or the budget refuses it, first fewer tasks are resident, then
-    /// tasks are finer. A given division is the only attempt.
+    /// Creates the largest stream that fits `budget`, with the largest number of resident queries. All memory is allocated
+    /// here. If the device, the system or the budget refuses it, first fewer tasks are resident, then tasks are finer. A
+    /// given division is the only attempt.
     ///
     /// # Errors
-    /// Returns an error if no GPU computes, if `eta` is not a positive finite number, if the problem is not
-    /// supported, or if the device fails. With [`Fallback::Fail`] also if not even the finest division fits.
+    /// Returns an error if no GPU computes, if `eta` is not a positive finite number, if the problem is not supported, or if
+    /// the device fails. With [`Fallback::Fail`] also if not even the finest division fits.
     pub fn fit(
         engine: &Engine,
         problem: &Problem,
@@ -216,8 +215,7 @@ impl Search<'_> {
         blocks.saturating_mul(splits).saturating_mul(self.problem.heads() * steps::at_once(self.problem))
     }
 
-    /// Returns the bytes of a division, and the page-locked ones among them; on an integrated GPU both are the same
-    /// memory.
+    /// Returns the bytes of a division, and the page-locked ones among them; on an integrated GPU both are the same memory.
     fn bytes(&self, division: StreamDivision) -> Result<[usize; 2], GpuStreamError> {
         let [device, pinned] =
             StreamPlan::new(self.gpu, self.problem, &self.wants.options(division))?.bytes();
@@ -249,8 +247,8 @@ impl Search<'_> {
         self.blocks(rows, splits).saturating_mul(100) >= self.room().saturating_mul(FILL_PERCENT)
     }
 
-    /// Returns the number of keys of a split, which decides bits: a function of the problem and the device, not of
-    /// the budget.
+    /// Returns the number of keys of a split, which decides bits: a function of the problem and the device, not of the
+    /// budget.
     fn split(&self, limits: &Limits) -> usize {
         let spec = self.problem.spec();
         let mut splits = 1;
@@ -272,9 +270,9 @@ impl Search<'_> {
         split.next_multiple_of(limits.tile)
     }
 
-    /// Returns the initial numbers of queries of a task, of tasks, and of splits of a chunk: the fewest splits
-    /// whose blocks fill the device, and the most queries that fit the budget. A task has the rows of one block,
-    /// unless that makes too many tasks.
+    /// Returns the initial numbers of queries of a task, of tasks, and of splits of a chunk: the fewest splits whose blocks
+    /// fill the device, and the most queries that fit the budget. A task has the rows of one block, unless that makes too
+    /// many tasks.
     fn first(&self, limits: &Limits, split: usize) -> (usize, usize, usize) {
         let task = limits.unit * limits.queries.div_ceil(limits.unit).div_ceil(MOST_TASKS).max(1);
         let most = limits.queries.div_ceil(task).max(1);
@@ -320,8 +318,8 @@ impl Search<'_> {
         GpuStream::new(self.engine, self.problem, &self.wants.options(division))
     }
 
-    /// Returns the number of additional tasks that fit, from the bytes of one more and the rest of the budget and
-    /// of the device's memory.
+    /// Returns the number of additional tasks that fit, from the bytes of one more and the rest of the budget and of the
+    /// device's memory.
     fn more(&self, attempt: &Attempt, stream: &GpuStream) -> Result<usize, GpuStreamError> {
         let next = Attempt { tasks: attempt.tasks + 1, ..*attempt };
         let (now, then) = (self.bytes(division(attempt))?, self.bytes(division(&next))?);

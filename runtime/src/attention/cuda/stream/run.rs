@@ -1,5 +1,4 @@
-//! Runs a stream: transfers, computes and merges chunk after chunk, and returns results at the end of each block of
-//! queries.
+//! Runs a stream: transfers, computes and merges chunk after chunk, and returns results at the end of each block of queries.
 
 use super::added;
 use super::call::{StreamCall, StreamKeys, StreamRows, StreamTimes};
@@ -52,14 +51,13 @@ pub(super) struct Run<'a, 'c, 'k> {
 }
 
 impl GpuStream {
-    /// Streams all keys past all queries. `results` is called once for each block of resident queries, in order.
-    /// Keys are the past ones followed by the new ones. A present is rejected: the caller has both, and
-    /// [`GpuStream::run_between`] writes it.
+    /// Streams all keys past all queries. `results` is called once for each block of resident queries, in order. Keys are the
+    /// past ones followed by the new ones. A present is rejected: the caller has both, and [`GpuStream::run_between`] writes
+    /// it.
     ///
     /// # Errors
-    /// Returns an error if the data do not match the problem, if a function fails, if the device fails, or if the
-    /// run was cancelled ([`Engine::cancel`](crate::Engine::cancel)). No pending work then uses the caller's
-    /// memory.
+    /// Returns an error if the data do not match the problem, if a function fails, if the device fails, or if the run was
+    /// cancelled ([`Engine::cancel`](crate::Engine::cancel)). No pending work then uses the caller's memory.
     pub fn run(&mut self, call: StreamCall<'_, '_>) -> Result<StreamTimes, GpuStreamError> {
         let spec = self.plan.problem.spec();
         if spec.present_key.is_some() || spec.present_value.is_some() {
@@ -107,8 +105,8 @@ impl GpuStream {
     /// Returns page-locked memory in which a function fills keys and values, free until the next run.
     pub(crate) fn key_room(&mut self) -> [&mut [u8]; 2] {
         [Area::Key(0), Area::Value(0)].map(|area| match self.memory.on_host(area) {
-            // SAFETY: *room*: the areas do not overlap and have the bytes, which were written when they were
-            // allocated. No run is in progress, and a run waits for its work.
+            // SAFETY: *room*: the areas do not overlap and have the bytes, which were written when they were allocated. No
+            // run is in progress, and a run waits for its work.
             Some((data, len)) => unsafe { std::slice::from_raw_parts_mut(data, len) },
             None => &mut [],
         })
@@ -264,8 +262,8 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// Returns the position of a step's chunk in the whole. A past moves the diagonal, unless that ends at the last
-    /// key; as many queries before the first one would do the same.
+    /// Returns the position of a step's chunk in the whole. A past moves the diagonal, unless that ends at the last key; as
+    /// many queries before the first one would do the same.
     pub(super) fn lengths(&self, step: &Step) -> Lengths<'_> {
         let past = self.stream.plan.problem.past();
         let [queries, keys] = step.group.len;
@@ -399,8 +397,8 @@ impl Run<'_, '_, '_> {
         let heads = problem.heads() / choice.heads_at_once.max(1);
         let blocks = problem.sequences() * heads * choice.splits * call.row_blocks.max(0) as usize;
         let threads = choice.kernel.resources.threads as u32;
-        // SAFETY: the kernel takes an `AttentionArgs`. *room*: areas have the bytes of the largest chunk and block, and
-        // keys in place those of their views. *alive*: the memory of the stream or of the call; runs wait.
+        // SAFETY: the kernel takes an `AttentionArgs`. *room*: areas have the bytes of the largest chunk and block, and keys
+        // in place those of their views. *alive*: the memory of the stream or of the call; runs wait.
         unsafe { compute.launch(entered, &stream.attention, blocks as u32, threads, &call)? };
         let (merge, states) = merging()?;
         let blocks = merge_blocks(states, problem.rows(), choice.splits, choice.partial_dim);
