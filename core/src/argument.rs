@@ -2,16 +2,16 @@
 
 use core::fmt;
 
-/// Why a problem, or the data bound to it, was refused. Every message names the argument, the value found and the
-/// values allowed. Arguments have the names of the fields of the C interface.
+/// Error of a problem or of the data bound to it. Every message names the argument, the value found and the values
+/// allowed. Arguments are named after the fields of the C interface.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ArgumentError {
-    /// The rank of a tensor does not fit its layout.
+    /// The rank of a tensor does not match its layout.
     Rank {
         /// Name of the tensor.
         argument: &'static str,
-        /// Its rank.
+        /// Rank of the tensor.
         found: usize,
         /// The allowed ranks.
         allowed: &'static str,
@@ -51,20 +51,20 @@ pub enum ArgumentError {
         /// Number of key heads.
         kv_heads: usize,
     },
-    /// An axis is empty that must have at least one element.
+    /// An axis that must not be empty is empty.
     Zero {
         /// Name of the tensor.
         argument: &'static str,
         /// Name of the axis.
         axis: &'static str,
     },
-    /// An axis differs from the tensor that it must match.
+    /// The size of an axis differs from the size that another argument determines.
     Mismatch {
         /// Name of the tensor.
         argument: &'static str,
         /// Name of the axis.
         axis: &'static str,
-        /// Its size.
+        /// Size of the axis.
         found: usize,
         /// The required size.
         allowed: usize,
@@ -75,7 +75,7 @@ pub enum ArgumentError {
     Number {
         /// Name of the argument.
         argument: &'static str,
-        /// Its value.
+        /// Value of the number.
         found: f32,
         /// The allowed values, in words.
         allowed: &'static str,
@@ -86,11 +86,11 @@ pub enum ArgumentError {
         argument: &'static str,
         /// Name of the axis of `[batch, heads, queries, keys]`.
         axis: &'static str,
-        /// Its size.
+        /// Size of the axis.
         found: usize,
-        /// The allowed size other than 1: of the batch any divisor of it.
+        /// The allowed size other than 1; on the batch axis any divisor of it is allowed.
         allowed: usize,
-        /// Whether smaller sizes are allowed, too.
+        /// `true` if smaller sizes are allowed as well.
         smaller: bool,
     },
     /// A size is not a multiple of another.
@@ -99,9 +99,9 @@ pub enum ArgumentError {
         argument: &'static str,
         /// Name of the axis.
         axis: &'static str,
-        /// Its size.
+        /// Size of the axis.
         found: usize,
-        /// The size of which it must be a multiple.
+        /// The size must be a multiple of this.
         allowed: usize,
         /// The argument that determines that size.
         of: &'static str,
@@ -112,18 +112,18 @@ pub enum ArgumentError {
         argument: &'static str,
         /// Index of the entry.
         index: usize,
-        /// Its value.
+        /// Value of the entry.
         found: i64,
         /// The smallest allowed value.
         min: i64,
         /// The largest allowed value.
         max: i64,
     },
-    /// A row of states holds a number that no run leaves there.
+    /// A row of states holds a number that no run produces.
     State {
         /// Name of the array.
         argument: &'static str,
-        /// Number of the row, over all batches and heads.
+        /// Index of the row over all batches and heads.
         row: usize,
         /// The number.
         found: f32,
@@ -134,14 +134,14 @@ pub enum ArgumentError {
     Count {
         /// Name of the argument.
         argument: &'static str,
-        /// Its value.
+        /// Value of the count.
         found: usize,
         /// The smallest allowed value.
         min: usize,
         /// The largest allowed value.
         max: usize,
     },
-    /// A call would write nothing about its rows: neither the output nor log-sum-exp nor states.
+    /// A call would write neither the output nor log-sum-exp nor states.
     NoOutput {
         /// Name of the output.
         argument: &'static str,
@@ -164,7 +164,7 @@ pub enum ArgumentError {
     Type {
         /// Name of the tensor.
         argument: &'static str,
-        /// Its type.
+        /// Type of the tensor.
         found: &'static str,
         /// The type in the problem.
         allowed: &'static str,
@@ -178,7 +178,7 @@ pub enum ArgumentError {
         /// Number of elements required.
         needed: usize,
     },
-    /// Rows of a tensor to be written overlap.
+    /// Rows of an output tensor overlap.
     Overlap {
         /// Name of the tensor.
         argument: &'static str,
@@ -186,8 +186,8 @@ pub enum ArgumentError {
 }
 
 impl ArgumentError {
-    /// The same error with `name` applied to the names of its arguments, for an interface that has other names than the
-    /// C interface.
+    /// Returns the same error with `name` applied to the names of its arguments, for interfaces whose names differ
+    /// from those of the C interface.
     #[must_use]
     pub fn renamed(mut self, name: impl Fn(&'static str) -> &'static str) -> ArgumentError {
         use ArgumentError as E;
@@ -217,7 +217,7 @@ impl ArgumentError {
     }
 }
 
-/// Refuses a size that differs from what another argument determines.
+/// Returns an error if a size differs from the size that another argument determines.
 pub(crate) fn same(
     argument: &'static str,
     axis: &'static str,
@@ -232,7 +232,7 @@ pub(crate) fn same(
     }
 }
 
-/// Refuses a buffer with fewer elements than its shape needs.
+/// Returns an error if a buffer has fewer elements than its shape needs.
 pub(crate) fn enough(argument: &'static str, found: usize, needed: usize) -> Result<(), ArgumentError> {
     if found < needed { Err(ArgumentError::Short { argument, found, needed }) } else { Ok(()) }
 }

@@ -1,8 +1,8 @@
 //! Double-double arithmetic: an unevaluated sum of two f64 numbers, good for 30 decimal digits.
 //!
-//! It judges the f64 oracle, which judges everything else. Sums and products are those of Dekker and Knuth
-//! (Muller et al., *Handbook of Floating-Point Arithmetic*, sections 4.3, 4.4 and 14.1): the rounding error of a sum or
-//! of a product of two f64 numbers is an f64 number itself, and these formulas compute it exactly while nothing
+//! It checks the f64 oracle, which checks everything else. Sums and products are those of Dekker and Knuth (Muller
+//! et al., *Handbook of Floating-Point Arithmetic*, sections 4.3, 4.4 and 14.1). The rounding error of a sum or of
+//! a product of two f64 numbers is itself an f64 number, and these formulas compute it exactly unless something
 //! overflows or underflows:
 //!
 //! ```text
@@ -10,8 +10,8 @@
 //! product  p = a b      e = fma(a, b, −p)                              p + e = a b
 //! ```
 //!
-//! Every operation here has a relative error of a few `2^-104`, the functions of some `2^-96`. Only finite numbers keep a
-//! meaning: a NaN or an infinity makes a result NaN or infinite, without a promise which of the two.
+//! Every operation has a relative error of a few `2^-104`, the functions of about `2^-96`. Results are meaningful
+//! only for finite numbers: a NaN or an infinity makes a result NaN or infinite, in an unspecified way.
 
 use core::f64::consts::LN_2;
 use core::ops::{Add, Div, Mul, Neg, Sub};
@@ -21,18 +21,18 @@ use core::ops::{Add, Div, Mul, Neg, Sub};
 pub struct Double {
     /// The number rounded to f64.
     high: f64,
-    /// What the rounding left.
+    /// Rounding error of `high`.
     low: f64,
 }
 
-/// `a + b` and its rounding error.
+/// Returns `a + b` and its rounding error.
 fn sum(a: f64, b: f64) -> Double {
     let high = a + b;
     let part = high - a;
     Double { high, low: (a - (high - part)) + (b - part) }
 }
 
-/// As [`sum`], for `|a| ≥ |b|`.
+/// Returns the same as [`sum`], for `|a| ≥ |b|`.
 fn sum_ordered(a: f64, b: f64) -> Double {
     let high = a + b;
     Double { high, low: b - (high - a) }
@@ -41,27 +41,28 @@ fn sum_ordered(a: f64, b: f64) -> Double {
 /// Remainder of log 2 beyond f64.
 const LN_2_LOW: f64 = 2.319_046_813_846_299_6e-17;
 
-/// Halvings of an argument of the exponential before its series.
+/// Number of halvings of the argument of an exponential before its series.
 const HALVINGS: i32 = 8;
 
 impl Double {
-    /// The product of two f64 numbers, exact while it neither overflows nor underflows.
+    /// Returns the product of two f64 numbers, exact unless it overflows or underflows.
     #[must_use]
     pub fn product(a: f64, b: f64) -> Double {
         let high = a * b;
         Double { high, low: libm::fma(a, b, -high) }
     }
 
-    /// The nearest f64 number.
+    /// Rounds to the nearest f64 number.
     #[must_use]
     pub const fn to_f64(self) -> f64 {
         self.high
     }
 
-    /// `exp(x) − 1` for `|x|` below one half, by the series of a small part of it: `(1 + e)² − 1 = 2 e + e²`.
+    /// Returns `exp(x) − 1` for `|x|` below one half, from the series of a small fraction of `x`:
+    /// `(1 + e)² − 1 = 2 e + e²`.
     fn exp_less_one(self) -> Double {
         let x = Double { high: libm::ldexp(self.high, -HALVINGS), low: libm::ldexp(self.low, -HALVINGS) };
-        // The first term left out is below 2^-120 of the first.
+        // The first omitted term is below 2^-120 of the first.
         let mut series = Double::from(1.0);
         for n in (2..=11).rev() {
             series = Double::from(1.0) + x * series / Double::from(f64::from(n));
@@ -73,7 +74,7 @@ impl Double {
         e
     }
 
-    /// `exp(x)`; zero below the range of f64, infinite above.
+    /// Returns `exp(x)`; zero below the range of f64, infinite above.
     #[must_use]
     pub fn exp(self) -> Double {
         if self.high < -745.0 {
@@ -85,13 +86,13 @@ impl Double {
         let turns = libm::rint(self.high / LN_2);
         let rest = self - Double::product(turns, LN_2) - Double::product(turns, LN_2_LOW);
         let e = Double::from(1.0) + rest.exp_less_one();
-        // In two steps, so that no power of two is out of range before the product is.
+        // Two steps keep each power of two in range unless the product is out of range.
         let (first, second) = (turns as i32 / 2, turns as i32 - turns as i32 / 2);
         let scaled = |x: f64| libm::ldexp(libm::ldexp(x, first), second);
         Double { high: scaled(e.high), low: scaled(e.low) }
     }
 
-    /// The hyperbolic tangent.
+    /// Returns the hyperbolic tangent.
     #[must_use]
     pub fn tanh(self) -> Double {
         if self.high.abs() > 40.0 {
@@ -159,7 +160,7 @@ impl Div for Double {
 mod tests {
     use super::*;
 
-    /// `|a / b − 1|`; NaN where there is none.
+    /// Returns `|a / b − 1|`; NaN if undefined.
     fn off(a: Double, b: Double) -> f64 {
         ((a - b) / b).to_f64().abs()
     }

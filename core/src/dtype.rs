@@ -14,7 +14,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Size of an element in bytes.
+    /// Returns the size of an element in bytes.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -23,7 +23,7 @@ impl DType {
         }
     }
 
-    /// The name of the type: `f32`, `f16` or `bf16`.
+    /// Returns the name of the type: `f32`, `f16` or `bf16`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -33,7 +33,7 @@ impl DType {
         }
     }
 
-    /// The unit roundoff: half the distance from 1 to the next larger number.
+    /// Returns the unit roundoff: half the distance from 1 to the next larger number.
     #[must_use]
     pub const fn unit_roundoff(self) -> f64 {
         match self {
@@ -43,7 +43,7 @@ impl DType {
         }
     }
 
-    /// Half of the smallest positive number: the most by which a result in the subnormal range is rounded.
+    /// Returns half of the smallest positive number: the largest rounding error in the subnormal range.
     #[must_use]
     pub const fn subnormal_roundoff(self) -> f64 {
         match self {
@@ -60,7 +60,7 @@ impl core::fmt::Display for DType {
     }
 }
 
-/// Borrowed elements of a tensor that is read.
+/// Borrowed elements of an input tensor.
 #[derive(Clone, Copy, Debug)]
 pub enum Elements<'a> {
     /// f32 elements.
@@ -72,7 +72,7 @@ pub enum Elements<'a> {
 }
 
 impl Elements<'_> {
-    /// The element type.
+    /// Returns the element type.
     #[must_use]
     pub fn dtype(&self) -> DType {
         match self {
@@ -82,7 +82,7 @@ impl Elements<'_> {
         }
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -92,13 +92,13 @@ impl Elements<'_> {
         }
     }
 
-    /// Whether the slice is empty.
+    /// Returns `true` if the slice is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Address of the first element.
+    /// Returns the address of the first element.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         match self {
@@ -108,7 +108,7 @@ impl Elements<'_> {
         }
     }
 
-    /// The element at `index`, widened to f32. The conversion is exact for all three types.
+    /// Returns the element at `index`, widened to f32. The conversion is exact for all three types.
     ///
     /// # Panics
     /// Panics if `index` is not below `len`.
@@ -123,7 +123,7 @@ impl Elements<'_> {
     }
 }
 
-/// Mutably borrowed elements of a tensor that is written.
+/// Mutably borrowed elements of an output tensor.
 #[derive(Debug)]
 pub enum ElementsMut<'a> {
     /// f32 elements.
@@ -135,7 +135,7 @@ pub enum ElementsMut<'a> {
 }
 
 impl ElementsMut<'_> {
-    /// The element type.
+    /// Returns the element type.
     #[must_use]
     pub fn dtype(&self) -> DType {
         match self {
@@ -145,7 +145,7 @@ impl ElementsMut<'_> {
         }
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -155,13 +155,13 @@ impl ElementsMut<'_> {
         }
     }
 
-    /// Whether the slice is empty.
+    /// Returns `true` if the slice is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The elements, to be read.
+    /// Reborrows the elements for reading.
     #[must_use]
     pub fn elements(&self) -> Elements<'_> {
         match self {
@@ -171,7 +171,7 @@ impl ElementsMut<'_> {
         }
     }
 
-    /// Address of the first element.
+    /// Returns the address of the first element.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         match self {

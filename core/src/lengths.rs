@@ -1,4 +1,4 @@
-//! Lists of lengths that are supplied with the data of a call.
+//! Checks lists of lengths supplied with the data of a call.
 
 use crate::argument::ArgumentError;
 

@@ -2,26 +2,26 @@
 //!
 //! This crate holds every definition that the other crates build on: the monoid and its scans, the checked problem
 //! with its masks, the schedule and the plan, a scalar attention, the f64 oracle, the measures of drift, and the
-//! error certificate. It needs neither an operating system nor an allocator; all memory comes from the caller.
+//! error certificate. It needs neither an operating system nor an allocator; the caller supplies all memory.
 //!
-//! Modules that every operator shares stand at the top level; each operator has a module of its own. The modules
-//! below are in the order of the data path:
+//! Modules shared by all operators are at the top level; each operator has a module of its own. The table follows
+//! the data path:
 //!
 //! | step | module |
 //! |---|---|
 //! | tensors as strided views, and errors that name the argument | [`dtype`], [`view`], [`memory`], [`argument`] |
 //! | a checked problem, its plan and its schedule | [`attention`] |
 //! | linear attention: recurrences and their scans | [`linear`] |
-//! | channels by themselves: recurrences, selective scans, convolutions | [`series`] |
+//! | independent channels: recurrences, selective scans, convolutions | [`series`] |
 //! | states and their merge law | [`monoid`], [`state`], [`scan`] |
-//! | attention divided into tasks that share nothing | [`quorum`] |
-//! | the room of a workspace | [`room`] |
+//! | attention divided into independent tasks | [`quorum`] |
+//! | layout of a workspace | [`room`] |
 //! | the description of a device | [`profile`] |
-//! | what attention costs, whole and in tasks | [`model`] |
-//! | measures of error, and numbers to measure the measure with | [`drift`], [`ulp`], [`double`] |
+//! | cost model of attention, whole and divided into tasks | [`model`] |
+//! | error measures, and the arithmetic that checks them | [`drift`], [`ulp`], [`double`] |
 //!
-//! With the feature `telemetry` there is a module of that name: what a benchmark tells while it runs, and how it
-//! travels over a serial line.
+//! The feature `telemetry` adds a module of that name: the records that a benchmark reports while it runs, and
+//! their framing on a serial line.
 #![no_std]
 #![forbid(unsafe_code)]
 

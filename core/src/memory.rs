@@ -9,18 +9,18 @@ pub struct Memory {
     pub elements: usize,
     /// Size of an element in bytes.
     pub element_size: usize,
-    /// Its view; `None` for the mask, the bias and its index, the log-sum-exp and the states of a softmax, which are dense.
+    /// Its view; `None` for the mask, the bias and its index, log-sum-exp and softmax states, which are dense.
     pub view: Option<View>,
 }
 
 impl Memory {
-    /// Number of bytes that a buffer must have, saturating at `usize::MAX`.
+    /// Returns the number of bytes that a buffer must have, saturating at `usize::MAX`.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.elements.saturating_mul(self.element_size)
     }
 
-    /// The view, if it leaves gaps between its rows. A call must not write to gaps.
+    /// Returns the view if it has gaps between its rows. A call must not write to gaps.
     #[must_use]
     pub fn gaps(&self) -> Option<View> {
         self.view.filter(|view| view.extent() != view.count())

@@ -1,7 +1,6 @@
-//! The description of a device, as plain data for the chooser.
+//! The description of a device, as plain data for the choice of kernels.
 
-/// A device: its processor, its caches and, where present, its GPU. Sizes are in bytes and clocks in MHz; zero
-/// means unknown.
+/// A device: its processor, its caches and its GPU, if it has one. Sizes are in bytes and clocks in MHz; zero means unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DeviceProfile {
     /// Number of cores available to the process.
@@ -14,35 +13,35 @@ pub struct DeviceProfile {
     pub l3: usize,
     /// Maximum clock.
     pub cpu_mhz: u32,
-    /// The GPU, where present.
+    /// The GPU, if there is one.
     pub gpu: Option<GpuProfile>,
-    /// Where forms of linear attention change over on the processor.
+    /// Crossovers between the forms of linear attention on the processor.
     pub linear: LinearCrossovers,
 }
 
-/// From which head size on a processor takes chunks instead of the recurrence, and how many tokens of a chunk pass the
-/// state together.
+/// The crossover from the recurrence to chunks on a processor, and the number of tokens of a chunk that pass the state
+/// together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunksFrom {
-    /// The least head size of keys; `usize::MAX` where the recurrence is always faster.
+    /// Smallest head size of keys for which chunks are used; `usize::MAX` if the recurrence is always faster.
     pub head_size: usize,
-    /// Tokens that pass together.
+    /// Number of tokens that pass together.
     pub pass: usize,
 }
 
-/// Where forms of linear attention change over on a processor. On one core neither the tokens nor the heads move a
-/// crossover: every form but the quadratic one has costs per token that do not depend on them.
+/// Crossovers between the forms of linear attention on a processor. On one core neither the number of tokens nor that of
+/// heads moves a crossover: the cost per token of every form except the quadratic one is independent of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearCrossovers {
-    /// Of the rules without rates.
+    /// Crossover of the rules without rates.
     pub plain: ChunksFrom,
-    /// Of the rules without rates, with a gate for each dim.
+    /// Crossover of the rules without rates, with a gate for each dim.
     pub plain_per_dim: ChunksFrom,
-    /// Of the delta rules.
+    /// Crossover of the delta rules.
     pub delta: ChunksFrom,
-    /// Of the delta rules, with a gate for each dim.
+    /// Crossover of the delta rules, with a gate for each dim.
     pub delta_per_dim: ChunksFrom,
-    /// Whether they are predicted, and not measured on such a processor.
+    /// `true` if the crossovers are predicted, not measured on such a processor.
     pub predicted: bool,
 }
 
@@ -56,8 +55,8 @@ impl LinearCrossovers {
         predicted: false,
     };
 
-    /// Predicted for a core with NEON. A token of the recurrence takes fewer multiply-adds than one of a chunk, and what a chunk
-    /// saves are loads of the state, which find a strip of eight columns in a first cache of 32 KiB up to a head size of 512.
+    /// Predicted for a core with NEON. The recurrence takes fewer multiply-adds per token than a chunk. A chunk only saves
+    /// loads of the state, and a strip of eight columns stays in a 32 KiB level 1 cache up to a head size of 512.
     pub const NEON: LinearCrossovers = {
         let never = ChunksFrom { head_size: usize::MAX, pass: 16 };
         LinearCrossovers {
@@ -69,7 +68,7 @@ impl LinearCrossovers {
         }
     };
 
-    /// Those of the kernels of an instruction set. None was measured but on AVX-512.
+    /// Returns the crossovers of the kernels of an instruction set. Only those of AVX-512 were measured.
     #[must_use]
     pub const fn of(set: InstructionSet) -> LinearCrossovers {
         match set {
@@ -105,13 +104,12 @@ pub struct GpuProfile {
     pub l2: usize,
     /// Maximum clock.
     pub mhz: u32,
-    /// Whether it shares memory with the CPU.
+    /// `true` if it shares memory with the CPU.
     pub integrated: bool,
 }
 
 impl DeviceProfile {
-    /// A conservative description of an unknown processor: one core, 32 KiB of level 1 and 256 KiB of level 2
-    /// cache.
+    /// Returns a conservative description of an unknown processor: one core, 32 KiB of level 1 and 256 KiB of level 2 cache.
     #[must_use]
     pub const fn modest() -> DeviceProfile {
         DeviceProfile {
@@ -126,7 +124,7 @@ impl DeviceProfile {
     }
 }
 
-/// An instruction set for which micro-kernels exist.
+/// An instruction set that has micro-kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InstructionSet {
     /// Portable Rust without vector intrinsics.
@@ -144,7 +142,7 @@ impl InstructionSet {
     pub const ALL: [InstructionSet; 4] =
         [InstructionSet::Avx512, InstructionSet::Avx2, InstructionSet::Neon, InstructionSet::Scalar];
 
-    /// The name: `scalar`, `neon`, `avx2` or `avx512`.
+    /// Returns the name: `scalar`, `neon`, `avx2` or `avx512`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,5 +1,4 @@
-//! The room of a workspace: spans that one cursor hands out, so that the walk that places them is the one that measures
-//! them.
+//! Lays out a workspace. One cursor hands out the spans, so the pass that places them also measures them.
 
 /// A range of the workspace, in f32 values from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,22 +12,23 @@ pub struct Span {
 /// Number of f32 values in a 64-byte line.
 pub(crate) const LINE: usize = 16;
 
-/// Number of f32 values of a workspace whose regions end at `total`: with a line of them, memory of any alignment has room.
+/// Returns the number of f32 values of a workspace whose regions end at `total`. One extra line makes room for
+/// aligning memory of any alignment.
 pub(crate) const fn with_alignment(total: usize) -> usize {
     total + LINE
 }
 
-/// Bytes of that workspace; `None` if no memory has as many.
+/// Returns the bytes of that workspace; `None` if they exceed the address space.
 pub(crate) fn checked_bytes(total: usize) -> Option<usize> {
     total.checked_add(LINE)?.checked_mul(size_of::<f32>()).filter(|bytes| *bytes <= isize::MAX as usize)
 }
 
-/// Number of f32 values that a table of `count` entries of `T` takes; `None` if it overflows.
+/// Returns the number of f32 values that a table of `count` entries of `T` takes; `None` on overflow.
 pub(crate) fn table<T>(count: usize) -> Option<usize> {
     count.checked_mul(size_of::<T>()).map(|bytes| bytes.div_ceil(size_of::<f32>()))
 }
 
-/// Allocates spans one after the other, each on a line.
+/// Allocates consecutive spans, each aligned to a line.
 #[derive(Default)]
 pub(crate) struct Cursor {
     at: usize,
@@ -36,22 +36,22 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// The end of what was allocated.
+    /// Returns the end of the allocated spans.
     pub(crate) const fn end(&self) -> usize {
         self.at
     }
 
-    /// A cursor that begins anew and remembers the overflow of this one.
+    /// Returns a cursor that starts from zero and keeps the overflow flag of this one.
     pub(crate) const fn after(&self) -> Cursor {
         Cursor { at: 0, overflow: self.overflow }
     }
 
-    /// Whether something did not fit into the address space.
+    /// Returns `true` if an allocation exceeded the address space.
     pub(crate) const fn has_overflowed(&self) -> bool {
         self.overflow
     }
 
-    /// Goes back to the start of the span that was allocated last.
+    /// Rewinds to the start of `span`, the last allocation.
     pub(crate) const fn back_to(&mut self, span: Span) {
         self.at = span.start;
     }

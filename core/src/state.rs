@@ -1,6 +1,6 @@
-//! The softmax state `(m, S, W)`: the one definition of what it is and how two of them merge.
+//! The softmax state `(m, S, W)`: its definition and its merge law.
 //!
-//! For a set of keys with scores `s_j` (in base-2 units) and values `v_j` the state holds
+//! For a set of keys with scores `s_j` (in base-2 units) and values `v_j`, the state holds
 //!
 //! ```text
 //! m   a reference near the largest score
@@ -8,72 +8,70 @@
 //! W = Σ 2^(s_j − m) v_j
 //! ```
 //!
-//! and the answer is `W / S`, whatever the reference. Two states of disjoint sets merge by bringing both to
-//! the larger reference and adding (ELSA equations 4 and 5):
+//! and the answer is `W / S` for every reference. Two states of disjoint sets merge by rescaling both to the larger reference
+//! and adding (ELSA equations 4 and 5):
 //!
 //! ```text
 //! m = max(m_a, m_b)    S = S_a 2^(m_a − m) + S_b 2^(m_b − m)    W likewise
 //! ```
 //!
-//! The naive form takes `m` as the maximum itself and natural exponentials. Here:
+//! The textbook form uses the maximum itself as `m` and natural exponentials. This one differs:
 //!
-//! 1. **References are whole numbers.** Then `2^(m_a − m)` is a power of two, the products with it are
-//!    exact, and a merge rounds nowhere but in its additions.
-//! 2. **References lag.** A score moves the reference only when it exceeds it by more than [`HEADROOM`], so
-//!    that sums are seldom rescaled ([`raised`]).
-//! 3. **The empty state is canonical**: `(−∞, 0, 0)`, and merging two empty states returns it bit for bit,
-//!    because a factor whose reference is `−∞` is zero by definition and not `2^(−∞ + ∞)`. [`is_empty`] is
-//!    the one test for it.
-//! 4. **NaN poisons.** A NaN score makes `S` and `W` NaN; no maximum can swallow that.
-//! 5. **A factor below `2^-126` is zero**: it would push its side out of the range of normal f32 values.
-//! 6. **Zeros are positive.** A sum that is zero may be `−0`, depending on which keys of weight zero were added to it.
-//!    What leaves the library is `+0` ([`State::finish`], [`NaturalState::w`]).
-//! 7. **The definition divides, kernels multiply.** [`State::finish`] divides every element of `W` by `S` and
-//!    rounds once, as befits a definition. A CPU kernel divides once per row and multiplies by `1 / S`: a
-//!    vector division takes as long as several products, and a row has as many elements as the head size of
-//!    values. That rounds twice, which the error bound counts for every kernel.
+//! 1. **References are integers.** Then `2^(m_a − m)` is a power of two, products with it are exact, and only the additions
+//!    of a merge round.
+//! 2. **References lag.** A score moves the reference only if it exceeds it by more than [`HEADROOM`], so sums are seldom
+//!    rescaled ([`raised`]).
+//! 3. **The empty state is canonical**: `(−∞, 0, 0)`. Merging two empty states returns it bit for bit, because a factor whose
+//!    reference is `−∞` is defined as zero instead of `2^(−∞ + ∞)`. [`is_empty`] is the only test for it.
+//! 4. **NaN propagates.** A NaN score makes `S` and `W` NaN; no maximum can hide it.
+//! 5. **A factor below `2^-126` is zero**, because it would scale its side out of the range of normal f32 values.
+//! 6. **Zeros are positive.** A zero sum may be `−0`, depending on the keys of weight zero that were added to it. The library
+//!    always returns `+0` ([`State::finish`], [`NaturalState::w`]).
+//! 7. **The definition divides, kernels multiply.** [`State::finish`] divides every element of `W` by `S` and rounds once. A
+//!    CPU kernel divides once per row and multiplies by `1 / S`, because a vector division costs as much as several products
+//!    and a row has as many elements as the head size of values. That rounds twice, which the error bound counts for every
+//!    kernel.
 //!
-//! [`Number`] is what these laws require of a number. It is implemented by `f32` here and by vectors of
-//! independent rows in the kernels, so that both execute this text.
+//! [`Number`] is the set of operations that these laws require. `f32` implements it here, and the kernels implement it for
+//! vectors of independent rows, so both execute this source.
 //!
-//! Outside the library references are in natural-log units: [`natural_reference`] and [`NaturalState`] convert
-//! to them. States merge there, too, by [`NaturalMerge`]: a reference in natural-log units is no whole number in base-2
-//! units, and a way back would have to round it.
+//! Outside the library references are in natural-log units: [`natural_reference`] and [`NaturalState`] convert to them.
+//! [`NaturalMerge`] merges states in those units, because a natural-log reference is not an integer in base-2 units and
+//! converting it back would round.
 
 use crate::monoid::Monoid;
 use core::f64::consts::LN_2;
 
-/// A score that exceeds the reference by more than this (in base-2 units) moves the reference. Weights are then
-/// at most `2^HEADROOM`, which leaves the rest of the exponent range to the values.
+/// Headroom in base-2 units: a score moves the reference only if it exceeds it by more. Weights are then at most
+/// `2^HEADROOM`, which leaves the rest of the exponent range to the values.
 pub const HEADROOM: f32 = 8.0;
 
-/// The least exponent of a weight relative to the reference: the end of the normal f32 range. An attended key whose
-/// score lies further below weighs nothing, or at most its exact weight where a kernel's exponential reaches further.
-/// Its value still poisons the row where it is NaN or infinite.
+/// Least exponent of a weight relative to the reference: the end of the normal f32 range. An attended key with a lower score
+/// has weight zero, or at most its exact weight where a kernel's exponential reaches further. Its value still poisons the row
+/// if it is NaN or infinite.
 pub const WEIGHT_FLOOR: f32 = -126.0;
 
-/// The largest `|log2 S|` of a row that is accepted though its reference did not follow its scores
-/// ([`crate::attention::traversal::guard`]).
+/// Largest `|log2 S|` at which a row with a frozen reference is accepted ([`crate::attention::traversal::guard`]).
 pub const FROZEN_RANGE: f32 = 24.0;
 
-/// What the laws of the state require of a number: an `f32`, or a vector whose lanes are independent rows.
+/// The operations that the laws of the state require: of an `f32`, or of a vector whose lanes are independent rows.
 pub trait Number: Copy {
-    /// The larger of two references.
+    /// Returns the larger of two references.
     #[must_use]
     fn larger(self, other: Self) -> Self;
-    /// `2^(self − to)` for whole numbers `self ≤ to`; zero where `self` is `−∞`, and below `2^-126`.
+    /// Returns `2^(self − to)` for integers `self ≤ to`; zero if `self` is `−∞` or if the result is below `2^-126`.
     #[must_use]
     fn factor(self, to: Self) -> Self;
-    /// Product.
+    /// Returns the product.
     #[must_use]
     fn times(self, other: Self) -> Self;
-    /// Sum.
+    /// Returns the sum.
     #[must_use]
     fn plus(self, other: Self) -> Self;
-    /// The nearest whole number, ties to even.
+    /// Rounds to the nearest integer, ties to even.
     #[must_use]
     fn nearest(self) -> Self;
-    /// `yes` where `self > than`, `no` elsewhere, also where either is NaN.
+    /// Returns `yes` if `self > than`, else `no`, also if either is NaN.
     #[must_use]
     fn if_greater(self, than: Self, yes: Self, no: Self) -> Self;
 }
@@ -106,34 +104,34 @@ impl Number for f32 {
     }
 }
 
-/// The largest score that leaves a reference `m` where it is. `headroom` is [`HEADROOM`] as an `N`.
+/// Returns the largest score that leaves a reference `m` unchanged. `headroom` is [`HEADROOM`] as an `N`.
 #[inline(always)]
 #[must_use]
 pub fn limit<N: Number>(m: N, headroom: N) -> N {
     m.plus(headroom)
 }
 
-/// The reference of a row with reference `m` once it takes in scores of which `top` is the largest:
+/// Returns the reference of a row with reference `m` after it absorbs scores with maximum `top`:
 ///
 /// ```text
 /// m' = rint(top)   where top > limit(m) = m + HEADROOM
 /// m' = m           elsewhere
 /// ```
 ///
-/// In the empty row `m` is `−∞`, and every score but `−∞` and NaN moves it.
+/// In an empty row `m` is `−∞`, and every score except `−∞` and NaN moves it.
 #[inline(always)]
 #[must_use]
 pub fn raised<N: Number>(m: N, top: N, headroom: N) -> N {
     top.if_greater(limit(m, headroom), top.nearest(), m)
 }
 
-/// `2^n` for a whole `n` in −126 ..= 127.
+/// Returns `2^n` for an integer `n` in −126 ..= 127.
 #[inline(always)]
 fn power_of_two(n: f32) -> f32 {
     f32::from_bits(((n as i32 + 127) as u32) << 23)
 }
 
-/// The merge of two references, to be applied to every sum that hangs on them.
+/// The merge of two references, applied to every sum relative to them.
 #[derive(Clone, Copy, Debug)]
 pub struct Merge<N> {
     /// The reference of the merged state.
@@ -145,14 +143,14 @@ pub struct Merge<N> {
 }
 
 impl<N: Number> Merge<N> {
-    /// Of references `a` (earlier) and `b` (later).
+    /// Merges references `a` (earlier) and `b` (later).
     #[inline(always)]
     pub fn of(a: N, b: N) -> Merge<N> {
         let m = a.larger(b);
         Merge { m, earlier: a.factor(m), later: b.factor(m) }
     }
 
-    /// `a 2^(m_a − m) + b 2^(m_b − m)`. Only the addition rounds.
+    /// Returns `a 2^(m_a − m) + b 2^(m_b − m)`. Only the addition rounds.
     #[inline(always)]
     #[must_use]
     pub fn apply(&self, a: N, b: N) -> N {
@@ -160,11 +158,10 @@ impl<N: Number> Merge<N> {
     }
 }
 
-/// The state of one query row over some set of keys. `W` is an array where states are values, and a slice
-/// of the caller's where they are streamed.
+/// The state of one query row over a set of keys. `W` is an array, or a slice of the caller's memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct State<W> {
-    /// Reference in base-2 units: a whole number, or `−∞` for the empty state.
+    /// Reference in base-2 units: an integer, or `−∞` for the empty state.
     pub m: f32,
     /// `Σ 2^(s_j − m)`.
     pub s: f32,
@@ -185,7 +182,7 @@ impl<const D: usize> Monoid for State<[f32; D]> {
 }
 
 impl<const D: usize> State<[f32; D]> {
-    /// The state of a single key with score `score` (in base-2 units) and value `value`.
+    /// Returns the state of a single key with the given score (in base-2 units) and value.
     #[must_use]
     pub fn of(score: f32, value: &[f32; D]) -> Self {
         let mut x = Self::identity();
@@ -195,29 +192,29 @@ impl<const D: usize> State<[f32; D]> {
 }
 
 impl<W: AsRef<[f32]>> State<W> {
-    /// Whether no key was absorbed: [`is_empty`].
+    /// Returns `true` if no key was absorbed: [`is_empty`].
     #[must_use]
     pub fn is_empty(&self) -> bool {
         is_empty(self.m, self.s)
     }
 
-    /// Log-sum-exp in natural-log units: `(m + log2 S) · log 2`; `−∞` for the empty state.
+    /// Returns log-sum-exp in natural-log units: `(m + log2 S) · log 2`; `−∞` for the empty state.
     #[must_use]
     pub fn log_sum_exp(&self) -> f32 {
         log_sum_exp(self.m, f64::from(self.s))
     }
 }
 
-/// Whether a state with reference `m` and sum `s` is empty: its reference is `−∞` and its sum is not NaN.
+/// Returns `true` if a state with reference `m` and sum `s` is empty: its reference is `−∞` and its sum is not NaN.
 ///
-/// A row whose attended scores are all `−∞` counts as empty. A NaN in the sum is a poisoned state, which is not empty.
+/// A row whose attended scores are all `−∞` counts as empty. A state whose sum is NaN is poisoned, not empty.
 #[must_use]
 pub fn is_empty(m: f32, s: f32) -> bool {
     m == f32::NEG_INFINITY && !s.is_nan()
 }
 
-/// Log-sum-exp, in natural-log units, of a state with reference `m` (in base-2 units) and sum `s`; `−∞` for the
-/// empty state, NaN for a poisoned one. Computed in f64 and rounded once.
+/// Returns log-sum-exp, in natural-log units, of a state with reference `m` (in base-2 units) and sum `s`; `−∞` for the empty
+/// state, NaN for a poisoned one. Computed in f64 and rounded once.
 #[must_use]
 pub fn log_sum_exp(m: f32, s: f64) -> f32 {
     if is_empty(m, s as f32) {
@@ -226,20 +223,19 @@ pub fn log_sum_exp(m: f32, s: f64) -> f32 {
     (f64::from(m) * LN_2 + libm::log(s)) as f32
 }
 
-/// The largest magnitude of the exponent by which the factor of [`natural_reference`] makes up for a rounding. References
-/// below `2^30` in natural-log units stay within it, because f32 values there lie at most 64 apart.
+/// Largest magnitude of the exponent with which the factor of [`natural_reference`] compensates for a rounding. References
+/// below `2^30` in natural-log units stay within it, because neighbouring f32 values there are at most 64 apart.
 pub const MOST_ROUNDING: f64 = 32.0;
 
-/// The reference `m` of a state (in base-2 units) in natural-log units, and the factor that its `S` and `W` take on
-/// for it. A reference that is not finite stays as it is, with factor one.
+/// Converts the reference `m` of a state (in base-2 units) to natural-log units. Returns it with the factor by which `S` and
+/// `W` must be multiplied. A reference that is not finite is returned unchanged, with factor one.
 ///
-/// The reference is rounded to f32, and the factor `exp(exact − rounded)` makes up for that: within a few roundings of
-/// one for ordinary references, up to `e^0.5` at 10^7, and [`MOST_ROUNDING`] bounds its exponent. Below `2^30` in
-/// natural-log units `S exp(m)` is kept. Beyond, f32 references lie 128 and more apart, and no f32 sum could always
-/// make up for that: `m + log S` is then kept within the spacing of f32 at `m`, and `W / S` as everywhere. States that
-/// meet there merge rightly all the same: either they had the same reference, and take on the same factor, or their
-/// references differed by 128 or more, and the weaker one has at most `e^-56` of the weight that it has relative to its
-/// own reference.
+/// The reference is rounded to f32, and the factor `exp(exact − rounded)` compensates: it is within a few roundings of one
+/// for ordinary references and up to `e^0.5` at 10^7; [`MOST_ROUNDING`] bounds its exponent. Below `2^30` in natural-log
+/// units `S exp(m)` is preserved. Beyond, f32 references are 128 and more apart, and no f32 sum could always compensate:
+/// `m + log S` is then preserved within the spacing of f32 at `m`, and `W / S` as everywhere. Such states still merge
+/// correctly. If they had the same reference, they have the same factor. Otherwise their references differed by 128 or more,
+/// and the weaker one has at most `e^-56` of the weight that it has relative to its own reference.
 #[must_use]
 pub fn natural_reference(m: f32) -> (f32, f64) {
     if !m.is_finite() {
@@ -250,21 +246,20 @@ pub fn natural_reference(m: f32) -> (f32, f64) {
     (rounded, libm::exp(rest.clamp(-MOST_ROUNDING, MOST_ROUNDING)))
 }
 
-/// A state in natural-log units, as it leaves the library. Its weighted sums are converted one by one, by
-/// [`NaturalState::w`].
+/// A state in natural-log units, as the library returns it. [`NaturalState::w`] converts its weighted sums one by one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NaturalState {
     /// Reference; `−∞` for the empty state.
     pub m: f32,
     /// Sum of the weights; zero for the empty state.
     pub s: f32,
-    /// What weighted sums are multiplied by; absent for the empty state.
+    /// Factor of the weighted sums; `None` for the empty state.
     factor: Option<f64>,
 }
 
 impl NaturalState {
-    /// Of a state with reference `m` (in base-2 units) and sum `s`, whose sums carry the factor `weight_scale`. With
-    /// `divided` its weighted sums have been divided by `s` already.
+    /// Converts a state with reference `m` (in base-2 units) and sum `s`, whose sums carry the factor `weight_scale`.
+    /// `divided` says that its weighted sums have already been divided by `s`.
     #[must_use]
     pub fn of(m: f32, s: f32, weight_scale: f64, divided: bool) -> NaturalState {
         let (natural, factor) = natural_reference(m);
@@ -276,16 +271,16 @@ impl NaturalState {
         NaturalState { m: natural, s: (s * factor) as f32, factor: Some(factor_of_w) }
     }
 
-    /// The element `w` of the weighted sums in natural-log units; zero for the empty state, whatever `w` is.
+    /// Returns the element `w` of the weighted sums in natural-log units; zero for the empty state, for any `w`.
     #[must_use]
     pub fn w(&self, w: f32) -> f32 {
         self.factor.map_or(0.0, |factor| (f64::from(w) * factor) as f32 + 0.0)
     }
 }
 
-/// What no run and no merge leaves in the state of a row, in natural-log units: the array, the number there, and what is
-/// allowed. `None` for what one may leave: the empty state, `m = −∞` with `S = 0`; finite `m` and `S > 0`, with whatever values
-/// that are not finite leave in `W`; and the poisoned state, NaN in `S` and all of `W`, at any `m` but NaN.
+/// Reports a state, in natural-log units, that no run and no merge produces: the array, the number found there, and the
+/// allowed values. Returns `None` for valid states. These are the empty state, `m = −∞` with `S = 0`; finite `m` with `S > 0`
+/// and any `W`, including NaN and infinities; and the poisoned state, NaN in `S` and all of `W`, at any `m` except NaN.
 #[must_use]
 pub fn misfit(m: f32, s: f32, w: &[f32]) -> Option<(&'static str, f32, &'static str)> {
     if m.is_nan() {
@@ -302,16 +297,16 @@ pub fn misfit(m: f32, s: f32, w: &[f32]) -> Option<(&'static str, f32, &'static 
     if fits { None } else { Some(("S", s, allowed)) }
 }
 
-/// The merge of two states in natural-log units, as they come back to the library:
+/// The merge of two states in natural-log units, as callers hand them back to the library:
 ///
 /// ```text
 /// m = max(m_a, m_b)    S = S_a exp(m_a − m) + S_b exp(m_b − m)    W likewise
 /// ```
 ///
 /// The differences of the references are exact, everything else is computed in f64, and `S` and each element of `W` are
-/// rounded once, to f32. Where one state is empty the other one is returned bit for bit, and two empty states
-/// merge to `(−∞, 0, 0)`; an empty state's `W` counts for nothing, whatever it holds. A NaN in either `S` poisons the merged one.
-/// Callers refuse states of which [`misfit`] finds something.
+/// rounded once, to f32. If one state is empty, the other is returned bit for bit; two empty states merge to `(−∞, 0, 0)`.
+/// The `W` of an empty state is ignored. A NaN in either `S` poisons the merged state. Callers reject states that [`misfit`]
+/// reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NaturalMerge {
     /// Reference of the merged state; `−∞` for the empty state.
@@ -321,7 +316,7 @@ pub struct NaturalMerge {
     sides: Sides,
 }
 
-/// The states that have keys, and what their weighted sums are multiplied by.
+/// The states that have keys, and the factors of their weighted sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Sides {
     Neither,
@@ -331,7 +326,7 @@ enum Sides {
 }
 
 impl NaturalMerge {
-    /// Of the references and sums `(m, S)` of the earlier and the later state.
+    /// Merges the references and sums `(m, S)` of the earlier and the later state.
     #[must_use]
     pub fn of((ma, sa): (f32, f32), (mb, sb): (f32, f32)) -> NaturalMerge {
         match (is_empty(ma, sa), is_empty(mb, sb)) {
@@ -348,7 +343,7 @@ impl NaturalMerge {
         }
     }
 
-    /// The merge of the elements `a` (earlier) and `b` (later) of the weighted sums.
+    /// Merges the elements `a` (earlier) and `b` (later) of the weighted sums.
     #[must_use]
     pub fn w(&self, a: f32, b: f32) -> f32 {
         match self.sides {
@@ -361,20 +356,20 @@ impl NaturalMerge {
 }
 
 impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
-    /// Makes it the empty state.
+    /// Resets it to the empty state.
     pub fn clear(&mut self) {
         self.m = f32::NEG_INFINITY;
         self.s = 0.0;
         self.w.as_mut().fill(0.0);
     }
 
-    /// Takes in one key: its score in base-2 units, and its value by index. A score of `−∞` changes nothing, and
-    /// the value is not read.
+    /// Absorbs one key, given its score in base-2 units and its value by index. A score of `−∞` changes nothing, and the
+    /// value is not read.
     pub fn absorb(&mut self, score: f32, value: impl Fn(usize) -> f32) {
         if score == f32::NEG_INFINITY {
             return;
         }
-        // NaN moves no reference, but a state that took in a key has one.
+        // NaN moves no reference, but a state that has absorbed a key has a finite one.
         let first_is_nan = self.m == f32::NEG_INFINITY && score.is_nan();
         let m = if first_is_nan { 0.0 } else { raised(self.m, score, HEADROOM) };
         if m > self.m {
@@ -392,7 +387,7 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
         }
     }
 
-    /// `self ⊕ later`, in place.
+    /// Merges `later` into this state: `self ⊕ later`.
     pub fn merge<V: AsRef<[f32]>>(&mut self, later: &State<V>) {
         let merge = Merge::of(self.m, later.m);
         self.m = merge.m;
@@ -402,8 +397,8 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
         }
     }
 
-    /// Divides `W` by `S`, which makes it the output row: zeros for the empty state, NaN when poisoned. Each element
-    /// is rounded once; kernels multiply by `1 / S` instead, as the module's reason 7 explains.
+    /// Divides `W` by `S`, which yields the output row: zeros for the empty state, NaN if poisoned. Each element is rounded
+    /// once; kernels multiply by `1 / S` instead (reason 7 of the module).
     pub fn finish(&mut self) {
         if self.is_empty() {
             self.w.as_mut().fill(0.0);
@@ -415,7 +410,7 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
     }
 }
 
-/// The weight `2^(score − m)` of an attended key; zero below `2^WEIGHT_FLOOR`; NaN stays NaN.
+/// Returns the weight `2^(score − m)` of an attended key: zero below `2^WEIGHT_FLOOR`, NaN for NaN.
 #[inline]
 #[must_use]
 pub fn weight(score: f32, m: f32) -> f32 {
@@ -503,7 +498,7 @@ mod tests {
         assert!(y.w[0].is_nan());
     }
 
-    /// The reference `m` in natural-log units in parts: what f32 holds, and what is left, exactly.
+    /// Returns the rounding error of the reference `m` in natural-log units, exactly.
     fn left(m: f32) -> f64 {
         let rounded = (f64::from(m) * LN_2) as f32;
         libm::fma(f64::from(m), LN_2, -f64::from(rounded)) + f64::from(m) * 2.319_046_813_846_3e-17
@@ -524,7 +519,7 @@ mod tests {
 
     #[test]
     fn natural_references_beyond_f32_sums_stay_apart() {
-        // Miri interprets, and takes fewer.
+        // Miri interprets, so it runs fewer steps.
         let (step, least) = if cfg!(miri) { (1.7, 50) } else { (1.001, 1000) };
         let mut m = 1.5e9f32;
         let mut clamped = 0;
@@ -544,7 +539,7 @@ mod tests {
 
     #[test]
     fn natural_states_merge_in_their_own_units() {
-        // At 2^24 ln 2 and beyond whole references in base-2 units lie two apart, those in natural-log units one.
+        // From 2^24 ln 2 on, integer references in base-2 units are two apart, those in natural-log units one.
         let merge = NaturalMerge::of((2.0e7, 1.5), (2.0e7 + 2.0, 0.25));
         let (weaker, all) = (1.5 * libm::exp(-2.0), 0.25 + 1.5 * libm::exp(-2.0));
         assert_eq!((merge.m, merge.s), (2.0e7 + 2.0, all as f32));
@@ -556,7 +551,7 @@ mod tests {
             let merge = NaturalMerge::of((m, 0.5), (m, 0.75));
             assert_eq!((merge.m, merge.s, merge.w(1.0, -4.0)), (m, 1.25, -3.0));
         }
-        // What has no key counts for nothing; what is poisoned poisons.
+        // A state without keys is ignored; a poisoned one poisons.
         let (none, nan) = ((f32::NEG_INFINITY, 4.0), (f32::NEG_INFINITY, f32::NAN));
         let empty = NaturalMerge::of(none, none);
         assert_eq!((empty.m, empty.s, empty.w(f32::NAN, 7.0)), (f32::NEG_INFINITY, 0.0, 0.0));
@@ -582,7 +577,7 @@ mod tests {
         assert_eq!(whole.w(w), divided.w(w / s));
         let lse = f64::from(whole.m) + libm::log(f64::from(whole.s));
         assert!((lse - f64::from(log_sum_exp(m, f64::from(s) / scale))).abs() < 1e-6);
-        // A sum that is not zero beside the reference −∞ is empty all the same, and NaN is poisoned.
+        // A nonzero sum with reference −∞ is still empty, and NaN is poisoned.
         for s in [0.0, 4.0] {
             let empty = NaturalState::of(f32::NEG_INFINITY, s, scale, false);
             assert_eq!((empty.m, empty.s, empty.w(f32::NAN)), (f32::NEG_INFINITY, 0.0, 0.0));

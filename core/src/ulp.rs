@@ -1,26 +1,27 @@
-//! The ruler: distances in units in the last place between computed numbers and an f64 reference.
+//! Measures distances between computed numbers and an f64 reference in units in the last place.
 //!
-//! The unit is the distance of neighbouring numbers of the type at the reference `r`:
+//! The unit is the spacing of the numbers of the type at the reference `r`:
 //!
 //! ```text
 //! ulp(r) = 2^(max(e, e_min) − p + 1)    with 2^e ≤ |r| < 2^(e+1)
 //! ```
 //!
-//! with `p` bits of precision and `e_min` the exponent of the least normal number. The naive quotient
-//! `|x − r| / ulp(r)` is wrong or undefined in four places:
+//! with `p` bits of precision and `e_min` the exponent of the smallest normal number. The naive quotient
+//! `|x − r| / ulp(r)` is wrong or undefined in four cases:
 //!
-//! 1. **Zero** has no exponent. Its unit is the least subnormal number, as for every subnormal.
-//! 2. **Powers of two** have neighbours at two distances. The unit is that of the side on which the computed
-//!    number lies, so that neighbours are always one unit apart.
-//! 3. **Infinity** is right where the reference rounds to it, from half a unit above the largest number on.
-//!    Elsewhere it is infinitely far.
-//! 4. **NaN** is right where the reference is NaN, and infinitely far from every number.
+//! 1. **Zero** has no exponent. Its unit is the smallest subnormal number, as for every subnormal.
+//! 2. **Powers of two** have neighbours at two distances. The unit is that of the side of the computed number, so
+//!    neighbours are always one unit apart.
+//! 3. **Infinity** is right if the reference rounds to it, from half a unit above the largest number on. Otherwise
+//!    its distance is infinite.
+//! 4. **NaN** is right if the reference is NaN. Otherwise its distance is infinite.
 //!
-//! Zeros of either sign are the same number.
+//! Zeros of either sign are equal.
 
 use crate::dtype::DType;
 
-/// Bits of precision of a type, exponent of its least normal number, exponent of its largest number.
+/// Returns the bits of precision of a type, the exponent of its smallest normal number and that of its largest
+/// number.
 const fn format(dtype: DType) -> (i32, i32, i32) {
     match dtype {
         DType::F32 => (24, -126, 127),
@@ -29,30 +30,30 @@ const fn format(dtype: DType) -> (i32, i32, i32) {
     }
 }
 
-/// `2^e` for exponents of normal f64.
+/// Returns `2^e` for the exponents of normal f64 numbers.
 const fn power_of_two(e: i32) -> f64 {
     f64::from_bits(((e + 1023) as u64) << 52)
 }
 
-/// The exponent of `|x|` kept within the normal numbers of a type, and whether `|x|` is a power of two above
-/// the least of them.
+/// Returns the exponent of `|x|`, clamped to the normal numbers of a type, and whether `|x|` is a power of two
+/// above the smallest of them.
 fn exponent(dtype: DType, x: f64) -> (i32, bool) {
     let (_, min, max) = format(dtype);
-    // Subnormal f64 have the least biased exponent, which is far below every type's own.
+    // Subnormal f64 have the smallest biased exponent, which is far below every type's own.
     let bits = x.to_bits();
     let e = ((bits >> 52) & 0x7ff) as i32 - 1023;
     (e.clamp(min, max), e > min && e <= max && bits << 12 == 0)
 }
 
-/// The unit in the last place of `dtype` at `reference`: the distance to the next number away from zero. At
-/// and beyond the largest number, that of its binade.
+/// Returns the unit in the last place of `dtype` at `reference`: the distance to the next number away from zero.
+/// From the largest number on, it is the unit of that number's binade.
 #[must_use]
 pub fn ulp(dtype: DType, reference: f64) -> f64 {
     power_of_two(exponent(dtype, reference).0 - format(dtype).0 + 1)
 }
 
-/// The distance of `computed`, a number of type `dtype`, from `reference` in units in the last place of
-/// `dtype` at `reference`. Not negative and never NaN; infinite where the module's rules 3 and 4 make it so.
+/// Returns the distance of `computed`, a number of type `dtype`, from `reference` in units in the last place of
+/// `dtype` at `reference`. Never negative, never NaN, and infinite under the module's rules 3 and 4.
 #[must_use]
 pub fn distance(dtype: DType, computed: f32, reference: f64) -> f64 {
     let x = f64::from(computed);
@@ -64,7 +65,7 @@ pub fn distance(dtype: DType, computed: f32, reference: f64) -> f64 {
     }
     if x.is_infinite() {
         let (p, _, max) = format(dtype);
-        // Half a unit above the largest number: 2^max (2 − 2^-p), without rounding.
+        // Half a unit above the largest number: 2^max (2 − 2^-p), exactly.
         let rounds_to_infinity = power_of_two(max) * (2.0 - power_of_two(-p));
         let right = reference.abs() >= rounds_to_infinity && x.signum() == reference.signum();
         return if right { 0.0 } else { f64::INFINITY };
@@ -77,40 +78,40 @@ pub fn distance(dtype: DType, computed: f32, reference: f64) -> f64 {
     (x - reference).abs() / if below { unit / 2.0 } else { unit }
 }
 
-/// How far a computed number may be from its reference: the largest of what its three terms allow.
+/// Allowed distance of a computed number from its reference: the largest of three terms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
     /// Units in the last place of the reference.
     pub ulps: f64,
-    /// An absolute distance.
+    /// Absolute distance.
     pub absolute: f64,
-    /// A distance relative to the magnitude of the reference.
+    /// Distance relative to the magnitude of the reference.
     pub relative: f64,
 }
 
 impl Tolerance {
-    /// Equality alone.
+    /// Allows equality only.
     pub const NONE: Tolerance = Tolerance { ulps: 0.0, absolute: 0.0, relative: 0.0 };
 
-    /// That many units in the last place.
+    /// Allows `ulps` units in the last place.
     #[must_use]
     pub const fn ulps(ulps: f64) -> Tolerance {
         Tolerance { ulps, ..Tolerance::NONE }
     }
 
-    /// An absolute distance.
+    /// Allows an absolute distance.
     #[must_use]
     pub const fn absolute(absolute: f64) -> Tolerance {
         Tolerance { absolute, ..Tolerance::NONE }
     }
 
-    /// A distance relative to the magnitude of the reference.
+    /// Allows a distance relative to the magnitude of the reference.
     #[must_use]
     pub const fn relative(relative: f64) -> Tolerance {
         Tolerance { relative, ..Tolerance::NONE }
     }
 
-    /// The share of the tolerance that `computed` uses: at most one when it is allowed, infinite when no
+    /// Returns the share of the tolerance that `computed` uses: at most one if it is allowed, infinite if no
     /// tolerance could allow it. Never NaN.
     #[must_use]
     pub fn share(&self, dtype: DType, computed: f32, reference: f64) -> f64 {
@@ -130,7 +131,7 @@ impl Tolerance {
     /// Checks pairs of computed numbers of type `dtype` and their references.
     ///
     /// # Errors
-    /// The pair that uses the largest share of the tolerance, when that is more than the whole.
+    /// Returns the pair that uses the largest share of the tolerance, if that exceeds one.
     pub fn check(
         &self,
         dtype: DType,
@@ -155,20 +156,20 @@ impl Tolerance {
 /// The outcome of a check that passed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Checked {
-    /// Pairs that were checked. A check of none proves nothing.
+    /// Number of pairs checked. A check of no pairs proves nothing.
     pub count: usize,
     /// The pair that uses the largest share of the tolerance.
     pub worst: Option<Offender>,
 }
 
-/// A pair of numbers and how far they are apart.
+/// A pair of numbers and their distance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Offender {
-    /// Which pair.
+    /// Index of the pair.
     pub index: usize,
     /// The computed number.
     pub computed: f32,
-    /// Its reference.
+    /// Reference of the computed number.
     pub reference: f64,
     /// Their distance in units in the last place.
     pub ulps: f64,

@@ -9,15 +9,15 @@ pub enum Layout {
     Bhnd,
     /// `[batch, tokens, heads, dim]`; also `[tokens, heads, dim]` and `[tokens, dim]`.
     Bnhd,
-    /// `[batch, tokens, heads · dim]`; also `[tokens, heads · dim]`. The number of heads is a separate argument.
+    /// `[batch, tokens, heads · dim]`; also `[tokens, heads · dim]`. A separate argument gives the number of heads.
     Bnc,
 }
 
-/// A strided view `[batch, heads, tokens, dim]`: shape and strides, both in elements. It holds no pointer, so that
-/// a plan can store it.
+/// A strided view `[batch, heads, tokens, dim]`: shape and strides, both in elements. It holds no pointer, so a
+/// plan can store it.
 ///
-/// It describes any layout whose last axis is contiguous: the three of [`Layout`], a slice of a packed QKV tensor,
-/// and an input broadcast over the batch (stride zero).
+/// A view describes any layout whose last axis is contiguous: the three of [`Layout`], a slice of a packed QKV
+/// tensor, or an input broadcast over the batch (stride zero).
 ///
 /// The default is an empty view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,7 +109,7 @@ impl View {
         Ok([b, h, n, c / h])
     }
 
-    /// Refuses a tensor without elements of a head. Any other axis may be empty.
+    /// Returns an error if the head size is zero. Any other axis may be empty.
     pub(crate) fn check_dim(&self, argument: &'static str) -> Result<(), ArgumentError> {
         match self.dim() {
             0 => Err(ArgumentError::Zero { argument, axis: "head size" }),
@@ -117,55 +117,55 @@ impl View {
         }
     }
 
-    /// `1 / sqrt(dim)`, computed in f64 and rounded once to f32.
+    /// Returns `1 / sqrt(dim)`, computed in f64 and rounded once to f32.
     pub(crate) fn default_scale(&self) -> f32 {
         (1.0 / libm::sqrt(self.dim() as f64)) as f32
     }
 
-    /// The shape, `[batch, heads, tokens, dim]`.
+    /// Returns the shape, `[batch, heads, tokens, dim]`.
     #[must_use]
     pub const fn shape(&self) -> [usize; 4] {
         self.shape
     }
 
-    /// The strides in elements, `[batch, heads, tokens, dim]`.
+    /// Returns the strides in elements, `[batch, heads, tokens, dim]`.
     #[must_use]
     pub const fn strides(&self) -> [usize; 4] {
         self.strides
     }
 
-    /// Number of sequences in the batch.
+    /// Returns the number of sequences in the batch.
     #[must_use]
     pub const fn batch(&self) -> usize {
         self.shape[0]
     }
 
-    /// Number of heads.
+    /// Returns the number of heads.
     #[must_use]
     pub const fn heads(&self) -> usize {
         self.shape[1]
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     #[must_use]
     pub const fn tokens(&self) -> usize {
         self.shape[2]
     }
 
-    /// The head size.
+    /// Returns the head size.
     #[must_use]
     pub const fn dim(&self) -> usize {
         self.shape[3]
     }
 
-    /// Number of elements in the view.
+    /// Returns the number of elements in the view.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.shape[0] * self.shape[1] * self.shape[2] * self.shape[3]
     }
 
-    /// Number of elements that a buffer must have: one more than the largest index in the view, or zero if the
-    /// view is empty.
+    /// Returns the number of elements that a buffer must have: one more than the largest index in the view, or zero
+    /// if the view is empty.
     #[must_use]
     pub fn extent(&self) -> usize {
         if self.count() == 0 {
@@ -174,17 +174,17 @@ impl View {
         self.shape.iter().zip(&self.strides).map(|(n, s)| (n - 1) * s).sum::<usize>() + 1
     }
 
-    /// Index of the first element of a row.
+    /// Returns the index of the first element of a row.
     #[inline]
     #[must_use]
     pub const fn row(&self, batch: usize, head: usize, token: usize) -> usize {
         batch * self.strides[0] + head * self.strides[1] + token * self.strides[2]
     }
 
-    /// Whether two different rows may share an element. A tensor that is written must not have such rows.
+    /// Returns `true` if two different rows may share an element. An output tensor must not have such rows.
     ///
     /// The test compares each stride with the extent of the axes that have smaller strides. It may reject a view
-    /// whose rows interleave without sharing an element, but it never accepts one whose rows overlap.
+    /// whose rows interleave without sharing an element, but it never accepts overlapping rows.
     #[must_use]
     pub fn may_overlap(&self) -> bool {
         if self.count() == 0 {
@@ -267,7 +267,7 @@ mod tests {
         for (shape, strides, fits) in [
             ([1, 1, most, 1], [0, 0, 1, 1], true),
             ([1, 1, most + 1, 1], [0, 0, 1, 1], false),
-            // Many elements in little memory, and few in much.
+            // Many elements in little memory, then few elements in much memory.
             ([most, 1, 1, 1], [0, 0, 0, 1], true),
             ([most, 2, 1, 1], [0, 0, 0, 1], false),
             ([1, 2, 1, 1], [0, most - 1, 0, 1], true),
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!((shared.count(), shared.extent(), shared.may_overlap()), (40, 20, true));
         let empty = View::new("x", [2, 3, 0, 5], [1000, 100, 7, 1]).unwrap();
         assert_eq!((empty.count(), empty.extent(), empty.may_overlap()), (0, 0, false));
-        // The stride of an axis with one element moves nothing.
+        // The stride of an axis with one element has no effect.
         assert!(!View::new("x", [1, 1, 4, 5], [0, 0, 5, 1]).unwrap().may_overlap());
     }
 }

@@ -1,13 +1,13 @@
 //! The boards as data.
 //!
-//! Each folder beside this crate's manifest is a board: `profile.toml` (what it is), `required.txt` (kernels
-//! that must run there), `toolchain.cmake` and `config.toml` (how C++ consumers and cargo build for it), and
-//! `board.md` (how to run on it). This crate parses the first two, recognises a board from its device tree and
-//! turns a profile into the [`DeviceProfile`] that the chooser reads. `cargo xtask build`, `check` and `deploy`
-//! use the same data.
+//! Each folder next to this crate's manifest is a board: `profile.toml` (its properties), `required.txt` (kernels
+//! that must run there), `toolchain.cmake` and `config.toml` (builds of C++ consumers and of cargo for it), and
+//! `board.md` (instructions for running on it). This crate parses the first two, recognises a board from its device
+//! tree and converts a profile into the [`DeviceProfile`] that the chooser reads. `cargo xtask build`, `check` and
+//! `deploy` use the same data.
 //!
-//! A fact that is not known is missing from the profile and named in its list `unknown`. It is `None` here, and zero
-//! in a [`DeviceProfile`].
+//! An unknown fact is missing from the profile and listed in its `unknown`. It is `None` here, and zero in a
+//! [`DeviceProfile`].
 #![forbid(unsafe_code)]
 
 use elsa_core::attention::plan::GpuMachine;
@@ -19,13 +19,13 @@ use std::str::FromStr;
 struct Files {
     name: &'static str,
     soc: &'static str,
-    /// Number of a module that tells the board from others with the same chip; empty where it needs none.
+    /// Number of a module that distinguishes the board from others with the same chip; empty if none is needed.
     module: &'static str,
     profile: &'static str,
     required: &'static str,
 }
 
-/// Files of the folder `$name`.
+/// Includes the files of the folder `$name`.
 macro_rules! files {
     ($name:literal, $soc:literal, $module:literal) => {
         Files {
@@ -46,7 +46,7 @@ const FILES: [Files; 5] = [
     files!("jetson-orin", "tegra234", ""),
 ];
 
-/// The names of all boards, which are those of their folders.
+/// Names of all boards, which are those of their folders.
 pub const NAMES: [&str; FILES.len()] = {
     let mut names = [""; FILES.len()];
     let mut i = 0;
@@ -57,11 +57,11 @@ pub const NAMES: [&str; FILES.len()] = {
     names
 };
 
-/// The board whose platform, C library and instruction set the build that all boards share is made for.
+/// Board whose platform, C library and instruction set apply to the build shared by all boards.
 pub const REFERENCE: &str = FILES[0].name;
 
-/// The name of the board whose device tree has this `compatible` property: strings with a zero after each, as
-/// `/proc/device-tree/compatible` holds them. Parses no profile.
+/// Returns the name of the board whose device tree has this `compatible` property: zero-terminated strings, as in
+/// `/proc/device-tree/compatible`. Parses no profile.
 #[must_use]
 pub fn recognised(compatible: &str) -> Option<&'static str> {
     let socs: Vec<&str> = compatible.split('\0').filter_map(|x| x.strip_prefix("nvidia,")).collect();
@@ -73,19 +73,19 @@ pub fn recognised(compatible: &str) -> Option<&'static str> {
     of_module.or_else(|| of_chip.clone().find(|files| files.module.is_empty())).map(|files| files.name)
 }
 
-/// Why a board cannot be read.
+/// Error of reading a board.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No board has this name.
     #[error("target: {name}; allowed: {}", NAMES.join(", "))]
     Unknown {
-        /// The name.
+        /// Name that was not found.
         name: String,
     },
     /// A profile does not parse.
     #[error("{board}/profile.toml: {fault}")]
     Profile {
-        /// The folder.
+        /// Name of the folder.
         board: &'static str,
         /// The fault that the parser reports.
         fault: Box<toml::de::Error>,
@@ -93,14 +93,14 @@ pub enum Error {
     /// A line of the list of required kernels does not parse.
     #[error("{board}/required.txt: {fault}")]
     Required {
-        /// The folder.
+        /// Name of the folder.
         board: &'static str,
-        /// The line and what is allowed.
+        /// The line, and the allowed format.
         fault: String,
     },
 }
 
-/// A board. Sizes in bytes, clocks in MHz; what is not known is `None`.
+/// A board. Sizes are in bytes, clocks in MHz; unknown facts are `None`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Board {
@@ -110,16 +110,16 @@ pub struct Board {
     pub title: String,
     /// System on chip, by its name in the device tree after `nvidia,`.
     pub soc: String,
-    /// Last JetPack for it, where it is known.
+    /// Last JetPack release for it, if known.
     pub jetpack: Option<String>,
-    /// Keys of this profile whose value is not known, as paths such as `gpu.mhz`.
+    /// Keys of this profile whose value is unknown, as paths such as `gpu.mhz`.
     pub unknown: Vec<String>,
-    /// How programs for it are built.
+    /// Build settings of programs for the board.
     pub build: Build,
     /// Modules.
     #[serde(default, rename = "module")]
     pub modules: Vec<Module>,
-    /// Clusters of cores, the one with NEON kernels tuned for it first; empty when not known.
+    /// Clusters of cores, starting with the one for which NEON kernels are tuned; empty if unknown.
     #[serde(default, rename = "cpu")]
     pub cpus: Vec<Cluster>,
     /// The GPU.
@@ -127,40 +127,40 @@ pub struct Board {
     /// The memory that processor and GPU share.
     #[serde(default)]
     pub memory: Memory,
-    /// Modes of nvpmodel; empty when not known.
+    /// Modes of nvpmodel; empty if unknown.
     #[serde(default, rename = "power")]
     pub power: Vec<PowerMode>,
-    /// Kernels that must run there; from `required.txt`.
+    /// Kernels that must run there, from `required.txt`.
     #[serde(skip)]
     pub required: Vec<Required>,
 }
 
-/// How programs for a board are built.
+/// Build settings of programs for a board.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Build {
     /// Rust's name of the platform.
     pub triple: String,
-    /// The output of `uname -m` there.
+    /// Output of `uname -m` on the board.
     pub machine: String,
     /// Newest symbol version of the C library that may be used.
     pub glibc: Version,
     /// Instruction set that every program may use without detection.
     pub isa: String,
-    /// Architecture of a precompiled GPU kernel that runs there.
+    /// Architecture of a precompiled GPU kernel that runs on the board.
     pub cubin: String,
-    /// Newest PTX ISA that the oldest supported driver loads, where it is known.
+    /// Newest PTX ISA that the oldest supported driver loads, if known.
     pub ptx: Option<Version>,
 }
 
 impl Build {
-    /// The platform as cargo-zigbuild takes it: the triple and the version of the C library.
+    /// Returns the platform in the format of cargo-zigbuild: the triple and the version of the C library.
     #[must_use]
     pub fn zig_target(&self) -> String {
         format!("{}.{}", self.triple, self.glibc)
     }
 
-    /// The same as zig's own drivers take it, such as `aarch64-linux-gnu.2.27`.
+    /// Returns the platform in the format of zig's own drivers, such as `aarch64-linux-gnu.2.27`.
     #[must_use]
     pub fn zig_platform(&self) -> String {
         format!("{}-linux-gnu.{}", self.machine, self.glibc)
@@ -183,13 +183,13 @@ pub struct Module {
 pub struct Cluster {
     /// Name of the core.
     pub core: String,
-    /// How many.
+    /// Number of cores.
     pub count: Option<usize>,
-    /// First-level instruction cache of a core.
+    /// Level 1 instruction cache of a core.
     pub l1i: Option<usize>,
-    /// First-level data cache of a core.
+    /// Level 1 data cache of a core.
     pub l1d: Option<usize>,
-    /// Second-level cache, shared by the cluster.
+    /// Level 2 cache, shared by the cluster.
     pub l2: Option<usize>,
     /// Highest clock.
     pub mhz: Option<u32>,
@@ -203,21 +203,21 @@ pub struct Gpu {
     pub name: Option<String>,
     /// Compute capability.
     pub capability: Version,
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub sms: Option<usize>,
-    /// FP32 lanes of one of them.
+    /// Number of FP32 lanes of a streaming multiprocessor.
     pub lanes_per_sm: Option<usize>,
-    /// Shared memory that a block may use.
+    /// Shared memory available to a block.
     pub shared_memory: Option<usize>,
     /// Shared memory of a streaming multiprocessor.
     pub shared_per_sm: Option<usize>,
-    /// Second-level cache.
+    /// Level 2 cache.
     pub l2: Option<usize>,
     /// Highest clock.
     pub mhz: Option<u32>,
-    /// Assumed time from one kernel to the next, in microseconds; absent where latencies are not predicted.
+    /// Assumed time from one kernel to the next, in microseconds; absent if latencies are not predicted.
     pub launch_us: Option<f64>,
-    /// Assumed share of issue slots that are filled; absent where latencies are not predicted.
+    /// Assumed share of filled issue slots; absent if latencies are not predicted.
     pub efficiency: Option<f64>,
 }
 
@@ -239,23 +239,23 @@ pub struct Memory {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerMode {
-    /// The number that `nvpmodel -m` takes.
+    /// Number for `nvpmodel -m`.
     pub id: u32,
-    /// Its name.
+    /// Name of the mode.
     pub name: String,
-    /// Cores that are on, and their clocks.
+    /// Cores that are online, and their clocks.
     pub cpu: String,
     /// Highest clock of the GPU.
     pub gpu_mhz: u32,
 }
 
-/// `major.minor`, ordered as versions are.
+/// A version `major.minor`, with the usual order of versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Version {
-    /// Before the point.
+    /// Major number.
     pub major: u32,
-    /// After the point.
+    /// Minor number.
     pub minor: u32,
 }
 
@@ -290,11 +290,11 @@ impl std::fmt::Display for Version {
 pub enum Required {
     /// A micro-kernel of the processor, by its name in the registry.
     Cpu(String),
-    /// A kernel of the GPU, by the name of its entry in PTX.
+    /// A GPU kernel, by the name of its entry in PTX.
     Gpu(String),
 }
 
-/// Reads a list of required kernels: a line `cpu NAME` or `gpu NAME` each, `#` before a remark.
+/// Parses a list of required kernels: one `cpu NAME` or `gpu NAME` per line, with remarks after `#`.
 fn required(text: &str) -> Result<Vec<Required>, String> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     lines
@@ -308,10 +308,10 @@ fn required(text: &str) -> Result<Vec<Required>, String> {
 }
 
 impl Board {
-    /// The board of a folder.
+    /// Reads the board of a folder.
     ///
     /// # Errors
-    /// A name that no board has; files that do not parse.
+    /// Returns an error if no board has the name, or if its files do not parse.
     pub fn named(name: &str) -> Result<Board, Error> {
         let files = FILES.iter().find(|files| files.name == name);
         let files = files.ok_or_else(|| Error::Unknown { name: name.to_owned() })?;
@@ -322,7 +322,7 @@ impl Board {
         Ok(board)
     }
 
-    /// What predictions of latencies read. Facts and assumptions that the profile lacks are zero.
+    /// Returns the properties that latency predictions use. Facts and assumptions that the profile lacks are zero.
     #[must_use]
     pub fn gpu_machine(&self) -> GpuMachine {
         GpuMachine {
@@ -333,7 +333,7 @@ impl Board {
         }
     }
 
-    /// The profile that the chooser reads, with all cores of the first cluster. Facts that are not known are zero; the
+    /// Returns the profile that the chooser reads, with all cores of the first cluster. Unknown facts are zero; the
     /// number of cores is at least one.
     #[must_use]
     pub fn device_profile(&self) -> DeviceProfile {
@@ -370,7 +370,7 @@ mod tests {
             let board = Board::named(name).unwrap();
             assert_eq!(board.name, name);
             assert!(!board.modules.is_empty() && !board.required.is_empty(), "{name}");
-            // The architecture of precompiled kernels is the capability, and so is no second fact.
+            // The architecture of precompiled kernels equals the capability; it is not a second fact.
             let Version { major, minor } = board.gpu.capability;
             assert_eq!(board.build.cubin, format!("sm_{major}{minor}"), "{name}");
 

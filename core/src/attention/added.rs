@@ -1,4 +1,4 @@
-//! All that is added to a score: bias, mask and the sides of shifted windows, read pair by pair.
+//! Reads everything added to a score, pair by pair: bias, mask and the sides of shifted windows.
 
 use super::bias::BiasView;
 use super::data::Inputs;
@@ -9,9 +9,10 @@ use super::windows::Windows;
 use crate::dtype::{DType, Elements};
 use core::f32::consts::LOG2_E;
 
-/// All that is added to the scores of a call, read pair by pair: bias, mask and the sides of shifted windows.
+/// Everything added to the scores of a call, read pair by pair: bias, mask and the sides of shifted windows.
 ///
-/// What is `−∞`, false or on another side takes a key out, whatever else is added: a NaN behind it is not seen.
+/// An element that is `−∞`, false or on another side excludes the key regardless of the other addends, even of a
+/// NaN.
 #[derive(Clone, Copy, Debug)]
 pub struct Added<'a> {
     mask: Option<(MaskView, MaskElements<'a>)>,
@@ -22,7 +23,7 @@ pub struct Added<'a> {
 }
 
 impl<'a> Added<'a> {
-    /// What `inputs`, which passed [`Inputs::check`], add to the scores of `problem`.
+    /// Collects what `inputs`, which passed [`Inputs::check`], add to the scores of `problem`.
     #[must_use]
     pub fn new(problem: &Problem, inputs: &Inputs<'a>) -> Added<'a> {
         let spec = problem.spec();
@@ -35,8 +36,8 @@ impl<'a> Added<'a> {
         }
     }
 
-    /// What is added to the score of query `i` and key `j` of a sequence, in base-2 units: `−∞` if the row does not
-    /// attend the key. Keys beyond the reach of mask and bias must not be asked for.
+    /// Returns the value added to the score of query `i` and key `j` of a sequence, in base-2 units: `−∞` if the
+    /// row does not attend the key. The key must be within the reach of mask and bias.
     #[inline]
     #[must_use]
     pub fn at(&self, batch: usize, head: usize, i: usize, j: usize) -> f32 {
@@ -67,7 +68,7 @@ impl<'a> Added<'a> {
     }
 }
 
-/// What mask and bias add together, in base-2 units. The sum of finite elements stays finite.
+/// Returns the sum of mask and bias, in base-2 units. The sum of finite elements stays finite.
 #[inline]
 fn summed(mask: f32, bias: f32) -> f32 {
     if mask == f32::NEG_INFINITY || bias == f32::NEG_INFINITY {
@@ -82,7 +83,7 @@ fn summed(mask: f32, bias: f32) -> f32 {
 }
 
 impl Problem {
-    /// The type of the numbers that `operand`, a mask or a bias, adds to scores; `None` if it adds none.
+    /// Returns the type of the numbers that `operand`, a mask or a bias, adds to scores; `None` if it adds none.
     #[must_use]
     pub fn added_type(&self, operand: Operand) -> Option<DType> {
         match operand {
@@ -95,7 +96,7 @@ impl Problem {
         }
     }
 
-    /// Whether a mask or a bias adds numbers to scores.
+    /// Returns `true` if a mask or a bias adds numbers to scores.
     #[must_use]
     pub fn adds_numbers(&self) -> bool {
         [Operand::Mask, Operand::Bias].into_iter().any(|operand| self.added_type(operand).is_some())

@@ -1,40 +1,41 @@
-//! Biases: what is added to scores besides the mask, as a tensor or as a table of relative positions.
+//! Biases: additive inputs in addition to the mask, as a tensor or as a table of relative positions.
 
 use super::mask::{MaskKind, MaskView};
 use super::operands::Operand;
 use crate::argument::ArgumentError;
 use crate::dtype::DType;
 
-/// An additive input besides the mask: what it adds is in natural-log units, `−∞` means not attended, and finite elements
-/// count as at most [`MASK_LIMIT`](super::MASK_LIMIT) in magnitude.
+/// An additive input in addition to the mask. Its elements are in natural-log units; `−∞` means not attended, and finite
+/// elements are clamped to [`MASK_LIMIT`](super::MASK_LIMIT) in magnitude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BiasView {
-    /// A tensor that broadcasts as a mask does. Its kind is additive.
+    /// A tensor that broadcasts like a mask. Its kind is additive.
     Dense(MaskView),
     /// A table of relative positions.
     Table(TableView),
 }
 
-/// A table of relative positions, dense `[entries, heads]`: which entry belongs to a query and a key is given by an index
-/// or follows from [`Spec::windows`](super::Spec::windows).
+/// A table of relative positions, dense `[entries, heads]`. The entry of a query and a key is given by an index or follows
+/// from [`Spec::windows`](super::Spec::windows).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableView {
     /// Type of its elements.
     pub dtype: DType,
-    /// Number of entries: with windows of `h × w` and no index `(2 h − 1) (2 w − 1)`, in the order of [`Windows`](super::Windows).
+    /// Number of entries: `(2 h − 1) (2 w − 1)` with windows of `h × w` and no index, in the order of
+    /// [`Windows`](super::Windows).
     pub entries: usize,
-    /// Number of heads: that of the queries.
+    /// Number of heads, which equals that of the queries.
     pub heads: usize,
-    /// Whether the data hold an index, `[queries, keys]`, that names the entry of each pair.
+    /// `true` if a call supplies an index, `[queries, keys]`, with the entry of each pair.
     pub indexed: bool,
 }
 
 impl TableView {
-    /// Checks part of an index, i64 elements as bytes in the order of the machine: each names an entry of the table. `place`
-    /// gives the number of an element in the whole index from that in the part.
+    /// Checks part of an index, i64 elements as bytes in native byte order: each must be an entry of the table. `place`
+    /// converts the number of an element in the part to that in the whole index.
     ///
     /// # Errors
-    /// Returns an error for the first element that names none.
+    /// Returns an error for the first element that is out of range.
     pub fn check_entries(&self, part: &[u8], place: impl Fn(usize) -> usize) -> Result<(), ArgumentError> {
         let (min, max) = (0, self.entries as i64 - 1);
         for (i, element) in part.as_chunks().0.iter().enumerate() {
@@ -49,20 +50,20 @@ impl TableView {
 }
 
 impl BiasView {
-    /// Type of the elements.
+    /// Returns the type of the elements.
     #[must_use]
     pub const fn dtype(&self) -> DType {
         match self {
             BiasView::Table(table) => table.dtype,
             BiasView::Dense(view) => match view.kind() {
                 MaskKind::Additive(dtype) => dtype,
-                // Refused by `Spec::check`.
+                // `Spec::check` rejects it.
                 MaskKind::Bool => DType::F32,
             },
         }
     }
 
-    /// Number of elements that a buffer must have.
+    /// Returns the number of elements that a buffer must have.
     #[must_use]
     pub fn extent(&self) -> usize {
         match self {
@@ -71,7 +72,7 @@ impl BiasView {
         }
     }
 
-    /// The number of keys, out of `keys`, that the bias covers.
+    /// Returns the number of keys, out of `keys`, that the bias covers.
     #[must_use]
     pub const fn reach(&self, keys: usize) -> usize {
         match self {
@@ -80,9 +81,8 @@ impl BiasView {
         }
     }
 
-    /// Checks the bias against scores `[batch, heads, queries, keys]`, the keys of the mask's last axis, whether either
-    /// may have fewer keys, and the entries that
-    /// windows give a table.
+    /// Checks the bias against scores `[batch, heads, queries, keys]`, the keys of the mask's last axis, whether either may
+    /// have fewer keys, and the number of entries that windows imply for a table.
     pub(super) fn check(
         &self,
         scores: [usize; 4],

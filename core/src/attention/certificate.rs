@@ -1,4 +1,4 @@
-//! The certificate of a run: what it may claim about its error, as plain data.
+//! The certificate of a run: its claim about its error, as plain data.
 //!
 //! The certificate states the published bound, ELSA Theorem 1:
 //!
@@ -14,16 +14,16 @@
 //!    also states the longest path that was executed.
 //! 4. It covers f32 arithmetic. A 16-bit output is rounded once more, by at most the unit roundoff of its type.
 //!
-//! A rigorous bound is the subject of [`super::bound`].
+//! [`super::bound`] computes rigorous bounds.
 
 use crate::dtype::DType;
 use crate::scan::elsa_depth;
 use core::fmt;
 
-/// The structure and the arithmetic of the computation that a run executed: what its error bounds depend on.
+/// The structure and the arithmetic of a computation, on which its error bounds depend.
 ///
-/// It is a function of the plan and of the kernel's entry in the table of kernels, so that no kernel runs with the bound of
-/// another.
+/// It is a function of the plan and of the kernel's entry in the table of kernels, so no kernel runs with the bound
+/// of another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Executed {
     /// Name of the kernel.
@@ -44,33 +44,34 @@ pub struct Executed {
     pub into_w: usize,
     /// Longest chain of multiply-adds in a score.
     pub chain: usize,
-    /// Largest number of additions that join the chain of a product with the others of its score.
+    /// Largest number of additions that join the chain of a product with the other chains of its score.
     pub chain_depth: usize,
-    /// Whether a multiply-add rounds once (fused).
+    /// `true` if a multiply-add rounds once (fused).
     pub fused: bool,
     /// Largest relative error of a weight against `2^x`.
     pub exp2_relative: f64,
     /// Longest chain of products in a score that is summed in f16; zero if scores are summed in f32.
     pub half_chain: usize,
-    /// In which order sums are added up.
+    /// Order in which sums are accumulated.
     pub order: Order,
 }
 
-/// In which order a run adds up its sums, where that is known. Bounds of an answer that was computed follow the partial
-/// sums of this order; a number of zero has them count for any order.
+/// The known order in which a run accumulates its sums. Bounds of a computed answer follow the partial sums of this
+/// order; zero in a field means any order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Sums over which the dims of a score are dealt out in turn. With one, chains follow one another.
+    /// Number of sums over which the dims of a score are distributed cyclically. With one, chains follow one
+    /// another.
     pub lanes: usize,
-    /// Consecutive keys whose weighted values are one chain.
+    /// Number of consecutive keys whose weighted values form one chain.
     pub values: usize,
-    /// Consecutive keys whose weights are one chain.
+    /// Number of consecutive keys whose weights form one chain.
     pub weights: usize,
-    /// Consecutive keys whose chains are added one after the other. What they sum to meets in the balanced tree.
+    /// Number of consecutive keys whose chains are added one after another. Their sums merge in the balanced tree.
     pub segment: usize,
-    /// Consecutive keys whose largest score moves the reference of their segment at once.
+    /// Number of consecutive keys whose largest score updates the reference of their segment at once.
     pub references: usize,
-    /// Whether weights are divided by their sum before they meet the values.
+    /// `true` if weights are divided by their sum before they multiply the values.
     pub normalizes: bool,
 }
 
@@ -80,7 +81,7 @@ impl Order {
         Order { lanes: 0, values: 0, weights: 0, segment: 0, references: 0, normalizes: false };
 }
 
-/// The published bound for a run, beside the structure that was executed.
+/// The published bound for a run, with the structure that was executed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Certificate {
     /// Element type of the output. Accumulation is in f32 for every type.
@@ -100,7 +101,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// The certificate of a run in which a row attends at most `keys` keys and the output has type `dtype`.
+    /// Creates the certificate of a run in which a row attends at most `keys` keys and the output has type `dtype`.
     #[must_use]
     pub fn new(dtype: DType, keys: usize, executed: Executed) -> Certificate {
         let published_depth = elsa_depth(keys, executed.block);
@@ -117,8 +118,8 @@ impl Certificate {
         }
     }
 
-    /// Whether the published depth is at least the number of additions on the longest path. If it is not, the
-    /// published bound counts fewer roundings than were executed.
+    /// Returns `true` if the published depth is at least the number of additions on the longest path. If it is not,
+    /// the published bound counts fewer roundings than were executed.
     #[must_use]
     pub const fn covers_additions(&self) -> bool {
         self.published_depth >= self.executed.additions
@@ -130,7 +131,7 @@ impl Certificate {
     /// - `claim`: `"published"`, meaning ELSA Theorem 1,
     /// - `rigorous`: `false`,
     /// - `relative_to`: `"norm2(y)"`,
-    /// - `leaves_out`: what the claim does not cover,
+    /// - `leaves_out`: errors that the claim does not cover,
     /// - `unit_roundoff`: the unit roundoff of f32,
     /// - `covers_additions`: [`Certificate::covers_additions`].
     ///

@@ -1,18 +1,17 @@
 //! The certificate of a run that measured its tensors: a rigorous bound of the error of its answer, as plain data.
 //!
 //! ```text
-//! |ŷ_c − y_c| ≤ relative · Σ_j p_j |v_jc| + (what lost weights and underflow can do)        for every row and channel c
+//! |ŷ_c − y_c| ≤ relative · Σ_j p_j |v_jc| + (lost weights and underflow)        for every row and channel c
 //! ```
 //!
-//! `ŷ` is the output as it was computed, `y` the exact answer for the same inputs, `p_j` the exact probabilities. The bound
-//! is [`Arithmetic::prior`] for the plan's own arithmetic and the norms of this call. Since `Σ_j p_j |v_jc|` is at most the
+//! `ŷ` is the computed output, `y` the exact answer for the same inputs, `p_j` the exact probabilities. The bound is
+//! [`Arithmetic::prior`] for the plan's own arithmetic and the norms of this call. Since `Σ_j p_j |v_jc|` is at most the
 //! largest magnitude of channel `c`, the bound is also known in absolute terms ([`Certified::absolute`]).
 //!
-//! Of a run that left keys out, `absolute` has the share `σ` of their weights on top, the worst of all rows: at most
-//! `2 σ max_j |v_jc|`, as values lie at most twice their largest magnitude apart ([`left_out`]).
+//! If a run skipped keys, `absolute` also includes the share `σ` of their weights, the worst of all rows: at most
+//! `2 σ max_j |v_jc|`, as values are at most twice their largest magnitude apart ([`left_out`]).
 //!
-//! Where nothing can be said, nothing is: a tensor that is not finite, or a bound that is infinite or one or more, yields
-//! [`NoClaim`] and no number.
+//! A tensor that is not finite, or a bound that is infinite or at least one, yields [`NoClaim`] and no number.
 
 use super::bound::{Arithmetic, Norms, Prior, left_out};
 use super::certificate::Certificate;
@@ -22,18 +21,18 @@ use super::scalar;
 use super::traversal::{Report, Schedule, Shares, Skip};
 use core::fmt;
 
-/// Why a certificate claims nothing.
+/// Reason why a certificate claims nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoClaim {
     /// A tensor of the call holds a NaN or an infinity.
     NotFinite {
-        /// The flag that says which.
+        /// The flag that was set.
         flag: Flags,
-        /// Its name.
+        /// Name of the flag.
         name: &'static str,
     },
-    /// The bound is infinite, or at least one: the scores of the call may be too large for its arithmetic.
+    /// The bound is infinite or at least one: the scores of the call may be too large for its arithmetic.
     Unbounded,
     /// The values are so large that a sum may overflow.
     Values,
@@ -63,25 +62,25 @@ impl core::error::Error for NoClaim {}
 pub struct Certified<'a> {
     /// The plan's identity and structure, and the published bound.
     pub certificate: Certificate,
-    /// What was measured.
+    /// Measurements of the tensors.
     pub measured: Measured,
-    /// The bound; see [`Certified::claim`] for whether it says anything.
+    /// The bound; [`Certified::claim`] checks that it is meaningful.
     pub prior: Prior,
-    /// The schedule of the run, and what its rows left out; `None` of a run by the exact schedule.
+    /// The schedule of the run and the shares that its rows skipped; `None` for the exact schedule.
     pub left_out: Option<(Schedule, Shares)>,
-    /// Blocks of tiles that were left out before a product of them was computed: where there are any, log-sum-exp is an upper
-    /// bound, too large by at most `−ln(1 − D / (S + D))`.
+    /// Number of blocks of tiles skipped before any of their products was computed. If it is not zero, log-sum-exp is an
+    /// upper bound, too large by at most `−ln(1 − D / (S + D))`.
     pub unseen_blocks: u64,
     /// The largest magnitude of each channel of the attended values.
     channels: &'a [f32],
 }
 
-/// Up to this share of the weights may be left out before a bound says nothing of the rest, whose sum is then below `2^-24`
-/// of the reference.
+/// Largest share of the weights that may be skipped. Beyond it, the sum of the others may be below `2^-24` of the reference
+/// and the bound is meaningless.
 const MOST_LEFT_OUT: f64 = 1.0 - 1.0 / 16_384.0;
 
 impl<'a> Certified<'a> {
-    /// The certificate of a run of `problem` that executed what `certificate` says.
+    /// Creates the certificate of a run of `problem` that executed what `certificate` states.
     #[must_use]
     pub fn new(
         problem: &Problem,
@@ -94,7 +93,7 @@ impl<'a> Certified<'a> {
         Certified { certificate, measured, prior, left_out: None, unseen_blocks: 0, channels }
     }
 
-    /// The same of a run by `schedule`, which counted `report` and whose rows left out `shares`.
+    /// Extends the certificate to a run by `schedule` that counted `report` and whose rows skipped `shares`.
     #[must_use]
     pub fn traversed(
         self,
@@ -119,16 +118,16 @@ impl<'a> Certified<'a> {
         Certified { prior, left_out: Some((*schedule, *shares)), unseen_blocks: report.unseen_blocks, ..self }
     }
 
-    /// The bound of an element whose values have at most the magnitude `value`.
+    /// Returns the bound of an element whose values have at most the magnitude `value`.
     fn bound_of(&self, prior: &Prior, value: f64) -> f64 {
         let share = self.left_out.map_or(0.0, |(_, shares)| shares.worst);
         prior.absolute(value) + left_out(share, 2.0 * value)
     }
 
-    /// The bound, if it says anything.
+    /// Returns the bound if it is meaningful.
     ///
     /// # Errors
-    /// Returns why there is no claim.
+    /// Returns the reason if there is no claim.
     pub fn claim(&self) -> Result<&Prior, NoClaim> {
         if let Some((flag, name)) = self.measured.flags.not_finite() {
             return Err(NoClaim::NotFinite { flag, name });
@@ -143,13 +142,13 @@ impl<'a> Certified<'a> {
         }
     }
 
-    /// The largest magnitude of each channel of the attended values.
+    /// Returns the largest magnitude of each channel of the attended values.
     #[must_use]
     pub const fn channels(&self) -> &'a [f32] {
         self.channels
     }
 
-    /// An upper bound of the error of every element of channel `channel`, or `None` if there is no claim or no such
+    /// Returns an upper bound of the error of every element of channel `channel`, or `None` if there is no claim or no such
     /// channel.
     #[must_use]
     pub fn absolute(&self, channel: usize) -> Option<f64> {
@@ -157,7 +156,7 @@ impl<'a> Certified<'a> {
         Some(self.bound_of(self.claim().ok()?, f64::from(*value)))
     }
 
-    /// An upper bound of the error of every element of the output, or `None` if there is no claim.
+    /// Returns an upper bound of the error of every element of the output, or `None` if there is no claim.
     #[must_use]
     pub fn largest_absolute(&self) -> Option<f64> {
         Some(self.bound_of(self.claim().ok()?, self.measured.value))
@@ -165,16 +164,16 @@ impl<'a> Certified<'a> {
 
     /// Writes the certificate as one line of JSON, without a line break:
     ///
-    /// - `claim`: `"rigorous"`, or `"none"`; then `why` says why, and there are no bounds,
+    /// - `claim`: `"rigorous"`, or `"none"`; in the latter case `why` gives the reason and the bounds are missing,
     /// - `relative_to`: `"sum_j p_j |v_j|"`, of each element,
     /// - `bound`, and `likely` for roundings of random sign, relative to that; `absolute`, in units of the values, for every
     ///   element,
     /// - `kernel`, `keys`, and the measured norms,
-    /// - of a run by another schedule than the exact one, or within a budget, `left_out`: its `schedule`, `error_budget` and
-    ///   `lambda`, the shares `D / (S + D)` of the weights that rows left out, `worst`, `p99` and `mean`, and `unseen_blocks`,
-    ///   how many blocks went before a product of them was computed, whose `D` is an upper bound; `bound` is then
-    ///   that of the average over the keys that were kept, and `absolute` counts those that were not,
-    /// - `flags`: the names of those that are set,
+    /// - `left_out`, for a run with a schedule other than the exact one or with a budget. It has the `schedule`,
+    ///   `error_budget` and `lambda`; `worst`, `p99` and `mean` of the shares `D / (S + D)` of the weights that rows skipped;
+    ///   and `unseen_blocks`, the number of blocks skipped before any of their products was computed, whose `D` is an upper
+    ///   bound. `bound` then refers to the average over the remaining keys, and `absolute` includes the skipped ones,
+    /// - `flags`: the names of the flags that are set,
     /// - `published`: the object that [`Certificate::write_json`] writes.
     ///
     /// # Errors
@@ -191,7 +190,7 @@ impl<'a> Certified<'a> {
         write!(out, r#""kernel":"{}","keys":{},"#, self.certificate.executed.kernel, self.certificate.keys)?;
         let Measured { query, key, added, value, flags } = self.measured;
         for (name, x) in [("query_norm", query), ("key_norm", key), ("added", added), ("value", value)] {
-            // JSON has no number that is not finite.
+            // JSON has no numbers that are not finite.
             match x.is_finite() {
                 true => write!(out, r#""{name}":{x:e},"#)?,
                 false => write!(out, r#""{name}":null,"#)?,
@@ -250,7 +249,7 @@ mod tests {
         order: Order::ANY,
     };
 
-    /// The certificate of a record, in which all magnitudes are one but for one of them.
+    /// Returns the certificate of a record in which all magnitudes are one except one.
     fn with(place: usize, x: f32, channels: &[f32]) -> Certified<'_> {
         let view = View::dense("x", Layout::Bhnd, &[900, 64], None).unwrap();
         let problem = Spec::new(DType::F32, view, view, view, view).check().unwrap();

@@ -1,4 +1,4 @@
-//! The data of a call: the tensors that it reads and writes.
+//! The data of a call: its input and output tensors.
 
 use super::bias::BiasView;
 use super::mask::MaskElements;
@@ -19,22 +19,22 @@ pub struct Inputs<'a> {
     pub key: Elements<'a>,
     /// Elements of the value view.
     pub value: Elements<'a>,
-    /// Elements of the past keys; `None` if they lie in the present ([`Spec::append`](super::Spec::append)).
+    /// Elements of the past keys; `None` if they are in the present ([`Spec::append`](super::Spec::append)).
     pub past_key: Option<Elements<'a>>,
-    /// Elements of the past values; `None` if they lie in the present.
+    /// Elements of the past values; `None` if they are in the present.
     pub past_value: Option<Elements<'a>>,
     /// Elements of the mask.
     pub mask: Option<MaskElements<'a>>,
     /// Elements of the bias, or of its table.
     pub bias: Option<Elements<'a>>,
-    /// The entry of the table for each query and key, `[queries, keys]`.
+    /// Table entry of each query and key, `[queries, keys]`.
     pub bias_index: Option<&'a [i64]>,
     /// Lengths of the sequences.
     pub lengths: Lengths<'a>,
 }
 
 impl<'a> Inputs<'a> {
-    /// Inputs with a query, a key and a value, and no optional tensor.
+    /// Creates inputs with a query, a key and a value, and no optional tensor.
     #[must_use]
     pub fn new(query: Elements<'a>, key: Elements<'a>, value: Elements<'a>) -> Inputs<'a> {
         Inputs {
@@ -90,7 +90,7 @@ impl<'a> Inputs<'a> {
         self.lengths.check(problem)
     }
 
-    /// Checks bias and index: present where declared, large enough, entries within the table.
+    /// Checks bias and index: supplied if declared, large enough, entries within the table.
     fn check_bias(&self, problem: &Problem) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         let bias = problem.spec().bias;
@@ -130,8 +130,7 @@ impl<'a> Inputs<'a> {
 }
 
 impl Lengths<'_> {
-    /// Checks the lists against `problem`: present where declared, with the right number of entries, all in
-    /// bounds.
+    /// Checks the lists against `problem`: supplied if declared, with the right number of entries, all in bounds.
     ///
     /// # Errors
     /// Returns an error for the first list, or entry of a list, that does not match.
@@ -219,8 +218,8 @@ impl Chunk {
     }
 }
 
-/// Checks the type and the number of elements found for an operand, or that nothing was supplied for an operand
-/// that the problem does not have. `missing` names what an error reports as missing.
+/// Checks the type and the number of elements of an operand, or that nothing was supplied for an operand that the
+/// problem does not have. `missing` is the name that an error reports as missing.
 fn covers(
     problem: &Problem,
     operand: Operand,
@@ -245,9 +244,8 @@ fn covers(
 }
 
 /// Buffers for the state `(m, S, W)` of every row, in natural-log units: `S = Σ exp(s_j − m)` and
-/// `W = Σ exp(s_j − m) v_j`. The reference `m` lies near the largest score; every reference yields the same
-/// `W / S`. What holds for references of `2^30` and beyond is said at
-/// [`natural_reference`](crate::state::natural_reference).
+/// `W = Σ exp(s_j − m) v_j`. The reference `m` is near the largest score; every reference yields the same `W / S`.
+/// [`natural_reference`](crate::state::natural_reference) describes references of `2^30` and beyond.
 #[derive(Debug)]
 pub struct StateOut<'a> {
     /// References `m`, `[batch, heads, queries]`; `−∞` for a row that attends no key.
@@ -268,21 +266,21 @@ pub struct Outputs<'a> {
     pub lse: Option<&'a mut [f32]>,
     /// The state of each row.
     pub state: Option<StateOut<'a>>,
-    /// Elements of the present keys. Where the problem appends in place, the past keys are their first rows, which are
+    /// Elements of the present keys. If the problem appends in place, their first rows are the past keys, which are
     /// read and not written.
     pub present_key: Option<ElementsMut<'a>>,
-    /// Elements of the present values, likewise.
+    /// Elements of the present values, in the same layout.
     pub present_value: Option<ElementsMut<'a>>,
 }
 
 impl<'a> Outputs<'a> {
-    /// Outputs with the output tensor alone.
+    /// Creates outputs with the output tensor only.
     #[must_use]
     pub fn new(output: ElementsMut<'a>) -> Outputs<'a> {
         Outputs { output: Some(output), ..Outputs::default() }
     }
 
-    /// Outputs with states alone.
+    /// Creates outputs with states only.
     #[must_use]
     pub fn states(state: StateOut<'a>) -> Outputs<'a> {
         Outputs { state: Some(state), ..Outputs::default() }

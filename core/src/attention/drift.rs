@@ -1,6 +1,6 @@
-//! Drift: six measures of how far computed attention lies from a reference (ELSA section C.2).
+//! Measures the distance of computed attention from a reference in six ways (ELSA section C.2).
 //!
-//! With probabilities `P̂` and outputs `Ŷ` computed, `P` and `Y` the reference, over all rows:
+//! The measures compare computed probabilities `P̂` and outputs `Ŷ` with a reference `P` and `Y`, over all rows:
 //!
 //! ```text
 //! 1  max |P̂ − P|               4  share of rows whose argmax differs
@@ -8,25 +8,25 @@
 //! 3  mean JS(P̂ ‖ P)            6  ‖Ŷ − Y‖₂ / ‖Y‖₂
 //! ```
 //!
-//! A row is streamed through a [`RowDrift`], in any number of chunks of columns; a caller that meets all rows
-//! before the next chunk keeps one per row. [`Drift::finish_row`] adds it to the totals and gives the row's own
-//! six values, of which the caller may keep some for [`percentile`](crate::drift::percentile).
+//! A row is streamed through a [`RowDrift`], in any number of chunks of columns. A caller that visits all rows
+//! before the next chunk keeps one per row. [`Drift::finish_row`] adds it to the totals and returns the row's own
+//! six values, which the caller may keep for [`percentile`](crate::drift::percentile).
 //!
 //! 1. **Jensen–Shannon in nats, by the half-difference.** With `m = (p̂ + p) / 2` and `d = (p̂ − p) / (p̂ + p)` the
 //!    two Kullback–Leibler terms of a key add up to `m ((1 + d) log(1 + d) + (1 − d) log(1 − d)) / 2`, with
-//!    `0 log 0 = 0`. Both logarithms cancel to `d²` for close rows, so small `d` takes the series
-//!    `d² + d⁴/6 + d⁶/15 + …`. No term is negative, so the sum is not, and nothing is clamped.
-//! 2. **NaN surfaces.** A NaN on either side makes every measure that it enters NaN and counts as a
-//!    disagreement of the argmax. It is never taken for agreement, not even where both sides hold it.
-//! 3. **Ties.** The computed argmax is the first of equals. Row and reference disagree when that key's probability in
-//!    the reference is below the reference's maximum: picking another of several equal maxima is no disagreement.
-//!    The strict count, which compares first indices as written in ELSA, is kept beside it and is never
-//!    smaller.
-//! 4. **Nothing to be relative to.** As in [`crate::drift`].
+//!    `0 log 0 = 0`. Both logarithms cancel to `d²` for close rows, so small `d` uses the series
+//!    `d² + d⁴/6 + d⁶/15 + …`. No term is negative, so neither is the sum, and nothing is clamped.
+//! 2. **NaN propagates.** A NaN on either side makes every measure that it enters NaN, even if both sides are NaN,
+//!    and counts as a disagreement of the argmax.
+//! 3. **Ties.** The computed argmax is the first of several equal maxima. Row and reference disagree if that key's
+//!    probability in the reference is below the reference's maximum: choosing another of several equal maxima is no
+//!    disagreement. The strict count, which compares first indices as defined in ELSA, is reported as well and is
+//!    never smaller.
+//! 4. **A zero reference.** As in [`crate::drift`].
 
 use crate::drift::Distance;
 
-/// The measures of a row so far. Fed by [`RowDrift::probability`] and [`RowDrift::output`] in any order.
+/// The measures of a row so far, fed by [`RowDrift::probability`] and [`RowDrift::output`] in any order.
 #[derive(Clone, Copy, Debug)]
 pub struct RowDrift {
     probabilities: Distance,
@@ -43,11 +43,11 @@ pub struct RowDrift {
     reference_key: usize,
 }
 
-/// `(1 + d) log(1 + d) + (1 − d) log(1 − d)`, not negative for `−1 ≤ d ≤ 1`, NaN outside.
+/// Returns `(1 + d) log(1 + d) + (1 − d) log(1 − d)`, never negative for `−1 ≤ d ≤ 1`, NaN outside.
 fn divergence_of(d: f64) -> f64 {
     let square = d * d;
     if square < 2.5e-3 {
-        // Σ d^{2k} / (k (2k − 1)); the first term left out is below 2^-53 of the sum.
+        // Σ d^{2k} / (k (2k − 1)); the first omitted term is below 2^-53 of the sum.
         let tail = 1.0 / 28.0 + square * (1.0 / 45.0 + square * (1.0 / 66.0));
         return square * (1.0 + square * (1.0 / 6.0 + square * (1.0 / 15.0 + square * tail)));
     }
@@ -62,7 +62,7 @@ impl Default for RowDrift {
 }
 
 impl RowDrift {
-    /// A row without keys and outputs.
+    /// Creates a row without keys and outputs.
     #[must_use]
     pub const fn new() -> RowDrift {
         RowDrift {
@@ -78,7 +78,7 @@ impl RowDrift {
         }
     }
 
-    /// Takes in the probability of the next key. Keys come in order; a key that one side does not attend has
+    /// Adds the probability of the next key. Keys come in order; a key that one side does not attend has
     /// probability zero there.
     pub fn probability(&mut self, computed: f64, reference: f64) {
         self.probabilities.add(computed, reference);
@@ -98,24 +98,24 @@ impl RowDrift {
         self.keys += 1;
     }
 
-    /// Takes in the next element of the output row.
+    /// Adds the next element of the output row.
     pub fn output(&mut self, computed: f64, reference: f64) {
         self.outputs.add(computed, reference);
     }
 
-    /// First key of the largest computed probability; zero without keys.
+    /// Returns the first key with the largest computed probability; zero without keys.
     #[must_use]
     pub const fn computed_argmax(&self) -> usize {
         self.computed_key
     }
 
-    /// First key of the reference's largest probability; zero without keys.
+    /// Returns the first key with the reference's largest probability; zero without keys.
     #[must_use]
     pub const fn reference_argmax(&self) -> usize {
         self.reference_key
     }
 
-    /// The six measures of this row alone; its argmax counts as zero or one.
+    /// Returns the six measures of this row alone; its argmax counts as zero or one.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         let nan = self.probabilities.max_abs().is_nan();
@@ -163,13 +163,13 @@ pub struct Drift {
 }
 
 impl Drift {
-    /// Totals over no rows.
+    /// Creates totals over no rows.
     #[must_use]
     pub fn new() -> Drift {
         Drift::default()
     }
 
-    /// Adds a row whose columns have all been taken in, and returns the row's own measures.
+    /// Adds a row whose columns are complete, and returns the row's own measures.
     pub fn finish_row(&mut self, row: &RowDrift) -> Metrics {
         let metrics = row.metrics();
         self.probabilities.join(&row.probabilities);
@@ -181,13 +181,13 @@ impl Drift {
         metrics
     }
 
-    /// Rows so far.
+    /// Returns the number of rows so far.
     #[must_use]
     pub const fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The six measures over all rows so far; none without rows.
+    /// Returns the six measures over all rows so far; `None` without rows.
     #[must_use]
     pub fn metrics(&self) -> Option<Metrics> {
         let rows = self.rows as f64;

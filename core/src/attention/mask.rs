@@ -1,11 +1,11 @@
-//! Masks: boolean or additive, broadcast to `[batch, heads, queries, keys]` with axes aligned from the right. The batch axis
-//! may divide the batch: of `n` masks, sequence `b` has mask `b mod n`.
+//! Masks: boolean or additive, broadcast to `[batch, heads, queries, keys]` with axes aligned from the right. The size of the
+//! batch axis may divide the batch: with `n` masks, sequence `b` uses mask `b mod n`.
 
 use crate::argument::ArgumentError;
 use crate::dtype::{DType, Elements};
 
-/// The largest magnitude of a finite element of an additive mask, in natural-log units: `2^127 ln 2`, rounded down. A
-/// finite element beyond it, such as the least f32 value, counts as that. In base-2 units it stays finite, and so does
+/// Largest magnitude of a finite element of an additive mask, in natural-log units: `2^127 ln 2`, rounded down. Finite
+/// elements beyond it, such as `f32::MIN`, are clamped to it. In base-2 units the clamped element stays finite, and so does
 /// its sum with any score below `2^127`.
 pub const MASK_LIMIT: f32 = 1.179_328_7e38;
 
@@ -14,13 +14,13 @@ pub const MASK_LIMIT: f32 = 1.179_328_7e38;
 pub enum MaskKind {
     /// One byte per element; non-zero means attended.
     Bool,
-    /// The element is added to the score, in natural-log units; `−∞` means not attended. Finite elements count as at
-    /// most [`MASK_LIMIT`] in magnitude.
+    /// The element is added to the score, in natural-log units; `−∞` means not attended. The magnitude of finite elements is
+    /// clamped to [`MASK_LIMIT`].
     Additive(DType),
 }
 
 impl MaskKind {
-    /// The name of the element type: `bool`, `f32`, `f16` or `bf16`.
+    /// Returns the name of the element type: `bool`, `f32`, `f16` or `bf16`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -29,7 +29,7 @@ impl MaskKind {
         }
     }
 
-    /// Size of an element in bytes.
+    /// Returns the size of an element in bytes.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -44,12 +44,12 @@ impl MaskKind {
 pub enum MaskElements<'a> {
     /// One byte per element; non-zero means attended.
     Bool(&'a [u8]),
-    /// Elements that are added to the scores, in natural-log units; `−∞` means not attended.
+    /// Elements added to the scores, in natural-log units; `−∞` means not attended.
     Additive(Elements<'a>),
 }
 
 impl MaskElements<'_> {
-    /// The meaning of the elements.
+    /// Returns the meaning of the elements.
     #[must_use]
     pub fn kind(&self) -> MaskKind {
         match self {
@@ -58,7 +58,7 @@ impl MaskElements<'_> {
         }
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -67,13 +67,13 @@ impl MaskElements<'_> {
         }
     }
 
-    /// Whether the slice is empty.
+    /// Returns `true` if the slice is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Address of the first element.
+    /// Returns the address of the first element.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         match self {
@@ -82,8 +82,8 @@ impl MaskElements<'_> {
         }
     }
 
-    /// What the element at `index` adds to a score, in natural-log units: 0 or `−∞` for a boolean mask, the
-    /// element itself for an additive one, limited by [`MASK_LIMIT`] if it is finite.
+    /// Returns the value that the element at `index` adds to a score, in natural-log units: 0 or `−∞` for a boolean mask, the
+    /// element itself for an additive one, clamped to [`MASK_LIMIT`] if it is finite.
     ///
     /// # Panics
     /// Panics if `index` is not below `len`.
@@ -103,21 +103,21 @@ impl MaskElements<'_> {
     }
 }
 
-/// A mask's element, limited by [`MASK_LIMIT`] if it is finite.
+/// Clamps a mask element to [`MASK_LIMIT`] if it is finite.
 #[inline]
 pub(super) fn limited(x: f32) -> f32 {
     if x.is_finite() { x.clamp(-MASK_LIMIT, MASK_LIMIT) } else { x }
 }
 
-/// An f64 element of an additive mask as f32, rounded to nearest. What is finite stays finite: the least f64 number counts as
-/// [`MASK_LIMIT`] does, as the least f32 number, and not as `−∞`.
+/// Converts an f64 element of an additive mask to f32, rounded to nearest. Finite elements stay finite: `f64::MIN` becomes
+/// `f32::MIN`, not `−∞`, and is clamped to [`MASK_LIMIT`] like it.
 #[inline]
 #[must_use]
 pub fn rounded(x: f64) -> f32 {
     if x.is_finite() { x.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32 } else { x as f32 }
 }
 
-/// An integer element of a mask as a boolean one: zero is not attended, any other number is.
+/// Converts an integer element of a mask to a boolean one: zero is not attended, any other number is.
 #[inline]
 #[must_use]
 pub fn attended(x: i64) -> u8 {
@@ -125,7 +125,7 @@ pub fn attended(x: i64) -> u8 {
 }
 
 /// Shape and strides of a mask, `[batch, heads, queries, keys]`, in elements. Axes of size 1 are broadcast, and a batch axis
-/// that divides the batch repeats.
+/// whose size divides the batch repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskView {
     kind: MaskKind,
@@ -134,8 +134,8 @@ pub struct MaskView {
 }
 
 impl MaskView {
-    /// Creates a dense mask whose `dims` align with `[batch, heads, queries, keys]` from the right. Missing axes
-    /// are broadcast.
+    /// Creates a dense mask whose `dims` align with `[batch, heads, queries, keys]` from the right. Missing axes are
+    /// broadcast.
     ///
     /// # Errors
     /// Returns an error if the rank is not 1 to 4, or if the mask is too large to index.
@@ -157,45 +157,45 @@ impl MaskView {
         Ok(MaskView { kind, shape, strides })
     }
 
-    /// The same mask with its elements elsewhere: `strides` apart along `[batch, heads, queries, keys]`. An excerpt of a
-    /// mask lies more densely than the whole. Strides of broadcast axes are ignored.
+    /// Returns the same mask with other `strides` along `[batch, heads, queries, keys]`, for example those of a packed
+    /// excerpt. Strides of broadcast axes are ignored.
     #[must_use]
     pub const fn with_strides(self, strides: [usize; 4]) -> MaskView {
         MaskView { strides, ..self }
     }
 
-    /// The meaning of the elements.
+    /// Returns the meaning of the elements.
     #[must_use]
     pub const fn kind(&self) -> MaskKind {
         self.kind
     }
 
-    /// The shape, `[batch, heads, queries, keys]`.
+    /// Returns the shape, `[batch, heads, queries, keys]`.
     #[must_use]
     pub const fn shape(&self) -> [usize; 4] {
         self.shape
     }
 
-    /// The strides in elements, `[batch, heads, queries, keys]`; zero along broadcast axes.
+    /// Returns the strides in elements, `[batch, heads, queries, keys]`; zero along broadcast axes.
     #[must_use]
     pub fn strides(&self) -> [usize; 4] {
         core::array::from_fn(|axis| if self.shape[axis] == 1 { 0 } else { self.strides[axis] })
     }
 
-    /// Number of elements that a buffer must have.
+    /// Returns the number of elements that a buffer must have.
     #[must_use]
     pub fn extent(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The number of keys, out of `keys`, that the mask covers: all of them if its last axis is broadcast, else
-    /// the size of that axis.
+    /// Returns the number of keys, out of `keys`, that the mask covers: all of them if its last axis is broadcast, else the
+    /// size of that axis.
     #[must_use]
     pub const fn reach(&self, keys: usize) -> usize {
         if self.shape[3] == 1 { keys } else { self.shape[3] }
     }
 
-    /// Checks the mask against scores `full`. With `short` its last axis may have fewer keys.
+    /// Checks the mask against scores of shape `full`. With `short` its last axis may have fewer keys.
     pub(super) fn check(
         &self,
         argument: &'static str,
@@ -217,7 +217,7 @@ impl MaskView {
         Ok(())
     }
 
-    /// The row of query `q`: where it starts, and the distance between its elements (zero if broadcast).
+    /// Returns the row of query `q`: its start, and the distance between its elements (zero if broadcast).
     #[inline]
     #[must_use]
     pub fn row(&self, batch: usize, head: usize, q: usize) -> MaskRow {
@@ -227,7 +227,7 @@ impl MaskView {
         MaskRow { start: at(0, batch) + at(1, head) + at(2, q), step: usize::from(self.shape[3] != 1) }
     }
 
-    /// Whether all queries of a head share one row.
+    /// Returns `true` if all queries of a head share one row.
     #[must_use]
     pub const fn same_for_all_queries(&self) -> bool {
         self.shape[2] == 1
@@ -244,7 +244,7 @@ pub struct MaskRow {
 }
 
 impl MaskRow {
-    /// Index of the element of key `j`.
+    /// Returns the index of the element of key `j`.
     #[inline]
     #[must_use]
     pub const fn index(&self, j: usize) -> usize {

@@ -1,46 +1,46 @@
-//! What a run measures of its tensors on request, and what follows from it: norms and flags, as plain data.
+//! Norms and flags that a run measures of its tensors on request, as plain data.
 //!
-//! A run finds the largest sum of squares of a row of queries and of keys in f32, and the largest magnitude of every
-//! kind of element. The sums are rounded; the norms here are not smaller than the exact ones.
+//! A run finds the largest sum of squares of a row of queries and of keys in f32, and the largest magnitude of every kind of
+//! element. The sums are rounded; the norms computed here are upper bounds of the exact ones.
 //!
-//! **The norm of a row.** A computed sum of `d` squares, added in any order, with or without fused multiply-adds, is at
-//! least `(1 − γ_k) Σ x² − d t`, where `k = d + 4` counts the roundings on the longest path, `γ_k = k u / (1 − k u)` with
-//! `u = 2^-24`, and `t = 2^-126` is the most that a square loses where it underflows (Higham, *Accuracy and Stability of
-//! Numerical Algorithms*, section 3.1). So `Σ x² ≤ (sum + d t) / (1 − γ_k)`. With the largest magnitude `M` the norm is
-//! also at most `√d M`, which holds where the sum overflows. The smaller of the two counts, raised by `2^-50` for the
-//! arithmetic in f64.
+//! **The norm of a row.** A computed sum of `d` squares is at least `(1 − γ_k) Σ x² − d t`, in any order of additions, with
+//! or without fused multiply-adds. `k = d + 4` counts the roundings on the longest path, `γ_k = k u / (1 − k u)` with
+//! `u = 2^-24`, and `t = 2^-126` is the most that a square loses to underflow (Higham, *Accuracy and Stability of Numerical
+//! Algorithms*, section 3.1). So `Σ x² ≤ (sum + d t) / (1 − γ_k)`. With the largest magnitude `M` the norm is also at most
+//! `√d M`, which holds even if the sum overflows. The smaller of the two is used, raised by `2^-50` for the arithmetic in
+//! f64.
 
 use super::mask::MASK_LIMIT;
 use super::problem::Problem;
 use crate::state::{HEADROOM, WEIGHT_FLOOR};
 use core::fmt;
 
-/// Numbers of a record of what was measured, before one for each channel of the values. They have no sign.
+/// Number of values in a record of measurements, before one for each channel of the values. They have no sign.
 pub const MEASURED: usize = 8;
 
-/// Places in a record: the largest sum of squares of a query row, and the largest magnitude of a query's element beside it.
+/// Index of the largest sum of squares of a query row, followed by the largest magnitude of a query's element.
 pub const MEASURED_QUERY: usize = 0;
-/// Of a key row, likewise.
+/// Index of the same two numbers of a key row.
 pub const MEASURED_KEY: usize = 2;
-/// The largest magnitude of the mask's elements that are not `−∞`.
+/// Index of the largest magnitude of the mask's elements that are not `−∞`.
 pub const MEASURED_MASK: usize = 4;
-/// Of the bias's.
+/// Index of the largest magnitude of the bias's elements that are not `−∞`.
 pub const MEASURED_BIAS: usize = 5;
-/// Of a row of the output, as of a query row.
+/// Index of the two numbers of a row of the output, as for a query row.
 pub const MEASURED_OUTPUT: usize = 6;
 
-/// The larger of two numbers without sign, of which NaN is larger than any other.
+/// Returns the larger of two numbers without sign. NaN is larger than any other number.
 #[must_use]
 pub fn larger(a: f32, b: f32) -> f32 {
     if b.to_bits() > a.to_bits() { b } else { a }
 }
 
-/// What is remarkable about the tensors of a call, and about its run: a set of bits.
+/// Flags of the tensors of a call and of its run, as a set of bits.
 ///
-/// A flag of an element speaks of the elements that were measured: rows of queries of every sequence, on the CPU those of
-/// the output too, keys and values between the first and the last that length, causality and window let some row of the sequence attend, and
-/// every element of a mask or a bias. A key that a mask takes out was measured, and so was one that other rows
-/// attend: its NaN or infinity is reported although it may reach no output.
+/// A flag of an element refers to the measured elements. These are the rows of queries of every sequence and, on the CPU, the
+/// rows of the output; keys and values from the first to the last that length, causality and window let some row of the
+/// sequence attend; and every element of a mask or a bias. A key that a mask excludes was measured, and so was one that only
+/// other rows attend: its NaN or infinity is reported although it may not reach the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u32);
 
@@ -65,7 +65,7 @@ impl Flags {
     pub const OUTPUT_NAN: Flags = Flags(1 << 8);
     /// An element of the output is infinite, and none is NaN.
     pub const OUTPUT_INFINITE: Flags = Flags(1 << 9);
-    /// The scores of a row may lie so far apart that small weights became zero.
+    /// The scores of a row may be so far apart that small weights became zero.
     pub const UNDERFLOW: Flags = Flags(1 << 10);
     /// The CPU computed in place of a GPU.
     pub const FALLBACK: Flags = Flags(1 << 11);
@@ -86,32 +86,32 @@ impl Flags {
         (Flags::FALLBACK, "fallback"),
     ];
 
-    /// The bits.
+    /// Returns the bits.
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0
     }
 
-    /// Whether all flags of `other` are set.
+    /// Returns `true` if all flags of `other` are set.
     #[must_use]
     pub const fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// These flags and those of `other`, if `set`.
+    /// Returns these flags, and those of `other` if `set`.
     #[must_use]
     pub const fn with(self, other: Flags, set: bool) -> Flags {
         Flags(if set { self.0 | other.0 } else { self.0 })
     }
 
-    /// The first flag that says that a tensor of the call is not finite.
+    /// Returns the first flag of a tensor of the call that is not finite.
     #[must_use]
     pub fn not_finite(self) -> Option<(Flags, &'static str)> {
         Flags::ALL[..10].iter().copied().find(|(flag, _)| self.contains(*flag))
     }
 }
 
-/// The names of the flags that are set, with commas between them.
+/// Writes the names of the flags that are set, separated by commas.
 impl fmt::Display for Flags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut names = Flags::ALL.iter().filter(|(flag, _)| self.contains(*flag)).map(|(_, name)| name);
@@ -122,23 +122,23 @@ impl fmt::Display for Flags {
     }
 }
 
-/// What a run measured.
+/// Measurements of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     /// Upper bound of the Euclidean norm of a query row; infinite or NaN if an element is.
     pub query: f64,
-    /// Of a key row, past keys included.
+    /// Upper bound of the Euclidean norm of a key row, including past keys.
     pub key: f64,
     /// Upper bound of `|mask| + |bias|` of an element that is not `−∞`; zero without mask and bias.
     pub added: f64,
-    /// The largest magnitude of an element of an attended value.
+    /// Largest magnitude of an element of an attended value.
     pub value: f64,
-    /// What is remarkable.
+    /// Flags of the call.
     pub flags: Flags,
 }
 
-/// An upper bound of the largest norm of rows of `dim` elements, of which the largest computed sum of squares and the
-/// largest magnitude are known.
+/// Returns an upper bound of the largest norm of rows of `dim` elements, from the largest computed sum of squares and the
+/// largest magnitude.
 #[must_use]
 pub fn norm([squares, largest]: [f32; 2], dim: usize) -> f64 {
     let (squares, largest, dim) = (f64::from(squares), f64::from(largest), dim as f64);
@@ -156,12 +156,12 @@ pub fn norm([squares, largest]: [f32; 2], dim: usize) -> f64 {
 const WIDER: f64 = 1.0 + 8.881_784_197_001_252e-16;
 
 impl Measured {
-    /// What follows from a record of a call: its first [`MEASURED`] numbers, and those of the channels of the values.
+    /// Evaluates a record of a call: its first [`MEASURED`] numbers, and those of the channels of the values.
     #[must_use]
     pub fn of(problem: &Problem, record: &[f32; MEASURED], channels: &[f32]) -> Measured {
         let at = |i: usize| record[i];
         let value = channels.iter().fold(0.0, |a, b| larger(a, *b));
-        // Finite elements count as at most that.
+        // Finite elements are clamped to the limit.
         let limit = |x: f32| if x.is_finite() { x.min(MASK_LIMIT) } else { x };
         let added = larger(at(MEASURED_MASK), at(MEASURED_BIAS));
         let flags = [
@@ -190,7 +190,7 @@ impl Measured {
         measured
     }
 
-    /// An upper bound of the magnitude of a score, in natural-log units.
+    /// Returns an upper bound of the magnitude of a score, in natural-log units.
     #[must_use]
     pub fn largest_score(&self, problem: &Problem) -> f64 {
         let product = f64::from(problem.scale()).abs() * self.query * self.key * WIDER;
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!([30.0, 41.0].map(|cap| flagged(1e4, Some(cap), 0.0)), [false, true]);
         assert_eq!([0.5, 2.0].map(|added| flagged(10.0, None, added)), [false, true]);
         assert!(flagged(f32::INFINITY, None, 0.0) && flagged(f32::NAN, None, 0.0));
-        // Finite elements of a mask count as at most its limit.
+        // Finite elements of a mask are clamped to its limit.
         let most = measured([1.0, 1.0, 1.0, 1.0, f32::MAX, f32::MAX, 0.0, 0.0], &[1.0]);
         assert_eq!(most.added, 2.0 * f64::from(MASK_LIMIT));
     }

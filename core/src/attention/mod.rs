@@ -14,8 +14,9 @@
 //! - the valid keys of its sequence: all, or the first `key_lengths[b]`;
 //! - `j ≤ i + offset`, if causal;
 //! - `i + offset − L ≤ j ≤ i + offset + R`, with a window;
-//! - the mask and the bias: elements that are true, or not `−∞`. Keys beyond the mask's last axis are not attended;
-//! - the side of its token, if the problem has shifted [`Windows`].
+//! - the mask and the bias: an element that is true, or not `−∞`. Keys beyond the mask's last axis are not
+//!   attended;
+//! - the tokens on its own side, if the problem has shifted [`Windows`].
 //!
 //! A score that arithmetic makes `−∞`, because a query or a key is infinite, has weight zero. If the value of that
 //! key holds a NaN or an infinity, the row is unspecified.
@@ -23,7 +24,7 @@
 //! Scores and weighted sums are f32 values; [`Spec`] states how large queries, scores, masks and values may be.
 //!
 //! Keys are counted from the start of the past, if the problem has one. The first three conditions define one
-//! interval per row, [`Sequence::range`]; only mask, bias and sides are decided per key ([`Added`]).
+//! interval per row, [`Sequence::range`]; only mask, bias and sides are evaluated per key ([`Added`]).
 //!
 //! # Modules
 //!
@@ -32,13 +33,13 @@
 //! | the list of tensors | [`Operand`], [`Operands`] |
 //! | a checked problem, with masks and lengths as data | [`Spec`], [`Problem`], [`MaskView`], [`BiasView`], [`Windows`], [`Sequence`] |
 //! | the tensors of a call | [`Inputs`], [`Outputs`] |
-//! | kernel descriptions, the choosers, the workspace layout | [`plan`] |
+//! | kernel descriptions, the choice of a kernel, the workspace layout | [`plan`] |
 //! | query tiles, key blocks and segments | [`schedule`] |
 //! | the scalar fallback, without an allocator | [`scalar`] |
 //! | block orders, frozen references and skipped blocks, each with its proof | [`traversal`] |
 //! | gradients | [`backward`] |
 //! | the f64 oracle, error bounds, certificates | [`mod@reference`], [`bound`], [`certificate`] |
-//! | measures of how far weights and outputs lie from the oracle's | [`drift`] |
+//! | distances of weights and outputs from those of the oracle | [`drift`] |
 
 mod added;
 pub mod backward;

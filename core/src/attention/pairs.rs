@@ -1,4 +1,4 @@
-//! Scores and values of a head, pair by pair, as the scalar runs read them.
+//! Reads scores and values of a head, pair by pair, for the scalar runs.
 
 use super::added::Added;
 use super::data::{Inputs, Outputs};
@@ -11,7 +11,7 @@ use crate::view::View;
 /// Longest chain of multiply-adds in a score.
 pub(super) const CHAIN: usize = 64;
 
-/// Rows of keys or values: past ones in memory of their own, and the new ones.
+/// Rows of keys or values: past ones in a separate tensor, and the new ones.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
     past: Option<(View, Elements<'a>)>,
@@ -19,10 +19,10 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// The elements of row `j` of a sequence, and the index of the first.
+    /// Returns the elements that hold row `j` of a sequence, and the index of its first.
     #[inline]
     fn at(&self, sequence: &Sequence, kv_head: usize, j: usize) -> (&Elements<'a>, usize) {
-        // Past rows come first. Past and new ones are read where they are, never copied.
+        // Past rows come first. Past and new rows are read in place, never copied.
         match &self.past {
             Some((view, elements)) if j < sequence.past => (elements, view.row(sequence.batch, kv_head, j)),
             _ => {
@@ -33,10 +33,10 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The elements of the present keys and values, which have been written; `None` unless the problem appends to them.
+/// The elements of the present keys and values, after they were written; `None` unless the problem appends to them.
 pub type Present<'a> = Option<[Elements<'a>; 2]>;
 
-/// The present of a problem that appends.
+/// Returns the present of a problem that appends.
 pub(super) fn present<'a>(problem: &Problem, [key, value]: [&'a Option<ElementsMut<'_>>; 2]) -> Present<'a> {
     match (key, value) {
         (Some(key), Some(value)) if problem.spec().append => Some([key.elements(), value.elements()]),
@@ -44,7 +44,7 @@ pub(super) fn present<'a>(problem: &Problem, [key, value]: [&'a Option<ElementsM
     }
 }
 
-/// The keys and values that a query head of a sequence attends, and what is added to its scores.
+/// The keys and values that a query head of a sequence attends, and everything added to its scores.
 #[derive(Clone, Copy)]
 pub(super) struct Pairs<'a> {
     sequence: Sequence,
@@ -57,7 +57,7 @@ pub(super) struct Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    /// Of query head `head` of `sequence`.
+    /// Creates the pairs of query head `head` of `sequence`.
     pub(super) fn new(
         problem: &Problem,
         inputs: &Inputs<'a>,
@@ -67,7 +67,7 @@ impl<'a> Pairs<'a> {
     ) -> Pairs<'a> {
         let s = problem.spec();
         let added = problem.modifies(sequence.batch).then(|| Added::new(problem, inputs));
-        // Where the new rows lie; behind the past, if the problem appends in place.
+        // The memory of the new rows; after the past if the problem appends in place.
         let (key, value) = match (s.present_key, s.present_value, present) {
             (Some(pk), Some(pv), Some([key, value])) => ((pk, key), (pv, value)),
             _ => ((s.key, inputs.key), (s.value, inputs.value)),
@@ -84,22 +84,22 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// What is added to the score of row `i` and key `j`, in base-2 units; `−∞` if mask, bias or sides take the key out.
-    /// Key `j` must lie in [`Sequence::range`] of the row.
+    /// Returns the value added to the score of row `i` and key `j`, in base-2 units; `−∞` if mask, bias or sides
+    /// exclude the key. Key `j` must be in [`Sequence::range`] of the row.
     #[inline]
     pub(super) fn added(&self, i: usize, j: usize) -> f32 {
         self.added.as_ref().map_or(0.0, |added| added.at(self.sequence.batch, self.head, i, j))
     }
 
-    /// Element `x` of key `j`.
+    /// Returns element `x` of key `j`.
     #[inline]
     pub(super) fn key(&self, j: usize, x: usize) -> f32 {
         let (key, k) = self.keys.at(&self.sequence, self.kv_head, j);
         key.get(k + x)
     }
 
-    /// The score of a row's `query`, which [`query`] loaded, and key `j`, in base-2 units; `added` is what
-    /// [`Pairs::added`] returned.
+    /// Returns the score of a row's `query`, loaded by [`query`], and key `j`, in base-2 units; `added` is the
+    /// result of [`Pairs::added`].
     #[inline]
     pub(super) fn score(&self, query: &[f32], j: usize, added: f32) -> f32 {
         let (key, k) = self.keys.at(&self.sequence, self.kv_head, j);
@@ -107,7 +107,7 @@ impl<'a> Pairs<'a> {
         if added != 0.0 { score + added } else { score }
     }
 
-    /// The score of `query` and a key given element by element, before anything is added to it.
+    /// Returns the score of `query` and a key given element by element, before anything is added.
     #[inline]
     pub(super) fn capped(&self, query: &[f32], key: impl Fn(usize) -> f32) -> f32 {
         let mut score = 0.0;
@@ -121,14 +121,14 @@ impl<'a> Pairs<'a> {
         if self.cap != 0.0 { self.cap * libm::tanhf(score) } else { score }
     }
 
-    /// The elements of value `j`, and the index of the first.
+    /// Returns the elements that hold value `j`, and the index of its first.
     #[inline]
     pub(super) fn value(&self, j: usize) -> (&Elements<'a>, usize) {
         self.values.at(&self.sequence, self.kv_head, j)
     }
 }
 
-/// Loads row `i` of `head`, multiplied by the factor that brings scores to base-2 units.
+/// Loads row `i` of `head`, multiplied by the factor that yields scores in base-2 units.
 pub(super) fn query(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -144,14 +144,14 @@ pub(super) fn query(
     }
 }
 
-/// The number of row `i` among those of `[batch, heads, queries]`.
+/// Returns the number of row `i` among those of `[batch, heads, queries]`.
 pub(super) fn number(problem: &Problem, sequence: &Sequence, head: usize, i: usize) -> usize {
     let tokens = problem.spec().query.tokens();
     (sequence.batch * problem.heads() + head) * tokens + sequence.query0 + i
 }
 
-/// Writes what a call asked for of row `i` of `head`, whose state is `state`; log-sum-exp is that of `S` and `left_out`,
-/// the weights that the state leaves out.
+/// Writes the requested outputs of row `i` of `head`, whose state is `state`; log-sum-exp is that of `S` plus
+/// `left_out`, the weights that the state omits.
 pub(super) fn write_row(
     problem: &Problem,
     outputs: &mut Outputs<'_>,

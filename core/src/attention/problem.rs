@@ -20,14 +20,14 @@ pub const LARGEST_FACTOR: f32 = 1.844_674_4e19;
 /// # Range
 ///
 /// Scores are sums of f32 products `(q_x · scale · log2 e) · k_x`, in base-2 units. They are as exact as the error
-/// bound says where every `q_x · scale · log2 e`, every product and every sum on the way stays below `2^127` in
-/// magnitude; for that it is enough that `|q_x| · max(1, |scale|)` and `|scale| Σ |q_x k_x|` stay below `1.1e38`.
-/// Beyond, a score overflows: `+∞` makes the row NaN, and a key with the score `−∞` counts as not attended. A scale
-/// whose product with `log2 e` exceeds [`LARGEST_FACTOR`] is refused, because it leaves the queries too little of the
-/// range. Finite elements of an additive mask count as at most [`MASK_LIMIT`](super::MASK_LIMIT).
+/// bound states if every `q_x · scale · log2 e`, every product and every partial sum is below `2^127` in magnitude.
+/// It is sufficient that `|q_x| · max(1, |scale|)` and `|scale| Σ |q_x k_x|` are below `1.1e38`. Beyond that a
+/// score overflows: `+∞` makes the row NaN, and a key with the score `−∞` counts as not attended. A scale whose
+/// product with `log2 e` exceeds [`LARGEST_FACTOR`] is rejected, because it leaves the queries too little range.
+/// Finite elements of an additive mask are clamped to [`MASK_LIMIT`](super::MASK_LIMIT) in magnitude.
 ///
-/// Weights are exact down to `2^-126` of a row's reference and zero below ([`crate::state::WEIGHT_FLOOR`]). Weighted
-/// sums are in f32 and divided at the end, so a row is finite where `2^8 Σ |v_j|` stays below `3.4e38`.
+/// Weights are exact down to `2^-126` of a row's reference and zero below ([`crate::state::WEIGHT_FLOOR`]).
+/// Weighted sums are in f32 and divided at the end, so a row is finite if `2^8 Σ |v_j|` is below `3.4e38`.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec {
     /// Element type of query, key, value, output, past and present.
@@ -44,18 +44,18 @@ pub struct Spec {
     pub past_key: Option<View>,
     /// Past values, `[batch, kv_heads, past, d_v]`.
     pub past_value: Option<View>,
-    /// Where past and new keys are written one after the other, `[batch, kv_heads, past + keys, d]`.
+    /// Output of past and new keys, concatenated, `[batch, kv_heads, past + keys, d]`.
     pub present_key: Option<View>,
-    /// Where past and new values are written one after the other, `[batch, kv_heads, past + keys, d_v]`.
+    /// Output of past and new values, concatenated, `[batch, kv_heads, past + keys, d_v]`.
     pub present_value: Option<View>,
-    /// Whether the call appends in place: the past lies in the first rows of the present's own memory, and the call
-    /// writes the new rows behind it. The past and the present must both have keys and values, and views with the same
-    /// strides; the data of a call hold the present alone. A present whose strides leave room for
-    /// more tokens is a cache of that capacity.
+    /// `true` if the call appends in place: the past occupies the first rows of the present's own memory, and the
+    /// call writes the new rows after it. The past and the present must both have keys and values, and views with
+    /// the same strides; a call passes the present only. A present whose strides leave room for more tokens is a
+    /// cache of that capacity.
     pub append: bool,
     /// Scale of the scores; `None` means `1 / sqrt(d)`.
     pub scale: Option<f32>,
-    /// Makes the problem causal, with the diagonal aligned as given.
+    /// Alignment of the causal diagonal; `None` if the problem is not causal.
     pub causal: Option<Alignment>,
     /// Sliding window around the diagonal.
     pub window: Window,
@@ -63,22 +63,23 @@ pub struct Spec {
     pub softcap: Option<f32>,
     /// A boolean or additive mask.
     pub mask: Option<MaskView>,
-    /// An additive bias besides the mask. If the last axis of either is shorter than the keys, the other's must be as long
-    /// or 1.
+    /// An additive bias in addition to the mask. If the last axis of either is shorter than the keys, the other's
+    /// must have the same size or 1.
     pub bias: Option<BiasView>,
-    /// Whether the last axis of mask and bias may be shorter than the keys, as in ONNX: keys beyond it are then not attended.
+    /// `true` if the last axis of mask and bias may be shorter than the keys, as in ONNX: keys beyond it are then
+    /// not attended.
     pub short_mask: bool,
-    /// Makes each sequence a window of a picture: its queries and keys are the window's tokens.
+    /// The windows of a picture, if each sequence is one: its queries and keys are the tokens of the window.
     pub windows: Option<Windows>,
-    /// Whether the number of valid keys of each sequence is supplied with the data ([`Lengths::keys`]).
+    /// `true` if a call supplies the number of valid keys of each sequence ([`Lengths::keys`]).
     pub key_lengths: bool,
-    /// Number of sequences packed along the tokens of query and key, whose batch is then 1. Their bounds are
-    /// supplied with the data ([`Lengths::cu_seqlens_q`] and [`Lengths::cu_seqlens_k`]).
+    /// Number of sequences packed along the tokens of query and key, whose batch is then 1. A call supplies their
+    /// bounds ([`Lengths::cu_seqlens_q`] and [`Lengths::cu_seqlens_k`]).
     pub packed: Option<usize>,
 }
 
 impl Spec {
-    /// Plain attention of `query` over `key` and `value`, written to `output`.
+    /// Describes plain attention of `query` over `key` and `value`, written to `output`.
     #[must_use]
     pub fn new(dtype: DType, query: View, key: View, value: View, output: View) -> Spec {
         Spec {
@@ -108,9 +109,8 @@ impl Spec {
     /// Checks every field and returns the problem.
     ///
     /// # Errors
-    /// Returns an error if sizes disagree, a head size is zero, a number is not finite or loses
-    /// its precision in base-2 units, the mask does not broadcast, two arguments exclude each other, or rows of an
-    /// output overlap.
+    /// Returns an error if sizes disagree, a head size is zero, a number is not finite or loses its precision in
+    /// base-2 units, the mask does not broadcast, two arguments exclude each other, or rows of an output overlap.
     pub fn check(self) -> Result<Problem, ArgumentError> {
         use ArgumentError as E;
         let Spec { query, key, value, output, .. } = self;
@@ -210,8 +210,8 @@ impl Spec {
         }
         let scale = self.scale.unwrap_or_else(|| query.default_scale());
         let problem = Problem { spec: Spec { softcap, scale: Some(scale), ..self }, scale, past, keys };
-        // The factors of queries and of capped scores must be normal f32 values, or they lose precision; and that of
-        // queries must leave them room.
+        // The factors of queries and of capped scores must be normal f32 values to keep precision, and the factor
+        // of queries must leave them enough range.
         let (factor, after) = problem.score_factors();
         let factor_holds = (factor.is_normal() && factor.abs() <= LARGEST_FACTOR) || scale == 0.0;
         match softcap {
@@ -229,7 +229,7 @@ impl Spec {
         }
     }
 
-    /// Checks that nothing is given that windows leave no place for.
+    /// Returns an error if an option is set that windows exclude.
     fn check_alone_with_windows(&self) -> Result<(), ArgumentError> {
         let given = [
             (self.past_key.is_some(), "past_k"),
@@ -247,7 +247,8 @@ impl Spec {
         }
     }
 
-    /// Checks that past rows are the first rows of the present: the same strides along every axis that has them.
+    /// Checks that past rows are the first rows of the present: the same strides along every axis with more than
+    /// one element.
     fn check_append(&self) -> Result<(), ArgumentError> {
         let pairs = [
             (&self.past_key, "past_k", &self.present_key, "present_k"),
@@ -271,7 +272,7 @@ impl Spec {
     }
 }
 
-/// A checked attention problem. Created by [`Spec::check`].
+/// A checked attention problem, created by [`Spec::check`].
 #[derive(Clone, Copy, Debug)]
 pub struct Problem {
     spec: Spec,
@@ -281,37 +282,37 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The specification of the problem, with the scale filled in and a soft cap of zero removed.
+    /// Returns the specification of the problem, with the scale filled in and a soft cap of zero removed.
     #[must_use]
     pub const fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// The scale of the scores.
+    /// Returns the scale of the scores.
     #[must_use]
     pub const fn scale(&self) -> f32 {
         self.scale
     }
 
-    /// Number of query heads.
+    /// Returns the number of query heads.
     #[must_use]
     pub const fn heads(&self) -> usize {
         self.spec.query.heads()
     }
 
-    /// Number of key and value heads.
+    /// Returns the number of key and value heads.
     #[must_use]
     pub const fn kv_heads(&self) -> usize {
         self.spec.key.heads()
     }
 
-    /// The key head that query head `head` reads.
+    /// Returns the key head that query head `head` reads.
     #[must_use]
     pub const fn kv_head(&self, head: usize) -> usize {
         head / self.group()
     }
 
-    /// Number of query heads that read one key head; 1 in a problem without heads.
+    /// Returns the number of query heads that read one key head; 1 in a problem without heads.
     #[must_use]
     pub const fn group(&self) -> usize {
         match self.heads().checked_div(self.kv_heads()) {
@@ -320,37 +321,37 @@ impl Problem {
         }
     }
 
-    /// Head size of queries and keys.
+    /// Returns the head size of queries and keys.
     #[must_use]
     pub const fn head_dim(&self) -> usize {
         self.spec.query.dim()
     }
 
-    /// Head size of values and output.
+    /// Returns the head size of values and output.
     #[must_use]
     pub const fn value_dim(&self) -> usize {
         self.spec.value.dim()
     }
 
-    /// Number of past keys.
+    /// Returns the number of past keys.
     #[must_use]
     pub const fn past(&self) -> usize {
         self.past
     }
 
-    /// Number of keys, including the past. For a packed problem, the total over all sequences.
+    /// Returns the number of keys, including the past. For a packed problem, it is the total over all sequences.
     #[must_use]
     pub const fn keys(&self) -> usize {
         self.keys
     }
 
-    /// Number of query rows: `batch · heads · queries`.
+    /// Returns the number of query rows: `batch · heads · queries`.
     #[must_use]
     pub const fn rows(&self) -> usize {
         self.spec.query.batch() * self.heads() * self.spec.query.tokens()
     }
 
-    /// Number of sequences: the batch size, or the number of packed sequences.
+    /// Returns the number of sequences: the batch size, or the number of packed sequences.
     #[must_use]
     pub const fn sequences(&self) -> usize {
         match self.spec.packed {
@@ -359,7 +360,7 @@ impl Problem {
         }
     }
 
-    /// Returns `(query_factor, cap)`, which make scores come out in base-2 units. Without a soft cap a score is
+    /// Returns `(query_factor, cap)`, the factors that yield scores in base-2 units. Without a soft cap a score is
     /// `query_factor · q · k`, and `cap` is zero. With a soft cap `X` a score is
     /// `cap · tanh(query_factor · q · k)`, with `query_factor = scale / X` and `cap = X · log2 e`.
     #[must_use]
@@ -371,7 +372,7 @@ impl Problem {
         }
     }
 
-    /// Whether something is added to the scores of sequence `batch`, or decided, key by key: a mask, a bias, or the sides of
+    /// Returns `true` if the scores of sequence `batch` are modified key by key, by a mask, a bias, or the sides of
     /// a shifted window.
     #[must_use]
     pub fn modifies(&self, batch: usize) -> bool {
@@ -380,7 +381,8 @@ impl Problem {
         s.mask.is_some() || s.bias.is_some() || divides
     }
 
-    /// Whether lengths, causality, a window, a mask or a bias may keep a row from attending every key, or change its score.
+    /// Returns `true` if lengths, causality, a window, a mask or a bias may exclude keys from a row or change a
+    /// score.
     #[must_use]
     pub fn is_masked(&self) -> bool {
         let s = &self.spec;
@@ -394,15 +396,15 @@ impl Problem {
             || s.key_lengths
     }
 
-    /// Whether the number of attended keys may grow with the row: the problem is causal, or its window is limited
-    /// to the right.
+    /// Returns `true` if the number of attended keys may grow with the row: the problem is causal, or its window is
+    /// limited to the right.
     #[must_use]
     pub const fn grows_with_the_row(&self) -> bool {
         self.spec.causal.is_some() || self.spec.window.right.is_some()
     }
 
-    /// The operand whose rows a run reads as keys or values: itself, except that a problem that appends in place reads
-    /// past and new ones from the present, after the new rows have been written there.
+    /// Returns the operand whose rows a run reads as keys or values. It is `operand` itself, except that a problem
+    /// that appends in place reads past and new rows from the present, after the new rows have been written there.
     #[must_use]
     pub const fn source(&self, operand: Operand) -> Operand {
         match operand {
@@ -412,7 +414,7 @@ impl Problem {
         }
     }
 
-    /// Of a present that is appended to, the number of tokens at its start that a call reads and does not write: the
+    /// Returns the number of tokens at the start of an in-place present that a call reads but does not write: the
     /// past. `None` for any other operand.
     #[must_use]
     pub const fn kept(&self, operand: Operand) -> Option<usize> {
@@ -422,9 +424,9 @@ impl Problem {
         }
     }
 
-    /// The memory of `operand`, or `None` if the problem does not have that operand, or if it lies in the memory of
-    /// another, as the past does where the problem appends in place. Every problem has an output, log-sum-exp and
-    /// states, which a call may omit.
+    /// Returns the memory of `operand`, or `None` if the problem does not have that operand or if it shares the
+    /// memory of another, as the past does in a problem that appends in place. Every problem has an output,
+    /// log-sum-exp and states, which a call may omit.
     #[must_use]
     pub fn memory(&self, operand: Operand) -> Option<Memory> {
         let s = &self.spec;
@@ -465,7 +467,7 @@ impl Problem {
         view.map(|view| Memory { elements: view.extent(), element_size: s.dtype.size(), view: Some(view) })
     }
 
-    /// The geometry of sequence `index`. `lengths` must have passed [`Lengths::check`].
+    /// Returns the geometry of sequence `index`. `lengths` must have passed [`Lengths::check`].
     #[must_use]
     pub fn sequence(&self, lengths: &Lengths<'_>, index: usize) -> Sequence {
         let mut s = match (self.spec.packed, lengths.cu_seqlens_q, lengths.cu_seqlens_k) {
@@ -479,17 +481,17 @@ impl Problem {
                 Sequence { batch: index, queries, keys, valid: keys, ..Sequence::default() }
             }
         };
-        // Of a problem that appends in place, past and new keys lie side by side.
+        // A problem that appends in place has past and new keys in one tensor.
         s.past = if self.spec.append { 0 } else { self.past };
-        // The diagonal and the number of valid keys belong to the whole, of which the call may be a chunk.
+        // The diagonal and the number of valid keys refer to the whole; the call may be a chunk of it.
         let chunk = lengths.chunk.unwrap_or(Chunk::of_keys(0, s.keys));
         let valid = match lengths.keys {
-            // A batch without sequences has no lengths, and its sequence is that of the problem.
+            // A batch without sequences has no lengths; its sequence uses the problem's.
             Some(lengths) if self.spec.key_lengths => lengths.get(index).map_or(0, |valid| *valid as usize),
             _ => chunk.key_total,
         };
         s.valid = valid.saturating_sub(chunk.key_offset).min(s.keys);
-        // A past moves the diagonal, but not that which ends at the last valid key.
+        // A past moves the diagonal, except a bottom-right one, which ends at the last valid key.
         let past = if self.spec.causal == Some(Alignment::BottomRight) { 0 } else { self.past as isize };
         s.offset = chunk.diagonal(self.spec.causal, s.queries, valid) + past;
         s.left = self.spec.window.left;
@@ -510,7 +512,7 @@ mod tests {
     use crate::attention::mask::MaskKind;
     use crate::view::Layout;
 
-    /// Six query heads over two key heads: 4 queries of size 5, 8 keys, values of size 7, a batch of 3.
+    /// Returns six query heads over two key heads: 4 queries of size 5, 8 keys, values of size 7, a batch of 3.
     fn spec() -> Spec {
         let of = |dims: [usize; 4]| View::dense("x", Layout::Bhnd, &dims, None).unwrap();
         Spec::new(DType::F16, of([3, 6, 4, 5]), of([3, 2, 8, 5]), of([3, 2, 8, 7]), of([3, 6, 4, 7]))

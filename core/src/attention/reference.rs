@@ -5,16 +5,16 @@
 //! max = max s_j    sum = Σ exp(s_j − max)    y_i = Σ exp(s_j − max) v_j / sum    lse = max + log sum
 //! ```
 //!
-//! Whether a row attends a key is decided key by key from the fields of the [`Spec`] and the lengths supplied with
-//! the data. The oracle uses neither [`super::Sequence`] nor the schedule nor the states, so it cannot share their
-//! mistakes. Elements are read as stored, the scale is the f32 value of the problem, and everything else is f64.
+//! The fields of the [`Spec`] and the lengths supplied with the data decide key by key whether a row attends a key.
+//! The oracle uses neither [`super::Sequence`] nor the schedule nor the states, so it cannot share their mistakes.
+//! Elements are read as stored, the scale is the f32 value of the problem, and everything else is f64.
 //!
-//! 1. **Two passes.** The first finds the maximum, the second recomputes the scores. No row of scores is stored,
-//!    so the oracle handles any length without scratch memory.
-//! 2. **Keys that are not attended are not read.** They contribute nothing, even if the key or its value holds
-//!    NaN. An attended key whose score is `−∞` has weight zero and its value is not read, as in
+//! 1. **Two passes.** The first finds the maximum, the second recomputes the scores. No row of scores is stored, so
+//!    the oracle handles any length without scratch memory.
+//! 2. **Keys that are not attended are not read.** They contribute nothing, even if the key or its value holds NaN.
+//!    An attended key whose score is `−∞` has weight zero and its value is not read, as in
 //!    [`crate::state::State::absorb`].
-//! 3. **NaN poisons.** A NaN score makes `max`, `sum`, `lse` and the whole output NaN; a NaN in an attended
+//! 3. **NaN propagates.** A NaN score makes `max`, `sum`, `lse` and the whole output NaN; a NaN in an attended
 //!    value makes that column NaN. A score of `+∞` makes `sum` NaN.
 //! 4. **Empty rows.** A row that attends no key, or whose scores are all `−∞`, has an output of zeros and
 //!    log-sum-exp `−∞`.
@@ -34,7 +34,7 @@ use half::{bf16, f16};
 /// The statistics of a row, in natural-log units.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// The largest score of an attended key; `−∞` if there is none, NaN if a score is NaN.
+    /// Largest score of an attended key; `−∞` if the row attends no key, NaN if a score is NaN.
     pub max: f64,
     /// `Σ exp(s_j − max)`; zero if the row attends no key.
     pub sum: f64,
@@ -42,10 +42,10 @@ pub struct Row {
     pub lse: f64,
 }
 
-/// Writes the output of query `i` of a sequence in f64 to `output` (`[d_v]`) and returns the statistics of the
-/// row. `sequence` and `i` count as in [`Problem::sequence`], and `head` counts query heads. The inputs must have
-/// passed [`Inputs::check`], except that those of a problem that appends in place hold its past, too, as it was
-/// before the call.
+/// Writes the output of query `i` of a sequence in f64 to `output` (`[d_v]`) and returns the statistics of the row.
+/// `sequence` and `i` count as in [`Problem::sequence`], and `head` counts query heads. The inputs must have passed
+/// [`Inputs::check`], except that those of a problem that appends in place also hold its past, as it was before the
+/// call.
 ///
 /// # Panics
 /// Panics if `output` does not have `d_v` elements, or if `sequence`, `head` or `i` is out of bounds.
@@ -65,7 +65,7 @@ pub fn row(
     }
 }
 
-/// The statistics of a row, without its output. Arguments are those of [`row()`].
+/// Returns the statistics of a row, without its output. Arguments are those of [`row()`].
 ///
 /// # Panics
 /// Panics if `sequence`, `head` or `i` is out of bounds.
@@ -95,8 +95,8 @@ pub fn probabilities(
     probabilities_in(problem, inputs, sequence, head, i, &row, 0..usize::MAX, visit);
 }
 
-/// Like [`probabilities`], but only for the keys in `keys`, cut off at the end of the sequence. `row` must be the
-/// result of [`row()`] or [`statistics`] for the same row.
+/// Calls `visit` like [`probabilities`], but only for the keys in `keys`, cut off at the end of the sequence. `row`
+/// must be the result of [`row()`] or [`statistics`] for the same row.
 ///
 /// # Panics
 /// Panics if `sequence`, `head` or `i` is out of bounds.
@@ -118,9 +118,9 @@ pub fn probabilities_in(
     }
 }
 
-/// Calls `visit(j, ln p_j)` with the logarithm of the probability of every key `j` of the sequence, in order, including
-/// the past, or `None` for keys that the row does not attend. It reaches where a probability underflows. `row` must be
-/// the result of [`row()`] or [`statistics`] for the same row.
+/// Calls `visit(j, ln p_j)` with the logarithm of the probability of every key `j` of the sequence, in order,
+/// including the past, or with `None` for keys that the row does not attend. The logarithm remains finite where a
+/// probability underflows. `row` must be the result of [`row()`] or [`statistics`] for the same row.
 ///
 /// # Panics
 /// Panics if `sequence`, `head` or `i` is out of bounds.
@@ -140,7 +140,7 @@ pub fn log_probabilities(
     }
 }
 
-/// Whether query `i` of a sequence attends key `j`, by length, causality, window and mask.
+/// Returns `true` if query `i` of a sequence attends key `j`, by length, causality, window and mask.
 ///
 /// # Panics
 /// Panics if `sequence`, `head` or `i` is out of bounds.
@@ -156,7 +156,8 @@ pub fn attends(
     Geometry::new(problem, inputs, sequence, head, i).bias(j).is_some()
 }
 
-/// What mask and bias add to the score of query `i` and key `j` of a sequence; none if the row does not attend the key.
+/// Returns the sum of mask and bias for query `i` and key `j` of a sequence; `None` if the row does not attend the
+/// key.
 ///
 /// # Panics
 /// Panics if `sequence`, `head` or `i` is out of bounds.
@@ -172,8 +173,8 @@ pub fn bias(
     Geometry::new(problem, inputs, sequence, head, i).bias(j)
 }
 
-/// The largest magnitude that mask and bias together bring to the score of query `i` and key `j` of a sequence,
-/// `|bias| + |mask|`; zero if the row does not attend the key.
+/// Returns the largest magnitude that mask and bias together add to the score of query `i` and key `j` of a
+/// sequence, `|bias| + |mask|`; zero if the row does not attend the key.
 ///
 /// # Panics
 /// Panics if `sequence`, `head` or `i` is out of bounds.
@@ -226,7 +227,7 @@ impl Element for bf16 {
     }
 }
 
-/// `Σ a_x b_x`, with eight independent sums.
+/// Returns `Σ a_x b_x`, with eight independent sums.
 fn dot<T: Element>(a: &[T], b: &[T]) -> f64 {
     let mut sums = [0.0; 8];
     let (a8, a_rest) = a.as_chunks::<8>();
@@ -242,10 +243,10 @@ fn dot<T: Element>(a: &[T], b: &[T]) -> f64 {
     ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]))
 }
 
-/// Which keys one row attends, by the fields of the problem.
+/// The keys that one row attends, from the fields of the problem.
 struct Geometry<'a> {
     spec: &'a Spec,
-    /// Index on the batch axis.
+    /// Index along the batch axis.
     batch: usize,
     head: usize,
     /// Row within the sequence.
@@ -287,13 +288,13 @@ impl<'a> Geometry<'a> {
         };
         assert!(batch < spec.query.batch() && i < queries, "row of the oracle");
         let (before, total) = inputs.lengths.chunk.map_or((0, keys), |c| (c.key_offset, c.key_total));
-        // Valid keys and the diagonal are those of the whole, counted from the first key of the call.
+        // Valid keys and the diagonal refer to the whole, counted from the first key of the call.
         let whole = match inputs.lengths.keys {
             Some(lengths) if spec.key_lengths => lengths[batch] as usize,
             _ => total,
         };
         let valid = whole as i128 - before as i128;
-        // So are the queries, of which those of the call may be some.
+        // So do the queries; the call may have only some of them.
         let (above, all) = match inputs.lengths.chunk {
             Some(c) if c.query_total > 0 => (c.query_offset as i128, c.query_total),
             _ => (0, queries),
@@ -319,17 +320,18 @@ impl<'a> Geometry<'a> {
         }
     }
 
-    /// What mask and bias add to the score of key `j`, or `None` if the row does not attend it.
+    /// Returns the sum of mask and bias for key `j`, or `None` if the row does not attend it.
     #[inline]
     fn bias(&self, j: usize) -> Option<f64> {
         let [mask, bias] = self.parts(j)?;
         let sum = mask + bias;
-        // Finite elements count as finite together, too.
+        // The sum of finite elements stays finite.
         let most = f64::from(MASK_LIMIT);
         Some(if mask.is_finite() && bias.is_finite() { sum.clamp(-most, most) } else { sum })
     }
 
-    /// What mask and bias add to the score of key `j`, each zero if there is none; `None` if the row does not attend it.
+    /// Returns mask and bias for key `j`, each zero if the problem has none; `None` if the row does not attend the
+    /// key.
     #[inline]
     fn parts(&self, j: usize) -> Option<[f64; 2]> {
         let column = j as i128;
@@ -368,7 +370,7 @@ impl<'a> Geometry<'a> {
         attended.then(|| [f64::from(mask), f64::from(limited)])
     }
 
-    /// Whether key `j` lies in the part of the picture that the row's token was rolled from, too.
+    /// Returns `true` if key `j` is in the part of the picture from which the row's token was rolled.
     #[inline]
     fn is_on_the_same_side(&self, j: usize) -> bool {
         let Some(windows) = &self.spec.windows else { return true };
@@ -382,8 +384,8 @@ impl<'a> Geometry<'a> {
         [0, 1].into_iter().all(|axis| rolled(axis, self.i) == rolled(axis, j))
     }
 
-    /// Index of the element for key `j`; `None` beyond the last axis. An axis of size 1 is broadcast, and a batch axis
-    /// that divides the batch repeats.
+    /// Returns the index of the element for key `j`; `None` beyond the last axis. An axis of size 1 is broadcast,
+    /// and a batch axis whose size divides the batch repeats.
     #[inline]
     fn element(&self, view: &MaskView, j: usize) -> Option<usize> {
         let [batches, heads, queries, keys] = view.shape();
@@ -458,7 +460,7 @@ impl<'a, T: Element> Scores<'a, T> {
         }
     }
 
-    /// The score of key `j`, or `None` if the row does not attend it.
+    /// Returns the score of key `j`, or `None` if the row does not attend it.
     #[inline(always)]
     fn score(&self, j: usize) -> Option<f64> {
         let bias = self.geometry.bias(j)?;

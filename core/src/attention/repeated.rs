@@ -1,12 +1,13 @@
-//! Queries, keys and values with axes of 1 repeated, as ONNX broadcasts the operands of its products.
+//! Repeats axes of 1 of queries, keys and values, as ONNX broadcasts the operands of its products.
 
 use super::mask::MaskView;
 use crate::argument::ArgumentError;
 use crate::view::View;
 
-/// Views of queries, keys and values in which a batch of 1 is repeated for that of the others and of the mask, and heads
-/// where queries, keys and values do not share them in groups. One query is repeated for the rows of the mask. Other sizes
-/// stay, and [`Spec::check`](super::Spec::check) compares them.
+/// Returns views of queries, keys and values with axes of 1 repeated. A batch of 1 is repeated to match that of the
+/// others and of the mask, and heads are repeated if queries, keys and values do not share them in groups. A single
+/// query is repeated for the rows of the mask. Other sizes are unchanged, and [`Spec::check`](super::Spec::check)
+/// compares them.
 ///
 /// # Errors
 /// Returns an error if a view becomes too large to index.

@@ -1,4 +1,4 @@
-//! The scalar fallback: a whole attention call without threads, vector instructions or an allocator.
+//! Computes a whole attention call without threads, vector instructions or an allocator: the scalar fallback.
 //!
 //! Query rows are computed one at a time. A row streams over its keys and keeps one state per level of the merge
 //! tree, so the scratch memory is `d + d_v · (1 + ceil(log2(keys / 512)))` f32 values for any number of queries.
@@ -16,24 +16,23 @@ use crate::dtype::DType;
 use crate::scan::stack::{self, MergeStack};
 use crate::state::State;
 
-/// Keys of a segment, which fold into one state.
+/// Number of keys of a segment, which fold into one state.
 const SEGMENT: usize = 64 * BLOCKS_PER_SEGMENT;
 
-/// Number of f32 values of scratch that [`run`] needs, for any number of queries. Returns `None` if the number
-/// overflows.
+/// Returns the number of f32 values of scratch that [`run`] needs, for any number of queries; `None` on overflow.
 #[must_use]
 pub fn scratch_len(problem: &Problem) -> Option<usize> {
     let levels = MergeStack::capacity(problem.keys().div_ceil(SEGMENT));
     levels.checked_mul(problem.value_dim())?.checked_add(problem.head_dim())
 }
 
-/// Name of the arithmetic, as kernels have one.
+/// Name of the arithmetic, in the format of kernel names.
 const NAME: &str = "attention_f32_q1k1__scalar_exp2_libm";
-/// Largest relative error of a weight: `exp2f` is off by less than a unit in the last place, and the rounding of the
-/// distance from the reference is counted apart.
+/// Largest relative error of a weight: `exp2f` is off by less than a unit in the last place, and the rounding of
+/// the distance from the reference is counted separately.
 pub(super) const EXP2_RELATIVE: f64 = 2.0 * DType::F32.unit_roundoff();
 
-/// The structure and the arithmetic that [`run`] executes, for its certificate and the error bounds.
+/// Returns the structure and the arithmetic that [`run`] executes, for its certificate and the error bounds.
 #[must_use]
 pub fn executed(problem: &Problem) -> Executed {
     let keys = problem.keys();
@@ -85,7 +84,7 @@ pub fn run(
     let (query, states) = scratch[..needed].split_at_mut(problem.head_dim());
     let presents = [outputs.present_key.take(), outputs.present_value.take()];
     let present = pairs::present(problem, presents.each_ref());
-    // Without rows there may be any number of sequences.
+    // The number of sequences may be arbitrarily large if there are no rows.
     let any = problem.heads() > 0 && problem.spec().query.tokens() > 0;
     for index in 0..if any { problem.sequences() } else { 0 } {
         let sequence = problem.sequence(&inputs.lengths, index);
@@ -100,7 +99,8 @@ pub fn run(
     Ok(())
 }
 
-/// Computes the state of row `i` of `head`. `query` has `d` elements, and `states` the slots of the merge tree.
+/// Computes the state of row `i` of `head`. `query` has `d` elements, and `states` holds the slots of the merge
+/// tree.
 pub(super) fn row<'a>(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -155,8 +155,8 @@ fn merge(levels: &mut [(f32, f32)], states: &mut [f32], dv: usize, slot: usize) 
     levels[slot] = (earlier.m, earlier.s);
 }
 
-/// Copies past and new keys and values to the present tensors, where the problem has them: only the new ones to a
-/// present that holds the past.
+/// Copies past and new keys and values to the present tensors, if the problem has them. A present that contains the
+/// past only receives the new rows.
 pub(super) fn write_present(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) {
     let s = problem.spec();
     let pairs = [

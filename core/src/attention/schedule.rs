@@ -4,21 +4,22 @@
 //! by block; the states of segments merge in the balanced binary tree over segment numbers. Query rows are cut into
 //! tiles, whose rows are computed together.
 //!
-//! **The naive way** starts the blocks of a tile at the first key that the tile attends, and divides the keys evenly
-//! among workers. The order of additions in a row then depends on its neighbours and on the machine.
+//! **The naive way** starts the blocks of a tile at the first key that the tile attends, and divides the keys
+//! evenly among workers. The order of additions in a row then depends on its neighbours and on the machine.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Keys are cut by position alone*: at multiples of the block size from the first key of the sequence, past
-//!    included. A row meets the same operations in the same order whatever tile it is in, and for any number of rows,
-//!    heads, sequences or threads.
+//! 1. *Keys are cut by position alone*: at multiples of the block size from the first key of the sequence,
+//!    including the past. A row executes the same operations in the same order in any tile, and for any number of
+//!    rows, heads, sequences or threads.
 //! 2. *The tree is over segment numbers.* A segment that a row does not attend is the identity and changes no bit.
-//!    Segments bound the longest chain of additions, and the tree adds only its depth.
-//! 3. *Tiles serve speed alone.* The rows of a tile are lanes of vectors and never mix, so [`Tiling`] may choose any
-//!    widths.
-//! 4. *Intervals decide coverage.* Lengths, causality and window leave each row an interval of keys whose ends never
-//!    decrease with the row. The outermost rows of a tile therefore decide whether it is skipped, fully attended or
-//!    partly attended ([`coverage`], [`restrict`]); only masks, biases and sides are decided element by element ([`divide`]).
+//!    Segments bound the longest chain of additions, and the tree only adds its depth.
+//! 3. *Tiles only affect speed.* The rows of a tile are lanes of vectors and never mix, so [`Tiling`] may choose
+//!    any widths.
+//! 4. *Intervals decide coverage.* Lengths, causality and window restrict each row to an interval of keys whose
+//!    ends never decrease with the row. The outermost rows of a tile therefore decide whether it is skipped, fully
+//!    attended or partly attended ([`coverage`], [`restrict`]); only masks, biases and sides are evaluated element
+//!    by element ([`divide`]).
 
 use super::problem::Problem;
 use super::sequence::Sequence;
@@ -30,8 +31,8 @@ pub const BLOCKS_PER_SEGMENT: usize = 8;
 
 /// Cuts query rows into tiles of at most `vectors` vectors of `lanes` rows.
 ///
-/// Every tile but the last is `vectors` vectors wide, with one exception: if tiles of three vectors would leave a
-/// single vector over, the last four vectors form two tiles of two.
+/// Every tile except the last is `vectors` vectors wide. The exception: if tiles of three vectors would leave a
+/// single vector, the last four vectors form two tiles of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
     rows: usize,
@@ -60,7 +61,7 @@ impl Tiling {
         Tiling { rows, lanes, vectors, whole, left: all - whole * vectors }
     }
 
-    /// Number of tiles.
+    /// Returns the number of tiles.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.whole + self.left.div_ceil(self.left_width())
@@ -70,7 +71,7 @@ impl Tiling {
         if self.left == 4 { 2 } else { self.vectors }
     }
 
-    /// Tile `t`, which must be less than [`Tiling::count`].
+    /// Returns tile `t`, which must be less than [`Tiling::count`].
     #[must_use]
     pub fn tile(&self, t: usize) -> QueryTile {
         let (first, vectors) = if t < self.whole {
@@ -84,19 +85,19 @@ impl Tiling {
     }
 }
 
-/// How much of a tile of rows and keys is attended.
+/// Coverage of a tile of rows and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coverage {
     /// No row attends any key; the tile can be skipped.
     Skip,
     /// Every row attends every key and no mask applies; no bias is needed.
     Full,
-    /// Anything else: the tile needs a bias.
+    /// Any other case: the tile needs a bias.
     Partial,
 }
 
-/// The coverage of `rows` × `keys` by lengths, causality and window. It is never `Full` where a mask, a
-/// bias or the sides of a shifted window are decided key by key, which is not done here.
+/// Returns the coverage of `rows` × `keys` by lengths, causality and window. It is never `Full` if a mask, a bias
+/// or the sides of a shifted window apply key by key; those are not evaluated here.
 #[must_use]
 pub fn coverage(problem: &Problem, sequence: &Sequence, rows: Range<usize>, keys: Range<usize>) -> Coverage {
     let (any, all) = sequence.ranges(rows);
@@ -109,8 +110,8 @@ pub fn coverage(problem: &Problem, sequence: &Sequence, rows: Range<usize>, keys
     }
 }
 
-/// Writes `−∞` to `bias` (`[key][width]`, one column per row of the tile) wherever lengths, causality or window keep a row
-/// from attending a key, and leaves the rest alone.
+/// Writes `−∞` to `bias` (`[key][width]`, one column per row of the tile) where lengths, causality or window
+/// exclude a key from a row, and leaves the rest unchanged.
 ///
 /// # Panics
 /// Panics if `bias` is shorter than `keys.len() · width`, or if `width` is less than the number of rows.
@@ -139,8 +140,8 @@ pub fn restrict(sequence: &Sequence, rows: Range<usize>, keys: Range<usize>, wid
     }
 }
 
-/// Writes `−∞` to `bias` (`[key][width]`, one column per row of the tile) wherever a query and a key lie on different sides
-/// of a shifted window, and leaves the rest alone.
+/// Writes `−∞` to `bias` (`[key][width]`, one column per row of the tile) where a query and a key are on different
+/// sides of a shifted window, and leaves the rest unchanged.
 ///
 /// # Panics
 /// Panics if `bias` is shorter than `keys.len() · width`, or if `width` is less than the number of rows.
@@ -149,7 +150,7 @@ pub fn divide(sides: &Sides, rows: Range<usize>, keys: Range<usize>, width: usiz
     let bias = &mut bias[..keys.len() * width];
     for first in (0..width).step_by(LANES) {
         let take = LANES.min(width - first);
-        // Columns past the last row lie anywhere.
+        // Columns past the last row may have any side.
         let own: [u8; LANES] = core::array::from_fn(|column| sides.of(rows.start + first + column));
         for (line, key) in bias.chunks_exact_mut(width).zip(keys.clone()) {
             let side = sides.of(key);

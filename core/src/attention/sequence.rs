@@ -1,9 +1,9 @@
 //! Sequences: lengths supplied with the data of a call, and the interval of keys that each row attends.
 
-/// Where the diagonal of a causal mask or a window starts. Row `i` has its diagonal at key `i + offset`.
+/// Alignment of the diagonal of a causal mask or a window. Row `i` has its diagonal at key `i + offset`.
 ///
-/// Both are the same where the keys without the past are as many as the queries, as in a model that reads a prompt or
-/// continues one with its cache as the past. The default is that of `is_causal` in PyTorch and in ONNX.
+/// Both are equal if the number of keys without the past equals that of the queries, as in a model that reads a
+/// prompt or continues one with its cache as the past. The default is that of `is_causal` in PyTorch and in ONNX.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Alignment {
     /// The offset is the length of the past: the first query sees the first new key.
@@ -22,12 +22,12 @@ pub struct Window {
     pub right: Option<usize>,
 }
 
-/// The place of a call's keys and queries in a longer whole, given with the data, so that chunks of one shape share a
-/// plan. Key `j` of the call is key `key_offset + j` of the whole, and query `i` is query `query_offset + i`. Key lengths,
-/// causal diagonals and windows are those of the whole; a mask covers the queries and keys of the call. The states of
-/// chunks that cover the keys of the whole merge into its state.
+/// The position of a call's keys and queries in a longer whole. It is supplied with the data, so chunks of the same
+/// shape share a plan. Key `j` of the call is key `key_offset + j` of the whole, and query `i` is query
+/// `query_offset + i`. Key lengths, causal diagonals and windows refer to the whole; a mask covers the queries and
+/// keys of the call. The states of chunks that cover the keys of the whole merge into its state.
 ///
-/// A problem with a past, a present or packed sequences takes no chunk.
+/// A problem with a past, a present or packed sequences accepts no chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
     /// Number of keys of the whole before those of the call.
@@ -36,19 +36,20 @@ pub struct Chunk {
     pub key_total: usize,
     /// Number of queries of the whole before those of the call.
     pub query_offset: usize,
-    /// Number of queries of the whole; zero if those of the call are all, with an offset of zero.
+    /// Number of queries of the whole; zero if the call has all of them, with an offset of zero.
     pub query_total: usize,
 }
 
 impl Chunk {
-    /// The keys from `key_offset` on of `key_total`, and all queries.
+    /// Creates a chunk of the keys from `key_offset` on of `key_total`, with all queries.
     #[must_use]
     pub const fn of_keys(key_offset: usize, key_total: usize) -> Chunk {
         Chunk { key_offset, key_total, query_offset: 0, query_total: 0 }
     }
 
-    /// The diagonal of the call's first query, counted from its first key, where the call has `queries` queries and
-    /// `valid` keys of the whole are valid. Without bottom-right alignment query `i` of the whole lies at key `i`.
+    /// Returns the diagonal of the call's first query, counted from its first key, for a call with `queries`
+    /// queries and `valid` valid keys of the whole. Without bottom-right alignment the diagonal of query `i` of the
+    /// whole is at key `i`.
     pub(super) const fn diagonal(&self, causal: Option<Alignment>, queries: usize, valid: usize) -> isize {
         let total = if self.query_total == 0 { queries } else { self.query_total };
         let first = match causal {
@@ -62,17 +63,17 @@ impl Chunk {
 /// Lengths supplied with the data of a call. Each list must be present if and only if the problem declares it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lengths<'a> {
-    /// Number of valid keys of each sequence, `[batch]`; of the whole, if the keys are a chunk of one.
+    /// Number of valid keys of each sequence, `[batch]`; of the whole, if the keys are a chunk.
     pub keys: Option<&'a [i64]>,
     /// Start of each packed sequence among the query tokens, then the total, `[sequences + 1]`.
     pub cu_seqlens_q: Option<&'a [i64]>,
     /// Start of each packed sequence among the key tokens, then the total, `[sequences + 1]`.
     pub cu_seqlens_k: Option<&'a [i64]>,
-    /// The whole of which the keys are a chunk; `None` if they are the whole.
+    /// Position of the keys in the whole; `None` if they are the whole.
     pub chunk: Option<Chunk>,
 }
 
-/// One sequence of a batch: where its tokens are, and which interval of keys each row attends.
+/// A sequence of a batch: the position of its tokens, and the interval of keys that each row attends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sequence {
     /// Index along the batch axis of the tensors; zero when packed.
@@ -85,7 +86,7 @@ pub struct Sequence {
     pub key0: usize,
     /// Number of keys, including the past.
     pub keys: usize,
-    /// Number of past keys in memory of their own, which precede those of that view.
+    /// Number of past keys in a separate tensor, which precede those of that view.
     pub past: usize,
     /// Number of valid keys among `keys`.
     pub valid: usize,
@@ -98,32 +99,33 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Number of valid keys that the mask covers. Keys from here on are attended by no row.
+    /// Returns the number of valid keys that the mask covers. No row attends later keys.
     #[must_use]
     pub const fn reach(&self) -> usize {
         self.reach
     }
 
-    /// Key index of the diagonal in row zero, counted from the first key of the sequence.
+    /// Returns the key index of the diagonal in row zero, counted from the first key of the sequence.
     #[must_use]
     pub const fn offset(&self) -> isize {
         self.offset
     }
 
-    /// Number of keys before the diagonal that a row attends; `None` means all.
+    /// Returns the number of keys before the diagonal that a row attends; `None` means all.
     #[must_use]
     pub const fn left(&self) -> Option<usize> {
         self.left
     }
 
-    /// Number of keys after the diagonal that a row attends; `None` means all, and causal problems have zero.
+    /// Returns the number of keys after the diagonal that a row attends; `None` means all. It is zero for causal
+    /// problems.
     #[must_use]
     pub const fn right(&self) -> Option<usize> {
         self.right
     }
 
-    /// The keys `start..end` that row `i` may attend by length, causality and window; `start == end` if there are
-    /// none. Neither end decreases as `i` grows.
+    /// Returns the keys `start..end` that row `i` may attend by length, causality and window; `start == end` if it
+    /// attends none. Neither end decreases as `i` grows.
     #[inline]
     #[must_use]
     pub fn range(&self, i: usize) -> (usize, usize) {
@@ -140,8 +142,8 @@ impl Sequence {
         (start.min(end), end)
     }
 
-    /// Returns two intervals: the smallest that holds every key that some row of `rows` may attend, and the
-    /// largest that every row attends by length, causality and window.
+    /// Returns two intervals: the smallest that holds every key that some row of `rows` may attend, and the largest
+    /// that every row attends by length, causality and window.
     #[must_use]
     pub fn ranges(
         &self,

@@ -1,8 +1,8 @@
-//! Windows of a picture, each a sequence of the batch, as in Swin transformers.
+//! Windows of a picture, each one a sequence of the batch, as in Swin transformers.
 //!
-//! A picture of `H × W` tokens is cut into windows of `h × w`; token `i` of a window lies at `(i / w, i mod w)`. All
-//! windows of all pictures are one call, and sequence `b` of the batch is window `b mod ((H / h) (W / w))` of its picture,
-//! row by row.
+//! A picture of `H × W` tokens is cut into windows of `h × w`; token `i` of a window is at `(i / w, i mod w)`. One call
+//! computes all windows of all pictures: sequence `b` of the batch is window `b mod ((H / h) (W / w))` of its picture, in
+//! row-major order.
 //!
 //! # Relative positions
 //!
@@ -12,15 +12,14 @@
 //! (r − r' + h − 1) (2 w − 1) + (c − c' + w − 1)
 //! ```
 //!
-//! so that a table has `(2 h − 1) (2 w − 1)` of them. It is `P(i) − P(j) + P(h w − 1)` with
-//! `P(t) = (t / w) (2 w − 1) + t mod w`: no index for a pair is kept anywhere.
+//! so a table has `(2 h − 1) (2 w − 1)` entries. The entry equals `P(i) − P(j) + P(h w − 1)` with
+//! `P(t) = (t / w) (2 w − 1) + t mod w`, so no index of pairs is stored.
 //!
 //! # Shifted windows
 //!
-//! With a shift `(a, b)` the caller has rolled the picture by `(−a, −b)`. The last `a` rows of the windows in the last row
-//! of windows, and the last `b` columns of those in the last column, then come from the opposite edge of the picture: a
-//! token attends only tokens of its own side. The mask that says so follows from the place of the window and is never
-//! stored.
+//! With a shift `(a, b)` the caller has rolled the picture by `(−a, −b)`. The last `a` rows of the windows in the last row of
+//! windows, and the last `b` columns of the windows in the last column, then come from the opposite edge of the picture. A
+//! token only attends tokens of its own side. This mask follows from the position of the window and is never stored.
 
 use crate::argument::ArgumentError;
 use core::ops::Range;
@@ -28,18 +27,18 @@ use core::ops::Range;
 /// The windows of a picture; sizes are rows and columns, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Windows {
-    /// The picture, `[H, W]`: multiples of the window's sides.
+    /// Size of the picture, `[H, W]`: multiples of the window's size.
     pub picture: [usize; 2],
-    /// A window, `[h, w]`, whose tokens are the queries and the keys of a sequence, row by row.
+    /// Size of a window, `[h, w]`, whose tokens are the queries and the keys of a sequence, in row-major order.
     pub size: [usize; 2],
-    /// How far the picture was rolled, each less than the window's side; zeros for windows that are not shifted.
+    /// Offset by which the picture was rolled, each less than the window's size; zeros for windows that are not shifted.
     pub shift: [usize; 2],
 }
 
-/// Where the tokens of a shifted window divide. Sides that do not divide end with the window.
+/// The split of a shifted window. A direction without a split has it at the end of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sides {
-    /// Columns of the window.
+    /// Number of columns of the window.
     columns: usize,
     /// First row of the second side.
     row: usize,
@@ -48,14 +47,14 @@ pub struct Sides {
 }
 
 impl Sides {
-    /// The side on which `token` lies, 0 to 3. Tokens of the same side attend each other.
+    /// Returns the side of `token`, 0 to 3. Tokens of the same side attend each other.
     #[inline]
     #[must_use]
     pub const fn of(&self, token: usize) -> u8 {
         (token / self.columns >= self.row) as u8 * 2 + (token % self.columns >= self.column) as u8
     }
 
-    /// Whether all of `tokens`, which is not empty, lie on one side, and which.
+    /// Returns the common side of `tokens`, which must not be empty; `None` if they are on different sides.
     #[must_use]
     pub fn common(&self, mut tokens: Range<usize>) -> Option<u8> {
         let first = self.of(tokens.next()?);
@@ -64,39 +63,39 @@ impl Sides {
 }
 
 impl Windows {
-    /// Tokens of a window.
+    /// Returns the number of tokens of a window.
     #[must_use]
     pub const fn tokens(&self) -> usize {
         self.size[0] * self.size[1]
     }
 
-    /// Windows of a picture.
+    /// Returns the number of windows of a picture.
     #[must_use]
     pub const fn count(&self) -> usize {
         (self.picture[0] / self.size[0]) * (self.picture[1] / self.size[1])
     }
 
-    /// Entries of a relative-position table.
+    /// Returns the number of entries of a relative-position table.
     #[must_use]
     pub const fn entries(&self) -> usize {
         (2 * self.size[0] - 1) * (2 * self.size[1] - 1)
     }
 
-    /// `P(t)`: the entry of query token `i` and key token `j` is `P(i) + P(tokens − 1) − P(j)`.
+    /// Returns `P(t)`: the entry of query token `i` and key token `j` is `P(i) + P(tokens − 1) − P(j)`.
     #[inline]
     #[must_use]
     pub const fn place(&self, token: usize) -> usize {
         (token / self.size[1]) * (2 * self.size[1] - 1) + token % self.size[1]
     }
 
-    /// The entry of query token `i` and key token `j` in a relative-position table.
+    /// Returns the entry of query token `i` and key token `j` in a relative-position table.
     #[inline]
     #[must_use]
     pub const fn entry(&self, i: usize, j: usize) -> usize {
         self.place(i) + self.place(self.tokens() - 1) - self.place(j)
     }
 
-    /// Where the tokens of sequence `batch` divide; `None` if all of them attend each other.
+    /// Returns the split of the tokens of sequence `batch`; `None` if all of them attend each other.
     #[must_use]
     pub const fn sides(&self, batch: usize) -> Option<Sides> {
         let [rows, columns] = [self.picture[0] / self.size[0], self.picture[1] / self.size[1]];
@@ -114,20 +113,20 @@ impl Windows {
         })
     }
 
-    /// Whether query token `i` of sequence `batch` attends key token `j`.
+    /// Returns `true` if query token `i` of sequence `batch` attends key token `j`.
     #[inline]
     #[must_use]
     pub fn attends(&self, batch: usize, i: usize, j: usize) -> bool {
         self.sides(batch).is_none_or(|sides| sides.of(i) == sides.of(j))
     }
 
-    /// Whether the tokens of some window divide.
+    /// Returns `true` if some window is split.
     #[must_use]
     pub const fn is_shifted(&self) -> bool {
         self.shift[0] > 0 || self.shift[1] > 0
     }
 
-    /// Checks that the windows fit `batch` sequences of `queries` and `keys`.
+    /// Checks that the windows match `batch` sequences of `queries` and `keys`.
     pub(super) fn check(&self, batch: usize, queries: usize, keys: usize) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         for (a, axis) in ["height", "width"].into_iter().enumerate() {
@@ -185,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Regions numbered over the whole picture, as Swin's reference does: three bands along either side.
+    /// Numbers regions over the whole picture, as Swin's reference does: three bands along each direction.
     #[test]
     fn sides_are_the_regions_of_the_picture() {
         for (picture, size, shift) in

@@ -1,4 +1,4 @@
-//! The data of a call: the tensors that it reads and writes.
+//! The data of a call: its input and output tensors.
 
 use super::operands::Operand;
 use super::problem::Problem;
@@ -19,20 +19,20 @@ pub struct Inputs<'a> {
     pub decay: Option<Elements<'a>>,
     /// Elements of the beta view.
     pub beta: Option<Elements<'a>>,
-    /// Elements of the past states; `None` if they lie in the present ([`Spec::in_place`](super::Spec::in_place)).
+    /// Elements of the past states; `None` if they are in the present ([`Spec::in_place`](super::Spec::in_place)).
     pub past_state: Option<&'a [f32]>,
     /// Bounds of packed sequences: `sequences + 1` token numbers, from zero to the number of tokens.
     pub cu_seqlens: Option<&'a [i64]>,
 }
 
 impl<'a> Inputs<'a> {
-    /// Inputs with a query, a key and a value, and no optional tensor.
+    /// Creates inputs with a query, a key and a value, and no optional tensor.
     #[must_use]
     pub fn new(query: Elements<'a>, key: Elements<'a>, value: Elements<'a>) -> Inputs<'a> {
         Inputs { query, key, value, decay: None, beta: None, past_state: None, cu_seqlens: None }
     }
 
-    /// The elements of an input; `None` for an output, and where the call has none.
+    /// Returns the elements of an input; `None` for an output, and for an input that the call does not have.
     #[must_use]
     pub fn elements(&self, operand: Operand) -> Option<Elements<'a>> {
         match operand {
@@ -86,12 +86,12 @@ impl Problem {
 pub struct Outputs<'a> {
     /// Elements of the output view.
     pub output: Option<ElementsMut<'a>>,
-    /// Elements of the present states. Where the problem is in place, they hold the past states when the call begins.
+    /// Elements of the present states. If the problem is in place, they hold the past states when the call begins.
     pub present_state: Option<&'a mut [f32]>,
 }
 
 impl<'a> Outputs<'a> {
-    /// Outputs with the output tensor alone.
+    /// Creates outputs with the output tensor only.
     #[must_use]
     pub fn new(output: ElementsMut<'a>) -> Outputs<'a> {
         Outputs { output: Some(output), present_state: None }
@@ -114,8 +114,8 @@ impl<'a> Outputs<'a> {
     }
 }
 
-/// Checks the type and the number of elements found for an operand, or that nothing was supplied for an operand that the
-/// problem does not have. `missing` names what an error reports as missing.
+/// Checks the type and the number of elements of an operand, or that nothing was supplied for an operand that the
+/// problem does not have. `missing` is the name that an error reports as missing.
 fn covers(
     problem: &Problem,
     operand: Operand,

@@ -1,21 +1,20 @@
-//! The affine law: what a token, or a run of tokens, does to a state, and how two runs follow one another.
+//! The affine law: the effect of a token, or of a run of tokens, on a state, and the composition of two runs.
 //!
-//! Every rule is `S_t = A_t S_{t−1} + b_t` with `S` and `b` of `[d_k, d_v]`, and the maps of adjacent runs compose to one of
-//! the same kind, the earlier first:
+//! Every rule is `S_t = A_t S_{t−1} + b_t` with `S` and `b` of `[d_k, d_v]`. The maps of adjacent runs compose to one of the
+//! same kind, the earlier first:
 //!
 //! ```text
 //! (A_1, b_1) ⊕ (A_2, b_2) = (A_2 A_1, A_2 b_1 + b_2)          identity (I, 0)
 //! ```
 //!
-//! That is associative and does not commute, so any scan of [`crate::scan`] gives the states of all tokens. An element is a
-//! stretch of f32 values in a workspace: first `A`, in one of the shapes of [`Transition`], then the rows of `b`.
+//! The composition is associative and does not commute, so any scan of [`crate::scan`] computes the states of all tokens. An
+//! element is a range of f32 values in a workspace: first `A`, in one of the shapes of [`Transition`], then the rows of `b`.
 //!
-//! 1. **A zero that was a gate selects.** Where a gate cleared rows, a scalar or an element of a diagonal is zero, or a
-//!    column of a dense `A` is zero from top to bottom. What such a zero would multiply is left out, so that a NaN does not
-//!    outlive the gate that clears it.
-//! 2. **Ranks add.** `(I − W_2ᵀ K_2)(I − W_1ᵀ K_1) = I − W_1ᵀ K_1 − W_2ᵀ (K_2 − K_2 W_1ᵀ K_1)`: the rows of both, of which
-//!    the later keys are corrected. Once the rows of `W` and `K` together would outnumber those of the matrix, the product is
-//!    dense.
+//! 1. **A zero that was a gate selects.** If a gate cleared rows, a scalar or an element of a diagonal is zero, or a column
+//!    of a dense `A` is zero from top to bottom. The factors of such a zero are skipped, so a NaN does not outlive the gate
+//!    that clears it.
+//! 2. **Ranks add.** `(I − W_2ᵀ K_2)(I − W_1ᵀ K_1) = I − W_1ᵀ K_1 − W_2ᵀ (K_2 − K_2 W_1ᵀ K_1)`: the rows of both, with the
+//!    later keys corrected. Once the rows of `W` and `K` together would outnumber those of the matrix, the product is dense.
 //! 3. **States vanish before they are subnormal.** An element of `b` below the smallest normal number is zero.
 
 use super::problem::Problem;
@@ -35,29 +34,29 @@ pub enum Transition {
     LowRank,
 }
 
-/// The shape of elements: of their `A`, and of the states that they map, `[rows, columns]`.
+/// Shape of elements: of their `A`, and of the states that they map, `[rows, columns]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Affine {
     /// Shape of `A`.
     pub transition: Transition,
-    /// Rows of a state, `d_k`.
+    /// Number of rows of a state, `d_k`.
     pub rows: usize,
-    /// Columns of a state, `d_v`.
+    /// Number of columns of a state, `d_v`.
     pub columns: usize,
 }
 
-/// What a low rank has in the place of its rank once it is dense.
+/// Marker in the rank field of a low-rank element that has become dense.
 const DENSE: f32 = -1.0;
 
-/// `x`, or zero below the smallest normal number. NaN stays.
+/// Returns `x`, or zero below the smallest normal number. NaN is preserved.
 #[inline(always)]
 pub(super) fn settled(x: f32) -> f32 {
     if x.abs() < f32::MIN_POSITIVE { 0.0 } else { x }
 }
 
 impl Affine {
-    /// The elements to which runs of tokens of `problem` fold: scalar or diagonal where gates alone multiply the state,
-    /// dense for the delta rules.
+    /// Returns the shape of the elements for runs of tokens of `problem`: scalar or diagonal if only gates multiply the
+    /// state, dense for the delta rules.
     #[must_use]
     pub fn of(problem: &Problem) -> Affine {
         let transition = match (problem.rule().is_delta(), problem.gates()) {
@@ -68,7 +67,7 @@ impl Affine {
         Affine { transition, rows: problem.key_dim(), columns: problem.value_dim() }
     }
 
-    /// Number of values of `A`. Saturates.
+    /// Returns the number of values of `A`. Saturates.
     #[must_use]
     pub const fn transition_len(&self) -> usize {
         match self.transition {
@@ -79,13 +78,13 @@ impl Affine {
         }
     }
 
-    /// Number of values of an element. Saturates.
+    /// Returns the number of values of an element. Saturates.
     #[must_use]
     pub const fn element_len(&self) -> usize {
         self.transition_len().saturating_add(self.rows.saturating_mul(self.columns))
     }
 
-    /// Number of spare values that [`Affine::combine`] needs. Saturates.
+    /// Returns the number of spare values that [`Affine::combine`] needs. Saturates.
     #[must_use]
     pub const fn spare_len(&self) -> usize {
         let row = if self.rows > self.columns { self.rows } else { self.columns };
@@ -98,12 +97,12 @@ impl Affine {
         }
     }
 
-    /// Rows of `W` up to which an element keeps its low rank.
+    /// Returns the largest number of rows of `W` with which an element keeps its low rank.
     const fn most_rank(&self) -> usize {
         self.rows / 2
     }
 
-    /// Makes `element` the identity `(I, 0)`.
+    /// Sets `element` to the identity `(I, 0)`.
     pub fn identity(&self, element: &mut [f32]) {
         let (a, b) = element.split_at_mut(self.transition_len());
         b.fill(0.0);
@@ -117,9 +116,9 @@ impl Affine {
         }
     }
 
-    /// Makes `element` that of one token. `gates` holds one factor, or one for each row, or none; a low rank takes none.
-    /// Without `beta` it is `(diag(a), k vᵀ)`; with it, `((I − β k kᵀ) diag(a), β k vᵀ)`, which a scalar or a diagonal cannot
-    /// hold.
+    /// Sets `element` to that of one token. `gates` holds one factor, one for each row, or none; a low rank accepts none.
+    /// Without `beta` the element is `(diag(a), k vᵀ)`; with it, `((I − β k kᵀ) diag(a), β k vᵀ)`, which a scalar or a
+    /// diagonal cannot represent.
     pub fn token(&self, element: &mut [f32], gates: &[f32], beta: Option<f32>, key: &[f32], value: &[f32]) {
         let (a, b) = element.split_at_mut(self.transition_len());
         let gate = |x: usize| match gates {
@@ -150,7 +149,7 @@ impl Affine {
                 let rate = beta.unwrap_or(0.0);
                 let (w, k) = a[1..].split_at_mut(self.most_rank() * self.rows);
                 if w.is_empty() {
-                    // A state of one row, whose matrix is one number.
+                    // A state of one row, whose matrix is a single number.
                     (a[0], a[1]) = (DENSE, 1.0 - rate * key[0] * key[0]);
                     return;
                 }
@@ -161,7 +160,7 @@ impl Affine {
         }
     }
 
-    /// `at ← before ⊕ at`. `spare` has [`Affine::spare_len`] values.
+    /// Computes `at ← before ⊕ at`. `spare` has [`Affine::spare_len`] values.
     pub fn combine(&self, before: &[f32], at: &mut [f32], spare: &mut [f32]) {
         let (a1, b1) = before.split_at(self.transition_len());
         let (a2, b2) = at.split_at_mut(self.transition_len());
@@ -177,13 +176,13 @@ impl Affine {
         }
     }
 
-    /// `b ← A state + b`, where `element` is `(A, b)`: its `b` becomes the state behind it.
+    /// Computes `b ← A state + b`, where `element` is `(A, b)`: its `b` becomes the state after it.
     pub fn apply(&self, element: &mut [f32], state: &[f32], spare: &mut [f32]) {
         let (a, b) = element.split_at_mut(self.transition_len());
         self.map(a, state, b, spare);
     }
 
-    /// `b2 ← A b1 + b2`.
+    /// Computes `b2 ← A b1 + b2`.
     fn map(&self, a: &[f32], b1: &[f32], b2: &mut [f32], spare: &mut [f32]) {
         let columns = self.columns;
         match self.transition {
@@ -217,14 +216,14 @@ impl Affine {
         }
     }
 
-    /// `W` and `K` of an element of low rank.
+    /// Returns `W` and `K` of an element of low rank.
     fn factors<'a>(&self, a: &'a [f32]) -> (&'a [f32], &'a [f32]) {
         let values = a[0] as usize * self.rows;
         let (w, k) = a[1..].split_at(self.most_rank() * self.rows);
         (&w[..values], &k[..values])
     }
 
-    /// `a2 ← A_2 A_1` of elements of low rank.
+    /// Computes `a2 ← A_2 A_1` for elements of low rank.
     fn join(&self, a1: &[f32], a2: &mut [f32], spare: &mut [f32]) {
         let (d, most) = (self.rows, self.most_rank());
         let earlier = (a1[0] != DENSE).then(|| self.factors(a1));
@@ -266,7 +265,7 @@ impl Affine {
     }
 }
 
-/// `x ← x − (x Wᵀ) K`.
+/// Computes `x ← x − (x Wᵀ) K`.
 fn subtract_projection(x: &mut [f32], w: &[f32], k: &[f32], spare: &mut [f32]) {
     let d = x.len();
     for (dot, w) in spare.iter_mut().zip(w.chunks_exact(d)) {
@@ -277,8 +276,8 @@ fn subtract_projection(x: &mut [f32], w: &[f32], k: &[f32], spare: &mut [f32]) {
     }
 }
 
-/// Notes which columns of a matrix are zero from top to bottom, as ones among zeros, and returns the notes and what is left
-/// of `spare`.
+/// Flags the columns of a matrix that are zero from top to bottom, as ones among zeros. Returns the flags and the rest of
+/// `spare`.
 fn cleared<'a>(d: usize, a: &[f32], spare: &'a mut [f32]) -> (&'a [f32], &'a mut [f32]) {
     let (zeros, rest) = spare.split_at_mut(d);
     zeros.fill(1.0);
@@ -288,7 +287,7 @@ fn cleared<'a>(d: usize, a: &[f32], spare: &'a mut [f32]) -> (&'a [f32], &'a mut
     (zeros, rest)
 }
 
-/// `sum ← Σ_x a_x m_x` over the rows `m_x` of a matrix, without those that are cleared.
+/// Computes `sum ← Σ_x a_x m_x` over the rows `m_x` of a matrix, except cleared ones.
 fn combined(sum: &mut [f32], a: &[f32], zeros: &[f32], matrix: &[f32]) {
     sum.fill(0.0);
     for ((a, zero), row) in a.iter().zip(zeros).zip(matrix.chunks_exact(sum.len())) {
@@ -298,7 +297,7 @@ fn combined(sum: &mut [f32], a: &[f32], zeros: &[f32], matrix: &[f32]) {
     }
 }
 
-/// `a2 ← A_2 A_1`, row by row.
+/// Computes `a2 ← A_2 A_1`, row by row.
 fn product(d: usize, a1: &[f32], a2: &mut [f32], spare: &mut [f32]) {
     let (zeros, spare) = cleared(d, a2, spare);
     let sum = &mut spare[..d];
@@ -308,7 +307,7 @@ fn product(d: usize, a1: &[f32], a2: &mut [f32], spare: &mut [f32]) {
     }
 }
 
-/// `b2 ← A b1 + b2` with a dense `A`.
+/// Computes `b2 ← A b1 + b2` with a dense `A`.
 fn dense_map(d: usize, columns: usize, a: &[f32], b1: &[f32], b2: &mut [f32], spare: &mut [f32]) {
     let (zeros, spare) = cleared(d, a, spare);
     let sum = &mut spare[..columns];
@@ -328,21 +327,21 @@ pub struct AffineSlots<'a> {
 }
 
 impl<'a> AffineSlots<'a> {
-    /// Number of values that `elements` elements and `scratch` further places need. Saturates.
+    /// Returns the number of values that `elements` elements and `scratch` further places need. Saturates.
     #[must_use]
     pub const fn workspace_len(law: &Affine, elements: usize, scratch: usize) -> usize {
         law.element_len().saturating_mul(elements.saturating_add(scratch)).saturating_add(law.spare_len())
     }
 
-    /// Slots for `elements` elements. What `workspace` holds beyond them and the spare values is scratch. `None` if it is
-    /// shorter than they are together.
+    /// Creates slots for `elements` elements. The part of `workspace` beyond them and the spare values is scratch. `None` if
+    /// it is too short.
     #[must_use]
     pub fn new(law: Affine, elements: usize, workspace: &'a mut [f32]) -> Option<AffineSlots<'a>> {
         let (spare, places) = workspace.split_at_mut_checked(law.spare_len())?;
         (places.len() / law.element_len() >= elements).then_some(AffineSlots { law, elements, places, spare })
     }
 
-    /// The element in a place.
+    /// Returns the element in a place.
     ///
     /// # Panics
     /// Panics if there is no such place.
@@ -351,16 +350,16 @@ impl<'a> AffineSlots<'a> {
         &mut self.places[at * len..(at + 1) * len]
     }
 
-    /// The `b` of the element in a place becomes the state behind it, `A state + b`.
+    /// Replaces the `b` of the element in a place by the state after it, `A state + b`.
     ///
     /// # Panics
-    /// Panics if there is no such place, or if `state` has other than `rows · columns` values.
+    /// Panics if there is no such place, or if `state` does not have `rows · columns` values.
     pub fn apply(&mut self, at: usize, state: &[f32]) {
         let len = self.law.element_len();
         self.law.apply(&mut self.places[at * len..(at + 1) * len], state, self.spare);
     }
 
-    /// Two different places, in this order.
+    /// Returns two different places, in this order, and the spare values.
     fn two(&mut self, a: usize, b: usize) -> (&mut [f32], &mut [f32], &mut [f32]) {
         let len = self.law.element_len();
         let (low, high) = self.places.split_at_mut(a.max(b) * len);

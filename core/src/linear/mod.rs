@@ -1,4 +1,4 @@
-//! Linear attention: attention whose memory is a state of fixed size, updated by a rule as tokens pass.
+//! Linear attention: attention whose memory is a state of fixed size, which a rule updates token by token.
 //!
 //! # The definition
 //!
@@ -13,12 +13,12 @@
 //! output        o_t = scale · Sᵀ q                        of the state after the update
 //! ```
 //!
-//! Semantics and names are those of `LinearAttention` in ONNX opset 27. Besides: past and present states may be one memory,
-//! sequences may be packed, queries and keys may be normalised, and tokens may pass in other orders ([`Direction`]).
+//! Semantics and names are those of `LinearAttention` in ONNX opset 27. In addition, past and present states may share
+//! memory, sequences may be packed, queries and keys may be normalised, and tokens may pass in other orders ([`Direction`]).
 //!
-//! A gate of `−∞` clears what it multiplies by selection, whatever that holds. A finite gate whose exponential is no positive
-//! f32 number may do the same. A NaN poisons the state from its token on. An element of a state whose magnitude is below the
-//! smallest normal number may be taken as zero.
+//! A gate of `−∞` clears its rows by selection, regardless of their contents. A finite gate whose exponential is not a
+//! positive f32 number may do the same. A NaN poisons the state from its token on. An element of a state whose magnitude is
+//! below the smallest normal number may be treated as zero.
 //!
 //! # Modules
 //!
@@ -28,10 +28,10 @@
 //! | the list of tensors | [`Operand`], [`Operands`] |
 //! | a checked problem | [`Spec`], [`Problem`], [`Sequence`] |
 //! | the tensors of a call | [`Inputs`], [`Outputs`] |
-//! | the affine law of tokens and runs of them | [`law`] |
+//! | the affine law of tokens and runs of tokens | [`law`] |
 //! | the plan of a run on a CPU | [`plan`] |
 //! | a fallback in every form | [`scalar`] |
-//! | the f64 oracle, and how far a run may be off from it | [`mod@reference`], [`bound`] |
+//! | the f64 oracle, and the error bound of a run relative to it | [`mod@reference`], [`bound`] |
 
 pub mod bound;
 mod data;

@@ -7,13 +7,13 @@ use crate::dtype::DType;
 use crate::memory::Memory;
 use crate::view::View;
 
-/// The unchecked description of a problem. Create it with [`Spec::new`], set the fields that differ from the plain rule,
-/// and call [`Spec::check`] to obtain a [`Problem`].
+/// The unchecked description of a problem. Create it with [`Spec::new`], set the fields that differ from the plain rule, and
+/// call [`Spec::check`] to obtain a [`Problem`].
 ///
-/// Heads of values have a state each. The heads of keys divide them: state `s` takes key head `s / (state_heads /
-/// key_heads)`. The heads of queries are a multiple of them (query head `i` reads state `i / (heads / state_heads)`) or
-/// divide them (state `s` is read by query head `s / (state_heads / heads)`). The output has as many heads as the larger
-/// of the two.
+/// Each head of values has a state. The number of key heads divides that of the states: state `s` uses key head
+/// `s / (state_heads / key_heads)`. The number of query heads is a multiple of that of the states (query head `i` reads state
+/// `i / (heads / state_heads)`) or divides it (query head `s / (state_heads / heads)` reads state `s`). The output has the
+/// larger of the two numbers of heads.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec {
     /// Element type of query, key, value and output.
@@ -26,35 +26,35 @@ pub struct Spec {
     pub value: View,
     /// `[batch, output_heads, tokens, d_v]`.
     pub output: View,
-    /// How a token updates its state.
+    /// Rule by which a token updates its state.
     pub rule: Rule,
     /// Element type of decay and beta.
     pub gate_dtype: DType,
     /// Natural logarithms of the gates, `[batch, state_heads, tokens, 1]` for one gate per head, or
-    /// `[batch, state_heads, tokens, d_k]` for one per dim. `−∞` clears what it multiplies, whatever that holds.
+    /// `[batch, state_heads, tokens, d_k]` for one per dim. `−∞` clears the gated rows, regardless of their contents.
     pub decay: Option<View>,
     /// Rates of the delta rules, `[batch, state_heads, tokens, 1]`, or with one head for all.
     pub beta: Option<View>,
     /// States before the first token, f32 `[sequences, state_heads, d_k, d_v]`; zeros if absent.
     pub past_state: Option<View>,
-    /// Where states after the last token are written, f32 `[sequences, state_heads, d_k, d_v]`.
+    /// States after the last token, f32 `[sequences, state_heads, d_k, d_v]`.
     pub present_state: Option<View>,
-    /// Whether past and present states are the same memory. Both must be given, with the same strides; the data of a call
-    /// hold the present alone.
+    /// `true` if past and present states share memory. Both must be given, with the same strides; a call passes the present
+    /// only.
     pub in_place: bool,
     /// Scale of the answers; `None` means `1 / sqrt(d_k)`.
     pub scale: Option<f32>,
-    /// Makes queries and keys unit vectors before their use: `x / sqrt(Σ x² + ε)` with this `ε`.
+    /// Normalises queries and keys to unit vectors before their use: `x / sqrt(Σ x² + ε)` with this `ε`.
     pub normalize: Option<f32>,
-    /// The order in which tokens pass the state.
+    /// Order in which tokens pass the state.
     pub direction: Direction,
-    /// Number of sequences packed along the tokens, whose batch is then 1. Their bounds are supplied with the data
+    /// Number of sequences packed along the tokens, whose batch is then 1. A call supplies their bounds
     /// ([`Inputs::cu_seqlens`](super::Inputs::cu_seqlens)).
     pub packed: Option<usize>,
 }
 
 impl Spec {
-    /// The rule [`Rule::Linear`] over `query`, `key` and `value`, written to `output`.
+    /// Describes the rule [`Rule::Linear`] over `query`, `key` and `value`, written to `output`.
     #[must_use]
     pub fn new(dtype: DType, query: View, key: View, value: View, output: View) -> Spec {
         Spec {
@@ -80,9 +80,8 @@ impl Spec {
     /// Checks every field and returns the problem.
     ///
     /// # Errors
-    /// Returns an error if sizes disagree, a head size is zero, heads do not divide, decay or beta is
-    /// missing or forbidden by the rule, a number is not finite, two arguments exclude each other, or rows of an output
-    /// overlap.
+    /// Returns an error if sizes disagree, a head size is zero, heads do not divide, decay or beta is missing or not allowed
+    /// by the rule, a number is not finite, two arguments exclude each other, or rows of an output overlap.
     pub fn check(self) -> Result<Problem, ArgumentError> {
         use ArgumentError as E;
         let Spec { query, key, value, output, .. } = self;
@@ -214,7 +213,7 @@ impl Spec {
     }
 }
 
-/// Number of heads for each of `of` heads; 1 where there are none.
+/// Returns the number of heads for each of `of` heads; 1 if `of` is zero.
 pub(super) const fn each(heads: usize, of: usize) -> usize {
     match heads.checked_div(of) {
         Some(each) => each,
@@ -225,17 +224,17 @@ pub(super) const fn each(heads: usize, of: usize) -> usize {
 /// The tokens of a sequence of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sequence {
-    /// Number of the sequence: the batch of its states.
+    /// Number of the sequence, which is the batch index of its states.
     pub index: usize,
-    /// Batch of its tokens.
+    /// Batch index of its tokens.
     pub batch: usize,
-    /// Its first token.
+    /// First token of the sequence.
     pub start: usize,
-    /// Number of its tokens.
+    /// Number of tokens of the sequence.
     pub tokens: usize,
 }
 
-/// A checked problem of linear attention. Created by [`Spec::check`].
+/// A checked problem of linear attention, created by [`Spec::check`].
 #[derive(Clone, Copy, Debug)]
 pub struct Problem {
     spec: Spec,
@@ -243,97 +242,97 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The specification of the problem, with the scale filled in.
+    /// Returns the specification of the problem, with the scale filled in.
     #[must_use]
     pub const fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// How a token updates its state.
+    /// Returns the rule by which a token updates its state.
     #[must_use]
     pub const fn rule(&self) -> Rule {
         self.spec.rule
     }
 
-    /// The scale of the answers.
+    /// Returns the scale of the answers.
     #[must_use]
     pub const fn scale(&self) -> f32 {
         self.scale
     }
 
-    /// What gates multiply.
+    /// Returns the granularity of the gates.
     #[must_use]
     pub fn gates(&self) -> Gates {
         match &self.spec.decay {
             None => Gates::None,
-            // One dim has one gate in either sense.
+            // Both kinds of gates are the same if there is one dim.
             Some(decay) if decay.dim() == 1 => Gates::PerHead,
             Some(_) => Gates::PerDim,
         }
     }
 
-    /// Number of query heads.
+    /// Returns the number of query heads.
     #[must_use]
     pub const fn heads(&self) -> usize {
         self.spec.query.heads()
     }
 
-    /// Number of states of a sequence: the heads of values.
+    /// Returns the number of states of a sequence, which is the number of value heads.
     #[must_use]
     pub const fn state_heads(&self) -> usize {
         self.spec.value.heads()
     }
 
-    /// Number of heads of the output.
+    /// Returns the number of heads of the output.
     #[must_use]
     pub const fn output_heads(&self) -> usize {
         self.spec.output.heads()
     }
 
-    /// The key head of state `state`.
+    /// Returns the key head of state `state`.
     #[must_use]
     pub const fn key_head(&self, state: usize) -> usize {
         state / each(self.state_heads(), self.spec.key.heads())
     }
 
-    /// The output heads that read state `state`, as the first and how many.
+    /// Returns the first output head that reads state `state`, and the number of such heads.
     #[must_use]
     pub const fn readers(&self, state: usize) -> (usize, usize) {
         let each = each(self.output_heads(), self.state_heads());
         (state * each, each)
     }
 
-    /// The query head of output head `head`.
+    /// Returns the query head of output head `head`.
     #[must_use]
     pub const fn query_head(&self, head: usize) -> usize {
         head / each(self.output_heads(), self.heads())
     }
 
-    /// The head of beta of state `state`.
+    /// Returns the head of beta of state `state`.
     #[must_use]
     pub fn beta_head(&self, state: usize) -> usize {
         if self.spec.beta.is_some_and(|beta| beta.heads() > 1) { state } else { 0 }
     }
 
-    /// Head size of queries and keys: rows of a state.
+    /// Returns the head size of queries and keys, which is the number of rows of a state.
     #[must_use]
     pub const fn key_dim(&self) -> usize {
         self.spec.query.dim()
     }
 
-    /// Head size of values and output: columns of a state.
+    /// Returns the head size of values and output, which is the number of columns of a state.
     #[must_use]
     pub const fn value_dim(&self) -> usize {
         self.spec.value.dim()
     }
 
-    /// Number of tokens of each sequence; of packed ones, of all together.
+    /// Returns the number of tokens of each sequence, or the total of packed sequences.
     #[must_use]
     pub const fn tokens(&self) -> usize {
         self.spec.query.tokens()
     }
 
-    /// Number of sequences: the batch size, or the number of packed sequences.
+    /// Returns the number of sequences: the batch size, or the number of packed sequences.
     #[must_use]
     pub const fn sequences(&self) -> usize {
         match self.spec.packed {
@@ -342,7 +341,7 @@ impl Problem {
         }
     }
 
-    /// Sequence `index`. `cu_seqlens` must be those of checked [`Inputs`](super::Inputs).
+    /// Returns sequence `index`. `cu_seqlens` must come from checked [`Inputs`](super::Inputs).
     #[must_use]
     pub fn sequence(&self, cu_seqlens: Option<&[i64]>, index: usize) -> Sequence {
         match (self.spec.packed, cu_seqlens) {
@@ -355,13 +354,13 @@ impl Problem {
         }
     }
 
-    /// The operand from which a run reads its past states: itself, or the present if both are one memory.
+    /// Returns the operand from which a run reads its past states: the past, or the present if both share memory.
     #[must_use]
     pub const fn past_source(&self) -> Operand {
         if self.spec.in_place { Operand::PresentState } else { Operand::PastState }
     }
 
-    /// The memory of `operand`, or `None` if the problem does not have that operand, or if it lies in the memory of
+    /// Returns the memory of `operand`, or `None` if the problem does not have that operand or if it shares the memory of
     /// another, as the past state of a problem in place does.
     #[must_use]
     pub fn memory(&self, operand: Operand) -> Option<Memory> {
@@ -381,7 +380,7 @@ impl Problem {
         view.map(|view| Memory { elements: view.extent(), element_size, view: Some(view) })
     }
 
-    /// The element type of `operand`.
+    /// Returns the element type of `operand`.
     #[must_use]
     pub const fn dtype_of(&self, operand: Operand) -> DType {
         match operand {

@@ -3,37 +3,37 @@
 //! ```text
 //! S = past, or zeros
 //! for every token t, in the order of the direction:
-//!     S_x ← exp(decay_x) S_x      rows of a gate of −∞ become zeros, whatever they hold
+//!     S_x ← exp(decay_x) S_x      rows with a gate of −∞ become zeros, regardless of their contents
 //!     u   ← v, or β (v − Sᵀ k)
 //!     S   ← S + k uᵀ
-//!     o_t ← scale · Sᵀ q_t        of a problem that is not causal: once S is the last state
+//!     o_t ← scale · Sᵀ q_t        if the problem is not causal: once S is the last state
 //! ```
 //!
-//! Inputs are read as stored, the scale is the f32 value of the problem, and everything else is f64. No element counts as
-//! zero because it is small. A NaN spreads as the arithmetic has it.
+//! Inputs are read as stored, the scale is the f32 value of the problem, and everything else is f64. Small elements are not
+//! treated as zero. A NaN spreads by the rules of the arithmetic.
 
 use super::data::Inputs;
 use super::problem::Problem;
 use super::rule::Direction;
 use super::token::Head;
 
-/// Number of f64 values of scratch that [`head`] needs.
+/// Returns the number of f64 values of scratch that [`head`] needs.
 #[must_use]
 pub const fn scratch_len(problem: &Problem) -> usize {
     problem.key_dim() + problem.value_dim()
 }
 
-/// Computes all that one state of a sequence gives.
+/// Computes all results of one state of a sequence.
 ///
-/// `output` receives the answers of the heads that read the state, `[readers, tokens, d_v]`: those of
-/// [`Problem::readers`], and the tokens of the sequence in the order of the inputs. `present` receives the last state,
-/// `[d_k, d_v]`; of a bidirectional problem, that of its second pass, which has no name outside. `sequence` counts as in
-/// [`Problem::sequence`]. The inputs must have passed [`Inputs::check`], except that those of a problem in place hold its
-/// past, too, as it was before the call.
+/// `output` receives the answers of the heads that read the state, `[readers, tokens, d_v]`: those of [`Problem::readers`],
+/// and the tokens of the sequence in the order of the inputs. `present` receives the last state, `[d_k, d_v]`; for a
+/// bidirectional problem, that of its second pass, which is not an output. `sequence` counts as in [`Problem::sequence`]. The
+/// inputs must have passed [`Inputs::check`], except that those of a problem in place also hold its past, as it was before
+/// the call.
 ///
 /// # Panics
-/// Panics if a buffer does not have these many elements, if `scratch` is shorter than [`scratch_len`], or if `sequence`
-/// or `state` is out of bounds.
+/// Panics if a buffer does not have the stated number of elements, if `scratch` is shorter than [`scratch_len`], or if
+/// `sequence` or `state` is out of bounds.
 pub fn head(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn delta_rules_by_hand() {
-        // One key twice: the second write replaces what the first left, for its rate of one.
+        // The same key twice: with a rate of one, the second write replaces the first.
         let p = problem(2, 2, |s| {
             s.rule = Rule::Delta;
             s.beta = Some(view(1, 2, 1));
@@ -135,7 +135,7 @@ mod tests {
         let (mut o, mut s) = ([0.0; 2], [0.0; 2]);
         head(&p, &x, 0, 0, &mut o, &mut s, &mut [0.0; 3]);
         assert!((o[0] - 3.0).abs() < 1e-6 && (o[1] - 4.0).abs() < 1e-6, "{o:?}");
-        // The gate comes first: a state of 8 k decays to 4 k, and half of what is missing to 6 is written.
+        // The gate comes first: a state of 8 k decays to 4 k, and half of the difference to 6 is written.
         let p = problem(1, 2, |s| {
             s.rule = Rule::GatedDelta;
             (s.decay, s.beta) = (Some(view(1, 1, 1)), Some(view(1, 1, 1)));
@@ -169,7 +169,7 @@ mod tests {
         head(&p, &x, 0, 0, &mut o[..1], &mut s, &mut [0.0; 3]);
         assert_eq!((s[0], s[1]), (3.0, f64::INFINITY));
 
-        // Prefix, suffix, both, and the whole of 1, 2, 4.
+        // Prefix, suffix, both, and the total of 1, 2, 4.
         let (ones, v) = ([1.0; 3], [1.0, 2.0, 4.0]);
         let x = Inputs::new(Elements::F32(&ones), Elements::F32(&ones), Elements::F32(&v));
         for (direction, expected) in Direction::ALL.into_iter().zip([

@@ -1,12 +1,12 @@
-//! The rules by which a state is updated, and the forms in which a run computes them.
+//! The rules that update a state, and the forms in which a run computes them.
 
-/// How a token updates the state `S`, `[d_k, d_v]`, with its key `k`, value `v`, gate `a = exp(decay)` and rate `β`. The
-/// rules and their names are those of `LinearAttention` in ONNX opset 27.
+/// Rule by which a token updates the state `S`, `[d_k, d_v]`, with its key `k`, value `v`, gate `a = exp(decay)` and rate
+/// `β`. The rules and their names are those of `LinearAttention` in ONNX opset 27.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
     /// `S ← S + k vᵀ`.
     Linear,
-    /// `S ← a ⊙ S + k vᵀ`. With a decay per head: Simple GLA, `RetNet`, Mamba-2. With one per dim: GLA.
+    /// `S ← a ⊙ S + k vᵀ`: Simple GLA, `RetNet` and Mamba-2 with a decay per head, GLA with one per dim.
     Gated,
     /// `S ← S + β k (v − Sᵀ k)ᵀ`: `DeltaNet`.
     Delta,
@@ -18,7 +18,7 @@ impl Rule {
     /// All rules.
     pub const ALL: [Rule; 4] = [Rule::Linear, Rule::Gated, Rule::Delta, Rule::GatedDelta];
 
-    /// `linear`, `gated`, `delta` or `gated-delta`.
+    /// Returns `linear`, `gated`, `delta` or `gated-delta`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -29,31 +29,31 @@ impl Rule {
         }
     }
 
-    /// Whether the rule multiplies the state by a gate.
+    /// Returns `true` if the rule multiplies the state by a gate.
     #[must_use]
     pub const fn is_gated(self) -> bool {
         matches!(self, Rule::Gated | Rule::GatedDelta)
     }
 
-    /// Whether the rule subtracts what the state holds for the key.
+    /// Returns `true` if the rule subtracts the state's value for the key.
     #[must_use]
     pub const fn is_delta(self) -> bool {
         matches!(self, Rule::Delta | Rule::GatedDelta)
     }
 }
 
-/// What a gate multiplies.
+/// Granularity of the gates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Gates {
-    /// There are no gates.
+    /// No gates.
     None,
     /// One gate multiplies the whole state of a head.
     PerHead,
-    /// Each row of the state has a gate of its own, one for each dim of the key.
+    /// Each row of the state has its own gate, one for each dim of the key.
     PerDim,
 }
 
-/// The order in which tokens pass the state.
+/// Order in which tokens pass the state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the first token to the last. A token reads the state after its own update.
@@ -72,7 +72,7 @@ impl Direction {
     pub const ALL: [Direction; 4] =
         [Direction::Forward, Direction::Reverse, Direction::Bidirectional, Direction::NonCausal];
 
-    /// `forward`, `reverse`, `bidirectional` or `non-causal`.
+    /// Returns `forward`, `reverse`, `bidirectional` or `non-causal`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -84,21 +84,21 @@ impl Direction {
     }
 }
 
-/// The order of operations of a run. All forms are exact algebra and differ in rounding alone.
+/// The order of operations of a run. All forms are exact algebra and differ only in rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// One token after the other.
+    /// One token after another.
     Recurrent,
     /// Two passes over chunks of tokens: the states at the ends of chunks, then the answers of each chunk from its first
     /// state.
     Chunk,
     /// One pass over chunks, which computes the answers of a chunk and its last state together.
     FusedChunk,
-    /// Every token against every earlier one, `(Q Kᵀ ∘ D) V`, in time that is quadratic in the tokens. A GPU has it for rules
-    /// without delta and at most one gate for each head: a delta rule would have to invert a matrix of all tokens.
+    /// Every token against every earlier one, `(Q Kᵀ ∘ D) V`, in time that is quadratic in the tokens. A GPU supports it for
+    /// rules without delta and with at most one gate for each head: a delta rule would have to invert a matrix of all tokens.
     Parallel,
-    /// Two levels: parts of the sequence fold to affine maps `(A, b)`, a scan over them gives the state before each part, and
-    /// each part is computed from it.
+    /// Two levels: parts of the sequence fold to affine maps `(A, b)`, a scan over them computes the state before each part,
+    /// and each part is computed from that state.
     Scan,
 }
 
@@ -106,7 +106,7 @@ impl Form {
     /// All forms.
     pub const ALL: [Form; 5] = [Form::Recurrent, Form::Chunk, Form::FusedChunk, Form::Parallel, Form::Scan];
 
-    /// `recurrent`, `chunk`, `fused-chunk`, `parallel` or `scan`.
+    /// Returns `recurrent`, `chunk`, `fused-chunk`, `parallel` or `scan`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,6 +1,6 @@
-//! What a token brings to a state, in f64, read where the caller keeps it.
+//! Computes the contribution of a token to a state, in f64, in place from the caller's tensors.
 //!
-//! Heads, batches and tokens are counted from the fields of the [`Spec`] and from `cu_seqlens` alone.
+//! Heads, batches and tokens are computed only from the fields of the [`Spec`] and from `cu_seqlens`.
 
 use super::data::Inputs;
 use super::problem::{Problem, Spec, each};
@@ -13,9 +13,9 @@ pub(super) struct Head<'a> {
     spec: &'a Spec,
     inputs: &'a Inputs<'a>,
     gates: Gates,
-    /// Number of the sequence: the batch of its states.
+    /// Number of the sequence, which is the batch index of its states.
     sequence: usize,
-    /// Batch of its tokens, and the first of them.
+    /// Batch index of its tokens, and the first of them.
     batch: usize,
     start: usize,
     /// Number of tokens of the sequence.
@@ -25,7 +25,7 @@ pub(super) struct Head<'a> {
 
 /// The gates of a token.
 pub(super) enum Gate {
-    /// It has none.
+    /// No gate.
     None,
     /// The logarithm of one gate for the whole state.
     Head(f64),
@@ -34,7 +34,7 @@ pub(super) enum Gate {
 }
 
 impl<'a> Head<'a> {
-    /// State `state` of sequence `sequence`.
+    /// Returns state `state` of sequence `sequence`.
     ///
     /// # Panics
     /// Panics if either is out of bounds.
@@ -58,7 +58,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// `x / sqrt(Σ x² + ε)`, where the problem asks for it.
+    /// Scales `x` to `x / sqrt(Σ x² + ε)` if the problem normalises.
     fn normalize(&self, x: &mut [f64]) {
         let Some(epsilon) = self.spec.normalize else { return };
         let squares: f64 = x.iter().map(|x| x * x).sum();
@@ -66,14 +66,14 @@ impl<'a> Head<'a> {
         x.iter_mut().for_each(|x| *x /= norm);
     }
 
-    /// The key of a token as the rule takes it.
+    /// Writes the key of a token as the rule uses it.
     pub fn key(&self, token: usize, to: &mut [f64]) {
         let head = self.state / each(self.spec.value.heads(), self.spec.key.heads());
         self.load(&self.spec.key, &self.inputs.key, head, token, to);
         self.normalize(to);
     }
 
-    /// The query with which output head `head` reads the state, without the scale.
+    /// Writes the query with which output head `head` reads the state, without the scale.
     pub fn query(&self, head: usize, token: usize, to: &mut [f64]) {
         let heads = self.spec.query.heads();
         let query = head / each(self.spec.output.heads(), heads);
@@ -81,12 +81,12 @@ impl<'a> Head<'a> {
         self.normalize(to);
     }
 
-    /// The value of a token.
+    /// Writes the value of a token.
     pub fn value(&self, token: usize, to: &mut [f64]) {
         self.load(&self.spec.value, &self.inputs.value, self.state, token, to);
     }
 
-    /// The gates of a token.
+    /// Returns the gates of a token.
     pub fn gate(&self, token: usize) -> Gate {
         let (Some(view), Some(data)) = (&self.spec.decay, &self.inputs.decay) else { return Gate::None };
         let at = view.row(self.batch, self.state, self.start + token);
@@ -97,7 +97,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The logarithm of the gate of row `x` of the state.
+    /// Returns the logarithm of the gate of row `x` of the state.
     pub fn logarithm(&self, gate: &Gate, x: usize) -> f64 {
         match gate {
             Gate::None => 0.0,
@@ -106,7 +106,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The rate of a token.
+    /// Returns the rate of a token.
     pub fn beta(&self, token: usize) -> f64 {
         let (Some(view), Some(data)) = (&self.spec.beta, &self.inputs.beta) else { return 1.0 };
         let head = if view.heads() == 1 { 0 } else { self.state };
@@ -125,8 +125,8 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Passes the state by a token: `S ← a ⊙ S`, and then `S ← S + k uᵀ`, where the written `u` is `v`, or
-    /// `β (v − Sᵀ k)` of the delta rules. `key` and `written` receive `k` and `u`.
+    /// Updates the state by a token: `S ← a ⊙ S`, and then `S ← S + k uᵀ`, where `u` is `v`, or `β (v − Sᵀ k)` for
+    /// the delta rules. `key` and `written` receive `k` and `u`.
     pub fn step(&self, token: usize, state: &mut [f64], key: &mut [f64], written: &mut [f64]) {
         self.key(token, key);
         let columns = self.spec.value.dim();

@@ -2,8 +2,8 @@
 
 use core::ops::Range;
 
-/// A sequence cut into chunks whose sizes differ by one token at most, the larger ones first. There may be fewer tokens than
-/// chunks, or none: the last chunks are then empty.
+/// A sequence cut into chunks whose sizes differ by at most one token, the larger ones first. With fewer tokens
+/// than chunks the last chunks are empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalancedChunkLayout {
     tokens: usize,
@@ -11,19 +11,19 @@ pub struct BalancedChunkLayout {
 }
 
 impl BalancedChunkLayout {
-    /// Of `tokens` tokens in `chunks` chunks; zero chunks count as one.
+    /// Cuts `tokens` tokens into `chunks` chunks; zero chunks count as one.
     #[must_use]
     pub const fn new(tokens: usize, chunks: usize) -> BalancedChunkLayout {
         BalancedChunkLayout { tokens, chunks: if chunks == 0 { 1 } else { chunks } }
     }
 
-    /// The tokens of chunk `chunk`; none, at the end, from the number of chunks on.
+    /// Returns the tokens of chunk `chunk`; an empty range at the end if there is no such chunk.
     #[must_use]
     pub fn range(&self, chunk: usize) -> Range<usize> {
         self.start(chunk)..self.start(chunk.saturating_add(1))
     }
 
-    /// The chunk of token `token`, which is below the number of tokens.
+    /// Returns the chunk of token `token`, which must be below the number of tokens.
     #[must_use]
     pub const fn chunk_of(&self, token: usize) -> usize {
         let (size, larger) = (self.tokens / self.chunks, self.tokens % self.chunks);

@@ -5,17 +5,17 @@ use super::path::{MAX_LEVELS, TaskPath};
 use super::set::InterestSet;
 use heapless::Vec;
 
-/// How a sequence is divided: an interest set for each level. Its tasks of full depth are numbered in the order of their
+/// The division of a sequence: an interest set for each level. Its tasks of full depth are numbered in the order of their
 /// paths, the last digit fastest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Division {
     sets: Vec<InterestSet, MAX_LEVELS>,
-    /// Tasks of full depth below one of each depth: from the whole to one of full depth.
+    /// Number of tasks of full depth below a task of each depth, from the whole sequence to a task of full depth.
     below: [u64; MAX_LEVELS + 1],
 }
 
 impl Division {
-    /// By the sets of [`InterestSet::of`] for the given numbers of chunks, one for each level.
+    /// Creates a division from the sets of [`InterestSet::of`] for the given numbers of chunks, one for each level.
     ///
     /// # Errors
     /// Returns an error if there is no level or more than [`MAX_LEVELS`], if a number of chunks has no set, or if the tasks
@@ -29,7 +29,7 @@ impl Division {
         Division::of_sets(sets)
     }
 
-    /// By sets of the caller's.
+    /// Creates a division from the given sets.
     ///
     /// # Errors
     /// Returns an error if there is no level or if the tasks cannot be counted in 64 bits.
@@ -45,25 +45,25 @@ impl Division {
         Ok(Division { sets, below })
     }
 
-    /// The set of each level.
+    /// Returns the set of each level.
     #[must_use]
     pub fn sets(&self) -> &[InterestSet] {
         &self.sets
     }
 
-    /// Number of levels.
+    /// Returns the number of levels.
     #[must_use]
     pub fn levels(&self) -> usize {
         self.sets.len()
     }
 
-    /// Number of tasks of full depth.
+    /// Returns the number of tasks of full depth.
     #[must_use]
     pub const fn tasks(&self) -> u64 {
         self.below[0]
     }
 
-    /// The path of task `number` of full depth.
+    /// Returns the path of task `number` of full depth.
     ///
     /// # Errors
     /// Returns an error if the number is not below [`Division::tasks`].
@@ -74,14 +74,15 @@ impl Division {
         Ok(self.prefix(number, self.levels()))
     }
 
-    /// The number of the task of full depth that `path` names; `None` for one of fewer levels, or none of the division's.
+    /// Returns the number of the task of full depth that `path` names; `None` if it has fewer levels or is not a task of this
+    /// division.
     #[must_use]
     pub fn number(&self, path: &TaskPath) -> Option<u64> {
         let full = self.check(path).is_ok() && path.depth() == self.levels();
         full.then(|| self.covered(path).0)
     }
 
-    /// The first `depth` levels of the path of task `number`, which exists.
+    /// Returns the first `depth` levels of the path of task `number`, which exists.
     pub(super) fn prefix(&self, number: u64, depth: usize) -> TaskPath {
         let mut path = TaskPath::default();
         for (level, set) in self.sets.iter().enumerate().take(depth) {
@@ -91,7 +92,7 @@ impl Division {
         path
     }
 
-    /// Requires that `path` names a task of the division, of any depth.
+    /// Checks that `path` names a task of the division, of any depth.
     ///
     /// # Errors
     /// Returns an error if the path has more levels than the division, or a digit out of range.
@@ -107,14 +108,14 @@ impl Division {
         Ok(())
     }
 
-    /// The numbers `first..end` of the tasks of full depth that `path`, which is checked, covers.
+    /// Returns the numbers `first..end` of the tasks of full depth that `path`, which is checked, covers.
     pub(super) fn covered(&self, path: &TaskPath) -> (u64, u64) {
         let digits = path.digits().iter().zip(&self.below[1..]);
         let first = digits.map(|(digit, below)| u64::from(*digit) * below).sum();
         (first, first + self.below[path.depth()])
     }
 
-    /// Tasks of full depth that one of `depth` levels covers.
+    /// Returns the number of tasks of full depth that a task of `depth` levels covers.
     pub(super) fn below(&self, depth: usize) -> u64 {
         self.below[depth.min(MAX_LEVELS)]
     }

@@ -1,13 +1,13 @@
-//! Why a set, a division, a task or a tree was refused.
+//! Errors of sets, divisions, tasks and trees.
 
 use super::path::{MAX_LEVELS, TaskPath};
 use core::fmt;
 
-/// Why an interest set, a division, a task or a tree of tasks was refused.
+/// Error of an interest set, a division, a task or a tree of tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuorumError {
-    /// There is no interest set for a number of chunks, or none is known.
+    /// No interest set exists, or none is known, for a number of chunks.
     NoSet {
         /// The number of chunks.
         found: usize,
@@ -16,62 +16,62 @@ pub enum QuorumError {
         /// The next larger number that has one.
         above: Option<usize>,
     },
-    /// Members are no interest set: not every nonzero difference occurs exactly once.
+    /// The members are not an interest set: not every nonzero difference occurs exactly once.
     Differences {
-        /// The number of chunks.
+        /// Number of chunks.
         chunks: usize,
-        /// Differences that do not occur.
+        /// Number of differences that do not occur.
         missing: usize,
-        /// Differences that occur more than once.
+        /// Number of differences that occur more than once.
         doubled: usize,
     },
     /// A member of a set is out of range or given twice.
     Member {
         /// The member.
         found: usize,
-        /// The number of chunks.
+        /// Number of chunks.
         chunks: usize,
     },
-    /// A set without the member 0, by which a task owns a chunk.
+    /// A set lacks the member 0, by which a task owns a chunk.
     NoOwner,
-    /// A division has too many levels, or none.
+    /// A division has too many levels, or no level.
     Levels {
-        /// Their number.
+        /// Number of levels.
         found: usize,
     },
     /// The tasks of a division cannot be counted in 64 bits.
     TooManyTasks,
-    /// A task's number is out of range.
+    /// The number of a task is out of range.
     Number {
         /// The number.
         found: u64,
-        /// The number of tasks.
+        /// Number of tasks.
         tasks: u64,
     },
     /// A path has more levels than its division.
     Deep {
         /// The path.
         path: TaskPath,
-        /// Levels of the division.
+        /// Number of levels of the division.
         levels: usize,
     },
     /// A digit of a path is out of range.
     Digit {
         /// The path.
         path: TaskPath,
-        /// The level, counted from one.
+        /// Level, counted from one.
         level: usize,
         /// Number of chunks at that level.
         chunks: usize,
     },
     /// No task of a tree covers a path.
     Missing {
-        /// The path: the largest part of the tree that begins where the first gap does.
+        /// The largest part of the tree that starts at the first gap.
         path: TaskPath,
     },
-    /// A task of a tree is given twice, or lies below another one.
+    /// A task of a tree is given twice, or is below another one.
     Doubled {
-        /// Its path.
+        /// Path of the task.
         path: TaskPath,
     },
 }

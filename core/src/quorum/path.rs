@@ -6,9 +6,9 @@ use core::str::FromStr;
 /// Largest number of levels of a division.
 pub const MAX_LEVELS: usize = 12;
 
-/// The name of a task: which one at each level, from the first. The path of no level is the whole.
+/// The name of a task: its number at each level, from the first. The empty path names the whole sequence.
 ///
-/// Paths are ordered as words are, which is the order of the tasks of a tree. Written as `0.3.1`.
+/// Paths are ordered lexicographically, which is the order of the tasks of a tree. They are written as `0.3.1`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskPath {
     digits: [u16; MAX_LEVELS],
@@ -16,26 +16,26 @@ pub struct TaskPath {
 }
 
 impl TaskPath {
-    /// The path of `digits`, whose range [`Division::check`](super::Division::check) checks; `None` if there are more than
-    /// [`MAX_LEVELS`].
+    /// Creates the path of `digits`, whose range [`Division::check`](super::Division::check) checks; `None` if
+    /// there are more than [`MAX_LEVELS`].
     #[must_use]
     pub fn new(digits: &[u16]) -> Option<TaskPath> {
         digits.iter().try_fold(TaskPath::default(), |path, digit| path.below(*digit))
     }
 
-    /// Number of levels.
+    /// Returns the number of levels.
     #[must_use]
     pub const fn depth(&self) -> usize {
         self.depth as usize
     }
 
-    /// The digit of each level.
+    /// Returns the digit of each level.
     #[must_use]
     pub fn digits(&self) -> &[u16] {
         self.digits.get(..self.depth()).unwrap_or_default()
     }
 
-    /// The task `digit` below this one; `None` if there are no more levels.
+    /// Returns the path of task `digit` below this one; `None` if there are no more levels.
     #[must_use]
     pub fn below(mut self, digit: u16) -> Option<TaskPath> {
         let depth = self.depth();
@@ -57,7 +57,7 @@ impl fmt::Display for TaskPath {
     }
 }
 
-/// Text that is no path.
+/// Error of a text that is not a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAPath;
 

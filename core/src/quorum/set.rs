@@ -1,4 +1,4 @@
-//! Interest sets: which chunks a task holds.
+//! Interest sets: the chunks that a task holds.
 
 use super::error::QuorumError;
 use super::singer::{self, MAX_MEMBERS};
@@ -7,10 +7,10 @@ use heapless::Vec;
 /// Largest number of chunks with an interest set.
 pub const MAX_CHUNKS: usize = MAX_MEMBERS * (MAX_MEMBERS - 1) + 1;
 
-/// Members less one of the sets that exist here: 0 and 1, which are trivial, and the prime powers up to 32.
+/// Number of members minus one of the available sets: 0 and 1, which are trivial, and the prime powers up to 32.
 const ORDERS: [usize; 20] = [0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 16, 17, 19, 23, 25, 27, 29, 31, 32];
 
-/// The sets of table 3 of the paper that are difference sets; the one printed for 133 chunks is not.
+/// Sets of table 3 of the paper that are difference sets; the one printed for 133 chunks is not.
 const PRINTED: [(usize, &[usize]); 7] = [
     (7, &[0, 1, 3]),
     (13, &[0, 1, 3, 9]),
@@ -21,8 +21,8 @@ const PRINTED: [(usize, &[usize]); 7] = [
     (91, &[0, 1, 3, 9, 27, 49, 56, 61, 77, 81]),
 ];
 
-/// `l` offsets modulo `c = l (l − 1) + 1` of which every nonzero difference occurs exactly once, 0 among them: a
-/// `(c, l, 1)` difference set. Every set is verified when it is made.
+/// A `(c, l, 1)` difference set: `l` offsets modulo `c = l (l − 1) + 1`, including 0, whose differences take every nonzero
+/// value exactly once. Every set is verified when it is created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterestSet {
     chunks: usize,
@@ -30,12 +30,12 @@ pub struct InterestSet {
 }
 
 impl InterestSet {
-    /// The set for `chunks` chunks: the paper's where it prints a valid one (table 3), else Singer's.
+    /// Returns the set for `chunks` chunks: the paper's if it prints a valid one (table 3), else Singer's.
     ///
     /// # Errors
-    /// [`QuorumError::NoSet`] unless `chunks` is 1, 3, or `q² + q + 1` for a prime power `q` of at most 32. It names the
-    /// neighbours that have a set. There is none for 43 and 111 chunks at all, as there is no projective plane of order 6
-    /// or 10.
+    /// Returns [`QuorumError::NoSet`] unless `chunks` is 1, 3, or `q² + q + 1` for a prime power `q` of at most 32. The error
+    /// names the nearest numbers that have a set. No set exists for 43 and 111 chunks, because there is no projective plane
+    /// of order 6 or 10.
     pub fn of(chunks: usize) -> Result<InterestSet, QuorumError> {
         if let Some((_, members)) = PRINTED.iter().find(|(c, _)| *c == chunks) {
             return InterestSet::from_members(chunks, members);
@@ -55,17 +55,17 @@ impl InterestSet {
         }
     }
 
-    /// Singer's set of `order + 1` members; `None` unless the order is a prime power of at most 32.
+    /// Returns Singer's set of `order + 1` members; `None` unless the order is a prime power of at most 32.
     fn by_singer(order: usize) -> Option<InterestSet> {
         let chunks = order * order + order + 1;
         singer::members(order).find_map(|members| InterestSet::from_members(chunks, &members).ok())
     }
 
-    /// A set of the caller's, in any order.
+    /// Creates a set from the given members, in any order.
     ///
     /// # Errors
-    /// Returns an error if the members are not an interest set: one out of range or given twice, none that is 0, or
-    /// differences that are missing or doubled, with their numbers.
+    /// Returns an error if the members are not an interest set: one is out of range or given twice, 0 is missing, or
+    /// differences are missing or doubled, with their numbers.
     pub fn from_members(chunks: usize, members: &[usize]) -> Result<InterestSet, QuorumError> {
         if chunks == 0 || chunks > MAX_CHUNKS {
             let (first, last) = (InterestSet::sizes().next(), InterestSet::sizes().last());
@@ -97,29 +97,29 @@ impl InterestSet {
         if missing + doubled > 0 {
             return Err(QuorumError::Differences { chunks, missing, doubled });
         }
-        // Each of the `l (l − 1)` differences is one of `chunks − 1`, so there is room for all members.
+        // Each of the `l (l − 1)` differences is one of `chunks − 1`, so all members fit.
         let members = (0..chunks).filter(|x| is_member[*x]).map(|x| x as u16).collect();
         Ok(InterestSet { chunks, members })
     }
 
-    /// Every number of chunks that has a set, in order.
+    /// Iterates over the numbers of chunks that have a set, in order.
     pub fn sizes() -> impl Iterator<Item = usize> {
         ORDERS.into_iter().map(|q| q * q + q + 1)
     }
 
-    /// Number of chunks `c`.
+    /// Returns the number of chunks `c`.
     #[must_use]
     pub const fn chunks(&self) -> usize {
         self.chunks
     }
 
-    /// The members, in order; the first is 0.
+    /// Iterates over the members, in order; the first is 0.
     pub fn members(&self) -> impl ExactSizeIterator<Item = usize> + Clone + '_ {
         self.members.iter().map(|x| usize::from(*x))
     }
 
-    /// The set that belongs to it (appendix B): each member subtracted from the second one, modulo the number of chunks.
-    /// Differences keep their numbers, so it is an interest set; its paired one is the set itself.
+    /// Returns the paired set (appendix B): each member subtracted from the second one, modulo the number of chunks. It has
+    /// the same number of each difference, so it is an interest set; its paired set is the original.
     #[must_use]
     pub fn paired(&self) -> InterestSet {
         let second = self.members().nth(1).unwrap_or(0);
@@ -129,7 +129,7 @@ impl InterestSet {
         InterestSet { chunks: self.chunks, members }
     }
 
-    /// The chunks of task `task`, in the order of the members: `(task + o) mod c`.
+    /// Iterates over the chunks of task `task`, in the order of the members: `(task + o) mod c`.
     pub fn chunks_of(&self, task: usize) -> impl Iterator<Item = usize> + '_ {
         let task = task % self.chunks;
         self.members().map(move |member| (task + member) % self.chunks)
@@ -140,7 +140,7 @@ impl InterestSet {
 mod tests {
     use super::*;
 
-    /// By a matrix of pairs, not by differences.
+    /// Checks coverage by a matrix of pairs instead of differences.
     fn covers(set: &InterestSet) -> bool {
         let c = set.chunks();
         (0..c).all(|a| {
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn every_size_has_a_set_of_which_two_chunks_meet_once() {
-        // Miri interprets, and takes fewer.
+        // Miri interprets, so it checks fewer sizes.
         for chunks in InterestSet::sizes().filter(|c| *c <= if cfg!(miri) { 133 } else { MAX_CHUNKS }) {
             let set = InterestSet::of(chunks).unwrap();
             let l = set.members().len();
@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    /// Table 3's set for 133 chunks lacks 40 differences; Singer's takes its place.
+    /// Table 3's set for 133 chunks lacks 40 differences; Singer's replaces it.
     #[test]
     fn the_set_printed_for_133_chunks_is_refused() {
         let printed = [0, 1, 4, 12, 21, 26, 45, 68, 84, 96, 98, 126];

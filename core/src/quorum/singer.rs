@@ -1,22 +1,23 @@
 //! Singer's construction of planar difference sets: `q + 1` numbers modulo `q² + q + 1` for every prime power `q`.
 //!
 //! The points of the projective plane over GF(q) are the powers `α^i`, `0 ≤ i < q² + q + 1`, of an element of GF(q³) that
-//! generates it over GF(q), and the exponents of the points of a line are a difference set. Points of a line are the zeros of
-//! a linear form, and the values of a linear form at `α^i` satisfy the recurrence of α's polynomial. So the set is
+//! generates it over GF(q), and the exponents of the points of a line are a difference set. The points of a line are the
+//! zeros of a linear form, and the values of a linear form at `α^i` satisfy the recurrence of α's polynomial. So the set is
 //!
 //! ```text
 //! { i : s_i = 0 }    with    s_0 = s_1 = 0, s_2 = 1, s_{i+3} = a s_{i+2} + b s_{i+1} + d s_i    over GF(q)
 //! ```
 //!
-//! for coefficients whose polynomial has such a root. About one in three irreducible polynomials has; they are tried in order,
-//! and a sequence is taken once its zeros pass the check that every set must pass. GF(q³) is never computed in.
+//! for coefficients whose polynomial has such a root. About one in three irreducible polynomials has one. The coefficients
+//! are tried in order until the zeros of the sequence pass the check of every interest set, so no arithmetic in GF(q³) is
+//! needed.
 
 use heapless::Vec;
 
-/// Largest number of members of an interest set: that of the prime power 32.
+/// Largest number of members of an interest set, for the prime power 32.
 pub const MAX_MEMBERS: usize = 33;
 
-/// GF(q), `q = p^k`: polynomials over GF(p) below degree `k`, as numbers whose digits in base `p` are their coefficients.
+/// GF(q), `q = p^k`: polynomials over GF(p) below degree `k`, as integers whose digits in base `p` are their coefficients.
 #[derive(Clone, Copy)]
 struct Field {
     p: usize,
@@ -26,7 +27,7 @@ struct Field {
 }
 
 impl Field {
-    /// The field of `q` elements, for prime powers up to 32.
+    /// Returns the field of `q` elements, for prime powers up to 32.
     fn new(q: usize) -> Option<Field> {
         let (p, k, reduced) = match q {
             2 | 3 | 5 | 7 | 11 | 13 | 17 | 19 | 23 | 29 | 31 => (q, 1, [0; 5]),
@@ -60,7 +61,7 @@ impl Field {
         self.number(&core::array::from_fn(|i| (a[i] + b[i]) % self.p))
     }
 
-    /// The product, by Horner's rule in `x`.
+    /// Returns the product, by Horner's rule in `x`.
     fn times(&self, a: usize, b: usize) -> usize {
         if self.k == 1 {
             return a * b % self.p;
@@ -78,7 +79,8 @@ impl Field {
     }
 }
 
-/// Candidates for the set modulo `q² + q + 1`, `q + 1` numbers each; none if `q` is not a prime power of at most 32.
+/// Iterates over candidates for the set modulo `q² + q + 1`, `q + 1` numbers each; empty if `q` is not a prime power of at
+/// most 32.
 pub(super) fn members(q: usize) -> impl Iterator<Item = Vec<usize, MAX_MEMBERS>> {
     let polynomials = move |field: Field| {
         let coefficients = (1..q).flat_map(move |d| (0..q).flat_map(move |b| (0..q).map(move |a| [a, b, d])));
@@ -87,7 +89,7 @@ pub(super) fn members(q: usize) -> impl Iterator<Item = Vec<usize, MAX_MEMBERS>>
     Field::new(q).into_iter().flat_map(polynomials)
 }
 
-/// Where the sequence of the coefficients is zero, if it is at `count` places.
+/// Returns the zeros of the sequence of the coefficients, if there are `count` of them.
 fn zeros(
     field: &Field,
     [a, b, d]: [usize; 3],
@@ -110,7 +112,7 @@ fn zeros(
 mod tests {
     use super::*;
 
-    /// Every nonzero element has an inverse, and products distribute: the tables of reductions are irreducible.
+    /// Every nonzero element has an inverse, and products distribute, so the tables of reductions are irreducible.
     #[test]
     fn fields_are_fields() {
         for q in [2, 3, 4, 5, 7, 8, 9, 11, 13, 16, 17, 19, 23, 25, 27, 29, 31, 32] {

@@ -1,4 +1,4 @@
-//! A task: its tokens as runs, and which of them meet.
+//! A task: its tokens as runs, and which pairs of them meet.
 
 use super::chunks::BalancedChunkLayout;
 use super::division::Division;
@@ -7,36 +7,36 @@ use super::path::{MAX_LEVELS, TaskPath};
 use super::singer::MAX_MEMBERS;
 use heapless::Vec;
 
-/// Largest number of runs of a task: the members of a level's set, of which each further level adds one less.
+/// Largest number of runs of a task: the members of one level's set, plus one fewer for each further level.
 pub const MAX_RUNS: usize = MAX_LEVELS * (MAX_MEMBERS - 1) + 1;
 
-/// Consecutive tokens of the original sequence that a task holds one after the other.
+/// Consecutive tokens of the original sequence that are also consecutive in a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The first token's place in the original sequence.
+    /// Position of the first token in the original sequence.
     pub start: usize,
-    /// The first token's place among the tokens of the task.
+    /// Position of the first token among the tokens of the task.
     pub offset: usize,
     /// Number of tokens.
     pub tokens: usize,
 }
 
-/// Consecutive tokens that lie in the same chunk at every level. Never empty.
+/// Consecutive tokens that are in the same chunk at every level. Never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     span: Span,
-    /// The chunk of each level.
+    /// Chunk at each level.
     labels: [u16; MAX_LEVELS],
 }
 
 impl Run {
-    /// The tokens.
+    /// Returns the tokens.
     #[must_use]
     pub const fn span(&self) -> Span {
         self.span
     }
 
-    /// The run's chunk at each level of a task of `depth` levels.
+    /// Returns the run's chunk at each level of a task of `depth` levels.
     #[must_use]
     pub fn labels(&self, depth: usize) -> &[u16] {
         &self.labels[..depth.min(MAX_LEVELS)]
@@ -45,7 +45,7 @@ impl Run {
 
 type Runs = Vec<Run, MAX_RUNS>;
 
-/// A task of a division: the runs of its queries and keys, in the order in which the task holds them.
+/// A task of a division: the runs of its queries and keys, in the order of the task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
     path: TaskPath,
@@ -54,10 +54,11 @@ pub struct Task {
 }
 
 impl Task {
-    /// Task `path` of `division` over `queries` query tokens and `keys` key tokens: algorithm 3 of the paper.
+    /// Creates task `path` of `division` over `queries` query tokens and `keys` key tokens: algorithm 3 of the
+    /// paper.
     ///
     /// # Errors
-    /// Returns an error if `path` is not one of the division's ([`Division::check`]).
+    /// Returns an error if `path` is not a task of the division ([`Division::check`]).
     pub fn new(
         division: &Division,
         path: &TaskPath,
@@ -70,64 +71,64 @@ impl Task {
         Ok(Task { path: *path, queries, keys })
     }
 
-    /// The path of the task.
+    /// Returns the path of the task.
     #[must_use]
     pub const fn path(&self) -> &TaskPath {
         &self.path
     }
 
-    /// The runs of the query tokens.
+    /// Returns the runs of the query tokens.
     #[must_use]
     pub fn queries(&self) -> &[Run] {
         &self.queries
     }
 
-    /// The runs of the key tokens.
+    /// Returns the runs of the key tokens.
     #[must_use]
     pub fn keys(&self) -> &[Run] {
         &self.keys
     }
 
-    /// Number of query tokens.
+    /// Returns the number of query tokens.
     #[must_use]
     pub fn query_tokens(&self) -> usize {
         tokens(&self.queries)
     }
 
-    /// Number of key tokens.
+    /// Returns the number of key tokens.
     #[must_use]
     pub fn key_tokens(&self) -> usize {
         tokens(&self.keys)
     }
 
-    /// Whether the pairs of a query run and a key run are this task's: at no level do they lie in one chunk that the task does
-    /// not own.
+    /// Returns `true` if this task computes the pairs of a query run and a key run: at no level are they in the
+    /// same chunk unless the task owns it.
     #[must_use]
     pub fn meet(&self, query: &Run, key: &Run) -> bool {
         let labels = query.labels.iter().zip(&key.labels).zip(self.path.digits());
         labels.into_iter().all(|((a, b), owned)| a != b || a == owned)
     }
 
-    /// The keys that `query` meets, as ranges in the order in which the task holds them. Runs that also follow each other in the
+    /// Returns the keys that `query` meets, as ranges in the order of the task. Runs that are also adjacent in the
     /// original sequence are joined.
     #[must_use]
     pub fn keys_of<'a>(&'a self, query: &'a Run) -> KeySpans<'a> {
         KeySpans { task: self, query, next: 0 }
     }
 
-    /// Every query run with every range of keys that it meets.
+    /// Iterates over every query run with every range of keys that it meets.
     pub fn pairs(&self) -> impl Iterator<Item = (Span, Span)> + '_ {
         self.queries.iter().flat_map(|query| self.keys_of(query).map(move |keys| (query.span, keys)))
     }
 
-    /// Number of pairs of a query and a key.
+    /// Returns the number of pairs of a query and a key.
     #[must_use]
     pub fn pair_count(&self) -> u128 {
         self.pairs().map(|(queries, keys)| queries.tokens as u128 * keys.tokens as u128).sum()
     }
 }
 
-/// The ranges of keys that a query run meets: [`Task::keys_of`].
+/// Iterator over the ranges of keys that a query run meets: [`Task::keys_of`].
 #[derive(Clone, Debug)]
 pub struct KeySpans<'a> {
     task: &'a Task,
@@ -160,7 +161,7 @@ fn tokens(runs: &Runs) -> usize {
     runs.last().map_or(0, |run| run.span.offset + run.span.tokens)
 }
 
-/// The runs of `tokens` tokens in task `path`, which is one of the division's.
+/// Returns the runs of `tokens` tokens in task `path`, which is a task of the division.
 fn runs(division: &Division, path: &TaskPath, tokens: usize) -> Runs {
     let mut runs = Runs::new();
     if tokens > 0 {
@@ -172,7 +173,7 @@ fn runs(division: &Division, path: &TaskPath, tokens: usize) -> Runs {
         let mut offset = 0;
         for chunk in set.chunks_of(usize::from(*digit)) {
             let range = layout.range(chunk);
-            // Runs lie one after the other, the first at zero.
+            // Runs are contiguous, and the first starts at zero.
             let first = runs.partition_point(|run| run.span.offset + run.span.tokens <= range.start);
             for run in runs.iter().skip(first).take_while(|run| run.span.offset < range.end) {
                 let mut piece = *run;
@@ -190,7 +191,7 @@ fn runs(division: &Division, path: &TaskPath, tokens: usize) -> Runs {
     runs
 }
 
-/// Adds a run that is not empty. There is room, as the module's reason 1 explains.
+/// Adds a run that is not empty. The capacity suffices (reason 1 of the module).
 fn push(runs: &mut Runs, run: Run) {
     let full = run.span.tokens > 0 && runs.push(run).is_err();
     debug_assert!(!full, "more than {MAX_RUNS} runs");

@@ -1,11 +1,11 @@
-//! Trees: sets of tasks that cover everything once.
+//! Trees: sets of tasks that cover every pair exactly once.
 
 use super::division::Division;
 use super::error::QuorumError;
 use super::path::TaskPath;
 
 /// Tasks that together compute every pair of a query and a key exactly once: each path of full depth has exactly one of them
-/// as its beginning. A uniform tree has all tasks of one depth; a hybrid one divides some further than others (section
+/// as its prefix. In a uniform tree all tasks have the same depth; a hybrid tree divides some further than others (section
 /// 2.4).
 #[derive(Clone, Copy, Debug)]
 pub struct Tree<'a> {
@@ -13,10 +13,10 @@ pub struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// Checks that `paths` are such tasks of `division`, and sorts them: the order in which their states merge.
+    /// Checks that `paths` are such tasks of `division` and sorts them into the order in which their states merge.
     ///
     /// # Errors
-    /// Returns an error if a path is not one of the division's ([`Division::check`]), if one is given twice or lies below
+    /// Returns an error if a path is not a task of the division ([`Division::check`]), if one is given twice or is below
     /// another, or if one is missing.
     pub fn new(division: &Division, paths: &'a mut [TaskPath]) -> Result<Tree<'a>, QuorumError> {
         for path in &*paths {
@@ -40,14 +40,14 @@ impl<'a> Tree<'a> {
         Ok(Tree { paths })
     }
 
-    /// The tasks, in the order in which their states merge.
+    /// Returns the tasks, in the order in which their states merge.
     #[must_use]
     pub const fn paths(&self) -> &'a [TaskPath] {
         self.paths
     }
 }
 
-/// The largest task that begins at number `first` and covers none from `end` on.
+/// Returns the largest task that begins at number `first` and covers none from `end` on.
 fn gap(division: &Division, first: u64, end: u64) -> QuorumError {
     let fits = |depth: &usize| {
         let tasks = division.below(*depth);

@@ -1,16 +1,16 @@
-//! Every scan, by name.
+//! All scan algorithms, as one enum.
 
 use super::form::{Form, ScanError};
 use super::slots::{Scratched, Slots};
 use super::{blelloch, hillis_steele, kogge_stone, sequential, tree, two_level};
 use crate::monoid::Monoid;
 
-/// Elements of a block of the two-level scan.
+/// Number of elements of a block of the two-level scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
     /// 64 elements.
     B64,
-    /// 128 elements, which ELSA uses.
+    /// 128 elements, the size that ELSA uses.
     B128,
     /// 256 elements.
     B256,
@@ -20,7 +20,7 @@ impl Block {
     /// All sizes.
     pub const ALL: [Block; 3] = [Block::B64, Block::B128, Block::B256];
 
-    /// Elements of a block.
+    /// Returns the number of elements of a block.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -61,7 +61,7 @@ impl Scan {
         Scan::TwoLevel(Block::B256),
     ];
 
-    /// Name of the algorithm, with the block size of the two-level scan.
+    /// Returns the name of the algorithm, with the block size of the two-level scan.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -76,7 +76,7 @@ impl Scan {
         }
     }
 
-    /// Depth of `form` over `n` elements, exact; none when the algorithm does not have the form.
+    /// Returns the exact depth of `form` over `n` elements; `None` if the algorithm does not have the form.
     #[must_use]
     pub const fn depth(self, form: Form, n: usize) -> Option<usize> {
         Some(match (self, form) {
@@ -95,7 +95,8 @@ impl Scan {
         })
     }
 
-    /// How many of the merges on a longest path have the identity on one side, and so round nothing.
+    /// Returns the number of merges on a longest path that have the identity on one side and therefore do not
+    /// round.
     #[must_use]
     pub const fn identity_merges(self, form: Form, n: usize) -> usize {
         let any = match (self, form) {
@@ -106,7 +107,7 @@ impl Scan {
         any as usize
     }
 
-    /// Elements of scratch that `form` over `n` elements needs.
+    /// Returns the number of scratch elements that `form` over `n` elements needs.
     #[must_use]
     pub const fn scratch_len(self, form: Form, n: usize) -> usize {
         match (self, form) {
@@ -116,11 +117,11 @@ impl Scan {
         }
     }
 
-    /// The place that holds the total of the elements of `slots`, which are used up on the way; `None` if there are no
-    /// elements, whose total is the identity.
+    /// Reduces the elements of `slots`, which are consumed, and returns the place of their total; `None` if there
+    /// are no elements, whose total is the identity.
     ///
     /// # Errors
-    /// A scratch shorter than [`Scan::scratch_len`].
+    /// Returns an error if the scratch is shorter than [`Scan::scratch_len`].
     pub fn reduce_slots<S: Slots + ?Sized>(self, slots: &mut S) -> Result<Option<usize>, ScanError> {
         match self {
             Scan::Sequential => Ok(sequential::reduce(slots)),
@@ -135,7 +136,8 @@ impl Scan {
     /// Replaces every element of `slots` by the prefix that ends with it.
     ///
     /// # Errors
-    /// A scratch shorter than [`Scan::scratch_len`], and an algorithm without this form.
+    /// Returns an error if the scratch is shorter than [`Scan::scratch_len`] or if the algorithm does not have this
+    /// form.
     pub fn inclusive_slots<S: Slots + ?Sized>(self, slots: &mut S) -> Result<(), ScanError> {
         match self {
             Scan::Sequential => sequential::inclusive(slots),
@@ -148,10 +150,11 @@ impl Scan {
         Ok(())
     }
 
-    /// Replaces every element of `slots` by the prefix that ends before it, the first by the identity. No scratch is used.
+    /// Replaces every element of `slots` by the prefix that ends before it, the first by the identity. Uses no
+    /// scratch.
     ///
     /// # Errors
-    /// An algorithm without this form.
+    /// Returns an error if the algorithm does not have this form.
     pub fn exclusive_slots<S: Slots + ?Sized>(self, slots: &mut S) -> Result<(), ScanError> {
         match self {
             Scan::Sequential => sequential::exclusive(slots),
@@ -161,10 +164,10 @@ impl Scan {
         Ok(())
     }
 
-    /// The total of `items`, which are used up on the way; the identity when there is none.
+    /// Returns the total of `items`, which are consumed; the identity for an empty slice.
     ///
     /// # Errors
-    /// A scratch shorter than [`Scan::scratch_len`].
+    /// Returns an error if the scratch is shorter than [`Scan::scratch_len`].
     pub fn reduce<M: Monoid>(self, items: &mut [M], scratch: &mut [M]) -> Result<M, ScanError> {
         let mut slots = Scratched::new(items, scratch);
         let total = self.reduce_slots(&mut slots)?.and_then(|at| slots.get(at));
@@ -174,7 +177,8 @@ impl Scan {
     /// Replaces every element by the prefix that ends with it.
     ///
     /// # Errors
-    /// A scratch shorter than [`Scan::scratch_len`], and an algorithm without this form.
+    /// Returns an error if the scratch is shorter than [`Scan::scratch_len`] or if the algorithm does not have this
+    /// form.
     pub fn inclusive<M: Monoid>(self, items: &mut [M], scratch: &mut [M]) -> Result<(), ScanError> {
         self.inclusive_slots(&mut Scratched::new(items, scratch))
     }
@@ -182,7 +186,7 @@ impl Scan {
     /// Replaces every element by the prefix that ends before it, the first by the identity.
     ///
     /// # Errors
-    /// An algorithm without this form.
+    /// Returns an error if the algorithm does not have this form.
     pub fn exclusive<M: Monoid>(self, items: &mut [M]) -> Result<(), ScanError> {
         self.exclusive_slots(items)
     }

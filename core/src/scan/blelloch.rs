@@ -1,8 +1,8 @@
-//! Blelloch's scan: up-sweep and down-sweep over a binary tree, in place, at any length.
+//! Blelloch's scan: up-sweep and down-sweep over a binary tree, in place, for any length.
 //!
 //! The tree cuts the elements at multiples of powers of two. A node of step `t` covers
-//! `[m 2^{t+1}, (m+1) 2^{t+1})` as far as there are elements, its left child the first `2^t` of them, its
-//! right child the rest. A subtree's value lives at its last element, so the right child and its parent
+//! `[m 2^{t+1}, (m+1) 2^{t+1})`, cut off at the last element; its left child covers the first `2^t` elements, its
+//! right child the rest. The value of a subtree is stored at its last element, so a right child and its parent
 //! share a place:
 //!
 //! ```text
@@ -11,35 +11,34 @@
 //!                               inclusive:  items[mid] ← items[start − 1] ⊕ items[mid]  where start > 0
 //! ```
 //!
-//! with `mid` the last element of the left child. Where the right child would be empty there is no node, and
-//! the left child stands for both. A length that is not a power of two is thus no special case, costs no
-//! merge with the identity and needs no padding; elements keep their order throughout.
+//! with `mid` the last element of the left child. If the right child would be empty, there is no node, and the left
+//! child represents both. A length that is not a power of two is therefore no special case, costs no merge with the
+//! identity and needs no padding. Elements keep their order throughout.
 //!
-//! The exclusive down-sweep begins with the identity at the root. The inclusive one passes inclusive
-//! prefixes down the same tree and needs neither the identity nor the inputs again; that network is also
-//! known by the names of Brent and Kung.
+//! The exclusive down-sweep starts from the identity at the root. The inclusive one passes inclusive prefixes down
+//! the same tree and needs neither the identity nor the inputs again; it is also known as the Brent-Kung network.
 
 use super::depth::ceil_log2;
 use super::slots::Slots;
 
-/// Steps of either sweep over `n` elements: `ceil(log2 n)`.
+/// Returns the number of steps of either sweep over `n` elements: `ceil(log2 n)`.
 #[must_use]
 pub const fn steps(n: usize) -> usize {
     ceil_log2(n)
 }
 
-/// A node of the tree whose two children both exist.
+/// A node of the tree that has both children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
     /// First element.
     pub start: usize,
-    /// Last element of the left child, where its value lives.
+    /// Last element of the left child, where its value is stored.
     pub mid: usize,
-    /// Last element, where the values of the right child and of the node live.
+    /// Last element, where the values of the right child and of the node are stored.
     pub last: usize,
 }
 
-/// Node number `m` of a step over `n` elements. None when the step has fewer.
+/// Returns node `m` of a step over `n` elements; `None` if the step has fewer.
 #[must_use]
 pub fn node(n: usize, step: usize, m: usize) -> Option<Node> {
     let half = 1usize << step;
@@ -48,12 +47,12 @@ pub fn node(n: usize, step: usize, m: usize) -> Option<Node> {
     (right < n).then(|| Node { start, mid: right - 1, last: n.min(right.saturating_add(half)) - 1 })
 }
 
-/// The nodes of a step.
+/// Iterates over the nodes of a step.
 fn nodes(n: usize, step: usize) -> impl Iterator<Item = Node> {
     (0..).map_while(move |m| node(n, step, m))
 }
 
-/// Brings the total of every subtree to its last element, and so that of all to the last one.
+/// Computes the total of every subtree at its last element. The last element then holds the total of all.
 pub fn up_sweep<S: Slots + ?Sized>(slots: &mut S) {
     let n = slots.len();
     for step in 0..steps(n) {
@@ -63,8 +62,7 @@ pub fn up_sweep<S: Slots + ?Sized>(slots: &mut S) {
     }
 }
 
-/// From totals of subtrees, with the last element replaced by what comes before all: every prefix that ends
-/// before its element.
+/// Turns totals of subtrees, with the last element replaced by the prefix before all, into exclusive prefixes.
 pub fn down_sweep<S: Slots + ?Sized>(slots: &mut S) {
     let n = slots.len();
     for step in (0..steps(n)).rev() {
@@ -75,8 +73,8 @@ pub fn down_sweep<S: Slots + ?Sized>(slots: &mut S) {
     }
 }
 
-/// The place of the total, which is the last; `None` if there are no elements. The others hold totals of subtrees
-/// afterwards.
+/// Returns the place of the total, which is the last; `None` if there are no elements. The other places then hold
+/// totals of subtrees.
 pub fn reduce<S: Slots + ?Sized>(slots: &mut S) -> Option<usize> {
     up_sweep(slots);
     slots.len().checked_sub(1)
@@ -104,19 +102,19 @@ pub fn inclusive<S: Slots + ?Sized>(slots: &mut S) {
     }
 }
 
-/// Depth of [`reduce`]: `ceil(log2 n)`.
+/// Returns the depth of [`reduce`]: `ceil(log2 n)`.
 #[must_use]
 pub const fn reduction_depth(n: usize) -> usize {
     ceil_log2(n)
 }
 
-/// Depth of [`exclusive`].
+/// Returns the depth of [`exclusive`].
 ///
-/// Let `k = ceil(log2 n)` and `r = n − 2^{k−1}` the elements of the root's right child. The root's left total
-/// took `k − 1` merges and meets the identity in one more, and a prefix that is at least as deep as the tree
-/// below it gains `floor(log2 r)` on the way down (a left child passes it on, a right child adds one, and
-/// only a perfect tree allows that at every step). Paths that stay in the left child behave like a scan of
-/// `2^{k−1}` elements, whose depth is `2 (k − 1) − 1`:
+/// Let `k = ceil(log2 n)` and let `r = n − 2^{k−1}` be the number of elements of the root's right child. The root's
+/// left total takes `k − 1` merges and merges with the identity once more. A prefix that is at least as deep as the
+/// tree below it gains `floor(log2 r)` on the way down: a left child passes it on, a right child adds one, and only
+/// a perfect tree allows that at every step. Paths that stay in the left child behave like a scan of `2^{k−1}`
+/// elements, whose depth is `2 (k − 1) − 1`:
 ///
 /// ```text
 /// max(k + floor(log2 r), 2k − 3)      2k − 1 for n = 2^k, 0 for one element
@@ -134,14 +132,14 @@ pub const fn exclusive_depth(n: usize) -> usize {
     if right > left { right } else { left }
 }
 
-/// Depth of [`inclusive`]: with `k` and `r` as for [`exclusive_depth`],
+/// Returns the depth of [`inclusive`]: with `k` and `r` as for [`exclusive_depth`],
 ///
 /// ```text
 /// max(k, k − 1 + floor(log2 r), 2k − 4)      2k − 2 for n = 2^k from four elements on
 /// ```
 ///
-/// The root's total takes `k` merges; the left total, `k − 1` deep, is the prefix that goes down the right
-/// child without meeting the identity; the left child behaves like a scan of `2^{k−1}` elements.
+/// The root's total takes `k` merges. The left total, `k − 1` deep, is the prefix that goes down the right child
+/// without a merge with the identity. The left child behaves like a scan of `2^{k−1}` elements.
 #[must_use]
 pub const fn inclusive_depth(n: usize) -> usize {
     if n <= 1 {

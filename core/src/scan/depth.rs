@@ -1,22 +1,21 @@
-//! Logarithms that count steps, and the published depth.
+//! Integer logarithms that count steps, and the published depth.
 
-/// `ceil(log2 n)`; zero for none and for one.
+/// Returns `ceil(log2 n)`; zero for 0 and 1.
 #[must_use]
 pub const fn ceil_log2(n: usize) -> usize {
     if n <= 1 { 0 } else { (n - 1).ilog2() as usize + 1 }
 }
 
-/// The published merge depth of the two-level scan, ELSA equation 6:
+/// Returns the published merge depth of the two-level scan, ELSA equation 6:
 ///
 /// ```text
 /// L(n, B) = ceil(log2 B) + 2 ceil(log2(n / B)) + 3
 /// ```
 ///
-/// The inter-block term is taken as zero for `n ≤ B`. Read literally it would be negative there, and the
-/// whole would fall below the `ceil(log2 n)` merges that one block executes once
-/// `ceil(log2 n) < log2 B − 3`, for `B = 128` from 8 elements down. The simplification
-/// `L ≤ 2 ceil(log2 n) + 3` printed beside it holds for `n ≥ B`, and below that while
-/// `log2 B ≤ 2 ceil(log2 n)`; for `B = 128` it too fails from 8 elements down.
+/// The inter-block term is taken as zero for `n ≤ B`. Read literally it would be negative there, and the sum would
+/// be less than the `ceil(log2 n)` merges that one block executes once `ceil(log2 n) < log2 B − 3`; for `B = 128`,
+/// from 8 elements down. The simplification `L ≤ 2 ceil(log2 n) + 3`, printed with the equation, holds for `n ≥ B`,
+/// and below that while `log2 B ≤ 2 ceil(log2 n)`; for `B = 128` it also fails from 8 elements down.
 ///
 /// A block size of zero counts as one.
 #[must_use]

@@ -1,15 +1,15 @@
-//! The forms of a scan, and why one is refused.
+//! The forms of a scan, and the error of a scan.
 
 use core::fmt;
 
-/// What a scan computes.
+/// The result that a scan computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// The total alone.
+    /// The total only.
     Reduction,
-    /// Every prefix up to and with its own element.
+    /// Every prefix that includes its own element.
     Inclusive,
-    /// Every prefix before its own element.
+    /// Every prefix that excludes its own element.
     Exclusive,
 }
 
@@ -17,7 +17,7 @@ impl Form {
     /// All forms.
     pub const ALL: [Form; 3] = [Form::Reduction, Form::Inclusive, Form::Exclusive];
 
-    /// `reduction`, `inclusive` or `exclusive`.
+    /// Returns `reduction`, `inclusive` or `exclusive`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -28,17 +28,17 @@ impl Form {
     }
 }
 
-/// Why a scan is refused. Nothing was changed.
+/// Error of a scan that changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanError {
-    /// A scratch that is too short.
+    /// The scratch is too short.
     Scratch {
-        /// Its elements.
+        /// Number of elements of the scratch.
         found: usize,
-        /// Elements needed.
+        /// The required number of elements.
         needed: usize,
     },
-    /// A form that the algorithm does not have.
+    /// The algorithm does not have this form.
     Form {
         /// Name of the algorithm.
         scan: &'static str,

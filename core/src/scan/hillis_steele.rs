@@ -1,28 +1,28 @@
-//! Hillis and Steele's scan: in step `t` every element meets the one `2^t` before it.
+//! Hillis and Steele's scan: in step `t` every element merges with the one `2^t` before it.
 //!
-//! Here as a gather between two buffers, which is what a block of threads does in shared memory: every
-//! element of the next buffer is computed from the present one, elements without a partner are copied, and
-//! one barrier per step is enough. It executes about `n log2 n` merges, against `n` of [`super::blelloch`],
-//! at the least depth a prefix form can have.
+//! This implementation gathers between two buffers, as a thread block does in shared memory. Every element of the
+//! next buffer is computed from the current one, elements without a partner are copied, and one barrier per step is
+//! enough. It executes about `n log2 n` merges, against `n` of [`super::blelloch`], at the least depth that a
+//! prefix form can have.
 
 use super::depth::ceil_log2;
 use super::form::ScanError;
 use super::slots::{Slots, check_scratch};
 
-/// Steps over `n` elements: `ceil(log2 n)`.
+/// Returns the number of steps over `n` elements: `ceil(log2 n)`.
 #[must_use]
 pub const fn steps(n: usize) -> usize {
     ceil_log2(n)
 }
 
-/// The element that comes before element `i` in a step: `next[i] ← now[source] ⊕ now[i]`. None when
+/// Returns the element that precedes element `i` in a step: `next[i] ← now[source] ⊕ now[i]`. `None` means that
 /// `next[i]` is a copy.
 #[must_use]
 pub const fn source(step: usize, i: usize) -> Option<usize> {
     i.checked_sub(1 << step)
 }
 
-/// Elements of scratch over `n` elements: as many.
+/// Returns the number of scratch elements for `n` elements, which is `n`.
 #[must_use]
 pub const fn scratch_len(n: usize) -> usize {
     n
@@ -31,7 +31,7 @@ pub const fn scratch_len(n: usize) -> usize {
 /// Replaces every element by the prefix that ends with it.
 ///
 /// # Errors
-/// A scratch shorter than [`scratch_len`].
+/// Returns an error if the scratch is shorter than [`scratch_len`].
 pub fn inclusive<S: Slots + ?Sized>(slots: &mut S) -> Result<(), ScanError> {
     let n = slots.len();
     check_scratch(slots, scratch_len(n))?;
@@ -39,7 +39,7 @@ pub fn inclusive<S: Slots + ?Sized>(slots: &mut S) -> Result<(), ScanError> {
     Ok(())
 }
 
-/// [`inclusive`] over the `n` places from `items` on, with as many from `scratch` on.
+/// Runs [`inclusive`] over the `n` places from `items` on, with `n` places of scratch from `scratch` on.
 pub(super) fn between<S: Slots + ?Sized>(slots: &mut S, items: usize, n: usize, scratch: usize) {
     let (mut now, mut next) = (items, scratch);
     for step in 0..steps(n) {
@@ -58,16 +58,16 @@ pub(super) fn between<S: Slots + ?Sized>(slots: &mut S, items: usize, n: usize, 
     }
 }
 
-/// The place of the total, which is the last; `None` if there are no elements. All prefixes are computed.
+/// Computes all prefixes and returns the place of the total, which is the last; `None` if there are no elements.
 ///
 /// # Errors
-/// A scratch shorter than [`scratch_len`].
+/// Returns an error if the scratch is shorter than [`scratch_len`].
 pub fn reduce<S: Slots + ?Sized>(slots: &mut S) -> Result<Option<usize>, ScanError> {
     inclusive(slots)?;
     Ok(slots.len().checked_sub(1))
 }
 
-/// Depth of [`inclusive`] and [`reduce`]: `ceil(log2 n)`.
+/// Returns the depth of [`inclusive`] and [`reduce`]: `ceil(log2 n)`.
 #[must_use]
 pub const fn depth(n: usize) -> usize {
     ceil_log2(n)

@@ -1,24 +1,24 @@
 //! Kogge and Stone's prefix network, in place.
 //!
-//! It is the same network as [`super::hillis_steele`]: the same merges of the same elements at the same
-//! depth, and so the same bits. The names come from different places (an adder, a data-parallel machine)
-//! and the difference is how the network is laid into memory. Here there is one buffer. Within a step
-//! elements are updated from the last to the first, so that the partner `2^t` before is still the one of
-//! the step before; elements without a partner stay. That is also how lanes of a warp or of a
-//! vector execute it: all read, then all write, in registers. Machines that do not run in lock step need a
-//! barrier between reading and writing, and then the two buffers of Hillis and Steele cost less.
+//! It is the same network as [`super::hillis_steele`]: the same merges of the same elements at the same depth, and
+//! therefore the same bits. The two names come from an adder and from a data-parallel machine, and they differ in
+//! how the network is laid out in memory. This one has a single buffer. Within a step elements are updated from the
+//! last to the first, so the partner `2^t` before still holds the value of the previous step; elements without a
+//! partner stay. The lanes of a warp or of a vector execute it in the same way, in registers: all read, then all
+//! write. Machines that do not run in lock step need a barrier between reading and writing, which makes the two
+//! buffers of Hillis and Steele cheaper.
 
 use super::depth::ceil_log2;
 use super::slots::Slots;
 
-/// Steps over `n` elements: `ceil(log2 n)`.
+/// Returns the number of steps over `n` elements: `ceil(log2 n)`.
 #[must_use]
 pub const fn steps(n: usize) -> usize {
     ceil_log2(n)
 }
 
-/// Merge number `m` of a step, counted from the end: `items[at] ← items[before] ⊕ items[at]`, as
-/// `(before, at)`. None when the step has fewer.
+/// Returns merge `m` of a step, counted from the end, as `(before, at)`: `items[at] ← items[before] ⊕ items[at]`.
+/// `None` if the step has fewer.
 #[must_use]
 pub fn merge(n: usize, step: usize, m: usize) -> Option<(usize, usize)> {
     let at = n.checked_sub(m + 1)?;
@@ -35,13 +35,13 @@ pub fn inclusive<S: Slots + ?Sized>(slots: &mut S) {
     }
 }
 
-/// The place of the total, which is the last; `None` if there are no elements. All prefixes are computed.
+/// Computes all prefixes and returns the place of the total, which is the last; `None` if there are no elements.
 pub fn reduce<S: Slots + ?Sized>(slots: &mut S) -> Option<usize> {
     inclusive(slots);
     slots.len().checked_sub(1)
 }
 
-/// Depth of [`inclusive`] and [`reduce`]: `ceil(log2 n)`.
+/// Returns the depth of [`inclusive`] and [`reduce`]: `ceil(log2 n)`.
 #[must_use]
 pub const fn depth(n: usize) -> usize {
     ceil_log2(n)

@@ -1,32 +1,32 @@
 //! Scans over any monoid.
 //!
-//! A reduction returns `x_0 ⊕ … ⊕ x_{n−1}`; an inclusive scan returns every prefix that ends with its own
-//! element, an exclusive one every prefix that ends before it. All keep the order of the elements, so the
-//! operation need not commute, and all take any length.
+//! A reduction returns `x_0 ⊕ … ⊕ x_{n−1}`, an inclusive scan every prefix that includes its own element, an
+//! exclusive scan every prefix that excludes it. All keep the order of the elements, so the operation need not
+//! commute, and all accept any length.
 //!
 //! | module | reduction | inclusive | exclusive | works on |
 //! |---|---|---|---|---|
-//! | [`sequential`] | yes | yes | yes | the elements themselves |
-//! | [`tree`] | yes | | | the elements themselves |
+//! | [`sequential`] | yes | yes | yes | the elements in place |
+//! | [`tree`] | yes | | | the elements in place |
 //! | [`hillis_steele`] | yes | yes | | two buffers |
-//! | [`kogge_stone`] | yes | yes | | the elements themselves |
-//! | [`blelloch`] | yes | yes | yes | the elements themselves |
+//! | [`kogge_stone`] | yes | yes | | the elements in place |
+//! | [`blelloch`] | yes | yes | yes | the elements in place |
 //! | [`two_level`] | yes | yes | | the elements, one block and one element per block |
-//! | [`stack`] | yes | | | slots of the caller; the tree that runs execute |
+//! | [`stack`] | yes | | | slots of the caller; the merge tree of attention runs |
 //!
-//! Every parallel algorithm is a number of steps and a pure function from a step and an index to the
-//! elements that meet there. Merges of one step do not depend on each other; the next step begins when all
-//! are done. The loops here execute steps one element after the other, and any machine that keeps the order
-//! of steps gets the same bits.
+//! Every parallel algorithm consists of a number of steps and a pure function from a step and an index to the
+//! elements that merge. Merges of one step are independent; the next step begins when all are done. The loops here
+//! execute the merges of a step one by one, and any machine that keeps the order of the steps gets the same bits.
 //!
-//! Every algorithm is written over [`Slots`], numbered places that hold the elements: a slice of a
-//! [`Monoid`](crate::monoid::Monoid), or a workspace whose elements have sizes that are known at run time.
+//! Every algorithm is written for [`Slots`], numbered places that hold the elements: a slice of a
+//! [`Monoid`](crate::monoid::Monoid), or a workspace whose elements have sizes known only at run time.
 //!
-//! **Depth** is the greatest number of executions of [`Slots::combine`] on any path from an input to an output. The functions that return it are exact. A merge with the identity is executed and so it counts;
-//! since it rounds nothing, [`Scan::identity_merges`] returns how many of them a longest path holds.
+//! **Depth** is the largest number of executions of [`Slots::combine`] on any path from an input to an output. The
+//! functions that return it are exact. A merge with the identity is executed and therefore counted; since it does
+//! not round, [`Scan::identity_merges`] returns how many of them a longest path has.
 //!
-//! **The published depth** of the two-level scan, [`elsa_depth`], is at least three more than what
-//! [`two_level`] executes at any length, as long as its inter-block term is not taken below zero.
+//! **The published depth** of the two-level scan, [`elsa_depth`], exceeds the executed depth of [`two_level`] by at
+//! least three at any length, provided that its inter-block term is not taken below zero.
 
 mod algorithm;
 pub mod blelloch;

@@ -1,11 +1,11 @@
-//! One element after the other.
+//! The sequential scan: one element after another.
 //!
-//! Fewest merges of all (`n − 1`), greatest depth. The exclusive form starts from the identity and merges
-//! the first element with it. The last element meets nothing there, so its place holds the prefix on the way.
+//! It has the fewest merges of all (`n − 1`) and the greatest depth. The exclusive form starts from the identity
+//! and merges the first element with it. The last element is never merged, so its place holds the running prefix.
 
 use super::slots::Slots;
 
-/// The place of the total; `None` if there are no elements. All prefixes are computed.
+/// Computes all prefixes and returns the place of the total; `None` if there are no elements.
 pub fn reduce<S: Slots + ?Sized>(slots: &mut S) -> Option<usize> {
     inclusive(slots);
     slots.len().checked_sub(1)
@@ -28,19 +28,19 @@ pub fn exclusive<S: Slots + ?Sized>(slots: &mut S) {
     }
 }
 
-/// Depth of [`reduce`]: `n − 1`.
+/// Returns the depth of [`reduce`]: `n − 1`.
 #[must_use]
 pub const fn reduction_depth(n: usize) -> usize {
     n.saturating_sub(1)
 }
 
-/// Depth of [`inclusive`]: `n − 1`.
+/// Returns the depth of [`inclusive`]: `n − 1`.
 #[must_use]
 pub const fn inclusive_depth(n: usize) -> usize {
     n.saturating_sub(1)
 }
 
-/// Depth of [`exclusive`]: `n − 1`, one of them with the identity.
+/// Returns the depth of [`exclusive`]: `n − 1`, including one merge with the identity.
 #[must_use]
 pub const fn exclusive_depth(n: usize) -> usize {
     n.saturating_sub(1)

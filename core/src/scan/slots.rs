@@ -1,26 +1,26 @@
 //! Slots: numbered places that hold the elements of a scan.
 //!
 //! A [`Monoid`] is combined by value, so its size is known at compile time. The state of a linear recurrence is a matrix
-//! whose size a problem decides; its elements lie in a workspace of the caller's. What a scan needs of either is the
-//! same: an element is combined into a place, copied, exchanged, or set to the identity. [`Slots`] is these four, and
-//! every scan is written over it. A slice of a monoid is one instance.
+//! whose size depends on the problem; its elements are stored in the caller's workspace. A scan needs the same four
+//! operations of either: combine an element into a place, copy it, exchange it, or set it to the identity. [`Slots`] is these
+//! four, and every scan is written for it. A slice of a monoid is one implementation.
 //!
-//! A scan combines into the place of its *later* element alone, [`Slots::combine`]. Where a total belongs into the place of
-//! the earlier one, the two places are exchanged afterwards; what they held has been used up by then.
+//! A scan only combines into the place of its *later* element, [`Slots::combine`]. If a total belongs in the place of the
+//! earlier one, the two places are exchanged afterwards; their old contents are no longer needed then.
 
 use super::form::ScanError;
 use crate::monoid::Monoid;
 
-/// The elements of a scan in numbered places, followed by places of scratch.
+/// The elements of a scan in numbered places, followed by scratch places.
 ///
-/// Elements have the numbers `0 … len() − 1`; the scratch has those from [`Slots::len`] on, [`Slots::scratch`] in number,
-/// with contents of any kind. The operation is associative and has an identity; it need not commute.
+/// Elements have the numbers `0 … len() − 1`. The [`Slots::scratch`] scratch places follow from [`Slots::len`] on, with
+/// arbitrary contents. The operation is associative and has an identity; it need not commute.
 #[expect(clippy::len_without_is_empty, reason = "no scan asks whether there are elements")]
 pub trait Slots {
-    /// Number of elements.
+    /// Returns the number of elements.
     fn len(&self) -> usize;
 
-    /// Number of places behind the elements.
+    /// Returns the number of places after the elements.
     fn scratch(&self) -> usize {
         0
     }
@@ -28,10 +28,10 @@ pub trait Slots {
     /// Sets a place to the identity.
     fn identity(&mut self, at: usize);
 
-    /// `at ← before ⊕ at`, where `before` holds the earlier element and is another place. It keeps its contents.
+    /// Computes `at ← before ⊕ at`, where `before` holds the earlier element in a different place and keeps its contents.
     fn combine(&mut self, before: usize, at: usize);
 
-    /// `to ← from`.
+    /// Computes `to ← from`.
     fn copy(&mut self, from: usize, to: usize);
 
     /// Exchanges the contents of two places.
@@ -60,7 +60,7 @@ impl<M: Monoid> Slots for [M] {
     }
 }
 
-/// A slice of elements and one of scratch.
+/// A slice of elements and a slice of scratch.
 #[derive(Debug)]
 pub struct Scratched<'a, M> {
     items: &'a mut [M],
@@ -68,13 +68,13 @@ pub struct Scratched<'a, M> {
 }
 
 impl<'a, M: Monoid> Scratched<'a, M> {
-    /// The elements of `items` and the places of `scratch`.
+    /// Combines the elements of `items` and the places of `scratch`.
     #[must_use]
     pub fn new(items: &'a mut [M], scratch: &'a mut [M]) -> Scratched<'a, M> {
         Scratched { items, scratch }
     }
 
-    /// The element in a place, if there is that place.
+    /// Returns the element in a place, or `None` if the place does not exist.
     #[must_use]
     pub fn get(&self, at: usize) -> Option<&M> {
         self.items.get(at).or_else(|| self.scratch.get(at.checked_sub(self.items.len())?))
@@ -127,7 +127,7 @@ impl<M: Monoid> Slots for Scratched<'_, M> {
     }
 }
 
-/// Some places of others, as elements without scratch.
+/// A range of the places of other slots, as elements without scratch.
 #[derive(Debug)]
 pub(super) struct Stretch<'a, S: ?Sized> {
     pub slots: &'a mut S,
@@ -157,7 +157,7 @@ impl<S: Slots + ?Sized> Slots for Stretch<'_, S> {
     }
 }
 
-/// Checks that there are `needed` places of scratch.
+/// Returns an error unless there are `needed` scratch places.
 pub(super) fn check_scratch<S: Slots + ?Sized>(slots: &S, needed: usize) -> Result<(), ScanError> {
     let found = slots.scratch();
     if found < needed { Err(ScanError::Scratch { found, needed }) } else { Ok(()) }

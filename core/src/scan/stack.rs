@@ -1,52 +1,53 @@
-//! The merge tree that runs execute: segments arrive in order, complete subtrees merge at once.
+//! The merge tree of attention runs: segments arrive in order, and complete subtrees merge at once.
 //!
-//! For segments `0, 1, 2, …` the tree is the balanced one of [`super::tree`]. Its states lie in slots of the caller,
-//! so that elements may have sizes that are only known at run time.
+//! For segments `0, 1, 2, …` it is the balanced tree of [`super::tree`]. The caller's slots store its states, so
+//! elements may have sizes known only at run time.
 
 use super::depth::ceil_log2;
 
-/// The merge tree over segments as a stack of pending states, for segments that arrive in order.
+/// The merge tree over segments, as a stack of pending states, for segments that arrive in order.
 ///
-/// It holds no states, only which segments the caller's slots stand for. The caller keeps
-/// [`MergeStack::capacity`] slots: a new segment is folded into slot [`MergeStack::len`] after
-/// [`MergeStack::push`], merges always take the last two. The result is the balanced tree over segment
-/// numbers whose missing leaves are identities.
+/// It holds no states, only which segments the caller's slots represent. The caller provides
+/// [`MergeStack::capacity`] slots: a new segment is folded into the slot that [`MergeStack::push`] returns, and
+/// merges always take the last two. The result is the balanced tree over segment numbers whose missing leaves are
+/// identities.
 ///
-/// Two neighbours on the stack part at some bit of their segments' numbers: the highest in which a segment of one differs
-/// from one of the other. These bits fall strictly from the bottom of the stack to its top, so one number holds them all.
+/// Two neighbours on the stack part at some bit of their segments' numbers: the highest in which a segment of one
+/// differs from one of the other. These bits decrease strictly from the bottom of the stack to its top, so one
+/// integer holds them all.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MergeStack {
-    /// The segment taken in last, unless there was none.
+    /// The last segment pushed; `None` if there was none.
     last: Option<usize>,
     /// The bits at which neighbours part.
     parts: usize,
 }
 
 impl MergeStack {
-    /// Slots that `segments` segments need.
+    /// Returns the number of slots that `segments` segments need.
     #[must_use]
     pub const fn capacity(segments: usize) -> usize {
         1 + depth(segments)
     }
 
-    /// Slots in use.
+    /// Returns the number of slots in use.
     #[must_use]
     pub const fn len(&self) -> usize {
         if self.is_empty() { 0 } else { self.parts.count_ones() as usize + 1 }
     }
 
-    /// Whether no segment was taken in.
+    /// Returns `true` if no segment was pushed.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.last.is_none()
     }
 
-    /// Forgets everything.
+    /// Empties the stack.
     pub const fn clear(&mut self) {
         *self = MergeStack { last: None, parts: 0 };
     }
 
-    /// Announces segment `c`, which must be greater than all before. Subtrees that it completes merge first:
+    /// Adds segment `c`, which must be greater than all before. Subtrees that it completes merge first:
     /// `merge(slot)` is called for slot ← slot ⊕ (slot + 1). Returns the slot of the new segment.
     pub fn push(&mut self, c: usize, merge: impl FnMut(usize)) -> usize {
         if let Some(last) = self.last {
@@ -59,13 +60,14 @@ impl MergeStack {
         self.len() - 1
     }
 
-    /// Merges what is pending, so that slot zero holds the whole. Returns whether any segment was taken in.
+    /// Merges all pending states into slot zero. Returns `true` if any segment was pushed.
     pub fn finish(&mut self, merge: impl FnMut(usize)) -> bool {
         self.join(usize::MAX, merge);
         !self.is_empty()
     }
 
-    /// Merges the neighbours that part at one of `bits`, which lie below all others, from the top on.
+    /// Merges the neighbours that part at one of `bits`, from the top down. The bits are below all other parting
+    /// bits.
     fn join(&mut self, bits: usize, mut merge: impl FnMut(usize)) {
         let stay = (self.parts & !bits).count_ones() as usize;
         (stay..self.parts.count_ones() as usize).rev().for_each(&mut merge);
@@ -73,7 +75,8 @@ impl MergeStack {
     }
 }
 
-/// Merges on the longest path through the tree over `segments` segments: `ceil(log2 segments)`.
+/// Returns the number of merges on the longest path through the tree over `segments` segments:
+/// `ceil(log2 segments)`.
 #[must_use]
 pub const fn depth(segments: usize) -> usize {
     ceil_log2(segments)
@@ -83,10 +86,11 @@ pub const fn depth(segments: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Miri is slow and checks fewer sizes.
+    /// Miri is slow, so it checks fewer sizes.
     const STRIDE: usize = if cfg!(miri) { 13 } else { 1 };
 
-    /// The tree by recursion: the value of the smallest dyadic interval that covers `lo..hi`, as nested text.
+    /// Writes the tree by recursion: the value of the smallest dyadic interval that covers `lo..hi`, as nested
+    /// text.
     fn tree(present: &[bool], lo: usize, hi: usize, out: &mut heapless::String<4096>) -> bool {
         if hi - lo == 1 {
             if lo < present.len() && present[lo] {

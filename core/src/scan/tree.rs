@@ -1,19 +1,19 @@
 //! Balanced binary tree over adjacent elements: a reduction of least depth.
 //!
-//! In step `t` the totals of neighbouring runs of `2^t` elements merge. A run lives at its first element.
-//! Where a run has no right neighbour it waits unchanged, so a length that is not a power of two costs no
-//! merge with the identity.
+//! In step `t` the totals of neighbouring runs of `2^t` elements merge. The total of a run is stored at its first
+//! element. A run without a right neighbour waits unchanged, so a length that is not a power of two costs no merge
+//! with the identity.
 
 use super::depth::ceil_log2;
 use super::slots::Slots;
 
-/// Steps over `n` elements: `ceil(log2 n)`.
+/// Returns the number of steps over `n` elements: `ceil(log2 n)`.
 #[must_use]
 pub const fn steps(n: usize) -> usize {
     ceil_log2(n)
 }
 
-/// Merge number `m` of a step: `items[left] ← items[left] ⊕ items[right]`. None when the step has fewer.
+/// Returns merge `m` of a step: `items[left] ← items[left] ⊕ items[right]`. `None` if the step has fewer.
 #[must_use]
 pub fn merge(n: usize, step: usize, m: usize) -> Option<(usize, usize)> {
     let run = 1usize << step;
@@ -22,7 +22,8 @@ pub fn merge(n: usize, step: usize, m: usize) -> Option<(usize, usize)> {
     (right < n).then_some((left, right))
 }
 
-/// The place of the total, which is the first; `None` if there are no elements. The other elements are used up.
+/// Returns the place of the total, which is the first; `None` if there are no elements. The other elements are
+/// consumed.
 pub fn reduce<S: Slots + ?Sized>(slots: &mut S) -> Option<usize> {
     let n = slots.len();
     for step in 0..steps(n) {
@@ -34,7 +35,7 @@ pub fn reduce<S: Slots + ?Sized>(slots: &mut S) -> Option<usize> {
     (n > 0).then_some(0)
 }
 
-/// Depth of [`reduce`]: `ceil(log2 n)`, the least possible.
+/// Returns the depth of [`reduce`]: `ceil(log2 n)`, the least possible.
 #[must_use]
 pub const fn depth(n: usize) -> usize {
     ceil_log2(n)

@@ -7,14 +7,14 @@
 //! every element   prefix of its block ⊕ itself               1; the first block has none
 //! ```
 //!
-//! A reduction needs only the total of every block and the up-sweep over them.
+//! A reduction only needs the total of every block and the up-sweep over them.
 
 use super::depth::ceil_log2;
 use super::form::ScanError;
 use super::slots::{Slots, Stretch, check_scratch};
 use super::{blelloch, hillis_steele};
 
-/// Blocks of `n` elements, the last of which may be shorter. A block size of zero counts as one.
+/// Returns the number of blocks of `n` elements. The last block may be shorter. A block size of zero counts as one.
 #[must_use]
 pub const fn blocks(n: usize, block: usize) -> usize {
     n.div_ceil(at_least_one(block))
@@ -24,13 +24,13 @@ const fn at_least_one(block: usize) -> usize {
     if block == 0 { 1 } else { block }
 }
 
-/// Elements of scratch: one per block, and those of one block.
+/// Returns the number of scratch elements: one per block, and those of one block.
 #[must_use]
 pub const fn scratch_len(n: usize, block: usize) -> usize {
     blocks(n, block) + if n < at_least_one(block) { n } else { at_least_one(block) }
 }
 
-/// Scans every block on its own and brings their totals to the start of the scratch, as many as there are blocks.
+/// Scans every block on its own and copies its total to the start of the scratch, one element per block.
 fn scan_blocks<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<Stretch<'_, S>, ScanError> {
     let n = slots.len();
     check_scratch(slots, scratch_len(n, block))?;
@@ -47,39 +47,39 @@ fn scan_blocks<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<Stretch
 /// Replaces every element by the prefix that ends with it.
 ///
 /// # Errors
-/// A scratch shorter than [`scratch_len`].
+/// Returns an error if the scratch is shorter than [`scratch_len`].
 pub fn inclusive<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<(), ScanError> {
     blelloch::exclusive(&mut scan_blocks(slots, block)?);
     let n = slots.len();
-    // Nothing comes before the first block.
+    // The first block has no prefix.
     for at in at_least_one(block)..n {
         slots.combine(n + at / at_least_one(block), at);
     }
     Ok(())
 }
 
-/// The place of the total, which lies in the scratch; `None` if there are no elements.
+/// Returns the place of the total, which is in the scratch; `None` if there are no elements.
 ///
 /// # Errors
-/// A scratch shorter than [`scratch_len`].
+/// Returns an error if the scratch is shorter than [`scratch_len`].
 pub fn reduce<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<Option<usize>, ScanError> {
     let mut totals = scan_blocks(slots, block)?;
     Ok(blelloch::reduce(&mut totals).map(|at| totals.start + at))
 }
 
-/// Depth of [`reduce`]: `ceil(log2 B) + ceil(log2 blocks)`, and `ceil(log2 n)` within one block.
+/// Returns the depth of [`reduce`]: `ceil(log2 B) + ceil(log2 blocks)`, and `ceil(log2 n)` within one block.
 #[must_use]
 pub const fn reduction_depth(n: usize, block: usize) -> usize {
     let block = at_least_one(block);
     if n <= block { ceil_log2(n) } else { ceil_log2(block) + ceil_log2(blocks(n, block)) }
 }
 
-/// Depth of [`inclusive`]: `ceil(log2 B) + D + 1` with `D` the [`blelloch::exclusive_depth`] of the blocks,
-/// and `ceil(log2 n)` within one block.
+/// Returns the depth of [`inclusive`]: `ceil(log2 B) + D + 1` with `D` the [`blelloch::exclusive_depth`] of the
+/// blocks, and `ceil(log2 n)` within one block.
 ///
-/// All blocks but the last are whole, and the last one's total reaches no output. So every leaf that counts
-/// is `ceil(log2 B)` deep, and the prefix of a block is always at least as deep as its elements. One merge of
-/// a longest path is with the identity.
+/// All blocks except the last are whole, and the last one's total reaches no output. So every leaf that counts is
+/// `ceil(log2 B)` deep, and the prefix of a block is always at least as deep as its elements. One merge of a
+/// longest path is with the identity.
 #[must_use]
 pub const fn inclusive_depth(n: usize, block: usize) -> usize {
     let block = at_least_one(block);

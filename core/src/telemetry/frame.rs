@@ -1,4 +1,4 @@
-//! Records as frames on a serial line that flips bits, drops bytes, and ends anywhere.
+//! Frames records for a serial line that flips bits, drops bytes, and ends anywhere.
 //!
 //! ```text
 //! frame    = COBS(message) 0
@@ -6,50 +6,50 @@
 //! check    = CRC-32C over all before it
 //! ```
 //!
-//! The plain way is to write each record as its bytes, one after the other. Frames differ from that for five reasons:
+//! The simple format writes the bytes of the records one after another. Frames differ from that for five reasons:
 //!
-//! 1. A reader that begins in the middle, or has lost a byte, must find the next record. Consistent overhead byte
-//!    stuffing (COBS) leaves no zero within a frame, at the cost of a byte in 254, so that a zero is always the end of
-//!    one. Whatever was damaged, the record after the next zero is whole.
-//! 2. A record that was damaged must not be shown. CRC-32C finds up to five wrong bits in a message of up to 655 bytes,
-//!    up to three in any that fits here, every burst of 32 bits, and all but one in 2³² of other damages, such as
-//!    those of a stuffing that was hit itself. What passes must still be the postcard of a record, to its last byte.
-//! 3. A reader must know that records are missing, also where a whole frame went without a trace, or where the sender
-//!    itself dropped it. Records are numbered from 0 when they are made, not when they are sent.
-//! 4. Rows of one run must not be read under the heading of another. Each run has a number of its own; records of a run
-//!    whose start was lost are told apart by it.
-//! 5. A reader may be older than the sender. The version comes first, and the check is at the end in every version, so
-//!    that a frame of another version is told from a damaged one and is not read as something else.
+//! 1. A reader that starts in the middle, or has lost a byte, must find the next record. Consistent overhead byte stuffing
+//!    (COBS) removes all zeros from a frame, at the cost of one byte in 254, so a zero always ends a frame. Whatever was
+//!    damaged, the record after the next zero is intact.
+//! 2. A damaged record must not be shown. CRC-32C detects up to five wrong bits in a message of up to 655 bytes, up to three
+//!    in any that fits here, every burst of 32 bits, and all but one in 2³² of other damages, such as damage to the stuffing
+//!    itself. A message that passes must still be the postcard encoding of a record, to its last byte.
+//! 3. A reader must know that records are missing, even if a whole frame vanished without a trace or the sender itself
+//!    dropped it. Records are numbered from 0 when they are made, not when they are sent.
+//! 4. Rows of one run must not be read under the heading of another. Each run has its own number, which identifies the
+//!    records of a run even if its start was lost.
+//! 5. A reader may be older than the sender. The version comes first and the check comes last in every version, so a reader
+//!    distinguishes a frame of another version from a damaged one and never misreads it.
 
 use super::record::Record;
 use core::fmt::{self, Display, Formatter};
 use crc::{CRC_32_ISCSI, Crc, Table};
 
-/// The version of what the frames carry.
+/// Version of the frames' contents.
 pub const VERSION: u8 = 1;
 
-/// Bytes of the longest record.
+/// Size of the longest record in bytes.
 pub const RECORD: usize = 1064;
 
-/// Bytes before the record: version, run and sequence.
+/// Number of bytes before the record: version, run and sequence.
 const HEADER: usize = 1 + 4 + 4;
 
-/// Bytes of the check.
+/// Size of the check in bytes.
 const CHECK: usize = 4;
 
-/// Bytes of the longest message.
+/// Size of the longest message in bytes.
 const MESSAGE: usize = HEADER + RECORD + CHECK;
 
-/// Bytes of the longest frame, its zero included.
+/// Size of the longest frame in bytes, including its zero.
 pub const FRAME: usize = cobs::max_encoding_length(MESSAGE) + 1;
 
 /// CRC-32C, from a table of 1 KiB.
 const CRC: Crc<u32, Table<1>> = Crc::<u32, Table<1>>::new(&CRC_32_ISCSI);
 
-/// A buffer that a frame does not fit in.
+/// Error of a buffer that is too short for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short {
-    /// Its size.
+    /// Size of the buffer.
     pub found: usize,
 }
 
@@ -69,22 +69,23 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// The encoder of the run of that number, which should differ from that of any run that the same reader may hear.
+    /// Creates the encoder of run `run`. The number should differ from that of any other run that the same reader may
+    /// receive.
     #[must_use]
     pub const fn new(run: u32) -> Encoder {
         Encoder { run, next: 0 }
     }
 
-    /// Takes the numbers of that many records without making their frames: a reader counts them as lost.
+    /// Skips the numbers of `records` records without encoding frames: a reader counts them as lost.
     pub const fn skip(&mut self, records: u32) {
         self.next = self.next.wrapping_add(records);
     }
 
-    /// The frame of `record` in `frame`, its zero included. [`FRAME`] bytes are always enough. The number is taken, also
-    /// on failure.
+    /// Encodes `record` into `frame` and returns the frame, including its zero. [`FRAME`] bytes are always enough. The number
+    /// is used up even on failure.
     ///
     /// # Errors
-    /// A buffer that is too short.
+    /// Returns an error if the buffer is too short.
     pub fn encode<'a>(&mut self, record: &Record, frame: &'a mut [u8]) -> Result<&'a [u8], Short> {
         let sequence = self.next;
         self.skip(1);
@@ -100,31 +101,31 @@ impl Encoder {
         message[end..end + CHECK].copy_from_slice(&check);
         let room = found.checked_sub(1).ok_or(Short { found })?;
         let stuffed = cobs::try_encode(&message[..end + CHECK], &mut frame[..room]);
-        // The library finds room for all but a zero at the end.
+        // The library leaves no room for a zero at the end.
         let stuffed = stuffed.ok().filter(|&stuffed| stuffed <= room).ok_or(Short { found })?;
         frame[stuffed] = 0;
         Ok(&frame[..=stuffed])
     }
 }
 
-/// A record that came whole.
+/// A record that arrived intact.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
-    /// The number of the run.
+    /// Number of the run.
     pub run: u32,
-    /// The number of the record in its run, from 0.
+    /// Number of the record in its run, from 0.
     pub sequence: u32,
     /// The record.
     pub record: Record,
 }
 
-/// What a decoder has seen.
+/// Counters of a decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Records that came whole.
+    /// Records that arrived intact.
     pub records: u64,
-    /// Records that did not come, by their numbers. Those of broken, overlong and foreign frames are among them, and
-    /// those that were sent before the reader began.
+    /// Records that did not arrive, by their numbers. They include the records of broken, overlong and foreign frames, and
+    /// the records sent before the reader started.
     pub lost: u64,
     /// Frames that were damaged.
     pub broken: u64,
@@ -132,15 +133,15 @@ pub struct Counts {
     pub overlong: u64,
     /// Frames of another version.
     pub foreign: u64,
-    /// Records whose number has come before. They are not shown again.
+    /// Records whose number was seen before. They are not shown again.
     pub repeated: u64,
-    /// Bytes that belong to no frame of this version: those of a stretch without a zero that are beyond [`FRAME`]. At the
-    /// end ([`Decoder::end`]) also all others before the first zero and behind the last, where no record came.
+    /// Bytes that belong to no frame of this version: those beyond [`FRAME`] in a stretch without a zero. [`Decoder::end`]
+    /// also counts all other bytes before the first zero and after the last, if no record arrived.
     pub noise: u64,
 }
 
 impl Counts {
-    /// Whether every record of every run came, and nothing else.
+    /// Returns `true` if every record of every run arrived, and nothing else.
     #[must_use]
     pub const fn whole(&self) -> bool {
         let Counts { records: _, lost, broken, overlong, foreign, repeated, noise } = *self;
@@ -148,18 +149,18 @@ impl Counts {
     }
 }
 
-/// Takes a stream of bytes apart. Frames of up to `N` bytes without their zero are read; [`FRAME`] is enough for any of
-/// this version, and a smaller `N` saves memory where long records are not needed.
+/// Decodes a stream of bytes. It reads frames of up to `N` bytes without their zero; [`FRAME`] is enough for any frame of
+/// this version, and a smaller `N` saves memory if long records are not needed.
 #[derive(Clone, Debug)]
 pub struct Decoder<const N: usize = FRAME> {
     bytes: [u8; N],
-    /// Bytes since the last zero, also those that found no room.
+    /// Number of bytes since the last zero, including bytes that exceeded the buffer.
     len: usize,
-    /// Whether a zero has come. What precedes it may be the rest of a frame that began before the reader did.
+    /// `true` once a zero arrived. Bytes before it may be the rest of a frame that began before the reader did.
     begun: bool,
-    /// Bytes that were dropped because they may be the rest of a frame that began before the reader did.
+    /// Number of bytes dropped because they may be the rest of a frame that began before the reader did.
     dropped: u64,
-    /// The run of the last record and the number that follows it.
+    /// Run of the last record, and the number after it.
     expected: Option<(u32, u32)>,
     counts: Counts,
 }
@@ -171,7 +172,7 @@ impl<const N: usize> Default for Decoder<N> {
 }
 
 impl<const N: usize> Decoder<N> {
-    /// A decoder that has seen nothing.
+    /// Creates a decoder with all counters at zero.
     #[must_use]
     pub const fn new() -> Decoder<N> {
         let counts =
@@ -179,13 +180,13 @@ impl<const N: usize> Decoder<N> {
         Decoder { bytes: [0; N], len: 0, begun: false, dropped: 0, expected: None, counts }
     }
 
-    /// What has been seen so far.
+    /// Returns the counters so far.
     #[must_use]
     pub const fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// What has been seen when nothing comes any more. Bytes among which there was no record are noise.
+    /// Returns the counters at the end of the stream. If no record arrived, the remaining bytes count as noise.
     #[must_use]
     pub const fn end(&self) -> Counts {
         let mut counts = self.counts;
@@ -195,27 +196,26 @@ impl<const N: usize> Decoder<N> {
         counts
     }
 
-    /// Bytes since the last zero, as many as a frame can have.
+    /// Returns the number of bytes since the last zero, limited to the length of a frame.
     const fn unfinished(&self) -> u64 {
         (if self.len < FRAME { self.len } else { FRAME - 1 }) as u64
     }
 
-    /// Tells that the line was cut: what has come of a frame is dropped, and what comes next may begin in the middle of
-    /// one.
+    /// Notes that the line was cut: the frame so far is dropped, and the next bytes may begin in the middle of a frame.
     pub const fn cut(&mut self) {
         self.dropped = self.dropped.saturating_add(self.unfinished());
         self.len = 0;
         self.begun = false;
     }
 
-    /// Takes the next byte. Returns a record when the byte ends its frame.
+    /// Decodes the next byte. Returns a record if the byte ends its frame.
     pub fn push(&mut self, byte: u8) -> Option<Message> {
         if byte != 0 {
             if let Some(place) = self.bytes.get_mut(self.len) {
                 *place = byte;
             }
             self.len = self.len.saturating_add(1);
-            // A frame has one byte less before its zero.
+            // The longest frame has FRAME − 1 bytes before its zero.
             self.counts.noise = self.counts.noise.saturating_add(u64::from(self.len >= FRAME));
             return None;
         }
@@ -245,7 +245,7 @@ impl<const N: usize> Decoder<N> {
         }
     }
 
-    /// Counts a record that came whole, and those that are missing before it.
+    /// Counts a record that arrived intact, and the missing ones before it.
     fn admit(&mut self, message: Message) -> Option<Message> {
         let expected = match self.expected {
             Some((run, next)) if run == message.run => next,
@@ -264,13 +264,13 @@ impl<const N: usize> Decoder<N> {
     }
 }
 
-/// Why a frame is not a record.
+/// Reason why a frame is not a record.
 enum Fault {
     Broken,
     Foreign,
 }
 
-/// The message of a frame without its zero.
+/// Decodes the message of a frame without its zero.
 fn open(frame: &mut [u8]) -> Result<Message, Fault> {
     let len = cobs::decode_in_place(frame).map_err(|_| Fault::Broken)?;
     let message = frame.get(..len).ok_or(Fault::Broken)?;

@@ -1,4 +1,4 @@
-//! Tests of frames: streams that are whole, damaged in every bit, cut at every byte, and of noise alone.
+//! Tests of frames: streams that are intact, damaged in every bit, cut at every byte, or pure noise.
 
 use super::frame::{Counts, Decoder, Encoder, FRAME, Message, RECORD, Short, VERSION};
 use super::record::{Cell, End, Grid, Record, Start, String, Throttling, Trace, Vec, text};
@@ -6,7 +6,7 @@ use super::record::{Cell, End, Grid, Record, Start, String, Throttling, Trace, V
 extern crate std;
 use std::vec::Vec as Heap;
 
-/// A text that fills its field.
+/// Returns a text that fills its field.
 fn full<const N: usize>() -> String<N> {
     let mut full = String::new();
     while full.push('~').is_ok() {}
@@ -33,7 +33,7 @@ fn full_start() -> Start {
     }
 }
 
-/// A record whose every field is as long as it can be.
+/// Returns a record whose every field has its greatest length.
 fn full_cell() -> Cell {
     let mut marks = Vec::new();
     while marks.push(full()).is_ok() {}
@@ -94,7 +94,7 @@ fn full_cell() -> Cell {
     }
 }
 
-/// A short stream of a run.
+/// Returns a short stream of a run.
 fn records() -> [Record; 5] {
     let cell = Cell {
         backend: text("neon"),
@@ -126,7 +126,7 @@ fn frame(encoder: &mut Encoder, record: &Record) -> Heap<u8> {
     encoder.encode(record, &mut [0; FRAME]).unwrap().to_vec()
 }
 
-/// The frames of [`records`], after a zero as a sender begins.
+/// Returns the frames of [`records`], after a zero as a sender begins.
 fn frames() -> [Heap<u8>; 5] {
     let mut encoder = Encoder::new(7);
     records().map(|record| frame(&mut encoder, &record))
@@ -136,15 +136,15 @@ fn stream() -> Heap<u8> {
     [&[0][..], &frames().concat()].concat()
 }
 
-/// What a decoder makes of `bytes`.
+/// Decodes `bytes`.
 fn decode(bytes: &[u8]) -> (Heap<Message>, Counts) {
     let mut decoder: Decoder = Decoder::new();
     let messages = bytes.iter().filter_map(|&byte| decoder.push(byte)).collect();
     (messages, decoder.counts())
 }
 
-/// Requires that every message is one that was sent, in order, and that what did not come is counted as far as a later
-/// number tells. Returns the number of messages.
+/// Requires that every message was sent, in order, and that missing ones are counted up to the last number seen.
+/// Returns the number of messages.
 fn require_true(bytes: &[u8]) -> (usize, Counts) {
     let (messages, counts) = decode(bytes);
     let sent = records();
@@ -215,7 +215,7 @@ fn a_buffer_that_is_too_short_is_refused_and_the_number_is_taken() {
     }
     let (messages, counts) = decode(&frame(&mut encoder, &records()[0]));
     assert_eq!((messages[0].sequence as usize, counts.lost as usize), (needed, needed));
-    // Also where the check ends with a zero, which is stuffed last.
+    // Also if the check ends with a zero, which is stuffed last.
     let [.., end] = records();
     let mut encoder = Encoder::new(7);
     let (mut buffer, mut last_zeros) = ([1; FRAME], 0);
@@ -232,7 +232,7 @@ fn a_buffer_that_is_too_short_is_refused_and_the_number_is_taken() {
 #[test]
 fn no_flipped_bit_is_shown_and_all_are_counted() {
     let whole = stream();
-    // A flipped bit costs one record, or two where it makes one frame of them.
+    // A flipped bit costs one record, or two if it joins two frames.
     for at in 0..whole.len() {
         for bit in 0..8 {
             let mut bytes = whole.clone();
@@ -256,7 +256,7 @@ fn missing_bytes_cost_the_frames_that_they_are_missing_in() {
         for n in [1, 2, 7, 100, 300] {
             let to = (from + n).min(whole.len());
             let (came, counts) = require_true(&[&whole[..from], &whole[to..]].concat());
-            // Frame i lies between the zeros i and i + 1.
+            // Frame i is between the zeros i and i + 1.
             let touched = ends.windows(2).filter(|end| end[0] < to && from <= end[1]).count();
             assert!(came + touched >= 5, "{from}..{to}: {came} came, {touched} touched, {counts:?}");
         }
@@ -302,7 +302,7 @@ fn the_rest_of_a_frame_at_the_beginning_is_no_damage() {
         let (messages, counts) = decode(&[&frames[0][from..], &frames[1]].concat());
         assert_eq!((messages.len(), counts.broken, counts.lost), (1, 0, 1));
     }
-    // After a cut the same holds; without it, the rest is damage.
+    // The same holds after a cut; without it, the rest is damage.
     for (cut, broken) in [(true, 0), (false, 1)] {
         let mut decoder: Decoder = Decoder::new();
         let push =
@@ -324,7 +324,7 @@ fn runs_are_told_apart_and_nothing_is_shown_twice() {
     let beyond = frame(&mut other, &cell);
     other.skip(2);
     let later = frame(&mut other, &cell);
-    // The first run is heard whole; of the second, the start and two in the middle are missing.
+    // All of the first run arrives; of the second, the start and two records in the middle are missing.
     let (messages, counts) = decode(&[stream(), beyond.clone(), later, beyond, again].concat());
     assert_eq!(messages[5..].iter().map(|m| (m.run, m.sequence)).collect::<Heap<_>>(), [(8, 1), (8, 4)]);
     assert_eq!((counts.lost, counts.repeated, counts.broken), (1 + 2, 2, 0));
@@ -344,7 +344,7 @@ fn numbers_wrap_around() {
     }
 }
 
-/// `message` with its check, stuffed, between zeros.
+/// Returns `message` with its check, stuffed, between zeros.
 fn forged(message: &[u8]) -> Heap<u8> {
     let mut message = message.to_vec();
     message.extend(crc::Crc::<u32>::new(&crc::CRC_32_ISCSI).checksum(&message).to_le_bytes());
@@ -374,7 +374,7 @@ fn frames_of_other_versions_are_told_from_damage() {
     }
     assert_eq!(count(&[VERSION + 1]), (0, 0, 1));
     message[0] = VERSION;
-    // More than the record, less than it, and no record at all, each with a true check.
+    // More than the record, less than it, and no record at all, each with a valid check.
     assert_eq!(count(&[&message[..], &[0]].concat()), (0, 1, 0));
     for len in 0..message.len() {
         assert_eq!(count(&message[..len]), (0, 1, 0), "{len}");
@@ -425,7 +425,7 @@ fn frames_that_are_too_long_are_counted_and_skipped() {
     assert_eq!(none.counts(), Counts { overlong: 5, noise, ..Counts::default() });
 }
 
-/// What no frame can hold is counted as it comes, and all of it at the end where no record came.
+/// Bytes that exceed a frame are counted as they arrive, and all of them at the end if no record arrived.
 #[test]
 fn noise_is_counted() {
     let noise = |decoder: &mut Decoder, bytes: usize| assert!((0..bytes).all(|_| decoder.push(1).is_none()));
@@ -439,10 +439,10 @@ fn noise_is_counted() {
         decoder.cut();
         noise(&mut decoder, 7);
         assert_eq!(decoder.end().noise, bytes as u64 + 7);
-        // A record tells that the reader may have begun within a frame.
+        // A record shows that the reader may have started within a frame.
         let came = [&[0][..], &stream()].concat().iter().filter_map(|&byte| decoder.push(byte)).count();
         assert_eq!((came, decoder.end().noise, decoder.end().broken), (5, beyond, 0));
-        // Behind it, a frame may be under way.
+        // After it, a frame may be in progress.
         noise(&mut decoder, bytes);
         assert_eq!(decoder.end().noise, 2 * beyond);
     }

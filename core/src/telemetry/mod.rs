@@ -1,11 +1,11 @@
-//! What a benchmark tells while it runs, and how it travels over a serial line.
+//! Records that a benchmark reports while it runs, and their framing on a serial line.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`record`] | the records: one definition for the benchmark, its files, and the line |
-//! | [`frame`] | the frames of the line: numbered, checked, and found again after damage |
+//! | [`frame`] | the frames of the line: numbered, checked, and resynchronised after damage |
 //!
-//! Nothing here allocates or needs an operating system, so that a microcontroller reads what a board sends.
+//! Nothing here allocates or needs an operating system, so a microcontroller can read the output of a board.
 
 pub mod frame;
 pub mod record;

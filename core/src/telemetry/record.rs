@@ -1,18 +1,18 @@
 //! The records of a benchmark.
 //!
-//! The names of the fields are those of JSON and of the columns of CSV. What a machine does not tell is `None`, null
-//! in JSON. Texts have a capacity in bytes; [`text`] cuts what is longer, visibly. A change of any type here is a new
-//! version of the frames that carry it.
+//! The names of the fields are those of JSON and of the columns of CSV. A value that a machine does not report is
+//! `None`, null in JSON. Texts have a capacity in bytes; [`text`] truncates longer ones visibly. A change of any
+//! type here requires a new version of the frames that carry it.
 
 use core::fmt::{self, Display, Formatter};
 use serde::{Deserialize, Serialize};
 
 pub use heapless::{String, Vec};
 
-/// What follows a text that was cut.
+/// Mark at the end of a truncated text.
 const CUT: &str = "…";
 
-/// `text` for a field that holds `N` bytes. One that is longer ends with `…`.
+/// Returns `text` for a field that holds `N` bytes. A longer text is truncated and ends with `…`.
 #[must_use]
 pub fn text<const N: usize>(text: &str) -> String<N> {
     let mut kept = String::new();
@@ -23,25 +23,25 @@ pub fn text<const N: usize>(text: &str) -> String<N> {
         if kept.len() + c.len_utf8() + CUT.len() > N {
             break;
         }
-        // Both fit, or the field is shorter than the mark itself and stays empty.
+        // Both fit, unless the field is shorter than the mark itself and stays empty.
         let _ = kept.push(c);
     }
     let _ = kept.push_str(CUT);
     kept
 }
 
-/// One message of a benchmark.
+/// A message of a benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-// Nothing is allocated, so a record lies where it is used.
+// Records do not allocate, so their large variants are stored inline.
 #[allow(clippy::large_enum_variant)]
 pub enum Record {
-    /// The first of a run.
+    /// First record of a run.
     Start(Start),
     /// A row of the results.
     Cell(Cell),
-    /// The state of the board at some time.
+    /// State of the board at some time.
     Trace(Trace),
-    /// The last of a run.
+    /// Last record of a run.
     End(End),
 }
 
@@ -62,21 +62,21 @@ pub struct Start {
     pub arch: String<16>,
     /// Model of the processor.
     pub cpu: Option<String<64>>,
-    /// Cores that the process may use.
+    /// Number of cores that the process may use.
     pub cores: u32,
     /// Version of the GPU's driver.
     pub driver: Option<String<32>>,
     /// Power mode of `nvpmodel`.
     pub nvpmodel: Option<String<32>>,
-    /// Whether the clocks are fixed, as `jetson_clocks` does.
+    /// `true` if the clocks are fixed, as by `jetson_clocks`.
     pub jetson_clocks: Option<bool>,
     /// Governor of the processor's clock.
     pub governor: Option<String<24>>,
     /// Name of the GPU.
     pub gpu: Option<String<64>>,
-    /// Whether the processor is emulated.
+    /// `true` if the processor is emulated.
     pub emulated: bool,
-    /// When the run began, as RFC 3339 writes it.
+    /// Start of the run, as an RFC 3339 date.
     pub date: String<32>,
 }
 
@@ -85,39 +85,39 @@ pub struct Start {
 pub struct Cell {
     /// The workload that the shape belongs to, such as `vit-b16-224`.
     pub workload: Option<String<24>>,
-    /// The back end that computed.
+    /// The back end of the computation.
     pub backend: String<16>,
-    /// Its kernel.
+    /// Kernel of the back end.
     pub kernel: String<64>,
     /// `elsa` or `math`.
     pub method: String<8>,
     /// Element type.
     pub dtype: String<8>,
-    /// Threads that computed.
+    /// Number of threads of the computation.
     pub threads: u32,
-    /// Sequences.
+    /// Number of sequences.
     pub batch: u64,
-    /// Heads of the queries.
+    /// Number of query heads.
     pub heads: u64,
-    /// Heads of keys and values.
+    /// Number of heads of keys and values.
     pub kv_heads: u64,
-    /// Query tokens.
+    /// Number of query tokens.
     pub queries: u64,
-    /// Key tokens.
+    /// Number of key tokens.
     pub n: u64,
     /// Head size.
     pub d: u64,
-    /// The corner of the causal mask; `None` without one.
+    /// Corner of the causal mask; `None` without one.
     pub causal: Option<String<16>>,
-    /// The sides of the sliding window, −1 where it is open; `None` without one.
+    /// Sides of the sliding window, −1 if unlimited; `None` without one.
     pub window: Option<[i64; 2]>,
-    /// The form of the mask; `None` without one.
+    /// Form of the mask; `None` without one.
     pub mask: Option<String<16>>,
-    /// The windows of a picture; `None` without.
+    /// Windows of a picture; `None` without.
     pub windows: Option<Grid>,
-    /// The shape whole, as it is written.
+    /// The whole shape, as text.
     pub shape: String<96>,
-    /// Timed calls, without the cold one.
+    /// Number of timed calls, without the cold one.
     pub samples: u64,
     /// Median latency.
     pub p50_ms: f64,
@@ -127,11 +127,11 @@ pub struct Cell {
     pub p99_ms: f64,
     /// Greatest latency.
     pub max_ms: f64,
-    /// Latency of the first call; on a GPU with the loading of its kernels.
+    /// Latency of the first call, which on a GPU includes loading its kernels.
     pub cold_ms: f64,
-    /// Median time in which the host hands a call to the device; `None` on a CPU.
+    /// Median time that the host takes to enqueue a call on the device; `None` on a CPU.
     pub enqueue_p50_ms: Option<f64>,
-    /// Median time in which the host waits for the device; `None` on a CPU.
+    /// Median time that the host waits for the device; `None` on a CPU.
     pub wait_p50_ms: Option<f64>,
     /// Median time of a call on the device, between its events; `None` on a CPU.
     pub device_p50_ms: Option<f64>,
@@ -141,52 +141,52 @@ pub struct Cell {
     pub workspace_bytes: u64,
     /// Bytes allocated during all timed calls together.
     pub alloc_bytes: u64,
-    /// Median of the ratio of math to this method, turn by turn; `None` if math was not measured.
+    /// Median of the pairwise latency ratio of math to this method; `None` if math was not measured.
     pub speedup_vs_math: Option<f64>,
-    /// Lower quartile of the ratio of math to elsa, pair by pair.
+    /// Lower quartile of the pairwise ratio of math to elsa.
     pub ratio_low: Option<f64>,
     /// Upper quartile of that ratio.
     pub ratio_high: Option<f64>,
-    /// Half of the spread of that ratio where both are the same method: the noise of the run. A ratio within 1 ± noise
-    /// is no difference.
+    /// Half of the spread of that ratio between two copies of the same method: the noise of the run. A ratio within
+    /// 1 ± noise is no difference.
     pub noise: Option<f64>,
-    /// Whether the ratio differs from 1 by more than the noise.
+    /// `true` if the ratio differs from 1 by more than the noise.
     pub differs: Option<bool>,
     /// Relative L2 distance from the oracle.
     pub rel_l2: f64,
-    /// Whether that distance is within the certificate.
+    /// `true` if that distance is within the certificate.
     pub certified: bool,
-    /// Whether the latency had settled before it was measured.
+    /// `true` if the latency had settled before it was measured.
     pub stable: bool,
-    /// Whether nothing disturbed the measurement.
+    /// `true` if nothing disturbed the measurement.
     pub clean: bool,
-    /// What disturbed it, each with its cure.
+    /// Disturbances, each with its cure.
     pub marks: Vec<String<96>, 4>,
-    /// Whether the processor is emulated.
+    /// `true` if the processor is emulated.
     pub emulated: bool,
     /// Power while running.
     pub power_mw: Option<f64>,
     /// Power before the run.
     pub idle_power_mw: Option<f64>,
-    /// The step in which the board reports power.
+    /// Resolution of the board's power readings.
     pub power_quantum_mw: Option<f64>,
-    /// Readings of the power that differ from the one before: the board averages, and repeats itself.
+    /// Number of power readings that differ from the previous one: the board averages and repeats its readings.
     pub power_readings: u32,
-    /// Energy of a call; `None` where the readings are too few.
+    /// Energy of a call; `None` if there are too few readings.
     pub energy_mj: Option<f64>,
-    /// Energy of a call without what the board takes when idle.
+    /// Energy of a call without the board's idle power.
     pub energy_net_mj: Option<f64>,
     /// Temperature of the hottest thermal zone.
     pub temp_c: Option<f64>,
-    /// The name of that zone.
+    /// Name of that zone.
     pub temp_zone: Option<String<24>>,
-    /// Clock of the slowest core that is on.
+    /// Clock of the slowest core that is online.
     pub cpu_mhz: Option<f64>,
     /// GPU clock.
     pub gpu_mhz: Option<f64>,
     /// Memory clock.
     pub emc_mhz: Option<f64>,
-    /// Whether the board slowed itself down.
+    /// Evidence that the board throttled.
     pub throttled: Throttling,
 }
 
@@ -197,27 +197,27 @@ pub struct Grid {
     pub picture: [u64; 2],
     /// A window.
     pub size: [u64; 2],
-    /// How far the picture was rolled.
+    /// Offset by which the picture was rolled.
     pub shift: [u64; 2],
 }
 
-/// Whether a board slowed itself down. Few boards can deny it.
+/// Evidence of throttling. Few boards can rule it out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Throttling {
-    /// A counter or an alarm of the board says so.
+    /// A counter or an alarm of the board reports throttling.
     #[serde(rename = "seen")]
     Seen,
-    /// The board counts such events, and counted none.
+    /// The board counts such events and counted none.
     #[serde(rename = "not seen")]
     NotSeen,
-    /// The board does not tell.
+    /// The board does not report throttling.
     #[default]
     #[serde(rename = "cannot be told")]
     Unknown,
 }
 
 impl Throttling {
-    /// Its text in JSON and tables.
+    /// Returns its text in JSON and tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -237,32 +237,32 @@ impl Display for Throttling {
 /// The state of the board at some time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trace {
-    /// Seconds since the run began.
+    /// Seconds since the start of the run.
     pub t_s: f64,
     /// Power of the board.
     pub power_mw: Option<f64>,
     /// Temperature of the hottest thermal zone.
     pub temp_c: Option<f64>,
-    /// The name of that zone.
+    /// Name of that zone.
     pub temp_zone: Option<String<24>>,
-    /// Clock of the slowest core that is on.
+    /// Clock of the slowest core that is online.
     pub cpu_mhz: Option<f64>,
     /// GPU clock.
     pub gpu_mhz: Option<f64>,
     /// Memory clock.
     pub emc_mhz: Option<f64>,
-    /// Load that other processes cause, in cores.
+    /// Load of other processes, in cores.
     pub load: Option<f64>,
 }
 
 /// The end of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
-    /// Cells that were measured.
+    /// Number of measured cells.
     pub cells: u32,
-    /// Cells that nothing disturbed.
+    /// Number of cells that nothing disturbed.
     pub clean_cells: u32,
-    /// Time that the run took.
+    /// Duration of the run.
     pub seconds: f64,
 }
 

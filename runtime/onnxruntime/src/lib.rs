@@ -1,13 +1,14 @@
-//! A library of ONNX Runtime that is opened by its path, and sessions in it.
+//! A library of ONNX Runtime, opened by its path, and its sessions.
 //!
-//! **The naive way** links ONNX Runtime, or loads a version that was fixed when this was compiled.
+//! **The naive way** links ONNX Runtime, or loads a version that was fixed at compile time.
 //!
-//! **Why the code differs.** What runs is the library that the caller names: any from 1.10 on, whose table of functions
-//! only grows. The table is asked for by the version that both know, and nothing newer than 1.10 is called.
+//! **Why the code differs.** The caller names the library: any version from 1.10 on, whose table of functions only
+//! grows. The table is requested for the newest version that both know, and nothing newer than 1.10 is called.
 //!
-//! Clauses that unsafe blocks cite:
-//! - *table*: the functions are those of the runtime's table for a version that it has, and the library stays loaded.
-//! - *own*: handles are the runtime's, made by the calls before and released once.
+//! Clauses cited by unsafe blocks:
+//! - *table*: the functions are those of the runtime's table for a version that it has, and the library stays
+//!   loaded.
+//! - *own*: handles belong to the runtime, were returned by earlier calls and are released once.
 
 use half::f16;
 use ort_sys::{
@@ -25,49 +26,49 @@ use std::{mem, ptr, slice, thread};
 /// The newest version of the interface whose types are known here.
 const NEWEST: u32 = 17;
 
-/// Why a runtime does not do what it is asked for.
+/// Error of a runtime.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuntimeError {
-    /// A file that the system cannot load.
+    /// The system cannot load a file.
     #[error("{}: cannot be loaded: {reason}", path.display())]
     Load {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// Message of the system.
         reason: String,
     },
-    /// A library that is no ONNX Runtime, or one without functions of a known version.
+    /// A library is not ONNX Runtime, or has no functions of a known version.
     #[error("{}: {found}; allowed: ONNX Runtime 1.10 or newer", path.display())]
     Foreign {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it is.
+        /// Description of the library.
         found: String,
     },
-    /// A call that the runtime refuses.
+    /// The runtime rejected a call.
     #[error("{call}: {message}")]
     Call {
-        /// The function.
+        /// Name of the function.
         call: &'static str,
-        /// What the runtime says.
+        /// Message of the runtime.
         message: String,
     },
-    /// A name or a path that holds a zero.
+    /// A name or a path contains a zero byte.
     #[error("{0:?}: a zero within; allowed: none")]
     Text(String),
-    /// An output that is no tensor of a known type.
+    /// An output is not a tensor of a known type.
     #[error("output {name}: {found}; allowed: a tensor of numbers or truth values")]
     Output {
-        /// The output.
+        /// Name of the output.
         name: String,
-        /// What it is.
+        /// Description of the output.
         found: String,
     },
-    /// A run that was ended because it took too long.
+    /// A run was terminated because it took too long.
     #[error("a run was ended after {0:?}")]
     Late(Duration),
-    /// A thread that the system refuses.
+    /// The system refused a thread.
     #[error("no thread can be started: {0}")]
     Thread(String),
 }
@@ -75,9 +76,9 @@ pub enum RuntimeError {
 /// A tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
-    /// Its axes.
+    /// Sizes of the axes.
     pub dims: Vec<i64>,
-    /// Its elements, the last axis fastest.
+    /// Elements of the tensor, the last axis fastest.
     pub data: Data,
 }
 
@@ -90,7 +91,7 @@ pub enum Data {
     F16(Vec<f16>),
     /// f64.
     F64(Vec<f64>),
-    /// Truth values, 0 or 1.
+    /// Booleans, 0 or 1.
     Bool(Vec<u8>),
     /// Bytes.
     U8(Vec<u8>),
@@ -101,7 +102,7 @@ pub enum Data {
 }
 
 impl Data {
-    /// ONNX's number of the element type.
+    /// Returns ONNX's number of the element type.
     #[must_use]
     pub fn element(&self) -> i32 {
         match self {
@@ -115,13 +116,13 @@ impl Data {
         }
     }
 
-    /// Whether the elements are floating-point numbers.
+    /// Returns `true` if the elements are floating-point numbers.
     #[must_use]
     pub fn is_float(&self) -> bool {
         matches!(self, Data::F32(_) | Data::F16(_) | Data::F64(_))
     }
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -134,7 +135,7 @@ impl Data {
         }
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -151,10 +152,10 @@ impl Data {
         }
     }
 
-    /// The element at an index.
+    /// Returns the element at an index.
     ///
     /// # Panics
-    /// An index that is not below [`Data::len`].
+    /// Panics if `i` is not below [`Data::len`].
     #[must_use]
     pub fn get(&self, i: usize) -> f64 {
         match self {
@@ -167,7 +168,7 @@ impl Data {
         }
     }
 
-    /// The enumeration of ONNX Runtime for the type.
+    /// Returns the element type in ONNX Runtime's enumeration.
     fn kind(&self) -> ONNXTensorElementDataType {
         use ONNXTensorElementDataType as T;
         match self {
@@ -182,21 +183,21 @@ impl Data {
     }
 }
 
-/// Where a model lies.
+/// The location of a model.
 #[derive(Clone, Copy, Debug)]
 pub enum Model<'a> {
-    /// In memory, with nothing beside it.
+    /// In memory, without external data.
     Bytes(&'a [u8]),
-    /// In a file, with its weights beside it.
+    /// In a file, with its weights next to it.
     File(&'a Path),
 }
 
-/// What a session is made with.
+/// Options of a session.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
     /// A library of operators.
     pub operators: Option<&'a Path>,
-    /// Threads that compute a node; 0 is the runtime's own choice.
+    /// Number of threads that compute a node; 0 lets the runtime choose.
     pub threads: i32,
     /// An entry of the configuration.
     pub configuration: Option<(&'a CStr, &'a CStr)>,
@@ -207,9 +208,9 @@ pub struct Runtime {
     table: *const OrtApi,
     environment: *mut OrtEnv,
     memory: *mut OrtMemoryInfo,
-    /// Its version.
+    /// Version of the runtime.
     pub version: String,
-    /// The number after the first point of its version.
+    /// Minor version number.
     pub minor: u32,
 }
 
@@ -228,7 +229,7 @@ unsafe impl Sync for Session<'_> {}
 macro_rules! call {
     ($runtime:expr, $name:ident($($argument:expr),* $(,)?)) => {{
         let runtime: &Runtime = $runtime;
-        // SAFETY: *table*, *own*; texts end with a zero, and what is written is a local.
+        // SAFETY: *table*, *own*; texts end with a zero, and the function writes to a local.
         let status = unsafe { ((*runtime.table).$name)($($argument),*) };
         runtime.checked(stringify!($name), status)
     }};
@@ -243,7 +244,7 @@ fn file(path: &Path) -> Result<CString, RuntimeError> {
     CString::new(bytes).map_err(|_| RuntimeError::Text(path.display().to_string()))
 }
 
-/// A tensor of the runtime's, or none yet.
+/// A tensor of the runtime, or none yet.
 struct Value<'a> {
     runtime: &'a Runtime,
     value: *mut OrtValue,
@@ -273,18 +274,18 @@ impl Drop for RunOptions<'_> {
 }
 
 impl Runtime {
-    /// Opens the library at `path`. A path without a slash is looked up as the system looks libraries up. The library
-    /// stays loaded until the process ends.
+    /// Opens the library at `path`. A path without a slash is resolved by the system's loader. The library stays
+    /// loaded until the process ends.
     ///
     /// # Errors
-    /// A file that is no ONNX Runtime from 1.10 on.
+    /// Returns an error if the file is not ONNX Runtime 1.10 or later.
     pub fn open(path: &Path) -> Result<Runtime, RuntimeError> {
         let name = file(path)?;
         let foreign = |found: String| RuntimeError::Foreign { path: path.to_path_buf(), found };
         // SAFETY: the text ends with a zero. The library is ONNX Runtime's, whose constructors are safe to run.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
         if library.is_null() {
-            // SAFETY: the call before has failed, so there is a text, which ends with a zero.
+            // SAFETY: the previous call has failed, so there is a text, which ends with a zero.
             let reason = unsafe { CStr::from_ptr(libc::dlerror()) };
             let reason = reason.to_string_lossy().into_owned();
             return Err(RuntimeError::Load { path: path.to_path_buf(), reason });
@@ -338,10 +339,10 @@ impl Runtime {
         }
     }
 
-    /// A session of a model.
+    /// Creates a session of a model.
     ///
     /// # Errors
-    /// What the runtime refuses: the library of operators, the model.
+    /// Returns an error if the runtime rejects the library of operators or the model.
     pub fn session(&self, model: Model<'_>, with: &Options<'_>) -> Result<Session<'_>, RuntimeError> {
         let operators = with.operators.map(file).transpose()?;
         let (mut options, mut library, mut session) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
@@ -373,7 +374,7 @@ impl Runtime {
         made.map(|()| Session { runtime: self, session })
     }
 
-    /// A tensor of the runtime's over the elements of `tensor`, which it reads while it lives.
+    /// Creates a tensor of the runtime over the elements of `tensor`, which it reads while it lives.
     fn value(&self, tensor: &Tensor) -> Result<Value<'_>, RuntimeError> {
         let mut value = ptr::null_mut();
         let (data, bytes) = tensor.data.memory();
@@ -386,7 +387,7 @@ impl Runtime {
         Ok(Value { runtime: self, value })
     }
 
-    /// Axes, number of elements and element type.
+    /// Returns axes, number of elements and element type.
     fn shape(&self, info: *const OrtTensorTypeAndShapeInfo) -> Result<(Vec<i64>, usize, i32), RuntimeError> {
         let (mut element, mut rank, mut count) = (0i32, 0, 0);
         call!(self, GetTensorElementType(info, (&raw mut element).cast()))?;
@@ -397,7 +398,7 @@ impl Runtime {
         Ok((dims, count, element))
     }
 
-    /// A copy of the output `name`.
+    /// Copies the output `name`.
     fn tensor(&self, name: &str, value: &Value<'_>) -> Result<Tensor, RuntimeError> {
         let refuse = |found: String| RuntimeError::Output { name: name.to_owned(), found };
         if value.value.is_null() {
@@ -412,7 +413,7 @@ impl Runtime {
         call!(self, GetTensorMutableData(value.value, &raw mut data))?;
         let count = if data.is_null() { 0 } else { count };
         let data = if count == 0 { ptr::dangling_mut::<f64>().cast() } else { data };
-        // SAFETY: the runtime's tensor has as many elements of its type, and is copied before it is released.
+        // SAFETY: the runtime's tensor has that many elements of its type, and is copied before it is released.
         let data = unsafe {
             match element {
                 1 => Data::F32(slice::from_raw_parts(data.cast(), count).to_vec()),
@@ -440,10 +441,10 @@ impl Drop for Runtime {
 }
 
 impl Session<'_> {
-    /// Runs the session; with `limit`, ends the run behind the next node once it has taken so long.
+    /// Runs the session. With `limit`, terminates the run after the current node once that time has passed.
     ///
     /// # Errors
-    /// What the runtime refuses, and a run that was ended.
+    /// Returns an error if the runtime rejects the run, or if the run was terminated.
     pub fn run(
         &self,
         inputs: &[(&str, &Tensor)],
@@ -469,7 +470,7 @@ impl Session<'_> {
                 let watch = move || {
                     if end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                         ended.store(true, Ordering::Relaxed);
-                        // A run that cannot be ended is waited for.
+                        // A run that cannot be terminated is waited for.
                         let _ = call!(options.runtime, RunOptionsSetTerminate(options.options));
                     }
                 };

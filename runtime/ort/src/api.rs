@@ -1,7 +1,7 @@
-//! The functions of ONNX Runtime that are called, each with its status turned into an error.
+//! The functions of ONNX Runtime that this library calls, each with its status converted to an error.
 //!
-//! A runtime's table of functions only ever grows at its end. [`Api`] keeps the version for which the table was asked:
-//! what a later version has brought is called only where that version is at hand.
+//! A runtime's table of functions only grows at its end. [`Api`] stores the version for which the table was requested:
+//! functions of a later version are called only if it is available.
 
 use crate::error::OperatorError;
 use ort_sys::{
@@ -11,7 +11,7 @@ use ort_sys::{
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
 
-/// The largest number of axes that a tensor of the operator has.
+/// Largest number of axes of the operator's tensors.
 pub(crate) const MAX_RANK: usize = 4;
 
 /// The newest version of the interface that this library knows.
@@ -24,8 +24,8 @@ const WITH_THREADS: u32 = 17;
 /// The table of functions of a runtime.
 ///
 /// Clauses of its functions:
-/// - *table*: the pointer is the answer of `GetApi` for the version, and the runtime stays loaded.
-/// - *handle*: handles are those that the runtime has handed to the callback in which the function is called.
+/// - *table*: `GetApi` returned the pointer for the version, and the runtime stays loaded.
+/// - *handle*: handles are those that the runtime has passed to the callback in which the function is called.
 #[derive(Clone, Copy)]
 pub(crate) struct Api {
     table: *const OrtApi,
@@ -37,27 +37,27 @@ unsafe impl Send for Api {}
 // SAFETY: as above.
 unsafe impl Sync for Api {}
 
-/// Element type and axes of a tensor. Axes of a tensor with more than [`MAX_RANK`] of them are left out.
+/// Element type and axes of a tensor. Axes of a tensor with more than [`MAX_RANK`] of them are omitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TensorShape {
-    /// The number that ONNX gives to the element type.
+    /// ONNX's number of the element type.
     pub element: i32,
     pub rank: usize,
     pub dims: [i64; MAX_RANK],
 }
 
 impl TensorShape {
-    /// The axes.
+    /// Returns the axes.
     pub fn dims(&self) -> &[i64] {
         &self.dims[..self.rank.min(MAX_RANK)]
     }
 }
 
-/// Calls a function of the table and turns its status into an error that names it.
+/// Calls a function of the table and converts its status to an error with the name of the function.
 macro_rules! call {
     ($api:expr, $name:ident($($argument:expr),* $(,)?)) => {{
         let api: &Api = &$api;
-        // SAFETY: *table*, *handle*: the callers' clauses. What is written is a local of the right type.
+        // SAFETY: *table*, *handle*: the callers' clauses. The function writes to a local of the right type.
         let status = unsafe { ((*api.table).$name)($($argument),*) };
         api.checked(stringify!($name), status)
     }};
@@ -70,17 +70,17 @@ impl Api {
         Api { table, version }
     }
 
-    /// The version for which the table was asked.
+    /// Returns the version for which the table was requested.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// Whether the runtime lends its threads.
+    /// Returns `true` if the runtime lends its threads.
     pub fn lends(&self) -> bool {
         self.version >= WITH_THREADS
     }
 
-    /// Has the runtime's threads call `share` with every number below `count`, and waits.
+    /// Makes the runtime's threads call `share` with every number below `count`, and waits.
     ///
     /// # Safety
     /// *handle*; the runtime [lends](Api::lends) its threads; `share` may be called with `task` and any of the numbers.
@@ -91,7 +91,7 @@ impl Api {
         count: usize,
         task: *mut c_void,
     ) -> Result<(), OperatorError> {
-        // As many batches as shares: none waits behind another.
+        // One batch per share, so none waits for another.
         call!(self, KernelContext_ParallelFor(context, share, count, count, task))
     }
 
@@ -99,8 +99,8 @@ impl Api {
         if status.0.is_null() {
             return Ok(());
         }
-        // SAFETY: *table*: the status is not null, its message ends with a zero and lives as long as the status, which
-        // is released once.
+        // SAFETY: *table*: the status is not null, its message ends with a zero and lives as long as the status, which is
+        // released once.
         let message = unsafe {
             let text = CStr::from_ptr(((*self.table).GetErrorMessage)(status.0));
             let message = text.to_string_lossy().into_owned();
@@ -110,7 +110,7 @@ impl Api {
         Err(OperatorError::Host { call, message })
     }
 
-    /// A status for the runtime; null for success.
+    /// Creates a status for the runtime; null for success.
     pub fn status(&self, result: Result<(), OperatorError>) -> OrtStatusPtr {
         let Err(e) = result else { return OrtStatusPtr::default() };
         let code = match e {
@@ -123,8 +123,8 @@ impl Api {
         unsafe { ((*self.table).CreateStatus)(code, message.as_ptr()) }
     }
 
-    /// Adds a domain with operators to the options of a session. The domain is never released, because sessions use it
-    /// as long as they live.
+    /// Adds a domain with operators to the options of a session. The domain is never released, because sessions use it for
+    /// their whole lifetime.
     ///
     /// # Safety
     /// *handle*; the operators live as long as the process.
@@ -142,18 +142,18 @@ impl Api {
         call!(self, AddCustomOpDomain(options, domain))
     }
 
-    /// Whether the runtime was built with a provider.
+    /// Returns `true` if the runtime was built with a provider.
     pub fn has_provider(&self, name: &CStr) -> Result<bool, OperatorError> {
         let (mut names, mut count): (*mut *mut c_char, c_int) = (ptr::null_mut(), 0);
         call!(self, GetAvailableProviders(&raw mut names, &raw mut count))?;
-        // SAFETY: *table*: the call has succeeded, so `count` names that end with a zero lie there until released.
+        // SAFETY: *table*: the call has succeeded, so `count` names that end with a zero are stored there until released.
         let found = (0..usize::try_from(count).unwrap_or(0))
             .any(|i| unsafe { CStr::from_ptr(*names.add(i)) } == name);
         call!(self, ReleaseAvailableProviders(names, count))?;
         Ok(found)
     }
 
-    /// The entry of a session's configuration; `None` if it has none, or if the runtime does not tell.
+    /// Returns the entry of a session's configuration; `None` if it is missing, or if the runtime does not provide it.
     ///
     /// # Safety
     /// *handle*.
@@ -178,7 +178,7 @@ impl Api {
         Ok(Some(String::from_utf8_lossy(&text).into_owned()))
     }
 
-    /// An attribute of a node that is a whole number; `None` if it has none of this name and type.
+    /// Returns an integer attribute of a node; `None` if it has none of this name and type.
     ///
     /// # Safety
     /// *handle*.
@@ -187,7 +187,7 @@ impl Api {
         call!(self, KernelInfoGetAttribute_int64(info, name.as_ptr(), &raw mut value)).ok().map(|()| value)
     }
 
-    /// The same for a real number.
+    /// Returns a real attribute of a node in the same way.
     ///
     /// # Safety
     /// *handle*.
@@ -196,7 +196,7 @@ impl Api {
         call!(self, KernelInfoGetAttribute_float(info, name.as_ptr(), &raw mut value)).ok().map(|()| value)
     }
 
-    /// The same for a list of whole numbers. A list that is longer than `N` is `Some` of its length.
+    /// Returns a list of integers in the same way. For a list that is longer than `N` the result is its length.
     ///
     /// # Safety
     /// *handle*.
@@ -220,7 +220,7 @@ impl Api {
         .map(|()| Ok(values))
     }
 
-    /// Whether a node has an attribute of this name that is text or a list of real numbers.
+    /// Returns `true` if a node has an attribute of this name that is text or a list of real numbers.
     ///
     /// # Safety
     /// *handle*.
@@ -235,7 +235,7 @@ impl Api {
         text.is_ok() || list.is_ok_and(|()| size > 0)
     }
 
-    /// Number of inputs of a call, with those that are absent.
+    /// Returns the number of inputs of a call, including absent ones.
     ///
     /// # Safety
     /// *handle*.
@@ -244,7 +244,7 @@ impl Api {
         call!(self, KernelContext_GetInputCount(context, &raw mut count)).map(|()| count)
     }
 
-    /// Number of outputs of a call, with those that are absent.
+    /// Returns the number of outputs of a call, including absent ones.
     ///
     /// # Safety
     /// *handle*.
@@ -253,7 +253,7 @@ impl Api {
         call!(self, KernelContext_GetOutputCount(context, &raw mut count)).map(|()| count)
     }
 
-    /// An input of a call; null if it is absent.
+    /// Returns an input of a call; null if it is absent.
     ///
     /// # Safety
     /// *handle*.
@@ -281,7 +281,7 @@ impl Api {
             .map(|()| value.cast_const())
     }
 
-    /// The memory of a tensor.
+    /// Returns the memory of a tensor.
     ///
     /// # Safety
     /// *handle*.
@@ -290,7 +290,7 @@ impl Api {
         call!(self, GetTensorMutableData(value.cast_mut(), &raw mut data)).map(|()| data)
     }
 
-    /// The type and the axes of a tensor.
+    /// Returns the type and the axes of a tensor.
     ///
     /// # Safety
     /// *handle*.
@@ -303,10 +303,10 @@ impl Api {
         shape
     }
 
-    /// What a description says.
+    /// Reads a description.
     fn described(&self, info: *const OrtTensorTypeAndShapeInfo) -> Result<TensorShape, OperatorError> {
         let mut shape = TensorShape::default();
-        // A number, because a newer runtime has types that the enumeration does not list.
+        // An integer, because a newer runtime has types that the enumeration does not list.
         call!(self, GetTensorElementType(info, (&raw mut shape.element).cast()))?;
         call!(self, GetDimensionsCount(info, &raw mut shape.rank))?;
         if shape.rank <= MAX_RANK {
@@ -315,7 +315,7 @@ impl Api {
         Ok(shape)
     }
 
-    /// The stream in which a call of the CUDA provider computes; null for the default stream.
+    /// Returns the stream in which a call of the CUDA provider computes; null for the default stream.
     ///
     /// # Safety
     /// *handle*.
@@ -325,13 +325,13 @@ impl Api {
     }
 }
 
-/// The text of an error for C.
+/// Returns the text of an error for C.
 pub(crate) fn message(e: &OperatorError) -> CString {
     let text = e.to_string().replace('\0', " ");
     CString::new(text).unwrap_or_default()
 }
 
-/// The enumeration of ONNX Runtime for one of the types that the operator has; undefined for others.
+/// Returns ONNX Runtime's enumeration value for a type that the operator supports; undefined for others.
 pub(crate) fn element_type(element: i32) -> ort_sys::ONNXTensorElementDataType {
     use ort_sys::ONNXTensorElementDataType as T;
     match element {

@@ -1,16 +1,16 @@
-//! The attributes of a node.
+//! Reads the attributes of a node.
 
 use crate::error::OperatorError;
 use elsa_core::attention::Window;
 use std::ffi::CStr;
 
-/// Where attributes are read, each `None` if the node has none of that name and type.
+/// A source of attributes, each `None` if the node has none of that name and type.
 pub(crate) trait Node {
     fn integer(&self, name: &CStr) -> Option<i64>;
     fn number(&self, name: &CStr) -> Option<f32>;
-    /// Two whole numbers; the length of a list that has another one.
+    /// Returns two integers, or the length of a list that does not have two.
     fn pair(&self, name: &CStr) -> Option<Result<[i64; 2], usize>>;
-    /// Whether the node has an attribute of this name that is text or a list of real numbers.
+    /// Returns `true` if the node has an attribute of this name that is text or a list of real numbers.
     fn has_other(&self, name: &CStr) -> bool;
 }
 
@@ -29,12 +29,12 @@ pub(crate) struct Attributes {
     pub packed: bool,
 }
 
-/// The refusal of an attribute.
+/// Creates the error of an attribute.
 fn value(name: &'static CStr, found: impl ToString, allowed: &'static str) -> OperatorError {
     OperatorError::Value { argument: name.to_str().unwrap_or("attribute"), found: found.to_string(), allowed }
 }
 
-/// Refuses an attribute that is there with another type than the one that was asked for, and found absent.
+/// Returns an error if an absent attribute exists with another type than the requested one.
 fn absent<T>(
     node: &impl Node,
     name: &'static CStr,
@@ -114,7 +114,7 @@ impl Attributes {
     /// Reads the attributes of a node.
     ///
     /// # Errors
-    /// Returns an error if one of them has another type, or is out of bounds, or lacks one that it requires.
+    /// Returns an error if an attribute has another type, is out of bounds, or lacks one that it requires.
     pub fn of(node: &impl Node) -> Result<Attributes, OperatorError> {
         let window = pair(node, c"window", -1, "two whole numbers, left and right; -1 is open")?;
         let side = |x: i64| usize::try_from(x).ok();

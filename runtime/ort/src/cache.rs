@@ -1,22 +1,22 @@
-//! Plans by the shapes of a call, each with the workspaces that wait for its next run.
+//! Keeps plans by the shapes of a call, each with its idle workspaces.
 
 use crate::error::OperatorError;
 use crate::geometry::{Geometry, Shapes};
 use elsa_runtime::{Plan, Workspace};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Number of plans that a node keeps. A model whose shapes change more often plans anew, as on its first call.
+/// Number of plans that a node keeps. A model with more shapes plans again, as on its first call.
 const PLANS: usize = 32;
 
-/// What was decided once for the shapes of a call.
+/// The result of planning for the shapes of a call.
 pub(crate) struct Prepared {
     pub geometry: Geometry,
     pub plan: Plan,
-    /// One for each call that has run at the same time as others.
+    /// One workspace for each concurrent call so far.
     idle: Mutex<Vec<Workspace>>,
 }
 
-/// The workspace of a call, which goes back when the call ends.
+/// The workspace of a call, which is returned when the call ends.
 pub(crate) struct Borrowed<'a> {
     prepared: &'a Prepared,
     workspace: Option<Workspace>,
@@ -38,7 +38,7 @@ impl Prepared {
 }
 
 impl Borrowed<'_> {
-    /// The workspace.
+    /// Returns the workspace.
     pub fn get(&mut self) -> &mut Workspace {
         match &mut self.workspace {
             Some(workspace) => workspace,
@@ -55,14 +55,14 @@ impl Drop for Borrowed<'_> {
     }
 }
 
-/// The plans of a node, the last used first.
+/// The plans of a node, most recently used first.
 #[derive(Default)]
 pub(crate) struct Cache {
     plans: Mutex<Vec<(Shapes, Arc<Prepared>)>>,
 }
 
 impl Cache {
-    /// The plan for the shapes of a call.
+    /// Returns the plan for the shapes of a call.
     pub fn find(&self, shapes: &Shapes) -> Option<Arc<Prepared>> {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let at = plans.iter().position(|(of, _)| of == shapes)?;
@@ -70,15 +70,15 @@ impl Cache {
         plans.first().map(|(_, prepared)| prepared.clone())
     }
 
-    /// Keeps a plan, in the place of the one that was not used for longest. If another thread has made one for the same
-    /// shapes, both are kept.
+    /// Adds a plan, in place of the least recently used one. If another thread has added one for the same shapes,
+    /// both are kept.
     pub fn insert(&self, shapes: Shapes, geometry: Geometry, plan: Plan) -> Arc<Prepared> {
         let prepared = Arc::new(Prepared { geometry, plan, idle: Mutex::default() });
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let last = if plans.len() == PLANS { plans.pop() } else { None };
         plans.insert(0, (shapes, prepared.clone()));
         drop(plans);
-        // Its workspaces are freed while no lock is held.
+        // Its workspaces are freed after the lock is released.
         drop(last);
         prepared
     }

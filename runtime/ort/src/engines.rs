@@ -1,21 +1,21 @@
-//! The engines of the process: one for the CPU, and one for each context of CUDA in which a session computes. Where the runtime
-//! lends its threads, that of the CPU has none of its own.
+//! Creates the engines of the process: one for the CPU, and one for each CUDA context in which a session computes. If the
+//! runtime lends its threads, the CPU engine has none of its own.
 
 use crate::error::OperatorError;
 use crate::host;
 use elsa_runtime::{Backend, CudaContext, CudaOptions, Engine, EngineOptions, Fallback, InstructionSet};
 use std::sync::{Mutex, PoisonError};
 
-/// The variable of the environment that says how many threads the engine has.
+/// Environment variable with the number of threads of the engine.
 const VARIABLE: &str = "ELSA_THREADS";
-/// The entry of a session's configuration that says so.
+/// Entry of a session's configuration with the same number.
 const ENTRY: &str = "elsa.threads";
 
 struct Engines {
-    /// The number of threads that a session's configuration asks for.
+    /// Number of threads that a session's configuration requests.
     threads: Option<usize>,
     cpu: Option<Engine>,
-    /// The same for a runtime that lends its threads.
+    /// Engine for a runtime that lends its threads.
     lent: Option<Engine>,
     /// Engines by their context.
     cuda: Vec<(usize, Engine)>,
@@ -24,7 +24,7 @@ struct Engines {
 static ENGINES: Mutex<Engines> =
     Mutex::new(Engines { threads: None, cpu: None, lent: None, cuda: Vec::new() });
 
-/// A number of threads as text.
+/// Parses a number of threads.
 fn parsed(argument: &'static str, text: &str) -> Result<usize, OperatorError> {
     match text.parse() {
         Ok(threads) if threads > 0 => Ok(threads),
@@ -35,11 +35,11 @@ fn parsed(argument: &'static str, text: &str) -> Result<usize, OperatorError> {
     }
 }
 
-/// Takes note of the number of threads that a session's configuration asks for. The process has one engine, which starts
-/// with the first node: a later session may repeat its number only.
+/// Records the number of threads that a session's configuration requests. The process has one engine, which starts with the
+/// first node: later sessions may only repeat its number.
 ///
 /// # Errors
-/// Returns an error if the text is no number, or if the engine runs with another one.
+/// Returns an error if the text is not a number, or if the engine runs with another one.
 pub(crate) fn configure(text: &str) -> Result<(), OperatorError> {
     let threads = parsed(ENTRY, text)?;
     let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,8 +65,8 @@ fn options(threads: Option<usize>) -> Result<EngineOptions, OperatorError> {
     Ok(EngineOptions { threads, ..EngineOptions::default() })
 }
 
-/// The engine of the CPU provider, for a runtime that lends its threads or for one that does not. It is that of the environment variable `ELSA_BACKEND`, which may name a GPU; else the
-/// CPU's fastest instructions.
+/// Returns the engine of the CPU provider, for a runtime that lends its threads or for one that does not. The environment
+/// variable `ELSA_BACKEND` selects its back end, which may be a GPU; the default is the CPU's fastest instructions.
 ///
 /// # Errors
 /// Returns an error if the engine cannot start.
@@ -87,10 +87,10 @@ pub(crate) fn cpu(lent: bool) -> Result<Engine, OperatorError> {
     Ok(engine)
 }
 
-/// The engine of the CUDA provider in the context that is current on this thread.
+/// Returns the engine of the CUDA provider in the current context of this thread.
 ///
 /// # Errors
-/// Returns an error if there is none, or if the engine cannot start there.
+/// Returns an error if there is no current context, or if the engine cannot start there.
 pub(crate) fn cuda() -> Result<Engine, OperatorError> {
     let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
     let current = host::current_context();
@@ -99,7 +99,7 @@ pub(crate) fn cuda() -> Result<Engine, OperatorError> {
     }
     let engine = Engine::new(&EngineOptions {
         backend: Some(Backend::Cuda),
-        // The CPU cannot read what the provider has on the device.
+        // The CPU cannot read the provider's device memory.
         fallback: Fallback::Fail,
         cuda: CudaOptions { context: CudaContext::Current, ..CudaOptions::default() },
         threads: Some(1),

@@ -1,89 +1,88 @@
-//! Why a model, a node or a call is refused. Messages name the argument as the operator calls it, what was found, and
-//! what is allowed.
+//! Errors of models, nodes and calls. Messages name the argument as the operator does, the value found, and the
+//! allowed values.
 
 use elsa_core::argument::ArgumentError;
 use elsa_runtime::{BindError, EngineError, PlanError, RunError};
 
-/// Why the operator does not compute.
+/// Error of the operator.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperatorError {
-    /// The runtime is too old, or does not say which it is.
+    /// The runtime is too old, or does not report its version.
     #[error("ONNX Runtime: version {found}; allowed: 1.10 or newer")]
     Runtime {
-        /// The version that it names.
+        /// Version that the runtime reports.
         found: String,
     },
-    /// An attribute, a variable of the environment, or an entry of the session's configuration has a value that makes
-    /// no sense.
+    /// An attribute, an environment variable, or an entry of the session's configuration has an invalid value.
     #[error("{argument}: {found}; allowed: {allowed}")]
     Value {
-        /// Its name.
+        /// Name of the setting.
         argument: &'static str,
-        /// Its value.
+        /// Value of the setting.
         found: String,
-        /// The allowed values.
+        /// Allowed values, in words.
         allowed: &'static str,
     },
-    /// The rank of an input is not that of the others, or of any.
+    /// The rank of an input differs from that of the others, or is not supported.
     #[error("{argument}: rank {found}; allowed: {allowed}")]
     Rank {
         /// Name of the input.
         argument: &'static str,
-        /// Its rank.
+        /// Rank of the input.
         found: usize,
-        /// The allowed ranks.
+        /// Allowed ranks.
         allowed: &'static str,
     },
-    /// The element type of an input.
+    /// The element type of an input is not supported.
     #[error("{argument}: type {found}; allowed: {allowed}")]
     Type {
         /// Name of the input.
         argument: &'static str,
-        /// The name of its type.
+        /// Name of its type.
         found: &'static str,
-        /// The allowed types.
+        /// Allowed types.
         allowed: &'static str,
     },
     /// An input or attribute that another one requires is absent.
     #[error("{argument}: absent; allowed: given, because {other} is")]
     Missing {
-        /// Its name.
+        /// Name of the missing input or attribute.
         argument: &'static str,
-        /// What requires it.
+        /// Name of the one that requires it.
         other: &'static str,
     },
     /// Two inputs or attributes exclude each other.
     #[error("{argument}: given with {other}; allowed: one of the two")]
     Conflict {
-        /// The name of one.
+        /// Name of the first one.
         argument: &'static str,
-        /// The name of the other.
+        /// Name of the second one.
         other: &'static str,
     },
-    /// A size differs from the one that something else says.
+    /// A size differs from the size that another argument determines.
     #[error("{argument}: {axis} {found}; allowed: {allowed}, as {of} says")]
     Size {
         /// Name of the input.
         argument: &'static str,
         /// Name of the axis.
         axis: &'static str,
-        /// Its size.
+        /// Size of the axis.
         found: i64,
-        /// The required size.
+        /// Required size.
         allowed: i64,
-        /// What says so.
+        /// Argument that determines the size.
         of: &'static str,
     },
-    /// The input is no tensor, or its memory is not where the operator computes.
+    /// The input is not a tensor, or its memory is not where the operator computes.
     #[error("{argument}: {found}; allowed: a dense tensor in memory of the operator's provider")]
     Place {
         /// Name of the input.
         argument: &'static str,
-        /// What it is.
+        /// Description of the input.
         found: &'static str,
     },
-    /// The problem is refused.
+    /// The problem is invalid.
     #[error(transparent)]
     Problem(ArgumentError),
     /// The engine could not start.
@@ -98,18 +97,18 @@ pub enum OperatorError {
     /// The computation failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// A call of ONNX Runtime's own failed.
+    /// A call to ONNX Runtime failed.
     #[error("ONNX Runtime: {call}: {message}")]
     Host {
         /// Name of the function.
         call: &'static str,
-        /// Its message.
+        /// Message of the runtime.
         message: String,
     },
     /// A panic in this library.
     #[error("a bug in this library: {message}")]
     Panic {
-        /// The message of the panic.
+        /// Message of the panic.
         message: String,
     },
 }
@@ -132,7 +131,7 @@ impl From<BindError> for OperatorError {
     }
 }
 
-/// The operator's name of an argument that the engine names.
+/// Converts the engine's name of an argument to the operator's.
 fn renamed(argument: &'static str) -> &'static str {
     match argument {
         "q" => "Q",

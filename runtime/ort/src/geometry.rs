@@ -1,5 +1,5 @@
-//! From attributes and the shapes of a call to its problem and the shapes of its outputs. Nothing here is unsafe, and
-//! nothing trusts a shape.
+//! Derives the problem of a call and the shapes of its outputs from attributes and the shapes of its inputs.
+//! Nothing here is unsafe, and every shape is checked.
 
 use crate::api::TensorShape;
 use crate::attributes::Attributes;
@@ -40,7 +40,7 @@ impl Input {
         Input::KeyLengths,
     ];
 
-    /// The name of the input.
+    /// Returns the name of the input.
     pub const fn name(self) -> &'static str {
         match self {
             Input::Query => "Q",
@@ -55,7 +55,7 @@ impl Input {
     }
 }
 
-/// What decides a plan: the shapes of the inputs, and which of the later outputs the node has.
+/// The key of a plan: the shapes of the inputs, and which optional outputs the node has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shapes {
     pub inputs: [Option<TensorShape>; INPUTS],
@@ -68,7 +68,7 @@ impl Shapes {
         self.inputs[input as usize].as_ref()
     }
 
-    /// The shapes of a call of no sequence, whose batch is 0, with a batch of 1 in its place.
+    /// Returns the shapes of a call with an empty batch, with a batch of 1 instead of 0.
     pub fn of_no_sequence(&self) -> Option<Shapes> {
         let batch = |input| self.input(input).filter(|shape| shape.rank >= 3).map(|shape| shape.dims[0]);
         let given = || [Input::Query, Input::Key, Input::Value].into_iter().filter_map(batch);
@@ -89,13 +89,13 @@ impl Shapes {
     }
 }
 
-/// The problem of a call, where its tensors begin, and the shapes of its outputs.
+/// The problem of a call, the offsets of its tensors, and the shapes of its outputs.
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {
     pub problem: Problem,
-    /// The elements before the first query, key and value in their tensors.
+    /// Number of elements before the first query, key and value in their tensors.
     pub offsets: [usize; 3],
-    /// Whether keys and values lie in the tensor of the queries.
+    /// `true` if keys and values are in the tensor of the queries.
     pub packed: bool,
     /// The shapes of `Y`, `present_key` and `present_value`.
     pub outputs: [TensorShape; OUTPUTS],
@@ -108,7 +108,7 @@ const INT64: i32 = 7;
 const BOOL: i32 = 9;
 const FLOAT16: i32 = 10;
 
-/// The name of an element type.
+/// Returns the name of an element type.
 fn type_name(element: i32) -> &'static str {
     match element {
         FLOAT => "f32",
@@ -141,7 +141,7 @@ fn wrong_type(input: Input, shape: &TensorShape, allowed: &'static str) -> Opera
     OperatorError::Type { argument: input.name(), found: type_name(shape.element), allowed }
 }
 
-/// The axes of a tensor as sizes.
+/// Converts the axes of a tensor to sizes.
 fn sizes(input: Input, shape: &TensorShape) -> Result<[usize; 4], OperatorError> {
     let mut sizes = [0; 4];
     for (size, &dim) in sizes.iter_mut().zip(shape.dims()) {
@@ -154,7 +154,7 @@ fn sizes(input: Input, shape: &TensorShape) -> Result<[usize; 4], OperatorError>
     Ok(sizes)
 }
 
-/// The dims of a shape of the runtime; `None` beyond what it can say.
+/// Converts sizes to a shape of the runtime; `None` if it cannot represent them.
 fn shape_of(element: i32, sizes: &[usize]) -> Option<TensorShape> {
     let mut shape = TensorShape { element, rank: sizes.len(), ..TensorShape::default() };
     for (dim, &size) in shape.dims.iter_mut().zip(sizes) {
@@ -163,7 +163,7 @@ fn shape_of(element: i32, sizes: &[usize]) -> Option<TensorShape> {
     Some(shape)
 }
 
-/// Queries, keys and values as views, and where they begin.
+/// Queries, keys and values as views, and their offsets.
 struct Views {
     query: View,
     key: View,
@@ -171,7 +171,7 @@ struct Views {
     offsets: [usize; 3],
 }
 
-/// The view of a tensor of the type and rank of `Q`.
+/// Returns the view of a tensor with the type and rank of `Q`.
 fn view(
     input: Input,
     shapes: &Shapes,
@@ -212,7 +212,7 @@ fn separate(attributes: &Attributes, shapes: &Shapes, query: &TensorShape) -> Re
     if query.rank == 3 && num_heads.is_none() {
         return Err(OperatorError::Missing { argument: "num_heads", other: "Q of rank 3" });
     }
-    // Where tensors have an axis of heads, the number of query heads says nothing about those of the keys.
+    // If tensors have an axis of heads, the number of query heads does not determine that of the keys.
     let kv_heads = if query.rank == 3 { kv_num_heads.or(num_heads) } else { kv_num_heads };
     let of = |input, heads, attribute| view(input, shapes, query, heads, attribute);
     Ok(Views {
@@ -223,7 +223,7 @@ fn separate(attributes: &Attributes, shapes: &Shapes, query: &TensorShape) -> Re
     })
 }
 
-/// The views of `[batch, tokens, 3 · heads · dim]`.
+/// Returns the views of `[batch, tokens, 3 · heads · dim]`.
 fn packed(attributes: &Attributes, shapes: &Shapes, query: &TensorShape) -> Result<Views, OperatorError> {
     for input in [Input::Key, Input::Value] {
         if shapes.input(input).is_some() {
@@ -252,7 +252,7 @@ fn packed(attributes: &Attributes, shapes: &Shapes, query: &TensorShape) -> Resu
     let shape = [batch, heads, tokens, dim];
     let large = elsa_core::argument::ArgumentError::TooLarge { argument: "Q", shape };
     let view = View::new("Q", shape, [tokens.checked_mul(width).ok_or(large)?, dim, width, 1])?;
-    // The tensor holds all three, and must be indexed as a whole.
+    // The tensor holds all three, and must be indexable as a whole.
     View::new("Q", [batch, 1, tokens, width], [tokens * width, 0, width, 1])?;
     Ok(Views { query: view, key: view, value: view, offsets: [0, third, 2 * third] })
 }
@@ -260,7 +260,7 @@ fn packed(attributes: &Attributes, shapes: &Shapes, query: &TensorShape) -> Resu
 fn mask(shapes: &Shapes, query: &TensorShape) -> Result<Option<MaskView>, OperatorError> {
     let Some(mask) = shapes.input(Input::Mask) else { return Ok(None) };
     let kind = match mask.element {
-        // A byte that is not zero attends, as a bool does.
+        // A nonzero byte attends, like a bool.
         BOOL | UINT8 => MaskKind::Bool,
         FLOAT => MaskKind::Additive(DType::F32),
         FLOAT16 if query.element == FLOAT16 => MaskKind::Additive(DType::F16),
@@ -273,7 +273,7 @@ fn mask(shapes: &Shapes, query: &TensorShape) -> Result<Option<MaskView>, Operat
     Ok(Some(MaskView::dense(kind, &sizes[..mask.rank])?))
 }
 
-/// The table of relative positions and the windows whose positions they are.
+/// Returns the table of relative positions, and the windows to which the positions belong.
 fn windows(
     attributes: &Attributes,
     shapes: &Shapes,
@@ -322,7 +322,7 @@ fn past(input: Input, shapes: &Shapes, query: &TensorShape) -> Result<Option<Vie
     Ok(Some(View::dense(input.name(), Layout::Bhnd, &sizes(input, shape)?, None)?))
 }
 
-/// Whether the number of keys that count is given; how a causal diagonal lies follows from it.
+/// Returns `true` if the number of valid keys is given, which determines the position of a causal diagonal.
 fn lengths(attributes: &Attributes, shapes: &Shapes, batch: usize) -> Result<bool, OperatorError> {
     let Some(lengths) = shapes.input(Input::KeyLengths) else { return Ok(false) };
     let argument = Input::KeyLengths.name();
@@ -346,7 +346,7 @@ fn lengths(attributes: &Attributes, shapes: &Shapes, batch: usize) -> Result<boo
             return Err(OperatorError::Conflict { argument, other: past.name() });
         }
     }
-    // A window follows the diagonal, which ends with the keys that count; the engine moves it with a causal mask only.
+    // A window follows the diagonal, which ends at the last valid key; the engine only moves it with a causal mask.
     if attributes.window != Window::default() && !attributes.causal {
         return Err(OperatorError::Missing { argument: "is_causal", other: "window with kv_lengths" });
     }
@@ -357,7 +357,7 @@ impl Geometry {
     /// Checks the shapes of a call.
     ///
     /// # Errors
-    /// Returns an error that names the first input or attribute that does not fit.
+    /// Returns an error that names the first input or attribute that does not match.
     pub fn of(attributes: &Attributes, shapes: &Shapes) -> Result<Geometry, OperatorError> {
         let input = shapes
             .input(Input::Query)
@@ -414,7 +414,7 @@ impl Geometry {
         let aligned = if spec.key_lengths { Alignment::BottomRight } else { Alignment::TopLeft };
         spec.causal = attributes.causal.then_some(aligned);
         spec.mask = mask;
-        // As ONNX has it.
+        // As in ONNX.
         spec.short_mask = true;
         (spec.bias, spec.windows) = windows(attributes, shapes, input)?;
         let large = || elsa_core::argument::ArgumentError::TooLarge { argument: "Q", shape: q.shape() };
@@ -429,7 +429,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Sizes that calls have, and those that make products overflow.
+    /// Generates sizes of real calls, and sizes that make products overflow.
     fn size() -> impl Strategy<Value = i64> {
         prop_oneof![
             8 => 0..5i64,
@@ -479,7 +479,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
-        /// Whatever the shapes and attributes, the answer is an error with a name, or a problem that stays inside its
+        /// For any shapes and attributes, the result is an error with a name, or a problem that stays inside its
         /// tensors.
         #[test]
         fn any_shape_is_refused_or_stays_inside_its_tensors(
@@ -489,7 +489,7 @@ mod tests {
             present_key in any::<bool>(),
             present_value in any::<bool>(),
         ) {
-            // Most calls have tensors that fit one another.
+            // Most calls have matching tensors.
             if alike[0] {
                 (inputs[1], inputs[2]) = (inputs[0], inputs[0]);
             }
@@ -562,7 +562,7 @@ mod tests {
             of(&plain, &[(Query, &[3, 4, 5, 8]), (Key, &[1, 4, 7, 8]), (Value, &[1, 4, 7, 6])]).unwrap();
         assert_eq!(found.outputs[0].dims(), [3, 4, 5, 6]);
         assert_eq!(found.problem.spec().key.strides(), [0, 56, 8, 1]);
-        // Queries that all keys share, and the rows of the mask.
+        // Queries shared by all keys, and by the rows of the mask.
         let masked =
             [(Query, &[1, 1, 1, 8][..]), (Key, &[2, 4, 7, 8]), (Value, &[2, 4, 7, 8]), (Mask, &[1, 1, 5, 7])];
         assert_eq!(of(&plain, &masked).unwrap().outputs[0].dims(), [2, 4, 5, 8]);

@@ -1,9 +1,9 @@
-//! What the process has loaded besides this library: symbols are looked up, and nothing is loaded.
+//! Looks up symbols of libraries that the process has loaded, without loading any.
 
 use std::ffi::{CStr, c_void};
 use std::mem;
 
-/// A symbol of a library that the process has loaded; `None` if it has not, or the library lacks it.
+/// Looks up a symbol of a library; `None` if the process has not loaded the library, or if the library lacks the symbol.
 fn symbol(library: &CStr, name: &CStr) -> Option<*mut c_void> {
     // SAFETY: both texts end with a zero. RTLD_NOLOAD runs no code of a library. The handle is not closed, so the library
     // stays.
@@ -18,7 +18,7 @@ type Allocate = unsafe extern "C" fn(usize) -> *mut c_void;
 type Construct = unsafe extern "C" fn(*mut c_void, *const std::ffi::c_char);
 type Throw = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, *mut c_void) -> !;
 
-/// How an exception is thrown, by the C++ library that the process has loaded.
+/// Throws exceptions through the C++ library that the process has loaded.
 ///
 /// Before version 1.16 of the interface a kernel of ONNX Runtime has no status: an error is an exception that the runtime
 /// catches.
@@ -38,13 +38,13 @@ unsafe impl Send for Exceptions {}
 unsafe impl Sync for Exceptions {}
 
 impl Exceptions {
-    /// Looks the functions up; `None` if the process has not loaded the GNU C++ library.
+    /// Looks up the functions; `None` if the process has not loaded the GNU C++ library.
     pub fn find() -> Option<Exceptions> {
         let of = |name| symbol(c"libstdc++.so.6", name);
         let (allocate, construct, throw) =
             (of(c"__cxa_allocate_exception")?, of(c"_ZNSt13runtime_errorC1EPKc")?, of(c"__cxa_throw")?);
-        // SAFETY: the functions have these types: by the Itanium C++ ABI, and for the constructor of
-        // std::runtime_error(const char *) by the name, into which its type is mangled.
+        // SAFETY: the functions have these types: by the Itanium C++ ABI, and for the constructor of std::runtime_error(const
+        // char *) by the name, into which its type is mangled.
         let (allocate, construct, throw) = unsafe {
             (
                 mem::transmute::<*mut c_void, Allocate>(allocate),
@@ -56,10 +56,10 @@ impl Exceptions {
         Some(Exceptions { allocate, construct, throw, kind, destroy })
     }
 
-    /// Makes a `std::runtime_error` with a message, which is copied.
+    /// Creates a `std::runtime_error` with a message, which is copied.
     pub fn make(&self, message: &CStr) -> Exception {
-        // SAFETY: a std::runtime_error is a pointer to its functions and one to its text. It is constructed in the memory
-        // of an exception, as the ABI asks.
+        // SAFETY: a std::runtime_error is a pointer to its functions and one to its text. It is constructed in the memory of
+        // an exception, as the ABI requires.
         let object = unsafe {
             let object = (self.allocate)(2 * size_of::<*mut c_void>());
             (self.construct)(object, message.as_ptr());
@@ -69,7 +69,7 @@ impl Exceptions {
     }
 }
 
-/// An exception that is made, and not yet thrown. It has nothing to drop.
+/// An exception that has been created but not thrown. It has nothing to drop.
 #[derive(Clone, Copy)]
 pub(crate) struct Exception {
     throw: Throw,
@@ -91,7 +91,7 @@ impl Exception {
     }
 }
 
-/// The context of CUDA that is current on this thread, as a number; `None` without one, or without a driver.
+/// Returns the current CUDA context of this thread, as a number; `None` without a context or a driver.
 pub(crate) fn current_context() -> Option<usize> {
     let found = symbol(c"libcuda.so.1", c"cuCtxGetCurrent")?;
     // SAFETY: the driver's function has this type.
@@ -99,7 +99,7 @@ pub(crate) fn current_context() -> Option<usize> {
         mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut *mut c_void) -> std::ffi::c_int>(found)
     };
     let mut context = std::ptr::null_mut();
-    // SAFETY: what is written is a local.
+    // SAFETY: the function writes to a local.
     let code = unsafe { get(&raw mut context) };
     (code == 0 && !context.is_null()).then_some(context.addr())
 }

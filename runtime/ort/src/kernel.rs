@@ -15,7 +15,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Where a node computes.
+/// Execution provider of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Provider {
     Cpu,
@@ -27,12 +27,12 @@ pub(crate) struct Kernel {
     api: Api,
     provider: Provider,
     attributes: Attributes,
-    /// Whether the node leaves out `present_key` and `present_value`, learnt when they are first asked for.
+    /// `true` if the node omits `present_key` or `present_value`, found out when they are first requested.
     left_out: [AtomicBool; 2],
     cache: Cache,
 }
 
-/// The attributes of a node that is being created.
+/// The attributes of a node during its creation.
 struct Info<'a> {
     api: &'a Api,
     info: *const OrtKernelInfo,
@@ -40,7 +40,7 @@ struct Info<'a> {
 
 impl Node for Info<'_> {
     fn integer(&self, name: &CStr) -> Option<i64> {
-        // SAFETY: *handle*: an `Info` lives no longer than the callback that has made it.
+        // SAFETY: *handle*: an `Info` does not outlive the callback that created it.
         unsafe { self.api.integer(self.info, name) }
     }
 
@@ -61,7 +61,7 @@ impl Node for Info<'_> {
 }
 
 impl Kernel {
-    /// Reads the attributes of a node. On the CPU the engine starts, so that a session fails early.
+    /// Reads the attributes of a node. On the CPU it starts the engine, so a session fails early.
     ///
     /// # Safety
     /// *handle* of [`Api`], for `info`.
@@ -77,12 +77,12 @@ impl Kernel {
         Ok(Kernel { api, provider, attributes, left_out: Default::default(), cache: Cache::default() })
     }
 
-    /// The functions of the runtime of this node.
+    /// Returns the functions of the runtime of this node.
     pub fn api(&self) -> &Api {
         &self.api
     }
 
-    /// A call.
+    /// Executes a call.
     ///
     /// # Safety
     /// *handle* of [`Api`], for `context`.
@@ -113,8 +113,8 @@ impl Kernel {
         let plan = &prepared.plan;
         match self.provider {
             Provider::Cpu => {
-                // SAFETY: *tensors*: the runtime keeps the tensors of a call until it ends, and nobody else writes them.
-                // Outputs are the call's own, because the operator declares none that takes the place of an input.
+                // SAFETY: *tensors*: the runtime keeps the tensors of a call until it ends, and nothing else writes
+                // them. Outputs belong to the call, because the operator declares none that reuses an input.
                 let (inputs, outputs) = unsafe { (host_inputs(&given), host_outputs(&given)) };
                 let mut bound = plan.bind(inputs, outputs, workspace.get())?;
                 if self.api.lends() {
@@ -141,7 +141,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// The inputs of a call, and what decides its plan.
+    /// Returns the inputs of a call, and the key of its plan.
     ///
     /// # Safety
     /// *handle*.
@@ -166,7 +166,7 @@ impl Kernel {
         Ok((values, shapes))
     }
 
-    /// The plan for the shapes of a call.
+    /// Returns the plan for the shapes of a call.
     fn prepared(&self, shapes: &Shapes) -> Result<Arc<Prepared>, OperatorError> {
         if let Some(prepared) = self.cache.find(shapes) {
             return Ok(prepared);
@@ -180,8 +180,8 @@ impl Kernel {
         Ok(self.cache.insert(*shapes, geometry, plan))
     }
 
-    /// Allocates the outputs of a call, `Y` last. Returns none if one turns out to be left out by the node, which `shapes`
-    /// then says.
+    /// Allocates the outputs of a call, `Y` last. Returns `None` if the node turns out to omit one, and records
+    /// that in `shapes`.
     ///
     /// # Safety
     /// *handle*.
@@ -210,7 +210,7 @@ impl Kernel {
         Ok((now == wanted && !outputs[0].is_null()).then_some(outputs))
     }
 
-    /// The memory of a call.
+    /// Collects the memory of a call.
     ///
     /// # Safety
     /// *handle*.

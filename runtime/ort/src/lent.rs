@@ -1,12 +1,12 @@
-//! The runtime's own threads, on which the operator computes where the runtime lends them.
+//! The runtime's own threads, on which the operator computes if the runtime lends them.
 //!
-//! **The naive way** gives the engine threads of its own. The runtime's threads spin after their work, so that two pools then
-//! take the cores from one another, and a model becomes slower than either pool alone makes it.
+//! **The naive way** gives the engine its own threads. The runtime's threads spin after their work, so two pools then compete
+//! for the cores, and a model becomes slower than with either pool alone.
 //!
-//! **Why the code differs.** From 1.17 on a call can have its shares computed by the runtime's pool. The function takes the
-//! context of the call, while an engine has one hook for all calls: the thread of a call notes its context before it runs
-//! ([`during`]), and the engine calls the hook on that thread. Where no context is noted the hook does nothing, and the caller
-//! computes every share.
+//! **Why the code differs.** From 1.17 on, the runtime's pool can compute the shares of a call. The function requires the
+//! context of the call, while an engine has one hook for all calls. So the thread of a call records its context before it
+//! runs ([`during`]), and the engine calls the hook on that thread. Without a recorded context the hook does nothing, and the
+//! caller computes every share.
 
 use crate::api::Api;
 use elsa_runtime::{HostTask, HostThreads, ParallelFor};
@@ -16,7 +16,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 thread_local! {
-    /// The call that this thread is in.
+    /// The current call of this thread.
     static CALL: Cell<Option<(Api, *const OrtKernelContext)>> = const { Cell::new(None) };
 }
 
@@ -27,8 +27,8 @@ impl ParallelFor for Lent {
     fn parallel_for(&self, workers: usize, task: HostTask) {
         let Some((api, context)) = CALL.get() else { return };
         let number = ptr::without_provenance_mut(task.number());
-        // SAFETY: *handle*: `during` is under way on this thread. A share may be called with any number. Shares that the
-        // runtime refuses to compute are the caller's.
+        // SAFETY: *handle*: `during` is active on this thread. A share may be called with any number. The caller computes
+        // shares that the runtime refuses.
         let _ = unsafe { api.parallel_for(context, share, workers, number) };
     }
 }
@@ -38,12 +38,12 @@ unsafe extern "system" fn share(task: *mut c_void, worker: usize) {
     HostTask::from_number(task.addr()).call(worker);
 }
 
-/// What an engine takes to compute on the threads of the runtime that calls.
+/// Returns the threads of the calling runtime, for an engine.
 pub(crate) fn threads() -> HostThreads {
     HostThreads::new(Lent)
 }
 
-/// Ends what [`during`] has begun.
+/// Ends the scope of [`during`].
 struct Ended(Option<(Api, *const OrtKernelContext)>);
 
 impl Drop for Ended {
@@ -52,7 +52,7 @@ impl Drop for Ended {
     }
 }
 
-/// Does `work` with the threads of a call.
+/// Executes `work` with the threads of a call.
 ///
 /// # Safety
 /// *handle* of [`Api`], for `context`, and the runtime has the function ([`Api::lends`]).

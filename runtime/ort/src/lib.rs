@@ -1,25 +1,25 @@
 //! `libelsa_ort.so`: exact attention as the operator `ElsaAttention` of ONNX Runtime, in the domain `ai.elsa`.
 //!
-//! OPERATOR.md has what the operator computes and how a program registers it. The library exports one function,
-//! `RegisterCustomOps`, by which every interface of ONNX Runtime loads operators.
+//! OPERATOR.md specifies the operator and its registration. The library exports one function, `RegisterCustomOps`, through
+//! which every interface of ONNX Runtime loads operators.
 //!
 //! **The naive way** compiles against the headers of one version of ONNX Runtime, and links its library.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *One file serves every version from 1.10 on.* The runtime hands over its table of functions. Tables only grow, so
-//!    the library asks for the newest version that both know (`register`), states no newer one in the operator's own
-//!    table (`operator`), and calls what is newer than 1.10 only where it is there (`api`).
+//! 1. *One file supports every version from 1.10 on.* The runtime passes its table of functions. Tables only grow, so the
+//!    library requests the newest version that both know (`register`), declares no newer one in the operator's own table
+//!    (`operator`), and calls functions newer than 1.10 only if they are available (`api`).
 //! 2. *Nothing is linked.* Types come from the crate `ort-sys`, whose linking is disabled.
-//! 3. *A kernel of a runtime before 1.16 has no status.* There an error is a `std::runtime_error` of the C++ library
-//!    that the process has loaded, looked up when the operator is registered (`host`). The one frame of
-//!    this library that it passes has nothing to drop.
-//! 4. *A runtime before 1.18 takes one table for an operator*, and cannot infer the type of its outputs from several inputs
-//!    of unknown type. Outputs then are f32, or what the environment variable `ELSA_ORT_TYPE` says. Later ones take one
+//! 3. *A kernel of a runtime before 1.16 has no status.* There an error is a `std::runtime_error` of the C++ library that the
+//!    process has loaded, looked up when the operator is registered (`host`). The single frame of this library that it passes
+//!    has nothing to drop.
+//! 4. *A runtime before 1.18 accepts one table for an operator*, and cannot infer the type of its outputs from several inputs
+//!    of unknown type. Outputs are then f32, or the type in the environment variable `ELSA_ORT_TYPE`. Later ones accept one
 //!    table for each element type.
 //!
-//! A call looks up the plan for the shapes of its tensors (`cache`), binds their memory (`tensors`) and runs. The
-//! engine is that of the process (`engines`).
+//! A call looks up the plan for the shapes of its tensors (`cache`), binds their memory (`tensors`) and runs. The process
+//! shares its engines (`engines`).
 
 mod api;
 mod attributes;
@@ -41,7 +41,7 @@ use ort_sys::{OrtApiBase, OrtSessionOptions, OrtStatusPtr};
 /// Adds the operator to the options of a session. ONNX Runtime calls it when a program registers this library.
 ///
 /// # Safety
-/// Both pointers are those that ONNX Runtime hands to such a function. The library stays loaded as long as the sessions.
+/// Both pointers are those that ONNX Runtime passes to such a function. The library stays loaded as long as the sessions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn RegisterCustomOps(
     options: *mut OrtSessionOptions,

@@ -1,4 +1,5 @@
-//! The operator as ONNX Runtime sees it: a table of functions for each provider. Every function is a panic wall.
+//! The operator in the form that ONNX Runtime expects: a table of functions for each provider. Every function is a panic
+//! wall.
 
 use crate::api::{Api, element_type, message};
 use crate::error::OperatorError;
@@ -15,28 +16,28 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The operator for one provider.
 ///
-/// The clauses that unsafe blocks here cite:
-/// - *operator*: the runtime hands back the table that was registered, which is the first field of an [`Operator`] that
-///   lives as long as the process.
-/// - *kernel*: the runtime hands back what creation has returned, until it has it destroyed, once.
+/// Clauses cited by unsafe blocks:
+/// - *operator*: the runtime passes the registered table, which is the first field of an [`Operator`] that lives as long as
+///   the process.
+/// - *kernel*: the runtime passes the value that creation returned, until it destroys it, once.
 /// - *table* and *handle*: those of [`Api`].
 #[repr(C)]
 pub(crate) struct Operator {
     table: OrtCustomOp,
     provider: Provider,
     version: u32,
-    /// The element type of the outputs.
+    /// Element type of the outputs.
     output: i32,
-    /// Whether queries, keys, values and the past are declared with that type as well; other inputs take any.
+    /// `true` if queries, keys, values and the past are declared with that type as well; other inputs accept any type.
     typed: bool,
-    /// How an error is reported where a kernel has no status.
+    /// Method of reporting an error when a kernel has no status.
     exceptions: Option<Exceptions>,
 }
 
 /// The first version in which a kernel returns a status.
 pub(crate) const WITH_STATUS: u32 = 16;
 
-/// Runs `body`, with a panic turned into an error.
+/// Runs `body`, and converts a panic to an error.
 pub(crate) fn walled<T>(body: impl FnOnce() -> Result<T, OperatorError>) -> Result<T, OperatorError> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -69,13 +70,13 @@ unsafe fn created(
     })
 }
 
-/// What the runtime keeps of a node.
+/// The runtime's record of a node.
 struct Shared {
     kernel: Kernel,
     operator: *const OrtCustomOp,
 }
 
-/// The exception for a runtime whose kernels have no status.
+/// Creates the exception for a runtime whose kernels have no status.
 ///
 /// # Safety
 /// *operator*.
@@ -87,7 +88,7 @@ unsafe fn exception(table: *const OrtCustomOp, e: OperatorError) -> Exception {
     }
 }
 
-/// What creation returns, or the exception that it throws.
+/// Returns the result of creation, or the exception to throw.
 ///
 /// # Safety
 /// *operator*, *table*, *handle*.
@@ -101,7 +102,7 @@ unsafe fn created_or_exception(
     unsafe { created(table, api, info).map_err(|e| exception(table, e)) }
 }
 
-/// The exception that a call throws.
+/// Returns the exception that a call throws.
 ///
 /// # Safety
 /// *kernel*, *handle*.
@@ -114,8 +115,8 @@ unsafe fn computed_or_exception(kernel: *mut c_void, context: *mut OrtKernelCont
     }
 }
 
-/// The one frame that an exception of creation passes. It has nothing to drop and catches nothing, so it has no tables by
-/// which Rust unwinds: they would call the unwinder that this library was built with, which is not the one that throws.
+/// The single frame that an exception of creation passes. It has nothing to drop and catches nothing, so it has no unwind
+/// tables of Rust: they would call the unwinder that this library was built with, which is not the one that throws.
 ///
 /// # Safety
 /// *operator*, *table*, *handle*.
@@ -133,7 +134,7 @@ unsafe extern "C-unwind" fn create_or_throw(
     }
 }
 
-/// The one frame that an exception of a call passes, as [`create_or_throw`] is that of creation.
+/// The single frame that an exception of a call passes, like [`create_or_throw`] for creation.
 ///
 /// # Safety
 /// *kernel*, *handle*.
@@ -175,7 +176,7 @@ unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut OrtKernelCo
 /// *kernel*.
 unsafe extern "system" fn destroy(kernel: *mut c_void) {
     if !kernel.is_null() {
-        // A panic while memory is freed has no one to be told to.
+        // A panic while memory is freed cannot be reported.
         let _ = walled(|| {
             // SAFETY: the clause of this function.
             drop(unsafe { Box::from_raw(kernel.cast::<Shared>()) });
@@ -237,7 +238,8 @@ unsafe extern "system" fn output_characteristic(_: *const OrtCustomOp, index: us
     if index == 0 { Characteristic::INPUT_OUTPUT_REQUIRED } else { Characteristic::INPUT_OUTPUT_OPTIONAL }
 }
 
-/// On a GPU the lengths are read on the host; the rest lies where the provider computes.
+/// Returns the memory type of an input. On a GPU the lengths are read on the host; everything else is where the provider
+/// computes.
 ///
 /// # Safety
 /// *operator*.
@@ -260,8 +262,8 @@ unsafe extern "system" fn largest(_: *const OrtCustomOp) -> c_int {
 }
 
 impl Operator {
-    /// The operator for a provider, as a runtime of `version` reads it. `output` is the type of its outputs, and `typed`
-    /// whether that of the queries is declared too.
+    /// Creates the operator for a provider, for a runtime of `version`. `output` is the type of its outputs, and `typed` says
+    /// that the type of the queries is declared as well.
     pub fn new(
         version: u32,
         provider: Provider,
@@ -306,7 +308,7 @@ impl Operator {
             GetVariadicOutputHomogeneity: Some(one),
             CreateKernelV2: Some(create),
             KernelComputeV2: Some(compute),
-            // A runtime reads the types of all inputs before it calls one, and fails where an input is absent.
+            // A runtime reads the types of all inputs before the call, and fails if an input is absent.
             InferOutputShapeFn: None,
             GetStartVersion: Some(one),
             GetEndVersion: Some(largest),
@@ -314,12 +316,12 @@ impl Operator {
         Operator { table, provider, version, output, typed, exceptions }
     }
 
-    /// Where it computes.
+    /// Returns the provider on which it computes.
     pub fn provider(&self) -> Provider {
         self.provider
     }
 
-    /// The table for the runtime.
+    /// Returns the table for the runtime.
     pub fn table(&'static self) -> *const OrtCustomOp {
         &raw const self.table
     }

@@ -1,4 +1,4 @@
-//! Registration: which runtime it is, and which operators it gets.
+//! Registers the operators: identifies the runtime and gives it the tables that it supports.
 
 use crate::api::{Api, NEWEST};
 use crate::engines;
@@ -10,14 +10,14 @@ use ort_sys::{OrtApiBase, OrtSessionOptions};
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
 
-/// The oldest version of the interface that has everything that is called without asking.
+/// Oldest version of the interface that has all functions that are called unconditionally.
 const OLDEST: u32 = 10;
-/// The first version of the runtime that takes an operator with one table for each element type.
+/// First version of the runtime that accepts one table for each element type of an operator.
 const WITH_TYPES: u32 = 18;
-/// The variable of the environment that says which element type the outputs have, for runtimes that cannot infer it.
+/// Environment variable with the element type of the outputs, for runtimes that cannot infer it.
 const TYPE: &str = "ELSA_ORT_TYPE";
 
-/// The operators of a version of the interface, which are never freed, because sessions keep their addresses.
+/// The operators of a version of the interface. They are never freed, because sessions keep their addresses.
 struct Registered {
     version: u32,
     outputs: &'static [i32],
@@ -28,15 +28,15 @@ static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 
 /// The runtime that registers the operators.
 pub(crate) struct Runtime {
-    /// Its functions, of the newest version that both know.
+    /// Functions of the newest version that both know.
     pub api: Api,
-    /// Its version, as it names it.
+    /// Version that the runtime reports.
     name: String,
-    /// The number after the first point of that.
+    /// Minor number of that version.
     minor: u32,
 }
 
-/// The number after the first point of a runtime's version, whose major number is 1.
+/// Returns the minor number of a runtime's version, whose major number is 1.
 fn minor(version: &str) -> Option<u32> {
     let mut parts = version.split('.');
     let major: u32 = parts.next()?.parse().ok()?;
@@ -48,10 +48,10 @@ fn minor(version: &str) -> Option<u32> {
     }
 }
 
-/// The runtime.
+/// Identifies the runtime.
 ///
 /// # Safety
-/// `base` is the table that ONNX Runtime hands to `RegisterCustomOps`.
+/// `base` is the table that ONNX Runtime passes to `RegisterCustomOps`.
 pub(crate) unsafe fn runtime(base: *const OrtApiBase) -> Option<Runtime> {
     // SAFETY: the clause of this function: the text ends with a zero, and `GetApi` answers any version.
     unsafe {
@@ -67,7 +67,7 @@ pub(crate) unsafe fn runtime(base: *const OrtApiBase) -> Option<Runtime> {
     }
 }
 
-/// The element types of the outputs, one table for each. An older runtime takes one, and cannot infer it.
+/// Returns the element types of the outputs, one table for each. An older runtime accepts one, and cannot infer it.
 fn outputs(minor: u32) -> Result<&'static [i32], OperatorError> {
     if minor >= WITH_TYPES {
         return Ok(&[1, 10]);
@@ -135,7 +135,7 @@ mod tests {
     use std::ptr;
 
     thread_local! {
-        /// The table that [`old_api`] hands out, and the message of the last status.
+        /// The table that [`old_api`] returns, and the message of the last status.
         static TABLE: RefCell<*const OrtApi> = const { RefCell::new(ptr::null()) };
         static SAID: RefCell<CString> = RefCell::default();
     }
@@ -154,7 +154,7 @@ mod tests {
         OrtStatusPtr(ptr::without_provenance_mut(1))
     }
 
-    /// The table has the one function that may be called; no other is touched.
+    /// The table has the only function that may be called.
     #[test]
     fn a_runtime_that_is_too_old_is_told_so() {
         let mut table = MaybeUninit::<OrtApi>::uninit();
@@ -162,7 +162,7 @@ mod tests {
         unsafe { (&raw mut (*table.as_mut_ptr()).CreateStatus).write(say) };
         TABLE.set(table.as_ptr());
         let base = OrtApiBase { GetApi: old_api, GetVersionString: old_version };
-        // SAFETY: the options are not touched, because the version is looked at first.
+        // SAFETY: the options are not used, because the version is checked first.
         let status = unsafe { crate::RegisterCustomOps(ptr::null_mut(), &raw const base) };
         assert!(!status.0.is_null());
         let wanted = c"ONNX Runtime: version 1.9.0; allowed: 1.10 or newer";

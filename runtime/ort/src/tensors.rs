@@ -1,8 +1,8 @@
-//! The memory of a call: from pointers to slices, or to addresses of a GPU.
+//! Converts the memory of a call from pointers to slices, or to addresses of a GPU.
 //!
-//! Clause of what is unsafe here:
-//! - *tensors*: the memory of an input or output holds the elements that its shape says, until the call ends. Nobody
-//!   writes the inputs meanwhile, and nobody else uses the outputs, of which none shares memory with another tensor.
+//! Clause of the unsafe functions here:
+//! - *tensors*: the memory of an input or output holds the elements of its shape until the call ends. Until then
+//!   nothing writes the inputs, and nothing else uses the outputs, which share no memory with another tensor.
 
 use crate::api::TensorShape;
 use crate::error::OperatorError;
@@ -25,7 +25,7 @@ pub(crate) struct Given<'a> {
     outputs: [*mut c_void; OUTPUTS],
 }
 
-/// Size of an element in bytes, which is its alignment.
+/// Returns the size of an element in bytes, which is its alignment.
 fn size(element: i32) -> usize {
     match element {
         1 => 4,
@@ -51,12 +51,12 @@ fn checked(
 }
 
 impl<'a> Given<'a> {
-    /// No memory yet.
+    /// Starts without memory.
     pub fn new(geometry: &'a Geometry, shapes: &'a Shapes) -> Given<'a> {
         Given { geometry, shapes, inputs: [ptr::null_mut(); INPUTS], outputs: [ptr::null_mut(); OUTPUTS] }
     }
 
-    /// States where an input lies.
+    /// Sets the address of an input.
     ///
     /// # Errors
     /// Returns an error if it is not aligned, or null.
@@ -67,7 +67,7 @@ impl<'a> Given<'a> {
         Ok(())
     }
 
-    /// States where an output lies.
+    /// Sets the address of an output.
     ///
     /// # Errors
     /// Returns an error if it is not aligned, or null.
@@ -80,7 +80,7 @@ impl<'a> Given<'a> {
         self.geometry.problem.spec().dtype
     }
 
-    /// The first elements of queries, keys and values.
+    /// Returns the first elements of queries, keys and values.
     fn firsts(&self) -> [*mut u8; 3] {
         let from = |input: Input| {
             let at = if self.geometry.packed { Input::Query } else { input };
@@ -95,7 +95,7 @@ impl<'a> Given<'a> {
     }
 }
 
-/// A slice; empty where there are no elements, however the pointer.
+/// Creates a slice; empty for zero elements, with any pointer.
 ///
 /// # Safety
 /// *tensors*, for `len` elements.
@@ -123,7 +123,7 @@ unsafe fn elements<'a>(dtype: DType, data: *const u8, len: usize) -> Elements<'a
 /// # Safety
 /// *tensors*, for `len` elements of an output.
 unsafe fn elements_mut<'a>(dtype: DType, data: *mut c_void, len: usize) -> ElementsMut<'a> {
-    // A slice without elements needs an address that is aligned and not null.
+    // A slice without elements needs an aligned, nonnull address.
     let data = if len == 0 { ptr::without_provenance_mut(64) } else { data };
     // SAFETY: the clause of this function; alignment was checked when the pointer was given.
     unsafe {
@@ -139,7 +139,7 @@ fn extent(view: Option<&View>) -> usize {
     view.map_or(0, View::extent)
 }
 
-/// The lengths of a call.
+/// Returns the lengths of a call.
 ///
 /// # Safety
 /// *tensors*.
@@ -151,7 +151,7 @@ unsafe fn lengths<'a>(given: &Given<'a>) -> Lengths<'a> {
     Lengths { keys, ..Lengths::default() }
 }
 
-/// The inputs of a call on the host.
+/// Returns the inputs of a call on the host.
 ///
 /// # Safety
 /// *tensors*.
@@ -159,8 +159,8 @@ pub(crate) unsafe fn host_inputs<'a>(given: &Given<'a>) -> Inputs<'a> {
     let spec = given.geometry.problem.spec();
     let [query, key, value] = given.firsts();
     let dtype = given.dtype();
-    // SAFETY: the clause of this function. The views were made for the tensors' shapes, from the element on that the
-    // pointer points to.
+    // SAFETY: the clause of this function. The views were created for the tensors' shapes, from the element at the
+    // pointer on.
     unsafe {
         let optional = |input: Input, view: Option<&View>| {
             view.map(|view| elements(dtype, given.input(input).cast(), view.extent()))
@@ -186,14 +186,14 @@ pub(crate) unsafe fn host_inputs<'a>(given: &Given<'a>) -> Inputs<'a> {
     }
 }
 
-/// The outputs of a call on the host.
+/// Returns the outputs of a call on the host.
 ///
 /// # Safety
 /// *tensors*.
 pub(crate) unsafe fn host_outputs<'a>(given: &Given<'a>) -> Outputs<'a> {
     let spec = given.geometry.problem.spec();
     let dtype = given.dtype();
-    // SAFETY: the clause of this function. The views are those of the shapes with which outputs were allocated.
+    // SAFETY: the clause of this function. The views are those of the shapes with which the outputs were allocated.
     unsafe {
         let mut outputs = Outputs::new(elements_mut(dtype, given.outputs[0], spec.output.extent()));
         if spec.present_key.is_some() {
@@ -208,7 +208,7 @@ pub(crate) unsafe fn host_outputs<'a>(given: &Given<'a>) -> Outputs<'a> {
     }
 }
 
-/// The inputs of a call on a device, with the lengths on the host.
+/// Returns the inputs of a call on a device, with the lengths on the host.
 ///
 /// # Safety
 /// *tensors*, for the lengths.
@@ -229,7 +229,7 @@ pub(crate) unsafe fn device_inputs<'a>(given: &Given<'a>) -> DeviceInputs<'a> {
     }
 }
 
-/// The outputs of a call on a device.
+/// Returns the outputs of a call on a device.
 pub(crate) fn device_outputs(given: &Given<'_>) -> DeviceOutputs {
     let spec = given.geometry.problem.spec();
     let [output, present_key, present_value] = given.outputs.map(|data| data.addr() as u64);

@@ -1,4 +1,4 @@
-//! Certificates of runs: what a workspace remembers of its last run, and what that run measured.
+//! Certificates of runs: the workspace's record of its last run, and the measurements of that run.
 
 use super::traversed::{Recorded, Traversed};
 use super::worked::Worked;
@@ -10,12 +10,13 @@ use elsa_core::attention::certified::Certified;
 use elsa_core::attention::measured::{Flags, MEASURED, Measured, larger};
 use elsa_core::attention::plan::Span;
 
-/// Where the records of a run are.
+/// Location of the records of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Records {
-    /// One, in the memory of the CPU's workspace.
+    /// One record, in the memory of the CPU's workspace.
     Cpu(Span),
-    /// In the memory of the GPU's workspace: offset in bytes, how many, and f32 values from one to the next.
+    /// In the memory of the GPU's workspace: offset in bytes, number of records, and f32 values from one to the
+    /// next.
     Gpu { at: usize, count: usize, stride: usize },
 }
 
@@ -30,7 +31,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// A run of `problem` that executed what `certificate` says.
+    /// Creates the record of a run of `problem` that executed what `certificate` states.
     pub fn new(
         problem: &Problem,
         certificate: Certificate,
@@ -41,25 +42,26 @@ impl Ran {
         Ran { problem: *problem, certificate, records, recorded, fallback }
     }
 
-    /// Where its records are, if its plan certifies.
+    /// Returns the location of its records, if its plan certifies.
     pub fn records(&self) -> Option<Records> {
         self.records
     }
 
-    /// Where lies what it left out, if its schedule is not the exact one.
+    /// Returns the location of its skipped weights, if its schedule is not the exact one.
     pub fn recorded(&self) -> Option<&Recorded> {
         self.recorded.as_ref()
     }
 
-    /// Whether a GPU ran.
+    /// Returns `true` if a GPU ran.
     pub fn on_gpu(&self) -> bool {
         matches!(self.records, Some(Records::Gpu { .. })) || matches!(self.recorded, Some(Recorded::Gpu(_)))
     }
 
-    /// The certificate of the run, whose records lie in `worked`. Waits for the run, if it is pending on a GPU.
+    /// Returns the certificate of the run, whose records are in `worked`. Waits for the run, if it is pending on a
+    /// GPU.
     ///
     /// # Errors
-    /// Returns an error if the device fails, or if the memory is not that of the run.
+    /// Returns an error if the device fails, or if the memory does not belong to the run.
     pub fn certified<'w>(&self, worked: Worked<'w>) -> Result<Certified<'w>, CertifyError> {
         let mut worked = worked;
         let traversed = match (&self.records, &self.recorded) {
@@ -88,7 +90,7 @@ impl Ran {
     }
 }
 
-/// The record of a call, joined of the `count` records of `stride` numbers that a run has left at offset `at`.
+/// Merges the `count` records of `stride` values that a run has left at offset `at` into the record of a call.
 fn joined(
     workspace: &mut GpuWorkspace,
     at: usize,
@@ -103,7 +105,7 @@ fn joined(
     Ok(first)
 }
 
-/// The certificate of a run that left `record`; `None` if that is none.
+/// Returns the certificate of a run that left `record`; `None` if that is not a record.
 pub(super) fn certified<'r>(
     problem: &Problem,
     certificate: Certificate,

@@ -1,7 +1,7 @@
-//! The guardrail: what is tried next after memory was refused (Stream-CQSA, 2.5).
+//! Finds the next attempt after memory was refused: the guardrail (Stream-CQSA, 2.5).
 //!
-//! A task is a block of resident queries that all keys pass. `n_cap` tasks are resident at once. Its rows are counted in
-//! query rows on a GPU, in resident query tiles on a CPU. When memory is refused,
+//! A task is a block of resident queries that visits all keys. `n_cap` tasks are resident at once. The rows of a task are
+//! query rows on a GPU, and resident query tiles on a CPU. When memory is refused,
 //!
 //! ```text
 //! n_cap > 1                     n_cap ← n_cap − 1
@@ -10,79 +10,79 @@
 //! finer is not possible         the CPU, or an error
 //! ```
 //!
-//! Finer is, in this order: half the splits of a chunk, half the rows of a task, half the keys of a split. The first
-//! two change no bit. On a CPU a split is a segment, which is never divided, so that no refusal changes a bit there. Each
-//! refusal leaves fewer tasks or finer ones, so the search ends.
+//! Finer means, in this order: half the splits of a chunk, half the rows of a task, half the keys of a split. The first two
+//! change no bit. On a CPU a split is a segment, which is never divided, so no refusal changes a bit there. Each refusal
+//! leaves fewer tasks or finer ones, so the search ends.
 //!
-//! How many tasks run at once, `n_parallel`, is another number: a device that one task fills computes one after the
-//! other, however many are resident.
+//! The number of concurrently running tasks, `n_parallel`, is independent: a device that one task fills computes them one
+//! after another, for any number of resident tasks.
 
-/// Largest number of tasks that a search should begin with, so that giving up one at a time ends soon.
+/// Largest number of tasks with which a search should begin, so that removing one at a time ends soon.
 pub const MOST_TASKS: usize = 256;
 
-/// How a stream was fitted into memory.
+/// Result of fitting a stream into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamFit {
-    /// Tasks of queries that are resident, `n_cap`.
+    /// Number of resident tasks of queries, `n_cap`.
     pub n_cap: usize,
-    /// Tasks that are computed at once, `n_parallel`.
+    /// Number of tasks that are computed at once, `n_parallel`.
     pub n_parallel: usize,
-    /// Queries of a task: of each sequence and head on a GPU, of all of them together on a CPU.
+    /// Number of queries of a task: of each sequence and head on a GPU, of all of them together on a CPU.
     pub task_rows: usize,
-    /// How often memory was refused.
+    /// Number of times that memory was refused.
     pub refused: usize,
 }
 
 /// The sizes that limit a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Rows of all tasks together.
+    /// Number of rows of all tasks together.
     pub queries: usize,
-    /// Rows of which a task has a multiple: those of a block of the kernel.
+    /// Rows of a task are a multiple of this: the rows of a block of the kernel.
     pub unit: usize,
-    /// Keys of which a split has a multiple: those of a tile, or of a segment.
+    /// Keys of a split are a multiple of this: the keys of a tile, or of a segment.
     pub tile: usize,
 }
 
-/// What is tried next.
+/// The next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// Rows of a task.
+    /// Number of rows of a task.
     pub rows: usize,
-    /// Tasks that are resident at once, `n_cap`.
+    /// Number of tasks that are resident at once, `n_cap`.
     pub tasks: usize,
-    /// Keys of a split.
+    /// Number of keys of a split.
     pub split: usize,
-    /// Splits of a chunk.
+    /// Number of splits of a chunk.
     pub splits: usize,
-    /// Whether it measures the bytes of a task, so that more of them may be resident next.
+    /// `true` if it measures the bytes of a task, so that more of them may be resident next.
     pub calibrates: bool,
 }
 
 impl Attempt {
-    /// Rows that are resident.
+    /// Returns the number of resident rows.
     pub const fn resident(&self) -> usize {
         self.rows.saturating_mul(self.tasks)
     }
 
-    /// Keys of a chunk.
+    /// Returns the number of keys of a chunk.
     pub const fn keys(&self) -> usize {
         self.split.saturating_mul(self.splits)
     }
 }
 
-/// The search for a division that memory has room for.
+/// The search for a division that fits into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
     limits: Limits,
     next: Option<Attempt>,
-    /// Attempts that were refused.
+    /// Number of refused attempts.
     refused: usize,
 }
 
 impl Guard {
-    /// Begins with tasks of `rows` rows, `tasks` of them at once, and chunks of `splits` splits: powers of two stay such
-    /// when they are halved. Other numbers that the kernel does not support are made ones that it does.
+    /// Starts with tasks of `rows` rows, `tasks` of them at once, and chunks of `splits` splits: powers of two remain powers
+    /// of two when they are halved. Other numbers that the kernel does not support are rounded to supported ones.
     pub fn new(limits: Limits, rows: usize, tasks: usize, split: usize, splits: usize) -> Guard {
         let limits =
             Limits { queries: limits.queries.max(1), unit: limits.unit.max(1), tile: limits.tile.max(1) };
@@ -98,17 +98,17 @@ impl Guard {
         Guard { limits, next: Some(next), refused: 0 }
     }
 
-    /// What is tried next; `None` if nothing finer is possible.
+    /// Returns the next attempt; `None` if nothing finer is possible.
     pub const fn next(&self) -> Option<Attempt> {
         self.next
     }
 
-    /// Attempts that were refused.
+    /// Returns the number of refused attempts.
     pub const fn refused(&self) -> usize {
         self.refused
     }
 
-    /// Memory was refused.
+    /// Records that memory was refused.
     pub fn refuse(&mut self) {
         let Some(now) = self.next else { return };
         self.refused += 1;
@@ -127,8 +127,8 @@ impl Guard {
         };
     }
 
-    /// The attempt was granted. After a calibration `more` tasks have room besides the one that was measured; returns
-    /// whether more are tried.
+    /// Records that the attempt was granted. After a calibration there is room for `more` tasks in addition to the measured
+    /// one; returns `true` if more are tried.
     pub fn grant(&mut self, more: usize) -> bool {
         let Some(now) = self.next else { return false };
         let most = self.limits.queries.div_ceil(now.rows);
@@ -138,8 +138,8 @@ impl Guard {
     }
 }
 
-/// Tasks that a device computes at once, of `tasks` that are resident: one has `blocks` blocks of threads, of which the
-/// device holds `room`.
+/// Returns the number of tasks, of `tasks` resident ones, that a device computes at once: each has `blocks` thread blocks,
+/// and the device holds `room` of them.
 pub const fn parallel(tasks: usize, blocks: usize, room: usize) -> usize {
     let at_once = match room.checked_div(blocks) {
         None => tasks,
@@ -155,12 +155,12 @@ mod tests {
 
     const LIMITS: Limits = Limits { queries: 1000, unit: 64, tile: 64 };
 
-    /// Bytes of an attempt, for a device on which they are what counts.
+    /// Returns the bytes of an attempt, for a device that only counts them.
     fn bytes(a: &Attempt) -> usize {
         a.rows * a.tasks * (10 + 3 * a.splits) + 2 * a.split * a.splits * 8
     }
 
-    /// Searches with a memory of `room` bytes. Returns the attempt that was granted, and the number of attempts.
+    /// Searches with a memory of `room` bytes. Returns the granted attempt, and the number of attempts.
     fn search(room: usize) -> (Option<Attempt>, usize) {
         let mut guard = Guard::new(LIMITS, 256, 4, 512, 4);
         let mut count = 0;
@@ -180,7 +180,7 @@ mod tests {
         (None, count)
     }
 
-    /// Whether one of the attempts was a calibration that was granted, which is counted but not refused.
+    /// Returns `true` if one of the attempts was a granted calibration, which is counted but not refused.
     fn raised(guard: &Guard, count: usize) -> bool {
         guard.refused() + 1 < count
     }
@@ -234,7 +234,7 @@ mod tests {
                 let mut granted = guard;
                 if granted.grant(more) {
                     assert!(now.calibrates);
-                    // What was raised is tried, and not raised again.
+                    // A raised number of tasks is tried, and not raised again.
                     assert!(!granted.next().is_some_and(|next| next.calibrates));
                     let mut again = granted;
                     assert!(!again.grant(5));

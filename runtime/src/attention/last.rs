@@ -9,7 +9,7 @@ use crate::error::CertifyError;
 use crate::workspace::Memory;
 use elsa_core::attention::certified::Certified;
 
-/// The part of a workspace's memory that a run worked in.
+/// Returns the part of a workspace's memory in which a run worked.
 fn worked<'w>(memory: &'w mut Memory, ran: &Ran) -> Option<Worked<'w>> {
     match memory {
         Memory::Gpu { gpu: Ok(gpu), .. } if ran.on_gpu() => Some(Worked::Gpu(gpu)),
@@ -18,7 +18,7 @@ fn worked<'w>(memory: &'w mut Memory, ran: &Ran) -> Option<Worked<'w>> {
     }
 }
 
-/// The same of what is bound.
+/// Returns the same part for a bound call.
 fn worked_by<'w>(calls: &'w mut Calls<'_, Attention>, ran: &Ran) -> Option<Worked<'w>> {
     match calls {
         Calls::Gpu { gpu, .. } if ran.on_gpu() => Some(Worked::Gpu(gpu.workspace())),
@@ -30,8 +30,8 @@ fn worked_by<'w>(calls: &'w mut Calls<'_, Attention>, ran: &Ran) -> Option<Worke
 }
 
 impl Workspace {
-    /// The certificate of the last run in this workspace: how wrong its answer may be, from the plan's arithmetic and from
-    /// what the run measured of its tensors. Waits for the run, if it is pending on a GPU. On the CPU it allocates
+    /// Returns the certificate of the last run in this workspace: a bound of the error of its answer, from the plan's
+    /// arithmetic and from measurements of its tensors. Waits for the run, if it is pending on a GPU. On the CPU it allocates
     /// nothing.
     ///
     /// # Errors
@@ -42,8 +42,8 @@ impl Workspace {
         ran.certified(worked(&mut self.memory, ran).ok_or(CertifyError::NoRun)?)
     }
 
-    /// What the last run in this workspace left out, and what it computed again. Waits for the run, if it is pending on a GPU.
-    /// It allocates nothing.
+    /// Reports the keys that the last run in this workspace skipped, and the rows that it recomputed. Waits for the run, if
+    /// it is pending on a GPU. It allocates nothing.
     ///
     /// # Errors
     /// Returns an error if the last run was of a plan without [`PlanOptions::error_budget`](crate::PlanOptions::error_budget)
@@ -56,20 +56,20 @@ impl Workspace {
 }
 
 impl Bound<'_> {
-    /// What the last run left out; see [`Workspace::traversed`].
+    /// Reports the skipped keys of the last run; see [`Workspace::traversed`].
     ///
     /// # Errors
-    /// The same as [`Workspace::traversed`].
+    /// Returns the errors of [`Workspace::traversed`].
     pub fn traversed(&mut self) -> Result<Traversed<'_>, CertifyError> {
         let ran = self.ran.as_ref().ok_or(CertifyError::Exact)?;
         let recorded = ran.recorded().ok_or(CertifyError::Exact)?;
         recorded.traversed(worked_by(&mut self.calls, ran).ok_or(CertifyError::Exact)?)
     }
 
-    /// The certificate of the last run; see [`Workspace::certified`].
+    /// Returns the certificate of the last run; see [`Workspace::certified`].
     ///
     /// # Errors
-    /// The same as [`Workspace::certified`].
+    /// Returns the errors of [`Workspace::certified`].
     pub fn certified(&mut self) -> Result<Certified<'_>, CertifyError> {
         let ran = self.ran.as_ref().ok_or(CertifyError::NoRun)?;
         ran.certified(worked_by(&mut self.calls, ran).ok_or(CertifyError::NoRun)?)
@@ -77,10 +77,10 @@ impl Bound<'_> {
 }
 
 impl DeviceBound<'_> {
-    /// The certificate of the last run, which it waits for; see [`Workspace::certified`].
+    /// Returns the certificate of the last run, which it waits for; see [`Workspace::certified`].
     ///
     /// # Errors
-    /// The same as [`Workspace::certified`].
+    /// Returns the errors of [`Workspace::certified`].
     pub fn certified(&mut self) -> Result<Certified<'_>, CertifyError> {
         let ran = self.ran.as_ref().ok_or(CertifyError::NoRun)?;
         ran.certified(Worked::Gpu(self.call.workspace()))

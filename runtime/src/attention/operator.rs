@@ -19,10 +19,10 @@ use elsa_core::attention::{Inputs, Lengths, Operand, Outputs, Problem};
 #[derive(Clone, Copy, Debug)]
 pub struct Attention;
 
-/// A plan of attention: a problem with every decision that does not depend on pointers. Created by
-/// [`Engine::plan`](crate::Engine::plan), bound to the tensors of any number of calls.
+/// A plan of attention: a problem with every decision that does not depend on pointers.
+/// [`Engine::plan`](crate::Engine::plan) creates it, and it can be bound to the tensors of any number of calls.
 pub type Plan = plan::Plan<Attention>;
-/// The memory in which the runs of a plan of attention work. A workspace serves one run at a time.
+/// The working memory of the runs of a plan of attention. A workspace serves one run at a time.
 pub type Workspace = workspace::Workspace<Attention>;
 /// A plan of attention with the host tensors of a call, created by [`Plan::bind`]. It may run any number of times.
 pub type Bound<'a> = bound::Bound<'a, Attention>;
@@ -54,8 +54,8 @@ impl problem::Problem for Problem {
     }
 }
 
-/// What a workspace remembers of a run, whose records lie where `records` and `recorded` say. States pass through memory, which makes no
-/// path of additions longer, so that one certificate serves runs with and without them.
+/// Returns the workspace's record of a run, whose records are in `records` and `recorded`. States pass through
+/// memory, which makes no path of additions longer, so one certificate serves runs with and without them.
 fn ran(
     problem: &Problem,
     executed: Executed,

@@ -1,4 +1,4 @@
-//! Planning of attention, and what its plans say of themselves.
+//! Plans attention, and describes its plans.
 
 use super::cpu::plan::CpuPlan;
 use super::cuda::plan::{GpuPlan, choices};
@@ -16,15 +16,15 @@ use elsa_kernels::registry;
 use std::sync::Arc;
 
 impl Engine {
-    /// Name of the CPU attention kernel that takes any number of queries.
+    /// Returns the name of the CPU attention kernel that accepts any number of queries.
     #[must_use]
     pub fn kernel(&self) -> &'static str {
         registry::attention_for_any(self.cpu()).unwrap_or(&elsa_kernels::scalar::attention::KERNEL).spec.name
     }
 
-    /// Creates a plan for `problem`: decides everything that depends on the shape, and loads the GPU kernels. With
-    /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, and the CPU computes what the GPU
-    /// does not support.
+    /// Creates a plan for `problem`: makes every decision that depends on the shape, and loads the GPU kernels. With
+    /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, and the CPU computes
+    /// the calls that the GPU does not support.
     ///
     /// # Errors
     /// Returns an error if an option is not supported, or if every form of the plan exceeds the budget. With
@@ -45,7 +45,7 @@ impl Engine {
     }
 }
 
-/// The part of the options that the GPU's chooser takes.
+/// Returns the options for the GPU's chooser.
 fn gpu_options(options: &PlanOptions) -> GpuOptions {
     let PlanOptions { budget, half_scores, certify, division, .. } = *options;
     GpuOptions { budget, half_scores, certify, division, error_budget: None }
@@ -64,7 +64,7 @@ impl Engine {
         let tuned = tuned.and_then(|tuned| tuned.division(problem, options.half_scores));
         if let (None, Some(division)) = (own.division, tuned) {
             match GpuPlan::new(gpu, problem, GpuOptions { division: Some(division), ..own }) {
-                // What the kernels do not compute, the chooser may.
+                // The chooser may support a problem that the tuned kernels do not.
                 Err(PlanError::Refused(e)) => log::debug!("the tuned division is not used: {e}"),
                 planned => return planned,
             }
@@ -72,8 +72,8 @@ impl Engine {
         GpuPlan::new(gpu, problem, own)
     }
 
-    /// What a measurement on the GPU may choose from for `problem`, for [`PlanOptions::division`]: the chooser's own choice
-    /// first, then kernels with other blocks of rows and other numbers of splits. Empty if the CPU computes.
+    /// Returns the choices that a measurement on the GPU may make for `problem`, for [`PlanOptions::division`]: the chooser's
+    /// own first, then kernels with other row blocks and other numbers of splits. Empty if the CPU computes.
     ///
     /// # Errors
     /// Returns an error if the GPU does not support the problem, or if every form of the plan exceeds the budget.
@@ -87,25 +87,25 @@ impl Engine {
 }
 
 impl Plan {
-    /// The choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
+    /// Returns the choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
     #[must_use]
     pub fn choice(&self) -> Option<&CpuChoice> {
         self.execution.cpu().map(|cpu| &cpu.choice)
     }
 
-    /// The choice for the GPU; `None` if the CPU computes.
+    /// Returns the choice for the GPU; `None` if the CPU computes.
     #[must_use]
     pub fn gpu_choice(&self) -> Option<&GpuChoice> {
         self.execution.gpu().map(|gpu| &gpu.choice)
     }
 
-    /// The error certificate of runs on the back end of [`Plan::backend`].
+    /// Returns the error certificate of runs on the back end of [`Plan::backend`].
     #[must_use]
     pub fn certificate(&self) -> Certificate {
         self.certificate_of(self.backend())
     }
 
-    /// The error certificate of a run on `backend`, the back end of the run's [`Report`](crate::Report).
+    /// Returns the error certificate of a run on `backend`, the back end of the run's [`Report`](crate::Report).
     #[must_use]
     pub fn certificate_of(&self, backend: Backend) -> Certificate {
         let executed = match self.of(backend) {
@@ -115,7 +115,7 @@ impl Plan {
         Certificate::new(self.problem.spec().dtype, self.problem.keys(), executed)
     }
 
-    /// Size in bytes of a workspace with room for calls that output states, or no output. It is larger than
+    /// Returns the size in bytes of a workspace with room for calls that output states, or no output. It is larger than
     /// [`Plan::workspace_bytes`] on a GPU that does not divide the keys.
     #[must_use]
     pub fn state_workspace_bytes(&self) -> usize {

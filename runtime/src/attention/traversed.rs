@@ -1,4 +1,4 @@
-//! What runs with an error budget, or by a schedule other than the exact one, left out.
+//! Keys skipped by runs with an error budget, or with a schedule other than the exact one.
 
 use super::cpu::plan::CpuPlan;
 use super::cuda::plan::GpuPlan;
@@ -11,28 +11,29 @@ use elsa_core::attention::traversal::{Report, Schedule, Shares, Tile, share};
 use elsa_core::state::NaturalState;
 use elsa_kernels::cuda::attention::WithinCounts;
 
-/// What a run by a [`Schedule`] left out, and what it computed again.
+/// Skipped keys and recomputed rows of a run by a [`Schedule`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Traversed<'a> {
     /// The schedule.
     pub schedule: Schedule,
-    /// Query rows that decided together, but for the last ones of a sequence, and keys of a block.
+    /// Number of query rows that decided together, except the last ones of a sequence, and number of keys of a
+    /// block.
     pub tile: Tile,
-    /// The counts.
+    /// Counters of the run.
     pub report: Report,
-    /// Whether it is counted where references move and which largest scores are sought: not on a GPU, whose report has zeros
-    /// there.
+    /// `true` if moves of references and searches for largest scores are counted; a GPU's report has zeros there.
     pub counts_moves: bool,
-    /// The shares `D / (S + D)` of the weights that the rows left out, in summary.
+    /// Summary of the shares `D / (S + D)` of the weights that the rows skipped.
     pub shares: Shares,
     /// The sum `D` of every row, `[batch, heads, queries]`, in the units of
-    /// [`StateOut::s`](elsa_core::attention::StateOut::s), with which it merges.
+    /// [`StateOut::s`](elsa_core::attention::StateOut::s). It merges in the same way.
     pub d: &'a [f32],
-    /// An upper bound of `D / (S + D)` of every row, `[batch, heads, queries]`; zero of rows that belong to no sequence.
+    /// An upper bound of `D / (S + D)` of every row, `[batch, heads, queries]`; zero for rows that belong to no
+    /// sequence.
     pub share: &'a [f32],
 }
 
-/// Where a run left what it counted.
+/// Location of the counters of a run.
 #[derive(Clone, Debug)]
 pub enum Recorded {
     /// In the memory of the CPU's workspace.
@@ -41,34 +42,34 @@ pub enum Recorded {
     Gpu(OnGpu),
 }
 
-/// Where a run on the CPU left what it counted.
+/// Location of the counters of a run on the CPU.
 #[derive(Clone, Debug)]
 pub struct OnCpu {
     schedule: Schedule,
     tile: Tile,
-    /// Counts of the first worker, and numbers from one worker to the next.
+    /// Counters of the first worker, and number of values from one worker to the next.
     counts: Span,
     stride: usize,
     workers: usize,
     left_out: Span,
 }
 
-/// Where a run on a GPU left what it counted.
+/// Location of the counters of a run on a GPU.
 #[derive(Clone, Debug)]
 pub struct OnGpu {
     schedule: Schedule,
     tile: Tile,
     /// Offset in bytes.
     at: usize,
-    /// Blocks of threads.
+    /// Number of thread blocks.
     blocks: usize,
     rows: usize,
-    /// Additions on the way of a weight into a sum.
+    /// Number of additions between a weight and a sum.
     into_s: usize,
 }
 
 impl Recorded {
-    /// Of runs of `plan`; `None` if its schedule is the exact one.
+    /// Returns the location for runs of `plan`; `None` if its schedule is the exact one.
     pub fn of_cpu(plan: &CpuPlan) -> Option<Recorded> {
         let (choice, layout) = (&plan.choice, &plan.layout);
         (!choice.schedule.is_exact()).then(|| {
@@ -83,7 +84,7 @@ impl Recorded {
         })
     }
 
-    /// Of runs of `plan`; `None` if it has no error budget.
+    /// Returns the location for runs of `plan`; `None` if it has no error budget.
     pub fn of_gpu(plan: &GpuPlan) -> Option<Recorded> {
         let choice = &plan.choice;
         choice.error_budget.map(|budget| {
@@ -98,10 +99,10 @@ impl Recorded {
         })
     }
 
-    /// What the run left in the memory that it worked in. Waits for the run, if it is pending on a GPU.
+    /// Reads the results that the run left in its memory. Waits for the run, if it is pending on a GPU.
     ///
     /// # Errors
-    /// Returns an error if the memory is not that of the run, or if the device fails.
+    /// Returns an error if the memory does not belong to the run, or if the device fails.
     pub fn traversed<'w>(&self, worked: Worked<'w>) -> Result<Traversed<'w>, CertifyError> {
         match (self, worked) {
             (Recorded::Cpu(on), Worked::Cpu(workspace)) => on.traversed(workspace),
@@ -111,11 +112,11 @@ impl Recorded {
     }
 }
 
-/// What a worker counted of a schedule; `span` is that of the worker's counts. `None` if the memory does not have it.
+/// Reads the counters of a worker; `span` is their place. `None` if the memory does not contain it.
 fn counted(memory: &mut Memory, span: Span) -> Option<Report> {
     let counts = memory.record(span)?;
     let fits = size_of_val(counts) >= size_of::<Report>() && counts.as_ptr().cast::<Report>().is_aligned();
-    // SAFETY: the numbers hold a report, of which any bits are one, and are aligned to it.
+    // SAFETY: the numbers hold a report, for which any bits are valid, and are aligned to it.
     fits.then(|| unsafe { counts.as_ptr().cast::<Report>().read() })
 }
 
@@ -147,11 +148,11 @@ impl OnGpu {
             report.row_blocks += met * rows;
             report.skipped_row_blocks += skipped * rows;
         }
-        // References give way to shares, and the sums of what was left out change their units.
+        // Shares overwrite references, and the skipped sums change their units.
         let (m, rest) = finished.split_at_mut(self.rows);
         let (s, d) = rest.split_at_mut(self.rows);
         for ((m, s), d) in m.iter_mut().zip(s).zip(&mut *d) {
-            // A row that a NaN poisons is poisoned whatever it left out.
+            // A NaN poisons a row regardless of its skipped weights.
             let lost = if s.is_nan() { 0.0 } else { *d };
             let natural = NaturalState::of(*m, *s, 1.0, false);
             *d = if lost == 0.0 { 0.0 } else { natural.w(lost) };
@@ -161,7 +162,7 @@ impl OnGpu {
     }
 }
 
-/// What was left out, with the shares of all rows in summary.
+/// Summarizes the shares of all rows.
 fn traversed<'w>(
     schedule: Schedule,
     tile: Tile,
@@ -172,7 +173,7 @@ fn traversed<'w>(
 ) -> Traversed<'w> {
     let rows = report.accepted + report.recomputed;
     let shares = Shares::of(share, rows);
-    // In the order of the rows, whoever computed them.
+    // In the order of the rows, regardless of the worker.
     report.worst_share = shares.worst;
     report.share_sum = shares.mean * rows as f64;
     Traversed { schedule, tile, report, counts_moves, shares, d, share }

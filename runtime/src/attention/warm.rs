@@ -1,4 +1,4 @@
-//! Warming up: runs over tensors of zeros, so that everything that happens once has happened.
+//! Runs a plan over tensors of zeros, so that all one-time work is done.
 
 use super::operator::{Plan, Workspace};
 use crate::cuda::memory::HostBuffer;
@@ -44,7 +44,7 @@ impl Zeros {
     }
 }
 
-/// A mask that lets every key be attended.
+/// A mask that allows every key.
 enum Open {
     Bool(HostBuffer<u8>),
     Additive(Zeros),
@@ -70,13 +70,13 @@ impl Open {
     }
 }
 
-/// The tensors of a call. Outputs and states are those of every row.
+/// The tensors of a call, with outputs and states of every row.
 struct Tensors {
     /// Query, key, value, past keys and past values.
     read: [Option<Zeros>; 5],
     mask: Option<Open>,
     bias: Option<Zeros>,
-    /// Every pair has the first entry.
+    /// The index, with the first entry for every pair.
     bias_index: Option<HostBuffer<i64>>,
     /// Output, present keys and present values.
     written: [Option<Zeros>; 3],
@@ -91,7 +91,7 @@ impl Tensors {
         let spec = problem.spec();
         let zeros = |operand| {
             let past = matches!(operand, Operand::PastKey | Operand::PastValue);
-            // What lies in the present is no tensor of its own.
+            // A past in the present is not a separate tensor.
             let memory = problem.memory(operand).filter(|_| !(past && spec.append));
             memory.map(|memory| Zeros::new(spec.dtype, memory.elements)).transpose()
         };
@@ -139,7 +139,7 @@ impl Tensors {
         })
     }
 
-    /// The tensors as inputs and outputs, with `states` among these or without.
+    /// Returns the tensors as inputs and outputs, with or without `states`.
     fn bound(&mut self, states: bool) -> (Inputs<'_>, Outputs<'_>) {
         const NONE: Elements<'static> = Elements::F32(&[]);
         let [query, key, value, past_key, past_value] =
@@ -171,20 +171,21 @@ impl Tensors {
 }
 
 impl Plan {
-    /// Runs the plan over tensors of zeros of its own, so that the first run in this workspace takes what later runs
-    /// take, and allocates nothing:
+    /// Runs the plan over its own tensors of zeros, so that the first run in this workspace takes the time of later
+    /// runs, and allocates nothing:
     ///
-    /// - A GPU loads the kernels of every kind of run, with states and without, and has launched them. The workspace
-    ///   has the device memory that copies of host tensors and states take
-    ///   ([`Plan::staging_bytes`], [`Plan::state_workspace_bytes`]), also where later tensors are used in place. In
-    ///   memory of the caller's ([`Plan::workspace_on_device`]) that memory is freed again: runs on device tensors are
-    ///   then ready, and a run on host tensors that are copied is not.
+    /// - A GPU loads and launches the kernels of every kind of run, with states and without. The workspace
+    ///   allocates the device memory for copies of host tensors and for states ([`Plan::staging_bytes`],
+    ///   [`Plan::state_workspace_bytes`]), even if later tensors are used in place. In the caller's memory
+    ///   ([`Plan::workspace_on_device`]) that memory is freed again: runs on device tensors are then ready, and a
+    ///   run on copied host tensors is not.
     /// - On the CPU every worker has been woken.
     ///
-    /// It takes as long as one run or two, and host memory for the tensors that these write. Creating a plan has
-    /// already loaded the GPU kernels of runs without states; creating a workspace has allocated what those use on
-    /// device tensors, and the staging of a GPU that is not integrated. Contents of the workspace do not matter, and no
-    /// tensor of the caller's is used. If a GPU fails, the report names the reason, as that of a run does.
+    /// It takes the time of one or two runs, and host memory for the tensors that these write. Creating a plan has
+    /// already loaded the GPU kernels of runs without states; creating a workspace has allocated their memory for
+    /// device tensors, and the staging of a GPU that is not integrated. The contents of the workspace are
+    /// irrelevant, and no tensor of the caller is used. If a GPU fails, the report names the reason, like that of a
+    /// run.
     ///
     /// # Errors
     /// Returns an error if host memory is not available, or the errors of [`Plan::bind`] and
@@ -206,14 +207,15 @@ impl Plan {
         {
             memory.free_copies().map_err(BindError::Device)?;
         }
-        // A run over zeros says nothing of the caller's tensors.
+        // A run over zeros does not describe the caller's tensors.
         workspace.ran = None;
         // A call may be too small for some of the workers, which then have not started.
         self.engine.pool().run(self.engine.threads(), &|_| ())?;
         Ok(report)
     }
 
-    /// Whether runs in the workspace may output states: with a budget, or in memory of the caller's, they may not.
+    /// Returns `true` if runs in the workspace may output states. With a budget, or in the caller's memory, they
+    /// may not be allowed to.
     fn takes_states(&self, workspace: &Workspace) -> bool {
         match (&self.execution, &workspace.memory) {
             (Execution::Gpu { gpu: plan, .. }, Memory::Gpu { gpu: Ok(memory), .. }) => {

@@ -1,10 +1,10 @@
-//! Detection of this machine's processor.
+//! Detects the processor of this machine.
 
 use elsa_core::profile::DeviceProfile;
 use std::fs;
 
-/// The profile of this machine for an engine of `threads` threads. Figures that the system does not report keep
-/// the values of [`DeviceProfile::modest`].
+/// Returns the profile of this machine for an engine of `threads` threads. Figures that the system does not report
+/// keep the values of [`DeviceProfile::modest`].
 pub fn profile(threads: usize) -> DeviceProfile {
     let mut profile = DeviceProfile { cores: threads, ..DeviceProfile::modest() };
     for index in 0..8 {

@@ -1,21 +1,22 @@
 //! The floating-point environment of a thread: rounding, flush-to-zero, traps and flags.
 //!
-//! A host may have changed it on the thread that calls the library: audio and game engines flush subnormal numbers to
-//! zero, interval libraries round upwards, robots trap on invalid operations. New threads inherit what their creator
-//! had. The same call would then give other bits on other threads, or raise a signal. So all arithmetic runs in the
-//! default environment ([`in_default`]), and the caller finds its own again, flags included.
+//! A host may have changed it on the thread that calls the library: audio and game engines flush subnormal numbers
+//! to zero, interval libraries round upwards, robots trap on invalid operations. New threads inherit the
+//! environment of their creator. The same call would then return other bits on other threads, or raise a signal. So
+//! all arithmetic runs in the default environment ([`in_default`]), and the caller's own is restored afterwards,
+//! including its flags.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod registers {
     use std::arch::asm;
 
-    /// Control and flags.
+    /// Control bits and flags.
     pub type Environment = (u64, u64);
 
-    /// Round to nearest, subnormal numbers kept, no traps; no flags.
+    /// Round to nearest, subnormal numbers preserved, no traps; no flags.
     pub const DEFAULT: Environment = (0x1f80, 0);
 
-    /// Flags of MXCSR; its other bits control.
+    /// Flag bits of MXCSR; its other bits are control bits.
     const FLAGS: u32 = 0x3f;
 
     pub fn read() -> Environment {
@@ -37,10 +38,10 @@ mod registers {
 mod registers {
     use std::arch::asm;
 
-    /// Control and flags.
+    /// Control bits and flags.
     pub type Environment = (u64, u64);
 
-    /// Round to nearest, subnormal numbers kept, no traps; no flags.
+    /// Round to nearest, subnormal numbers preserved, no traps; no flags.
     pub const DEFAULT: Environment = (0, 0);
 
     pub fn read() -> Environment {
@@ -53,7 +54,7 @@ mod registers {
     }
 
     pub fn write(to: Environment) {
-        // SAFETY: both registers can be written at every privilege level, and hold what was read from them or zero.
+        // SAFETY: both registers can be written at every privilege level, and hold values read from them or zero.
         unsafe {
             asm!("msr fpcr, {}", "msr fpsr, {}", in(reg) to.0, in(reg) to.1, options(nomem, nostack, preserves_flags));
         }
@@ -62,7 +63,7 @@ mod registers {
 
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod registers {
-    /// Nothing is known of the registers, and nothing is changed.
+    /// Unknown registers, which are left unchanged.
     pub type Environment = ();
 
     pub const DEFAULT: Environment = ();
@@ -72,7 +73,7 @@ mod registers {
     pub fn write((): Environment) {}
 }
 
-/// Puts the environment back when it is dropped, also by a panic.
+/// Restores the environment when it is dropped, also by a panic.
 struct Restore(registers::Environment);
 
 impl Drop for Restore {
@@ -81,8 +82,8 @@ impl Drop for Restore {
     }
 }
 
-/// Calls `f` in the default floating-point environment of the processor: rounding to nearest, subnormal numbers kept,
-/// no traps. The thread's own environment is back afterwards, with the flags that it had.
+/// Calls `f` in the default floating-point environment of the processor: rounding to nearest, subnormal numbers
+/// preserved, no traps. The thread's own environment is restored afterwards, including its flags.
 pub fn in_default<R>(f: impl FnOnce() -> R) -> R {
     let _restore = Restore(registers::read());
     registers::write(registers::DEFAULT);
@@ -94,7 +95,7 @@ pub fn set_default() {
     registers::write(registers::DEFAULT);
 }
 
-/// Kept apart, so that no arithmetic of `f` moves in front of the registers' change.
+/// Calls `f` out of line, so that no arithmetic of `f` moves in front of the change of the registers.
 #[inline(never)]
 fn call<R>(f: impl FnOnce() -> R) -> R {
     f()
@@ -109,13 +110,13 @@ mod tests {
     use std::hint::black_box;
     use std::sync::Mutex;
 
-    /// Subnormal results and operands become zero, and results are rounded upwards.
+    /// Flushes subnormal results and operands to zero, and rounds results upwards.
     #[cfg(target_arch = "x86_64")]
     const HOSTILE: registers::Environment = (0x1f80 | 1 << 15 | 1 << 6 | 0b10 << 13, 1);
     #[cfg(target_arch = "aarch64")]
     const HOSTILE: registers::Environment = (1 << 24 | 0b01 << 22, 1);
 
-    /// The bits of a subnormal product, and of a sum that is rounded.
+    /// Returns the bits of a subnormal product, and of a rounded sum.
     fn bits() -> [u32; 2] {
         [black_box(1e-30f32) * black_box(1e-10), black_box(1.0f32) + black_box(1e-9)].map(f32::to_bits)
     }

@@ -1,23 +1,23 @@
 //! Threads that the host lends: the workers of a call run as tasks of the host's own pool.
 //!
-//! A program often has a pool already, in which other layers of its network compute. Standing threads of an engine
-//! would compete with it for the cores. A host lends its threads by a function that calls a task for every number below
-//! a count, as the parallel loops of thread pools do ([`ParallelFor`]).
+//! A program often has a pool already, which computes other layers of its network. Standing threads of an engine would
+//! compete with it for the cores. A host lends its threads through a function that calls a task for every number below a
+//! count, as the parallel loops of thread pools do ([`ParallelFor`]).
 //!
-//! **The naive way** hands the host a pointer to the job in the caller's frame and believes it. A host that calls a task
-//! twice, forgets one, or calls one after the call has ended then computes rubbish or reads a dead frame.
+//! **The naive way** gives the host a pointer to the job in the caller's frame and trusts it. If the host calls a task twice,
+//! forgets one, or calls one after the call has ended, results are wrong or a dead frame is read.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *A task is a number, not a pointer.* It names a slot of a static table, and a generation of that slot. A slot
-//!    admits the calls of its present generation while it is open. A task that is called too late, or for an invented
-//!    number, finds a closed slot or another generation, and returns.
-//! 2. *Each worker's number is claimed*, so that it runs at most once, whoever asks for it.
-//! 3. *The caller closes the slot when the host returns*, runs what nobody has claimed, and waits for those who are
-//!    inside. So the job in its frame outlives every use, and every worker has run exactly once.
-//! 4. *No turn is taken.* Each call has a slot of its own, so calls run side by side, and a thread of the host that waits
-//!    for one call may make another. If all slots are taken, the caller computes alone.
-//! 5. *Every task computes in the default floating-point environment* ([`float`]), and a panic in one ends that call with
+//! 1. *A task is a number, not a pointer.* It identifies a slot of a static table, and a generation of that slot. An open
+//!    slot admits the calls of its current generation. A task that is called too late, or with an invented number, finds a
+//!    closed slot or another generation, and returns.
+//! 2. *Each worker's number is claimed*, so it runs at most once, regardless of the caller.
+//! 3. *The caller closes the slot when the host returns*, runs unclaimed workers, and waits for the threads inside. So the
+//!    job in its frame outlives every use, and every worker has run exactly once.
+//! 4. *Calls do not queue.* Each call has its own slot, so calls run concurrently, and a host thread that waits for one call
+//!    may make another. If all slots are in use, the caller computes alone.
+//! 5. *Every task computes in the default floating-point environment* ([`float`]), and a panic in a task ends its call with
 //!    an error.
 
 use super::float;
@@ -34,19 +34,19 @@ use std::time::Duration;
 pub const MAX_WORKERS: usize = 1024;
 /// Number of calls that may use lent threads at the same time. A power of two.
 const SLOTS: usize = 128;
-/// The bits of a slot's state: threads inside, whether it is open, and above them the generation.
+/// The bits of a slot's state: the number of threads inside, the open flag, and above them the generation.
 const INSIDE: u64 = 0xffff;
 const OPEN: u64 = INSIDE + 1;
 const GENERATION: u64 = OPEN << 1;
 
-/// A thread pool of the host, which computes for an engine that is made with it.
+/// A thread pool of the host, which computes for an engine created with it.
 pub trait ParallelFor: Send + Sync {
-    /// Calls `task.call(i)` once for every `i` below `workers`, on any threads and in any order, and returns when all
-    /// calls have returned. Several threads may call it at the same time, also from inside one another.
+    /// Calls `task.call(i)` once for every `i` below `workers`, on any threads and in any order, and returns when all calls
+    /// have returned. Several threads may call it at the same time, even from inside one another.
     ///
-    /// An implementation that breaks this slows the call down, but the answer stays the same: a number that is called
-    /// twice runs once, the caller computes what was left out, and a call that comes too late does nothing. A panic ends
-    /// the call with [`RunError::Panicked`].
+    /// An implementation that violates this slows the call down, but does not change the answer: a number that is called
+    /// twice runs once, the caller computes omitted numbers, and a late call does nothing. A panic ends the call with
+    /// [`RunError::Panicked`].
     fn parallel_for(&self, workers: usize, task: HostTask);
 }
 
@@ -77,50 +77,50 @@ impl PartialEq for HostThreads {
 impl Eq for HostThreads {}
 
 /// The share of a worker in a call, as lent threads see it: a function of the worker's number. It may be copied, kept and
-/// called at any time, on any thread; outside the [`ParallelFor::parallel_for`] that it was handed to it does nothing.
+/// called at any time, on any thread; outside the [`ParallelFor::parallel_for`] call that received it, it does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTask(usize);
 
 impl HostTask {
-    /// Computes the share of a worker. Does nothing if that was called before, if there is no such worker, or if the
-    /// call has ended.
+    /// Computes the share of a worker. Does nothing if that was called before, if there is no such worker, or if the call has
+    /// ended.
     pub fn call(self, worker: usize) {
         SLOTS_OF_CALLS[self.0 % SLOTS].visit((self.0 / SLOTS) as u64, worker);
     }
 
-    /// The task as a number other than zero, for an interface that carries no Rust types.
+    /// Returns the task as a nonzero number, for interfaces without Rust types.
     #[must_use]
     pub fn number(self) -> usize {
         self.0
     }
 
-    /// The task of a number. One that no task has is the number of a task whose call has ended.
+    /// Returns the task with this number. An unused number behaves like a task whose call has ended.
     #[must_use]
     pub fn from_number(number: usize) -> HostTask {
         HostTask(number)
     }
 }
 
-/// A job of the caller's frame.
+/// A job in the caller's frame.
 type Job = *const (dyn Fn(usize) + Sync);
 
-/// Where a call admits lent threads.
+/// An entry of the table that admits lent threads to a call.
 struct Slot {
     taken: AtomicBool,
     /// Generation, [`OPEN`] and the number of threads [`INSIDE`].
     state: AtomicU64,
-    /// Written by the caller while the slot is closed and nobody is inside; read by those inside.
+    /// Written by the caller while the slot is closed and no thread is inside; read by the threads inside.
     job: UnsafeCell<Option<(Job, usize)>>,
-    /// One bit per worker that has been claimed.
+    /// One bit for each claimed worker.
     claimed: [AtomicU64; MAX_WORKERS / 64],
     panicked: AtomicBool,
     lock: Mutex<()>,
     left: Condvar,
 }
 
-// SAFETY: `job` is written by the only owner of `taken`, and only while the state keeps everybody out; the state is
-// released after the write and acquired before a read. The job itself is `Sync`, and lives while its slot is open or
-// anybody is inside.
+// SAFETY: `job` is written only by the owner of `taken`, and only while the state keeps all threads out; the state is
+// released after the write and acquired before a read. The job itself is `Sync`, and lives while its slot is open or any
+// thread is inside.
 unsafe impl Sync for Slot {}
 
 static SLOTS_OF_CALLS: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
@@ -138,9 +138,9 @@ impl Slot {
         }
     }
 
-    /// Enters the slot in its generation, runs a worker's share if nobody has claimed it, and leaves.
+    /// Enters the slot in its generation, runs a worker's share if it is unclaimed, and leaves.
     fn visit(&self, generation: u64, worker: usize) {
-        // A task holds as many bits of the generation as fit beside the number of the slot.
+        // A task stores as many bits of the generation as fit next to the number of the slot.
         let ours = |state: u64| (state / GENERATION) & (usize::MAX / SLOTS) as u64 == generation;
         let enter =
             |state: u64| (state & OPEN != 0 && state & INSIDE != INSIDE && ours(state)).then_some(state + 1);
@@ -150,21 +150,21 @@ impl Slot {
         self.claim(worker);
         let before = self.state.fetch_sub(1, Ordering::AcqRel);
         if before & (OPEN | INSIDE) == 1 {
-            // The caller may be about to sleep: it does so under the lock.
+            // The caller may be about to sleep, which it does under the lock.
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.left.notify_one();
         }
     }
 
-    /// Runs a worker's share unless it has been claimed. The thread is inside, or the owner's.
+    /// Runs a worker's share unless it has been claimed. The thread is inside, or it is the owner's.
     fn claim(&self, worker: usize) {
-        // SAFETY: written before the slot was opened, and not again before everybody has left.
+        // SAFETY: written before the slot was opened, and not again before all threads have left.
         let Some((job, workers)) = (unsafe { *self.job.get() }) else { return };
         let bit = 1 << (worker % 64);
         if worker >= workers || self.claimed[worker / 64].fetch_or(bit, Ordering::Relaxed) & bit != 0 {
             return;
         }
-        // SAFETY: the owner stays in the frame of the job until everybody has left.
+        // SAFETY: the owner stays in the frame of the job until all threads have left.
         let job = unsafe { &*job };
         if catch_unwind(AssertUnwindSafe(|| float::in_default(|| job(worker)))).is_err() {
             self.panicked.store(true, Ordering::Relaxed);
@@ -177,9 +177,9 @@ impl Slot {
             word.store(0, Ordering::Relaxed);
         }
         self.panicked.store(false, Ordering::Relaxed);
-        // SAFETY: the slot belongs to this caller, is closed, and nobody is inside.
+        // SAFETY: the slot belongs to this caller, is closed, and no thread is inside.
         unsafe { *self.job.get() = Some((job, workers)) };
-        // The generation whose number has no bits in a task would make the task zero.
+        // Skip a generation whose bits in a task are zero; they would make the task zero.
         let mut generation = self.state.load(Ordering::Relaxed) / GENERATION + 1;
         while generation & (usize::MAX / SLOTS) as u64 == 0 {
             generation += 1;
@@ -188,7 +188,7 @@ impl Slot {
         HostTask((generation as usize).wrapping_mul(SLOTS) | index)
     }
 
-    /// Waits until nobody is inside. The slot is closed.
+    /// Waits until no thread is inside. The slot is closed.
     fn wait(&self, limit: Duration) {
         let empty = || self.state.load(Ordering::Acquire) & INSIDE == 0;
         if spin(limit, empty) {
@@ -220,8 +220,8 @@ impl HostThreads {
             return catch_unwind(AssertUnwindSafe(|| float::in_default(|| (0..workers).for_each(job))))
                 .map_err(|_| RunError::Panicked);
         };
-        // SAFETY: only the lifetime changes. This function does not return before everybody has left the slot, and
-        // nobody uses the job outside it.
+        // SAFETY: only the lifetime changes. This function does not return before all threads have left the slot, and no
+        // thread uses the job outside it.
         let job = unsafe {
             std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(
                 job,
@@ -233,7 +233,7 @@ impl HostThreads {
         (0..workers).for_each(|worker| slot.claim(worker));
         slot.wait(limit);
         let good = lent.is_ok() && !slot.panicked.load(Ordering::Relaxed);
-        // SAFETY: the slot still belongs to this caller, is closed, and nobody is inside.
+        // SAFETY: the slot still belongs to this caller, is closed, and no thread is inside.
         unsafe { *slot.job.get() = None };
         slot.taken.store(false, Ordering::Release);
         if good { Ok(()) } else { Err(RunError::Panicked) }
@@ -252,7 +252,7 @@ mod tests {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A host by a function.
+    /// A host implemented by a function.
     struct By<F>(F);
 
     impl<F: Fn(usize, HostTask) + Send + Sync> ParallelFor for By<F> {
@@ -265,7 +265,7 @@ mod tests {
         Pool::lent(4, Spin::Never, HostThreads::new(By(host)))
     }
 
-    /// Every worker runs exactly once, in each of many calls.
+    /// Checks that every worker runs exactly once, in each of many calls.
     fn holds(host: impl Fn(usize, HostTask) + Send + Sync + 'static) {
         let pool = lent(host);
         for round in 0..if cfg!(miri) { 6 } else { 100 } {
@@ -339,7 +339,7 @@ mod tests {
         }
     }
 
-    /// The call waits for a worker that has started, though its host does not.
+    /// The call waits for a worker that has started, even if its host does not.
     #[test]
     fn a_call_outlives_its_workers() {
         let (started, over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
@@ -370,7 +370,7 @@ mod tests {
         let kept = Arc::clone(&tasks);
         let total = Arc::new(AtomicUsize::new(0));
         let pool = lent(move |_, task| {
-            // During this call as well, the tasks of earlier ones do nothing.
+            // During this call as well, the tasks of earlier calls do nothing.
             let mut tasks = kept.lock().unwrap();
             tasks.iter().for_each(|old: &HostTask| (0..4).for_each(|i| old.call(i)));
             tasks.push(task);
@@ -405,7 +405,7 @@ mod tests {
         }));
         *nested.lock().unwrap() = Some(Arc::clone(&pool));
         let task = |_| {
-            // From inside a task, too.
+            // Also from inside a task.
             pool.run(4, &|_| add(&total)).unwrap();
         };
         thread::scope(|s| (0..3).for_each(|_| drop(s.spawn(|| pool.run(2, &task).unwrap()))));

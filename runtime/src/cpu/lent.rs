@@ -1,4 +1,4 @@
-//! Workspaces in memory that the caller lends.
+//! Creates workspaces in memory lent by the caller.
 
 use super::memory;
 use crate::error::PlanError;
@@ -9,14 +9,15 @@ use elsa_core::attention::plan::ChooseError;
 
 impl<O: Operator> Plan<O> {
     /// Creates a workspace in the caller's memory, of at least [`Plan::workspace_bytes`] bytes and any alignment.
-    /// The workspace is the first [`Plan::workspace_bytes`] bytes, which are set to zero; the rest is left alone.
+    /// The workspace is the first [`Plan::workspace_bytes`] bytes, which are set to zero; the rest is left
+    /// unchanged.
     ///
     /// # Errors
-    /// Returns an error if the memory is null, too short, or longer than memory can be, or if the plan computes on a
-    /// GPU.
+    /// Returns an error if the memory is null, too short, or longer than the address space allows, or if the plan
+    /// computes on a GPU.
     ///
     /// # Safety
-    /// - *lent*: `memory` is writable for `bytes` bytes, and nobody else uses it until the workspace is dropped.
+    /// - *lent*: `memory` is writable for `bytes` bytes, and nothing else uses it until the workspace is dropped.
     pub unsafe fn workspace_in(&self, memory: *mut u8, bytes: usize) -> Result<Workspace<O>, PlanError> {
         let (Execution::Cpu(_), needed) = (&self.execution, self.workspace_bytes()) else {
             return Err(PlanError::OnDevice);
@@ -28,10 +29,10 @@ impl<O: Operator> Plan<O> {
     }
 }
 
-/// Checks memory of the caller's for a workspace of `needed` bytes.
+/// Checks the caller's memory for a workspace of `needed` bytes.
 ///
 /// # Errors
-/// Returns an error if the memory is null, too short, or longer than memory can be.
+/// Returns an error if the memory is null, too short, or longer than the address space allows.
 fn check_lent(memory: *const u8, bytes: usize, needed: usize) -> Result<(), PlanError> {
     let (found, address) = (bytes, memory.addr() as u64);
     if memory.is_null() {

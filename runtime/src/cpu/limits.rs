@@ -1,30 +1,30 @@
-//! Memory that this process may still take.
+//! Measures the memory that is still available to this process.
 //!
-//! Linux hands out addresses freely and pages when they are first used. Where none are left, or a control group has used
-//! what it may, it ends a process instead of refusing: no error can be handled then. So a plan asks here first, and
-//! memory is used once before the first product.
+//! Linux hands out addresses freely, and pages on first use. When no pages are left, or a control group has reached its
+//! limit, it kills a process instead of refusing the memory, and no error can be handled. So a plan queries the available
+//! memory first, and all memory is touched once before the first product.
 //!
 //! **The naive way** reads the machine's free memory. **Why the code differs.**
 //!
-//! 1. *Memory that holds pages of files counts as free* (`MemAvailable`), since the system drops them on demand.
+//! 1. *Memory that holds pages of files counts as free* (`MemAvailable`), because the system drops them on demand.
 //! 2. *A control group and every group above it may have limits*, of version 2 (`memory.max`) or of version 1
-//!    (`memory.limit_in_bytes`). Inactive pages of files that a group has read do not count against it.
-//! 3. *A process has limits of its own* on its address space and its data (`ulimit -v`, `ulimit -d`). Past those the
-//!    system refuses.
-//! 4. *What cannot be read limits nothing*: a file that is missing, or whose text is not what the kernel writes. Numbers
-//!    do not wrap.
+//!    (`memory.limit_in_bytes`). Inactive file pages that a group has read do not count against it.
+//! 3. *A process has limits of its own* on its address space and its data (`ulimit -v`, `ulimit -d`). Beyond those the system
+//!    refuses memory.
+//! 4. *Unreadable information imposes no limit*: a missing file, or a file whose text has another format. Numbers do not
+//!    wrap.
 
 use std::fs::File;
 use std::io::Read;
 
-/// Most bytes of a file of the system that are read.
+/// Largest number of bytes read from a system file.
 const LONGEST: u64 = 1 << 20;
 
-/// What keeps a process from taking more memory.
+/// The limit on the memory of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryLimit {
-    /// The memory of the machine that nobody uses.
+    /// The free memory of the machine.
     Machine,
     /// A control group (cgroup) of the process, or one above it.
     ControlGroup,
@@ -35,7 +35,7 @@ pub enum MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Where the limit is found.
+    /// Returns the name of the limit.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -47,17 +47,17 @@ impl MemoryLimit {
     }
 }
 
-/// Memory that this process may still take, and what limits it.
+/// The memory that is still available to this process, and the limit that applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AvailableMemory {
     /// Number of bytes.
     pub bytes: u64,
-    /// What limits them.
+    /// The limit that applies.
     pub limit: MemoryLimit,
 }
 
-/// Memory that this process may still take: the least that the machine, its control groups and its own limits leave it.
-/// Returns `None` where the system says nothing, as systems other than Linux do.
+/// Returns the memory that is still available to this process: the minimum over the machine, its control groups and its own
+/// limits. Returns `None` if the system reports nothing, as on systems other than Linux.
 #[must_use]
 pub fn available_memory() -> Option<AvailableMemory> {
     available_by(|path| {
@@ -67,7 +67,7 @@ pub fn available_memory() -> Option<AvailableMemory> {
     })
 }
 
-/// The same, of a system whose files `read` returns.
+/// Returns that memory for a system whose files `read` returns.
 fn available_by(read: impl Fn(&str) -> Option<String>) -> Option<AvailableMemory> {
     let machine = read("/proc/meminfo").and_then(|text| machine(&text));
     let groups = read("/proc/self/cgroup").zip(read("/proc/self/mountinfo"));
@@ -89,15 +89,15 @@ fn available_by(read: impl Fn(&str) -> Option<String>) -> Option<AvailableMemory
     .min_by_key(|found| found.bytes)
 }
 
-/// The bytes that a machine with this `/proc/meminfo` has left. Kernels before 3.14 do not say; there, free pages and
-/// those of files.
+/// Returns the available bytes of a machine with this `/proc/meminfo`. Kernels before 3.14 do not report them; the result is
+/// then the sum of free pages and file pages.
 fn machine(meminfo: &str) -> Option<u64> {
     let of = |name| kilobytes(meminfo, name);
     let old = || Some(of("MemFree")?.saturating_add(of("Buffers")?).saturating_add(of("Cached")?));
     of("MemAvailable").or_else(old)
 }
 
-/// The bytes of the line `name:  N kB` of a text.
+/// Returns the bytes of the line `name:  N kB` of a text.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     let mut words = line.split_whitespace();
@@ -105,7 +105,7 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
     (unit == "kB").then(|| number.saturating_mul(1024))
 }
 
-/// The soft limit of the line `name  SOFT  HARD  bytes` of `/proc/self/limits`; `None` if there is none.
+/// Returns the soft limit of the line `name  SOFT  HARD  bytes` of `/proc/self/limits`; `None` if it has no limit.
 fn soft_limit(limits: &str, name: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
@@ -120,7 +120,7 @@ struct Group {
 }
 
 impl Group {
-    /// The bytes that the group may still take; `None` if it has no limit.
+    /// Returns the bytes that are still available to the group; `None` if it has no limit.
     fn room(&self, read: impl Fn(&str) -> Option<String>) -> Option<u64> {
         let (most, used, inactive) = match self.version {
             1 => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -135,7 +135,7 @@ impl Group {
     }
 }
 
-/// The folders of the groups of a process and of all groups above, from its `/proc/self/cgroup` and
+/// Returns the folders of the groups of a process and of all groups above, from its `/proc/self/cgroup` and
 /// `/proc/self/mountinfo`.
 fn folders(groups: &str, mounts: &str) -> Vec<Group> {
     let mut found = Vec::new();
@@ -152,8 +152,8 @@ fn folders(groups: &str, mounts: &str) -> Vec<Group> {
             _ => continue,
         };
         let Some((root, point)) = mounts.lines().find_map(|line| mount(line, version)) else { continue };
-        // The folder of the hierarchy that is mounted may lie above the group, or be the group. A group outside of it,
-        // which shows as `..`, has no files here, but the mounted one is above it or beside.
+        // The mounted folder of the hierarchy may be above the group, or be the group. A group outside of it, which shows as
+        // `..`, has no files here, but the mounted one is above it or next to it.
         let below = match root.as_str() {
             "/" => Some(path),
             root => path.strip_prefix(root).filter(|rest| rest.is_empty() || rest.starts_with('/')),
@@ -169,8 +169,8 @@ fn folders(groups: &str, mounts: &str) -> Vec<Group> {
     found
 }
 
-/// The mounted folder and the mount point of a line of `/proc/self/mountinfo`, if control groups of this version that
-/// count memory are mounted there.
+/// Returns the mounted folder and the mount point of a line of `/proc/self/mountinfo`, if it mounts control groups of this
+/// version that count memory.
 fn mount(line: &str, version: u8) -> Option<(String, String)> {
     // number parent device ROOT POINT options [field]... - TYPE source OPTIONS
     let (before, after) = line.split_once(" - ")?;
@@ -185,7 +185,7 @@ fn mount(line: &str, version: u8) -> Option<(String, String)> {
     counts.then(|| (unescaped(root), unescaped(point)))
 }
 
-/// A path of `mountinfo`, in which a blank, a tab, a line feed and a backslash are octal numbers behind a backslash.
+/// Unescapes a path of `mountinfo`, in which a blank, a tab, a line feed and a backslash are octal numbers after a backslash.
 fn unescaped(path: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
@@ -203,7 +203,7 @@ mod tests {
         36 31 0:33 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
         41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
 
-    /// What a system with these files leaves a process.
+    /// Returns the available memory of a process on a system with these files.
     fn of(files: &[(&str, &str)]) -> Option<AvailableMemory> {
         available_by(|path| {
             let found = files.iter().find(|(name, _)| *name == path);
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(with(&[(v1, "70000\n"), (used, "20000\n")]), (50_000, group));
         let stat = ("/sys/fs/cgroup/memory/a/memory.stat", "inactive_file 1\ntotal_inactive_file 5000\n");
         assert_eq!(with(&[(v1, "70000\n"), (used, "20000\n"), stat]), (55_000, group));
-        // More in use than allowed, and pages of files beyond what is in use.
+        // More in use than allowed, and more file pages than memory in use.
         assert_eq!(with(&[(v1, "70000\n"), (used, "90000\n")]), (0, group));
         assert_eq!(with(&[(v1, "70000\n"), (used, "1000\n"), stat]), (70_000, group));
         let unlimited = with(&[(v1, "9223372036854771712\n"), (used, "20000\n")]);

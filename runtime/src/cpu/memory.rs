@@ -15,7 +15,7 @@ enum Values {
     Lent(*mut f32),
 }
 
-/// The memory of a workspace: f32 values from a line on, initially zero. Whom it serves is a matter of its size alone.
+/// The memory of a workspace: f32 values starting at a line, initially zero. Only its size determines which plans can use it.
 #[derive(Debug)]
 pub struct Memory {
     values: Values,
@@ -23,13 +23,13 @@ pub struct Memory {
     room: usize,
 }
 
-// SAFETY: nobody else uses lent memory (*lent*), so it may move to another thread as a vector may.
+// SAFETY: nothing else uses lent memory (*lent*), so it may move to another thread as a vector may.
 unsafe impl Send for Memory {}
 // SAFETY: a shared reference gives no access to the values.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Number of values of a workspace of `bytes` bytes, of which a line is for alignment.
+    /// Returns the number of values of a workspace of `bytes` bytes. One line of it is for alignment.
     const fn room_of(bytes: usize) -> usize {
         bytes.saturating_sub(LINE) / size_of::<f32>()
     }
@@ -44,11 +44,11 @@ impl Memory {
         Some(Memory { values: Values::Owned(values), room })
     }
 
-    /// Makes a workspace of the first `needed` bytes of the caller's memory, and sets its values to zero. The rest is left
-    /// alone. Returns `None` if the memory is null or shorter.
+    /// Creates a workspace in the first `needed` bytes of the caller's memory, and sets its values to zero. The rest is left
+    /// unchanged. Returns `None` if the memory is null or shorter.
     ///
     /// # Safety
-    /// - *lent*: `memory` is writable for `bytes` bytes, and nobody else uses it until the value is dropped.
+    /// - *lent*: `memory` is writable for `bytes` bytes, and nothing else uses it until the value is dropped.
     pub unsafe fn lent(memory: *mut u8, bytes: usize, needed: usize) -> Option<Memory> {
         if memory.is_null() || bytes < needed {
             return None;
@@ -56,18 +56,18 @@ impl Memory {
         let room = Memory::room_of(needed);
         let skip = if room == 0 { 0 } else { memory.align_offset(LINE) };
         let data = memory.wrapping_add(skip).cast::<f32>();
-        // SAFETY: no more than a line is skipped, so that the values lie in the first `needed` bytes (*lent*). Zero bytes are
-        // f32 zeros.
+        // SAFETY: no more than a line is skipped, so the values are in the first `needed` bytes (*lent*). Zero bytes are f32
+        // zeros.
         unsafe { data.write_bytes(0, room) };
         Some(Memory { values: Values::Lent(data), room })
     }
 
-    /// Size of the workspace in bytes, as a plan says what it needs.
+    /// Returns the size of the workspace in bytes, in the same terms as the size that a plan requires.
     pub fn bytes(&self) -> usize {
         self.room * size_of::<f32>() + LINE
     }
 
-    /// The address of the first value, on a 64-byte boundary, and the number of values.
+    /// Returns the address of the first value, on a 64-byte boundary, and the number of values.
     pub fn lines(&mut self) -> (*mut f32, usize) {
         let data = match &mut self.values {
             Values::Owned(values) => {
@@ -79,7 +79,7 @@ impl Memory {
         (data, self.room)
     }
 
-    /// The values of a span; `None` if the memory does not have them.
+    /// Returns the values of a span; `None` if the memory does not contain it.
     pub fn record(&mut self, span: Span) -> Option<&[f32]> {
         let (base, room) = self.lines();
         let end = span.start.checked_add(span.len)?;
@@ -88,10 +88,10 @@ impl Memory {
     }
 }
 
-/// Writes a list of `count` entries into a span of a workspace that begins at `base`. `entry` gives each by its number.
+/// Writes a list of `count` entries into a span of a workspace that begins at `base`. `entry` returns each by its number.
 ///
 /// # Safety
-/// - *room*: as long as `'a`, the span has room for the list, lies on a line, and nobody else uses it.
+/// - *room*: for `'a`, the span has room for the list, is aligned to a line, and nothing else uses it.
 pub unsafe fn write_list<'a, T: Copy>(
     base: *mut f32,
     span: Span,
@@ -139,19 +139,19 @@ impl Bytes {
         unsafe { self.data.write_bytes(0, self.layout.size()) };
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: the value has that many bytes, all initialised, and is borrowed.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.layout.size()) }
     }
 
-    /// All bytes, to be written.
+    /// Returns all bytes for writing.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and the value is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.layout.size()) }
     }
 
-    /// Address of the first byte; dangling, and aligned, if there is none.
+    /// Returns the address of the first byte; dangling but aligned if the value is empty.
     pub fn data(&self) -> *mut u8 {
         self.data.as_ptr()
     }

@@ -1,4 +1,4 @@
-//! Where and how urgently the standing threads run: cores and priority.
+//! Places the standing threads: cores and priority.
 
 use crate::error::EngineError;
 
@@ -18,7 +18,7 @@ impl Placement {
     /// Checks cores and priority.
     ///
     /// # Errors
-    /// Returns an error if a core or the priority is out of range, or if this system offers no such thing.
+    /// Returns an error if a core or the priority is out of range, or if this system does not support them.
     pub fn new(cores: &[usize], priority: Option<u8>) -> Result<Placement, EngineError> {
         if let Some(&found) = cores.iter().find(|core| **core >= MAX_CORES) {
             return Err(EngineError::CoreRange { found, max: MAX_CORES });
@@ -33,7 +33,7 @@ impl Placement {
         Ok(placement)
     }
 
-    /// Name of an option that is set; `None` if threads run as the system likes.
+    /// Returns the name of an option that is set; `None` if the system places the threads.
     pub fn option(&self) -> Option<&'static str> {
         match (self.cores.is_empty(), self.priority) {
             (false, _) => Some("cores"),
@@ -42,7 +42,7 @@ impl Placement {
         }
     }
 
-    /// Places the calling thread, the standing thread of that index, counted from one.
+    /// Places the calling thread, which is the standing thread with that index, counted from one.
     ///
     /// # Errors
     /// Returns an error if the system refuses the core or the priority.
@@ -62,10 +62,10 @@ impl Placement {
 mod system {
     use std::io;
 
-    /// Keeps the calling thread on a core below `CPU_SETSIZE`.
+    /// Pins the calling thread to a core below `CPU_SETSIZE`.
     pub fn pin(core: usize) -> Result<(), String> {
-        // SAFETY: a set of cores is an array of integers, for which zero is a value; the core is below its size; the call
-        // reads a set of the size that it is told.
+        // SAFETY: a set of cores is an array of integers, for which zero is a value; the core is below its size;
+        // the call reads a set of the given size.
         let failed = unsafe {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
             libc::CPU_SET(core, &mut set);
@@ -74,7 +74,7 @@ mod system {
         if failed { Err(io::Error::last_os_error().to_string()) } else { Ok(()) }
     }
 
-    /// Gives the calling thread a priority of `SCHED_FIFO`.
+    /// Sets the priority of the calling thread under `SCHED_FIFO`.
     pub fn urge(priority: u8) -> Result<(), String> {
         // SAFETY: the parameters are integers, for which zero is a value; the call reads them, for the calling thread.
         let code = unsafe {
@@ -86,7 +86,7 @@ mod system {
     }
 }
 
-/// [`Placement::new`] refuses what these systems do not offer.
+/// Unsupported placement, which [`Placement::new`] rejects.
 #[cfg(not(target_os = "linux"))]
 mod system {
     pub fn pin(_: usize) -> Result<(), String> {

@@ -7,7 +7,7 @@ use crate::problem::Problem;
 use crate::tensors::HostTensors;
 use std::fmt::Debug;
 
-/// What is decided once per shape for runs on the CPU.
+/// The decisions for runs on the CPU that are made once per shape.
 pub trait CpuPlan: Clone + Debug + Send + Sync {
     /// The problem.
     type Problem: Problem;
@@ -16,14 +16,14 @@ pub trait CpuPlan: Clone + Debug + Send + Sync {
     where
         Self: 'a;
 
-    /// Size of a workspace in bytes.
+    /// Returns the size of a workspace in bytes.
     fn bytes(&self) -> usize;
 
-    /// Name of the kernel.
+    /// Returns the name of the kernel.
     fn kernel(&self) -> &'static str;
 
     /// Checks the memory against the plan and prepares the call. Tensors and lengths have been checked against the
-    /// problem. The instruction set of the plan's kernel is present, which the engine ensures.
+    /// problem. The engine ensures that the instruction set of the plan's kernel is present.
     ///
     /// # Errors
     /// Returns an error if the memory is too small.
@@ -44,6 +44,6 @@ pub trait CpuCall: Debug + Send {
     /// Returns an error if a worker panicked, or if the call was cancelled.
     fn run(&mut self, crew: &Crew<'_>) -> Result<(), RunError>;
 
-    /// Number of workers that share the work, if the pool has that many.
+    /// Returns the number of workers that share the work if the pool has enough.
     fn workers(&self) -> usize;
 }

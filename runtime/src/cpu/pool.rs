@@ -1,17 +1,17 @@
 //! The workers of an engine: the caller, and standing threads ([`Standing`]) or threads that the host lends
 //! ([`HostThreads`]).
 //!
-//! 1. *A call that needs one worker is the caller's alone.* It takes no turn, wakes nobody and touches nothing that is
-//!    shared, so any number of such calls run side by side.
-//! 2. *One floating-point environment.* Every worker, the caller included, computes in the default one
-//!    ([`float`]), so that bits do not depend on who computes what.
-//! 3. *A child of `fork` has no workers.* It has the caller alone, which then computes alone and takes none of the
-//!    locks that a thread of the parent may have held.
+//! 1. *A call for one worker runs on the caller alone.* It does not queue, wakes no thread and touches no shared data, so any
+//!    number of such calls run concurrently.
+//! 2. *One floating-point environment.* Every worker, including the caller, computes in the default one ([`float`]), so bits
+//!    do not depend on which worker computes a task.
+//! 3. *A child of `fork` has no workers.* Its only thread is the caller, which computes alone and takes none of the locks
+//!    that a thread of the parent may have held.
 //! 4. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool remains
 //!    usable.
 //! 5. *A cancel ends the calls that have begun, and no later one.* The pool counts cancels, and a call ([`Crew`]) compares
-//!    the count with the one that it began with. Nothing is cleared, so no call can lose another's cancel, and a cancel
-//!    between two calls does nothing.
+//!    the count with its value at the start. Nothing is cleared, so no call can lose another's cancel, and a cancel between
+//!    two calls does nothing.
 
 use super::float;
 use super::host::HostThreads;
@@ -23,21 +23,21 @@ use crate::error::{EngineError, RunError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Who computes beside the caller.
+/// Threads that compute in addition to the caller.
 enum Others {
     Standing(Standing),
     Host(HostThreads),
 }
 
-/// The workers of an engine. Dropping it ends standing threads. In a child of the process that made it, the caller is
-/// the only worker.
+/// The workers of an engine. Dropping it ends standing threads. In a child of the process that created it, the caller is the
+/// only worker.
 pub struct Pool {
-    /// Where the workers are.
+    /// Process to which the workers belong.
     process: Process,
     workers: usize,
     spin: Spin,
     others: Others,
-    /// How many cancels there were.
+    /// Number of cancels so far.
     cancels: AtomicU64,
 }
 
@@ -48,7 +48,7 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool of `workers` workers with standing threads: `workers − 1` of them are started.
+    /// Creates a pool of `workers` workers with standing threads, and starts `workers − 1` of them.
     ///
     /// # Errors
     /// Returns an error if the system cannot start a thread, or refuses its place.
@@ -57,19 +57,19 @@ impl Pool {
         Ok(Pool { process: Process::current(), workers, spin, others, cancels: AtomicU64::new(0) })
     }
 
-    /// A pool of at most `workers` workers on threads that the host lends.
+    /// Creates a pool of at most `workers` workers on threads that the host lends.
     pub fn lent(workers: usize, spin: Spin, host: HostThreads) -> Pool {
         let others = Others::Host(host);
         Pool { process: Process::current(), workers, spin, others, cancels: AtomicU64::new(0) }
     }
 
-    /// Number of workers, including the caller.
+    /// Returns the number of workers, including the caller.
     pub fn threads(&self) -> usize {
         if self.process.is_current() { self.workers } else { 1 }
     }
 
-    /// Calls `task(i)` once for every `i` below `workers`, clamped to the number of threads, and waits for all
-    /// calls. Callers on several threads take turns if they need several workers of the standing threads.
+    /// Calls `task(i)` once for every `i` below `workers`, clamped to the number of threads, and waits for all calls. Callers
+    /// on several threads queue if they need several workers of the standing threads.
     ///
     /// # Errors
     /// Returns an error if a call panicked.
@@ -88,7 +88,7 @@ impl Pool {
         self.cancels.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Begins a call.
+    /// Starts a call.
     pub fn begin(&self) -> Crew<'_> {
         Crew { pool: self, began: self.cancels.load(Ordering::Relaxed) }
     }
@@ -98,25 +98,25 @@ impl Pool {
 #[derive(Clone, Copy, Debug)]
 pub struct Crew<'a> {
     pool: &'a Pool,
-    /// How many cancels there were when the call began.
+    /// Number of cancels when the call began.
     began: u64,
 }
 
 impl Crew<'_> {
-    /// Whether the call was cancelled.
+    /// Returns `true` if the call was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.pool.cancels.load(Ordering::Relaxed) != self.began
     }
 
-    /// Continues the call unless it was cancelled.
+    /// Checks that the call was not cancelled.
     ///
     /// # Errors
-    /// Returns an error if it was.
+    /// Returns an error if it was cancelled.
     pub fn check(&self) -> Result<(), RunError> {
         if self.is_cancelled() { Err(RunError::Cancelled) } else { Ok(()) }
     }
 
-    /// Calls `task(worker, item)` once for every item below `items`. The workers take items one at a time, and none after
+    /// Calls `task(worker, item)` once for every item below `items`. The workers take items one at a time, and no more after
     /// the call was cancelled.
     ///
     /// # Errors
@@ -169,13 +169,12 @@ mod tests {
         }
     }
 
-    /// Nothing but the end of a call orders what its workers wrote before what its caller reads, which ThreadSanitizer
-    /// sees.
+    /// Only the end of a call orders the writes of its workers before the reads of its caller, which ThreadSanitizer checks.
     #[test]
     fn what_workers_wrote_is_there_when_a_call_is_over() {
         const WORKERS: usize = 4;
         struct Cells(UnsafeCell<[usize; WORKERS]>);
-        // SAFETY: each worker writes an element of its own, and the caller reads when none is at work.
+        // SAFETY: each worker writes its own element, and the caller reads when no worker is active.
         unsafe impl Sync for Cells {}
         let (pool, cells) = (standing(WORKERS).unwrap(), Cells(UnsafeCell::new([0; WORKERS])));
         for round in 0..100 {
@@ -219,7 +218,7 @@ mod tests {
         assert_eq!(total.load(Ordering::Relaxed), 4 * 50 * 2);
     }
 
-    /// A call that needs one worker does not wait for one that needs several.
+    /// A call for one worker does not wait for a call for several.
     #[test]
     fn calls_of_one_worker_take_no_turn() {
         let pool = standing(2).unwrap();
@@ -246,7 +245,7 @@ mod tests {
         assert_eq!(in_time, Ok((0, 0)));
     }
 
-    /// A cancel ends what has begun, before the next item, and nothing that begins later.
+    /// A cancel ends calls that have begun, before the next item, and none that begins later.
     #[test]
     fn a_cancel_ends_the_calls_that_have_begun_and_no_other() {
         for threads in [1, 2] {
@@ -332,7 +331,7 @@ mod tests {
         }
     }
 
-    /// The child has none of the threads, and another thread of its parent is in a call of the pool.
+    /// The child has none of the threads, while another thread of its parent is in a call of the pool.
     #[cfg(all(unix, not(miri)))]
     #[test]
     fn a_child_of_fork_computes_alone() {
@@ -351,8 +350,7 @@ mod tests {
             while !busy.load(Ordering::Acquire) {
                 std::thread::yield_now();
             }
-            // SAFETY: the child uses memory of its own and ends without returning; the C library keeps its allocator
-            // of use.
+            // SAFETY: the child uses memory of its own and ends without returning; the C library keeps its allocator of use.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: the alarm ends a child that hangs.

@@ -1,35 +1,35 @@
-//! Tells a process from the children that `fork` makes of it.
+//! Distinguishes a process from the children that `fork` creates.
 //!
-//! A child has a copy of its parent's memory, but of its threads only the one that called `fork`; and a driver of the
-//! parent's does not work in it. What depends on either records the [`Process`] in which it was made.
+//! A child has a copy of its parent's memory, but only the thread that called `fork`; and a driver that the parent
+//! initialized does not work in it. Values that depend on either record the [`Process`] in which they were created.
 //!
-//! **The naive way** compares process numbers, which is a system call each time, and numbers return. Here the C library
-//! calls a function in every child, which counts forks, so that a comparison is a load from memory.
+//! **The naive way** compares process numbers, which takes a system call each time, and numbers are reused. Here
+//! the C library calls a function in every child, which counts forks, so a comparison is a load from memory.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of forks between the process that loaded this library and the present one.
+/// Number of forks between the process that loaded this library and the current one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// A process, as opposed to the children that `fork` makes of it. A child that is made in another way, by the system
-/// calls `clone` or `vfork`, is taken for its parent.
+/// A process, as opposed to the children that `fork` creates. A child created in another way, by the system calls
+/// `clone` or `vfork`, is mistaken for its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u64);
 
 impl Process {
-    /// The present process.
+    /// Returns the current process.
     pub fn current() -> Process {
         if is_counted() { Process(FORKS.load(Ordering::Relaxed)) } else { Process(std::process::id().into()) }
     }
 
-    /// Whether this is the present process.
+    /// Returns `true` for the current process.
     pub fn is_current(self) -> bool {
         self == Process::current()
     }
 }
 
-/// Whether forks are counted. If they cannot be, the number of the process takes the place of the count.
+/// Returns `true` if forks are counted. If they cannot be, the process number replaces the count.
 fn is_counted() -> bool {
     static COUNTED: OnceLock<bool> = OnceLock::new();
     *COUNTED.get_or_init(register)

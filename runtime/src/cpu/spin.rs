@@ -1,32 +1,33 @@
-//! Waiting without sleeping, for a while.
+//! Waits without sleeping, for a while.
 
 use std::time::{Duration, Instant};
 
-/// How long a waiting thread spins without yielding. After that it offers its processor to other threads, among
-/// them the one that it waits for, if the system has put both on the same processor.
+/// Time for which a waiting thread spins without yielding. After that it offers its processor to other threads,
+/// which may include the one that it waits for, if the system has put both on the same processor.
 const ALONE: Duration = Duration::from_micros(20);
-/// Number of spins between two looks at the clock.
+/// Number of spins between two reads of the clock.
 const SPINS_PER_LOOK: u32 = 32;
 
-/// How long a thread that waits for another one spins before it sleeps. While it spins it is awake within a fraction of a
-/// microsecond, and uses its core; from sleep it takes some microseconds, or some tens on a slow board.
+/// Time for which a thread that waits for another one spins before it sleeps. A spinning thread wakes within a
+/// fraction of a microsecond, but uses its core; a sleeping one takes a few microseconds, or tens of microseconds
+/// on a slow board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spin {
-    /// Not at all.
+    /// No spinning.
     Never,
-    /// At most that long.
+    /// At most this time.
     For(Duration),
 }
 
 impl Default for Spin {
-    /// 200 µs, the distance at which layers of a network often follow one another.
+    /// 200 µs, the usual distance between successive layers of a network.
     fn default() -> Spin {
         Spin::For(Duration::from_micros(200))
     }
 }
 
 impl Spin {
-    /// The time.
+    /// Returns the time.
     pub(crate) fn limit(self) -> Duration {
         match self {
             Spin::Never => Duration::ZERO,
@@ -35,7 +36,7 @@ impl Spin {
     }
 }
 
-/// Spins until `ready`, for at most `limit`. Returns whether it is ready.
+/// Spins until `ready`, for at most `limit`. Returns `true` if it is ready.
 pub fn spin(limit: Duration, ready: impl Fn() -> bool) -> bool {
     if limit.is_zero() {
         return ready();

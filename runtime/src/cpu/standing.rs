@@ -1,24 +1,23 @@
-//! Standing threads that wake for a job and divide it with the caller.
+//! Standing threads that wake for a job and share it with the caller.
 //!
 //! A job is a function of the worker's number, which every worker calls once. The caller is worker zero.
 //!
-//! **The naive way** starts threads for every call, or wakes sleeping ones through a condition variable. Either can
-//! take longer than a small call.
+//! **The naive way** starts threads for every call, or wakes sleeping ones through a condition variable. Either can take
+//! longer than a small call.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Waiting threads spin before they sleep* ([`Spin`](super::spin::Spin)). The next layer of a network, or the next
-//!    phase of a call, often follows at once. Workers spin on the generation of the last job, and the caller on the number
-//!    of workers still busy; then they sleep.
-//! 2. *Spinning threads yield* after a while. Where there are more threads than processors, a spinning one may hold the
+//! 1. *Waiting threads spin before they sleep* ([`Spin`](super::spin::Spin)). The next layer of a network, or the next phase
+//!    of a call, often follows at once. Workers spin on the generation of the last job, and the caller on the number of busy
+//!    workers; then they sleep.
+//! 2. *Spinning threads yield* after a while. If there are more threads than processors, a spinning one may occupy the
 //!    processor that the last busy worker needs.
-//! 3. *No wake-up is lost.* Generation and job change under one lock, and a worker goes to sleep under that lock only if
-//!    it has seen the current generation. The last busy worker passes through the lock of the waiting caller before it
-//!    notifies.
-//! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Standing::run`] does not return before
-//!    every worker has finished with it. Nothing is allocated per job.
-//! 5. *Threads start complete or not at all.* Where a core or a priority is asked for, every thread reports whether it has
-//!    got them before it counts; if one has not, all end.
+//! 3. *No wake-up is lost.* Generation and job change under one lock, and a worker goes to sleep under that lock only if it
+//!    has seen the current generation. The last busy worker acquires the lock of the waiting caller before it notifies.
+//! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Standing::run`] does not return before every
+//!    worker has finished with it. Nothing is allocated per job.
+//! 5. *Either all threads start or none.* If a core or a priority is requested, every thread reports whether it was granted
+//!    before it counts; if one was refused, all end.
 
 use super::float;
 use super::place::Placement;
@@ -45,12 +44,12 @@ struct Job {
     workers: usize,
 }
 
-// SAFETY: the pointer is dereferenced only while `Standing::run` waits in the frame that owns the function, and the
-// function is `Sync`.
+// SAFETY: the pointer is dereferenced only while `Standing::run` waits in the frame that owns the function, and the function
+// is `Sync`.
 unsafe impl Send for Job {}
 
 struct Shared {
-    /// How long a thread spins before it sleeps.
+    /// Time for which a thread spins before it sleeps.
     limit: Duration,
     /// The current generation and its job; no job when the pool closes.
     job: Mutex<(u64, Option<Job>)>,
@@ -63,16 +62,16 @@ struct Shared {
     closing: AtomicBool,
 }
 
-/// Standing threads. Dropping them ends them. A child of the process that made them has none.
+/// Standing threads. Dropping the value ends them. A child of the process that created them has none.
 pub struct Standing {
-    /// Where the threads are.
+    /// Process to which the threads belong.
     process: Process,
     shared: Arc<Shared>,
     handles: Vec<JoinHandle<()>>,
     turn: Mutex<()>,
 }
 
-/// What threads that were given a place have reported: how many, and the first refusal.
+/// Reports of threads that were placed: their number, and the first refusal.
 #[derive(Default)]
 struct Reports {
     state: Mutex<(usize, Option<EngineError>)>,
@@ -89,7 +88,7 @@ impl Reports {
         self.news.notify_one();
     }
 
-    /// Waits for the reports of so many threads.
+    /// Waits for the reports of `threads` threads.
     fn wait(&self, threads: usize) -> Result<(), EngineError> {
         let mut state = lock(&self.state);
         while state.0 < threads {
@@ -105,11 +104,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Standing {
-    /// Starts `workers − 1` threads; the caller of [`Standing::run`] is the remaining worker. Threads spin for `limit`
-    /// before they sleep.
+    /// Starts `workers − 1` threads; the caller of [`Standing::run`] is the remaining worker. Threads spin for `limit` before
+    /// they sleep.
     ///
     /// # Errors
-    /// Returns an error if the system cannot start a thread, or refuses its place. No thread is then left.
+    /// Returns an error if the system cannot start a thread, or refuses its placement. All threads have then ended.
     pub fn new(workers: usize, limit: Duration, placement: &Placement) -> Result<Standing, EngineError> {
         let shared = Arc::new(Shared {
             limit,
@@ -150,8 +149,8 @@ impl Standing {
         Ok(standing)
     }
 
-    /// Calls `task(i)` once for every `i` below `workers`, at least two and at most as many as were asked for, and waits
-    /// for all calls. Callers on several threads take turns. The process is the one that made the threads.
+    /// Calls `task(i)` once for every `i` below `workers`, at least two and at most the number given to [`Standing::new`],
+    /// and waits for all calls. Callers on several threads queue. The process must be the one that created the threads.
     ///
     /// # Errors
     /// Returns an error if a call panicked.
@@ -159,8 +158,8 @@ impl Standing {
         let _turn = lock(&self.turn);
         let shared = &*self.shared;
         shared.panicked.store(false, Ordering::Relaxed);
-        // SAFETY: only the lifetime changes. This function does not return before `pending` is zero, and no worker uses
-        // the task after it has decremented `pending`.
+        // SAFETY: only the lifetime changes. This function does not return before `pending` is zero, and no worker uses the
+        // task after it has decremented `pending`.
         let borrowed = unsafe {
             std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(
                 task,
@@ -199,7 +198,7 @@ impl Standing {
 impl Drop for Standing {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // Neither waited for nor detached: in this process the threads do not exist.
+            // Neither joined nor detached: in this process the threads do not exist.
             #[cfg(unix)]
             for handle in self.handles.drain(..) {
                 let _ = handle.into_pthread_t();
@@ -222,7 +221,7 @@ impl Drop for Standing {
     }
 }
 
-/// The loop of a worker, until the pool closes.
+/// Runs the loop of a worker, until the pool closes.
 fn work(shared: &Shared, index: usize) {
     float::set_default();
     let mut seen = 0;

@@ -1,4 +1,4 @@
-//! Tensors in device memory, bound to a plan of a GPU.
+//! Binds tensors in device memory to a plan of a GPU.
 
 use super::device::DeviceCall;
 use super::driver::RawStream;
@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 impl<O: Operator> Plan<O> {
     /// Binds tensors in device memory, which are used in place. Runs enqueue work in `stream`, or in a stream of
-    /// the workspace if that is `None`, and do not wait for it. Later runs in the same workspace, of any plan and in
-    /// any stream, take place after that work. There is no fallback, because the CPU cannot read device memory.
-    /// Page-locked memory of the host may be given by its device address ([`HostBuffer::device_address`]).
+    /// the workspace if that is `None`, and do not wait for it. Later runs in the same workspace, of any plan and
+    /// in any stream, execute after that work. There is no fallback, because the CPU cannot read device memory.
+    /// Page-locked host memory may be passed by its device address ([`HostBuffer::device_address`]).
     ///
-    /// A stream that is captured takes a run into its CUDA graph. The run then waits for earlier ones in the workspace,
-    /// because the stream cannot. Launches of the graph are the caller's to order with other runs in the workspace, whose
-    /// lengths stay those of the captured run.
+    /// If the stream is being captured, the run becomes part of its CUDA graph. The run then waits for earlier ones
+    /// in the workspace, because the stream cannot. The caller must order launches of the graph with other runs in
+    /// the workspace. Their lengths remain those of the captured run.
     ///
     /// [`HostBuffer::device_address`]: crate::HostBuffer::device_address
     ///
@@ -35,7 +35,7 @@ impl<O: Operator> Plan<O> {
     /// - the device fails.
     ///
     /// # Safety
-    /// - Until every run has been waited for, the tensors stay allocated, nobody writes the inputs, and nobody
+    /// - Until every run has been waited for, the tensors stay allocated, nothing writes the inputs, and nothing
     ///   uses the outputs, except in the same stream.
     /// - No output shares memory with another tensor of the call.
     pub unsafe fn bind_device<'a>(

@@ -3,8 +3,8 @@
 use crate::tensors::{MOST_TENSORS, PerTensor, Tensor};
 use elsa_core::view::View;
 
-/// The layout of device memory that holds copies of host tensors. Those that few calls have lie in a buffer of their own,
-/// one after the other.
+/// The layout of device memory that holds copies of host tensors. Tensors that few calls have are in a separate
+/// buffer, one after another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Staging {
     /// Offset of each tensor, a multiple of 256. Absent tensors take no bytes.
@@ -25,19 +25,19 @@ impl Staging {
     }
 }
 
-/// What copies of the host tensors of a problem need, in bytes.
+/// Memory for copies of the host tensors of a problem, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copies {
-    /// Device memory for the tensors that calls have.
+    /// Device memory for the tensors that calls usually have.
     pub staging: usize,
-    /// Device memory for those that few calls have.
+    /// Device memory for the tensors that few calls have.
     pub apart: usize,
-    /// Host memory for an output that goes back row by row.
+    /// Host memory for an output that is copied back row by row.
     pub bounce: usize,
 }
 
 impl Copies {
-    /// Those of the tensors; `usize::MAX` where a size overflows.
+    /// Computes the memory for the tensors; `usize::MAX` if a size overflows.
     pub fn of(tensors: &PerTensor<Tensor>) -> Copies {
         let apart = tensors.iter().filter(|tensor| tensor.apart).map(Tensor::bytes);
         let by_rows = tensors.iter().filter(|tensor| rows_of(tensor).is_some());
@@ -49,8 +49,9 @@ impl Copies {
     }
 }
 
-/// The view of an output that goes back row by row: one with gaps, which a call must not write, and one that a run reads,
-/// which must keep what it holds until the run has succeeded. `None` if the call appends to it.
+/// Returns the view of an output that is copied back row by row. Such an output has gaps, which a call must not
+/// write, or a run also reads it, so it must keep its contents until the run has succeeded. `None` for other
+/// outputs, and if the call appends to it.
 pub fn rows_of(tensor: &Tensor) -> Option<View> {
     let memory = tensor.memory.filter(|_| tensor.written && tensor.kept.is_none())?;
     if tensor.read { memory.view } else { memory.gaps() }

@@ -1,4 +1,4 @@
-//! Runs on device tensors, which are used in place.
+//! Runs a plan on device tensors, which are used in place.
 
 use super::driver::{Entered, RawStream};
 use super::launch::Launches;
@@ -10,7 +10,7 @@ use crate::tensors::{MOST_TENSORS, PerTensor, Tensor};
 use elsa_core::argument::ArgumentError;
 use std::marker::PhantomData;
 
-/// The device addresses of the tensors of a call; `None` for those that it does not have.
+/// Device addresses of the tensors of a call; `None` for absent tensors.
 pub type Addresses = PerTensor<Option<u64>>;
 
 /// A call on device tensors. Runs enqueue work and do not wait for it.
@@ -19,7 +19,7 @@ pub struct DeviceCall<'a> {
     workspace: &'a mut GpuWorkspace,
     launches: Launches,
     stream: RawStream,
-    /// Whether the stream is the caller's, who may capture it.
+    /// `true` if the stream is the caller's, who may capture it.
     lent: bool,
     borrowed: PhantomData<&'a ()>,
 }
@@ -44,7 +44,7 @@ fn check_address(
     })
 }
 
-/// Checks the address of a tensor. Returns its device address, zero if the call does not have it.
+/// Checks the address of a tensor. Returns its device address, or zero if the call does not have it.
 fn check(entered: &Entered<'_>, tensor: &Tensor, address: Option<u64>) -> Result<u64, BindError> {
     let argument = tensor.argument;
     let needs = |other| Err(ArgumentError::Needs { argument, other }.into());
@@ -83,7 +83,8 @@ impl<'a> DeviceCall<'a> {
         }
         let (lent, capture, stream) = match stream {
             Some(stream) => {
-                // First: of the default stream the other question would invalidate captures of other streams.
+                // Query the capture first: for the default stream, the other query would invalidate captures of
+                // other streams.
                 let capture = stream.capture(&entered)?;
                 if !stream.belongs(&entered)? {
                     return Err(BindError::Stream);
@@ -98,19 +99,19 @@ impl<'a> DeviceCall<'a> {
         Ok(DeviceCall { workspace, launches, stream, lent, borrowed: PhantomData })
     }
 
-    /// The memory in which the call works.
+    /// Returns the memory of the call.
     pub fn workspace(&mut self) -> &mut GpuWorkspace {
         self.workspace
     }
 
-    /// Number of blocks of threads that share the work.
+    /// Returns the number of thread blocks that share the work.
     pub fn blocks(&self) -> usize {
         self.launches.blocks()
     }
 
-    /// Enqueues the computation, after what earlier runs in the workspace have left pending in any stream. A stream that
-    /// is captured takes the computation into its graph. It cannot wait for what is not captured, so this call does;
-    /// launches of the graph are the caller's to order.
+    /// Enqueues the computation, after the pending work of earlier runs in the workspace, in any stream. If the
+    /// stream is being captured, the computation becomes part of its graph. It cannot wait for work that is not
+    /// captured, so this call does; the caller must order launches of the graph.
     ///
     /// # Safety
     /// The bound tensors stay allocated until the stream has been waited for.

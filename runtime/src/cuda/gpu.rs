@@ -10,8 +10,8 @@
 //!   `cuMemAlloc_v2` and `cuMemHostAlloc` by `Plan::workspace`, `Plan::warm` and the first bind that needs more memory;
 //!   `cuCtxSynchronize` before a host buffer is freed. A run on host tensors calls `cuMemcpyHtoDAsync_v2`,
 //!   `cuLaunchKernel`, `cuMemcpyDtoHAsync_v2` and `cuStreamSynchronize`, and allocates nothing.
-//! - Code 2 means that memory is not available. The codes of `code::STICKY` destroy a context. The next run
-//!   creates a new one with `cuCtxCreate_v2`, once in the life of an engine; after that the CPU computes.
+//! - Code 2 means that memory is not available. The codes of `code::STICKY` destroy a context. The next run creates
+//!   a new one with `cuCtxCreate_v2`, once in the lifetime of an engine; after that the CPU computes.
 
 use super::driver::{Context, Device, Driver, Function, Module};
 use super::ptx;
@@ -22,10 +22,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Which GPU to use, and in which context.
+/// The GPU to use, and its context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CudaOptions {
-    /// Device number, as the driver counts. Ignored with [`CudaContext::Current`].
+    /// Device number, in the order of the driver. Ignored with [`CudaContext::Current`].
     pub device: usize,
     /// The context in which the GPU computes.
     pub context: CudaContext,
@@ -49,7 +49,7 @@ pub struct LoadedKernel {
     pub name: &'static str,
     /// `cubin`, or `ptx` if the driver compiled it.
     pub form: &'static str,
-    /// Version of the PTX instruction set in which it is written.
+    /// Version of the PTX instruction set of the kernel.
     pub isa: &'static str,
     /// Time to load it in milliseconds, including compilation.
     pub ms: f64,
@@ -80,7 +80,7 @@ pub struct Gpu {
 #[derive(Debug)]
 struct State {
     context: Arc<Context>,
-    /// Whether `context` has replaced one that was lost.
+    /// `true` if `context` has replaced a lost one.
     second: bool,
     functions: Vec<(Function, LoadedKernel)>,
 }
@@ -128,30 +128,31 @@ impl Gpu {
         Ok(Gpu { device, info, state, warned: AtomicBool::new(false) })
     }
 
-    /// The properties of the device.
+    /// Returns the properties of the device.
     pub fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
-    /// The description of the device that the chooser uses.
+    /// Returns the description of the device that the chooser uses.
     pub fn profile(&self) -> &GpuProfile {
         &self.info.profile
     }
 
-    /// Takes the lock. Nothing is logged while it is held, neither here nor by a drop: a log sink may call this library.
+    /// Locks the state. Nothing is logged while the lock is held, neither here nor by a drop: a log sink may call
+    /// this library.
     fn state(&self) -> MutexGuard<'_, State> {
         // The state is consistent between any two statements that change it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, if `context` is in use.
+    /// Locks the state, if `context` is in use.
     fn state_of(&self, context: &Arc<Context>) -> Result<MutexGuard<'_, State>, DeviceError> {
         context.usable()?;
         let state = self.state();
         if Arc::ptr_eq(&state.context, context) { Ok(state) } else { Err(DeviceError::Lost) }
     }
 
-    /// The context. A lost context is replaced once.
+    /// Returns the context. A lost context is replaced once.
     ///
     /// # Errors
     /// Returns the error that the driver reports, [`DeviceError::Lost`] if a second context is lost, or
@@ -175,10 +176,10 @@ impl Gpu {
         Ok(context)
     }
 
-    /// Returns a kernel, and loads it into `context` if that has not been done.
+    /// Returns a kernel, and loads it into `context` if necessary.
     ///
     /// # Errors
-    /// Returns an error if the driver refuses a module, or if `context` is not in use any longer.
+    /// Returns an error if the driver refuses a module, or if `context` is no longer in use.
     pub fn function(
         &self,
         context: &Arc<Context>,
@@ -202,7 +203,7 @@ impl Gpu {
         Ok(function)
     }
 
-    /// Loads the cubin, if the build has one and the driver accepts it, else the PTX. Returns the module and its
+    /// Loads the cubin if the build has one and the driver accepts it, else the PTX. Returns the module and its
     /// form.
     fn module(
         &self,
@@ -234,7 +235,7 @@ impl Gpu {
         GPU_KERNELS.iter().try_for_each(|kernel| self.function(&context, kernel).map(drop))
     }
 
-    /// The kernels loaded so far.
+    /// Returns the kernels loaded so far.
     pub fn loaded(&self) -> Vec<LoadedKernel> {
         if self.device.driver().usable().is_err() {
             return Vec::new();
@@ -242,7 +243,7 @@ impl Gpu {
         self.state().functions.iter().map(|(_, loaded)| loaded.clone()).collect()
     }
 
-    /// Logs that the CPU computes instead: the first time as a warning, then at debug level.
+    /// Logs that the CPU computes instead: the first time as a warning, later at debug level.
     pub fn warn(&self, reason: &dyn std::fmt::Display) {
         if self.warned.swap(true, Ordering::Relaxed) {
             log::debug!("the CPU computes: {reason}");
@@ -252,7 +253,7 @@ impl Gpu {
     }
 }
 
-/// A kernel that has been loaded.
+/// Finds a kernel that has been loaded.
 fn find(state: &State, kernel: &GpuKernel) -> Option<Function> {
     let mut functions = state.functions.iter();
     functions.find(|(_, loaded)| loaded.name == kernel.name).map(|(function, _)| function.clone())

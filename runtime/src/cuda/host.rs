@@ -1,4 +1,4 @@
-//! Runs on host tensors, which are copied to the device and back, or used in place.
+//! Runs a plan on host tensors, which are copied to the device and back, or used in place.
 
 use super::driver::{Entered, Event, Graph, RawStream};
 use super::launch::Launches;
@@ -10,40 +10,41 @@ use crate::problem::Problem;
 use crate::tensors::{HostTensors, PerTensor, per_tensor};
 use std::time::{Duration, Instant};
 
-/// Where the time of a call on a GPU goes.
+/// Time of a call on a GPU, by activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CallTimes {
-    /// Time in which the host hands the work to the driver.
+    /// Time in which the host enqueues the work.
     pub enqueue: Duration,
     /// Time in which the host then waits for the device.
     pub wait: Duration,
-    /// Time on the device, between an event before the work and one behind it.
+    /// Time on the device, between an event before the work and one after it.
     pub device: Duration,
 }
 
 /// A call on host tensors.
 ///
-/// Invariant *placed*: data and bytes of every placed tensor are those of a slice that lives for `'a`. Nobody else
+/// Invariant *placed*: data and bytes of every placed tensor are those of a slice that lives for `'a`. Nothing else
 /// uses the outputs during that time.
 pub struct HostCall<'a, P: GpuPlan> {
     plan: &'a P,
     problem: &'a P::Problem,
     lengths: <P::Problem as Problem>::Lengths<'a>,
     tensors: HostTensors<'a>,
-    /// Whether the CPU computes the call again if the GPU fails.
+    /// `true` if the CPU recomputes the call after a GPU failure.
     guarded: bool,
     workspace: &'a mut GpuWorkspace,
     placed: PerTensor<Placed>,
     launches: Launches,
-    /// Whether `placed` and `launches` are those of the workspace's context.
+    /// `true` if `placed` and `launches` belong to the workspace's context.
     prepared: bool,
-    /// Whether the staging holds the inputs.
+    /// `true` if the staging holds the inputs.
     staged: bool,
     /// Number of bytes that the last run copied between the tensors and the device.
     copied: usize,
-    /// Events before and behind the work of a timed run, once there was one.
+    /// Events before and after the work of a timed run; `None` before the first.
     clock: Option<[Event; 2]>,
-    /// Calls that are launched together, and how many, once their time was measured and if the driver has graphs.
+    /// Calls that are launched together, and their number, after their time was measured and if the driver has
+    /// graphs.
     replay: Option<(Graph, usize)>,
 }
 
@@ -57,8 +58,8 @@ impl<P: GpuPlan> std::fmt::Debug for HostCall<'_, P> {
 }
 
 impl<'a, P: GpuPlan> HostCall<'a, P> {
-    /// Places the tensors, which must have been checked against the problem, and prepares the launches. `guarded` says
-    /// whether the CPU computes the call again if the GPU fails.
+    /// Places the tensors, which must have been checked against the problem, and prepares the launches. `guarded`
+    /// says that the CPU recomputes the call if the GPU fails.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.
@@ -89,24 +90,24 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         })
     }
 
-    /// The memory in which the call works.
+    /// Returns the memory of the call.
     pub fn workspace(&mut self) -> &mut GpuWorkspace {
         self.workspace
     }
 
-    /// Number of bytes that the last run copied between the tensors and the device.
+    /// Returns the number of bytes that the last run copied between the tensors and the device.
     pub fn copied(&self) -> usize {
         self.copied
     }
 
-    /// Number of blocks of threads that share the work.
+    /// Returns the number of thread blocks that share the work.
     pub fn blocks(&self) -> usize {
         self.launches.blocks()
     }
 
-    /// Computes the outputs and waits for them, and for what earlier runs in the workspace have left pending. With
-    /// `resident` the inputs that an earlier run of this call has staged are reused, and outputs in the staging stay
-    /// there. Inputs are staged in any case if none has, or if the device's memory was lost since.
+    /// Computes the outputs and waits for them, and for pending work of earlier runs in the workspace. With
+    /// `resident` the staged inputs of an earlier run of this call are reused, and outputs in the staging stay
+    /// there. Inputs are staged in any case if no run has staged them, or if the device's memory was lost since.
     ///
     /// # Errors
     /// Returns the error that the device reports. The outputs are then incomplete, and no enqueued work uses the
@@ -115,7 +116,8 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         self.run_with(resident, false).map(|_| ())
     }
 
-    /// Like [`HostCall::run`] with `resident`, and reports where the time went. The first run of this kind allocates.
+    /// Runs like [`HostCall::run`] with `resident`, and reports the time by activity. The first run of this kind
+    /// allocates.
     ///
     /// # Errors
     /// Returns the error that the device reports.
@@ -123,9 +125,9 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         self.run_with(true, true)
     }
 
-    /// The time on the device of `calls` calls that are enqueued one behind the other: as a graph, which keeps the host's
-    /// part out of it, if the driver has graphs and the launches are plain. Inputs are reused as by a resident
-    /// run. The first time of so many calls allocates.
+    /// Returns the time on the device of `calls` consecutive calls. They are enqueued as a graph, which excludes
+    /// the host's overhead, if the driver has graphs and the launches are plain. Inputs are reused as in a resident
+    /// run. The first measurement of a number of calls allocates.
     ///
     /// # Errors
     /// Returns the error that the device reports.
@@ -213,14 +215,14 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         else {
             return Ok(CallTimes::default());
         };
-        // A driver that reports no positive number has not measured.
+        // A driver that does not report a positive number has not measured.
         let ms = f64::from(behind.since(&entered, before)?);
         let device = Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default();
         Ok(CallTimes { enqueue: enqueued - start, wait: over - enqueued, device })
     }
 
-    /// Enqueues a run. `reused` inputs are not copied to the device, and `resident` outputs are not copied back. Returns
-    /// the number of bytes that are copied, those of outputs that go back row by row included.
+    /// Enqueues a run. `reused` inputs are not copied to the device, and `resident` outputs are not copied back.
+    /// Returns the number of copied bytes, including those of outputs that are copied back row by row.
     fn enqueue(
         &self,
         entered: &Entered<'_>,
@@ -243,7 +245,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
                 for_runs(&view, 0..kept, |run| {
                     bytes += run.len() * size;
                     let (to, at) = (tensor.device + (run.start * size) as u64, run.start * size);
-                    // SAFETY: as above; the run lies in the tensor's view.
+                    // SAFETY: as above; the run is in the tensor's view.
                     unsafe { stream.copy_in(entered, to, tensor.data.add(at), run.len() * size) }
                 })?;
             }
@@ -257,13 +259,13 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
                 Some((view, kept)) => for_runs(&view, kept..view.tokens(), |run| {
                     bytes += run.len() * size;
                     let (from, at) = (tensor.device + (run.start * size) as u64, run.start * size);
-                    // SAFETY: as for the inputs; the run lies in the tensor's view.
+                    // SAFETY: as for the inputs; the run is in the tensor's view.
                     unsafe { stream.copy_out(entered, tensor.data.add(at), from, run.len() * size) }
                 })?,
                 None => {
                     bytes += tensor.bytes;
                     if tensor.rows.is_none() {
-                        // SAFETY: as for the inputs; nobody else uses the outputs.
+                        // SAFETY: as for the inputs; nothing else uses the outputs.
                         unsafe { stream.copy_out(entered, tensor.data, tensor.device, tensor.bytes)? };
                     }
                 }
@@ -272,7 +274,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         Ok(bytes)
     }
 
-    /// Copies outputs back that go row by row, so that gaps are not written, and what a run reads only now.
+    /// Copies outputs back row by row: those with gaps, which are not written, and those that the run also reads.
     fn copy_rows(&mut self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
         let written = self.placed.iter().filter(|tensor| tensor.written);
         for tensor in written.filter(|tensor| !tensor.mapped && tensor.bytes > 0) {
@@ -291,7 +293,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
                     for t in 0..tokens {
                         let at = view.row(b, h, t) * size;
                         let Some(row) = bounce.get(at..at + dim * size) else { continue };
-                        // SAFETY: *placed*: the row lies in the tensor's view.
+                        // SAFETY: *placed*: the row is in the tensor's view.
                         unsafe { tensor.data.add(at).copy_from_nonoverlapping(row.as_ptr(), row.len()) };
                     }
                 }

@@ -1,17 +1,17 @@
-//! The launches of a run: kernels, their parameters and their grids, as a list.
+//! Lists the launches of a run: kernels, their parameters and their grids.
 //!
-//! A run enqueues up to four things, all but the last in one stream, in this order:
+//! A run enqueues up to four things, all except the last in one stream, in this order:
 //!
-//! 1. *The table* of the workspace, such as that of sequences, is copied to the device, if the list says so. The operator
+//! 1. *The table* of the workspace, such as that of sequences, is copied to the device if the list requests it. The operator
 //!    has written it on the host, after waiting for the copy of an earlier run that may still read it
 //!    ([`GpuWorkspace::table`]).
 //! 2. *The kernels before the fork*.
-//! 3. *The kernels behind it*.
-//! 4. *A kernel beside them* has a stream of its own, which begins at the fork and which the run's stream waits for at the
-//!    end, so that it takes what the others leave idle.
+//! 3. *The kernels after it*.
+//! 4. *A concurrent kernel* in its own stream, which begins at the fork and for which the run's stream waits at the end. It
+//!    uses the SMs that the other kernels leave idle.
 //!
-//! The list is made when tensors are bound. [`Launches::enqueue`] only passes it to the driver, so a run makes no
-//! decision and allocates nothing. Parameters lie in the list, one behind the other, as the kernels take them.
+//! The list is built when tensors are bound. [`Launches::enqueue`] only passes it to the driver, so a run makes no decision
+//! and allocates nothing. Parameters are stored in the list, one after another, in the form that the kernels expect.
 
 use super::driver::{Entered, Function, RawStream};
 use super::workspace::GpuWorkspace;
@@ -20,9 +20,9 @@ use std::ffi::c_void;
 use std::fmt;
 use std::mem::MaybeUninit;
 
-/// Most kernels of a run.
+/// Largest number of kernels of a run.
 const MOST_KERNELS: usize = 48;
-/// Most bytes of parameters of a run.
+/// Largest number of bytes of parameters of a run.
 const MOST_BYTES: usize = 6144;
 /// Alignment of parameters.
 const ALIGNMENT: usize = 16;
@@ -30,13 +30,13 @@ const ALIGNMENT: usize = 16;
 /// The number of blocks of a launch, and of threads per block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
-    /// Blocks; without any, nothing is launched.
+    /// Number of blocks; with zero blocks nothing is launched.
     pub blocks: u32,
-    /// Threads of a block.
+    /// Number of threads of a block.
     pub threads: u32,
 }
 
-/// A kernel, its grid, and where its parameter begins.
+/// A kernel, its grid, and the offset of its parameter.
 #[derive(Debug)]
 struct Kernel {
     function: Function,
@@ -54,24 +54,24 @@ impl fmt::Debug for Parameters {
     }
 }
 
-/// A parameter that lies in a list. Several kernels of the list may take it.
+/// A parameter stored in a list. Several kernels of the list may use it.
 #[derive(Clone, Copy, Debug)]
 pub struct Stored(usize);
 
 /// Everything that a run launches.
 ///
-/// Invariant *parameters*: where the parameter of a kernel begins, a value that was stored lies.
+/// Invariant *parameters*: the offset of a kernel's parameter is that of a stored value.
 #[derive(Debug)]
 pub struct Launches {
-    /// Where the table is copied to, and its size in bytes.
+    /// Device address of the table's copy, and its size in bytes.
     table: (u64, usize),
     kernels: heapless::Vec<Kernel, MOST_KERNELS>,
-    /// The kernel beside the others, and the number of kernels before it may begin.
+    /// The concurrent kernel, and the number of kernels that precede it.
     beside: Option<(Kernel, usize)>,
     parameters: Parameters,
-    /// Bytes of parameters.
+    /// Number of bytes of parameters.
     used: usize,
-    /// Number of blocks of threads that share the work.
+    /// Number of thread blocks that share the work.
     blocks: usize,
 }
 
@@ -89,12 +89,12 @@ impl Default for Launches {
 }
 
 impl Launches {
-    /// Has the first `bytes` bytes of the workspace's table copied to the device address `to` before all kernels.
+    /// Requests a copy of the first `bytes` bytes of the workspace's table to the device address `to` before all kernels.
     pub fn copy_table(&mut self, to: u64, bytes: usize) {
         self.table = (to, bytes);
     }
 
-    /// Puts a parameter into the list.
+    /// Stores a parameter in the list.
     ///
     /// # Errors
     /// Returns an error if the list is full.
@@ -105,8 +105,8 @@ impl Launches {
         let Some(room) = self.parameters.0.get_mut(start..end) else {
             return Err(DeviceError::HostMemory { bytes: end });
         };
-        // SAFETY: the room has the size of a `P`, and its alignment, since `start` is a multiple of what the array is
-        // aligned to, and that of `P` is no larger.
+        // SAFETY: the room has the size of a `P`, and its alignment, since `start` is a multiple of the alignment of the
+        // array, and that of `P` is no larger.
         unsafe { room.as_mut_ptr().cast::<P>().write(*parameter) };
         self.used = end;
         Ok(Stored(start))
@@ -118,7 +118,7 @@ impl Launches {
     /// Returns an error if the list is full.
     ///
     /// # Safety
-    /// - *parameter*: `parameter` lies in this list, and the function's only parameter is of its type.
+    /// - *parameter*: `parameter` is stored in this list, and the function's only parameter is of its type.
     pub unsafe fn push(
         &mut self,
         function: &Function,
@@ -129,7 +129,7 @@ impl Launches {
         self.kernels.push(kernel).map_err(|_| DeviceError::HostMemory { bytes: size_of::<Launches>() })
     }
 
-    /// Adds the kernel beside those that are appended from here on. There is one at most.
+    /// Adds the kernel that runs concurrently with those appended from here on. There is at most one.
     ///
     /// # Safety
     /// - *parameter*, as for [`Launches::push`].
@@ -138,31 +138,31 @@ impl Launches {
         self.beside = Some((kernel, self.kernels.len()));
     }
 
-    /// Says how many blocks of threads share the work, for the report of a run.
+    /// Sets the number of thread blocks that share the work, for the report of a run.
     pub fn shared_by(&mut self, blocks: usize) {
         self.blocks = blocks;
     }
 
-    /// Number of blocks of threads that share the work.
+    /// Returns the number of thread blocks that share the work.
     pub fn blocks(&self) -> usize {
         self.blocks
     }
 
-    /// Size in bytes of the table that a run copies.
+    /// Returns the size in bytes of the table that a run copies.
     pub fn table_bytes(&self) -> usize {
         self.table.1
     }
 
-    /// Whether everything is enqueued in one stream, and no memory of the host is read by then.
+    /// Returns `true` if everything is enqueued in one stream and reads no host memory.
     pub fn is_plain(&self) -> bool {
         self.table.1 == 0 && self.beside.is_none()
     }
 
-    /// Enqueues the whole run. `captured` says whether the stream is.
+    /// Enqueues the whole run. `captured` says that the stream is being captured.
     ///
     /// # Safety
-    /// *room* and *alive* for every address in the parameters, including those of the workspace, whose table has been
-    /// laid out and filled on both sides.
+    /// *room* and *alive* for every address in the parameters, including those of the workspace, whose table has been laid
+    /// out and filled on both sides.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -175,8 +175,8 @@ impl Launches {
     ) -> Result<(), DeviceError> {
         let (to, bytes) = self.table;
         if bytes > 0 {
-            // SAFETY: *room*: the clauses of this function. *alive*: the workspace waits for `uploaded` before it writes
-            // the table again, and for pending work before it is freed.
+            // SAFETY: *room*: the clauses of this function. *alive*: the workspace waits for `uploaded` before it writes the
+            // table again, and for pending work before it is freed.
             unsafe { stream.copy_in(entered, to, workspace.table.data(), bytes)? };
             workspace.uploaded.record(entered, stream)?;
         }

@@ -1,4 +1,4 @@
-//! Workspaces in device memory that the caller lends.
+//! Creates workspaces in device memory lent by the caller.
 
 use super::plan::GpuPlan;
 use super::workspace::GpuWorkspace;
@@ -10,23 +10,22 @@ use crate::workspace::{Memory, Workspace, allocate_on_host};
 
 impl<O: Operator> Plan<O> {
     /// Creates a workspace in the caller's device memory, of at least [`Plan::workspace_bytes`] bytes, at a multiple of 256;
-    /// calls of attention that output states or no output take `Plan::state_workspace_bytes`. `memory` is its device
-    /// address; zero with no bytes serves a plan that needs none. Runs on device tensors in this workspace allocate no
+    /// calls of attention that output states or no output require `Plan::state_workspace_bytes`. `memory` is its device
+    /// address; zero with no bytes is valid for a plan that needs none. Runs on device tensors in this workspace allocate no
     /// device memory. Runs on host tensors that are not used in place still allocate their staging.
     ///
-    /// If the device's context is lost, so is the memory: calls return [`DeviceError::LostWorkspace`], or are finished
-    /// by the CPU, until the caller creates another workspace.
+    /// If the device's context is lost, so is the memory: calls return [`DeviceError::LostWorkspace`], or the CPU completes
+    /// them, until the caller creates another workspace.
     ///
     /// [`DeviceError::LostWorkspace`]: crate::DeviceError::LostWorkspace
     ///
     /// # Errors
     /// Returns an error if the plan computes on the CPU; if the memory is null, misaligned, too short, longer than its
-    /// allocation, or not memory of the plan's device and context; if host memory is not available, or if the device
-    /// fails.
+    /// allocation, or not memory of the plan's device and context; if host memory is not available, or if the device fails.
     ///
     /// # Safety
-    /// - *lent*: nobody else uses the memory, or frees it, until the workspace is dropped. Dropping it waits for
-    ///   pending runs.
+    /// - *lent*: nothing else uses the memory, or frees it, until the workspace is dropped. Dropping it waits for pending
+    ///   runs.
     pub unsafe fn workspace_on_device(&self, memory: u64, bytes: usize) -> Result<Workspace<O>, PlanError> {
         let Execution::Gpu { gpu: plan, standby } = &self.execution else {
             return Err(PlanError::OnHost { found: self.backend() });

@@ -1,16 +1,16 @@
-//! Numbers and views in the form that kernels of any operator take.
+//! Converts numbers and views to the form that kernels of any operator expect.
 
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
 use elsa_kernels::cuda::tensor::{TYPE_BF16, TYPE_F16, TYPE_F32, Tensor};
 
-/// A view at a device address.
+/// Converts a view at a device address.
 pub fn tensor(view: &View, data: u64) -> Tensor {
     let [batch, head, token, _] = view.strides().map(|stride| stride as i64);
     Tensor { data, batch, head, token }
 }
 
-/// Whether rows of `dim` elements can be accessed four elements at a time, unless they lie too far apart.
+/// Returns `true` if rows of `dim` elements can be accessed four elements at a time, unless they are too far apart.
 pub fn is_vec4(tensor: &Tensor, dim: usize, element: usize) -> bool {
     let strides = [tensor.batch, tensor.head, tensor.token];
     tensor.data.is_multiple_of(4 * element as u64)
@@ -23,7 +23,7 @@ pub fn int(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
-/// The kernels' number of an element type.
+/// Returns the kernels' number of an element type.
 pub const fn dtype(dtype: DType) -> i32 {
     match dtype {
         DType::F32 => TYPE_F32,

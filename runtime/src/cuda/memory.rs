@@ -29,9 +29,9 @@ element!(f32, f16, bf16, u8, i64);
 
 /// A slice in host memory, initially zero, on a 64-byte boundary. If there is a GPU, the memory is page-locked: an
 /// integrated GPU uses tensors in any part of such memory in place, and other GPUs copy them faster than ordinary
-/// memory. Without a GPU the memory is ordinary, so that the same program runs on both.
+/// memory. Without a GPU the memory is ordinary, so the same program runs on both.
 ///
-/// Dropping page-locked memory waits for all work of the GPU's context, because a run that was enqueued may use it.
+/// Dropping page-locked memory waits for all work of the GPU's context, because an enqueued run may use it.
 #[derive(Debug)]
 pub struct HostBuffer<T: Element> {
     memory: Memory,
@@ -73,20 +73,21 @@ impl<T: Element> HostBuffer<T> {
         bytes.ok_or(DeviceError::HostMemory { bytes: len.saturating_mul(size_of::<T>()) })
     }
 
-    /// Whether the memory is page-locked, so that a GPU can use it.
+    /// Returns `true` if the memory is page-locked, so that a GPU can use it.
     #[must_use]
     pub fn is_pinned(&self) -> bool {
         matches!(self.memory, Memory::Pinned(_))
     }
 
-    /// The address of the first element on the GPU, for [`Plan::bind_device`](crate::Plan::bind_device); those of the
-    /// others follow it as they do on the host. `None` if the memory is ordinary, or if the buffer is empty.
+    /// Returns the address of the first element on the GPU, for [`Plan::bind_device`](crate::Plan::bind_device);
+    /// the other elements follow in the same order as on the host. `None` if the memory is ordinary, or if the
+    /// buffer is empty.
     #[must_use]
     pub fn device_address(&self) -> Option<u64> {
         self.device
     }
 
-    /// Address of the first element on the host, aligned to 64 bytes; dangling if the buffer is empty.
+    /// Returns the address of the first element on the host, aligned to 64 bytes; dangling if the buffer is empty.
     #[must_use]
     pub fn data(&self) -> *mut T {
         match &self.memory {

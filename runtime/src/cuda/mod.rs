@@ -1,10 +1,10 @@
-//! NVIDIA GPUs: the driver, a device with its context, host memory that it can use, and calls of any operator: the memory in
-//! which they work, the copies of host tensors, and the launches of a run.
+//! NVIDIA GPUs: the driver, a device with its context, host memory that it can use, and calls of any operator: their working
+//! memory, the copies of host tensors, and the launches of a run.
 //!
-//! An operator fills a list of launches ([`launch`]) when tensors are bound, and chooses how large a workspace is
-//! ([`workspace`]). Host tensors are copied to the device before and back after the kernels, and the run waits, because the
-//! caller reads them next ([`host`]). An integrated GPU uses page-locked memory in place ([`staging`]). Device tensors are
-//! used in place, and such a run only enqueues ([`device`]).
+//! An operator fills a list of launches ([`launch`]) when tensors are bound, and chooses the size of a workspace
+//! ([`workspace`]). Host tensors are copied to the device before the kernels and back after them, and the run waits, because
+//! the caller reads them next ([`host`]). An integrated GPU uses page-locked memory in place ([`staging`]). Device tensors
+//! are used in place, and such a run only enqueues ([`device`]).
 
 pub mod bound;
 pub mod copies;

@@ -9,21 +9,22 @@ use crate::tensors::{Given, PerTensor};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// What is decided once per shape for runs on a GPU.
+/// The decisions for runs on a GPU that are made once per shape.
 pub trait GpuPlan: Clone + Debug + Send + Sync {
     /// The problem.
     type Problem: Problem;
 
-    /// The GPU of the plan.
+    /// Returns the GPU of the plan.
     fn gpu(&self) -> &Arc<Gpu>;
 
-    /// Name of the kernel that computes.
+    /// Returns the name of the kernel that computes.
     fn kernel(&self) -> &'static str;
 
-    /// What runs need of a workspace.
+    /// Returns the workspace that runs need.
     fn needs(&self) -> Needs;
 
-    /// Bytes that a call needs of a workspace in the caller's device memory, if more than [`GpuPlan::needs`].
+    /// Returns the bytes that a call needs of a workspace in the caller's device memory, if more than
+    /// [`GpuPlan::needs`].
     fn room(&self, given: Given) -> usize {
         let _ = given;
         self.needs().scratch
@@ -32,14 +33,14 @@ pub trait GpuPlan: Clone + Debug + Send + Sync {
     /// Checks that the plan supports a call with these tensors.
     ///
     /// # Errors
-    /// Returns an error if it does not, so that the CPU computes instead.
+    /// Returns an error if it does not; the CPU then computes instead.
     fn allows(&self, given: Given) -> Result<(), BindError> {
         let _ = given;
         Ok(())
     }
 
-    /// Lists everything that a run launches, and fills the workspace's table on the host. `at` holds the device address of
-    /// every tensor, zero if the call does not have it.
+    /// Lists everything that a run launches, and fills the workspace's table on the host. `at` holds the device
+    /// address of every tensor, or zero for absent tensors.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.

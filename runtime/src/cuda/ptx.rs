@@ -1,4 +1,4 @@
-//! The PTX of a kernel as text.
+//! Unpacks the PTX of a kernel to text.
 
 use crate::error::DeviceError;
 use elsa_kernels::cuda::registers::{self, CLASSES};
@@ -6,11 +6,11 @@ use elsa_kernels::cuda::{GpuKernel, Ptx};
 use lzma_rust2::LzipReader;
 use std::io::{self, ErrorKind, Read};
 
-/// The PTX of a kernel, with the zero that ends it.
+/// Returns the PTX of a kernel, with its terminating zero.
 ///
 /// # Errors
-/// [`DeviceError::Damaged`] if its stream is not the one that was built, [`DeviceError::HostMemory`] if the system
-/// refuses memory for it.
+/// Returns [`DeviceError::Damaged`] if its stream is not the one that was built, and [`DeviceError::HostMemory`] if
+/// the system refuses memory for it.
 pub fn text(kernel: &GpuKernel) -> Result<Vec<u8>, DeviceError> {
     let Ptx { bytes, packed, .. } = kernel.ptx;
     let memory = |bytes| move |_| DeviceError::HostMemory { bytes };
@@ -26,7 +26,7 @@ pub fn text(kernel: &GpuKernel) -> Result<Vec<u8>, DeviceError> {
     if text.len() == bytes && text.last() == Some(&0) { Ok(text) } else { Err(damaged()) }
 }
 
-/// Appends the packed text of a module. Reads what is compressed with it to its end, where its sum stands.
+/// Appends the packed text of a module. Reads the compressed stream to its end, which contains the checksum.
 fn inflate(ptx: &Ptx, packed: &mut Vec<u8>) -> io::Result<()> {
     let mut reader = LzipReader::new(ptx.lzip);
     let skipped = io::copy(&mut reader.by_ref().take(ptx.start as u64), &mut io::sink())?;
@@ -36,10 +36,10 @@ fn inflate(ptx: &Ptx, packed: &mut Vec<u8>) -> io::Result<()> {
     if whole { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
 }
 
-/// Appends a text whose registers have their numbers again; does not write beyond the capacity of `text`. `None` for
-/// a text that names a register that was not named before, or is longer.
+/// Appends a text with its register numbers restored; does not write beyond the capacity of `text`. Returns `None`
+/// for a text that uses a register without an earlier definition, or that is longer.
 fn unpack(packed: &[u8], text: &mut Vec<u8>) -> Option<()> {
-    // The registers of each class, the last named last.
+    // The registers of each class, in order of last use.
     let mut recent = CLASSES.map(|_| Vec::<u32>::new());
     let number = |class: usize, place: Option<u32>| {
         let recent = recent.get_mut(class).ok_or(())?;
@@ -72,17 +72,18 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::LazyLock;
 
-    /// A kernel whose module is compressed with others, and not the first of them, in the shortest stream.
+    /// Returns a kernel whose module is compressed with others but is not the first of them, in the shortest
+    /// stream.
     fn among_others() -> GpuKernel {
         let others = GPU_KERNELS.iter().filter(|kernel| kernel.ptx.start > 0);
         *others.min_by_key(|kernel| kernel.ptx.lzip.len()).unwrap()
     }
 
-    /// Its stream with one bit flipped, and in which byte. Streams live as long as the program.
+    /// Streams with one bit flipped, each with the index of the flipped byte. They live as long as the program.
     static FLIPPED: LazyLock<Vec<(usize, Vec<u8>)>> = LazyLock::new(|| {
         let lzip = among_others().ptx.lzip;
         let step = lzip.len() / 24;
-        // Whole but for the size of its dictionary, which may be larger than needed.
+        // All bytes except the size of its dictionary, which may be larger than needed.
         let places = (0..lzip.len()).step_by(step).filter(|at| *at != 5);
         places
             .map(|at| {
@@ -93,7 +94,7 @@ mod tests {
             .collect()
     });
 
-    /// Pieces of a text: words, and what stands between them.
+    /// Splits a text into words and the pieces between them.
     fn pieces(text: &str) -> impl Iterator<Item = &str> {
         let is_word = |c: char| c.is_ascii_alphanumeric() || "._%$".contains(c);
         text.split_inclusive(move |c| !is_word(c)).flat_map(move |part| {
@@ -102,7 +103,7 @@ mod tests {
         })
     }
 
-    /// The class and the number of a register.
+    /// Returns the class and the number of a register.
     fn register(word: &str) -> Option<(&str, usize)> {
         let (class, number) = word.split_at_checked(1)?;
         "prfdgh".contains(class).then(|| number.parse().ok().map(|number| (class, number))).flatten()
@@ -130,7 +131,7 @@ mod tests {
                     _ => assert_eq!(found, wanted, "{}", kernel.name),
                 }
             }
-            // No two registers became one, and none is beyond those that are declared.
+            // No two registers became one, and none exceeds the declared ones.
             for class in ["p", "r", "f", "d", "g", "h"] {
                 let mut found: Vec<usize> =
                     numbers.iter().filter(|(key, _)| key.0 == class).map(|(_, number)| *number).collect();
@@ -168,7 +169,7 @@ mod tests {
         refused("too much", Ptx { packed: whole.packed + 1, ..whole });
         let wanted = text(&kernel).unwrap();
         for (at, lzip) in FLIPPED.iter() {
-            // The last bytes before the sums of a stream say nothing about its text.
+            // The last bytes before the checksums of a stream do not affect its text.
             let found = text(&GpuKernel { ptx: Ptx { lzip, ..whole }, ..kernel });
             let padding = (21..=25).contains(&(whole.lzip.len() - at)) && found.as_ref() == Ok(&wanted);
             assert!(padding || found.is_err(), "byte {at} of {}", whole.lzip.len());

@@ -14,26 +14,26 @@ use std::ptr;
 pub struct Placed {
     /// Address of its first byte on the host.
     pub data: *mut u8,
-    /// Its number of bytes; zero if the call does not have it.
+    /// Number of bytes; zero for an absent tensor.
     pub bytes: usize,
     /// Size of an element in bytes.
     pub size: usize,
-    /// Its address on the device; zero if the call does not have it.
+    /// Address on the device; zero for an absent tensor.
     pub device: u64,
-    /// Whether the device uses it in place.
+    /// `true` if the device uses it in place.
     pub mapped: bool,
-    /// Whether a run reads what it holds.
+    /// `true` if a run reads its contents.
     pub read: bool,
-    /// Whether a run writes it.
+    /// `true` if a run writes it.
     pub written: bool,
-    /// Its view, if it goes back row by row, after everything else is done.
+    /// View of the tensor, if it is copied back row by row, after everything else is done.
     pub rows: Option<View>,
-    /// If the call appends to it: its view, and the number of tokens that it keeps.
+    /// View of the tensor and the number of tokens that it keeps, if the call appends to it.
     pub append: Option<(View, usize)>,
 }
 
 impl Placed {
-    /// A tensor that the call does not have.
+    /// An absent tensor.
     const NONE: Placed = Placed {
         data: ptr::null_mut(),
         bytes: 0,
@@ -46,14 +46,13 @@ impl Placed {
         append: None,
     };
 
-    /// Whether it is copied.
+    /// Returns `true` if it is copied.
     fn is_copied(&self) -> bool {
         self.bytes > 0 && !self.mapped
     }
 }
 
-/// Calls `each` with the elements of the rows of `tokens`, in runs without gaps: as long as the view has them, else row
-/// by row.
+/// Calls `each` with the elements of the rows of `tokens`, in runs without gaps that are as long as the view allows.
 ///
 /// # Errors
 /// Returns the first error of `each`.
@@ -64,7 +63,7 @@ pub fn for_runs<E>(
 ) -> Result<(), E> {
     let [batch, heads, _, dim] = view.shape();
     let [_, by_head, by_token, _] = view.strides();
-    // The heads of a token side by side, and then the tokens of a batch index; or the tokens of a head.
+    // The heads of a token are adjacent, then the tokens of a batch index; or the tokens of a head are.
     let heads_first = heads == 1 || by_head == dim;
     let token = if heads_first { heads * dim } else { dim };
     let whole = tokens.len() == 1 || by_token == token;
@@ -80,8 +79,8 @@ pub fn for_runs<E>(
     Ok(())
 }
 
-/// Places every tensor and allocates the staging that they need. If a call is `guarded`, the CPU computes it again where
-/// the GPU fails, so that tensors which a run both reads and writes are copies.
+/// Places every tensor and allocates the staging. In a `guarded` call the CPU recomputes if the GPU fails, so tensors that a
+/// run both reads and writes are copied.
 ///
 /// # Errors
 /// Returns an error if memory is not available, or if the device fails.

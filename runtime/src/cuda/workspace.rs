@@ -1,4 +1,4 @@
-//! The memory in which the runs of a plan work on a GPU.
+//! The working memory of the runs of a plan on a GPU.
 
 use super::copies::Copies;
 use super::driver::{Capture, Context, DeviceBuffer, Entered, Event, PinnedBuffer, RawStream, Stream};
@@ -6,22 +6,22 @@ use super::gpu::Gpu;
 use crate::error::{BindError, DeviceError, PlanError};
 use std::sync::Arc;
 
-/// Alignment of a workspace in device memory, which the offsets of its layout keep.
+/// Alignment of a workspace in device memory, which the offsets of its layout preserve.
 const ALIGNMENT: usize = 256;
 
-/// What runs of a plan need of a workspace, in bytes.
+/// Workspace that runs of a plan need, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// Device memory.
     pub scratch: usize,
-    /// A table that the host writes and a run copies to the device. It grows where it is opened.
+    /// A table that the host writes and a run copies to the device. It grows when it is opened.
     pub table: usize,
-    /// What the host reads of the device memory after a run, and a stream beside that of the run. They grow, too.
+    /// Records that the host reads from device memory after a run, and a second stream for the run. They grow as well.
     pub records: usize,
 }
 
 impl Needs {
-    /// What two plans need that share a workspace.
+    /// Returns the needs of two plans that share a workspace.
     #[must_use]
     pub fn max(self, other: Needs) -> Needs {
         Needs {
@@ -32,20 +32,20 @@ impl Needs {
     }
 }
 
-/// The memory in which the runs of a plan work, on one device.
+/// The working memory of the runs of a plan, on one device.
 ///
 /// Fields are dropped in order, so pending work is waited for before its memory is freed.
 #[derive(Debug)]
 pub struct GpuWorkspace {
-    /// Work that runs on device tensors have enqueued.
+    /// Enqueued work of runs on device tensors.
     pub pending: Pending,
     /// The device of the engine that created the workspace.
     gpu: Arc<Gpu>,
     pub context: Arc<Context>,
     pub stream: Stream,
-    /// What every run of the plan needs, at the offsets of the plan's layout. If it is lent, the extra follows it.
+    /// Memory that every run of the plan needs, at the offsets of the plan's layout. If it is lent, the extra follows it.
     pub scratch: DeviceBuffer,
-    /// What some calls need besides, unless the scratch is lent.
+    /// Additional memory of some calls, unless the scratch is lent.
     extra: Option<DeviceBuffer>,
     /// Copies of host tensors on the device.
     pub staging: Option<DeviceBuffer>,
@@ -57,19 +57,19 @@ pub struct GpuWorkspace {
     pub bounce: Vec<u8>,
     /// Recorded after the copy of the table to the device.
     pub uploaded: Event,
-    /// What graphs use of it.
+    /// Use of the workspace by graphs.
     pub graph: Graph,
-    /// The stream of the kernel beside the others, if a plan has one.
+    /// The stream of the concurrent kernel, if a plan has one.
     pub beside: Option<Beside>,
-    /// What is read after a run.
+    /// Records that are read after a run.
     records: Vec<f32>,
 }
 
-/// A stream for what runs beside the rest.
+/// A stream for concurrent work.
 #[derive(Debug)]
 pub struct Beside {
     pub stream: Stream,
-    /// Recorded when the inputs of a run are there.
+    /// Recorded when the inputs of a run are ready.
     pub inputs: Event,
     /// Recorded after the work.
     pub done: Event,
@@ -82,7 +82,7 @@ impl Beside {
     }
 }
 
-/// Zeros in host memory.
+/// Allocates zeros in host memory.
 fn zeros(len: usize) -> Result<Vec<f32>, DeviceError> {
     let mut values = Vec::new();
     let bytes = len.saturating_mul(size_of::<f32>());
@@ -91,20 +91,20 @@ fn zeros(len: usize) -> Result<Vec<f32>, DeviceError> {
     Ok(values)
 }
 
-/// What graphs use of a workspace in which runs were captured. Nobody says when such a graph is destroyed, so this stays
-/// for as long as the workspace.
+/// Use of a workspace by graphs of captured runs. The library is not notified when such a graph is destroyed, so this lasts
+/// as long as the workspace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Graph {
-    /// Bytes of the table that a graph copies to the device from host memory, which keep their values.
+    /// Number of bytes of the table that a graph copies to the device from host memory, which keep their values.
     pub table: usize,
-    /// Whether the last copy of the table was captured, so that nothing can wait for it.
+    /// `true` if the last copy of the table was captured, so nothing can wait for it.
     pub uploads: bool,
-    /// Whether a run was captured, whose memory is not replaced.
+    /// `true` if a run was captured, whose memory is not replaced.
     any: bool,
 }
 
 impl Graph {
-    /// Remembers a run, which copies so many bytes of the table.
+    /// Records a run, which copies `table` bytes of the table.
     pub fn took(&mut self, table: usize, capture: Option<Capture>) {
         let captured = capture.is_some();
         self.any |= captured;
@@ -117,10 +117,10 @@ impl Graph {
     }
 }
 
-/// Work that has been enqueued.
+/// State of the enqueued work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
-    /// None, or it has been waited for.
+    /// No work, or it has been waited for.
     None,
     /// It is pending in a stream.
     Enqueued,
@@ -128,7 +128,7 @@ enum Work {
     Captured(Capture),
 }
 
-/// Enqueued work that has not been waited for. That of a graph is waited for within its capture alone.
+/// Enqueued work that has not been waited for. The work of a graph is only waited for within its capture.
 #[derive(Debug)]
 pub struct Pending {
     context: Arc<Context>,
@@ -155,14 +155,14 @@ impl Pending {
             Some(capture) => Work::Captured(capture),
         };
         if marked.is_err() && capture.is_none() {
-            // Nothing marks the end of the work, so it must not be left pending.
+            // No event marks the end of the work, so it must not be left pending.
             stream.synchronize(entered)?;
         }
         marked
     }
 
-    /// Has the stream, which `capture` captures, wait for the pending work before it does anything that is enqueued from
-    /// here on. Work of another capture is not waited for.
+    /// Makes the stream, which `capture` captures, wait for the pending work before any work that is enqueued from here on.
+    /// Work of another capture is not waited for.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -205,7 +205,7 @@ impl Drop for Pending {
 }
 
 impl GpuWorkspace {
-    /// Allocates what runs need.
+    /// Allocates the memory that runs need.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.
@@ -215,11 +215,11 @@ impl GpuWorkspace {
         GpuWorkspace::of(gpu, &context, scratch, needs)
     }
 
-    /// Makes a workspace of the caller's device memory.
+    /// Creates a workspace in the caller's device memory.
     ///
     /// # Errors
-    /// Returns an error if the memory is null, misaligned, too short, or not memory that the device can use, or if the
-    /// device fails.
+    /// Returns an error if the memory is null, misaligned, too short, or not memory that the device can use, or if the device
+    /// fails.
     ///
     /// # Safety
     /// - *lent*, of [`DeviceBuffer::lent`].
@@ -251,12 +251,12 @@ impl GpuWorkspace {
             Some(found) => PlanError::DeviceShort { found, given: bytes },
             None => PlanError::Address { address },
         })?;
-        // SAFETY: *lent*; the context can use the bytes, as the driver says.
+        // SAFETY: *lent*; the context can use the bytes, as the driver reports.
         let scratch = unsafe { DeviceBuffer::lent(&context, at, bytes) };
         Ok(GpuWorkspace::of(gpu, &context, scratch, needs)?)
     }
 
-    /// Creates what every run needs beside the scratch.
+    /// Creates everything that every run needs except the scratch.
     fn of(
         gpu: &Arc<Gpu>,
         context: &Arc<Context>,
@@ -282,13 +282,13 @@ impl GpuWorkspace {
         })
     }
 
-    /// Bytes of records.
+    /// Returns the number of bytes of records.
     fn record_bytes(&self) -> usize {
         self.records.len() * size_of::<f32>()
     }
 
-    /// Allocates what copies of host tensors need, except those that few calls have, unless it is allocated already. On
-    /// the device only if `staged`.
+    /// Allocates memory for copies of host tensors, except those that few calls have, unless it is already allocated. Device
+    /// memory only if `staged`.
     ///
     /// # Errors
     /// Returns an error if memory is not available.
@@ -304,7 +304,7 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Allocates what copies of host tensors that few calls have need on the device, unless it is allocated already.
+    /// Allocates device memory for copies of the host tensors that few calls have, unless it is already allocated.
     ///
     /// # Errors
     /// Returns an error if memory is not available.
@@ -312,13 +312,13 @@ impl GpuWorkspace {
         reserve(&self.context, &mut self.apart, copies.apart)
     }
 
-    /// Replaces a workspace whose context was lost by one in a new context. It is as large as the lost one, so that
-    /// every plan that it served can use it. Returns whether it was replaced; it then holds no tensors. Memory of the
-    /// caller's is not replaced.
+    /// Replaces a workspace whose context was lost by one in a new context. It has the size of the lost one, so it remains
+    /// valid for the same plans. Returns `true` if it was replaced; it then holds no tensors. Memory of the caller is not
+    /// replaced.
     ///
     /// # Errors
-    /// Returns an error if a context is lost a second time, if the lost memory was the caller's, if memory is not
-    /// available, or if the device fails.
+    /// Returns an error if a context is lost a second time, if the lost memory was the caller's, if memory is not available,
+    /// or if the device fails.
     pub fn revive(&mut self) -> Result<bool, DeviceError> {
         let lost = self.context.is_lost();
         if lost {
@@ -331,8 +331,8 @@ impl GpuWorkspace {
         Ok(lost)
     }
 
-    /// Checks that the workspace belongs to the engine of `gpu` and is large enough for a plan.
-    /// Memory of the caller's must have `room` bytes.
+    /// Checks that the workspace belongs to the engine of `gpu` and is large enough for a plan. Memory of the caller must
+    /// have `room` bytes.
     ///
     /// # Errors
     /// Returns an error if the workspace belongs to another engine, or is too small.
@@ -350,8 +350,8 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Readies the table on the host for `bytes` bytes to be written: waits for the copy of an earlier run, unless a graph copies it.
-    /// Bytes that graphs copy must keep their values ([`Graph::table`]). Returns the address of the table.
+    /// Prepares the table on the host for writing `bytes` bytes: waits for the copy of an earlier run, unless a graph copies
+    /// it. Bytes that graphs copy must keep their values ([`Graph::table`]). Returns the address of the table.
     ///
     /// # Errors
     /// Returns an error if the device fails, or if memory is not available. A table that graphs copy does not grow.
@@ -369,7 +369,7 @@ impl GpuWorkspace {
         Ok(self.table.data())
     }
 
-    /// Allocates what is read after a run, `bytes` bytes, and the stream beside that of the run, unless they are there.
+    /// Allocates `bytes` bytes of records that are read after a run, and the second stream, unless they exist.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.
@@ -383,9 +383,9 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Allocates what some calls need besides the scratch, unless it is allocated already. Waits for pending work if that
-    /// may use a smaller one. In memory of the caller's it begins at offset `after`, where [`GpuWorkspace::check`] has
-    /// found room for it. Returns its address.
+    /// Allocates additional memory of some calls, unless it is already allocated. Waits for pending work if that may use a
+    /// smaller one. In the caller's memory it begins at offset `after`, where [`GpuWorkspace::check`] has found room for it.
+    /// Returns its address.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.
@@ -406,7 +406,7 @@ impl GpuWorkspace {
     /// Waits for pending runs and copies `len` records, which begin at offset `at` of the scratch, to the host.
     ///
     /// # Errors
-    /// Returns an error if the device fails, or if its memory is no longer that of the run.
+    /// Returns an error if the device fails, or if its memory no longer belongs to the run.
     pub fn fetch(&mut self, at: usize, len: usize) -> Result<&mut [f32], DeviceError> {
         self.context.usable()?;
         self.pending.wait()?;

@@ -1,10 +1,10 @@
-//! A box of rows of a tensor, and where they lie in a buffer.
+//! A box of rows of a tensor, and its layout in a buffer.
 
 use elsa_core::view::View;
 use std::ops::Range;
 
-/// A box of rows of a tensor, and where they lie in a buffer. Counts and strides are in elements of `size` bytes; row
-/// `(b, h, t)` of the box lies `at + b·to[0] + h·to[1] + t·to[2]` elements from the start of the buffer.
+/// A box of rows of a tensor, and its layout in a buffer. Counts and strides are in elements of `size` bytes; row `(b, h, t)`
+/// of the box is stored `at + b·to[0] + h·to[1] + t·to[2]` elements from the start of the buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Excerpt {
     /// The tensor.
@@ -15,19 +15,19 @@ pub struct Excerpt {
     pub first: [usize; 3],
     /// Number of rows along each axis.
     pub count: [usize; 3],
-    /// First element of each row.
+    /// Index of the first element of each row.
     pub start: usize,
-    /// Elements of each row.
+    /// Number of elements of each row.
     pub len: usize,
-    /// Distances in the buffer along each axis.
+    /// Strides in the buffer along each axis.
     pub to: [usize; 3],
-    /// Where the first row lies in the buffer.
+    /// Index of the first row in the buffer.
     pub at: usize,
 }
 
 impl Excerpt {
-    /// Distances in a buffer for at most `room` rows of `len` elements along each axis. Heads and tokens follow each other
-    /// as in the tensor, so that what is consecutive there stays so.
+    /// Returns the strides of a buffer for at most `room` rows of `len` elements along each axis. Heads and tokens are in the
+    /// same order as in the tensor, so contiguous elements remain contiguous.
     #[must_use]
     pub fn strides(tensor: &View, room: [usize; 3], len: usize) -> [usize; 3] {
         let [_, head, token, _] = tensor.strides();
@@ -38,16 +38,16 @@ impl Excerpt {
         }
     }
 
-    /// Calls `each(offset in the tensor, place in the buffer)`, both in bytes, for every piece that is consecutive in both.
+    /// Calls `each(offset in the tensor, place in the buffer)`, both in bytes, for every piece that is contiguous in both.
     ///
     /// # Errors
-    /// The first error of `each`.
+    /// Returns the first error of `each`.
     pub fn pieces<E>(&self, mut each: impl FnMut(u64, Range<usize>) -> Result<(), E>) -> Result<(), E> {
         if self.len == 0 || self.count.contains(&0) {
             return Ok(());
         }
         let (mut offset, mut place) = (0usize, 0..0usize);
-        // The inner axis is that of the shorter distance.
+        // The inner axis is the one with the smaller stride.
         let heads_inside = self.to[1] < self.to[2] && self.count[1] > 1;
         let (outer, inner) = if heads_inside { (2, 1) } else { (1, 2) };
         for b in 0..self.count[0] {
@@ -71,7 +71,7 @@ impl Excerpt {
         each(offset as u64, place)
     }
 
-    /// Where the rows begin and end in the buffer, in bytes; nothing if there are no rows, or if that cannot be counted.
+    /// Returns the byte range of the rows in the buffer; `None` if there are no rows, or on overflow.
     #[must_use]
     pub fn place(&self) -> Option<Range<usize>> {
         if self.len == 0 || self.count.contains(&0) {
@@ -85,14 +85,14 @@ impl Excerpt {
         Some(self.at * self.size..end)
     }
 
-    /// Byte of the tensor at which the first row begins.
+    /// Returns the byte of the tensor at which the first row begins.
     #[must_use]
     pub fn offset(&self) -> u64 {
         let [batch, head, token] = self.first;
         ((self.tensor.row(batch, head, token) + self.start) * self.size) as u64
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.count.iter().product::<usize>() * self.len * self.size
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
     use elsa_core::view::Layout;
 
-    /// Copies an excerpt and looks every element up.
+    /// Copies an excerpt and checks every element.
     fn check(layout: Layout, dims: &[usize], first: [usize; 3], count: [usize; 3], pieces: usize) {
         let tensor = View::dense("x", layout, dims, None).unwrap();
         let data: Vec<u8> = (0..tensor.extent()).map(|i| (i % 251) as u8).collect();

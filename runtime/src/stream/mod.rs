@@ -1,4 +1,4 @@
-//! Work that is larger than memory, passed through two buffers: what is needed next is read while what is there is
+//! Streams work that is larger than memory through two buffers: the next part is read while the current one is
 //! computed.
 
 mod excerpt;

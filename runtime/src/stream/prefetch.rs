@@ -1,7 +1,7 @@
-//! Two buffers: one is filled by a thread of its own while the other is computed.
+//! Fills one buffer in a thread while the other is computed.
 //!
-//! **The naive loop** reads a part and computes it, one after the other, so that a storage device idles while the
-//! processor works, and the other way round:
+//! **The naive loop** reads a part and computes it, one after another, so the storage device idles while the
+//! processor works, and vice versa:
 //!
 //! ```text
 //! for each part:   read it     compute it
@@ -9,13 +9,13 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Part `i + 1` is read while part `i` is computed.* With two buffers that is all the overlap there can be: time
-//!    is then the longer of reading and computing, part by part.
-//! 2. *The buffers are the caller's*, so that everything is allocated before the first part is read.
-//! 3. *The thread ends with the call*, however that ends: it is scoped, and a failure on either side closes the
-//!    channels on which the other waits.
-//! 4. *Time is kept where it passes*: reading in the thread, computing and waiting in the caller. What the caller
-//!    waits for is reading that is not hidden, the first part's included.
+//! 1. *Part `i + 1` is read while part `i` is computed.* Two buffers allow no more overlap than that: the time is
+//!    the longer of reading and computing, part by part.
+//! 2. *The buffers belong to the caller*, so everything is allocated before the first part is read.
+//! 3. *The thread ends with the call*, in all cases: it is scoped, and a failure on either side closes the channels
+//!    on which the other waits.
+//! 4. *Times are measured where they pass*: reading in the thread, computing and waiting in the caller. The caller
+//!    only waits for reads that are not hidden, including that of the first part.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,35 +23,35 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of the reader's stack.
+/// Size of the reader's stack in bytes.
 const STACK: usize = 256 << 10;
 
-/// Where the time of a call went.
+/// Time of a call, by activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// From the first read to the end.
+    /// Time from the first read to the end.
     pub total: Duration,
-    /// Reading, much of it under the computation.
+    /// Time of reading, most of it hidden by the computation.
     pub read: Duration,
-    /// Computing.
+    /// Time of computing.
     pub compute: Duration,
-    /// Waiting for reads, with nothing to compute.
+    /// Time of waiting for reads, with nothing to compute.
     pub wait: Duration,
-    /// Number of bytes that were read.
+    /// Number of bytes read.
     pub bytes: u64,
     /// Number of parts.
     pub parts: u64,
 }
 
 impl Times {
-    /// `1 − wait / total` (equation 26 of the ELSA paper): one if all reading was hidden.
+    /// Returns `1 − wait / total` (equation 26 of the ELSA paper): one if all reading was hidden.
     #[must_use]
     pub fn overlap(&self) -> f64 {
         let total = self.total.as_secs_f64();
         if total > 0.0 { 1.0 - self.wait.as_secs_f64() / total } else { 1.0 }
     }
 
-    /// The times of two calls, one after the other.
+    /// Adds the times of two successive calls.
     #[must_use]
     pub fn and(self, next: Times) -> Times {
         Times {
@@ -65,14 +65,14 @@ impl Times {
     }
 }
 
-/// Why [`prefetch`] failed.
+/// Error of [`prefetch`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrefetchError<E> {
     /// Reading or computing failed.
     #[error(transparent)]
     Failed(E),
-    /// The system cannot start the thread that reads.
+    /// The system cannot start the reading thread.
     #[error("reader: its thread cannot be started: {0}")]
     Thread(io::Error),
     /// The function that reads panicked.
@@ -80,17 +80,17 @@ pub enum PrefetchError<E> {
     Panicked,
 }
 
-/// What the reader hands over: a part in a buffer, or why there is none.
+/// A message of the reader: a part in a buffer, or an error.
 type Filled<'b, P, B, E> = Result<(P, &'b mut B), E>;
 
-/// Reads `parts` in order, each with `read` into one of `buffers`, and calls `compute` for each. The next part is read
-/// by another thread meanwhile. `read` returns the number of bytes that it has read.
+/// Reads `parts` in order, each with `read` into one of `buffers`, and calls `compute` for each. Another thread
+/// reads the next part at the same time. `read` returns the number of bytes that it has read.
 ///
-/// The thread has ended when the call returns, so a read that does not return keeps the call from doing so.
+/// The thread has ended when the call returns, so a read that never returns blocks the call.
 ///
 /// # Errors
-/// The first error of `read` or `compute`, in the order of parts; no later part is computed, and at most two more are
-/// read. A thread that cannot be started, and a panic of `read`.
+/// Returns the first error of `read` or `compute`, in the order of parts; no later part is computed, and at most
+/// two more are read. Also returns an error if the thread cannot be started or if `read` panics.
 pub fn prefetch<P, B, E>(
     buffers: &mut [B; 2],
     parts: impl IntoIterator<Item = P, IntoIter: Send>,
@@ -107,7 +107,7 @@ where
     let (fill, filled) = sync_channel::<Filled<'_, P, B, E>>(buffers.len());
     let (free, freed) = sync_channel::<&mut B>(buffers.len());
     for buffer in buffers {
-        // There is room for both, and the receiver lives.
+        // The channel has room for both, and the receiver lives.
         let _ = free.send(buffer);
     }
     thread::scope(|scope| {
@@ -135,7 +135,7 @@ where
                     let done = compute(part, buffer);
                     times.compute += computing.elapsed();
                     times.parts += 1;
-                    // Refused when the last part has been read.
+                    // Rejected if the last part has been read.
                     let _ = free.send(buffer);
                     done
                 }
@@ -158,7 +158,8 @@ where
     })
 }
 
-/// Reads part after part into buffers as they become free, until the parts end, a read fails, or nobody takes them.
+/// Reads part after part into buffers as they become free, until the parts end, a read fails, or the receiver is
+/// gone.
 fn forward<'b, P, B, E>(
     parts: &mut impl Iterator<Item = P>,
     read: &mut impl FnMut(&P, &mut B) -> Result<u64, E>,
@@ -190,7 +191,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Reads each number into the buffer, and sums what is computed.
+    /// Reads each number into the buffer, and sums the computed ones.
     fn sum(n: u64, fails: Option<u64>, stops: Option<u64>) -> Result<(u64, Times), PrefetchError<String>> {
         let mut sum = 0;
         let times = prefetch(
@@ -242,7 +243,7 @@ mod tests {
         assert!(matches!(panicked, Err(PrefetchError::Panicked)));
     }
 
-    /// The next part is read while one is computed, and no further than that.
+    /// The next part is read while one is computed, but not a later one.
     #[test]
     fn one_part_is_read_ahead() {
         let reads = AtomicUsize::new(0);
@@ -253,7 +254,7 @@ mod tests {
             |part, ()| {
                 let ahead = (part + 2).min(5);
                 let mut spins = 0u64;
-                // Without another thread the count stays where it is.
+                // Without another thread the count does not change.
                 while reads.load(Ordering::SeqCst) < ahead {
                     spins += 1;
                     assert!(spins < 5000, "part {part} is computed with nothing read ahead");
@@ -281,7 +282,7 @@ mod tests {
             };
             prefetch(&mut [(), ()], 0..6, read, compute).unwrap()
         };
-        // A machine that stops this process for a while is given another chance.
+        // A machine that stops this process for a while gets another attempt.
         let sometimes = |good: &dyn Fn() -> bool| (0..5).any(|_| good());
         assert!(sometimes(&|| {
             let hidden = of(quick, slow);

@@ -1,11 +1,11 @@
-//! Where the bytes of tensors come from, and where they go.
+//! Sources of the bytes of tensors, and their destinations.
 
 use super::excerpt::Excerpt;
 use elsa_core::attention::Operand;
 use std::io;
 use std::ops::Range;
 
-/// Where the bytes of tensors come from: files, a network, a callback. `N` names a tensor: an
+/// A source of the bytes of tensors: files, a network, a callback. `N` names a tensor: an
 /// [`Operand`](elsa_core::attention::Operand) of an attention call, or a weight of a layer.
 ///
 /// A closure `FnMut(N, u64, &mut [u8]) -> io::Result<()>` is a source.
@@ -14,7 +14,7 @@ pub trait Source<N> {
     /// memory, little-endian, without a header.
     ///
     /// # Errors
-    /// Whatever keeps the bytes from being read. A tensor that ends early is
+    /// Returns the cause if the bytes cannot be read. A tensor that ends early is
     /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
     fn read(&mut self, name: N, offset: u64, to: &mut [u8]) -> io::Result<()>;
 }
@@ -25,25 +25,25 @@ impl<N, F: FnMut(N, u64, &mut [u8]) -> io::Result<()>> Source<N> for F {
     }
 }
 
-/// Where the bytes of outputs go: files, a network, a callback.
+/// A destination of the bytes of outputs: files, a network, a callback.
 pub trait Sink {
-    /// Takes the bytes of output `operand` from byte `offset` on. Every byte of an output's rows is handed over once;
+    /// Writes the bytes of output `operand` from byte `offset` on. Every byte of an output's rows is passed once;
     /// bytes between rows are not.
     ///
     /// # Errors
-    /// Whatever keeps the bytes from being taken.
+    /// Returns the cause if the bytes cannot be written.
     fn write(&mut self, operand: Operand, offset: u64, from: &[u8]) -> io::Result<()>;
 
-    /// Takes note that all outputs of a unit have been handed over. Units are finished in order.
+    /// Notes that all outputs of a unit have been passed. Units are finished in order.
     ///
     /// # Errors
-    /// Whatever keeps it from doing so.
+    /// Returns the cause if that fails.
     fn finished(&mut self, unit: usize) -> io::Result<()> {
         let _ = unit;
         Ok(())
     }
 
-    /// Is told of every part that has been computed.
+    /// Notes that a part has been computed.
     fn advanced(&mut self) {}
 }
 
@@ -53,32 +53,33 @@ impl<F: FnMut(Operand, u64, &[u8]) -> io::Result<()>> Sink for F {
     }
 }
 
-/// A piece of a tensor that was not read or written.
+/// Error of a piece of a tensor that was not read or written.
 #[derive(Debug, thiserror::Error)]
 #[error("{bytes} bytes from byte {offset} on: {source}")]
 pub struct PieceError {
-    /// The first byte of the piece in its tensor.
+    /// Offset of the first byte of the piece in its tensor.
     pub offset: u64,
     /// Number of bytes.
     pub bytes: usize,
-    /// The cause.
+    /// Cause of the failure.
     pub source: io::Error,
 }
 
 impl PieceError {
-    /// A piece that leaves the buffer.
+    /// Creates the error of a piece outside the buffer.
     fn outside(offset: u64, place: &Range<usize>) -> PieceError {
         PieceError { offset, bytes: place.len(), source: io::ErrorKind::UnexpectedEof.into() }
     }
 }
 
-/// Where the rows of tensors come from. Every [`Source`] is one: it is asked for pieces that are consecutive in the tensor
-/// and in memory. A source that makes its rows, or has them elsewhere than in a tensor, takes whole boxes.
+/// A source of the rows of tensors. Every [`Source`] is one: it receives requests for pieces that are contiguous in
+/// the tensor and in memory. A source that computes its rows, or stores them in another form, implements whole
+/// boxes instead.
 pub trait RowSource {
-    /// Fills the rows of `excerpt`, which lie in `to` as it says. Excerpts without rows are asked for, too.
+    /// Fills the rows of `excerpt`, whose layout in `to` it describes. Excerpts without rows are requested as well.
     ///
     /// # Errors
-    /// Whatever keeps the rows from being read.
+    /// Returns the cause if the rows cannot be read.
     fn read_rows(&mut self, operand: Operand, excerpt: &Excerpt, to: &mut [u8]) -> Result<(), PieceError>;
 }
 
@@ -94,22 +95,22 @@ impl<S: Source<Operand>> RowSource for S {
     }
 }
 
-/// Where the rows of outputs go. Every [`Sink`] is one: it is handed pieces that are consecutive in the tensor and in
-/// memory.
+/// A destination of the rows of outputs. Every [`Sink`] is one: it receives pieces that are contiguous in the
+/// tensor and in memory.
 pub trait RowSink {
-    /// Takes the rows of `excerpt`, which lie in `from` as it says. Every row is handed over once.
+    /// Writes the rows of `excerpt`, whose layout in `from` it describes. Every row is passed once.
     ///
     /// # Errors
-    /// Whatever keeps the rows from being taken.
+    /// Returns the cause if the rows cannot be written.
     fn write_rows(&mut self, operand: Operand, excerpt: &Excerpt, from: &[u8]) -> Result<(), PieceError>;
 
-    /// As [`Sink::finished`].
+    /// Finishes a unit, like [`Sink::finished`].
     ///
     /// # Errors
-    /// Whatever keeps it from taking note.
+    /// Returns the cause if that fails.
     fn unit_finished(&mut self, unit: usize) -> io::Result<()>;
 
-    /// As [`Sink::advanced`].
+    /// Counts a computed part, like [`Sink::advanced`].
     fn part_computed(&mut self);
 }
 

@@ -1,12 +1,12 @@
-//! How far a gradient may be from the exact one.
+//! Bounds the error of a gradient.
 //!
-//! With `u = 2^-24`, the exact sum of absolute terms of an element, and of `dq_i[x]` for example
+//! Let `u = 2^-24`, and let `A` be the exact sum of absolute terms of an element, for example of `dq_i[x]`:
 //!
 //! ```text
 //! A = |scale| Σ_j p_ij c_ij (Σ_y |do_iy| |v_jy| + Σ_y |do_iy| Σ_l p_il |v_ly|) |k_jx|
 //! ```
 //!
-//! each term is off by the factors that its parts carry, to first order:
+//! Each term is off by the factors of its parts, to first order:
 //!
 //! ```text
 //! score       δ  = (chain + joins + 8) u E + 4 u (E + |rest|)       E ≥ |scale| Σ_y |q_iy| |k_jy| + |mask| + |m|
@@ -16,21 +16,21 @@
 //! sum            = additions u                                       the last five products, scale included
 //! ```
 //!
-//! The errors of `p` and of `o` meet in one term, so their sum bounds it. A probability below the smallest normal number
-//! may count as zero, so an element may be off by so much times the largest products besides.
+//! The errors of `p` and of `o` are in the same term, so their sum bounds it. A probability below the smallest normal number
+//! may count as zero, which changes an element by that number times the largest products in addition.
 
 use crate::dtype::DType;
 
-/// What the error of a backward run depends on.
+/// Properties on which the error of a backward run depends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Structure {
-    /// Longest chain of multiply-adds in a score, and the additions that join chains.
+    /// Longest chain of multiply-adds in a score, and the number of additions that join chains.
     pub score: usize,
-    /// The same of `⟨do_i, v_j⟩`.
+    /// The same for `⟨do_i, v_j⟩`.
     pub upstream: usize,
-    /// Most additions between a term and its gradient.
+    /// Largest number of additions between a term and its gradient.
     pub additions: usize,
-    /// Most additions between the weight of a key and a sum of the forward pass.
+    /// Largest number of additions between the weight of a key and a sum of the forward pass.
     pub forward: usize,
     /// Largest relative error of a weight.
     pub exp2_relative: f64,
@@ -39,9 +39,9 @@ pub struct Structure {
 }
 
 impl Structure {
-    /// How far an element of a gradient may be from the exact one, relative to the sum of its absolute terms. `largest` is
-    /// the largest `|scale| Σ |q_x k_x|` plus magnitudes of mask and reference `m`, in natural-log units. To first order
-    /// in the unit roundoff.
+    /// Returns the largest error of an element of a gradient, relative to the sum of its absolute terms. `largest` is the
+    /// largest `|scale| Σ |q_x k_x|` plus magnitudes of mask and reference `m`, in natural-log units. To first order in the
+    /// unit roundoff.
     #[must_use]
     pub fn bound(&self, largest: f64) -> f64 {
         let u = DType::F32.unit_roundoff();

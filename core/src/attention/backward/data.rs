@@ -1,4 +1,4 @@
-//! The data of a backward call: the tensors that it reads and writes.
+//! The data of a backward call: its input and output tensors.
 
 use super::problem::BackwardProblem;
 use crate::argument::{ArgumentError, enough};
@@ -7,14 +7,14 @@ use crate::attention::operands::Operand;
 use crate::dtype::{DType, Elements};
 use crate::view::View;
 
-/// What the forward pass knows of each row, `[batch, heads, queries]`, in natural-log units. The state is the better one:
-/// its probabilities stay exact where scores are large.
+/// Statistics of each row from the forward pass, `[batch, heads, queries]`, in natural-log units. Prefer the state: its
+/// probabilities stay exact when scores are large.
 #[derive(Clone, Copy, Debug)]
 pub enum Statistics<'a> {
-    /// Log-sum-exp of each row, as [`Outputs::lse`](crate::attention::Outputs) has it. Its rounding to f32, up to
-    /// `|lse| 2^-24`, is a relative error of every probability of the row.
+    /// Log-sum-exp of each row, as in [`Outputs::lse`](crate::attention::Outputs). Its rounding to f32, up to `|lse| 2^-24`,
+    /// is a relative error of every probability of the row.
     LogSumExp(&'a [f32]),
-    /// References and sums of the states, as [`Outputs::state`](crate::attention::Outputs) has them.
+    /// References and sums of the states, as in [`Outputs::state`](crate::attention::Outputs).
     State {
         /// References `m`.
         m: &'a [f32],
@@ -24,7 +24,7 @@ pub enum Statistics<'a> {
 }
 
 impl Statistics<'_> {
-    /// `(m, S)` of the row at `index`; of a log-sum-exp `(lse, 1)`, and `(−∞, 0)` of a row without keys.
+    /// Returns `(m, S)` of the row at `index`; for a log-sum-exp `(lse, 1)`, or `(−∞, 0)` for a row without keys.
     ///
     /// # Panics
     /// Panics if `index` is out of bounds.
@@ -41,19 +41,20 @@ impl Statistics<'_> {
 
 /// The input tensors of a backward call. Shapes and strides are those of the [`BackwardProblem`].
 ///
-/// With a [`Chunk`](crate::attention::Chunk) among the lengths, queries and keys are a part of a whole, whose statistics and
-/// outputs these rows have; the gradients are the shares of the call's pairs in those of the whole.
+/// A call with a [`Chunk`](crate::attention::Chunk) among its lengths has some of the queries and keys of a whole. The
+/// statistics and outputs of these rows are then those of the whole, and the gradients are the contributions of the call's
+/// pairs to those of the whole.
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardInputs<'a> {
     /// The inputs of the forward pass.
     pub forward: Inputs<'a>,
-    /// The output of the forward pass, in the view of the problem's output; of the problem's type, or f32. `D_i` is as
-    /// exact as this: an output in a 16-bit type is rounded, and so is `D_i`.
+    /// The output of the forward pass, in the view of the problem's output; of the problem's type, or f32. `D_i` is only as
+    /// exact as this: a 16-bit output is rounded, and so is `D_i`.
     pub output: Elements<'a>,
     /// The upstream gradient; of the problem's type, or f32.
     pub upstream: Elements<'a>,
-    /// What the forward pass knows of each row. They must be those of these inputs: others give gradients of no
-    /// attention.
+    /// Statistics of each row from the forward pass. They must belong to these inputs; otherwise the gradients are
+    /// meaningless.
     pub statistics: Statistics<'a>,
 }
 
@@ -102,8 +103,8 @@ impl BackwardInputs<'_> {
     }
 }
 
-/// The gradients of a call, in the views of the [`BackwardProblem`]. They are f32 whatever the type of the inputs. Every
-/// row is written; those of queries without keys, and of keys that no query attends, are zero.
+/// The gradients of a call, in the views of the [`BackwardProblem`]. They are f32 for every type of the inputs. Every row is
+/// written; rows of queries without keys, and of keys that no query attends, are zero.
 #[derive(Debug)]
 pub struct Gradients<'a> {
     /// The gradient of the queries.
@@ -115,11 +116,12 @@ pub struct Gradients<'a> {
 }
 
 impl Gradients<'_> {
-    /// Adds shares of the views of `of`, `shares`, to the rows of these from the places `at` on: of queries, of keys and
-    /// values. Each element is the sum of two, rounded once.
+    /// Adds the gradients `shares`, in the views of `of`, to these from the rows `at` on: of queries, and of keys and values.
+    /// Each element is the sum of two, rounded once.
     ///
     /// # Errors
-    /// Returns an error if buffers are too short, if batch, heads or head sizes differ, or if shares lie beyond the end.
+    /// Returns an error if buffers are too short, if batch, heads or head sizes differ, or if the shares extend beyond the
+    /// end.
     pub fn add(
         &mut self,
         problem: &BackwardProblem,
@@ -141,7 +143,7 @@ impl Gradients<'_> {
                 ("batch", from.batch(), to.batch()),
                 ("heads", from.heads(), to.heads()),
                 ("head size", from.dim(), to.dim()),
-                // The shares' last token, and that of the whole.
+                // The last token of the shares, and that of the whole.
                 ("tokens", end.max(to.tokens()), to.tokens()),
             ] {
                 if found != allowed {

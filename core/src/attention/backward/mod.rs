@@ -2,11 +2,11 @@
 //!
 //! # The formula
 //!
-//! With the scores `s_ij` of [`crate::attention`], the output `o_i = Σ_j p_ij v_j`, and the upstream gradient `do_i` of
-//! some loss with respect to `o_i`:
+//! With the scores `s_ij` of [`crate::attention`], the output `o_i = Σ_j p_ij v_j`, and the upstream gradient `do_i` of a
+//! loss with respect to `o_i`:
 //!
 //! ```text
-//! p_ij  = exp(s_ij − lse_i)                          the probabilities, once more
+//! p_ij  = exp(s_ij − lse_i)                          the probabilities, recomputed
 //! D_i   = ⟨do_i, o_i⟩
 //! dp_ij = ⟨do_i, v_j⟩
 //! ds_ij = p_ij (dp_ij − D_i)
@@ -15,13 +15,13 @@
 //! dk_j  = scale Σ_i ds_ij c_ij q_i
 //! ```
 //!
-//! The sums run over the pairs in which row `i` attends key `j`. The query heads of a group share a key head, and their
-//! `dk` and `dv` are summed, the first head first.
+//! The sums run over the pairs in which row `i` attends key `j`. The query heads of a group share a key head, and their `dk`
+//! and `dv` are summed in the order of the heads.
 //!
-//! This is the stable form of Stream-CQSA, algorithm 2 and equations 4 to 6 (derived in its appendix D). There
+//! This is the stable form of Stream-CQSA, algorithm 2 and equations 4 to 6 (derived in its appendix D). The paper has
 //! `dNum = do / Den`, `dDen = −⟨do, Num⟩ / Den²`, `P = exp(R)`, and `dR = P ∘ (dNum V^T + dDen 1^T)`. `exp(R)` and `Den`
-//! overflow where a score exceeds 88.7. With `P / Den = exp(R − lse)` and `Num / Den = o` the factors `1 / Den` are
-//! absorbed, and every number in the sums is a probability times numbers of the tensors.
+//! overflow if a score exceeds 88.7. With `P / Den = exp(R − lse)` and `Num / Den = o` the factors `1 / Den` are absorbed,
+//! and every number in the sums is a probability times elements of the tensors.
 //!
 //! # The naive loop
 //!
@@ -29,42 +29,42 @@
 //! P = exp(Q K^T · scale − lse);  dV = P^T dO;  dP = dO V^T;  dS = P ∘ (dP − D);  dQ = scale dS K;  dK = scale dS^T Q
 //! ```
 //!
-//! keeps three matrices of `queries × keys`.
+//! stores three matrices of `queries × keys`.
 //!
 //! # Why the code differs
 //!
-//! 1. *Tiles.* Five products run over a tile of queries and a block of keys, whose part of the three matrices stays in the
-//!    cache. Extra memory is linear in the tokens.
-//! 2. *One walk, five products.* A walk over the keys makes `dk` and `dv`, and another one over the queries would make `dq`
-//!    with two products more, `Q K^T` and `dO V^T` again: seven for five, `14 n² d` multiply-adds for `10 n² d`. Here the
-//!    keys of a head are divided into a few parts, at most [`MOST_PARTS`], each with a `dq` of its own, and these are added
-//!    in the order of the parts. The number of parts follows from the keys and the key heads alone.
-//! 3. *No order by timing.* A part of a key head is computed by one worker, its heads, query tiles and key blocks in order.
-//!    So the bits do not depend on the number of threads, on the batch, or on the repetition.
-//! 4. *`(m, S)` where it is known.* An f32 log-sum-exp of 4,000 is rounded by up to 1.2e-4, and so is every probability
-//!    of its row. A state's reference is subtracted exactly, and `S` divides: [`Statistics`].
-//! 5. *A masked key is out by selection.* Weights and score gradients of pairs that are not attended are set to zero, not
-//!    multiplied by it, and where keys, queries or upstream gradients hold a NaN or an infinity, products leave such pairs
-//!    out. So masked keys get and give nothing.
-//! 6. *Chains are bounded.* Sums over keys or queries are added up block by block.
+//! 1. *Tiles.* Five products run over a tile of queries and a block of keys, and the corresponding parts of the three
+//!    matrices stay in cache. Extra memory is linear in the tokens.
+//! 2. *One pass, five products.* A pass over the keys computes `dk` and `dv`. A second pass over the queries would compute
+//!    `dq` and repeat two products, `Q K^T` and `dO V^T`: seven products instead of five, `14 n² d` multiply-adds instead of
+//!    `10 n² d`. Here the keys of a head are divided into at most [`MOST_PARTS`] parts, each with its own `dq`, and these are
+//!    added in the order of the parts. The number of parts depends only on the keys and the key heads.
+//! 3. *No order by timing.* One worker computes a part of a key head, with its heads, query tiles and key blocks in order. So
+//!    the bits do not depend on the number of threads or on the batch, and they are reproducible.
+//! 4. *`(m, S)` if available.* An f32 log-sum-exp of 4,000 is rounded by up to 1.2e-4, and so is every probability of its
+//!    row. A state's reference is subtracted exactly, and `S` divides: [`Statistics`].
+//! 5. *Masked keys are excluded by selection.* Weights and score gradients of pairs that are not attended are set to zero
+//!    instead of multiplied by it. If keys, queries or upstream gradients hold a NaN or an infinity, products skip such
+//!    pairs. So masked keys neither receive nor contribute anything.
+//! 6. *Chains are bounded.* Sums over keys or queries are accumulated block by block.
 //!
 //! # Over tasks of quorums
 //!
 //! Every sum above runs over pairs, and [`crate::quorum`] divides the pairs among tasks: into tiles of a run of queries and a
 //! range of keys ([`Task::pairs`](crate::quorum::Task::pairs)). A call with a [`Chunk`](crate::attention::Chunk) computes
-//! such a tile by the rules of the whole, and its gradients are the tile's shares of equation 6. The statistics are those of
-//! the whole, so that shares need no common denominator: [`Gradients::add`] sums them into the shares of the task, and those
-//! of all tasks into the gradients. Each sum of two is one more of the `additions` of [`Structure`].
+//! such a tile by the rules of the whole, and its gradients are the tile's contributions to equation 6. The statistics are
+//! those of the whole, so the contributions need no common denominator: [`Gradients::add`] sums them into those of the task,
+//! and those of all tasks into the gradients. Each sum of two adds one to the `additions` of [`Structure`].
 //!
 //! # The error
 //!
-//! [`Structure::bound`] states how far an element may be from the exact one, relative to the sum of its absolute terms.
-//! With scores of order one plain f32 stays below 5e-7.
+//! [`Structure::bound`] bounds the error of an element, relative to the sum of its absolute terms. For scores of order one,
+//! plain f32 stays below 5e-7.
 //!
-//! | item | duty |
+//! | item | contents |
 //! |---|---|
 //! | [`BackwardSpec`], [`BackwardProblem`] | shapes and strides |
-//! | [`BackwardInputs`], [`Statistics`], [`Gradients`] | the data of a call, and sums of shares |
+//! | [`BackwardInputs`], [`Statistics`], [`Gradients`] | the data of a call, and sums of contributions |
 //! | [`RowWeights`] | probabilities from scores, by state or log-sum-exp |
 //! | [`choose`], [`BackwardChoice`], [`BackwardLayout`] | parts, chunks, workers and the workspace |
 //! | [`scalar`] | the scalar fallback, without an allocator |

@@ -1,4 +1,4 @@
-//! The plan of a backward pass: chunks and parts of keys, workers, and the layout of the workspace.
+//! Plans a backward pass: chunks and parts of keys, workers, and the layout of the workspace.
 
 use super::bound::Structure;
 use super::problem::BackwardProblem;
@@ -10,10 +10,11 @@ use crate::room::{Cursor, Span, checked_bytes, table, with_alignment};
 use crate::workers::{WORK_PER_LANE, worthwhile};
 use core::ops::Range;
 
-/// Most parts into which the keys of a head are divided. All but the first have a gradient of the queries of their own.
+/// Largest number of parts into which the keys of a head are divided. All except the first have their own gradient of the
+/// queries.
 pub const MOST_PARTS: usize = 8;
 
-/// Parts of all key heads together from which on no key head is divided further.
+/// Total number of parts of all key heads from which on no key head is divided further.
 const PARTS_OF_ALL: usize = 16;
 
 /// A CPU micro-kernel of the backward pass, as the chooser and the error bound see it.
@@ -27,13 +28,13 @@ pub struct BackwardKernelSpec {
     pub lanes: usize,
     /// Number of query rows of a tile, a multiple of `panel`.
     pub rows: usize,
-    /// Number of query rows that lie side by side in a panel, a multiple of four.
+    /// Number of adjacent query rows in a panel, a multiple of four.
     pub panel: usize,
     /// Number of keys of a register tile.
     pub tile_keys: usize,
     /// Number of keys of a block, a multiple of `tile_keys`.
     pub block: usize,
-    /// A factor that all its weights carry.
+    /// A factor of all its weights.
     pub weight_scale: f64,
     /// Longest chain of multiply-adds in a score.
     pub chain: usize,
@@ -42,7 +43,7 @@ pub struct BackwardKernelSpec {
 }
 
 impl BackwardKernelSpec {
-    /// Number of keys of a chunk: those whose gradients a worker keeps while queries pass.
+    /// Returns the number of keys of a chunk, whose gradients a worker keeps while it visits the queries.
     #[must_use]
     pub const fn chunk(&self) -> usize {
         self.block * BLOCKS_PER_SEGMENT
@@ -56,11 +57,11 @@ pub struct BackwardOptions {
     pub budget: Option<usize>,
     /// Number of workers of the engine.
     pub workers: usize,
-    /// Whether all of them take part, however small the problem.
+    /// `true` if all of them take part, even in a small problem.
     pub all_workers: bool,
 }
 
-/// What a backward plan has decided.
+/// The decisions of a backward plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BackwardChoice {
     /// The kernel.
@@ -77,7 +78,7 @@ pub struct BackwardChoice {
     pub parts: usize,
     /// Number of workers.
     pub workers: usize,
-    /// Rows of the problem, and their head size.
+    /// Number of rows of the problem, and their head size.
     rows: [usize; 2],
     sequences: usize,
     keys: usize,
@@ -86,7 +87,7 @@ pub struct BackwardChoice {
 }
 
 impl BackwardChoice {
-    /// The chunks of part `part` of a sequence with `keys` keys; none of a part that it does not have. They depend on
+    /// Returns the chunks of part `part` of a sequence with `keys` keys; empty if it does not have that part. They depend on
     /// nothing else of the call.
     #[must_use]
     pub fn chunks(&self, keys: usize, part: usize) -> Range<usize> {
@@ -95,13 +96,14 @@ impl BackwardChoice {
         if part < parts { part * chunks / parts..(part + 1) * chunks / parts } else { 0..0 }
     }
 
-    /// Number of parts of a sequence with `keys` keys; zero without keys.
+    /// Returns the number of parts of a sequence with `keys` keys; zero without keys.
     #[must_use]
     pub fn parts_of(&self, keys: usize) -> usize {
         self.parts.min(keys.div_ceil(self.kernel.chunk()))
     }
 
-    /// What the error bound depends on, for a forward pass with at most `forward` additions between a weight and a sum.
+    /// Returns the structure for the error bound, for a forward pass with at most `forward` additions between a weight and a
+    /// sum.
     #[must_use]
     pub fn structure(&self, forward: usize, softcap: Option<f32>) -> Structure {
         let (block, chunk) = (self.kernel.block, self.kernel.chunk());
@@ -143,19 +145,19 @@ pub struct BackwardRegions {
     pub upstream_columns: Span,
     /// Queries of a tile, in strips of dims, `[strip][rows][dims of a strip]`.
     pub query_rows: Span,
-    /// Upstream gradients of a tile, likewise.
+    /// Upstream gradients of a tile, in the same layout.
     pub upstream_rows: Span,
     /// Gradients of the queries of a tile, `[panel][head_dim][rows of a panel]`.
     pub d_query: Span,
-    /// What each row needs once, `[4][rows]`.
+    /// Statistics of each row, `[4][rows]`.
     pub statistics: Span,
     /// Scores of a tile and a block, `[block + tile_keys][rows]`.
     pub scores: Span,
-    /// Probabilities, likewise.
+    /// Probabilities, in the same layout.
     pub probabilities: Span,
-    /// Gradients of the scores, likewise.
+    /// Gradients of the scores, in the same layout.
     pub d_scores: Span,
-    /// The same, `[panel][block][rows of a panel]`.
+    /// Gradients of the scores by panel, `[panel][block][rows of a panel]`.
     pub d_scores_by_panel: Span,
     /// Bias, `[block][rows]`.
     pub bias: Span,
@@ -163,15 +165,16 @@ pub struct BackwardRegions {
     pub convert: Span,
 }
 
-/// The layout of a backward workspace. Offsets are in f32 values; every region starts on a 64-byte boundary if the
-/// workspace does.
+/// The layout of a backward workspace. Offsets are in f32 values; every region starts on a 64-byte boundary if the workspace
+/// does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackwardLayout {
     /// The regions of a worker.
     pub worker: BackwardRegions,
     /// Distance from one worker to the next.
     pub worker_stride: usize,
-    /// Gradients of the queries by the later parts, `[parts − 1][rows of the problem][head_dim]`, after the last worker.
+    /// Gradients of the queries from all parts except the first, `[parts − 1][rows of the problem][head_dim]`, after the last
+    /// worker.
     pub parts: Span,
     /// The sequences of a call.
     pub sequences: Span,
@@ -212,25 +215,25 @@ impl BackwardLayout {
         checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// Number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding that aligns
-    /// the first one.
+    /// Returns the number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding that
+    /// aligns the first one.
     #[must_use]
     pub const fn floats(&self) -> usize {
         with_alignment(self.total)
     }
 
-    /// Size of the workspace in bytes.
+    /// Returns the size of the workspace in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.floats() * 4
     }
 }
 
-/// Decides how the backward pass of `problem` is divided.
+/// Chooses the division of the backward pass of `problem`.
 ///
-/// The keys of a head are divided into as many parts as sixteen tasks need, by the number of key heads alone. A budget
-/// that is too small for their gradients of the queries halves the parts, which changes the order of additions, and then
-/// the workers, which does not.
+/// The keys of a head are divided into parts for sixteen tasks in total, by the number of key heads alone. If a budget is too
+/// small for their gradients of the queries, it first halves the parts, which changes the order of additions, and then the
+/// workers, which does not.
 ///
 /// # Errors
 /// Returns an error if one part and one worker exceed the budget, or if the size of the workspace overflows.

@@ -4,8 +4,8 @@ use crate::argument::ArgumentError;
 use crate::attention::problem::Problem;
 use crate::view::{Layout, View};
 
-/// The unchecked description of a backward pass. Create it with [`BackwardSpec::new`], change the views that differ, and
-/// call [`BackwardSpec::check`].
+/// The unchecked description of a backward pass. Create it with [`BackwardSpec::new`], change the views that differ, and call
+/// [`BackwardSpec::check`].
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardSpec {
     /// The upstream gradient, `[batch, heads, queries, d_v]`.
@@ -18,14 +18,14 @@ pub struct BackwardSpec {
     pub value: View,
 }
 
-/// The view of a gradient: that of its tensor, or a dense one of the same shape where rows of the tensor share elements.
+/// Returns the view of a gradient: that of its tensor, or a dense one of the same shape if rows of the tensor share elements.
 fn own(argument: &'static str, view: &View) -> Result<View, ArgumentError> {
     if view.may_overlap() { View::dense(argument, Layout::Bhnd, &view.shape(), None) } else { Ok(*view) }
 }
 
 impl BackwardSpec {
-    /// Gradients with the views of the tensors of `problem`. Where rows of a tensor share elements, as in one that is
-    /// broadcast, its gradient is dense, `[batch, heads, tokens, dim]`.
+    /// Creates gradients with the views of the tensors of `problem`. If rows of a tensor share elements, as in a broadcast
+    /// one, its gradient is dense, `[batch, heads, tokens, dim]`.
     ///
     /// # Errors
     /// Returns an error if a dense gradient is too large to index.
@@ -39,7 +39,7 @@ impl BackwardSpec {
         })
     }
 
-    /// Checks the views against `problem`, and that a backward pass of it exists.
+    /// Checks the views against `problem`, and that it has a backward pass.
     ///
     /// # Errors
     /// Returns an error if a shape differs from that of its tensor, if rows of a gradient overlap, or if the problem has a
@@ -76,7 +76,7 @@ impl BackwardSpec {
     }
 }
 
-/// A checked backward problem. Created by [`BackwardSpec::check`].
+/// A checked backward problem, created by [`BackwardSpec::check`].
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardProblem {
     forward: Problem,
@@ -84,21 +84,21 @@ pub struct BackwardProblem {
 }
 
 impl BackwardProblem {
-    /// The backward pass of `problem`, with the views of [`BackwardSpec::new`].
+    /// Creates the backward pass of `problem`, with the views of [`BackwardSpec::new`].
     ///
     /// # Errors
-    /// Those of [`BackwardSpec::new`] and [`BackwardSpec::check`].
+    /// Returns the errors of [`BackwardSpec::new`] and [`BackwardSpec::check`].
     pub fn new(problem: &Problem) -> Result<BackwardProblem, ArgumentError> {
         BackwardSpec::new(problem)?.check(problem)
     }
 
-    /// The attention whose gradients these are.
+    /// Returns the attention problem to which the gradients belong.
     #[must_use]
     pub const fn forward(&self) -> &Problem {
         &self.forward
     }
 
-    /// The views of the gradients.
+    /// Returns the views of the gradients.
     #[must_use]
     pub const fn spec(&self) -> &BackwardSpec {
         &self.spec

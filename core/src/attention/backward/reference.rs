@@ -1,31 +1,30 @@
 //! The oracle of the backward pass: gradients in f64, pair by pair, from the definition.
 //!
-//! It takes neither an output nor statistics of a forward pass: probabilities are those of
-//! [`crate::attention::reference`], and `D_i` is `Σ_j p_ij dp_ij`. Which pairs there are, and their probabilities, is
-//! decided key by key there. Pairs that a row does not attend, or whose score is `−∞`, are not visited, whatever their key
-//! and value hold. Probabilities are those of the keys of the call: shares of a whole, of which the keys are a chunk, are not
-//! what it computes.
+//! It uses neither an output nor statistics of a forward pass: probabilities are those of [`crate::attention::reference`],
+//! which evaluates every pair key by key, and `D_i` is `Σ_j p_ij dp_ij`. Pairs that a row does not attend, or whose score is
+//! `−∞`, are not visited, regardless of their key and value. Probabilities refer to the keys of the call, so the oracle
+//! cannot compute the contributions of a chunk of keys to a whole.
 
 use super::data::BackwardInputs;
 use super::problem::BackwardProblem;
 use crate::attention::reference::{log_probabilities, statistics};
 
-/// What a pair of a query and a key gives.
+/// Contribution of a pair of a query and a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
-    /// The key, counted within the sequence.
+    /// Key, counted within the sequence.
     pub key: usize,
-    /// The probability `p_ij`: `dv_j` takes `p_ij do_i`.
+    /// Probability `p_ij`: adds `p_ij do_i` to `dv_j`.
     pub probability: f64,
-    /// `scale ds_ij c_ij`: `dq_i` takes it times `k_j`, and `dk_j` times `q_i`.
+    /// `scale ds_ij c_ij`: multiplies `k_j` in `dq_i` and `q_i` in `dk_j`.
     pub gradient: f64,
-    /// The absolute terms of it: `|scale| p_ij c_ij (Σ |do_i| |v_j| + Σ_l p_il Σ |do_i| |v_l|)`.
+    /// Absolute terms of `gradient`: `|scale| p_ij c_ij (Σ |do_i| |v_j| + Σ_l p_il Σ |do_i| |v_l|)`.
     pub absolute: f64,
     /// `|scale| Σ_x |q_ix| |k_jx|`.
     pub magnitude: f64,
 }
 
-/// The tokens of a row and of the first key of its sequence, and the index on the batch axis.
+/// Token of a row, token of the first key of its sequence, and index along the batch axis.
 struct Place {
     batch: usize,
     query: usize,
@@ -94,7 +93,7 @@ pub fn pairs(
             magnitude += libm::fabs(scale * term);
         }
         let slope = match s.softcap {
-            // 1 − tanh² = 1 / cosh², where nothing cancels.
+            // 1 − tanh² = 1 / cosh², which does not cancel.
             Some(cap) => libm::pow(libm::cosh(score / f64::from(cap)), -2.0),
             None => 1.0,
         };

@@ -1,8 +1,8 @@
-//! The scalar fallback: a whole backward pass without threads, vector instructions or an allocator.
+//! Computes a whole backward pass without threads, vector instructions or an allocator: the scalar fallback.
 //!
-//! It walks over blocks of 64 keys, and for each over the query rows in blocks of 64. Gradients of a block of keys and a
-//! block of queries are summed in the scratch memory and then added to the outputs, so that chains of additions stay
-//! short.
+//! It iterates over blocks of 64 keys and, for each, over the query rows in blocks of 64. Gradients of a block of
+//! keys and a block of queries are summed in the scratch memory and then added to the outputs, so chains of
+//! additions stay short.
 
 use super::bound::Structure;
 use super::data::{BackwardInputs, Gradients, Statistics};
@@ -15,12 +15,12 @@ use crate::attention::sequence::Sequence;
 use crate::view::View;
 use core::ops::Range;
 
-/// Keys of a block, and query rows of a block.
+/// Number of keys of a block, and of query rows of a block.
 const BLOCK: usize = 64;
 /// Longest chain of multiply-adds in a dot product.
 const CHAIN: usize = 64;
 
-/// Number of f32 values of scratch that [`run`] needs. Returns `None` if the number overflows.
+/// Returns the number of f32 values of scratch that [`run`] needs; `None` on overflow.
 #[must_use]
 pub fn scratch_len(problem: &BackwardProblem) -> Option<usize> {
     let (d, dv) = (problem.forward().head_dim(), problem.forward().value_dim());
@@ -28,7 +28,7 @@ pub fn scratch_len(problem: &BackwardProblem) -> Option<usize> {
     BLOCK.checked_mul(d.checked_add(dv)?)?.checked_add(d.checked_mul(2)?)
 }
 
-/// What the error bound of [`run`] depends on, for the statistics of a forward pass by [`scalar::run`].
+/// Returns the structure for the error bound of [`run`], for the statistics of a forward pass by [`scalar::run`].
 #[must_use]
 pub fn structure(problem: &BackwardProblem) -> Structure {
     let forward = problem.forward();
@@ -99,7 +99,7 @@ fn for_rows(view: &View, mut each: impl FnMut(usize)) {
     }
 }
 
-/// `Σ a(x) b(x)`, in chains.
+/// Returns `Σ a(x) b(x)`, in chains.
 fn dot(dim: usize, term: impl Fn(usize) -> f32) -> f32 {
     let mut sum = 0.0;
     for first in (0..dim).step_by(CHAIN) {
@@ -112,7 +112,7 @@ fn dot(dim: usize, term: impl Fn(usize) -> f32) -> f32 {
     sum
 }
 
-/// The key head of a sequence that is computed.
+/// The key head of a sequence in the current computation.
 struct Call<'a> {
     problem: &'a BackwardProblem,
     inputs: &'a BackwardInputs<'a>,
@@ -122,7 +122,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Adds what the pairs of a block of keys give.
+    /// Adds the contributions of the pairs of a block of keys.
     fn keys(&mut self, keys: Range<usize>, gradients: &mut Gradients<'_>) {
         let forward = self.problem.forward();
         let (d, dv) = (forward.head_dim(), forward.value_dim());
@@ -148,7 +148,7 @@ impl Call<'_> {
         }
     }
 
-    /// Adds what one query row gives to the scratch and to its own gradient.
+    /// Adds the contributions of one query row to the scratch and to its own gradient.
     fn row(&mut self, head: usize, i: usize, keys: &Range<usize>, gradients: &mut Gradients<'_>) {
         let (forward, sequence, inputs) = (self.problem.forward(), self.sequence, self.inputs);
         let s = forward.spec();

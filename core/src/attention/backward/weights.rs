@@ -1,37 +1,38 @@
-//! Probabilities from scores, and the numbers that a row needs once.
+//! Computes probabilities from scores, and the per-row numbers that they need.
 
 use crate::state::{MOST_ROUNDING, is_empty, weight};
 use core::f64::consts::{LN_2, LOG2_E};
 
-/// The exponent at which weights end. Scores lie at most [`HEADROOM`](crate::state::HEADROOM) above their reference.
+/// Largest exponent of a weight. Scores exceed their reference by at most [`HEADROOM`](crate::state::HEADROOM).
 pub const LARGEST_EXPONENT: f32 = 64.0;
 
-/// From this magnitude on references in natural-log units cannot be converted exactly.
+/// Magnitude from which on references in natural-log units cannot be converted exactly.
 const FAR: f32 = 1_073_741_824.0;
 
-/// What turns a score `s` of a row, in base-2 units, into its probability:
+/// Converts a score `s` of a row, in base-2 units, to its probability:
 ///
 /// ```text
 /// p = 2^min((s − whole) − rest, 64) · factor
 /// ```
 ///
-/// `whole` is a whole number near the row's largest scores, so that the first difference is exact where a probability
-/// matters, and `rest` is at most 1/2. The formula is `exp(s ln 2 − m) / S`: nothing of `m` is lost, however large it is.
+/// `whole` is an integer near the row's largest scores, so the first difference is exact if the probability matters, and
+/// `rest` is at most 1/2. The formula is `exp(s ln 2 − m) / S`: it loses nothing of `m`, however large it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RowWeights {
-    /// The nearest whole number to `m log2 e`.
+    /// Integer nearest to `m log2 e`.
     pub whole: f32,
-    /// What is left of it.
+    /// Remainder of `m log2 e`.
     pub rest: f32,
     /// `1 / S`; zero for a row without keys.
     pub factor: f32,
 }
 
 impl RowWeights {
-    /// Of a row's `(m, S)` in natural-log units, as [`Statistics::get`](super::Statistics::get) has them. `scale` is what
-    /// the exponential of a kernel exceeds `2^x` by ([`Lanes::WEIGHT_SCALE`] of the kernels), 1 for an exact one.
+    /// Creates the weights of a row with `(m, S)` in natural-log units, as returned by
+    /// [`Statistics::get`](super::Statistics::get). `scale` is the factor by which the exponential of a kernel exceeds `2^x`
+    /// ([`Lanes::WEIGHT_SCALE`] of the kernels), 1 for an exact one.
     ///
-    /// A row without keys has the probability zero for every score, and a poisoned one NaN.
+    /// In a row without keys every score has the probability zero, in a poisoned one NaN.
     ///
     /// [`Lanes::WEIGHT_SCALE`]: crate::attention::plan::KernelSpec::weight_scale
     #[must_use]
@@ -51,11 +52,11 @@ impl RowWeights {
         RowWeights { whole, rest, factor: (1.0 / (f64::from(s) * scale)) as f32 }
     }
 
-    /// Of a reference so large that scores are whole multiples of 128: those of the largest score share the row, and all
-    /// others weigh nothing. Two neighbouring references in base-2 units may have become the same one in natural-log
-    /// units. Scores from the lower one on count as largest, and so reach the exponent 64 from the number before it. Which
-    /// of the two it was shows in `S`, which the factor of
-    /// [`natural_reference`](crate::state::natural_reference) has moved far from any number of keys.
+    /// Creates the weights for a reference so large that scores are integer multiples of 128: keys with the largest score
+    /// share the row, and all others have weight zero. Two neighbouring references in base-2 units may have become the same
+    /// one in natural-log units. Scores from the lower one on count as largest, which is why they reach the exponent 64 from
+    /// the number before it. `S` shows which of the two it was: the factor of
+    /// [`natural_reference`](crate::state::natural_reference) moved it far from any number of keys.
     fn far(m: f32, s: f32, scale: f64) -> RowWeights {
         let nearest = (f64::from(m) * LOG2_E) as f32;
         let candidates = [nearest.next_down(), nearest, nearest.next_up()];
@@ -73,7 +74,7 @@ impl RowWeights {
         RowWeights { whole: lowest, rest: 0.0, factor: factor as f32 }
     }
 
-    /// The probability of a score in base-2 units; zero of `−∞`.
+    /// Returns the probability of a score in base-2 units; zero for `−∞`.
     #[must_use]
     pub fn probability(&self, score: f32) -> f32 {
         if score == f32::NEG_INFINITY {
@@ -84,7 +85,7 @@ impl RowWeights {
     }
 }
 
-/// `D_i = ⟨do_i, o_i⟩` over `dim` elements, which are asked for by index. Summed in f64 and rounded once.
+/// Returns `D_i = ⟨do_i, o_i⟩` over `dim` elements, supplied by index. Summed in f64 and rounded once.
 #[must_use]
 pub fn upstream_dot(dim: usize, element: impl Fn(usize) -> (f32, f32)) -> f32 {
     let terms = (0..dim).map(|x| {
@@ -94,7 +95,7 @@ pub fn upstream_dot(dim: usize, element: impl Fn(usize) -> (f32, f32)) -> f32 {
     terms.sum::<f64>() as f32
 }
 
-/// `1 − tanh²(x) = 4 e / (1 + e)²` with `e = exp(−2 |x|)`, where nothing cancels.
+/// Returns `1 − tanh²(x) = 4 e / (1 + e)²` with `e = exp(−2 |x|)`, which does not cancel.
 #[must_use]
 pub fn sech_squared(x: f32) -> f32 {
     let e = libm::expf(-2.0 * x.abs());
@@ -109,7 +110,7 @@ mod tests {
     #[test]
     fn large_references_lose_nothing() {
         for score in [0.0f32, 3.0, 1443.0, 5771.0, 92_332.0] {
-            // A row with one key: its probability is one, whatever the score.
+            // A row with one key: its probability is one for any score.
             let (m, factor) = natural_reference(score);
             let weights = RowWeights::of((m, factor as f32), 1.0);
             let p = f64::from(weights.probability(score));
@@ -130,7 +131,7 @@ mod tests {
                 assert!((p - 1.0).abs() <= 1e-6, "{keys} keys of {score}: {p}");
                 let lower = weights.probability(score.next_down().next_down().next_down());
                 assert!(lower <= 1e-18, "{score}: {lower}");
-                // A log-sum-exp does not know how many there are, but stays finite.
+                // A log-sum-exp does not determine the number of keys, but stays finite.
                 assert!(RowWeights::of((m, 1.0), 1.0).probability(score).is_finite());
             }
         }

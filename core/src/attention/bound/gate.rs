@@ -1,34 +1,34 @@
-//! The norm gate: where scores are known to stay so near zero that zero may be the reference of every row.
+//! Tests whether scores stay so near zero that zero may be the reference of every row: the norm gate.
 //!
-//! By Cauchy and Schwarz no score exceeds `R = |scale| ‖q‖ ‖k‖` (a soft cap `X` leaves at most `X`), nor does any partial
-//! sum of it; what is added to a score moves it by at most `b`. In base-2 units let `r = (min(R, X) + b) log2 e ≤ 48`.
-//! Computed scores lie within `r (1 + γ) < 49`, so that beside the reference zero
+//! By Cauchy and Schwarz no score and no partial sum of it exceeds `R = |scale| ‖q‖ ‖k‖`; a soft cap `X` limits scores to
+//! `X`. Mask and bias change a score by at most `b`. In base-2 units let `r = (min(R, X) + b) log2 e ≤ 48`. Computed scores
+//! are within `r (1 + γ) < 49`, so that with a reference of zero
 //!
 //! ```text
 //! 2^-49 ≤ w_j ≤ 2^49      2^-49 ≤ S ≤ n 2^49      |W| ≤ n 2^49 max |v|
 //! ```
 //!
-//! No weight of an attended key vanishes, no exponent is clamped, every exponential is defined, and no sum overflows as
-//! long as `n 2^50 max(1, |v|)` is a number. Maximum, clamp and subtraction may go: the distance that is not
-//! subtracted is the score itself, and the subtraction of zero does not round. A product `w v` that underflows is off by
-//! `2^-150`, relative to `S` by `2^-101`, which [`Row::frozen`](super::rounding::Row::frozen) counts. A key that masks
-//! take out has weight zero by selection, as everywhere.
+//! No weight of an attended key vanishes, no exponent is clamped, every exponential is defined, and no sum overflows as long
+//! as `n 2^50 max(1, |v|)` is finite. Maximum, clamp and subtraction can be omitted: without the subtraction the distance is
+//! the score itself, and subtracting zero does not round. A product `w v` that underflows is off by `2^-150`, relative to `S`
+//! by `2^-101`, which [`Row::frozen`](super::rounding::Row::frozen) counts. A masked key has weight zero by selection, as
+//! everywhere.
 
 use super::{ADDED, Arithmetic, GATE, Norms, SCALING, gamma};
 use core::f64::consts::LOG2_E;
 
 impl Arithmetic {
-    /// Whether every score of rows and keys with these norms, of at most `keys` keys a row, stays within [`GATE`] and values
-    /// of at most the magnitude `value` leave their sums room, so that zero may be the reference of every row. NaN is never
-    /// known to. Kernels that sum scores in f16 have no gate.
+    /// Returns `true` if zero may be the reference of every row. Every score of rows and keys with these norms, with at most
+    /// `keys` keys a row, must stay within [`GATE`], and values of at most the magnitude `value` must leave their sums enough
+    /// range. Returns `false` for NaN. Kernels that sum scores in f16 have no gate.
     #[must_use]
     pub fn stays_near_zero(&self, keys: usize, norms: &Norms, value: f64) -> bool {
         let Norms { query, key, bias } = *norms;
         let products = libm::fabs(self.scale) * query * key;
-        // A cap of f64's minimum would hide a NaN.
+        // The minimum of f64 would hide a NaN.
         let capped = if self.softcap > 0.0 && products > self.softcap { self.softcap } else { products };
         let reach = (capped + bias) * LOG2_E * (1.0 + 1e-12);
-        // Beyond the cap, sums must stay finite all the same.
+        // Sums must stay finite even beyond the cap.
         let sums = 2.0 * query * key * libm::fabs(f64::from(self.factor)).max(1.0);
         let roundings = self.product_roundings() as f64 + SCALING + ADDED;
         let largest = keys as f64 * libm::exp2(GATE + 2.0) * if value > 1.0 { value } else { 1.0 };
@@ -82,7 +82,7 @@ mod tests {
         assert!(!open(&PLAIN, &Norms { key: 8.01, ..NORMS }));
         assert!(open(&PLAIN, &Norms { bias: 0.4, ..NORMS }) && !open(&PLAIN, &Norms { bias: 0.5, ..NORMS }));
         assert!(!open(&Arithmetic { scale: -0.75, ..PLAIN }, &NORMS));
-        // A cap opens it for any product that is finite.
+        // A cap opens it for any finite product.
         let far = Norms { query: 1e9, key: 1e9, bias: 0.0 };
         assert!(open(&Arithmetic { softcap: 30.0, ..PLAIN }, &far) && !open(&PLAIN, &far));
         assert!(!open(&Arithmetic { softcap: 34.0, ..PLAIN }, &far));

@@ -1,16 +1,15 @@
-//! Error bounds of a run.
+//! Bounds the error of a run.
 //!
 //! | module | from | when |
 //! |---|---|---|
-//! | [`prior`] | the plan and norms of the inputs | beforehand, for the certificate of a run |
-//! | [`rounding`] | the probabilities and the answer of the f64 oracle | afterwards, for verification |
+//! | [`prior`] | the plan and norms of the inputs | before a run, for its certificate |
+//! | [`rounding`] | the probabilities and the answer of the f64 oracle | after a run, for verification |
 //!
-//! Both cover the dot product, the exponential, the accumulation and the merge tree as they are executed, and both take
-//! every constant from [`Executed`], which is a function of the plan and of the table of kernels. `core/BOUNDS.md` derives
-//! them.
+//! Both cover the dot product, the exponential, the accumulation and the merge tree as executed, and both take every constant
+//! from [`Executed`], which is a function of the plan and of the table of kernels. `core/BOUNDS.md` derives them.
 //!
-//! For runs with frozen references and skipped blocks ([`super::traversal`]) there are [`Arithmetic::prior_frozen`],
-//! [`rounding::Row::frozen`] and [`rounding::Row::bounds_left_out`].
+//! [`Arithmetic::prior_frozen`], [`rounding::Row::frozen`] and [`rounding::Row::bounds_left_out`] cover runs with frozen
+//! references and skipped blocks ([`super::traversal`]).
 
 use super::certificate::Executed;
 use super::problem::Problem;
@@ -26,8 +25,7 @@ mod score;
 pub use prior::{Norms, Prior, left_out};
 pub use score::Score;
 
-/// The largest score, in base-2 units, beside which the reference may be zero
-/// ([`Arithmetic::stays_near_zero`]).
+/// Largest score, in base-2 units, for which the reference may be zero ([`Arithmetic::stays_near_zero`]).
 pub const GATE: f64 = 48.0;
 
 /// Fraction of components that may exceed a likely bound if its model holds.
@@ -39,14 +37,14 @@ const LAMBDA: f64 = 6.55;
 /// Unit roundoff of f32, in which scores and sums are computed.
 const U: f64 = DType::F32.unit_roundoff();
 
-/// Roundings of a score beside those of its dot product: the factor to base-2 units, the product of the query with it,
+/// Roundings of a score in addition to those of its dot product: the factor to base-2 units, its product with the query,
 /// those of the cap, and the addition of mask and bias.
 const SCALING: f64 = 5.0;
 
 /// Roundings of mask and bias on their way into a score.
 const ADDED: f64 = 5.0;
 
-/// The most that a sum of f16 values loses where it is subnormal.
+/// Largest loss of a subnormal sum of f16 values.
 const HALF_SUBNORMAL: f64 = DType::F16.subnormal_roundoff();
 
 /// Upper bound of the distance of a score above its reference, in natural-log units.
@@ -60,27 +58,28 @@ const _: () = assert!(-WEIGHT_FLOOR as f64 * core::f64::consts::LN_2 < LOWEST);
 /// A probability below this may be lost, `2^(WEIGHT_FLOOR + HEADROOM + 1)`.
 const LOST: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + HEADROOM as i64) as u64) << 52);
 
-/// The same beside a frozen reference, whose sum may be as small as `2^-24`: `2^(24 + WEIGHT_FLOOR + 1)`.
+/// The same for a frozen reference, whose sum may be as small as `2^-24`: `2^(24 + WEIGHT_FLOOR + 1)`.
 const LOST_FROZEN: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + FROZEN_RANGE as i64) as u64) << 52);
 
-/// Upper bound of the `|ln S|` of a frozen row that is accepted, with room for the roundings of `S`.
+/// Upper bound of the `|ln S|` of an accepted frozen row, with room for the roundings of `S`.
 pub const LN_RANGE: f64 = 17.0;
 const _: () = assert!(FROZEN_RANGE as f64 * core::f64::consts::LN_2 + 0.3 < LN_RANGE);
 
-/// Makes up for the roundings of the bounds themselves: fewer than a thousand operations in f64.
+/// Compensates for the roundings of the bounds themselves: fewer than a thousand operations in f64.
 const OUTWARD: f64 = 1.0 + 1e-12;
 
-/// `γ_k = k u / (1 − k u)`; infinite if `k u` is 1 or more.
+/// Returns `γ_k = k u / (1 − k u)`; infinite if `k u` is 1 or more.
 #[must_use]
 pub fn gamma(k: f64) -> f64 {
     let x = k * U;
     if x < 1.0 { x / (1.0 - x) } else { f64::INFINITY }
 }
 
-/// Largest relative error of the hyperbolic tangent of a soft cap, beside an exponential that is off by `exp2_relative`.
+/// Returns the largest relative error of the hyperbolic tangent of a soft cap, for an exponential that is off by
+/// `exp2_relative`.
 ///
-/// Kernels take `(1 − e) / (1 + e)` or `1 − 2 / (1 + 1/e)` with `e = exp(−2 |x|)` beyond 0.6, where the error of `e` reaches
-/// the result multiplied by at most 0.7, and a polynomial below.
+/// Beyond 0.6 kernels compute `(1 − e) / (1 + e)` or `1 − 2 / (1 + 1/e)` with `e = exp(−2 |x|)`. The error of `e` affects the
+/// result by a factor of at most 0.7. Below 0.6 they use a polynomial.
 #[must_use]
 pub fn tangent(exp2_relative: f64) -> f64 {
     0.7 * exp2_relative + 6.0 * U
@@ -93,18 +92,18 @@ pub struct Arithmetic {
     pub head_dim: usize,
     /// Soft cap of the scores; zero if absent.
     pub softcap: f64,
-    /// The factor from sums of products to scores.
+    /// Factor from sums of products to scores.
     pub scale: f64,
-    /// The factor of queries, with which scores come out in base-2 units, or as arguments of the soft cap's tangent.
+    /// Factor of queries that yields scores in base-2 units, or arguments of the soft cap's tangent.
     pub factor: f32,
     /// Element type of inputs and output.
     pub dtype: DType,
-    /// The plan's structure and its kernel's constants.
+    /// Structure of the plan and constants of its kernel.
     pub executed: Executed,
 }
 
 impl Arithmetic {
-    /// The arithmetic of a run of `problem` that executes `executed`.
+    /// Returns the arithmetic of a run of `problem` that executes `executed`.
     #[must_use]
     pub fn of(problem: &Problem, executed: Executed) -> Arithmetic {
         let spec = problem.spec();
@@ -118,28 +117,28 @@ impl Arithmetic {
         }
     }
 
-    /// The largest number of roundings of a product, its own included, on its way into the sum of a score.
+    /// Returns the largest number of roundings of a product, including its own, on its way into the sum of a score.
     fn product_roundings(&self) -> usize {
         let Executed { chain, chain_depth, .. } = self.executed;
         chain.saturating_add(chain_depth).min(self.head_dim)
     }
 
-    /// The natural-log units of one unit in which scores are computed.
+    /// Returns the size, in natural-log units, of the unit in which scores are computed.
     fn unit(&self) -> f64 {
         if self.softcap > 0.0 { self.softcap } else { core::f64::consts::LN_2 }
     }
 
-    /// Roundings of a weighted value beside the additions.
+    /// Returns the number of roundings of a weighted value in addition to those of the additions.
     fn value_roundings(&self) -> usize {
         1 + usize::from(self.executed.order.normalizes)
     }
 
-    /// Largest relative error of the hyperbolic tangent of a soft cap; zero without one.
+    /// Returns the largest relative error of the hyperbolic tangent of a soft cap; zero without one.
     fn tangent(&self) -> f64 {
         if self.softcap > 0.0 { tangent(self.executed.exp2_relative) } else { 0.0 }
     }
 
-    /// What sums in f16 add to the error of a score: relative to `Σ |q_c k_c|`, and absolute in natural-log units.
+    /// Returns the error that sums in f16 add to a score: relative to `Σ |q_c k_c|`, and absolute in natural-log units.
     fn in_halves(&self) -> (f64, f64) {
         if self.executed.half_chain == 0 {
             return (0.0, 0.0);
@@ -149,7 +148,7 @@ impl Arithmetic {
         (relative, libm::fabs(self.scale) * self.head_dim as f64 * HALF_SUBNORMAL)
     }
 
-    /// The rounding to a 16-bit output type: relative, and half of the smallest positive number.
+    /// Returns the rounding to a 16-bit output type: relative, and half of the smallest positive number.
     fn rounded(&self) -> f64 {
         match self.dtype {
             DType::F32 => 0.0,
@@ -157,7 +156,7 @@ impl Arithmetic {
         }
     }
 
-    /// What division and output round, relative and absolute.
+    /// Returns the relative and the absolute roundings of division and output.
     fn output(&self) -> (f64, f64) {
         let rounded = self.rounded();
         let lost = if rounded > 0.0 { self.dtype.subnormal_roundoff() } else { 0.0 };

@@ -1,56 +1,56 @@
-//! The partial sums of a run, in the order in which it executes its additions.
+//! Follows the partial sums of a run, in the order of its additions.
 //!
-//! An operation whose exact result is `x` yields `x (1 + δ)` with `|δ| ≤ u`. If `x` is a partial sum, the rounding `δ`
-//! moves the final sum by `δ x`, to first order. So a sum is off by at most `u Σ |x|` over its partial sums `x`, and
-//! `Σ x²` bounds the effect of roundings that are independent with mean zero. Where terms cancel, both are far below the
-//! bounds that hold for any order.
+//! An operation whose exact result is `x` yields `x (1 + δ)` with `|δ| ≤ u`. If `x` is a partial sum, the rounding
+//! `δ` changes the final sum by `δ x`, to first order. So a sum is off by at most `u Σ |x|` over its partial sums
+//! `x`, and `Σ x²` bounds the effect of roundings that are independent with mean zero. If terms cancel, both are
+//! far below the bounds that hold for any order.
 
 use crate::attention::certificate::Order;
 use crate::scan::stack::MergeStack;
 
-/// Slots of a merge tree over as many segments as can be counted.
+/// Number of slots of a merge tree over the largest countable number of segments.
 const SLOTS: usize = MergeStack::capacity(usize::MAX);
 
 /// The effect of roundings to first order, in units of `u`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Roundings {
-    /// The largest: the sum of the magnitudes of the partial sums.
+    /// Largest effect: the sum of the magnitudes of the partial sums.
     pub worst: f64,
-    /// The sum of their squares.
+    /// Sum of their squares.
     pub squares: f64,
 }
 
 impl Roundings {
-    /// One rounding of `partial`.
+    /// Counts one rounding of `partial`.
     #[inline]
     pub fn count(&mut self, partial: f64) {
         self.worst += partial.abs();
         self.squares += partial * partial;
     }
 
-    /// `steps` roundings of at most `magnitude` each.
+    /// Counts `steps` roundings of at most `magnitude` each.
     pub fn count_any(&mut self, steps: usize, magnitude: f64) {
         self.worst += steps as f64 * magnitude;
         self.squares += steps as f64 * magnitude * magnitude;
     }
 }
 
-/// How one of the sums over keys is added up.
+/// Order of additions of one of the sums over keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Consecutive keys of a chain; zero if the order within a segment is not known.
+    /// Number of consecutive keys of a chain; zero if the order within a segment is unknown.
     pub chain: usize,
-    /// Consecutive keys of a segment; zero if the order is not known at all.
+    /// Number of consecutive keys of a segment; zero if the order is entirely unknown.
     pub segment: usize,
     /// Largest number of roundings of a term within its segment.
     pub steps: usize,
-    /// Whether terms are products, which round, too.
+    /// `true` if terms are products, which round as well.
     pub products: bool,
-    /// Whether a product rounds together with its addition.
+    /// `true` if a product rounds together with its addition.
     pub fused: bool,
 }
 
-/// A sum over the keys of a row, followed through its partial sums.
+/// A sum over the keys of a row, tracked through its partial sums.
 #[derive(Clone, Copy, Debug)]
 pub struct Followed {
     path: Path,
@@ -61,14 +61,14 @@ pub struct Followed {
     folded: Option<f64>,
     /// `Σ |x|` of the segment.
     magnitude: f64,
-    /// The sums of earlier segments.
+    /// Sums of earlier segments.
     slots: [f64; SLOTS],
     tree: MergeStack,
     roundings: Roundings,
 }
 
 impl Followed {
-    /// A sum without terms.
+    /// Creates a sum without terms.
     #[must_use]
     pub fn new(path: Path) -> Followed {
         Followed {
@@ -83,7 +83,7 @@ impl Followed {
         }
     }
 
-    /// Takes in the term of key `j`, which is greater than all before. A term of zero rounds nothing.
+    /// Adds the term of key `j`, which must exceed all earlier ones. A term of zero rounds nothing.
     #[inline]
     pub fn absorb(&mut self, j: usize, x: f64) {
         if x == 0.0 {
@@ -109,7 +109,7 @@ impl Followed {
         self.chain = Some(sum);
     }
 
-    /// Ends the chain, and the segment where that of the next key is another.
+    /// Ends the chain, and the segment if the next key belongs to another.
     fn begin(&mut self, at: (usize, usize)) {
         self.end_chain();
         if self.at.is_none_or(|(_, segment)| segment != at.1) {
@@ -145,7 +145,7 @@ impl Followed {
         }
     }
 
-    /// All roundings, with those of the merges that are left.
+    /// Returns all roundings, including those of pending merges.
     #[must_use]
     pub fn roundings(&self) -> Roundings {
         let mut all = *self;
@@ -157,20 +157,20 @@ impl Followed {
     }
 }
 
-/// Slot ← slot + (slot + 1).
+/// Merges two slots: slot ← slot + (slot + 1).
 fn merge(slots: &mut [f64; SLOTS], roundings: &mut Roundings, slot: usize) {
     slots[slot] += slots[slot + 1];
     roundings.count(slots[slot]);
 }
 
 impl Order {
-    /// How the weights are summed, with at most `steps` roundings of each within a segment.
+    /// Returns the path of the weights, with at most `steps` roundings of each within a segment.
     #[must_use]
     pub(super) const fn of_weights(&self, steps: usize) -> Path {
         Path { chain: self.weights, segment: self.segment, steps, products: false, fused: false }
     }
 
-    /// How the weighted values are summed, likewise.
+    /// Returns the path of the weighted values, with at most `steps` roundings of each within a segment.
     #[must_use]
     pub(super) const fn of_values(&self, steps: usize, fused: bool) -> Path {
         Path { chain: self.values, segment: self.segment, steps, products: true, fused }
@@ -199,12 +199,12 @@ mod tests {
             squares: sums.iter().map(|x| x * x).sum(),
         };
         assert_eq!(of(PATH, &terms), by_hand);
-        // Products round: fused with their additions, the first of a chain alone; or each for itself.
+        // Products round: fused with their additions, except the first of a chain; or each on its own.
         let fused = of(Path { products: true, fused: true, ..PATH }, &terms);
         assert_eq!(fused.worst, by_hand.worst + 1.0 + 5.0 + 2.0);
         let apart = of(Path { products: true, fused: false, ..PATH }, &terms);
         assert_eq!(apart.worst, by_hand.worst + 26.0);
-        // Zeros are not there.
+        // Zeros are not counted.
         assert_eq!(of(PATH, &[1.0, -3.0, 0.0, 0.0, 0.0, 2.0]).worst, 2.0);
     }
 

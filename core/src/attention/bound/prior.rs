@@ -1,7 +1,7 @@
-//! How far rounding can move an answer, from the plan and norms of the inputs alone.
+//! Bounds the rounding error of an answer, from the plan and norms of the inputs alone.
 //!
-//! For a row with scores `s_j`, probabilities `p_j` and the exact answer `y_c = Σ p_j v_jc`, [`Arithmetic::prior`] bounds
-//! the answer `ŷ` of a run:
+//! For a row with scores `s_j`, probabilities `p_j` and the exact answer `y_c = Σ p_j v_jc`, [`Arithmetic::prior`] bounds the
+//! answer `ŷ` of a run:
 //!
 //! ```text
 //! |ŷ_c − y_c| ≤ relative · Σ_j p_j |v_jc| + lost · max_j |v_jc| + tiny
@@ -9,18 +9,17 @@
 //!
 //! `u = 2^-24` and `γ_k = k u / (1 − k u)`; `core/BOUNDS.md` derives every term.
 //!
-//! **Scores.** `R = |scale| ‖q‖ ‖k‖` is at least `Σ_c |scale q_c k_c|`, and so at least every partial sum of a score. A
-//! score in natural-log units is off by at most
+//! **Scores.** `R = |scale| ‖q‖ ‖k‖` is at least `Σ_c |scale q_c k_c|`, and therefore at least every partial sum of a score.
+//! A score in natural-log units is off by at most
 //!
 //! ```text
 //! δ = γ_K R + τ C + γ_5 b + u x + (half-precision chains) + (underflow)
 //! ```
 //!
-//! with `K = min(d, chain + chain_depth) + SCALING` roundings of a product, `C = min(R, X)` the largest capped score
-//! and `τ` the error of the tangent, `b` the largest magnitude of what is added to a score, and
-//! `x = min(2 (C + b) + ABOVE, LOWEST)` the largest distance from the reference at which a weight counts.
-//! The exponential is off by a factor of `1 ± η`, the kernel's declared constant. So a weight is off by a factor within
-//! `1 ± E`, `E = exp(δ)(1 + η) − 1`.
+//! `K = min(d, chain + chain_depth) + SCALING` counts the roundings of a product. `C = min(R, X)` is the largest capped
+//! score, `τ` the error of the tangent, and `b` the largest magnitude added to a score. `x = min(2 (C + b) + ABOVE, LOWEST)`
+//! is the largest distance from the reference at which a weight counts. The exponential is off by a factor of `1 ± η`, the
+//! kernel's declared constant. So a weight is off by a factor within `1 ± E`, `E = exp(δ)(1 + η) − 1`.
 //!
 //! **Sums.** `ŷ = Σ p_j a_j v_j / Σ p_j b_j`, where `|b_j − 1| ≤ B = (1 + E)(1 + γ_s) − 1` with the additions `s` into `S`,
 //! and `|a_j − b_j| ≤ (1 + E)(γ_s + γ_w)` with the roundings `w` into `W`. With `h` for the division and the output type
@@ -31,12 +30,11 @@
 //!
 //! because `Σ p_j |v_j − y| ≤ 2 Σ p_j |v_j|`.
 //!
-//! **The likely case** counts roundings as independent with mean zero, as in [`super::rounding`], and the exponential at
-//! its worst.
+//! **The likely case** models roundings as independent with mean zero, as in [`super::rounding`], and the exponential at its
+//! worst.
 //!
-//! Every quantity is a sum, product or quotient of numbers that are not negative, but for `1 − B`, and `B` is at most
-//! one half: fewer than a thousand operations in f64, each off by a factor within `1 ± 2^-52`. The results are widened by
-//! `OUTWARD`.
+//! Every quantity is a sum, product or quotient of nonnegative numbers, except `1 − B`, where `B` is at most one half: fewer
+//! than a thousand operations in f64, each off by a factor within `1 ± 2^-52`. `OUTWARD` widens the results.
 
 use super::{
     ABOVE, ADDED, Arithmetic, GATE, LAMBDA, LN_RANGE, LOST, LOST_FROZEN, LOWEST, OUTWARD, SCALING, U, gamma,
@@ -47,15 +45,15 @@ use crate::state::FROZEN_RANGE;
 /// The largest f16 number.
 const HALF_LARGEST: f64 = 65_504.0;
 
-/// Norms of the inputs of a call, or of a part of it. They may be larger than the exact ones, never smaller.
+/// Norms of the inputs of a call, or of a part of it. They may exceed the exact norms, but never fall below them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norms {
     /// Largest Euclidean norm of a query row.
     pub query: f64,
     /// Largest Euclidean norm of a key row.
     pub key: f64,
-    /// Largest magnitude of what is added to a score: the sum of the magnitudes of mask and bias, over elements that are
-    /// finite. Zero without.
+    /// Largest magnitude added to a score: the sum of the magnitudes of mask and bias, over finite elements. Zero without
+    /// either.
     pub bias: f64,
 }
 
@@ -65,22 +63,22 @@ pub struct Prior {
     /// Largest error of a component, relative to `Σ_j p_j |v_j|`. Infinite if the norms are too large for any claim, or not
     /// finite.
     pub relative: f64,
-    /// The same with roundings of random sign: exceeded by at most a fraction [`super::UNLIKELY`] of components if that
-    /// model holds. At most `relative`.
+    /// The same with roundings of random sign: at most a fraction [`super::UNLIKELY`] of components exceeds it if that model
+    /// holds. At most `relative`.
     pub likely: f64,
-    /// Largest error from weights that are lost, relative to the largest magnitude of a value.
+    /// Largest error from lost weights, relative to the largest magnitude of a value.
     pub lost: f64,
-    /// Largest error from what underflows.
+    /// Largest error from underflow.
     pub tiny: f64,
-    /// `|ŷ − y|` is at most this times the largest magnitude of a value, plus `tiny`, whatever the scores: both are
-    /// averages of values.
+    /// `|ŷ − y|` is at most this times the largest magnitude of a value, plus `tiny`, for any scores: both are averages of
+    /// values.
     pub average: f64,
-    /// Largest magnitude of values of which no sum overflows.
+    /// Largest magnitude of values for which no sum overflows.
     pub range: f64,
 }
 
 impl Prior {
-    /// What holds of answers of which each has one of two bounds.
+    /// Returns a bound that holds for answers to which either of two bounds applies.
     #[must_use]
     pub fn wider(&self, other: &Prior) -> Prior {
         Prior {
@@ -93,7 +91,7 @@ impl Prior {
         }
     }
 
-    /// No claim.
+    /// Makes no claim.
     const NOTHING: Prior = Prior {
         relative: f64::INFINITY,
         likely: f64::INFINITY,
@@ -103,14 +101,14 @@ impl Prior {
         range: 0.0,
     };
 
-    /// The largest error of a component whose values have at most the magnitude `value`; infinite if that is NaN or too
-    /// large.
+    /// Returns the largest error of a component whose values have at most the magnitude `value`; infinite if that is NaN or
+    /// too large.
     #[must_use]
     pub fn absolute(&self, value: f64) -> f64 {
         self.of(self.relative, value)
     }
 
-    /// The likely error of such a component.
+    /// Returns the likely error of such a component.
     #[must_use]
     pub fn likely_absolute(&self, value: f64) -> f64 {
         self.of(self.likely, value)
@@ -127,27 +125,28 @@ impl Prior {
         (sum * value + self.tiny) * OUTWARD
     }
 
-    /// Whether the bound says something: a component is known to less than the magnitude of the values.
+    /// Returns `true` if the bound is meaningful: the error of a component is less than the magnitude of the values.
     #[must_use]
     pub fn claims(&self) -> bool {
         self.relative + self.lost < 1.0
     }
 }
 
-/// What the bound knows of a reference.
+/// Properties of a reference that the bound uses.
 struct Reference {
-    /// How much further than twice the largest score a weight that counts may lie from it, in natural-log units.
+    /// Distance from the reference, in natural-log units, that a weight that counts may have in addition to twice the largest
+    /// score.
     above: f64,
     /// A probability below this may be lost.
     lost: f64,
-    /// The inverse of the least sum `S`, up to a factor of two.
+    /// Inverse of the smallest sum `S`, up to a factor of two.
     sum: f64,
 }
 
-/// The most by which leaving keys out moves a component: the share of the weights that was left out, and the distance of the
-/// largest value from the least. Infinite or NaN if either is.
+/// Returns the most by which skipping keys changes a component, given the share of the skipped weights and the distance
+/// between the largest and the smallest value. Infinite or NaN if either is.
 ///
-/// `y_K = y + σ (y_K − y_D)`, with the averages `y_K` of what was kept and `y_D` of what was left out.
+/// `y_K = y + σ (y_K − y_D)`, with the averages `y_K` of the kept values and `y_D` of the skipped ones.
 #[must_use]
 pub fn left_out(share: f64, spread: f64) -> f64 {
     if share == 0.0 { 0.0 } else { share * spread * OUTWARD }
@@ -160,10 +159,10 @@ impl Arithmetic {
         self.prior_beside(keys, norms, &Reference { above: ABOVE, lost: LOST, sum: 1.0 })
     }
 
-    /// As [`Arithmetic::prior`], of rows whose reference need not follow their scores and that the guard accepted
-    /// ([`crate::attention::traversal::guard`]): a score that counts lies within `|ln p| + |ln S|` of its reference, and a
-    /// key whose probability is at least `2^(24 + WEIGHT_FLOOR + 1)` is not lost. Of a run that left keys out it is the bound
-    /// of the answer over those that were kept; [`left_out`] is to be added.
+    /// Bounds the error of accepted rows whose reference need not follow their scores
+    /// ([`crate::attention::traversal::guard`]), otherwise like [`Arithmetic::prior`]. A score that counts is then within
+    /// `|ln p| + |ln S|` of its reference, and a key whose probability is at least `2^(24 + WEIGHT_FLOOR + 1)` is not lost.
+    /// If a run skipped keys, this bounds the answer over the kept ones, and [`left_out`] must be added.
     #[must_use]
     pub fn prior_frozen(&self, keys: usize, norms: &Norms) -> Prior {
         let above = libm::log(keys.max(1) as f64) + LN_RANGE;
@@ -171,27 +170,27 @@ impl Arithmetic {
         self.prior_beside(keys, norms, &Reference { above, lost: LOST_FROZEN, sum })
     }
 
-    /// As [`Arithmetic::prior`], of rows whose reference is zero because
-    /// [their scores stay near it](Arithmetic::stays_near_zero): `2^-49 ≤ S ≤ n 2^49`, and no weight is lost.
+    /// Bounds the error of rows whose reference is zero because [their scores stay near it](Arithmetic::stays_near_zero),
+    /// otherwise like [`Arithmetic::prior`]: `2^-49 ≤ S ≤ n 2^49`, and no weight is lost.
     #[must_use]
     pub fn prior_near_zero(&self, keys: usize, norms: &Norms) -> Prior {
         let above = libm::log(keys.max(1) as f64) + (GATE + 1.0) * core::f64::consts::LN_2;
         self.prior_beside(keys, norms, &Reference { above, lost: LOST_FROZEN, sum: libm::exp2(GATE + 2.0) })
     }
 
-    /// The bound beside a reference of which `reference` says how far it may lie from the scores.
+    /// Returns the bound for a reference whose distance from the scores is limited by `reference`.
     fn prior_beside(&self, keys: usize, norms: &Norms, reference: &Reference) -> Prior {
         let Norms { query, key, bias } = *norms;
         let usable = |x: f64| x >= 0.0 && x <= f64::from(f32::MAX);
         let (d, n) = (self.head_dim as f64, keys as f64);
         let largest = libm::fabs(self.scale) * query * key;
-        // In base-2 units, with room for what rounding adds.
+        // In base-2 units, with room for rounding.
         let scores = 2.0 * (largest + bias);
         if !(usable(query) && usable(key) && usable(bias) && usable(scores) && usable(2.0 * query * key)) {
             return Prior::NOTHING;
         }
         let e = &self.executed;
-        // Beyond the range of f16 its sums are infinite.
+        // Beyond the range of f16, its sums are infinite.
         if e.half_chain > 0 && query * key > HALF_LARGEST {
             return Prior::NOTHING;
         }
@@ -221,7 +220,7 @@ impl Arithmetic {
             Prior { lost: 0.0, tiny, average, range, relative: f64::INFINITY, likely: f64::INFINITY };
         let weight = libm::expm1(delta) * (1.0 + e.exp2_relative) + e.exp2_relative;
         let changed = weight + into_s + weight * into_s;
-        // Half of the weights off by themselves is no claim.
+        // If half of the weights may be wrong, there is no claim.
         if changed.is_nan() || changed > 0.5 {
             return nothing;
         }
@@ -284,7 +283,7 @@ mod tests {
         assert!(found.absolute(2.0) > 2.0 * found.relative);
     }
 
-    /// Beside zero a score lies within the gate's limit of its reference, and a sum may be as small as `2^-49`.
+    /// If the reference is zero, a score is within the gate's limit of it, and a sum may be as small as `2^-49`.
     #[test]
     fn by_hand_beside_zero() {
         let found = PLAIN.prior_near_zero(1024, &NORMS);
@@ -293,17 +292,17 @@ mod tests {
         let weight = 69.0 * 9.0 + distance + 2.5;
         let by_hand = 2.0 * (weight + 71.0) + (71.0 + 73.0) + 3.0;
         assert!((found.relative / U / by_hand - 1.0).abs() < 1e-3, "{found:?} {by_hand}");
-        // 1024 products, of which each loses up to 2^-150, over that sum.
+        // 1024 products that each lose up to 2^-150, relative to that sum.
         let lost = 1024.0 * (-150.0f64).exp2() / (-49.0f64).exp2();
         assert!(found.tiny >= lost && found.tiny <= 16.0 * lost, "{found:?} {lost:e}");
         let plain = PLAIN.prior(1024, &NORMS);
         assert!(found.claims() && found.relative > plain.relative && found.tiny > 1e10 * plain.tiny);
         assert!(found.likely > plain.likely && found.likely < found.relative);
-        // What is added counts in the distance, and by its five roundings.
+        // An added number counts in the distance and by its five roundings.
         let added = PLAIN.prior_near_zero(1024, &Norms { bias: 7.0, ..NORMS });
         let more = 2.0 * (2.0 * 7.0 + 5.0 * 7.0);
         assert!(((added.relative - found.relative) / U / more - 1.0).abs() < 1e-3, "{added:?} {found:?}");
-        // More keys lie further from the logarithm of their sum, and each product may lose as much.
+        // More keys increase the distance from the logarithm of their sum, and each product may lose as much.
         let many = PLAIN.prior_near_zero(65_536, &NORMS);
         assert!(many.tiny > 60.0 * found.tiny && many.relative > found.relative);
         for bad in [f64::NAN, f64::INFINITY] {
@@ -328,7 +327,7 @@ mod tests {
             let mut arithmetic = Arithmetic { head_dim: 128, ..PLAIN };
             change(&mut arithmetic.executed);
             let found = arithmetic.prior(1024, &NORMS);
-            // A product that rounds apart takes the place of an addition on the longest path.
+            // A product that rounds separately replaces an addition on the longest path.
             assert!(found.relative > plain.relative || what.starts_with("products"), "{what}: {found:?}");
             assert!(found.likely > plain.likely, "{what}: {found:?}");
         }
@@ -348,7 +347,7 @@ mod tests {
         // Scores that may be off by more than a half.
         let far = PLAIN.prior(1024, &Norms { query: 1e4, key: 1e4, bias: 0.0 });
         assert!(!far.claims() && far.relative == f64::INFINITY && far.likely == f64::INFINITY, "{far:?}");
-        // The answer is an average of values all the same.
+        // The answer is still an average of values.
         assert!((2.0..2.01).contains(&far.absolute(1.0)), "{far:?}");
         assert_eq!(far.absolute(0.0), far.tiny);
         // Values whose sums may overflow.

@@ -1,15 +1,14 @@
-//! How far rounding can move an answer away from the oracle's: a bound for verification.
+//! Bounds the rounding error of an answer relative to the oracle's, for verification.
 //!
-//! For one row with scores `s_j`, probabilities `p_j = exp(s_j) / Σ exp(s)` and the answer `y = Σ p_j v_j` known
-//! in f64, this module bounds the error of each component of a run in f32 (`u = 2^-24`, `γ_k = k u / (1 − k u)`).
-//! It reads the oracle's numbers, so it judges an answer afterwards; [`super::prior`] predicts one. `core/BOUNDS.md` has
-//! the derivation.
+//! For one row with scores `s_j`, probabilities `p_j = exp(s_j) / Σ exp(s)` and the answer `y = Σ p_j v_j` known in f64, this
+//! module bounds the error of each component of a run in f32 (`u = 2^-24`, `γ_k = k u / (1 − k u)`). It uses the oracle's
+//! numbers, so it judges a finished answer; [`super::prior`] predicts one. `core/BOUNDS.md` has the derivation.
 //!
 //! # The worst case
 //!
-//! **Scores.** [`Arithmetic::score`] follows a score through its partial sums. With the largest error `ω_j` of it, `b_j`
-//! the sum of the magnitudes of mask and bias, `C_j` the largest capped score, and `x_j` the distance from the
-//! reference, the exponent that a run computes differs from the exact one, in natural-log units, by at most
+//! **Scores.** [`Arithmetic::score`] tracks a score through its partial sums. Let `ω_j` be its largest error, `b_j` the sum
+//! of the magnitudes of mask and bias, `C_j` the largest capped score, and `x_j` the distance from the reference. Then the
+//! exponent that a run computes differs from the exact one, in natural-log units, by at most
 //!
 //! ```text
 //! δ_j = ω_j + τ C_j + γ_2 C_j (cap) + u C_j (bias) + γ_5 |b_j| + u x_j
@@ -18,8 +17,8 @@
 //! and with the kernel's declared error `η` of the exponential its weight is off by a factor within `1 ± E_j`,
 //! `E_j = exp(δ_j)(1 + η) − 1`.
 //!
-//! **Sums.** `Followed` knows the partial sums `W_r` and `S_r` of the run. With the roundings `k` of a weighted value
-//! and `l` of a weight on the longest path
+//! **Sums.** `Followed` tracks the partial sums `W_r` and `S_r` of the run. With the roundings `k` of a weighted value and
+//! `l` of a weight on the longest path
 //!
 //! ```text
 //! N = Σ p_j E_j |v_j − y|
@@ -28,33 +27,32 @@
 //! |ŷ − y| ≤ (1 + h) N / (1 − D) + h |y| + t            D = Σ p_j E_j + γ_l (1 + Σ p_j E_j)
 //! ```
 //!
-//! with `h` for the division and the output type, and `t` for what underflows.
+//! with `h` for the division and the output type, and `t` for underflow.
 //!
-//! **An average stays one.** Whatever the weights are, `ŷ` is an average of the values whose weight is not lost, so
-//! `|ŷ − y|` is at most their largest `|v_j − y|`, and the roundings of the sums. This is the bound where scores are so
-//! large that the other one is infinite.
+//! **An average stays an average.** For any weights `ŷ` is an average of the values whose weight is not lost, so `|ŷ − y|` is
+//! at most their largest `|v_j − y|`, plus the roundings of the sums. This bound applies when scores are so large that the
+//! other one is infinite.
 //!
 //! **Lost weights.** A weight below `2^`[`WEIGHT_FLOOR`] relative to its reference counts as zero or is rounded as a
-//! subnormal number, and a state is lost where a merge scales it below the normal numbers. So a weight whose probability
-//! is below `2^(WEIGHT_FLOOR + HEADROOM + 1)` in the run may be lost.
+//! subnormal number, and a state is lost if a merge scales it below the normal numbers. So a weight whose probability is
+//! below `2^(WEIGHT_FLOOR + HEADROOM + 1)` in the run may be lost.
 //!
 //! # The likely case
 //!
-//! Errors of random sign partly cancel (Higham and Mary, *A new approach to probabilistic rounding error
-//! analysis*, 2019). To first order `ŷ − y` is a sum of individual roundings, each at most `u` times a known
-//! coefficient. If they are independent with mean zero, the Azuma–Hoeffding inequality bounds the sum by
-//! `λ u` times the root of the sum of squared coefficients, except in a fraction `2 exp(−λ²/2)` of cases. The
-//! coefficients are `p_j (v_j − y)` times those of the score, the partial sums `W_r`, and `y S_r`:
+//! Errors of random sign partly cancel (Higham and Mary, *A new approach to probabilistic rounding error analysis*, 2019). To
+//! first order `ŷ − y` is a sum of individual roundings, each at most `u` times a known coefficient. If they are independent
+//! with mean zero, the Azuma–Hoeffding inequality bounds the sum by `λ u` times the root of the sum of squared coefficients,
+//! except in a fraction `2 exp(−λ²/2)` of cases. The coefficients are `p_j (v_j − y)` times those of the score, the partial
+//! sums `W_r`, and `y S_r`:
 //!
 //! ```text
 //! λ u √( Σ p_j² (v_j − y)² σ_j² + Σ W_r² + y² (Σ S_r² + 3) ) + systematic + u_out |y| + t
 //! ```
 //!
-//! with `λ` for the fraction [`super::UNLIKELY`]. What is known, or the same in every key, is added at its worst: the
-//! rounding of the scaled query, of which the sign is known, the approximations of exponential and tangent, lost
-//! weights, and the rounding to a 16-bit type. The model is plausible for random data. It fails where the same
-//! roundings repeat, for example if a key occurs many times. Exceeding this bound is a warning, not a proof of an
-//! error.
+//! Here `λ` belongs to the fraction [`super::UNLIKELY`]. Errors that are known, or the same in every key, are added at their
+//! worst. These are the rounding of the scaled query, whose sign is known, the approximations of exponential and tangent,
+//! lost weights, and the rounding to a 16-bit type. The model is plausible for random data. It fails if the same roundings
+//! repeat, for example if a key occurs many times. Exceeding this bound is a warning, not a proof of an error.
 
 use super::partials::Followed;
 use super::{
@@ -64,8 +62,8 @@ use crate::attention::certificate::Executed;
 use crate::state::{FROZEN_RANGE, HEADROOM, WEIGHT_FLOOR};
 use core::f64::consts::LN_2;
 
-/// Half of the distance of two references, and of the rounding of one: a reference lies at most this above the largest
-/// score that moved it, in natural-log units.
+/// Upper bound of the rounding of a reference, which is half the distance between two of them: a reference exceeds the
+/// largest score that moved it by at most this, in natural-log units.
 const HALF: f64 = 0.35;
 const _: () = assert!(0.5 * LN_2 < HALF);
 
@@ -77,13 +75,13 @@ const _: () = assert!((WEIGHT_FLOOR + HEADROOM + 1.0) as f64 * LN_2 < LN_LOST);
 const LN_LOST_FROZEN: f64 = -70.0;
 const _: () = assert!((WEIGHT_FLOOR + FROZEN_RANGE + 1.0) as f64 * LN_2 < LN_LOST_FROZEN);
 
-/// The most by which the errors of scores move a reference, in natural-log units, unless a row is [`Row::wild`].
+/// Largest change of a reference by the errors of scores, in natural-log units, unless a row is [`Row::wild`].
 const MOVED: f64 = 1.0 / 64.0;
 
-/// Roundings of constants, which repeat in every key: of `log2 e` in f32, in units of `u`.
+/// Roundings of constants that repeat in every key: of `log2 e` in f32, in units of `u`.
 const LOG2_E_ROUNDED: f64 = 0.25;
 
-/// `a b`, and zero if either is: `∞ · 0` stands for an error that no weight carries, or that moves no value.
+/// Returns `a b`, or zero if either is zero: `∞ · 0` stands for an error that has no weight or changes no value.
 fn times(a: f64, b: f64) -> f64 {
     if a == 0.0 || b == 0.0 { 0.0 } else { a * b }
 }
@@ -91,19 +89,19 @@ fn times(a: f64, b: f64) -> f64 {
 /// The error bounds of the weight of one attended key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Key {
-    /// Its number in the sequence.
+    /// Index of the key in the sequence.
     pub j: usize,
-    /// Its probability.
+    /// Probability of the key.
     pub p: f64,
-    /// Largest error of its score, `δ_j`, in natural-log units, with the distance from its reference.
+    /// Largest error of its score, `δ_j`, in natural-log units, including the distance from its reference.
     pub delta: f64,
     /// Largest change of its probability before renormalization: `p_j E_j`.
     change: f64,
-    /// Whether the run certainly loses its weight, or all but `LOST` of it.
+    /// `true` if the run certainly loses its weight, or all but `LOST` of it.
     lost: bool,
-    /// The most by which a key that is lost changes.
+    /// Largest change of a lost key.
     vanishing: f64,
-    /// Whether the run may lose its weight, or round it as a subnormal number.
+    /// `true` if the run may lose its weight, or round it as a subnormal number.
     may_be_lost: bool,
     /// `p_j² σ_j²`.
     squares: f64,
@@ -113,7 +111,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// A key that weighs nothing.
+    /// A key without weight.
     const NOTHING: Key = Key {
         j: 0,
         p: 0.0,
@@ -134,17 +132,17 @@ pub struct Row<'a> {
     arithmetic: Arithmetic,
     /// Logarithms of the probabilities of all keys of the sequence.
     ln_p: &'a [f64],
-    /// The keys that move a reference together, and their segment.
+    /// Index of the current group of keys that move a reference together, and of its segment.
     tile: Option<(usize, usize)>,
-    /// The largest `ln p` of the segment's first such keys, and of all so far.
+    /// Largest `ln p` of the segment's first group, and of all groups so far.
     first: f64,
     top: f64,
-    /// The largest of the row.
+    /// Largest `ln p` of the row.
     most: f64,
     /// `Σ p_j E_j`, and its likely part.
     change: f64,
     likely_change: f64,
-    /// Whether a score may be off by more than [`MOVED`], and references with it.
+    /// `true` if a score, and therefore a reference, may be off by more than [`MOVED`].
     wild: bool,
     weights: Followed,
     keys: usize,
@@ -155,9 +153,9 @@ pub struct Row<'a> {
 /// The accumulated sums of one component of a row's answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Component {
-    /// The oracle's answer.
+    /// Answer of the oracle.
     y: f64,
-    /// `Σ p_j E_j |v_j − y|`, and with `|v_j|`.
+    /// `Σ p_j E_j |v_j − y|`, and the same with `|v_j|`.
     change: f64,
     raised: f64,
     /// `Σ p_j² (v_j − y)² σ_j²`.
@@ -168,19 +166,19 @@ pub struct Component {
     /// `Σ p_j |v_j|` and `Σ (p_j v_j)²`.
     magnitude: f64,
     magnitude_squares: f64,
-    /// Largest `|v_j − y|` of a weight that counts, and what lost ones add.
+    /// Largest `|v_j − y|` of a weight that counts, and the contribution of lost ones.
     far: f64,
     lost: f64,
-    /// The least and the largest value.
+    /// Smallest and largest value.
     least: f64,
     largest: f64,
-    /// Whether a value that is not finite may weigh nothing in the run.
+    /// `true` if a value that is not finite may have weight zero in the run.
     poisoned: bool,
     weighted: Followed,
 }
 
 impl Component {
-    /// A component with exact value `y`, before any key is absorbed.
+    /// Creates a component with exact value `y`, before any key is absorbed.
     #[must_use]
     pub fn new(arithmetic: &Arithmetic, y: f64) -> Component {
         let Executed { into_w, merge_depth, fused, order, .. } = arithmetic.executed;
@@ -226,21 +224,21 @@ impl Component {
     }
 }
 
-/// How far a component may differ from the oracle's.
+/// Allowed difference of a component from the oracle's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
     /// The worst case: no run with this arithmetic differs by more.
     pub worst: f64,
-    /// With errors of random sign: exceeded by at most a fraction [`super::UNLIKELY`] of components. At most `worst`.
+    /// The bound for errors of random sign: at most a fraction [`super::UNLIKELY`] of components exceeds it. At most `worst`.
     pub likely: f64,
-    /// Whether the answer may be NaN where the oracle's is infinite: a value that is not finite has a weight that may be
+    /// `true` if the answer may be NaN where the oracle's is infinite: a value that is not finite has a weight that may be
     /// lost, and zero times infinity is NaN.
     pub poisoned: bool,
 }
 
 impl Bounds {
-    /// Whether a run may answer `found` where the oracle answers `y`. NaN is answered by NaN, infinity by itself, or by NaN
-    /// where its weight may be lost, and a number by one within the worst case.
+    /// Returns `true` if a run may answer `found` where the oracle answers `y`. NaN requires NaN, infinity requires itself,
+    /// or NaN if its weight may be lost, and a number requires one within the worst case.
     #[must_use]
     pub fn admit(&self, y: f64, found: f64) -> bool {
         if y.is_finite() {
@@ -254,8 +252,8 @@ impl Bounds {
 }
 
 impl<'a> Row<'a> {
-    /// A row before any key is absorbed. `ln_p` has the logarithms of the probabilities of all keys of the sequence, `−∞`
-    /// for those that are not attended.
+    /// Creates a row before any key is absorbed. `ln_p` has the logarithms of the probabilities of all keys of the sequence,
+    /// `−∞` for keys that are not attended.
     #[must_use]
     pub fn new(arithmetic: Arithmetic, ln_p: &'a [f64]) -> Row<'a> {
         let Executed { into_s, merge_depth, order, .. } = arithmetic.executed;
@@ -275,33 +273,33 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// A row whose reference `m` (in natural-log units here) need not follow its scores, and that its run accepted
+    /// Creates a row whose reference `m` (here in natural-log units) need not follow its scores and that its run accepted
     /// ([`crate::attention::traversal::guard`]). `ln_s` is the exact log-sum-exp of all its keys minus `m`. As
-    /// `s_j − m = ln p_j + ln_s`, a score lies within `|ln p_j| + |ln_s|` of the row's last reference, and above an earlier
-    /// one it lay by the headroom at most.
+    /// `s_j − m = ln p_j + ln_s`, a score is within `|ln p_j| + |ln_s|` of the row's last reference, and it exceeded an
+    /// earlier one by at most the headroom.
     #[must_use]
     pub fn frozen(arithmetic: Arithmetic, ln_p: &'a [f64], ln_s: f64) -> Row<'a> {
         Row { ln_s: Some(ln_s), ..Row::new(arithmetic, ln_p) }
     }
 
-    /// The logarithm below which probabilities may be lost, and the probability that belongs to it.
+    /// Returns the logarithm below which probabilities may be lost, and the corresponding probability.
     fn losing(&self) -> (f64, f64) {
         if self.ln_s.is_some() { (LN_LOST_FROZEN, LOST_FROZEN) } else { (LN_LOST, LOST) }
     }
 
-    /// What products and sums below the normal numbers add, relative to the sum of weights.
+    /// Returns the error of products and sums below the normal numbers, relative to the sum of weights.
     fn tiny(&self) -> f64 {
-        // Of frozen rows the sum may be small.
+        // The sum of a frozen row may be small.
         let inverse = self.ln_s.map_or(1.0, |ln_s| libm::exp(-ln_s).max(1.0) * 2.0);
         let (_, lost_output) = self.arithmetic.output();
         f64::from(f32::MIN_POSITIVE) + self.keys as f64 * libm::exp2(-148.0) * inverse + lost_output
     }
 
-    /// The largest distance of key `j` from the reference that its run subtracts, but for errors of scores.
+    /// Returns the largest distance of key `j` from the reference that its run subtracts, without errors of scores.
     fn distance(&mut self, j: usize, ln_p: f64) -> f64 {
         let order = self.arithmetic.executed.order;
         if let Some(ln_s) = self.ln_s {
-            // Before its last move a reference lay below a score by the headroom at most.
+            // Before its last move, a reference was below a score by at most the headroom.
             return (ln_p.abs() + ln_s.abs()).max(ABOVE);
         }
         if order.references == 0 || order.segment == 0 {
@@ -321,9 +319,8 @@ impl<'a> Row<'a> {
         (self.top - ln_p + HALF).max(above)
     }
 
-    /// Bounds the error of key `j`, whose score is `score`, and absorbs it; `bias` is `|bias| + |mask|`, or either with
-    /// its sign where there is one. Keys come in order, and those that are not attended do not come. Every component
-    /// absorbs the key that is returned.
+    /// Bounds the error of key `j`, whose score is `score`, and absorbs it; `bias` is `|bias| + |mask|`, or the signed value
+    /// if only one of them exists. Only attended keys are absorbed, in order. Every component must absorb the returned key.
     pub fn absorb(&mut self, j: usize, score: &Score, bias: f64) -> Key {
         let ln_p = self.ln_p.get(j).copied().unwrap_or(f64::NAN);
         let distance = self.distance(j, ln_p);
@@ -334,7 +331,7 @@ impl<'a> Row<'a> {
         let added = if bias == 0.0 { 0.0 } else { capped };
         let before =
             score.worst + tangent + gamma(2.0) * cap + gamma(1.0) * added + gamma(ADDED) * bias.abs();
-        // A weight that counts lies within the range of normal numbers, and so does its rounded distance.
+        // A weight that counts is in the range of normal numbers, and so is its rounded distance.
         let within = (distance + MOVED).min(LOWEST);
         let delta = before + gamma(1.0) * (within + before);
         let (ln_lost, least) = self.losing();
@@ -344,7 +341,7 @@ impl<'a> Row<'a> {
         }
         let lost = ln_p + delta < ln_lost;
         let may_be_lost = ln_p - delta <= ln_lost;
-        // What is certainly lost moves no reference that another weight relies on, and nothing moves a frozen one.
+        // A key that is certainly lost moves no reference that another weight relies on, and nothing moves a frozen one.
         self.wild |= !lost && self.ln_s.is_none() && (before.is_nan() || before > MOVED);
         let p = libm::exp(ln_p);
         let grown = libm::exp(ln_p + delta) * (1.0 + exp2_relative);
@@ -384,7 +381,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The bounds of a component that has absorbed every key of the row. NaN if the oracle's numbers are NaN.
+    /// Returns the bounds of a component that has absorbed every key of the row. NaN if the oracle's numbers are NaN.
     #[must_use]
     pub fn bounds(&self, c: &Component) -> Bounds {
         let a = &self.arithmetic;
@@ -402,7 +399,7 @@ impl<'a> Row<'a> {
         let sums_of_s = U * weights.worst + s * U * of_s + of_s * self.change;
         let moved = if self.wild { gamma(1.0) * LOWEST * (c.magnitude + y) } else { 0.0 };
         let numerator = c.change + moved + sums_of_w + y * sums_of_s;
-        // If the weights are so far off that their sum may vanish, the answer is still an average of values.
+        // If the error of the weights is so large that their sum may vanish, the answer is still an average of values.
         let kept = 1.0 - self.change - of_s * (1.0 + self.change);
         let sums = if kept > 0.0 { numerator / kept } else { f64::INFINITY };
         let held = of_s < 1.0 && of_w < 1.0;
@@ -416,19 +413,19 @@ impl<'a> Row<'a> {
         Bounds { worst, likely: if likely > worst { worst } else { likely }, poisoned: c.poisoned }
     }
 
-    /// The bounds of a component of a row that left keys out, `share` of its weights at most (an upper bound of
-    /// `D / (S + D)`, [`crate::attention::traversal::share`]). The row and the component have absorbed every key that the row
-    /// attends, whether it was left out or not. The likely case is the worst one.
+    /// Returns the bounds of a component of a row that skipped keys, at most `share` of its weights (an upper bound of
+    /// `D / (S + D)`, [`crate::attention::traversal::share`]). The row and the component must have absorbed every attended
+    /// key, including skipped ones. The likely case equals the worst one.
     ///
-    /// With the weights `ŵ_j` that were computed, `P = Σ p_j (1 + ε_j)` and their share `σ`, let `ỹ` be the average of all
-    /// values and `ỹ_K`, `ỹ_D` those of what was kept and left out:
+    /// Let `ŵ_j` be the computed weights, `P = Σ p_j (1 + ε_j)` and `σ` the share, let `ỹ` be the average of all values, and
+    /// `ỹ_K` and `ỹ_D` those of the kept and of the skipped ones:
     ///
     /// ```text
     /// |ỹ − y| ≤ Σ p_j E_j |v_j − y| / P          ỹ_K − ỹ = σ (ỹ_K − ỹ_D)
     /// |ŷ − ỹ_K| ≤ [ γ_k Σ p_j (1 + E_j) |v_j| + |ỹ_K| γ_l P ] / ( P (1 − σ)(1 − γ_l) )
     /// ```
     ///
-    /// Sums are added up in any order, and those over kept keys are at most those over all.
+    /// Sums may be accumulated in any order, and those over kept keys are at most those over all.
     #[must_use]
     pub fn bounds_left_out(&self, c: &Component, share: f64) -> Bounds {
         let a = &self.arithmetic;
@@ -441,7 +438,7 @@ impl<'a> Row<'a> {
         let sums = moved + weighted / (whole * (1.0 - share) * (1.0 - of_s));
         let held = of_s < 1.0 && of_w < 1.0;
         let sums = if whole > 0.0 && share < 1.0 && held { sums } else { f64::INFINITY };
-        // The answer is an average of the values that were kept, whatever their weights.
+        // The answer is an average of the kept values for any weights.
         let average =
             ((1.0 + of_w) * c.far + (of_w + of_s) * y) / (1.0 - of_s) + 2.0 * c.lost / (1.0 - share);
         let sums = if held && average < sums { average } else { sums };

@@ -1,4 +1,4 @@
-//! The bounds by hand and by formula.
+//! Tests of the bounds against hand calculations and formulas.
 
 use super::super::UNLIKELY;
 use super::*;
@@ -35,7 +35,7 @@ fn with(change: impl Fn(&mut Executed)) -> Arithmetic {
     arithmetic
 }
 
-/// The bounds of keys `(ln p, the first dim of the key, bias, v)` beside a query of ones in that dim.
+/// Returns the bounds of keys `(ln p, the first dim of the key, bias, v)` for a query of ones in that dim.
 fn bounds(arithmetic: Arithmetic, keys: &[(f64, f32, f64, f64)]) -> Bounds {
     let y = keys.iter().map(|(ln_p, .., v)| times(libm::exp(*ln_p), *v)).sum();
     let mut ln_p = [f64::NEG_INFINITY; 64];
@@ -65,26 +65,26 @@ fn a_score_is_followed_through_its_partial_sums() {
     assert!(near(score.worst, (2.0 + 4.0 + 1.0) * LN_2 * U), "{score:?}");
     assert!(near(score.squares, (4.0 + 16.0 + 1.0) * LN_2 * LN_2), "{score:?}");
     assert!(score.shift.abs() < 1e-14, "{score:?}");
-    // Unfused, products round, and the first of a chain rounds only so.
+    // Unfused, products round, and the first of a chain has no other rounding.
     let apart = with(|e| e.fused = false).score(&q, |c| k[c]);
     assert!(near(apart.worst, (2.0 + 2.0 + 4.0 + 1.0 + 4.0 + 1.0) * LN_2 * U), "{apart:?}");
     // In two chains: 3, 5 and −5, −4, and their sum 1.
     let cut = with(|e| (e.chain, e.chain_depth) = (2, 1)).score(&q, |c| k[c]);
     assert!(near(cut.worst, (2.0 + 4.0 + 4.0 + 4.0 + 1.0) * LN_2 * U), "{cut:?}");
-    // Dealt out to two lanes: 3, −2 and 2, 3, a tree, whose nodes count as large as 5.
+    // Distributed over two lanes: 3, −2 and 2, 3, a tree, whose nodes count as large as 5.
     let dealt = with(|e| (e.order.lanes, e.chain_depth) = (2, 1)).score(&q, |c| k[c]);
     assert!(near(dealt.worst, (2.0 + 2.0 + 2.0 + 2.0 + 5.0) * LN_2 * U), "{dealt:?}");
     // In any order.
     let any = with(|e| e.order.lanes = 0).score(&q, |c| k[c]);
     assert!(near(any.worst, 44.0 * LN_2 * U), "{any:?}");
-    // A factor that is rounded moves the score by what it is off.
+    // The error of a rounded factor changes the score.
     let moved = Arithmetic { factor: 1.001, ..PLAIN }.score(&q, |c| k[c]);
     assert!(libm::fabs(moved.shift - 0.001 * LN_2) < 1e-6, "{moved:?}");
 }
 
 #[test]
 fn a_single_key_is_off_by_its_sums_alone() {
-    // Its weight cancels whatever the score: y = v. The product, and the division.
+    // Its weight cancels for any score: y = v. The product, and the division.
     for k in [1.0, 1e6, 1e30] {
         let found = bounds(PLAIN, &[(0.0, k, 0.0, 5.0)]);
         let by_hand = 5.0 * U * (1.0 + 3.0);
@@ -142,7 +142,7 @@ fn every_constant_widens_the_bound() {
 fn a_lost_weight_is_off_by_itself() {
     assert_eq!(LOST, libm::exp2(f64::from(WEIGHT_FLOOR + HEADROOM) + 1.0));
     assert!(libm::exp(LN_LOST) >= LOST);
-    // Beside a value of zero, so that only the change of the small probability counts.
+    // The value is zero, so only the change of the small probability counts.
     for (ln_p, may_be_lost) in [(-70.0, false), (-81.1, true), (-90.0, true), (-200.0, true), (-1e6, true)] {
         let (p, v) = (libm::exp(ln_p), 1e33);
         let found = bounds(PLAIN, &[(0.0, 0.0, 0.0, 0.0), (ln_p, 1.0, 0.0, v)]);
@@ -150,23 +150,23 @@ fn a_lost_weight_is_off_by_itself() {
         assert!(found.worst <= 1.001 * (p + 4.0 * LOST) * v + 1e-36, "{ln_p}: {found:?}");
         assert!(!may_be_lost || found.likely >= p * v, "{ln_p}: {found:?}");
     }
-    // A key masked by an enormous negative number, however far it is off.
+    // A key masked by a huge negative number, however large its error.
     let masked = bounds(PLAIN, &[(0.0, 1.0, 0.0, 2.0), (-3e38, 1.0, f64::from(f32::MIN), 3.0)]);
     assert!(masked.worst < 2.0 * 10.0 * U, "{masked:?}");
 }
 
 #[test]
 fn huge_scores_leave_an_average() {
-    // Scores of 1e8 and more may be off by more than one: only that the answer is an average is known.
+    // Scores of 1e8 and more may be off by more than one: only the average property of the answer is known.
     for k in [1e8, 1e20, 1e37, f32::MAX] {
         let found = bounds(PLAIN, &[(-LN_2, k, 0.0, 3.0), (-LN_2, k, 0.0, -1.0)]);
         assert!(found.worst >= 2.0 && found.worst < 2.01, "{k:e}: {found:?}");
         assert!(found.likely <= found.worst, "{k:e}: {found:?}");
-        // Values that are equal stay.
+        // Equal values are preserved.
         let equal = bounds(PLAIN, &[(-LN_2, k, 0.0, 3.0), (-LN_2, k, 0.0, 3.0)]);
         assert!(equal.worst < 1e-5, "{k:e}: {equal:?}");
     }
-    // A key that lies out of reach stays out of the average.
+    // A key out of range does not enter the average.
     let far = bounds(PLAIN, &[(0.0, 1e8, 0.0, 3.0), (-1e6, 1e8, 0.0, 1e9)]);
     assert!(far.worst < 1e-5, "{far:?}");
     assert!(bounds(PLAIN, &[(f64::NAN, 1.0, 0.0, 1.0)]).worst.is_nan());
@@ -217,7 +217,8 @@ fn the_tangent_of_the_fallback_is_within_what_is_counted() {
     }
 }
 
-/// The bounds of keys `(ln p, v)` beside a frozen reference with `ln S = ln_s`, `share` of whose weights were left out.
+/// Returns the bounds of keys `(ln p, v)` with a frozen reference, `ln S = ln_s`, and a skipped share `share` of
+/// the weights.
 fn frozen(keys: &[(f64, f64)], ln_s: f64, share: f64) -> (Bounds, Bounds) {
     let y = keys.iter().map(|(ln_p, v)| times(libm::exp(*ln_p), *v)).sum();
     let mut ln_p = [f64::NEG_INFINITY; 64];
@@ -232,15 +233,15 @@ fn frozen(keys: &[(f64, f64)], ln_s: f64, share: f64) -> (Bounds, Bounds) {
 
 #[test]
 fn a_frozen_score_is_as_far_from_its_reference_as_its_sum_says() {
-    // Scores are exact: each weight is off by the subtraction and the exponential. Above an earlier reference a score may
-    // have lain by the headroom.
+    // Scores are exact: each weight is off by the subtraction and the exponential. A score may have exceeded an
+    // earlier reference by the headroom.
     let half = -LN_2;
     for ln_s in [0.0, 3.0, -3.0, 16.0, -16.0] {
         let (found, _) = frozen(&[(half, 1.0), (half, -1.0)], ln_s, 0.0);
         let by_hand = U * ((LN_2 + libm::fabs(ln_s)).max(ABOVE) + 1.0 / 64.0 + 2.5 + 0.5);
         assert!((found.worst / by_hand - 1.0).abs() < 1e-3, "{ln_s}: {found:?} {by_hand:e}");
     }
-    // Keys are lost earlier than beside a reference that follows: below 2^-102 of the row.
+    // Keys are lost earlier than with a reference that follows: below 2^-102 of the row.
     assert_eq!(LOST_FROZEN, libm::exp2(f64::from(WEIGHT_FLOOR + FROZEN_RANGE) + 1.0));
     assert!(libm::exp(LN_LOST_FROZEN) >= LOST_FROZEN);
     for (ln_p, may_be_lost) in [(-60.0, false), (-70.1, true), (-75.0, true)] {
@@ -261,10 +262,10 @@ fn what_was_left_out_counts_by_the_spread_of_its_values() {
         assert!(found.worst >= by_hand && found.worst < by_hand * 1.001 + 1e-5, "{share}: {found:?}");
         assert_eq!(found.likely, found.worst);
     }
-    // An average of the kept values all the same: at most one away from four.
+    // Still an average of the kept values: at most one away from four.
     let (_, all) = frozen(&[(half, 5.0), (half, 3.0)], 0.0, 1.0 - 1e-9);
     assert!(all.worst < 1.001, "{all:?}");
-    // Equal values lose nothing, and a NaN says nothing.
+    // Equal values lose nothing, and a NaN yields no bound.
     let (_, equal) = frozen(&[(half, 5.0), (half, 5.0)], 0.0, 0.5);
     assert!(equal.worst < 1e-5, "{equal:?}");
     assert_eq!(frozen(&[(half, 5.0), (half, 3.0)], 0.0, f64::NAN).1.worst, f64::INFINITY);

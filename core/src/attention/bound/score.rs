@@ -1,36 +1,35 @@
-//! The score of a query and a key, followed through its partial sums.
+//! Follows the score of a query and a key through its partial sums.
 
 use super::partials::Roundings;
 use super::{Arithmetic, U, gamma};
 use crate::dtype::DType;
 use crate::scan::ceil_log2;
 
-/// Roundings of f64 that following a product costs, and more.
+/// Upper bound of the f64 roundings of tracking a product.
 const F64_DUST: f64 = 1e-15;
 
-/// Largest number of lanes whose chains are followed.
+/// Largest number of lanes whose chains are tracked.
 const MOST_LANES: usize = 16;
 
-/// How far the score of a key may be off, in natural-log units, before anything is added to it and without the distance
-/// from its reference.
+/// Error of the score of a key, in natural-log units, before anything is added to it and without the distance from its
+/// reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Score {
     /// `Σ_c |scale q_c k_c|`.
     pub magnitude: f64,
-    /// The largest error.
+    /// Largest error.
     pub worst: f64,
-    /// The squares of the coefficients of its roundings, in units of `u²`.
+    /// Sum of the squared coefficients of its roundings, in units of `u²`.
     pub squares: f64,
-    /// How far the rounding of the factor and of the query's products with it moves the score. It is known, and a part
-    /// of `worst`.
+    /// Known change of the score by the rounding of the factor and of its products with the query. It is part of `worst`.
     pub shift: f64,
-    /// What else is not of random sign.
+    /// Other errors that do not have a random sign.
     pub systematic: f64,
 }
 
 impl Arithmetic {
-    /// Follows the score of a query with a key, `[d]` each. A rounding is at most `u` times the power of two below what
-    /// it rounds.
+    /// Tracks the score of a query with a key, `[d]` each. A rounding is at most `u` times the largest power of two below the
+    /// rounded number.
     #[must_use]
     pub fn score(&self, query: &[f32], key: impl Fn(usize) -> f32) -> Score {
         let e = &self.executed;
@@ -57,10 +56,10 @@ impl Arithmetic {
             if !followed {
                 continue;
             }
-            // Partial sums are off by what was rounded before.
+            // Partial sums are off by the earlier roundings.
             let off = drift * magnitude;
             if c >= whole {
-                // What is left of whole vectors: a product and an addition.
+                // The rest after whole vectors: a product and an addition.
                 sums.count(binade(x, 0.0));
                 join(&mut total, x, off, &mut sums);
                 continue;
@@ -90,7 +89,7 @@ impl Arithmetic {
         let second = k * U * drift * magnitude;
         let (relative, subnormal) = self.in_halves();
         let halves = relative * (1.0 + drift) * magnitude + subnormal;
-        // Products of halves take their factor after they are summed.
+        // Products of halves are scaled after they are summed.
         let known = e.half_chain == 0;
         let shift = if known { unit * shift } else { 0.0 };
         let factor = if known { query.len() as f64 * F64_DUST } else { gamma(2.0) } * magnitude;
@@ -109,15 +108,15 @@ impl Arithmetic {
     }
 }
 
-/// The largest power of two that is at most `|x| + off`: a number of at most that magnitude is rounded by at most `u`
-/// times as much. Zero of zero.
+/// Returns the largest power of two that is at most `|x| + off`: rounding a number of at most that magnitude changes it by at
+/// most `u` times as much. Zero for zero.
 #[inline]
 fn binade(x: f64, off: f64) -> f64 {
     let most = x.abs() + off;
     if most.is_finite() { f64::from_bits(most.to_bits() & f64::INFINITY.to_bits()) } else { most }
 }
 
-/// Adds a chain's sum, which is off by at most `off`, to those before it. To none it is not added.
+/// Adds a chain's sum, which is off by at most `off`, to the earlier ones. The first sum is not added to anything.
 fn join(total: &mut Option<f64>, x: f64, off: f64, sums: &mut Roundings) {
     *total = Some(match *total {
         Some(total) => {

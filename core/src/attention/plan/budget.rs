@@ -1,21 +1,21 @@
-//! Budgets: which rows stay in memory while chunks of keys pass them, and an account of every byte.
+//! Divides a run within a budget: chooses the rows that stay in memory while chunks of keys are streamed, and accounts for
+//! every byte.
 //!
-//! A *unit* of work is a box of query tiles, heads and sequences whose states stay in memory. Its keys and values pass
-//! through two buffers, a chunk of whole segments in each.
+//! A *unit* of work is a box of query tiles, heads and sequences whose states stay in memory. Its keys and values are
+//! streamed through two buffers, with a chunk of whole segments in each.
 //!
-//! **The naive way** fixes the rows and the keys of a chunk, and fails where memory is short.
+//! **The naive way** fixes the rows and the keys of a chunk, and fails if memory is short.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Rows come first.* Every unit reads its keys once, so the bytes that move are inversely proportional to the rows
-//!    that stay. Tiles of one head are added first, then heads, then sequences, as far as the budget goes.
-//! 2. *Chunks are as long as rows allow.* A longer chunk passes the states of the resident rows through the caches less
-//!    often. But its slices of masks take memory for every row: a shorter chunk is taken where it leaves room for a
-//!    third more rows.
-//! 3. *A unit never divides a group of heads unevenly.* Either it has whole groups, each with its key head, or part of
-//!    one group.
-//! 4. *One function adds up.* [`StreamChoice::account`] is what the chooser compares with the budget and what a run
-//!    allocates.
+//! 1. *Rows come first.* Every unit reads its keys once, so the transferred bytes are inversely proportional to the number of
+//!    resident rows. Tiles of one head are added first, then heads, then sequences, as far as the budget allows.
+//! 2. *Chunks are as long as rows allow.* A longer chunk moves the states of the resident rows through the caches less often.
+//!    But its slices of masks take memory for every row: a shorter chunk is used if it makes room for a third more rows.
+//! 3. *A unit never divides a group of heads unevenly.* It has either whole groups, each with its key head, or part of one
+//!    group.
+//! 4. *One function computes the total.* The chooser compares [`StreamChoice::account`] with the budget, and a run allocates
+//!    the same bytes.
 
 use super::choice::{ChooseError, CpuChoice, Keeps, Options, TaskOrder};
 use super::choose::choose;
@@ -26,11 +26,11 @@ use crate::attention::mask::MaskView;
 use crate::attention::problem::Problem;
 use crate::profile::DeviceProfile;
 
-/// What the bytes of a streamed run are for.
+/// Purpose of the bytes of a streamed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Part {
-    /// What the process takes before the run: code, libraries, stacks.
+    /// Memory of the process before the run: code, libraries, stacks.
     Fixed,
     /// Query rows, in both buffers.
     Queries,
@@ -44,7 +44,7 @@ pub enum Part {
     States,
     /// Resident query tiles with their states.
     Resident,
-    /// What the workers compute in.
+    /// Workspace of the workers.
     Workspace,
     /// Page-locked memory of the host.
     Pinned,
@@ -67,7 +67,7 @@ impl Part {
         Part::Device,
     ];
 
-    /// The name of the part in accounts.
+    /// Returns the name of the part in accounts.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -90,7 +90,7 @@ impl Part {
 pub struct Account([usize; Part::ALL.len()]);
 
 impl Account {
-    /// Bytes of a part.
+    /// Returns the bytes of a part.
     #[must_use]
     pub const fn of(&self, part: Part) -> usize {
         self.0[part as usize]
@@ -101,7 +101,7 @@ impl Account {
         self.0[part as usize] = bytes;
     }
 
-    /// Bytes of the host's memory: of all parts but the device's.
+    /// Returns the bytes of the host's memory, which is all parts except the device's.
     #[must_use]
     pub fn host(&self) -> usize {
         Part::ALL
@@ -110,33 +110,33 @@ impl Account {
             .fold(0, |a, part| a.saturating_add(self.of(*part)))
     }
 
-    /// Bytes of host and device, which are one pool where the GPU shares the host's memory.
+    /// Returns the bytes of host and device, which are one pool if the GPU shares the host's memory.
     #[must_use]
     pub fn total(&self) -> usize {
         self.host().saturating_add(self.of(Part::Device))
     }
 
-    /// Every part and its bytes.
+    /// Iterates over every part and its bytes.
     pub fn iter(&self) -> impl Iterator<Item = (Part, usize)> + '_ {
         Part::ALL.into_iter().map(|part| (part, self.of(part)))
     }
 }
 
-/// What a run may take.
+/// Memory limits of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the host's memory, with what the process takes already.
+    /// Bytes of the host's memory, including those that the process already uses.
     pub host: usize,
     /// Bytes of the device's memory; `None` is unlimited.
     pub device: Option<usize>,
-    /// Whether the device takes its memory from the host's, so that the smaller limit holds for both together.
+    /// `true` if the device allocates from the host's memory, so the smaller limit applies to both together.
     pub one_pool: bool,
-    /// Bytes that the process takes before the run.
+    /// Bytes that the process uses before the run.
     pub fixed: usize,
 }
 
 impl Limits {
-    /// Bytes of the host's memory that a run on the CPU may take.
+    /// Returns the bytes of the host's memory that a run on the CPU may use.
     #[must_use]
     pub fn on_host(&self) -> usize {
         match self.device {
@@ -146,51 +146,51 @@ impl Limits {
     }
 }
 
-/// Which outputs a streamed run writes for each query row. Present keys and values need no memory of their own.
+/// The outputs that a streamed run writes for each query row. Present keys and values need no memory of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The output.
+    /// `true` if the output is written.
     pub output: bool,
-    /// The log-sum-exp.
+    /// `true` if log-sum-exp is written.
     pub lse: bool,
-    /// The states.
+    /// `true` if the states are written.
     pub states: bool,
 }
 
 /// Options of [`choose_stream`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StreamOptions {
-    /// Options of the plan. Its budget and method math have no meaning here.
+    /// Options of the plan. Its budget and method math are ignored.
     pub plan: Options,
-    /// Which outputs are written.
+    /// The outputs to write.
     pub written: Written,
     /// Largest number of segments of keys in a chunk, at least one.
     pub segments: usize,
-    /// Largest number of query tiles that stay, over heads and sequences, at least one; `usize::MAX` is unlimited.
+    /// Largest number of resident query tiles, over heads and sequences, at least one; `usize::MAX` is unlimited.
     pub resident: usize,
-    /// What the run may take.
+    /// Memory limits of the run.
     pub limits: Limits,
-    /// Units and chunk of an earlier run, which this one goes on with; `None` has them chosen.
+    /// Sizes of units and chunks of an earlier run that this one continues; `None` chooses them.
     pub sizes: Option<UnitSizes>,
 }
 
-/// Sizes of units and chunks, as [`StreamChoice`] has them.
+/// Sizes of units and chunks, as in [`StreamChoice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitSizes {
-    /// Sequences of a unit.
+    /// Number of sequences of a unit.
     pub sequences: usize,
-    /// Query heads of a unit.
+    /// Number of query heads of a unit.
     pub heads: usize,
-    /// Query tiles of a unit in each head.
+    /// Number of query tiles of a unit in each head.
     pub tiles: usize,
-    /// Vectors of the widest tile.
+    /// Number of vectors of the widest tile.
     pub vectors: usize,
-    /// Keys of a chunk.
+    /// Number of keys of a chunk.
     pub chunk: usize,
 }
 
 impl StreamOptions {
-    /// Segments of a chunk by default: 4,096 keys in blocks of 64.
+    /// Default number of segments of a chunk: 4,096 keys in blocks of 64.
     pub const SEGMENTS: usize = 8;
 }
 
@@ -199,42 +199,42 @@ impl StreamOptions {
 pub struct StreamChoice {
     /// The choice for the CPU, whose resident tiles are those of a unit.
     pub cpu: CpuChoice,
-    /// Sequences of a unit. If there are several, a unit has all their heads and rows.
+    /// Number of sequences of a unit. If there are several, a unit has all their heads and rows.
     pub sequences: usize,
-    /// Query heads of a unit: whole groups that share a key head, or part of one. If there are several, a unit has all
-    /// their rows.
+    /// Number of query heads of a unit: whole groups that share a key head, or part of one. If there are several, a unit has
+    /// all their rows.
     pub heads: usize,
-    /// Query tiles of a unit in each head.
+    /// Number of query tiles of a unit in each head.
     pub tiles: usize,
-    /// Keys of a chunk, a multiple of the segment.
+    /// Number of keys of a chunk, a multiple of the segment.
     pub chunk: usize,
     /// Every byte of the run.
     pub account: Account,
 }
 
 impl StreamChoice {
-    /// The sizes of units and chunks.
+    /// Returns the sizes of units and chunks.
     #[must_use]
     pub const fn sizes(&self) -> UnitSizes {
         let StreamChoice { sequences, heads, tiles, chunk, .. } = *self;
         UnitSizes { sequences, heads, tiles, vectors: self.cpu.vectors, chunk }
     }
 
-    /// Largest number of query rows of a unit in one head of `problem`.
+    /// Returns the largest number of query rows of a unit in one head of `problem`.
     #[must_use]
     pub fn rows(&self, problem: &Problem) -> usize {
         self.tiles.saturating_mul(self.cpu.width()).min(problem.spec().query.tokens())
     }
 
-    /// Key heads of a unit.
+    /// Returns the number of key heads of a unit.
     #[must_use]
     pub fn kv_heads(&self, problem: &Problem) -> usize {
         let group = problem.group();
         self.heads.div_ceil(group).max(1)
     }
 
-    /// Sizes of the buffer for slices of `mask`: sequences, heads, rows and keys. An axis that is broadcast has one. Masks
-    /// that repeat along the batch are all there where a unit has several sequences.
+    /// Returns the sizes of the buffer for slices of `mask`: sequences, heads, rows and keys. A broadcast axis has one. All
+    /// masks that repeat along the batch are present if a unit has several sequences.
     #[must_use]
     pub fn slice(&self, problem: &Problem, mask: &MaskView) -> [usize; 4] {
         let [b, h, q, k] = mask.shape();
@@ -247,7 +247,7 @@ impl StreamChoice {
         [of(b, batch), of(h, self.heads), of(q, self.rows(problem)), of(k, self.chunk)]
     }
 
-    /// Bytes of the slices of mask, bias and index in one buffer.
+    /// Returns the bytes of the slices of mask, bias and index in one buffer.
     #[must_use]
     pub fn slices(&self, problem: &Problem) -> [usize; 3] {
         let bytes = |mask: &MaskView| product(&self.slice(problem, mask)).saturating_mul(mask.kind().size());
@@ -262,7 +262,7 @@ impl StreamChoice {
         [spec.mask.as_ref().map_or(0, bytes), bias, index]
     }
 
-    /// Bytes of keys and of values in one buffer.
+    /// Returns the bytes of keys and of values in one buffer.
     #[must_use]
     pub fn chunk_bytes(&self, problem: &Problem) -> [usize; 2] {
         let rows =
@@ -270,7 +270,7 @@ impl StreamChoice {
         [problem.head_dim(), problem.value_dim()].map(|dim| rows.saturating_mul(dim))
     }
 
-    /// Bytes of a table of relative positions, which is there as a whole.
+    /// Returns the bytes of a table of relative positions, which is always resident as a whole.
     #[must_use]
     pub fn table_bytes(&self, problem: &Problem) -> usize {
         match &problem.spec().bias {
@@ -279,7 +279,7 @@ impl StreamChoice {
         }
     }
 
-    /// Every byte of a run, or `None` if the workspace overflows.
+    /// Computes every byte of a run, or `None` if the workspace overflows.
     fn account(&self, problem: &Problem, options: &StreamOptions) -> Option<Account> {
         let layout = WorkspaceLayout::of(&self.cpu)?;
         let size = problem.spec().dtype.size();
@@ -302,13 +302,13 @@ impl StreamChoice {
         Some(account)
     }
 
-    /// The same choice with units of other sizes.
+    /// Returns the same choice with units of other sizes.
     fn with(&self, [sequences, heads, tiles]: [usize; 3]) -> StreamChoice {
         let resident = product(&[sequences, heads, tiles]);
         let mut next = StreamChoice { sequences, heads, tiles, ..*self };
         next.cpu.resident = resident.max(1);
         next.cpu.sequences = sequences;
-        // Eight tasks for each worker, or the last one leaves the others idle.
+        // Eight tasks for each worker; otherwise the last task leaves the other workers idle.
         let balanced = match self.cpu.workers {
             1 => usize::MAX,
             workers => (resident / workers.saturating_mul(8)).max(1),
@@ -318,17 +318,18 @@ impl StreamChoice {
     }
 }
 
-/// A product that saturates.
+/// Returns a saturating product.
 fn product(sizes: &[usize]) -> usize {
     sizes.iter().fold(1, |a, n| a.saturating_mul(*n))
 }
 
-/// A number of bytes rounded up to whole 64-byte lines.
+/// Rounds a number of bytes up to whole 64-byte lines.
 fn line(bytes: usize) -> usize {
     bytes.checked_next_multiple_of(64).unwrap_or(usize::MAX)
 }
 
-/// The largest number from `least` to `most` that holds, if `least` does and no number beyond one that does not.
+/// Returns the largest number from `least` to `most` that satisfies `holds`. `least` must satisfy it, and no number beyond
+/// one that does not.
 fn largest(least: usize, most: usize, holds: impl Fn(usize) -> bool) -> usize {
     let (mut few, mut many) = (least, most.max(least) + 1);
     while many - few > 1 {
@@ -341,11 +342,11 @@ fn largest(least: usize, most: usize, holds: impl Fn(usize) -> bool) -> usize {
     few
 }
 
-/// Chooses which rows of `problem` stay in memory while chunks of its keys pass, so that the run stays within its limits.
-/// Kernel, block and segment are those of the run in memory, and with them the bits.
+/// Chooses the rows of `problem` that stay in memory while chunks of its keys are streamed, so that the run stays within its
+/// limits. Kernel, block and segment, and therefore the bits, are those of the run in memory.
 ///
 /// # Errors
-/// Those of [`choose`], and an error that names the bytes of the smallest form if that exceeds the budget.
+/// Returns the errors of [`choose`], or an error with the bytes of the smallest form if that exceeds the budget.
 pub fn choose_stream<'a>(
     problem: &Problem,
     device: &DeviceProfile,
@@ -354,7 +355,7 @@ pub fn choose_stream<'a>(
 ) -> Result<StreamChoice, ChooseError> {
     let plan = Options { budget: None, ..options.plan };
     let mut cpu = choose(problem, device, kernels, &plan)?;
-    // What is kept for all keys is no chunk's.
+    // A chunk cannot keep what belongs to all keys.
     (cpu.keeps, cpu.row_mask, cpu.order) = (Keeps::default(), false, TaskOrder::Tiles);
     let (queries, keys) = (problem.spec().query.tokens(), problem.keys());
     let budget = options.limits.on_host();
@@ -376,7 +377,7 @@ pub fn choose_stream<'a>(
         if size(&start) <= budget {
             let found = grow(problem, &start, queries, fits);
             let resident = found.cpu.resident;
-            // A longer chunk came before.
+            // Longer chunks were tried before.
             if best.is_none_or(|(most, _)| resident.saturating_mul(3) >= most.saturating_mul(4)) {
                 best = Some((resident, found));
             }
@@ -396,7 +397,7 @@ pub fn choose_stream<'a>(
     })
 }
 
-/// The choice with units of given sizes. Sizes that the problem does not have are clamped to it.
+/// Returns the choice with units of given sizes, clamped to the problem.
 fn repeated(
     problem: &Problem,
     cpu: &CpuChoice,
@@ -449,7 +450,7 @@ fn grow(
     start.with([sequences, heads, tiles])
 }
 
-/// The smallest forms: one tile and one segment, with fewer workers, then narrower tiles.
+/// Iterates over the smallest forms: one tile and one segment, with fewer workers, then narrower tiles.
 fn smallest(
     start: &StreamChoice,
     size: impl Fn(&StreamChoice) -> usize,

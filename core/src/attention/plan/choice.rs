@@ -1,4 +1,4 @@
-//! The options of the CPU chooser, its result, and the errors of both choosers.
+//! The options and the result of the CPU chooser, and the errors of both choosers.
 
 use super::kernel::KernelSpec;
 use crate::attention::certificate::{Executed, Order};
@@ -15,8 +15,8 @@ pub enum Method {
     /// ELSA, a scan over blocks of keys: only the scores of one block exist at a time.
     #[default]
     Elsa,
-    /// The baseline: materializes the score matrix, then the softmax, then the product with the values, in the
-    /// same inner loops as [`Method::Elsa`].
+    /// The baseline: materializes the score matrix, then the softmax, then the product with the values, in the same inner
+    /// loops as [`Method::Elsa`].
     Math,
 }
 
@@ -34,11 +34,11 @@ pub struct Options {
     pub budget: Option<usize>,
     /// Number of available workers.
     pub workers: usize,
-    /// Whether every worker takes part that can get a tile, however small the problem.
+    /// `true` if every worker that can get a tile takes part, even in a small problem.
     pub all_workers: bool,
-    /// Whether a run measures its tensors for a certificate.
+    /// `true` if a run measures its tensors for a certificate.
     pub certify: bool,
-    /// How a run goes over the keys. It has been checked, and is exact with [`Method::Math`].
+    /// Schedule of a run. It must have been checked, and must be exact with [`Method::Math`].
     pub schedule: Schedule,
 }
 
@@ -56,7 +56,7 @@ impl Default for Options {
     }
 }
 
-/// Why a chooser found no plan.
+/// Error of a chooser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChooseError {
@@ -65,7 +65,7 @@ pub enum ChooseError {
         /// The requested size.
         found: usize,
     },
-    /// No candidate kernel takes that many queries.
+    /// No candidate kernel accepts this number of queries.
     NoKernel,
     /// Method math does not support packed sequences.
     Packed,
@@ -76,13 +76,13 @@ pub enum ChooseError {
         /// The largest supported head size.
         max: usize,
     },
-    /// A count exceeds what the GPU kernels can represent.
+    /// A count exceeds the range of the GPU kernels.
     Extent {
-        /// The counted things.
+        /// Name of the counted items.
         axis: &'static str,
-        /// Their number.
+        /// Number of items.
         found: usize,
-        /// The largest supported number.
+        /// Largest supported number.
         max: usize,
     },
     /// The number of parts is out of bounds.
@@ -99,16 +99,16 @@ pub enum ChooseError {
         /// The budget in bytes.
         budget: usize,
     },
-    /// Even the smallest form of a streamed run exceeds what it may take of the host's memory.
+    /// Even the smallest form of a streamed run exceeds its budget of host memory.
     HostBudget {
-        /// Bytes of the smallest form, with what the process takes before the run.
+        /// Bytes of the smallest form, including those that the process uses before the run.
         needed: usize,
         /// The budget in bytes.
         budget: usize,
     },
     /// The size of the workspace overflows, or its memory is not available.
     Memory {
-        /// Its size in bytes; `usize::MAX` if that overflows.
+        /// Size of the workspace in bytes; `usize::MAX` if that overflows.
         needed: usize,
     },
 }
@@ -146,7 +146,7 @@ impl fmt::Display for ChooseError {
 
 impl core::error::Error for ChooseError {}
 
-/// A kernel and a division of the keys that take the place of the chooser's.
+/// A kernel and a division of the keys that override those of the chooser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Division {
     /// The kernel, by its index among the candidates.
@@ -158,49 +158,50 @@ pub struct Division {
 /// The longest path from a key to the output that a run executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongestPath {
-    /// Number of merges of states on it, the tree over segments or splits.
+    /// Number of merges of states on it, in the tree over segments or splits.
     pub merges: usize,
-    /// Largest number of additions between the weight of a key and the sum `S`, including the merges. An addition to
-    /// zero is exact and does not count.
+    /// Largest number of additions between the weight of a key and the sum `S`, including the merges. An addition to zero is
+    /// exact and does not count.
     pub into_s: usize,
     /// The same between a weighted value and the sum `W`.
     pub into_w: usize,
 }
 
 impl LongestPath {
-    /// The larger of the additions into `S` and into `W`.
+    /// Returns the larger of the additions into `S` and into `W`.
     #[must_use]
     pub fn additions(&self) -> usize {
         self.into_s.max(self.into_w)
     }
 }
 
-/// Additions on the longest path through `keys` terms that are summed in chains of `chain`, one result after the
-/// other being added to a total.
+/// Returns the additions on the longest path through `keys` terms that are summed in chains of `chain` terms, whose results
+/// are added to a total one after another.
 pub(super) fn chained(keys: usize, chain: usize) -> usize {
     keys.min(chain).saturating_sub(1) + keys.div_ceil(chain.max(1)).saturating_sub(1)
 }
 
-/// Additions on the longest path through `keys` terms that are dealt out to `sums` sums, which a balanced tree adds up.
+/// Returns the additions on the longest path through `keys` terms that are distributed over `sums` sums, which a balanced
+/// tree adds up.
 pub(super) fn dealt(keys: usize, sums: usize) -> usize {
     keys.div_ceil(sums.max(1)).saturating_sub(1) + ceil_log2(keys.min(sums))
 }
 
-/// The order in which tasks are taken. No bit of the answer depends on it.
+/// The order of tasks. It changes no bit of the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskOrder {
-    /// Query tiles, then heads, then sequences: the tiles of a head follow each other and find its keys in cache.
+    /// Query tiles, then heads, then sequences: consecutive tiles of a head find its keys in cache.
     #[default]
     Tiles,
-    /// The heads of a tile follow each other.
+    /// The heads of a tile are consecutive.
     Heads,
-    /// The sequences of a tile follow each other, head by head.
+    /// The sequences of a tile are consecutive, head by head.
     Sequences,
-    /// The sequences and heads of a tile follow each other.
+    /// The sequences and heads of a tile are consecutive.
     SequencesAndHeads,
 }
 
-/// What is added to the scores and shared by tasks that follow each other.
+/// Inputs added to the scores that consecutive tasks share and a worker keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keeps {
     /// The mask.
@@ -210,19 +211,19 @@ pub struct Keeps {
 }
 
 impl Keeps {
-    /// Whether anything is kept.
+    /// Returns `true` if anything is kept.
     #[must_use]
     pub const fn any(self) -> bool {
         self.mask || self.bias
     }
 }
 
-/// The result of the CPU chooser: everything that is decided before pointers are known.
+/// The result of the CPU chooser: all decisions made before pointers are known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuChoice {
     /// The micro-kernel.
     pub kernel: KernelSpec,
-    /// Its index among the candidates.
+    /// Index of the micro-kernel among the candidates.
     pub candidate: usize,
     /// The method that computes the output.
     pub method: Method,
@@ -238,47 +239,48 @@ pub struct CpuChoice {
     pub group: usize,
     /// Number of workers.
     pub workers: usize,
-    /// Multiply-adds that make a worker worth waking; zero if all workers take part whatever the work.
+    /// Number of multiply-adds that justify waking a worker; zero if all workers take part for any work.
     pub work_per_worker: f64,
     /// Head size of queries and keys, rounded up to a multiple of four.
     pub head_dim: usize,
     /// Head size of values, rounded up to a multiple of four.
     pub value_dim: usize,
-    /// Whether each block of keys is copied into the layout that the kernel reads.
+    /// `true` if each block of keys is copied into the layout that the kernel reads.
     pub stage_keys: bool,
-    /// Whether each block of values is copied into the layout that the kernel reads.
+    /// `true` if each block of values is copied into the layout that the kernel reads.
     pub stage_values: bool,
-    /// Whether query and output rows are converted, because the tensors are not f32.
+    /// `true` if query and output rows are converted because the tensors are not f32.
     pub convert: bool,
-    /// Whether tiles may be partly masked.
+    /// `true` if tiles may be partly masked.
     pub masked: bool,
-    /// The order in which tasks are taken.
+    /// The order of tasks.
     pub order: TaskOrder,
-    /// What a worker keeps of its tiles, for all keys, as long as its tasks share it.
+    /// Inputs that a worker keeps for its tiles and all keys while its tasks share them.
     pub keeps: Keeps,
-    /// Whether all queries of a head share a row of the mask, which a worker keeps as long as its tasks have it.
+    /// `true` if all queries of a head share a row of the mask, which a worker keeps while its tasks use it.
     pub row_mask: bool,
-    /// Whether both a mask and a bias are added to the scores.
+    /// `true` if both a mask and a bias are added to the scores.
     pub adds_two: bool,
-    /// Entries of a table of relative positions; zero where the bias is none.
+    /// Number of entries of a table of relative positions; zero if the bias is not a table.
     pub entries: usize,
-    /// Numbers in which the entries of a head are laid out for windows; zero where an index names them.
+    /// Number of values of a head's entries in the layout for windows; zero if an index selects them.
     pub lines: usize,
-    /// Tokens of a window of which some are shifted; zero where there are none.
+    /// Number of tokens of a window if some windows are shifted; else zero.
     pub divided: usize,
-    /// Whether a run measures its tensors for a certificate.
+    /// `true` if a run measures its tensors for a certificate.
     pub certify: bool,
-    /// How a run goes over the keys.
+    /// Schedule of a run.
     pub schedule: Schedule,
-    /// Whether tiles may leave blocks out before they are seen ([`foresees`](crate::attention::traversal::foresees)): keys and
-    /// values are measured block by block.
+    /// `true` if tiles may skip unseen blocks ([`foresees`](crate::attention::traversal::foresees)): keys and values are
+    /// measured block by block.
     pub foresees: bool,
-    /// Query rows of which a run records what they left out; zero where the schedule is exact.
+    /// Number of query rows whose skipped weights a run records; zero if the schedule is exact.
     pub recorded: usize,
-    /// f32 values of scratch of the exact scalar run ([`scalar::scratch_len`](crate::attention::scalar::scratch_len)), which
-    /// computes rows again that do not pass the guard of a schedule; zero where no such schedule runs.
+    /// Number of f32 values of scratch of the exact scalar run
+    /// ([`scalar::scratch_len`](crate::attention::scalar::scratch_len)), which recomputes rows that do not pass the guard of
+    /// a schedule; zero without such a schedule.
     pub scratch: usize,
-    /// Number of query tiles whose progress stays in memory while chunks of keys pass; zero where a call has all keys.
+    /// Number of query tiles whose progress stays in memory while chunks of keys are streamed; zero if a call has all keys.
     pub resident: usize,
     /// Number of sequences.
     pub sequences: usize,
@@ -287,33 +289,34 @@ pub struct CpuChoice {
 }
 
 impl CpuChoice {
-    /// Number of rows of the widest tile.
+    /// Returns the number of rows of the widest tile.
     #[must_use]
     pub const fn width(&self) -> usize {
         self.vectors * self.kernel.lanes
     }
 
-    /// Query rows that decide together which blocks they leave out, and keys of a block.
+    /// Returns the number of query rows that decide together which blocks they skip, and of keys of a block.
     #[must_use]
     pub const fn decides(&self) -> Tile {
         Tile { rows: self.width(), keys: self.block }
     }
 
-    /// Whether the scalar run of [`traversal`](crate::attention::traversal) computes, tile by tile, in place of the kernel.
+    /// Returns `true` if the scalar run of [`traversal`](crate::attention::traversal) computes tile by tile in place of the
+    /// kernel.
     #[must_use]
     pub fn traverses(&self) -> bool {
         !self.schedule.is_exact() && self.schedule.budget().is_none() && !self.gates()
     }
 
-    /// Whether the kernel takes zero as the reference of tiles whose scores are known to stay near it: in the exact schedule, or
-    /// inside an error budget.
+    /// Returns `true` if the kernel uses zero as the reference of tiles whose scores are known to stay near it: in the exact
+    /// schedule, or within an error budget.
     #[must_use]
     pub fn gates(&self) -> bool {
         self.schedule.gate && (self.schedule.ungated().is_exact() || self.schedule.budget().is_some())
     }
 
-    /// Parts of the keys of a head whose norms a run measures before its tasks begin: each block where blocks may go before they
-    /// are seen, else the whole for the norm gate, and none otherwise.
+    /// Returns the number of parts of the keys of a head whose norms a run measures before its tasks begin: each block if
+    /// unseen blocks may be skipped, one for the norm gate, and otherwise zero.
     #[must_use]
     pub fn measured_parts(&self) -> usize {
         match (self.foresees, self.gates()) {
@@ -323,36 +326,36 @@ impl CpuChoice {
         }
     }
 
-    /// The largest `D / S` by which tiles leave blocks out, where the kernel runs inside an error budget.
+    /// Returns the largest `D / S` at which tiles skip blocks, if the kernel runs within an error budget.
     ///
-    /// Rows vote on sums of all blocks, one after the other; what the state holds takes the path into `S`, and
-    /// [`share`](crate::attention::traversal::share) counts that once more. Both ways to the exact sums are counted, so that
-    /// no share exceeds the budget.
+    /// Rows vote on sums of all blocks, one after another. The state uses the path into `S`, and
+    /// [`share`](crate::attention::traversal::share) counts that once more. Both paths to the exact sums are counted, so no
+    /// share exceeds the budget.
     #[must_use]
     pub fn odds(&self) -> Option<f32> {
         let totals = dealt(self.block, self.kernel.weight_sums) + self.blocks();
         Some(odds(self.schedule.budget()?, totals + 2 * self.longest_path().into_s + 4))
     }
 
-    /// Whether what is added to scores may lie where they will stand. A score that is the sum of several chains passes
-    /// through that place, and a tile of one row is written a vector of keys at a time.
+    /// Returns `true` if the bias may be stored where the scores will be written. A score that is the sum of several chains
+    /// uses that place for partial sums, and a tile of one row is written a vector of keys at a time.
     #[must_use]
     pub const fn bias_in_place(&self) -> bool {
         self.head_dim <= self.kernel.chain && self.width() > 1
     }
 
-    /// Number of workers for a call with `pairs` pairs of a query and a valid key, over all heads: at most those of the
-    /// plan. No bit of the answer depends on it.
+    /// Returns the number of workers for a call with `pairs` pairs of a query and a valid key, over all heads: at most those
+    /// of the plan. It changes no bit of the answer.
     #[must_use]
     pub fn workers_for(&self, pairs: f64) -> usize {
         worthwhile(pairs * (self.head_dim + self.value_dim) as f64, self.work_per_worker, self.workers)
     }
 
-    /// The merges and additions on the longest path.
+    /// Returns the merges and additions on the longest path.
     ///
-    /// A block's weighted values are one chain, whose result is added to those of the blocks before it: of its segment,
-    /// or with [`Method::Math`] of all keys. The weights of a block are dealt out to the kernel's sums, and segments
-    /// and merges treat `S` and `W` alike; method math sums all weights of a row at once.
+    /// A block's weighted values form one chain, whose result is added to those of the earlier blocks: of its segment, or
+    /// with [`Method::Math`] of all keys. The weights of a block are distributed over the kernel's sums, and segments and
+    /// merges treat `S` and `W` alike; method math sums all weights of a row at once.
     #[must_use]
     pub fn longest_path(&self) -> LongestPath {
         let [_, keys, _] = self.extent;
@@ -371,13 +374,13 @@ impl CpuChoice {
         }
     }
 
-    /// The structure and the arithmetic that a run executes, for its certificate and the error bounds.
+    /// Returns the structure and the arithmetic that a run executes, for its certificate and the error bounds.
     #[must_use]
     pub fn executed(&self) -> Executed {
         let KernelSpec { name, chain, weight_sums: lanes, fused, exp2_relative, .. } = self.kernel;
         let path = self.longest_path();
-        // A kernel of one row deals out the dims as it deals out the weights. What is left of whole vectors is added
-        // dim by dim.
+        // A kernel of one row distributes the dims in the same way as the weights. The rest after whole vectors is added dim
+        // by dim.
         let (whole, rest) = (self.head_dim / lanes.max(1), self.head_dim % lanes.max(1));
         let cuts = whole.div_ceil(chain.max(1)).saturating_sub(1);
         let tree = if whole > 0 { ceil_log2(lanes) } else { 0 };
@@ -398,7 +401,7 @@ impl CpuChoice {
         }
     }
 
-    /// In which order sums are added up.
+    /// Returns the order in which sums are accumulated.
     const fn order(&self) -> Order {
         let (block, lanes, [_, keys, _]) = (self.block, self.kernel.weight_sums, self.extent);
         match self.method {
@@ -421,27 +424,27 @@ impl CpuChoice {
         }
     }
 
-    /// Whether a worker keeps anything from task to task: biases of tiles, a row of the mask, entries of a table,
-    /// sides of tokens.
+    /// Returns `true` if a worker keeps anything from task to task: biases of tiles, a row of the mask, entries of a table,
+    /// or sides of tokens.
     #[must_use]
     pub const fn keeps_something(&self) -> bool {
         self.keeps.any() || self.row_mask || self.entries > 0 || self.divided > 0
     }
 
-    /// Number of blocks of the longest sequence.
+    /// Returns the number of blocks of the longest sequence.
     #[must_use]
     pub const fn blocks(&self) -> usize {
         let [_, keys, _] = self.extent;
         keys.div_ceil(self.block)
     }
 
-    /// The tiling of `rows` query rows.
+    /// Returns the tiling of `rows` query rows.
     #[must_use]
     pub const fn tiling(&self, rows: usize) -> Tiling {
         Tiling::new(rows, self.kernel.lanes, self.vectors)
     }
 
-    /// Number of states that a tile keeps: those of pending segments and the current one.
+    /// Returns the number of states that a tile keeps: those of pending segments and the current one.
     #[must_use]
     pub const fn levels(&self) -> usize {
         match self.method {

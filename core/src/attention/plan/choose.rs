@@ -1,36 +1,35 @@
-//! The CPU chooser: from a problem, a device and options to everything that `run` does not decide.
+//! Chooses, from a problem, a device and options, everything that is decided before `run` on a CPU.
 //!
 //! It is a pure function. It chooses the micro-kernel, the widest tile, the number of tiles that share a key block
-//! (the *group*), the number of workers, and whether keys, values and rows are copied. Block and segment follow from
-//! the options.
+//! (the *group*), the number of workers, and whether keys, values and rows are copied. Block and segment follow
+//! from the options.
 //!
-//! **The naive way** takes the fastest kernel, wakes every thread, gives each one tile at a time, and allocates
-//! whatever that needs.
+//! **The naive way** selects the fastest kernel, wakes every thread, gives each one tile at a time, and allocates
+//! the memory for that.
 //!
 //! **Why the code differs.**
 //!
 //! 1. *The kernel depends on the number of queries, never on the batch.* Kernels add in different orders, so the
 //!    kernel decides bits. A sequence must get the same bits alone and in a batch, so the kernel is chosen by the
 //!    number of queries of one sequence. The lengths of packed sequences are not known here; they use the kernel
-//!    that takes any number.
-//! 2. *Workers are added by work.* Waking a thread costs some microseconds. A worker is added for every
-//!    [`WORK_PER_LANE`] multiply-adds per lane, unless the options ask for all of them, and there is never more than
-//!    one per tile. The plan has workers for all the keys that a call may have; a call whose lengths leave fewer takes
-//!    fewer of them ([`CpuChoice::workers_for`]).
+//!    that accepts any number.
+//! 2. *Workers are added by work.* Waking a thread takes a few microseconds. There is one worker for every
+//!    [`WORK_PER_LANE`] multiply-adds per lane, unless the options request all of them, and at most one per tile.
+//!    The plan has workers for all the keys that a call may have; a call with shorter lengths uses fewer of them
+//!    ([`CpuChoice::workers_for`]).
 //! 3. *The group balances three costs.* A larger group reads, and possibly copies, each key block less often. But
-//!    its queries and states must stay in cache beside the block, so they may take half of L2; and with several
-//!    workers there must be at least eight tasks for each, or the last task leaves the others idle.
-//! 4. *Blocks are copied only where the kernel cannot read them in place.* Kernels read f32 rows whose length is a
-//!    multiple of four. Blocks of 16-bit types, of other head sizes, and of problems with a past, whose rows lie in
-//!    two tensors, are copied block by block; so are the keys of a kernel that reads panels. A copy is worth sharing,
-//!    so the group is then larger.
-//! 5. *What heads or sequences share is prepared once* ([`super::share`]).
-//! 6. *A budget is a hard limit.* The form is made smaller until its workspace fits: first no bias is kept, then the
-//!    group is halved, then
-//!    workers are removed one by one, then tiles lose a vector. If nothing is left to give up, the error reports the
-//!    bytes that the smallest form needs.
-//! 7. *Speed never changes a bit.* Tile width, group, workers and copies only determine who computes a row, and when.
-//!    Of everything here, only the kernel, the method and the block size can change the answer.
+//!    its queries and states must stay in cache together with the block, so they may use half of L2. And with
+//!    several workers each needs at least eight tasks, or the last task leaves the others idle.
+//! 4. *Blocks are copied only if the kernel cannot read them in place.* Kernels read f32 rows whose length is a
+//!    multiple of four. Blocks of 16-bit types, of other head sizes, and of problems with a past, whose rows are in
+//!    two tensors, are copied block by block; so are the keys of a kernel that reads panels. A copy should be
+//!    shared, so the group is then larger.
+//! 5. *Data shared by heads or sequences is prepared once* ([`super::share`]).
+//! 6. *A budget is a hard limit.* The form shrinks until its workspace fits: first no bias is kept, then the group
+//!    is halved, then workers are removed one by one, then tiles lose a vector. If even the smallest form does not
+//!    fit, the error reports the bytes that it needs.
+//! 7. *Speed never changes a bit.* Tile width, group, workers and copies only determine which worker computes a
+//!    row, and when. Of all decisions only the kernel, the method and the block size can change the answer.
 
 use super::choice::{BLOCK_SIZES, ChooseError, CpuChoice, Keeps, MAX_TILES, Method, Options, TaskOrder};
 use super::kernel::{KernelSpec, KeyLayout};
@@ -47,18 +46,18 @@ use crate::profile::DeviceProfile;
 use crate::workers::{WORK_PER_LANE, worthwhile};
 
 /// Chooses the kernel, tiles, workers and workspace for `problem` on `device`. `kernels` must all be executable on
-/// the device and are in order of preference; the first that takes the number of queries is used.
+/// the device and are in order of preference; the first that accepts the number of queries is used.
 ///
-/// Of the result, only the kernel, `method` and `block` can change a bit of the answer. The kernel depends on the
-/// number of queries of a sequence, never on the batch. Packed sequences, whose lengths arrive with the data, use
-/// the kernel that takes any number.
+/// Only the kernel, `method` and `block` can change a bit of the answer. The kernel depends on the number of
+/// queries of a sequence, never on the batch. Packed sequences, whose lengths arrive with the data, use the kernel
+/// that accepts any number.
 ///
 /// A budget is a hard limit. If the preferred form exceeds it, no bias is kept, then fewer tiles share a block, then fewer
 /// workers run, then tiles become narrower.
 ///
 /// # Errors
 /// Returns an error if the block size is not supported, if the method is math and the problem is packed, if no
-/// kernel takes the number of queries, if the size of the workspace overflows, or if even the smallest form
+/// kernel accepts the number of queries, if the size of the workspace overflows, or if even the smallest form
 /// exceeds the budget.
 pub fn choose<'a>(
     problem: &Problem,
@@ -83,7 +82,7 @@ pub fn choose<'a>(
     let copied = s.dtype != DType::F32 || (s.past_key.is_some() && !s.append);
     let heads = problem.sequences().saturating_mul(problem.heads());
     let tiles = Tiling::new(queries, kernel.lanes, kernel.vectors).count().max(1);
-    // A worker must get more arithmetic than waking it costs, which is some microseconds.
+    // A worker must get more arithmetic than the few microseconds of waking it are worth.
     let work_per_worker = if options.all_workers { 0.0 } else { WORK_PER_LANE * kernel.lanes as f64 };
     let pairs = heads as f64 * queries as f64 * keys as f64;
     let most = options.workers.clamp(1, tiles.saturating_mul(heads).max(1));
@@ -168,8 +167,8 @@ pub fn choose<'a>(
     }
 }
 
-/// The most workers, fewer than those of `choice`, with which the choice fits; 1 if there are none. The size grows with
-/// the number of workers.
+/// Returns the largest number of workers, below that of `choice`, with which the choice fits; 1 if there is no such
+/// number. The size grows with the number of workers.
 fn fewer_workers(choice: &CpuChoice, fits: impl Fn(&CpuChoice) -> bool) -> usize {
     let (mut few, mut many) = (1, choice.workers);
     while many - few > 1 {
@@ -228,7 +227,8 @@ mod tests {
         assert_eq!(few.workers, 1);
     }
 
-    /// A call has at most the workers of its plan, and those that its own pairs of queries and keys are worth.
+    /// A call has at most the workers of its plan, and at most those that its own pairs of queries and keys
+    /// justify.
     #[test]
     fn the_workers_of_a_call_follow_its_lengths() {
         let choice = |all| chosen(spec(DType::F32, 2, 64, 256, [24, 32]), &WIDE, 1 << 20, 8, all);
@@ -258,8 +258,8 @@ mod tests {
         assert_eq!(copies(past, &WIDE), (true, true, false));
     }
 
-    /// The group is that of the kernel, or larger where blocks are copied; bounded by the tiles, by half of L2 and, with
-    /// several workers, by eight tasks for each.
+    /// The group is that of the kernel, or larger if blocks are copied. It is limited by the tiles, by half of L2
+    /// and, with several workers, by eight tasks for each.
     #[test]
     fn the_group_balances_its_costs() {
         let group = |dtype, heads, queries, keys, l2, workers| {
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(group(DType::F32, 1, 1440, 100, large, 1), 4);
         assert_eq!(group(DType::F16, 1, 1440, 100, large, 1), MAX_TILES);
         assert_eq!(group(DType::F16, 1, 96, 100, large, 1), 2);
-        // Keys alone are copied, and values alone.
+        // Only keys are copied, then only values.
         for dims in [[63, 64], [64, 63]] {
             assert_eq!(chosen(spec(DType::F32, 1, 1440, 100, dims), &WIDE, large, 1, true).group, MAX_TILES);
         }
@@ -288,7 +288,7 @@ mod tests {
         );
     }
 
-    /// No more workers are given up than the budget demands.
+    /// The budget removes no more workers than necessary.
     #[test]
     fn the_budget_keeps_as_many_workers_as_fit() {
         let problem = spec(DType::F32, 4, 1440, 100, [64, 64]).check().unwrap();

@@ -1,38 +1,41 @@
-//! The GPU chooser: the kernel, the blocks of rows, the division of the keys, and the workspace.
+//! Chooses the kernel, the row blocks, the division of the keys and the workspace of a GPU plan.
 //!
-//! A block of threads computes a block of query rows over a split of the keys. If the keys are divided, each split
-//! leaves a partial state per row in memory, and a second kernel merges the states of a row in the balanced tree over
-//! split numbers.
+//! A thread block computes a block of query rows over a split of the keys. If the keys are divided, each split
+//! writes a partial state per row to memory, and a second kernel merges the states of a row in the balanced tree
+//! over split numbers.
 //!
-//! **The naive way** has one kernel, never divides the keys, or divides them until batch, heads and blocks of rows
-//! together fill the device.
+//! **The naive way** has one kernel, and either never divides the keys, or divides them until batch, heads and row
+//! blocks together fill the device.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *The kernel is the one that computes least.* A block computes all of its rows and the kernel's whole head size,
-//!    whatever the problem needs of them. Rows times head size, including that padding, ranks the kernels. Tall
-//!    blocks, which reuse keys best, are for problems with many rows only whose scores nothing changes, or f32
-//!    elements and boolean masks alone. Low blocks are for problems so small that the device has two SMs for each
-//!    block. Of the kernels for any number of plain rows, those of the same head size, the one that ends soonest by
-//!    [`Race`] is taken; blocks of a few rows take part where they leave every other SM idle. With few rows reading takes
-//!    the time, and a block has the rows of all heads that share keys.
-//! 2. *The division never depends on the batch.* It decides bits, and a sequence must get the same bits alone and in
-//!    a batch. It is a function of queries, keys, heads, windows of a picture, head sizes, device and budget. Packed
-//!    sequences, whose lengths arrive with the data, are not divided.
-//! 3. *The number of splits ends soonest.* For plain problems, and small blocks that leave SMs idle, [`Race`] compares
-//!    them. Else splits bring the blocks of one sequence closest to [`BLOCKS_PER_SM`] per SM; more would only add
-//!    merges. Where reading takes the time, as many blocks as the device holds at once read together.
-//! 4. *Causal problems start with their longest blocks.* Those of the last rows have the most keys. Blocks start in
-//!    the order of their keys, over all heads, and are divided until the longest takes no longer than the average SM
-//!    is busy, up to [`CAUSAL_SPLITS`].
-//!    Blocks of the last rows whose warps have not all rows are short, and start last.
-//! 5. *Where scores change, the last blocks do not wait alone.* Blocks with a mask or a bias are many and short enough for
-//!    it to matter how full the device is at the end: their keys are divided a few times if that leaves it fuller.
-//! 6. *Splits have a least size, and partial states a largest.* Below [`min_chunk`] keys the merge costs more than
-//!    the division saves. Partial states take at most [`PARTIAL_BYTES`], or as many bytes as the output.
+//! 1. *The kernel with the least computation wins.* A block computes all of its rows and the kernel's whole head
+//!    size, even if the problem needs less. Kernels are ranked by rows times head size, including that padding.
+//!    Tall blocks reuse keys best. They are for problems with many rows whose scores are unchanged, or changed only
+//!    by f32 elements and boolean masks. Short blocks are for problems so small that the device has two SMs for
+//!    each block. Among the kernels of the same head size that accept any number of plain rows, [`Race`] selects
+//!    the one that finishes soonest; blocks of a few rows take part if they leave every other SM idle. With few
+//!    rows, reading dominates the time, and a block has the rows of all heads that share keys.
+//! 2. *The division never depends on the batch.* It decides bits, and a sequence must get the same bits alone and
+//!    in a batch. It is a function of queries, keys, heads, windows of a picture, head sizes, device and budget.
+//!    Packed sequences, whose lengths arrive with the data, are not divided.
+//! 3. *The number of splits minimizes the finishing time.* For plain problems, and small blocks that leave SMs
+//!    idle, [`Race`] compares the numbers. Otherwise splits bring the blocks of one sequence closest to
+//!    [`BLOCKS_PER_SM`] per SM; more would only add merges. If reading dominates the time, there are as many blocks
+//!    as the device can hold at once.
+//! 4. *Causal problems start with their longest blocks.* The blocks of the last rows have the most keys. Blocks
+//!    start in the order of their keys, over all heads, and are divided until the longest takes no longer than the
+//!    average SM is busy, up to [`CAUSAL_SPLITS`]. If some warps of the last row blocks have no rows, those blocks
+//!    are short and start last.
+//! 5. *With changed scores, the last blocks should not run alone.* Blocks with a mask or a bias are numerous and
+//!    short, so the utilisation of the device at the end matters. Their keys are divided a few times if that
+//!    improves it.
+//! 6. *Splits have a minimum size, and partial states a maximum.* Below [`min_chunk`] keys the merge costs more
+//!    than the division saves. Partial states take at most [`PARTIAL_BYTES`], or as many bytes as the output.
 //! 7. *A budget is a hard limit.* If the partial states of the whole batch exceed it, the keys are not divided.
-//! 8. *A batch that fills the device merges in place.* Where a block for each block of rows ends no later than one for
-//!    each split and a merge, blocks take all splits, which changes no bit. This and the budget alone look at the batch.
+//! 8. *A batch that fills the device merges in place.* If one block for each row block finishes no later than one
+//!    for each split plus a merge, blocks process all splits, which changes no bit. Only this decision and the
+//!    budget consider the batch.
 
 use super::choice::{ChooseError, Division};
 use super::gpu_choice::{GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, Summation};
@@ -43,36 +46,37 @@ use crate::attention::problem::{Problem, Spec};
 use crate::dtype::DType;
 use crate::profile::GpuProfile;
 
-/// Blocks per SM that the division aims at.
+/// Target number of blocks per SM for the division.
 const BLOCKS_PER_SM: usize = 2;
 /// Largest number of splits of a causal problem.
 const CAUSAL_SPLITS: usize = 4;
-/// Largest number of splits of a problem with a mask, bias, shifted windows or a soft cap whose blocks fill the device, and
-/// their least number of keys.
+/// Largest number of splits of a problem with a mask, bias, shifted windows or a soft cap whose blocks fill the
+/// device, and their smallest number of keys.
 const EVEN_SPLITS: usize = 3;
 const EVEN_CHUNK: usize = 256;
-/// The partial states of a sequence may take this many bytes, or as many as its output does.
+/// Bytes that the partial states of a sequence may take, unless its output takes more.
 const PARTIAL_BYTES: usize = 32 << 20;
 /// Largest number of tokens, rows or heads: the device counts them in 32 bits, and the sum of two lengths must not
 /// overflow.
 const MAX_COUNT: usize = 1 << 30;
-/// Blocks per SM that measure the tensors of a call.
+/// Number of blocks per SM that measure the tensors of a call.
 pub(super) const MEASURING_BLOCKS: usize = 2;
 /// Rows times head size of the smallest blocks.
 const SMALL_BLOCK: usize = 2048;
 
-/// Smallest number of keys of a split. A problem with few keys is short, and there an idle SM costs more than the
-/// merge of smaller splits.
+/// Returns the smallest number of keys of a split. A problem with few keys is short, so an idle SM costs more than
+/// the merge of smaller splits.
 const fn min_chunk(keys: usize) -> usize {
     if keys <= 1024 { 64 } else { 256 }
 }
 
-/// Smallest number of keys of a split where a block has few rows.
+/// Returns the smallest number of keys of a split for blocks of few rows.
 const fn min_rows_chunk(keys: usize) -> usize {
     if keys <= 1024 { 64 } else { 128 }
 }
 
-/// Whether f32 elements side by side for keys side by side, a boolean mask, or both are all that is added to scores.
+/// Returns `true` if nothing is added to scores except f32 elements that are adjacent for adjacent keys, a boolean
+/// mask, or both.
 pub(super) fn adds_f32(s: &Spec) -> bool {
     let near = |view: &MaskView| view.kind() == MaskKind::Additive(DType::F32) && view.strides()[3] == 1;
     let bits = s.mask.is_some_and(|mask| mask.kind() == MaskKind::Bool);
@@ -84,7 +88,7 @@ pub(super) fn adds_f32(s: &Spec) -> bool {
     }
 }
 
-/// Checks that the device can count what the problem has.
+/// Checks that the device can represent the counts of the problem.
 pub(super) fn check_counts(problem: &Problem) -> Result<(), ChooseError> {
     let s = problem.spec();
     let entries = match s.bias {
@@ -106,7 +110,7 @@ pub(super) fn check_counts(problem: &Problem) -> Result<(), ChooseError> {
     }
 }
 
-/// Checks that a launch of as many blocks as the product of `counts` is possible.
+/// Checks that a launch of the product of `counts` blocks is possible.
 pub(super) fn check_blocks(counts: &[usize]) -> Result<(), ChooseError> {
     let blocks = counts.iter().try_fold(1usize, |a, n| a.checked_mul(*n)).unwrap_or(usize::MAX);
     match blocks > i32::MAX as usize {
@@ -115,13 +119,13 @@ pub(super) fn check_blocks(counts: &[usize]) -> Result<(), ChooseError> {
     }
 }
 
-/// Blocks of threads that attend; `None` if they cannot be counted.
+/// Returns the number of thread blocks of the attention kernel; `None` on overflow.
 fn blocks_at_once(problem: &Problem, choice: &GpuChoice) -> Option<usize> {
     let heads = problem.heads() / choice.heads_at_once.max(1);
     problem.sequences().checked_mul(heads)?.checked_mul(choice.splits)?.checked_mul(choice.row_blocks)
 }
 
-/// Places in which blocks of rows of a head of packed sequences count.
+/// Returns the number of counters for the row blocks of a head of packed sequences.
 fn places(problem: &Problem, choice: &GpuChoice) -> usize {
     problem.spec().query.tokens() / choice.kernel.rows.max(1) + problem.sequences()
 }
@@ -135,11 +139,11 @@ pub(super) fn check_budget(choice: &GpuChoice, budget: Option<usize>) -> Result<
     }
 }
 
-/// Chooses the kernel, the blocks of rows and the division of the keys for `problem` on `device`. Of the
-/// sufficient `kernels`, the chooser takes the one that computes the fewest rows times dims, including padding;
-/// among equals, the one with the lowest limit of queries; for a plain problem, of those of its head size, the one that
-/// ends soonest. Packed sequences, whose lengths arrive with the data,
-/// use a kernel that takes any number of queries, and undivided keys.
+/// Chooses the kernel, the row blocks and the division of the keys for `problem` on `device`. Of the sufficient
+/// `kernels`, the chooser selects the one that computes the fewest rows times dims, including padding. Among equals
+/// it prefers the one with the lowest limit of queries, or for a plain problem, among those of its head size, the
+/// one that finishes soonest. Packed sequences, whose lengths arrive with the data, use a kernel that accepts any
+/// number of queries, and undivided keys.
 ///
 /// # Errors
 /// Returns an error if no kernel supports the type or the head size, if a count exceeds 32 bits on the device, if
@@ -163,7 +167,7 @@ pub fn choose_gpu<'a>(
     let unchanged = !changed && !past;
     let plain = !causal && unchanged;
     let added = !causal && !past && !shifted && s.softcap.is_none() && adds_f32(s);
-    // The windows of a picture always come together.
+    // The windows of a picture are always computed together.
     let together = s.windows.map_or(1, |windows| windows.count());
     let group = problem.group();
     let heads_at_once = |k: &GpuKernelSpec| match k.summation {
@@ -202,7 +206,7 @@ pub fn choose_gpu<'a>(
             _ => k.most_queries,
         };
         let crowded = !races && k.few_blocks && blocks_of(k) > device.sms;
-        // A kernel without a limit for these problems does not compute them; the limits themselves are preferences.
+        // A kernel whose limit is zero for these problems cannot compute them; other limits are preferences.
         let (limit, crowded) = match options.division {
             Some(division) if division.candidate == candidate && limit.max(k.most_queries) > 0 => {
                 (usize::MAX, false)
@@ -213,7 +217,7 @@ pub fn choose_gpu<'a>(
         let serves = k.sixteen_bit == sixteen_bit && max_queries <= limit && scores && !crowded;
         serves.then_some(limit)
     };
-    // Blocks of few rows that join the race, though reading the keys takes them most of the time.
+    // Blocks of few rows that join the race although they mostly read keys.
     let joins = |k: &GpuKernelSpec| {
         let idle = blocks_of(k).saturating_mul(2) <= device.sms;
         races && k.joins_race && queries > k.most_plain && idle && options.division.is_none() && !sixteen_bit
@@ -229,8 +233,8 @@ pub fn choose_gpu<'a>(
         let rows = queries.max(1).saturating_mul(at_once).next_multiple_of(k.rows.max(1));
         let rows = if packed { 1 } else { rows.div_ceil(at_once) };
         let work = rows.saturating_mul(k.head_dim);
-        // Among equals, prefer sums in f16: the options request them. Packed sequences take the tallest blocks, whatever
-        // their lengths.
+        // Ties prefer sums in f16, which the options request. Packed sequences use the tallest blocks for any
+        // lengths.
         let height = if packed { (usize::MAX - k.rows, !k.slow_edges) } else { (k.rows, false) };
         let rank = (work, limit, k.head_dim, height, !k.half_scores());
         if k.head_dim >= d.max(dv) && best.is_none_or(|(lowest, ..)| rank < lowest) {
@@ -299,7 +303,8 @@ pub fn choose_gpu<'a>(
             let (wanted, least) = if few {
                 (room / blocks, min_rows_chunk(keys))
             } else if causal {
-                // As many as keep the longest block below the average: those of the last rows have twice its keys.
+                // Enough to keep the longest block below the average: the blocks of the last rows have twice its
+                // keys.
                 let even = (2 * room + blocks / 2) / blocks;
                 (even.clamp(1, CAUSAL_SPLITS).max(nearest), min_chunk(keys))
             } else if changed && nearest < EVEN_SPLITS {
@@ -314,7 +319,7 @@ pub fn choose_gpu<'a>(
             choice.splits = keys.div_ceil(choice.chunk);
         }
     }
-    // Of packed sequences the blocks are not known: each has at most one more than its rows fill.
+    // The blocks of packed sequences are not known: each sequence has at most one more than its rows fill.
     let counting = |choice: &GpuChoice| match options.error_budget {
         Some(_) if queries == 0 => 0,
         Some(_) if packed => heads.saturating_mul(places(problem, choice)),

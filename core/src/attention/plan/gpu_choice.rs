@@ -1,4 +1,4 @@
-//! What is known of GPU kernels, the result of the GPU choosers, and the layout of the workspace.
+//! Descriptions of GPU kernels, the result of the GPU choosers, and the layout of the workspace.
 
 use super::choice::{Division, LongestPath, chained, dealt};
 use super::race::Paces;
@@ -19,31 +19,31 @@ pub struct GpuResources {
     pub registers: usize,
 }
 
-/// How a GPU kernel adds up the keys of a split.
+/// Order in which a GPU kernel sums over the keys of a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Summation {
-    /// One tile after the other. `W` runs down the keys; every `flush` keys it is added to memory, if that holds f32.
-    /// A lane adds up the weights of `columns` keys of a tile and adds the result to those of the tiles before; the
-    /// lanes of a row meet in a tree at the end.
+    /// One tile after another. `W` accumulates along the keys; every `flush` keys it is added to memory, if that holds f32. A
+    /// lane adds up the weights of `columns` keys of a tile and adds the result to those of the earlier tiles; a tree over
+    /// the lanes of a row follows at the end.
     Tiles {
         /// Number of keys of a tile whose weights a lane adds up.
         columns: usize,
-        /// Number of keys from one addition to memory to the next.
+        /// Number of keys between two additions to memory.
         flush: usize,
     },
-    /// Keys are dealt out to groups of lanes, each with a state of its own. A group adds its sums to outer sums in
-    /// registers every `flush` of its keys, and the states merge in a balanced tree.
+    /// Keys are distributed over groups of lanes, each with its own state. A group adds its sums to outer sums in registers
+    /// every `flush` of its keys, and the states merge in a balanced tree.
     Groups {
         /// Number of groups.
         groups: usize,
-        /// Number of a group's keys from one addition to the outer sums to the next.
+        /// Number of a group's keys between two additions to the outer sums.
         flush: usize,
     },
 }
 
 impl Summation {
-    /// Additions on the longest path of a weight into `S`, and of a weighted value into `W`, over `keys` keys, in tiles
-    /// of `tile` keys. `in_memory` says whether memory holds `W` in f32.
+    /// Returns the additions on the longest path of a weight into `S`, and of a weighted value into `W`, over `keys` keys, in
+    /// tiles of `tile` keys. `in_memory` says that memory holds `W` in f32.
     pub(super) fn additions(self, tile: usize, keys: usize, in_memory: bool) -> [usize; 2] {
         match self {
             Summation::Tiles { columns, flush } => {
@@ -51,7 +51,7 @@ impl Summation {
                 let lanes = tile / columns.max(1);
                 [dealt(keys.min(tile), lanes) + keys.div_ceil(tile.max(1)).saturating_sub(1), w]
             }
-            // A lane adds up fewer weights than its group multiplies values.
+            // A lane adds up no more weights than its group multiplies values.
             Summation::Groups { groups, flush } => {
                 [chained(keys.div_ceil(groups.max(1)), flush) + ceil_log2(keys.min(groups)); 2]
             }
@@ -67,61 +67,62 @@ pub struct GpuKernelSpec {
     pub name: &'static str,
     /// Largest head size of keys and of values.
     pub head_dim: usize,
-    /// Whether its tensors are of a 16-bit type (f16 or bf16) instead of f32.
+    /// `true` if its tensors have a 16-bit type (f16 or bf16) instead of f32.
     pub sixteen_bit: bool,
     /// Largest number of query rows per sequence for which it is used.
     pub most_queries: usize,
-    /// Like `most_queries`, for a plain problem: without mask, bias, shifted windows, soft cap and past, and neither
-    /// causal nor limited to the right by a window.
+    /// Like `most_queries`, for a plain problem: without mask, bias, shifted windows, soft cap and past, and neither causal
+    /// nor limited to the right by a window.
     pub most_plain: usize,
     /// Like `most_plain`, for a problem that is causal or limited to the right by a window.
     pub most_causal: usize,
-    /// Like `most_queries`, for a problem that differs from a plain one in a boolean mask, in one mask or bias of f32
-    /// elements that lie side by side for keys side by side, or in both, and has the kernel's head size.
+    /// Like `most_queries`, for a problem with the kernel's head size and changes that the kernels of added elements support:
+    /// a boolean mask, one mask or bias of f32 elements that are adjacent for adjacent keys, or both.
     pub most_added: usize,
-    /// Whether it is for problems only whose blocks of rows do not outnumber the device's SMs. A plain problem with
-    /// more than half as many may use it with undivided keys.
+    /// `true` if it is only for problems whose row blocks do not outnumber the device's SMs. A plain problem with more than
+    /// half as many may use it with undivided keys.
     pub few_blocks: bool,
-    /// Whether it also races, with undivided keys, for a plain problem beyond `most_plain` whose blocks leave every other
+    /// `true` if it also races, with undivided keys, for a plain problem beyond `most_plain` whose blocks leave every other
     /// SM idle.
     pub joins_race: bool,
-    /// Whether a block can take all splits of its rows, one after the other, where nothing changes scores.
+    /// `true` if a block can process all splits of its rows one after another, when nothing changes scores.
     pub serial: bool,
-    /// Whether tiles take longer that not every row attends wholly.
+    /// `true` if tiles take longer when some row does not attend all of their keys.
     pub slow_edges: bool,
-    /// Whether warps without a row multiply nothing.
+    /// `true` if warps without a row skip the multiplications.
     pub idles: bool,
     /// Number of query rows of a block.
     pub rows: usize,
-    /// What a tile of a block takes where blocks share an SM, and what it takes a block by itself.
+    /// Time per tile of a block, when blocks share an SM and when a block is alone.
     pub paces: Paces,
     /// Number of keys of a tile; a split is a multiple of it.
     pub keys: usize,
     /// The resources that a block occupies.
     pub resources: GpuResources,
-    /// How it adds up the keys of a split.
+    /// Order in which it sums over the keys of a split.
     pub summation: Summation,
     /// Longest chain of multiply-adds in a score, for head sizes up to the kernel's.
     pub chain: usize,
     /// Largest relative error of a weight against `2^x`, as guaranteed by the instruction set.
     pub exp2_relative: f64,
-    /// Longest chain of f16 products that is summed in f16 before f32 takes over; zero where f32 values are multiplied.
+    /// Longest chain of f16 products that is summed in f16 before the sum continues in f32; zero if f32 values are
+    /// multiplied.
     pub half_chain: usize,
 }
 
 impl GpuKernelSpec {
-    /// Whether chains of f16 products are summed in f16.
+    /// Returns `true` if chains of f16 products are summed in f16.
     #[must_use]
     pub const fn half_scores(&self) -> bool {
         self.half_chain > 0
     }
 }
 
-/// Lanes of a warp.
+/// Number of lanes of a warp.
 const WARP: usize = 32;
 
 impl GpuKernelSpec {
-    /// Query rows of a warp. Lanes of few-row kernels share all rows of a block.
+    /// Returns the number of query rows of a warp. Lanes of few-row kernels share all rows of a block.
     const fn warp_rows(&self) -> usize {
         let warps = match self.summation {
             Summation::Tiles { .. } => self.resources.threads / WARP,
@@ -131,13 +132,13 @@ impl GpuKernelSpec {
         if rows > 0 { rows } else { 1 }
     }
 
-    /// Warps that work, of the blocks for `queries` query rows.
+    /// Returns the number of warps with rows, in the blocks for `queries` query rows.
     #[must_use]
     pub const fn busy_warps(&self, queries: usize) -> usize {
         if self.idles { queries.div_ceil(self.warp_rows()) } else { self.all_warps(queries) }
     }
 
-    /// All warps of the blocks for `queries` query rows.
+    /// Returns the number of all warps of the blocks for `queries` query rows.
     #[must_use]
     pub const fn all_warps(&self, queries: usize) -> usize {
         let rows = if self.rows > 0 { self.rows } else { 1 };
@@ -146,7 +147,7 @@ impl GpuKernelSpec {
 }
 
 impl GpuResources {
-    /// Number of blocks resident on an SM at once, by registers, shared memory and threads. At least 1.
+    /// Returns the number of blocks resident on an SM at once, by registers, shared memory and threads. At least 1.
     #[must_use]
     pub fn resident(&self, device: &GpuProfile) -> usize {
         let per = |room: usize, takes: usize| room.checked_div(takes).unwrap_or(RESIDENT_BLOCKS);
@@ -159,11 +160,11 @@ impl GpuResources {
     }
 }
 
-/// Registers of an SM, on every device from compute capability 5.3 on.
+/// Number of registers of an SM, on every device from compute capability 5.3 on.
 const SM_REGISTERS: usize = 65_536;
-/// Lower bound of the threads that an SM of such a device holds.
+/// Lower bound of the number of threads that an SM of such a device holds.
 const SM_THREADS: usize = 1024;
-/// Lower bound of the blocks that an SM of such a device holds.
+/// Lower bound of the number of blocks that an SM of such a device holds.
 const RESIDENT_BLOCKS: usize = 16;
 /// Lower bound of the shared memory of an SM of such a device, in bytes.
 const SM_SHARED: usize = 64 << 10;
@@ -175,88 +176,88 @@ pub const SEQUENCE_BYTES: usize = 40;
 pub struct GpuOptions {
     /// Largest workspace, in bytes: partial states and tables. `None` is unlimited.
     pub budget: Option<usize>,
-    /// Whether chains of f16 products may be summed in f16.
+    /// `true` if chains of f16 products may be summed in f16.
     pub half_scores: bool,
-    /// Whether a run measures its tensors for a certificate.
+    /// `true` if a run measures its tensors for a certificate.
     pub certify: bool,
-    /// The kernel and the splits, where they are decided already: by a measurement, or by the caller. The chooser then
-    /// only checks them. Packed sequences are not divided in any case, and a budget that has no room for the splits
-    /// leaves the keys undivided.
+    /// The kernel and the splits, if a measurement or the caller has already decided them. The chooser then only checks them.
+    /// Packed sequences are never divided, and a budget without room for the splits leaves the keys undivided.
     pub division: Option<Division>,
-    /// The largest share of its weights that a row may leave out, `None` for none. The candidates must be kernels for that.
+    /// Largest share of its weights that a row may skip; `None` for none. The candidates must be kernels that support it.
     pub error_budget: Option<f32>,
 }
 
-/// The result of the GPU chooser: everything that is decided before pointers are known.
+/// The result of the GPU chooser: all decisions made before pointers are known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuChoice {
     /// The attention kernel.
     pub kernel: GpuKernelSpec,
-    /// Its index among the candidates.
+    /// Index of the kernel among the candidates.
     pub candidate: usize,
     /// Number of query heads that a block serves: those of a key head, or one.
     pub heads_at_once: usize,
-    /// Whether the blocks of the last rows start first, those of all heads together.
+    /// `true` if the blocks of the last rows start first, those of all heads together.
     pub longest_first: bool,
-    /// Whether the blocks of the last rows start last, those of all heads together: they have warps without a row, and fill
-    /// what the others leave idle at the end.
+    /// `true` if the blocks of the last rows start last, those of all heads together: they have warps without a row, and fill
+    /// the SMs that the other blocks leave idle at the end.
     pub short_last: bool,
-    /// Number of blocks of query rows of a sequence; of a packed problem, of a sequence that holds every row.
+    /// Number of row blocks of a sequence; in a packed problem, of a sequence that has every row.
     pub row_blocks: usize,
     /// Number of splits of the keys; 1 if they are not divided.
     pub splits: usize,
     /// Number of keys of a split, a multiple of the kernel's tile.
     pub chunk: usize,
-    /// Whether a block takes all splits of its rows, one after the other, and merges their states itself: the blocks of the
-    /// batch fill the device without more. It changes no bit. A run that outputs states has a block for each split.
+    /// `true` if a block processes all splits of its rows one after another and merges their states itself, because the
+    /// blocks of the batch already fill the device. It changes no bit. A run that outputs states has a block for each split.
     pub serial: bool,
-    /// Distance from one partial weighted sum to the next, in f32 values: the head size of values, rounded up to a
-    /// multiple of four.
+    /// Distance from one partial weighted sum to the next, in f32 values: the head size of values, rounded up to a multiple
+    /// of four.
     pub partial_dim: usize,
     /// Total number of query rows.
     pub rows: usize,
     /// Number of entries of the table of sequences; zero if one entry serves every sequence.
     pub sequences: usize,
-    /// Number of records of what a run measures of its tensors, one a block; zero if it does not.
+    /// Number of records of measurements, one for each block; zero if a run does not measure its tensors.
     pub records: usize,
-    /// Distance from one row of the matrix of scores to the next, in f32 values, with [`Method::Math`](super::Method::Math); zero if there is no
-    /// matrix.
+    /// Distance from one row of the score matrix to the next, in f32 values, with [`Method::Math`](super::Method::Math); zero
+    /// without a matrix.
     pub scores: usize,
-    /// The largest share of its weights that a row may leave out; `None` for none.
+    /// Largest share of its weights that a row may skip; `None` for none.
     pub error_budget: Option<f32>,
-    /// Number of places in which blocks of threads count what they leave out, where there is an error budget: one for each
-    /// block; of packed sequences, whose blocks are not known before a run, one of a head for each sequence, and one for each
-    /// block that their rows fill together.
+    /// Number of counters of skipped tiles, if there is an error budget: one for each block. For packed sequences, whose
+    /// blocks are not known before a run, one for each head and sequence plus one for each block that their rows fill
+    /// together.
     pub counting: usize,
-    /// Whether sums of [`Summation::Tiles`] are added to others: in the output, if that is f32 and the kernel writes it
+    /// `true` if sums of [`Summation::Tiles`] are added to other sums: in the output, if that is f32 and the kernel writes it
     /// itself, or in registers.
     pub(super) flushes: bool,
     /// Number of keys of the longest sequence.
     pub(super) keys: usize,
-    /// Whether a window keeps rows from attending the first keys.
+    /// `true` if a window keeps rows from attending the first keys.
     pub(super) cut: bool,
 }
 
 impl GpuChoice {
-    /// Numbers from one record to the next: [`MEASURED`], and a multiple of four for the channels of values.
+    /// Returns the number of values from one record to the next: [`MEASURED`], and a multiple of four for the channels of
+    /// values.
     #[must_use]
     pub const fn record_stride(&self) -> usize {
         MEASURED + self.partial_dim
     }
 
-    /// The kernel and the splits, for [`GpuOptions::division`].
+    /// Returns the kernel and the splits, for [`GpuOptions::division`].
     #[must_use]
     pub const fn division(&self) -> Division {
         Division { candidate: self.candidate, splits: self.splits }
     }
 
-    /// Whether the keys are divided: the attention kernel writes partial states, and another kernel merges them.
+    /// Returns `true` if the keys are divided: the attention kernel writes partial states, and another kernel merges them.
     #[must_use]
     pub const fn divided(&self) -> bool {
         self.splits > 1
     }
 
-    /// The merges and additions on the longest path. `states` says whether the run also outputs states, which pass
+    /// Returns the merges and additions on the longest path. `states` says that the run also outputs states, which pass
     /// through memory even if the keys are not divided.
     #[must_use]
     pub fn longest_path(&self, states: bool) -> LongestPath {
@@ -267,9 +268,9 @@ impl GpuChoice {
         LongestPath { merges, into_s: s + merges, into_w: w + merges }
     }
 
-    /// The largest `D / S` by which blocks of rows leave tiles out, where the run has an error budget. Both ways to the exact
-    /// sums are counted, that of the votes and that of the state, which
-    /// [`share`](crate::attention::traversal::share) counts once more, so that no share exceeds the budget.
+    /// Returns the largest `D / S` at which row blocks skip tiles, if the run has an error budget. Both paths to the exact
+    /// sums are counted, that of the votes and that of the state, which [`share`](crate::attention::traversal::share) counts
+    /// once more, so no share exceeds the budget.
     #[must_use]
     pub fn odds(&self) -> Option<f32> {
         let GpuKernelSpec { keys: tile, summation, .. } = self.kernel;
@@ -277,7 +278,7 @@ impl GpuChoice {
         Some(odds(self.error_budget?, votes + 2 * self.longest_path(true).into_s + 4))
     }
 
-    /// The structure and the arithmetic that a run without states executes, for its certificate and the error bounds.
+    /// Returns the structure and the arithmetic that a run without states executes, for its certificate and the error bounds.
     #[must_use]
     pub fn executed(&self) -> Executed {
         let GpuKernelSpec { name, keys, chain, exp2_relative, half_chain, .. } = self.kernel;
@@ -299,7 +300,7 @@ impl GpuChoice {
         }
     }
 
-    /// In which order sums are added up. Where a window cuts keys off to the left, chains begin anywhere.
+    /// Returns the order in which sums are accumulated. If a window excludes keys on the left, chains may begin anywhere.
     const fn order(&self) -> Order {
         let GpuKernelSpec { summation, half_chain, keys: tile, .. } = self.kernel;
         let Summation::Tiles { flush, .. } = summation else {
@@ -317,7 +318,7 @@ impl GpuChoice {
             },
             weights: 0,
             segment: self.chunk,
-            // The scores of a row that lie in memory have one reference.
+            // The scores of a row in the score matrix have one reference.
             references: if self.scores > 0 { self.chunk } else { tile },
             normalizes: false,
         }
@@ -333,7 +334,7 @@ pub struct ByteSpan {
     pub len: usize,
 }
 
-/// The layout of a GPU workspace, which holds everything besides inputs and outputs.
+/// The layout of a GPU workspace, which holds everything except inputs and outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuWorkspaceLayout {
     /// References and sums of partial states, f32 `[row][split][2]`.
@@ -342,26 +343,26 @@ pub struct GpuWorkspaceLayout {
     pub partial_w: ByteSpan,
     /// The table of sequences.
     pub sequences: ByteSpan,
-    /// Records of what was measured, f32 `[block][record]`.
+    /// Records of measurements, f32 `[block][record]`.
     pub records: ByteSpan,
-    /// The matrix of scores of [`Method::Math`](super::Method::Math), f32 `[row][scores]`.
+    /// Score matrix of [`Method::Math`](super::Method::Math), f32 `[row][scores]`.
     pub scores: ByteSpan,
-    /// Sums of what partial states left out, f32 `[row][split]`, where there is an error budget.
+    /// Sums that partial states skipped, f32 `[row][split]`, if there is an error budget.
     pub partial_d: ByteSpan,
-    /// What blocks of threads count, four words each, and behind it references, `S` and `D` of finished rows, f32
-    /// `[3][row]`; where there is an error budget.
+    /// Counters of thread blocks, four words each, followed by references, `S` and `D` of finished rows, f32 `[3][row]`; if
+    /// there is an error budget.
     pub left_out: ByteSpan,
     /// Total number of bytes.
     pub bytes: usize,
 }
 
 impl GpuWorkspaceLayout {
-    /// Lays out the workspace of a choice. Returns `None` if its size overflows. `states` reserves partial states
-    /// even if the keys are not divided.
+    /// Lays out the workspace of a choice. Returns `None` if its size overflows. `states` reserves partial states even if the
+    /// keys are not divided.
     #[must_use]
     pub fn of(choice: &GpuChoice, states: bool) -> Option<GpuWorkspaceLayout> {
         let partials = if choice.divided() || states { choice.rows.checked_mul(choice.splits)? } else { 0 };
-        // With a matrix of scores, every row has a reference and a sum.
+        // Every row has a reference and a sum if there is a score matrix.
         let sums = if choice.scores > 0 { choice.rows } else { partials };
         let mut at = 0usize;
         let mut take = |len: usize| {
@@ -390,7 +391,7 @@ impl GpuWorkspaceLayout {
         })
     }
 
-    /// Size of the partial states in bytes, which lie at the start.
+    /// Returns the size of the partial states in bytes, which are at the start.
     #[must_use]
     pub fn partial_bytes(&self) -> usize {
         self.sequences.start

@@ -1,8 +1,8 @@
-//! The plan of [`Method::Math`](super::Method::Math) on a GPU: the matrix of scores in memory, its softmax, its product with
-//! the values.
+//! Plans [`Method::Math`](super::Method::Math) on a GPU: the score matrix in memory, its softmax, and its product with the
+//! values.
 //!
-//! Nothing is chosen: one kernel for each step takes any problem but packed sequences, and what the steps leave in memory
-//! depends on the shape alone.
+//! There is nothing to choose: one kernel for each step computes any problem except packed sequences, and the contents of the
+//! memory depend on the shape alone.
 
 use super::choice::ChooseError;
 use super::gpu::{MEASURING_BLOCKS, check_blocks, check_budget, check_counts};
@@ -11,7 +11,7 @@ use crate::attention::problem::Problem;
 use crate::profile::GpuProfile;
 
 /// Plans method math for `problem` on `device` with `kernel`, which multiplies weights and values and describes all steps.
-/// Divisions and sums in f16 are not for this method.
+/// The method ignores divisions and sums in f16.
 ///
 /// # Errors
 /// Returns an error if the problem is packed, if a count exceeds 32 bits on the device, if the size of the workspace

@@ -8,7 +8,7 @@ use crate::attention::sequence::Window;
 use crate::dtype::DType;
 use crate::view::{Layout, View};
 
-/// A pace on every device.
+/// Returns the same pace for every generation.
 const fn alike(pace: Pace) -> Paces {
     Paces { early: pace, late: pace }
 }
@@ -74,7 +74,7 @@ fn what_does_not_fit_is_refused() {
     let needed = 64 * 8 + 64 * 64 * 4;
     assert!(of(Some(needed)).is_ok());
     assert_eq!(of(Some(needed - 1)), Err(ChooseError::Budget { needed, budget: needed - 1 }));
-    // 2^31 blocks of the product: 2^26 rows of 2^17 keys, which no memory holds.
+    // 2^31 blocks of the product: 2^26 rows of 2^17 keys, which exceed any memory.
     let huge = spec(DType::F32, [1, 1, 1 << 26, 1 << 17, 8, 8]).check().unwrap();
     let refused = choose_gpu_math(&huge, &device(), &KERNEL, &GpuOptions::default());
     assert!(matches!(refused, Err(ChooseError::Extent { axis: "blocks", .. })), "{refused:?}");

@@ -10,7 +10,7 @@ use crate::attention::sequence::Alignment;
 use crate::attention::windows::Windows;
 use crate::view::{Layout, View};
 
-/// A pace on every device.
+/// Returns the same pace for every generation.
 const fn alike(pace: Pace) -> Paces {
     Paces { early: pace, late: pace }
 }
@@ -357,7 +357,8 @@ fn changed_scores_leave_a_device_full() {
         let spec = Spec { mask, ..problem(DType::F32, b, heads, n, n, [64, 64]) };
         choose_gpu(&spec.check().unwrap(), &H200, &kernels, &GpuOptions::default()).unwrap().splits
     };
-    // 512 blocks where 264 fit: two rounds, the last one almost full. 320: a quarter of the second is used.
+    // 512 blocks on a device that holds 264: two rounds, the last one almost full. 320: a quarter of the second is
+    // used.
     assert_eq!([splits(1, 8, 4096, true), splits(1, 5, 4096, true)], [1, 3]);
     assert_eq!([splits(1, 8, 4096, false), splits(1, 5, 4096, false)], [1, 1]);
     assert_eq!(splits(4, 5, 4096, true), 3, "a batch changes nothing");
@@ -387,7 +388,7 @@ fn causal_rows_have_short_blocks_and_splits() {
     };
     assert_eq!([shape(1024, false), shape(1024, true)], [("d64r128", 4), ("d64r64", 4)]);
     assert_eq!([shape(2048, false), shape(2048, true)], [("d64r128", 2), ("d64r64", 2)]);
-    // Undivided where the longest block takes no longer than the average SM is busy.
+    // Undivided if the longest block takes no longer than the average SM is busy.
     assert_eq!([shape(4096, true), shape(16_384, true)], [("d64r64", 1), ("d64r64", 1)]);
     assert_eq!(shape(8, true), ("rows", 1));
     assert!(of(1024, true, &H200).longest_first && !of(1024, false, &H200).longest_first);
@@ -532,7 +533,7 @@ fn blocks_that_an_sm_holds() {
     assert_eq!(GpuResources { registers: 32, ..k }.resident(&unknown), 2);
 }
 
-/// What a run is bounded by is its kernel's: each kernel's constants arrive, and no other's.
+/// The constants of the bound are those of the selected kernel, and of no other.
 #[test]
 fn executed_has_the_constants_of_the_kernel() {
     let mut own = KERNELS;
@@ -553,7 +554,7 @@ fn executed_has_the_constants_of_the_kernel() {
         assert_eq!((executed.into_s, executed.into_w), (path.into_s, path.into_w));
         assert_eq!(executed.order.segment, choice.chunk);
     }
-    // A window that cuts keys off to the left leaves it open where chains begin.
+    // If a window excludes keys on the left, chains may begin anywhere.
     let mut spec = problem(DType::F32, 1, 8, 4096, 4096, [64, 64]);
     let values = |spec: Spec| {
         choose_gpu(&spec.check().unwrap(), &H200, &own, &GpuOptions::default())
@@ -589,7 +590,7 @@ fn a_budget_has_room_for_what_is_left_out() {
     let options = GpuOptions { error_budget: Some(0.01), ..GpuOptions::default() };
     let of_packed = choice(packed, &H200, options).unwrap();
     assert_eq!((of_packed.counting, of_packed.splits), (3 * (130 / of_packed.kernel.rows + 5), 1));
-    // The odds leave room for the additions of the sums that are compared and of those that are reported.
+    // The odds leave room for the additions of the compared and of the reported sums.
     let odds = f64::from(c.odds().unwrap());
     assert!(odds < 0.01 / 0.99 && odds > 0.01 / 0.99 * (1.0 - 1e-4), "{odds}");
     assert_eq!(c.odds(), of(Some(0.01), 1, 4).odds());

@@ -13,10 +13,10 @@ pub enum KeyLayout {
 
 /// A CPU micro-kernel, as the chooser and the certificate see it.
 ///
-/// Names follow one grammar on CPUs and GPUs, `operation_type[_dD]_qQkK__set_arithmetic`: the operation; the
-/// element type; the largest head size, where it matters; the query rows of the widest tile; the keys of a
-/// register tile (on a GPU, of a tile); the instruction set; and the method of the exponential with its polynomial
-/// degree.
+/// CPU and GPU kernels share one grammar of names, `operation_type[_dD]_qQkK__set_arithmetic`: the operation; the
+/// element type; the largest head size, where it matters; the number of query rows of the widest tile; the number
+/// of keys of a register tile (on a GPU, of a tile); the instruction set; and the method of the exponential with
+/// its polynomial degree.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KernelSpec {
     /// Name of the kernel.
@@ -35,18 +35,18 @@ pub struct KernelSpec {
     pub keys: KeyLayout,
     /// Largest number of query rows per sequence for which it is used.
     pub most_queries: usize,
-    /// A factor that all its weights carry, and with them `S` and `W`. It cancels in `W / S`.
+    /// Factor of all its weights, and therefore of `S` and `W`. It cancels in `W / S`.
     pub weight_scale: f64,
     /// Longest chain of multiply-adds in a score.
     pub chain: usize,
-    /// Number of sums over which it deals out a row's weights before it adds those sums up in a tree. 1 where lanes
+    /// Number of sums over which it distributes a row's weights before it adds those sums up in a tree. 1 if lanes
     /// are rows.
     pub weight_sums: usize,
     /// Largest relative error of a weight, compared with `weight_scale · 2^x`.
     pub exp2_relative: f64,
-    /// Whether a multiply-add rounds once (fused).
+    /// `true` if a multiply-add rounds once (fused).
     pub fused: bool,
-    /// Whether it raises weights so that products are not subnormal: steps need the largest value of every block, and
-    /// blocks of tiny values are copied.
+    /// `true` if it raises weights so that products are not subnormal: steps need the largest value of every block,
+    /// and blocks of tiny values are copied.
     pub raises: bool,
 }

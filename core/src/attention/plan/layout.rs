@@ -1,18 +1,17 @@
-//! The layout of a CPU workspace: one function both measures it and places its regions.
+//! Lays out a CPU workspace: one function both measures it and places its regions.
 //!
-//! **The naive way** computes the size in one function and the addresses in another, or allocates each array by itself.
+//! **The naive way** computes the size in one function and the addresses in another, or allocates each array separately.
 //! Sizes and addresses then drift apart, and a run allocates.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *One walk.* [`WorkspaceLayout::of`] hands out every region with the same cursor whose end is the size.
+//! 1. *One pass.* [`WorkspaceLayout::of`] places every region with one cursor, whose end is the size.
 //! 2. *Offsets, not pointers.* A layout belongs to a plan; any workspace of its size can be bound to it.
-//! 3. *Strides, not lists.* All tiles of a worker and all workers have the same regions, so a region is an offset plus
-//!    a tile number and a worker number times a stride.
+//! 3. *Strides, not lists.* All tiles of a worker and all workers have the same regions, so a region is an offset plus a tile
+//!    number and a worker number times a stride.
 //! 4. *64-byte lines.* Every region starts on one, so vector loads are aligned and no two workers share a line.
-//! 5. *Overflow is sticky.* The cursor remembers it, and the caller gets `None` instead of a size that wrapped.
-//! 6. *Regions have labels.* [`WorkspaceLayout::regions`] names them, so tests can check each against what its user
-//!    needs.
+//! 5. *Overflow is sticky.* The cursor remembers it, and the caller gets `None` instead of a wrapped size.
+//! 6. *Regions have labels.* [`WorkspaceLayout::regions`] names them, so tests can check each against the needs of its user.
 
 use super::choice::{CpuChoice, Method};
 use super::kernel::KeyLayout;
@@ -38,11 +37,12 @@ pub enum Region {
     Rows,
     /// Bias, added to the scores of a tile and a block.
     Bias,
-    /// A second one, where mask and bias are both added.
+    /// Second bias, if mask and bias are both added.
     SecondBias,
     /// Bias of the tiles of a group and all keys, kept from task to task.
     KeptBias,
-    /// What is kept: a line that names it, then a word for each block of each tile, and for each block of a row.
+    /// Header of the kept inputs: a line that identifies them, then a word for each block of each tile, and for each block of
+    /// a row.
     Kept,
     /// The row of a mask that all queries share.
     KeptRow,
@@ -50,13 +50,13 @@ pub enum Region {
     Entries,
     /// The sides of the tokens of a shifted window.
     Sides,
-    /// How large the elements of the call's tensors are.
+    /// Measured magnitudes of the call's tensors.
     Measured,
     /// Scratch of the scalar run of a schedule.
     Scratch,
-    /// What that run keeps of the rows of a tile.
+    /// Records of that run for the rows of a tile.
     ScratchRows,
-    /// What a worker counted of a schedule.
+    /// Counters of a worker for a schedule.
     Counts,
     /// Transposed queries of a tile.
     Query,
@@ -66,12 +66,13 @@ pub enum Region {
     Scores,
     /// States of all tiles, for method math.
     AllStates,
-    /// What every row left out.
+    /// Skipped weights of every row.
     LeftOut,
 }
 
-/// Numbers that a run keeps of the keys and values of a head, or of a block of them: the largest sum of squares and the largest magnitude of
-/// a row of keys, the largest magnitude of a value, and the least of a row of values that is not zero throughout.
+/// Number of values that a run keeps for the keys and values of a head, or of a block of them. For keys they are the largest
+/// sum of squares and the largest magnitude of a row. For values they are the largest magnitude, and the least maximum of a
+/// row that is not zero throughout.
 pub const NORMS: usize = 4;
 
 /// The regions of a tile, relative to the start of the tile.
@@ -79,19 +80,18 @@ pub const NORMS: usize = 4;
 pub struct TileSpans {
     /// Transposed queries, `[head_dim][width]`.
     pub query: Span,
-    /// The first state: references `[width]`, sums `[width]` and weighted sums `[value_dim][width]`, inside an error budget
-    /// also the sums of what was left out, `[width]`. State `i` starts `i` times the length further on.
+    /// The first state: references `[width]`, sums `[width]` and weighted sums `[value_dim][width]`, within an error budget
+    /// also the skipped sums, `[width]`. State `i` starts `i` times the length later.
     pub state: Span,
-    /// What rows vote on inside an error budget, `[5][width]`, and a sixth line for the norms of the rows where blocks may go
-    /// before they are seen; empty without.
+    /// Sums on which rows vote within an error budget, `[5][width]`, and a sixth line for the norms of the rows if unseen
+    /// blocks may be skipped; otherwise empty.
     pub totals: Span,
-    /// How far the tile is between two chunks of keys, `[16]`; empty where a call has all keys.
+    /// Progress of the tile between two chunks of keys, `[16]`; empty if a call has all keys.
     pub progress: Span,
 }
 
-/// The layout of a CPU workspace: a region per worker, each with a region per tile of its group, and one region
-/// that all workers share. Offsets are in f32 values. Every region starts on a 64-byte boundary if the workspace
-/// does.
+/// The layout of a CPU workspace: a region per worker, each with a region per tile of its group, and one region that all
+/// workers share. Offsets are in f32 values. Every region starts on a 64-byte boundary if the workspace does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkspaceLayout {
     /// Scores, then weights, `[block + 16][width]`.
@@ -110,7 +110,7 @@ pub struct WorkspaceLayout {
     pub second_bias: Span,
     /// Kept bias, `[tile][blocks · block][width]`.
     pub kept_bias: Span,
-    /// What is kept: 16 words that name it, then `[tile][blocks]` for the bias and `[blocks]` for the row.
+    /// Header of the kept inputs: 16 words that identify them, then `[tile][blocks]` for the bias and `[blocks]` for the row.
     pub kept: Span,
     /// Row of the mask, `[blocks · block]`.
     pub kept_row: Span,
@@ -118,16 +118,16 @@ pub struct WorkspaceLayout {
     pub entries: Span,
     /// Sides of tokens, `[tokens + width]`.
     pub sides: Span,
-    /// How large elements are, [`MEASURED`] numbers, then `[value_dim]` for the channels of values.
+    /// Measured magnitudes, [`MEASURED`] values, then `[value_dim]` for the channels of values.
     pub measured: Span,
     /// Scratch of the scalar run of a schedule, [`scratch_len`](crate::attention::traversal::scratch_len) numbers.
     pub scratch: Span,
-    /// What that run keeps of rows: [`RowRoom`] of every row of a tile.
+    /// Records of that run: one [`RowRoom`] for every row of a tile.
     pub scratch_rows: Span,
-    /// What the worker counted of a schedule: a [`Report`].
+    /// Counters of the worker for a schedule: a [`Report`].
     pub counts: Span,
-    /// The tiles of the group, one after the other. Tiles that stay while chunks of keys pass belong to no worker: theirs is
-    /// a region after those of the workers, relative to the start of the workspace.
+    /// The tiles of the group, one after another. Tiles that stay while chunks of keys are streamed belong to no worker: they
+    /// have a region after those of the workers, relative to the start of the workspace.
     pub tiles: Span,
     /// The regions of a tile.
     pub tile: TileSpans,
@@ -139,14 +139,14 @@ pub struct WorkspaceLayout {
     pub scores: Span,
     /// States of all tiles of method math, after the score matrices.
     pub all_tiles: Span,
-    /// What every row left out: `D` in natural-log units, then `D / (S + D)`, `[2][rows]`, after everything else.
+    /// Skipped weights of every row: `D` in natural-log units, then `D / (S + D)`, `[2][rows]`, after everything else.
     pub left_out: Span,
-    /// What is known of the keys and values of each sequence and key head, [`NORMS`] numbers for each of
-    /// [`CpuChoice::measured_parts`]; there is room for one for each query head. After everything else, too.
+    /// Norms of the keys and values of each sequence and key head, [`NORMS`] values for each of
+    /// [`CpuChoice::measured_parts`]; the region has room for one set for each query head. Also after everything else.
     pub norms: Span,
-    /// The sequences of a call, as many [`Sequence`]s as the choice has.
+    /// The sequences of a call, [`CpuChoice::sequences`] entries of [`Sequence`].
     pub sequences: Span,
-    /// The first task of each sequence, then the number of tasks.
+    /// Number of the first task of each sequence, then the number of tasks.
     pub tasks: Span,
     /// Number of f32 values in total, without those for alignment.
     pub total: usize,
@@ -169,7 +169,7 @@ impl WorkspaceLayout {
         let progress = tile.take(&[optional(c.resident > 0, LINE)]);
         let mut worker = tile.after();
         let panels = matches!(c.kernel.keys, KeyLayout::Panels(_));
-        // Keys that are packed into panels pass through f32 rows, unless they are in place as f32 rows already.
+        // Keys that are packed into panels pass through f32 rows, unless they already are f32 rows in place.
         let through = c.convert || (c.stage_keys && panels);
         let tiles = match c.method {
             Method::Elsa => c.group,
@@ -230,9 +230,8 @@ impl WorkspaceLayout {
         checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// The labelled regions of the workspace, in order. [`Region::Weights`] to [`Region::States`] are those of the
-    /// first worker; of these, the last two are those of its first tile and first state. The rest is shared by all
-    /// workers.
+    /// Returns the labelled regions of the workspace, in order. [`Region::Weights`] to [`Region::States`] are those of the
+    /// first worker; of these, the last two are those of its first tile and first state. All workers share the rest.
     #[must_use]
     pub fn regions(&self) -> [(Region, Span); 21] {
         let inside = |span: Span| Span { start: self.tiles.start + span.start, len: span.len };
@@ -261,14 +260,14 @@ impl WorkspaceLayout {
         ]
     }
 
-    /// Number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding that aligns
-    /// the first one.
+    /// Returns the number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding that
+    /// aligns the first one.
     #[must_use]
     pub const fn floats(&self) -> usize {
         with_alignment(self.total)
     }
 
-    /// Size of the workspace in bytes.
+    /// Returns the size of the workspace in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.floats() * 4

@@ -1,4 +1,4 @@
-//! Plans as data: candidate kernels, the choosers for CPUs and GPUs, and the layout of their workspaces.
+//! Plans as data: candidate kernels, the choice for CPUs and GPUs, and the layout of their workspaces.
 
 mod budget;
 mod choice;

@@ -1,27 +1,27 @@
-//! The latency of a plan on a GPU that is not at hand, from the machine code of its kernels.
+//! Predicts the latency of a plan on a GPU that is not available, from the machine code of its kernels.
 //!
-//! **The formula.** A launch of `n` blocks on `P` multiprocessors gives the busiest one `ceil(n / P)` of them. It holds
-//! `r` at once, by registers, shared memory and threads, so they come in waves of `r`, the last one of what is left.
-//! A wave lasts as long as the part of the multiprocessor that is busiest, or as a warp by itself:
+//! **The formula.** A launch of `n` blocks on `P` multiprocessors gives the busiest one `ceil(n / P)` of them. It holds `r`
+//! at once, by registers, shared memory and threads, so they run in waves of `r`, and a last wave of the rest. The busiest
+//! part of the multiprocessor, or a single warp, determines the duration of a wave:
 //!
 //! ```text
 //! wave(k) = norm(issue, shared, alone)
-//! issue   = k · warps / schedulers · (slots + conflicts) / efficiency   what the schedulers issue
-//! shared  = k · warps · bytes of shared memory / 128                 what the shared memory moves
+//! issue   = k · warps / schedulers · (slots + conflicts) / efficiency   cycles of the schedulers
+//! shared  = k · warps · bytes of shared memory / 128                 cycles of the shared memory
 //! alone   = cycles of one warp that never waits for another
 //! norm    = (issue^4 + shared^4 + alone^4)^(1/4)
 //! launch  = overhead + max(waves / clock, bytes / bandwidth)
 //! ```
 //!
-//! The norm lies a little above the largest of the three, since what is nearly as long hides the others less well.
+//! The norm is slightly above the largest of the three, because a part that is nearly as long hides the others less well.
 //!
-//! **What differs between GPUs.** Maxwell and Pascal (compute capability 5 and 6) issue two instructions of a warp in a
-//! cycle where the compiler found a pair, and multiply integers in three steps. Newer ones issue one instruction of a
-//! warp at a time and multiply integers in one. The counts come from code for capability 6.2; a driver compiles the
-//! same PTX for a newer GPU to other code, which [`GpuMachine::efficiency`] stands for: the share of issue slots that
-//! such code fills of those that the counts say.
+//! **Differences between GPUs.** Maxwell and Pascal (compute capability 5 and 6) issue two instructions of a warp in a cycle
+//! if the compiler found a pair, and multiply integers in three steps. Newer ones issue one instruction of a warp at a time
+//! and multiply integers in one step. The counts come from code for capability 6.2. A driver compiles the same PTX for a
+//! newer GPU to different code, which [`GpuMachine::efficiency`] accounts for: the share of its issue slots that such code
+//! fills, according to the counts.
 //!
-//! A prediction is not a measurement: caches, the memory's page hits and what else the machine does are not in it.
+//! A prediction is not a measurement: it ignores caches, page hits of the memory and other load on the machine.
 
 use super::gpu_choice::{GpuChoice, GpuResources, Summation};
 use crate::profile::GpuProfile;
@@ -31,38 +31,38 @@ use crate::profile::GpuProfile;
 pub struct GpuPart {
     /// Executed instructions.
     pub instructions: u32,
-    /// Pairs that issue in one cycle.
+    /// Issue pairs, executed in one cycle.
     pub pairs: u32,
-    /// Multiply-adds of floating point, of f32 or of pairs of halves.
+    /// Floating-point multiply-adds, of f32 or of pairs of halves.
     pub fma: u32,
-    /// Other arithmetic of floating point.
+    /// Other floating-point arithmetic.
     pub floats: u32,
-    /// Integers, moves, jumps.
+    /// Integer instructions, moves, jumps.
     pub integers: u32,
-    /// Multiplications of 16-bit integers, three of which make one of 32 bits.
+    /// Multiplications of 16-bit integers; three of them form a 32-bit one.
     pub xmad: u32,
     /// Exponentials, conversions and f64 arithmetic.
     pub special: u32,
-    /// Instructions for shared memory.
+    /// Shared-memory instructions.
     pub shared: u32,
-    /// Words of 32 bits that a lane moves to or from shared memory.
+    /// Number of 32-bit words that a lane moves to or from shared memory.
     pub shared_words: u32,
-    /// Words of 32 bits that a lane moves to or from global memory.
+    /// Number of 32-bit words that a lane moves to or from global memory.
     pub global_words: u32,
-    /// Cycles in which a multiply-add waits for a bank of registers.
+    /// Cycles in which a multiply-add waits for a register bank.
     pub conflicts: u32,
-    /// Cycles that the control codes wait.
+    /// Wait cycles of the control codes.
     pub stalls: u32,
-    /// Cycles of a warp by itself: those of the control codes, and those that it waits for memory and for results.
+    /// Cycles of a single warp: those of the control codes, and its waits for memory and for results.
     pub alone: u32,
 }
 
 /// The parts of a kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuCost {
-    /// Keys of a tile; zero for a kernel without tiles, all of which is `before`.
+    /// Number of keys of a tile; zero for a kernel without tiles, whose only part is `before`.
     pub keys: u32,
-    /// Before the first tile.
+    /// Part before the first tile.
     pub before: GpuPart,
     /// A tile that every row attends.
     pub plain: GpuPart,
@@ -70,18 +70,19 @@ pub struct GpuCost {
     pub edge: GpuPart,
     /// An addition of sums to memory.
     pub flush: GpuPart,
-    /// After the last tile.
+    /// Part after the last tile.
     pub after: GpuPart,
 }
 
-/// What a prediction needs to know of a machine besides its [`GpuProfile`].
+/// Properties of a machine that a prediction needs in addition to its [`GpuProfile`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuMachine {
     /// Multiprocessors, registers and clock.
     pub profile: GpuProfile,
     /// Bandwidth of its memory, in 10⁹ bytes per second.
     pub bandwidth_gbs: f64,
-    /// Time from one kernel's end to the next one's first instruction, and as much before the first, in microseconds.
+    /// Time from the end of one kernel to the first instruction of the next one, in microseconds; the first kernel waits as
+    /// long.
     pub launch_us: f64,
     /// Share of issue slots that multiprocessors of this architecture fill.
     pub efficiency: f64,
@@ -92,11 +93,11 @@ pub struct GpuMachine {
 pub struct GpuLaunch {
     /// Number of blocks.
     pub blocks: usize,
-    /// Blocks that a multiprocessor holds at once.
+    /// Number of blocks that a multiprocessor holds at once.
     pub resident: usize,
-    /// Waves of blocks of the busiest multiprocessor.
+    /// Number of waves of blocks on the busiest multiprocessor.
     pub waves: usize,
-    /// Its time in microseconds, overhead included.
+    /// Time in microseconds, including overhead.
     pub us: f64,
 }
 
@@ -105,12 +106,12 @@ pub struct GpuLaunch {
 pub struct GpuPrediction {
     /// The attention kernel.
     pub attention: GpuLaunch,
-    /// The merge, where keys are divided.
+    /// The merge, if keys are divided.
     pub merge: Option<GpuLaunch>,
 }
 
 impl GpuPrediction {
-    /// Both launches, in microseconds.
+    /// Returns the time of both launches, in microseconds.
     #[must_use]
     pub fn us(&self) -> f64 {
         self.attention.us + self.merge.map_or(0.0, |merge| merge.us)
@@ -120,26 +121,27 @@ impl GpuPrediction {
 /// The merge of a plan with divided keys.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuMerge {
-    /// Its cost.
+    /// Cost of its parts.
     pub cost: GpuCost,
-    /// What a block takes of an SM.
+    /// Resources of an SM that a block occupies.
     pub resources: GpuResources,
     /// Number of blocks.
     pub blocks: usize,
 }
 
-/// Schedulers of an SM, on every device from compute capability 5.0 on.
+/// Number of schedulers of an SM, on every device from compute capability 5.0 on.
 const SCHEDULERS: f64 = 4.0;
-/// Lanes of a warp.
+/// Number of lanes of a warp.
 const WARP: usize = 32;
-/// Bytes that the shared memory of an SM moves in a cycle, and how many lanes of a request take the same ones, at least.
+/// Number of bytes that the shared memory of an SM moves in a cycle, and the least number of lanes of a request that read the
+/// same bytes.
 const SHARED_BYTES: f64 = 128.0;
 const SHARED_ALIKE: f64 = 2.0;
-/// Instructions of an integer product where it takes several.
+/// Number of instructions of an integer product on devices that need several.
 const PRODUCT_STEPS: f64 = 3.0;
 
 impl GpuPart {
-    /// Issue slots of a warp on a device.
+    /// Returns the issue slots of a warp on a device.
     fn slots(&self, capability: (u32, u32)) -> f64 {
         let all = f64::from(self.instructions);
         match capability.0 {
@@ -149,15 +151,15 @@ impl GpuPart {
     }
 }
 
-/// `Σ x^4` to the power of 1/4.
+/// Returns `Σ x^4` to the power of 1/4.
 fn norm(terms: [f64; 3]) -> f64 {
     let sum: f64 = terms.iter().map(|x| x * x * (x * x)).sum();
     libm::sqrt(libm::sqrt(sum))
 }
 
-/// Share of the tiles that a multiprocessor with `most` blocks of a causal problem takes of each. On average that is half
-/// of them. Where the longest blocks come first, the last one decides how much more; otherwise it is the middle between
-/// half of them and all.
+/// Returns the share of its tiles that each block of a causal problem executes on a multiprocessor with `most` blocks. On
+/// average that is half of them. If the longest blocks come first, the last one decides how much more; otherwise it is the
+/// middle between half of them and all.
 fn causal_share(longest_first: bool, most: usize) -> f64 {
     if longest_first { 0.5 + 0.5 / most.max(1) as f64 } else { 0.75 }
 }
@@ -165,7 +167,7 @@ fn causal_share(longest_first: bool, most: usize) -> f64 {
 /// Parts of a kernel and how often a block executes each.
 type Work<'a> = [(&'a GpuPart, f64); 5];
 
-/// Cycles that `blocks` blocks of `warps` warps take that share a multiprocessor.
+/// Returns the cycles of `blocks` blocks of `warps` warps that share a multiprocessor.
 fn wave(work: &Work<'_>, blocks: f64, warps: f64, machine: &GpuMachine) -> f64 {
     let capability = machine.profile.capability;
     let cycles = |(part, times): &(&GpuPart, f64)| {
@@ -178,7 +180,7 @@ fn wave(work: &Work<'_>, blocks: f64, warps: f64, machine: &GpuMachine) -> f64 {
     work.iter().map(cycles).sum()
 }
 
-/// A launch of `blocks` blocks, of whose warps a share `live` has rows, which move `bytes` bytes of memory.
+/// Predicts a launch of `blocks` blocks that move `bytes` bytes of memory; a share `live` of their warps has rows.
 fn launch(
     work: &Work<'_>,
     resources: &GpuResources,
@@ -191,11 +193,11 @@ fn launch(
     let resident = resources.resident(profile);
     let warps = resources.threads.div_ceil(WARP) as f64;
     let most = blocks.div_ceil(profile.sms.max(1));
-    // Where blocks fill several waves, one that ends early makes room for the next.
+    // A block that ends early makes room for the next if there are several waves.
     let waves = most.div_ceil(resident);
     let full = (most / resident) as f64;
     let rest = most % resident;
-    // Waves that follow each other average over blocks. The last one is as long as one of blocks with all their rows.
+    // Successive waves average over blocks. The last one is as long as a wave of blocks with all their rows.
     let average = if waves > 1 { warps * live } else { warps };
     let mut cycles = full * wave(work, resident as f64, average, machine);
     if rest > 0 {
@@ -206,25 +208,26 @@ fn launch(
     GpuLaunch { blocks, resident, waves, us: machine.launch_us + libm::fmax(us, memory) }
 }
 
-/// The number of tiles of a split of a plan that is neither causal nor limited by a window: plain ones, then those at
+/// Returns the number of tiles of a split of a plan that is neither causal nor limited by a window: plain ones, then those at
 /// the end of the keys.
 fn tiles(chunk: usize, keys: usize, tile: usize) -> (f64, f64) {
     let keys = keys.min(chunk);
     ((keys / tile.max(1)) as f64, usize::from(!keys.is_multiple_of(tile.max(1))) as f64)
 }
 
-/// What a prediction needs to know of a call besides its plan. No mask, bias, window, soft cap or past changes its scores.
+/// Properties of a call that a prediction needs in addition to its plan. No mask, bias, window, soft cap or past changes its
+/// scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuCall {
-    /// Blocks of the attention kernel.
+    /// Number of blocks of the attention kernel.
     pub blocks: usize,
     /// Share of their warps that have rows.
     pub live: f64,
     /// Number of keys of a sequence.
     pub keys: usize,
-    /// Whether a row attends keys up to its own number only.
+    /// `true` if a row only attends keys up to its own number.
     pub causal: bool,
-    /// Whether a head is shorter than the kernel's and its dims are checked, so that no tile is plain.
+    /// `true` if a head is smaller than the kernel's and its dims are checked, so no tile is plain.
     pub padded: bool,
     /// Bytes of all tensors.
     pub bytes: f64,
@@ -232,10 +235,10 @@ pub struct GpuCall {
 
 /// Predicts the latency of a plan.
 ///
-/// Blocks of a causal problem have up to twice the average number of tiles. Its latency lies between that of blocks
-/// of the average, which a perfect order has, and that of the longest: the nearer to the average, the more blocks a
-/// multiprocessor has and the longest come first. Each tile on the diagonal is an edge. A head that is shorter than the
-/// kernel's counts as long as it.
+/// Blocks of a causal problem have up to twice the average number of tiles. Its latency is between that of average blocks,
+/// which a perfect order would reach, and that of the longest. It is closer to the average if a multiprocessor has many
+/// blocks and the longest come first. Each tile on the diagonal is an edge. A head that is smaller than the kernel's takes
+/// the same time.
 #[must_use]
 pub fn predict(
     choice: &GpuChoice,
@@ -315,7 +318,7 @@ mod tests {
             assert_eq!(PART.slots(capability), slots, "{capability:?}");
             let none = GpuPart::default();
             let work = [(&PART, 1.0), (&none, 0.0), (&none, 0.0), (&none, 0.0), (&none, 0.0)];
-            // A warp by itself takes at least its own time, many of them what the schedulers issue.
+            // A single warp takes at least its own time, many warps take that of the schedulers.
             let alone = wave(&work, 1.0, 1.0, &machine(capability));
             assert!((1000.0..1250.0).contains(&alone), "{alone}");
             let many = wave(&work, 16.0, 4.0, &machine(capability)) / (16.0 * issued);
@@ -338,13 +341,13 @@ mod tests {
         let of = |blocks, bytes| launch(&work, &resources, blocks, 1.0, bytes, &machine((6, 2)));
         let waves: [usize; 5] = [1, 2, 4, 5, 9].map(|blocks| of(blocks, 0.0).waves);
         assert_eq!((of(4, 0.0).resident, waves), (2, [1, 1, 1, 2, 3]));
-        // The second multiprocessor takes the second block, and none the work of the others.
+        // The second multiprocessor executes the second block, and none repeats the work of the others.
         assert_eq!(of(1, 0.0).us, of(2, 0.0).us);
         assert!(of(3, 0.0).us > of(2, 0.0).us && of(5, 0.0).us > of(4, 0.0).us);
         // 10^6 bytes at 10 GB/s are 100 us.
         assert_eq!(of(1, 1e6).us, 105.0);
         assert_eq!(of(0, 0.0).us, 5.0);
-        // Warps without rows issue nothing, though one with rows still takes its time.
+        // Warps without rows issue nothing, though a warp with rows still takes its time.
         let many = GpuResources { shared: 0, ..resources };
         let live = |share| launch(&work, &many, 64, share, 0.0, &machine((6, 2))).us - 5.0;
         assert!((0.49..0.55).contains(&(live(0.5) / live(1.0))), "{}", live(0.5) / live(1.0));

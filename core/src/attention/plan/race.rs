@@ -1,28 +1,28 @@
-//! How soon the blocks of a GPU problem end, by the pace of a kernel: the model that compares kernels and divisions.
+//! Estimates when the blocks of a GPU problem finish, from the pace of a kernel, to compare kernels and divisions.
 
 use crate::profile::GpuProfile;
 
-/// How long a tile of keys of a block takes. Only ratios matter, which devices of a [`Generation`] share.
+/// Time per tile of keys of a block. Only ratios matter, which devices of a [`Generation`] share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Of an SM's time, where other blocks of the SM fill the waiting.
+    /// Time on an SM whose other blocks hide the waits.
     pub shared: usize,
-    /// By itself on an SM.
+    /// Time of a block alone on an SM.
     pub alone: usize,
 }
 
 /// Devices whose kernels keep the same pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
-    /// Compute capability 5 and 6, Maxwell and Pascal: a multiprocessor has 64 KiB of shared memory, which decides how many
-    /// blocks it holds.
+    /// Compute capability 5 and 6, Maxwell and Pascal: a multiprocessor has 64 KiB of shared memory, which determines how
+    /// many blocks it holds.
     Early,
     /// Compute capability 7 and later.
     Late,
 }
 
 impl Generation {
-    /// The generation of a device.
+    /// Returns the generation of a device.
     #[must_use]
     pub const fn of(device: &GpuProfile) -> Generation {
         match device.capability.0 {
@@ -31,10 +31,10 @@ impl Generation {
         }
     }
 
-    /// What a merge takes, in units of [`Pace`].
+    /// Returns the time of a merge, in units of [`Pace`].
     const fn merge(self) -> usize {
         match self {
-            // A launch of 10 microseconds on a Jetson TX2, and what the merge reads and writes.
+            // A launch of 10 microseconds on a Jetson TX2, and the memory traffic of the merge.
             Generation::Early => 1000,
             Generation::Late => 250,
         }
@@ -44,14 +44,15 @@ impl Generation {
 /// The paces of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paces {
-    /// On [`Generation::Early`], by the machine code for compute capability 6.2, where that of 64 rows and dims is 367.
+    /// Pace on [`Generation::Early`], from the machine code for compute capability 6.2, where the kernel of 64 rows and dims
+    /// has 367.
     pub early: Pace,
-    /// On [`Generation::Late`], in hundredths of a microsecond on an H200.
+    /// Pace on [`Generation::Late`], in hundredths of a microsecond on an H200.
     pub late: Pace,
 }
 
 impl Paces {
-    /// The pace on a generation.
+    /// Returns the pace on a generation.
     #[must_use]
     pub const fn on(&self, generation: Generation) -> Pace {
         match generation {
@@ -64,14 +65,14 @@ impl Paces {
 /// A share of warps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Warps that have rows.
+    /// Number of warps that have rows.
     pub busy: usize,
-    /// All warps.
+    /// Number of all warps.
     pub all: usize,
 }
 
 impl Share {
-    /// The share of `x`, rounded up.
+    /// Returns this share of `x`, rounded up.
     const fn of(self, x: usize) -> usize {
         x.saturating_mul(self.busy).div_ceil(if self.all > 0 { self.all } else { 1 })
     }
@@ -79,21 +80,21 @@ impl Share {
 
 /// Largest number of splits that are compared.
 pub const MOST_SPLITS: usize = 8;
-/// Tiles that an edge takes in a kernel whose edges are slow.
+/// Number of tiles whose time an edge takes in a kernel with slow edges.
 const SLOW_EDGE: usize = 3;
-/// What the fewest splits must end within, in hundredths of the best time.
+/// Limit of the time of the fewest splits, in hundredths of the best time.
 const WITHIN: usize = 121;
 
-/// A kernel on a problem. Every SM takes its share of the blocks, and a tile takes it as long as its blocks together, or
-/// as one by itself.
+/// A kernel on a problem. Every SM executes its share of the blocks. A tile takes the shared pace times the number of its
+/// blocks, or at least the pace of a block alone.
 pub struct Race {
     /// Number of blocks of undivided keys.
     pub blocks: usize,
-    /// The share of their warps that have rows: warps without one multiply nothing.
+    /// Share of their warps that have rows: warps without rows multiply nothing.
     pub live: Share,
     /// Number of SMs.
     pub sms: usize,
-    /// Blocks that an SM of [`Generation::Early`] holds at once.
+    /// Number of blocks that an SM of [`Generation::Early`] holds at once.
     pub resident: usize,
     /// Number of keys.
     pub keys: usize,
@@ -103,18 +104,18 @@ pub struct Race {
     pub tile: usize,
     /// The device's generation.
     pub generation: Generation,
-    /// The kernel's pace there.
+    /// The kernel's pace on that generation.
     pub pace: Pace,
-    /// Whether tiles take longer that not every row attends wholly.
+    /// `true` if tiles take longer when some row does not attend all of their keys.
     pub slow_edges: bool,
 }
 
 impl Race {
-    /// The time with `splits` splits.
+    /// Returns the time with `splits` splits.
     fn time(&self, splits: usize) -> usize {
         let each = self.blocks.saturating_mul(splits).div_ceil(self.sms.max(1));
         let pace = match self.generation {
-            // Waves that follow each other average over blocks; the last one has all its rows.
+            // Successive waves average over blocks; the last one has all its rows.
             Generation::Early => {
                 let room = self.resident.max(1);
                 let wave = |time: usize| time.max(self.pace.alone);
@@ -132,14 +133,14 @@ impl Race {
         tiles.saturating_mul(pace).saturating_add(if splits > 1 { self.generation.merge() } else { 0 })
     }
 
-    /// Whether blocks of `sequences` sequences that take all splits of their rows, one after the other, end no later than
-    /// one for each split and a merge.
+    /// Returns `true` if blocks of `sequences` sequences that process all splits of their rows one after another finish no
+    /// later than one block for each split plus a merge.
     pub fn is_serial(&self, sequences: usize, splits: usize) -> bool {
         let batch = Race { blocks: self.blocks.saturating_mul(sequences), slow_edges: false, ..*self };
         batch.time(1) <= batch.time(splits)
     }
 
-    /// The fewest splits that end nearly as soon as any, and when they do.
+    /// Returns the fewest splits that finish nearly as soon as any, and their time.
     pub fn soonest(&self) -> (usize, usize) {
         let most = self.most.min(self.keys.div_ceil(self.tile)).clamp(1, MOST_SPLITS);
         let best = (1..=most).map(|splits| self.time(splits)).min().unwrap_or(0);
@@ -149,8 +150,8 @@ impl Race {
     }
 }
 
-/// The number of splits, up to `most`, with which `blocks` blocks keep a device busy that holds `room` of them at
-/// once: the fewest within five percent of the best share of its rooms that blocks take, until the last one ends.
+/// Returns the number of splits, up to `most`, that keeps a device busy which holds `room` of the `blocks` blocks at once:
+/// the fewest within five percent of the best utilisation until the last block finishes.
 pub fn evenest(blocks: usize, room: usize, most: usize) -> usize {
     let percent = |splits: usize| {
         let all = blocks.saturating_mul(splits);
@@ -164,7 +165,7 @@ pub fn evenest(blocks: usize, room: usize, most: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// 12 heads of 197 tokens on two SMs, in blocks of 64 rows of which each fourth has one warp of four at work.
+    /// 12 heads of 197 tokens on two SMs, in blocks of 64 rows; every fourth block has one busy warp of four.
     const RACE: Race = Race {
         blocks: 48,
         live: Share { busy: 13, all: 16 },
@@ -183,10 +184,10 @@ mod tests {
         let whole = Share { busy: 16, all: 16 };
         assert_eq!(RACE.time(1), 4 * 12 * (2 * 367 * 13usize).div_ceil(16));
         assert_eq!(Race { live: whole, ..RACE }.time(1), 4 * 24 * 367);
-        // On a device that runs all blocks at once, the longest one decides.
+        // If a device runs all blocks at once, the longest one decides.
         let late = Race { generation: Generation::Late, ..RACE };
         assert_eq!(late.time(1), Race { live: whole, ..late }.time(1));
-        // A block with a single warp at work still takes its own time.
+        // A block with a single busy warp still takes its own time.
         let one = Race { blocks: 1, live: Share { busy: 1, all: 4 }, ..RACE };
         assert_eq!(one.time(1), 4 * 471);
         // The third of three is alone.

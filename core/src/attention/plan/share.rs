@@ -1,25 +1,25 @@
-//! What tasks share of that which is added to their scores, and the order of tasks that follows from it.
+//! Shares prepared masks and biases among tasks, and orders the tasks accordingly.
 //!
-//! **The naive way** turns masks and biases into the layout of a tile anew for every head of every sequence.
+//! **The naive way** converts masks and biases to the layout of a tile for every head of every sequence again.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *A mask lies along its keys and a tile along its rows*, so that it is transposed, and a table of relative positions
-//!    is looked up. Both take a tenth of a block's products and more. Where heads or sequences share the elements, their
-//!    tasks follow each other, and the worker keeps what it has prepared for its tiles and all keys: O(n) memory.
-//! 2. *The price is that the keys of a head are read again for each group of tiles*, so those that take turns must fit
-//!    L2, or a head be one task. Where all tiles of a head may be one task, as those of a window, they become one.
-//! 3. *What is not shared goes on top*, task by task. Of mask and bias the order serves as many as it can.
+//! 1. *A mask is contiguous along keys and a tile along rows*, so the mask is transposed, and a table of relative positions
+//!    is looked up. Both take a tenth of a block's products or more. If heads or sequences share the elements, their tasks
+//!    are consecutive, and the worker keeps the prepared biases of its tiles for all keys: O(n) memory.
+//! 2. *The cost is that the keys of a head are read again for each group of tiles*, so the keys of all alternating heads must
+//!    fit L2, or a head must be one task. If all tiles of a head can be one task, as in a window, they become one.
+//! 3. *Inputs that are not shared are added separately*, task by task. The order serves as many of mask and bias as possible.
 
 use super::choice::{CpuChoice, Keeps, MAX_TILES, Method, TaskOrder};
 use crate::attention::bias::BiasView;
 use crate::attention::problem::Problem;
 use crate::profile::DeviceProfile;
 
-/// Whether there are elements, and whether the sequences of a batch, and the heads of a sequence, have the same ones.
+/// Flags of a mask or bias: it has elements; the sequences of a batch share them; the heads of a sequence share them.
 ///
-/// It says itself whether there are any, instead of an `Option` around it: of `None` only the tag is initialised, and
-/// memory checkers report a jump on the rest that a compiler puts before the one on the tag.
+/// It has its own flag instead of an `Option` around it. A `None` only initialises the tag, and if the compiler branches on
+/// the rest before the tag, memory checkers report it.
 #[derive(Clone, Copy, Default)]
 struct SharedBy {
     any: bool,
@@ -27,8 +27,8 @@ struct SharedBy {
     heads: bool,
 }
 
-/// Has tasks that share masks or biases follow each other, and their worker keep what they share, where that pays.
-/// `most` is the largest number of tiles that a task may have.
+/// Makes tasks that share masks or biases consecutive, and lets their worker keep the shared inputs if that pays. `most` is
+/// the largest number of tiles that a task may have.
 pub(super) fn share(
     choice: &mut CpuChoice,
     problem: &Problem,
@@ -49,7 +49,7 @@ pub(super) fn share(
     let [mut mask, mut bias] = [SharedBy::default(); 2];
     if let Some(view) = &spec.mask {
         mask = dense(view.shape());
-        // One row for all queries is kept as it is.
+        // A single row for all queries is kept as it is.
         mask.any = !view.same_for_all_queries();
     }
     if let Some(view) = &spec.bias {
@@ -63,7 +63,7 @@ pub(super) fn share(
         Method::Elsa => choice.group,
         Method::Math => 1,
     };
-    // Between two groups of a head the keys and values of those that take turns are read.
+    // Between two groups of a head, the keys and values of the alternating heads are read.
     let tensor = problem.keys().saturating_mul(choice.head_dim + choice.value_dim).saturating_mul(4);
     let fits = |tensors: usize| tiles <= group || tensor.saturating_mul(tensors) <= device.l2 / 4 * 3;
     let kept = group.saturating_mul(choice.width()).saturating_mul(choice.blocks() * choice.block);
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(of(Some(&[8, 1, 1, 49]), Some(table)), (TaskOrder::Sequences, false, true));
     }
 
-    /// Six tiles of a window become one task, where what it keeps and its states fit.
+    /// Six tiles of a window become one task if its kept inputs and its states fit.
     #[test]
     fn a_window_is_one_task() {
         let table = BiasView::Table(TableView { dtype: DType::F32, entries: 9, heads: 4, indexed: true });

@@ -1,10 +1,9 @@
-//! What a measurement may decide in place of the GPU chooser: the kernel, and the number of splits of the keys.
+//! Decisions that a measurement may override in the GPU chooser: the kernel, and the number of splits of the keys.
 //!
-//! The chooser of [`super::gpu`] knows a device by a few numbers. A measurement on the device itself knows better, for
-//! the shapes that were measured. It replaces two decisions and nothing else: every kernel that it may name computes the
-//! same function, and the splits stay those of a plan, with their fixed tree of merges and the certificate that follows
-//! from it. Bits therefore depend on the measured decision, and still never on the batch, which [`ShapeClass`] leaves
-//! out.
+//! The chooser of [`super::gpu`] describes a device by a few numbers. A measurement on the device itself is more accurate for
+//! the measured shapes. It overrides only two decisions: every kernel that it may name computes the same function, and the
+//! splits remain those of a plan, with their fixed merge tree and the resulting certificate. Bits therefore depend on the
+//! measured decision, but never on the batch, which is not part of [`ShapeClass`].
 
 use super::choice::{ChooseError, Division};
 use super::gpu::{adds_f32, choose_gpu};
@@ -15,12 +14,12 @@ use crate::attention::problem::Problem;
 use crate::dtype::DType;
 use crate::profile::GpuProfile;
 
-/// Everything of a problem that the time of its kernels depends on, except the batch.
+/// All properties of a problem that determine the time of its kernels, except the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShapeClass {
     /// Element type of the tensors.
     pub dtype: DType,
-    /// Whether chains of f16 products may be summed in f16.
+    /// `true` if chains of f16 products may be summed in f16.
     pub half_scores: bool,
     /// Number of query heads.
     pub heads: usize,
@@ -28,26 +27,26 @@ pub struct ShapeClass {
     pub kv_heads: usize,
     /// Number of query rows of a sequence.
     pub queries: usize,
-    /// Number of keys of a sequence, the past included.
+    /// Number of keys of a sequence, including the past.
     pub keys: usize,
     /// Head size of queries and keys.
     pub head_dim: usize,
     /// Head size of values.
     pub value_dim: usize,
-    /// Windows of a picture that come together; 1 without any.
+    /// Number of windows of a picture that are computed together; 1 without windows.
     pub windows: usize,
-    /// What makes the problem differ from a plain one.
+    /// Differences from a plain problem.
     pub changes: Changes,
 }
 
-/// A set of what makes a problem differ from a plain one, by the names of [`Changes::NAMES`].
+/// A set of differences from a plain problem, named by [`Changes::NAMES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes(u16);
 
 impl Changes {
-    /// The names: no later key is attended, a limit to the left, a boolean mask, an added mask, an added bias, a bias
-    /// from a table, masks or biases that the kernels of added elements read, shifted windows, a soft cap, a past, lengths
-    /// that arrive with the call.
+    /// The names: no later key is attended, a limit to the left, a boolean mask, an added mask, an added bias, a bias from a
+    /// table, masks or biases that the kernels of added elements read, shifted windows, a soft cap, a past, lengths that
+    /// arrive with the call.
     pub const NAMES: [&'static str; 11] = [
         "causal",
         "window",
@@ -62,20 +61,20 @@ impl Changes {
         "lengths",
     ];
 
-    /// The set of those changes that apply, in the order of the names.
+    /// Creates the set of the changes that apply, in the order of the names.
     #[must_use]
     pub fn of(applies: [bool; Changes::NAMES.len()]) -> Changes {
         Changes(applies.iter().enumerate().fold(0, |set, (i, &applies)| set | u16::from(applies) << i))
     }
 
-    /// The set with one more change, or `None` if there is no such name.
+    /// Adds a change to the set; `None` if the name is unknown.
     #[must_use]
     pub fn with(self, name: &str) -> Option<Changes> {
         let at = Changes::NAMES.iter().position(|known| *known == name)?;
         Some(Changes(self.0 | 1 << at))
     }
 
-    /// The names of the changes in the set.
+    /// Iterates over the names of the changes in the set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let named = Changes::NAMES.into_iter().enumerate();
         named.filter(move |(at, _)| self.0 >> at & 1 == 1).map(|(_, name)| name)
@@ -83,8 +82,8 @@ impl Changes {
 }
 
 impl ShapeClass {
-    /// The class of `problem`. `None` for packed sequences, whose lengths arrive with the data and whose keys are never
-    /// divided.
+    /// Returns the class of `problem`; `None` for packed sequences, whose lengths arrive with the data and whose keys are
+    /// never divided.
     #[must_use]
     pub fn of(problem: &Problem, half_scores: bool) -> Option<ShapeClass> {
         let s = problem.spec();
@@ -118,10 +117,10 @@ impl ShapeClass {
         })
     }
 
-    /// Whether problems of this class can be computed by `kernel` in so many splits.
+    /// Checks that `kernel` can compute problems of this class in `splits` splits.
     ///
     /// # Errors
-    /// Returns what is impossible about it.
+    /// Returns the reason if it cannot.
     pub fn check(&self, kernel: &GpuKernelSpec, splits: usize) -> Result<(), &'static str> {
         let counts =
             [self.heads, self.kv_heads, self.queries, self.keys, self.head_dim, self.value_dim, self.windows];
@@ -147,23 +146,24 @@ impl ShapeClass {
     }
 }
 
-/// Kernels that compute more than so many times the rows and dims of the chooser's are no alternatives.
+/// Largest ratio of computed rows and dims, relative to the chooser's kernel, for a kernel to be an alternative.
 const MOST_WORK: usize = 4;
-/// Neither are kernels for heads that are more than so many times larger than the chooser's kernel is for.
+/// Largest ratio of head sizes, relative to the chooser's kernel, for a kernel to be an alternative.
 const MOST_DIMS: usize = 2;
-/// The most query rows for which kernels whose lanes share the keys of a row are alternatives.
+/// Largest number of query rows for which kernels whose lanes share the keys of a row are alternatives.
 const FEW_ROWS: usize = 64;
-/// Keys are not divided into more blocks than so many for each SM.
+/// Largest number of blocks for each SM into which keys are divided.
 const MOST_PER_SM: usize = 16;
-/// The numbers of splits that are alternatives.
+/// Numbers of splits that are alternatives.
 const SPLITS: [usize; 22] =
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256];
 
-/// What a measurement may choose from for `problem`: every division that the chooser could be made to take, the chooser's
-/// own first. Divisions that more than fill the device, and kernels that mostly compute padding, are left out.
+/// Iterates over the divisions that a measurement may choose from for `problem`: every division that the chooser could be
+/// forced to use, starting with the chooser's own. Divisions that more than fill the device, and kernels that mostly compute
+/// padding, are omitted.
 ///
 /// # Errors
-/// Returns an error if the chooser refuses the problem.
+/// Returns an error if the chooser rejects the problem.
 pub fn alternatives<'a, 'k, K>(
     problem: &'a Problem,
     device: &'a GpuProfile,

@@ -7,7 +7,7 @@ use crate::attention::problem::Spec;
 use crate::attention::sequence::Alignment;
 use crate::view::{Layout, View};
 
-/// A pace on every device.
+/// Returns the same pace for every generation.
 const fn alike(pace: Pace) -> Paces {
     Paces { early: pace, late: pace }
 }
@@ -85,7 +85,7 @@ fn alternatives_are_what_the_chooser_takes() {
                 let division = Some(choice.division());
                 let again = choose_gpu(&problem, &DEVICE, &KERNELS, &GpuOptions { division, ..options });
                 assert_eq!(again, Ok(choice));
-                // The splits cover the keys, none of them in vain.
+                // The splits cover the keys, and no split is empty.
                 assert!(choice.splits * choice.chunk >= keys);
                 assert!(choice.splits == 1 || (choice.splits - 1) * choice.chunk < keys, "{choice:?}");
                 assert_eq!(choice.executed().merge_depth, crate::scan::stack::depth(choice.splits));
@@ -114,7 +114,7 @@ fn a_division_is_checked() {
     assert_eq!(choose(1, 3, None).map(found), Ok(("d64r32", 3, 384)));
     // Limits of queries are preferences.
     assert_eq!(choose(5, 1, None).map(found), Ok(("rows", 1, 1024)));
-    // As many as there are tiles; and five of sixteen tiles take four each, which are four splits.
+    // One for each tile; and five of sixteen tiles take four each, which makes four splits.
     assert_eq!(choose(0, 1000, None).map(found), Ok(("d64r64", 16, 64)));
     assert_eq!(choose(0, 0, None).map(found), Ok(("d64r64", 1, 1024)));
     assert_eq!(choose(0, 5, Some(0)).map(found), Ok(("d64r64", 1, 1024)));

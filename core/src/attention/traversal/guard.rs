@@ -1,34 +1,36 @@
-//! Which rows of a run are accepted as they are.
+//! Decides which rows of a run are accepted.
 //!
-//! A row whose reference did not follow its scores is as exact as any other while three things hold:
+//! A row whose reference did not follow its scores is as exact as any other under three conditions:
 //!
-//! 1. `2^-24 ≤ S ≤ 2^24` ([`FROZEN_RANGE`](crate::state::FROZEN_RANGE)). Then every weight that vanished, below `2^`[`WEIGHT_FLOOR`] of the reference, has a probability
-//!    below `2^(24 + WEIGHT_FLOOR)`; and since `ln p_j = (s_j − m) ln 2 − ln S`, each score lies within
-//!    `|ln p_j| + |ln S|` of its reference, which bounds the rounding of the subtraction.
+//! 1. `2^-24 ≤ S ≤ 2^24` ([`FROZEN_RANGE`](crate::state::FROZEN_RANGE)). Then every weight that vanished, below
+//!    `2^`[`WEIGHT_FLOOR`] of the reference, has a probability below `2^(24 + WEIGHT_FLOOR)`. Since
+//!    `ln p_j = (s_j − m) ln 2 − ln S`, each score is within `|ln p_j| + |ln S|` of its reference, which bounds the rounding
+//!    of the subtraction.
 //! 2. Every element of `W` is finite: no product and no sum overflowed.
-//! 3. Every exponent lay where kernels raise two to it, at most [`LARGEST_EXPONENT`]. Beyond, where powers of two are made
-//!    of integer bits, a weight comes out finite and wrong, and `S` cannot tell.
+//! 3. Every exponent was in the range for which kernels compute powers of two, at most [`LARGEST_EXPONENT`]. Beyond it, if
+//!    powers of two are built from integer bits, a weight is finite and wrong, and `S` does not show it.
 //!
-//! Two things more must hold of a row whose reference moved when it had weights. None of these had been made with an exponent
-//! beyond [`HEADROOM`]: the distance from the reference of that time was rounded, and the last one does not show how large it
-//! was. And no move dropped weights that count: sums whose factor is zero lie below `2^WEIGHT_FLOOR` of the new reference.
+//! A row whose reference moved after it had weights must meet two more conditions. None of these weights was computed with an
+//! exponent beyond [`HEADROOM`]: the distance from the reference at that time was rounded, and the final reference does not
+//! show how large it was. And no move dropped weights that matter: sums whose factor is zero are below `2^WEIGHT_FLOOR` of
+//! the new reference.
 
 use crate::state::{HEADROOM, WEIGHT_FLOOR};
 
 /// `2^FROZEN_RANGE`.
 const MOST: f32 = 16_777_216.0;
 
-/// The largest exponent of a weight that every kernel's exponential is defined for.
+/// Largest exponent of a weight for which every kernel's exponential is defined.
 pub const LARGEST_EXPONENT: f32 = 127.0;
 
-/// What a row's exponents were, as the guard sees them.
+/// The exponents of a row, as tracked by the guard.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Exponents {
-    /// The largest, relative to the present reference; `−∞` before the first.
+    /// Largest exponent relative to the current reference; `−∞` before the first.
     largest: f32,
-    /// The largest when it was raised two to; `−∞` before the first.
+    /// Largest exponent when its power of two was computed; `−∞` before the first.
     peak: f32,
-    /// Whether one was undefined, or weights that count were dropped.
+    /// `true` if an exponent was undefined, or if weights that matter were dropped.
     broken: bool,
 }
 
@@ -39,7 +41,7 @@ impl Default for Exponents {
 }
 
 impl Exponents {
-    /// Takes in the exponent `score − m` of a weight; NaN breaks the row.
+    /// Records the exponent `score − m` of a weight; NaN breaks the row.
     #[inline]
     pub fn see(&mut self, exponent: f32) {
         let defined = exponent <= LARGEST_EXPONENT;
@@ -52,26 +54,26 @@ impl Exponents {
         }
     }
 
-    /// The largest exponent of a weight, relative to the reference that it was made with; `−∞` before the first.
+    /// Returns the largest exponent of a weight, relative to the reference with which it was computed; `−∞` before the first.
     #[must_use]
     pub fn peak(&self) -> f32 {
         self.peak
     }
 
-    /// The reference rose from `from`, which had weights, to `to`.
+    /// Records that the reference rose from `from`, which had weights, to `to`.
     pub fn moved(&mut self, from: f32, to: f32) {
         let dropped = from - to < WEIGHT_FLOOR;
         self.largest -= to - from;
         self.broken |= self.peak > HEADROOM || (dropped && self.largest > WEIGHT_FLOOR);
     }
 
-    /// Breaks the row.
+    /// Marks the row as broken.
     pub fn break_row(&mut self) {
         self.broken = true;
     }
 
-    /// Whether a row with sum `s` is accepted; `finite` says whether every element of `W` is finite. `near_zero` says that
-    /// its scores are known to stay near zero, its reference, so that only overflow could spoil its sums.
+    /// Returns `true` if a row with sum `s` is accepted; `finite` says that every element of `W` is finite. `near_zero` says
+    /// that its scores are known to stay near zero, which is its reference, so only overflow could spoil its sums.
     #[must_use]
     pub fn accept(&self, s: f32, finite: bool, near_zero: bool) -> bool {
         let held = if near_zero { s.is_normal() && s > 0.0 } else { (1.0 / MOST..=MOST).contains(&s) };
@@ -113,7 +115,7 @@ mod tests {
         }
     }
 
-    /// A kernel whose powers of two wrap answers `2^500` by 2.4e-4: the sum looks ordinary, the exponent does not.
+    /// A kernel whose powers of two wrap returns 2.4e-4 for `2^500`: the sum looks ordinary, the exponent does not.
     #[test]
     fn an_undefined_exponent_is_never_accepted() {
         for bad in [LARGEST_EXPONENT.next_up(), 128.0, 500.0, f32::INFINITY, f32::NAN] {
@@ -144,7 +146,7 @@ mod tests {
             row.moved(0.0, to);
             assert_eq!(row.accept(1.0, true, false), held, "{exponent} {to}");
         }
-        // In two moves nothing is dropped: 2^8, then 1, then 2^-120.
+        // Two moves drop nothing: 2^8, then 1, then 2^-120.
         let mut row = seen(&[8.0]);
         row.moved(0.0, 8.0);
         row.moved(8.0, 128.0);
@@ -153,7 +155,8 @@ mod tests {
         assert!(!row.accept(1.0, true, false));
     }
 
-    /// A score 20 bits above its reference was rounded by 20 bits' worth. Once the reference has followed, S does not show it.
+    /// The distance of a score 20 above its reference is rounded relative to 20. Once the reference has followed, S does not
+    /// show that error.
     #[test]
     fn a_move_away_from_far_exponents_is_not_accepted() {
         for (exponent, held) in [(HEADROOM, true), (HEADROOM.next_up(), false), (20.0, false), (100.0, false)]

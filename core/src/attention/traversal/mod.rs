@@ -1,52 +1,51 @@
-//! In which order blocks of keys are visited, where references come from, and which blocks are left out.
+//! Traversal of key blocks: their order, the source of references, and which blocks are skipped.
 //!
 //! ```text
 //! for every tile of query rows:
-//!     m = first reference                          none, or from what represents blocks of keys
+//!     m = first reference                          none, or from representatives of key blocks
 //!     for every block of keys, in some order:
-//!         skip the block?                          from its norms and what is added to its scores (a budget)
+//!         skip the block?                          by its norms and the numbers added to its scores (a budget)
 //!         s = scores                               of the rows with the keys they attend
-//!         skip the block?                          from its largest scores (λ)
-//!         m = moved by the largest scores          in every block, or in the sink and the own blocks alone
+//!         skip the block?                          by its largest scores (λ)
+//!         m = moved by the largest scores          in every block, or only in the sink and the own blocks
 //!         w = 2^(s − m)
-//!         skip the products with values?           from its weights (a budget)
-//!         S = S + Σ w    W = W + Σ w v             or D = D + Σ w where the block is left out
-//!     y = W / S                                    if the row passes the guard; else the exact schedule computes it again
+//!         skip the products with values?           by its weights (a budget)
+//!         S = S + Σ w    W = W + Σ w v             or D = D + Σ w if the block is skipped
+//!     y = W / S                                    if the row passes the guard; else the exact schedule recomputes it
 //! ```
 //!
-//! A [`Schedule`] says all of this as data. Algorithm 1 of VFA (vector relieved flash attention) is [`Schedule::VFA`],
-//! algorithm 2 is [`Schedule::vsa`], and its ablations and the rules of BLASST beside it are settings, too. The
-//! geometry that all of them share (tiles, blocks, segments, the merge tree) is [`super::schedule`], from which this
-//! module has its different name.
+//! A [`Schedule`] expresses all of this as data. Algorithm 1 of VFA (vector relieved flash attention) is [`Schedule::VFA`],
+//! and algorithm 2 is [`Schedule::vsa`]. Its ablations and the rules of BLASST are settings as well. The geometry that all of
+//! them share (tiles, blocks, segments, the merge tree) is in [`super::schedule`], which is why this module has another name.
 //!
-//! The published algorithms promise nothing about the answer. Here:
+//! The published algorithms make no promise about the answer. This implementation does:
 //!
-//! 1. **A frozen run is exact.** References are whole numbers, so that any of them yields the same answer but for
-//!    rounding, as long as weights neither vanish nor overflow. Each row proves that by its sums, or is computed again
-//!    by the exact schedule and counted ([`guard`]). A range of `2^±100` for `S` would be too wide: below `2^-24` of the
-//!    reference, [`WEIGHT_FLOOR`](crate::state::WEIGHT_FLOOR) begins to take keys that count. Nor does `S` suffice. Where
-//!    powers of two are made of integer bits, a score 128 above its reference gives a finite wrong weight; so the largest
-//!    exponent is watched as well.
-//! 2. **A skipping run says what it left out.** The state has a fourth sum `D`, the weights of skipped blocks
-//!    ([`Thinned`]). It rescales and merges as `S` does, and `D / (S + D)` bounds what the answer lost. Under a budget `E`
-//!    every tile keeps `D ≤ E (S + D)` by itself, and then so do all tiles, segments, splits and boards together. BLASST's
-//!    rules promise nothing, but their answers carry the same bound.
-//! 3. **Representatives see attended keys only.** What stands for a block of keys is taken over the keys that every row
-//!    of the tile attends ([`proxy`]); a causal row does not see the future through it.
-//! 4. **Values that are not finite stay.** A block with one that some row of the tile attends is never left out.
+//! 1. **A frozen run is exact.** References are integers, so every reference yields the same answer up to rounding as long as
+//!    weights neither vanish nor overflow. Each row proves that by its sums, or the exact schedule recomputes it and counts
+//!    it ([`guard`]). A range of `2^±100` for `S` would be too wide: below `2^-24` of the reference,
+//!    [`WEIGHT_FLOOR`](crate::state::WEIGHT_FLOOR) begins to drop keys that matter. `S` alone is not sufficient either. If
+//!    powers of two are built from integer bits, a score 128 above its reference yields a finite wrong weight, so the largest
+//!    exponent is tracked as well.
+//! 2. **A skipping run reports the skipped weights.** The state has a fourth sum `D`, the weights of skipped blocks
+//!    ([`Thinned`]). It rescales and merges like `S`, and `D / (S + D)` bounds the error of the answer. Under a budget `E`
+//!    every tile independently keeps `D ≤ E (S + D)`, which implies it for all tiles, segments, splits and boards together.
+//!    BLASST's rules promise nothing, but their answers carry the same bound.
+//! 3. **Representatives only see attended keys.** The representative of a block is computed from the keys that every row of
+//!    the tile attends ([`proxy`]), so a causal row never sees the future through it.
+//! 4. **Values that are not finite stay.** A block with such a value that some row of the tile attends is never skipped.
 //!
 //! | step | items |
 //! |---|---|
 //! | the setting | [`Schedule`], [`Order`], [`First`], [`Movers`], [`Skip`] |
-//! | the state with `D`, the budget, what an answer lost | [`Thinned`], [`odds`], [`fits`], [`share`] |
-//! | what a block weighs at most before it is seen, and a row's own key at least | [`foresees`], [`reach`], [`unseen()`], [`own_score`], [`own_weight`] |
-//! | what stands for a block, or for a tile's queries | [`proxy`] |
-//! | which rows are accepted | [`guard`] |
-//! | the scalar run, its memory, and what it counted | [`scalar`], [`Tile`], [`Room`], [`LeftOut`], [`Report`] |
+//! | the state with `D`, the budget, the error of skipping | [`Thinned`], [`odds`], [`fits`], [`share`] |
+//! | upper bound of an unseen block's weights, lower bound of a row's own key | [`foresees`], [`reach`], [`unseen()`], [`own_score`], [`own_weight`] |
+//! | representatives of a block and of a tile's queries | [`proxy`] |
+//! | acceptance of rows | [`guard`] |
+//! | the scalar run, its memory, and its counters | [`scalar`], [`Tile`], [`Room`], [`LeftOut`], [`Report`] |
 //!
 //! The bounds are [`Row::frozen`](super::bound::rounding::Row::frozen),
 //! [`Row::bounds_left_out`](super::bound::rounding::Row::bounds_left_out),
-//! [`Arithmetic::prior_frozen`](super::bound::Arithmetic::prior_frozen) and, where all scores are small,
+//! [`Arithmetic::prior_frozen`](super::bound::Arithmetic::prior_frozen) and, if all scores are small,
 //! [`Arithmetic::stays_near_zero`](super::bound::Arithmetic::stays_near_zero). `core/BOUNDS.md` derives them.
 
 pub mod guard;

@@ -1,26 +1,26 @@
-//! What stands for the keys of a block, and for the queries of a tile, where a first reference is taken from.
+//! Computes representatives of the keys of a block and of the queries of a tile, which yield a first reference.
 //!
-//! A representative has one element for each dim, chosen or averaged over some vectors. The score of two representatives
-//! is one dot product in place of as many as there are pairs, and near their maximum, or far from it: nothing depends on
-//! that but how many rows are computed again.
+//! A representative has one element for each dim, selected or averaged over some vectors. The score of two representatives
+//! takes one dot product instead of one for each pair, and may be near their maximum or far from it. It only affects how many
+//! rows are recomputed.
 
 use super::setting::{KeySide, QuerySide};
 
-/// How one element stands for many.
+/// Method of representing many elements by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Summary {
-    /// The one of the largest magnitude, with its sign; of several the first.
+    /// The element of the largest magnitude, with its sign; the first of equal ones.
     SignedAbsMax,
     /// The largest magnitude.
     AbsMax,
-    /// The largest.
+    /// The maximum.
     Max,
     /// The mean.
     Mean,
 }
 
 impl KeySide {
-    /// How keys are summarized.
+    /// Returns the method that summarizes keys.
     #[must_use]
     pub const fn summary(self) -> Summary {
         match self {
@@ -33,7 +33,7 @@ impl KeySide {
 }
 
 impl QuerySide {
-    /// How the queries of a tile are summarized; `None` if each row stands for itself.
+    /// Returns the method that summarizes the queries of a tile; `None` if each row represents itself.
     #[must_use]
     pub const fn summary(self) -> Option<Summary> {
         match self {
@@ -46,8 +46,7 @@ impl QuerySide {
 }
 
 impl Summary {
-    /// Takes vector number `n` of those that `to` stands for in; `element` has one element for each dim. NaN is passed over
-    /// where elements are compared.
+    /// Adds vector number `n` to the summary in `to`; `element` returns its element for each dim. Comparisons skip NaN.
     pub fn absorb(self, to: &mut [f32], n: usize, element: impl Fn(usize) -> f32) {
         for (x, to) in to.iter_mut().enumerate() {
             let e = element(x);
@@ -70,7 +69,7 @@ impl Summary {
         }
     }
 
-    /// Completes `to`, which took in `n` vectors, at least one.
+    /// Completes `to`, which has absorbed `n` vectors, at least one.
     pub fn finish(self, to: &mut [f32], n: usize) {
         if self == Summary::Mean {
             to.iter_mut().for_each(|to| *to /= n as f32);

@@ -1,26 +1,26 @@
-//! What a run with a schedule did.
+//! Counts the events of a run with a schedule.
 
 use super::room::RowRoom;
 use crate::state::WEIGHT_FLOOR;
 
-/// Rows that weights of some type could not have told from infinity, or from zero.
+/// Rows whose weights overflow or vanish in some type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spoilt {
-    /// Rows in which some weight is beyond the largest number of the type when it is made.
+    /// Rows in which some weight exceeds the largest number of the type when it is computed.
     pub overflowing: u64,
     /// Rows in which every weight, relative to the row's last reference, is zero.
     pub vanishing: u64,
 }
 
-/// Exponents from which two to their power rounds to infinity in f16, `log2 65520`, and in f32.
+/// Exponents from which two to their power rounds to infinity: in f16, `log2 65520`, and in f32.
 const OVERFLOWS: [f32; 2] = [15.999_648, 128.0];
 
-/// Exponents up to which it is zero: half the least subnormal number of f16 rounds to zero, and f32 weights end where the
-/// kernels end them.
+/// Exponents up to which it is zero: in f16, where half the smallest subnormal number rounds to zero, and in f32, where the
+/// kernels cut weights off.
 const VANISHES: [f32; 2] = [-25.0, WEIGHT_FLOOR];
 
 impl Spoilt {
-    /// Counts a row in the counters of f16 and of f32. `peak` is the largest exponent of its weights when they were made,
+    /// Counts a row in the counters of f16 and of f32. `peak` is the largest exponent of its weights when they were computed,
     /// `largest` that of all its scores relative to its last reference.
     pub(super) fn count(counters: [&mut Spoilt; 2], peak: f32, largest: f32) {
         for ((counter, overflows), vanishes) in counters.into_iter().zip(OVERFLOWS).zip(VANISHES) {
@@ -30,65 +30,65 @@ impl Spoilt {
     }
 }
 
-/// The counts of a run, and what its answers lost.
+/// Counters of a run, and the error of its answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Rows that were accepted as the schedule computed them, those that attend no key among them.
+    /// Rows accepted as the schedule computed them, including rows that attend no key.
     pub accepted: u64,
-    /// Rows that did not pass the guard and were computed again by the exact schedule.
+    /// Rows that did not pass the guard and were recomputed by the exact schedule.
     pub recomputed: u64,
-    /// Of these, rows whose largest score lay in a block that was left out before weights existed.
+    /// Rows among these whose largest score was in a block skipped before weights were computed.
     pub lost_maximum: u64,
     /// Rows whose reference was zero because the norm gate was open.
     pub gated: u64,
     /// Blocks of tiles in which some row attends a key.
     pub blocks: u64,
-    /// Of these, blocks that were left out for every row of the tile.
+    /// Blocks among these that every row of the tile skipped.
     pub skipped_blocks: u64,
-    /// Of these, blocks that were left out before a product of them was computed ([`unseen`](super::unseen())): `D` takes an
-    /// upper bound of their weights, and log-sum-exp is one, too.
+    /// Blocks among these that were skipped before any of their products was computed ([`unseen`](super::unseen())): `D` then
+    /// includes an upper bound of their weights, so log-sum-exp is an upper bound, too.
     pub unseen_blocks: u64,
-    /// Rows of blocks in which the row attends a key.
+    /// Pairs of a row and a block in which the row attends a key.
     pub row_blocks: u64,
-    /// Of these, rows that left the block out.
+    /// Pairs among these in which the row skipped the block.
     pub skipped_row_blocks: u64,
-    /// Rows of blocks whose largest score the schedule needs: where references move, and everywhere by λ. The guard's own
-    /// watch over exponents is not counted.
+    /// Pairs in which the schedule needs the largest score: where references move, and everywhere with λ. The guard's own
+    /// tracking of exponents is not counted.
     pub sought_row_blocks: u64,
-    /// Blocks that were not left out and in which the reference of some row moved that had sums to rescale. The exact step of
-    /// a kernel does not count them, where the norm gate stays shut.
+    /// Blocks that were not skipped and in which the reference of some row with sums to rescale moved. The exact step of a
+    /// kernel does not count them while the norm gate is closed.
     pub rescaled_blocks: u64,
-    /// The same of rows.
+    /// Rows of blocks to which the same applies.
     pub rescaled_row_blocks: u64,
-    /// Rows that weights in f16 would have lost, whether the guard accepted them or not.
+    /// Rows that weights in f16 would have spoilt, whether or not the guard accepted them.
     pub half: Spoilt,
-    /// Rows that weights in f32 have lost, or would have.
+    /// Rows that weights in f32 spoilt or would have spoilt.
     pub single: Spoilt,
-    /// The largest share of its weights that an accepted row left out: the upper bound of `D / (S + D)` by
+    /// Largest share of its weights that an accepted row skipped: the upper bound of `D / (S + D)` by
     /// [`share`](super::share).
     pub worst_share: f64,
-    /// The sum of these shares over the accepted rows.
+    /// Sum of these shares over the accepted rows.
     pub share_sum: f64,
 }
 
-/// The shares `D / (S + D)` of the weights that rows left out, in summary.
+/// Summary of the shares `D / (S + D)` of the weights that rows skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shares {
-    /// The largest.
+    /// Largest share.
     pub worst: f64,
-    /// The least that at most one row in a hundred exceeds.
+    /// Smallest share that at most one row in a hundred exceeds.
     pub p99: f64,
-    /// The mean.
+    /// Mean share.
     pub mean: f64,
 }
 
 impl Shares {
-    /// Of `rows` rows; `list` holds the share of each, from 0 to 1, and zeros for rows that were not computed.
+    /// Summarizes `rows` rows; `list` holds the share of each, from 0 to 1, and zeros for rows that were not computed.
     #[must_use]
     pub fn of(list: &[f32], rows: u64) -> Shares {
         let beyond = |x: f32| list.iter().filter(|share| **share > x).count() as u64;
         let worst = list.iter().copied().fold(0.0f32, f32::max);
-        // Bits of numbers without sign are in their order.
+        // The bits of numbers without sign have the order of the numbers.
         let (mut least, mut most) = (0u32, worst.to_bits());
         while least < most {
             let middle = u32::midpoint(least, most);
@@ -106,7 +106,7 @@ impl Shares {
     }
 }
 
-/// `part / whole`, zero of nothing.
+/// Returns `part / whole`; zero if `whole` is zero.
 fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
@@ -126,7 +126,7 @@ impl Report {
         self.rescaled_blocks += u64::from(moved > 0);
     }
 
-    /// Adds what another part of the run counted.
+    /// Adds the counters of another part of the run.
     pub fn add(&mut self, other: &Report) {
         let Report { worst_share, share_sum, .. } = *other;
         for (to, from) in [
@@ -153,38 +153,38 @@ impl Report {
         self.share_sum += share_sum;
     }
 
-    /// The share of the blocks that were left out whole.
+    /// Returns the share of the blocks that every row skipped.
     #[must_use]
     pub fn block_sparsity(&self) -> f64 {
         ratio(self.skipped_blocks, self.blocks)
     }
 
-    /// The share of the blocks that were left out before a product of them was computed.
+    /// Returns the share of the blocks that were skipped before any of their products was computed.
     #[must_use]
     pub fn unseen_share(&self) -> f64 {
         ratio(self.unseen_blocks, self.blocks)
     }
 
-    /// The share of the rows of blocks that were left out.
+    /// Returns the share of row-block pairs that were skipped.
     #[must_use]
     pub fn row_sparsity(&self) -> f64 {
         ratio(self.skipped_row_blocks, self.row_blocks)
     }
 
-    /// The share of the blocks not left out in which no row had to be rescaled.
+    /// Returns the share of the kept blocks in which no row had to be rescaled.
     #[must_use]
     pub fn rescale_skip_rate(&self) -> f64 {
         let kept = self.blocks - self.skipped_blocks;
         ratio(kept - self.rescaled_blocks, kept)
     }
 
-    /// The share of the rows that were computed again.
+    /// Returns the share of the rows that were recomputed.
     #[must_use]
     pub fn recomputed_share(&self) -> f64 {
         ratio(self.recomputed, self.accepted + self.recomputed)
     }
 
-    /// The mean share of its weights that an accepted row left out.
+    /// Returns the mean share of its weights that an accepted row skipped.
     #[must_use]
     pub fn mean_share(&self) -> f64 {
         if self.accepted == 0 { 0.0 } else { self.share_sum / self.accepted as f64 }

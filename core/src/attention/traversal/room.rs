@@ -1,4 +1,4 @@
-//! The memory of a scalar run: its tiles, what it keeps of each row, and its scratch.
+//! The memory of a scalar run: its tiles, its row records, and its scratch.
 
 use super::guard::Exponents;
 use super::thinned::Thinned;
@@ -7,17 +7,17 @@ use crate::attention::problem::Problem;
 use crate::attention::scalar;
 use crate::state::State;
 
-/// Query rows that decide together, and keys that are left out together.
+/// Query rows that decide together, and keys that are skipped together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
-    /// Rows of a tile.
+    /// Number of rows of a tile.
     pub rows: usize,
-    /// Keys of a block.
+    /// Number of keys of a block.
     pub keys: usize,
 }
 
 impl Tile {
-    /// The blocks in which sparsity is usually told.
+    /// The blocks in which sparsity is usually reported.
     pub const SQUARE: Tile = Tile { rows: 64, keys: 64 };
 
     /// Checks that neither side is empty.
@@ -35,30 +35,30 @@ impl Tile {
     }
 }
 
-/// Where a run writes what its rows left out; each array is `[batch, heads, queries]`, or absent.
+/// Destination of the skipped weights of rows; each array is `[batch, heads, queries]`, or absent.
 #[derive(Debug, Default)]
 pub struct LeftOut<'a> {
-    /// The sum `D` of every row's state, in the units of [`StateOut::s`](crate::attention::StateOut::s), with which it
-    /// merges.
+    /// The sum `D` of every row's state, in the units of [`StateOut::s`](crate::attention::StateOut::s). It merges in the
+    /// same way.
     pub d: Option<&'a mut [f32]>,
     /// The upper bound of `D / (S + D)` of every row.
     pub share: Option<&'a mut [f32]>,
 }
 
-/// What a run keeps of a row of its tile. [`Room::rows`] is made of its default.
+/// The record of a row of the current tile. [`Room::rows`] consists of default values.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RowRoom {
     pub(super) m: f32,
     pub(super) s: f32,
     pub(super) d: f32,
     pub(super) exponents: Exponents,
-    /// The largest score of blocks that were kept, and of blocks that were left out before weights existed.
+    /// Largest score of kept blocks, and of blocks skipped before weights were computed.
     pub(super) kept: f32,
     pub(super) lost: f32,
-    /// The least score of the row's own key until its tile visits an own block; `−∞` where it is not known or nobody asks.
+    /// Least score of the row's own key until its tile visits an own block; `−∞` if it is unknown or not needed.
     pub(super) own: f32,
-    /// Of the block that is visited: the keys the row attends, its largest score, the sum of its weights, whether the row
-    /// leaves it out, and whether its reference moved.
+    /// For the current block: the number of keys that the row attends, its largest score, the sum of its weights, whether the
+    /// row skips it, and whether its reference moved.
     pub(super) attended: u32,
     pub(super) top: f32,
     pub(super) sum: f32,
@@ -71,18 +71,18 @@ pub struct RowRoom {
 pub struct Room<'a> {
     /// At least [`scratch_len`] numbers.
     pub floats: &'a mut [f32],
-    /// One for each row of a tile, or more.
+    /// At least one for each row of a tile.
     pub rows: &'a mut [RowRoom],
 }
 
-/// Number of f32 values of scratch that [`run`](super::scalar::run) needs, for any number of queries. Returns `None` if the number
-/// overflows.
+/// Returns the number of f32 values of scratch that [`run`](super::scalar::run) needs, for any number of queries; `None` on
+/// overflow.
 #[must_use]
 pub fn scratch_len(problem: &Problem, tile: Tile) -> Option<usize> {
     tile_len(problem.head_dim(), problem.value_dim(), tile)?.checked_add(scalar::scratch_len(problem)?)
 }
 
-/// The part of [`scratch_len`] that depends on the tile, for head sizes `d` and `d_v`.
+/// Returns the part of [`scratch_len`] that depends on the tile, for head sizes `d` and `d_v`.
 pub(in crate::attention) fn tile_len(d: usize, dv: usize, tile: Tile) -> Option<usize> {
     let row = d.checked_add(tile.keys)?.checked_add(dv)?;
     row.checked_mul(tile.rows)?.checked_add(d.checked_mul(2)?)?.checked_add(dv)
@@ -97,17 +97,17 @@ pub(super) struct Sheet<'a> {
     pub(super) scores: &'a mut [f32],
     /// `[rows][d_v]`.
     pub(super) weighted: &'a mut [f32],
-    /// What stands for keys and for queries, `[d]`.
+    /// Representatives of keys and of queries, `[d]`.
     pub(super) key: &'a mut [f32],
     pub(super) query: &'a mut [f32],
     /// The weighted values of a block, `[d_v]`.
     pub(super) product: &'a mut [f32],
-    /// Of the exact schedule.
+    /// Scratch of the exact schedule.
     pub(super) exact: &'a mut [f32],
 }
 
 impl<'a> Sheet<'a> {
-    /// The scratch of the next tile, of `rows` rows, with empty states.
+    /// Creates the scratch of the next tile, of `rows` rows, with empty states.
     pub(super) fn of(problem: &Problem, tile: Tile, rows: usize, room: &'a mut Room<'_>) -> Sheet<'a> {
         let (d, dv) = (problem.head_dim(), problem.value_dim());
         let (queries, rest) = room.floats.split_at_mut(tile.rows * d);
@@ -125,18 +125,18 @@ impl<'a> Sheet<'a> {
 }
 
 impl RowRoom {
-    /// The row before a block is visited.
+    /// Returns the row as it is before a block is visited.
     pub(super) fn before_block(self) -> RowRoom {
         RowRoom { attended: 0, top: f32::NEG_INFINITY, sum: 0.0, skips: false, moved: false, ..self }
     }
 
-    /// The reference; while there is none, the whole number nearest to the least score of the row's own key, `−∞` where that is not
-    /// known.
+    /// Returns the reference. Without one, returns the integer nearest to the least score of the row's own key, or `−∞` if
+    /// that is unknown.
     pub(super) fn reference(&self) -> f32 {
         if self.m == f32::NEG_INFINITY { libm::rintf(self.own) } else { self.m }
     }
 
-    /// Moves the reference to `m`, which lies above it, with the row's sums and `w`.
+    /// Moves the reference to `m`, which is greater, and rescales the row's sums and `w`.
     pub(super) fn raise(&mut self, m: f32, w: &mut [f32]) {
         if self.s > 0.0 || self.d > 0.0 {
             self.exponents.moved(self.m, m);

@@ -1,11 +1,12 @@
-//! The scalar run of any schedule: a whole call without threads, vector instructions or an allocator.
+//! Runs any schedule without threads, vector instructions or an allocator.
 //!
 //! Rows are computed in tiles, blocks of keys are cut by position alone, and each row has one state from its first block to
-//! its last. The weights of a block are one chain, as are its weighted values, and chains are added in the order of the
-//! visits. Rows that do not pass the guard are computed again by [`crate::attention::scalar`], and
-//! [`Schedule::EXACT`] is that run altogether, bit for bit.
+//! its last. The weights of a block form one chain, as do its weighted values, and chains are added in the order of the
+//! visits. [`crate::attention::scalar`] recomputes rows that do not pass the guard, and executes all of [`Schedule::EXACT`],
+//! bit for bit.
 //!
-//! The bits of a row depend on its tile, because its neighbours vote: not on the batch, on other heads or on repetition.
+//! The bits of a row depend on its tile, because its neighbours vote. They do not depend on the batch or on other heads, and
+//! they are reproducible.
 
 use super::guard::Exponents;
 use super::proxy::Summary;
@@ -29,8 +30,8 @@ use core::ops::Range;
 /// Name of the arithmetic.
 const NAME: &str = "attention_f32_tiled__scalar_exp2_libm";
 
-/// The structure and the arithmetic that [`run`] executes, for the bounds of rows that were accepted. Those of the rows that
-/// were computed again are [`crate::attention::scalar::executed`].
+/// Returns the structure and the arithmetic that [`run`] executes, for the bounds of accepted rows. Recomputed rows have
+/// those of [`crate::attention::scalar::executed`].
 #[must_use]
 pub fn executed(problem: &Problem, schedule: &Schedule, tile: Tile) -> Executed {
     let exact = scalar::executed(problem);
@@ -65,12 +66,12 @@ pub fn executed(problem: &Problem, schedule: &Schedule, tile: Tile) -> Executed 
 
 /// Computes the whole problem by a schedule. Everything is checked before anything is written.
 ///
-/// Log-sum-exp is that of all keys, of `S + D`; where blocks are left out before their weights exist, `D` is an upper bound,
-/// and so is it.
+/// Log-sum-exp is that of all keys, of `S + D`. If blocks are skipped before their weights are computed, `D` is an upper
+/// bound, and so is log-sum-exp.
 ///
 /// # Errors
-/// Returns an error if the schedule or the tile is invalid, if inputs or outputs do not match the problem, or if `room`
-/// is too small.
+/// Returns an error if the schedule or the tile is invalid, if inputs or outputs do not match the problem, or if `room` is
+/// too small.
 pub fn run(
     problem: &Problem,
     schedule: &Schedule,
@@ -137,20 +138,20 @@ pub fn run(
     Ok(report)
 }
 
-/// What a row came to.
+/// The result of a row.
 #[derive(Debug)]
 pub struct Answer<'a> {
     /// The row, counted within its sequence.
     pub row: usize,
-    /// Its state, in base-2 units.
+    /// State of the row, in base-2 units.
     pub state: State<&'a mut [f32]>,
-    /// The weights that it left out, in the units of the state.
+    /// The weights that it skipped, in the units of the state.
     pub d: f32,
     /// The upper bound of `D / (S + D)`.
     pub share: f32,
 }
 
-/// A call of which tiles are computed one by one, in any order.
+/// A call whose tiles are computed one by one, in any order.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     problem: &'a Problem,
@@ -165,8 +166,8 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// A call of a schedule other than [`Schedule::EXACT`]. Schedule, tile and inputs have been checked; `present` has been
-    /// written.
+    /// Creates a call of a schedule other than [`Schedule::EXACT`]. Schedule, tile and inputs must have been checked, and
+    /// `present` written.
     #[must_use]
     pub fn new(
         problem: &'a Problem,
@@ -185,8 +186,8 @@ impl<'a> Call<'a> {
         Call { problem, schedule, tile, inputs, present, odds, log_lambda, additions, foresees }
     }
 
-    /// Computes `rows` of query head `head`, a tile, and hands each to `take`. `room` has at least [`scratch_len`] numbers
-    /// and as many rows as a tile. What happened is added to `report`.
+    /// Computes `rows` of query head `head`, a tile, and passes each to `take`. `room` has at least [`scratch_len`] numbers
+    /// and one record for each row of a tile. Adds the counters to `report`.
     pub fn tile(
         &self,
         sequence: &Sequence,
@@ -204,30 +205,30 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The larger of two magnitudes; NaN if either is.
+/// Returns the larger of two magnitudes; NaN if either is.
 fn larger(a: f64, b: f64) -> f64 {
     if a > b || a.is_nan() { a } else { b }
 }
 
-/// The Euclidean norm of `d` elements, or a little more.
+/// Returns the Euclidean norm of `d` elements, or slightly more.
 fn norm(d: usize, element: impl Fn(usize) -> f32) -> f64 {
     let squares: f64 = (0..d).map(|x| f64::from(element(x)) * f64::from(element(x))).sum();
     libm::sqrt(squares) * (1.0 + 1e-9)
 }
 
-/// One tile of query rows on its way over the keys.
+/// One tile of query rows and its pass over the keys.
 struct Walk<'a> {
     call: &'a Call<'a>,
     sequence: &'a Sequence,
     head: usize,
     rows: Range<usize>,
-    /// The keys that some row may attend, and those that lengths, causality and window leave to every row.
+    /// The keys that some row may attend, and those that lengths, causality and window allow for every row.
     any: Range<usize>,
     all: Range<usize>,
 }
 
 impl Walk<'_> {
-    /// Goes over the blocks. Returns whether the norm gate was open.
+    /// Visits the blocks. Returns `true` if the norm gate was open.
     fn visit(&self, sheet: &mut Sheet<'_>, report: &mut Report) -> bool {
         let d = self.call.problem.head_dim();
         for (i, query) in self.rows.clone().zip(sheet.queries.chunks_exact_mut(d)) {
@@ -255,7 +256,7 @@ impl Walk<'_> {
         gated
     }
 
-    /// Finds what the own key of every row scores at least.
+    /// Computes a lower bound of the score of every row's own key.
     fn own(&self, pairs: &Pairs<'_>, sheet: &mut Sheet<'_>) {
         let (d, cap) = (self.call.problem.head_dim(), self.call.problem.score_factors().1);
         let lines = sheet.rows.iter_mut().zip(sheet.queries.chunks_exact(d));
@@ -269,7 +270,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether row `i` may attend key `j`, and what is added to its score then.
+    /// Returns the number added to the score of row `i` and key `j`; `None` if the row may not attend the key.
     fn added(&self, pairs: &Pairs<'_>, i: usize, j: usize) -> Option<f32> {
         let (start, end) = self.sequence.range(i);
         if !(start..end).contains(&j) {
@@ -278,7 +279,7 @@ impl Walk<'_> {
         Some(pairs.added(i, j)).filter(|added| *added != f32::NEG_INFINITY)
     }
 
-    /// Whether every score of the tile is known to stay near zero.
+    /// Returns `true` if every score of the tile is known to stay near zero.
     fn is_near_zero(&self, pairs: &Pairs<'_>) -> bool {
         let (d, dv) = (self.call.problem.head_dim(), self.call.problem.value_dim());
         let mut norms = Norms { query: 0.0, key: 0.0, bias: 0.0 };
@@ -318,7 +319,7 @@ impl Walk<'_> {
             }
             summary.finish(query, rows.len());
         }
-        // While tops are sought, they stand in the place of references.
+        // During the search, largest scores are stored in place of references.
         let size = block.unwrap_or(self.call.tile.keys);
         let mut from = self.all.start;
         while from < self.all.end {
@@ -347,7 +348,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Summarizes those of `keys` that every row of the tile attends in `to`. Returns how many they are.
+    /// Summarizes in `to` the keys among `keys` that every row of the tile attends. Returns their number.
     fn summarize(&self, pairs: &Pairs<'_>, summary: Summary, keys: Range<usize>, to: &mut [f32]) -> usize {
         let mut n = 0;
         for j in keys {
@@ -385,7 +386,7 @@ impl Walk<'_> {
         let finite = || self.has_finite_values(pairs, keys.clone());
         if self.call.log_lambda > f32::NEG_INFINITY {
             for row in sheet.rows.iter_mut() {
-                // No row leaves out what it has no reference for, nor a NaN.
+                // No row skips a block without a reference, nor a NaN.
                 row.skips = row.attended > 0 && row.top - row.m < self.call.log_lambda;
             }
             let stands = |row: &RowRoom| row.attended == 0 || row.skips;
@@ -415,8 +416,8 @@ impl Walk<'_> {
         report.count(sheet.rows);
     }
 
-    /// Whether the tile leaves a block out before its scores are computed. If it does, rows that attend a key have what it weighs
-    /// at most in `D`.
+    /// Returns `true` if the tile skips a block before its scores are computed. If so, adds an upper bound of its weights to
+    /// the `D` of rows that attend a key.
     fn leaves_unseen(&self, pairs: &Pairs<'_>, keys: &Range<usize>, sheet: &mut Sheet<'_>) -> bool {
         let (d, cap) = (self.call.problem.head_dim(), self.call.problem.score_factors().1);
         let key = keys.clone().map(|j| norm(d, |x| pairs.key(j, x))).fold(0.0, larger);
@@ -426,7 +427,7 @@ impl Walk<'_> {
             *row = row.before_block();
             for added in keys.clone().filter_map(|j| self.added(pairs, i, j)) {
                 row.attended += 1;
-                // A NaN stays.
+                // A NaN is kept.
                 row.top = if added > row.top || added.is_nan() { added } else { row.top };
             }
             let m = row.reference();
@@ -447,7 +448,7 @@ impl Walk<'_> {
         true
     }
 
-    /// Computes the scores of a block, and of every row how many keys it attends and its largest score, which is NaN if a
+    /// Computes the scores of a block, and for every row the number of attended keys and the largest score, which is NaN if a
     /// score is.
     fn score(&self, pairs: &Pairs<'_>, keys: Range<usize>, sheet: &mut Sheet<'_>) {
         let d = self.call.problem.head_dim();
@@ -464,13 +465,13 @@ impl Walk<'_> {
                 if *to > row.top || to.is_nan() {
                     row.top = *to;
                 }
-                // A NaN stays: nothing exceeds it.
+                // A NaN is kept: no number exceeds it.
             }
         }
     }
 
-    /// Moves references where `moves` says so, or a row has none, and turns the scores of rows that keep the block into
-    /// weights. Rows that leave it out add it to `D`.
+    /// Moves references if `moves` is set or a row has none, and turns the scores of rows that keep the block into weights.
+    /// Rows that skip it add them to `D`.
     fn weigh(&self, moves: bool, keys: usize, sheet: &mut Sheet<'_>) {
         let dv = self.call.problem.value_dim();
         let lines =
@@ -516,7 +517,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the values of `keys` are finite, as far as some row of the tile attends them.
+    /// Returns `true` if the values among `keys` that some row of the tile attends are finite.
     fn has_finite_values(&self, pairs: &Pairs<'_>, mut keys: Range<usize>) -> bool {
         keys.all(|j| {
             let (values, v) = pairs.value(j);
@@ -525,7 +526,7 @@ impl Walk<'_> {
         })
     }
 
-    /// Hands over the rows that pass the guard, and computes the others again.
+    /// Returns the rows that pass the guard, and recomputes the others.
     fn finish(
         &self,
         sheet: &mut Sheet<'_>,
@@ -545,7 +546,7 @@ impl Walk<'_> {
             }
             report.gated += u64::from(gated);
             if self.accepts(row, w, left, gated) && !lost_maximum {
-                // A row without weights is empty, whatever its reference was to be.
+                // A row without weights is empty, regardless of its reference.
                 let m = if row.s == 0.0 { f32::NEG_INFINITY } else { row.m };
                 let share = if left > 0.0 { (left as f32).next_up().min(1.0) } else { 0.0 };
                 take(Answer { row: i, state: State { m, s: row.s, w }, d: row.d, share });
@@ -571,9 +572,9 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a row passes the guard; `left` is the share of its weights that it left out.
+    /// Returns `true` if a row passes the guard; `left` is the share of its weights that it skipped.
     fn accepts(&self, row: &RowRoom, w: &[f32], left: f64, gated: bool) -> bool {
-        // Neither a score nor what stands for keys gave it a reference, or the gate did.
+        // Neither a score nor a representative set its reference, or the gate did.
         let exponents = row.exponents;
         let untouched = row.kept == f32::NEG_INFINITY && row.lost == f32::NEG_INFINITY;
         if untouched && (row.m == f32::NEG_INFINITY || gated) {

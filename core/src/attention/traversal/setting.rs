@@ -1,23 +1,23 @@
-//! The setting of a run: a schedule as plain data.
+//! Schedules of a run, as plain data.
 
 use crate::argument::ArgumentError;
 use crate::state::HEADROOM;
 
-/// In which order the blocks of a tile are visited.
+/// Order in which the blocks of a tile are visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// From the first key to the last.
     Sequential,
-    /// The first block of the sequence (the sink), those on the tile's diagonal (its own), then the rest in order.
+    /// The first block of the sequence (the sink), then the blocks on the tile's diagonal (its own), then the rest in order.
     SinkOwnRest,
 }
 
-/// Which element stands for a dim of a block's keys.
+/// Element that represents one dim of a block's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySide {
-    /// The one of the largest magnitude, with its sign: `sabsmax`.
+    /// The element of the largest magnitude, with its sign: `sabsmax`.
     SignedAbsMax,
-    /// The largest.
+    /// The maximum.
     Max,
     /// The mean.
     Mean,
@@ -25,10 +25,10 @@ pub enum KeySide {
     AbsMax,
 }
 
-/// What stands for the queries of a tile.
+/// Representative of the queries of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuerySide {
-    /// Every row stands for itself.
+    /// Every row represents itself.
     Row,
     /// The largest magnitude of each dim over the tile's rows, without its sign. All rows share one reference.
     AbsMax,
@@ -38,65 +38,65 @@ pub enum QuerySide {
     Mean,
 }
 
-/// Where the reference of a row comes from before its first block.
+/// Source of a row's reference before its first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
-    /// There is none: the first block in which the row attends a key sets it.
+    /// No reference: the first block in which the row attends a key sets it.
     None,
-    /// The whole number nearest to the largest score of what stands for the queries with what stands for blocks of keys.
-    /// Where that is not finite, or no block has keys that every row of the tile attends, as [`First::None`].
+    /// The integer nearest to the largest score between the representatives of the queries and of key blocks. If that is not
+    /// finite, or if no block has keys that every row of the tile attends, this equals [`First::None`].
     Proxy {
-        /// What stands for the keys of a block.
+        /// Representative of the keys of a block.
         keys: KeySide,
-        /// What stands for the queries of a tile.
+        /// Representative of the queries of a tile.
         queries: QuerySide,
-        /// Keys of such a block; `None` takes the blocks of the run.
+        /// Number of keys of such a block; `None` uses the blocks of the run.
         block: Option<usize>,
     },
 }
 
-/// Which blocks move a reference that a score exceeds.
+/// Blocks whose scores may move a reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Movers {
     /// Every block.
     All,
-    /// The sink and the own blocks, in whatever order they are visited; elsewhere references are frozen. The first block
-    /// that sets a reference at all may be any.
+    /// The sink and the own blocks, in any order of visits; in other blocks references are frozen. Any block may set the
+    /// first reference of a row.
     SinkAndOwn,
 }
 
-/// When a tile leaves a block out.
+/// Condition under which a tile skips a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Skip {
     /// Never.
     Never,
-    /// Once weights are known: where what was left out stays within this share `E` of all weights in every row of the tile,
-    /// `D + b ≤ E (S + D + b)` with `b` the row's weights in the block. Scores and weights are computed, the products with
-    /// values are not. Where numbers that are added to scores tell by themselves that a block is light enough
-    /// ([`foresees`](super::foresees)), an upper bound takes the place of `b`, and nothing of the block is computed.
+    /// After weights are computed: if the skipped weights stay within this share `E` of all weights in every row of the tile.
+    /// With `b` the row's weights in the block, that is `D + b ≤ E (S + D + b)`. Scores and weights are computed, the
+    /// products with values are not. If the numbers added to scores already show that a block is light enough
+    /// ([`foresees`](super::foresees)), an upper bound replaces `b`, and nothing of the block is computed.
     Budget(f32),
-    /// Before weights exist: where `2^(largest − m) < λ` in every row of the tile, with the largest score of the row in the
-    /// block and its reference `m` (BLASST).
+    /// Before weights are computed: if `2^(largest − m) < λ` in every row of the tile, with the largest score of the row in
+    /// the block and its reference `m` (BLASST).
     Blocks(f32),
-    /// The same, each row of the tile by itself.
+    /// The same condition, applied to each row of the tile separately.
     Rows(f32),
 }
 
-/// How a run goes over the keys. Every setting but [`Schedule::EXACT`] is that of [`super::scalar`] with its guard.
+/// The schedule of a run. [`super::scalar`] with its guard implements every setting except [`Schedule::EXACT`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
     /// The order of blocks.
     pub order: Order,
-    /// The first reference.
+    /// Source of the first reference.
     pub first: First,
-    /// Which blocks move references.
+    /// Blocks that may move references.
     pub movers: Movers,
-    /// A score that exceeds the reference by more than this, in base-2 units, moves it: 0 to [`HEADROOM`].
+    /// Threshold in base-2 units: a score that exceeds the reference by more moves it. From 0 to [`HEADROOM`].
     pub threshold: f32,
-    /// When a block is left out.
+    /// Condition under which a block is skipped.
     pub skip: Skip,
-    /// Whether tiles in which every score stays near zero take zero as the reference of all rows, whatever else is set:
-    /// the norm gate, [`Arithmetic::stays_near_zero`](crate::attention::bound::Arithmetic::stays_near_zero).
+    /// `true` for the norm gate: tiles in which every score stays near zero use zero as the reference of all rows, regardless
+    /// of the other settings. See [`Arithmetic::stays_near_zero`](crate::attention::bound::Arithmetic::stays_near_zero).
     pub gate: bool,
 }
 
@@ -108,10 +108,10 @@ const fn proxy(keys: KeySide, queries: QuerySide) -> First {
 }
 
 impl Schedule {
-    /// The schedule of every exact kernel: blocks in order, references that lag by [`HEADROOM`], nothing left out.
+    /// The schedule of every exact kernel: blocks in order, references that lag by [`HEADROOM`], no skipping.
     pub const EXACT: Schedule = Schedule { threshold: HEADROOM, ..Schedule::FLASH };
 
-    /// `FlashAttention`: as [`Schedule::EXACT`], with references that follow every new maximum.
+    /// `FlashAttention`: like [`Schedule::EXACT`], with references that follow every new maximum.
     pub const FLASH: Schedule = Schedule {
         order: Order::Sequential,
         first: First::None,
@@ -121,41 +121,41 @@ impl Schedule {
         gate: false,
     };
 
-    /// VFA, algorithm 1: the first reference from `sabsmax`, sink and own blocks first, frozen elsewhere.
+    /// VFA, algorithm 1: the first reference from `sabsmax`, sink and own blocks first, frozen references in other blocks.
     pub const VFA: Schedule =
         Schedule { order: Order::SinkOwnRest, first: SABSMAX, movers: Movers::SinkAndOwn, ..Schedule::FLASH };
 
-    /// VSA, algorithm 2: [`Schedule::VFA`] that leaves blocks below `lambda` out.
+    /// Returns VSA, algorithm 2: [`Schedule::VFA`] that skips blocks below `lambda`.
     #[must_use]
     pub const fn vsa(lambda: f32) -> Schedule {
         Schedule { skip: Skip::Blocks(lambda), ..Schedule::VFA }
     }
 
-    /// The exact schedule inside an error budget.
+    /// Returns the exact schedule within an error budget.
     #[must_use]
     pub const fn within(budget: f32) -> Schedule {
         Schedule { skip: Skip::Budget(budget), ..Schedule::EXACT }
     }
 
-    /// BLASST: blocks in order, those below `lambda` left out.
+    /// Returns BLASST: blocks in order, skipping blocks below `lambda`.
     #[must_use]
     pub const fn blasst(lambda: f32) -> Schedule {
         Schedule { skip: Skip::Blocks(lambda), ..Schedule::FLASH }
     }
 
-    /// [`Schedule::blasst`] with sink and own blocks first ("SWA" in table 4).
+    /// Returns [`Schedule::blasst`] with sink and own blocks first ("SWA" in table 4).
     #[must_use]
     pub const fn blasst_reordered(lambda: f32) -> Schedule {
         Schedule { order: Order::SinkOwnRest, ..Schedule::blasst(lambda) }
     }
 
-    /// [`Schedule::blasst`] with references that lag by [`HEADROOM`] ("FA4" in table 4).
+    /// Returns [`Schedule::blasst`] with references that lag by [`HEADROOM`] ("FA4" in table 4).
     #[must_use]
     pub const fn blasst_lagging(lambda: f32) -> Schedule {
         Schedule { threshold: HEADROOM, ..Schedule::blasst(lambda) }
     }
 
-    /// [`Schedule::blasst`] that decides for each row ("Rowskip" in table 4).
+    /// Returns [`Schedule::blasst`] that decides for each row ("Rowskip" in table 4).
     #[must_use]
     pub const fn blasst_rows(lambda: f32) -> Schedule {
         Schedule { skip: Skip::Rows(lambda), ..Schedule::FLASH }
@@ -181,7 +181,7 @@ impl Schedule {
             let (argument, allowed) = ("rescale_threshold", "0 to 8, the headroom of a reference");
             return Err(E::Number { argument, found: self.threshold, allowed });
         }
-        // From a reference of zero a largest score says nothing about a block's share.
+        // A largest score does not measure a block's share if the reference is zero.
         if self.gate && matches!(self.skip, Skip::Blocks(_) | Skip::Rows(_)) {
             return Err(E::Conflict { argument: "gate", other: "lambda" });
         }
@@ -191,7 +191,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// The budget of [`Schedule::within`], whether or not tiles may pass the gate; `None` for any other schedule.
+    /// Returns the budget of [`Schedule::within`], with or without the gate; `None` for any other schedule.
     #[must_use]
     pub fn budget(&self) -> Option<f32> {
         match self.skip {
@@ -200,8 +200,8 @@ impl Schedule {
         }
     }
 
-    /// The name of the published algorithm that it is, whatever its λ, threshold and gate: `exact`, `vfa`, `vsa` or
-    /// `blasst`; `own` if it is none.
+    /// Returns the name of the published algorithm that it implements with any λ, threshold and gate: `exact`, `vfa`, `vsa`
+    /// or `blasst`; else `own`.
     #[must_use]
     pub fn name(&self) -> &'static str {
         let leaves_out = matches!(self.skip, Skip::Blocks(_) | Skip::Rows(_));
@@ -216,20 +216,20 @@ impl Schedule {
         }
     }
 
-    /// The same without the norm gate.
+    /// Returns the same schedule without the norm gate.
     #[must_use]
     pub const fn ungated(self) -> Schedule {
         Schedule { gate: false, ..self }
     }
 
-    /// Whether it is [`Schedule::EXACT`].
+    /// Returns `true` for [`Schedule::EXACT`].
     #[must_use]
     pub fn is_exact(&self) -> bool {
         *self == Schedule::EXACT
     }
 }
 
-/// The settings of the article's table 3, by their names there.
+/// Settings of the article's table 3, by their names there.
 pub const TABLE_3: [(&str, Schedule); 10] = [
     ("Baseline (FA2)", Schedule::FLASH),
     ("VFA (full, sabsmax)", Schedule::VFA),
@@ -255,7 +255,7 @@ pub const TABLE_3: [(&str, Schedule); 10] = [
     ),
 ];
 
-/// The settings of the article's table 4, by their names there, without λ, which [`Schedule::skip`] holds.
+/// Settings of the article's table 4, by their names there, without λ, which is in [`Schedule::skip`].
 pub const TABLE_4: [(&str, Schedule); 21] = [
     ("Baseline (FA2)", Schedule::FLASH),
     ("Blasst", Schedule::blasst(0.1)),

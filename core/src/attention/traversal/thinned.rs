@@ -1,7 +1,7 @@
-//! The softmax state of a run that leaves keys out, and the budget of what may be left out.
+//! The softmax state of a run that skips keys, and the budget of skipped weights.
 //!
-//! Beside `m`, `S` and `W` of the keys that were kept, the state has the sum `D = Σ 2^(s_j − m)` over those that were left
-//! out. It rescales and merges as `S` does.
+//! In addition to `m`, `S` and `W` of the kept keys, the state has the sum `D = Σ 2^(s_j − m)` over the skipped ones. It
+//! rescales and merges like `S`.
 //!
 //! **A budget is closed under the merge.** Let `D_a ≤ E (S_a + D_a)` and `D_b ≤ E (S_b + D_b)`. The merge multiplies both
 //! sums of a side by the same power of two `f ≥ 0` and adds:
@@ -11,10 +11,10 @@
 //! ```
 //!
 //! A factor of zero drops both sums of its side, and moving a reference is a merge with the empty state, for which `0 ≤ 0`
-//! holds. So each tile, segment, split and board may decide by its own sums, and what they merge to keeps the budget.
+//! holds. So each tile, segment, split and board may decide by its own sums, and the merged result keeps the budget.
 //!
-//! **What it bounds.** Let `σ = D / (S + D)`, and let `y_K` and `y_D` be the averages of the values that were kept and left
-//! out. The whole answer is `y = (1 − σ) y_K + σ y_D`, so
+//! **The bound.** Let `σ = D / (S + D)`, and let `y_K` and `y_D` be the averages of the kept and of the skipped values. The
+//! whole answer is `y = (1 − σ) y_K + σ y_D`, so
 //!
 //! ```text
 //! |y_K − y| = σ |y_K − y_D| ≤ σ (max v − min v)
@@ -23,21 +23,21 @@
 //! component by component, and the log-sum-exp is that of `S + D`.
 //!
 //! **Roundings.** For `E < 1` the condition `D ≤ E (S + D)` is `D ≤ E/(1 − E) · S`, a product and a comparison. With `k`
-//! additions of numbers that are not negative a sum is off by a factor within `1 ± γ_k`; the odds [`odds`] are so much
-//! smaller that the exact sums obey `E`, and [`share`] is so much larger that it bounds theirs. Rescaling is exact but
-//! below the normal numbers, where at most `2^-149` of a `D` gets lost beside an `S` of at least `2^-24`: that is far
-//! below what [`bound`](crate::attention::bound) counts for weights that vanish.
+//! additions of nonnegative numbers a sum is off by a factor within `1 ± γ_k`. The odds [`odds`] are reduced so that the
+//! exact sums obey `E`, and [`share`] is increased so that it bounds theirs. Rescaling is exact except below the normal
+//! numbers, where at most `2^-149` of a `D` is lost relative to an `S` of at least `2^-24`: far below what
+//! [`bound`](crate::attention::bound) counts for weights that vanish.
 
 use crate::attention::bound::gamma;
 use crate::monoid::Monoid;
 use crate::state::{Merge, State, is_empty, log_sum_exp};
 
-/// The state `(m, S, W)` of the keys that were kept, and the weights `D` of those that were left out.
+/// The state `(m, S, W)` of the kept keys, and the weights `D` of the skipped ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thinned<W> {
-    /// The state of the keys that were kept.
+    /// The state of the kept keys.
     pub state: State<W>,
-    /// `D = Σ 2^(s_j − m)` over the keys that were left out, or more.
+    /// `D = Σ 2^(s_j − m)` over the skipped keys, or more.
     pub d: f32,
 }
 
@@ -54,13 +54,13 @@ impl<const N: usize> Monoid for Thinned<[f32; N]> {
 }
 
 impl<W: AsRef<[f32]> + AsMut<[f32]>> Thinned<W> {
-    /// `self ⊕ later`, in place.
+    /// Merges `later` into this state: `self ⊕ later`.
     pub fn merge<V: AsRef<[f32]>>(&mut self, later: &Thinned<V>) {
         self.d = Merge::of(self.state.m, later.state.m).apply(self.d, later.d);
         self.state.merge(&later.state);
     }
 
-    /// Brings the state to the reference `m`, which must not lie below its own.
+    /// Rescales the state to the reference `m`, which must not be below its own.
     pub fn raise(&mut self, m: f32) {
         let merge = Merge::of(self.state.m, m);
         self.state.m = merge.m;
@@ -71,41 +71,41 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> Thinned<W> {
         }
     }
 
-    /// Whether no key was taken in, neither kept nor left out.
+    /// Returns `true` if no key was absorbed, neither kept nor skipped.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         is_empty(self.state.m, self.state.s + self.d)
     }
 
-    /// Log-sum-exp of all keys, in natural-log units; `−∞` for the empty state.
+    /// Returns log-sum-exp of all keys, in natural-log units; `−∞` for the empty state.
     #[must_use]
     pub fn log_sum_exp(&self) -> f32 {
         log_sum_exp(self.state.m, f64::from(self.state.s) + f64::from(self.d))
     }
 }
 
-/// The largest `D / S` with which exact sums obey `D ≤ budget (S + D)`, where at most `additions` roundings lie on the way
-/// of a weight into either sum: `E / (1 − E)`, rounded inwards. Zero if so many roundings leave no budget.
+/// Returns the largest `D / S` for which exact sums obey `D ≤ budget (S + D)`, given at most `additions` roundings between a
+/// weight and either sum: `E / (1 − E)`, rounded inwards. Zero if so many roundings leave no budget.
 #[must_use]
 pub fn odds(budget: f32, additions: usize) -> f32 {
     let budget = f64::from(budget);
-    // 1/((1 + γ_k)² (1 + u)) ≥ (1 − k u)² (1 − u) ≥ 1 − γ_{2k+2}: both sums, and the product that is compared.
+    // 1/((1 + γ_k)² (1 + u)) ≥ (1 − k u)² (1 − u) ≥ 1 − γ_{2k+2}: both sums, and the product in the comparison.
     let inwards = 1.0 - gamma(2.0 * additions as f64 + 2.0);
     let most = budget / (1.0 - budget) * inwards;
     if most > 0.0 { ((most as f32).next_down()).max(0.0) } else { 0.0 }
 }
 
-/// Whether a row with sums `s` and `d` may leave weights of sum `b` out. `odds` are those of its budget. NaN may not.
+/// Returns `true` if a row with sums `s` and `d` may skip weights of sum `b`. `odds` are those of its budget. NaN never fits.
 #[inline]
 #[must_use]
 pub fn fits(s: f32, d: f32, b: f32, odds: f32) -> bool {
-    // Below the normal numbers a product does not round by a factor.
+    // Below the normal numbers, the rounding of a product is not relative.
     let room = odds * s;
     b == 0.0 || (room >= f32::MIN_POSITIVE && d + b <= room)
 }
 
-/// An upper bound of `D / (S + D)` of the exact sums, from those that were computed with at most `additions` roundings on the
-/// way of a weight into either: zero if nothing was left out, one if nothing was kept, NaN of NaN.
+/// Returns an upper bound of `D / (S + D)` of the exact sums, from sums computed with at most `additions` roundings between a
+/// weight and either of them: zero if nothing was skipped, one if nothing was kept, NaN for NaN.
 #[must_use]
 pub fn share(s: f32, d: f32, additions: usize) -> f64 {
     if d == 0.0 {
@@ -137,13 +137,13 @@ mod tests {
         raised.raise(5.0);
         assert_eq!((raised.state.m, raised.state.s, raised.d), (5.0, 0.375, 0.0625));
         assert_eq!(raised.state.w, [0.25, -0.5]);
-        // Beyond the range of the other, a side is dropped whole.
+        // Beyond the exponent range of the other, a side is dropped entirely.
         raised.raise(200.0);
         assert_eq!((raised.state.s, raised.d), (0.0, 0.0));
         let e = T::identity();
         assert!(e.is_empty() && e.combine(&e) == e && e.combine(&a) == a && a.combine(&e) == a);
         assert!(!a.is_empty());
-        // Of what was left out alone, log-sum-exp is known all the same.
+        // Log-sum-exp is known even if everything was skipped.
         let left_out = T { state: State { m: 0.0, s: 0.0, w: [0.0; 2] }, d: 1.0 };
         assert!(!left_out.is_empty() && left_out.log_sum_exp() == 0.0);
         assert!((a.log_sum_exp() - (8.0f32 * 1.75).ln()).abs() < 1e-6);
@@ -157,10 +157,10 @@ mod tests {
                 let found = f64::from(odds(budget, additions));
                 let slack = 3.0 * gamma(additions as f64 + 3.0);
                 assert!(found < exact && found >= exact * (1.0 - slack), "{budget} {found}");
-                // Nor does the last rounding, to f32, raise them.
+                // The last rounding, to f32, does not raise them either.
                 let inwards = 1.0 - gamma(2.0 * additions as f64 + 2.0);
                 assert!(found <= exact * inwards, "{budget} {found}");
-                // The least D that the odds admit, with sums as far off as they may be.
+                // The least D that the odds admit, with sums at their largest errors.
                 let (s, d) = (1.0 + gamma(additions as f64), (1.0 - gamma(additions as f64)).recip());
                 assert!(found * s * d <= e / (1.0 - e), "{budget}");
             }
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!((share(1.0, 0.0, 5), share(0.0, 1.0, 5), share(0.0, 0.0, 5)), (0.0, 1.0, 0.0));
         assert!(share(f32::NAN, 1.0, 5).is_nan() && share(1.0, f32::NAN, 5).is_nan());
         let found = share(3.0, 1.0, 100);
-        // The quotient of exact sums: what is left over of its product with the divisor is exact, too.
+        // The quotient of exact sums: the remainder of its product with the divisor is exact, too.
         for (s, d) in (1u8..100).flat_map(|s| (1u8..20).map(move |d| (f32::from(s), f32::from(d)))) {
             let (found, whole) = (share(s, d, 0), f64::from(s + d));
             assert!(found.mul_add(whole, -f64::from(d)) >= 0.0 && found < f64::from(d) / whole * 1.000_01);
@@ -188,7 +188,7 @@ mod tests {
             assert!(!fits(1.0, 0.0, bad, odds));
         }
         assert!(!fits(f32::NAN, 0.0, 0.1, odds) && !fits(1.0, f32::NAN, 0.1, odds));
-        // Room below the normal numbers is none.
+        // A budget below the normal numbers admits nothing.
         assert!(!fits(f32::MIN_POSITIVE, 0.0, 1e-44, odds));
     }
 }

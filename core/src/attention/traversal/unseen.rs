@@ -1,45 +1,46 @@
-//! What a block weighs at most, before a product of it is computed.
+//! Bounds a block's weights before any of its products is computed.
 //!
-//! Where numbers are added to scores that fall with the distance, as a mask of linear biases (`ALiBi`) does, they alone may tell
-//! that a block is too light to count. By Cauchy and Schwarz no product of a row with a key exceeds `‖q‖ ‖k‖`, and a soft cap
-//! leaves at most the cap; with `a` the largest number that is added to a score of the row in the block, in base-2 units,
+//! If the numbers added to scores fall with the distance, as in a mask of linear biases (`ALiBi`), they alone may show that a
+//! block is too light to matter. By Cauchy and Schwarz no product of a row with a key exceeds `‖q‖ ‖k‖`, and a soft cap
+//! limits it to the cap. With `a` the largest number added to a score of the row in the block, in base-2 units,
 //!
 //! ```text
 //! u = a + min(‖q‖ max ‖k‖, cap)        b = count 2^(u − m)
 //! ```
 //!
-//! bound the row's scores and its part of the block. [`fits`](super::fits) decides by this `b` as it does by weights. If every row
-//! of a tile agrees, `D` takes `b`, and neither scores nor weights exist. A tile that objects meets the block as ever.
+//! bound the row's scores and its weights in the block. [`fits`](super::fits) decides by this `b` as it does by weights. If
+//! every row of a tile agrees, `b` is added to `D`, and neither scores nor weights are computed. Otherwise the tile processes
+//! the block as usual.
 //!
-//! 1. *`D` is an upper bound then*, and so is the share `D / (S + D)`: what an answer lost is bounded all the same. Log-sum-exp,
-//!    of `S + D`, may exceed that of all keys by at most `−ln(1 − D / (S + D))`, and is never below it but by roundings.
-//! 2. *Everything is rounded outwards*: norms, their product, its roundings when it is computed, the sums here.
-//! 3. *What is not finite stays*: a NaN or an infinity among the queries, keys and values of the block, or a NaN or `+∞` among
-//!    what is added, makes `u` or the vote fail. A key that `−∞` takes out adds nothing.
-//! 4. *A row without weights objects*: nothing fits beside `S = 0`. But keys are met in their order, and those far before the
-//!    diagonal come first. So a row knows beforehand what its *own key*, the one on its diagonal, weighs at least
-//!    ([`own_score`], [`own_weight`]): `p = 2^(s − m)`. Until a tile visits the first of its own blocks, those on its diagonal, its
-//!    rows vote by
+//! 1. *`D` is then an upper bound*, and so is the share `D / (S + D)`: the error of the answer is still bounded. Log-sum-exp,
+//!    of `S + D`, may exceed that of all keys by at most `−ln(1 − D / (S + D))`, and is never below it except by roundings.
+//! 2. *Everything is rounded outwards*: norms, their product, the roundings of a computed product, and the sums here.
+//! 3. *Blocks that are not finite stay*: a NaN or an infinity among the queries, keys and values of the block, or a NaN or
+//!    `+∞` among the added numbers, makes `u` or the vote fail. A key excluded by `−∞` adds nothing.
+//! 4. *A row without weights objects*: nothing fits into a share of `S = 0`. But keys are visited in order, and keys far
+//!    before the diagonal come first. Therefore a row knows a lower bound of the weight of its *own key*, the one on its
+//!    diagonal, beforehand ([`own_score`], [`own_weight`]): `p = 2^(s − m)`. Until a tile visits the first of its own blocks,
+//!    those on its diagonal, its rows vote by
 //!
 //!    ```text
 //!    D + b ≤ E / (1 − E) · max(S, p)
 //!    ```
 //!
-//!    and from there on by `S` alone. If the own block is kept, `S ≥ p` from then on, and if it goes, `S` alone had room for all
-//!    of `D`: the finished row keeps its budget either way. A row whose own key is not among its keys, is masked or has no finite
-//!    score knows nothing, and objects while it has no weights.
+//!    and from then on by `S` alone. If the own block is kept, `S ≥ p` from then on; if it is skipped, `S` alone had room for
+//!    all of `D`. The finished row keeps its budget in both cases. A row whose own key is not among its keys, is masked or
+//!    has no finite score has no such bound, and objects while it has no weights.
 //! 5. *Only where it can pay* ([`foresees`]): keys are read once for their norms.
 
 use super::setting::{Schedule, Skip};
 use crate::attention::problem::Problem;
 use crate::state::WEIGHT_FLOOR;
 
-/// The least number of queries for which blocks are left out unseen: reading the keys for their norms is little beside their
-/// products with so many rows.
+/// Least number of queries for which unseen blocks are skipped: for that many rows, reading the keys for their norms costs
+/// little compared with their products.
 pub const LEAST_QUERIES: usize = 64;
 
-/// Whether a run of `problem` by `schedule` asks for blocks that may go before they are seen: inside a budget, where a mask or a
-/// bias adds numbers to scores, and of at least [`LEAST_QUERIES`] queries.
+/// Returns `true` if a run of `problem` by `schedule` may skip blocks before they are seen: within a budget, if a mask or a
+/// bias adds numbers to scores, and with at least [`LEAST_QUERIES`] queries.
 #[must_use]
 pub fn foresees(problem: &Problem, schedule: &Schedule) -> bool {
     matches!(schedule.skip, Skip::Budget(_))
@@ -47,10 +48,10 @@ pub fn foresees(problem: &Problem, schedule: &Schedule) -> bool {
         && problem.spec().query.tokens() >= LEAST_QUERIES
 }
 
-/// At least the magnitude of every score of a row, before something is added to it, in base-2 units, exact or computed. `query`
-/// is at least the norm of the row times the query factor of
-/// [`Problem::score_factors`](crate::attention::Problem::score_factors), up to a few roundings, `key` that of every key, both of
-/// `dim` elements, and `cap` is the cap from there, zero for none. Not finite if a norm is not.
+/// Returns an upper bound of the magnitude of every score of a row, exact or computed, before anything is added to it, in
+/// base-2 units. `query` is at least the norm of the row times the query factor of
+/// [`Problem::score_factors`](crate::attention::Problem::score_factors), up to a few roundings; `key` is at least that of
+/// every key. Both have `dim` elements, and `cap` is the cap from there, zero for none. Not finite if a norm is not.
 #[must_use]
 pub fn reach(query: f64, key: f64, dim: usize, cap: f32) -> f32 {
     let product = query * key;
@@ -61,63 +62,64 @@ pub fn reach(query: f64, key: f64, dim: usize, cap: f32) -> f32 {
         true => f64::from(cap) * if product < 1.0 { product } else { 1.0 },
         false => product,
     };
-    // More than the roundings of the loaded row, of a product in chains, and of tanh; products that underflow lose less than
-    // the least normal number each.
+    // Exceeds the roundings of the loaded row, of a product in chains, and of tanh; each product that underflows loses less
+    // than the smallest normal number.
     let outward = 1.0 + (dim as f64 + 64.0) / 4_194_304.0;
     let lost = dim as f64 * f64::from(f32::MIN_POSITIVE);
     ((capped * outward + lost) as f32).next_up()
 }
 
-/// At least the sum of `count` weights of which the largest has this exponent, which is not NaN.
+/// Returns an upper bound of the sum of `count` weights whose largest exponent is `exponent`, which is not NaN.
 pub(super) fn at_most(count: u32, exponent: f32) -> f32 {
-    // The exponential and the product are off by less than this.
+    // Exceeds the errors of the exponential and of the product.
     const OUTWARD: f32 = 1.0 + 8.0 * f32::EPSILON;
     let largest = if exponent > WEIGHT_FLOOR { exponent } else { WEIGHT_FLOOR };
     count as f32 * (libm::exp2f(largest) * OUTWARD)
 }
 
-/// At least the weights of a row, beside its reference `m`, in a block of `count` keys: `top` is the largest number that is added
-/// to its scores there, `−∞` if it attends no key, and `reach` bounds what it is added to ([`reach`]). NaN, which never
-/// fits, where it is not known; zero of no key.
+/// Returns an upper bound of the weights of a row, relative to its reference `m`, in a block of `count` keys. `top` is the
+/// largest number added to its scores there, `−∞` if it attends no key, and `reach` bounds the scores before the addition
+/// ([`reach`]). NaN, which never fits, if unknown; zero for no key.
 #[must_use]
 pub fn unseen(count: u32, top: f32, reach: f32, m: f32) -> f32 {
     if top == f32::NEG_INFINITY {
         return 0.0;
     }
-    // More than the roundings of what is added, of the sum that a score is, and of the sums here.
+    // Exceeds the roundings of the added numbers, of the sum that forms a score, and of the sums here.
     let slack = (top.abs() + reach + m.abs()) * (1.0 / 2_097_152.0);
     let exponent = top + reach + slack - m;
     if exponent.is_finite() { at_most(count, exponent) } else { f32::NAN }
 }
 
-/// At most the score of a row with a key, in base-2 units, as any kernel computes it: `−∞` where it is not known or the row does
-/// not attend the key. `products` are those of the elements of the row, times its query factor, and of the key; `cap` is the
-/// cap of [`Problem::score_factors`](crate::attention::Problem::score_factors), zero for none, and `added` what is added.
+/// Returns a lower bound of the score of a row with a key, in base-2 units, as any kernel computes it: `−∞` if it is unknown
+/// or the row does not attend the key. `products` are those of the elements of the row, times its query factor, and of the
+/// key; `cap` is the cap of [`Problem::score_factors`](crate::attention::Problem::score_factors), zero for none, and `added`
+/// is the number added to the score.
 #[must_use]
 pub fn own_score(products: impl ExactSizeIterator<Item = f64>, cap: f32, added: f32) -> f32 {
     let dim = products.len() as f64;
     let (sum, size) = products.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + libm::fabs(x)));
-    // As `reach` allows for, of the magnitudes of the terms. The slope of the tangent is at most one.
+    // The same allowance as in `reach`, for the magnitudes of the terms. The slope of the tangent is at most one.
     let off = size * ((dim + 64.0) / 4_194_304.0) + dim * f64::from(f32::MIN_POSITIVE);
     let (capped, off) = match cap > 0.0 {
         true => (f64::from(cap) * libm::tanh(sum), f64::from(cap) * off),
         false => (sum, off),
     };
     let added = f64::from(added);
-    // More than the roundings of the tangent and of the sum that a score is.
+    // Exceeds the roundings of the tangent and of the sum that forms a score.
     let score = capped + added - off - (libm::fabs(capped) + libm::fabs(added)) / 524_288.0;
     if score.is_finite() { (score as f32).next_down() } else { f32::NEG_INFINITY }
 }
 
-/// At most what a key with at least this score ([`own_score`]) weighs beside the reference `m`, as any kernel computes it, but for
-/// a scale that its weights carry; and so at most the sum of the weights of a row that keeps it. Zero where the score is `−∞`, or
-/// far below the reference.
+/// Returns a lower bound of the weight of a key with at least this score ([`own_score`]), relative to the reference `m`, as
+/// any kernel computes it, except for a scale of its weights. It also bounds the sum of the weights of a row that keeps the
+/// key. Zero if the score is `−∞` or far below the reference.
 #[must_use]
 pub fn own_weight(score: f32, m: f32) -> f32 {
-    // More than the roundings of the distance from any reference, and of the exponential.
+    // Exceeds the roundings of the distance from any reference, and of the exponential.
     const INWARD: f32 = 1.0 - 1.0 / 65_536.0;
     let exponent = score - m - (score.abs() + m.abs()) * (1.0 / 2_097_152.0);
-    // Far above the reference a part of it suffices.
+    // Far above the reference, a smaller bound is enough.
     if exponent > -100.0 { libm::exp2f(exponent.min(100.0)) * INWARD } else { 0.0 }
 }
 
@@ -161,10 +163,10 @@ mod tests {
             let found = f64::from(unseen(count, top, reach, m));
             assert!(found >= exact && found <= exact * 1.02, "{top}: {found:e} {exact:e}");
         }
-        // The largest number that is added decides, and a row that attends no key leaves nothing out.
+        // The largest added number decides, and a row that attends no key skips nothing.
         assert!(unseen(64, -10.0, 1.0, 0.0) > 900.0 * unseen(64, -20.0, 1.0, 0.0));
         assert_eq!(unseen(64, f32::NEG_INFINITY, f32::NAN, f32::NEG_INFINITY), 0.0);
-        // The floor is the least.
+        // The result is at least the floor.
         assert!(unseen(2, -1e30, 1.0, 0.0) >= 2.0 * f32::MIN_POSITIVE);
         for (top, reach, m) in [
             (f32::NAN, 1.0, 0.0),
@@ -177,7 +179,7 @@ mod tests {
             let b = unseen(64, top, reach, m);
             assert!(b.is_nan() && !fits(1.0, 0.0, b, 0.9), "{top} {reach} {m}: {b}");
         }
-        // Nothing fits beside no weights.
+        // Nothing fits without weights.
         assert!(!fits(0.0, 0.0, unseen(1, -500.0, 1.0, 0.0), 0.9));
     }
 

@@ -1,10 +1,10 @@
-//! The blocks of a tile in the order in which they are visited.
+//! Orders the visits of a tile's blocks.
 
 use super::setting::Order;
 use crate::attention::sequence::Sequence;
 use core::ops::Range;
 
-/// The blocks of `keys` keys on the diagonal of some rows of a sequence: their own.
+/// Returns the blocks of `keys` keys on the diagonal of some rows of a sequence: their own blocks.
 #[must_use]
 pub fn own_blocks(sequence: &Sequence, rows: &Range<usize>, keys: usize) -> Range<usize> {
     let diagonal = |i: usize| sequence.offset().saturating_add_unsigned(i).max(0).unsigned_abs();
@@ -16,16 +16,16 @@ pub fn own_blocks(sequence: &Sequence, rows: &Range<usize>, keys: usize) -> Rang
 pub struct Visit {
     /// Number of the block, counted from the first key of the sequence.
     pub block: usize,
-    /// Whether it is the sink or one of the tile's own.
+    /// `true` if it is the sink or one of the tile's own blocks.
     pub special: bool,
 }
 
-/// The visits of a tile that attends keys in `blocks` and has its diagonal in the blocks `own`, of which those outside of
-/// `blocks` do not count. The sink is block zero, if the tile attends keys there. Every block is visited once.
+/// Iterates over the visits of a tile that attends keys in `blocks` and has its diagonal in the blocks `own`, which
+/// are clamped to `blocks`. The sink is block zero, if the tile attends keys there. Every block is visited once.
 pub fn visits(order: Order, blocks: Range<usize>, own: Range<usize>) -> impl Iterator<Item = Visit> {
     let own = own.start.clamp(blocks.start, blocks.end)..own.end.clamp(blocks.start, blocks.end);
     let is_special = move |block: usize| block == 0 || own.contains(&block);
-    // In order there is one pass over the blocks; else the special ones come in a pass before the others.
+    // Sequential order takes one pass over the blocks; otherwise a pass over the special ones precedes the others.
     let passes = match order {
         Order::Sequential => 1,
         Order::SinkOwnRest => 2,

@@ -1,31 +1,33 @@
-//! How far an answer of linear attention may be off: a bound for every answer, by one f64 pass over the inputs.
+//! Bounds the error of every answer of linear attention, by one f64 pass over the inputs.
 //!
-//! The derivation stands in `core/BOUNDS.md`; here is what is computed. `u = 2^-24`, `γ_n = n u / (1 − n u)`, and `‖·‖` is the
-//! Euclidean norm of a column. A chunk is what meets the state at once: of the recurrence, one token.
+//! `core/BOUNDS.md` has the derivation; this is the computation. `u = 2^-24`, `γ_n = n u / (1 − n u)`, and `‖·‖` is the
+//! Euclidean norm of a column. A chunk is the set of tokens that meet the state at once: one token in the recurrence.
 //!
 //! ```text
 //! S        the exact state, carried along
-//! e        what the computed state may be off: for each element (linear, gated), for each column in norm (delta rules)
+//! e        error of the computed state: for each element (linear, gated), for each column in norm (delta rules)
 //! M        |S| + e at the start of a chunk, then M ← a ⊙ M + |k| |û|ᵀ
 //! token    e ← a ⊙ e                              or   e ← max a · max(1, |1 − β |k|²|) · e + |k| ε
-//!          ε = |β| ρ (|v| + |k|ᵀ (a ⊙ M))         what a solved row u = β (v − …) may be off by itself
+//!          ε = |β| ρ (|v| + |k|ᵀ (a ⊙ M))         own error of a solved row u = β (v − …)
 //!          |û| = |u| + |β| |k| max a · e + ε
 //! answer   scale · (|q|ᵀ e + ρ |q|ᵀ M)
 //! chunk    e ← e + ρ M
 //! ```
 //!
-//! `ρ` is `γ_n` for the roundings of a term on its path, with the errors of its exponentials and of normalised vectors. What
-//! is flushed, or underflows, is a floor beside these terms.
+//! `ρ` is `γ_n` for the roundings of a term on its path, including the errors of its exponentials and of normalised vectors.
+//! A floor is added to these terms for flushed and underflowing values.
 //!
-//! 1. **The bound runs along with the state.** It is relative to what the state holds, not to what it once held, and a gate
-//!    that forgets a token forgets its error.
+//! 1. **The bound is carried along with the state.** It is relative to the current contents of the state, not to earlier
+//!    ones, and a gate that forgets a token forgets its error.
 //! 2. **Substitution is as good as the recurrence.** With the computed rows `û` the formula of a chunk is *exactly* a
-//!    recurrence whose row `i` is off by the residual `ε_i`. So neither an inverse nor a condition number enters, and the
-//!    error grows as the model lets it grow: not at all while `β |k|² ≤ 2`, and by the gain beyond ([`Judged::gain`]).
-//! 3. **Errors have directions.** A delta rule shortens what a state is off along each key, and no norm sees that. So the
-//!    errors of all columns are held in an ellipsoid, too, which the tokens turn and shorten, and the lesser bound counts.
-//! 4. **The scan has two levels here, too.** What the maps `(A, b)` of the parts may be off is combined by the schedule that
-//!    combines the maps.
+//!    recurrence whose row `i` is off by the residual `ε_i`. So neither an inverse nor a condition number is involved. The
+//!    error grows only as far as the model amplifies it: not at all while `β |k|² ≤ 2`, and by the gain beyond
+//!    ([`Judged::gain`]).
+//! 3. **Errors have directions.** A delta rule reduces the error of a state along each key, which a norm cannot represent. An
+//!    ellipsoid that the tokens rotate and shrink therefore also bounds the errors of all columns, and the smaller bound
+//!    counts.
+//! 4. **The bound of a scan has two levels, too.** The errors of the maps `(A, b)` of the parts are combined by the schedule
+//!    that combines the maps.
 
 mod executed;
 mod parts;
@@ -42,18 +44,18 @@ use track::{Rates, Run, Track};
 
 pub use executed::{Executed, Solve};
 
-/// What a state's bound says beside the bounds of its answers.
+/// Properties of a state's bound in addition to the bounds of its answers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judged {
-    /// By how much the tokens may have magnified an error of the state before them: `Π max a · max(1, |1 − β |k|²|)`, at
-    /// its largest over the tokens. At most one for gates and rates that contract.
+    /// Largest factor by which the tokens may have amplified an error of the state before them: the maximum of
+    /// `Π max a · max(1, |1 − β |k|²|)` over the tokens. At most one for gates and rates that contract.
     pub gain: f64,
 }
 
 /// Buffers of one state: its exact answers and last state, and their bounds.
 #[derive(Debug)]
 pub struct Judgement<'a> {
-    /// Exact answers, `[readers, tokens, d_v]`, as [`super::reference::head`] has them.
+    /// Exact answers, `[readers, tokens, d_v]`, in the layout of [`super::reference::head`].
     pub output: &'a mut [f64],
     /// Bounds of the errors of the answers, `[readers, tokens, d_v]`.
     pub output_error: &'a mut [f64],
@@ -63,11 +65,11 @@ pub struct Judgement<'a> {
     pub present_error: &'a mut [f64],
 }
 
-/// The bounds round outwards by this factor: it outweighs the roundings of their own f64 arithmetic and of the exact
-/// answers', which are `2^-29` of what f32 is charged.
+/// Outward rounding of the bounds: it exceeds the roundings of their own f64 arithmetic and of the exact answers', which are
+/// `2^-29` of those of f32.
 const OUTWARD: f64 = 1.0 + 1e-6;
 
-/// Number of f64 values of scratch that [`head`] needs. Returns `None` if the number overflows.
+/// Returns the number of f64 values of scratch that [`head`] needs; `None` on overflow.
 #[must_use]
 pub fn scratch_len(problem: &Problem, executed: &Executed) -> Option<usize> {
     let (rows, columns) = (problem.key_dim(), problem.value_dim());
@@ -87,14 +89,14 @@ pub fn scratch_len(problem: &Problem, executed: &Executed) -> Option<usize> {
     }
 }
 
-/// Computes all that one state of a sequence gives, exactly, and how far a run that executed `executed` may be off.
+/// Computes all results of one state of a sequence exactly, and bounds the error of a run that executed `executed`.
 ///
-/// Arguments are those of [`super::reference::head`]. A bound is infinite where it can claim nothing, and NaN where the exact
-/// answer is.
+/// Arguments are those of [`super::reference::head`]. A bound is infinite if it claims nothing, and NaN if the exact answer
+/// is.
 ///
 /// # Panics
-/// Panics if a buffer does not have these many elements, if `scratch` is shorter than [`scratch_len`], or if `sequence`
-/// or `state` is out of bounds.
+/// Panics if a buffer does not have the stated number of elements, if `scratch` is shorter than [`scratch_len`], or if
+/// `sequence` or `state` is out of bounds.
 pub fn head(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -126,7 +128,7 @@ pub fn head(
         let mut pass = Pass { run, state };
         gain = gain.max(pass.run(to, vectors, scratch));
     }
-    // What leaves: the sum of two passes, and the output's type.
+    // Output roundings: the sum of two passes, and the output's type.
     let dtype = problem.spec().dtype;
     for (error, exact) in to.output_error.iter_mut().zip(&*to.output) {
         let magnitude = libm::fabs(*exact) + *error;
@@ -145,7 +147,7 @@ pub fn head(
     Judged { gain }
 }
 
-/// The largest number of a type.
+/// Returns the largest number of a type.
 fn largest(dtype: DType) -> f64 {
     match dtype {
         DType::F32 => f64::from(f32::MAX),
@@ -161,7 +163,7 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Adds the answers and bounds of the pass, leaves the last state, and returns the gain.
+    /// Adds the answers and bounds of the pass, leaves the last state in its buffer, and returns the gain.
     fn run(&mut self, to: &mut Judgement<'_>, vectors: &mut [f64], scratch: &mut [f64]) -> f64 {
         let (rows, columns) = (self.run.problem.key_dim(), self.run.problem.value_dim());
         let delta = self.run.problem.rule().is_delta();
@@ -173,7 +175,7 @@ impl Pass<'_> {
         let tokens = self.run.head.tokens;
         let part = if scan { self.run.executed.part.max(1) } else { tokens.max(1) };
         let chunk = self.run.chunk();
-        // Of a scan: the maps of parts in norm, or the roundings of every term.
+        // For a scan: the maps of parts in norm, or the roundings of every term.
         let mut scratch = scratch;
         if scan && delta {
             let (second, rest) = core::mem::take(&mut scratch).split_at_mut(track.len() + rows * columns);
@@ -226,7 +228,7 @@ impl Pass<'_> {
         gain.most
     }
 
-    /// The scale of each column: its largest value, or the norm of its past, if that is larger.
+    /// Computes the scale of each column: its largest value, or the norm of its past if that is larger.
     fn scales(&self, past: &[f64], value: &mut [f64], scales: &mut [f64]) {
         parts::norms(scales, past);
         for token in 0..self.run.head.tokens {
@@ -260,7 +262,7 @@ impl Pass<'_> {
     }
 }
 
-/// The largest magnification of any run of tokens up to the end.
+/// The largest amplification by any run of tokens up to the end.
 #[derive(Default)]
 struct Gain {
     running: f64,
@@ -270,7 +272,7 @@ struct Gain {
 impl Gain {
     fn pass(&mut self, growth: f64) {
         self.running = growth * if self.running > 1.0 { self.running } else { 1.0 };
-        // NaN stays.
+        // NaN is preserved.
         if self.running > self.most || self.running.is_nan() {
             self.most = self.running;
         }

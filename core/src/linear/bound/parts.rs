@@ -1,25 +1,24 @@
-//! What the first level of a scan may be off: the maps `(A, b)` of parts, and the states that their scan gives.
+//! Bounds the error of the first level of a scan: the maps `(A, b)` of parts, and the states that their scan computes.
 //!
-//! **Diagonal rules.** Every term of a state is a product of gates, a key and a value, and whatever the schedule, it has at
-//! most so many roundings: those of the recurrence within its part, and for each part that it passes one exponential, two
-//! products and the additions of the schedule. [`Terms`] carries the sum of the absolute terms, and the same sum with every
-//! term times its roundings.
+//! **Diagonal rules.** Every term of a state is a product of gates, a key and a value. Any schedule limits its roundings:
+//! those of the recurrence within its part, and for each later part one exponential, two products and the additions of the
+//! schedule. [`Terms`] stores the sum of the absolute terms, and the same sum with every term multiplied by its roundings.
 //!
-//! **Delta rules.** A map is known by norms: of `A` and of what it is off, and of each column of `b` and of what it is off.
-//! Two maps follow one another by
+//! **Delta rules.** A map is represented by norms: of `A` and of its error, and of each column of `b` and of its error. Two
+//! maps compose by
 //!
 //! ```text
 //! ‖A‖    = ‖A_2‖ ‖A_1‖          δA = δA_2 ‖A_1‖ + ‖A_2‖ δA_1 + δA_2 δA_1 + γ F_2 F_1
 //! ‖b‖    = ‖A_2‖ ‖b_1‖ + ‖b_2‖  δb = δA_2 (‖b_1‖ + δb_1) + ‖A_2‖ δb_1 + δb_2 + γ (F_2 (‖b_1‖ + δb_1) + ‖b_2‖ + δb_2)
 //! ```
 //!
-//! with Frobenius norms `F ≤ √d_k ‖A‖ + δA`, which a product of magnitudes needs. The scan that a run executes is executed
-//! over these.
+//! with Frobenius norms `F ≤ √d_k ‖A‖ + δA`, which a product of magnitudes requires. The scan of the run is executed over
+//! these norms.
 
 use super::track::{Rates, Run, Step, Track, UNIT};
 use crate::scan::{Slots, blelloch};
 
-/// Sums over the terms of a state, of diagonal rules.
+/// Sums over the terms of a state, for diagonal rules.
 pub(super) struct Terms<'a> {
     /// `[d_k, d_v]` each, or empty.
     magnitude: &'a mut [f64],
@@ -47,12 +46,12 @@ impl<'a> Terms<'a> {
         }
     }
 
-    /// Begins with the past state.
+    /// Starts with the past state.
     pub fn start(&mut self, past: &[f64]) {
         self.magnitude.iter_mut().zip(past).for_each(|(m, s)| *m = libm::fabs(*s));
     }
 
-    /// Passes a token with gates, key and value.
+    /// Processes a token with gates, key and value.
     pub fn token(&mut self, gates: &[f64], key: &[f64], value: &[f64]) {
         self.most += self.step;
         let columns = value.len();
@@ -68,7 +67,7 @@ impl<'a> Terms<'a> {
         }
     }
 
-    /// Ends a part of `parts`: the next begins with the state that the scan gave.
+    /// Ends a part of `parts`: the next begins with the state that the scan computed.
     pub fn end_part(&mut self, parts: usize, track: &mut Track<'_>) {
         let passing = 2.0 * (blelloch::exclusive_depth(parts) + 2) as f64 + self.exp + 3.0;
         self.most += passing;
@@ -81,7 +80,7 @@ impl<'a> Terms<'a> {
     }
 }
 
-/// f64 values of an element: `‖A‖`, `δA`, whether it is the identity, `‖b‖` and `δb` for each column.
+/// Returns the number of f64 values of an element: `‖A‖`, `δA`, the flag of the identity, and `‖b‖` and `δb` for each column.
 fn element_len(columns: usize) -> Option<usize> {
     columns.checked_mul(2)?.checked_add(3)
 }
@@ -125,7 +124,7 @@ impl Slots for Norms<'_> {
             return;
         }
         let [a1, d1, a2, d2] = [one[0], one[1], two[0], two[1]];
-        // Nothing is left of what came before, be it NaN.
+        // Nothing remains of the earlier contents, not even a NaN.
         if a2 == 0.0 && d2 == 0.0 {
             return;
         }
@@ -154,12 +153,12 @@ impl Slots for Norms<'_> {
     }
 }
 
-/// Number of f64 values of the elements of `parts` parts, and of the norms of the past state's columns before them.
+/// Returns the number of f64 values of the elements of `parts` parts, and of the preceding norms of the past state's columns.
 pub(super) fn len(columns: usize, parts: usize) -> Option<usize> {
     element_len(columns)?.checked_mul(parts)?.checked_add(columns)
 }
 
-/// Folds the parts of `part` tokens of a delta rule, and scans them. `scratch` holds a track and a state, `elements` has
+/// Folds the parts of `part` tokens of a delta rule, and scans them. `scratch` holds a track and a state; `elements` has
 /// [`len`] values.
 pub(super) fn fold(
     pass: &Run<'_>,
@@ -177,7 +176,7 @@ pub(super) fn fold(
     let (past, elements) = elements.split_at_mut(columns);
     pass.head.past(state);
     norms(past, state);
-    // No prefix holds the last part.
+    // No prefix contains the last part.
     for (p, element) in elements.chunks_exact_mut(len).take(parts.saturating_sub(1)).enumerate() {
         let run = p * part..(p + 1) * part;
         state.fill(0.0);
@@ -207,7 +206,7 @@ pub(super) fn fold(
     blelloch::exclusive(&mut slots);
 }
 
-/// The norms of the columns of a state.
+/// Computes the norms of the columns of a state.
 pub(super) fn norms(to: &mut [f64], state: &[f64]) {
     to.fill(0.0);
     for row in state.chunks_exact(to.len()) {
@@ -216,18 +215,19 @@ pub(super) fn norms(to: &mut [f64], state: &[f64]) {
     to.iter_mut().for_each(|sum| *sum = libm::sqrt(*sum));
 }
 
-/// `A` of a part, in norm: what a track has of a state, for a column without values that begins as a unit vector.
+/// `A` of a part, in norm: the same quantities as in a track of a state, for a column without values that starts as a unit
+/// vector.
 struct Matrix {
-    /// `‖A‖`, and what a column may be off.
+    /// `‖A‖`, and the error of a column.
     norm: f64,
     off: f64,
     /// The majorant of a column in its chunk.
     terms: f64,
-    /// Of solved factors: gates since the chunk began, the column before it, and the majorant of its rows.
+    /// For solved factors: gates since the start of the chunk, the column before it, and the majorant of its rows.
     decay: f64,
     before: f64,
     rows: f64,
-    /// Whether a gate cleared all of it. It is zero then, exactly and for good.
+    /// `true` once a gate cleared all of it. It then stays exactly zero.
     cleared: bool,
 }
 
@@ -271,7 +271,7 @@ impl Matrix {
     }
 }
 
-/// What the state before part `p` may be off, by the scanned elements.
+/// Sets the error of the state before part `p` from the scanned elements.
 pub(super) fn start(pass: &Run<'_>, p: usize, elements: &[f64], track: &mut Track<'_>) {
     let (rows, columns) = (pass.problem.key_dim(), pass.problem.value_dim());
     let len = 3 + 2 * columns;

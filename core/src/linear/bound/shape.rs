@@ -1,8 +1,8 @@
-//! The directions in which a state of a delta rule may be off: an ellipsoid that holds the errors of all columns.
+//! Bounds the errors of all columns of a delta rule's state by an ellipsoid, which keeps their directions.
 //!
-//! A token turns every column by one matrix, `A = (I − β k kᵀ) diag(a)`, which shortens what lies along its key and nothing
-//! else. A norm cannot see that: by norms alone an error of the first token counts in full for ever. Let the error of column
-//! `c`, divided by the column's scale `σ_c`, lie in `E(P) = {x : |y · x|² ≤ yᵀ P y for every y}`. Then
+//! A token multiplies every column by one matrix, `A = (I − β k kᵀ) diag(a)`, which shortens the component along its key and
+//! nothing else. A norm cannot represent that: in terms of norms an error of the first token counts in full forever. Let the
+//! error of column `c`, divided by the column's scale `σ_c`, be in `E(P) = {x : |y · x|² ≤ yᵀ P y for every y}`. Then
 //!
 //! ```text
 //! a token                P ← A P Aᵀ
@@ -11,8 +11,8 @@
 //! an answer              |q · e_c| ≤ σ_c √(qᵀ P q)
 //! ```
 //!
-//! The sum of two ellipsoids lies in that ellipsoid for any `a, b > 0`, as `2 s t ≤ (b/a) s² + (a/b) t²`; these give the least
-//! trace.
+//! The sum of two ellipsoids is contained in that ellipsoid for any `a, b > 0`, as `2 s t ≤ (b/a) s² + (a/b) t²`; these
+//! values give the smallest trace.
 
 /// The ellipsoid `E(unit · P)`.
 pub(super) struct Shape<'a> {
@@ -23,16 +23,16 @@ pub(super) struct Shape<'a> {
     product: &'a mut [f64],
 }
 
-/// What `f64` may have lost of `P`, relative to its trace.
+/// Largest loss of `P` to f64 arithmetic, relative to its trace.
 const LOST: f64 = 1e-9;
 
 impl<'a> Shape<'a> {
-    /// f64 values of a shape.
+    /// Returns the number of f64 values of a shape.
     pub fn len(rows: usize) -> Option<usize> {
         rows.checked_mul(rows)?.checked_add(rows)
     }
 
-    /// No error. `scratch` has [`Shape::len`] values, or none for a shape that nobody uses.
+    /// Creates a shape without error. `scratch` has [`Shape::len`] values, or none for an unused shape.
     pub fn new(scratch: &'a mut [f64], rows: usize) -> Shape<'a> {
         scratch.fill(0.0);
         let (matrix, product) = scratch.split_at_mut(scratch.len().min(rows * rows));
@@ -48,20 +48,20 @@ impl<'a> Shape<'a> {
         self.matrix.iter_mut().step_by(step)
     }
 
-    /// `√ tr P`: no error is longer.
+    /// Returns `√ tr P`, the upper bound of the length of any error.
     pub fn length(&mut self) -> f64 {
         let unit = self.unit;
         libm::sqrt(unit * self.diagonal().map(|p| *p).sum::<f64>())
     }
 
-    /// Any error of length `length`.
+    /// Sets the shape to any error of length `length`.
     pub fn set(&mut self, length: f64) {
         self.matrix.fill(0.0);
         self.unit = 1.0;
         self.diagonal().for_each(|p| *p = length * length);
     }
 
-    /// Passes a token.
+    /// Applies a token.
     pub fn pass(&mut self, gates: &[f64], most: f64, key: &[f64], beta: f64) {
         let d = self.rows();
         if most == 0.0 {
@@ -96,20 +96,20 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Makes room for an error whose own trace is `b²`, and returns what multiplies its matrix.
+    /// Makes room for an error whose own trace is `b²`, and returns the factor of its matrix.
     fn grow(&mut self, b: f64) -> f64 {
         let a = self.length();
         if a == 0.0 || a < b * 1e-30 {
             self.matrix.fill(0.0);
             self.unit = 1.0;
-            // What is dropped is less than what rounding up leaves.
+            // The dropped amount is less than the margin of rounding up.
             return 1.0 + LOST;
         }
         self.unit *= 1.0 + b / a;
         (1.0 + a / b) / self.unit
     }
 
-    /// Adds an error along `key`, at most `size` times as long.
+    /// Adds an error along `key`, of at most `size` times its length.
     pub fn add_along(&mut self, key: &[f64], squares: f64, size: f64) {
         let b = size * libm::sqrt(squares);
         if b == 0.0 {
@@ -123,7 +123,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Adds an error in any direction, at most `size` long.
+    /// Adds an error in any direction, of length at most `size`.
     pub fn add(&mut self, size: f64) {
         if size == 0.0 {
             return;
@@ -132,7 +132,7 @@ impl<'a> Shape<'a> {
         self.diagonal().for_each(|p| *p += factor);
     }
 
-    /// The largest error along `query`, whose square is `squares`.
+    /// Returns the largest error along `query`, whose square is `squares`.
     pub fn along(&self, query: &[f64], squares: f64) -> f64 {
         let d = self.rows();
         let (mut sum, mut trace) = (0.0, 0.0);
@@ -143,7 +143,7 @@ impl<'a> Shape<'a> {
         libm::sqrt(self.unit * (sum + LOST * trace * squares))
     }
 
-    /// The largest error of row `x`.
+    /// Returns the largest error of row `x`.
     pub fn of_row(&self, x: usize) -> f64 {
         let d = self.rows();
         let trace: f64 = self.matrix.iter().step_by(d + 1).sum();
@@ -157,13 +157,14 @@ mod tests {
 
     const D: usize = 4;
 
-    /// Errors of any signs that were added, as vectors that every later token turns.
+    /// Added errors of any signs, as vectors that every later token transforms.
     struct Added {
         vectors: [[f64; D]; 80],
         len: usize,
     }
 
-    /// Whether `E(P)` reaches, along some directions, as far as errors whose signs align; and how much further, at most.
+    /// Checks that `E(P)` reaches, along some directions, at least as far as errors whose signs align. Returns the largest
+    /// ratio.
     fn reaches(shape: &Shape<'_>, added: &Added, seed: usize) -> f64 {
         let mut most = 0.0f64;
         for n in 0..8 {
@@ -207,7 +208,7 @@ mod tests {
                 added.vectors[added.len + 1] =
                     core::array::from_fn(|x| if x == t % D { length } else { 0.0 });
                 added.len += 2;
-                // An ellipsoid is more than these errors, but not without end.
+                // An ellipsoid is larger than these errors, but not without limit.
                 assert!(reaches(&shape, &added, t) < 100.0);
             }
             // A token that clears everything.

@@ -1,4 +1,4 @@
-//! A state and what it may be off, token by token.
+//! Follows a state and its error, token by token.
 
 use super::executed::{Executed, Solve};
 use super::shape::Shape;
@@ -6,13 +6,13 @@ use crate::dtype::DType;
 use crate::linear::problem::Problem;
 use crate::linear::token::{Gate, Head};
 
-/// `u`.
+/// The unit roundoff `u`.
 pub(super) const UNIT: f64 = DType::F32.unit_roundoff();
 
-/// The smallest normal number of f32. What is smaller may be lost.
+/// The smallest normal number of f32. Smaller values may be lost.
 const TINY: f64 = f32::MIN_POSITIVE as f64;
 
-/// `γ_n`, infinite where it claims nothing.
+/// Returns `γ_n`; infinite if it claims nothing.
 pub(super) fn gamma(n: usize) -> f64 {
     let nu = n as f64 * UNIT;
     if nu < 1.0 { nu / (1.0 - nu) } else { f64::INFINITY }
@@ -20,25 +20,26 @@ pub(super) fn gamma(n: usize) -> f64 {
 
 /// Relative errors of the terms of a run.
 pub(super) struct Rates {
-    /// Of a term in an answer, and in one that reads a state which is complete.
+    /// Error of a term in an answer, and in an answer that reads a complete state.
     pub answer: f64,
     pub read: f64,
-    /// Of a term in a solved row.
+    /// Error of a term in a solved row.
     pub solve: f64,
-    /// Of a term in the state behind a chunk.
+    /// Error of a term in the state after a chunk.
     pub state: f64,
-    /// Roundings, in units of `u`, of a term that passes a token of a recurrence, and of one that it writes.
+    /// Roundings, in units of `u`, of a term that passes a token of a recurrence, and of a term that the token
+    /// writes.
     pub step: f64,
     pub write: f64,
-    /// Of an element of `b` behind a dense product with `A`.
+    /// Error of an element of `b` after a dense product with `A`.
     pub product: f64,
-    /// Of an exponential, in units of `u`.
+    /// Error of an exponential, in units of `u`.
     pub exp: f64,
-    /// What a sum may lose because terms are too small for f32.
+    /// Largest loss of a sum whose terms are too small for f32.
     pub floor: f64,
-    /// What an element of the state may lose because it is too small, or because a gate is.
+    /// Largest loss of an element of the state that is too small, or whose gate is.
     pub lost: f64,
-    /// Whether rows are solved by [`Solve::Factors`].
+    /// `true` if rows are solved by [`Solve::Factors`].
     pub factors: bool,
 }
 
@@ -75,7 +76,7 @@ impl Rates {
     }
 }
 
-/// The tokens of one state in one direction, and what a run executed.
+/// The tokens of one state in one direction, and the structure that a run executed.
 pub(super) struct Run<'a> {
     pub problem: &'a Problem,
     pub head: &'a Head<'a>,
@@ -85,58 +86,58 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Tokens of a chunk.
+    /// Returns the number of tokens of a chunk.
     pub fn chunk(&self) -> usize {
         self.executed.chunk.max(1)
     }
 
-    /// The token that passes as number `i`.
+    /// Returns the token that passes as number `i`.
     pub fn token(&self, i: usize) -> usize {
         if self.reverse { self.head.tokens - 1 - i } else { i }
     }
 }
 
-/// What a token did.
+/// Effect of a token.
 pub(super) struct Step {
-    /// `max a`, `|k|`, `|β|` and the norm of `(I − β k kᵀ) diag(a)`, at most.
+    /// Upper bounds of `max a`, `|k|`, `|β|` and the norm of `(I − β k kᵀ) diag(a)`.
     pub gate: f64,
     pub key: f64,
     pub beta: f64,
     pub growth: f64,
 }
 
-/// The error of a state beside the majorant of its chunk. The exact state is the caller's.
+/// The error of a state and the majorant of its chunk. The caller has the exact state.
 pub(super) struct Track<'a> {
     columns: usize,
     delta: bool,
     /// `M`, `[d_k, d_v]`.
     majorant: &'a mut [f64],
-    /// `e`: `[d_k, d_v]`, of the delta rules `[d_v]`.
+    /// `e`: `[d_k, d_v]`, or `[d_v]` for the delta rules.
     error: &'a mut [f64],
-    /// Magnitudes that stand before terms which underflow, `[d_v]`.
+    /// Magnitudes that multiply underflowing terms, `[d_v]`.
     small: &'a mut [f64],
     /// `|k|ᵀ (a ⊙ M)`, `[d_v]`.
     read: &'a mut [f64],
-    /// Of solved factors: `‖S‖` before the chunk and the majorant of the rows in norm, `[d_v]` each.
+    /// For solved factors: `‖S‖` before the chunk and the majorant of the rows in norm, `[d_v]` each.
     before: &'a mut [f64],
     norms: &'a mut [f64],
     /// `ε`, `[d_v]`.
     own: &'a mut [f64],
-    /// Gates since the chunk began, at most.
+    /// Upper bound of the gates since the start of the chunk.
     decay: f64,
-    /// Of the delta rules: where errors point, in units of the scale of each column, `[d_v]`. A column whose scale is zero
-    /// is known by its norm alone.
+    /// For the delta rules: directions of errors, in units of the scale of each column, `[d_v]`. A column whose
+    /// scale is zero only has a norm.
     shape: Shape<'a>,
     scales: &'a mut [f64],
 }
 
 impl<'a> Track<'a> {
-    /// f64 values of a track.
+    /// Returns the number of f64 values of a track.
     pub fn len(rows: usize, columns: usize) -> Option<usize> {
         rows.checked_mul(columns)?.checked_mul(2)?.checked_add(columns.checked_mul(5)?)
     }
 
-    /// A track without error.
+    /// Creates a track without error.
     pub fn new(scratch: &'a mut [f64], rows: usize, columns: usize, delta: bool) -> Track<'a> {
         scratch.fill(0.0);
         let (majorant, rest) = scratch.split_at_mut(rows * columns);
@@ -162,7 +163,7 @@ impl<'a> Track<'a> {
         }
     }
 
-    /// Follows where errors point, too, in units of `scales`, which has a number for each column.
+    /// Also tracks the directions of errors, in units of `scales`, one for each column.
     pub fn follow(&mut self, shape: Shape<'a>, scales: &'a mut [f64]) {
         for scale in &mut *scales {
             if !scale.is_finite() {
@@ -172,13 +173,13 @@ impl<'a> Track<'a> {
         (self.shape, self.scales) = (shape, scales);
     }
 
-    /// Continues with the errors that [`Track::errors`] holds.
+    /// Continues with the errors in [`Track::errors`].
     pub fn restart(&mut self) {
         let length = self.largest(|track, c| track.error[c]);
         self.shape.set(length);
     }
 
-    /// The largest of `of` in units of the scales. Columns where it is not finite have no scale from here on.
+    /// Returns the largest of `of` in units of the scales. Columns where it is not finite lose their scale.
     fn largest(&mut self, of: impl Fn(&Track<'_>, usize) -> f64) -> f64 {
         let mut largest = 0.0f64;
         for c in 0..self.scales.len() {
@@ -194,7 +195,7 @@ impl<'a> Track<'a> {
         largest
     }
 
-    /// The lesser of a bound by norm and one by the shape.
+    /// Returns the smaller of a bound by norm and one by the shape.
     fn lesser(&self, c: usize, by_norm: f64, by_shape: f64) -> f64 {
         match self.scales.get(c) {
             Some(scale) if *scale > 0.0 => by_norm.min(scale * by_shape),
@@ -202,12 +203,12 @@ impl<'a> Track<'a> {
         }
     }
 
-    /// The errors: of elements, or of columns in norm.
+    /// Returns the errors: of elements, or of columns in norm.
     pub fn errors(&mut self) -> &mut [f64] {
         self.error
     }
 
-    /// Begins a chunk with the exact state `state`.
+    /// Starts a chunk with the exact state `state`.
     pub fn begin(&mut self, state: &[f64]) {
         self.small.fill(0.0);
         self.before.fill(0.0);
@@ -227,8 +228,8 @@ impl<'a> Track<'a> {
         self.norms.fill(0.0);
     }
 
-    /// Passes a token: advances `state`, which is exact, and what it may be off. `vectors` receives `a`, `k`, `u` and is
-    /// `2 d_k + 2 d_v` long.
+    /// Processes a token: advances `state`, which is exact, and its error. `vectors` receives `a`, `k`, `u` and has
+    /// `2 d_k + 2 d_v` values.
     pub fn token(
         &mut self,
         head: &Head<'_>,
@@ -255,7 +256,7 @@ impl<'a> Track<'a> {
             gates.fill(first);
         }
         head.step(token, state, key, written);
-        // NaN stays the largest.
+        // A NaN remains the largest.
         let most = gates.iter().fold(0.0, |most, a| if *a <= most { most } else { *a });
         let squares: f64 = key.iter().map(|k| k * k).sum();
         let beta = head.beta(token);
@@ -264,7 +265,7 @@ impl<'a> Track<'a> {
         let step = Step { gate: most, key: libm::sqrt(squares), beta: libm::fabs(beta), growth: most * turn };
         self.decay *= most;
         if most == 0.0 {
-            // The whole state was cleared by selection, and what it was off with it.
+            // Selection cleared the whole state, and its error with it.
             for what in [&mut *self.small, self.before, self.norms, self.error] {
                 what.fill(0.0);
             }
@@ -297,7 +298,7 @@ impl<'a> Track<'a> {
                     let source = step.beta * (v + step.key * self.decay * self.before[c]);
                     let row = source + step.beta * step.key * most * self.norms[c];
                     self.norms[c] = step.growth * self.norms[c] + step.key * source;
-                    // The computed inverse for the exact one: an eighth.
+                    // The computed inverse instead of the exact one: an eighth more.
                     terms += 1.125 * row;
                     magnitude = magnitude.max(1.125 * row);
                 }
@@ -310,7 +311,7 @@ impl<'a> Track<'a> {
             self.read[c] = magnitude;
             self.small[c] = growing * self.small[c] + wide * magnitude;
         }
-        // What is flushed in the state, and a gate that is: of each element, or of the whole column.
+        // Flushed values in the state, and a flushed gate: for each element, or for the whole column.
         let lost = rates.lost;
         for (x, row) in self.majorant.chunks_exact_mut(columns).enumerate() {
             let k = libm::fabs(key[x]);
@@ -338,7 +339,7 @@ impl<'a> Track<'a> {
         step
     }
 
-    /// No error is longer than the shape has it.
+    /// Limits errors to the length of the shape.
     fn shorten(&mut self) {
         let length = self.shape.length();
         for c in 0..self.scales.len() {
@@ -365,7 +366,8 @@ impl<'a> Track<'a> {
         }
     }
 
-    /// Adds the bounds of an answer whose query, with its scale, is `query`. `last` if the state is complete.
+    /// Adds the bounds of an answer whose query, including its scale, is `query`. `last` says that the state is
+    /// complete.
     pub fn answer(&self, rates: &Rates, query: &[f64], to: &mut [f64], last: bool) {
         let rate = if last { rates.read } else { rates.answer };
         let squares: f64 = query.iter().map(|q| q * q).sum();
@@ -386,7 +388,7 @@ impl<'a> Track<'a> {
         }
     }
 
-    /// The bound of every element of the state.
+    /// Writes the bound of every element of the state.
     pub fn spread(&self, to: &mut [f64]) {
         for row in to.chunks_exact_mut(self.error.len()) {
             row.copy_from_slice(self.error);

@@ -8,13 +8,13 @@ use crate::linear::{Direction, Form, Gates, Problem, Rule};
 use crate::workers::worthwhile;
 use core::ops::Range;
 
-/// Base-2 logarithm of the largest product of gates by which a kernel holds a state divided.
+/// Base-2 logarithm of the largest product of gates by which a kernel keeps a state divided.
 const SEGMENT: f64 = 40.0;
 
-/// Which tensors the kernel cannot read or write where they are, and are copied block by block.
+/// Tensors that the kernel cannot access in place and copies block by block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Staged {
-    /// Queries and keys: converted, padded or made unit vectors.
+    /// Queries and keys: converted, padded or normalised.
     pub rows: bool,
     /// Values and outputs: converted, or padded to whole vectors.
     pub columns: bool,
@@ -24,66 +24,67 @@ pub struct Staged {
     pub beta: bool,
 }
 
-/// Everything that is decided before pointers are known.
+/// All decisions made before pointers are known.
 ///
-/// Of all this, `kernel`, `form`, `chunk`, `pass` and `parts` can change a bit of the answer. They depend on the rule, the
-/// sizes of a head, the tokens and the options, never on the batch, the number of heads or workers. A stream that is cut at
-/// multiples of `chunk` tokens, counted from the start of each sequence, keeps its bits, but in [`Form::Scan`] and
-/// [`Form::Parallel`], whose parts are cut by the length.
+/// Only `kernel`, `form`, `chunk`, `pass` and `parts` can change a bit of the answer. They depend on the rule, the head
+/// sizes, the tokens and the options, never on the batch, the number of heads or workers. A stream that is cut at multiples
+/// of `chunk` tokens, counted from the start of each sequence, keeps its bits, except in [`Form::Scan`] and
+/// [`Form::Parallel`], whose parts depend on the length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// The kernel.
     pub kernel: KernelSpec,
     /// The rule.
     pub rule: Rule,
-    /// What gates multiply.
+    /// The granularity of the gates.
     pub gates: Gates,
-    /// The order in which tokens pass the state.
+    /// Order in which tokens pass the state.
     pub direction: Direction,
     /// The order of operations.
     pub form: Form,
-    /// Tokens of a chunk, by which each sequence is cut: the state is complete at its end.
+    /// Number of tokens of a chunk, into which each sequence is cut: the state is complete at its end.
     pub chunk: usize,
-    /// Tokens that pass the state together: they meet each other in products of queries and keys, and in those of keys.
+    /// Number of tokens that pass the state together: they interact through products of queries and keys, and of keys.
     pub pass: usize,
-    /// Most parts into which a sequence is divided; 1 but for [`Form::Scan`].
+    /// Largest number of parts into which a sequence is divided; 1 except for [`Form::Scan`].
     pub parts: usize,
-    /// Whether each sequence has as many parts as one of its length has alone, and not [`Choice::parts`] if it can.
+    /// `true` if each sequence has the number of parts that it would have alone, `false` if it has [`Choice::parts`] where
+    /// possible.
     pub own_parts: bool,
     /// Strips of columns of a state.
     pub strips: Strips,
-    /// Groups into which the strips of a state are divided, each a task of its own.
+    /// Number of groups into which the strips of a state are divided, each a task of its own.
     pub groups: usize,
-    /// Chunks whose states exist at once in [`Form::Chunk`]; zero in the others.
+    /// Number of chunks whose states exist at once in [`Form::Chunk`]; zero in other forms.
     pub boundaries: usize,
-    /// Heads whose parts exist at once in [`Form::Scan`]; zero in the others.
+    /// Number of heads whose parts exist at once in [`Form::Scan`]; zero in other forms.
     pub resident: usize,
     /// Number of workers.
     pub workers: usize,
-    /// Multiply-adds that make a worker worth waking; zero if all workers take part whatever the work.
+    /// Number of multiply-adds that justify waking a worker; zero if all workers take part for any work.
     pub work_per_worker: f64,
-    /// Head size of queries and keys, rounded up to a multiple of four: the rows of a state.
+    /// Head size of queries and keys, rounded up to a multiple of four, which is the number of rows of a state.
     pub rows: usize,
-    /// Head size of values: the columns of a state.
+    /// Head size of values, which is the number of columns of a state.
     pub columns: usize,
-    /// Output heads that read a state.
+    /// Number of output heads that read a state.
     pub readers: usize,
-    /// What is copied block by block.
+    /// Tensors that are copied block by block.
     pub staged: Staged,
-    /// Whether outputs are summed up in f32 numbers of the workspace before they are rounded: those of both passes of a
+    /// `true` if outputs are summed in f32 values of the workspace before they are rounded, as in both passes of a
     /// bidirectional problem whose outputs are staged.
     pub sums: bool,
-    /// Number of sequences, of states of a sequence, of tokens of the longest sequence, and rows of the outputs.
+    /// Numbers of sequences, of states of a sequence, of tokens of the longest sequence, and of rows of the outputs.
     pub extent: [usize; 4],
 }
 
-/// Tokens of a part for each of which a scan is divided once more, up to [`PARTS`] parts.
+/// Number of tokens per part of a scan, up to [`PARTS`] parts.
 const TOKENS_OF_PART: usize = 512;
 
-/// Most parts of a scan that the options leave to the chooser.
+/// Largest number of parts of a scan that the chooser selects on its own.
 const PARTS: usize = 16;
 
-/// Parts of a scan of `tokens` tokens that the options leave to the chooser.
+/// Returns the number of parts that the chooser selects for a scan of `tokens` tokens.
 pub(super) const fn usual_parts(tokens: usize) -> usize {
     match tokens / TOKENS_OF_PART {
         0 | 1 => 2,
@@ -93,26 +94,26 @@ pub(super) const fn usual_parts(tokens: usize) -> usize {
 }
 
 impl Choice {
-    /// Number of strips of a state.
+    /// Returns the number of strips of a state.
     #[must_use]
     pub const fn strip_count(&self) -> usize {
         self.strips.count(self.columns)
     }
 
-    /// The strips of a group.
+    /// Returns the strips of a group.
     #[must_use]
     pub const fn group(&self, index: usize) -> Range<usize> {
         let (count, groups) = (self.strip_count(), if self.groups == 0 { 1 } else { self.groups });
         index * count / groups..(index + 1) * count / groups
     }
 
-    /// Columns of the widest group, with padding.
+    /// Returns the number of columns of the widest group, with padding.
     #[must_use]
     pub fn group_columns(&self) -> usize {
         (0..self.groups).map(|g| self.strips.columns(self.columns, &self.group(g)).len()).max().unwrap_or(0)
     }
 
-    /// Tokens of a part of a sequence of `tokens` tokens: whole chunks.
+    /// Returns the number of tokens of a part of a sequence of `tokens` tokens: whole chunks.
     #[must_use]
     pub const fn part(&self, tokens: usize) -> usize {
         let parts = match (self.form, self.own_parts) {
@@ -124,14 +125,15 @@ impl Choice {
         if part == 0 { self.chunk } else { part }
     }
 
-    /// Number of parts of a sequence of `tokens` tokens, at least one.
+    /// Returns the number of parts of a sequence of `tokens` tokens, at least one.
     #[must_use]
     pub const fn parts_of(&self, tokens: usize) -> usize {
         let parts = tokens.div_ceil(self.part(tokens));
         if parts == 0 { 1 } else { parts }
     }
 
-    /// Tokens of a sequence of `tokens` tokens that pass the state together: in [`Form::Parallel`] all of them.
+    /// Returns the number of tokens of a sequence of `tokens` tokens that pass the state together: all of them in
+    /// [`Form::Parallel`].
     #[must_use]
     pub const fn pass_of(&self, tokens: usize) -> usize {
         match self.form {
@@ -141,14 +143,14 @@ impl Choice {
         }
     }
 
-    /// Number of workers for a call with `tokens` tokens, counted once for each state: at most those of the plan. No bit of
-    /// the answer depends on it.
+    /// Returns the number of workers for a call with `tokens` tokens, counted once for each state: at most those of the plan.
+    /// It changes no bit of the answer.
     #[must_use]
     pub fn workers_for(&self, tokens: f64) -> usize {
         worthwhile(tokens * self.work_of_token(), self.work_per_worker, self.workers)
     }
 
-    /// Multiply-adds of a token and state, about.
+    /// Returns the approximate number of multiply-adds of a token and state.
     #[must_use]
     pub fn work_of_token(&self) -> f64 {
         let (rows, columns) = (self.rows as f64, self.columns as f64);
@@ -158,15 +160,15 @@ impl Choice {
             + if self.pass > self.kernel.together(self.rule, self.rows) { meets } else { 0.0 }
     }
 
-    /// What a run executes of a sequence of `tokens` tokens, for its error bound.
+    /// Returns the structure that a run executes for a sequence of `tokens` tokens, for its error bound.
     ///
-    /// The state is multiplied by its gates at the ends of chunks, or oftener; in between it is held divided by their product.
-    /// So a chunk is what meets a state at once, however few tokens pass together, and two exponentials stand between a
-    /// value and an answer.
+    /// The state is multiplied by its gates at the ends of chunks, or more often; in between it is kept divided by their
+    /// product. So a whole chunk meets a state at once, even if few tokens pass together, and two exponentials are on the
+    /// path from a value to an answer.
     #[must_use]
     pub fn executed(&self, problem: &Problem, tokens: usize) -> Executed {
         let unit = DType::F32.unit_roundoff();
-        // A unit vector is rounded once; what its factor lacks is f64's.
+        // A unit vector is rounded once; the rest of its error is that of f64.
         let key = if problem.spec().normalize.is_some() { unit * (1.0 + 1e-6) } else { 0.0 };
         let round = if self.kernel.fused { 0 } else { 1 };
         Executed {
@@ -174,13 +176,13 @@ impl Choice {
             chunk: self.chunk,
             part: self.part(tokens),
             exp_relative: self.kernel.exp_relative,
-            // The scale is in the factor of an answer.
+            // The scale is part of the factor of an answer.
             query_relative: key + 2.0 * unit,
             key_relative: key,
-            // One chain over the dims, from a tiny number that is taken away again.
+            // One chain over the dims, starting from a tiny number that is subtracted at the end.
             dims: self.rows + round + 1,
-            // A value times its factor, one chain over the tokens, the state times the factor of a chunk. Where no gate
-            // cuts it, the one pass of the parallel form is summed up in parts.
+            // A value times its factor, one chain over the tokens, the state times the factor of a chunk. The one pass of the
+            // parallel form is summed in parts if no gate cuts it.
             tokens: round
                 + 3
                 + match (self.form, self.gates) {
@@ -192,7 +194,7 @@ impl Choice {
         }
     }
 
-    /// What is copied block by block for a problem.
+    /// Returns the tensors that are copied block by block for a problem.
     pub(super) fn staged_of(problem: &Problem, lanes: usize) -> Staged {
         let spec = problem.spec();
         let (dtype, gate_dtype) = (spec.dtype != DType::F32, spec.gate_dtype != DType::F32);

@@ -1,21 +1,21 @@
-//! The CPU chooser: from a problem, a device and options to everything that a run does not decide.
+//! Chooses, from a problem, a device and options, everything that is decided before a run of linear attention on a CPU.
 //!
-//! It is a pure function. What it weighs:
+//! It is a pure function of these considerations:
 //!
 //! 1. *The form depends on the head, never on the batch or the workers.* Forms add in different orders, so the form decides
-//!    bits. On a CPU the costs of a token do not grow with the tokens, but in [`Form::Parallel`]: the recurrence has the
-//!    fewest operations and moves the state once for every [`KernelSpec::together`] tokens; chunks of more tokens move it less
-//!    often and pay for the products of tokens with one another. Which is faster depends on the size of the state, as
-//!    [`LinearCrossovers`](crate::profile::LinearCrossovers) of the device say.
-//! 2. *Columns are what workers share.* The columns of a state do not know of each other in any rule, so strips of them are
-//!    tasks wherever heads and sequences are fewer than a few for each worker, and no bit changes. [`Form::Scan`] divides the
-//!    tokens too, but computes half as much again, or twice as much for a delta rule, and its bits depend on the parts. So
-//!    it is chosen on request alone.
-//! 3. *Tensors are copied only where the kernel cannot read them in place*: rows of 16-bit types, of head sizes that are no
-//!    multiple of four (queries, keys) or of a vector (values, outputs), and those that become unit vectors.
-//! 4. *A budget is a hard limit.* Fewer heads have their parts at once, fewer chunks their states, then workers are removed
-//!    one by one. None of this changes a bit. If nothing is left to give up, the error reports the bytes of the smallest
-//!    workspace.
+//!    bits. On a CPU the cost per token does not grow with the tokens, except in [`Form::Parallel`]. The recurrence has the
+//!    fewest operations and loads the state once for every [`KernelSpec::together`] tokens; chunks of more tokens load it
+//!    less often and add products of tokens with one another. The size of the state decides which is faster, by the
+//!    [`LinearCrossovers`](crate::profile::LinearCrossovers) of the device.
+//! 2. *Workers share columns.* The columns of a state are independent in every rule. Strips of columns become tasks if there
+//!    are too few heads and sequences for the workers, and no bit changes. [`Form::Scan`] also divides the tokens, but it
+//!    computes one and a half times as much, or twice as much for a delta rule, and its bits depend on the parts. It is
+//!    therefore only chosen on request.
+//! 3. *Tensors are copied only if the kernel cannot read them in place*: rows of 16-bit types, of head sizes that are not a
+//!    multiple of four (queries, keys) or of a vector (values, outputs), and rows that are normalised.
+//! 4. *A budget is a hard limit.* First fewer heads have their parts at once, then fewer chunks their states, then workers
+//!    are removed one by one. None of this changes a bit. If even the smallest workspace does not fit, the error reports its
+//!    bytes.
 
 use super::choice::{Choice, usual_parts};
 use super::kernel::KernelSpec;
@@ -27,16 +27,16 @@ use crate::profile::{ChunksFrom, DeviceProfile, LinearCrossovers};
 use crate::workers::{WORK_PER_LANE, worthwhile};
 use core::mem::size_of;
 
-/// Tokens between two cuts, where the tokens that pass together are fewer.
+/// Number of tokens between two cuts if fewer tokens pass together.
 const CUT: usize = 64;
 
-/// Chunks whose states exist at once.
+/// Number of chunks whose states exist at once.
 const BOUNDARIES: usize = 16;
 
-/// Tasks for each worker, so that the last ones do not leave the others idle for long.
+/// Number of tasks for each worker, so that the last ones do not leave the others idle for long.
 const TASKS_PER_WORKER: usize = 4;
 
-/// The crossover of a rule with such gates, on a device with these.
+/// Returns the crossover of a rule with gates of this kind, on a device with these crossovers.
 #[must_use]
 pub const fn crossover(device: &LinearCrossovers, rule: Rule, gates: Gates) -> ChunksFrom {
     match (rule.is_delta(), gates) {
@@ -47,12 +47,12 @@ pub const fn crossover(device: &LinearCrossovers, rule: Rule, gates: Gates) -> C
     }
 }
 
-/// Chooses how `problem` is computed with `kernel` on `device`, and lays out the workspace. `rooms` returns what the
-/// kernel needs for a choice.
+/// Chooses the computation of `problem` with `kernel` on `device`, and lays out the workspace. `rooms` returns the memory
+/// that the kernel needs for a choice.
 ///
 /// # Errors
-/// Returns an error if an option is out of bounds or not the form's, if the size of the workspace overflows, or if even the
-/// smallest one exceeds the budget.
+/// Returns an error if an option is out of bounds or does not apply to the form, if the size of the workspace overflows, or
+/// if even the smallest one exceeds the budget.
 pub fn choose(
     problem: &Problem,
     kernel: &KernelSpec,
@@ -118,7 +118,7 @@ pub fn choose(
     );
     choice.workers = wanted;
     if form != Form::Scan && wanted > 1 {
-        // Narrow strips where wide ones are fewer than the workers.
+        // Use narrow strips if there are fewer wide ones than workers.
         for strips in [kernel.columns, kernel.lanes].map(|wide| Strips::new(wide, kernel.lanes)) {
             if heads.saturating_mul(choice.strips.count(columns)) < wanted {
                 choice.strips = strips;
@@ -149,8 +149,8 @@ pub fn choose(
     }
 }
 
-/// The widest strips that leave half of the first cache to what passes them, if they are not more than narrower ones. No bit
-/// depends on them.
+/// Returns the widest strips that leave half of the level 1 cache to the tokens, unless narrower ones are fewer. They change
+/// no bit.
 fn strips_of(problem: &Problem, kernel: &KernelSpec, device: &DeviceProfile, rows: usize) -> Strips {
     let narrower = Strips::new(kernel.columns, kernel.lanes);
     let wide = Strips::new(kernel.delta_columns, kernel.lanes);
@@ -159,7 +159,7 @@ fn strips_of(problem: &Problem, kernel: &KernelSpec, device: &DeviceProfile, row
     if problem.rule().is_delta() && fits && fewer { wide } else { narrower }
 }
 
-/// The form, the tokens of a chunk, and those that pass the state together.
+/// Returns the form, the number of tokens of a chunk, and that of tokens that pass the state together.
 fn form_of(
     problem: &Problem,
     kernel: &KernelSpec,
@@ -176,7 +176,7 @@ fn form_of(
     {
         return Err(ChooseError::Parts { found });
     }
-    // The fastest of those whose costs do not grow with the tokens.
+    // The fastest form whose costs do not grow with the tokens.
     let from = crossover(&device.linear, problem.rule(), problem.gates());
     let recurrent = (Form::Recurrent, CUT, kernel.together(problem.rule(), problem.key_dim()));
     let preferred = match problem.key_dim() >= from.head_size {

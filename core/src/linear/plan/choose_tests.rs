@@ -39,7 +39,7 @@ fn with(form: Form) -> Options {
     Options { form: Some(form), ..Options::default() }
 }
 
-/// What decides bits.
+/// Returns the fields that decide bits.
 fn deciding(c: &Choice) -> (Form, usize, usize, usize) {
     (c.form, c.chunk, c.pass, c.parts)
 }
@@ -54,7 +54,7 @@ fn the_form_follows_the_head_size() {
         assert_eq!(form(Rule::GatedDelta, d) == Form::FusedChunk, large, "{d}");
     }
     assert_eq!(form(Rule::Delta, 16), Form::Recurrent);
-    // More tokens at once where the state's roundings add up.
+    // More tokens at once if the state's roundings add up.
     let pass = |rule, d| chosen(&problem(rule, [1, 2, 500], [d, d]), &with(Form::Recurrent)).unwrap().0.pass;
     assert_eq!([Rule::Linear, Rule::Gated, Rule::Delta].map(|rule| pass(rule, 128)), [5, 4, 4]);
     assert_eq!(pass(Rule::Linear, 64), 4);
@@ -107,7 +107,7 @@ fn options_that_a_form_does_not_have_are_refused() {
     assert_eq!(form(Options { chunk: Some(24), ..Options::default() }), Form::FusedChunk);
 }
 
-/// The smallest workspace fits the budget that the error names, and nothing smaller does.
+/// The smallest workspace fits the budget that the error reports, and no smaller one does.
 #[test]
 fn budgets_are_kept_and_named() {
     for form in Form::ALL {
@@ -132,7 +132,7 @@ fn budgets_are_kept_and_named() {
     assert_eq!(error, ChooseError::Memory { needed: usize::MAX });
 }
 
-/// Strips are shared out whole, and every worker can have one where heads are few.
+/// Only whole strips are distributed, and every worker can have one if heads are few.
 #[test]
 fn groups_share_the_strips() {
     for (heads, workers, dv) in [(1, 1, 128), (1, 4, 128), (1, 8, 128), (2, 3, 100), (64, 4, 128)] {
@@ -151,7 +151,7 @@ fn groups_share_the_strips() {
     }
 }
 
-/// The strips of the delta rules are wide where they fit half of the first cache and are not more for it.
+/// The strips of the delta rules are wide if they fit half of the level 1 cache and are not more numerous.
 #[test]
 fn strips_are_as_wide_as_the_first_cache_allows() {
     let wide = |rule, dims| {
@@ -208,7 +208,7 @@ fn parts_are_whole_chunks_and_cover_the_tokens() {
     }
 }
 
-/// A sequence of a packed call has the parts of one that is alone, unless their number is asked for.
+/// A sequence of a packed call has the parts that it would have alone, unless their number is requested.
 #[test]
 fn sequences_have_parts_by_their_own_length() {
     let scan = |tokens, parts| {

@@ -10,44 +10,48 @@ pub struct KernelSpec {
     pub name: &'static str,
     /// The instruction set that it requires.
     pub set: InstructionSet,
-    /// Values of a vector, which are the columns of its narrowest strip.
+    /// Number of values of a vector, which is the number of columns of its narrowest strip.
     pub lanes: usize,
-    /// Columns of its widest strip for every rule.
+    /// Number of columns of its widest strip that is valid for every rule.
     pub columns: usize,
-    /// Columns of its widest strip for the delta rules, at least as many.
+    /// Number of columns of its widest strip for the delta rules, at least `columns`.
     pub delta_columns: usize,
-    /// Tokens that pass the state together in the recurrence.
+    /// Number of tokens that pass the state together in the recurrence.
     pub tokens: usize,
-    /// The same under the delta rules.
+    /// The same number under the delta rules.
     pub delta_tokens: usize,
-    /// The same where nothing decays and keys have more than 64 dims: there the state's roundings add up to the most.
+    /// The same number if nothing decays and keys have more than 64 dims, when the state's roundings add up to the
+    /// most.
     pub steady_tokens: usize,
     /// Largest relative error of the exponentials of sums of gates.
     pub exp_relative: f64,
-    /// Whether a multiply-add rounds once (fused).
+    /// `true` if a multiply-add rounds once (fused).
     pub fused: bool,
 }
 
-/// Most tokens of a pass of the delta rule without gates whose sums are of f32. Of a longer one kernels round the products of
-/// queries and keys once, from f64, and add up in f64 what a few tokens at a time write.
+/// Longest pass of the delta rule without gates whose sums are f32. In a longer one kernels round the products of
+/// queries and keys once, from f64, and sum in f64 the writes of a few tokens at a time.
 pub const LONG_PASS: usize = 1024;
 
-/// Terms of a sum over tokens that kernels add up one after the other in f32, before their sum is added to others.
+/// Number of terms of a sum over tokens that kernels add up one after another in f32 before they add the result to
+/// others.
 const SEGMENT: usize = 16;
 
-/// Largest number of roundings of a product in a sum over a whole pass of `tokens` tokens, beside those that every pass
-/// has: in its segment, among segments, and among the tokens of a register tile, which are fewer than a segment's.
+/// Returns the largest number of roundings of a product in a sum over a whole pass of `tokens` tokens, in addition
+/// to those of every pass. They occur in its segment, among segments, and among the tokens of a register tile,
+/// which are fewer than a segment's.
 pub(super) const fn roundings(delta: bool, tokens: usize) -> usize {
     let among = if delta && tokens > LONG_PASS { 1 } else { tokens.div_ceil(SEGMENT) };
     let most = 2 * SEGMENT + 1 + among;
     if most < tokens { most } else { tokens }
 }
 
-/// Most dims of keys for which a state that nothing shrinks may round as often as another.
+/// Largest number of dims of keys for which a state that nothing shrinks may round as often as another.
 const FEW_DIMS: usize = 64;
 
 impl KernelSpec {
-    /// Tokens that pass the state together in the recurrence of a rule, with keys of `dims` dims.
+    /// Returns the number of tokens that pass the state together in the recurrence of a rule, with keys of `dims`
+    /// dims.
     #[must_use]
     pub const fn together(&self, rule: Rule, dims: usize) -> usize {
         match rule {

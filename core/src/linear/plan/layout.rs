@@ -1,20 +1,20 @@
-//! The layout of a CPU workspace of linear attention: one function both measures it and places its regions.
+//! Lays out a CPU workspace of linear attention: one function both measures it and places its regions.
 
 use super::choice::Choice;
 use crate::linear::problem::Sequence;
 use crate::linear::{Direction, Form, Gates};
 use crate::room::{Cursor, Span, checked_bytes, table, with_alignment};
 
-/// f32 values of memory in which a kernel works, for a choice.
+/// Working memory of a kernel for a choice, in f32 values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rooms {
-    /// For the tokens of a chunk.
+    /// Memory for the tokens of a chunk.
     pub head: usize,
-    /// For a strip.
+    /// Memory for a strip.
     pub strip: usize,
 }
 
-/// The regions of a worker, relative to its start, in f32 values. Strips of a state lie one after the other,
+/// The regions of a worker, relative to its start, in f32 values. Strips of a state are contiguous, one after another,
 /// `[rows][columns of the strip]` each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerSpans {
@@ -32,11 +32,11 @@ pub struct WorkerSpans {
     pub outputs: Span,
     /// The state of a group.
     pub state: Span,
-    /// States of a group before chunks, one after the other.
+    /// States of a group before chunks, one after another.
     pub boundaries: Span,
-    /// Where the kernel prepares a chunk.
+    /// Kernel memory for preparing a chunk.
     pub head: Span,
-    /// Where the kernel works on a strip.
+    /// Kernel memory for working on a strip.
     pub strip: Span,
     /// A transition by rows, `[rows][rows]`.
     pub transition: Span,
@@ -44,22 +44,22 @@ pub struct WorkerSpans {
     pub before: Span,
 }
 
-/// Where a part of a sequence has its affine map `S ↦ A S + b`, relative to its start.
+/// The affine map `S ↦ A S + b` of a part of a sequence, relative to its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Element {
     /// `b`, in strips of columns.
     pub state: Span,
-    /// `A`: of a delta rule `[rows, rows]` in strips of columns. Of the other gated rules a strip whose first column is the
-    /// product of gates, and whose second is NaN unless a gate cleared the row. Empty without gates.
+    /// `A`: for a delta rule `[rows, rows]` in strips of columns. For the other gated rules, a strip whose first column is
+    /// the product of gates, and whose second is NaN unless a gate cleared the row. Empty without gates.
     pub transition: Span,
-    /// Of a gated delta rule, for each row of the state before whether the part clears it before it looks at it: 1, or 0.
+    /// For a gated delta rule: a flag for each row of the previous state, 1 if the part clears it before it reads it, else 0.
     pub cleared: Span,
     /// Distance from one part to the next.
     pub stride: usize,
 }
 
-/// The layout of a workspace: a region per worker, then what all share. Offsets are in f32 values. Every region starts on a
-/// 64-byte boundary if the workspace does.
+/// The layout of a workspace: a region per worker, then the shared regions. Offsets are in f32 values. Every region starts on
+/// a 64-byte boundary if the workspace does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// The regions of a worker.
@@ -87,7 +87,7 @@ impl Layout {
         let reads = c.direction == Direction::NonCausal;
         let scan = c.form == Form::Scan;
         let delta = c.rule.is_delta();
-        // Outputs that are summed up in the shared region are not in the worker's.
+        // Outputs that are summed in the shared region have no region in the worker's.
         let outputs = optional(c.staged.columns && !c.sums, c.readers);
         let mut at = Cursor::default();
         let worker = WorkerSpans {
@@ -128,14 +128,14 @@ impl Layout {
         checked_bytes(layout.total).filter(|_| !all.has_overflowed()).map(|_| layout)
     }
 
-    /// Number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding that aligns
-    /// the first one.
+    /// Returns the number of f32 values of a workspace with arbitrary alignment: the regions, and a line for the padding that
+    /// aligns the first one.
     #[must_use]
     pub const fn floats(&self) -> usize {
         with_alignment(self.total)
     }
 
-    /// Size of the workspace in bytes.
+    /// Returns the size of the workspace in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.floats() * 4

@@ -1,31 +1,31 @@
-//! The options of the CPU chooser, and why it finds no plan.
+//! The options of the CPU chooser, and its errors.
 
 use crate::linear::Form;
 use core::fmt;
 
-/// The smallest, and the step, of the sizes of a chunk, in tokens.
+/// Smallest size of a chunk, and its step, in tokens.
 pub const CHUNK_STEP: usize = 8;
 
-/// The largest chunk, in tokens.
+/// Largest size of a chunk, in tokens.
 pub const MOST_CHUNK: usize = 256;
 
-/// The most parts into which [`Form::Scan`] divides a sequence.
+/// Largest number of parts into which [`Form::Scan`] divides a sequence.
 pub const MOST_PARTS: usize = 256;
 
 /// Options of a plan for a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The order of operations; `None` takes the one that is expected to be fastest.
+    /// The order of operations; `None` selects the form that is expected to be fastest.
     pub form: Option<Form>,
-    /// Tokens of a chunk: a multiple of 8 from 8 to 256. `None` takes the kernel's.
+    /// Number of tokens of a chunk: a multiple of 8 from 8 to 256. `None` selects the kernel's.
     pub chunk: Option<usize>,
-    /// Parts into which [`Form::Scan`] divides a sequence: 2 to 256. `None` takes a number by the tokens.
+    /// Number of parts into which [`Form::Scan`] divides a sequence: 2 to 256. `None` selects it by the tokens.
     pub parts: Option<usize>,
     /// Largest workspace, in bytes; `None` is unlimited.
     pub budget: Option<usize>,
     /// Number of available workers.
     pub workers: usize,
-    /// Whether every worker takes part that can get a task, however small the problem.
+    /// `true` if every worker that can get a task takes part, even in a small problem.
     pub all_workers: bool,
 }
 
@@ -35,7 +35,7 @@ impl Default for Options {
     }
 }
 
-/// Why the chooser found no plan.
+/// Error of the chooser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChooseError {
@@ -49,20 +49,20 @@ pub enum ChooseError {
         /// The requested number.
         found: usize,
     },
-    /// The form has no such option.
+    /// The form does not have this option.
     Option {
-        /// The option, `chunk` or `parts`.
+        /// Name of the option, `chunk` or `parts`.
         option: &'static str,
         /// The requested form.
         form: Form,
-        /// The forms that have it, in words.
+        /// The forms that have the option, in words.
         allowed: &'static str,
     },
     /// No kernel is present.
     NoKernel,
-    /// A size is larger than the kernels of a GPU support.
+    /// A size exceeds the limit of the GPU kernels.
     Large {
-        /// What it is the size of.
+        /// Name of the size.
         what: &'static str,
         /// The size.
         found: usize,
@@ -75,13 +75,13 @@ pub enum ChooseError {
         needed: usize,
         /// The budget in bytes.
         budget: usize,
-        /// Bytes of it that hold the affine maps of parts, `[d_k, d_k]` each where the rule is a delta rule; zero for forms
+        /// Bytes of it that hold the affine maps of parts, `[d_k, d_k]` each for a delta rule; zero for forms
         /// without parts.
         transitions: usize,
     },
     /// The size of the workspace overflows, or its memory is not available.
     Memory {
-        /// Its size in bytes; `usize::MAX` if that overflows.
+        /// Size of the workspace in bytes; `usize::MAX` if that overflows.
         needed: usize,
     },
 }

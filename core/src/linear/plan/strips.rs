@@ -1,40 +1,40 @@
-//! The strips into which the value columns of a state are divided.
+//! Divides the value columns of a state into strips.
 
 use core::ops::Range;
 
-/// Strips of columns: wide ones first, then narrow ones, the last of which may be padded.
+/// Strips of columns: wide ones first, then narrow ones. The last one may be padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strips {
-    /// Columns of a wide strip.
+    /// Number of columns of a wide strip.
     pub wide: usize,
-    /// Columns of a narrow strip.
+    /// Number of columns of a narrow strip.
     pub narrow: usize,
 }
 
 /// A strip of columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripColumns {
-    /// Its first column.
+    /// First column of the strip.
     pub first: usize,
-    /// Its columns, with padding.
+    /// Number of its columns, with padding.
     pub width: usize,
 }
 
 impl Strips {
-    /// Strips of `wide` and of `narrow` columns, both at least one.
+    /// Creates strips of `wide` and of `narrow` columns, both at least one.
     #[must_use]
     pub const fn new(wide: usize, narrow: usize) -> Strips {
         let narrow = if narrow == 0 { 1 } else { narrow };
         Strips { wide: if wide < narrow { narrow } else { wide }, narrow }
     }
 
-    /// Number of strips of `columns` columns.
+    /// Returns the number of strips of `columns` columns.
     #[must_use]
     pub const fn count(&self, columns: usize) -> usize {
         columns / self.wide + (columns % self.wide).div_ceil(self.narrow)
     }
 
-    /// Strip `index` of `columns` columns.
+    /// Returns strip `index` of `columns` columns.
     #[must_use]
     pub const fn strip(&self, columns: usize, index: usize) -> StripColumns {
         let wide = columns / self.wide;
@@ -46,14 +46,14 @@ impl Strips {
         }
     }
 
-    /// Columns of all strips of `columns` columns, with padding.
+    /// Returns the number of columns of all strips of `columns` columns, with padding.
     #[must_use]
     pub const fn padded(&self, columns: usize) -> usize {
         let wide = columns / self.wide * self.wide;
         wide + (columns - wide).div_ceil(self.narrow) * self.narrow
     }
 
-    /// The columns of strips `range`, with padding.
+    /// Returns the columns of strips `range`, with padding.
     #[must_use]
     pub const fn columns(&self, columns: usize, range: &Range<usize>) -> Range<usize> {
         if range.start >= range.end {

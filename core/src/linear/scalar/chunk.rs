@@ -1,10 +1,10 @@
-//! A chunk of tokens at once, and a token at a time.
+//! Computes a chunk of tokens at once, or a token at a time.
 //!
 //! # A chunk
 //!
 //! Let `S` be the state before a chunk, `G_i` the sum of the logarithms of the gates of its tokens up to `i`, and
-//! `D_ij = exp(G_i − G_j)` what of a write at `j` is left at `i`. All are vectors over the rows of the state where gates
-//! are per dim. Then for every token `i` of the chunk
+//! `D_ij = exp(G_i − G_j)` the fraction of a write at `j` that remains at `i`. All are vectors over the rows of the state if
+//! gates are per dim. Then for every token `i` of the chunk
 //!
 //! ```text
 //! u_i = v_i                                                                       linear, gated
@@ -13,13 +13,13 @@
 //! S   ← e^{G_n} ⊙ S + Σ_j (D_nj ⊙ k_j) u_jᵀ                                       at the end
 //! ```
 //!
-//! 1. **The rows `u_i` are solved one after the other**, which is forward substitution with the unit triangular matrix of
-//!    the delta rules. No inverse and no power of it is formed.
-//! 2. **Gates are summed in f64**, from token `i` back to `j`, so that no large sum cancels another.
-//! 3. **A gate of `−∞` cuts the sums off.** Tokens before it, and the state, are left out: nothing is multiplied by zero.
-//! 4. **Long sums are sums of short ones**, of segments that are added one after the other.
-//! 5. **Gates per dim factor** into `exp(G_i)` and `exp(−G_j)` where every sum of the chunk stays within `2^±FACTORED`;
-//!    elsewhere every pair of tokens has its own exponential.
+//! 1. **The rows `u_i` are solved one after another**, by forward substitution with the unit triangular matrix of the delta
+//!    rules. No inverse and no power of it is formed.
+//! 2. **Gates are summed in f64**, from token `i` back to `j`, so no large sum cancels another.
+//! 3. **A gate of `−∞` cuts the sums off.** Tokens before it, and the state, are skipped: nothing is multiplied by zero.
+//! 4. **Long sums are sums of short ones**, of segments that are added one after another.
+//! 5. **Gates per dim factor** into `exp(G_i)` and `exp(−G_j)` if every sum of the chunk stays within `2^±FACTORED`;
+//!    otherwise every pair of tokens has its own exponential.
 
 use super::stage::{Sink, Stage};
 use crate::linear::law::{Affine, Transition, settled};
@@ -29,18 +29,18 @@ use core::ops::Range;
 /// Base-2 logarithm of the largest factor into which gates per dim are split.
 pub(super) const FACTORED: f64 = 50.0;
 
-/// Terms of a sum that are added one after the other. Longer sums are sums of such sums.
+/// Number of terms of a sum that are added one after another. Longer sums are sums of such sums.
 const SEGMENT: usize = 16;
-/// Sums over which the dims of a dot product are dealt out in turn.
+/// Number of sums over which the dims of a dot product are distributed cyclically.
 const LANES: usize = 8;
 
-/// Largest number of roundings of a product in a sum of `n` of them, its own included.
+/// Returns the largest number of roundings of a product in a sum of `n` products, including its own.
 pub(super) fn roundings(n: usize) -> usize {
     let segments = n.min(SEGMENT) + n.div_ceil(SEGMENT) + 1;
     segments.max(n.div_ceil(LANES) + 4)
 }
 
-/// `to ← to + Σ_j scores_j rows_j`, in segments. `part` is a row of spare values.
+/// Computes `to ← to + Σ_j scores_j rows_j`, in segments. `part` is a spare row.
 fn add_rows<'a>(to: &mut [f32], part: &mut [f32], scores: &[f32], rows: impl Iterator<Item = &'a [f32]>) {
     let mut rows = rows;
     for scores in scores.chunks(SEGMENT) {
@@ -52,7 +52,7 @@ fn add_rows<'a>(to: &mut [f32], part: &mut [f32], scores: &[f32], rows: impl Ite
     }
 }
 
-/// `x · y`.
+/// Returns `x · y`.
 fn dot(x: &[f32], y: &[f32]) -> f32 {
     let mut sums = [0.0f32; LANES];
     for (x, y) in x.chunks(LANES).zip(y.chunks(LANES)) {
@@ -64,7 +64,7 @@ fn dot(x: &[f32], y: &[f32]) -> f32 {
     ((a + b) + (c + d)) + ((e + f) + (g + h))
 }
 
-/// Scratch of a chunk. Rows are those of tokens unless they say otherwise.
+/// Scratch of a chunk. Rows are those of tokens unless stated otherwise.
 pub(super) struct Room<'a> {
     rows: usize,
     columns: usize,
@@ -73,20 +73,20 @@ pub(super) struct Room<'a> {
     keys: &'a mut [f32],
     /// Logarithms of gates, `[chunk, gates]`.
     logs: &'a mut [f32],
-    /// `exp(G)` and `k exp(−G)`, `[chunk, d_k]` each where gates are per dim.
+    /// `exp(G)` and `k exp(−G)`, `[chunk, d_k]` each, if gates are per dim.
     up: &'a mut [f32],
     down: &'a mut [f32],
     /// `[chunk, d_v]`.
     written: &'a mut [f32],
-    /// What is left of a write, `[chunk]`.
+    /// Remaining fraction of each write, `[chunk]`.
     left: &'a mut [f32],
     /// The key of a token and its queries, `[vectors, d_k]`.
     vectors: &'a mut [f32],
     /// Their products with keys, `[vectors, chunk]`.
     scores: &'a mut [f32],
-    /// What they read, `[vectors, d_v]`, and at least `d_k` values.
+    /// Their reads of the state, `[vectors, d_v]`, and at least `d_k` values.
     reads: &'a mut [f32],
-    /// What is left of the rows of a state, `[d_k]`; negative where a row was cleared.
+    /// Remaining fraction of the rows of a state, `[d_k]`; negative if a row was cleared.
     kept: &'a mut [f32],
     /// `[max(d_k, d_v)]` each.
     row: &'a mut [f32],
@@ -94,8 +94,8 @@ pub(super) struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// Values that the room takes, for chunks of `chunk` tokens and `readers` heads that read a state. `None` if the number
-    /// overflows.
+    /// Returns the number of values of the room, for chunks of `chunk` tokens and `readers` heads that read a state; `None`
+    /// on overflow.
     pub fn len(rows: usize, columns: usize, gates: usize, chunk: usize, readers: usize) -> Option<usize> {
         let vectors = readers.checked_add(1)?;
         let factors = if gates > 1 { rows.checked_mul(2)? } else { 0 };
@@ -106,7 +106,7 @@ impl<'a> Room<'a> {
         chunk.checked_mul(token)?.checked_add(vectors.checked_mul(vector)?)?.checked_add(rest)
     }
 
-    /// A room in `scratch`, which has [`Room::len`] values.
+    /// Creates a room in `scratch`, which has [`Room::len`] values.
     pub fn new(
         mut scratch: &'a mut [f32],
         rows: usize,
@@ -141,8 +141,9 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// What is left at token `i` of the writes of tokens from the returned one on to `i`, in row `x` of the state; earlier
-    /// ones were cleared. Returns what is left of the state, too, unless it was.
+    /// Computes, in row `x` of the state, the fractions that remain at token `i` of the writes of the tokens from the
+    /// returned one to `i`; earlier writes were cleared. Also returns the remaining fraction of the state, unless it was
+    /// cleared.
     fn decay(&mut self, x: usize, i: usize) -> (usize, Option<f32>) {
         let mut sum = 0.0f64;
         for j in (0..=i).rev() {
@@ -158,7 +159,7 @@ impl<'a> Room<'a> {
         (0, Some(libm::exp(sum) as f32))
     }
 
-    /// Loads keys and gates of tokens `first .. first + n`. Returns whether gates per dim factor.
+    /// Loads keys and gates of tokens `first .. first + n`. Returns `true` if gates per dim factor.
     fn load(&mut self, stage: &Stage<'_>, first: usize, n: usize) -> bool {
         let (d, gates) = (self.rows, self.gates);
         for i in 0..n {
@@ -182,8 +183,8 @@ impl<'a> Room<'a> {
         true
     }
 
-    /// Products of the vectors from `from` on with the keys up to token `i`, with what is left of them, and what the vectors
-    /// read of the state. Returns the first token that counts: writes before it were cleared.
+    /// Computes the products of the vectors from `from` on with the keys up to token `i`, times their remaining fractions,
+    /// and the vectors' reads of the state. Returns the first token that counts: earlier writes were cleared.
     fn read(
         &mut self,
         i: usize,
@@ -212,7 +213,7 @@ impl<'a> Room<'a> {
         first
     }
 
-    /// [`Room::read`] with gates per dim.
+    /// Computes [`Room::read`] with gates per dim.
     fn read_dims(
         &mut self,
         i: usize,
@@ -258,7 +259,7 @@ impl<'a> Room<'a> {
             for segment in (0..d).step_by(SEGMENT) {
                 part.fill(0.0);
                 for x in segment..d.min(segment + SEGMENT) {
-                    // Not of a row that was cleared, whatever it held.
+                    // Skip cleared rows, regardless of their contents.
                     if self.kept[x] < 0.0 {
                         continue;
                     }
@@ -272,7 +273,7 @@ impl<'a> Room<'a> {
         earliest
     }
 
-    /// Passes the `n` tokens from `first` on: their answers go to `sink`, and `state` is advanced if `advance`.
+    /// Processes the `n` tokens from `first` on: writes their answers to `sink`, and advances `state` if `advance` is set.
     pub fn pass(
         &mut self,
         stage: &Stage<'_>,
@@ -321,7 +322,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// The state after `n` tokens.
+    /// Advances the state by `n` tokens.
     fn advance(&mut self, n: usize, state: &mut [f32]) {
         let (d, columns) = (self.rows, self.columns);
         let mut decay = (0, Some(1.0));
@@ -349,7 +350,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Passes token `i` alone. Without `values` its value counts as zero.
+    /// Processes token `i` alone. Without `values` its value counts as zero.
     pub fn step(&mut self, stage: &Stage<'_>, i: usize, state: &mut [f32], columns: usize, values: bool) {
         let (d, gates) = (self.rows, self.gates);
         let (key, logs, u) = (&mut self.keys[..d], &mut self.logs[..gates], &mut self.row[..columns]);
@@ -382,7 +383,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// What the heads that read a state read of it at token `i`.
+    /// Computes the answers of the heads that read the state at token `i`.
     pub fn answer(&mut self, stage: &Stage<'_>, i: usize, state: &[f32], sink: &mut Sink<'_, '_>) {
         let (head, readers) = stage.problem.readers(stage.state);
         let (query, read) = (&mut self.vectors[..self.rows], &mut self.row[..self.columns]);
@@ -394,7 +395,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// The element of token `i` alone, for rules without a rate.
+    /// Writes the element of token `i` alone, for rules without a rate.
     pub fn token(&mut self, stage: &Stage<'_>, i: usize, law: &Affine, element: &mut [f32]) {
         let (d, gates) = (self.rows, self.gates);
         let (key, logs, value) =
@@ -406,7 +407,7 @@ impl<'a> Room<'a> {
         law.token(element, logs, None, key, value);
     }
 
-    /// The `A` of a run of tokens.
+    /// Computes the `A` of a run of tokens.
     pub fn transition(&mut self, stage: &Stage<'_>, run: Range<usize>, law: &Affine, a: &mut [f32]) {
         if law.transition == Transition::Dense {
             a.fill(0.0);
@@ -427,7 +428,7 @@ impl<'a> Room<'a> {
                 stage.logarithms(i, logs);
                 sum += f64::from(logs[x]);
                 if logs[x] == f32::NEG_INFINITY {
-                    // What came before is cleared, be it NaN.
+                    // Earlier contents are cleared, including NaN.
                     sum = f64::NEG_INFINITY;
                     break;
                 }

@@ -1,8 +1,8 @@
-//! The scalar fallback: a whole call of linear attention without threads, vector instructions or an allocator, in every
-//! form.
+//! Computes a whole call of linear attention in every form, without threads, vector instructions or an allocator: the scalar
+//! fallback.
 //!
-//! States are computed one after the other, and a state's tokens in the order in which they pass. What a chunk computes is
-//! the subject of `scalar/chunk.rs`. The forms differ in what is at hand when an answer is computed:
+//! States are computed one after another, and a state's tokens in the order in which they pass. `scalar/chunk.rs` describes
+//! the computation of a chunk. The forms differ in the state from which an answer is computed:
 //!
 //! ```text
 //! recurrent     the state after the token
@@ -12,8 +12,8 @@
 //! scan          parts fold to (A, b); Blelloch's scan over them gives the state before each; each part is then recurrent
 //! ```
 //!
-//! Problems that are not causal advance the state in the same way, and every token reads the last one. Of bidirectional
-//! ones the first pass keeps its answers in the scratch.
+//! Problems that are not causal advance the state in the same way, and then every token reads the last one. In bidirectional
+//! problems the first pass keeps its answers in the scratch.
 //!
 //! [`token_scan`] runs any schedule of [`crate::scan`] over the tokens themselves, for rules whose `A` is a scalar or
 //! diagonal.
@@ -32,26 +32,26 @@ use crate::scan::{Form as ScanForm, Scan, blelloch};
 use chunk::Room;
 use stage::{Rows, Sink, Stage};
 
-/// In which form a call runs.
+/// The form in which a call runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
     /// The form.
     pub form: Form,
-    /// Tokens of a chunk, at least one; the last chunk may have fewer. Only [`Form::Chunk`] and [`Form::FusedChunk`] look
-    /// at it.
+    /// Number of tokens of a chunk, at least one; the last chunk may have fewer. Only [`Form::Chunk`] and
+    /// [`Form::FusedChunk`] use it.
     pub chunk: usize,
-    /// Tokens of a part of [`Form::Scan`], at least one; the last part may have fewer. Other forms do not look at it.
+    /// Number of tokens of a part of [`Form::Scan`], at least one; the last part may have fewer. Other forms ignore it.
     pub part: usize,
 }
 
 impl Walk {
-    /// The form `form` with chunks of 16 tokens and parts of 256.
+    /// Creates a walk in form `form` with chunks of 16 tokens and parts of 256.
     #[must_use]
     pub const fn new(form: Form) -> Walk {
         Walk { form, chunk: 16, part: 256 }
     }
 
-    /// Tokens of a chunk in a sequence of `tokens`.
+    /// Returns the number of tokens of a chunk in a sequence of `tokens`.
     fn chunk_of(&self, tokens: usize) -> usize {
         match self.form {
             Form::Recurrent | Form::Scan => 1,
@@ -71,11 +71,11 @@ impl Walk {
     }
 }
 
-/// Values that a walk needs, part by part.
+/// Numbers of values that a walk needs, by purpose.
 struct Needs {
     state: usize,
     room: usize,
-    /// The answers of a first pass.
+    /// Answers of a first pass.
     kept: usize,
     /// States before chunks, or the slots of a scan.
     states: usize,
@@ -92,7 +92,7 @@ impl Needs {
             _ => 0,
         };
         let states = match walk.form {
-            // A walk of no tokens at a time is refused.
+            // A walk of zero tokens at a time is rejected.
             Form::Scan if walk.part == 0 => 0,
             Form::Chunk => state.checked_mul(tokens.div_ceil(chunk))?,
             Form::Scan => AffineSlots::workspace_len(&Affine::of(problem), tokens.div_ceil(walk.part), 0),
@@ -107,13 +107,13 @@ impl Needs {
     }
 }
 
-/// Number of f32 values of scratch that [`run`] needs. Returns `None` if the number overflows.
+/// Returns the number of f32 values of scratch that [`run`] needs; `None` on overflow.
 #[must_use]
 pub fn scratch_len(problem: &Problem, walk: &Walk) -> Option<usize> {
     Needs::of(problem, walk)?.sum()
 }
 
-/// The structure and the arithmetic that [`run`] executes, for the bound of its error.
+/// Returns the structure and the arithmetic that [`run`] executes, for the bound of its error.
 #[must_use]
 pub fn executed(problem: &Problem, walk: &Walk) -> Executed {
     let (rows, chunk) = (problem.key_dim(), walk.chunk_of(problem.tokens()));
@@ -122,11 +122,11 @@ pub fn executed(problem: &Problem, walk: &Walk) -> Executed {
         form: walk.form,
         chunk,
         part: walk.part,
-        // The nearest f32 number to a power of e that f64 has to a unit in the last place.
+        // The f32 number nearest to a power of e that f64 computes to a unit in the last place.
         exp_relative: if problem.rule().is_gated() { 1.001 * UNIT } else { 0.0 },
         query_relative: 1.001 * UNIT,
         key_relative: if problem.spec().normalize.is_some() { 1.001 * UNIT } else { 0.0 },
-        // Where gates do not factor, products with keys are one chain.
+        // If gates do not factor, products with keys are one chain.
         dims: if factors { chunk::roundings(rows).max(rows + 2) } else { chunk::roundings(rows) },
         tokens: if chunk == 1 { 1 } else { chunk::roundings(chunk) },
         solve: Solve::Rows,
@@ -164,7 +164,7 @@ pub fn run(
     Ok(())
 }
 
-/// Number of f32 values of scratch that [`token_scan`] needs. Returns `None` if the number overflows.
+/// Returns the number of f32 values of scratch that [`token_scan`] needs; `None` on overflow.
 #[must_use]
 pub fn token_scan_scratch_len(problem: &Problem, scan: Scan) -> Option<usize> {
     token_needs(problem, scan)?.sum()
@@ -177,11 +177,11 @@ fn token_needs(problem: &Problem, scan: Scan) -> Option<Needs> {
     Some(Needs { states: AffineSlots::workspace_len(&Affine::of(problem), tokens, scratch), ..needs })
 }
 
-/// Computes a whole problem whose rule is diagonal by a scan over its tokens, each of which is an element of the affine law.
-/// It writes a state for every token, so it is a definition to compare with rather than a way to be fast.
+/// Computes a whole problem whose rule is diagonal by a scan over its tokens as elements of the affine law. It writes a state
+/// for every token, so it serves as a definition for comparison and is not fast.
 ///
 /// # Errors
-/// As [`run`], and for the delta rules and schedules without an inclusive form.
+/// Returns the errors of [`run`], and an error for the delta rules and for schedules without an inclusive form.
 pub fn token_scan(
     problem: &Problem,
     scan: Scan,
@@ -242,7 +242,7 @@ fn drive(
     let (rows, columns, readers) = (problem.key_dim(), problem.value_dim(), problem.readers(0).1);
     let mut room = Room::new(room, rows, columns, stage::gates(problem), chunk, readers);
     let direction = problem.spec().direction;
-    // Without tokens and present states there may be any number of sequences.
+    // The number of sequences may be arbitrarily large if there are neither tokens nor present states.
     let any = problem.state_heads() > 0 && (problem.tokens() > 0 || outputs.present_state.is_some());
     for index in 0..if any { problem.sequences() } else { 0 } {
         for head in 0..problem.state_heads() {
@@ -275,7 +275,7 @@ fn drive(
     }
 }
 
-/// Passes all tokens of a stage: advances `state`, and answers into `sink`.
+/// Processes all tokens of a stage: advances `state`, and writes answers to `sink`.
 fn pass(
     walk: &Walk,
     stage: &Stage<'_>,
@@ -308,7 +308,7 @@ fn pass(
     }
 }
 
-/// One token after the other.
+/// Processes one token after another.
 fn recur(
     stage: &Stage<'_>,
     room: &mut Room<'_>,
@@ -324,7 +324,7 @@ fn recur(
     }
 }
 
-/// Two levels.
+/// Scans in two levels.
 fn scan(
     walk: &Walk,
     stage: &Stage<'_>,
@@ -341,7 +341,7 @@ fn scan(
     for part in 0..parts {
         let element = slots.element(part);
         law.identity(element);
-        // No prefix holds the last part.
+        // No prefix contains the last part.
         if part + 1 < parts {
             let run = part * each..(part + 1) * each;
             let (a, b) = element.split_at_mut(law.transition_len());
@@ -351,7 +351,7 @@ fn scan(
     }
     blelloch::exclusive(&mut slots);
     for part in 0..parts {
-        // What comes before the first part is the past itself.
+        // The state before the first part is the past itself.
         if part > 0 {
             slots.apply(part, state);
         } else {

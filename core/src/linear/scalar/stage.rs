@@ -1,4 +1,4 @@
-//! Tokens of one state in f32, and where its answers go.
+//! Loads the tokens of one state in f32, and passes on its answers.
 
 use crate::dtype::{Elements, ElementsMut};
 use crate::linear::data::{Inputs, Outputs};
@@ -15,7 +15,7 @@ pub(super) struct Stage<'a> {
     pub reverse: bool,
 }
 
-/// Number of gates of a token.
+/// Returns the number of gates of a token.
 pub(super) fn gates(problem: &Problem) -> usize {
     match problem.gates() {
         Gates::None => 0,
@@ -25,7 +25,7 @@ pub(super) fn gates(problem: &Problem) -> usize {
 }
 
 impl Stage<'_> {
-    /// The token of the inputs that passes as number `i`, counted within its sequence.
+    /// Returns the token of the inputs that passes as number `i`, counted within its sequence.
     pub fn token(&self, i: usize) -> usize {
         if self.reverse { self.sequence.tokens - 1 - i } else { i }
     }
@@ -34,7 +34,7 @@ impl Stage<'_> {
         view.row(self.sequence.batch, head, self.sequence.start + self.token(i))
     }
 
-    /// `factor x`, and `factor x / sqrt(Σ x² + ε)` where the problem normalises. Rounded once.
+    /// Loads `factor x`, or `factor x / sqrt(Σ x² + ε)` if the problem normalises. Rounded once.
     fn load(&self, data: &Elements<'_>, row: usize, factor: f64, to: &mut [f32]) {
         let Some(epsilon) = self.problem.spec().normalize else {
             for (x, to) in to.iter_mut().enumerate() {
@@ -53,21 +53,21 @@ impl Stage<'_> {
         }
     }
 
-    /// The key of token `i`.
+    /// Loads the key of token `i`.
     pub fn key(&self, i: usize, to: &mut [f32]) {
         let view = &self.problem.spec().key;
         let row = self.row(view, self.problem.key_head(self.state), i);
         self.load(&self.inputs.key, row, 1.0, to);
     }
 
-    /// The query of output head `head` at token `i`, times the scale.
+    /// Loads the query of output head `head` at token `i`, times the scale.
     pub fn query(&self, head: usize, i: usize, to: &mut [f32]) {
         let view = &self.problem.spec().query;
         let row = self.row(view, self.problem.query_head(head), i);
         self.load(&self.inputs.query, row, f64::from(self.problem.scale()), to);
     }
 
-    /// The value of token `i`.
+    /// Loads the value of token `i`.
     pub fn value(&self, i: usize, to: &mut [f32]) {
         let row = self.row(&self.problem.spec().value, self.state, i);
         for (c, to) in to.iter_mut().enumerate() {
@@ -75,7 +75,7 @@ impl Stage<'_> {
         }
     }
 
-    /// The logarithms of the gates of token `i`, as many as a token has.
+    /// Loads the logarithms of the gates of token `i`.
     pub fn logarithms(&self, i: usize, to: &mut [f32]) {
         let (Some(view), Some(data)) = (&self.problem.spec().decay, &self.inputs.decay) else { return };
         let row = self.row(view, self.state, i);
@@ -84,7 +84,7 @@ impl Stage<'_> {
         }
     }
 
-    /// The rate of token `i`; `None` if the rule has none.
+    /// Returns the rate of token `i`; `None` if the rule has no rates.
     pub fn beta(&self, i: usize) -> Option<f32> {
         let (view, data) = (self.problem.spec().beta.as_ref()?, self.inputs.beta.as_ref()?);
         Some(data.get(self.row(view, self.problem.beta_head(self.state), i)))
@@ -106,7 +106,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Writes the state after the last token, where the problem asks for it.
+    /// Writes the state after the last token, if the problem has a present state.
     pub fn present(&self, outputs: &mut Outputs<'_>, state: &[f32]) {
         let spec = self.problem.spec();
         let (Some(view), Some(data)) = (&spec.present_state, &mut outputs.present_state) else { return };
@@ -117,24 +117,24 @@ impl Stage<'_> {
     }
 }
 
-/// What becomes of a row of answers.
+/// Destination of rows of answers.
 pub(super) enum Rows<'a> {
-    /// It is written to the output.
+    /// They are written to the output.
     Write,
-    /// It is kept, `[readers, tokens, d_v]`.
+    /// They are kept, `[readers, tokens, d_v]`.
     Keep(&'a mut [f32]),
-    /// It is added to what was kept, and the sum is written.
+    /// They are added to the kept ones, and the sums are written.
     Add(&'a [f32]),
 }
 
-/// Where the answers of one state go.
+/// Destination of the answers of one state.
 pub(super) struct Sink<'a, 'b> {
     pub output: &'a mut ElementsMut<'b>,
     pub rows: Rows<'a>,
 }
 
 impl Sink<'_, '_> {
-    /// Takes the row of reader `reader` at token `i`.
+    /// Accepts the row of reader `reader` at token `i`.
     pub fn take(&mut self, stage: &Stage<'_>, reader: usize, i: usize, row: &[f32]) {
         let (token, tokens) = (stage.token(i), stage.sequence.tokens);
         let kept = (reader * tokens + token) * row.len();

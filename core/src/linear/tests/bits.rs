@@ -1,8 +1,8 @@
-//! What keeps its bits.
+//! Tests of bit-identical results.
 
 use super::*;
 
-/// The part `from .. to` of the tokens, with `state` before them.
+/// Returns the part `from .. to` of the tokens, with `state` before them.
 fn cut(case: &Case, from: usize, to: usize, state: Option<Vec<f32>>) -> Case {
     let rows = |x: &[f32], width: usize| x[from * width..to * width].to_vec();
     let each = if case.per_dim { case.dims[0] } else { 1 };
@@ -50,7 +50,7 @@ fn both_chunked_forms_have_the_same_bits_and_others_differ() {
         let case = Case::new(rule, per_dim, 37, [5, 3]).fill(Style::Plain, 2);
         let [recurrent, chunk, fused, parallel, scan] = walks().map(|walk| case.run(walk).bits());
         assert_eq!(chunk, fused);
-        // Each form is another order of operations.
+        // Each form has another order of operations.
         for (a, b) in
             [(&recurrent, &chunk), (&recurrent, &parallel), (&chunk, &parallel), (&recurrent, &scan)]
         {

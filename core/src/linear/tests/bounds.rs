@@ -1,4 +1,4 @@
-//! The bound: never exceeded, and not loose beyond reason.
+//! The bound is never exceeded, and not unreasonably loose.
 
 use super::*;
 use crate::linear::bound::Solve;
@@ -23,12 +23,13 @@ fn hard_data_stay_within_the_bound() {
             }
         }
     }
-    // A bound that no error comes near would hold of anything.
+    // A bound far above every error would prove nothing.
     let near = if SLOW { 0.02 } else { 0.05 };
     assert!(largest > near, "{largest}");
 }
 
-/// The median over answers of bound over error, and the error and the bound in the Euclidean norm, relative to the answer.
+/// Returns the median ratio of bound to error over the answers, and the error and the bound in the Euclidean norm,
+/// relative to the answer.
 fn figures(case: &Case, walk: Walk) -> [f64; 3] {
     let answer = case.run(walk);
     let ([exact, _], [errors, _], _) = case.judge(&scalar::executed(&case.problem(), &walk));
@@ -117,8 +118,8 @@ fn both_directions_and_their_sum_count() {
     }
 }
 
-/// A delta recurrence in f64 whose rows are off by what `Executed` allows, each with the sign that pushes the first column of
-/// the last answer the same way.
+/// A delta recurrence in f64 whose rows have the largest errors that `Executed` allows, each with the sign that
+/// moves the first column of the last answer in the same direction.
 #[test]
 fn residuals_that_align_stay_within_the_bound() {
     let (tokens, [dk, dv]) = (if SLOW { 30usize } else { 200 }, [6usize, 2]);
@@ -133,7 +134,7 @@ fn residuals_that_align_stay_within_the_bound() {
         let each = if per_dim { dk } else { 1 };
         let gate = |t: usize, x: usize| libm::exp(f64::from(case.decay[t * each + x % each]));
         let key = |t: usize, x: usize| f64::from(case.key[t * dk + x]);
-        // What an error of the state behind token `t` does to the last answer: `y_t = A_{t+1}ᵀ y_{t+1}`.
+        // Effect of an error of the state after token `t` on the last answer: `y_t = A_{t+1}ᵀ y_{t+1}`.
         let last = tokens - 1;
         let mut sees = vec![vec![0.0; dk]; tokens];
         sees[last] = (0..dk).map(|x| f64::from(case.query[last * dk + x])).collect();

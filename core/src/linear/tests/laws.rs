@@ -7,7 +7,7 @@ use crate::scan::{Form as ScanForm, Scan, Slots};
 const ALL: [Transition; 4] =
     [Transition::Scalar, Transition::Diagonal, Transition::Dense, Transition::LowRank];
 
-/// The elements of `n` random tokens, and their tokens: gates, rate, key, value.
+/// Returns the elements of `n` random tokens, and their tokens: gates, rate, key, value.
 fn tokens(law: &Affine, n: usize, seed: u64) -> Vec<Vec<f32>> {
     let mut random = Random(seed);
     (0..n)
@@ -34,7 +34,7 @@ fn combined(law: &Affine, before: &[f32], at: &[f32]) -> Vec<f32> {
     at
 }
 
-/// What an element makes of some state.
+/// Applies an element to some state.
 fn applied(law: &Affine, element: &[f32]) -> Vec<f32> {
     let state: Vec<f32> = (0..law.rows * law.columns).map(|i| (i % 7) as f32 - 2.5).collect();
     let (mut element, mut spare) = (element.to_vec(), vec![f32::NAN; law.spare_len()]);
@@ -87,7 +87,7 @@ fn low_ranks_are_the_dense_map_and_become_it() {
         let (mut next, mut dense) = (a.clone(), b.clone());
         low.token(&mut next, &[], Some(0.8), &key, &value);
         full.token(&mut dense, &[], Some(0.8), &key, &value);
-        // Now and then the earlier run is the shorter one.
+        // Sometimes the earlier run is the shorter one.
         if n.is_multiple_of(3) {
             (a, b) = (combined(&low, &next, &a), combined(&full, &dense, &b));
         } else {
@@ -111,11 +111,11 @@ fn cleared_rows_select() {
         let clean = combined(&law, &x[2], &x[3]);
         let b = law.transition_len();
         assert!(near(&whole[b..], &clean[b..]), "{transition:?} {whole:?}");
-        // Without the gate, it is NaN.
+        // It is NaN without the gate.
         let poisoned = combined(&law, &combined(&law, &x[0], &x[1]), &x[3]);
         assert!(poisoned[b..].iter().all(|x| x.is_nan()));
     }
-    // One row of a diagonal alone.
+    // A single row of a diagonal.
     let law = Affine { transition: Transition::Diagonal, rows: 2, columns: 1 };
     let (mut at, before) = (vec![0.0; 4], [1.0, 1.0, f32::NAN, f32::NAN]);
     law.token(&mut at, &[0.0, 1.0], None, &[1.0, 1.0], &[5.0]);

@@ -2,7 +2,7 @@
 
 extern crate std;
 
-// The code under test forbids unsafe: Miri goes over one small problem of each form.
+// The code under test forbids unsafe code, so Miri only runs one small problem of each form.
 #[cfg(not(miri))]
 mod bits;
 #[cfg(not(miri))]
@@ -20,7 +20,7 @@ use half::{bf16, f16};
 use std::vec::Vec;
 use std::{format, string::String, vec};
 
-/// A generator of numbers: SplitMix64.
+/// A random number generator: SplitMix64.
 pub struct Random(u64);
 
 impl Random {
@@ -32,12 +32,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Uniform in 0 ≤ x < 1.
+    /// Returns a uniform number in 0 ≤ x < 1.
     fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Mean zero, variance one.
+    /// Returns a number with mean zero and variance one.
     fn normal(&mut self) -> f32 {
         let sum: f64 = (0..4).map(|_| self.unit() - 0.5).sum();
         (sum * libm::sqrt(3.0)) as f32
@@ -48,7 +48,7 @@ impl Random {
     }
 }
 
-/// What the numbers of a case are like.
+/// Character of the numbers of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// Unit keys, rates up to one, gates near one.
@@ -149,7 +149,7 @@ pub struct Case {
     state: Vec<f32>,
 }
 
-/// What a run wrote.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub output: Vec<f32>,
@@ -291,7 +291,7 @@ impl Case {
         spec.check().unwrap()
     }
 
-    /// Calls `use_inputs` with the inputs of a run, or of the oracle, which sees a past in place, too.
+    /// Calls `use_inputs` with the inputs of a run, or of the oracle, which also sees a past in place.
     fn with<R>(&self, oracle: bool, use_inputs: impl FnOnce(&Inputs<'_>) -> R) -> R {
         let [q, k, v] = [&self.query, &self.key, &self.value].map(|x| Data::of(self.dtype, x.clone()));
         let mut inputs = Inputs::new(q.get(), k.get(), v.get());
@@ -318,7 +318,7 @@ impl Case {
         Answer { output: output.wide(), present }
     }
 
-    /// The answer of the scalar fallback.
+    /// Returns the answer of the scalar fallback.
     pub fn run(&self, walk: Walk) -> Answer {
         self.collect(|problem, inputs, outputs| {
             let mut scratch = vec![f32::NAN; scalar::scratch_len(problem, &walk).unwrap()];
@@ -326,7 +326,7 @@ impl Case {
         })
     }
 
-    /// The oracle's answer: outputs as they lie in the output, and states.
+    /// Returns the oracle's answer: outputs in the layout of the output, and states.
     pub fn exact(&self) -> [Vec<f64>; 2] {
         let problem = self.problem();
         self.gather(|inputs, sequence, state, output, present| {
@@ -335,7 +335,7 @@ impl Case {
         })
     }
 
-    /// Bounds of the answers and states of a run, in the same order, beside the exact ones; and the largest gain.
+    /// Returns the exact answers and states, their bounds for a run, in the same order, and the largest gain.
     pub fn judge(&self, executed: &Executed) -> ([Vec<f64>; 2], [Vec<f64>; 2], f64) {
         let problem = self.problem();
         let mut gain = 0.0f64;
@@ -357,7 +357,7 @@ impl Case {
         (exact, errors, gain)
     }
 
-    /// Calls `head` for every state, and puts what it writes where the output and the present state have it.
+    /// Calls `head` for every state, and copies its results to their places in the output and the present state.
     fn gather(
         &self,
         mut head: impl FnMut(&Inputs<'_>, usize, usize, &mut [f64], &mut [f64]),
@@ -386,8 +386,8 @@ impl Case {
         [output, states]
     }
 
-    /// Checks an answer against the oracle within the bound of what was executed, and returns the largest share of a
-    /// bound that an error takes.
+    /// Checks an answer against the oracle within the bound of the executed structure, and returns the largest
+    /// ratio of error to bound.
     pub fn check(&self, answer: &Answer, executed: &Executed) -> f64 {
         let (exact, errors, _) = self.judge(executed);
         let oracle = self.exact();
@@ -443,15 +443,16 @@ impl Case {
     }
 }
 
-/// Every form, with chunks of 8 tokens and parts of 12.
+/// Returns every form, with chunks of 8 tokens and parts of 12.
 pub fn walks() -> [Walk; 5] {
     Form::ALL.map(|form| Walk { form, chunk: 8, part: 12 })
 }
 
-/// Whether a call costs many times what it does natively: interpreted, emulated, or instrumented by a sanitizer.
+/// `true` if a call costs many times its native time: interpreted, emulated, or instrumented by a sanitizer.
 pub const SLOW: bool = cfg!(miri) || cfg!(target_arch = "aarch64") || cfg!(elsa_sanitized);
 
-/// Every rule, gated ones with gates per head and per dim; where calls are slow, the one that has all operations.
+/// Returns every rule, gated ones with gates per head and per dim; if calls are slow, only the one with all
+/// operations.
 pub fn kinds() -> &'static [(Rule, bool)] {
     if SLOW { &KINDS[4..] } else { &KINDS }
 }
@@ -465,7 +466,7 @@ const KINDS: [(Rule, bool); 6] = [
     (Rule::GatedDelta, true),
 ];
 
-/// Relative error in the Euclidean norm.
+/// Returns the relative error in the Euclidean norm.
 pub fn relative(found: &[f32], exact: &[f64]) -> f64 {
     let off: f64 = found.iter().zip(exact).map(|(f, e)| (f64::from(*f) - e) * (f64::from(*f) - e)).sum();
     libm::sqrt(off / exact.iter().map(|e| e * e).sum::<f64>())

@@ -1,4 +1,4 @@
-//! What mask, bias and windows add to the scores, as the bias of a tile and a block.
+//! Writes the values that mask, bias and windows add to the scores, as the bias of a tile and a block.
 
 use super::context::{Context, Task, TileRows};
 use elsa_core::attention::{BiasView, MaskElements, MaskView, Operand, Sides, Windows};
@@ -15,7 +15,7 @@ pub(super) enum MaskOf {
     Bias,
 }
 
-/// The view of the mask, or of a bias that is not a table, and where its elements are.
+/// Returns the view of the mask, or of a bias that is not a table, and the address of its elements.
 fn dense(c: &Context<'_>, of: MaskOf) -> Option<(MaskView, *const u8)> {
     let (view, operand) = match (of, c.bias) {
         (MaskOf::Mask, _) => (c.mask?, Operand::Mask),
@@ -25,24 +25,24 @@ fn dense(c: &Context<'_>, of: MaskOf) -> Option<(MaskView, *const u8)> {
     Some((view, c.tensor(operand).data))
 }
 
-/// A number that tells the rows of a head apart from those of other elements: two heads of two sequences have the same one
-/// if they have the same rows.
+/// Returns a number that identifies the rows of a head: two heads of two sequences have the same one if they share their
+/// rows.
 pub(super) fn rows(c: &Context<'_>, of: MaskOf, batch: usize, head: usize) -> usize {
     dense(c, of).map_or(head, |(view, _)| view.row(batch, head, 0).start)
 }
 
-/// The keys that mask and bias cover.
+/// Returns the number of keys that mask and bias cover.
 pub(super) fn reach(c: &Context<'_>, keys: usize) -> usize {
     let spec = c.problem.spec();
     let mask = spec.mask.map_or(keys, |mask| mask.reach(keys));
     spec.bias.map_or(mask, |bias| bias.reach(keys).min(mask))
 }
 
-/// Writes what mask or bias adds to a tile and the keys of a block to `at`, and says what was seen.
+/// Writes the values that mask or bias adds to a tile and the keys of a block to `at`, and reports their contents.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. A block of the widest tile is writable at `at`.
-/// - `entries` is the worker's region with those of [`write_entries`] for the tile's head, where the bias is a table.
+/// - If the bias is a table, `entries` is the worker's region with the result of [`write_entries`] for the tile's head.
 pub(super) unsafe fn write(
     c: &Context<'_>,
     of: MaskOf,
@@ -76,16 +76,16 @@ pub(super) unsafe fn write(
         rows: tile.rows.len(),
         keys: count,
     };
-    // SAFETY: rows and keys lie in the mask (*inputs*), and there is room for their bias (clause); *kernel*.
+    // SAFETY: rows and keys are in the mask (*inputs*), and there is room for their bias (clause); *kernel*.
     unsafe { (c.kernel.bias)(&mask, tile.width, at, &mut seen) };
     seen
 }
 
-/// At least the magnitude of every number that mask and bias together add to a score of a tile, in natural-log units; not finite
-/// where one is NaN or `+∞`. What is `−∞` adds nothing.
+/// Returns an upper bound of the magnitude of every number that mask and bias together add to a score of a tile, in
+/// natural-log units; not finite if one is NaN or `+∞`. A `−∞` adds nothing.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `entries` are as for [`write`].
+/// - The invariants of [`Context`]. `entries` is as for [`write`].
 pub(super) unsafe fn largest(c: &Context<'_>, tile: &TileRows<'_>, entries: *const f32) -> f64 {
     let mut sum = 0.0;
     for (of, operand) in [(MaskOf::Mask, Operand::Mask), (MaskOf::Bias, Operand::Bias)] {
@@ -121,15 +121,15 @@ pub(super) unsafe fn largest(c: &Context<'_>, tile: &TileRows<'_>, entries: *con
             }
         };
         let mut most = 0.0f32;
-        // SAFETY: rows and keys lie in the mask (*inputs*), or the entries in their region (clause); *kernel*.
+        // SAFETY: rows and keys are in the mask (*inputs*), or the entries in their region (clause); *kernel*.
         unsafe { (c.kernel.measure.addends)(&rows, &raw mut most) };
         sum += f64::from(most) * unit;
     }
     sum
 }
 
-/// The rows of the mask for a tile and the keys of a block, where they are read once; where `keys` is empty, those of the head
-/// that follows.
+/// Returns the rows of the mask for a tile and the keys of a block, if they are read only once; if `keys` is empty, those of
+/// the next head.
 pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> Ahead {
     let (choice, of) = (c.choice, MaskOf::Mask);
     let Some((view, data)) = dense(c, of).filter(|_| !choice.row_mask && !choice.keeps.mask) else {
@@ -139,7 +139,7 @@ pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -
     let row = view.row(batch, tile.head, rows);
     let size = view.kind().size();
     let stride = view.strides()[2] * size;
-    // Past the last row the next head begins.
+    // The next head begins after the last row.
     let (first, count) = match keys.is_empty() {
         true => {
             (view.row(batch, tile.head, 0).start + tile.sequence.queries * view.strides()[2], choice.block)
@@ -153,24 +153,24 @@ pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -
     Ahead { data: data.wrapping_add(first * size), stride, rows: tile.rows.len(), bytes: count * size }
 }
 
-/// Writes what the mask's row of a task adds to the keys of a block to `at`, and says what was seen.
+/// Writes the values that the mask's row of a task adds to the keys of a block to `at`, and reports their contents.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. As many values as keys are writable at `at`.
+/// - The invariants of [`Context`]. `keys.len()` values are writable at `at`.
 pub(super) unsafe fn row(c: &Context<'_>, task: &Task<'_>, keys: &Range<usize>, at: *mut f32) -> Seen {
     let tile = TileRows { sequence: task.sequence, head: task.head, rows: 0..1, width: 1 };
     // SAFETY: the same clauses, for a tile of one row; a mask has no entries.
     unsafe { write(c, MaskOf::Mask, &tile, keys, std::ptr::null_mut(), at) }
 }
 
-/// Writes the entries of a table that a head has to `to`, in base-2 units, finite ones limited.
+/// Writes the table entries of a head to `to`, in base-2 units, with finite ones clamped.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The bias is a table, and as many values as it has entries are writable at `to`.
+/// - The invariants of [`Context`]. The bias is a table, and one value for each of its entries is writable at `to`.
 pub(super) unsafe fn write_entries(c: &Context<'_>, head: usize, to: *mut f32) {
     let Some(BiasView::Table(table)) = c.problem.spec().bias else { return };
     let (data, len) = (c.tensor(Operand::Bias).data, table.entries * table.heads);
-    // SAFETY: the table is readable for its elements (*inputs*); entries lie in the region (clause).
+    // SAFETY: the table is readable for its elements (*inputs*); entries are in the region (clause).
     unsafe {
         let elements = MaskElements::Additive(match table.dtype {
             DType::F32 => Elements::F32(std::slice::from_raw_parts(data.cast(), len)),
@@ -183,7 +183,7 @@ pub(super) unsafe fn write_entries(c: &Context<'_>, head: usize, to: *mut f32) {
     }
 }
 
-/// Looks up the bias of a tile and the keys of a block by an index. Columns past the last row repeat it.
+/// Looks up the bias of a tile and the keys of a block through an index. Columns past the last row repeat it.
 ///
 /// # Safety
 /// - As for [`write`]; the bias is a table with an index.
@@ -200,8 +200,8 @@ unsafe fn look_up(
     for column in 0..width {
         let row = (tile.rows.start + column.min(last)) * c.index_stride;
         for key in keys.clone() {
-            // SAFETY: the index has an entry for each query and key (*inputs*); an entry of the table; a value of the
-            // block (clauses).
+            // SAFETY: the index has an entry for each query and key (*inputs*); an entry of the table; a value of the block
+            // (clauses).
             unsafe {
                 let entry = index.wrapping_add(row + key).read_unaligned().max(0) as usize;
                 let x = entries.add(entry.min(most)).read();
@@ -230,11 +230,11 @@ unsafe fn copy_quads(from: *const f32, n: usize, to: *mut f32) {
     }
 }
 
-/// Writes the bias of a tile and the keys of a block, whose entries follow from their places in a window. Columns past the
+/// Writes the bias of a tile and the keys of a block, whose entries follow from their positions in a window. Columns past the
 /// last row hold other entries.
 ///
-/// For the keys of one column `c'` of the window the entries of row distance `r − r'` and query column `c` are laid out as
-/// `[row distance][c]`. What a key adds to consecutive queries then lies side by side.
+/// For the keys of one column `c'` of the window, the entries of row distance `r − r'` and query column `c` are laid out as
+/// `[row distance][c]`. The values that a key adds to consecutive queries are then contiguous.
 ///
 /// # Safety
 /// - As for [`write`]; the bias is a table without an index.
@@ -249,7 +249,7 @@ unsafe fn slide(
     let [h, w] = windows.size;
     let (rows, width) = (&tile.rows, tile.width);
     let last = keys.end - 1;
-    // Row distances, from zero on, that occur.
+    // Row distances that occur, from zero on.
     let distances = rows.start / w + h - 1 - last / w..(rows.end - 1) / w + h - keys.start / w;
     let lines = entries.wrapping_add(c.choice.entries);
     for column in 0..w {
@@ -259,9 +259,9 @@ unsafe fn slide(
         if from >= to {
             continue;
         }
-        // SAFETY: entries of the table, and behind them lines of `w` for each distance, with the width of a tile to spare
-        // (layout). A line is written over what the one before leaves too much. Rows of a tile, whose first ones are among
-        // the lines of the distances that occur, and their places in the bias of the block (clauses).
+        // SAFETY: entries of the table, followed by lines of `w` for each distance, with the width of a tile to spare
+        // (layout). A line overwrites the excess of the previous one. Rows of a tile, whose first ones are among the lines of
+        // the distances that occur, and their places in the bias of the block (clauses).
         unsafe {
             for distance in distances.clone() {
                 let entry = entries.add(distance * (2 * w - 1) + w - 1 - column);
@@ -281,7 +281,7 @@ unsafe fn slide(
     Seen::Biased
 }
 
-/// Writes the sides of the tokens of a window, and after them that of the last one, up to `len` numbers.
+/// Writes the sides of the tokens of a window, and then repeats that of the last one, up to `len` numbers.
 ///
 /// # Safety
 /// - `len` values are writable at `to`.

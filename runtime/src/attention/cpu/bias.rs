@@ -1,16 +1,16 @@
-//! The bias of a tile and a block: what masks, biases, lengths, causality and windows add to its scores.
+//! Computes the bias of a tile and a block: the values that masks, biases, lengths, causality and windows add to its scores.
 //!
-//! **The naive way** asks for every row and every key whether the one attends the other, and what is added.
+//! **The naive way** checks for every row and every key whether the row attends the key, and computes the addend.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Intervals first.* Lengths, causality and window decide by the tile's outermost rows whether a block is skipped or
-//!    whole ([`coverage`]), and only otherwise is a bias written.
-//! 2. *The kernel turns a mask into a bias* and says what it has seen: a block that a mask leaves empty is skipped, and
-//!    one that it leaves whole needs no bias.
-//! 3. *What tasks share is kept* ([`Kept`]), and what they do not share goes on top of a copy: another mask, the sides of
-//!    a shifted window, intervals.
-//! 4. *A row that all queries share stays a row*: the kernel adds its elements to whole vectors.
+//! 1. *Intervals first.* For lengths, causality and window, the tile's outermost rows decide whether a block is skipped or
+//!    fully attended ([`coverage`]), and a bias is written only in the remaining case.
+//! 2. *The kernel converts a mask to a bias* and reports its contents: a block that a mask empties is skipped, and one that
+//!    it leaves whole needs no bias.
+//! 3. *Values that tasks share are kept* ([`Kept`]), and other values are added to a copy: another mask, the sides of a
+//!    shifted window, intervals.
+//! 4. *A row shared by all queries stays a row*: the kernel adds its elements to whole vectors.
 
 use super::added::{self, MaskOf};
 use super::context::{Context, TileRows};
@@ -19,17 +19,17 @@ use elsa_core::attention::schedule::{Coverage, coverage, restrict};
 use elsa_kernels::attention::{Seen, SideTile};
 use std::ops::Range;
 
-/// What is added to the scores of a tile and a block.
+/// The values added to the scores of a tile and a block.
 #[derive(Clone, Copy)]
 pub(super) struct Bias {
-    /// `[key][width]`; null if nothing is added, and every row attends every key.
+    /// `[key][width]`; null if nothing is added and every row attends every key.
     pub data: *const f32,
-    /// Whether all rows share it, which then is `[key]`.
+    /// `true` if all rows share it; it is then `[key]`.
     pub is_row: bool,
 }
 
-/// Where a bias is written, and a second one beside it: the worker's, for a block of the widest tile each. The second one is
-/// there if two are added.
+/// The worker's memory for a bias and for a second one, a block of the widest tile each. The second one exists if two are
+/// added.
 #[derive(Clone, Copy)]
 pub(super) struct Room {
     pub first: *mut f32,
@@ -37,21 +37,21 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// The regions for biases in the worker's region `part`.
+    /// Returns the regions for biases in the worker's region `part`.
     pub fn of(c: &Context<'_>, part: *mut f32) -> Room {
         let [first, second] = [c.layout.bias, c.layout.second_bias].map(|span| part.wrapping_add(span.start));
         Room { first, second }
     }
 }
 
-/// What was seen so far, and where it is.
+/// The contents found so far, and their address.
 type Found = (Seen, *const f32);
 
-/// The bias of a tile, which is at `place` in its group, and a block; `None` if no row attends a key.
+/// Computes the bias of a block and a tile, which is at `place` in its group; `None` if no row attends a key.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `keys` are those of a block, or its first ones, and `to` is the worker's.
-/// - `kept` is what the worker keeps for the task of the tile.
+/// - `kept` holds the worker's data for the task of the tile.
 pub(super) unsafe fn cover(
     c: &Context<'_>,
     tile: &TileRows<'_>,
@@ -116,10 +116,10 @@ pub(super) unsafe fn cover(
         (Seen::Biased, true) => return Some(Bias { data: bias, is_row: false }),
         (Seen::Plain | Seen::Biased, false) => {}
     }
-    // Keys beyond the reach of mask and bias are attended by no row, and have no bias of their own.
+    // No row attends keys beyond the reach of mask and bias, and those keys have no bias.
     let written = if seen == Seen::Biased { reach(c, tile, keys) } else { 0 };
-    // SAFETY: the region holds a block of the widest tile (layout), all of it initialised: workspaces begin as zeros.
-    // The first `written` keys of the bias were written, wherever it lies.
+    // SAFETY: the region holds a block of the widest tile (layout), all of it initialised: workspaces begin as zeros. The
+    // first `written` keys of the bias were written, at either address.
     let slice = unsafe {
         if bias != at.cast_const() {
             at.copy_from(bias, written * width);
@@ -131,13 +131,13 @@ pub(super) unsafe fn cover(
     Some(Bias { data: at, is_row: false })
 }
 
-/// The keys of a block that mask and bias cover.
+/// Returns the number of keys of a block that mask and bias cover.
 fn reach(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> usize {
     added::reach(c, tile.sequence.keys).min(keys.end).saturating_sub(keys.start)
 }
 
-/// What mask and bias add, but for a mask that is one row: kept, or in one of the two regions for a bias; in the second one
-/// where the mask is a row.
+/// Computes the values that mask and bias add, except a mask that is one row: kept, or in one of the two regions for a bias;
+/// in the second one if the mask is a row.
 ///
 /// # Safety
 /// - As for [`cover`].
@@ -153,8 +153,8 @@ unsafe fn of_tile(
     let mask = spec.mask.is_some() && !c.choice.row_mask;
     let bias = spec.bias.is_some();
     let mut found: Found = (Seen::Plain, std::ptr::null());
-    // SAFETY: both regions hold a block of the widest tile, and so does every block of what is kept (layout); all belong to
-    // the worker. The second one is there if two are added.
+    // SAFETY: both regions hold a block of the widest tile, and so does every kept block (layout); all belong to the worker.
+    // The second one exists if two are added.
     unsafe {
         if keeps.any() {
             let all = keys.start..tile.sequence.keys.min(keys.start + c.choice.block);
@@ -177,7 +177,7 @@ unsafe fn of_tile(
         }
         for (of, wanted) in [(MaskOf::Bias, bias && !keeps.bias), (MaskOf::Mask, mask && !keeps.mask)] {
             if wanted && found.0 != Seen::Nothing {
-                // Where a row or a second one follows, the first one is out of its way.
+                // If a row or a second bias follows, the first one is written elsewhere.
                 let first = of == MaskOf::Bias && c.choice.adds_two;
                 let next = write(c, of, tile, keys, kept, if first { second } else { at });
                 found = together(c, tile.width, keys, found, next, at);
@@ -187,10 +187,10 @@ unsafe fn of_tile(
     found
 }
 
-/// Writes what mask or bias adds to `to`.
+/// Writes the values that mask or bias adds to `to`.
 ///
 /// # Safety
-/// - As for [`added::write`], with the entries that are kept.
+/// - As for [`added::write`], with the kept entries.
 unsafe fn write(
     c: &Context<'_>,
     of: MaskOf,
@@ -203,11 +203,11 @@ unsafe fn write(
     (unsafe { added::write(c, of, tile, keys, kept.entries, to) }, to)
 }
 
-/// What two biases of a tile and a block add together: one of them, or their sum, which is written to `to`.
+/// Combines two biases of a tile and a block: returns one of them, or their sum, which is written to `to`.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. What was seen as biased is readable for the keys that mask and bias cover, and `to` is
-///   writable for a block; it may be one of them.
+/// - The invariants of [`Context`]. A bias is readable for the keys that mask and bias cover, and `to` is writable for a
+///   block; it may be one of them.
 unsafe fn together(
     c: &Context<'_>,
     width: usize,

@@ -19,7 +19,7 @@ pub struct CpuCall<'a> {
     context: Context<'a>,
     memory: &'a mut Memory,
     sequences: &'a [Sequence],
-    /// First task of each sequence, then the number of tasks.
+    /// Number of the first task of each sequence, then the number of tasks.
     tasks: &'a [usize],
     /// Number of workers that compute the attention.
     workers: usize,
@@ -37,7 +37,7 @@ impl std::fmt::Debug for CpuCall<'_> {
 }
 
 impl<'a> CpuCall<'a> {
-    /// Checks the memory against the plan and computes the table of tasks, as [`plan::CpuPlan::call`] says.
+    /// Checks the memory against the plan and computes the table of tasks, as required by [`plan::CpuPlan::call`].
     fn new(
         plan: &'a CpuPlan,
         problem: &'a Problem,
@@ -51,7 +51,8 @@ impl<'a> CpuCall<'a> {
         }
         let context = Context::new(plan, problem, tensors, base);
         let (count, layout) = (problem.sequences(), &plan.layout);
-        // SAFETY: *room*: the memory has the layout, whose span has room for as many sequences, and is borrowed exclusively.
+        // SAFETY: *room*: the memory has the layout, whose span has room for all sequences, and is borrowed
+        // exclusively.
         let sequences =
             unsafe { write_list(base, layout.sequences, count, |index| problem.sequence(&lengths, index)) };
         let (mut next, mut pairs) = (0, 0.0);
@@ -70,13 +71,13 @@ impl<'a> CpuCall<'a> {
         Ok(CpuCall { context, memory, sequences, tasks, workers, tensors: PhantomData })
     }
 
-    /// Whether the call copies keys or values to a present tensor.
+    /// Returns `true` if the call copies keys or values to a present tensor.
     fn has_present(&self) -> bool {
         let presents = [Operand::PresentKey, Operand::PresentValue];
         presents.into_iter().any(|present| self.context.tensor(present).is_present())
     }
 
-    /// The memory in which the call works.
+    /// Returns the memory of the call.
     pub fn memory(&mut self) -> &mut Memory {
         self.memory
     }
@@ -86,7 +87,7 @@ impl plan::CpuCall for CpuCall<'_> {
     fn run(&mut self, crew: &Crew<'_>) -> Result<(), RunError> {
         let context = &self.context;
         let shared = Shared { context, sequences: self.sequences, tasks: self.tasks };
-        // A present holds every key, whatever the lengths.
+        // A present holds every key, for any lengths.
         if self.has_present() {
             let key = context.tensor(Operand::Key).view;
             // SAFETY: every pair of batch and key head is one item, and items write disjoint rows of the present
@@ -96,10 +97,10 @@ impl plan::CpuCall for CpuCall<'_> {
             })?;
         }
         for worker in 0..context.choice.workers {
-            // SAFETY: no worker is at work yet.
+            // SAFETY: no worker is active yet.
             unsafe { Kept::forget(context, context.worker_part(worker)) };
         }
-        // SAFETY: no worker is at work yet.
+        // SAFETY: no worker is active yet.
         unsafe { finish::begin(context) };
         let parts = shared.sequences.len() * context.problem.kv_heads() * context.choice.measured_parts();
         if parts > 0 {
@@ -108,7 +109,7 @@ impl plan::CpuCall for CpuCall<'_> {
         }
         let certify = context.choice.certify;
         if certify {
-            // SAFETY: no worker is at work yet.
+            // SAFETY: no worker is active yet.
             unsafe { measure::clear(context, context.choice.workers) };
         }
         // SAFETY: `Context::new` established the invariants. The pool gives each task to one worker, and each worker has
@@ -138,7 +139,7 @@ impl plan::CpuCall for CpuCall<'_> {
             })?;
         }
         if certify {
-            // SAFETY: no worker is at work any longer.
+            // SAFETY: no worker is active any longer.
             unsafe { measure::join(context, context.choice.workers) };
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What the workers of a call share, and the tasks among which it is divided.
+//! The data shared by the workers of a call, and the tasks into which it is divided.
 
 use super::plan::CpuPlan;
 use crate::tensors::HostTensors;
@@ -9,42 +9,43 @@ use elsa_core::view::View;
 use elsa_kernels::attention::Kernel;
 use std::ops::Range;
 
-/// A tensor: its view, and the address of its first byte. Of an excerpt it is the address that the first byte would have.
+/// A tensor: its view, and the address of its first byte. For an excerpt it is the address that the tensor's first byte would
+/// have.
 #[derive(Clone, Copy)]
 pub(super) struct Tensor {
     pub view: View,
     pub data: *mut u8,
-    /// Whether the call has the tensor.
+    /// `true` if the call has the tensor.
     pub present: bool,
 }
 
 impl Tensor {
-    /// A tensor that the call does not have.
+    /// An absent tensor.
     pub const NONE: Tensor = Tensor { view: View::EMPTY, data: std::ptr::null_mut(), present: false };
 
     pub fn is_present(&self) -> bool {
         self.present
     }
 
-    /// Address of the first byte of a row.
+    /// Returns the address of the first byte of a row.
     pub fn row(&self, batch: usize, head: usize, token: usize, dtype: DType) -> *mut u8 {
         self.data.wrapping_add(self.view.row(batch, head, token) * dtype.size())
     }
 
-    /// Distance from one token to the next, in elements.
+    /// Returns the distance from one token to the next, in elements.
     pub fn stride(&self) -> usize {
         self.view.strides()[2]
     }
 }
 
-/// What a call does of the walk over the keys: all of it, or one chunk.
+/// The part of the walk over the keys that a call executes: all of it, or one chunk.
 #[derive(Clone, Debug)]
 pub(super) struct Pass {
-    /// The keys that are there. Blocks begin and end with them.
+    /// The keys of the chunk. Blocks begin and end with them.
     pub keys: Range<usize>,
-    /// Whether tiles begin: their queries are loaded.
+    /// `true` if tiles begin: their queries are loaded.
     pub begins: bool,
-    /// Whether tiles end: their outputs are written.
+    /// `true` if tiles end: their outputs are written.
     pub ends: bool,
 }
 
@@ -53,8 +54,8 @@ impl Pass {
     pub const WHOLE: Pass = Pass { keys: 0..usize::MAX, begins: true, ends: true };
 }
 
-/// The view of an operand in memory, also of those with one f32, or `d_v`, per query row. Empty for masks and biases, which
-/// have views of their own.
+/// Returns the view of an operand in memory, including operands with one f32, or `d_v`, per query row. Empty for masks and
+/// biases, which have views of their own.
 pub fn view_of(problem: &Problem, operand: Operand) -> View {
     let dim = match operand {
         Operand::LogSumExp | Operand::StateReference | Operand::StateSum => 1,
@@ -69,12 +70,12 @@ pub fn view_of(problem: &Problem, operand: Operand) -> View {
 
 /// The data shared by all workers of a call.
 ///
-/// Invariants, established by [`Context::new`] and kept while the call borrows its tensors:
-/// - *inputs*: every row of every input that is present is readable for its head size, in elements of `dtype`. So is
-///   every row of a present that holds the past, once the new rows have been written. Of keys, values, masks and biases
-///   that holds for the keys of `pass`, and of everything else for the rows of the call's tasks.
-/// - *outputs*: every row of every output that is present is writable where tasks have it, and the rows of one tensor share
-///   no element. The arrays with one entry per row are null, or writable likewise for one f32 (or `d_v`) per row.
+/// Invariants, established by [`Context::new`] and preserved while the call borrows its tensors:
+/// - *inputs*: every row of every present input is readable for its head size, in elements of `dtype`. So is every row of a
+///   present that holds the past, once the new rows have been written. For keys, values, masks and biases that holds for the
+///   keys of `pass`, and for everything else for the rows of the call's tasks.
+/// - *outputs*: every row of every present output is writable where tasks have it, and the rows of one tensor share no
+///   element. The arrays with one entry per row are null, or writable in the same way for one f32 (or `d_v`) per row.
 /// - *workspace*: `base` is 64-byte aligned and writable for `layout.total` f32 values.
 /// - *kernel*: the instruction set of `kernel` is present.
 #[derive(Clone)]
@@ -88,22 +89,22 @@ pub(super) struct Context<'a> {
     pub base: *mut f32,
     pub cap: f32,
     pub query_factor: f32,
-    /// Where the elements of the mask lie.
+    /// View of the mask's elements.
     pub mask: Option<MaskView>,
-    /// Where the elements of the bias lie.
+    /// View of the bias's elements.
     pub bias: Option<BiasView>,
     /// Distance from one query to the next in the index of the bias.
     pub index_stride: usize,
     pub pass: Pass,
 }
 
-// SAFETY: workers read the inputs and write disjoint memory: each worker its own region of the workspace, each
-// task its own rows of the outputs (invariants *outputs* and *workspace*).
+// SAFETY: workers read the inputs and write disjoint memory: each worker its own region of the workspace, each task its own
+// rows of the outputs (invariants *outputs* and *workspace*).
 unsafe impl Sync for Context<'_> {}
 
 impl<'a> Context<'a> {
-    /// Creates a context. The tensors must have been checked against the problem, and the workspace must have room
-    /// for the plan's layout from `base` on.
+    /// Creates a context. The tensors must have been checked against the problem, and the workspace must have room for the
+    /// plan's layout from `base` on.
     pub fn new(
         plan: &'a CpuPlan,
         problem: &'a Problem,
@@ -117,7 +118,7 @@ impl<'a> Context<'a> {
         Context::of(plan, problem, Operands::from_fn(tensor), base)
     }
 
-    /// A context whose tensors lie where `tensors` says, and which has all keys.
+    /// Creates a context with `tensors` as the addresses, which has all keys.
     pub fn of(
         plan: &'a CpuPlan,
         problem: &'a Problem,
@@ -142,23 +143,23 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// A tensor of the call.
+    /// Returns a tensor of the call.
     pub fn tensor(&self, operand: Operand) -> Tensor {
         self.tensors[operand]
     }
 
-    /// The tensor from which keys or values are read: `operand`, or the present into which they have been written.
+    /// Returns the tensor from which keys or values are read: `operand`, or the present into which they have been written.
     pub fn source(&self, operand: Operand) -> Tensor {
         self.tensors[self.problem.source(operand)]
     }
 
-    /// The entries of an operand with one f32, or `d_v`, per query row, for a row; null if the call does not have it.
+    /// Returns the entries of a row in an operand with one f32, or `d_v`, per query row; null if the call does not have it.
     pub fn entries(&self, operand: Operand, batch: usize, head: usize, token: usize) -> *mut f32 {
         let rows = self.tensors[operand];
         if rows.is_present() { rows.row(batch, head, token, DType::F32).cast() } else { std::ptr::null_mut() }
     }
 
-    /// The worker's region of the workspace.
+    /// Returns the worker's region of the workspace.
     pub fn worker_part(&self, worker: usize) -> *mut f32 {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }
@@ -169,7 +170,7 @@ impl<'a> Context<'a> {
 pub(super) struct Shared<'a> {
     pub context: &'a Context<'a>,
     pub sequences: &'a [Sequence],
-    /// First task of each sequence, then the number of tasks.
+    /// Number of the first task of each sequence, then the number of tasks.
     pub tasks: &'a [usize],
 }
 
@@ -182,17 +183,17 @@ pub(super) struct Task<'a> {
     pub tiles: Range<usize>,
     /// Number of the task. Method math keeps a score matrix for each task.
     pub number: usize,
-    /// Where its first tile is among the resident ones; `None` if tiles lie in the worker's region.
+    /// Index of its first tile among the resident ones; `None` if tiles are in the worker's region.
     pub resident: Option<usize>,
 }
 
 impl<'a> Shared<'a> {
-    /// Number of tasks.
+    /// Returns the number of tasks.
     pub fn count(&self) -> usize {
         self.tasks.last().copied().unwrap_or(0)
     }
 
-    /// Task `number`.
+    /// Returns task `number`.
     pub fn task(&self, number: usize) -> Task<'a> {
         let choice = self.context.choice;
         let heads = self.context.problem.heads();
@@ -225,7 +226,7 @@ impl<'a> Shared<'a> {
     }
 }
 
-/// Number of query tiles of a task.
+/// Returns the number of query tiles of a task.
 pub(super) fn tiles_per_task(choice: &CpuChoice) -> usize {
     match choice.method {
         Method::Elsa => choice.group,
@@ -244,7 +245,7 @@ pub(super) struct TileRows<'a> {
 }
 
 impl TileRows<'_> {
-    /// Token of the first row in the query view.
+    /// Returns the token of the first row in the query view.
     pub fn token(&self) -> usize {
         self.sequence.query0 + self.rows.start
     }

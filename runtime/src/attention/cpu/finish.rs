@@ -1,4 +1,4 @@
-//! Writes what the finished rows of a tile produce: output, log-sum-exp and states.
+//! Writes the outputs of the finished rows of a tile: output, log-sum-exp and states.
 
 use super::context::{Context, TileRows};
 use super::stage;
@@ -19,16 +19,16 @@ pub(super) enum Finished {
     Normalised(Sums),
 }
 
-/// Clears what a run by a schedule counts and records.
+/// Clears the counters and records of a run by a schedule.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. No worker is at work.
+/// - The invariants of [`Context`]. No worker is active.
 pub(super) unsafe fn begin(c: &Context<'_>) {
     if c.choice.schedule.is_exact() {
         return;
     }
     for worker in 0..c.choice.workers {
-        // SAFETY: the region for counts holds a report and lies on a line (layout).
+        // SAFETY: the region for counts holds a report and is aligned to a line (layout).
         unsafe {
             c.worker_part(worker)
                 .wrapping_add(c.layout.counts.start)
@@ -37,11 +37,11 @@ pub(super) unsafe fn begin(c: &Context<'_>) {
         };
     }
     let Span { start, len } = c.layout.left_out;
-    // SAFETY: the region has as many numbers (layout).
+    // SAFETY: the region has that many numbers (layout).
     unsafe { c.base.wrapping_add(start).write_bytes(0, len) };
 }
 
-/// Records what the first of `tile`'s rows left out: `d` in natural-log units, and its share.
+/// Records the skipped weights of the first of `tile`'s rows: `d` in natural-log units, and its share.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The plan records, and the row belongs to this worker.
@@ -49,15 +49,15 @@ unsafe fn record(c: &Context<'_>, tile: &TileRows<'_>, d: f32, share: f32) {
     let tokens = c.problem.spec().query.tokens();
     let at = (tile.sequence.batch * c.problem.heads() + tile.head) * tokens + tile.token();
     let to = c.base.wrapping_add(c.layout.left_out.start + at);
-    // SAFETY: there are two numbers for each row (layout), which nobody else writes (clause).
+    // SAFETY: there are two numbers for each row (layout), which nothing else writes (clause).
     unsafe {
         to.write(d);
         to.wrapping_add(c.choice.recorded).write(share);
     }
 }
 
-/// Writes every output of one row, the only one of `tile`, whose width is one, from its state: what it left out in the
-/// state's units, and as a share.
+/// Writes every output of one row, the only one of `tile`, whose width is one, from its state and its skipped weights, in the
+/// state's units and as a share.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The plan records, the row belongs to this worker, and `part` is the worker's region.
@@ -72,8 +72,8 @@ pub(super) unsafe fn row(
         [Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted]
             .map(|rows| c.entries(rows, tile.sequence.batch, tile.head, tile.token()));
     let natural = NaturalState::of(state.m, state.s, 1.0, false);
-    // SAFETY: the row of the arrays that are not null (*outputs*); the region of a tile holds a row of padded values, and
-    // that for rows what a conversion needs (layout); *kernel*.
+    // SAFETY: the row of the arrays that are not null (*outputs*); the region of a tile holds a row of padded values, and the
+    // region for rows holds the conversion's buffer (layout); *kernel*.
     unsafe {
         record(c, tile, natural.w(d), share);
         if !lse.is_null() {
@@ -100,7 +100,8 @@ pub(super) unsafe fn row(
 ///
 /// # Safety
 /// - The invariants of [`Context`]. The rows belong to this worker, and the state is initialized.
-/// - `left_out` are the sums of what each of the rows left out, in the units of the state, where the plan has a budget.
+/// - `left_out` are the sums of the weights that each of the rows skipped, in the units of the state, if the plan has a
+///   budget.
 /// - `scratch` is the worker's region for rows.
 pub(super) unsafe fn finish(
     c: &Context<'_>,
@@ -128,7 +129,7 @@ pub(super) unsafe fn finish(
                 None => (f32::NEG_INFINITY, 0.0),
             };
             let natural = || NaturalState::of(m, s, scale, normalised);
-            // A row that a NaN poisons is poisoned whatever it left out.
+            // A NaN poisons a row regardless of its skipped weights.
             let d = left_out.map_or(0.0, |left_out| left_out.add(i).read());
             let d = if s.is_nan() { 0.0 } else { d };
             if left_out.is_some() {

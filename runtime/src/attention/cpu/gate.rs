@@ -1,18 +1,18 @@
-//! The norm gate: tiles whose scores are known to stay near zero take zero as the reference of all rows.
+//! The norm gate: tiles whose scores are known to stay near zero use zero as the reference of all rows.
 //!
-//! **The naive way** asks for each tile for the norms of the keys that its rows attend, for the largest of their values, and for
-//! the largest magnitude of what is added to a score of the tile.
+//! **The naive way** computes for each tile the norms of the keys that its rows attend, the largest of their values, and the
+//! largest magnitude added to a score of the tile.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Keys and values are measured once for a call*, head by head, before any tile begins ([`norms`](super::norms)). All keys
-//!    count that some row of the sequence may attend, so that no gate depends on how tiles are grouped.
-//! 2. *What is added is measured last*, tile by tile, and only where norms leave it room: the elements of masks and biases as they
-//!    lie in memory, for the rows of the tile and the keys that some of them may attend, or all entries that a table has for the
-//!    head. A `−∞` counts as nothing, since a key that it takes out weighs zero by selection beside any reference. A NaN or `+∞`
-//!    shuts the gate.
-//! 3. *Weights are not raised* ([`Lanes::RAISE`](elsa_kernels::lanes::Lanes::RAISE)), since they do not vanish. Where a row of
-//!    values is tiny, the walk would multiply the values of its block, and raised weights go with that: the gate stays shut.
+//! 1. *Keys and values are measured once for a call*, head by head, before any tile begins ([`norms`](super::norms)). All
+//!    keys that some row of the sequence may attend count, so no gate depends on the grouping of tiles.
+//! 2. *Mask and bias are measured last*, tile by tile, and only if the norms leave room for them. Their elements are read in
+//!    memory, for the rows of the tile and the keys that some of them may attend; for a table, all entries of the head are. A
+//!    `−∞` counts as nothing, since a masked key has weight zero by selection with any reference. A NaN or `+∞` closes the
+//!    gate.
+//! 3. *Weights are not raised* ([`Lanes::RAISE`](elsa_kernels::lanes::Lanes::RAISE)), since they do not vanish. If a row of
+//!    values is tiny, the walk would multiply the values of its block, which requires raised weights: the gate stays closed.
 
 use super::added;
 use super::context::{Context, TileRows};
@@ -24,17 +24,17 @@ use elsa_core::attention::measured::norm;
 use elsa_kernels::attention::MeasuredRows;
 use elsa_kernels::attention::values::is_tiny;
 
-/// Whether every score of a tile is known to stay near zero.
+/// Returns `true` if every score of a tile is known to stay near zero.
 ///
 /// # Safety
-/// - As for [`known_of_all`], of a plan that gates. `index` is the number of the tile's sequence, and `kept` what the worker keeps
-///   for its task.
+/// - As for [`known_of_all`], of a plan that gates. `index` is the number of the tile's sequence, and `kept` holds the
+///   worker's data for its task.
 pub(super) unsafe fn is_open(c: &Context<'_>, tile: &TileRows<'_>, index: usize, kept: &Kept) -> bool {
     let query = c.tensor(Operand::Query);
     let data = query.row(tile.sequence.batch, tile.head, tile.token(), c.dtype).cast_const();
     let (dim, mut found) = (query.view.dim(), [0.0; 2]);
     let rows = MeasuredRows { data, dtype: c.dtype, stride: query.stride(), rows: tile.rows.len(), dim };
-    // SAFETY: the tile's rows (*inputs*); two numbers; *kernel*; what was measured of the tile's keys (clause).
+    // SAFETY: the tile's rows (*inputs*); two numbers; *kernel*; the measurements of the tile's keys (clause).
     let Known { key, value, least } = unsafe {
         (c.kernel.measure.norms)(&rows, found.as_mut_ptr());
         known_of_all(c, index, c.problem.kv_head(tile.head))

@@ -1,30 +1,30 @@
-//! What a worker keeps from task to task of that which is added to the scores.
+//! Keeps prepared masks and biases of a worker from task to task.
 //!
-//! 1. *Biases of tiles.* Where heads or sequences share the rows of a mask or of a bias, their tasks follow each other
-//!    (`TaskOrder`), and the worker keeps what it has written for the tiles of the last task and all their keys.
-//! 2. *The row of a mask* that all queries share, as padding has it: it is read once, block by block, when a task meets
-//!    another row than the task before, and says which blocks are empty, whole or neither.
-//! 3. *The entries of a table* for one head, next to each other and in base-2 units.
+//! 1. *Biases of tiles.* If heads or sequences share the rows of a mask or of a bias, their tasks are consecutive
+//!    (`TaskOrder`). The worker keeps the biases of the last task's tiles, for all their keys.
+//! 2. *The row of a mask* that all queries share, as for padding. It is read once, block by block, when a task has another
+//!    row than the previous task, and shows which blocks are empty, whole or neither.
+//! 3. *The entries of a table* for one head, contiguous and in base-2 units.
 //! 4. *The sides of the tokens of a shifted window.*
 //!
-//! A line of names says what is kept.
+//! A header line identifies the kept data.
 
 use super::added::{self, MaskOf};
 use super::context::{Context, Task};
 use elsa_kernels::attention::Seen;
 use std::ops::Range;
 
-/// Words of the line that names what is kept.
+/// Number of words of the header line.
 const WORDS: usize = 16;
 
-/// The names: rows of the mask and of the bias and the first tile, of the kept biases; the head of the entries; the row of
+/// The header: rows of the mask and of the bias and the first tile, of the kept biases; the head of the entries; the row of
 /// the mask; the sides of the window.
 type Names = [usize; 6];
 
-/// What a worker keeps.
+/// The data that a worker keeps.
 #[derive(Clone, Copy)]
 pub(super) struct Kept {
-    /// Words for the blocks of tiles, `[tile][blocks]`: zero where nothing is known, else a [`code`].
+    /// Words for the blocks of tiles, `[tile][blocks]`: zero if unknown, else a [`code`].
     tiles: *mut u32,
     /// Biases of tiles, `[tile][blocks · block][width]`.
     bias: *mut f32,
@@ -34,11 +34,11 @@ pub(super) struct Kept {
     row: *mut f32,
     /// Entries of the table.
     pub entries: *mut f32,
-    /// Sides of the tokens; null where all tokens attend each other.
+    /// Sides of the tokens; null if all tokens attend each other.
     pub sides: *const f32,
 }
 
-/// The word of a block of which something was seen.
+/// Encodes the contents of a block as a word.
 fn code(seen: Seen) -> u32 {
     match seen {
         Seen::Nothing => 1,
@@ -47,7 +47,7 @@ fn code(seen: Seen) -> u32 {
     }
 }
 
-/// What a word says; `None` where nothing is known.
+/// Decodes a word; `None` if the contents are unknown.
 fn seen_of(word: u32) -> Option<Seen> {
     match word {
         0 => None,
@@ -58,7 +58,7 @@ fn seen_of(word: u32) -> Option<Seen> {
 }
 
 impl Kept {
-    /// Forgets what the worker keeps, if anything.
+    /// Discards the worker's kept data, if it has any.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. `part` is the worker's region of the workspace.
@@ -69,7 +69,7 @@ impl Kept {
         }
     }
 
-    /// What the worker keeps for a task. What it kept for tasks that differ is forgotten.
+    /// Returns the kept data for a task. Data of other tasks that differ is discarded.
     ///
     /// # Safety
     /// - As for [`Kept::forget`], which was called at the beginning of the run.
@@ -106,11 +106,11 @@ impl Kept {
             task.tiles.start,
             if choice.entries > 0 { head } else { 0 },
             if choice.row_mask { of(MaskOf::Mask) } else { 0 },
-            // The last token lies on the far side of each axis that divides.
+            // The last token is on the far side of each axis that is split.
             sides.map_or(found[5], |sides| sides.of(task.sequence.queries - 1).into()),
         ];
-        // SAFETY: what is written are the line, the words after it, the entries, the row and the sides. Their regions
-        // belong to the worker and hold it (layout).
+        // SAFETY: the writes cover the line, the words after it, the entries, the row and the sides. Their regions belong to
+        // the worker and hold them (layout).
         unsafe {
             if found[..3] != names[..3] {
                 tiles.write_bytes(0, words);
@@ -129,7 +129,7 @@ impl Kept {
         kept
     }
 
-    /// Reads the row of the mask that the task has, block by block.
+    /// Reads the row of the mask of the task, block by block.
     ///
     /// # Safety
     /// - The invariants of [`Context`].
@@ -145,7 +145,7 @@ impl Kept {
         }
     }
 
-    /// What was seen of the row in the block that begins at key `start`, and what it adds.
+    /// Returns the contents of the row in the block that begins at key `start`, and the values that it adds.
     ///
     /// # Safety
     /// - The plan keeps a row, and the block has keys.
@@ -155,10 +155,10 @@ impl Kept {
         (seen_of(word).unwrap_or(Seen::Nothing), self.row.wrapping_add(start))
     }
 
-    /// The part of `keys` without the blocks at its ends of which no row attends a key.
+    /// Returns the part of `keys` without the blocks at its ends in which no row attends a key.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]; `keys` lie in the sequence.
+    /// - The invariants of [`Context`]; `keys` are in the sequence.
     pub unsafe fn visited(&self, c: &Context<'_>, mut keys: Range<usize>) -> Range<usize> {
         if !c.choice.row_mask {
             return keys;
@@ -176,8 +176,8 @@ impl Kept {
         keys
     }
 
-    /// What was seen in a block of the tile at `place` in its group, and the bias of the block, which `write` makes where
-    /// it is not known.
+    /// Returns the contents of a block of the tile at `place` in its group, and the bias of the block, which `write` computes
+    /// if it is unknown.
     ///
     /// # Safety
     /// - The plan keeps biases. `start` is the first key of a block.

@@ -1,7 +1,7 @@
-//! The baseline: materializes the score matrix, then the softmax, then the product.
+//! Computes the baseline: materializes the score matrix, then the softmax, then the product.
 //!
 //! It makes three passes over all tiles and waits after each. The inner loops are those of the fused walk, so the
-//! only difference is the one to measure: the matrix goes through memory.
+//! only difference is the one to be measured: the matrix is written to memory.
 
 use super::bias::{Room, cover};
 use super::context::{Context, Shared, Task, TileRows};
@@ -56,7 +56,7 @@ impl<'a> MatrixTile<'a> {
     }
 }
 
-/// Computes all tasks on that many workers.
+/// Computes all tasks on `workers` workers.
 ///
 /// # Errors
 /// Returns an error if a worker panicked, or if the call was cancelled.
@@ -64,8 +64,8 @@ pub(super) fn run(shared: &Shared<'_>, workers: usize, crew: &Crew<'_>) -> Resul
     let (c, n) = (shared.context, shared.count());
     let pass = |task: unsafe fn(&Context<'_>, &MatrixTile<'_>)| {
         crew.divide(workers, n, &|worker, number| {
-            // SAFETY: `Context::new` established the invariants. A task is one tile with its own rows of the
-            // matrix and its own state, and belongs to one worker. Each pass waits for the one before it.
+            // SAFETY: `Context::new` established the invariants. A task is one tile with its own rows of the matrix
+            // and its own state, and belongs to one worker. Each pass waits for the previous one.
             unsafe { task(c, &MatrixTile::of(c, &shared.task(number), worker)) }
         })
     };
@@ -83,14 +83,14 @@ unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
     let kv_head = c.problem.kv_head(p.rows.head);
     let width = p.rows.width;
     // SAFETY: the regions belong to this worker and hold a block, and the matrix holds a tile's scores with eight
-    // rows to spare (layout). The keys lie in the sequence.
+    // rows to spare (layout). The keys are in the sequence.
     unsafe {
         stage::load_query(c, &p.rows, p.scratch, p.tile.query.cast_mut());
         for start in (0..sequence.keys).step_by(c.choice.block) {
             let keys = start..sequence.keys.min(start + c.choice.block);
             let to = p.scores.add(start * width);
             let Some(bias) = cover(c, &p.rows, &keys, Room::of(c, p.own), (&p.kept, 0)) else {
-                // Up to a whole vector of keys, as kernels that hold keys in lanes do.
+                // Up to a whole vector of keys, as required by kernels that hold keys in lanes.
                 for x in 0..keys.len().next_multiple_of(16) * width {
                     to.add(x).write(f32::NEG_INFINITY);
                 }

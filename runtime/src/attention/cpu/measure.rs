@@ -1,16 +1,16 @@
-//! Measuring the tensors of a call, for the certificate of its run: `O(n d)` beside the `O(n² d)` of the attention.
+//! Measures the tensors of a call, for the certificate of its run: `O(n d)` compared with the `O(n² d)` of the attention.
 //!
-//! **The naive way** measures each tensor on its own, rows that belong to no sequence included, on one thread.
+//! **The naive way** measures each tensor separately, including rows that belong to no sequence, on one thread.
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Only what may be attended is measured*: the queries of each sequence, and the keys and values between the first and
-//!    the last that one of its rows may attend. What lies in a buffer beyond that says nothing of the answer.
-//! 2. *Tasks measure what they read*, just before they do, so that memory is waited for once: their own queries, and a part
-//!    of the keys and values of their head, which its tasks share out. Outputs are measured where they have been written.
-//!    Masks and biases are dense, and shared out among all tasks. Where keys pass in chunks, tasks share out those of a
-//!    chunk, and every unit of rows measures what passes it.
-//! 3. *Each worker has a record* in its region of the workspace. Records are joined by maxima, so that no order matters.
+//! 1. *Only rows that may be attended are measured*: the queries of each sequence, and the keys and values between the first
+//!    and the last that one of its rows may attend. Other contents of a buffer do not affect the answer.
+//! 2. *Tasks measure their own inputs*, just before they read them, so memory is waited for only once. A task measures its
+//!    own queries, and the tasks of a head divide the head's keys and values among them. Outputs are measured after they have
+//!    been written. Masks and biases are dense, and divided among all tasks. If keys are streamed in chunks, tasks divide
+//!    those of a chunk, and every unit of rows measures the keys that it visits.
+//! 3. *Each worker has a record* in its region of the workspace. Records are merged by maxima, so the order is irrelevant.
 
 use super::context::{Context, Shared, Task, tiles_per_task};
 use super::stage::for_past_and_new;
@@ -21,14 +21,14 @@ use elsa_core::attention::measured::{
 use elsa_kernels::attention::MeasuredRows;
 use std::ops::Range;
 
-/// Piece `i` of `n` of a range.
+/// Returns piece `i` of `n` of a range.
 fn piece(range: &Range<usize>, i: usize, n: usize) -> Range<usize> {
     let (each, rest) = (range.len() / n.max(1), range.len() % n.max(1));
     let at = |i: usize| each * i + rest.min(i);
     range.start + at(i)..range.start + at(i + 1)
 }
 
-/// The record of a worker.
+/// Returns the record of a worker.
 fn record(c: &Context<'_>, worker: usize) -> *mut f32 {
     c.worker_part(worker).wrapping_add(c.layout.measured.start)
 }
@@ -36,23 +36,23 @@ fn record(c: &Context<'_>, worker: usize) -> *mut f32 {
 /// Sets the records of the workers to zero.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. No worker is at work.
+/// - The invariants of [`Context`]. No worker is active.
 pub(super) unsafe fn clear(c: &Context<'_>, workers: usize) {
     for worker in 0..workers {
-        // SAFETY: the record lies in the region of the worker (layout), and no worker is at work.
+        // SAFETY: the record is in the region of the worker (layout), and no worker is active.
         unsafe { record(c, worker).write_bytes(0, c.layout.measured.len) };
     }
 }
 
-/// Joins the records of the workers in that of worker zero.
+/// Merges the records of the workers into that of worker zero.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. No worker is at work, and the records are initialized.
+/// - The invariants of [`Context`]. No worker is active, and the records are initialized.
 pub(super) unsafe fn join(c: &Context<'_>, workers: usize) {
     let all = record(c, 0);
     for worker in 1..workers {
         for i in 0..c.layout.measured.len {
-            // SAFETY: both records are initialized and hold as many numbers, and no worker is at work (layout).
+            // SAFETY: both records are initialized and have the same length, and no worker is active (layout).
             unsafe { all.add(i).write(larger(all.add(i).read(), record(c, worker).add(i).read())) };
         }
     }
@@ -61,7 +61,7 @@ pub(super) unsafe fn join(c: &Context<'_>, workers: usize) {
 /// Measures the inputs of a task: its queries, and its part of the keys, the values, the mask and the bias.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. No worker writes what is measured.
+/// - The invariants of [`Context`]. No worker writes the measured data.
 /// - No other worker has this worker number, whose record is initialized.
 pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &Task<'_>, worker: usize) {
     let (c, sequence) = (shared.context, task.sequence);
@@ -78,7 +78,7 @@ pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &Task<'_>, worker: usize)
         let Some(memory) = c.problem.memory(operand) else { continue };
         let part = piece(&(0..memory.elements), task.number, shared.count());
         let data = c.tensor(operand).data.wrapping_add(part.start * memory.element_size).cast_const();
-        // SAFETY: the elements lie in the tensor, which is present (*inputs*); the same clauses.
+        // SAFETY: the elements are in the tensor, which is present (*inputs*); the same clauses.
         unsafe { addends(c, operand, data, part.len(), worker) };
     }
 }
@@ -115,8 +115,8 @@ pub(super) unsafe fn keys(c: &Context<'_>, task: &Task<'_>, [i, n]: [usize; 2], 
                 rows: count,
                 dim: tensor.view.dim(),
             };
-            // SAFETY: the rows lie in the sequence and in the pass (*inputs*). A record has a number for each channel of
-            // the values (layout); *kernel*.
+            // SAFETY: the rows are in the sequence and in the pass (*inputs*). A record has a number for each channel of the
+            // values (layout); *kernel*.
             unsafe { function(&rows, to.add(place)) };
         });
     }
@@ -137,7 +137,7 @@ pub(super) unsafe fn addends(
     let place = if operand == Operand::Mask { MEASURED_MASK } else { MEASURED_BIAS };
     let Some(dtype) = c.problem.added_type(operand) else { return };
     let rows = MeasuredRows { data, dtype, stride: 0, rows: 1, dim: count };
-    // SAFETY: the elements are readable (clause), and the place lies in the record; *kernel*.
+    // SAFETY: the elements are readable (clause), and the place is in the record; *kernel*.
     unsafe { (c.kernel.measure.addends)(&rows, record(c, worker).add(place)) };
 }
 
@@ -150,7 +150,7 @@ pub(super) unsafe fn output(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     unsafe { rows(c, task, Operand::Output, record(c, worker).add(MEASURED_OUTPUT)) };
 }
 
-/// Writes the joined records of the workers to `to`, which has as many numbers as a record at most.
+/// Writes the merged records of the workers to `to`, which has at most as many values as a record.
 ///
 /// # Safety
 /// - As for [`join`].
@@ -158,7 +158,7 @@ pub(super) unsafe fn joined(c: &Context<'_>, workers: usize, to: &mut [f32]) {
     // SAFETY: the same clauses.
     unsafe { join(c, workers) };
     for (i, to) in to.iter_mut().enumerate().take(c.layout.measured.len) {
-        // SAFETY: the number lies in the record of worker zero, and no worker is at work (clauses).
+        // SAFETY: the number is in the record of worker zero, and no worker is active (clauses).
         *to = unsafe { record(c, 0).add(i).read() };
     }
 }
@@ -182,6 +182,6 @@ unsafe fn rows(c: &Context<'_>, task: &Task<'_>, operand: Operand, to: *mut f32)
         rows: queries.len(),
         dim: tensor.view.dim(),
     };
-    // SAFETY: the rows lie in the sequence (*inputs*, *outputs*), and two places are the operand's; *kernel*.
+    // SAFETY: the rows are in the sequence (*inputs*, *outputs*), and two places are the operand's; *kernel*.
     unsafe { (c.kernel.measure.norms)(&rows, to) };
 }

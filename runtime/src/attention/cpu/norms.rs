@@ -1,8 +1,8 @@
-//! The norms of keys and the magnitudes of values, of a head or of each block of its keys: measured once for a call, before any
-//! tile begins. `O(n d)` beside `O(n² d)`.
+//! Measures the norms of keys and the magnitudes of values, of a head or of each block of its keys, once for a call, before
+//! any tile begins. `O(n d)` compared with `O(n² d)`.
 //!
-//! The norm gate ([`gate`](super::gate)) asks for those of all keys that some row of the sequence may attend, and the vote on
-//! blocks that nobody has seen ([`unseen`](super::unseen)) for those of a block.
+//! The norm gate ([`gate`](super::gate)) needs those of all keys that some row of the sequence may attend, and the vote on
+//! unseen blocks ([`unseen`](super::unseen)) those of a block.
 
 use super::context::{Context, Shared};
 use super::stage::for_past_and_new;
@@ -11,18 +11,18 @@ use elsa_core::attention::measured::{larger, norm};
 use elsa_core::attention::plan::NORMS;
 use elsa_kernels::attention::MeasuredRows;
 
-/// What is known of the keys and values of a part.
+/// Measurements of the keys and values of a part.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
-    /// At least the largest norm of a row of keys; not finite if one is not.
+    /// Upper bound of the largest norm of a row of keys; not finite if one is not.
     pub key: f64,
-    /// The largest magnitude of a value, NaN if one is NaN.
+    /// Largest magnitude of a value; NaN if one is NaN.
     pub value: f32,
-    /// The least of the largest magnitudes of rows of values that are not zero throughout.
+    /// Least of the largest magnitudes of rows of values that are not zero throughout.
     pub least: f32,
 }
 
-/// Where the numbers of a part lie.
+/// Returns the address of the numbers of a part.
 fn place(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> *mut [f32; NORMS] {
     let pair = index * c.problem.kv_heads() + kv_head;
     c.base
@@ -31,7 +31,7 @@ fn place(c: &Context<'_>, index: usize, kv_head: usize, part: usize) -> *mut [f3
         .wrapping_add(pair * c.choice.measured_parts() + part)
 }
 
-/// What is known of part `part` of a key head of sequence `index`.
+/// Returns the measurements of part `part` of a key head of sequence `index`.
 ///
 /// # Safety
 /// - As for [`measure`], which has ended for all items. The part is one of the plan's.
@@ -40,7 +40,7 @@ pub(super) unsafe fn known(c: &Context<'_>, index: usize, kv_head: usize, part: 
     of(c, unsafe { place(c, index, kv_head, part).read() })
 }
 
-/// What is known of all parts of a key head of sequence `index`.
+/// Returns the measurements of all parts of a key head of sequence `index`.
 ///
 /// # Safety
 /// - As for [`measure`], which has ended for all items, of a plan that measures parts.
@@ -54,10 +54,10 @@ pub(super) unsafe fn known_of_all(c: &Context<'_>, index: usize, kv_head: usize)
     of(c, all)
 }
 
-/// What is measured of no keys.
+/// Measurements of no keys.
 const NOTHING: [f32; NORMS] = [0.0, 0.0, 0.0, f32::INFINITY];
 
-/// What follows from the numbers of a part.
+/// Converts the numbers of a part to measurements.
 fn of(c: &Context<'_>, [squares, largest, value, least]: [f32; NORMS]) -> Known {
     let dim = c.tensor(Operand::Query).view.dim();
     Known { key: norm([squares, largest], dim), value, least }
@@ -97,7 +97,7 @@ pub(super) unsafe fn measure(shared: &Shared<'_>, item: usize) {
                 dim: tensor.view.dim(),
             };
             if is_key {
-                // SAFETY: the rows lie in the sequence (*inputs*); two numbers; *kernel*.
+                // SAFETY: the rows are in the sequence (*inputs*); two numbers; *kernel*.
                 unsafe { (c.kernel.measure.norms)(&rows, known.as_mut_ptr()) };
                 return;
             }

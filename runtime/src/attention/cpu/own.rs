@@ -1,11 +1,11 @@
-//! What the own key of each row of a tile scores at least: the key on the row's diagonal.
+//! Computes lower bounds of the scores of the own keys of a tile's rows, which are the keys on the diagonal.
 //!
 //! ```text
 //! naive:  for each row i:  own[i] = own_score(q_i, k_j, cap, added(i, j))      j = offset + i
 //! ```
 //!
-//! [`own_score`] is the rule. Queries are read as the tile has loaded them, and everything else where it lies, in whatever type:
-//! one key and one number that is added for each row.
+//! [`own_score`] is the rule. Queries are read as loaded by the tile, and everything else in place, in its own
+//! type: one key and one added number for each row.
 
 use super::context::{Context, TileRows};
 use super::stage::for_past_and_new;
@@ -15,7 +15,7 @@ use elsa_core::attention::{Added, Operand};
 use elsa_core::dtype::DType;
 use half::{bf16, f16};
 
-/// Element `x` of a row at `data`.
+/// Returns element `x` of a row at `data`.
 ///
 /// # Safety
 /// - The row has the element, and is aligned to one.
@@ -30,12 +30,12 @@ unsafe fn element(data: *const u8, dtype: DType, x: usize) -> f32 {
     }
 }
 
-/// Writes the least scores of the own keys of a tile's rows to `to`, `−∞` where they are not known.
+/// Writes the least scores of the own keys of a tile's rows to `to`; `−∞` if unknown.
 ///
 /// # Safety
 /// - The invariants of [`Context`], of a call that has all keys. Presents have been written, and the tile's queries have been
 ///   loaded to `query`.
-/// - As many values as the tile is wide are writable at `to`.
+/// - One value for each column of the tile is writable at `to`.
 pub(super) unsafe fn write_scores(c: &Context<'_>, tile: &TileRows<'_>, query: *const f32, to: *mut f32) {
     let (sequence, width, dim) = (tile.sequence, tile.width, c.problem.head_dim());
     let kv_head = c.problem.kv_head(tile.head);
@@ -53,13 +53,14 @@ pub(super) unsafe fn write_scores(c: &Context<'_>, tile: &TileRows<'_>, query: *
             for_past_and_new((past, sequence.past), (new, sequence.key0), &keys, |tensor, token, _, _| {
                 key = tensor.row(sequence.batch, kv_head, token, c.dtype).cast_const();
             });
-            // SAFETY: the row of the key (*inputs*) and the column of the tile's row have as many elements (clause).
+            // SAFETY: the row of the key (*inputs*) and the column of the tile's row have that many elements
+            // (clause).
             let product = |x: usize| unsafe {
                 f64::from(query.add(x * width + i).read()) * f64::from(element(key, c.dtype, x))
             };
             own_score((0..dim).map(product), c.cap, added.at(sequence.batch, tile.head, row, j))
         });
-        // SAFETY: value `i` of as many as the tile is wide (clause).
+        // SAFETY: value `i` of those of the tile's columns (clause).
         unsafe { to.add(i).write(score) };
     }
 }

@@ -1,4 +1,4 @@
-//! The CPU plan: what is decided and allocated once per shape.
+//! The CPU plan: everything that is decided and allocated once per shape.
 
 use crate::attention::options::PlanOptions;
 use crate::engine::Engine;
@@ -15,7 +15,7 @@ pub struct CpuPlan {
     pub kernel: &'static Kernel,
     pub choice: CpuChoice,
     pub layout: WorkspaceLayout,
-    /// What the scalar run of a schedule executes; `None` where the kernel runs.
+    /// Structure of the scalar run of a schedule; `None` if the kernel runs.
     pub traverses: Option<Executed>,
 }
 
@@ -48,7 +48,7 @@ impl CpuPlan {
         Ok(CpuPlan { kernel, choice, layout, traverses })
     }
 
-    /// The structure and the arithmetic that a run executes, for its certificate and its error bounds.
+    /// Returns the structure and the arithmetic that a run executes, for its certificate and its error bounds.
     pub fn executed(&self) -> Executed {
         self.traverses.unwrap_or_else(|| self.choice.executed())
     }

@@ -1,8 +1,8 @@
-//! Resident query tiles on the CPU: what stays in memory while chunks of keys pass, and a pass over one chunk.
+//! Resident query tiles on the CPU: the memory that stays while chunks of keys are streamed, and a pass over one chunk.
 //!
-//! A pass is the walk of a call in memory, over the blocks of the chunk. Tensors are excerpts in buffers: an address is
-//! that which the tensor's first byte would have, so that rows, heads and keys keep their numbers and no loop of the walk
-//! knows of excerpts. Nothing outside of the excerpt is read.
+//! A pass is the walk of an in-memory call, over the blocks of the chunk. Tensors are excerpts in buffers: an address is the
+//! one that the tensor's first byte would have, so rows, heads and keys keep their numbers and no loop of the walk is aware
+//! of excerpts. Nothing outside the excerpt is read.
 
 use super::context::{Context, Pass, Task, Tensor};
 use super::kept::Kept;
@@ -30,30 +30,30 @@ pub struct Unit {
     pub rows: Range<usize>,
 }
 
-/// Where a tensor's excerpt lies in one of the buffers of a pass.
+/// The place of a tensor's excerpt in one of the buffers of a pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// The shape of the tensor, with the distances of the excerpt.
+    /// The shape of the tensor, with the strides of the excerpt.
     pub view: View,
     /// Byte of the buffer at which the excerpt starts.
     pub at: usize,
-    /// Distance in bytes from the tensor's first row to that of the excerpt, at the distances of the excerpt. It may be
+    /// Distance in bytes from the tensor's first row to that of the excerpt, with the strides of the excerpt. It may be
     /// negative: new keys follow past ones in a chunk.
     pub skip: isize,
 }
 
-/// Excerpts of a pass. Operands that the call does not have are `None`.
+/// Excerpts of a pass. Absent operands are `None`.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// In the buffer of the chunk for inputs, in that of the rows for outputs.
+    /// Inputs are in the buffer of the chunk, outputs in that of the rows.
     pub operands: Operands<Option<Place>>,
-    /// Mask with the distances of its excerpt.
+    /// Mask with the strides of its excerpt.
     pub mask: Option<MaskView>,
-    /// Bias with the distances of its excerpt.
+    /// Bias with the strides of its excerpt.
     pub bias: Option<BiasView>,
     /// Distance from one query to the next in the index of the bias.
     pub index_stride: usize,
-    /// Whether the bias is a table, which lies in the buffer of tables.
+    /// `true` if the bias is a table, which is in the buffer of tables.
     pub table: bool,
 }
 
@@ -101,27 +101,27 @@ impl Resident {
             Some((piece, bytes)) => (piece.data(), bytes.min(piece.as_slice().len())),
             None => (self.table.data(), self.table.as_slice().len()),
         };
-        // SAFETY: the elements lie in the bytes, which are aligned to a line. No worker is at work, so worker zero's record is
-        // nobody else's, and memory is zero until it is written. The workspace has the plan's layout, and the instruction set
-        // of its kernel is present, which the engine ensures.
+        // SAFETY: the elements are in the bytes, which are aligned to a line. No worker is active, so nothing else uses
+        // worker zero's record, and memory is zero until it is written. The workspace has the plan's layout, and the
+        // instruction set of its kernel is present, which the engine ensures.
         unsafe { measure::addends(&context, operand, data.cast_const(), bytes / dtype.size(), 0) };
     }
 
-    /// Writes what the run measured to `record`: as many numbers as the plan's layout has for it.
+    /// Writes the measurements of the run to `record`, which has the length of a record in the plan's layout.
     pub fn measured(&mut self, plan: &CpuPlan, problem: &Problem, record: &mut [f32]) {
         let (base, _) = self.memory.lines();
         let context = Context::of(plan, problem, Operands::from_fn(|_| Tensor::NONE), base);
-        // SAFETY: no worker is at work, records are initialized from the start on, and the workspace has the plan's layout.
+        // SAFETY: no worker is active, records are initialized from the start on, and the workspace has the plan's layout.
         unsafe { measure::joined(&context, plan.choice.workers, record) };
     }
 
-    /// Computes a pass: what the keys of a chunk add to the states of a unit, and its outputs if the pass ends it.
-    /// `self.sequences` are those of the unit. `begins` says whether the unit's queries are in the chunk.
+    /// Computes a pass: adds the keys of a chunk to the states of a unit, and writes its outputs if the pass ends it.
+    /// `self.sequences` are those of the unit. `begins` says that the unit's queries are in the chunk.
     ///
-    /// `places` are those that a `Frame` of the same problem and choice gives for the part: inputs in `chunk`, for the rows
-    /// of the unit and for `keys`, outputs in `self.rows`, without overlap, and both buffers have its sizes. A table is the
-    /// whole one. Unless `begins`, the last pass was one of the same unit, over the keys before. The instruction set of the
-    /// plan's kernel is present, which the engine ensures.
+    /// `places` are those that a `Frame` of the same problem and choice returns for the part, and both buffers have its
+    /// sizes. Inputs are in `chunk`, for the rows of the unit and for `keys`; outputs are in `self.rows`, without overlap. A
+    /// table is complete. Unless `begins` is set, the last pass was one of the same unit, over the preceding keys. The
+    /// instruction set of the plan's kernel is present, which the engine ensures.
     ///
     /// # Errors
     /// Returns an error if a worker panicked, or if the call was cancelled.
@@ -155,7 +155,7 @@ impl Resident {
         let (c, sequences) = (&context, &self.sequences);
         if begins {
             for worker in 0..c.choice.workers {
-                // SAFETY: no worker is at work yet, and the workspace has the plan's layout.
+                // SAFETY: no worker is active yet, and the workspace has the plan's layout.
                 unsafe { Kept::forget(c, c.worker_part(worker)) };
             }
         }
@@ -177,9 +177,9 @@ impl Resident {
             // Heads of the unit that share the key head of the task.
             let sharing = problem.group().min(unit.heads.len());
             let share = [head % sharing * groups + number % groups, sharing * groups];
-            // SAFETY: what a caller ensures are the invariants of the context. The pool gives each task to one worker, and each
-            // worker has its own number. Tasks have different tiles of the resident ones, of which the layout has as many
-            // as the largest unit. Records are zero until they are written.
+            // SAFETY: the caller's guarantees are the invariants of the context. The pool gives each task to one worker, and
+            // each worker has its own number. Tasks have different tiles of the resident ones, for which the layout has room
+            // in the largest unit. Records are zero until they are written.
             unsafe {
                 if c.choice.certify {
                     if begins {

@@ -19,7 +19,7 @@ pub(super) struct Rows {
 /// Transposes query rows into a tile and scales them.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The rows lie in the sequence, and there are at most as many as the tile is
+/// - The invariants of [`Context`]. The rows are in the sequence, and there are at most as many as the tile is
 ///   wide.
 /// - `dst` is writable for `width · head_dim` f32 values; so is `scratch`, if the problem's type is not f32.
 pub(super) unsafe fn load_query(c: &Context<'_>, tile: &TileRows<'_>, scratch: *mut f32, dst: *mut f32) {
@@ -63,7 +63,7 @@ pub(super) fn for_past_and_new(
 /// zeros beyond the tensor's head size.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` lie in the sequence, and the tensors belong to the context.
+/// - The invariants of [`Context`]. `keys` are in the sequence, and the tensors belong to the context.
 /// - `keys.len() · padded` f32 values are writable at `dst`.
 unsafe fn gather(
     c: &Context<'_>,
@@ -93,10 +93,10 @@ unsafe fn gather(
     }
 }
 
-/// The keys of a block, in the layout that the kernel reads: in place, or copied to the worker's region.
+/// Returns the keys of a block, in the layout that the kernel reads: in place, or copied to the worker's region.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `keys` lie in the sequence, and there is at most a block of them.
+/// - The invariants of [`Context`]. `keys` are in the sequence, at most a block of them.
 /// - `worker` is the worker's region of the workspace.
 pub(super) unsafe fn keys(
     c: &Context<'_>,
@@ -135,7 +135,7 @@ pub(super) unsafe fn keys(
     Rows { data: staged, stride: padded }
 }
 
-/// The values of a block, in place or copied to the worker's region.
+/// Returns the values of a block, in place or copied to the worker's region.
 ///
 /// # Safety
 /// - As for [`keys`].
@@ -159,15 +159,15 @@ pub(super) unsafe fn values(
     Rows { data: staged, stride: padded }
 }
 
-/// The largest magnitude of a block's values, and the values as steps read them: those that are tiny multiplied, in the
-/// worker's region, where the kernel raises weights.
+/// Returns the largest magnitude of a block's values, and the values for the steps: tiny ones are multiplied, in
+/// the worker's region, if the kernel raises weights.
 ///
 /// # Safety
 /// - The invariants of [`Context`] and the clauses of [`Block`], whose values are those of [`values`] with the same `worker`.
 pub(super) unsafe fn lifted(c: &Context<'_>, block: &Block, worker: *mut f32) -> (f32, Rows) {
     let dim = c.choice.value_dim;
     let mut largest = 0.0;
-    // SAFETY: the clauses; the region for values holds a block (layout) where the kernel raises weights; *kernel*.
+    // SAFETY: the clauses; the region for values holds a block (layout) if the kernel raises weights; *kernel*.
     unsafe {
         (c.kernel.largest)(block, dim, &mut largest);
         if !c.kernel.spec.raises || !is_tiny(largest) {
@@ -182,10 +182,10 @@ pub(super) unsafe fn lifted(c: &Context<'_>, block: &Block, worker: *mut f32) ->
 /// Writes finished rows, `[value_dim][width]` at `src`, to the output. A null `src` stands for zeros.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The rows lie in the sequence, there are at most as many as the tile is wide,
+/// - The invariants of [`Context`]. The rows are in the sequence, there are at most as many as the tile is wide,
 ///   and no other worker writes them.
-/// - `src` is null or readable for `value_dim · width` f32 values. `scratch` is writable for as many, if the
-///   problem's type is not f32.
+/// - `src` is null or readable for `value_dim · width` f32 values. `scratch` is writable for the same number, if
+///   the problem's type is not f32.
 pub(super) unsafe fn store_output(c: &Context<'_>, tile: &TileRows<'_>, src: *const f32, scratch: *mut f32) {
     let (output, dim) = (c.tensor(Operand::Output), c.problem.value_dim());
     let (stride, size) = (output.stride(), c.dtype.size());
@@ -207,8 +207,8 @@ pub(super) unsafe fn store_output(c: &Context<'_>, tile: &TileRows<'_>, src: *co
     }
 }
 
-/// Copies the past and new keys and values of one pair of batch and key head to the present tensors: only the new ones
-/// to a present that holds the past.
+/// Copies the past and new keys and values of one pair of batch and key head to the present tensors: only the new
+/// ones if the present holds the past.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No other worker has the same `item`.

@@ -1,8 +1,8 @@
-//! Schedules with frozen references and blocks left out: the scalar run of
-//! [`traversal`](elsa_core::attention::traversal), whose tiles are those of the kernel.
+//! Runs schedules with frozen references and skipped blocks by the scalar run of
+//! [`traversal`](elsa_core::attention::traversal), with the tiles of the kernel.
 //!
-//! A task hands each of its tiles to the core with the worker's scratch, and writes the rows that come back. Keys and values
-//! are read where they are, in whatever type: nothing is staged.
+//! A task passes each of its tiles to the core with the worker's scratch, and writes the returned rows. Keys and values are
+//! read in place, in their own type: nothing is staged.
 
 use super::context::{Context, Task, TileRows};
 use super::finish;
@@ -14,14 +14,14 @@ use elsa_core::dtype::{DType, Elements};
 use half::{bf16, f16};
 use std::slice::from_raw_parts;
 
-/// The elements of an operand that the call has.
+/// Returns the elements of an operand, if the call has it.
 ///
 /// # Safety
 /// - The invariants of [`Context`], of a call that has all keys. No worker writes the operand.
 unsafe fn elements<'a>(c: &Context<'a>, operand: Operand, dtype: DType) -> Option<Elements<'a>> {
     let (tensor, memory) = (c.tensor(operand), c.problem.memory(operand)?);
     let (data, n) = (tensor.data.cast_const(), memory.elements);
-    // SAFETY: the tensor has as many elements of this type (*inputs*), aligned to one, and nobody writes them (clause).
+    // SAFETY: the tensor has that many elements of this type (*inputs*), aligned to one, and nothing writes them (clause).
     tensor.is_present().then(|| unsafe {
         match dtype {
             DType::F32 => Elements::F32(from_raw_parts(data.cast(), n)),
@@ -31,13 +31,13 @@ unsafe fn elements<'a>(c: &Context<'a>, operand: Operand, dtype: DType) -> Optio
     })
 }
 
-/// The inputs of the call, and the present if it appends.
+/// Returns the inputs of the call, and the present if it appends.
 ///
 /// # Safety
 /// - The invariants of [`Context`], of a call that has all keys. The present has been written.
 pub(super) unsafe fn inputs<'a>(c: &Context<'a>) -> Option<(Inputs<'a>, Present<'a>)> {
     let spec = c.problem.spec();
-    // SAFETY: the same clauses; inputs are not written, and the present is not any longer.
+    // SAFETY: the same clauses; inputs are not written, and the present is no longer written.
     unsafe {
         let of = |operand| elements(c, operand, c.dtype);
         let mut inputs = Inputs::new(of(Operand::Query)?, of(Operand::Key)?, of(Operand::Value)?);
@@ -75,8 +75,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
     let (part, l, choice) = (c.worker_part(worker), c.layout, c.choice);
     let tile = choice.decides();
     let rows = part.wrapping_add(l.scratch_rows.start).cast::<RowRoom>();
-    // SAFETY: the regions belong to this worker, lie apart and have room (layout): as many rows as a tile, which are
-    // initialized here, scratch, and counts that have been cleared. Inputs are not written while tasks run.
+    // SAFETY: the regions belong to this worker, do not overlap and have room (layout): one record for each row of a tile,
+    // which are initialized here, scratch, and counters that have been cleared. Inputs are not written while tasks run.
     let ((inputs, present), mut room, report) = unsafe {
         let Some(inputs) = inputs(c) else { return };
         (0..tile.rows).for_each(|row| rows.add(row).write(RowRoom::default()));

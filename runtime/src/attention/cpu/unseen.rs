@@ -1,8 +1,8 @@
-//! The vote on blocks that nobody has seen: inside an error budget, where numbers are added to scores, a tile may leave a block
-//! out before a product of it is computed.
+//! Takes the vote on unseen blocks: within an error budget, if numbers are added to scores, a tile may skip a block before
+//! any of its products is computed.
 //!
-//! **The formula** is that of [`traversal::unseen`](elsa_core::attention::traversal::unseen()): the largest number that is added to
-//! a row's scores in the block and the product of norms bound what the block weighs, and
+//! **The formula** is that of [`traversal::unseen`](elsa_core::attention::traversal::unseen()): the largest number added to a
+//! row's scores in the block and the product of norms bound the weights of the block, and
 //! [`fits`](elsa_core::attention::traversal::fits) decides.
 //!
 //! **The naive loop:**
@@ -14,14 +14,14 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *A block that counts is told soon.* What falls with the distance is largest in a corner of the tile and the block, and a row
-//!    that objects there ends the vote: the largest of a few elements is not larger than that of all.
-//! 2. *Bits.* All of it is compiled once, for no instruction set: what is decided follows from the bias and from the totals.
-//! 3. *The sums of the segment take `b` too*, beside their own reference. A segment that begins so has the reference of the totals.
-//!    Where it began by keeping keys so far below that `b` is no number beside them, the tile meets the block, whose weights
-//!    vanish there.
-//! 4. *What a row's own key weighs at least* stands for weights that it has not met, up to the tile's own blocks
-//!    ([`own`](super::own)). While a row has met none, the least score of its own key, rounded, is the reference.
+//! 1. *A block that counts is detected early.* Values that fall with the distance are largest in a corner of the tile and the
+//!    block. A row that objects there ends the vote, because the maximum of a few elements is not larger than that of all.
+//! 2. *Bits.* All of it is compiled once, for no instruction set: the decisions follow from the bias and from the totals.
+//! 3. *`b` is also added to the sums of the segment*, relative to their own reference. A segment that begins so has the
+//!    reference of the totals. If it began by keeping keys so far below that `b` is not representable relative to them, the
+//!    tile processes the block, whose weights vanish there.
+//! 4. *The least weight of a row's own key* stands for weights that it has not visited, up to the tile's own blocks
+//!    ([`own`](super::own)). While a row has visited no key, the least score of its own key, rounded, is the reference.
 //! 5. *Keys and values are measured block by block* before any tile begins ([`norms`](super::norms)), and none is staged.
 
 use super::bias::Bias;
@@ -36,7 +36,7 @@ use elsa_kernels::attention::{Budget, MeasuredRows, Sums};
 /// Writes the norms of a tile's rows, times the query factor and rounded up, to `to`.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. As many values as rows are writable at `to`.
+/// - The invariants of [`Context`]. One value for each row is writable at `to`.
 pub(super) unsafe fn write_norms(c: &Context<'_>, tile: &TileRows<'_>, to: *mut f32) {
     let query = c.tensor(Operand::Query);
     let dim = query.view.dim();
@@ -44,7 +44,7 @@ pub(super) unsafe fn write_norms(c: &Context<'_>, tile: &TileRows<'_>, to: *mut 
         let data = query.row(tile.sequence.batch, tile.head, tile.token() + i, c.dtype).cast_const();
         let rows = MeasuredRows { data, dtype: c.dtype, stride: query.stride(), rows: 1, dim };
         let mut found = [0.0; 2];
-        // SAFETY: a row of the tile (*inputs*); two numbers; *kernel*. A value of as many as rows (clause).
+        // SAFETY: a row of the tile (*inputs*); two numbers; *kernel*. A value of those of the rows (clause).
         unsafe {
             (c.kernel.measure.norms)(&rows, found.as_mut_ptr());
             let scaled = norm(found, dim) * f64::from(c.query_factor).abs();
@@ -53,34 +53,34 @@ pub(super) unsafe fn write_norms(c: &Context<'_>, tile: &TileRows<'_>, to: *mut 
     }
 }
 
-/// What a tile votes on before it sees a block.
+/// The data on which a tile votes before it sees a block.
 pub(super) struct Vote<'a> {
     pub rows: TileRows<'a>,
     /// The number of the tile's sequence, and of the block among those of the sequence.
     pub index: usize,
     pub block: usize,
-    /// Keys of the block.
+    /// Number of keys of the block.
     pub count: usize,
-    /// What is added to its scores.
+    /// Bias added to its scores.
     pub bias: Bias,
     /// The norms of the rows ([`write_norms`]).
     pub norms: *const f32,
-    /// The least scores of their own keys ([`own`](super::own)), where the block lies before the first of the tile's own.
+    /// Least scores of their own keys ([`own`](super::own)), if the block precedes the first of the tile's own.
     pub own: Option<*const f32>,
 }
 
-/// How a row votes.
+/// The vote of a row.
 struct Row {
-    /// The reference of its sums, or what is to be.
+    /// Reference of its sums, or its future reference.
     m: f32,
-    /// At least what the block weighs.
+    /// Upper bound of the block's weights.
     b: f32,
-    /// Whether the block may go.
+    /// `true` if the block may be skipped.
     agrees: bool,
 }
 
 impl Vote<'_> {
-    /// The vote of row `i`, to whose scores in the block at most `top` is added.
+    /// Computes the vote of row `i`, whose scores in the block are increased by at most `top`.
     ///
     /// # Safety
     /// - Those of [`Vote::passes`].
@@ -93,14 +93,14 @@ impl Vote<'_> {
         };
         let reach = reach(query.into(), key, c.problem.head_dim(), c.cap);
         let b = unseen(self.count as u32, top, reach, m);
-        // Weights carry the kernel's scale. A row that attends no key leaves nothing out.
+        // Weights include the kernel's scale. A row that attends no key skips nothing.
         let scale = c.kernel.spec.weight_scale as f32;
         let b = if b == 0.0 { b } else { (b * scale.next_up()).next_up() };
         let own = own_weight(own, m) * scale.next_down();
         Row { m, b, agrees: fits(if own > s { own } else { s }, d, b, budget.odds) }
     }
 
-    /// The least score of the own key of row `i`, `−∞` where it does not count.
+    /// Returns the least score of the own key of row `i`; `−∞` if it does not count.
     ///
     /// # Safety
     /// - Those of [`Vote::passes`].
@@ -109,7 +109,8 @@ impl Vote<'_> {
         self.own.map_or(f32::NEG_INFINITY, |own| unsafe { own.add(i).read() })
     }
 
-    /// The reference of row `i`, whose totals have `met`: the least score of its own key, rounded, while they have none.
+    /// Returns the reference of row `i`, whose totals have `met`: the least score of its own key, rounded, while they are
+    /// empty.
     ///
     /// # Safety
     /// - Those of [`Vote::passes`].
@@ -118,7 +119,7 @@ impl Vote<'_> {
         if met == f32::NEG_INFINITY { unsafe { self.own(i) }.round_ties_even() } else { met }
     }
 
-    /// The largest number that is added to scores of row `i` at the two ends of the block; `−∞` where both are masked.
+    /// Returns the largest number added to scores of row `i` at the two ends of the block; `−∞` if both are masked.
     ///
     /// # Safety
     /// - Those of [`Vote::passes`].
@@ -136,7 +137,7 @@ impl Vote<'_> {
         top
     }
 
-    /// Writes the largest numbers that are added to the scores of each row to `to`.
+    /// Writes the largest numbers added to the scores of each row to `to`.
     ///
     /// # Safety
     /// - Those of [`Vote::passes`]. `width` values are writable at `to`.
@@ -163,16 +164,16 @@ impl Vote<'_> {
         }
     }
 
-    /// Whether the tile leaves the block out. If it does, `top` of the budget has what the block weighs at most in every row. `sums`
-    /// is the state of its segment, if that has begun.
+    /// Returns `true` if the tile skips the block. If so, `top` of the budget holds the upper bound of the block's weights in
+    /// every row. `sums` is the state of its segment, if that has begun.
     ///
     /// # Safety
-    /// - The invariants of [`Context`], of a plan that foresees. Parts have been measured. The block is one of the sequence, and
-    ///   the bias is readable as that of an `elsa_kernels::attention::Block`.
-    /// - The clauses of [`Budget`], but for `left_out`, and of [`Sums`] for the tile's width.
+    /// - The invariants of [`Context`], of a plan that foresees. Parts have been measured. The block belongs to the sequence,
+    ///   and the bias is readable as that of an `elsa_kernels::attention::Block`.
+    /// - The clauses of [`Budget`], except for `left_out`, and of [`Sums`] for the tile's width.
     pub(super) unsafe fn passes(&self, c: &Context<'_>, sums: Option<&Sums>, budget: &Budget) -> bool {
         let rows = self.rows.rows.len();
-        // SAFETY: the part has been measured; row `i` of the totals, of `top`, of the state and of what it left out
+        // SAFETY: the part has been measured; row `i` of the totals, of `top`, of the state and of its skipped sums
         // (clauses).
         unsafe {
             let Known { key, value, .. } =
@@ -199,14 +200,14 @@ impl Vote<'_> {
         true
     }
 
-    /// Adds what a block weighs at most that the tile leaves out to `D`, among the totals and in `sums`, the state of its segment,
-    /// which is written with `first`.
+    /// Adds the upper bound of the weights of a skipped block to `D`, among the totals and in `sums`, the state of its
+    /// segment, which is written if `first`.
     ///
     /// # Safety
-    /// - Those of [`Vote::passes`], which has said so. `left_out` of the budget is that of `sums`.
+    /// - Those of [`Vote::passes`], which has returned `true`. `left_out` of the budget is that of `sums`.
     pub(super) unsafe fn leave_out(&self, c: &Context<'_>, sums: &Sums, budget: &Budget, first: bool) {
         let (rows, width) = (self.rows.rows.len(), self.rows.width);
-        // SAFETY: row `i` of the totals, of `top`, of the state and of what it left out, and its weighted sums (clauses).
+        // SAFETY: row `i` of the totals, of `top`, of the state and of its skipped sums, and its weighted sums (clauses).
         unsafe {
             for i in 0..width {
                 let line = |n: usize| budget.totals.add(n * width + i);
@@ -237,23 +238,23 @@ impl Vote<'_> {
     }
 }
 
-/// `b`, beside the reference `m` of the totals, beside that of row `i` of a state that has begun; a row that has kept no key takes
-/// that of the totals.
+/// Converts `b` from the reference `m` of the totals to that of row `i` of a state that has begun; a row that has kept no key
+/// takes that of the totals.
 ///
 /// # Safety
-/// - The clauses of [`Sums`], of which there is a row `i`.
+/// - The clauses of [`Sums`], which has a row `i`.
 unsafe fn beside(sums: &Sums, (m, b): (f32, f32), i: usize) -> f32 {
     // SAFETY: row `i` of references and sums (clauses).
     let (own, s) = unsafe { (sums.m.add(i).read(), sums.s.add(i).read()) };
-    // A power of two, by which the quotient is exact; zero where the state lies too far below.
+    // A power of two, which makes the quotient exact; zero if the state is too far below.
     if b == 0.0 || s == 0.0 { b } else { b / Merge::of(own, m).earlier }
 }
 
-/// Writes the largest numbers of `N` columns of `count` lines, `width` apart, to `to`, NaN of a column that has one, and returns
-/// `N`.
+/// Writes the largest numbers of `N` columns of `count` lines, `width` apart, to `to`, NaN for a column that has one, and
+/// returns `N`.
 ///
 /// # Safety
-/// - `N` values of each line are readable, and as many writable at `to`.
+/// - `N` values of each line are readable, and `N` are writable at `to`.
 unsafe fn tops<const N: usize>(data: *const f32, count: usize, width: usize, to: *mut f32) -> usize {
     let mut tops = [f32::NEG_INFINITY; N];
     for key in 0..count {
@@ -268,7 +269,7 @@ unsafe fn tops<const N: usize>(data: *const f32, count: usize, width: usize, to:
     N
 }
 
-/// The larger of two numbers; NaN if either is.
+/// Returns the larger of two numbers; NaN if either is.
 fn larger(a: f32, b: f32) -> f32 {
     if a > b || a.is_nan() { a } else { b }
 }

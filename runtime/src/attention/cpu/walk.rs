@@ -1,13 +1,13 @@
-//! The fused walk: query tiles over blocks of keys, segments into the merge tree, states out.
+//! The fused walk: query tiles over blocks of keys, segments into the merge tree, states to outputs.
 //!
-//! **The formula.** With tiles of query rows, blocks of keys and segments of eight blocks, the answer of each row
-//! is `W / S` of the state
+//! **The formula.** With tiles of query rows, blocks of keys and segments of eight blocks, the answer of each row is `W / S`
+//! of the state
 //!
 //! ```text
 //! (m, S, W) = ⊕ over segments in the balanced tree ( ⊕ over blocks of the segment, in order ( state of the block ) )
 //! ```
 //!
-//! **The naive loop** takes one tile after the other:
+//! **The naive loop** processes one tile after another:
 //!
 //! ```text
 //! for each tile of query rows:
@@ -19,25 +19,24 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Tiles share a block.* A task is a group of tiles of one head. The keys and values of a block are copied
-//!    once, when the first tile needs them, and stay in cache for the others. So the loop over blocks is the outer
-//!    one, and every tile keeps a [`Walk`].
-//! 2. *Blocks are cut from the first key of the sequence on*, whatever range a tile attends, so that a row meets
-//!    the same operations in any tile. Blocks that no row of the group attends are never visited, blocks that a
-//!    tile does not attend are skipped, and blocks that it fully attends need no bias.
-//! 3. *Segments merge as soon as a subtree is complete.* [`MergeStack`] names the slots. A tile keeps one state
-//!    per level of the tree, not one per segment.
-//! 4. *A bias lies where its scores will stand*, as far as the kernel takes it from there: what a block needs of the
-//!    cache is less by a third. [`Block`] has the rule.
-//! 5. *Keys may arrive in chunks.* What a [`Walk`] holds beside its states is a few words, its [`Progress`]. Between two
-//!    chunks it lies in the tile's region, so that the last chunk ends a walk that is the same, operation by operation, as
-//!    one over all keys.
-//! 6. *Inside an error budget* a tile votes block by block on what it leaves out
-//!    ([`within`](elsa_kernels::attention::within)), where numbers are added to scores also before it sees a block ([`unseen`]),
-//!    and its states have a fourth sum.
-//! 7. *Where scores are known to stay near zero* ([`gate`]), zero is the reference, and nothing is sought or subtracted.
-//! 8. *Nothing is allocated.* Tiles, states and blocks lie in the worker's region of the workspace, at the offsets
-//!    of [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
+//! 1. *Tiles share a block.* A task is a group of tiles of one head. The keys and values of a block are copied once, when the
+//!    first tile needs them, and stay in cache for the others. So the loop over blocks is the outer one, and every tile has a
+//!    [`Walk`].
+//! 2. *Blocks are cut from the first key of the sequence on*, for any range that a tile attends, so a row executes the same
+//!    operations in any tile. Blocks that no row of the group attends are never visited, blocks that a tile does not attend
+//!    are skipped, and blocks that it fully attends need no bias.
+//! 3. *Segments merge as soon as a subtree is complete.* [`MergeStack`] returns the slots. A tile keeps one state per level
+//!    of the tree, not one per segment.
+//! 4. *A bias is stored where its scores will be*, if the kernel reads it from there: a block then needs a third less cache.
+//!    [`Block`] has the rule.
+//! 5. *Keys may arrive in chunks.* Apart from its states, a [`Walk`] has a few words, its [`Progress`]. Between two chunks
+//!    they are stored in the tile's region, so the last chunk ends a walk that is identical, operation by operation, to one
+//!    over all keys.
+//! 6. *Within an error budget* a tile votes block by block on skipping it ([`within`](elsa_kernels::attention::within)), also
+//!    before it sees a block if numbers are added to scores ([`unseen`]), and its states have a fourth sum.
+//! 7. *If scores are known to stay near zero* ([`gate`]), zero is the reference, and nothing is searched or subtracted.
+//! 8. *Nothing is allocated.* Tiles, states and blocks are in the worker's region of the workspace, at the offsets of
+//!    [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
 
 use super::added;
 use super::bias::{Bias, Room, cover};
@@ -57,24 +56,24 @@ use elsa_core::state::Merge;
 use elsa_kernels::attention::{Block, Budget, Entries, Sums, Tile};
 use std::ops::Range;
 
-/// Which segments a tile has met, and for which of them its states stand.
+/// The segments that a tile has visited, and those that its states represent.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     stack: MergeStack,
     segment: Option<usize>,
 }
 
-// It fits the line that a layout has for it.
+// It fits the line reserved for it in the layout.
 const _: () = assert!(size_of::<Progress>() <= 64 && align_of::<Progress>() <= 64);
 
 impl Progress {
-    /// Where a tile keeps its progress between two chunks.
+    /// Returns the address of a tile's progress between two chunks.
     fn place(tile: &TileSpans, own: *mut f32) -> *mut Progress {
         own.wrapping_add(tile.progress.start).cast()
     }
 }
 
-/// A query tile over the blocks.
+/// A query tile on its way over the blocks.
 struct Walk<'a> {
     rows: TileRows<'a>,
     entries: &'a Entries,
@@ -85,15 +84,15 @@ struct Walk<'a> {
     /// The tile's region of the workspace.
     own: *mut f32,
     progress: Progress,
-    /// What the tile votes on; `None` without an error budget.
+    /// Sums on which the tile votes; `None` without an error budget.
     budget: Option<Budget>,
-    /// Whether its scores are known to stay near zero, the reference of all rows.
+    /// `true` if its scores are known to stay near zero, which is then the reference of all rows.
     near_zero: bool,
-    /// The first of the blocks on its diagonal.
+    /// First of the blocks on its diagonal.
     own_block: usize,
 }
 
-/// The state at address `at` of a tile of `width` rows.
+/// Returns the state at address `at` of a tile of `width` rows.
 pub(super) fn sums(at: *mut f32, width: usize) -> Sums {
     Sums { m: at, s: at.wrapping_add(width), w: at.wrapping_add(2 * width) }
 }
@@ -109,7 +108,7 @@ impl Walk<'_> {
     /// - The invariants of [`Context`]. Both states are initialized.
     unsafe fn merge(&self, slot: usize) {
         let (earlier, later) = (self.state(slot), self.state(slot + 1));
-        // SAFETY: both states lie in this tile's region of the workspace (layout: levels); *kernel*.
+        // SAFETY: both states are in this tile's region of the workspace (layout: levels); *kernel*.
         unsafe {
             if self.budget.is_some() {
                 for i in 0..self.rows.width {
@@ -122,18 +121,18 @@ impl Walk<'_> {
         }
     }
 
-    /// The sums of what a state leaves out, `[width]`, after its other sums; there inside an error budget alone.
+    /// Returns the skipped sums of a state, `[width]`, after its other sums; they only exist within an error budget.
     fn left_out(&self, slot: usize) -> *mut f32 {
         self.state(slot).w.wrapping_add(self.tile.value_dim * self.rows.width)
     }
 
-    /// Takes a block of `segment` in. `known` is the largest magnitude of its values, negative while nobody knows it.
+    /// Absorbs a block of `segment`. `known` is the largest magnitude of its values, negative while unknown.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. The block fulfils its contract, and segments arrive in order.
-    /// - `counts` is the worker's, or null where the plan records nothing.
+    /// - `counts` is the worker's, or null if the plan records nothing.
     unsafe fn step(&mut self, block: &Block, segment: usize, known: &mut f32, counts: *mut Report) {
-        // SAFETY: the same clauses; tile, sums and budget lie in the tile's region (layout); *kernel*.
+        // SAFETY: the same clauses; tile, sums and budget are in the tile's region (layout); *kernel*.
         unsafe {
             let (sums, new) = self.current(segment);
             let rows = self.rows.rows.len() as u64;
@@ -168,8 +167,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the tile leaves a block of `segment` out before a product of it is computed, in the sequence of number `index`: `keys`
-    /// and what is added to their scores.
+    /// Returns `true` if the tile skips a block of `segment` before any of its products is computed, in the sequence of
+    /// number `index`, given its `keys` and the bias of their scores.
     ///
     /// # Safety
     /// - The invariants of [`Context`], of a plan that foresees. Segments arrive in order.
@@ -182,7 +181,7 @@ impl Walk<'_> {
         bias: Bias,
         counts: *mut Report,
     ) -> bool {
-        // SAFETY: the same clauses; sums and budget lie in the tile's region (layout).
+        // SAFETY: the same clauses; sums and budget are in the tile's region (layout).
         unsafe {
             let Some(mut budget) = self.budget else { return false };
             let block = keys.start / c.choice.block;
@@ -216,7 +215,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Gives the rows that have met no key the reference of the empty state, where all have had zero.
+    /// Sets rows that have absorbed no key to the reference of the empty state, if zero was the reference of all rows.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. State 0 is initialized.
@@ -232,7 +231,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The state into which a block of `segment` folds, and whether it is new.
+    /// Returns the state into which a block of `segment` folds, and whether it is new.
     ///
     /// # Safety
     /// - The invariants of [`Context`]. Segments arrive in order.
@@ -241,7 +240,7 @@ impl Walk<'_> {
         if new {
             self.progress.segment = Some(segment);
             let mut stack = std::mem::take(&mut self.progress.stack);
-            // SAFETY: the stack names slots into which segments have been folded (clause).
+            // SAFETY: the stack returns slots into which segments have been folded (clause).
             stack.push(segment, |slot| unsafe { self.merge(slot) });
             self.progress.stack = stack;
         }
@@ -249,14 +248,14 @@ impl Walk<'_> {
     }
 }
 
-/// The lines behind the totals of a tile that foresees: the norms of its rows, and the least scores of their own keys.
+/// The lines after the totals of a tile that foresees: the norms of its rows, and the least scores of their own keys.
 const NORMS_LINE: usize = 5;
 const OWN_LINE: usize = 6;
 
-/// Begins what the first `rows` rows of a tile vote on, beside the reference `m`.
+/// Initializes the sums on which the first `rows` rows of a tile vote, with the reference `m`.
 ///
 /// # Safety
-/// - Four lines of `width` values are writable at `totals`, and there are at most as many rows.
+/// - Four lines of `width` values are writable at `totals`, and `rows` is at most `width`.
 unsafe fn begin(totals: *mut f32, width: usize, rows: usize, m: f32) {
     // SAFETY: the clause.
     unsafe {
@@ -270,13 +269,13 @@ unsafe fn begin(totals: *mut f32, width: usize, rows: usize, m: f32) {
     }
 }
 
-/// Computes a task: every output of its query rows, or what a chunk of keys adds to their states. Ends at the next block
-/// where the call is cancelled.
+/// Computes a task: every output of its query rows, or the contribution of a chunk of keys to their states. Ends at the next
+/// block if the call is cancelled.
 ///
 /// # Safety
 /// - The invariants of [`Context`].
 /// - No other worker has this task or this worker number.
-/// - Unless the call's pass begins the task, the one before it was computed in the same workspace, with the keys before.
+/// - Unless the call's pass begins the task, the previous pass was computed in the same workspace, with the preceding keys.
 pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, crew: &Crew<'_>) {
     if task.tiles.is_empty() {
         return;
@@ -305,8 +304,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
         let query = own.wrapping_add(l.tile.query.start);
         let width = tile.vectors * c.kernel.spec.lanes;
         let rows = TileRows { sequence, head: task.head, rows: tile.rows, width };
-        // SAFETY: the tile's rows lie in the sequence, and its region of the workspace belongs to this worker
-        // (layout); another pass has left its progress there (clause).
+        // SAFETY: the tile's rows are in the sequence, and its region of the workspace belongs to this worker (layout);
+        // another pass has left its progress there (clause).
         let progress = unsafe {
             if c.pass.begins {
                 stage::load_query(c, &rows, scratch, query);
@@ -320,7 +319,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
         let budget = odds.map(|odds| {
             let totals = own.wrapping_add(l.tile.totals.start);
             let (left_out, top) = (std::ptr::null_mut(), totals.wrapping_add(4 * width));
-            // SAFETY: the region holds five lines of the tile's width, and two more where the plan foresees (layout).
+            // SAFETY: the region holds five lines of the tile's width, and two more if the plan foresees (layout).
             unsafe {
                 begin(totals, width, rows.rows.len(), if near_zero { 0.0 } else { f32::NEG_INFINITY });
                 if choice.foresees {
@@ -355,7 +354,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
     let (Some(first), Some(last)) = (walks.first(), walks.last()) else { return };
     let (any, _) = sequence.ranges(first.rows.rows.start..last.rows.rows.end);
     let any = any.start.max(c.pass.keys.start)..any.end.min(c.pass.keys.end);
-    // SAFETY: the keys lie in the sequence.
+    // SAFETY: the keys are in the sequence.
     let any = unsafe { kept.visited(c, any) };
     let in_place = match choice.bias_in_place() {
         true => Room { first: part.wrapping_add(l.weights.start), ..apart },
@@ -387,7 +386,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
             if unseen {
                 continue;
             }
-            // SAFETY: the keys lie in the sequence, and the worker's regions hold a block (layout). Blocks, and so
+            // SAFETY: the keys are in the sequence, and the worker's regions hold a block (layout). Blocks, and therefore
             // segments, arrive in order. Tile, block and sums point to what their contracts require.
             unsafe {
                 let (k, v) = *staged.get_or_insert_with(|| {
@@ -411,7 +410,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
                     (block.largest, block.values, block.value_stride) = (largest, v.data, v.stride);
                     known = largest;
                     if !largest.is_finite() && bias.data == in_place.first.cast_const() {
-                        // The step asks for the bias when weights have taken the place of scores.
+                        // The step needs the bias again once weights have replaced scores.
                         let again = cover(c, &walk.rows, &keys, apart, (&kept, place));
                         block.bias = again.map_or(bias.data, |again| again.data);
                     }
@@ -423,12 +422,12 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize, cre
     }
     for walk in &mut walks {
         if !c.pass.ends {
-            // SAFETY: the line lies in the tile's region, which belongs to this worker (layout).
+            // SAFETY: the line is in the tile's region, which belongs to this worker (layout).
             unsafe { Progress::place(&l.tile, walk.own).write(walk.progress) };
             continue;
         }
         let mut stack = std::mem::take(&mut walk.progress.stack);
-        // SAFETY: the stack names initialized states, and the rows belong to this task.
+        // SAFETY: the stack returns initialized states, and the rows belong to this task.
         unsafe {
             let any = stack.finish(|slot| walk.merge(slot));
             if walk.near_zero && any {

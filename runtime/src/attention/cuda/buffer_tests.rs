@@ -1,4 +1,4 @@
-//! Tests of memory that the device uses where it lies: page-locked buffers, and workspaces in the caller's memory.
+//! Tests of memory that the device uses in place: page-locked buffers, and workspaces in the caller's memory.
 
 use crate::cuda::driver::{DeviceBuffer, Stream};
 use crate::{
@@ -39,7 +39,7 @@ fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Queries, keys, values, output, and the states of the rows, one after the other with gaps of `gap` elements.
+/// Queries, keys, values, output, and the states of the rows, one after another with gaps of `gap` elements.
 struct Parts {
     at: [usize; 7],
     len: [usize; 7],
@@ -68,7 +68,7 @@ fn filled(engine: &Engine, parts: &Parts) -> HostBuffer<f32> {
     buffer
 }
 
-/// Runs the plan over tensors that lie in one slice. Returns output, states, and the number of bytes copied.
+/// Runs the plan over tensors in one slice. Returns output, states, and the number of bytes copied.
 fn run(plan: &Plan, slice: &mut [f32], parts: &Parts, workspace: &mut Workspace) -> (Vec<u32>, usize) {
     let mut rest = &mut *slice;
     let mut done = 0;
@@ -92,7 +92,7 @@ fn integrated(engine: &Engine) -> bool {
     engine.device().unwrap().profile.integrated
 }
 
-/// Device addresses of the parts of a buffer that begins at `base`.
+/// Returns the device addresses of the parts of a buffer that begins at `base`.
 fn on_device(base: u64, parts: &Parts) -> (DeviceInputs<'static>, DeviceOutputs) {
     let at = |i: usize| base + parts.at[i] as u64 * 4;
     let inputs = DeviceInputs {
@@ -143,7 +143,7 @@ fn any_part_of_a_buffer_is_used_in_place() {
                 buffer[parts.at[i]..][..parts.len[i]].fill(f32::NAN);
             }
             let (inputs, outputs) = on_device(buffer.device_address().unwrap(), &parts);
-            // SAFETY: the buffer outlives the run, which is waited for, and nobody else uses it.
+            // SAFETY: the buffer outlives the run, which is waited for, and nothing else uses it.
             unsafe {
                 let mut bound = plan.bind_device(&inputs, &outputs, None, &mut workspace).unwrap();
                 assert_eq!(bound.run().unwrap().copied, 0);
@@ -151,7 +151,7 @@ fn any_part_of_a_buffer_is_used_in_place() {
             }
             let found: Vec<u32> = (3..7).flat_map(|i| bits(&buffer[parts.at[i]..][..parts.len[i]])).collect();
             assert!(found == want, "{queries} x {keys}, gaps of {gap}, by device address");
-            // One element past its end, which a driver that allots whole pages may let pass.
+            // One element past its end, which a driver that allocates whole pages may accept.
             let (mut inputs, _) = on_device(buffer.device_address().unwrap(), &parts);
             inputs.value = buffer.device_address().unwrap() + (parts.total - parts.len[2] + 1) as u64 * 4;
             // SAFETY: the bound plan is never run.
@@ -173,19 +173,19 @@ fn a_buffer_that_is_dropped_waits_for_what_uses_it() {
     let parts = parts(37, 300, 0);
     let mut memory = filled(&engine, &parts);
     let (want, _) = run(&plan, &mut memory, &parts, &mut workspace);
-    // Keys and values lie in another buffer than the output.
+    // Keys and values are in another buffer than the output.
     let inputs_in = filled(&engine, &parts);
     memory.fill(f32::NAN);
     let (inputs, _) = on_device(inputs_in.device_address().unwrap(), &parts);
     let (_, outputs) = on_device(memory.device_address().unwrap(), &parts);
-    // SAFETY: a buffer that is dropped waits for the run, and nobody else uses them.
+    // SAFETY: a buffer that is dropped waits for the run, and nothing else uses them.
     unsafe { plan.bind_device(&inputs, &outputs, None, &mut workspace).unwrap().run().unwrap() };
     drop(inputs_in);
     let found: Vec<u32> = (3..7).flat_map(|i| bits(&memory[parts.at[i]..][..parts.len[i]])).collect();
     assert!(found == want);
 }
 
-/// Keys that are divided and keys that are not, without states and with them.
+/// Divided and undivided keys, with states and without.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_workspace_in_memory_of_the_callers_gives_the_same_bits() {
@@ -200,7 +200,7 @@ fn a_workspace_in_memory_of_the_callers_gives_the_same_bits() {
         let (want, _) = run(&plan, &mut host, &parts, &mut plan.workspace().unwrap());
         let (least, most) = (plan.workspace_bytes(), plan.state_workspace_bytes());
         assert!(least <= most && most > 0);
-        // With bytes beyond it, which stay as they are.
+        // The memory has additional bytes, which must not change.
         let guard = 512;
         let memory = DeviceBuffer::new(&context, most + guard).unwrap();
         let stream = Stream::new(&context).unwrap();
@@ -210,12 +210,12 @@ fn a_workspace_in_memory_of_the_callers_gives_the_same_bits() {
         unsafe { stream.raw().copy_in(&entered, memory.address(), before.as_ptr(), before.len()).unwrap() };
         stream.raw().synchronize(&entered).unwrap();
         {
-            // SAFETY: the memory outlives the workspace, and nobody else uses it.
+            // SAFETY: the memory outlives the workspace, and nothing else uses it.
             let mut workspace = unsafe { plan.workspace_on_device(memory.address(), most) }.unwrap();
             for _ in 0..2 {
                 host[parts.at[3]..].fill(f32::NAN);
                 let (inputs, outputs) = on_device(host.device_address().unwrap(), &parts);
-                // SAFETY: the buffer outlives the run, which is waited for, and nobody else uses it.
+                // SAFETY: the buffer outlives the run, which is waited for, and nothing else uses it.
                 unsafe {
                     let mut bound = plan.bind_device(&inputs, &outputs, None, &mut workspace).unwrap();
                     bound.run().unwrap();
@@ -226,7 +226,7 @@ fn a_workspace_in_memory_of_the_callers_gives_the_same_bits() {
                 assert!(found == want, "{queries} x {keys}");
                 plan.warm(&mut workspace).unwrap();
             }
-            // On host tensors, too.
+            // Also on host tensors.
             let mut ordinary = filled(&engine, &parts).to_vec();
             assert!(run(&plan, &mut ordinary, &parts, &mut workspace).0 == want, "{queries} x {keys}");
             workspace.close().unwrap();
@@ -238,7 +238,7 @@ fn a_workspace_in_memory_of_the_callers_gives_the_same_bits() {
         }
         stream.raw().synchronize(&entered).unwrap();
         assert!(after[most..] == before[most..], "bytes beyond the workspace were written");
-        // Room for calls without states alone.
+        // Room for calls without states only.
         if least < most {
             // SAFETY: as above.
             let mut workspace = unsafe { plan.workspace_on_device(memory.address(), least) }.unwrap();
@@ -271,7 +271,7 @@ fn memory_that_cannot_hold_a_workspace_is_refused() {
     assert!(needed > 256);
     let memory = DeviceBuffer::new(&context, needed).unwrap();
     let at = memory.address();
-    // SAFETY: what is refused is not used; a workspace that is made is dropped before the memory.
+    // SAFETY: rejected memory is not used; a created workspace is dropped before the memory.
     let made = |address, bytes| unsafe { plan.workspace_on_device(address, bytes) }.map(drop);
     assert_eq!(made(at, needed), Ok(()));
     assert_eq!(made(0, needed), Err(PlanError::Null { found: needed, needed }));
@@ -314,6 +314,6 @@ fn memory_that_cannot_hold_a_workspace_is_refused() {
     // SAFETY: as above.
     let refused = unsafe { cpu.workspace_on_device(at, needed) }.map(drop);
     assert_eq!(refused, Err(PlanError::OnHost { found: crate::Backend::SCALAR }));
-    // The message of a workspace that went with its context.
+    // The message of a workspace that was lost with its context.
     assert!(DeviceError::LostWorkspace.to_string().contains("; allowed: "));
 }

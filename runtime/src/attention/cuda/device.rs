@@ -14,16 +14,16 @@ pub struct DeviceInputs<'a> {
     pub key: u64,
     /// Address of the values.
     pub value: u64,
-    /// Address of the past keys; `None` if they lie in the present.
+    /// Address of the past keys; `None` if they are in the present.
     pub past_key: Option<u64>,
-    /// Address of the past values; `None` if they lie in the present.
+    /// Address of the past values; `None` if they are in the present.
     pub past_value: Option<u64>,
     /// Address of the mask.
     pub mask: Option<u64>,
     /// Address of the bias, or of its table.
     pub bias: Option<u64>,
-    /// Address of the entries of the table, i64 `[queries, keys]`. They are not checked: one outside the table counts as its
-    /// first or last.
+    /// Address of the entries of the table, i64 `[queries, keys]`. They are not checked: one outside the table
+    /// counts as its first or last.
     pub bias_index: Option<u64>,
     /// Lengths of the sequences, in host memory.
     pub lengths: Lengths<'a>,
@@ -46,7 +46,7 @@ pub struct DeviceOutputs {
     pub present_value: Option<u64>,
 }
 
-/// The addresses of a call's operands, by number; `None` if the call does not have the operand.
+/// Returns the addresses of a call's operands, by number; `None` for absent operands.
 pub fn addresses(inputs: &DeviceInputs<'_>, outputs: &DeviceOutputs) -> Addresses {
     let state = |i: usize| outputs.state.map(|state| state[i]);
     let address = |operand| match operand {

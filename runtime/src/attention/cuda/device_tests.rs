@@ -1,5 +1,4 @@
-//! Tests of device tensors: same bits as host tensors, the caller's streams, and everything that is refused before
-//! a launch.
+//! Tests of device tensors: same bits as host tensors, the caller's streams, and all errors before a launch.
 
 use crate::cuda::driver::{Context, DeviceBuffer, RawStream, Stream};
 use crate::{
@@ -89,13 +88,13 @@ impl Fixture {
         }
     }
 
-    /// The output as seen by a reader that does not wait for other streams.
+    /// Returns the output as seen by a reader that does not wait for other streams.
     fn read(&self, context: &Arc<Context>) -> Vec<f32> {
         download(context, &self.y, HEADS * QUERIES * D)
     }
 }
 
-/// A copy on the device, which is there once the stream has been waited for.
+/// Copies to the device; the copy is complete once the stream has been waited for.
 fn upload(context: &Arc<Context>, stream: &Stream, x: &[f32]) -> DeviceBuffer {
     let buffer = DeviceBuffer::new(context, size_of_val(x)).unwrap();
     let entered = context.enter().unwrap();
@@ -104,7 +103,7 @@ fn upload(context: &Arc<Context>, stream: &Stream, x: &[f32]) -> DeviceBuffer {
     buffer
 }
 
-/// The first `n` values of a buffer, read in a stream of its own.
+/// Returns the first `n` values of a buffer, read in a separate stream.
 fn download(context: &Arc<Context>, buffer: &DeviceBuffer, n: usize) -> Vec<f32> {
     let mut y = vec![0.0f32; n];
     let entered = context.enter().unwrap();
@@ -145,13 +144,13 @@ fn by_host_in(
 fn enqueue(plan: &Plan, fixture: &Fixture, lengths: Lengths<'_>, workspace: &mut Workspace) {
     let inputs = DeviceInputs { lengths, ..fixture.inputs() };
     let stream = Some(fixture.stream.raw());
-    // SAFETY: the fixture outlives the waits of the tests, and nobody else uses its tensors.
+    // SAFETY: the fixture outlives the waits of the tests, and nothing else uses its tensors.
     let bound = unsafe { plan.bind_device(&inputs, &fixture.outputs(), stream, workspace) };
     // SAFETY: as above.
     unsafe { bound.unwrap().run() }.unwrap();
 }
 
-/// What runs share is their table of sequences, so each has lengths of its own.
+/// Runs share their table of sequences, so each has its own lengths.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_that_share_a_workspace_take_place_one_after_the_other() {
@@ -167,7 +166,7 @@ fn runs_that_share_a_workspace_take_place_one_after_the_other() {
     assert!(want[0] != want[1] && want[1] != want[2]);
     let wait = |fixture: &Fixture| fixture.stream.raw().synchronize(&context.enter().unwrap()).unwrap();
 
-    // On device tensors in two streams, the later of which is waited for first; then on host tensors.
+    // On device tensors in two streams, waiting for the later one first; then on host tensors.
     let mut workspace = plan.workspace().unwrap();
     enqueue(&plan, &first, a, &mut workspace);
     enqueue(&plan, &second, b, &mut workspace);
@@ -199,7 +198,7 @@ fn device_tensors_give_the_bits_of_host_tensors() {
     for stream in [None, Some(other.raw()), Some(fixture.stream.raw()), Some(default)] {
         let fixture = Fixture::new(&context);
         let mut workspace = plan.workspace().unwrap();
-        // SAFETY: the fixture outlives the wait below, and nobody else uses its tensors.
+        // SAFETY: the fixture outlives the wait below, and nothing else uses its tensors.
         let bound =
             unsafe { plan.bind_device(&fixture.inputs(), &fixture.outputs(), stream, &mut workspace) };
         let mut bound = bound.unwrap();
@@ -263,13 +262,13 @@ fn what_is_no_memory_of_the_device_is_refused() {
     let inputs = DeviceInputs { query: fixture.q.address() + 4, ..fixture.inputs() };
     let error = refused(&mut workspace, &inputs, &fixture.outputs());
     assert!(matches!(error, BindError::DeviceShort { argument: "q", .. }), "{error}");
-    // A tensor that the problem does not have, and one that it has.
+    // A tensor that the problem does not have, and one that is required.
     let inputs = DeviceInputs { mask: Some(fixture.q.address()), ..fixture.inputs() };
     assert!(matches!(refused(&mut workspace, &inputs, &fixture.outputs()), BindError::Problem(_)));
     let outputs = DeviceOutputs { present_key: Some(fixture.y.address()), ..fixture.outputs() };
     assert!(matches!(refused(&mut workspace, &fixture.inputs(), &outputs), BindError::Problem(_)));
     // The plan still works after all of these refusals.
-    // SAFETY: the fixture outlives the wait below, and nobody else uses its tensors.
+    // SAFETY: the fixture outlives the wait below, and nothing else uses its tensors.
     let bound = unsafe { plan.bind_device(&fixture.inputs(), &fixture.outputs(), None, &mut workspace) };
     let mut bound = bound.unwrap();
     // SAFETY: as above.
@@ -286,7 +285,7 @@ fn streams_and_workspaces_of_others_are_refused() {
     let problem = problem(QUERIES);
     let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();
-    // A second context beside the engine's, with a stream.
+    // A second context in addition to the engine's, with a stream.
     let driver = crate::cuda::driver::Driver::open().unwrap();
     let foreign = driver.device(0).unwrap().fresh().unwrap();
     let stream = Stream::new(&foreign).unwrap();
@@ -356,7 +355,7 @@ fn the_current_context_of_the_caller_is_used_and_kept() {
     // Memory of that context, while no other context is current.
     let fixture = Fixture::new(&theirs);
     let mut workspace = plan.workspace().unwrap();
-    // SAFETY: the fixture outlives the wait below, and nobody else uses its tensors.
+    // SAFETY: the fixture outlives the wait below, and nothing else uses its tensors.
     let mut bound = unsafe {
         plan.bind_device(&fixture.inputs(), &fixture.outputs(), Some(fixture.stream.raw()), &mut workspace)
     }
@@ -373,8 +372,8 @@ fn the_current_context_of_the_caller_is_used_and_kept() {
     assert_eq!(bits(&fixture.read(&theirs)), bits(&want));
 }
 
-/// A cache with room for more tokens gets the new rows and keeps the rest, and a call without an output has the
-/// log-sum-exp of one with.
+/// A cache with room for more tokens receives the new rows and keeps the rest, and a call without an output has the
+/// log-sum-exp of one with an output.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn caches_on_the_device_are_appended_to_in_place() {
@@ -412,7 +411,7 @@ fn caches_on_the_device_are_appended_to_in_place() {
     let outputs = Outputs::new(ElementsMut::F32(&mut want));
     plan.bind(inputs, outputs, &mut workspace).unwrap().run().unwrap();
 
-    // Rows of the past, then NaN; and what must be there in the end.
+    // Rows of the past, then NaN; and the expected final contents.
     let cache = |x: &[f32], tokens: usize| {
         let mut cache = vec![f32::NAN; HEADS * ROOM * D];
         for h in 0..HEADS {
@@ -440,7 +439,7 @@ fn caches_on_the_device_are_appended_to_in_place() {
     for output in [outputs.output, None] {
         let outputs = DeviceOutputs { output, ..outputs };
         let stream = Some(fixture.stream.raw());
-        // SAFETY: fixture and caches outlive the wait below, and nobody else uses them.
+        // SAFETY: fixture and caches outlive the wait below, and nothing else uses them.
         let mut bound = unsafe { plan.bind_device(&inputs, &outputs, stream, &mut workspace) }.unwrap();
         // SAFETY: as above.
         unsafe { bound.run() }.unwrap();
@@ -452,14 +451,14 @@ fn caches_on_the_device_are_appended_to_in_place() {
     for (found, x) in caches.iter().zip([k, v]) {
         assert_eq!(bits(&download(&context, found, HEADS * ROOM * D)), bits(&cache(x, KEYS)));
     }
-    // Neither an output nor anything else about the rows.
+    // Neither an output nor any other result of the rows.
     let nothing = DeviceOutputs { present_key, present_value, ..DeviceOutputs::default() };
     // SAFETY: the bound plan is never run.
     let refused = unsafe { plan.bind_device(&inputs, &nothing, None, &mut workspace) }.map(|_| ());
     assert!(matches!(refused, Err(BindError::Problem(_))), "{refused:?}");
 }
 
-/// The output of a plan over device tensors that begin `shift` elements into their allocations.
+/// Returns the output of a plan over device tensors that begin `shift` elements into their allocations.
 fn shifted(
     engine: &Engine,
     plan: &Plan,
@@ -497,7 +496,7 @@ fn shifted(
     };
     let outputs = DeviceOutputs { output: Some(out), ..DeviceOutputs::default() };
     let mut workspace = plan.workspace().unwrap();
-    // SAFETY: the buffers outlive the run, which is waited for, and nobody else uses them.
+    // SAFETY: the buffers outlive the run, which is waited for, and nothing else uses them.
     unsafe {
         let mut bound = plan.bind_device(&inputs, &outputs, None, &mut workspace).unwrap();
         bound.run().unwrap();
@@ -538,7 +537,7 @@ fn the_alignment_of_addresses_changes_no_bit() {
     }
 }
 
-/// In streams of the caller's and in memory of the caller's; a certificate waits for the run.
+/// In the caller's streams and in the caller's memory; a certificate waits for the run.
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_on_device_tensors_are_certified_as_those_on_host_tensors() {
@@ -553,12 +552,12 @@ fn runs_on_device_tensors_are_certified_as_those_on_host_tensors() {
     let (want, channels) = ((certified.measured, certified.prior), certified.channels().to_vec());
     assert!(certified.claim().is_ok() && channels.iter().all(|x| *x > 0.5 && *x <= 1.0));
     let memory = DeviceBuffer::new(&context, plan.workspace_bytes()).unwrap();
-    // SAFETY: the memory outlives the workspace, and nobody else uses it.
+    // SAFETY: the memory outlives the workspace, and nothing else uses it.
     let lent = unsafe { plan.workspace_on_device(memory.address(), memory.bytes()) }.unwrap();
     for mut workspace in [plan.workspace().unwrap(), lent] {
         assert_eq!(workspace.certified().unwrap_err(), CertifyError::NoRun);
         for stream in [None, Some(fixture.stream.raw())] {
-            // SAFETY: the tensors outlive the runs, which are waited for, and nobody else uses them.
+            // SAFETY: the tensors outlive the runs, which are waited for, and nothing else uses them.
             unsafe {
                 let (inputs, outputs) = (fixture.inputs(), fixture.outputs());
                 let mut bound = plan.bind_device(&inputs, &outputs, stream, &mut workspace).unwrap();

@@ -1,15 +1,15 @@
-//! The launches of a run, in the order of [`Launches`]:
+//! Lists the launches of a run, in the order of [`Launches`]:
 //!
 //! 1. *The table of sequences* is copied to the device, if the plan has one.
-//! 2. *The present kernel* copies past and new rows, once for keys and once for values, if the problem has present
-//!    tensors; new rows alone if they hold the past. The attention kernel then reads those.
-//! 3. *The attention kernel* has one block of threads per sequence, head (or group of heads that share keys), split and
-//!    block of rows. Method math has three kernels instead, of which the last takes that place: the scores, their softmax,
-//!    the product with the values.
-//! 4. *The merge kernel* follows if there are partial states that the attention kernel does not merge itself: if the keys
-//!    are divided among blocks, or if the call outputs states or no output.
-//! 5. *The measuring kernel* reads the inputs for the certificate of the run, if the plan certifies. It runs beside the
-//!    attention kernel and what follows.
+//! 2. *The present kernel* copies past and new rows, once for keys and once for values, if the problem has present tensors;
+//!    only new rows if they hold the past. The attention kernel then reads those.
+//! 3. *The attention kernel* has one thread block per sequence, head (or group of heads that share keys), split and row
+//!    block. Method math has three kernels instead: the scores, their softmax, the product with the values. The last of them
+//!    takes that place.
+//! 4. *The merge kernel* follows if there are partial states that the attention kernel does not merge itself: if the keys are
+//!    divided among blocks, or if the call outputs states or no output.
+//! 5. *The measuring kernel* reads the inputs for the certificate of the run, if the plan certifies. It runs concurrently
+//!    with the attention kernel and those that follow.
 
 use super::marshal::{self, PartialStates, Sequences};
 use super::plan::{Functions, GpuPlan, measuring, presenting};
@@ -29,13 +29,13 @@ use std::sync::Arc;
 
 const _: () = assert!(size_of::<Sequence>() == SEQUENCE_BYTES);
 
-/// Threads of a warp. The kernel that writes the present copies one row per warp.
+/// Number of threads of a warp. The kernel that writes the present copies one row per warp.
 const WARP: u32 = 32;
 /// Largest number of blocks per SM of the kernel that writes the present. The blocks stride over the rows.
 const PRESENT_BLOCKS: usize = 16;
 
-/// Whether every row of a call passes through partial states, even if the keys are not divided: it outputs states, or no
-/// output.
+/// Returns `true` if every row of a call passes through partial states even if the keys are not divided: it outputs states,
+/// or no output.
 fn is_partial(has: impl Fn(Operand) -> bool) -> bool {
     has(Operand::StateReference) || !has(Operand::Output)
 }
@@ -82,7 +82,7 @@ impl plan::GpuPlan for GpuPlan {
         let partials = partial_states(self, partial, workspace)?;
         workspace.reserve_records(self.needs().records)?;
         let sequences = fill_sequences(self, problem, &lengths, workspace)?;
-        // States that are to be output pass through the merge.
+        // Output states pass through the merge.
         let serial = c.serial && !partial;
         let splits = if serial { 1 } else { c.splits };
         let call = marshal::attention(self, problem, &at, partials, sequences, serial);
@@ -126,7 +126,7 @@ impl plan::GpuPlan for GpuPlan {
             };
             let grid = Grid { blocks: blocks as u32, threads: merge.resources().threads as u32 };
             let parameter = attention.parameter(&mut list)?;
-            // SAFETY: *parameter*: inside an error budget the kernel takes a `WithinArgs`, else an `AttentionArgs`.
+            // SAFETY: *parameter*: within an error budget the kernel takes a `WithinArgs`, else an `AttentionArgs`.
             unsafe { list.push(function, grid, parameter)? };
         }
         list.shared_by(blocks);
@@ -134,7 +134,7 @@ impl plan::GpuPlan for GpuPlan {
     }
 }
 
-/// The grid of the kernel that writes a present.
+/// Returns the grid of the kernel that writes a present.
 fn present_grid(plan: &GpuPlan, problem: &Problem) -> Result<Grid, DeviceError> {
     let threads = (presenting()?.resources().threads as u32).max(WARP);
     let written = problem.keys() - problem.kept(Operand::PresentKey).unwrap_or(0);
@@ -144,19 +144,19 @@ fn present_grid(plan: &GpuPlan, problem: &Problem) -> Result<Grid, DeviceError> 
     Ok(Grid { blocks: blocks as u32, threads })
 }
 
-/// What the kernels that attend take.
+/// Data for the kernels that attend.
 struct Attend<'a> {
     problem: &'a Problem,
     call: AttentionArgs,
-    /// What may be left out, where the plan has an error budget.
+    /// Error budget of the plan, if it has one.
     budget: Option<Budget>,
     functions: &'a Functions,
-    /// Blocks of rows of all sequences, heads and splits.
+    /// Number of row blocks of all sequences, heads and splits.
     tiles: usize,
 }
 
 impl Attend<'_> {
-    /// Puts the parameter of the kernel that attends, and of the merge, into the list.
+    /// Stores the parameter of the attention kernel and of the merge in the list.
     fn parameter(&self, list: &mut Launches) -> Result<Stored, DeviceError> {
         match self.budget {
             Some(budget) => list.store(&WithinArgs { call: self.call, budget }),
@@ -169,12 +169,12 @@ impl Attend<'_> {
         let threads = plan.choice.kernel.resources.threads as u32;
         let parameter = self.parameter(list)?;
         let grid = Grid { blocks: self.tiles as u32, threads };
-        // SAFETY: *parameter*: inside an error budget the kernel takes a `WithinArgs`, else an `AttentionArgs`.
+        // SAFETY: *parameter*: within an error budget the kernel takes a `WithinArgs`, else an `AttentionArgs`.
         unsafe { list.push(&self.functions.attention, grid, parameter)? };
         Ok(self.tiles)
     }
 
-    /// Lists the kernels of method math, whose matrix lies at `scores`. Returns the number of blocks of the last.
+    /// Lists the kernels of method math, whose matrix is at `scores`. Returns the number of blocks of the last.
     fn math(
         &self,
         list: &mut Launches,
@@ -201,8 +201,8 @@ impl Attend<'_> {
     }
 }
 
-/// The addresses of the partial states, if the run has any. It has if the keys are divided, and if it is `partial`, as
-/// in [`GpuPlan::functions`]. Method math has a reference and a sum of each row in any case.
+/// Returns the addresses of the partial states, if the run has any: if the keys are divided, or if it is `partial`, as in
+/// [`GpuPlan::functions`]. Method math always has a reference and a sum of each row.
 fn partial_states(
     plan: &GpuPlan,
     partial: bool,
@@ -255,8 +255,7 @@ fn fill_sequences(
             }
             continue;
         }
-        // SAFETY: *room*: the table has `count` entries and is aligned. No copy reads this one any longer, and no graph
-        // does.
+        // SAFETY: *room*: the table has `count` entries and is aligned. No copy and no graph reads this one any longer.
         unsafe { entries.add(index).write(entry) };
     }
     let table = workspace.scratch.address() + plan.layout.sequences.start as u64;

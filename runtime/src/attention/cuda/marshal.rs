@@ -17,11 +17,11 @@ pub struct PartialStates {
     pub ms: u64,
     /// Address of weighted sums.
     pub w: u64,
-    /// Address of the sums of what was left out, inside an error budget.
+    /// Address of the skipped sums, within an error budget.
     pub d: u64,
 }
 
-/// The sequences of a call, as the kernels read them.
+/// The sequences of a call, in the form that the kernels read.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequences {
     /// Device address of the table; zero if one entry serves every batch index.
@@ -34,17 +34,17 @@ pub struct Sequences {
     pub most_keys: usize,
 }
 
-/// Whether rows can be accessed four elements at a time.
+/// Returns `true` if rows can be accessed four elements at a time.
 fn is_vec4(tensor: &Tensor, dim: usize, element: usize) -> bool {
     marshal::is_vec4(tensor, dim, element) && tensor.token < args::NEAR
 }
 
 /// Converts a sequence to the form of the kernels.
 ///
-/// The interval of row `i` starts at `start + i` and ends before `end + i`, cut at zero and at the number of keys. A
-/// start of `-queries` or less and an end of `keys` or more limit no row, and a start of `keys` or an end of `-queries`
-/// leaves no row a key, as those beyond do. The diagonal of a chunk may lie any distance from its keys; within these
-/// limits the kernels' sums fit in 32 bits.
+/// The interval of row `i` starts at `start + i` and ends before `end + i`, clipped to zero and to the number of
+/// keys. A start of `-queries` or less and an end of `keys` or more limit no row; a start of `keys` or more, or an
+/// end of `-queries` or less, leaves every row without keys. The diagonal of a chunk may be at any distance from
+/// its keys; within these limits the kernels' sums fit in 32 bits.
 pub fn sequence(s: &attention::Sequence) -> Sequence {
     let (low, high) = (-(s.queries as isize), s.keys as isize);
     let start = s.left().map(|left| s.offset().saturating_sub_unsigned(left).clamp(low, high));
@@ -54,7 +54,7 @@ pub fn sequence(s: &attention::Sequence) -> Sequence {
         (None, None) => (0, -1, -1),
         (Some(start), None) => (start as i32, 0, -1),
         (None, Some(end)) => (end as i32 - 1, -1, 0),
-        // Neither is cut, so that the start lies before the end.
+        // Neither is clipped, so the start precedes the end.
         (Some(start), Some(end)) => (start as i32, 0, (end - 1 - start) as i32),
     };
     Sequence {
@@ -80,7 +80,7 @@ const fn addend_kind(kind: MaskKind) -> i32 {
     }
 }
 
-/// A mask, or a bias of its form.
+/// Converts a mask, or a bias of the same form.
 fn addend(view: &MaskView, data: u64) -> Addend {
     let [batch, head, query, key] = view.strides().map(|stride| stride as i64);
     let period = int(view.shape()[0]);
@@ -88,7 +88,7 @@ fn addend(view: &MaskView, data: u64) -> Addend {
     Addend { data, batch, head, query, key, by_period: Divisor::new(period), period, kind }
 }
 
-/// The bias: a tensor of the form of a mask, or a table of relative positions.
+/// Converts the bias: a tensor of the form of a mask, or a table of relative positions.
 fn bias(s: &Spec, data: u64) -> Addend {
     let table = match &s.bias {
         None => return Addend::default(),
@@ -116,7 +116,7 @@ fn bias(s: &Spec, data: u64) -> Addend {
     }
 }
 
-/// The windows of pictures, and whether relative positions follow from them.
+/// Returns the windows of pictures, and whether relative positions follow from them.
 fn windows(s: &Spec) -> args::Windows {
     let Some(windows) = &s.windows else { return args::Windows::default() };
     let (count, across) = (int(windows.count()), int(windows.picture[1] / windows.size[1]));
@@ -138,7 +138,7 @@ fn windows(s: &Spec) -> args::Windows {
     }
 }
 
-/// What changes the scores of a call, besides the soft cap.
+/// Returns flags for all changes of the scores of a call except the soft cap.
 fn changes(s: &Spec) -> i32 {
     let indexed = matches!(s.bias, Some(BiasView::Table(table)) if table.indexed);
     let shifted = matches!(&s.windows, Some(windows) if windows.is_shifted());
@@ -154,14 +154,14 @@ fn changes(s: &Spec) -> i32 {
     .sum()
 }
 
-/// Number of blocks of rows of the longest sequence.
+/// Returns the number of row blocks of the longest sequence.
 pub fn row_blocks(plan: &GpuPlan, sequences: &Sequences) -> usize {
     let c = &plan.choice;
     (sequences.longest * c.heads_at_once).div_ceil(c.kernel.rows.max(1))
 }
 
-/// The parameter of the attention kernel and of the merge. `at` holds the device address of every operand, zero if
-/// the call does not have it. `serial`: blocks take all splits of their rows.
+/// Returns the parameter of the attention kernel and of the merge. `at` holds the device address of every operand,
+/// zero for absent ones. `serial` says that blocks process all splits of their rows.
 pub fn attention(
     plan: &GpuPlan,
     problem: &Problem,
@@ -252,7 +252,7 @@ pub fn attention(
     filled
 }
 
-/// What a run inside an error budget may leave out; what it leaves out is written from `left_out` on.
+/// Returns the error budget of a run; skipped sums are written from `left_out` on.
 pub fn budget(
     plan: &GpuPlan,
     problem: &Problem,
@@ -269,14 +269,14 @@ pub fn budget(
     Budget { part_d: partials.d, left_out: left_out + counts, counts: left_out, odds, places }
 }
 
-/// Whether a plan has plain tiles for heads of these sizes, where rows can be accessed four elements at a time: those as
-/// long as the kernel's, and shorter ones whose dims no tile checks.
+/// Returns `true` if a plan has plain tiles for heads of these sizes, provided that rows can be accessed four
+/// elements at a time. That holds for heads of the kernel's size, and for smaller ones whose dims no tile checks.
 pub fn has_plain_tiles(choice: &GpuChoice, [d, dv]: [usize; 2]) -> bool {
     let whole = [d, dv] == [choice.kernel.head_dim; 2];
     whole || (d.min(dv) > 0 && d.is_multiple_of(8) && !choice.kernel.half_scores())
 }
 
-/// What the kernel that measures takes besides the call; its records begin at `records`.
+/// Returns the parameter of the measuring kernel; its records begin at `records`.
 pub fn measure(
     plan: &GpuPlan,
     problem: &Problem,
@@ -307,8 +307,8 @@ pub fn measure(
     }
 }
 
-/// The parameters of the kernel that writes the present tensors: one for keys and one for values, `None` where the
-/// problem does not have them. Rows that a present keeps are left out.
+/// Returns the parameters of the kernel that writes the present tensors: one for keys and one for values, `None` if
+/// the problem does not have them. Rows that a present keeps are omitted.
 pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 2] {
     let size = problem.spec().dtype.size();
     let view = |operand| problem.memory(operand).and_then(|memory| memory.view);
@@ -335,7 +335,8 @@ pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 
     ]
 }
 
-/// The fields `first` and `short_from` of a call with so many blocks of rows, splits and heads of all sequences.
+/// Returns the fields `first` and `short_from` of a call with these numbers of row blocks, splits and heads of all
+/// sequences.
 fn order(longest_first: bool, short_last: bool, [row_blocks, splits, columns]: [usize; 3]) -> (i32, i32) {
     match (longest_first, short_last && row_blocks > 1) {
         (true, _) => (int(columns), i32::MAX),
@@ -350,7 +351,7 @@ mod tests {
     use elsa_core::attention::{Alignment, Chunk, Lengths, Spec, Window};
     use elsa_core::view::{Layout, View};
 
-    /// The interval of a row as the kernels compute it, in 32 bits.
+    /// Computes the interval of a row as the kernels do, in 32 bits.
     fn range(s: &Sequence, row: i32) -> (i32, i32) {
         let diagonal = s.offset.checked_add(row).unwrap();
         let start = if s.left >= 0 && diagonal > s.left { diagonal.checked_sub(s.left).unwrap() } else { 0 };
@@ -380,7 +381,7 @@ mod tests {
                         let plain =
                             Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries));
                         let spec = Spec { causal, window: Window { left, right }, ..plain };
-                        // Far down the whole where the keys lie far on.
+                        // Far from the start of the whole if the keys are.
                         let (query_offset, query_total) = match total {
                             30.. => (offset, far),
                             _ => (total / 3, total / 3 + queries),
@@ -393,7 +394,7 @@ mod tests {
                         for i in 0..queries {
                             let (start, end) = want.range(i);
                             let (a, b) = range(&found, i as i32);
-                            // Where there is no key, either interval is empty.
+                            // Either interval is empty if there is no key.
                             let same = (a as usize, b as usize) == (start, end) || (a >= b && start >= end);
                             assert!(same, "{want:?} {found:?}: row {i} {a}..{b}");
                             empty += usize::from(start >= end);
@@ -405,7 +406,7 @@ mod tests {
         assert!(empty > 0);
     }
 
-    /// The head, split and block of rows of a block, as the kernels compute them.
+    /// Computes the head, split and row block of a block as the kernels do.
     fn share(
         block: i32,
         longest_first: bool,

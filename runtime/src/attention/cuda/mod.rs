@@ -2,7 +2,7 @@
 //!
 //! A run enqueues, in one stream: the copy of the table of sequences, if the plan has one; the kernels that write
 //! present keys and values; the attention kernel; and the merge of its partial states, if it writes any. One
-//! structure holds every parameter of the kernels. It is filled when tensors are bound.
+//! structure holds all parameters of the kernels. It is filled when tensors are bound.
 
 #[cfg(test)]
 mod buffer_tests;

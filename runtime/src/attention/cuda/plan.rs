@@ -34,7 +34,7 @@ pub struct Functions {
     pub measure: Option<Function>,
 }
 
-/// The kernel that writes the present tensors.
+/// Returns the kernel that writes the present tensors.
 ///
 /// # Errors
 /// Returns an error if this build has no such kernel.
@@ -43,7 +43,7 @@ pub fn presenting() -> Result<&'static GpuKernel, DeviceError> {
     found.ok_or(DeviceError::NoKernel { role: "the present" })
 }
 
-/// The kernel that measures the tensors of a call.
+/// Returns the kernel that measures the tensors of a call.
 ///
 /// # Errors
 /// Returns an error if this build has no such kernel.
@@ -52,7 +52,7 @@ pub fn measuring() -> Result<&'static GpuKernel, DeviceError> {
     found.ok_or(DeviceError::NoKernel { role: "measuring" })
 }
 
-/// The kernels of method math in their order, and the specification of their work.
+/// Returns the kernels of method math in their order, and the specification of their work.
 ///
 /// # Errors
 /// Returns an error if this build has no such kernels.
@@ -70,8 +70,8 @@ pub fn multiplying() -> Result<([&'static GpuKernel; 3], &'static GpuKernelSpec)
     }
 }
 
-/// The kernel that merges `splits` partial states of a row, and the number of states that it reads at once. Of the
-/// sufficient kernels, returns the one with the lowest limit.
+/// Returns the kernel that merges `splits` partial states of a row, and the number of states that it reads at once.
+/// It is the sufficient kernel with the lowest limit.
 ///
 /// # Errors
 /// Returns an error if no kernel suffices.
@@ -84,7 +84,8 @@ pub fn merging(splits: usize) -> Result<(&'static GpuKernel, usize), DeviceError
     fewest.map(|(_, states, k)| (k, states)).ok_or(DeviceError::NoKernel { role: "merging" })
 }
 
-/// The kernel that merges partial states inside an error budget, and the number of states that it reads at once.
+/// Returns the kernel that merges partial states within an error budget, and the number of states that it reads at
+/// once.
 ///
 /// # Errors
 /// Returns an error if this build has no such kernel.
@@ -96,10 +97,10 @@ pub fn merging_within() -> Result<(&'static GpuKernel, usize), DeviceError> {
     found.ok_or(DeviceError::NoKernel { role: "merging inside an error budget" })
 }
 
-/// What the kernels are chosen by that attend, those inside an error budget or the others.
+/// Selects the specification of an attention kernel, for plans within an error budget or for the others.
 type SpecOf = fn(&GpuKernel) -> Option<&GpuKernelSpec>;
 
-/// The specification of the kernels among which the chooser chooses with these options.
+/// Returns the selector of the candidate kernels for these options.
 fn spec_of(options: &GpuOptions) -> SpecOf {
     match options.error_budget {
         Some(_) => GpuKernel::within,
@@ -107,15 +108,15 @@ fn spec_of(options: &GpuOptions) -> SpecOf {
     }
 }
 
-/// The attention kernels among which the chooser chooses.
+/// Iterates over the attention kernels among which the chooser selects.
 fn specs(of: SpecOf) -> impl Iterator<Item = &'static GpuKernelSpec> + Clone {
     GPU_KERNELS.iter().filter_map(of)
 }
 
-/// What a measurement may choose from, the chooser's own choice first.
+/// Returns the choices for a measurement, starting with the chooser's own.
 ///
 /// # Errors
-/// Returns an error if the chooser refuses the problem.
+/// Returns an error if the chooser rejects the problem.
 pub fn choices(gpu: &Gpu, problem: &Problem, options: &GpuOptions) -> Result<Vec<GpuChoice>, ChooseError> {
     Ok(alternatives(problem, gpu.profile(), specs(spec_of(options)), options)?.collect())
 }
@@ -136,7 +137,8 @@ impl GpuPlan {
     /// Plans method math, and loads its kernels.
     ///
     /// # Errors
-    /// Returns an error if the problem is packed, if the matrix of scores does not fit the budget, or if the device fails.
+    /// Returns an error if the problem is packed, if the score matrix does not fit the budget, or if the device
+    /// fails.
     pub fn math(gpu: &Arc<Gpu>, problem: &Problem, options: GpuOptions) -> Result<GpuPlan, PlanError> {
         let ([_, _, values], spec) = multiplying()?;
         let choice = choose_gpu_math(problem, gpu.profile(), spec, &options)?;
@@ -157,8 +159,8 @@ impl GpuPlan {
         Ok(plan)
     }
 
-    /// The kernels that a run needs, loaded in `context`. `partial` says whether every row passes through partial
-    /// states, even if the keys are not divided: the run outputs states, or no output.
+    /// Returns the kernels that a run needs, loaded in `context`. `partial` says that every row passes through
+    /// partial states even if the keys are not divided: the run outputs states, or no output.
     ///
     /// # Errors
     /// Returns an error if the driver refuses a module.
@@ -192,7 +194,7 @@ impl GpuPlan {
         Ok(Functions { matrix, attention, merge, present, measure })
     }
 
-    /// The kernel that merges the partial states of a row, and the number of states that it reads at once.
+    /// Returns the kernel that merges the partial states of a row, and the number of states that it reads at once.
     ///
     /// # Errors
     /// Returns an error if no kernel suffices.
@@ -203,13 +205,14 @@ impl GpuPlan {
         }
     }
 
-    /// The structure and the arithmetic that a run without states executes, for its certificate and its error bounds.
+    /// Returns the structure and the arithmetic that a run without states executes, for its certificate and its
+    /// error bounds.
     pub fn executed(&self) -> Executed {
         self.choice.executed()
     }
 
-    /// Size of a workspace in bytes with room for calls that output states, or no output: partial states of undivided keys follow
-    /// what every call needs. `usize::MAX` if it overflows.
+    /// Returns the size of a workspace in bytes with room for calls that output states, or no output: partial
+    /// states of undivided keys follow the memory of all calls. `usize::MAX` on overflow.
     pub fn bytes_with_states(&self) -> usize {
         if self.choice.divided() {
             return self.layout.bytes;
@@ -218,7 +221,7 @@ impl GpuPlan {
         partials.and_then(|bytes| self.layout.bytes.checked_add(bytes)).unwrap_or(usize::MAX)
     }
 
-    /// Checks that the partial states of a call fit the budget. `partial` says whether the call needs them, as in
+    /// Checks that the partial states of a call fit the budget. `partial` says that the call needs them, as in
     /// [`GpuPlan::functions`].
     ///
     /// # Errors
@@ -252,7 +255,7 @@ mod tests {
         let (steps, spec) = multiplying().unwrap();
         assert_eq!([spec.rows, spec.keys], [MATH_TILE; 2]);
         assert_eq!(steps[1].resources().threads, 32 * MATH_ROWS, "a warp has a row");
-        // The kernel for few states where it suffices, else the one for any number.
+        // The kernel for few states if it suffices, else the one for any number.
         let names = [1, 2, 4, 5, 8, 9, 1 << 20].map(|splits| merging(splits).unwrap().0.name);
         let (few, many) = ("merge_f32_s4__sm53", "merge_f32_s8__sm53");
         assert_eq!(names, [few, few, few, many, many, many, many]);

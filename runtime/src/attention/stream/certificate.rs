@@ -5,7 +5,7 @@ use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Certificate;
 use elsa_core::attention::certified::Certified;
 
-/// What a streamed run measured of its tensors while they passed.
+/// Measurements of the tensors of a streamed run.
 #[derive(Clone, Debug)]
 pub struct StreamCertificate {
     problem: Problem,
@@ -15,8 +15,8 @@ pub struct StreamCertificate {
 }
 
 impl StreamCertificate {
-    /// The certificate of a run of `problem` that executed what `certificate` says and left `record`. `fallback` says
-    /// whether it took the place of a GPU's. Returns `None` if the record is none.
+    /// Creates the certificate of a run of `problem` that executed what `certificate` states and left `record`.
+    /// `fallback` says that it replaced a GPU's run. Returns `None` if the record is empty.
     pub(super) fn new(
         problem: &Problem,
         certificate: Certificate,
@@ -27,7 +27,7 @@ impl StreamCertificate {
         Some(StreamCertificate { problem: *problem, certificate, record, fallback })
     }
 
-    /// How wrong the answer may be. It is the certificate of a run in memory, number by number.
+    /// Returns a bound of the error of the answer. It equals the certificate of an in-memory run, number by number.
     #[must_use]
     pub fn certified(&self) -> Option<Certified<'_>> {
         certify::certified(&self.problem, self.certificate, &self.record, self.fallback)

@@ -1,4 +1,4 @@
-//! A stream on a GPU between a source and a sink: tensors as files hold them.
+//! A stream on a GPU between a source and a sink: tensors in the layout of files.
 
 use super::present::{PRESENTS, chunks, copies, excerpts};
 use super::tensors::{table_of, tensors_of};
@@ -12,11 +12,11 @@ use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
 
-/// The outputs of a block.
+/// Outputs of a block.
 const OUTPUTS: [Operand; 5] =
     [Operand::Output, Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted];
 
-/// The rows of `tokens` of all heads of a tensor, which lie densely in a buffer: `[batch][head][token][dim]`.
+/// Returns the rows of `tokens` of all heads of a tensor, which are dense in a buffer: `[batch][head][token][dim]`.
 fn rows_of(tensor: View, size: usize, tokens: &StreamTokens) -> Excerpt {
     let ([_, heads, _, dim], count) = (tensor.shape(), tokens.tokens.len());
     Excerpt {
@@ -31,7 +31,7 @@ fn rows_of(tensor: View, size: usize, tokens: &StreamTokens) -> Excerpt {
     }
 }
 
-/// The rows of `tokens` among past and new keys, or values: those of the past, and behind them those of the new ones.
+/// Returns the rows of `tokens` among past and new keys, or values: those of the past, followed by those of the new ones.
 fn keys_of(tensors: [View; 2], size: usize, past: usize, tokens: &StreamTokens) -> [Excerpt; 2] {
     let whole = tokens.tokens.clone();
     let middle = past.clamp(whole.start, whole.end);
@@ -45,7 +45,7 @@ fn keys_of(tensors: [View; 2], size: usize, past: usize, tokens: &StreamTokens) 
     [part(tensors[0], whole.start..middle, 0), part(tensors[1], new, middle - whole.start)]
 }
 
-/// A box of a mask or an index, one batch index after the other, which go round.
+/// Iterates over the parts of a box of a mask or an index, one batch index after another, with wrap-around.
 fn box_of(tensor: View, size: usize, part: &StreamBox) -> impl Iterator<Item = Excerpt> {
     let ([batch, heads, queries, keys], first) = (part.count, part.first);
     let stride = heads * queries * keys;
@@ -61,7 +61,7 @@ fn box_of(tensor: View, size: usize, part: &StreamBox) -> impl Iterator<Item = E
     })
 }
 
-/// The view of an output as a file holds it, and the size of its elements.
+/// Returns the view of an output in a file, and the size of its elements.
 fn output_of(problem: &Problem, operand: Operand) -> Option<(View, usize)> {
     let spec = problem.spec();
     let [batch, heads, tokens, dim] = spec.output.shape();
@@ -75,7 +75,7 @@ fn output_of(problem: &Problem, operand: Operand) -> Option<(View, usize)> {
     }
 }
 
-/// Names the tensor in what the system reports.
+/// Adds the name of the tensor to an error of the system.
 fn named(operand: Operand, error: &PieceError) -> io::Error {
     io::Error::new(error.source.kind(), format!("{}: {}", operand.argument(), error.source))
 }
@@ -91,8 +91,9 @@ fn read(
 }
 
 impl GpuStream {
-    /// Units of [`GpuStream::run_between`], each finished by itself, and parts of those from unit `from` on. The first units
-    /// copy keys and values to the present, if there is one; the others are blocks of queries.
+    /// Returns the number of units of [`GpuStream::run_between`], each finished independently, and that of the parts from
+    /// unit `from` on. The first units copy keys and values to the present, if there is one; the others are blocks of
+    /// queries.
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem.
@@ -105,14 +106,14 @@ impl GpuStream {
         Ok((copied + blocks, copied.saturating_sub(from) * pieces + steps))
     }
 
-    /// Passes all keys by all queries: reads tensors part by part from `source`, and hands the outputs of each block of
-    /// queries to `sink` when they are final, from unit `from` on. A run that goes on where another one of the same division
-    /// stopped begins at the first unit that the sink has not seen finished. The stream was made for keys from a function
-    /// ([`KeysFrom::Function`](crate::KeysFrom::Function)). A chunk is read while the device computes the one before it.
+    /// Streams all keys past all queries: reads tensors part by part from `source`, and passes the outputs of each block of
+    /// queries to `sink` when they are final, from unit `from` on. A run that resumes another one of the same division starts
+    /// at the first unit that the sink has not seen finished. The stream must have been created for keys from a function
+    /// ([`KeysFrom::Function`](crate::KeysFrom::Function)). A chunk is read while the device computes the previous one.
     ///
     /// # Errors
-    /// Returns an error if the lengths do not match the problem, if an index leaves its table, if source or sink fails, or if
-    /// the device fails. What the sink has by then is incomplete.
+    /// Returns an error if the lengths do not match the problem, if an index exceeds its table, if source or sink fails, or
+    /// if the device fails. The contents of the sink are then incomplete.
     pub fn run_between(
         &mut self,
         lengths: &Lengths<'_>,

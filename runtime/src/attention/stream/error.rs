@@ -1,4 +1,4 @@
-//! Why a streamed run fails.
+//! Errors of streamed runs.
 
 use crate::error::{PlanError, RunError};
 use crate::stream::{PieceError, PrefetchError};
@@ -6,60 +6,60 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::Operand;
 use std::io;
 
-/// Why a streamed run failed. What was written by then is incomplete.
+/// Error of a streamed run. The outputs written before it are incomplete.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// No plan.
+    /// The run has no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The lengths do not match the problem, or an index leaves its table.
+    /// The lengths do not match the problem, or an index exceeds its table.
     #[error(transparent)]
     Argument(#[from] ArgumentError),
     /// The source failed, or ended early.
     #[error("{}: {bytes} bytes from byte {offset} on cannot be read: {source}", operand.argument())]
     Read {
-        /// The tensor.
+        /// Tensor that was read.
         operand: Operand,
-        /// Its first byte that was asked for.
+        /// Offset of the first requested byte.
         offset: u64,
-        /// Number of bytes that were asked for.
+        /// Number of requested bytes.
         bytes: usize,
-        /// The cause.
+        /// Cause of the failure.
         source: io::Error,
     },
     /// The sink failed.
     #[error("{}: {bytes} bytes from byte {offset} on cannot be written: {source}", operand.argument())]
     Write {
-        /// The tensor.
+        /// Tensor that was written.
         operand: Operand,
-        /// Its first byte that was handed over.
+        /// Offset of the first byte passed to the sink.
         offset: u64,
-        /// Number of bytes that were handed over.
+        /// Number of bytes passed to the sink.
         bytes: usize,
-        /// The cause.
+        /// Cause of the failure.
         source: io::Error,
     },
-    /// The sink could not take note of a finished unit.
+    /// The sink could not record a finished unit.
     #[error("unit {number}: cannot be noted as finished: {source}")]
     Note {
         /// Number of the unit.
         number: usize,
-        /// The cause.
+        /// Cause of the failure.
         source: io::Error,
     },
-    /// A run that goes on begins at a unit that there is not.
+    /// A resumed run starts at a unit that does not exist.
     #[error("first unit: {found}; allowed: at most {units}")]
     Unit {
-        /// The unit asked for.
+        /// Requested unit.
         found: usize,
         /// Number of units.
         units: usize,
     },
-    /// A run that certifies goes on where another one stopped.
+    /// A run that certifies resumes another one.
     #[error("first unit: {found}; allowed: 0 in a run that certifies, which measures every unit itself")]
     Unmeasured {
-        /// The unit asked for.
+        /// Requested unit.
         found: usize,
     },
     /// The system refused memory.
@@ -71,18 +71,18 @@ pub enum StreamError {
     /// A worker panicked, or the run was cancelled.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The thread that reads cannot be started, or the source panicked in it.
+    /// The reading thread cannot be started, or the source panicked in it.
     #[error("{0}")]
     Reader(String),
 }
 
 impl StreamError {
-    /// Of rows that were not read.
+    /// Creates the error of rows that were not read.
     pub(super) fn read(operand: Operand, e: PieceError) -> StreamError {
         StreamError::Read { operand, offset: e.offset, bytes: e.bytes, source: e.source }
     }
 
-    /// Of rows that were not written.
+    /// Creates the error of rows that were not written.
     pub(super) fn write(operand: Operand, e: PieceError) -> StreamError {
         StreamError::Write { operand, offset: e.offset, bytes: e.bytes, source: e.source }
     }

@@ -1,10 +1,11 @@
-//! A streamed run that fits: the plan that the budget has room for, and what is tried when the system refuses memory.
+//! Fits a streamed run into memory: finds a plan that the budget has room for, and tries smaller ones if the system refuses
+//! memory.
 //!
-//! The search is that of a GPU ([`guard`](crate::attention::guard)). A task is the least of a unit that can be given up
-//! alone: one sequence if a unit has several, else one head, or one group of heads that share a key head, else one query
-//! tile. Where that makes very many tasks, a task is several of them. One task fewer is a unit without it; finer is a chunk
-//! of half the segments, then half a task. Behind the finest division there are forms with fewer workers and narrower
-//! tiles. Kernel, block and segment stay, and with them every bit.
+//! The search is the same as on a GPU ([`guard`](crate::attention::guard)). A task is the smallest part of a unit that can be
+//! removed on its own: one sequence if a unit has several, else one head, or one group of heads that share a key head, else
+//! one query tile. If that makes too many tasks, several of them form one. With one task fewer the unit shrinks by it; finer
+//! means a chunk of half the segments, then half a task. After the finest division there are forms with fewer workers and
+//! narrower tiles. Kernel, block and segment stay, and with them every bit.
 
 use super::certificate::StreamCertificate;
 use super::error::StreamError;
@@ -19,33 +20,33 @@ use crate::stream::{RowSink, RowSource};
 use elsa_core::attention::plan::{ChooseError, Part, StreamChoice, StreamOptions as Wanted};
 use elsa_core::attention::{Lengths, Problem};
 
-/// A streamed run whose memory is allocated. Created by [`Engine::fit_stream`].
+/// A streamed run whose memory is allocated, created by [`Engine::fit_stream`].
 #[derive(Debug)]
 pub struct FittedStream {
     plan: StreamPlan,
     memory: StreamMemory,
     fit: StreamFit,
-    /// Whether a run has measured tensors in this memory.
+    /// `true` if a run has measured tensors in this memory.
     measured: bool,
 }
 
 impl FittedStream {
-    /// The plan: the division that the system had memory for.
+    /// Returns the plan, with the division for which the system had memory.
     #[must_use]
     pub fn plan(&self) -> &StreamPlan {
         &self.plan
     }
 
-    /// How it was fitted into memory.
+    /// Returns the result of fitting it into memory.
     #[must_use]
     pub fn fit(&self) -> StreamFit {
         self.fit
     }
 
-    /// As [`StreamPlan::run`], without an allocation of the size of a tensor.
+    /// Runs like [`StreamPlan::run`], without an allocation of the size of a tensor.
     ///
     /// # Errors
-    /// As [`StreamPlan::run`], but for memory.
+    /// Returns the errors of [`StreamPlan::run`], except those of memory.
     pub fn run(
         &mut self,
         lengths: &Lengths<'_>,
@@ -56,11 +57,11 @@ impl FittedStream {
         self.run_certified(lengths, source, sink, from).map(|(report, _)| report)
     }
 
-    /// As [`StreamPlan::run_certified`], without an allocation of the size of a tensor. Later runs of a plan that certifies
-    /// allocate their memory anew.
+    /// Runs like [`StreamPlan::run_certified`], without an allocation of the size of a tensor. Later runs of a plan that
+    /// certifies allocate their memory again.
     ///
     /// # Errors
-    /// As [`StreamPlan::run_certified`], but for memory.
+    /// Returns the errors of [`StreamPlan::run_certified`], except those of memory.
     pub fn run_certified(
         &mut self,
         lengths: &Lengths<'_>,
@@ -70,7 +71,7 @@ impl FittedStream {
     ) -> Result<(StreamReport, Option<StreamCertificate>), StreamError> {
         let measures = self.plan.choice().cpu.certify;
         if measures && std::mem::replace(&mut self.measured, true) {
-            // Records hold what earlier runs have measured.
+            // Records contain the measurements of earlier runs.
             self.memory = StreamMemory::new(&self.plan)?;
         }
         self.plan.run_in(&mut self.memory, lengths, source, sink, from)
@@ -82,17 +83,18 @@ struct Search<'a> {
     engine: &'a Engine,
     problem: &'a Problem,
     wanted: Wanted,
-    /// Tiles of a task to begin with.
+    /// Initial number of tiles of a task.
     task: usize,
 }
 
 impl Engine {
-    /// As [`Engine::stream`], and allocates all memory of the run. What the system refuses is tried again with fewer resident
-    /// rows, then with shorter chunks, fewer threads and narrower tiles. No bit of the answer depends on that. A run that
-    /// goes on ([`StreamOptions::sizes`]) has the sizes of the one that it goes on with, and is refused with them.
+    /// Plans like [`Engine::stream`], and allocates all memory of the run. If the system refuses memory, it tries again with
+    /// fewer resident rows, then with shorter chunks, fewer threads and narrower tiles. This changes no bit of the answer. A
+    /// resumed run ([`StreamOptions::sizes`]) must use the sizes of the run that it resumes, and fails if they do not fit.
     ///
     /// # Errors
-    /// Those of [`Engine::stream`]; [`StreamError::Memory`] with the bytes of the smallest form if the system refuses them.
+    /// Returns the errors of [`Engine::stream`], or [`StreamError::Memory`] with the bytes of the smallest form if the system
+    /// refuses them.
     pub fn fit_stream(
         &self,
         problem: &Problem,
@@ -105,7 +107,7 @@ impl Engine {
     }
 }
 
-/// Query tiles of a task of units of this size.
+/// Returns the number of query tiles of a task of units of this size.
 fn task_tiles(problem: &Problem, choice: &StreamChoice) -> usize {
     let StreamChoice { sequences, heads, tiles, .. } = *choice;
     let group = problem.group();
@@ -133,7 +135,7 @@ impl Search<'_> {
                     if !guard.grant(more) {
                         return Ok(self.fitted(plan, memory, attempt.rows, guard.refused()));
                     }
-                    // The memory of one task is given back before that of several is taken.
+                    // The memory of one task is freed before that of several is allocated.
                     drop(memory);
                 }
                 Err(e @ StreamError::Memory { .. }) => {
@@ -152,12 +154,13 @@ impl Search<'_> {
         self.smallest(plan, guard.refused())
     }
 
-    /// What is asked of the planner for an attempt.
+    /// Returns the request to the planner for an attempt.
     fn divided(&self, attempt: &Attempt, segment: usize) -> Wanted {
         Wanted { resident: attempt.resident(), segments: attempt.keys() / segment, ..self.wanted }
     }
 
-    /// Tasks that have room besides the only one of `plan`: by the bytes that it takes, and what budget and system have left.
+    /// Returns the number of tasks that fit in addition to the only one of `plan`, from its bytes and the rest of the budget
+    /// and of the system's memory.
     fn more(&self, plan: &StreamPlan) -> usize {
         let account = plan.account();
         let shared = account.of(Part::Keys).saturating_add(account.of(Part::Workspace));
@@ -167,7 +170,7 @@ impl Search<'_> {
         within.min(system).checked_div(task).unwrap_or(0)
     }
 
-    /// The forms behind the finest division, each smaller than the one before.
+    /// Tries the forms after the finest division, each smaller than the previous one.
     fn smallest(&self, mut plan: StreamPlan, mut refused: usize) -> Result<FittedStream, StreamError> {
         loop {
             let mut wanted = Wanted { resident: 1, segments: 1, ..self.wanted };
@@ -188,7 +191,7 @@ impl Search<'_> {
         }
     }
 
-    /// `plan` in its memory, with tasks of `rows` tiles.
+    /// Returns `plan` in its memory, with tasks of `rows` tiles.
     fn fitted(&self, plan: StreamPlan, memory: StreamMemory, rows: usize, refused: usize) -> FittedStream {
         let choice = plan.choice();
         let n_cap = choice.cpu.resident.div_ceil(rows.max(1));

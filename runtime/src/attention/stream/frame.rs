@@ -1,4 +1,4 @@
-//! Which rows of which tensors a part needs, and where they lie in its buffers.
+//! Finds the rows of each tensor that a part needs, and their places in its buffers.
 
 use super::tensors::tensors_of;
 use crate::attention::cpu::resident::{Place, Places, Unit};
@@ -25,18 +25,18 @@ const INPUTS: [Operand; 8] = [
 const OUTPUTS: [Operand; 5] =
     [Operand::Output, Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted];
 
-/// The buffers of a run: where the regions of operands start in them, and their sizes, in bytes.
+/// The buffers of a run: the starts of the operands' regions, and the sizes, in bytes.
 #[derive(Clone, Debug)]
 pub struct Frame<'a> {
     problem: &'a Problem,
     choice: &'a StreamChoice,
     written: Written,
-    /// Views of the tensors as files hold them.
+    /// Views of the tensors in files.
     tensors: Operands<View>,
     starts: Operands<usize>,
-    /// Bytes of the buffer of a chunk.
+    /// Size of the buffer of a chunk in bytes.
     pub chunk: usize,
-    /// Bytes of the buffer of the outputs.
+    /// Size of the buffer of the outputs in bytes.
     pub rows: usize,
 }
 
@@ -47,13 +47,13 @@ pub struct Part {
     pub unit: Unit,
     /// The keys.
     pub keys: Range<usize>,
-    /// Whether it is the first of its unit.
+    /// `true` if it is the first of its unit.
     pub begins: bool,
-    /// Whether it is the last of its unit.
+    /// `true` if it is the last of its unit.
     pub ends: bool,
 }
 
-/// Hands out regions one after the other, each on a line.
+/// Allocates the next region, aligned to a line.
 fn take(at: &mut usize, bytes: usize) -> usize {
     let start = *at;
     *at += bytes.next_multiple_of(64);
@@ -61,7 +61,7 @@ fn take(at: &mut usize, bytes: usize) -> usize {
 }
 
 impl<'a> Frame<'a> {
-    /// The buffers of a run.
+    /// Lays out the buffers of a run.
     ///
     /// # Errors
     /// Returns an error if an excerpt cannot be indexed.
@@ -102,12 +102,12 @@ impl<'a> Frame<'a> {
         Ok(Frame { problem, choice, written, tensors, starts, chunk, rows: end })
     }
 
-    /// Where the region of an operand starts in its buffer, in bytes.
+    /// Returns the start of an operand's region in its buffer, in bytes.
     pub fn start(&self, operand: Operand) -> usize {
         self.starts[operand]
     }
 
-    /// Views of the tensors as files hold them.
+    /// Returns the views of the tensors in files.
     pub fn tensors(&self) -> &Operands<View> {
         &self.tensors
     }
@@ -127,8 +127,8 @@ impl<'a> Frame<'a> {
         self.problem.memory(operand).map_or(4, |memory| memory.element_size)
     }
 
-    /// The excerpt of an operand's rows that part of a unit needs; `None` if the call does not have the operand. `first` is
-    /// the unit's first sequence.
+    /// Returns the excerpt of an operand's rows that a part of a unit needs; `None` if the call does not have the
+    /// operand. `first` is the unit's first sequence.
     fn excerpt(&self, operand: Operand, part: &Part, first: &Sequence) -> Option<Excerpt> {
         if !self.has(operand) {
             return None;
@@ -196,7 +196,7 @@ impl<'a> Frame<'a> {
                 to: [0, 0, self.choice.chunk],
                 ..all(keys.len())
             },
-            // Queries and what is written for them.
+            // Queries and their outputs.
             _ => Excerpt {
                 first: [batch, unit.heads.start, first.query0 + unit.rows.start],
                 count: [sequences, unit.heads.len(), unit.rows.len()],
@@ -206,30 +206,30 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// The excerpts that a part reads.
+    /// Iterates over the excerpts that a part reads.
     pub fn reads(&self, part: &Part, first: &Sequence) -> impl Iterator<Item = (Operand, Excerpt)> {
         let wanted = INPUTS.into_iter().filter(|operand| part.begins || *operand != Operand::Query);
         wanted.filter_map(|operand| Some((operand, self.excerpt(operand, part, first)?)))
     }
 
-    /// The excerpts that the last part of a unit writes.
+    /// Iterates over the excerpts that the last part of a unit writes.
     pub fn writes(&self, part: &Part, first: &Sequence) -> impl Iterator<Item = (Operand, Excerpt)> {
         OUTPUTS.into_iter().filter_map(|operand| Some((operand, self.excerpt(operand, part, first)?)))
     }
 
-    /// The key heads of a unit.
+    /// Returns the key heads of a unit.
     fn kv_heads(&self, unit: &Unit) -> Range<usize> {
         let last = unit.heads.end.saturating_sub(1);
         self.problem.kv_head(unit.heads.start)..self.problem.kv_head(last) + 1
     }
 
-    /// Distances of keys or values in the buffer of a chunk.
+    /// Returns the strides of keys or values in the buffer of a chunk.
     fn distances(&self, tensor: &View) -> [usize; 3] {
         let room = [self.choice.sequences, self.choice.kv_heads(self.problem), self.choice.chunk];
         Excerpt::strides(tensor, room, tensor.dim())
     }
 
-    /// Distances of query rows and of what is written for them.
+    /// Returns the strides of query rows and of their outputs.
     fn row_distances(&self, tensor: &View) -> [usize; 3] {
         let room = [self.choice.sequences, self.choice.heads, self.choice.rows(self.problem)];
         Excerpt::strides(tensor, room, tensor.dim())
@@ -244,7 +244,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Where the excerpts of a part lie.
+    /// Returns the places of a part's excerpts.
     ///
     /// # Errors
     /// Returns an error if an excerpt cannot be indexed.
@@ -254,7 +254,7 @@ impl<'a> Frame<'a> {
             let Some(excerpt) = self.excerpt(operand, part, first) else { continue };
             let [b, h, t] = excerpt.to;
             let token = match operand {
-                // The distance of key zero from that at which the chunk starts.
+                // The distance of key zero from the start of the chunk.
                 Operand::Key | Operand::Value => {
                     (first.key0 + part.keys.start) as isize - first.past as isize
                 }
@@ -289,7 +289,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The sequences of a unit.
+/// Returns the sequences of a unit.
 pub fn sequences<'a>(
     problem: &'a Problem,
     lengths: &'a Lengths<'a>,

@@ -1,12 +1,12 @@
-//! What the process takes already, as the system counts it.
+//! Measures the memory that the process already uses, as counted by the system.
 
-/// Bytes that each thread of a run touches of its stack and of what the system keeps for it.
+/// Number of bytes that each thread of a run touches of its stack and of the system's data for it.
 const THREAD: usize = 96 << 10;
 
-/// Bytes for code that has not run yet, the tables of pages, and the allocator's own.
+/// Number of bytes for code that has not run yet, page tables, and the allocator's own data.
 const CODE: usize = 1536 << 10;
 
-/// Bytes of the line `name` of `/proc/self/status`; none where there is no such file.
+/// Returns the bytes of the line `name` of `/proc/self/status`; `None` without such a file.
 fn status(name: &str) -> Option<usize> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -14,13 +14,14 @@ fn status(name: &str) -> Option<usize> {
     kilobytes.checked_mul(1024)
 }
 
-/// Bytes of memory that the process has now, and will take for a run by `threads` threads beside what the run allocates.
+/// Returns the bytes of memory that the process uses now, and will use for a run by `threads` threads in addition
+/// to the run's allocations.
 pub fn fixed(threads: usize) -> usize {
     let now = status("VmRSS").unwrap_or(0);
     now.saturating_add(CODE).saturating_add(THREAD.saturating_mul(threads.saturating_add(1)))
 }
 
-/// Most memory that the process has had, in bytes; none where the system does not tell.
+/// Returns the peak memory of the process, in bytes; `None` if the system does not report it.
 #[must_use]
 pub fn peak_memory() -> Option<usize> {
     status("VmHWM")

@@ -8,8 +8,9 @@ use crate::cpu::limits::available_memory;
 use crate::cpu::memory::Bytes;
 use elsa_core::attention::plan::{Account, Part};
 
-/// Bytes that must be left to the process beside the memory of a run: for the stack of the thread that reads, and for what
-/// libraries allocate where no error can be returned. They are part of the account's fixed bytes.
+/// Number of bytes that must remain for the process in addition to the memory of a run: for the stack of the
+/// reading thread, and for allocations of libraries that cannot return an error. They are part of the account's
+/// fixed bytes.
 const SPARE: u64 = 1 << 20;
 
 /// The memory of a streamed run: that of its unit, and the two buffers of chunks.
@@ -17,20 +18,21 @@ const SPARE: u64 = 1 << 20;
 pub struct StreamMemory {
     pub resident: Resident,
     pub buffers: [Bytes; 2],
-    /// What a run that certifies measures.
+    /// Measurements of a run that certifies.
     pub record: Vec<f32>,
 }
 
-/// Bytes that a run with this account allocates.
+/// Returns the bytes that a run with this account allocates.
 pub fn allocated(account: &Account) -> usize {
     account.host().saturating_sub(account.of(Part::Fixed))
 }
 
 impl StreamMemory {
-    /// Allocates all of it, then writes it once, so that every page is there. A refusal costs no page.
+    /// Allocates all of it, then writes it once, so that every page is provided. A refusal costs no page.
     ///
     /// # Errors
-    /// Memory that the system refuses, also if it would leave too little for the rest of the process.
+    /// Returns an error if the system refuses memory, or if the allocation would leave too little for the rest of
+    /// the process.
     pub fn new(plan: &StreamPlan) -> Result<StreamMemory, StreamError> {
         let StreamPlan { problem, choice, .. } = plan;
         let frame = Frame::new(problem, choice, plan.written)?;

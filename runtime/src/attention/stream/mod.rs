@@ -1,19 +1,20 @@
-//! Attention over keys that pass in chunks, inside a budget.
+//! Attention over keys that are streamed in chunks, within a budget.
 //!
-//! **The formula** is that of the run in memory, and so are its bits: a query tile meets the same blocks, segments and
+//! **The formula** is that of the in-memory run, and so are its bits: a query tile visits the same blocks, segments and
 //! merges in the same order, with its states resident from the first chunk to the last.
 //!
-//! **The naive way** computes each chunk as a call of its own, whose states are rounded to natural units and merged
-//! outside. That is another tree and other bits.
+//! **The naive way** computes each chunk as a separate call, whose states are rounded to natural units and merged outside.
+//! That is another tree with other bits.
 //!
-//! 1. *A unit* ([`units`]) is a box of sequences, heads and query tiles whose states stay in memory. Chunks that no row of
-//!    it attends are not read.
-//! 2. *An excerpt* ([`Excerpt`](crate::Excerpt)) says where a box of rows lies in a tensor and where in a buffer. Reads and writes are
-//!    made of its pieces, and the same numbers tell the walk where the rows are.
-//! 3. *The run* ([`run`]) has the chunks of all units pass through two buffers.
-//! 4. *Everything is allocated before the first product* ([`memory`]). Where the system refuses, the plan is made anew with
-//!    fewer resident rows ([`fit`]), as on a GPU ([`guard`](super::guard)).
-//! 5. *A certificate* ([`certificate`]) is made of maxima over what passes, whose order and repetition change nothing.
+//! 1. *A unit* ([`units`]) is a box of sequences, heads and query tiles whose states stay in memory. Chunks that no row of it
+//!    attends are not read.
+//! 2. *An excerpt* ([`Excerpt`](crate::Excerpt)) describes the place of a box of rows in a tensor and in a buffer. Reads and
+//!    writes consist of its pieces, and the walk finds the rows from the same numbers.
+//! 3. *The run* ([`run`]) moves the chunks of all units through two buffers.
+//! 4. *Everything is allocated before the first product* ([`memory`]). If the system refuses memory, the plan is made again
+//!    with fewer resident rows ([`fit`]), as on a GPU ([`guard`](super::guard)).
+//! 5. *A certificate* ([`certificate`]) consists of maxima over the streamed data, which do not depend on order or
+//!    repetition.
 
 pub mod certificate;
 mod cuda;

@@ -16,33 +16,33 @@ use elsa_core::attention::plan::{
 use elsa_core::attention::traversal::Schedule;
 use elsa_kernels::registry;
 
-/// Bytes by which what a process takes before a run may differ from one start to the next: pages of the program that the
-/// system has in memory belong to it.
+/// Number of bytes by which the memory of a process before a run may vary from one start to the next: it includes pages of
+/// the program that the system has in memory.
 const VARIES: usize = 1 << 20;
 
 /// Options of a streamed run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StreamOptions {
-    /// Block, whether all threads take part, and whether runs measure their tensors for a certificate
-    /// ([`StreamPlan::run_certified`]). Budget and f16 scores have no meaning here, and the method is [`Method::Elsa`].
+    /// Block, use of all threads, and whether runs measure their tensors for a certificate ([`StreamPlan::run_certified`]).
+    /// Budget and f16 scores are ignored, and the method is [`Method::Elsa`].
     pub plan: PlanOptions,
-    /// Which outputs are written.
+    /// Outputs to write.
     pub written: Written,
-    /// Bytes of the host's memory that the process may have at its peak.
+    /// Largest peak of the process's host memory, in bytes.
     pub host_budget: usize,
-    /// Bytes of the device's memory; `None` is unlimited.
+    /// Largest device memory, in bytes; `None` is unlimited.
     pub device_budget: Option<usize>,
     /// Length of a chunk, as a multiple of the default of 4,096 keys in blocks of 64 (ELSA-Lean's `η`, appendix I of the
-    /// paper). It is rounded up to whole segments, and shorter where rows need the memory.
+    /// paper). It is rounded up to whole segments, and reduced if rows need the memory.
     pub eta: f64,
-    /// Whether another process may go on with the run, for which 1 MiB of the budget is left.
+    /// `true` if another process may resume the run, which reserves 1 MiB of the budget.
     pub resumable: bool,
-    /// Units and chunk of an earlier run, which this one goes on with; `None` has them chosen.
+    /// Sizes of units and chunks of an earlier run that this one resumes; `None` chooses them.
     pub sizes: Option<UnitSizes>,
 }
 
 impl StreamOptions {
-    /// The output alone, within `host_budget` bytes.
+    /// Requests the output only, within `host_budget` bytes.
     #[must_use]
     pub fn new(host_budget: usize) -> StreamOptions {
         StreamOptions {
@@ -57,7 +57,7 @@ impl StreamOptions {
     }
 }
 
-/// The plan of a streamed run, created by [`Engine::stream`]: which rows stay in memory, how many keys a chunk has, and an
+/// The plan of a streamed run, created by [`Engine::stream`]: the rows that stay in memory, the keys of a chunk, and an
 /// account of every byte.
 #[derive(Clone, Debug)]
 pub struct StreamPlan {
@@ -69,23 +69,23 @@ pub struct StreamPlan {
 }
 
 impl Engine {
-    /// Creates the plan of a streamed run on the CPU: attention over tensors that may be larger than memory, whose bits
-    /// are those of a run in memory ([`Engine::plan`]) on the CPU.
+    /// Creates the plan of a streamed run on the CPU: attention over tensors that may be larger than memory, with the bits of
+    /// an in-memory run ([`Engine::plan`]) on the CPU.
     ///
-    /// The account starts with what the process has when the plan is created, so a caller that needs the budget to hold
-    /// allocates nothing of size between the plan and the end of its run.
+    /// The account starts with the memory of the process when the plan is created. A caller that depends on the budget must
+    /// not make large allocations between the plan and the end of its run.
     ///
     /// # Errors
-    /// Returns an error if an option is not supported, if the problem appends in place, if the budget is more than the
-    /// machine has left, or if even the smallest form exceeds it.
+    /// Returns an error if an option is not supported, if the problem appends in place, if the budget exceeds the available
+    /// memory of the machine, or if even the smallest form exceeds it.
     pub fn stream(&self, problem: &Problem, options: &StreamOptions) -> Result<StreamPlan, PlanError> {
         self.planned(problem, &self.wanted(problem, options)?)
     }
 
-    /// What the options ask of the planner.
+    /// Converts the options to a request to the planner.
     ///
     /// # Errors
-    /// Those of [`Engine::stream`] that do not depend on a choice.
+    /// Returns the errors of [`Engine::stream`] that do not depend on a choice.
     pub(super) fn wanted(&self, problem: &Problem, options: &StreamOptions) -> Result<Wanted, PlanError> {
         let refused = |option, allowed| PlanError::NotStreamed { option, allowed };
         if options.plan.method != Method::Elsa {
@@ -105,7 +105,7 @@ impl Engine {
         }
         let mut taken = fixed(self.threads());
         if options.resumable && options.sizes.is_none() {
-            // The process that goes on may have a little more than the one that chooses.
+            // The resuming process may use slightly more memory than the one that chooses.
             taken = taken.saturating_add(VARIES);
         }
         if let Some(available) = available_memory()
@@ -139,7 +139,7 @@ impl Engine {
         })
     }
 
-    /// The plan that the planner makes of them.
+    /// Plans a request.
     ///
     /// # Errors
     /// Returns an error if even the smallest form exceeds the budget.
@@ -154,43 +154,43 @@ impl Engine {
 }
 
 impl StreamPlan {
-    /// The problem of the plan.
+    /// Returns the problem of the plan.
     #[must_use]
     pub fn problem(&self) -> &Problem {
         &self.problem
     }
 
-    /// Which rows stay, and how many keys pass at a time.
+    /// Returns the choice: the resident rows, and the number of keys in a chunk.
     #[must_use]
     pub fn choice(&self) -> &StreamChoice {
         &self.choice
     }
 
-    /// The error certificate of runs, which is that of runs in memory.
+    /// Returns the error certificate of runs, which is that of in-memory runs.
     #[must_use]
     pub fn certificate(&self) -> Certificate {
         Certificate::new(self.problem.spec().dtype, self.problem.keys(), self.cpu.executed())
     }
 
-    /// Every byte of a run.
+    /// Returns the account of every byte of a run.
     #[must_use]
     pub fn account(&self) -> &Account {
         &self.choice.account
     }
 
-    /// Query rows whose states stay in memory, over heads and sequences.
+    /// Returns the number of query rows whose states stay in memory, over heads and sequences.
     #[must_use]
     pub fn resident_rows(&self) -> usize {
         self.choice.sequences * self.choice.heads * self.choice.rows(&self.problem)
     }
 
-    /// The back end that computes.
+    /// Returns the back end that computes.
     #[must_use]
     pub fn backend(&self) -> Backend {
         Backend::Cpu(self.engine.cpu())
     }
 
-    /// Name of the attention kernel.
+    /// Returns the name of the attention kernel.
     #[must_use]
     pub fn kernel(&self) -> &'static str {
         self.choice.cpu.kernel.name

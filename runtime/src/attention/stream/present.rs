@@ -1,24 +1,26 @@
-//! The present: past and new keys, or values, one after the other, copied chunk by chunk.
+//! Copies the present chunk by chunk: past and new keys, or values, concatenated.
 
 use crate::stream::Excerpt;
 use elsa_core::attention::{Operand, Operands, Problem};
 use elsa_core::view::View;
 use std::ops::Range;
 
-/// The tensors that make up the present.
+/// The tensors of the present: past, new, and present keys, then values.
 pub const PRESENTS: [[Operand; 3]; 2] = [
     [Operand::PastKey, Operand::Key, Operand::PresentKey],
     [Operand::PastValue, Operand::Value, Operand::PresentValue],
 ];
 
-/// Pairs of batch and key head that are copied to a present: units of a run, before those of queries.
+/// Returns the number of pairs of batch and key head that are copied to a present: units of a run that precede
+/// those of queries.
 pub fn copies(problem: &Problem) -> usize {
     let spec = problem.spec();
     let any = spec.present_key.is_some() || spec.present_value.is_some();
     if any { spec.key.batch().saturating_mul(problem.kv_heads()) } else { 0 }
 }
 
-/// Chunks of `keys`, with whether each is the first and the last; one without keys if there are none.
+/// Iterates over chunks of `keys`, with flags for the first and the last; a single empty chunk if there are no
+/// keys.
 pub fn chunks(keys: Range<usize>, chunk: usize) -> impl Iterator<Item = (Range<usize>, bool, bool)> {
     let n = keys.len().div_ceil(chunk).max(1);
     (0..n).map(move |i| {
@@ -27,8 +29,8 @@ pub fn chunks(keys: Range<usize>, chunk: usize) -> impl Iterator<Item = (Range<u
     })
 }
 
-/// The excerpts of a copy of past and new keys, or values, of pair `number`: those that are read to the start of a buffer,
-/// and the one that is written from there.
+/// Returns the excerpts of a copy of past and new keys, or values, of pair `number`: the ones to read to the start
+/// of a buffer, and the one to write from there.
 pub fn excerpts(
     problem: &Problem,
     tensors: &Operands<View>,

@@ -1,4 +1,4 @@
-//! A streamed run: the chunks of all units through two buffers, outputs unit by unit.
+//! Executes a streamed run: moves the chunks of all units through two buffers, and writes outputs unit by unit.
 
 use super::certificate::StreamCertificate;
 use super::error::StreamError;
@@ -17,17 +17,17 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{BiasView, Lengths, MaskKind, Operand, Problem};
 use std::ops::Range;
 
-/// Bytes of a mask or a bias that are measured at once: as many as stay in a cache.
+/// Number of bytes of a mask or a bias that are measured at once, which fit in a cache.
 const MEASURED_AT_ONCE: usize = 256 << 10;
 
-/// What a streamed run did.
+/// Report of a streamed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamReport {
-    /// Where the time went. Its bytes are those that were read.
+    /// Times by activity, and the bytes read.
     pub times: Times,
-    /// Number of bytes that were written.
+    /// Number of bytes written.
     pub written: u64,
-    /// Number of units, with those that an earlier run had finished.
+    /// Number of units, including those that an earlier run had finished.
     pub units: usize,
 }
 
@@ -36,12 +36,12 @@ pub struct StreamReport {
 enum Step {
     /// Copies keys and values of one pair of batch and key head to the present.
     Copy { number: usize, keys: Range<usize>, ends: bool },
-    /// Has a chunk pass the rows of a unit.
+    /// Computes a chunk for the rows of a unit.
     Pass(Part),
 }
 
 impl StreamPlan {
-    /// The steps of a run from unit `from` on.
+    /// Iterates over the steps of a run from unit `from` on.
     fn steps<'a>(&'a self, lengths: Lengths<'a>, from: usize) -> impl Iterator<Item = Step> + Send + 'a {
         let (problem, choice) = (&self.problem, &self.choice);
         let copied = copies(problem);
@@ -52,7 +52,7 @@ impl StreamPlan {
                 ends,
             })
         });
-        // Sequences without queries, of which there may be any number, have no unit.
+        // Sequences without queries have no unit, and their number may be arbitrarily large.
         let units = Units::new(problem, choice, lengths).take(Units::number(problem, choice, &lengths));
         let units = units.filter(move |unit| copied + unit.number >= from);
         let passes = units.flat_map(move |unit| {
@@ -63,8 +63,8 @@ impl StreamPlan {
         copy.chain(passes)
     }
 
-    /// Number of units, and of parts from unit `from` on, for calls with these lengths. Every unit is finished by itself;
-    /// the first ones copy keys and values to the present, if there is one.
+    /// Returns the number of units, and that of parts from unit `from` on, for calls with these lengths. Every unit is
+    /// finished independently; the first ones copy keys and values to the present, if there is one.
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem.
@@ -72,7 +72,7 @@ impl StreamPlan {
         Ok((self.units_for(lengths)?, self.steps(*lengths, from).count()))
     }
 
-    /// Number of units for calls with these lengths.
+    /// Returns the number of units for calls with these lengths.
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem.
@@ -81,8 +81,8 @@ impl StreamPlan {
         Ok(copies(&self.problem).saturating_add(Units::number(&self.problem, &self.choice, lengths)))
     }
 
-    /// Number of units, which lengths of keys do not change; `None` if the problem is packed, whose lengths of queries
-    /// arrive with the call ([`StreamPlan::units_for`]).
+    /// Returns the number of units, which lengths of keys do not change; `None` if the problem is packed, whose lengths of
+    /// queries arrive with the call ([`StreamPlan::units_for`]).
     #[must_use]
     pub fn units(&self) -> Option<usize> {
         let (problem, lengths) = (&self.problem, Lengths::default());
@@ -97,12 +97,12 @@ impl StreamPlan {
         lengths.check(&self.problem)
     }
 
-    /// Computes the outputs: reads tensors part by part from `source`, in a thread of its own, and hands outputs to `sink`,
-    /// unit by unit, from unit `from` on. A run that goes on where another one stopped begins at the first unit that the
-    /// sink has not seen finished. The bits are those of a run in memory for every budget, chunk and number of threads.
+    /// Computes the outputs: reads tensors part by part from `source`, in a separate thread, and passes outputs to `sink`,
+    /// unit by unit, from unit `from` on. A run that resumes another one starts at the first unit that the sink has not seen
+    /// finished. The bits are those of an in-memory run for every budget, chunk and number of threads.
     ///
-    /// Everything is allocated before the first part is computed, and the run fails if that is refused.
-    /// [`Engine::fit_stream`](crate::Engine::fit_stream) plans anew instead.
+    /// Everything is allocated before the first part is computed, and the run fails if memory is refused.
+    /// [`Engine::fit_stream`](crate::Engine::fit_stream) plans again instead.
     ///
     /// ```
     /// use elsa_core::{attention::{Lengths, Operand, Spec}, dtype::DType, view::{Layout, View}};
@@ -135,7 +135,8 @@ impl StreamPlan {
     ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem, if memory is not available, if source or sink fails, if a
-    /// worker panicked, or if the run was cancelled ([`Engine::cancel`](crate::Engine::cancel)). What the sink has by then is incomplete.
+    /// worker panicked, or if the run was cancelled ([`Engine::cancel`](crate::Engine::cancel)). The contents of the sink are
+    /// then incomplete.
     pub fn run(
         &self,
         lengths: &Lengths<'_>,
@@ -146,13 +147,13 @@ impl StreamPlan {
         self.run_certified(lengths, source, sink, from).map(|(report, _)| report)
     }
 
-    /// As [`StreamPlan::run`], and returns what the run measured, if the plan certifies
-    /// ([`PlanOptions::certify`](crate::PlanOptions::certify)). Queries, keys, values and outputs are measured as they pass.
-    /// Masks and biases are read once more for it, because chunks that no row attends do not pass, but belong to the
-    /// certificate of a run in memory.
+    /// Runs like [`StreamPlan::run`], and returns the measurements of the run, if the plan certifies
+    /// ([`PlanOptions::certify`](crate::PlanOptions::certify)). Queries, keys, values and outputs are measured as they are
+    /// streamed. Masks and biases are read once more for it, because chunks that no row attends are not streamed, but belong
+    /// to the certificate of an in-memory run.
     ///
     /// # Errors
-    /// The same as [`StreamPlan::run`], and an error if a plan that certifies does not begin at unit 0.
+    /// Returns the errors of [`StreamPlan::run`], and an error if a plan that certifies does not begin at unit 0.
     pub fn run_certified(
         &self,
         lengths: &Lengths<'_>,
@@ -163,7 +164,7 @@ impl StreamPlan {
         self.run_in(&mut StreamMemory::new(self)?, lengths, source, sink, from)
     }
 
-    /// As [`StreamPlan::run_certified`], in memory that was made for this plan.
+    /// Runs like [`StreamPlan::run_certified`], in memory allocated for this plan.
     pub(super) fn run_in(
         &self,
         memory: &mut StreamMemory,
@@ -231,7 +232,7 @@ impl StreamPlan {
         let certificate = certify.then(|| {
             let mut record = std::mem::take(record);
             resident.measured(&self.cpu, problem, &mut record);
-            // The stream is on the CPU, whatever the engine's first choice.
+            // The stream is on the CPU, regardless of the engine's first choice.
             let fallback = self.engine.backend() == Backend::Cuda;
             StreamCertificate::new(problem, self.certificate(), record, fallback)
         });
@@ -360,7 +361,7 @@ fn read(
     Ok(bytes)
 }
 
-/// Requires that every entry of an index names one of the table.
+/// Checks that every entry of an index is an entry of the table.
 fn check_index(problem: &Problem, excerpt: &Excerpt, buffer: &[u8]) -> Result<(), ArgumentError> {
     let Some(BiasView::Table(table)) = problem.spec().bias else { return Ok(()) };
     excerpt.pieces(|offset, place| table.check_entries(&buffer[place], |i| offset as usize / 8 + i))

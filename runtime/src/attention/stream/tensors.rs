@@ -1,4 +1,4 @@
-//! The tensors of a call as files hold them.
+//! The tensors of a call in the layout of files.
 
 use crate::attention::cpu::context::view_of;
 use crate::stream::Excerpt;
@@ -6,11 +6,11 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem};
 use elsa_core::view::View;
 
-/// The views of all tensors as files hold them. A mask and a bias have those of their elements, and an index
+/// Returns the views of all tensors in files. Masks and biases have those of their elements, and an index has
 /// `[1, 1, queries, keys]`.
 ///
 /// # Errors
-/// Returns an error if one cannot be indexed.
+/// Returns an error if a tensor cannot be indexed.
 pub fn tensors_of(problem: &Problem) -> Result<Operands<View>, ArgumentError> {
     let spec = problem.spec();
     let queries = spec.query.tokens();
@@ -28,7 +28,7 @@ pub fn tensors_of(problem: &Problem) -> Result<Operands<View>, ArgumentError> {
     Ok(tensors)
 }
 
-/// All of a table of relative positions, `[entries, heads]`, as rows of one head.
+/// Returns a whole table of relative positions, `[entries, heads]`, as rows of one head.
 pub fn table_of(problem: &Problem) -> Result<Excerpt, ArgumentError> {
     let (entries, heads, size) = match problem.spec().bias {
         Some(BiasView::Table(table)) => (table.entries, table.heads, table.dtype.size()),

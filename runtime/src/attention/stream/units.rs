@@ -1,11 +1,12 @@
-//! Units: boxes of sequences, heads and query tiles whose states stay in memory while their keys pass.
+//! Divides a call into units: boxes of sequences, heads and query tiles whose states stay in memory while their
+//! keys are streamed.
 
 use crate::attention::cpu::resident::Unit;
 use elsa_core::attention::plan::StreamChoice;
 use elsa_core::attention::{Lengths, Problem, Sequence};
 use std::ops::Range;
 
-/// The keys that the rows of a unit may attend in its sequences, from the start of a segment on.
+/// Returns the keys that the rows of a unit may attend in its sequences, from the start of a segment on.
 pub fn keys_of(unit: &Unit, problem: &Problem, lengths: &Lengths<'_>, segment: usize) -> Range<usize> {
     let mut all: Option<Range<usize>> = None;
     for index in unit.sequences.clone() {
@@ -38,7 +39,7 @@ impl<'a> Units<'a> {
         Units { problem, choice, lengths, number: 0, sequence: 0, head: 0, tile: 0 }
     }
 
-    /// Number of units, without going through them. It saturates at `usize::MAX`.
+    /// Returns the number of units without enumerating them. It saturates at `usize::MAX`.
     pub fn number(problem: &Problem, choice: &StreamChoice, lengths: &Lengths<'_>) -> usize {
         let group = problem.group();
         let boxes = match choice.heads < group {
@@ -52,7 +53,7 @@ impl<'a> Units<'a> {
         let sequences = problem.sequences();
         match problem.spec().packed {
             Some(_) => (0..sequences).step_by(choice.sequences).map(of).fold(0, usize::saturating_add),
-            // Sequences of a batch have the same queries.
+            // Sequences of a batch have the same number of queries.
             None if sequences == 0 => 0,
             None => of(0).saturating_mul(sequences.div_ceil(choice.sequences)),
         }
@@ -76,7 +77,7 @@ impl Iterator for Units<'_> {
             let tiling = choice.cpu.tiling(self.of(self.sequence).queries);
             if self.tile < tiling.count() {
                 let last = (self.sequence + choice.sequences).min(self.problem.sequences());
-                // Part of a group ends with it.
+                // A part of a group ends with it.
                 let end = match choice.heads < group {
                     true => (self.head / group + 1) * group,
                     false => heads,

@@ -63,7 +63,7 @@ macro_rules! api {
     };
 }
 
-/// The functions with which a library takes part in a capture.
+/// The functions that a library needs to take part in a capture.
 #[allow(non_snake_case, reason = "the names are the driver's")]
 pub struct CaptureApi {
     pub cuStreamGetCaptureInfo: unsafe extern "C" fn(CUstream, *mut c_uint, *mut u64) -> c_uint,
@@ -127,12 +127,12 @@ api! {
     cuEventElapsedTime(*mut f32, CUevent, CUevent);
 }
 
-/// The error codes of the driver that are treated specially.
+/// The error codes of the driver that have special handling.
 pub mod code {
     pub const OUT_OF_MEMORY: u32 = 2;
-    /// Codes after which a context is unusable. The driver's header says of most that all further work returns the
-    /// same error. It does not say so of a driver that shuts down (4), a context that is invalid (201) or destroyed
-    /// (709), errors of memory and links that cannot be corrected (214, 220), and an unknown error (999).
+    /// Codes after which a context is unusable. For most of them the driver's header states that all further work
+    /// returns the same error. It does not state that for a driver that shuts down (4), a context that is invalid
+    /// (201) or destroyed (709), uncorrectable errors of memory and links (214, 220), and an unknown error (999).
     pub const STICKY: [u32; 19] =
         [4, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911, 999];
 }

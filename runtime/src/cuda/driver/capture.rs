@@ -1,14 +1,14 @@
 //! Streams that are captured as CUDA graphs.
 //!
-//! A captured stream does nothing: what is enqueued in it becomes a part of a graph, which its owner launches later,
-//! any number of times. Three rules of the driver concern a library that works in it.
+//! A captured stream executes nothing: enqueued work becomes part of a graph, which its owner launches later, any number of
+//! times. Three rules of the driver apply to a library that works in it.
 //!
-//! 1. A captured stream cannot wait for work that is not captured, and nothing outside of the capture can wait for an
-//!    event that was recorded in it.
-//! 2. While a capture is under way, a thread must not call what might disturb captures: allocations, loading of modules,
-//!    waiting for events. The mode *relaxed* of the thread permits such calls ([`Entered::relax`]).
-//! 3. A stream that waits for an event of the capture takes part in it, and the first stream must wait for it before
-//!    the capture ends.
+//! 1. A captured stream cannot wait for work that is not captured, and nothing outside the capture can wait for an event
+//!    recorded in it.
+//! 2. During a capture, a thread must not make calls that might disturb captures: allocations, loading of modules, waiting
+//!    for events. The mode *relaxed* of the thread permits such calls ([`Entered::relax`]).
+//! 3. A stream that waits for an event of the capture takes part in it, and the first stream must wait for it before the
+//!    capture ends.
 
 use super::api::Api;
 use super::context::{Entered, log_error};
@@ -16,7 +16,7 @@ use super::stream::RawStream;
 use crate::error::DeviceError;
 use std::marker::PhantomData;
 
-/// The number of a capture, which no other capture of the process has.
+/// The number of a capture, unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capture(u64);
 
@@ -26,10 +26,10 @@ const NOT_CAPTURED: u32 = 0;
 const RELAXED: u32 = 2;
 
 impl RawStream {
-    /// The capture in which the stream takes part; `None` if there is none.
+    /// Returns the capture in which the stream takes part; `None` if it is not captured.
     ///
     /// # Errors
-    /// Returns the error that the driver reports: for the default stream while a stream is captured that waits for it.
+    /// Returns the error that the driver reports: for the default stream, also if a captured stream waits for it.
     pub fn capture(self, entered: &Entered<'_>) -> Result<Option<Capture>, DeviceError> {
         let Some(api) = &entered.context.api().capture else { return Ok(None) };
         let (mut status, mut id) = (NOT_CAPTURED, 0);
@@ -40,7 +40,7 @@ impl RawStream {
     }
 }
 
-/// The mode *relaxed* of this thread, until it is dropped.
+/// The mode *relaxed* of this thread, which ends when the value is dropped.
 pub struct Relaxed<'a> {
     entered: &'a Entered<'a>,
     /// The mode to which the thread returns.
@@ -49,8 +49,8 @@ pub struct Relaxed<'a> {
 }
 
 impl Entered<'_> {
-    /// Permits this thread to call what might disturb captures, until the returned value is dropped. The calls of this
-    /// library do not disturb any: none uses the default stream, and none waits for what is captured.
+    /// Permits this thread to make calls that might disturb captures, until the returned value is dropped. The calls of this
+    /// library do not disturb any: none uses the default stream, and none waits for captured work.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -65,7 +65,7 @@ impl Entered<'_> {
     }
 }
 
-/// Replaces the mode of this thread. Returns the one before.
+/// Replaces the mode of this thread. Returns the previous one.
 fn exchange(api: &Api, mut mode: u32) -> Result<u32, u32> {
     let Some(api) = &api.capture else { return Ok(mode) };
     // SAFETY: *room*: a number.

@@ -36,14 +36,14 @@ impl Device {
         let code = unsafe { (self.driver.api.cuCtxPopCurrent_v2)(&raw mut popped) };
         if let Err(e) = self.driver.check("cuCtxPopCurrent_v2", code) {
             // Destroying a context pops it, too. If this fails as well, there is no other way to release it.
-            // SAFETY: *handle*: created above, and given to nobody.
+            // SAFETY: *handle*: created above, and not passed on.
             let _ = unsafe { (self.driver.api.cuCtxDestroy_v2)(raw) };
             return Err(e);
         }
         Ok(Context::new(self, raw, Origin::Own))
     }
 
-    /// The calling thread's current context, and its device.
+    /// Returns the calling thread's current context, and its device.
     ///
     /// # Errors
     /// Returns [`DeviceError::NoContext`] if the thread has no current context, or the error that the driver
@@ -93,7 +93,7 @@ impl Context {
         Arc::new(Context { device, raw, origin, lost: AtomicBool::new(false) })
     }
 
-    /// Whether the context is lost and must not be used.
+    /// Returns `true` if the context is lost and must not be used.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
@@ -112,7 +112,7 @@ impl Context {
         self.device.driver.api
     }
 
-    /// Converts a status code to a result, and marks the context as lost if the code says so.
+    /// Converts a status code to a result, and marks the context as lost if the code implies it.
     pub(super) fn check(&self, call: &'static str, code: u32) -> Result<(), DeviceError> {
         if code::STICKY.contains(&code) {
             self.lost.store(true, Ordering::Release);
@@ -131,7 +131,7 @@ impl Context {
         Ok(Entered { context: self, thread: PhantomData })
     }
 
-    /// Releases the context. No resource of it may be left.
+    /// Releases the context. All its resources must have been released.
     fn release(&self) -> Result<(), DeviceError> {
         let driver = self.device.driver;
         if driver.usable().is_err() {

@@ -1,4 +1,4 @@
-//! The driver, and the devices that it finds.
+//! The driver and its devices.
 
 use super::api::{Api, CAPABILITY, attribute};
 use crate::cpu::process::Process;
@@ -48,7 +48,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// CUDA version of the driver, `(major, minor)`.
+    /// Returns the CUDA version of the driver, `(major, minor)`.
     pub fn version(self) -> (u32, u32) {
         let version = self.version.max(0).unsigned_abs();
         (version / 1000, version % 1000 / 10)
@@ -66,7 +66,7 @@ impl Driver {
         if code == 0 { Ok(()) } else { Err(DeviceError::Call { call, code, name: self.name(code) }) }
     }
 
-    /// The driver's name for an error code.
+    /// Returns the driver's name for an error code.
     fn name(self, code: u32) -> &'static str {
         let mut text: *const c_char = ptr::null();
         // SAFETY: *room*: a pointer.
@@ -78,7 +78,7 @@ impl Driver {
         unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("a name that is not text")
     }
 
-    /// The device with number `ordinal`.
+    /// Returns the device with number `ordinal`.
     ///
     /// # Errors
     /// Returns [`DeviceError::Ordinal`] if there is no such device, or the error that the driver reports.
@@ -112,12 +112,12 @@ impl Device {
         Ok(value.max(0).unsigned_abs())
     }
 
-    /// The driver of the device.
+    /// Returns the driver of the device.
     pub fn driver(self) -> Driver {
         self.driver
     }
 
-    /// Name of the device.
+    /// Returns the name of the device.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -131,7 +131,7 @@ impl Device {
         Ok(until_zero(&name))
     }
 
-    /// Size of its memory in bytes.
+    /// Returns the size of its memory in bytes.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -143,7 +143,8 @@ impl Device {
         Ok(bytes)
     }
 
-    /// The description of the device that the chooser uses. Figures that the driver does not report are zero.
+    /// Returns the description of the device that the chooser uses. Figures that the driver does not report are
+    /// zero.
     ///
     /// # Errors
     /// Returns [`DeviceError::TooOld`] if the compute capability is too low, or the error that the driver reports.
@@ -171,7 +172,7 @@ impl Device {
     }
 }
 
-/// The text up to the first zero byte.
+/// Returns the text up to the first zero byte.
 pub(super) fn until_zero(bytes: &[u8]) -> String {
     let text = bytes.split(|b| *b == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).trim().to_owned()

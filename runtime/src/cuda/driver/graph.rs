@@ -1,4 +1,4 @@
-//! Graphs: work that is recorded once and launched any number of times, with one call of the driver.
+//! Records work as graphs, which are launched any number of times with one call of the driver.
 
 use super::api::GraphApi;
 use super::context::{Context, Entered, log_error};
@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUgraphExec;
 use std::ptr;
 use std::sync::Arc;
 
-/// The driver's number for a capture during which every thread may call anything.
+/// The driver's number for a capture during which every thread may make any call.
 const RELAXED: u32 = 2;
 
 /// A graph that can be launched.
@@ -22,8 +22,8 @@ pub struct Graph {
 unsafe impl Send for Graph {}
 
 impl RawStream {
-    /// Records what `work` enqueues in this stream of `context`, which executes nothing of it. Returns `None` if the driver has no
-    /// graphs.
+    /// Records the work that `work` enqueues in this stream of `context`, without executing it. Returns `None` if
+    /// the driver has no graphs.
     ///
     /// # Errors
     /// Returns the error of `work`, or that of the driver.
@@ -44,13 +44,13 @@ impl RawStream {
         let ended = entered.check("cuStreamEndCapture", code);
         let mut raw = ptr::null_mut();
         let made = worked.and(ended).and_then(|()| {
-            // SAFETY: *handle*, *current*, *room*: a handle; neither a node nor a log is asked for.
+            // SAFETY: *handle*, *current*, *room*: a handle; neither a node nor a log is requested.
             let code =
                 unsafe { (api.cuGraphInstantiate)(&raw mut raw, graph, ptr::null_mut(), ptr::null_mut(), 0) };
             entered.check("cuGraphInstantiate", code)
         });
         if !graph.is_null() {
-            // SAFETY: *handle*: returned above, and released once; what was instantiated does not need it.
+            // SAFETY: *handle*: returned above, and released once; the instantiated graph does not need it.
             log_error(entered.check("cuGraphDestroy", unsafe { (api.cuGraphDestroy)(graph) }));
         }
         made.map(|()| Some(Graph { context: context.clone(), raw }))

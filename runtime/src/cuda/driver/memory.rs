@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct DeviceBuffer {
     context: Arc<Context>,
-    /// What is freed; `None` if the buffer is empty or lent.
+    /// The address to free; `None` if the buffer is empty or lent.
     owned: Option<CUdeviceptr>,
     address: u64,
     bytes: usize,
@@ -42,26 +42,26 @@ impl DeviceBuffer {
         Ok(DeviceBuffer { context, owned: Some(address), address, bytes, lent: false })
     }
 
-    /// Takes the caller's device memory, which is not freed. Its contents do not matter.
+    /// Wraps the caller's device memory, which is not freed. Its contents are arbitrary.
     ///
     /// # Safety
-    /// - *lent*: the `bytes` bytes at `address` are memory that the context can use, and nobody else uses them until
-    ///   the buffer is dropped and the work that uses it is done.
+    /// - *lent*: the `bytes` bytes at `address` are memory that the context can use, and nothing else uses them
+    ///   until the buffer is dropped and the work that uses it is done.
     pub unsafe fn lent(context: &Arc<Context>, address: u64, bytes: usize) -> DeviceBuffer {
         DeviceBuffer { context: context.clone(), owned: None, address, bytes, lent: true }
     }
 
-    /// Whether the memory is the caller's.
+    /// Returns `true` if the memory is the caller's.
     pub fn is_lent(&self) -> bool {
         self.lent
     }
 
-    /// Device address of the first byte; zero if the buffer is empty and not lent.
+    /// Returns the device address of the first byte; zero if the buffer is empty and not lent.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -102,12 +102,13 @@ impl PinnedBuffer {
         Ok(buffer)
     }
 
-    /// Address of the first byte, aligned to at least 64 bytes; dangling if the buffer is empty.
+    /// Returns the address of the first byte, aligned to at least 64 bytes; dangling if the buffer is empty.
     pub fn data(&self) -> *mut u8 {
         self.data.map_or(ptr::without_provenance_mut(64), <*mut c_void>::cast)
     }
 
-    /// The address of the first byte on the device; `None` if the buffer is empty, or if the driver has none.
+    /// Returns the device address of the first byte; `None` if the buffer is empty, or if the driver has no device
+    /// address for it.
     pub fn device_address(&self) -> Option<u64> {
         let entered = self.context.enter().ok()?;
         entered.mapped(self.data().expose_provenance() as u64, self.bytes)
@@ -124,7 +125,7 @@ impl PinnedBuffer {
         self.context.enter()?.synchronize()
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

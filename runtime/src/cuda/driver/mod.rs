@@ -23,7 +23,7 @@
 //! - *current*: the context of the resource is current, which an [`Entered`] of the same context proves.
 //! - *handle*: the handle was returned by the driver and has not been released.
 //! - *room*: a pointer is valid for as many bytes as are read or written through it.
-//! - *lent*: device memory of the caller's is valid, and used by nobody else, as long as its buffer.
+//! - *lent*: the caller's device memory is valid, and nothing else uses it, as long as its buffer exists.
 //! - *alive*: memory that a stream uses stays allocated until the stream has been waited for, or its context is
 //!   lost.
 

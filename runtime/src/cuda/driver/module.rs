@@ -57,7 +57,7 @@ impl Module {
         Ok(Module { context: context.clone(), raw: Some(raw) })
     }
 
-    /// The kernel with that name.
+    /// Returns the kernel with that name.
     ///
     /// # Errors
     /// Returns the error that the driver reports.

@@ -1,11 +1,11 @@
-//! Queries of the driver about addresses and memory.
+//! Queries the driver about addresses and memory.
 
 use super::api::pointer;
 use super::context::Entered;
 use crate::error::DeviceError;
 
 impl Entered<'_> {
-    /// Free memory of the device, in bytes. On an integrated device it is the system's.
+    /// Returns the free memory of the device, in bytes. On an integrated device it is the system's.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -17,7 +17,7 @@ impl Entered<'_> {
         Ok(free)
     }
 
-    /// The allocation of device memory that contains `address`, as its start and its size in bytes. Returns `None`
+    /// Returns the allocation of device memory that contains `address`, as its start and its size in bytes; `None`
     /// if the address is not device memory of this context.
     pub fn allocation(&self, address: u64) -> Option<(u64, usize)> {
         let api = self.context.api();
@@ -35,14 +35,14 @@ impl Entered<'_> {
         (code == 0).then_some((base, bytes))
     }
 
-    /// The device address of `bytes` bytes at `address`. Returns `None` unless that is host memory which the
-    /// device can use in place.
+    /// Returns the device address of `bytes` bytes at `address`; `None` unless that is host memory which the device
+    /// can use in place.
     pub fn mapped(&self, address: u64, bytes: usize) -> Option<u64> {
         let last = address.checked_add(bytes.checked_sub(1)? as u64)?;
         if self.query::<u32>(pointer::MEMORY_TYPE, address)? != pointer::TYPE_HOST {
             return None;
         }
-        // Two allocations may be adjacent; each has an identifier of its own.
+        // Two allocations may be adjacent; each has its own identifier.
         let id = |address| self.query::<u64>(pointer::BUFFER_ID, address);
         if id(address) != id(last) {
             return None;
@@ -52,8 +52,8 @@ impl Entered<'_> {
         (first != 0 && end.checked_sub(first)? == last - address).then_some(first)
     }
 
-    /// The device address of `needed` bytes at `address`, which are device memory of this context or host memory that
-    /// the device can use in place.
+    /// Returns the device address of `needed` bytes at `address`, which are device memory of this context or host
+    /// memory that the device can use in place.
     ///
     /// # Errors
     /// Returns the number of bytes to the end of the allocation if those are fewer, or `None` if the device cannot use
@@ -67,7 +67,7 @@ impl Entered<'_> {
         if found < needed { Err(Some(found)) } else { Ok(address) }
     }
 
-    /// An attribute of a pointer. Returns `None` if the driver does not know the pointer.
+    /// Returns an attribute of a pointer; `None` if the driver does not know the pointer.
     fn query<T: Default>(&self, attribute: i32, address: u64) -> Option<T> {
         let mut value = T::default();
         // SAFETY: *current*, *room*: each attribute is queried as a type of its size.

@@ -1,5 +1,4 @@
-//! How the resources of a context are freed: by `close`, which returns the driver's error, or by a drop, which
-//! logs it.
+//! Releases the resources of a context: by `close`, which returns the driver's error, or by a drop, which logs it.
 
 /// Implements the release of a resource: `$free` is the driver function, `$field` the handle.
 macro_rules! resource {

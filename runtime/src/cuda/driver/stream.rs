@@ -29,12 +29,12 @@ impl RawStream {
         RawStream(handle.cast())
     }
 
-    /// The driver's handle.
+    /// Returns the driver's handle.
     pub(super) fn handle(self) -> CUstream {
         self.0
     }
 
-    /// Whether the stream belongs to the entered context.
+    /// Returns `true` if the stream belongs to the entered context.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -103,7 +103,7 @@ impl RawStream {
     /// Enqueues a kernel with `blocks` blocks of `threads` threads.
     ///
     /// # Safety
-    /// `parameter` points to the function's only parameter; *room* and *alive* for every address in that.
+    /// `parameter` points to the function's only parameter; *room* and *alive* for every address in it.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -157,7 +157,7 @@ impl Stream {
         Ok(Stream { context: context.clone(), raw: Some(raw) })
     }
 
-    /// The handle of the stream.
+    /// Returns the handle of the stream.
     pub fn raw(&self) -> RawStream {
         RawStream(self.raw.unwrap_or(ptr::null_mut()))
     }
@@ -181,7 +181,7 @@ impl Event {
         Event::with_flags(context, EVENT_NO_TIMING)
     }
 
-    /// Creates an event that has not been recorded, and that keeps the time when it is.
+    /// Creates an event that has not been recorded, and that stores the time when it is.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -212,8 +212,8 @@ impl Event {
         entered.check("cuEventRecord", code)
     }
 
-    /// Has the stream wait for the event before it does anything that is enqueued from here on. The caller does not
-    /// wait. An event that has not been recorded counts as done.
+    /// Makes the stream wait for the event before any work that is enqueued from here on. The caller does not wait.
+    /// An event that has not been recorded counts as done.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -233,7 +233,7 @@ impl Event {
         entered.check("cuEventSynchronize", code)
     }
 
-    /// The milliseconds on the device since `earlier`. Both must be timed events that are done.
+    /// Returns the milliseconds on the device since `earlier`. Both must be timed events that are done.
     ///
     /// # Errors
     /// Returns the error that the driver reports.

@@ -1,4 +1,5 @@
-//! What is added to the scores of a step: boxes of mask, bias and index, and the table of relative positions.
+//! Describes the values added to the scores of a step: boxes of mask, bias and index, and the table of relative
+//! positions.
 
 use super::call::StreamBox;
 use super::memory::Area;
@@ -6,10 +7,10 @@ use super::steps::Step;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{BiasView, MaskView, Operand, Problem};
 
-/// What may come for each step.
+/// Operands that may change with each step.
 pub const BOXES: [Operand; 3] = [Operand::Mask, Operand::Bias, Operand::BiasIndex];
 
-/// The area of an operand in buffer `buffer`; that of a table is there once.
+/// Returns the area of an operand in buffer `buffer`; a table has a single area.
 pub const fn area(problem: &Problem, operand: Operand, buffer: usize) -> Area {
     match (operand, &problem.spec().bias) {
         (Operand::Mask, _) => Area::Mask(buffer),
@@ -19,7 +20,7 @@ pub const fn area(problem: &Problem, operand: Operand, buffer: usize) -> Area {
     }
 }
 
-/// The mask, and a bias of its form.
+/// Returns the mask, and a bias of the same form.
 pub const fn views(problem: &Problem) -> [Option<MaskView>; 2] {
     let spec = problem.spec();
     let bias = match spec.bias {
@@ -29,12 +30,12 @@ pub const fn views(problem: &Problem) -> [Option<MaskView>; 2] {
     [spec.mask, bias]
 }
 
-/// Whether a table has an index.
+/// Returns `true` if a table has an index.
 pub const fn indexed(problem: &Problem) -> bool {
     matches!(problem.spec().bias, Some(BiasView::Table(table)) if table.indexed)
 }
 
-/// Elements of a table of relative positions, and the bytes of one.
+/// Returns the number of elements of a table of relative positions, and the bytes of one.
 pub fn table(problem: &Problem) -> Option<[usize; 2]> {
     match &problem.spec().bias {
         Some(bias @ BiasView::Table(_)) => Some([bias.extent(), bias.dtype().size()]),
@@ -42,8 +43,8 @@ pub fn table(problem: &Problem) -> Option<[usize; 2]> {
     }
 }
 
-/// Elements of a box along each axis, for `group` sequences, `rows` queries and `keys` keys. Of a batch axis that repeats
-/// all is there where all sequences are, and else one for each of them.
+/// Returns the number of elements of a box along each axis, for `group` sequences, `rows` queries and `keys` keys.
+/// A repeating batch axis is complete if all sequences are present; otherwise it has one element for each of them.
 pub fn counts(problem: &Problem, view: &MaskView, group: usize, rows: usize, keys: usize) -> [usize; 4] {
     let [b, h, q, k] = view.shape();
     let batch = if group == problem.spec().query.batch() { b } else { group };
@@ -51,8 +52,8 @@ pub fn counts(problem: &Problem, view: &MaskView, group: usize, rows: usize, key
     [of(b, batch), h, of(q, rows), of(k, keys.min(k))]
 }
 
-/// The box of `operand` that a step needs, and the bytes of an element; `None` if the problem has no such operand, or has
-/// it once for all steps.
+/// Returns the box of `operand` that a step needs, and the bytes of an element; `None` if the problem does not have
+/// the operand, or has it once for all steps.
 pub fn part(problem: &Problem, operand: Operand, step: &Step) -> Option<(StreamBox, usize)> {
     let [mask, bias] = views(problem);
     let view = match operand {
@@ -74,7 +75,7 @@ pub fn part(problem: &Problem, operand: Operand, step: &Step) -> Option<(StreamB
     Some((StreamBox { operand, first, count }, view.kind().size()))
 }
 
-/// The view of a step's box of a mask.
+/// Returns the view of a step's box of a mask.
 ///
 /// # Errors
 /// Returns an error if the box cannot be indexed.

@@ -1,4 +1,4 @@
-//! What a step reads is brought: keys and values, what is added to scores, the table of sequences, queries.
+//! Transfers the inputs of a step to the device: keys and values, mask and bias, the table of sequences, queries.
 
 use super::added;
 use super::call::{StreamBox, StreamKeys, StreamTokens};
@@ -17,7 +17,7 @@ use elsa_kernels::cuda::attention::Sequence;
 use std::time::Instant;
 
 impl Run<'_, '_, '_> {
-    /// Brings the keys of a step into the buffer that the step before the last has left, and the table of sequences.
+    /// Transfers the keys of a step into the buffer that the step before the last has released, and the table of sequences.
     pub(super) fn bring(&mut self, number: usize, step: &Step) -> Result<(), GpuStreamError> {
         if let Some(before) = number.checked_sub(2) {
             self.read_times(before)?;
@@ -34,7 +34,7 @@ impl Run<'_, '_, '_> {
                 memory.on_host(areas[which]).filter(|(_, len)| bytes <= *len).map(|(data, _)| (data, bytes))
             };
             if let (Some((key, key_bytes)), Some((value, value_bytes))) = (place(0), place(1)) {
-                // SAFETY: *room*: the areas lie apart in page-locked memory and have the bytes, which were written when
+                // SAFETY: *room*: the areas do not overlap in page-locked memory and have the bytes, which were written when
                 // they were allocated. Work that used them is done: that of the step before the last.
                 let (key, value) = unsafe {
                     (
@@ -72,8 +72,8 @@ impl Run<'_, '_, '_> {
                         let bytes = run.len() * size;
                         moved += bytes as u64;
                         let from = tensor.host.wrapping_add((first + run.start) * size);
-                        // SAFETY: *room*: the run lies in the view, whose bytes the caller has, and runs are dense in
-                        // the area. *alive*: a run waits for its copies before it returns, even if it fails.
+                        // SAFETY: *room*: the run is in the view, whose bytes the caller has, and runs are dense in the area.
+                        // *alive*: a run waits for its copies before it returns, even if it fails.
                         let copied = unsafe { copies.copy_in(entered, at, from, bytes) };
                         at += bytes as u64;
                         copied
@@ -89,7 +89,7 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// Fills an area with a box of what is added to scores, and enqueues its copy.
+    /// Fills an area with a box of a mask, bias or index, and enqueues its copy.
     fn fill_added(&mut self, area: Area, part: &StreamBox, size: usize) -> Result<(), GpuStreamError> {
         let (stream, entered) = (self.stream, self.entered);
         let bytes = part.count.iter().product::<usize>() * size;
@@ -102,8 +102,8 @@ impl Run<'_, '_, '_> {
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: *room*: the area lies in page-locked memory and has the bytes, which were written when it was allocated.
-        // Work that used it is done: that of the step before the last, and for a table that of the run before.
+        // SAFETY: *room*: the area is in page-locked memory and has the bytes, which were written when it was allocated. Work
+        // that used it is done: that of the step before the last, and for a table that of the previous run.
         let slice = unsafe { std::slice::from_raw_parts_mut(data, bytes) };
         let start = Instant::now();
         fill(part, slice).map_err(io_error(part.operand.argument()))?;
@@ -119,7 +119,7 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// Brings the table of relative positions, which serves all steps.
+    /// Transfers the table of relative positions, which serves all steps.
     pub(super) fn bring_table(&mut self) -> Result<(), GpuStreamError> {
         let problem = &self.stream.plan.problem;
         let (Some([_, size]), Some(BiasView::Table(table))) = (added::table(problem), &problem.spec().bias)
@@ -130,7 +130,7 @@ impl Run<'_, '_, '_> {
         self.fill_added(Area::Positions, &StreamBox { operand: Operand::Bias, first: [0; 4], count }, size)
     }
 
-    /// Brings what is added to the scores of a step.
+    /// Transfers the mask, bias and index of a step.
     fn bring_added(&mut self, buffer: usize, step: &Step) -> Result<(), GpuStreamError> {
         let problem = &self.stream.plan.problem;
         for operand in added::BOXES {
@@ -150,8 +150,8 @@ impl Run<'_, '_, '_> {
         let count = stream.plan.choice.sequences.min(bytes / size_of::<Sequence>());
         for index in 0..count {
             let entry = marshal::sequence(&problem.sequence(&self.lengths(step), index));
-            // SAFETY: *room*: the area has `count` entries and is aligned. No work reads it: that of the step before the
-            // last is done.
+            // SAFETY: *room*: the area has `count` entries and is aligned. No work reads it: that of the step before the last
+            // is done.
             unsafe { table.cast::<Sequence>().add(index).write(entry) };
         }
         if stream.memory.is_copied(area) {
@@ -170,8 +170,8 @@ impl Run<'_, '_, '_> {
         if len < bytes {
             return Err(DeviceError::HostMemory { bytes }.into());
         }
-        // SAFETY: *room*: the area has the bytes, which were written when it was allocated. Work that used it is done:
-        // the results of the block before were waited for.
+        // SAFETY: *room*: the area has the bytes, which were written when it was allocated. Work that used it is done: the
+        // results of the block before were waited for.
         let slice = unsafe { std::slice::from_raw_parts_mut(data, bytes) };
         let tokens = StreamTokens { batch: step.batch(), tokens: step.queries() };
         (self.call.queries)(&tokens, slice).map_err(io_error("queries"))?;
@@ -184,7 +184,7 @@ impl Run<'_, '_, '_> {
     }
 }
 
-/// Requires that every entry of a part of an index names one of the table.
+/// Checks that every entry of a part of an index is an entry of the table.
 fn check_index(problem: &Problem, part: &StreamBox, bytes: &[u8]) -> Result<(), ArgumentError> {
     let Some(BiasView::Table(table)) = problem.spec().bias else { return Ok(()) };
     let [_, _, row, column] = part.first;

@@ -1,21 +1,21 @@
-//! What a run in chunks reads and writes, and what it says of itself.
+//! Inputs and outputs of a run in chunks, and its times.
 
 use elsa_core::attention::{Lengths, Operand};
 use std::io;
 use std::ops::Range;
 
-/// Tokens of some sequences, which a function fills or takes.
+/// Tokens of some sequences, for a function that fills or receives them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamTokens {
     /// Indices along the batch axis of the tensors.
     pub batch: Range<usize>,
-    /// The tokens of each of them: of queries, or of past and new keys one after the other.
+    /// The tokens of each of them: of queries, or of past and new keys one after another.
     pub tokens: Range<usize>,
 }
 
-/// A box of what is added to scores, which a function fills: its first element and its size along batch, heads, queries
-/// and keys. A broadcast axis has its one element. The batch axis of a mask or a bias goes round, so that the index behind
-/// the last is the first. A table is there as a whole, `[1, 1, entries, heads]`; its index is `[1, 1, queries, keys]`.
+/// A box of a mask, bias or index, for a function that fills it: its first element and its size along batch, heads, queries
+/// and keys. A broadcast axis has its single element. The batch axis of a mask or a bias wraps around: after the last index
+/// follows the first. A table is always complete, `[1, 1, entries, heads]`; its index is `[1, 1, queries, keys]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamBox {
     /// Mask, bias or index.
@@ -32,7 +32,7 @@ pub type FillRows<'a> = dyn FnMut(&StreamTokens, &mut [u8]) -> io::Result<()> + 
 pub type FillKeys<'a> = dyn FnMut(&StreamTokens, &mut [u8], &mut [u8]) -> io::Result<()> + 'a;
 /// A function that fills a box of a mask or a bias, dense: `[batch][head][query][key]`.
 pub type FillAdded<'a> = dyn FnMut(&StreamBox, &mut [u8]) -> io::Result<()> + 'a;
-/// A function that takes the results of some queries.
+/// A function that receives the results of some queries.
 pub type TakeRows<'a> = dyn FnMut(&StreamRows<'_>) -> io::Result<()> + 'a;
 
 /// The keys and values of a run.
@@ -58,17 +58,17 @@ pub struct DeviceKeys {
 }
 
 impl DeviceKeys {
-    /// Addresses of the first element of keys and of values.
+    /// Wraps the addresses of the first element of keys and of values.
     ///
     /// # Safety
-    /// The memory stays allocated, and nobody writes it, while a run uses it.
+    /// The memory stays allocated, and nothing writes it, while a run uses it.
     #[must_use]
     pub const unsafe fn new(key: u64, value: u64) -> DeviceKeys {
         DeviceKeys { key, value }
     }
 }
 
-/// What a run reads and writes.
+/// Inputs and outputs of a run.
 pub struct StreamCall<'a, 'k> {
     /// Lengths of the sequences.
     pub lengths: Lengths<'a>,
@@ -76,15 +76,15 @@ pub struct StreamCall<'a, 'k> {
     pub queries: &'a mut FillRows<'a>,
     /// Keys and values.
     pub keys: StreamKeys<'k>,
-    /// Fills parts of mask, bias and index, where the problem has one.
+    /// Fills parts of mask, bias and index, if the problem has them.
     pub added: Option<&'a mut FillAdded<'a>>,
-    /// Takes the results of a block, which are final.
+    /// Receives the results of a block, which are final.
     pub results: &'a mut TakeRows<'a>,
-    /// Blocks that an earlier run of the same division has handed out, which this one leaves out.
+    /// Number of blocks that an earlier run of the same division has already returned, which this one skips.
     pub from: usize,
 }
 
-/// The results of some queries, dense: `[batch][head][token]`. What is not wanted is empty.
+/// The results of some queries, dense: `[batch][head][token]`. Results that were not requested are empty.
 #[derive(Clone, Debug)]
 pub struct StreamRows<'a> {
     /// The sequences.
@@ -106,7 +106,7 @@ pub struct StreamRows<'a> {
 }
 
 impl StreamRows<'_> {
-    /// The bytes of an output; none if it is not wanted.
+    /// Returns the bytes of an output; empty if it was not requested.
     #[must_use]
     pub fn bytes(&self, operand: Operand) -> &[u8] {
         match operand {
@@ -120,7 +120,7 @@ impl StreamRows<'_> {
     }
 }
 
-/// Where the time of a run went, and what moved.
+/// Times of a run, and the amount of transferred data.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StreamTimes {
     /// Milliseconds in which the function of the keys filled chunks, on the host.
@@ -129,21 +129,23 @@ pub struct StreamTimes {
     pub copy_ms: f64,
     /// Milliseconds of products and merges, by events.
     pub compute_ms: f64,
-    /// Milliseconds in which the device had no products to compute: the first copy, and whatever is not hidden.
+    /// Milliseconds in which the device had no products to compute: the first copy, and all other transfers that are not
+    /// hidden.
     pub wait_ms: f64,
     /// Milliseconds from the start to the end of the last product, on the device.
     pub total_ms: f64,
-    /// Bytes of keys, values, masks and biases that were brought: read into page-locked memory, copied to the device, or
+    /// Bytes of keys, values, masks and biases that were transferred: read into page-locked memory, copied to the device, or
     /// both.
     pub bytes: u64,
-    /// Bytes that a sink has taken.
+    /// Bytes that a sink has received.
     pub written: u64,
-    /// Chunks that passed.
+    /// Number of chunks.
     pub chunks: u64,
 }
 
 impl StreamTimes {
-    /// `Overlap_eff = 1 − wait / total`: the share of the time in which the device computes. One if nothing took time.
+    /// Returns `Overlap_eff = 1 − wait / total`: the share of the time in which the device computes. One if the total is
+    /// zero.
     #[must_use]
     pub fn overlap(&self) -> f64 {
         if self.total_ms > 0.0 { 1.0 - self.wait_ms / self.total_ms } else { 1.0 }

@@ -1,4 +1,4 @@
-//! A stream: its plan, its memory, and what orders its work.
+//! A stream: its plan, its memory, and the ordering of its work.
 
 use super::error::GpuStreamError;
 use super::memory::Memory;
@@ -13,15 +13,15 @@ use elsa_core::attention::Problem;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::sync::Arc;
 
-/// Steps whose events are kept: the two that are under way, the one whose times are read, and the one before it.
+/// Number of steps whose events are kept: two in progress, the one whose times are read, and the one before it.
 pub const MARKS: usize = 4;
 
-/// The events of a step, which keep their times.
+/// The events of a step, which record times.
 #[derive(Debug)]
 pub struct Marks {
-    /// Around the copy of its keys.
+    /// Events before and after the copy of its keys.
     pub copy: [Event; 2],
-    /// Around its products.
+    /// Events before and after its products.
     pub work: [Event; 2],
 }
 
@@ -32,7 +32,7 @@ impl Marks {
     }
 }
 
-/// The kernel that merges a chunk with those before it, and the states that it takes in at once.
+/// Returns the kernel that merges a chunk with the earlier ones, and the number of states that it absorbs at once.
 pub fn merging() -> Result<(&'static GpuKernel, usize), DeviceError> {
     let found = GPU_KERNELS.iter().find_map(|k| match k.role {
         Role::AttentionStream { states, .. } => Some((k, states)),
@@ -41,14 +41,14 @@ pub fn merging() -> Result<(&'static GpuKernel, usize), DeviceError> {
     found.ok_or(DeviceError::NoKernel { role: "streaming" })
 }
 
-/// Keys and values of any length that pass resident queries in chunks, on a GPU.
+/// Attention on a GPU over keys and values of any length, which are streamed in chunks past resident queries.
 ///
 /// It owns all memory that its runs need; a run allocates nothing on the device. The bits of the results depend on the
-/// problem, the device and the keys of a split (`division.keys / division.splits`). They do not depend on the queries
-/// that are resident, the splits of a chunk, or where the keys come from.
+/// problem, the device and the keys of a split (`division.keys / division.splits`). They do not depend on the number of
+/// resident queries, the splits of a chunk, or the source of the keys.
 ///
-/// Masks and biases come with each block of queries and chunk of keys, a past before the new keys, windows picture by
-/// picture, and packed sequences one by one.
+/// Masks and biases are transferred for each block of queries and chunk of keys, a past before the new keys, windows picture
+/// by picture, and packed sequences one by one.
 #[derive(Debug)]
 pub struct GpuStream {
     pub(super) engine: Engine,
@@ -56,7 +56,7 @@ pub struct GpuStream {
     pub(super) context: Arc<Context>,
     pub(super) attention: Function,
     pub(super) merge: Function,
-    /// Work in these streams is waited for before a run returns, so that memory and events below are free.
+    /// Work in these streams is waited for before a run returns, so the memory and events below are free.
     pub(super) compute: Stream,
     pub(super) copy: Stream,
     pub(super) start: Event,
@@ -70,8 +70,8 @@ fn gpu_of(engine: &Engine) -> Result<&Arc<Gpu>, GpuStreamError> {
 }
 
 impl GpuStream {
-    /// Allocates everything that runs need. Before that, the limits of the machine, of control groups and of the process
-    /// are asked whether there is room for the part that is memory of the host.
+    /// Allocates everything that runs need. Before that, it checks the limits of the machine, of control groups and of the
+    /// process for the host memory.
     ///
     /// # Errors
     /// Returns an error if no GPU computes, if the problem or the division is not supported, if memory is not available, or
@@ -110,7 +110,8 @@ impl GpuStream {
         })
     }
 
-    /// Rows of a block of the kernel that computes the problem: [`StreamDivision::rows`] is a multiple of it.
+    /// Returns the number of rows of a block of the kernel that computes the problem: [`StreamDivision::rows`] is a multiple
+    /// of it.
     ///
     /// # Errors
     /// Returns an error if no GPU computes, or if its kernels do not support the problem.
@@ -123,8 +124,8 @@ impl GpuStream {
         Ok(choice.kernel.rows)
     }
 
-    /// Bytes on the device, and bytes of page-locked memory, that a stream would allocate. On an integrated GPU both are
-    /// the host's memory.
+    /// Returns the bytes on the device, and of page-locked memory, that a stream would allocate. On an integrated GPU both
+    /// are the host's memory.
     ///
     /// # Errors
     /// Returns an error if no GPU computes, or if the problem or the division is not supported.
@@ -136,25 +137,25 @@ impl GpuStream {
         Ok(StreamPlan::new(gpu_of(engine)?, problem, options)?.bytes())
     }
 
-    /// The problem.
+    /// Returns the problem.
     #[must_use]
     pub fn problem(&self) -> &Problem {
         &self.plan.problem
     }
 
-    /// Bytes on the device, and bytes of page-locked memory.
+    /// Returns the bytes on the device, and of page-locked memory.
     #[must_use]
     pub fn bytes(&self) -> [usize; 2] {
         self.memory.bytes()
     }
 
-    /// How queries and keys are divided.
+    /// Returns the division of queries and keys.
     #[must_use]
     pub fn division(&self) -> StreamDivision {
         self.plan.options.division
     }
 
-    /// Query rows that are resident at once, over heads and sequences. Packed sequences may have fewer.
+    /// Returns the number of query rows that are resident at once, over heads and sequences. Packed sequences may have fewer.
     #[must_use]
     pub fn resident_rows(&self) -> usize {
         let problem = &self.plan.problem;

@@ -1,10 +1,10 @@
-//! Why a stream could not be made or did not end.
+//! Errors of streams and of their runs.
 
 use crate::error::DeviceError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError;
 
-/// Why keys could not pass in chunks. The results that were handed out before are complete, others are not.
+/// Error of streaming keys in chunks. Results that were returned before it are complete, others are not.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuStreamError {
@@ -14,18 +14,18 @@ pub enum GpuStreamError {
     /// The kernels do not support the problem.
     #[error(transparent)]
     Refused(#[from] ChooseError),
-    /// The problem has an argument that is not supported here.
+    /// The problem has an argument that streams do not support.
     #[error("{argument}: given; allowed: {allowed}")]
     Argument {
         /// Name of the argument.
         argument: &'static str,
-        /// Where it is supported, or what in its place.
+        /// A supported alternative.
         allowed: &'static str,
     },
-    /// A run that goes on begins at a unit that there is not.
+    /// A resumed run starts at a unit that does not exist.
     #[error("first unit: {found}; allowed: at most {units}")]
     Unit {
-        /// The unit asked for.
+        /// Requested unit.
         found: usize,
         /// Number of units.
         units: usize,
@@ -35,53 +35,53 @@ pub enum GpuStreamError {
     Division {
         /// Name of the number.
         argument: &'static str,
-        /// The number found.
+        /// Value of the number.
         found: usize,
-        /// The numbers that are supported.
+        /// Supported values.
         allowed: &'static str,
-        /// What it must be a multiple of.
+        /// A number that it must be a multiple of.
         multiple: usize,
     },
     /// The engine computes on the CPU.
     #[error("backend: no GPU computes; allowed: an engine whose back end is cuda")]
     NoGpu,
-    /// The call wants nothing.
+    /// The call requests no output.
     #[error("out: no output, log-sum-exp or state is wanted; allowed: at least one")]
     NoOutput,
-    /// The system would end the process.
+    /// The system would kill the process.
     #[error("memory: {needed} bytes are needed; allowed: at most {available}, by {limit}")]
     Limit {
         /// Number of bytes needed.
         needed: usize,
-        /// Number of bytes that the process may still take.
+        /// Number of bytes that are still available to the process.
         available: u64,
-        /// What limits them.
+        /// The limit that applies.
         limit: &'static str,
     },
     /// The budget has no room for the smallest division.
     #[error("{argument}: {budget} bytes; allowed: at least {needed}")]
     Budget {
-        /// Which budget.
+        /// Name of the budget.
         argument: &'static str,
         /// The budget in bytes.
         budget: usize,
         /// Number of bytes that the smallest division needs.
         needed: usize,
     },
-    /// The keys are not where the stream was told that they are.
+    /// The location of the keys differs from the one declared for the stream.
     #[error("keys: {found}; allowed: {allowed}")]
     Keys {
-        /// Where they are.
+        /// Location of the keys.
         found: &'static str,
-        /// Where they may be.
+        /// Allowed locations.
         allowed: &'static str,
     },
     /// Keys, queries or results could not be read or written.
     #[error("{what}: {reason}")]
     Io {
-        /// What could not be read or written.
+        /// Name of the data that could not be read or written.
         what: &'static str,
-        /// What the system reports.
+        /// Message of the system.
         reason: String,
     },
     /// [`Engine::cancel`](crate::Engine::cancel) ended the run.
@@ -93,7 +93,7 @@ pub enum GpuStreamError {
 }
 
 impl GpuStreamError {
-    /// Whether memory was not available, so that a smaller division may succeed.
+    /// Returns `true` if memory was not available, so a smaller division may succeed.
     #[must_use]
     pub const fn is_memory(&self) -> bool {
         /// The driver's code for memory that is not available, which any call may return.

@@ -1,4 +1,4 @@
-//! A stream within budgets: the largest division that they have room for, and what is tried when memory is refused.
+//! Fits a stream into budgets: finds the largest division that fits, and tries finer ones if memory is refused.
 
 use super::engine::GpuStream;
 use super::error::GpuStreamError;
@@ -12,50 +12,50 @@ use elsa_core::attention::Problem;
 use elsa_core::attention::plan::GpuChoice;
 use std::sync::Arc;
 
-/// Least and most keys of a split, unless memory has room for fewer. Each block of a split reads its queries and writes a
-/// partial state, which short splits do more often.
+/// Smallest and largest number of keys of a split, unless only fewer fit. Each block of a split reads its queries and writes
+/// a partial state, which short splits do more often.
 const SPLIT: [usize; 2] = [1024, 8192];
-/// Chunks into which keys are divided at least, where that leaves splits of the least length: the copy of the first one is
-/// not hidden.
+/// Smallest number of chunks into which keys are divided, if splits still have the smallest length: the copy of the first
+/// chunk is not hidden.
 const CHUNKS: usize = 32;
 /// Bytes that two chunks of one split may take.
 const SPLIT_BYTES: usize = 16 << 20;
-/// Largest number of splits of a chunk that are chosen.
+/// Largest number of splits of a chunk that the search selects.
 const MOST_SPLITS: usize = 64;
-/// Percent of the blocks that a device holds at once which a chunk has at least.
+/// Least number of blocks of a chunk, in percent of those that a device holds at once.
 const FILL_PERCENT: usize = 90;
 
-/// The most memory that a stream may take, in bytes; `None` is what there is.
+/// Memory limits of a stream, in bytes; `None` is all available memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamBudget {
-    /// Memory on the device. On an integrated GPU it is the host's, and one budget holds for both: the smaller one.
+    /// Memory on the device. On an integrated GPU it is the host's, and one budget applies to both: the smaller one.
     pub device: Option<usize>,
     /// Page-locked memory.
     pub pinned: Option<usize>,
 }
 
-/// What a stream needs, and what its division is to be.
+/// Requirements of a stream and of its division.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StreamWants {
-    /// Where keys and values come from.
+    /// Source of keys and values.
     pub keys: KeysFrom,
-    /// Whether the output is wanted.
+    /// `true` to return the output.
     pub output: bool,
-    /// Whether log-sum-exp is wanted.
+    /// `true` to return log-sum-exp.
     pub lse: bool,
-    /// Whether states are wanted.
+    /// `true` to return states.
     pub states: bool,
-    /// Whether short chains of f16 products may be summed in f16.
+    /// `true` if short chains of f16 products may be summed in f16.
     pub half_scores: bool,
-    /// Length of a chunk, as a multiple of the one that would be chosen (ELSA-Lean's `η`, appendix I of the paper). It is
-    /// rounded up to a power of two of splits, which changes no bit, and shorter where the budget needs it.
+    /// Length of a chunk, as a multiple of the default choice (ELSA-Lean's `η`, appendix I of the paper). It is rounded up to
+    /// a power of two of splits, which changes no bit, and reduced if the budget requires it.
     pub eta: f64,
-    /// The division of an earlier run, which this one goes on with; `None` has it chosen.
+    /// Division of an earlier run that this one continues; `None` chooses it.
     pub division: Option<StreamDivision>,
 }
 
 impl StreamWants {
-    /// The output, of a division that is chosen.
+    /// Requests the output, with a division chosen by the search.
     #[must_use]
     pub const fn new(keys: KeysFrom) -> StreamWants {
         let (output, lse, states, half_scores) = (true, false, false, false);
@@ -68,16 +68,16 @@ impl StreamWants {
     }
 }
 
-/// A stream that fits, or why the CPU is to compute.
+/// A stream that fits, or the reason why the CPU must compute.
 #[derive(Debug)]
 pub enum Fitted {
     /// The GPU computes.
     Gpu(Box<GpuStream>, StreamFit),
     /// Not even the finest division fits, and [`Fallback::Cpu`] lets the CPU compute.
     Cpu {
-        /// Why the last attempt was refused.
+        /// Reason for which the last attempt was refused.
         reason: GpuStreamError,
-        /// How often memory was refused.
+        /// Number of times that memory was refused.
         refused: usize,
     },
 }
@@ -93,13 +93,13 @@ struct Search<'a> {
 }
 
 impl GpuStream {
-    /// Makes the largest stream that `budget` has room for: as many resident queries as fit. All memory is allocated
-    /// here. When it is refused, by the device, the system or the budget, fewer tasks are resident, then tasks are finer.
-    /// A division that is given is tried alone.
+    /// Creates the largest stream that fits `budget`, with the largest number of resident queries. All memory is allocated
+    /// here. If the device, the system or the budget refuses it, first fewer tasks are resident, then tasks are finer. A
+    /// given division is the only attempt.
     ///
     /// # Errors
-    /// Returns an error if no GPU computes, if `eta` is not a positive finite number, if the problem is not supported, or if the device fails. If memory has no
-    /// room for the finest division, also with [`Fallback::Fail`].
+    /// Returns an error if no GPU computes, if `eta` is not a positive finite number, if the problem is not supported, or if
+    /// the device fails. With [`Fallback::Fail`] also if not even the finest division fits.
     pub fn fit(
         engine: &Engine,
         problem: &Problem,
@@ -141,7 +141,7 @@ impl Search<'_> {
                 Ok(stream) => {
                     let more = if attempt.calibrates { self.more(&attempt, &stream)? } else { 0 };
                     if guard.grant(more) {
-                        // The memory of one task is given back before that of several is taken.
+                        // The memory of one task is freed before that of several is allocated.
                         stream.close()?;
                         continue;
                     }
@@ -165,7 +165,7 @@ impl Search<'_> {
         self.given_up(reason, guard.refused())
     }
 
-    /// The division of an earlier run.
+    /// Tries the division of an earlier run.
     fn given(&self, division: StreamDivision) -> Result<Fitted, GpuStreamError> {
         match self.allocate(division) {
             Ok(stream) => {
@@ -179,7 +179,7 @@ impl Search<'_> {
         }
     }
 
-    /// What becomes of a stream for which there is no memory.
+    /// Returns the result for a stream without memory.
     fn given_up(&self, reason: GpuStreamError, refused: usize) -> Result<Fitted, GpuStreamError> {
         match self.engine.fallback() {
             Fallback::Cpu => {
@@ -190,7 +190,7 @@ impl Search<'_> {
         }
     }
 
-    /// The sizes that limit the search. Windows are not divided.
+    /// Returns the sizes that limit the search. Windows are not divided.
     fn limits(&self) -> Limits {
         let queries = self.problem.spec().query.tokens();
         let (unit, tile) = (self.choice.kernel.rows.max(1), self.choice.kernel.keys.max(1));
@@ -203,19 +203,19 @@ impl Search<'_> {
         }
     }
 
-    /// Blocks of threads that a device holds at once.
+    /// Returns the number of thread blocks that a device holds at once.
     fn room(&self) -> usize {
         let profile = self.gpu.profile();
         profile.sms.max(1) * self.choice.kernel.resources.resident(profile)
     }
 
-    /// Blocks of threads of a chunk that passes `rows` queries.
+    /// Returns the number of thread blocks of a chunk for `rows` queries.
     fn blocks(&self, rows: usize, splits: usize) -> usize {
         let blocks = rows.div_ceil(self.choice.kernel.rows.max(1));
         blocks.saturating_mul(splits).saturating_mul(self.problem.heads() * steps::at_once(self.problem))
     }
 
-    /// Bytes of a division, of which page-locked ones; on an integrated GPU both are one.
+    /// Returns the bytes of a division, and the page-locked ones among them; on an integrated GPU both are the same memory.
     fn bytes(&self, division: StreamDivision) -> Result<[usize; 2], GpuStreamError> {
         let [device, pinned] =
             StreamPlan::new(self.gpu, self.problem, &self.wants.options(division))?.bytes();
@@ -227,7 +227,7 @@ impl Search<'_> {
         self.bytes(division).is_ok_and(|[a, b]| a <= device && b <= pinned)
     }
 
-    /// Most tasks of `rows` queries, up to `most`, that the budget has room for with these chunks.
+    /// Returns the largest number of tasks of `rows` queries, up to `most`, that fit the budget with these chunks.
     fn most_tasks(&self, rows: usize, most: usize, split: usize, splits: usize) -> usize {
         let division = |tasks: usize| StreamDivision { rows: rows * tasks, keys: split * splits, splits };
         let (mut fits, mut too_many) = (0, most + 1);
@@ -242,12 +242,13 @@ impl Search<'_> {
         fits
     }
 
-    /// Whether a chunk of so many splits has blocks for the whole device.
+    /// Returns `true` if a chunk of `splits` splits has blocks for the whole device.
     fn fills(&self, rows: usize, splits: usize) -> bool {
         self.blocks(rows, splits).saturating_mul(100) >= self.room().saturating_mul(FILL_PERCENT)
     }
 
-    /// Keys of a split, on which bits depend: a function of the problem and the device, and not of the budget.
+    /// Returns the number of keys of a split, which decides bits: a function of the problem and the device, not of the
+    /// budget.
     fn split(&self, limits: &Limits) -> usize {
         let spec = self.problem.spec();
         let mut splits = 1;
@@ -269,8 +270,9 @@ impl Search<'_> {
         split.next_multiple_of(limits.tile)
     }
 
-    /// Queries of a task, tasks, and splits of a chunk to begin with: the fewest splits whose blocks fill the device, and
-    /// as many queries as the budget has room for. A task has the rows of one block, unless there are very many.
+    /// Returns the initial numbers of queries of a task, of tasks, and of splits of a chunk: the fewest splits whose blocks
+    /// fill the device, and the most queries that fit the budget. A task has the rows of one block, unless that makes too
+    /// many tasks.
     fn first(&self, limits: &Limits, split: usize) -> (usize, usize, usize) {
         let task = limits.unit * limits.queries.div_ceil(limits.unit).div_ceil(MOST_TASKS).max(1);
         let most = limits.queries.div_ceil(task).max(1);
@@ -304,7 +306,7 @@ impl Search<'_> {
         }
     }
 
-    /// Allocates a stream, if the budget has room for it.
+    /// Allocates a stream if it fits the budget.
     fn allocate(&self, division: StreamDivision) -> Result<GpuStream, GpuStreamError> {
         let (needed, budget) = (self.bytes(division)?, self.budget);
         for (argument, which) in [("device budget", 0), ("pinned budget", 1)] {
@@ -316,8 +318,8 @@ impl Search<'_> {
         GpuStream::new(self.engine, self.problem, &self.wants.options(division))
     }
 
-    /// Tasks that have room besides those of an attempt: by the bytes that one more takes, and what the budget and the
-    /// device have left.
+    /// Returns the number of additional tasks that fit, from the bytes of one more and the rest of the budget and of the
+    /// device's memory.
     fn more(&self, attempt: &Attempt, stream: &GpuStream) -> Result<usize, GpuStreamError> {
         let next = Attempt { tasks: attempt.tasks + 1, ..*attempt };
         let (now, then) = (self.bytes(division(attempt))?, self.bytes(division(&next))?);
@@ -331,7 +333,7 @@ impl Search<'_> {
     }
 }
 
-/// The division of an attempt.
+/// Returns the division of an attempt.
 const fn division(attempt: &Attempt) -> StreamDivision {
     StreamDivision { rows: attempt.resident(), keys: attempt.keys(), splits: attempt.splits }
 }

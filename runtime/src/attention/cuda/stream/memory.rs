@@ -1,11 +1,11 @@
-//! The memory of a stream: one buffer on the device and one in page-locked memory of the host, with the same areas where
-//! both have them.
+//! The memory of a stream: one buffer on the device and one in page-locked host memory, with the same areas if both
+//! have them.
 
 use crate::cuda::driver::{Context, DeviceBuffer, PinnedBuffer};
 use crate::error::DeviceError;
 use std::sync::Arc;
 
-/// What an area holds. Areas of chunks come twice: while one is computed, the other is filled.
+/// Contents of an area. Areas of chunks exist twice: while one is computed, the other is filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Area {
     /// Queries of the resident block, `[batch][head][token][head_dim]`.
@@ -28,7 +28,7 @@ pub enum Area {
     Value(usize),
     /// The mask of a block and a chunk, `[batch][head][query][key]`; broadcast axes have one.
     Mask(usize),
-    /// The bias of a block and a chunk, as the mask.
+    /// The bias of a block and a chunk, in the layout of the mask.
     Bias(usize),
     /// The index into a table for a block and a chunk, `[query][key]`.
     Index(usize),
@@ -36,11 +36,11 @@ pub enum Area {
     Positions,
     /// References and sums of the partial states of a chunk.
     PartialMs,
-    /// Weighted sums of those.
+    /// Weighted sums of the partial states of a chunk.
     PartialW,
     /// References and sums of pending states.
     PendingMs,
-    /// Weighted sums of those.
+    /// Weighted sums of pending states.
     PendingW,
 }
 
@@ -73,12 +73,12 @@ const ALL: [Area; AREAS] = [
 ];
 
 impl Area {
-    /// Whether kernels alone use it.
+    /// Returns `true` if only kernels use it.
     pub const fn is_inner(self) -> bool {
         matches!(self, Area::PartialMs | Area::PartialW | Area::PendingMs | Area::PendingW)
     }
 
-    /// Whether it holds keys or values.
+    /// Returns `true` if it holds keys or values.
     pub const fn is_chunk(self) -> bool {
         matches!(self, Area::Key(_) | Area::Value(_))
     }
@@ -109,7 +109,7 @@ impl Area {
 /// Offsets of areas in a buffer, multiples of 256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Offset and size of each area, in bytes; `None` where the buffer does not have it.
+    /// Offset and size of each area, in bytes; `None` if the buffer does not have it.
     at: [Option<(usize, usize)>; AREAS],
     /// Total number of bytes.
     pub bytes: usize,
@@ -128,7 +128,7 @@ impl Layout {
         (bytes <= isize::MAX as usize).then_some(Layout { at, bytes })
     }
 
-    /// Offset and size of an area in bytes; `None` if the buffer does not have it.
+    /// Returns the offset and the size of an area in bytes; `None` if the buffer does not have it.
     pub const fn area(&self, area: Area) -> Option<(usize, usize)> {
         self.at[area.index()]
     }
@@ -140,12 +140,12 @@ pub struct Memory {
     layouts: [Layout; 2],
     device: DeviceBuffer,
     pinned: PinnedBuffer,
-    /// Where the device finds the page-locked memory.
+    /// Device address of the page-locked memory.
     mapped: u64,
 }
 
 impl Memory {
-    /// Allocates both buffers. The page-locked one is written, so that every page is there.
+    /// Allocates both buffers. The page-locked one is written, so that every page is provided.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.
@@ -156,7 +156,8 @@ impl Memory {
         Ok(Memory { layouts: [device, pinned], device: on_device, pinned: on_host, mapped })
     }
 
-    /// The device address of an area: on the device, or else in page-locked memory. Zero if there is none.
+    /// Returns the device address of an area: in device memory, or else in page-locked memory. Zero if neither has
+    /// it.
     pub fn on_device(&self, area: Area) -> u64 {
         let at = |base: u64, (offset, _): (usize, usize)| if base == 0 { 0 } else { base + offset as u64 };
         match (self.layouts[0].area(area), self.layouts[1].area(area)) {
@@ -166,18 +167,18 @@ impl Memory {
         }
     }
 
-    /// The host address of an area and its size; `None` if the device alone has it.
+    /// Returns the host address of an area and its size; `None` if only the device has it.
     pub fn on_host(&self, area: Area) -> Option<(*mut u8, usize)> {
         let (offset, len) = self.layouts[1].area(area)?;
         Some((self.pinned.data().wrapping_add(offset), len))
     }
 
-    /// Whether both sides have the area, so that it is copied from one to the other.
+    /// Returns `true` if both buffers have the area, so it is copied from one to the other.
     pub const fn is_copied(&self, area: Area) -> bool {
         self.layouts[0].area(area).is_some() && self.layouts[1].area(area).is_some()
     }
 
-    /// Bytes on the device, and bytes of page-locked memory.
+    /// Returns the bytes on the device, and of page-locked memory.
     pub const fn bytes(&self) -> [usize; 2] {
         [self.layouts[0].bytes, self.layouts[1].bytes]
     }

@@ -1,4 +1,4 @@
-//! What a stream decides once per shape: the kernel, the division, the layout of its memory.
+//! Decisions of a stream that are made once per shape: the kernel, the division, the layout of its memory.
 
 use super::error::GpuStreamError;
 use super::memory::{Area, Layout};
@@ -12,48 +12,49 @@ use elsa_core::attention::{MaskView, Problem};
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
 use std::sync::Arc;
 
-/// How a stream divides queries and keys. Bits depend on the keys of a split alone, `keys / splits`.
+/// Division of queries and keys by a stream. Bits only depend on the keys of a split, `keys / splits`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamDivision {
-    /// Queries of each sequence and head that are resident at once: all, or a multiple of the kernel's rows
-    /// ([`GpuStream::kernel_rows`](super::GpuStream::kernel_rows)).
+    /// Number of queries of each sequence and head that are resident at once: all, or a multiple of the kernel's
+    /// rows ([`GpuStream::kernel_rows`](super::GpuStream::kernel_rows)).
     pub rows: usize,
-    /// Keys of a chunk: `splits` times a multiple of 64.
+    /// Number of keys of a chunk: `splits` times a multiple of 64.
     pub keys: usize,
-    /// Splits of a chunk, which blocks of threads compute side by side: a power of two.
+    /// Number of splits of a chunk, which thread blocks compute concurrently: a power of two.
     pub splits: usize,
 }
 
-/// Where the keys and values of a stream come from.
+/// Source of the keys and values of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeysFrom {
-    /// A function that fills page-locked memory: of a file, or of a network.
+    /// A function that fills page-locked memory, for example from a file or a network.
     Function,
-    /// Host memory. An integrated GPU needs it page-locked, and uses it in place.
+    /// Host memory. An integrated GPU requires it to be page-locked, and uses it in place.
     Host,
     /// Device memory, which is used in place.
     Device,
 }
 
-/// What a stream is made for.
+/// Options of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuStreamOptions {
-    /// Queries, keys and splits.
+    /// Numbers of queries, keys and splits.
     pub division: StreamDivision,
-    /// Where keys and values come from.
+    /// Source of keys and values.
     pub keys: KeysFrom,
-    /// Whether the output is wanted.
+    /// `true` to return the output.
     pub output: bool,
-    /// Whether log-sum-exp is wanted.
+    /// `true` to return log-sum-exp.
     pub lse: bool,
-    /// Whether states are wanted.
+    /// `true` to return states.
     pub states: bool,
-    /// Whether short chains of f16 products may be summed in f16, as in [`PlanOptions`](crate::PlanOptions::half_scores).
+    /// `true` if short chains of f16 products may be summed in f16, as in
+    /// [`PlanOptions`](crate::PlanOptions::half_scores).
     pub half_scores: bool,
 }
 
 impl GpuStreamOptions {
-    /// A stream that returns the output.
+    /// Requests the output only.
     #[must_use]
     pub const fn new(division: StreamDivision, keys: KeysFrom) -> GpuStreamOptions {
         GpuStreamOptions { division, keys, output: true, lse: false, states: false, half_scores: false }
@@ -73,7 +74,7 @@ pub struct StreamPlan {
     pub layouts: [Layout; 2],
 }
 
-/// The kernel for the whole problem, which no resident block changes.
+/// Chooses the kernel for the whole problem, which no resident block changes.
 pub fn kernel(
     gpu: &Arc<Gpu>,
     problem: &Problem,
@@ -86,7 +87,7 @@ pub fn kernel(
     Ok((kernel, choice))
 }
 
-/// Refuses what a stream cannot have.
+/// Returns an error for arguments that streams do not support.
 fn refuse(problem: &Problem, options: &GpuStreamOptions) -> Result<(), GpuStreamError> {
     let s = problem.spec();
     if s.append {
@@ -141,7 +142,7 @@ impl StreamPlan {
         }
         (choice.splits, choice.chunk) = (splits, keys / splits);
         if problem.spec().packed.is_some() {
-            // A step has one of the sequences.
+            // A step covers one of the sequences.
             choice.sequences = 0;
         }
         let rows = rows.min(queries).max(1);
@@ -159,7 +160,7 @@ impl StreamPlan {
         Ok(StreamPlan { gpu: gpu.clone(), problem: *problem, options, kernel, choice, layouts })
     }
 
-    /// The same plan in the form that fills the kernels' parameters, for a chunk of `keys` keys.
+    /// Returns the same plan in the form that fills the kernels' parameters, for a chunk of `keys` keys.
     pub fn for_keys(&self, keys: usize, rows: usize) -> GpuPlan {
         let mut choice = self.choice;
         choice.splits = keys.div_ceil(choice.chunk.max(1)).max(1);
@@ -173,7 +174,7 @@ impl StreamPlan {
         }
     }
 
-    /// Bytes on the device, and bytes of page-locked memory.
+    /// Returns the bytes on the device, and of page-locked memory.
     pub const fn bytes(&self) -> [usize; 2] {
         [self.layouts[0].bytes, self.layouts[1].bytes]
     }
@@ -184,7 +185,7 @@ const MOST_SPLITS: usize = 256;
 /// Largest number of keys of a chunk, which the device counts in 32 bits.
 pub const MOST_KEYS: usize = 1 << 30;
 
-/// The areas on the device and in page-locked memory, for chunks of `keys` keys.
+/// Lays out the areas on the device and in page-locked memory, for chunks of `keys` keys.
 fn layouts(
     gpu: &Arc<Gpu>,
     problem: &Problem,
@@ -206,7 +207,7 @@ fn layouts(
         Some(product(&counts).and_then(|count| count.checked_mul(view.kind().size())))
     };
     let (d, dv) = (problem.head_dim(), problem.value_dim());
-    // `None` where the stream does not have the area; `Some(None)` where its size overflows.
+    // `None` if the stream does not have the area; `Some(None)` if its size overflows.
     let bytes = |area: Area| -> Option<Option<usize>> {
         let states = options.states.then_some(());
         Some(match area {

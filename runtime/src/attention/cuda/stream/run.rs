@@ -1,4 +1,4 @@
-//! A run: chunk after chunk is brought, computed and merged, and results leave at the end of each block of queries.
+//! Runs a stream: transfers, computes and merges chunk after chunk, and returns results at the end of each block of queries.
 
 use super::added;
 use super::call::{StreamCall, StreamKeys, StreamRows, StreamTimes};
@@ -16,7 +16,7 @@ use elsa_kernels::cuda::attention::{AttentionArgs, Pending, StreamArgs, merge_bl
 use std::io;
 use std::time::Duration;
 
-/// Waits for both streams when it is dropped, so that no copy uses memory of the caller's any longer.
+/// Waits for both streams when it is dropped, so that no copy uses the caller's memory any longer.
 struct Settle<'a> {
     entered: &'a Entered<'a>,
     streams: [RawStream; 2],
@@ -32,7 +32,7 @@ impl Drop for Settle<'_> {
     }
 }
 
-/// A tensor in host or device memory whose tokens are taken by chunks.
+/// A tensor in host or device memory whose tokens are used chunk by chunk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InPlace {
     pub(super) view: View,
@@ -40,7 +40,7 @@ pub(super) struct InPlace {
     pub(super) device: u64,
 }
 
-/// A run under way.
+/// A run in progress.
 pub(super) struct Run<'a, 'c, 'k> {
     pub(super) stream: &'a GpuStream,
     pub(super) entered: &'a Entered<'a>,
@@ -51,13 +51,13 @@ pub(super) struct Run<'a, 'c, 'k> {
 }
 
 impl GpuStream {
-    /// Passes all keys by all queries. `results` is called once for each block of resident queries, in order. Keys are the
-    /// past ones and then the new ones. A present is refused: the caller has both, and
-    /// [`GpuStream::run_between`] writes it.
+    /// Streams all keys past all queries. `results` is called once for each block of resident queries, in order. Keys are the
+    /// past ones followed by the new ones. A present is rejected: the caller has both, and [`GpuStream::run_between`] writes
+    /// it.
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem, if a function fails, if the device fails, or if the run was
-    /// cancelled ([`Engine::cancel`](crate::Engine::cancel)). No work is then left that uses memory of the caller's.
+    /// cancelled ([`Engine::cancel`](crate::Engine::cancel)). No pending work then uses the caller's memory.
     pub fn run(&mut self, call: StreamCall<'_, '_>) -> Result<StreamTimes, GpuStreamError> {
         let spec = self.plan.problem.spec();
         if spec.present_key.is_some() || spec.present_value.is_some() {
@@ -68,7 +68,7 @@ impl GpuStream {
         self.pass(call)
     }
 
-    /// [`GpuStream::run`] of a problem whose present is written elsewhere.
+    /// Runs like [`GpuStream::run`], for a problem whose present is written elsewhere.
     pub(crate) fn pass(&mut self, call: StreamCall<'_, '_>) -> Result<StreamTimes, GpuStreamError> {
         call.lengths.check(&self.plan.problem)?;
         if call.lengths.chunk.is_some() {
@@ -93,7 +93,7 @@ impl GpuStream {
         done.map(|()| times)
     }
 
-    /// Blocks of queries of a call, and steps of those from block `from` on.
+    /// Returns the number of blocks of queries of a call, and that of the steps from block `from` on.
     pub(crate) fn blocks_and_steps(&self, lengths: &Lengths<'_>, from: usize) -> (usize, usize) {
         let division = self.plan.options.division;
         let steps = || Steps::new(&self.plan.problem, lengths, division.rows, division.keys);
@@ -102,17 +102,17 @@ impl GpuStream {
         (steps().filter(|step| step.last).count(), rest.count())
     }
 
-    /// Page-locked memory in which a function fills keys and values, free until the next run.
+    /// Returns page-locked memory in which a function fills keys and values, free until the next run.
     pub(crate) fn key_room(&mut self) -> [&mut [u8]; 2] {
         [Area::Key(0), Area::Value(0)].map(|area| match self.memory.on_host(area) {
-            // SAFETY: *room*: the areas lie apart and have the bytes, which were written when they were allocated. No run
-            // is under way, and one waits for its work.
+            // SAFETY: *room*: the areas do not overlap and have the bytes, which were written when they were allocated. No
+            // run is in progress, and a run waits for its work.
             Some((data, len)) => unsafe { std::slice::from_raw_parts_mut(data, len) },
             None => &mut [],
         })
     }
 
-    /// Checks that the keys are where the stream was made for.
+    /// Checks that the location of the keys is the one declared for the stream.
     fn tensors(
         &self,
         entered: &Entered<'_>,
@@ -189,7 +189,7 @@ pub(super) fn io_error(what: &'static str) -> impl Fn(io::Error) -> GpuStreamErr
     move |error| GpuStreamError::Io { what, reason: error.to_string() }
 }
 
-/// A dense view of `tokens` tokens of `batch` sequences of a tensor, in its order of heads and tokens.
+/// Returns a dense view of `tokens` tokens of `batch` sequences of a tensor, in its order of heads and tokens.
 fn packed(view: &View, batch: usize, tokens: usize) -> Result<View, ArgumentError> {
     let [_, heads, _, dim] = view.shape();
     let [_, by_head, ..] = view.strides();
@@ -241,7 +241,7 @@ impl Run<'_, '_, '_> {
         &self.stream.marks[number % MARKS]
     }
 
-    /// Adds up the times of a step, which is done.
+    /// Adds the times of a finished step.
     pub(super) fn read_times(&mut self, number: usize) -> Result<(), GpuStreamError> {
         let (entered, marks) = (self.entered, &self.stream.marks[number % MARKS]);
         let [begin, end] = &marks.work;
@@ -262,8 +262,8 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// The place of a step's chunk in the whole. A past moves the diagonal, unless that ends at the last key, and so do as
-    /// many queries before the first one.
+    /// Returns the position of a step's chunk in the whole. A past moves the diagonal, unless that ends at the last key; as
+    /// many queries before the first one would do the same.
     pub(super) fn lengths(&self, step: &Step) -> Lengths<'_> {
         let past = self.stream.plan.problem.past();
         let [queries, keys] = step.group.len;
@@ -276,7 +276,7 @@ impl Run<'_, '_, '_> {
         Lengths { keys: self.call.lengths.keys, chunk: Some(chunk), ..Lengths::default() }
     }
 
-    /// Views of the keys and the values of a step as the kernels read them, and their addresses.
+    /// Returns the views of the keys and the values of a step as the kernels read them, and their addresses.
     pub(super) fn chunk(&self, number: usize, step: &Step) -> Result<[(View, u64); 2], GpuStreamError> {
         let (stream, spec) = (self.stream, self.stream.plan.problem.spec());
         let areas = [Area::Key(number % 2), Area::Value(number % 2)];
@@ -306,7 +306,7 @@ impl Run<'_, '_, '_> {
         Ok(chunk)
     }
 
-    /// The problem of a step: resident queries and a chunk of keys.
+    /// Returns the problem of a step: resident queries and a chunk of keys.
     pub(super) fn problem(&self, step: &Step, key: View, value: View) -> Result<Problem, ArgumentError> {
         let problem = &self.stream.plan.problem;
         let spec = problem.spec();
@@ -325,7 +325,7 @@ impl Run<'_, '_, '_> {
         Spec { scale, causal, window, softcap, mask, bias, windows, key_lengths, ..plain }.check()
     }
 
-    /// Enqueues the products of a step and their merge, behind the copy of its keys.
+    /// Enqueues the products of a step and their merge, after the copy of its keys.
     fn compute(&mut self, number: usize, step: &Step) -> Result<(), GpuStreamError> {
         if step.first {
             self.bring_queries(step)?;
@@ -397,8 +397,8 @@ impl Run<'_, '_, '_> {
         let heads = problem.heads() / choice.heads_at_once.max(1);
         let blocks = problem.sequences() * heads * choice.splits * call.row_blocks.max(0) as usize;
         let threads = choice.kernel.resources.threads as u32;
-        // SAFETY: the kernel takes an `AttentionArgs`. *room*: areas have the bytes of the largest chunk and block, and
-        // keys in place those of their views. *alive*: the memory of the stream or of the call; runs wait.
+        // SAFETY: the kernel takes an `AttentionArgs`. *room*: areas have the bytes of the largest chunk and block, and keys
+        // in place those of their views. *alive*: the memory of the stream or of the call; runs wait.
         unsafe { compute.launch(entered, &stream.attention, blocks as u32, threads, &call)? };
         let (merge, states) = merging()?;
         let blocks = merge_blocks(states, problem.rows(), choice.splits, choice.partial_dim);
@@ -409,7 +409,7 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// Waits for the results of a block and hands them out.
+    /// Waits for the results of a block and returns them.
     fn hand_out(&mut self, step: &Step) -> Result<(), GpuStreamError> {
         let (stream, entered) = (self.stream, self.entered);
         let (problem, memory) = (&stream.plan.problem, &stream.memory);
@@ -459,7 +459,7 @@ impl Run<'_, '_, '_> {
     }
 }
 
-/// Chunks of a problem's keys.
+/// Returns the number of chunks of a problem's keys.
 fn problem_chunks(problem: &Problem, keys: usize) -> usize {
     problem.keys().div_ceil(keys.max(1))
 }

@@ -1,22 +1,23 @@
-//! The steps of a stream: which queries meet which keys, and which pending states the state of a chunk merges with.
+//! Iterates over the steps of a stream: the pairs of query blocks and key chunks, and the pending states with which
+//! the state of a chunk merges.
 
 use elsa_core::attention::{Lengths, Problem};
 use elsa_core::scan::stack::{self, MergeStack};
 use std::ops::Range;
 
-/// The sequences that a block of queries is of.
+/// The sequences of a block of queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// Index of the first along the batch axis of the tensors, and how many there are.
+    /// Index of the first along the batch axis of the tensors, and their number.
     pub batch: [usize; 2],
     /// First query token, and first token of the new keys, in the tensors.
     pub first: [usize; 2],
-    /// Queries, and keys with those of the past, of each of them.
+    /// Numbers of queries, and of keys including those of the past, of each of them.
     pub len: [usize; 2],
 }
 
-/// Sequences that queries and keys are resident of at once. Those of a batch are all there, so that a device is busy;
-/// windows come picture by picture, and packed sequences, which differ in length, one by one.
+/// Returns the number of sequences that are resident at once. A whole batch is resident, to keep a device busy;
+/// windows are processed picture by picture, and packed sequences, which differ in length, one by one.
 pub fn at_once(problem: &Problem) -> usize {
     let spec = problem.spec();
     match (&spec.packed, &spec.windows) {
@@ -26,7 +27,7 @@ pub fn at_once(problem: &Problem) -> usize {
     }
 }
 
-/// A chunk of keys that passes a block of resident queries.
+/// A chunk of keys that is streamed past a block of resident queries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The sequences.
@@ -35,38 +36,39 @@ pub struct Step {
     pub tokens: Range<usize>,
     /// The keys of the chunk, counted from the first of the past; empty if no query of the block attends a key.
     pub keys: Range<usize>,
-    /// Whether the block's queries must be brought.
+    /// `true` if the block's queries must be transferred.
     pub first: bool,
-    /// Whether the block is done after it.
+    /// `true` if the block is done after it.
     pub last: bool,
-    /// Pending states that the state of the chunk merges with.
+    /// Number of pending states with which the state of the chunk merges.
     pub joins: usize,
-    /// The slot of the first of them, which the merged state takes.
+    /// Slot of the first of them, which receives the merged state.
     pub into: usize,
 }
 
 impl Step {
-    /// The batch indices of its sequences.
+    /// Returns the batch indices of its sequences.
     pub fn batch(&self) -> Range<usize> {
         let [first, count] = self.group.batch;
         first..first + count
     }
 
-    /// Its queries as tokens of the tensors.
+    /// Returns its queries as tokens of the tensors.
     pub fn queries(&self) -> Range<usize> {
         let first = self.group.first[0];
         first + self.tokens.start..first + self.tokens.end
     }
 
-    /// Its keys as tokens of the tensors: of past and new ones, one after the other.
+    /// Returns its keys as tokens of the tensors: of past and new ones, one after another.
     pub fn key_tokens(&self) -> Range<usize> {
         let first = self.group.first[1];
         first + self.keys.start..first + self.keys.end
     }
 }
 
-/// Slots that the pending states of a row need, where `chunks` chunks pass it. The state of a chunk merges with all that
-/// its subtree is complete with before it takes a slot, so that there are as many as the tree has levels.
+/// Returns the number of slots for the pending states of a row with `chunks` chunks. The state of a chunk merges
+/// with every pending state that completes its subtree before it occupies a slot, so the slots equal the levels of
+/// the tree.
 pub const fn slots(chunks: usize) -> usize {
     let depth = stack::depth(chunks);
     if depth == 0 { 1 } else { depth }
@@ -77,32 +79,32 @@ pub const fn slots(chunks: usize) -> usize {
 pub struct Steps<'a> {
     problem: &'a Problem,
     lengths: &'a Lengths<'a>,
-    /// Queries of a block and keys of a chunk.
+    /// Number of queries of a block, and of keys of a chunk.
     extent: [usize; 2],
-    /// Sequences of a group, first sequence of the present one, and its first query of the next block.
+    /// Number of sequences of a group, first sequence of the current one, and its first query of the next block.
     at_once: usize,
     sequence: usize,
     token: usize,
     block: Option<Block>,
 }
 
-/// Where in a block the next step is.
+/// Position of the next step within a block.
 #[derive(Debug)]
 struct Block {
     group: Group,
     tokens: Range<usize>,
-    /// The end of the keys that pass it.
+    /// End of the keys that are streamed past it.
     end: usize,
-    /// The chunks that pass it, from the next one on.
+    /// Remaining chunks that are streamed past it.
     chunks: Range<usize>,
     first: bool,
-    /// The tree over chunk numbers, which has taken in the next chunk, and its slot.
+    /// The tree over chunk numbers, which has absorbed the next chunk, and its slot.
     tree: MergeStack,
     slot: usize,
 }
 
 impl<'a> Steps<'a> {
-    /// Blocks of `rows` queries and chunks of `keys` keys.
+    /// Creates the steps of blocks of `rows` queries and chunks of `keys` keys.
     pub fn new(problem: &'a Problem, lengths: &'a Lengths<'a>, rows: usize, keys: usize) -> Steps<'a> {
         let extent = [rows.max(1), keys.max(1)];
         Steps {
@@ -116,7 +118,7 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// The keys that may be attended by a query of the block, from the first to the last.
+    /// Returns the keys that may be attended by a query of the block, from the first to the last.
     fn keys(&self, group: &Group, tokens: &Range<usize>) -> Range<usize> {
         if self.problem.spec().windows.is_some() {
             // Positions are those of the whole picture.
@@ -132,7 +134,7 @@ impl<'a> Steps<'a> {
         if start < end { start..end } else { 0..0 }
     }
 
-    /// The sequences from the present one on.
+    /// Returns the sequences from the current one on.
     fn group(&self) -> Group {
         let first = self.problem.sequence(self.lengths, self.sequence);
         let count = match self.problem.spec().packed {
@@ -146,7 +148,7 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// The next block of queries; `None` after the last one.
+    /// Returns the next block of queries; `None` after the last one.
     fn open(&mut self) -> Option<Block> {
         let group = loop {
             if self.sequence >= self.problem.sequences() || self.problem.heads() == 0 {
@@ -167,7 +169,7 @@ impl<'a> Steps<'a> {
         Some(Block { group, tokens, end: keys.end, chunks, first: true, tree, slot })
     }
 
-    /// Leaves out the next `count` blocks.
+    /// Skips the next `count` blocks.
     pub fn skip_blocks(&mut self, count: usize) {
         for _ in 0..count {
             self.block = None;
@@ -188,12 +190,12 @@ impl Iterator for Steps<'_> {
         };
         let (group, tokens, first, slot) = (block.group, block.tokens.clone(), block.first, block.slot);
         let chunk = block.chunks.start;
-        // Keys beyond those that a query attends are not brought.
+        // Keys beyond those that a query attends are not transferred.
         let begin = chunk.saturating_mul(self.extent[1]).min(block.end);
         let end = block.end.min(begin.saturating_add(self.extent[1])).max(begin);
         block.chunks.start = (chunk + 1).min(block.chunks.end);
         let last = block.chunks.is_empty();
-        // What the tree merges before it takes in the next chunk is what this one completes.
+        // The merges of the tree before it absorbs the next chunk are the ones that this chunk completes.
         let mut joins = 0;
         if last {
             block.tree.finish(|_| joins += 1);
@@ -220,7 +222,7 @@ mod tests {
         spec.check().unwrap()
     }
 
-    /// The tree over leaves `lo..hi` as text, as the states of a stream in memory merge.
+    /// Returns the tree over leaves `lo..hi` as text, in the merge order of an in-memory stream.
     fn tree(lo: usize, hi: usize, end: usize) -> String {
         let mid = usize::midpoint(lo, hi);
         match (hi - lo, mid < end) {
@@ -248,7 +250,7 @@ mod tests {
                     assert_eq!(step.into, 0);
                     results.push(state);
                 } else {
-                    // Never more slots than there are levels.
+                    // Never more slots than levels.
                     pending[step.into] = state;
                 }
             }
@@ -277,7 +279,7 @@ mod tests {
                         for token in step.tokens.clone() {
                             step.keys.clone().for_each(|key| met[token][key] += 1);
                         }
-                        // A chunk that no query of the block attends does not pass it.
+                        // A chunk that no query of the block attends is not streamed.
                         let (any, _) = sequence.ranges(step.tokens.clone());
                         assert!(
                             step.keys.is_empty() || (any.start < step.keys.end && step.keys.start < any.end)

@@ -1,4 +1,4 @@
-//! Keys in device memory: used in place, with the bits of keys that are brought; and addresses that are refused.
+//! Keys in device memory: used in place, with the same bits as transferred keys; and rejected addresses.
 
 use super::{DeviceKeys, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom, StreamCall, StreamDivision};
 use super::{StreamKeys, StreamRows, StreamTokens};
@@ -38,7 +38,7 @@ fn noise(seed: u32, n: usize) -> Vec<u8> {
     (0..n).map(next).flat_map(|x: f32| x.to_ne_bytes()).collect()
 }
 
-/// The outputs of all blocks, one after the other.
+/// Returns the outputs of all blocks, one after another.
 fn run(stream: &mut GpuStream, query: &[u8], keys: StreamKeys<'_>) -> Result<Vec<u8>, GpuStreamError> {
     let mut output = Vec::new();
     let mut results = |rows: &StreamRows<'_>| {
@@ -90,11 +90,11 @@ fn keys_in_device_memory_are_used_in_place() {
         Ok(())
     };
     let want = run(&mut brought, &query, StreamKeys::Function(&mut fill)).unwrap();
-    // SAFETY: the buffers live until the end of the test, and nobody writes them.
+    // SAFETY: the buffers live until the end of the test, and nothing writes them.
     let at = |key, value| StreamKeys::Device(unsafe { DeviceKeys::new(key, value) });
     let found = run(&mut placed, &query, at(key.address(), value.address())).unwrap();
     assert!(found == want && want.len() == query.len());
-    // Nothing of the chunks is held beside them.
+    // No copies of the chunks are held in addition.
     assert!(placed.bytes()[0] + placed.bytes()[1] + 4 * 64 * HEADS * D * 4 <= brought.bytes().iter().sum());
     for (key, value) in [
         (key.address() + 2, value.address()),
