@@ -9,8 +9,7 @@ fuzz_target!(|bytes: &[u8]| {
         Ok((attentions, written)) => {
             let replaced = attentions.iter().filter(|attention| attention.replaced).count();
             assert!(replaced > 0 || written == bytes, "a model without a replacement was changed");
-            let (again, _) =
-                rewritten(&written, Limits::SMALL).expect("what was written is a model");
+            let (again, _) = rewritten(&written, Limits::SMALL).expect("what was written is a model");
             assert_eq!(again.len(), attentions.len() - replaced, "attention that came or stayed");
         }
         Err(error) => assert!(error.to_string().contains("allowed: "), "{error}"),
