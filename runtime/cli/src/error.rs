@@ -3,12 +3,13 @@
 pub use crate::foreign::one_line;
 
 use crate::flag;
-use crate::onnx::ModelError;
 use crate::serial::PortError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError as Refused;
 use elsa_core::linear::plan::ChooseError as LinearRefused;
 use elsa_core::quorum::QuorumError;
+use elsa_files::{FileError, MemoryError};
+use elsa_onnx::ModelError;
 use elsa_runtime::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError};
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
@@ -27,64 +28,6 @@ pub const NO_CLAIM: u8 = 6;
 /// reports it.
 pub const CLOSED: u8 = 141;
 
-/// Why a file is not a tensor that an argument can take.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TensorError {
-    /// Bytes that are not a file of the format.
-    #[error("not a {format} file: {found}; allowed: {allowed}")]
-    Format {
-        /// `.npy`, `.npz` or `.safetensors`.
-        format: &'static str,
-        /// What was found.
-        found: String,
-        /// What is allowed.
-        allowed: &'static str,
-    },
-    /// An element type that the argument cannot take.
-    #[error("type {found}; allowed: {allowed}")]
-    Type {
-        /// The type as the file spells it.
-        found: String,
-        /// What is allowed.
-        allowed: &'static str,
-    },
-    /// Elements that do not fill the shape, or are more than it holds.
-    #[error("{found} bytes of data; allowed: {needed}, for the shape {shape:?} of {dtype}")]
-    Length {
-        /// Bytes in the file.
-        found: usize,
-        /// Bytes that the shape takes.
-        needed: usize,
-        /// The shape.
-        shape: Vec<usize>,
-        /// The element type.
-        dtype: &'static str,
-    },
-    /// A shape that no memory can hold.
-    #[error("shape {shape:?}; allowed: a product that fits the address space")]
-    Overflow {
-        /// The shape as the file has it.
-        shape: Vec<u64>,
-    },
-    /// A name that the file does not hold.
-    #[error("no tensor '{name}'; allowed: {allowed}")]
-    Name {
-        /// The requested name.
-        name: String,
-        /// Names that the file holds.
-        allowed: String,
-    },
-    /// A rank that the argument does not have.
-    #[error("rank {}, shape {shape:?}; allowed: {allowed}", shape.len())]
-    Rank {
-        /// The shape of the tensor.
-        shape: Vec<usize>,
-        /// What is allowed.
-        allowed: &'static str,
-    },
-}
-
 /// Why a command failed. Each message names the argument, what was found and what is allowed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -99,44 +42,9 @@ pub enum Error {
         /// What is allowed.
         allowed: String,
     },
-    /// A file that is not a tensor that the argument can take.
-    #[error("{}: {}: {source}", dashed(argument), path.display())]
-    Tensor {
-        /// The flag, without its dashes.
-        argument: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: TensorError,
-    },
-    /// A file that cannot be read.
-    #[error("{}: {}: cannot be read: {source}; allowed: a readable file", dashed(argument), path.display())]
-    Read {
-        /// The flag, without its dashes.
-        argument: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// A file that was written, replaced or removed while the command needed it.
-    #[error("{}: {}: changed during the run; run again when its writer is done", dashed(argument), path.display())]
-    Changed {
-        /// The flag, without its dashes.
-        argument: &'static str,
-        /// The file.
-        path: PathBuf,
-    },
-    /// An output that cannot be written; found before anything is computed.
-    #[error("{}: {}: cannot be written: {reason}; allowed: a file in a writable folder", dashed(argument), path.display())]
-    Target {
-        /// The flag, without its dashes.
-        argument: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        reason: String,
-    },
+    /// A file that is not read or written.
+    #[error("{}", .0.message(dashed))]
+    File(#[from] FileError),
     /// Numbers that are not a valid problem. Its text starts with the argument.
     #[error("--{}", flag::problem(*.0))]
     Problem(#[from] ArgumentError),
@@ -179,16 +87,6 @@ pub enum Error {
     /// A run that was not certified.
     #[error("{0}")]
     Certify(#[from] CertifyError),
-    /// Writing failed although the folder is writable: a full disk, a failing device.
-    #[error("{}: {}: writing failed: {source}", dashed(argument), path.display())]
-    Write {
-        /// The flag, without its dashes.
-        argument: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
     /// A streamed run that failed.
     #[error("{0}")]
     Stream(String),
@@ -212,13 +110,8 @@ pub enum Error {
         what: String,
     },
     /// Memory that the system refuses.
-    #[error("{}: {bytes} bytes of memory were refused by the system", dashed(argument))]
-    Memory {
-        /// The tensor that it was for.
-        argument: &'static str,
-        /// The size.
-        bytes: usize,
-    },
+    #[error("{}", dashed(&.0.to_string()))]
+    Memory(#[from] MemoryError),
     /// The answer is wrong.
     #[error("verification failed: {0}")]
     Verification(String),
@@ -263,8 +156,6 @@ impl Error {
     pub fn status(&self) -> u8 {
         match self {
             Error::Argument { .. }
-            | Error::Tensor { .. }
-            | Error::Target { .. }
             | Error::Table { .. }
             | Error::Model { .. }
             | Error::Problem(_)
@@ -296,19 +187,7 @@ impl Error {
                 | Refused::HostBudget { .. },
             ))
             | Error::Plan(PlanError::NotStreamed { .. } | PlanError::Beyond { .. }) => REQUEST,
-            // What a request can cause. Everything else is a failure of the device that holds the file.
-            Error::Read { source, .. } => match source.kind() {
-                ErrorKind::NotFound
-                | ErrorKind::PermissionDenied
-                | ErrorKind::InvalidInput
-                | ErrorKind::InvalidFilename
-                | ErrorKind::IsADirectory
-                | ErrorKind::NotADirectory
-                | ErrorKind::WouldBlock => REQUEST,
-                // Links that lead to themselves, a kind that the library does not name.
-                _ if source.raw_os_error() == Some(libc::ELOOP) => REQUEST,
-                _ => SYSTEM,
-            },
+            Error::File(e) if e.is_request() => REQUEST,
             Error::Port { source, .. } if source.is_request() => REQUEST,
             Error::Print(source) if source.kind() == ErrorKind::BrokenPipe => CLOSED,
             Error::Verification(_) | Error::Slower(_) => VERIFICATION,
@@ -325,7 +204,7 @@ impl Error {
     }
 }
 
-/// A flag with its dashes. An argument without a flag has its name in capitals, and stands as it is.
+/// A flag, or a message that starts with one, with its dashes. An argument without a flag has its name in capitals, and stands as it is.
 #[must_use]
 pub fn dashed(argument: &str) -> String {
     if argument.starts_with(|c: char| c.is_ascii_uppercase()) {
@@ -356,8 +235,8 @@ mod tests {
         assert_eq!(Error::Engine(EngineError::Device { reason: lost() }).status(), 3);
         assert_eq!(Error::Bind(BindError::Device(lost())).status(), 3);
         assert_eq!(Error::Plan(Refused::HeadSize { found: 257, max: 256 }.into()).status(), 2);
-        assert_eq!(Error::Memory { argument: "out", bytes: 1 }.status(), 3);
-        assert_eq!(Error::Changed { argument: "q", path: "q.npy".into() }.status(), 3);
+        assert_eq!(Error::Memory(MemoryError { argument: "out", bytes: 1 }).status(), 3);
+        assert_eq!(Error::File(FileError::Changed { argument: "q", path: "q.npy".into() }).status(), 3);
         assert_eq!(Error::Verification("x".into()).status(), 4);
         assert_eq!((Error::Slower("x".into()).status(), Error::Unclean("x".into()).status()), (4, 5));
         assert_eq!(Error::NoClaim("x".into()).status(), 6);

@@ -1,16 +1,16 @@
 //! From flags and files to a problem and its inputs.
 
 use crate::args::{FILE_IS, ProblemArgs};
-use crate::error::{Error, TensorError, say};
+use crate::error::{Error, dashed, say};
 use crate::files::Files;
 use crate::flag::flag;
-use crate::tensor::{Accept, Source, Tensor};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{
     BiasView, Chunk, Inputs, Lengths, MaskKind, MaskView, Operand, Operands, Problem, Spec, TableView,
     Windows,
 };
 use elsa_core::view::{Layout, View};
+use elsa_files::{Accept, FileError, Source, Tensor, TensorError};
 use std::fs::Metadata;
 use std::rc::Rc;
 
@@ -35,7 +35,7 @@ impl Job {
     /// The first thing that is not allowed.
     pub fn load(args: &ProblemArgs, present: [bool; 2]) -> Result<Job, Error> {
         Job::load_by(args, present, None, |_, argument, source, accept| {
-            Tensor::load(argument, source, accept)
+            Ok(Tensor::load(argument, source, accept)?)
         })
     }
 
@@ -46,7 +46,7 @@ impl Job {
     /// The first thing that is not allowed.
     pub fn headers(args: &ProblemArgs, present: [bool; 2]) -> Result<Job, Error> {
         Job::load_by(args, present, None, |_, argument, source, accept| {
-            Tensor::header(argument, source, accept)
+            Ok(Tensor::header(argument, source, accept)?)
         })
     }
 
@@ -94,7 +94,7 @@ impl Job {
             other => other,
         })?;
         for notice in loaded.iter().filter_map(|(.., tensor)| tensor.notice()) {
-            say(&notice);
+            say(&dashed(&notice));
         }
         Ok(job)
     }
@@ -225,7 +225,7 @@ impl Job {
     ///
     /// # Errors
     /// The first file that has.
-    pub fn unchanged(&self) -> Result<(), Error> {
+    pub fn unchanged(&self) -> Result<(), FileError> {
         let mut tensors =
             self.tensors.iter().filter_map(|(_, tensor)| tensor.as_deref()).chain(self.lengths.tensors());
         tensors.try_for_each(Tensor::unchanged)
@@ -280,7 +280,7 @@ fn windows(args: &ProblemArgs) -> Result<Option<Windows>, Error> {
 /// The bias, or its table, for `pairs` of queries and keys.
 fn bias(args: &ProblemArgs, tensors: &Tensors, pairs: [usize; 2]) -> Result<Option<BiasView>, Error> {
     let rank = |operand: Operand, tensor: &Tensor, allowed| match args.source(operand) {
-        Some(source) if tensor.shape().len() != 2 => Err(Error::Tensor {
+        Some(source) if tensor.shape().len() != 2 => Err(FileError::Tensor {
             argument: args.flag(operand.argument()),
             path: source.path.clone(),
             source: TensorError::Rank { shape: tensor.shape().to_vec(), allowed },
@@ -341,7 +341,7 @@ impl Lists {
             files.add(argument, &source.to_string(), tensor.dtype().name(), tensor.shape());
             if tensor.shape().len() != 1 {
                 let fault = TensorError::Rank { shape: tensor.shape().to_vec(), allowed: "1" };
-                return Err(Error::Tensor { argument, path: source.path.clone(), source: fault });
+                return Err(FileError::Tensor { argument, path: source.path.clone(), source: fault }.into());
             }
             Ok(Some(tensor))
         };

@@ -9,7 +9,7 @@
 //! | `elsa linear` | [`mod@linear`]: linear attention, run, verified and measured; recurrences, selective scans, convolutions |
 //! | `elsa verify` | [`verify`]: an answer against the f64 [`oracle`], on given tensors or a built-in [`scenario`]; what schedules do with them |
 //! | `elsa bench` | [`mod@bench`]: latency; every answer is checked |
-//! | `elsa info` | [`info`]: what the [`machine`] and its [`mod@board`] have, what would be chosen and why |
+//! | `elsa info` | [`info`]: what the [`machine`] and its board ([`elsa_board`]) have, what would be chosen and why |
 //! | `elsa warmup` | [`warmup`]: GPU kernels loaded ahead of the first frame |
 //! | `elsa listen` | [`listen`]: what a benchmark sends over a [`serial`] line |
 //! | `elsa tune` | [`mod@tune`]: the fastest kernels and divisions on a GPU, measured and kept in a file |
@@ -17,8 +17,8 @@
 //! | `elsa simulate` | [`mod@simulate`]: time, memory and traffic of any number of tokens, from fits |
 //!
 //! A command stands in one module with its flags and its help text. Flags that several share are in [`args`].
-//! [`job`] makes a problem of flags and files, [`tensor`] reads and writes the files, [`signals`] see to it that none
-//! stays half-made. [`mod@board`] watches the machine while it computes. Arrows point from [`command`] to the commands,
+//! [`job`] makes a problem of flags and files, [`elsa_files`] reads and writes the files, [`signals`] see to it that none
+//! stays half-made. [`elsa_board`] watches the machine while it computes. Arrows point from [`command`] to the commands,
 //! from these to what they share, and never back.
 //!
 //! Messages go to standard error, one line each. Results go to standard output. Exit status: 0 done; 2 the
@@ -29,7 +29,6 @@
 pub mod args;
 pub mod backward;
 pub mod bench;
-pub mod board;
 mod chart;
 pub mod command;
 pub mod demo;
@@ -43,11 +42,9 @@ mod left_out;
 pub mod linear;
 pub mod listen;
 pub mod machine;
-pub mod memory;
 pub mod merge;
 pub mod onnx;
 pub mod oracle;
-pub mod outlet;
 mod picture;
 pub mod progress;
 pub mod random;
@@ -62,10 +59,7 @@ pub mod simulate;
 mod stats;
 pub mod stream;
 mod study;
-mod target;
 pub mod task;
-mod temporary;
-pub mod tensor;
 pub mod tune;
 mod usage;
 pub mod verify;
@@ -77,8 +71,6 @@ use command::Cli;
 use error::{Error, say};
 use std::ffi::OsString;
 use std::io::Write;
-
-pub use temporary::watch_panics;
 
 /// Runs the tool with the given arguments, the first being its name, and returns its exit status.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {

@@ -22,7 +22,7 @@ fn provide_stack() {
 
 fn main() -> ExitCode {
     provide_stack();
-    elsa_edge::watch_panics();
+    elsa_edge::signals::watch_panics();
     let mut logger = env_logger::Builder::from_env(env_logger::Env::new().filter_or("ELSA_LOG", "warn"));
     // Names of files and devices are in what is logged.
     logger.format(|to, record| {

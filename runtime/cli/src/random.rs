@@ -1,8 +1,8 @@
 //! Random tensors, the same on every machine.
 
 use crate::error::Error;
-use crate::memory::Buffer;
 use elsa_core::dtype::DType;
+use elsa_files::Buffer;
 
 /// Pseudo-random numbers: SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]

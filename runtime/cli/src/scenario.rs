@@ -1,13 +1,13 @@
 //! The built-in tensors of `elsa verify`.
 
 use crate::error::Error;
-use crate::memory::Buffer;
 use crate::random::Random;
 use crate::shape::Shape;
 use elsa_core::attention::{
     Alignment, BiasView, Inputs, MaskElements, MaskKind, MaskView, Problem, Spec, TableView, Window, Windows,
 };
 use elsa_core::dtype::DType;
+use elsa_files::Buffer;
 
 /// The description of the scenarios in help texts.
 pub const HELP: &str = "\

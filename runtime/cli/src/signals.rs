@@ -1,10 +1,12 @@
-//! Signals that end the tool: the temporary files go first.
+//! Signals and panics that end the tool: the temporary files go first.
 
-use crate::temporary;
+use crate::error::say;
+use elsa_files::temporary;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use signal_hook::{flag, low_level};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -53,7 +55,7 @@ pub fn watch() -> io::Result<()> {
                     continue;
                 }
             }
-            temporary::remove_all(|| {
+            temporary::remove_all(unremoved, || {
                 if let Err(e) = low_level::emulate_default_handler(signal) {
                     log::warn!("signal {signal}: {e}");
                 }
@@ -62,6 +64,27 @@ pub fn watch() -> io::Result<()> {
     };
     std::thread::Builder::new().name("signals".into()).stack_size(1 << 17).spawn(wait)?;
     Ok(())
+}
+
+/// Status of a program whose main thread panics.
+const PANICKED: i32 = 101;
+
+/// Has a panic end the process as one of the main thread does, without the temporary files, where the program is built
+/// so that nothing unwinds: drops, which remove the files elsewhere, do not run there.
+pub fn watch_panics() {
+    if cfg!(not(panic = "abort")) {
+        return;
+    }
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        temporary::remove_all_in_panic(unremoved);
+        std::process::exit(PANICKED);
+    }));
+}
+
+fn unremoved(path: &Path, why: &io::Error) {
+    say(&format!("{}: cannot be removed: {why}", path.display()));
 }
 
 /// The set of ignored signals of a status file of Linux, bit 0 for signal 1; empty where the file has none.

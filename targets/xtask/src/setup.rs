@@ -228,12 +228,14 @@ pub fn emulator() -> String {
     format!("qemu-aarch64 -cpu cortex-a57 -L {BOARD_ROOT}")
 }
 
-/// A command of cargo-zigbuild's for the boards; what it builds runs in the emulator. Without a release profile the tool,
-/// whose tests there compute little, is not optimised, which takes longer than they do.
+/// A command of cargo-zigbuild's for the boards; what it builds runs in the emulator. Without a release profile the tool
+/// and its libraries, whose tests there compute little, are not optimised, which takes longer than they do.
 pub fn zigbuild(tree: &Tree, line: &str) -> Result<Run, String> {
     let build = reference()?.build;
     let runner = format!("CARGO_TARGET_{}_RUNNER", build.triple.to_uppercase().replace('-', "_"));
-    let plain = "--config profile.dev.package.elsa-edge.opt-level=0";
+    let plain = ["board", "edge", "files", "onnx"]
+        .map(|name| format!("--config profile.dev.package.elsa-{name}.opt-level=0"))
+        .join(" ");
     let run = Run::new(tree, &format!("cargo-zigbuild {line} {plain} --target")).arg(build.zig_target());
     Ok(run.front(board(tree)?).env(&runner, emulator()))
 }

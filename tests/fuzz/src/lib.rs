@@ -7,8 +7,7 @@ pub mod problems;
 pub mod series;
 pub mod structs;
 
-use elsa_edge::memory::Buffer;
-use elsa_edge::tensor::{Accept, Contents, Data, Fault, Format, read};
+use elsa_files::{Accept, Buffer, Contents, Data, Fault, Format, read};
 use std::io::Cursor;
 
 /// Reads the tensor `name` of a file that holds `bytes`, for every kind of argument.

@@ -2,10 +2,9 @@
 
 use super::values::{bytes, one_of, ordinal, positive};
 use crate::error::Error;
-use crate::memory::{SPARE, leaves_enough};
-use crate::outlet::Reads;
 use clap::Args;
 use elsa_core::attention::plan::BLOCK_SIZES;
+use elsa_files::{Reads, SPARE, leaves_enough};
 use elsa_runtime::{Backend, CudaOptions, Engine, EngineOptions, Fallback, Plan, PlanOptions, Tuned, Tuning};
 use std::path::PathBuf;
 use std::sync::Once;

@@ -1,7 +1,7 @@
 //! The flag that gives up files that a call reads.
 
-use crate::outlet::Reads;
 use clap::Args;
+use elsa_files::Reads;
 
 /// Whether outputs replace what a call reads.
 #[derive(Args, Debug, Clone, Copy)]

@@ -4,13 +4,12 @@
 
 use super::values::{number, one_of, positive, shift, sides, window};
 use crate::flag::flag;
-use crate::outlet::Reads;
 use crate::shape::ALIGNMENTS;
-use crate::tensor::Source;
 use clap::Args;
 use clap::builder::TypedValueParser;
 use elsa_core::attention::{Alignment, Operand, Window};
 use elsa_core::view::Layout;
+use elsa_files::{Reads, Source};
 
 /// The name of a file's place in help texts.
 pub const FILE: &str = "FILE";

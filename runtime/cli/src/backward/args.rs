@@ -3,9 +3,8 @@
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use crate::args::{EngineArgs, FILE, ForceArgs, ProblemArgs, TaskArgs};
-use crate::outlet::Reads;
-use crate::tensor::Source;
 use clap::{Arg, Args};
+use elsa_files::{Reads, Source};
 use std::path::PathBuf;
 
 /// The text below the flags.

@@ -3,14 +3,15 @@
 use super::args::BackwardArgs;
 use crate::error::Error;
 use crate::job::Job;
-use crate::memory::{leaves_enough, reserved, zeros};
 use crate::task::load::{Rows, token_axis};
 use crate::task::origin::misfit;
-use crate::tensor::{Accept, Format, Source, Stored, Tensor};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::backward::Statistics;
 use elsa_core::attention::{Operand, Outputs, StateOut};
 use elsa_core::dtype::{Elements, ElementsMut};
+use elsa_files::{
+    Accept, FileError, Format, MemoryError, Source, Stored, Tensor, leaves_enough, reserved, zeros,
+};
 use elsa_runtime::{Engine, RowStates};
 use std::path::Path;
 
@@ -160,7 +161,7 @@ impl Forward {
     ///
     /// # Errors
     /// The first file that has.
-    pub fn unchanged(&self) -> Result<(), Error> {
+    pub fn unchanged(&self) -> Result<(), FileError> {
         self.files().iter().try_for_each(Tensor::unchanged)
     }
 }
@@ -178,7 +179,7 @@ fn log_sum_exp(lse: &Tensor) -> Result<&[f32], Error> {
 
 /// A copy of `from`.
 fn copied(argument: &'static str, from: &[f32]) -> Result<Vec<f32>, Error> {
-    let mut data = reserved(from.len()).map_err(|bytes| Error::Memory { argument, bytes })?;
+    let mut data = reserved(from.len()).map_err(|bytes| MemoryError { argument, bytes })?;
     data.extend_from_slice(from);
     Ok(data)
 }

@@ -11,18 +11,17 @@ use crate::args::Chunks;
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
 use crate::job::Job;
-use crate::memory::{Buffer, leaves_enough, zeros};
 use crate::progress;
 use crate::report;
 use crate::task::load::Rows;
 use crate::task::origin;
 use crate::task::shares as shares_error;
 use crate::task::sums::Sums;
-use crate::tensor::output::{Content, Output, Writer};
 use elsa_core::attention::Operand;
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem, Gradients};
 use elsa_core::quorum::Division;
 use elsa_core::view::View;
+use elsa_files::{Buffer, Content, Output, Writer, leaves_enough, zeros};
 use elsa_runtime::{
     BackwardPlan, BackwardPlanOptions, BackwardReport, BackwardTaskPlan, Engine, GradientMerge,
     GradientSizes, Held, TaskGradients,

@@ -11,9 +11,9 @@ use crate::task::origin;
 use crate::task::report::TaskReport;
 use crate::task::shares as shares_error;
 use crate::task::sums::Sums;
-use crate::tensor::output::{Output, Writer};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem};
+use elsa_files::{Output, Writer};
 use elsa_runtime::{BackwardPlan, BackwardPlanOptions, BackwardTaskPlan, TaskGradients};
 use std::time::Instant;
 

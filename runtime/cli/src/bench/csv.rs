@@ -2,8 +2,8 @@
 
 use crate::error::{Error, one_line};
 use crate::report;
-use crate::tensor::InputFile;
 use elsa_core::telemetry::record::Cell;
+use elsa_files::{FileError, InputFile};
 use serde::Deserialize;
 use std::path::Path;
 
@@ -56,7 +56,7 @@ const LONGEST: u64 = 64 << 20;
 /// What is no regular file, is too long or cannot be read, and what is no table of `elsa bench`.
 pub fn read(argument: &'static str, path: &Path) -> Result<Vec<Row>, Error> {
     let bytes = InputFile::contents(path, LONGEST);
-    let bytes = bytes.map_err(|source| Error::Read { argument, path: path.into(), source })?;
+    let bytes = bytes.map_err(|source| FileError::Read { argument, path: path.into(), source })?;
     rows(&bytes).map_err(|found| Error::Table { argument, path: path.into(), found })
 }
 

@@ -5,11 +5,10 @@ use super::measure::Measured;
 use super::{csv, export, html, save, text};
 use crate::error::{Error, one_line, say};
 use crate::foreign::{self, Shown};
-use crate::outlet::Reads;
 use crate::report;
 use crate::serial::{Sent, Sink};
-use crate::target::Target;
 use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace};
+use elsa_files::{Reads, Target};
 use serde_json::Value;
 use std::io::{Stdout, Write};
 use std::path::PathBuf;
@@ -162,7 +161,9 @@ impl Output {
             self.csv.map_or(Ok(()), |target| target.write(&table))?;
         }
         if let Some(target) = self.html {
-            target.report(&html::page(&self.start, &self.cells, &self.traces, Some(&end))?)?;
+            target.write(
+                foreign::page(&html::page(&self.start, &self.cells, &self.traces, Some(&end))?).as_bytes(),
+            )?;
         }
         if let Some(target) = self.export {
             target.write(Value::from(self.times).to_string().as_bytes())?;

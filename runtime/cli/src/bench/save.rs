@@ -6,6 +6,7 @@
 use crate::error::Error;
 use crate::report;
 use elsa_core::telemetry::record::{Record, Start};
+use elsa_files::FileError;
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -50,14 +51,14 @@ pub fn folder(given: Option<&Path>, target: Option<&str>, start: &Start) -> Path
 /// # Errors
 /// What the file system reports.
 pub fn prepare(folder: &Path) -> Result<(), Error> {
-    let refuse = |e: std::io::Error| Error::Target {
+    let refuse = |e: std::io::Error| FileError::Target {
         argument: "save",
         path: folder.to_path_buf(),
         reason: e.to_string(),
     };
     fs::create_dir_all(folder).map_err(refuse)?;
     // A file that is gone at once shows whether files can be made.
-    tempfile::tempfile_in(folder).map(drop).map_err(refuse)
+    Ok(tempfile::tempfile_in(folder).map(drop).map_err(refuse)?)
 }
 
 /// Writes the table and the description of the machine, and returns the path of the table.
@@ -76,13 +77,13 @@ pub fn save(folder: &Path, start: &Start, table: &[u8]) -> Result<PathBuf, Error
         if beside.exists() {
             continue;
         }
-        let failed = |source| Error::Write { argument: "save", path: path.clone(), source };
+        let failed = |source| FileError::Write { argument: "save", path: path.clone(), source };
         let mut file = match OpenOptions::new().write(true).create_new(true).open(&path) {
             Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
             file => file.map_err(failed)?,
         };
         file.write_all(table).and_then(|()| file.sync_all()).map_err(failed)?;
-        fs::write(&beside, &description).map_err(|source| Error::Write {
+        fs::write(&beside, &description).map_err(|source| FileError::Write {
             argument: "save",
             path: beside,
             source,

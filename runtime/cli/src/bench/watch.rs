@@ -3,8 +3,9 @@
 //! The machine is looked at before the first cell and before each cell that follows a disturbed one. Of the others, the
 //! readings during the cell before them say that it is quiet. What happens during a cell, and at its end, marks it.
 
-use crate::board::{self, Description, Limits, Mark, Monitor, Readings, Root, Span, judge, quiet};
+use crate::error::one_line;
 use crate::machine;
+use elsa_board::{Description, Limits, Mark, Monitor, Readings, Root, Span, judge, quiet};
 use elsa_core::telemetry::record::{Cell, Start, String as Text, Trace, text};
 use elsa_runtime::{Backend, Engine};
 use std::time::Duration;
@@ -57,7 +58,7 @@ impl Watch {
             let _ = monitor.idle(IDLE);
         }
         let on_gpu = engine.backend() == Backend::Cuda;
-        let machine = board::describe(&root);
+        let machine = elsa_board::describe(&root);
         Watch { gate, on_gpu, machine, monitor, power, calm: false, told: f64::NEG_INFINITY }
     }
 
@@ -84,7 +85,7 @@ impl Watch {
         };
         match quiet(&self.monitor, &self.machine, &limits, limit) {
             Ok(()) => Vec::new(),
-            Err(marks) => marks.iter().map(Mark::text).collect(),
+            Err(marks) => marks.iter().map(line).collect(),
         }
     }
 
@@ -103,7 +104,7 @@ impl Watch {
     #[must_use]
     pub fn judge(&self, readings: &Readings, stable: bool) -> Vec<Reason> {
         let marks = judge(&self.machine, readings, self.on_gpu, &Limits::default());
-        let mut reasons: Vec<Reason> = marks.iter().map(Mark::text).collect();
+        let mut reasons: Vec<Reason> = marks.iter().map(line).collect();
         if !stable {
             reasons.push(text("the latency had not settled after 30 s; fix the clocks, let the board cool"));
         }
@@ -167,4 +168,41 @@ impl Watch {
 pub fn mark(cell: &mut Cell, reasons: &[Reason]) {
     cell.clean = reasons.is_empty();
     cell.marks = reasons.iter().take(cell.marks.capacity()).cloned().collect();
+}
+
+/// A mark as the results hold it: one line; a reason that is too long is cut, its cure is not.
+fn line(mark: &Mark) -> Reason {
+    let line = one_line(&mark.to_string());
+    match &mark.cure {
+        Some(cure) if line.len() > 96 => {
+            let cure = format!("; {}", one_line(cure));
+            let room = 96usize.saturating_sub(cure.len() + '…'.len_utf8());
+            let end = (0..=room).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
+            text(&format!("{}…{cure}", &line[..end]))
+        }
+        _ => text(&line),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_one_line_of_96_bytes_with_its_cure() {
+        let hostile = "a\nb\u{1b}[31m".to_owned();
+        let mark = Mark { reason: "x".into(), process: Some((1, hostile)), cure: Some("y".into()) };
+        assert_eq!(line(&mark), "x, most by a\\nb\\u001b[31m (1); y");
+        let mark = Mark { reason: "zone \u{7}\n is hot".into(), process: None, cure: None };
+        assert_eq!(line(&mark), "zone \\u0007\\n is hot");
+        for length in 80..120 {
+            let mark =
+                Mark { reason: "ü".repeat(length), process: None, cure: Some("sudo jetson_clocks".into()) };
+            let text = line(&mark);
+            assert!(text.len() <= 96 && text.ends_with("…; sudo jetson_clocks"), "{text}");
+        }
+        let mark = Mark { reason: "r".into(), process: None, cure: Some("c".repeat(200)) };
+        assert!(line(&mark).len() <= 96 && line(&mark).ends_with('…'));
+        assert_eq!(line(&Mark { reason: "r".into(), process: None, cure: None }), "r");
+    }
 }

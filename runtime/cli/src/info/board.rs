@@ -1,8 +1,7 @@
 //! The board as lines of text.
 
-use crate::board::Description;
-use crate::board::clocks::Reading;
 use crate::error::one_line;
+use elsa_board::{Description, Reading};
 use std::io::{self, Write};
 
 /// What the machine is called, and the releases of its system.
@@ -75,7 +74,7 @@ fn clocks(clock: &Reading) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::Root;
+    use elsa_board::Root;
 
     #[test]
     fn what_a_board_tells_is_printed_on_a_line_each() {
@@ -101,7 +100,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, contents).unwrap();
         }
-        let machine = crate::board::describe(&Root::new(folder.path()));
+        let machine = elsa_board::describe(&Root::new(folder.path()));
         let mut out = Vec::new();
         identity(&mut out, &machine).unwrap();
         state(&mut out, &machine).unwrap();

@@ -5,13 +5,13 @@ mod linear;
 mod profile;
 
 use crate::args::values::{bytes, dtype};
-use crate::board::{Description, Root, describe};
 use crate::error::{Error, one_line};
 use crate::machine;
 use crate::report::{self, Loaded};
 use crate::shape::Shape;
 use crate::stream;
 use clap::Args;
+use elsa_board::{Description, Root, describe};
 use elsa_core::dtype::DType;
 use elsa_runtime::{DeviceInfo, Engine, EngineOptions, LinearGpuChoice, PlanOptions, TunedFile, backends};
 use linear::Crossover;

@@ -6,11 +6,10 @@ use crate::args::values::{bytes, number, one_of, ordinal, positive};
 use crate::args::{BackendFlag, EngineArgs, FALLBACKS, FILE, layouts};
 use crate::error::Error;
 use crate::flag::flag;
-use crate::outlet::Reads;
-use crate::tensor::Source;
 use clap::Args;
 use elsa_core::linear::{Direction, Form, Operand, Rule};
 use elsa_core::view::Layout;
+use elsa_files::{Reads, Source};
 use elsa_runtime::{Engine, Fallback, LinearPlanOptions};
 
 /// What a bare `--normalize` adds to the sum of squares.

@@ -13,14 +13,12 @@ use super::truth::Truth;
 use super::turns::{Contender, quartiles, take_turns};
 use crate::args::values::{dtype, one_of, positive, seconds};
 use crate::error::Error;
-use crate::memory::{Buffer, leaves_enough};
-use crate::outlet::Reads;
 use crate::progress;
 use crate::report;
-use crate::target::Target;
 use clap::Args;
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Outputs, Rule};
+use elsa_files::{Buffer, Reads, Target, leaves_enough};
 use elsa_runtime::{Backend, Engine, LinearPlan, LinearWorkspace};
 use std::path::PathBuf;
 
@@ -236,7 +234,7 @@ pub fn bench(args: &LinearBenchArgs) -> Result<(), Error> {
     }
     bar.finish_and_clear();
     if let Some(target) = target {
-        target.report(&picture::page(&families)?)?;
+        target.write(crate::foreign::page(&picture::page(&families)?).as_bytes())?;
     }
     let most = WRONG.max(8.0 * args.dtype.unit_roundoff());
     let wrong = |row: &&Row| row.rel_l2 > most || row.rel_l2.is_nan();

@@ -2,12 +2,12 @@
 
 use super::args::SemanticsArgs;
 use crate::error::Error;
-use crate::memory::{Buffer, zeros};
 use crate::random::Random;
 use elsa_core::argument::ArgumentError;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::linear::{Direction, Inputs, Problem, Rule, Spec};
 use elsa_core::view::{Layout, View};
+use elsa_files::{Buffer, zeros};
 use std::str::FromStr;
 
 /// The name of the place of sizes in help texts.

@@ -2,16 +2,15 @@
 
 use super::args::{SemanticsArgs, TensorArgs};
 use crate::args::FILE_IS;
-use crate::error::{Error, TensorError, say};
+use crate::error::{Error, dashed, say};
 use crate::files::Files;
 use crate::flag::flag;
 use crate::job::{Packed, layout};
-use crate::memory::zeros;
-use crate::tensor::{Accept, Source, Tensor};
 use elsa_core::argument::ArgumentError;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::linear::{Inputs, Operand, Operands, Problem, Rule, Spec};
 use elsa_core::view::{Layout, View};
+use elsa_files::{Accept, FileError, Source, Tensor, TensorError, zeros};
 use std::rc::Rc;
 
 /// What is written.
@@ -73,7 +72,7 @@ impl LinearJob {
                 },
             )?;
         for notice in loaded.iter().filter_map(|(_, tensor)| tensor.notice()) {
-            say(&notice);
+            say(&dashed(&notice));
         }
         Ok(job)
     }
@@ -207,7 +206,7 @@ impl LinearJob {
     ///
     /// # Errors
     /// The first file that has.
-    pub fn unchanged(&self) -> Result<(), Error> {
+    pub fn unchanged(&self) -> Result<(), FileError> {
         let tensors = self.tensors.iter().filter_map(|(_, tensor)| tensor.as_deref());
         tensors.chain(&self.cu_seqlens).try_for_each(Tensor::unchanged)
     }
@@ -242,7 +241,7 @@ fn bounds(args: &TensorArgs, files: &mut Files) -> Result<Option<Tensor>, Error>
     files.add(argument, &source.to_string(), tensor.dtype().name(), tensor.shape());
     if tensor.shape().len() != 1 {
         let fault = TensorError::Rank { shape: tensor.shape().to_vec(), allowed: "1" };
-        return Err(Error::Tensor { argument, path: source.path.clone(), source: fault });
+        return Err(FileError::Tensor { argument, path: source.path.clone(), source: fault }.into());
     }
     Ok(Some(tensor))
 }

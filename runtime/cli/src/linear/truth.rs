@@ -1,11 +1,11 @@
 //! The recurrence in f64, one state of a sequence at a time.
 
 use crate::error::Error;
-use crate::memory::reserved;
 use elsa_core::dtype::Elements;
 use elsa_core::linear::bound::{self, Executed, Judgement};
 use elsa_core::linear::{Inputs, Problem, reference};
 use elsa_core::view::View;
+use elsa_files::{MemoryError, reserved};
 
 /// What one state of a sequence gives, in f64.
 pub struct Truth {
@@ -132,7 +132,7 @@ pub struct Row<'a> {
 
 /// Zeros of the recurrence.
 fn room(count: usize) -> Result<Vec<f64>, Error> {
-    let mut data = reserved(count).map_err(|bytes| Error::Memory { argument: "f64 recurrence", bytes })?;
+    let mut data = reserved(count).map_err(|bytes| MemoryError { argument: "f64 recurrence", bytes })?;
     data.resize(count, 0.0);
     Ok(data)
 }

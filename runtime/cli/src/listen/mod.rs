@@ -8,13 +8,12 @@ mod print;
 
 use crate::bench::page;
 use crate::error::{Error, say};
-use crate::outlet::Reads;
 use crate::serial::{self, Port, RETRY, waits};
 use crate::signals;
-use crate::target::Target;
 use clap::Args;
 use elsa_core::telemetry::frame::{Counts, Decoder, FRAME, Message};
 use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace};
+use elsa_files::{Reads, Target};
 use print::{Form, Printer};
 use serialport::TTYPort;
 use std::io::{Read, Write};
@@ -105,7 +104,7 @@ pub fn listen(args: &ListenArgs) -> Result<(), Error> {
         ear.report(false);
     }
     if let Some(target) = page {
-        target.report(&ear.heard.page()?)?;
+        target.write(crate::foreign::page(&ear.heard.page()?).as_bytes())?;
     }
     ear.end()
 }

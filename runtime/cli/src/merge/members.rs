@@ -1,12 +1,11 @@
 //! The files of tasks: what each says about itself, and whether all together are one whole.
 
 use crate::error::Error;
-use crate::memory;
 use crate::task::file::{Description, Kind, Whole};
 use crate::task::origin::{self, misfit};
 use crate::task::sums::{Sums, TOKENS};
-use crate::tensor::Fault;
 use elsa_core::quorum::{QuorumError, Run, Task, TaskPath, Tree};
+use elsa_files::{Fault, FileError, MemoryError};
 use elsa_runtime::RowStates;
 use std::path::Path;
 
@@ -49,7 +48,7 @@ impl<'a> Member<'a> {
                 false => Ok(None),
             }
         })?;
-        held.ok_or_else(|| Error::Changed { argument: STATES, path: path.to_path_buf() })
+        Ok(held.ok_or_else(|| FileError::Changed { argument: STATES, path: path.to_path_buf() })?)
     }
 
     /// Requires that states are some that a run leaves.
@@ -73,7 +72,7 @@ impl<'a> Member<'a> {
 /// # Errors
 /// Memory that the system refuses.
 pub fn reserved<T>(files: usize) -> Result<Vec<T>, Error> {
-    memory::reserved(files).map_err(|bytes| Error::Memory { argument: STATES, bytes })
+    Ok(elsa_files::reserved(files).map_err(|bytes| MemoryError { argument: STATES, bytes })?)
 }
 
 /// The checksums of all tokens, once each; empty ones of a run with a name.

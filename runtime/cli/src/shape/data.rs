@@ -2,9 +2,9 @@
 
 use super::form::{MaskForm, Shape};
 use crate::error::Error;
-use crate::memory::{Buffer, zeros};
 use crate::random::Random;
 use elsa_core::attention::{Alignment, Inputs, MaskElements, Problem};
+use elsa_files::{Buffer, zeros};
 
 /// Of the pairs of a boolean mask, the share that is attended.
 const ATTENDED: f64 = 0.8;

@@ -9,7 +9,6 @@
 
 use super::costs::Pass;
 use crate::error::Error;
-use crate::memory::zeros;
 use crate::progress::bar;
 use crate::shape::{Data, Shape};
 use elsa_core::attention::plan::Part;
@@ -18,6 +17,7 @@ use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::model::Division as Sizes;
 use elsa_core::quorum::{Division, InterestSet, Task};
 use elsa_core::view::{Layout, View};
+use elsa_files::{FileError, zeros};
 use elsa_runtime::{
     Engine, EngineOptions, Held, PlanOptions, RowStates, StreamError, StreamOptions, TaskMerge, TaskPlan,
 };
@@ -61,7 +61,8 @@ pub struct Ran {
 
 /// A streamed run that failed.
 fn failed(e: StreamError) -> Error {
-    Error::Write { argument: "beside", path: "tensors in memory".into(), source: io::Error::other(e) }
+    FileError::Write { argument: "beside", path: "tensors in memory".into(), source: io::Error::other(e) }
+        .into()
 }
 
 /// The part of a tensor from `offset` on.

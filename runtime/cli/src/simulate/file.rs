@@ -2,7 +2,7 @@
 
 use super::costs::{Costs, Origin, Pass};
 use crate::error::Error;
-use crate::tensor::InputFile;
+use elsa_files::{FileError, InputFile};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -51,7 +51,7 @@ pub fn text(costs: &Costs, [seconds, bytes]: &[Vec<[f64; 2]>; 2]) -> Result<Stri
 /// # Errors
 /// A file that cannot be read or is none of these, measurements that are not positive, too few sizes.
 pub fn read(path: &Path) -> Result<Costs, Error> {
-    let failed = |source| Error::Read { argument: "fit", path: path.to_path_buf(), source };
+    let failed = |source| FileError::Read { argument: "fit", path: path.to_path_buf(), source };
     let refuse = |found: String| Error::Argument {
         argument: "fit",
         found: format!("{}: {found}", path.display()),

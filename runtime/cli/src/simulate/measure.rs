@@ -3,12 +3,12 @@
 
 use super::costs::{Costs, Origin, Pass};
 use crate::error::Error;
-use crate::memory::Buffer;
 use crate::progress::bar;
 use crate::shape::{Data, Shape};
 use elsa_core::attention::Outputs;
 use elsa_core::attention::plan::ChooseError;
 use elsa_core::dtype::DType;
+use elsa_files::Buffer;
 use elsa_runtime::{Backend, Engine, EngineOptions, Method, Plan, PlanError, PlanOptions, Workspace};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;

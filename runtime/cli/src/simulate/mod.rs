@@ -27,11 +27,11 @@ pub use args::{Levels, SimulateArgs, Sizes, Tokens};
 
 use crate::error::Error;
 use crate::report;
-use crate::target::Target;
 use beside::Ran;
 use costs::{Costs, Pass};
 use elsa_core::model::Seconds;
 use elsa_core::quorum::InterestSet;
+use elsa_files::Target;
 use measure::{Check, Kernels, Measured};
 use serde::Serialize;
 use std::io::Write;
@@ -167,7 +167,7 @@ pub fn simulate(args: &SimulateArgs) -> Result<(), Error> {
         ran: &ran,
     };
     if let Some(page) = page {
-        page.report(&html::page(&printed)?)?;
+        page.write(crate::foreign::page(&html::page(&printed)?).as_bytes())?;
     }
     if let (Some(saved), Some(measured)) = (saved, &measured) {
         saved.write(file::text(&costs, &measured.samples)?.as_bytes())?;

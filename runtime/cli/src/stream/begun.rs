@@ -5,7 +5,7 @@ use super::journal::{self, Earlier, Journal, Sizes, Stage};
 use super::sink::Outputs;
 use crate::error::{Error, dashed, one_line, say};
 use crate::job::Job;
-use crate::tensor::output::Prepared;
+use elsa_files::{FileError, Prepared};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -65,7 +65,11 @@ impl Begun {
                 "--resume: {}: an output of it is gone; the run begins anew",
                 journal.display()
             )));
-            found.remove().map_err(|source| Error::Write { argument: "resume", path: journal, source })?;
+            found.remove().map_err(|source| FileError::Write {
+                argument: "resume",
+                path: journal,
+                source,
+            })?;
             return Ok(Begun { path, run, earlier: None });
         }
         let (run, earlier) = (known, Some((found, earlier)));

@@ -8,10 +8,10 @@
 //! from one that has become the target, and does what is left. Paths come from the flags, never from the journal.
 
 use super::journal::Journal;
-use crate::error::Error;
-use crate::temporary::{folder, step, sync};
-use crate::tensor::Format;
-use crate::tensor::output::Prepared;
+use elsa_files::{
+    FileError, Format, Prepared,
+    temporary::{folder, step, sync},
+};
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind};
@@ -78,7 +78,7 @@ impl Move {
     ///
     /// # Errors
     /// What the file system reports.
-    pub fn identity(&self) -> Result<String, Error> {
+    pub fn identity(&self) -> Result<String, FileError> {
         if self.direct {
             return Ok(String::new());
         }
@@ -101,7 +101,7 @@ impl Move {
     }
 
     /// Does what is left to do.
-    fn finish(&self) -> Result<(), Error> {
+    fn finish(&self) -> Result<(), FileError> {
         if !self.direct {
             step();
             match fs::rename(part_of(&self.target), &self.target) {
@@ -120,8 +120,8 @@ impl Move {
         Ok(())
     }
 
-    fn failed(&self, source: io::Error) -> Error {
-        Error::Write { argument: self.argument, path: self.target.clone(), source }
+    fn failed(&self, source: io::Error) -> FileError {
+        FileError::Write { argument: self.argument, path: self.target.clone(), source }
     }
 }
 
@@ -129,11 +129,11 @@ impl Move {
 ///
 /// # Errors
 /// What the file system reports.
-pub fn finish(moves: &[Move], journal: Journal) -> Result<(), Error> {
+pub fn finish(moves: &[Move], journal: Journal) -> Result<(), FileError> {
     moves.iter().try_for_each(Move::finish)?;
     let folders: BTreeSet<&Path> = moves.iter().map(|of| folder(&of.target)).collect();
     for folder in folders {
-        sync(folder).map_err(|source| Error::Write {
+        sync(folder).map_err(|source| FileError::Write {
             argument: "out",
             path: folder.to_path_buf(),
             source,

@@ -1,11 +1,9 @@
 //! Tensors in files, read by range.
 
-use crate::error::Error;
+use crate::error::{Error, dashed, say};
 use crate::job::Job;
-use crate::temporary::folder;
-use crate::tensor::Stored;
-use crate::tensor::output::Prepared;
 use elsa_core::attention::{Operand, Operands, mask};
+use elsa_files::{MemoryError, Prepared, Stored, temporary::folder};
 use elsa_runtime::Source;
 use std::fs::File;
 use std::io;
@@ -42,15 +40,15 @@ impl<'a> Files<'a> {
     pub fn of(job: &'a Job, outputs: &[Prepared]) -> Result<Files<'a>, Error> {
         let beside = outputs.iter().find(|file| file.direct.is_none()).map(|file| folder(&file.path));
         let mut piece = Vec::new();
-        piece
-            .try_reserve_exact(PIECE)
-            .map_err(|_| Error::Memory { argument: "host-budget", bytes: PIECE })?;
+        piece.try_reserve_exact(PIECE).map_err(|_| MemoryError { argument: "host-budget", bytes: PIECE })?;
         piece.resize(PIECE, 0);
         let (mut unpacked, mut seen) = (0, Vec::new());
         let tensors = Operands::try_from_fn(|operand| -> Result<_, Error> {
             let Some(tensor) = job.tensor(operand) else { return Ok(None) };
             let folder = beside.unwrap_or_else(|| folder(tensor.path()));
-            let Some((file, start)) = tensor.in_file(folder)? else { return Ok(None) };
+            let Some((file, start)) = tensor.in_file(folder, &mut |text| say(&dashed(&text)))? else {
+                return Ok(None);
+            };
             // Operands may share a tensor.
             if !seen.iter().any(|other| std::ptr::eq(*other, tensor)) {
                 seen.push(tensor);

@@ -9,8 +9,8 @@ use super::wanted::{Wanted, shapes};
 use crate::error::{Error, say};
 use crate::job::Job;
 use crate::progress;
-use crate::tensor::output::Writer;
 use elsa_core::attention::Problem;
+use elsa_files::{FileError, Writer};
 use elsa_runtime::{
     Engine, Fallback, Fitted, GpuStream, GpuStreamError, KeysFrom, PlanOptions, StreamBudget, StreamDivision,
     StreamFit, StreamReport, StreamWants, Times, peak_memory,
@@ -170,7 +170,7 @@ pub fn run(
             // The CPU begins anew: its units and its bits are others.
             if let Some(path) = journal.filter(|_| asked.resume) {
                 let gone = std::fs::remove_file(&path);
-                gone.map_err(|source| Error::Write { argument: "resume", path, source })?;
+                gone.map_err(|source| FileError::Write { argument: "resume", path, source })?;
             }
             return Ok(Ran::ByTheCpu(reason.to_string()));
         }

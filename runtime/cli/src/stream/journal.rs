@@ -13,7 +13,8 @@
 //! none: nothing was computed then.
 
 use crate::error::Error;
-use crate::temporary::{regular, step};
+use elsa_files::FileError;
+use elsa_files::temporary::{regular, step};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -151,11 +152,11 @@ impl Journal {
     /// # Errors
     /// A file that is no journal, or that another process has; what the file system reports.
     pub fn open(path: &Path) -> Result<Option<(Journal, Earlier)>, Error> {
-        let unread = |source| Error::Read { argument: "resume", path: path.to_path_buf(), source };
+        let unread = |source| FileError::Read { argument: "resume", path: path.to_path_buf(), source };
         let mut file = match regular(File::options().read(true).write(true), path) {
             Ok(file) => file,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(unread(e)),
+            Err(e) => return Err(unread(e).into()),
         };
         lock(path, &file)?;
         let mut bytes = Vec::new();
@@ -173,7 +174,7 @@ impl Journal {
     /// # Errors
     /// A journal that another process has; what the file system reports.
     pub fn begin(path: &Path, sizes: Sizes, run: Vec<String>) -> Result<Journal, Error> {
-        let failed = |source| Error::Write { argument: "resume", path: path.to_path_buf(), source };
+        let failed = |source| FileError::Write { argument: "resume", path: path.to_path_buf(), source };
         let head = serde_json::to_string(&Head { sizes, run }).map_err(|e| failed(e.into()))?;
         step();
         let file = regular(File::options().write(true).create(true).truncate(false), path).map_err(failed)?;
@@ -213,7 +214,11 @@ impl Journal {
             step();
             self.file.sync_all()
         });
-        noted.map_err(|source| Error::Write { argument: "resume", path: self.path.clone(), source })
+        Ok(noted.map_err(|source| FileError::Write {
+            argument: "resume",
+            path: self.path.clone(),
+            source,
+        })?)
     }
 
     /// Removes the journal.

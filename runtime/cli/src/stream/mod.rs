@@ -24,10 +24,10 @@ use crate::error::{Error, say};
 use crate::flag::flag;
 use crate::job::Job;
 use crate::progress;
-use crate::tensor::output::Writer;
 use begun::Begun;
 use elsa_core::attention::plan::ChooseError;
 use elsa_core::attention::{Operand, Problem};
+use elsa_files::{FileError, MemoryError, Writer};
 use elsa_runtime::{
     Backend, Engine, Fallback, PlanError, PlanOptions, StreamCertificate, StreamError, StreamOptions,
     StreamPlan, UnitSizes, Written, peak_memory,
@@ -151,21 +151,21 @@ fn failed(job: &Job, outputs: &Outputs, e: StreamError) -> Error {
         StreamError::Plan(e) => Error::Plan(e),
         StreamError::Argument(e) => Error::Problem(e),
         StreamError::Run(e) => Error::Run(e),
-        StreamError::Memory { bytes } => Error::Memory { argument: "host-budget", bytes },
+        StreamError::Memory { bytes } => MemoryError { argument: "host-budget", bytes }.into(),
         StreamError::Read { operand, source, .. } => match job.tensor(operand) {
             Some(tensor) => {
                 let (argument, path) = (flag(operand.argument()), tensor.path().to_path_buf());
-                Error::Read { argument, path, source }
+                FileError::Read { argument, path, source }.into()
             }
             None => Error::Stream(source.to_string()),
         },
         StreamError::Write { operand, source, .. } => {
             let (argument, path) = outputs.target(operand);
-            Error::Write { argument, path, source }
+            FileError::Write { argument, path, source }.into()
         }
         StreamError::Note { source, .. } => {
             let (_, path) = outputs.target(Operand::Output);
-            Error::Write { argument: "resume", path: commit::journal_of(&path), source }
+            FileError::Write { argument: "resume", path: commit::journal_of(&path), source }.into()
         }
         other => Error::Stream(other.to_string()),
     }

@@ -4,12 +4,13 @@ use super::commit::{ARRAYS, Move, beside, finish, part_of, synced};
 use super::journal::Journal;
 use super::journal::Stage;
 use crate::error::Error;
-use crate::temporary::{self, Temporary, folder, regular, resemble, step, sync};
-use crate::tensor::output::Prepared;
-use crate::tensor::safetensors::{self, Form, Origin, Piece};
-use crate::tensor::{Format, InputFile, Stored, npy};
 use elsa_core::attention::{Operand, Operands};
 use elsa_core::dtype::DType;
+use elsa_files::{
+    FileError, Format, InputFile, MemoryError, Prepared, Stored, npy,
+    safetensors::{self, Form, Origin, Piece},
+    temporary::{self, Temporary, folder, regular, resemble, step, sync},
+};
 use elsa_runtime::Sink;
 use half::bf16;
 use indicatif::ProgressBar;
@@ -63,8 +64,8 @@ struct Target {
 }
 
 impl Target {
-    fn failed(&self, source: io::Error) -> Error {
-        Error::Write { argument: self.argument, path: self.path.clone(), source }
+    fn failed(&self, source: io::Error) -> FileError {
+        FileError::Write { argument: self.argument, path: self.path.clone(), source }
     }
 }
 
@@ -110,7 +111,7 @@ impl Outputs {
     /// What the file system reports; memory that the system refuses; a file to keep tensors of that ends early.
     pub fn new(prepared: Vec<Prepared>, shapes: &[Shape], stage: Option<Stage>) -> Result<Outputs, Error> {
         let mut piece = Vec::new();
-        piece.try_reserve_exact(PIECE).map_err(|_| Error::Memory { argument: "out", bytes: PIECE })?;
+        piece.try_reserve_exact(PIECE).map_err(|_| MemoryError { argument: "out", bytes: PIECE })?;
         piece.resize(PIECE, 0);
         let parts_left = std::env::var("ELSA_TEST_ABORT_AFTER").ok().filter(|_| cfg!(debug_assertions));
         let mut outputs = Outputs {
@@ -245,7 +246,9 @@ impl Outputs {
         self.bar.finish_and_clear();
         for target in &self.targets {
             if target.kept.as_ref().is_some_and(|kept| !kept.unchanged()) {
-                return Err(Error::Changed { argument: target.argument, path: target.path.clone() });
+                return Err(
+                    FileError::Changed { argument: target.argument, path: target.path.clone() }.into()
+                );
             }
         }
         // It was allocated before the run, after which no memory should be refused.
@@ -258,7 +261,7 @@ impl Outputs {
                         self.moves.iter().map(Move::identity).collect::<Result<_, _>>()?;
                     journal.commit(&parts)?;
                 }
-                finish(&self.moves, journal)
+                Ok(finish(&self.moves, journal)?)
             }
             None => self.replace(&mut piece),
         }
@@ -274,7 +277,7 @@ impl Outputs {
                     settled(&file, &path)
                 }),
             };
-            made.map_err(|source| Error::Write { argument: "state-out", path: path.clone(), source })?;
+            made.map_err(|source| FileError::Write { argument: "state-out", path: path.clone(), source })?;
         }
         for target in self.targets.iter().filter(|target| !target.of_archive) {
             let settle = match &target.making {
@@ -297,8 +300,11 @@ impl Outputs {
                     Ok(Some(temporary))
                 }),
             };
-            let made =
-                made.map_err(|source| Error::Write { argument: "state-out", path: path.clone(), source })?;
+            let made = made.map_err(|source| FileError::Write {
+                argument: "state-out",
+                path: path.clone(),
+                source,
+            })?;
             if let Some(temporary) = made {
                 files.push(temporary);
                 names.push(("state-out", path));
@@ -316,16 +322,17 @@ impl Outputs {
         let paths = names.iter().map(|(_, path)| path.as_path());
         temporary::replace(files.into_iter().zip(paths)).map_err(|(at, source)| {
             let (argument, path) = names[at].clone();
-            Error::Write { argument, path, source }
+            FileError::Write { argument, path, source }
         })?;
         let folders: BTreeSet<&Path> = names.iter().map(|(_, path)| folder(path)).collect();
         folders.into_iter().try_for_each(|folder| {
-            sync(folder).map_err(|source| Error::Write {
+            sync(folder).map_err(|source| FileError::Write {
                 argument: "out",
                 path: folder.to_path_buf(),
                 source,
             })
-        })
+        })?;
+        Ok(())
     }
 
     /// The file of an output.
@@ -381,9 +388,9 @@ fn making(
     target: &Path,
     stage: Option<Stage>,
     temporary: impl FnOnce() -> io::Result<Temporary>,
-) -> Result<Making, Error> {
+) -> Result<Making, FileError> {
     let path = part_of(target);
-    let refuse = |e: io::Error| Error::Target { argument, path: path.clone(), reason: e.to_string() };
+    let refuse = |e: io::Error| FileError::Target { argument, path: path.clone(), reason: e.to_string() };
     match stage {
         None => temporary().map(Making::Temporary).map_err(refuse),
         Some(stage) => part(&path, stage == Stage::New).map(Making::Partial).map_err(refuse),

@@ -6,7 +6,6 @@ use super::settings::{Setting, settings};
 use super::tokens::{Side, sides};
 use crate::error::Error;
 use crate::left_out::spread;
-use crate::memory::{Buffer, zeros};
 use crate::oracle::{key, value};
 use crate::picture::HeatMap;
 use crate::progress;
@@ -16,6 +15,7 @@ use elsa_core::attention::bound::{Arithmetic, Score};
 use elsa_core::attention::traversal::scalar::{Answer, Call, executed};
 use elsa_core::attention::traversal::{Report, Room, RowRoom, scratch_len};
 use elsa_core::attention::{Inputs, Problem, Sequence, reference, scalar};
+use elsa_files::{Buffer, zeros};
 use std::f64::consts::LN_2;
 
 /// Multiply-adds of all schedules together from which tiles are sampled.

@@ -30,13 +30,10 @@
 //! the header of an array before it reads one, so what it takes in memory is bounded by sizes that arrays of the file have.
 
 use super::sums::{NAMES, Sums};
-use crate::error::TensorError;
-use crate::memory::Buffer;
-use crate::tensor::output::{Array, Content};
-use crate::tensor::{Accept, Data, Fault, Format, Stored, header, read};
 use elsa_core::attention::{Alignment, Lengths, MaskKind, Problem};
 use elsa_core::dtype::DType;
 use elsa_core::quorum::{Division, MAX_LEVELS, MAX_RUNS, Run, Task, TaskPath};
+use elsa_files::{Accept, Array, Buffer, Content, Data, Fault, Format, Stored, TensorError, header, read};
 use elsa_runtime::{GradientSizes, RowStates, TaskGradients};
 use std::io::{Read, Seek};
 

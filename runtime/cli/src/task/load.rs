@@ -3,11 +3,11 @@
 use crate::args::{ProblemArgs, TaskArgs};
 use crate::error::Error;
 use crate::job::Job;
-use crate::tensor::{Accept, Part, Source, Tensor};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Chunk, Operand};
 use elsa_core::quorum::{Division, Run, Task, TaskPath};
 use elsa_core::view::{Layout, View};
+use elsa_files::{Accept, Part, Source, Tensor};
 use elsa_runtime::Held;
 use std::cell::Cell;
 use std::ops::Range;
@@ -71,16 +71,16 @@ impl Rows {
         source: &Source,
         axis: impl Fn(&[usize]) -> Option<usize>,
     ) -> Result<Tensor, Error> {
-        let Some((_, spans)) = &self.of else { return Tensor::load(argument, source, Accept::Float) };
+        let Some((_, spans)) = &self.of else { return Ok(Tensor::load(argument, source, Accept::Float)?) };
         let shape = Tensor::shape_at(argument, source)?;
         self.covers(argument, &shape, axis(&shape))?;
-        Tensor::load_part(argument, source, Accept::Float, &|shape| {
+        Ok(Tensor::load_part(argument, source, Accept::Float, &|shape| {
             let mut picks = vec![None; shape.len()];
             if let Some(pick) = axis(shape).and_then(|axis| picks.get_mut(axis)) {
                 *pick = Some(spans.clone());
             }
             Part::of(shape, &picks)
-        })
+        })?)
     }
 }
 
@@ -120,7 +120,7 @@ pub fn load(
     let place = |[query_total, key_total]: [usize; 2]| Chunk { key_total, query_total, ..Chunk::default() };
     if let Some(totals) = args.tokens {
         let job = Job::load_by(problem, [false; 2], Some(place(totals)), |_, argument, source, accept| {
-            Tensor::load(argument, source, accept).map(counted)
+            Ok(counted(Tensor::load(argument, source, accept)?))
         })?;
         let rows = Rows { of: None };
         return Ok(Loaded { job, held: held(totals), rows, bytes: bytes.get() });
@@ -155,8 +155,8 @@ pub fn load(
             check_mask(argument, source, totals)?;
         }
         match accept {
-            Accept::Lengths => Tensor::load(argument, source, accept).map(counted),
-            _ => Tensor::load_part(argument, source, accept, &part).map(counted),
+            Accept::Lengths => Ok(counted(Tensor::load(argument, source, accept)?)),
+            _ => Ok(counted(Tensor::load_part(argument, source, accept, &part)?)),
         }
     })?;
     let rows = Rows { of: Some((totals[0], rows)) };

@@ -10,9 +10,9 @@ use crate::args::warn_without_half_scores;
 use crate::error::{Error, one_line, say};
 use crate::progress;
 use crate::run::RunArgs;
-use crate::tensor::output::{Output, Writer};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::StateOut;
+use elsa_files::{MemoryError, Output, Writer};
 use elsa_runtime::{RowStates, TaskError, TaskPlan};
 use file::{Description, Kind, Whole};
 use load::{Loaded, load};
@@ -28,7 +28,7 @@ impl From<TaskError> for Error {
             TaskError::Plan(e) => Error::Plan(e),
             TaskError::Bind(e) => Error::Bind(e),
             TaskError::Run(e) => Error::Run(e),
-            TaskError::Memory { bytes } => Error::Memory { argument: "state-out", bytes },
+            TaskError::Memory { bytes } => MemoryError { argument: "state-out", bytes }.into(),
             _ => Error::States(error.to_string()),
         }
     }
@@ -38,7 +38,7 @@ impl From<TaskError> for Error {
 #[must_use]
 pub fn shares(error: TaskError) -> Error {
     match error {
-        TaskError::Memory { bytes } => Error::Memory { argument: "shares-out", bytes },
+        TaskError::Memory { bytes } => MemoryError { argument: "shares-out", bytes }.into(),
         other => other.into(),
     }
 }

@@ -3,11 +3,10 @@
 
 use super::file::{MOST_NAME, bytes, integers, is_name, list};
 use super::sums::{NAMES, Sums};
-use crate::error::{Error, TensorError};
-use crate::tensor::output::Array;
-use crate::tensor::{Fault, InputFile};
+use crate::error::Error;
 use elsa_core::argument::ArgumentError;
 use elsa_core::quorum::Task;
+use elsa_files::{Array, Fault, TensorError};
 use std::fs::File;
 use std::path::Path;
 
@@ -20,18 +19,7 @@ pub fn with<T>(
     path: &Path,
     read: impl FnOnce(&File, u64) -> Result<T, Fault>,
 ) -> Result<T, Error> {
-    let owned = || path.to_path_buf();
-    let unread = |source| Error::Read { argument, path: owned(), source };
-    let file = InputFile::open(path).map_err(unread)?;
-    let done = read(file.reader(), file.length());
-    if !file.unchanged() {
-        return Err(Error::Changed { argument, path: owned() });
-    }
-    done.map_err(|fault| match fault {
-        Fault::Content(source) => Error::Tensor { argument, path: owned(), source },
-        Fault::Io(source) => unread(source),
-        Fault::Memory(bytes) => Error::Memory { argument, bytes },
-    })
+    Ok(elsa_files::with_file(argument, path, |file| read(file.reader(), file.length()))?.1)
 }
 
 /// The arrays beside `m`, `S` and `W`: the run's name, or checksums of all tokens.

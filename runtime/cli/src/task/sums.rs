@@ -8,11 +8,11 @@
 //! none. Two tokens that differ share one by chance once in 2^63, and whoever wants to can make such tokens.
 
 use crate::error::Error;
-use crate::memory::reserved;
 use elsa_core::attention::{Inputs, Problem};
 use elsa_core::dtype::Elements;
 use elsa_core::quorum::{Run, Task};
 use elsa_core::view::View;
+use elsa_files::{MemoryError, reserved};
 use std::iter::zip;
 
 /// The names of the arrays: of queries, of keys and values, of the gradient that came in.
@@ -72,7 +72,7 @@ fn of_tokens(
 }
 
 fn room<T>(count: usize) -> Result<Vec<T>, Error> {
-    reserved(count).map_err(|bytes| Error::Memory { argument: "q", bytes })
+    Ok(reserved(count).map_err(|bytes| MemoryError { argument: "q", bytes })?)
 }
 
 impl Sums {

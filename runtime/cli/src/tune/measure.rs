@@ -9,12 +9,12 @@
 
 use crate::bench::Case;
 use crate::error::Error;
-use crate::memory::Buffer;
 use crate::oracle::{Comparison, Oracle, Total};
 use crate::rows::{for_rows, output_row, rows, sample};
 use crate::shape::Data;
 use elsa_core::attention::plan::{Division, GpuChoice};
 use elsa_core::attention::{Inputs, Outputs};
+use elsa_files::Buffer;
 use elsa_runtime::{Engine, Plan, PlanOptions, Workspace};
 use std::time::{Duration, Instant};
 

@@ -5,14 +5,13 @@ mod measure;
 use crate::args::values::{dtype, ordinal, positive, seconds};
 use crate::bench::{Case, cases};
 use crate::error::{Error, one_line};
-use crate::outlet::Reads;
 use crate::progress;
 use crate::report;
 use crate::shape::{self, Named, Workload};
-use crate::target::Target;
 use clap::Args;
 use elsa_core::attention::plan::ShapeClass;
 use elsa_core::dtype::DType;
+use elsa_files::{Reads, Target};
 use elsa_runtime::{
     Backend, CudaOptions, DeviceInfo, Engine, EngineOptions, Fallback, PlanOptions, Tuned, TunedShape, Tuning,
 };

@@ -21,7 +21,6 @@
 
 use crate::chart::{Chart, Point as Dot, Raw, chart};
 use crate::error::Error;
-use crate::memory::Buffer;
 use crate::oracle::{Comparison, Oracle};
 use crate::progress;
 use crate::random::Random;
@@ -33,6 +32,7 @@ use elsa_core::drift::larger;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::scan::{Form, Scan, elsa_depth};
 use elsa_core::state::State;
+use elsa_files::{Buffer, MemoryError};
 use elsa_runtime::{Engine, PlanOptions};
 use serde::Serialize;
 use std::io::Write;
@@ -192,7 +192,7 @@ fn answer(
         let q = &q[query * D..][..D];
         let mut states: Vec<Keys> = Vec::new();
         let bytes = keys.saturating_mul(size_of::<Keys>());
-        states.try_reserve_exact(keys).map_err(|_| Error::Memory { argument: "depth-curve", bytes })?;
+        states.try_reserve_exact(keys).map_err(|_| MemoryError { argument: "depth-curve", bytes })?;
         let lines = k.as_chunks::<D>().0.iter().zip(v.as_chunks::<D>().0);
         states.extend(lines.map(|(k, v)| {
             let dot = q.iter().zip(k).fold(0.0, |sum, (a, b)| sum + a * b);

@@ -3,7 +3,6 @@
 //! Values that are columns `j0..j1` of the identity make `P[:, j0..j1]` the output.
 
 use crate::error::Error;
-use crate::memory::{Buffer, zeros};
 use crate::oracle::Oracle;
 use crate::picture::HeatMap;
 use crate::progress;
@@ -13,6 +12,7 @@ use elsa_core::attention::drift::RowDrift;
 use elsa_core::attention::{BiasView, Inputs, MaskView, Outputs, Problem, Window};
 use elsa_core::drift::larger;
 use elsa_core::view::{Layout, View};
+use elsa_files::{Buffer, zeros};
 use elsa_runtime::{Engine, PlanOptions};
 use std::collections::HashMap;
 

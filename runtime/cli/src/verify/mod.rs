@@ -47,17 +47,16 @@ mod verdict;
 
 use crate::args::values::{one_of, positive};
 use crate::args::{EngineArgs, FILE, ForceArgs, ProblemArgs, TraversalArgs};
-use crate::error::{Error, say};
+use crate::error::{Error, dashed, say};
 use crate::job::Job;
 use crate::report;
 use crate::scenario::{self, Scenario};
 use crate::study::{self, Study};
-use crate::target::Target;
-use crate::tensor::{Accept, Source, Tensor};
 use case::{Case, Verdict};
 use clap::{Arg, Args};
 use elsa_core::attention::{Inputs, Operand, Problem};
 use elsa_core::dtype::DType;
+use elsa_files::{Accept, Source, Target, Tensor};
 use judge::{Request, Subject, judge};
 use print::print;
 use std::io::Write;
@@ -182,7 +181,7 @@ fn depth_curve(args: &VerifyArgs, longest: usize, page: Option<Target>) -> Resul
         depth::print(&mut out, &steps)?;
     }
     if let Some(page) = page {
-        page.report(&html::depth(&steps)?)?;
+        page.write(crate::foreign::page(&html::depth(&steps)?).as_bytes())?;
     }
     let wrong = steps.iter().filter(|step| step.beyond > 0);
     let wrong: Vec<String> = wrong.map(|step| format!("{} at {} keys", step.schedule, step.keys)).collect();
@@ -270,10 +269,10 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         writeln!(out, "{summary}")?;
     }
     if let Some(page) = page {
-        page.report(&html::page(&summary, &shown)?)?;
+        page.write(crate::foreign::page(&html::page(&summary, &shown)?).as_bytes())?;
     }
     if let Some(page) = studied {
-        page.report(&study::page(&studies)?)?;
+        page.write(crate::foreign::page(&study::page(&studies)?).as_bytes())?;
     }
     match summary.verdict {
         Verdict::Pass => Ok(()),
@@ -292,7 +291,7 @@ fn answer(source: &Source, job: &Job) -> Result<Tensor, Error> {
         return Err(wrong(&tensor, &job.problem, shape));
     }
     if let Some(notice) = tensor.notice() {
-        say(&notice);
+        say(&dashed(&notice));
     }
     Ok(tensor)
 }

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What every command selects: cargo would build crates again beside others.
-pub const PACKAGES: &str =
-    "-p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-capi -p elsa-edge -p elsa-ort";
+pub const PACKAGES: &str = "-p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-board -p elsa-capi -p elsa-edge \
+                            -p elsa-files -p elsa-onnx -p elsa-ort";
 
 /// Modules of the crossing tests beside [`KERNELS`] that an emulator may be asked as well. The rest calls nothing but `core`,
 /// whose code is the same on every processor, or a GPU.

@@ -1,7 +1,7 @@
 //! The reader of `.npy` files: any bytes are a tensor with as many elements as its shape, or a typed error.
 #![no_main]
 
-use elsa_edge::tensor::{Fault, Format, Header, npy};
+use elsa_files::{Fault, Format, Header, npy};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -2,7 +2,7 @@
 //! error.
 #![no_main]
 
-use elsa_edge::tensor::Format;
+use elsa_files::Format;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,16 +1,15 @@
 //! The rewriter: any bytes are a model, whose attention is replaced or stays, or a typed error.
 #![no_main]
 
-use elsa_edge::onnx::{Limits, rewritten};
+use elsa_onnx::{Limits, rewritten};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    match rewritten(bytes, &|_, _| None, Limits::SMALL) {
+    match rewritten(bytes, Limits::SMALL) {
         Ok((attentions, written)) => {
             let replaced = attentions.iter().filter(|attention| attention.replaced).count();
             assert!(replaced > 0 || written == bytes, "a model without a replacement was changed");
-            let (again, _) =
-                rewritten(&written, &|_, _| None, Limits::SMALL).expect("what was written is a model");
+            let (again, _) = rewritten(&written, Limits::SMALL).expect("what was written is a model");
             assert_eq!(again.len(), attentions.len() - replaced, "attention that came or stayed");
         }
         Err(error) => assert!(error.to_string().contains("allowed: "), "{error}"),

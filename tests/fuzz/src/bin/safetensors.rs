@@ -2,8 +2,8 @@
 //! its shape, or a typed error. Writing a new tensor leaves the other tensors of a file unchanged.
 #![no_main]
 
-use elsa_edge::tensor::safetensors::{self, Directory};
-use elsa_edge::tensor::{Format, Stored};
+use elsa_files::safetensors::{self, Directory};
+use elsa_files::{Format, Stored};
 use libfuzzer_sys::fuzz_target;
 use std::io::Cursor;
 

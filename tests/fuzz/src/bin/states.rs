@@ -2,7 +2,7 @@
 #![no_main]
 
 use elsa_edge::task::file::{Description, Kind};
-use elsa_edge::tensor::Fault;
+use elsa_files::Fault;
 use libfuzzer_sys::fuzz_target;
 use std::io::Cursor;
 

@@ -10,7 +10,6 @@ use super::super::turns::{Contender, quartiles, take_turns};
 use super::call::{farther, parts_of};
 use crate::args::values::{one_of, positive, seconds};
 use crate::error::Error;
-use crate::memory::{leaves_enough, zeros};
 use crate::progress;
 use crate::random::Random;
 use crate::report;
@@ -20,6 +19,7 @@ use elsa_core::series::convolution::{self, Method};
 use elsa_core::series::recurrence::{self, Gate};
 use elsa_core::series::selective::{self, Coefficient};
 use elsa_core::series::{Series, bound::Judged};
+use elsa_files::{leaves_enough, zeros};
 use elsa_runtime::operators::{Operator, Plan, Workspace};
 use elsa_runtime::{
     Backend, Convolution, ConvolutionOptions, Engine, PlanError, Recurrence, RecurrenceOptions, Selective,

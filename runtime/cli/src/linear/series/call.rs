@@ -4,15 +4,15 @@
 
 use crate::args::values::one_of;
 use crate::args::{EngineArgs, FILE, ForceArgs};
-use crate::error::{Error, TensorError, one_line, say};
-use crate::memory::{Buffer, leaves_enough, zeros};
+use crate::error::{Error, dashed, one_line, say};
 use crate::report;
-use crate::tensor::output::{Content, Output, Writer};
-use crate::tensor::{Accept, Source, Tensor};
 use clap::Args;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::series::Series;
 use elsa_core::series::bound::Judged;
+use elsa_files::{
+    Accept, Buffer, Content, FileError, Output, Source, Tensor, TensorError, Writer, leaves_enough, zeros,
+};
 use elsa_runtime::{Backend, Engine, Report};
 use serde::Serialize;
 use std::time::Instant;
@@ -76,7 +76,7 @@ impl Given {
     pub fn load(argument: &'static str, source: &Source) -> Result<Given, Error> {
         let tensor = Tensor::load(argument, source, Accept::Float)?;
         if let Some(notice) = tensor.notice() {
-            log::warn!("{notice}");
+            log::warn!("{}", dashed(&notice));
         }
         Ok(Given { argument, source: source.clone(), tensor })
     }
@@ -131,7 +131,7 @@ impl Given {
     /// The error of a tensor of a rank that its argument does not have.
     pub fn rank(&self, allowed: &'static str) -> Error {
         let source = TensorError::Rank { shape: self.shape().to_vec(), allowed };
-        Error::Tensor { argument: self.argument, path: self.tensor.path().to_path_buf(), source }
+        FileError::Tensor { argument: self.argument, path: self.tensor.path().to_path_buf(), source }.into()
     }
 
     fn wrong(&self, found: impl Into<String>, allowed: String) -> Error {
@@ -142,7 +142,7 @@ impl Given {
     ///
     /// # Errors
     /// A file that has changed.
-    pub fn unchanged(&self) -> Result<(), Error> {
+    pub fn unchanged(&self) -> Result<(), FileError> {
         self.tensor.unchanged()
     }
 }

@@ -6,9 +6,9 @@ use super::call::{CallArgs, Done, Given, Outputs, farther, numbers};
 use crate::args::FILE;
 use crate::args::values::one_of;
 use crate::error::Error;
-use crate::tensor::Source;
 use clap::Args;
 use elsa_core::series::convolution::{self, Inputs, Method, Spec, Taps};
+use elsa_files::Source;
 use elsa_runtime::ConvolutionOptions;
 
 /// The text below the flags.

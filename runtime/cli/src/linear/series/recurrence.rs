@@ -5,9 +5,9 @@
 use super::call::{CallArgs, Done, Given, Outputs, farther, numbers, parts_of};
 use crate::args::FILE;
 use crate::error::Error;
-use crate::tensor::Source;
 use clap::Args;
 use elsa_core::series::recurrence::{self, Gate, Inputs, Spec};
+use elsa_files::Source;
 use elsa_runtime::{RecurrenceOptions, SeriesDivision};
 
 /// The text below the flags.

@@ -5,10 +5,10 @@
 use super::call::{CallArgs, Done, Given, Order, Outputs, farther, numbers, parts_of};
 use crate::args::FILE;
 use crate::error::Error;
-use crate::tensor::Source;
 use clap::Args;
 use elsa_core::series::Series;
 use elsa_core::series::selective::{self, Coefficient, Inputs, Spec};
+use elsa_files::Source;
 use elsa_runtime::{SelectiveOptions, SeriesDivision};
 
 /// The text below the flags.

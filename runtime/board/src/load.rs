@@ -1,0 +1,221 @@
+//! What others compute on the machine, and who.
+//!
+//! The cores' busy time without that of this process is the load of others. A hypervisor's share (steal) is told apart:
+//! no process here explains it. Times are in ticks of a hundredth of a second, so a short time is known badly.
+
+use super::root::{Probe, Root};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Ticks in a second. Linux reports times in this unit whatever the kernel's own is.
+const TICKS: f64 = 100.0;
+
+/// The longest line that is looked at.
+const LINE: usize = 1024;
+
+/// Times since the start of the system, in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Time in which cores were busy.
+    pub busy: u64,
+    /// Time that a hypervisor gave to another machine.
+    pub stolen: u64,
+    /// Busy time of this process, in the kernel or not.
+    pub own: u64,
+}
+
+/// What others took in some time, in cores.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Others {
+    /// Load of other processes.
+    pub load: f64,
+    /// Load of other machines of the hypervisor.
+    pub stolen: f64,
+    /// How far both may be wrong, because times are whole ticks.
+    pub error: f64,
+}
+
+impl Times {
+    /// What others took since `before`, `elapsed` ago, on `cores` cores.
+    #[must_use]
+    pub(crate) fn since(self, before: Times, elapsed: Duration, cores: usize) -> Option<Others> {
+        let seconds = elapsed.as_secs_f64();
+        if seconds <= 0.0 {
+            return None;
+        }
+        let cores_of = |ticks: u64| ticks as f64 / TICKS / seconds;
+        let own = self.own.saturating_sub(before.own);
+        Some(Others {
+            load: cores_of(self.busy.saturating_sub(before.busy).saturating_sub(own)),
+            stolen: cores_of(self.stolen.saturating_sub(before.stolen)),
+            // A tick for each core, and one for the process.
+            error: cores_of(cores as u64 + 1),
+        })
+    }
+}
+
+/// A process and what it took.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Busy {
+    /// Its number.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// Its load in cores.
+    pub load: f64,
+}
+
+/// The times of the machine and of one process.
+#[derive(Debug)]
+pub struct Load {
+    root: Root,
+    pid: u32,
+    machine: Probe,
+    process: Option<Probe>,
+    /// Cores that the system counts.
+    pub cores: usize,
+}
+
+impl Load {
+    /// Those of the process `pid`.
+    #[must_use]
+    pub fn find(root: &Root, pid: u32) -> Option<Load> {
+        let machine = Probe::open(root, "proc/stat")?;
+        let text = root.read("proc/stat").ok()?;
+        let core = |line: &&str| {
+            line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        let cores = text.lines().filter(core).count().max(1);
+        // An emulator of user programs answers for /proc/PID/stat itself, with times of zero. It knows it by its plain
+        // name only.
+        let process = Probe::open(root, &format!("proc/./{pid}/stat"));
+        Some(Load { root: root.clone(), pid, machine, process, cores })
+    }
+
+    /// The times now. Allocates nothing.
+    #[must_use]
+    pub fn times(&self) -> Option<Times> {
+        let mut line = [0; LINE];
+        let (busy, stolen) = machine(first(self.machine.read(&mut line)?)?)?;
+        let own = match &self.process {
+            Some(process) => spent(process.read(&mut line)?)?,
+            None => 0,
+        };
+        Some(Times { busy, stolen, own })
+    }
+
+    /// The busy time of every other process.
+    #[must_use]
+    pub fn processes(&self) -> HashMap<u32, u64> {
+        self.others().map(|(pid, _, ticks)| (pid, ticks)).collect()
+    }
+
+    /// The other process that took most since `before`, `elapsed` ago. One that was not there took all its time since.
+    #[must_use]
+    pub fn busiest(&self, before: &HashMap<u32, u64>, elapsed: Duration) -> Option<Busy> {
+        let took = |(pid, name, ticks): (u32, String, u64)| {
+            (pid, name, ticks.saturating_sub(before.get(&pid).copied().unwrap_or(0)))
+        };
+        let (pid, name, ticks) = self.others().map(took).max_by_key(|(.., ticks)| *ticks)?;
+        (ticks > 0).then(|| Busy {
+            pid,
+            name,
+            load: ticks as f64 / TICKS / elapsed.as_secs_f64().max(1.0 / TICKS),
+        })
+    }
+
+    /// Number, name and busy time of every other process.
+    fn others(&self) -> impl Iterator<Item = (u32, String, u64)> + '_ {
+        let names = self.root.entries("proc");
+        names.into_iter().filter_map(|name| {
+            let pid: u32 = name.parse().ok().filter(|pid| *pid != self.pid)?;
+            let line = self.root.read(&format!("proc/{pid}/stat")).ok()?;
+            let (open, close) = (line.find('(')?, line.rfind(')')?);
+            let name = line.get(open + 1..close)?.to_owned();
+            Some((pid, name, spent(line.as_bytes())?))
+        })
+    }
+}
+
+/// The first line of a text.
+fn first(text: &[u8]) -> Option<&str> {
+    std::str::from_utf8(text.split(|b| *b == b'\n').next()?).ok()
+}
+
+/// Busy and stolen time of the line `cpu` of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal. The
+/// time of guests is within that of users.
+fn machine(line: &str) -> Option<(u64, u64)> {
+    let mut words = line.split_ascii_whitespace();
+    if words.next() != Some("cpu") {
+        return None;
+    }
+    let mut times = [0u64; 8];
+    let mut found = 0;
+    for (time, word) in times.iter_mut().zip(words) {
+        *time = word.parse().ok()?;
+        found += 1;
+    }
+    let [user, nice, system, _idle, _wait, irq, softirq, stolen] = times;
+    let busy = [user, nice, system, irq, softirq].into_iter().try_fold(0u64, u64::checked_add)?;
+    (found >= 4).then_some((busy, stolen))
+}
+
+/// Busy time of a process, from `/proc/PID/stat`. Its name stands in parentheses and may hold blanks and parentheses
+/// itself, so fields are counted from the last one on: the twelfth and thirteenth are the times as user and as system.
+fn spent(line: &[u8]) -> Option<u64> {
+    let close = line.iter().rposition(|b| *b == b')')?;
+    let rest = std::str::from_utf8(line.get(close + 1..)?).ok()?;
+    let mut words = rest.split_ascii_whitespace().skip(11);
+    let mut time = || words.next()?.parse::<u64>().ok();
+    time()?.checked_add(time()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_processes_do_not_shift_their_times() {
+        let fields = "S 1 2 3 4 5 6 7 8 9 10 700 30 0 0 20 0 1 0 5";
+        for name in ["sh", "a b", ") 9 9 (", "x) S 1 1 1 1 1 1 1 1 1 1 9 9"] {
+            assert_eq!(spent(format!("42 ({name}) {fields}\n").as_bytes()), Some(730), "{name}");
+        }
+        for bad in ["", "42 sh S 1", "42 (sh) S 1 2", "42 (sh) S 1 2 3 4 5 6 7 8 9 10 x 30"] {
+            assert_eq!(spent(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_time_of_this_process_is_told_by_this_machine() {
+        let load = Load::find(&Root::machine(), std::process::id()).unwrap();
+        let before = load.times().unwrap();
+        let start = std::time::Instant::now();
+        // The two counters are not those of one moment: the system adds to them one after the other.
+        let grown = |now: Times| now.own >= before.own + 2 && now.busy > before.busy;
+        while !grown(load.times().unwrap()) {
+            assert!(start.elapsed() < Duration::from_secs(60));
+        }
+        assert!(!load.processes().contains_key(&std::process::id()));
+    }
+
+    #[test]
+    fn guests_and_waiting_are_not_counted() {
+        assert_eq!(machine("cpu  100 20 30 4000 500 6 7 80 90 10"), Some((163, 80)));
+        // Old kernels have fewer fields.
+        assert_eq!(machine("cpu  100 20 30 4000"), Some((150, 0)));
+        for bad in ["", "cpu0 1 2 3 4", "cpu 1 2", "cpu -1 2 3 4", "cpu 18446744073709551615 1 1 1"] {
+            assert_eq!(machine(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_others_took_is_what_is_left() {
+        let before = Times { busy: 1000, stolen: 5, own: 100 };
+        let after = Times { busy: 1250, stolen: 15, own: 300 };
+        let others = after.since(before, Duration::from_secs(1), 2).unwrap();
+        assert_eq!(others, Others { load: 0.5, stolen: 0.1, error: 0.03 });
+        // Counters that go back, as those of waiting time do, are no load.
+        assert_eq!(before.since(after, Duration::from_secs(1), 2).unwrap().load, 0.0);
+        assert_eq!(after.since(before, Duration::ZERO, 2), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! Everything of a machine that is read while a benchmark runs.
+
+use super::clocks::{self, Clock, Gpu};
+use super::load::{Load, Times};
+use super::rails::{self, Meter, Power, Rail};
+use super::root::Root;
+use super::throttle::{Sign, Throttle};
+use super::zones::{self, Zone};
+use std::time::Instant;
+
+/// Parts of names of rails that are compared with the total.
+pub const PARTS: [&str; 2] = ["GPU", "CPU"];
+
+/// The open files of a machine.
+#[derive(Debug)]
+pub struct Sources {
+    /// Thermal zones that measure.
+    pub zones: Vec<Zone>,
+    cores: Vec<Clock>,
+    gpu: Option<Gpu>,
+    emc: Option<Clock>,
+    meter: Option<Meter>,
+    /// Rails that are a part of the total, in the order of [`PARTS`].
+    pub parts: [Option<Rail>; 2],
+    throttle: Throttle,
+    load: Option<Load>,
+}
+
+/// What moves slowly, at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Slow {
+    /// The hottest zone, as its place in [`Sources::zones`], and its temperature in degrees Celsius.
+    pub hottest: Option<(usize, f64)>,
+    /// Clock of the slowest core that is on, in MHz.
+    pub slowest: Option<f64>,
+    /// Clock of the fastest core.
+    pub fastest: Option<f64>,
+    /// The highest clock that any core is allowed.
+    pub limit: Option<f64>,
+    /// Cores that tell their clock.
+    pub on: usize,
+    /// Whether all of them stand at their highest.
+    pub at_highest: bool,
+    /// Clock of the GPU.
+    pub gpu: Option<f64>,
+    /// How busy it is, from 0 to 1.
+    pub gpu_load: Option<f64>,
+    /// Clock of the memory.
+    pub emc: Option<f64>,
+    /// Power of [`Sources::parts`] in mW.
+    pub parts: [Option<f64>; 2],
+    /// Signs of throttling since the last time.
+    pub sign: Sign,
+    /// Times of the cores.
+    pub times: Option<Times>,
+}
+
+impl Sources {
+    /// Opens what a machine has; `pid` is the process whose load is not that of others.
+    #[must_use]
+    pub fn find(root: &Root, pid: u32) -> Sources {
+        let mut rails = rails::find(root);
+        let mut take = |part: &str| rails::part(&rails, part).map(|place| rails.remove(place));
+        let parts = PARTS.map(&mut take);
+        Sources {
+            zones: zones::find(root).0,
+            cores: clocks::cores(root).0,
+            gpu: clocks::gpu(root),
+            emc: clocks::emc(root).ok(),
+            meter: Meter::find(root),
+            parts,
+            throttle: Throttle::find(root),
+            load: Load::find(root, pid),
+        }
+    }
+
+    /// Whether the machine measures its power.
+    #[must_use]
+    pub fn measures_power(&self) -> bool {
+        self.meter.is_some()
+    }
+
+    /// The step in which the total power moves, in mW.
+    #[must_use]
+    pub fn power_step(&self) -> Option<f64> {
+        self.meter.as_ref()?.step()
+    }
+
+    /// Cores that the system counts.
+    #[must_use]
+    pub fn cores(&self) -> usize {
+        self.load.as_ref().map_or(1, |load| load.cores)
+    }
+
+    /// The total power at the time `now`. Allocates nothing.
+    pub fn power(&mut self, now: Instant) -> Option<Power> {
+        self.meter.as_mut()?.read(now)
+    }
+
+    /// Everything else. Allocates nothing.
+    pub fn slow(&mut self) -> Slow {
+        let mut slow = Slow {
+            hottest: zones::hottest(&self.zones),
+            gpu: self.gpu.as_ref().and_then(|gpu| gpu.clock.mhz()),
+            gpu_load: self.gpu.as_ref().and_then(Gpu::load),
+            emc: self.emc.as_ref().and_then(Clock::mhz),
+            sign: self.throttle.look(),
+            times: self.load.as_ref().and_then(Load::times),
+            at_highest: !self.cores.is_empty(),
+            ..Slow::default()
+        };
+        for (power, rail) in slow.parts.iter_mut().zip(&self.parts) {
+            *power = rail.as_ref().and_then(Rail::milliwatts);
+        }
+        for core in &self.cores {
+            // One that went off says nothing.
+            let Some(mhz) = core.mhz() else { continue };
+            slow.on += 1;
+            slow.slowest = Some(slow.slowest.map_or(mhz, |x| x.min(mhz)));
+            slow.fastest = Some(slow.fastest.map_or(mhz, |x| x.max(mhz)));
+            if let Some(limit) = core.high() {
+                slow.limit = Some(slow.limit.map_or(limit, |x| x.max(limit)));
+            }
+            slow.at_highest &= core.at_highest() == Some(true);
+        }
+        slow
+    }
+}

@@ -1,0 +1,245 @@
+//! Why a file is not read or written.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+/// Why a file is not a tensor that an argument can take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorError {
+    /// Bytes that are not a file of the format.
+    #[error("not a {format} file: {found}; allowed: {allowed}")]
+    Format {
+        /// `.npy`, `.npz` or `.safetensors`.
+        format: &'static str,
+        /// What was found.
+        found: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// An element type that the argument cannot take.
+    #[error("type {found}; allowed: {allowed}")]
+    Type {
+        /// The type as the file spells it.
+        found: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// Elements that do not fill the shape, or are more than it holds.
+    #[error("{found} bytes of data; allowed: {needed}, for the shape {shape:?} of {dtype}")]
+    Length {
+        /// Bytes in the file.
+        found: usize,
+        /// Bytes that the shape takes.
+        needed: usize,
+        /// The shape.
+        shape: Vec<usize>,
+        /// The element type.
+        dtype: &'static str,
+    },
+    /// A shape that no memory can hold.
+    #[error("shape {shape:?}; allowed: a product that fits the address space")]
+    Overflow {
+        /// The shape as the file has it.
+        shape: Vec<u64>,
+    },
+    /// A name that the file does not hold.
+    #[error("no tensor '{name}'; allowed: {allowed}")]
+    Name {
+        /// The requested name.
+        name: String,
+        /// Names that the file holds.
+        allowed: String,
+    },
+    /// A rank that the argument does not have.
+    #[error("rank {}, shape {shape:?}; allowed: {allowed}", shape.len())]
+    Rank {
+        /// The shape of the tensor.
+        shape: Vec<usize>,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+}
+
+/// Memory that the system refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{argument}: {bytes} bytes of memory were refused by the system")]
+pub struct MemoryError {
+    /// The tensor that it was for.
+    pub argument: &'static str,
+    /// The size.
+    pub bytes: usize,
+}
+
+/// Why a file was not read or written. Each message starts with the argument of the caller that names the file.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FileError {
+    /// A path whose extension is not that of the output.
+    Extension {
+        /// The argument.
+        argument: &'static str,
+        /// The path.
+        found: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// An output that would replace what the call reads.
+    Input {
+        /// The argument of the output.
+        argument: &'static str,
+        /// Its file.
+        path: PathBuf,
+        /// The argument that reads the file.
+        reader: &'static str,
+        /// Whether the caller may give the file up.
+        yields: bool,
+    },
+    /// An output that would replace another of the call.
+    Output {
+        /// The argument of the output.
+        argument: &'static str,
+        /// Its file.
+        path: PathBuf,
+        /// The argument of the other.
+        other: &'static str,
+    },
+    /// A file that is not a tensor that the argument can take.
+    Tensor {
+        /// The argument.
+        argument: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: TensorError,
+    },
+    /// A file that cannot be read.
+    Read {
+        /// The argument.
+        argument: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A file that was written, replaced or removed while the call needed it.
+    Changed {
+        /// The argument.
+        argument: &'static str,
+        /// The file.
+        path: PathBuf,
+    },
+    /// An output that cannot be written; found before anything is computed.
+    Target {
+        /// The argument.
+        argument: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        reason: String,
+    },
+    /// Writing failed although the folder is writable: a full disk, a failing device.
+    Write {
+        /// The argument.
+        argument: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Memory that the system refuses.
+    Memory(MemoryError),
+}
+
+impl FileError {
+    /// Returns whether the request is at fault, and not the device that holds the file.
+    #[must_use]
+    pub fn is_request(&self) -> bool {
+        match self {
+            FileError::Extension { .. }
+            | FileError::Input { .. }
+            | FileError::Output { .. }
+            | FileError::Tensor { .. }
+            | FileError::Target { .. } => true,
+            FileError::Read { source, .. } => match source.kind() {
+                ErrorKind::NotFound
+                | ErrorKind::PermissionDenied
+                | ErrorKind::InvalidInput
+                | ErrorKind::InvalidFilename
+                | ErrorKind::IsADirectory
+                | ErrorKind::NotADirectory
+                | ErrorKind::WouldBlock => true,
+                // Links that lead to themselves, a kind that the library does not name.
+                _ => source.raw_os_error() == Some(libc::ELOOP),
+            },
+            _ => false,
+        }
+    }
+
+    /// Returns the message with every argument, and the option `force`, as `spelled` spells it.
+    #[must_use]
+    pub fn message(&self, spelled: impl Fn(&str) -> String) -> String {
+        match self {
+            FileError::Extension { argument, found, allowed } => {
+                format!("{}: {found}; allowed: {allowed}", spelled(argument))
+            }
+            FileError::Input { argument, path, reader, yields } => {
+                let force =
+                    if *yields { format!(", or {} to replace it", spelled("force")) } else { String::new() };
+                let (argument, path, reader) = (spelled(argument), path.display(), spelled(reader));
+                format!("{argument}: {path}, which {reader} reads; allowed: another file{force}")
+            }
+            FileError::Output { argument, path, other } => {
+                unwritten(&spelled(argument), path, &format!("{} writes the same", spelled(other)))
+            }
+            FileError::Tensor { argument, path, source } => {
+                format!("{}: {}: {source}", spelled(argument), path.display())
+            }
+            FileError::Read { argument, path, source } => format!(
+                "{}: {}: cannot be read: {source}; allowed: a readable file",
+                spelled(argument),
+                path.display()
+            ),
+            FileError::Changed { argument, path } => format!(
+                "{}: {}: changed during the run; run again when its writer is done",
+                spelled(argument),
+                path.display()
+            ),
+            FileError::Target { argument, path, reason } => unwritten(&spelled(argument), path, reason),
+            FileError::Write { argument, path, source } => {
+                format!("{}: {}: writing failed: {source}", spelled(argument), path.display())
+            }
+            FileError::Memory(e) => spelled(&e.to_string()),
+        }
+    }
+}
+
+fn unwritten(argument: &str, path: &Path, reason: &str) -> String {
+    format!(
+        "{argument}: {}: cannot be written: {reason}; allowed: a file in a writable folder",
+        path.display()
+    )
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message(str::to_owned))
+    }
+}
+
+impl std::error::Error for FileError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            FileError::Tensor { source, .. } => Some(source),
+            FileError::Read { source, .. } | FileError::Write { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<MemoryError> for FileError {
+    fn from(error: MemoryError) -> FileError {
+        FileError::Memory(error)
+    }
+}

@@ -1,0 +1,201 @@
+//! Files that are read.
+
+use std::fs::{File, Metadata, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// A regular file that is open for reading and knows whether it is still the file that was opened.
+///
+/// A shared advisory lock is held for the lifetime of this value, where the file system supports it, so a writer
+/// that takes the exclusive lock waits.
+#[derive(Debug)]
+pub struct InputFile {
+    path: PathBuf,
+    file: File,
+    stamp: Stamp,
+}
+
+/// What a change of a file changes: which file it is, its size, and when it was last written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    written: (i64, i64),
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Stamp {
+        Stamp {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.len(),
+            written: (metadata.mtime(), metadata.mtime_nsec()),
+        }
+    }
+}
+
+impl InputFile {
+    /// Opens the file at `path`.
+    ///
+    /// # Errors
+    /// A file that cannot be opened, is not a regular file, or is locked exclusively by another process.
+    pub(crate) fn open(path: &Path) -> io::Result<InputFile> {
+        let regular = |metadata: Metadata| match metadata.is_file() {
+            true => Ok(metadata),
+            false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+        };
+        // Checked before opening, which would block on a pipe.
+        regular(std::fs::metadata(path)?)?;
+        // Another file may be there by now.
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        let metadata = regular(file.metadata()?)?;
+        match file.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => {
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, "locked by another process"));
+            }
+            Err(TryLockError::Error(e)) => log::debug!("no advisory lock: {e}"),
+            Ok(()) => {}
+        }
+        Ok(InputFile { path: path.to_path_buf(), file, stamp: Stamp::of(&metadata) })
+    }
+
+    /// The bytes of the file at `path`, of which it may have `most`.
+    ///
+    /// # Errors
+    /// As [`InputFile::open`], a longer file, and one that changes while it is read.
+    pub fn contents(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+        let file = InputFile::open(path)?;
+        let mut bytes = Vec::new();
+        // Files of the system itself are longer than they say.
+        if file.length() <= most {
+            file.reader().take(most + 1).read_to_end(&mut bytes)?;
+        }
+        if file.length() > most || bytes.len() as u64 > most {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("more than {most} bytes")));
+        }
+        Ok(bytes)
+    }
+
+    /// Bytes in the file when it was opened.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        self.stamp.size
+    }
+
+    /// The open file, to read and to seek in.
+    #[must_use]
+    pub fn reader(&self) -> &File {
+        &self.file
+    }
+
+    /// What tells this file from others, and from itself once it has been written: device, inode, size, and when it was
+    /// last written.
+    #[must_use]
+    pub(crate) fn stamp(&self) -> String {
+        let Stamp { device, inode, size, written: (seconds, nanoseconds) } = self.stamp;
+        format!("{device}:{inode} {size} {seconds}.{nanoseconds:09}")
+    }
+
+    /// Whether `found` is this file, by whatever name.
+    #[must_use]
+    pub(crate) fn is(&self, found: &Metadata) -> bool {
+        (self.stamp.device, self.stamp.inode) == (found.dev(), found.ino())
+    }
+
+    /// The path that was opened.
+    #[must_use]
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether nobody has written the file or put another in its place since it was opened, as far as size, inode
+    /// and time of modification tell.
+    #[must_use]
+    pub fn unchanged(&self) -> bool {
+        let same = |metadata: io::Result<Metadata>| metadata.is_ok_and(|now| Stamp::of(&now) == self.stamp);
+        same(self.file.metadata()) && same(std::fs::metadata(&self.path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::time::{Duration, SystemTime};
+
+    fn desk() -> (tempfile::TempDir, PathBuf) {
+        let desk = tempfile::tempdir().unwrap();
+        let path = desk.path().join("a");
+        std::fs::write(&path, b"before").unwrap();
+        (desk, path)
+    }
+
+    #[test]
+    fn every_change_is_seen() {
+        let (desk, path) = desk();
+        let open = || {
+            let file = InputFile::open(&path).unwrap();
+            assert!(file.unchanged());
+            file
+        };
+        let file = open();
+        File::options().append(true).open(&path).unwrap().write_all(b"!").unwrap();
+        assert!(!file.unchanged(), "longer");
+        let file = open();
+        File::options().write(true).open(&path).unwrap().set_len(2).unwrap();
+        assert!(!file.unchanged(), "shorter");
+        let file = open();
+        let later = SystemTime::now() + Duration::from_secs(9);
+        File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
+        assert!(!file.unchanged(), "written");
+        let file = open();
+        let other = desk.path().join("b");
+        std::fs::copy(&path, &other).unwrap();
+        File::options().write(true).open(&other).unwrap().set_modified(later).unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        assert!(!file.unchanged(), "replaced by an equal file");
+        let file = open();
+        std::fs::remove_file(&path).unwrap();
+        assert!(!file.unchanged(), "removed");
+    }
+
+    #[test]
+    fn folders_and_missing_files_are_errors() {
+        let (desk, path) = desk();
+        assert_eq!(InputFile::open(desk.path()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(InputFile::open(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn only_so_many_bytes_of_a_regular_file_are_read() {
+        let (desk, path) = desk();
+        assert_eq!(InputFile::contents(&path, 6).unwrap(), b"before");
+        let refused = |path: &Path, most| {
+            let error = InputFile::contents(path, most).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{error}");
+        };
+        refused(&path, 5);
+        refused(Path::new("/dev/zero"), 5);
+        // Their lengths are zero.
+        refused(Path::new("/proc/self/status"), 5);
+        let pipe = desk.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        refused(&pipe, 5);
+    }
+
+    #[test]
+    fn a_file_locked_by_a_writer_is_refused() {
+        let (_desk, path) = desk();
+        let writer = File::options().write(true).open(&path).unwrap();
+        writer.lock().unwrap();
+        assert_eq!(InputFile::open(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        writer.unlock().unwrap();
+        let reader = InputFile::open(&path).unwrap();
+        assert!(matches!(writer.try_lock(), Err(TryLockError::WouldBlock)));
+        drop(reader);
+        writer.try_lock().unwrap();
+    }
+}

@@ -1,0 +1,330 @@
+//! Tensors read for the arguments of a call.
+
+use super::contents::{self, Accept, Contents, Data};
+use super::error::{FileError, MemoryError};
+use super::file::InputFile;
+use super::npz::{self, Uncopied};
+use super::part::{self, Part};
+use super::source::{Format, Source};
+use super::stored::{Fault, Header, Stored};
+use super::turn::{Unturned, turn};
+use elsa_core::attention::MaskElements;
+use elsa_core::dtype::Elements;
+use std::cell::OnceCell;
+use std::fs::{File, Metadata};
+use std::io;
+use std::path::Path;
+
+/// A tensor read from a file.
+pub struct Tensor {
+    argument: &'static str,
+    // Holds the advisory lock.
+    file: InputFile,
+    contents: Contents,
+    left: Left,
+}
+
+/// Where elements were left.
+enum Left {
+    /// They are in memory.
+    Nowhere,
+    /// In the file, from this byte on.
+    InFile(u64),
+    /// In the file, but to be brought into another form, or to be checked, before they are read by range.
+    Unready(Unready),
+}
+
+/// Elements in a member of an archive, or in Fortran order.
+struct Unready {
+    /// The member.
+    name: Option<String>,
+    header: Header,
+    /// Where they start in the file; `None` if they are deflated.
+    stored: Option<u64>,
+    /// The file that they were unpacked into, if they had to be; empty until the first use.
+    ready: OnceCell<Option<File>>,
+}
+
+impl Tensor {
+    /// Reads the tensor at `source` for `argument`.
+    ///
+    /// # Errors
+    /// A file that cannot be read, that is malformed, that changes meanwhile, or whose type `accept` does not take;
+    /// memory that the system refuses.
+    pub fn load(argument: &'static str, source: &Source, accept: Accept) -> Result<Tensor, FileError> {
+        let (format, name) = (source.format, source.name.as_deref());
+        let read = |file: &InputFile| contents::read(file.reader(), file.length(), format, name, accept);
+        let (file, contents) = Tensor::open(argument, source, Some(accept), read)?;
+        Ok(Tensor { argument, file, contents, left: Left::Nowhere })
+    }
+
+    /// As [`Tensor::load`], of the part that `part` makes of the tensor's shape.
+    ///
+    /// # Errors
+    /// As [`Tensor::load`].
+    pub fn load_part(
+        argument: &'static str,
+        source: &Source,
+        accept: Accept,
+        part: &dyn Fn(&[usize]) -> Result<Part, Fault>,
+    ) -> Result<Tensor, FileError> {
+        let (format, name) = (source.format, source.name.as_deref());
+        let read =
+            |file: &InputFile| part::read_part(file.reader(), file.length(), format, name, accept, part);
+        let (file, contents) = Tensor::open(argument, source, Some(accept), read)?;
+        Ok(Tensor { argument, file, contents, left: Left::Nowhere })
+    }
+
+    /// The shape of the tensor at `source`, whose elements are not read.
+    ///
+    /// # Errors
+    /// As [`Tensor::load`].
+    pub fn shape_at(argument: &'static str, source: &Source) -> Result<Vec<usize>, FileError> {
+        let (format, name) = (source.format, source.name.as_deref());
+        let read = |file: &InputFile| part::shape(file.reader(), file.length(), format, name);
+        Ok(Tensor::open(argument, source, None, read)?.1)
+    }
+
+    /// Reads the header of the tensor at `source`, and leaves its elements in the file.
+    ///
+    /// # Errors
+    /// As [`Tensor::load`].
+    pub fn header(argument: &'static str, source: &Source, accept: Accept) -> Result<Tensor, FileError> {
+        let (format, name) = (source.format, source.name.as_deref());
+        let read = |file: &InputFile| contents::header(file.reader(), file.length(), format, name, accept);
+        let (file, (contents, header, stored)) = Tensor::open(argument, source, Some(accept), read)?;
+        let left = match (source.format, stored) {
+            (Format::Npy | Format::Safetensors, Some(start)) if !header.fortran => Left::InFile(start),
+            (format, stored) => {
+                let name = name.filter(|_| format == Format::Npz).map(str::to_owned);
+                Left::Unready(Unready { name, header, stored, ready: OnceCell::new() })
+            }
+        };
+        Ok(Tensor { argument, file, contents, left })
+    }
+
+    /// Opens the file of `source` and calls `read` with it. Of types that are refused, those of `accept` are named.
+    fn open<T>(
+        argument: &'static str,
+        source: &Source,
+        accept: Option<Accept>,
+        read: impl FnOnce(&InputFile) -> Result<T, Fault>,
+    ) -> Result<(InputFile, T), FileError> {
+        with_file(argument, &source.path, |file| {
+            log::debug!("reading {source} in a file of {} bytes", file.length());
+            read(file).map_err(|fault| match (fault, accept) {
+                (Fault::Content(error), Some(accept)) => accept.narrowed(error).into(),
+                (fault, _) => fault,
+            })
+        })
+    }
+
+    /// Whether the elements were left in the file.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        !matches!(self.left, Left::Nowhere)
+    }
+
+    /// The file in which the elements were left, and where they start; `None` if they are in memory. Those of an archive are
+    /// read once by the first call, so that their checksum is compared; what is deflated or in Fortran order is unpacked into a
+    /// file without a name in `folder`, which the system removes with the process, whatever ends it.
+    /// `notice` hears of it, in words that start with the argument.
+    ///
+    /// # Errors
+    /// As [`Tensor::load`], and what the file system reports of the unpacked file.
+    pub fn in_file(
+        &self,
+        folder: &Path,
+        notice: &mut dyn FnMut(String),
+    ) -> Result<Option<(&File, u64)>, FileError> {
+        let of = match &self.left {
+            Left::Nowhere => return Ok(None),
+            Left::InFile(start) => return Ok(Some((self.file.reader(), *start))),
+            Left::Unready(of) => of,
+        };
+        if of.ready.get().is_none() {
+            // Nobody else has set it since.
+            let _ = of.ready.set(self.unpacked(of, folder, notice)?);
+        }
+        Ok(Some(match (of.ready.get(), of.stored) {
+            (Some(Some(unpacked)), _) => (unpacked, 0),
+            (_, stored) => (self.file.reader(), stored.unwrap_or(0)),
+        }))
+    }
+
+    /// Reads the elements of a member of an archive once. Returns the file into which they were unpacked, unless they can stay
+    /// where they are.
+    fn unpacked(
+        &self,
+        of: &Unready,
+        folder: &Path,
+        notice: &mut dyn FnMut(String),
+    ) -> Result<Option<File>, FileError> {
+        let argument = self.argument;
+        let unwritten = |source| FileError::Write { argument, path: folder.to_path_buf(), source };
+        let unread = |fault| failed(argument, self.path(), fault);
+        let made = || tempfile::tempfile_in(folder).map_err(unwritten);
+        let (reader, length) = (self.file.reader(), self.file.length());
+        let (deflated, fortran) = (of.stored.is_none(), of.header.fortran);
+        if let Some((what, advice)) = match (deflated, fortran) {
+            (true, _) => Some(("deflated", "numpy.savez stores instead")),
+            (_, true) => Some(("Fortran order", "numpy.ascontiguousarray makes C order")),
+            _ => None,
+        } {
+            let name = of.name.as_ref().map_or_else(String::new, |name| format!("#{name}"));
+            notice(format!(
+                "{argument}: {}{name}: {what}: {} bytes are unpacked into a file without a name in {} for the run; {advice}",
+                self.path().display(),
+                of.header.bytes,
+                folder.display()
+            ));
+        }
+        let mut file = None;
+        if let Some(name) = &of.name {
+            let copied = if deflated {
+                npz::copy(reader, length, name, file.insert(made()?))
+            } else {
+                npz::copy(reader, length, name, io::sink())
+            };
+            self.unchanged()?;
+            copied.map_err(|fault| match fault {
+                Uncopied::Unread(fault) => unread(fault),
+                Uncopied::Unwritten(source) => unwritten(source),
+            })?;
+        }
+        if fortran {
+            let to = made()?;
+            let (from, start) = file.as_ref().map_or((reader, of.stored.unwrap_or(0)), |file| (file, 0));
+            let turned = turn(from, start, &of.header, &to);
+            self.unchanged()?;
+            turned.map_err(|fault| match fault {
+                Unturned::Unread(fault) => unread(fault),
+                Unturned::Unwritten(source) => unwritten(source),
+            })?;
+            file = Some(to);
+        }
+        Ok(file)
+    }
+
+    /// Bytes of a file into which the elements were unpacked.
+    #[must_use]
+    pub fn unpacked_bytes(&self) -> u64 {
+        match &self.left {
+            Left::Unready(Unready { ready, .. }) => match ready.get() {
+                Some(Some(file)) => file.metadata().map_or(0, |metadata| metadata.len()),
+                _ => 0,
+            },
+            _ => 0,
+        }
+    }
+
+    /// The element type in the file.
+    #[must_use]
+    pub fn dtype(&self) -> Stored {
+        self.contents.stored
+    }
+
+    /// Sizes of the axes.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        &self.contents.shape
+    }
+
+    /// The elements, if they are floating-point numbers.
+    #[must_use]
+    pub fn elements(&self) -> Option<Elements<'_>> {
+        match &self.contents.data {
+            Data::Float(x) => Some(x.elements()),
+            _ => None,
+        }
+    }
+
+    /// The elements as a mask, if they are booleans or floating-point numbers.
+    #[must_use]
+    pub fn mask(&self) -> Option<MaskElements<'_>> {
+        match &self.contents.data {
+            Data::Bool(x) => Some(MaskElements::Bool(x)),
+            _ => self.elements().map(MaskElements::Additive),
+        }
+    }
+
+    /// The elements as lengths, if they are integers.
+    #[must_use]
+    pub fn lengths(&self) -> Option<&[i64]> {
+        match &self.contents.data {
+            Data::Integer(x) => Some(x),
+            _ => None,
+        }
+    }
+
+    /// What a user should know, after the argument, about how the elements differ from those in the file; none if they do not.
+    #[must_use]
+    pub fn notice(&self) -> Option<String> {
+        (self.contents.stored == Stored::F64).then(|| {
+            let infinite = match self.contents.overflows {
+                0 => String::new(),
+                n => format!("; {n} of its values are beyond the range of f32 and became infinite"),
+            };
+            format!("{}: {}: f64 is rounded to f32{infinite}", self.argument, self.file.path().display())
+        })
+    }
+
+    /// The argument, and what tells the file from others and from itself once it has been written.
+    #[must_use]
+    pub fn stamp(&self) -> String {
+        format!("{} {}", self.argument, self.file.stamp())
+    }
+
+    /// The argument, if `found` is the file, by whatever name.
+    #[must_use]
+    pub fn reads(&self, found: &Metadata) -> Option<&'static str> {
+        self.file.is(found).then_some(self.argument)
+    }
+
+    /// The path of the file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Requires that the file is still the one that was read.
+    ///
+    /// # Errors
+    /// A file that has been written, replaced or removed.
+    pub fn unchanged(&self) -> Result<(), FileError> {
+        if self.file.unchanged() {
+            return Ok(());
+        }
+        Err(FileError::Changed { argument: self.argument, path: self.file.path().to_path_buf() })
+    }
+}
+
+/// Opens the file at `path` for `argument`, calls `read` with it, and requires that it has not changed meanwhile.
+///
+/// # Errors
+/// A file that cannot be read, or that changes; what `read` reports.
+pub fn with_file<T>(
+    argument: &'static str,
+    path: &Path,
+    read: impl FnOnce(&InputFile) -> Result<T, Fault>,
+) -> Result<(InputFile, T), FileError> {
+    let unread = |source| FileError::Read { argument, path: path.to_path_buf(), source };
+    let file = InputFile::open(path).map_err(unread)?;
+    let read = read(&file);
+    // What was read of a file that changed is neither the old contents nor the new.
+    if !file.unchanged() {
+        return Err(FileError::Changed { argument, path: path.to_path_buf() });
+    }
+    let contents = read.map_err(|fault| failed(argument, path, fault))?;
+    Ok((file, contents))
+}
+
+/// The error of a file at `path` whose tensor is not read.
+fn failed(argument: &'static str, path: &Path, fault: Fault) -> FileError {
+    let path = path.to_path_buf();
+    match fault {
+        Fault::Content(source) => FileError::Tensor { argument, path, source },
+        Fault::Io(source) => FileError::Read { argument, path, source },
+        Fault::Memory(bytes) => MemoryError { argument, bytes }.into(),
+    }
+}

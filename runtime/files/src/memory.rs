@@ -1,0 +1,112 @@
+//! Memory for tensors. What the system refuses is an error that names the tensor.
+
+use super::error::MemoryError;
+use bytemuck::Zeroable;
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_runtime::available_memory;
+use half::{bf16, f16};
+
+/// Bytes that an allocation of some size must leave to the process: for stacks that grow, for threads, and for what libraries
+/// allocate where no error can be returned.
+pub const SPARE: usize = 1 << 20;
+
+/// Bytes from which an allocation is one of some size.
+const SIZE: usize = 16 << 10;
+
+/// Whether so many bytes were taken without leaving too little to the process.
+fn is_left(taken: usize) -> bool {
+    taken < SIZE || available_memory().is_none_or(|available| available.bytes >= SPARE as u64)
+}
+
+/// A vector with room for `count` elements. The error is the number of bytes.
+///
+/// # Errors
+/// Memory that the system refuses, or of which it would leave too little.
+pub fn reserved<T>(count: usize) -> Result<Vec<T>, usize> {
+    let mut data = Vec::new();
+    let bytes = count.saturating_mul(size_of::<T>());
+    data.try_reserve_exact(count).map_err(|_| bytes)?;
+    if is_left(bytes) { Ok(data) } else { Err(bytes) }
+}
+
+/// Requires that `bytes` bytes of working memory, which were allocated for `argument`, leave enough to the process.
+///
+/// # Errors
+/// Memory of which the system would leave too little.
+pub fn leaves_enough(argument: &'static str, bytes: usize) -> Result<(), MemoryError> {
+    if is_left(bytes) { Ok(()) } else { Err(MemoryError { argument, bytes }) }
+}
+
+/// A vector of `count` zeros for the tensor `argument`.
+///
+/// # Errors
+/// Memory that the system refuses.
+pub fn zeros<T: Zeroable + Clone>(argument: &'static str, count: usize) -> Result<Vec<T>, MemoryError> {
+    let mut data = reserved(count).map_err(|bytes| MemoryError { argument, bytes })?;
+    data.resize(count, T::zeroed());
+    Ok(data)
+}
+
+/// The elements of a tensor in memory of its own.
+#[derive(Clone, Debug)]
+pub enum Buffer {
+    /// f32 values.
+    F32(Vec<f32>),
+    /// f16 values.
+    F16(Vec<f16>),
+    /// bf16 values.
+    Bf16(Vec<bf16>),
+}
+
+impl Buffer {
+    /// `count` zeros of type `dtype` for the tensor `argument`.
+    ///
+    /// # Errors
+    /// Memory that the system refuses.
+    pub fn zeros(argument: &'static str, dtype: DType, count: usize) -> Result<Buffer, MemoryError> {
+        Ok(match dtype {
+            DType::F32 => Buffer::F32(zeros(argument, count)?),
+            DType::F16 => Buffer::F16(zeros(argument, count)?),
+            DType::Bf16 => Buffer::Bf16(zeros(argument, count)?),
+        })
+    }
+
+    /// The elements, for a run to write.
+    pub fn elements_mut(&mut self) -> ElementsMut<'_> {
+        match self {
+            Buffer::F32(x) => ElementsMut::F32(x),
+            Buffer::F16(x) => ElementsMut::F16(x),
+            Buffer::Bf16(x) => ElementsMut::Bf16(x),
+        }
+    }
+
+    /// The elements.
+    #[must_use]
+    pub fn elements(&self) -> Elements<'_> {
+        match self {
+            Buffer::F32(x) => Elements::F32(x),
+            Buffer::F16(x) => Elements::F16(x),
+            Buffer::Bf16(x) => Elements::Bf16(x),
+        }
+    }
+
+    /// The bytes of the elements, as they lie in memory.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Buffer::F32(x) => bytemuck::cast_slice(x),
+            Buffer::F16(x) => bytemuck::cast_slice(x),
+            Buffer::Bf16(x) => bytemuck::cast_slice(x),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error() {
+        assert!(matches!(zeros::<f32>("out", usize::MAX / 8), Err(MemoryError { argument: "out", .. })));
+    }
+}

@@ -1,0 +1,85 @@
+//! Files that are written when their contents are known: whole, or not at all.
+
+use super::error::FileError;
+use super::outlet::{Place, Reads, Sink};
+use super::temporary;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// A file that will be written.
+#[derive(Debug)]
+pub struct Target {
+    argument: &'static str,
+    path: PathBuf,
+    sink: Sink,
+}
+
+impl Target {
+    /// Prepares the file of an argument of a call that reads `reads`, so that what cannot be written is known before anything is
+    /// measured. A link to a file stays one.
+    ///
+    /// # Errors
+    /// A path that cannot be written, and a file that the call reads.
+    pub fn new(argument: &'static str, path: &Path, reads: &Reads) -> Result<Target, FileError> {
+        let place = Place::find(argument, path, None, reads)?;
+        let sink = place.open()?;
+        Ok(Target { argument, path: place.path, sink })
+    }
+
+    /// Writes `bytes`, whole.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    pub fn write(self, bytes: &[u8]) -> Result<(), FileError> {
+        self.write_after(bytes, |_| Ok(()))
+    }
+
+    /// Writes `bytes`, whole, once `judge` accepts them. It gets the file that will take the place of the one at the path,
+    /// unless the bytes go elsewhere.
+    ///
+    /// # Errors
+    /// What `judge` and the file system report.
+    pub fn write_after<E: From<FileError>>(
+        self,
+        bytes: &[u8],
+        judge: impl FnOnce(Option<&Path>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Target { argument, path, sink } = self;
+        let failed = |source| FileError::Write { argument, path: path.clone(), source };
+        match sink {
+            Sink::Direct(mut file) => {
+                judge(None)?;
+                Ok(file.write_all(bytes).map_err(failed)?)
+            }
+            Sink::Replace(temporary) => {
+                temporary.fill(|mut file| file.write_all(bytes)).map_err(failed)?;
+                judge(temporary.path())?;
+                Ok(temporary::replace([(temporary, path.as_path())]).map_err(|(_, source)| failed(source))?)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_file_is_written_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out.csv");
+        fs::write(&path, "old").unwrap();
+        let target = Target::new("csv", &path, &Reads::default()).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        drop(target);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        Target::new("csv", &path, &Reads::default()).unwrap().write(b"new").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        Target::new("csv", Path::new("/dev/null"), &Reads::default()).unwrap().write(b"new").unwrap();
+        for wrong in [folder.path().to_path_buf(), folder.path().join("none/out.csv")] {
+            let refused = Target::new("csv", &wrong, &Reads::default()).expect_err("refused");
+            assert!(refused.is_request() && refused.to_string().starts_with("csv: "), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Elements in Fortran order, the first axis fastest, brought into C order.
+
+use super::memory;
+use super::part::Part;
+use super::places::Places;
+use super::stored::{Fault, Header};
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+/// Most bytes of elements that a file is turned by at once. Twice as many are in memory.
+const TILE: usize = 256 << 10;
+
+/// Writes the elements of a tensor in Fortran order, which start at byte `start` of `from`, to `to` in C order. A tile of them
+/// is in memory at a time.
+///
+/// # Errors
+/// A read that fails; memory that the system refuses. [`Unturned::Unwritten`] for `to`.
+pub fn turn(from: &File, start: u64, header: &Header, to: &File) -> Result<(), Unturned> {
+    let (shape, size) = (&header.shape, header.dtype.size());
+    let whole: usize = shape.iter().product();
+    if whole == 0 {
+        return Ok(());
+    }
+    let mut tile = shape.clone();
+    while tile.iter().product::<usize>() * size > TILE {
+        match tile.iter_mut().max() {
+            Some(most) if *most > 1 => *most = most.div_ceil(2),
+            _ => break,
+        }
+    }
+    let bytes = tile.iter().product::<usize>() * size;
+    let buffer = || -> Result<Vec<u8>, Unturned> {
+        let mut bytes_of = memory::reserved(bytes).map_err(Fault::Memory)?;
+        bytes_of.resize(bytes, 0);
+        Ok(bytes_of)
+    };
+    let (mut read, mut turned) = (buffer()?, buffer()?);
+    let axes = shape.iter().zip(&tile);
+    let tiles: Vec<usize> = axes.clone().map(|(n, tile)| n.div_ceil(*tile)).collect();
+    for number in 0..tiles.iter().product() {
+        // The last axis of tiles is the fastest.
+        let mut left: usize = number;
+        let mut picks: Vec<Option<Vec<Range<usize>>>> = axes
+            .clone()
+            .zip(&tiles)
+            .rev()
+            .map(|((n, tile), count)| {
+                let first = left % count * tile;
+                left /= count;
+                Some(std::iter::once(first..(first + tile).min(*n)).collect())
+            })
+            .collect();
+        // In the file the axes are in reverse.
+        let reversed: Vec<usize> = shape.iter().rev().copied().collect();
+        let source = Part::of(&reversed, &picks)?;
+        picks.reverse();
+        let target = Part::of(shape, &picks)?;
+        let mut at = 0;
+        for range in source.ranges() {
+            let piece = &mut read[at..at + range.len() * size];
+            from.read_exact_at(piece, start + (range.start * size) as u64).map_err(Fault::Io)?;
+            at += piece.len();
+        }
+        let mut places = Places::of(&target.shape);
+        for element in read[..at].chunks_exact(size) {
+            turned[places.next() * size..][..size].copy_from_slice(element);
+        }
+        at = 0;
+        for range in target.ranges() {
+            let piece = &turned[at..at + range.len() * size];
+            to.write_all_at(piece, (range.start * size) as u64).map_err(Unturned::Unwritten)?;
+            at += piece.len();
+        }
+    }
+    Ok(())
+}
+
+/// Why elements are not turned.
+#[derive(Debug)]
+pub enum Unturned {
+    /// They cannot be read, or memory is refused.
+    Unread(Fault),
+    /// They cannot be written.
+    Unwritten(std::io::Error),
+}
+
+impl From<Fault> for Unturned {
+    fn from(fault: Fault) -> Unturned {
+        Unturned::Unread(fault)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stored::Stored;
+    use super::*;
+    use std::io::{Read, Write};
+
+    /// Number `i` of a tensor in Fortran order has the index that counts up from the first axis.
+    fn index(mut i: usize, shape: &[usize]) -> Vec<usize> {
+        shape
+            .iter()
+            .map(|n| {
+                let at = i % n;
+                i /= n;
+                at
+            })
+            .collect()
+    }
+
+    #[test]
+    fn files_of_any_shape_are_turned_tile_by_tile() {
+        for (shape, dtype) in [
+            (vec![2, 3, 700, 65], Stored::F32),
+            (vec![300, 299], Stored::F64),
+            (vec![70_001, 3], Stored::F16),
+            (vec![3, 100_003], Stored::F16),
+            (vec![23, 1, 22, 24, 25], Stored::Bool),
+            (vec![5], Stored::I64),
+            (vec![], Stored::F32),
+            (vec![4, 0, 2], Stored::F32),
+        ] {
+            let (count, size) = (shape.iter().product::<usize>(), dtype.size());
+            let header = Header { dtype, shape: shape.clone(), bytes: count * size, fortran: true };
+            let element = |i: usize| (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+            let mut from = tempfile::tempfile().unwrap();
+            from.write_all(&[9; 77]).unwrap();
+            let all: Vec<u8> = (0..count).flat_map(|i| element(i)[8 - size..].to_vec()).collect();
+            from.write_all(&all).unwrap();
+            let mut to = tempfile::tempfile().unwrap();
+            turn(&from, 77, &header, &to).unwrap();
+            let mut found = Vec::new();
+            to.read_to_end(&mut found).unwrap();
+            assert_eq!(found.len(), count * size);
+            for i in 0..count {
+                let place = index(i, &shape).iter().zip(&shape).fold(0, |place, (at, n)| place * n + at);
+                assert_eq!(found[place * size..][..size], element(i)[8 - size..], "{shape:?} {i}");
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Models in files, with their weights beside them.
+
+use super::array::{self, Array, Stored};
+use super::change::Change;
+use super::check::{self, CheckError};
+use super::model::{Model, ModelError};
+use super::ops::Limits;
+use super::{Attention, examine, write};
+use elsa_onnxruntime::Runtime;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// The bytes of a model's file.
+#[derive(Debug)]
+pub struct ModelFile {
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl ModelFile {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// What the file system reports, and a path of no regular file.
+    pub fn open(path: &Path) -> io::Result<ModelFile> {
+        if !fs::metadata(path)?.is_file() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(ModelFile { path: path.to_path_buf(), bytes: fs::read(path)? })
+    }
+
+    /// Returns the folder of the file, where its weights are looked for.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    }
+
+    /// Reads the model, and requires the files that it names.
+    ///
+    /// # Errors
+    /// Bytes that are not a model, and weights that are in no file beside it.
+    pub fn parse(&self) -> Result<Parsed<'_>, ModelError> {
+        let model = Model::read(&self.bytes)?;
+        let locations = model.locations()?;
+        for location in &locations {
+            if !self.folder().join(location).is_file() {
+                return Err(ModelError::Rule {
+                    found: format!("external data at '{location}', which is no file there"),
+                    allowed: "a model with its data beside it",
+                });
+            }
+        }
+        Ok(Parsed { file: self, model, locations })
+    }
+
+    /// The elements of a constant that lies in another file.
+    fn external(&self, stored: &Stored, most: usize) -> Option<Array> {
+        let get = |key: &str| {
+            stored.external()?.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+        };
+        let length = array::count(&stored.shape, most)?.checked_mul(stored.kind.size()?)?;
+        if get("length").is_some_and(|given| given.parse() != Ok(length)) {
+            return None;
+        }
+        let offset = get("offset").map_or(Ok(0), str::parse::<u64>).ok()?;
+        let mut file = File::open(self.folder().join(get("location")?)).ok()?;
+        file.seek(SeekFrom::Start(offset)).ok()?;
+        let mut bytes = vec![0; length];
+        file.read_exact(&mut bytes).ok()?;
+        stored.decode(&bytes, most)
+    }
+}
+
+/// A model that was read from its file.
+#[derive(Debug)]
+pub struct Parsed<'a> {
+    file: &'a ModelFile,
+    model: Model<'a>,
+    locations: Vec<String>,
+}
+
+impl Parsed<'_> {
+    /// Returns the files with weights of the model, relative to its folder.
+    #[must_use]
+    pub fn weights(&self) -> &[String] {
+        &self.locations
+    }
+
+    /// Finds the attention of the model and proves a replacement of each. What is not proved stays.
+    #[must_use]
+    pub fn rewrite(&self) -> Rewrite<'_> {
+        let external = |stored: &Stored, most| self.file.external(stored, most);
+        let (attentions, changes) = examine(&self.model, &external, Limits::WHOLE);
+        Rewrite { of: self, attentions, changes }
+    }
+}
+
+/// The replacements that are proved for a model.
+pub struct Rewrite<'a> {
+    of: &'a Parsed<'a>,
+    attentions: Vec<Attention>,
+    changes: Vec<Change>,
+}
+
+impl Rewrite<'_> {
+    /// Returns every attention of the model, replaced or not.
+    #[must_use]
+    pub fn attentions(&self) -> &[Attention] {
+        &self.attentions
+    }
+
+    /// Returns the bytes of the rewritten model.
+    ///
+    /// # Errors
+    /// None that a model that was read can cause.
+    pub fn bytes(&self) -> Result<Vec<u8>, ModelError> {
+        Ok(write::write(&self.of.model, &self.changes)?)
+    }
+
+    /// Runs the model and its form `rewritten` in ONNX Runtime with the library `operator`, on inputs of three sizes of the
+    /// free axes, for at most a minute. Returns in words what was compared. Both models may take `memory` bytes.
+    ///
+    /// # Errors
+    /// Answers that differ, and models that cannot be compared.
+    pub fn check(
+        &self,
+        rewritten: elsa_onnxruntime::Model<'_>,
+        runtime: &Runtime,
+        operator: &Path,
+        memory: u64,
+    ) -> Result<String, CheckError> {
+        let Parsed { file, model, locations } = self.of;
+        let weights = locations.iter().map(|location| file.folder().join(location)).collect();
+        check::check(
+            &check::Pair { model, original: &file.path, weights, rewritten, memory },
+            runtime,
+            operator,
+        )
+    }
+}

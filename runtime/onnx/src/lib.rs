@@ -1,0 +1,184 @@
+//! Attention in ONNX models: found, and replaced by the operator `ElsaAttention` of this runtime, each replacement proved.
+//!
+//! ```text
+//! file -> wire -> model -> symbols -> infer (worlds) -> find -> forms, masks -> change -> prove -> write
+//! ```
+//!
+//! A model is read as spans of its bytes (`wire`, `model`), so that what is not changed stays as it is, byte by
+//! byte. The free axes of its inputs are symbols, from which shapes follow (`symbols`, `size`), and get sizes for proofs
+//! (`infer`). From each Softmax the walk goes to both products (`find`), which tells what to prove: how elements lie (`forms`) and what masks are
+//! (`masks`). The new nodes (`change`) are compared with the old ones in f64 (`prove`) before anything is written
+//! (`write`). [`Rewrite::check`] compares the whole model with the original in the user's ONNX Runtime.
+//!
+//! ```no_run
+//! let file = elsa_onnx::ModelFile::open("model.onnx".as_ref())?;
+//! let model = file.parse()?;
+//! let rewrite = model.rewrite();
+//! for attention in rewrite.attentions() {
+//!     println!("{} {}: {}", attention.operator, attention.node, attention.words);
+//! }
+//! std::fs::write("model.elsa.onnx", rewrite.bytes()?)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod array;
+mod change;
+mod check;
+mod extents;
+mod file;
+mod find;
+mod forms;
+mod fused;
+mod infer;
+mod key;
+mod masks;
+mod model;
+mod ops;
+mod prove;
+mod random;
+mod shapes;
+mod size;
+mod symbols;
+#[cfg(test)]
+mod tests;
+mod value;
+mod wire;
+mod write;
+
+use change::Change;
+use find::{Reason, Site};
+use model::{External, Model};
+use serde::Serialize;
+use std::collections::HashSet;
+use symbols::Symbols;
+
+pub use check::CheckError;
+pub use file::{ModelFile, Parsed, Rewrite};
+pub use model::ModelError;
+pub use ops::Limits;
+
+/// One attention of a model, or a Softmax that is none.
+#[derive(Clone, Debug, Serialize)]
+pub struct Attention {
+    /// The name of its node, or of what the node makes.
+    pub node: String,
+    /// The node's operator.
+    pub operator: String,
+    /// Whether it is replaced.
+    pub replaced: bool,
+    /// What it becomes, or why it stays.
+    pub words: String,
+}
+
+/// Returns the attention of a model, and the bytes of the model with it replaced. Weights in other files are unknown.
+///
+/// # Errors
+/// Bytes that are not a model.
+pub fn rewritten(file: &[u8], limits: Limits) -> Result<(Vec<Attention>, Vec<u8>), ModelError> {
+    let model = Model::read(file)?;
+    model.locations()?;
+    let (attentions, changes) = examine(&model, &|_, _| None, limits);
+    Ok((attentions, write::write(&model, &changes)?))
+}
+
+/// Every attention of the model, and the changes that are proved.
+fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> (Vec<Attention>, Vec<Change>) {
+    let graph = &model.graph;
+    let mut attentions: Vec<Attention> = Vec::new();
+    let mut changes = Vec::new();
+    let mut inner: Vec<&String> = model.functions.iter().collect();
+    inner.extend(graph.nodes.iter().flat_map(|node| &node.inner));
+    let sites = sites(graph);
+    if !sites.is_empty() {
+        let symbols = Symbols::new(model, external, limits);
+        let worlds = infer::worlds(model, external, limits, &symbols);
+        let site = Site { graph, opset: model.opset, symbols: &symbols, worlds: &worlds };
+        let prefix = prefix(graph);
+        let mut proved = HashSet::new();
+        for n in sites {
+            let node = &graph.nodes[n];
+            let made = node.outputs.first().cloned().unwrap_or_default();
+            let name = if node.name.is_empty() { made } else { node.name.clone() };
+            let change = replacement(&site, n, &format!("{prefix}_{}", changes.len()), &mut proved);
+            let (replaced, words) = match change {
+                Ok(change) => {
+                    let words = change.words.clone();
+                    changes.push(change);
+                    (true, words)
+                }
+                Err(reason) => (false, reason),
+            };
+            attentions.push(Attention { node: name, operator: node.op.clone(), replaced, words });
+        }
+    }
+    for operator in inner {
+        let words = "it stands in a subgraph or a function".into();
+        attentions.push(Attention {
+            node: String::new(),
+            operator: operator.clone(),
+            replaced: false,
+            words,
+        });
+    }
+    (attentions, changes)
+}
+
+/// The nodes that are attention, or the softmax of one.
+fn sites(graph: &model::Graph) -> Vec<usize> {
+    let is_site = |node: &model::Node| {
+        node.is("Softmax")
+            || node.is_fused()
+            || fused::refusal(node).is_some()
+            || find::written_out(graph, node)
+    };
+    (0..graph.nodes.len()).filter(|&n| is_site(&graph.nodes[n])).collect()
+}
+
+/// The proved replacement of node `n`. `proved` holds the keys of proofs that have been made.
+fn replacement(
+    site: &Site<'_>,
+    n: usize,
+    prefix: &str,
+    proved: &mut HashSet<Vec<u8>>,
+) -> Result<Change, Reason> {
+    let node = &site.graph.nodes[n];
+    if let Some(reason) = fused::refusal(node) {
+        return Err(reason);
+    }
+    if find::written_out(site.graph, node) {
+        return Err(
+            "its softmax is written out as Exp, ReduceSum and a quotient; a Softmax is replaced".into()
+        );
+    }
+    if node.is("Softmax") {
+        return proof(site, change::of(site, &site.around(node)?, prefix)?, proved);
+    }
+    // The node's own tensors, where what they are made from cannot be read.
+    let found = fused::found(site, n).and_then(|found| change::of(site, &found, prefix));
+    match found.and_then(|change| proof(site, change, proved)) {
+        Ok(change) => Ok(change),
+        Err(_) => proof(site, fused::same(site, n, prefix)?, proved),
+    }
+}
+
+/// The change, if it is proved.
+fn proof(site: &Site<'_>, change: Change, proved: &mut HashSet<Vec<u8>>) -> Result<Change, Reason> {
+    match key::key(site, &change) {
+        Some(key) if proved.contains(&key) => {}
+        key => {
+            prove::prove(site, &change)?;
+            proved.extend(key);
+        }
+    }
+    Ok(change)
+}
+
+/// How the names of new tensors begin: as no name of the graph does.
+fn prefix(graph: &model::Graph) -> String {
+    let mut prefix = "elsa".to_string();
+    while graph.names.iter().any(|name| name.starts_with(&prefix)) {
+        prefix.push('_');
+    }
+    prefix
+}

@@ -1,0 +1,496 @@
+//! The proof of a replacement: the nodes of the graph and the new ones give the same answers.
+//!
+//! What the new nodes read gets random elements, in every world. From there the graph's nodes are computed in f64 as
+//! ONNX defines them, and the new ones too, the operator by the f64 oracle of the library. Masks are tried twice: with
+//! elements that change every score, and with elements that take keys away. Each row keeps its first key, since a row
+//! that attends nothing is no attention: an exporter's nodes make it a mean or NaN, and the operator zeros.
+
+use super::array::{Array, Kind, count};
+use super::change::{Change, OPERATOR, Role};
+use super::find::{Reason, Site};
+use super::fused;
+use super::infer::{WORLDS, World};
+use super::model::{Attribute, Node};
+use super::ops::Limits;
+use super::random::normal;
+use elsa_core::attention::{
+    Alignment, BiasView, Inputs, MaskElements, MaskKind, MaskView, Spec, TableView, Windows, reference,
+    repeated,
+};
+use elsa_core::dtype::{DType, Elements};
+use elsa_core::view::{Layout, View};
+use fastrand::Rng;
+use half::f16;
+use std::collections::{HashMap, HashSet};
+
+/// How far an element may lie from the other, relative to the largest value. The scale is rounded to f32 in the node, which
+/// is `2^-24` of a score.
+const NEAR: f64 = 1e-5;
+
+/// Nodes that depend on each other at most so deep.
+const DEPTH: usize = 200;
+
+/// Multiplications of one world above which some queries stand for all.
+const MUCH: usize = 1 << 24;
+
+/// As many queries then.
+const QUERIES: usize = 16;
+
+/// The most memory of one world, in bytes.
+const MEMORY: usize = 256 << 20;
+
+/// The queries for which a world is computed.
+struct Sample {
+    /// Number of all queries.
+    whole: usize,
+    /// Those that are computed; none for all.
+    taken: Option<Vec<usize>>,
+    /// Whether masks have the rows of these queries only. They have all where the operator counts rows itself.
+    cut: bool,
+}
+
+impl Sample {
+    /// Which queries are computed, and the memory that this takes.
+    fn of(world: &World<'_>, change: &Change) -> Option<(Sample, usize)> {
+        let made = world.shape(&change.made)?;
+        let keys = world.count(&change.keys)?;
+        let [.., whole, width] = *made else { return None };
+        let work = count(made, usize::MAX)?.checked_mul(2)?.checked_mul(keys)?;
+        let node = change.operator()?;
+        let counts = ["is_causal", "align_last", "window", "grid", "packed"];
+        let cut = !counts.iter().any(|name| node.attributes.contains_key(*name));
+        let taken = (work > MUCH && whole > 2 * QUERIES).then(|| {
+            let mut all: Vec<usize> = [0, 1, whole / 2, whole - 2, whole - 1].to_vec();
+            all.extend((0..).map(|i| (i * 7919 + 31) % whole).take(4 * QUERIES));
+            let mut seen = HashSet::new();
+            all.retain(|&i| seen.insert(i));
+            all.truncate(QUERIES);
+            all
+        });
+        let sample = Sample { whole, cut: cut && taken.is_some(), taken };
+        let rows = sample.taken.as_ref().map_or(whole, Vec::len);
+        let heads = count(made, usize::MAX)? / (whole * width).max(1);
+        // Each tensor as numbers, as elements of the operator, and moved once; scores four times.
+        let mut bytes = heads.checked_mul(rows)?.checked_mul(keys)?.checked_mul(32)?;
+        for (name, role) in &change.reads {
+            let shape = sample.shape(world.shape(name)?, *role);
+            bytes = bytes.checked_add(count(&shape, usize::MAX)?.checked_mul(28)?)?;
+        }
+        Some((sample, bytes))
+    }
+
+    /// The shape of what is drawn for a tensor.
+    fn shape(&self, shape: &[usize], role: Role) -> Vec<usize> {
+        let mut shape = shape.to_vec();
+        if let Some(taken) =
+            self.taken.as_ref().filter(|_| self.cut && !matches!(role, Role::Operand | Role::Factor))
+            && let [.., rows, _] = &mut shape[..]
+            && *rows == self.whole
+        {
+            *rows = taken.len();
+        }
+        shape
+    }
+
+    /// The rows of `array` that are computed, if it has those of all queries.
+    fn rows(&self, array: Array) -> Array {
+        let (Some(taken), [.., rows, width]) = (&self.taken, &array.shape[..]) else { return array };
+        if *rows != self.whole {
+            return array;
+        }
+        let mut data = Vec::with_capacity(array.data.len() / rows * taken.len());
+        for block in array.data.chunks_exact((rows * width).max(1)) {
+            taken.iter().for_each(|row| data.extend(&block[row * width..][..*width]));
+        }
+        let mut shape = array.shape.clone();
+        let axis = shape.len() - 2;
+        shape[axis] = taken.len();
+        Array::new(array.kind, shape, data)
+    }
+}
+
+/// Computes both and compares them.
+///
+/// # Errors
+/// Where they differ, or why one cannot be computed.
+pub fn prove(site: &Site<'_>, change: &Change) -> Result<(), Reason> {
+    let mut random = Rng::with_seed(16);
+    let free = site.symbols.is_free();
+    let (mut proofs, mut most) = (0, None::<(usize, usize)>);
+    for world in site.worlds {
+        let Some((sample, bytes)) = Sample::of(world, change) else {
+            return Err(format!("the shape of '{}' does not follow from the model", change.made));
+        };
+        if bytes > MEMORY {
+            most = most.max(Some((bytes, sample.whole)));
+            continue;
+        }
+        for taking in [false, true] {
+            compare(site, world, change, &sample, taking, &mut random)?;
+        }
+        proofs += 1;
+    }
+    match most {
+        Some((bytes, queries)) if proofs == 0 => Err(format!(
+            "a proof of '{}' over {QUERIES} of its {queries} queries takes {} MB; allowed: {}",
+            change.made,
+            bytes >> 20,
+            MEMORY >> 20
+        )),
+        None if free && proofs < WORLDS => Err(format!(
+            "its shapes are known for {proofs} sizes of its free axes only; a proof needs {WORLDS}"
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn compare(
+    site: &Site<'_>,
+    world: &World<'_>,
+    change: &Change,
+    sample: &Sample,
+    taking: bool,
+    random: &mut Rng,
+) -> Result<(), Reason> {
+    let mut known: HashMap<String, Array> = change.constants.iter().cloned().collect();
+    for (name, role) in &change.reads {
+        // Operands vary even where the model could compute them.
+        let fixed = world.array(name).filter(|_| *role != Role::Operand);
+        let array = match fixed {
+            Some(array) if sample.cut && *role != Role::Factor => sample.rows(array),
+            Some(array) => array,
+            None => draw(world, name, *role, taking, change, sample, random)?,
+        };
+        known.insert(name.clone(), array);
+    }
+    let mut graph = Graph { site, world, change, sample, known: known.clone() };
+    let wanted = if sample.taken.is_some() { &change.made } else { &change.output.0 };
+    let Some(original) = graph.tensor(wanted, 0) else {
+        return Err(graph.stuck(wanted));
+    };
+    drop(graph);
+    let replaced = new(world, change, sample, known)?;
+    let same = if sample.taken.is_some() {
+        original.data.len() == replaced.data.len()
+    } else {
+        original.shape == replaced.shape
+    };
+    if !same {
+        return Err(format!("the proof failed: shapes {:?} and {:?}", original.shape, replaced.shape));
+    }
+    let most = original.data.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+    for (at, (a, b)) in original.data.iter().zip(replaced.data.iter()).enumerate() {
+        let same = (a - b).abs() <= NEAR * most.max(1.0);
+        let unattended = a.is_nan() && *b == 0.0;
+        // Where nothing is attended, nodes make NaN and the operator zeros.
+        if !(same || unattended) {
+            return Err(format!(
+                "the proof failed: element {at} is {a:e} in the graph and {b:e} in the operator"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Random elements for a tensor that the new nodes read.
+fn draw(
+    world: &World<'_>,
+    name: &str,
+    role: Role,
+    taking: bool,
+    change: &Change,
+    sample: &Sample,
+    random: &mut Rng,
+) -> Result<Array, Reason> {
+    let (Some(shape), Some(kind)) = (world.shape(name), world.kind(name)) else {
+        return Err(format!("the shape of '{name}' does not follow from the model"));
+    };
+    let shape = sample.shape(shape, role);
+    let Some(n) = count(&shape, world.limits().elements) else {
+        return Err(format!("'{name}' of {shape:?} is too large for a proof"));
+    };
+    let keys = shape.last().copied().unwrap_or(1).max(1);
+    // Scores of a few units, whatever the scale: a proof sees nothing where one key takes all.
+    let node = change.operator();
+    let scale = node.and_then(|node| node.float("scale")).map_or(1.0, |x| f64::from(x.abs()).max(1e-6));
+    let spread = (2.0 / (scale * 8.0)).sqrt().clamp(0.01, 10.0);
+    let low = if kind == Kind::F16 { -65504.0 } else { f64::from(f32::MIN) };
+    let element = |i: usize, random: &mut Rng| {
+        let first = i.is_multiple_of(keys);
+        match role {
+            Role::Operand => normal(random) * spread,
+            Role::Factor => 0.5 + random.f64(),
+            Role::Condition(attended) => f64::from(u8::from((first || random.f64() < 0.6) == attended)),
+            Role::Added | Role::Subtracted => {
+                let x = if !taking {
+                    normal(random)
+                } else if first || random.f64() < 0.6 {
+                    0.0
+                } else {
+                    low
+                };
+                if role == Role::Added { x } else { -x }
+            }
+        }
+    };
+    let data = (0..n).map(|i| kind.rounded(element(i, random))).collect();
+    Ok(Array::new(kind, shape, data))
+}
+
+/// The graph's own nodes.
+struct Graph<'a> {
+    site: &'a Site<'a>,
+    world: &'a World<'a>,
+    change: &'a Change,
+    sample: &'a Sample,
+    known: HashMap<String, Array>,
+}
+
+impl Graph<'_> {
+    fn tensor(&mut self, name: &str, depth: usize) -> Option<Array> {
+        if let Some(array) = self.known.get(name) {
+            return Some(array.clone());
+        }
+        let sampled = self.sample.taken.is_some() && self.change.walk.contains(name);
+        if let Some(array) = self.world.array(name).filter(|_| !sampled) {
+            return Some(array);
+        }
+        let n = *self.site.graph.producer.get(name).filter(|_| depth < DEPTH)?;
+        let node = &self.site.graph.nodes[n];
+        let mut arrays = Vec::new();
+        for (i, input) in node.inputs.iter().enumerate() {
+            if input.is_empty() {
+                arrays.push(None);
+                continue;
+            }
+            let array = self.tensor(input, depth + 1)?;
+            // A product takes the rows of its left factor; an attention picks them itself.
+            let rows = match (sampled, node.op.as_str()) {
+                (false, _) => false,
+                (true, "MatMul") => i == 0,
+                (true, _) if node.is_fused() => i > 2,
+                _ => true,
+            };
+            arrays.push(Some(if rows { self.sample.rows(array) } else { array }));
+        }
+        let inputs: Vec<Option<&Array>> = arrays.iter().map(Option::as_ref).collect();
+        let taken = self.sample.taken.as_deref().filter(|_| sampled);
+        let made = match fused::eval(node, &inputs, self.world.limits(), taken) {
+            Some(made) => vec![made],
+            None if sampled && node.is("Reshape") => {
+                let mut shape = self.world.shape(name)?.to_vec();
+                let axis = shape.len().checked_sub(2)?;
+                shape[axis] = taken?.len();
+                let data = arrays.first()?.as_ref()?;
+                (count(&shape, usize::MAX) == Some(data.data.len())).then_some(())?;
+                vec![Array { kind: data.kind, shape, data: data.data.clone() }]
+            }
+            None => self.world.eval(node, &inputs)?,
+        };
+        for (name, array) in node.outputs.iter().zip(made) {
+            self.known.insert(name.clone(), array);
+        }
+        self.known.get(name).cloned()
+    }
+
+    /// The node that cannot be computed, on the way back from `name`, and the memory of what it makes.
+    fn stuck(&mut self, name: &str) -> Reason {
+        let mut name = name.to_owned();
+        for _ in 0..DEPTH {
+            let Some(&n) = self.site.graph.producer.get(&name) else { break };
+            let inputs = self.site.graph.nodes[n].inputs.iter().filter(|input| !input.is_empty());
+            match inputs.into_iter().find(|input| self.tensor(input, 0).is_none()) {
+                Some(input) => name = input.clone(),
+                None => break,
+            }
+        }
+        let operator =
+            self.site.graph.producer.get(&name).map_or("", |&n| self.site.graph.nodes[n].op.as_str());
+        let bytes =
+            self.world.shape(&name).and_then(|shape| count(shape, usize::MAX / 8)).map(|n| (n * 8) >> 20);
+        match bytes {
+            Some(bytes) if bytes > 0 => format!(
+                "the node {operator} that makes '{name}' cannot be computed for a proof: {bytes} MB, or an operator that is not evaluated"
+            ),
+            _ => format!("the node {operator} that makes '{name}' cannot be computed for a proof"),
+        }
+    }
+}
+
+/// The answer of the new nodes.
+fn new(
+    world: &World<'_>,
+    change: &Change,
+    sample: &Sample,
+    mut known: HashMap<String, Array>,
+) -> Result<Array, Reason> {
+    for node in &change.nodes {
+        let mut inputs: Vec<Option<&Array>> = node.inputs.iter().map(|name| known.get(name)).collect();
+        let target: Array;
+        if let ("Reshape", [Some(_), Some(shape)], Some(taken)) =
+            (node.op.as_str(), &inputs[..], sample.taken.as_ref().filter(|_| sample.cut))
+        {
+            let mut data = shape.data.to_vec();
+            let axis = data.len().saturating_sub(2);
+            if let Some(rows) = data.get_mut(axis).filter(|rows| **rows == sample.whole as f64) {
+                *rows = taken.len() as f64;
+            }
+            target = Array::new(shape.kind, shape.shape.clone(), data);
+            inputs[1] = Some(&target);
+        }
+        let made = if node.op == OPERATOR {
+            Some(vec![oracle(node, &inputs, world.limits(), sample)?])
+        } else {
+            world.eval(node, &inputs)
+        };
+        let Some(made) = made else { return Err(format!("the new node {} cannot be computed", node.op)) };
+        for (name, array) in node.outputs.iter().zip(made) {
+            known.insert(name.clone(), array);
+        }
+    }
+    known.remove(&change.output.0).ok_or_else(|| "the new nodes do not make the output".into())
+}
+
+/// Elements in the type in which a call has them.
+enum Stored {
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+}
+
+impl Stored {
+    /// Elements of f16 where they are all such: the proof rounds nothing that the graph computes.
+    fn of(array: &Array, half: bool) -> Stored {
+        if half {
+            Stored::F16(array.data.iter().map(|&x| f16::from_f64(x)).collect())
+        } else {
+            Stored::F32(array.data.iter().map(|&x| x as f32).collect())
+        }
+    }
+
+    fn elements(&self, from: usize) -> Elements<'_> {
+        match self {
+            Stored::F32(all) => Elements::F32(&all[from..]),
+            Stored::F16(all) => Elements::F16(&all[from..]),
+        }
+    }
+
+    fn dtype(&self) -> DType {
+        if matches!(self, Stored::F16(_)) { DType::F16 } else { DType::F32 }
+    }
+}
+
+/// What the operator answers, by the oracle.
+fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits, sample: &Sample) -> Result<Array, Reason> {
+    let get = |i: usize| inputs.get(i).copied().flatten();
+    let size = |name: &str| node.int(name).and_then(|n| usize::try_from(n).ok());
+    let pair = |name: &str| match node.ints(name) {
+        Some(&[a, b]) => Some([usize::try_from(a).ok()?, usize::try_from(b).ok()?]),
+        _ => None,
+    };
+    let refuse = |e: elsa_core::argument::ArgumentError| format!("the operator refuses it: {e}");
+    let missing = || "the operator has not the inputs that it needs".to_string();
+    let whole = get(0).ok_or_else(missing)?;
+    let q = &if sample.cut { sample.rows(whole.clone()) } else { whole.clone() };
+    // Tensors with an axis of heads say how many they are.
+    let heads = size("num_heads").filter(|&n| n > 0);
+    let heads =
+        heads.or_else(|| q.shape.get(1).copied().filter(|_| q.shape.len() == 4)).ok_or_else(missing)?;
+    let kv_heads = size("kv_num_heads").unwrap_or(heads);
+    let half = |array: &Array| {
+        array.kind == Kind::F16 && array.data.iter().all(|&x| f16::from_f64(x).to_f64() == x || x.is_nan())
+    };
+    let all_half = (0..3).filter_map(get).all(half);
+    let packed = size("packed") == Some(1);
+    let view = |argument: &'static str, array: &Array, heads: usize| match array.shape.len() {
+        4 => View::dense(argument, Layout::Bhnd, &array.shape, None),
+        _ => View::dense(argument, Layout::Bnc, &array.shape, Some(heads)),
+    };
+    let stored: Vec<Stored>;
+    let (views, starts) = if packed {
+        let [batch, tokens, width] = q.shape[..] else { return Err(missing()) };
+        let dim = width / (3 * heads);
+        let one =
+            View::new("q", [batch, heads, tokens, dim], [tokens * width, dim, width, 1]).map_err(refuse)?;
+        stored = vec![Stored::of(q, all_half)];
+        ([Ok(one); 3], [0, heads * dim, 2 * heads * dim])
+    } else {
+        let (k, v) = (get(1).ok_or_else(missing)?, get(2).ok_or_else(missing)?);
+        stored = [q, k, v].map(|array| Stored::of(array, all_half)).into();
+        ([view("q", q, heads), view("k", k, kv_heads), view("v", v, kv_heads)], [0; 3])
+    };
+    let elements = |i: usize| stored[if packed { 0 } else { i }].elements(starts[i]);
+    let [query, key, value] = views;
+    let mask = match get(3) {
+        Some(mask) if mask.kind == Kind::BOOL => Some((MaskKind::Bool, mask)),
+        Some(mask) => Some((MaskKind::Additive(if half(mask) { DType::F16 } else { DType::F32 }), mask)),
+        None => None,
+    };
+    let mask_view =
+        mask.map(|(kind, mask)| MaskView::dense(kind, &mask.shape).map_err(refuse)).transpose()?;
+    let views = [query.map_err(refuse)?, key.map_err(refuse)?, value.map_err(refuse)?];
+    let [query, key, value] = repeated(views, mask_view.as_ref()).map_err(refuse)?;
+    let [batch, heads, queries, dim] = query.shape();
+    let value_dim = value.dim();
+    let all: Vec<usize> = (0..queries).collect();
+    let rows: &[usize] = sample.taken.as_deref().filter(|_| !sample.cut).unwrap_or(&all);
+    let work = [batch, heads, rows.len(), key.tokens(), dim + value_dim];
+    if count(&work, limits.work).is_none() {
+        return Err("it is too large for a proof".into());
+    }
+    let output =
+        View::dense("out", Layout::Bhnd, &[batch, heads, queries, value_dim], None).map_err(refuse)?;
+    let mut spec = Spec::new(stored[0].dtype(), query, key, value, output);
+    spec.scale = node.float("scale");
+    spec.softcap = node.float("softcap");
+    spec.causal = (size("is_causal") == Some(1)).then_some(Alignment::TopLeft);
+    spec.short_mask = true;
+    let bytes: Vec<u8>;
+    let floats: Stored;
+    let mut data = Inputs::new(elements(0), elements(1), elements(2));
+    spec.mask = mask_view;
+    if let Some((kind, mask)) = mask {
+        if kind == MaskKind::Bool {
+            bytes = mask.data.iter().map(|&x| u8::from(x != 0.0)).collect();
+            data.mask = Some(MaskElements::Bool(&bytes));
+        } else {
+            floats = Stored::of(mask, half(mask));
+            data.mask = Some(MaskElements::Additive(floats.elements(0)));
+        }
+    }
+    let table: Stored;
+    if let (Some(array), Some(size)) = (get(4), pair("grid")) {
+        table = Stored::of(array, half(array));
+        let [entries, heads] = array.shape[..] else { return Err(missing()) };
+        spec.bias = Some(BiasView::Table(TableView { dtype: table.dtype(), entries, heads, indexed: false }));
+        data.bias = Some(table.elements(0));
+        let picture = pair("picture").unwrap_or(size);
+        spec.windows = Some(Windows { picture, size, shift: pair("shift").unwrap_or([0, 0]) });
+    }
+    let problem = spec.check().map_err(refuse)?;
+    data.check(&problem).map_err(refuse)?;
+    let length = count(&[batch, heads, rows.len(), value_dim], limits.elements);
+    let mut answer = vec![0.0; length.ok_or("it is too large for a proof")?];
+    let packs = q.shape.len() == 3 && sample.taken.is_none();
+    for (b, h, at) in
+        (0..batch).flat_map(|b| (0..heads).flat_map(move |h| (0..rows.len()).map(move |at| (b, h, at))))
+    {
+        let row = if packs { (b * queries + at) * heads + h } else { (b * heads + h) * rows.len() + at };
+        reference::row(&problem, &data, b, h, rows[at], &mut answer[row * value_dim..][..value_dim]);
+    }
+    let shape = if packs {
+        vec![batch, queries, heads * value_dim]
+    } else {
+        vec![batch, heads, rows.len(), value_dim]
+    };
+    // An attribute that is not understood here would go unproved.
+    let understood =
+        ["num_heads", "kv_num_heads", "packed", "scale", "softcap", "is_causal", "grid", "picture", "shift"];
+    let odd = node
+        .attributes
+        .iter()
+        .find(|(name, value)| !understood.contains(&name.as_str()) || matches!(value, Attribute::Other));
+    match odd {
+        Some((name, _)) => Err(format!("the attribute {name} is not proved")),
+        None => Ok(Array::new(q.kind, shape, answer)),
+    }
+}
