@@ -14,9 +14,7 @@
 mod circles;
 mod claims;
 mod files;
-mod modules;
 mod read;
-mod tokens;
 
 use crate::ran::Ran;
 use crate::shell::{BARE_METAL, FUZZ, Run, Tree};
