@@ -10,30 +10,7 @@
 //! `PROPTEST_CASES` is lowered where a case is slow. Under emulation, programs that a test starts need the runner that cargo
 //! itself uses, `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER`, in front.
 //!
-//! Besides the stages:
-//!
-//! | command | what it does |
-//! |---|---|
-//! | `gpu-test` | makes `target/gpu-test`, which `sh run.sh` runs on any machine with an NVIDIA driver |
-//! | `gpu-bench` | makes `target/gpu-bench`, which `sh run.sh` measures there, beside PyTorch where that is installed |
-//! | `standin` | builds the stand-in driver and prints its folder, for `LD_LIBRARY_PATH` and `ELSA_STANDIN` |
-//! | `hunt` | hunts for an error beyond its bound, for `--seconds N` or over `--rows N`, of schedules alone with `--schedules`; `--tightness` measures the bounds |
-//! | `abi` | compares the list of everything that programs have compiled into them with `elsa.h`; `--write` writes it |
-//! | `fingerprint` | hashes of all bits of all back ends, here, emulated and on the stand-in GPU, to be compared between commits |
-//!
-//! For boards: `build` makes the folder `target/dist/NAME` and checks what is in it, `deploy` brings it to a board
-//! and its measurements back. Measuring, apart from the tests:
-//!
-//! | command | what it does |
-//! |---|---|
-//! | `peers` | this library beside PyTorch and ONNX Runtime (`runtime/cli/benches/peers`), in an environment that it makes |
-//! | `models` | exported models in ONNX Runtime, original and rewritten in turn: nodes replaced, time, error; `elsa.py` with torch |
-//! | `stream-figures` | streamed runs: peaks within budgets, speed beside runs in memory, a large file, the model of costs |
-//! | `count` | instructions of an attention call on an emulated Cortex-A57, per useful vector FMA |
-//! | `mca` | cycles of the product loops of the NEON kernel by LLVM's model of the Cortex-A57 |
-//!
-//! `ptx` regenerates `kernels/ptx` from `kernels/cuda`, and from the machine code of a Jetson TX2 the table of what each
-//! kernel costs there, and prints both; `ptx --costs` writes the table alone.
+//! `cargo xtask --help` lists the other commands.
 //!
 //! A new fuzz target is a file in `tests/fuzz/src/bin`; a new bare-metal case is a line of `CASES` in
 //! `tests/bare-metal/src/vectors.rs`; a new test is found by
@@ -42,6 +19,7 @@
 
 mod boards;
 mod c_programs;
+mod files;
 mod gpu;
 mod measure;
 mod ran;
@@ -53,7 +31,7 @@ use boards::target::Target;
 use boards::{build, deploy};
 use clap::{Parser, Subcommand};
 use gpu::{gpu_bench, gpu_test, ptx, standin};
-use measure::{count, fingerprint, mca, models, peers, stream};
+use measure::{count, fingerprint, models, peers, stream};
 use shell::Tree;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -118,7 +96,7 @@ enum Command {
         /// Only models whose names have all of these, such as `swin_tiny-` or `-17`.
         words: Vec<String>,
     },
-    /// Measure streamed runs: peaks within budgets, speed beside runs in memory, a large file, the model of costs.
+    /// Measure streamed runs: peaks within budgets, speed beside runs in memory, a large file.
     StreamFigures(stream::Arguments),
     /// Count the instructions of one attention call on an emulated Cortex-A57, and estimate its speed there.
     Count {
@@ -128,15 +106,10 @@ enum Command {
     },
     /// Compile the device code to PTX and print the resources of each kernel.
     Ptx {
-        /// Write nothing, and fail where the tree differs.
-        #[arg(long)]
-        check: bool,
         /// Write only the table of costs, from the PTX that the tree holds.
-        #[arg(long, conflicts_with = "check")]
+        #[arg(long)]
         costs: bool,
     },
-    /// Estimate the product loops of the NEON kernel by LLVM's model of the Cortex-A57.
-    Mca,
     /// Build the tool and the C library for a board, or for this machine, into target/dist/NAME, and check them.
     Build {
         /// What to build for.
@@ -179,10 +152,8 @@ fn main() -> ExitCode {
         }
         Command::StreamFigures(arguments) => stream::run(&tree, arguments),
         Command::Count { shapes } => count::run(&tree, &shapes),
-        Command::Ptx { costs: true, .. } => ptx::write_costs(&tree),
-        Command::Ptx { check: false, .. } => ptx::write(&tree),
-        Command::Ptx { check: true, .. } => return test::only(&tree, &["ptx"]),
-        Command::Mca => mca::run(&tree),
+        Command::Ptx { costs: true } => ptx::write_costs(&tree),
+        Command::Ptx { costs: false } => ptx::write(&tree),
         Command::Build { target, cubins } => build::run(&tree, &target, cubins),
         Command::Deploy(arguments) => deploy::run(&tree, &arguments),
     };
