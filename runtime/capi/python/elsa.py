@@ -37,7 +37,7 @@ __all__ = [
     "LibraryError",
 ]  # fmt: skip
 
-ABI_MAJOR, ABI_MINOR = 1, 4
+ABI_MAJOR, ABI_MINOR = 1, 0
 # Plans that an engine keeps: of the shapes that were used last.
 MOST_PLANS = 64
 
