@@ -37,7 +37,7 @@ __all__ = [
     "LibraryError",
 ]  # fmt: skip
 
-ABI_MAJOR, ABI_MINOR = 1, 4
+ABI_MAJOR, ABI_MINOR = 1, 0
 # Number of plans that an engine keeps, for the shapes used last.
 MOST_PLANS = 64
 

@@ -1,13 +1,12 @@
 //! Structs that may grow: each begins with its size, which the caller records.
 //!
-//! A field that is zero has its default, or is absent. So a program that was compiled against an older header passes
-//! shorter structs, and the fields that it does not know are zero. Of a program that was compiled against a newer header
-//! this library reads structs whose further fields are zero, and fills none that has room for more than it knows.
+//! A field that is zero has its default, or is absent. Of a program that was compiled against a newer header this library
+//! reads structs whose further fields are zero, and fills none that has room for more than it knows.
 
 use crate::fault::Fault;
 use crate::pointer::aligned;
 use crate::types::*;
-use std::mem::{MaybeUninit, offset_of};
+use std::mem::MaybeUninit;
 use std::ptr;
 
 /// No struct is larger. A size beyond is one that nobody has set.
@@ -20,16 +19,13 @@ const MOST: usize = 4096;
 pub(crate) unsafe trait Growing: Copy {
     /// Name in `elsa.h`.
     const NAME: &'static str;
-    /// Bytes that every caller must have: up to the first field that may be left out.
-    const LEAST: usize;
 }
 
 macro_rules! growing {
-    ($($name:ident, $least:expr;)*) => {
+    ($($name:ident)*) => {
         // SAFETY: declared so in `types`; the tests below find no padding.
         $(unsafe impl Growing for $name {
             const NAME: &'static str = stringify!($name);
-            const LEAST: usize = $least;
         }
 
         impl Default for $name {
@@ -44,37 +40,37 @@ macro_rules! growing {
 }
 
 growing! {
-    elsa_engine_options, offset_of!(elsa_engine_options, spin_us);
-    elsa_engine_info, offset_of!(elsa_engine_info, device_memory);
-    elsa_plan_options, offset_of!(elsa_plan_options, certify);
-    elsa_plan_info, offset_of!(elsa_plan_info, state_workspace_bytes);
-    elsa_problem, offset_of!(elsa_problem, past_k);
-    elsa_inputs, offset_of!(elsa_inputs, past_k);
-    elsa_outputs, offset_of!(elsa_outputs, lse);
-    elsa_report, offset_of!(elsa_report, reason);
-    elsa_certificate, size_of::<elsa_certificate>();
-    elsa_certified, size_of::<elsa_certified>();
-    elsa_chunk, offset_of!(elsa_chunk, query_offset);
-    elsa_buffer_info, size_of::<elsa_buffer_info>();
-    elsa_rows, size_of::<elsa_rows>();
-    elsa_stream_options, size_of::<elsa_stream_options>();
-    elsa_stream_info, size_of::<elsa_stream_info>();
-    elsa_stream_data, size_of::<elsa_stream_data>();
-    elsa_stream_report, size_of::<elsa_stream_report>();
-    elsa_linear_problem, size_of::<elsa_linear_problem>();
-    elsa_linear_options, size_of::<elsa_linear_options>();
-    elsa_linear_info, size_of::<elsa_linear_info>();
-    elsa_linear_inputs, size_of::<elsa_linear_inputs>();
-    elsa_linear_outputs, size_of::<elsa_linear_outputs>();
-    elsa_recurrence_problem, size_of::<elsa_recurrence_problem>();
-    elsa_selective_problem, size_of::<elsa_selective_problem>();
-    elsa_convolution_problem, size_of::<elsa_convolution_problem>();
-    elsa_series_options, size_of::<elsa_series_options>();
-    elsa_series_info, size_of::<elsa_series_info>();
-    elsa_recurrence_inputs, size_of::<elsa_recurrence_inputs>();
-    elsa_selective_inputs, size_of::<elsa_selective_inputs>();
-    elsa_convolution_inputs, size_of::<elsa_convolution_inputs>();
-    elsa_series_outputs, size_of::<elsa_series_outputs>();
+    elsa_engine_options
+    elsa_engine_info
+    elsa_plan_options
+    elsa_plan_info
+    elsa_problem
+    elsa_inputs
+    elsa_outputs
+    elsa_report
+    elsa_certificate
+    elsa_certified
+    elsa_chunk
+    elsa_buffer_info
+    elsa_rows
+    elsa_stream_options
+    elsa_stream_info
+    elsa_stream_data
+    elsa_stream_report
+    elsa_linear_problem
+    elsa_linear_options
+    elsa_linear_info
+    elsa_linear_inputs
+    elsa_linear_outputs
+    elsa_recurrence_problem
+    elsa_selective_problem
+    elsa_convolution_problem
+    elsa_series_options
+    elsa_series_info
+    elsa_recurrence_inputs
+    elsa_selective_inputs
+    elsa_convolution_inputs
+    elsa_series_outputs
 }
 
 /// The size that the caller has recorded in a struct. The pointer has passed [`aligned`].
@@ -84,12 +80,12 @@ growing! {
 unsafe fn size<T: Growing>(argument: &str, pointer: *const T) -> Result<usize, Fault> {
     // SAFETY: a `Growing` begins with its size, as a number of that type; *read*.
     let size = unsafe { pointer.cast::<usize>().read() };
-    if (T::LEAST..=MOST).contains(&size) {
+    let (name, known) = (T::NAME, size_of::<T>());
+    if (known..=MOST).contains(&size) {
         return Ok(size);
     }
-    let (name, least, known) = (T::NAME, T::LEAST, size_of::<T>());
     Err(Fault::argument(format_args!(
-        "{argument}.size: {size}; allowed: sizeof({name}), which is {known} here and never below {least}"
+        "{argument}.size: {size}; allowed: sizeof({name}), which is {known} here"
     )))
 }
 
@@ -103,7 +99,7 @@ fn newer<T: Growing>(argument: &str, size: usize, what: &str) -> Fault {
     )
 }
 
-/// A copy of what the caller has: fields beyond its size are zero.
+/// A copy of the fields that this library knows.
 ///
 /// # Safety
 /// *read*, for as many bytes as the struct's size says.
@@ -111,20 +107,14 @@ pub(crate) unsafe fn take<T: Growing>(argument: &str, pointer: *const T) -> Resu
     aligned(argument, pointer)?;
     // SAFETY: *read*.
     let size = unsafe { size(argument, pointer) }?;
-    let known = size_of::<T>();
-    for at in known..size {
+    for at in size_of::<T>()..size {
         // SAFETY: within the struct's size (*read*).
         if unsafe { pointer.cast::<u8>().add(at).read() } != 0 {
             return Err(newer::<T>(argument, size, "and a field that this library does not know is set"));
         }
     }
-    let mut value = MaybeUninit::<T>::zeroed();
-    // SAFETY: not more than the struct's size (*read*) nor than the value's; the rest of the value is zero, and zero
-    // bytes are a value of a `Growing`, in whole or in its tail.
-    unsafe {
-        ptr::copy_nonoverlapping(pointer.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), size.min(known));
-        Ok(value.assume_init())
-    }
+    // SAFETY: *read*, and `size` found at least as many bytes.
+    Ok(unsafe { pointer.read() })
 }
 
 /// As [`take`]; the defaults in place of null.
@@ -143,7 +133,6 @@ pub(crate) unsafe fn take_or_default<T: Growing + Default>(
 #[derive(Debug)]
 pub(crate) struct Room<T: Growing> {
     pointer: *mut T,
-    size: usize,
 }
 
 impl<T: Growing> Room<T> {
@@ -158,7 +147,7 @@ impl<T: Growing> Room<T> {
         if size > size_of::<T>() {
             return Err(newer::<T>(argument, size, "which this library does not know how to fill"));
         }
-        Ok(Room { pointer, size })
+        Ok(Room { pointer })
     }
 
     /// As [`Room::new`]; nothing for null.
@@ -170,13 +159,13 @@ impl<T: Growing> Room<T> {
         if pointer.is_null() { Ok(None) } else { unsafe { Room::new(argument, pointer) }.map(Some) }
     }
 
-    /// Writes the fields that the caller has; its size stays.
+    /// Writes every field; the size stays.
     pub(crate) fn fill(self, value: T) {
         let word = size_of::<usize>();
-        // SAFETY: `new` found at most as many bytes as a value has, and its clause makes them writable.
+        // SAFETY: `new` found as many bytes as a value has, and its clause makes them writable.
         unsafe {
             let from = (&raw const value).cast::<u8>().add(word);
-            ptr::copy_nonoverlapping(from, self.pointer.cast::<u8>().add(word), self.size - word);
+            ptr::copy_nonoverlapping(from, self.pointer.cast::<u8>().add(word), size_of::<T>() - word);
         }
     }
 }
@@ -248,35 +237,8 @@ mod tests {
     }
 
     #[test]
-    fn an_older_struct_is_read_and_written_as_far_as_it_goes() {
-        let short = elsa_report::LEAST;
-        assert!(short < size_of::<elsa_report>());
-        let mut words = vec![u64::MAX; size_of::<elsa_report>() / 8 + 1];
-        words[0] = short as u64;
-        let pointer = words.as_mut_ptr().cast::<elsa_report>();
-        // SAFETY: the words are writable and as many as a report has.
-        let room = unsafe { Room::new("report", pointer) }.unwrap();
-        let value = elsa_report {
-            size: 1,
-            backend: 2,
-            fallback: 3,
-            workers: 4,
-            copied_bytes: 5,
-            kernel: ptr::null(),
-            reason: [5; ELSA_REASON_BYTES],
-        };
-        room.fill(value);
-        assert_eq!(words[0], short as u64);
-        assert_eq!(words[1], 3 << 32 | 2);
-        assert!(words[short / 8..].iter().all(|word| *word == u64::MAX));
-        // SAFETY: as above.
-        let back = unsafe { take("report", pointer.cast_const()) }.unwrap();
-        assert_eq!((back.workers, back.reason), (4, [0; ELSA_REASON_BYTES]));
-    }
-
-    #[test]
-    fn sizes_that_nobody_has_set_are_refused() {
-        for size in [0, 1, elsa_chunk::LEAST - 1, MOST + 1, usize::MAX] {
+    fn other_sizes_are_refused() {
+        for size in [0, 1, size_of::<elsa_chunk>() - 1, MOST + 1, usize::MAX] {
             let mut given = chunk(size);
             // SAFETY: a size that is refused leads to no access beyond it.
             let (read, write) = unsafe { (take("c", &raw const given), Room::new("c", &raw mut given)) };

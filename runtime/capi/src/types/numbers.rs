@@ -11,7 +11,7 @@ pub const ELSA_VERSION_PATCH: u32 = 0;
 /// start.
 pub const ELSA_ABI_MAJOR: u32 = 1;
 /// Counts what the ABI has gained since: a library runs every program whose number is at most its own.
-pub const ELSA_ABI_MINOR: u32 = 4;
+pub const ELSA_ABI_MINOR: u32 = 0;
 
 /// Bytes of stack that a function needs at most where it is called, on the CPU: less than this in the library as it is
 /// handed out, without sanitizers.

@@ -5,6 +5,8 @@ use super::build;
 use super::check::{self, Exceptions, Found};
 use super::library::Abi;
 use super::target::Target;
+use crate::files::{self, bytes};
+use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use elsa_targets::{Required, Version};
@@ -14,7 +16,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// A compiler for boards, and a folder for what it makes.
-pub struct Compiler<'a> {
+struct Compiler<'a> {
     tree: &'a Tree,
     zig: PathBuf,
     dir: PathBuf,
@@ -22,27 +24,19 @@ pub struct Compiler<'a> {
 
 impl<'a> Compiler<'a> {
     /// Installs the compiler and empties the folder.
-    pub fn new(tree: &'a Tree) -> Result<Compiler<'a>, String> {
+    fn new(tree: &'a Tree) -> Result<Compiler<'a>, String> {
         let (zig, dir) = (setup::zig(tree)?.join("python"), tree.target.join("bad"));
-        let fault = |error| format!("{}: {error}", dir.display());
-        if dir.exists() {
-            fs::remove_dir_all(&dir).map_err(fault)?;
-        }
-        fs::create_dir_all(&dir).map_err(fault)?;
+        files::empty(&dir)?;
         Ok(Compiler { tree, zig, dir })
     }
 
     /// Compiles `source` for `target` into `name`.
     fn make(&self, name: &str, target: &str, source: &str, flags: &str) -> Result<PathBuf, String> {
         let (from, to) = (self.dir.join(format!("{name}.c")), self.dir.join(name));
-        fs::write(&from, source).map_err(|error| format!("{}: {error}", from.display()))?;
+        files::write(&from, source)?;
         let run = Run::new(self.tree, "").arg(&self.zig).args("-m ziglang cc -O1 -target").arg(target);
-        let out = run.args(flags).arg("-o").arg(&to).arg(&from).dir(&self.dir).quiet().run();
-        if out.ok {
-            Ok(to)
-        } else {
-            Err(format!("{}: does not compile: {}", from.display(), out.stderr.trim()))
-        }
+        let run = run.args(flags).arg("-o").arg(&to).arg(&from).dir(&self.dir).quiet();
+        run.run().text(&format!("{}: does not compile", from.display())).map(|_| to)
     }
 
     /// Compiles `source` for `target` into an archive.
@@ -54,31 +48,24 @@ impl<'a> Compiler<'a> {
     }
 }
 
-fn bytes(path: &Path) -> Result<Vec<u8>, String> {
-    fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
-}
+/// What became of the trials of checks.
+struct Trials<'a>(&'a mut Ran);
 
-/// One trial of a check.
-pub struct Trial {
-    /// The artefact.
-    pub what: &'static str,
-    /// How the check failed to refuse or to pass it.
-    pub fault: Option<String>,
-}
+impl Trials<'_> {
+    /// A check passes what is good.
+    fn good(&mut self, what: &str, found: Found) {
+        self.0.note(what, found.map_err(|fault| format!("refused: {fault}")));
+    }
 
-/// A check passes what is good.
-fn good(what: &'static str, found: Found) -> Trial {
-    Trial { what, fault: found.err().map(|fault| format!("{what}: refused: {fault}")) }
-}
-
-/// A check refuses what is bad, with this word in its message.
-fn bad(what: &'static str, word: &str, found: Found) -> Trial {
-    let fault = match found {
-        Err(fault) if fault.contains(word) => None,
-        Err(fault) => Some(format!("{what}: refused without the word {word}: {fault}")),
-        Ok(found) => Some(format!("{what}: passed: {found}")),
-    };
-    Trial { what, fault }
+    /// A check refuses what is bad, with this word in its message.
+    fn bad(&mut self, what: &str, word: &str, found: Found) {
+        let refused = match found {
+            Err(fault) if fault.contains(word) => Ok("refused".to_owned()),
+            Err(fault) => Err(format!("refused without the word {word}: {fault}")),
+            Ok(found) => Err(format!("passed: {found}")),
+        };
+        self.0.note(what, refused);
+    }
 }
 
 /// A function with one instruction beyond ARMv8.0-A: `ldadd x0, x1, [x2]` of ARMv8.1-A.
@@ -107,15 +94,9 @@ fn module(version: &str, target: &str, entry: &str) -> Result<String, String> {
 }
 
 /// Trials of the names of libraries, and of what they export.
-fn exported(cc: &Compiler, own: &str, glibc: Version, trials: &mut Vec<Trial>) -> Result<(), String> {
-    let abi = Abi {
-        major: 1,
-        minor: 0,
-        functions: [("elsa_start".to_owned(), "ELSA_1.0".to_owned())].into_iter().collect(),
-    };
-    let script = |name: &str, text: &str| {
-        fs::write(cc.dir.join(name), text).map_err(|error| format!("{}: {error}", cc.dir.display()))
-    };
+fn exported(cc: &Compiler, own: &str, glibc: Version, trials: &mut Trials) -> Result<(), String> {
+    let abi = Abi { major: 1, minor: 0, functions: ["elsa_start".to_owned()].into() };
+    let script = |name: &str, text: &str| files::write(&cc.dir.join(name), text);
     script("own.map", "ELSA_1.0 { global: elsa_*; start*; local: *; };\n")?;
     script("later.map", "ELSA_1.1 { global: elsa_*; local: *; };\n")?;
     let start = "int elsa_start(void) { return 0; }\n";
@@ -125,22 +106,22 @@ fn exported(cc: &Compiler, own: &str, glibc: Version, trials: &mut Vec<Trial>) -
     let library = |name: &str, source: &str, flags: &str| bytes(&cc.make(name, own, source, flags)?);
 
     let well = library("good.so", start, versioned)?;
-    trials.push(good("a library of its functions alone", check::exports(&well, &abi)));
-    trials.push(good("a library with its name", check::soname(&well, &abi.soname())));
-    trials.push(good("a library of one function", check::entry(&well, "elsa_start")));
-    trials.push(bad("a library without its function", "elsa_start", check::entry(&well, "elsa_stop")));
+    trials.good("a library of its functions alone", check::exports(&well, &abi));
+    trials.good("a library with its name", check::soname(&well, &abi.soname()));
+    trials.good("a library of one function", check::entry(&well, "elsa_start"));
+    trials.bad("a library without its function", "elsa_start", check::entry(&well, "elsa_stop"));
     let more = library("more.so", both, versioned)?;
-    trials.push(bad("a library of two functions", "start", check::entry(&more, "elsa_start")));
-    trials.push(bad("a library that exports another name", "start@ELSA_1.0", check::exports(&more, &abi)));
+    trials.bad("a library of two functions", "start", check::entry(&more, "elsa_start"));
+    trials.bad("a library that exports another name", "start@ELSA_1.0", check::exports(&more, &abi));
     let less = library("less.so", other, versioned)?;
-    trials.push(bad("a library without a function", "no elsa_start", check::exports(&less, &abi)));
+    trials.bad("a library without a function", "no elsa_start", check::exports(&less, &abi));
     let plain = library("unversioned.so", start, "-shared -fPIC")?;
-    trials.push(bad("a function without a version", "elsa_start", check::exports(&plain, &abi)));
-    trials.push(bad("a library without a name", "none", check::soname(&plain, &abi.soname())));
+    trials.bad("a function without a version", "elsa_start", check::exports(&plain, &abi));
+    trials.bad("a library without a name", "none", check::soname(&plain, &abi.soname()));
     let flags = "-shared -fPIC -Wl,-soname,libelsa.so.2 -Wl,--version-script=later.map";
     let later = library("later.so", start, flags)?;
-    trials.push(bad("a function of another version", "elsa_start@ELSA_1.1", check::exports(&later, &abi)));
-    trials.push(bad("a library of another name", "libelsa.so.2", check::soname(&later, &abi.soname())));
+    trials.bad("a function of another version", "elsa_start@ELSA_1.1", check::exports(&later, &abi));
+    trials.bad("a library of another name", "libelsa.so.2", check::soname(&later, &abi.soname()));
 
     let program = "int elsa_start(void);\nint main(void) { return elsa_start(); }\n";
     let linked = |name: &str, library: &str| {
@@ -149,32 +130,28 @@ fn exported(cc: &Compiler, own: &str, glibc: Version, trials: &mut Vec<Trial>) -
     };
     let needs = |bytes: &[u8]| check::needs(bytes, &abi.soname());
     let program_that_needs = linked("by-name", "good.so")?;
-    trials.push(good("a program that needs the library", needs(&program_that_needs)));
+    trials.good("a program that needs the library", needs(&program_that_needs));
     let versions = check::symbol_versions(&program_that_needs, glibc);
-    trials.push(good("its symbol versions", versions));
+    trials.good("its symbol versions", versions);
     let by_path = linked("by-path", "unversioned.so")?;
-    trials.push(bad("a program that needs a path", "unversioned.so", needs(&by_path)));
+    trials.bad("a program that needs a path", "unversioned.so", needs(&by_path));
     let flags = format!("{} -Wl,-rpath,/elsewhere", cc.dir.join("good.so").display());
     let elsewhere = bytes(&cc.make("elsewhere", own, program, &flags)?)?;
-    trials.push(bad("a program that looks elsewhere", "/elsewhere", needs(&elsewhere)));
+    trials.bad("a program that looks elsewhere", "/elsewhere", needs(&elsewhere));
 
     let archive = |name: &str, source: &str| bytes(&cc.archive(name, own, source)?);
-    trials.push(good("an archive of its functions alone", check::globals(&archive("well", start)?, &abi)));
+    trials.good("an archive of its functions alone", check::globals(&archive("well", start)?, &abi));
     let more = check::globals(&archive("more", both)?, &abi);
-    trials.push(bad("an archive that gives another name", "start", more));
+    trials.bad("an archive that gives another name", "start", more);
     let weak = "int elsa_start(void) { return 0; }\nint start __attribute__((weak)) = 1;\n";
-    trials.push(bad(
-        "an archive that gives a weak name",
-        "start",
-        check::globals(&archive("weak", weak)?, &abi),
-    ));
+    trials.bad("an archive that gives a weak name", "start", check::globals(&archive("weak", weak)?, &abi));
     let less = check::globals(&archive("less", other)?, &abi);
-    trials.push(bad("an archive without a function", "no elsa_start", less));
+    trials.bad("an archive without a function", "no elsa_start", less);
     Ok(())
 }
 
 /// Tries every check.
-pub fn trials(tree: &Tree) -> Result<Vec<Trial>, String> {
+pub fn trials(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let cc = Compiler::new(tree)?;
     let board = setup::reference()?;
     // Platforms as zig calls them.
@@ -183,35 +160,34 @@ pub fn trials(tree: &Tree) -> Result<Vec<Trial>, String> {
     let target = Target::Board(Box::new(board));
     let exceptions = Exceptions::read(tree)?;
     let program = "#include <stdio.h>\nint main(void) { return puts(\"\") < 0; }\n";
-    let mut trials = Vec::new();
+    let mut trials = Trials(ran);
 
     let plain = cc.make("plain", own, program, "")?;
     let plain_bytes = bytes(&plain)?;
-    trials.push(good("a plain program, its machine", check::machine(&plain_bytes, &target)));
+    trials.good("a plain program, its machine", check::machine(&plain_bytes, &target));
     let other = bytes(&cc.make("other", "x86_64-linux-gnu.2.27", program, "")?)?;
-    trials.push(bad("a program for another processor", "X86_64", check::machine(&other, &target)));
+    trials.bad("a program for another processor", "X86_64", check::machine(&other, &target));
 
-    trials.push(good("a plain program, its symbol versions", check::symbol_versions(&plain_bytes, glibc)));
+    trials.good("a plain program, its symbol versions", check::symbol_versions(&plain_bytes, glibc));
     let late = bytes(&cc.make("late", "aarch64-linux-gnu.2.34", program, "")?)?;
-    trials.push(bad("a program for glibc 2.34", "GLIBC_2.34", check::symbol_versions(&late, glibc)));
+    trials.bad("a program for glibc 2.34", "GLIBC_2.34", check::symbol_versions(&late, glibc));
 
-    fs::write(cc.dir.join("versions"), "GLIBCXX_3.4 { global: *; };\n")
-        .map_err(|error| format!("{}: {error}", cc.dir.display()))?;
+    files::write(&cc.dir.join("versions"), "GLIBCXX_3.4 { global: *; };\n")?;
     let flags = "-shared -Wl,-soname,libstdc++.so.6 -Wl,--version-script=versions";
     let runtime = cc.make("libstdc++.so.6", own, "int terminate(void) { return 0; }\n", flags)?;
     let source = "int terminate(void);\nint main(void) { return terminate(); }\n";
     let flags = runtime.to_string_lossy().into_owned();
     let uses = bytes(&cc.make("uses", own, source, &flags)?)?;
-    trials.push(bad("a version of the C++ runtime", "GLIBCXX_3.4", check::symbol_versions(&uses, glibc)));
-    trials.push(good("a plain program, its libraries", check::libraries(&plain_bytes)));
-    trials.push(bad("a library that boards need not have", "libstdc++.so.6", check::libraries(&uses)));
+    trials.bad("a version of the C++ runtime", "GLIBCXX_3.4", check::symbol_versions(&uses, glibc));
+    trials.good("a plain program, its libraries", check::libraries(&plain_bytes));
+    trials.bad("a library that boards need not have", "libstdc++.so.6", check::libraries(&uses));
 
-    trials.push(good("a plain program, its undefined names", check::driver_symbols(&plain_bytes)));
+    trials.good("a plain program, its undefined names", check::driver_symbols(&plain_bytes));
     let source = "int cuInit(unsigned);\nint elsa_start(void) { return cuInit(0); }\n";
     let driver = bytes(&cc.make("driver.so", own, source, "-shared -fPIC -Wl,--allow-shlib-undefined")?)?;
-    trials.push(bad("an undefined name of the driver", "cuInit", check::driver_symbols(&driver)));
+    trials.bad("an undefined name of the driver", "cuInit", check::driver_symbols(&driver));
     let archive = bytes(&cc.archive("driver", own, source)?)?;
-    trials.push(bad("the same in an archive", "cuInit", check::driver_symbols(&archive)));
+    trials.bad("the same in an archive", "cuInit", check::driver_symbols(&archive));
 
     exported(&cc, own, glibc, &mut trials)?;
 
@@ -219,49 +195,40 @@ pub fn trials(tree: &Tree) -> Result<Vec<Trial>, String> {
         |path: &str| format!("#include <stdio.h>\nint main(void) {{ return puts(\"{path}\") < 0; }}\n");
     let private = ["/home/user".to_owned()];
     let holds = |name: &str, path: &str| bytes(&cc.make(name, own, &source(path), "")?);
-    trials
-        .push(good("a path of another machine", check::paths(&holds("path", "/home/users/a.rs")?, &private)));
+    trials.good("a path of another machine", check::paths(&holds("path", "/home/users/a.rs")?, &private));
     let found = check::paths(&holds("path2", "/home/user/a.rs")?, &private);
-    trials.push(bad("a path of this machine", "/home/user/a.rs", found));
+    trials.bad("a path of this machine", "/home/user/a.rs", found);
 
-    trials.push(good("a plain program, its instructions", check::instructions(tree, &plain, &exceptions)));
+    trials.good("a plain program, its instructions", check::instructions(tree, &plain, &exceptions));
     let newer = cc.make("newer", own, &atomic("add"), "")?;
-    trials.push(bad("an instruction of ARMv8.1-A", "in add", check::instructions(tree, &newer, &exceptions)));
+    trials.bad("an instruction of ARMv8.1-A", "in add", check::instructions(tree, &newer, &exceptions));
     let outlined = cc.make("outlined", own, &atomic("__aarch64_ldadd8_relax"), "")?;
-    trials.push(good("the same behind a test", check::instructions(tree, &outlined, &exceptions)));
+    trials.good("the same behind a test", check::instructions(tree, &outlined, &exceptions));
     let stripped = cc.dir.join("stripped");
     build::strip(tree, &newer, &stripped, "--strip-all")?;
-    trials.push(bad(
-        "the same without symbols",
-        "symbols",
-        check::instructions(tree, &stripped, &exceptions),
-    ));
+    trials.bad("the same without symbols", "symbols", check::instructions(tree, &stripped, &exceptions));
 
     let needs = [Required::Gpu("kernel".to_owned())];
     let ptx = |bytes: &[u8], newest: Option<Version>| check::ptx(bytes, newest, gpu, &needs);
     let module = |name: &str, version: &str, target: &str, entry: &str| {
         bytes(&cc.make(name, own, &module(version, target, entry)?, "")?)
     };
-    trials.push(good("PTX 6.5 for sm_62", ptx(&module("ptx", "6.5", "sm_62", "kernel")?, newest)));
-    trials.push(bad("PTX 7.0", "7.0", ptx(&module("ptx70", "7.0", "sm_62", "kernel")?, newest)));
-    trials.push(bad(
-        "PTX for sm_70",
-        "no PTX of kernel",
-        ptx(&module("sm70", "6.5", "sm_70", "kernel")?, newest),
-    ));
-    trials.push(bad(
+    trials.good("PTX 6.5 for sm_62", ptx(&module("ptx", "6.5", "sm_62", "kernel")?, newest));
+    trials.bad("PTX 7.0", "7.0", ptx(&module("ptx70", "7.0", "sm_62", "kernel")?, newest));
+    trials.bad("PTX for sm_70", "no PTX of kernel", ptx(&module("sm70", "6.5", "sm_70", "kernel")?, newest));
+    trials.bad(
         "PTX of another kernel",
         "no PTX of kernel",
         ptx(&module("ptx2", "6.5", "sm_62", "other")?, newest),
-    ));
+    );
 
     let large = format!(
         "const char table[{}] = {{ 1 }};\nint main(int n, char **a) {{ (void)a; return table[n]; }}\n",
         check::BINARY
     );
     let length = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
-    trials.push(good("a plain program, its size", check::size(length(&plain), check::BINARY)));
+    trials.good("a plain program, its size", check::size(length(&plain), check::BINARY));
     let large = cc.make("large", own, &large, "")?;
-    trials.push(bad("more bytes than allowed", "4", check::size(length(&large), check::BINARY)));
-    Ok(trials)
+    trials.bad("more bytes than allowed", "4", check::size(length(&large), check::BINARY));
+    Ok(())
 }

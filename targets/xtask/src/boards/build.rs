@@ -7,7 +7,7 @@
 //!     lib/libelsa.so.1.0          the same to share; libelsa.so.1, which programs ask for, and libelsa.so point to it
 //!     lib/libelsa_ort.so          the operator of ONNX Runtime
 //!     lib/cmake/elsa lib/pkgconfig
-//!     include/                    elsa.h, elsa.hpp
+//!     include/                    elsa.h, elsa.hpp, and elsa/ with their parts
 //!     share/python/elsa.py        the library for Python, which it finds in lib/
 //!     share/NAME/                 the board: profile, required kernels, toolchain files, board.md
 //!     share/licences/             of this project and of what is linked in
@@ -21,6 +21,7 @@ use super::check::{self, Exceptions, Found};
 use super::library::{self, Abi, Library};
 use super::paths;
 use super::target::Target;
+use crate::files::{self, at, write};
 use crate::gpu::ptx;
 use crate::ran::Ran;
 use crate::setup;
@@ -63,25 +64,10 @@ struct Products {
     tool: PathBuf,
 }
 
-fn at(path: &Path) -> impl Fn(std::io::Error) -> String {
-    move |error| format!("{}: {error}", path.display())
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    fs::read(path).map_err(at(path))
-}
-
-fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), String> {
-    if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir).map_err(at(dir))?;
-    }
-    fs::write(path, bytes).map_err(at(path))
-}
-
 /// Copies files and folders, the recorded results left out.
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
     if from.is_file() {
-        return write(to, read(from)?);
+        return write(to, files::bytes(from)?);
     }
     for entry in fs::read_dir(from).map_err(at(from))? {
         let entry = entry.map_err(at(from))?;
@@ -178,10 +164,7 @@ fn part(
     if let Some(dir) = assembled.first().and_then(|path| path.parent()) {
         run = run.env("ELSA_CUBIN_DIR", dir);
     }
-    let out = run.run();
-    if !out.ok {
-        return Err(format!("{}: does not build: {}", target.name(), out.how));
-    }
+    run.run().text(&format!("{}: does not build", target.name()))?;
     Ok(match target {
         Target::Host(_) => tree.target.join(part.profile),
         Target::Board(_) => tree.target.join(target.triple()).join(part.profile),
@@ -194,10 +177,7 @@ fn assembled(tree: &Tree, architecture: &str) -> Result<Vec<PathBuf>, String> {
     let from = tree.root.join(ptx::MODULES);
     let to = tree.target.join("cubin").join(architecture);
     // Files of another state of the tree would be embedded, too.
-    if to.exists() {
-        fs::remove_dir_all(&to).map_err(at(&to))?;
-    }
-    fs::create_dir_all(&to).map_err(at(&to))?;
+    files::empty(&to)?;
     let mut made = Vec::new();
     for entry in fs::read_dir(&from).map_err(at(&from))? {
         let path = entry.map_err(at(&from))?.path();
@@ -205,16 +185,9 @@ fn assembled(tree: &Tree, architecture: &str) -> Result<Vec<PathBuf>, String> {
             continue;
         };
         let cubin = to.join(name).with_extension("cubin");
-        let out = Run::new(tree, "")
-            .arg(&ptxas)
-            .args(&format!("-O3 -arch={architecture} -o"))
-            .arg(&cubin)
-            .arg(&path)
-            .quiet()
-            .run();
-        if !out.ok {
-            return Err(format!("ptxas -arch={architecture} {}: {}", path.display(), out.stderr.trim()));
-        }
+        let run = Run::new(tree, "").arg(&ptxas).args(&format!("-O3 -arch={architecture} -o"));
+        let run = run.arg(&cubin).arg(&path).quiet();
+        run.run().text(&format!("ptxas -arch={architecture} {}", path.display()))?;
         made.push(cubin);
     }
     if made.is_empty() { Err(format!("{}: holds no PTX", from.display())) } else { Ok(made) }
@@ -245,7 +218,7 @@ fn assemble(
     copy(&capi.join("python/elsa.py"), &dist.join("share/python/elsa.py"))?;
     for (template, to) in PACKAGES {
         let path = capi.join(template);
-        let text = fs::read_to_string(&path).map_err(at(&path))?;
+        let text = files::text(&path)?;
         let text = text.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
         write(&dist.join(to), text.replace("@SONAME@", &abi.soname()).replace("@FILE@", &abi.file()))?;
     }
@@ -333,7 +306,7 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
                 .any(|start| name.starts_with(start))
         };
         for path in files.iter().filter(|path| path.is_file() && is_licence(path)) {
-            text += &format!("\n{}\n", String::from_utf8_lossy(&read(path)?).trim_end());
+            text += &format!("\n{}\n", String::from_utf8_lossy(&files::bytes(path)?).trim_end());
         }
     }
     if count == 0 { Err("cargo metadata: names no package that is linked".to_owned()) } else { Ok(text) }
@@ -362,7 +335,8 @@ fn examine(
             ran.faults.push(format!("{}, {file}: {check}: {fault}", target.name()));
         }
     };
-    let assembled: Vec<Vec<u8>> = assembled.iter().map(|path| read(path)).collect::<Result<_, _>>()?;
+    let assembled: Vec<Vec<u8>> =
+        assembled.iter().map(|path| files::bytes(path)).collect::<Result<_, _>>()?;
     let room = check::BINARY + assembled.iter().map(|cubin| cubin.len() as u64).sum::<u64>();
     let board = match target {
         Target::Board(board) => Some(board),
@@ -378,7 +352,7 @@ fn examine(
         (OPERATOR, &operator, &products.libraries.join(OPERATOR)),
     ];
     for (file, path, unstripped) in files {
-        let bytes = read(path)?;
+        let bytes = files::bytes(path)?;
         note(file, "machine", check::machine(&bytes, target));
         note(file, "libraries", check::libraries(&bytes));
         note(file, "driver symbols", check::driver_symbols(&bytes));
@@ -399,8 +373,8 @@ fn examine(
             note(file, "instructions", check::instructions(tree, unstripped, &exceptions));
         }
     }
-    note(OPERATOR, "entry", check::entry(&read(&operator)?, "RegisterCustomOps"));
-    let (shared, archive) = (read(&shared)?, read(&dist.join("lib/libelsa.a"))?);
+    note(OPERATOR, "entry", check::entry(&files::bytes(&operator)?, "RegisterCustomOps"));
+    let (shared, archive) = (files::bytes(&shared)?, files::bytes(&dist.join("lib/libelsa.a"))?);
     note("libelsa.so", "name", check::soname(&shared, &abi.soname()));
     note("libelsa.so", "exports", check::exports(&shared, abi));
     note("libelsa.a", "driver symbols", check::driver_symbols(&archive));

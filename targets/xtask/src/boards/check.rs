@@ -22,6 +22,7 @@
 
 use super::library::Abi;
 use super::target::Target;
+use crate::files;
 use crate::gpu::ptx;
 use crate::setup;
 use crate::shell::{Run, Tree};
@@ -187,14 +188,10 @@ pub fn driver_symbols(bytes: &[u8]) -> Found {
     }
 }
 
-/// Whether names with their versions are those of the interface.
-fn compare(found: &BTreeMap<String, String>, abi: &Abi) -> Found {
-    let shown = |(name, version): (&String, &String)| {
-        if version.is_empty() { name.clone() } else { format!("{name}@{version}") }
-    };
-    let alien = found.iter().filter(|(name, version)| abi.functions.get(*name) != Some(*version));
-    let absent = abi.functions.keys().filter(|name| !found.contains_key(*name));
-    let bad = alien.map(shown).chain(absent.map(|name| format!("no {name}")));
+/// Whether names are those of the interface.
+fn compare(found: &BTreeSet<String>, wanted: &BTreeSet<String>) -> Found {
+    let (alien, absent) = (found.difference(wanted), wanted.difference(found));
+    let bad = alien.cloned().chain(absent.map(|name| format!("no {name}")));
     refuse(bad, "the functions of elsa.map")?;
     Ok(format!("{} functions", found.len()))
 }
@@ -224,8 +221,11 @@ pub fn defined(bytes: &[u8]) -> Result<BTreeSet<String>, String> {
 
 /// The functions that a shared library exports, in their versions.
 pub fn exports(bytes: &[u8], abi: &Abi) -> Found {
-    let found = exported(bytes)?;
-    compare(&found, abi)
+    let shown = |(name, version): (String, String)| {
+        if version.is_empty() { name } else { format!("{name}@{version}") }
+    };
+    let wanted = abi.functions.iter().map(|name| format!("{name}@{}", abi.node())).collect();
+    compare(&exported(bytes)?.into_iter().map(shown).collect(), &wanted)
 }
 
 /// A library that a host loads by its path exports one function.
@@ -237,17 +237,14 @@ pub fn entry(bytes: &[u8], function: &str) -> Found {
 
 /// The names that the members of an archive give to a program which links them, and which a plugin would export.
 pub fn globals(bytes: &[u8], abi: &Abi) -> Found {
-    let mut found = BTreeMap::new();
+    let mut found = BTreeSet::new();
     members(bytes, |bytes| {
-        for symbol in parse(bytes)?.symbols().filter(|symbol| symbol.is_definition() && !symbol.is_local()) {
-            let name = text(symbol.name_bytes().unwrap_or_default());
-            // Objects have no versions: those of the interface stand for themselves.
-            let version = abi.functions.get(&name).cloned().unwrap_or_default();
-            found.insert(name, version);
-        }
+        let symbols = parse(bytes)?;
+        let given = symbols.symbols().filter(|symbol| symbol.is_definition() && !symbol.is_local());
+        found.extend(given.map(|symbol| text(symbol.name_bytes().unwrap_or_default())));
         Ok(())
     })?;
-    compare(&found, abi)
+    compare(&found, &abi.functions)
 }
 
 /// Whether a path of this machine stands in a file, as a whole or as the start of a longer one.
@@ -279,7 +276,7 @@ impl Exceptions {
     /// Reads `targets/exceptions.txt`.
     pub fn read(tree: &Tree) -> Result<Exceptions, String> {
         let path = tree.root.join("targets/exceptions.txt");
-        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = files::text(&path)?;
         Exceptions::parse(&text)
     }
 
@@ -336,7 +333,7 @@ fn newer(listing: &str, exceptions: &Exceptions) -> (BTreeSet<String>, u64) {
 /// Instructions of a file that is not stripped. Boards share one build: the same bytes are looked through once.
 pub fn instructions(tree: &Tree, path: &Path, exceptions: &Exceptions) -> Found {
     static SEEN: Mutex<Vec<(Vec<u8>, Found)>> = Mutex::new(Vec::new());
-    let bytes = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let bytes = files::bytes(path)?;
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, found)) = seen.iter().find(|(known, _)| *known == bytes) {
         return found.clone();

@@ -10,6 +10,7 @@
 
 use super::build;
 use super::target::Target;
+use crate::files::{self, at};
 use crate::setup;
 use crate::shell::{Output, Run, Tree};
 use elsa_targets::{Board, Required};
@@ -196,12 +197,11 @@ fn fits(facts: &Map<String, Value>, target: &Target, needed_kib: u64) -> Result<
 
 /// Bytes of the files of a folder, in KiB, each rounded up to a block.
 fn kib(path: &Path) -> Result<u64, String> {
-    let fault = |error: std::io::Error| format!("{}: {error}", path.display());
-    let file = fs::symlink_metadata(path).map_err(fault)?;
+    let file = fs::symlink_metadata(path).map_err(at(path))?;
     if !file.is_dir() {
         return Ok(file.len().div_ceil(4096) * 4);
     }
-    fs::read_dir(path).map_err(fault)?.map(|entry| kib(&entry.map_err(fault)?.path())).sum()
+    fs::read_dir(path).map_err(at(path))?.map(|entry| kib(&entry.map_err(at(path))?.path())).sum()
 }
 
 /// Kernels required on the board of which no report shows that they ran. `info` and `lines` are reports of the tool.
@@ -298,9 +298,7 @@ pub fn run(tree: &Tree, arguments: &Arguments) -> Result<(), String> {
     for record in &records {
         text += &format!("{record}\n");
     }
-    fs::create_dir_all(&folder)
-        .and_then(|()| fs::write(&path, text))
-        .map_err(|error| format!("{}: {error}", path.display()))?;
+    files::write(&path, text)?;
     println!("{}: {} measurements", path.display(), records.len());
     if let Target::Board(board) = &target {
         let missing = missing(board, &info, &records);

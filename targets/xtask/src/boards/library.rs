@@ -15,9 +15,10 @@
 //! The functions, their versions and the number in the name come from `runtime/capi/elsa.map`.
 
 use super::target::Target;
+use crate::files::{self, at};
 use crate::setup;
 use crate::shell::{Run, Tree};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -28,76 +29,55 @@ const BITCODE: [&str; 2] = [".llvmbc", ".llvmcmd"];
 /// Libraries of the system that the standard library of Rust names.
 const SYSTEM: &str = "-lutil -lrt -lpthread -lm -ldl";
 
-/// The binary interface: its number, and each function with the version in which it appeared.
+/// The binary interface: its number and its functions.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Abi {
     /// Grows when a program must be built again.
     pub major: u32,
     /// Grows when functions are added.
     pub minor: u32,
-    /// Functions with the names of their nodes, such as `ELSA_1.0`.
-    pub functions: BTreeMap<String, String>,
+    /// Names of functions.
+    pub functions: BTreeSet<String>,
 }
 
 impl Abi {
     /// Reads the version script.
     pub fn read(tree: &Tree) -> Result<Abi, String> {
-        let path = tree.root.join(MAP);
-        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Abi::parse(&text).map_err(|fault| format!("{MAP}: {fault}"))
+        Abi::parse(&files::text(&tree.root.join(MAP))?).map_err(|fault| format!("{MAP}: {fault}"))
     }
 
-    /// Reads the text of a version script: nodes `ELSA_MAJOR.MINOR { global: NAME; ... };` in the order of their
-    /// versions, each but the first behind the name of the node before it, the first with `local: *;`.
+    /// Reads the text of a version script: one node, `ELSA_MAJOR.MINOR { global: NAME; ... local: *; };`.
     fn parse(text: &str) -> Result<Abi, String> {
         let lines = text.lines().map(|line| line.split_once('#').map_or(line, |(line, _)| line));
         let text = lines.collect::<Vec<_>>().join(" ");
-        let mut abi = Abi { major: 0, minor: 0, functions: BTreeMap::new() };
-        let mut before: Option<(String, (u32, u32))> = None;
-        let mut rest = text.trim();
-        while !rest.is_empty() {
-            let (node, after) = rest.split_once('{').ok_or_else(|| format!("{rest}; allowed: NODE {{"))?;
-            let (body, after) = after.split_once('}').ok_or_else(|| format!("{node}: no closing brace"))?;
-            let (inherits, after) =
-                after.split_once(';').ok_or_else(|| format!("{node}: no semicolon behind it"))?;
-            let (node, inherits) = (node.trim(), inherits.trim());
-            let number = node.strip_prefix("ELSA_").and_then(|number| {
-                let (major, minor) = number.split_once('.')?;
-                Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?))
-            });
-            let number = number.ok_or_else(|| format!("{node}; allowed: ELSA_MAJOR.MINOR"))?;
-            let fits = match &before {
-                None => inherits.is_empty(),
-                Some((name, last)) => inherits == name && number.0 == last.0 && number.1 > last.1,
-            };
-            if !fits {
-                return Err(format!(
-                    "{node}: inherits '{inherits}'; allowed: the node of the version before it"
-                ));
+        let form = "allowed: ELSA_MAJOR.MINOR { global: NAME; ... local: *; };";
+        let parts = || {
+            let (node, rest) = text.trim().strip_prefix("ELSA_")?.split_once('{')?;
+            let (major, minor) = node.trim().split_once('.')?;
+            let (global, local) = rest.trim().strip_prefix("global:")?.split_once("local:")?;
+            (local.split_whitespace().collect::<String>() == "*;};").then_some(())?;
+            Some((major.parse().ok()?, minor.parse().ok()?, global))
+        };
+        let (major, minor, global) = parts().ok_or_else(|| format!("{}; {form}", text.trim()))?;
+        let mut functions = BTreeSet::new();
+        for name in global.split(';').map(str::trim).filter(|name| !name.is_empty()) {
+            if !name.starts_with("elsa_") || name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+                return Err(format!("{name}; allowed: names of functions, elsa_..."));
             }
-            let (global, local) = body.split_once("local:").unwrap_or((body, ""));
-            let local: String = local.split_whitespace().collect();
-            let wanted = if before.is_none() { "*;" } else { "" };
-            if local != wanted {
-                return Err(format!("{node}: local '{local}'; allowed: '{wanted}'"));
+            if !functions.insert(name.to_owned()) {
+                return Err(format!("{name} again; allowed: once"));
             }
-            let global =
-                global.trim().strip_prefix("global:").ok_or_else(|| format!("{node}: no global:"))?;
-            for name in global.split(';').map(str::trim).filter(|name| !name.is_empty()) {
-                if !name.starts_with("elsa_")
-                    || name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-                {
-                    return Err(format!("{node}: {name}; allowed: names of functions, elsa_..."));
-                }
-                if abi.functions.insert(name.to_owned(), node.to_owned()).is_some() {
-                    return Err(format!("{node}: {name} again; allowed: once"));
-                }
-            }
-            (abi.major, abi.minor) = number;
-            before = Some((node.to_owned(), number));
-            rest = after.trim();
         }
-        if abi.functions.is_empty() { Err("names no function".to_owned()) } else { Ok(abi) }
+        if functions.is_empty() {
+            Err("names no function".to_owned())
+        } else {
+            Ok(Abi { major, minor, functions })
+        }
+    }
+
+    /// The version of every symbol.
+    pub fn node(&self) -> String {
+        format!("ELSA_{}.{}", self.major, self.minor)
     }
 
     /// The name that a program asks the loader for.
@@ -126,11 +106,7 @@ pub struct Library {
 
 /// Makes both libraries for `target` in the folder `dir` from the archive `cargos`.
 pub fn make(tree: &Tree, target: &Target, abi: &Abi, cargos: &Path, dir: &Path) -> Result<Library, String> {
-    let fault = |error: std::io::Error| format!("{}: {error}", dir.display());
-    if dir.exists() {
-        fs::remove_dir_all(dir).map_err(fault)?;
-    }
-    fs::create_dir_all(dir).map_err(fault)?;
+    files::empty(dir)?;
     let archive = enclosed(tree, abi, cargos, dir)?;
     let shared = dir.join(abi.file());
     link(tree, target, abi, &archive, &shared)?;
@@ -145,12 +121,12 @@ fn done(run: Run, what: &str) -> Result<(), String> {
 pub fn enclosed(tree: &Tree, abi: &Abi, cargos: &Path, dir: &Path) -> Result<PathBuf, String> {
     let llvm = setup::llvm(tree)?;
     let (whole, enclosed, names) = (dir.join("whole.o"), dir.join("elsa.o"), dir.join("functions.txt"));
-    let list: String = abi.functions.keys().map(|name| format!("{name}\n")).collect();
-    fs::write(&names, list).map_err(|error| format!("{}: {error}", names.display()))?;
+    let list: String = abi.functions.iter().map(|name| format!("{name}\n")).collect();
+    files::write(&names, list)?;
 
     let mut run = Run::new(tree, "").arg(llvm.join("rust-lld"));
     run = run.args("-flavor gnu --relocatable --force-group-allocation");
-    for name in abi.functions.keys() {
+    for name in &abi.functions {
         run = run.arg("--undefined").arg(name);
     }
     done(run.arg("-o").arg(&whole).arg(cargos), "linking libelsa.a into one object")?;
@@ -163,14 +139,13 @@ pub fn enclosed(tree: &Tree, abi: &Abi, cargos: &Path, dir: &Path) -> Result<Pat
     done(run.arg(&whole).arg(&enclosed), "making the symbols of libelsa.a local")?;
 
     let archive = dir.join("libelsa.a");
-    let fault = |error: std::io::Error| format!("{}: {error}", dir.display());
     if archive.exists() {
-        fs::remove_file(&archive).map_err(fault)?;
+        fs::remove_file(&archive).map_err(at(&archive))?;
     }
     let run = Run::new(tree, "").arg(llvm.join("llvm-ar")).args("rcsD");
     done(run.arg(&archive).arg(&enclosed), "making libelsa.a")?;
     for path in [whole, enclosed, names] {
-        fs::remove_file(&path).map_err(fault)?;
+        fs::remove_file(&path).map_err(at(&path))?;
     }
     Ok(archive)
 }
@@ -204,36 +179,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_name_functions_and_versions() {
-        let abi = Abi::parse(
-            "# why\nELSA_2.0 { global: elsa_a; elsa_b; local: *; };\nELSA_2.3 {\n  global: elsa_c;\n} ELSA_2.0;\n",
-        )
-        .unwrap();
-        assert_eq!((abi.major, abi.minor), (2, 3));
-        let functions: Vec<_> = abi.functions.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
-        assert_eq!(functions, [("elsa_a", "ELSA_2.0"), ("elsa_b", "ELSA_2.0"), ("elsa_c", "ELSA_2.3")]);
+    fn the_node_names_functions_and_version() {
+        let abi = Abi::parse("# why\nELSA_2.3 {\n  global: elsa_a;\n elsa_b; local: *; };\n").unwrap();
+        assert_eq!((abi.major, abi.minor, abi.node()), (2, 3, "ELSA_2.3".to_owned()));
+        assert_eq!(abi.functions.iter().collect::<Vec<_>>(), ["elsa_a", "elsa_b"]);
         assert_eq!((abi.soname(), abi.file()), ("libelsa.so.2".to_owned(), "libelsa.so.2.3".to_owned()));
     }
 
     #[test]
     fn scripts_that_would_export_more_or_less_are_refused() {
         for (text, word) in [
-            ("", "names no function"),
+            ("ELSA_1.0 { global: local: *; };", "names no function"),
             ("ELSA_1.0 { global: elsa_*; local: *; };", "elsa_*"),
             ("ELSA_1.0 { global: start; local: *; };", "start"),
-            ("ELSA_1.0 { global: elsa_a; };", "local"),
             ("ELSA_1.0 { global: elsa_a; elsa_a; local: *; };", "again"),
-            ("ELSA_1 { global: elsa_a; local: *; };", "ELSA_1;"),
+            ("", "ELSA_MAJOR.MINOR"),
+            ("ELSA_1.0 { global: elsa_a; };", "ELSA_MAJOR.MINOR"),
+            ("ELSA_1 { global: elsa_a; local: *; };", "ELSA_MAJOR.MINOR"),
             ("{ global: elsa_a; local: *; };", "ELSA_MAJOR.MINOR"),
-            ("ELSA_1.0 { global: elsa_a; local: *; } ELSA_0.9;", "inherits"),
-            ("ELSA_1.0 { global: elsa_a; local: *; }; ELSA_1.1 { global: elsa_b; };", "inherits"),
-            ("ELSA_1.0 { global: elsa_a; local: *; }; ELSA_1.0 { global: elsa_b; } ELSA_1.0;", "inherits"),
-            (
-                "ELSA_1.0 { global: elsa_a; local: *; }; ELSA_1.1 { global: elsa_b; local: *; } ELSA_1.0;",
-                "local",
-            ),
-            ("ELSA_1.0 { global: elsa_a; local: *; }", "semicolon"),
-            ("ELSA_1.0 { global: elsa_a; local: *;", "closing"),
+            ("ELSA_1.0 { global: elsa_a; local: *; } ELSA_0.9;", "ELSA_MAJOR.MINOR"),
+            ("ELSA_1.0 { global: elsa_a; local: *; }; ELSA_1.1 { global: elsa_b; };", "ELSA_MAJOR.MINOR"),
+            ("ELSA_1.0 { global: elsa_a; local: *; }", "ELSA_MAJOR.MINOR"),
+            ("ELSA_1.0 { global: elsa_a; local: *;", "ELSA_MAJOR.MINOR"),
         ] {
             let fault = Abi::parse(text).unwrap_err();
             assert!(fault.contains(word), "{text}: {fault}");

@@ -3,8 +3,8 @@
 
 use crate::boards::build;
 use crate::boards::target::HOST;
+use crate::files;
 use crate::shell::Tree;
-use std::path::Path;
 
 /// What of the folder of a build goes along.
 const BUILT: [(&str, &str); 3] =
@@ -20,19 +20,14 @@ const SCRIPTS: [(&str, &str); 2] =
 pub fn make(tree: &Tree) -> Result<(), String> {
     build::run(tree, HOST, false)?;
     let (built, out) = (tree.target.join("dist").join(HOST), tree.target.join("gpu-bench"));
-    let fault = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
-    if out.exists() {
-        std::fs::remove_dir_all(&out).map_err(|error| fault(&out, error))?;
-    }
-    std::fs::create_dir_all(&out).map_err(|error| fault(&out, error))?;
+    files::empty(&out)?;
     let mut bytes = 0;
     for (from, to) in BUILT {
         let from = built.join(from);
-        bytes += std::fs::copy(&from, out.join(to)).map_err(|error| fault(&from, error))?;
+        bytes += std::fs::copy(&from, out.join(to)).map_err(files::at(&from))?;
     }
     for (name, content) in SCRIPTS {
-        let path = out.join(name);
-        std::fs::write(&path, content).map_err(|error| fault(&path, error))?;
+        files::write(&out.join(name), content)?;
         bytes += content.len() as u64;
     }
     println!("{}: {} KiB; on a machine with an NVIDIA driver: sh run.sh", out.display(), bytes >> 10);

@@ -3,6 +3,7 @@
 //! script.
 
 use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
+use crate::files::{self, at};
 use crate::setup;
 use crate::shell::{Run, Tree};
 use serde_json::Value;
@@ -32,11 +33,7 @@ pub fn executables(messages: &str) -> Vec<(String, PathBuf)> {
 /// A command that does not build, a file that cannot be written.
 pub fn make(tree: &Tree) -> Result<(), String> {
     let out = tree.target.join("gpu-test");
-    let file = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
-    if out.exists() {
-        std::fs::remove_dir_all(&out).map_err(|error| file(&out, error))?;
-    }
-    std::fs::create_dir_all(&out).map_err(|error| file(&out, error))?;
+    files::empty(&out)?;
     let build = |line: &str| {
         Run::new(tree, line)
             .args("--release --message-format=json-render-diagnostics")
@@ -54,23 +51,18 @@ pub fn make(tree: &Tree) -> Result<(), String> {
         "cargo build -p elsa-edge",
         "cargo build -p elsa-capi",
     ] {
-        let done = build(line);
-        if !done.ok {
-            return Err(format!("{line}: {}", done.how));
-        }
-        made.extend(executables(&done.stdout));
+        made.extend(executables(&build(line).text(line)?));
     }
     for name in TESTS.into_iter().chain(["elsa_runtime", "elsa"]) {
         let found = made.iter().find(|(made, _)| made == name);
         let (_, path) = found.ok_or_else(|| format!("{name}: not among what was built"))?;
-        std::fs::copy(path, out.join(name)).map_err(|error| file(path, error))?;
+        std::fs::copy(path, out.join(name)).map_err(at(path))?;
     }
     c_programs(tree, &out)?;
-    let script = out.join("run.sh");
-    std::fs::write(&script, include_str!("gpu_test.sh")).map_err(|error| file(&script, error))?;
+    files::write(&out.join("run.sh"), include_str!("gpu_test.sh"))?;
     let mut bytes = 0;
-    for entry in std::fs::read_dir(&out).map_err(|error| file(&out, error))? {
-        bytes += entry.and_then(|entry| entry.metadata()).map_err(|error| file(&out, error))?.len();
+    for entry in std::fs::read_dir(&out).map_err(at(&out))? {
+        bytes += entry.and_then(|entry| entry.metadata()).map_err(at(&out))?.len();
     }
     println!("{}: {} KiB; on a machine with an NVIDIA driver: sh run.sh", out.display(), bytes >> 10);
     Ok(())
@@ -80,15 +72,12 @@ pub fn make(tree: &Tree) -> Result<(), String> {
 fn c_programs(tree: &Tree, out: &Path) -> Result<(), String> {
     setup::program(tree, "gcc", "gcc")?;
     for name in C_PROGRAMS {
-        let done = Run::new(tree, &format!("gcc -std=c99 {WARNINGS} -O1 -s -I runtime/capi/include -o"))
+        let run = Run::new(tree, &format!("gcc -std=c99 {WARNINGS} -O1 -s -I runtime/capi/include -o"))
             .arg(out.join(name))
             .arg(tree.root.join(SOURCES).join(name).with_extension("c"))
             .arg(tree.target.join("release/libelsa.a"))
-            .args(BESIDE)
-            .run();
-        if !done.ok {
-            return Err(format!("{SOURCES}/{name}.c: {}", done.how));
-        }
+            .args(BESIDE);
+        run.run().text(&format!("{SOURCES}/{name}.c"))?;
     }
     Ok(())
 }

@@ -4,7 +4,8 @@
 //! is packed: comments, optional spaces, most ends of lines and long names go, which changes no instruction and saves a
 //! third of the bytes. `kernels/ptx/manifest.json` records sources, compiler and flags, and the resources of each kernel.
 
-use super::{sass, standin};
+use super::sass;
+use crate::files;
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree, side_by_side};
@@ -91,12 +92,12 @@ pub fn write(tree: &Tree) -> Result<(), String> {
 /// Writes the table of costs of the modules that the tree holds, without compiling them again.
 pub fn write_costs(tree: &Tree) -> Result<(), String> {
     let tools = Tools { ptxas: setup::ptxas(tree)?, nvdisasm: setup::nvdisasm(tree)? };
-    let modules = standin::files(&tree.root.join(MODULES), &["ptx"])?;
+    let modules = files::below(&tree.root.join(MODULES), &["ptx"])?;
     let scratch = tree.target.join("ptx");
-    std::fs::create_dir_all(&scratch).map_err(|error| format!("{}: {error}", scratch.display()))?;
+    files::folder(&scratch)?;
     let of = |path: PathBuf| {
         let kernel = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = files::text(&path)?;
         let cubin = scratch.join(format!("{kernel}.cubin"));
         let run = Run::new(tree, "").arg(&tools.ptxas).args(&format!("-arch={} -o", sass::TARGET));
         let run = run.arg(&cubin).arg(&path).quiet().run();
@@ -123,30 +124,21 @@ fn threads(text: &str) -> Option<usize> {
 
 /// Makes everything again and compares it with what the tree holds.
 pub fn check(tree: &Tree) -> Ran {
-    let mut ran = Ran::none("modules");
-    let made = match make(tree) {
-        Ok(made) => made,
-        Err(fault) => return Ran::fault("modules", fault),
-    };
-    made.lines.iter().for_each(|line| println!("{line}"));
-    for (path, content) in &made.files {
-        let same = std::fs::read_to_string(tree.root.join(path)).is_ok_and(|old| old == *content);
-        let what = format!("{path}: not what its sources make; run: cargo xtask ptx");
-        ran.add(&what, same, u64::from(same), u64::from(!same));
-    }
-    let known = |path: &Path| made.files.iter().any(|(file, _)| tree.root.join(file) == path);
-    match std::fs::read_dir(tree.root.join(MODULES)) {
-        Ok(entries) => {
-            for path in entries.filter_map(|entry| entry.ok().map(|entry| entry.path())) {
-                if !known(&path) {
-                    ran.faults.push(format!("{}: has no source", path.display()));
-                }
-            }
+    Ran::of("modules", |ran| {
+        let made = make(tree)?;
+        made.lines.iter().for_each(|line| println!("{line}"));
+        for (path, content) in &made.files {
+            let same = std::fs::read_to_string(tree.root.join(path)).is_ok_and(|old| old == *content);
+            let what = format!("{path}: not what its sources make; run: cargo xtask ptx");
+            ran.add(&what, same, u64::from(same), u64::from(!same));
         }
-        Err(error) => ran.faults.push(format!("{MODULES}: {error}")),
-    }
-    ran.faults.extend(made.faults);
-    ran
+        let known = |path: &PathBuf| made.files.iter().any(|(file, _)| tree.root.join(file) == *path);
+        let mut strays = files::below(&tree.root.join(MODULES), &["ptx"])?;
+        strays.retain(|path| !known(path));
+        ran.faults.extend(strays.iter().map(|path| format!("{}: has no source", path.display())));
+        ran.faults.extend(made.faults);
+        Ok(())
+    })
 }
 
 fn make(tree: &Tree) -> Result<Made, String> {
@@ -163,14 +155,14 @@ fn make(tree: &Tree) -> Result<Made, String> {
         println!("note: the modules were made with clang {}, this is {compiler}", old["compiler"]);
     }
     let scratch = tree.target.join("ptx");
-    std::fs::create_dir_all(&scratch).map_err(|error| format!("{}: {error}", scratch.display()))?;
+    files::folder(&scratch)?;
     let mut made = Made { files: Vec::new(), lines: Vec::new(), faults: Vec::new() };
     let (mut inputs, mut kernels) = (Map::new(), Map::new());
     let (mut all, mut costs) = (BTreeMap::<String, usize>::new(), Vec::new());
     let (mut names, mut units, mut operators) = (Vec::new(), Vec::new(), Vec::new());
     for path in sources(tree)? {
         let name = path.strip_prefix(tree.root.join(SOURCES)).unwrap_or(&path).to_string_lossy().into_owned();
-        let content = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let content = files::bytes(&path)?;
         let digest = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         inputs.insert(name.clone(), Value::String(digest));
         let Some(kernel) = path.file_stem().filter(|_| name.ends_with(".cu")) else { continue };
@@ -262,7 +254,7 @@ fn compile(
 
 /// Device sources and the headers that they include, in order of path, without the host's part.
 fn sources(tree: &Tree) -> Result<Vec<PathBuf>, String> {
-    let mut paths = standin::files(&tree.root.join(SOURCES), &["cu", "cuh"])?;
+    let mut paths = files::below(&tree.root.join(SOURCES), &["cu", "cuh"])?;
     paths.retain(|path| !path.ends_with("host.cuh"));
     Ok(paths)
 }

@@ -1,6 +1,7 @@
 //! Building the stand-in driver of `tests/standin`: the device sources, compiled for this machine, in a
 //! `libcuda.so.1`.
 
+use crate::files;
 use crate::setup;
 use crate::shell::{Run, Tree, side_by_side};
 use std::path::{Path, PathBuf};
@@ -41,22 +42,6 @@ const KERNELS: &str = "kernels/cuda";
 /// Programs beside the library, each of one source, and whether it runs blocks.
 const PROGRAMS: [(&str, bool); 2] = [("states", false), ("diverging", true)];
 
-/// Files in a folder and its subfolders with one of these extensions, in order of path.
-pub fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, String> {
-    let fault = |error: std::io::Error| format!("{}: {error}", dir.display());
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(dir).map_err(fault)? {
-        let path = entry.map_err(fault)?.path();
-        if path.is_dir() {
-            files.extend(self::files(&path, extensions)?);
-        } else if path.extension().is_some_and(|x| extensions.iter().any(|wanted| x == *wanted)) {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
 /// When the youngest of `paths` was written; `None` when one is missing.
 fn youngest(paths: &[PathBuf]) -> Option<SystemTime> {
     let times: Option<Vec<SystemTime>> =
@@ -75,14 +60,14 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
         setup::file(tree, "/usr/lib/llvm-19/lib/clang/19/lib", "libclang-rt-19-dev")?;
     }
     let out = tree.target.join("standin").join(variant.name());
-    std::fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    files::folder(&out)?;
     let (sources, cuda) = (tree.root.join(SOURCES), tree.root.join(KERNELS));
-    let kernels = files(&cuda, &["cu"])?;
+    let kernels = files::below(&cuda, &["cu"])?;
     if kernels.is_empty() {
         return Err(format!("{}: no kernels", cuda.display()));
     }
-    let mut headers = files(&cuda, &["cuh"])?;
-    headers.extend(files(&sources, &["h"])?);
+    let mut headers = files::below(&cuda, &["cuh"])?;
+    headers.extend(files::below(&sources, &["h"])?);
     headers.push(std::env::current_exe().map_err(|error| error.to_string())?);
 
     let common = format!(

@@ -1,9 +1,9 @@
 //! `cargo xtask count`: instructions of an attention call by the NEON kernel on an emulated Cortex-A57, and estimates
 //! of its speed there.
 
-use super::program;
 use crate::setup;
 use crate::shell::{Run, Tree};
+use std::path::PathBuf;
 
 /// The counts of one call by the emulator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,17 +84,22 @@ fn useful(shape: &str) -> Result<u64, String> {
     })
 }
 
+/// Builds `runtime/examples/count.rs` as for a board and returns its path.
+fn program(tree: &Tree) -> Result<PathBuf, String> {
+    let run = setup::zigbuild(tree, "build --release -p elsa-runtime --example count")?;
+    run.arg("--target-dir").arg(&tree.target).run().text("the counting program does not build")?;
+    Ok(tree.target.join(setup::reference()?.build.triple).join("release/examples/count"))
+}
+
 /// `cargo xtask count`.
 pub fn run(tree: &Tree, shapes: &[String]) -> Result<(), String> {
     let useful = shapes.iter().map(|shape| useful(shape)).collect::<Result<Vec<u64>, String>>()?;
     setup::program(tree, "cc", "gcc")?;
-    let program = program::build(tree)?;
+    let program = program(tree)?;
     let plugin = tree.target.join("libcount.so");
     let source = tree.root.join("targets/xtask/qemu/count.c");
-    let out = Run::new(tree, "cc -shared -fPIC -O2 -Wall -Wextra -Werror -o").arg(&plugin).arg(source).run();
-    if !out.ok {
-        return Err(format!("the plugin does not build: {}", out.how));
-    }
+    let build = Run::new(tree, "cc -shared -fPIC -O2 -Wall -Wextra -Werror -o").arg(&plugin).arg(source);
+    build.run().text("the plugin does not build")?;
     let mut run = Run::new(tree, &setup::emulator());
     run = run.arg("-plugin").arg(&plugin).args("-d plugin").arg(&program).env("ELSA_BACKEND", "neon");
     for shape in shapes {

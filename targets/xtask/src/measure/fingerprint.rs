@@ -8,18 +8,13 @@ use std::path::Path;
 /// Random problems where a call takes long.
 const FEW: &str = "--random 100";
 
-/// Builds the example by a command of cargo's.
-fn build(tree: &Tree, cargo: Run) -> Result<(), String> {
-    let out = cargo.arg("--target-dir").arg(&tree.target).run();
-    if out.ok { Ok(()) } else { Err(format!("the fingerprint does not build: {}", out.how)) }
-}
-
 /// `cargo xtask fingerprint`: writes the lines into `file`, each after the place where it ran.
 pub fn run(tree: &Tree, file: &Path) -> Result<(), String> {
     const EXAMPLE: &str = "build --release -p elsa-tests --example fingerprint";
     let driver = standin::build(tree, Variant::Plain)?;
-    build(tree, Run::new(tree, &format!("cargo {EXAMPLE}")))?;
-    build(tree, setup::zigbuild(tree, EXAMPLE)?)?;
+    for cargo in [Run::new(tree, &format!("cargo {EXAMPLE}")), setup::zigbuild(tree, EXAMPLE)?] {
+        cargo.arg("--target-dir").arg(&tree.target).run().text("the fingerprint does not build")?;
+    }
     let triple = setup::reference()?.build.triple;
 
     let host = || Run::new(tree, "").arg(tree.target.join("release/examples/fingerprint"));
@@ -48,7 +43,7 @@ pub fn run(tree: &Tree, file: &Path) -> Result<(), String> {
         Ok(out.stdout.lines().map(|line| format!("{place:<8}{line}\n")).collect::<String>())
     });
     let lines: String = done.into_iter().collect::<Result<_, _>>()?;
-    std::fs::write(file, &lines).map_err(|error| format!("{}: {error}", file.display()))?;
+    crate::files::write(file, &lines)?;
     print!("{lines}");
     println!("{}: {} lines", file.display(), lines.lines().count());
     Ok(())

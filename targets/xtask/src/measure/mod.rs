@@ -2,8 +2,6 @@
 
 pub mod count;
 pub mod fingerprint;
-pub mod mca;
 pub mod models;
 pub mod peers;
-mod program;
 pub mod stream;

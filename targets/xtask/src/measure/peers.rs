@@ -43,7 +43,7 @@ pub fn run(tree: &Tree, plot: Option<&Path>, arguments: &[String]) -> Result<(),
         measured?;
         return Err("no two shapes differ only in their tokens: nothing to draw".to_owned());
     }
-    std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    crate::files::folder(dir)?;
     for (name, family) in series {
         let (what, axis, ratio) = family.axes();
         for (what, axis, lines) in [(what, axis, &family.rates), ("ratio", ratio, &family.ratios)] {

@@ -4,7 +4,6 @@
 //! streamed runs hold reading and writing, those in memory only the computation: their ratio favours the run in memory.
 
 use crate::shell::{Run, Tree};
-use elsa_core::model::{Bytes, Sample};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -17,10 +16,6 @@ const GIB: usize = 1 << 30;
 const RESIDENT: usize = 4096;
 /// Keys of that comparison.
 const KEYS: usize = 32_768;
-/// Tokens on which bytes are fitted, and others on which the fit is checked.
-const FITTED: [usize; 3] = [1024, 2048, 4096];
-const UNSEEN: [usize; 3] = [1448, 2896, 6144];
-
 /// What is measured.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Arguments {
@@ -42,10 +37,7 @@ type Row = [String; 4];
 
 /// Builds the tool, measures, and prints a table in Markdown.
 pub fn run(tree: &Tree, arguments: Arguments) -> Result<(), String> {
-    let built = Run::new(tree, "cargo build --release -p elsa-edge").run();
-    if !built.ok {
-        return Err(format!("the tool does not build: {}", built.how));
-    }
+    Run::new(tree, "cargo build --release -p elsa-edge").run().text("the tool does not build")?;
     let folder = tempfile::Builder::new().prefix("stream-figures-").tempdir_in(&tree.target);
     let folder = folder.map_err(|error| format!("{}: {error}", tree.target.display()))?;
     let bench = Bench { tree, folder: folder.path() };
@@ -58,7 +50,6 @@ pub fn run(tree: &Tree, arguments: Arguments) -> Result<(), String> {
         rows.extend(bench.speed(threads, arguments.pairs)?);
     }
     rows.push(bench.large(arguments.gib)?);
-    rows.extend(bench.model()?);
     println!("\n| figure | setting | measured | wanted |\n|---|---|---|---|");
     for row in rows {
         println!("| {} |", row.join(" | "));
@@ -193,34 +184,6 @@ impl Bench<'_> {
             "a peak below 1 GiB".to_owned(),
         ])
     }
-
-    /// The model that is fitted on some sizes, on others: seconds of calls by one thread's time on a processor, and bytes that
-    /// a streamed run moves whose rows all stay.
-    fn model(&self) -> Result<[Row; 2], String> {
-        let sizes = FITTED.map(|n| n.to_string()).join(",");
-        let report = self.elsa(&format!("simulate --tokens 1M --measure={sizes} --threads 1"))?;
-        let checks = report["checks"].as_array().ok_or("simulate: no checks")?;
-        let off: Result<Vec<f64>, String> = checks.iter().map(|check| number(check, "off")).collect();
-        let moved = |tokens: usize| -> Result<Sample, String> {
-            let name = format!("model-{tokens}.npy");
-            self.tensor(&name, tokens)?;
-            let line = format!("run --q @{name} --k @{name} --v @{name} --out @y.npy --host-budget 256MiB");
-            let report = self.elsa(&line)?;
-            let value = number(&report, "bytes_read")? + number(&report, "bytes_written")?;
-            Ok(Sample { tokens: tokens as f64, value })
-        };
-        let fitted: Vec<Sample> = FITTED.into_iter().map(moved).collect::<Result<_, _>>()?;
-        let (bytes, _) = Bytes::fitted(&fitted).map_err(|error| error.to_string())?;
-        let unseen: Vec<Sample> = UNSEEN.into_iter().map(moved).collect::<Result<_, _>>()?;
-        let unseen = unseen.iter().map(|sample| bytes.at(sample.tokens) / sample.value - 1.0);
-        let row = |name: &str, off: Vec<f64>| -> Row {
-            let worst = off.iter().copied().fold(0.0, |a: f64, b| if b.abs() > a.abs() { b } else { a });
-            let setting = format!("fitted on {sizes} tokens, checked on {} others", off.len());
-            let measured = format!("worst error {:+.2} %", 100.0 * worst);
-            [name.to_owned(), setting, measured, "within 10 %".to_owned()]
-        };
-        Ok([row("seconds, a parabola", off?), row("bytes moved, a line", unseen.collect())])
-    }
 }
 
 /// A number of a report.
@@ -288,26 +251,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_end_where_elements_are_aligned() {
-        for tokens in [1, 4096, 50_331_648] {
-            let npy = npy_header(tokens);
-            assert_eq!((npy.len() % 64, npy.last()), (0, Some(&b'\n')));
-            assert_eq!(usize::from(u16::from_le_bytes([npy[8], npy[9]])) + 10, npy.len());
-            let file = safetensors_header(tokens);
-            let json: Value = serde_json::from_slice(&file[8..]).unwrap();
-            assert_eq!(json["v"]["data_offsets"][1].as_u64(), Some(2 * 256 * tokens as u64));
-            assert_eq!(file.len() % 8, 0);
-        }
-    }
-
-    #[test]
     fn the_middle_half_is_shown() {
         assert_eq!(shown(vec![5.0, 1.0, 2.0, 4.0, 3.0]), "3.000 (2.000–4.000)");
         assert_eq!(shown(vec![1.0, 2.0]), "1.500 (1.250–1.750)");
         assert!(shown(Vec::new()).contains("NaN"));
-        let mut numbers = Vec::new();
-        noise(&mut numbers, 40_000, 3).unwrap();
-        let mean = numbers.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]])).sum::<f32>();
-        assert!(numbers.len() == 160_000 && (mean / 4e4).abs() < 0.02, "{mean}");
     }
 }

@@ -1,6 +1,7 @@
 //! What the operator of ONNX Runtime is tested with: libraries of the runtime, and Python environments.
 
-use super::{BOARD_ROOT, environment, file, old_python, program, succeeds};
+use super::{BOARD_ROOT, file, old_python, program, python};
+use crate::files::{self, at};
 use crate::shell::{Run, Tree, side_by_side};
 use std::fmt;
 use std::fs;
@@ -34,10 +35,6 @@ impl fmt::Display for Runtime {
     }
 }
 
-fn at(path: &Path) -> impl Fn(std::io::Error) -> String {
-    move |error| format!("{}: {error}", path.display())
-}
-
 /// The libraries of these versions, from the packages of the runtime for Node.js, which hold them for both machines.
 pub fn runtimes(tree: &Tree, versions: &[&'static str]) -> Result<Vec<Runtime>, String> {
     side_by_side(versions.to_vec(), |version| runtime(tree, version)).into_iter().collect()
@@ -52,10 +49,7 @@ fn runtime(tree: &Tree, version: &'static str) -> Result<Runtime, String> {
     program(tree, "npm", "npm")?;
     // Whole or not at all.
     let part = folder.join("part");
-    if part.exists() {
-        fs::remove_dir_all(&part).map_err(at(&part))?;
-    }
-    fs::create_dir_all(&part).map_err(at(&part))?;
+    files::empty(&part)?;
     let pack = Run::new(tree, "npm pack --silent").arg(format!("onnxruntime-node@{version}")).dir(&part);
     let packed = pack.whole().run().text("npm pack onnxruntime-node")?;
     let name = packed.lines().last().unwrap_or_default().trim();
@@ -65,7 +59,7 @@ fn runtime(tree: &Tree, version: &'static str) -> Result<Runtime, String> {
         let found =
             library(&part, machine).ok_or(format!("onnxruntime-node@{version}: none for {machine}"))?;
         let folder = folder.join(machine);
-        fs::create_dir_all(&folder).map_err(at(&folder))?;
+        files::folder(&folder)?;
         fs::rename(&found, to).map_err(at(to))?;
     }
     fs::remove_dir_all(&part).map_err(at(&part))?;
@@ -85,9 +79,8 @@ pub fn board_root(tree: &Tree) -> Result<PathBuf, String> {
     file(tree, &format!("{BOARD_ROOT}/lib/libstdc++.so.6"), "libstdc++6-arm64-cross")?;
     let root = tree.target.join("onnxruntime/board");
     let proc = root.join("proc");
-    fs::create_dir_all(&proc).map_err(at(&proc))?;
     let text: String = (0..2).map(|i| format!("processor\t: {i}\n{PROCESSOR}")).collect();
-    fs::write(proc.join("cpuinfo"), text).map_err(at(&proc))?;
+    files::write(&proc.join("cpuinfo"), text)?;
     let lib = root.join("lib");
     if !lib.exists() {
         std::os::unix::fs::symlink(format!("{BOARD_ROOT}/lib"), &lib).map_err(at(&lib))?;
@@ -97,9 +90,7 @@ pub fn board_root(tree: &Tree) -> Result<PathBuf, String> {
 
 /// The Python of a private environment with the newest ONNX and ONNX Runtime.
 pub fn newest(tree: &Tree) -> Result<PathBuf, String> {
-    let works = |bin: &Path| succeeds(tree, bin, "python", &["-c", "import numpy, onnx, onnxruntime"]);
-    let bin = environment(tree, "ort-venv", "onnx or onnxruntime", &NEWEST_PACKAGES, &works)?;
-    Ok(bin.join("python"))
+    python(tree, "ort-venv", &NEWEST_PACKAGES, &NEWEST_PACKAGES.join(", "))
 }
 
 /// Python 3.6 with ONNX Runtime 1.10, as JetPack 4.6 has them; `None` where there is no Python 3.6.

@@ -8,23 +8,18 @@ use std::time::Duration;
 /// `cargo xtask hunt`.
 pub fn hunt(tree: &Tree, arguments: &[String]) -> Result<(), String> {
     let build = Run::new(tree, "cargo build --release -p elsa-tests --example hunt");
-    let out = build.arg("--target-dir").arg(&tree.target).run();
-    if !out.ok {
-        return Err(format!("the hunt does not build: {}", out.how));
-    }
+    build.arg("--target-dir").arg(&tree.target).run().text("the hunt does not build")?;
     let program = Run::new(tree, "").arg(tree.target.join("release/examples/hunt"));
-    let out = arguments.iter().fold(program, |run, argument| run.arg(argument)).run();
-    if out.ok { Ok(()) } else { Err(format!("the hunt: {}", out.how)) }
+    let run = arguments.iter().fold(program, |run, argument| run.arg(argument));
+    run.run().text("the hunt").map(drop)
 }
 
 /// The stage `hunt`, for half of the minutes. The program is built as that of the stage `host`: its kernels and its oracle are
 /// optimised, and it stops at an overflow.
 pub fn bounds(tree: &Tree, ask: Ask) -> Ran {
     Ran::of("rows", |ran| {
-        let out = Run::new(tree, "cargo build --workspace --example hunt").run();
-        if !out.ok {
-            return Err(format!("the hunt does not build: {}", out.how));
-        }
+        let build = Run::new(tree, "cargo build --workspace --example hunt");
+        build.run().text("the hunt does not build")?;
         let seconds = ask.minutes * 30;
         let run = Run::new(tree, "").arg(tree.target.join("debug/examples/hunt"));
         let run = run.args(&format!("--seconds {seconds}")).limit(Duration::from_secs(seconds + 120));

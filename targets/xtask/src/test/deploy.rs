@@ -158,7 +158,7 @@ fn loopback(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
 
     // What must be refused, and words of the message.
     let nowhere = server.path("empty");
-    fs::create_dir_all(&nowhere).map_err(|error| format!("{}: {error}", nowhere.display()))?;
+    crate::files::folder(&nowhere)?;
     let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     let closed = closed.map_err(|error| format!("a port of the loopback: {error}"))?.port();
     let foreign = if machine == "aarch64" { None } else { Some("machine: ") };

@@ -2,7 +2,7 @@
 //! that `cargo xtask build` makes; run here, through the stand-in driver, and on an emulated board.
 
 use super::dist::dist;
-use super::vision::{MODEL, count, for_board, make, program};
+use super::vision::{MODEL, count, for_board, make, program, refusals};
 use crate::boards::check;
 use crate::boards::target::HOST;
 use crate::gpu::standin::{self, Variant};
@@ -24,15 +24,27 @@ const WITH_OTHERS: [&str; 2] = ["opencv", "eigen"];
 /// What CMake is told to build only the former.
 const ALONE: [&str; 2] = ["-DSNIPPETS_OPENCV=OFF", "-DSNIPPETS_EIGEN=OFF"];
 
+/// What the loop refuses, and what the message names.
+const REFUSED: [(&str, &str); 10] = [
+    ("--rate 50", "--model"),
+    ("--model Cargo.toml", "model: Cargo.toml"),
+    ("--model x --rate nan", "--rate"),
+    ("--model x --rate", "--rate"),
+    ("--model x --frames 0", "--frames"),
+    ("--model x --priority 100", "--priority"),
+    ("--model x --threads 99999", "--threads"),
+    ("--model x --fallback gpu", "--fallback"),
+    ("--model x --bogus", "--bogus"),
+    ("--model x no-such.png", "no-such.png"),
+];
+
 /// The stage `examples`.
 pub fn examples(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| go(tree, ran))
 }
 
 fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
-    for name in ["cmake", "make", "g++"] {
-        setup::program(tree, name, name)?;
-    }
+    setup::programs(tree, &["cmake", "make", "g++"])?;
     setup::file(tree, "/usr/include/stb/stb_image.h", "libstb-dev")?;
     setup::file(tree, "/usr/include/nlohmann/json.hpp", "nlohmann-json3-dev")?;
     setup::file(tree, "/usr/include/opencv4/opencv2/core.hpp", "libopencv-core-dev")?;
@@ -47,7 +59,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     make(tree, REALTIME, &PROGRAMS, oldest.as_deref(), &native, &here, &[])?;
     count(ran, program(tree, "", &native, "realtime-tests"));
     loops(tree, ran, &native, &pictures, &driver);
-    refusals(tree, ran, &native);
+    refusals(ran, |rest| program(tree, "", &native, "elsa-realtime").args(rest), &REFUSED);
 
     let native = snippets.join(HOST);
     make(tree, SNIPPETS, &WITH_OTHERS, oldest.as_deref(), &native, &here, &[])?;
@@ -61,7 +73,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let cross = realtime.join(&board.name);
     make(tree, REALTIME, &PROGRAMS, None, &cross, &there, &defines)?;
     let path = cross.join("elsa-realtime");
-    let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let bytes = crate::files::bytes(&path)?;
     ran.note("symbol versions for the board", check::symbol_versions(&bytes, board.build.glibc));
     ran.note("libraries for the board", check::libraries(&bytes));
     count(ran, program(tree, &emulator, &cross, "realtime-tests"));
@@ -111,10 +123,7 @@ fn asked(tree: &Tree, front: &str, dir: &Path, rest: &str) -> Run {
 }
 
 fn summary(out: &Output) -> Result<Value, String> {
-    if !out.ok {
-        return Err(format!("{}: {}", out.how, out.stderr));
-    }
-    serde_json::from_str(&out.stdout).map_err(|error| format!("no JSON: {error}"))
+    serde_json::from_str(&out.text("the loop")?).map_err(|error| format!("no JSON: {error}"))
 }
 
 /// Checks a summary: at least `frames` frames, in the time that the rate gives them, each of them counted once.
@@ -196,25 +205,4 @@ fn loops(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, driver: &Path)
     let good = out.code == Some(3) && out.stderr.contains("CUDA_ERROR_LAUNCH_FAILED");
     let found = format!("{}: {}", out.how, out.stderr.trim());
     ran.note("a GPU that is lost, and no fallback", if good { Ok(found) } else { Err(found) });
-}
-
-/// Requests that must be refused, and what the message names.
-fn refusals(tree: &Tree, ran: &mut Ran, dir: &Path) {
-    for (rest, names) in [
-        ("--rate 50", "--model"),
-        ("--model Cargo.toml", "model: Cargo.toml"),
-        ("--model x --rate nan", "--rate"),
-        ("--model x --rate", "--rate"),
-        ("--model x --frames 0", "--frames"),
-        ("--model x --priority 100", "--priority"),
-        ("--model x --threads 99999", "--threads"),
-        ("--model x --fallback gpu", "--fallback"),
-        ("--model x --bogus", "--bogus"),
-        ("--model x no-such.png", "no-such.png"),
-    ] {
-        let out = program(tree, "", dir, "elsa-realtime").args(rest).quiet().run();
-        let found = format!("{}: {}", out.how, out.stderr.trim());
-        let good = out.code == Some(2) && out.stderr.contains(names);
-        ran.note(&format!("refused, {names}"), if good { Ok(found) } else { Err(found) });
-    }
 }

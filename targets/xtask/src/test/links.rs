@@ -5,6 +5,8 @@
 
 use crate::boards::library::Abi;
 use crate::boards::{build, check};
+use crate::c_programs::WARNINGS;
+use crate::files::{self, at, bytes, empty};
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
@@ -14,22 +16,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const CONSUMER: &str = "targets/xtask/consumer";
-const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
-
-fn at(path: &Path) -> impl Fn(std::io::Error) -> String {
-    move |error| format!("{}: {error}", path.display())
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    fs::read(path).map_err(at(path))
-}
-
-fn empty(path: &Path) -> Result<(), String> {
-    if path.exists() {
-        fs::remove_dir_all(path).map_err(at(path))?;
-    }
-    fs::create_dir_all(path).map_err(at(path))
-}
 
 /// A copy of a folder elsewhere, with its links.
 fn moved(tree: &Tree, dist: &Path, to: &Path) -> Result<(), String> {
@@ -49,7 +35,7 @@ fn says_ok(ran: &mut Ran, what: &str, run: Run) {
 /// The names that a plugin defines for the programs which load it.
 fn of_plugin(bytes: &[u8], abi: &Abi) -> check::Found {
     let names = check::defined(bytes)?;
-    let alien = |name: &&String| *name != "plugin" && !abi.functions.contains_key(*name);
+    let alien = |name: &&String| *name != "plugin" && !abi.functions.contains(*name);
     let bad: Vec<&str> = names.iter().filter(alien).map(String::as_str).collect();
     match (bad.is_empty(), names.contains("plugin")) {
         (true, true) => Ok(format!("{} names", names.len())),
@@ -92,7 +78,7 @@ fn with_cmake(
         empty(&home)?;
         moved(tree, dist, &library)?;
         let (dir, prefix) = (home.join("build"), home.join("prefix"));
-        fs::create_dir_all(&dir).map_err(at(&dir))?;
+        files::folder(&dir)?;
         let mut make = Run::new(tree, "").arg(&way.cmake).arg(tree.root.join(CONSUMER));
         make = make.args("-DCMAKE_BUILD_TYPE=Release").arg(format!("-DELSA_SHARED={shared}"));
         make = make.arg(format!("-Delsa_DIR={}", library.join("lib/cmake/elsa").display()));
@@ -105,7 +91,7 @@ fn with_cmake(
         let install = Run::new(tree, "").arg(&way.cmake).arg("--build").arg(&dir).args("--target install");
         install.machine().run().text(&format!("{what}: building"))?;
         if shared == "ON" && !way.emulator.is_empty() {
-            let found = check::needs(&read(&dir.join("with"))?, &abi.soname());
+            let found = check::needs(&bytes(&dir.join("with"))?, &abi.soname());
             ran.note(&format!("{what}: the library it needs before it is installed"), found);
         }
 
@@ -115,7 +101,7 @@ fn with_cmake(
         }
         fs::rename(&prefix, &installed).map_err(at(&prefix))?;
         let program = installed.join("bin/with");
-        let bytes = read(&program)?;
+        let bytes = bytes(&program)?;
         if shared == "ON" {
             ran.note(&format!("{what}: the library it needs"), check::needs(&bytes, &abi.soname()));
         }
@@ -189,14 +175,14 @@ fn with_pkg_config(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: 
     };
     for (name, compiler, question) in DRIVERS {
         link(name, compiler, &printed(tree, library, question)?)?;
-        let needed = check::needed(&read(&home.join(name))?)?;
+        let needed = check::needed(&bytes(&home.join(name))?)?;
         let shared: Vec<String> = needed.into_iter().filter(|name| name.contains("elsa")).collect();
         let found = if shared.is_empty() { Ok("inside".to_owned()) } else { Err(shared.join(", ")) };
         ran.note(&format!("pkg-config, {name}: the library"), found);
     }
     let line = printed(tree, library, "--libs elsa-shared")?;
     link("shared", "gcc", &(line + " -lm"))?;
-    let needs = check::needs(&read(&home.join("shared"))?, &abi.soname());
+    let needs = check::needs(&bytes(&home.join("shared"))?, &abi.soname());
     ran.note("pkg-config, shared: the library", needs);
     Ok(())
 }
@@ -207,7 +193,7 @@ fn plugin(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) ->
     let line = printed(tree, library, "--cflags --libs elsa")?;
     let run = Run::new(tree, "gcc -std=c99 -shared -fPIC -Dmain=plugin -o").arg(&path);
     run.arg(tree.root.join(CONSUMER).join("with.c")).args(&line).run().text("linking a plugin")?;
-    ran.note("exports of a plugin", of_plugin(&read(&path)?, abi));
+    ran.note("exports of a plugin", of_plugin(&bytes(&path)?, abi));
     Ok(())
 }
 
@@ -215,10 +201,10 @@ fn plugin(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) ->
 /// Rust: both hold the whole standard library. Each answers a call.
 fn twins(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> Result<(), String> {
     let pairs = |between: &str, front: &str| -> String {
-        abi.functions.keys().map(|name| format!("{front}{name}{between}twin_{name}\n")).collect()
+        abi.functions.iter().map(|name| format!("{front}{name}{between}twin_{name}\n")).collect()
     };
     let names = home.join("twin.txt");
-    fs::write(&names, pairs(" ", "")).map_err(at(&names))?;
+    files::write(&names, pairs(" ", ""))?;
     let (archive, twin) = (library.join("lib/libelsa.a"), home.join("libtwin.a"));
     let run = Run::new(tree, "").arg(setup::llvm(tree)?.join("llvm-objcopy"));
     let run = run.arg(format!("--redefine-syms={}", names.display())).arg(&archive).arg(&twin);
@@ -226,7 +212,7 @@ fn twins(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> 
 
     let main = home.join("twins.c");
     let source = "int first(void);\nint second(void);\nint main(void) { return first() || second(); }\n";
-    fs::write(&main, source).map_err(at(&main))?;
+    files::write(&main, source)?;
     let compile = |name: &str, flags: &str| -> Result<PathBuf, String> {
         let object = home.join(format!("{name}.o"));
         let run = Run::new(tree, &format!("gcc -std=c99 -c -Dmain={name} {flags} -I"));
@@ -251,8 +237,7 @@ fn zig(tree: &Tree) -> Result<String, String> {
 /// The links of a board's folder by zig, static and shared, run by emulation; what they need of a board. Returns the static
 /// program and the one that does without the library.
 pub fn one_board(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<[PathBuf; 2], String> {
-    setup::program(tree, "cmake", "cmake")?;
-    setup::program(tree, "make", "make")?;
+    setup::programs(tree, &["cmake", "make"])?;
     let (abi, home, emulator) = (Abi::read(tree)?, tree.target.join("links/zig"), setup::emulator());
     let toolchain = dist.join(format!("share/{}/toolchain.cmake", board.name));
     let defines = vec![format!("-DCMAKE_TOOLCHAIN_FILE={}", toolchain.display()), zig(tree)?];
@@ -260,11 +245,11 @@ pub fn one_board(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Resu
     let made = with_cmake(tree, ran, &abi, &way, dist, &home)?;
     let exceptions = check::Exceptions::read(tree)?;
     for (name, program) in [("static", &made.fixed[0]), ("shared", &made.shared)] {
-        let bytes = read(program)?;
+        let bytes = bytes(program)?;
         ran.note(&format!("{name}: symbol versions"), check::symbol_versions(&bytes, board.build.glibc));
         ran.note(&format!("{name}: instructions"), check::instructions(tree, program, &exceptions));
     }
-    ran.note("static: libraries", check::libraries(&read(&made.fixed[0])?));
+    ran.note("static: libraries", check::libraries(&bytes(&made.fixed[0])?));
     Ok(made.fixed)
 }
 
@@ -359,7 +344,7 @@ fn flags(tree: &Tree, dist: &Path, home: &Path, defines: &[String]) -> Result<St
     }
     let path = dir.join("compile_commands.json");
     let commands: serde_json::Value =
-        serde_json::from_slice(&read(&path)?).map_err(|error| format!("{}: {error}", path.display()))?;
+        serde_json::from_slice(&bytes(&path)?).map_err(|error| format!("{}: {error}", path.display()))?;
     let line = commands[0]["command"].as_str().unwrap_or_default();
     if line.is_empty() { Err(format!("{}: no command", path.display())) } else { Ok(line.to_owned()) }
 }

@@ -2,6 +2,7 @@
 //! is written to the file that its first line names, or run by the shell, and the last line that is printed must be
 //! the one that the page promises.
 
+use crate::files;
 use crate::ran::Ran;
 use crate::shell::{Run, Tree};
 use std::fs;
@@ -32,17 +33,14 @@ fn folder(page: &str, files: &[(&str, &str)]) -> Result<TempDir, String> {
     let dir = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
     for (name, first) in files {
         let path = dir.path().join(name);
-        fs::write(&path, block(page, first)?).map_err(|error| format!("{}: {error}", path.display()))?;
+        files::write(&path, block(page, first)?)?;
     }
     Ok(dir)
 }
 
 /// The pages, one after the other.
 fn page(tree: &Tree) -> Result<String, String> {
-    let read = |name| {
-        let path = tree.root.join(PAGE).join(name);
-        fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
-    };
+    let read = |name| files::text(&tree.root.join(PAGE).join(name));
     PAGES.into_iter().map(read).collect()
 }
 

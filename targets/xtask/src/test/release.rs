@@ -3,6 +3,7 @@
 
 use super::cargo::{JSON, builds};
 use super::readme;
+use crate::files;
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{BARE_METAL, FUZZ, Output, Run, Tree};
@@ -95,12 +96,8 @@ fn graph(tree: &Tree, dir: &str, targets: &[String]) -> Result<PathBuf, String> 
     let run = targets.iter().fold(run, |run, target| run.arg("--filter-platform").arg(target));
     let line = run.line();
     let text = run.machine().run().text(&line)?;
-    let folder = tree.target.join("deny");
-    let path = folder.join(format!("{}.json", dir.replace(['/', '.'], "-")));
-    fs::create_dir_all(&folder)
-        .and_then(|()| fs::write(&path, text))
-        .map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(path)
+    let path = tree.target.join("deny").join(format!("{}.json", dir.replace(['/', '.'], "-")));
+    files::write(&path, text).map(|()| path)
 }
 
 /// The packages of the workspace that are published.
@@ -151,9 +148,7 @@ pub fn package(tree: &Tree) -> Ran {
         let run = run.arg("--target-dir").arg(tree.target.join("package"));
         let line = run.line();
         let out = run.run();
-        if !out.ok {
-            return Err(format!("{line}: {}", out.how));
-        }
+        out.text(&line)?;
         ran.faults.extend(out.stderr.lines().filter(|line| line.contains(YANKED)).map(str::to_owned));
         for package in &packages {
             let mut faults = missing(package);

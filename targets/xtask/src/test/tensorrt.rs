@@ -27,9 +27,7 @@ pub fn tensorrt(tree: &Tree) -> Ran {
 }
 
 fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
-    for name in ["cmake", "make", "g++"] {
-        setup::program(tree, name, name)?;
-    }
+    setup::programs(tree, &["cmake", "make", "g++"])?;
     let headers = setup::tensorrt(tree)?;
     let here = dist(tree, ran, HOST)?;
     let driver = standin::build(tree, Variant::Plain)?;

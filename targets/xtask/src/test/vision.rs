@@ -10,6 +10,7 @@
 use super::dist::dist;
 use crate::boards::check;
 use crate::boards::target::HOST;
+use crate::files;
 use crate::gpu::standin::{self, Variant};
 use crate::ran::Ran;
 use crate::setup;
@@ -54,8 +55,7 @@ struct Record {
 }
 
 fn json(path: &Path) -> Result<Value, String> {
-    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+    serde_json::from_str(&files::text(path)?).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -88,11 +88,7 @@ fn record(path: &Path) -> Result<Record, String> {
 
 /// The report of the program: a line for each picture, and one for all.
 fn lines(out: &Output) -> Result<(Vec<Value>, Value), String> {
-    let said = out.stderr.lines().last().unwrap_or_default();
-    if !out.ok {
-        return Err(format!("{}: {said}", out.how));
-    }
-    let lines: Result<Vec<Value>, _> = out.stdout.lines().map(serde_json::from_str).collect();
+    let lines: Result<Vec<Value>, _> = out.text("the program")?.lines().map(serde_json::from_str).collect();
     let mut lines: Vec<Value> = lines.map_err(|error| format!("no JSON: {error}"))?;
     let all = lines.pop().ok_or("printed nothing")?;
     Ok((lines, all))
@@ -169,9 +165,8 @@ fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<Strin
 
 /// Writes a copy of the weights that ignores the output of attention.
 fn without_attention(from: &Path, to: &Path) -> Result<(), String> {
-    let at = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
     let bad = || format!("{}: no safetensors file", from.display());
-    let mut bytes = fs::read(from).map_err(|error| at(from, error))?;
+    let mut bytes = files::bytes(from)?;
     let length: [u8; 8] = bytes.get(..8).and_then(|b| b.try_into().ok()).ok_or_else(bad)?;
     let start = 8 + usize::try_from(u64::from_le_bytes(length)).map_err(|_| bad())?;
     let header: Value = serde_json::from_slice(bytes.get(8..start).ok_or_else(bad)?).map_err(|_| bad())?;
@@ -186,7 +181,7 @@ fn without_attention(from: &Path, to: &Path) -> Result<(), String> {
     if cleared == 0 {
         return Err(format!("{}: no proj.weight", from.display()));
     }
-    fs::write(to, bytes).map_err(|error| at(to, error))
+    files::write(to, bytes)
 }
 
 /// Configures `example` in `dir` against the folder `dist`, with the CMake of a folder or the system's, and builds its
@@ -200,7 +195,7 @@ pub(super) fn make(
     dist: &Path,
     more: &[String],
 ) -> Result<(), String> {
-    fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    files::folder(dir)?;
     let cmake = cmake.map_or_else(|| "cmake".into(), |folder| folder.join("cmake"));
     let mut run = Run::new(tree, "")
         .arg(&cmake)
@@ -211,12 +206,11 @@ pub(super) fn make(
     for define in more {
         run = run.arg(define);
     }
-    let ends = |out: Output, what: &str| if out.ok { Ok(()) } else { Err(format!("{what}: {}", out.how)) };
-    ends(run.machine().run(), "configuring")?;
+    run.machine().run().text("configuring")?;
     // One target at a time is what CMake takes before 3.15.
     for target in targets {
         let run = Run::new(tree, "").arg(&cmake).arg("--build").arg(dir).arg("--target").arg(target);
-        ends(run.args("-- -j2").run(), "building")?;
+        run.args("-- -j2").run().text("building")?;
     }
     Ok(())
 }
@@ -260,9 +254,7 @@ fn classify(tree: &Tree, front: &str, dir: &Path, model: &Path, pictures: &Path,
 }
 
 fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
-    for name in ["cmake", "make", "g++"] {
-        setup::program(tree, name, name)?;
-    }
+    setup::programs(tree, &["cmake", "make", "g++"])?;
     setup::file(tree, "/usr/include/stb/stb_image.h", "libstb-dev")?;
     setup::file(tree, "/usr/include/nlohmann/json.hpp", "nlohmann-json3-dev")?;
     let pictures = setup::digits(tree)?;
@@ -293,7 +285,12 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     without_attention(&model, &broken)?;
     let out = classify(tree, "", &native, &broken, &pictures, "").run();
     ran.note("without attention", differs(&record, &out));
-    refusals(tree, ran, &native, &pictures);
+    let there = pictures.display().to_string();
+    let ask = |rest: &str| {
+        program(tree, "", &native, "elsa-vision")
+            .args(&rest.replace("MODEL", MODEL).replace("FOLDER", &there))
+    };
+    refusals(ran, ask, &REFUSED);
     failures(tree, ran, &native, &pictures, &folder);
     let photographs = setup::digits_as(tree, "jpg")?;
     let out = classify(tree, "", &native, &model, &photographs, "").run();
@@ -317,7 +314,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let there = dist(tree, ran, &board.name)?;
     make(tree, EXAMPLE, &PROGRAMS, None, &cross, &there, &for_board(tree, &board.name, &there)?)?;
     let path = cross.join("elsa-vision");
-    let program = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let program = files::bytes(&path)?;
     ran.note("symbol versions for the board", check::symbol_versions(&program, board.build.glibc));
     ran.note("libraries for the board", check::libraries(&program));
     let emulator = setup::emulator();
@@ -348,14 +345,11 @@ fn as_png(record: &Record, out: &Output) -> Result<String, String> {
 
 /// Every beginning of a JPEG file must be refused, each by its name, and the whole file not.
 fn truncated(tree: &Tree, dir: &Path, pictures: &Path, folder: &Path) -> Result<String, String> {
-    let at = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
-    let first = fs::read_dir(pictures).map_err(|error| at(pictures, error))?.flatten().next();
+    let first = fs::read_dir(pictures).map_err(files::at(pictures))?.flatten().next();
     let path = first.ok_or_else(|| format!("{}: empty", pictures.display()))?.path();
-    let bytes = fs::read(&path).map_err(|error| at(&path, error))?;
-    fs::create_dir_all(folder).map_err(|error| at(folder, error))?;
+    let bytes = files::bytes(&path)?;
     for length in 0..=bytes.len() {
-        let part = folder.join(format!("{length:05}.jpg"));
-        fs::write(&part, &bytes[..length]).map_err(|error| at(&part, error))?;
+        files::write(&folder.join(format!("{length:05}.jpg")), &bytes[..length])?;
     }
     let run = program(tree, "", dir, "elsa-vision").args("--json --model").arg(MODEL).arg(folder);
     let out = run.quiet().run();
@@ -416,28 +410,29 @@ fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &P
     }
 }
 
-/// Requests that must be refused, with their status and what the message names.
-fn refusals(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path) {
-    let folder = pictures.display();
-    let cases = [
-        (format!("{folder}"), 2, "--model"),
-        (format!("--model {MODEL}"), 2, "PICTURE"),
-        (format!("--model {MODEL} no-such.png"), 2, "no-such.png"),
-        (format!("--model {MODEL} --backend abacus {folder}"), 2, "--backend"),
-        (format!("--model {MODEL} --threads 0 {folder}"), 2, "--threads"),
-        (format!("--model {MODEL} --fallback gpu {folder}"), 2, "--fallback"),
-        (format!("--model {MODEL} --map m.png {folder}"), 2, "--map"),
-        (format!("--model Cargo.toml {folder}"), 2, "model: Cargo.toml"),
-        (format!("--model {MODEL} Cargo.toml"), 2, "Cargo.toml"),
-        (format!("--model {MODEL} --json --bogus {folder}"), 2, "--bogus"),
-    ];
-    for (rest, status, names) in cases {
-        let out = program(tree, "", dir, "elsa-vision").args(&rest).quiet().run();
+/// Requests that a program must refuse, each with what the message names.
+pub(super) fn refusals(ran: &mut Ran, ask: impl Fn(&str) -> Run, requests: &[(&str, &str)]) {
+    for (rest, names) in requests {
+        let out = ask(rest).quiet().run();
         let found = format!("{}: {}", out.how, out.stderr.lines().next().unwrap_or_default());
-        let good = out.code == Some(status) && out.stderr.contains(names);
+        let good = out.code == Some(2) && out.stderr.contains(names);
         ran.note(&format!("refused, {names}"), if good { Ok(found) } else { Err(found) });
     }
 }
+
+/// What the program refuses; `MODEL` stands for the model, `FOLDER` for the pictures.
+const REFUSED: [(&str, &str); 10] = [
+    ("FOLDER", "--model"),
+    ("--model MODEL", "PICTURE"),
+    ("--model MODEL no-such.png", "no-such.png"),
+    ("--model MODEL --backend abacus FOLDER", "--backend"),
+    ("--model MODEL --threads 0 FOLDER", "--threads"),
+    ("--model MODEL --fallback gpu FOLDER", "--fallback"),
+    ("--model MODEL --map m.png FOLDER", "--map"),
+    ("--model Cargo.toml FOLDER", "model: Cargo.toml"),
+    ("--model MODEL Cargo.toml", "Cargo.toml"),
+    ("--model MODEL --json --bogus FOLDER", "--bogus"),
+];
 
 #[cfg(test)]
 mod tests {

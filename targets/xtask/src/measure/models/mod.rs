@@ -36,9 +36,7 @@ pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), St
     let sdpa = ("sdpa.py", sdpa);
     let all = [(TORCH, tested), sdpa, (LAYERS, layers), ("export.py", exported), ("compare.py", compared)];
     for (what, out) in all {
-        if !out.ok {
-            return Err(format!("{what}: {}", out.how));
-        }
+        out.text(what)?;
     }
     Ok(())
 }

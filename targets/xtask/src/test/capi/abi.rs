@@ -5,26 +5,20 @@
 use super::header::Header;
 use super::programs::{Compilers, WARNINGS};
 use crate::boards::library::Abi;
+use crate::files;
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
-use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
-/// The header.
-pub const HEADER: &str = "runtime/capi/include/elsa.h";
 const LIST: &str = "runtime/capi/abi.txt";
-/// Where the least sizes are declared.
-pub const LEAST: &str = "runtime/capi/src/growing.rs";
 const OPENING: &str = "\
 # The ABI of elsa.h on 64-bit Linux, the same on x86-64 and AArch64. One fact a line:
 #   constant NAME VALUE
 #   number NAME TYPE
 #   callback DECLARATION
 #   struct NAME ALIGNMENT; growing where it begins with its size, otherwise frozen
-#   bytes NAME SIZE; that of a growing struct rises
-#   least NAME SIZE: the smallest that a caller may set; it never rises
+#   bytes NAME SIZE
 #   field STRUCT OFFSET SIZE DECLARATION
 #   function DECLARATION
 #   symbol NAME VERSION, of the shared library
@@ -48,10 +42,7 @@ pub fn run(tree: &Tree, write: Write) -> Result<(), String> {
 /// Compares the list of the header with the committed one.
 pub fn check(tree: &Tree, ran: &mut Ran, write: Write) -> Result<(), String> {
     let home = super::programs::home(tree, "abi")?;
-    let text = read(&tree.root.join(HEADER))?;
-    let header = Header::parse(&text)?;
-    let versions = Abi::read(tree)?.functions;
-    let source = program(&header, &read(&tree.root.join(LEAST))?, &versions)?;
+    let source = program(&Header::read(tree)?, &Abi::read(tree)?);
     let lists = measured(tree, &source, &home)?;
     let list = format!("{OPENING}{}", lists.host);
     ran.note(
@@ -62,16 +53,11 @@ pub fn check(tree: &Tree, ran: &mut Ran, write: Write) -> Result<(), String> {
 
     let path = tree.root.join(LIST);
     if write.write {
-        fs::write(&path, &list).map_err(|error| format!("{}: {error}", path.display()))?;
+        files::write(&path, &list)?;
     }
-    let advice = format!("{LIST}: not the list of {HEADER}; cargo xtask abi --write writes it");
-    ran.note("the committed list", differences(&read(&path)?, &list, &advice));
+    let advice = format!("{LIST}: not the list of elsa.h; cargo xtask abi --write writes it");
+    ran.note("the committed list", differences(&files::text(&path)?, &list, &advice));
     Ok(())
-}
-
-/// The text of a file.
-pub fn read(path: &Path) -> Result<String, String> {
-    fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// The lists of both architectures.
@@ -84,7 +70,7 @@ struct Lists {
 fn measured(tree: &Tree, source: &str, home: &Path) -> Result<Lists, String> {
     let boards = Compilers::boards(tree)?;
     let file = home.join("abi.c");
-    fs::write(&file, source).map_err(|error| format!("{}: {error}", file.display()))?;
+    files::write(&file, source)?;
     let compile = |compiler: &str, program: &Path| {
         let run = Run::new(tree, compiler).args(&format!("-std=c11 {WARNINGS} -I runtime/capi/include -o"));
         run.arg(program).arg(&file).run().text("the list of the ABI, compiling")
@@ -100,7 +86,7 @@ fn measured(tree: &Tree, source: &str, home: &Path) -> Result<Lists, String> {
 }
 
 /// A program that prints the list of a header, as its compiler sees it.
-fn program(header: &Header, growing: &str, versions: &BTreeMap<String, String>) -> Result<String, String> {
+fn program(header: &Header, abi: &Abi) -> String {
     let mut lines = Vec::new();
     let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
     // The version rises with every release, whatever the ABI does.
@@ -113,22 +99,11 @@ fn program(header: &Header, growing: &str, versions: &BTreeMap<String, String>) 
     for callback in &header.callbacks {
         lines.push(format!("puts(\"callback {}\");", quoted(callback)));
     }
-    let least = least(growing)?;
     for of in &header.structs {
         let name = &of.name;
         let kind = if of.grows() { "growing" } else { "frozen" };
         lines.push(format!("printf(\"struct {name} %zu {kind}\\n\", _Alignof({name}));"));
         lines.push(format!("printf(\"bytes {name} %zu\\n\", sizeof({name}));"));
-        match (of.grows(), least.iter().find(|(known, _)| known == name)) {
-            (true, Some((_, bytes))) => lines.push(format!("printf(\"least {name} %zu\\n\", {bytes});")),
-            (true, None) => {
-                return Err(format!("{name}: begins with its size, and {LEAST} does not list it"));
-            }
-            (false, Some(_)) => {
-                return Err(format!("{name}: {LEAST} lists it, and it does not begin with its size"));
-            }
-            (false, None) => {}
-        }
         for field in &of.fields {
             let text = quoted(&field.declaration);
             let place = format!("offsetof({name}, {})", field.name);
@@ -139,27 +114,10 @@ fn program(header: &Header, growing: &str, versions: &BTreeMap<String, String>) 
     for (_, function) in &header.functions {
         lines.push(format!("puts(\"function {}\");", quoted(function)));
     }
-    lines.extend(versions.iter().map(|(name, node)| format!("puts(\"symbol {name} {node}\");")));
+    let node = abi.node();
+    lines.extend(abi.functions.iter().map(|name| format!("puts(\"symbol {name} {node}\");")));
     let body = lines.join("\n    ");
-    Ok(format!(
-        "#include \"elsa.h\"\n\n#include <stdio.h>\n\nint main(void) {{\n    {body}\n    return 0;\n}}\n"
-    ))
-}
-
-/// Structs that grow with their least sizes as C writes them, from the list in the library's source.
-pub fn least(growing: &str) -> Result<Vec<(String, String)>, String> {
-    let (_, list) = growing.split_once("\ngrowing! {\n").ok_or_else(|| format!("{LEAST}: no list"))?;
-    let (list, _) = list.split_once('}').ok_or_else(|| format!("{LEAST}: no end of the list"))?;
-    let entry = |line: &str| {
-        let (name, size) = line.trim().strip_suffix(';')?.split_once(", ")?;
-        let field = size.strip_prefix("offset_of!").map(|place| format!("offsetof{place}"));
-        let whole = || size.strip_prefix("size_of::<")?.strip_suffix(">()").map(|of| format!("sizeof({of})"));
-        Some((name.to_owned(), field.or_else(whole)?))
-    };
-    let wrong = |line: &str| {
-        format!("{LEAST}: {line}; allowed: NAME, offset_of!(NAME, FIELD); or size_of::<NAME>();")
-    };
-    list.lines().map(|line| entry(line).ok_or_else(|| wrong(line))).collect()
+    format!("#include \"elsa.h\"\n\n#include <stdio.h>\n\nint main(void) {{\n    {body}\n    return 0;\n}}\n")
 }
 
 /// The facts of a list.
@@ -181,7 +139,7 @@ fn differences(old: &str, new: &str, what: &str) -> Result<String, String> {
 }
 
 /// That the fields of structs that grow follow each other without a gap, and end with the struct: a byte that belongs
-/// to no field could hold anything, and a longer struct must be zero where an older one ends.
+/// to no field could hold anything, and a longer struct must be zero where this one ends.
 fn gapless(list: &str) -> Result<String, String> {
     let mut count = 0;
     for fact in facts(list) {
@@ -216,7 +174,7 @@ mod tests {
     use super::*;
 
     const LISTED: &str = "# A list.\nconstant ELSA_MOST 4\nstruct elsa_a 8 growing\n\
-        bytes elsa_a 24\nleast elsa_a 16\nfield elsa_a 0 8 size_t size\nfield elsa_a 8 4 uint32_t x\n\
+        bytes elsa_a 24\nfield elsa_a 0 8 size_t size\nfield elsa_a 8 4 uint32_t x\n\
         field elsa_a 12 4 uint32_t y\nfield elsa_a 16 8 size_t z\nfunction void elsa_f(int)\nfunction void elsa_g(void)\n";
 
     #[test]
@@ -225,15 +183,5 @@ mod tests {
         assert!(gapless(&LISTED.replace("field elsa_a 12 4 uint32_t y\n", "")).is_err());
         assert!(gapless(&LISTED.replace("bytes elsa_a 24", "bytes elsa_a 32")).is_err());
         assert!(gapless("struct elsa_a 8 frozen\n").is_err());
-    }
-
-    #[test]
-    fn least_sizes_are_read_from_the_source() {
-        let text = "x\ngrowing! {\n    elsa_a, offset_of!(elsa_a, y);\n    elsa_b, size_of::<elsa_b>();\n}\n";
-        let read = least(text).unwrap();
-        assert_eq!(read[0], ("elsa_a".to_owned(), "offsetof(elsa_a, y)".to_owned()));
-        assert_eq!(read[1].1, "sizeof(elsa_b)");
-        assert!(least("nothing").is_err());
-        assert!(least(&text.replace("size_of::<elsa_b>()", "24")).is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! A part of the stage `boards`: programs of `tests/capi` on an emulated Cortex-A57, linked with a board's folder, static and shared, which has moved when they run.
 
 use super::programs::{Compilers, checks};
+use crate::files::{at, empty};
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
@@ -20,7 +21,7 @@ const PROGRAMS: [&str; 11] = [
     "misuse.c",
     "series.c",
     "stack.c",
-    "versions.c",
+    "sizes.c",
     "whole.cpp",
 ];
 /// Libraries that a link by zig needs besides this one.
@@ -30,11 +31,7 @@ const BESIDE: &str = "-lpthread -lm -ldl -lunwind";
 pub fn emulated(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     let home = tree.target.join("capi/board");
     let (built, moved) = (home.join("built"), home.join("moved"));
-    let at = |error: std::io::Error| format!("{}: {error}", home.display());
-    if home.exists() {
-        fs::remove_dir_all(&home).map_err(at)?;
-    }
-    fs::create_dir_all(&home).map_err(at)?;
+    empty(&home)?;
     Run::new(tree, "cp -a").arg(dist).arg(&built).quiet().run().text("copying the folder")?;
     let compilers = Compilers::boards(tree)?;
     let lib = built.join("lib");
@@ -59,7 +56,7 @@ pub fn emulated(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
         }
     });
     let compiled = compiled.into_inner().unwrap_or_else(PoisonError::into_inner);
-    fs::rename(&built, &moved).map_err(at)?;
+    fs::rename(&built, &moved).map_err(at(&built))?;
     let run = |program: &Path| {
         let emulator = Run::new(tree, &setup::emulator());
         emulator.arg("-E").arg(format!("LD_LIBRARY_PATH={}", moved.join("lib").display())).arg(program)

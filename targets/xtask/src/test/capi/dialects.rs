@@ -1,5 +1,6 @@
-//! The headers alone, in every standard of C and C++ that programs use, with warnings that projects switch on.
+//! The headers, each alone, in every standard of C and C++ that programs use, with warnings that projects switch on.
 
+use crate::files;
 use crate::ran::Ran;
 use crate::shell::{Run, Tree};
 use std::path::Path;
@@ -23,28 +24,34 @@ pub const OTHER: [Pair; 6] = [
     ("gcc-11", "g++-11"),
 ];
 
-/// Compiles both headers, each included twice, by those of the compilers that are there.
+/// Compiles every header, included twice, by those of the compilers that are there.
 pub fn check(tree: &Tree, ran: &mut Ran, compilers: &[Pair], dist: &Path, home: &Path) -> Result<(), String> {
-    let write = |name: &str, text: &str| {
-        let path = home.join(name);
-        std::fs::write(&path, text).map(|()| path).map_err(|error| format!("{}: {error}", home.display()))
+    let include = dist.join("include");
+    let write = |header: &str| {
+        let of = if header.ends_with(".hpp") { "cpp" } else { "c" };
+        let path = home.join(format!("{}.{of}", header.replace('/', "-")));
+        let text = format!("#include \"{header}\"\n#include \"{header}\"\nint only_here(int);\n");
+        files::write(&path, text).map(|()| path)
     };
-    let c = write("header.c", "#include \"elsa.h\"\n#include \"elsa.h\"\nint only_here(void);\n")?;
-    let cpp = write("header.cpp", "#include \"elsa.hpp\"\n#include \"elsa.hpp\"\nint only_here();\n")?;
+    let parts = std::fs::read_dir(include.join("elsa")).map_err(files::at(&include))?;
+    let parts = parts.flatten().map(|part| format!("elsa/{}", part.file_name().to_string_lossy()));
+    let headers = ["elsa.h", "elsa.hpp"].map(str::to_owned).into_iter().chain(parts);
+    let files = headers.map(|header| write(&header)).collect::<Result<Vec<_>, _>>()?;
     let is_there = |program: &&Pair| Run::new(tree, program.1).args("--version").quiet().run().ok;
     let compilers = compilers.iter().filter(is_there).copied();
     let all = compilers.flat_map(|(of_c, of_cpp)| {
-        let of_c = OF_C.map(|standard| (of_c, standard, &c, "-Wstrict-prototypes"));
-        of_c.into_iter().chain(OF_CPP.map(|standard| (of_cpp, standard, &cpp, "")))
+        let of_c = OF_C.map(|standard| (of_c, standard, "c", "-Wstrict-prototypes"));
+        of_c.into_iter().chain(OF_CPP.map(|standard| (of_cpp, standard, "cpp", "")))
     });
-    ran.each(all.collect(), |ran, (compiler, standard, file, more)| {
+    ran.each(all.collect(), |ran, (compiler, standard, language, more)| {
         // The oldest name the newest standard by its draft, or do not know it.
         if knows(tree, compiler, standard) {
             let run =
                 Run::new(tree, compiler).args(&format!("-std={standard} -fsyntax-only {WARNINGS} {more} -I"));
-            let out = run.arg(dist.join("include")).arg(file).quiet().run();
+            let files = files.iter().filter(|file| file.extension().is_some_and(|of| of == language));
+            let out = files.fold(run.arg(&include), |run, file| run.arg(file)).quiet().run();
             let found = if out.ok { Ok("no warning".to_owned()) } else { Err(out.stderr) };
-            ran.note(&format!("the header, {compiler} {standard}"), found);
+            ran.note(&format!("the headers, {compiler} {standard}"), found);
         }
     });
     Ok(())

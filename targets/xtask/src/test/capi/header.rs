@@ -1,6 +1,11 @@
-//! What `elsa.h` declares, read from its text, which cbindgen writes in one regular form.
+//! What the headers of `elsa.h` declare, read from their text, which cbindgen writes in one regular form.
 
-/// The declarations of a header, each kind in its order.
+use crate::files;
+use crate::shell::Tree;
+
+const HEADERS: &str = "runtime/capi/include/elsa";
+
+/// The declarations of headers, each kind in their order.
 #[derive(Debug, Default, PartialEq)]
 pub struct Header {
     /// Names of constants.
@@ -41,18 +46,29 @@ impl Struct {
 }
 
 impl Header {
-    /// Reads the text of a header.
+    /// Reads the headers of a tree, in the order of their names.
     ///
     /// # Errors
     /// A declaration that is none of the kinds above.
-    pub fn parse(text: &str) -> Result<Header, String> {
-        let code = without_comments(text);
+    pub fn read(tree: &Tree) -> Result<Header, String> {
         let mut header = Header::default();
+        for path in files::below(&tree.root.join(HEADERS), &["h"])? {
+            header.parse(&files::text(&path)?)?;
+        }
+        if header.structs.is_empty() || header.functions.is_empty() || header.constants.is_empty() {
+            return Err(format!("{HEADERS}: no constants, structs or functions found"));
+        }
+        Ok(header)
+    }
+
+    /// Adds the declarations of a header.
+    fn parse(&mut self, text: &str) -> Result<(), String> {
+        let code = without_comments(text);
         let mut rest = String::new();
         for line in code.lines() {
             if let Some(line) = line.trim().strip_prefix('#') {
                 let constant = line.strip_prefix("define ").and_then(|line| line.split_once(' '));
-                header.constants.extend(constant.map(|(name, _)| name.to_owned()));
+                self.constants.extend(constant.map(|(name, _)| name.to_owned()));
             } else {
                 rest.push_str(line);
                 rest.push('\n');
@@ -62,12 +78,9 @@ impl Header {
         let rest = rest.split_once("static inline").map_or(rest.as_str(), |(before, _)| before);
         let mut rest = rest.trim();
         while !rest.is_empty() {
-            rest = header.declaration(rest)?.trim_start();
+            rest = self.declaration(rest)?.trim_start();
         }
-        if header.structs.is_empty() || header.functions.is_empty() || header.constants.is_empty() {
-            return Err("elsa.h: no constants, structs or functions found in it".to_owned());
-        }
-        Ok(header)
+        Ok(())
     }
 
     /// Takes one declaration off the front; returns the rest.
@@ -161,7 +174,8 @@ mod tests {
 
     #[test]
     fn every_kind_of_declaration_is_read() {
-        let header = Header::parse(TEXT).unwrap();
+        let mut header = Header::default();
+        header.parse(TEXT).unwrap();
         assert_eq!(header.constants, ["ELSA_BYTES"]);
         assert_eq!(header.numbers, [("elsa_status".to_owned(), "int32_t".to_owned())]);
         assert_eq!(header.callbacks, ["void (*elsa_call)(void *, const char *)"]);
@@ -178,7 +192,6 @@ mod tests {
 
     #[test]
     fn what_is_no_declaration_is_refused() {
-        assert!(Header::parse("#define ELSA_H\n").is_err());
-        assert!(Header::parse(&TEXT.replace("typedef int32_t elsa_status;", "union")).is_err());
+        assert!(Header::default().parse(&TEXT.replace("typedef int32_t elsa_status;", "union")).is_err());
     }
 }

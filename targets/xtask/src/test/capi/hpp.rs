@@ -1,8 +1,7 @@
 //! `elsa.hpp` to compilers. The programs that use it, in the later standards of C++;
 //! and lines that must not compile, each of which a compiler must name.
 
-use super::programs::checks;
-use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
+use super::programs::{BESIDE, Compilers, WARNINGS, checks};
 use crate::ran::Ran;
 use crate::shell::{Run, Tree};
 use std::path::Path;
@@ -20,16 +19,10 @@ pub fn later(tree: &Tree, ran: &mut Ran, sources: &[&str], dist: &Path, home: &P
     let by = |source| COMPILERS.into_iter().flat_map(move |by| LATER.map(|standard| (source, by, standard)));
     ran.each(sources.iter().copied().flat_map(by).collect(), |ran, (source, compiler, standard)| {
         let program = home.join(format!("{source}-{compiler}-{standard}"));
-        let run = compiler_of(tree, compiler, standard, dist)
-            .args("-O1 -o")
-            .arg(&program)
-            .arg(tree.root.join(SOURCES).join(source))
-            .arg(dist.join("lib/libelsa.a"))
-            .args(BESIDE);
-        let line = run.line();
-        let ok = run.whole().run().ok;
-        ran.add(&line, ok, u64::from(ok), u64::from(!ok));
-        if ok {
+        let compilers = Compilers { c: String::new(), cpp: compiler.to_owned() };
+        let link = format!("-std={standard} -O1 {} {BESIDE}", dist.join("lib/libelsa.a").display());
+        let include = dist.join("include");
+        if compilers.compile(tree, Path::new(source), &include, &link, &program).count(ran) {
             checks(ran, &format!("{source}, {standard}"), Run::new(tree, "").arg(&program));
         }
     });
@@ -38,13 +31,14 @@ pub fn later(tree: &Tree, ran: &mut Ran, sources: &[&str], dist: &Path, home: &P
 /// The lines that must not compile, by these compilers.
 pub fn refused(tree: &Tree, ran: &mut Ran, compilers: &[&str], dist: &Path) -> Result<(), String> {
     let path = tree.root.join(REFUSED);
-    let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let text = crate::files::text(&path)?;
     let lines = marked(&text);
     let by = compilers.iter().flat_map(|compiler| ["c++14", "c++17"].map(|standard| (*compiler, standard)));
     let all = by.flat_map(|by| (0..=lines.len()).map(move |case| (by, case)));
     ran.each(all.collect(), |ran, ((compiler, standard), case)| {
-        let run = compiler_of(tree, compiler, standard, dist).arg(format!("-DCASE={case}"));
-        let out = run.args("-fsyntax-only").arg(&path).quiet().run();
+        let run =
+            Run::new(tree, &format!("{compiler} -std={standard} {WARNINGS} -DCASE={case} -fsyntax-only -I"));
+        let out = run.arg(dist.join("include")).arg(&path).quiet().run();
         let what = format!("{REFUSED}, {compiler} {standard}");
         let Some((line, why)) = case.checked_sub(1).and_then(|at| lines.get(at)) else {
             return ran.note(&what, if out.ok { Ok("compiles".to_owned()) } else { Err(out.stderr) });
@@ -54,10 +48,6 @@ pub fn refused(tree: &Tree, ran: &mut Ran, compilers: &[&str], dist: &Path) -> R
         ran.note(&format!("{what}, case {case}"), if !out.ok && named { Ok(found) } else { Err(found) });
     });
     if lines.is_empty() { Err(format!("{REFUSED}: no line is marked")) } else { Ok(()) }
-}
-
-fn compiler_of(tree: &Tree, compiler: &str, standard: &str, dist: &Path) -> Run {
-    Run::new(tree, &format!("{compiler} -std={standard} {WARNINGS} -I")).arg(dist.join("include"))
 }
 
 /// Numbers of the marked lines, from one, and why they must not compile.

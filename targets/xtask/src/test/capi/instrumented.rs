@@ -32,7 +32,7 @@ pub fn tsan(tree: &Tree, ran: &mut Ran, archive: &Path) -> Result<(), String> {
     // Its symbols are local: panics unwind in what is shipped. (AddressSanitizer registers what is global in a
     // module, and takes one object of many modules for many of the same name.)
     let mut abi = Abi::read(tree)?;
-    abi.functions.insert("elsa_test_panic_next".to_owned(), String::new());
+    abi.functions.insert("elsa_test_panic_next".to_owned());
     let folder = super::programs::home(tree, "inject")?;
     let archive = library::enclosed(tree, &abi, archive, &folder)?;
     let options = ("TSAN_OPTIONS", "halt_on_error=1");

@@ -4,8 +4,7 @@
 //! stage `host` compiles them by gcc and runs them, those that use a GPU, and what happens to one, through the stand-in
 //! driver, and one under valgrind, which sees reads of what nothing has written. The stages `asan` and `tsan` run them with
 //! sanitizers against a library that panics on request, `boards` on an emulated board, and `shipped` by clang and linked in
-//! every way that the folder that is handed out is made for. The headers alone compile in every standard, and clients of
-//! older releases and programs with older and newer headers run.
+//! every way that the folder that is handed out is made for. The headers alone compile in every standard.
 
 pub mod abi;
 pub mod board;
@@ -14,7 +13,6 @@ mod header;
 mod hpp;
 pub mod instrumented;
 pub mod programs;
-mod versions;
 
 use super::dist::dist;
 use super::{links, readme};
@@ -25,16 +23,9 @@ use crate::shell::Tree;
 use programs::Compilers;
 use std::path::Path;
 
-fn programs_of_the_system(tree: &Tree, names: &[&str]) -> Result<(), String> {
-    names.iter().try_for_each(|name| {
-        let package = if *name == "clang++-19" { "clang-19" } else { name };
-        setup::program(tree, name, package)
-    })
-}
-
 /// The part of the stage `host`: by gcc, against the folder `dist`, with the stand-in driver of the folder `driver`.
 pub fn quick(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Result<(), String> {
-    programs_of_the_system(tree, &["cmake", "make", "g++", "valgrind"])?;
+    setup::programs(tree, &["cmake", "make", "g++", "valgrind"])?;
     let home = programs::home(tree, "host")?;
     dialects::check(tree, ran, &dialects::GNU, dist, &home)?;
     // Calls of a library that is not optimised as the one that is handed out need more stack.
@@ -42,21 +33,19 @@ pub fn quick(tree: &Tree, ran: &mut Ran, dist: &Path, driver: &Path) -> Result<(
     programs::under_valgrind(tree, ran, &home);
     programs::through_the_standin(tree, ran, dist, driver, &home);
     hpp::refused(tree, ran, &["g++"], dist)?;
-    versions::check(tree, ran, dist, &home)?;
     readme::cpp(tree, ran, dist, None)
 }
 
 /// The stage `shipped`.
 pub fn shipped(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| {
-        programs_of_the_system(tree, &["cmake", "make", "g++", "valgrind", "pkg-config", "clang++-19"])?;
+        setup::programs(tree, &["cmake", "make", "g++", "valgrind", "pkg-config", "clang++-19"])?;
         let (dist, home) = (dist(tree, ran, HOST)?, programs::home(tree, "shipped")?);
         dialects::check(tree, ran, &dialects::OTHER, &dist, &home)?;
         programs::all(tree, ran, &Compilers::clang(), &dist, &home, &[]);
         programs::under_valgrind(tree, ran, &home);
         hpp::later(tree, ran, &["whole.cpp", "typed.cpp"], &dist, &home);
         hpp::refused(tree, ran, &["clang++-19"], &dist)?;
-        versions::check(tree, ran, &dist, &home)?;
         for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {
             readme::cpp(tree, ran, &dist, cmake.as_deref())?;
         }

@@ -24,7 +24,7 @@ pub const PROGRAMS: [(&str, &str); 26] = [
     ("fixed_cache.c", ""),
     ("growing_cache.c", ""),
     ("concurrency.c", ""),
-    ("versions.c", ""),
+    ("sizes.c", ""),
     ("floats.c", ""),
     ("fork.c", ""),
     ("linear.c", ""),
@@ -171,8 +171,7 @@ pub fn all(tree: &Tree, ran: &mut Ran, compilers: &Compilers, dist: &Path, home:
 /// Where the programs are compiled to, for one stage.
 pub fn home(tree: &Tree, name: &str) -> Result<PathBuf, String> {
     let home = tree.target.join("capi").join(name);
-    std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
-    Ok(home)
+    crate::files::folder(&home).map(|()| home)
 }
 
 /// A program of `tests/capi`, compiled and linked with the static library of `dist`; `None` where that fails.

@@ -8,7 +8,7 @@
 //! `cargo modules --acyclic` does not serve: it reads no paths in function bodies, it does not charge the import of an
 //! item to the item's module, and installing it compiles rust-analyzer.
 
-use super::modules::{Import, Module};
+use super::read::{Import, Module};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a path leads to.
@@ -131,18 +131,16 @@ impl Names<'_> {
         Some(targets)
     }
 
-    /// What the first name of a path is: in the scopes of a function from the innermost on, then in the module.
+    /// What the first name of a path is: in the scope of an item, then in the module.
     fn start(&self, m: usize, scope: usize, name: &str, alone: bool, open: &mut Open) -> Option<Vec<Target>> {
-        let mut at = scope;
-        while let Some(outer) = self.modules[m].scopes[at].outer {
+        if scope > 0 {
             // A variable is a whole path.
-            if self.modules[m].scopes[at].locals.contains(name) && alone {
+            if alone && self.modules[m].scopes[scope].locals.contains(name) {
                 return Some(Vec::new());
             }
-            if let Some(found) = self.imported(m, at, name, true, open) {
+            if let Some(found) = self.imported(m, scope, name, true, open) {
                 return Some(found);
             }
-            at = outer;
         }
         self.lookup(m, name, open)
     }

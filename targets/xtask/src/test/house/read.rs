@@ -1,17 +1,67 @@
-//! Reads the modules of a crate from its source.
+//! Reads the modules of a crate from the tokens of its source: what each defines, imports and names.
 //!
 //! Code under `#[cfg(test)]` and modules called `tests` are left out. Every other `cfg` counts as true, so that one
 //! machine sees the code of all.
 
-use super::modules::{Import, Mention, Module, Scope};
-use super::tokens;
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use syn::parse::Parser;
-use syn::punctuated::Punctuated;
-use syn::visit::{self, Visit};
-use syn::{Attribute, Item, Meta, Token, UseTree, Visibility};
+
+/// A `use` of one name, or of all names of a module.
+pub struct Import {
+    /// The path, with `crate`, `self` and `super` as they stand in the source.
+    pub path: Vec<String>,
+    /// The name that it brings into scope; nothing for a glob.
+    pub name: Option<String>,
+    /// Whether others may import it from here.
+    pub reexport: bool,
+    /// Whether a macro makes it.
+    pub expanded: bool,
+    /// The line of the source.
+    pub line: usize,
+}
+
+/// A path in code.
+pub struct Mention {
+    /// The scope around it.
+    pub scope: usize,
+    /// The path.
+    pub path: Vec<String>,
+    /// Whether it calls a macro.
+    pub call: bool,
+    /// The line of the source.
+    pub line: usize,
+}
+
+/// Names that are visible in a module or in one of its items.
+#[derive(Default)]
+pub struct Scope {
+    /// Variables and items inside an item.
+    pub locals: BTreeSet<String>,
+    /// What is imported there.
+    pub imports: Vec<Import>,
+}
+
+/// A module.
+#[derive(Default)]
+pub struct Module {
+    /// Its path, such as `crate::plan::choose`.
+    pub path: String,
+    /// The file that holds it.
+    pub file: PathBuf,
+    /// The module that declares it.
+    pub parent: Option<usize>,
+    /// The modules that it declares.
+    pub children: Vec<(String, usize)>,
+    /// The names that it defines.
+    pub items: BTreeSet<String>,
+    /// Those of them that are macros.
+    pub macros: BTreeSet<String>,
+    /// Its own scope first, then those of its items.
+    pub scopes: Vec<Scope>,
+    /// The paths in its code.
+    pub mentions: Vec<Mention>,
+}
 
 /// Reads a source file; nothing where it does not exist.
 pub type Source<'a> = &'a dyn Fn(&Path) -> Option<String>;
@@ -19,156 +69,206 @@ pub type Source<'a> = &'a dyn Fn(&Path) -> Option<String>;
 /// The modules of the crate with this root file, the root first.
 ///
 /// # Errors
-/// A file that is missing or does not parse.
+/// A file that is missing or has no tokens of Rust.
 pub fn read(source: Source, root: &Path) -> Result<Vec<Module>, String> {
     let mut modules = Vec::new();
-    let dir = root.parent().unwrap_or(Path::new("")).to_owned();
-    Reader { source, modules: &mut modules, module: 0, scope: 0, dir }.file(
-        root,
-        "crate".to_owned(),
-        None,
-    )?;
+    let dir = root.parent().unwrap_or(Path::new(""));
+    Reader { source, modules: &mut modules }.file(root, dir, "crate".to_owned(), None)?;
     Ok(modules)
 }
 
-/// Whether the item is compiled for tests only.
-fn is_test(attributes: &[Attribute]) -> bool {
-    fn implies(meta: &Meta) -> bool {
-        match meta {
-            Meta::Path(path) => path.is_ident("test"),
-            Meta::List(list) if list.path.is_ident("all") => Punctuated::<Meta, Token![,]>::parse_terminated
-                .parse2(list.tokens.clone())
-                .is_ok_and(|all| all.iter().any(implies)),
+fn tokens(stream: TokenStream) -> Vec<TokenTree> {
+    stream.into_iter().collect()
+}
+
+fn is(token: Option<&TokenTree>, wanted: char) -> bool {
+    matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == wanted)
+}
+
+fn is_word(token: Option<&TokenTree>, words: &[&str]) -> bool {
+    matches!(token, Some(TokenTree::Ident(ident)) if words.iter().any(|word| ident == word))
+}
+
+/// Whether an attribute compiles what follows for tests only.
+fn is_test(attribute: &Group) -> bool {
+    fn implies(condition: &[TokenTree]) -> bool {
+        match condition {
+            [TokenTree::Ident(word)] => word == "test",
+            [TokenTree::Ident(word), TokenTree::Group(all)] if word == "all" => {
+                tokens(all.stream()).split(|token| is(Some(token), ',')).any(implies)
+            }
             _ => false,
         }
     }
-    let cfg = |attribute: &&Attribute| attribute.path().is_ident("cfg");
-    attributes.iter().filter(cfg).any(|cfg| cfg.parse_args::<Meta>().is_ok_and(|meta| implies(&meta)))
-}
-
-/// The file that `#[path = "…"]` names.
-fn path_attribute(attributes: &[Attribute]) -> Option<String> {
-    attributes.iter().find_map(|attribute| match &attribute.meta {
-        Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {
-            syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) => Some(text.value()),
-            _ => None,
-        },
-        _ => None,
-    })
-}
-
-/// The attributes of an item.
-fn attributes(item: &Item) -> &[Attribute] {
-    match item {
-        Item::Const(x) => &x.attrs,
-        Item::Enum(x) => &x.attrs,
-        Item::Fn(x) => &x.attrs,
-        Item::ForeignMod(x) => &x.attrs,
-        Item::Impl(x) => &x.attrs,
-        Item::Macro(x) => &x.attrs,
-        Item::Mod(x) => &x.attrs,
-        Item::Static(x) => &x.attrs,
-        Item::Struct(x) => &x.attrs,
-        Item::Trait(x) => &x.attrs,
-        Item::Type(x) => &x.attrs,
-        Item::Union(x) => &x.attrs,
-        Item::Use(x) => &x.attrs,
-        _ => &[],
+    match &tokens(attribute.stream())[..] {
+        [TokenTree::Ident(word), TokenTree::Group(of)] if word == "cfg" => implies(&tokens(of.stream())),
+        _ => false,
     }
 }
 
-/// The name that an item defines.
-fn name(item: &Item) -> Option<String> {
-    let ident = match item {
-        Item::Const(x) => &x.ident,
-        Item::Enum(x) => &x.ident,
-        Item::Fn(x) => &x.sig.ident,
-        Item::Macro(x) => x.ident.as_ref()?,
-        Item::Static(x) => &x.ident,
-        Item::Struct(x) => &x.ident,
-        Item::Trait(x) => &x.ident,
-        Item::TraitAlias(x) => &x.ident,
-        Item::Type(x) => &x.ident,
-        Item::Union(x) => &x.ident,
-        _ => return None,
-    };
-    Some(ident.to_string())
+/// How an item begins.
+#[derive(Default)]
+struct Front {
+    test: bool,
+    /// The file that `#[path = "…"]` names.
+    path: Option<String>,
+    public: bool,
+    /// Its keyword, such as `fn`; empty for a block of foreign items.
+    kind: String,
+    /// Where the keyword is.
+    at: usize,
+}
+
+impl Front {
+    fn of(item: &[TokenTree]) -> Front {
+        let mut front = Front::default();
+        let mut at = 0;
+        while let Some(token) = item.get(at) {
+            match token {
+                TokenTree::Punct(punct) if ['#', '!'].contains(&punct.as_char()) => {}
+                TokenTree::Group(group) if group.delimiter() == Delimiter::Bracket => {
+                    front.test |= is_test(group);
+                    let file = tokens(group.stream());
+                    if is_word(file.first(), &["path"]) {
+                        front.path = file.get(2).map(|file| file.to_string().trim_matches('"').to_owned());
+                    }
+                }
+                TokenTree::Group(group) if group.delimiter() == Delimiter::Parenthesis => {}
+                TokenTree::Ident(word) if word == "pub" => front.public = true,
+                TokenTree::Ident(word) if ["unsafe", "async", "extern"].iter().any(|x| word == x) => {}
+                TokenTree::Ident(word)
+                    if word == "const" && is_word(item.get(at + 1), &["fn", "unsafe", "extern", "async"]) => {
+                }
+                TokenTree::Literal(_) => {}
+                TokenTree::Ident(word) => {
+                    front.kind = word.to_string();
+                    break;
+                }
+                _ => break,
+            }
+            at += 1;
+        }
+        Front { at, ..front }
+    }
+}
+
+/// The tokens of a module, item by item.
+fn items(stream: TokenStream) -> Vec<Vec<TokenTree>> {
+    let (mut items, mut item) = (Vec::new(), Vec::new());
+    for token in stream {
+        let ends = match &token {
+            TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => {
+                !["use", "const", "static", "type"].contains(&Front::of(&item).kind.as_str())
+            }
+            token => is(Some(token), ';'),
+        };
+        item.push(token);
+        if ends {
+            items.push(std::mem::take(&mut item));
+        }
+    }
+    items
 }
 
 /// Reads one module after the other.
 struct Reader<'a> {
     source: Source<'a>,
     modules: &'a mut Vec<Module>,
-    module: usize,
-    scope: usize,
-    /// The folder in which files of child modules lie.
-    dir: PathBuf,
 }
 
 impl Reader<'_> {
-    /// Adds an empty module and makes it the present one.
-    fn add(&mut self, path: String, file: &Path, parent: Option<usize>) {
-        (self.module, self.scope) = (self.modules.len(), 0);
-        self.modules.push(Module {
-            path,
-            file: file.to_owned(),
-            parent,
-            children: Vec::new(),
-            items: BTreeSet::new(),
-            macros: BTreeSet::new(),
-            scopes: vec![Scope::default()],
-            mentions: Vec::new(),
-        });
-    }
-
-    /// Reads the module that a file holds.
-    fn file(mut self, file: &Path, path: String, parent: Option<usize>) -> Result<(), String> {
+    /// Reads the module that a file holds, whose children have files in `dir`.
+    fn file(&mut self, file: &Path, dir: &Path, path: String, parent: Option<usize>) -> Result<(), String> {
         let text = (self.source)(file).ok_or_else(|| format!("{}: no such file", file.display()))?;
-        let syntax = syn::parse_file(&text)
-            .map_err(|error| format!("{}:{}: {error}", file.display(), error.span().start().line))?;
-        if is_test(&syntax.attrs) {
-            return Ok(());
-        }
-        self.add(path, file, parent);
-        self.items(&syntax.items)
+        let stream: TokenStream = text.parse().map_err(|error: proc_macro2::LexError| {
+            format!("{}:{}: {error}", file.display(), error.span().start().line)
+        })?;
+        let first = tokens(stream.clone());
+        let whole = match &first[..] {
+            [_, _, TokenTree::Group(attribute), ..] => is(first.get(1), '!') && is_test(attribute),
+            _ => false,
+        };
+        if whole { Ok(()) } else { self.module(stream, file, dir, path, parent) }
     }
 
-    fn items(&mut self, items: &[Item]) -> Result<(), String> {
-        for item in items {
-            match item {
-                Item::Mod(module) if is_test(&module.attrs) || module.ident == "tests" => {}
-                Item::Mod(module) => self.child(module)?,
-                _ => self.visit_item(item),
+    fn module(
+        &mut self,
+        stream: TokenStream,
+        file: &Path,
+        dir: &Path,
+        path: String,
+        parent: Option<usize>,
+    ) -> Result<(), String> {
+        let m = self.modules.len();
+        let (file, scopes) = (file.to_owned(), vec![Scope::default()]);
+        self.modules.push(Module { path, file, parent, scopes, ..Module::default() });
+        for item in items(stream) {
+            let front = Front::of(&item);
+            let (keyword, rest) = item.split_at(item.len().min(front.at + 1));
+            let name = rest.iter().find_map(|token| match token {
+                TokenTree::Ident(name) => Some(name.to_string()),
+                _ => None,
+            });
+            let name = name.unwrap_or_default();
+            match front.kind.as_str() {
+                _ if front.test => {}
+                "mod" if name == "tests" => {}
+                "mod" => self.child(m, &item, &front, dir, name)?,
+                "use" => {
+                    let line = keyword.last().map_or(0, |token| token.span().start().line);
+                    let mut found = Found::default();
+                    let end = rest.len().saturating_sub(1);
+                    import(&rest[..end], &[], (line, front.public, false), &mut found);
+                    self.modules[m].scopes[0].imports.extend(found.imports);
+                }
+                kind => {
+                    let module = &mut self.modules[m];
+                    let found = scan(&item[front.at..], kind == "macro_rules");
+                    match kind {
+                        "" => module.items.extend(found.locals.iter().cloned()),
+                        "macro_rules" => {
+                            module.macros.insert(name.clone());
+                            module.items.insert(name);
+                        }
+                        kind if DECLARING.contains(&kind) => drop(module.items.insert(name)),
+                        _ => {}
+                    }
+                    let scope = module.scopes.len();
+                    let mention = |(path, call, line)| Mention { scope, path, call, line };
+                    module.mentions.extend(found.paths.into_iter().map(mention));
+                    module.scopes.push(Scope { locals: found.locals, imports: found.imports });
+                }
             }
         }
         Ok(())
     }
 
-    /// Reads a module that the present one declares.
-    fn child(&mut self, item: &syn::ItemMod) -> Result<(), String> {
-        let (parent, name) = (self.module, item.ident.to_string());
+    /// Reads a module that another declares.
+    fn child(
+        &mut self,
+        parent: usize,
+        item: &[TokenTree],
+        front: &Front,
+        dir: &Path,
+        name: String,
+    ) -> Result<(), String> {
         let path = format!("{}::{name}", self.modules[parent].path);
         let declarer = self.modules[parent].file.clone();
-        let next = self.modules.len();
-        if let Some((_, items)) = &item.content {
-            let mut child = self.inside(self.dir.join(&name));
-            child.add(path, &declarer, Some(parent));
-            child.items(items)?;
-        } else {
-            let folder = self.dir.join(&name);
-            let (file, dir) = match path_attribute(&item.attrs) {
-                Some(named) => {
-                    let file = declarer.parent().unwrap_or(Path::new("")).join(named);
-                    let dir = file.parent().unwrap_or(Path::new("")).to_owned();
-                    (file, dir)
-                }
-                None => {
-                    let flat = self.dir.join(format!("{name}.rs"));
-                    let file = if (self.source)(&flat).is_some() { flat } else { folder.join("mod.rs") };
-                    (file, folder)
-                }
-            };
-            self.inside(dir).file(&file, path, Some(parent))?;
+        let (next, folder) = (self.modules.len(), dir.join(&name));
+        match (item.last(), &front.path) {
+            (Some(TokenTree::Group(inline)), _) => {
+                self.module(inline.stream(), &declarer, &folder, path, Some(parent))?;
+            }
+            (_, Some(named)) => {
+                let file = declarer.with_file_name(named);
+                let dir = file.parent().unwrap_or(Path::new("")).to_owned();
+                self.file(&file, &dir, path, Some(parent))?;
+            }
+            _ => {
+                let flat = dir.join(format!("{name}.rs"));
+                let file = if (self.source)(&flat).is_some() { flat } else { folder.join("mod.rs") };
+                self.file(&file, &folder, path, Some(parent))?;
+            }
         }
         // A file that is for tests only adds nothing.
         if self.modules.len() > next {
@@ -176,164 +276,127 @@ impl Reader<'_> {
         }
         Ok(())
     }
+}
 
-    fn inside(&mut self, dir: PathBuf) -> Reader<'_> {
-        Reader { source: self.source, modules: self.modules, module: 0, scope: 0, dir }
-    }
+/// What the tokens of an item name.
+#[derive(Default)]
+struct Found {
+    /// Paths, whether each calls a macro, and their lines. `$crate` is `crate`.
+    paths: Vec<(Vec<String>, bool, usize)>,
+    imports: Vec<Import>,
+    /// What they declare.
+    locals: BTreeSet<String>,
+}
 
-    fn here(&mut self) -> &mut Module {
-        &mut self.modules[self.module]
-    }
+/// Scans an item, or the body of a macro: there `self` and `super` are those of the caller and are left out.
+fn scan(item: &[TokenTree], body: bool) -> Found {
+    let mut found = Found::default();
+    walk(item, body, &mut found);
+    let of_caller = |path: &[String]| body && path.first().is_some_and(|x| x == "self" || x == "super");
+    found.paths.retain(|(path, ..)| !of_caller(path));
+    found.imports.retain(|import| !of_caller(&import.path));
+    found
+}
 
-    fn mention(&mut self, path: Vec<String>, call: bool, line: usize) {
-        let scope = self.scope;
-        self.here().mentions.push(Mention { scope, path, call, line });
-    }
+/// Keywords before a name that they declare.
+const DECLARING: [&str; 11] =
+    ["let", "mut", "fn", "mod", "struct", "enum", "trait", "type", "const", "static", "union"];
 
-    /// Takes a path of the syntax tree down; one that starts with `::` leads to another crate.
-    fn path(&mut self, path: &syn::Path, call: bool) {
-        if let (None, Some(first)) = (&path.leading_colon, path.segments.first()) {
-            let names = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-            self.mention(names, call, first.ident.span().start().line);
+/// The path that starts at `i`, and the position behind it: behind its last `::` where no name follows that.
+fn path(tokens: &[TokenTree], mut i: usize) -> (Vec<String>, usize) {
+    let mut path = Vec::new();
+    while let Some(TokenTree::Ident(ident)) = tokens.get(i) {
+        path.push(ident.to_string());
+        i += 1;
+        if !(is(tokens.get(i), ':') && is(tokens.get(i + 1), ':')) {
+            break;
         }
+        i += 2;
     }
+    (path, i)
+}
 
-    fn local(&mut self, name: String) {
-        let scope = self.scope;
-        self.here().scopes[scope].locals.insert(name);
-    }
-
-    /// Does `work` in a new scope inside the present one.
-    fn scoped(&mut self, work: impl FnOnce(&mut Self)) {
-        let outer = self.scope;
-        let scopes = &mut self.here().scopes;
-        scopes.push(Scope { outer: Some(outer), ..Scope::default() });
-        self.scope = scopes.len() - 1;
-        work(self);
-        self.scope = outer;
-    }
-
-    fn import(&mut self, tree: &UseTree, prefix: &[String], reexport: bool) {
-        let scope = self.scope;
-        let mut add = |mut path: Vec<String>, name: Option<String>, span: Span| {
-            let own = path.last().is_some_and(|last| last == "self") && path.len() > 1;
-            if own {
-                path.pop();
+fn walk(item: &[TokenTree], body: bool, found: &mut Found) {
+    let before = |i: usize, n: usize| i.checked_sub(n).and_then(|i| item.get(i));
+    let mut i = 0;
+    while let Some(token) = item.get(i) {
+        let ident = match token {
+            TokenTree::Group(group) if group.delimiter() == Delimiter::Bracket && is(before(i, 1), '#') => {
+                i += 1;
+                if is_test(group) {
+                    let ends = |token: &TokenTree| match token {
+                        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+                        token => is(Some(token), ';') || is(Some(token), ','),
+                    };
+                    i += item[i..].iter().position(ends).map_or(0, |end| end + 1);
+                }
+                continue;
             }
-            let name =
-                name.map(|name| if own && name == "self" { path[path.len() - 1].clone() } else { name });
-            let line = span.start().line;
-            self.modules[self.module].scopes[scope].imports.push(Import {
-                path,
-                name,
-                reexport,
-                expanded: false,
-                line,
-            });
+            TokenTree::Group(group) => {
+                walk(&tokens(group.stream()), body, found);
+                i += 1;
+                continue;
+            }
+            TokenTree::Ident(ident) => ident,
+            _ => {
+                i += 1;
+                continue;
+            }
         };
-        let with = |ident: &syn::Ident| [prefix, &[ident.to_string()]].concat();
-        match tree {
-            UseTree::Path(path) => self.import(&path.tree, &with(&path.ident), reexport),
-            UseTree::Name(name) => add(with(&name.ident), Some(name.ident.to_string()), name.ident.span()),
-            UseTree::Rename(name) => add(with(&name.ident), Some(name.rename.to_string()), name.ident.span()),
-            UseTree::Glob(glob) => add(prefix.to_vec(), None, glob.star_token.span),
-            UseTree::Group(group) => group.items.iter().for_each(|tree| self.import(tree, prefix, reexport)),
+        let line = ident.span().start().line;
+        if ident == "use" {
+            let end = (i..item.len()).find(|&i| is(item.get(i), ';')).unwrap_or(item.len());
+            import(&item[i + 1..end], &[], (line, false, body), found);
+            i = end;
+            continue;
         }
-    }
-
-    /// Names in the arguments or in the body of a macro.
-    fn tokens(&mut self, stream: &TokenStream, body: bool) {
-        self.scoped(|reader| {
-            let found = tokens::scan(stream, body);
-            for (path, call, line) in found.paths {
-                reader.mention(path, call, line);
-            }
-            let scope = reader.scope;
-            let here = &mut reader.here().scopes[scope];
-            here.imports.extend(found.imports);
-            here.locals.extend(found.locals);
-        });
+        let (names, next) = path(item, i);
+        // A field or method, a lifetime, a parameter of the macro, a path from outside or behind generics.
+        let member = is(before(i, 1), '.') && !is(before(i, 2), '.');
+        let other = is(before(i, 1), '\'') || (is(before(i, 1), '$') && ident != "crate");
+        let outside = is(before(i, 1), ':') && is(before(i, 2), ':');
+        // A field with its value, or a variable with its type.
+        let label = names.len() == 1 && is(item.get(next), ':');
+        // A variable, unless it is called.
+        let called =
+            matches!(item.get(next), Some(TokenTree::Group(x)) if x.delimiter() == Delimiter::Parenthesis);
+        let call = is(item.get(next), '!');
+        let variable =
+            names.len() == 1 && ident.to_string().starts_with(char::is_lowercase) && !(called || call);
+        if is_word(before(i, 1), &DECLARING) {
+            found.locals.insert(ident.to_string());
+        } else if !(member || other || outside || label || variable) {
+            found.paths.push((names, call, line));
+        }
+        i = next;
     }
 }
 
-impl<'ast> Visit<'ast> for Reader<'_> {
-    fn visit_item(&mut self, item: &'ast Item) {
-        if is_test(attributes(item)) {
-            return;
+/// The tokens between `use` and `;`, or those of a part of a group, with the line, and whether it is a re-export and made by
+/// a macro.
+fn import(tokens: &[TokenTree], prefix: &[String], of: (usize, bool, bool), found: &mut Found) {
+    let start = usize::from(is(tokens.first(), '$'));
+    let (names, next) = path(tokens, start);
+    let full = [prefix, &names].concat();
+    let (line, reexport, expanded) = of;
+    let mut add = |path: Vec<String>, name: Option<String>| {
+        found.imports.push(Import { path, name, reexport, expanded, line });
+    };
+    match tokens.get(next) {
+        Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace => {
+            let inner = self::tokens(group.stream());
+            inner.split(|token| is(Some(token), ',')).for_each(|part| import(part, &full, of, found));
         }
-        if let Some(name) = name(item) {
-            if self.scope == 0 {
-                self.here().items.insert(name);
-            } else {
-                self.local(name);
-            }
+        Some(TokenTree::Punct(punct)) if punct.as_char() == '*' => add(full, None),
+        // `name as other`: the loop over names has stopped at `as`.
+        Some(TokenTree::Ident(word)) if word == "as" => {
+            add(full, tokens.get(next + 1).map(ToString::to_string));
         }
-        match item {
-            Item::Use(item) if item.leading_colon.is_none() => {
-                let reexport = !matches!(item.vis, Visibility::Inherited);
-                self.import(&item.tree, &[], reexport);
-            }
-            // A module inside a function.
-            Item::Use(_) | Item::Mod(_) => {}
-            Item::Macro(item) if item.ident.is_some() => {
-                if let (Some(name), 0) = (&item.ident, self.scope) {
-                    let name = name.to_string();
-                    self.here().macros.insert(name);
-                }
-                self.tokens(&item.mac.tokens, true);
-            }
-            _ => visit::visit_item(self, item),
+        _ if names.is_empty() => {}
+        _ if names.last().is_some_and(|last| last == "self") => {
+            let module = &full[..full.len() - 1];
+            add(module.to_vec(), module.last().cloned());
         }
+        _ => add(full, names.last().cloned()),
     }
-
-    fn visit_foreign_item(&mut self, item: &'ast syn::ForeignItem) {
-        let name = match item {
-            syn::ForeignItem::Fn(x) => &x.sig.ident,
-            syn::ForeignItem::Static(x) => &x.ident,
-            syn::ForeignItem::Type(x) => &x.ident,
-            _ => return,
-        };
-        let name = name.to_string();
-        self.here().items.insert(name);
-        visit::visit_foreign_item(self, item);
-    }
-
-    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
-        self.scoped(|reader| visit::visit_item_fn(reader, item));
-    }
-
-    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
-        if !is_test(&item.attrs) {
-            self.scoped(|reader| visit::visit_impl_item_fn(reader, item));
-        }
-    }
-
-    fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
-        self.scoped(|reader| visit::visit_trait_item_fn(reader, item));
-    }
-
-    fn visit_pat_ident(&mut self, pattern: &'ast syn::PatIdent) {
-        let name = pattern.ident.to_string();
-        // A capital starts the name of a constant or of a variant without fields.
-        if name.starts_with(char::is_uppercase) {
-            self.mention(vec![name], false, pattern.ident.span().start().line);
-        } else {
-            self.local(name);
-        }
-        visit::visit_pat_ident(self, pattern);
-    }
-
-    fn visit_path(&mut self, path: &'ast syn::Path) {
-        self.path(path, false);
-        visit::visit_path(self, path);
-    }
-
-    fn visit_macro(&mut self, call: &'ast syn::Macro) {
-        self.path(&call.path, true);
-        self.tokens(&call.tokens, false);
-    }
-
-    fn visit_attribute(&mut self, _: &'ast Attribute) {}
-
-    fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
 }

@@ -152,7 +152,7 @@ fn tests(tree: &Tree, how: How, words: &str) -> Result<Command, String> {
 /// A program in C or C++ with the library.
 fn program(tree: &Tree, how: How, file: &str) -> Result<Command, String> {
     let home = tree.target.join("prove");
-    std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
+    crate::files::folder(&home)?;
     let path = home.join(format!("{file}-{how:?}"));
     let is_c = file.ends_with(".c");
     let (library, archive, compiler) = match how {

@@ -7,6 +7,7 @@
 //! red: what the failure says: a test, a message
 //! ```
 
+use crate::files;
 use crate::shell::Tree;
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
@@ -38,11 +39,8 @@ impl Fault {
     /// A name that no file has, a header that is not complete.
     pub fn named(tree: &Tree, names: &[String]) -> Result<Vec<Fault>, String> {
         let folder = tree.root.join(FOLDER);
-        let files = std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let mut files: Vec<PathBuf> = files.flatten().map(|entry| entry.path()).collect();
-        files.retain(|path| path.extension().is_some_and(|extension| extension == "patch"));
-        files.sort();
-        let all = files.into_iter().map(Fault::read).collect::<Result<Vec<_>, _>>()?;
+        let all =
+            files::below(&folder, &["patch"])?.into_iter().map(Fault::read).collect::<Result<Vec<_>, _>>()?;
         if let Some(unknown) = names.iter().find(|name| all.iter().all(|fault| fault.name != **name)) {
             let known: Vec<&str> = all.iter().map(|fault| fault.name.as_str()).collect();
             return Err(format!("--prove: {unknown}; allowed: {}", known.join(", ")));
@@ -51,8 +49,7 @@ impl Fault {
     }
 
     fn read(patch: PathBuf) -> Result<Fault, String> {
-        let text =
-            std::fs::read_to_string(&patch).map_err(|error| format!("{}: {error}", patch.display()))?;
+        let text = files::text(&patch)?;
         let header = text.split("\ndiff ").next().unwrap_or_default();
         let line = |key: &str| {
             let value = header.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));

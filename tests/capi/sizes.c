@@ -1,8 +1,5 @@
-/* Structs of other versions: shorter ones of older programs, longer ones of newer programs, and sizes that no version
-   has. Structs that are read are in memory of exactly their size; bytes after structs that are written must not change.
-
-   Compiled against elsa.h as it is, against one whose structs end where they may end (OLDER), and against one whose
-   structs have a field more (NEWER). */
+/* Structs of other sizes: longer ones of newer programs, and sizes that no version has. Structs that are read are in memory
+   of exactly their size; bytes after structs that are written must not change. */
 #include "common.h"
 
 /* Larger than the largest struct of any version. */
@@ -47,7 +44,6 @@ static elsa_status bound_inputs(void *value) {
     return status;
 }
 
-#ifndef OLDER
 static float state_m[H * N], state_s[H * N], state_w[COUNT];
 
 static elsa_status chunk(void *value) {
@@ -59,7 +55,6 @@ static elsa_status chunk(void *value) {
     to.state_w.bytes = sizeof state_w;
     return elsa_partial(plain.plan, plain.room, (const elsa_chunk *)value, &plain.in, &to, NULL);
 }
-#endif
 
 static elsa_status engine_info(void *info) { return elsa_engine_describe(engine, (elsa_engine_info *)info); }
 
@@ -69,7 +64,6 @@ static elsa_status certificate(void *value) {
     return elsa_plan_certificate(plain.plan, ELSA_BACKEND_AUTO, (elsa_certificate *)value);
 }
 
-#ifndef OLDER
 static elsa_stream streamed;
 
 static int32_t zeros(void *user, const elsa_rows *rows, void *data, size_t bytes) {
@@ -112,7 +106,6 @@ static elsa_status stream_report(void *report) {
 static elsa_status certified(void *value) {
     return elsa_workspace_certified(plain.room, (elsa_certified *)value, NULL, 0);
 }
-#endif
 
 static elsa_status report(void *value) {
     return elsa_run(plain.plan, plain.room, &plain.in, &plain.to, (elsa_report *)value);
@@ -150,65 +143,37 @@ static void never(elsa_status (*function)(void *), const void *from, size_t have
     }
 }
 
-/* Checks a struct that is read: accepted from its minimum size on, and beyond the library's size if the rest is zero. */
+/* Checks a struct that is read: shorter ones are refused, longer ones accepted if the rest is zero. */
 static void is_read(elsa_status (*function)(void *), const void *value, size_t bytes) {
-    size_t size, least = 0;
-    for (size = sizeof(size_t); size <= bytes; size += 4) {
-        const elsa_status status = status_of(function, value, bytes, size, 0);
-        if (status == ELSA_STATUS_OK && least == 0) least = size;
-        CHECK(status == (least ? ELSA_STATUS_OK : ELSA_STATUS_ARGUMENT));
-    }
-    CHECK(least != 0);
-#ifdef OLDER
-    CHECK(least == bytes);
-#else
+    size_t size;
+    for (size = sizeof(size_t); size < bytes; size += 4)
+        CHECK(status_of(function, value, bytes, size, 0) == ELSA_STATUS_ARGUMENT);
+    CHECK(status_of(function, value, bytes, bytes, 0) == ELSA_STATUS_OK);
     for (size = bytes + 1; size < BEYOND; size += size < bytes + 9 ? 1 : 333) {
         CHECK(status_of(function, value, bytes, size, 0) == ELSA_STATUS_OK);
         CHECK(status_of(function, value, bytes, size, 1) == ELSA_STATUS_UNSUPPORTED);
         CHECK(strstr(elsa_last_error(), ".size") != NULL);
     }
-#endif
-#ifdef NEWER
-    CHECK(status_of(function, value, bytes, bytes, 1) == ELSA_STATUS_UNSUPPORTED);
-#endif
     never(function, value, bytes);
 }
 
 /* Checks a struct that is written: nothing after its size changes, and nothing at all if it is refused. */
 static void is_written(elsa_status (*function)(void *), const void *value, size_t bytes) {
-    size_t size, i, least = 0;
-#ifdef NEWER
-    const size_t known = bytes - sizeof(uint64_t);
-#else
-    const size_t known = bytes;
-#endif
+    size_t size, i;
     for (size = sizeof(size_t); size <= bytes + BEHIND; size += 4) {
         unsigned char *block = (unsigned char *)malloc(size + BEHIND);
-        elsa_status status;
-        size_t kept = sizeof size;
         CHECK(block != NULL);
         memset(block, FILL, size + BEHIND);
         memcpy(block, &size, sizeof size);
-        status = function(block);
+        CHECK(function(block) == (size < bytes    ? ELSA_STATUS_ARGUMENT
+                                  : size == bytes ? ELSA_STATUS_OK
+                                                  : ELSA_STATUS_UNSUPPORTED));
         CHECK(memcmp(block, &size, sizeof size) == 0);
-        if (status == ELSA_STATUS_OK) kept = size;
-        for (i = kept; i < size + BEHIND; i++)
+        for (i = size == bytes ? size : sizeof size; i < size + BEHIND; i++)
             if (block[i] != FILL) break;
         CHECK(i == size + BEHIND);
         free(block);
-        if (status == ELSA_STATUS_OK && least == 0) least = size;
-#ifndef OLDER
-        if (size > known) {
-            CHECK(status == ELSA_STATUS_UNSUPPORTED);
-            continue;
-        }
-#endif
-        CHECK(size > known || status == (least ? ELSA_STATUS_OK : ELSA_STATUS_ARGUMENT));
     }
-    CHECK(least != 0 && least <= known);
-#ifdef OLDER
-    CHECK(least == bytes);
-#endif
     never(function, value, bytes);
 }
 
@@ -219,7 +184,6 @@ int main(void) {
     elsa_plan_info chosen;
     elsa_certificate bound;
     elsa_report done;
-#ifndef OLDER
     elsa_stream_options budget;
     elsa_stream_info account;
     elsa_stream_data callbacks;
@@ -227,7 +191,6 @@ int main(void) {
     elsa_chunk place;
     elsa_certified proved;
     elsa_plan certifying;
-#endif
     fill_all();
     elsa_engine_options_init(&options);
     elsa_engine_info_init(&on);
@@ -248,7 +211,6 @@ int main(void) {
     is_read(inputs, &plain.in, sizeof plain.in);
     is_read(bound_inputs, &plain.in, sizeof plain.in);
     is_read(outputs, &plain.to, sizeof plain.to);
-#ifndef OLDER
     elsa_chunk_init(&place);
     place.key_total = N;
     is_read(chunk, &place, sizeof place);
@@ -265,12 +227,10 @@ int main(void) {
     is_written(stream_info, &account, sizeof account);
     is_written(stream_report, &passed, sizeof passed);
     OK(elsa_stream_destroy(streamed));
-#endif
     is_written(engine_info, &on, sizeof on);
     is_written(plan_info, &chosen, sizeof chosen);
     is_written(certificate, &bound, sizeof bound);
     is_written(report, &done, sizeof done);
-#ifndef OLDER
     how.certify = 1;
     OK(elsa_plan_create(engine, &plain.problem, &how, &certifying));
     OK(elsa_workspace_destroy(plain.room));
@@ -279,15 +239,12 @@ int main(void) {
     OK(elsa_plan_destroy(certifying));
     elsa_certified_init(&proved);
     is_written(certified, &proved, sizeof proved);
-#endif
-#ifndef NEWER
     OK(elsa_run(plain.plan, plain.room, &plain.in, &plain.to, &done));
     CHECK(done.backend == ELSA_BACKEND_SCALAR && done.fallback == 0 && done.workers == 1 && done.kernel[0] != 0);
     OK(elsa_engine_describe(engine, &on));
     CHECK(on.backend == ELSA_BACKEND_SCALAR && on.threads == 1);
     OK(elsa_plan_describe(plain.plan, &chosen));
     CHECK(chosen.workspace_bytes > 0 && strcmp(chosen.kernel, done.kernel) == 0);
-#endif
     memset(out, 0, sizeof out);
     OK(elsa_run(plain.plan, plain.room, &plain.in, &plain.to, NULL));
     CHECK(error() < 1e-5);

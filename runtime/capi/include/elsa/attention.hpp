@@ -1,0 +1,410 @@
+// elsa: softmax attention; see elsa.hpp.
+#ifndef ELSA_ATTENTION_HPP
+#define ELSA_ATTENTION_HPP
+
+#include "attention.h"
+#include "common.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace elsa {
+inline namespace ELSA_NAMESPACE {
+
+namespace detail {
+
+// The last axes of [batch, heads, queries, keys] as a mask of some kind.
+inline elsa_mask axes(elsa_mask_kind kind, std::initializer_list<std::size_t> dims) noexcept {
+    elsa_mask made = elsa_mask();
+    made.kind = kind;
+    // The library refuses a rank beyond four.
+    made.rank = static_cast<std::uint32_t>(dims.size());
+    std::size_t axis = 0;
+    for (const std::size_t entries : dims) {
+        if (axis < 4) {
+            made.dims[axis++] = entries;
+        }
+    }
+    return made;
+}
+
+// The kind of the elements that a problem's bias has.
+inline elsa_mask_kind bias_kind(const elsa_problem &problem) noexcept {
+    if (problem.bias_table.entries == 0) {
+        return problem.bias.kind;
+    }
+    switch (problem.bias_table.dtype) {
+    case ELSA_DTYPE_F32:
+        return ELSA_MASK_F32;
+    case ELSA_DTYPE_F16:
+        return ELSA_MASK_F16;
+    default:
+        return ELSA_MASK_BF16;
+    }
+}
+
+template <class T, class S>
+result<std::vector<T>> converted(elsa_mask_source source, const S *data, std::size_t count) {
+    std::vector<T> made(count);
+    const elsa_status code = elsa_mask_convert(source, data, count, made.data());
+    if (code != ELSA_STATUS_OK) {
+        return status(code);
+    }
+    return made;
+}
+
+} // namespace detail
+
+// The elements of a mask: bool or unsigned char, one a byte, or float, elsa::f16, elsa::bf16. Also those of a bias or of a
+// table of relative positions. Absent without arguments.
+class mask {
+public:
+    mask() noexcept : memory_(), kind_(ELSA_MASK_NONE) {}
+    template <class T>
+    mask(const T *data, std::size_t count) noexcept : mask(input<T>(data, count)) {}
+    template <class T>
+    mask(const input<T> &elements) noexcept : memory_(elements.get()), kind_(element<T>::mask_kind) {
+        static_assert(element<T>::mask && sizeof(bool) == 1, "elsa: a mask is of bool, unsigned char or elements of tensors");
+    }
+    template <class C, class T = std::remove_const_t<detail::pointee<const C>>>
+    mask(const C &container) noexcept : mask(input<T>(container)) {}
+
+    const elsa_input &get() const noexcept { return memory_; }
+    elsa_mask_kind kind() const noexcept { return kind_; }
+
+private:
+    elsa_input memory_;
+    elsa_mask_kind kind_;
+};
+
+// The defaults.
+struct plan_options : elsa_plan_options {
+    plan_options() noexcept : elsa_plan_options() { elsa_plan_options_init(this); }
+};
+
+// Key j of a call is key `offset` + j of `total`. The queries are all of them, unless of_queries says otherwise.
+struct chunk : elsa_chunk {
+    chunk(std::size_t offset, std::size_t total) noexcept : elsa_chunk() {
+        elsa_chunk_init(this);
+        key_offset = offset;
+        key_total = total;
+    }
+
+    // Query i of the call is query `offset` + i of `total`.
+    chunk &of_queries(std::size_t offset, std::size_t total) noexcept {
+        query_offset = offset;
+        query_total = total;
+        return *this;
+    }
+};
+
+// An elsa_problem over elements of type T. The fields are those of elsa.h; the functions set those that belong together.
+template <class T>
+struct problem : elsa_problem, private detail::check_tensor<T> {
+    problem() noexcept : elsa_problem() {
+        elsa_problem_init(this);
+        dtype = element<T>::dtype;
+    }
+
+    problem &with_scale(float factor) noexcept {
+        has_scale = 1;
+        scale = factor;
+        return *this;
+    }
+    problem &with_window_left(std::int64_t keys) noexcept {
+        has_window_left = 1;
+        window_left = keys;
+        return *this;
+    }
+    problem &with_window_right(std::int64_t keys) noexcept {
+        has_window_right = 1;
+        window_right = keys;
+        return *this;
+    }
+    problem &with_key_lengths() noexcept {
+        has_key_lengths = 1;
+        return *this;
+    }
+    // A mask of elements of type M over the last axes of [batch, heads, queries, keys].
+    template <class M>
+    problem &with_mask(std::initializer_list<std::size_t> dims) noexcept {
+        static_assert(element<M>::mask, "elsa: a mask is of bool, unsigned char or elements of tensors");
+        mask = detail::axes(element<M>::mask_kind, dims);
+        return *this;
+    }
+    // A bias of elements of type M, likewise.
+    template <class M>
+    problem &with_bias(std::initializer_list<std::size_t> dims) noexcept {
+        static_assert(element<M>::tensor, "elsa: a bias is of float, elsa::f16 or elsa::bf16");
+        bias = detail::axes(element<M>::mask_kind, dims);
+        return *this;
+    }
+    // A table of relative positions, [entries, heads] of type M. indexed: the inputs name the entry of each pair.
+    template <class M>
+    problem &with_bias_table(std::size_t entries, std::size_t heads, bool indexed = false) noexcept {
+        static_assert(element<M>::tensor, "elsa: a table is of float, elsa::f16 or elsa::bf16");
+        bias_table = elsa_table();
+        bias_table.dtype = element<M>::dtype;
+        bias_table.has_index = indexed ? 1 : 0;
+        bias_table.entries = entries;
+        bias_table.heads = heads;
+        return *this;
+    }
+    // Windows of a picture; see elsa_windows.
+    problem &with_windows(std::size_t picture_height, std::size_t picture_width, std::size_t height, std::size_t width,
+                          std::size_t shift_down = 0, std::size_t shift_right = 0) noexcept {
+        const elsa_windows made = {{picture_height, picture_width}, {height, width}, {shift_down, shift_right}};
+        windows = made;
+        return *this;
+    }
+    problem &with_past(const elsa_view &keys, const elsa_view &values) noexcept {
+        has_past = 1;
+        past_k = keys;
+        past_v = values;
+        return *this;
+    }
+    problem &with_present(const elsa_view &keys, const elsa_view &values) noexcept {
+        has_present = 1;
+        present_k = keys;
+        present_v = values;
+        return *this;
+    }
+    // A cache in place: views of all its room, whose first `past` tokens are filled. A run appends the tokens of k and
+    // v, which must be set already. Its memory is present_k and present_v of the outputs.
+    problem &with_cache(const elsa_view &keys, const elsa_view &values, std::size_t past) noexcept {
+        with_past(keys, values).with_present(keys, values);
+        past_k.shape[2] = past_v.shape[2] = past;
+        present_k.shape[2] = past + k.shape[2];
+        present_v.shape[2] = past + v.shape[2];
+        append = 1;
+        return *this;
+    }
+};
+
+// The elements of a mask of integers, of which zero is not attended, as bytes; and those of doubles as floats. What is made
+// is what elsa::mask takes.
+inline result<std::vector<unsigned char>> mask_of(const std::int32_t *data, std::size_t count) {
+    return detail::converted<unsigned char>(ELSA_MASK_SOURCE_I32, data, count);
+}
+inline result<std::vector<unsigned char>> mask_of(const std::int64_t *data, std::size_t count) {
+    return detail::converted<unsigned char>(ELSA_MASK_SOURCE_I64, data, count);
+}
+inline result<std::vector<float>> mask_of(const double *data, std::size_t count) {
+    return detail::converted<float>(ELSA_MASK_SOURCE_F64, data, count);
+}
+
+// The states (m, S, W) of `rows` rows with values of size `dim`, in memory of its own. At first those of no key, which
+// change nothing in a merge.
+class states {
+public:
+    states() = default;
+    states(std::size_t rows, std::size_t dim)
+        : dim_(dim), m_(rows, -std::numeric_limits<float>::infinity()), s_(rows), w_(rows * dim) {}
+
+    std::size_t rows() const noexcept { return m_.size(); }
+    std::size_t dim() const noexcept { return dim_; }
+    elsa_states_in read() const noexcept {
+        const elsa_states_in from = {m_.data(), s_.data(), w_.data()};
+        return from;
+    }
+    elsa_states_out write() noexcept {
+        const elsa_states_out to = {m_.data(), s_.data(), w_.data()};
+        return to;
+    }
+
+    // Merges the states of later keys into these. Fold in the order of the keys for the same bits every time.
+    status merge(const states &later) {
+        if (later.rows() != rows() || later.dim() != dim_) {
+            return status(ELSA_STATUS_ARGUMENT, "later: " + std::to_string(later.rows()) + " rows of " +
+                                                    std::to_string(later.dim()) + "; allowed: " +
+                                                    std::to_string(rows()) + " rows of " + std::to_string(dim_));
+        }
+        const elsa_states_in a = read(), b = later.read();
+        const elsa_states_out to = write();
+        return status(elsa_states_merge(rows(), dim_, &a, &b, &to));
+    }
+
+    // Writes the output [rows, dim], and the log-sum-exp [rows] where one is given.
+    status finish(const output<float> &out, const output<float> &lse = output<float>()) const {
+        const bool fits = out.get().bytes / sizeof(float) >= w_.size() &&
+                          (lse.get().data == nullptr || lse.get().bytes / sizeof(float) >= m_.size());
+        if (!fits) {
+            return status(ELSA_STATUS_ARGUMENT, "out, lse: " + std::to_string(out.get().bytes) + " and " +
+                                                    std::to_string(lse.get().bytes) + " bytes; allowed: at least " +
+                                                    std::to_string(w_.size() * sizeof(float)) + " and " +
+                                                    std::to_string(m_.size() * sizeof(float)));
+        }
+        const elsa_states_in from = read();
+        return status(elsa_states_finish(rows(), dim_, &from, static_cast<float *>(out.get().data),
+                                         static_cast<float *>(lse.get().data)));
+    }
+
+private:
+    std::size_t dim_ = 0;
+    std::vector<float> m_, s_, w_;
+};
+
+// The data of a problem over T that is read; see elsa_inputs.
+template <class T>
+struct inputs : private detail::check_tensor<T> {
+    input<T> q, k, v, past_k, past_v;
+    elsa::mask mask, bias;
+    integers key_lengths, cu_seqlens_q, cu_seqlens_k, bias_index;
+
+    elsa_inputs get() const noexcept {
+        elsa_inputs all;
+        elsa_inputs_init(&all);
+        all.q = q.get();
+        all.k = k.get();
+        all.v = v.get();
+        all.past_k = past_k.get();
+        all.past_v = past_v.get();
+        all.mask = mask.get();
+        all.key_lengths = key_lengths.get();
+        all.cu_seqlens_q = cu_seqlens_q.get();
+        all.cu_seqlens_k = cu_seqlens_k.get();
+        all.bias = bias.get();
+        all.bias_index = bias_index.get();
+        return all;
+    }
+};
+
+// The data of a problem over T that is written; see elsa_outputs.
+template <class T>
+struct outputs : private detail::check_tensor<T> {
+    output<T> out;
+    output<float> lse, state_m, state_s, state_w;
+    output<T> present_k, present_v;
+
+    outputs &with_states(elsa::states &states) noexcept {
+        const elsa_states_out to = states.write();
+        state_m = output<float>(to.m, states.rows());
+        state_s = output<float>(to.s, states.rows());
+        state_w = output<float>(to.w, states.rows() * states.dim());
+        return *this;
+    }
+
+    elsa_outputs get() const noexcept {
+        elsa_outputs all;
+        elsa_outputs_init(&all);
+        all.out = out.get();
+        all.lse = lse.get();
+        all.state_m = state_m.get();
+        all.state_s = state_s.get();
+        all.state_w = state_w.get();
+        all.present_k = present_k.get();
+        all.present_v = present_v.get();
+        return all;
+    }
+};
+
+// A plan for tensors whose type is the caller's affair.
+class untyped_plan : public any_plan {
+public:
+    using any_plan::any_plan;
+    untyped_plan() = default;
+
+    result<elsa::bound> bind(const elsa::workspace &room, const elsa_inputs &inputs,
+                             const elsa_outputs &outputs) const {
+        elsa_bound handle = elsa_bound();
+        const elsa_status code = elsa_bind(get(), room.get(), &inputs, &outputs, &handle);
+        return detail::made<elsa::bound>(code, handle);
+    }
+
+    status run(const elsa::workspace &room, const elsa_inputs &inputs, const elsa_outputs &outputs,
+               elsa_report *report = nullptr) const {
+        return status(elsa_run(get(), room.get(), &inputs, &outputs, report));
+    }
+
+    // The states of a subset of the keys.
+    status partial(const elsa::workspace &room, const elsa_inputs &inputs, const elsa_outputs &outputs,
+                   elsa_report *report = nullptr) const {
+        return status(elsa_partial(get(), room.get(), nullptr, &inputs, &outputs, report));
+    }
+
+    // The states of the keys that chunk places in a longer whole.
+    status partial(const elsa::workspace &room, const elsa_chunk &chunk, const elsa_inputs &inputs,
+                   const elsa_outputs &outputs, elsa_report *report = nullptr) const {
+        return status(elsa_partial(get(), room.get(), &chunk, &inputs, &outputs, report));
+    }
+
+    // Over tensors in device memory. With a null stream the call waits; one that is captured takes the run into its CUDA
+    // graph, as elsa_run_device says.
+    status run_device(const elsa::workspace &room, const elsa_inputs &inputs, const elsa_outputs &outputs,
+                      void *stream, elsa_report *report = nullptr) const {
+        return status(elsa_run_device(get(), room.get(), &inputs, &outputs, stream, report));
+    }
+
+    result<elsa_certificate> certificate(elsa_backend backend = ELSA_BACKEND_AUTO) const {
+        elsa_certificate value;
+        elsa_certificate_init(&value);
+        const elsa_status code = elsa_plan_certificate(get(), backend, &value);
+        return detail::made<elsa_certificate>(code, value);
+    }
+};
+
+// What is decided once per shape, for tensors of type T.
+template <class T>
+class plan : public untyped_plan {
+public:
+    plan() = default;
+    // mask and bias are the kinds of the problem's mask and bias.
+    plan(elsa_plan handle, elsa_mask_kind mask, elsa_mask_kind bias = ELSA_MASK_NONE) noexcept
+        : untyped_plan(handle), mask_(mask), bias_(bias) {}
+
+    result<elsa::bound> bind(const elsa::workspace &room, const elsa::inputs<T> &inputs,
+                             const elsa::outputs<T> &outputs) const {
+        if (!masks(inputs)) {
+            return other_mask(inputs);
+        }
+        return untyped_plan::bind(room, inputs.get(), outputs.get());
+    }
+
+    status run(const elsa::workspace &room, const elsa::inputs<T> &inputs, const elsa::outputs<T> &outputs,
+               elsa_report *report = nullptr) const {
+        return masks(inputs) ? untyped_plan::run(room, inputs.get(), outputs.get(), report) : other_mask(inputs);
+    }
+
+    status partial(const elsa::workspace &room, const elsa::inputs<T> &inputs, const elsa::outputs<T> &outputs,
+                   elsa_report *report = nullptr) const {
+        return masks(inputs) ? untyped_plan::partial(room, inputs.get(), outputs.get(), report) : other_mask(inputs);
+    }
+    status partial(const elsa::workspace &room, const elsa_chunk &chunk, const elsa::inputs<T> &inputs,
+                   const elsa::outputs<T> &outputs, elsa_report *report = nullptr) const {
+        return masks(inputs) ? untyped_plan::partial(room, chunk, inputs.get(), outputs.get(), report)
+                             : other_mask(inputs);
+    }
+
+    status run_device(const elsa::workspace &room, const elsa::inputs<T> &inputs, const elsa::outputs<T> &outputs,
+                      void *stream, elsa_report *report = nullptr) const {
+        return masks(inputs) ? untyped_plan::run_device(room, inputs.get(), outputs.get(), stream, report)
+                             : other_mask(inputs);
+    }
+
+private:
+    static bool fits(const elsa::mask &given, elsa_mask_kind kind) noexcept {
+        return given.kind() == kind || given.kind() == ELSA_MASK_NONE;
+    }
+    bool masks(const elsa::inputs<T> &inputs) const noexcept {
+        return fits(inputs.mask, mask_) && fits(inputs.bias, bias_);
+    }
+    status other_mask(const elsa::inputs<T> &inputs) const {
+        const bool mask = !fits(inputs.mask, mask_);
+        return status(ELSA_STATUS_ARGUMENT,
+                      std::string(mask ? "mask" : "bias") + ": elements of kind " +
+                          std::to_string((mask ? inputs.mask : inputs.bias).kind()) +
+                          " (ELSA_MASK_*); allowed: the problem's, " + std::to_string(mask ? mask_ : bias_));
+    }
+
+    elsa_mask_kind mask_ = ELSA_MASK_NONE, bias_ = ELSA_MASK_NONE;
+};
+
+} // inline namespace
+} // namespace elsa
+
+#endif

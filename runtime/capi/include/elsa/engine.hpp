@@ -1,0 +1,258 @@
+// elsa: engines, which make the plans of all operators, and loggers; see elsa.hpp.
+#ifndef ELSA_ENGINE_HPP
+#define ELSA_ENGINE_HPP
+
+#include "attention.hpp"
+#include "linear.hpp"
+#include "series.hpp"
+#include "stream.hpp"
+
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace elsa {
+namespace shared {
+
+// Loggers are created and ended in turns.
+inline std::mutex &logger_turn() {
+    static std::mutex lock;
+    return lock;
+}
+// The listener of the logger that is in force.
+inline const void *&logger_now() {
+    static const void *now = nullptr;
+    return now;
+}
+
+} // namespace shared
+
+inline namespace ELSA_NAMESPACE {
+
+// A back end with its workers.
+class engine : public detail::owner<elsa_engine, elsa_engine_destroy> {
+public:
+    using owner::owner;
+    engine() = default;
+
+    static result<engine> create(const elsa_engine_options &options = engine_options()) {
+        elsa_engine handle = elsa_engine();
+        const elsa_status code = elsa_engine_create(&options, &handle);
+        return detail::made<engine>(code, handle);
+    }
+
+    result<elsa_engine_info> describe() const {
+        elsa_engine_info info;
+        elsa_engine_info_init(&info);
+        const elsa_status code = elsa_engine_describe(get(), &info);
+        return detail::made<elsa_engine_info>(code, info);
+    }
+
+    template <class T>
+    result<elsa::buffer<T>> buffer(std::size_t elements) const {
+        const std::size_t most = std::numeric_limits<std::size_t>::max() / sizeof(T);
+        elsa_buffer handle = elsa_buffer();
+        elsa_status code = elsa_buffer_create(get(), elements > most ? most * sizeof(T) : elements * sizeof(T), &handle);
+        if (code != ELSA_STATUS_OK) {
+            return elsa::status(code);
+        }
+        elsa_buffer_info info;
+        elsa_buffer_info_init(&info);
+        code = elsa_buffer_describe(handle, &info);
+        elsa::buffer<T> made(handle, info);
+        if (code != ELSA_STATUS_OK) {
+            return elsa::status(code);
+        }
+        return result<elsa::buffer<T>>(std::move(made));
+    }
+
+    // Cancels every call of the engine that has begun and not ended; each returns ELSA_STATUS_CANCELLED.
+    status cancel() const { return status(elsa_engine_cancel(get())); }
+
+    // Loads every GPU kernel now, rather than with the first plan that needs it.
+    status load_kernels() const { return status(elsa_engine_load_kernels(get())); }
+
+    template <class T>
+    result<elsa::plan<T>> plan(const elsa::problem<T> &problem,
+                               const elsa_plan_options &options = plan_options()) const {
+        const elsa::status types = typed<T>(problem);
+        if (!types.ok()) {
+            return types;
+        }
+        elsa_plan handle = elsa_plan();
+        const elsa_status code = elsa_plan_create(get(), &problem, &options, &handle);
+        if (code != ELSA_STATUS_OK) {
+            return elsa::status(code);
+        }
+        return elsa::plan<T>(handle, problem.mask.kind, detail::bias_kind(problem));
+    }
+    template <class T, class G>
+    result<elsa::linear_plan<T, G>> linear_plan(const elsa::linear_problem<T, G> &problem,
+                                                const elsa_linear_options &options = linear_options()) const {
+        const elsa::status types = gated<T, G>(problem);
+        if (!types.ok()) {
+            return types;
+        }
+        elsa_plan handle = elsa_plan();
+        const elsa_status code = elsa_linear_plan_create(get(), &problem, &options, &handle);
+        return detail::made<elsa::linear_plan<T, G>>(code, handle);
+    }
+    result<untyped_linear_plan> linear_plan(const elsa_linear_problem &problem,
+                                            const elsa_linear_options &options = linear_options()) const {
+        elsa_plan handle = elsa_plan();
+        const elsa_status code = elsa_linear_plan_create(get(), &problem, &options, &handle);
+        return detail::made<untyped_linear_plan>(code, handle);
+    }
+
+    template <class T, class G>
+    result<elsa::recurrence_plan<T, G>> recurrence_plan(const elsa::recurrence_problem<T, G> &problem,
+                                            const elsa_series_options &options = series_options()) const {
+        const elsa::status types = gated<T, G>(problem);
+        if (!types.ok()) {
+            return types;
+        }
+        elsa_plan handle = elsa_plan();
+        const elsa_status code = elsa_recurrence_plan_create(get(), &problem, &options, &handle);
+        return detail::made<elsa::recurrence_plan<T, G>>(code, handle);
+    }
+    result<untyped_recurrence_plan> recurrence_plan(const elsa_recurrence_problem &problem,
+                                      const elsa_series_options &options = series_options()) const {
+        elsa_plan handle = elsa_plan();
+        const elsa_status code = elsa_recurrence_plan_create(get(), &problem, &options, &handle);
+        return detail::made<untyped_recurrence_plan>(code, handle);
+    }
+
+    template <class T, class G>
+    result<elsa::selective_plan<T, G>> selective_plan(const elsa::selective_problem<T, G> &problem,
+                                            const elsa_series_options &options = series_options()) const {
+        const elsa::status types = gated<T, G>(problem);
+        if (!types.ok()) {
+            return types;
+        }
+        elsa_plan handle = elsa_plan();
+        const elsa_status code = elsa_selective_plan_create(get(), &problem, &options, &handle);
+        return detail::made<elsa::selective_plan<T, G>>(code, handle);
+    }
+    result<untyped_selective_plan> selective_plan(const elsa_selective_problem &problem,
+                                      const elsa_series_options &options = series_options()) const {
+        elsa_plan handle = elsa_plan();
+        const elsa_status code = elsa_selective_plan_create(get(), &problem, &options, &handle);
+        return detail::made<untyped_selective_plan>(code, handle);
+    }
+
+    template <class T>
+    result<elsa::convolution_plan<T>> convolution_plan(const elsa::convolution_problem<T> &problem,
+                                            const elsa_series_options &options = series_options()) const {
+        const elsa::status types = typed<T>(problem);
+        if (!types.ok()) {
+            return types;
+        }
+        elsa_plan handle = elsa_plan();
+        const elsa_status code = elsa_convolution_plan_create(get(), &problem, &options, &handle);
+        return detail::made<elsa::convolution_plan<T>>(code, handle);
+    }
+    result<untyped_convolution_plan> convolution_plan(const elsa_convolution_problem &problem,
+                                      const elsa_series_options &options = series_options()) const {
+        elsa_plan handle = elsa_plan();
+        const elsa_status code = elsa_convolution_plan_create(get(), &problem, &options, &handle);
+        return detail::made<untyped_convolution_plan>(code, handle);
+    }
+
+    // A stream; its elements are the callables' affair.
+    result<elsa::stream> stream(const elsa_problem &problem, const elsa_stream_options &options) const {
+        elsa_stream handle = elsa_stream();
+        const elsa_status code = elsa_stream_create(get(), &problem, &options, &handle);
+        return detail::made<elsa::stream>(code, handle);
+    }
+
+    result<untyped_plan> plan(const elsa_problem &problem, const elsa_plan_options &options = plan_options()) const {
+        elsa_plan handle = elsa_plan();
+        const elsa_status code = elsa_plan_create(get(), &problem, &options, &handle);
+        return detail::made<untyped_plan>(code, handle);
+    }
+
+private:
+    // Whether a problem still has the types that its class says.
+    template <class T, class Problem>
+    static elsa::status typed(const Problem &problem) {
+        if (problem.dtype == element<T>::dtype) {
+            return elsa::status();
+        }
+        return elsa::status(ELSA_STATUS_ARGUMENT, "dtype: " + std::to_string(problem.dtype) +
+                                                      "; allowed: that of the problem's elements, " +
+                                                      std::to_string(element<T>::dtype));
+    }
+    template <class T, class G, class Problem>
+    static elsa::status gated(const Problem &problem) {
+        if (problem.dtype == element<T>::dtype && problem.gate_dtype == element<G>::dtype) {
+            return elsa::status();
+        }
+        return elsa::status(ELSA_STATUS_ARGUMENT,
+                            "dtype, gate_dtype: " + std::to_string(problem.dtype) + ", " +
+                                std::to_string(problem.gate_dtype) + "; allowed: those of the problem's elements, " +
+                                std::to_string(element<T>::dtype) + ", " + std::to_string(element<G>::dtype));
+    }
+};
+
+// Sends messages of the library to a function for as long as it lives. There is one per process: a later one takes over,
+// and the end of an earlier one then changes nothing. Once it has ended, the function is neither running nor called
+// again. Any thread may call the function, several at once; it must not throw, and not create or end a logger.
+class logger {
+public:
+    typedef std::function<void(elsa_log_level level, const char *message)> listener;
+
+    logger() = default;
+    logger(logger &&other) noexcept : listener_(std::move(other.listener_)) {}
+    logger &operator=(logger &&other) noexcept {
+        if (this != &other) {
+            end();
+            listener_ = std::move(other.listener_);
+        }
+        return *this;
+    }
+    ~logger() { end(); }
+
+    // Messages up to `level`, one of ELSA_LOG_*.
+    static result<logger> create(elsa_log_level level, listener function) {
+        logger made;
+        made.listener_.reset(new listener(std::move(function)));
+        const std::lock_guard<std::mutex> guard(shared::logger_turn());
+        const elsa_status code = elsa_log_set(level, &logger::call, made.listener_.get());
+        if (code != ELSA_STATUS_OK) {
+            return elsa::status(code);
+        }
+        shared::logger_now() = made.listener_.get();
+        return result<logger>(std::move(made));
+    }
+
+private:
+    static void call(void *user, elsa_log_level level, const char *message) noexcept {
+        (*static_cast<listener *>(user))(level, message);
+    }
+    void end() noexcept {
+        if (!listener_) {
+            return;
+        }
+        const std::lock_guard<std::mutex> guard(shared::logger_turn());
+        if (shared::logger_now() == listener_.get()) {
+            if (elsa_log_set(ELSA_LOG_OFF, nullptr, nullptr) != ELSA_STATUS_OK) {
+                // Still in use, so that it must not be freed.
+                static_cast<void>(listener_.release());
+                return;
+            }
+            shared::logger_now() = nullptr;
+        }
+        listener_.reset();
+    }
+
+    std::unique_ptr<listener> listener_;
+};
+
+} // inline namespace
+} // namespace elsa
+
+#endif

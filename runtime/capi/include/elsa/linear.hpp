@@ -1,0 +1,188 @@
+// elsa: linear attention; see elsa.hpp.
+#ifndef ELSA_LINEAR_HPP
+#define ELSA_LINEAR_HPP
+
+#include "common.hpp"
+#include "linear.h"
+
+#include <cstddef>
+
+namespace elsa {
+inline namespace ELSA_NAMESPACE {
+
+// An elsa_linear_problem over elements of type T, with decay and beta of type G. The fields are those of elsa.h; the
+// functions set those that belong together.
+template <class T, class G = float>
+struct linear_problem : elsa_linear_problem, private detail::check_tensor<T>, private detail::check_gates<T, G> {
+    linear_problem() noexcept : elsa_linear_problem() {
+        elsa_linear_problem_init(this);
+        dtype = element<T>::dtype;
+        gate_dtype = element<G>::dtype;
+    }
+
+    // One of ELSA_RULE_*.
+    linear_problem &with_rule(elsa_rule how) noexcept {
+        rule = how;
+        return *this;
+    }
+    // One of ELSA_DIRECTION_*.
+    linear_problem &with_direction(elsa_direction order) noexcept {
+        direction = order;
+        return *this;
+    }
+    // [batch, state heads, tokens, 1 or d_k].
+    linear_problem &with_decay(const elsa_view &gates) noexcept {
+        has_decay = 1;
+        decay = gates;
+        return *this;
+    }
+    // [batch, state heads or 1, tokens, 1].
+    linear_problem &with_beta(const elsa_view &rates) noexcept {
+        has_beta = 1;
+        beta = rates;
+        return *this;
+    }
+    // [sequences, state heads, d_k, d_v], as the next two.
+    linear_problem &with_past_state(const elsa_view &states) noexcept {
+        has_past_state = 1;
+        past_state = states;
+        return *this;
+    }
+    linear_problem &with_present_state(const elsa_view &states) noexcept {
+        has_present_state = 1;
+        present_state = states;
+        return *this;
+    }
+    // Past and present in the memory of present_state of the outputs.
+    linear_problem &with_state_in_place(const elsa_view &states) noexcept {
+        in_place = 1;
+        return with_past_state(states).with_present_state(states);
+    }
+    linear_problem &with_scale(float factor) noexcept {
+        has_scale = 1;
+        scale = factor;
+        return *this;
+    }
+    // Queries and keys become unit vectors: x / sqrt(sum of x^2 + epsilon).
+    linear_problem &with_normalize(float epsilon = 1e-6f) noexcept {
+        has_normalize = 1;
+        normalize = epsilon;
+        return *this;
+    }
+    // Sequences one after the other; cu_seqlens of the inputs has their bounds.
+    linear_problem &with_packed(std::size_t sequences) noexcept {
+        packed = sequences;
+        return *this;
+    }
+};
+
+// The defaults.
+struct linear_options : elsa_linear_options {
+    linear_options() noexcept : elsa_linear_options() { elsa_linear_options_init(this); }
+
+    // One of ELSA_FORM_*, with tokens of a chunk or parts of a sequence where the form has them; 0 are the defaults.
+    linear_options &with_form(elsa_form order, std::size_t chunk_tokens = 0, std::size_t sequence_parts = 0) noexcept {
+        form = order;
+        chunk = chunk_tokens;
+        parts = sequence_parts;
+        return *this;
+    }
+};
+
+// The data of a problem of linear attention over T that is read, with decay and beta of type G; see elsa_linear_inputs.
+template <class T, class G = float>
+struct linear_inputs : private detail::check_tensor<T>, private detail::check_gates<T, G> {
+    input<T> q, k, v;
+    input<G> decay, beta;
+    input<float> past_state;
+    integers cu_seqlens;
+
+    elsa_linear_inputs get() const noexcept {
+        elsa_linear_inputs all;
+        elsa_linear_inputs_init(&all);
+        all.q = q.get();
+        all.k = k.get();
+        all.v = v.get();
+        all.decay = decay.get();
+        all.beta = beta.get();
+        all.past_state = past_state.get();
+        all.cu_seqlens = cu_seqlens.get();
+        return all;
+    }
+};
+
+// The data of a problem of linear attention over T that is written; see elsa_linear_outputs.
+template <class T>
+struct linear_outputs : private detail::check_tensor<T> {
+    output<T> out;
+    output<float> present_state;
+
+    elsa_linear_outputs get() const noexcept {
+        elsa_linear_outputs all;
+        elsa_linear_outputs_init(&all);
+        all.out = out.get();
+        all.present_state = present_state.get();
+        return all;
+    }
+};
+
+// A plan of linear attention for tensors whose type is the caller's affair.
+class untyped_linear_plan : public any_plan {
+public:
+    using any_plan::any_plan;
+    untyped_linear_plan() = default;
+
+    result<elsa::bound> bind(const elsa::workspace &room, const elsa_linear_inputs &inputs,
+                             const elsa_linear_outputs &outputs) const {
+        elsa_bound handle = elsa_bound();
+        const elsa_status code = elsa_linear_bind(get(), room.get(), &inputs, &outputs, &handle);
+        return detail::made<elsa::bound>(code, handle);
+    }
+
+    status run(const elsa::workspace &room, const elsa_linear_inputs &inputs, const elsa_linear_outputs &outputs,
+               elsa_report *report = nullptr) const {
+        return status(elsa_linear_run(get(), room.get(), &inputs, &outputs, report));
+    }
+
+    // Over tensors in device memory; see untyped_plan::run_device.
+    status run_device(const elsa::workspace &room, const elsa_linear_inputs &inputs, const elsa_linear_outputs &outputs,
+                      void *stream, elsa_report *report = nullptr) const {
+        return status(elsa_linear_run_device(get(), room.get(), &inputs, &outputs, stream, report));
+    }
+
+    // The form that was chosen; describe has the rest.
+    result<elsa_linear_info> choice() const {
+        elsa_linear_info info;
+        elsa_linear_info_init(&info);
+        const elsa_status code = elsa_linear_plan_describe(get(), &info);
+        return detail::made<elsa_linear_info>(code, info);
+    }
+};
+
+// A plan of linear attention for tensors of type T, with decay and beta of type G.
+template <class T, class G = float>
+class linear_plan : public untyped_linear_plan {
+public:
+    using untyped_linear_plan::untyped_linear_plan;
+    linear_plan() = default;
+
+    result<elsa::bound> bind(const elsa::workspace &room, const elsa::linear_inputs<T, G> &inputs,
+                             const elsa::linear_outputs<T> &outputs) const {
+        return untyped_linear_plan::bind(room, inputs.get(), outputs.get());
+    }
+
+    status run(const elsa::workspace &room, const elsa::linear_inputs<T, G> &inputs,
+               const elsa::linear_outputs<T> &outputs, elsa_report *report = nullptr) const {
+        return untyped_linear_plan::run(room, inputs.get(), outputs.get(), report);
+    }
+
+    status run_device(const elsa::workspace &room, const elsa::linear_inputs<T, G> &inputs,
+                      const elsa::linear_outputs<T> &outputs, void *stream, elsa_report *report = nullptr) const {
+        return untyped_linear_plan::run_device(room, inputs.get(), outputs.get(), stream, report);
+    }
+};
+
+} // inline namespace
+} // namespace elsa
+
+#endif

@@ -1,0 +1,53 @@
+//! Files and folders, whose errors name them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The error of a file or a folder, in words.
+pub fn at(path: &Path) -> impl Fn(std::io::Error) -> String {
+    move |error| format!("{}: {error}", path.display())
+}
+
+/// The text of a file.
+pub fn text(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(at(path))
+}
+
+/// The bytes of a file.
+pub fn bytes(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(at(path))
+}
+
+/// Makes a folder and those above it.
+pub fn folder(path: &Path) -> Result<(), String> {
+    fs::create_dir_all(path).map_err(at(path))
+}
+
+/// Makes an empty folder in place of what is there.
+pub fn empty(path: &Path) -> Result<(), String> {
+    if path.exists() {
+        fs::remove_dir_all(path).map_err(at(path))?;
+    }
+    folder(path)
+}
+
+/// Writes a file, and makes its folder.
+pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), String> {
+    path.parent().map_or(Ok(()), folder)?;
+    fs::write(path, bytes).map_err(at(path))
+}
+
+/// Files in a folder and its subfolders with one of these extensions, in order of path.
+pub fn below(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, String> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir).map_err(at(dir))? {
+        let path = entry.map_err(at(dir))?.path();
+        if path.is_dir() {
+            files.extend(below(&path, extensions)?);
+        } else if path.extension().is_some_and(|x| extensions.iter().any(|wanted| x == *wanted)) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
