@@ -6,17 +6,14 @@
 use crate::args::EngineArgs;
 use crate::bench::watch::{Gate, Watch};
 use crate::error::Error;
-use crate::memory::Buffer;
 use crate::oracle::{Bounded, Comparison, Oracle, Total};
-use crate::outlet::Reads;
 use crate::rows::{for_rows, output_row, rows, sample};
 use crate::shape::{Data, Shape};
 use crate::stats::Latencies;
-use crate::tensor::Source;
-use crate::tensor::output::{Content, Output, Writer};
 use clap::Args;
 use elsa_core::attention::{Operand, Outputs, Problem};
 use elsa_core::dtype::DType;
+use elsa_files::{Buffer, Content, FileError, Output, Reads, Source, Writer};
 use elsa_runtime::{Engine, PlanOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -160,7 +157,7 @@ pub fn demo(args: &DemoArgs) -> Result<(), Error> {
 
 /// Makes the folder and prepares its files, so that a folder that cannot be written is refused before anything is computed.
 fn prepare(folder: &Path) -> Result<Option<Writer>, Error> {
-    std::fs::create_dir_all(folder).map_err(|e| Error::Target {
+    std::fs::create_dir_all(folder).map_err(|e| FileError::Target {
         argument: "out",
         path: folder.to_path_buf(),
         reason: e.to_string(),
