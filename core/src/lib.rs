@@ -17,7 +17,6 @@
 //! | attention divided into tasks that share nothing | [`quorum`] |
 //! | the room of a workspace | [`room`] |
 //! | the description of a device | [`profile`] |
-//! | what attention costs, whole and in tasks | [`model`] |
 //! | measures of error, and numbers to measure the measure with | [`drift`], [`ulp`], [`double`] |
 //!
 //! With the feature `telemetry` there is a module of that name: what a benchmark tells while it runs, and how it
@@ -33,7 +32,6 @@ pub mod dtype;
 mod lengths;
 pub mod linear;
 pub mod memory;
-pub mod model;
 pub mod monoid;
 pub mod profile;
 pub mod quorum;

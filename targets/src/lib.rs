@@ -10,7 +10,6 @@
 //! in a [`DeviceProfile`].
 #![forbid(unsafe_code)]
 
-use elsa_core::attention::plan::GpuMachine;
 use elsa_core::profile::{DeviceProfile, GpuProfile, InstructionSet, LinearCrossovers};
 use serde::Deserialize;
 use std::str::FromStr;
@@ -320,17 +319,6 @@ impl Board {
         board.required =
             required(files.required).map_err(|fault| Error::Required { board: files.name, fault })?;
         Ok(board)
-    }
-
-    /// What predictions of latencies read. Facts and assumptions that the profile lacks are zero.
-    #[must_use]
-    pub fn gpu_machine(&self) -> GpuMachine {
-        GpuMachine {
-            profile: self.device_profile().gpu.unwrap_or_default(),
-            bandwidth_gbs: self.memory.bandwidth_gbs.unwrap_or(0.0),
-            launch_us: self.gpu.launch_us.unwrap_or(0.0),
-            efficiency: self.gpu.efficiency.unwrap_or(0.0),
-        }
     }
 
     /// The profile that the chooser reads, with all cores of the first cluster. Facts that are not known are zero; the

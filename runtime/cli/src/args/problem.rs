@@ -18,6 +18,32 @@ pub const FILE: &str = "FILE";
 /// What stands in that place.
 pub const FILE_IS: &str = "path.npy, path.npz#name or path.safetensors#name";
 
+/// Every flag of a problem, by the name of its field.
+pub const PROBLEM: [&str; 22] = [
+    "q",
+    "k",
+    "v",
+    "mask",
+    "bias",
+    "bias_table",
+    "bias_index",
+    "windows",
+    "picture",
+    "shift",
+    "kv_lens",
+    "past_k",
+    "past_v",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "layout",
+    "heads",
+    "kv_heads",
+    "scale",
+    "causal",
+    "window",
+    "softcap",
+];
+
 /// Orders of axes.
 const LAYOUTS: [(&str, Layout); 3] = [("bhnd", Layout::Bhnd), ("bnhd", Layout::Bnhd), ("bnc", Layout::Bnc)];
 

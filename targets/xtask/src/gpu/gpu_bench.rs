@@ -1,9 +1,10 @@
 //! `cargo xtask gpu-bench`: a folder that measures attention on a machine that has an NVIDIA driver and no Rust, beside
-//! PyTorch where that is installed: the library and the tool as they are handed out, a Python script, and a shell script.
+//! PyTorch where that is installed: the library and the tool as they are handed out, the laboratory, a Python script, and a
+//! shell script.
 
 use crate::boards::build;
 use crate::boards::target::HOST;
-use crate::shell::Tree;
+use crate::shell::{Run, Tree};
 use std::path::Path;
 
 /// What of the folder of a build goes along.
@@ -19,6 +20,10 @@ const SCRIPTS: [(&str, &str); 2] =
 /// A build that fails, a file that cannot be written.
 pub fn make(tree: &Tree) -> Result<(), String> {
     build::run(tree, HOST, false)?;
+    let done = Run::new(tree, "cargo build --release -p elsa-lab").run();
+    if !done.ok {
+        return Err(format!("the laboratory does not build: {}", done.how));
+    }
     let (built, out) = (tree.target.join("dist").join(HOST), tree.target.join("gpu-bench"));
     let fault = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
     if out.exists() {
@@ -26,8 +31,8 @@ pub fn make(tree: &Tree) -> Result<(), String> {
     }
     std::fs::create_dir_all(&out).map_err(|error| fault(&out, error))?;
     let mut bytes = 0;
-    for (from, to) in BUILT {
-        let from = built.join(from);
+    let parts = BUILT.map(|(from, to)| (built.join(from), to));
+    for (from, to) in parts.into_iter().chain([(tree.target.join("release/elsa-lab"), "elsa-lab")]) {
         bytes += std::fs::copy(&from, out.join(to)).map_err(|error| fault(&from, error))?;
     }
     for (name, content) in SCRIPTS {
