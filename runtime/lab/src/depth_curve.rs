@@ -82,7 +82,7 @@ pub struct DepthCurveArgs {
     json: bool,
 }
 
-/// The longest length of a curve.
+/// Parses the longest length of a curve.
 fn longest(text: &str) -> Result<usize, String> {
     let (low, high) = (1 << LENGTHS.start(), 1 << LENGTHS.end());
     let keys = text.parse().ok().filter(|keys| (low..=high).contains(keys));

@@ -1,4 +1,4 @@
-//! The laboratory `elsa-lab`: studies of attention that no board needs.
+//! The laboratory `elsa-lab`: studies of attention, apart from the tool that boards get.
 //!
 //! | command | module |
 //! |---|---|

@@ -22,7 +22,7 @@ use latency::GpuMachine;
 use serde_json::json;
 use std::io::Write;
 
-/// The text below the flags.
+/// Returns the text below the flags.
 fn help() -> String {
     let grid = GRID.map(|tokens| tokens.to_string()).join(" ");
     let workloads = WORKLOADS.map(|workload| workload.name).join(" ");
@@ -33,8 +33,8 @@ at head size {DIM}, in f32 and in f16: the grid of table 6 of ELSA.
 {}
 Workloads, which --shape takes by name, too:
   {workloads}
-No GPU is needed: a prediction takes the plan that the board's chooser would make, and counts what its multiprocessors would
-issue. f32 / it is the prediction for f32 over that of the row, --half-scores included; FMA of slots are the multiply-adds
+No GPU is needed: a prediction takes the plan that the board's chooser would make, and counts the instructions that its
+multiprocessors would issue. f32 / it is the prediction for f32 over that of the row, --half-scores included; FMA of slots are the multiply-adds
 among the issue slots of a warp for a tile of keys. A prediction is no measurement, and every line says so. Masks, biases,
 windows and packed sequences are not predicted.",
         shape::HELP
@@ -111,7 +111,7 @@ fn refused(board: &str, shape: &Shape, error: &ForecastError) -> Error {
     }
 }
 
-/// What a prediction reads of a board. Facts and assumptions that its profile lacks are zero.
+/// Returns the facts of a board that a prediction reads. Facts and assumptions that its profile lacks are zero.
 fn machine(board: &Board) -> GpuMachine {
     GpuMachine {
         profile: board.device_profile().gpu.unwrap_or_default(),

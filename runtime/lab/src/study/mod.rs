@@ -41,7 +41,7 @@ Examples:
   elsa-lab study --scenario sink --html study.html
   elsa-lab study --q q.npy --k k.npy --v v.npy --causal --html study.html";
 
-/// A flag without which the command studies built-in tensors.
+/// Requires a flag unless built-in tensors are studied.
 fn required(flag: Arg) -> Arg {
     flag.required_unless_present("scenario")
 }

@@ -16,8 +16,9 @@ const GIB: usize = 1 << 30;
 const RESIDENT: usize = 4096;
 /// Keys of that comparison.
 const KEYS: usize = 32_768;
-/// Tokens on which seconds are fitted and through whose ends the line of bytes passes, and others on which the line is checked.
+/// Tokens on which seconds are fitted. The line of bytes passes through the first and the last.
 const FITTED: [usize; 3] = [1024, 2048, 4096];
+/// Other tokens, on which the line is checked.
 const UNSEEN: [usize; 3] = [1448, 2896, 6144];
 
 /// What is measured.
