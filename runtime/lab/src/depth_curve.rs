@@ -63,7 +63,7 @@ Examples:
 
 /// `elsa-lab depth-curve`.
 #[derive(Args, Debug)]
-#[command(after_help = HELP)]
+#[command(after_help = HELP, mut_arg("half_scores", |flag| flag.hide(true)))]
 pub struct DepthCurveArgs {
     /// Keys of the longest length, from 256 to 1048576
     #[arg(long, value_name = "KEYS", default_value = "1048576", allow_negative_numbers = true, value_parser = longest)]

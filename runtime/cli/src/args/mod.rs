@@ -9,6 +9,6 @@ pub mod values;
 
 pub use engine::{BackendFlag, EngineArgs, FALLBACKS, warn_without_half_scores};
 pub use force::ForceArgs;
-pub use problem::{FILE, FILE_IS, PROBLEM, ProblemArgs, layouts};
+pub use problem::{FILE, FILE_IS, ProblemArgs, layouts};
 pub use task::{Chunks, TaskArgs, chunks, run_id};
 pub use traversal::TraversalArgs;

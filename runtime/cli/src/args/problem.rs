@@ -7,8 +7,8 @@ use crate::flag::flag;
 use crate::outlet::Reads;
 use crate::shape::ALIGNMENTS;
 use crate::tensor::Source;
-use clap::Args;
 use clap::builder::TypedValueParser;
+use clap::{Args, Command, Id};
 use elsa_core::attention::{Alignment, Operand, Window};
 use elsa_core::view::Layout;
 
@@ -17,32 +17,6 @@ pub const FILE: &str = "FILE";
 
 /// What stands in that place.
 pub const FILE_IS: &str = "path.npy, path.npz#name or path.safetensors#name";
-
-/// Every flag of a problem, by the name of its field.
-pub const PROBLEM: [&str; 22] = [
-    "q",
-    "k",
-    "v",
-    "mask",
-    "bias",
-    "bias_table",
-    "bias_index",
-    "windows",
-    "picture",
-    "shift",
-    "kv_lens",
-    "past_k",
-    "past_v",
-    "cu_seqlens_q",
-    "cu_seqlens_k",
-    "layout",
-    "heads",
-    "kv_heads",
-    "scale",
-    "causal",
-    "window",
-    "softcap",
-];
 
 /// Orders of axes.
 const LAYOUTS: [(&str, Layout); 3] = [("bhnd", Layout::Bhnd), ("bnhd", Layout::Bnhd), ("bnc", Layout::Bnc)];
@@ -133,6 +107,13 @@ pub struct ProblemArgs {
 }
 
 impl ProblemArgs {
+    /// Returns the names of all flags of a problem.
+    #[must_use]
+    pub fn names() -> Vec<Id> {
+        let command = ProblemArgs::augment_args(Command::new("problem"));
+        command.get_arguments().map(|flag| flag.get_id().clone()).collect()
+    }
+
     /// Where `operand` is read, if it is.
     #[must_use]
     pub fn source(&self, operand: Operand) -> Option<&Source> {

@@ -45,7 +45,7 @@ mod print;
 mod verdict;
 
 use crate::args::values::{one_of, positive};
-use crate::args::{EngineArgs, FILE, ForceArgs, PROBLEM, ProblemArgs, TraversalArgs};
+use crate::args::{EngineArgs, FILE, ForceArgs, ProblemArgs, TraversalArgs};
 use crate::error::{Error, say};
 use crate::job::Job;
 use crate::report;
@@ -116,7 +116,7 @@ pub struct VerifyArgs {
         "budget", "block", "half_scores"])]
     pub y: Option<Source>,
     /// Built-in tensors instead of files
-    #[arg(long, conflicts_with_all = PROBLEM, value_parser = one_of(Scenario::ALL))]
+    #[arg(long, conflicts_with_all = ProblemArgs::names(), value_parser = one_of(Scenario::ALL))]
     pub scenario: Option<Scenario>,
     /// Compare R rows, drawn at random, in place of all, and recompute some of them in double-double. P is left out
     #[arg(long, value_name = "R", allow_negative_numbers = true, value_parser = positive)]

@@ -438,10 +438,7 @@ mod tests {
         let (chosen, all) = of(8192);
         assert!(chosen.as_ref().is_ok_and(|n| (2..all).contains(n)), "{chosen:?} {all}");
         let refused = of(1 << 20).0.unwrap_err();
-        assert!(
-            refused.status() == 2 && refused.to_string().starts_with("--k: 1048576 keys"),
-            "{refused}"
-        );
+        assert!(refused.status() == 2 && refused.to_string().starts_with("--k: 1048576 keys"), "{refused}");
     }
 
     #[test]

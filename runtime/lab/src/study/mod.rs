@@ -26,7 +26,7 @@ mod tokens;
 
 use clap::{Arg, Args};
 use elsa_edge::args::values::one_of;
-use elsa_edge::args::{ForceArgs, PROBLEM, ProblemArgs};
+use elsa_edge::args::{ForceArgs, ProblemArgs};
 use elsa_edge::error::Error;
 use elsa_edge::job::Job;
 use elsa_edge::scenario::{self, Scenario};
@@ -56,7 +56,7 @@ pub struct StudyArgs {
     #[command(flatten)]
     problem: ProblemArgs,
     /// Built-in tensors instead of files
-    #[arg(long, conflicts_with_all = PROBLEM, value_parser = one_of(Scenario::ALL))]
+    #[arg(long, conflicts_with_all = ProblemArgs::names(), value_parser = one_of(Scenario::ALL))]
     scenario: Option<Scenario>,
     /// Write sparsity, bounds, errors and pictures as one page that needs nothing but itself
     #[arg(long, value_name = "FILE.html")]
