@@ -17,8 +17,7 @@
 //! | attention divided into independent tasks | [`quorum`] |
 //! | layout of a workspace | [`room`] |
 //! | the description of a device | [`profile`] |
-//! | cost model of attention, whole and divided into tasks | [`model`] |
-//! | error measures, and the arithmetic that checks them | [`drift`], [`ulp`], [`double`] |
+//! | measures of error, and numbers to measure the measure with | [`drift`], [`ulp`], [`double`] |
 //!
 //! The feature `telemetry` adds a module of that name: the records that a benchmark reports while it runs, and
 //! their framing on a serial line.
@@ -33,7 +32,6 @@ pub mod dtype;
 mod lengths;
 pub mod linear;
 pub mod memory;
-pub mod model;
 pub mod monoid;
 pub mod profile;
 pub mod quorum;

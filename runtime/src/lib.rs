@@ -64,7 +64,6 @@ pub use attention::backward::{
     BackwardBound, BackwardPlan, BackwardPlanOptions, BackwardReport, BackwardWorkspace,
 };
 pub use attention::cuda::device::{DeviceInputs, DeviceOutputs};
-pub use attention::cuda::predict::{Forecast, ForecastError, forecast};
 pub use attention::cuda::stream::{
     DeviceKeys, FillAdded, FillKeys, FillRows, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
     StreamBox, StreamBudget, StreamCall, StreamDivision, StreamKeys, StreamRows, StreamTimes, StreamTokens,

@@ -10,7 +10,6 @@
 //! [`DeviceProfile`].
 #![forbid(unsafe_code)]
 
-use elsa_core::attention::plan::GpuMachine;
 use elsa_core::profile::{DeviceProfile, GpuProfile, InstructionSet, LinearCrossovers};
 use serde::Deserialize;
 use std::str::FromStr;
@@ -322,18 +321,7 @@ impl Board {
         Ok(board)
     }
 
-    /// Returns the properties that latency predictions use. Facts and assumptions that the profile lacks are zero.
-    #[must_use]
-    pub fn gpu_machine(&self) -> GpuMachine {
-        GpuMachine {
-            profile: self.device_profile().gpu.unwrap_or_default(),
-            bandwidth_gbs: self.memory.bandwidth_gbs.unwrap_or(0.0),
-            launch_us: self.gpu.launch_us.unwrap_or(0.0),
-            efficiency: self.gpu.efficiency.unwrap_or(0.0),
-        }
-    }
-
-    /// Returns the profile that the chooser reads, with all cores of the first cluster. Unknown facts are zero; the
+    /// The profile that the chooser reads, with all cores of the first cluster. Facts that are not known are zero; the
     /// number of cores is at least one.
     #[must_use]
     pub fn device_profile(&self) -> DeviceProfile {

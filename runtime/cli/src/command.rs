@@ -10,13 +10,10 @@ use crate::listen::ListenArgs;
 use crate::merge::MergeArgs;
 use crate::onnx::OnnxArgs;
 use crate::run::RunArgs;
-use crate::simulate::SimulateArgs;
 use crate::tune::TuneArgs;
 use crate::verify::VerifyArgs;
 use crate::warmup::WarmupArgs;
-use crate::{
-    backward, bench, demo, info, linear, listen, merge, onnx, run, simulate, task, tune, verify, warmup,
-};
+use crate::{backward, bench, info, linear, listen, merge, onnx, run, task, tune, verify, warmup};
 use clap::{Parser, Subcommand};
 
 /// The text below the commands.
@@ -69,8 +66,6 @@ pub enum Command {
     Listen(ListenArgs),
     /// Replace the attention of ONNX models by this runtime's operator, or list it
     Onnx(OnnxArgs),
-    /// What attention over any number of tokens costs: streamed, and divided by quorums
-    Simulate(Box<SimulateArgs>),
 }
 
 impl Command {
@@ -94,7 +89,6 @@ impl Command {
             Command::Tune(args) => tune::tune(args),
             Command::Listen(args) => listen::listen(args),
             Command::Onnx(args) => onnx::onnx(args),
-            Command::Simulate(args) => simulate::simulate(args),
         }
     }
 }

@@ -13,6 +13,7 @@ use elsa_onnx::ModelError;
 use elsa_runtime::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError};
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// Exit status when the request was wrong.
 pub const REQUEST: u8 = 2;
@@ -214,9 +215,19 @@ pub fn dashed(argument: &str) -> String {
     }
 }
 
-/// Prints `line` on standard error, on one line. A standard error that fails is ignored: there is no other place to say so.
+/// The name of the program.
+static PROGRAM: OnceLock<&str> = OnceLock::new();
+
+/// Lets every line that [`say`] prints begin with the program's name. The first call counts.
+pub fn begin_with(name: &'static str) {
+    let _ = PROGRAM.set(name);
+}
+
+/// Prints `line` on standard error, on one line behind the program's name. A standard error that fails is ignored: there is no
+/// other place to say so.
 pub fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "elsa: {}", one_line(line));
+    let program = PROGRAM.get().unwrap_or(&"elsa");
+    let _ = writeln!(std::io::stderr(), "{program}: {}", one_line(line));
 }
 
 #[cfg(test)]

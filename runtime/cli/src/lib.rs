@@ -1,4 +1,4 @@
-//! The tool `elsa`, as a library that the binary, its tests and the fuzz targets share.
+//! The tool `elsa`, as a library that the binary, its tests, the fuzz targets and the laboratory `elsa-lab` share.
 //!
 //! | command | module |
 //! |---|---|
@@ -7,14 +7,13 @@
 //! | `elsa run --task`, `elsa merge` | [`task`], [`mod@merge`]: a part of the work as states, and the whole of all parts; so `elsa backward --task` |
 //! | `elsa backward` | [`mod@backward`]: gradients, after a forward pass or with the output of one |
 //! | `elsa linear` | [`mod@linear`]: linear attention, run, verified and measured; recurrences, selective scans, convolutions |
-//! | `elsa verify` | [`verify`]: an answer against the f64 [`oracle`], on given tensors or a built-in [`scenario`]; what schedules do with them |
+//! | `elsa verify` | [`verify`]: an answer against the f64 [`oracle`], on given tensors or a built-in [`scenario`] |
 //! | `elsa bench` | [`mod@bench`]: latency; every answer is checked |
 //! | `elsa info` | [`info`]: what the [`machine`] and its board ([`elsa_board`]) have, what would be chosen and why |
 //! | `elsa warmup` | [`warmup`]: GPU kernels loaded ahead of the first frame |
 //! | `elsa listen` | [`listen`]: what a benchmark sends over a [`serial`] line |
 //! | `elsa tune` | [`mod@tune`]: the fastest kernels and divisions on a GPU, measured and kept in a file |
 //! | `elsa onnx` | [`mod@onnx`]: attention in ONNX models, listed or replaced |
-//! | `elsa simulate` | [`mod@simulate`]: time, memory and traffic of any number of tokens, from fits |
 //!
 //! A command stands in one module with its flags and its help text. Flags that several share are in [`args`].
 //! [`job`] makes a problem of flags and files, [`elsa_files`] reads and writes the files, [`signals`] see to it that none
@@ -29,7 +28,8 @@
 pub mod args;
 pub mod backward;
 pub mod bench;
-mod chart;
+pub mod board;
+pub mod chart;
 pub mod command;
 pub mod demo;
 pub mod error;
@@ -38,14 +38,15 @@ mod flag;
 pub mod foreign;
 pub mod info;
 pub mod job;
-mod left_out;
+pub mod left_out;
 pub mod linear;
 pub mod listen;
 pub mod machine;
 pub mod merge;
 pub mod onnx;
 pub mod oracle;
-mod picture;
+pub mod outlet;
+pub mod picture;
 pub mod progress;
 pub mod random;
 pub mod report;
@@ -55,10 +56,9 @@ pub mod scenario;
 pub mod serial;
 pub mod shape;
 pub mod signals;
-pub mod simulate;
 mod stats;
 pub mod stream;
-mod study;
+pub mod target;
 pub mod task;
 pub mod tune;
 mod usage;
@@ -67,16 +67,35 @@ pub mod warmup;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use command::Cli;
 use error::{Error, say};
 use std::ffi::OsString;
 use std::io::Write;
 
-/// Runs the tool with the given arguments, the first being its name, and returns its exit status.
-pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+/// Prepares the process of the program `name`: panics and signals leave no temporary file behind, and every message and line
+/// of the log is on one line.
+pub fn prepare(name: &'static str) {
+    error::begin_with(name);
+    temporary::watch_panics();
+    let mut logger = env_logger::Builder::from_env(env_logger::Env::new().filter_or("ELSA_LOG", "warn"));
+    // Names of files and devices are in what is logged.
+    logger.format(|to, record| {
+        let text = foreign::one_line(&record.args().to_string());
+        writeln!(to, "[{:<5} {}] {text}", record.level(), record.target())
+    });
+    logger.init();
+    if let Err(e) = signals::watch() {
+        log::warn!("signals may leave temporary files behind: {e}");
+    }
+}
+
+/// Runs the command of `arguments`, the first being the program's name, and returns the exit status. `run` runs a command line.
+pub fn main<C: Parser>(
+    arguments: impl IntoIterator<Item = OsString>,
+    run: impl FnOnce(&C) -> Result<(), Error>,
+) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let done = match Cli::try_parse_from(&arguments) {
-        Ok(cli) => cli.command.run(),
+    let done = match C::try_parse_from(&arguments) {
+        Ok(cli) => run(&cli),
         Err(e) if !e.use_stderr() => e.print().map_err(Error::Print),
         Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             // The status reports what is wrong, even where this text cannot be printed.
@@ -84,7 +103,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             return error::REQUEST;
         }
         Err(e) => {
-            say(&usage::line(&e, &arguments));
+            say(&usage::line(&e, C::command(), &arguments));
             return error::REQUEST;
         }
     };

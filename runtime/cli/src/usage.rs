@@ -2,17 +2,15 @@
 //! probably meant.
 
 use crate::args::{FILE, FILE_IS};
-use crate::command::Cli;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, Command};
 use std::any::TypeId;
 use std::error::Error as _;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The message for `error`, which the parser found in `arguments`. The first of them is the name of the tool.
-pub fn line(error: &clap::Error, arguments: &[OsString]) -> String {
-    let mut root = Cli::command();
+/// Returns the message for `error`, which the parser of `root` found in `arguments`. The first of them is the program's name.
+pub fn line(error: &clap::Error, mut root: Command, arguments: &[OsString]) -> String {
     root.build();
     let words: Vec<String> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let verb = Verb::of(&root, &words);
@@ -124,8 +122,11 @@ fn unknown(
         name(&words[at]) == found || short && words[at].starts_with(found)
     });
     let at = at.unwrap_or(words.len());
+    let program = root.get_name();
     let Some(Verb { command, name: verb, .. }) = verb.filter(|verb| verb.at < at) else {
-        return format!("{found}: unexpected argument before the command; allowed: elsa COMMAND [OPTIONS]");
+        return format!(
+            "{found}: unexpected argument before the command; allowed: {program} COMMAND [OPTIONS]"
+        );
     };
     let whole = words.get(at).map_or(found, |word| name(word));
     let before = words.get(at - 1).map_or("", |word| name(word));
@@ -142,9 +143,9 @@ fn unknown(
     elsewhere.retain(|other| other != verb);
     let elsewhere = match &elsewhere[..] {
         [] => String::new(),
-        verbs => format!(", which is a flag of elsa {}", verbs.join(", ")),
+        verbs => format!(", which is a flag of {program} {}", verbs.join(", ")),
     };
-    let allowed = format!("what elsa {verb} --help lists");
+    let allowed = format!("what {program} {verb} --help lists");
     format!("{whole}: unexpected argument{elsewhere}; allowed: {allowed}{}", meant(near.as_deref()))
 }
 

@@ -257,7 +257,15 @@ impl GpuChoice {
         self.splits > 1
     }
 
-    /// Returns the merges and additions on the longest path. `states` says that the run also outputs states, which pass
+    /// Returns whether the plan has plain tiles for heads of these sizes of queries and values, where rows can be accessed four
+    /// elements at a time: those as long as the kernel's, and shorter ones whose dims no tile checks.
+    #[must_use]
+    pub fn has_plain_tiles(&self, [d, dv]: [usize; 2]) -> bool {
+        let whole = [d, dv] == [self.kernel.head_dim; 2];
+        whole || (d.min(dv) > 0 && d.is_multiple_of(8) && !self.kernel.half_scores())
+    }
+
+    /// The merges and additions on the longest path. `states` says whether the run also outputs states, which pass
     /// through memory even if the keys are not divided.
     #[must_use]
     pub fn longest_path(&self, states: bool) -> LongestPath {

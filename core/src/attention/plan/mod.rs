@@ -8,7 +8,6 @@ mod gpu_choice;
 mod gpu_math;
 mod kernel;
 mod layout;
-mod predict;
 mod race;
 mod share;
 mod tuned;
@@ -27,6 +26,5 @@ pub use gpu_choice::{
 pub use gpu_math::choose_gpu_math;
 pub use kernel::{KernelSpec, KeyLayout};
 pub use layout::{NORMS, Region, TileSpans, WorkspaceLayout};
-pub use predict::{GpuCall, GpuCost, GpuLaunch, GpuMachine, GpuMerge, GpuPart, GpuPrediction, predict};
 pub use race::{Generation, Pace, Paces};
 pub use tuned::{Changes, ShapeClass, alternatives};

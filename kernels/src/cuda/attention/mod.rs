@@ -1,8 +1,6 @@
 //! Attention on a GPU: the arguments of its kernels, and the table of them.
 
 mod args;
-#[cfg(feature = "cuda")]
-mod costs;
 mod math;
 mod measure;
 mod stream;
@@ -18,15 +16,19 @@ pub use stream::{Pending, StreamArgs};
 pub(super) use table::KERNELS;
 pub use within::{Budget, WithinArgs, WithinCounts};
 
-use elsa_core::attention::plan::GpuCost;
+use super::kernel::{GpuKernel, Role};
 
-/// Costs of each kernel of this build on a Jetson TX2, by kernel name; empty without the feature `cuda`.
-#[cfg(feature = "cuda")]
-pub static COSTS: &[(&str, GpuCost)] = costs::COSTS;
-
-/// Costs of each kernel of this build on a Jetson TX2, by kernel name; empty without the feature `cuda`.
-#[cfg(not(feature = "cuda"))]
-pub static COSTS: &[(&str, GpuCost)] = &[];
+/// Returns the kernel of `kernels` that merges `splits` partial states of a row, and the number of states that it reads at
+/// once. Of the sufficient kernels it is the one with the lowest limit; `None` if no kernel suffices.
+#[must_use]
+pub fn merging(kernels: &[GpuKernel], splits: usize) -> Option<(&GpuKernel, usize)> {
+    let suffices = |k: &'_ GpuKernel| match k.role {
+        Role::AttentionMerge { states, most, .. } if splits <= most => Some((most, states)),
+        _ => None,
+    };
+    let sufficient = kernels.iter().filter_map(|k| suffices(k).map(|(most, states)| (most, states, k)));
+    sufficient.min_by_key(|(most, ..)| *most).map(|(_, states, k)| (k, states))
+}
 
 /// Threads of a block of the merge, as in `merge.cuh`.
 const MERGE_THREADS: usize = 128;

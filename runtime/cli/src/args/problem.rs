@@ -5,8 +5,9 @@
 use super::values::{number, one_of, positive, shift, sides, window};
 use crate::flag::flag;
 use crate::shape::ALIGNMENTS;
-use clap::Args;
+use crate::tensor::Source;
 use clap::builder::TypedValueParser;
+use clap::{Args, Command, Id};
 use elsa_core::attention::{Alignment, Operand, Window};
 use elsa_core::view::Layout;
 use elsa_files::{Reads, Source};
@@ -106,6 +107,13 @@ pub struct ProblemArgs {
 }
 
 impl ProblemArgs {
+    /// Returns the names of all flags of a problem.
+    #[must_use]
+    pub fn names() -> Vec<Id> {
+        let command = ProblemArgs::augment_args(Command::new("problem"));
+        command.get_arguments().map(|flag| flag.get_id().clone()).collect()
+    }
+
     /// Where `operand` is read, if it is.
     #[must_use]
     pub fn source(&self, operand: Operand) -> Option<&Source> {

@@ -39,10 +39,6 @@ board does not report is null.
 --serial never delays the benchmark: a port that is too slow or disappears loses records, which both ends count.
 --budget limits each method that is measured by itself; the tensors and the oracle are outside of it. --method both
 fails where the budget has no room for one of the two; without --method, math is left out there.
---predict needs no GPU: it takes the plan that the board's chooser would make, and counts what its multiprocessors would
-issue. f32 / it is the prediction for f32 over that of the row, --half-scores included; FMA of slots are the multiply-adds
-among the issue slots of a warp for a tile of keys. A prediction is no measurement, and every line says so. Masks, biases,
-windows and packed sequences are not predicted.
 Exit status 4: an answer is wrong, that is, further from the oracle than rounding explains, or --compare or --spot found
 something slower. Exit status 5: not every cell is clean.",
         shape::HELP
@@ -123,12 +119,6 @@ pub struct BenchArgs {
     #[arg(long, value_names = ["A.csv", "B.csv"], num_args = 2,
         conflicts_with_all = ["shape", "workload", "csv", "html", "export", "save", "serial", "soak", "spot"])]
     pub compare: Option<Vec<PathBuf>>,
-    /// Measure nothing; predict the latencies of a board from the machine code of its kernels, beside those that the
-    /// paper measured on it
-    #[arg(long, value_name = "BOARD", value_parser = one_of(elsa_targets::NAMES.map(|name| (name, name.to_owned()))),
-        conflicts_with_all = ["method", "csv", "html", "export", "save", "serial", "soak", "spot", "compare", "wait", "force",
-            "warmup", "iterations"])]
-    pub predict: Option<String>,
     /// Run the first shape at a fixed rate for so long, such as 90s, 10m or 2h, and report how its latency drifts
     #[arg(long, value_name = "TIME", value_parser = duration,
         conflicts_with_all = ["export", "spot"])]

@@ -7,7 +7,6 @@
 //! | `watch` | the machine beside the measurement, and the gate that refuses cells |
 //! | `output` | where records go: `text`, `csv`, `html` with its `chart`s, `export`, `save` |
 //! | `compare`, `spot` | two runs beside each other; a short run beside a saved one |
-//! | `predict` | latencies of a board that is not at hand |
 //! | `soak` | one shape at a fixed rate for a long time |
 
 mod args;
@@ -19,7 +18,6 @@ mod grid;
 mod html;
 mod measure;
 mod output;
-mod predict;
 mod progress;
 mod save;
 mod soak;
@@ -31,7 +29,7 @@ pub mod watch;
 pub use args::BenchArgs;
 pub use compare::changes;
 pub use csv::{Row, rows, table};
-pub use grid::{Case, cases};
+pub use grid::{Case, DIM, GRID, cases};
 pub use html::page;
 pub use text::{footer, header, headline, row};
 
@@ -54,15 +52,6 @@ use watch::{Gate, Reason, Watch};
 pub fn bench(args: &BenchArgs) -> Result<(), Error> {
     if let Some([before, after]) = args.compare.as_deref() {
         return compare::compare(&mut crate::foreign::stdout(), before, after, args.json);
-    }
-    if let Some(board) = args.predict.as_deref() {
-        let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)
-            .map_err(|found| Error::Argument { argument: "workload", found, allowed: "a shape".into() })?;
-        let named = !args.shape.is_empty() || !args.workload.is_empty();
-        // What masks cost is not predicted: of the default grid, the plain shapes.
-        let cases: Vec<Case> = cases.into_iter().filter(|case| named || case.shape.mask.is_none()).collect();
-        let half_scores = args.engine.half_scores;
-        return predict::predict(&mut crate::foreign::stdout(), board, &cases, half_scores, args.json);
     }
     let options = args.traversal.options(args.engine.plan_options())?;
     let engine = args.engine.engine()?;

@@ -5,7 +5,7 @@
 //! | `elsa linear run` | `run`: output and states, to files |
 //! | `elsa linear verify` | `verify`: every form against the recurrence in f64 |
 //! | `elsa linear bench` | `bench`: the forms beside each other |
-//! | `elsa linear recurrence`, `selective`, `conv`, `bench-series` | `series`: the operators that treat every channel by itself |
+//! | `elsa linear recurrence`, `selective`, `conv` | `series`: the operators that treat every channel by itself |
 
 mod args;
 mod bench;
@@ -21,10 +21,13 @@ mod turns;
 mod verify;
 
 use crate::error::Error;
+pub use args::HostArgs;
 pub use bench::LinearBenchArgs;
 use clap::{Args, Subcommand};
 pub use run::LinearRunArgs;
 use series::SeriesCommand;
+pub use series::{farther, parts_of};
+pub use turns::{Contender, quartiles, take_turns};
 pub use verify::LinearVerifyArgs;
 
 /// The text below the commands.

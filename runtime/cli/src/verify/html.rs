@@ -1,14 +1,13 @@
-//! Cases and curves as one page that needs nothing but itself: no script, no font and no picture from elsewhere.
+//! Cases as one page that needs nothing but itself: no script, no font and no picture from elsewhere.
 //!
 //! The pictures are those of ELSA's figures 6 and 7: a histogram of errors over rows, here with that of the bounds beside it,
 //! and a map of `|δP|` over queries and keys. The template escapes every text, and colours come from the style sheet, so
 //! that they follow the reader's choice of light or dark.
 
 use super::case::{Case, Metric, Verdict};
-use super::depth::{self, Step};
 use super::print::metrics;
 use super::verdict::Summary;
-use crate::chart::{Chart, SIZE, Scale};
+use crate::chart::{SIZE, Scale};
 use crate::error::Error;
 use crate::picture::{Bar, FRAME, HeatMap, Picture};
 use askama::Template;
@@ -39,19 +38,6 @@ struct Page<'a> {
     height: f64,
 }
 
-/// The page of curves.
-#[derive(Template)]
-#[template(path = "depth.html")]
-struct Depth<'a> {
-    version: &'static str,
-    charts: Vec<Chart>,
-    grown: Vec<String>,
-    explained: &'static str,
-    steps: &'a [Step],
-    width: f64,
-    height: f64,
-}
-
 /// The page of `cases`.
 ///
 /// # Errors
@@ -62,23 +48,6 @@ pub fn page(summary: &Summary, cases: &[Case]) -> Result<String, Error> {
         good: summary.verdict == Verdict::Pass,
         version: env!("CARGO_PKG_VERSION"),
         cases: cases.iter().map(shown).collect(),
-        width: SIZE.0,
-        height: SIZE.1,
-    };
-    page.render().map_err(|e| Error::Print(std::io::Error::other(e)))
-}
-
-/// The page of the curves of `steps`.
-///
-/// # Errors
-/// None: memory takes every page.
-pub fn depth(steps: &[Step]) -> Result<String, Error> {
-    let page = Depth {
-        version: env!("CARGO_PKG_VERSION"),
-        charts: depth::charts(steps),
-        grown: depth::grown(steps),
-        explained: depth::EXPLAINED,
-        steps,
         width: SIZE.0,
         height: SIZE.1,
     };

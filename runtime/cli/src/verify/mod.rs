@@ -38,7 +38,6 @@
 
 mod audit;
 mod case;
-mod depth;
 mod extract;
 mod html;
 mod judge;
@@ -51,10 +50,11 @@ use crate::error::{Error, dashed, say};
 use crate::job::Job;
 use crate::report;
 use crate::scenario::{self, Scenario};
-use crate::study::{self, Study};
+use crate::target::Target;
+use crate::tensor::{Accept, Source, Tensor};
 use case::{Case, Verdict};
 use clap::{Arg, Args};
-use elsa_core::attention::{Inputs, Operand, Problem};
+use elsa_core::attention::{Operand, Problem};
 use elsa_core::dtype::DType;
 use elsa_files::{Accept, Source, Target, Tensor};
 use judge::{Request, Subject, judge};
@@ -95,19 +95,17 @@ where every case is an object and a summary of all is the last one.
 Examples:
   elsa verify --q q.npy --k k.npy --v v.npy --y torch.npy     judges what PyTorch has computed
   elsa verify --scenario long --audit 32 --seed 7             32 of 256 rows, the same each time
-  elsa verify --scenario regular --html regular.html          with a histogram of errors and a heat map of |dP|
-  elsa verify --scenario sink --study study.html              what frozen references and skipped blocks would do
-  elsa verify --depth-curve --html depth.html                 how bound and error grow with the number of keys";
+  elsa verify --scenario regular --html regular.html          with a histogram of errors and a heat map of |dP|";
 
 /// A flag without which the command verifies built-in tensors.
 fn required(flag: Arg) -> Arg {
-    flag.required_unless_present_any(["scenario", "depth_curve"])
+    flag.required_unless_present("scenario")
 }
 
 /// `elsa verify`.
 #[derive(Args, Debug)]
 #[command(override_usage = "elsa verify --q <FILE> --k <FILE> --v <FILE> [--y <FILE>] [OPTIONS]\n       \
-    elsa verify --scenario <SCENARIO> [OPTIONS]\n       elsa verify --depth-curve [OPTIONS]", after_help = format!("{HELP}\n\n{}", scenario::HELP),
+    elsa verify --scenario <SCENARIO> [OPTIONS]", after_help = format!("{HELP}\n\n{}", scenario::HELP),
     mut_arg("q", required), mut_arg("k", required), mut_arg("v", required))]
 pub struct VerifyArgs {
     /// The problem.
@@ -119,10 +117,7 @@ pub struct VerifyArgs {
         "budget", "block", "half_scores"])]
     pub y: Option<Source>,
     /// Built-in tensors instead of files
-    #[arg(long, conflicts_with_all = ["q", "k", "v", "mask", "bias", "bias_table", "bias_index", "windows",
-        "picture", "shift", "kv_lens", "past_k", "past_v", "cu_seqlens_q",
-        "cu_seqlens_k", "layout", "heads", "kv_heads", "scale", "causal", "window", "softcap"],
-        value_parser = one_of(Scenario::ALL))]
+    #[arg(long, conflicts_with_all = ProblemArgs::names(), value_parser = one_of(Scenario::ALL))]
     pub scenario: Option<Scenario>,
     /// Compare R rows, drawn at random, in place of all, and recompute some of them in double-double. P is left out
     #[arg(long, value_name = "R", allow_negative_numbers = true, value_parser = positive)]
@@ -130,20 +125,9 @@ pub struct VerifyArgs {
     /// What --audit draws its rows with [default: of the system]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     pub seed: Option<u64>,
-    /// How bound and error grow up to KEYS keys (256 to 1048576), for a sequential fold, the plan's two levels, and a
-    /// balanced tree
-    #[arg(long, value_name = "KEYS", num_args = 0..=1, require_equals = true, default_missing_value = "1048576",
-        conflicts_with_all = ["q", "k", "v", "y", "scenario", "audit", "seed", "mask", "bias", "bias_table", "bias_index",
-        "windows", "picture", "shift", "kv_lens", "past_k", "past_v", "cu_seqlens_q", "cu_seqlens_k", "layout", "heads",
-        "kv_heads", "scale", "causal", "window", "softcap", "half_scores"], value_parser = longest)]
-    pub depth_curve: Option<usize>,
     /// Write verdict, metrics, bounds and pictures as one page that needs nothing but itself
     #[arg(long, value_name = "FILE.html")]
     pub html: Option<PathBuf>,
-    /// Write what schedules with frozen references and skipped blocks (VFA, BLASST, VSA, budgets) do with the tensors:
-    /// sparsity, bounds, errors and pictures, as one page that needs nothing but itself
-    #[arg(long, value_name = "FILE.html", conflicts_with = "depth_curve")]
-    pub study: Option<PathBuf>,
     /// What computes.
     #[command(flatten)]
     pub engine: EngineArgs,
@@ -163,31 +147,6 @@ fn seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "allowed: a whole number not below 0".into())
 }
 
-/// The longest length of a curve.
-fn longest(text: &str) -> Result<usize, String> {
-    let (low, high) = (1 << depth::LENGTHS.start(), 1 << depth::LENGTHS.end());
-    let keys = text.parse().ok().filter(|keys| (low..=high).contains(keys));
-    keys.ok_or_else(|| format!("allowed: a whole number from {low} to {high}"))
-}
-
-/// Measures and shows how bound and error grow.
-fn depth_curve(args: &VerifyArgs, longest: usize, page: Option<Target>) -> Result<(), Error> {
-    let engine = args.engine.engine()?;
-    let steps = depth::measure(&engine, &args.engine.plan_options(), longest)?;
-    let mut out = crate::foreign::stdout();
-    if args.json {
-        steps.iter().try_for_each(|step| report::json(&mut out, step))?;
-    } else {
-        depth::print(&mut out, &steps)?;
-    }
-    if let Some(page) = page {
-        page.write(crate::foreign::page(&html::depth(&steps)?).as_bytes())?;
-    }
-    let wrong = steps.iter().filter(|step| step.beyond > 0);
-    let wrong: Vec<String> = wrong.map(|step| format!("{} at {} keys", step.schedule, step.keys)).collect();
-    if wrong.is_empty() { Ok(()) } else { Err(Error::Verification(wrong.join(", "))) }
-}
-
 /// Runs the command.
 ///
 /// # Errors
@@ -198,21 +157,13 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         return Err(Error::Argument { argument: "seed", found, allowed });
     }
     args.traversal.excluded_by("y", args.y.is_some())?;
-    args.traversal.excluded_by("depth-curve", args.depth_curve.is_some())?;
     let mut reads = args.force.reads();
     args.problem.add_to(&mut reads);
     args.engine.add_to(&mut reads);
     if let Some(source) = &args.y {
         source.add_to(&mut reads, "y");
     }
-    let target = |argument, path: &Option<PathBuf>| {
-        path.as_deref().map(|path| Target::new(argument, path, &reads)).transpose()
-    };
-    let (page, studied) = (target("html", &args.html)?, target("study", &args.study)?);
-    let mut studies: Vec<Study> = Vec::new();
-    if let Some(longest) = args.depth_curve {
-        return depth_curve(args, longest, page);
-    }
+    let page = args.html.as_deref().map(|path| Target::new("html", path, &reads)).transpose()?;
     let audit = args.audit.map(|rows| (rows, args.seed.unwrap_or_else(audit::seed)));
     let mut verdicts = Vec::new();
     let mut shown = Vec::new();
@@ -229,12 +180,6 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         }
         Ok(())
     };
-    let mut study = |name: &str, problem: &Problem, inputs: Inputs<'_>| -> Result<(), Error> {
-        if args.study.is_some() {
-            studies.push(study::study(name, problem, inputs)?);
-        }
-        Ok(())
-    };
     let request = |name| Request { name, random: args.scenario.is_some(), audit };
     let options = args.traversal.options(args.engine.plan_options())?;
     if let Some(scenario) = args.scenario {
@@ -242,7 +187,6 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         let subject = Subject::Run { engine: &engine, options: &options };
         for case in scenario.cases()? {
             show(judge(&subject, &case.problem, case.inputs(), request(case.name))?)?;
-            study(case.name, &case.problem, case.inputs())?;
         }
     } else if let Some(source) = &args.y {
         let job = Job::load(&args.problem, [false, false])?;
@@ -250,7 +194,6 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         let output = answer.elements().ok_or_else(|| wrong(&answer, &job.problem, &[]))?;
         let subject = Subject::File { name: source.to_string(), output };
         show(judge(&subject, &job.problem, job.inputs()?, request("given"))?)?;
-        study("given", &job.problem, job.inputs()?)?;
         job.unchanged()?;
         answer.unchanged()?;
     } else {
@@ -258,7 +201,6 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         let job = Job::load(&args.problem, [false, false])?;
         let subject = Subject::Run { engine: &engine, options: &options };
         show(judge(&subject, &job.problem, job.inputs()?, request("given"))?)?;
-        study("given", &job.problem, job.inputs()?)?;
         job.unchanged()?;
     }
     let summary = Summary::of(&verdicts);
@@ -270,9 +212,6 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
     }
     if let Some(page) = page {
         page.write(crate::foreign::page(&html::page(&summary, &shown)?).as_bytes())?;
-    }
-    if let Some(page) = studied {
-        page.write(crate::foreign::page(&study::page(&studies)?).as_bytes())?;
     }
     match summary.verdict {
         Verdict::Pass => Ok(()),

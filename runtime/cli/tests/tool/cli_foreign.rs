@@ -125,7 +125,6 @@ fn no_file_acts_or_hides() {
             vec!["onnx", "check", &model],
             vec!["onnx", "rewrite", &model, &junk],
             vec!["merge", &junk, &junk, "--out", &junk],
-            vec!["simulate", "--costs", &junk],
         ] {
             let all = [&arguments[..], json].concat();
             let output = ran(&all, &[]);

@@ -105,7 +105,7 @@ const LINES: [(&str, &[&str]); 17] = [
         &["--out"],
     ),
     ("linear conv --u @u.npy --filter @filter.npy --bias @d.npy", &["--out"]),
-    ("verify --q @q.npy --k @k.npy --v @v.npy --mask @mask.npy", &["--html", "--study"]),
+    ("verify --q @q.npy --k @k.npy --v @v.npy --mask @mask.npy", &["--html"]),
     ("verify --q @q.npy --k @k.npy --v @v.npy --y @y.npy", &["--html"]),
     ("merge @t0.npz @t1.npz @t2.npz --out /dev/null", &["--state-out"]),
     (
@@ -158,10 +158,6 @@ fn no_verb_overwrites_what_it_reads() {
     refused(&desk, "run --q @in.npz#q --k @k.npy --v @v.npy --out @y.npy --state-out @in.npz");
     refused(&desk, "run --q @in.npz#q --k @k.npy --v @v.npy --quorum 3 --task 0/3 --state-out @in.npz");
     refused(&desk, "run --q @in.safetensors#q --k @k.npy --v @v.npy --out @in.safetensors#q");
-    desk.ok("simulate --tokens 1M --measure=64,96,128 --threads 1 --save-fit @fit.json");
-    for output in ["--html @fit.json", "--html @./fit.json"] {
-        refused(&desk, &format!("simulate --tokens 1M --fit @fit.json {output}"));
-    }
 }
 
 /// As `refused`, with a folder and links on the desk.

@@ -70,7 +70,6 @@ fn what_is_no_file_is_neither_read_nor_waited_for() {
     for path in ["/dev/zero", "@pipe", "@spot", "/dev/stdin"] {
         refused(&format!("bench --compare @good.csv {path}"), &["--compare: ", "not a regular file"]);
         refused(&format!("bench --compare {path} @good.csv"), &["--compare: ", "not a regular file"]);
-        refused(&format!("simulate --tokens 1M --fit {path}"), &["--fit: ", "not a regular file"]);
     }
     let sparse = std::fs::File::create(desk.path("huge.csv")).unwrap();
     sparse.set_len(1 << 40).unwrap();
@@ -92,7 +91,6 @@ fn what_is_no_file_is_neither_read_nor_waited_for() {
         format!("{run} --out @y.npy --state-out @pipe"),
         format!("{run} --out @pipe --host-budget 256MiB"),
         "verify --q @q.npy --k @k.npy --v @v.npy --html @pipe".into(),
-        "simulate --tokens 1M --html @pipe".into(),
         "bench --force --shape 1,1,4,4,4 --seconds 0.01 --csv @pipe".into(),
     ] {
         refused(&line, &["pipe: cannot be written: a pipe or a device that nothing reads"]);

@@ -186,7 +186,6 @@ fn numbers_out_of_their_bounds_are_refused() {
             "verify --q @q.npy --k @k.npy --v @v.npy --y @v.npy --schedule vfa".into(),
             "--schedule: given with",
         ),
-        ("verify --depth-curve --error-budget 0.1".into(), "--error-budget: given with"),
     ] {
         let output = desk.call(&line);
         let said = String::from_utf8(output.stderr).unwrap();

@@ -39,7 +39,7 @@ fn what_was_probably_meant_is_named() {
         ("--json info", "--json: unexpected argument before the command|allowed: elsa COMMAND"),
         (
             "frob",
-            "command: 'frob'|allowed: run, merge, backward, linear, verify, bench, info, warmup, tune, listen, onnx, simulate, help",
+            "command: 'frob'|allowed: run, merge, backward, linear, verify, bench, info, warmup, tune, listen, onnx, help",
         ),
         ("benhc", "command: 'benhc'|did you mean bench?"),
         ("help frob", "command: 'frob'|allowed: run, merge, backward, linear, verify"),

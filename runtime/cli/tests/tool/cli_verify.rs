@@ -108,9 +108,6 @@ fn what_cannot_be_an_answer_is_refused() {
         (format!("{FILES} --audit 0"), "--audit: '0'; allowed: "),
         (format!("{FILES} --seed 3"), "--seed: given without --audit"),
         (format!("{FILES} --html @none/page.html"), "--html: "),
-        ("--depth-curve=255".into(), "--depth-curve: '255'; allowed: "),
-        ("--depth-curve --scenario long".into(), "--depth-curve: given with --scenario"),
-        (format!("{FILES} --depth-curve"), "--q: given with --depth-curve"),
     ] {
         let output = desk.call(&format!("verify {line}"));
         let said = String::from_utf8(output.stderr).unwrap();
@@ -255,29 +252,6 @@ fn both_theorems_stand_side_by_side() {
 }
 
 #[test]
-#[cfg_attr(target_arch = "aarch64", ignore = "f64 is slow in an emulator")]
-fn curves_show_the_order_of_additions() {
-    let desk = Desk::new();
-    let text = desk.ok("verify --depth-curve=2048 --json --html @page.html");
-    let steps: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(steps.len(), 12);
-    let of = |schedule: &str, keys: usize, field: &str| {
-        let step = steps.iter().find(|step| step["schedule"] == schedule && step["keys"] == keys).unwrap();
-        step[field].as_f64().unwrap()
-    };
-    let grown = |schedule: &str, field: &str| of(schedule, 2048, field) / of(schedule, 256, field);
-    assert!((7.9..8.1).contains(&grown("fold", "additions")) && grown("fold", "bound") > 5.0);
-    assert!((1.3..1.4).contains(&grown("tree", "additions")) && grown("tree", "bound") < 1.3);
-    assert!(grown("two-level", "bound") < 1.5 && grown("fold", "repeated") > 5.0);
-    for schedule in ["fold", "two-level", "tree"] {
-        assert!(of(schedule, 2048, "random") < of(schedule, 2048, "bound"));
-        assert!(of(schedule, 2048, "constant") < of(schedule, 2048, "bound"));
-    }
-    let page = std::fs::read_to_string(desk.path("page.html")).unwrap();
-    assert!(page.contains("<svg") && page.contains("two-level") && !page.contains("NaN"), "{page}");
-}
-
-#[test]
 fn the_help_explains_verdicts_and_metrics() {
     let output = elsa(&["verify", "--help"]);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -296,7 +270,6 @@ fn the_help_explains_verdicts_and_metrics() {
         "--y",
         "--audit",
         "--seed",
-        "--depth-curve",
         "--html",
     ] {
         assert!(text.contains(words), "{words}");

@@ -2,7 +2,6 @@
 
 use super::plan::GpuPlan;
 use crate::cuda::marshal::{self, dtype, int, tensor};
-use elsa_core::attention::plan::GpuChoice;
 use elsa_core::attention::{self, BiasView, MaskKind, MaskView, Operand, Operands, Problem, Spec};
 use elsa_core::dtype::DType;
 use elsa_kernels::cuda::attention::{
@@ -240,7 +239,7 @@ pub fn attention(
         | vec4([&filled.value, &filled.past_value], dv, args::VALUE_VEC4)
         | vec4([&filled.output, &filled.output], dv, args::OUTPUT_VEC4);
     let inputs = args::QUERY_VEC4 | args::KEY_VEC4 | args::VALUE_VEC4;
-    if filled.flags & inputs == inputs && has_plain_tiles(c, [d, dv]) {
+    if filled.flags & inputs == inputs && c.has_plain_tiles([d, dv]) {
         filled.flags |= args::WHOLE_ROWS;
     }
     if serial {
@@ -269,14 +268,7 @@ pub fn budget(
     Budget { part_d: partials.d, left_out: left_out + counts, counts: left_out, odds, places }
 }
 
-/// Returns `true` if a plan has plain tiles for heads of these sizes, provided that rows can be accessed four
-/// elements at a time. That holds for heads of the kernel's size, and for smaller ones whose dims no tile checks.
-pub fn has_plain_tiles(choice: &GpuChoice, [d, dv]: [usize; 2]) -> bool {
-    let whole = [d, dv] == [choice.kernel.head_dim; 2];
-    whole || (d.min(dv) > 0 && d.is_multiple_of(8) && !choice.kernel.half_scores())
-}
-
-/// Returns the parameter of the measuring kernel; its records begin at `records`.
+/// What the kernel that measures takes besides the call; its records begin at `records`.
 pub fn measure(
     plan: &GpuPlan,
     problem: &Problem,

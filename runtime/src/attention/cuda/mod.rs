@@ -12,5 +12,4 @@ mod device_tests;
 mod launch;
 mod marshal;
 pub mod plan;
-pub mod predict;
 pub mod stream;

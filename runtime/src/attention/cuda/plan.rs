@@ -9,6 +9,7 @@ use elsa_core::attention::plan::{
     ChooseError, GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, alternatives, choose_gpu,
     choose_gpu_math,
 };
+use elsa_kernels::cuda::attention::merging;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::sync::Arc;
 
@@ -70,22 +71,7 @@ pub fn multiplying() -> Result<([&'static GpuKernel; 3], &'static GpuKernelSpec)
     }
 }
 
-/// Returns the kernel that merges `splits` partial states of a row, and the number of states that it reads at once.
-/// It is the sufficient kernel with the lowest limit.
-///
-/// # Errors
-/// Returns an error if no kernel suffices.
-pub fn merging(splits: usize) -> Result<(&'static GpuKernel, usize), DeviceError> {
-    let suffices = |k: &'static GpuKernel| match k.role {
-        Role::AttentionMerge { states, most, .. } if splits <= most => Some((most, states, k)),
-        _ => None,
-    };
-    let fewest = GPU_KERNELS.iter().filter_map(suffices).min_by_key(|(most, ..)| *most);
-    fewest.map(|(_, states, k)| (k, states)).ok_or(DeviceError::NoKernel { role: "merging" })
-}
-
-/// Returns the kernel that merges partial states within an error budget, and the number of states that it reads at
-/// once.
+/// The kernel that merges partial states inside an error budget, and the number of states that it reads at once.
 ///
 /// # Errors
 /// Returns an error if this build has no such kernel.
@@ -201,7 +187,7 @@ impl GpuPlan {
     pub fn merging(&self) -> Result<(&'static GpuKernel, usize), DeviceError> {
         match self.choice.error_budget {
             Some(_) => merging_within(),
-            None => merging(self.choice.splits),
+            None => merging(GPU_KERNELS, self.choice.splits).ok_or(DeviceError::NoKernel { role: "merging" }),
         }
     }
 
@@ -255,8 +241,8 @@ mod tests {
         let (steps, spec) = multiplying().unwrap();
         assert_eq!([spec.rows, spec.keys], [MATH_TILE; 2]);
         assert_eq!(steps[1].resources().threads, 32 * MATH_ROWS, "a warp has a row");
-        // The kernel for few states if it suffices, else the one for any number.
-        let names = [1, 2, 4, 5, 8, 9, 1 << 20].map(|splits| merging(splits).unwrap().0.name);
+        // The kernel for few states where it suffices, else the one for any number.
+        let names = [1, 2, 4, 5, 8, 9, 1 << 20].map(|splits| merging(GPU_KERNELS, splits).unwrap().0.name);
         let (few, many) = ("merge_f32_s4__sm53", "merge_f32_s8__sm53");
         assert_eq!(names, [few, few, few, many, many, many, many]);
     }

@@ -1,10 +1,11 @@
 //! `cargo xtask gpu-bench`: a folder that measures attention on a machine that has an NVIDIA driver and no Rust, beside
-//! PyTorch where that is installed: the library and the tool as they are handed out, a Python script, and a shell script.
+//! PyTorch where that is installed: the library and the tool as they are handed out, the laboratory, a Python script, and a
+//! shell script.
 
 use crate::boards::build;
 use crate::boards::target::HOST;
-use crate::files;
-use crate::shell::Tree;
+use crate::shell::{Run, Tree};
+use std::path::Path;
 
 /// What of the folder of a build goes along.
 const BUILT: [(&str, &str); 3] =
@@ -19,12 +20,16 @@ const SCRIPTS: [(&str, &str); 2] =
 /// A build that fails, a file that cannot be written.
 pub fn make(tree: &Tree) -> Result<(), String> {
     build::run(tree, HOST, false)?;
+    let done = Run::new(tree, "cargo build --release -p elsa-lab").run();
+    if !done.ok {
+        return Err(format!("the laboratory does not build: {}", done.how));
+    }
     let (built, out) = (tree.target.join("dist").join(HOST), tree.target.join("gpu-bench"));
     files::empty(&out)?;
     let mut bytes = 0;
-    for (from, to) in BUILT {
-        let from = built.join(from);
-        bytes += std::fs::copy(&from, out.join(to)).map_err(files::at(&from))?;
+    let parts = BUILT.map(|(from, to)| (built.join(from), to));
+    for (from, to) in parts.into_iter().chain([(tree.target.join("release/elsa-lab"), "elsa-lab")]) {
+        bytes += std::fs::copy(&from, out.join(to)).map_err(|error| fault(&from, error))?;
     }
     for (name, content) in SCRIPTS {
         files::write(&out.join(name), content)?;

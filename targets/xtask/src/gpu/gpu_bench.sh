@@ -1,11 +1,11 @@
 #!/bin/sh
 # Measures attention on this machine's GPU. With PyTorch for Python 3: run.sh [--only TEXT] [--seconds X] [--out FOLDER], see
-# gpu_bench.py. Without it: the tool's own table of the same shapes, with device times by events and no peer. With run.sh
-# series [FLAGS]: recurrences, selective scans and convolutions, see elsa linear bench-series --help.
+# gpu_bench.py. Without: the tool's own table of the same shapes, with device times by events and no peer. With run.sh series
+# [FLAGS]: recurrences, selective scans and convolutions, see elsa-lab bench-series --help.
 cd "$(dirname "$0")" || exit 2
 if [ "$1" = series ]; then
   shift
-  exec ./elsa linear bench-series --backend cuda --fallback fail "$@"
+  exec ./elsa-lab bench-series --backend cuda --fallback fail "$@"
 fi
 if python3 -c 'import torch' 2>/dev/null; then
   exec python3 -B gpu_bench.py "$@"

@@ -1,6 +1,6 @@
 //! `cargo xtask gpu-test`: a folder that tests the CUDA back end on a machine that has an NVIDIA driver and no Rust:
-//! release test programs, which carry their PTX, C programs that are linked with the static library, the tool, and a
-//! script.
+//! release test programs, which carry their PTX, C programs that are linked with the static library, the tool and the
+//! laboratory, and a script.
 
 use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
 use crate::files::{self, at};
@@ -48,12 +48,12 @@ pub fn make(tree: &Tree) -> Result<(), String> {
     for line in [
         &format!("cargo test --no-run -p elsa-tests{tests}"),
         "cargo test --no-run -p elsa-runtime --lib",
-        "cargo build -p elsa-edge",
+        "cargo build -p elsa-edge -p elsa-lab",
         "cargo build -p elsa-capi",
     ] {
         made.extend(executables(&build(line).text(line)?));
     }
-    for name in TESTS.into_iter().chain(["elsa_runtime", "elsa"]) {
+    for name in TESTS.into_iter().chain(["elsa_runtime", "elsa", "elsa-lab"]) {
         let found = made.iter().find(|(made, _)| made == name);
         let (_, path) = found.ok_or_else(|| format!("{name}: not among what was built"))?;
         std::fs::copy(path, out.join(name)).map_err(at(path))?;

@@ -100,7 +100,7 @@ counted c-graph ./graph
 step scale ./crossing cuda_scale::scale_ --include-ignored --nocapture --test-threads 1
 # Status 5: a row was disturbed. The answers are still checked.
 tool bench sh -c './elsa bench --force --backend cuda --seconds 0.2 --shape 1,8,1024,1024,64 --json; status=$?; [ "$status" = 0 ] || [ "$status" = 5 ]'
-tool bench-series ./elsa linear bench-series --backend cuda --fallback fail --seconds 0.05 --json
+tool bench-series ./elsa-lab bench-series --backend cuda --fallback fail --seconds 0.05 --json
 
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer /usr/local/cuda*/compute-sanitizer/compute-sanitizer 2>/dev/null | head -1)
 if [ -n "$sanitizer" ]; then

@@ -93,11 +93,11 @@ pub fn miri(tree: &Tree) -> Ran {
         "cargo +nightly miri test -p elsa-tests --test crossing --no-fail-fast -- small_calls::calls_agree",
         "cargo +nightly miri test -p elsa-tests --test crossing --no-fail-fast -- small_calls --skip calls_agree",
         // It forbids unsafe; what counts and compares for long is left to the stage `host`.
-        "cargo +nightly miri test -p elsa-core --lib --tests --no-fail-fast -- --skip quorum:: --skip model:: \
+        "cargo +nightly miri test -p elsa-core --lib --tests --no-fail-fast -- --skip quorum:: \
          --skip backward:: --skip plan:: --skip rounding:: --skip certified::",
         "cargo +nightly miri test -p elsa-kernels --tests --no-fail-fast",
         // Miri maps no files. The others that are left out have no unsafe code.
-        "cargo +nightly miri test -p elsa-runtime --lib --no-fail-fast -- --skip mapped --skip predict --skip tuned \
+        "cargo +nightly miri test -p elsa-runtime --lib --no-fail-fast -- --skip mapped --skip tuned \
          --skip steps:: --skip guard::",
     ];
     let run = |line: &str| {

@@ -1,13 +1,12 @@
-//! The operators that treat every channel by itself: `elsa linear recurrence`, `selective` and `conv`, and their benchmark.
+//! The operators that treat every channel by itself: `elsa linear recurrence`, `selective` and `conv`.
 
-mod bench;
 mod call;
 mod convolution;
 mod recurrence;
 mod selective;
 
 use crate::error::Error;
-use bench::SeriesBenchArgs;
+pub use call::{farther, parts_of};
 use clap::Subcommand;
 use convolution::ConvolutionArgs;
 use recurrence::RecurrenceArgs;
@@ -22,8 +21,6 @@ pub enum SeriesCommand {
     Selective(Box<SelectiveArgs>),
     /// A causal convolution per channel: relative decay, or the short one before a scan
     Conv(Box<ConvolutionArgs>),
-    /// Measure the ways to compute these operators beside each other; every answer is checked
-    BenchSeries(Box<SeriesBenchArgs>),
 }
 
 impl SeriesCommand {
@@ -36,7 +33,6 @@ impl SeriesCommand {
             SeriesCommand::Recurrence(args) => recurrence::recurrence(args),
             SeriesCommand::Selective(args) => selective::selective(args),
             SeriesCommand::Conv(args) => convolution::convolution(args),
-            SeriesCommand::BenchSeries(args) => bench::bench(args),
         }
     }
 }

@@ -16,7 +16,7 @@ use std::path::Path;
 /// What the table is made for.
 pub const TARGET: &str = "sm_62";
 /// The table, in the tree.
-pub const TABLE: &str = "kernels/src/cuda/attention/costs.rs";
+pub const TABLE: &str = "runtime/lab/src/predict/costs.rs";
 
 /// Cycles from the issue of an instruction to its result, for those whose time varies: an unloaded Pascal GPU, values
 /// in its level 2 cache. Approximate: several warps of an SM hide most of them.
@@ -73,7 +73,7 @@ impl Cost {
 pub fn table(costs: &[(String, Cost)]) -> String {
     let mut text = String::from(
         "//! What the kernels cost on a GPU of compute capability 6.2. Generated from their machine code by `cargo xtask ptx`.\n\n\
-         use elsa_core::attention::plan::{GpuCost, GpuPart};\n\n",
+         use super::latency::{GpuCost, GpuPart};\n\n",
     );
     text.push_str("/// A part, from its counts in the order of the fields.\n#[rustfmt::skip]\nconst fn part(counts: [u32; 13]) -> GpuPart {\n");
     text.push_str(&format!(

@@ -1,0 +1,86 @@
+//! The laboratory `elsa-lab`: studies of attention, apart from the tool that boards get.
+//!
+//! | command | module |
+//! |---|---|
+//! | `elsa-lab simulate` | [`simulate`]: time, memory and traffic of any number of tokens, from fits |
+//! | `elsa-lab study` | [`study`]: what schedules with frozen references and skipped blocks do with tensors |
+//! | `elsa-lab depth-curve` | [`depth_curve`]: how bound and error grow with the number of keys |
+//! | `elsa-lab predict` | [`predict`]: latencies of a board that is not at hand |
+//! | `elsa-lab bench-series` | [`bench_series`]: the ways to compute recurrences, selective scans and convolutions |
+//!
+//! [`model`] fits bytes and seconds of attention, and has the arithmetic of its division by quorums. Arguments, files,
+//! tensors, the oracle and the exit statuses are those of the library of the tool `elsa`.
+#![forbid(unsafe_code)]
+
+mod bench_series;
+mod depth_curve;
+mod model;
+mod predict;
+mod simulate;
+mod study;
+
+use bench_series::BenchSeriesArgs;
+use clap::{Parser, Subcommand};
+use depth_curve::DepthCurveArgs;
+use elsa_edge::error::Error;
+use predict::PredictArgs;
+use simulate::SimulateArgs;
+use std::process::ExitCode;
+use study::StudyArgs;
+
+/// The name of the program.
+const NAME: &str = "elsa-lab";
+
+/// The text below the commands.
+const HELP: &str = "Environment and exit statuses are those of elsa, which elsa --help lists.";
+
+/// Studies of exact attention: its costs, schedules, errors and predicted latencies.
+#[derive(Parser, Debug)]
+#[command(name = NAME, bin_name = NAME, version, arg_required_else_help = true, after_help = HELP)]
+struct Cli {
+    /// The command.
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// What attention over any number of tokens costs: streamed, and divided by quorums
+    Simulate(Box<SimulateArgs>),
+    /// What schedules with frozen references and skipped blocks do with tensors, as a page
+    Study(Box<StudyArgs>),
+    /// How bound and error grow with the number of keys, for three orders of the additions
+    DepthCurve(DepthCurveArgs),
+    /// Predict the latencies of a board from the machine code of its kernels
+    Predict(PredictArgs),
+    /// Measure the ways to compute recurrences, selective scans and convolutions; every answer is checked
+    BenchSeries(Box<BenchSeriesArgs>),
+}
+
+/// Runs the command.
+fn run(cli: &Cli) -> Result<(), Error> {
+    match &cli.command {
+        Command::Simulate(args) => simulate::simulate(args),
+        Command::Study(args) => study::study(args),
+        Command::DepthCurve(args) => depth_curve::depth_curve(args),
+        Command::Predict(args) => predict::predict(args),
+        Command::BenchSeries(args) => bench_series::bench(args),
+    }
+}
+
+fn main() -> ExitCode {
+    elsa_edge::prepare(NAME);
+    elsa_edge::main(std::env::args_os(), run).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

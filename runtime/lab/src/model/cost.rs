@@ -1,0 +1,129 @@
+//! Bytes and seconds of attention over x tokens.
+
+use super::fit::{Fit, FitError, Sample, fit};
+use libm::sqrt;
+
+/// Bytes that a call over x tokens needs at once: `D x + E`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Bytes {
+    /// D, bytes of a token.
+    pub per_token: f64,
+    /// E, bytes whatever the number of tokens.
+    pub fixed: f64,
+}
+
+impl Bytes {
+    /// The bytes of `tokens` tokens.
+    #[must_use]
+    pub fn at(self, tokens: f64) -> f64 {
+        self.per_token * tokens + self.fixed
+    }
+
+    /// The line without negative coefficients that is nearest to `samples`, and how near it is.
+    ///
+    /// # Errors
+    /// Fewer than two different sizes, samples that are not positive and finite.
+    pub fn fitted(samples: &[Sample]) -> Result<(Bytes, Fit<2>), FitError> {
+        let found = fit(samples, |x| [x, 1.0])?;
+        let [per_token, fixed] = found.coefficients;
+        Ok((Bytes { per_token, fixed }, found))
+    }
+}
+
+/// Seconds that a call over x tokens takes: `A x² + B x + C`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Seconds {
+    /// A, seconds of a pair of a query and a key.
+    pub square: f64,
+    /// B, seconds of a token.
+    pub linear: f64,
+    /// C, seconds of a call.
+    pub constant: f64,
+}
+
+impl Seconds {
+    /// The seconds of `tokens` tokens. `None` where the function has no positive value, which is no time.
+    #[must_use]
+    pub fn at(self, tokens: f64) -> Option<f64> {
+        Some(self.formula(tokens)).filter(|seconds| *seconds > 0.0)
+    }
+
+    /// The value of the formula, a time or not.
+    #[must_use]
+    pub fn formula(self, tokens: f64) -> f64 {
+        (self.square * tokens + self.linear) * tokens + self.constant
+    }
+
+    /// Returns whether no coefficient is negative, so that it is positive at every size.
+    #[cfg(test)]
+    pub fn is_sound(self) -> bool {
+        [self.square, self.linear, self.constant].iter().all(|a| *a >= 0.0)
+    }
+
+    /// The number of tokens below which a function with a negative constant is negative.
+    #[must_use]
+    pub fn negative_below(self) -> Option<f64> {
+        let Seconds { square: a, linear: b, constant: c } = self;
+        if c.is_nan() || c >= 0.0 {
+            return None;
+        }
+        // In the form that subtracts nothing of like size.
+        let root = -2.0 * c / (b + sqrt(b * b - 4.0 * a * c));
+        Some(root).filter(|root| root.is_finite() && *root > 0.0)
+    }
+
+    /// The parabola without negative coefficients that is nearest to `samples`, and how near it is.
+    ///
+    /// # Errors
+    /// Fewer than three different sizes, samples that are not positive and finite.
+    pub fn fitted(samples: &[Sample]) -> Result<(Seconds, Fit<3>), FitError> {
+        let found = fit(samples, |x| [x * x, x, 1.0])?;
+        let [square, linear, constant] = found.coefficients;
+        Ok((Seconds { square, linear, constant }, found))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fit of the forward pass as Stream-CQSA prints it (appendix C).
+    const PRINTED: Seconds = Seconds { square: 9.37e-12, linear: 9.92e-7, constant: -3.51e-2 };
+
+    #[test]
+    fn a_negative_time_is_none() {
+        let zero = PRINTED.negative_below().unwrap();
+        assert!((zero - 27_985.0).abs() < 1.0, "{zero}");
+        assert_eq!(PRINTED.at(zero - 1.0), None);
+        assert!(PRINTED.at(zero + 1.0).unwrap() > 0.0 && !PRINTED.is_sound());
+        let sound = Seconds { constant: 0.0, ..PRINTED };
+        assert!(sound.is_sound() && sound.negative_below().is_none() && sound.at(1.0).is_some());
+        assert_eq!(Seconds { square: f64::NAN, ..PRINTED }.at(1e6), None);
+    }
+
+    #[test]
+    fn the_fit_of_a_machine_holds_beyond_the_sizes_that_it_was_fitted_on() {
+        // Microseconds of 8 heads of size 64 in f32 on an H200 (docs/src/machines/h200-2026-11-26.md).
+        let measured =
+            [(1024.0, 60.5), (2048.0, 214.7), (4096.0, 808.5), (8192.0, 3192.5), (16384.0, 12827.7)];
+        let samples = measured.map(|(tokens, us)| Sample { tokens, value: us * 1e-6 });
+        let (fitted, fit) = Seconds::fitted(&samples[..3]).unwrap();
+        assert!(fit.worst < 1e-3 && fitted.is_sound(), "{fit:?}");
+        for Sample { tokens, value } in &samples[3..] {
+            let off = fitted.at(*tokens).unwrap() / value - 1.0;
+            assert!(off.abs() < 0.1, "{tokens}: {off}");
+        }
+    }
+
+    #[test]
+    fn a_line_is_fitted_to_its_own_bytes() {
+        let bytes = Bytes { per_token: 1536.0, fixed: 9e7 };
+        let samples = [1e3, 1e6, 2e6].map(|tokens| Sample { tokens, value: bytes.at(tokens) });
+        let (found, fit) = Bytes::fitted(&samples).unwrap();
+        assert!(
+            (found.per_token - 1536.0).abs() < 1e-6
+                && (found.fixed / 9e7 - 1.0).abs() < 1e-9
+                && fit.worst < 1e-9
+        );
+    }
+}

@@ -1,0 +1,140 @@
+//! The latency of a call on a GPU that is not at hand: the chooser's plan for it, and the costs of its kernels.
+
+use super::costs::COSTS;
+use super::latency::{GpuCall, GpuMachine, GpuMerge, GpuPart, GpuPrediction, predict};
+use elsa_core::attention::Problem;
+use elsa_core::attention::plan::{ChooseError, GpuChoice, GpuOptions, choose_gpu};
+use elsa_kernels::cuda::attention::{merge_blocks, merging};
+use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
+
+/// A predicted call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Forecast {
+    /// Name of the attention kernel.
+    pub kernel: &'static str,
+    /// Number of splits of the keys.
+    pub splits: usize,
+    /// What a warp executes for a tile of keys that every row attends.
+    pub tile: GpuPart,
+    /// The times of its launches.
+    pub prediction: GpuPrediction,
+}
+
+/// Why a call cannot be predicted.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ForecastError {
+    /// The chooser has no plan.
+    #[error(transparent)]
+    Choose(#[from] ChooseError),
+    /// A fact of the machine is missing.
+    #[error("{fact} of the GPU: not known; allowed: a profile that has it")]
+    Unknown {
+        /// The fact.
+        fact: &'static str,
+    },
+    /// No kernel of this build runs there.
+    #[error("GPU of compute capability {}.{}: no kernel; allowed: 5.3 and newer", found.0, found.1)]
+    Capability {
+        /// Compute capability.
+        found: (u32, u32),
+    },
+    /// A kernel's machine code is not understood well enough to tell its time.
+    #[error("kernel {kernel}: of unknown cost, not predicted; allowed: calls that another kernel takes")]
+    Cost {
+        /// The kernel that the plan uses.
+        kernel: &'static str,
+    },
+    /// The times of such a call depend on its data, or nothing is known of them.
+    #[error(
+        "{found}: not predicted; allowed: fixed lengths, without mask, bias, window, soft cap and past; causal or not"
+    )]
+    Changed {
+        /// What the call has.
+        found: &'static str,
+    },
+}
+
+/// Oldest compute capability that loads the kernels.
+const OLDEST: (u32, u32) = (5, 3);
+
+/// Predicts the latency of a call whose tensors are in the memory of `machine`. `half_scores`: of a plan that may sum
+/// chains of f16 products in f16.
+///
+/// # Errors
+/// A call that cannot be predicted, or a machine of which too little is known.
+pub fn forecast(
+    problem: &Problem,
+    machine: &GpuMachine,
+    half_scores: bool,
+) -> Result<Forecast, ForecastError> {
+    let (s, profile) = (problem.spec(), &machine.profile);
+    let known = [
+        ("number of multiprocessors", profile.sms > 0),
+        ("clock", profile.mhz > 0),
+        ("memory bandwidth", machine.bandwidth_gbs > 0.0),
+        ("launch", machine.launch_us >= 0.0),
+        ("efficiency", machine.efficiency > 0.0),
+    ];
+    if profile.capability < OLDEST {
+        return Err(ForecastError::Capability { found: profile.capability });
+    }
+    if let Some((fact, _)) = known.into_iter().find(|(_, known)| !known) {
+        return Err(ForecastError::Unknown { fact });
+    }
+    let past = s.past_key.is_some() || s.past_value.is_some();
+    let changes = [
+        ("mask", s.mask.is_some()),
+        ("bias", s.bias.is_some()),
+        ("windows", s.windows.is_some()),
+        ("window", s.window.left.is_some()),
+        ("softcap", s.softcap.is_some()),
+        ("past", past),
+        ("packed sequences", s.packed.is_some()),
+        ("lengths of keys", s.key_lengths),
+    ];
+    if let Some((found, _)) = changes.into_iter().find(|(_, changed)| *changed) {
+        return Err(ForecastError::Changed { found });
+    }
+    let kernels = || GPU_KERNELS.iter().filter_map(GpuKernel::attention);
+    let choice =
+        choose_gpu(problem, profile, kernels(), &GpuOptions { half_scores, ..GpuOptions::default() })?;
+    of_choice(problem, machine, &choice)
+}
+
+/// Predicts the latency of a choice for `problem`, which nothing changes.
+fn of_choice(problem: &Problem, machine: &GpuMachine, choice: &GpuChoice) -> Result<Forecast, ForecastError> {
+    let s = problem.spec();
+    let cost_of = |kernel: &'static str| {
+        let found = COSTS.iter().find(|(name, _)| *name == kernel);
+        found.map(|(_, cost)| cost).ok_or(ForecastError::Cost { kernel })
+    };
+    let cost = cost_of(choice.kernel.name)?;
+    // Blocks that take all splits of their rows take as long as undivided ones, but for merges in place.
+    let mut whole = *choice;
+    (whole.splits, whole.chunk) = (1, choice.chunk.saturating_mul(choice.splits));
+    let choice = if choice.serial { &whole } else { choice };
+    let merge = match choice.divided() {
+        true => {
+            let (kernel, states) = merging(GPU_KERNELS, choice.splits).ok_or(ChooseError::NoKernel)?;
+            let cost = *cost_of(kernel.name)?;
+            let blocks = merge_blocks(states, choice.rows, choice.splits, choice.partial_dim);
+            Some(GpuMerge { cost, resources: kernel.resources(), blocks })
+        }
+        false => None,
+    };
+    let blocks = problem.sequences() * problem.heads() * choice.splits * choice.row_blocks;
+    let (rows, keys) = (problem.rows(), problem.sequences() * problem.kv_heads() * problem.keys());
+    let elements = (rows + keys) * (problem.head_dim() + problem.value_dim());
+    let bytes = elements as f64 * s.dtype.size() as f64;
+    let causal = problem.grows_with_the_row();
+    let padded = !choice.has_plain_tiles([problem.head_dim(), problem.value_dim()]);
+    let (kernel, queries) = (&choice.kernel, s.query.tokens());
+    let live = kernel.busy_warps(queries) as f64 / kernel.all_warps(queries).max(1) as f64;
+    let call = GpuCall { blocks, live, keys: problem.keys(), causal, padded, bytes };
+    let prediction = predict(choice, cost, merge.as_ref(), &call, machine);
+    Ok(Forecast { kernel: choice.kernel.name, splits: choice.splits, tile: cost.plain, prediction })
+}
+
+#[cfg(test)]
+#[path = "forecast_tests.rs"]
+mod tests;

@@ -1,0 +1,216 @@
+//! `elsa-lab predict`: latencies of a board that is not at hand, beside those that the paper measured on it.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | `latency` | the time of a plan, from counts of instructions |
+//! | `costs` | these counts for each kernel, generated from its machine code |
+//! | `forecast` | the plan of a call and its time |
+
+mod costs;
+mod forecast;
+mod latency;
+
+use clap::Args;
+use elsa_core::dtype::DType;
+use elsa_edge::args::values::{dtype, one_of, positive};
+use elsa_edge::bench::{Case, DIM, GRID, cases};
+use elsa_edge::error::Error;
+use elsa_edge::shape::{self, Named, Shape, WORKLOADS, Workload};
+use elsa_targets::{Board, NAMES};
+use forecast::{Forecast, ForecastError, forecast};
+use latency::GpuMachine;
+use serde_json::json;
+use std::io::Write;
+
+/// Returns the text below the flags.
+fn help() -> String {
+    let grid = GRID.map(|tokens| tokens.to_string()).join(" ");
+    let workloads = WORKLOADS.map(|workload| workload.name).join(" ");
+    format!(
+        "\
+Without --shape and --workload: tokens {grid}
+at head size {DIM}, in f32 and in f16: the grid of table 6 of ELSA.
+{}
+Workloads, which --shape takes by name, too:
+  {workloads}
+No GPU is needed: a prediction takes the plan that the board's chooser would make, and counts the instructions that its
+multiprocessors would issue. f32 / it is the prediction for f32 over that of the row, --half-scores included; FMA of slots are the multiply-adds
+among the issue slots of a warp for a tile of keys. A prediction is no measurement, and every line says so. Masks, biases,
+windows and packed sequences are not predicted.",
+        shape::HELP
+    )
+}
+
+/// `elsa-lab predict`.
+#[derive(Args, Debug)]
+#[command(after_help = help())]
+pub struct PredictArgs {
+    /// The board, whose latencies stand beside those that the paper measured on it
+    #[arg(long, value_name = "BOARD", value_parser = one_of(NAMES.map(|name| (name, name))))]
+    board: &'static str,
+    /// Heads of the default grid; a shape has its own
+    #[arg(long, value_name = "H", default_value = "1", allow_negative_numbers = true, value_parser = positive,
+        conflicts_with_all = ["shape", "workload"])]
+    heads: usize,
+    /// Element type [default: f32 and f16 of the default grid, f32 of shapes]
+    #[arg(long, value_parser = dtype())]
+    dtype: Option<DType>,
+    /// A shape instead of the default grid; may be repeated
+    #[arg(long, value_name = shape::VALUE, allow_negative_numbers = true)]
+    shape: Vec<Named>,
+    /// The shapes of a model; may be repeated
+    #[arg(long, value_name = "NAME")]
+    workload: Vec<Workload>,
+    /// Let the GPU sum short chains of products of f16 inputs in f16
+    #[arg(long)]
+    half_scores: bool,
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Milliseconds of ELSA and of PyTorch's attention in f16, then both in f32, on a Jetson TX2, for each length of the
+/// default grid: table 6 of ELSA.
+const PAPER: [[f64; 4]; GRID.len()] = [
+    [0.69, 1.06, 0.69, 1.06],
+    [1.71, 2.64, 1.71, 2.64],
+    [3.53, 5.47, 3.54, 5.49],
+    [6.47, 10.10, 6.48, 10.12],
+    [10.52, 16.74, 10.54, 16.77],
+    [17.24, 27.22, 17.28, 27.29],
+    [25.95, 41.23, 26.04, 41.34],
+    [37.63, 60.01, 37.74, 60.16],
+    [52.78, 84.54, 52.96, 84.76],
+    [73.03, 116.85, 73.33, 117.18],
+    [98.47, 157.45, 98.86, 157.89],
+    [129.74, 207.55, 131.14, 208.91],
+];
+/// The board of table 6.
+const MEASURED: &str = "jetson-tx2";
+
+/// The paper's figures for a case on a board: ELSA, PyTorch.
+fn paper(board: &str, case: &Case) -> Option<[f64; 2]> {
+    let tokens = case.shape.keys;
+    let same = case.shape == Shape::plain(1, 1, tokens, tokens, DIM) && board == MEASURED;
+    let row = PAPER.get(GRID.iter().position(|&n| n == tokens).filter(|_| same)?)?;
+    match case.dtype {
+        DType::F16 => Some([row[0], row[1]]),
+        DType::F32 => Some([row[2], row[3]]),
+        DType::Bf16 => None,
+    }
+}
+
+/// The refusal of a case or of a board.
+fn refused(board: &str, shape: &Shape, error: &ForecastError) -> Error {
+    let text = error.to_string();
+    let (found, allowed) = text.split_once("; allowed: ").unwrap_or((&text, "another shape or board"));
+    Error::Argument {
+        argument: "board",
+        found: format!("{board}, {shape}: {found}"),
+        allowed: allowed.into(),
+    }
+}
+
+/// Returns the facts of a board that a prediction reads. Facts and assumptions that its profile lacks are zero.
+fn machine(board: &Board) -> GpuMachine {
+    GpuMachine {
+        profile: board.device_profile().gpu.unwrap_or_default(),
+        bandwidth_gbs: board.memory.bandwidth_gbs.unwrap_or(0.0),
+        launch_us: board.gpu.launch_us.unwrap_or(0.0),
+        efficiency: board.gpu.efficiency.unwrap_or(0.0),
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A board of whose GPU too little is known, calls that are not predicted, a standard output that fails.
+pub fn predict(args: &PredictArgs) -> Result<(), Error> {
+    let name = args.board;
+    let known = |error: elsa_targets::Error| Error::Argument {
+        argument: "board",
+        found: error.to_string(),
+        allowed: NAMES.join(", "),
+    };
+    let board = Board::named(name).map_err(known)?;
+    let machine = machine(&board);
+    let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)
+        .map_err(|found| Error::Argument { argument: "workload", found, allowed: "a shape".into() })?;
+    let named = !args.shape.is_empty() || !args.workload.is_empty();
+    // What masks cost is not predicted: of the default grid, the plain shapes.
+    let cases: Vec<Case> = cases.into_iter().filter(|case| named || case.shape.mask.is_none()).collect();
+    let out = &mut elsa_edge::foreign::stdout();
+    let of = |case: &Case, dtype: DType| -> Result<Forecast, Error> {
+        let problem = case.shape.problem(dtype)?;
+        forecast(&problem, &machine, args.half_scores).map_err(|error| refused(name, &case.shape, &error))
+    };
+    // Nothing is printed unless everything can be.
+    let both = |case| -> Result<_, Error> { Ok((case, of(case, case.dtype)?, of(case, DType::F32)?)) };
+    let rows = cases.iter().map(both).collect::<Result<Vec<_>, Error>>()?;
+    let width = rows.iter().map(|(case, ..)| case.shape.to_string().len()).max().unwrap_or(0).max(5);
+    let profile = machine.profile;
+    if !args.json {
+        writeln!(
+            out,
+            "prediction, not measured: {}, {} multiprocessors at {} MHz, {} GB/s; assumed: {} us a launch, {} of the issue slots",
+            board.title,
+            profile.sms,
+            profile.mhz,
+            machine.bandwidth_gbs,
+            machine.launch_us,
+            machine.efficiency
+        )?;
+        writeln!(
+            out,
+            "{:<width$}  dtype  predicted ms  paper: ELSA ms  PyTorch ms  f32 / it  FMA of slots  splits  blocks  waves  kernel",
+            "shape"
+        )?;
+    }
+    for (case, forecast, single) in &rows {
+        let (prediction, paper) = (forecast.prediction, paper(name, case));
+        let (attention, ms) = (prediction.attention, prediction.us() / 1e3);
+        let ratio = single.prediction.us() / prediction.us();
+        let tile = forecast.tile;
+        let slots = tile.instructions - tile.pairs;
+        if args.json {
+            let line = json!({
+                "what": "prediction",
+                "measured": false,
+                "board": name,
+                "shape": case.shape.to_string(),
+                "dtype": case.dtype.name(),
+                "kernel": forecast.kernel,
+                "splits": forecast.splits,
+                "blocks": attention.blocks,
+                "resident": attention.resident,
+                "waves": attention.waves,
+                "attention_ms": attention.us / 1e3,
+                "merge_ms": prediction.merge.map(|merge| merge.us / 1e3),
+                "predicted_ms": ms,
+                "f32_ratio": ratio,
+                "tile_slots": slots,
+                "tile_fma": tile.fma,
+                "tile_conflicts": tile.conflicts,
+                "paper_elsa_ms": paper.map(|[elsa, _]| elsa),
+                "paper_math_ms": paper.map(|[_, math]| math),
+            });
+            writeln!(out, "{line}")?;
+        } else {
+            let cell = |which: usize| paper.map_or("-".to_owned(), |paper| format!("{:.2}", paper[which]));
+            writeln!(
+                out,
+                "{:<width$}  {:<5}  {ms:>12.3}  {:>14}  {:>10}  {ratio:>8.3}  {:>12}  {:>6}  {:>6}  {:>5}  {}",
+                case.shape.to_string(),
+                case.dtype.name(),
+                cell(0),
+                cell(1),
+                format!("{} of {slots}", tile.fma),
+                forecast.splits,
+                attention.blocks,
+                attention.waves,
+                forecast.kernel
+            )?;
+        }
+    }
+    Ok(())
+}

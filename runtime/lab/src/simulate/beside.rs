@@ -1,0 +1,314 @@
+//! Streaming and quorums run on this machine, over sizes and budgets: what they take, hold and move.
+//!
+//! Both compute the same random tensors, and their answers must agree. A budget is a share of the tensors of the whole.
+//!
+//! - **Streaming** is [`Engine::stream`] with that budget beyond what the process has; bytes held are those of its account.
+//! - **Quorums** take the fewest levels whose tasks hold no more than the budget: the task's own tokens, its states and its
+//!   workspace. Tasks run one after the other, each with its tokens gathered first, and their states are merged. Time is that
+//!   of gathering, planning, running and merging. The states of the whole, into which they merge, are not counted.
+
+use super::costs::Pass;
+use crate::model::Division as Sizes;
+use elsa_core::attention::plan::Part;
+use elsa_core::attention::{Inputs, Lengths, Operand, StateOut};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::quorum::{Division, InterestSet, Task};
+use elsa_core::view::{Layout, View};
+use elsa_edge::error::Error;
+use elsa_edge::memory::zeros;
+use elsa_edge::progress::bar;
+use elsa_edge::shape::{Data, Shape};
+use elsa_runtime::{
+    Engine, EngineOptions, Held, PlanOptions, RowStates, StreamError, StreamOptions, TaskMerge, TaskPlan,
+};
+use serde::Serialize;
+use std::io;
+use std::time::Instant;
+
+/// Budgets, as parts of the whole's tensors.
+const SHARES: [f64; 3] = [1.0, 0.5, 0.25];
+/// The most tasks that are run for a point.
+const TASKS: usize = 400;
+/// Runs of a point, of which the median counts.
+pub const RUNS: usize = 5;
+/// How far two answers may be apart, relative to the largest value: both are far within.
+const APART: f32 = 1e-4;
+
+/// What a method took at a size and a budget.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ran {
+    /// Tokens.
+    pub tokens: usize,
+    /// The budget in bytes.
+    pub budget: f64,
+    /// The budget over the tensors of the whole.
+    pub share: f64,
+    /// `streaming` or `quorums`.
+    pub method: &'static str,
+    /// Levels of division.
+    pub level: u32,
+    /// Units or tasks.
+    pub tasks: usize,
+    /// Seconds: the median of [`RUNS`] runs, which take turns with those of the other method.
+    pub seconds: f64,
+    /// Seconds by the model.
+    pub modelled: f64,
+    /// Bytes held at once.
+    pub peak_bytes: f64,
+    /// Bytes of tensors read and written.
+    pub moved_bytes: f64,
+}
+
+/// A streamed run that failed.
+fn failed(e: StreamError) -> Error {
+    FileError::Write { argument: "beside", path: "tensors in memory".into(), source: io::Error::other(e) }
+        .into()
+}
+
+/// The part of a tensor from `offset` on.
+fn copy(data: &[f32], offset: u64, to: &mut [u8]) -> io::Result<()> {
+    let bytes: &[u8] = bytemuck::cast_slice(data);
+    let from = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)?.get(..to.len()));
+    to.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+    Ok(())
+}
+
+/// The tensors of a whole.
+struct Whole {
+    shape: Shape,
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+}
+
+impl Whole {
+    fn new(heads: usize, tokens: usize, dim: usize) -> Result<Whole, Error> {
+        let shape = Shape::plain(1, heads, tokens, tokens, dim);
+        let data = Data::random(&shape, &shape.problem(DType::F32)?)?;
+        let take =
+            |elements: Elements<'_>| (0..elements.len()).map(|i| elements.get(i)).collect::<Vec<f32>>();
+        let (q, k, v) = (take(data.query.elements()), take(data.key.elements()), take(data.value.elements()));
+        Ok(Whole { shape, q, k, v })
+    }
+
+    /// Bytes of queries, keys, values and outputs.
+    fn bytes(&self) -> f64 {
+        (4 * self.q.len() * size_of::<f32>()) as f64
+    }
+
+    /// Streams into `out`; none where the budget has no room.
+    fn stream(&self, engine: &Engine, budget: f64, out: &mut [f32]) -> Result<Option<Ran>, Error> {
+        let problem = self.shape.problem(DType::F32)?;
+        // What the process has by now, beyond which the budget lies, is in the account of any plan.
+        let Ok(any) = engine.stream(&problem, &ample()) else {
+            return Ok(None);
+        };
+        let fixed = any.account().of(Part::Fixed);
+        let Ok(plan) = engine.stream(&problem, &StreamOptions::new(fixed + budget as usize)) else {
+            return Ok(None);
+        };
+        let (q, k, v) = (&self.q, &self.k, &self.v);
+        let mut source = |operand: Operand, offset: u64, to: &mut [u8]| match operand {
+            Operand::Query => copy(q, offset, to),
+            Operand::Key => copy(k, offset, to),
+            Operand::Value => copy(v, offset, to),
+            _ => Err(io::ErrorKind::InvalidInput.into()),
+        };
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(out);
+        let mut sink = |_: Operand, offset: u64, from: &[u8]| {
+            let at = usize::try_from(offset)
+                .ok()
+                .and_then(|offset| bytes.get_mut(offset..)?.get_mut(..from.len()));
+            at.ok_or(io::ErrorKind::WriteZero)?.copy_from_slice(from);
+            Ok(())
+        };
+        let start = Instant::now();
+        let report = plan.run(&Lengths::default(), &mut source, &mut sink, 0).map_err(failed)?;
+        Ok(Some(Ran {
+            tokens: self.shape.keys,
+            budget,
+            share: budget / self.bytes(),
+            method: "streaming",
+            level: 0,
+            tasks: report.units,
+            seconds: start.elapsed().as_secs_f64(),
+            modelled: f64::NAN,
+            peak_bytes: (plan.account().total() - plan.account().of(Part::Fixed)) as f64,
+            moved_bytes: (report.times.bytes + report.written) as f64,
+        }))
+    }
+
+    /// Gathers the tokens of `task` from `tensor`.
+    fn gather(&self, tensor: &[f32], task: &Task) -> Result<Vec<f32>, Error> {
+        let Shape { heads, keys: tokens, dim, .. } = self.shape;
+        let mut part = zeros::<f32>("beside", heads * task.query_tokens() * dim)?;
+        let mut at = 0;
+        for head in 0..heads {
+            for run in task.queries() {
+                let (start, count) = (run.span().start, run.span().tokens);
+                let from = (head * tokens + start) * dim;
+                part[at..at + count * dim].copy_from_slice(&tensor[from..from + count * dim]);
+                at += count * dim;
+            }
+        }
+        Ok(part)
+    }
+
+    /// Runs every task of `division` one after the other, and merges their states. `budget`: none runs where a task holds more.
+    fn divide(
+        &self,
+        engine: &Engine,
+        division: &Division,
+        budget: f64,
+        out: &mut [f32],
+    ) -> Result<Option<Ran>, Error> {
+        let Shape { heads, keys: tokens, dim, .. } = self.shape;
+        let float = size_of::<f32>();
+        let tasks = usize::try_from(division.tasks()).unwrap_or(usize::MAX);
+        let (mut peak, mut moved) = (0, 0);
+        let start = Instant::now();
+        let mut merge = TaskMerge::new(heads, tokens, dim, tasks)?;
+        for number in 0..division.tasks() {
+            let path = division.path(number).map_err(|source| Error::Quorum { argument: "c", source })?;
+            let task = Task::new(division, &path, tokens, tokens)
+                .map_err(|source| Error::Quorum { argument: "c", source })?;
+            let rows = task.query_tokens();
+            let problem = Shape::plain(1, heads, rows, rows, dim).problem(DType::F32);
+            // Fewer tokens than chunks leave tasks without any.
+            let Ok(problem) = problem else {
+                merge.push(task.queries(), &RowStates::empty(0, dim)?)?;
+                continue;
+            };
+            let held = Held::Gathered { queries: tokens, keys: tokens };
+            let mut plan = TaskPlan::new(engine, &problem, division, &path, held, &PlanOptions::default())?;
+            // Queries, keys, values; m, S and W.
+            let (gathered, states) = (3 * heads * rows * dim * float, heads * rows * (dim + 2) * float);
+            peak = peak.max(gathered + states + plan.workspace_bytes());
+            if peak as f64 > budget {
+                return Ok(None);
+            }
+            moved += gathered + states;
+            let parts = [&self.q, &self.k, &self.v].map(|tensor| self.gather(tensor, &task));
+            let [q, k, v] = parts;
+            let (q, k, v) = (q?, k?, v?);
+            let inputs = Inputs::new(Elements::F32(&q), Elements::F32(&k), Elements::F32(&v));
+            let mut states = RowStates::empty(heads * rows, dim)?;
+            plan.run(&inputs, StateOut { m: &mut states.m, s: &mut states.s, w: &mut states.w })?;
+            merge.push(task.queries(), &states)?;
+        }
+        let view = View::dense("out", Layout::Bhnd, &[1, heads, tokens, dim], None)?;
+        merge.finish().output(&view, &mut ElementsMut::F32(out));
+        Ok(Some(Ran {
+            tokens,
+            budget,
+            share: budget / self.bytes(),
+            method: "quorums",
+            level: u32::try_from(division.levels()).unwrap_or(u32::MAX),
+            tasks,
+            seconds: start.elapsed().as_secs_f64(),
+            modelled: f64::NAN,
+            peak_bytes: peak as f64,
+            moved_bytes: moved as f64,
+        }))
+    }
+}
+
+/// Options with half of what this machine has left.
+fn ample() -> StreamOptions {
+    let bytes = elsa_runtime::available_memory().map_or(1 << 40, |available| available.bytes / 2);
+    StreamOptions::new(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+/// A run with the median of the times of all; none where none ran.
+fn typical(mut runs: Vec<Ran>) -> Option<Ran> {
+    runs.sort_by(|one, other| one.seconds.total_cmp(&other.seconds));
+    let middle = runs.len() / 2;
+    runs.into_iter().nth(middle)
+}
+
+/// Runs both methods at `sizes` tokens of `heads` heads of size `dim`.
+///
+/// # Errors
+/// What an engine, a plan or a run reports, and answers that do not agree.
+pub fn beside(
+    sizes: &[usize],
+    (heads, dim): (usize, usize),
+    threads: Option<usize>,
+    set: &InterestSet,
+    forward: &Pass,
+) -> Result<Vec<Ran>, Error> {
+    let engine = Engine::new(&EngineOptions { threads, ..EngineOptions::default() })?;
+    let progress = bar((sizes.len() * SHARES.len()) as u64, 2.0);
+    let mut all = Vec::new();
+    for &tokens in sizes {
+        let whole = Whole::new(heads, tokens, dim)?;
+        let count = whole.q.len();
+        let (mut streamed, mut merged) = (zeros::<f32>("beside", count)?, zeros::<f32>("beside", count)?);
+        let model = Sizes::new(tokens as f64, set.chunks(), set.members().len());
+        for share in SHARES {
+            let budget = whole.bytes() * share;
+            let (mut streaming, mut quorums) = (Vec::new(), Vec::new());
+            // In turns, so that both meet the same machine.
+            for _ in 0..RUNS {
+                streaming.extend(whole.stream(&engine, budget, &mut streamed)?);
+                let mut found = None;
+                for levels in 1..=set.chunks() {
+                    if set.chunks().checked_pow(levels as u32).is_none_or(|tasks| tasks > TASKS) {
+                        break;
+                    }
+                    let division = Division::new(&vec![set.chunks(); levels])
+                        .map_err(|source| Error::Quorum { argument: "c", source })?;
+                    found = whole.divide(&engine, &division, budget, &mut merged)?;
+                    if found.is_some() {
+                        break;
+                    }
+                }
+                quorums.extend(found);
+            }
+            let (streaming, quorums) = (typical(streaming), typical(quorums));
+            if streaming.is_some() && quorums.is_some() {
+                let largest = streamed.iter().fold(0.0f32, |a, x| a.max(x.abs()));
+                let apart = streamed.iter().zip(&merged).map(|(a, b)| (a - b).abs());
+                if !apart.clone().all(|x| x <= APART * largest) {
+                    let most = apart.fold(0.0f32, f32::max);
+                    return Err(Error::Verification(format!(
+                        "streaming and quorums differ by {most:e} at {tokens} tokens"
+                    )));
+                }
+            }
+            let modelled = |ran: Ran| Ran {
+                modelled: super::study::skipping(forward.time, model, f64::from(ran.level)),
+                ..ran
+            };
+            all.extend([streaming, quorums].into_iter().flatten().map(modelled));
+            progress.inc(1);
+        }
+    }
+    progress.finish_and_clear();
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sets;
+    use super::*;
+
+    #[test]
+    fn both_run_agree_and_keep_to_their_budgets() {
+        let set = InterestSet::of(7).unwrap();
+        let pass = sets::named("jetson-tx2").unwrap().forward;
+        let size = if cfg!(miri) { 40 } else { 700 };
+        let all = beside(&[size], (2, 16), Some(1), &set, &pass).unwrap();
+        let quorums: Vec<&Ran> = all.iter().filter(|ran| ran.method == "quorums").collect();
+        assert!(quorums.len() >= 2 && quorums[0].level == 1, "{all:?}");
+        for ran in &all {
+            assert!(ran.peak_bytes <= ran.budget && ran.seconds > 0.0 && ran.modelled > 0.0, "{ran:?}");
+        }
+        for ran in quorums {
+            // Each token moves l^levels times, in and as states.
+            let copies = 3f64.powi(ran.level as i32);
+            let bytes = copies * (size * 2 * (3 * 16 + 16 + 2) * 4) as f64;
+            assert!((ran.moved_bytes / bytes - 1.0).abs() < 0.02, "{ran:?} {bytes}");
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! The report as one page that needs nothing but itself: tables, curves, and the hybrid tree with its timeline.
+
+use super::beside::Ran;
+use super::costs::Costs;
+use super::measure::{Check, Kernels};
+use super::schedule::Schedule;
+use super::study::{self, Report, Request};
+use super::text::{self, Printed, count, size, time};
+use crate::model::Division;
+use askama::Template;
+use elsa_edge::chart::{Chart, Point, Raw, SIZE, chart};
+use elsa_edge::error::Error;
+
+/// Points of a curve.
+const POINTS: i32 = 24;
+/// The most tasks of the first level that a tree is drawn with.
+const WIDE: usize = 64;
+
+/// A task of the tree.
+struct Leaf {
+    x: f64,
+    y: f64,
+    width: f64,
+    color: usize,
+    tip: String,
+}
+
+/// The hybrid tree: a row for each level, tasks below what they divide.
+struct Drawn {
+    words: String,
+    leaves: Vec<Leaf>,
+}
+
+/// What the template has.
+#[derive(Template)]
+#[template(path = "simulate.html")]
+struct Page<'a> {
+    version: &'static str,
+    tokens: String,
+    costs: &'a Costs,
+    origin: &'static str,
+    facts: Vec<(&'static str, String)>,
+    groups: Vec<(&'static str, Vec<Chart>)>,
+    tree: Option<Drawn>,
+    levels: Vec<Vec<String>>,
+    shares: Vec<Vec<String>>,
+    optimum: Vec<(String, [String; 4])>,
+    parts: [&'static str; 8],
+    checks: &'a [Check],
+    text: String,
+    width: f64,
+    height: f64,
+}
+
+/// The page.
+///
+/// # Errors
+/// None: memory takes every page.
+pub fn page(of: &Printed<'_>) -> Result<String, Error> {
+    let Printed { costs, request, report, checks, kernels, ran } = *of;
+    let mut text = Vec::new();
+    text::print(&mut text, of)?;
+    let hybrid = report.study.hybrid.as_ref();
+    let page = Page {
+        version: env!("CARGO_PKG_VERSION"),
+        tokens: count(request.tokens),
+        costs,
+        origin: costs.origin.name(),
+        facts: facts(costs, request, report),
+        groups: vec![
+            ("Streaming beside quorums", beside(costs, request)),
+            ("Streaming beside quorums, run on this machine", ran_here(ran)),
+            ("The fits", fits(costs)),
+            ("Forward and backward, naive and streaming", figures(report, kernels)),
+            ("Memory in time", hybrid.map(memory).into_iter().flatten().collect()),
+        ],
+        tree: hybrid.and_then(drawn),
+        levels: levels(report),
+        shares: shares(report),
+        optimum: optimum(report),
+        parts: text::PARTS,
+        checks,
+        text: String::from_utf8_lossy(&text).into_owned(),
+        width: SIZE.0,
+        height: SIZE.1,
+    };
+    page.render().map_err(|e| Error::Print(std::io::Error::other(e)))
+}
+
+fn facts(costs: &Costs, request: &Request<'_>, report: &Report) -> Vec<(&'static str, String)> {
+    let streaming = &report.streaming;
+    let mut facts = vec![
+        ("Machine", costs.title.clone()),
+        ("Source", costs.source.clone()),
+        (
+            "Tensors",
+            format!("{} of {}, {} bits an element", text::heads(costs.heads), costs.dim, costs.element * 8),
+        ),
+        ("Memory", size(request.limit)),
+    ];
+    facts.extend(streaming.hours.iter().map(|(name, hours)| match *name {
+        "forward" => ("Plain streaming, forward", time(hours * 3600.0)),
+        _ => ("Plain streaming, backward", time(hours * 3600.0)),
+    }));
+    facts.push(("Its resident rows", count(streaming.resident_rows)));
+    facts.push(("It moves", size(streaming.moved_bytes)));
+    facts
+}
+
+/// A curve through what `of` tells of each place.
+fn curve(name: &str, places: &[f64], unit: &str, of: impl Fn(f64) -> Option<f64>) -> Raw {
+    let point = |x: f64| {
+        let y = of(x).filter(|y| y.is_finite() && *y > 0.0)?;
+        Some(Point { x, y, band: None, tip: format!("{}: {y:.4e} {unit}", count(x)) })
+    };
+    Raw { name: name.into(), points: places.iter().filter_map(|x| point(*x)).collect(), faint: false }
+}
+
+/// Places from `low` to `high`, by equal factors.
+fn places(low: f64, high: f64) -> Vec<f64> {
+    (0..=POINTS).map(|i| low * (high / low).powf(f64::from(i) / f64::from(POINTS))).collect()
+}
+
+/// Time, peak bytes and bytes moved, against tokens and against the budget.
+fn beside(costs: &Costs, request: &Request<'_>) -> Vec<Chart> {
+    let pass = &costs.forward;
+    let division = |tokens: f64| Division::new(tokens, request.division.0, request.division.1);
+    // The fewest levels whose tasks fit.
+    let level =
+        |tokens: f64, limit: f64| study::first_level(pass.memory, division(tokens), limit).map(f64::from);
+    let streamed =
+        |tokens: f64, limit: f64| study::streaming(costs, tokens, &Request { limit, ..*request }).ok();
+    let dense = |n: f64, m: f64| study::dense(pass.time, division(n), level(n, m)?);
+    let skipping = |n: f64, m: f64| Some(study::skipping(pass.time, division(n), level(n, m)?));
+    let moved = |n: f64, m: f64| Some(study::moved(costs, division(n), level(n, m)?));
+    let task = |n: f64, m: f64| Some(pass.memory.at(division(n).task_tokens(level(n, m)?)));
+    let seconds = |n: f64, _: f64| pass.time.at(n);
+    /// What tokens and a budget cost.
+    type Of<'a> = &'a dyn Fn(f64, f64) -> Option<f64>;
+    /// Title, unit and curves of a picture.
+    type Picture<'a> = (&'static str, &'static str, &'a [(&'static str, Of<'a>)]);
+    let pictures: [Picture<'_>; 3] = [
+        (
+            "Time",
+            "s",
+            &[
+                ("streaming", &seconds),
+                ("quorums, dense", &dense),
+                ("quorums, masked tiles skipped", &skipping),
+            ],
+        ),
+        (
+            "Peak bytes",
+            "bytes",
+            &[
+                ("streaming", &|n, m| Some(streamed(n, m)?.peak_bytes)),
+                ("quorums, a task", &task),
+                ("whole, in memory", &|n, _| Some(pass.memory.at(n))),
+            ],
+        ),
+        (
+            "Bytes moved",
+            "bytes",
+            &[("streaming", &|n, m| Some(streamed(n, m)?.moved_bytes)), ("quorums", &moved)],
+        ),
+    ];
+    let tokens = places((request.tokens / 1e4).max(1.0), request.tokens * 10.0);
+    let budgets = places(request.limit / 256.0, request.limit * 16.0);
+    let mut charts = Vec::new();
+    for (title, unit, curves) in pictures {
+        let by_tokens =
+            curves.iter().map(|(name, of)| curve(name, &tokens, unit, |n| of(n, request.limit))).collect();
+        let title_n = format!("{title} in {} of memory", size(request.limit));
+        charts.extend(chart(title_n, ("tokens", unit), (true, true), by_tokens, true));
+        let by_budget =
+            curves.iter().map(|(name, of)| curve(name, &budgets, unit, |m| of(request.tokens, m))).collect();
+        let title_m = format!("{title} of {} tokens", count(request.tokens));
+        charts.extend(chart(title_m, ("bytes of memory", unit), (true, true), by_budget, true));
+    }
+    charts
+}
+
+/// What both methods took here, against tokens at each share of memory, and against memory at the largest size.
+fn ran_here(all: &[Ran]) -> Vec<Chart> {
+    let Some(largest) = all.iter().map(|ran| ran.tokens).max() else { return Vec::new() };
+    let mut shares: Vec<f64> = Vec::new();
+    for ran in all {
+        if !shares.contains(&ran.share) {
+            shares.push(ran.share);
+        }
+    }
+    /// What is shown of a run.
+    type Of = fn(&Ran) -> f64;
+    let pictures: [(&str, &'static str, Of); 3] = [
+        ("Time", "s", |ran| ran.seconds),
+        ("Peak bytes", "bytes", |ran| ran.peak_bytes),
+        ("Bytes moved", "bytes", |ran| ran.moved_bytes),
+    ];
+    let point = |ran: &Ran, x: f64, y: f64| Point {
+        x,
+        y,
+        band: None,
+        tip: format!("{} tokens in {}, {} levels: {y:.4e}", ran.tokens, size(ran.budget), ran.level),
+    };
+    let mut charts = Vec::new();
+    for (title, unit, of) in pictures {
+        let mut by_tokens = Vec::new();
+        for share in &shares {
+            for method in ["streaming", "quorums"] {
+                let chosen = all.iter().filter(|ran| ran.share == *share && ran.method == method);
+                let points = chosen.map(|ran| point(ran, ran.tokens as f64, of(ran))).collect();
+                by_tokens.push(Raw {
+                    name: format!("{method}, {share} of the tensors"),
+                    points,
+                    faint: false,
+                });
+            }
+        }
+        charts.extend(chart(format!("{title}, measured"), ("tokens", unit), (true, true), by_tokens, true));
+        let by_budget = ["streaming", "quorums"].map(|method| {
+            let chosen = all.iter().filter(|ran| ran.tokens == largest && ran.method == method);
+            Raw {
+                name: method.into(),
+                points: chosen.map(|ran| point(ran, ran.budget, of(ran))).collect(),
+                faint: false,
+            }
+        });
+        let title = format!("{title} of {largest} tokens, measured");
+        charts.extend(chart(title, ("bytes of memory", unit), (true, true), by_budget.into(), true));
+    }
+    charts
+}
+
+/// Fits beside what they were made from.
+fn fits(costs: &Costs) -> Vec<Chart> {
+    let mut charts = Vec::new();
+    for (name, pass) in costs.passes(true) {
+        let sizes = pass.times.iter().map(|sample| sample.tokens);
+        let (low, high) = sizes.fold((f64::INFINITY, 0.0f64), |(low, high), x| (low.min(x), high.max(x)));
+        let places = if high > 0.0 { places(low / 64.0, high * 4.0) } else { places(1e3, 1e7) };
+        let mut curves = vec![curve("not negative", &places, "s", |x| pass.time.at(x))];
+        if let Some((time, _)) = pass.printed {
+            curves.push(curve("as printed", &places, "s", |x| time.at(x)));
+        }
+        let measured = pass.times.iter().map(|sample| Point {
+            x: sample.tokens,
+            y: sample.value,
+            band: None,
+            tip: format!("{}: {:.4e} s", count(sample.tokens), sample.value),
+        });
+        curves.push(Raw { name: "measured".into(), points: measured.collect(), faint: true });
+        let title = format!("Seconds of a call, {name}");
+        charts.extend(chart(title, ("tokens", "s"), (true, true), curves, true));
+    }
+    charts
+}
+
+/// Figures 5 and 6.
+fn figures(report: &Report, kernels: &[Kernels]) -> Vec<Chart> {
+    let names = ["forward", "backward"];
+    let of_both = |of: fn(&study::Both) -> [f64; 2], unit: &str| -> Vec<Raw> {
+        let one = |i: usize| Raw {
+            name: names[i].into(),
+            points: report
+                .both
+                .iter()
+                .map(|both| Point {
+                    x: both.tokens,
+                    y: of(both)[i],
+                    band: None,
+                    tip: format!("{}: {:.4e} {unit}", count(both.tokens), of(both)[i]),
+                })
+                .collect(),
+            faint: false,
+        };
+        vec![one(0), one(1)]
+    };
+    let of_kernels = |of: &dyn Fn(&Kernels) -> [Option<f64>; 2], unit: &str| -> Vec<Raw> {
+        let one = |i: usize, name: &str| Raw {
+            name: name.into(),
+            points: kernels
+                .iter()
+                .filter_map(|kernel| {
+                    let (x, y) = (kernel.tokens as f64, of(kernel)[i]?);
+                    Some(Point { x, y, band: None, tip: format!("{}: {y:.4e} {unit}", count(x)) })
+                })
+                .collect(),
+            faint: false,
+        };
+        vec![one(0, "naive"), one(1, "streaming")]
+    };
+    let pictures = [
+        ("Bytes, forward and backward", "bytes", of_both(|both| both.bytes, "bytes")),
+        ("Seconds, forward and backward", "s", of_both(|both| both.seconds, "s")),
+        ("Bytes, naive and streaming kernel", "bytes", of_kernels(&|kernel| kernel.bytes.map(Some), "bytes")),
+        ("Seconds, naive and streaming kernel", "s", of_kernels(&|kernel| kernel.seconds, "s")),
+    ];
+    let of = |(title, unit, raw): (&str, &'static str, Vec<Raw>)| {
+        chart(title.into(), ("tokens", unit), (true, true), raw, true)
+    };
+    pictures.into_iter().filter_map(of).collect()
+}
+
+/// Memory in use against time: steps.
+fn memory(schedule: &Schedule) -> Option<Chart> {
+    let steps = &schedule.at_once.steps;
+    let mut points = Vec::new();
+    for two in steps.windows(2) {
+        for seconds in [two[0].seconds, two[1].seconds] {
+            points.push(Point { x: seconds, y: two[0].bytes, band: None, tip: String::new() });
+        }
+    }
+    let raw = vec![Raw { name: "in use".into(), points, faint: false }];
+    chart("Hybrid schedule, at once".into(), ("s", "bytes"), (false, false), raw, false)
+}
+
+fn drawn(schedule: &Schedule) -> Option<Drawn> {
+    let tree = schedule.tree;
+    let whole = Some(tree.chunks.pow(tree.base)).filter(|whole| *whole <= WIDE)?;
+    let mut leaves = Vec::new();
+    let mut row = |level: usize, count: usize, of: usize, divided: usize| {
+        let width = SIZE.0 / of as f64;
+        for i in 0..count {
+            let tip = format!(
+                "level {}, task {i}{}",
+                tree.base as usize + level,
+                if i < divided { ", divided" } else { "" }
+            );
+            let color = if i < divided { 7 } else { level };
+            leaves.push(Leaf { x: i as f64 * width, y: 8.0 + 36.0 * level as f64, width, color, tip });
+        }
+    };
+    row(0, whole, whole, tree.divided);
+    row(1, tree.divided * tree.chunks, whole * tree.chunks, tree.again);
+    row(2, tree.again * tree.chunks, whole * tree.chunks * tree.chunks, 0);
+    let [a, b, c] = schedule.leaves;
+    let words = format!(
+        "{whole} tasks of level {}, of which {} are divided, and {} of theirs again: {a} + {b} + {c} leaves, {} at once, {} one by one.",
+        tree.base,
+        tree.divided,
+        tree.again,
+        time(schedule.at_once.seconds),
+        time(schedule.serial)
+    );
+    Some(Drawn { words, leaves })
+}
+
+/// Rows of table 1.
+fn levels(report: &Report) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    for level in &report.levels {
+        for cost in &level.passes {
+            let hours = |hours: f64| time(hours * 3600.0);
+            let paper = cost.paper;
+            rows.push(vec![
+                level.level.to_string(),
+                cost.pass.into(),
+                count(level.task_tokens),
+                count(level.tasks),
+                count(level.copies),
+                format!("{:.2}", level.dense_work),
+                size(level.moved_bytes),
+                format!("{}{}", size(cost.bytes), if cost.fits { "" } else { ", too much" }),
+                hours(cost.dense_hours),
+                hours(cost.hours),
+                cost.printed_fit_hours.map_or_else(|| "–".into(), hours),
+                paper.map_or_else(|| "–".into(), |paper| format!("{:.2} GiB", paper.gib)),
+                paper.map_or_else(|| "–".into(), |paper| format!("{:.0} h", paper.hours)),
+                paper.map_or_else(|| "–".into(), |paper| text::percent(paper.hours_off)),
+            ]);
+        }
+    }
+    rows
+}
+
+/// Rows of table 2.
+fn shares(report: &Report) -> Vec<Vec<String>> {
+    let row = |shares: &study::Shares| {
+        let both = shares.modelled.iter().zip(shares.printed);
+        let cells = both.map(|(modelled, printed)| format!("{modelled:.2} / {printed:.2}"));
+        std::iter::once(shares.level.to_string()).chain(cells).collect()
+    };
+    report.shares.iter().map(row).collect()
+}
+
+fn optimum(report: &Report) -> Vec<(String, [String; 4])> {
+    let of = |found: &study::Optimum| {
+        let level = |level: Option<u32>| level.map_or_else(|| "–".into(), |level| level.to_string());
+        let negative =
+            found.negative_below.map_or_else(|| "nowhere".into(), |x| format!("below {x:.0} tokens"));
+        let best = format!("{} / {}", level(found.best_level), level(found.best_level_at_once));
+        (
+            format!("{}, {}", found.pass, found.fit),
+            [found.serial.clone(), found.parallel.clone(), best, negative],
+        )
+    };
+    report.optimum.iter().map(of).collect()
+}

@@ -1,0 +1,254 @@
+//! Costs of this machine: attention is run at some sizes, fitted, and the fit is held against sizes that it was not made
+//! from. The naive method is measured beside it, as in figure 5 of Stream-CQSA.
+
+use super::costs::{Costs, Origin, Pass};
+use elsa_core::attention::Outputs;
+use elsa_core::attention::plan::ChooseError;
+use elsa_core::dtype::DType;
+use elsa_edge::error::Error;
+use elsa_edge::memory::Buffer;
+use elsa_edge::progress::bar;
+use elsa_edge::shape::{Data, Shape};
+use elsa_runtime::{Backend, Engine, EngineOptions, Method, Plan, PlanError, PlanOptions, Workspace};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use std::time::Instant;
+
+/// Seconds of measuring, beyond which no round begins.
+const SECONDS: f64 = 4.0;
+/// Rounds at least, and at most.
+const ROUNDS: std::ops::RangeInclusive<usize> = 5..=40;
+/// The largest number of tokens at which the naive method is run.
+const NAIVE: usize = 4096;
+
+/// A size that the fit was not made from.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Check {
+    /// Tokens.
+    pub tokens: usize,
+    /// Measured.
+    pub seconds: f64,
+    /// As the fit says.
+    pub fitted: f64,
+    /// Fitted over measured, less one.
+    pub off: f64,
+}
+
+/// Both methods at a size: figure 5.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Kernels {
+    /// Tokens.
+    pub tokens: usize,
+    /// Bytes of the naive method, which keeps scores, and of this one: tensors and workspace.
+    pub bytes: [f64; 2],
+    /// Seconds, where they were measured.
+    pub seconds: [Option<f64>; 2],
+}
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The fit.
+    pub costs: Costs,
+    /// Seconds and bytes by tokens, of which it is made.
+    pub samples: [Vec<[f64; 2]>; 2],
+    /// How good it is.
+    pub checks: Vec<Check>,
+    /// The naive method beside this one.
+    pub kernels: Vec<Kernels>,
+}
+
+/// Bytes of tensors and workspace. None where the method has no plan for so many tokens.
+fn bytes(engine: &Engine, shape: &Shape, method: Method) -> Result<Option<f64>, Error> {
+    let problem = shape.problem(DType::F32)?;
+    let plan = match engine.plan(&problem, &PlanOptions { method, ..PlanOptions::default() }) {
+        Ok(plan) => plan,
+        Err(PlanError::Refused(ChooseError::Extent { .. } | ChooseError::Memory { .. })) => return Ok(None),
+        Err(e) => return Err(e.into()),
+    };
+    let spec = problem.spec();
+    let elements = spec.query.extent() + spec.key.extent() + spec.value.extent() + spec.output.extent();
+    Ok(Some((elements * size_of::<f32>() + plan.workspace_bytes()) as f64))
+}
+
+/// A method at a size, with its memory.
+struct Subject {
+    tokens: usize,
+    method: Method,
+    plan: Plan,
+    workspace: Workspace,
+    data: Data,
+    output: Buffer,
+    bytes: f64,
+    times: Vec<f64>,
+}
+
+impl Subject {
+    fn new(engine: &Engine, shape: &Shape, method: Method) -> Result<Subject, Error> {
+        let problem = shape.problem(DType::F32)?;
+        let data = Data::random(shape, &problem)?;
+        let output = Buffer::zeros("measure", DType::F32, problem.spec().output.extent())?;
+        let plan = engine.plan(&problem, &PlanOptions { method, ..PlanOptions::default() })?;
+        let workspace = plan.workspace()?;
+        let bytes = bytes(engine, shape, method)?.unwrap_or(f64::NAN);
+        Ok(Subject { tokens: shape.keys, method, plan, workspace, data, output, bytes, times: Vec::new() })
+    }
+
+    /// Seconds of a call: of the clock, or for which this thread had a processor.
+    fn call(&mut self, by: ClockId) -> Result<f64, Error> {
+        let Subject { plan, workspace, data, output, .. } = self;
+        let mut bound = plan.bind(data.inputs(), Outputs::new(output.elements_mut()), workspace)?;
+        let now = || {
+            let now = clock_gettime(by);
+            now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
+        };
+        let start = now();
+        bound.run()?;
+        Ok(now() - start)
+    }
+
+    /// What a call takes where nothing disturbs it: whatever else a machine does only adds to a call.
+    fn least(&self) -> f64 {
+        self.times.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// Sizes between those of the fit, and one beyond the last.
+fn unseen(sizes: &[usize]) -> Vec<usize> {
+    let between = sizes.windows(2).map(|two| (two[0] as f64 * two[1] as f64).sqrt().round() as usize);
+    let beyond = sizes.last().map(|last| last + last / 2);
+    between.chain(beyond).filter(|n| !sizes.contains(n)).collect()
+}
+
+/// Measures `heads` heads of size `dim` at `sizes` tokens, in f32 on the engine that this machine chooses with `threads`
+/// workers.
+///
+/// Sizes and methods take turns, in rounds, and the shortest call of each counts. A single worker is the calling thread, and
+/// is measured by the time for which it had a processor.
+///
+/// # Errors
+/// What a plan or a run reports, and times from which there is no fit.
+pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>) -> Result<Measured, Error> {
+    let engine = Engine::new(&EngineOptions { threads, ..EngineOptions::default() })?;
+    let alone = engine.backend() != Backend::Cuda && engine.threads() == 1;
+    let by = if alone { ClockId::ThreadCPUTime } else { ClockId::Monotonic };
+    let unseen = unseen(sizes);
+    let shape = |tokens: usize| Shape::plain(1, heads, tokens, tokens, dim);
+    let naive = sizes.iter().filter(|n| **n <= NAIVE).map(|n| (*n, Method::Math));
+    let ours = sizes.iter().chain(&unseen).map(|n| (*n, Method::Elsa));
+    let mut subjects = Vec::new();
+    for (tokens, method) in ours.chain(naive) {
+        match Subject::new(&engine, &shape(tokens), method) {
+            Err(Error::Plan(PlanError::Refused(_))) if method == Method::Math => {}
+            subject => subjects.push(subject?),
+        }
+    }
+    let progress = bar(*ROUNDS.end() as u64, SECONDS);
+    let start = Instant::now();
+    for round in 0..=*ROUNDS.end() {
+        if round > *ROUNDS.start() && start.elapsed().as_secs_f64() > SECONDS {
+            break;
+        }
+        for subject in &mut subjects {
+            let seconds = subject.call(by)?;
+            // The first round warms up.
+            if round > 0 {
+                subject.times.push(seconds);
+            }
+        }
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    let find = |tokens: usize, method: Method| {
+        subjects.iter().find(|subject| subject.tokens == tokens && subject.method == method)
+    };
+    let mut samples = [Vec::new(), Vec::new()];
+    let mut kernels = Vec::new();
+    for &tokens in sizes {
+        let Some(ours) = find(tokens, Method::Elsa) else { continue };
+        samples[0].push([tokens as f64, ours.least()]);
+        samples[1].push([tokens as f64, ours.bytes]);
+        if let Some(naive) = find(tokens, Method::Math) {
+            let seconds = [Some(naive.least()), Some(ours.least())];
+            kernels.push(Kernels { tokens, bytes: [naive.bytes, ours.bytes], seconds });
+        }
+    }
+    let forward = Pass::fitted(&samples[0], &samples[1]).map_err(|e| Error::Argument {
+        argument: "measure",
+        found: e.to_string(),
+        allowed: "three sizes or more whose calls take measurable time".into(),
+    })?;
+    let check = |tokens: &usize| {
+        let seconds = find(*tokens, Method::Elsa)?.least();
+        let fitted = forward.time.formula(*tokens as f64);
+        Some(Check { tokens: *tokens, seconds, fitted, off: fitted / seconds - 1.0 })
+    };
+    let checks = unseen.iter().filter_map(check).collect();
+    let costs = Costs {
+        name: "here".into(),
+        title: elsa_edge::machine::cpu_model().unwrap_or_else(|| "this machine".into()),
+        origin: Origin::Measured,
+        source: format!(
+            "shortest calls of {} with {} worker thread{}{}; bytes are tensors and workspace",
+            engine.backend(),
+            engine.threads(),
+            if engine.threads() == 1 { "" } else { "s" },
+            if alone { ", by its time on a processor" } else { "" }
+        ),
+        heads,
+        dim,
+        element: size_of::<f32>(),
+        limit: None,
+        forward,
+        backward: None,
+    };
+    Ok(Measured { costs, samples, checks, kernels })
+}
+
+/// Bytes of both methods at growing sizes, from their plans; nothing is run.
+///
+/// # Errors
+/// What a plan reports.
+pub fn kernels(costs: &Costs) -> Result<Vec<Kernels>, Error> {
+    let engine = Engine::new(&EngineOptions { threads: Some(1), ..EngineOptions::default() })?;
+    let mut all = Vec::new();
+    for power in (10..=18).step_by(2) {
+        let tokens = 1usize << power;
+        let shape = Shape::plain(1, costs.heads, tokens, tokens, costs.dim);
+        let of = |method| bytes(&engine, &shape, method);
+        if let (Some(naive), Some(ours)) = (of(Method::Math)?, of(Method::Elsa)?) {
+            all.push(Kernels { tokens, bytes: [naive, ours], seconds: [None, None] });
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fit_is_checked_on_other_sizes() {
+        assert_eq!(unseen(&[512, 1024, 2048]), [724, 1448, 3072]);
+        assert_eq!(unseen(&[1, 2, 3]), [4]);
+        let measured = measure(&[16, 32, 64], 1, 16, Some(1)).unwrap();
+        assert_eq!(measured.checks.iter().map(|check| check.tokens).collect::<Vec<_>>(), [23, 45, 96]);
+        assert!(measured.checks.iter().all(|check| check.seconds > 0.0 && check.fitted > 0.0));
+        assert!(measured.costs.forward.time.is_sound() && measured.costs.forward.worst.is_some());
+        assert_eq!((measured.kernels.len(), measured.samples[0].len()), (3, 3));
+    }
+
+    #[test]
+    fn the_naive_method_needs_the_square() {
+        let costs = super::super::sets::named("jetson-tx2").unwrap();
+        let all = kernels(&costs).unwrap();
+        assert!(all.len() >= 4, "{all:?}");
+        for two in all.windows(2) {
+            // Four times the tokens.
+            let grown = |i: usize| two[1].bytes[i] / two[0].bytes[i];
+            assert!(grown(1) < 4.1, "{two:?}");
+        }
+        let last = all.last().unwrap();
+        assert!(last.bytes[0] > 2.0 * last.bytes[1], "{last:?}");
+    }
+}

@@ -1,0 +1,200 @@
+//! `elsa-lab simulate`: what attention over any number of tokens costs, streamed and divided by quorums.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | `costs`, `sets`, `file`, `measure` | fits of a machine: known ones, saved ones, this one's |
+//! | `beside` | streaming and quorums, run here |
+//! | `study` | numbers from them: tables 1 and 2, figures 4 to 9 and appendix C of Stream-CQSA, and plain streaming |
+//! | `schedule` | tasks under a memory limit, uniform and hybrid |
+//! | `text`, `html` | the same for readers |
+//!
+//! The fits themselves and the arithmetic of division are [`crate::model`].
+
+mod args;
+mod beside;
+mod costs;
+mod file;
+mod html;
+mod measure;
+mod schedule;
+mod sets;
+mod study;
+#[cfg(test)]
+mod study_tests;
+mod text;
+
+pub use args::SimulateArgs;
+
+use crate::model::Seconds;
+use beside::Ran;
+use costs::{Costs, Pass};
+use elsa_core::quorum::InterestSet;
+use elsa_edge::error::Error;
+use elsa_edge::report;
+use elsa_edge::target::Target;
+use measure::{Check, Kernels, Measured};
+use serde::Serialize;
+use std::io::Write;
+use std::path::PathBuf;
+use study::{Report, Request};
+use text::Printed;
+
+/// A fit as `--json` prints it.
+#[derive(Serialize)]
+struct Fit {
+    pass: &'static str,
+    /// A, B and C.
+    seconds: [f64; 3],
+    /// D and E.
+    bytes: [f64; 2],
+    /// The greatest relative error of both at what they were fitted on.
+    worst: Option<[f64; 2]>,
+    /// A, B and C as printed.
+    printed_seconds: Option<[f64; 3]>,
+    printed_bytes: Option<[f64; 2]>,
+}
+
+impl Fit {
+    fn of((name, pass): (&'static str, &Pass)) -> Fit {
+        let three = |time: Seconds| [time.square, time.linear, time.constant];
+        Fit {
+            pass: name,
+            seconds: three(pass.time),
+            bytes: [pass.memory.per_token, pass.memory.fixed],
+            worst: pass.worst,
+            printed_seconds: pass.printed.map(|(time, _)| three(time)),
+            printed_bytes: pass.printed.map(|(_, memory)| [memory.per_token, memory.fixed]),
+        }
+    }
+}
+
+/// The object that `--json` prints.
+#[derive(Serialize)]
+struct Simulated<'a> {
+    what: &'static str,
+    board: &'a str,
+    title: &'a str,
+    origin: costs::Origin,
+    source: &'a str,
+    heads: usize,
+    dim: usize,
+    element_bytes: usize,
+    tokens: f64,
+    chunks: usize,
+    members: usize,
+    memory_bytes: f64,
+    fits: Vec<Fit>,
+    checks: &'a [Check],
+    kernels: &'a [Kernels],
+    beside: &'a [Ran],
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+/// What this machine would give without swapping.
+fn available() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024.0)
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Flags that do not go together, a file that holds no costs, a page that cannot be written, a device that fails.
+pub fn simulate(args: &SimulateArgs) -> Result<(), Error> {
+    let refuse = |allowed: String| Error::Argument { argument: "c", found: args.c.to_string(), allowed };
+    if args.c < 3 {
+        return Err(refuse("from 3 on; 1 divides nothing".into()));
+    }
+    let set = InterestSet::of(args.c).map_err(|e| {
+        let text = e.to_string();
+        refuse(text.split_once("allowed: ").map_or_else(|| text.clone(), |(_, words)| words.to_owned()))
+    })?;
+    let mut reads = args.force.reads();
+    if let Some(path) = &args.fit {
+        reads.add("fit", path, None);
+    }
+    let target = |argument, path: &Option<PathBuf>| {
+        path.as_deref().map(|path| Target::new(argument, path, &reads)).transpose()
+    };
+    let (page, saved) = (target("html", &args.html)?, target("save-fit", &args.save_fit)?);
+    let measured = match &args.measure {
+        Some(sizes) => {
+            let mut measured =
+                measure::measure(&sizes.0, args.heads.unwrap_or(1), args.dim.unwrap_or(64), args.threads)?;
+            measured.costs.limit = available();
+            Some(measured)
+        }
+        None => None,
+    };
+    let costs: Costs = match (&measured, &args.fit) {
+        (Some(measured), _) => measured.costs.clone(),
+        (None, Some(path)) => file::read(path)?,
+        (None, None) => sets::named(args.board.unwrap_or(sets::DEFAULT))?,
+    };
+    let limit = args.memory.map(|bytes| bytes as f64).or(costs.limit).ok_or_else(|| Error::Argument {
+        argument: "memory",
+        found: "none, and these costs do not tell".into(),
+        allowed: "bytes, or a number of KiB, MiB or GiB".into(),
+    })?;
+    let request = Request {
+        tokens: args.tokens.0,
+        division: (set.chunks(), set.members().len()),
+        levels: args.levels.as_ref().map(|levels| &levels.0[..]),
+        limit,
+        link: args.link.map(|rate| rate * 1e9),
+        backward: args.backward,
+    };
+    let report = study::report(&costs, &request)?;
+    let (checks, kernels) = match measured.as_ref() {
+        Some(Measured { checks, kernels, .. }) => (checks.clone(), kernels.clone()),
+        None => (Vec::new(), measure::kernels(&costs)?),
+    };
+    let ran = match &args.beside {
+        Some(sizes) => {
+            beside::beside(&sizes.0, (costs.heads, costs.dim), args.threads, &set, &costs.forward)?
+        }
+        None => Vec::new(),
+    };
+    let printed = Printed {
+        costs: &costs,
+        request: &request,
+        report: &report,
+        checks: &checks,
+        kernels: &kernels,
+        ran: &ran,
+    };
+    if let Some(page) = page {
+        page.write(crate::foreign::page(&html::page(&printed)?).as_bytes())?;
+    }
+    if let (Some(saved), Some(measured)) = (saved, &measured) {
+        saved.write(file::text(&costs, &measured.samples)?.as_bytes())?;
+    }
+    let mut out = elsa_edge::foreign::stdout();
+    if args.json {
+        let simulated = Simulated {
+            what: "simulate",
+            board: &costs.name,
+            title: &costs.title,
+            origin: costs.origin,
+            source: &costs.source,
+            heads: costs.heads,
+            dim: costs.dim,
+            element_bytes: costs.element,
+            tokens: request.tokens,
+            chunks: request.division.0,
+            members: request.division.1,
+            memory_bytes: limit,
+            fits: costs.passes(true).map(Fit::of).collect(),
+            checks: &checks,
+            kernels: &kernels,
+            beside: &ran,
+            report: &report,
+        };
+        return Ok(report::json(&mut out, &simulated)?);
+    }
+    text::print(&mut out, &printed)?;
+    Ok(out.flush()?)
+}

@@ -1,0 +1,527 @@
+//! The numbers of `elsa-lab simulate`: the paper's tables and studies from given costs, and plain streaming beside them.
+
+use super::costs::{Costs, GIB, Origin, Pass};
+use super::schedule::{self, Schedule, Tree};
+use super::sets;
+use crate::model::{Bytes, Division, Extremum, Sample, Seconds, fit, optimum};
+use elsa_edge::error::Error;
+use serde::Serialize;
+
+/// Keys of a buffer through which streaming passes them.
+const CHUNK: f64 = 4096.0;
+/// Seconds of an hour.
+const HOUR: f64 = 3600.0;
+/// The most levels that an optimum is looked for in.
+const DEEPEST: u32 = 24;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Tokens of the whole.
+    pub tokens: f64,
+    /// Chunks c of a division, and l of a task.
+    pub division: (usize, usize),
+    /// Levels; none: the first whose tasks fit, and four more.
+    pub levels: Option<&'a [u32]>,
+    /// Bytes that may be used.
+    pub limit: f64,
+    /// Bytes per second at which tensors arrive.
+    pub link: Option<f64>,
+    /// The backward pass too.
+    pub backward: bool,
+}
+
+impl Request<'_> {
+    /// The division of `tokens` tokens.
+    #[must_use]
+    pub fn of(&self, tokens: f64) -> Division {
+        Division::new(tokens, self.division.0, self.division.1)
+    }
+}
+
+/// What the paper prints, and how far the model is from it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Paper {
+    /// Memory of a task in GiB.
+    pub gib: f64,
+    /// Hours of all tasks.
+    pub hours: f64,
+    /// The model's memory over the printed one, less one.
+    pub gib_off: f64,
+    /// The model's hours over the printed ones, less one.
+    pub hours_off: f64,
+}
+
+/// A pass at a level.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cost {
+    /// `forward` or `backward`.
+    pub pass: &'static str,
+    /// Bytes of a task.
+    pub bytes: f64,
+    /// Whether a task fits in memory.
+    pub fits: bool,
+    /// Hours of all tasks with a kernel that computes masked pairs too.
+    pub dense_hours: f64,
+    /// Hours with one that skips them.
+    pub hours: f64,
+    /// Hours by the fit that the paper prints; none where that is negative.
+    pub printed_fit_hours: Option<f64>,
+    /// The printed fit's memory over the printed one, less one.
+    pub printed_fit_gib: Option<f64>,
+    /// The row of table 1, where it has one.
+    pub paper: Option<Paper>,
+}
+
+/// A level of division: a row of table 1.
+#[derive(Clone, Debug, Serialize)]
+pub struct Level {
+    /// Levels.
+    pub level: u32,
+    /// Tokens of a task.
+    pub task_tokens: f64,
+    /// Tasks.
+    pub tasks: f64,
+    /// How many tasks have each token, so how often it moves.
+    pub copies: f64,
+    /// Work of a dense kernel over that of plain attention.
+    pub dense_work: f64,
+    /// Bytes into and out of all tasks of the forward pass.
+    pub moved_bytes: f64,
+    /// Hours of that at the given rate.
+    pub moved_hours: Option<f64>,
+    /// Costs of each pass.
+    pub passes: Vec<Cost>,
+}
+
+/// Plain attention whose keys pass resident query rows.
+#[derive(Clone, Debug, Serialize)]
+pub struct Streaming {
+    /// Query rows of a head that are resident.
+    pub resident_rows: f64,
+    /// How often the keys and values of a head pass.
+    pub passes: f64,
+    /// Bytes in use.
+    pub peak_bytes: f64,
+    /// Bytes moved.
+    pub moved_bytes: f64,
+    /// Hours of that at the given rate.
+    pub moved_hours: Option<f64>,
+    /// Hours of computing, by pass.
+    pub hours: Vec<(&'static str, f64)>,
+    /// The same by the fits that the paper prints.
+    pub printed_fit_hours: Vec<(&'static str, f64)>,
+    /// Resident rows from which computing takes longer than reading.
+    pub rows_that_hide: Option<f64>,
+}
+
+/// A row of table 2: shares of the time in percent, as printed and as modelled.
+#[derive(Clone, Debug, Serialize)]
+pub struct Shares {
+    /// Levels.
+    pub level: u32,
+    /// As printed.
+    pub printed: [f64; 8],
+    /// As modelled.
+    pub modelled: [f64; 8],
+}
+
+/// A uniform schedule of the study.
+#[derive(Clone, Debug, Serialize)]
+pub struct Uniform {
+    /// Tokens of a task.
+    pub task_tokens: f64,
+    /// Bytes of a task.
+    pub bytes: f64,
+    /// Seconds of a task.
+    pub seconds: f64,
+    /// Tasks that memory holds at once.
+    pub at_a_time: f64,
+    /// GiB and seconds of a task as printed.
+    pub printed: Option<[f64; 2]>,
+    /// The schedule; none where a task does not fit.
+    pub schedule: Option<Schedule>,
+}
+
+/// The study of a number of tokens that memory does not hold.
+#[derive(Clone, Debug, Serialize)]
+pub struct Study {
+    /// Heads of a call.
+    pub heads: usize,
+    /// Tokens.
+    pub tokens: f64,
+    /// The limit.
+    pub limit: f64,
+    /// Bytes and seconds of the whole, undivided.
+    pub whole: [f64; 2],
+    /// GiB and seconds as printed for PyTorch's attention, whose kernel computes the same pairs in less time than the one that
+    /// the tasks were timed with.
+    pub whole_printed: Option<[f64; 2]>,
+    /// One to three levels.
+    pub uniform: Vec<Uniform>,
+    /// The hybrid schedule that ends first.
+    pub hybrid: Option<Schedule>,
+    /// Its tasks, as `elsa run --task-path` takes them.
+    pub hybrid_paths: Vec<String>,
+}
+
+/// A point of figure 6.
+#[derive(Clone, Debug, Serialize)]
+pub struct Both {
+    /// Tokens of a task.
+    pub tokens: f64,
+    /// Bytes, forward and backward.
+    pub bytes: [f64; 2],
+    /// Seconds, forward and backward.
+    pub seconds: [f64; 2],
+}
+
+/// Appendix C for a pass and a fit.
+#[derive(Clone, Debug, Serialize)]
+pub struct Optimum {
+    /// `forward` or `backward`.
+    pub pass: &'static str,
+    /// Whose fit.
+    pub fit: &'static str,
+    /// The size below which it is negative.
+    pub negative_below: Option<f64>,
+    /// One task at a time: in words, with sizes and levels.
+    pub serial: String,
+    /// As many at once as memory holds.
+    pub parallel: String,
+    /// Of the levels whose tasks fit and have a time, the one that costs least; exact, one task at a time.
+    pub best_level: Option<u32>,
+    /// The same, as many at once as memory holds.
+    pub best_level_at_once: Option<u32>,
+    /// The first level at which the fit is negative.
+    pub negative_from_level: Option<u32>,
+}
+
+/// Everything.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Levels.
+    pub levels: Vec<Level>,
+    /// Plain streaming.
+    pub streaming: Streaming,
+    /// Table 2, where it was printed.
+    pub shares: Vec<Shares>,
+    /// The study.
+    pub study: Study,
+    /// Figure 6; empty where the backward pass has no costs.
+    pub both: Vec<Both>,
+    /// Appendix C.
+    pub optimum: Vec<Optimum>,
+}
+
+/// Bytes of a token of one head: what a call reads and writes once, as queries, keys, values and states.
+fn per_token(costs: &Costs) -> (f64, f64, f64) {
+    let (dim, element) = (costs.dim as f64, costs.element as f64);
+    // m, S and W are f32.
+    (dim * element, 2.0 * dim * element, 4.0 * (dim + 2.0))
+}
+
+/// Plain streaming of `tokens` tokens in `limit` bytes.
+///
+/// A head at a time: rows with their states and outputs, and two buffers of keys and values.
+///
+/// # Errors
+/// A limit that does not hold one row.
+pub fn streaming(costs: &Costs, tokens: f64, request: &Request<'_>) -> Result<Streaming, Error> {
+    let (query, keys, state) = per_token(costs);
+    let chunk = CHUNK.min(tokens);
+    let (row, buffers) = (2.0 * query + state, 2.0 * chunk * keys);
+    let rows = ((request.limit - buffers) / row).floor().min(tokens);
+    if rows.is_nan() || rows < 1.0 {
+        return Err(Error::Argument {
+            argument: "memory",
+            found: format!("{} bytes", request.limit),
+            allowed: format!("at least {} bytes, for two buffers of keys and one row", buffers + row),
+        });
+    }
+    let passes = (tokens / rows).ceil();
+    let heads = costs.heads as f64;
+    let moved = heads * tokens * (2.0 * query + passes * keys);
+    let hours = |of: &dyn Fn(&Pass) -> Option<Seconds>| -> Vec<(&'static str, f64)> {
+        let passes = costs.passes(request.backward);
+        passes.filter_map(|(name, pass)| Some((name, of(pass)?.at(tokens)? / HOUR))).collect()
+    };
+    // A key and its value of one head are read in keys / link, and meet each row in A / heads.
+    let per_pair = costs.forward.time.square / heads;
+    Ok(Streaming {
+        resident_rows: rows,
+        passes,
+        peak_bytes: rows * row + buffers,
+        moved_bytes: moved,
+        moved_hours: request.link.map(|link| moved / link / HOUR),
+        hours: hours(&|pass| Some(pass.time)),
+        printed_fit_hours: hours(&|pass| pass.printed.map(|(time, _)| time)),
+        rows_that_hide: request.link.map(|link| (keys / link / per_pair).ceil()),
+    })
+}
+
+/// Bytes into and out of the tasks of a level: queries, keys and values, and states.
+#[must_use]
+pub fn moved(costs: &Costs, whole: Division, level: f64) -> f64 {
+    let (query, keys, state) = per_token(costs);
+    costs.heads as f64 * whole.tokens * whole.copies(level) * (query + keys + state)
+}
+
+/// Seconds of all tasks of a level with a kernel that skips what is masked: the pairs of plain attention.
+#[must_use]
+pub fn skipping(time: Seconds, whole: Division, level: f64) -> f64 {
+    let Seconds { square, linear, constant } = time;
+    square * whole.tokens * whole.tokens
+        + linear * whole.tokens * whole.copies(level)
+        + constant * whole.tasks(level)
+}
+
+/// Seconds of all tasks of a level with a dense kernel; none where a task has no time.
+#[must_use]
+pub fn dense(time: Seconds, whole: Division, level: f64) -> Option<f64> {
+    Some(whole.tasks(level) * time.at(whole.task_tokens(level))?)
+}
+
+/// The first level whose tasks fit into `limit` bytes.
+#[must_use]
+pub fn first_level(memory: Bytes, whole: Division, limit: f64) -> Option<u32> {
+    (0..=DEEPEST).find(|level| memory.at(whole.task_tokens(f64::from(*level))) <= limit)
+}
+
+/// The row of table 1 that is this division's.
+fn row(costs: &Costs, request: &Request<'_>, level: u32) -> Option<&'static sets::Row> {
+    let same = costs.origin == Origin::Published && request.division.0 == 7 && request.tokens == sets::TOKENS;
+    sets::TABLE.iter().find(|row| same && row.level == level)
+}
+
+fn level(costs: &Costs, request: &Request<'_>, level: u32) -> Level {
+    let whole = request.of(request.tokens);
+    let at = f64::from(level);
+    let tokens = whole.task_tokens(at);
+    let paper = row(costs, request, level);
+    let cost = |(i, (name, pass)): (usize, (&'static str, &Pass))| {
+        let bytes = pass.memory.at(tokens);
+        let dense_hours = dense(pass.time, whole, at).unwrap_or(f64::NAN) / HOUR;
+        Cost {
+            pass: name,
+            bytes,
+            fits: bytes <= request.limit,
+            dense_hours,
+            hours: skipping(pass.time, whole, at) / HOUR,
+            printed_fit_hours: pass.printed.and_then(|(time, _)| Some(dense(time, whole, at)? / HOUR)),
+            printed_fit_gib: pass
+                .printed
+                .zip(paper)
+                .map(|((_, memory), paper)| memory.at(tokens) / GIB / paper.gib[i] - 1.0),
+            paper: paper.map(|paper| Paper {
+                gib: paper.gib[i],
+                hours: paper.hours[i],
+                gib_off: bytes / GIB / paper.gib[i] - 1.0,
+                hours_off: dense_hours / paper.hours[i] - 1.0,
+            }),
+        }
+    };
+    let moved_bytes = moved(costs, whole, at);
+    Level {
+        level,
+        task_tokens: tokens,
+        tasks: whole.tasks(at),
+        copies: whole.copies(at),
+        dense_work: whole.dense_work(at),
+        moved_bytes,
+        moved_hours: request.link.map(|link| moved_bytes / link / HOUR),
+        passes: costs.passes(request.backward).enumerate().map(cost).collect(),
+    }
+}
+
+/// Table 2. Computing comes from the fits of table 1. Every other part is a line through its five seconds, as its work is
+/// linear in tokens: how far that is from the print tells how linear it is.
+fn shares(costs: &Costs, request: &Request<'_>) -> Vec<Shares> {
+    let Some(backward) = costs.backward.as_ref().filter(|_| row(costs, request, 5).is_some()) else {
+        return Vec::new();
+    };
+    let whole = request.of(sets::TOKENS);
+    let tokens = |row: &sets::Row| whole.task_tokens(f64::from(row.level));
+    let part = |i: usize| -> Box<dyn Fn(f64) -> f64> {
+        let time = match i {
+            1 => Some(costs.forward.time),
+            4 => Some(backward.time),
+            _ => None,
+        };
+        if let Some(time) = time {
+            return Box::new(move |x| 7.0 * time.formula(x));
+        }
+        let samples: Vec<Sample> = sets::TABLE
+            .iter()
+            .map(|row| Sample {
+                tokens: tokens(row),
+                value: row.shares[i] / 100.0 * (row.seven[0] + row.seven[1]),
+            })
+            .collect();
+        let line = fit::fit(&samples, |x| [x, 1.0]).map_or([0.0; 2], |fit| fit.coefficients);
+        Box::new(move |x| line[0] * x + line[1])
+    };
+    let parts: Vec<_> = (0..8).map(part).collect();
+    let of = |row: &sets::Row| {
+        let seconds: Vec<f64> = parts.iter().map(|part| part(tokens(row))).collect();
+        let all: f64 = seconds.iter().sum();
+        let mut modelled = [0.0; 8];
+        for (share, seconds) in modelled.iter_mut().zip(&seconds) {
+            *share = 100.0 * seconds / all;
+        }
+        Shares { level: row.level, printed: row.shares, modelled }
+    };
+    sets::TABLE.iter().map(of).collect()
+}
+
+/// Figures 4, 8 and 9: a million tokens, or fewer where fewer are asked for, in memory that does not hold them.
+fn study(costs: &Costs, request: &Request<'_>) -> Result<Study, Error> {
+    let published = costs.origin == Origin::Published && request.division.0 == 7 && request.tokens >= 1e6;
+    let with_heads;
+    let costs = if published {
+        with_heads = sets::study()?;
+        &with_heads
+    } else {
+        costs
+    };
+    let tokens = request.tokens.min(1e6);
+    let whole = request.of(tokens);
+    let Pass { time, memory, .. } = costs.forward;
+    let bytes = memory.at(tokens);
+    // What holds the whole is no limit: the paper's share of it is taken then.
+    let limit = if request.limit < bytes { request.limit } else { bytes * 80.0 / sets::STUDY_WHOLE[0] };
+    let cost = |level: u32| {
+        let x = whole.task_tokens(f64::from(level));
+        Some([memory.at(x), time.at(x)?])
+    };
+    let first = first_level(memory, whole, limit).unwrap_or(1).max(1);
+    let uniform = (first..first + 3).map(|base| {
+        let x = whole.task_tokens(f64::from(base));
+        let tree = Tree { chunks: request.division.0, base, divided: 0, again: 0 };
+        let few = whole.tasks(f64::from(base)) <= 1e5;
+        Uniform {
+            task_tokens: x,
+            bytes: memory.at(x),
+            seconds: time.at(x).unwrap_or(f64::NAN),
+            at_a_time: (limit / memory.at(x)).floor(),
+            printed: sets::STUDY.get(base as usize - 1).copied().filter(|_| published),
+            schedule: few.then(|| schedule::of(tree, limit, cost)).flatten(),
+        }
+    });
+    let hybrid = schedule::hybrid(request.division.0, first, limit, cost);
+    let written = |path: Vec<u16>| path.iter().map(u16::to_string).collect::<Vec<_>>().join(".");
+    let hybrid_paths = hybrid.iter().flat_map(|found| found.tree.paths()).map(written).collect();
+    Ok(Study {
+        heads: costs.heads,
+        tokens,
+        limit,
+        whole: [bytes, time.at(tokens).unwrap_or(f64::NAN)],
+        whole_printed: Some(sets::STUDY_WHOLE).filter(|_| published),
+        uniform: uniform.collect(),
+        hybrid,
+        hybrid_paths,
+    })
+}
+
+/// Figure 6: both passes over 100K to 1M tokens, by the printed fits where there are some: they were made at these sizes.
+pub(super) fn both(costs: &Costs) -> Vec<Both> {
+    let Some(backward) = &costs.backward else { return Vec::new() };
+    let at = |tokens: f64| {
+        let of = |pass: &Pass| {
+            let (time, memory) = pass.printed.unwrap_or((pass.time, pass.memory));
+            Some((memory.at(tokens), time.at(tokens)?))
+        };
+        let (forward, backward) = (of(&costs.forward)?, of(backward)?);
+        Some(Both { tokens, bytes: [forward.0, backward.0], seconds: [forward.1, backward.1] })
+    };
+    (1..=10).filter_map(|i| at(f64::from(i) * 1e5)).collect()
+}
+
+/// Appendix C, with the printed fit where there is one, and with the one made here.
+fn optima(costs: &Costs, request: &Request<'_>) -> Vec<Optimum> {
+    let whole = request.of(request.tokens);
+    let mut all = Vec::new();
+    for (pass, cost) in costs.passes(request.backward) {
+        let fits =
+            [cost.printed.map(|(t, m)| ("as printed", t, m)), Some(("not negative", cost.time, cost.memory))];
+        for (name, time, memory) in fits.into_iter().flatten() {
+            let words = |found: Extremum| {
+                let at = |x: f64| format!("{x:.0} tokens, level {:.2}", whole.level_of(x));
+                match found {
+                    Extremum::Falls => {
+                        "falls with the size of a task: the largest that fit are best".to_owned()
+                    }
+                    Extremum::Rises => "rises with the size of a task: no size is least".to_owned(),
+                    Extremum::Minimum(x) => format!("least at {}", at(x)),
+                    Extremum::Maximum(x) => format!("greatest at {}; no size is least", at(x)),
+                    Extremum::Both { maximum, minimum } => {
+                        format!("greatest at {}, then least at {}", at(maximum), at(minimum))
+                    }
+                }
+            };
+            let levels = || 0..=DEEPEST;
+            let tokens = |level: u32| whole.task_tokens(f64::from(level));
+            let best = |of: &dyn Fn(u32) -> Option<f64>| {
+                let fitting = levels()
+                    .filter(|level| tokens(*level) >= 1.0 && memory.at(tokens(*level)) <= request.limit);
+                let costed: Vec<(u32, f64)> = fitting.filter_map(|level| Some((level, of(level)?))).collect();
+                costed.into_iter().min_by(|a, b| a.1.total_cmp(&b.1)).map(|(level, _)| level)
+            };
+            let serial = |level: u32| dense(time, whole, f64::from(level));
+            // A task is whole: no more run at once than memory holds, and there are.
+            let at_once = |level: u32| {
+                let held = (request.limit / memory.at(tokens(level))).floor();
+                Some(serial(level)? / held.min(whole.tasks(f64::from(level))))
+            };
+            all.push(Optimum {
+                pass,
+                fit: name,
+                negative_below: time.negative_below(),
+                serial: words(optimum::serial(time)),
+                parallel: words(optimum::parallel(time, memory)),
+                best_level: best(&serial),
+                best_level_at_once: best(&at_once),
+                negative_from_level: levels().find(|level| time.at(tokens(*level)).is_none()),
+            });
+        }
+    }
+    all
+}
+
+/// All of it.
+///
+/// # Errors
+/// A limit that holds neither a row nor a task.
+pub fn report(costs: &Costs, request: &Request<'_>) -> Result<Report, Error> {
+    let streaming = streaming(costs, request.tokens, request)?;
+    let whole = request.of(request.tokens);
+    let levels: Vec<u32> = match request.levels {
+        Some(levels) => levels.to_vec(),
+        None => {
+            let deepest = costs
+                .passes(request.backward)
+                .map(|(_, pass)| first_level(pass.memory, whole, request.limit));
+            let first = deepest.collect::<Option<Vec<u32>>>().and_then(|levels| levels.into_iter().max());
+            let first = first.ok_or_else(|| Error::Argument {
+                argument: "memory",
+                found: format!("{} bytes", request.limit),
+                allowed: format!(
+                    "more than {} bytes, which a task of any size needs",
+                    costs.forward.memory.fixed
+                ),
+            })?;
+            // A task has a token.
+            (first..first + 5)
+                .filter(|level| *level == first || whole.task_tokens(f64::from(*level)) >= 1.0)
+                .collect()
+        }
+    };
+    Ok(Report {
+        levels: levels.into_iter().map(|of| level(costs, request, of)).collect(),
+        streaming,
+        shares: shares(costs, request),
+        study: study(costs, request)?,
+        both: both(costs),
+        optimum: optima(costs, request),
+    })
+}

@@ -1,0 +1,88 @@
+//! `elsa-lab study`: what schedules do with given tensors.
+//!
+//! Every table and figure of the article on vector relieved attention (VFA, VSA) has its place, measured on the tensors at
+//! hand by the scalar run of [`elsa_core::attention::traversal`] in place of a model's score on a benchmark. Answers stand
+//! beside exact attention in f64, and beside their bounds.
+//!
+//! | of the article | here | module |
+//! |---|---|---|
+//! | table 1, figure 1 | operations of a weight, their share per instruction set and head size | [`operations`] |
+//! | table 2 | needs language models, and is left out with words | [`page`] |
+//! | table 3 | rows that ten settings would lose to f16 and f32 weights | [`tables`] |
+//! | table 4 | sparsity, bound and error of 21 settings, and of error budgets | [`tables`] |
+//! | figures 2 and 5 | where maxima lie, a map of P, block maxima | [`seen`] |
+//! | figures 3 and 4 | similarity within blocks, norms | [`tokens`] |
+//!
+//! [`measure`] runs the schedules, over all tiles or a sample of them where all would take too long.
+
+mod measure;
+mod operations;
+mod page;
+mod places;
+mod seen;
+mod settings;
+mod tables;
+mod tokens;
+
+use clap::{Arg, Args};
+use elsa_edge::args::values::one_of;
+use elsa_edge::args::{ForceArgs, ProblemArgs};
+use elsa_edge::error::Error;
+use elsa_edge::job::Job;
+use elsa_edge::scenario::{self, Scenario};
+use elsa_edge::target::Target;
+use std::path::PathBuf;
+
+/// The text below the flags.
+const HELP: &str = "\
+The page has sparsity, bounds, errors and pictures of schedules with frozen references and skipped blocks (VFA, BLASST, VSA,
+budgets). The schedules run in scalar arithmetic, over all tiles of rows or a sample where all would take too long.
+Examples:
+  elsa-lab study --scenario sink --html study.html
+  elsa-lab study --q q.npy --k k.npy --v v.npy --causal --html study.html";
+
+/// Requires a flag unless built-in tensors are studied.
+fn required(flag: Arg) -> Arg {
+    flag.required_unless_present("scenario")
+}
+
+/// `elsa-lab study`.
+#[derive(Args, Debug)]
+#[command(override_usage = "elsa-lab study --q <FILE> --k <FILE> --v <FILE> --html <FILE.html> [OPTIONS]\n       \
+    elsa-lab study --scenario <SCENARIO> --html <FILE.html>", after_help = format!("{HELP}\n\n{}", scenario::HELP),
+    mut_arg("q", required), mut_arg("k", required), mut_arg("v", required))]
+pub struct StudyArgs {
+    /// The problem.
+    #[command(flatten)]
+    problem: ProblemArgs,
+    /// Built-in tensors instead of files
+    #[arg(long, conflicts_with_all = ProblemArgs::names(), value_parser = one_of(Scenario::ALL))]
+    scenario: Option<Scenario>,
+    /// Write sparsity, bounds, errors and pictures as one page that needs nothing but itself
+    #[arg(long, value_name = "FILE.html")]
+    html: PathBuf,
+    /// Whether the page replaces an input.
+    #[command(flatten)]
+    force: ForceArgs,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Wrong requests, tensors that take too long, a page that cannot be written.
+pub fn study(args: &StudyArgs) -> Result<(), Error> {
+    let mut reads = args.force.reads();
+    args.problem.add_to(&mut reads);
+    let page = Target::new("html", &args.html, &reads)?;
+    let mut studies = Vec::new();
+    if let Some(scenario) = args.scenario {
+        for case in scenario.cases()? {
+            studies.push(measure::study(case.name, &case.problem, case.inputs())?);
+        }
+    } else {
+        let job = Job::load(&args.problem, [false, false])?;
+        studies.push(measure::study("given", &job.problem, job.inputs()?)?);
+        job.unchanged()?;
+    }
+    page.report(&page::page(&studies)?)
+}
