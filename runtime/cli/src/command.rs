@@ -13,7 +13,7 @@ use crate::run::RunArgs;
 use crate::tune::TuneArgs;
 use crate::verify::VerifyArgs;
 use crate::warmup::WarmupArgs;
-use crate::{backward, bench, info, linear, listen, merge, onnx, run, task, tune, verify, warmup};
+use crate::{backward, bench, demo, info, linear, listen, merge, onnx, run, task, tune, verify, warmup};
 use clap::{Parser, Subcommand};
 
 /// The text below the commands.

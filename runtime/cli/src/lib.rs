@@ -28,7 +28,6 @@
 pub mod args;
 pub mod backward;
 pub mod bench;
-pub mod board;
 pub mod chart;
 pub mod command;
 pub mod demo;
@@ -45,7 +44,6 @@ pub mod machine;
 pub mod merge;
 pub mod onnx;
 pub mod oracle;
-pub mod outlet;
 pub mod picture;
 pub mod progress;
 pub mod random;
@@ -58,7 +56,6 @@ pub mod shape;
 pub mod signals;
 mod stats;
 pub mod stream;
-pub mod target;
 pub mod task;
 pub mod tune;
 mod usage;
@@ -75,7 +72,7 @@ use std::io::Write;
 /// of the log is on one line.
 pub fn prepare(name: &'static str) {
     error::begin_with(name);
-    temporary::watch_panics();
+    signals::watch_panics();
     let mut logger = env_logger::Builder::from_env(env_logger::Env::new().filter_or("ELSA_LOG", "warn"));
     // Names of files and devices are in what is logged.
     logger.format(|to, record| {

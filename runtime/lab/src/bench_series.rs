@@ -14,10 +14,10 @@ use elsa_core::series::{Series, bound::Judged};
 use elsa_edge::args::values::{one_of, positive, seconds};
 use elsa_edge::error::Error;
 use elsa_edge::linear::{Contender, HostArgs, farther, parts_of, quartiles, take_turns};
-use elsa_edge::memory::{leaves_enough, zeros};
 use elsa_edge::progress;
 use elsa_edge::random::Random;
 use elsa_edge::report;
+use elsa_files::{leaves_enough, zeros};
 use elsa_runtime::operators::{Operator, Plan, Workspace};
 use elsa_runtime::{
     Backend, Convolution, ConvolutionOptions, Engine, PlanError, Recurrence, RecurrenceOptions, Selective,

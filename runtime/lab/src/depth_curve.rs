@@ -30,14 +30,14 @@ use elsa_core::state::State;
 use elsa_edge::args::{EngineArgs, ForceArgs};
 use elsa_edge::chart::{Chart, Point as Dot, Raw, SIZE, chart};
 use elsa_edge::error::Error;
-use elsa_edge::memory::Buffer;
 use elsa_edge::oracle::{Comparison, Oracle};
 use elsa_edge::progress;
 use elsa_edge::random::Random;
 use elsa_edge::report;
 use elsa_edge::rows::{for_rows, output_row, rows};
 use elsa_edge::shape::Shape;
-use elsa_edge::target::Target;
+use elsa_files::Target;
+use elsa_files::{Buffer, MemoryError};
 use elsa_runtime::{Engine, PlanOptions};
 use serde::Serialize;
 use std::io::Write;
@@ -132,7 +132,10 @@ pub fn depth_curve(args: &DepthCurveArgs) -> Result<(), Error> {
             width: SIZE.0,
             height: SIZE.1,
         };
-        target.report(&page.render().map_err(|e| Error::Print(std::io::Error::other(e)))?)?;
+        target.write(
+            elsa_edge::foreign::page(&page.render().map_err(|e| Error::Print(std::io::Error::other(e)))?)
+                .as_bytes(),
+        )?;
     }
     let wrong = steps.iter().filter(|step| step.beyond > 0);
     let wrong: Vec<String> = wrong.map(|step| format!("{} at {} keys", step.schedule, step.keys)).collect();
@@ -284,7 +287,7 @@ fn answer(
         let q = &q[query * D..][..D];
         let mut states: Vec<Keys> = Vec::new();
         let bytes = keys.saturating_mul(size_of::<Keys>());
-        states.try_reserve_exact(keys).map_err(|_| Error::Memory { argument: "keys", bytes })?;
+        states.try_reserve_exact(keys).map_err(|_| MemoryError { argument: "keys", bytes })?;
         let lines = k.as_chunks::<D>().0.iter().zip(v.as_chunks::<D>().0);
         states.extend(lines.map(|(k, v)| {
             let dot = q.iter().zip(k).fold(0.0, |sum, (a, b)| sum + a * b);

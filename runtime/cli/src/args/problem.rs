@@ -5,7 +5,6 @@
 use super::values::{number, one_of, positive, shift, sides, window};
 use crate::flag::flag;
 use crate::shape::ALIGNMENTS;
-use crate::tensor::Source;
 use clap::builder::TypedValueParser;
 use clap::{Args, Command, Id};
 use elsa_core::attention::{Alignment, Operand, Window};

@@ -50,8 +50,6 @@ use crate::error::{Error, dashed, say};
 use crate::job::Job;
 use crate::report;
 use crate::scenario::{self, Scenario};
-use crate::target::Target;
-use crate::tensor::{Accept, Source, Tensor};
 use case::{Case, Verdict};
 use clap::{Arg, Args};
 use elsa_core::attention::{Operand, Problem};

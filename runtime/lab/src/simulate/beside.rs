@@ -15,9 +15,9 @@ use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::quorum::{Division, InterestSet, Task};
 use elsa_core::view::{Layout, View};
 use elsa_edge::error::Error;
-use elsa_edge::memory::zeros;
 use elsa_edge::progress::bar;
 use elsa_edge::shape::{Data, Shape};
+use elsa_files::{FileError, zeros};
 use elsa_runtime::{
     Engine, EngineOptions, Held, PlanOptions, RowStates, StreamError, StreamOptions, TaskMerge, TaskPlan,
 };

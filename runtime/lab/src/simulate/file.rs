@@ -2,7 +2,7 @@
 
 use super::costs::{Costs, Origin, Pass};
 use elsa_edge::error::Error;
-use elsa_edge::tensor::InputFile;
+use elsa_files::{FileError, InputFile};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 

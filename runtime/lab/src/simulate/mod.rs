@@ -31,7 +31,7 @@ use costs::{Costs, Pass};
 use elsa_core::quorum::InterestSet;
 use elsa_edge::error::Error;
 use elsa_edge::report;
-use elsa_edge::target::Target;
+use elsa_files::Target;
 use measure::{Check, Kernels, Measured};
 use serde::Serialize;
 use std::io::Write;
@@ -167,7 +167,7 @@ pub fn simulate(args: &SimulateArgs) -> Result<(), Error> {
         ran: &ran,
     };
     if let Some(page) = page {
-        page.write(crate::foreign::page(&html::page(&printed)?).as_bytes())?;
+        page.write(elsa_edge::foreign::page(&html::page(&printed)?).as_bytes())?;
     }
     if let (Some(saved), Some(measured)) = (saved, &measured) {
         saved.write(file::text(&costs, &measured.samples)?.as_bytes())?;

@@ -11,11 +11,11 @@ use elsa_core::attention::traversal::{Report, Room, RowRoom, scratch_len};
 use elsa_core::attention::{Inputs, Problem, Sequence, reference, scalar};
 use elsa_edge::error::Error;
 use elsa_edge::left_out::spread;
-use elsa_edge::memory::{Buffer, zeros};
 use elsa_edge::oracle::{key, value};
 use elsa_edge::picture::HeatMap;
 use elsa_edge::progress;
 use elsa_edge::rows::for_items;
+use elsa_files::{Buffer, zeros};
 use std::f64::consts::LN_2;
 
 /// Multiply-adds of all schedules together from which tiles are sampled.

@@ -30,7 +30,7 @@ use elsa_edge::args::{ForceArgs, ProblemArgs};
 use elsa_edge::error::Error;
 use elsa_edge::job::Job;
 use elsa_edge::scenario::{self, Scenario};
-use elsa_edge::target::Target;
+use elsa_files::Target;
 use std::path::PathBuf;
 
 /// The text below the flags.
@@ -84,5 +84,5 @@ pub fn study(args: &StudyArgs) -> Result<(), Error> {
         studies.push(measure::study("given", &job.problem, job.inputs()?)?);
         job.unchanged()?;
     }
-    page.report(&page::page(&studies)?)
+    Ok(page.write(elsa_edge::foreign::page(&page::page(&studies)?).as_bytes())?)
 }

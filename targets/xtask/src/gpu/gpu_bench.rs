@@ -4,8 +4,8 @@
 
 use crate::boards::build;
 use crate::boards::target::HOST;
+use crate::files;
 use crate::shell::{Run, Tree};
-use std::path::Path;
 
 /// What of the folder of a build goes along.
 const BUILT: [(&str, &str); 3] =
@@ -29,7 +29,7 @@ pub fn make(tree: &Tree) -> Result<(), String> {
     let mut bytes = 0;
     let parts = BUILT.map(|(from, to)| (built.join(from), to));
     for (from, to) in parts.into_iter().chain([(tree.target.join("release/elsa-lab"), "elsa-lab")]) {
-        bytes += std::fs::copy(&from, out.join(to)).map_err(|error| fault(&from, error))?;
+        bytes += std::fs::copy(&from, out.join(to)).map_err(files::at(&from))?;
     }
     for (name, content) in SCRIPTS {
         files::write(&out.join(name), content)?;

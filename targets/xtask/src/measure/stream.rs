@@ -1,6 +1,6 @@
 //! `cargo xtask stream-figures`: what streamed runs of the tool take and how fast they are on this machine.
 //!
-//! Every figure is made of reports of `elsa run --json` and `elsa-lab simulate --json`, in files of random numbers that are removed at the end. Times of
+//! Every figure is made of reports of `elsa run --json`, in files of random numbers that are removed at the end. Times of
 //! streamed runs hold reading and writing, those in memory only the computation: their ratio favours the run in memory.
 
 use crate::shell::{Run, Tree};
@@ -16,11 +16,6 @@ const GIB: usize = 1 << 30;
 const RESIDENT: usize = 4096;
 /// Keys of that comparison.
 const KEYS: usize = 32_768;
-/// Tokens on which seconds are fitted. The line of bytes passes through the first and the last.
-const FITTED: [usize; 3] = [1024, 2048, 4096];
-/// Other tokens, on which the line is checked.
-const UNSEEN: [usize; 3] = [1448, 2896, 6144];
-
 /// What is measured.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Arguments {
@@ -40,12 +35,9 @@ fn positive(text: &str) -> Result<f64, String> {
 /// A line of the table: what, the setting, the figure, what it is held against.
 type Row = [String; 4];
 
-/// Builds the tool and the laboratory, measures, and prints a table in Markdown.
+/// Builds the tool, measures, and prints a table in Markdown.
 pub fn run(tree: &Tree, arguments: Arguments) -> Result<(), String> {
-    let built = Run::new(tree, "cargo build --release -p elsa-edge -p elsa-lab").run();
-    if !built.ok {
-        return Err(format!("the tool or the laboratory does not build: {}", built.how));
-    }
+    Run::new(tree, "cargo build --release -p elsa-edge").run().text("the tool does not build")?;
     let folder = tempfile::Builder::new().prefix("stream-figures-").tempdir_in(&tree.target);
     let folder = folder.map_err(|error| format!("{}: {error}", tree.target.display()))?;
     let bench = Bench { tree, folder: folder.path() };
@@ -74,12 +66,7 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// Calls the tool, where `@` stands for the folder, and returns its report.
     fn elsa(&self, line: &str) -> Result<Value, String> {
-        self.report("elsa", line)
-    }
-
-    /// Calls `program`, where `@` stands for the folder, and returns its report.
-    fn report(&self, program: &str, line: &str) -> Result<Value, String> {
-        let run = Run::new(self.tree, "").arg(self.tree.target.join("release").join(program));
+        let run = Run::new(self.tree, "").arg(self.tree.target.join("release/elsa"));
         let folder = format!("{}/", self.folder.display());
         let run = line.split_whitespace().fold(run, |run, word| run.arg(word.replace('@', &folder)));
         let text = run.arg("--json").machine().run().text(line)?;
@@ -196,37 +183,6 @@ impl Bench<'_> {
             ),
             "a peak below 1 GiB".to_owned(),
         ])
-    }
-
-    /// The models of some sizes, on others: seconds of calls by one thread's time on a processor, and bytes that a streamed run
-    /// moves whose rows all stay.
-    fn model(&self) -> Result<[Row; 2], String> {
-        let sizes = FITTED.map(|n| n.to_string()).join(",");
-        let report =
-            self.report("elsa-lab", &format!("simulate --tokens 1M --measure={sizes} --threads 1"))?;
-        let checks = report["checks"].as_array().ok_or("simulate: no checks")?;
-        let off: Result<Vec<f64>, String> = checks.iter().map(|check| number(check, "off")).collect();
-        let moved = |tokens: usize| -> Result<f64, String> {
-            let name = format!("model-{tokens}.npy");
-            self.tensor(&name, tokens)?;
-            let line = format!("run --q @{name} --k @{name} --v @{name} --out @y.npy --host-budget 256MiB");
-            let report = self.elsa(&line)?;
-            Ok(number(&report, "bytes_read")? + number(&report, "bytes_written")?)
-        };
-        let [first, .., last] = FITTED;
-        let (low, high) = (moved(first)?, moved(last)?);
-        let line = |tokens: usize| {
-            low + (high - low) * (tokens as f64 - first as f64) / (last as f64 - first as f64)
-        };
-        let unseen = UNSEEN.into_iter().map(|tokens| Ok(line(tokens) / moved(tokens)? - 1.0));
-        let unseen: Vec<f64> = unseen.collect::<Result<_, String>>()?;
-        let row = |name: &str, off: Vec<f64>| -> Row {
-            let worst = off.iter().copied().fold(0.0, |a: f64, b| if b.abs() > a.abs() { b } else { a });
-            let setting = format!("fitted on {sizes} tokens, checked on {} others", off.len());
-            let measured = format!("worst error {:+.2} %", 100.0 * worst);
-            [name.to_owned(), setting, measured, "within 10 %".to_owned()]
-        };
-        Ok([row("seconds, a parabola", off?), row("bytes moved, a line", unseen)])
     }
 }
 
