@@ -8,7 +8,7 @@
 //! `cargo modules --acyclic` does not serve: it reads no paths in function bodies, it does not charge the import of an
 //! item to the item's module, and installing it compiles rust-analyzer.
 
-use super::read::{Import, Module};
+use super::read::{Import, Mention, Module};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a path leads to.
@@ -92,7 +92,13 @@ impl Names<'_> {
         if found.is_some() || !globs {
             return found;
         }
-        for glob in imports.iter().filter(|import| import.name.is_none()) {
+        self.by_globs(m, scope, name, open)
+    }
+
+    /// What the imports of all names in one scope make of a name.
+    fn by_globs(&self, m: usize, scope: usize, name: &str, open: &mut Open) -> Option<Vec<Target>> {
+        let mut found: Option<Vec<Target>> = None;
+        for glob in self.modules[m].scopes[scope].imports.iter().filter(|import| import.name.is_none()) {
             for target in self.resolve(m, 0, &glob.path, open).unwrap_or_default() {
                 let Target::Module(other) = target else { continue };
                 if let Some(targets) = self.lookup(other, name, open) {
@@ -101,6 +107,21 @@ impl Names<'_> {
             }
         }
         found
+    }
+
+    /// What a path in code leads to. What may be a variable counts where all names of a module are imported: other imports
+    /// count by themselves.
+    fn mentioned(&self, m: usize, mention: &Mention) -> Option<Vec<Target>> {
+        match &mention.path[..] {
+            [name] if mention.variable => {
+                let local = self.modules[m].scopes[mention.scope].locals.contains(name);
+                if local { None } else { self.by_globs(m, 0, name, &mut Open::new()) }
+            }
+            [name] if mention.call => {
+                self.resolve(m, mention.scope, &mention.path, &mut Open::new()).or_else(|| self.textual(name))
+            }
+            path => self.resolve(m, mention.scope, path, &mut Open::new()),
+        }
     }
 
     /// What a path leads to from a scope of a module; nothing where its start is not of this crate.
@@ -209,12 +230,7 @@ pub fn uses(modules: &[Module]) -> Uses {
             }
         }
         for mention in &module.mentions {
-            let found = names.resolve(m, mention.scope, &mention.path, &mut Open::new());
-            let found = match &mention.path[..] {
-                [name] if mention.call => found.or_else(|| names.textual(name)),
-                _ => found,
-            };
-            for target in found.unwrap_or_default() {
+            for target in names.mentioned(m, mention).unwrap_or_default() {
                 if let Target::Item(def) = target {
                     add(def, &mention.path, mention.line);
                 }

@@ -235,6 +235,18 @@ mod tests {
         assert_eq!(files("$crate::a::f()", "pub fn f() { assert!(1 < make!(), \"{}\", 1) }\n"), 1);
     }
 
+    #[test]
+    fn types_behind_pointers_are_uses() {
+        let root = "mod a;\nmod b;\npub mod c { pub use crate::b::*; }\n";
+        let b = ("b.rs", "use crate::a::A;\npub struct b_t(A);\npub struct B;\n");
+        for code in ["fn f(_: *const b_t) {}", "fn f(_: &mut B) {}", "fn f<'a>(_: &'a mut crate::b::B) {}"] {
+            let a = format!("use crate::c::*;\npub struct A;\n{code}\n");
+            assert_eq!(circle(&[("lib.rs", root), ("a.rs", &a), b]), ["crate::a", "crate::b"], "{code}");
+        }
+        let a = "use crate::c::*;\npub struct A;\nfn f() { let mut b_t = 0; g(&mut b_t); }\n";
+        assert!(found(&[("lib.rs", root), ("a.rs", a), b]).is_empty());
+    }
+
     fn circles_of(files: &[(&str, &str)]) -> usize {
         found(files).len()
     }

@@ -29,6 +29,8 @@ pub struct Mention {
     pub path: Vec<String>,
     /// Whether it calls a macro.
     pub call: bool,
+    /// Whether it may be a variable: one name that begins with a small letter, and is not called.
+    pub variable: bool,
     /// The line of the source.
     pub line: usize,
 }
@@ -234,8 +236,9 @@ impl Reader<'_> {
                         _ => {}
                     }
                     let scope = module.scopes.len();
-                    let mention = |(path, call, line)| Mention { scope, path, call, line };
-                    module.mentions.extend(found.paths.into_iter().map(mention));
+                    module
+                        .mentions
+                        .extend(found.mentions.into_iter().map(|found| Mention { scope, ..found }));
                     module.scopes.push(Scope { locals: found.locals, imports: found.imports });
                 }
             }
@@ -281,8 +284,8 @@ impl Reader<'_> {
 /// What the tokens of an item name.
 #[derive(Default)]
 struct Found {
-    /// Paths, whether each calls a macro, and their lines. `$crate` is `crate`.
-    paths: Vec<(Vec<String>, bool, usize)>,
+    /// Paths, where `$crate` is `crate`.
+    mentions: Vec<Mention>,
     imports: Vec<Import>,
     /// What they declare.
     locals: BTreeSet<String>,
@@ -293,7 +296,7 @@ fn scan(item: &[TokenTree], body: bool) -> Found {
     let mut found = Found::default();
     walk(item, body, &mut found);
     let of_caller = |path: &[String]| body && path.first().is_some_and(|x| x == "self" || x == "super");
-    found.paths.retain(|(path, ..)| !of_caller(path));
+    found.mentions.retain(|mention| !of_caller(&mention.path));
     found.imports.retain(|import| !of_caller(&import.path));
     found
 }
@@ -353,20 +356,25 @@ fn walk(item: &[TokenTree], body: bool, found: &mut Found) {
         let (names, next) = path(item, i);
         // A field or method, a lifetime, a parameter of the macro, a path from outside or behind generics.
         let member = is(before(i, 1), '.') && !is(before(i, 2), '.');
-        let other = is(before(i, 1), '\'') || (is(before(i, 1), '$') && ident != "crate");
+        let other = ident == "_" || is(before(i, 1), '\'') || (is(before(i, 1), '$') && ident != "crate");
         let outside = is(before(i, 1), ':') && is(before(i, 2), ':');
         // A field with its value, or a variable with its type.
         let label = names.len() == 1 && is(item.get(next), ':');
-        // A variable, unless it is called.
-        let called =
-            matches!(item.get(next), Some(TokenTree::Group(x)) if x.delimiter() == Delimiter::Parenthesis);
+        let of_call = |token: &TokenTree| matches!(token, TokenTree::Group(x) if x.delimiter() == Delimiter::Parenthesis);
         let call = is(item.get(next), '!');
-        let variable =
-            names.len() == 1 && ident.to_string().starts_with(char::is_lowercase) && !(called || call);
-        if is_word(before(i, 1), &DECLARING) {
+        let variable = names.len() == 1
+            && ident.to_string().starts_with(char::is_lowercase)
+            && !(call || item.get(next).is_some_and(of_call));
+        // `const` and `mut` behind a pointer, a reference or a lifetime belong to a type.
+        let of_type = is_word(before(i, 1), &["const", "mut"])
+            && match before(i, 2) {
+                Some(TokenTree::Ident(_)) => !is_word(before(i, 2), &["let", "ref", "pub"]),
+                token => is(token, '*') || is(token, '&'),
+            };
+        if is_word(before(i, 1), &DECLARING) && !of_type {
             found.locals.insert(ident.to_string());
-        } else if !(member || other || outside || label || variable) {
-            found.paths.push((names, call, line));
+        } else if !(member || other || outside || label) {
+            found.mentions.push(Mention { scope: 0, path: names, call, variable, line });
         }
         i = next;
     }
