@@ -20,6 +20,7 @@ mod limit;
 mod links;
 mod log;
 mod ort;
+mod plan;
 mod printed;
 mod prove;
 mod python;
@@ -39,6 +40,7 @@ pub use stages::list;
 use crate::shell::{Run, Tree, processor_seconds, side_by_side};
 use ask::Ask;
 use limit::Watch;
+use plan::{Part, Progress};
 use results::{Outcome, Results};
 use stages::{STAGES, Stage};
 use std::path::PathBuf;
@@ -54,6 +56,9 @@ pub struct Arguments {
     /// Every stage; those that have passed for the tree as it is are not run again.
     #[arg(long, conflicts_with = "only")]
     all: bool,
+    /// The i-th of n parts of `--all`, which take about as long as one another.
+    #[arg(long, value_name = "I/N", requires = "all")]
+    part: Option<Part>,
     /// Minutes that the stages `fuzz` and `hunt` take together.
     #[arg(long, default_value_t = 30, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     minutes: u64,
@@ -134,13 +139,6 @@ fn outcome(tree: &Tree, stage: &Stage, ask: Ask) -> Outcome {
     results::read(&told).unwrap_or_else(|| Outcome::untold(&how))
 }
 
-/// Stages that take turns, for each lane.
-fn lanes(stages: &[&'static Stage]) -> Vec<Vec<&'static Stage>> {
-    let count = stages.iter().map(|stage| stage.lane + 1).max().unwrap_or(0);
-    let lane = |lane| stages.iter().filter(|stage| stage.lane == lane).copied().collect::<Vec<_>>();
-    (0..count).map(lane).filter(|lane| !lane.is_empty()).collect()
-}
-
 /// What a run came to: every stage that ran or had passed before, in the order of the list.
 type Done = Vec<(&'static Stage, Outcome)>;
 
@@ -150,7 +148,7 @@ fn run_all(tree: &Tree, asked: &Arguments, ask: Ask) -> ExitCode {
     let named = |stage: &&Stage| asked.only.iter().any(|name| name == stage.name);
     let mut faults = Vec::new();
     let mut chosen: Vec<&Stage> = if asked.all {
-        STAGES.iter().collect()
+        asked.part.unwrap_or_default().of(STAGES, ask.minutes)
     } else if asked.fast {
         STAGES.iter().filter(|stage| matches!(stage.name, "check" | "host")).collect()
     } else if !asked.only.is_empty() {
@@ -172,23 +170,26 @@ fn run_all(tree: &Tree, asked: &Arguments, ask: Ask) -> ExitCode {
         chosen.retain(|stage| done.iter().all(|(before, _)| before.name != stage.name));
     }
     let watch = Watch::start();
-    let lanes = lanes(&chosen);
-    let names = |lane: &Vec<&Stage>| lane.iter().map(|stage| stage.name).collect::<Vec<_>>().join(", ");
-    let beside = lanes.iter().map(names).collect::<Vec<_>>().join("; beside it ");
-    println!("{beside}; logs: {}", tree.target.join("test-logs").display());
+    let progress = Progress::new(&chosen, &results.seconds(), ask.minutes);
+    println!("{}; logs: {}", progress.opening(), tree.target.join("test-logs").display());
     for (stage, _) in &done {
         println!("{:<10}has passed for the tree as it is", stage.name);
     }
     // Where the processor has one core, or a run has one lane, stages take turns.
-    let ran = side_by_side(lanes, |lane: Vec<&'static Stage>| {
+    let ran = side_by_side(progress.lanes(), |lane: Vec<&'static Stage>| {
         let run = |stage: &'static Stage| {
+            progress.begin(stage);
             let outcome = outcome(tree, stage, ask);
-            println!("{}", outcome.line(stage.name));
+            progress.end(stage, &outcome);
             log::show(&log_of(tree, stage), stage.name, &outcome);
-            let kept = if outcome.good() && !ask.fast {
-                results.add(tree, stage.name, &outcome).and_then(|()| {
-                    guards::keep_passed(tree, stage.name, before.as_ref().unwrap_or(&Default::default()))
-                })
+            let (seconds, good) = (outcome.seconds, outcome.good());
+            let kept = if good && !ask.fast {
+                results
+                    .add(tree, stage.name, &outcome)
+                    .and_then(|()| results.took(stage.name, seconds))
+                    .and_then(|()| {
+                        guards::keep_passed(tree, stage.name, before.as_ref().unwrap_or(&Default::default()))
+                    })
             } else {
                 Ok(())
             };
@@ -205,21 +206,33 @@ fn run_all(tree: &Tree, asked: &Arguments, ask: Ask) -> ExitCode {
         let worked = done.iter().map(|(_, outcome)| outcome.worked).sum();
         faults.extend(watch.verdict(worked, beyond));
     }
-    finish(tree, asked, before, done, faults)
+    finish(tree, asked, &results, before, done, faults)
 }
 
 /// Prints the table and what was not run, and writes the hashes when every stage has passed.
 fn finish(
     tree: &Tree,
     asked: &Arguments,
+    results: &Results,
     hashes: Result<guards::Hashes, String>,
     mut done: Done,
     mut faults: Vec<String>,
 ) -> ExitCode {
+    let mut open: Vec<&str> = Vec::new();
+    if asked.all {
+        // Other parts may have been run before.
+        let absent = |stage: &&Stage| done.iter().all(|(ran, _)| ran.name != stage.name);
+        for stage in STAGES.iter().filter(absent).collect::<Vec<_>>() {
+            match results.green(stage.name, asked.minutes) {
+                Some(outcome) => done.push((stage, outcome)),
+                None => open.push(stage.name),
+            }
+        }
+    }
     let place = |name: &str| STAGES.iter().position(|stage| stage.name == name);
     done.sort_by_key(|(stage, _)| place(stage.name));
     let good: Vec<&str> = done.iter().filter(|(_, out)| out.good()).map(|(stage, _)| stage.name).collect();
-    if asked.all && good.len() == STAGES.len() {
+    if asked.all && open.is_empty() && good.len() == STAGES.len() {
         let written = hashes.and_then(|hashes| guards::write(tree, &hashes));
         match written {
             Ok(true) => println!("{} has changed: commit it", results::FILE),
@@ -239,6 +252,9 @@ fn finish(
     }
     for fault in &faults {
         println!("failed: {fault}");
+    }
+    if !open.is_empty() {
+        println!("not yet: {}", open.join(", "));
     }
     // The stage host has built the tool.
     if good.contains(&"host") {

@@ -4,6 +4,7 @@
 use crate::shell::{Run, Tree};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -91,7 +92,7 @@ pub fn content(tree: &Tree) -> Option<String> {
     name.filter(|name| !name.is_empty())
 }
 
-/// The results that are kept for one content of the tree.
+/// The results that are kept for one content of the tree, and how long stages took last.
 pub struct Results {
     folder: PathBuf,
     content: Option<String>,
@@ -118,6 +119,18 @@ impl Results {
             Some(path) if self.content == content(tree) => keep(&path, outcome),
             _ => Ok(()),
         }
+    }
+
+    /// Seconds that stages took when they passed last.
+    pub fn seconds(&self) -> BTreeMap<String, f64> {
+        read(&self.folder.join("seconds.json")).unwrap_or_default()
+    }
+
+    /// Keeps how long a stage took.
+    pub fn took(&self, stage: &str, seconds: f64) -> Result<(), String> {
+        let mut all = self.seconds();
+        all.insert(stage.to_owned(), seconds);
+        keep(&self.folder.join("seconds.json"), &all)
     }
 }
 

@@ -10,7 +10,6 @@ mod command;
 mod fault;
 mod kept;
 
-use crate::files;
 use crate::shell::{Output, Run, Tree};
 use command::Command;
 use fault::Fault;
@@ -25,6 +24,9 @@ pub struct Asked {
     /// Plant every fault of tests/faults, or these, and require that the stage of each turns red.
     #[arg(long, num_args = 0.., value_name = "FAULT", conflicts_with_all = ["fast", "all", "only", "list"])]
     prove: Option<Vec<String>>,
+    /// Send each fault of --prove through the whole run.
+    #[arg(long, requires = "prove")]
+    whole: bool,
 }
 
 impl Asked {
@@ -70,7 +72,7 @@ pub fn run(tree: &Tree, asked: &Asked) -> ExitCode {
     };
     println!("{} faults to plant in {} of {}", faults.len(), copy.commit, copy.tree.root.display());
     let mut kept = Kept::read(tree, &copy.commit);
-    let rows: Vec<Row> = faults.iter().map(|fault| copy.prove(fault, &mut kept)).collect();
+    let rows: Vec<Row> = faults.iter().map(|fault| copy.prove(fault, asked.whole, &mut kept)).collect();
     println!("\n{:<20}{:<7}{:>8}  what turned red, and the command", "fault", "stage", "seconds");
     for row in &rows {
         let found = row.found.as_ref().map_or_else(|why| format!("NOT PROVED: {why}"), Clone::clone);
@@ -111,36 +113,45 @@ impl Copy {
 
     /// Gives the copy the environments of the tree.
     fn share(&self, tree: &Tree) -> Result<(), String> {
-        files::folder(&self.tree.target)?;
+        std::fs::create_dir_all(&self.tree.target)
+            .map_err(|error| format!("{}: {error}", self.tree.target.display()))?;
         for name in SHARED {
             let (from, to) = (tree.target.join(name), self.tree.target.join(name));
             if from.is_dir() && !to.exists() {
-                std::os::unix::fs::symlink(&from, &to).map_err(files::at(&to))?;
+                std::os::unix::fs::symlink(&from, &to)
+                    .map_err(|error| format!("{}: {error}", to.display()))?;
             }
         }
         Ok(())
     }
 
     /// Plants a fault, or tells what an earlier run found.
-    fn prove(&self, fault: &Fault, kept: &mut Kept) -> Row {
+    fn prove(&self, fault: &Fault, whole: bool, kept: &mut Kept) -> Row {
+        let (run, key) = match whole {
+            true => ("cargo xtask test".to_owned(), format!("whole {}", fault.digest)),
+            false => (fault.run.clone(), fault.digest.clone()),
+        };
         println!("\n[{}] {}", fault.name, fault.what);
         let row = |seconds, found| Row {
             name: fault.name.clone(),
             stage: fault.stage.clone(),
-            run: fault.run.clone(),
+            run: run.clone(),
             seconds,
             found,
         };
-        if let Some((seconds, red)) = kept.found(&fault.digest) {
+        if let Some((seconds, red)) = kept.found(&key) {
             println!("found before: {red}");
             return row(seconds, Ok(red));
         }
-        let sound = self.is_green(fault, kept);
+        let sound = match whole {
+            true => Ok(()),
+            false => self.is_green(fault, kept),
+        };
         let start = Instant::now();
-        let found = sound.and_then(|()| self.planted(fault));
+        let found = sound.and_then(|()| self.planted(fault, whole));
         let seconds = start.elapsed().as_secs_f64();
         match &found {
-            Ok(red) => kept.keep(&fault.digest, seconds, red),
+            Ok(red) => kept.keep(&key, seconds, red),
             Err(why) => println!("not proved: {why}"),
         }
         row(seconds, found)
@@ -163,13 +174,14 @@ impl Copy {
     }
 
     /// Plants a fault, runs its command, and takes the fault back.
-    fn planted(&self, fault: &Fault) -> Result<String, String> {
+    fn planted(&self, fault: &Fault, whole: bool) -> Result<String, String> {
         let apply = |line: &str| {
             let run = Run::new(&self.tree, "git apply").args(line).arg(&fault.patch).quiet();
             run.run().text("the patch does not apply")
         };
         apply("")?;
-        let done = self.command(fault).and_then(|out| red(fault, &out));
+        let done =
+            if whole { self.whole(fault) } else { self.command(fault).and_then(|out| red(fault, &out)) };
         apply("--reverse")?;
         done
     }
@@ -188,6 +200,22 @@ impl Copy {
         }
         println!("$ {}", run.line());
         Ok(run.limit(command::LIMIT).quiet().run())
+    }
+
+    /// Runs every stage of the short run; that of the fault must have failed, by what the fault turns red.
+    fn whole(&self, fault: &Fault) -> Result<String, String> {
+        let out = Run::new(&self.tree, "cargo xtask test").machine().run();
+        let line = out.stdout.lines().rfind(|line| {
+            let mut words = line.split_whitespace();
+            words.next() == Some(&fault.stage) && words.next() == Some("FAILED")
+        });
+        let Some(line) = line.filter(|_| !out.ok) else {
+            return Err(format!("the stage {} did not fail: {}", fault.stage, out.how));
+        };
+        match out.stdout.contains(&fault.red) {
+            true => Ok(line.split_whitespace().collect::<Vec<_>>().join(" ")),
+            false => Err(format!("the stage {} failed without '{}'", fault.stage, fault.red)),
+        }
     }
 }
 
@@ -296,7 +324,7 @@ mod tests {
         };
         let copy = Copy::of(&tree).unwrap();
         let apply = |fault: &Fault| {
-            copy.planted(fault).map_err(|why| why.lines().next().unwrap_or_default().to_owned())
+            copy.planted(fault, false).map_err(|why| why.lines().next().unwrap_or_default().to_owned())
         };
         assert_eq!(apply(&fault("seen", &patch("good", "bad"))).as_deref(), Ok("not good: bad"));
         assert!(apply(&fault("unseen", &patch("good", "good "))).unwrap_err().contains("GREEN"));
@@ -309,7 +337,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&copied).unwrap(), "good\n");
         let mut kept = Kept::read(&tree, &copy.commit);
         let seen = fault("seen", &patch("good", "bad"));
-        assert!(copy.prove(&seen, &mut kept).found.is_ok());
+        assert!(copy.prove(&seen, false, &mut kept).found.is_ok());
         assert!(Kept::read(&tree, &copy.commit).found("seen").is_some());
         assert!(Kept::read(&tree, "another").found("seen").is_none());
     }
