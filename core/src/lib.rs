@@ -10,6 +10,7 @@
 //! | step | module |
 //! |---|---|
 //! | tensors as strided views, and errors that name the argument | [`dtype`], [`view`], [`memory`], [`argument`] |
+//! | lists of the tensors of a call, errors of its plan | [`operands`], [`plan`] |
 //! | a checked problem, its plan and its schedule | [`attention`] |
 //! | linear attention: recurrences and their scans | [`linear`] |
 //! | channels by themselves: recurrences, selective scans, convolutions | [`series`] |
@@ -35,6 +36,8 @@ pub mod linear;
 pub mod memory;
 pub mod model;
 pub mod monoid;
+pub mod operands;
+pub mod plan;
 pub mod profile;
 pub mod quorum;
 pub mod room;

@@ -2,8 +2,7 @@
 
 use crate::backend::{Backend, UnknownBackend};
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::plan::ChooseError;
-use elsa_core::linear;
+use elsa_core::plan::ChooseError;
 use std::sync::Arc;
 
 /// Why a GPU cannot be used, or how it failed.
@@ -123,9 +122,6 @@ pub enum PlanError {
     /// The problem or the options are not supported, or memory is not available.
     #[error(transparent)]
     Refused(#[from] ChooseError),
-    /// The problem or the options of a plan of linear attention are not supported, or memory is not available.
-    #[error(transparent)]
-    Linear(#[from] linear::plan::ChooseError),
     /// The GPU failed, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
@@ -175,9 +171,6 @@ pub enum PlanError {
         /// Number of bytes that the plan needs.
         needed: usize,
     },
-    /// The engine's GPU computes, and it has no backward pass.
-    #[error("backend: cuda has no backward pass; allowed: a back end of the CPU, or the fallback cpu")]
-    NoBackward,
     /// The engine's GPU computes, and it does not have the operator.
     #[error("backend: cuda has no {operator}; allowed: a back end of the CPU, or the fallback cpu")]
     NotOnGpu {

@@ -61,9 +61,8 @@ pub mod operators {
 }
 
 pub use attention::backward::{
-    BackwardBound, BackwardPlan, BackwardPlanOptions, BackwardReport, BackwardWorkspace,
+    Backward, BackwardBound, BackwardPlan, BackwardPlanOptions, BackwardWorkspace,
 };
-pub use attention::cuda::device::{DeviceInputs, DeviceOutputs};
 pub use attention::cuda::predict::{Forecast, ForecastError, forecast};
 pub use attention::cuda::stream::{
     DeviceKeys, FillAdded, FillKeys, FillRows, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
@@ -71,7 +70,7 @@ pub use attention::cuda::stream::{
     StreamWants, TakeRows,
 };
 pub use attention::guard::StreamFit;
-pub use attention::operator::{Attention, Bound, DeviceBound, Plan, Workspace};
+pub use attention::operator::{Attention, Bound, DeviceBound, DeviceInputs, DeviceOutputs, Plan, Workspace};
 pub use attention::options::PlanOptions;
 pub use attention::stream::certificate::StreamCertificate;
 pub use attention::stream::error::StreamError;
@@ -96,8 +95,10 @@ pub use cuda::memory::{Element, HostBuffer};
 pub use engine::{Engine, EngineOptions, Fallback};
 pub use error::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, WarmError};
 pub use linear::cuda::LinearGpuChoice;
-pub use linear::cuda::device::{LinearDeviceInputs, LinearDeviceOutputs};
-pub use linear::operator::{Linear, LinearBound, LinearDeviceBound, LinearPlan, LinearWorkspace};
+pub use linear::operator::{
+    Linear, LinearBound, LinearDeviceBound, LinearDeviceInputs, LinearDeviceOutputs, LinearPlan,
+    LinearWorkspace,
+};
 pub use linear::options::LinearPlanOptions;
 pub use linear::plan::LinearDivision;
 pub use presence::{Present, backends};
@@ -106,11 +107,11 @@ pub use series::cuda::SeriesGpuChoice;
 pub use series::operators::{
     Convolution, ConvolutionBound, ConvolutionDeviceInputs, ConvolutionPlan, ConvolutionWorkspace,
     Recurrence, RecurrenceBound, RecurrenceDeviceInputs, RecurrencePlan, RecurrenceWorkspace, Selective,
-    SelectiveBound, SelectiveDeviceInputs, SelectivePlan, SelectiveWorkspace, SeriesDeviceOutputs,
+    SelectiveBound, SelectiveDeviceInputs, SelectivePlan, SelectiveWorkspace,
 };
 pub use series::options::{ConvolutionOptions, RecurrenceOptions, SelectiveOptions};
 pub use series::plan::SeriesDivision;
-pub use series::tensors::DeviceElements;
+pub use series::tensors::{DeviceElements, SeriesDeviceOutputs};
 pub use stream::{Excerpt, PieceError, PrefetchError, RowSink, RowSource, Sink, Source, Times, prefetch};
 pub use tuned::{Tuned, TunedError, TunedFile, TunedShape, Tuning};
 

@@ -112,6 +112,68 @@ impl Series {
     }
 }
 
+/// The output tensors of a call: the output, the states after the last token, or both. `E` has elements of a series, `F` f32
+/// values: slices on the host ([`Outputs`]), or places in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputTensors<E, F> {
+    /// Elements of the output.
+    pub out: Option<E>,
+    /// States after the last token of a pass. In place they hold the past states at first.
+    pub present_state: Option<F>,
+}
+
+/// The output tensors of a call on the host.
+pub type Outputs<'a> = OutputTensors<ElementsMut<'a>, &'a mut [f32]>;
+
+impl<E, F> Default for OutputTensors<E, F> {
+    fn default() -> OutputTensors<E, F> {
+        OutputTensors { out: None, present_state: None }
+    }
+}
+
+/// The tensors of a call of an operator of series, by operand: inputs by their fields, outputs as all of the operators have
+/// them.
+macro_rules! by_operand {
+    (required $($required:ident = $field:ident),*; optional $($optional:ident = $of:ident),*;) => {
+        impl<A, E, F> crate::operands::ByOperand<Operand> for InputTensors<E, F>
+        where
+            A: Copy + core::fmt::Debug,
+            E: crate::operands::Place<Address = A>,
+            F: crate::operands::Place<Address = A>,
+        {
+            type Address = A;
+
+            fn place(&mut self, operand: Operand) -> Option<crate::operands::Placed<A>> {
+                use crate::operands::Placed;
+                match operand {
+                    $(Operand::$required => Some(Placed::of(&mut self.$field)),)*
+                    $(Operand::$optional => self.$of.as_mut().map(Placed::of),)*
+                    Operand::Output | Operand::PresentState => None,
+                }
+            }
+        }
+
+        impl<A, E, F> crate::operands::ByOperand<Operand> for crate::series::tensor::OutputTensors<E, F>
+        where
+            A: Copy + core::fmt::Debug,
+            E: crate::operands::Place<Address = A>,
+            F: crate::operands::Place<Address = A>,
+        {
+            type Address = A;
+
+            fn place(&mut self, operand: Operand) -> Option<crate::operands::Placed<A>> {
+                use crate::operands::Placed;
+                match operand {
+                    Operand::Output => self.out.as_mut().map(Placed::of),
+                    Operand::PresentState => self.present_state.as_mut().map(Placed::of),
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+pub(super) use by_operand;
+
 /// Refuses dense memory of `sizes` whose bytes cannot be counted.
 pub(super) fn countable(argument: &'static str, sizes: [usize; 3]) -> Result<(), ArgumentError> {
     let [a, b, c] = sizes;

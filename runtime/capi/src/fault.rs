@@ -3,8 +3,7 @@
 use crate::text::Text;
 use crate::types::*;
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::plan::ChooseError as Refused;
-use elsa_core::linear::plan::ChooseError as LinearRefused;
+use elsa_core::plan::ChooseError as Refused;
 use elsa_runtime::{
     BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, StreamError, WarmError,
     in_default_float_environment,
@@ -97,15 +96,18 @@ impl From<PlanError> for Fault {
     fn from(e: PlanError) -> Fault {
         let status = match &e {
             PlanError::Refused(
-                Refused::Budget { .. } | Refused::HostBudget { .. } | Refused::Memory { .. },
+                Refused::Budget { .. }
+                | Refused::PartsBudget { .. }
+                | Refused::HostBudget { .. }
+                | Refused::Memory { .. },
             )
-            | PlanError::Linear(LinearRefused::Budget { .. } | LinearRefused::Memory { .. })
             | PlanError::Beyond { .. } => ELSA_STATUS_MEMORY,
-            PlanError::Linear(LinearRefused::NoKernel | LinearRefused::Large { .. }) => {
-                ELSA_STATUS_UNSUPPORTED
-            }
-            PlanError::Linear(_) => ELSA_STATUS_ARGUMENT,
-            PlanError::Refused(Refused::Block { .. } | Refused::Parts { .. }) => ELSA_STATUS_ARGUMENT,
+            PlanError::Refused(
+                Refused::Block { .. }
+                | Refused::Chunk { .. }
+                | Refused::Parts { .. }
+                | Refused::Option { .. },
+            ) => ELSA_STATUS_ARGUMENT,
             PlanError::Refused(_) => ELSA_STATUS_UNSUPPORTED,
             PlanError::Device(e) => device(e),
             PlanError::Option(_)

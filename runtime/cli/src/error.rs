@@ -6,8 +6,7 @@ use crate::flag;
 use crate::onnx::ModelError;
 use crate::serial::PortError;
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::plan::ChooseError as Refused;
-use elsa_core::linear::plan::ChooseError as LinearRefused;
+use elsa_core::plan::ChooseError as Refused;
 use elsa_core::quorum::QuorumError;
 use elsa_runtime::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError};
 use std::io::{ErrorKind, Write};
@@ -278,16 +277,13 @@ impl Error {
                 | EngineError::Threads { .. }
                 | EngineError::Device { reason: DeviceError::Ordinal { .. } },
             )
-            | Error::Plan(PlanError::Option(_) | PlanError::NoBackward | PlanError::NotOnGpu { .. })
-            | Error::Plan(PlanError::Linear(
-                LinearRefused::Chunk { .. }
-                | LinearRefused::Parts { .. }
-                | LinearRefused::Option { .. }
-                | LinearRefused::Large { .. }
-                | LinearRefused::Budget { .. },
-            ))
+            | Error::Plan(PlanError::Option(_) | PlanError::NotOnGpu { .. })
             | Error::Plan(PlanError::Refused(
                 Refused::Block { .. }
+                | Refused::Chunk { .. }
+                | Refused::Option { .. }
+                | Refused::Large { .. }
+                | Refused::PartsBudget { .. }
                 | Refused::Packed
                 | Refused::HeadSize { .. }
                 | Refused::Extent { .. }

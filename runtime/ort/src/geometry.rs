@@ -398,7 +398,7 @@ impl Geometry {
         let mut spec = Spec::new(dtype, q, key, value, output);
         spec.past_key = past(Input::PastKey, shapes, input)?;
         spec.past_value = past(Input::PastValue, shapes, input)?;
-        let past = spec.past_key.map_or(0, |past| past.tokens());
+        let past = spec.past_tokens();
         let present = |of: View| {
             let sizes = [of.batch(), of.heads(), of.tokens().saturating_add(past), of.dim()];
             let view = View::dense("present_key", Layout::Bhnd, &sizes, None);

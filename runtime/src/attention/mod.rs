@@ -11,7 +11,6 @@ pub mod options;
 mod plan;
 pub mod stream;
 pub mod task;
-mod tensors;
 pub mod traversed;
 mod warm;
 mod worked;

@@ -5,9 +5,10 @@ use crate::cuda::memory::HostBuffer;
 use crate::error::{BindError, DeviceError, WarmError};
 use crate::plan::Execution;
 use crate::report::Report;
-use crate::tensors::Given;
 use crate::workspace::Memory;
-use elsa_core::attention::{Inputs, Lengths, MaskElements, MaskKind, Operand, Outputs, Problem, StateOut};
+use elsa_core::attention::{
+    Inputs, Lengths, MaskElements, MaskKind, Operand, Operands, Outputs, Problem, StateOut,
+};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use half::{bf16, f16};
 
@@ -72,10 +73,9 @@ impl Open {
 
 /// The tensors of a call. Outputs and states are those of every row.
 struct Tensors {
-    /// Query, key, value, past keys and past values.
-    read: [Option<Zeros>; 5],
+    /// The inputs that have elements.
+    read: Operands<Option<Zeros>>,
     mask: Option<Open>,
-    bias: Option<Zeros>,
     /// Every pair has the first entry.
     bias_index: Option<HostBuffer<i64>>,
     /// Output, present keys and present values.
@@ -90,9 +90,7 @@ impl Tensors {
     fn new(problem: &Problem) -> Result<Tensors, DeviceError> {
         let spec = problem.spec();
         let zeros = |operand| {
-            let past = matches!(operand, Operand::PastKey | Operand::PastValue);
-            // What lies in the present is no tensor of its own.
-            let memory = problem.memory(operand).filter(|_| !(past && spec.append));
+            let memory = problem.memory(operand);
             memory.map(|memory| Zeros::new(spec.dtype, memory.elements)).transpose()
         };
         let rows =
@@ -111,15 +109,13 @@ impl Tensors {
             Ok::<_, DeviceError>(list)
         };
         Ok(Tensors {
-            read: [
-                zeros(Operand::Query)?,
-                zeros(Operand::Key)?,
-                zeros(Operand::Value)?,
-                zeros(Operand::PastKey)?,
-                zeros(Operand::PastValue)?,
-            ],
+            read: Operands::try_from_fn(|operand| match operand {
+                Operand::Bias => spec.bias.map(|bias| Zeros::new(bias.dtype(), bias.extent())).transpose(),
+                Operand::Mask | Operand::BiasIndex => Ok(None),
+                _ if operand.is_written() => Ok(None),
+                _ => zeros(operand),
+            })?,
             mask: spec.mask.map(|mask| Open::new(mask.kind(), mask.extent())).transpose()?,
-            bias: spec.bias.map(|bias| Zeros::new(bias.dtype(), bias.extent())).transpose()?,
             bias_index: problem
                 .memory(Operand::BiasIndex)
                 .map(|memory| HostBuffer::ordinary(memory.elements))
@@ -141,20 +137,12 @@ impl Tensors {
 
     /// The tensors as inputs and outputs, with `states` among these or without.
     fn bound(&mut self, states: bool) -> (Inputs<'_>, Outputs<'_>) {
-        const NONE: Elements<'static> = Elements::F32(&[]);
-        let [query, key, value, past_key, past_value] =
-            self.read.each_ref().map(|zeros| zeros.as_ref().map(Zeros::read));
         let [keys, cu_seqlens_q, cu_seqlens_k] = self.lists.each_ref().map(|list| list.as_deref());
         let inputs = Inputs {
-            query: query.unwrap_or(NONE),
-            key: key.unwrap_or(NONE),
-            value: value.unwrap_or(NONE),
-            past_key,
-            past_value,
             mask: self.mask.as_ref().map(Open::read),
-            bias: self.bias.as_ref().map(Zeros::read),
             bias_index: self.bias_index.as_deref(),
             lengths: Lengths { keys, cu_seqlens_q, cu_seqlens_k, ..Lengths::default() },
+            ..Inputs::of(|operand| self.read[operand].as_ref().map(Zeros::read))
         };
         let [output, present_key, present_value] =
             self.written.each_mut().map(|zeros| zeros.as_mut().map(Zeros::write));
@@ -217,8 +205,8 @@ impl Plan {
     fn takes_states(&self, workspace: &Workspace) -> bool {
         match (&self.execution, &workspace.memory) {
             (Execution::Gpu { gpu: plan, .. }, Memory::Gpu { gpu: Ok(memory), .. }) => {
-                let states = Given::of(|at| at == Operand::StateReference as usize);
-                plan.check_partials(true).is_ok() && self.check_memory(plan, states, memory).is_ok()
+                let states = Operands::from_fn(|operand| operand == Operand::StateReference);
+                plan.check_partials(true).is_ok() && self.check_memory(plan, &states, memory).is_ok()
             }
             _ => true,
         }

@@ -1,104 +1,90 @@
 //! The problems of series, as plans, staging and fallback know them.
 
-use super::tensors::{
-    LARGEST, Types, dense, of_convolution, of_recurrence, of_selective, read, states, written,
-};
+use super::tensors::{dense, past_states, present_states, read, written};
 use crate::problem::Problem;
-use crate::tensors::{PerTensor, Tensor, per_tensor};
+use crate::tensors::Tensor;
 use elsa_core::dtype::DType;
 use elsa_core::series::selective::Coefficient;
 use elsa_core::series::{convolution, recurrence, selective};
 
 impl Problem for recurrence::Problem {
-    type Lengths<'a> = Types;
+    type Operand = recurrence::Operand;
+    type Lengths<'a> = ();
 
     fn sequences(&self) -> usize {
         self.batch()
     }
 
-    fn tensors(&self) -> PerTensor<Tensor> {
-        self.tensors_of(&LARGEST)
-    }
-
-    fn tensors_of(&self, types: &Types) -> PerTensor<Tensor> {
-        use of_recurrence as number;
-        let s = self.spec();
-        let [past, present] = states([self.batch(), self.channels(), 1], s.in_place);
-        per_tensor(|at| match at {
-            number::A => read("a", &s.a, types[at]),
-            number::B => read("b", &s.b, types[at]),
-            number::PAST => past,
-            number::OUT => written("out", &s.out, types[at]),
-            number::PRESENT => present,
-            _ => Tensor::default(),
-        })
+    fn tensor(&self, operand: recurrence::Operand, dtype: DType) -> Tensor {
+        use recurrence::Operand;
+        let (s, argument) = (self.spec(), operand.argument());
+        let states = [self.batch(), self.channels(), 1];
+        match operand {
+            Operand::Gates => read(argument, &s.a, dtype),
+            Operand::Addends => read(argument, &s.b, dtype),
+            Operand::PastState => past_states(argument, states, s.in_place),
+            Operand::Output => written(argument, &s.out, dtype),
+            Operand::PresentState => present_states(argument, states, s.in_place),
+        }
     }
 }
 
 impl Problem for selective::Problem {
-    type Lengths<'a> = Types;
+    type Operand = selective::Operand;
+    type Lengths<'a> = ();
 
     fn sequences(&self) -> usize {
         self.batch()
     }
 
-    fn tensors(&self) -> PerTensor<Tensor> {
-        self.tensors_of(&LARGEST)
-    }
-
-    fn tensors_of(&self, types: &Types) -> PerTensor<Tensor> {
-        use of_selective as number;
-        let (s, channels) = (self.spec(), self.channels());
-        let [past, present] = states([self.batch(), channels, self.states()], s.in_place);
-        let parameters = channels.saturating_mul(self.states());
-        let coefficient = |argument, of: &Coefficient, dtype| match of {
+    fn tensor(&self, operand: selective::Operand, dtype: DType) -> Tensor {
+        use selective::Operand;
+        let (s, argument) = (self.spec(), operand.argument());
+        let states = [self.batch(), self.channels(), self.states()];
+        let parameters = self.channels().saturating_mul(self.states());
+        let coefficient = |of: &Coefficient| match of {
             Coefficient::Token(series) => read(argument, series, dtype),
             Coefficient::Channel => dense(argument, parameters, dtype),
         };
-        let optional = |argument| Tensor { optional: true, ..dense(argument, channels, DType::F32) };
-        per_tensor(|at| match at {
-            number::U => read("u", &s.u, types[at]),
-            number::DELTA => read("delta", &s.delta, types[at]),
-            number::A => dense("a", parameters, DType::F32),
-            number::B => coefficient("b", &s.b, types[at]),
-            number::C => coefficient("c", &s.c, types[at]),
-            number::D => optional("d"),
-            number::Z => match &s.z {
-                Some(z) => read("z", z, types[at]),
-                None => Tensor { argument: "z", ..Tensor::default() },
+        match operand {
+            Operand::Signal => read(argument, &s.u, dtype),
+            Operand::Steps => read(argument, &s.delta, dtype),
+            Operand::Rates => dense(argument, parameters, DType::F32),
+            Operand::IntoState => coefficient(&s.b),
+            Operand::OutOfState => coefficient(&s.c),
+            Operand::Skip | Operand::StepBias => {
+                Tensor { optional: true, ..dense(argument, self.channels(), DType::F32) }
+            }
+            Operand::Gate => match &s.z {
+                Some(z) => read(argument, z, dtype),
+                None => Tensor { argument, ..Tensor::default() },
             },
-            number::BIAS => optional("delta_bias"),
-            number::PAST => past,
-            number::OUT => written("out", &s.out, types[at]),
-            number::PRESENT => present,
-            _ => Tensor::default(),
-        })
+            Operand::PastState => past_states(argument, states, s.in_place),
+            Operand::Output => written(argument, &s.out, dtype),
+            Operand::PresentState => present_states(argument, states, s.in_place),
+        }
     }
 }
 
 impl Problem for convolution::Problem {
-    type Lengths<'a> = Types;
+    type Operand = convolution::Operand;
+    type Lengths<'a> = ();
 
     fn sequences(&self) -> usize {
         self.batch()
     }
 
-    fn tensors(&self) -> PerTensor<Tensor> {
-        self.tensors_of(&LARGEST)
-    }
-
-    fn tensors_of(&self, types: &Types) -> PerTensor<Tensor> {
-        use of_convolution as number;
-        let s = self.spec();
-        let [past, present] = states([self.batch(), self.channels(), self.history()], s.in_place);
-        per_tensor(|at| match at {
-            number::U => read("u", &s.u, types[at]),
-            number::FILTER => dense("filter", self.weights(), DType::F32),
-            number::BIAS => Tensor { optional: true, ..dense("bias", self.channels(), DType::F32) },
-            number::PAST => past,
-            number::OUT => written("out", &s.out, types[at]),
-            number::PRESENT => present,
-            _ => Tensor::default(),
-        })
+    fn tensor(&self, operand: convolution::Operand, dtype: DType) -> Tensor {
+        use convolution::Operand;
+        let (s, argument) = (self.spec(), operand.argument());
+        let states = [self.batch(), self.channels(), self.history()];
+        match operand {
+            Operand::Signal => read(argument, &s.u, dtype),
+            Operand::Filter => dense(argument, self.weights(), DType::F32),
+            Operand::Bias => Tensor { optional: true, ..dense(argument, self.channels(), DType::F32) },
+            Operand::PastState => past_states(argument, states, s.in_place),
+            Operand::Output => written(argument, &s.out, dtype),
+            Operand::PresentState => present_states(argument, states, s.in_place),
+        }
     }
 }

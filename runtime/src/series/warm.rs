@@ -3,14 +3,14 @@
 use super::cpu::OnCpu;
 use super::cpu::plan::CpuPlan;
 use super::cuda::plan::{GpuPlan, OnGpu};
-use super::tensors::LARGEST;
 use crate::cuda::memory::HostBuffer;
 use crate::error::WarmError;
-use crate::operator::Operator;
+use crate::operator::{OperandOf, Operator};
 use crate::plan::Plan;
 use crate::report::Report;
 use crate::tensors::HostTensors;
 use crate::workspace::Workspace;
+use elsa_core::operands::Operands;
 
 impl<O, P> Plan<O>
 where
@@ -28,15 +28,16 @@ where
     /// Returns an error if host memory is not available, or the errors of [`Plan::bind`](crate::Plan::bind) and
     /// [`Bound::run`](crate::Bound::run).
     pub fn warm(&self, workspace: &mut Workspace<O>) -> Result<Report, WarmError> {
-        let (mut tensors, mut room) = (HostTensors::default(), Vec::new());
-        for (at, tensor) in self.problem.tensors().iter().enumerate() {
+        let mut at = Operands::<OperandOf<O>, _>::from_fn(|_| std::ptr::null_mut());
+        let mut room = Vec::new();
+        for (operand, tensor) in self.problem.tensors().iter() {
             let Some(memory) = tensor.memory else { continue };
             let mut zeros = HostBuffer::<f32>::ordinary(memory.elements).map_err(WarmError::Memory)?;
-            tensors.set(at, zeros.as_mut_ptr().cast());
+            at[operand] = zeros.as_mut_ptr().cast();
             room.push(zeros);
         }
         // The buffers are as large as the problem states, and are dropped after the run.
-        let report = self.bind_tensors(LARGEST, tensors, workspace)?.run()?;
+        let report = self.bind_tensors((), HostTensors::largest(at), workspace)?.run()?;
         drop(room);
         Ok(report)
     }

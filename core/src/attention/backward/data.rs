@@ -1,10 +1,11 @@
 //! The data of a backward call: the tensors that it reads and writes.
 
+use super::operands::Operand;
 use super::problem::BackwardProblem;
 use crate::argument::{ArgumentError, enough};
 use crate::attention::data::Inputs;
-use crate::attention::operands::Operand;
 use crate::dtype::{DType, Elements};
+use crate::operands::{ByOperand, Placed};
 use crate::view::View;
 
 /// What the forward pass knows of each row, `[batch, heads, queries]`, in natural-log units. The state is the better one:
@@ -55,6 +56,21 @@ pub struct BackwardInputs<'a> {
     /// What the forward pass knows of each row. They must be those of these inputs: others give gradients of no
     /// attention.
     pub statistics: Statistics<'a>,
+}
+
+impl ByOperand<Operand> for BackwardInputs<'_> {
+    type Address = *mut u8;
+
+    fn place(&mut self, operand: Operand) -> Option<Placed<*mut u8>> {
+        match (operand, &mut self.statistics) {
+            (Operand::Output, _) => Some(Placed::of(&mut self.output)),
+            (Operand::Upstream, _) => Some(Placed::of(&mut self.upstream)),
+            (Operand::LogSumExp, Statistics::LogSumExp(lse)) => Some(Placed::of(lse)),
+            (Operand::StateReference, Statistics::State { m, .. }) => Some(Placed::of(m)),
+            (Operand::StateSum, Statistics::State { s, .. }) => Some(Placed::of(s)),
+            _ => self.forward.place(operand.of_forward()?),
+        }
+    }
 }
 
 /// Checks the type and the number of elements of a tensor.
@@ -112,6 +128,19 @@ pub struct Gradients<'a> {
     pub key: &'a mut [f32],
     /// The gradient of the values.
     pub value: &'a mut [f32],
+}
+
+impl ByOperand<Operand> for Gradients<'_> {
+    type Address = *mut u8;
+
+    fn place(&mut self, operand: Operand) -> Option<Placed<*mut u8>> {
+        match operand {
+            Operand::QueryGradient => Some(Placed::of(&mut self.query)),
+            Operand::KeyGradient => Some(Placed::of(&mut self.key)),
+            Operand::ValueGradient => Some(Placed::of(&mut self.value)),
+            _ => None,
+        }
+    }
 }
 
 impl Gradients<'_> {

@@ -17,13 +17,14 @@
 //! 4. *One function adds up.* [`StreamChoice::account`] is what the chooser compares with the budget and what a run
 //!    allocates.
 
-use super::choice::{ChooseError, CpuChoice, Keeps, Options, TaskOrder};
+use super::choice::{CpuChoice, Keeps, Options, TaskOrder};
 use super::choose::choose;
 use super::kernel::KernelSpec;
 use super::layout::WorkspaceLayout;
 use crate::attention::bias::BiasView;
 use crate::attention::mask::MaskView;
 use crate::attention::problem::Problem;
+use crate::plan::ChooseError;
 use crate::profile::DeviceProfile;
 
 /// What the bytes of a streamed run are for.

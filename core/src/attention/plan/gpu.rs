@@ -34,13 +34,14 @@
 //! 8. *A batch that fills the device merges in place.* Where a block for each block of rows ends no later than one for
 //!    each split and a merge, blocks take all splits, which changes no bit. This and the budget alone look at the batch.
 
-use super::choice::{ChooseError, Division};
+use super::choice::Division;
 use super::gpu_choice::{GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, Summation};
 use super::race::{Generation, Race, Share, evenest};
 use crate::attention::bias::BiasView;
 use crate::attention::mask::{MaskKind, MaskView};
 use crate::attention::problem::{Problem, Spec};
 use crate::dtype::DType;
+use crate::plan::ChooseError;
 use crate::profile::GpuProfile;
 
 /// Blocks per SM that the division aims at.
@@ -157,7 +158,7 @@ pub fn choose_gpu<'a>(
     let packed = s.packed.is_some();
     let max_queries = if packed { usize::MAX } else { queries };
     let causal = problem.grows_with_the_row();
-    let past = s.past_key.is_some() || s.past_value.is_some();
+    let past = s.has_past();
     let shifted = s.windows.is_some_and(|windows| windows.is_shifted());
     let changed = s.mask.is_some() || s.bias.is_some() || shifted || s.softcap.is_some();
     let unchanged = !changed && !past;

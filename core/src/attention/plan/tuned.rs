@@ -6,13 +6,14 @@
 //! from it. Bits therefore depend on the measured decision, and still never on the batch, which [`ShapeClass`] leaves
 //! out.
 
-use super::choice::{ChooseError, Division};
+use super::choice::Division;
 use super::gpu::{adds_f32, choose_gpu};
 use super::gpu_choice::{GpuChoice, GpuKernelSpec, GpuOptions, Summation};
 use crate::attention::bias::BiasView;
 use crate::attention::mask::MaskKind;
 use crate::attention::problem::Problem;
 use crate::dtype::DType;
+use crate::plan::ChooseError;
 use crate::profile::GpuProfile;
 
 /// Everything of a problem that the time of its kernels depends on, except the batch.
@@ -101,7 +102,7 @@ impl ShapeClass {
             adds_f32(s),
             s.windows.is_some_and(|windows| windows.is_shifted()),
             s.softcap.is_some(),
-            s.past_key.is_some() || s.past_value.is_some(),
+            s.has_past(),
             s.key_lengths,
         ]);
         Some(ShapeClass {

@@ -20,9 +20,10 @@
 use super::choice::{Choice, usual_parts};
 use super::kernel::KernelSpec;
 use super::layout::{Layout, Rooms};
-use super::options::{CHUNK_STEP, ChooseError, MOST_CHUNK, MOST_PARTS, Options};
+use super::options::{CHUNK_STEP, MOST_CHUNK, MOST_PARTS, Options};
 use super::strips::Strips;
 use crate::linear::{Direction, Form, Gates, Problem, Rule};
+use crate::plan::ChooseError;
 use crate::profile::{ChunksFrom, DeviceProfile, LinearCrossovers};
 use crate::workers::{WORK_PER_LANE, worthwhile};
 use core::mem::size_of;
@@ -141,7 +142,7 @@ pub fn choose(
                     choice.resident = 1;
                 } else {
                     let transitions = layout.element.transition.len.saturating_mul(choice.parts * 4);
-                    return Err(ChooseError::Budget { needed: layout.bytes(), budget, transitions });
+                    return Err(ChooseError::budget(layout.bytes(), budget, transitions));
                 }
             }
             _ => return Ok((choice, layout)),
@@ -169,12 +170,12 @@ fn form_of(
     if let Some(found) = options.chunk
         && !(found.is_multiple_of(CHUNK_STEP) && (CHUNK_STEP..=MOST_CHUNK).contains(&found))
     {
-        return Err(ChooseError::Chunk { found });
+        return Err(ChooseError::Chunk { found, step: CHUNK_STEP, max: MOST_CHUNK });
     }
     if let Some(found) = options.parts
         && !(2..=MOST_PARTS).contains(&found)
     {
-        return Err(ChooseError::Parts { found });
+        return Err(ChooseError::Parts { found, min: 2, max: MOST_PARTS });
     }
     // The fastest of those whose costs do not grow with the tokens.
     let from = crossover(&device.linear, problem.rule(), problem.gates());
@@ -189,7 +190,7 @@ fn form_of(
         (None, None, Some(_)) => Form::FusedChunk,
         (None, None, None) => preferred.0,
     };
-    let refused = |option, allowed| Err(ChooseError::Option { option, form, allowed });
+    let refused = |option, allowed| Err(ChooseError::Option { option, form: form.name(), allowed });
     match form {
         Form::Recurrent | Form::Parallel if options.chunk.is_some() => {
             return refused("chunk", "chunk, fused-chunk or scan");

@@ -13,5 +13,5 @@ pub use choice::{Choice, Staged};
 pub use choose::{choose, crossover};
 pub use kernel::{KernelSpec, LONG_PASS};
 pub use layout::{Element, Layout, Rooms, WorkerSpans};
-pub use options::{CHUNK_STEP, ChooseError, MOST_CHUNK, MOST_PARTS, Options};
+pub use options::{CHUNK_STEP, MOST_CHUNK, MOST_PARTS, Options};
 pub use strips::{StripColumns, Strips};

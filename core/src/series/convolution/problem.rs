@@ -1,8 +1,29 @@
 //! The problem and the data of a causal convolution.
 
 use crate::argument::{ArgumentError, enough};
-use crate::dtype::{Elements, ElementsMut};
-use crate::series::tensor::{Series, check_written, countable};
+use crate::dtype::Elements;
+use crate::operands::operands;
+use crate::series::tensor::{Outputs, Series, by_operand, check_written, countable};
+
+operands! {
+    /// A tensor that a convolution reads or writes. Parameters are dense f32.
+    read {
+        /// Inputs, `[batch, tokens, channels]`.
+        Signal = "u",
+        /// Filters, `[channels, K]`, or `[K]` where one is shared.
+        Filter = "filter",
+        /// What is added to the sums, `[channels]`.
+        Bias = "bias",
+        /// Inputs before the first token, `[batch, channels, K − 1]`.
+        PastState = "past_state",
+    }
+    written {
+        /// The output, `[batch, tokens, channels]`.
+        Output = "out",
+        /// The last inputs, f32 `[batch, channels, K − 1]`.
+        PresentState = "present_state",
+    }
+}
 
 /// The order of the weights of a filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -168,28 +189,27 @@ pub const fn fft_length(tokens: usize, taps: usize) -> usize {
     if length > 4 && length / 4 * 3 >= least { length / 4 * 3 } else { length }
 }
 
-/// The input tensors of a call. Parameters are dense f32.
-#[derive(Clone, Copy, Debug)]
-pub struct Inputs<'a> {
+/// The input tensors of a call. Parameters are dense f32. `E` has elements of a series, `F` f32 values: slices on the host
+/// ([`Inputs`]), or places in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InputTensors<E, F> {
     /// Elements of [`Spec::u`].
-    pub u: Elements<'a>,
+    pub u: E,
     /// The filters, `[channels, K]`, or `[K]` where one is shared.
-    pub filter: &'a [f32],
+    pub filter: F,
     /// Added to the sums, `[channels]`.
-    pub bias: Option<&'a [f32]>,
+    pub bias: Option<F>,
     /// The `K − 1` inputs before the first token of a pass, oldest first, `[batch, channels, K − 1]`; zeros if absent and not
-    /// in place.
-    pub past_state: Option<&'a [f32]>,
+    /// in place. The present states are the last inputs, likewise.
+    pub past_state: Option<F>,
 }
 
-/// The output tensors of a call: the output, the states after the last token, or both.
-#[derive(Debug, Default)]
-pub struct Outputs<'a> {
-    /// Elements of [`Spec::out`].
-    pub out: Option<ElementsMut<'a>>,
-    /// The last `K − 1` inputs of a pass, oldest first, `[batch, channels, K − 1]`. In place they hold the past state at
-    /// first.
-    pub present_state: Option<&'a mut [f32]>,
+/// The input tensors of a call on the host.
+pub type Inputs<'a> = InputTensors<Elements<'a>, &'a [f32]>;
+
+by_operand! {
+    required Signal = u, Filter = filter;
+    optional Bias = bias, PastState = past_state;
 }
 
 impl Problem {

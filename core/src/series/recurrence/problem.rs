@@ -1,8 +1,27 @@
 //! The problem and the data of a recurrence.
 
 use crate::argument::{ArgumentError, enough};
-use crate::dtype::{Elements, ElementsMut};
-use crate::series::tensor::{Series, check_written, countable};
+use crate::dtype::Elements;
+use crate::operands::operands;
+use crate::series::tensor::{Outputs, Series, by_operand, check_written, countable};
+
+operands! {
+    /// A tensor that a recurrence reads or writes.
+    read {
+        /// Gates, `[batch, tokens, channels]`.
+        Gates = "a",
+        /// Addends, `[batch, tokens, channels]`.
+        Addends = "b",
+        /// States before the first token, f32 `[batch, channels]`.
+        PastState = "past_state",
+    }
+    written {
+        /// States after each token, `[batch, tokens, channels]`.
+        Output = "out",
+        /// States after the last token, f32 `[batch, channels]`.
+        PresentState = "present_state",
+    }
+}
 
 /// What the gates of a recurrence are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -90,24 +109,24 @@ impl Problem {
     }
 }
 
-/// The input tensors of a call.
-#[derive(Clone, Copy, Debug)]
-pub struct Inputs<'a> {
+/// The input tensors of a call. `E` has elements of a series, `F` f32 values: slices on the host ([`Inputs`]), or places in
+/// device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InputTensors<E, F> {
     /// Elements of [`Spec::a`].
-    pub a: Elements<'a>,
+    pub a: E,
     /// Elements of [`Spec::b`].
-    pub b: Elements<'a>,
+    pub b: E,
     /// States before the first token of a pass, `[batch, channels]`; zeros if absent and not in place.
-    pub past_state: Option<&'a [f32]>,
+    pub past_state: Option<F>,
 }
 
-/// The output tensors of a call: the states after each token, after the last one, or both.
-#[derive(Debug, Default)]
-pub struct Outputs<'a> {
-    /// Elements of [`Spec::out`].
-    pub out: Option<ElementsMut<'a>>,
-    /// States after the last token of a pass, `[batch, channels]`. In place they hold the past states at first.
-    pub present_state: Option<&'a mut [f32]>,
+/// The input tensors of a call on the host.
+pub type Inputs<'a> = InputTensors<Elements<'a>, &'a [f32]>;
+
+by_operand! {
+    required Gates = a, Addends = b;
+    optional PastState = past_state;
 }
 
 impl Problem {

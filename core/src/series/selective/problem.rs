@@ -1,8 +1,39 @@
 //! The problem and the data of a selective scan.
 
 use crate::argument::{ArgumentError, enough, same};
-use crate::dtype::{Elements, ElementsMut};
-use crate::series::tensor::{Series, check_written, countable};
+use crate::dtype::Elements;
+use crate::operands::operands;
+use crate::series::tensor::{Outputs, Series, by_operand, check_written, countable};
+
+operands! {
+    /// A tensor that a selective scan reads or writes. Parameters are dense f32.
+    read {
+        /// Inputs, `[batch, tokens, D]`.
+        Signal = "u",
+        /// Time steps, `[batch, tokens, D]`.
+        Steps = "delta",
+        /// Rates, `[D, N]`.
+        Rates = "a",
+        /// Input coefficients.
+        IntoState = "b",
+        /// Output coefficients.
+        OutOfState = "c",
+        /// Factors of the input in the output, `[D]`.
+        Skip = "d",
+        /// Gates of the output, `[batch, tokens, D]`.
+        Gate = "z",
+        /// What is added to the time steps, `[D]`.
+        StepBias = "delta_bias",
+        /// States before the first token, `[batch, D, N]`.
+        PastState = "past_state",
+    }
+    written {
+        /// The output, `[batch, tokens, D]`.
+        Output = "out",
+        /// States after the last token, f32 `[batch, D, N]`.
+        PresentState = "present_state",
+    }
+}
 
 /// Most numbers of a channel's state.
 pub const MAX_STATES: usize = 256;
@@ -182,36 +213,36 @@ impl Problem {
     }
 }
 
-/// The input tensors of a call. Parameters are dense f32.
-#[derive(Clone, Copy, Debug)]
-pub struct Inputs<'a> {
+/// The input tensors of a call. Parameters are dense f32. `E` has elements of a series, `F` f32 values: slices on the host
+/// ([`Inputs`]), or places in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InputTensors<E, F> {
     /// Elements of [`Spec::u`].
-    pub u: Elements<'a>,
+    pub u: E,
     /// Elements of [`Spec::delta`].
-    pub delta: Elements<'a>,
+    pub delta: E,
     /// The rates `A`, `[D, N]`; in a model that contracts they are negative.
-    pub a: &'a [f32],
+    pub a: F,
     /// Elements of [`Spec::b`].
-    pub b: Elements<'a>,
+    pub b: E,
     /// Elements of [`Spec::c`].
-    pub c: Elements<'a>,
+    pub c: E,
     /// The skip `D`, `[D]`; zeros if absent.
-    pub d: Option<&'a [f32]>,
+    pub d: Option<F>,
     /// Elements of [`Spec::z`].
-    pub z: Option<Elements<'a>>,
+    pub z: Option<E>,
     /// Added to the time steps, `[D]`.
-    pub delta_bias: Option<&'a [f32]>,
+    pub delta_bias: Option<F>,
     /// States before the first token of a pass, `[batch, D, N]`; zeros if absent and not in place.
-    pub past_state: Option<&'a [f32]>,
+    pub past_state: Option<F>,
 }
 
-/// The output tensors of a call: the output, the states after the last token, or both.
-#[derive(Debug, Default)]
-pub struct Outputs<'a> {
-    /// Elements of [`Spec::out`].
-    pub out: Option<ElementsMut<'a>>,
-    /// States after the last token of a pass, `[batch, D, N]`. In place they hold the past states at first.
-    pub present_state: Option<&'a mut [f32]>,
+/// The input tensors of a call on the host.
+pub type Inputs<'a> = InputTensors<Elements<'a>, &'a [f32]>;
+
+by_operand! {
+    required Signal = u, Steps = delta, Rates = a, IntoState = b, OutOfState = c;
+    optional Skip = d, Gate = z, StepBias = delta_bias, PastState = past_state;
 }
 
 impl Problem {

@@ -14,7 +14,6 @@ use crate::report;
 use crate::tensor::Source;
 use crate::tensor::output::{Content, Output, Writer};
 use clap::{Arg, Args};
-use elsa_core::attention::plan::ChooseError;
 use elsa_core::linear::{Operand, Outputs, Problem};
 use elsa_runtime::{LinearPlan, PlanError};
 use serde::Serialize;
@@ -159,8 +158,7 @@ pub fn operations(problem: &Problem) -> f64 {
 #[must_use]
 pub fn refusal(e: &PlanError) -> Option<String> {
     match e {
-        PlanError::Linear(why) => Some(why.to_string()),
-        PlanError::Refused(why @ ChooseError::Memory { .. }) => Some(why.to_string()),
+        PlanError::Refused(why) => Some(why.to_string()),
         _ => None,
     }
 }

@@ -4,9 +4,9 @@ use super::marshal::has_plain_tiles;
 use super::plan::merging;
 use elsa_core::attention::Problem;
 use elsa_core::attention::plan::{
-    ChooseError, GpuCall, GpuChoice, GpuMachine, GpuMerge, GpuOptions, GpuPart, GpuPrediction, choose_gpu,
-    predict,
+    GpuCall, GpuChoice, GpuMachine, GpuMerge, GpuOptions, GpuPart, GpuPrediction, choose_gpu, predict,
 };
+use elsa_core::plan::ChooseError;
 use elsa_kernels::cuda::attention::{COSTS, merge_blocks};
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
 
@@ -84,7 +84,7 @@ pub fn forecast(
     if let Some((fact, _)) = known.into_iter().find(|(_, known)| !known) {
         return Err(ForecastError::Unknown { fact });
     }
-    let past = s.past_key.is_some() || s.past_value.is_some();
+    let past = s.has_past();
     let changes = [
         ("mask", s.mask.is_some()),
         ("bias", s.bias.is_some()),

@@ -16,8 +16,9 @@ use crate::cpu::limits::available_memory;
 use crate::engine::Engine;
 use crate::error::PlanError;
 use crate::stream::{RowSink, RowSource};
-use elsa_core::attention::plan::{ChooseError, Part, StreamChoice, StreamOptions as Wanted};
+use elsa_core::attention::plan::{Part, StreamChoice, StreamOptions as Wanted};
 use elsa_core::attention::{Lengths, Problem};
+use elsa_core::plan::ChooseError;
 
 /// A streamed run whose memory is allocated. Created by [`Engine::fit_stream`].
 #[derive(Debug)]

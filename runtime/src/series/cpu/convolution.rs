@@ -1,14 +1,13 @@
 //! The causal convolution on the CPU.
 
 use super::operator::{OnCpu, Place};
-use super::slices::{elements, elements_mut, values, values_mut};
 use super::spectrum::Transforms;
 use super::stage::{Block, Convert, Source, States, Target, Tile, tile};
+use crate::cpu::slices::{elements, elements_mut, slice, slice_mut};
 use crate::error::RunError;
-use crate::series::tensors::{Types, of_convolution as number};
 use crate::tensors::HostTensors;
 use elsa_core::dtype::Elements;
-use elsa_core::series::convolution::{Inputs, Problem};
+use elsa_core::series::convolution::{Inputs, Operand, Problem};
 use elsa_core::series::token_of;
 use elsa_kernels::series::{Columns, ConvolutionTile};
 use std::ptr::null;
@@ -214,22 +213,21 @@ impl OnCpu for Problem {
 
     fn call<'a>(
         &'a self,
-        types: &Types,
-        tensors: &HostTensors<'a>,
+        tensors: &HostTensors<'a, Operand>,
         transforms: Option<&'a Transforms>,
     ) -> ConvolutionCall<'a> {
         let s = self.spec();
         // SAFETY: the problem states the elements of each tensor; those of outputs are the only ones in use.
         unsafe {
-            let u = elements(tensors, number::U, s.u.extent(), types[number::U]);
+            let u = elements(tensors, Operand::Signal, s.u.extent());
             let inputs = Inputs {
                 u: u.unwrap_or(Elements::F32(&[])),
-                filter: values(tensors, number::FILTER, self.weights()).unwrap_or(&[]),
-                bias: values(tensors, number::BIAS, self.channels()),
-                past_state: values(tensors, number::PAST, self.states()),
+                filter: slice(tensors, Operand::Filter, self.weights()).unwrap_or(&[]),
+                bias: slice(tensors, Operand::Bias, self.channels()),
+                past_state: slice(tensors, Operand::PastState, self.states()),
             };
-            let out = elements_mut(tensors, number::OUT, s.out.extent(), types[number::OUT]);
-            let present = values_mut(tensors, number::PRESENT, self.states());
+            let out = elements_mut(tensors, Operand::Output, s.out.extent());
+            let present = slice_mut(tensors, Operand::PresentState, self.states());
             ConvolutionCall {
                 problem: self,
                 transforms,

@@ -2,7 +2,7 @@
 
 use crate::error::DeviceError;
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::plan::ChooseError;
+use elsa_core::plan::ChooseError;
 
 /// Why keys could not pass in chunks. The results that were handed out before are complete, others are not.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
