@@ -19,6 +19,12 @@ pub trait Operand: Copy + Eq + fmt::Debug + Send + Sync + 'static {
     /// Its place in [`Operand::LIST`].
     fn number(self) -> usize;
 
+    /// Its name in error messages: that of its field in the C interface.
+    fn argument(self) -> &'static str;
+
+    /// Whether it is an output.
+    fn is_written(self) -> bool;
+
     /// Calls `of` for each operand, in order.
     fn each<T>(of: impl FnMut(Self) -> T) -> Self::Each<T>;
 }
@@ -66,6 +72,14 @@ macro_rules! operands {
             #[inline(always)]
             fn number(self) -> usize {
                 self as usize
+            }
+
+            fn argument(self) -> &'static str {
+                Operand::argument(self)
+            }
+
+            fn is_written(self) -> bool {
+                Operand::is_written(self)
             }
 
             fn each<T>(mut of: impl FnMut(Operand) -> T) -> Self::Each<T> {
@@ -252,6 +266,35 @@ pub trait ByOperand<O: Operand> {
     fn place(&mut self, operand: O) -> Option<Placed<Self::Address>>;
 }
 
+/// Finds the tensors of a call by operand: in fields that every call has, in optional ones, and in members of an optional group.
+macro_rules! by_operand {
+    (
+        $tensors:ident<$($lifetime:lifetime,)? $($elements:ident),*>:
+        $(required $($required:ident = $field:ident),*;)?
+        optional $($optional:ident = $of:ident),*;
+        $(within $group:ident $($inner:ident = $member:ident),*;)?
+    ) => {
+        impl<A, $($elements),*> $crate::operands::ByOperand<Operand> for $tensors<$($lifetime,)? $($elements),*>
+        where
+            A: Copy + core::fmt::Debug,
+            $($elements: $crate::operands::Place<Address = A>,)*
+        {
+            type Address = A;
+
+            fn place(&mut self, operand: Operand) -> Option<$crate::operands::Placed<A>> {
+                use $crate::operands::Placed;
+                match operand {
+                    $($(Operand::$required => Some(Placed::of(&mut self.$field)),)*)?
+                    $(Operand::$optional => self.$of.as_mut().map(Placed::of),)*
+                    $($(Operand::$inner => self.$group.as_mut().map(|of| Placed::of(&mut of.$member)),)*)?
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+pub(crate) use by_operand;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,16 +303,16 @@ mod tests {
 
     #[test]
     fn the_list_is_in_the_order_of_its_numbers() {
-        fn ordered<O: Operand>(is_written: impl Fn(O) -> bool) -> usize {
+        fn ordered<O: Operand>() -> usize {
             for (i, operand) in O::LIST.iter().enumerate() {
                 assert_eq!(operand.number(), i);
             }
-            assert!(O::LIST.is_sorted_by_key(|operand| is_written(*operand)));
+            assert!(O::LIST.is_sorted_by_key(|operand| operand.is_written()));
             let of = Operands::from_fn(|operand: O| operand.number());
             assert!(of.iter().all(|(operand, number)| operand.number() == *number));
             O::LIST.len()
         }
-        assert_eq!((ordered(Attention::is_written), ordered(Selective::is_written)), (15, 11));
+        assert_eq!((ordered::<Attention>(), ordered::<Selective>()), (15, 11));
         assert_eq!(
             (Attention::PastValue.argument(), Attention::StateWeighted.argument()),
             ("past_v", "state_w")

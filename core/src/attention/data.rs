@@ -9,7 +9,7 @@ use crate::argument::{ArgumentError, enough};
 use crate::dtype::{DType, Elements, ElementsMut};
 use crate::lengths::cumulative;
 use crate::memory::Memory;
-use crate::operands::{ByOperand, Place, Placed};
+use crate::operands::{Place, by_operand};
 
 /// The input tensors of a call. Their shapes and strides are those of the [`Problem`]. `E` has elements of a tensor, `M` those
 /// of a mask, `I` those of an index: slices on the host ([`Inputs`]), or addresses in device memory.
@@ -60,28 +60,10 @@ impl Place for MaskElements<'_> {
     }
 }
 
-impl<A, E, M, I> ByOperand<Operand> for InputTensors<'_, E, M, I>
-where
-    A: Copy + core::fmt::Debug,
-    E: Place<Address = A>,
-    M: Place<Address = A>,
-    I: Place<Address = A>,
-{
-    type Address = A;
-
-    fn place(&mut self, operand: Operand) -> Option<Placed<A>> {
-        match operand {
-            Operand::Query => Some(Placed::of(&mut self.query)),
-            Operand::Key => Some(Placed::of(&mut self.key)),
-            Operand::Value => Some(Placed::of(&mut self.value)),
-            Operand::PastKey => self.past_key.as_mut().map(Placed::of),
-            Operand::PastValue => self.past_value.as_mut().map(Placed::of),
-            Operand::Mask => self.mask.as_mut().map(Placed::of),
-            Operand::Bias => self.bias.as_mut().map(Placed::of),
-            Operand::BiasIndex => self.bias_index.as_mut().map(Placed::of),
-            _ => None,
-        }
-    }
+by_operand! {
+    InputTensors<'_, E, M, I>:
+    required Query = query, Key = key, Value = value;
+    optional PastKey = past_key, PastValue = past_value, Mask = mask, Bias = bias, BiasIndex = bias_index;
 }
 
 impl<'a, E: Default, M, I> InputTensors<'a, E, M, I> {
@@ -339,26 +321,10 @@ impl<E, F> Default for OutputTensors<E, F> {
     }
 }
 
-impl<A, E, F> ByOperand<Operand> for OutputTensors<E, F>
-where
-    A: Copy + core::fmt::Debug,
-    E: Place<Address = A>,
-    F: Place<Address = A>,
-{
-    type Address = A;
-
-    fn place(&mut self, operand: Operand) -> Option<Placed<A>> {
-        match operand {
-            Operand::Output => self.output.as_mut().map(Placed::of),
-            Operand::PresentKey => self.present_key.as_mut().map(Placed::of),
-            Operand::PresentValue => self.present_value.as_mut().map(Placed::of),
-            Operand::LogSumExp => self.lse.as_mut().map(Placed::of),
-            Operand::StateReference => self.state.as_mut().map(|state| Placed::of(&mut state.m)),
-            Operand::StateSum => self.state.as_mut().map(|state| Placed::of(&mut state.s)),
-            Operand::StateWeighted => self.state.as_mut().map(|state| Placed::of(&mut state.w)),
-            _ => None,
-        }
-    }
+by_operand! {
+    OutputTensors<E, F>:
+    optional Output = output, PresentKey = present_key, PresentValue = present_value, LogSumExp = lse;
+    within state StateReference = m, StateSum = s, StateWeighted = w;
 }
 
 impl<'a> Outputs<'a> {

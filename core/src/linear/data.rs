@@ -5,7 +5,7 @@ use super::problem::Problem;
 use crate::argument::{ArgumentError, enough};
 use crate::dtype::{DType, Elements, ElementsMut};
 use crate::lengths::cumulative;
-use crate::operands::{ByOperand, Place, Placed};
+use crate::operands::by_operand;
 
 /// The input tensors of a call. Their shapes and strides are those of the [`Problem`]. `E` has elements of a tensor, `F` f32
 /// values: slices on the host ([`Inputs`]), or addresses in device memory.
@@ -37,25 +37,10 @@ impl<E: Default, F> Default for InputTensors<'_, E, F> {
 /// The input tensors of a call on the host.
 pub type Inputs<'a> = InputTensors<'a, Elements<'a>, &'a [f32]>;
 
-impl<A, E, F> ByOperand<Operand> for InputTensors<'_, E, F>
-where
-    A: Copy + core::fmt::Debug,
-    E: Place<Address = A>,
-    F: Place<Address = A>,
-{
-    type Address = A;
-
-    fn place(&mut self, operand: Operand) -> Option<Placed<A>> {
-        match operand {
-            Operand::Query => Some(Placed::of(&mut self.query)),
-            Operand::Key => Some(Placed::of(&mut self.key)),
-            Operand::Value => Some(Placed::of(&mut self.value)),
-            Operand::Decay => self.decay.as_mut().map(Placed::of),
-            Operand::Beta => self.beta.as_mut().map(Placed::of),
-            Operand::PastState => self.past_state.as_mut().map(Placed::of),
-            Operand::Output | Operand::PresentState => None,
-        }
-    }
+by_operand! {
+    InputTensors<'_, E, F>:
+    required Query = query, Key = key, Value = value;
+    optional Decay = decay, Beta = beta, PastState = past_state;
 }
 
 impl<'a> Inputs<'a> {
@@ -133,21 +118,9 @@ impl<E, F> Default for OutputTensors<E, F> {
     }
 }
 
-impl<A, E, F> ByOperand<Operand> for OutputTensors<E, F>
-where
-    A: Copy + core::fmt::Debug,
-    E: Place<Address = A>,
-    F: Place<Address = A>,
-{
-    type Address = A;
-
-    fn place(&mut self, operand: Operand) -> Option<Placed<A>> {
-        match operand {
-            Operand::Output => self.output.as_mut().map(Placed::of),
-            Operand::PresentState => self.present_state.as_mut().map(Placed::of),
-            _ => None,
-        }
-    }
+by_operand! {
+    OutputTensors<E, F>:
+    optional Output = output, PresentState = present_state;
 }
 
 impl<'a> Outputs<'a> {

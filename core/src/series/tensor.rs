@@ -1,7 +1,8 @@
 //! Series: tensors of tokens and channels, for the operators that treat every channel by itself.
 
 use crate::argument::{ArgumentError, enough, same};
-use crate::dtype::ElementsMut;
+use crate::dtype::{DType, ElementsMut};
+use crate::memory::Memory;
 use crate::view::{Layout, View};
 
 /// A tensor `[batch, tokens, channels]` with any strides, as a [`View`] whose heads and dims together are the channels:
@@ -131,48 +132,24 @@ impl<E, F> Default for OutputTensors<E, F> {
     }
 }
 
-/// The tensors of a call of an operator of series, by operand: inputs by their fields, outputs as all of the operators have
-/// them.
-macro_rules! by_operand {
-    (required $($required:ident = $field:ident),*; optional $($optional:ident = $of:ident),*;) => {
-        impl<A, E, F> crate::operands::ByOperand<Operand> for InputTensors<E, F>
-        where
-            A: Copy + core::fmt::Debug,
-            E: crate::operands::Place<Address = A>,
-            F: crate::operands::Place<Address = A>,
-        {
-            type Address = A;
-
-            fn place(&mut self, operand: Operand) -> Option<crate::operands::Placed<A>> {
-                use crate::operands::Placed;
-                match operand {
-                    $(Operand::$required => Some(Placed::of(&mut self.$field)),)*
-                    $(Operand::$optional => self.$of.as_mut().map(Placed::of),)*
-                    Operand::Output | Operand::PresentState => None,
-                }
-            }
-        }
-
-        impl<A, E, F> crate::operands::ByOperand<Operand> for crate::series::tensor::OutputTensors<E, F>
-        where
-            A: Copy + core::fmt::Debug,
-            E: crate::operands::Place<Address = A>,
-            F: crate::operands::Place<Address = A>,
-        {
-            type Address = A;
-
-            fn place(&mut self, operand: Operand) -> Option<crate::operands::Placed<A>> {
-                use crate::operands::Placed;
-                match operand {
-                    Operand::Output => self.out.as_mut().map(Placed::of),
-                    Operand::PresentState => self.present_state.as_mut().map(Placed::of),
-                    _ => None,
-                }
-            }
-        }
-    };
+/// The memory of a series whose elements are of type `dtype`.
+pub(super) fn memory_of(series: &Series, dtype: DType) -> Option<Memory> {
+    Some(Memory { elements: series.extent(), element_size: dtype.size(), view: Some(*series.view()) })
 }
-pub(super) use by_operand;
+
+/// The memory of a dense tensor of `elements` elements.
+pub(super) fn dense(elements: usize, dtype: DType) -> Option<Memory> {
+    Some(Memory { elements, element_size: dtype.size(), view: None })
+}
+
+/// The memory of states of `shape`. In place the present is copied by its view.
+pub(super) fn states(shape: [usize; 3]) -> Option<Memory> {
+    let [a, b, c] = shape;
+    let elements = shape.iter().fold(1, |n: usize, size| n.saturating_mul(*size));
+    // The problem has checked that it can be counted.
+    let view = View::dense("present_state", Layout::Bhnd, &[1, a, b, c], None).ok();
+    Some(Memory { elements, element_size: size_of::<f32>(), view })
+}
 
 /// Refuses dense memory of `sizes` whose bytes cannot be counted.
 pub(super) fn countable(argument: &'static str, sizes: [usize; 3]) -> Result<(), ArgumentError> {

@@ -299,13 +299,14 @@ impl OnDevice for Attention {
 
 #[cfg(test)]
 mod tests {
+    use elsa_core::operands::Operand;
     use elsa_core::series::{convolution, recurrence, selective};
     use elsa_core::{attention, linear};
 
     /// The fields of the structs that frames consist of are the operands of the operators, and lists of lengths.
     #[test]
     fn structs_have_the_operands_of_the_operators() {
-        let abi = include_str!("../abi.txt");
+        let abi: &'static str = include_str!("../abi.txt");
         let fields = |of: &str| {
             let lines = abi.lines().filter_map(|line| line.strip_prefix("field ")?.strip_prefix(of));
             let names = lines.filter_map(|line| line.strip_prefix(' ')?.split(' ').next_back());
@@ -314,21 +315,18 @@ mod tests {
             names.sort_unstable();
             names
         };
-        macro_rules! compare {
-            ($operator:ident, $inputs:literal, $outputs:literal) => {
-                for (of, is_written) in [($inputs, false), ($outputs, true)] {
-                    let operands = $operator::Operand::ALL.into_iter();
-                    let operands = operands.filter(|operand| operand.is_written() == is_written);
-                    let mut names: Vec<_> = operands.map($operator::Operand::argument).collect();
-                    names.sort_unstable();
-                    assert_eq!(fields(of), names, "{of}");
-                }
-            };
+        fn compare<O: Operand>(fields: impl Fn(&str) -> Vec<&'static str>, structs: [&str; 2]) {
+            for (of, is_written) in structs.into_iter().zip([false, true]) {
+                let operands = O::LIST.iter().filter(|operand| operand.is_written() == is_written);
+                let mut names: Vec<_> = operands.map(|operand| operand.argument()).collect();
+                names.sort_unstable();
+                assert_eq!(fields(of), names, "{of}");
+            }
         }
-        compare!(attention, "elsa_inputs", "elsa_outputs");
-        compare!(linear, "elsa_linear_inputs", "elsa_linear_outputs");
-        compare!(recurrence, "elsa_recurrence_inputs", "elsa_series_outputs");
-        compare!(selective, "elsa_selective_inputs", "elsa_series_outputs");
-        compare!(convolution, "elsa_convolution_inputs", "elsa_series_outputs");
+        compare::<attention::Operand>(fields, ["elsa_inputs", "elsa_outputs"]);
+        compare::<linear::Operand>(fields, ["elsa_linear_inputs", "elsa_linear_outputs"]);
+        compare::<recurrence::Operand>(fields, ["elsa_recurrence_inputs", "elsa_series_outputs"]);
+        compare::<selective::Operand>(fields, ["elsa_selective_inputs", "elsa_series_outputs"]);
+        compare::<convolution::Operand>(fields, ["elsa_convolution_inputs", "elsa_series_outputs"]);
     }
 }

@@ -1,9 +1,12 @@
 //! The problem and the data of a causal convolution.
 
 use crate::argument::{ArgumentError, enough};
-use crate::dtype::Elements;
-use crate::operands::operands;
-use crate::series::tensor::{Outputs, Series, by_operand, check_written, countable};
+use crate::dtype::{DType, Elements};
+use crate::memory::Memory;
+use crate::operands::{by_operand, operands};
+use crate::series::tensor::{
+    OutputTensors, Outputs, Series, check_written, countable, dense, memory_of, states,
+};
 
 operands! {
     /// A tensor that a convolution reads or writes. Parameters are dense f32.
@@ -208,11 +211,57 @@ pub struct InputTensors<E, F> {
 pub type Inputs<'a> = InputTensors<Elements<'a>, &'a [f32]>;
 
 by_operand! {
+    InputTensors<E, F>:
     required Signal = u, Filter = filter;
     optional Bias = bias, PastState = past_state;
 }
 
+by_operand! {
+    OutputTensors<E, F>:
+    optional Output = out, PresentState = present_state;
+}
+
+impl<E: Default, F: Default> InputTensors<E, F> {
+    /// Inputs whose series are those that `series` has, and whose f32 tensors are those that `values` has.
+    pub fn of(
+        mut series: impl FnMut(Operand) -> Option<E>,
+        mut values: impl FnMut(Operand) -> Option<F>,
+    ) -> InputTensors<E, F> {
+        InputTensors {
+            u: series(Operand::Signal).unwrap_or_default(),
+            filter: values(Operand::Filter).unwrap_or_default(),
+            bias: values(Operand::Bias),
+            past_state: values(Operand::PastState),
+        }
+    }
+}
+
+impl Operand {
+    /// Whether a call may do without the tensor, where the problem has it.
+    #[must_use]
+    pub const fn is_optional(self) -> bool {
+        matches!(self, Operand::Bias | Operand::PastState | Operand::Output | Operand::PresentState)
+    }
+}
+
 impl Problem {
+    /// The memory of an operand; `None` if the problem does not have it, or if it lies in the present, as past states in place
+    /// do. `dtype` is the type of the operand's elements, if it is a series.
+    #[must_use]
+    pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
+        let s = &self.spec;
+        match operand {
+            Operand::Signal => memory_of(&s.u, dtype),
+            Operand::Filter => dense(self.weights(), DType::F32),
+            Operand::Bias => dense(self.channels(), DType::F32),
+            Operand::Output => memory_of(&s.out, dtype),
+            Operand::PastState if s.in_place => None,
+            Operand::PastState | Operand::PresentState => {
+                states([self.batch(), self.channels(), self.history()])
+            }
+        }
+    }
+
     /// Checks the data of a call: lengths of buffers, and states.
     ///
     /// # Errors

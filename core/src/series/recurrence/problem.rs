@@ -1,9 +1,10 @@
 //! The problem and the data of a recurrence.
 
 use crate::argument::{ArgumentError, enough};
-use crate::dtype::Elements;
-use crate::operands::operands;
-use crate::series::tensor::{Outputs, Series, by_operand, check_written, countable};
+use crate::dtype::{DType, Elements};
+use crate::memory::Memory;
+use crate::operands::{by_operand, operands};
+use crate::series::tensor::{OutputTensors, Outputs, Series, check_written, countable, memory_of, states};
 
 operands! {
     /// A tensor that a recurrence reads or writes.
@@ -125,11 +126,53 @@ pub struct InputTensors<E, F> {
 pub type Inputs<'a> = InputTensors<Elements<'a>, &'a [f32]>;
 
 by_operand! {
+    InputTensors<E, F>:
     required Gates = a, Addends = b;
     optional PastState = past_state;
 }
 
+by_operand! {
+    OutputTensors<E, F>:
+    optional Output = out, PresentState = present_state;
+}
+
+impl<E: Default, F: Default> InputTensors<E, F> {
+    /// Inputs whose series are those that `series` has, and whose f32 tensors are those that `values` has.
+    pub fn of(
+        mut series: impl FnMut(Operand) -> Option<E>,
+        mut values: impl FnMut(Operand) -> Option<F>,
+    ) -> InputTensors<E, F> {
+        InputTensors {
+            a: series(Operand::Gates).unwrap_or_default(),
+            b: series(Operand::Addends).unwrap_or_default(),
+            past_state: values(Operand::PastState),
+        }
+    }
+}
+
+impl Operand {
+    /// Whether a call may do without the tensor, where the problem has it.
+    #[must_use]
+    pub const fn is_optional(self) -> bool {
+        matches!(self, Operand::PastState | Operand::Output | Operand::PresentState)
+    }
+}
+
 impl Problem {
+    /// The memory of an operand; `None` if the problem does not have it, or if it lies in the present, as past states in place
+    /// do. `dtype` is the type of the operand's elements, if it is a series.
+    #[must_use]
+    pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
+        let s = &self.spec;
+        match operand {
+            Operand::Gates => memory_of(&s.a, dtype),
+            Operand::Addends => memory_of(&s.b, dtype),
+            Operand::Output => memory_of(&s.out, dtype),
+            Operand::PastState if s.in_place => None,
+            Operand::PastState | Operand::PresentState => states([self.batch(), self.channels(), 1]),
+        }
+    }
+
     /// Checks the data of a call: lengths of buffers, and states.
     ///
     /// # Errors

@@ -1,9 +1,12 @@
 //! The problem and the data of a selective scan.
 
 use crate::argument::{ArgumentError, enough, same};
-use crate::dtype::Elements;
-use crate::operands::operands;
-use crate::series::tensor::{Outputs, Series, by_operand, check_written, countable};
+use crate::dtype::{DType, Elements};
+use crate::memory::Memory;
+use crate::operands::{by_operand, operands};
+use crate::series::tensor::{
+    OutputTensors, Outputs, Series, check_written, countable, dense, memory_of, states,
+};
 
 operands! {
     /// A tensor that a selective scan reads or writes. Parameters are dense f32.
@@ -241,11 +244,74 @@ pub struct InputTensors<E, F> {
 pub type Inputs<'a> = InputTensors<Elements<'a>, &'a [f32]>;
 
 by_operand! {
+    InputTensors<E, F>:
     required Signal = u, Steps = delta, Rates = a, IntoState = b, OutOfState = c;
     optional Skip = d, Gate = z, StepBias = delta_bias, PastState = past_state;
 }
 
+by_operand! {
+    OutputTensors<E, F>:
+    optional Output = out, PresentState = present_state;
+}
+
+impl<E: Default, F: Default> InputTensors<E, F> {
+    /// Inputs whose series are those that `series` has, and whose f32 tensors are those that `values` has.
+    pub fn of(
+        mut series: impl FnMut(Operand) -> Option<E>,
+        mut values: impl FnMut(Operand) -> Option<F>,
+    ) -> InputTensors<E, F> {
+        InputTensors {
+            u: series(Operand::Signal).unwrap_or_default(),
+            delta: series(Operand::Steps).unwrap_or_default(),
+            a: values(Operand::Rates).unwrap_or_default(),
+            b: series(Operand::IntoState).unwrap_or_default(),
+            c: series(Operand::OutOfState).unwrap_or_default(),
+            d: values(Operand::Skip),
+            z: series(Operand::Gate),
+            delta_bias: values(Operand::StepBias),
+            past_state: values(Operand::PastState),
+        }
+    }
+}
+
+impl Operand {
+    /// Whether a call may do without the tensor, where the problem has it.
+    #[must_use]
+    pub const fn is_optional(self) -> bool {
+        matches!(
+            self,
+            Operand::Skip | Operand::StepBias | Operand::PastState | Operand::Output | Operand::PresentState
+        )
+    }
+}
+
 impl Problem {
+    /// The memory of an operand; `None` if the problem does not have it, or if it lies in the present, as past states in place
+    /// do. `dtype` is the type of the operand's elements, if it is a series.
+    #[must_use]
+    pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
+        let s = &self.spec;
+        let parameters = self.channels().saturating_mul(self.states());
+        let coefficient = |of: &Coefficient| match of {
+            Coefficient::Token(series) => memory_of(series, dtype),
+            Coefficient::Channel => dense(parameters, dtype),
+        };
+        match operand {
+            Operand::Signal => memory_of(&s.u, dtype),
+            Operand::Steps => memory_of(&s.delta, dtype),
+            Operand::Rates => dense(parameters, DType::F32),
+            Operand::IntoState => coefficient(&s.b),
+            Operand::OutOfState => coefficient(&s.c),
+            Operand::Skip | Operand::StepBias => dense(self.channels(), DType::F32),
+            Operand::Gate => memory_of(s.z.as_ref()?, dtype),
+            Operand::Output => memory_of(&s.out, dtype),
+            Operand::PastState if s.in_place => None,
+            Operand::PastState | Operand::PresentState => {
+                states([self.batch(), self.channels(), self.states()])
+            }
+        }
+    }
+
     /// Checks the data of a call: lengths of buffers, and what is given.
     ///
     /// # Errors

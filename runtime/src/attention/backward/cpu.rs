@@ -12,7 +12,6 @@ use elsa_core::attention::backward::{
     BackwardChoice, BackwardInputs, BackwardLayout, BackwardProblem, Operand, Statistics,
 };
 use elsa_core::attention::{self, Inputs, Lengths, MaskElements, MaskKind, Sequence};
-use elsa_core::dtype::DType;
 use elsa_kernels::attention::backward::BackwardKernel;
 
 /// A backward plan for the CPU.
@@ -32,20 +31,19 @@ unsafe fn inputs<'a>(
     lengths: Lengths<'a>,
     tensors: &HostTensors<'a, Operand>,
 ) -> BackwardInputs<'a> {
-    let n = |operand| problem.memory(operand, DType::F32).map_or(0, |memory| memory.elements);
     let spec = problem.forward().spec();
     // SAFETY: the problem states as many elements, of the call's types, of the mask's kind, of i64 for an index and of f32 for
     // what is known of rows (clause); a run reads them.
     unsafe {
-        let of = |operand| elements(tensors, operand, n(operand));
-        let rows = |operand| slice(tensors, operand, n(operand)).unwrap_or_default();
+        let of = |operand| elements(problem, tensors, operand);
+        let rows = |operand| slice(problem, tensors, operand).unwrap_or_default();
         let mask = |kind| match kind {
-            MaskKind::Bool => slice(tensors, Operand::Mask, n(Operand::Mask)).map(MaskElements::Bool),
+            MaskKind::Bool => slice(problem, tensors, Operand::Mask).map(MaskElements::Bool),
             MaskKind::Additive(_) => of(Operand::Mask).map(MaskElements::Additive),
         };
         let forward = Inputs {
             mask: spec.mask.and_then(|view| mask(view.kind())),
-            bias_index: slice(tensors, Operand::BiasIndex, n(Operand::BiasIndex)),
+            bias_index: slice(problem, tensors, Operand::BiasIndex),
             lengths,
             ..Inputs::of(|operand| match operand {
                 attention::Operand::Query => of(Operand::Query),

@@ -6,7 +6,6 @@ use super::stage::{Block, Convert, Source, States, Target, Tile, tile};
 use crate::cpu::slices::{elements, elements_mut, slice, slice_mut};
 use crate::error::RunError;
 use crate::tensors::HostTensors;
-use elsa_core::dtype::Elements;
 use elsa_core::series::convolution::{Inputs, Operand, Problem};
 use elsa_core::series::token_of;
 use elsa_kernels::series::{Columns, ConvolutionTile};
@@ -219,15 +218,12 @@ impl OnCpu for Problem {
         let s = self.spec();
         // SAFETY: the problem states the elements of each tensor; those of outputs are the only ones in use.
         unsafe {
-            let u = elements(tensors, Operand::Signal, s.u.extent());
-            let inputs = Inputs {
-                u: u.unwrap_or(Elements::F32(&[])),
-                filter: slice(tensors, Operand::Filter, self.weights()).unwrap_or(&[]),
-                bias: slice(tensors, Operand::Bias, self.channels()),
-                past_state: slice(tensors, Operand::PastState, self.states()),
-            };
-            let out = elements_mut(tensors, Operand::Output, s.out.extent());
-            let present = slice_mut(tensors, Operand::PresentState, self.states());
+            let inputs = Inputs::of(
+                |operand| elements(self, tensors, operand),
+                |operand| slice(self, tensors, operand),
+            );
+            let out = elements_mut(self, tensors, Operand::Output);
+            let present = slice_mut(self, tensors, Operand::PresentState);
             ConvolutionCall {
                 problem: self,
                 transforms,

@@ -6,10 +6,8 @@ use super::stage::{Block, Convert, Source, States, Target, Tile, tile};
 use crate::cpu::slices::{elements, elements_mut, slice, slice_mut};
 use crate::error::RunError;
 use crate::tensors::HostTensors;
-use elsa_core::dtype::Elements;
-use elsa_core::series::Series;
 use elsa_core::series::plan::part_tokens;
-use elsa_core::series::recurrence::{Gate, Operand, Problem};
+use elsa_core::series::recurrence::{Gate, Inputs, Operand, Problem};
 use elsa_kernels::series::{Columns, RecurrenceTile};
 use std::ops::Range;
 
@@ -146,25 +144,21 @@ impl OnCpu for Problem {
         _: Option<&'a Transforms>,
     ) -> RecurrenceCall<'a> {
         let s = self.spec();
-        let series = |series, operand| {
-            // SAFETY: the problem states the elements of its series, which a run reads.
-            let data = unsafe { elements(tensors, operand, Series::extent(series)) };
-            Source { series: *series, data: data.unwrap_or(Elements::F32(&[])) }
-        };
-        // SAFETY: the problem states the elements of its output and its states; these are the only ones in use.
-        let (out, past, present) = unsafe {
-            (
-                elements_mut(tensors, Operand::Output, s.out.extent()),
-                slice(tensors, Operand::PastState, self.states()),
-                slice_mut(tensors, Operand::PresentState, self.states()),
-            )
+        // SAFETY: the problem states the elements of each tensor; those of outputs are the only ones in use.
+        let (inputs, out, present) = unsafe {
+            let inputs = Inputs::of(
+                |operand| elements(self, tensors, operand),
+                |operand| slice(self, tensors, operand),
+            );
+            let out = elements_mut(self, tensors, Operand::Output);
+            (inputs, out, slice_mut(self, tensors, Operand::PresentState))
         };
         RecurrenceCall {
             problem: self,
-            a: series(&s.a, Operand::Gates),
-            b: series(&s.b, Operand::Addends),
+            a: Source { series: s.a, data: inputs.a },
+            b: Source { series: s.b, data: inputs.b },
             out: out.map(|mut out| Target::new(s.out, &mut out)),
-            states: States::new(s.in_place, past, present),
+            states: States::new(s.in_place, inputs.past_state, present),
         }
     }
 

@@ -161,28 +161,15 @@ impl OnCpu for Problem {
         tensors: &HostTensors<'a, Operand>,
         _: Option<&'a Transforms>,
     ) -> SelectiveCall<'a> {
-        let (s, parameters) = (self.spec(), self.channels() * self.states());
+        let s = self.spec();
         // SAFETY: the problem states the elements of each tensor; those of outputs are the only ones in use.
         unsafe {
-            let given = |operand, n| elements(tensors, operand, n);
-            let coefficient = |of: &Coefficient, operand| match of {
-                Coefficient::Token(series) => given(operand, series.extent()),
-                Coefficient::Channel => given(operand, parameters),
-            };
-            let none = Elements::F32(&[]);
-            let inputs = Inputs {
-                u: given(Operand::Signal, s.u.extent()).unwrap_or(none),
-                delta: given(Operand::Steps, s.delta.extent()).unwrap_or(none),
-                a: slice(tensors, Operand::Rates, parameters).unwrap_or(&[]),
-                b: coefficient(&s.b, Operand::IntoState).unwrap_or(none),
-                c: coefficient(&s.c, Operand::OutOfState).unwrap_or(none),
-                d: slice(tensors, Operand::Skip, self.channels()),
-                z: s.z.and_then(|z| given(Operand::Gate, z.extent())),
-                delta_bias: slice(tensors, Operand::StepBias, self.channels()),
-                past_state: slice(tensors, Operand::PastState, self.state_values()),
-            };
-            let out = elements_mut(tensors, Operand::Output, s.out.extent());
-            let present = slice_mut(tensors, Operand::PresentState, self.state_values());
+            let inputs = Inputs::of(
+                |operand| elements(self, tensors, operand),
+                |operand| slice(self, tensors, operand),
+            );
+            let out = elements_mut(self, tensors, Operand::Output);
+            let present = slice_mut(self, tensors, Operand::PresentState);
             SelectiveCall {
                 problem: self,
                 u: Source { series: s.u, data: inputs.u },
