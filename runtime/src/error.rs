@@ -391,8 +391,8 @@ pub enum BindError {
     Device(#[from] DeviceError),
 }
 
-/// Why a run failed. The outputs are then incomplete and must not be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// Why a run failed, or why nothing is known of it. Outputs of a run that failed are incomplete and must not be used.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
     /// A worker panicked. This is a bug in this library.
@@ -404,12 +404,12 @@ pub enum RunError {
     /// The GPU failed, and there is no fallback.
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
-}
-
-/// Why there is no certificate of a run.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CertifyError {
+    /// Host memory for the tensors of a warm-up was not available.
+    #[error(transparent)]
+    Memory(DeviceError),
+    /// The workspace of a warm-up does not fit, or the GPU failed and there is no fallback.
+    #[error(transparent)]
+    Bind(#[from] BindError),
     /// The last run in the workspace was of a plan that does not certify, failed, or did not take place.
     #[error(
         "certificate: no run of a plan that certifies; allowed: after a run of a plan with the option certify"
@@ -420,24 +420,12 @@ pub enum CertifyError {
         "schedule: no run with an error budget or a schedule other than exact; allowed: after a run of a plan with one"
     )]
     Exact,
-    /// The GPU failed.
-    #[error("backend: cuda: {0}")]
-    Device(#[from] DeviceError),
 }
 
-/// Why a plan could not be warmed up.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WarmError {
-    /// Host memory for the tensors was not available.
-    #[error(transparent)]
-    Memory(DeviceError),
-    /// The workspace does not fit, or the GPU failed and there is no fallback.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// The run failed.
-    #[error(transparent)]
-    Run(#[from] RunError),
+impl From<DeviceError> for RunError {
+    fn from(e: DeviceError) -> RunError {
+        RunError::Device(Arc::new(e))
+    }
 }
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ pub use cuda::gpu::{CudaContext, CudaOptions, DeviceInfo, LoadedKernel};
 pub use cuda::host::CallTimes;
 pub use cuda::memory::{Element, HostBuffer};
 pub use engine::{Engine, EngineOptions, Fallback};
-pub use error::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, WarmError};
+pub use error::{BindError, DeviceError, EngineError, PlanError, RunError};
 pub use linear::cuda::LinearGpuChoice;
 pub use linear::operator::{
     Linear, LinearBound, LinearDeviceBound, LinearDeviceInputs, LinearDeviceOutputs, LinearPlan,

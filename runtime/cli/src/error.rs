@@ -8,7 +8,7 @@ use crate::serial::PortError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::plan::ChooseError as Refused;
 use elsa_core::quorum::QuorumError;
-use elsa_runtime::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError};
+use elsa_runtime::{BindError, DeviceError, EngineError, PlanError, RunError};
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
@@ -175,9 +175,6 @@ pub enum Error {
     /// A run that failed.
     #[error("{0}")]
     Run(#[from] RunError),
-    /// A run that was not certified.
-    #[error("{0}")]
-    Certify(#[from] CertifyError),
     /// Writing failed although the folder is writable: a full disk, a failing device.
     #[error("{}: {}: writing failed: {source}", dashed(argument), path.display())]
     Write {

@@ -2,7 +2,7 @@
 
 use super::operator::{Plan, Workspace};
 use crate::cuda::memory::HostBuffer;
-use crate::error::{BindError, DeviceError, WarmError};
+use crate::error::{BindError, DeviceError, RunError};
 use crate::plan::Execution;
 use crate::report::Report;
 use crate::workspace::Memory;
@@ -177,8 +177,8 @@ impl Plan {
     /// # Errors
     /// Returns an error if host memory is not available, or the errors of [`Plan::bind`] and
     /// [`Bound::run`](crate::Bound::run).
-    pub fn warm(&self, workspace: &mut Workspace) -> Result<Report, WarmError> {
-        let mut tensors = Tensors::new(&self.problem).map_err(WarmError::Memory)?;
+    pub fn warm(&self, workspace: &mut Workspace) -> Result<Report, RunError> {
+        let mut tensors = Tensors::new(&self.problem).map_err(RunError::Memory)?;
         let states = self.takes_states(workspace);
         let (inputs, outputs) = tensors.bound(states);
         let mut report = self.bind(inputs, outputs, workspace)?.run()?;

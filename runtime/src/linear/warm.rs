@@ -2,7 +2,7 @@
 
 use super::operator::{LinearPlan, LinearWorkspace};
 use crate::cuda::memory::HostBuffer;
-use crate::error::{BindError, DeviceError, WarmError};
+use crate::error::{BindError, DeviceError, RunError};
 use crate::report::Report;
 use crate::workspace::Memory;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
@@ -55,22 +55,22 @@ impl LinearPlan {
     /// # Errors
     /// Returns an error if host memory is not available, or the errors of [`Plan::bind`](crate::Plan::bind) and
     /// [`Bound::run`](crate::Bound::run).
-    pub fn warm(&self, workspace: &mut LinearWorkspace) -> Result<Report, WarmError> {
+    pub fn warm(&self, workspace: &mut LinearWorkspace) -> Result<Report, RunError> {
         let problem = &self.problem;
-        let zeros = |operand| Zeros::of(problem, operand).map_err(WarmError::Memory);
+        let zeros = |operand| Zeros::of(problem, operand).map_err(RunError::Memory);
         let has = |operand| problem.memory(operand).is_some();
         let (query, key, value) = (zeros(Operand::Query)?, zeros(Operand::Key)?, zeros(Operand::Value)?);
         let (decay, beta) = (zeros(Operand::Decay)?, zeros(Operand::Beta)?);
         let states = |operand| {
             let len = problem.memory(operand).map_or(0, |memory| memory.elements);
-            HostBuffer::<f32>::ordinary(len).map_err(WarmError::Memory)
+            HostBuffer::<f32>::ordinary(len).map_err(RunError::Memory)
         };
         let (past, mut present) = (states(Operand::PastState)?, states(Operand::PresentState)?);
         let mut output = zeros(Operand::Output)?;
         // One sequence has every token, the others have none.
         let packed = problem.spec().packed;
         let mut bounds = HostBuffer::<i64>::ordinary(packed.map_or(0, |n| n.saturating_add(1)))
-            .map_err(WarmError::Memory)?;
+            .map_err(RunError::Memory)?;
         if let [_, rest @ ..] = &mut *bounds {
             rest.fill(problem.tokens() as i64);
         }

@@ -4,7 +4,7 @@ use super::cpu::OnCpu;
 use super::cpu::plan::CpuPlan;
 use super::cuda::plan::{GpuPlan, OnGpu};
 use crate::cuda::memory::HostBuffer;
-use crate::error::WarmError;
+use crate::error::RunError;
 use crate::operator::{OperandOf, Operator};
 use crate::plan::Plan;
 use crate::report::Report;
@@ -27,12 +27,12 @@ where
     /// # Errors
     /// Returns an error if host memory is not available, or the errors of [`Plan::bind`](crate::Plan::bind) and
     /// [`Bound::run`](crate::Bound::run).
-    pub fn warm(&self, workspace: &mut Workspace<O>) -> Result<Report, WarmError> {
+    pub fn warm(&self, workspace: &mut Workspace<O>) -> Result<Report, RunError> {
         let mut at = Operands::<OperandOf<O>, _>::from_fn(|_| std::ptr::null_mut());
         let mut room = Vec::new();
         for (operand, tensor) in self.problem.tensors().iter() {
             let Some(memory) = tensor.memory else { continue };
-            let mut zeros = HostBuffer::<f32>::ordinary(memory.elements).map_err(WarmError::Memory)?;
+            let mut zeros = HostBuffer::<f32>::ordinary(memory.elements).map_err(RunError::Memory)?;
             at[operand] = zeros.as_mut_ptr().cast();
             room.push(zeros);
         }
