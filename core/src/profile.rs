@@ -16,76 +16,6 @@ pub struct DeviceProfile {
     pub cpu_mhz: u32,
     /// The GPU, where present.
     pub gpu: Option<GpuProfile>,
-    /// Where forms of linear attention change over on the processor.
-    pub linear: LinearCrossovers,
-}
-
-/// From which head size on a processor takes chunks instead of the recurrence, and how many tokens of a chunk pass the
-/// state together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunksFrom {
-    /// The least head size of keys; `usize::MAX` where the recurrence is always faster.
-    pub head_size: usize,
-    /// Tokens that pass together.
-    pub pass: usize,
-}
-
-/// Where forms of linear attention change over on a processor. On one core neither the tokens nor the heads move a
-/// crossover: every form but the quadratic one has costs per token that do not depend on them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinearCrossovers {
-    /// Of the rules without rates.
-    pub plain: ChunksFrom,
-    /// Of the rules without rates, with a gate for each dim.
-    pub plain_per_dim: ChunksFrom,
-    /// Of the delta rules.
-    pub delta: ChunksFrom,
-    /// Of the delta rules, with a gate for each dim.
-    pub delta_per_dim: ChunksFrom,
-    /// Whether they are predicted, and not measured on such a processor.
-    pub predicted: bool,
-}
-
-impl LinearCrossovers {
-    /// Measured on a core with AVX-512, at head sizes of 64, 128 and 256.
-    pub const MEASURED: LinearCrossovers = LinearCrossovers {
-        plain: ChunksFrom { head_size: usize::MAX, pass: 16 },
-        plain_per_dim: ChunksFrom { head_size: usize::MAX, pass: 16 },
-        delta: ChunksFrom { head_size: 256, pass: 16 },
-        delta_per_dim: ChunksFrom { head_size: 256, pass: 16 },
-        predicted: false,
-    };
-
-    /// Predicted for a core with NEON. A token of the recurrence takes fewer multiply-adds than one of a chunk, and what a chunk
-    /// saves are loads of the state, which find a strip of eight columns in a first cache of 32 KiB up to a head size of 512.
-    pub const NEON: LinearCrossovers = {
-        let never = ChunksFrom { head_size: usize::MAX, pass: 16 };
-        LinearCrossovers {
-            plain: never,
-            plain_per_dim: never,
-            delta: never,
-            delta_per_dim: never,
-            predicted: true,
-        }
-    };
-
-    /// Those of the kernels of an instruction set. None was measured but on AVX-512.
-    #[must_use]
-    pub const fn of(set: InstructionSet) -> LinearCrossovers {
-        match set {
-            InstructionSet::Neon => LinearCrossovers::NEON,
-            InstructionSet::Avx512 => LinearCrossovers::MEASURED,
-            InstructionSet::Avx2 | InstructionSet::Scalar => {
-                LinearCrossovers { predicted: true, ..LinearCrossovers::MEASURED }
-            }
-        }
-    }
-}
-
-impl Default for LinearCrossovers {
-    fn default() -> LinearCrossovers {
-        LinearCrossovers::MEASURED
-    }
 }
 
 /// A CUDA device. Sizes are in bytes and the clock in MHz; zero means unknown.
@@ -114,15 +44,7 @@ impl DeviceProfile {
     /// cache.
     #[must_use]
     pub const fn modest() -> DeviceProfile {
-        DeviceProfile {
-            cores: 1,
-            l1d: 32 << 10,
-            l2: 256 << 10,
-            l3: 0,
-            cpu_mhz: 0,
-            gpu: None,
-            linear: LinearCrossovers::MEASURED,
-        }
+        DeviceProfile { cores: 1, l1d: 32 << 10, l2: 256 << 10, l3: 0, cpu_mhz: 0, gpu: None }
     }
 }
 

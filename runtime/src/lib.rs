@@ -48,7 +48,6 @@ mod report;
 mod series;
 mod stream;
 mod tensors;
-mod tuned;
 mod workspace;
 
 /// What all operators share: plans, bound calls and workspaces, of which each operator has aliases in this crate.
@@ -83,6 +82,7 @@ pub use attention::task::{
     TaskGradients, TaskMerge, TaskPlan, TaskReport,
 };
 pub use attention::traversed::Traversed;
+pub use attention::tuned::{Tuned, TunedError, TunedFile, TunedShape, Tuning};
 pub use backend::{Backend, UnknownBackend};
 pub use cpu::float::in_default as in_default_float_environment;
 pub use cpu::host::{HostTask, HostThreads, ParallelFor};
@@ -113,7 +113,6 @@ pub use series::options::{ConvolutionOptions, RecurrenceOptions, SelectiveOption
 pub use series::plan::SeriesDivision;
 pub use series::tensors::{DeviceElements, SeriesDeviceOutputs};
 pub use stream::{Excerpt, PieceError, PrefetchError, RowSink, RowSource, Sink, Source, Times, prefetch};
-pub use tuned::{Tuned, TunedError, TunedFile, TunedShape, Tuning};
 
 pub use elsa_core::attention::plan::{Account, Method, Part, UnitSizes, Written};
 pub use elsa_core::profile::InstructionSet;

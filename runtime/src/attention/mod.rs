@@ -12,5 +12,6 @@ mod plan;
 pub mod stream;
 pub mod task;
 pub mod traversed;
+pub mod tuned;
 mod warm;
 mod worked;

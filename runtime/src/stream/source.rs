@@ -1,12 +1,11 @@
 //! Where the bytes of tensors come from, and where they go.
 
 use super::excerpt::Excerpt;
-use elsa_core::attention::Operand;
 use std::io;
 use std::ops::Range;
 
-/// Where the bytes of tensors come from: files, a network, a callback. `N` names a tensor: an
-/// [`Operand`](elsa_core::attention::Operand) of an attention call, or a weight of a layer.
+/// Where the bytes of tensors come from: files, a network, a callback. `N` names a tensor: an operand of a call, or a weight of
+/// a layer.
 ///
 /// A closure `FnMut(N, u64, &mut [u8]) -> io::Result<()>` is a source.
 pub trait Source<N> {
@@ -25,14 +24,14 @@ impl<N, F: FnMut(N, u64, &mut [u8]) -> io::Result<()>> Source<N> for F {
     }
 }
 
-/// Where the bytes of outputs go: files, a network, a callback.
-pub trait Sink {
+/// Where the bytes of outputs go: files, a network, a callback. `N` names an output.
+pub trait Sink<N> {
     /// Takes the bytes of output `operand` from byte `offset` on. Every byte of an output's rows is handed over once;
     /// bytes between rows are not.
     ///
     /// # Errors
     /// Whatever keeps the bytes from being taken.
-    fn write(&mut self, operand: Operand, offset: u64, from: &[u8]) -> io::Result<()>;
+    fn write(&mut self, operand: N, offset: u64, from: &[u8]) -> io::Result<()>;
 
     /// Takes note that all outputs of a unit have been handed over. Units are finished in order.
     ///
@@ -47,8 +46,8 @@ pub trait Sink {
     fn advanced(&mut self) {}
 }
 
-impl<F: FnMut(Operand, u64, &[u8]) -> io::Result<()>> Sink for F {
-    fn write(&mut self, operand: Operand, offset: u64, from: &[u8]) -> io::Result<()> {
+impl<N, F: FnMut(N, u64, &[u8]) -> io::Result<()>> Sink<N> for F {
+    fn write(&mut self, operand: N, offset: u64, from: &[u8]) -> io::Result<()> {
         self(operand, offset, from)
     }
 }
@@ -74,16 +73,16 @@ impl PieceError {
 
 /// Where the rows of tensors come from. Every [`Source`] is one: it is asked for pieces that are consecutive in the tensor
 /// and in memory. A source that makes its rows, or has them elsewhere than in a tensor, takes whole boxes.
-pub trait RowSource {
+pub trait RowSource<N> {
     /// Fills the rows of `excerpt`, which lie in `to` as it says. Excerpts without rows are asked for, too.
     ///
     /// # Errors
     /// Whatever keeps the rows from being read.
-    fn read_rows(&mut self, operand: Operand, excerpt: &Excerpt, to: &mut [u8]) -> Result<(), PieceError>;
+    fn read_rows(&mut self, operand: N, excerpt: &Excerpt, to: &mut [u8]) -> Result<(), PieceError>;
 }
 
-impl<S: Source<Operand>> RowSource for S {
-    fn read_rows(&mut self, operand: Operand, excerpt: &Excerpt, to: &mut [u8]) -> Result<(), PieceError> {
+impl<N: Copy, S: Source<N>> RowSource<N> for S {
+    fn read_rows(&mut self, operand: N, excerpt: &Excerpt, to: &mut [u8]) -> Result<(), PieceError> {
         excerpt.pieces(|offset, place| {
             let Some(piece) = to.get_mut(place.clone()) else {
                 return Err(PieceError::outside(offset, &place));
@@ -96,12 +95,12 @@ impl<S: Source<Operand>> RowSource for S {
 
 /// Where the rows of outputs go. Every [`Sink`] is one: it is handed pieces that are consecutive in the tensor and in
 /// memory.
-pub trait RowSink {
+pub trait RowSink<N> {
     /// Takes the rows of `excerpt`, which lie in `from` as it says. Every row is handed over once.
     ///
     /// # Errors
     /// Whatever keeps the rows from being taken.
-    fn write_rows(&mut self, operand: Operand, excerpt: &Excerpt, from: &[u8]) -> Result<(), PieceError>;
+    fn write_rows(&mut self, operand: N, excerpt: &Excerpt, from: &[u8]) -> Result<(), PieceError>;
 
     /// As [`Sink::finished`].
     ///
@@ -113,8 +112,8 @@ pub trait RowSink {
     fn part_computed(&mut self);
 }
 
-impl<S: Sink> RowSink for S {
-    fn write_rows(&mut self, operand: Operand, excerpt: &Excerpt, from: &[u8]) -> Result<(), PieceError> {
+impl<N: Copy, S: Sink<N>> RowSink<N> for S {
+    fn write_rows(&mut self, operand: N, excerpt: &Excerpt, from: &[u8]) -> Result<(), PieceError> {
         excerpt.pieces(|offset, place| {
             let Some(piece) = from.get(place.clone()) else {
                 return Err(PieceError::outside(offset, &place));

@@ -114,7 +114,7 @@ impl Taken {
     }
 }
 
-impl Sink for Taken {
+impl Sink<Operand> for Taken {
     fn write(&mut self, operand: Operand, offset: u64, from: &[u8]) -> io::Result<()> {
         let at = usize::try_from(offset).unwrap();
         let to = self.tensors.get_mut(&operand).unwrap();

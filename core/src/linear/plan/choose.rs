@@ -6,7 +6,7 @@
 //!    bits. On a CPU the costs of a token do not grow with the tokens, but in [`Form::Parallel`]: the recurrence has the
 //!    fewest operations and moves the state once for every [`KernelSpec::together`] tokens; chunks of more tokens move it less
 //!    often and pay for the products of tokens with one another. Which is faster depends on the size of the state, as
-//!    [`LinearCrossovers`](crate::profile::LinearCrossovers) of the device say.
+//!    [`Crossovers`] of the instruction set say.
 //! 2. *Columns are what workers share.* The columns of a state do not know of each other in any rule, so strips of them are
 //!    tasks wherever heads and sequences are fewer than a few for each worker, and no bit changes. [`Form::Scan`] divides the
 //!    tokens too, but computes half as much again, or twice as much for a delta rule, and its bits depend on the parts. So
@@ -18,13 +18,14 @@
 //!    workspace.
 
 use super::choice::{Choice, usual_parts};
+use super::crossovers::Crossovers;
 use super::kernel::KernelSpec;
 use super::layout::{Layout, Rooms};
 use super::options::{CHUNK_STEP, MOST_CHUNK, MOST_PARTS, Options};
 use super::strips::Strips;
-use crate::linear::{Direction, Form, Gates, Problem, Rule};
+use crate::linear::{Direction, Form, Problem};
 use crate::plan::ChooseError;
-use crate::profile::{ChunksFrom, DeviceProfile, LinearCrossovers};
+use crate::profile::DeviceProfile;
 use crate::workers::{WORK_PER_LANE, worthwhile};
 use core::mem::size_of;
 
@@ -36,17 +37,6 @@ const BOUNDARIES: usize = 16;
 
 /// Tasks for each worker, so that the last ones do not leave the others idle for long.
 const TASKS_PER_WORKER: usize = 4;
-
-/// The crossover of a rule with such gates, on a device with these.
-#[must_use]
-pub const fn crossover(device: &LinearCrossovers, rule: Rule, gates: Gates) -> ChunksFrom {
-    match (rule.is_delta(), gates) {
-        (false, Gates::PerDim) => device.plain_per_dim,
-        (false, _) => device.plain,
-        (true, Gates::PerDim) => device.delta_per_dim,
-        (true, _) => device.delta,
-    }
-}
 
 /// Chooses how `problem` is computed with `kernel` on `device`, and lays out the workspace. `rooms` returns what the
 /// kernel needs for a choice.
@@ -61,7 +51,7 @@ pub fn choose(
     options: &Options,
     rooms: impl Fn(&Choice) -> Rooms,
 ) -> Result<(Choice, Layout), ChooseError> {
-    let (form, chunk, pass) = form_of(problem, kernel, device, options)?;
+    let (form, chunk, pass) = form_of(problem, kernel, options)?;
     let parts = match (form, options.parts) {
         (Form::Scan, Some(parts)) => parts,
         (Form::Scan, None) => usual_parts(problem.tokens()),
@@ -164,7 +154,6 @@ fn strips_of(problem: &Problem, kernel: &KernelSpec, device: &DeviceProfile, row
 fn form_of(
     problem: &Problem,
     kernel: &KernelSpec,
-    device: &DeviceProfile,
     options: &Options,
 ) -> Result<(Form, usize, usize), ChooseError> {
     if let Some(found) = options.chunk
@@ -178,7 +167,7 @@ fn form_of(
         return Err(ChooseError::Parts { found, min: 2, max: MOST_PARTS });
     }
     // The fastest of those whose costs do not grow with the tokens.
-    let from = crossover(&device.linear, problem.rule(), problem.gates());
+    let from = Crossovers::of(kernel.set).crossover(problem.rule(), problem.gates());
     let recurrent = (Form::Recurrent, CUT, kernel.together(problem.rule(), problem.key_dim()));
     let preferred = match problem.key_dim() >= from.head_size {
         true => (Form::FusedChunk, CUT.next_multiple_of(from.pass), from.pass),

@@ -51,7 +51,7 @@ fn the_form_follows_the_head_size() {
     for d in [16, 64, 256] {
         assert_eq!(form(Rule::Gated, d), Form::Recurrent);
         assert_eq!(form(Rule::Linear, d), Form::Recurrent);
-        let large = d >= DeviceProfile::modest().linear.delta.head_size;
+        let large = d >= Crossovers::of(KERNEL.set).delta.head_size;
         assert_eq!(form(Rule::GatedDelta, d) == Form::FusedChunk, large, "{d}");
     }
     assert_eq!(form(Rule::Delta, 16), Form::Recurrent);
