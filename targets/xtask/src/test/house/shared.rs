@@ -23,8 +23,10 @@ fn named(stream: TokenStream) -> Option<&'static str> {
     while let Some(token) = tokens.next() {
         match token {
             TokenTree::Punct(hash) if hash.as_char() == '#' => {
-                let is_test =
-                    matches!(tokens.peek(), Some(TokenTree::Group(of)) if of.to_string() == "[cfg(test)]");
+                let is_test = matches!(
+                    tokens.peek(),
+                    Some(TokenTree::Group(of)) if of.stream().to_string().replace(' ', "") == "cfg(test)"
+                );
                 let ends = |token: &TokenTree| match token {
                     TokenTree::Group(body) => body.delimiter() == Delimiter::Brace,
                     TokenTree::Punct(mark) => mark.as_char() == ';',
