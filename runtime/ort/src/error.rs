@@ -1,7 +1,7 @@
 //! Why a model, a node or a call is refused. Messages name the argument as the operator calls it, what was found, and
 //! what is allowed.
 
-use crate::geometry::Input;
+use crate::operands::Input;
 use elsa_core::argument::ArgumentError;
 use elsa_runtime::{BindError, EngineError, PlanError, RunError};
 

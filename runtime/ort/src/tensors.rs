@@ -6,7 +6,8 @@
 
 use crate::api::TensorShape;
 use crate::error::OperatorError;
-use crate::geometry::{Geometry, INPUTS, Input, OUTPUTS, Shapes};
+use crate::geometry::{Geometry, Shapes};
+use crate::operands::{INPUTS, Input, OUTPUTS};
 use elsa_core::attention::{Inputs, Lengths, MaskElements, MaskKind, Operand, Outputs};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::View;

@@ -1,7 +1,7 @@
 //! What operators share names none of them, as ARCHITECTURE.md says.
 
 use super::files::spans;
-use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 
 /// The words with which ARCHITECTURE.md begins the list of files that may name operators.
 const EXCEPT: &str = "What is shared names no operator, except";
@@ -37,7 +37,10 @@ fn named(stream: TokenStream) -> Option<&'static str> {
                 }
             }
             TokenTree::Ident(word) => {
-                let is_path = matches!(tokens.peek(), Some(TokenTree::Punct(mark)) if mark.as_char() == ':');
+                let is_path = matches!(
+                    tokens.peek(),
+                    Some(TokenTree::Punct(mark)) if mark.as_char() == ':' && mark.spacing() == Spacing::Joint
+                );
                 let operator = OPERATORS.into_iter().find(|operator| word == *operator);
                 if is_path && operator.is_some() {
                     return operator;
@@ -89,7 +92,10 @@ mod tests {
         let text = "What is shared names no operator, except `core/src/a.rs` and `core/src/b.rs`.\n\n`core/src/c.rs`";
         let files = [
             file("core/src/a.rs", "use crate::linear::Rule;"),
-            file("core/src/c.rs", "fn f() { let linear = 1; g(linear, x.series) } // crate::series::S"),
+            file(
+                "core/src/c.rs",
+                "struct S { attention: u8 } fn f() { let linear = 1; g(linear, x.series) } // crate::series::S",
+            ),
             file(
                 "core/src/d.rs",
                 "#[cfg(test)]\nmod tests { use crate::linear::Rule; }\nfn f() { crate::series::run() }",
