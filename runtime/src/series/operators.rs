@@ -69,7 +69,7 @@ macro_rules! operator {
                 problem.check_data(inputs, outputs)
             }
 
-            fn lengths<'a>(_: &'a $module::Problem, _: &$module::Inputs<'a>) {}
+            fn lengths(_: &$module::Problem, _: &$module::Inputs<'_>) {}
 
             fn check_on_device(
                 problem: &$module::Problem,
@@ -79,7 +79,7 @@ macro_rules! operator {
                 check_outputs(outputs, problem.spec().in_place)
             }
 
-            fn device_lengths<'a>(_: &'a $module::Problem, _: &$device) {}
+            fn device_lengths(_: &$module::Problem, _: &$device) {}
         }
     };
 }
