@@ -48,6 +48,7 @@ mod report;
 mod series;
 mod stream;
 mod tensors;
+mod warm;
 mod workspace;
 
 /// What all operators share: plans, bound calls and workspaces, of which each operator has aliases in this crate.

@@ -3,14 +3,11 @@
 use super::cpu::OnCpu;
 use super::cpu::plan::CpuPlan;
 use super::cuda::plan::{GpuPlan, OnGpu};
-use crate::cuda::memory::HostBuffer;
 use crate::error::RunError;
-use crate::operator::{OperandOf, Operator};
+use crate::operator::Operator;
 use crate::plan::Plan;
 use crate::report::Report;
-use crate::tensors::HostTensors;
 use crate::workspace::Workspace;
-use elsa_core::operands::Operands;
 
 impl<O, P> Plan<O>
 where
@@ -28,17 +25,6 @@ where
     /// Returns an error if host memory is not available, or the errors of [`Plan::bind`](crate::Plan::bind) and
     /// [`Bound::run`](crate::Bound::run).
     pub fn warm(&self, workspace: &mut Workspace<O>) -> Result<Report, RunError> {
-        let mut at = Operands::<OperandOf<O>, _>::from_fn(|_| std::ptr::null_mut());
-        let mut room = Vec::new();
-        for (operand, tensor) in self.problem.tensors().iter() {
-            let Some(memory) = tensor.memory else { continue };
-            let mut zeros = HostBuffer::<f32>::ordinary(memory.elements).map_err(RunError::Memory)?;
-            at[operand] = zeros.as_mut_ptr().cast();
-            room.push(zeros);
-        }
-        // The buffers are as large as the problem states, and are dropped after the run.
-        let report = self.bind_tensors((), HostTensors::largest(at), workspace)?.run()?;
-        drop(room);
-        Ok(report)
+        self.run_over_zeros((), workspace)
     }
 }
