@@ -5,13 +5,13 @@ use crate::convert;
 use crate::fault::Fault;
 use crate::frame::Named;
 use crate::memory::{Buffer, Given, apart};
+use crate::operands::{buffers, in_order};
 use crate::operator::{Called, OnDevice};
 use crate::planned::{Planned, Typed};
 use crate::space::Space;
 use crate::types::*;
 use elsa_core::dtype::DType;
-use elsa_core::memory::Memory;
-use elsa_core::operands::{Operand, Operands};
+use elsa_core::operands::Operands;
 use elsa_core::series::selective::Coefficient;
 use elsa_core::series::{Outputs, convolution, recurrence, selective};
 use elsa_runtime::operators::Operator;
@@ -29,34 +29,6 @@ fn address(buffer: &Buffer) -> Option<u64> {
 /// A series on a device, if the frame has it.
 fn on_device(buffer: &Buffer, dtype: DType) -> Option<DeviceElements> {
     buffer.map(|buffer| DeviceElements { address: buffer.data as u64, dtype })
-}
-
-/// Checks everything about the tensors that needs no access to them: addresses, sizes, overlap. `memory` has the memory of an
-/// operand, and whether a frame may leave it out.
-fn check<O: Operand>(
-    fields: &[(O, Given)],
-    [output, past]: [O; 2],
-    written: &elsa_series_outputs,
-    memory: impl Fn(O) -> (Option<Memory>, bool),
-) -> Result<Operands<O, Buffer>, Fault> {
-    let mut operands = Operands::from_fn(|_| Buffer::ABSENT);
-    for (operand, given) in fields.iter().copied() {
-        let name = operand.argument();
-        operands[operand] = match memory(operand) {
-            // Without elements null with 0 bytes is an output, as an empty vector has it.
-            (Some(memory), true) if !given.any() && (operand, memory.elements) != (output, 0) => {
-                Buffer::ABSENT
-            }
-            (Some(memory), _) => Buffer::new(name, given, memory.elements, memory.element_size)?,
-            // The past lies in the present, and may be named there.
-            (None, _) if operand == past => {
-                Buffer::within(name, given, ("present_state", written.present_state.data))?
-            }
-            (None, _) => Buffer::without(name, given)?,
-        };
-    }
-    apart(fields.iter().map(|(operand, _)| (operand.is_written(), operands[*operand])))?;
-    Ok(operands)
 }
 
 /// Makes an operator of a module of `elsa_core::series` one of the C interface. `$fields` has the operands with the memory that
@@ -115,7 +87,7 @@ macro_rules! called {
                 use $module::{Inputs, Operand};
                 let (tensors, dtype) = typed.tensors(inputs, written)?;
                 let at = |operand| &tensors[operand];
-                // SAFETY: *tensors*. `check` has made the buffers for elements of these types, and has found no output that
+                // SAFETY: *tensors*. `buffers` has made the buffers for elements of these types, and has found no output that
                 // overlaps anything.
                 let (inputs, outputs) = unsafe {
                     let inputs = Inputs::of(
@@ -172,8 +144,13 @@ macro_rules! called {
                 let memory = |operand: Operand| {
                     (self.plan.problem().memory(operand, dtype(operand)), operand.is_optional())
                 };
-                let named = [Operand::Output, Operand::PastState];
-                Ok((check(&$fields(inputs, written), named, written, memory)?, dtype))
+                let in_place = self.plan.problem().spec().in_place;
+                let present = (Operand::PresentState, written.present_state.data);
+                let within = |operand| (in_place && operand == Operand::PastState).then_some(present);
+                let fields = $fields(inputs, written);
+                let tensors = buffers(&fields, Operand::Output, memory, within)?;
+                apart(in_order(&fields, &tensors))?;
+                Ok((tensors, dtype))
             }
         }
     };

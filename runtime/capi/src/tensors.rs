@@ -7,6 +7,7 @@ use crate::convert;
 use crate::fault::Fault;
 use crate::frame::Named;
 use crate::memory::{Buffer, Given, apart};
+use crate::operands::{buffers, in_order};
 use crate::operator::{Called, OnDevice};
 use crate::planned::Planned;
 use crate::space::Space;
@@ -16,7 +17,6 @@ use elsa_core::attention::{
 };
 use elsa_core::attention::{MaskElements, MaskKind};
 use elsa_runtime::{Attention, Backend, DeviceInputs, DeviceOutputs, Engine, Plan, Report, Workspace};
-use std::ffi::c_void;
 
 /// Each operand with the memory that its field names. Operands are checked in this order, those that are written first.
 fn fields(i: &elsa_inputs, o: &elsa_outputs) -> [(Operand, Given); Operand::ALL.len()] {
@@ -59,18 +59,6 @@ impl Tensors {
     unsafe fn lengths<'a>(&self) -> Lengths<'a> {
         // SAFETY: the clause of this function.
         unsafe { lengths_of(&self.lists) }
-    }
-}
-
-fn is_past(operand: Operand) -> bool {
-    matches!(operand, Operand::PastKey | Operand::PastValue)
-}
-
-/// The present to which a problem appends the new rows of a past.
-fn present_of(past: Operand, outputs: &elsa_outputs) -> (&'static str, *mut c_void) {
-    match past {
-        Operand::PastKey => (Operand::PresentKey.argument(), outputs.present_k.data),
-        _ => (Operand::PresentValue.argument(), outputs.present_v.data),
     }
 }
 
@@ -127,29 +115,18 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
             "state_m, state_s, state_w: some are null; allowed: all or none"
         )));
     }
-    let mut operands = Operands::from_fn(|_| Buffer::ABSENT);
-    for (operand, given) in fields {
-        let name = operand.argument();
-        // Every problem has these; a frame may leave some of them out.
-        let may_be_none = matches!(operand, Operand::Output | Operand::LogSumExp) || operand.is_state();
-        operands[operand] = match problem.memory(operand) {
-            // Without elements null with 0 bytes is the output, as an empty vector has it.
-            Some(memory)
-                if may_be_none && !given.any() && (operand, memory.elements) != (Operand::Output, 0) =>
-            {
-                Buffer::ABSENT
-            }
-            Some(memory) => Buffer::new(name, given, memory.elements, memory.element_size)?,
-            // The past lies in the present, and may be named there.
-            None if problem.spec().append && is_past(operand) => {
-                Buffer::within(name, given, present_of(operand, outputs))?
-            }
-            None => Buffer::without(name, given)?,
-        };
-    }
+    // Every problem has these; a frame may leave some of them out.
+    let optional =
+        |operand: Operand| matches!(operand, Operand::Output | Operand::LogSumExp) || operand.is_state();
+    let within = |operand| match operand {
+        Operand::PastKey if problem.spec().append => Some((Operand::PresentKey, outputs.present_k.data)),
+        Operand::PastValue if problem.spec().append => Some((Operand::PresentValue, outputs.present_v.data)),
+        _ => None,
+    };
+    let memory = |operand| (problem.memory(operand), optional(operand));
+    let operands = buffers(&fields, Operand::Output, memory, within)?;
     let lists = lists(problem, [inputs.key_lengths, inputs.cu_seqlens_q, inputs.cu_seqlens_k])?;
-    let order = fields.iter().map(|(operand, _)| (operand.is_written(), operands[*operand]));
-    apart(order.chain(lists.map(|list| (false, list))))?;
+    apart(in_order(&fields, &operands).chain(lists.map(|list| (false, list))))?;
     Ok(Tensors { operands, lists })
 }
 
