@@ -16,13 +16,13 @@ pub trait Operand: Copy + Eq + fmt::Debug + Send + Sync + 'static {
     /// Every operand: the inputs, then the outputs.
     const LIST: &'static [Self];
 
-    /// Its place in [`Operand::LIST`].
+    /// Returns its place in [`Operand::LIST`].
     fn number(self) -> usize;
 
-    /// Its name in error messages: that of its field in the C interface.
+    /// Returns its name in error messages: that of its field in the C interface.
     fn argument(self) -> &'static str;
 
-    /// Whether it is an output.
+    /// Returns whether it is an output.
     fn is_written(self) -> bool;
 
     /// Calls `of` for each operand, in order.
@@ -48,7 +48,7 @@ macro_rules! operands {
             pub const ALL: [Operand; [$($of_input,)* $($of_output,)*].len()] =
                 [$(Operand::$read,)* $(Operand::$written,)*];
 
-            /// The name of the operand in error messages: that of its field in the C interface.
+            /// Returns the name of the operand in error messages: that of its field in the C interface.
             #[must_use]
             pub const fn argument(self) -> &'static str {
                 match self {
@@ -57,7 +57,7 @@ macro_rules! operands {
                 }
             }
 
-            /// Whether the operand is an output.
+            /// Returns whether the operand is an output.
             #[must_use]
             pub const fn is_written(self) -> bool {
                 matches!(self, $(Operand::$written)|*)
@@ -183,10 +183,10 @@ pub trait Place {
     /// A pointer on the host; a number on a device.
     type Address: Copy + fmt::Debug;
 
-    /// Address of the first element. Elements of an input are only read through it.
+    /// Returns the address of the first element. Elements of an input are only read through it.
     fn address(&mut self) -> Self::Address;
 
-    /// Type of the elements, if the place has one of the [`DType`]s and states it.
+    /// Returns the type of the elements, if it is one of the [`DType`]s and the place states it.
     fn dtype(&self) -> Option<DType> {
         None
     }
@@ -243,17 +243,17 @@ impl Place for u64 {
 
 /// A tensor that a call has: its address, and the type of its elements if the call states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed<A> {
+pub struct Location<A> {
     /// Address of the first element.
     pub address: A,
     /// Type of the elements.
     pub dtype: Option<DType>,
 }
 
-impl<A> Placed<A> {
-    /// Where `place` is.
-    pub fn of<P: Place<Address = A> + ?Sized>(place: &mut P) -> Placed<A> {
-        Placed { address: place.address(), dtype: place.dtype() }
+impl<A> Location<A> {
+    /// Returns where `place` is.
+    pub fn of<P: Place<Address = A> + ?Sized>(place: &mut P) -> Location<A> {
+        Location { address: place.address(), dtype: place.dtype() }
     }
 }
 
@@ -262,8 +262,8 @@ pub trait ByOperand<O: Operand> {
     /// How the call names them.
     type Address: Copy + fmt::Debug;
 
-    /// The tensor of an operand; `None` if it is not among these, or if the call does not have it.
-    fn place(&mut self, operand: O) -> Option<Placed<Self::Address>>;
+    /// Returns the tensor of an operand; `None` if it is not among these, or if the call does not have it.
+    fn place(&mut self, operand: O) -> Option<Location<Self::Address>>;
 }
 
 /// Finds the tensors of a call by operand: in fields that every call has, in optional ones, and in members of an optional group.
@@ -281,12 +281,12 @@ macro_rules! by_operand {
         {
             type Address = A;
 
-            fn place(&mut self, operand: Operand) -> Option<$crate::operands::Placed<A>> {
-                use $crate::operands::Placed;
+            fn place(&mut self, operand: Operand) -> Option<$crate::operands::Location<A>> {
+                use $crate::operands::Location;
                 match operand {
-                    $($(Operand::$required => Some(Placed::of(&mut self.$field)),)*)?
-                    $(Operand::$optional => self.$of.as_mut().map(Placed::of),)*
-                    $($(Operand::$inner => self.$group.as_mut().map(|of| Placed::of(&mut of.$member)),)*)?
+                    $($(Operand::$required => Some(Location::of(&mut self.$field)),)*)?
+                    $(Operand::$optional => self.$of.as_mut().map(Location::of),)*
+                    $($(Operand::$inner => self.$group.as_mut().map(|of| Location::of(&mut of.$member)),)*)?
                     _ => None,
                 }
             }

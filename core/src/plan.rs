@@ -100,7 +100,7 @@ pub enum ChooseError {
 }
 
 impl ChooseError {
-    /// The error of a workspace beyond its budget, of which `transitions` bytes hold maps of parts.
+    /// Returns the error of a workspace beyond its budget, of which `transitions` bytes hold maps of parts.
     #[must_use]
     pub const fn budget(needed: usize, budget: usize, transitions: usize) -> ChooseError {
         match transitions {

@@ -15,15 +15,15 @@ pub trait Problem: Copy + Debug + Send + Sync + 'static {
     /// Number of sequences of a call.
     fn sequences(&self) -> usize;
 
-    /// A tensor of a call, whose elements are of type `dtype` if the problem leaves that to the call.
+    /// Returns a tensor of a call, whose elements are of type `dtype` if the problem leaves that to the call.
     fn tensor(&self, operand: Self::Operand, dtype: DType) -> Tensor;
 
-    /// The tensors of a call with these types.
+    /// Returns the tensors of a call with these types.
     fn tensors_of(&self, types: &Types<Self::Operand>) -> Operands<Self::Operand, Tensor> {
         Operands::from_fn(|operand| self.tensor(operand, types[operand]))
     }
 
-    /// The tensors of a call; where a call says of which type its elements are, those of the largest.
+    /// Returns the tensors of a call; where a call says of which type its elements are, those of the largest.
     fn tensors(&self) -> Operands<Self::Operand, Tensor> {
         self.tensors_of(&largest())
     }

@@ -4,7 +4,7 @@
 
 use elsa_core::dtype::DType;
 use elsa_core::memory::Memory;
-use elsa_core::operands::{ByOperand, Operand, Operands, Placed};
+use elsa_core::operands::{ByOperand, Location, Operand, Operands};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
@@ -37,24 +37,24 @@ impl Tensor {
     }
 }
 
-/// The tensors that a call names, on the host or on a device; `None` for those that it does not have.
+/// Returns the tensors that a call names, on the host or on a device; `None` for those that it does not have.
 pub fn places<O: Operand, A>(
     inputs: &mut impl ByOperand<O, Address = A>,
     outputs: &mut impl ByOperand<O, Address = A>,
-) -> Operands<O, Option<Placed<A>>> {
+) -> Operands<O, Option<Location<A>>> {
     Operands::from_fn(|operand| inputs.place(operand).or_else(|| outputs.place(operand)))
 }
 
 /// The types of the elements of a call's tensors, where the problem leaves them to the call.
 pub type Types<O> = Operands<O, DType>;
 
-/// Types of a call whose tensors are all f32, which are the largest.
+/// Returns the types of a call whose tensors are all f32, which are the largest.
 pub fn largest<O: Operand>() -> Types<O> {
     Operands::from_fn(|_| DType::F32)
 }
 
-/// The types that the places of a call state; f32 where they state none.
-pub fn types<O: Operand, A>(places: &Operands<O, Option<Placed<A>>>) -> Types<O> {
+/// Returns the types that the places of a call state; f32 where they state none.
+pub fn types<O: Operand, A>(places: &Operands<O, Option<Location<A>>>) -> Types<O> {
     Operands::from_fn(|operand| places[operand].as_ref().and_then(|place| place.dtype).unwrap_or(DType::F32))
 }
 
@@ -76,7 +76,7 @@ impl<O: Operand> fmt::Debug for HostTensors<'_, O> {
 }
 
 impl<'a, O: Operand> HostTensors<'a, O> {
-    /// The tensors of a call, whose data have been checked against its problem.
+    /// Takes the tensors of a call, whose data have been checked against its problem.
     pub fn new(
         mut inputs: impl ByOperand<O, Address = *mut u8> + 'a,
         mut outputs: impl ByOperand<O, Address = *mut u8> + 'a,
@@ -88,22 +88,22 @@ impl<'a, O: Operand> HostTensors<'a, O> {
         HostTensors { at, types: types(&places), borrowed: PhantomData }
     }
 
-    /// f32 tensors at these addresses, which have the memory that the problem states for them as long as `'a`.
+    /// Takes f32 tensors at these addresses, which have the memory that the problem states for them as long as `'a`.
     pub fn largest(at: Operands<O, *mut u8>) -> HostTensors<'a, O> {
         HostTensors { at, types: largest(), borrowed: PhantomData }
     }
 
-    /// Address of the first byte of a tensor; null if the call does not have it. Inputs are only read through it.
+    /// Returns the address of the first byte of a tensor; null if the call does not have it. Inputs are only read through it.
     pub fn at(&self, operand: O) -> *mut u8 {
         self.at[operand]
     }
 
-    /// The types of the elements.
+    /// Returns the types of the elements.
     pub fn types(&self) -> &Types<O> {
         &self.types
     }
 
-    /// The tensors that the call has.
+    /// Returns whether the call has each tensor.
     pub fn given(&self) -> Operands<O, bool> {
         Operands::from_fn(|operand| !self.at[operand].is_null())
     }

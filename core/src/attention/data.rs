@@ -67,7 +67,7 @@ by_operand! {
 }
 
 impl<'a, E: Default, M, I> InputTensors<'a, E, M, I> {
-    /// Inputs whose tensors of elements are those that `elements` has, with no mask, no index and no lengths.
+    /// Makes inputs whose tensors of elements are those that `elements` has, with no mask, no index and no lengths.
     pub fn of(mut elements: impl FnMut(Operand) -> Option<E>) -> InputTensors<'a, E, M, I> {
         InputTensors {
             query: elements(Operand::Query).unwrap_or_default(),

@@ -19,13 +19,13 @@ impl Spec {
         tensors.into_iter().find_map(|(operand, view)| view.map(|_| operand.argument()))
     }
 
-    /// Whether the problem has a past.
+    /// Returns whether the problem has a past.
     #[must_use]
     pub const fn has_past(&self) -> bool {
         self.past_key.is_some()
     }
 
-    /// Number of past keys of each sequence.
+    /// Returns the number of past keys of each sequence.
     #[must_use]
     pub fn past_tokens(&self) -> usize {
         self.past_key.map_or(0, |view| view.tokens())
@@ -56,7 +56,7 @@ impl Spec {
 }
 
 impl<'a> Inputs<'a> {
-    /// Past keys and past values with their views; `None` if the call of `problem` has none of its own.
+    /// Returns past keys and past values with their views; `None` if the call of `problem` has none of its own.
     #[must_use]
     pub fn past(&self, problem: &Problem) -> Option<[(View, Elements<'a>); 2]> {
         let s = problem.spec();

@@ -132,17 +132,17 @@ impl<E, F> Default for OutputTensors<E, F> {
     }
 }
 
-/// The memory of a series whose elements are of type `dtype`.
+/// Returns the memory of a series whose elements are of type `dtype`.
 pub(super) fn memory_of(series: &Series, dtype: DType) -> Option<Memory> {
     Some(Memory { elements: series.extent(), element_size: dtype.size(), view: Some(*series.view()) })
 }
 
-/// The memory of a dense tensor of `elements` elements.
+/// Returns the memory of a dense tensor of `elements` elements.
 pub(super) fn dense(elements: usize, dtype: DType) -> Option<Memory> {
     Some(Memory { elements, element_size: dtype.size(), view: None })
 }
 
-/// The memory of states of `shape`. In place the present is copied by its view.
+/// Returns the memory of states of `shape`. In place the present is copied by its view.
 pub(super) fn states(shape: [usize; 3]) -> Option<Memory> {
     let [a, b, c] = shape;
     let elements = shape.iter().fold(1, |n: usize, size| n.saturating_mul(*size));

@@ -32,7 +32,7 @@ pub(crate) fn buffers<O: Operand>(
     Ok(operands)
 }
 
-/// Whether each operand is written, and its memory, in the order of `fields`.
+/// Returns whether each operand is written, and its memory, in the order of `fields`.
 pub(crate) fn in_order<O: Operand>(
     fields: &[(O, Given)],
     operands: &Operands<O, Buffer>,

@@ -21,12 +21,12 @@ use elsa_runtime::{
     SeriesDeviceOutputs,
 };
 
-/// The address of a tensor on a device, if the frame has it.
+/// Returns the address of a tensor on a device, if the frame has it.
 fn address(buffer: &Buffer) -> Option<u64> {
     buffer.map(|buffer| buffer.data as u64)
 }
 
-/// A series on a device, if the frame has it.
+/// Returns a series on a device, if the frame has it.
 fn on_device(buffer: &Buffer, dtype: DType) -> Option<DeviceElements> {
     buffer.map(|buffer| DeviceElements { address: buffer.data as u64, dtype })
 }

@@ -5,12 +5,12 @@ use crate::tensors::HostTensors;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
-/// Number of elements of a tensor.
+/// Returns the number of elements of a tensor.
 fn count<P: Problem>(problem: &P, tensors: &HostTensors<'_, P::Operand>, operand: P::Operand) -> usize {
     problem.tensor(operand, tensors.types()[operand]).memory.map_or(0, |memory| memory.elements)
 }
 
-/// The elements of an input; none if the call does not have it.
+/// Returns the elements of an input; none if the call does not have it.
 ///
 /// # Safety
 /// - The tensors have been checked against the problem. The elements of this one are of type `T`, and a run only reads them.
@@ -24,7 +24,7 @@ pub unsafe fn slice<'a, P: Problem, T>(
     (!data.is_null()).then(|| unsafe { from_raw_parts(data.cast(), n) })
 }
 
-/// The elements of an input, of the call's type; none if the call does not have it.
+/// Returns the elements of an input, of the call's type; none if the call does not have it.
 ///
 /// # Safety
 /// - As for [`slice()`], with elements of the call's type.
@@ -43,7 +43,7 @@ pub unsafe fn elements<'a, P: Problem>(
     }
 }
 
-/// The elements of an output; none if the call does not have it.
+/// Returns the elements of an output; none if the call does not have it.
 ///
 /// # Safety
 /// - The tensors have been checked against the problem. The elements of this one are of type `T`, a run writes them, and the
@@ -58,7 +58,7 @@ pub unsafe fn slice_mut<'a, P: Problem, T>(
     (!data.is_null()).then(|| unsafe { from_raw_parts_mut(data.cast(), n) })
 }
 
-/// The elements of an output, of the call's type; none if the call does not have it.
+/// Returns the elements of an output, of the call's type; none if the call does not have it.
 ///
 /// # Safety
 /// - As for [`slice_mut`], with elements of the call's type.

@@ -8,11 +8,11 @@ use crate::error::{BindError, DeviceError};
 use crate::problem::Problem;
 use crate::tensors::{DeviceTensors, Tensor, types};
 use elsa_core::argument::ArgumentError;
-use elsa_core::operands::{Operands, Placed};
+use elsa_core::operands::{Location, Operands};
 use std::marker::PhantomData;
 
 /// The tensors of a call in device memory; `None` for those that it does not have.
-type Addresses<P> = Operands<<P as Problem>::Operand, Option<Placed<u64>>>;
+type Addresses<P> = Operands<<P as Problem>::Operand, Option<Location<u64>>>;
 
 /// A call on device tensors. Runs enqueue work and do not wait for it.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use super::workspace::{GpuWorkspace, Needs};
 use crate::error::{BindError, DeviceError};
 use crate::problem::Problem;
 use crate::tensors::DeviceTensors;
-use elsa_core::operands::{ByOperand, Operand, Operands, Placed};
+use elsa_core::operands::{ByOperand, Location, Operand, Operands};
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -59,7 +59,7 @@ pub trait GpuPlan: Clone + Debug + Send + Sync {
 pub struct NoGpu<P>(Infallible, PhantomData<P>);
 
 impl<P> NoGpu<P> {
-    /// Whatever is asked of a plan that does not exist.
+    /// Returns nothing, as there is no plan.
     pub fn absurd(&self) -> ! {
         match self.0 {}
     }
@@ -98,7 +98,7 @@ pub enum NoTensors {}
 impl<O: Operand> ByOperand<O> for NoTensors {
     type Address = u64;
 
-    fn place(&mut self, _: O) -> Option<Placed<u64>> {
+    fn place(&mut self, _: O) -> Option<Location<u64>> {
         match *self {}
     }
 }

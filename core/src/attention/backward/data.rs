@@ -5,7 +5,7 @@ use super::problem::BackwardProblem;
 use crate::argument::{ArgumentError, enough};
 use crate::attention::data::Inputs;
 use crate::dtype::{DType, Elements};
-use crate::operands::{ByOperand, Placed};
+use crate::operands::{ByOperand, Location};
 use crate::view::View;
 
 /// What the forward pass knows of each row, `[batch, heads, queries]`, in natural-log units. The state is the better one:
@@ -61,13 +61,13 @@ pub struct BackwardInputs<'a> {
 impl ByOperand<Operand> for BackwardInputs<'_> {
     type Address = *mut u8;
 
-    fn place(&mut self, operand: Operand) -> Option<Placed<*mut u8>> {
+    fn place(&mut self, operand: Operand) -> Option<Location<*mut u8>> {
         match (operand, &mut self.statistics) {
-            (Operand::Output, _) => Some(Placed::of(&mut self.output)),
-            (Operand::Upstream, _) => Some(Placed::of(&mut self.upstream)),
-            (Operand::LogSumExp, Statistics::LogSumExp(lse)) => Some(Placed::of(lse)),
-            (Operand::StateReference, Statistics::State { m, .. }) => Some(Placed::of(m)),
-            (Operand::StateSum, Statistics::State { s, .. }) => Some(Placed::of(s)),
+            (Operand::Output, _) => Some(Location::of(&mut self.output)),
+            (Operand::Upstream, _) => Some(Location::of(&mut self.upstream)),
+            (Operand::LogSumExp, Statistics::LogSumExp(lse)) => Some(Location::of(lse)),
+            (Operand::StateReference, Statistics::State { m, .. }) => Some(Location::of(m)),
+            (Operand::StateSum, Statistics::State { s, .. }) => Some(Location::of(s)),
             _ => self.forward.place(operand.of_forward()?),
         }
     }
@@ -133,11 +133,11 @@ pub struct Gradients<'a> {
 impl ByOperand<Operand> for Gradients<'_> {
     type Address = *mut u8;
 
-    fn place(&mut self, operand: Operand) -> Option<Placed<*mut u8>> {
+    fn place(&mut self, operand: Operand) -> Option<Location<*mut u8>> {
         match operand {
-            Operand::QueryGradient => Some(Placed::of(&mut self.query)),
-            Operand::KeyGradient => Some(Placed::of(&mut self.key)),
-            Operand::ValueGradient => Some(Placed::of(&mut self.value)),
+            Operand::QueryGradient => Some(Location::of(&mut self.query)),
+            Operand::KeyGradient => Some(Location::of(&mut self.key)),
+            Operand::ValueGradient => Some(Location::of(&mut self.value)),
             _ => None,
         }
     }

@@ -39,13 +39,13 @@ crate::operands::operands! {
 }
 
 impl Operand {
-    /// Whether the operand is what the forward pass knows of each row: a call has the log-sum-exp, or references and sums.
+    /// Returns whether the operand is what the forward pass knows of each row: a call has the log-sum-exp, or references and sums.
     #[must_use]
     pub const fn is_statistic(self) -> bool {
         matches!(self, Operand::LogSumExp | Operand::StateReference | Operand::StateSum)
     }
 
-    /// The operand of the forward pass that this one is; `None` for gradients, and for the upstream one.
+    /// Returns the operand of the forward pass that this one is; `None` for gradients, and for the upstream one.
     #[must_use]
     pub const fn of_forward(self) -> Option<operands::Operand> {
         Some(match self {

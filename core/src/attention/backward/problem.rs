@@ -95,7 +95,7 @@ impl BackwardProblem {
         &self.forward
     }
 
-    /// The memory of an operand; `None` if the problem does not have it. Output and upstream gradient are of the type
+    /// Returns the memory of an operand; `None` if the problem does not have it. Output and upstream gradient are of the type
     /// `dtype`, which the call states.
     #[must_use]
     pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {

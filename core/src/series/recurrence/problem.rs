@@ -137,7 +137,7 @@ by_operand! {
 }
 
 impl<E: Default, F: Default> InputTensors<E, F> {
-    /// Inputs whose series are those that `series` has, and whose f32 tensors are those that `values` has.
+    /// Makes inputs whose series are those that `series` has, and whose f32 tensors are those that `values` has.
     pub fn of(
         mut series: impl FnMut(Operand) -> Option<E>,
         mut values: impl FnMut(Operand) -> Option<F>,
@@ -151,7 +151,7 @@ impl<E: Default, F: Default> InputTensors<E, F> {
 }
 
 impl Operand {
-    /// Whether a call may do without the tensor, where the problem has it.
+    /// Returns whether a call may do without the tensor, where the problem has it.
     #[must_use]
     pub const fn is_optional(self) -> bool {
         matches!(self, Operand::PastState | Operand::Output | Operand::PresentState)
@@ -159,7 +159,7 @@ impl Operand {
 }
 
 impl Problem {
-    /// The memory of an operand; `None` if the problem does not have it, or if it lies in the present, as past states in place
+    /// Returns the memory of an operand; `None` if the problem does not have it, or if it lies in the present, as past states in place
     /// do. `dtype` is the type of the operand's elements, if it is a series.
     #[must_use]
     pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {

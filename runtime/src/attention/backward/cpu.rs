@@ -22,7 +22,7 @@ pub struct CpuPlan {
     pub layout: BackwardLayout,
 }
 
-/// The inputs of a call.
+/// Returns the inputs of a call.
 ///
 /// # Safety
 /// - The tensors have been checked against the problem.
