@@ -71,6 +71,13 @@ pub enum Elements<'a> {
     Bf16(&'a [bf16]),
 }
 
+/// No elements, of type f32.
+impl Default for Elements<'_> {
+    fn default() -> Self {
+        Elements::F32(&[])
+    }
+}
+
 impl Elements<'_> {
     /// Returns the element type.
     #[must_use]

@@ -10,6 +10,7 @@
 //! | step | module |
 //! |---|---|
 //! | tensors as strided views, and errors that name the argument | [`dtype`], [`view`], [`memory`], [`argument`] |
+//! | lists of the tensors of a call, errors of its plan | [`operands`], [`plan`] |
 //! | a checked problem, its plan and its schedule | [`attention`] |
 //! | linear attention: recurrences and their scans | [`linear`] |
 //! | independent channels: recurrences, selective scans, convolutions | [`series`] |
@@ -33,6 +34,8 @@ mod lengths;
 pub mod linear;
 pub mod memory;
 pub mod monoid;
+pub mod operands;
+pub mod plan;
 pub mod profile;
 pub mod quorum;
 pub mod room;

@@ -15,76 +15,6 @@ pub struct DeviceProfile {
     pub cpu_mhz: u32,
     /// The GPU, if there is one.
     pub gpu: Option<GpuProfile>,
-    /// Crossovers between the forms of linear attention on the processor.
-    pub linear: LinearCrossovers,
-}
-
-/// The crossover from the recurrence to chunks on a processor, and the number of tokens of a chunk that pass the state
-/// together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunksFrom {
-    /// Smallest head size of keys for which chunks are used; `usize::MAX` if the recurrence is always faster.
-    pub head_size: usize,
-    /// Number of tokens that pass together.
-    pub pass: usize,
-}
-
-/// Crossovers between the forms of linear attention on a processor. On one core neither the number of tokens nor that of
-/// heads moves a crossover: the cost per token of every form except the quadratic one is independent of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinearCrossovers {
-    /// Crossover of the rules without rates.
-    pub plain: ChunksFrom,
-    /// Crossover of the rules without rates, with a gate for each dim.
-    pub plain_per_dim: ChunksFrom,
-    /// Crossover of the delta rules.
-    pub delta: ChunksFrom,
-    /// Crossover of the delta rules, with a gate for each dim.
-    pub delta_per_dim: ChunksFrom,
-    /// `true` if the crossovers are predicted, not measured on such a processor.
-    pub predicted: bool,
-}
-
-impl LinearCrossovers {
-    /// Measured on a core with AVX-512, at head sizes of 64, 128 and 256.
-    pub const MEASURED: LinearCrossovers = LinearCrossovers {
-        plain: ChunksFrom { head_size: usize::MAX, pass: 16 },
-        plain_per_dim: ChunksFrom { head_size: usize::MAX, pass: 16 },
-        delta: ChunksFrom { head_size: 256, pass: 16 },
-        delta_per_dim: ChunksFrom { head_size: 256, pass: 16 },
-        predicted: false,
-    };
-
-    /// Predicted for a core with NEON. The recurrence takes fewer multiply-adds per token than a chunk. A chunk only saves
-    /// loads of the state, and a strip of eight columns stays in a 32 KiB level 1 cache up to a head size of 512.
-    pub const NEON: LinearCrossovers = {
-        let never = ChunksFrom { head_size: usize::MAX, pass: 16 };
-        LinearCrossovers {
-            plain: never,
-            plain_per_dim: never,
-            delta: never,
-            delta_per_dim: never,
-            predicted: true,
-        }
-    };
-
-    /// Returns the crossovers of the kernels of an instruction set. Only those of AVX-512 were measured.
-    #[must_use]
-    pub const fn of(set: InstructionSet) -> LinearCrossovers {
-        match set {
-            InstructionSet::Neon => LinearCrossovers::NEON,
-            InstructionSet::Avx512 => LinearCrossovers::MEASURED,
-            InstructionSet::Avx2 | InstructionSet::Scalar => {
-                LinearCrossovers { predicted: true, ..LinearCrossovers::MEASURED }
-            }
-        }
-    }
-}
-
-impl Default for LinearCrossovers {
-    fn default() -> LinearCrossovers {
-        LinearCrossovers::MEASURED
-    }
 }
 
 /// A CUDA device. Sizes are in bytes and the clock in MHz; zero means unknown.
@@ -112,15 +42,7 @@ impl DeviceProfile {
     /// Returns a conservative description of an unknown processor: one core, 32 KiB of level 1 and 256 KiB of level 2 cache.
     #[must_use]
     pub const fn modest() -> DeviceProfile {
-        DeviceProfile {
-            cores: 1,
-            l1d: 32 << 10,
-            l2: 256 << 10,
-            l3: 0,
-            cpu_mhz: 0,
-            gpu: None,
-            linear: LinearCrossovers::MEASURED,
-        }
+        DeviceProfile { cores: 1, l1d: 32 << 10, l2: 256 << 10, l3: 0, cpu_mhz: 0, gpu: None }
     }
 }
 

@@ -7,17 +7,15 @@ use crate::cuda::host::{CallTimes, HostCall};
 use crate::cuda::plan::GpuPlan;
 use crate::cuda::workspace::GpuWorkspace;
 use crate::error::{BindError, DeviceError, RunError};
-use crate::operator::Operator;
+use crate::operator::{LengthsOf, OperandOf, Operator};
 use crate::plan::{Execution, Plan};
-use crate::problem::Problem;
 use crate::report::{Reason, Report};
-use crate::tensors::{Given, HostTensors};
+use crate::tensors::HostTensors;
 use crate::workspace::{Memory, Workspace, allocate_on_host};
+use elsa_core::operands::Operands;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The numbers of a call of an operator.
-type Lengths<'a, O> = <<O as Operator>::Problem as Problem>::Lengths<'a>;
 /// The CPU's call of an operator.
 type OnCpu<'a, O> = <<O as Operator>::Cpu as CpuPlan>::Call<'a>;
 
@@ -79,9 +77,8 @@ impl<O: Operator> Plan<O> {
         outputs: O::Outputs<'a>,
         workspace: &'a mut Workspace<O>,
     ) -> Result<Bound<'a, O>, BindError> {
-        let lengths = O::lengths(&self.problem, &inputs, &outputs);
-        let tensors = O::host_tensors(&self.problem, &inputs, outputs)?;
-        self.bind_tensors(lengths, tensors, workspace)
+        O::check(&self.problem, &inputs, &outputs)?;
+        self.bind_tensors(O::lengths(&self.problem, &inputs), HostTensors::new(inputs, outputs), workspace)
     }
 
     /// Binds tensors that have been checked against the problem.
@@ -90,8 +87,8 @@ impl<O: Operator> Plan<O> {
     /// Those of [`Plan::bind`] that are not the data's.
     pub(crate) fn bind_tensors<'a>(
         &'a self,
-        lengths: Lengths<'a, O>,
-        tensors: HostTensors<'a>,
+        lengths: LengthsOf<'a, O>,
+        tensors: HostTensors<'a, OperandOf<O>>,
         workspace: &'a mut Workspace<O>,
     ) -> Result<Bound<'a, O>, BindError> {
         // Frames of their own: what a GPU's call takes of the stack, calls on the CPU do without.
@@ -107,8 +104,8 @@ impl<O: Operator> Plan<O> {
     fn bind_to_cpu<'a>(
         &'a self,
         plan: &'a O::Cpu,
-        lengths: Lengths<'a, O>,
-        tensors: HostTensors<'a>,
+        lengths: LengthsOf<'a, O>,
+        tensors: HostTensors<'a, OperandOf<O>>,
         workspace: &'a mut Workspace<O>,
     ) -> Result<Bound<'a, O>, BindError> {
         let memory = match &mut workspace.memory {
@@ -125,8 +122,8 @@ impl<O: Operator> Plan<O> {
         &'a self,
         gpu: &'a O::Gpu,
         standby: Option<&'a O::Cpu>,
-        lengths: Lengths<'a, O>,
-        tensors: HostTensors<'a>,
+        lengths: LengthsOf<'a, O>,
+        tensors: HostTensors<'a, OperandOf<O>>,
         workspace: &'a mut Workspace<O>,
     ) -> Result<Bound<'a, O>, BindError> {
         let Memory::Gpu { gpu: gpu_memory, standby: cpu_memory } = &mut workspace.memory else {
@@ -157,7 +154,7 @@ impl<O: Operator> Plan<O> {
     pub(crate) fn check_memory(
         &self,
         plan: &O::Gpu,
-        given: Given,
+        given: &Operands<OperandOf<O>, bool>,
         memory: &GpuWorkspace,
     ) -> Result<(), BindError> {
         memory.check(plan.gpu(), &plan.needs(), plan.room(given))
@@ -171,8 +168,8 @@ impl<O: Operator> Plan<O> {
     fn bind_gpu<'a>(
         &'a self,
         plan: &'a O::Gpu,
-        lengths: Lengths<'a, O>,
-        tensors: HostTensors<'a>,
+        lengths: LengthsOf<'a, O>,
+        tensors: HostTensors<'a, OperandOf<O>>,
         guarded: bool,
         memory: &'a mut Result<Box<GpuWorkspace>, Arc<DeviceError>>,
     ) -> Result<Result<HostCall<'a, O::Gpu>, Refused>, BindError> {
@@ -181,8 +178,8 @@ impl<O: Operator> Plan<O> {
             Err(e) => return Ok(Err(Refused::Memory(e.clone()))),
         };
         let given = tensors.given();
-        self.check_memory(plan, given, memory)?;
-        let call = plan.allows(given).and_then(|()| {
+        self.check_memory(plan, &given, memory)?;
+        let call = plan.allows(&given).and_then(|()| {
             let call = HostCall::new(plan, &self.problem, lengths, tensors, guarded, memory);
             call.map_err(BindError::Device)
         });

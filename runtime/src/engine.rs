@@ -1,5 +1,6 @@
 //! The engine: a back end and its workers. It is independent of operators, which create their plans with it.
 
+use crate::attention::tuned::{TunedFile, Tuning};
 use crate::backend::{Backend, UnknownBackend};
 use crate::cpu::host::{HostThreads, MAX_WORKERS};
 use crate::cpu::place::Placement;
@@ -9,8 +10,7 @@ use crate::cuda::gpu::{CudaOptions, DeviceInfo, Gpu, LoadedKernel};
 use crate::cuda::memory::{Element, HostBuffer};
 use crate::error::{DeviceError, EngineError};
 use crate::presence::backends;
-use crate::tuned::{TunedFile, Tuning};
-use elsa_core::profile::{DeviceProfile, InstructionSet, LinearCrossovers};
+use elsa_core::profile::{DeviceProfile, InstructionSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -159,7 +159,6 @@ impl Engine {
         };
         let mut profile = detect::profile(threads);
         profile.gpu = gpu.as_ref().map(|gpu| *gpu.profile());
-        profile.linear = LinearCrossovers::of(cpu);
         log::debug!("CPU back end {}, {threads} threads", cpu.name());
         if let Some(gpu) = &gpu {
             log::debug!("GPU {}", gpu.info().name);
@@ -177,7 +176,8 @@ impl Engine {
     }
 
     /// Instruction set of the CPU, which computes or stands by for the GPU.
-    pub(crate) fn cpu(&self) -> InstructionSet {
+    #[must_use]
+    pub fn cpu(&self) -> InstructionSet {
         self.inner.cpu
     }
 

@@ -2,8 +2,7 @@
 
 use crate::backend::{Backend, UnknownBackend};
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::plan::ChooseError;
-use elsa_core::linear;
+use elsa_core::plan::ChooseError;
 use std::sync::Arc;
 
 /// Why a GPU cannot be used, or how it failed.
@@ -123,9 +122,6 @@ pub enum PlanError {
     /// The problem or the options are not supported, or memory is not available.
     #[error(transparent)]
     Refused(#[from] ChooseError),
-    /// The problem or the options of a plan of linear attention are not supported, or memory is not available.
-    #[error(transparent)]
-    Linear(#[from] linear::plan::ChooseError),
     /// The GPU failed, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
@@ -175,9 +171,6 @@ pub enum PlanError {
         /// Number of bytes that the plan needs.
         needed: usize,
     },
-    /// The engine's GPU computes, and it has no backward pass.
-    #[error("backend: cuda has no backward pass; allowed: a back end of the CPU, or the fallback cpu")]
-    NoBackward,
     /// The engine's GPU computes, and it does not have the operator.
     #[error("backend: cuda has no {operator}; allowed: a back end of the CPU, or the fallback cpu")]
     NotOnGpu {
@@ -398,8 +391,8 @@ pub enum BindError {
     Device(#[from] DeviceError),
 }
 
-/// Why a run failed. The outputs are then incomplete and must not be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// Why a run failed, or why nothing is known of it. Outputs of a run that failed are incomplete and must not be used.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
     /// A worker panicked. This is a bug in this library.
@@ -411,12 +404,12 @@ pub enum RunError {
     /// The GPU failed, and there is no fallback.
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
-}
-
-/// Why there is no certificate of a run.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CertifyError {
+    /// Host memory for the tensors of a warm-up was not available.
+    #[error(transparent)]
+    Memory(DeviceError),
+    /// The workspace of a warm-up does not fit, or the GPU failed and there is no fallback.
+    #[error(transparent)]
+    Bind(#[from] BindError),
     /// The last run in the workspace was of a plan that does not certify, failed, or did not take place.
     #[error(
         "certificate: no run of a plan that certifies; allowed: after a run of a plan with the option certify"
@@ -427,24 +420,12 @@ pub enum CertifyError {
         "schedule: no run with an error budget or a schedule other than exact; allowed: after a run of a plan with one"
     )]
     Exact,
-    /// The GPU failed.
-    #[error("backend: cuda: {0}")]
-    Device(#[from] DeviceError),
 }
 
-/// Why a plan could not be warmed up.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WarmError {
-    /// Host memory for the tensors was not available.
-    #[error(transparent)]
-    Memory(DeviceError),
-    /// The workspace does not fit, or the GPU failed and there is no fallback.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// The run failed.
-    #[error(transparent)]
-    Run(#[from] RunError),
+impl From<DeviceError> for RunError {
+    fn from(e: DeviceError) -> RunError {
+        RunError::Device(Arc::new(e))
+    }
 }
 
 #[cfg(test)]

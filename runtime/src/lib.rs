@@ -48,7 +48,7 @@ mod report;
 mod series;
 mod stream;
 mod tensors;
-mod tuned;
+mod warm;
 mod workspace;
 
 /// What all operators share: plans, bound calls and workspaces, of which each operator has aliases in this crate.
@@ -61,16 +61,16 @@ pub mod operators {
 }
 
 pub use attention::backward::{
-    BackwardBound, BackwardPlan, BackwardPlanOptions, BackwardReport, BackwardWorkspace,
+    Backward, BackwardBound, BackwardPlan, BackwardPlanOptions, BackwardWorkspace,
 };
-pub use attention::cuda::device::{DeviceInputs, DeviceOutputs};
+pub use attention::cuda::predict::{Forecast, ForecastError, forecast};
 pub use attention::cuda::stream::{
     DeviceKeys, FillAdded, FillKeys, FillRows, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
     StreamBox, StreamBudget, StreamCall, StreamDivision, StreamKeys, StreamRows, StreamTimes, StreamTokens,
     StreamWants, TakeRows,
 };
 pub use attention::guard::StreamFit;
-pub use attention::operator::{Attention, Bound, DeviceBound, Plan, Workspace};
+pub use attention::operator::{Attention, Bound, DeviceBound, DeviceInputs, DeviceOutputs, Plan, Workspace};
 pub use attention::options::PlanOptions;
 pub use attention::stream::certificate::StreamCertificate;
 pub use attention::stream::error::StreamError;
@@ -83,6 +83,7 @@ pub use attention::task::{
     TaskGradients, TaskMerge, TaskPlan, TaskReport,
 };
 pub use attention::traversed::Traversed;
+pub use attention::tuned::{Tuned, TunedError, TunedFile, TunedShape, Tuning};
 pub use backend::{Backend, UnknownBackend};
 pub use cpu::float::in_default as in_default_float_environment;
 pub use cpu::host::{HostTask, HostThreads, ParallelFor};
@@ -93,10 +94,12 @@ pub use cuda::gpu::{CudaContext, CudaOptions, DeviceInfo, LoadedKernel};
 pub use cuda::host::CallTimes;
 pub use cuda::memory::{Element, HostBuffer};
 pub use engine::{Engine, EngineOptions, Fallback};
-pub use error::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, WarmError};
+pub use error::{BindError, DeviceError, EngineError, PlanError, RunError};
 pub use linear::cuda::LinearGpuChoice;
-pub use linear::cuda::device::{LinearDeviceInputs, LinearDeviceOutputs};
-pub use linear::operator::{Linear, LinearBound, LinearDeviceBound, LinearPlan, LinearWorkspace};
+pub use linear::operator::{
+    Linear, LinearBound, LinearDeviceBound, LinearDeviceInputs, LinearDeviceOutputs, LinearPlan,
+    LinearWorkspace,
+};
 pub use linear::options::LinearPlanOptions;
 pub use linear::plan::LinearDivision;
 pub use presence::{Present, backends};
@@ -105,13 +108,12 @@ pub use series::cuda::SeriesGpuChoice;
 pub use series::operators::{
     Convolution, ConvolutionBound, ConvolutionDeviceInputs, ConvolutionPlan, ConvolutionWorkspace,
     Recurrence, RecurrenceBound, RecurrenceDeviceInputs, RecurrencePlan, RecurrenceWorkspace, Selective,
-    SelectiveBound, SelectiveDeviceInputs, SelectivePlan, SelectiveWorkspace, SeriesDeviceOutputs,
+    SelectiveBound, SelectiveDeviceInputs, SelectivePlan, SelectiveWorkspace,
 };
 pub use series::options::{ConvolutionOptions, RecurrenceOptions, SelectiveOptions};
 pub use series::plan::SeriesDivision;
-pub use series::tensors::DeviceElements;
+pub use series::tensors::{DeviceElements, SeriesDeviceOutputs};
 pub use stream::{Excerpt, PieceError, PrefetchError, RowSink, RowSource, Sink, Source, Times, prefetch};
-pub use tuned::{Tuned, TunedError, TunedFile, TunedShape, Tuning};
 
 pub use elsa_core::attention::plan::{Account, Method, Part, UnitSizes, Written};
 pub use elsa_core::profile::InstructionSet;

@@ -4,25 +4,29 @@
 //! call is divided among them.
 
 use crate::cpu::plan::CpuPlan;
-use crate::cuda::device::Addresses;
 use crate::cuda::plan::GpuPlan;
 use crate::problem::Problem;
-use crate::tensors::HostTensors;
 use elsa_core::argument::ArgumentError;
+use elsa_core::operands::ByOperand;
 use std::fmt::Debug;
+
+/// The operands of an operator.
+pub type OperandOf<O> = <<O as Operator>::Problem as Problem>::Operand;
+/// The numbers of a call of an operator.
+pub type LengthsOf<'a, O> = <<O as Operator>::Problem as Problem>::Lengths<'a>;
 
 /// An operator.
 pub trait Operator: Sized + Debug + 'static {
     /// The checked problem.
     type Problem: Problem;
     /// The input tensors of a call on host tensors.
-    type Inputs<'a>;
+    type Inputs<'a>: ByOperand<OperandOf<Self>, Address = *mut u8>;
     /// The output tensors of a call on host tensors.
-    type Outputs<'a>;
+    type Outputs<'a>: ByOperand<OperandOf<Self>, Address = *mut u8>;
     /// The input tensors of a call on device tensors.
-    type DeviceInputs<'a>;
+    type DeviceInputs<'a>: Copy + ByOperand<OperandOf<Self>, Address = u64>;
     /// The output tensors of a call on device tensors.
-    type DeviceOutputs;
+    type DeviceOutputs: Copy + ByOperand<OperandOf<Self>, Address = u64>;
     /// A plan for the CPU.
     type Cpu: CpuPlan<Problem = Self::Problem>;
     /// A plan for a GPU.
@@ -30,44 +34,41 @@ pub trait Operator: Sized + Debug + 'static {
     /// What a workspace remembers of its last run.
     type Ran: Debug + Send + Sync;
 
-    /// Checks host tensors against the problem, and returns where they lie.
+    /// Checks host tensors against the problem.
     ///
     /// # Errors
     /// Returns the first mismatch.
-    fn host_tensors<'a>(
-        problem: &'a Self::Problem,
-        inputs: &Self::Inputs<'a>,
-        outputs: Self::Outputs<'a>,
-    ) -> Result<HostTensors<'a>, ArgumentError>;
+    fn check(
+        problem: &Self::Problem,
+        inputs: &Self::Inputs<'_>,
+        outputs: &Self::Outputs<'_>,
+    ) -> Result<(), ArgumentError>;
 
     /// The numbers of a call on host tensors.
-    fn lengths<'a>(
-        problem: &'a Self::Problem,
-        inputs: &Self::Inputs<'a>,
-        outputs: &Self::Outputs<'a>,
-    ) -> <Self::Problem as Problem>::Lengths<'a>;
+    fn lengths<'a>(problem: &'a Self::Problem, inputs: &Self::Inputs<'a>) -> LengthsOf<'a, Self>;
 
-    /// Checks the numbers of a call on device tensors against the problem, and which outputs it has. Returns the addresses of
-    /// the tensors, which are unchecked.
+    /// Checks the numbers of a call on device tensors against the problem, and which outputs it has. The addresses of the
+    /// tensors are not checked.
     ///
     /// # Errors
     /// Returns the first mismatch.
-    fn device_tensors(
+    fn check_on_device(
         problem: &Self::Problem,
         inputs: &Self::DeviceInputs<'_>,
         outputs: &Self::DeviceOutputs,
-    ) -> Result<Addresses, ArgumentError>;
+    ) -> Result<(), ArgumentError>;
 
     /// The numbers of a call on device tensors.
-    fn device_lengths<'a>(
-        problem: &'a Self::Problem,
-        inputs: &Self::DeviceInputs<'a>,
-        outputs: &Self::DeviceOutputs,
-    ) -> <Self::Problem as Problem>::Lengths<'a>;
+    fn device_lengths<'a>(problem: &'a Self::Problem, inputs: &Self::DeviceInputs<'a>)
+    -> LengthsOf<'a, Self>;
 
     /// What a workspace remembers of a run on the CPU, which stood by for a GPU or not.
-    fn ran_on_cpu(plan: &Self::Cpu, problem: &Self::Problem, stood_by: bool) -> Option<Self::Ran>;
+    fn ran_on_cpu(_plan: &Self::Cpu, _problem: &Self::Problem, _stood_by: bool) -> Option<Self::Ran> {
+        None
+    }
 
     /// What a workspace remembers of a run on a GPU.
-    fn ran_on_gpu(plan: &Self::Gpu, problem: &Self::Problem) -> Option<Self::Ran>;
+    fn ran_on_gpu(_plan: &Self::Gpu, _problem: &Self::Problem) -> Option<Self::Ran> {
+        None
+    }
 }

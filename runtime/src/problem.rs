@@ -1,21 +1,30 @@
 //! What plans, staging and fallback know of an operator's problem.
 
-use crate::tensors::{PerTensor, Tensor};
+use crate::tensors::{Tensor, Types, largest};
+use elsa_core::dtype::DType;
+use elsa_core::operands::{Operand, Operands};
 use std::fmt::Debug;
 
 /// A checked problem of an operator, as plain data.
 pub trait Problem: Copy + Debug + Send + Sync + 'static {
-    /// What a call has besides its tensors that the host reads: lengths and bounds of sequences, or types of elements.
+    /// The tensors of a call.
+    type Operand: Operand;
+    /// What a call has besides its tensors that the host reads: lengths and bounds of sequences.
     type Lengths<'a>: Copy + Debug + Send + Sync;
 
     /// Number of sequences of a call.
     fn sequences(&self) -> usize;
 
-    /// The tensors of a call; where a call says of which type its elements are, those of the largest.
-    fn tensors(&self) -> PerTensor<Tensor>;
+    /// Returns a tensor of a call, whose elements are of type `dtype` if the problem leaves that to the call.
+    fn tensor(&self, operand: Self::Operand, dtype: DType) -> Tensor;
 
-    /// The tensors of a call with these numbers.
-    fn tensors_of(&self, _lengths: &Self::Lengths<'_>) -> PerTensor<Tensor> {
-        self.tensors()
+    /// Returns the tensors of a call with these types.
+    fn tensors_of(&self, types: &Types<Self::Operand>) -> Operands<Self::Operand, Tensor> {
+        Operands::from_fn(|operand| self.tensor(operand, types[operand]))
+    }
+
+    /// Returns the tensors of a call; where a call says of which type its elements are, those of the largest.
+    fn tensors(&self) -> Operands<Self::Operand, Tensor> {
+        self.tensors_of(&largest())
     }
 }

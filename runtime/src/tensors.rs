@@ -1,18 +1,13 @@
 //! The tensors of a call as a list: what each occupies, in which direction it passes, and where it lies.
 //!
-//! Every operator has a list of operands of its own, in an order of its own. What serves all of them (binding, staging,
-//! fallback) knows a tensor by its number in that list.
+//! Every operator has a list of operands of its own. What serves all of them (binding, staging, fallback) is generic over it.
 
+use elsa_core::dtype::DType;
 use elsa_core::memory::Memory;
-use std::array;
+use elsa_core::operands::{ByOperand, Location, Operand, Operands};
+use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
-
-/// Most tensors of a call.
-pub const MOST_TENSORS: usize = 16;
-
-/// A value for each tensor of a call. Numbers beyond the operator's operands are tensors that no call has.
-pub type PerTensor<T> = [T; MOST_TENSORS];
 
 /// What a problem says of a tensor of its calls.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,20 +37,25 @@ impl Tensor {
     }
 }
 
-/// The tensors that a call has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Given(u32);
+/// Returns the tensors that a call names, on the host or on a device; `None` for those that it does not have.
+pub fn places<O: Operand, A>(
+    inputs: &mut impl ByOperand<O, Address = A>,
+    outputs: &mut impl ByOperand<O, Address = A>,
+) -> Operands<O, Option<Location<A>>> {
+    Operands::from_fn(|operand| inputs.place(operand).or_else(|| outputs.place(operand)))
+}
 
-impl Given {
-    /// The tensors for which `given` is true.
-    pub fn of(mut given: impl FnMut(usize) -> bool) -> Given {
-        Given((0..MOST_TENSORS).map(|at| u32::from(given(at)) << at).sum())
-    }
+/// The types of the elements of a call's tensors, where the problem leaves them to the call.
+pub type Types<O> = Operands<O, DType>;
 
-    /// Whether the call has tensor number `at`.
-    pub fn has(self, at: usize) -> bool {
-        self.0 >> at & 1 == 1
-    }
+/// Returns the types of a call whose tensors are all f32, which are the largest.
+pub fn largest<O: Operand>() -> Types<O> {
+    Operands::from_fn(|_| DType::F32)
+}
+
+/// Returns the types that the places of a call state; f32 where they state none.
+pub fn types<O: Operand, A>(places: &Operands<O, Option<Location<A>>>) -> Types<O> {
+    Operands::from_fn(|operand| places[operand].as_ref().and_then(|place| place.dtype).unwrap_or(DType::F32))
 }
 
 /// The host tensors of a call, as pointers that both the CPU and a GPU may hold.
@@ -63,36 +63,56 @@ impl Given {
 /// Invariant *tensors*: the data have been checked against a problem. Every non-null pointer is readable for the bytes
 /// that the problem states for its tensor, for the lifetime `'a`. Outputs are also writable, and nobody else uses their
 /// memory during that time.
-#[derive(Clone, Copy, Debug)]
-pub struct HostTensors<'a> {
-    at: PerTensor<*mut u8>,
+pub struct HostTensors<'a, O: Operand> {
+    at: Operands<O, *mut u8>,
+    types: Types<O>,
     borrowed: PhantomData<&'a ()>,
 }
 
-impl Default for HostTensors<'_> {
-    fn default() -> Self {
-        HostTensors { at: [ptr::null_mut(); MOST_TENSORS], borrowed: PhantomData }
+impl<O: Operand> fmt::Debug for HostTensors<'_, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HostTensors").field(&self.at).finish()
     }
 }
 
-impl HostTensors<'_> {
-    /// Address of the first byte of tensor number `at`; null if the call does not have it.
-    pub fn at(&self, at: usize) -> *mut u8 {
-        self.at[at]
+impl<'a, O: Operand> HostTensors<'a, O> {
+    /// Takes the tensors of a call, whose data have been checked against its problem.
+    pub fn new(
+        mut inputs: impl ByOperand<O, Address = *mut u8> + 'a,
+        mut outputs: impl ByOperand<O, Address = *mut u8> + 'a,
+    ) -> HostTensors<'a, O> {
+        let places = places(&mut inputs, &mut outputs);
+        let at = Operands::from_fn(|operand| {
+            places[operand].as_ref().map_or(ptr::null_mut(), |place| place.address)
+        });
+        HostTensors { at, types: types(&places), borrowed: PhantomData }
     }
 
-    /// Sets the address of tensor number `at`. Inputs are only read through it.
-    pub fn set(&mut self, at: usize, data: *mut u8) {
-        self.at[at] = data;
+    /// Takes f32 tensors at these addresses, which have the memory that the problem states for them as long as `'a`.
+    pub fn largest(at: Operands<O, *mut u8>) -> HostTensors<'a, O> {
+        HostTensors { at, types: largest(), borrowed: PhantomData }
     }
 
-    /// The tensors that the call has.
-    pub fn given(&self) -> Given {
-        Given::of(|at| !self.at[at].is_null())
+    /// Returns the address of the first byte of a tensor; null if the call does not have it. Inputs are only read through it.
+    pub fn at(&self, operand: O) -> *mut u8 {
+        self.at[operand]
+    }
+
+    /// Returns the types of the elements.
+    pub fn types(&self) -> &Types<O> {
+        &self.types
+    }
+
+    /// Returns whether the call has each tensor.
+    pub fn given(&self) -> Operands<O, bool> {
+        Operands::from_fn(|operand| !self.at[operand].is_null())
     }
 }
 
-/// Calls `of` for the number of each tensor.
-pub fn per_tensor<T>(of: impl FnMut(usize) -> T) -> PerTensor<T> {
-    array::from_fn(of)
+/// The tensors of a call on a device.
+pub struct DeviceTensors<'a, O: Operand> {
+    /// The device address of each; zero if the call does not have it.
+    pub at: Operands<O, u64>,
+    /// The types of the elements.
+    pub types: &'a Types<O>,
 }

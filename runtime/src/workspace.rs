@@ -11,7 +11,7 @@ use crate::error::{DeviceError, PlanError};
 use crate::operator::Operator;
 use crate::plan::Plan;
 use crate::problem::Problem;
-use elsa_core::attention::plan::ChooseError;
+use elsa_core::plan::ChooseError;
 use std::sync::Arc;
 
 /// The memory in which the runs of a plan work. A workspace serves one run at a time.

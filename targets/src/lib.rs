@@ -10,7 +10,8 @@
 //! [`DeviceProfile`].
 #![forbid(unsafe_code)]
 
-use elsa_core::profile::{DeviceProfile, GpuProfile, InstructionSet, LinearCrossovers};
+use elsa_core::attention::plan::GpuMachine;
+use elsa_core::profile::{DeviceProfile, GpuProfile};
 use serde::Deserialize;
 use std::str::FromStr;
 
@@ -343,7 +344,6 @@ impl Board {
                 mhz: self.gpu.mhz.unwrap_or(0),
                 integrated: true,
             }),
-            linear: LinearCrossovers::of(InstructionSet::Neon),
         }
     }
 }

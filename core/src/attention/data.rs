@@ -9,45 +9,85 @@ use crate::argument::{ArgumentError, enough};
 use crate::dtype::{DType, Elements, ElementsMut};
 use crate::lengths::cumulative;
 use crate::memory::Memory;
+use crate::operands::{Place, by_operand};
 
-/// The input tensors of a call. Their shapes and strides are those of the [`Problem`].
+/// The input tensors of a call. Their shapes and strides are those of the [`Problem`]. `E` has elements of a tensor, `M` those
+/// of a mask, `I` those of an index: slices on the host ([`Inputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Inputs<'a> {
+pub struct InputTensors<'a, E, M, I> {
     /// Elements of the query view.
-    pub query: Elements<'a>,
+    pub query: E,
     /// Elements of the key view.
-    pub key: Elements<'a>,
+    pub key: E,
     /// Elements of the value view.
-    pub value: Elements<'a>,
-    /// Elements of the past keys; `None` if they are in the present ([`Spec::append`](super::Spec::append)).
-    pub past_key: Option<Elements<'a>>,
-    /// Elements of the past values; `None` if they are in the present.
-    pub past_value: Option<Elements<'a>>,
+    pub value: E,
+    /// Elements of the past keys; `None` if they lie in the present ([`Spec::append`](super::Spec::append)).
+    pub past_key: Option<E>,
+    /// Elements of the past values; `None` if they lie in the present.
+    pub past_value: Option<E>,
     /// Elements of the mask.
-    pub mask: Option<MaskElements<'a>>,
+    pub mask: Option<M>,
     /// Elements of the bias, or of its table.
-    pub bias: Option<Elements<'a>>,
-    /// Table entry of each query and key, `[queries, keys]`.
-    pub bias_index: Option<&'a [i64]>,
-    /// Lengths of the sequences.
+    pub bias: Option<E>,
+    /// The entry of the table for each query and key, `[queries, keys]`. On a device the entries are not checked: one outside
+    /// the table counts as its first or last.
+    pub bias_index: Option<I>,
+    /// Lengths of the sequences, in host memory.
     pub lengths: Lengths<'a>,
+}
+
+impl<E: Default, M, I> Default for InputTensors<'_, E, M, I> {
+    fn default() -> Self {
+        InputTensors::of(|_| None)
+    }
+}
+
+/// The input tensors of a call on the host.
+pub type Inputs<'a> = InputTensors<'a, Elements<'a>, MaskElements<'a>, &'a [i64]>;
+
+impl Place for MaskElements<'_> {
+    type Address = *mut u8;
+
+    fn address(&mut self) -> *mut u8 {
+        self.as_ptr().cast_mut()
+    }
+
+    fn dtype(&self) -> Option<DType> {
+        match self {
+            MaskElements::Bool(_) => None,
+            MaskElements::Additive(elements) => Some(elements.dtype()),
+        }
+    }
+}
+
+by_operand! {
+    InputTensors<'_, E, M, I>:
+    required Query = query, Key = key, Value = value;
+    optional PastKey = past_key, PastValue = past_value, Mask = mask, Bias = bias, BiasIndex = bias_index;
+}
+
+impl<'a, E: Default, M, I> InputTensors<'a, E, M, I> {
+    /// Makes inputs whose tensors of elements are those that `elements` has, with no mask, no index and no lengths.
+    pub fn of(mut elements: impl FnMut(Operand) -> Option<E>) -> InputTensors<'a, E, M, I> {
+        InputTensors {
+            query: elements(Operand::Query).unwrap_or_default(),
+            key: elements(Operand::Key).unwrap_or_default(),
+            value: elements(Operand::Value).unwrap_or_default(),
+            past_key: elements(Operand::PastKey),
+            past_value: elements(Operand::PastValue),
+            mask: None,
+            bias: elements(Operand::Bias),
+            bias_index: None,
+            lengths: Lengths::default(),
+        }
+    }
 }
 
 impl<'a> Inputs<'a> {
     /// Creates inputs with a query, a key and a value, and no optional tensor.
     #[must_use]
     pub fn new(query: Elements<'a>, key: Elements<'a>, value: Elements<'a>) -> Inputs<'a> {
-        Inputs {
-            query,
-            key,
-            value,
-            past_key: None,
-            past_value: None,
-            mask: None,
-            bias: None,
-            bias_index: None,
-            lengths: Lengths::default(),
-        }
+        Inputs { query, key, value, ..Inputs::default() }
     }
 
     /// Checks the inputs against `problem`: element types, buffer lengths, and sequence lengths.
@@ -186,16 +226,9 @@ impl Chunk {
     fn check(self, problem: &Problem) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         let (s, keys) = (problem.spec(), problem.keys());
-        for (given, other) in [
-            (s.past_key.is_some(), "past_k"),
-            (s.present_key.is_some(), "present_k"),
-            (s.present_value.is_some(), "present_v"),
-            (s.packed.is_some(), "cu_seqlens_q"),
-            (s.windows.is_some(), "windows"),
-        ] {
-            if given {
-                return Err(E::Conflict { argument: "chunk", other });
-            }
+        let packed = s.packed.map(|_| "cu_seqlens_q");
+        if let Some(other) = s.past_or_present().or(packed).or(s.windows.map(|_| "windows")) {
+            return Err(E::Conflict { argument: "chunk", other });
         }
         let (found, max) = (self.key_total, isize::MAX as usize / 4);
         if !(keys..=max).contains(&found) {
@@ -244,33 +277,53 @@ fn covers(
 }
 
 /// Buffers for the state `(m, S, W)` of every row, in natural-log units: `S = Σ exp(s_j − m)` and
-/// `W = Σ exp(s_j − m) v_j`. The reference `m` is near the largest score; every reference yields the same `W / S`.
-/// [`natural_reference`](crate::state::natural_reference) describes references of `2^30` and beyond.
-#[derive(Debug)]
-pub struct StateOut<'a> {
+/// `W = Σ exp(s_j − m) v_j`. The reference `m` lies near the largest score; every reference yields the same
+/// `W / S`. What holds for references of `2^30` and beyond is said at
+/// [`natural_reference`](crate::state::natural_reference).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateTensors<F> {
     /// References `m`, `[batch, heads, queries]`; `−∞` for a row that attends no key.
-    pub m: &'a mut [f32],
+    pub m: F,
     /// Sums `S`, `[batch, heads, queries]`.
-    pub s: &'a mut [f32],
+    pub s: F,
     /// Weighted sums `W`, `[batch, heads, queries, d_v]`.
-    pub w: &'a mut [f32],
+    pub w: F,
 }
 
+/// Buffers on the host for the state of every row.
+pub type StateOut<'a> = StateTensors<&'a mut [f32]>;
+
 /// The output tensors of a call. Their shapes and strides are those of the [`Problem`]. A call writes the output,
-/// log-sum-exp, states, or several of them.
-#[derive(Debug, Default)]
-pub struct Outputs<'a> {
+/// log-sum-exp, states, or several of them. `E` has elements of a tensor, `F` f32 values: slices on the host ([`Outputs`]), or
+/// addresses in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputTensors<E, F> {
     /// Elements of the output view.
-    pub output: Option<ElementsMut<'a>>,
+    pub output: Option<E>,
     /// Log-sum-exp of each row, `[batch, heads, queries]`, natural logarithm; `−∞` for a row that attends no key.
-    pub lse: Option<&'a mut [f32]>,
+    pub lse: Option<F>,
     /// The state of each row.
-    pub state: Option<StateOut<'a>>,
-    /// Elements of the present keys. If the problem appends in place, their first rows are the past keys, which are
+    pub state: Option<StateTensors<F>>,
+    /// Elements of the present keys. Where the problem appends in place, the past keys are their first rows, which are
     /// read and not written.
-    pub present_key: Option<ElementsMut<'a>>,
-    /// Elements of the present values, in the same layout.
-    pub present_value: Option<ElementsMut<'a>>,
+    pub present_key: Option<E>,
+    /// Elements of the present values, likewise.
+    pub present_value: Option<E>,
+}
+
+/// The output tensors of a call on the host.
+pub type Outputs<'a> = OutputTensors<ElementsMut<'a>, &'a mut [f32]>;
+
+impl<E, F> Default for OutputTensors<E, F> {
+    fn default() -> OutputTensors<E, F> {
+        OutputTensors { output: None, lse: None, state: None, present_key: None, present_value: None }
+    }
+}
+
+by_operand! {
+    OutputTensors<E, F>:
+    optional Output = output, PresentKey = present_key, PresentValue = present_value, LogSumExp = lse;
+    within state StateReference = m, StateSum = s, StateWeighted = w;
 }
 
 impl<'a> Outputs<'a> {

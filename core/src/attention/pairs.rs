@@ -72,13 +72,13 @@ impl<'a> Pairs<'a> {
             (Some(pk), Some(pv), Some([key, value])) => ((pk, key), (pv, value)),
             _ => ((s.key, inputs.key), (s.value, inputs.value)),
         };
-        let past = s.past_key.zip(inputs.past_key).zip(s.past_value.zip(inputs.past_value));
+        let past = inputs.past(problem);
         Pairs {
             sequence: *sequence,
             head,
             kv_head: problem.kv_head(head),
-            keys: Rows { past: past.map(|(key, _)| key), new: key },
-            values: Rows { past: past.map(|(_, value)| value), new: value },
+            keys: Rows { past: past.map(|[key, _]| key), new: key },
+            values: Rows { past: past.map(|[_, value]| value), new: value },
             added,
             cap: problem.score_factors().1,
         }

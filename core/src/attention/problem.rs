@@ -168,17 +168,13 @@ impl Spec {
             }
             same("q", "batch", query.batch(), 1, "a packed tensor")?;
             let given = [
-                (self.past_key.is_some(), "past_k"),
-                (self.present_key.is_some(), "present_k"),
-                (self.present_value.is_some(), "present_v"),
                 (self.mask.is_some(), "mask"),
                 (self.bias.is_some(), "bias"),
                 (self.key_lengths, "key_lengths"),
             ];
-            for (given, argument) in given {
-                if given {
-                    return Err(E::Conflict { argument, other: "cu_seqlens_q" });
-                }
+            let rest = given.into_iter().filter_map(|(given, argument)| given.then_some(argument));
+            if let Some(argument) = self.past_or_present().into_iter().chain(rest).next() {
+                return Err(E::Conflict { argument, other: "cu_seqlens_q" });
             }
         }
         if let Some(scale) = self.scale
@@ -232,43 +228,17 @@ impl Spec {
     /// Returns an error if an option is set that windows exclude.
     fn check_alone_with_windows(&self) -> Result<(), ArgumentError> {
         let given = [
-            (self.past_key.is_some(), "past_k"),
-            (self.present_key.is_some(), "present_k"),
-            (self.present_value.is_some(), "present_v"),
             (self.packed.is_some(), "cu_seqlens_q"),
             (self.key_lengths, "key_lengths"),
             (self.causal.is_some(), "causal"),
             (self.window.left.is_some(), "window_left"),
             (self.window.right.is_some(), "window_right"),
         ];
-        match given.into_iter().find(|(given, _)| *given) {
-            Some((_, other)) => Err(ArgumentError::Conflict { argument: "windows", other }),
+        let rest = || given.into_iter().find_map(|(given, other)| given.then_some(other));
+        match self.past_or_present().or_else(rest) {
+            Some(other) => Err(ArgumentError::Conflict { argument: "windows", other }),
             None => Ok(()),
         }
-    }
-
-    /// Checks that past rows are the first rows of the present: the same strides along every axis with more than
-    /// one element.
-    fn check_append(&self) -> Result<(), ArgumentError> {
-        let pairs = [
-            (&self.past_key, "past_k", &self.present_key, "present_k"),
-            (&self.past_value, "past_v", &self.present_value, "present_v"),
-        ];
-        for (past, argument, present, of) in pairs {
-            let needs = |other| ArgumentError::Needs { argument: "append", other };
-            let past = past.as_ref().ok_or(needs(argument))?;
-            let present = present.as_ref().ok_or(needs(of))?;
-            if past.count() == 0 {
-                continue;
-            }
-            for (a, axis) in ["batch stride", "head stride", "token stride"].into_iter().enumerate() {
-                let (found, allowed) = (past.strides()[a], present.strides()[a]);
-                if past.shape()[a] > 1 && found != allowed {
-                    return Err(ArgumentError::Mismatch { argument, axis, found, allowed, of });
-                }
-            }
-        }
-        Ok(())
     }
 }
 

@@ -276,7 +276,7 @@ impl<'a> Geometry<'a> {
     ) -> Geometry<'a> {
         let spec = problem.spec();
         assert!(head < spec.query.heads(), "head of the oracle");
-        let past = spec.past_key.map_or(0, |view| view.tokens());
+        let past = problem.past();
         let packed = spec.packed.and(inputs.lengths.cu_seqlens_q.zip(inputs.lengths.cu_seqlens_k));
         let (batch, query0, queries, first_key, keys) = match packed {
             Some((cq, ck)) => {
@@ -442,18 +442,18 @@ impl<'a, T: Element> Scores<'a, T> {
         let spec = problem.spec();
         let batch = geometry.batch;
         let group = spec.query.heads() / spec.key.heads().max(1);
-        let lines =
-            |view: &View, data: &Elements<'a>, past: Option<View>, past_data: Option<Elements<'a>>| Lines {
-                past: past.zip(past_data).map(|(view, data)| (view, T::of(&data))),
-                new: (*view, T::of(data)),
-                batch,
-                head: head / group,
-            };
+        let past = inputs.past(problem);
+        let lines = |view: &View, data: &Elements<'a>, which: usize| Lines {
+            past: past.map(|past| (past[which].0, T::of(&past[which].1))),
+            new: (*view, T::of(data)),
+            batch,
+            head: head / group,
+        };
         let start = spec.query.row(batch, head, geometry.query);
         Scores {
             query: &T::of(&inputs.query)[start..start + spec.query.dim()],
-            key: lines(&spec.key, &inputs.key, spec.past_key, inputs.past_key),
-            value: lines(&spec.value, &inputs.value, spec.past_value, inputs.past_value),
+            key: lines(&spec.key, &inputs.key, 0),
+            value: lines(&spec.value, &inputs.value, 1),
             scale: f64::from(problem.scale()),
             cap: spec.softcap.map(f64::from),
             geometry,

@@ -159,25 +159,19 @@ fn merge(levels: &mut [(f32, f32)], states: &mut [f32], dv: usize, slot: usize) 
 /// past only receives the new rows.
 pub(super) fn write_present(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) {
     let s = problem.spec();
+    let [keys, values] = inputs.past(problem).map_or([None; 2], |past| past.map(Some));
     let pairs = [
-        (&s.present_key, &mut outputs.present_key, &s.past_key, &inputs.past_key, &s.key, &inputs.key),
-        (
-            &s.present_value,
-            &mut outputs.present_value,
-            &s.past_value,
-            &inputs.past_value,
-            &s.value,
-            &inputs.value,
-        ),
+        (&s.present_key, &mut outputs.present_key, keys, &s.key, &inputs.key),
+        (&s.present_value, &mut outputs.present_value, values, &s.value, &inputs.value),
     ];
-    for (to, out, past_view, past, view, new) in pairs {
+    for (to, out, past, view, new) in pairs {
         let (Some(to), Some(out)) = (to, out) else { continue };
         let kept = if s.append { problem.past() } else { 0 };
         for b in 0..to.batch() {
             for h in 0..to.heads() {
                 for t in kept..to.tokens() {
-                    let (from, at) = match (past_view, past) {
-                        (Some(p), Some(data)) if t < problem.past() => (data, p.row(b, h, t)),
+                    let (from, at) = match &past {
+                        Some((p, data)) if t < problem.past() => (data, p.row(b, h, t)),
                         _ => (new, view.row(b, h, t - problem.past())),
                     };
                     for x in 0..to.dim() {

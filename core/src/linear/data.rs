@@ -5,31 +5,49 @@ use super::problem::Problem;
 use crate::argument::{ArgumentError, enough};
 use crate::dtype::{DType, Elements, ElementsMut};
 use crate::lengths::cumulative;
+use crate::operands::by_operand;
 
-/// The input tensors of a call. Their shapes and strides are those of the [`Problem`].
+/// The input tensors of a call. Their shapes and strides are those of the [`Problem`]. `E` has elements of a tensor, `F` f32
+/// values: slices on the host ([`Inputs`]), or addresses in device memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Inputs<'a> {
+pub struct InputTensors<'a, E, F> {
     /// Elements of the query view.
-    pub query: Elements<'a>,
+    pub query: E,
     /// Elements of the key view.
-    pub key: Elements<'a>,
+    pub key: E,
     /// Elements of the value view.
-    pub value: Elements<'a>,
+    pub value: E,
     /// Elements of the decay view.
-    pub decay: Option<Elements<'a>>,
+    pub decay: Option<E>,
     /// Elements of the beta view.
-    pub beta: Option<Elements<'a>>,
-    /// Elements of the past states; `None` if they are in the present ([`Spec::in_place`](super::Spec::in_place)).
-    pub past_state: Option<&'a [f32]>,
-    /// Bounds of packed sequences: `sequences + 1` token numbers, from zero to the number of tokens.
+    pub beta: Option<E>,
+    /// Elements of the past states; `None` if they lie in the present ([`Spec::in_place`](super::Spec::in_place)).
+    pub past_state: Option<F>,
+    /// Bounds of packed sequences, in host memory: `sequences + 1` token numbers, from zero to the number of tokens.
     pub cu_seqlens: Option<&'a [i64]>,
+}
+
+impl<E: Default, F> Default for InputTensors<'_, E, F> {
+    fn default() -> Self {
+        let (query, key, value) = Default::default();
+        InputTensors { query, key, value, decay: None, beta: None, past_state: None, cu_seqlens: None }
+    }
+}
+
+/// The input tensors of a call on the host.
+pub type Inputs<'a> = InputTensors<'a, Elements<'a>, &'a [f32]>;
+
+by_operand! {
+    InputTensors<'_, E, F>:
+    required Query = query, Key = key, Value = value;
+    optional Decay = decay, Beta = beta, PastState = past_state;
 }
 
 impl<'a> Inputs<'a> {
     /// Creates inputs with a query, a key and a value, and no optional tensor.
     #[must_use]
     pub fn new(query: Elements<'a>, key: Elements<'a>, value: Elements<'a>) -> Inputs<'a> {
-        Inputs { query, key, value, decay: None, beta: None, past_state: None, cu_seqlens: None }
+        Inputs { query, key, value, ..Inputs::default() }
     }
 
     /// Returns the elements of an input; `None` for an output, and for an input that the call does not have.
@@ -81,13 +99,28 @@ impl Problem {
 }
 
 /// The output tensors of a call. Their shapes and strides are those of the [`Problem`]. A call writes the output, the
-/// present states, or both.
-#[derive(Debug, Default)]
-pub struct Outputs<'a> {
+/// present states, or both. `E` has elements of a tensor, `F` f32 values: slices on the host ([`Outputs`]), or addresses in
+/// device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputTensors<E, F> {
     /// Elements of the output view.
-    pub output: Option<ElementsMut<'a>>,
-    /// Elements of the present states. If the problem is in place, they hold the past states when the call begins.
-    pub present_state: Option<&'a mut [f32]>,
+    pub output: Option<E>,
+    /// Elements of the present states. Where the problem is in place, they hold the past states when the call begins.
+    pub present_state: Option<F>,
+}
+
+/// The output tensors of a call on the host.
+pub type Outputs<'a> = OutputTensors<ElementsMut<'a>, &'a mut [f32]>;
+
+impl<E, F> Default for OutputTensors<E, F> {
+    fn default() -> OutputTensors<E, F> {
+        OutputTensors { output: None, present_state: None }
+    }
+}
+
+by_operand! {
+    OutputTensors<E, F>:
+    optional Output = output, PresentState = present_state;
 }
 
 impl<'a> Outputs<'a> {

@@ -46,7 +46,7 @@ pub mod scalar;
 mod tests;
 mod token;
 
-pub use data::{Inputs, Outputs};
+pub use data::{InputTensors, Inputs, OutputTensors, Outputs};
 pub use operands::{Operand, Operands};
 pub use problem::{Problem, Sequence, Spec};
 pub use rule::{Direction, Form, Gates, Rule};

@@ -17,4 +17,4 @@ pub mod recurrence;
 pub mod selective;
 mod tensor;
 
-pub use tensor::{Series, TINY, token_of};
+pub use tensor::{OutputTensors, Outputs, Series, TINY, token_of};

@@ -12,7 +12,7 @@
 //! **Method of a convolution.** A direct one takes `K` multiply-adds per output, one by FFT a number that grows with the
 //! logarithm of the length, in f64 and without the vectors of the kernel. [`method`] compares the two.
 
-use crate::attention::plan::ChooseError;
+use crate::plan::ChooseError;
 use crate::profile::InstructionSet;
 use crate::room::{Cursor, Span, with_alignment};
 use crate::series::bound::Precision;
@@ -213,7 +213,7 @@ pub fn choose_recurrence(
     if let Some(found) = options.parts
         && !(1..=MAX_PARTS).contains(&found)
     {
-        return Err(ChooseError::Parts { found, max: MAX_PARTS });
+        return Err(ChooseError::Parts { found, min: 1, max: MAX_PARTS });
     }
     choice.parts = options.parts.unwrap_or(1).min(problem.tokens().max(1));
     let tiles = problem.batch().saturating_mul(choice.tiles);

@@ -1,7 +1,8 @@
 //! Series: tensors of tokens and channels, for the operators that treat every channel by itself.
 
 use crate::argument::{ArgumentError, enough, same};
-use crate::dtype::ElementsMut;
+use crate::dtype::{DType, ElementsMut};
+use crate::memory::Memory;
 use crate::view::{Layout, View};
 
 /// A tensor `[batch, tokens, channels]` with any strides, as a [`View`] whose heads and dims together are the channels:
@@ -110,6 +111,44 @@ impl Series {
     pub(super) fn check_written(&self, argument: &'static str) -> Result<(), ArgumentError> {
         if self.0.may_overlap() { Err(ArgumentError::Overlap { argument }) } else { Ok(()) }
     }
+}
+
+/// The output tensors of a call: the output, the states after the last token, or both. `E` has elements of a series, `F` f32
+/// values: slices on the host ([`Outputs`]), or places in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputTensors<E, F> {
+    /// Elements of the output.
+    pub out: Option<E>,
+    /// States after the last token of a pass. In place they hold the past states at first.
+    pub present_state: Option<F>,
+}
+
+/// The output tensors of a call on the host.
+pub type Outputs<'a> = OutputTensors<ElementsMut<'a>, &'a mut [f32]>;
+
+impl<E, F> Default for OutputTensors<E, F> {
+    fn default() -> OutputTensors<E, F> {
+        OutputTensors { out: None, present_state: None }
+    }
+}
+
+/// Returns the memory of a series whose elements are of type `dtype`.
+pub(super) fn memory_of(series: &Series, dtype: DType) -> Option<Memory> {
+    Some(Memory { elements: series.extent(), element_size: dtype.size(), view: Some(*series.view()) })
+}
+
+/// Returns the memory of a dense tensor of `elements` elements.
+pub(super) fn dense(elements: usize, dtype: DType) -> Option<Memory> {
+    Some(Memory { elements, element_size: dtype.size(), view: None })
+}
+
+/// Returns the memory of states of `shape`. In place the present is copied by its view.
+pub(super) fn states(shape: [usize; 3]) -> Option<Memory> {
+    let [a, b, c] = shape;
+    let elements = shape.iter().fold(1, |n: usize, size| n.saturating_mul(*size));
+    // The problem has checked that it can be counted.
+    let view = View::dense("present_state", Layout::Bhnd, &[1, a, b, c], None).ok();
+    Some(Memory { elements, element_size: size_of::<f32>(), view })
 }
 
 /// Refuses dense memory of `sizes` whose bytes cannot be counted.

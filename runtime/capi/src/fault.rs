@@ -3,11 +3,9 @@
 use crate::text::Text;
 use crate::types::*;
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::plan::ChooseError as Refused;
-use elsa_core::linear::plan::ChooseError as LinearRefused;
+use elsa_core::plan::ChooseError as Refused;
 use elsa_runtime::{
-    BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, StreamError, WarmError,
-    in_default_float_environment,
+    BindError, DeviceError, EngineError, PlanError, RunError, StreamError, in_default_float_environment,
 };
 use std::cell::RefCell;
 use std::ffi::c_char;
@@ -97,15 +95,18 @@ impl From<PlanError> for Fault {
     fn from(e: PlanError) -> Fault {
         let status = match &e {
             PlanError::Refused(
-                Refused::Budget { .. } | Refused::HostBudget { .. } | Refused::Memory { .. },
+                Refused::Budget { .. }
+                | Refused::PartsBudget { .. }
+                | Refused::HostBudget { .. }
+                | Refused::Memory { .. },
             )
-            | PlanError::Linear(LinearRefused::Budget { .. } | LinearRefused::Memory { .. })
             | PlanError::Beyond { .. } => ELSA_STATUS_MEMORY,
-            PlanError::Linear(LinearRefused::NoKernel | LinearRefused::Large { .. }) => {
-                ELSA_STATUS_UNSUPPORTED
-            }
-            PlanError::Linear(_) => ELSA_STATUS_ARGUMENT,
-            PlanError::Refused(Refused::Block { .. } | Refused::Parts { .. }) => ELSA_STATUS_ARGUMENT,
+            PlanError::Refused(
+                Refused::Block { .. }
+                | Refused::Chunk { .. }
+                | Refused::Parts { .. }
+                | Refused::Option { .. },
+            ) => ELSA_STATUS_ARGUMENT,
             PlanError::Refused(_) => ELSA_STATUS_UNSUPPORTED,
             PlanError::Device(e) => device(e),
             PlanError::Option(_)
@@ -139,33 +140,15 @@ impl From<BindError> for Fault {
     }
 }
 
-impl From<WarmError> for Fault {
-    fn from(e: WarmError) -> Fault {
-        match e {
-            WarmError::Memory(e) => e.into(),
-            WarmError::Bind(e) => e.into(),
-            WarmError::Run(e) => e.into(),
-            e => Fault::new(ELSA_STATUS_DEVICE, &e),
-        }
-    }
-}
-
-impl From<CertifyError> for Fault {
-    fn from(e: CertifyError) -> Fault {
-        let status = match &e {
-            CertifyError::Device(e) => device(e),
-            _ => ELSA_STATUS_UNSUPPORTED,
-        };
-        Fault::new(status, &e)
-    }
-}
-
 impl From<RunError> for Fault {
     fn from(e: RunError) -> Fault {
         let status = match &e {
             RunError::Panicked => ELSA_STATUS_PANIC,
             RunError::Cancelled => ELSA_STATUS_CANCELLED,
             RunError::Device(e) => device(e),
+            RunError::Memory(e) => return e.clone().into(),
+            RunError::Bind(e) => return e.clone().into(),
+            RunError::NoRun | RunError::Exact => ELSA_STATUS_UNSUPPORTED,
             _ => ELSA_STATUS_DEVICE,
         };
         Fault::new(status, &e)

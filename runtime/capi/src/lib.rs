@@ -44,6 +44,7 @@ mod linear_tensors;
 mod log;
 mod mask;
 mod memory;
+mod operands;
 mod operator;
 mod plan;
 mod planned;

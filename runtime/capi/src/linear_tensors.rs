@@ -7,6 +7,7 @@ use crate::convert;
 use crate::fault::Fault;
 use crate::frame::Named;
 use crate::memory::{Buffer, Given, apart};
+use crate::operands::{buffers, in_order};
 use crate::operator::{Called, OnDevice};
 use crate::planned::Planned;
 use crate::space::Space;
@@ -53,31 +54,17 @@ fn check(
 ) -> Result<Tensors, Fault> {
     let fields = fields(inputs, outputs);
     let in_place = problem.spec().in_place;
-    let mut operands = Operands::from_fn(|_| Buffer::ABSENT);
-    for (operand, given) in fields {
-        let name = operand.argument();
-        operands[operand] = match problem.memory(operand) {
-            // Every problem has an output; a frame may leave it out. Without elements null with 0 bytes is the output, as an
-            // empty vector has it.
-            Some(memory) if operand == Operand::Output && memory.elements > 0 && !given.any() => {
-                Buffer::ABSENT
-            }
-            Some(memory) => Buffer::new(name, given, memory.elements, memory.element_size)?,
-            // The past lies in the present, and may be named there.
-            None if operand == Operand::PastState && in_place => {
-                let present = (Operand::PresentState.argument(), outputs.present_state.data);
-                Buffer::within(name, given, present)?
-            }
-            None => Buffer::without(name, given)?,
-        };
-    }
+    // Every problem has an output; a frame may leave it out.
+    let memory = |operand| (problem.memory(operand), operand == Operand::Output);
+    let present = (Operand::PresentState, outputs.present_state.data);
+    let within = |operand| (in_place && operand == Operand::PastState).then_some(present);
+    let operands = buffers(&fields, Operand::Output, memory, within)?;
     let list = Given::from(inputs.cu_seqlens);
     let cu_seqlens = match problem.spec().packed.is_some() || list.any() {
         true => Buffer::new("cu_seqlens", list, inputs.cu_seqlens.count, size_of::<i64>())?,
         false => Buffer::ABSENT,
     };
-    let order = fields.iter().map(|(operand, _)| (operand.is_written(), operands[*operand]));
-    apart(order.chain([(false, cu_seqlens)]))?;
+    apart(in_order(&fields, &operands).chain([(false, cu_seqlens)]))?;
     Ok(Tensors { operands, cu_seqlens })
 }
 

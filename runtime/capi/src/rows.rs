@@ -93,7 +93,7 @@ impl Writer {
     }
 }
 
-impl RowSource for Reader {
+impl RowSource<Operand> for Reader {
     fn read_rows(&mut self, operand: Operand, excerpt: &Excerpt, to: &mut [u8]) -> Result<(), PieceError> {
         let Some(place) = excerpt.place() else { return Ok(()) };
         let to = to.get_mut(place).ok_or_else(|| outside(excerpt))?;
@@ -104,7 +104,7 @@ impl RowSource for Reader {
     }
 }
 
-impl RowSink for Writer {
+impl RowSink<Operand> for Writer {
     fn write_rows(&mut self, operand: Operand, excerpt: &Excerpt, from: &[u8]) -> Result<(), PieceError> {
         let Some(place) = excerpt.place() else { return Ok(()) };
         let from = from.get(place).ok_or_else(|| outside(excerpt))?;

@@ -7,34 +7,35 @@ use crate::convert;
 use crate::fault::Fault;
 use crate::frame::Named;
 use crate::memory::{Buffer, Given, apart};
+use crate::operands::{buffers, in_order};
 use crate::operator::{Called, OnDevice};
 use crate::planned::Planned;
 use crate::space::Space;
 use crate::types::*;
-use elsa_core::attention::{Chunk, Inputs, Lengths, Operand, Operands, Outputs, Problem, StateOut};
+use elsa_core::attention::{
+    Chunk, Inputs, Lengths, Operand, Operands, Outputs, Problem, StateOut, StateTensors,
+};
 use elsa_core::attention::{MaskElements, MaskKind};
 use elsa_runtime::{Attention, Backend, DeviceInputs, DeviceOutputs, Engine, Plan, Report, Workspace};
-use std::ffi::c_void;
 
-/// Each operand with the name of its field and the memory that it names. Operands are checked in this order, those
-/// that are written first.
-fn fields(i: &elsa_inputs, o: &elsa_outputs) -> [(Operand, &'static str, Given); Operand::ALL.len()] {
+/// Each operand with the memory that its field names. Operands are checked in this order, those that are written first.
+fn fields(i: &elsa_inputs, o: &elsa_outputs) -> [(Operand, Given); Operand::ALL.len()] {
     [
-        (Operand::Output, "out", o.out.into()),
-        (Operand::LogSumExp, "lse", o.lse.into()),
-        (Operand::StateReference, "state_m", o.state_m.into()),
-        (Operand::StateSum, "state_s", o.state_s.into()),
-        (Operand::StateWeighted, "state_w", o.state_w.into()),
-        (Operand::PresentKey, "present_k", o.present_k.into()),
-        (Operand::PresentValue, "present_v", o.present_v.into()),
-        (Operand::Query, "q", i.q.into()),
-        (Operand::Key, "k", i.k.into()),
-        (Operand::Value, "v", i.v.into()),
-        (Operand::PastKey, "past_k", i.past_k.into()),
-        (Operand::PastValue, "past_v", i.past_v.into()),
-        (Operand::Mask, "mask", i.mask.into()),
-        (Operand::Bias, "bias", i.bias.into()),
-        (Operand::BiasIndex, "bias_index", i.bias_index.into()),
+        (Operand::Output, o.out.into()),
+        (Operand::LogSumExp, o.lse.into()),
+        (Operand::StateReference, o.state_m.into()),
+        (Operand::StateSum, o.state_s.into()),
+        (Operand::StateWeighted, o.state_w.into()),
+        (Operand::PresentKey, o.present_k.into()),
+        (Operand::PresentValue, o.present_v.into()),
+        (Operand::Query, i.q.into()),
+        (Operand::Key, i.k.into()),
+        (Operand::Value, i.v.into()),
+        (Operand::PastKey, i.past_k.into()),
+        (Operand::PastValue, i.past_v.into()),
+        (Operand::Mask, i.mask.into()),
+        (Operand::Bias, i.bias.into()),
+        (Operand::BiasIndex, i.bias_index.into()),
     ]
 }
 
@@ -58,18 +59,6 @@ impl Tensors {
     unsafe fn lengths<'a>(&self) -> Lengths<'a> {
         // SAFETY: the clause of this function.
         unsafe { lengths_of(&self.lists) }
-    }
-}
-
-fn is_past(operand: Operand) -> bool {
-    matches!(operand, Operand::PastKey | Operand::PastValue)
-}
-
-/// The present to which a problem appends the new rows of a past.
-fn present_of(past: Operand, outputs: &elsa_outputs) -> (&'static str, *mut c_void) {
-    match past {
-        Operand::PastKey => ("present_k", outputs.present_k.data),
-        _ => ("present_v", outputs.present_v.data),
     }
 }
 
@@ -120,34 +109,24 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
         )));
     }
     let fields = fields(inputs, outputs);
-    let states = fields.iter().filter(|(operand, _, given)| operand.is_state() && given.any());
+    let states = fields.iter().filter(|(operand, given)| operand.is_state() && given.any());
     if !matches!(states.count(), 0 | 3) {
         return Err(Fault::argument(format_args!(
             "state_m, state_s, state_w: some are null; allowed: all or none"
         )));
     }
-    let mut operands = Operands::from_fn(|_| Buffer::ABSENT);
-    for (operand, name, given) in fields {
-        // Every problem has these; a frame may leave some of them out.
-        let may_be_none = matches!(operand, Operand::Output | Operand::LogSumExp) || operand.is_state();
-        operands[operand] = match problem.memory(operand) {
-            // Without elements null with 0 bytes is the output, as an empty vector has it.
-            Some(memory)
-                if may_be_none && !given.any() && (operand, memory.elements) != (Operand::Output, 0) =>
-            {
-                Buffer::ABSENT
-            }
-            Some(memory) => Buffer::new(name, given, memory.elements, memory.element_size)?,
-            // The past lies in the present, and may be named there.
-            None if problem.spec().append && is_past(operand) => {
-                Buffer::within(name, given, present_of(operand, outputs))?
-            }
-            None => Buffer::without(name, given)?,
-        };
-    }
+    // Every problem has these; a frame may leave some of them out.
+    let optional =
+        |operand: Operand| matches!(operand, Operand::Output | Operand::LogSumExp) || operand.is_state();
+    let within = |operand| match operand {
+        Operand::PastKey if problem.spec().append => Some((Operand::PresentKey, outputs.present_k.data)),
+        Operand::PastValue if problem.spec().append => Some((Operand::PresentValue, outputs.present_v.data)),
+        _ => None,
+    };
+    let memory = |operand| (problem.memory(operand), optional(operand));
+    let operands = buffers(&fields, Operand::Output, memory, within)?;
     let lists = lists(problem, [inputs.key_lengths, inputs.cu_seqlens_q, inputs.cu_seqlens_k])?;
-    let order = fields.iter().map(|(operand, ..)| (operand.is_written(), operands[*operand]));
-    apart(order.chain(lists.map(|list| (false, list))))?;
+    apart(in_order(&fields, &operands).chain(lists.map(|list| (false, list))))?;
     Ok(Tensors { operands, lists })
 }
 
@@ -174,21 +153,19 @@ unsafe fn host<'a>(
             MaskKind::Additive(dtype) => MaskElements::Additive(buffer.elements(dtype)),
         };
         let read = Inputs {
-            query: at(Operand::Query).elements(dtype),
-            key: at(Operand::Key).elements(dtype),
-            value: at(Operand::Value).elements(dtype),
-            past_key: at(Operand::PastKey).map(|past| past.elements(dtype)),
-            past_value: at(Operand::PastValue).map(|past| past.elements(dtype)),
             mask: problem
                 .spec()
                 .mask
                 .and_then(|view| at(Operand::Mask).map(|buffer| mask(buffer, view.kind()))),
-            bias: problem
-                .spec()
-                .bias
-                .and_then(|view| at(Operand::Bias).map(|bias| bias.elements(view.dtype()))),
             bias_index: at(Operand::BiasIndex).map(|index| index.read()),
             lengths: Lengths { chunk, ..tensors.lengths() },
+            ..Inputs::of(|operand| {
+                let dtype = match (operand, problem.spec().bias) {
+                    (Operand::Bias, Some(bias)) => bias.dtype(),
+                    _ => dtype,
+                };
+                at(operand).map(|buffer| buffer.elements(dtype))
+            })
         };
         let written = Outputs {
             output: at(Operand::Output).map(|out| out.elements_mut(dtype)),
@@ -240,7 +217,7 @@ impl Called for Attention {
     }
 
     fn addresses(i: &elsa_inputs, o: &elsa_outputs) -> impl Iterator<Item = usize> {
-        let tensors = fields(i, o).map(|(.., given)| given.data.addr());
+        let tensors = fields(i, o).map(|(_, given)| given.data.addr());
         let lists = [i.key_lengths, i.cu_seqlens_q, i.cu_seqlens_k].map(|list| list.data.addr());
         tensors.into_iter().chain(lists)
     }
@@ -275,27 +252,58 @@ impl OnDevice for Attention {
         outputs: &elsa_outputs,
     ) -> Result<(DeviceInputs<'a>, DeviceOutputs), Fault> {
         let tensors = check(plan.problem(), inputs, outputs)?;
-        let required = |operand| tensors.operands[operand].data as u64;
         let optional = |operand| tensors.operands[operand].map(|buffer| buffer.data as u64);
         let read = DeviceInputs {
-            query: required(Operand::Query),
-            key: required(Operand::Key),
-            value: required(Operand::Value),
-            past_key: optional(Operand::PastKey),
-            past_value: optional(Operand::PastValue),
             mask: optional(Operand::Mask),
-            bias: optional(Operand::Bias),
             bias_index: optional(Operand::BiasIndex),
             // SAFETY: the clause of this function.
             lengths: unsafe { tensors.lengths() },
+            ..DeviceInputs::of(optional)
         };
         let written = DeviceOutputs {
             output: optional(Operand::Output),
             lse: optional(Operand::LogSumExp),
-            state: tensors.states().map(|states| states.map(|array| array.data as u64)),
+            state: tensors.states().map(|states| {
+                let [m, s, w] = states.map(|array| array.data as u64);
+                StateTensors { m, s, w }
+            }),
             present_key: optional(Operand::PresentKey),
             present_value: optional(Operand::PresentValue),
         };
         Ok((read, written))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use elsa_core::operands::Operand;
+    use elsa_core::series::{convolution, recurrence, selective};
+    use elsa_core::{attention, linear};
+
+    /// The fields of the structs that frames consist of are the operands of the operators, and lists of lengths.
+    #[test]
+    fn structs_have_the_operands_of_the_operators() {
+        let abi: &'static str = include_str!("../abi.txt");
+        let fields = |of: &str| {
+            let lines = abi.lines().filter_map(|line| line.strip_prefix("field ")?.strip_prefix(of));
+            let names = lines.filter_map(|line| line.strip_prefix(' ')?.split(' ').next_back());
+            let lengths = ["size", "key_lengths", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_k"];
+            let mut names: Vec<_> = names.filter(|name| !lengths.contains(name)).collect();
+            names.sort_unstable();
+            names
+        };
+        fn compare<O: Operand>(fields: impl Fn(&str) -> Vec<&'static str>, structs: [&str; 2]) {
+            for (of, is_written) in structs.into_iter().zip([false, true]) {
+                let operands = O::LIST.iter().filter(|operand| operand.is_written() == is_written);
+                let mut names: Vec<_> = operands.map(|operand| operand.argument()).collect();
+                names.sort_unstable();
+                assert_eq!(fields(of), names, "{of}");
+            }
+        }
+        compare::<attention::Operand>(fields, ["elsa_inputs", "elsa_outputs"]);
+        compare::<linear::Operand>(fields, ["elsa_linear_inputs", "elsa_linear_outputs"]);
+        compare::<recurrence::Operand>(fields, ["elsa_recurrence_inputs", "elsa_series_outputs"]);
+        compare::<selective::Operand>(fields, ["elsa_selective_inputs", "elsa_series_outputs"]);
+        compare::<convolution::Operand>(fields, ["elsa_convolution_inputs", "elsa_series_outputs"]);
     }
 }

@@ -5,12 +5,9 @@ pub use crate::foreign::one_line;
 use crate::flag;
 use crate::serial::PortError;
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::plan::ChooseError as Refused;
-use elsa_core::linear::plan::ChooseError as LinearRefused;
+use elsa_core::plan::ChooseError as Refused;
 use elsa_core::quorum::QuorumError;
-use elsa_files::{FileError, MemoryError};
-use elsa_onnx::ModelError;
-use elsa_runtime::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError};
+use elsa_runtime::{BindError, DeviceError, EngineError, PlanError, RunError};
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -85,9 +82,16 @@ pub enum Error {
     /// A run that failed.
     #[error("{0}")]
     Run(#[from] RunError),
-    /// A run that was not certified.
-    #[error("{0}")]
-    Certify(#[from] CertifyError),
+    /// Writing failed although the folder is writable: a full disk, a failing device.
+    #[error("{}: {}: writing failed: {source}", dashed(argument), path.display())]
+    Write {
+        /// The flag, without its dashes.
+        argument: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
     /// A streamed run that failed.
     #[error("{0}")]
     Stream(String),
@@ -170,16 +174,13 @@ impl Error {
                 | EngineError::Threads { .. }
                 | EngineError::Device { reason: DeviceError::Ordinal { .. } },
             )
-            | Error::Plan(PlanError::Option(_) | PlanError::NoBackward | PlanError::NotOnGpu { .. })
-            | Error::Plan(PlanError::Linear(
-                LinearRefused::Chunk { .. }
-                | LinearRefused::Parts { .. }
-                | LinearRefused::Option { .. }
-                | LinearRefused::Large { .. }
-                | LinearRefused::Budget { .. },
-            ))
+            | Error::Plan(PlanError::Option(_) | PlanError::NotOnGpu { .. })
             | Error::Plan(PlanError::Refused(
                 Refused::Block { .. }
+                | Refused::Chunk { .. }
+                | Refused::Option { .. }
+                | Refused::Large { .. }
+                | Refused::PartsBudget { .. }
                 | Refused::Packed
                 | Refused::HeadSize { .. }
                 | Refused::Extent { .. }

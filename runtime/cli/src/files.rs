@@ -32,7 +32,7 @@ impl Files {
     #[must_use]
     pub fn explain_spec(&self, fault: ArgumentError, spec: &Spec) -> Error {
         let ArgumentError::MaskShape { argument, .. } = fault else { return self.explain(fault) };
-        let past = spec.past_key.map_or(0, |past| past.tokens());
+        let past = spec.past_tokens();
         let keys = spec.key.tokens().saturating_add(past);
         let (batch, queries) = (spec.query.batch(), spec.query.tokens());
         let scores = [batch, spec.query.heads(), queries, keys];

@@ -147,7 +147,7 @@ impl Job {
         let past = |operand| tensors[operand].as_ref().map(|past| dense(operand, past.shape())).transpose();
         spec.past_key = past(Operand::PastKey)?;
         spec.past_value = past(Operand::PastValue)?;
-        let tokens = spec.past_key.as_ref().map_or(0, View::tokens);
+        let tokens = spec.past_tokens();
         let present_shape = |new: &View, tensor: &Tensor, past| {
             let past = tensors[past].as_ref().map(|past| past.shape().len());
             // As many axes as the past has, or the new tokens.
@@ -248,12 +248,10 @@ impl Job {
             query: required(Operand::Query)?,
             key: required(Operand::Key)?,
             value: required(Operand::Value)?,
-            past_key: elements(Operand::PastKey),
-            past_value: elements(Operand::PastValue),
             mask: self.tensors[Operand::Mask].as_deref().and_then(Tensor::mask),
-            bias: elements(Operand::Bias),
             bias_index: self.tensors[Operand::BiasIndex].as_deref().and_then(Tensor::lengths),
             lengths: self.lengths.borrow(),
+            ..Inputs::of(elements)
         })
     }
 }

@@ -69,8 +69,8 @@ pub fn key<'a>(
     j: usize,
 ) -> (Elements<'a>, usize) {
     let spec = problem.spec();
-    match (inputs.past_key, &spec.past_key) {
-        (Some(past), Some(view)) if j < s.past => (past, view.row(s.batch, kv_head, j)),
+    match inputs.past(problem) {
+        Some([(view, past), _]) if j < s.past => (past, view.row(s.batch, kv_head, j)),
         _ => (inputs.key, spec.key.row(s.batch, kv_head, s.key0 + j - s.past)),
     }
 }
@@ -85,8 +85,8 @@ pub fn value<'a>(
     j: usize,
 ) -> (Elements<'a>, usize) {
     let spec = problem.spec();
-    match (inputs.past_value, &spec.past_value) {
-        (Some(past), Some(view)) if j < s.past => (past, view.row(s.batch, kv_head, j)),
+    match inputs.past(problem) {
+        Some([_, (view, past)]) if j < s.past => (past, view.row(s.batch, kv_head, j)),
         _ => (inputs.value, spec.value.row(s.batch, kv_head, s.key0 + j - s.past)),
     }
 }

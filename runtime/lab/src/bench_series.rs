@@ -149,9 +149,7 @@ impl<O: Operator> Ways<O> {
         let chosen = self.0.is_empty();
         let plan = match planned {
             Ok(plan) => plan,
-            Err(why @ (PlanError::Refused(_) | PlanError::Linear(_) | PlanError::NotOnGpu { .. }))
-                if !chosen =>
-            {
+            Err(why @ (PlanError::Refused(_) | PlanError::NotOnGpu { .. })) if !chosen => {
                 log::info!("left out: {why}");
                 return Ok(());
             }

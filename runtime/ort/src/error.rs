@@ -1,6 +1,7 @@
 //! Errors of models, nodes and calls. Messages name the argument as the operator does, the value found, and the
 //! allowed values.
 
+use crate::operands::Input;
 use elsa_core::argument::ArgumentError;
 use elsa_runtime::{BindError, EngineError, PlanError, RunError};
 
@@ -138,8 +139,8 @@ fn renamed(argument: &'static str) -> &'static str {
         "k" => "K",
         "v" => "V",
         "out" => "Y",
-        "past_k" => "past_key",
-        "past_v" => "past_value",
+        "past_k" => Input::PastKey.name(),
+        "past_v" => Input::PastValue.name(),
         "present_k" => "present_key",
         "present_v" => "present_value",
         "bias" => "bias_table",

@@ -4,58 +4,14 @@
 use crate::api::TensorShape;
 use crate::attributes::Attributes;
 use crate::error::OperatorError;
+use crate::operands::{INPUTS, Input, OUTPUTS};
 use elsa_core::attention::{
     Alignment, BiasView, MaskKind, MaskView, Problem, Spec, TableView, Window, Windows, repeated,
 };
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 
-/// Number of inputs of the operator.
-pub(crate) const INPUTS: usize = 8;
-/// Number of outputs of the operator.
-pub(crate) const OUTPUTS: usize = 3;
-
-/// The inputs in the order of the operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Input {
-    Query,
-    Key,
-    Value,
-    Mask,
-    BiasTable,
-    PastKey,
-    PastValue,
-    KeyLengths,
-}
-
-impl Input {
-    pub const ALL: [Input; INPUTS] = [
-        Input::Query,
-        Input::Key,
-        Input::Value,
-        Input::Mask,
-        Input::BiasTable,
-        Input::PastKey,
-        Input::PastValue,
-        Input::KeyLengths,
-    ];
-
-    /// Returns the name of the input.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Input::Query => "Q",
-            Input::Key => "K",
-            Input::Value => "V",
-            Input::Mask => "mask",
-            Input::BiasTable => "bias_table",
-            Input::PastKey => "past_key",
-            Input::PastValue => "past_value",
-            Input::KeyLengths => "kv_lengths",
-        }
-    }
-}
-
-/// The key of a plan: the shapes of the inputs, and which optional outputs the node has.
+/// What decides a plan: the shapes of the inputs, and which of the later outputs the node has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shapes {
     pub inputs: [Option<TensorShape>; INPUTS],
@@ -398,7 +354,7 @@ impl Geometry {
         let mut spec = Spec::new(dtype, q, key, value, output);
         spec.past_key = past(Input::PastKey, shapes, input)?;
         spec.past_value = past(Input::PastValue, shapes, input)?;
-        let past = spec.past_key.map_or(0, |past| past.tokens());
+        let past = spec.past_tokens();
         let present = |of: View| {
             let sizes = [of.batch(), of.heads(), of.tokens().saturating_add(past), of.dim()];
             let view = View::dense("present_key", Layout::Bhnd, &sizes, None);

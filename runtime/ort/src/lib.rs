@@ -30,6 +30,7 @@ mod geometry;
 mod host;
 mod kernel;
 mod lent;
+mod operands;
 mod operator;
 mod register;
 mod tensors;

@@ -3,9 +3,9 @@
 
 use crate::api::{Api, element_type, message};
 use crate::error::OperatorError;
-use crate::geometry::{INPUTS, Input, OUTPUTS};
 use crate::host::{Exception, Exceptions};
 use crate::kernel::{Kernel, Provider};
+use crate::operands::{INPUTS, Input, OUTPUTS};
 use ort_sys::{
     ONNXTensorElementDataType, OrtApi, OrtCustomOp, OrtCustomOpInputOutputCharacteristic as Characteristic,
     OrtKernelContext, OrtKernelInfo, OrtMemType, OrtStatusPtr,

@@ -6,8 +6,9 @@
 
 use crate::api::TensorShape;
 use crate::error::OperatorError;
-use crate::geometry::{Geometry, INPUTS, Input, OUTPUTS, Shapes};
-use elsa_core::attention::{Inputs, Lengths, MaskElements, MaskKind, Outputs};
+use crate::geometry::{Geometry, Shapes};
+use crate::operands::{INPUTS, Input, OUTPUTS};
+use elsa_core::attention::{Inputs, Lengths, MaskElements, MaskKind, Operand, Outputs};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::View;
 use elsa_runtime::{DeviceInputs, DeviceOutputs};
@@ -80,14 +81,24 @@ impl<'a> Given<'a> {
         self.geometry.problem.spec().dtype
     }
 
-    /// Returns the first elements of queries, keys and values.
-    fn firsts(&self) -> [*mut u8; 3] {
-        let from = |input: Input| {
+    /// The first element of an input of the engine; `None` if the node does not have it.
+    fn place(&self, operand: Operand) -> Option<*mut u8> {
+        let first = |input: Input| {
             let at = if self.geometry.packed { Input::Query } else { input };
             let offset = self.geometry.offsets[input as usize] * self.dtype().size();
-            self.inputs[at as usize].cast::<u8>().wrapping_add(offset)
+            Some(self.inputs[at as usize].cast::<u8>().wrapping_add(offset))
         };
-        [Input::Query, Input::Key, Input::Value].map(from)
+        let optional = |input: Input| self.shapes.input(input).map(|_| self.input(input).cast());
+        match operand {
+            Operand::Query => first(Input::Query),
+            Operand::Key => first(Input::Key),
+            Operand::Value => first(Input::Value),
+            Operand::PastKey => optional(Input::PastKey),
+            Operand::PastValue => optional(Input::PastValue),
+            Operand::Mask => optional(Input::Mask),
+            Operand::Bias => optional(Input::BiasTable),
+            _ => None,
+        }
     }
 
     fn input(&self, input: Input) -> *mut c_void {
@@ -157,21 +168,18 @@ unsafe fn lengths<'a>(given: &Given<'a>) -> Lengths<'a> {
 /// *tensors*.
 pub(crate) unsafe fn host_inputs<'a>(given: &Given<'a>) -> Inputs<'a> {
     let spec = given.geometry.problem.spec();
-    let [query, key, value] = given.firsts();
     let dtype = given.dtype();
     // SAFETY: the clause of this function. The views were created for the tensors' shapes, from the element at the
     // pointer on.
     unsafe {
-        let optional = |input: Input, view: Option<&View>| {
-            view.map(|view| elements(dtype, given.input(input).cast(), view.extent()))
-        };
-        let mut inputs = Inputs::new(
-            elements(dtype, query, spec.query.extent()),
-            elements(dtype, key, spec.key.extent()),
-            elements(dtype, value, spec.value.extent()),
-        );
-        inputs.past_key = optional(Input::PastKey, spec.past_key.as_ref());
-        inputs.past_value = optional(Input::PastValue, spec.past_value.as_ref());
+        let mut inputs = Inputs::of(|operand| {
+            let dtype = match (operand, spec.bias) {
+                (Operand::Bias, Some(bias)) => bias.dtype(),
+                _ => dtype,
+            };
+            let len = given.geometry.problem.memory(operand)?.elements;
+            given.place(operand).map(|data| elements(dtype, data, len))
+        });
         inputs.mask = spec.mask.map(|mask| {
             let data = given.input(Input::Mask).cast();
             match mask.kind() {
@@ -179,8 +187,6 @@ pub(crate) unsafe fn host_inputs<'a>(given: &Given<'a>) -> Inputs<'a> {
                 MaskKind::Additive(dtype) => MaskElements::Additive(elements(dtype, data, mask.extent())),
             }
         });
-        inputs.bias =
-            spec.bias.map(|bias| elements(bias.dtype(), given.input(Input::BiasTable).cast(), bias.extent()));
         inputs.lengths = lengths(given);
         inputs
     }
@@ -213,19 +219,12 @@ pub(crate) unsafe fn host_outputs<'a>(given: &Given<'a>) -> Outputs<'a> {
 /// # Safety
 /// *tensors*, for the lengths.
 pub(crate) unsafe fn device_inputs<'a>(given: &Given<'a>) -> DeviceInputs<'a> {
-    let [query, key, value] = given.firsts().map(|first| first.addr() as u64);
-    let optional = |input: Input| given.shapes.input(input).map(|_| given.input(input).addr() as u64);
+    let place = |operand| given.place(operand).map(|data| data.addr() as u64);
     DeviceInputs {
-        query,
-        key,
-        value,
-        past_key: optional(Input::PastKey),
-        past_value: optional(Input::PastValue),
-        mask: optional(Input::Mask),
-        bias: optional(Input::BiasTable),
-        bias_index: None,
+        mask: place(Operand::Mask),
         // SAFETY: the clause of this function.
         lengths: unsafe { lengths(given) },
+        ..DeviceInputs::of(place)
     }
 }
 

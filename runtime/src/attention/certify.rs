@@ -3,7 +3,7 @@
 use super::traversed::{Recorded, Traversed};
 use super::worked::Worked;
 use crate::cuda::workspace::GpuWorkspace;
-use crate::error::{CertifyError, DeviceError};
+use crate::error::{DeviceError, RunError};
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Certificate;
 use elsa_core::attention::certified::Certified;
@@ -61,8 +61,8 @@ impl Ran {
     /// GPU.
     ///
     /// # Errors
-    /// Returns an error if the device fails, or if the memory does not belong to the run.
-    pub fn certified<'w>(&self, worked: Worked<'w>) -> Result<Certified<'w>, CertifyError> {
+    /// Returns an error if the device fails, or if the memory is not that of the run.
+    pub fn certified<'w>(&self, worked: Worked<'w>) -> Result<Certified<'w>, RunError> {
         let mut worked = worked;
         let traversed = match (&self.records, &self.recorded) {
             (Some(_), Some(recorded)) => {
@@ -80,7 +80,7 @@ impl Ran {
         };
         let certified =
             record.and_then(|record| certified(&self.problem, self.certificate, record, self.fallback));
-        let certified = certified.ok_or(CertifyError::NoRun)?;
+        let certified = certified.ok_or(RunError::NoRun)?;
         Ok(match traversed {
             Some((schedule, report, shares)) => {
                 certified.traversed(&self.problem, &schedule, &report, &shares)

@@ -5,7 +5,7 @@ use super::operator::{Attention, Bound, DeviceBound, Workspace};
 use super::traversed::Traversed;
 use super::worked::Worked;
 use crate::bound::Calls;
-use crate::error::CertifyError;
+use crate::error::RunError;
 use crate::workspace::Memory;
 use elsa_core::attention::certified::Certified;
 
@@ -37,9 +37,9 @@ impl Workspace {
     /// # Errors
     /// Returns an error if the last run was of a plan without [`PlanOptions::certify`](crate::PlanOptions::certify), if it
     /// failed, if there was none, or if the GPU fails.
-    pub fn certified(&mut self) -> Result<Certified<'_>, CertifyError> {
-        let ran = self.ran.as_ref().ok_or(CertifyError::NoRun)?;
-        ran.certified(worked(&mut self.memory, ran).ok_or(CertifyError::NoRun)?)
+    pub fn certified(&mut self) -> Result<Certified<'_>, RunError> {
+        let ran = self.ran.as_ref().ok_or(RunError::NoRun)?;
+        ran.certified(worked(&mut self.memory, ran).ok_or(RunError::NoRun)?)
     }
 
     /// Reports the keys that the last run in this workspace skipped, and the rows that it recomputed. Waits for the run, if
@@ -48,10 +48,10 @@ impl Workspace {
     /// # Errors
     /// Returns an error if the last run was of a plan without [`PlanOptions::error_budget`](crate::PlanOptions::error_budget)
     /// and with the exact schedule, if it failed, or if there was none.
-    pub fn traversed(&mut self) -> Result<Traversed<'_>, CertifyError> {
-        let ran = self.ran.as_ref().ok_or(CertifyError::Exact)?;
-        let recorded = ran.recorded().ok_or(CertifyError::Exact)?;
-        recorded.traversed(worked(&mut self.memory, ran).ok_or(CertifyError::Exact)?)
+    pub fn traversed(&mut self) -> Result<Traversed<'_>, RunError> {
+        let ran = self.ran.as_ref().ok_or(RunError::Exact)?;
+        let recorded = ran.recorded().ok_or(RunError::Exact)?;
+        recorded.traversed(worked(&mut self.memory, ran).ok_or(RunError::Exact)?)
     }
 }
 
@@ -59,20 +59,20 @@ impl Bound<'_> {
     /// Reports the skipped keys of the last run; see [`Workspace::traversed`].
     ///
     /// # Errors
-    /// Returns the errors of [`Workspace::traversed`].
-    pub fn traversed(&mut self) -> Result<Traversed<'_>, CertifyError> {
-        let ran = self.ran.as_ref().ok_or(CertifyError::Exact)?;
-        let recorded = ran.recorded().ok_or(CertifyError::Exact)?;
-        recorded.traversed(worked_by(&mut self.calls, ran).ok_or(CertifyError::Exact)?)
+    /// The same as [`Workspace::traversed`].
+    pub fn traversed(&mut self) -> Result<Traversed<'_>, RunError> {
+        let ran = self.ran.as_ref().ok_or(RunError::Exact)?;
+        let recorded = ran.recorded().ok_or(RunError::Exact)?;
+        recorded.traversed(worked_by(&mut self.calls, ran).ok_or(RunError::Exact)?)
     }
 
     /// Returns the certificate of the last run; see [`Workspace::certified`].
     ///
     /// # Errors
-    /// Returns the errors of [`Workspace::certified`].
-    pub fn certified(&mut self) -> Result<Certified<'_>, CertifyError> {
-        let ran = self.ran.as_ref().ok_or(CertifyError::NoRun)?;
-        ran.certified(worked_by(&mut self.calls, ran).ok_or(CertifyError::NoRun)?)
+    /// The same as [`Workspace::certified`].
+    pub fn certified(&mut self) -> Result<Certified<'_>, RunError> {
+        let ran = self.ran.as_ref().ok_or(RunError::NoRun)?;
+        ran.certified(worked_by(&mut self.calls, ran).ok_or(RunError::NoRun)?)
     }
 }
 
@@ -80,9 +80,9 @@ impl DeviceBound<'_> {
     /// Returns the certificate of the last run, which it waits for; see [`Workspace::certified`].
     ///
     /// # Errors
-    /// Returns the errors of [`Workspace::certified`].
-    pub fn certified(&mut self) -> Result<Certified<'_>, CertifyError> {
-        let ran = self.ran.as_ref().ok_or(CertifyError::NoRun)?;
+    /// The same as [`Workspace::certified`].
+    pub fn certified(&mut self) -> Result<Certified<'_>, RunError> {
+        let ran = self.ran.as_ref().ok_or(RunError::NoRun)?;
         ran.certified(Worked::Gpu(self.call.workspace()))
     }
 }

@@ -11,7 +11,7 @@ pub mod options;
 mod plan;
 pub mod stream;
 pub mod task;
-mod tensors;
 pub mod traversed;
+pub mod tuned;
 mod warm;
 mod worked;

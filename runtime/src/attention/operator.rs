@@ -2,18 +2,16 @@
 
 use super::certify::{Ran, Records};
 use super::cpu::plan::CpuPlan;
-use super::cuda::device::{DeviceInputs, DeviceOutputs, addresses};
 use super::cuda::plan::GpuPlan;
-use super::tensors;
 use super::traversed::Recorded;
-use crate::cuda::device::Addresses;
 use crate::operator::Operator;
 use crate::problem;
-use crate::tensors::{HostTensors, PerTensor, Tensor, per_tensor};
+use crate::tensors::Tensor;
 use crate::{bound, plan, workspace};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::certificate::{Certificate, Executed};
-use elsa_core::attention::{Inputs, Lengths, Operand, Outputs, Problem};
+use elsa_core::attention::{InputTensors, Inputs, Lengths, Operand, OutputTensors, Outputs, Problem};
+use elsa_core::dtype::DType;
 
 /// Exact softmax attention, the operator of [`Engine::plan`](crate::Engine::plan).
 #[derive(Clone, Copy, Debug)]
@@ -29,28 +27,33 @@ pub type Bound<'a> = bound::Bound<'a, Attention>;
 /// A plan of attention with tensors in device memory, created by [`Plan::bind_device`].
 pub type DeviceBound<'a> = crate::cuda::bound::DeviceBound<'a, Attention>;
 
+/// The input tensors of a call as device addresses of the first element of each view, and the lengths in host memory. Shapes
+/// and strides are those of the problem.
+pub type DeviceInputs<'a> = InputTensors<'a, u64, u64, u64>;
+/// The output tensors of a call as device addresses of the first element. Shapes and strides are those of the problem. A call
+/// writes the output, log-sum-exp, states, or several of them.
+pub type DeviceOutputs = OutputTensors<u64, u64>;
+
 impl problem::Problem for Problem {
+    type Operand = Operand;
     type Lengths<'a> = Lengths<'a>;
 
     fn sequences(&self) -> usize {
         self.sequences()
     }
 
-    fn tensors(&self) -> PerTensor<Tensor> {
-        per_tensor(|at| {
-            let Some(operand) = Operand::ALL.get(at).copied() else { return Tensor::default() };
-            let is_past = matches!(operand, Operand::PastKey | Operand::PastValue);
-            Tensor {
-                argument: operand.argument(),
-                memory: self.memory(operand),
-                read: !operand.is_written(),
-                written: operand.is_written(),
-                optional: matches!(operand, Operand::Output | Operand::LogSumExp) || operand.is_state(),
-                kept: self.kept(operand),
-                apart: operand.is_state(),
-                forbidden: (is_past && self.spec().append).then_some("append"),
-            }
-        })
+    fn tensor(&self, operand: Operand, _: DType) -> Tensor {
+        let is_past = matches!(operand, Operand::PastKey | Operand::PastValue);
+        Tensor {
+            argument: operand.argument(),
+            memory: self.memory(operand),
+            read: !operand.is_written(),
+            written: operand.is_written(),
+            optional: matches!(operand, Operand::Output | Operand::LogSumExp) || operand.is_state(),
+            kept: self.kept(operand),
+            apart: operand.is_state(),
+            forbidden: (is_past && self.spec().append).then_some("append"),
+        }
     }
 }
 
@@ -77,33 +80,28 @@ impl Operator for Attention {
     type Gpu = GpuPlan;
     type Ran = Ran;
 
-    fn host_tensors<'a>(
-        problem: &'a Problem,
-        inputs: &Inputs<'a>,
-        outputs: Outputs<'a>,
-    ) -> Result<HostTensors<'a>, ArgumentError> {
+    fn check(problem: &Problem, inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Result<(), ArgumentError> {
         inputs.check(problem)?;
-        outputs.check(problem)?;
-        Ok(tensors::host(inputs, outputs))
+        outputs.check(problem)
     }
 
-    fn lengths<'a>(_: &'a Problem, inputs: &Inputs<'a>, _: &Outputs<'a>) -> Lengths<'a> {
+    fn lengths<'a>(_: &'a Problem, inputs: &Inputs<'a>) -> Lengths<'a> {
         inputs.lengths
     }
 
-    fn device_tensors(
+    fn check_on_device(
         problem: &Problem,
         inputs: &DeviceInputs<'_>,
         outputs: &DeviceOutputs,
-    ) -> Result<Addresses, ArgumentError> {
+    ) -> Result<(), ArgumentError> {
         inputs.lengths.check(problem)?;
         if outputs.output.is_none() && outputs.lse.is_none() && outputs.state.is_none() {
             return Err(ArgumentError::NoOutput { argument: Operand::Output.argument() });
         }
-        Ok(addresses(inputs, outputs))
+        Ok(())
     }
 
-    fn device_lengths<'a>(_: &'a Problem, inputs: &DeviceInputs<'a>, _: &DeviceOutputs) -> Lengths<'a> {
+    fn device_lengths<'a>(_: &'a Problem, inputs: &DeviceInputs<'a>) -> Lengths<'a> {
         inputs.lengths
     }
 

@@ -5,7 +5,7 @@ use super::cuda::plan::GpuPlan;
 use super::worked::Worked;
 use crate::cpu::memory::Memory;
 use crate::cuda::workspace::GpuWorkspace;
-use crate::error::CertifyError;
+use crate::error::RunError;
 use elsa_core::attention::plan::Span;
 use elsa_core::attention::traversal::{Report, Schedule, Shares, Tile, share};
 use elsa_core::state::NaturalState;
@@ -102,12 +102,12 @@ impl Recorded {
     /// Reads the results that the run left in its memory. Waits for the run, if it is pending on a GPU.
     ///
     /// # Errors
-    /// Returns an error if the memory does not belong to the run, or if the device fails.
-    pub fn traversed<'w>(&self, worked: Worked<'w>) -> Result<Traversed<'w>, CertifyError> {
+    /// Returns an error if the memory is not that of the run, or if the device fails.
+    pub fn traversed<'w>(&self, worked: Worked<'w>) -> Result<Traversed<'w>, RunError> {
         match (self, worked) {
             (Recorded::Cpu(on), Worked::Cpu(workspace)) => on.traversed(workspace),
             (Recorded::Gpu(on), Worked::Gpu(workspace)) => on.traversed(workspace),
-            _ => Err(CertifyError::Exact),
+            _ => Err(RunError::Exact),
         }
     }
 }
@@ -121,21 +121,21 @@ fn counted(memory: &mut Memory, span: Span) -> Option<Report> {
 }
 
 impl OnCpu {
-    fn traversed<'w>(&self, memory: &'w mut Memory) -> Result<Traversed<'w>, CertifyError> {
+    fn traversed<'w>(&self, memory: &'w mut Memory) -> Result<Traversed<'w>, RunError> {
         let mut report = Report::default();
         for worker in 0..self.workers {
             let start = self.counts.start + worker * self.stride;
             let counted = counted(memory, Span { start, ..self.counts });
-            report.add(&counted.ok_or(CertifyError::Exact)?);
+            report.add(&counted.ok_or(RunError::Exact)?);
         }
-        let left_out = memory.record(self.left_out).ok_or(CertifyError::Exact)?;
+        let left_out = memory.record(self.left_out).ok_or(RunError::Exact)?;
         let (d, share) = left_out.split_at(left_out.len() / 2);
         Ok(traversed(self.schedule, self.tile, report, d, share, true))
     }
 }
 
 impl OnGpu {
-    fn traversed<'w>(&self, workspace: &'w mut GpuWorkspace) -> Result<Traversed<'w>, CertifyError> {
+    fn traversed<'w>(&self, workspace: &'w mut GpuWorkspace) -> Result<Traversed<'w>, RunError> {
         const WORDS: usize = size_of::<WithinCounts>() / size_of::<f32>();
         let counted = self.blocks * WORDS;
         let found = workspace.fetch(self.at, counted + 3 * self.rows)?;

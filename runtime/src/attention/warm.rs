@@ -2,12 +2,13 @@
 
 use super::operator::{Plan, Workspace};
 use crate::cuda::memory::HostBuffer;
-use crate::error::{BindError, DeviceError, WarmError};
+use crate::error::{BindError, DeviceError, RunError};
 use crate::plan::Execution;
 use crate::report::Report;
-use crate::tensors::Given;
 use crate::workspace::Memory;
-use elsa_core::attention::{Inputs, Lengths, MaskElements, MaskKind, Operand, Outputs, Problem, StateOut};
+use elsa_core::attention::{
+    Inputs, Lengths, MaskElements, MaskKind, Operand, Operands, Outputs, Problem, StateOut,
+};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use half::{bf16, f16};
 
@@ -72,11 +73,10 @@ impl Open {
 
 /// The tensors of a call, with outputs and states of every row.
 struct Tensors {
-    /// Query, key, value, past keys and past values.
-    read: [Option<Zeros>; 5],
+    /// The inputs that have elements.
+    read: Operands<Option<Zeros>>,
     mask: Option<Open>,
-    bias: Option<Zeros>,
-    /// The index, with the first entry for every pair.
+    /// Every pair has the first entry.
     bias_index: Option<HostBuffer<i64>>,
     /// Output, present keys and present values.
     written: [Option<Zeros>; 3],
@@ -90,9 +90,7 @@ impl Tensors {
     fn new(problem: &Problem) -> Result<Tensors, DeviceError> {
         let spec = problem.spec();
         let zeros = |operand| {
-            let past = matches!(operand, Operand::PastKey | Operand::PastValue);
-            // A past in the present is not a separate tensor.
-            let memory = problem.memory(operand).filter(|_| !(past && spec.append));
+            let memory = problem.memory(operand);
             memory.map(|memory| Zeros::new(spec.dtype, memory.elements)).transpose()
         };
         let rows =
@@ -111,15 +109,13 @@ impl Tensors {
             Ok::<_, DeviceError>(list)
         };
         Ok(Tensors {
-            read: [
-                zeros(Operand::Query)?,
-                zeros(Operand::Key)?,
-                zeros(Operand::Value)?,
-                zeros(Operand::PastKey)?,
-                zeros(Operand::PastValue)?,
-            ],
+            read: Operands::try_from_fn(|operand| match operand {
+                Operand::Bias => spec.bias.map(|bias| Zeros::new(bias.dtype(), bias.extent())).transpose(),
+                Operand::Mask | Operand::BiasIndex => Ok(None),
+                _ if operand.is_written() => Ok(None),
+                _ => zeros(operand),
+            })?,
             mask: spec.mask.map(|mask| Open::new(mask.kind(), mask.extent())).transpose()?,
-            bias: spec.bias.map(|bias| Zeros::new(bias.dtype(), bias.extent())).transpose()?,
             bias_index: problem
                 .memory(Operand::BiasIndex)
                 .map(|memory| HostBuffer::ordinary(memory.elements))
@@ -141,20 +137,12 @@ impl Tensors {
 
     /// Returns the tensors as inputs and outputs, with or without `states`.
     fn bound(&mut self, states: bool) -> (Inputs<'_>, Outputs<'_>) {
-        const NONE: Elements<'static> = Elements::F32(&[]);
-        let [query, key, value, past_key, past_value] =
-            self.read.each_ref().map(|zeros| zeros.as_ref().map(Zeros::read));
         let [keys, cu_seqlens_q, cu_seqlens_k] = self.lists.each_ref().map(|list| list.as_deref());
         let inputs = Inputs {
-            query: query.unwrap_or(NONE),
-            key: key.unwrap_or(NONE),
-            value: value.unwrap_or(NONE),
-            past_key,
-            past_value,
             mask: self.mask.as_ref().map(Open::read),
-            bias: self.bias.as_ref().map(Zeros::read),
             bias_index: self.bias_index.as_deref(),
             lengths: Lengths { keys, cu_seqlens_q, cu_seqlens_k, ..Lengths::default() },
+            ..Inputs::of(|operand| self.read[operand].as_ref().map(Zeros::read))
         };
         let [output, present_key, present_value] =
             self.written.each_mut().map(|zeros| zeros.as_mut().map(Zeros::write));
@@ -190,8 +178,8 @@ impl Plan {
     /// # Errors
     /// Returns an error if host memory is not available, or the errors of [`Plan::bind`] and
     /// [`Bound::run`](crate::Bound::run).
-    pub fn warm(&self, workspace: &mut Workspace) -> Result<Report, WarmError> {
-        let mut tensors = Tensors::new(&self.problem).map_err(WarmError::Memory)?;
+    pub fn warm(&self, workspace: &mut Workspace) -> Result<Report, RunError> {
+        let mut tensors = Tensors::new(&self.problem).map_err(RunError::Memory)?;
         let states = self.takes_states(workspace);
         let (inputs, outputs) = tensors.bound(states);
         let mut report = self.bind(inputs, outputs, workspace)?.run()?;
@@ -219,8 +207,8 @@ impl Plan {
     fn takes_states(&self, workspace: &Workspace) -> bool {
         match (&self.execution, &workspace.memory) {
             (Execution::Gpu { gpu: plan, .. }, Memory::Gpu { gpu: Ok(memory), .. }) => {
-                let states = Given::of(|at| at == Operand::StateReference as usize);
-                plan.check_partials(true).is_ok() && self.check_memory(plan, states, memory).is_ok()
+                let states = Operands::from_fn(|operand| operand == Operand::StateReference);
+                plan.check_partials(true).is_ok() && self.check_memory(plan, &states, memory).is_ok()
             }
             _ => true,
         }

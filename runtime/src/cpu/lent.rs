@@ -5,7 +5,7 @@ use crate::error::PlanError;
 use crate::operator::Operator;
 use crate::plan::{Execution, Plan};
 use crate::workspace::{Memory, Workspace};
-use elsa_core::attention::plan::ChooseError;
+use elsa_core::plan::ChooseError;
 
 impl<O: Operator> Plan<O> {
     /// Creates a workspace in the caller's memory, of at least [`Plan::workspace_bytes`] bytes and any alignment.

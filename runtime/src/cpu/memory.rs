@@ -1,6 +1,6 @@
 //! Host memory: workspaces of f32 values, allocated or lent by the caller, and zero bytes of any type.
 
-use elsa_core::attention::plan::Span;
+use elsa_core::room::Span;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::{self, NonNull};
 

@@ -10,5 +10,6 @@ pub mod place;
 pub mod plan;
 pub mod pool;
 pub mod process;
+pub mod slices;
 pub mod spin;
 mod standing;

@@ -31,7 +31,7 @@ pub trait CpuPlan: Clone + Debug + Send + Sync {
         &'a self,
         problem: &'a Self::Problem,
         lengths: <Self::Problem as Problem>::Lengths<'a>,
-        tensors: &HostTensors<'a>,
+        tensors: &HostTensors<'a, <Self::Problem as Problem>::Operand>,
         memory: &'a mut Memory,
     ) -> Result<Self::Call<'a>, BindError>;
 }

@@ -8,8 +8,9 @@ use crate::error::{BindError, DeviceError, RunError};
 use crate::operator::Operator;
 use crate::plan::{Execution, Plan};
 use crate::report::Report;
-use crate::tensors::Given;
+use crate::tensors::places;
 use crate::workspace::{Memory, Workspace};
+use elsa_core::operands::Operands;
 use std::sync::Arc;
 
 impl<O: Operator> Plan<O> {
@@ -53,12 +54,14 @@ impl<O: Operator> Plan<O> {
             Memory::Gpu { gpu: Err(e), .. } => return Err(BindError::Device(DeviceError::clone(e))),
             Memory::Cpu(_) => return Err(BindError::Foreign),
         };
-        let addresses = O::device_tensors(&self.problem, inputs, outputs)?;
-        let given = Given::of(|at| addresses[at].is_some());
-        self.check_memory(plan, given, memory)?;
-        plan.allows(given)?;
-        let lengths = O::device_lengths(&self.problem, inputs, outputs);
-        let call = DeviceCall::new(plan, &self.problem, lengths, &addresses, stream, memory)?;
+        O::check_on_device(&self.problem, inputs, outputs)?;
+        let (mut read, mut written) = (*inputs, *outputs);
+        let places = places(&mut read, &mut written);
+        let given = Operands::from_fn(|operand| places[operand].is_some());
+        self.check_memory(plan, &given, memory)?;
+        plan.allows(&given)?;
+        let lengths = O::device_lengths(&self.problem, inputs);
+        let call = DeviceCall::new(plan, &self.problem, lengths, &places, stream, memory)?;
         Ok(DeviceBound { call, plan: self, ran: &mut workspace.ran })
     }
 }

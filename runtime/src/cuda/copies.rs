@@ -1,23 +1,24 @@
 //! The memory of copies of host tensors.
 
-use crate::tensors::{MOST_TENSORS, PerTensor, Tensor};
+use crate::tensors::Tensor;
+use elsa_core::operands::{Operand, Operands};
 use elsa_core::view::View;
 
-/// The layout of device memory that holds copies of host tensors. Tensors that few calls have are in a separate
-/// buffer, one after another.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Staging {
+/// The layout of device memory that holds copies of host tensors. Those that few calls have lie in a buffer of their own,
+/// one after the other.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Staging<O: Operand> {
     /// Offset of each tensor, a multiple of 256. Absent tensors take no bytes.
-    pub at: PerTensor<usize>,
+    pub at: Operands<O, usize>,
     /// Total number of bytes.
     pub bytes: usize,
 }
 
-impl Staging {
+impl<O: Operand> Staging<O> {
     /// Lays out the staging. Returns `None` if its size overflows.
-    pub fn of(tensors: &PerTensor<Tensor>) -> Option<Staging> {
-        let (mut at, mut bytes) = ([0; MOST_TENSORS], 0usize);
-        for (at, tensor) in at.iter_mut().zip(tensors).filter(|(_, tensor)| !tensor.apart) {
+    pub fn of(tensors: &Operands<O, Tensor>) -> Option<Staging<O>> {
+        let (mut at, mut bytes) = (Operands::default(), 0usize);
+        for (at, tensor) in at.values_mut().zip(tensors.values()).filter(|(_, tensor)| !tensor.apart) {
             *at = bytes;
             bytes = bytes.checked_add(tensor.bytes())?.checked_next_multiple_of(256)?;
         }
@@ -37,10 +38,10 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Computes the memory for the tensors; `usize::MAX` if a size overflows.
-    pub fn of(tensors: &PerTensor<Tensor>) -> Copies {
-        let apart = tensors.iter().filter(|tensor| tensor.apart).map(Tensor::bytes);
-        let by_rows = tensors.iter().filter(|tensor| rows_of(tensor).is_some());
+    /// Those of the tensors; `usize::MAX` where a size overflows.
+    pub fn of<O: Operand>(tensors: &Operands<O, Tensor>) -> Copies {
+        let apart = tensors.values().filter(|tensor| tensor.apart).map(Tensor::bytes);
+        let by_rows = tensors.values().filter(|tensor| rows_of(tensor).is_some());
         Copies {
             staging: Staging::of(tensors).map_or(usize::MAX, |staging| staging.bytes),
             apart: apart.fold(0, usize::saturating_add),
@@ -60,23 +61,24 @@ pub fn rows_of(tensor: &Tensor) -> Option<View> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensors::per_tensor;
+    use elsa_core::attention::{Operand, Operands};
     use elsa_core::memory::Memory;
 
     #[test]
     fn staging_holds_every_tensor_apart() {
         let sizes = [160, 3, 0, 4096, 257, 44];
-        let tensors = per_tensor(|at| Tensor {
-            memory: sizes.get(at).map(|n| Memory { elements: *n, element_size: 2, view: None }),
-            apart: at == 1 || at == 5,
+        let tensors = Operands::from_fn(|operand| Tensor {
+            memory: sizes.get(operand as usize).map(|n| Memory { elements: *n, element_size: 2, view: None }),
+            apart: matches!(operand, Operand::Key | Operand::Mask),
             ..Tensor::default()
         });
         let staging = Staging::of(&tensors).unwrap();
-        let starts = [0, 2, 3, 4].map(|at| staging.at[at]);
+        let starts = [0, 2, 3, 4].map(|at| staging.at[Operand::ALL[at]]);
         assert_eq!((starts, staging.bytes), ([0, 512, 512, 8704], 9472));
         assert_eq!(Copies::of(&tensors), Copies { staging: 9472, apart: 94, bounce: 0 });
         let mut large = tensors;
-        large[3].memory = Some(Memory { elements: usize::MAX / 2, element_size: 2, view: None });
+        large[Operand::PastKey].memory =
+            Some(Memory { elements: usize::MAX / 2, element_size: 2, view: None });
         assert_eq!((Staging::of(&large), Copies::of(&large).staging), (None, usize::MAX));
     }
 }

@@ -6,12 +6,13 @@ use super::plan::GpuPlan;
 use super::workspace::GpuWorkspace;
 use crate::error::{BindError, DeviceError};
 use crate::problem::Problem;
-use crate::tensors::{MOST_TENSORS, PerTensor, Tensor};
+use crate::tensors::{DeviceTensors, Tensor, types};
 use elsa_core::argument::ArgumentError;
+use elsa_core::operands::{Location, Operands};
 use std::marker::PhantomData;
 
-/// Device addresses of the tensors of a call; `None` for absent tensors.
-pub type Addresses = PerTensor<Option<u64>>;
+/// The tensors of a call in device memory; `None` for those that it does not have.
+type Addresses<P> = Operands<<P as Problem>::Operand, Option<Location<u64>>>;
 
 /// A call on device tensors. Runs enqueue work and do not wait for it.
 #[derive(Debug)]
@@ -70,17 +71,19 @@ impl<'a> DeviceCall<'a> {
         plan: &P,
         problem: &P::Problem,
         lengths: <P::Problem as Problem>::Lengths<'_>,
-        given: &Addresses,
+        given: &Addresses<P::Problem>,
         stream: Option<RawStream>,
         workspace: &'a mut GpuWorkspace,
     ) -> Result<DeviceCall<'a>, BindError> {
         workspace.revive()?;
         let context = workspace.context.clone();
         let entered = context.enter()?;
-        let mut at = [0; MOST_TENSORS];
-        for ((at, tensor), address) in at.iter_mut().zip(&problem.tensors_of(&lengths)).zip(given) {
-            *at = check(&entered, tensor, *address)?;
-        }
+        let types = types(given);
+        let tensors = problem.tensors_of(&types);
+        let at = Operands::try_from_fn(|operand| {
+            let address = given[operand].map(|place| place.address);
+            check(&entered, &tensors[operand], address)
+        })?;
         let (lent, capture, stream) = match stream {
             Some(stream) => {
                 // Query the capture first: for the default stream, the other query would invalidate captures of
@@ -94,7 +97,7 @@ impl<'a> DeviceCall<'a> {
             None => (false, None, workspace.stream.raw()),
         };
         let relaxed = capture.map(|_| entered.relax()).transpose()?;
-        let launches = plan.launches(problem, lengths, &at, workspace)?;
+        let launches = plan.launches(problem, lengths, &DeviceTensors { at, types: &types }, workspace)?;
         drop(relaxed);
         Ok(DeviceCall { workspace, launches, stream, lent, borrowed: PhantomData })
     }

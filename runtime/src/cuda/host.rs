@@ -7,7 +7,8 @@ use super::staging::{Placed, for_runs, place};
 use super::workspace::GpuWorkspace;
 use crate::error::DeviceError;
 use crate::problem::Problem;
-use crate::tensors::{HostTensors, PerTensor, per_tensor};
+use crate::tensors::{DeviceTensors, HostTensors};
+use elsa_core::operands::Operands;
 use std::time::{Duration, Instant};
 
 /// Time of a call on a GPU, by activity.
@@ -21,6 +22,9 @@ pub struct CallTimes {
     pub device: Duration,
 }
 
+/// The operands of a plan.
+type OperandOf<P> = <<P as GpuPlan>::Problem as Problem>::Operand;
+
 /// A call on host tensors.
 ///
 /// Invariant *placed*: data and bytes of every placed tensor are those of a slice that lives for `'a`. Nothing else
@@ -29,11 +33,11 @@ pub struct HostCall<'a, P: GpuPlan> {
     plan: &'a P,
     problem: &'a P::Problem,
     lengths: <P::Problem as Problem>::Lengths<'a>,
-    tensors: HostTensors<'a>,
-    /// `true` if the CPU recomputes the call after a GPU failure.
+    tensors: HostTensors<'a, OperandOf<P>>,
+    /// Whether the CPU computes the call again if the GPU fails.
     guarded: bool,
     workspace: &'a mut GpuWorkspace,
-    placed: PerTensor<Placed>,
+    placed: Operands<OperandOf<P>, Placed>,
     launches: Launches,
     /// `true` if `placed` and `launches` belong to the workspace's context.
     prepared: bool,
@@ -67,7 +71,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
         plan: &'a P,
         problem: &'a P::Problem,
         lengths: <P::Problem as Problem>::Lengths<'a>,
-        tensors: HostTensors<'a>,
+        tensors: HostTensors<'a, OperandOf<P>>,
         guarded: bool,
         workspace: &'a mut GpuWorkspace,
     ) -> Result<HostCall<'a, P>, DeviceError> {
@@ -232,7 +236,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
     ) -> Result<usize, DeviceError> {
         self.workspace.pending.precede(entered, stream, None)?;
         let mut bytes = 0;
-        let copied = || self.placed.iter().filter(|tensor| !tensor.mapped);
+        let copied = || self.placed.values().filter(|tensor| !tensor.mapped);
         for tensor in copied().filter(|tensor| !reused && tensor.read) {
             bytes += tensor.bytes;
             // SAFETY: *room*: both the slice and its place in the staging have that many bytes. *alive*: slices
@@ -276,7 +280,7 @@ impl<'a, P: GpuPlan> HostCall<'a, P> {
 
     /// Copies outputs back row by row: those with gaps, which are not written, and those that the run also reads.
     fn copy_rows(&mut self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
-        let written = self.placed.iter().filter(|tensor| tensor.written);
+        let written = self.placed.values().filter(|tensor| tensor.written);
         for tensor in written.filter(|tensor| !tensor.mapped && tensor.bytes > 0) {
             let (Some(view), size) = (tensor.rows, tensor.size) else { continue };
             let bounce = &mut self.workspace.bounce;
@@ -308,12 +312,13 @@ fn prepare<P: GpuPlan>(
     plan: &P,
     problem: &P::Problem,
     lengths: <P::Problem as Problem>::Lengths<'_>,
-    tensors: &HostTensors<'_>,
+    tensors: &HostTensors<'_, OperandOf<P>>,
     guarded: bool,
     workspace: &mut GpuWorkspace,
-) -> Result<(PerTensor<Placed>, Launches), DeviceError> {
-    let placed = place(plan.gpu(), &problem.tensors_of(&lengths), tensors, guarded, workspace)?;
-    let at = per_tensor(|at| placed[at].device);
-    let launches = plan.launches(problem, lengths, &at, workspace)?;
+) -> Result<(Operands<OperandOf<P>, Placed>, Launches), DeviceError> {
+    let placed = place(plan.gpu(), &problem.tensors_of(tensors.types()), tensors, guarded, workspace)?;
+    let at = Operands::from_fn(|operand| placed[operand].device);
+    let tensors = DeviceTensors { at, types: tensors.types() };
+    let launches = plan.launches(problem, lengths, &tensors, workspace)?;
     Ok((placed, launches))
 }

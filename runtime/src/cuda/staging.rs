@@ -4,7 +4,8 @@ use super::copies::{Copies, Staging, rows_of};
 use super::gpu::Gpu;
 use super::workspace::GpuWorkspace;
 use crate::error::DeviceError;
-use crate::tensors::{HostTensors, PerTensor, Tensor, per_tensor};
+use crate::tensors::{HostTensors, Tensor};
+use elsa_core::operands::{Operand, Operands};
 use elsa_core::view::View;
 use std::ops::Range;
 use std::ptr;
@@ -84,16 +85,16 @@ pub fn for_runs<E>(
 ///
 /// # Errors
 /// Returns an error if memory is not available, or if the device fails.
-pub fn place(
+pub fn place<O: Operand>(
     gpu: &Gpu,
-    list: &PerTensor<Tensor>,
-    tensors: &HostTensors<'_>,
+    list: &Operands<O, Tensor>,
+    tensors: &HostTensors<'_, O>,
     guarded: bool,
     workspace: &mut GpuWorkspace,
-) -> Result<PerTensor<Placed>, DeviceError> {
+) -> Result<Operands<O, Placed>, DeviceError> {
     let staging = Staging::of(list).ok_or(DeviceError::HostMemory { bytes: usize::MAX })?;
-    let mut placed = per_tensor(|at| {
-        let (data, tensor) = (tensors.at(at), &list[at]);
+    let mut placed = Operands::from_fn(|operand| {
+        let (data, tensor) = (tensors.at(operand), &list[operand]);
         match tensor.memory {
             Some(memory) if !data.is_null() => Placed {
                 data,
@@ -110,23 +111,25 @@ pub fn place(
     });
     if gpu.profile().integrated {
         let entered = workspace.context.enter()?;
-        for tensor in placed.iter_mut().filter(|tensor| !(guarded && tensor.read && tensor.written)) {
+        for tensor in placed.values_mut().filter(|tensor| !(guarded && tensor.read && tensor.written)) {
             if let Some(device) = entered.mapped(tensor.data.expose_provenance() as u64, tensor.bytes) {
                 (tensor.device, tensor.mapped) = (device, true);
             }
         }
     }
     let copies = Copies::of(list);
-    let any = |apart: bool| placed.iter().zip(list).any(|(x, tensor)| tensor.apart == apart && x.is_copied());
+    let any = |apart: bool| {
+        placed.values().zip(list.values()).any(|(x, tensor)| tensor.apart == apart && x.is_copied())
+    };
     workspace.reserve_copies(&copies, any(false))?;
     if any(true) {
         workspace.reserve_apart(&copies)?;
     }
     let staged = workspace.staging.as_ref().map_or(0, |buffer| buffer.address());
     let mut apart = workspace.apart.as_ref().map_or(0, |buffer| buffer.address());
-    for ((tensor, x), offset) in list.iter().zip(&mut placed).zip(staging.at) {
+    for ((tensor, x), offset) in list.values().zip(placed.values_mut()).zip(staging.at.values()) {
         if x.is_copied() {
-            x.device = if tensor.apart { apart } else { staged + offset as u64 };
+            x.device = if tensor.apart { apart } else { staged + *offset as u64 };
         }
         if tensor.apart {
             apart += tensor.bytes() as u64;

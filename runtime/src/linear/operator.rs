@@ -1,15 +1,14 @@
 //! Linear attention as an operator of the engine.
 
 use super::cpu::plan::CpuPlan;
-use super::cuda::device::{LinearDeviceInputs, LinearDeviceOutputs, addresses};
 use super::cuda::plan::GpuPlan;
-use crate::cuda::device::Addresses;
 use crate::operator::Operator;
 use crate::problem;
-use crate::tensors::{HostTensors, PerTensor, Tensor, per_tensor};
+use crate::tensors::Tensor;
 use crate::{bound, plan, workspace};
 use elsa_core::argument::ArgumentError;
-use elsa_core::linear::{Inputs, Operand, Outputs, Problem};
+use elsa_core::dtype::DType;
+use elsa_core::linear::{InputTensors, Inputs, Operand, OutputTensors, Outputs, Problem};
 use std::convert::Infallible;
 
 /// Linear attention, the operator of [`Engine::linear_plan`](crate::Engine::linear_plan).
@@ -26,28 +25,33 @@ pub type LinearBound<'a> = bound::Bound<'a, Linear>;
 /// A plan of linear attention with tensors in device memory, created by [`LinearPlan::bind_device`].
 pub type LinearDeviceBound<'a> = crate::cuda::bound::DeviceBound<'a, Linear>;
 
+/// The input tensors of a call of linear attention as device addresses of the first element of each view, and the bounds of
+/// packed sequences in host memory. Shapes and strides are those of the problem.
+pub type LinearDeviceInputs<'a> = InputTensors<'a, u64, u64>;
+/// The output tensors of a call of linear attention as device addresses of the first element. Shapes and strides are those of
+/// the problem. A call writes the output, the present states, or both.
+pub type LinearDeviceOutputs = OutputTensors<u64, u64>;
+
 impl problem::Problem for Problem {
+    type Operand = Operand;
     type Lengths<'a> = Option<&'a [i64]>;
 
     fn sequences(&self) -> usize {
         self.sequences()
     }
 
-    fn tensors(&self) -> PerTensor<Tensor> {
-        per_tensor(|at| {
-            let Some(operand) = Operand::ALL.get(at).copied() else { return Tensor::default() };
-            let in_place = self.spec().in_place;
-            Tensor {
-                argument: operand.argument(),
-                memory: self.memory(operand),
-                read: !operand.is_written() || (operand == Operand::PresentState && in_place),
-                written: operand.is_written(),
-                optional: operand == Operand::Output,
-                kept: None,
-                apart: false,
-                forbidden: (operand == Operand::PastState && in_place).then_some("in_place"),
-            }
-        })
+    fn tensor(&self, operand: Operand, _: DType) -> Tensor {
+        let in_place = self.spec().in_place;
+        Tensor {
+            argument: operand.argument(),
+            memory: self.memory(operand),
+            read: !operand.is_written() || (operand == Operand::PresentState && in_place),
+            written: operand.is_written(),
+            optional: operand == Operand::Output,
+            kept: None,
+            apart: false,
+            forbidden: (operand == Operand::PastState && in_place).then_some("in_place"),
+        }
     }
 }
 
@@ -61,58 +65,28 @@ impl Operator for Linear {
     type Gpu = GpuPlan;
     type Ran = Infallible;
 
-    fn host_tensors<'a>(
-        problem: &'a Problem,
-        inputs: &Inputs<'a>,
-        outputs: Outputs<'a>,
-    ) -> Result<HostTensors<'a>, ArgumentError> {
+    fn check(problem: &Problem, inputs: &Inputs<'_>, outputs: &Outputs<'_>) -> Result<(), ArgumentError> {
         inputs.check(problem)?;
-        outputs.check(problem)?;
-        let mut tensors = HostTensors::default();
-        for operand in Operand::ALL {
-            if let Some(elements) = inputs.elements(operand) {
-                tensors.set(operand as usize, elements.as_ptr().cast_mut());
-            }
-        }
-        let Outputs { output, present_state } = outputs;
-        if let Some(mut output) = output {
-            tensors.set(Operand::Output as usize, output.as_mut_ptr());
-        }
-        if let Some(present) = present_state {
-            tensors.set(Operand::PresentState as usize, present.as_mut_ptr().cast());
-        }
-        Ok(tensors)
+        outputs.check(problem)
     }
 
-    fn lengths<'a>(_: &'a Problem, inputs: &Inputs<'a>, _: &Outputs<'a>) -> Option<&'a [i64]> {
+    fn lengths<'a>(_: &'a Problem, inputs: &Inputs<'a>) -> Option<&'a [i64]> {
         inputs.cu_seqlens
     }
 
-    fn device_tensors(
+    fn check_on_device(
         problem: &Problem,
         inputs: &LinearDeviceInputs<'_>,
         outputs: &LinearDeviceOutputs,
-    ) -> Result<Addresses, ArgumentError> {
+    ) -> Result<(), ArgumentError> {
         problem.check_bounds(inputs.cu_seqlens)?;
         if outputs.output.is_none() && outputs.present_state.is_none() {
             return Err(ArgumentError::NoOutput { argument: Operand::Output.argument() });
         }
-        Ok(addresses(inputs, outputs))
+        Ok(())
     }
 
-    fn device_lengths<'a>(
-        _: &'a Problem,
-        inputs: &LinearDeviceInputs<'a>,
-        _: &LinearDeviceOutputs,
-    ) -> Option<&'a [i64]> {
+    fn device_lengths<'a>(_: &'a Problem, inputs: &LinearDeviceInputs<'a>) -> Option<&'a [i64]> {
         inputs.cu_seqlens
-    }
-
-    fn ran_on_cpu(_: &CpuPlan, _: &Problem, _: bool) -> Option<Infallible> {
-        None
-    }
-
-    fn ran_on_gpu(_: &GpuPlan, _: &Problem) -> Option<Infallible> {
-        None
     }
 }

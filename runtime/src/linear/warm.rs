@@ -2,47 +2,9 @@
 
 use super::operator::{LinearPlan, LinearWorkspace};
 use crate::cuda::memory::HostBuffer;
-use crate::error::{BindError, DeviceError, WarmError};
+use crate::error::{BindError, RunError};
 use crate::report::Report;
 use crate::workspace::Memory;
-use elsa_core::dtype::{DType, Elements, ElementsMut};
-use elsa_core::linear::{Inputs, Operand, Outputs, Problem};
-use half::{bf16, f16};
-
-/// A tensor of zeros.
-enum Zeros {
-    F32(HostBuffer<f32>),
-    F16(HostBuffer<f16>),
-    Bf16(HostBuffer<bf16>),
-}
-
-impl Zeros {
-    /// That of an operand; without elements if the problem does not have it.
-    fn of(problem: &Problem, operand: Operand) -> Result<Zeros, DeviceError> {
-        let len = problem.memory(operand).map_or(0, |memory| memory.elements);
-        Ok(match problem.dtype_of(operand) {
-            DType::F32 => Zeros::F32(HostBuffer::ordinary(len)?),
-            DType::F16 => Zeros::F16(HostBuffer::ordinary(len)?),
-            DType::Bf16 => Zeros::Bf16(HostBuffer::ordinary(len)?),
-        })
-    }
-
-    fn read(&self) -> Elements<'_> {
-        match self {
-            Zeros::F32(x) => Elements::F32(x),
-            Zeros::F16(x) => Elements::F16(x),
-            Zeros::Bf16(x) => Elements::Bf16(x),
-        }
-    }
-
-    fn write(&mut self) -> ElementsMut<'_> {
-        match self {
-            Zeros::F32(x) => ElementsMut::F32(x),
-            Zeros::F16(x) => ElementsMut::F16(x),
-            Zeros::Bf16(x) => ElementsMut::Bf16(x),
-        }
-    }
-}
 
 impl LinearPlan {
     /// Runs over tensors of zeros in `workspace`. The first run in it then takes what later ones take, and allocates nothing:
@@ -55,37 +17,15 @@ impl LinearPlan {
     /// # Errors
     /// Returns an error if host memory is not available, or the errors of [`Plan::bind`](crate::Plan::bind) and
     /// [`Bound::run`](crate::Bound::run).
-    pub fn warm(&self, workspace: &mut LinearWorkspace) -> Result<Report, WarmError> {
-        let problem = &self.problem;
-        let zeros = |operand| Zeros::of(problem, operand).map_err(WarmError::Memory);
-        let has = |operand| problem.memory(operand).is_some();
-        let (query, key, value) = (zeros(Operand::Query)?, zeros(Operand::Key)?, zeros(Operand::Value)?);
-        let (decay, beta) = (zeros(Operand::Decay)?, zeros(Operand::Beta)?);
-        let states = |operand| {
-            let len = problem.memory(operand).map_or(0, |memory| memory.elements);
-            HostBuffer::<f32>::ordinary(len).map_err(WarmError::Memory)
-        };
-        let (past, mut present) = (states(Operand::PastState)?, states(Operand::PresentState)?);
-        let mut output = zeros(Operand::Output)?;
+    pub fn warm(&self, workspace: &mut LinearWorkspace) -> Result<Report, RunError> {
         // One sequence has every token, the others have none.
-        let packed = problem.spec().packed;
+        let packed = self.problem.spec().packed;
         let mut bounds = HostBuffer::<i64>::ordinary(packed.map_or(0, |n| n.saturating_add(1)))
-            .map_err(WarmError::Memory)?;
+            .map_err(RunError::Memory)?;
         if let [_, rest @ ..] = &mut *bounds {
-            rest.fill(problem.tokens() as i64);
+            rest.fill(self.problem.tokens() as i64);
         }
-        let inputs = Inputs {
-            decay: has(Operand::Decay).then(|| decay.read()),
-            beta: has(Operand::Beta).then(|| beta.read()),
-            past_state: has(Operand::PastState).then_some(&*past),
-            cu_seqlens: packed.map(|_| &*bounds),
-            ..Inputs::new(query.read(), key.read(), value.read())
-        };
-        let outputs = Outputs {
-            output: Some(output.write()),
-            present_state: has(Operand::PresentState).then_some(&mut *present),
-        };
-        let report = self.bind(inputs, outputs, workspace)?.run()?;
+        let report = self.run_over_zeros(packed.map(|_| &*bounds), workspace)?;
         if let Memory::Gpu { gpu: Ok(memory), .. } = &mut workspace.memory
             && memory.scratch.is_lent()
         {

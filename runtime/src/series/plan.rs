@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::error::PlanError;
 use crate::operator::Operator;
 use crate::plan::{DevicePlan, Plan};
-use elsa_core::attention::plan::ChooseError;
+use elsa_core::plan::ChooseError;
 use elsa_core::series::bound::Precision;
 use elsa_core::series::convolution::{self, Method};
 use elsa_core::series::plan::{

@@ -3,13 +3,10 @@
 use super::cpu::OnCpu;
 use super::cpu::plan::CpuPlan;
 use super::cuda::plan::{GpuPlan, OnGpu};
-use super::tensors::LARGEST;
-use crate::cuda::memory::HostBuffer;
-use crate::error::WarmError;
+use crate::error::RunError;
 use crate::operator::Operator;
 use crate::plan::Plan;
 use crate::report::Report;
-use crate::tensors::HostTensors;
 use crate::workspace::Workspace;
 
 impl<O, P> Plan<O>
@@ -27,17 +24,7 @@ where
     /// # Errors
     /// Returns an error if host memory is not available, or the errors of [`Plan::bind`](crate::Plan::bind) and
     /// [`Bound::run`](crate::Bound::run).
-    pub fn warm(&self, workspace: &mut Workspace<O>) -> Result<Report, WarmError> {
-        let (mut tensors, mut room) = (HostTensors::default(), Vec::new());
-        for (at, tensor) in self.problem.tensors().iter().enumerate() {
-            let Some(memory) = tensor.memory else { continue };
-            let mut zeros = HostBuffer::<f32>::ordinary(memory.elements).map_err(WarmError::Memory)?;
-            tensors.set(at, zeros.as_mut_ptr().cast());
-            room.push(zeros);
-        }
-        // The buffers are as large as the problem states, and are dropped after the run.
-        let report = self.bind_tensors(LARGEST, tensors, workspace)?.run()?;
-        drop(room);
-        Ok(report)
+    pub fn warm(&self, workspace: &mut Workspace<O>) -> Result<Report, RunError> {
+        self.run_over_zeros((), workspace)
     }
 }

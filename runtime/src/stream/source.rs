@@ -1,12 +1,11 @@
 //! Sources of the bytes of tensors, and their destinations.
 
 use super::excerpt::Excerpt;
-use elsa_core::attention::Operand;
 use std::io;
 use std::ops::Range;
 
-/// A source of the bytes of tensors: files, a network, a callback. `N` names a tensor: an
-/// [`Operand`](elsa_core::attention::Operand) of an attention call, or a weight of a layer.
+/// Where the bytes of tensors come from: files, a network, a callback. `N` names a tensor: an operand of a call, or a weight of
+/// a layer.
 ///
 /// A closure `FnMut(N, u64, &mut [u8]) -> io::Result<()>` is a source.
 pub trait Source<N> {
@@ -25,14 +24,14 @@ impl<N, F: FnMut(N, u64, &mut [u8]) -> io::Result<()>> Source<N> for F {
     }
 }
 
-/// A destination of the bytes of outputs: files, a network, a callback.
-pub trait Sink {
-    /// Writes the bytes of output `operand` from byte `offset` on. Every byte of an output's rows is passed once;
+/// Where the bytes of outputs go: files, a network, a callback. `N` names an output.
+pub trait Sink<N> {
+    /// Takes the bytes of output `operand` from byte `offset` on. Every byte of an output's rows is handed over once;
     /// bytes between rows are not.
     ///
     /// # Errors
-    /// Returns the cause if the bytes cannot be written.
-    fn write(&mut self, operand: Operand, offset: u64, from: &[u8]) -> io::Result<()>;
+    /// Whatever keeps the bytes from being taken.
+    fn write(&mut self, operand: N, offset: u64, from: &[u8]) -> io::Result<()>;
 
     /// Notes that all outputs of a unit have been passed. Units are finished in order.
     ///
@@ -47,8 +46,8 @@ pub trait Sink {
     fn advanced(&mut self) {}
 }
 
-impl<F: FnMut(Operand, u64, &[u8]) -> io::Result<()>> Sink for F {
-    fn write(&mut self, operand: Operand, offset: u64, from: &[u8]) -> io::Result<()> {
+impl<N, F: FnMut(N, u64, &[u8]) -> io::Result<()>> Sink<N> for F {
+    fn write(&mut self, operand: N, offset: u64, from: &[u8]) -> io::Result<()> {
         self(operand, offset, from)
     }
 }
@@ -72,19 +71,18 @@ impl PieceError {
     }
 }
 
-/// A source of the rows of tensors. Every [`Source`] is one: it receives requests for pieces that are contiguous in
-/// the tensor and in memory. A source that computes its rows, or stores them in another form, implements whole
-/// boxes instead.
-pub trait RowSource {
-    /// Fills the rows of `excerpt`, whose layout in `to` it describes. Excerpts without rows are requested as well.
+/// Where the rows of tensors come from. Every [`Source`] is one: it is asked for pieces that are consecutive in the tensor
+/// and in memory. A source that makes its rows, or has them elsewhere than in a tensor, takes whole boxes.
+pub trait RowSource<N> {
+    /// Fills the rows of `excerpt`, which lie in `to` as it says. Excerpts without rows are asked for, too.
     ///
     /// # Errors
-    /// Returns the cause if the rows cannot be read.
-    fn read_rows(&mut self, operand: Operand, excerpt: &Excerpt, to: &mut [u8]) -> Result<(), PieceError>;
+    /// Whatever keeps the rows from being read.
+    fn read_rows(&mut self, operand: N, excerpt: &Excerpt, to: &mut [u8]) -> Result<(), PieceError>;
 }
 
-impl<S: Source<Operand>> RowSource for S {
-    fn read_rows(&mut self, operand: Operand, excerpt: &Excerpt, to: &mut [u8]) -> Result<(), PieceError> {
+impl<N: Copy, S: Source<N>> RowSource<N> for S {
+    fn read_rows(&mut self, operand: N, excerpt: &Excerpt, to: &mut [u8]) -> Result<(), PieceError> {
         excerpt.pieces(|offset, place| {
             let Some(piece) = to.get_mut(place.clone()) else {
                 return Err(PieceError::outside(offset, &place));
@@ -95,14 +93,14 @@ impl<S: Source<Operand>> RowSource for S {
     }
 }
 
-/// A destination of the rows of outputs. Every [`Sink`] is one: it receives pieces that are contiguous in the
-/// tensor and in memory.
-pub trait RowSink {
-    /// Writes the rows of `excerpt`, whose layout in `from` it describes. Every row is passed once.
+/// Where the rows of outputs go. Every [`Sink`] is one: it is handed pieces that are consecutive in the tensor and in
+/// memory.
+pub trait RowSink<N> {
+    /// Takes the rows of `excerpt`, which lie in `from` as it says. Every row is handed over once.
     ///
     /// # Errors
-    /// Returns the cause if the rows cannot be written.
-    fn write_rows(&mut self, operand: Operand, excerpt: &Excerpt, from: &[u8]) -> Result<(), PieceError>;
+    /// Whatever keeps the rows from being taken.
+    fn write_rows(&mut self, operand: N, excerpt: &Excerpt, from: &[u8]) -> Result<(), PieceError>;
 
     /// Finishes a unit, like [`Sink::finished`].
     ///
@@ -114,8 +112,8 @@ pub trait RowSink {
     fn part_computed(&mut self);
 }
 
-impl<S: Sink> RowSink for S {
-    fn write_rows(&mut self, operand: Operand, excerpt: &Excerpt, from: &[u8]) -> Result<(), PieceError> {
+impl<N: Copy, S: Sink<N>> RowSink<N> for S {
+    fn write_rows(&mut self, operand: N, excerpt: &Excerpt, from: &[u8]) -> Result<(), PieceError> {
         excerpt.pieces(|offset, place| {
             let Some(piece) = from.get(place.clone()) else {
                 return Err(PieceError::outside(offset, &place));

@@ -6,9 +6,9 @@
 use crate::backward_tasks::of_seven_tasks;
 use elsa_core::argument::ArgumentError as E;
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem, BackwardSpec, Statistics, scalar};
-use elsa_core::attention::plan::ChooseError;
 use elsa_core::attention::{Alignment, MaskKind, Outputs, Spec, Window};
 use elsa_core::dtype::{DType, Elements};
+use elsa_core::plan::ChooseError;
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{Backend, BackwardPlanOptions, BindError, Engine, EngineOptions, PlanError, PlanOptions};
 use elsa_tests::cases::{Case, Data, MaskParams, Params, any_case, some_hard_cases};

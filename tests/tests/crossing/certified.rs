@@ -11,7 +11,7 @@ use elsa_core::attention::{MASK_LIMIT, MaskKind};
 use elsa_core::drift::larger;
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
-use elsa_runtime::{Backend, CertifyError, Engine, EngineOptions, Method, Plan, PlanOptions, Workspace};
+use elsa_runtime::{Backend, Engine, EngineOptions, Method, Plan, PlanOptions, RunError, Workspace};
 use elsa_tests::cases::{Case, Data, MaskData, MaskParams, Params, some_hard_cases};
 use elsa_tests::present;
 use elsa_tests::standin::{child, folder, is_child, said};
@@ -299,14 +299,14 @@ fn a_certificate_is_that_of_the_last_run() {
         assert_eq!(PlanOptions::default(), PlanOptions { all_workers: false, ..plain });
         assert!(with.workspace_bytes() > without.workspace_bytes());
         let mut own = without.workspace().unwrap();
-        assert_eq!(own.certified().unwrap_err(), CertifyError::NoRun);
+        assert_eq!(own.certified().unwrap_err(), RunError::NoRun);
         let mut buffers = case.buffers();
         without.bind(case.inputs(), buffers.outputs(), &mut own).unwrap().run().unwrap();
-        assert_eq!(own.certified().unwrap_err(), CertifyError::NoRun);
+        assert_eq!(own.certified().unwrap_err(), RunError::NoRun);
 
         let mut shared = Workspace::shared(&[&with, &of_larger, &without]).unwrap();
         with.warm(&mut shared).unwrap();
-        assert_eq!(shared.certified().unwrap_err(), CertifyError::NoRun);
+        assert_eq!(shared.certified().unwrap_err(), RunError::NoRun);
         let run = |plan: &Plan, case: &Case, shared: &mut Workspace| {
             let mut buffers = case.buffers();
             plan.bind(case.inputs(), buffers.outputs(), shared).unwrap().run().unwrap();
@@ -321,7 +321,7 @@ fn a_certificate_is_that_of_the_last_run() {
         // A second request returns the same.
         assert_eq!(shared.certified().unwrap().measured, first);
         run(&without, &case, &mut shared);
-        assert_eq!(shared.certified().unwrap_err(), CertifyError::NoRun);
+        assert_eq!(shared.certified().unwrap_err(), RunError::NoRun);
     }
 }
 

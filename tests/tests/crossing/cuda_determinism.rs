@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::attention::Alignment;
-use elsa_core::attention::plan::ChooseError as Refused;
 use elsa_core::dtype::DType;
+use elsa_core::plan::ChooseError as Refused;
 use elsa_core::view::View;
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Plan, PlanError, PlanOptions, Workspace};
 use elsa_tests::cases::{Buffers, Case, Data, Params, hard_cases};

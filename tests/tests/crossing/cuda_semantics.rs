@@ -362,7 +362,7 @@ impl Log {
     }
 }
 
-impl elsa_runtime::Sink for Log {
+impl elsa_runtime::Sink<Operand> for Log {
     fn write(&mut self, operand: Operand, offset: u64, from: &[u8]) -> std::io::Result<()> {
         self.pieces.push((self.done, operand, offset, from.to_vec()));
         Ok(())

@@ -3,9 +3,9 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::attention::plan::ChooseError as Refused;
 use elsa_core::attention::{Alignment, Window};
 use elsa_core::dtype::DType;
+use elsa_core::plan::ChooseError as Refused;
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{Backend, Engine, EngineOptions, HostTask, HostThreads, ParallelFor};
 use elsa_runtime::{PlanError, PlanOptions};

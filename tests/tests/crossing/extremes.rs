@@ -5,10 +5,11 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::attention::plan::{
-    BLOCK_SIZES, ChooseError, GpuOptions, GpuWorkspaceLayout, Options, WorkspaceLayout, choose, choose_gpu,
+    BLOCK_SIZES, GpuOptions, GpuWorkspaceLayout, Options, WorkspaceLayout, choose, choose_gpu,
 };
 use elsa_core::attention::{Alignment, MaskKind, MaskView, Operand, Problem, Sequence, Spec, Window, scalar};
 use elsa_core::dtype::DType;
+use elsa_core::plan::ChooseError;
 use elsa_core::profile::{DeviceProfile, GpuProfile, InstructionSet};
 use elsa_core::view::View;
 use elsa_kernels::cuda::GPU_KERNELS;

@@ -4,10 +4,9 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::attention::plan::{
-    ChooseError, CpuChoice, KeyLayout, Method, Options, Region, WorkspaceLayout, choose,
-};
+use elsa_core::attention::plan::{CpuChoice, KeyLayout, Method, Options, Region, WorkspaceLayout, choose};
 use elsa_core::attention::traversal::{Report, RowRoom, Schedule, scratch_len};
+use elsa_core::plan::ChooseError;
 use elsa_core::profile::DeviceProfile;
 use elsa_kernels::registry::ATTENTION;
 use elsa_tests::cases::{Case, Params, hard_cases};

@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::argument::ArgumentError as E;
-use elsa_core::attention::plan::ChooseError;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::monoid::{Monoid, associativity_holds, identity_holds};
+use elsa_core::plan::ChooseError;
 use elsa_core::scan::{Form, Scan};
 use elsa_core::series::bound::{Judged, Precision};
 use elsa_core::series::recurrence::{Gate, Inputs, Map, Outputs, Problem, Spec, reference, scalar};

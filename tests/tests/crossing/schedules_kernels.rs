@@ -13,8 +13,8 @@ use elsa_core::quorum::Division;
 use elsa_core::state::NaturalMerge;
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{
-    Backend, CertifyError, Engine, EngineOptions, Held, Method, PlanError, PlanOptions, StreamOptions,
-    TaskError, TaskPlan,
+    Backend, Engine, EngineOptions, Held, Method, PlanError, PlanOptions, RunError, StreamOptions, TaskError,
+    TaskPlan,
 };
 use elsa_tests::SLOW;
 use elsa_tests::cases::{Case, Data, MaskParams, Params, some_hard_cases};
@@ -176,10 +176,10 @@ fn refusals_name_the_option() {
         // The workspace of an exact run has no room for left-out sums.
         let plan = engine.plan(&problem, &plain).unwrap();
         let mut workspace = plan.workspace().unwrap();
-        assert_eq!(workspace.traversed().unwrap_err(), CertifyError::Exact);
+        assert_eq!(workspace.traversed().unwrap_err(), RunError::Exact);
         let mut buffers = case.buffers();
         plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
-        assert_eq!(workspace.traversed().unwrap_err(), CertifyError::Exact);
+        assert_eq!(workspace.traversed().unwrap_err(), RunError::Exact);
     }
 }
 

@@ -8,7 +8,7 @@ use super::schedules_kernels::{BLOCK, engines, run, within};
 use elsa_core::attention::traversal::{Schedule, Tile};
 use elsa_core::attention::{Alignment, MaskKind};
 use elsa_core::dtype::DType;
-use elsa_runtime::{CertifyError, PlanOptions};
+use elsa_runtime::{PlanOptions, RunError};
 use elsa_tests::SLOW;
 use elsa_tests::cases::{BiasParams, Case, Data, MaskData, MaskParams, Params};
 use elsa_tests::random::Random;
@@ -157,7 +157,7 @@ fn blocks_far_from_the_queries_go_unseen() {
             assert!(!plan.choice().unwrap().foresees);
             let (mut exact, mut workspace) = (case.buffers(), plan.workspace().unwrap());
             plan.bind(case.inputs(), exact.outputs(), &mut workspace).unwrap().run().unwrap();
-            assert_eq!(workspace.traversed().unwrap_err(), CertifyError::Exact);
+            assert_eq!(workspace.traversed().unwrap_err(), RunError::Exact);
         }
         for rows in [1, 7, 64] {
             let tile = Tile { rows, keys: BLOCK };

@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::attention::certified::Certified;
-use elsa_core::attention::plan::ChooseError as Refused;
 use elsa_core::attention::{Alignment, MaskKind, Operand, Window};
 use elsa_core::dtype::DType;
+use elsa_core::plan::ChooseError as Refused;
 use elsa_core::view::Layout;
 use elsa_runtime::{Backend, Engine, EngineOptions, PlanError, PlanOptions};
 use elsa_runtime::{Sink, StreamError, StreamOptions, StreamPlan, StreamReport, Written};
@@ -114,7 +114,7 @@ impl Taken {
     }
 }
 
-impl Sink for Taken {
+impl Sink<Operand> for Taken {
     fn write(&mut self, operand: Operand, offset: u64, from: &[u8]) -> io::Result<()> {
         let at = usize::try_from(offset).unwrap();
         let to = self.tensors.get_mut(&operand).unwrap();

@@ -136,7 +136,7 @@ fn any_sequence_of_gradients_passes_through_one_workspace() {
         };
         let plans: Vec<(Given, BackwardPlan)> = shapes(&mut random).into_iter().map(planned).collect();
         let (_, largest) = plans.iter().max_by_key(|(_, plan)| plan.workspace_bytes()).unwrap();
-        let all: Vec<BackwardPlan> = plans.iter().map(|(_, plan)| plan.clone()).collect();
+        let all: Vec<&BackwardPlan> = plans.iter().map(|(_, plan)| plan).collect();
         for mut workspace in [BackwardWorkspace::shared(&all).unwrap(), largest.workspace().unwrap()] {
             for (given, plan) in &plans {
                 let run = |workspace: &mut BackwardWorkspace| {

@@ -1,10 +1,11 @@
 //! The data of a backward call: its input and output tensors.
 
+use super::operands::Operand;
 use super::problem::BackwardProblem;
 use crate::argument::{ArgumentError, enough};
 use crate::attention::data::Inputs;
-use crate::attention::operands::Operand;
 use crate::dtype::{DType, Elements};
+use crate::operands::{ByOperand, Location};
 use crate::view::View;
 
 /// Statistics of each row from the forward pass, `[batch, heads, queries]`, in natural-log units. Prefer the state: its
@@ -56,6 +57,21 @@ pub struct BackwardInputs<'a> {
     /// Statistics of each row from the forward pass. They must belong to these inputs; otherwise the gradients are
     /// meaningless.
     pub statistics: Statistics<'a>,
+}
+
+impl ByOperand<Operand> for BackwardInputs<'_> {
+    type Address = *mut u8;
+
+    fn place(&mut self, operand: Operand) -> Option<Location<*mut u8>> {
+        match (operand, &mut self.statistics) {
+            (Operand::Output, _) => Some(Location::of(&mut self.output)),
+            (Operand::Upstream, _) => Some(Location::of(&mut self.upstream)),
+            (Operand::LogSumExp, Statistics::LogSumExp(lse)) => Some(Location::of(lse)),
+            (Operand::StateReference, Statistics::State { m, .. }) => Some(Location::of(m)),
+            (Operand::StateSum, Statistics::State { s, .. }) => Some(Location::of(s)),
+            _ => self.forward.place(operand.of_forward()?),
+        }
+    }
 }
 
 /// Checks the type and the number of elements of a tensor.
@@ -113,6 +129,19 @@ pub struct Gradients<'a> {
     pub key: &'a mut [f32],
     /// The gradient of the values.
     pub value: &'a mut [f32],
+}
+
+impl ByOperand<Operand> for Gradients<'_> {
+    type Address = *mut u8;
+
+    fn place(&mut self, operand: Operand) -> Option<Location<*mut u8>> {
+        match operand {
+            Operand::QueryGradient => Some(Location::of(&mut self.query)),
+            Operand::KeyGradient => Some(Location::of(&mut self.key)),
+            Operand::ValueGradient => Some(Location::of(&mut self.value)),
+            _ => None,
+        }
+    }
 }
 
 impl Gradients<'_> {

@@ -72,6 +72,7 @@
 
 mod bound;
 mod data;
+mod operands;
 mod plan;
 mod problem;
 pub mod reference;
@@ -80,6 +81,7 @@ mod weights;
 
 pub use bound::Structure;
 pub use data::{BackwardInputs, Gradients, Statistics};
+pub use operands::{Operand, Operands};
 pub use plan::{
     BackwardChoice, BackwardKernelSpec, BackwardLayout, BackwardOptions, BackwardRegions, MOST_PARTS, choose,
 };

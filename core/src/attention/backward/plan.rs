@@ -2,9 +2,9 @@
 
 use super::bound::Structure;
 use super::problem::BackwardProblem;
-use crate::attention::plan::ChooseError;
 use crate::attention::schedule::BLOCKS_PER_SEGMENT;
 use crate::attention::sequence::Sequence;
+use crate::plan::ChooseError;
 use crate::profile::InstructionSet;
 use crate::room::{Cursor, Span, checked_bytes, table, with_alignment};
 use crate::workers::{WORK_PER_LANE, worthwhile};

@@ -1,7 +1,10 @@
 //! The backward problem: an attention problem, and the shapes of its gradients.
 
+use super::operands::Operand;
 use crate::argument::ArgumentError;
 use crate::attention::problem::Problem;
+use crate::dtype::DType;
+use crate::memory::Memory;
 use crate::view::{Layout, View};
 
 /// The unchecked description of a backward pass. Create it with [`BackwardSpec::new`], change the views that differ, and call
@@ -47,14 +50,8 @@ impl BackwardSpec {
     pub fn check(self, problem: &Problem) -> Result<BackwardProblem, ArgumentError> {
         use ArgumentError as E;
         let s = problem.spec();
-        for (given, argument) in [
-            (s.past_key.is_some(), "past_k"),
-            (s.present_key.is_some(), "present_k"),
-            (s.present_value.is_some(), "present_v"),
-        ] {
-            if given {
-                return Err(E::Conflict { argument, other: "d_out" });
-            }
+        if let Some(argument) = s.past_or_present() {
+            return Err(E::Conflict { argument, other: "d_out" });
         }
         for (argument, view, like, of, is_written) in [
             ("d_out", &self.upstream, &s.output, "out", false),
@@ -98,7 +95,25 @@ impl BackwardProblem {
         &self.forward
     }
 
-    /// Returns the views of the gradients.
+    /// Returns the memory of an operand; `None` if the problem does not have it. Output and upstream gradient are of the type
+    /// `dtype`, which the call states.
+    #[must_use]
+    pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
+        let of = |view: &View, dtype: DType| {
+            Some(Memory { elements: view.extent(), element_size: dtype.size(), view: Some(*view) })
+        };
+        let spec = &self.spec;
+        match operand {
+            Operand::Output => of(&self.forward.spec().output, dtype),
+            Operand::Upstream => of(&spec.upstream, dtype),
+            Operand::QueryGradient => of(&spec.query, DType::F32),
+            Operand::KeyGradient => of(&spec.key, DType::F32),
+            Operand::ValueGradient => of(&spec.value, DType::F32),
+            _ => self.forward.memory(operand.of_forward()?),
+        }
+    }
+
+    /// The views of the gradients.
     #[must_use]
     pub const fn spec(&self) -> &BackwardSpec {
         &self.spec

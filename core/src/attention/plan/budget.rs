@@ -17,13 +17,14 @@
 //! 4. *One function computes the total.* The chooser compares [`StreamChoice::account`] with the budget, and a run allocates
 //!    the same bytes.
 
-use super::choice::{ChooseError, CpuChoice, Keeps, Options, TaskOrder};
+use super::choice::{CpuChoice, Keeps, Options, TaskOrder};
 use super::choose::choose;
 use super::kernel::KernelSpec;
 use super::layout::WorkspaceLayout;
 use crate::attention::bias::BiasView;
 use crate::attention::mask::MaskView;
 use crate::attention::problem::Problem;
+use crate::plan::ChooseError;
 use crate::profile::DeviceProfile;
 
 /// Purpose of the bytes of a streamed run.

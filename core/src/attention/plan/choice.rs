@@ -7,7 +7,6 @@ use crate::attention::traversal::{Schedule, Tile, odds};
 use crate::scan::ceil_log2;
 use crate::scan::stack::{self, MergeStack};
 use crate::workers::worthwhile;
-use core::fmt;
 
 /// The method that computes the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,97 +55,7 @@ impl Default for Options {
     }
 }
 
-/// Error of a chooser.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ChooseError {
-    /// The block size is not supported.
-    Block {
-        /// The requested size.
-        found: usize,
-    },
-    /// No candidate kernel accepts this number of queries.
-    NoKernel,
-    /// Method math does not support packed sequences.
-    Packed,
-    /// No GPU kernel supports the head size.
-    HeadSize {
-        /// The larger of the two head sizes.
-        found: usize,
-        /// The largest supported head size.
-        max: usize,
-    },
-    /// A count exceeds the range of the GPU kernels.
-    Extent {
-        /// Name of the counted items.
-        axis: &'static str,
-        /// Number of items.
-        found: usize,
-        /// Largest supported number.
-        max: usize,
-    },
-    /// The number of parts is out of bounds.
-    Parts {
-        /// The requested number.
-        found: usize,
-        /// The largest supported number.
-        max: usize,
-    },
-    /// Even the smallest workspace exceeds the budget.
-    Budget {
-        /// Size of the smallest workspace in bytes.
-        needed: usize,
-        /// The budget in bytes.
-        budget: usize,
-    },
-    /// Even the smallest form of a streamed run exceeds its budget of host memory.
-    HostBudget {
-        /// Bytes of the smallest form, including those that the process uses before the run.
-        needed: usize,
-        /// The budget in bytes.
-        budget: usize,
-    },
-    /// The size of the workspace overflows, or its memory is not available.
-    Memory {
-        /// Size of the workspace in bytes; `usize::MAX` if that overflows.
-        needed: usize,
-    },
-}
-
-impl fmt::Display for ChooseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            ChooseError::Block { found } => write!(f, "block: {found}; allowed: 64, 128 or 256"),
-            ChooseError::NoKernel => {
-                write!(f, "kernel: none for as many queries; allowed: one that takes any number")
-            }
-            ChooseError::Packed => write!(f, "method: math with packed sequences; allowed: elsa"),
-            ChooseError::HeadSize { found, max } => {
-                write!(f, "q: head size {found} on a GPU; allowed: at most {max}")
-            }
-            ChooseError::Extent { axis, found, max } => {
-                write!(f, "q: {found} {axis} on a GPU; allowed: at most {max}")
-            }
-            ChooseError::Parts { found, max } => write!(f, "parts: {found}; allowed: 1 to {max}"),
-            ChooseError::Budget { needed, budget } => {
-                write!(f, "budget: {budget} bytes; allowed: at least {needed} for this problem")
-            }
-            ChooseError::HostBudget { needed, budget } => {
-                write!(f, "host_budget: {budget} bytes; allowed: at least {needed} for this problem")
-            }
-            ChooseError::Memory { needed } => {
-                write!(
-                    f,
-                    "workspace: {needed} bytes are not available; allowed: at most the machine's memory"
-                )
-            }
-        }
-    }
-}
-
-impl core::error::Error for ChooseError {}
-
-/// A kernel and a division of the keys that override those of the chooser.
+/// A kernel and a division of the keys that take the place of the chooser's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Division {
     /// The kernel, by its index among the candidates.

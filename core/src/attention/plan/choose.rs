@@ -31,7 +31,7 @@
 //! 7. *Speed never changes a bit.* Tile width, group, workers and copies only determine which worker computes a
 //!    row, and when. Of all decisions only the kernel, the method and the block size can change the answer.
 
-use super::choice::{BLOCK_SIZES, ChooseError, CpuChoice, Keeps, MAX_TILES, Method, Options, TaskOrder};
+use super::choice::{BLOCK_SIZES, CpuChoice, Keeps, MAX_TILES, Method, Options, TaskOrder};
 use super::kernel::{KernelSpec, KeyLayout};
 use super::layout::WorkspaceLayout;
 use super::share::share;
@@ -42,6 +42,7 @@ use crate::attention::schedule::{BLOCKS_PER_SEGMENT, Tiling};
 use crate::attention::traversal::foresees;
 use crate::attention::windows::Windows;
 use crate::dtype::DType;
+use crate::plan::ChooseError;
 use crate::profile::DeviceProfile;
 use crate::workers::{WORK_PER_LANE, worthwhile};
 
@@ -79,7 +80,7 @@ pub fn choose<'a>(
         candidates.find(|(_, k)| max_queries <= k.most_queries).ok_or(ChooseError::NoKernel)?;
     let (d, dv) = (problem.head_dim(), problem.value_dim());
     let segment = options.block * BLOCKS_PER_SEGMENT;
-    let copied = s.dtype != DType::F32 || (s.past_key.is_some() && !s.append);
+    let copied = s.dtype != DType::F32 || (s.has_past() && !s.append);
     let heads = problem.sequences().saturating_mul(problem.heads());
     let tiles = Tiling::new(queries, kernel.lanes, kernel.vectors).count().max(1);
     // A worker must get more arithmetic than the few microseconds of waking it are worth.

@@ -37,13 +37,14 @@
 //!    for each split plus a merge, blocks process all splits, which changes no bit. Only this decision and the
 //!    budget consider the batch.
 
-use super::choice::{ChooseError, Division};
+use super::choice::Division;
 use super::gpu_choice::{GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, Summation};
 use super::race::{Generation, Race, Share, evenest};
 use crate::attention::bias::BiasView;
 use crate::attention::mask::{MaskKind, MaskView};
 use crate::attention::problem::{Problem, Spec};
 use crate::dtype::DType;
+use crate::plan::ChooseError;
 use crate::profile::GpuProfile;
 
 /// Target number of blocks per SM for the division.
@@ -161,7 +162,7 @@ pub fn choose_gpu<'a>(
     let packed = s.packed.is_some();
     let max_queries = if packed { usize::MAX } else { queries };
     let causal = problem.grows_with_the_row();
-    let past = s.past_key.is_some() || s.past_value.is_some();
+    let past = s.has_past();
     let shifted = s.windows.is_some_and(|windows| windows.is_shifted());
     let changed = s.mask.is_some() || s.bias.is_some() || shifted || s.softcap.is_some();
     let unchanged = !changed && !past;

@@ -4,10 +4,10 @@
 //! There is nothing to choose: one kernel for each step computes any problem except packed sequences, and the contents of the
 //! memory depend on the shape alone.
 
-use super::choice::ChooseError;
 use super::gpu::{MEASURING_BLOCKS, check_blocks, check_budget, check_counts};
 use super::gpu_choice::{GpuChoice, GpuKernelSpec, GpuOptions};
 use crate::attention::problem::Problem;
+use crate::plan::ChooseError;
 use crate::profile::GpuProfile;
 
 /// Plans method math for `problem` on `device` with `kernel`, which multiplies weights and values and describes all steps.

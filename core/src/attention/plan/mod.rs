@@ -15,7 +15,7 @@ mod tuned;
 pub use crate::room::Span;
 pub use budget::{Account, Limits, Part, StreamChoice, StreamOptions, UnitSizes, Written, choose_stream};
 pub use choice::{
-    BLOCK_SIZES, ChooseError, CpuChoice, Division, Keeps, LongestPath, MAX_TILES, Method, Options, TaskOrder,
+    BLOCK_SIZES, CpuChoice, Division, Keeps, LongestPath, MAX_TILES, Method, Options, TaskOrder,
 };
 pub use choose::choose;
 pub use gpu::choose_gpu;

@@ -5,13 +5,14 @@
 //! splits remain those of a plan, with their fixed merge tree and the resulting certificate. Bits therefore depend on the
 //! measured decision, but never on the batch, which is not part of [`ShapeClass`].
 
-use super::choice::{ChooseError, Division};
+use super::choice::Division;
 use super::gpu::{adds_f32, choose_gpu};
 use super::gpu_choice::{GpuChoice, GpuKernelSpec, GpuOptions, Summation};
 use crate::attention::bias::BiasView;
 use crate::attention::mask::MaskKind;
 use crate::attention::problem::Problem;
 use crate::dtype::DType;
+use crate::plan::ChooseError;
 use crate::profile::GpuProfile;
 
 /// All properties of a problem that determine the time of its kernels, except the batch.
@@ -100,7 +101,7 @@ impl ShapeClass {
             adds_f32(s),
             s.windows.is_some_and(|windows| windows.is_shifted()),
             s.softcap.is_some(),
-            s.past_key.is_some() || s.past_value.is_some(),
+            s.has_past(),
             s.key_lengths,
         ]);
         Some(ShapeClass {

@@ -3,27 +3,29 @@
 //! It is a pure function of these considerations:
 //!
 //! 1. *The form depends on the head, never on the batch or the workers.* Forms add in different orders, so the form decides
-//!    bits. On a CPU the cost per token does not grow with the tokens, except in [`Form::Parallel`]. The recurrence has the
-//!    fewest operations and loads the state once for every [`KernelSpec::together`] tokens; chunks of more tokens load it
-//!    less often and add products of tokens with one another. The size of the state decides which is faster, by the
-//!    [`LinearCrossovers`](crate::profile::LinearCrossovers) of the device.
-//! 2. *Workers share columns.* The columns of a state are independent in every rule. Strips of columns become tasks if there
-//!    are too few heads and sequences for the workers, and no bit changes. [`Form::Scan`] also divides the tokens, but it
-//!    computes one and a half times as much, or twice as much for a delta rule, and its bits depend on the parts. It is
-//!    therefore only chosen on request.
-//! 3. *Tensors are copied only if the kernel cannot read them in place*: rows of 16-bit types, of head sizes that are not a
-//!    multiple of four (queries, keys) or of a vector (values, outputs), and rows that are normalised.
-//! 4. *A budget is a hard limit.* First fewer heads have their parts at once, then fewer chunks their states, then workers
-//!    are removed one by one. None of this changes a bit. If even the smallest workspace does not fit, the error reports its
-//!    bytes.
+//!    bits. On a CPU the costs of a token do not grow with the tokens, but in [`Form::Parallel`]: the recurrence has the
+//!    fewest operations and moves the state once for every [`KernelSpec::together`] tokens; chunks of more tokens move it less
+//!    often and pay for the products of tokens with one another. Which is faster depends on the size of the state, as
+//!    [`Crossovers`] of the instruction set say.
+//! 2. *Columns are what workers share.* The columns of a state do not know of each other in any rule, so strips of them are
+//!    tasks wherever heads and sequences are fewer than a few for each worker, and no bit changes. [`Form::Scan`] divides the
+//!    tokens too, but computes half as much again, or twice as much for a delta rule, and its bits depend on the parts. So
+//!    it is chosen on request alone.
+//! 3. *Tensors are copied only where the kernel cannot read them in place*: rows of 16-bit types, of head sizes that are no
+//!    multiple of four (queries, keys) or of a vector (values, outputs), and those that become unit vectors.
+//! 4. *A budget is a hard limit.* Fewer heads have their parts at once, fewer chunks their states, then workers are removed
+//!    one by one. None of this changes a bit. If nothing is left to give up, the error reports the bytes of the smallest
+//!    workspace.
 
 use super::choice::{Choice, usual_parts};
+use super::crossovers::Crossovers;
 use super::kernel::KernelSpec;
 use super::layout::{Layout, Rooms};
-use super::options::{CHUNK_STEP, ChooseError, MOST_CHUNK, MOST_PARTS, Options};
+use super::options::{CHUNK_STEP, MOST_CHUNK, MOST_PARTS, Options};
 use super::strips::Strips;
-use crate::linear::{Direction, Form, Gates, Problem, Rule};
-use crate::profile::{ChunksFrom, DeviceProfile, LinearCrossovers};
+use crate::linear::{Direction, Form, Problem};
+use crate::plan::ChooseError;
+use crate::profile::DeviceProfile;
 use crate::workers::{WORK_PER_LANE, worthwhile};
 use core::mem::size_of;
 
@@ -36,19 +38,8 @@ const BOUNDARIES: usize = 16;
 /// Number of tasks for each worker, so that the last ones do not leave the others idle for long.
 const TASKS_PER_WORKER: usize = 4;
 
-/// Returns the crossover of a rule with gates of this kind, on a device with these crossovers.
-#[must_use]
-pub const fn crossover(device: &LinearCrossovers, rule: Rule, gates: Gates) -> ChunksFrom {
-    match (rule.is_delta(), gates) {
-        (false, Gates::PerDim) => device.plain_per_dim,
-        (false, _) => device.plain,
-        (true, Gates::PerDim) => device.delta_per_dim,
-        (true, _) => device.delta,
-    }
-}
-
-/// Chooses the computation of `problem` with `kernel` on `device`, and lays out the workspace. `rooms` returns the memory
-/// that the kernel needs for a choice.
+/// Chooses how `problem` is computed with `kernel` on `device`, and lays out the workspace. `rooms` returns what the
+/// kernel needs for a choice.
 ///
 /// # Errors
 /// Returns an error if an option is out of bounds or does not apply to the form, if the size of the workspace overflows, or
@@ -60,7 +51,7 @@ pub fn choose(
     options: &Options,
     rooms: impl Fn(&Choice) -> Rooms,
 ) -> Result<(Choice, Layout), ChooseError> {
-    let (form, chunk, pass) = form_of(problem, kernel, device, options)?;
+    let (form, chunk, pass) = form_of(problem, kernel, options)?;
     let parts = match (form, options.parts) {
         (Form::Scan, Some(parts)) => parts,
         (Form::Scan, None) => usual_parts(problem.tokens()),
@@ -141,7 +132,7 @@ pub fn choose(
                     choice.resident = 1;
                 } else {
                     let transitions = layout.element.transition.len.saturating_mul(choice.parts * 4);
-                    return Err(ChooseError::Budget { needed: layout.bytes(), budget, transitions });
+                    return Err(ChooseError::budget(layout.bytes(), budget, transitions));
                 }
             }
             _ => return Ok((choice, layout)),
@@ -163,21 +154,20 @@ fn strips_of(problem: &Problem, kernel: &KernelSpec, device: &DeviceProfile, row
 fn form_of(
     problem: &Problem,
     kernel: &KernelSpec,
-    device: &DeviceProfile,
     options: &Options,
 ) -> Result<(Form, usize, usize), ChooseError> {
     if let Some(found) = options.chunk
         && !(found.is_multiple_of(CHUNK_STEP) && (CHUNK_STEP..=MOST_CHUNK).contains(&found))
     {
-        return Err(ChooseError::Chunk { found });
+        return Err(ChooseError::Chunk { found, step: CHUNK_STEP, max: MOST_CHUNK });
     }
     if let Some(found) = options.parts
         && !(2..=MOST_PARTS).contains(&found)
     {
-        return Err(ChooseError::Parts { found });
+        return Err(ChooseError::Parts { found, min: 2, max: MOST_PARTS });
     }
-    // The fastest form whose costs do not grow with the tokens.
-    let from = crossover(&device.linear, problem.rule(), problem.gates());
+    // The fastest of those whose costs do not grow with the tokens.
+    let from = Crossovers::of(kernel.set).crossover(problem.rule(), problem.gates());
     let recurrent = (Form::Recurrent, CUT, kernel.together(problem.rule(), problem.key_dim()));
     let preferred = match problem.key_dim() >= from.head_size {
         true => (Form::FusedChunk, CUT.next_multiple_of(from.pass), from.pass),
@@ -189,7 +179,7 @@ fn form_of(
         (None, None, Some(_)) => Form::FusedChunk,
         (None, None, None) => preferred.0,
     };
-    let refused = |option, allowed| Err(ChooseError::Option { option, form, allowed });
+    let refused = |option, allowed| Err(ChooseError::Option { option, form: form.name(), allowed });
     match form {
         Form::Recurrent | Form::Parallel if options.chunk.is_some() => {
             return refused("chunk", "chunk, fused-chunk or scan");

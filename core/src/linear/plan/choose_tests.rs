@@ -1,6 +1,7 @@
 use super::*;
 use crate::dtype::DType;
 use crate::linear::{Direction, Form, Problem, Rule, Spec};
+use crate::plan::ChooseError;
 use crate::profile::{DeviceProfile, InstructionSet};
 use crate::view::View;
 
@@ -50,7 +51,7 @@ fn the_form_follows_the_head_size() {
     for d in [16, 64, 256] {
         assert_eq!(form(Rule::Gated, d), Form::Recurrent);
         assert_eq!(form(Rule::Linear, d), Form::Recurrent);
-        let large = d >= DeviceProfile::modest().linear.delta.head_size;
+        let large = d >= Crossovers::of(KERNEL.set).delta.head_size;
         assert_eq!(form(Rule::GatedDelta, d) == Form::FusedChunk, large, "{d}");
     }
     assert_eq!(form(Rule::Delta, 16), Form::Recurrent);
@@ -88,11 +89,11 @@ fn options_that_a_form_does_not_have_are_refused() {
     let refused = |options: Options| chosen(&problem, &options).unwrap_err();
     for found in [0, 4, 12, 264, usize::MAX] {
         let options = Options { chunk: Some(found), ..Options::default() };
-        assert_eq!(refused(options), ChooseError::Chunk { found });
+        assert_eq!(refused(options), ChooseError::Chunk { found, step: 8, max: 256 });
     }
     for found in [0, 1, 257] {
         let options = Options { parts: Some(found), ..Options::default() };
-        assert_eq!(refused(options), ChooseError::Parts { found });
+        assert_eq!(refused(options), ChooseError::Parts { found, min: 2, max: 256 });
     }
     for form in [Form::Recurrent, Form::Parallel] {
         let error = refused(Options { chunk: Some(16), ..with(form) });
@@ -114,10 +115,10 @@ fn budgets_are_kept_and_named() {
         let problem = problem(Rule::GatedDelta, [2, 3, 2000], [64, 64]);
         let options = Options { workers: 4, all_workers: true, ..with(form) };
         let most = chosen(&problem, &options).unwrap().1.bytes();
-        let Err(ChooseError::Budget { needed, budget: 0, transitions }) =
-            chosen(&problem, &Options { budget: Some(0), ..options })
-        else {
-            panic!("{form:?}")
+        let (needed, transitions) = match chosen(&problem, &Options { budget: Some(0), ..options }) {
+            Err(ChooseError::Budget { needed, budget: 0 }) => (needed, 0),
+            Err(ChooseError::PartsBudget { needed, budget: 0, transitions }) => (needed, transitions),
+            other => panic!("{form:?}: {other:?}"),
         };
         assert_eq!(transitions > 0, form == Form::Scan, "{form:?}");
         assert!(needed < most, "{form:?}");

@@ -4,14 +4,16 @@ mod choice;
 mod choose;
 #[cfg(test)]
 mod choose_tests;
+mod crossovers;
 mod kernel;
 mod layout;
 mod options;
 mod strips;
 
 pub use choice::{Choice, Staged};
-pub use choose::{choose, crossover};
+pub use choose::choose;
+pub use crossovers::{ChunksFrom, Crossovers};
 pub use kernel::{KernelSpec, LONG_PASS};
 pub use layout::{Element, Layout, Rooms, WorkerSpans};
-pub use options::{CHUNK_STEP, ChooseError, MOST_CHUNK, MOST_PARTS, Options};
+pub use options::{CHUNK_STEP, MOST_CHUNK, MOST_PARTS, Options};
 pub use strips::{StripColumns, Strips};

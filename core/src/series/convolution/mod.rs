@@ -18,4 +18,5 @@ mod problem;
 pub mod reference;
 pub mod scalar;
 
-pub use problem::{Inputs, Method, Outputs, Problem, Spec, Taps, fft_length};
+pub use crate::series::tensor::Outputs;
+pub use problem::{InputTensors, Inputs, Method, Operand, Operands, Problem, Spec, Taps, fft_length};

@@ -1,8 +1,32 @@
 //! The problem and the data of a causal convolution.
 
 use crate::argument::{ArgumentError, enough};
-use crate::dtype::{Elements, ElementsMut};
-use crate::series::tensor::{Series, check_written, countable};
+use crate::dtype::{DType, Elements};
+use crate::memory::Memory;
+use crate::operands::{by_operand, operands};
+use crate::series::tensor::{
+    OutputTensors, Outputs, Series, check_written, countable, dense, memory_of, states,
+};
+
+operands! {
+    /// A tensor that a convolution reads or writes. Parameters are dense f32.
+    read {
+        /// Inputs, `[batch, tokens, channels]`.
+        Signal = "u",
+        /// Filters, `[channels, K]`, or `[K]` where one is shared.
+        Filter = "filter",
+        /// What is added to the sums, `[channels]`.
+        Bias = "bias",
+        /// Inputs before the first token, `[batch, channels, K − 1]`.
+        PastState = "past_state",
+    }
+    written {
+        /// The output, `[batch, tokens, channels]`.
+        Output = "out",
+        /// The last inputs, f32 `[batch, channels, K − 1]`.
+        PresentState = "present_state",
+    }
+}
 
 /// The order of the weights of a filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -168,31 +192,76 @@ pub const fn fft_length(tokens: usize, taps: usize) -> usize {
     if length > 4 && length / 4 * 3 >= least { length / 4 * 3 } else { length }
 }
 
-/// The input tensors of a call. Parameters are dense f32.
-#[derive(Clone, Copy, Debug)]
-pub struct Inputs<'a> {
+/// The input tensors of a call. Parameters are dense f32. `E` has elements of a series, `F` f32 values: slices on the host
+/// ([`Inputs`]), or places in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InputTensors<E, F> {
     /// Elements of [`Spec::u`].
-    pub u: Elements<'a>,
+    pub u: E,
     /// The filters, `[channels, K]`, or `[K]` where one is shared.
-    pub filter: &'a [f32],
+    pub filter: F,
     /// Added to the sums, `[channels]`.
-    pub bias: Option<&'a [f32]>,
+    pub bias: Option<F>,
     /// The `K − 1` inputs before the first token of a pass, oldest first, `[batch, channels, K − 1]`; zeros if absent and not
-    /// in place.
-    pub past_state: Option<&'a [f32]>,
+    /// in place. The present states are the last inputs, likewise.
+    pub past_state: Option<F>,
 }
 
-/// The output tensors of a call: the output, the states after the last token, or both.
-#[derive(Debug, Default)]
-pub struct Outputs<'a> {
-    /// Elements of [`Spec::out`].
-    pub out: Option<ElementsMut<'a>>,
-    /// The last `K − 1` inputs of a pass, oldest first, `[batch, channels, K − 1]`. In place they hold the past state at
-    /// first.
-    pub present_state: Option<&'a mut [f32]>,
+/// The input tensors of a call on the host.
+pub type Inputs<'a> = InputTensors<Elements<'a>, &'a [f32]>;
+
+by_operand! {
+    InputTensors<E, F>:
+    required Signal = u, Filter = filter;
+    optional Bias = bias, PastState = past_state;
+}
+
+by_operand! {
+    OutputTensors<E, F>:
+    optional Output = out, PresentState = present_state;
+}
+
+impl<E: Default, F: Default> InputTensors<E, F> {
+    /// Makes inputs whose series are those that `series` has, and whose f32 tensors are those that `values` has.
+    pub fn of(
+        mut series: impl FnMut(Operand) -> Option<E>,
+        mut values: impl FnMut(Operand) -> Option<F>,
+    ) -> InputTensors<E, F> {
+        InputTensors {
+            u: series(Operand::Signal).unwrap_or_default(),
+            filter: values(Operand::Filter).unwrap_or_default(),
+            bias: values(Operand::Bias),
+            past_state: values(Operand::PastState),
+        }
+    }
+}
+
+impl Operand {
+    /// Returns whether a call may do without the tensor, where the problem has it.
+    #[must_use]
+    pub const fn is_optional(self) -> bool {
+        matches!(self, Operand::Bias | Operand::PastState | Operand::Output | Operand::PresentState)
+    }
 }
 
 impl Problem {
+    /// Returns the memory of an operand; `None` if the problem does not have it, or if it lies in the present, as past states in place
+    /// do. `dtype` is the type of the operand's elements, if it is a series.
+    #[must_use]
+    pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
+        let s = &self.spec;
+        match operand {
+            Operand::Signal => memory_of(&s.u, dtype),
+            Operand::Filter => dense(self.weights(), DType::F32),
+            Operand::Bias => dense(self.channels(), DType::F32),
+            Operand::Output => memory_of(&s.out, dtype),
+            Operand::PastState if s.in_place => None,
+            Operand::PastState | Operand::PresentState => {
+                states([self.batch(), self.channels(), self.history()])
+            }
+        }
+    }
+
     /// Checks the data of a call: lengths of buffers, and states.
     ///
     /// # Errors

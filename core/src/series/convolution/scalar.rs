@@ -1,9 +1,10 @@
 //! The direct convolution without an allocator, one channel after the other.
 
-use super::problem::{Inputs, Outputs, Problem};
+use super::problem::{Inputs, Problem};
 use crate::argument::ArgumentError;
 use crate::series::bound::Precision;
 use crate::series::functions::silu;
+use crate::series::tensor::Outputs;
 use crate::series::tensor::{token_of, writes};
 
 /// How accurate the functions of this module are.

@@ -23,5 +23,6 @@ mod problem;
 pub mod reference;
 pub mod scalar;
 
+pub use crate::series::tensor::Outputs;
 pub use map::Map;
-pub use problem::{Gate, Inputs, Outputs, Problem, Spec};
+pub use problem::{Gate, InputTensors, Inputs, Operand, Operands, Problem, Spec};

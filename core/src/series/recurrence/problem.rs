@@ -1,8 +1,28 @@
 //! The problem and the data of a recurrence.
 
 use crate::argument::{ArgumentError, enough};
-use crate::dtype::{Elements, ElementsMut};
-use crate::series::tensor::{Series, check_written, countable};
+use crate::dtype::{DType, Elements};
+use crate::memory::Memory;
+use crate::operands::{by_operand, operands};
+use crate::series::tensor::{OutputTensors, Outputs, Series, check_written, countable, memory_of, states};
+
+operands! {
+    /// A tensor that a recurrence reads or writes.
+    read {
+        /// Gates, `[batch, tokens, channels]`.
+        Gates = "a",
+        /// Addends, `[batch, tokens, channels]`.
+        Addends = "b",
+        /// States before the first token, f32 `[batch, channels]`.
+        PastState = "past_state",
+    }
+    written {
+        /// States after each token, `[batch, tokens, channels]`.
+        Output = "out",
+        /// States after the last token, f32 `[batch, channels]`.
+        PresentState = "present_state",
+    }
+}
 
 /// What the gates of a recurrence are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -90,27 +110,69 @@ impl Problem {
     }
 }
 
-/// The input tensors of a call.
-#[derive(Clone, Copy, Debug)]
-pub struct Inputs<'a> {
+/// The input tensors of a call. `E` has elements of a series, `F` f32 values: slices on the host ([`Inputs`]), or places in
+/// device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InputTensors<E, F> {
     /// Elements of [`Spec::a`].
-    pub a: Elements<'a>,
+    pub a: E,
     /// Elements of [`Spec::b`].
-    pub b: Elements<'a>,
+    pub b: E,
     /// States before the first token of a pass, `[batch, channels]`; zeros if absent and not in place.
-    pub past_state: Option<&'a [f32]>,
+    pub past_state: Option<F>,
 }
 
-/// The output tensors of a call: the states after each token, after the last one, or both.
-#[derive(Debug, Default)]
-pub struct Outputs<'a> {
-    /// Elements of [`Spec::out`].
-    pub out: Option<ElementsMut<'a>>,
-    /// States after the last token of a pass, `[batch, channels]`. In place they hold the past states at first.
-    pub present_state: Option<&'a mut [f32]>,
+/// The input tensors of a call on the host.
+pub type Inputs<'a> = InputTensors<Elements<'a>, &'a [f32]>;
+
+by_operand! {
+    InputTensors<E, F>:
+    required Gates = a, Addends = b;
+    optional PastState = past_state;
+}
+
+by_operand! {
+    OutputTensors<E, F>:
+    optional Output = out, PresentState = present_state;
+}
+
+impl<E: Default, F: Default> InputTensors<E, F> {
+    /// Makes inputs whose series are those that `series` has, and whose f32 tensors are those that `values` has.
+    pub fn of(
+        mut series: impl FnMut(Operand) -> Option<E>,
+        mut values: impl FnMut(Operand) -> Option<F>,
+    ) -> InputTensors<E, F> {
+        InputTensors {
+            a: series(Operand::Gates).unwrap_or_default(),
+            b: series(Operand::Addends).unwrap_or_default(),
+            past_state: values(Operand::PastState),
+        }
+    }
+}
+
+impl Operand {
+    /// Returns whether a call may do without the tensor, where the problem has it.
+    #[must_use]
+    pub const fn is_optional(self) -> bool {
+        matches!(self, Operand::PastState | Operand::Output | Operand::PresentState)
+    }
 }
 
 impl Problem {
+    /// Returns the memory of an operand; `None` if the problem does not have it, or if it lies in the present, as past states in place
+    /// do. `dtype` is the type of the operand's elements, if it is a series.
+    #[must_use]
+    pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
+        let s = &self.spec;
+        match operand {
+            Operand::Gates => memory_of(&s.a, dtype),
+            Operand::Addends => memory_of(&s.b, dtype),
+            Operand::Output => memory_of(&s.out, dtype),
+            Operand::PastState if s.in_place => None,
+            Operand::PastState | Operand::PresentState => states([self.batch(), self.channels(), 1]),
+        }
+    }
+
     /// Checks the data of a call: lengths of buffers, and states.
     ///
     /// # Errors

@@ -1,10 +1,11 @@
 //! The recurrence without an allocator, one channel after the other.
 
 use super::map::Map;
-use super::problem::{Gate, Inputs, Outputs, Problem};
+use super::problem::{Gate, Inputs, Problem};
 use crate::argument::ArgumentError;
 use crate::series::bound::Precision;
 use crate::series::functions::grown;
+use crate::series::tensor::Outputs;
 use crate::series::tensor::{token_of, writes};
 
 /// How accurate the functions of this module are.

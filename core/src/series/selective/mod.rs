@@ -17,4 +17,5 @@ mod problem;
 pub mod reference;
 pub mod scalar;
 
-pub use problem::{Coefficient, Inputs, MAX_STATES, Outputs, Problem, Spec};
+pub use crate::series::tensor::Outputs;
+pub use problem::{Coefficient, InputTensors, Inputs, MAX_STATES, Operand, Operands, Problem, Spec};

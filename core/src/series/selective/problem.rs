@@ -1,8 +1,42 @@
 //! The problem and the data of a selective scan.
 
 use crate::argument::{ArgumentError, enough, same};
-use crate::dtype::{Elements, ElementsMut};
-use crate::series::tensor::{Series, check_written, countable};
+use crate::dtype::{DType, Elements};
+use crate::memory::Memory;
+use crate::operands::{by_operand, operands};
+use crate::series::tensor::{
+    OutputTensors, Outputs, Series, check_written, countable, dense, memory_of, states,
+};
+
+operands! {
+    /// A tensor that a selective scan reads or writes. Parameters are dense f32.
+    read {
+        /// Inputs, `[batch, tokens, D]`.
+        Signal = "u",
+        /// Time steps, `[batch, tokens, D]`.
+        Steps = "delta",
+        /// Rates, `[D, N]`.
+        Rates = "a",
+        /// Input coefficients.
+        IntoState = "b",
+        /// Output coefficients.
+        OutOfState = "c",
+        /// Factors of the input in the output, `[D]`.
+        Skip = "d",
+        /// Gates of the output, `[batch, tokens, D]`.
+        Gate = "z",
+        /// What is added to the time steps, `[D]`.
+        StepBias = "delta_bias",
+        /// States before the first token, `[batch, D, N]`.
+        PastState = "past_state",
+    }
+    written {
+        /// The output, `[batch, tokens, D]`.
+        Output = "out",
+        /// States after the last token, f32 `[batch, D, N]`.
+        PresentState = "present_state",
+    }
+}
 
 /// Most numbers of a channel's state.
 pub const MAX_STATES: usize = 256;
@@ -182,39 +216,102 @@ impl Problem {
     }
 }
 
-/// The input tensors of a call. Parameters are dense f32.
-#[derive(Clone, Copy, Debug)]
-pub struct Inputs<'a> {
+/// The input tensors of a call. Parameters are dense f32. `E` has elements of a series, `F` f32 values: slices on the host
+/// ([`Inputs`]), or places in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InputTensors<E, F> {
     /// Elements of [`Spec::u`].
-    pub u: Elements<'a>,
+    pub u: E,
     /// Elements of [`Spec::delta`].
-    pub delta: Elements<'a>,
+    pub delta: E,
     /// The rates `A`, `[D, N]`; in a model that contracts they are negative.
-    pub a: &'a [f32],
+    pub a: F,
     /// Elements of [`Spec::b`].
-    pub b: Elements<'a>,
+    pub b: E,
     /// Elements of [`Spec::c`].
-    pub c: Elements<'a>,
+    pub c: E,
     /// The skip `D`, `[D]`; zeros if absent.
-    pub d: Option<&'a [f32]>,
+    pub d: Option<F>,
     /// Elements of [`Spec::z`].
-    pub z: Option<Elements<'a>>,
+    pub z: Option<E>,
     /// Added to the time steps, `[D]`.
-    pub delta_bias: Option<&'a [f32]>,
+    pub delta_bias: Option<F>,
     /// States before the first token of a pass, `[batch, D, N]`; zeros if absent and not in place.
-    pub past_state: Option<&'a [f32]>,
+    pub past_state: Option<F>,
 }
 
-/// The output tensors of a call: the output, the states after the last token, or both.
-#[derive(Debug, Default)]
-pub struct Outputs<'a> {
-    /// Elements of [`Spec::out`].
-    pub out: Option<ElementsMut<'a>>,
-    /// States after the last token of a pass, `[batch, D, N]`. In place they hold the past states at first.
-    pub present_state: Option<&'a mut [f32]>,
+/// The input tensors of a call on the host.
+pub type Inputs<'a> = InputTensors<Elements<'a>, &'a [f32]>;
+
+by_operand! {
+    InputTensors<E, F>:
+    required Signal = u, Steps = delta, Rates = a, IntoState = b, OutOfState = c;
+    optional Skip = d, Gate = z, StepBias = delta_bias, PastState = past_state;
+}
+
+by_operand! {
+    OutputTensors<E, F>:
+    optional Output = out, PresentState = present_state;
+}
+
+impl<E: Default, F: Default> InputTensors<E, F> {
+    /// Makes inputs whose series are those that `series` has, and whose f32 tensors are those that `values` has.
+    pub fn of(
+        mut series: impl FnMut(Operand) -> Option<E>,
+        mut values: impl FnMut(Operand) -> Option<F>,
+    ) -> InputTensors<E, F> {
+        InputTensors {
+            u: series(Operand::Signal).unwrap_or_default(),
+            delta: series(Operand::Steps).unwrap_or_default(),
+            a: values(Operand::Rates).unwrap_or_default(),
+            b: series(Operand::IntoState).unwrap_or_default(),
+            c: series(Operand::OutOfState).unwrap_or_default(),
+            d: values(Operand::Skip),
+            z: series(Operand::Gate),
+            delta_bias: values(Operand::StepBias),
+            past_state: values(Operand::PastState),
+        }
+    }
+}
+
+impl Operand {
+    /// Returns whether a call may do without the tensor, where the problem has it.
+    #[must_use]
+    pub const fn is_optional(self) -> bool {
+        matches!(
+            self,
+            Operand::Skip | Operand::StepBias | Operand::PastState | Operand::Output | Operand::PresentState
+        )
+    }
 }
 
 impl Problem {
+    /// Returns the memory of an operand; `None` if the problem does not have it, or if it lies in the present, as past states in place
+    /// do. `dtype` is the type of the operand's elements, if it is a series.
+    #[must_use]
+    pub fn memory(&self, operand: Operand, dtype: DType) -> Option<Memory> {
+        let s = &self.spec;
+        let parameters = self.channels().saturating_mul(self.states());
+        let coefficient = |of: &Coefficient| match of {
+            Coefficient::Token(series) => memory_of(series, dtype),
+            Coefficient::Channel => dense(parameters, dtype),
+        };
+        match operand {
+            Operand::Signal => memory_of(&s.u, dtype),
+            Operand::Steps => memory_of(&s.delta, dtype),
+            Operand::Rates => dense(parameters, DType::F32),
+            Operand::IntoState => coefficient(&s.b),
+            Operand::OutOfState => coefficient(&s.c),
+            Operand::Skip | Operand::StepBias => dense(self.channels(), DType::F32),
+            Operand::Gate => memory_of(s.z.as_ref()?, dtype),
+            Operand::Output => memory_of(&s.out, dtype),
+            Operand::PastState if s.in_place => None,
+            Operand::PastState | Operand::PresentState => {
+                states([self.batch(), self.channels(), self.states()])
+            }
+        }
+    }
+
     /// Checks the data of a call: lengths of buffers, and what is given.
     ///
     /// # Errors

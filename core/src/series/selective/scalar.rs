@@ -1,9 +1,10 @@
 //! The selective scan without an allocator, one channel after the other.
 
-use super::problem::{Inputs, MAX_STATES, Outputs, Problem};
+use super::problem::{Inputs, MAX_STATES, Problem};
 use crate::argument::ArgumentError;
 use crate::series::bound::Precision;
 use crate::series::functions::{exponent, grown, silu, softplus};
+use crate::series::tensor::Outputs;
 use crate::series::tensor::{kept, token_of, writes};
 
 /// How accurate the functions of this module are.

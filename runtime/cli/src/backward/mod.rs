@@ -23,8 +23,8 @@ use elsa_core::quorum::Division;
 use elsa_core::view::View;
 use elsa_files::{Buffer, Content, Output, Writer, leaves_enough, zeros};
 use elsa_runtime::{
-    BackwardPlan, BackwardPlanOptions, BackwardReport, BackwardTaskPlan, Engine, GradientMerge,
-    GradientSizes, Held, TaskGradients,
+    BackwardPlan, BackwardPlanOptions, BackwardTaskPlan, Engine, GradientMerge, GradientSizes, Held,
+    TaskGradients,
 };
 use given::{Forward, elements, like_output};
 use serde::Serialize;
@@ -58,7 +58,7 @@ struct Done {
     kernel: Option<&'static str>,
     workspace_bytes: usize,
     /// What the last call did.
-    last: Option<BackwardReport>,
+    last: Option<elsa_runtime::Report>,
 }
 
 /// Computes all pairs at once.
@@ -191,10 +191,9 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
     forward.unchanged()?;
     writer.commit(&contents)?;
 
-    let backend = last.map_or_else(|| engine.backend(), |last| last.backend).to_string();
-    let fallback =
-        last.and_then(|last| last.instead_of).map(|gpu| format!("backend: {gpu} has no backward pass"));
-    let workers = last.map_or(0, |last| last.workers);
+    let backend = last.as_ref().map_or_else(|| engine.backend(), |last| last.backend).to_string();
+    let workers = last.as_ref().map_or(0, |last| last.workers);
+    let fallback = last.and_then(|last| last.fallback).map(|reason| reason.to_string());
     if args.json {
         let report = Report {
             what: "backward",

@@ -86,13 +86,15 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     if args.json {
         let dtype = job.problem.spec().dtype;
         let rows = upstream.shape().iter().product::<usize>() * upstream.dtype().size();
-        let instead_of = done.last.and_then(|done| done.instead_of);
+        let fallback = done.last.as_ref().and_then(|last| last.fallback.as_ref());
         let report = TaskReport {
             what: "backward task",
             task: name.to_string(),
             quorum: division.sets().iter().map(|set| set.chunks()).collect(),
             tasks: division.tasks(),
-            backend: Some(done.last.map_or_else(|| engine.backend(), |done| done.backend).to_string()),
+            backend: Some(
+                done.last.as_ref().map_or_else(|| engine.backend(), |last| last.backend).to_string(),
+            ),
             kernel: plan.plans().first().map(BackwardPlan::kernel),
             threads: engine.threads(),
             dtype: dtype.name(),
@@ -104,7 +106,7 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
             bytes_read: bytes + rows + forward.bytes(),
             bytes_written,
             workspace_bytes: plan.workspace_bytes(),
-            fallback: instead_of.map(|gpu| format!("backend: {gpu} has no backward pass")),
+            fallback: fallback.map(ToString::to_string),
             ms,
         };
         report::json(&mut crate::foreign::stdout(), &report)?;

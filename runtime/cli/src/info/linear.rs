@@ -1,8 +1,7 @@
 //! Where forms of linear attention change over.
 
-use elsa_core::linear::plan::crossover;
+use elsa_core::linear::plan::{ChunksFrom, Crossovers};
 use elsa_core::linear::{Gates, Rule};
-use elsa_core::profile::{ChunksFrom, LinearCrossovers};
 use serde::Serialize;
 use std::fmt;
 
@@ -22,9 +21,9 @@ pub struct Crossover {
 impl Crossover {
     /// Those of every rule.
     #[must_use]
-    pub fn all(crossovers: &LinearCrossovers) -> Vec<Crossover> {
+    pub fn all(crossovers: &Crossovers) -> Vec<Crossover> {
         let of = |rule: Rule, gates| {
-            let ChunksFrom { head_size, pass } = crossover(crossovers, rule, gates);
+            let ChunksFrom { head_size, pass } = crossovers.crossover(rule, gates);
             let chunks_from = (head_size != usize::MAX).then_some(head_size);
             let predicted = crossovers.predicted;
             Crossover { rule: rule.name(), per_dim: gates == Gates::PerDim, chunks_from, pass, predicted }
@@ -64,7 +63,7 @@ mod tests {
 
     #[test]
     fn every_rule_has_its_crossover() {
-        let mut crossovers = LinearCrossovers::MEASURED;
+        let mut crossovers = Crossovers::MEASURED;
         crossovers.plain = ChunksFrom { head_size: 96, pass: 16 };
         crossovers.delta_per_dim = ChunksFrom { head_size: usize::MAX, pass: 16 };
         let all = Crossover::all(&crossovers);
@@ -73,7 +72,7 @@ mod tests {
         assert_eq!([&shown[0], &shown[1], &shown[5]], ["linear 96", "gated 96", "gated-delta per dim none"]);
         assert_eq!(all[5].chunks_from, None);
         assert!(Crossover::line(&all).ends_with("gated-delta per dim none"));
-        let predicted = Crossover::line(&Crossover::all(&LinearCrossovers::of(InstructionSet::Neon)));
+        let predicted = Crossover::line(&Crossover::all(&Crossovers::of(InstructionSet::Neon)));
         assert!(predicted.ends_with("linear none, gated none, gated per dim none, delta none, gated-delta none, gated-delta per dim none (predicted)"), "{predicted}");
     }
 }

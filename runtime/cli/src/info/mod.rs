@@ -13,6 +13,7 @@ use crate::stream;
 use clap::Args;
 use elsa_board::{Description, Root, describe};
 use elsa_core::dtype::DType;
+use elsa_core::linear::plan::Crossovers;
 use elsa_runtime::{DeviceInfo, Engine, EngineOptions, LinearGpuChoice, PlanOptions, TunedFile, backends};
 use linear::Crossover;
 use profile::Profile;
@@ -172,7 +173,7 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
                 _ => "the best that is present".to_string(),
             };
             let tuned = engine.tuned().map(TunedInfo::of);
-            let linear = Crossover::all(&engine.profile().linear);
+            let linear = Crossover::all(&Crossovers::of(engine.cpu()));
             (Some(engine.backend().to_string()), Some(engine.threads()), gpu, tuned, linear, why)
         }
         Err(e) => (None, None, None, None, Vec::new(), format!("no engine: {e}")),

@@ -1,7 +1,8 @@
 //! The profile of a board, beside what the system reports.
 
 use super::linear::Crossover;
-use elsa_core::profile::{DeviceProfile, GpuProfile};
+use elsa_core::linear::plan::Crossovers;
+use elsa_core::profile::{DeviceProfile, GpuProfile, InstructionSet};
 use elsa_targets::Board;
 use serde::Serialize;
 use std::fmt;
@@ -40,7 +41,7 @@ impl Profile {
     #[must_use]
     pub fn of(name: &str) -> Option<Profile> {
         let board = Board::named(name).inspect_err(|e| log::warn!("{e}")).ok()?;
-        let DeviceProfile { l1d, l2, cpu_mhz, gpu, linear, .. } = board.device_profile();
+        let DeviceProfile { l1d, l2, cpu_mhz, gpu, .. } = board.device_profile();
         // The profile has one core if their number is unknown.
         let cluster = board.cpus.first();
         let (core, cores) = (cluster.map(|x| x.core.clone()), cluster.and_then(|x| x.count));
@@ -63,7 +64,7 @@ impl Profile {
             l2_bytes: known(l2),
             cpu_mhz: known(cpu_mhz),
             gpu,
-            linear: Crossover::all(&linear),
+            linear: Crossover::all(&Crossovers::of(InstructionSet::Neon)),
         })
     }
 

@@ -11,7 +11,6 @@ use crate::flag::flag;
 use crate::progress;
 use crate::report;
 use clap::{Arg, Args};
-use elsa_core::attention::plan::ChooseError;
 use elsa_core::linear::{Operand, Outputs, Problem};
 use elsa_files::{Buffer, Content, Output, Source, Writer, leaves_enough, zeros};
 use elsa_runtime::{LinearPlan, PlanError};
@@ -157,8 +156,7 @@ pub fn operations(problem: &Problem) -> f64 {
 #[must_use]
 pub fn refusal(e: &PlanError) -> Option<String> {
     match e {
-        PlanError::Linear(why) => Some(why.to_string()),
-        PlanError::Refused(why @ ChooseError::Memory { .. }) => Some(why.to_string()),
+        PlanError::Refused(why) => Some(why.to_string()),
         _ => None,
     }
 }

@@ -25,9 +25,8 @@ use crate::flag::flag;
 use crate::job::Job;
 use crate::progress;
 use begun::Begun;
-use elsa_core::attention::plan::ChooseError;
 use elsa_core::attention::{Operand, Problem};
-use elsa_files::{FileError, MemoryError, Writer};
+use elsa_core::plan::ChooseError;
 use elsa_runtime::{
     Backend, Engine, Fallback, PlanError, PlanOptions, StreamCertificate, StreamError, StreamOptions,
     StreamPlan, UnitSizes, Written, peak_memory,

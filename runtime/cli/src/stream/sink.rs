@@ -443,7 +443,7 @@ impl Target {
     }
 }
 
-impl Sink for Outputs {
+impl Sink<Operand> for Outputs {
     fn write(&mut self, operand: Operand, offset: u64, from: &[u8]) -> io::Result<()> {
         let Some(place) = self.places[operand] else { return Ok(()) };
         let Some(target) = self.targets.get(place.target) else { return Ok(()) };

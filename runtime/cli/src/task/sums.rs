@@ -92,7 +92,7 @@ impl Sums {
         let queries = of_tokens(&[(&spec.query, &inputs.query)], &all)?;
         let mut held = room(task.map_or(0, Task::key_tokens))?;
         held.extend(task.into_iter().flat_map(|task| places(task.keys())));
-        let past = spec.past_key.as_ref().map_or(0, View::tokens);
+        let past = problem.past();
         let within = |batch: usize, place: usize| match inputs.lengths.keys.and_then(|keys| keys.get(batch)) {
             Some(length) => usize::try_from(*length).is_ok_and(|length| place < length),
             None => true,
@@ -102,11 +102,8 @@ impl Sums {
             None => within(batch, past + token),
         };
         let mut keys = Vec::new();
-        if let (Some(key), Some(value)) = (
-            spec.past_key.as_ref().zip(inputs.past_key.as_ref()),
-            spec.past_value.as_ref().zip(inputs.past_value.as_ref()),
-        ) {
-            keys = of_tokens(&[key, value], &within)?;
+        if let Some(past) = inputs.past(problem) {
+            keys = of_tokens(&past.each_ref().map(|(view, data)| (view, data)), &within)?;
         }
         keys.extend(of_tokens(&[(&spec.key, &inputs.key), (&spec.value, &inputs.value)], &counts)?);
         let upstream = upstream.map_or(Ok(Vec::new()), |data| of_tokens(&[(&spec.output, data)], &all))?;

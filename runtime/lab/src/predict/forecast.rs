@@ -3,8 +3,11 @@
 use super::costs::COSTS;
 use super::latency::{GpuCall, GpuMachine, GpuMerge, GpuPart, GpuPrediction, predict};
 use elsa_core::attention::Problem;
-use elsa_core::attention::plan::{ChooseError, GpuChoice, GpuOptions, choose_gpu};
-use elsa_kernels::cuda::attention::{merge_blocks, merging};
+use elsa_core::attention::plan::{
+    GpuCall, GpuChoice, GpuMachine, GpuMerge, GpuOptions, GpuPart, GpuPrediction, choose_gpu, predict,
+};
+use elsa_core::plan::ChooseError;
+use elsa_kernels::cuda::attention::{COSTS, merge_blocks};
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
 
 /// A predicted call.
@@ -81,7 +84,7 @@ pub fn forecast(
     if let Some((fact, _)) = known.into_iter().find(|(_, known)| !known) {
         return Err(ForecastError::Unknown { fact });
     }
-    let past = s.past_key.is_some() || s.past_value.is_some();
+    let past = s.has_past();
     let changes = [
         ("mask", s.mask.is_some()),
         ("bias", s.bias.is_some()),

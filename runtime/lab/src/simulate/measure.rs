@@ -3,12 +3,8 @@
 
 use super::costs::{Costs, Origin, Pass};
 use elsa_core::attention::Outputs;
-use elsa_core::attention::plan::ChooseError;
 use elsa_core::dtype::DType;
-use elsa_edge::error::Error;
-use elsa_edge::progress::bar;
-use elsa_edge::shape::{Data, Shape};
-use elsa_files::Buffer;
+use elsa_core::plan::ChooseError;
 use elsa_runtime::{Backend, Engine, EngineOptions, Method, Plan, PlanError, PlanOptions, Workspace};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;

@@ -1,8 +1,6 @@
 //! What the workers of a backward call share.
 
-use elsa_core::attention::backward::{
-    BackwardChoice, BackwardInputs, BackwardLayout, BackwardProblem, Gradients,
-};
+use elsa_core::attention::backward::{BackwardChoice, BackwardInputs, BackwardLayout, BackwardProblem};
 use elsa_kernels::attention::backward::BackwardKernel;
 
 /// The data shared by all workers of a call.
@@ -46,20 +44,10 @@ impl<'a> Context<'a> {
         choice: &'a BackwardChoice,
         layout: &'a BackwardLayout,
         inputs: BackwardInputs<'a>,
-        gradients: Gradients<'a>,
+        [d_query, d_key, d_value]: [*mut f32; 3],
         base: *mut f32,
     ) -> Context<'a> {
-        Context {
-            problem,
-            kernel,
-            choice,
-            layout,
-            inputs,
-            d_query: gradients.query.as_mut_ptr(),
-            d_key: gradients.key.as_mut_ptr(),
-            d_value: gradients.value.as_mut_ptr(),
-            base,
-        }
+        Context { problem, kernel, choice, layout, inputs, d_query, d_key, d_value, base }
     }
 
     /// The worker's region of the workspace.

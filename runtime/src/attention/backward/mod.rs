@@ -3,8 +3,11 @@
 
 mod context;
 mod cover;
+mod cpu;
+mod operator;
 mod plan;
 mod stage;
 mod walk;
 
-pub use plan::{BackwardBound, BackwardPlan, BackwardPlanOptions, BackwardReport, BackwardWorkspace};
+pub use operator::{Backward, BackwardBound, BackwardPlan, BackwardWorkspace};
+pub use plan::BackwardPlanOptions;

@@ -42,7 +42,7 @@ impl<'a> CpuCall<'a> {
         plan: &'a CpuPlan,
         problem: &'a Problem,
         lengths: Lengths<'a>,
-        tensors: &HostTensors<'a>,
+        tensors: &HostTensors<'a, Operand>,
         memory: &'a mut Memory,
     ) -> Result<CpuCall<'a>, BindError> {
         let (base, room) = memory.lines();
@@ -166,7 +166,7 @@ impl plan::CpuPlan for CpuPlan {
         &'a self,
         problem: &'a Problem,
         lengths: Lengths<'a>,
-        tensors: &HostTensors<'a>,
+        tensors: &HostTensors<'a, Operand>,
         memory: &'a mut Memory,
     ) -> Result<CpuCall<'a>, BindError> {
         CpuCall::new(self, problem, lengths, tensors, memory)

@@ -108,11 +108,11 @@ impl<'a> Context<'a> {
     pub fn new(
         plan: &'a CpuPlan,
         problem: &'a Problem,
-        tensors: &HostTensors<'a>,
+        tensors: &HostTensors<'a, Operand>,
         base: *mut f32,
     ) -> Context<'a> {
         let tensor = |operand| {
-            let (view, data) = (view_of(problem, operand), tensors.at(operand as usize));
+            let (view, data) = (view_of(problem, operand), tensors.at(operand));
             Tensor { view, data, present: !data.is_null() }
         };
         Context::of(plan, problem, Operands::from_fn(tensor), base)

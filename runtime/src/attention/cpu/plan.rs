@@ -4,8 +4,9 @@ use crate::attention::options::PlanOptions;
 use crate::engine::Engine;
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Executed;
-use elsa_core::attention::plan::{ChooseError, CpuChoice, Options, WorkspaceLayout, choose};
+use elsa_core::attention::plan::{CpuChoice, Options, WorkspaceLayout, choose};
 use elsa_core::attention::traversal::{Schedule, scalar};
+use elsa_core::plan::ChooseError;
 use elsa_kernels::attention::Kernel;
 use elsa_kernels::registry;
 

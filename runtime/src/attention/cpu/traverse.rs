@@ -40,8 +40,10 @@ pub(super) unsafe fn inputs<'a>(c: &Context<'a>) -> Option<(Inputs<'a>, Present<
     // SAFETY: the same clauses; inputs are not written, and the present is no longer written.
     unsafe {
         let of = |operand| elements(c, operand, c.dtype);
-        let mut inputs = Inputs::new(of(Operand::Query)?, of(Operand::Key)?, of(Operand::Value)?);
-        (inputs.past_key, inputs.past_value) = (of(Operand::PastKey), of(Operand::PastValue));
+        let mut inputs = Inputs::of(|operand| match (operand, spec.bias) {
+            (Operand::Bias, bias) => elements(c, operand, bias?.dtype()),
+            _ => of(operand),
+        });
         inputs.mask = match spec.mask.map(|mask| mask.kind()) {
             None => None,
             Some(MaskKind::Additive(dtype)) => elements(c, Operand::Mask, dtype).map(MaskElements::Additive),
@@ -50,7 +52,6 @@ pub(super) unsafe fn inputs<'a>(c: &Context<'a>) -> Option<(Inputs<'a>, Present<
                 Some(MaskElements::Bool(from_raw_parts(data, memory.elements)))
             }
         };
-        inputs.bias = spec.bias.and_then(|bias| elements(c, Operand::Bias, bias.dtype()));
         if let Some(BiasView::Table(table)) = spec.bias
             && table.indexed
         {

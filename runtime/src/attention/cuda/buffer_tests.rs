@@ -5,7 +5,7 @@ use crate::{
     BindError, DeviceError, DeviceInputs, DeviceOutputs, Engine, EngineOptions, Fallback, HostBuffer, Plan,
     PlanError, PlanOptions, Workspace,
 };
-use elsa_core::attention::{Inputs, Lengths, Outputs, Problem, Spec, StateOut};
+use elsa_core::attention::{Inputs, Lengths, Outputs, Problem, Spec, StateOut, StateTensors};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};
 
@@ -109,7 +109,7 @@ fn on_device(base: u64, parts: &Parts) -> (DeviceInputs<'static>, DeviceOutputs)
     let outputs = DeviceOutputs {
         output: Some(at(3)),
         lse: None,
-        state: Some([at(4), at(5), at(6)]),
+        state: Some(StateTensors { m: at(4), s: at(5), w: at(6) }),
         present_key: None,
         present_value: None,
     };

@@ -2,8 +2,8 @@
 
 use crate::cuda::driver::{Context, DeviceBuffer, RawStream, Stream};
 use crate::{
-    BindError, CertifyError, CudaContext, CudaOptions, DeviceInputs, DeviceOutputs, Engine, EngineOptions,
-    Fallback, Plan, PlanOptions, Workspace,
+    BindError, CudaContext, CudaOptions, DeviceInputs, DeviceOutputs, Engine, EngineOptions, Fallback, Plan,
+    PlanOptions, RunError, Workspace,
 };
 use elsa_core::attention::{Alignment, Inputs, Lengths, Outputs, Problem, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
@@ -555,7 +555,7 @@ fn runs_on_device_tensors_are_certified_as_those_on_host_tensors() {
     // SAFETY: the memory outlives the workspace, and nothing else uses it.
     let lent = unsafe { plan.workspace_on_device(memory.address(), memory.bytes()) }.unwrap();
     for mut workspace in [plan.workspace().unwrap(), lent] {
-        assert_eq!(workspace.certified().unwrap_err(), CertifyError::NoRun);
+        assert_eq!(workspace.certified().unwrap_err(), RunError::NoRun);
         for stream in [None, Some(fixture.stream.raw())] {
             // SAFETY: the tensors outlive the runs, which are waited for, and nothing else uses them.
             unsafe {

@@ -18,7 +18,7 @@ use crate::cuda::launch::{Grid, Launches, Stored};
 use crate::cuda::plan;
 use crate::cuda::workspace::{GpuWorkspace, Needs};
 use crate::error::{BindError, DeviceError};
-use crate::tensors::{Given, PerTensor};
+use crate::tensors::DeviceTensors;
 use elsa_core::attention::plan::{GpuWorkspaceLayout, SEQUENCE_BYTES};
 use elsa_core::attention::{Lengths, Operand, Operands, Problem};
 use elsa_kernels::cuda::attention::{
@@ -34,10 +34,10 @@ const WARP: u32 = 32;
 /// Largest number of blocks per SM of the kernel that writes the present. The blocks stride over the rows.
 const PRESENT_BLOCKS: usize = 16;
 
-/// Returns `true` if every row of a call passes through partial states even if the keys are not divided: it outputs states,
-/// or no output.
-fn is_partial(has: impl Fn(Operand) -> bool) -> bool {
-    has(Operand::StateReference) || !has(Operand::Output)
+/// Whether every row of a call passes through partial states, even if the keys are not divided: it outputs states, or no
+/// output.
+fn is_partial(given: &Operands<bool>) -> bool {
+    given[Operand::StateReference] || !given[Operand::Output]
 }
 
 impl plan::GpuPlan for GpuPlan {
@@ -57,27 +57,26 @@ impl plan::GpuPlan for GpuPlan {
         Needs { scratch: layout.bytes, table: layout.sequences.len, records }
     }
 
-    fn room(&self, given: Given) -> usize {
-        match is_partial(|operand| given.has(operand as usize)) {
+    fn room(&self, given: &Operands<bool>) -> usize {
+        match is_partial(given) {
             true => self.bytes_with_states(),
             false => self.layout.bytes,
         }
     }
 
-    fn allows(&self, given: Given) -> Result<(), BindError> {
-        self.check_partials(is_partial(|operand| given.has(operand as usize)))
+    fn allows(&self, given: &Operands<bool>) -> Result<(), BindError> {
+        self.check_partials(is_partial(given))
     }
 
     fn launches(
         &self,
         problem: &Problem,
         lengths: Lengths<'_>,
-        at: &PerTensor<u64>,
+        DeviceTensors { at, .. }: &DeviceTensors<'_, Operand>,
         workspace: &mut GpuWorkspace,
     ) -> Result<Launches, DeviceError> {
         let c = &self.choice;
-        let at = Operands::from_fn(|operand| at[operand as usize]);
-        let partial = is_partial(|operand| at[operand] != 0);
+        let partial = is_partial(&Operands::from_fn(|operand| at[operand] != 0));
         let functions = self.functions(&workspace.context, problem, partial)?;
         let partials = partial_states(self, partial, workspace)?;
         workspace.reserve_records(self.needs().records)?;
@@ -85,12 +84,12 @@ impl plan::GpuPlan for GpuPlan {
         // Output states pass through the merge.
         let serial = c.serial && !partial;
         let splits = if serial { 1 } else { c.splits };
-        let call = marshal::attention(self, problem, &at, partials, sequences, serial);
+        let call = marshal::attention(self, problem, at, partials, sequences, serial);
         let mut list = Launches::default();
         list.copy_table(sequences.table, c.sequences * size_of::<Sequence>());
         if let Some(function) = &functions.present {
             let grid = present_grid(self, problem)?;
-            for present in marshal::presents(problem, &at).iter().flatten() {
+            for present in marshal::presents(problem, at).iter().flatten() {
                 let parameter = list.store(present)?;
                 // SAFETY: *parameter*: the kernel takes a `PresentArgs`.
                 unsafe { list.push(function, grid, parameter)? };
@@ -100,7 +99,7 @@ impl plan::GpuPlan for GpuPlan {
             let records = workspace.scratch.address() + self.layout.records.start as u64;
             let measuring = measuring()?.resources().threads as u32;
             let grid = Grid { blocks: c.records as u32, threads: measuring };
-            let measuring = marshal::measure(self, problem, &at, &sequences, records);
+            let measuring = marshal::measure(self, problem, at, &sequences, records);
             let parameter = list.store(&MeasureArgs { call, measuring })?;
             // SAFETY: *parameter*: the kernel takes a `MeasureArgs`.
             unsafe { list.fork(function, grid, parameter) };

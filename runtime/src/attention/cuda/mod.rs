@@ -6,7 +6,6 @@
 
 #[cfg(test)]
 mod buffer_tests;
-pub mod device;
 #[cfg(test)]
 mod device_tests;
 mod launch;

@@ -6,10 +6,9 @@ use crate::error::{BindError, DeviceError, PlanError};
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::plan::{
-    ChooseError, GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, alternatives, choose_gpu,
-    choose_gpu_math,
+    GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, alternatives, choose_gpu, choose_gpu_math,
 };
-use elsa_kernels::cuda::attention::merging;
+use elsa_core::plan::ChooseError;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::sync::Arc;
 

@@ -81,7 +81,7 @@ fn named(operand: Operand, error: &PieceError) -> io::Error {
 }
 
 fn read(
-    source: &RefCell<&mut impl RowSource>,
+    source: &RefCell<&mut impl RowSource<Operand>>,
     operand: Operand,
     excerpt: &Excerpt,
     to: &mut [u8],
@@ -117,8 +117,8 @@ impl GpuStream {
     pub fn run_between(
         &mut self,
         lengths: &Lengths<'_>,
-        source: &mut impl RowSource,
-        sink: &mut impl RowSink,
+        source: &mut impl RowSource<Operand>,
+        sink: &mut impl RowSink<Operand>,
         from: usize,
     ) -> Result<StreamTimes, GpuStreamError> {
         let problem = *self.problem();
@@ -188,8 +188,8 @@ impl GpuStream {
         &mut self,
         tensors: &Operands<View>,
         number: usize,
-        source: &mut impl RowSource,
-        sink: &mut impl RowSink,
+        source: &mut impl RowSource<Operand>,
+        sink: &mut impl RowSink<Operand>,
     ) -> Result<u64, GpuStreamError> {
         let (problem, division) = (*self.problem(), self.division());
         let source = RefCell::new(source);

@@ -17,8 +17,10 @@ use crate::cpu::limits::available_memory;
 use crate::engine::Engine;
 use crate::error::PlanError;
 use crate::stream::{RowSink, RowSource};
-use elsa_core::attention::plan::{ChooseError, Part, StreamChoice, StreamOptions as Wanted};
+use elsa_core::attention::Operand;
+use elsa_core::attention::plan::{Part, StreamChoice, StreamOptions as Wanted};
 use elsa_core::attention::{Lengths, Problem};
+use elsa_core::plan::ChooseError;
 
 /// A streamed run whose memory is allocated, created by [`Engine::fit_stream`].
 #[derive(Debug)]
@@ -50,8 +52,8 @@ impl FittedStream {
     pub fn run(
         &mut self,
         lengths: &Lengths<'_>,
-        source: &mut (impl RowSource + Send),
-        sink: &mut impl RowSink,
+        source: &mut (impl RowSource<Operand> + Send),
+        sink: &mut impl RowSink<Operand>,
         from: usize,
     ) -> Result<StreamReport, StreamError> {
         self.run_certified(lengths, source, sink, from).map(|(report, _)| report)
@@ -65,8 +67,8 @@ impl FittedStream {
     pub fn run_certified(
         &mut self,
         lengths: &Lengths<'_>,
-        source: &mut (impl RowSource + Send),
-        sink: &mut impl RowSink,
+        source: &mut (impl RowSource<Operand> + Send),
+        sink: &mut impl RowSink<Operand>,
         from: usize,
     ) -> Result<(StreamReport, Option<StreamCertificate>), StreamError> {
         let measures = self.plan.choice().cpu.certify;

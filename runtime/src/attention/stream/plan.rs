@@ -10,10 +10,11 @@ use crate::error::PlanError;
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Certificate;
 use elsa_core::attention::plan::{
-    Account, ChooseError, Limits, Method, Options, StreamChoice, StreamOptions as Wanted, UnitSizes,
-    WorkspaceLayout, Written, choose_stream,
+    Account, Limits, Method, Options, StreamChoice, StreamOptions as Wanted, UnitSizes, WorkspaceLayout,
+    Written, choose_stream,
 };
 use elsa_core::attention::traversal::Schedule;
+use elsa_core::plan::ChooseError;
 use elsa_kernels::registry;
 
 /// Number of bytes by which the memory of a process before a run may vary from one start to the next: it includes pages of

@@ -140,8 +140,8 @@ impl StreamPlan {
     pub fn run(
         &self,
         lengths: &Lengths<'_>,
-        source: &mut (impl RowSource + Send),
-        sink: &mut impl RowSink,
+        source: &mut (impl RowSource<Operand> + Send),
+        sink: &mut impl RowSink<Operand>,
         from: usize,
     ) -> Result<StreamReport, StreamError> {
         self.run_certified(lengths, source, sink, from).map(|(report, _)| report)
@@ -157,8 +157,8 @@ impl StreamPlan {
     pub fn run_certified(
         &self,
         lengths: &Lengths<'_>,
-        source: &mut (impl RowSource + Send),
-        sink: &mut impl RowSink,
+        source: &mut (impl RowSource<Operand> + Send),
+        sink: &mut impl RowSink<Operand>,
         from: usize,
     ) -> Result<(StreamReport, Option<StreamCertificate>), StreamError> {
         self.run_in(&mut StreamMemory::new(self)?, lengths, source, sink, from)
@@ -169,8 +169,8 @@ impl StreamPlan {
         &self,
         memory: &mut StreamMemory,
         lengths: &Lengths<'_>,
-        source: &mut (impl RowSource + Send),
-        sink: &mut impl RowSink,
+        source: &mut (impl RowSource<Operand> + Send),
+        sink: &mut impl RowSink<Operand>,
         from: usize,
     ) -> Result<(StreamReport, Option<StreamCertificate>), StreamError> {
         let units = self.units_for(lengths)?;
@@ -244,7 +244,7 @@ impl StreamPlan {
     fn measure(
         &self,
         operand: Operand,
-        source: &mut impl RowSource,
+        source: &mut impl RowSource<Operand>,
         buffer: &mut Bytes,
         resident: &mut Resident,
     ) -> Result<u64, StreamError> {
@@ -295,7 +295,7 @@ impl StreamPlan {
         part: &Part,
         buffer: &Bytes,
         resident: &mut Resident,
-        (crew, sink): (&Crew<'_>, &mut impl RowSink),
+        (crew, sink): (&Crew<'_>, &mut impl RowSink<Operand>),
     ) -> Result<u64, StreamError> {
         if part.begins {
             resident.sequences.clear();
@@ -328,7 +328,7 @@ fn read(
     problem: &Problem,
     lengths: &Lengths<'_>,
     step: &Step,
-    source: &mut impl RowSource,
+    source: &mut impl RowSource<Operand>,
     buffer: &mut Bytes,
 ) -> Result<u64, StreamError> {
     let mut bytes = 0;
@@ -373,7 +373,7 @@ fn write(
     excerpt: &Excerpt,
     buffer: &[u8],
     start: usize,
-    sink: &mut impl RowSink,
+    sink: &mut impl RowSink<Operand>,
 ) -> Result<u64, StreamError> {
     sink.write_rows(operand, excerpt, &buffer[start..]).map_err(|e| StreamError::write(operand, e))?;
     Ok(excerpt.bytes() as u64)
@@ -386,7 +386,7 @@ fn copy(
     number: usize,
     keys: &Range<usize>,
     buffer: &Bytes,
-    sink: &mut impl RowSink,
+    sink: &mut impl RowSink<Operand>,
 ) -> Result<u64, StreamError> {
     let mut bytes = 0;
     for operands @ [_, new, present] in PRESENTS {

@@ -28,9 +28,10 @@
 use super::calls::{Calls, Held, from, of_tokens, push};
 use super::error::TaskError;
 use super::gradients::{GradientSizes, TaskGradients};
-use crate::attention::backward::{BackwardPlan, BackwardPlanOptions, BackwardReport, BackwardWorkspace};
+use crate::attention::backward::{BackwardPlan, BackwardPlanOptions, BackwardWorkspace};
 use crate::cpu::pool::Crew;
 use crate::engine::Engine;
+use crate::report::Report;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::backward::{
     BackwardInputs, BackwardProblem, BackwardSpec, Gradients, Statistics, Structure,
@@ -56,7 +57,7 @@ pub struct BackwardTaskPlan {
 }
 
 /// What a backward run of a task did.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct BackwardTaskReport {
     /// Calls of plans.
     pub calls: usize,
@@ -65,7 +66,7 @@ pub struct BackwardTaskReport {
     /// Pairs of a query and a key of the task, for one head.
     pub pairs: u128,
     /// What the last call did; `None` if there was none.
-    pub last: Option<BackwardReport>,
+    pub last: Option<Report>,
 }
 
 impl BackwardTaskPlan {
@@ -91,7 +92,11 @@ impl BackwardTaskPlan {
         }
         let workspace = match &plans[..] {
             [] => None,
-            plans => Some(BackwardWorkspace::shared(plans)?),
+            plans => {
+                let mut all = Vec::new();
+                plans.iter().try_for_each(|plan| push(&mut all, plan))?;
+                Some(BackwardWorkspace::shared(&all)?)
+            }
         };
         let task = calls.task();
         let shares = part(problem, &calls.part(task.query_tokens(), task.key_tokens())?)?;

@@ -216,15 +216,13 @@ pub(super) fn from<'a>(data: Elements<'a>, view: &View, token: usize) -> Element
 /// Refuses what a problem may have and a task does not take.
 fn refuse_what_tasks_do_not_take(spec: &Spec) -> Result<(), ArgumentError> {
     let given = [
-        (spec.past_key.is_some(), "past_k"),
-        (spec.present_key.is_some(), "present_k"),
-        (spec.present_value.is_some(), "present_v"),
         (spec.packed.is_some(), "cu_seqlens_q"),
         (spec.windows.is_some(), "windows"),
         (spec.bias.is_some(), "bias"),
     ];
-    match given.into_iter().find(|(given, _)| *given) {
-        Some((_, other)) => Err(ArgumentError::Conflict { argument: "task", other }),
+    let rest = || given.into_iter().find_map(|(given, other)| given.then_some(other));
+    match spec.past_or_present().or_else(rest) {
+        Some(other) => Err(ArgumentError::Conflict { argument: "task", other }),
         None => Ok(()),
     }
 }

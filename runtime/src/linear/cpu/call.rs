@@ -9,7 +9,7 @@ use crate::cpu::pool::Crew;
 use crate::error::{BindError, RunError};
 use crate::tensors::HostTensors;
 use elsa_core::linear::plan::Layout;
-use elsa_core::linear::{Form, Problem, Sequence};
+use elsa_core::linear::{Form, Operand, Problem, Sequence};
 use std::marker::PhantomData;
 
 /// A checked call on the CPU.
@@ -41,7 +41,7 @@ impl<'a> CpuCall<'a> {
         plan: &'a CpuPlan,
         problem: &'a Problem,
         cu_seqlens: Option<&[i64]>,
-        tensors: &HostTensors<'a>,
+        tensors: &HostTensors<'a, Operand>,
         memory: &'a mut Memory,
     ) -> Result<CpuCall<'a>, BindError> {
         let (base, room) = memory.lines();
@@ -99,7 +99,7 @@ impl plan::CpuPlan for CpuPlan {
         &'a self,
         problem: &'a Problem,
         cu_seqlens: Option<&'a [i64]>,
-        tensors: &HostTensors<'a>,
+        tensors: &HostTensors<'a, Operand>,
         memory: &'a mut Memory,
     ) -> Result<CpuCall<'a>, BindError> {
         CpuCall::new(self, problem, cu_seqlens, tensors, memory)

@@ -119,13 +119,13 @@ impl<'a> Context<'a> {
     pub fn new(
         plan: &'a CpuPlan,
         problem: &'a Problem,
-        tensors: &HostTensors<'a>,
+        tensors: &HostTensors<'a, Operand>,
         base: *mut f32,
     ) -> Context<'a> {
         let tensors = Operands::from_fn(|operand| Tensor {
             view: problem.memory(operand).and_then(|memory| memory.view).unwrap_or_default(),
             dtype: problem.dtype_of(operand),
-            data: tensors.at(operand as usize),
+            data: tensors.at(operand),
         });
         let CpuPlan { kernel, choice, layout } = plan;
         Context { kernel, problem, choice, layout, tensors, base }

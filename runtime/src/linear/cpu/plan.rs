@@ -3,7 +3,8 @@
 use crate::engine::Engine;
 use crate::linear::options::LinearPlanOptions;
 use elsa_core::linear::Problem;
-use elsa_core::linear::plan::{Choice, ChooseError, Layout, Options, Rooms, choose};
+use elsa_core::linear::plan::{Choice, Layout, Options, Rooms, choose};
+use elsa_core::plan::ChooseError;
 use elsa_kernels::linear::{Kernel, head_room, strip_room};
 use elsa_kernels::registry;
 
@@ -33,7 +34,7 @@ impl CpuPlan {
         problem: &Problem,
         options: &LinearPlanOptions,
     ) -> Result<CpuPlan, ChooseError> {
-        let kernel = registry::linear_of(engine.cpu()).ok_or(ChooseError::NoKernel)?;
+        let kernel = registry::linear_of(engine.cpu()).ok_or(ChooseError::AbsentKernel)?;
         let LinearPlanOptions { form, chunk, parts, budget, all_workers } = *options;
         let options = Options { form, chunk, parts, budget, workers: engine.threads(), all_workers };
         let (choice, layout) = choose(problem, &kernel.spec, engine.profile(), &options, rooms)?;

@@ -21,8 +21,9 @@
 use super::choice::{LinearGpuChoice, usual_parts};
 use super::layout::Layout;
 use crate::linear::options::LinearPlanOptions;
-use elsa_core::linear::plan::{CHUNK_STEP, ChooseError, MOST_CHUNK, MOST_PARTS};
+use elsa_core::linear::plan::{CHUNK_STEP, MOST_CHUNK, MOST_PARTS};
 use elsa_core::linear::{Direction, Form, Gates, Problem};
+use elsa_core::plan::ChooseError;
 use elsa_kernels::cuda::linear::{CHUNK, LinearWalk, QUADRATIC_ROWS};
 
 /// Where a batch has a block for this many SMs, or for more, its chunks are not divided a second time: the pass that leaves
@@ -65,20 +66,20 @@ pub fn choose(
     if let Some(found) = options.chunk
         && !(found.is_multiple_of(CHUNK_STEP) && (CHUNK_STEP..=MOST_CHUNK).contains(&found))
     {
-        return Err(ChooseError::Chunk { found });
+        return Err(ChooseError::Chunk { found, step: CHUNK_STEP, max: MOST_CHUNK });
     }
     if let Some(found) = options.parts
         && !(2..=MOST_PARTS).contains(&found)
     {
-        return Err(ChooseError::Parts { found });
+        return Err(ChooseError::Parts { found, min: 2, max: MOST_PARTS });
     }
     match (options.form, options.parts, options.chunk) {
         (Some(form), Some(_), _) if form != Form::Scan => {
-            return Err(ChooseError::Option { option: "parts", form, allowed: "scan" });
+            return Err(ChooseError::Option { option: "parts", form: form.name(), allowed: "scan" });
         }
         (Some(form @ (Form::Recurrent | Form::Parallel)), _, Some(_)) => {
             let allowed = "chunk, fused-chunk or scan";
-            return Err(ChooseError::Option { option: "chunk", form, allowed });
+            return Err(ChooseError::Option { option: "chunk", form: form.name(), allowed });
         }
         _ => {}
     }
@@ -176,7 +177,7 @@ pub fn choose(
     }
     match options.budget {
         Some(budget) if layout.bytes > budget => {
-            Err(ChooseError::Budget { needed: layout.bytes, budget, transitions: layout.transition_bytes })
+            Err(ChooseError::budget(layout.bytes, budget, layout.transition_bytes))
         }
         _ => Ok((choice, layout)),
     }

@@ -5,8 +5,8 @@ use super::choose::{Device, Walk, choose};
 use crate::linear::options::LinearPlanOptions;
 use elsa_core::dtype::DType;
 use elsa_core::linear::bound::Solve;
-use elsa_core::linear::plan::ChooseError;
 use elsa_core::linear::{Form, Problem, Rule, Spec};
+use elsa_core::plan::ChooseError;
 use elsa_core::view::{Layout, View};
 use elsa_kernels::cuda::linear::LinearWalk;
 

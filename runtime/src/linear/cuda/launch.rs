@@ -26,7 +26,7 @@ use crate::cuda::marshal::{dtype, tensor};
 use crate::cuda::plan;
 use crate::cuda::workspace::{GpuWorkspace, Needs};
 use crate::error::DeviceError;
-use crate::tensors::PerTensor;
+use crate::tensors::DeviceTensors;
 use elsa_core::linear::{Direction, Form, Operand, Operands, Problem};
 use elsa_core::scan::blelloch;
 use elsa_kernels::cuda::linear::{
@@ -55,18 +55,17 @@ impl plan::GpuPlan for GpuPlan {
         &self,
         problem: &Problem,
         cu_seqlens: Option<&[i64]>,
-        at: &PerTensor<u64>,
+        DeviceTensors { at, .. }: &DeviceTensors<'_, Operand>,
         workspace: &mut GpuWorkspace,
     ) -> Result<Launches, DeviceError> {
-        let at = Operands::from_fn(|operand| at[operand as usize]);
         let kernels = self.load(&workspace.context)?;
         let scratch = workspace.scratch.address();
         let (sequences, table) = fill_sequences(self, problem, cu_seqlens, workspace)?;
-        let args = common(self, problem, &at, &sequences, scratch);
+        let args = common(self, problem, at, &sequences, scratch);
         let mut list = Launches::default();
         list.copy_table(sequences.table, table);
         let mut call = Call { plan: self, problem, kernels, scratch, sequences, list, blocks: 0 };
-        call.fill(args, &at)?;
+        call.fill(args, at)?;
         let Call { mut list, blocks, .. } = call;
         list.shared_by(blocks);
         Ok(list)

@@ -8,7 +8,6 @@ mod choice;
 mod choose;
 #[cfg(test)]
 mod choose_tests;
-pub mod device;
 #[cfg(test)]
 mod device_tests;
 mod launch;

@@ -1,14 +1,12 @@
 //! The causal convolution on the CPU.
 
 use super::operator::{OnCpu, Place};
-use super::slices::{elements, elements_mut, values, values_mut};
 use super::spectrum::Transforms;
 use super::stage::{Block, Convert, Source, States, Target, Tile, tile};
+use crate::cpu::slices::{elements, elements_mut, slice, slice_mut};
 use crate::error::RunError;
-use crate::series::tensors::{Types, of_convolution as number};
 use crate::tensors::HostTensors;
-use elsa_core::dtype::Elements;
-use elsa_core::series::convolution::{Inputs, Problem};
+use elsa_core::series::convolution::{Inputs, Operand, Problem};
 use elsa_core::series::token_of;
 use elsa_kernels::series::{Columns, ConvolutionTile};
 use std::ptr::null;
@@ -214,22 +212,18 @@ impl OnCpu for Problem {
 
     fn call<'a>(
         &'a self,
-        types: &Types,
-        tensors: &HostTensors<'a>,
+        tensors: &HostTensors<'a, Operand>,
         transforms: Option<&'a Transforms>,
     ) -> ConvolutionCall<'a> {
         let s = self.spec();
         // SAFETY: the problem states the elements of each tensor; those of outputs are the only ones in use.
         unsafe {
-            let u = elements(tensors, number::U, s.u.extent(), types[number::U]);
-            let inputs = Inputs {
-                u: u.unwrap_or(Elements::F32(&[])),
-                filter: values(tensors, number::FILTER, self.weights()).unwrap_or(&[]),
-                bias: values(tensors, number::BIAS, self.channels()),
-                past_state: values(tensors, number::PAST, self.states()),
-            };
-            let out = elements_mut(tensors, number::OUT, s.out.extent(), types[number::OUT]);
-            let present = values_mut(tensors, number::PRESENT, self.states());
+            let inputs = Inputs::of(
+                |operand| elements(self, tensors, operand),
+                |operand| slice(self, tensors, operand),
+            );
+            let out = elements_mut(self, tensors, Operand::Output);
+            let present = slice_mut(self, tensors, Operand::PresentState);
             ConvolutionCall {
                 problem: self,
                 transforms,

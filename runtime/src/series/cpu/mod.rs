@@ -5,7 +5,6 @@ mod operator;
 pub mod plan;
 mod recurrence;
 mod selective;
-mod slices;
 mod spectrum;
 mod stage;
 

@@ -4,22 +4,20 @@ use super::spectrum::Transforms;
 use crate::cpu::pool::Crew;
 use crate::error::RunError;
 use crate::problem::Problem;
-use crate::series::tensors::Types;
 use crate::tensors::HostTensors;
 use elsa_core::series::plan::{SeriesChoice, SeriesLayout};
 use elsa_kernels::series::SeriesKernel;
 use std::fmt::Debug;
 
 /// A problem of an operator that treats every channel of its series by itself, as the CPU computes it.
-pub trait OnCpu: for<'a> Problem<Lengths<'a> = Types> {
+pub trait OnCpu: for<'a> Problem<Lengths<'a> = ()> {
     /// The checked tensors of a call.
     type Call<'a>: Debug + Send;
 
     /// The call over tensors that have been checked against the problem. `transforms` are those of the plan, if it has some.
     fn call<'a>(
         &'a self,
-        types: &Types,
-        tensors: &HostTensors<'a>,
+        tensors: &HostTensors<'a, Self::Operand>,
         transforms: Option<&'a Transforms>,
     ) -> Self::Call<'a>;
 

@@ -7,9 +7,8 @@ use crate::cpu::plan;
 use crate::cpu::pool::Crew;
 use crate::engine::Engine;
 use crate::error::{BindError, RunError};
-use crate::series::tensors::Types;
 use crate::tensors::HostTensors;
-use elsa_core::attention::plan::ChooseError;
+use elsa_core::plan::ChooseError;
 use elsa_core::series::plan::{SeriesChoice, SeriesLayout};
 use elsa_kernels::registry;
 use elsa_kernels::series::SeriesKernel;
@@ -32,7 +31,7 @@ pub struct CpuPlan<O> {
 /// # Errors
 /// Returns an error if there are none.
 pub fn kernel(engine: &Engine) -> Result<&'static SeriesKernel, ChooseError> {
-    registry::series_of(engine.cpu()).ok_or(ChooseError::NoKernel)
+    registry::series_of(engine.cpu()).ok_or(ChooseError::AbsentKernel)
 }
 
 impl<O> CpuPlan<O> {
@@ -61,15 +60,15 @@ impl<O: OnCpu> plan::CpuPlan for CpuPlan<O> {
     fn call<'a>(
         &'a self,
         problem: &'a O,
-        types: Types,
-        tensors: &HostTensors<'a>,
+        (): (),
+        tensors: &HostTensors<'a, O::Operand>,
         memory: &'a mut Memory,
     ) -> Result<CpuCall<'a, O>, BindError> {
         let (base, room) = memory.lines();
         if room < self.layout.total {
             return Err(BindError::Room { found: memory.bytes(), needed: self.layout.bytes() });
         }
-        let call = problem.call(&types, tensors, self.transforms.as_ref());
+        let call = problem.call(tensors, self.transforms.as_ref());
         Ok(CpuCall { plan: self, call, base })
     }
 }

@@ -1,16 +1,13 @@
 //! The recurrence on the CPU.
 
 use super::operator::{OnCpu, Place};
-use super::slices::{elements, elements_mut, values, values_mut};
 use super::spectrum::Transforms;
 use super::stage::{Block, Convert, Source, States, Target, Tile, tile};
+use crate::cpu::slices::{elements, elements_mut, slice, slice_mut};
 use crate::error::RunError;
-use crate::series::tensors::{Types, of_recurrence as number};
 use crate::tensors::HostTensors;
-use elsa_core::dtype::Elements;
-use elsa_core::series::Series;
 use elsa_core::series::plan::part_tokens;
-use elsa_core::series::recurrence::{Gate, Problem};
+use elsa_core::series::recurrence::{Gate, Inputs, Operand, Problem};
 use elsa_kernels::series::{Columns, RecurrenceTile};
 use std::ops::Range;
 
@@ -143,30 +140,25 @@ impl OnCpu for Problem {
 
     fn call<'a>(
         &'a self,
-        types: &Types,
-        tensors: &HostTensors<'a>,
+        tensors: &HostTensors<'a, Operand>,
         _: Option<&'a Transforms>,
     ) -> RecurrenceCall<'a> {
         let s = self.spec();
-        let series = |series, at: usize| {
-            // SAFETY: the problem states the elements of its series, which a run reads.
-            let data = unsafe { elements(tensors, at, Series::extent(series), types[at]) };
-            Source { series: *series, data: data.unwrap_or(Elements::F32(&[])) }
-        };
-        // SAFETY: the problem states the elements of its output and its states; these are the only ones in use.
-        let (out, past, present) = unsafe {
-            (
-                elements_mut(tensors, number::OUT, s.out.extent(), types[number::OUT]),
-                values(tensors, number::PAST, self.states()),
-                values_mut(tensors, number::PRESENT, self.states()),
-            )
+        // SAFETY: the problem states the elements of each tensor; those of outputs are the only ones in use.
+        let (inputs, out, present) = unsafe {
+            let inputs = Inputs::of(
+                |operand| elements(self, tensors, operand),
+                |operand| slice(self, tensors, operand),
+            );
+            let out = elements_mut(self, tensors, Operand::Output);
+            (inputs, out, slice_mut(self, tensors, Operand::PresentState))
         };
         RecurrenceCall {
             problem: self,
-            a: series(&s.a, number::A),
-            b: series(&s.b, number::B),
+            a: Source { series: s.a, data: inputs.a },
+            b: Source { series: s.b, data: inputs.b },
             out: out.map(|mut out| Target::new(s.out, &mut out)),
-            states: States::new(s.in_place, past, present),
+            states: States::new(s.in_place, inputs.past_state, present),
         }
     }
 

@@ -1,14 +1,13 @@
 //! The selective scan on the CPU.
 
 use super::operator::{OnCpu, Place};
-use super::slices::{elements, elements_mut, values, values_mut};
 use super::spectrum::Transforms;
 use super::stage::{Block, Convert, Source, States, Target, Tile, columns_of_lines, tile};
+use crate::cpu::slices::{elements, elements_mut, slice, slice_mut};
 use crate::error::RunError;
-use crate::series::tensors::{Types, of_selective as number};
 use crate::tensors::HostTensors;
 use elsa_core::dtype::Elements;
-use elsa_core::series::selective::{Coefficient, Inputs, Problem};
+use elsa_core::series::selective::{Coefficient, Inputs, Operand, Problem};
 use elsa_kernels::series::{Coefficients, Columns, SelectiveTile};
 use std::ptr::{null, null_mut};
 
@@ -159,32 +158,18 @@ impl OnCpu for Problem {
 
     fn call<'a>(
         &'a self,
-        types: &Types,
-        tensors: &HostTensors<'a>,
+        tensors: &HostTensors<'a, Operand>,
         _: Option<&'a Transforms>,
     ) -> SelectiveCall<'a> {
-        let (s, parameters) = (self.spec(), self.channels() * self.states());
+        let s = self.spec();
         // SAFETY: the problem states the elements of each tensor; those of outputs are the only ones in use.
         unsafe {
-            let given = |at: usize, n: usize| elements(tensors, at, n, types[at]);
-            let coefficient = |of: &Coefficient, at: usize| match of {
-                Coefficient::Token(series) => given(at, series.extent()),
-                Coefficient::Channel => given(at, parameters),
-            };
-            let none = Elements::F32(&[]);
-            let inputs = Inputs {
-                u: given(number::U, s.u.extent()).unwrap_or(none),
-                delta: given(number::DELTA, s.delta.extent()).unwrap_or(none),
-                a: values(tensors, number::A, parameters).unwrap_or(&[]),
-                b: coefficient(&s.b, number::B).unwrap_or(none),
-                c: coefficient(&s.c, number::C).unwrap_or(none),
-                d: values(tensors, number::D, self.channels()),
-                z: s.z.and_then(|z| given(number::Z, z.extent())),
-                delta_bias: values(tensors, number::BIAS, self.channels()),
-                past_state: values(tensors, number::PAST, self.state_values()),
-            };
-            let out = elements_mut(tensors, number::OUT, s.out.extent(), types[number::OUT]);
-            let present = values_mut(tensors, number::PRESENT, self.state_values());
+            let inputs = Inputs::of(
+                |operand| elements(self, tensors, operand),
+                |operand| slice(self, tensors, operand),
+            );
+            let out = elements_mut(self, tensors, Operand::Output);
+            let present = slice_mut(self, tensors, Operand::PresentState);
             SelectiveCall {
                 problem: self,
                 u: Source { series: s.u, data: inputs.u },

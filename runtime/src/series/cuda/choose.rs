@@ -11,8 +11,7 @@
 
 use crate::error::PlanError;
 use crate::series::options::{ConvolutionOptions, RecurrenceOptions, SelectiveOptions};
-use elsa_core::attention::plan::ChooseError;
-use elsa_core::linear::plan::ChooseError::Large;
+use elsa_core::plan::ChooseError;
 use elsa_core::series::plan::MAX_PARTS;
 use elsa_core::series::{convolution, recurrence, selective};
 use elsa_kernels::cuda::series::{
@@ -55,7 +54,7 @@ pub struct SeriesGpuChoice {
 
 /// Refuses a count beyond `most`.
 fn fits(what: &'static str, found: usize, most: usize) -> Result<(), PlanError> {
-    if found > most { Err(Large { what, found, most }.into()) } else { Ok(()) }
+    if found > most { Err(ChooseError::Large { what, found, most }.into()) } else { Ok(()) }
 }
 
 /// The product of counts, saturating.
@@ -103,7 +102,7 @@ fn with_maps(
 fn asked(parts: Option<usize>, tokens: usize) -> Result<Option<usize>, PlanError> {
     match parts {
         Some(found) if !(1..=MAX_PARTS).contains(&found) => {
-            Err(ChooseError::Parts { found, max: MAX_PARTS }.into())
+            Err(ChooseError::Parts { found, min: 1, max: MAX_PARTS }.into())
         }
         _ => Ok(parts.map(|parts| parts.min(tokens.max(1)))),
     }

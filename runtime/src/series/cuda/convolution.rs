@@ -5,9 +5,8 @@ use super::plan::{Call, OnGpu};
 use crate::cuda::launch::Launches;
 use crate::cuda::marshal::int;
 use crate::error::DeviceError;
-use crate::series::tensors::{Types, of_convolution as number};
-use crate::tensors::PerTensor;
-use elsa_core::series::convolution::{Problem, Taps};
+use crate::tensors::DeviceTensors;
+use elsa_core::series::convolution::{Operand, Problem, Taps};
 use elsa_kernels::cuda::Role;
 use elsa_kernels::cuda::series::{
     ConvolutionArgs, NEWEST_LAST, ONE_FILTER, OUTPUTS, REVERSE, SILU, STATES, WARPS,
@@ -21,7 +20,11 @@ impl OnGpu for Problem {
         matches!(role, Role::Convolution { .. })
     }
 
-    fn list(&self, types: &Types, at: &PerTensor<u64>, call: &Call<'_>) -> Result<Launches, DeviceError> {
+    fn list(
+        &self,
+        DeviceTensors { at, types }: &DeviceTensors<'_, Operand>,
+        call: &Call<'_>,
+    ) -> Result<Launches, DeviceError> {
         let (s, tiles) = (self.spec(), call.choice.tiles);
         let blocks = self.tokens().div_ceil(OUTPUTS);
         let flag = |flag, on| if on { flag } else { 0 };
@@ -38,18 +41,18 @@ impl OnGpu for Problem {
             channels: int(self.channels()),
             tokens: int(self.tokens()),
             taps: int(self.taps()),
-            u: series(&s.u, at[number::U], types[number::U]),
-            out: series(&s.out, at[number::OUT], types[number::OUT]),
-            filter: at[number::FILTER],
-            bias: at[number::BIAS],
-            past: at[if s.in_place { number::PRESENT } else { number::PAST }],
-            present: at[number::PRESENT],
+            u: series(&s.u, at[Operand::Signal], types[Operand::Signal]),
+            out: series(&s.out, at[Operand::Output], types[Operand::Output]),
+            filter: at[Operand::Filter],
+            bias: at[Operand::Bias],
+            past: at[if s.in_place { Operand::PresentState } else { Operand::PastState }],
+            present: at[Operand::PresentState],
             ..ConvolutionArgs::default()
         };
         let mut list = Launches::default();
         // The outputs first: in place, they read what the states replace.
-        let outputs = if at[number::OUT] == 0 { 0 } else { self.batch() * blocks * tiles };
-        let states = if at[number::PRESENT] == 0 { 0 } else { self.batch() * self.channels() };
+        let outputs = if at[Operand::Output] == 0 { 0 } else { self.batch() * blocks * tiles };
+        let states = if at[Operand::PresentState] == 0 { 0 } else { self.batch() * self.channels() };
         for (own, items) in [(0, outputs), (STATES, states)] {
             let args = ConvolutionArgs { flags: flags | own, items: int(items), ..args };
             // SAFETY: *parameter*: the kernel takes a `ConvolutionArgs`.

@@ -8,14 +8,13 @@ use crate::cuda::plan;
 use crate::cuda::workspace::{GpuWorkspace, Needs};
 use crate::error::{DeviceError, PlanError};
 use crate::problem::Problem;
-use crate::series::tensors::Types;
-use crate::tensors::PerTensor;
+use crate::tensors::DeviceTensors;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// A problem of an operator that treats every channel by itself, as a GPU computes it.
-pub trait OnGpu: for<'a> Problem<Lengths<'a> = Types> {
+pub trait OnGpu: for<'a> Problem<Lengths<'a> = ()> {
     /// What its kernel is called in messages.
     const ROLE: &'static str;
 
@@ -26,7 +25,11 @@ pub trait OnGpu: for<'a> Problem<Lengths<'a> = Types> {
     ///
     /// # Errors
     /// Returns an error if memory is not available.
-    fn list(&self, types: &Types, at: &PerTensor<u64>, call: &Call<'_>) -> Result<Launches, DeviceError>;
+    fn list(
+        &self,
+        tensors: &DeviceTensors<'_, Self::Operand>,
+        call: &Call<'_>,
+    ) -> Result<Launches, DeviceError>;
 }
 
 /// What the launches of a call have in common.
@@ -79,13 +82,13 @@ impl<P: OnGpu> plan::GpuPlan for GpuPlan<P> {
     fn launches(
         &self,
         problem: &P,
-        types: Types,
-        at: &PerTensor<u64>,
+        (): (),
+        tensors: &DeviceTensors<'_, P::Operand>,
         workspace: &mut GpuWorkspace,
     ) -> Result<Launches, DeviceError> {
         let function = self.gpu.function(&workspace.context, self.kernel)?;
         let kernel = (&function, self.kernel.resources().threads as u32);
         let call = Call { choice: &self.choice, kernel, scratch: workspace.scratch.address() };
-        problem.list(&types, at, &call)
+        problem.list(tensors, &call)
     }
 }

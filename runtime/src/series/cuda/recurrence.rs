@@ -5,9 +5,8 @@ use super::plan::{Call, OnGpu};
 use crate::cuda::launch::Launches;
 use crate::cuda::marshal::int;
 use crate::error::DeviceError;
-use crate::series::tensors::{Types, of_recurrence as number};
-use crate::tensors::PerTensor;
-use elsa_core::series::recurrence::{Gate, Problem};
+use crate::tensors::DeviceTensors;
+use elsa_core::series::recurrence::{Gate, Operand, Problem};
 use elsa_kernels::cuda::Role;
 use elsa_kernels::cuda::series::{CARRY, FOLD, LOG, Parts, REVERSE, RecurrenceArgs, WARPS};
 use elsa_kernels::cuda::tensor::Divisor;
@@ -19,7 +18,11 @@ impl OnGpu for Problem {
         matches!(role, Role::Recurrence { .. })
     }
 
-    fn list(&self, types: &Types, at: &PerTensor<u64>, call: &Call<'_>) -> Result<Launches, DeviceError> {
+    fn list(
+        &self,
+        DeviceTensors { at, types }: &DeviceTensors<'_, Operand>,
+        call: &Call<'_>,
+    ) -> Result<Launches, DeviceError> {
         let (s, tiles, parts) = (self.spec(), call.choice.tiles, call.choice.parts);
         let flag = |flag, on| if on { flag } else { 0 };
         let own = flag(REVERSE, s.reverse) | flag(LOG, s.gate == Gate::Log);
@@ -34,11 +37,11 @@ impl OnGpu for Problem {
                 batch: int(self.batch()),
                 flags: own | flags,
                 parts: Parts::of(self.tokens(), parts, listed),
-                a: series(&s.a, at[number::A], types[number::A]),
-                b: series(&s.b, at[number::B], types[number::B]),
-                out: series(&s.out, at[number::OUT], types[number::OUT]),
-                past: at[if s.in_place { number::PRESENT } else { number::PAST }],
-                present: at[number::PRESENT],
+                a: series(&s.a, at[Operand::Gates], types[Operand::Gates]),
+                b: series(&s.b, at[Operand::Addends], types[Operand::Addends]),
+                out: series(&s.out, at[Operand::Output], types[Operand::Output]),
+                past: at[if s.in_place { Operand::PresentState } else { Operand::PastState }],
+                present: at[Operand::PresentState],
                 maps: call.scratch,
             };
             (args, items.div_ceil(WARPS))

@@ -5,9 +5,8 @@ use super::plan::{Call, OnGpu};
 use crate::cuda::launch::Launches;
 use crate::cuda::marshal::{dtype, int};
 use crate::error::DeviceError;
-use crate::series::tensors::{Types, of_selective as number};
-use crate::tensors::PerTensor;
-use elsa_core::series::selective::{Coefficient, Problem};
+use crate::tensors::DeviceTensors;
+use elsa_core::series::selective::{Coefficient, Operand, Problem};
 use elsa_kernels::cuda::Role;
 use elsa_kernels::cuda::series::{
     B_OF_CHANNEL, C_OF_CHANNEL, CARRY, FOLD, Parts, REVERSE, SOFTPLUS, SelectiveArgs, SeriesTensor,
@@ -22,7 +21,11 @@ impl OnGpu for Problem {
         matches!(role, Role::Selective { .. })
     }
 
-    fn list(&self, types: &Types, at: &PerTensor<u64>, call: &Call<'_>) -> Result<Launches, DeviceError> {
+    fn list(
+        &self,
+        DeviceTensors { at, types }: &DeviceTensors<'_, Operand>,
+        call: &Call<'_>,
+    ) -> Result<Launches, DeviceError> {
         let (s, tiles, parts) = (self.spec(), call.choice.tiles, call.choice.parts);
         let lanes = lanes_of(self.states());
         let group = self.tile_group().clamp(1, self.channels().max(1));
@@ -56,17 +59,17 @@ impl OnGpu for Problem {
             states: int(self.states()),
             tokens: int(self.tokens()),
             batch: int(self.batch()),
-            u: series(&s.u, at[number::U], types[number::U]),
-            delta: series(&s.delta, at[number::DELTA], types[number::DELTA]),
-            z: s.z.map_or(SeriesTensor::default(), |z| series(&z, at[number::Z], types[number::Z])),
-            out: series(&s.out, at[number::OUT], types[number::OUT]),
-            b: coefficient(&s.b, at[number::B], types[number::B]),
-            c: coefficient(&s.c, at[number::C], types[number::C]),
-            a: at[number::A],
-            skip: at[number::D],
-            bias: at[number::BIAS],
-            past: at[if s.in_place { number::PRESENT } else { number::PAST }],
-            present: at[number::PRESENT],
+            u: series(&s.u, at[Operand::Signal], types[Operand::Signal]),
+            delta: series(&s.delta, at[Operand::Steps], types[Operand::Steps]),
+            z: s.z.map_or(SeriesTensor::default(), |z| series(&z, at[Operand::Gate], types[Operand::Gate])),
+            out: series(&s.out, at[Operand::Output], types[Operand::Output]),
+            b: coefficient(&s.b, at[Operand::IntoState], types[Operand::IntoState]),
+            c: coefficient(&s.c, at[Operand::OutOfState], types[Operand::OutOfState]),
+            a: at[Operand::Rates],
+            skip: at[Operand::Skip],
+            bias: at[Operand::StepBias],
+            past: at[if s.in_place { Operand::PresentState } else { Operand::PastState }],
+            present: at[Operand::PresentState],
             maps: call.scratch,
             ..SelectiveArgs::default()
         };

@@ -2,7 +2,7 @@
 
 use crate::error::DeviceError;
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::plan::ChooseError;
+use elsa_core::plan::ChooseError;
 
 /// Error of streaming keys in chunks. Results that were returned before it are complete, others are not.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

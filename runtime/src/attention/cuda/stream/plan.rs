@@ -5,10 +5,9 @@ use super::memory::{Area, Layout};
 use super::{added, steps};
 use crate::attention::cuda::plan::GpuPlan;
 use crate::cuda::gpu::Gpu;
-use elsa_core::attention::plan::{
-    ChooseError, GpuChoice, GpuOptions, GpuWorkspaceLayout, SEQUENCE_BYTES, choose_gpu,
-};
+use elsa_core::attention::plan::{GpuChoice, GpuOptions, GpuWorkspaceLayout, SEQUENCE_BYTES, choose_gpu};
 use elsa_core::attention::{MaskView, Problem};
+use elsa_core::plan::ChooseError;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
 use std::sync::Arc;
 
@@ -94,7 +93,7 @@ fn refuse(problem: &Problem, options: &GpuStreamOptions) -> Result<(), GpuStream
         let allowed = "a past and a present apart, in a stream";
         return Err(GpuStreamError::Argument { argument: "append", allowed });
     }
-    if s.past_key.is_some() && options.keys != KeysFrom::Function {
+    if s.has_past() && options.keys != KeysFrom::Function {
         let allowed = "a stream on a GPU whose keys a function fills";
         return Err(GpuStreamError::Argument { argument: "past_k", allowed });
     }

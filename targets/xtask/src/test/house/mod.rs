@@ -10,11 +10,14 @@
 //! | `circles` | which module uses which, and the circles |
 //! | `files` | lengths of files, files of no crate, paths in documents |
 //! | `claims` | names in documents, rooms of `unsafe`, rows of tables |
+//! | `shared` | files that operators share, and that name none |
 
 mod circles;
 mod claims;
 mod files;
 mod read;
+mod shared;
+mod tokens;
 
 use crate::ran::Ran;
 use crate::shell::{BARE_METAL, FUZZ, Run, Tree};
@@ -58,6 +61,7 @@ pub fn house(tree: &Tree) -> Ran {
         let mut faults = files::lengths(&files, &LONGER);
         faults.extend(files::undeclared(&files));
         faults.extend(claims::rooms(ARCHITECTURE, &text(ARCHITECTURE)?, &files));
+        faults.extend(shared::shared(ARCHITECTURE, &text(ARCHITECTURE)?, &files));
         let words = claims::words(&files);
         for document in DOCUMENTS {
             let (exists, text) = (|path: &str| tree.root.join(path).exists(), text(document)?);

@@ -1,0 +1,67 @@
+//! The operands of a backward call: the single list of tensors that it reads and writes.
+
+use crate::attention::operands;
+
+crate::operands::operands! {
+    /// A tensor that a backward call reads or writes.
+    read {
+        /// Queries, `[batch, heads, queries, d]`.
+        Query = "q",
+        /// Keys, `[batch, kv_heads, keys, d]`.
+        Key = "k",
+        /// Values, `[batch, kv_heads, keys, d_v]`.
+        Value = "v",
+        /// The mask, broadcast to `[batch, heads, queries, keys]`.
+        Mask = "mask",
+        /// The bias, broadcast as the mask is, or a table of relative positions, `[entries, heads]`.
+        Bias = "bias",
+        /// The entry of the table for each query and key, i64 `[queries, keys]`.
+        BiasIndex = "bias_index",
+        /// The output of the forward pass, `[batch, heads, queries, d_v]`.
+        Output = "out",
+        /// The upstream gradient, `[batch, heads, queries, d_v]`.
+        Upstream = "d_out",
+        /// Log-sum-exp of each row, f32 `[batch, heads, queries]`.
+        LogSumExp = "lse",
+        /// References `m` of the states, f32 `[batch, heads, queries]`.
+        StateReference = "state_m",
+        /// Sums `S` of the states, f32 `[batch, heads, queries]`.
+        StateSum = "state_s",
+    }
+    written {
+        /// The gradient of the queries, f32 `[batch, heads, queries, d]`.
+        QueryGradient = "d_q",
+        /// The gradient of the keys, f32 `[batch, kv_heads, keys, d]`.
+        KeyGradient = "d_k",
+        /// The gradient of the values, f32 `[batch, kv_heads, keys, d_v]`.
+        ValueGradient = "d_v",
+    }
+}
+
+impl Operand {
+    /// Returns whether the operand is what the forward pass knows of each row: a call has the log-sum-exp, or references and sums.
+    #[must_use]
+    pub const fn is_statistic(self) -> bool {
+        matches!(self, Operand::LogSumExp | Operand::StateReference | Operand::StateSum)
+    }
+
+    /// Returns the operand of the forward pass that this one is; `None` for gradients, and for the upstream one.
+    #[must_use]
+    pub const fn of_forward(self) -> Option<operands::Operand> {
+        Some(match self {
+            Operand::Query => operands::Operand::Query,
+            Operand::Key => operands::Operand::Key,
+            Operand::Value => operands::Operand::Value,
+            Operand::Mask => operands::Operand::Mask,
+            Operand::Bias => operands::Operand::Bias,
+            Operand::BiasIndex => operands::Operand::BiasIndex,
+            Operand::Output => operands::Operand::Output,
+            Operand::LogSumExp => operands::Operand::LogSumExp,
+            Operand::StateReference => operands::Operand::StateReference,
+            Operand::StateSum => operands::Operand::StateSum,
+            Operand::Upstream | Operand::QueryGradient | Operand::KeyGradient | Operand::ValueGradient => {
+                return None;
+            }
+        })
+    }
+}

@@ -1,0 +1,71 @@
+//! Where forms of linear attention change over on a processor.
+
+use crate::linear::{Gates, Rule};
+use crate::profile::InstructionSet;
+
+/// From which head size on a processor takes chunks instead of the recurrence, and how many tokens of a chunk pass the
+/// state together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunksFrom {
+    /// The least head size of keys; `usize::MAX` where the recurrence is always faster.
+    pub head_size: usize,
+    /// Tokens that pass together.
+    pub pass: usize,
+}
+
+/// Where forms change over on a processor. On one core neither the tokens nor the heads move a
+/// crossover: every form but the quadratic one has costs per token that do not depend on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crossovers {
+    /// Of the rules without rates.
+    pub plain: ChunksFrom,
+    /// Of the rules without rates, with a gate for each dim.
+    pub plain_per_dim: ChunksFrom,
+    /// Of the delta rules.
+    pub delta: ChunksFrom,
+    /// Of the delta rules, with a gate for each dim.
+    pub delta_per_dim: ChunksFrom,
+    /// Whether they are predicted, and not measured on such a processor.
+    pub predicted: bool,
+}
+
+impl Crossovers {
+    /// Measured on a core with AVX-512, at head sizes of 64, 128 and 256.
+    pub const MEASURED: Crossovers = Crossovers {
+        plain: ChunksFrom { head_size: usize::MAX, pass: 16 },
+        plain_per_dim: ChunksFrom { head_size: usize::MAX, pass: 16 },
+        delta: ChunksFrom { head_size: 256, pass: 16 },
+        delta_per_dim: ChunksFrom { head_size: 256, pass: 16 },
+        predicted: false,
+    };
+
+    /// Predicted for a core with NEON. A token of the recurrence takes fewer multiply-adds than one of a chunk, and what a chunk
+    /// saves are loads of the state, which find a strip of eight columns in a first cache of 32 KiB up to a head size of 512.
+    pub const NEON: Crossovers = {
+        let never = ChunksFrom { head_size: usize::MAX, pass: 16 };
+        Crossovers { plain: never, plain_per_dim: never, delta: never, delta_per_dim: never, predicted: true }
+    };
+
+    /// Those of the kernels of an instruction set. None was measured but on AVX-512.
+    #[must_use]
+    pub const fn of(set: InstructionSet) -> Crossovers {
+        match set {
+            InstructionSet::Neon => Crossovers::NEON,
+            InstructionSet::Avx512 => Crossovers::MEASURED,
+            InstructionSet::Avx2 | InstructionSet::Scalar => {
+                Crossovers { predicted: true, ..Crossovers::MEASURED }
+            }
+        }
+    }
+
+    /// The crossover of a rule with such gates.
+    #[must_use]
+    pub const fn crossover(&self, rule: Rule, gates: Gates) -> ChunksFrom {
+        match (rule.is_delta(), gates) {
+            (false, Gates::PerDim) => self.plain_per_dim,
+            (false, _) => self.plain,
+            (true, Gates::PerDim) => self.delta_per_dim,
+            (true, _) => self.delta,
+        }
+    }
+}

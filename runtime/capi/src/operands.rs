@@ -1,0 +1,41 @@
+//! The operands of a frame: from the memory that its fields name to checked buffers.
+
+use crate::fault::Fault;
+use crate::memory::{Buffer, Given};
+use elsa_core::memory::Memory;
+use elsa_core::operands::{Operand, Operands};
+use std::ffi::c_void;
+
+/// Checks addresses and sizes of the operands, in the order of `fields`. `memory` has the memory of an operand, and whether a
+/// frame may leave it out; `within` the present in whose memory a past lies, by whose address the frame may name it.
+pub(crate) fn buffers<O: Operand>(
+    fields: &[(O, Given)],
+    output: O,
+    memory: impl Fn(O) -> (Option<Memory>, bool),
+    within: impl Fn(O) -> Option<(O, *mut c_void)>,
+) -> Result<Operands<O, Buffer>, Fault> {
+    let mut operands = Operands::from_fn(|_| Buffer::ABSENT);
+    for (operand, given) in fields.iter().copied() {
+        let name = operand.argument();
+        operands[operand] = match (memory(operand), within(operand)) {
+            // Without elements null with 0 bytes is the output, as an empty vector has it.
+            ((Some(memory), true), _) if !given.any() && (operand, memory.elements) != (output, 0) => {
+                Buffer::ABSENT
+            }
+            ((Some(memory), _), _) => Buffer::new(name, given, memory.elements, memory.element_size)?,
+            ((None, _), Some((present, address))) => {
+                Buffer::within(name, given, (present.argument(), address))?
+            }
+            ((None, _), None) => Buffer::without(name, given)?,
+        };
+    }
+    Ok(operands)
+}
+
+/// Returns whether each operand is written, and its memory, in the order of `fields`.
+pub(crate) fn in_order<O: Operand>(
+    fields: &[(O, Given)],
+    operands: &Operands<O, Buffer>,
+) -> impl Iterator<Item = (bool, Buffer)> + Clone {
+    fields.iter().map(|(operand, _)| (operand.is_written(), operands[*operand]))
+}

@@ -1,0 +1,78 @@
+//! The slices of a call's host tensors, as long as its problem says.
+
+use crate::problem::Problem;
+use crate::tensors::HostTensors;
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use std::slice::{from_raw_parts, from_raw_parts_mut};
+
+/// Returns the number of elements of a tensor.
+fn count<P: Problem>(problem: &P, tensors: &HostTensors<'_, P::Operand>, operand: P::Operand) -> usize {
+    problem.tensor(operand, tensors.types()[operand]).memory.map_or(0, |memory| memory.elements)
+}
+
+/// Returns the elements of an input; none if the call does not have it.
+///
+/// # Safety
+/// - The tensors have been checked against the problem. The elements of this one are of type `T`, and a run only reads them.
+pub unsafe fn slice<'a, P: Problem, T>(
+    problem: &P,
+    tensors: &HostTensors<'a, P::Operand>,
+    operand: P::Operand,
+) -> Option<&'a [T]> {
+    let (data, n) = (tensors.at(operand).cast_const(), count(problem, tensors, operand));
+    // SAFETY: *tensors*: readable for these elements as long as `'a` (clause), and aligned, being a slice's.
+    (!data.is_null()).then(|| unsafe { from_raw_parts(data.cast(), n) })
+}
+
+/// Returns the elements of an input, of the call's type; none if the call does not have it.
+///
+/// # Safety
+/// - As for [`slice()`], with elements of the call's type.
+pub unsafe fn elements<'a, P: Problem>(
+    problem: &P,
+    tensors: &HostTensors<'a, P::Operand>,
+    operand: P::Operand,
+) -> Option<Elements<'a>> {
+    // SAFETY: the same clauses.
+    unsafe {
+        match tensors.types()[operand] {
+            DType::F32 => slice(problem, tensors, operand).map(Elements::F32),
+            DType::F16 => slice(problem, tensors, operand).map(Elements::F16),
+            DType::Bf16 => slice(problem, tensors, operand).map(Elements::Bf16),
+        }
+    }
+}
+
+/// Returns the elements of an output; none if the call does not have it.
+///
+/// # Safety
+/// - The tensors have been checked against the problem. The elements of this one are of type `T`, a run writes them, and the
+///   result is the only one of the tensor in use.
+pub unsafe fn slice_mut<'a, P: Problem, T>(
+    problem: &P,
+    tensors: &HostTensors<'a, P::Operand>,
+    operand: P::Operand,
+) -> Option<&'a mut [T]> {
+    let (data, n) = (tensors.at(operand), count(problem, tensors, operand));
+    // SAFETY: *tensors*: writable for these elements as long as `'a`, by nobody else (clause), and aligned, being a slice's.
+    (!data.is_null()).then(|| unsafe { from_raw_parts_mut(data.cast(), n) })
+}
+
+/// Returns the elements of an output, of the call's type; none if the call does not have it.
+///
+/// # Safety
+/// - As for [`slice_mut`], with elements of the call's type.
+pub unsafe fn elements_mut<'a, P: Problem>(
+    problem: &P,
+    tensors: &HostTensors<'a, P::Operand>,
+    operand: P::Operand,
+) -> Option<ElementsMut<'a>> {
+    // SAFETY: the same clauses.
+    unsafe {
+        match tensors.types()[operand] {
+            DType::F32 => slice_mut(problem, tensors, operand).map(ElementsMut::F32),
+            DType::F16 => slice_mut(problem, tensors, operand).map(ElementsMut::F16),
+            DType::Bf16 => slice_mut(problem, tensors, operand).map(ElementsMut::Bf16),
+        }
+    }
+}
