@@ -63,7 +63,6 @@ pub mod operators {
 pub use attention::backward::{
     Backward, BackwardBound, BackwardPlan, BackwardPlanOptions, BackwardWorkspace,
 };
-pub use attention::cuda::predict::{Forecast, ForecastError, forecast};
 pub use attention::cuda::stream::{
     DeviceKeys, FillAdded, FillKeys, FillRows, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
     StreamBox, StreamBudget, StreamCall, StreamDivision, StreamKeys, StreamRows, StreamTimes, StreamTokens,

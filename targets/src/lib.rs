@@ -10,7 +10,6 @@
 //! [`DeviceProfile`].
 #![forbid(unsafe_code)]
 
-use elsa_core::attention::plan::GpuMachine;
 use elsa_core::profile::{DeviceProfile, GpuProfile};
 use serde::Deserialize;
 use std::str::FromStr;

@@ -7,6 +7,8 @@ use crate::serial::PortError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::plan::ChooseError as Refused;
 use elsa_core::quorum::QuorumError;
+use elsa_files::{FileError, MemoryError};
+use elsa_onnx::ModelError;
 use elsa_runtime::{BindError, DeviceError, EngineError, PlanError, RunError};
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;

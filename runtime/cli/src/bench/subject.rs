@@ -11,6 +11,7 @@ use crate::rows::{RowId, for_rows, output_row, rows, sample};
 use elsa_core::attention::{Inputs, Outputs, Problem};
 use elsa_core::dtype::Elements;
 use elsa_core::plan::ChooseError;
+use elsa_files::Buffer;
 use elsa_runtime::{Backend, Engine, Method, Plan, PlanError, PlanOptions, Workspace};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};

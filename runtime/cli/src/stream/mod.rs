@@ -27,6 +27,7 @@ use crate::progress;
 use begun::Begun;
 use elsa_core::attention::{Operand, Problem};
 use elsa_core::plan::ChooseError;
+use elsa_files::{FileError, MemoryError, Writer};
 use elsa_runtime::{
     Backend, Engine, Fallback, PlanError, PlanOptions, StreamCertificate, StreamError, StreamOptions,
     StreamPlan, UnitSizes, Written, peak_memory,

@@ -3,11 +3,9 @@
 use super::costs::COSTS;
 use super::latency::{GpuCall, GpuMachine, GpuMerge, GpuPart, GpuPrediction, predict};
 use elsa_core::attention::Problem;
-use elsa_core::attention::plan::{
-    GpuCall, GpuChoice, GpuMachine, GpuMerge, GpuOptions, GpuPart, GpuPrediction, choose_gpu, predict,
-};
+use elsa_core::attention::plan::{GpuChoice, GpuOptions, choose_gpu};
 use elsa_core::plan::ChooseError;
-use elsa_kernels::cuda::attention::{COSTS, merge_blocks};
+use elsa_kernels::cuda::attention::{merge_blocks, merging};
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
 
 /// A predicted call.

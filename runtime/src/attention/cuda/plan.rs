@@ -9,6 +9,7 @@ use elsa_core::attention::plan::{
     GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, alternatives, choose_gpu, choose_gpu_math,
 };
 use elsa_core::plan::ChooseError;
+use elsa_kernels::cuda::attention::merging;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::sync::Arc;
 

@@ -4,9 +4,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `modules` | a module: what it defines, imports and names |
 //! | `read` | the modules of a crate, read from its source |
-//! | `tokens` | paths in the tokens of macros |
 //! | `circles` | which module uses which, and the circles |
 //! | `files` | lengths of files, files of no crate, paths in documents |
 //! | `claims` | names in documents, rooms of `unsafe`, rows of tables |
@@ -17,7 +15,6 @@ mod claims;
 mod files;
 mod read;
 mod shared;
-mod tokens;
 
 use crate::ran::Ran;
 use crate::shell::{BARE_METAL, FUZZ, Run, Tree};
