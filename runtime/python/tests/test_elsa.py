@@ -111,7 +111,7 @@ class Structs(Case):
             "elsa_series_outputs": elsa._SeriesOutputs,
         }  # fmt: skip
         checked = 0
-        for line in (HERE.parent.parent / "abi.txt").read_text().splitlines():
+        for line in (HERE.parent.parent / "capi/abi.txt").read_text().splitlines():
             words = line.split()
             if words[0] == "bytes" and words[1] in structs:
                 # A struct may have grown in a library of the same major number; what this file knows is its beginning.
