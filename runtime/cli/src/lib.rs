@@ -29,7 +29,7 @@ pub mod args;
 pub mod backward;
 pub mod bench;
 pub mod board;
-mod chart;
+pub mod chart;
 pub mod command;
 pub mod error;
 mod files;
