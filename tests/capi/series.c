@@ -19,14 +19,6 @@ static float rates[C * S], in_b[B * T * S], out_c[B * T * S], skip[C], bias[C], 
 static float past[STATES], present[STATES];
 static double want[TOKENS], last[STATES];
 
-static void noise(float *x, size_t count, unsigned seed, float from, float to) {
-    size_t i;
-    for (i = 0; i < count; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        x[i] = from + (to - from) * (float)(seed >> 8) / 16777216.0f;
-    }
-}
-
 static void fill_series(void) {
     noise(u, TOKENS, 1, -1, 1);
     noise(delta, TOKENS, 2, -1, 1);
@@ -39,20 +31,6 @@ static void fill_series(void) {
     noise(bias, C, 9, -1, 1);
     noise(filter, C * K, 10, -1, 1);
     noise(past, STATES, 11, -2, 2);
-}
-
-static elsa_input input(const void *data, size_t bytes) {
-    elsa_input made;
-    made.data = data;
-    made.bytes = bytes;
-    return made;
-}
-
-static elsa_output output(void *data, size_t bytes) {
-    elsa_output made;
-    made.data = data;
-    made.bytes = bytes;
-    return made;
 }
 
 /* The view of a series of so many channels, [batch, tokens, channels] or [batch, channels, tokens] in memory. */
