@@ -37,6 +37,8 @@ pub mod model;
 pub mod monoid;
 pub mod profile;
 pub mod quorum;
+#[doc(hidden)]
+pub mod random;
 pub mod room;
 pub mod scan;
 pub mod series;

@@ -1,7 +1,7 @@
 //! Keys and values whose scores and budgets are known beforehand: blocks of `keys` keys, for queries near one and
 //! [`super::scored`].
 
-use crate::random::Random;
+use elsa_core::random::Random;
 
 /// Block 0 weighs one, and each of `blocks` others an equal part of `share` times `budget`, in one of its keys. Values are
 /// as far from those of block 0 as `D` supposes: 1 in block 0, and −1.

@@ -451,5 +451,4 @@ impl<'a> Row<'a> {
 }
 
 #[cfg(test)]
-#[path = "rounding_tests.rs"]
 mod tests;

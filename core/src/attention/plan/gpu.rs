@@ -338,5 +338,4 @@ pub fn choose_gpu<'a>(
 }
 
 #[cfg(test)]
-#[path = "gpu_tests.rs"]
 mod tests;

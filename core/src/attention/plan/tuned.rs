@@ -202,5 +202,4 @@ where
 }
 
 #[cfg(test)]
-#[path = "tuned_tests.rs"]
 mod tests;

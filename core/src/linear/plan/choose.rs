@@ -207,3 +207,6 @@ fn form_of(
     };
     Ok((form, chunk, pass))
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,8 +2,6 @@
 
 mod choice;
 mod choose;
-#[cfg(test)]
-mod choose_tests;
 mod kernel;
 mod layout;
 mod options;

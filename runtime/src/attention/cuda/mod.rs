@@ -4,13 +4,11 @@
 //! present keys and values; the attention kernel; and the merge of its partial states, if it writes any. One
 //! structure holds every parameter of the kernels. It is filled when tensors are bound.
 
-#[cfg(test)]
-mod buffer_tests;
 pub mod device;
-#[cfg(test)]
-mod device_tests;
 mod launch;
 mod marshal;
 pub mod plan;
 pub mod predict;
 pub mod stream;
+#[cfg(test)]
+mod tests;

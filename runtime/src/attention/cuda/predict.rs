@@ -139,5 +139,4 @@ fn of_choice(problem: &Problem, machine: &GpuMachine, choice: &GpuChoice) -> Res
 }
 
 #[cfg(test)]
-#[path = "predict_tests.rs"]
 mod tests;

@@ -181,3 +181,6 @@ pub fn choose(
         _ => Ok((choice, layout)),
     }
 }
+
+#[cfg(test)]
+mod tests;

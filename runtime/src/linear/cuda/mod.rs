@@ -6,14 +6,12 @@
 
 mod choice;
 mod choose;
-#[cfg(test)]
-mod choose_tests;
 pub mod device;
-#[cfg(test)]
-mod device_tests;
 mod launch;
 mod layout;
 mod marshal;
 pub mod plan;
+#[cfg(test)]
+mod tests;
 
 pub use choice::LinearGpuChoice;
