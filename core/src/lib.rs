@@ -38,6 +38,8 @@ pub mod operands;
 pub mod plan;
 pub mod profile;
 pub mod quorum;
+#[doc(hidden)]
+pub mod random;
 pub mod room;
 pub mod scan;
 pub mod series;

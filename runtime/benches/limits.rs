@@ -21,6 +21,7 @@
 use elsa_core::attention::reference;
 use elsa_core::attention::{Inputs, Outputs, Problem, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::random::Random;
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{Engine, EngineOptions, PlanOptions};
 use serde_json::json;
@@ -102,8 +103,8 @@ struct Data {
 impl Data {
     fn new([heads, queries, keys, d]: [usize; 4]) -> Result<Data, Failure> {
         let problem = problem([heads, queries, keys, d])?;
-        let mut seed = 0x9e37_79b9_7f4a_7c15;
-        let mut rows = |tokens: usize| noise(&mut seed, heads * tokens * d);
+        let mut random = Random::new(1);
+        let mut rows = |tokens: usize| (0..heads * tokens * d).map(|_| random.normal()).collect();
         Ok(Data { problem, q: rows(queries), k: rows(keys), v: rows(keys) })
     }
 
@@ -372,16 +373,6 @@ fn quartiles(mut x: Vec<f64>) -> [f64; 3] {
 }
 
 /// `n` values with mean 0 and the variance of a standard normal distribution, the same in every run.
-fn noise(seed: &mut u64, n: usize) -> Vec<f32> {
-    let mut next = || {
-        *seed ^= *seed << 13;
-        *seed ^= *seed >> 7;
-        *seed ^= *seed << 17;
-        (*seed >> 40) as f32 / (1u64 << 24) as f32 - 0.5
-    };
-    (0..n).map(|_| (next() + next() + next() + next()) * 1.732).collect()
-}
-
 fn main() -> Result<(), Failure> {
     if std::env::args().nth(1).is_some_and(|arg| arg == "--first") {
         return first();

@@ -11,21 +11,12 @@
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem, Gradients, Statistics};
 use elsa_core::attention::{Alignment, Inputs, Outputs, Spec, StateOut};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::random;
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{BackwardPlanOptions, Engine, EngineOptions, PlanOptions};
 use std::time::Instant;
 
 type Failure = Box<dyn std::error::Error>;
-
-/// Numbers from −1 to 1.
-fn noise(count: usize, seed: u64) -> Vec<f32> {
-    let mut x = seed;
-    let mut next = || {
-        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (x >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
-}
 
 fn median(mut x: Vec<f64>) -> f64 {
     x.sort_by(f64::total_cmp);
@@ -41,7 +32,7 @@ fn measure(
     let view = View::dense("q", Layout::Bhnd, &[heads, tokens, dim], None)?;
     let problem = Spec { causal, ..Spec::new(DType::F32, view, view, view, view) }.check()?;
     let count = view.count();
-    let [q, k, v, upstream] = [1, 2, 3, 4].map(|seed| noise(count, seed));
+    let [q, k, v, upstream] = [1, 2, 3, 4].map(|seed| random::noise(seed, count).collect::<Vec<f32>>());
     let inputs = Inputs::new(Elements::F32(&q), Elements::F32(&k), Elements::F32(&v));
     let plan = engine.plan(&problem, &PlanOptions::default())?;
     let backward = engine.backward_plan(&BackwardProblem::new(&problem)?, &BackwardPlanOptions::default())?;

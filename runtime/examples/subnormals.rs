@@ -4,20 +4,12 @@
 
 use elsa_core::attention::{Inputs, Outputs, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::random::noise;
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{Backend, Engine, EngineOptions, PlanOptions};
 use std::time::Instant;
 
 type Failure = Box<dyn std::error::Error>;
-
-/// Numbers in −1 .. 1.
-fn numbers(count: usize, mut seed: u64) -> Vec<f32> {
-    let mut next = || {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
-}
 
 fn main() -> Result<(), Failure> {
     let backend: Option<Backend> = std::env::args().nth(1).map(|name| name.parse()).transpose()?;
@@ -31,11 +23,11 @@ fn main() -> Result<(), Failure> {
             engine.plan(&Spec::new(DType::F32, few, all, all, few).check()?, &PlanOptions::default())?;
         let mut workspace = plan.workspace()?;
         for sharp in [1.0, 16.0] {
-            let q: Vec<f32> = numbers(few.count(), 1).iter().map(|x| x * sharp).collect();
-            let k: Vec<f32> = numbers(all.count(), 2).iter().map(|x| x * sharp).collect();
+            let q: Vec<f32> = noise(1, few.count()).map(|x| x * sharp).collect();
+            let k: Vec<f32> = noise(2, all.count()).map(|x| x * sharp).collect();
             let sizes = [1.0, 1e-4, 1e-8, 1e-10, 1e-20, 1e-30, 1e-37, 1e-38, 1e-40, 1e-44];
             let values: Vec<Vec<f32>> =
-                sizes.iter().map(|size| numbers(all.count(), 3).iter().map(|x| x * size).collect()).collect();
+                sizes.iter().map(|size| noise(3, all.count()).map(|x| x * size).collect()).collect();
             let mut y = vec![0.0f32; few.count()];
             let mut times = vec![f64::INFINITY; sizes.len()];
             for _ in 0..10 {

@@ -48,6 +48,8 @@ mod report;
 mod series;
 mod stream;
 mod tensors;
+#[cfg(test)]
+mod testing;
 mod warm;
 mod workspace;
 

@@ -33,12 +33,31 @@ static int checks;
 /* True if the driver is the stand-in, which guarantees its timing and detects more errors. */
 #define STANDIN (getenv("ELSA_STANDIN") != NULL)
 
-static void fill(float *x, unsigned seed) {
+/* Numbers in from .. to. */
+static inline void noise(float *x, size_t count, unsigned seed, float from, float to) {
     size_t i;
-    for (i = 0; i < COUNT; i++) {
+    for (i = 0; i < count; i++) {
         seed = seed * 1664525u + 1013904223u;
-        x[i] = (float)(seed >> 8) / 8388608.0f - 1.0f;
+        x[i] = from + (to - from) * (float)(seed >> 8) / 16777216.0f;
     }
+}
+
+static inline void fill(float *x, unsigned seed) {
+    noise(x, COUNT, seed, -1, 1);
+}
+
+static inline elsa_input input(const void *data, size_t bytes) {
+    elsa_input made;
+    made.data = data;
+    made.bytes = bytes;
+    return made;
+}
+
+static inline elsa_output output(void *data, size_t bytes) {
+    elsa_output made;
+    made.data = data;
+    made.bytes = bytes;
+    return made;
 }
 
 static inline void fill_all(void) {

@@ -27,21 +27,7 @@ typedef struct {
     elsa_linear_outputs to;
 } linear;
 
-static elsa_input input(const void *data, size_t bytes) {
-    elsa_input made;
-    made.data = data;
-    made.bytes = bytes;
-    return made;
-}
-
-static elsa_output output(void *data, size_t bytes) {
-    elsa_output made;
-    made.data = data;
-    made.bytes = bytes;
-    return made;
-}
-
-/* Computes the recurrence by its definition: want and last of all tensors, from zeros or past before the first token. */
+/* The recurrence by its definition: want and last of all tensors, with zeros or past before the first token. */
 static void recurrence(const linear *c) {
     const int gated = c->problem.has_decay != 0, delta = c->problem.has_beta != 0, dims = c->problem.decay.shape[3] == D;
     size_t h, i, x, y;

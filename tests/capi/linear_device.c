@@ -10,20 +10,6 @@ typedef struct {
     address q, k, v, decay, beta, out, state;
 } tensors;
 
-static elsa_input input(const void *data, size_t bytes) {
-    elsa_input made;
-    made.data = data;
-    made.bytes = bytes;
-    return made;
-}
-
-static elsa_output output(void *data, size_t bytes) {
-    elsa_output made;
-    made.data = data;
-    made.bytes = bytes;
-    return made;
-}
-
 #define AT(address) ((void *)(size_t)(address))
 
 /* Restores the past into the memory of the states. */

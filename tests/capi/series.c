@@ -19,14 +19,6 @@ static float rates[C * S], in_b[B * T * S], out_c[B * T * S], skip[C], bias[C], 
 static float past[STATES], present[STATES];
 static double want[TOKENS], last[STATES];
 
-static void noise(float *x, size_t count, unsigned seed, float from, float to) {
-    size_t i;
-    for (i = 0; i < count; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        x[i] = from + (to - from) * (float)(seed >> 8) / 16777216.0f;
-    }
-}
-
 static void fill_series(void) {
     noise(u, TOKENS, 1, -1, 1);
     noise(delta, TOKENS, 2, -1, 1);
@@ -41,21 +33,7 @@ static void fill_series(void) {
     noise(past, STATES, 11, -2, 2);
 }
 
-static elsa_input input(const void *data, size_t bytes) {
-    elsa_input made;
-    made.data = data;
-    made.bytes = bytes;
-    return made;
-}
-
-static elsa_output output(void *data, size_t bytes) {
-    elsa_output made;
-    made.data = data;
-    made.bytes = bytes;
-    return made;
-}
-
-/* Returns a view of a series with this number of channels, stored as [batch, tokens, channels] or [batch, channels, tokens]. */
+/* The view of a series of so many channels, [batch, tokens, channels] or [batch, channels, tokens] in memory. */
 static elsa_view view(size_t tokens, size_t channels, int turned) {
     elsa_view made;
     OK(turned ? elsa_view_init(ELSA_LAYOUT_BHND, B, channels, tokens, 1, &made)

@@ -27,26 +27,12 @@ typedef struct {
     elsa_series_outputs to;
 } series;
 
-static void noise(float *x, size_t count, unsigned seed, float from, float to) {
-    size_t i;
-    for (i = 0; i < count; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        x[i] = from + (to - from) * (float)(seed >> 8) / 16777216.0f;
-    }
+static elsa_input reads(int of, int on_device) {
+    return input(on_device ? (const void *)(size_t)device[of] : host[of], counts[of] * sizeof(float));
 }
 
-static elsa_input input(int of, int on_device) {
-    elsa_input made;
-    made.data = on_device ? (const void *)(size_t)device[of] : host[of];
-    made.bytes = counts[of] * sizeof(float);
-    return made;
-}
-
-static elsa_output output(int of, int on_device) {
-    elsa_output made;
-    made.data = on_device ? (void *)(size_t)device[of] : host[of];
-    made.bytes = counts[of] * sizeof(float);
-    return made;
+static elsa_output writes(int of, int on_device) {
+    return output(on_device ? (void *)(size_t)device[of] : host[of], counts[of] * sizeof(float));
 }
 
 static series tensors(int on_device) {
@@ -55,18 +41,18 @@ static series tensors(int on_device) {
     elsa_selective_inputs_init(&x.s);
     elsa_convolution_inputs_init(&x.c);
     elsa_series_outputs_init(&x.to);
-    x.r.a = input(GATES, on_device);
-    x.r.b = x.s.u = x.c.u = input(U, on_device);
-    x.s.delta = input(DELTA, on_device);
-    x.s.a = input(RATES, on_device);
-    x.s.b = input(IN_B, on_device);
-    x.s.c = input(OUT_C, on_device);
-    x.s.d = input(SKIP, on_device);
-    x.s.z = input(Z, on_device);
-    x.s.delta_bias = x.c.bias = input(BIAS, on_device);
-    x.c.filter = input(FILTER, on_device);
-    x.to.out = output(Y, on_device);
-    x.to.present_state = output(PRESENT, on_device);
+    x.r.a = reads(GATES, on_device);
+    x.r.b = x.s.u = x.c.u = reads(U, on_device);
+    x.s.delta = reads(DELTA, on_device);
+    x.s.a = reads(RATES, on_device);
+    x.s.b = reads(IN_B, on_device);
+    x.s.c = reads(OUT_C, on_device);
+    x.s.d = reads(SKIP, on_device);
+    x.s.z = reads(Z, on_device);
+    x.s.delta_bias = x.c.bias = reads(BIAS, on_device);
+    x.c.filter = reads(FILTER, on_device);
+    x.to.out = writes(Y, on_device);
+    x.to.present_state = writes(PRESENT, on_device);
     return x;
 }
 
@@ -146,18 +132,18 @@ static void run_all(elsa_engine engine, int of) {
     same();
     /* The past may be named by its own address; the run is in the caller's stream. */
     restart();
-    x.r.past_state = x.s.past_state = x.c.past_state = input(PRESENT, 1);
+    x.r.past_state = x.s.past_state = x.c.past_state = reads(PRESENT, 1);
     CHECK(cuStreamCreate(&stream, 0) == 0);
     OK(run_device(of, plan, room, &x, stream, NULL));
     CHECK(cuStreamSynchronize(stream) == 0);
     same();
     /* A past in another tensor, an output over an input, host memory, and the plan of another operator: nothing is written. */
     restart();
-    x.r.past_state = x.s.past_state = x.c.past_state = input(U, 1);
+    x.r.past_state = x.s.past_state = x.c.past_state = reads(U, 1);
     CHECK(run_device(of, plan, room, &x, stream, NULL) == ELSA_STATUS_ARGUMENT);
     CHECK(strstr(elsa_last_error(), "past_state: address") != NULL);
     x = tensors(1);
-    x.to.out = output(U, 1);
+    x.to.out = writes(U, 1);
     CHECK(run_device(of, plan, room, &x, stream, NULL) == ELSA_STATUS_ARGUMENT);
     CHECK(strstr(elsa_last_error(), "overlap") != NULL);
     x = tensors(1);

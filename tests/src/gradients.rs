@@ -1,7 +1,7 @@
 //! Gradients of cases: forward pass, backward pass, and the exact gradients to compare with.
 
 use crate::cases::{Case, Data};
-use crate::random::Random;
+use crate::random::seeded;
 use elsa_core::attention::backward::reference::pairs;
 use elsa_core::attention::backward::{
     BackwardInputs, BackwardProblem, Gradients, Statistics, Structure, scalar as backward_scalar,
@@ -120,7 +120,7 @@ impl Given {
         }
         let up = backward.spec().upstream;
         let mut upstream = Data::filled(case.spec.dtype, up.extent(), f32::NAN);
-        let mut random = Random::new(case.params.seed ^ 0xb1);
+        let mut random = seeded(case.params.seed ^ 0xb1);
         for at in rows(&up) {
             (0..dv).for_each(|x| upstream.set(at + x, random.normal()));
         }

@@ -9,18 +9,61 @@
 //! CUDA driver.
 #![forbid(unsafe_code)]
 
-/// `true` if a call is many times slower than natively: interpreted, emulated, or instrumented by a sanitizer. A test
-/// that repeats another test's findings for every hard case then takes a share of them.
+use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Present};
+
+/// Whether a call costs many times what it does natively: interpreted, emulated, or instrumented by a sanitizer. A test
+/// that repeats what another shows for every hard case then takes a share of them.
 pub const SLOW: bool = cfg!(miri) || cfg!(target_arch = "aarch64") || cfg!(elsa_sanitized);
 
 /// Returns the back ends to test: all that are present, or only the one that `ELSA_ONLY` names, when another command
 /// tests the rest.
 #[must_use]
-pub fn present() -> Vec<elsa_runtime::Present> {
+pub fn present() -> Vec<Present> {
     let only = std::env::var("ELSA_ONLY").ok().filter(|name| !name.is_empty());
-    let wanted =
-        |p: &elsa_runtime::Present| p.present && only.as_ref().is_none_or(|name| p.backend.name() == name);
+    let wanted = |p: &Present| p.present && only.as_ref().is_none_or(|name| p.backend.name() == name);
     elsa_runtime::backends().into_iter().filter(wanted).collect()
+}
+
+/// Returns an engine on `backend`.
+///
+/// # Panics
+/// Where the machine does not have it.
+#[must_use]
+pub fn engine(backend: Backend, threads: usize) -> Engine {
+    made(&EngineOptions { backend: Some(backend), threads: Some(threads), ..EngineOptions::default() })
+}
+
+/// Returns an engine on each back end of [`present`].
+///
+/// # Panics
+/// Where one cannot be opened.
+#[must_use]
+pub fn engines(threads: usize) -> Vec<Engine> {
+    present().into_iter().map(|found| engine(found.backend, threads)).collect()
+}
+
+/// Returns an engine on each back end of [`present`] that is a CPU's.
+///
+/// # Panics
+/// Where one cannot be opened.
+#[must_use]
+pub fn cpu_engines(threads: usize) -> Vec<Engine> {
+    let cpu = present().into_iter().map(|found| found.backend).filter(|backend| *backend != Backend::Cuda);
+    cpu.map(|backend| engine(backend, threads)).collect()
+}
+
+/// Returns an engine on the GPU, or on the stand-in driver.
+///
+/// # Panics
+/// Where there is no GPU and `fallback` does not allow the CPU.
+#[must_use]
+pub fn gpu_engine(fallback: Fallback) -> Engine {
+    let backend = Some(Backend::Cuda);
+    made(&EngineOptions { backend, threads: Some(1), fallback, ..EngineOptions::default() })
+}
+
+fn made(options: &EngineOptions) -> Engine {
+    Engine::new(options).unwrap_or_else(|e| panic!("{options:?}: {e}"))
 }
 
 pub mod bounds;

@@ -1,12 +1,10 @@
-//! Series with owned elements, the engines that test them, and comparisons with exact results.
+//! Series with owned elements, and comparisons with what is exact.
 
-use crate::present;
-use crate::random::Random;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::random::Random;
 use elsa_core::series::Series;
 use elsa_core::series::bound::Judged;
 use elsa_core::view::View;
-use elsa_runtime::{Backend, Engine, EngineOptions};
 use half::{bf16, f16};
 
 /// Memory layout of a series.
@@ -109,22 +107,7 @@ pub fn normals(random: &mut Random, n: usize, factor: f32) -> Vec<f32> {
     (0..n).map(|_| factor * random.normal()).collect()
 }
 
-/// Creates an engine for every CPU back end that is present.
-///
-/// # Panics
-/// Panics if an engine cannot be created.
-#[must_use]
-pub fn engines(threads: usize) -> Vec<Engine> {
-    let cpu = present().into_iter().map(|p| p.backend).filter(|backend| *backend != Backend::Cuda);
-    let of = |backend| EngineOptions {
-        backend: Some(backend),
-        threads: Some(threads),
-        ..EngineOptions::default()
-    };
-    cpu.map(|backend| Engine::new(&of(backend)).expect("an engine that is present")).collect()
-}
-
-/// Checks a value, and updates the largest error relative to the bound.
+/// Checks a value, and keeps the largest distance from what is exact, relative to the bound.
 ///
 /// # Panics
 /// Panics if the value is out of bounds.

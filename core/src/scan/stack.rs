@@ -85,6 +85,7 @@ pub const fn depth(segments: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     /// Miri is slow, so it checks fewer sizes.
     const STRIDE: usize = if cfg!(miri) { 13 } else { 1 };
@@ -112,13 +113,12 @@ mod tests {
 
     #[test]
     fn stack_is_the_tree_over_positions() {
-        let mut seed = 1u32;
+        let mut random = Random::new(1);
         for n in (1..=40usize).step_by(STRIDE) {
             for round in 0..20usize.div_ceil(STRIDE) {
                 let mut present = [false; 40];
                 for p in &mut present[..n] {
-                    seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    *p = round == 0 || seed >> 31 == 1;
+                    *p = round == 0 || random.below(2) == 1;
                 }
                 let mut slots: [heapless::String<4096>; 8] =
                     core::array::from_fn(|_| heapless::String::new());

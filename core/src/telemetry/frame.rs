@@ -291,3 +291,6 @@ fn open(frame: &mut [u8]) -> Result<Message, Fault> {
         _ => Err(Fault::Broken),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,3 @@
 
 pub mod frame;
 pub mod record;
-
-#[cfg(test)]
-mod frame_tests;

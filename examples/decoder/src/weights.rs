@@ -2,6 +2,7 @@
 
 use crate::error::{Error, zeros};
 use crate::layer::{Sizes, Weight};
+use elsa_core::random::Random;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
@@ -16,25 +17,14 @@ pub struct Weights {
     layers: usize,
 }
 
-/// Numbers in `(−1, 1)` that look random: a linear congruence whose high bits are mixed (Knuth; Steele and Vigna).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> f32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let mixed = (self.0 ^ (self.0 >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        (mixed >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    }
-}
-
-/// Draws `count` numbers of variance one.
+/// `count` numbers of variance one.
 ///
 /// # Errors
 /// If the system refuses the memory.
 pub fn noise(seed: u64, count: usize) -> Result<Vec<f32>, Error> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut data = zeros("tokens", count)?;
-    data.iter_mut().for_each(|x| *x = random.next() * 3f32.sqrt());
+    data.iter_mut().for_each(|x| *x = random.signed() * 3f32.sqrt());
     Ok(data)
 }
 
@@ -49,14 +39,14 @@ impl Weights {
         let failed = |source| Error::Weights { path: folder.to_path_buf(), source };
         let file = tempfile::tempfile_in(folder).map_err(failed)?;
         let mut out = BufWriter::with_capacity(1 << 20, &file);
-        let mut random = Random(7);
+        let mut random = Random::new(7);
         for _ in 0..layers {
             for weight in Weight::ALL {
                 let [rows, columns] = weight.shape(&sizes);
                 let spread = (3.0 / rows as f32).sqrt();
                 let norm = matches!(weight, Weight::AttentionNorm | Weight::MlpNorm);
                 for _ in 0..rows * columns {
-                    let x = if norm { 1.0 + 0.1 * random.next() } else { spread * random.next() };
+                    let x = if norm { 1.0 + 0.1 * random.signed() } else { spread * random.signed() };
                     out.write_all(&x.to_le_bytes()).map_err(failed)?;
                 }
             }

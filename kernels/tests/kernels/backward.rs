@@ -1,19 +1,10 @@
 //! The backward kernels that this machine can execute, in isolation: a tile and a block against f64.
 
+use super::noise;
 use elsa_kernels::attention::backward::{BackwardBlock, BackwardKernel, BackwardTile};
 use elsa_kernels::registry::BACKWARD;
 
-/// Returns numbers from −1 to 1.
-fn noise(count: usize, seed: u64) -> Vec<f32> {
-    let mut x = seed;
-    let mut next = || {
-        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (x >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
-}
-
-/// Arranges rows of `dim` values by columns in panels.
+/// Rows of `dim` values by columns in panels.
 fn columns(kernel: &BackwardKernel, rows: &[f32], dim: usize) -> Vec<f32> {
     let panel = kernel.spec.panel;
     let mut out = vec![0.0; rows.len()];

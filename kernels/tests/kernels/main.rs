@@ -13,3 +13,8 @@ mod registry;
 mod series;
 mod subnormal;
 mod tangent;
+
+/// Numbers from −1 to 1.
+fn noise(count: usize, seed: u64) -> Vec<f32> {
+    elsa_core::random::noise(seed, count).collect()
+}

@@ -4,25 +4,21 @@
 
 use elsa_core::attention::{MaskElements, MaskKind};
 use elsa_core::dtype::{DType, Elements};
+use elsa_core::random::Random;
 use elsa_kernels::attention::{Kernel, MaskTile, Seen, SideTile};
 use elsa_kernels::registry::ATTENTION;
 use half::{bf16, f16};
 
-/// A small generator of numbers.
-struct Numbers(u64);
+/// The numbers of masks.
+struct Numbers(Random);
 
 impl Numbers {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
-
-    /// Returns an element of an additive mask: `flavour` 0 is all zero, 1 all masked, 2 small numbers, 3 everything.
+    /// An element of an additive mask: `flavour` 0 is all zero, 1 all masked, 2 small numbers, 3 everything.
     fn element(&mut self, flavour: usize) -> f32 {
         match flavour {
-            0 => [0.0, -0.0][self.below(2)],
+            0 => [0.0, -0.0][self.0.below(2)],
             1 => f32::NEG_INFINITY,
-            2 => self.below(1000) as f32 * 0.01 - 5.0,
+            2 => self.0.below(1000) as f32 * 0.01 - 5.0,
             _ => {
                 let hard = [
                     f32::NEG_INFINITY,
@@ -34,7 +30,7 @@ impl Numbers {
                     -1.179_328_8e38,
                     65504.0,
                 ];
-                let at = self.below(3 * hard.len());
+                let at = self.0.below(3 * hard.len());
                 hard.get(at).copied().unwrap_or(at as f32 * 0.37)
             }
         }
@@ -57,7 +53,7 @@ impl Data {
                     .map(|i| match flavour {
                         0 => 1 + (i % 255) as u8,
                         1 => 0,
-                        _ => (numbers.below(3) * 127) as u8,
+                        _ => (numbers.0.below(3) * 127) as u8,
                     })
                     .collect(),
             ),
@@ -96,7 +92,7 @@ fn check(
     let (shared, one_key) = (form % 3 == 1, form % 3 == 2);
     let length = if one_key { 1 } else { before + keys };
     let lines = if shared { 1 } else { rows };
-    let flavour = numbers.below(4);
+    let flavour = numbers.0.below(4);
     let data = Data::new(kind, lines * length, flavour, numbers);
     let elements = data.elements();
     let before = if one_key { 0 } else { before };
@@ -141,7 +137,7 @@ fn check(
 
 #[test]
 fn every_form_of_mask_becomes_the_bias_that_it_defines() {
-    let mut numbers = Numbers(1);
+    let mut numbers = Numbers(Random::new(1));
     let kinds = [
         MaskKind::Bool,
         MaskKind::Additive(DType::F32),
@@ -154,9 +150,9 @@ fn every_form_of_mask_becomes_the_bias_that_it_defines() {
             let width = vectors * kernel.spec.lanes;
             for kind in kinds {
                 for round in 0..if cfg!(miri) { 6 } else { 600 } {
-                    let rows = 1 + numbers.below(width);
-                    let keys = [1, 2, 5, 15, 16, 17, 31, 49, 64, 100, 128, 256][numbers.below(12)];
-                    let before = [0, 0, 1, 7, 15, 64][numbers.below(6)];
+                    let rows = 1 + numbers.0.below(width);
+                    let keys = [1, 2, 5, 15, 16, 17, 31, 49, 64, 100, 128, 256][numbers.0.below(12)];
+                    let before = [0, 0, 1, 7, 15, 64][numbers.0.below(6)];
                     check(kernel, vectors, kind, [rows, keys, before], round % 3, &mut numbers);
                     checked += 1;
                 }

@@ -2,6 +2,7 @@
 
 #![cfg(all(target_arch = "x86_64", not(any(elsa_without = "avx2", elsa_without = "avx512"))))]
 
+use elsa_core::random::Random;
 use elsa_kernels::avx2::Eight;
 use elsa_kernels::avx512::Sixteen;
 use elsa_kernels::isa::{Avx2, Avx512};
@@ -9,17 +10,13 @@ use elsa_kernels::lanes::{Lanes, MAX_LANES, MORE, RAISED};
 
 /// Returns numbers of every exponent, zeros, subnormal ones, and neighbours of powers of two, with either sign.
 fn numbers() -> Vec<f32> {
-    let mut state = 9u64;
-    let mut random = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 41) as u32
-    };
+    let mut random = Random::new(9);
     let step = if cfg!(miri) { 17 } else { 1 };
     let mut bits = vec![0, 1, 2, 3, 5, 0x007f_ffff, 0x0080_0000, 0x7f7f_ffff];
     for exponent in (0..255u32).step_by(step) {
         let low = exponent << 23;
         bits.extend([low, low + 1, low | 0x0040_0000, low | 0x0040_0001, low | 0x007f_ffff]);
-        bits.extend((0..11).map(|_| low | random()));
+        bits.extend((0..11).map(|_| low | (random.bits() >> 41) as u32));
     }
     bits.extend((0..23).map(|shift| 1 << shift));
     bits.iter().flat_map(|b| [f32::from_bits(*b), -f32::from_bits(*b)]).collect()

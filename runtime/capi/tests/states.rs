@@ -7,6 +7,7 @@
 use elsa::{ELSA_STATUS_ARGUMENT, ELSA_STATUS_OK, elsa_last_error, elsa_status};
 use elsa::{elsa_states_finish, elsa_states_in, elsa_states_merge, elsa_states_out};
 use elsa_core::monoid::Monoid;
+use elsa_core::random::Random;
 use elsa_core::state::{NaturalState, State};
 use std::f64::consts::LN_2;
 use std::ffi::CStr;
@@ -16,27 +17,6 @@ use std::ptr::null_mut;
 const DIM: usize = 3;
 /// Unit roundoff of f32.
 const U: f64 = 5.960_464_477_539_063e-8;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.bits() % n as u64) as usize
-    }
-
-    /// Uniform in −1 ≤ x < 1.
-    fn signed(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
-    }
-}
 
 /// A key: its score in base-2 units, as a kernel computes it, and its value.
 type Key = (f32, [f32; DIM]);
@@ -135,10 +115,10 @@ fn check(row: &Row, keys: &[Key], merges: usize) {
 
 #[test]
 fn states_of_parts_merge_at_any_magnitude() {
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     let (mut large, mut mixed) = (0, 0);
     for case in 0..20_000 {
-        let magnitude = 10f64.powf(10.0 * (0.5 + 0.5 * random.signed()));
+        let magnitude = 10f64.powf(10.0 * (0.5 + 0.5 * f64::from(random.signed())));
         let centre = if random.below(4) == 0 { -magnitude } else { magnitude };
         let spacing = f64::from((centre as f32).abs().next_up() - (centre as f32).abs());
         let spread = [0.5, 4.0, 30.0, 3.0 * spacing, 0.01 * magnitude][random.below(5)];
@@ -151,9 +131,9 @@ fn states_of_parts_merge_at_any_magnitude() {
                         let score = match random.below(40) {
                             0 => f32::NEG_INFINITY,
                             1 if poisoned => f32::NAN,
-                            _ => (centre + spread * random.signed()) as f32,
+                            _ => (centre + spread * f64::from(random.signed())) as f32,
                         };
-                        (score, [(); DIM].map(|()| random.signed() as f32))
+                        (score, [(); DIM].map(|()| random.signed()))
                     })
                     .collect()
             })

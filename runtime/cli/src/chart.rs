@@ -1,5 +1,7 @@
 //! Curves as SVG: scales, ticks and paths. What is no number is left out.
 
+use askama::Template;
+
 /// Size of a picture in its own units, which are the pixels of a small screen.
 pub const SIZE: (f64, f64) = (344.0, 230.0);
 /// Colours of curves.
@@ -223,6 +225,81 @@ pub fn chart(
         .collect();
     let (x_ticks, y_ticks) = (x.ticks(6), y.ticks(8));
     Some(Chart { title, x_name, y_name, x_ticks, y_ticks, curves, frame: [left, top, right, bottom] })
+}
+
+/// A curve's name with its place below a chart.
+struct Named {
+    x: f64,
+    y: f64,
+    color: usize,
+    name: String,
+}
+
+/// A chart with its place.
+struct Placed {
+    x: f64,
+    y: f64,
+    chart: Chart,
+    legend: Vec<Named>,
+    /// Lines below the legend.
+    notes: Vec<(f64, String)>,
+}
+
+/// Space above a chart for its title, and below it for its legend and its crossovers.
+const ABOVE: f64 = 24.0;
+const LINE: f64 = 15.0;
+/// Names of curves beside each other, and the width of each.
+const NAMES: usize = 3;
+const NAME: f64 = 115.0;
+/// Charts beside each other.
+const COLUMNS: usize = 2;
+/// Space around charts.
+const GAP: f64 = 16.0;
+
+/// What the template has.
+#[derive(Template)]
+#[template(path = "charts.svg", escape = "html")]
+struct Page<'a> {
+    label: &'a str,
+    charts: Vec<Placed>,
+    width: f64,
+    height: f64,
+}
+
+/// Returns one SVG picture of charts, each with its notes below it. `label` is its text alternative.
+///
+/// # Errors
+/// None: memory takes every page.
+pub fn page(label: &str, drawn: Vec<(Chart, Vec<String>)>) -> Result<String, askama::Error> {
+    let names = |chart: &Chart| chart.curves.len().div_ceil(NAMES);
+    let lines = drawn.iter().map(|(chart, notes)| names(chart) + notes.len()).max().unwrap_or(0);
+    let (wide, high) = (SIZE.0 + GAP, ABOVE + SIZE.1 + LINE * (lines + 1) as f64 + GAP);
+    let (columns, rows) = (drawn.len().clamp(1, COLUMNS), drawn.len().div_ceil(COLUMNS).max(1));
+    let below = |line: usize| SIZE.1 + LINE * (line + 1) as f64;
+    let placed = |(at, (chart, notes)): (usize, (Chart, Vec<String>))| Placed {
+        x: GAP + (at % COLUMNS) as f64 * wide,
+        y: GAP + (at / COLUMNS) as f64 * high + ABOVE,
+        legend: chart
+            .curves
+            .iter()
+            .enumerate()
+            .map(|(at, curve)| Named {
+                x: (at % NAMES) as f64 * NAME,
+                y: below(at / NAMES),
+                color: curve.color,
+                name: curve.name.clone(),
+            })
+            .collect(),
+        notes: notes.iter().enumerate().map(|(at, note)| (below(names(&chart) + at), note.clone())).collect(),
+        chart,
+    };
+    let page = Page {
+        label,
+        width: GAP + columns as f64 * wide,
+        height: GAP + rows as f64 * high,
+        charts: drawn.into_iter().enumerate().map(placed).collect(),
+    };
+    page.render()
 }
 
 #[cfg(test)]

@@ -2,30 +2,23 @@
 
 use crate::error::Error;
 use elsa_core::dtype::DType;
+use elsa_core::random;
 use elsa_files::Buffer;
 
-/// Pseudo-random numbers: SplitMix64 (Steele, Lea, Flood 2014).
+/// Pseudo-random numbers, uniform and normal.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct Random(random::Random);
 
 impl Random {
     /// The sequence of `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        Random(random::Random::new(seed))
     }
 
     /// Uniform in `(0, 1]`.
     pub fn uniform(&mut self) -> f64 {
-        ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
+        ((self.0.bits() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
     /// Standard normal, by Box and Muller.

@@ -429,5 +429,4 @@ impl Tuning {
 }
 
 #[cfg(test)]
-#[path = "tuned_tests.rs"]
 mod tests;

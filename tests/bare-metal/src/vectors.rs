@@ -8,6 +8,7 @@ use elsa_core::attention::scalar;
 use elsa_core::attention::{Alignment, Inputs, Outputs, Problem, Spec, Window};
 use elsa_core::attention::{BiasView, MaskElements, MaskKind, MaskView, TableView, Windows};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::random::Random;
 use elsa_core::view::{Layout, View};
 
 /// Head size of queries and keys.
@@ -72,18 +73,18 @@ const CASES: [Case; 11] = [
 /// Computes every case and passes on each row: the name of the case, `y` (an output row) or `lse` (the log-sum-exp
 /// of every row), and the numbers. A refused problem has a row called `refused`, which no accepted one has.
 pub fn run(mut row: impl FnMut(&str, &str, &[f32])) {
-    for (seed, case) in (1u32..).zip(CASES) {
+    for (seed, case) in (1..).zip(CASES) {
         let mut query = [0.0; HEADS * QUERIES * D];
         let mut key = [0.0; KEYS * D];
         let mut value = [0.0; KEYS * DV];
         let mut mask = [0u8; QUERIES * KEYS];
-        let mut stream = Stream(seed.wrapping_mul(0x9e37_79b9));
+        let mut random = Random::new(seed);
         for x in query.iter_mut().chain(&mut key).chain(&mut value) {
-            *x = stream.next();
+            *x = 2.0 * random.signed();
         }
         for (i, x) in mask.iter_mut().enumerate() {
             // Query row one attends nothing.
-            *x = u8::from(stream.next() > 0.0 && i / case.keys.max(1) != 1);
+            *x = u8::from(random.signed() > 0.0 && i / case.keys.max(1) != 1);
         }
         for x in &mut key[..D] {
             *x *= case.first_key;
@@ -153,16 +154,4 @@ fn compute(
     let mut outputs = Outputs::new(ElementsMut::F32(out));
     outputs.lse = Some(lse);
     scalar::run(problem, inputs, &mut outputs, &mut scratch)
-}
-
-/// Numbers in −2 .. 2 with twelve fractional bits, from a linear congruential generator (the constants of
-/// Numerical Recipes).
-struct Stream(u32);
-
-impl Stream {
-    fn next(&mut self) -> f32 {
-        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        // The upper bits have the longest periods.
-        f32::from((self.0 >> 18) as u16) / 4096.0 - 2.0
-    }
 }

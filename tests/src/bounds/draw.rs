@@ -1,9 +1,10 @@
 //! Problems whose answers are sensitive to rounding, drawn from a seed.
 
 use crate::cases::Data;
-use crate::random::Random;
+use crate::random::seeded;
 use elsa_core::attention::{Alignment, Inputs, MaskElements, MaskKind, MaskView, Problem, Spec, Window};
 use elsa_core::dtype::DType;
+use elsa_core::random::Random;
 use elsa_core::view::{Layout, View};
 
 /// Property that makes the scores of a problem hard.
@@ -80,7 +81,7 @@ impl Drawn {
     /// If the problem is refused.
     #[must_use]
     pub fn gaussian(seed: u64, queries: usize, keys: usize, d: usize) -> Drawn {
-        let mut r = Random::new(seed);
+        let mut r = seeded(seed);
         let of = |rows: usize| {
             View::dense("x", Layout::Bhnd, &[1, 1, rows, d], None).unwrap_or_else(|e| panic!("{e}"))
         };
@@ -157,7 +158,7 @@ impl Drawn {
     /// If the problem is refused.
     #[must_use]
     pub fn new(seed: u64, keys: usize) -> Drawn {
-        let mut r = Random::new(seed);
+        let mut r = seeded(seed);
         let hard = HARD[r.below(HARD.len())];
         let dtype = [DType::F32, DType::F32, DType::F32, DType::F16, DType::Bf16][r.below(5)];
         let heads = 1 + r.below(3);

@@ -3,9 +3,10 @@
 use super::case::{Case, made};
 use super::data::{Data, MaskData};
 use super::params::{BiasParams, MaskParams, Params};
-use crate::random::Random;
+use crate::random::seeded;
 use elsa_core::attention::{BiasView, MaskKind, MaskView, Spec, TableView};
 use elsa_core::dtype::DType;
+use elsa_core::random::Random;
 use elsa_core::view::{Layout, View};
 
 impl Params {
@@ -15,7 +16,7 @@ impl Params {
     /// If the parameters make no valid problem.
     #[must_use]
     pub fn build(&self, name: impl Into<String>) -> Case {
-        let mut random = Random::new(self.seed);
+        let mut random = seeded(self.seed);
         let (mut batch, mut queries, mut keys) = (self.batch, self.queries, self.keys);
         let mut cu = None;
         if let Some(lens) = &self.packed {

@@ -1,9 +1,10 @@
 //! Cases of linear attention.
 
 use crate::cases::{Data, each_row};
-use crate::random::Random;
+use crate::random::seeded;
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Inputs, Problem, Rule, Spec};
+use elsa_core::random::Random;
 use elsa_core::view::View;
 
 /// The logarithms of gates.
@@ -121,7 +122,7 @@ impl Params {
     #[must_use]
     pub fn build(&self) -> Case {
         let Params { batch, heads: [hq, hk, hv], tokens, dims: [dk, dv], .. } = *self;
-        let mut random = Random::new(self.seed);
+        let mut random = seeded(self.seed);
         let [query, key, value] =
             [(hq, dk), (hk, dk), (hv, dv)].map(|(h, d)| self.view([batch, h, tokens, d]));
         let mut spec = Spec::new(self.dtype, query, key, value, self.view([batch, hq.max(hv), tokens, dv]));

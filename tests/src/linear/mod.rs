@@ -6,5 +6,17 @@
 mod answer;
 mod build;
 
+use elsa_core::linear::Rule;
+
 pub use answer::{Answer, Found};
 pub use build::{Case, GateKind, Packing, Params};
+
+/// Every rule, and whether each dim of its keys has a gate of its own.
+pub const RULES: [(Rule, bool); 6] = [
+    (Rule::Linear, false),
+    (Rule::Gated, false),
+    (Rule::Gated, true),
+    (Rule::Delta, false),
+    (Rule::GatedDelta, false),
+    (Rule::GatedDelta, true),
+];

@@ -8,10 +8,11 @@
 use super::{Ran, judged, scored, try_run};
 use crate::bounds::Found;
 use crate::cases::{Case, Params};
-use crate::random::Random;
+use crate::random::seeded;
 use elsa_core::attention::Alignment;
 use elsa_core::attention::traversal::scalar::executed;
 use elsa_core::attention::traversal::{Report, Schedule, Skip, TABLE_3, TABLE_4, Tile};
+use elsa_core::random::Random;
 
 /// Rule that decides which blocks are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +61,7 @@ const KINDS: usize = 10;
 
 impl Drawn {
     fn new(rule: Rule, seed: u64) -> Drawn {
-        let mut random = Random::new(seed);
+        let mut random = seeded(seed);
         let tile = Tile { rows: 1 + random.below(20), keys: 1 + random.below(40) };
         let share = ((random.unit() * -20.0).exp2() as f32).clamp(f32::MIN_POSITIVE, 0.999);
         let mut schedule = match rule {

@@ -1,6 +1,6 @@
 //! Keys and values with known scores and budgets: blocks of `keys` keys, for queries near one and [`super::scored`].
 
-use crate::random::Random;
+use elsa_core::random::Random;
 
 /// Creates keys and values in which block 0 weighs one, and each of `blocks` others an equal part of `share` times
 /// `budget`, in one of its keys. Values are as far from those of block 0 as `D` assumes: 1 in block 0, and −1 in the

@@ -8,18 +8,9 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Alignment, MaskKind, Problem, Spec, Window, scalar};
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
-use elsa_runtime::{BindError, Engine, EngineOptions, Method, PlanOptions};
+use elsa_runtime::{BindError, Method, PlanOptions};
 use elsa_tests::cases::{Buffers, Case, Data, MaskParams, Params};
-use elsa_tests::{SLOW, present};
-
-/// Returns an engine for every back end that is present.
-fn engines() -> impl Iterator<Item = Engine> {
-    present().into_iter().map(|b| {
-        let options =
-            EngineOptions { backend: Some(b.backend), threads: Some(2), ..EngineOptions::default() };
-        Engine::new(&options).unwrap()
-    })
-}
+use elsa_tests::{SLOW, engines};
 
 /// Memory layout of a cache.
 #[derive(Clone, Copy, Debug)]
@@ -171,7 +162,7 @@ fn cases() -> Vec<Case> {
 
 #[test]
 fn the_bits_of_copies_and_no_other_byte() {
-    for engine in engines() {
+    for engine in engines(2) {
         for (i, case) in cases().into_iter().enumerate() {
             let (problem, naive) = (case.problem(), case.naive());
             // One cache per case where calls are slow.
@@ -238,7 +229,7 @@ fn steps_of_a_decoder() {
     let params = |n| Params { heads: 2, kv_heads: 1, ..Params::plain(n, n, d, d) };
     let whole = params(all).build("whole");
     let dense = |n| View::dense("x", Layout::Bhnd, &[1, n, d], None).unwrap();
-    for engine in engines() {
+    for engine in engines(2) {
         let mut caches = [vec![f32::NAN; all * d], vec![f32::NAN; all * d]];
         for t in 0..all {
             let mut step = Params { queries: 1, keys: 1, ..params(1) }.build("step");
@@ -311,8 +302,8 @@ fn what_is_no_cache_is_refused() {
             ArgumentError::Mismatch { argument: "past_v", axis: name, found, allowed, of: "present_v" };
         assert_eq!(error, want);
     }
-    // A past in addition to the present that contains it.
-    for engine in engines() {
+    // A past beside the present that holds it.
+    for engine in engines(2) {
         let appending = Appending::of(&case, CACHES[1]);
         let (_, caches) = appending.run(&case, |problem, inputs, outputs| {
             let inputs = elsa_core::attention::Inputs { past_key: case.inputs().past_key, ..inputs };

@@ -10,21 +10,11 @@ use elsa_core::attention::{Alignment, MaskKind, Outputs, Spec, Window};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::plan::ChooseError;
 use elsa_core::view::{Layout, View};
-use elsa_runtime::{Backend, BackwardPlanOptions, BindError, Engine, EngineOptions, PlanError, PlanOptions};
+use elsa_runtime::{BackwardPlanOptions, BindError, Engine, PlanError, PlanOptions};
 use elsa_tests::cases::{Case, Data, MaskParams, Params, any_case, some_hard_cases};
 use elsa_tests::gradients::{Found, Given};
-use elsa_tests::{SLOW, present};
+use elsa_tests::{SLOW, cpu_engines};
 use proptest::prelude::*;
-
-fn engines(threads: usize) -> Vec<Engine> {
-    let cpu = present().into_iter().map(|p| p.backend).filter(|backend| *backend != Backend::Cuda);
-    let of = |backend| EngineOptions {
-        backend: Some(backend),
-        threads: Some(threads),
-        ..EngineOptions::default()
-    };
-    cpu.map(|backend| Engine::new(&of(backend)).unwrap()).collect()
-}
 
 /// Compares the gradients of a case on the scalar fallback and on every engine with the exact ones.
 fn check(case: &Case, engines: &[Engine]) {
@@ -89,7 +79,7 @@ fn own_cases() -> Vec<Case> {
 
 #[test]
 fn hard_cases_match_f64() {
-    let engines = engines(2);
+    let engines = cpu_engines(2);
     let cases = if cfg!(miri) { Vec::new() } else { some_hard_cases() };
     for case in cases.iter().step_by(if SLOW { 3 } else { 2 }).chain(&own_cases()) {
         check(case, &engines);
@@ -101,7 +91,7 @@ proptest! {
 
     #[test]
     fn any_case_matches_f64(case in any_case()) {
-        check(&case, &engines(1));
+        check(&case, &cpu_engines(1));
     }
 }
 
@@ -120,7 +110,7 @@ fn errors_stay_below_the_goal() {
         assert!(structure.bound(exact.largest) <= 1e4 * worst, "{name}: {worst:e}");
     };
     report("scalar".into(), &given.scalar(), scalar::structure(&given.problem));
-    for engine in engines(2) {
+    for engine in cpu_engines(2) {
         let (found, structure) = given.engine(&engine, given.inputs(), None);
         report(engine.backend().to_string(), &found, structure);
     }
@@ -129,7 +119,7 @@ fn errors_stay_below_the_goal() {
 /// If scores are large, a state keeps the digits that a log-sum-exp loses.
 #[test]
 fn states_serve_where_exp_overflows() {
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         for gain in [1.0f32, 1000.0, 4000.0] {
             let mut case = Params { scale: Some(1.0), ..Params::plain(40, 70, 1, 8) }.build("large");
             // Scores from −gain to gain, in exact steps, so that their rounding is not measured.
@@ -175,7 +165,7 @@ fn finite_differences_agree() {
         sum
     };
     let mut all = vec![("scalar".to_string(), given.scalar())];
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         all.push((engine.backend().to_string(), given.engine(&engine, given.inputs(), None).0));
         all.push((format!("tasks on {}", engine.backend()), of_seven_tasks(&engine, &given)));
     }
@@ -222,7 +212,7 @@ fn nothing_leaks_and_poison_stays_where_it_is() {
             (0..8).for_each(|x| given.upstream.set(at + x, bad));
         }
         let mut all = vec![given.scalar()];
-        all.extend(engines(1).iter().map(|e| given.engine(e, given.inputs(), None).0));
+        all.extend(cpu_engines(1).iter().map(|e| given.engine(e, given.inputs(), None).0));
         let spec = *given.problem.spec();
         for found in all {
             let row = |data: &[f32], at: usize| data[at..at + 8].to_vec();
@@ -253,7 +243,7 @@ fn threads_and_batch_change_no_bit() {
     for params in &cases[..keys] {
         let case = params.build("bits");
         let given = Given::of(&case).unwrap();
-        for (one, many) in engines(1).iter().zip(engines(3)) {
+        for (one, many) in cpu_engines(1).iter().zip(cpu_engines(3)) {
             let want = given.engine(one, given.inputs(), None).0.bits();
             assert_eq!(given.engine(&many, given.inputs(), None).0.bits(), want, "{case:?}");
         }
@@ -268,7 +258,7 @@ fn threads_and_batch_change_no_bit() {
     }
     let mut first = Given::of(&alone).unwrap();
     first.upstream = both.upstream.clone();
-    for engine in engines(2) {
+    for engine in cpu_engines(2) {
         let (batch, alone) =
             (both.engine(&engine, both.inputs(), None).0, first.engine(&engine, first.inputs(), None).0);
         for (batch, alone) in [(batch.query, alone.query), (batch.key, alone.key), (batch.value, alone.value)]
@@ -284,7 +274,7 @@ fn budgets_are_kept() {
     let case = Params { scale: Some(0.25), ..Params::plain(70, 1300, 16, 16) }.build("budget");
     let given = Given::of(&case).unwrap();
     let exact = given.exact();
-    for engine in engines(2) {
+    for engine in cpu_engines(2) {
         let plan =
             |budget| engine.backward_plan(&given.problem, &BackwardPlanOptions { budget, all_workers: true });
         let free = plan(None).unwrap();
@@ -321,7 +311,7 @@ fn bad_calls_are_refused_and_nothing_is_written() {
         (BackwardInputs { upstream: half.elements(), ..good }, "d_out"),
         (no_key, "k"),
     ];
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         let plan = engine.backward_plan(&given.problem, &BackwardPlanOptions::default()).unwrap();
         for (inputs, argument) in bad {
             let mut room = Found::room(&given.problem);
@@ -394,7 +384,7 @@ fn outputs_of_16_bits_cost_their_rounding() {
     let case = Params { dtype: DType::F16, ..Params::plain(30, 40, 16, 16) }.build("f16");
     let given = Given::of(&case).unwrap();
     let exact = given.exact();
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         let problem = case.problem();
         let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
         let mut output = Data::filled(DType::F16, case.spec.output.extent(), 0.0);

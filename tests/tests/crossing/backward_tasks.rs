@@ -14,20 +14,12 @@ use elsa_core::dtype::{DType, Elements};
 use elsa_core::quorum::{Division, Task, TaskPath, Tree};
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{
-    Backend, BackwardPlanOptions, BackwardTaskPlan, BackwardTaskReport, Engine, EngineOptions, GradientMerge,
+    BackwardPlanOptions, BackwardTaskPlan, BackwardTaskReport, Engine, EngineOptions, GradientMerge,
     GradientSizes, Held, TaskError, TaskGradients,
 };
 use elsa_tests::cases::{Case, Data, MaskParams, Params};
 use elsa_tests::gradients::{Found, Given};
-use elsa_tests::{SLOW, present};
-
-fn engines(threads: usize) -> impl Iterator<Item = Engine> {
-    let cpu = present().into_iter().map(|p| p.backend).filter(|backend| *backend != Backend::Cuda);
-    cpu.map(move |backend| {
-        let backend = Some(backend);
-        Engine::new(&EngineOptions { backend, threads: Some(threads), ..EngineOptions::default() }).unwrap()
-    })
-}
+use elsa_tests::{SLOW, cpu_engines};
 
 fn division(chunks: &[usize]) -> Division {
     Division::new(chunks).unwrap()
@@ -171,7 +163,7 @@ fn tasks_add_up_to_the_gradients() {
     for (i, case) in cases().into_iter().enumerate().take(count) {
         let division = division(levels[i % levels.len()]);
         let given = Given::of(&case).unwrap();
-        for engine in engines(2) {
+        for engine in cpu_engines(2) {
             check(&engine, &given, &division, &all(&division));
         }
     }
@@ -182,7 +174,7 @@ fn few_tokens_none_and_a_hybrid_tree() {
     for (n, m) in [(0, 0), (0, 5), (5, 0), (1, 1), (6, 9), (22, 19)] {
         let causal = Some(Alignment::BottomRight);
         let case = Params { heads: 2, causal, ..Params::plain(n, m, 8, 8) }.build("few tokens");
-        for engine in engines(1) {
+        for engine in cpu_engines(1) {
             check(&engine, &Given::of(&case).unwrap(), &division(&[7]), &all(&division(&[7])));
         }
     }
@@ -192,7 +184,7 @@ fn few_tokens_none_and_a_hybrid_tree() {
     let mut paths: Vec<TaskPath> =
         ["0", "1", "2", "3", "4.0", "4.1", "4.2", "5", "6"].map(|x| x.parse().unwrap()).into();
     let tree = Tree::new(&two, &mut paths).unwrap();
-    for engine in engines(2) {
+    for engine in cpu_engines(2) {
         check(&engine, &Given::of(&case).unwrap(), &two, tree.paths());
     }
 }
@@ -202,7 +194,7 @@ fn the_bits_do_not_depend_on_threads_or_foreign_tokens() {
     let case = Params { heads: 3, ..Params::plain(150, 150, 16, 16) }.build("bits");
     let (given, seven) = (Given::of(&case).unwrap(), division(&[7]));
     let path = "3".parse().unwrap();
-    for (one, many) in engines(1).zip(engines(3)) {
+    for (one, many) in cpu_engines(1).into_iter().zip(cpu_engines(3)) {
         let mut plan = self::plan(&one, &given, &seven, &path, Held::Whole);
         let (want, _) = run(&mut plan, &given.inputs());
         assert_eq!(bits(&run(&mut plan, &given.inputs()).0), bits(&want), "repetition");

@@ -13,13 +13,9 @@ use elsa_core::dtype::DType;
 use elsa_core::view::View;
 use elsa_runtime::{Backend, Engine, EngineOptions, Method, Plan, PlanOptions, RunError, Workspace};
 use elsa_tests::cases::{Case, Data, MaskData, MaskParams, Params, some_hard_cases};
+use elsa_tests::engines;
 use elsa_tests::present;
 use elsa_tests::standin::{child, folder, is_child, said};
-
-fn engines(threads: usize) -> Vec<Engine> {
-    let options = |b| EngineOptions { backend: Some(b), threads: Some(threads), ..EngineOptions::default() };
-    present().into_iter().map(|p| Engine::new(&options(p.backend)).unwrap()).collect()
-}
 
 const CERTIFY: PlanOptions = PlanOptions {
     method: Method::Elsa,

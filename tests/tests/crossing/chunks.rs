@@ -10,21 +10,14 @@ use elsa_core::attention::{
     reference, scalar,
 };
 use elsa_core::dtype::{DType, Elements};
+use elsa_core::random::Random;
 use elsa_core::state::NaturalMerge;
 use elsa_core::view::{Layout, View};
-use elsa_runtime::{BindError, Engine, EngineOptions, PlanOptions};
+use elsa_runtime::{BindError, Engine, PlanOptions};
 use elsa_tests::cases::{Buffers, Case, Data, MaskData, MaskParams, Params};
-use elsa_tests::present;
-use elsa_tests::random::Random;
+use elsa_tests::engines;
+use elsa_tests::random::seeded;
 use std::ops::Range;
-
-/// Returns an engine of `threads` threads for every back end that is present.
-fn engines(threads: usize) -> impl Iterator<Item = Engine> {
-    present().into_iter().map(move |b| {
-        let backend = Some(b.backend);
-        Engine::new(&EngineOptions { backend, threads: Some(threads), ..EngineOptions::default() }).unwrap()
-    })
-}
 
 /// States of rows.
 #[derive(Clone, Debug, PartialEq)]
@@ -207,7 +200,7 @@ fn cases() -> Vec<Case> {
 
 #[test]
 fn chunks_merge_into_the_whole() {
-    let mut random = Random::new(23);
+    let mut random = seeded(23);
     for (i, case) in cases().into_iter().enumerate() {
         let (keys, answer) = (case.spec.key.tokens(), case.naive());
         let plans = [1 + i % 7, 7].map(|count| cuts(&mut random, keys, count));
@@ -233,7 +226,7 @@ fn chunks_merge_into_the_whole() {
 
 #[test]
 fn the_scalar_fallback_takes_chunks() {
-    let mut random = Random::new(29);
+    let mut random = seeded(29);
     for case in cases() {
         let ranges = cuts(&mut random, case.spec.key.tokens(), 4);
         let parts = ranges.iter().map(|keys| {
@@ -258,7 +251,7 @@ fn a_fold_in_order_is_reproducible() {
     let params = Params { heads: 3, causal: Some(Alignment::BottomRight), ..Params::plain(50, 900, 32, 16) };
     let case = params.build("fold");
     let ranges = [0..100, 100..430, 430..431, 431..700, 700..900];
-    for (one, many) in engines(1).zip(engines(3)) {
+    for (one, many) in engines(1).into_iter().zip(engines(3)) {
         let parts = |engine: &Engine| ranges.clone().map(|keys| Part::of(&case, keys).states(engine));
         let fold = |parts: &[States; 5]| parts[1..].iter().fold(parts[0].clone(), States::merge);
         let [first, again, threads] = [parts(&one), parts(&one), parts(&many)];
@@ -465,7 +458,8 @@ fn places_that_no_whole_has_are_refused() {
 fn only_what_is_asked_for_is_written() {
     let cases =
         [Params::plain(70, 150, 64, 64), Params::plain(2, 3000, 16, 24), Params::plain(300, 1400, 32, 32)];
-    for (engine, params) in engines(2).flat_map(|engine| cases.clone().map(|params| (engine.clone(), params)))
+    for (engine, params) in
+        engines(2).into_iter().flat_map(|engine| cases.clone().map(|params| (engine.clone(), params)))
     {
         let case = Params { heads: 2, kv_heads: 2, ..params }.build("outputs");
         let problem = case.problem();

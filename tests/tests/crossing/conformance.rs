@@ -5,10 +5,10 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::state::NaturalMerge;
-use elsa_runtime::{Backend, Engine, EngineOptions, Method, PlanOptions, backends};
+use elsa_runtime::{Backend, Engine, Method, PlanOptions, backends};
 use elsa_tests::cases::{Buffers, Case, Data, Params, any_case, hard_cases, some_hard_cases};
 use elsa_tests::naive::Answer;
-use elsa_tests::random::Random;
+use elsa_tests::random::seeded;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -22,8 +22,7 @@ fn engines(threads: usize) -> Vec<Engine> {
         }
     }
     assert!(present.contains(&Backend::SCALAR));
-    let options = |b| EngineOptions { backend: Some(b), threads: Some(threads), ..EngineOptions::default() };
-    elsa_tests::present().into_iter().map(|p| p.backend).map(|b| Engine::new(&options(b)).unwrap()).collect()
+    elsa_tests::engines(threads)
 }
 
 fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> Buffers {
@@ -227,7 +226,7 @@ fn scores_of_any_magnitude_whole_and_in_parts() {
         v.iter().enumerate().for_each(|(j, v)| case.v.set(j, *v));
         case
     };
-    let mut random = Random::new(5);
+    let mut random = seeded(5);
     for (size, seed) in sizes.into_iter().flat_map(|size| [(size, 1), (-size, 2), (size, 3)]) {
         let unit = (size.abs().next_up() - size.abs()).max(1.0);
         let keys = [40, 150, 700][seed - 1];

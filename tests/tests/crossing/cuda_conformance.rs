@@ -10,23 +10,14 @@ use elsa_core::attention::traversal::Schedule;
 use elsa_core::attention::{Alignment, Window};
 use elsa_core::dtype::DType;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
-use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Method, PlanOptions};
+use elsa_runtime::{Backend, Engine, Fallback, Method, PlanOptions};
 use elsa_tests::cases::{BiasParams, Buffers, Case, Data, MaskParams, Params, any_case, hard_cases};
+use elsa_tests::gpu_engine;
 use elsa_tests::longest::{Probe, SLACK, multiples, powers};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-fn engine() -> Engine {
-    let options = EngineOptions {
-        backend: Some(Backend::Cuda),
-        threads: Some(1),
-        fallback: Fallback::Fail,
-        ..EngineOptions::default()
-    };
-    Engine::new(&options).unwrap()
-}
-
-/// Runs for the output, and log-sum-exp if requested. Returns the largest ratio of error to tolerance.
+/// Runs for the output, and log-sum-exp if wanted. Gives the share of the tolerance that was used.
 fn check(engine: &Engine, case: &Case, lse: bool) -> Result<f64, String> {
     let mut buffers = case.buffers();
     run(engine, case, lse, PlanOptions::default(), &mut buffers).map(|(share, _)| share)
@@ -61,7 +52,7 @@ fn run(
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn hard_cases_without_states() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let cases = hard_cases();
     for (i, case) in cases.iter().enumerate() {
         check(&engine, case, i % 2 == 0).unwrap_or_else(|e| panic!("{e}"));
@@ -74,7 +65,7 @@ fn hard_cases_without_states() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_kernel_runs() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let mut ran = 0;
     for dtype in [DType::F32, DType::F16, DType::Bf16] {
         for (queries, keys) in [(1, 300), (5, 70), (70, 130), (1000, 70)] {
@@ -191,7 +182,7 @@ fn every_kernel_runs() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn addends_in_plain_tiles() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let kind = |float: bool| if float { MaskKind::Additive(DType::F32) } else { MaskKind::Bool };
     let added =
         |float, dims: &[usize], density| MaskParams { kind: kind(float), dims: dims.to_vec(), density };
@@ -248,7 +239,7 @@ fn addends_in_plain_tiles() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn other_addends_have_other_kernels() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let mask = |dtype| MaskParams { kind: MaskKind::Additive(dtype), dims: vec![70, 130], density: 0.6 };
     let column = MaskParams { dims: vec![70, 1], ..mask(DType::F32) };
     let both =
@@ -286,7 +277,7 @@ const HALF_SCORES: PlanOptions = PlanOptions {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn half_scores_keep_their_declared_error() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let sizes = [(70, 130, 64), (33, 513, 64), (200, 200, 17), (1000, 70, 33), (130, 300, 64)];
     let causals = [None, Some(Alignment::BottomRight)];
     let mut differ = 0;
@@ -331,7 +322,7 @@ proptest! {
     #[test]
     #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
     fn random_problems_without_states(case in any_case(), lse in any::<bool>()) {
-        if let Err(e) = check(&engine(), &case, lse) {
+        if let Err(e) = check(&gpu_engine(Fallback::Fail), &case, lse) {
             prop_assert!(false, "{}", e);
         }
     }
@@ -342,7 +333,7 @@ proptest! {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn the_longest_path_is_the_one_that_is_counted() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     for (queries, keys) in [(1, 16_384), (20, 16_384), (20, 1000), (300, 16_384)] {
         let probe = Probe::new(&engine, queries, keys, Method::Elsa);
         let choice = *probe.plan().gpu_choice().unwrap();

@@ -7,18 +7,9 @@ use elsa_core::attention::Alignment;
 use elsa_core::dtype::DType;
 use elsa_core::plan::ChooseError as Refused;
 use elsa_core::view::View;
-use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Plan, PlanError, PlanOptions, Workspace};
+use elsa_runtime::{Backend, Engine, Fallback, Plan, PlanError, PlanOptions, Workspace};
 use elsa_tests::cases::{Buffers, Case, Data, Params, hard_cases};
-
-fn engine() -> Engine {
-    let options = EngineOptions {
-        backend: Some(Backend::Cuda),
-        threads: Some(2),
-        fallback: Fallback::Fail,
-        ..EngineOptions::default()
-    };
-    Engine::new(&options).unwrap()
-}
+use elsa_tests::gpu_engine;
 
 fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
     let problem = case.problem();
@@ -48,7 +39,7 @@ fn check(case: &Case, b: &Buffers) {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn plans_share_a_workspace() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let cases: Vec<Case> = hard_cases().into_iter().step_by(5).collect();
     let plans: Vec<_> =
         cases.iter().map(|case| engine.plan(&case.problem(), &PlanOptions::default()).unwrap()).collect();
@@ -69,7 +60,7 @@ fn plans_share_a_workspace() {
         cases.iter().zip(&plans).map(fits).filter(|fits| !fits).count()
     };
     assert!(of_one(&plans[0]) > 0 && of_one(&plans[plans.len() - 1]) > 0);
-    let other = self::engine().plan(&cases[0].problem(), &PlanOptions::default()).unwrap();
+    let other = gpu_engine(Fallback::Fail).plan(&cases[0].problem(), &PlanOptions::default()).unwrap();
     assert!(matches!(Workspace::shared(&[&plans[0], &other]), Err(PlanError::OtherGpu)));
     assert!(matches!(Workspace::shared(&[]), Err(PlanError::NoPlan)));
 }
@@ -96,7 +87,7 @@ fn repeat(engine: &Engine, case: &Case, runs: &[usize]) {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn repeats_change_no_bit() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     for case in hard_cases() {
         repeat(&engine, &case, &[2, 1]);
     }
@@ -109,7 +100,7 @@ fn repeats_change_no_bit() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn the_batch_changes_no_bit() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     for (queries, keys, d) in [(150, 1200, 24), (1, 900, 64), (5, 70, 64), (300, 300, 128)] {
         for causal in [None, Some(Alignment::BottomRight)] {
             let p = Params { heads: 2, kv_heads: 2, causal, ..Params::plain(queries, keys, d, d) };
@@ -157,7 +148,7 @@ fn the_batch_changes_no_bit() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_budget_is_kept() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let mut divided = 0;
     let packed = Params { packed: Some(vec![(5, 900), (70, 300), (0, 4)]), ..Params::plain(0, 0, 32, 32) };
     let cases = [

@@ -3,13 +3,14 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use crate::cuda_stream::{bits, engine, run};
+use crate::cuda_stream::{bits, run};
 use elsa_core::attention::Alignment;
 use elsa_runtime::{
     Backend, Engine, EngineOptions, Fallback, Fitted, GpuStream, GpuStreamError, KeysFrom, StreamBudget,
     StreamFit, StreamWants,
 };
 use elsa_tests::cases::{Case, Params};
+use elsa_tests::gpu_engine;
 use elsa_tests::standin::{child, folder, is_child, said};
 
 fn wants(keys: KeysFrom) -> StreamWants {
@@ -32,7 +33,7 @@ fn long() -> Case {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn budgets_are_kept_and_used() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let case = long();
     let (mut all, fit) = fitted(&engine, &case, &StreamBudget::default());
     assert!(all.division().rows == 400 && fit.n_cap * fit.task_rows >= 400 && fit.refused == 0, "{fit:?}");
@@ -155,7 +156,7 @@ fn child_fits_again() {
         return;
     }
     println!();
-    let (engine, case) = (engine(), long());
+    let (engine, case) = (gpu_engine(Fallback::Fail), long());
     let times = std::env::var("ELSA_TEST_FITS").unwrap().parse().unwrap();
     let mut last = None;
     for _ in 0..times {

@@ -10,23 +10,10 @@ use elsa_core::linear::{Direction, Form, Rule};
 use elsa_core::monoid::Monoid;
 use elsa_core::scan::blelloch;
 use elsa_core::view::{Layout, View};
-use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, LinearPlanOptions, PlanError, Reason};
-use elsa_tests::linear::{Answer, Case, Found, GateKind, Packing, Params};
+use elsa_runtime::{Backend, Engine, Fallback, LinearPlanOptions, PlanError, Reason};
+use elsa_tests::gpu_engine;
+use elsa_tests::linear::{Answer, Case, Found, GateKind, Packing, Params, RULES};
 use elsa_tests::standin::{child, is_child, said};
-
-const RULES: [(Rule, bool); 6] = [
-    (Rule::Linear, false),
-    (Rule::Gated, false),
-    (Rule::Gated, true),
-    (Rule::Delta, false),
-    (Rule::GatedDelta, false),
-    (Rule::GatedDelta, true),
-];
-
-fn engine(fallback: Fallback) -> Engine {
-    let backend = Some(Backend::Cuda);
-    Engine::new(&EngineOptions { backend, threads: Some(1), fallback, ..EngineOptions::default() }).unwrap()
-}
 
 /// Runs a case on the GPU.
 fn run(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
@@ -85,7 +72,7 @@ fn check_all(engine: &Engine, params: &Params, forms: &[LinearPlanOptions]) {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_rule_form_and_direction() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     for (rule, per_dim) in RULES {
         for direction in Direction::ALL {
             let past = direction != Direction::Bidirectional;
@@ -98,7 +85,7 @@ fn every_rule_form_and_direction() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_the_loop_poisons_and_nothing_else() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     poisons_as_the_loop(40, &forms()[1..], |case, options| run(&engine, case, options));
     padding_is_nothing(&engine);
 }
@@ -106,13 +93,13 @@ fn what_the_loop_poisons_and_nothing_else() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn gates_beyond_f32_follow_the_state() {
-    gates_follow(&engine(Fallback::Fail));
+    gates_follow(&gpu_engine(Fallback::Fail));
 }
 
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn lengths_around_chunks_and_head_sizes() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     for (rule, per_dim) in RULES {
         for tokens in [0, 1, 15, 16, 17, 33] {
             let params = Params { per_dim, past: true, ..Params::plain(rule, tokens, [8, 5]) };
@@ -130,7 +117,7 @@ fn lengths_around_chunks_and_head_sizes() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn heads_layouts_types_and_states() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     let (mut n, packings) = (0, [Packing::Heads, Packing::Tokens, Packing::Gaps]);
     for (rule, per_dim) in RULES {
         for heads in [[4, 1, 1], [1, 1, 4], [4, 2, 2], [2, 2, 4], [4, 1, 2]] {
@@ -162,7 +149,7 @@ fn heads_layouts_types_and_states() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn gates_and_keys_that_break_naive_code() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
         for gates in [GateKind::Hard, GateKind::Clearing] {
             let params = Params { per_dim, gates, past: true, ..Params::plain(rule, 70, [8, 8]) };
@@ -180,7 +167,7 @@ fn gates_and_keys_that_break_naive_code() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn infinite_gates_clear_whatever_a_state_holds() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
         for options in forms() {
             // Not a multiple of four dims: a head's rows are padded with rows of zeros.
@@ -219,7 +206,7 @@ fn infinite_gates_clear_whatever_a_state_holds() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     for (rule, per_dim) in RULES {
         let params = Params { per_dim, past: true, ..Params::plain(rule, 51, [12, 36]) };
         let case = params.build();
@@ -244,7 +231,7 @@ fn bits_depend_neither_on_boundaries_nor_on_the_batch() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn blocks_of_half_the_columns_change_no_bit() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     let forms = [of(Form::Recurrent, None, None), of(Form::FusedChunk, None, None)];
     let rules = [Rule::Linear, Rule::Gated, Rule::Delta, Rule::GatedDelta];
     for (n, rule) in rules.into_iter().cycle().take(12).enumerate() {
@@ -314,7 +301,7 @@ fn bits_of(found: &Found, case: &Case, index: usize, range: std::ops::Range<usiz
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn packed_sequences_have_their_bits_alone() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     let default = LinearPlanOptions::default();
     let scan = of(Form::Scan, None, Some(4));
     for (n, (rule, per_dim)) in RULES.into_iter().enumerate() {
@@ -378,8 +365,8 @@ impl Monoid for Sum {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn parts_are_carried_in_the_order_of_core() {
-    let engine = engine(Fallback::Fail);
-    // The rule with delta also sums, as long as keys are orthogonal to the state's contents.
+    let engine = gpu_engine(Fallback::Fail);
+    // The rule with delta sums, too, as long as keys are at right angles to what a state holds.
     for (rule, parts) in [(Rule::Linear, 12), (Rule::Linear, 3), (Rule::Gated, 12), (Rule::Delta, 12)] {
         let tokens = 16 * parts;
         let params = Params { scale: Some(1.0), ..Params::plain(rule, tokens, [2, 4]) };
@@ -425,7 +412,7 @@ fn parts_are_carried_in_the_order_of_core() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_token_against_every_earlier_one() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     let quadratic = [of(Form::Parallel, None, None)];
     for (n, gates) in [GateKind::Mild, GateKind::Hard, GateKind::Clearing].into_iter().enumerate() {
         for direction in [Direction::Forward, Direction::Reverse, Direction::Bidirectional] {
@@ -467,7 +454,7 @@ fn what_the_gpu_does_not_compute_the_cpu_does() {
     let gates_of_many = Params { per_dim: true, ..Params::plain(Rule::Gated, 5, [129, 4]) }.build();
     let parallel = of(Form::Parallel, None, None);
     let plain = LinearPlanOptions::default();
-    let (fails, falls) = (engine(Fallback::Fail), engine(Fallback::Cpu));
+    let (fails, falls) = (gpu_engine(Fallback::Fail), gpu_engine(Fallback::Cpu));
     for (case, options, text) in [
         (&wide, &plain, "d_k: 1025; allowed on a GPU: at most 1024"),
         (&wide, &chunks, "d_k: 1025; allowed on a GPU: at most 256"),
@@ -507,7 +494,7 @@ fn scenario() {
         return;
     }
     println!();
-    let (case, engine) = (in_place(), engine(Fallback::Cpu));
+    let (case, engine) = (in_place(), gpu_engine(Fallback::Cpu));
     let plan = engine.linear_plan(&case.problem, &LinearPlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let (mut found, past) = (case.room(), case.past.clone().unwrap());

@@ -6,7 +6,8 @@
 use elsa_core::dtype::DType;
 use elsa_core::linear::bound::Solve;
 use elsa_core::linear::{Direction, Form, Rule};
-use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, LinearPlanOptions};
+use elsa_runtime::{Backend, Engine, Fallback, LinearPlanOptions};
+use elsa_tests::gpu_engine;
 use elsa_tests::linear::{Answer, Case, Found, GateKind, Packing, Params};
 
 /// Rules, and `true` for a gate per dim.
@@ -23,11 +24,6 @@ const PARALLEL: LinearPlanOptions = LinearPlanOptions {
     budget: None,
     all_workers: false,
 };
-
-fn engine() -> Engine {
-    let (backend, fallback) = (Some(Backend::Cuda), Fallback::Fail);
-    Engine::new(&EngineOptions { backend, threads: Some(1), fallback, ..EngineOptions::default() }).unwrap()
-}
 
 fn run(engine: &Engine, case: &Case) -> Found {
     let plan = engine.linear_plan(&case.problem, &PARALLEL).unwrap();
@@ -54,7 +50,7 @@ fn params((rule, per_dim): (Rule, bool), tokens: usize, dims: [usize; 2]) -> Par
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_rule_around_the_ends_of_tiles() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     for (n, rule) in RULES.into_iter().enumerate() {
         for (m, tokens) in [0, 1, TILE - 1, TILE, TILE + 1, 3 * TILE + 5].into_iter().enumerate() {
             let dims = [[12, 70], [7, 3], [33, 64], [36, 20]][(n + m) % 4];
@@ -71,7 +67,7 @@ fn every_rule_around_the_ends_of_tiles() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn heads_types_and_packed_sequences() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     for (n, rule) in RULES.into_iter().cycle().take(12).enumerate() {
         let mut params = params(rule, 70, [[20, 12], [9, 5]][n % 2]);
         params.heads = [[4, 1, 2], [1, 1, 2], [2, 2, 4]][n % 3];
@@ -93,7 +89,7 @@ fn heads_types_and_packed_sequences() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn gates_and_keys_that_break_naive_code() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     for rule in RULES {
         for gates in [GateKind::Hard, GateKind::Clearing].into_iter().take(2 * usize::from(rule.0.is_gated()))
         {
@@ -114,7 +110,7 @@ fn gates_and_keys_that_break_naive_code() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn sums_of_gates_beyond_the_range_of_factors() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     for rule in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
         let dims = if rule.1 { 4 } else { 1 };
         // Gates of the second and the third tile: up and down again, so that late rows shrink earlier growth; down and
@@ -156,7 +152,7 @@ fn sums_of_gates_beyond_the_range_of_factors() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_is_cleared_may_be_nan() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let tokens = 80;
     for rule in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
         let dims = if rule.1 { 7 } else { 1 };
@@ -208,7 +204,7 @@ fn what_is_cleared_may_be_nan() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn long_sums_keep_their_digits() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     for (rule, per_dim) in [(Rule::Delta, false), (Rule::GatedDelta, true)] {
         let tokens = 1024;
         let mut case = Params { per_dim, ..Params::plain(rule, tokens, [64, 16]) }.build();

@@ -6,14 +6,10 @@
 
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
-use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, LinearPlanOptions};
+use elsa_runtime::{Backend, Engine, Fallback, LinearPlanOptions};
 use elsa_tests::cases::Data;
-use elsa_tests::linear::{Case, Found, GateKind, Packing, Params};
-
-fn engine() -> Engine {
-    let (backend, fallback) = (Some(Backend::Cuda), Fallback::Fail);
-    Engine::new(&EngineOptions { backend, threads: Some(1), fallback, ..EngineOptions::default() }).unwrap()
-}
+use elsa_tests::gpu_engine;
+use elsa_tests::linear::{Case, Found, GateKind, Packing, Params, RULES};
 
 fn of(form: Form) -> LinearPlanOptions {
     LinearPlanOptions { form: Some(form), ..LinearPlanOptions::default() }
@@ -88,7 +84,7 @@ fn compare(engine: &Engine, params: &Params, form: Form) {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_state_is_computed_once_and_changes_no_bit() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let rules = [
         (Rule::Linear, false),
         (Rule::Gated, true),
@@ -120,7 +116,7 @@ fn a_state_is_computed_once_and_changes_no_bit() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn who_shares_a_state() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     for heads in [[17 * 64, 64, 64], [2, 1, 1], [64, 64, 128]] {
         let case = Params { heads, batch: 2, ..Params::plain(Rule::Gated, 3, [4, 4]) }.build();
         run(&engine, &case, Form::Recurrent, false);
@@ -132,7 +128,7 @@ fn who_shares_a_state() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn readers_do_not_know_of_each_other() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let default = LinearPlanOptions::default();
     for (n, (rule, per_dim)) in [(Rule::GatedDelta, false), (Rule::Gated, true)].into_iter().enumerate() {
         let mut params =
@@ -178,16 +174,9 @@ fn readers_do_not_know_of_each_other() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn keys_of_many_dims() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let mut n = 0;
-    for (rule, per_dim) in [
-        (Rule::Linear, false),
-        (Rule::Gated, false),
-        (Rule::Gated, true),
-        (Rule::Delta, false),
-        (Rule::GatedDelta, false),
-        (Rule::GatedDelta, true),
-    ] {
+    for (rule, per_dim) in RULES {
         for direction in Direction::ALL {
             n += 1;
             let key_dim = [257, 300, 1000, 384][n % 4];

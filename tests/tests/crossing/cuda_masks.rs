@@ -5,8 +5,9 @@
 
 use elsa_core::attention::{MaskKind, MaskView};
 use elsa_core::dtype::DType;
-use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, PlanOptions};
+use elsa_runtime::{Engine, Fallback, PlanOptions};
 use elsa_tests::cases::{Buffers, Case, Data, MaskData, Params};
+use elsa_tests::gpu_engine;
 use half::f16;
 
 /// Queries and heads of a case: two blocks of 64 rows and some more.
@@ -25,17 +26,7 @@ const KERNELS: [(usize, DType); 6] = [
 ];
 const TYPES: [MaskKind; 3] = [MaskKind::Bool, MaskKind::Additive(DType::F32), MaskKind::Additive(DType::F16)];
 
-fn engine() -> Engine {
-    let options = EngineOptions {
-        backend: Some(Backend::Cuda),
-        threads: Some(2),
-        fallback: Fallback::Fail,
-        ..EngineOptions::default()
-    };
-    Engine::new(&options).unwrap()
-}
-
-/// Creates a case whose mask has the axes `[1, HEADS or 1, rows, columns]`; `attends(query, key)` holds for all heads.
+/// A case whose mask has the axes `[1, HEADS or 1, rows, columns]`; `attends(query, key)` holds for all heads.
 fn case(
     (d, dtype): (usize, DType),
     [rows, keys, columns]: [usize; 3],
@@ -86,8 +77,8 @@ fn rows(buffers: &Buffers, d: usize) -> Vec<Vec<u32>> {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host"]
 fn the_type_of_a_mask_changes_no_bit_of_a_kernel() {
-    let engine = engine();
-    // Empty tiles, one of them only for some blocks, whole ones, and the third block without a key.
+    let engine = gpu_engine(Fallback::Fail);
+    // Tiles that are empty, one of them for some blocks alone, whole ones, and the third block without a key.
     let attends = |i: usize, j: usize| match (i / TILE, j / TILE) {
         (2, _) | (0, 1) | (1, 0) => false,
         (0, 0) => true,
@@ -127,7 +118,7 @@ fn the_type_of_a_mask_changes_no_bit_of_a_kernel() {
 #[ignore = "needs a CUDA driver: cargo xtask test --only host"]
 fn tiles_that_a_mask_empties_change_no_bit() {
     const KEYS: usize = 3 * TILE;
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let empty = |j: usize| j / TILE == 1;
     for kernel in KERNELS {
         for kind in TYPES {

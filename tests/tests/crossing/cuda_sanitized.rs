@@ -4,18 +4,9 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, PlanOptions};
+use elsa_runtime::{Engine, Fallback, PlanOptions};
 use elsa_tests::cases::{Case, hard_cases};
-
-fn engine() -> Engine {
-    let options = EngineOptions {
-        backend: Some(Backend::Cuda),
-        threads: Some(1),
-        fallback: Fallback::Fail,
-        ..EngineOptions::default()
-    };
-    Engine::new(&options).unwrap()
-}
+use elsa_tests::gpu_engine;
 
 fn check(engine: &Engine, case: &Case, states: bool) {
     let problem = case.problem();
@@ -45,7 +36,7 @@ fn scores(case: &Case) -> usize {
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn a_share_of_the_hard_cases() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let cases: Vec<Case> =
         hard_cases().into_iter().filter(|case| scores(case) <= 15_000).step_by(8).collect();
     assert!(cases.len() > 30, "{}", cases.len());
@@ -58,7 +49,7 @@ fn a_share_of_the_hard_cases() {
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only host"]
 fn threads_share_an_engine() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let cases: Vec<Case> = hard_cases().into_iter().filter(|case| scores(case) <= 2000).step_by(60).collect();
     std::thread::scope(|scope| {
         for states in [false, true] {

@@ -5,23 +5,14 @@
 
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
-use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, PlanOptions};
+use elsa_runtime::{Backend, Engine, Fallback, PlanOptions};
 use elsa_tests::cases::{Case, Data, Params};
+use elsa_tests::gpu_engine;
 
 /// Relative error of the answer at 16,384 keys.
 const ERROR: f64 = 5e-7;
 /// Bytes of device memory beyond inputs and outputs for 8 heads of 4096 tokens.
 const BYTES: usize = 2_600_000;
-
-fn engine() -> Engine {
-    let options = EngineOptions {
-        backend: Some(Backend::Cuda),
-        threads: Some(2),
-        fallback: Fallback::Fail,
-        ..EngineOptions::default()
-    };
-    Engine::new(&options).unwrap()
-}
 
 fn output(engine: &Engine, case: &Case) -> (Data, Vec<f32>) {
     let problem = case.problem();
@@ -39,7 +30,7 @@ fn output(engine: &Engine, case: &Case) -> (Data, Vec<f32>) {
 #[test]
 #[ignore = "needs a GPU: cargo xtask gpu-test"]
 fn scale_a_million_keys() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     for queries in [1, 4] {
         let case =
             Params::plain(queries, 1 << 20, 64, 64).build(format!("a million keys, {queries} queries"));
@@ -53,7 +44,7 @@ fn scale_a_million_keys() {
 #[test]
 #[ignore = "needs a GPU: cargo xtask gpu-test"]
 fn scale_the_error_at_16384_tokens() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let n = 16_384;
     let case = Params::plain(n, n, 64, 64).build("16384 tokens");
     let (output, _) = output(&engine, &case);
@@ -82,7 +73,7 @@ fn scale_the_error_at_16384_tokens() {
 fn scale_the_memory_at_4096_tokens() {
     let view = View::dense("x", Layout::Bhnd, &[8, 4096, 64], None).unwrap();
     let problem = elsa_core::attention::Spec::new(DType::F32, view, view, view, view).check().unwrap();
-    let plan = engine().plan(&problem, &PlanOptions::default()).unwrap();
+    let plan = gpu_engine(Fallback::Fail).plan(&problem, &PlanOptions::default()).unwrap();
     println!("8 heads, 4096 tokens, d = 64: {} bytes", plan.workspace_bytes());
     assert!(plan.workspace_bytes() <= BYTES);
 }

@@ -9,10 +9,11 @@ use elsa_core::attention::plan::{Division, GpuChoice};
 use elsa_core::attention::traversal::{Report, Schedule, Tile};
 use elsa_core::attention::{Alignment, MaskKind, Outputs, Window, reference};
 use elsa_core::dtype::DType;
-use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, PlanError, PlanOptions};
+use elsa_runtime::{Backend, Engine, Fallback, PlanError, PlanOptions};
 use elsa_tests::SLOW;
 use elsa_tests::cases::{Buffers, Case, Data, MaskData, MaskParams, Params, some_hard_cases};
-use elsa_tests::random::Random;
+use elsa_tests::gpu_engine;
+use elsa_tests::random::seeded;
 use elsa_tests::schedules::scores::{equal_parts, little_beside_one, rising, rising_once};
 use elsa_tests::schedules::{
     Account, Ran, account, compare, judge_by, rounded_outwards, same, scored, scored_in,
@@ -21,11 +22,6 @@ use std::ops::Range;
 
 /// Keys per tile.
 const TILE: usize = 64;
-
-fn engine(fallback: Fallback) -> Engine {
-    let backend = Some(Backend::Cuda);
-    Engine::new(&EngineOptions { backend, threads: Some(1), fallback, ..EngineOptions::default() }).unwrap()
-}
 
 /// The element types.
 const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
@@ -112,7 +108,7 @@ fn blocks_of(rows: usize, queries: usize) -> Vec<Range<usize>> {
 /// Runs given scores in every type with unsplit keys and with `splits` splits, by the chooser's kernel and by tall
 /// blocks, against the account of each split. Returns the f32 run with unsplit keys by the chooser's kernel.
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32, splits: usize) -> Ran {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     let mut found = None;
     for dtype in TYPES {
         let case = scored_in(dtype, [q, k, v]);
@@ -177,7 +173,7 @@ fn mass_just_below_the_budget_is_left_out() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_was_left_out_follows_the_reference() {
-    let mut random = Random::new(41);
+    let mut random = seeded(41);
     let mut seen = [0u64; 2];
     for n in 0..4 {
         let step = [3.0f32, 12.0][n % 2];
@@ -204,7 +200,7 @@ fn what_was_left_out_follows_the_reference() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn every_row_of_a_block_votes() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     for (d, dtype) in [8, 40, 100, 200].into_iter().flat_map(|d| TYPES.map(|dtype| (d, dtype))) {
         let rows = 64;
         let scale = Some(std::f32::consts::LN_2);
@@ -233,7 +229,7 @@ fn every_row_of_a_block_votes() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn values_that_are_not_finite_stay() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     let k: Vec<f32> = (0..7 * TILE - 3).map(|j| if j < TILE { 0.0 } else { -20.0 }).collect();
     let sizes = [(DType::F32, 1usize, 1), (DType::F32, 70, 2), (DType::F16, 70, 1), (DType::Bf16, 3, 2)];
     let kernels = sizes.into_iter().flat_map(|(dtype, queries, splits)| {
@@ -275,7 +271,7 @@ fn values_that_are_not_finite_stay() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn values_of_any_stage_keep_a_tile() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     let sizes = [8, 40, 100, 200].map(|d| (d, DType::F32)).into_iter();
     for (d, dtype) in sizes.chain([(40, DType::F16), (100, DType::Bf16), (200, DType::F16)]) {
         let scale = Some(std::f32::consts::LN_2);
@@ -308,7 +304,7 @@ fn values_of_any_stage_keep_a_tile() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn tiles_that_no_row_attends_are_not_counted() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     let (queries, keys) = (40, 5 * TILE);
     let mask = MaskParams { kind: MaskKind::Bool, dims: vec![queries, keys], density: 1.0 };
     let causal = Some(Alignment::BottomRight);
@@ -331,7 +327,7 @@ fn tiles_that_no_row_attends_are_not_counted() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn shares_are_rounded_outwards() {
-    let (engine, [q, k, v]) = (engine(Fallback::Fail), little_beside_one(TILE, 6, 61));
+    let (engine, [q, k, v]) = (gpu_engine(Fallback::Fail), little_beside_one(TILE, 6, 61));
     let case = scored(&q, &k, &v);
     for splits in [1, 2] {
         let options = options(&engine, &case, 0.5, splits);
@@ -346,7 +342,7 @@ fn shares_are_rounded_outwards() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_budget_with_nothing_to_skip_changes_no_bit() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     let plain = |dtype, n, d| Params { dtype, heads: 2, ..Params::plain(n, n + 64, d, d) };
     let [half, brain] = [DType::F16, DType::Bf16];
     let many = [
@@ -422,7 +418,7 @@ fn answers_inside_a_budget_are_within_their_bounds() {
             .build("packed, bf16, a window"),
         Params { gain: 9.0, ..heads(130, 4 * TILE + 10, 64, 64) }.build("tall blocks"),
     ];
-    let (engine, mut skipped) = (engine(Fallback::Fail), 0);
+    let (engine, mut skipped) = (gpu_engine(Fallback::Fail), 0);
     for (n, case) in cases.iter().enumerate() {
         let budget = [0.01, 0.2, 0.9][n % 3];
         let splits = if case.spec.packed.is_some() { 0 } else { n % 2 * 3 };
@@ -455,7 +451,7 @@ fn half_of_the_tiles_go() {
 fn certificates_count_what_was_left_out() {
     let k: Vec<f32> = (0..9 * TILE).map(|j| if j < TILE { 0.0 } else { -7.0 }).collect();
     let v: Vec<f32> = (0..k.len()).map(|j| if j < TILE { 1.0 } else { -1.0 }).collect();
-    let (engine, case) = (engine(Fallback::Fail), scored(&[1.0, 0.9, 1.1], &k, &v));
+    let (engine, case) = (gpu_engine(Fallback::Fail), scored(&[1.0, 0.9, 1.1], &k, &v));
     let options = PlanOptions { certify: true, ..options(&engine, &case, 0.1, 1) };
     let plan = engine.plan(&case.problem(), &options).unwrap();
     let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
@@ -478,8 +474,8 @@ fn certificates_count_what_was_left_out() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn packed_sequences_count_their_own_blocks() {
-    let (engine, budget, heads) = (engine(Fallback::Fail), 0.05f32, 2);
-    // The same number of queries and keys in each list, in the same number of sequences.
+    let (engine, budget, heads) = (gpu_engine(Fallback::Fail), 0.05f32, 2);
+    // As many queries and keys in each list, in as many sequences.
     let lists = [
         vec![(389, 40 * TILE), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)],
         vec![(0, 5 * TILE), (64, 7 * TILE), (130, 10 * TILE), (0, 0), (1, 3 * TILE), (194, 15 * TILE)],
@@ -558,9 +554,9 @@ fn a_gpu_leaves_other_schedules_to_the_cpu() {
     let gated = Schedule { gate: true, ..Schedule::EXACT };
     for schedule in [Schedule::VFA, gated] {
         let options = PlanOptions { schedule, ..PlanOptions::default() };
-        let refusal = engine(Fallback::Fail).plan(&case.problem(), &options).unwrap_err();
+        let refusal = gpu_engine(Fallback::Fail).plan(&case.problem(), &options).unwrap_err();
         assert_eq!(refusal, PlanError::NotOnGpu { operator: "schedule but the exact one" });
-        let plan = engine(Fallback::Cpu).plan(&case.problem(), &options).unwrap();
+        let plan = gpu_engine(Fallback::Cpu).plan(&case.problem(), &options).unwrap();
         assert_eq!((plan.refusal(), plan.backend() == Backend::Cuda), (Some(&refusal), false));
         let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());
         let report = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();

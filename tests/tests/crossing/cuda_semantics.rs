@@ -4,14 +4,15 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use crate::cuda_stream::{bits, bytes_of, engine, options, streamed, unit};
+use crate::cuda_stream::{bits, bytes_of, options, streamed, unit};
 use elsa_core::attention::{Alignment, MaskKind, Operand, Window, Windows};
 use elsa_core::dtype::DType;
 use elsa_runtime::{
-    Engine, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom, PlanOptions, StreamBudget,
-    StreamDivision, StreamWants,
+    Engine, Fallback, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom, PlanOptions,
+    StreamBudget, StreamDivision, StreamWants,
 };
 use elsa_tests::cases::{BiasParams, Case, MaskData, MaskParams, Params, hard_cases};
+use elsa_tests::gpu_engine;
 use elsa_tests::standin::{child, folder, is_child, said};
 
 const F32: MaskKind = MaskKind::Additive(DType::F32);
@@ -160,19 +161,19 @@ fn check(engine: &Engine, cases: Vec<Case>) {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn masks_and_biases_pass_with_their_keys() {
-    check(&engine(), added());
+    check(&gpu_engine(Fallback::Fail), added());
 }
 
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_past_passes_before_the_new_keys() {
-    check(&engine(), past());
+    check(&gpu_engine(Fallback::Fail), past());
 }
 
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn pictures_and_packed_sequences_pass_one_by_one() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     check(&engine, windowed());
     check(&engine, packed());
 }
@@ -180,7 +181,7 @@ fn pictures_and_packed_sequences_pass_one_by_one() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn hard_cases_pass_in_chunks() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let small = |case: &Case| {
         let [batch, heads, queries, _] = case.spec.query.shape();
         batch * heads * queries * case.spec.key.tokens() <= 40_000
@@ -206,7 +207,7 @@ fn child_checks() {
         return;
     }
     println!();
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     check(&engine, added().into_iter().skip(8).collect());
     check(&engine, past().into_iter().skip(3).take(1).collect());
     check(&engine, windowed().into_iter().take(1).collect());
@@ -244,7 +245,7 @@ fn file(case: &Case, operand: Operand) -> Vec<u8> {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn files_have_the_same_bits_from_any_unit_on() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let with_present = Params {
         past: Some(70),
         present: true,
@@ -379,7 +380,7 @@ impl elsa_runtime::Sink<Operand> for Log {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn budgets_and_chunks_are_those_asked_for() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let p = Params { heads: 2, kv_heads: 1, ..Params::plain(300, 4200, 16, 16) };
     let plain = p.build("plain");
     let masked = Params { mask: mask(F32, &[2, 300, 4200]), ..p }.build("masked");
@@ -426,7 +427,7 @@ fn budgets_and_chunks_are_those_asked_for() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_a_stream_cannot_have_is_refused_by_name() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let refused = |case: &Case, division, from| {
         let options = GpuStreamOptions::new(division, from);
         GpuStream::new(&engine, &case.problem(), &options).unwrap_err().to_string()

@@ -14,17 +14,13 @@ use elsa_core::series::convolution::{self, Method};
 use elsa_core::series::recurrence::{self, Gate};
 use elsa_kernels::cuda::series::PRECISION;
 use elsa_runtime::{
-    Backend, ConvolutionOptions, Engine, EngineOptions, Fallback, Reason, RecurrenceOptions, SelectiveOptions,
+    Backend, ConvolutionOptions, Engine, Fallback, Reason, RecurrenceOptions, SelectiveOptions,
 };
+use elsa_tests::gpu_engine;
 use elsa_tests::series::{Order, Values};
 use elsa_tests::standin::{child, is_child, said};
 
-fn engine(fallback: Fallback) -> Engine {
-    let backend = Some(Backend::Cuda);
-    Engine::new(&EngineOptions { backend, threads: Some(1), fallback, ..EngineOptions::default() }).unwrap()
-}
-
-/// Computes a case twice: the bits are the same, and within the bound. Returns the ratio of error to bound.
+/// Computes a case twice: the bits are the same, and within the bound. Returns the share of the bound.
 fn recurrence(engine: &Engine, what: &str, case: &Recurrence, parts: Option<usize>) -> f64 {
     let (found, again) = (case.engine(engine, parts), case.engine(engine, parts));
     assert_eq!(found.out.bits(), again.out.bits(), "{what}");
@@ -40,7 +36,7 @@ fn selective(engine: &Engine, what: &str, case: &Selective) -> f64 {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn recurrences_match_f64_in_one_part_and_in_several() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     for (number, case) in linear_recurrence::cases().iter().enumerate() {
         // One of three, so that each order, type and length occurs.
         let parts = [None, Some(2), Some(5)][number % 3];
@@ -61,7 +57,7 @@ fn recurrences_match_f64_in_one_part_and_in_several() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn selective_scans_match_f64() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     for (seed, params) in linear_selective::cases().into_iter().enumerate() {
         let states = params.states.min(128);
         let case = Selective::new(Params { states, ..params }, seed as u64);
@@ -81,7 +77,7 @@ fn selective_scans_match_f64() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn long_selective_scans_go_by_parts() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     for (tokens, reverse) in [(8, false), (1023, false), (1024, true), (1025, false)] {
         let params = Params { past: true, reverse, ..Params::mamba([1, tokens, 3], 5) };
         let case = Selective::new(params, 11);
@@ -107,7 +103,7 @@ fn long_selective_scans_go_by_parts() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn convolutions_match_f64() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     let dtypes = [DType::F32, DType::F32, DType::F16, DType::Bf16];
     let mut seed = 0;
     for (shape, taps) in [
@@ -137,7 +133,7 @@ fn convolutions_match_f64() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn convolutions_of_what_is_not_finite() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     let (tokens, taps) = (40, 20);
     let series = Series::tokens_first("u", [1, tokens, 1]).unwrap();
     let problem = convolution::Spec::new(series, taps, series).check().unwrap();
@@ -176,7 +172,7 @@ fn convolutions_of_what_is_not_finite() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn bits_do_not_depend_on_the_batch() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     let (tokens, channels) = (1030, 3);
     let data = |n: usize| (0..n).map(|i| (i % (tokens * channels)) as f32 * 0.37).map(f32::sin);
     let run = |batch: usize, parts| {
@@ -204,7 +200,7 @@ fn bits_do_not_depend_on_the_batch() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_the_gpu_does_not_compute_the_cpu_does() {
-    let (fails, falls) = (engine(Fallback::Fail), engine(Fallback::Cpu));
+    let (fails, falls) = (gpu_engine(Fallback::Fail), gpu_engine(Fallback::Cpu));
     let case = Convolution::new(4, [1, 20, 3], 5, [Order::TokensFirst; 2], DType::F32);
     let fft = ConvolutionOptions { method: Some(Method::Fft), ..ConvolutionOptions::default() };
     let refused = fails.convolution_plan(&case.problem, &fft).unwrap_err().to_string();
@@ -237,7 +233,7 @@ fn scenario() {
         return;
     }
     println!();
-    let (case, engine) = (in_place(), engine(Fallback::Cpu));
+    let (case, engine) = (in_place(), gpu_engine(Fallback::Cpu));
     let plan = engine.recurrence_plan(&case.problem, &RecurrenceOptions::default()).unwrap();
     let (found, report) = case.report(&plan);
     case.check(&report.backend.to_string(), &found, &plan.division_of(report.backend).precision);

@@ -8,24 +8,15 @@ use elsa_core::attention::{Alignment, BiasView, MaskView, Operand, Window};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{
-    Backend, Engine, EngineOptions, Fallback, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
-    PlanOptions, StreamBox, StreamCall, StreamDivision, StreamKeys, StreamRows, StreamTimes, StreamTokens,
+    Engine, Fallback, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom, PlanOptions, StreamBox,
+    StreamCall, StreamDivision, StreamKeys, StreamRows, StreamTimes, StreamTokens,
 };
 use elsa_tests::cases::{Buffers, Case, Data, MaskData, Params};
+use elsa_tests::gpu_engine;
 use elsa_tests::standin::{child, folder, is_child, said};
 use std::io;
 
-pub fn engine() -> Engine {
-    let options = EngineOptions {
-        backend: Some(Backend::Cuda),
-        threads: Some(1),
-        fallback: Fallback::Fail,
-        ..EngineOptions::default()
-    };
-    Engine::new(&options).unwrap()
-}
-
-/// Returns the bytes of elements.
+/// The bytes of elements.
 pub fn bytes_of(data: &Data) -> Vec<u8> {
     match data.elements() {
         Elements::F32(x) => x.iter().flat_map(|x| x.to_ne_bytes()).collect(),
@@ -228,7 +219,7 @@ fn cases() -> Vec<Case> {
 
 /// Runs streams for the sanitizers: every kind of keys, chunks and pending states.
 pub fn a_few_streams() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     for case in cases().into_iter().skip(2).step_by(4) {
         for from in [KeysFrom::Function, KeysFrom::Host] {
             let division = StreamDivision { rows: unit(&engine, &case), keys: 64, splits: 1 };
@@ -245,7 +236,7 @@ pub fn unit(engine: &Engine, case: &Case) -> usize {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn no_division_of_the_same_splits_changes_a_bit() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     for mut case in cases() {
         if case.name == "plain" {
             // One key outweighs all others, and another row's values are not finite.
@@ -272,7 +263,7 @@ fn no_division_of_the_same_splits_changes_a_bit() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_stream_has_the_bits_of_the_run_in_memory() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let mut compared = 0;
     for case in cases() {
         let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
@@ -297,7 +288,7 @@ fn a_stream_has_the_bits_of_the_run_in_memory() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_repeat_and_are_accounted_for() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let case =
         Params { heads: 2, kv_heads: 1, ..Params::plain(130, 640, 32, 32) }.build("five chunks a block");
     let rows = unit(&engine, &case);
@@ -327,7 +318,7 @@ fn runs_repeat_and_are_accounted_for() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn sources_and_sinks_have_the_same_bits() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     for case in cases().into_iter().skip(2).step_by(3) {
         let division = StreamDivision { rows: unit(&engine, &case), keys: 128, splits: 2 };
         let want = streamed(&engine, &case, division, KeysFrom::Function);
@@ -393,7 +384,7 @@ fn sink_of_none(_: Operand, _: u64, _: &[u8]) -> io::Result<()> {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_is_not_supported_is_refused_by_name() {
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     let case = Params { heads: 2, kv_heads: 1, ..Params::plain(200, 300, 32, 32) }.build("refused");
     let problem = case.problem();
     let good = StreamDivision { rows: unit(&engine, &case), keys: 128, splits: 2 };
@@ -458,7 +449,7 @@ fn child_streams() {
         return;
     }
     println!();
-    let engine = engine();
+    let engine = gpu_engine(Fallback::Fail);
     for case in cases().into_iter().skip(1).step_by(4) {
         for from in [KeysFrom::Function, KeysFrom::Host] {
             let division = StreamDivision { rows: unit(&engine, &case), keys: 64, splits: 1 };

@@ -6,8 +6,9 @@
 
 use elsa_core::attention::{Inputs, Outputs};
 use elsa_core::dtype::{Elements, ElementsMut};
-use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, HostBuffer, PlanOptions};
+use elsa_runtime::{Backend, Fallback, HostBuffer, PlanOptions};
 use elsa_tests::cases::{Case, Data, Params, hard_cases};
+use elsa_tests::gpu_engine;
 use elsa_tests::standin::{child, folder, is_child, said};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,12 +25,7 @@ const LAZY: [&str; 8] = [
     "cuMemFreeHost",
 ];
 
-fn engine(fallback: Fallback) -> Engine {
-    let backend = Some(Backend::Cuda);
-    Engine::new(&EngineOptions { backend, threads: Some(2), fallback, ..EngineOptions::default() }).unwrap()
-}
-
-/// Returns the lines of the child's log so far.
+/// Lines of the child's log so far.
 fn log() -> Vec<String> {
     let path = std::env::var("ELSA_STANDIN_LOG").unwrap();
     std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()
@@ -78,7 +74,7 @@ fn first_runs() {
     let cold = std::env::var_os("ELSA_TEST_COLD").is_some();
     let mut cases = 0;
     for case in hard_cases().into_iter().filter(is_small).step_by(7) {
-        let engine = engine(Fallback::Fail);
+        let engine = gpu_engine(Fallback::Fail);
         let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
         let mut workspace = plan.workspace().unwrap();
         if !cold {
@@ -134,7 +130,7 @@ fn warm_alone() {
     }
     println!();
     let fail = std::env::var_os("ELSA_TEST_FAIL").is_some();
-    let engine = engine(if fail { Fallback::Fail } else { Fallback::Cpu });
+    let engine = gpu_engine(if fail { Fallback::Fail } else { Fallback::Cpu });
     let case = plain(1, 9000);
     let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();
@@ -181,7 +177,7 @@ fn buffer_alone() {
     }
     println!();
     for fallback in [Fallback::Cpu, Fallback::Fail] {
-        let engine = engine(fallback);
+        let engine = gpu_engine(fallback);
         match engine.host_buffer::<u8>(1000) {
             Ok(buffer) => {
                 assert!(buffer.iter().all(|x| *x == 0) && buffer.data().addr().is_multiple_of(64));
@@ -217,7 +213,7 @@ fn page_locked_memory_that_is_not_there() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn copies_are_counted() {
-    let engine = engine(Fallback::Fail);
+    let engine = gpu_engine(Fallback::Fail);
     let case = plain(37, 300);
     let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();

@@ -11,16 +11,12 @@ use elsa_runtime::{Backend, Engine, EngineOptions, HostTask, HostThreads, Parall
 use elsa_runtime::{PlanError, PlanOptions};
 use elsa_tests::SLOW;
 use elsa_tests::cases::{Buffers, Case, Data, Params, some_hard_cases};
+use elsa_tests::engine;
 use elsa_tests::naive::Answer;
 use elsa_tests::present;
 
 /// Additions between a key and the result: those of a block, of a segment and of the merge tree.
 const ADDITIONS: usize = 64 + 8 + 12;
-
-fn engine(backend: elsa_runtime::Backend, threads: usize) -> Engine {
-    Engine::new(&EngineOptions { backend: Some(backend), threads: Some(threads), ..EngineOptions::default() })
-        .unwrap()
-}
 
 fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
     let problem = case.problem();

@@ -6,7 +6,7 @@ use elsa_core::attention::drift::{Drift, Metrics, RowDrift};
 use elsa_core::attention::reference;
 use elsa_core::drift::percentile;
 use elsa_tests::cases::Params;
-use elsa_tests::random::Random;
+use elsa_tests::random::seeded;
 
 fn row(p: &[(f64, f64)], y: &[(f64, f64)]) -> RowDrift {
     let mut row = RowDrift::new();
@@ -71,7 +71,7 @@ fn divergence_at_its_ends_and_never_negative() {
         let got = row(&[(a, b)], &[]).metrics().js;
         assert!((got / want - 1.0).abs() < 1.5e-15, "{d}: {got:e} {want:e}");
     }
-    let mut random = Random::new(5);
+    let mut random = seeded(5);
     for _ in 0..2000 {
         let p: Vec<f64> = (0..9).map(|_| random.unit()).collect();
         let sum: f64 = p.iter().sum();
@@ -170,8 +170,8 @@ fn percentiles_by_nearest_rank() {
             assert!(percentile(&mut [1.0, nan, 0.0], percent).unwrap().is_nan());
         }
     }
-    // The definition: the least value that is not exceeded by at least this share.
-    let mut random = Random::new(11);
+    // The definition: the least value that at least this share does not exceed.
+    let mut random = seeded(11);
     for n in 1..=60 {
         let mut x: Vec<f64> = (0..n).map(|_| random.below(20) as f64).collect();
         for percent in 1..=100u32 {

@@ -7,24 +7,14 @@
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Alignment, MaskKind, Outputs, Spec};
 use elsa_core::linear::{Form, Rule};
-use elsa_runtime::{
-    Backend, BackwardPlanOptions, Engine, EngineOptions, LinearPlanOptions, Method, PlanOptions,
-};
+use elsa_runtime::{Backend, BackwardPlanOptions, LinearPlanOptions, Method, PlanOptions};
 use elsa_tests::cases::{MaskParams, Params};
 use elsa_tests::gradients::{Found, Given};
-use elsa_tests::{linear, present};
+use elsa_tests::{engines, linear};
 
 /// Sequences, heads, queries and keys, with at least one of them zero.
 const SHAPES: [[usize; 4]; 7] =
     [[0, 2, 5, 9], [2, 0, 5, 9], [2, 2, 0, 9], [2, 2, 5, 0], [0, 0, 5, 9], [0, 2, 0, 0], [0, 0, 0, 0]];
-
-fn engines() -> impl Iterator<Item = Engine> {
-    present().into_iter().map(|found| {
-        let options =
-            EngineOptions { backend: Some(found.backend), threads: Some(2), ..EngineOptions::default() };
-        Engine::new(&options).unwrap()
-    })
-}
 
 fn params([batch, heads, queries, keys]: [usize; 4]) -> Params {
     Params { batch, heads, kv_heads: heads, ..Params::plain(queries, keys, 8, 12) }
@@ -33,7 +23,7 @@ fn params([batch, heads, queries, keys]: [usize; 4]) -> Params {
 #[test]
 fn attention_answers_where_axes_are_empty() {
     let mask = |keys| Some(MaskParams { kind: MaskKind::Bool, dims: vec![keys], density: 0.5 });
-    for engine in engines() {
+    for engine in engines(2) {
         for shape in SHAPES {
             let plain = params(shape);
             let keys = shape[3];
@@ -72,7 +62,7 @@ fn attention_answers_where_axes_are_empty() {
 
 #[test]
 fn linear_attention_answers_where_axes_are_empty() {
-    for engine in engines() {
+    for engine in engines(2) {
         for [batch, heads, tokens, _] in SHAPES {
             for rule in [Rule::Linear, Rule::Gated, Rule::Delta, Rule::GatedDelta] {
                 for form in Form::ALL.into_iter().map(Some).chain([None]) {
@@ -93,7 +83,7 @@ fn linear_attention_answers_where_axes_are_empty() {
 
 #[test]
 fn gradients_are_empty_or_zero_where_axes_are() {
-    for engine in engines().filter(|engine| engine.backend() != Backend::Cuda) {
+    for engine in engines(2).into_iter().filter(|engine| engine.backend() != Backend::Cuda) {
         for shape in SHAPES {
             let given = Given::of(&params(shape).build("empty")).unwrap();
             let plan = engine.backward_plan(&given.problem, &BackwardPlanOptions::default()).unwrap();

@@ -4,8 +4,9 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_runtime::{Backend, Engine, EngineOptions, Method, PlanOptions, backends};
+use elsa_runtime::{Engine, Method, PlanOptions};
 use elsa_tests::cases::{Case, Params};
+use elsa_tests::cpu_engines;
 use elsa_tests::longest::{Probe, SLACK, multiples, powers};
 
 /// Keys of the longest case.
@@ -13,16 +14,7 @@ const LONGEST: usize = if cfg!(target_arch = "x86_64") { 65_536 } else { 16_384 
 /// The error allowed at 256 keys, relative to the norm of the output.
 const AT_256: f64 = 4.5e-7;
 
-/// Returns engines of one thread for every CPU back end that is present.
-fn engines() -> impl Iterator<Item = Engine> {
-    backends().into_iter().filter(|p| p.present && p.backend != Backend::Cuda).map(|p| {
-        let options =
-            EngineOptions { backend: Some(p.backend), threads: Some(1), ..EngineOptions::default() };
-        Engine::new(&options).unwrap()
-    })
-}
-
-/// Returns the relative L2 error of all rows against `truth`, and the additions on the longest path.
+/// Relative L2 error of all rows against `truth`, and the additions on the longest path.
 fn error(engine: &Engine, case: &Case, truth: &[f64]) -> (f64, usize) {
     let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();
@@ -44,7 +36,7 @@ fn the_error_grows_no_faster_than_the_depth() {
     let cases: Vec<Case> =
         lengths.map(|keys| Params::plain(rows, keys, 64, 64).build(format!("{keys} keys"))).collect();
     let truths: Vec<Vec<f64>> = cases.iter().map(|case| case.naive().y).collect();
-    for engine in engines() {
+    for engine in cpu_engines(1) {
         let (_, depth) = error(&engine, &cases[0], &truths[0]);
         for (case, truth) in cases.iter().zip(&truths) {
             let (error, additions) = error(&engine, case, truth);
@@ -58,7 +50,7 @@ fn the_error_grows_no_faster_than_the_depth() {
 #[test]
 fn the_longest_path_is_the_one_that_is_counted() {
     let keys = if cfg!(miri) { 1024 } else { 16_384 };
-    for engine in engines() {
+    for engine in cpu_engines(1) {
         for queries in [1, 20] {
             let probe = |method| Probe::new(&engine, queries, keys, method);
             let agrees = |what: &str, measured: f64, counted: usize| {

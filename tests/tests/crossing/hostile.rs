@@ -6,20 +6,12 @@
 
 use elsa_core::attention::{Alignment, Inputs, MASK_LIMIT, MaskKind, MaskView, Outputs, Spec, scalar};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::random::Random;
 use elsa_core::view::{Layout, View};
-use elsa_runtime::{Engine, EngineOptions, Method, PlanOptions};
+use elsa_runtime::{Engine, Method, PlanOptions};
 use elsa_tests::cases::{Buffers, Case, Data, MaskData, MaskParams, Params};
-use elsa_tests::present;
-use elsa_tests::random::Random;
-
-/// Returns engines of `threads` threads for every back end that is present.
-fn engines(threads: usize) -> Vec<Engine> {
-    let options = |b| EngineOptions { backend: Some(b), threads: Some(threads), ..EngineOptions::default() };
-    let engines: Vec<Engine> =
-        present().into_iter().map(|b| Engine::new(&options(b.backend)).unwrap()).collect();
-    assert!(!engines.is_empty());
-    engines
-}
+use elsa_tests::engines;
+use elsa_tests::random::seeded;
 
 fn run(engine: &Engine, case: &Case, method: Method, states: bool) -> Buffers {
     let problem = case.problem();
@@ -195,7 +187,7 @@ fn padded(random: &mut Random, number: u64) -> Case {
 
 #[test]
 fn padding_never_leaks() {
-    let mut random = Random::new(11);
+    let mut random = seeded(11);
     let (mut meaningful, mut share) = (0, 0.0f64);
     for number in 0..200 {
         let case = padded(&mut random, number);

@@ -3,8 +3,9 @@
 #![forbid(unsafe_code)]
 
 use elsa_core::monoid::{Monoid, associativity_holds, identity_holds};
+use elsa_core::random::Random;
 use elsa_core::state::{HEADROOM, State, WEIGHT_FLOOR};
-use elsa_tests::random::Random;
+use elsa_tests::random::seeded;
 use proptest::prelude::*;
 
 type S = State<[f32; 3]>;
@@ -25,7 +26,7 @@ struct Key {
 fn keys(n: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Vec<Key>> {
     let spread = prop_oneof![Just(1.0f32), Just(20.0), Just(500.0), Just(1e5)];
     (any::<u64>(), n, spread).prop_map(|(seed, n, spread)| {
-        let mut random = Random::new(seed);
+        let mut random = seeded(seed);
         (0..n)
             .map(|_| Key {
                 score: spread * random.normal(),
@@ -101,13 +102,13 @@ proptest! {
 
     #[test]
     fn identity_is_neutral_bit_for_bit(keys in keys(0..=20), seed in any::<u64>()) {
-        let x = bracketed(&keys, &mut Random::new(seed));
+        let x = bracketed(&keys, &mut seeded(seed));
         prop_assert!(identity_holds(&x, |a, b| bits(a) == bits(b)));
     }
 
     #[test]
     fn any_bracketing_is_exact(keys in keys(1..=200), seed in any::<u64>()) {
-        let x = bracketed(&keys, &mut Random::new(seed));
+        let x = bracketed(&keys, &mut seeded(seed));
         assert_exact(&x, &keys, keys.len())?;
     }
 
@@ -122,7 +123,7 @@ proptest! {
 
     #[test]
     fn three_states_associate(a in keys(0..=30), b in keys(0..=30), c in keys(1..=30), seed in any::<u64>()) {
-        let mut random = Random::new(seed);
+        let mut random = seeded(seed);
         let [x, y, z] = [&a, &b, &c].map(|keys| bracketed(keys, &mut random));
         // Each side is exact, so they agree. Both have the same reference.
         let all: Vec<Key> = a.iter().chain(&b).chain(&c).cloned().collect();
@@ -141,7 +142,7 @@ proptest! {
     /// Small integers as values and scores make every operation exact, and then the law holds bit for bit.
     #[test]
     fn exact_states_associate_bit_for_bit(scores in proptest::collection::vec(-8i32..=8, 3), seed in any::<u64>()) {
-        let mut random = Random::new(seed);
+        let mut random = seeded(seed);
         let state = |score: &i32, random: &mut Random| {
             let value = [0; 3].map(|_: u8| random.below(9) as f32 - 4.0);
             S::of(*score as f32, &value)
@@ -154,7 +155,7 @@ proptest! {
     /// references by powers of two, which is exact.
     #[test]
     fn any_near_reference_will_do(keys in keys(1..=60), shift in -6i32..=6, seed in any::<u64>()) {
-        let mut random = Random::new(seed);
+        let mut random = seeded(seed);
         let cut = random.below(keys.len() + 1);
         let (a, b) = keys.split_at(cut);
         let mut moved = bracketed(a, &mut random);
@@ -172,7 +173,7 @@ proptest! {
     fn nan_poisons_wherever_it_stands(keys in keys(1..=40), at in any::<proptest::sample::Index>(), seed in any::<u64>()) {
         let mut poisoned = keys.clone();
         poisoned[at.index(keys.len())].score = f32::NAN;
-        let mut x = bracketed(&poisoned, &mut Random::new(seed));
+        let mut x = bracketed(&poisoned, &mut seeded(seed));
         prop_assert!(x.log_sum_exp().is_nan() && !x.is_empty());
         x.finish();
         prop_assert!(x.w.iter().all(|w| w.is_nan()));
@@ -186,7 +187,7 @@ proptest! {
         // NaN in one element of one value poisons that column alone.
         let mut poisoned = keys.clone();
         poisoned[at.index(keys.len())].value[1] = f32::NAN;
-        let mut z = bracketed(&poisoned, &mut Random::new(seed));
+        let mut z = bracketed(&poisoned, &mut seeded(seed));
         prop_assert!(!z.log_sum_exp().is_nan());
         z.finish();
         prop_assert!(z.w[1].is_nan() && !z.w[0].is_nan() && !z.w[2].is_nan());
@@ -194,7 +195,7 @@ proptest! {
 
     #[test]
     fn absent_keys_leave_no_trace(keys in keys(1..=40), seed in any::<u64>()) {
-        let mut random = Random::new(seed);
+        let mut random = seeded(seed);
         let (mut with, mut without) = (S::identity(), S::identity());
         for k in &keys {
             while random.below(2) == 0 {
@@ -223,7 +224,7 @@ fn infinite_scores() {
 
 #[test]
 fn references_are_whole_and_near_the_maximum() {
-    let mut random = Random::new(2);
+    let mut random = seeded(2);
     for _ in 0..500 {
         let mut x = S::identity();
         let mut max = f32::NEG_INFINITY;

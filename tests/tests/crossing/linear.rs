@@ -6,14 +6,9 @@
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
 use elsa_runtime::{Backend, Engine, EngineOptions, LinearPlan, LinearPlanOptions, Report};
-use elsa_tests::linear::{Case, Found, GateKind, Packing, Params};
-use elsa_tests::random::Random;
-use elsa_tests::{SLOW, present};
-
-fn engines(threads: usize) -> Vec<Engine> {
-    let of = |backend| EngineOptions { backend, threads: Some(threads), ..EngineOptions::default() };
-    present().into_iter().map(|present| Engine::new(&of(Some(present.backend))).unwrap()).collect()
-}
+use elsa_tests::linear::{Case, Found, GateKind, Packing, Params, RULES};
+use elsa_tests::random::seeded;
+use elsa_tests::{SLOW, engines};
 
 fn run_plan(plan: &LinearPlan, case: &Case) -> (Found, Report) {
     let mut workspace = plan.workspace().unwrap();
@@ -55,15 +50,6 @@ fn check_all(engines: &[Engine], case: &Case, forms: &[LinearPlanOptions]) {
         }
     }
 }
-
-const RULES: [(Rule, bool); 6] = [
-    (Rule::Linear, false),
-    (Rule::Gated, false),
-    (Rule::Gated, true),
-    (Rule::Delta, false),
-    (Rule::GatedDelta, false),
-    (Rule::GatedDelta, true),
-];
 
 #[test]
 fn every_rule_form_and_direction() {
@@ -115,8 +101,8 @@ fn heads_layouts_types_and_states() {
         for heads in [[4, 1, 1], [1, 1, 4], [4, 2, 2], [2, 2, 4], [4, 1, 2]] {
             for packing in [Packing::Heads, Packing::Tokens, Packing::Gaps] {
                 n += 1;
-                // Drawn at random, so that no two options always occur together.
-                let mut random = Random::new(n);
+                // Drawn, so that no two options go together.
+                let mut random = seeded(n);
                 let dims = [[16, 32], [7, 3], [32, 16], [20, 48]][random.below(4)];
                 let mut params = Params { per_dim, heads, packing, ..Params::plain(rule, 37, dims) };
                 (params.batch, params.seed) = (1 + random.below(2), n);

@@ -14,8 +14,9 @@ use elsa_core::series::plan::method;
 use elsa_kernels::registry::series_of;
 use elsa_runtime::{Backend, ConvolutionOptions, Engine};
 use elsa_tests::SLOW;
-use elsa_tests::random::Random;
-use elsa_tests::series::{Order, UNWRITTEN, Values, check, engines, normals};
+use elsa_tests::cpu_engines;
+use elsa_tests::random::seeded;
+use elsa_tests::series::{Order, UNWRITTEN, Values, check, normals};
 
 /// A call with its tensors.
 pub(crate) struct Case {
@@ -35,7 +36,7 @@ pub(crate) struct Found {
 
 impl Case {
     pub(crate) fn new(seed: u64, shape: [usize; 3], taps: usize, orders: [Order; 2], dtype: DType) -> Case {
-        let mut r = Random::new(seed);
+        let mut r = seeded(seed);
         let u = orders[0].series(shape);
         let mut spec = Spec::new(u, taps, orders[1].series(shape));
         spec.shared = seed % 5 == 3;
@@ -137,7 +138,7 @@ fn precision(engine: &Engine) -> Precision {
 
 #[test]
 fn every_back_end_matches_f64_by_both_methods() {
-    let engines = engines(2);
+    let engines = cpu_engines(2);
     let shapes: &[([usize; 3], usize)] = if SLOW {
         &[([1, 5, 3], 4), ([1, 9, 2], 12)]
     } else {
@@ -186,7 +187,7 @@ fn the_example_of_the_article_comes_out() {
         spec.in_place = in_place;
         spec.check().unwrap()
     };
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         for method in Method::ALL {
             let options = ConvolutionOptions { method: Some(method), ..ConvolutionOptions::default() };
             let run = |problem: &Problem, u: &[f32], out: &mut [f32], state: Option<&mut [f32]>| {
@@ -215,14 +216,14 @@ fn the_example_of_the_article_comes_out() {
 #[test]
 fn the_onnx_operator_comes_out() {
     let (batch, channels, tokens, taps) = (2, 3, 5, 4);
-    let mut r = Random::new(11);
+    let mut r = seeded(11);
     let (x, w) = (normals(&mut r, batch * channels * tokens, 1.0), normals(&mut r, channels * taps, 1.0));
     let (bias, past) = (normals(&mut r, channels, 1.0), normals(&mut r, batch * channels * 3, 1.0));
     let series = Series::channels_first("x", [batch, channels, tokens]).unwrap();
     let mut spec = Spec::new(series, taps, series);
     (spec.order, spec.silu) = (Taps::NewestLast, true);
     let problem = spec.check().unwrap();
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         let (mut out, mut present) = (vec![0.0; x.len()], vec![0.0; past.len()]);
         let inputs = Inputs { u: Elements::F32(&x), filter: &w, bias: Some(&bias), past_state: Some(&past) };
         let outputs = Outputs { out: Some(ElementsMut::F32(&mut out)), present_state: Some(&mut present) };
@@ -265,9 +266,9 @@ fn methods_agree_on_what_is_not_finite() {
         plan.bind(inputs, outputs, &mut plan.workspace().unwrap()).unwrap().run().unwrap();
         out
     };
-    let mut r = Random::new(3);
+    let mut r = seeded(3);
     let (plain, filter) = (normals(&mut r, tokens, 1.0), [1.0, -0.5, 0.0, 0.25, 2.0]);
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         for (token, value) in
             [(10, f32::NAN), (0, f32::INFINITY), (11, f32::INFINITY), (13, f32::NEG_INFINITY), (39, f32::NAN)]
         {
@@ -297,7 +298,7 @@ fn fft_keeps_small_outputs_beside_large_ones() {
     let problem = Spec::new(series, n, series).check().unwrap();
     let u: Vec<f32> = (0..n).map(|t| if t < n / 2 { 1e4 } else { 1e-3 }).collect();
     let filter: Vec<f32> = (0..n).map(|k| if k < 8 { 0.5f32.powi(k as i32) } else { 0.0 }).collect();
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         let options = ConvolutionOptions { method: Some(Method::Fft), ..ConvolutionOptions::default() };
         let plan = engine.convolution_plan(&problem, &options).unwrap();
         let mut out = vec![0.0; n];
@@ -316,7 +317,7 @@ fn fft_keeps_small_outputs_beside_large_ones() {
 fn bits_and_choice_do_not_depend_on_threads() {
     let shape = if SLOW { [2, 10, 20] } else { [2, 150, 70] };
     let case = Case::new(4, shape, 6, [Order::TokensFirst; 2], DType::F32);
-    for (one, many) in engines(1).iter().zip(&engines(3)) {
+    for (one, many) in cpu_engines(1).iter().zip(&cpu_engines(3)) {
         for method in Method::ALL {
             let (x, y) = (case.engine(one, method), case.engine(many, method));
             assert_eq!(x.out.bits(), y.out.bits(), "{} {}", one.backend(), method.name());

@@ -5,19 +5,11 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::linear::{Form, Rule};
-use elsa_runtime::{Engine, EngineOptions, LinearPlanOptions};
-use elsa_tests::linear::{Case, Found, Params};
-use elsa_tests::random::Random;
-use elsa_tests::{SLOW, present};
-
-const RULES: [(Rule, bool); 6] = [
-    (Rule::Linear, false),
-    (Rule::Gated, false),
-    (Rule::Gated, true),
-    (Rule::Delta, false),
-    (Rule::GatedDelta, false),
-    (Rule::GatedDelta, true),
-];
+use elsa_core::random::Random;
+use elsa_runtime::{Engine, LinearPlanOptions};
+use elsa_tests::linear::{Case, Found, Params, RULES};
+use elsa_tests::random::seeded;
+use elsa_tests::{SLOW, engines};
 
 /// Returns every form, with few tokens per chunk and part.
 fn forms() -> Vec<LinearPlanOptions> {
@@ -128,7 +120,7 @@ pub(crate) fn poisons_as_the_loop(
     forms: &[LinearPlanOptions],
     run: impl Fn(&Case, &LinearPlanOptions) -> Found,
 ) {
-    let mut random = Random::new(41);
+    let mut random = seeded(41);
     for round in 0..rounds {
         for (rule, per_dim) in RULES {
             let odd = |random: &mut Random| [1, 2, 3, 5, 6, 7, 9, 10, 13, 18][random.below(10)];
@@ -143,13 +135,6 @@ pub(crate) fn poisons_as_the_loop(
     }
 }
 
-fn engines() -> impl Iterator<Item = Engine> {
-    present().into_iter().map(|present| {
-        let (backend, threads) = (Some(present.backend), Some(1));
-        Engine::new(&EngineOptions { backend, threads, ..EngineOptions::default() }).unwrap()
-    })
-}
-
 fn run(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
     let plan = engine.linear_plan(&case.problem, options).unwrap();
     let (mut workspace, mut found) = (plan.workspace().unwrap(), case.room());
@@ -159,7 +144,7 @@ fn run(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
 
 #[test]
 fn what_the_loop_poisons_and_nothing_else() {
-    for engine in engines() {
+    for engine in engines(1) {
         poisons_as_the_loop(if SLOW { 2 } else { 40 }, &forms(), |case, options| run(&engine, case, options));
     }
 }
@@ -202,7 +187,7 @@ pub(crate) fn padding_is_nothing(engine: &Engine) {
 
 #[test]
 fn padding_changes_no_infinity_and_outlives_no_gate() {
-    engines().for_each(|engine| padding_is_nothing(&engine));
+    engines(1).iter().for_each(padding_is_nothing);
 }
 
 /// Checks that a gate beyond f32 multiplies the contents of the state: zero stays zero, and small numbers grow to their
@@ -239,5 +224,5 @@ pub(crate) fn gates_follow(engine: &Engine) {
 
 #[test]
 fn gates_beyond_f32_follow_the_state() {
-    engines().for_each(|engine| gates_follow(&engine));
+    engines(1).iter().for_each(gates_follow);
 }

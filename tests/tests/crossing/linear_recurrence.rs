@@ -7,6 +7,7 @@ use elsa_core::argument::ArgumentError as E;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::monoid::{Monoid, associativity_holds, identity_holds};
 use elsa_core::plan::ChooseError;
+use elsa_core::random::Random;
 use elsa_core::scan::{Form, Scan};
 use elsa_core::series::bound::{Judged, Precision};
 use elsa_core::series::recurrence::{Gate, Inputs, Map, Outputs, Problem, Spec, reference, scalar};
@@ -18,8 +19,9 @@ use elsa_runtime::{
     Backend, BindError, Engine, PlanError, RecurrenceOptions, RecurrencePlan, Report, RunError,
 };
 use elsa_tests::SLOW;
-use elsa_tests::random::Random;
-use elsa_tests::series::{Order, UNWRITTEN, Values, check, engines, normals};
+use elsa_tests::cpu_engines;
+use elsa_tests::random::seeded;
+use elsa_tests::series::{Order, UNWRITTEN, Values, check, normals};
 
 /// A call with its tensors.
 pub(crate) struct Case {
@@ -47,7 +49,7 @@ impl Case {
         gate: Gate,
         special: bool,
     ) -> Case {
-        let mut r = Random::new(seed);
+        let mut r = seeded(seed);
         let (a, b) = (order_a.series(shape), order_b.series(shape));
         let mut spec = Spec::new(a, b, order_out.series(shape));
         spec.gate = gate;
@@ -180,7 +182,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 #[test]
 fn every_back_end_matches_f64_in_every_form() {
-    let engines = engines(2);
+    let engines = cpu_engines(2);
     for (number, case) in cases().iter().enumerate() {
         case.check(&format!("case {number}: scalar"), &case.scalar(), &scalar::PRECISION);
         for engine in &engines {
@@ -260,7 +262,7 @@ fn bits_depend_on_problem_and_parts_alone() {
     let shape = if SLOW { [2, 70, 20] } else { [3, 300, 70] };
     let case = Case::new(4, shape, [Order::Gaps; 3], DType::F32, Gate::Log, true);
     for parts in [None, Some(4)] {
-        for (one, many) in engines(1).iter().zip(&engines(3)) {
+        for (one, many) in cpu_engines(1).iter().zip(&cpu_engines(3)) {
             let (first, second) = (case.engine(one, parts), case.engine(many, parts));
             assert_eq!(first.out.bits(), second.out.bits(), "{} {parts:?}", one.backend());
             assert_eq!(first.out.bits(), case.engine(many, parts).out.bits());
@@ -293,7 +295,7 @@ fn bits_depend_on_problem_and_parts_alone() {
 #[test]
 fn states_continue_a_stream() {
     let (n, c) = (if SLOW { 12 } else { 150 }, 5);
-    let mut r = Random::new(8);
+    let mut r = seeded(8);
     let (a, b) = (normals(&mut r, n * c, 0.4), normals(&mut r, n * c, 1.0));
     let run = |engine: &Engine, from: usize, to: usize, state: &mut [f32], out: &mut [f32]| {
         let series = Series::tokens_first("b", [1, to - from, c]).unwrap();
@@ -308,7 +310,7 @@ fn states_continue_a_stream() {
         let outputs = Outputs { out, present_state: Some(state) };
         plan.bind(inputs, outputs, &mut workspace).unwrap().run().unwrap();
     };
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         let (mut whole, mut state) = (vec![0.0; n * c], vec![0.5; c]);
         run(&engine, 0, n, &mut state, &mut whole);
         for each in [1, 7] {
@@ -351,7 +353,7 @@ pub(crate) fn of_one_channel(
 
 #[test]
 fn hard_gates_do_what_they_say() {
-    hard_gates(&engines(2));
+    hard_gates(&cpu_engines(2));
 }
 
 /// Checks gates of zero and NaN, and products of factors beyond the range of f32.
@@ -398,7 +400,7 @@ pub(crate) fn hard_gates(engines: &[Engine]) {
 /// A state that decays ends at exactly zero, without subnormal numbers on the way.
 #[test]
 fn a_state_vanishes_before_it_is_subnormal() {
-    vanishing_states(&engines(2));
+    vanishing_states(&cpu_engines(2));
 }
 
 /// Checks that a product of factors that vanishes, while no single factor does, removes no infinity and no NaN.
@@ -423,7 +425,7 @@ pub(crate) fn vanishing_products(engines: &[Engine]) {
 
 #[test]
 fn products_that_vanish_remove_nothing() {
-    vanishing_products(&engines(2));
+    vanishing_products(&cpu_engines(2));
 }
 
 /// Checks states that decay below the normal numbers.
@@ -440,7 +442,7 @@ pub(crate) fn vanishing_states(engines: &[Engine]) {
 fn long_sequences_keep_the_error_small() {
     let n = if SLOW { 600 } else { 65_536 };
     let mut case = Case::new(7, [1, n, 2], [Order::TokensFirst; 3], DType::F32, Gate::Log, false);
-    let mut r = Random::new(9);
+    let mut r = seeded(9);
     case.a = Values::of(DType::F32, 2 * n, |_| -1e-3 * r.unit() as f32);
     let (p, mut exact) = (&case.problem, Vec::new());
     for channel in 0..2 {
@@ -449,7 +451,7 @@ fn long_sequences_keep_the_error_small() {
             exact.push((p.spec().out.at(0, token, channel), judged));
         });
     }
-    for engine in engines(2) {
+    for engine in cpu_engines(2) {
         for parts in [None, Some(16)] {
             let found = case.engine(&engine, parts);
             let (mut worst, mut error, mut size) = (0.0, 0.0, 0.0);
@@ -487,7 +489,7 @@ fn bad_input_is_refused_and_nothing_written() {
     let (a, b) = ([0.5; 12], [1.0; 11]);
     let (full, past) = (Elements::F32(&a), [0.0; 3]);
     let inputs = |b, past_state| Inputs { a: full, b, past_state };
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         let bind = |problem: &Problem, inputs: Inputs<'_>, wanted: bool, state: Option<usize>| {
             let (mut out, mut present) = ([UNWRITTEN; 12], [UNWRITTEN; 3]);
             let plan = engine.recurrence_plan(problem, &RecurrenceOptions::default()).unwrap();
@@ -538,7 +540,7 @@ fn any_number_of_batches_without_elements_ends_at_once() {
             present_state: (shape[2] == 0).then_some(&mut more[..]),
         };
         scalar::run(&problem, &inputs, &mut outputs).unwrap();
-        for engine in engines(1) {
+        for engine in cpu_engines(1) {
             let plan = engine.recurrence_plan(&problem, &RecurrenceOptions::default()).unwrap();
             let outputs = Outputs { out: Some(ElementsMut::F32(&mut none)), present_state: None };
             plan.bind(inputs, outputs, &mut plan.workspace().unwrap()).unwrap().run().unwrap();

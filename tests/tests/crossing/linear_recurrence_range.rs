@@ -6,8 +6,8 @@ use crate::linear_recurrence::of_one_channel;
 use elsa_core::series::recurrence::Gate;
 use elsa_runtime::Engine;
 use elsa_tests::SLOW;
-use elsa_tests::random::Random;
-use elsa_tests::series::engines;
+use elsa_tests::cpu_engines;
+use elsa_tests::random::seeded;
 
 /// Checks logarithms of factors beyond f32: zero stays zero, and small numbers grow to their exact value, within a
 /// token and in parts.
@@ -17,7 +17,7 @@ pub(crate) fn large_logarithms(engines: &[Engine]) {
             assert_eq!(out, [1.0, 2.0, 3.0], "{what}: {first}");
         });
     }
-    let mut r = Random::new(23);
+    let mut r = seeded(23);
     for case in 0..if SLOW { 4 } else { 40 } {
         let (mut logs, mut added) = ([0.0f32; 96], [0.0f32; 96]);
         let past = [0.0, 1e-30][case % 2];
@@ -52,5 +52,5 @@ pub(crate) fn large_logarithms(engines: &[Engine]) {
 
 #[test]
 fn logarithms_beyond_f32_follow_the_state() {
-    large_logarithms(&engines(2));
+    large_logarithms(&cpu_engines(2));
 }

@@ -14,8 +14,9 @@ use elsa_core::series::{Series, token_of};
 use elsa_kernels::registry::series_of;
 use elsa_runtime::{Backend, BindError, Engine, SelectiveOptions};
 use elsa_tests::SLOW;
-use elsa_tests::random::Random;
-use elsa_tests::series::{Order, UNWRITTEN, Values, check, engines, normals};
+use elsa_tests::cpu_engines;
+use elsa_tests::random::seeded;
+use elsa_tests::series::{Order, UNWRITTEN, Values, check, normals};
 
 /// Parameters of a case.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +79,7 @@ pub(crate) struct Found {
 
 impl Case {
     pub(crate) fn new(params: Params, seed: u64) -> Case {
-        let mut r = Random::new(seed);
+        let mut r = seeded(seed);
         let ([batch, tokens, channels], n) = (params.shape, params.states);
         let series = params.orders.map(|order| order.series(params.shape));
         let mut coefficient = |groups: Option<usize>, order: Order| match groups {
@@ -238,7 +239,7 @@ pub(crate) fn cases() -> Vec<Params> {
 
 #[test]
 fn every_back_end_matches_f64() {
-    let engines = engines(2);
+    let engines = cpu_engines(2);
     for (seed, params) in cases().into_iter().enumerate() {
         let case = Case::new(params, seed as u64);
         case.check("scalar", &case.scalar(), &scalar::PRECISION);
@@ -326,7 +327,7 @@ fn the_oracle_is_the_definition() {
 fn errors_stay_below_the_goal() {
     let n = if SLOW { 60 } else { 600 };
     let case = Case::new(Params::mamba([1, n, 32], 16), 5);
-    for engine in engines(2) {
+    for engine in cpu_engines(2) {
         let found = case.engine(&engine);
         let worst = case.check(engine.backend().name(), &found, &precision(&engine));
         let (mut error, mut size) = (0.0, 0.0);
@@ -354,7 +355,7 @@ fn decode_steps_threads_and_batch_change_no_bit() {
         ..Params::mamba([2, tokens, channels], states)
     };
     let case = Case::new(params, 6);
-    for (one, many) in engines(1).iter().zip(&engines(3)) {
+    for (one, many) in cpu_engines(1).iter().zip(&cpu_engines(3)) {
         let whole = case.engine(one);
         let other = case.engine(many);
         assert_eq!(whole.out.bits(), other.out.bits(), "{}", one.backend());
@@ -395,7 +396,7 @@ fn decode_steps_threads_and_batch_change_no_bit() {
 /// Rates that clear, states that are not finite, and NaN.
 #[test]
 fn hard_rates_do_what_they_say() {
-    hard_rates(&engines(1));
+    hard_rates(&cpu_engines(1));
 }
 
 /// Checks rates that clear, states that are not finite, and NaN, on each of the engines.
@@ -508,7 +509,7 @@ pub(crate) fn steps_and_rates_beyond_f32(engines: &[Engine]) {
 
 #[test]
 fn steps_and_rates_beyond_f32_follow_the_state() {
-    steps_and_rates_beyond_f32(&engines(1));
+    steps_and_rates_beyond_f32(&cpu_engines(1));
 }
 
 #[test]
@@ -542,7 +543,7 @@ fn bad_input_is_refused_and_nothing_written() {
         delta_bias: None,
         past_state: None,
     };
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         for (inputs, error) in [
             (Inputs { a: &c[1..], ..good }, E::Short { argument: "a", found: 23, needed: 24 }),
             (Inputs { c: Elements::F32(&b), ..good }, E::Short { argument: "c", found: 8, needed: 24 }),

@@ -9,7 +9,7 @@ use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{Backend, Engine, EngineOptions, Method, PlanOptions, backends};
 use elsa_tests::SLOW;
-use elsa_tests::random::Random;
+use elsa_tests::random::seeded;
 
 /// Shapes `[batch, heads, key heads, queries, keys]`.
 const SHAPES: [[usize; 5]; 5] =
@@ -35,7 +35,7 @@ fn run(
     options: &PlanOptions,
 ) -> Vec<f32> {
     let [batch, heads, kv_heads, queries, keys] = setting.shape;
-    let mut random = Random::new(7);
+    let mut random = seeded(7);
     let mut tensor = |heads: usize, tokens: usize| {
         let view = View::dense("q", Layout::Bhnd, &[batch, heads, tokens, DIM], None).unwrap();
         (view, (0..view.count()).map(|_| random.normal()).collect::<Vec<f32>>())

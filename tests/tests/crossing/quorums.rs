@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::quorum::{BalancedChunkLayout, Division, InterestSet, MAX_RUNS, Span, Task, TaskPath, Tree};
-use elsa_tests::random::Random;
+use elsa_tests::random::seeded;
 
 /// Interpreters and sanitizers test fewer sizes.
 const FEW: bool = cfg!(any(miri, elsa_sanitized));
@@ -65,7 +65,7 @@ fn coverage(division: &Division, queries: usize, keys: usize) -> Vec<u8> {
 
 #[test]
 fn tasks_are_those_of_the_printed_algorithm() {
-    let mut random = Random::new(31);
+    let mut random = seeded(31);
     let divisions: [&[usize]; 7] = [&[1], &[3], &[7], &[7, 7], &[13, 3, 7], &[3, 7, 3, 7], &[21, 1, 7]];
     for chunks in divisions {
         let division = Division::new(chunks).unwrap();
@@ -191,7 +191,7 @@ fn a_changed_set_is_refused_and_would_lose_pairs() {
 #[test]
 fn a_task_of_nine_levels_is_planned_within_its_budget() {
     let division = Division::new(&[7; 9]).unwrap();
-    let mut random = Random::new(9);
+    let mut random = seeded(9);
     assert!(size_of::<Task>() + size_of::<Division>() <= 64 << 10, "{}", size_of::<Task>());
     let mut most = 0;
     let start = std::time::Instant::now();

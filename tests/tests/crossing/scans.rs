@@ -9,7 +9,7 @@ use elsa_core::scan::{
     Block, Form, Scan, ScanError, Scratched, Slots, blelloch, ceil_log2, elsa_depth, kogge_stone, two_level,
 };
 use elsa_core::state::State;
-use elsa_tests::random::Random;
+use elsa_tests::random::seeded;
 
 /// 2 × 2 matrices modulo a prime: associative, exact, and hardly ever commuting.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,7 +33,7 @@ impl Monoid for Matrix {
 }
 
 fn matrices(n: usize) -> Vec<Matrix> {
-    let mut random = Random::new(n as u64);
+    let mut random = seeded(n as u64);
     (0..n).map(|_| Matrix([0; 4].map(|_: u64| random.bits() % PRIME))).collect()
 }
 
@@ -209,7 +209,7 @@ struct Workspace {
 
 impl Workspace {
     fn new(side: usize, elements: usize, scratch: usize) -> Workspace {
-        let mut random = Random::new(elements as u64);
+        let mut random = seeded(elements as u64);
         let size = side * side;
         let mut numbers = vec![u64::MAX; (elements + scratch) * size];
         numbers[..elements * size].fill_with(|| random.bits() % PRIME);
@@ -330,7 +330,7 @@ fn scans_of_states_are_prefix_softmax() {
     type S = State<[f32; 2]>;
     let mut checked = 0;
     for n in [1, 2, 3, 63, 64, 65, 129, 300, 577] {
-        let mut random = Random::new(n as u64);
+        let mut random = seeded(n as u64);
         let keys: Vec<(f32, [f32; 2])> =
             (0..n).map(|_| (20.0 * random.normal(), [random.normal(), random.normal()])).collect();
         let states: Vec<S> = keys.iter().map(|(s, v)| S::of(*s, v)).collect();

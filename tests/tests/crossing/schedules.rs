@@ -15,7 +15,7 @@ use elsa_core::dtype::DType;
 use elsa_tests::SLOW;
 use elsa_tests::bounds::Found;
 use elsa_tests::cases::{Buffers, Case, MaskParams, Params, any_case, hard_cases};
-use elsa_tests::random::Random;
+use elsa_tests::random::seeded;
 use elsa_tests::schedules::hunt::{Rule, Tally, hunt};
 use elsa_tests::schedules::{ran, run_and_judge, scored, try_run};
 use proptest::prelude::*;
@@ -342,7 +342,7 @@ fn scores_at_the_limit_of_the_gate_need_no_reference() {
     {
         let mut case = Params { scale: Some(std::f32::consts::LN_2), ..Params::plain(9, keys, d, 2) }
             .build("at the limit");
-        let mut random = Random::new(7);
+        let mut random = seeded(7);
         (0..9 * d).for_each(|x| case.q.set(x, if x % d == 0 { 1.0 } else { 0.0 }));
         for j in 0..keys {
             let score = if j == 40 { reach } else { reach * random.unit() as f32 };

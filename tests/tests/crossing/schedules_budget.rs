@@ -11,10 +11,11 @@ use elsa_core::attention::traversal::{
 use elsa_core::attention::{Alignment, Chunk, Inputs, Outputs, Spec, StateOut, reference};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::monoid::{Monoid, identity_holds};
+use elsa_core::random::Random;
 use elsa_core::state::{NaturalMerge, State};
 use elsa_core::view::{Layout, View};
 use elsa_tests::SLOW;
-use elsa_tests::random::Random;
+use elsa_tests::random::seeded;
 use elsa_tests::schedules::scores::{equal_parts, rising};
 use elsa_tests::schedules::{Account, Ran, account, compare, run_and_judge, scored};
 use proptest::prelude::*;
@@ -53,7 +54,7 @@ fn mass_just_below_the_budget_in_every_block_is_left_out() {
 /// References rise after blocks were left out, by more than a few bits and by hundreds; adjacent rows vote separately.
 #[test]
 fn what_was_left_out_follows_the_reference_and_every_row_votes() {
-    let mut random = Random::new(41);
+    let mut random = seeded(41);
     let mut seen = [0u64; 3];
     for n in 0..if SLOW { 6 } else { 60 } {
         let step = [0.5f32, 3.0, 12.0][n % 3];
@@ -160,7 +161,7 @@ proptest! {
     /// `D` is their sum, rescaled to one reference.
     #[test]
     fn a_budget_is_closed_under_the_merge(seed in any::<u64>(), n in 1usize..60, budget in 1e-6f32..0.95, far in prop_oneof![Just(3.0f32), Just(40.0), Just(150.0)]) {
-        let mut random = Random::new(seed);
+        let mut random = seeded(seed);
         let odds = odds(budget, 64);
         let states: Vec<T> = (0..n)
             .map(|_| {
@@ -190,7 +191,7 @@ proptest! {
 #[test]
 fn split_runs_keep_the_budget_together() {
     let (queries, keys, d, dv) = (20, 230, 8, 3);
-    let mut random = Random::new(3);
+    let mut random = seeded(3);
     let mut tensor = |n: usize, gain: f32| (0..n).map(|_| gain * random.normal()).collect::<Vec<f32>>();
     let (q, k, v) = (tensor(queries * d, 12.0), tensor(keys * d, 1.0), tensor(keys * dv, 1.0));
     let view = |n: usize, d: usize| View::dense("x", Layout::Bhnd, &[n, d], None).unwrap();

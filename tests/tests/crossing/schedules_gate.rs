@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use super::schedules_kernels::{BLOCK, engines, run};
+use super::schedules_kernels::{BLOCK, run};
 use super::schedules_unseen::{fill, mask};
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::traversal::{Schedule, Skip};
@@ -13,6 +13,7 @@ use elsa_core::dtype::DType;
 use elsa_runtime::{Engine, PlanOptions};
 use elsa_tests::SLOW;
 use elsa_tests::cases::{BiasParams, Case, MaskData, MaskParams, Params};
+use elsa_tests::cpu_engines;
 use elsa_tests::schedules::{Ran, account, compare, judge_by, same, scored};
 use std::ops::Range;
 
@@ -106,7 +107,7 @@ fn with_numbers() -> Vec<Case> {
 
 #[test]
 fn numbers_that_are_added_join_the_norms() {
-    for (e, engine) in engines(2).iter().enumerate() {
+    for (e, engine) in cpu_engines(2).iter().enumerate() {
         for (n, case) in with_numbers().iter().enumerate() {
             if SLOW && (n + e) % 3 != 0 {
                 continue;
@@ -138,7 +139,7 @@ fn every_number_of_a_tile_counts() {
         small(&mut case, 2.0);
         case
     };
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         let tiles = by(&engine, &case(), GATE).2;
         for (row, key, x) in [
             (0, 0, 40.0),
@@ -174,7 +175,7 @@ fn a_budget_with_nothing_to_skip_changes_no_bit_of_the_gate() {
     let mut cases = with_numbers();
     cases.push(Params { heads: 4, kv_heads: 2, ..Params::plain(50, 700, 8, 4) }.build("plain"));
     cases.push(Params { gain: 5.0, ..Params::plain(1, 700, 8, 4) }.build("one query"));
-    for (e, engine) in engines(2).iter().enumerate() {
+    for (e, engine) in cpu_engines(2).iter().enumerate() {
         for (n, case) in cases.iter().enumerate() {
             if SLOW && (n + e) % 3 != 0 {
                 continue;
@@ -205,7 +206,7 @@ fn a_budget_is_kept_beside_zero() {
     let k: Vec<f32> = (0..keys).map(|j| level(j) + (j % 7) as f32 * 0.05).collect();
     let v: Vec<f32> = (0..keys).map(|j| (j % 5) as f32 - 1.0).collect();
     let exact = Schedule::within(budget);
-    for engine in engines(2) {
+    for engine in cpu_engines(2) {
         for q in [vec![1.0f32], (0..70).map(|i| 1.0 - i as f32 / 900.0).collect()] {
             let case = scored(&q, &k, &v);
             let (ran, executed, tiles) = by(&engine, &case, inside(budget));
@@ -242,7 +243,7 @@ fn blocks_go_unseen_beside_zero() {
             let fall = -slope * (first + i).abs_diff(j) as f32;
             if (i * 5 + j * 3) % 29 == 0 && j != first + i { f32::NEG_INFINITY } else { fall.max(-28.0) }
         });
-        for engine in engines(2) {
+        for engine in cpu_engines(2) {
             let (ran, executed, _) = by(&engine, &case, inside(budget));
             let report = &ran.report;
             assert_eq!(report.gated, queries as u64, "{report:?}");
@@ -266,7 +267,7 @@ fn blocks_go_unseen_beside_zero() {
 /// The certificate holds with the reference zero, with additive numbers.
 #[test]
 fn certificates_hold_beside_zero() {
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         for case in with_numbers().iter().step_by(2) {
             let problem = case.problem();
             if problem.spec().query.batch() > 1 {
@@ -315,7 +316,7 @@ fn kernels_take_zero_as_the_reference_where_scores_stay_near_it() {
         Params { gain: 5.0, ..heads(1, 700, 8, 2) }.build("one query"),
         Params { gain: 2.0, ..heads(64, 1200, 4, 5) }.build("several segments"),
     ];
-    for engine in engines(2) {
+    for engine in cpu_engines(2) {
         for case in cases.iter().step_by(if SLOW { 3 } else { 1 }) {
             let (ran, executed) = gated(&engine, case);
             assert_eq!(
@@ -356,7 +357,7 @@ fn kernels_keep_the_gate_shut_where_it_is_not_known_to_be_open() {
         // A row of tiny values, whose block the walk may multiply.
         changed(&|case| (80 * 4..81 * 4).for_each(|x| case.v.set(x, 1e-30))),
     ];
-    for engine in engines(2) {
+    for engine in cpu_engines(2) {
         for case in &cases {
             let (ran, _) = gated(&engine, case);
             assert_eq!(ran.report.gated, 0, "{case:?}");

@@ -13,25 +13,18 @@ use elsa_core::quorum::Division;
 use elsa_core::state::NaturalMerge;
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{
-    Backend, Engine, EngineOptions, Held, Method, PlanError, PlanOptions, RunError, StreamOptions, TaskError,
-    TaskPlan,
+    Engine, Held, Method, PlanError, PlanOptions, RunError, StreamOptions, TaskError, TaskPlan,
 };
 use elsa_tests::SLOW;
 use elsa_tests::cases::{Case, Data, MaskParams, Params, some_hard_cases};
-use elsa_tests::present;
-use elsa_tests::random::Random;
+use elsa_tests::cpu_engines;
+use elsa_tests::random::seeded;
 use elsa_tests::schedules::scores::{equal_parts, rising};
 use elsa_tests::schedules::{Ran, account, compare, judge, judge_by, same, scored, try_run};
 use std::ops::Range;
 
 /// Keys per block.
 pub const BLOCK: usize = 64;
-
-pub fn engines(threads: usize) -> Vec<Engine> {
-    let options = |b| EngineOptions { backend: Some(b), threads: Some(threads), ..EngineOptions::default() };
-    let backends = present().into_iter().map(|p| p.backend).filter(|b| *b != Backend::Cuda);
-    backends.map(|backend| Engine::new(&options(backend)).unwrap()).collect()
-}
 
 /// Runs a case twice in one workspace. The schedule is not the exact one.
 pub fn run(engine: &Engine, case: &Case, options: &PlanOptions) -> (Ran, Tile) {
@@ -62,7 +55,7 @@ fn any_schedule_is_the_scalar_run() {
         .chain([Schedule { skip: Skip::Budget(0.2), ..Schedule::VFA }])
         .chain([Schedule { gate: true, ..Schedule::VFA }])
         .collect();
-    let (one, three) = (engines(1), engines(3));
+    let (one, three) = (cpu_engines(1), cpu_engines(3));
     let step = if SLOW { 31 } else { 5 };
     for (n, case) in some_hard_cases().iter().enumerate().step_by(step) {
         let schedule = settings[n / step % settings.len()];
@@ -112,7 +105,7 @@ fn judged() -> Vec<Case> {
 #[test]
 fn answers_by_a_schedule_are_within_their_bounds() {
     let mut skipped = 0;
-    for engine in engines(2) {
+    for engine in cpu_engines(2) {
         for (n, case) in judged().iter().enumerate() {
             for schedule in [Schedule::VFA, Schedule::vsa(0.01), Schedule::blasst_rows(0.1)] {
                 if n % 3 == 1 && schedule != Schedule::vsa(0.01) {
@@ -131,7 +124,7 @@ fn answers_by_a_schedule_are_within_their_bounds() {
 fn refusals_name_the_option() {
     let case = Params::plain(5, 9, 8, 4).build("refused");
     let problem = case.problem();
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         let refusal = |options: PlanOptions| match engine.plan(&problem, &options) {
             Err(PlanError::Option(e)) => e,
             other => panic!("{other:?}"),
@@ -200,7 +193,7 @@ pub fn within(engine: &Engine, case: &Case, budget: f32) -> (Ran, Executed, Vec<
 fn check_account(q: &[f32], k: &[f32], v: &[f32], budget: f32) -> Ran {
     let case = scored(q, k, v);
     let mut last = None;
-    for engine in engines(2) {
+    for engine in cpu_engines(2) {
         let (ran, executed, tiles) = within(&engine, &case, budget);
         let (rows, skipped) = account([q, k, v], f64::from(budget), &tiles, BLOCK);
         assert_eq!(ran.report.skipped_blocks, skipped, "{} {:?}", engine.kernel(), ran.report);
@@ -233,7 +226,7 @@ fn mass_just_below_the_budget_is_left_out_by_kernels() {
 /// separately.
 #[test]
 fn kernels_bring_what_was_left_out_to_new_references() {
-    let mut random = Random::new(41);
+    let mut random = seeded(41);
     let mut seen = [0u64; 3];
     for n in 0..if SLOW { 2 } else { 8 } {
         let step = [3.0f32, 12.0][n % 2];
@@ -263,7 +256,7 @@ fn kernels_bring_what_was_left_out_to_new_references() {
 fn every_row_of_a_kernels_tile_votes() {
     let k: Vec<f32> = (0..4 * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -20.0 }).collect();
     let v: Vec<f32> = (0..k.len()).map(|j| j as f32).collect();
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         let rows = 5;
         let skipped = |q: &[f32]| within(&engine, &scored(q, &k, &v), 0.01).0.report.skipped_blocks;
         let (all, tiles) = (skipped(&[1.0; 5]), within(&engine, &scored(&[1.0; 5], &k, &v), 0.01).2);
@@ -288,7 +281,7 @@ fn every_row_of_a_kernels_tile_votes() {
 #[test]
 fn kernels_keep_values_that_are_not_finite() {
     let k: Vec<f32> = (0..7 * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -20.0 }).collect();
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         for queries in [1usize, 9] {
             for (at, bad) in
                 [(3 * BLOCK + 5, f32::NAN), (6 * BLOCK + 63, f32::INFINITY), (2 * BLOCK, f32::NEG_INFINITY)]
@@ -324,7 +317,7 @@ fn kernels_keep_values_that_are_not_finite() {
 fn a_budget_with_nothing_to_skip_changes_no_bit() {
     let step = if SLOW { 17 } else { 3 };
     let mut compared = 0;
-    for engine in engines(2) {
+    for engine in cpu_engines(2) {
         for case in some_hard_cases().iter().step_by(step) {
             let options = PlanOptions { error_budget: Some(1e-30), ..PlanOptions::default() };
             let (ran, _) = run(&engine, case, &options);
@@ -347,7 +340,7 @@ fn a_budget_with_nothing_to_skip_changes_no_bit() {
 fn answers_inside_a_budget_are_within_their_bounds() {
     let mut skipped = 0;
     for (n, case) in judged().iter().enumerate() {
-        for (e, engine) in engines(1 + n % 3).iter().enumerate() {
+        for (e, engine) in cpu_engines(1 + n % 3).iter().enumerate() {
             let budget = [0.01, 0.2, 0.9][(n + e) % 3];
             let (ran, executed, _) = within(engine, case, budget);
             let used = judge_by(case, &Schedule::within(budget), executed, &ran);
@@ -373,7 +366,7 @@ fn half_of_the_blocks_go() {
 #[test]
 fn states_of_parts_merge_with_what_they_left_out() {
     let (queries, keys, d, dv) = (20, 640, 1, 1);
-    let mut random = Random::new(3);
+    let mut random = seeded(3);
     let mut level = |j: usize| {
         let base = if (j / BLOCK).is_multiple_of(3) { 0.0 } else { -14.0 };
         base + random.normal()
@@ -383,7 +376,7 @@ fn states_of_parts_merge_with_what_they_left_out() {
     let q: Vec<f32> = (0..queries).map(|i| 0.8 + i as f32 / 50.0).collect();
     let case = scored(&q, &k, &v);
     let (budget, mut skipped) = (0.2f32, 0);
-    for engine in engines(2) {
+    for engine in cpu_engines(2) {
         let mut merged: Option<[Vec<f32>; 4]> = None;
         for part in [0..200usize, 200..201, 201..640] {
             let view = |n: usize, d: usize| View::dense("x", Layout::Bhnd, &[n, d], None).unwrap();
@@ -444,7 +437,7 @@ fn certificates_count_what_was_left_out() {
     let k: Vec<f32> = (0..9 * BLOCK).map(|j| if j < BLOCK { 0.0 } else { -7.0 }).collect();
     let v: Vec<f32> = (0..k.len()).map(|j| if j < BLOCK { 1.0 } else { -1.0 }).collect();
     let case = scored(&[1.0, 0.9, 1.1], &k, &v);
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         for schedule in [Schedule::within(0.1), Schedule::vsa(0.1)] {
             let options = PlanOptions { certify: true, schedule, ..PlanOptions::default() };
             let plan = engine.plan(&case.problem(), &options).unwrap();

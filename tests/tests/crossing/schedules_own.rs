@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use super::schedules_kernels::{BLOCK, engines, within};
+use super::schedules_kernels::{BLOCK, within};
 use super::schedules_unseen::{compare, fill, mask};
 use elsa_core::attention::traversal::{Schedule, Tile};
 use elsa_core::attention::{Alignment, Chunk, Inputs, Outputs, StateOut, Window};
@@ -11,7 +11,8 @@ use elsa_core::dtype::DType;
 use elsa_runtime::{Engine, PlanOptions};
 use elsa_tests::SLOW;
 use elsa_tests::cases::{BiasParams, Case, Data, MaskData, Params};
-use elsa_tests::random::Random;
+use elsa_tests::cpu_engines;
+use elsa_tests::random::seeded;
 use elsa_tests::schedules::{Ran, judge, judge_by, same, try_run};
 
 const CAUSAL: Option<Alignment> = Some(Alignment::BottomRight);
@@ -45,8 +46,8 @@ fn blocks_before_the_diagonal_go_unseen() {
     let budget = 0.01f32;
     for (slope, queries) in [(0.5, 96), (0.13, 70)] {
         let case = causal(queries, KEYS, slope);
-        let threads = engines(3);
-        for (engine, three) in engines(1).iter().zip(&threads) {
+        let threads = cpu_engines(3);
+        for (engine, three) in cpu_engines(1).iter().zip(&threads) {
             let (ran, _) = judged(engine, &case, budget);
             let report = &ran.report;
             assert!(5 * report.unseen_blocks > 3 * report.blocks, "{report:?}");
@@ -68,7 +69,7 @@ fn blocks_before_the_diagonal_go_unseen() {
     }
     // Tiles all along the diagonal: the further down, the more is left out.
     let case = causal(5 * BLOCK, 5 * BLOCK, 0.5);
-    for engine in engines(2) {
+    for engine in cpu_engines(2) {
         let (ran, _) = judged(&engine, &case, budget);
         assert!(3 * ran.report.unseen_blocks > ran.report.blocks, "{:?}", ran.report);
     }
@@ -79,7 +80,7 @@ fn blocks_before_the_diagonal_go_unseen() {
 fn an_own_key_that_is_masked_bounds_nothing() {
     let (budget, queries) = (0.01f32, 66);
     let own = |row: usize| KEYS - queries + row;
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         let plain = causal(queries, KEYS, 0.5);
         let (all, tiles) = judged(&engine, &plain, budget);
         let unseen = |ran: &Ran| ran.report.unseen_blocks;
@@ -158,7 +159,7 @@ fn the_own_key_leaves_room_for_the_budget_and_no_more() {
             j if j == keys - queries + i => 0.0,
             _ => f32::NEG_INFINITY,
         });
-        for engine in engines(1) {
+        for engine in cpu_engines(1) {
             let (ran, tiles) = judged(&engine, &case, budget);
             assert_eq!(ran.report.unseen_blocks == 8 * tiles, goes, "{:?}", ran.report);
             let share = ran.share.iter().copied().fold(0.0, f32::max);
@@ -186,7 +187,7 @@ fn an_own_key_that_went_bounds_nothing() {
         _ if i == j => 0.0,
         _ => -80.0,
     });
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         let (ran, _) = judged(&engine, &case, budget);
         if engine.kernel().contains("q48") || engine.kernel().contains("q24") {
             assert!(ran.share[190] > 0.15 && ran.share[190] < 0.3, "{}", ran.share[190]);
@@ -215,7 +216,7 @@ fn what_went_before_the_diagonal_counts_behind_it() {
         _ => -80.0,
     });
     let share = |ran: &Ran| ran.share[3 * BLOCK - 1];
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         let (ran, _) = judged(&engine, &case, budget);
         assert!(share(&ran) > 0.88 * budget && share(&ran) <= budget, "{}", share(&ran));
     }
@@ -253,7 +254,7 @@ fn heads_have_own_keys_of_their_own() {
         }
     }
     let schedule = Schedule::within(budget);
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         let (ran, executed, tiles) = within(&engine, &case, budget);
         assert!(judge_by(&case, &schedule, executed, &ran) <= 1.0);
         assert_eq!(ran.report.unseen_blocks, 2 * 6 * tiles.len() as u64, "{:?}", ran.report);
@@ -294,10 +295,10 @@ fn answers_are_within_their_bounds() {
         Params { mask: mask(&[n, n]), causal: Some(Alignment::TopLeft), queries: n, ..heads.clone() },
         Params { mask: mask(&[n, n]), queries: n, ..one },
     ];
-    let mut random = Random::new(17);
+    let mut random = seeded(17);
     let mut counts = [0, 0];
     for (n, params) in cases.iter().enumerate() {
-        for (e, engine) in engines(1 + n % 2).iter().enumerate() {
+        for (e, engine) in cpu_engines(1 + n % 2).iter().enumerate() {
             if SLOW && (n + e) % 4 != 0 {
                 continue;
             }
@@ -360,7 +361,7 @@ fn a_past_changes_no_bit() {
     part(&whole.v, after, &mut split.v);
     part(&whole.q, 0, &mut split.q);
     split.mask.clone_from(&whole.mask);
-    for engine in engines(2) {
+    for engine in cpu_engines(2) {
         let [one, two] = [&whole, &split].map(|case| within(&engine, case, 0.01).0);
         assert!(same(&one.buffers, &two.buffers) && one.d == two.d && one.report == two.report);
         assert!(2 * one.report.unseen_blocks > one.report.blocks);
@@ -372,7 +373,7 @@ fn a_past_changes_no_bit() {
 fn parts_keep_their_own_budgets() {
     let (queries, keys, budget) = (64, 8 * BLOCK, 0.1f32);
     let whole = causal(queries, keys, 0.3);
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         for part in [0..6 * BLOCK, 6 * BLOCK..keys, 5 * BLOCK..keys] {
             let n = part.len();
             let mut case =

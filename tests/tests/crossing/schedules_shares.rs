@@ -5,21 +5,15 @@
 
 use elsa_core::attention::reference;
 use elsa_core::attention::traversal::{Schedule, Tile};
-use elsa_runtime::{Backend, Engine, EngineOptions, PlanOptions};
-use elsa_tests::present;
+use elsa_runtime::{Engine, PlanOptions};
+use elsa_tests::cpu_engines;
 use elsa_tests::schedules::scores::{little_beside_one, rising_once};
 use elsa_tests::schedules::{Ran, account, compare, rounded_outwards, run_and_judge, scored};
 
 /// Keys per block.
 const BLOCK: usize = 64;
 
-fn engines() -> Vec<Engine> {
-    let options = |b| EngineOptions { backend: Some(b), threads: Some(1), ..EngineOptions::default() };
-    let backends = present().into_iter().map(|p| p.backend).filter(|b| *b != Backend::Cuda);
-    backends.map(|backend| Engine::new(&options(backend)).unwrap()).collect()
-}
-
-/// Runs given scores inside a budget. Returns the answers, and the additions on the path of a weight into a sum.
+/// Runs scores by hand inside a budget. Returns the answers, and the additions on the way of a weight into a sum.
 fn run(engine: &Engine, [q, k, v]: [&[f32]; 3], budget: f32) -> (Ran, usize) {
     let case = scored(q, k, v);
     let options = PlanOptions { error_budget: Some(budget), ..PlanOptions::default() };
@@ -36,7 +30,7 @@ fn run(engine: &Engine, [q, k, v]: [&[f32]; 3], budget: f32) -> (Ran, usize) {
 fn shares_are_rounded_outwards() {
     let mut rows = 0;
     let [q, k, v] = little_beside_one(BLOCK, 6, 61);
-    for engine in engines() {
+    for engine in cpu_engines(1) {
         let (ran, additions) = run(&engine, [&q, &k, &v], 0.5);
         rows += rounded_outwards(&ran, additions);
     }
@@ -54,7 +48,7 @@ fn shares_are_rounded_outwards() {
 #[test]
 fn totals_follow_the_reference_in_tiles_of_any_height() {
     let ([k, v], mut seen) = (rising_once(BLOCK), 0);
-    for engine in engines() {
+    for engine in cpu_engines(1) {
         for rows in [1usize, 2, 37] {
             let q = vec![1.0; rows];
             let (ran, _) = run(&engine, [&q, &k, &v], 0.1);
@@ -78,7 +72,7 @@ fn certificates_of_gated_rows_allow_for_products_that_vanish() {
     let case = scored(&[1.0; 3], &[-47.0, -47.0], &[value, value]);
     let schedule = Schedule { gate: true, ..Schedule::VFA };
     let mut seen = 0;
-    for engine in engines() {
+    for engine in cpu_engines(1) {
         let options = PlanOptions { certify: true, schedule, ..PlanOptions::default() };
         let plan = engine.plan(&case.problem(), &options).unwrap();
         let (mut buffers, mut workspace) = (case.buffers(), plan.workspace().unwrap());

@@ -4,14 +4,15 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use super::schedules_kernels::{BLOCK, engines, run, within};
+use super::schedules_kernels::{BLOCK, run, within};
 use elsa_core::attention::traversal::{Schedule, Tile};
 use elsa_core::attention::{Alignment, MaskKind};
 use elsa_core::dtype::DType;
 use elsa_runtime::{PlanOptions, RunError};
 use elsa_tests::SLOW;
 use elsa_tests::cases::{BiasParams, Case, Data, MaskData, MaskParams, Params};
-use elsa_tests::random::Random;
+use elsa_tests::cpu_engines;
+use elsa_tests::random::seeded;
 use elsa_tests::schedules::{Ran, judge, judge_by, same, try_run};
 use std::f64::consts::LOG2_E;
 use std::ops::Range;
@@ -142,8 +143,8 @@ fn blocks_far_from_the_queries_go_unseen() {
     let budget = 0.01f32;
     for (slope, queries) in [(0.5, 96), (0.11, 70)] {
         let case = linear(queries, KEYS, slope);
-        let threads = engines(3);
-        for (engine, three) in engines(1).iter().zip(&threads) {
+        let threads = cpu_engines(3);
+        for (engine, three) in cpu_engines(1).iter().zip(&threads) {
             let (ran, executed, tiles) = within(engine, &case, budget);
             compare(&case, &ran, budget.into(), &tiles);
             let report = &ran.report;
@@ -188,7 +189,7 @@ fn only_numbers_tell() {
         (few, false),
         (alike, true),
     ];
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         for (case, asked) in &cases {
             let plan = engine.plan(&case.problem(), &budget).unwrap();
             assert_eq!(plan.choice().unwrap().foresees, *asked, "{case:?}");
@@ -201,7 +202,7 @@ fn only_numbers_tell() {
 #[test]
 fn what_may_count_is_met() {
     let (budget, far) = (0.01f32, KEYS - 2 * BLOCK + 11);
-    for engine in engines(2) {
+    for engine in cpu_engines(2) {
         let plain = linear(66, KEYS, 0.5);
         let judged = |case: &Case| {
             let (ran, executed, tiles) = within(&engine, case, budget);
@@ -242,7 +243,7 @@ fn what_may_count_is_met() {
 #[test]
 fn what_is_not_finite_is_met() {
     let (budget, far, keys) = (0.01f32, 7 * BLOCK + 5, 10 * BLOCK);
-    for engine in engines(1) {
+    for engine in cpu_engines(1) {
         let plain = linear(64, keys, 0.5);
         let of = |case: &Case| within(&engine, case, budget).0;
         let (all, tiles) = (of(&plain).report.unseen_blocks, within(&engine, &plain, budget).2.len() as u64);
@@ -315,10 +316,10 @@ fn answers_are_within_their_bounds() {
         Params { mask: mask(&[80, 1]), ..Params { keys: 1, ..heads.clone() } },
         Params { mask: mask(&[80, n - 70]), ..heads },
     ];
-    let mut random = Random::new(11);
+    let mut random = seeded(11);
     let mut unseen = 0;
     for (n, params) in cases.iter().enumerate() {
-        for (e, engine) in engines(1 + n % 2).iter().enumerate() {
+        for (e, engine) in cpu_engines(1 + n % 2).iter().enumerate() {
             if SLOW && (n + e) % 4 != 0 {
                 continue;
             }

@@ -8,18 +8,14 @@ use elsa_core::attention::{Alignment, MaskKind, Operand, Window};
 use elsa_core::dtype::DType;
 use elsa_core::plan::ChooseError as Refused;
 use elsa_core::view::Layout;
-use elsa_runtime::{Backend, Engine, EngineOptions, PlanError, PlanOptions};
+use elsa_runtime::{Backend, Engine, PlanError, PlanOptions};
 use elsa_runtime::{Sink, StreamError, StreamOptions, StreamPlan, StreamReport, Written};
 use elsa_tests::SLOW;
 use elsa_tests::cases::{BiasParams, Buffers, Case, Data, MaskData, MaskParams, Params, some_hard_cases};
+use elsa_tests::engine;
 use elsa_tests::present;
 use std::collections::HashMap;
 use std::io;
-
-fn engine(backend: Backend, threads: usize) -> Engine {
-    Engine::new(&EngineOptions { backend: Some(backend), threads: Some(threads), ..EngineOptions::default() })
-        .unwrap()
-}
 
 fn processors() -> Vec<Backend> {
     present().into_iter().map(|p| p.backend).filter(|backend| *backend != Backend::Cuda).collect()

@@ -13,15 +13,7 @@ use elsa_runtime::{
     Engine, EngineOptions, Held, PlanOptions, RowStates, TaskError, TaskMerge, TaskPlan, TaskReport,
 };
 use elsa_tests::cases::{Buffers, Case, Data, MaskData, MaskParams, Params};
-use elsa_tests::{SLOW, present};
-
-/// Returns an engine of `threads` threads for every back end that is present.
-fn engines(threads: usize) -> impl Iterator<Item = Engine> {
-    present().into_iter().map(move |b| {
-        let backend = Some(b.backend);
-        Engine::new(&EngineOptions { backend, threads: Some(threads), ..EngineOptions::default() }).unwrap()
-    })
-}
+use elsa_tests::{SLOW, engines};
 
 fn division(chunks: &[usize]) -> Division {
     Division::new(chunks).unwrap()
@@ -266,7 +258,7 @@ fn masked_keys_and_foreign_tokens_may_hold_nan() {
 fn the_bits_do_not_depend_on_threads_or_repetition() {
     let case = Params { heads: 3, ..Params::plain(150, 150, 32, 16) }.build("bits");
     let seven = division(&[7]);
-    for (one, many) in engines(1).zip(engines(3)) {
+    for (one, many) in engines(1).into_iter().zip(engines(3)) {
         let bits = |engine: &Engine| {
             merged(engine, &case, &seven, &all(&seven)).0.w.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
         };

@@ -4,7 +4,7 @@
 
 use elsa_core::dtype::DType;
 use elsa_core::ulp::{Tolerance, distance, ulp};
-use elsa_tests::random::Random;
+use elsa_tests::random::seeded;
 use half::{bf16, f16};
 
 const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
@@ -39,7 +39,7 @@ fn neighbours_are_one_unit_apart() {
             starts.push(x);
             x *= 2.0;
         }
-        let mut random = Random::new(3);
+        let mut random = seeded(3);
         for _ in 0..2000 {
             let x = match dtype {
                 DType::F32 => f32::from_bits(random.bits() as u32 & 0x7f7f_fffe),
@@ -167,7 +167,7 @@ fn infinity_and_nan() {
 
 #[test]
 fn conversions_are_within_half_a_unit() {
-    let mut random = Random::new(9);
+    let mut random = seeded(9);
     for _ in 0..20_000 {
         // From subnormal f16 to overflow.
         let x = random.unit() * 2f64.powi(random.below(50) as i32 - 30);

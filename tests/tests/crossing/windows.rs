@@ -7,20 +7,11 @@
 
 use elsa_core::attention::{MaskKind, Windows};
 use elsa_core::dtype::DType;
-use elsa_runtime::{Backend, Engine, EngineOptions, PlanOptions};
+use elsa_runtime::{Backend, Engine, PlanOptions};
 use elsa_tests::cases::{BiasParams, Buffers, Case, MaskData, MaskParams, Params};
-use elsa_tests::present;
+use elsa_tests::engines;
 
 const TABLE: BiasParams = BiasParams::Table { dtype: DType::F32, entries: None, density: 1.0 };
-
-fn engines(threads: usize) -> Vec<Engine> {
-    let options = |backend| EngineOptions {
-        backend: Some(backend),
-        threads: Some(threads),
-        ..EngineOptions::default()
-    };
-    present().into_iter().map(|b| Engine::new(&options(b.backend)).unwrap()).collect()
-}
 
 fn run(engine: &Engine, case: &Case) -> Buffers {
     let plan =

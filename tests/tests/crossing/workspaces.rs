@@ -5,15 +5,16 @@
 
 use elsa_core::attention::Alignment;
 use elsa_core::linear::Rule;
+use elsa_core::random::Random;
 use elsa_runtime::{
-    BackwardPlan, BackwardPlanOptions, BackwardWorkspace, BindError, Engine, EngineOptions, LinearPlan,
-    LinearPlanOptions, LinearWorkspace, Plan, PlanOptions, Workspace,
+    BackwardPlan, BackwardPlanOptions, BackwardWorkspace, BindError, LinearPlan, LinearPlanOptions,
+    LinearWorkspace, Plan, PlanOptions, Workspace,
 };
 use elsa_tests::cases::{Case, Params};
+use elsa_tests::engines;
 use elsa_tests::gradients::{Found, Given};
 use elsa_tests::linear;
-use elsa_tests::present;
-use elsa_tests::random::Random;
+use elsa_tests::random::seeded;
 
 /// Seeds; Miri is an interpreter, so it takes one.
 const SEEDS: u64 = if cfg!(miri) { 1 } else { 12 };
@@ -23,15 +24,7 @@ const BATCHES: [usize; 5] = [1, 2, 8, 40, 121];
 const TOKENS: [usize; 5] = [1, 2, 7, 33, 130];
 const DIMS: [usize; 4] = [1, 4, 24, 64];
 
-fn engines() -> impl Iterator<Item = Engine> {
-    present().into_iter().map(|found| {
-        let options =
-            EngineOptions { backend: Some(found.backend), threads: Some(2), ..EngineOptions::default() };
-        Engine::new(&options).unwrap()
-    })
-}
-
-/// Draws one of `of`; a batch of many sequences has few tokens.
+/// One of `of`; of a batch of many sequences tokens are few.
 fn one(random: &mut Random, of: &[usize]) -> usize {
     of[random.below(of.len())]
 }
@@ -74,9 +67,9 @@ fn attend(plans: &[(Case, Plan)], bytes: usize, workspace: &mut Workspace) {
 
 #[test]
 fn any_sequence_of_calls_passes_through_one_workspace() {
-    for engine in engines() {
+    for engine in engines(2) {
         for seed in 0..SEEDS {
-            let mut random = Random::new(seed);
+            let mut random = seeded(seed);
             let planned = |shape| {
                 let case = case(shape, seed);
                 let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
@@ -98,9 +91,9 @@ fn any_sequence_of_calls_passes_through_one_workspace() {
 
 #[test]
 fn any_sequence_of_linear_calls_passes_through_one_workspace() {
-    for engine in engines() {
+    for engine in engines(2) {
         for seed in 0..SEEDS {
-            let mut random = Random::new(seed);
+            let mut random = seeded(seed);
             let planned = |[batch, tokens, _, dim]: [usize; 4]| {
                 let plain = linear::Params::plain(Rule::Linear, tokens, [dim, dim]);
                 let case = linear::Params { batch, ..plain }.build();
@@ -125,9 +118,9 @@ fn any_sequence_of_linear_calls_passes_through_one_workspace() {
 
 #[test]
 fn any_sequence_of_gradients_passes_through_one_workspace() {
-    let engine = engines().next().unwrap();
+    let engine = engines(2).into_iter().next().unwrap();
     for seed in 0..SEEDS {
-        let mut random = Random::new(seed);
+        let mut random = seeded(seed);
         let planned = |[batch, queries, keys, dim]: [usize; 4]| {
             let given = Given::of(&Params { batch, ..Params::plain(queries, keys, dim, dim) }.build("any"));
             let given = given.unwrap();

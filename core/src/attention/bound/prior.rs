@@ -105,23 +105,13 @@ impl Prior {
     /// too large.
     #[must_use]
     pub fn absolute(&self, value: f64) -> f64 {
-        self.of(self.relative, value)
-    }
-
-    /// Returns the likely error of such a component.
-    #[must_use]
-    pub fn likely_absolute(&self, value: f64) -> f64 {
-        self.of(self.likely, value)
-    }
-
-    fn of(&self, relative: f64, value: f64) -> f64 {
         if !(value >= 0.0 && value <= self.range) {
             return f64::INFINITY;
         }
         if value == 0.0 {
             return self.tiny;
         }
-        let sum = (relative + self.lost).min(self.average);
+        let sum = (self.relative + self.lost).min(self.average);
         (sum * value + self.tiny) * OUTWARD
     }
 

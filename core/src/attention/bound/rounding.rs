@@ -448,5 +448,4 @@ impl<'a> Row<'a> {
 }
 
 #[cfg(test)]
-#[path = "rounding_tests.rs"]
 mod tests;

@@ -344,5 +344,4 @@ pub fn choose_gpu<'a>(
 }
 
 #[cfg(test)]
-#[path = "gpu_tests.rs"]
 mod tests;

@@ -57,5 +57,4 @@ pub fn choose_gpu_math(
 }
 
 #[cfg(test)]
-#[path = "gpu_math_tests.rs"]
 mod tests;

@@ -203,5 +203,4 @@ where
 }
 
 #[cfg(test)]
-#[path = "tuned_tests.rs"]
 mod tests;

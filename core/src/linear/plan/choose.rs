@@ -197,3 +197,6 @@ fn form_of(
     };
     Ok((form, chunk, pass))
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,8 +2,6 @@
 
 mod choice;
 mod choose;
-#[cfg(test)]
-mod choose_tests;
 mod crossovers;
 mod kernel;
 mod layout;

@@ -9,7 +9,7 @@ const ALL: [Transition; 4] =
 
 /// Returns the elements of `n` random tokens, and their tokens: gates, rate, key, value.
 fn tokens(law: &Affine, n: usize, seed: u64) -> Vec<Vec<f32>> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     (0..n)
         .map(|_| {
             let mut element = vec![f32::NAN; law.element_len()];
@@ -77,7 +77,7 @@ fn identity_and_associativity() {
 fn low_ranks_are_the_dense_map_and_become_it() {
     let low = Affine { transition: Transition::LowRank, rows: 8, columns: 3 };
     let full = Affine { transition: Transition::Dense, ..low };
-    let mut random = Random(8);
+    let mut random = Random::new(8);
     let (mut a, mut b) = (vec![0.0; low.element_len()], vec![0.0; full.element_len()]);
     low.identity(&mut a);
     full.identity(&mut b);

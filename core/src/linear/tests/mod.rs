@@ -15,40 +15,13 @@ use super::bound::{self, Executed, Judgement};
 use super::scalar::{self, Walk};
 use super::{Direction, Form, Inputs, Outputs, Problem, Rule, Spec, reference};
 use crate::dtype::{DType, Elements, ElementsMut};
+use crate::random::Random;
 use crate::view::View;
 use half::{bf16, f16};
 use std::vec::Vec;
 use std::{format, string::String, vec};
 
-/// A random number generator: SplitMix64.
-pub struct Random(u64);
-
-impl Random {
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Returns a uniform number in 0 ≤ x < 1.
-    fn unit(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Returns a number with mean zero and variance one.
-    fn normal(&mut self) -> f32 {
-        let sum: f64 = (0..4).map(|_| self.unit() - 0.5).sum();
-        (sum * libm::sqrt(3.0)) as f32
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.bits() % n as u64) as usize
-    }
-}
-
-/// Character of the numbers of a case.
+/// What the numbers of a case are like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// Unit keys, rates up to one, gates near one.
@@ -199,7 +172,7 @@ impl Case {
 
     /// Draws the data.
     pub fn fill(mut self, style: Style, seed: u64) -> Case {
-        let mut random = Random(seed.wrapping_mul(77).wrapping_add(style as u64));
+        let mut random = Random::new(seed.wrapping_mul(77).wrapping_add(style as u64));
         let [hq, hk, hv] = self.heads;
         let [dk, dv] = self.dims;
         let (b, n) = (self.batch, self.tokens);

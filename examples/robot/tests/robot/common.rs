@@ -2,7 +2,7 @@
 //! program itself.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use elsa_tests::random::Random;
+use elsa_tests::random::seeded;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::Value;
@@ -42,7 +42,7 @@ pub type Picture = [u8; 64];
 
 /// Draws random pictures.
 pub fn pictures(count: usize) -> Vec<Picture> {
-    let mut random = Random::new(5);
+    let mut random = seeded(5);
     (0..count).map(|_| std::array::from_fn(|_| random.below(256) as u8)).collect()
 }
 
@@ -77,7 +77,7 @@ pub struct Network(pub BTreeMap<String, (Vec<usize>, Vec<f32>)>, pub HashMap<Str
 impl Network {
     /// Draws random weights, of a size that separates the classes clearly.
     pub fn random(seed: u64) -> Network {
-        let mut random = Random::new(seed);
+        let mut random = seeded(seed);
         let mut all = BTreeMap::new();
         let mut add = |name: &str, shape: &[usize], around: f32, spread: f32| {
             let count = shape.iter().product();

@@ -1,17 +1,8 @@
 //! A head of linear attention: its data, the definition in f64, and a kernel's walk over it.
 
+use crate::noise;
 use elsa_core::linear::Gates;
 use elsa_kernels::linear::{Ahead, Columns, Head, Kernel, Segment, Strip, head_room, strip_room};
-
-/// Returns numbers from −1 to 1.
-pub fn noise(count: usize, seed: u64) -> Vec<f32> {
-    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (x >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
-}
 
 /// The strips of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

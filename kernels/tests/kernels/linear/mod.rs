@@ -3,7 +3,8 @@
 
 mod case;
 
-use case::{Case, SCALE, Start, Strips, noise};
+use crate::noise;
+use case::{Case, SCALE, Start, Strips};
 use elsa_core::linear::Gates;
 use elsa_core::profile::InstructionSet;
 use elsa_kernels::linear::{CLEARS, Factors, Head, Kernel, Reading, Segment, head_room};

@@ -1,4 +1,4 @@
-"""Peers of linear attention on the CPU, measured slice by slice at the request of the benchmark `linear` (see slices.py).
+"""Peers of linear attention on the CPU, measured slice by slice at the request of the benchmark `peers` (see slices.py).
 
 {"rule": "linear" | "gated" | "delta" | "gated-delta", "per_dim": true | false, "sizes": [heads, tokens, d], "threads": T,
  "dir": FOLDER}

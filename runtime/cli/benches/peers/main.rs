@@ -1,9 +1,9 @@
 //! This library compared with its peers on the CPU: PyTorch, ONNX Runtime, and sgemm as the upper limit
 //! that a matrix product reaches.
 //!
-//! `cargo bench -p elsa-edge --bench peers -- [--threads N] [--rounds N] [--slice MS]
-//! [--dtype f32|f16|bf16] [--backend NAME] [--json | --markdown] [SHAPE | SET]...`, where a shape is
-//! what `elsa bench --shape` takes, and a set is `plain` (the default), `masks`, `causal` or `swin` (`request.rs`).
+//! `cargo bench -p elsa-edge --bench peers -- [OPTIONS] [SHAPE | SET]...`, where a shape is what `elsa bench --shape` takes,
+//! and a set is `plain` (the default), `masks`, `causal` or `swin`; `-- linear [OPTIONS] [PROBLEM]...` for linear attention
+//! (`linear.rs`). `--help` lists the options.
 //!
 //! `ELSA_PEERS_PYTHON` names the Python that has the peers installed; `cargo xtask peers` creates one and runs
 //! this benchmark. The back end `avx2` restricts PyTorch and sgemm to AVX2 too. Every answer, including those of
@@ -28,22 +28,27 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod linear;
 mod outcome;
+mod pictures;
 mod process;
 mod request;
 
-use account::rounds;
+use account::{Account, rounds};
+use clap::Parser;
 use elsa_core::attention::Outputs;
 use elsa_core::dtype::{DType, Elements};
 use elsa_edge::shape::{Data, Mask, Shape};
 use elsa_files::Buffer;
 use elsa_runtime::{Engine, EngineOptions, PlanOptions};
 use half::{bf16, f16};
-use outcome::{Outcome, SGEMM};
+use outcome::{Outcome, ROUNDS, SGEMM};
+use pictures::Pictures;
 use process::{Peers, Prepared, own_slice};
-use request::{Failure, Form, Request};
+use request::{Common, Failure, Operator, Request};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::path::Path;
 
 /// Allowed error of the f32 arithmetic, on top of the rounding of the output: 2⁻¹⁹, far above that of correct
@@ -64,7 +69,7 @@ fn measure(
     dir: &Path,
     shape: Shape,
 ) -> Result<Outcome, Failure> {
-    let dtype = request.dtype;
+    let (dtype, common) = (request.dtype, &request.common);
     let problem = shape.problem(dtype)?;
     let data = Data::random(&shape, &problem)?;
     for (name, x) in [("q", &data.query), ("k", &data.key), ("v", &data.value)] {
@@ -81,7 +86,7 @@ fn measure(
     let mut wanted = outcome::described(shape);
     wanted.extend([
         ("dtype".to_owned(), json!(dtype.name())),
-        ("threads".to_owned(), json!(request.threads)),
+        ("threads".to_owned(), json!(common.threads)),
         ("dir".to_owned(), json!(dir)),
         ("isa".to_owned(), json!(request.isa().map(|(name, _)| name))),
     ]);
@@ -94,7 +99,7 @@ fn measure(
 
     let work = shape.operations();
     let sgemm = 2.0 * SGEMM.1.powi(3);
-    let mut outcome = Outcome::new(prepared);
+    let mut outcome = Outcome::new(engine.kernel().to_owned(), prepared);
     // The jobs are the peers, then this library, then sgemm once more, right after sgemm.
     let own = outcome.others.len();
     let after = |job: usize| outcome.others.get(job).is_some_and(|(name, _)| name == SGEMM.0);
@@ -102,13 +107,11 @@ fn measure(
         (0..=own).map(|job| if after(job) { vec![job, own + 1] } else { vec![job] }).collect();
     let names: Vec<_> = outcome.others.iter().map(|(name, _)| name.clone()).collect();
     let slice = |job: usize| match names.get(job) {
-        Some(name) => peers.slice(name, request.slice()),
-        None if job == own => {
-            own_slice(&mut || Ok(bound.run().map(|_| ())?), request.threads, request.slice())
-        }
-        None => peers.slice(SGEMM.0, request.slice()),
+        Some(name) => peers.slice(name, common.slice()),
+        None if job == own => own_slice(&mut || Ok(bound.run().map(|_| ())?), common.threads, common.slice()),
+        None => peers.slice(SGEMM.0, common.slice()),
     };
-    outcome.tried = rounds(request.rounds, &turns, slice, |job, slice| {
+    outcome.tried = rounds(common.rounds.unwrap_or(ROUNDS), &turns, slice, |job, slice| {
         outcome.settle = outcome.settle.max(slice.settle);
         match outcome.others.get_mut(job) {
             Some((name, account)) => account.add(if name == SGEMM.0 { sgemm } else { work }, &slice),
@@ -131,45 +134,95 @@ fn measure(
     }
 }
 
-fn main() -> Result<(), Failure> {
-    let request = Request::parse(std::env::args().skip(1))?;
-    let python = std::env::var("ELSA_PEERS_PYTHON").unwrap_or_else(|_| "python3".into());
-    let variables: Vec<_> = request.isa().into_iter().flat_map(|(_, variables)| variables).collect();
-    let mut peers = Peers::start(&python, "peers.py", &variables)?;
-    let options = EngineOptions {
-        threads: Some(request.threads),
-        backend: request.backend,
-        ..EngineOptions::default()
-    };
-    let engine = Engine::new(&options)?;
-    let dir = tempfile::tempdir()?;
-    let width = request.shapes.iter().map(|shape| shape.to_string().len()).max().unwrap_or(0);
+/// Measures problems one after the other, and prints what `headline` says before the first and `print` of each.
+///
+/// # Errors
+/// A measurement that fails; problems of which every round was disturbed, after the last one.
+fn each<P: Copy + Display>(
+    common: &Common,
+    problems: Vec<P>,
+    mut measure: impl FnMut(P) -> Result<Outcome, Failure>,
+    headline: impl Fn(&Outcome),
+    mut print: impl FnMut(P, &Outcome),
+) -> Result<(), Failure> {
     let mut absent = BTreeSet::new();
-    let (mut told, mut disturbed) = (request.form == Form::Json, 0);
-    for &shape in &request.shapes {
-        let outcome = measure(&engine, &mut peers, &request, dir.path(), shape)?;
-        if outcome.best().is_none() {
-            return Err(format!("{python}: no peer can be measured: {:?}", outcome.absent).into());
-        }
+    let (mut told, mut disturbed) = (common.json, 0);
+    for problem in problems {
+        let outcome = measure(problem)?;
         if outcome.own.rates.is_empty() {
             disturbed += 1;
-            eprintln!("{shape}: other programs disturbed each of {} rounds", outcome.tried);
+            eprintln!("{problem}: other programs disturbed each of {} rounds", outcome.tried);
             continue;
         }
         if !told {
             told = true;
-            outcome::headline(&request, engine.kernel(), width, &outcome);
+            headline(&outcome);
         }
-        for (name, why) in outcome.absent.iter().filter(|_| request.form == Form::Columns) {
+        for (name, why) in outcome.absent.iter().filter(|_| common.columns()) {
             if absent.insert(format!("{name}: {why}")) {
                 println!("not measured: {name}: {why}");
             }
         }
-        outcome::print(&request, engine.kernel(), width, shape, &outcome);
+        print(problem, &outcome);
     }
-    peers.end()?;
     if disturbed > 0 {
-        return Err(format!("{disturbed} shape(s) could not be measured: the machine is busy").into());
+        return Err(format!("{disturbed} problem(s) could not be measured: the machine is busy").into());
     }
     Ok(())
+}
+
+/// Measures attention.
+fn attention(request: &Request, python: &str, engine: &Engine) -> Result<(), Failure> {
+    let Request { common, dtype, .. } = request;
+    let variables: Vec<_> = request.isa().into_iter().flat_map(|(_, variables)| variables).collect();
+    let mut peers = Peers::start(python, "peers.py", &variables)?;
+    let dir = tempfile::tempdir()?;
+    let shapes = request.shapes()?;
+    let width = shapes.iter().map(|shape| shape.to_string().len()).max().unwrap_or(0);
+    let mut pictures = Pictures::new(["GFLOP/s", "times as fast"]);
+    let done = each(
+        common,
+        shapes,
+        |shape| {
+            let outcome = measure(engine, &mut peers, request, dir.path(), shape)?;
+            if outcome.best().is_none() {
+                return Err(format!("{python}: no peer can be measured: {:?}", outcome.absent).into());
+            }
+            Ok(outcome)
+        },
+        |outcome| outcome::headline(common, *dtype, width, outcome),
+        |shape, outcome| {
+            outcome::print(common, *dtype, width, shape, outcome);
+            if shape.queries != shape.keys {
+                return;
+            }
+            let mut speeds = vec![("elsa".to_owned(), outcome.own.rate()[1])];
+            speeds.extend(outcome.others.iter().map(|(name, account)| (name.clone(), account.rate()[1])));
+            let ratio = |name: &str, account: &Account| (name.to_owned(), outcome.own.over(account)[1]);
+            let ratios = outcome.best().map(|(_, account)| ratio("elsa / best peer", account)).into_iter();
+            let ratios =
+                ratios.chain(outcome.sgemm().map(|account| ratio("elsa / sgemm", account))).collect();
+            let parts: String = shape.parts().iter().map(|part| format!(", {part}")).collect();
+            let Shape { batch, heads, dim, .. } = shape;
+            let family =
+                format!("batch {batch}, heads {heads}, d {dim}, {dtype}, threads {}{parts}", common.threads);
+            pictures.add(family, &outcome.ran, shape.keys, [speeds, ratios]);
+        },
+    );
+    peers.end()?;
+    if let Some(folder) = &common.plot {
+        pictures.write(folder)?;
+    }
+    done
+}
+
+fn main() -> Result<(), Failure> {
+    let request = Request::parse();
+    let python = std::env::var("ELSA_PEERS_PYTHON").unwrap_or_else(|_| "python3".into());
+    let Common { threads, backend, .. } = request.common;
+    let engine = Engine::new(&EngineOptions { threads: Some(threads), backend, ..EngineOptions::default() })?;
+    match &request.operator {
+        Some(Operator::Linear(linear)) => linear::run(&request.common, linear, &python, &engine),
+        None => attention(&request, &python, &engine),
+    }
 }

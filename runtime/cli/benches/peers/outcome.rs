@@ -2,11 +2,14 @@
 
 use crate::account::Account;
 use crate::process::Prepared;
-use crate::request::{Form, Request};
+use crate::request::Common;
+use elsa_core::dtype::DType;
 use elsa_edge::shape::{MaskForm, Shape};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
+/// Rounds where none are named.
+pub const ROUNDS: usize = 25;
 /// Name of the matrix product, which is not a peer, and the order of its square matrices.
 pub const SGEMM: (&str, f64) = ("sgemm", 768.0);
 
@@ -15,14 +18,16 @@ GFLOP/s (4 b h q k d / time) are medians over rounds; ratios are medians (and qu
 round; errors are relative L2 against f64. 'calm' is sgemm after another job over sgemm after itself, 'settle'
 the longest time in ms for which threads of peers spun after their slice, 'rounds' those kept of those tried.";
 
-/// The measurements of one shape.
+/// The measurements of one problem.
 pub struct Outcome {
+    /// The kernel or the form of this library that ran.
+    pub ran: String,
     pub own: Account,
     /// The second slice of sgemm in each round, which follows no other job.
     pub undisturbed: Account,
     pub others: Vec<(String, Account)>,
     pub absent: BTreeMap<String, String>,
-    versions: Map<String, Value>,
+    pub versions: Map<String, Value>,
     /// The longest time that pools kept spinning after a slice, in seconds.
     pub settle: f64,
     /// Number of rounds, including dropped ones.
@@ -31,8 +36,9 @@ pub struct Outcome {
 
 impl Outcome {
     /// Nothing measured yet of the jobs of `prepared`.
-    pub fn new(prepared: Prepared) -> Outcome {
+    pub fn new(ran: String, prepared: Prepared) -> Outcome {
         Outcome {
+            ran,
             own: Account::default(),
             undisturbed: Account::default(),
             others: prepared.jobs.into_iter().map(|name| (name, Account::default())).collect(),
@@ -57,7 +63,7 @@ impl Outcome {
         }
     }
 
-    fn sgemm(&self) -> Option<&Account> {
+    pub fn sgemm(&self) -> Option<&Account> {
         self.others.iter().find(|(name, _)| name == SGEMM.0).map(|(_, account)| account)
     }
 
@@ -67,7 +73,7 @@ impl Outcome {
     }
 
     /// The same among peers whose names begin with `library`.
-    fn best_of(&self, library: &str) -> Option<&(String, Account)> {
+    pub fn best_of(&self, library: &str) -> Option<&(String, Account)> {
         let of = |name: &str| name != SGEMM.0 && name.starts_with(library);
         let peers = self.others.iter().filter(|(name, _)| of(name));
         peers.max_by(|(_, a), (_, b)| a.rate()[1].total_cmp(&b.rate()[1]))
@@ -75,17 +81,17 @@ impl Outcome {
 }
 
 /// The lines above the rows of a table whose first column has `width` letters.
-pub fn headline(request: &Request, kernel: &str, width: usize, outcome: &Outcome) {
+pub fn headline(common: &Common, dtype: DType, width: usize, outcome: &Outcome) {
     let processor = elsa_edge::machine::cpu_model().unwrap_or_else(|| "unknown processor".into());
-    println!("{kernel} with {} thread(s), {}; {processor}", request.threads, request.dtype);
+    println!("{} with {} thread(s), {dtype}; {processor}", outcome.ran, common.threads);
     println!(
         "{} rounds of slices of {:?} of {}; peers: {}",
-        request.rounds,
-        request.slice(),
-        if request.threads == 1 { "the thread's processor time" } else { "the wall clock" },
+        common.rounds.unwrap_or(ROUNDS),
+        common.slice(),
+        if common.threads == 1 { "the thread's processor time" } else { "the wall clock" },
         Value::from(outcome.versions.clone())
     );
-    if request.form == Form::Markdown {
+    if common.markdown {
         println!(
             "\n| shape | GFLOP/s | rel. L2 error | times the best peer | of sgemm | torch | onnxruntime | sgemm | calm | rounds |"
         );
@@ -100,13 +106,13 @@ pub fn headline(request: &Request, kernel: &str, width: usize, outcome: &Outcome
 }
 
 /// What was measured of a shape, as requested.
-pub fn print(request: &Request, kernel: &str, width: usize, shape: Shape, outcome: &Outcome) {
+pub fn print(common: &Common, dtype: DType, width: usize, shape: Shape, outcome: &Outcome) {
     let ratio = |[low, middle, high]: [f64; 3]| format!("{middle:.2} ({low:.2}-{high:.2})");
     let own = &outcome.own;
     let to_sgemm = outcome.sgemm().map(|sgemm| own.over(sgemm));
     let undisturbed = outcome.sgemm().map(|sgemm| sgemm.over(&outcome.undisturbed));
     let to_best = outcome.best().map(|(name, account)| (name, own.over(account)));
-    if request.form == Form::Markdown {
+    if common.markdown {
         let ratio = |[low, middle, high]: [f64; 3]| format!("{middle:.2} ({low:.2}–{high:.2})");
         let best = |library| {
             let of = |(name, account): &(String, Account)| {
@@ -133,7 +139,7 @@ pub fn print(request: &Request, kernel: &str, width: usize, shape: Shape, outcom
         );
         return;
     }
-    if request.form == Form::Json {
+    if common.json {
         let others: Map<String, Value> = outcome
             .others
             .iter()
@@ -144,10 +150,10 @@ pub fn print(request: &Request, kernel: &str, width: usize, shape: Shape, outcom
             })
             .collect();
         let mut line = described(shape);
-        let measured = json!({ "what": "peers", "kernel": kernel, "threads": request.threads,
-            "dtype": request.dtype.name(), "cpu": elsa_edge::machine::cpu_model(),
-            "rounds": own.rates.len(), "rounds_tried": outcome.tried, "slice_ms": request.slice().as_millis() as u64,
-            "clock": if request.threads == 1 { "thread" } else { "wall" },
+        let measured = json!({ "what": "peers", "kernel": outcome.ran, "threads": common.threads,
+            "dtype": dtype.name(), "cpu": elsa_edge::machine::cpu_model(),
+            "rounds": own.rates.len(), "rounds_tried": outcome.tried, "slice_ms": common.slice().as_millis() as u64,
+            "clock": if common.threads == 1 { "thread" } else { "wall" },
             "gflops": own.rate()[1], "gflops_quartiles": own.rate(), "calls": own.calls,
             "rel_l2": own.error, "best_peer": to_best.map(|(name, _)| name),
             "to_best_peer": to_best.map(|(_, x)| x[1]), "to_best_peer_quartiles": to_best.map(|(_, x)| x),

@@ -1,8 +1,13 @@
 //! The options of the command line.
 
+use clap::{Args, Parser, Subcommand};
 use elsa_core::dtype::DType;
+use elsa_core::linear::{Form, Rule};
 use elsa_edge::shape::Shape;
 use elsa_runtime::Backend;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Why the benchmark ends.
@@ -57,106 +62,117 @@ const SETS: [(&str, &[&str], &[&str]); 4] = [
         &[""],
     ),
 ];
+/// Tokens of the shapes that are drawn where none is named, of one head of 64 dims.
+const DRAWN: [usize; 10] = [64, 100, 196, 324, 576, 900, 1024, 1600, 2304, 4096];
 
-/// The shapes of a set: each of its first list with each mask of its second.
-fn set(name: &str) -> Option<Result<Vec<Shape>, String>> {
-    let (_, shapes, masks) = SETS.iter().find(|(of, ..)| *of == name)?;
-    let each = shapes.iter().flat_map(|shape| masks.iter().map(move |mask| (shape, mask)));
-    let text = |(shape, mask): (&&str, &&str)| match *mask {
-        "" => (*shape).to_owned(),
-        mask => format!("{shape},mask={mask}"),
-    };
-    Some(each.map(|pair| text(pair).parse()).collect())
-}
+/// Tokens and head sizes of linear attention that are measured of every rule where nothing is named, with four heads.
+const TOKENS: [usize; 7] = [1, 16, 64, 256, 1024, 2048, 4096];
+const DIMS: [usize; 2] = [64, 128];
+const HEADS: usize = 4;
 
-/// How measurements are printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// Columns of text, every peer by itself.
-    Columns,
-    /// One JSON object per line.
-    Json,
-    /// The rows of a table in Markdown.
-    Markdown,
-}
-
-/// What is measured, and how.
-#[derive(Debug)]
+/// Measures this library beside others.
+#[derive(Debug, Parser)]
 pub struct Request {
-    pub threads: usize,
-    pub rounds: usize,
-    slice: Option<Duration>,
+    #[command(flatten)]
+    pub common: Common,
+    /// Element type of attention.
+    #[arg(long, default_value = "f32", value_parser = dtype)]
     pub dtype: DType,
+    /// Shapes as `elsa bench --shape` takes them, and the sets plain, masks, causal and swin.
+    shapes: Vec<String>,
+    #[command(subcommand)]
+    pub operator: Option<Operator>,
+}
+
+/// What is measured instead of attention.
+#[derive(Debug, Subcommand)]
+pub enum Operator {
+    /// Linear attention.
+    Linear(Linear),
+}
+
+/// Options of linear attention.
+#[derive(Debug, Args)]
+pub struct Linear {
+    /// A form of this library.
+    #[arg(long, value_parser = form)]
+    pub form: Option<Form>,
+    /// Tokens of a chunk of that form.
+    #[arg(long)]
+    pub chunk: Option<usize>,
+    /// Problems: RULE,HEADS,TOKENS,D or RULE,HEADS,TOKENS,D,per-dim.
+    cells: Vec<Cell>,
+}
+
+/// Options of every benchmark.
+#[derive(Debug, Args)]
+pub struct Common {
+    /// Threads of every library.
+    #[arg(long, global = true, default_value = "1", value_parser = whole)]
+    pub threads: usize,
+    /// Rounds in which each job has a slice of time: 25, or 15 of linear attention.
+    #[arg(long, global = true, value_parser = whole)]
+    pub rounds: Option<usize>,
+    /// Milliseconds of a slice.
+    #[arg(long, global = true, value_parser = whole)]
+    slice: Option<usize>,
+    /// Back end of this library.
+    #[arg(long, global = true)]
     pub backend: Option<Backend>,
-    pub form: Form,
-    pub shapes: Vec<Shape>,
+    /// Print one JSON object per line.
+    #[arg(long, global = true, conflicts_with = "markdown")]
+    pub json: bool,
+    /// Print the rows of a table in Markdown.
+    #[arg(long, global = true)]
+    pub markdown: bool,
+    /// Draw speeds and ratios against the number of tokens into this folder.
+    #[arg(long, global = true, value_name = "DIR")]
+    pub plot: Option<PathBuf>,
+    /// Cargo passes this to every benchmark.
+    #[arg(long, global = true, hide = true)]
+    bench: bool,
+}
+
+impl Common {
+    /// Whether measurements are printed as columns of text.
+    pub const fn columns(&self) -> bool {
+        !self.json && !self.markdown
+    }
+
+    /// Returns the length of a slice. Pools of several threads need longer to reach their speed.
+    pub fn slice(&self) -> Duration {
+        Duration::from_millis(self.slice.unwrap_or(if self.threads == 1 { 6 } else { 20 }) as u64)
+    }
 }
 
 impl Request {
-    /// Reads the arguments behind the name of the program.
-    pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Request, Failure> {
-        let mut request = Request {
-            threads: 1,
-            rounds: 25,
-            slice: None,
-            dtype: DType::F32,
-            backend: None,
-            form: Form::Columns,
-            shapes: Vec::new(),
-        };
-        while let Some(arg) = args.next() {
-            let mut value = || args.next().ok_or(format!("{arg}: no value"));
-            match arg.as_str() {
-                "--threads" => request.threads = number(&arg, &value()?)?,
-                "--rounds" => request.rounds = number(&arg, &value()?)?,
-                "--slice" => request.slice = Some(Duration::from_millis(number(&arg, &value()?)? as u64)),
-                "--dtype" => {
-                    request.dtype = match value()?.as_str() {
-                        "f32" => DType::F32,
-                        "f16" => DType::F16,
-                        "bf16" => DType::Bf16,
-                        other => return Err(format!("--dtype: '{other}'; allowed: f32, f16, bf16").into()),
-                    }
-                }
-                "--backend" => request.backend = Some(value()?.parse()?),
-                "--json" => request.form = Form::Json,
-                "--markdown" => request.form = Form::Markdown,
-                // Cargo passes this to every benchmark.
-                "--bench" => {}
-                flag if flag.starts_with('-') => {
-                    let flags = "--threads, --rounds, --slice, --dtype, --backend, --json, --markdown";
-                    return Err(
-                        format!("{flag}: unexpected; allowed: {flags}, and shapes or sets of them").into()
-                    );
-                }
-                name if !name.contains(',') => {
+    /// Returns the shapes of attention that are measured.
+    pub fn shapes(&self) -> Result<Vec<Shape>, Failure> {
+        let mut texts: Vec<String> = Vec::new();
+        for text in &self.shapes {
+            match SETS.iter().find(|(name, ..)| text == name) {
+                Some(set) => texts.extend(of_set(set)),
+                None if text.contains(',') => texts.push(text.clone()),
+                None => {
                     let names = SETS.map(|(name, ..)| name).join(", ");
-                    let shapes = set(name).ok_or(format!("'{name}'; allowed: a shape, {names}"))?;
-                    request.shapes.extend(shapes?);
-                }
-                shape => {
-                    let parsed: Shape = shape.parse().map_err(|refused| format!("'{shape}': {refused}"))?;
-                    if parsed.packed.is_some() {
-                        return Err(format!("'{shape}': packed sequences; allowed: dense ones").into());
-                    }
-                    request.shapes.push(parsed);
+                    return Err(format!("'{text}'; allowed: a shape, {names}").into());
                 }
             }
         }
-        if request.shapes.is_empty()
-            && let Some(shapes) = set(SETS[0].0)
-        {
-            request.shapes = shapes?;
+        if texts.is_empty() && self.common.plot.is_some() {
+            texts.extend(DRAWN.map(|n| format!("1,1,{n},{n},64")));
+        } else if texts.is_empty() {
+            texts.extend(of_set(&SETS[0]));
         }
-        Ok(request)
+        let parse = |text: String| -> Result<Shape, Failure> {
+            let shape: Shape = text.parse().map_err(|refused| format!("'{text}': {refused}"))?;
+            let packed = format!("'{text}': packed sequences; allowed: dense ones");
+            if shape.packed.is_some() { Err(packed.into()) } else { Ok(shape) }
+        };
+        texts.into_iter().map(parse).collect()
     }
 
-    /// Length of a slice. Pools of several threads need longer to reach their speed.
-    pub fn slice(&self) -> Duration {
-        self.slice.unwrap_or(Duration::from_millis(if self.threads == 1 { 6 } else { 20 }))
-    }
-
-    /// The instruction set to which the peers are restricted, and the variables that restrict PyTorch and its
+    /// Returns the instruction set to which the peers are restricted, and the variables that restrict PyTorch and its
     /// matrix product to it.
     pub fn isa(&self) -> Option<(&'static str, [(&'static str, &'static str); 3])> {
         let avx2 = [
@@ -164,11 +180,83 @@ impl Request {
             ("MKL_ENABLE_INSTRUCTIONS", "AVX2"),
             ("ONEDNN_MAX_CPU_ISA", "AVX2"),
         ];
-        (self.backend == Some(Backend::AVX2)).then_some(("avx2", avx2))
+        (self.common.backend == Some(Backend::AVX2)).then_some(("avx2", avx2))
     }
 }
 
-fn number(flag: &str, text: &str) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| format!("{flag}: '{text}'; allowed: a whole number from 1"))
+impl Linear {
+    /// Returns the problems that are measured.
+    pub fn cells(&self) -> Vec<Cell> {
+        if !self.cells.is_empty() {
+            return self.cells.clone();
+        }
+        let sizes = DIMS.into_iter().flat_map(|dim| TOKENS.map(|tokens| (dim, tokens)));
+        let of =
+            |(dim, tokens)| Rule::ALL.map(|rule| Cell { rule, heads: HEADS, tokens, dim, per_dim: false });
+        sizes.flat_map(of).collect()
+    }
+}
+
+/// The shapes of a set: each of its first list with each mask of its second.
+fn of_set((_, shapes, masks): &(&str, &[&str], &[&str])) -> Vec<String> {
+    let text = |shape: &str, mask: &str| match mask {
+        "" => shape.to_owned(),
+        mask => format!("{shape},mask={mask}"),
+    };
+    shapes.iter().flat_map(|shape| masks.iter().map(|mask| text(shape, mask))).collect()
+}
+
+/// A problem of linear attention: a rule over `heads` heads of keys and values of size `dim`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    pub rule: Rule,
+    pub heads: usize,
+    pub tokens: usize,
+    pub dim: usize,
+    /// Whether each dim of the keys has a gate of its own.
+    pub per_dim: bool,
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cell { rule, heads, tokens, dim, per_dim } = self;
+        let gates = if *per_dim { ",per-dim" } else { "" };
+        write!(f, "{},{heads},{tokens},{dim}{gates}", rule.name())
+    }
+}
+
+impl FromStr for Cell {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Cell, String> {
+        let refused = || format!("'{text}'; allowed: RULE,HEADS,TOKENS,D or RULE,HEADS,TOKENS,D,per-dim");
+        let words: Vec<&str> = text.split(',').collect();
+        let (&[rule, heads, tokens, dim], rest) = words.split_first_chunk().ok_or_else(refused)?;
+        let rule = Rule::ALL.into_iter().find(|found| found.name() == rule).ok_or_else(refused)?;
+        let per_dim = match rest {
+            [] => false,
+            ["per-dim"] if rule.is_gated() => true,
+            _ => return Err(refused()),
+        };
+        let [heads, tokens, dim] =
+            [heads, tokens, dim].map(|text| text.parse().ok().filter(|number| *number > 0));
+        match (heads, tokens, dim) {
+            (Some(heads), Some(tokens), Some(dim)) => Ok(Cell { rule, heads, tokens, dim, per_dim }),
+            _ => Err(refused()),
+        }
+    }
+}
+
+fn whole(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "allowed: a whole number from 1".to_owned())
+}
+
+fn dtype(text: &str) -> Result<DType, String> {
+    let all = [DType::F32, DType::F16, DType::Bf16];
+    all.into_iter().find(|dtype| dtype.name() == text).ok_or_else(|| "allowed: f32, f16, bf16".to_owned())
+}
+
+fn form(text: &str) -> Result<Form, String> {
+    let found = Form::ALL.into_iter().find(|form| form.name() == text);
+    found.ok_or_else(|| format!("allowed: {}", Form::ALL.map(Form::name).join(", ")))
 }

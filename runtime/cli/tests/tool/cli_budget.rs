@@ -4,6 +4,7 @@
 
 use crate::cli_stream::{needed, said};
 use crate::common::{Desk, elsa_with, emulated, noise};
+use elsa_core::random::Random;
 
 /// The budget that a refusal of `line` names, which is then enough.
 fn is_enough(desk: &Desk, line: &str) -> usize {
@@ -26,11 +27,8 @@ fn the_number_that_a_refusal_names_is_enough() {
         return;
     }
     let desk = Desk::new();
-    let mut state = 7u64;
-    let mut draw = |from: usize, to: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        from + (state >> 33) as usize % (to - from + 1)
-    };
+    let mut random = Random::new(7);
+    let mut draw = |from: usize, to: usize| from + random.below(to - from + 1);
     for case in 0..32 {
         let (b, kv, group) = (draw(1, 3), draw(1, 3), draw(1, 3));
         let (h, n, m, d, dv) = (kv * group, draw(1, 400), draw(1, 900), draw(1, 40), draw(1, 40));

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, elsa, wait_for};
+use elsa_core::random::Random;
 use elsa_core::telemetry::frame::{Counts, Decoder, Encoder, FRAME, Message};
 use elsa_core::telemetry::record::{Cell, End, Record, Start, Throttling, Trace, text};
 use elsa_edge::report;
@@ -239,12 +240,8 @@ fn what_noise_has_touched_is_counted_and_not_shown() {
 fn noise_alone_shows_nothing_and_doubts_the_rate() {
     let port = Pty::new();
     let mut child = Desk::new().start("", &format!("listen {}:9600 --json", port.name()));
-    let mut state = 1u32;
-    let mut noise = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 24) as u8
-    };
-    port.send((0..4000).map(|_| noise()).chain([0]).collect());
+    let mut random = Random::new(1);
+    port.send((0..4000).map(|_| random.below(256) as u8).chain([0]).collect());
     let said = following(child.stderr.take().unwrap());
     let first = next(&said);
     assert!(first.contains("no frame is whole; is 9600 the rate of the sender?"), "{first}");

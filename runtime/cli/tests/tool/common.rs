@@ -1,6 +1,7 @@
 //! Shared by the tests of the tool: calls, files, and attention in f64 after its definition.
 #![allow(dead_code, clippy::unwrap_used)]
 
+use elsa_core::random;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -154,15 +155,9 @@ pub fn read_f32(bytes: &[u8]) -> (Vec<usize>, Vec<f32>) {
     (shape, file.into_vec::<f32>().unwrap())
 }
 
-/// Numbers in −1 .. 1 from a linear congruential generator.
+/// Numbers in −1 .. 1.
 pub fn noise(seed: u64, count: usize) -> Vec<f32> {
-    let mut x = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-    (0..count)
-        .map(|_| {
-            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (x >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-        })
-        .collect()
+    random::noise(seed, count).collect()
 }
 
 /// Sizes of a problem with tensors `[batch, heads, tokens, dim]`.

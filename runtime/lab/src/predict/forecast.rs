@@ -137,5 +137,4 @@ fn of_choice(problem: &Problem, machine: &GpuMachine, choice: &GpuChoice) -> Res
 }
 
 #[cfg(test)]
-#[path = "forecast_tests.rs"]
 mod tests;

@@ -2,6 +2,7 @@
 
 use crate::model::Attribute::{self, Float, Int, Ints, Text};
 use crate::oracle::Heads;
+use elsa_core::random::Random;
 use elsa_onnxruntime::{Data, Tensor};
 use half::f16;
 
@@ -23,23 +24,16 @@ pub struct Case {
 }
 
 /// Numbers between −1 and 1 that look random.
-pub struct Numbers(u64);
+pub struct Numbers(Random);
 
 impl Numbers {
     pub fn new(seed: u64) -> Numbers {
-        Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn next(&mut self) -> f32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
+        Numbers(Random::new(seed))
     }
 
     pub fn tensor(&mut self, half: bool, dims: &[i64]) -> Tensor {
         let count: i64 = dims.iter().product();
-        let numbers: Vec<f32> = (0..count).map(|_| 2.0 * self.next()).collect();
+        let numbers: Vec<f32> = (0..count).map(|_| 2.0 * self.0.signed()).collect();
         let data = if half {
             Data::F16(numbers.iter().map(|x| f16::from_f32(*x)).collect())
         } else {
@@ -50,7 +44,7 @@ impl Numbers {
 
     fn flags(&mut self, dims: &[i64]) -> Tensor {
         let count: i64 = dims.iter().product();
-        let data = (0..count).map(|i| u8::from(i == 0 || self.next() > -0.4)).collect();
+        let data = (0..count).map(|i| u8::from(i == 0 || self.0.signed() > -0.4)).collect();
         Tensor { dims: dims.to_vec(), data: Data::Bool(data) }
     }
 }

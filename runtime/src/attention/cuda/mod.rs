@@ -4,11 +4,9 @@
 //! present keys and values; the attention kernel; and the merge of its partial states, if it writes any. One
 //! structure holds all parameters of the kernels. It is filled when tensors are bound.
 
-#[cfg(test)]
-mod buffer_tests;
-#[cfg(test)]
-mod device_tests;
 mod launch;
 mod marshal;
 pub mod plan;
 pub mod stream;
+#[cfg(test)]
+mod tests;

@@ -182,3 +182,6 @@ pub fn choose(
         _ => Ok((choice, layout)),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,13 +6,11 @@
 
 mod choice;
 mod choose;
-#[cfg(test)]
-mod choose_tests;
-#[cfg(test)]
-mod device_tests;
 mod launch;
 mod layout;
 mod marshal;
 pub mod plan;
+#[cfg(test)]
+mod tests;
 
 pub use choice::LinearGpuChoice;

@@ -2,11 +2,11 @@
 
 mod choose;
 mod convolution;
-#[cfg(test)]
-mod device_tests;
 mod marshal;
 pub mod plan;
 mod recurrence;
 mod selective;
+#[cfg(test)]
+mod tests;
 
 pub use choose::{SeriesGpuChoice, choose_convolution, choose_recurrence, choose_selective};

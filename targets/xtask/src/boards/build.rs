@@ -215,7 +215,7 @@ fn assemble(
     }
     let capi = tree.root.join("runtime/capi");
     copy(&capi.join("include"), &dist.join("include"))?;
-    copy(&capi.join("python/elsa.py"), &dist.join("share/python/elsa.py"))?;
+    copy(&tree.root.join("runtime/python/elsa.py"), &dist.join("share/python/elsa.py"))?;
     for (template, to) in PACKAGES {
         let path = capi.join(template);
         let text = files::text(&path)?;

@@ -106,7 +106,7 @@ sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sani
 if [ -n "$sanitizer" ]; then
   one="--include-ignored --nocapture --test-threads 1"
   step memcheck "$sanitizer" --tool memcheck --error-exitcode 9 ./crossing cuda_conformance::hard_cases $one
-  step racecheck "$sanitizer" --tool racecheck --error-exitcode 9 ./elsa_runtime cuda::device_tests::device_tensors $one
+  step racecheck "$sanitizer" --tool racecheck --error-exitcode 9 ./elsa_runtime cuda::tests::device_tensors cuda::tests::tensors::device_tensors $one
   step racecheck-series "$sanitizer" --tool racecheck --error-exitcode 9 ./crossing cuda_series::recurrences cuda_series::selective_scans_match cuda_series::convolutions_match $one
   PROPTEST_CASES=16 step racecheck-random "$sanitizer" --tool racecheck --error-exitcode 9 ./crossing cuda_conformance::random $one
 else

@@ -4,6 +4,7 @@
 //! streamed runs hold reading and writing, those in memory only the computation: their ratio favours the run in memory.
 
 use crate::shell::{Run, Tree};
+use elsa_core::random;
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -214,24 +215,9 @@ fn safetensors_header(keys: usize) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], &text].concat()
 }
 
-/// Writes `count` numbers in −1 .. 1 by xorshift64*, so that no block of the file is left out as zeros.
+/// Writes `count` numbers in −1 .. 1, so that no block of the file is left out as zeros.
 fn noise(file: &mut impl Write, count: usize, seed: u64) -> std::io::Result<()> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut piece = vec![0; 1 << 16];
-    let mut left = count * 4;
-    while left > 0 {
-        for number in piece.chunks_exact_mut(4) {
-            state ^= state >> 12;
-            state ^= state << 25;
-            state ^= state >> 27;
-            let x = (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 40) as f32 / (1u32 << 23) as f32 - 1.0;
-            number.copy_from_slice(&x.to_le_bytes());
-        }
-        let now = left.min(piece.len());
-        file.write_all(&piece[..now])?;
-        left -= now;
-    }
-    Ok(())
+    random::noise(seed, count).try_for_each(|x| file.write_all(&x.to_le_bytes()))
 }
 
 /// Median and quartiles.

@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const TESTS: [&str; 3] = [
-    "runtime/capi/python/tests/test_elsa.py",
-    "runtime/capi/python/tests/test_interrupts.py",
-    "runtime/capi/python/tests/test_series.py",
+    "runtime/python/tests/test_elsa.py",
+    "runtime/python/tests/test_interrupts.py",
+    "runtime/python/tests/test_series.py",
 ];
 /// Those over the stand-in driver.
-const DEVICE: &str = "runtime/capi/python/tests/test_device.py";
+const DEVICE: &str = "runtime/python/tests/test_device.py";
 /// The oldest Python that the file is for: that of JetPack 4.
 const OLDEST: &str = "3.6";
 

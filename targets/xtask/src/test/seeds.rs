@@ -1,5 +1,6 @@
 //! Inputs that the fuzzer starts from, made anew from integers on every run.
 
+use elsa_core::random::Random;
 use elsa_core::telemetry::frame::{Encoder, FRAME};
 use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace, text};
 
@@ -18,14 +19,10 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
     }
 }
 
-/// Bytes of a linear congruential generator (the constants of Knuth's MMIX).
+/// Random bytes.
 fn bytes(seed: u64, n: usize) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..n).map(|_| next()).collect()
+    let mut random = Random::new(seed);
+    (0..n).map(|_| random.below(256) as u8).collect()
 }
 
 /// The files, and of each the first half and all but the last byte.

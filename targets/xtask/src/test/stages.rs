@@ -80,7 +80,7 @@ pub const STAGES: &[Stage] = &[
         .guards(&["runtime/capi/cmake", "runtime/capi/elsa.map", "runtime/capi/elsa.pc.in"]),
     long("python", 0, 15.0, |tree, _| python::oldest(tree))
         .about("elsa.py by Python 3.6")
-        .guards(&["runtime/capi/python"]),
+        .guards(&["runtime/python"]),
     long("vision", 0, 90.0, |tree, _| vision::vision(tree))
         .about("the C++ pipeline answers as PyTorch, here and on an emulated board")
         .guards(&["examples/cpp-vision"]),

@@ -7,6 +7,7 @@
 
 use elsa_core::argument::ArgumentError;
 use elsa_core::dtype::DType;
+use elsa_core::random::Random;
 use elsa_core::series::Series;
 use elsa_core::series::bound::{Judged, Precision};
 use elsa_core::series::convolution::{self, Method, Taps};
@@ -99,12 +100,11 @@ fn values(u: &mut Unstructured<'_>, dtype: DType, n: usize, special: &[f32]) -> 
         1..=9 => n + 1,
         _ => n,
     };
-    let (mut seed, strange) = (u.arbitrary::<u32>()?, u.ratio(1, 4)?);
+    let (mut random, strange) = (Random::new(u.arbitrary()?), u.ratio(1, 4)?);
     Ok(Values::of(dtype, n, |_| {
-        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        let x = (seed >> 8) as f32 / 8_388_608.0 - 1.0;
-        if strange && seed >> 27 == 0 {
-            special.get((seed >> 20) as usize % special.len().max(1)).copied().unwrap_or(x)
+        let x = random.signed();
+        if strange && random.below(32) == 0 {
+            special.get(random.below(special.len().max(1))).copied().unwrap_or(x)
         } else {
             x
         }

@@ -3,9 +3,10 @@
 use super::{DeviceKeys, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom, StreamCall, StreamDivision};
 use super::{StreamKeys, StreamRows, StreamTokens};
 use crate::cuda::driver::{DeviceBuffer, Stream};
-use crate::{Backend, Engine, EngineOptions, Fallback};
+use crate::testing::gpu_engine;
 use elsa_core::attention::{Alignment, Lengths, Problem, Spec};
 use elsa_core::dtype::DType;
+use elsa_core::random;
 use elsa_core::view::{Layout, View};
 
 const HEADS: usize = 2;
@@ -13,29 +14,14 @@ const QUERIES: usize = 70;
 const KEYS: usize = 400;
 const D: usize = 16;
 
-fn engine() -> Engine {
-    let options = EngineOptions {
-        backend: Some(Backend::Cuda),
-        threads: Some(1),
-        fallback: Fallback::Fail,
-        ..EngineOptions::default()
-    };
-    Engine::new(&options).unwrap()
-}
-
 fn problem() -> Problem {
     let view = |n| View::dense("x", Layout::Bhnd, &[HEADS, n, D], None).unwrap();
     let spec = Spec::new(DType::F32, view(QUERIES), view(KEYS), view(KEYS), view(QUERIES));
     Spec { causal: Some(Alignment::BottomRight), ..spec }.check().unwrap()
 }
 
-fn noise(seed: u32, n: usize) -> Vec<u8> {
-    let mut x = seed;
-    let next = |_| {
-        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (x >> 8) as f32 / 8_388_608.0 - 1.0
-    };
-    (0..n).map(next).flat_map(|x: f32| x.to_ne_bytes()).collect()
+fn noise(seed: u64, n: usize) -> Vec<u8> {
+    random::noise(seed, n).flat_map(f32::to_ne_bytes).collect()
 }
 
 /// Returns the outputs of all blocks, one after another.
@@ -61,7 +47,7 @@ fn run(stream: &mut GpuStream, query: &[u8], keys: StreamKeys<'_>) -> Result<Vec
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn keys_in_device_memory_are_used_in_place() {
-    let (engine, problem) = (engine(), problem());
+    let (engine, problem) = (gpu_engine(), problem());
     let context = engine.gpu().unwrap().context().unwrap();
     let query = noise(1, HEADS * QUERIES * D);
     let host = [noise(2, HEADS * KEYS * D), noise(3, HEADS * KEYS * D)];

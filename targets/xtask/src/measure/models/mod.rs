@@ -7,7 +7,7 @@ use crate::shell::{Run, Tree};
 
 const HERE: &str = "targets/xtask/src/measure/models";
 /// Tests of `elsa.py` with torch, which this environment has.
-const TORCH: &str = "runtime/capi/python/tests/test_torch.py";
+const TORCH: &str = "runtime/python/tests/test_torch.py";
 /// Layers of linear attention whose recurrences the tool computes.
 const LAYERS: &str = "runtime/cli/tests/linear_layers.py";
 

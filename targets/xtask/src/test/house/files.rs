@@ -35,15 +35,12 @@ pub fn undeclared(files: &[(String, String)]) -> Vec<String> {
         let (dir, name) =
             if stem == "mod" { (folder.parent()?, folder.file_name()?.to_str()?) } else { (folder, stem) };
         let line = format!("mod {name};");
-        let attribute = format!("#[path = \"{}\"]", path.file_name()?.to_str()?);
         let may = |file: &Path| {
             let root = ["lib.rs", "main.rs", "mod.rs"].iter().any(|root| dir.join(root) == *file);
             root || file == dir.with_extension("rs")
         };
         let declares = |(file, text): &(String, String)| {
-            let file = Path::new(file);
-            let by_name = may(file) && text.lines().any(|x| x.trim_start_matches("pub ").ends_with(&line));
-            by_name || file.parent() == Some(folder) && text.lines().any(|x| x.trim() == attribute)
+            may(Path::new(file)) && text.lines().any(|x| x.trim_start_matches("pub ").ends_with(&line))
         };
         Some(files.iter().any(declares))
     };
@@ -109,8 +106,8 @@ mod tests {
             ("x/src/lib.rs", "pub mod a;\nmod b;\n"),
             ("x/src/a.rs", "pub(crate) mod c;\n"),
             ("x/src/a/c.rs", ""),
-            ("x/src/b/mod.rs", "#[cfg(test)]\n#[path = \"d_tests.rs\"]\nmod tests;\n"),
-            ("x/src/b/d_tests.rs", ""),
+            ("x/src/b/mod.rs", "#[cfg(test)]\nmod tests;\n"),
+            ("x/src/b/tests.rs", ""),
             ("x/src/bin/tool.rs", ""),
             ("x/tests/t.rs", ""),
             ("x/tests/all/main.rs", "mod e;\n"),

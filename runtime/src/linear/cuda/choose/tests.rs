@@ -1,7 +1,7 @@
 //! Tests of the chooser on devices that nobody has to have.
 
-use super::choice::LinearGpuChoice;
-use super::choose::{Device, Walk, choose};
+use super::{Device, Walk, choose};
+use crate::linear::cuda::choice::LinearGpuChoice;
 use crate::linear::options::LinearPlanOptions;
 use elsa_core::dtype::DType;
 use elsa_core::linear::bound::Solve;

@@ -1,27 +1,18 @@
 //! Tests of linear attention on device tensors: the bits of host tensors, and everything that is refused before a launch.
 
+use crate::testing::{bits, gpu_engine};
 use crate::{
-    Backend, BindError, Engine, EngineOptions, Fallback, HostBuffer, LinearDeviceInputs, LinearDeviceOutputs,
-    LinearPlanOptions,
+    Backend, BindError, Engine, HostBuffer, LinearDeviceInputs, LinearDeviceOutputs, LinearPlanOptions,
 };
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::linear::{Direction, Inputs, Outputs, Problem, Rule, Spec};
+use elsa_core::random;
 use elsa_core::view::{Layout, View};
 
 const STATES: usize = 2;
 const TOKENS: usize = 70;
 const DK: usize = 12;
 const DV: usize = 8;
-
-fn engine() -> Engine {
-    let options = EngineOptions {
-        backend: Some(Backend::Cuda),
-        threads: Some(1),
-        fallback: Fallback::Fail,
-        ..EngineOptions::default()
-    };
-    Engine::new(&options).unwrap()
-}
 
 /// Two sequences one behind the other, whose states are replaced by four heads of queries.
 fn problem() -> Problem {
@@ -36,13 +27,9 @@ fn problem() -> Problem {
     spec.check().unwrap()
 }
 
-fn noise(engine: &Engine, seed: u32, len: usize, to: impl Fn(f32) -> f32) -> HostBuffer<f32> {
-    let mut x = seed;
+fn noise(engine: &Engine, seed: u64, len: usize, to: impl Fn(f32) -> f32) -> HostBuffer<f32> {
     let mut buffer = engine.host_buffer::<f32>(len).unwrap();
-    for value in buffer.iter_mut() {
-        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        *value = to((x >> 8) as f32 / 8_388_608.0 - 1.0);
-    }
+    buffer.iter_mut().zip(random::noise(seed, len)).for_each(|(value, x)| *value = to(x));
     buffer
 }
 
@@ -59,14 +46,10 @@ fn tensors(engine: &Engine) -> [HostBuffer<f32>; 6] {
     ]
 }
 
-fn bits(x: &[f32]) -> Vec<u32> {
-    x.iter().map(|x| x.to_bits()).collect()
-}
-
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn device_tensors_have_the_bits_of_host_tensors() {
-    let (engine, problem) = (engine(), problem());
+    let (engine, problem) = (gpu_engine(), problem());
     let bounds = [0, 33, TOKENS as i64];
     let plan = engine.linear_plan(&problem, &LinearPlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();

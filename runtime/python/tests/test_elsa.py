@@ -111,7 +111,7 @@ class Structs(Case):
             "elsa_series_outputs": elsa._SeriesOutputs,
         }  # fmt: skip
         checked = 0
-        for line in (HERE.parent.parent / "abi.txt").read_text().splitlines():
+        for line in (HERE.parent.parent / "capi/abi.txt").read_text().splitlines():
             words = line.split()
             if words[0] == "bytes" and words[1] in structs:
                 self.assertEqual(ctypes.sizeof(structs[words[1]]), int(words[2]), line)

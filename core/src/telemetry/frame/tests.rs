@@ -1,7 +1,8 @@
 //! Tests of frames: streams that are intact, damaged in every bit, cut at every byte, or pure noise.
 
-use super::frame::{Counts, Decoder, Encoder, FRAME, Message, RECORD, Short, VERSION};
-use super::record::{Cell, End, Grid, Record, Start, String, Throttling, Trace, Vec, text};
+use super::{Counts, Decoder, Encoder, FRAME, Message, RECORD, Short, VERSION};
+use crate::random::Random;
+use crate::telemetry::record::{Cell, End, Grid, Record, Start, String, Throttling, Trace, Vec, text};
 
 extern crate std;
 use std::vec::Vec as Heap;
@@ -160,16 +161,6 @@ fn require_true(bytes: &[u8]) -> (usize, Counts) {
     (messages.len(), counts)
 }
 
-/// Numbers of a linear congruential generator (the constants of Knuth's MMIX).
-struct Stream(u64);
-
-impl Stream {
-    fn next(&mut self, below: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % below
-    }
-}
-
 #[test]
 fn a_clean_stream_is_what_was_sent() {
     let (messages, counts) = decode(&stream());
@@ -266,17 +257,17 @@ fn missing_bytes_cost_the_frames_that_they_are_missing_in() {
 #[test]
 fn bursts_of_noise_are_never_shown() {
     let whole = stream();
-    let mut numbers = Stream(1);
+    let mut numbers = Random::new(1);
     for _ in 0..2000 {
         let mut bytes = whole.clone();
-        for _ in 0..=numbers.next(3) {
-            let at = numbers.next(bytes.len());
-            for byte in bytes.iter_mut().skip(at).take(1 + numbers.next(40)) {
-                *byte = numbers.next(256) as u8;
+        for _ in 0..=numbers.below(3) {
+            let at = numbers.below(bytes.len());
+            for byte in bytes.iter_mut().skip(at).take(1 + numbers.below(40)) {
+                *byte = numbers.below(256) as u8;
             }
         }
         require_true(&bytes);
-        let cut = numbers.next(bytes.len());
+        let cut = numbers.below(bytes.len());
         require_true(&bytes[cut..]);
         require_true(&bytes[..cut]);
     }
@@ -284,9 +275,9 @@ fn bursts_of_noise_are_never_shown() {
 
 #[test]
 fn noise_alone_is_no_record_and_what_follows_is_read() {
-    let mut numbers = Stream(2);
+    let mut numbers = Random::new(2);
     for length in 0..400 {
-        let mut bytes: Heap<u8> = (0..length * 8).map(|_| numbers.next(256) as u8).collect();
+        let mut bytes: Heap<u8> = (0..length * 8).map(|_| numbers.below(256) as u8).collect();
         bytes.push(0);
         assert_eq!(decode(&bytes).0, []);
         bytes.extend(stream());

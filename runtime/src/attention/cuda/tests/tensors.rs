@@ -1,6 +1,7 @@
 //! Tests of device tensors: same bits as host tensors, the caller's streams, and all errors before a launch.
 
 use crate::cuda::driver::{Context, DeviceBuffer, RawStream, Stream};
+use crate::testing::{bits, gpu_engine, noise};
 use crate::{
     BindError, CudaContext, CudaOptions, DeviceInputs, DeviceOutputs, Engine, EngineOptions, Fallback, Plan,
     PlanOptions, RunError, Workspace,
@@ -15,29 +16,9 @@ const QUERIES: usize = 37;
 const KEYS: usize = 300;
 const D: usize = 16;
 
-fn engine() -> Engine {
-    let options = EngineOptions {
-        backend: Some(crate::Backend::Cuda),
-        threads: Some(1),
-        fallback: Fallback::Fail,
-        ..EngineOptions::default()
-    };
-    Engine::new(&options).unwrap()
-}
-
 fn problem(queries: usize) -> Problem {
     let view = |n| View::dense("x", Layout::Bhnd, &[HEADS, n, D], None).unwrap();
     Spec::new(DType::F32, view(queries), view(KEYS), view(KEYS), view(queries)).check().unwrap()
-}
-
-fn noise(seed: u32, n: usize) -> Vec<f32> {
-    let mut x = seed;
-    (0..n)
-        .map(|_| {
-            x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (x >> 8) as f32 / 8_388_608.0 - 1.0
-        })
-        .collect()
 }
 
 /// The tensors of a problem, on the host and on the device.
@@ -118,10 +99,6 @@ fn context(engine: &Engine) -> Arc<Context> {
     engine.gpu().unwrap().context().unwrap()
 }
 
-fn bits(x: &[f32]) -> Vec<u32> {
-    x.iter().map(|x| x.to_bits()).collect()
-}
-
 fn by_host(plan: &Plan, host: &[Vec<f32>; 3]) -> Vec<f32> {
     by_host_in(plan, host, Lengths::default(), &mut plan.workspace().unwrap())
 }
@@ -154,7 +131,7 @@ fn enqueue(plan: &Plan, fixture: &Fixture, lengths: Lengths<'_>, workspace: &mut
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_that_share_a_workspace_take_place_one_after_the_other() {
-    let engine = engine();
+    let engine = gpu_engine();
     let context = context(&engine);
     let problem = Spec { key_lengths: true, ..*problem(QUERIES).spec() }.check().unwrap();
     let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
@@ -185,7 +162,7 @@ fn runs_that_share_a_workspace_take_place_one_after_the_other() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn device_tensors_give_the_bits_of_host_tensors() {
-    let engine = engine();
+    let engine = gpu_engine();
     let context = context(&engine);
     let fixture = Fixture::new(&context);
     let problem = problem(QUERIES);
@@ -219,7 +196,7 @@ fn device_tensors_give_the_bits_of_host_tensors() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn what_is_no_memory_of_the_device_is_refused() {
-    let engine = engine();
+    let engine = gpu_engine();
     let context = context(&engine);
     let fixture = Fixture::new(&context);
     let problem = problem(QUERIES);
@@ -279,7 +256,7 @@ fn what_is_no_memory_of_the_device_is_refused() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn streams_and_workspaces_of_others_are_refused() {
-    let engine = engine();
+    let engine = gpu_engine();
     let context = context(&engine);
     let fixture = Fixture::new(&context);
     let problem = problem(QUERIES);
@@ -365,7 +342,7 @@ fn the_current_context_of_the_caller_is_used_and_kept() {
     bound.wait().unwrap();
     drop(bound);
     let found = fixture.read(&theirs);
-    let want = by_host(&self::engine().plan(&problem, &PlanOptions::default()).unwrap(), &fixture.host);
+    let want = by_host(&gpu_engine().plan(&problem, &PlanOptions::default()).unwrap(), &fixture.host);
     assert_eq!(bits(&found), bits(&want));
     // The context still belongs to the caller after the engine is gone.
     drop((workspace, plan, engine));
@@ -379,7 +356,7 @@ fn the_current_context_of_the_caller_is_used_and_kept() {
 fn caches_on_the_device_are_appended_to_in_place() {
     const NEW: usize = 7;
     const ROOM: usize = KEYS + 4;
-    let engine = engine();
+    let engine = gpu_engine();
     let context = context(&engine);
     let fixture = Fixture::new(&context);
     let past = KEYS - NEW;
@@ -512,7 +489,7 @@ fn shifted(
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn the_alignment_of_addresses_changes_no_bit() {
-    let engine = engine();
+    let engine = gpu_engine();
     for (queries, keys, d, causal) in [
         (3, 300, 64, false),
         (70, 300, 64, false),
@@ -541,7 +518,7 @@ fn the_alignment_of_addresses_changes_no_bit() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn runs_on_device_tensors_are_certified_as_those_on_host_tensors() {
-    let engine = engine();
+    let engine = gpu_engine();
     let context = context(&engine);
     let plan =
         engine.plan(&problem(QUERIES), &PlanOptions { certify: true, ..PlanOptions::default() }).unwrap();

@@ -1,9 +1,10 @@
 //! Tests of memory that the device uses in place: page-locked buffers, and workspaces in the caller's memory.
 
 use crate::cuda::driver::{DeviceBuffer, Stream};
+use crate::testing::{bits, gpu_engine, noise};
 use crate::{
-    BindError, DeviceError, DeviceInputs, DeviceOutputs, Engine, EngineOptions, Fallback, HostBuffer, Plan,
-    PlanError, PlanOptions, Workspace,
+    BindError, DeviceError, DeviceInputs, DeviceOutputs, Engine, EngineOptions, HostBuffer, Plan, PlanError,
+    PlanOptions, Workspace,
 };
 use elsa_core::attention::{Inputs, Lengths, Outputs, Problem, Spec, StateOut, StateTensors};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
@@ -12,34 +13,12 @@ use elsa_core::view::{Layout, View};
 const HEADS: usize = 2;
 const D: usize = 16;
 
-fn engine() -> Engine {
-    let options = EngineOptions {
-        backend: Some(crate::Backend::Cuda),
-        threads: Some(1),
-        fallback: Fallback::Fail,
-        ..EngineOptions::default()
-    };
-    Engine::new(&options).unwrap()
-}
-
 fn problem(queries: usize, keys: usize) -> Problem {
     let view = |n| View::dense("x", Layout::Bhnd, &[HEADS, n, D], None).unwrap();
     Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries)).check().unwrap()
 }
 
-fn noise(seed: u32, to: &mut [f32]) {
-    let mut x = seed;
-    for to in to {
-        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        *to = (x >> 8) as f32 / 8_388_608.0 - 1.0;
-    }
-}
-
-fn bits(x: &[f32]) -> Vec<u32> {
-    x.iter().map(|x| x.to_bits()).collect()
-}
-
-/// Queries, keys, values, output, and the states of the rows, one after another with gaps of `gap` elements.
+/// Queries, keys, values, output, and the states of the rows, one after the other with gaps of `gap` elements.
 struct Parts {
     at: [usize; 7],
     len: [usize; 7],
@@ -63,7 +42,7 @@ fn filled(engine: &Engine, parts: &Parts) -> HostBuffer<f32> {
     assert!(buffer.iter().all(|x| x.to_bits() == 0), "a buffer is zero at first");
     buffer.fill(f32::NAN);
     for i in 0..3 {
-        noise(i as u32 + 1, &mut buffer[parts.at[i]..][..parts.len[i]]);
+        buffer[parts.at[i]..][..parts.len[i]].copy_from_slice(&noise(i as u64 + 1, parts.len[i]));
     }
     buffer
 }
@@ -119,7 +98,7 @@ fn on_device(base: u64, parts: &Parts) -> (DeviceInputs<'static>, DeviceOutputs)
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn any_part_of_a_buffer_is_used_in_place() {
-    let engine = engine();
+    let engine = gpu_engine();
     for (queries, keys) in [(37, 300), (1, 2000)] {
         let plan = engine.plan(&problem(queries, keys), &PlanOptions::default()).unwrap();
         let mut workspace = plan.workspace().unwrap();
@@ -167,7 +146,7 @@ fn any_part_of_a_buffer_is_used_in_place() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_buffer_that_is_dropped_waits_for_what_uses_it() {
-    let engine = engine();
+    let engine = gpu_engine();
     let plan = engine.plan(&problem(37, 300), &PlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let parts = parts(37, 300, 0);
@@ -189,7 +168,7 @@ fn a_buffer_that_is_dropped_waits_for_what_uses_it() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn a_workspace_in_memory_of_the_callers_gives_the_same_bits() {
-    let engine = engine();
+    let engine = gpu_engine();
     let context = engine.gpu().unwrap().context().unwrap();
     let mut divided = [false; 2];
     for (queries, keys) in [(37, 20), (1, 900)] {
@@ -264,7 +243,7 @@ fn a_workspace_in_memory_of_the_callers_gives_the_same_bits() {
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn memory_that_cannot_hold_a_workspace_is_refused() {
-    let engine = engine();
+    let engine = gpu_engine();
     let context = engine.gpu().unwrap().context().unwrap();
     let plan = engine.plan(&problem(1, 9000), &PlanOptions::default()).unwrap();
     let needed = plan.workspace_bytes();

@@ -1,7 +1,7 @@
 use super::*;
 use crate::dtype::DType;
-use crate::linear::{Direction, Form, Problem, Rule, Spec};
-use crate::plan::ChooseError;
+use crate::linear::plan::Staged;
+use crate::linear::{Problem, Rule, Spec};
 use crate::profile::{DeviceProfile, InstructionSet};
 use crate::view::View;
 

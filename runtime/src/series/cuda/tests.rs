@@ -1,10 +1,12 @@
 //! Tests of series on device tensors: the bits of host tensors, and everything that is refused before a launch.
 
+use crate::testing::{bits, gpu_engine};
 use crate::{
-    Backend, BindError, DeviceElements, Engine, EngineOptions, Fallback, HostBuffer, SelectiveDeviceInputs,
-    SelectiveOptions, SeriesDeviceOutputs,
+    Backend, BindError, DeviceElements, Engine, HostBuffer, SelectiveDeviceInputs, SelectiveOptions,
+    SeriesDeviceOutputs,
 };
 use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::random;
 use elsa_core::series::Series;
 use elsa_core::series::selective::{Coefficient, Inputs, Outputs, Problem, Spec};
 
@@ -22,29 +24,15 @@ fn problem() -> Problem {
 }
 
 fn noise(engine: &Engine, len: usize, to: impl Fn(f32) -> f32) -> HostBuffer<f32> {
-    let mut x = len as u32;
     let mut buffer = engine.host_buffer::<f32>(len).unwrap();
-    for value in buffer.iter_mut() {
-        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        *value = to((x >> 8) as f32 / 8_388_608.0 - 1.0);
-    }
+    buffer.iter_mut().zip(random::noise(len as u64, len)).for_each(|(value, x)| *value = to(x));
     buffer
-}
-
-fn bits(x: &[f32]) -> Vec<u32> {
-    x.iter().map(|x| x.to_bits()).collect()
 }
 
 #[test]
 #[ignore = "needs a CUDA driver: cargo xtask test --only host, or gpu-test"]
 fn device_tensors_have_the_bits_of_host_tensors() {
-    let options = EngineOptions {
-        backend: Some(Backend::Cuda),
-        threads: Some(1),
-        fallback: Fallback::Fail,
-        ..EngineOptions::default()
-    };
-    let (engine, problem) = (Engine::new(&options).unwrap(), problem());
+    let (engine, problem) = (gpu_engine(), problem());
     let plan = engine.selective_plan(&problem, &SelectiveOptions::default()).unwrap();
     assert!(plan.gpu_choice().unwrap().parts > 1);
     let mut workspace = plan.workspace().unwrap();

@@ -1,39 +1,29 @@
 //! Linear attention by this library compared with its peers on the CPU: ONNX Runtime's `LinearAttention`, ggml's
 //! `GATED_DELTA_NET`, and PyTorch.
 //!
-//! `cargo bench -p elsa-edge --bench linear -- [--threads N] [--rounds N] [--slice MS] [--backend NAME]
-//! [--form FORM] [--chunk N] [--json | --markdown] [RULE,HEADS,TOKENS,D[,per-dim]]...`. Without a problem: every rule
-//! with four heads, d 64 and 128, 1 to 4096 tokens.
-//!
-//! `ELSA_PEERS_PYTHON` names the Python that has the peers installed; `cargo xtask peers linear` creates one and runs
-//! this benchmark. `ELSA_PEERS_GGML` names the folder of ggml's libraries. All measure on the same numbers in the same
+//! `ELSA_PEERS_GGML` names the folder of ggml's libraries. All measure on the same numbers in the same
 //! memory layout, `[batch, tokens, heads, d]`, and leave the last states besides the output. Every answer, including those
 //! of the peers, is compared with the recurrence in f64. An answer of this library that is too far off ends the run.
-//!
-//! Jobs take turns in slices of a few milliseconds, and ratios are formed within a round: see the benchmark `peers`.
 
-#![forbid(unsafe_code)]
-
-#[path = "../peers/account.rs"]
-mod account;
-#[path = "../peers/process.rs"]
-mod process;
-mod request;
-
-use account::{Account, rounds};
+use crate::account::{Account, rounds};
+use crate::each;
+use crate::outcome::Outcome;
+use crate::pictures::Pictures;
+use crate::process::{Peers, Prepared, own_slice};
+use crate::request::{Cell, Common, Failure, Linear};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::linear::{Form, Inputs, Outputs, Problem, Spec};
 use elsa_core::view::{Layout, View};
 use elsa_edge::random::Random;
-use elsa_runtime::{Engine, EngineOptions, LinearPlanOptions};
-use process::{Peers, Prepared, own_slice};
-use request::{Cell, Failure, Output, Request};
+use elsa_runtime::{Engine, LinearPlanOptions};
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The largest relative L2 error: far above that of correct kernels on unit keys, and far below that of wrong ones.
 const WRONG: f64 = 1e-5;
+/// Rounds where none are named.
+const ROUNDS: usize = 15;
 /// f32 values of a line of the cache.
 const LINE: usize = 16;
 
@@ -108,40 +98,19 @@ fn problem(cell: &Cell) -> Result<Problem, Failure> {
     Ok(spec.check()?)
 }
 
-/// The measurements of one problem.
-struct Outcome {
-    /// The form that ran, and the tokens of its chunks.
-    form: String,
-    own: Account,
-    others: Vec<(String, Account)>,
-    absent: BTreeMap<String, String>,
-    versions: Map<String, Value>,
-    /// The longest time that pools kept spinning after a slice, in seconds.
-    settle: f64,
-    /// Number of rounds, including dropped ones.
-    tried: usize,
-}
-
-impl Outcome {
-    fn peer(&self, library: &str) -> Option<&(String, Account)> {
-        let of = self.others.iter().filter(|(name, _)| name.starts_with(library));
-        of.max_by(|(_, a), (_, b)| a.rate()[1].total_cmp(&b.rate()[1]))
-    }
-}
-
 fn measure(
     engine: &Engine,
     peers: &mut Peers,
-    request: &Request,
+    (common, request): (&Common, &Linear),
     dir: &Path,
     cell: &Cell,
 ) -> Result<Outcome, Failure> {
     let problem = problem(cell)?;
     let data = Data::random(cell);
     data.write(dir)?;
-    let Prepared { jobs, absent, versions } = peers.ask(&json!({
+    let prepared: Prepared = peers.ask(&json!({
         "rule": cell.rule.name(), "per_dim": cell.per_dim, "sizes": [cell.heads, cell.tokens, cell.dim],
-        "threads": request.threads, "dir": dir,
+        "threads": common.threads, "dir": dir,
     }))?;
 
     let options =
@@ -158,46 +127,29 @@ fn measure(
     outputs.present_state = Some(&mut *state);
     let mut bound = plan.bind(data.inputs(), outputs, &mut workspace)?;
 
-    let mut outcome = Outcome {
-        form: plan.choice().map_or_else(String::new, |choice| match choice.form {
-            Form::Recurrent => choice.form.name().to_owned(),
-            form => format!("{} {}", form.name(), choice.chunk),
-        }),
-        own: Account::default(),
-        others: jobs.iter().map(|name| (name.clone(), Account::default())).collect(),
-        absent,
-        versions,
-        settle: 0.0,
-        tried: 0,
-    };
+    let ran = plan.choice().map_or_else(String::new, |choice| match choice.form {
+        Form::Recurrent => choice.form.name().to_owned(),
+        form => format!("{} {}", form.name(), choice.chunk),
+    });
+    let jobs = prepared.jobs.clone();
+    let mut outcome = Outcome::new(ran, prepared);
     let work = (cell.tokens * cell.heads) as f64;
     let turns: Vec<_> = (0..=jobs.len()).map(|job| vec![job]).collect();
     let slice = |job: usize| match jobs.get(job) {
-        Some(name) => peers.slice(name, request.slice()),
-        None => own_slice(&mut || Ok(bound.run().map(|_| ())?), request.threads, request.slice()),
+        Some(name) => peers.slice(name, common.slice()),
+        None => own_slice(&mut || Ok(bound.run().map(|_| ())?), common.threads, common.slice()),
     };
-    outcome.tried = rounds(request.rounds, &turns, slice, |job, slice| {
+    outcome.tried = rounds(common.rounds.unwrap_or(ROUNDS), &turns, slice, |job, slice| {
         outcome.settle = outcome.settle.max(slice.settle);
         let account = outcome.others.get_mut(job).map_or(&mut outcome.own, |(_, account)| account);
         account.add(work, &slice);
     })?;
     write(dir, "y", &y)?;
     let errors: BTreeMap<String, f64> = peers.ask(&json!({ "check": dir.join("y") }))?;
-    outcome.own.error = errors.get("elsa").copied();
-    for (name, account) in &mut outcome.others {
-        account.error = errors.get(name).copied();
-    }
-    // An error that is NaN is not within any limit.
-    let right = |account: &Account| account.error.is_some_and(|error| error <= WRONG);
-    for (name, account) in outcome.others.extract_if(.., |(_, account)| !right(account)) {
-        let why = format!("its answer has an error of {:.1e}", account.error.unwrap_or(f64::NAN));
-        outcome.absent.insert(name, why);
-    }
-    if right(&outcome.own) {
-        Ok(outcome)
-    } else {
-        let error = outcome.own.error;
-        Err(format!("{cell}: relative L2 error {error:?} against f64; allowed: {WRONG:e}").into())
+    outcome.judge(&errors, WRONG);
+    match outcome.own.error {
+        Some(error) if error <= WRONG => Ok(outcome),
+        error => Err(format!("{cell}: relative L2 error {error:?} against f64; allowed: {WRONG:e}").into()),
     }
 }
 
@@ -207,64 +159,64 @@ fn nanoseconds(account: &Account) -> [f64; 3] {
     [1.0 / high, 1.0 / middle, 1.0 / low]
 }
 
-fn print(request: &Request, cell: &Cell, outcome: &Outcome) {
-    let Outcome { form, own, others, tried, .. } = outcome;
+fn print(common: &Common, cell: &Cell, outcome: &Outcome) {
+    let Outcome { ran: form, own, others, tried, .. } = outcome;
     let [low, middle, high] = nanoseconds(own);
     let error = own.error.unwrap_or(f64::NAN);
     let ratio = |[low, middle, high]: [f64; 3]| format!("{middle:.2} ({low:.2}–{high:.2})");
     let columns = ["onnxruntime", "ggml", "torch"].map(|library| {
-        outcome.peer(library).map_or(["–".to_owned(), "–".to_owned()], |(_, account)| {
+        outcome.best_of(library).map_or(["–".to_owned(), "–".to_owned()], |(_, account)| {
             [format!("{:.0}", nanoseconds(account)[1]), ratio(own.over(account))]
         })
     });
     let [[onnxruntime, to_onnxruntime], [ggml, to_ggml], [torch, to_torch]] = columns;
-    match request.output {
-        Output::Json => {
-            let others: Map<String, Value> = others
-                .iter()
-                .map(|(name, account)| {
-                    let value = json!({ "ns": nanoseconds(account), "ratio": own.over(account),
+    if common.json {
+        let others: Map<String, Value> = others
+            .iter()
+            .map(|(name, account)| {
+                let value = json!({ "ns": nanoseconds(account), "ratio": own.over(account),
                         "rel_l2": account.error, "calls": account.calls });
-                    (name.clone(), value)
-                })
-                .collect();
-            let line = json!({ "what": "linear-peers", "rule": cell.rule.name(), "per_dim": cell.per_dim,
+                (name.clone(), value)
+            })
+            .collect();
+        let line = json!({ "what": "linear-peers", "rule": cell.rule.name(), "per_dim": cell.per_dim,
                 "heads": cell.heads, "tokens": cell.tokens, "d": cell.dim, "form": form,
-                "threads": request.threads, "cpu": elsa_edge::machine::cpu_model(), "rounds": own.rates.len(),
-                "rounds_tried": tried, "slice_ms": request.slice().as_millis() as u64,
-                "clock": if request.threads == 1 { "thread" } else { "wall" },
+                "threads": common.threads, "cpu": elsa_edge::machine::cpu_model(), "rounds": own.rates.len(),
+                "rounds_tried": tried, "slice_ms": common.slice().as_millis() as u64,
+                "clock": if common.threads == 1 { "thread" } else { "wall" },
                 "ns": [low, middle, high], "rel_l2": error, "calls": own.calls, "peers": others,
                 "settle_ms": outcome.settle * 1e3, "absent": outcome.absent, "versions": outcome.versions });
-            println!("{line}");
-        }
-        Output::Markdown => println!(
+        println!("{line}");
+    } else if common.markdown {
+        println!(
             "| {cell} | {form} | {middle:.0} ({low:.0}–{high:.0}) | {error:.1e} | {to_onnxruntime} | {onnxruntime} | {to_ggml} | \
              {ggml} | {to_torch} | {torch} | {} |",
             own.rates.len()
-        ),
-        Output::Columns => println!(
+        );
+    } else {
+        println!(
             "{:<28} {form:<20} {middle:>8.0} {error:>8.1e} {to_onnxruntime:>18} {onnxruntime:>8} {to_ggml:>18} {ggml:>8} \
              {to_torch:>22} {torch:>8} {:>5}/{tried}",
             cell.to_string(),
             own.rates.len()
-        ),
+        );
     }
 }
 
-fn headline(request: &Request, engine: &Engine, outcome: &Outcome) {
+fn headline(common: &Common, engine: &Engine, outcome: &Outcome) {
     let processor = elsa_edge::machine::cpu_model().unwrap_or_else(|| "unknown processor".into());
-    println!("{} with {} thread(s); {processor}", engine.kernel(), request.threads);
+    println!("{} with {} thread(s); {processor}", engine.kernel(), common.threads);
     println!(
         "{} rounds of slices of {:?} of {}; peers: {}",
-        request.rounds,
-        request.slice(),
-        if request.threads == 1 { "the thread's processor time" } else { "the wall clock" },
+        common.rounds.unwrap_or(ROUNDS),
+        common.slice(),
+        if common.threads == 1 { "the thread's processor time" } else { "the wall clock" },
         Value::from(outcome.versions.clone())
     );
     println!(
         "Nanoseconds per token and head, medians (quartiles); ratios are medians (quartiles) within a round."
     );
-    if request.output == Output::Markdown {
+    if common.markdown {
         println!(
             "\n| rule, heads, tokens, d | form | ns | rel. L2 error | times ONNX Runtime | its ns | times ggml | its ns | times \
              PyTorch | its ns | rounds |\n|---|---|---|---|---|---|---|---|---|---|---|"
@@ -286,40 +238,35 @@ fn headline(request: &Request, engine: &Engine, outcome: &Outcome) {
     }
 }
 
-fn main() -> Result<(), Failure> {
-    let request = Request::parse(std::env::args().skip(1))?;
-    let python = std::env::var("ELSA_PEERS_PYTHON").unwrap_or_else(|_| "python3".into());
-    let mut peers = Peers::start(&python, "linear.py", &[])?;
-    let options = EngineOptions {
-        threads: Some(request.threads),
-        backend: request.backend,
-        ..EngineOptions::default()
-    };
-    let engine = Engine::new(&options)?;
+/// Measures the problems of `request`.
+pub fn run(common: &Common, request: &Linear, python: &str, engine: &Engine) -> Result<(), Failure> {
+    let mut peers = Peers::start(python, "linear.py", &[])?;
     let dir = tempfile::tempdir()?;
-    let mut absent = BTreeSet::new();
-    let (mut told, mut disturbed) = (request.output == Output::Json, 0);
-    for cell in &request.cells {
-        let outcome = measure(&engine, &mut peers, &request, dir.path(), cell)?;
-        if outcome.own.rates.is_empty() {
-            disturbed += 1;
-            eprintln!("{cell}: other programs disturbed each of {} rounds", outcome.tried);
-            continue;
-        }
-        if !told {
-            told = true;
-            headline(&request, &engine, &outcome);
-        }
-        for (name, why) in outcome.absent.iter().filter(|_| request.output == Output::Columns) {
-            if absent.insert(format!("{name}: {why}")) {
-                println!("not measured: {name}: {why}");
-            }
-        }
-        print(&request, cell, &outcome);
-    }
+    let mut pictures = Pictures::new(["ns per token and head", "times as fast as a peer"]);
+    let done = each(
+        common,
+        request.cells(),
+        |cell| measure(engine, &mut peers, (common, request), dir.path(), &cell),
+        |outcome| headline(common, engine, outcome),
+        |cell, outcome| {
+            print(common, &cell, outcome);
+            let median = |account: &Account| nanoseconds(account)[1];
+            let mut times = vec![("elsa".to_owned(), median(&outcome.own))];
+            times.extend(outcome.others.iter().map(|(name, account)| (name.clone(), median(account))));
+            let ratio = |(name, account): &(String, Account)| {
+                (format!("elsa / {name}"), outcome.own.over(account)[1])
+            };
+            let ratios = outcome.others.iter().map(ratio).collect();
+            let Cell { rule, heads, dim, per_dim, .. } = cell;
+            let gates = if per_dim { ", per-dim" } else { "" };
+            let family =
+                format!("{}{gates}, heads {heads}, d {dim}, threads {}", rule.name(), common.threads);
+            pictures.add(family, engine.kernel(), cell.tokens, [times, ratios]);
+        },
+    );
     peers.end()?;
-    if disturbed > 0 {
-        return Err(format!("{disturbed} problem(s) could not be measured: the machine is busy").into());
+    if let Some(folder) = &common.plot {
+        pictures.write(folder)?;
     }
-    Ok(())
+    done
 }

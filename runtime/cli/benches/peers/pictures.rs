@@ -1,0 +1,68 @@
+//! Pictures of speeds and ratios against the number of tokens.
+
+use crate::request::Failure;
+use elsa_edge::chart::{Point, Raw, chart, page};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The curves of the problems that differ only in their tokens.
+#[derive(Default)]
+struct Family {
+    /// What ran.
+    note: String,
+    /// Speeds, and ratios to peers.
+    charts: [Vec<Raw>; 2],
+}
+
+/// The pictures of a run: one of each family of problems.
+pub struct Pictures {
+    /// What the axes of a picture are.
+    axes: [&'static str; 2],
+    families: BTreeMap<String, Family>,
+}
+
+impl Pictures {
+    pub const fn new(axes: [&'static str; 2]) -> Pictures {
+        Pictures { axes, families: BTreeMap::new() }
+    }
+
+    /// Adds the points of a problem of `family`: speeds and ratios by the name of their curve.
+    pub fn add(&mut self, family: String, note: &str, tokens: usize, charts: [Vec<(String, f64)>; 2]) {
+        let family = self.families.entry(family).or_default();
+        note.clone_into(&mut family.note);
+        for (curves, points) in family.charts.iter_mut().zip(charts) {
+            for (name, y) in points {
+                let point =
+                    Point { x: tokens as f64, y, band: None, tip: format!("{tokens} tokens: {y:.4}") };
+                match curves.iter_mut().find(|curve| curve.name == name) {
+                    Some(curve) => curve.points.push(point),
+                    None => curves.push(Raw { name, points: vec![point], faint: false }),
+                }
+            }
+        }
+    }
+
+    /// Writes a file for each family of at least two lengths into `folder`, and prints their names.
+    pub fn write(self, folder: &Path) -> Result<(), Failure> {
+        std::fs::create_dir_all(folder)?;
+        let mut drawn = 0;
+        for (name, Family { note, charts }) in self.families {
+            let charts = charts.into_iter().zip(self.axes).filter_map(|(curves, axis)| {
+                let chart = chart(name.clone(), ("tokens", axis), (true, false), curves, true)?;
+                Some((chart, vec![note.clone()]))
+            });
+            let charts: Vec<_> = charts.collect();
+            if charts.is_empty() {
+                continue;
+            }
+            let path = folder.join(format!("{}.svg", name.replace(", ", "-").replace([' ', '=', ':'], "-")));
+            std::fs::write(&path, page(&name, charts)?)?;
+            println!("{}", path.display());
+            drawn += 1;
+        }
+        if drawn == 0 {
+            return Err("no two problems differ only in their tokens: nothing to draw".into());
+        }
+        Ok(())
+    }
+}

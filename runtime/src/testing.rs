@@ -1,0 +1,25 @@
+//! What the tests of several modules share.
+
+use crate::{Backend, Engine, EngineOptions, Fallback};
+use elsa_core::random;
+
+/// Returns an engine on the GPU of this machine, or of the stand-in driver, that never falls back to the CPU.
+pub fn gpu_engine() -> Engine {
+    let options = EngineOptions {
+        backend: Some(Backend::Cuda),
+        threads: Some(1),
+        fallback: Fallback::Fail,
+        ..EngineOptions::default()
+    };
+    Engine::new(&options).unwrap()
+}
+
+/// Returns `count` numbers that are uniform in −1 ≤ x < 1.
+pub fn noise(seed: u64, count: usize) -> Vec<f32> {
+    random::noise(seed, count).collect()
+}
+
+/// Returns the bits of every number.
+pub fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
