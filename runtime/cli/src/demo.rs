@@ -1,7 +1,7 @@
 //! `elsa demo`: what this machine computes, how fast and how exactly, in some twenty seconds.
 //!
 //! Every workload has the shape of a real model. A slow machine repeats a call less often; the shapes stay. Each answer
-//! is certified by its own run and compared with f64 in [`ROWS`] rows.
+//! is certified by its own run and compared with f64 in 64 rows.
 
 use crate::args::EngineArgs;
 use crate::bench::watch::{Gate, Watch};

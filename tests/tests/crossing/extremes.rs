@@ -20,15 +20,7 @@ use proptest::sample::select;
 
 fn device() -> DeviceProfile {
     let gpu = GpuProfile { sms: 48, ..Default::default() };
-    DeviceProfile {
-        cores: 4,
-        l1d: 32 << 10,
-        l2: 1 << 20,
-        l3: 0,
-        cpu_mhz: 2000,
-        gpu: Some(gpu),
-        ..DeviceProfile::modest()
-    }
+    DeviceProfile { cores: 4, l1d: 32 << 10, l2: 1 << 20, l3: 0, cpu_mhz: 2000, gpu: Some(gpu) }
 }
 
 /// Plans `problem` in every way, and returns the errors of the CPU's chooser.

@@ -6,8 +6,7 @@
 //! of the peers, is compared with the recurrence in f64. An answer of this library that is too far off ends the run.
 
 use crate::account::{Account, rounds};
-use crate::each;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, each};
 use crate::pictures::Pictures;
 use crate::process::{Peers, Prepared, own_slice};
 use crate::request::{Cell, Common, Failure, Linear};

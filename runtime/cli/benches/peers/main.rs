@@ -42,13 +42,12 @@ use elsa_edge::shape::{Data, Mask, Shape};
 use elsa_files::Buffer;
 use elsa_runtime::{Engine, EngineOptions, PlanOptions};
 use half::{bf16, f16};
-use outcome::{Outcome, ROUNDS, SGEMM};
+use outcome::{Outcome, ROUNDS, SGEMM, each};
 use pictures::Pictures;
 use process::{Peers, Prepared, own_slice};
 use request::{Common, Failure, Operator, Request};
 use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Allowed error of the f32 arithmetic, on top of the rounding of the output: 2⁻¹⁹, far above that of correct
@@ -132,43 +131,6 @@ fn measure(
         Some(error) if error <= limit => Ok(outcome),
         error => Err(format!("{shape}: relative L2 error {error:?} against f64; allowed: {limit:e}").into()),
     }
-}
-
-/// Measures problems one after the other, and prints what `headline` says before the first and `print` of each.
-///
-/// # Errors
-/// A measurement that fails; problems of which every round was disturbed, after the last one.
-fn each<P: Copy + Display>(
-    common: &Common,
-    problems: Vec<P>,
-    mut measure: impl FnMut(P) -> Result<Outcome, Failure>,
-    headline: impl Fn(&Outcome),
-    mut print: impl FnMut(P, &Outcome),
-) -> Result<(), Failure> {
-    let mut absent = BTreeSet::new();
-    let (mut told, mut disturbed) = (common.json, 0);
-    for problem in problems {
-        let outcome = measure(problem)?;
-        if outcome.own.rates.is_empty() {
-            disturbed += 1;
-            eprintln!("{problem}: other programs disturbed each of {} rounds", outcome.tried);
-            continue;
-        }
-        if !told {
-            told = true;
-            headline(&outcome);
-        }
-        for (name, why) in outcome.absent.iter().filter(|_| common.columns()) {
-            if absent.insert(format!("{name}: {why}")) {
-                println!("not measured: {name}: {why}");
-            }
-        }
-        print(problem, &outcome);
-    }
-    if disturbed > 0 {
-        return Err(format!("{disturbed} problem(s) could not be measured: the machine is busy").into());
-    }
-    Ok(())
 }
 
 /// Measures attention.

@@ -2,11 +2,12 @@
 
 use crate::account::Account;
 use crate::process::Prepared;
-use crate::request::Common;
+use crate::request::{Common, Failure};
 use elsa_core::dtype::DType;
 use elsa_edge::shape::{MaskForm, Shape};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 /// Rounds where none are named.
 pub const ROUNDS: usize = 25;
@@ -200,4 +201,41 @@ pub fn described(shape: Shape) -> Map<String, Value> {
         ("parts", json!(shape.parts())),
     ];
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Measures problems one after the other, and prints what `headline` says before the first and `print` of each.
+///
+/// # Errors
+/// A measurement that fails; problems of which every round was disturbed, after the last one.
+pub fn each<P: Copy + Display>(
+    common: &Common,
+    problems: Vec<P>,
+    mut measure: impl FnMut(P) -> Result<Outcome, Failure>,
+    headline: impl Fn(&Outcome),
+    mut print: impl FnMut(P, &Outcome),
+) -> Result<(), Failure> {
+    let mut absent = BTreeSet::new();
+    let (mut told, mut disturbed) = (common.json, 0);
+    for problem in problems {
+        let outcome = measure(problem)?;
+        if outcome.own.rates.is_empty() {
+            disturbed += 1;
+            eprintln!("{problem}: other programs disturbed each of {} rounds", outcome.tried);
+            continue;
+        }
+        if !told {
+            told = true;
+            headline(&outcome);
+        }
+        for (name, why) in outcome.absent.iter().filter(|_| common.columns()) {
+            if absent.insert(format!("{name}: {why}")) {
+                println!("not measured: {name}: {why}");
+            }
+        }
+        print(problem, &outcome);
+    }
+    if disturbed > 0 {
+        return Err(format!("{disturbed} problem(s) could not be measured: the machine is busy").into());
+    }
+    Ok(())
 }
