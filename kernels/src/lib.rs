@@ -42,4 +42,4 @@ pub mod avx512;
 pub mod neon;
 pub mod scalar;
 #[cfg(all(target_arch = "x86_64", not(all(elsa_without = "avx2", elsa_without = "avx512"))))]
-mod sse;
+mod x86;

@@ -102,7 +102,7 @@ impl Lanes for Eight {
     #[inline(always)]
     unsafe fn load_bits(_: Avx2, p: *const u8) -> u32 {
         // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`); the token proves the instruction set.
-        unsafe { bits(p) }
+        unsafe { crate::x86::bits(p) }
     }
     #[inline(always)]
     fn unless(self, _: Avx2, bit: u32) -> Self {
@@ -150,7 +150,7 @@ impl Lanes for Eight {
         dst_stride: usize,
     ) {
         // SAFETY: four rows of four values at both pointers (clause of `transpose4`).
-        unsafe { crate::sse::transpose4(src, src_stride, factor, dst, dst_stride) }
+        unsafe { crate::x86::transpose4(src, src_stride, factor, dst, dst_stride) }
     }
     #[inline(always)]
     fn transpose(_: Avx2, square: &mut [Self; MAX_LANES]) {
@@ -326,18 +326,4 @@ impl Lanes for Eight {
 #[inline(always)]
 fn power_from_low_bits(t: Eight) -> Eight {
     Eight(op!(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(t.0)))))
-}
-
-/// Returns one bit for each of 32 bytes from `p`, set if the byte is not zero.
-///
-/// # Safety
-/// - `p` is readable for 32 bytes.
-/// - The instruction set is present.
-#[inline(always)]
-pub(crate) unsafe fn bits(p: *const u8) -> u32 {
-    // SAFETY: both clauses.
-    unsafe {
-        let zero = _mm256_cmpeq_epi8(_mm256_loadu_si256(p.cast()), _mm256_setzero_si256());
-        !(_mm256_movemask_epi8(zero) as u32)
-    }
 }

@@ -126,7 +126,7 @@ impl Lanes for Sixteen {
     #[inline(always)]
     unsafe fn load_bits(_: Avx512, p: *const u8) -> u32 {
         // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`); the token proves the instruction set.
-        unsafe { crate::avx2::bits(p) }
+        unsafe { crate::x86::bits(p) }
     }
     #[inline(always)]
     fn unless(self, _: Avx512, bit: u32) -> Self {
@@ -189,7 +189,7 @@ impl Lanes for Sixteen {
         dst_stride: usize,
     ) {
         // SAFETY: four rows of four values at both pointers (clause of `transpose4`).
-        unsafe { crate::sse::transpose4(src, src_stride, factor, dst, dst_stride) }
+        unsafe { crate::x86::transpose4(src, src_stride, factor, dst, dst_stride) }
     }
     #[inline(always)]
     fn transpose(_: Avx512, square: &mut [Self; MAX_LANES]) {

@@ -21,7 +21,7 @@ pub struct Readings {
     pub power_mw: Option<f64>,
     /// Mean total power when idle.
     pub idle_power_mw: Option<f64>,
-    /// Energy of a call; `None` below [`FEWEST_READINGS`].
+    /// Energy of a call; `None` with too few readings.
     pub energy_mj: Option<f64>,
     /// The same without what the idle machine takes.
     pub energy_net_mj: Option<f64>,

@@ -92,7 +92,7 @@ pub fn demo(args: &DemoArgs) -> Result<(), Error> {
     )?;
     writeln!(
         out,
-        "{:<26}{:>12}{:>10}{:>11}{:>14}{:>12}{:>12}",
+        "{:<26}{:>14}{:>10}{:>11}{:>14}{:>12}{:>12}",
         "workload", "latency", "GFLOP/s", "memory", "with scores", "error", "proven"
     )?;
     let mut disturbed = 0;
@@ -260,7 +260,7 @@ fn line(row: &Row) -> String {
     let bound = bound.map_or_else(|| "no claim".to_owned(), |bound| format!("{bound:.1e}"));
     let mark = if *disturbed { "*" } else { "" };
     format!(
-        "{name:<26}{:>12}{:>10}{:>11}{:>14}{error:>12.1e}{bound:>12}",
+        "{name:<26}{:>14}{:>10}{:>11}{:>14}{error:>12.1e}{bound:>12}",
         format!("{ms:.3} ms{mark}"),
         format!("{gflops:.1}"),
         size(*bytes),
@@ -303,7 +303,7 @@ mod tests {
             disturbed: true,
         };
         let line = line(&row);
-        assert_eq!(line.len(), 97, "{line}");
+        assert_eq!(line.len(), 26 + 14 + 10 + 11 + 14 + 12 + 12, "{line}");
         assert!(line.contains("12345.678 ms*") && line.ends_with("no claim"));
         assert_eq!(
             (size(999), size(1_500_000), size(2_000_000_000)),

@@ -64,7 +64,7 @@ impl InputFile {
     /// The bytes of the file at `path`, of which it may have `most`.
     ///
     /// # Errors
-    /// As [`InputFile::open`], a longer file, and one that changes while it is read.
+    /// Those of opening a file, a longer file, and one that changes while it is read.
     pub fn contents(path: &Path, most: u64) -> io::Result<Vec<u8>> {
         let file = InputFile::open(path)?;
         let mut bytes = Vec::new();

@@ -111,7 +111,7 @@ fn bad_requests_name_the_argument_and_write_nothing() {
         (gated.replace(out, ""), "--out: missing", &[]),
         (
             format!("{gated} --block 64"),
-            "--block: unexpected argument, which is a flag of elsa run",
+            "--block: unexpected argument, which is a flag of elsa demo, run",
             &["elsa linear run --help"],
         ),
     ] {

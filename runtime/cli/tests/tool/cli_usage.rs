@@ -35,7 +35,7 @@ fn what_was_probably_meant_is_named() {
         ("run causal", "causal: unexpected|did you mean --causal?"),
         ("run -causal", "-causal: unexpected|did you mean --causal?"),
         ("bench --jsn", "--jsn: unexpected|did you mean --json?"),
-        ("bench --out y.npy", "--out: unexpected|a flag of elsa run|tune; allowed: what elsa bench"),
+        ("bench --out y.npy", "--out: unexpected|a flag of elsa demo, run|tune; allowed: what elsa bench"),
         ("--json info", "--json: unexpected argument before the command|allowed: elsa COMMAND"),
         (
             "frob",

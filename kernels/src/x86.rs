@@ -1,4 +1,4 @@
-//! Code shared by AVX2 and AVX-512: moves in instructions of every x86-64 processor.
+//! Code shared by AVX2 and AVX-512.
 
 use core::arch::x86_64::*;
 
@@ -27,5 +27,19 @@ pub(crate) unsafe fn transpose4(
         _mm_storeu_ps(dst.add(dst_stride), _mm_mul_ps(_mm_movehl_ps(cd_low, ab_low), by));
         _mm_storeu_ps(dst.add(2 * dst_stride), _mm_mul_ps(_mm_movelh_ps(ab_high, cd_high), by));
         _mm_storeu_ps(dst.add(3 * dst_stride), _mm_mul_ps(_mm_movehl_ps(cd_high, ab_high), by));
+    }
+}
+
+/// Returns one bit for each of 32 bytes from `p`, set if the byte is not zero.
+///
+/// # Safety
+/// - `p` is readable for 32 bytes.
+/// - The processor has AVX2.
+#[inline(always)]
+pub(crate) unsafe fn bits(p: *const u8) -> u32 {
+    // SAFETY: both clauses.
+    unsafe {
+        let zero = _mm256_cmpeq_epi8(_mm256_loadu_si256(p.cast()), _mm256_setzero_si256());
+        !(_mm256_movemask_epi8(zero) as u32)
     }
 }
