@@ -19,6 +19,11 @@ from test_elsa import SCALAR, oracle
 class Interrupts(unittest.TestCase):
     """An exception of a signal handler ends a long call, and no later call."""
 
+    def setUp(self):
+        # A shell starts background processes with SIGINT ignored.
+        self.addCleanup(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
     def interrupted(self, engine, out, call):
         """Sends SIGINT when the first element of `out` has been written. Returns whether the call was cut short."""
         out.fill(np.nan)
