@@ -5,6 +5,7 @@ stand-in.
 `python3 test_device.py` with elsa.py on PYTHONPATH and a driver. Python 3.6 and later.
 """
 
+import collections
 import ctypes
 import sys
 import types
@@ -23,6 +24,9 @@ def call(name, *arguments):
         raise OSError(f"{name}: {status}")
 
 
+Place = collections.namedtuple("Place", "type index")
+
+
 class Tensor(object):
     """Device memory with a shape and strides, or host memory for `device` None."""
 
@@ -32,7 +36,7 @@ class Tensor(object):
         # Device elements are copied to this array when they are requested.
         self.array, self.place, self.whole = np.array(array) if whole is None else array, device, whole
         self.shape, self.dtype = self.array.shape, f"torch.{self.array.dtype}"
-        self.is_cpu, self.is_cuda, self.device = device is None, device is not None, types.SimpleNamespace(index=device)
+        self.is_cuda, self.device = device is not None, Place("cpu" if device is None else "cuda", device)
         if whole is None:
             self.address = ctypes.c_uint64()
             call("cuMemAlloc_v2", ctypes.byref(self.address), ctypes.c_size_t(max(self.array.nbytes, 1)))
