@@ -73,33 +73,48 @@ class LibraryError(ElsaError, ImportError):
 # Structs of elsa.h. A newer library may extend a struct that begins with `size`, and reads missing fields as zeros.
 
 
+_U32, _SIZE = ctypes.c_uint32, ctypes.c_size_t
+
+
+def _each(kind, names):
+    """Returns the fields of one type."""
+    return [(name, kind) for name in names.split()]
+
+
 class _View(ctypes.Structure):
-    _fields_ = [("shape", ctypes.c_size_t * 4), ("strides", ctypes.c_size_t * 4)]
+    _fields_ = _each(_SIZE * 4, "shape strides")
 
 
 class _Mask(ctypes.Structure):
-    _fields_ = [("kind", ctypes.c_uint32), ("rank", ctypes.c_uint32), ("dims", ctypes.c_size_t * 4)]
+    _fields_ = _each(_U32, "kind rank") + [("dims", _SIZE * 4)]
 
 
 class _Table(ctypes.Structure):
-    _fields_ = [
-        ("dtype", ctypes.c_uint32),
-        ("has_index", ctypes.c_uint32),
-        ("entries", ctypes.c_size_t),
-        ("heads", ctypes.c_size_t),
-    ]
+    _fields_ = _each(_U32, "dtype has_index") + _each(_SIZE, "entries heads")
 
 
 class _Windows(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t * 2) for name in ("picture", "size", "shift")]
+    _fields_ = _each(_SIZE * 2, "picture size shift")
 
 
 class _Handle(ctypes.Structure):
     _fields_ = [("id", ctypes.c_uint64)]
 
 
+class _Memory(ctypes.Structure):
+    """elsa_input, elsa_output: an address and a number of bytes."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("bytes", _SIZE)]
+
+
+class _Integers(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("count", _SIZE)]
+
+
 class _Sized(ctypes.Structure):
-    """A struct that records its size."""
+    """A struct that begins with its size."""
+
+    _fields_ = [("size", _SIZE)]
 
     def __init__(self):
         super().__init__()
@@ -107,196 +122,117 @@ class _Sized(ctypes.Structure):
 
 
 class _EngineOptions(_Sized):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("backend", ctypes.c_uint32),
-        ("fallback", ctypes.c_uint32),
-        ("threads", ctypes.c_size_t),
-        ("cuda_device", ctypes.c_size_t),
-        ("cuda_context", ctypes.c_uint32),
-        ("priority", ctypes.c_int32),
-        ("spin_us", ctypes.c_int64),
-        ("cores", ctypes.c_void_p),
-        ("core_count", ctypes.c_size_t),
-        ("parallel_for", ctypes.c_void_p),
-        ("parallel_user", ctypes.c_void_p),
-    ]
+    _fields_ = (
+        _each(_U32, "backend fallback")
+        + _each(_SIZE, "threads cuda_device")
+        + [("cuda_context", _U32), ("priority", ctypes.c_int32), ("spin_us", ctypes.c_int64)]
+        + [("cores", ctypes.c_void_p), ("core_count", _SIZE)]
+        + _each(ctypes.c_void_p, "parallel_for parallel_user")
+    )
 
 
 class _EngineInfo(_Sized):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("backend", ctypes.c_uint32),
-        ("fallback", ctypes.c_uint32),
-        ("threads", ctypes.c_size_t),
-        ("device_memory", ctypes.c_size_t),
-        ("driver_major", ctypes.c_uint32),
-        ("driver_minor", ctypes.c_uint32),
-        ("capability_major", ctypes.c_uint32),
-        ("capability_minor", ctypes.c_uint32),
-        ("integrated", ctypes.c_uint32),
-        ("absent", ctypes.c_uint32),
-        ("device", ctypes.c_char * 128),
-        ("reason", ctypes.c_char * 256),
-    ]
+    _fields_ = (
+        _each(_U32, "backend fallback")
+        + _each(_SIZE, "threads device_memory")
+        + _each(_U32, "driver_major driver_minor capability_major capability_minor integrated absent")
+        + [("device", ctypes.c_char * 128), ("reason", ctypes.c_char * 256)]
+    )
+
+
+class _PlanInfo(_Sized):
+    _fields_ = (
+        _each(_U32, "backend fallback")
+        + _each(_SIZE, "workspace_bytes staging_bytes")
+        + [("kernel", ctypes.c_char_p), ("state_workspace_bytes", _SIZE), ("reason", ctypes.c_char * 256)]
+    )
 
 
 class _Problem(_Sized):
     prefix = "elsa_"
     _fields_ = (
-        [("size", ctypes.c_size_t), ("dtype", ctypes.c_uint32), ("causal", ctypes.c_uint32)]
-        + [(name, _View) for name in ("q", "k", "v", "out", "past_k", "past_v", "present_k", "present_v")]
-        + [(name, ctypes.c_uint32) for name in ("has_past", "has_present", "append", "has_key_lengths", "has_scale")]
-        + [
-            ("scale", ctypes.c_float),
-            ("softcap", ctypes.c_float),
-            ("has_window_left", ctypes.c_uint32),
-            ("has_window_right", ctypes.c_uint32),
-            ("reserved", ctypes.c_uint32),
-            ("window_left", ctypes.c_int64),
-            ("window_right", ctypes.c_int64),
-            ("mask", _Mask),
-            ("packed", ctypes.c_size_t),
-            ("bias", _Mask),
-            ("bias_table", _Table),
-            ("windows", _Windows),
-        ]
+        _each(_U32, "dtype causal")
+        + _each(_View, "q k v out past_k past_v present_k present_v")
+        + _each(_U32, "has_past has_present append has_key_lengths has_scale")
+        + _each(ctypes.c_float, "scale softcap")
+        + _each(_U32, "has_window_left has_window_right reserved")
+        + _each(ctypes.c_int64, "window_left window_right")
+        + [("mask", _Mask), ("packed", _SIZE), ("bias", _Mask), ("bias_table", _Table), ("windows", _Windows)]
     )
-
-
-class _PlanInfo(_Sized):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("backend", ctypes.c_uint32),
-        ("fallback", ctypes.c_uint32),
-        ("workspace_bytes", ctypes.c_size_t),
-        ("staging_bytes", ctypes.c_size_t),
-        ("kernel", ctypes.c_char_p),
-        ("state_workspace_bytes", ctypes.c_size_t),
-        ("reason", ctypes.c_char * 256),
-    ]
-
-
-class _Memory(ctypes.Structure):
-    """elsa_input, elsa_output: an address and a number of bytes."""
-
-    _fields_ = [("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
-
-
-class _Integers(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("count", ctypes.c_size_t)]
 
 
 class _Inputs(_Sized):
     _fields_ = (
-        [("size", ctypes.c_size_t)]
-        + [(name, _Memory) for name in ("q", "k", "v", "past_k", "past_v", "mask")]
-        + [(name, _Integers) for name in ("key_lengths", "cu_seqlens_q", "cu_seqlens_k")]
+        _each(_Memory, "q k v past_k past_v mask")
+        + _each(_Integers, "key_lengths cu_seqlens_q cu_seqlens_k")
         + [("bias", _Memory), ("bias_index", _Integers)]
     )
 
 
 class _Outputs(_Sized):
-    _fields_ = [("size", ctypes.c_size_t)] + [
-        (name, _Memory) for name in ("out", "lse", "state_m", "state_s", "state_w", "present_k", "present_v")
-    ]
+    _fields_ = _each(_Memory, "out lse state_m state_s state_w present_k present_v")
 
 
 class _LinearProblem(_Sized):
     prefix = "elsa_linear_"
     _fields_ = (
-        [("size", ctypes.c_size_t)]
-        + [(name, ctypes.c_uint32) for name in ("dtype", "gate_dtype", "rule", "direction")]
-        + [(name, _View) for name in ("q", "k", "v", "out", "decay", "beta", "past_state", "present_state")]
-        + [(f"has_{name}", ctypes.c_uint32) for name in ("decay", "beta", "past_state", "present_state")]
-        + [
-            ("in_place", ctypes.c_uint32),
-            ("has_scale", ctypes.c_uint32),
-            ("scale", ctypes.c_float),
-            ("has_normalize", ctypes.c_uint32),
-            ("normalize", ctypes.c_float),
-            ("reserved", ctypes.c_uint32),
-            ("packed", ctypes.c_size_t),
-        ]
+        _each(_U32, "dtype gate_dtype rule direction")
+        + _each(_View, "q k v out decay beta past_state present_state")
+        + _each(_U32, "has_decay has_beta has_past_state has_present_state in_place has_scale")
+        + [("scale", ctypes.c_float), ("has_normalize", _U32), ("normalize", ctypes.c_float)]
+        + [("reserved", _U32), ("packed", _SIZE)]
     )
 
 
 class _LinearOptions(_Sized):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("form", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
-        ("chunk", ctypes.c_size_t),
-        ("parts", ctypes.c_size_t),
-        ("budget", ctypes.c_size_t),
-    ]
+    _fields_ = _each(_U32, "form reserved") + _each(_SIZE, "chunk parts budget")
 
 
 class _LinearInputs(_Sized):
-    _fields_ = (
-        [("size", ctypes.c_size_t)]
-        + [(name, _Memory) for name in ("q", "k", "v", "decay", "beta", "past_state")]
-        + [("cu_seqlens", _Integers)]
-    )
+    _fields_ = _each(_Memory, "q k v decay beta past_state") + [("cu_seqlens", _Integers)]
 
 
 class _StateOutputs(_Sized):
     """elsa_linear_outputs, elsa_series_outputs."""
 
-    _fields_ = [("size", ctypes.c_size_t), ("out", _Memory), ("present_state", _Memory)]
+    _fields_ = _each(_Memory, "out present_state")
 
 
 class _RecurrenceProblem(_Sized):
     prefix = "elsa_recurrence_"
-    _fields_ = (
-        [("size", ctypes.c_size_t)]
-        + [(name, ctypes.c_uint32) for name in ("dtype", "gate_dtype", "gate", "reverse", "in_place", "reserved")]
-        + [(name, _View) for name in ("a", "b", "out")]
-    )
+    _fields_ = _each(_U32, "dtype gate_dtype gate reverse in_place reserved") + _each(_View, "a b out")
 
 
 class _SelectiveProblem(_Sized):
     prefix = "elsa_selective_"
     _fields_ = (
-        [("size", ctypes.c_size_t)]
-        + [(name, ctypes.c_uint32) for name in ("dtype", "gate_dtype", "softplus", "reverse", "in_place")]
-        + [(name, ctypes.c_uint32) for name in ("fixed_b", "fixed_c", "has_z")]
-        + [("states", ctypes.c_size_t)]
-        + [(name, _View) for name in ("u", "delta", "b", "c", "z", "out")]
+        _each(_U32, "dtype gate_dtype softplus reverse in_place fixed_b fixed_c has_z")
+        + [("states", _SIZE)]
+        + _each(_View, "u delta b c z out")
     )
 
 
 class _ConvolutionProblem(_Sized):
     prefix = "elsa_convolution_"
     _fields_ = (
-        [("size", ctypes.c_size_t)]
-        + [(name, ctypes.c_uint32) for name in ("dtype", "order", "shared", "silu", "reverse", "in_place")]
-        + [("taps", ctypes.c_size_t), ("u", _View), ("out", _View)]
+        _each(_U32, "dtype order shared silu reverse in_place") + [("taps", _SIZE)] + _each(_View, "u out")
     )
 
 
 class _SeriesOptions(_Sized):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("parts", ctypes.c_size_t),
-        ("budget", ctypes.c_size_t),
-        ("method", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
-    ]
+    _fields_ = _each(_SIZE, "parts budget") + _each(_U32, "method reserved")
 
 
 class _RecurrenceInputs(_Sized):
-    _fields_ = [("size", ctypes.c_size_t)] + [(name, _Memory) for name in ("a", "b", "past_state")]
+    _fields_ = _each(_Memory, "a b past_state")
 
 
 class _SelectiveInputs(_Sized):
-    _fields_ = [("size", ctypes.c_size_t)] + [
-        (name, _Memory) for name in ("u", "delta", "a", "b", "c", "d", "z", "delta_bias", "past_state")
-    ]
+    _fields_ = _each(_Memory, "u delta a b c d z delta_bias past_state")
 
 
 class _ConvolutionInputs(_Sized):
-    _fields_ = [("size", ctypes.c_size_t)] + [(name, _Memory) for name in ("u", "filter", "bias", "past_state")]
+    _fields_ = _each(_Memory, "u filter bias past_state")
 
 
 def _open():
@@ -373,7 +309,7 @@ _LAYOUTS = ["btc", "bct"]
 _TAPS = ["newest_first", "newest_last"]
 _METHODS = [None, "direct", "fft"]
 _WORD = ctypes.sizeof(ctypes.c_size_t)
-_word_at = ctypes.c_size_t.from_address
+_word_at, _HEAD = ctypes.c_size_t.from_address, object.__basicsize__
 
 
 def _check(status):
@@ -559,13 +495,15 @@ class _Workspace(object):
 def _whole(name, value, least, most, allowed="a whole number"):
     """Returns a whole number within bounds: from an int, a numpy integer, or an array or tensor without axes. Every number
     for the library is checked here, because ctypes drops the bits that do not fit."""
-    try:
-        if isinstance(value, bool) or getattr(value, "ndim", 0) or str(getattr(value, "dtype", "")).endswith("bool"):
-            raise TypeError
-        number = operator.index(value)
-    except Exception:
-        # Arrays and tensors raise their own errors.
-        raise ArgumentError(f"{name}: {value!r:.60}; allowed: {allowed}")
+    number = value
+    if type(value) is not int:
+        try:
+            if isinstance(value, bool) or getattr(value, "ndim", 0) or str(getattr(value, "dtype", "")).endswith("bool"):
+                raise TypeError
+            number = operator.index(value)
+        except Exception:
+            # Arrays and tensors raise their own errors.
+            raise ArgumentError(f"{name}: {value!r:.60}; allowed: {allowed}")
     if not least <= number <= most:
         raise ArgumentError(f"{name}: {_shown(number)}; allowed: {least} to {most}")
     return number
@@ -597,9 +535,15 @@ def _product(shape):
 class _Numpy(object):
     """Access to numpy arrays. They are in host memory: their device is None."""
 
-    library = "numpy"
-    # All that a frame depends on, except the class.
-    describe = operator.attrgetter("dtype", "shape", "strides")
+    library, module = "numpy", None
+    float32 = operator.methodcaller("astype", "float32")
+    writable = operator.attrgetter("flags.writeable")
+    description = operator.attrgetter("dtype", "shape", "strides")
+
+    @staticmethod
+    def describe(arrays):
+        """Returns all that a frame depends on for each array, except the class."""
+        return tuple(map(_Numpy.description, arrays))
 
     @staticmethod
     def of(name, found, description):
@@ -614,6 +558,10 @@ class _Numpy(object):
         return dtype.name, shape, tuple([stride // size for stride in strides]), None
 
     @staticmethod
+    def check(name, array):
+        pass
+
+    @staticmethod
     def device(name, array):
         return None
 
@@ -626,48 +574,51 @@ class _Numpy(object):
     def field(array):
         """Returns what `address` does in a sixth of the time: the first field of numpy's struct after the object's head,
         which every compiled extension reads there too."""
-        return _word_at(id(array) + object.__basicsize__).value
+        return _word_at(id(array) + _HEAD).value
 
     @staticmethod
     def maker(description, dtype, shape, strides=None):
         """Returns a function that makes an array, of the described type if `dtype` is None."""
-        numpy = sys.modules["numpy"]
+        numpy = _Numpy.module
         return functools.partial(numpy.empty, shape, description[0] if dtype is None else numpy.dtype(dtype))
 
     @staticmethod
     def dense(array):
-        return sys.modules["numpy"].ascontiguousarray(array)
-
-    float32 = operator.methodcaller("astype", "float32")
-    writable = operator.attrgetter("flags.writeable")
+        return _Numpy.module.ascontiguousarray(array)
 
 
 class _Torch(object):
     """Access to torch tensors."""
 
-    library = "torch"
+    library, module = "torch", None
     address = operator.methodcaller("data_ptr")
     dense = operator.methodcaller("contiguous")
     float32 = operator.methodcaller("float")
+    gradients = operator.attrgetter("requires_grad")
+    description = operator.attrgetter("dtype", "shape", "device", "layout")
 
     @staticmethod
-    def describe(tensor):
-        """Returns all that a frame depends on, except the class."""
-        torch = sys.modules["torch"]
-        layout, recorded = tensor.layout, tensor.requires_grad and torch.is_grad_enabled()
-        strides = tensor.stride() if layout is torch.strided else None
-        return tensor.dtype, tensor.shape, strides, tensor.device, layout, recorded
+    def describe(tensors):
+        """Returns all that a frame depends on for each tensor, except the class. Raises if `check` refuses a tensor."""
+        torch = _Torch.module
+        if torch.is_grad_enabled() and any(map(_Torch.gradients, tensors)):
+            raise UnsupportedError
+        return tuple(zip(map(_Torch.description, tensors), map(torch.Tensor.stride, tensors)))
+
+    @staticmethod
+    def check(name, tensor):
+        """Refuses a tensor by what its description does not contain."""
+        if tensor.requires_grad and _Torch.module.is_grad_enabled():
+            raise UnsupportedError(
+                f"{name}: requires gradients; allowed: inference, under torch.no_grad() or torch.inference_mode()"
+            )
+        if tensor.layout is not _Torch.module.strided:
+            raise ArgumentError(f"{name}: layout {tensor.layout}; allowed: a dense tensor that is not quantised")
 
     @staticmethod
     def of(name, found, description):
         """Checks a description. Returns the name of the type, shape, strides in elements and device."""
-        dtype, shape, strides, device, layout, recorded = description
-        if recorded:
-            raise UnsupportedError(
-                f"{name}: requires gradients; allowed: inference, under torch.no_grad() or torch.inference_mode()"
-            )
-        if strides is None:
-            raise ArgumentError(f"{name}: layout {layout}; allowed: a dense tensor that is not quantised")
+        (dtype, shape, device, _), strides = description
         if device.type not in ("cpu", "cuda"):
             raise UnsupportedError(f"{name}: device {device}; allowed: cpu, cuda")
         return str(dtype).replace("torch.", ""), tuple(shape), strides, device.index if device.type == "cuda" else None
@@ -675,7 +626,7 @@ class _Torch(object):
     @staticmethod
     def device(name, tensor):
         """Returns the number of the tensor's CUDA device, None for other devices."""
-        if sys.modules["torch"].jit.is_tracing():
+        if _Torch.module.jit.is_tracing():
             # A recorded graph would not contain the call of this function.
             raise UnsupportedError(f"{name}: recorded by torch.jit.trace; allowed: a call that computes")
         return tensor.device.index if tensor.is_cuda else None
@@ -683,10 +634,10 @@ class _Torch(object):
     @staticmethod
     def maker(description, dtype, shape, strides=None):
         """Returns a function that makes a tensor, of the described type if `dtype` is None."""
-        torch = sys.modules["torch"]
-        dtype = description[0] if dtype is None else getattr(torch, dtype)
+        torch, (like, _, device, _) = _Torch.module, description[0]
+        dtype = like if dtype is None else getattr(torch, dtype)
         make = functools.partial(torch.empty if strides is None else torch.empty_strided, shape)
-        return functools.partial(make, *(() if strides is None else (strides,)), dtype=dtype, device=description[3])
+        return functools.partial(make, *(() if strides is None else (strides,)), dtype=dtype, device=device)
 
     @staticmethod
     def writable(tensor):
@@ -697,7 +648,7 @@ def _converted(kind, dtype, tensor):
     """Converts integers to bool, and float64 to float32, in which finite numbers stay finite."""
     if dtype == "bool":
         return tensor != 0
-    library = sys.modules[kind.library]
+    library = kind.module
     most = float(library.finfo(library.float32).max)
     return kind.float32(library.where(library.isinf(tensor), tensor, tensor.clip(-most, most)))
 
@@ -712,9 +663,10 @@ def _kind(name, found):
     if kind is None:
         torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
         if torch is not None and issubclass(found, torch.Tensor):
-            kind = _Torch
+            kind, kind.module = _Torch, torch
         elif numpy is not None and issubclass(found, numpy.ndarray):
-            kind, array = _Numpy, numpy.zeros(3)[1:]
+            kind, kind.module = _Numpy, numpy
+            array = numpy.zeros(3)[1:]
             if sys.implementation.name == "cpython" and kind.field(array) == kind.address(array):
                 kind.address = kind.field
         else:
@@ -1034,6 +986,7 @@ def _of_one_library(kind, names, tensors):
     for name, tensor in zip(names, tensors):
         if _kind(name, type(tensor)) is not kind:
             raise ArgumentError(f"{name}: of another library than {names[0]}; allowed: {kind.library}")
+        kind.check(name, tensor)
 
 
 def _call(operator, names, tensors, options, engine, written=0, lengths=None):
@@ -1046,7 +999,7 @@ def _call(operator, names, tensors, options, engine, written=0, lengths=None):
     kind = _kind(names[0], type(tensors[0]))
     device = kind.device(names[0], tensors[0])
     try:
-        key = tuple(map(type, tensors)), tuple(map(kind.describe, tensors)), operator, names, options
+        key = tuple(map(type, tensors)), kind.describe(tensors), operator, names, options
     except Exception:
         _of_one_library(kind, names, tensors)
         raise
@@ -1088,7 +1041,9 @@ def _call(operator, names, tensors, options, engine, written=0, lengths=None):
             run = functools.partial(_checked, frame.run, plan.handle, workspace.handle, inputs, outputs, None)
             _run_long(plan.engine, run, (frame, workspace, tensors, lengths))
         else:
-            _check(frame.run(plan.handle, workspace.handle, inputs, outputs, None))
+            status = frame.run(plan.handle, workspace.handle, inputs, outputs, None)
+            if status:
+                _check(status)
     frame.busy = False
     return frame.results(tensors)
 

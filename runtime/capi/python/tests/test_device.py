@@ -92,6 +92,7 @@ def stand_for_torch():
     torch.float32, torch.float16 = np.float32, np.float16
     torch.empty = lambda shape, dtype, device: Tensor(np.full(shape, 7, str(dtype).replace("torch.", "")
                                                               if isinstance(dtype, str) else dtype), device.index)  # fmt: skip
+    torch.is_grad_enabled = lambda: True
     torch.jit = types.SimpleNamespace(is_tracing=lambda: False)
     torch.cuda = types.SimpleNamespace(
         current_stream=current_stream, is_current_stream_capturing=lambda: STREAM.captured

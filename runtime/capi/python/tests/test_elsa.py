@@ -199,7 +199,7 @@ class Answers(Case):
             for mask in (added, wide, np.asfortranarray(added), added[None]):
                 self.near(elsa.attention(q, k, v, mask=mask), wanted)
             # What is broadcast is neither copied nor read more than once.
-            taken = elsa._Array("mask", elsa._Numpy, *elsa._Numpy.of("mask", np.ndarray, elsa._Numpy.describe(wide)))
+            taken = elsa._Array("mask", elsa._Numpy, *elsa._Numpy.of("mask", np.ndarray, elsa._Numpy.description(wide)))
             taken.narrow(None)
             self.assertEqual((taken.shape, taken.copied), ((1, 1, 9, 13), False))
             self.near(elsa.attention(q, k, v, bias=wide, mask=keep), oracle(q, k, v, added=added, keep=keep)[0])
