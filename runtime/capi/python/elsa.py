@@ -38,7 +38,7 @@ __all__ = [
 ]  # fmt: skip
 
 ABI_MAJOR, ABI_MINOR = 1, 4
-# Number of plans that an engine keeps, for the shapes used last.
+# Number of plans that an engine keeps, and of frames that each of its threads keeps.
 MOST_PLANS = 64
 
 
@@ -214,9 +214,7 @@ class _SelectiveProblem(_Sized):
 
 class _ConvolutionProblem(_Sized):
     prefix = "elsa_convolution_"
-    _fields_ = (
-        _each(_U32, "dtype order shared silu reverse in_place") + [("taps", _SIZE)] + _each(_View, "u out")
-    )
+    _fields_ = _each(_U32, "dtype order shared silu reverse in_place") + [("taps", _SIZE)] + _each(_View, "u out")
 
 
 class _SeriesOptions(_Sized):
@@ -299,7 +297,8 @@ _ADDITIONS = {
     "mask": (_MASKS, (1, 2, 3, 4)),
     "bias": (_FLOATS, (1, 2, 3, 4)),
     "bias_table": (_DTYPES, (2,)),
-    "bias_index": ({"int64": (0, 8)}, (2,)),
+    # Its size is a number of elements.
+    "bias_index": ({"int64": (0, 1)}, (2,)),
 }
 _CAUSAL = {None: 0, False: 0, True: 1, "top_left": 1, "bottom_right": 2}
 _RULES = ["linear", "gated", "delta", "gated_delta"]
@@ -315,10 +314,6 @@ _word_at, _HEAD = ctypes.c_size_t.from_address, object.__basicsize__
 def _check(status):
     if status:
         raise _ERRORS.get(status, DeviceError)(_lib.elsa_last_error().decode("utf-8", "replace"))
-
-
-def _checked(function, *arguments):
-    _check(function(*arguments))
 
 
 def version():
@@ -346,7 +341,7 @@ def _not_captured(name):
 
 
 class Engine(object):
-    """A back end with its threads, and the plans of the shapes used last.
+    """A back end with its threads, and the plans of the shapes that came last.
 
     `backend` is the name of a back end; None selects the one that the environment variable ELSA_BACKEND names, else the
     best of the CPU. `threads` is the number of CPU threads that compute, including the caller's; 0 is one for each core
@@ -539,6 +534,8 @@ class _Numpy(object):
     float32 = operator.methodcaller("astype", "float32")
     writable = operator.attrgetter("flags.writeable")
     description = operator.attrgetter("dtype", "shape", "strides")
+    # The description contains all that is checked.
+    check = device = staticmethod(lambda name, array: None)
 
     @staticmethod
     def describe(arrays):
@@ -558,14 +555,6 @@ class _Numpy(object):
         return dtype.name, shape, tuple([stride // size for stride in strides]), None
 
     @staticmethod
-    def check(name, array):
-        pass
-
-    @staticmethod
-    def device(name, array):
-        return None
-
-    @staticmethod
     def address(array):
         """Returns the address of the first element."""
         return array.__array_interface__["data"][0]
@@ -577,8 +566,8 @@ class _Numpy(object):
         return _word_at(id(array) + _HEAD).value
 
     @staticmethod
-    def maker(description, dtype, shape, strides=None):
-        """Returns a function that makes an array, of the described type if `dtype` is None."""
+    def maker(description, dtype, shape, strides):
+        """Returns a function that makes an array, dense and of the described type if `dtype` is None."""
         numpy = _Numpy.module
         return functools.partial(numpy.empty, shape, description[0] if dtype is None else numpy.dtype(dtype))
 
@@ -595,6 +584,7 @@ class _Torch(object):
     dense = operator.methodcaller("contiguous")
     float32 = operator.methodcaller("float")
     gradients = operator.attrgetter("requires_grad")
+    writable = staticmethod(lambda tensor: True)
     description = operator.attrgetter("dtype", "shape", "device", "layout")
 
     @staticmethod
@@ -632,16 +622,11 @@ class _Torch(object):
         return tensor.device.index if tensor.is_cuda else None
 
     @staticmethod
-    def maker(description, dtype, shape, strides=None):
-        """Returns a function that makes a tensor, of the described type if `dtype` is None."""
+    def maker(description, dtype, shape, strides):
+        """Returns a function that makes a tensor, dense if `strides` is None and of the described type if `dtype` is None."""
         torch, (like, _, device, _) = _Torch.module, description[0]
         dtype = like if dtype is None else getattr(torch, dtype)
-        make = functools.partial(torch.empty if strides is None else torch.empty_strided, shape)
-        return functools.partial(make, *(() if strides is None else (strides,)), dtype=dtype, device=device)
-
-    @staticmethod
-    def writable(tensor):
-        return True
+        return functools.partial(torch.empty_strided, shape, strides or _dense(shape), dtype=dtype, device=device)
 
 
 def _converted(kind, dtype, tensor):
@@ -725,9 +710,8 @@ class _Array(object):
 
     def dense(self):
         """Returns whether the elements are contiguous, the last axis fastest."""
-        return 0 in self.shape or all(
-            n == 1 or stride == step for n, stride, step in zip(self.shape, self.strides, _dense(self.shape))
-        )
+        steps = _dense(self.shape)
+        return 0 in self.shape or all(n == 1 or a == b for n, a, b in zip(self.shape, self.strides, steps))
 
     def copy(self):
         """Makes the elements contiguous, in a copy."""
@@ -817,7 +801,7 @@ class _Frame(object):
             self.plan = engine._plan(key, self.problem, self.options, capturing)
             self.place = engine._local.places.setdefault(prefix, _Place())
             self.run, self.run_device = getattr(_lib, prefix + "run"), getattr(_lib, prefix + "run_device")
-        # The calls need the rest no more.
+        # Calls do not need the rest.
         del self.arrays, self.index, self.problem, self.options
 
     def at(self, field):
@@ -836,6 +820,13 @@ class _Frame(object):
         self.makers.append(self.kind.maker(self.like, dtype, shape, strides))
         dtype = dtype or next(iter(self.arrays.values())).dtype
         self.arrays[name] = _Array(name, self.kind, dtype, shape, strides or _dense(shape), self.device)
+
+    def optional(self, **values):
+        """Sets the fields of the problem whose values are not None."""
+        for name, value in values.items():
+            if value is not None:
+                setattr(self.problem, name, value)
+                setattr(self.problem, "has_" + name, 1)
 
     def rows(self, name):
         """Adds a tensor [..., tokens, dim], whose rows must be contiguous. Returns the number of its type."""
@@ -945,7 +936,7 @@ def _run_long(engine, run, kept):
         except IndexError:
             return
         try:
-            outcome.append(run())
+            outcome.append(_check(run()))
         except BaseException as error:
             outcome.append(error)
         del claimed
@@ -959,7 +950,7 @@ def _run_long(engine, run, kept):
                 try:
                     _thread.start_new_thread(work, ())
                 except _thread.error:
-                    return run()
+                    return _check(run())
             if raised is None:
                 ended.acquire()
                 continue
@@ -989,8 +980,8 @@ def _of_one_library(kind, names, tensors):
         kind.check(name, tensor)
 
 
-def _call(operator, names, tensors, options, engine, written=0, lengths=None):
-    """Calls an operator, a subclass of `_Frame`. The last `written` tensors are outputs; `lengths` is the C array of its
+def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
+    """Calls the operator of `made_by`, a subclass of `_Frame`. The last `written` tensors are outputs; `lengths` is the C array of its
     integers.
 
     Every call takes this path: one dictionary look-up, an address for each tensor, and the library's call. The first call
@@ -999,7 +990,7 @@ def _call(operator, names, tensors, options, engine, written=0, lengths=None):
     kind = _kind(names[0], type(tensors[0]))
     device = kind.device(names[0], tensors[0])
     try:
-        key = tuple(map(type, tensors)), kind.describe(tensors), operator, names, options
+        key = tuple(map(type, tensors)), kind.describe(tensors), made_by, names, options
     except Exception:
         _of_one_library(kind, names, tensors)
         raise
@@ -1015,7 +1006,7 @@ def _call(operator, names, tensors, options, engine, written=0, lengths=None):
                 raise ArgumentError(f"{name}: read-only; allowed: an array that can be written")
     capturing = None if device is None else _capturing(names[0])
     if frame is None or frame.busy:
-        frame = frames[key] = operator(engine, kind, key, capturing)
+        frame = frames[key] = made_by(engine, kind, key, capturing)
         _bound(frames)
     frame.busy = True
     if frame.copies:
@@ -1038,7 +1029,7 @@ def _call(operator, names, tensors, options, engine, written=0, lengths=None):
             stream = sys.modules["torch"].cuda.current_stream(device).cuda_stream or 1
             _check(frame.run_device(plan.handle, workspace.handle, inputs, outputs, stream, None))
         elif plan.long and threading.current_thread() is threading.main_thread():
-            run = functools.partial(_checked, frame.run, plan.handle, workspace.handle, inputs, outputs, None)
+            run = functools.partial(frame.run, plan.handle, workspace.handle, inputs, outputs, None)
             _run_long(plan.engine, run, (frame, workspace, tensors, lengths))
         else:
             status = frame.run(plan.handle, workspace.handle, inputs, outputs, None)
@@ -1087,15 +1078,8 @@ class _Attention(_Frame):
             if "bias_table" not in arrays:
                 raise ArgumentError("bias_index: given without bias_table; allowed: both")
             self.addition("bias_index")
-            # Its size is a number of elements.
-            self.words[self.at("bias_index") + 1] = _product(arrays["bias_index"].shape)
         problem.softcap, problem.causal, problem.has_key_lengths = softcap, diagonal, lengths
-        if scale is not None:
-            problem.has_scale, problem.scale = 1, scale
-        if sides[0] is not None:
-            problem.has_window_left, problem.window_left = 1, sides[0]
-        if sides[1] is not None:
-            problem.has_window_right, problem.window_right = 1, sides[1]
+        self.optional(scale=scale, window_left=sides[0], window_right=sides[1])
         if pairs is not None:
             problem.windows.picture[:], problem.windows.size[:], problem.windows.shift[:] = pairs
         if lse:
@@ -1168,7 +1152,7 @@ def attention(
     lengths = None if key_lengths is None else _lengths(key_lengths)
     pairs = None if windows is None else _pairs(windows)
     options = (
-        None if scale is None else _number("scale", scale),
+        _number("scale", scale),
         0.0 if softcap is None else _number("softcap", softcap),
         diagonal,
         sides,
@@ -1222,10 +1206,7 @@ class _Linear(_Frame):
         problem.in_place, problem.packed = in_place and 0 not in arrays["past_state"].shape, packed
         problem.rule, problem.direction, options.form = numbers
         options.chunk, options.parts = sizes
-        for name, value in (("scale", scale), ("normalize", normalize)):
-            if value is not None:
-                setattr(problem, "has_" + name, 1)
-                setattr(problem, name, value)
+        self.optional(scale=scale, normalize=normalize)
         self.runs = any(name in arrays and 0 not in arrays[name].shape for name in ("out", "present_state"))
 
 
@@ -1593,12 +1574,12 @@ def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, s
 def _sdpa(engine, query, key, value, mask, dropout_p, is_causal, scale, enable_gqa):
     if dropout_p:
         raise UnsupportedError(f"dropout_p: {dropout_p}; allowed: 0, inference")
-    if _KINDS.get(type(query)) is not _Torch and not isinstance(query, sys.modules["torch"].Tensor):
+    if _kind("query", type(query)) is not _Torch:
         raise ArgumentError(f"query: {type(query).__name__}; allowed: a tensor of torch")
     names, tensors = ("query", "key", "value"), (query, key, value)
     if mask is not None:
         names, tensors = names + ("attn_mask",), tensors + (mask,)
-    options = None if scale is None else _number("scale", scale), bool(is_causal), bool(enable_gqa)
+    options = _number("scale", scale), bool(is_causal), bool(enable_gqa)
     return _call(_Sdpa, names, tensors, options, engine)
 
 
