@@ -129,6 +129,18 @@ class Again(Case):
                         self.assertEqual(bits(call(engine)), answer, (calls.__name__, seed, n))
                         self.assertEqual(bits(call(engine)), answer, (calls.__name__, seed, n))
 
+    def test_results_are_not_those_of_later_calls(self):
+        q, k = make(1, 2, 9, 16, seed=1), make(1, 2, 9, 16, seed=2)
+        for call in (
+            lambda x: elsa.attention(x, k, k, lse=True), lambda x: elsa.linear_attention(x, x, k, present_state=True),
+            lambda x: elsa.recurrence(x[0], k[0], present_state=True), lambda x: elsa.conv(x[0], x[0, 0, 0, :3], present_state=True),
+        ):  # fmt: skip
+            first = call(q)
+            before = bits(first)
+            second = call(k)
+            self.assertEqual(bits(first), before)
+            self.assertFalse(any(np.shares_memory(x, y) for x in first for y in second))
+
     def test_memory_that_moves_is_found(self):
         q, k, v = [make(1, 2, 30, 32, seed=n) for n in range(3)]
         wanted = elsa.attention(q, k, v).tobytes()
@@ -309,21 +321,27 @@ class Kept(Case):
                 made, lse = elsa.attention(*tensors, mask=mask, lse=True, engine=engine)
                 elsa.attention(*tensors, out=out, engine=engine)
                 elsa.linear_attention(*tensors, engine=engine)
-            alive = [weakref.ref(x) for x in tensors + [mask, out, made, lse, engine]]
-            del tensors, mask, out, made, lse, engine
+            alive = [weakref.ref(x) for x in tensors + [mask, out, made, lse]]
+            del tensors, mask, out, made, lse
             self.assertEqual([x() for x in alive], [None] * len(alive))
+            alive = weakref.ref(engine)
+            del engine
+            self.assertIsNone(alive())
         finally:
             gc.enable()
 
     def test_threads_that_change_often(self):
         engine, faults, interval = elsa.Engine(threads=1), [], sys.getswitchinterval()
-        cases = [[make(1, 2, 9, 16, seed=10 * n + m) for m in range(3)] for n in range(4)]
+        cases = [[make(1, 2, 150, 32, seed=10 * n + m) for m in range(3)] for n in range(4)]
         wanted = [elsa.attention(*case, engine=engine).tobytes() for case in cases]
 
         def work(n):
-            for _ in range(200):
-                if elsa.attention(*cases[n], engine=engine).tobytes() != wanted[n]:
-                    faults.append(n)
+            try:
+                for _ in range(100):
+                    if elsa.attention(*cases[n], engine=engine).tobytes() != wanted[n]:
+                        faults.append(n)
+            except elsa.ElsaError as error:
+                faults.append(error)
 
         sys.setswitchinterval(1e-6)
         try:
@@ -338,16 +356,16 @@ class Kept(Case):
         """Counts of functions bound the cost of a known call without a clock."""
         engine, q, u = elsa.Engine(threads=1), make(1, 2, 9, 16, seed=1), make(2, 9, 6, seed=2)
         out, mask, filter = np.empty_like(q), np.ones((9, 9), bool), make(6, 4, seed=3)
-        for most, made, call in (
-            (14, 1, lambda: elsa.attention(q, q, q, engine=engine)),
+        for calls, made, call in (
+            (12, 1, lambda: elsa.attention(q, q, q, engine=engine)),
             (13, 2, lambda: elsa.attention(q[0], q[0], q[0], engine=engine, lse=True, causal=True)),
-            (15, 0, lambda: elsa.attention(q, q, q, engine=engine, out=out)),
-            (16, 1, lambda: elsa.attention(q, q, q, engine=engine, mask=mask)),
+            (13, 0, lambda: elsa.attention(q, q, q, engine=engine, out=out)),
+            (14, 1, lambda: elsa.attention(q, q, q, engine=engine, mask=mask)),
             (22, 1, lambda: elsa.linear_attention(q, q, q, engine=engine)),
-            (24, 2, lambda: elsa.linear_attention(q, q, q, engine=engine, present_state=True)),
-            (16, 1, lambda: elsa.recurrence(u, u, engine=engine)),
-            (21, 1, lambda: elsa.selective(u, u, filter, filter, filter, engine=engine)),
-            (17, 1, lambda: elsa.conv(u, filter, engine=engine)),
+            (23, 2, lambda: elsa.linear_attention(q, q, q, engine=engine, present_state=True)),
+            (14, 1, lambda: elsa.recurrence(u, u, engine=engine)),
+            (16, 1, lambda: elsa.selective(u, u, filter, filter, filter, engine=engine)),
+            (15, 1, lambda: elsa.conv(u, filter, engine=engine)),
         ):
             call()
             frame = list(engine._local.frames.values())[-1]
@@ -361,7 +379,9 @@ class Kept(Case):
                 return count
 
             def profile(frame, event, argument):
-                if event == "call" and frame.f_code.co_filename == elsa.__file__ and frame.f_code.co_name[0] != "<":
+                name = frame.f_code.co_name
+                # Comprehensions are functions of old versions of Python only.
+                if event == "call" and frame.f_code.co_filename == elsa.__file__ and not name.endswith("comp>"):
                     counts["call"] += 1
 
             frame.run, frame.makers = counted("run", run), [counted("make", maker) for maker in makers]
@@ -374,8 +394,7 @@ class Kept(Case):
                 sys.setprofile(None)
                 elsa._lib, frame.run, frame.makers = library, run, makers
             self.assertEqual((counts["run"], counts["make"]), (1, made))
-            self.assertLessEqual(counts["call"], most)
-            self.assertGreater(counts["call"], 5)
+            self.assertEqual(counts["call"], calls)
 
 
 if __name__ == "__main__":

@@ -301,7 +301,8 @@ class Again(Case):
 
     def test_refused_after_a_call_of_equal_shapes(self):
         q, k, v = tensors((1, 1, 1, 1))
-        wide = torch.zeros(1).expand(1, 1, 1, 1)
+        # Strides that tensors of other layouts report too.
+        same = [torch.zeros(1).as_strided(k.shape, x.stride()) for x in (k.to_sparse(), k.to_mkldnn())]
         plain = torch.nn.Parameter(k.clone(), requires_grad=False)
         bad, mask = elsa.ArgumentError, torch.zeros(1, 1)
         for function in (elsa.attention, elsa.sdpa):
@@ -309,7 +310,7 @@ class Again(Case):
             for _ in range(2):
                 wanted = function(q, k, v)
                 self.assertTrue(torch.equal(function(q, plain, v), wanted))
-                function(q, wide, v)
+                [function(q, x, v) for x in same]
                 function(q, k, v, mask)
                 self.refused(bad, f"{first}: layout torch.sparse_coo", function, q, k.to_sparse(), v)
                 self.refused(bad, f"{first}: layout torch._mkldnn", function, q, k.to_mkldnn(), v)
