@@ -428,8 +428,7 @@ class _Local(threading.local):
 class _Place(object):
     """The workspaces of a thread for an operator: one for its calls and one for its captured calls."""
 
-    def __init__(self):
-        self.workspace = self.captured = None
+    workspace = captured = None
 
 
 class _Plan(object):
@@ -539,7 +538,7 @@ class _Numpy(object):
 
     @staticmethod
     def describe(arrays):
-        """Returns all that a frame depends on for each array, except the class."""
+        """Returns what a frame depends on for each array, except the class."""
         return tuple(map(_Numpy.description, arrays))
 
     @staticmethod
@@ -560,10 +559,11 @@ class _Numpy(object):
         return array.__array_interface__["data"][0]
 
     @staticmethod
-    def field(array):
-        """Returns what `address` does in a sixth of the time: the first field of numpy's struct after the object's head,
-        which every compiled extension reads there too."""
-        return _word_at(id(array) + _HEAD).value
+    def write(words, order, arrays):
+        """Writes the addresses of the first elements: the first field of numpy's struct after the object's head, which every
+        compiled extension reads there too. `address` takes ten times as long."""
+        for at, array in zip(order, arrays):
+            words[at] = _word_at(id(array) + _HEAD).value
 
     @staticmethod
     def maker(description, dtype, shape, strides):
@@ -576,11 +576,18 @@ class _Numpy(object):
         return _Numpy.module.ascontiguousarray(array)
 
 
+def _write(address, words, order, tensors):
+    """Writes the addresses of tensors into words, in an order."""
+    for at, tensor in zip(order, tensors):
+        words[at] = address(tensor)
+
+
 class _Torch(object):
     """Access to torch tensors."""
 
     library, module = "torch", None
     address = operator.methodcaller("data_ptr")
+    write = functools.partial(_write, address)
     dense = operator.methodcaller("contiguous")
     float32 = operator.methodcaller("float")
     gradients = operator.attrgetter("requires_grad")
@@ -589,7 +596,7 @@ class _Torch(object):
 
     @staticmethod
     def describe(tensors):
-        """Returns all that a frame depends on for each tensor, except the class. Raises if `check` refuses a tensor."""
+        """Returns what a frame depends on for each tensor, except the class. Raises if `check` refuses a tensor."""
         torch = _Torch.module
         if torch.is_grad_enabled() and any(map(_Torch.gradients, tensors)):
             raise UnsupportedError
@@ -651,9 +658,11 @@ def _kind(name, found):
             kind, kind.module = _Torch, torch
         elif numpy is not None and issubclass(found, numpy.ndarray):
             kind, kind.module = _Numpy, numpy
-            array = numpy.zeros(3)[1:]
-            if sys.implementation.name == "cpython" and kind.field(array) == kind.address(array):
-                kind.address = kind.field
+            array, words = numpy.zeros(3)[1:], [0]
+            if sys.implementation.name == "cpython":
+                kind.write(words, [0], [array])
+            if words != [kind.address(array)]:
+                kind.write = functools.partial(_write, kind.address)
         else:
             raise ArgumentError(f"{name}: {found.__name__}; allowed: an array of numpy or a tensor of torch")
         _KINDS[found] = kind
@@ -981,13 +990,13 @@ def _of_one_library(kind, names, tensors):
 
 
 def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
-    """Calls the operator of `made_by`, a subclass of `_Frame`. The last `written` tensors are outputs; `lengths` is the C array of its
-    integers.
+    """Calls the operator of `made_by`, a subclass of `_Frame`. The last `written` tensors are outputs; `lengths` is the C
+    array of its integers.
 
     Every call takes this path: one dictionary look-up, an address for each tensor, and the library's call. The first call
     with a key makes its frame.
     """
-    kind = _kind(names[0], type(tensors[0]))
+    kind = _KINDS.get(type(tensors[0])) or _kind(names[0], type(tensors[0]))
     device = kind.device(names[0], tensors[0])
     try:
         key = tuple(map(type, tensors)), kind.describe(tensors), made_by, names, options
@@ -1011,11 +1020,10 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
     frame.busy = True
     if frame.copies:
         tensors = frame.copied(tensors)
-    if frame.makers:
-        tensors += tuple([make() for make in frame.makers])
+    for make in frame.makers:
+        tensors += (make(),)
     words = frame.words
-    for at, address in zip(frame.order, map(kind.address, tensors)):
-        words[at] = address
+    kind.write(words, frame.order, tensors)
     if lengths is not None:
         at = frame.at(frame.lengths)
         words[at], words[at + 1] = ctypes.addressof(lengths), len(lengths)
@@ -1032,9 +1040,7 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
             run = functools.partial(frame.run, plan.handle, workspace.handle, inputs, outputs, None)
             _run_long(plan.engine, run, (frame, workspace, tensors, lengths))
         else:
-            status = frame.run(plan.handle, workspace.handle, inputs, outputs, None)
-            if status:
-                _check(status)
+            _check(frame.run(plan.handle, workspace.handle, inputs, outputs, None))
     frame.busy = False
     return frame.results(tensors)
 
@@ -1151,15 +1157,8 @@ def attention(
         sides = (_side("window", window[0]), _side("window", window[1]))
     lengths = None if key_lengths is None else _lengths(key_lengths)
     pairs = None if windows is None else _pairs(windows)
-    options = (
-        _number("scale", scale),
-        0.0 if softcap is None else _number("softcap", softcap),
-        diagonal,
-        sides,
-        pairs,
-        lengths is not None,
-        bool(lse),
-    )
+    numbers = _number("scale", scale), 0.0 if softcap is None else _number("softcap", softcap)
+    options = numbers + (diagonal, sides, pairs, lengths is not None, bool(lse))
     return _call(_Attention, names, tensors, options, engine, out is not None, lengths)
 
 
@@ -1277,15 +1276,10 @@ def linear_attention(
     names, tensors = _with(("q", "k", "v"), (q, k, v), ("decay", decay), ("beta", beta))
     names, tensors, make, in_place, written = _states(names, tensors, past_state, present_state, out)
     lengths = None if cu_seqlens is None else _lengths(cu_seqlens, "cu_seqlens")
-    options = (
-        (_one_of("rule", rule, _RULES), _one_of("direction", direction, _DIRECTIONS), _one_of("form", form, _FORMS)),
-        (_count("chunk", chunk), _count("parts", parts)),
-        _number("scale", scale),
-        _number("normalize", normalize),
-        in_place,
-        0 if lengths is None else max(len(lengths) - 1, 1),
-        make,
-    )
+    packed = 0 if lengths is None else max(len(lengths) - 1, 1)
+    numbers = _one_of("rule", rule, _RULES), _one_of("direction", direction, _DIRECTIONS), _one_of("form", form, _FORMS)
+    sizes = _count("chunk", chunk), _count("parts", parts)
+    options = numbers, sizes, _number("scale", scale), _number("normalize", normalize), in_place, packed, make
     return _call(_Linear, names, tensors, options, engine, written, lengths)
 
 
