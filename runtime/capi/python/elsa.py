@@ -567,7 +567,7 @@ class _Numpy(object):
 
     @staticmethod
     def maker(description, dtype, shape, strides):
-        """Returns a function that makes an array, dense and of the described type if `dtype` is None."""
+        """Returns a function that makes a dense array, of the described type without `dtype`."""
         numpy = _Numpy.module
         return functools.partial(numpy.empty, shape, description[0] if dtype is None else numpy.dtype(dtype))
 
@@ -630,7 +630,7 @@ class _Torch(object):
 
     @staticmethod
     def maker(description, dtype, shape, strides):
-        """Returns a function that makes a tensor, dense if `strides` is None and of the described type if `dtype` is None."""
+        """Returns a function that makes a tensor: dense without strides, of the described type without `dtype`."""
         torch, (like, _, device, _) = _Torch.module, description[0]
         dtype = like if dtype is None else getattr(torch, dtype)
         return functools.partial(torch.empty_strided, shape, strides or _dense(shape), dtype=dtype, device=device)
@@ -770,10 +770,10 @@ class _Array(object):
 class _Frame(object):
     """One way to call an operator: the plan and the structs of all calls with equal keys, complete except for addresses.
 
-    A subclass checks the call and fills the structs. It reads the key alone, which holds the names, classes and descriptions
-    of the tensors and the checked options: calls with equal keys would make equal frames. The library checks what depends on
-    addresses, alignment and overlap, in every call. A frame belongs to one thread. `busy` is true during its call, so that
-    a signal handler or a finalizer that makes the same call meanwhile gets a frame of its own.
+    A subclass checks the call and fills the structs. It reads only the key: the names, classes and descriptions of the
+    tensors and the checked options. Calls with equal keys would therefore make equal frames. The library checks addresses,
+    alignment and overlap in every call. A frame belongs to one thread. `busy` is true during its call, so that a signal
+    handler or a finalizer that makes the same call gets a frame of its own.
     """
 
     # The operator's structs, and the field of its integers.
@@ -1329,9 +1329,7 @@ class _Series(_Frame):
                     f"present_state: {states.dtype} {list(states.shape)}; allowed: dense float32 {list(shape)}"
                 )
             self.numbers("present_state", shape)
-        if in_place and 0 not in shape:
-            self.problem.in_place = 1
-            self.memory("past_state", 0)
+        self.problem.in_place = in_place and 0 not in shape
         self.runs = states is not None or 0 not in self.arrays["out"].shape
 
 

@@ -215,7 +215,7 @@ class Sdpa(Case):
                 q, k, v = tensors(shape, device=device)
                 full = shape[:-1] + (5,)
                 for masked in range(len(full) + 1):
-                    for dtype in (torch.bool, torch.float32, torch.float16):
+                    for dtype in (torch.bool, torch.float32, torch.float16, torch.float64):
                         mask = torch.randn(full[masked:], generator=torch.Generator().manual_seed(masked))
                         if dtype is torch.bool:
                             mask = mask > -0.5
@@ -226,6 +226,9 @@ class Sdpa(Case):
                         self.near(found, exact(q, k, v, mask.expand(full)))
                         wide = mask.to(device).expand(full)
                         self.assertTrue(torch.equal(elsa.sdpa(q, k, v, attn_mask=wide), found))
+                        row = (mask[..., :1, :] if mask.dim() > 1 else mask).to(device)
+                        wanted = exact(q, k, v, row.cpu().expand(full))
+                        self.near(elsa.sdpa(q, k, v, attn_mask=row.expand(full)), wanted.nan_to_num(0))
             q, k, v = tensors((1, 2, 5, 16), device=device)
             none = torch.zeros(5, 5, dtype=torch.bool, device=device)
             self.assertTrue(bool((elsa.sdpa(q, k, v, attn_mask=none) == 0).all()))
@@ -264,17 +267,19 @@ class Again(Case):
         one, five = mask[:1, :1].expand(2, 4, 9, 13), [x.reshape(1, 2, 4, *x.shape[2:]) for x in (q, k, v)]
         turned = k.transpose(-1, -2).contiguous().transpose(-1, -2)
         shared = [q.reshape(2, 1, 4, 9, 16), k[:1].expand(2, 4, 13, 16), v[:1]]
-        out = torch.zeros_like(q)
+        out, columns = torch.zeros_like(q), mask.transpose(0, 1).contiguous().transpose(0, 1)
         return [
             lambda: elsa.sdpa(q, k, v), lambda: elsa.sdpa(q, k, v, is_causal=True), lambda: elsa.sdpa(q, k, v, scale=0.3),
             lambda: elsa.sdpa(q, k, v, mask), lambda: elsa.sdpa(q, k, v, mask > -1), lambda: elsa.sdpa(q, k, v, one),
-            lambda: elsa.sdpa(q, k, v, mask.double()), lambda: elsa.sdpa(q, k, v, mask.transpose(0, 1).contiguous().transpose(0, 1)),
+            lambda: elsa.sdpa(q, k, v, mask.double()), lambda: elsa.sdpa(q, k, v, columns),
             lambda: elsa.sdpa(q, turned, v), lambda: elsa.sdpa(q[:, :1], k, v), lambda: elsa.sdpa(q, k[:, :1], v),
-            lambda: elsa.sdpa(q, k[:, :2], v[:, :2], enable_gqa=True), lambda: elsa.sdpa(*five), lambda: elsa.sdpa(*five, mask[:1]),
-            lambda: elsa.sdpa(*shared), lambda: elsa.sdpa(q[0], k[0], v[0]), lambda: elsa.sdpa(q[0, 0], k[0, 0], v[0, 0]),
+            lambda: elsa.sdpa(q, k[:, :2], v[:, :2], enable_gqa=True), lambda: elsa.sdpa(*five),
+            lambda: elsa.sdpa(*five, mask[:1]), lambda: elsa.sdpa(*shared),
+            lambda: elsa.sdpa(q[0], k[0], v[0]), lambda: elsa.sdpa(q[0, 0], k[0, 0], v[0, 0]),
             lambda: elsa.sdpa(q[:0], k[:0], v[:0]), lambda: elsa.sdpa(*[x.bfloat16() for x in (q, k, v)]),
-            lambda: elsa.attention(q, k, v), lambda: elsa.attention(q, k, v, out=out), lambda: elsa.attention(q, k, v, bias=mask),
-            lambda: elsa.attention(q, k, v, lse=True)[1], lambda: elsa.attention(q, k, v, mask=(mask > 0).int()),
+            lambda: elsa.attention(q, k, v), lambda: elsa.attention(q, k, v, out=out),
+            lambda: elsa.attention(q, k, v, bias=mask), lambda: elsa.attention(q, k, v, lse=True)[1],
+            lambda: elsa.attention(q, k, v, mask=(mask > 0).int()),
         ]  # fmt: skip
 
     def test_bits_and_strides_are_those_of_a_first_call(self):
