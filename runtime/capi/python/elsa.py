@@ -419,7 +419,7 @@ class Engine(object):
 
 
 class _Local(threading.local):
-    """What a thread keeps for an engine: its frames by key, and the place of each operator's workspace by prefix."""
+    """State of a thread for an engine: its frames by key, and each operator's workspaces by prefix."""
 
     def __init__(self):
         self.frames, self.places = {}, {}
@@ -514,7 +514,7 @@ def _count(name, value):
 
 
 def _bound(kept):
-    """Drops the oldest entries of a dict that threads share."""
+    """Drops the oldest entries beyond MOST_PLANS of a dict that other threads may change."""
     for key in list(kept)[:-MOST_PLANS]:
         kept.pop(key, None)
 
@@ -561,7 +561,7 @@ class _Numpy(object):
     @staticmethod
     def write(words, order, arrays):
         """Writes the addresses of the first elements: the first field of numpy's struct after the object's head, which every
-        compiled extension reads there too. `address` takes ten times as long."""
+        compiled extension reads there too. `address` takes six times as long."""
         for at, array in zip(order, arrays):
             words[at] = _word_at(id(array) + _HEAD).value
 
@@ -645,7 +645,7 @@ def _converted(kind, dtype, tensor):
     return kind.float32(library.where(library.isinf(tensor), tensor, tensor.clip(-most, most)))
 
 
-# The readers of the classes of tensors seen so far.
+# Maps a class of tensors to the class that reads them.
 _KINDS = {}
 
 
@@ -680,8 +680,8 @@ def _dense(shape):
 
 
 class _Array(object):
-    """A tensor of a call by its description: type, shape and strides in elements. The library reads the caller's memory,
-    unless `copied`: then it reads the result of `steps`, which the call applies to the caller's tensor."""
+    """Description of a tensor of a call: type, shape and strides in elements. The library reads the caller's memory. If
+    `copied` is true, it reads the result of `steps` instead, which each call applies to the caller's tensor."""
 
     __slots__ = ("name", "kind", "dtype", "shape", "strides", "device", "steps", "copied")
 
@@ -753,8 +753,8 @@ class _Array(object):
         self.steps.append(operator.methodcaller("reshape", self.shape))
 
     def narrow(self, dtype):
-        """Keeps one element of each broadcast axis, and converts to `dtype` unless it is None. What is not dense then is
-        copied."""
+        """Keeps one element of each broadcast axis, converts to `dtype` unless it is None, and copies a tensor that is not
+        dense then."""
         shared = [stride == 0 and n > 1 for n, stride in zip(self.shape, self.strides)]
         if 0 in self.shape:
             return
@@ -778,7 +778,7 @@ class _Frame(object):
 
     # The operator's structs, and the field of its integers.
     Problem = Options = Inputs = Outputs = lengths = None
-    # The library's names of tensors that the function names otherwise.
+    # Maps names of arguments to those of the library, where they differ.
     fields = {}
     busy, runs, plan = False, True, None
 
@@ -910,7 +910,7 @@ def _engine_for(device):
     """Returns the engine of the host or of a CUDA device."""
     engine = _engines.get(device)
     if engine is None:
-        # Of threads that come here together, one keeps its engine.
+        # Threads that race here all use the engine that is stored first.
         engine = _engines.setdefault(device, Engine() if device is None else Engine("cuda", device=device))
     return engine
 
@@ -1046,7 +1046,7 @@ def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
 
 
 def _with(names, tensors, *optional):
-    """Returns names and tensors with those of the optional tensors that are given."""
+    """Appends the optional tensors that are not None, and their names."""
     for name, tensor in optional:
         if tensor is not None:
             names, tensors = names + (name,), tensors + (tensor,)
@@ -1210,8 +1210,8 @@ class _Linear(_Frame):
 
 
 def _states(names, tensors, past, present, out):
-    """Adds states and the output. Returns names and tensors, whether the present states are to be made, whether they are
-    the past ones, and the number of tensors that are written."""
+    """Appends states and the output. Returns names, tensors, whether the call allocates the present states, whether they
+    are the past ones in place, and the number of tensors that it writes."""
     make = present is True
     if make or present is False:
         present = None
