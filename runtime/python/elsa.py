@@ -24,8 +24,8 @@ computes normally. A GPU finishes the kernels already launched.
 """
 
 import _thread
-import collections
 import ctypes
+import functools
 import operator
 import os
 import sys
@@ -38,7 +38,7 @@ __all__ = [
 ]  # fmt: skip
 
 ABI_MAJOR, ABI_MINOR = 1, 0
-# Number of plans that an engine keeps, for the shapes used last.
+# Number of plans that an engine keeps, and of frames that each of its threads keeps.
 MOST_PLANS = 64
 
 
@@ -73,33 +73,48 @@ class LibraryError(ElsaError, ImportError):
 # Structs of elsa.h. A newer library may extend a struct that begins with `size`, and reads missing fields as zeros.
 
 
+_U32, _SIZE = ctypes.c_uint32, ctypes.c_size_t
+
+
+def _each(kind, names):
+    """Returns the fields of one type."""
+    return [(name, kind) for name in names.split()]
+
+
 class _View(ctypes.Structure):
-    _fields_ = [("shape", ctypes.c_size_t * 4), ("strides", ctypes.c_size_t * 4)]
+    _fields_ = _each(_SIZE * 4, "shape strides")
 
 
 class _Mask(ctypes.Structure):
-    _fields_ = [("kind", ctypes.c_uint32), ("rank", ctypes.c_uint32), ("dims", ctypes.c_size_t * 4)]
+    _fields_ = _each(_U32, "kind rank") + [("dims", _SIZE * 4)]
 
 
 class _Table(ctypes.Structure):
-    _fields_ = [
-        ("dtype", ctypes.c_uint32),
-        ("has_index", ctypes.c_uint32),
-        ("entries", ctypes.c_size_t),
-        ("heads", ctypes.c_size_t),
-    ]
+    _fields_ = _each(_U32, "dtype has_index") + _each(_SIZE, "entries heads")
 
 
 class _Windows(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t * 2) for name in ("picture", "size", "shift")]
+    _fields_ = _each(_SIZE * 2, "picture size shift")
 
 
 class _Handle(ctypes.Structure):
     _fields_ = [("id", ctypes.c_uint64)]
 
 
+class _Memory(ctypes.Structure):
+    """elsa_input, elsa_output: an address and a number of bytes."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("bytes", _SIZE)]
+
+
+class _Integers(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("count", _SIZE)]
+
+
 class _Sized(ctypes.Structure):
-    """A struct that records its size."""
+    """A struct that begins with its size."""
+
+    _fields_ = [("size", _SIZE)]
 
     def __init__(self):
         super().__init__()
@@ -107,198 +122,115 @@ class _Sized(ctypes.Structure):
 
 
 class _EngineOptions(_Sized):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("backend", ctypes.c_uint32),
-        ("fallback", ctypes.c_uint32),
-        ("threads", ctypes.c_size_t),
-        ("cuda_device", ctypes.c_size_t),
-        ("cuda_context", ctypes.c_uint32),
-        ("priority", ctypes.c_int32),
-        ("spin_us", ctypes.c_int64),
-        ("cores", ctypes.c_void_p),
-        ("core_count", ctypes.c_size_t),
-        ("parallel_for", ctypes.c_void_p),
-        ("parallel_user", ctypes.c_void_p),
-    ]
+    _fields_ = (
+        _each(_U32, "backend fallback")
+        + _each(_SIZE, "threads cuda_device")
+        + [("cuda_context", _U32), ("priority", ctypes.c_int32), ("spin_us", ctypes.c_int64)]
+        + [("cores", ctypes.c_void_p), ("core_count", _SIZE)]
+        + _each(ctypes.c_void_p, "parallel_for parallel_user")
+    )
 
 
 class _EngineInfo(_Sized):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("backend", ctypes.c_uint32),
-        ("fallback", ctypes.c_uint32),
-        ("threads", ctypes.c_size_t),
-        ("device_memory", ctypes.c_size_t),
-        ("driver_major", ctypes.c_uint32),
-        ("driver_minor", ctypes.c_uint32),
-        ("capability_major", ctypes.c_uint32),
-        ("capability_minor", ctypes.c_uint32),
-        ("integrated", ctypes.c_uint32),
-        ("absent", ctypes.c_uint32),
-        ("device", ctypes.c_char * 128),
-        ("reason", ctypes.c_char * 256),
-    ]
+    _fields_ = (
+        _each(_U32, "backend fallback")
+        + _each(_SIZE, "threads device_memory")
+        + _each(_U32, "driver_major driver_minor capability_major capability_minor integrated absent")
+        + [("device", ctypes.c_char * 128), ("reason", ctypes.c_char * 256)]
+    )
+
+
+class _PlanInfo(_Sized):
+    _fields_ = (
+        _each(_U32, "backend fallback")
+        + _each(_SIZE, "workspace_bytes staging_bytes")
+        + [("kernel", ctypes.c_char_p), ("state_workspace_bytes", _SIZE), ("reason", ctypes.c_char * 256)]
+    )
 
 
 class _Problem(_Sized):
     prefix = "elsa_"
     _fields_ = (
-        [("size", ctypes.c_size_t), ("dtype", ctypes.c_uint32), ("causal", ctypes.c_uint32)]
-        + [(name, _View) for name in ("q", "k", "v", "out", "past_k", "past_v", "present_k", "present_v")]
-        + [(name, ctypes.c_uint32) for name in ("has_past", "has_present", "append", "has_key_lengths", "has_scale")]
-        + [
-            ("scale", ctypes.c_float),
-            ("softcap", ctypes.c_float),
-            ("has_window_left", ctypes.c_uint32),
-            ("has_window_right", ctypes.c_uint32),
-            ("reserved", ctypes.c_uint32),
-            ("window_left", ctypes.c_int64),
-            ("window_right", ctypes.c_int64),
-            ("mask", _Mask),
-            ("packed", ctypes.c_size_t),
-            ("bias", _Mask),
-            ("bias_table", _Table),
-            ("windows", _Windows),
-        ]
+        _each(_U32, "dtype causal")
+        + _each(_View, "q k v out past_k past_v present_k present_v")
+        + _each(_U32, "has_past has_present append has_key_lengths has_scale")
+        + _each(ctypes.c_float, "scale softcap")
+        + _each(_U32, "has_window_left has_window_right reserved")
+        + _each(ctypes.c_int64, "window_left window_right")
+        + [("mask", _Mask), ("packed", _SIZE), ("bias", _Mask), ("bias_table", _Table), ("windows", _Windows)]
     )
-
-
-class _PlanInfo(_Sized):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("backend", ctypes.c_uint32),
-        ("fallback", ctypes.c_uint32),
-        ("workspace_bytes", ctypes.c_size_t),
-        ("staging_bytes", ctypes.c_size_t),
-        ("kernel", ctypes.c_char_p),
-        ("state_workspace_bytes", ctypes.c_size_t),
-        ("reason", ctypes.c_char * 256),
-    ]
-
-
-class _Memory(ctypes.Structure):
-    """elsa_input, elsa_output: an address and a number of bytes."""
-
-    _fields_ = [("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
-
-
-class _Integers(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("count", ctypes.c_size_t)]
 
 
 class _Inputs(_Sized):
     _fields_ = (
-        [("size", ctypes.c_size_t)]
-        + [(name, _Memory) for name in ("q", "k", "v", "past_k", "past_v", "mask")]
-        + [(name, _Integers) for name in ("key_lengths", "cu_seqlens_q", "cu_seqlens_k")]
+        _each(_Memory, "q k v past_k past_v mask")
+        + _each(_Integers, "key_lengths cu_seqlens_q cu_seqlens_k")
         + [("bias", _Memory), ("bias_index", _Integers)]
     )
 
 
 class _Outputs(_Sized):
-    _fields_ = [("size", ctypes.c_size_t)] + [
-        (name, _Memory) for name in ("out", "lse", "state_m", "state_s", "state_w", "present_k", "present_v")
-    ]
+    _fields_ = _each(_Memory, "out lse state_m state_s state_w present_k present_v")
 
 
 class _LinearProblem(_Sized):
     prefix = "elsa_linear_"
     _fields_ = (
-        [("size", ctypes.c_size_t)]
-        + [(name, ctypes.c_uint32) for name in ("dtype", "gate_dtype", "rule", "direction")]
-        + [(name, _View) for name in ("q", "k", "v", "out", "decay", "beta", "past_state", "present_state")]
-        + [(f"has_{name}", ctypes.c_uint32) for name in ("decay", "beta", "past_state", "present_state")]
-        + [
-            ("in_place", ctypes.c_uint32),
-            ("has_scale", ctypes.c_uint32),
-            ("scale", ctypes.c_float),
-            ("has_normalize", ctypes.c_uint32),
-            ("normalize", ctypes.c_float),
-            ("reserved", ctypes.c_uint32),
-            ("packed", ctypes.c_size_t),
-        ]
+        _each(_U32, "dtype gate_dtype rule direction")
+        + _each(_View, "q k v out decay beta past_state present_state")
+        + _each(_U32, "has_decay has_beta has_past_state has_present_state in_place has_scale")
+        + [("scale", ctypes.c_float), ("has_normalize", _U32), ("normalize", ctypes.c_float)]
+        + [("reserved", _U32), ("packed", _SIZE)]
     )
 
 
 class _LinearOptions(_Sized):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("form", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
-        ("chunk", ctypes.c_size_t),
-        ("parts", ctypes.c_size_t),
-        ("budget", ctypes.c_size_t),
-    ]
+    _fields_ = _each(_U32, "form reserved") + _each(_SIZE, "chunk parts budget")
 
 
 class _LinearInputs(_Sized):
-    _fields_ = (
-        [("size", ctypes.c_size_t)]
-        + [(name, _Memory) for name in ("q", "k", "v", "decay", "beta", "past_state")]
-        + [("cu_seqlens", _Integers)]
-    )
+    _fields_ = _each(_Memory, "q k v decay beta past_state") + [("cu_seqlens", _Integers)]
 
 
-class _LinearOutputs(_Sized):
-    _fields_ = [("size", ctypes.c_size_t), ("out", _Memory), ("present_state", _Memory)]
+class _StateOutputs(_Sized):
+    """elsa_linear_outputs, elsa_series_outputs."""
+
+    _fields_ = _each(_Memory, "out present_state")
 
 
 class _RecurrenceProblem(_Sized):
-    prefix, packed = "elsa_recurrence_", 0
-    _fields_ = (
-        [("size", ctypes.c_size_t)]
-        + [(name, ctypes.c_uint32) for name in ("dtype", "gate_dtype", "gate", "reverse", "in_place", "reserved")]
-        + [(name, _View) for name in ("a", "b", "out")]
-    )
+    prefix = "elsa_recurrence_"
+    _fields_ = _each(_U32, "dtype gate_dtype gate reverse in_place reserved") + _each(_View, "a b out")
 
 
 class _SelectiveProblem(_Sized):
-    prefix, packed = "elsa_selective_", 0
+    prefix = "elsa_selective_"
     _fields_ = (
-        [("size", ctypes.c_size_t)]
-        + [(name, ctypes.c_uint32) for name in ("dtype", "gate_dtype", "softplus", "reverse", "in_place")]
-        + [(name, ctypes.c_uint32) for name in ("fixed_b", "fixed_c", "has_z")]
-        + [("states", ctypes.c_size_t)]
-        + [(name, _View) for name in ("u", "delta", "b", "c", "z", "out")]
+        _each(_U32, "dtype gate_dtype softplus reverse in_place fixed_b fixed_c has_z")
+        + [("states", _SIZE)]
+        + _each(_View, "u delta b c z out")
     )
 
 
 class _ConvolutionProblem(_Sized):
-    prefix, packed = "elsa_convolution_", 0
-    _fields_ = (
-        [("size", ctypes.c_size_t)]
-        + [(name, ctypes.c_uint32) for name in ("dtype", "order", "shared", "silu", "reverse", "in_place")]
-        + [("taps", ctypes.c_size_t), ("u", _View), ("out", _View)]
-    )
+    prefix = "elsa_convolution_"
+    _fields_ = _each(_U32, "dtype order shared silu reverse in_place") + [("taps", _SIZE)] + _each(_View, "u out")
 
 
 class _SeriesOptions(_Sized):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("parts", ctypes.c_size_t),
-        ("budget", ctypes.c_size_t),
-        ("method", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
-    ]
+    _fields_ = _each(_SIZE, "parts budget") + _each(_U32, "method reserved")
 
 
 class _RecurrenceInputs(_Sized):
-    _fields_ = [("size", ctypes.c_size_t)] + [(name, _Memory) for name in ("a", "b", "past_state")]
+    _fields_ = _each(_Memory, "a b past_state")
 
 
 class _SelectiveInputs(_Sized):
-    _fields_ = [("size", ctypes.c_size_t)] + [
-        (name, _Memory) for name in ("u", "delta", "a", "b", "c", "d", "z", "delta_bias", "past_state")
-    ]
+    _fields_ = _each(_Memory, "u delta a b c d z delta_bias past_state")
 
 
 class _ConvolutionInputs(_Sized):
-    _fields_ = [("size", ctypes.c_size_t)] + [(name, _Memory) for name in ("u", "filter", "bias", "past_state")]
-
-
-class _SeriesOutputs(_Sized):
-    _fields_ = [("size", ctypes.c_size_t), ("out", _Memory), ("present_state", _Memory)]
+    _fields_ = _each(_Memory, "u filter bias past_state")
 
 
 def _open():
@@ -312,32 +244,24 @@ def _open():
         library.elsa_last_error.restype = ctypes.c_char_p
         library.elsa_abi_version.restype = ctypes.c_uint32
         pointer, handle = ctypes.c_void_p, _Handle
-        for name, arguments in (
+        functions = [
             ("elsa_backend_present", [ctypes.c_uint32, pointer]),
             ("elsa_engine_create", [pointer, pointer]),
             ("elsa_engine_describe", [handle, pointer]),
             ("elsa_engine_destroy", [handle]),
             ("elsa_engine_cancel", [handle]),
-            ("elsa_plan_create", [handle, pointer, pointer, pointer]),
             ("elsa_plan_describe", [handle, pointer]),
             ("elsa_plan_destroy", [handle]),
             ("elsa_workspace_create", [handle, pointer]),
             ("elsa_workspace_destroy", [handle]),
-            ("elsa_run", [handle, handle, pointer, pointer, pointer]),
-            ("elsa_run_device", [handle, handle, pointer, pointer, pointer, pointer]),
-            ("elsa_linear_plan_create", [handle, pointer, pointer, pointer]),
-            ("elsa_linear_run", [handle, handle, pointer, pointer, pointer]),
-            ("elsa_linear_run_device", [handle, handle, pointer, pointer, pointer, pointer]),
-            ("elsa_recurrence_plan_create", [handle, pointer, pointer, pointer]),
-            ("elsa_recurrence_run", [handle, handle, pointer, pointer, pointer]),
-            ("elsa_recurrence_run_device", [handle, handle, pointer, pointer, pointer, pointer]),
-            ("elsa_selective_plan_create", [handle, pointer, pointer, pointer]),
-            ("elsa_selective_run", [handle, handle, pointer, pointer, pointer]),
-            ("elsa_selective_run_device", [handle, handle, pointer, pointer, pointer, pointer]),
-            ("elsa_convolution_plan_create", [handle, pointer, pointer, pointer]),
-            ("elsa_convolution_run", [handle, handle, pointer, pointer, pointer]),
-            ("elsa_convolution_run_device", [handle, handle, pointer, pointer, pointer, pointer]),
-        ):
+        ]
+        for problem in (_Problem, _LinearProblem, _RecurrenceProblem, _SelectiveProblem, _ConvolutionProblem):
+            functions += [
+                (problem.prefix + "plan_create", [handle, pointer, pointer, pointer]),
+                (problem.prefix + "run", [handle, handle, pointer, pointer, pointer]),
+                (problem.prefix + "run_device", [handle, handle, pointer, pointer, pointer, pointer]),
+            ]
+        for name, arguments in functions:
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, ctypes.c_int32
     except (OSError, AttributeError) as error:
@@ -373,7 +297,8 @@ _ADDITIONS = {
     "mask": (_MASKS, (1, 2, 3, 4)),
     "bias": (_FLOATS, (1, 2, 3, 4)),
     "bias_table": (_DTYPES, (2,)),
-    "bias_index": ({"int64": (0, 8)}, (2,)),
+    # Its size is a number of elements.
+    "bias_index": ({"int64": (0, 1)}, (2,)),
 }
 _CAUSAL = {None: 0, False: 0, True: 1, "top_left": 1, "bottom_right": 2}
 _RULES = ["linear", "gated", "delta", "gated_delta"]
@@ -382,6 +307,8 @@ _FORMS = [None, "recurrent", "chunk", "fused_chunk", "parallel", "scan"]
 _LAYOUTS = ["btc", "bct"]
 _TAPS = ["newest_first", "newest_last"]
 _METHODS = [None, "direct", "fft"]
+_WORD = ctypes.sizeof(ctypes.c_size_t)
+_word_at, _HEAD = ctypes.c_size_t.from_address, object.__basicsize__
 
 
 def _check(status):
@@ -404,9 +331,9 @@ def backends():
     return found
 
 
-def _capturing(name, device):
+def _capturing(name):
     """Returns `name`, the name of the first tensor, if torch's current stream is being captured as a CUDA graph, else None."""
-    return name if device is not None and sys.modules["torch"].cuda.is_current_stream_capturing() else None
+    return name if sys.modules["torch"].cuda.is_current_stream_capturing() else None
 
 
 def _not_captured(name):
@@ -414,7 +341,7 @@ def _not_captured(name):
 
 
 class Engine(object):
-    """A back end with its threads, and the plans of the shapes used last.
+    """A back end with its threads, and the plans of the shapes that came last.
 
     `backend` is the name of a back end; None selects the one that the environment variable ELSA_BACKEND names, else the
     best of the CPU. `threads` is the number of CPU threads that compute, including the caller's; 0 is one for each core
@@ -445,9 +372,8 @@ class Engine(object):
         self.backend = _BACKENDS[info.backend]
         self.threads = info.threads
         self.device = info.device.decode("utf-8", "replace")
-        self._plans = collections.OrderedDict()
-        self._lock = threading.Lock()
-        self._local = threading.local()
+        self._plans = {}
+        self._local = _Local()
         # Workspaces of CUDA graphs.
         self._captured = []
 
@@ -464,26 +390,18 @@ class Engine(object):
     def __repr__(self):
         return f"elsa.Engine(backend={self.backend!r}, threads={self.threads})"
 
-    def _plan(self, key, problem, capturing=None):
-        """Returns the plan of a shape. If it does not exist yet, `problem` makes its problem, or its problem and options.
-        `capturing` is the result of `_capturing`."""
-        with self._lock:
-            plan = self._plans.get(key)
-            if plan is not None:
-                self._plans.move_to_end(key)
-                return plan
-        if capturing:
-            raise _not_captured(capturing)
-        plan = _Plan(self, *problem())
-        with self._lock:
-            self._plans[key] = plan
-            while len(self._plans) > MOST_PLANS:
-                self._plans.popitem(last=False)
+    def _plan(self, key, problem, options, capturing):
+        """Returns the plan of a call's key. `capturing` is the result of `_capturing`."""
+        plan = self._plans.get(key)
+        if plan is None:
+            if capturing:
+                raise _not_captured(capturing)
+            plan = self._plans.setdefault(key, _Plan(self, problem, options))
+            _bound(self._plans)
         return plan
 
-    def _workspace(self, plan, capturing=None):
-        """Returns the calling thread's workspace, which grows with the plans of its operator."""
-        place = self._local.__dict__.setdefault(plan.prefix, _Place())
+    def _workspace(self, place, plan, capturing):
+        """Returns a workspace of the calling thread that serves a plan."""
         workspace = place.workspace
         if capturing:
             # Nothing can be allocated now: use the workspace of the last call, or of the capture's earlier calls.
@@ -493,19 +411,24 @@ class Engine(object):
                 raise _not_captured(capturing)
             if workspace is not place.captured:
                 place.captured, place.workspace = workspace, None
-                with self._lock:
-                    self._captured.append(workspace)
+                self._captured.append(workspace)
             return workspace
         if workspace is None or not workspace.serves(plan):
             workspace = place.workspace = _Workspace(plan)
         return workspace
 
 
+class _Local(threading.local):
+    """State of a thread for an engine: its frames by key, and each operator's workspaces by prefix."""
+
+    def __init__(self):
+        self.frames, self.places = {}, {}
+
+
 class _Place(object):
     """The workspaces of a thread for an operator: one for its calls and one for its captured calls."""
 
-    def __init__(self):
-        self.workspace = self.captured = None
+    workspace = captured = None
 
 
 class _Plan(object):
@@ -513,10 +436,8 @@ class _Plan(object):
 
     def __init__(self, engine, problem, options=None):
         self.handle, info = _Handle(), _PlanInfo()
-        # Prefix of the operator's function names.
-        self.prefix = problem.prefix
         reference = None if options is None else ctypes.byref(options)
-        create = getattr(_lib, self.prefix + "plan_create")
+        create = getattr(_lib, problem.prefix + "plan_create")
         _check(create(engine._handle, ctypes.byref(problem), reference, ctypes.byref(self.handle)))
         _check(_lib.elsa_plan_describe(self.handle, ctypes.byref(info)))
         self.bytes = info.workspace_bytes
@@ -568,13 +489,15 @@ class _Workspace(object):
 def _whole(name, value, least, most, allowed="a whole number"):
     """Returns a whole number within bounds: from an int, a numpy integer, or an array or tensor without axes. Every number
     for the library is checked here, because ctypes drops the bits that do not fit."""
-    try:
-        if isinstance(value, bool) or getattr(value, "ndim", 0) or str(getattr(value, "dtype", "")).endswith("bool"):
-            raise TypeError
-        number = operator.index(value)
-    except Exception:
-        # Arrays and tensors raise their own errors.
-        raise ArgumentError(f"{name}: {value!r:.60}; allowed: {allowed}")
+    number = value
+    if type(value) is not int:
+        try:
+            if isinstance(value, bool) or getattr(value, "ndim", 0) or str(getattr(value, "dtype", "")).endswith("bool"):
+                raise TypeError
+            number = operator.index(value)
+        except Exception:
+            # Arrays and tensors raise their own errors.
+            raise ArgumentError(f"{name}: {value!r:.60}; allowed: {allowed}")
     if not least <= number <= most:
         raise ArgumentError(f"{name}: {_shown(number)}; allowed: {least} to {most}")
     return number
@@ -590,6 +513,12 @@ def _count(name, value):
     return _whole(name, value, 0, sys.maxsize)
 
 
+def _bound(kept):
+    """Drops the oldest entries beyond MOST_PLANS of a dict that other threads may change."""
+    for key in list(kept)[:-MOST_PLANS]:
+        kept.pop(key, None)
+
+
 def _product(shape):
     count = 1
     for n in shape:
@@ -600,190 +529,347 @@ def _product(shape):
 class _Numpy(object):
     """Access to numpy arrays. They are in host memory: their device is None."""
 
-    library = "numpy"
+    library, module = "numpy", None
+    float32 = operator.methodcaller("astype", "float32")
+    writable = operator.attrgetter("flags.writeable")
+    description = operator.attrgetter("dtype", "shape", "strides")
+    # The description contains all that is checked.
+    check = device = staticmethod(lambda name, array: None)
 
     @staticmethod
-    def of(name, array):
-        """Returns the name of the type, shape, strides in elements, address and device."""
-        dtype = array.dtype
-        size = dtype.itemsize
+    def describe(arrays):
+        """Returns what a frame depends on for each array, except the class."""
+        return tuple(map(_Numpy.description, arrays))
+
+    @staticmethod
+    def of(name, found, description):
+        """Checks a description. Returns the name of the type, shape, strides in elements and device."""
+        dtype, shape, strides = description
+        size = dtype.itemsize or 1
         # A type of another byte order has the same name; a masked array hides elements.
-        if not dtype.isnative or hasattr(array, "_mask"):
-            raise ArgumentError(f"{name}: {type(array).__name__} of {dtype}; allowed: an array of this machine's types")
-        if any(stride % size for stride in array.strides):
-            raise ArgumentError(f"{name}: strides {array.strides} bytes; allowed: multiples of {size}")
-        strides = tuple([stride // size for stride in array.strides])
-        return dtype.name, array.shape, strides, array.__array_interface__["data"][0], None
+        if not dtype.isnative or hasattr(found, "mask"):
+            raise ArgumentError(f"{name}: {found.__name__} of {dtype}; allowed: an array of this machine's types")
+        if any(stride % size for stride in strides):
+            raise ArgumentError(f"{name}: strides {strides} bytes; allowed: multiples of {size}")
+        return dtype.name, shape, tuple([stride // size for stride in strides]), None
 
     @staticmethod
-    def empty(shape, dtype, like):
-        return sys.modules["numpy"].empty(shape, like.dtype if dtype is None else dtype)
+    def address(array):
+        """Returns the address of the first element."""
+        return array.__array_interface__["data"][0]
+
+    @staticmethod
+    def write(words, order, arrays):
+        """Writes the addresses of the first elements: the first field of numpy's struct after the object's head, which every
+        compiled extension reads there too. `address` takes six times as long."""
+        for at, array in zip(order, arrays):
+            words[at] = _word_at(id(array) + _HEAD).value
+
+    @staticmethod
+    def maker(description, dtype, shape, strides):
+        """Returns a function that makes a dense array, of the described type without `dtype`."""
+        numpy = _Numpy.module
+        return functools.partial(numpy.empty, shape, description[0] if dtype is None else numpy.dtype(dtype))
 
     @staticmethod
     def dense(array):
-        return sys.modules["numpy"].ascontiguousarray(array)
+        return _Numpy.module.ascontiguousarray(array)
 
-    @staticmethod
-    def converted(array, dtype):
-        """Converts integers to bool, and float64 to float32, in which finite numbers stay finite."""
-        numpy = sys.modules["numpy"]
-        if dtype == "bool":
-            return array != 0
-        with numpy.errstate(over="ignore"):
-            rounded = numpy.asarray(array, "float32")
-        most = numpy.copysign(numpy.finfo("float32").max, rounded)
-        return numpy.where(numpy.isinf(rounded) & numpy.isfinite(array), most, rounded)
 
-    @staticmethod
-    def writable(array):
-        return array.flags.writeable
+def _write(address, words, order, tensors):
+    """Writes the addresses of tensors into words, in an order."""
+    for at, tensor in zip(order, tensors):
+        words[at] = address(tensor)
 
 
 class _Torch(object):
     """Access to torch tensors."""
 
-    library = "torch"
-    # Names of the types seen so far.
-    names = {}
+    library, module = "torch", None
+    address = operator.methodcaller("data_ptr")
+    write = functools.partial(_write, address)
+    dense = operator.methodcaller("contiguous")
+    float32 = operator.methodcaller("float")
+    gradients = operator.attrgetter("requires_grad")
+    writable = staticmethod(lambda tensor: True)
+    description = operator.attrgetter("dtype", "shape", "device", "layout")
 
     @staticmethod
-    def of(name, tensor):
-        """Returns the name of the type, shape, strides in elements, address and device."""
-        if tensor.requires_grad:
-            _Torch.inference(name)
-        if tensor.layout != sys.modules["torch"].strided or tensor.is_quantized:
-            raise ArgumentError(f"{name}: layout {tensor.layout}; allowed: a dense tensor that is not quantised")
-        device = None
-        if not tensor.is_cpu:
-            if not tensor.is_cuda:
-                raise UnsupportedError(f"{name}: device {tensor.device}; allowed: cpu, cuda")
-            device = tensor.device.index
-        dtype = tensor.dtype
-        found = _Torch.names.get(dtype)
-        if found is None:
-            found = _Torch.names[dtype] = str(dtype).replace("torch.", "")
-        return found, tuple(tensor.shape), tensor.stride(), tensor.data_ptr(), device
+    def describe(tensors):
+        """Returns what a frame depends on for each tensor, except the class. Raises if `check` refuses a tensor."""
+        torch = _Torch.module
+        if torch.is_grad_enabled() and any(map(_Torch.gradients, tensors)):
+            raise UnsupportedError
+        return tuple(zip(map(_Torch.description, tensors), map(torch.Tensor.stride, tensors)))
 
     @staticmethod
-    def inference(name):
-        """Refuses a tensor that requires gradients if torch would record them."""
-        if sys.modules["torch"].is_grad_enabled():
+    def check(name, tensor):
+        """Refuses a tensor by what its description does not contain."""
+        if tensor.requires_grad and _Torch.module.is_grad_enabled():
             raise UnsupportedError(
                 f"{name}: requires gradients; allowed: inference, under torch.no_grad() or torch.inference_mode()"
             )
+        if tensor.layout is not _Torch.module.strided:
+            raise ArgumentError(f"{name}: layout {tensor.layout}; allowed: a dense tensor that is not quantised")
 
     @staticmethod
-    def empty(shape, dtype, like):
-        torch = sys.modules["torch"]
-        dtype = like.dtype if dtype is None else getattr(torch, dtype)
-        return torch.empty(shape, dtype=dtype, device=like.device)
+    def of(name, found, description):
+        """Checks a description. Returns the name of the type, shape, strides in elements and device."""
+        (dtype, shape, device, _), strides = description
+        if device.type not in ("cpu", "cuda"):
+            raise UnsupportedError(f"{name}: device {device}; allowed: cpu, cuda")
+        return str(dtype).replace("torch.", ""), tuple(shape), strides, device.index if device.type == "cuda" else None
 
     @staticmethod
-    def dense(tensor):
-        return tensor.contiguous()
+    def device(name, tensor):
+        """Returns the number of the tensor's CUDA device, None for other devices."""
+        if _Torch.module.jit.is_tracing():
+            # A recorded graph would not contain the call of this function.
+            raise UnsupportedError(f"{name}: recorded by torch.jit.trace; allowed: a call that computes")
+        return tensor.device.index if tensor.is_cuda else None
 
     @staticmethod
-    def converted(tensor, dtype):
-        """Converts integers to bool, and float64 to float32, in which finite numbers stay finite."""
-        torch = sys.modules["torch"]
-        if dtype == "bool":
-            return tensor != 0
-        rounded = tensor.to(torch.float32)
-        most = torch.sign(rounded) * torch.finfo(torch.float32).max
-        return torch.where(torch.isinf(rounded) & torch.isfinite(tensor), most, rounded)
-
-    @staticmethod
-    def writable(tensor):
-        return True
+    def maker(description, dtype, shape, strides):
+        """Returns a function that makes a tensor: dense without strides, of the described type without `dtype`."""
+        torch, (like, _, device, _) = _Torch.module, description[0]
+        dtype = like if dtype is None else getattr(torch, dtype)
+        return functools.partial(torch.empty_strided, shape, strides or _dense(shape), dtype=dtype, device=device)
 
 
-def _kind(name, tensor):
-    """Returns the class that reads a tensor."""
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    if torch is not None and isinstance(tensor, torch.Tensor):
-        return _Torch
-    if numpy is not None and isinstance(tensor, numpy.ndarray):
-        return _Numpy
-    raise ArgumentError(f"{name}: {type(tensor).__name__}; allowed: an array of numpy or a tensor of torch")
+def _converted(kind, dtype, tensor):
+    """Converts integers to bool, and float64 to float32, in which finite numbers stay finite."""
+    if dtype == "bool":
+        return tensor != 0
+    library = kind.module
+    most = float(library.finfo(library.float32).max)
+    return kind.float32(library.where(library.isinf(tensor), tensor, tensor.clip(-most, most)))
 
 
-class _Operand(object):
-    """A tensor of a call: the properties that its plan depends on, and the address of its elements."""
+# Maps a class of tensors to the class that reads them.
+_KINDS = {}
 
-    __slots__ = ("dtype", "shape", "strides", "data", "bytes", "device", "rank")
 
-    def __init__(self, name, tensor, kind):
-        dtype, shape, strides, self.data, self.device = kind.of(name, tensor)
-        if dtype not in _DTYPES:
-            raise ArgumentError(f"{name}: {dtype}; allowed: {', '.join(_DTYPES)}")
-        self.dtype, size = _DTYPES[dtype]
-        rank = len(shape)
-        if not 2 <= rank <= 4:
-            raise ArgumentError(
-                f"{name}: {rank} axes; allowed: [batch, heads, tokens, dim], [heads, tokens, dim] or [tokens, dim]"
-            )
+def _kind(name, found):
+    """Returns the class that reads tensors of the class `found`."""
+    kind = _KINDS.get(found)
+    if kind is None:
+        torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+        if torch is not None and issubclass(found, torch.Tensor):
+            kind, kind.module = _Torch, torch
+        elif numpy is not None and issubclass(found, numpy.ndarray):
+            kind, kind.module = _Numpy, numpy
+            array, words = numpy.zeros(3)[1:], [0]
+            if sys.implementation.name == "cpython":
+                kind.write(words, [0], [array])
+            if words != [kind.address(array)]:
+                kind.write = functools.partial(_write, kind.address)
+        else:
+            raise ArgumentError(f"{name}: {found.__name__}; allowed: an array of numpy or a tensor of torch")
+        _KINDS[found] = kind
+        _bound(_KINDS)
+    return kind
+
+
+def _dense(shape):
+    """Returns the strides of a dense array."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+class _Array(object):
+    """Description of a tensor of a call: type, shape and strides in elements. The library reads the caller's memory. If
+    `copied` is true, it reads the result of `steps` instead, which each call applies to the caller's tensor."""
+
+    __slots__ = ("name", "kind", "dtype", "shape", "strides", "device", "steps", "copied")
+
+    def __init__(self, name, kind, dtype, shape, strides, device):
+        self.name, self.kind, self.dtype, self.shape, self.device = name, kind, dtype, shape, device
         # Strides of an array without elements are arbitrary.
-        empty = 0 in shape
-        last, strides = 0, (0,) * rank if empty else strides
-        for n, stride in zip(shape, strides):
+        self.strides = (0,) * len(shape) if 0 in shape else strides
+        self.steps, self.copied = [], False
+
+    def type(self, types):
+        """Returns the number and the size of the type."""
+        if self.dtype not in types:
+            raise ArgumentError(f"{self.name}: {self.dtype}; allowed: {', '.join(types)}")
+        return types[self.dtype]
+
+    def span(self):
+        """Returns the number of elements from the first to the last one in memory."""
+        last = 0
+        for n, stride in zip(self.shape, self.strides):
             if n > 1:
                 if stride < 0:
-                    raise ArgumentError(f"{name}: strides {strides}; allowed: not negative")
+                    raise ArgumentError(f"{self.name}: strides {self.strides}; allowed: not negative")
                 last += (n - 1) * stride
-        if shape[-1] > 1 and strides[-1] != 1 and not empty:
-            raise ArgumentError(f"{name}: strides {strides}; allowed: 1 along the last axis")
-        self.rank, self.shape, self.strides = rank, (1,) * (4 - rank) + shape, (0,) * (4 - rank) + strides
-        self.bytes = 0 if empty else (last + 1) * size
+        return 0 if 0 in self.shape else last + 1
 
-    def view(self):
+    def view(self, *axes):
+        """Returns the library's view of four axes; None is an axis of one element."""
         view = _View()
-        view.shape[:] = self.shape
-        # The stride of an axis of one element is arbitrary too; the last one must be 1.
-        view.strides[:3] = [stride if n > 1 else 0 for n, stride in zip(self.shape[:3], self.strides)]
-        view.strides[3] = 1
+        for to, axis in enumerate(axes):
+            n = 1 if axis is None else self.shape[axis]
+            view.shape[to] = n
+            # The stride of an axis of one element is arbitrary; the last one must be 1.
+            view.strides[to] = 1 if to == 3 else self.strides[axis] if n > 1 else 0
         return view
 
-    def memory(self):
-        return _Memory(self.data if self.bytes else None, self.bytes)
+    def dense(self):
+        """Returns whether the elements are contiguous, the last axis fastest."""
+        steps = _dense(self.shape)
+        return 0 in self.shape or all(n == 1 or a == b for n, a, b in zip(self.shape, self.strides, steps))
 
+    def copy(self):
+        """Makes the elements contiguous, in a copy."""
+        self.steps.append(self.kind.dense)
+        self.strides, self.copied = _dense(self.shape), True
 
-class _Dense(object):
-    """A mask, a bias, a table or an index. Broadcast axes keep one element; if the rest is not dense, it is copied."""
+    def expand(self, shape):
+        """Broadcasts a tensor of torch to a shape."""
+        new = len(shape) - len(self.shape)
+        found, strides = (1,) * new + self.shape, (0,) * new + self.strides
+        self.strides = tuple([stride if n == m else 0 for n, m, stride in zip(found, shape, strides)])
+        self.shape = shape
+        self.steps.append(operator.methodcaller("expand", shape))
 
-    __slots__ = ("tensor", "kind", "dims", "data", "elements", "bytes")
+    def merge(self, start, end):
+        """Makes one axis of those from `start` to before `end`, in a copy if no single stride reaches their elements."""
+        count = stride = 1
+        for n, step in zip(reversed(self.shape[start:end]), reversed(self.strides[start:end])):
+            if n == 1:
+                continue
+            if count == 1:
+                stride = step
+            elif step != stride * count:
+                self.copy()
+                stride = self.strides[end - 1]
+                break
+            count *= n
+        self.strides = self.strides[:start] + (stride,) + self.strides[end:]
+        self.shape = self.shape[:start] + (_product(self.shape[start:end]),) + self.shape[end:]
+        self.steps.append(operator.methodcaller("reshape", self.shape))
 
-    def __init__(self, name, tensor, kind, device):
-        types, ranks = _ADDITIONS[name]
-        dtype, shape, strides, data, place = kind.of(name, tensor)
-        if dtype not in types:
-            raise ArgumentError(f"{name}: {dtype}; allowed: {', '.join(types)}")
-        if len(shape) not in ranks:
-            raise ArgumentError(f"{name}: {len(shape)} axes; allowed: {', '.join(map(str, ranks))}")
-        if place != device:
-            raise ArgumentError(f"{name}: another device than q; allowed: the same")
-        shared = [stride == 0 and n > 1 for n, stride in zip(shape, strides)]
+    def narrow(self, dtype):
+        """Keeps one element of each broadcast axis, converts to `dtype` unless it is None, and copies a tensor that is not
+        dense then."""
+        shared = [stride == 0 and n > 1 for n, stride in zip(self.shape, self.strides)]
+        if 0 in self.shape:
+            return
         if any(shared):
-            tensor = tensor[tuple(slice(0, 1) if axis else slice(None) for axis in shared)]
-        if dtype in _CONVERTED and name != "bias_index":
-            tensor = kind.converted(tensor, _CONVERTED[dtype])
-        dense, elements = True, 1
-        for n, stride in zip(reversed(tuple(tensor.shape)), reversed(kind.of(name, tensor)[2])):
-            dense &= n == 1 or stride == elements
-            elements *= n
-        if not dense and elements:
-            tensor = kind.dense(tensor)
-        self.kind, size = types[dtype]
-        # The copy lives as long as the call.
-        self.tensor, self.dims, self.elements, self.bytes = tensor, tuple(tensor.shape), elements, elements * size
-        self.data = kind.of(name, tensor)[3] if elements else None
+            self.shape = tuple([1 if axis else n for axis, n in zip(shared, self.shape)])
+            self.steps.append(operator.itemgetter(tuple([slice(0, 1) if axis else slice(None) for axis in shared])))
+        if dtype is not None:
+            self.steps.append(functools.partial(_converted, self.kind, dtype))
+        if dtype is not None or not self.dense():
+            self.copy()
 
-    def mask(self):
-        mask = _Mask(self.kind, len(self.dims))
-        mask.dims[: len(self.dims)] = self.dims
-        return mask
 
-    def memory(self):
-        return _Memory(self.data, self.bytes)
+class _Frame(object):
+    """One way to call an operator: the plan and the structs of all calls with equal keys, complete except for addresses.
+
+    A subclass checks the call and fills the structs. It reads only the key: the names, classes and descriptions of the
+    tensors and the checked options. Calls with equal keys would therefore make equal frames. The library checks addresses,
+    alignment and overlap in every call. A frame belongs to one thread. `busy` is true during its call, so that a signal
+    handler or a finalizer that makes the same call gets a frame of its own.
+    """
+
+    # The operator's structs, and the field of its integers.
+    Problem = Options = Inputs = Outputs = lengths = None
+    # Maps names of arguments to those of the library, where they differ.
+    fields = {}
+    busy, runs, plan = False, True, None
+
+    def __init__(self, engine, kind, key, capturing):
+        types, descriptions, _, names, options = key
+        start, size = ctypes.sizeof(self.Inputs), ctypes.sizeof(self.Outputs)
+        # The last word takes the addresses of tensors without elements, which the library does not read.
+        self.sink = (start + size) // _WORD
+        self.words = (ctypes.c_size_t * (self.sink + 1))()
+        self.words[0], self.words[start // _WORD] = start, size
+        self.structs = ctypes.byref(self.words), ctypes.byref(self.words, start)
+        self.problem, self.options = self.Problem(), self.Options and self.Options()
+        self.kind, self.like, self.arrays, self.makers, self.index = kind, descriptions[0], {}, [], {}
+        for name, found, description in zip(names, types, descriptions):
+            array = _Array(name, kind, *kind.of(name, found, description))
+            self.arrays[self.fields.get(name, name)] = array
+            self.device = array.device if name is names[0] else self.device
+            if array.device != self.device:
+                raise ArgumentError(f"{name}: another device than {names[0]}; allowed: the same")
+        self.fill(*options)
+        given = list(self.arrays)
+        self.copies = [(n, array.steps) for n, array in enumerate(self.arrays.values()) if array.copied]
+        self.order = [self.index.get(name, self.sink) for name in given]
+        results = [given.index(name) for name in ("out", "lse", "present_state") if name in given]
+        # Selects the function's result of the tensors: one of them, or a tuple.
+        self.results = operator.itemgetter(*results)
+        if self.runs is not None:
+            prefix = self.problem.prefix
+            self.plan = engine._plan(key, self.problem, self.options, capturing)
+            self.place = engine._local.places.setdefault(prefix, _Place())
+            self.run, self.run_device = getattr(_lib, prefix + "run"), getattr(_lib, prefix + "run_device")
+        # Calls do not need the rest.
+        del self.arrays, self.index, self.problem, self.options
+
+    def at(self, field):
+        """Returns the index of the address of a field of the structs; its size is next."""
+        start, struct = (0, self.Inputs) if hasattr(self.Inputs, field) else (self.words[0], self.Outputs)
+        return (start + getattr(struct, field).offset) // _WORD
+
+    def memory(self, name, size, field=None):
+        """Sets the size of a tensor."""
+        at = self.at(field or name)
+        self.words[at + 1] = size
+        self.index[name] = at if size else self.sink
+
+    def make(self, name, dtype, shape, strides=None):
+        """Adds an output that each call allocates, of the type of the first tensor if `dtype` is None."""
+        self.makers.append(self.kind.maker(self.like, dtype, shape, strides))
+        dtype = dtype or next(iter(self.arrays.values())).dtype
+        self.arrays[name] = _Array(name, self.kind, dtype, shape, strides or _dense(shape), self.device)
+
+    def optional(self, **values):
+        """Sets the fields of the problem whose values are not None."""
+        for name, value in values.items():
+            if value is not None:
+                setattr(self.problem, name, value)
+                setattr(self.problem, "has_" + name, 1)
+
+    def rows(self, name):
+        """Adds a tensor [..., tokens, dim], whose rows must be contiguous. Returns the number of its type."""
+        array = self.arrays[name]
+        number, size = array.type(_DTYPES)
+        rank = len(array.shape)
+        if not 2 <= rank <= 4:
+            raise ArgumentError(
+                f"{array.name}: {rank} axes; allowed: [batch, heads, tokens, dim], [heads, tokens, dim] or [tokens, dim]"
+            )
+        span = array.span()
+        if span and array.shape[-1] > 1 and array.strides[-1] != 1:
+            raise ArgumentError(f"{array.name}: strides {array.strides}; allowed: 1 along the last axis")
+        setattr(self.problem, name, array.view(*(None,) * (4 - rank) + tuple(range(rank))))
+        self.memory(name, span * size)
+        return number
+
+    def addition(self, name, field=None):
+        """Adds a mask, a bias, a table or an index. Returns the number of its type."""
+        array, (types, ranks) = self.arrays[name], _ADDITIONS[name]
+        number, size = array.type(types)
+        if len(array.shape) not in ranks:
+            raise ArgumentError(f"{array.name}: {len(array.shape)} axes; allowed: {', '.join(map(str, ranks))}")
+        array.narrow(None if name == "bias_index" else _CONVERTED.get(array.dtype))
+        self.memory(name, _product(array.shape) * size, field)
+        return number
+
+    def copied(self, tensors):
+        """Returns the tensors that the library reads."""
+        tensors = list(tensors)
+        for n, steps in self.copies:
+            for step in steps:
+                tensors[n] = step(tensors[n])
+        return tuple(tensors)
 
 
 def _side(name, value):
@@ -816,38 +902,197 @@ def _pairs(windows):
     return tuple(pairs)
 
 
-_host_engine = None
-_device_engines = {}
-_engines_lock = threading.Lock()
+# The engines of the host, None, and of CUDA devices.
+_engines = {}
 
 
 def _engine_for(device):
     """Returns the engine of the host or of a CUDA device."""
-    global _host_engine
-    found = _host_engine if device is None else _device_engines.get(device)
-    if found is None:
-        with _engines_lock:
-            if device is None:
-                if _host_engine is None:
-                    _host_engine = Engine()
-                return _host_engine
-            if device not in _device_engines:
-                _device_engines[device] = Engine("cuda", device=device)
-            found = _device_engines[device]
-    return found
+    engine = _engines.get(device)
+    if engine is None:
+        # Threads that race here all use the engine that is stored first.
+        engine = _engines.setdefault(device, Engine() if device is None else Engine("cuda", device=device))
+    return engine
 
 
-def _renew_locks():
-    """Renews the locks in a child of fork, because another thread of the parent may have held one."""
-    global _engines_lock
-    _engines_lock = threading.Lock()
-    for engine in [_host_engine] + list(_device_engines.values()):
-        if engine is not None:
-            engine._lock = threading.Lock()
+def _one_of(name, value, allowed):
+    """Returns the number of a name."""
+    if (value is None or isinstance(value, str)) and value in allowed:
+        return allowed.index(value)
+    raise ArgumentError(f"{name}: {value!r:.60}; allowed: {', '.join(map(repr, allowed))}")
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
+def _number(name, value):
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{name}: {value!r:.60}; allowed: a number")
+    except OverflowError:
+        raise ArgumentError(f"{name}: {_shown(value)}; allowed: a number of at most 3.4e38")
+
+
+def _run_long(engine, run, kept):
+    """Calls `run` in a separate thread, because the main thread handles no signal inside the library. An exception of a
+    signal handler cancels the engine's calls and is raised after `run` has returned, when the caller's memory is no
+    longer in use. `kept` lives as long as the thread."""
+    claim, outcome, ended = [kept], [], threading.Lock()
+    ended.acquire()
+
+    def work():
+        # The thread that takes the claim decides: this one calls, or the caller returns.
+        try:
+            claimed = claim.pop()
+        except IndexError:
+            return
+        try:
+            outcome.append(_check(run()))
+        except BaseException as error:
+            outcome.append(error)
+        del claimed
+        ended.release()
+
+    raised, started = None, False
+    while not outcome:
+        try:
+            if not started:
+                started = True
+                try:
+                    _thread.start_new_thread(work, ())
+                except _thread.error:
+                    return _check(run())
+            if raised is None:
+                ended.acquire()
+                continue
+            gone = True
+            try:
+                claim.pop()
+            except IndexError:
+                gone = False
+            if gone:
+                break
+            # Repeatedly: a cancel before the start of the call has no effect.
+            _lib.elsa_engine_cancel(engine)
+            ended.acquire(True, 0.01)
+        except BaseException as error:
+            raised = raised or error
+    if raised is not None:
+        raise raised
+    if outcome[0] is not None:
+        raise outcome[0]
+
+
+def _of_one_library(kind, names, tensors):
+    """Refuses tensors that `kind` does not read."""
+    for name, tensor in zip(names, tensors):
+        if _kind(name, type(tensor)) is not kind:
+            raise ArgumentError(f"{name}: of another library than {names[0]}; allowed: {kind.library}")
+        kind.check(name, tensor)
+
+
+def _call(made_by, names, tensors, options, engine, written=0, lengths=None):
+    """Calls the operator of `made_by`, a subclass of `_Frame`. The last `written` tensors are outputs; `lengths` is the C
+    array of its integers.
+
+    Every call takes this path: one dictionary look-up, an address for each tensor, and the library's call. The first call
+    with a key makes its frame.
+    """
+    kind = _KINDS.get(type(tensors[0])) or _kind(names[0], type(tensors[0]))
+    device = kind.device(names[0], tensors[0])
+    try:
+        key = tuple(map(type, tensors)), kind.describe(tensors), made_by, names, options
+    except Exception:
+        _of_one_library(kind, names, tensors)
+        raise
+    if engine is None:
+        engine = _engine_for(device)
+    frames = engine._local.frames
+    frame = frames.get(key)
+    if frame is None:
+        _of_one_library(kind, names, tensors)
+    if written:
+        for name, tensor in zip(names[-written:], tensors[-written:]):
+            if not kind.writable(tensor):
+                raise ArgumentError(f"{name}: read-only; allowed: an array that can be written")
+    capturing = None if device is None else _capturing(names[0])
+    if frame is None or frame.busy:
+        frame = frames[key] = made_by(engine, kind, key, capturing)
+        _bound(frames)
+    frame.busy = True
+    if frame.copies:
+        tensors = frame.copied(tensors)
+    for make in frame.makers:
+        tensors += (make(),)
+    words = frame.words
+    kind.write(words, frame.order, tensors)
+    if lengths is not None:
+        at = frame.at(frame.lengths)
+        words[at], words[at + 1] = ctypes.addressof(lengths), len(lengths)
+    if frame.runs:
+        plan, workspace = frame.plan, frame.place.workspace
+        if capturing or workspace is None or not workspace.serves(plan):
+            workspace = engine._workspace(frame.place, plan, capturing)
+        inputs, outputs = frame.structs
+        if device is not None:
+            # Torch calls the device's default stream 0, which in elsa.h selects the library's own stream.
+            stream = sys.modules["torch"].cuda.current_stream(device).cuda_stream or 1
+            _check(frame.run_device(plan.handle, workspace.handle, inputs, outputs, stream, None))
+        elif plan.long and threading.current_thread() is threading.main_thread():
+            run = functools.partial(frame.run, plan.handle, workspace.handle, inputs, outputs, None)
+            _run_long(plan.engine, run, (frame, workspace, tensors, lengths))
+        else:
+            _check(frame.run(plan.handle, workspace.handle, inputs, outputs, None))
+    frame.busy = False
+    return frame.results(tensors)
+
+
+def _with(names, tensors, *optional):
+    """Appends the optional tensors that are not None, and their names."""
+    for name, tensor in optional:
+        if tensor is not None:
+            names, tensors = names + (name,), tensors + (tensor,)
+    return names, tensors
+
+
+class _Attention(_Frame):
+    Problem, Inputs, Outputs, lengths = _Problem, _Inputs, _Outputs, "key_lengths"
+
+    def fill(self, scale, softcap, diagonal, sides, pairs, lengths, lse):
+        arrays, problem = self.arrays, self.problem
+        problem.dtype, queries = self.rows("q"), arrays["q"]
+        for name in ("k", "v", "out"):
+            if name not in arrays:
+                self.make(name, None, queries.shape[:-1] + (arrays["v"].shape[-1],))
+            if self.rows(name) != problem.dtype:
+                found = "another type than q"
+            elif len(arrays[name].shape) != len(queries.shape):
+                found = f"{len(arrays[name].shape)} axes, q has {len(queries.shape)}"
+            else:
+                continue
+            raise ArgumentError(f"{name}: {found}; allowed: the same")
+        for name in ("mask", "bias"):
+            if name in arrays:
+                kind, dims = self.addition(name), arrays[name].shape
+                mask = _Mask(kind, len(dims))
+                mask.dims[: len(dims)] = dims
+                setattr(problem, name, mask)
+        if "bias_table" in arrays:
+            if "bias" in arrays:
+                raise ArgumentError("bias_table: given beside bias; allowed: one of them")
+            indexed = "bias_index" in arrays
+            problem.bias_table = _Table(self.addition("bias_table", "bias"), indexed, *arrays["bias_table"].shape)
+        if "bias_index" in arrays:
+            if "bias_table" not in arrays:
+                raise ArgumentError("bias_index: given without bias_table; allowed: both")
+            self.addition("bias_index")
+        problem.softcap, problem.causal, problem.has_key_lengths = softcap, diagonal, lengths
+        self.optional(scale=scale, window_left=sides[0], window_right=sides[1])
+        if pairs is not None:
+            problem.windows.picture[:], problem.windows.size[:], problem.windows.shift[:] = pairs
+        if lse:
+            shape = queries.shape[:-1]
+            self.make("lse", "float32", shape)
+            self.memory("lse", 4 * _product(shape))
+        self.runs = 0 not in arrays["out"].shape
 
 
 def attention(
@@ -897,41 +1142,10 @@ def attention(
     Every axis except dim may be empty. A row that attends no key is zero, and its log-sum-exp is -inf. A call over tensors
     of a GPU enqueues its work in torch's current stream and does not wait.
     """
-    kind = _kind("q", q)
-    if kind is _Torch and sys.modules["torch"].jit.is_tracing():
-        # A recorded graph would not contain the call of this function.
-        raise UnsupportedError("q: recorded by torch.jit.trace; allowed: a call that computes")
-    added = (("mask", mask), ("bias", bias), ("bias_table", bias_table), ("bias_index", bias_index))
-    added = [(name, tensor) for name, tensor in added if tensor is not None]
-    for name, tensor in [("k", k), ("v", v)] + added + ([] if out is None else [("out", out)]):
-        if _kind(name, tensor) is not kind:
-            raise ArgumentError(f"{name}: of another library than q; allowed: {kind.library}")
-    queries, keys, values = _Operand("q", q, kind), _Operand("k", k, kind), _Operand("v", v, kind)
-    device = queries.device
-    shape = tuple(q.shape)
-    if out is None:
-        out = kind.empty(shape[:-1] + (values.shape[3],), None, q)
-    elif not kind.writable(out):
-        raise ArgumentError("out: read-only; allowed: an array that can be written")
-    output = _Operand("out", out, kind)
-    for name, operand in (("k", keys), ("v", values), ("out", output)):
-        if operand.dtype != queries.dtype:
-            found = "another type than q"
-        elif operand.rank != queries.rank:
-            found = f"{operand.rank} axes, q has {queries.rank}"
-        elif operand.device != device:
-            found = "another device than q"
-        else:
-            continue
-        raise ArgumentError(f"{name}: {found}; allowed: the same")
-
-    dense = {}
-    for name, tensor in added:
-        dense[name] = _Dense(name, tensor, kind, device)
-    if bias is not None and bias_table is not None:
-        raise ArgumentError("bias_table: given beside bias; allowed: one of them")
-    if bias_index is not None and bias_table is None:
-        raise ArgumentError("bias_index: given without bias_table; allowed: both")
+    names, tensors = ("q", "k", "v"), (q, k, v)
+    if not (mask is bias is bias_table is bias_index is out is None):
+        added = ("mask", mask), ("bias", bias), ("bias_table", bias_table), ("bias_index", bias_index), ("out", out)
+        names, tensors = _with(names, tensors, *added)
     try:
         diagonal = _CAUSAL[causal]
     except (KeyError, TypeError):
@@ -943,144 +1157,74 @@ def attention(
         sides = (_side("window", window[0]), _side("window", window[1]))
     lengths = None if key_lengths is None else _lengths(key_lengths)
     pairs = None if windows is None else _pairs(windows)
-    scale, softcap = _number("scale", scale), _number("softcap", 0.0 if softcap is None else softcap)
-
-    def problem():
-        problem = _Problem()
-        problem.dtype, problem.causal, problem.softcap = queries.dtype, diagonal, softcap
-        problem.q, problem.k, problem.v, problem.out = [x.view() for x in (queries, keys, values, output)]
-        if scale is not None:
-            problem.has_scale, problem.scale = 1, scale
-        if sides[0] is not None:
-            problem.has_window_left, problem.window_left = 1, sides[0]
-        if sides[1] is not None:
-            problem.has_window_right, problem.window_right = 1, sides[1]
-        problem.has_key_lengths = int(lengths is not None)
-        if "mask" in dense:
-            problem.mask = dense["mask"].mask()
-        if "bias" in dense:
-            problem.bias = dense["bias"].mask()
-        if "bias_table" in dense:
-            table = dense["bias_table"]
-            problem.bias_table = _Table(table.kind, int("bias_index" in dense), *table.dims)
-        if pairs is not None:
-            problem.windows.picture[:], problem.windows.size[:], problem.windows.shift[:] = pairs
-        return (problem,)
-
-    key = (
-        tuple([(x.dtype, x.shape, x.strides) for x in (queries, keys, values, output)]),
-        tuple([(name, x.kind, x.dims) for name, x in dense.items()]),
-        (scale, softcap, diagonal, sides, lengths is not None, pairs),
-    )
-    if engine is None:
-        engine = _engine_for(device)
-    capturing = _capturing("q", device)
-    plan = engine._plan(key, problem, capturing)
-    inputs, outputs = _Inputs(), _Outputs()
-    inputs.q, inputs.k, inputs.v = queries.memory(), keys.memory(), values.memory()
-    outputs.out = output.memory()
-    if "mask" in dense:
-        inputs.mask = dense["mask"].memory()
-    if "bias" in dense:
-        inputs.bias = dense["bias"].memory()
-    if "bias_table" in dense:
-        inputs.bias = dense["bias_table"].memory()
-    if "bias_index" in dense:
-        index = dense["bias_index"]
-        inputs.bias_index = _Integers(index.data, index.elements)
-    if lengths is not None:
-        inputs.key_lengths = _Integers(ctypes.addressof(lengths), len(lengths))
-    logarithms = None
-    if lse:
-        logarithms = kind.empty(shape[:-1], "float32", q)
-        count = _product(shape[:-1])
-        outputs.lse = _Memory(kind.of("lse", logarithms)[3] if count else None, 4 * count)
-    if not output.bytes:
-        return (out, logarithms) if lse else out
-    workspace = engine._workspace(plan, capturing)
-    _run(plan, workspace, inputs, outputs, device, (q, k, v, added, lengths, out, logarithms))
-    return (out, logarithms) if lse else out
+    numbers = _number("scale", scale), 0.0 if softcap is None else _number("softcap", softcap)
+    options = numbers + (diagonal, sides, pairs, lengths is not None, bool(lse))
+    return _call(_Attention, names, tensors, options, engine, out is not None, lengths)
 
 
-def _run_long(engine, run, kept):
-    """Calls `run` in a separate thread, because the main thread handles no signal inside the library. An exception of a
-    signal handler cancels the engine's calls and is raised after `run` has returned, when the caller's memory is no
-    longer in use. `kept` lives as long as the thread."""
-    claim, outcome, ended = [kept], [], threading.Lock()
-    ended.acquire()
+class _Linear(_Frame):
+    Problem, Options, Inputs, Outputs = _LinearProblem, _LinearOptions, _LinearInputs, _StateOutputs
+    lengths = "cu_seqlens"
 
-    def work():
-        # The thread that takes the claim decides: this one calls, or the caller returns.
+    def fill(self, numbers, sizes, scale, normalize, in_place, packed, present):
+        arrays, problem, options = self.arrays, self.problem, self.options
+        rank = len(arrays["q"].shape)
+
+        def operand(name, *axes):
+            array = arrays[name]
+            found = len(array.shape)
+            if found not in axes:
+                raise ArgumentError(f"{name}: {found} axes; allowed: {' or '.join(map(str, axes))}")
+            if found < rank:
+                # One number per token is a row of one element.
+                array.shape, array.strides = array.shape + (1,), array.strides + (0,)
+            return self.rows(name)
+
+        problem.dtype = operand("q", 2, 3, 4)
+        types = [operand(name, rank) for name in ("k", "v")]
+        tokens, keys, values = arrays["q"].shape[-2], arrays["q"].shape[-1], arrays["v"].shape[-1]
+        batch, heads, states = problem.q.shape[0], problem.q.shape[1], problem.v.shape[1]
+        if "out" not in arrays:
+            shape = arrays["q"].shape[:-3] + (max(heads, states),) * (rank > 2) + (tokens, values)
+            self.make("out", None, shape)
+        for name, number in zip(("k", "v", "out"), types + [operand("out", rank)]):
+            if number != problem.dtype:
+                raise ArgumentError(f"{name}: another type than q; allowed: the same")
+        gates = [operand("decay", rank - 1, rank)] if "decay" in arrays else []
+        gates += [operand("beta", rank - 1)] if "beta" in arrays else []
+        if len(set(gates)) > 1:
+            raise ArgumentError("beta: another type than decay; allowed: the same")
+        problem.gate_dtype = gates[0] if gates else 0
+        if present:
+            self.make("present_state", "float32", (packed or batch, states, keys, values)[4 - rank :])
+        for name in ("past_state", "present_state"):
+            if name in arrays and operand(name, rank) != 0:
+                raise ArgumentError(f"{name}: not float32; allowed: float32")
+        for name in ("decay", "beta", "past_state", "present_state"):
+            setattr(problem, "has_" + name, name in arrays)
+        problem.in_place, problem.packed = in_place and 0 not in arrays["past_state"].shape, packed
+        problem.rule, problem.direction, options.form = numbers
+        options.chunk, options.parts = sizes
+        self.optional(scale=scale, normalize=normalize)
+        self.runs = any(name in arrays and 0 not in arrays[name].shape for name in ("out", "present_state"))
+
+
+def _states(names, tensors, past, present, out):
+    """Appends states and the output. Returns names, tensors, whether the call allocates the present states, whether they
+    are the past ones in place, and the number of tensors that it writes."""
+    make = present is True
+    if make or present is False:
+        present = None
+    names, tensors = _with(names, tensors, ("past_state", past), ("out", out), ("present_state", present))
+    in_place = past is not None and past is present
+    if not in_place and past is not None and present is not None:
+        kind = _kind("past_state", type(past))
         try:
-            claimed = claim.pop()
-        except IndexError:
-            return
-        try:
-            outcome.append(run())
-        except BaseException as error:
-            outcome.append(error)
-        del claimed
-        ended.release()
-
-    raised, started = None, False
-    while not outcome:
-        try:
-            if not started:
-                started = True
-                try:
-                    _thread.start_new_thread(work, ())
-                except _thread.error:
-                    return run()
-            if raised is None:
-                ended.acquire()
-                continue
-            gone = True
-            try:
-                claim.pop()
-            except IndexError:
-                gone = False
-            if gone:
-                break
-            # Repeatedly: a cancel before the start of the call has no effect.
-            _lib.elsa_engine_cancel(engine)
-            ended.acquire(True, 0.01)
-        except BaseException as error:
-            raised = raised or error
-    if raised is not None:
-        raise raised
-    if outcome[0] is not None:
-        raise outcome[0]
-
-
-def _run(plan, workspace, inputs, outputs, device, kept=None):
-    """Runs a plan over host tensors, or over device tensors in torch's current stream. `kept` holds the tensors."""
-    arguments = plan.handle, workspace.handle, ctypes.byref(inputs), ctypes.byref(outputs)
-    if device is None:
-        run = getattr(_lib, plan.prefix + "run")
-        if plan.long and threading.current_thread() is threading.main_thread():
-            _run_long(plan.engine, lambda: _check(run(*arguments, None)), (plan, workspace, kept))
-        else:
-            _check(run(*arguments, None))
-    else:
-        # Torch calls the device's default stream 0, which in elsa.h selects the library's own stream.
-        stream = sys.modules["torch"].cuda.current_stream(device).cuda_stream or 1
-        _check(getattr(_lib, plan.prefix + "run_device")(*arguments, stream, None))
-
-
-def _one_of(name, value, allowed):
-    """Returns the number of a name."""
-    if (value is None or isinstance(value, str)) and value in allowed:
-        return allowed.index(value)
-    raise ArgumentError(f"{name}: {value!r:.60}; allowed: {', '.join(map(repr, allowed))}")
-
-
-def _number(name, value):
-    try:
-        return None if value is None else float(value)
-    except (TypeError, ValueError):
-        raise ArgumentError(f"{name}: {value!r:.60}; allowed: a number")
-    except OverflowError:
-        raise ArgumentError(f"{name}: {_shown(value)}; allowed: a number of at most 3.4e38")
+            in_place = _kind("present_state", type(present)) is kind and kind.address(past) == kind.address(present)
+        except RuntimeError:
+            # A tensor without an address is refused where it is described.
+            pass
+    return names, tensors, make, in_place, (out is not None) + (present is not None)
 
 
 def linear_attention(
@@ -1129,238 +1273,75 @@ def linear_attention(
               differ in rounding and speed only. `chunk` is the tokens of a chunk, `parts` the parts of a scan.
     out, engine   as in `attention`. A call over tensors of a GPU does not wait.
     """
-    kind = _kind("q", q)
-    if kind is _Torch and sys.modules["torch"].jit.is_tracing():
-        # A recorded graph would not contain the call of this function.
-        raise UnsupportedError("q: recorded by torch.jit.trace; allowed: a call that computes")
-    rank, operands = len(q.shape), {}
-
-    def operand(name, tensor, *axes):
-        if _kind(name, tensor) is not kind:
-            raise ArgumentError(f"{name}: of another library than q; allowed: {kind.library}")
-        found = len(tensor.shape)
-        if found not in axes:
-            raise ArgumentError(f"{name}: {found} axes; allowed: {' or '.join(map(str, axes))}")
-        # One number per token is a row of one element.
-        known = operands[name] = _Operand(name, tensor[..., None] if found < rank else tensor, kind)
-        if known.device != operands["q"].device:
-            raise ArgumentError(f"{name}: another device than q; allowed: the same")
-        return known
-
-    queries = operand("q", q, 2, 3, 4)
-    operand("k", k, rank)
-    values = operand("v", v, rank)
-    if out is None:
-        heads = max(queries.shape[1], values.shape[1])
-        shape = tuple(q.shape[:-3]) + (heads,) * (rank > 2) + (queries.shape[2], values.shape[3])
-        out = kind.empty(shape, None, q)
-    elif not kind.writable(out):
-        raise ArgumentError("out: read-only; allowed: an array that can be written")
-    output = operand("out", out, rank)
-    for name in ("k", "v", "out"):
-        if operands[name].dtype != queries.dtype:
-            raise ArgumentError(f"{name}: another type than q; allowed: the same")
-    gates = [operand("decay", decay, rank - 1, rank)] if decay is not None else []
-    gates += [operand("beta", beta, rank - 1)] if beta is not None else []
-    if len({gate.dtype for gate in gates}) > 1:
-        raise ArgumentError("beta: another type than decay; allowed: the same")
+    names, tensors = _with(("q", "k", "v"), (q, k, v), ("decay", decay), ("beta", beta))
+    names, tensors, make, in_place, written = _states(names, tensors, past_state, present_state, out)
     lengths = None if cu_seqlens is None else _lengths(cu_seqlens, "cu_seqlens")
     packed = 0 if lengths is None else max(len(lengths) - 1, 1)
-    if past_state is not None:
-        operand("past_state", past_state, rank)
-    if present_state is True:
-        shape = (packed or queries.shape[0], values.shape[1], queries.shape[3], values.shape[3])
-        present_state = kind.empty(shape[4 - rank :], "float32", q)
-    elif present_state is False:
-        present_state = None
-    if present_state is not None:
-        if not kind.writable(present_state):
-            raise ArgumentError("present_state: read-only; allowed: an array that can be written")
-        operand("present_state", present_state, rank)
-    past, present = operands.get("past_state"), operands.get("present_state")
-    for name, state in (("past_state", past), ("present_state", present)):
-        if state is not None and state.dtype != 0:
-            raise ArgumentError(f"{name}: not float32; allowed: float32")
-    in_place = past is not None and present is not None and past.bytes and past.data == present.data
     numbers = _one_of("rule", rule, _RULES), _one_of("direction", direction, _DIRECTIONS), _one_of("form", form, _FORMS)
     sizes = _count("chunk", chunk), _count("parts", parts)
-    scale, normalize = _number("scale", scale), _number("normalize", normalize)
-
-    def problem():
-        problem, options = _LinearProblem(), _LinearOptions()
-        problem.dtype, problem.gate_dtype = queries.dtype, gates[0].dtype if gates else 0
-        problem.rule, problem.direction, options.form = numbers
-        options.chunk, options.parts = sizes
-        for name, known in operands.items():
-            setattr(problem, name, known.view())
-        for name in ("decay", "beta", "past_state", "present_state"):
-            setattr(problem, "has_" + name, int(name in operands))
-        problem.in_place, problem.packed = int(in_place), packed
-        for name, value in (("scale", scale), ("normalize", normalize)):
-            if value is not None:
-                setattr(problem, "has_" + name, 1)
-                setattr(problem, name, value)
-        return problem, options
-
-    shapes = tuple([(name, x.dtype, x.shape, x.strides) for name, x in operands.items()])
-    device = queries.device
-    if engine is None:
-        engine = _engine_for(device)
-    capturing = _capturing("q", device)
-    plan = engine._plan(
-        ("linear", shapes, numbers, sizes, scale, normalize, bool(in_place), packed), problem, capturing
-    )
-    if not output.bytes and (present is None or not present.bytes):
-        return out if present is None else (out, present_state)
-    inputs, outputs = _LinearInputs(), _LinearOutputs()
-    for name, known in operands.items():
-        setattr(outputs if name in ("out", "present_state") else inputs, name, known.memory())
-    if lengths is not None:
-        inputs.cu_seqlens = _Integers(ctypes.addressof(lengths), len(lengths))
-    kept = q, k, v, decay, beta, past_state, present_state, out, lengths
-    _run(plan, engine._workspace(plan, capturing), inputs, outputs, device, kept)
-    return out if present is None else (out, present_state)
+    options = numbers, sizes, _number("scale", scale), _number("normalize", normalize), in_place, packed, make
+    return _call(_Linear, names, tensors, options, engine, written, lengths)
 
 
-class _Series(object):
-    """A tensor of tokens and channels: the properties that its plan depends on, and the address of its elements."""
+class _Series(_Frame):
+    """An operator on separate channels. Its first option is the number of the layout."""
 
-    __slots__ = ("dtype", "batch", "tokens", "channels", "strides", "data", "bytes", "device")
+    Options, Outputs = _SeriesOptions, _StateOutputs
 
-    def __init__(self, name, tensor, kind, layout):
-        dtype, shape, strides, self.data, self.device = kind.of(name, tensor)
-        if dtype not in _DTYPES:
-            raise ArgumentError(f"{name}: {dtype}; allowed: {', '.join(_DTYPES)}")
-        if len(shape) not in (2, 3):
-            raise ArgumentError(f"{name}: {len(shape)} axes; allowed: {' or '.join((layout, layout[1:]))}")
-        self.dtype, size = _DTYPES[dtype]
-        shape, strides = (1,) * (3 - len(shape)) + tuple(shape), (0,) * (3 - len(shape)) + tuple(strides)
-        empty = 0 in shape
-        last, strides = 0, (0,) * 3 if empty else strides
-        for n, stride in zip(shape, strides):
-            if n > 1:
-                if stride < 0:
-                    raise ArgumentError(f"{name}: strides {strides}; allowed: not negative")
-                last += (n - 1) * stride
-        self.bytes = 0 if empty else (last + 1) * size
-        # The stride of an axis of one element is arbitrary.
-        strides = [stride if n > 1 else 0 for n, stride in zip(shape, strides)]
-        if layout == "bct":
-            shape, strides = (shape[0], shape[2], shape[1]), (strides[0], strides[2], strides[1])
-        (self.batch, self.tokens, self.channels), self.strides = shape, tuple(strides)
-
-    def key(self):
-        return self.dtype, self.batch, self.tokens, self.channels, self.strides
-
-    def view(self):
-        view = _View()
-        view.shape[:] = self.batch, self.channels, self.tokens, 1
-        view.strides[:] = self.strides[0], self.strides[2], self.strides[1], 1
-        return view
-
-    def memory(self):
-        return _Memory(self.data if self.bytes else None, self.bytes)
-
-
-class _Call(object):
-    """A call of an operator on separate channels: its tensors and their properties."""
-
-    def __init__(self, first, tensor, layout, inputs):
-        self.layout = _LAYOUTS[_one_of("layout", layout, _LAYOUTS)]
-        self.kind, self.like, self.inputs, self.outputs = _kind(first, tensor), tensor, inputs, _SeriesOutputs()
-        if self.kind is _Torch and sys.modules["torch"].jit.is_tracing():
-            # A recorded graph would not contain the call of this function.
-            raise UnsupportedError(f"{first}: recorded by torch.jit.trace; allowed: a call that computes")
-        # Copies live as long as the call: on a device they are freed after it in the stream.
-        self.views, self.kept, self.first, self.device = {}, [], first, self.kind.of(first, tensor)[4]
-
-    def check(self, name, tensor):
-        if _kind(name, tensor) is not self.kind:
-            raise ArgumentError(f"{name}: of another library than {self.first}; allowed: {self.kind.library}")
-
-    def place(self, name, device):
-        if device != self.device:
-            raise ArgumentError(f"{name}: another device than {self.first}; allowed: the same")
-
-    def series(self, name, tensor, like=None, into=None):
-        """Adds a tensor of tokens; its type must be that of `like`."""
-        self.check(name, tensor)
-        made = self.views[name] = _Series(name, tensor, self.kind, self.layout)
-        self.place(name, made.device)
-        if like is not None and made.dtype != self.views[like].dtype:
+    def series(self, name, layout, like=None):
+        """Adds a tensor of tokens, whose type must be that of `like`. Returns the number of its type."""
+        array, layout = self.arrays[name], _LAYOUTS[layout]
+        number, size = array.type(_DTYPES)
+        shift = len(array.shape) - 3
+        if shift not in (-1, 0):
+            raise ArgumentError(f"{name}: {len(array.shape)} axes; allowed: {' or '.join((layout, layout[1:]))}")
+        if like is not None and array.dtype != self.arrays[like].dtype:
             raise ArgumentError(f"{name}: another type than {like}; allowed: the same")
-        setattr(self.inputs if into is None else into, name, made.memory())
-        return made
+        axes = layout.index("c") + shift, layout.index("t") + shift
+        setattr(self.problem, name, array.view(None if shift else 0, *axes + (None,)))
+        self.memory(name, array.span() * size)
+        return number
 
-    def numbers(self, name, tensor, *shapes):
+    def numbers(self, name, *shapes):
         """Adds dense float32 of one of the given shapes, copied if necessary."""
-        if tensor is None:
+        array = self.arrays.get(name)
+        if array is None:
             return
-        self.check(name, tensor)
-        found, shape, _, _, device = self.kind.of(name, tensor)
-        if found != "float32":
-            raise ArgumentError(f"{name}: {found}; allowed: float32")
-        self.place(name, device)
-        if tuple(shape) not in shapes:
-            raise ArgumentError(f"{name}: {list(shape)}; allowed: {' or '.join(str(list(x)) for x in shapes)}")
-        tensor = self.kind.dense(tensor)
-        self.kept.append(tensor)
-        setattr(self.inputs, name, self.memory(name, tensor))
+        array.type({"float32": (0, 4)})
+        if array.shape not in shapes:
+            raise ArgumentError(f"{name}: {list(array.shape)}; allowed: {' or '.join(str(list(x)) for x in shapes)}")
+        if not array.dense():
+            array.copy()
+        self.memory(name, 4 * _product(array.shape))
 
-    def memory(self, name, tensor):
-        count = _product(tensor.shape)
-        return _Memory(self.kind.of(name, tensor)[3] if count else None, 4 * count)
+    def results(self, like, layout, shape, in_place, present):
+        """Adds the output, with the shape and type of `like`, and the states."""
+        if "out" not in self.arrays:
+            self.make("out", None, self.arrays[like].shape)
+        self.series("out", layout, like)
+        if present:
+            self.make("present_state", "float32", shape)
+        self.numbers("past_state", shape)
+        states = self.arrays.get("present_state")
+        if states is not None:
+            if states.dtype != "float32" or states.shape != shape or not states.dense():
+                raise ArgumentError(
+                    f"present_state: {states.dtype} {list(states.shape)}; allowed: dense float32 {list(shape)}"
+                )
+            self.numbers("present_state", shape)
+        self.problem.in_place = in_place and 0 not in shape
+        self.runs = states is not None or 0 not in self.arrays["out"].shape
 
-    def states(self, past, present, shape):
-        """Sets the states; the present may be the past. Returns the present and whether it is the past."""
-        if present is True:
-            present = self.kind.empty(shape, "float32", self.like)
-        if present is None or present is False:
-            self.numbers("past_state", past, shape)
-            return None, False
-        self.check("present_state", present)
-        found, given, strides, data, device = self.kind.of("present_state", present)
-        dense, step = True, 1
-        for n, stride in zip(reversed(tuple(given)), reversed(tuple(strides))):
-            dense &= n == 1 or stride == step
-            step *= n
-        if found != "float32" or tuple(given) != shape or not (dense or not step):
-            raise ArgumentError(f"present_state: {found} {list(given)}; allowed: dense float32 {list(shape)}")
-        self.place("present_state", device)
-        if not self.kind.writable(present):
-            raise ArgumentError("present_state: read-only; allowed: an array that can be written")
-        self.outputs.present_state = self.memory("present_state", present)
-        in_place = past is not None and step > 0 and self.kind.of("past_state", past)[3] == data
-        self.numbers("past_state", past, shape)
-        if in_place:
-            self.inputs.past_state = _Memory()
-        return present, bool(in_place)
 
-    def out(self, out, like):
-        """Returns the output, of the shape and type of `like`."""
-        if out is None:
-            out = self.kind.empty(tuple(self.like.shape), None, self.like)
-        elif not self.kind.writable(out):
-            raise ArgumentError("out: read-only; allowed: an array that can be written")
-        self.series("out", out, like, self.outputs)
-        return out
+class _Recurrence(_Series):
+    Problem, Inputs = _RecurrenceProblem, _RecurrenceInputs
 
-    def run(self, engine, key, problem, options, out, present):
-        """Runs the problem, whose views it sets, and returns the results of the caller's function."""
-        shapes = tuple([(name, view.key()) for name, view in self.views.items()])
-
-        def made():
-            for name, view in self.views.items():
-                setattr(problem, name, view.view())
-            return problem, options
-
-        if engine is None:
-            engine = _engine_for(self.device)
-        capturing = _capturing(self.first, self.device)
-        plan = engine._plan((problem.prefix, shapes, key), made, capturing)
-        if self.views["out"].bytes or present is not None:
-            _run(plan, engine._workspace(plan, capturing), self.inputs, self.outputs, self.device, (self, out, present))
-        return out if present is None else (out, present)
+    def fill(self, layout, log, reverse, parts, *states):
+        problem = self.problem
+        problem.dtype = self.series("b", layout)
+        problem.gate_dtype = self.series("a", layout)
+        problem.gate, problem.reverse, self.options.parts = log, reverse, parts
+        self.results("b", layout, (problem.b.shape[0], problem.b.shape[1]), *states)
 
 
 def recurrence(
@@ -1377,16 +1358,40 @@ def recurrence(
     parts     number of parts of the tokens to compute in parallel, for few channels and many tokens; 0 is one pass.
     out, engine   as in `attention`. All tensors are on one device. A call over tensors of a GPU does not wait.
     """
-    call = _Call("b", b, layout, _RecurrenceInputs())
-    series = call.series("b", b)
-    gates = call.series("a", a)
-    out = call.out(out, "b")
-    present, in_place = call.states(past_state, present_state, (series.batch, series.channels))
-    key = bool(log), bool(reverse), in_place, _count("parts", parts)
-    problem, options = _RecurrenceProblem(), _SeriesOptions()
-    problem.dtype, problem.gate_dtype = series.dtype, gates.dtype
-    problem.gate, problem.reverse, problem.in_place, options.parts = key
-    return call.run(engine, key, problem, options, out, present)
+    names, tensors, make, in_place, written = _states(("b", "a"), (b, a), past_state, present_state, out)
+    options = _one_of("layout", layout, _LAYOUTS), bool(log), bool(reverse), _count("parts", parts), in_place, make
+    return _call(_Recurrence, names, tensors, options, engine, written)
+
+
+class _Selective(_Series):
+    Problem, Inputs = _SelectiveProblem, _SelectiveInputs
+
+    def fill(self, layout, softplus, reverse, *states):
+        arrays, problem = self.arrays, self.problem
+        problem.dtype = self.series("u", layout)
+        problem.gate_dtype = self.series("delta", layout)
+        problem.has_z = "z" in arrays
+        if problem.has_z:
+            self.series("z", layout, "u")
+        batch, channels = problem.u.shape[0], problem.u.shape[1]
+        if len(arrays["a"].shape) != 2:
+            raise ArgumentError(f"a: {list(arrays['a'].shape)}; allowed: [channels, N]")
+        parameters = channels, arrays["a"].shape[1]
+        self.numbers("a", parameters)
+        for name in ("b", "c"):
+            axes = len(arrays[name].shape)
+            setattr(problem, "fixed_" + name, axes == 2)
+            if axes == 2:
+                self.numbers(name, parameters)
+                continue
+            if axes == 4:
+                # Groups and their numbers are one axis of channels.
+                arrays[name].merge(*((1, 3) if _LAYOUTS[layout] == "bct" else (2, 4)))
+            self.series(name, layout, "u")
+        self.numbers("d", (channels,))
+        self.numbers("delta_bias", (channels,))
+        problem.softplus, problem.reverse, problem.states = softplus, reverse, parameters[1]
+        self.results("u", layout, (batch,) + parameters, *states)
 
 
 def selective(
@@ -1421,38 +1426,29 @@ def selective(
     past_state   float32 [batch, channels, N], the states before the first token; None means zeros.
     present_state, reverse, out, engine   as in `recurrence`.
     """
-    call = _Call("u", u, layout, _SelectiveInputs())
-    series = call.series("u", u)
-    steps = call.series("delta", delta)
-    if z is not None:
-        call.series("z", z, "u")
-    if _kind("a", a) is not call.kind or len(a.shape) != 2:
-        raise ArgumentError(f"a: {type(a).__name__}; allowed: an array [channels, N] of the library of u")
-    parameters = series.channels, a.shape[1]
-    call.numbers("a", a, parameters)
-    fixed = []
-    for name, x in (("b", b), ("c", c)):
-        call.check(name, x)
-        fixed.append(len(x.shape) == 2)
-        if fixed[-1]:
-            call.numbers(name, x, parameters)
-            continue
-        if len(x.shape) == 4:
-            # Groups and their numbers are one axis of channels.
-            n = tuple(x.shape)
-            x = x.reshape((n[0], n[1] * n[2], n[3]) if layout == "bct" else (n[0], n[1], n[2] * n[3]))
-            call.kept.append(x)
-        call.series(name, x, "u")
-    call.numbers("d", d, (series.channels,))
-    call.numbers("delta_bias", delta_bias, (series.channels,))
-    out = call.out(out, "u")
-    present, in_place = call.states(past_state, present_state, (series.batch,) + parameters)
-    key = bool(softplus), bool(reverse), in_place, fixed[0], fixed[1], z is not None, parameters[1]
-    problem, options = _SelectiveProblem(), _SeriesOptions()
-    problem.dtype, problem.gate_dtype = series.dtype, steps.dtype
-    problem.softplus, problem.reverse, problem.in_place, problem.fixed_b, problem.fixed_c = key[:5]
-    problem.has_z, problem.states = key[5:]
-    return call.run(engine, key, problem, options, out, present)
+    names, tensors = ("u", "delta", "a", "b", "c"), (u, delta, a, b, c)
+    names, tensors = _with(names, tensors, ("d", d), ("z", z), ("delta_bias", delta_bias))
+    names, tensors, make, in_place, written = _states(names, tensors, past_state, present_state, out)
+    options = _one_of("layout", layout, _LAYOUTS), bool(softplus), bool(reverse), in_place, make
+    return _call(_Selective, names, tensors, options, engine, written)
+
+
+class _Convolution(_Series):
+    Problem, Inputs = _ConvolutionProblem, _ConvolutionInputs
+
+    def fill(self, layout, order, method, silu, reverse, *states):
+        problem = self.problem
+        problem.dtype = self.series("u", layout)
+        batch, channels = problem.u.shape[0], problem.u.shape[1]
+        shape = self.arrays["filter"].shape
+        if len(shape) not in (1, 2, 3) or not shape[-1]:
+            raise ArgumentError(f"filter: {list(shape)}; allowed: [K], [channels, K] or [channels, 1, K]")
+        taps = shape[-1]
+        self.numbers("filter", (taps,), (channels, taps), (channels, 1, taps))
+        self.numbers("bias", (channels,))
+        problem.order, self.options.method, problem.silu, problem.reverse = order, method, silu, reverse
+        problem.shared, problem.taps = len(shape) == 1, taps
+        self.results("u", layout, (batch, channels, taps - 1), *states)
 
 
 def conv(
@@ -1482,30 +1478,77 @@ def conv(
     method    None, "direct" or "fft".
     present_state, reverse, out, engine   as in `recurrence`.
     """
-    call = _Call("u", u, layout, _ConvolutionInputs())
-    series = call.series("u", u)
-    call.check("filter", filter)
-    shape = tuple(filter.shape)
-    if len(shape) not in (1, 2, 3) or not shape[-1]:
-        raise ArgumentError(f"filter: {list(shape)}; allowed: [K], [channels, K] or [channels, 1, K]")
-    taps = shape[-1]
-    call.numbers("filter", filter, *[(taps,), (series.channels, taps), (series.channels, 1, taps)])
-    call.numbers("bias", bias, (series.channels,))
-    out = call.out(out, "u")
-    present, in_place = call.states(past_state, present_state, (series.batch, series.channels, taps - 1))
+    names, tensors = _with(("u", "filter"), (u, filter), ("bias", bias))
+    names, tensors, make, in_place, written = _states(names, tensors, past_state, present_state, out)
     numbers = _one_of("order", order, _TAPS), _one_of("method", method, _METHODS)
-    key = numbers + (len(shape) == 1, bool(silu), bool(reverse), in_place, taps)
-    problem, options = _ConvolutionProblem(), _SeriesOptions()
-    problem.dtype = series.dtype
-    problem.order, options.method, problem.shared, problem.silu, problem.reverse, problem.in_place, problem.taps = key
-    return call.run(engine, key, problem, options, out, present)
+    options = (_one_of("layout", layout, _LAYOUTS),) + numbers + (bool(silu), bool(reverse), in_place, make)
+    return _call(_Convolution, names, tensors, options, engine, written)
 
 
-def _leading(tensor, axes):
-    """Merges the leading axes `axes` of a tensor [..., heads, tokens, dim] into one: [batch, heads, tokens, dim]."""
-    shape = tuple(tensor.shape)
-    tensor = tensor.expand(axes + shape[-3:])
-    return tensor if len(axes) == 1 else tensor.reshape((_product(axes),) + shape[-3:])
+class _Sdpa(_Attention):
+    """Attention by the rules of torch: leading axes, heads and masks are broadcast."""
+
+    fields = {"query": "q", "key": "k", "value": "v", "attn_mask": "mask"}
+
+    def fill(self, scale, causal, grouped):
+        arrays = self.arrays
+        tensors = q, k, v = [arrays[name] for name in ("q", "k", "v")]
+        rank = max([len(x.shape) for x in tensors])
+        for x in tensors:
+            axes = len(x.shape)
+            if axes < 2:
+                raise ArgumentError(f"{x.name}: {axes} axes; allowed: 2 or more, [..., tokens, dim]")
+            if axes < 4:
+                x.expand((1,) * (4 - axes) + x.shape)
+            # The library reads rows of contiguous elements.
+            if x.strides[-1] != 1 and x.shape[-1] > 1:
+                x.copy()
+        heads, kv_heads = q.shape[-3], k.shape[-3]
+        if v.shape[-3] != kv_heads and not grouped and 1 in (v.shape[-3], kv_heads):
+            kv_heads = max(kv_heads, v.shape[-3])
+            for x in (k, v):
+                x.expand(x.shape[:-3] + (kv_heads,) + x.shape[-2:])
+        if heads == 1 and kv_heads > 1 and not grouped:
+            heads = kv_heads
+            q.expand(q.shape[:-3] + (heads,) + q.shape[-2:])
+        if not grouped and kv_heads not in (1, heads):
+            raise ArgumentError(f"key: {kv_heads} heads; allowed: 1 or {heads}, those of query, or enable_gqa=True")
+        axes = ()
+        for sizes in zip(*[(1,) * (rank - len(x.shape)) + x.shape[:-3] for x in tensors]):
+            wide = set(sizes) - {1}
+            if len(wide) > 1:
+                found = ", ".join(str(list(x.shape[:-3])) for x in tensors)
+                raise ArgumentError(f"query, key, value: leading axes: {found}; allowed: those that can be broadcast")
+            axes += (wide.pop() if wide else 1,)
+        for x in tensors:
+            if x.shape[:-3] != axes:
+                x.expand(axes + x.shape[-3:])
+            if len(axes) > 1:
+                x.merge(0, len(axes))
+        tokens, values = q.shape[2], v.shape[3]
+        if "mask" in arrays:
+            mask, full = arrays["mask"], axes + (heads, tokens, k.shape[2])
+            if causal:
+                raise ArgumentError("is_causal: True beside attn_mask; allowed: one of them")
+            found = mask.shape
+            mask.type(dict(_FLOATS, bool=()))
+            if len(found) > len(full) or any(n not in (1, m) for n, m in zip(found[::-1], full[::-1])):
+                raise ArgumentError(f"attn_mask: {list(found)}; allowed: what can be broadcast to {list(full)}")
+            if not found:
+                mask.expand((1,))
+            if len(axes) > 1 and len(found) > 3:
+                mask.expand(axes + found[-3:])
+                mask.merge(0, len(axes))
+        # The output is stored as [batch, tokens, heads, dim].
+        step = tokens * heads * values
+        strides = tuple([n * step for n in _dense(axes)]) + (values, heads * values, 1)
+        self.make("out", None, (axes + (heads, tokens, values))[-rank:], strides[-rank:])
+        out = arrays["out"]
+        out.shape, out.strides = (_product(axes), heads, tokens, values), (step,) + strides[-3:]
+        if 0 in out.shape:
+            self.runs = None
+            return
+        super().fill(scale, 0.0, int(causal), (None, None), None, False, False)
 
 
 def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
@@ -1521,64 +1564,15 @@ def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, s
 
 
 def _sdpa(engine, query, key, value, mask, dropout_p, is_causal, scale, enable_gqa):
-    import torch
-
     if dropout_p:
         raise UnsupportedError(f"dropout_p: {dropout_p}; allowed: 0, inference")
-    tensors = []
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if _kind(name, tensor) is not _Torch:
-            raise ArgumentError(f"{name}: {type(tensor).__name__}; allowed: a tensor of torch")
-        axes = tensor.dim()
-        if axes < 2:
-            raise ArgumentError(f"{name}: {axes} axes; allowed: 2 or more, [..., tokens, dim]")
-        if tensor.requires_grad:
-            _Torch.inference(name)
-        if axes < 4:
-            tensor = tensor.expand((1,) * (4 - axes) + tuple(tensor.shape))
-        # The library reads rows of contiguous elements.
-        tensors.append(tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous())
-    q, k, v = tensors
-    rank = max(query.dim(), key.dim(), value.dim())
-    heads, kv_heads = q.shape[-3], k.shape[-3]
-    if v.shape[-3] != kv_heads and not enable_gqa and 1 in (v.shape[-3], kv_heads):
-        kv_heads = max(kv_heads, v.shape[-3])
-        k, v = [x.expand(x.shape[:-3] + (kv_heads,) + x.shape[-2:]) for x in (k, v)]
-    if heads == 1 and kv_heads > 1 and not enable_gqa:
-        heads = kv_heads
-        q = q.expand(q.shape[:-3] + (heads,) + q.shape[-2:])
-    if not enable_gqa and kv_heads not in (1, heads):
-        raise ArgumentError(f"key: {kv_heads} heads; allowed: 1 or {heads}, those of query, or enable_gqa=True")
-    axes = tuple(q.shape[:-3])
-    if len(axes) != 1 or axes != k.shape[:-3] or axes != v.shape[:-3]:
-        try:
-            axes = tuple(torch.broadcast_tensors(*[torch.empty(x.shape[:-3]) for x in (q, k, v)])[0].shape)
-            q, k, v = [_leading(x, axes) for x in (q, k, v)]
-        except RuntimeError as error:
-            raise ArgumentError(f"query, key, value: leading axes: {error}; allowed: those that can be broadcast")
-    batch, _, tokens, _ = q.shape
+    if _kind("query", type(query)) is not _Torch:
+        raise ArgumentError(f"query: {type(query).__name__}; allowed: a tensor of torch")
+    names, tensors = ("query", "key", "value"), (query, key, value)
     if mask is not None:
-        if is_causal:
-            raise ArgumentError("is_causal: True beside attn_mask; allowed: one of them")
-        if _kind("attn_mask", mask) is not _Torch:
-            raise ArgumentError(f"attn_mask: {type(mask).__name__}; allowed: a tensor of torch")
-        if mask.requires_grad:
-            _Torch.inference("attn_mask")
-        full = axes + (heads, tokens, k.shape[2])
-        found = tuple(mask.shape)
-        if len(found) > len(full) or any(n not in (1, m) for n, m in zip(found[::-1], full[::-1])):
-            raise ArgumentError(f"attn_mask: {list(found)}; allowed: what can be broadcast to {list(full)}")
-        if not found:
-            mask = mask.reshape(1)
-        if len(axes) > 1 and len(found) > 3:
-            mask = mask.expand(axes + found[-3:]).reshape((_product(axes),) + found[-3:])
-    out = torch.empty((batch, tokens, heads, v.shape[3]), dtype=q.dtype, device=q.device).transpose(1, 2)
-    if out.numel():
-        attention(q, k, v, mask=mask, scale=scale, causal=bool(is_causal), out=out, engine=engine)
-    out = out.reshape(axes + tuple(out.shape[1:])) if len(axes) > 1 else out
-    while out.dim() > rank:
-        out = out.squeeze(0)
-    return out
+        names, tensors = names + ("attn_mask",), tensors + (mask,)
+    options = _number("scale", scale), bool(is_causal), bool(enable_gqa)
+    return _call(_Sdpa, names, tensors, options, engine)
 
 
 class patch(object):
@@ -1637,9 +1631,9 @@ def _prove():
     problem.mask = _Mask(2, 1)
     problem.mask.dims[0] = 2
     inputs.mask = _Memory(start + 20, 8)
-    plan = engine._plan((), lambda: (problem,))
-    workspace = engine._workspace(plan)
-    _run(plan, workspace, inputs, outputs, None)
+    plan = _Plan(engine, problem)
+    workspace = _Workspace(plan)
+    _check(_lib.elsa_run(plan.handle, workspace.handle, ctypes.byref(inputs), ctypes.byref(outputs), None))
     if numbers[7] != 11.0:
         raise ArgumentError(f"a masked mean of 7 and 11: {numbers[7]}; allowed: 11")
 

@@ -5,6 +5,7 @@ stand-in.
 `python3 test_device.py` with elsa.py on PYTHONPATH and a driver. Python 3.6 and later.
 """
 
+import collections
 import ctypes
 import sys
 import types
@@ -23,6 +24,9 @@ def call(name, *arguments):
         raise OSError(f"{name}: {status}")
 
 
+Place = collections.namedtuple("Place", "type index")
+
+
 class Tensor(object):
     """Device memory with a shape and strides, or host memory for `device` None."""
 
@@ -32,7 +36,7 @@ class Tensor(object):
         # Device elements are copied to this array when they are requested.
         self.array, self.place, self.whole = np.array(array) if whole is None else array, device, whole
         self.shape, self.dtype = self.array.shape, f"torch.{self.array.dtype}"
-        self.is_cpu, self.is_cuda, self.device = device is None, device is not None, types.SimpleNamespace(index=device)
+        self.is_cuda, self.device = device is not None, Place("cpu" if device is None else "cuda", device)
         if whole is None:
             self.address = ctypes.c_uint64()
             call("cuMemAlloc_v2", ctypes.byref(self.address), ctypes.c_size_t(max(self.array.nbytes, 1)))
@@ -85,9 +89,11 @@ def current_stream(device):
 def stand_for_torch():
     torch = types.ModuleType("torch")
     torch.Tensor, torch.strided = Tensor, "strided"
-    torch.float32, torch.float16 = np.float32, np.float16
-    torch.empty = lambda shape, dtype, device: Tensor(np.full(shape, 7, str(dtype).replace("torch.", "")
-                                                              if isinstance(dtype, str) else dtype), device.index)  # fmt: skip
+    torch.float32, torch.float16 = "torch.float32", "torch.float16"
+    torch.empty_strided = lambda shape, strides, dtype, device: Tensor(
+        np.full(shape, 7, dtype.replace("torch.", "")), device.index
+    )
+    torch.is_grad_enabled = lambda: True
     torch.jit = types.SimpleNamespace(is_tracing=lambda: False)
     torch.cuda = types.SimpleNamespace(
         current_stream=current_stream, is_current_stream_capturing=lambda: STREAM.captured
@@ -148,6 +154,13 @@ class Device(unittest.TestCase):
                 self.assertEqual(last.tobytes(), present.numpy().tobytes())
                 self.assertEqual(past.tobytes(), state.numpy().tobytes())
                 self.assertEqual(STREAM.asked, [0])
+                # The same call with other tensors: they are read, in the stream that is current then.
+                again = {name: Tensor(turn(x[..., ::-1].copy())) for name, x in given.items()}
+                other = {name: x[..., ::-1].copy() for name, x in given.items()}
+                found, _ = function(past_state=state, present_state=True, layout=axes, **again, **options)
+                answer, _ = function(past_state=past, present_state=True, engine=engine, **other, **options)
+                self.assertEqual(turn(answer).tobytes(), found.numpy().tobytes())
+                self.assertEqual(STREAM.asked, [0, 0])
                 # States in place, a given output, and no past.
                 out = Tensor(np.zeros_like(turn(wanted)))
                 same = function(past_state=state, present_state=state, out=out, layout=axes, **tensors, **options)
@@ -199,8 +212,10 @@ class Device(unittest.TestCase):
             # A CPU plan accepts no device tensors.
             self.refused(elsa.UnsupportedError, "", function, engine=elsa.Engine("scalar"), **tensors, **options)
             # A captured call was made before.
+            wanted = function(**tensors, **options).numpy()
             STREAM.captured = True
             try:
+                self.assertEqual(function(**tensors, **options).numpy().tobytes(), wanted.tobytes())
                 fresh = {name: Tensor(x[:, :9] if x.ndim > 2 else x) for name, x in given.items()}
                 captured = f"{first}: captured as a CUDA graph; "
                 self.refused(elsa.UnsupportedError, captured, function, **fresh, **options)

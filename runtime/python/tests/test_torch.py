@@ -215,7 +215,7 @@ class Sdpa(Case):
                 q, k, v = tensors(shape, device=device)
                 full = shape[:-1] + (5,)
                 for masked in range(len(full) + 1):
-                    for dtype in (torch.bool, torch.float32, torch.float16):
+                    for dtype in (torch.bool, torch.float32, torch.float16, torch.float64):
                         mask = torch.randn(full[masked:], generator=torch.Generator().manual_seed(masked))
                         if dtype is torch.bool:
                             mask = mask > -0.5
@@ -226,6 +226,9 @@ class Sdpa(Case):
                         self.near(found, exact(q, k, v, mask.expand(full)))
                         wide = mask.to(device).expand(full)
                         self.assertTrue(torch.equal(elsa.sdpa(q, k, v, attn_mask=wide), found))
+                        row = (mask[..., :1, :] if mask.dim() > 1 else mask).to(device)
+                        wanted = exact(q, k, v, row.cpu().expand(full))
+                        self.near(elsa.sdpa(q, k, v, attn_mask=row.expand(full)), wanted.nan_to_num(0))
             q, k, v = tensors((1, 2, 5, 16), device=device)
             none = torch.zeros(5, 5, dtype=torch.bool, device=device)
             self.assertTrue(bool((elsa.sdpa(q, k, v, attn_mask=none) == 0).all()))
@@ -244,7 +247,7 @@ class Sdpa(Case):
         self.refused(bad, "is_causal: True beside attn_mask", elsa.sdpa, q, k, v, mask, is_causal=True)
         self.refused(bad, "attn_mask: [4, 5]; ", elsa.sdpa, q, k, v, mask[1:])
         self.refused(bad, "attn_mask: [5, 3]; ", elsa.sdpa, q, k, v, mask[:, :3])
-        self.refused(bad, "mask: int64; ", elsa.sdpa, q, k, v, mask.long())
+        self.refused(bad, "attn_mask: int64; ", elsa.sdpa, q, k, v, mask.long())
         self.refused(bad, "key: 2 heads; ", elsa.sdpa, q, k[:, :2], v[:, :2])
         self.refused(bad, "query: list; ", elsa.sdpa, [1], k, v)
         self.refused(bad, "query: 1 axes; ", elsa.sdpa, q[0, 0, 0], k, v)
@@ -252,6 +255,87 @@ class Sdpa(Case):
         self.refused(elsa.UnsupportedError, "value: requires", elsa.sdpa, q, k, v.clone().requires_grad_())
         added = torch.zeros(5, 5, requires_grad=True)
         self.refused(elsa.UnsupportedError, "attn_mask: requires", elsa.sdpa, q, k, v, added)
+
+
+class Again(Case):
+    """Calls whose shapes were seen before."""
+
+    def calls(self, seed, device):
+        """Returns functions; each makes a call with tensors of the seed."""
+        q, k, v = tensors((2, 4, 9, 16), (2, 4, 13, 16), device=device, seed=seed)
+        mask = torch.randn(2, 4, 9, 13, generator=torch.Generator().manual_seed(seed)).to(device)
+        one, five = mask[:1, :1].expand(2, 4, 9, 13), [x.reshape(1, 2, 4, *x.shape[2:]) for x in (q, k, v)]
+        turned = k.transpose(-1, -2).contiguous().transpose(-1, -2)
+        shared = [q.reshape(2, 1, 4, 9, 16), k[:1].expand(2, 4, 13, 16), v[:1]]
+        out, columns = torch.zeros_like(q), mask.transpose(0, 1).contiguous().transpose(0, 1)
+        return [
+            lambda: elsa.sdpa(q, k, v), lambda: elsa.sdpa(q, k, v, is_causal=True), lambda: elsa.sdpa(q, k, v, scale=0.3),
+            lambda: elsa.sdpa(q, k, v, mask), lambda: elsa.sdpa(q, k, v, mask > -1), lambda: elsa.sdpa(q, k, v, one),
+            lambda: elsa.sdpa(q, k, v, mask.double()), lambda: elsa.sdpa(q, k, v, columns),
+            lambda: elsa.sdpa(q, turned, v), lambda: elsa.sdpa(q[:, :1], k, v), lambda: elsa.sdpa(q, k[:, :1], v),
+            lambda: elsa.sdpa(q, k[:, :2], v[:, :2], enable_gqa=True), lambda: elsa.sdpa(*five),
+            lambda: elsa.sdpa(*five, mask[:1]), lambda: elsa.sdpa(*shared),
+            lambda: elsa.sdpa(q[0], k[0], v[0]), lambda: elsa.sdpa(q[0, 0], k[0, 0], v[0, 0]),
+            lambda: elsa.sdpa(q[:0], k[:0], v[:0]), lambda: elsa.sdpa(*[x.bfloat16() for x in (q, k, v)]),
+            lambda: elsa.attention(q, k, v), lambda: elsa.attention(q, k, v, out=out),
+            lambda: elsa.attention(q, k, v, bias=mask), lambda: elsa.attention(q, k, v, lse=True)[1],
+            lambda: elsa.attention(q, k, v, mask=(mask > 0).int()),
+        ]  # fmt: skip
+
+    def test_bits_and_strides_are_those_of_a_first_call(self):
+        for device in DEVICES:
+            wanted = {}
+            for _ in range(2):
+                for seed in (1, 2):
+                    for n, call in enumerate(self.calls(seed, device)):
+                        found = call()
+                        if (seed, n) not in wanted:
+                            elsa._engine_for(found.device.index)._local.frames.clear()
+                            wanted[seed, n] = call().clone()
+                        self.assertTrue(torch.equal(found, wanted[seed, n]), (seed, n))
+                        self.assertEqual(call().stride(), found.stride())
+
+    def test_output_is_stored_by_tokens(self):
+        for shape in ((2, 3, 5, 4, 9, 16), (2, 4, 9, 16), (4, 9, 16), (9, 16)):
+            q, k, v = tensors(shape)
+            for _ in range(2):
+                found = elsa.sdpa(q, k, v)
+                turned = found.transpose(-2, -3) if len(shape) > 2 else found
+                self.assertTrue(turned.is_contiguous())
+                self.near(found, exact(q, k, v))
+
+    def test_refused_after_a_call_of_equal_shapes(self):
+        q, k, v = tensors((1, 1, 1, 1))
+        # Strides that tensors of other layouts report too.
+        same = [torch.zeros(1).as_strided(k.shape, x.stride()) for x in (k.to_sparse(), k.to_mkldnn())]
+        plain = torch.nn.Parameter(k.clone(), requires_grad=False)
+        bad, mask = elsa.ArgumentError, torch.zeros(1, 1)
+        for function in (elsa.attention, elsa.sdpa):
+            first = "k" if function is elsa.attention else "key"
+            for _ in range(2):
+                wanted = function(q, k, v)
+                self.assertTrue(torch.equal(function(q, plain, v), wanted))
+                [function(q, x, v) for x in same]
+                function(q, k, v, mask)
+                self.refused(bad, f"{first}: layout torch.sparse_coo", function, q, k.to_sparse(), v)
+                self.refused(bad, f"{first}: layout torch._mkldnn", function, q, k.to_mkldnn(), v)
+                self.refused(bad, f"{first}: of another library", function, q, k.numpy(), v)
+                self.refused(bad, f"{first}: list; ", function, q, [1.0], v)
+                self.refused(bad, "k: another type than q", function, q, k.half(), v)
+                self.refused(elsa.UnsupportedError, f"{first}: device meta; ", function, q, k.to("meta"), v)
+                grown = k.clone().requires_grad_()
+                self.refused(elsa.UnsupportedError, f"{first}: requires gradients; ", function, q, grown, v)
+                with torch.no_grad():
+                    self.assertTrue(torch.equal(function(q, grown, v), wanted))
+                self.refused(elsa.UnsupportedError, f"{first}: requires gradients; ", function, q, grown, v)
+                with torch.inference_mode():
+                    self.assertTrue(torch.equal(function(q, k, v), wanted))
+                self.assertRaises(elsa.UnsupportedError, torch.jit.trace, function, (q, k, v))
+        self.refused(bad, "out: ", elsa.attention, q, k, v, out=q)
+        out = torch.zeros_like(q)
+        elsa.attention(q, k, v, out=out)
+        self.refused(bad, "out: ", elsa.attention, q, k, v, out=k)
+        self.refused(elsa.UnsupportedError, "out: requires", elsa.attention, q, k, v, out=out.clone().requires_grad_())
 
 
 class Patch(Case):

@@ -12,8 +12,9 @@ use crate::shell::{Output, Run, Tree};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const TESTS: [&str; 3] = [
+const TESTS: [&str; 4] = [
     "runtime/python/tests/test_elsa.py",
+    "runtime/python/tests/test_calls.py",
     "runtime/python/tests/test_interrupts.py",
     "runtime/python/tests/test_series.py",
 ];
