@@ -112,7 +112,7 @@ impl Clock {
     }
 }
 
-/// Finds the clocks of the cores that are on, and the names of those that are off.
+/// Finds the clocks of the online cores, and the names of the offline ones.
 #[must_use]
 pub fn cores(root: &Root) -> (Vec<Clock>, Vec<String>) {
     let (mut clocks, mut off) = (Vec::new(), Vec::new());

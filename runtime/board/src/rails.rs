@@ -1,4 +1,4 @@
-//! Power: the rails that a board measures, the rails that make up the total, and the resolution of a reading.
+//! Power: the rails that a board measures, the rails that the total consists of, and the resolution of a reading.
 //!
 //! A Jetson measures its rails with INA3221 chips of three channels each, found by their name on the I2C bus. Adding up
 //! all channels is wrong for two reasons:

@@ -1,4 +1,4 @@
-//! Why a command fails: one line of text and an exit status.
+//! Errors of a command: one line of text and an exit status.
 
 pub use crate::foreign::one_line;
 
@@ -37,9 +37,9 @@ pub enum Error {
     Argument {
         /// The flag, without its dashes.
         argument: &'static str,
-        /// What was found.
+        /// The offending value.
         found: String,
-        /// What is allowed.
+        /// Allowed values.
         allowed: String,
     },
     /// A file that is not read or written.
@@ -51,7 +51,7 @@ pub enum Error {
     /// Tensors of files that are not a valid problem. The text of `fault` starts with the argument.
     #[error("--{}{advice} ({files})", flag::problem(*fault))]
     Tensors {
-        /// What is wrong with them.
+        /// The fault.
         fault: ArgumentError,
         /// The next step, after a semicolon, or nothing.
         advice: String,
@@ -63,7 +63,7 @@ pub enum Error {
     Quorum {
         /// The flag, without its dashes.
         argument: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         source: QuorumError,
     },
     /// Files of tasks that do not make a whole.
@@ -105,7 +105,7 @@ pub enum Error {
     Port {
         /// The argument, with its dashes where it is a flag.
         argument: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         source: PortError,
     },
     /// Records that a serial line lost or damaged.
@@ -113,7 +113,7 @@ pub enum Error {
     Line {
         /// The port.
         port: String,
-        /// How much.
+        /// The amount.
         what: String,
     },
     /// Memory that the system refuses.
@@ -132,7 +132,7 @@ pub enum Error {
         argument: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         found: String,
     },
     /// A file that is not a model that can be rewritten.
@@ -142,10 +142,10 @@ pub enum Error {
         argument: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         source: ModelError,
     },
-    /// A GPU whose events tell no time.
+    /// A GPU whose events report no time.
     #[error("the driver of the GPU reports no time between its events, so that nothing can be measured")]
     Untimed,
     /// Something became slower than the results that it was compared with.

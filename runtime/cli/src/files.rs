@@ -1,4 +1,4 @@
-//! What the files of a call hold, for messages: flag, path, type and shape.
+//! Contents of a call's files, for messages: flag, path, type and shape.
 
 use crate::error::Error;
 use crate::flag::flag;
@@ -27,8 +27,8 @@ impl Files {
         self.with(fault, String::new(), None)
     }
 
-    /// As [`Files::explain`], of a fault in `spec`. Mask and bias are compared with the scores, and a mask that looks like
-    /// one of padding is told from a mask of queries.
+    /// Explains a fault in `spec`, like [`Files::explain`]. Mask and bias are compared with the scores, and a probable
+    /// padding mask is distinguished from a mask of queries.
     #[must_use]
     pub fn explain_spec(&self, fault: ArgumentError, spec: &Spec) -> Error {
         let ArgumentError::MaskShape { argument, .. } = fault else { return self.explain(fault) };

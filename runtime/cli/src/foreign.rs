@@ -10,7 +10,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Stdout, Write};
 
-/// Whether a character acts on a terminal or on its neighbours, or cannot be seen.
+/// Returns `true` if a character acts on a terminal or on its neighbours, or is invisible.
 fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,

@@ -1,4 +1,4 @@
-//! From flags and files to a problem and its inputs.
+//! Conversion of flags and files to a problem and its inputs.
 
 use crate::args::{FILE_IS, ProblemArgs};
 use crate::error::{Error, dashed, say};
@@ -50,8 +50,8 @@ impl Job {
         })
     }
 
-    /// As [`Job::load`], with tensors that `read` reads, given the operand and its flag. With a chunk they are part of a
-    /// whole, of which the key lengths are.
+    /// Loads a job like [`Job::load`], with tensors from `read`, which gets the operand and its flag. With a chunk they
+    /// are part of a whole, to which the key lengths apply.
     ///
     /// # Errors
     /// As [`Job::load`].
@@ -207,7 +207,7 @@ impl Job {
         self.lengths.borrow()
     }
 
-    /// What tells the files that were read from others, and from themselves once they have been written.
+    /// Returns fingerprints that distinguish the files read from others and from later versions of themselves.
     #[must_use]
     pub fn stamps(&self) -> Vec<String> {
         let tensors = self.tensors.iter().filter_map(|(_, tensor)| tensor.as_deref());
@@ -375,7 +375,7 @@ impl Lists {
     }
 }
 
-/// What errors about packed tensors say.
+/// Texts of errors about packed tensors.
 pub struct Packed {
     /// The flag of their bounds, with its dashes.
     pub argument: &'static str,
@@ -385,7 +385,7 @@ pub struct Packed {
     pub bnhd: &'static str,
 }
 
-/// What errors about packed tensors of a problem of attention say.
+/// Texts of errors about packed tensors of attention.
 const PACKED: Packed = Packed {
     argument: "--cu-seqlens-q",
     bnc: "2 (tokens, heads*dim), with --cu-seqlens-q",

@@ -1,4 +1,4 @@
-//! What a run by a schedule left out, as `elsa run` and `elsa verify` print it.
+//! Blocks skipped by a run under a schedule, as `elsa run` and `elsa verify` print them.
 
 use crate::oracle::value;
 use elsa_core::attention::traversal::{Report, Shares, Skip};
@@ -7,7 +7,7 @@ use elsa_runtime::Traversed;
 use serde::Serialize;
 use std::fmt;
 
-/// What a run by a schedule left out.
+/// Blocks skipped by a run under a schedule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeftOut {
     /// The published name of the schedule.
@@ -26,7 +26,7 @@ pub struct LeftOut {
     pub mean: f64,
     /// The largest difference of two values of a channel.
     pub value_spread: f64,
-    /// What an element may have lost by it, beside rounding: `worst` times `value_spread`.
+    /// Bound on an element's error from the skipped blocks, excluding rounding: `worst` times `value_spread`.
     pub lost_at_most: f64,
     /// The share of the blocks that were left out whole.
     pub block_sparsity: f64,
@@ -49,7 +49,7 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
-    /// What `traversed` tells of a run of `problem`.
+    /// Summarizes `traversed` for a run of `problem`.
     #[must_use]
     pub fn of(traversed: &Traversed<'_>, problem: &Problem, inputs: &Inputs<'_>) -> LeftOut {
         let Traversed { schedule, tile, report, shares, .. } = traversed;

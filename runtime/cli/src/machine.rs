@@ -1,4 +1,4 @@
-//! What the operating system reports about the processor. What it does not report is `None`.
+//! The operating system's report about the processor. Missing values are `None`.
 
 use serde::Serialize;
 use std::fs;

@@ -14,13 +14,13 @@ use elsa_core::state::HEADROOM;
 /// Scores and queries beyond this may overflow f32 on the way.
 const SCORES: f64 = 1.1e38;
 
-/// Where sums in f16 end.
+/// Largest finite f16.
 const HALF: f64 = 65_504.0;
 
-/// What is known of a run that bounds its answers.
+/// A run's data for its error bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounded<'e, 'a> {
-    /// What it executed.
+    /// Its execution.
     pub executed: &'e Executed,
     /// Of a run by another schedule than the exact one, the share of its weights that each row left out.
     pub shares: Option<&'a [f32]>,
@@ -51,7 +51,7 @@ pub struct Oracle<'a> {
     pub terms: Vec<f64>,
     /// The largest `Σ_c |q_c k_jc|`, times the scale, of a key that the row attends.
     pub score: f64,
-    /// Whether a run may leave the range of its arithmetic in this row, and then answer with an infinity or NaN.
+    /// `true` if a run may leave the range of its arithmetic in this row, and then return an infinity or NaN.
     pub beyond_range: bool,
     components: Vec<Component>,
     shares: Option<&'a [f32]>,
@@ -241,7 +241,7 @@ impl<'a> Oracle<'a> {
             || (arithmetic.executed.half_chain > 0 && half >= HALF);
     }
 
-    /// Whether `x` stands for component `c` of a row where one of the two is not finite.
+    /// Returns `true` if `x` is acceptable as component `c` of a row when one of the two is not finite.
     #[must_use]
     pub fn stands_for(&self, x: f64, c: usize) -> bool {
         let y = self.y[c];
@@ -267,7 +267,7 @@ impl<'a> Oracle<'a> {
 pub struct Comparison {
     /// Its drift, of outputs only.
     pub drift: RowDrift,
-    /// Its components beside their bounds.
+    /// Its components compared with their bounds.
     pub explained: Explained,
     /// Its largest numbers.
     pub sizes: Sizes,
@@ -291,14 +291,14 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Whether the bound says anything: it is below the terms that are added up. Otherwise an answer of zeros would be
-    /// within it. A row whose terms are as small as the output's underflow is as exact as its type.
+    /// Returns `true` if the bound is meaningful: it is below the sum of absolute terms. Otherwise an answer of zeros
+    /// would be within it. A row whose terms are as small as the output's underflow is as exact as its type.
     #[must_use]
     pub fn claims(&self) -> bool {
         self.bound < self.terms || self.bound <= self.least
     }
 
-    /// Whether the values cancel so far that the answer is smaller than its bound.
+    /// Returns `true` if the values cancel so far that the answer is smaller than its bound.
     #[must_use]
     pub fn cancels(&self) -> bool {
         self.claims() && self.bound >= self.answer && self.bound > self.least
@@ -311,7 +311,7 @@ impl Sizes {
     }
 }
 
-/// The components of some rows beside the error that rounding explains.
+/// Components of rows compared with the error that rounding explains.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Explained {
     /// `Σ y²`, over finite components like the next two.
@@ -375,7 +375,7 @@ impl Comparison {
 pub struct Total {
     /// Drift over all rows; none without rows.
     pub drift: Option<Metrics>,
-    /// All components beside their bounds.
+    /// All components compared with their bounds.
     pub explained: Explained,
 }
 
@@ -419,13 +419,13 @@ impl Explained {
         ratio(self.likely, self.reference)
     }
 
-    /// Whether the worst case explains every component.
+    /// Returns `true` if the worst case explains every component.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.not_finite == 0 && self.beyond == 0 && self.beyond_range == 0
     }
 
-    /// Whether more components lie beyond the likely case than its model expects.
+    /// Returns `true` if more components exceed the likely case than its model expects.
     #[must_use]
     pub fn surprises(&self) -> bool {
         self.unlikely > self.unlikely_allowed()

@@ -1,4 +1,4 @@
-//! Progress on standard error. It shows on a terminal only, and only for work of more than a second.
+//! Progress on standard error, only on a terminal and for work of more than a second.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;

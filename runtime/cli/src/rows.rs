@@ -55,7 +55,7 @@ pub fn for_rows<S, T: Send>(
     for_items(rows, 16, make, |scratch, row| each(scratch, *row), done)
 }
 
-/// As [`for_rows`], for items of any kind, of which a thread takes `chunk` at a time.
+/// Processes items of any type like [`for_rows`]; a thread takes `chunk` of them at a time.
 pub fn for_items<I: Sync, S, T: Send>(
     items: &[I],
     chunk: usize,

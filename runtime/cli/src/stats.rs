@@ -15,7 +15,7 @@ use elsa_core::drift::percentile;
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// The longest latency that is told from longer ones: an hour.
+/// The longest latency that is distinguished from longer ones: an hour.
 const LONGEST: u64 = 3_600_000_000_000;
 /// Significant digits of latencies.
 const DIGITS: u8 = 3;
@@ -50,7 +50,7 @@ impl Latencies {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(LONGEST).max(1));
     }
 
-    /// How many there are.
+    /// Returns the number of latencies.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.len()
@@ -67,8 +67,8 @@ impl Latencies {
 }
 
 impl Latencies {
-    /// How many lie in each step: upper bounds in milliseconds, each twice the one before, and the latencies above the
-    /// one before. Steps before the first and behind the last that has any are left out.
+    /// Returns a histogram with doubling steps: the upper bound of each step in milliseconds, and the number of
+    /// latencies in it. Empty steps at both ends are dropped.
     #[must_use]
     pub fn doubling(&self) -> Vec<(f64, u64)> {
         if self.0.is_empty() {
@@ -83,7 +83,8 @@ impl Latencies {
     }
 }
 
-/// The slope of `y` against `x` by least squares; none where the values of `x` span less than `span`, or are no numbers.
+/// Returns the slope of `y` against `x` by least squares; `None` if the values of `x` span less than `span`, or are
+/// NaN.
 #[must_use]
 pub fn slope(points: &[(f64, f64)], span: f64) -> Option<f64> {
     let (low, high) = points
@@ -132,20 +133,20 @@ impl Ratio {
         Some(Ratio { low: quartile(25)?, middle: quartile(50)?, high: quartile(75)? })
     }
 
-    /// How far the quartiles lie from 1: of a method and its copy, the noise.
+    /// Returns the distance of the quartiles from 1; for a method and its duplicate it is the noise.
     #[must_use]
     pub fn spread(self) -> f64 {
         (self.high - 1.0).max(1.0 - self.low).max(0.0)
     }
 
-    /// Whether it differs from 1: both quartiles lie beyond the noise, on the same side.
+    /// Returns `true` if it differs from 1: both quartiles exceed the noise, on the same side.
     #[must_use]
     pub fn differs(self, noise: f64) -> bool {
         self.low > 1.0 + noise || self.high < 1.0 - noise
     }
 }
 
-/// Whether the times of the last slices show no trend. Not before there are `2 * half` of them.
+/// Returns `true` if the times of the last slices show no trend; never before `2 * half` slices.
 #[must_use]
 pub fn settled(times: &[f64], half: usize) -> bool {
     let Some(last) = times.len().checked_sub(2 * half).filter(|_| half > 0) else { return false };

@@ -1,5 +1,4 @@
-//! What is wrong with a command line, on one line: the argument, what was found, what is allowed, and what was
-//! probably meant.
+//! Errors of a command line, on one line: the argument, its value, the allowed values, and the probable intention.
 
 use crate::args::{FILE, FILE_IS};
 use clap::error::{ContextKind, ContextValue, ErrorKind};

@@ -247,7 +247,7 @@ fn operand(array: &Array, heads: Option<usize>) -> Option<[usize; 4]> {
 }
 
 /// Computes the answer of such a node in f64; `None` for other nodes, and for nodes that are not replaced. For a subset
-/// of queries, the answer and the mask are `[batch, heads, queries, dim]` and a mask of these queries.
+/// of queries, the answer is `[batch, heads, queries, dim]`, and the mask has the rows of these queries only.
 #[must_use]
 pub fn eval(
     node: &Node,

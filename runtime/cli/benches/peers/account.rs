@@ -1,4 +1,4 @@
-//! What was measured of a job, and the rounds in which jobs are measured.
+//! Measurements of a job, and the rounds in which jobs are measured.
 
 use crate::process::Slice;
 use crate::request::Failure;
@@ -38,10 +38,11 @@ impl Account {
     }
 }
 
-/// Measures jobs until `wanted` rounds were calm, and returns the number of rounds tried, at most three for each of them.
+/// Measures jobs until `wanted` rounds were calm, and returns the number of rounds tried, at most three for each of
+/// them.
 ///
-/// A round takes a slice of every job of every turn; it begins with another turn than the round before, and keeps
-/// the order of the jobs of a turn. `keep` is given the slices of a round of which each was calm.
+/// A round measures one slice of every job of every group. Each round starts with the next group, and keeps the order
+/// of jobs within a group. `keep` receives the slices of a round if all of them were calm.
 pub fn rounds(
     wanted: usize,
     turns: &[Vec<usize>],

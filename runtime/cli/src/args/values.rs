@@ -1,4 +1,4 @@
-//! Values of flags. The error of a parser is what it allows.
+//! Values of flags. A parser's error is the allowed form.
 
 use clap::builder::{PossibleValuesParser, Str, TypedValueParser};
 use elsa_core::attention::Window;
@@ -138,10 +138,10 @@ pub fn sides(text: &str) -> Result<[usize; 2], String> {
     sides.ok_or_else(|| "allowed: HxW, both whole numbers from 1".into())
 }
 
-/// How far windows are shifted, `A,B`.
+/// Parses a shift of windows, `A,B`.
 ///
 /// # Errors
-/// Anything else.
+/// Any other text.
 pub fn shift(text: &str) -> Result<[usize; 2], String> {
     let shift =
         text.split_once(',').and_then(|(a, b)| Some([a.trim().parse().ok()?, b.trim().parse().ok()?]));

@@ -1,4 +1,4 @@
-//! What a backward pass takes of the forward pass: from files, or computed.
+//! Inputs of a backward pass from the forward pass: read from files, or computed.
 
 use super::args::BackwardArgs;
 use crate::error::Error;
@@ -15,11 +15,11 @@ use elsa_files::{
 use elsa_runtime::{Engine, RowStates};
 use std::path::Path;
 
-/// What the forward pass leaves behind.
+/// Results of the forward pass.
 pub enum Forward {
     /// Output and log-sum-exp, from files.
     Given(Box<[Tensor; 2]>),
-    /// What states come to.
+    /// Statistics derived from states.
     States {
         /// Output, in the view of the output, and references and sums of the rows.
         numbers: [Vec<f32>; 3],
@@ -40,10 +40,10 @@ impl Forward {
         }
     }
 
-    /// What it knows of each row.
+    /// Returns the statistics of each row.
     ///
     /// # Errors
-    /// Log-sum-exp of another type than f32.
+    /// Log-sum-exp of a type other than f32.
     pub fn statistics(&self) -> Result<Statistics<'_>, Error> {
         match self {
             Forward::Given(files) => Ok(Statistics::LogSumExp(log_sum_exp(&files[1])?)),

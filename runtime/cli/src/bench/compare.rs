@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
 
-/// What is said of a change.
+/// Verdict on a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The latency fell by more than the noise.
@@ -45,19 +45,19 @@ impl Verdict {
 /// The change of one row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// The median after over the median before; none where a cell was refused.
+    /// The median after divided by the median before; `None` if a cell was refused.
     pub ratio: Option<f64>,
-    /// The noise of both runs together; none where that of one is not known.
+    /// The noise of both runs together; `None` if either is unknown.
     pub noise: Option<f64>,
-    /// What is said of it.
+    /// Verdict on the change.
     pub verdict: Verdict,
 }
 
 /// The fewest rows whose changes scatter in a way that says anything.
 const ROWS: usize = 8;
 
-/// How far changes scatter about their median: three standard deviations, of normal numbers with their median absolute
-/// deviation. Zero of few rows. Cells that are not clean are left out.
+/// Returns the scatter of changes about their median: three standard deviations, estimated for normal numbers from the
+/// median absolute deviation. Zero for too few rows. Cells that are not clean are skipped.
 #[must_use]
 pub fn scatter<'a>(pairs: impl Iterator<Item = (&'a Row, &'a Row)>) -> f64 {
     let clean = pairs.filter(|(before, after)| before.clean && after.clean);
@@ -89,12 +89,12 @@ pub fn change(before: &Row, after: &Row, scatter: f64) -> Change {
     Change { ratio, noise, verdict }
 }
 
-/// What a row is of.
+/// Returns the identity of a row's measurement.
 fn key(row: &Row) -> (u32, [&str; 5]) {
     (row.threads, [&row.workload, &row.shape, &row.dtype, &row.method, &row.backend])
 }
 
-/// Whether two rows are of the same.
+/// Returns `true` if two rows measure the same thing.
 #[must_use]
 pub fn same(a: &Row, b: &Row) -> bool {
     key(a) == key(b)
@@ -103,7 +103,7 @@ pub fn same(a: &Row, b: &Row) -> bool {
 /// The widest column of names. Longer ones stand out of it.
 const WIDEST: usize = 120;
 
-/// How a row is called.
+/// Returns the display name of a row.
 fn named(row: &Row) -> String {
     let workload = if row.workload.is_empty() { String::new() } else { format!("{} ", row.workload) };
     format!("{workload}{} {} {} {} x{}", row.shape, row.dtype, row.method, row.backend, row.threads)

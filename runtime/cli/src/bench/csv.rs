@@ -20,7 +20,7 @@ pub fn table(cells: &[Cell]) -> std::io::Result<Vec<u8>> {
     writer.into_inner().map_err(csv::IntoInnerError::into_error)
 }
 
-/// What `elsa bench --compare` and `--spot` read of a row.
+/// Fields of a row that `elsa bench --compare` and `--spot` read.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Row {
     /// The workload; empty without one.
@@ -43,7 +43,7 @@ pub struct Row {
     pub p50_ms: Option<f64>,
     /// The noise of the run.
     pub noise: Option<f64>,
-    /// Whether nothing disturbed the measurement.
+    /// `true` if the measurement was undisturbed.
     pub clean: bool,
 }
 

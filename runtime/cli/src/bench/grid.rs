@@ -1,4 +1,4 @@
-//! What is measured: shapes with an element type.
+//! Measured cases: shapes with an element type.
 
 use crate::shape::{MaskForm, Named, Shape, Workload};
 use elsa_core::dtype::DType;

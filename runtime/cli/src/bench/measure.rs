@@ -38,12 +38,12 @@ const DIVIDED: f64 = 0.2;
 /// The most calls whose times are kept for `--export`, of each method.
 const KEPT: usize = 1 << 17;
 
-/// How cases are measured.
+/// Settings of a measurement.
 #[derive(Clone, Debug)]
 pub struct Settings<'a> {
     /// The methods.
     pub methods: &'a [Method],
-    /// Whether a method beside the first may be left out where it is not possible.
+    /// `true` if methods after the first may be skipped when they are not possible.
     pub lenient: bool,
     /// Options of every plan.
     pub options: PlanOptions,
@@ -53,15 +53,15 @@ pub struct Settings<'a> {
     pub warmup: Option<Duration>,
     /// The fewest timed calls of each method.
     pub iterations: u64,
-    /// Whether the times of calls are kept.
+    /// `true` if the times of calls are stored.
     pub keep: bool,
 }
 
-/// What was measured of one method.
+/// Measurements of one method.
 pub struct Measured {
     /// The row of the results.
     pub cell: Cell,
-    /// What the oracle says of the answers.
+    /// The oracle's judgement of the answers.
     pub total: Total,
     /// Start and duration of the timed calls in milliseconds, if they were to be kept.
     pub times: Vec<(f64, f64)>,
@@ -126,7 +126,7 @@ fn round(
     Ok(times)
 }
 
-/// Lets all contenders take turns until no latency shows a trend, or for the time that is asked for. Returns whether none
+/// Alternates between all contenders until no latency shows a trend, or for the requested time. Returns `true` if none
 /// shows one.
 fn warm(
     contenders: &mut [Contender<'_>],
@@ -306,7 +306,7 @@ fn by_itself(contender: &mut Contender<'_>, seconds: f64, watch: &Watch) -> Resu
     Ok(watch.close(span, calls))
 }
 
-/// A row that says what was asked for, and nothing of what was measured.
+/// Creates a row with the request and without measurements.
 #[must_use]
 pub fn described(case: &Case, engine: &Engine, backend: Backend) -> Cell {
     let shape = case.shape;

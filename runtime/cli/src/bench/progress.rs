@@ -18,7 +18,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Where it begins and ends.
+    /// Returns the start and end of the part.
     const fn share(self) -> (f64, f64) {
         match self {
             Part::Check => (0.0, 0.15),
@@ -55,7 +55,7 @@ impl Progress {
         self.bar.set_message(name.to_owned());
     }
 
-    /// How much of a part of the case is done, from 0 to 1. Any thread may tell.
+    /// Reports that a part of the case is done to `fraction`, from 0 to 1. Callable from any thread.
     pub fn tell(&self, part: Part, fraction: f64) {
         let (begin, end) = part.share();
         let within = begin + (end - begin) * fraction.clamp(0.0, 1.0);

@@ -93,7 +93,7 @@ pub fn save(folder: &Path, start: &Start, table: &[u8]) -> Result<PathBuf, Error
     Ok(folder.to_path_buf())
 }
 
-/// The last table in `folder`; none where there is none. Names begin with the date.
+/// Finds the last table in `folder`; `None` if it holds no table. Names begin with the date.
 #[must_use]
 pub fn last(folder: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).ok()?;

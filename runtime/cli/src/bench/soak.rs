@@ -68,7 +68,7 @@ struct Stretch {
     rss_bytes: Option<i64>,
 }
 
-/// What is said at the end.
+/// Summary of the whole soak.
 #[derive(Debug, Serialize)]
 struct Soaked {
     #[serde(flatten)]
@@ -248,7 +248,7 @@ pub fn soak(
     if cell.clean { Ok(()) } else { Err(Error::Unclean("the run was disturbed".into())) }
 }
 
-/// What is said of a stretch that has ended.
+/// Summarizes a stretch that has ended.
 fn of(what: &'static str, end: Duration, missed: u64, latencies: &Latencies, readings: &Readings) -> Stretch {
     let [p50_ms, p90_ms, p99_ms, max_ms] = [50.0, 90.0, 99.0, 100.0].map(|percent| latencies.ms(percent));
     Stretch {

@@ -1,8 +1,8 @@
-//! A short check of 16 points against the last table that was kept of this board: two of correctness, fourteen of speed.
+//! A short check of 16 points against the last saved table of this board: two of correctness, fourteen of speed.
 //!
-//! The points of speed are rows of the default grid, so that `elsa bench --save` makes the table. A point passes if its
-//! latency is not beyond the recorded one by more than the noise of both runs and the scatter of all changes. One that
-//! is gets two more chances, after all others.
+//! The points of speed are rows of the default grid, so `elsa bench --save` creates the table. A point passes if its
+//! latency exceeds the recorded one by no more than the noise of both runs and the scatter of all changes. A slower
+//! point gets two more chances, after all others.
 
 use super::args::{ELSA, MATH};
 use super::compare::{Change, Verdict, change, same, scatter};
@@ -102,10 +102,10 @@ enum Outcome {
     Unknown,
 }
 
-/// How often points that are slower are measured again: a machine that is slow for some seconds is not a slower program.
+/// Number of retries of slower points: a machine that is slow for some seconds does not mean a slower program.
 pub const AGAIN: usize = 2;
 
-/// Whether a measurement is that of a method on a case.
+/// Returns `true` if a measurement belongs to a method on a case.
 fn is_of(measured: &Measured, case: &Case, method: &str) -> bool {
     let cell = &measured.cell;
     cell.shape == case.shape.to_string().as_str() && cell.dtype == case.dtype.name() && cell.method == method
@@ -118,7 +118,7 @@ fn of_all(recorded: &[Row], measured: &[Measured]) -> f64 {
     scatter(all.iter().filter_map(|now| Some((known(now)?, now))))
 }
 
-/// The cases of which a point is slower than recorded.
+/// Returns the cases with a point that is slower than recorded.
 #[must_use]
 pub fn slower(recorded: &[Row], measured: &[Measured]) -> Vec<Case> {
     let scatter = of_all(recorded, measured);
@@ -233,7 +233,7 @@ mod tests {
     use crate::oracle::Total;
     use elsa_core::telemetry::record::text;
 
-    /// What a run measures of every case whose latency is `ms`.
+    /// Simulates a run in which every case has latency `ms`.
     fn measured(ms: f64) -> Vec<Measured> {
         let of = |case: &Case, method| {
             let cell = Cell {

@@ -1,4 +1,4 @@
-//! Rows of the results as a table for people.
+//! Rows of the results as a text table.
 
 use super::args::{ELSA, MATH};
 use super::grid::{COLUMNS, DIM, GRID};
@@ -35,14 +35,14 @@ pub fn headline(start: &Start) -> String {
     one_line(&line)
 }
 
-/// What stands in the first column of a row, beside the sizes: the workload, and the parts of the shape.
+/// Formats the description in a row's first column: the workload, and the parts of the shape after its sizes.
 fn form(cell: &Cell) -> String {
     let parts = cell.shape.splitn(6, ',').nth(5);
     let words: Vec<&str> = cell.workload.as_deref().into_iter().chain(parts).collect();
     if words.is_empty() { "-".to_owned() } else { words.join(" ") }
 }
 
-/// The width of the column that says what `shapes` are beside their sizes: each with its workload.
+/// Returns the width of the column that describes `shapes`, each with its workload.
 #[must_use]
 pub fn width<'a>(shapes: impl Iterator<Item = (Option<&'a str>, String)>) -> usize {
     let of = |(workload, shape): (Option<&str>, String)| {
@@ -139,7 +139,7 @@ pub fn row(width: usize, cell: &Cell) -> String {
     row
 }
 
-/// What the board did during a cell; none where it reports nothing.
+/// Describes the board during a cell; `None` if it reports nothing.
 fn board(cell: &Cell) -> Option<String> {
     let mut facts = Vec::new();
     let mut fact = |value: Option<f64>, digits: usize, unit: &str| {
@@ -173,8 +173,8 @@ fn ratio(cell: &Cell) -> String {
     }
 }
 
-/// The medians in the form of table 6 of ELSA, where `cells` hold rows of the default grid: a row for each length, with
-/// the masked shapes as columns.
+/// Formats the medians as in table 6 of ELSA, if `cells` hold rows of the default grid: a row for each length, with the
+/// masked shapes as columns.
 #[must_use]
 pub fn grid(cells: &[Cell]) -> String {
     let mut table = String::new();

@@ -1,4 +1,4 @@
-//! From flags and files to a problem of linear attention and its inputs.
+//! Conversion of flags and files to a problem of linear attention and its inputs.
 
 use super::args::{SemanticsArgs, TensorArgs};
 use crate::args::FILE_IS;
@@ -13,14 +13,14 @@ use elsa_core::view::{Layout, View};
 use elsa_files::{Accept, FileError, Source, Tensor, TensorError, zeros};
 use std::rc::Rc;
 
-/// What is written.
+/// Requested outputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
     /// States after the last token.
     pub present_state: bool,
 }
 
-/// What is allowed for packed tensors.
+/// Allowed packed tensors.
 const PACKED: Packed = Packed {
     argument: "--cu-seqlens",
     bnc: "2 (tokens, heads*dim), with --cu-seqlens",
@@ -212,7 +212,7 @@ impl LinearJob {
     }
 }
 
-/// Requires decay and beta where the rule has them, and none where it does not.
+/// Checks that decay and beta are given exactly if the rule has them.
 fn rule_takes(rule: Rule, args: &TensorArgs) -> Result<(), Error> {
     let with = |of: fn(Rule) -> bool| {
         let names: Vec<&str> = Rule::ALL.into_iter().filter(|rule| of(*rule)).map(Rule::name).collect();
@@ -246,7 +246,7 @@ fn bounds(args: &TensorArgs, files: &mut Files) -> Result<Option<Tensor>, Error>
     Ok(Some(tensor))
 }
 
-/// How the axes of decay and beta lie beside those of the other tensors.
+/// Axes of decay and beta relative to the other tensors.
 struct Gates {
     layout: Layout,
     /// Axes of the queries.
@@ -256,8 +256,8 @@ struct Gates {
 }
 
 impl Gates {
-    /// The view of decay or beta with the axes `shape`: those of the layout, of which the last may be missing where it would
-    /// be one.
+    /// Returns the view of decay or beta with the axes `shape`: those of the layout, whose last may be missing if it
+    /// would be one.
     fn view(&self, operand: Operand, shape: &[usize]) -> Result<View, ArgumentError> {
         let argument = operand.argument();
         let ranks = |allowed| ArgumentError::Rank { argument, found: shape.len(), allowed };

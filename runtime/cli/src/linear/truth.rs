@@ -7,7 +7,7 @@ use elsa_core::linear::{Inputs, Problem, reference};
 use elsa_core::view::View;
 use elsa_files::{MemoryError, reserved};
 
-/// What one state of a sequence gives, in f64.
+/// Results of one state of a sequence, in f64.
 pub struct Truth {
     sequence: usize,
     batch: usize,
@@ -21,9 +21,9 @@ pub struct Truth {
     pub output: Vec<f64>,
     /// The last state, `[d_k, d_v]`.
     pub present: Vec<f64>,
-    /// What a run may be off, element by element; empty where nobody asked.
+    /// Error bounds, element by element; empty unless requested.
     errors: [Vec<f64>; 2],
-    /// By how much the tokens magnify an error; NaN where nobody asked.
+    /// Factor by which the tokens magnify an error; NaN unless requested.
     pub gain: f64,
 }
 
@@ -126,7 +126,7 @@ pub struct Row<'a> {
     pub at: usize,
     /// The exact elements.
     pub truth: &'a [f64],
-    /// Their bounds, and those of later rows; empty where nobody asked.
+    /// Their error bounds, and those of later rows; empty unless requested.
     pub error: &'a [f64],
 }
 

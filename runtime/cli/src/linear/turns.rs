@@ -1,5 +1,5 @@
-//! Calls that are measured beside each other: they take turns in slices of a few milliseconds, so that whatever disturbs the
-//! machine disturbs all of them. A slice's time over its calls is a sample.
+//! Alternating calls: contenders alternate in slices of a few milliseconds, so a disturbance of the machine affects all
+//! of them. A slice's time divided by its calls is a sample.
 
 use crate::error::Error;
 use elsa_core::drift::percentile;
@@ -15,7 +15,7 @@ const DEVICE_CALLS: usize = 8;
 pub struct Contender<'a, O: Operator> {
     /// The call.
     pub bound: Bound<'a, O>,
-    /// Whether a GPU computes.
+    /// `true` if a GPU computes.
     pub on_device: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The files of tasks: what each says about itself, and whether all together are one whole.
+//! The files of tasks: the header of each, and the check that all together form one whole.
 
 use crate::error::Error;
 use crate::task::file::{Description, Kind, Whole};

@@ -24,14 +24,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes that the system takes at once from a port that is behind.
 const BURST: u32 = 4096;
 
-/// What became of the records.
+/// Fate of the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Records that the port took whole. One that stands still may hold them for ever.
     pub sent: u64,
     /// Records that it did not take.
     pub dropped: u64,
-    /// How often the port was opened again.
+    /// Number of times that the port was opened again.
     pub reconnects: u64,
 }
 
@@ -41,7 +41,7 @@ struct Frame {
     len: usize,
 }
 
-/// What the thread reports.
+/// State that the thread reports.
 #[derive(Default)]
 struct State {
     sent: u64,
@@ -166,12 +166,12 @@ fn run() -> u32 {
 struct Line {
     port: Port,
     tty: Option<TTYPort>,
-    /// Whether nothing has been written since the port was opened.
+    /// `true` if nothing has been written since the port was opened.
     fresh: bool,
 }
 
 impl Line {
-    /// Writes frames until there are no more, or nobody waits for them.
+    /// Writes frames until there are no more, or no caller waits for them.
     fn serve(&mut self, frames: &Receiver<Frame>, shared: &Shared) {
         for frame in frames {
             if self.deliver(&frame.bytes[..frame.len], shared) {
@@ -214,7 +214,7 @@ impl Line {
         }
     }
 
-    /// Waits for the port to come back. Returns whether it did before nobody waited any more.
+    /// Waits for the port to come back. Returns `true` if it does while a caller still waits.
     fn reopen(&mut self, shared: &Shared) -> bool {
         loop {
             let state = shared.lock();
@@ -239,7 +239,7 @@ impl Line {
     }
 }
 
-/// Writes all of `bytes`, however long the port makes it wait. Returns whether it did; if not, the port failed or nobody
+/// Writes all of `bytes`, waiting for the port as long as necessary. Returns `false` if the port fails or no caller
 /// waits any more.
 fn write(to: &mut impl Write, mut bytes: &[u8], shared: &Shared) -> bool {
     while !bytes.is_empty() {

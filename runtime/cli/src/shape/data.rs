@@ -22,7 +22,7 @@ pub struct Data {
     pub mask: Option<Mask>,
     /// The table of relative positions, if the shape has one.
     pub table: Option<Buffer>,
-    /// Where the sequences begin and end, if the shape packs them.
+    /// Bounds of the sequences, if the shape packs them.
     pub bounds: Option<Vec<i64>>,
 }
 

@@ -1,4 +1,4 @@
-//! What a shape says, and the problem that it stands for.
+//! The parts of a shape, and its problem.
 
 use crate::error::Error;
 use elsa_core::argument::ArgumentError;
@@ -86,7 +86,7 @@ impl MaskForm {
         }
     }
 
-    /// Whether the elements are booleans. If not, they are added to the scores.
+    /// Returns `true` if the elements are booleans. Otherwise they are added to the scores.
     #[must_use]
     pub const fn is_boolean(self) -> bool {
         matches!(self, MaskForm::Bool | MaskForm::True | MaskForm::Padding)
@@ -125,8 +125,8 @@ impl Shape {
         }
     }
 
-    /// Where each packed sequence begins, and where the last one ends. The lengths are spread evenly from the shortest
-    /// to the longest, in an order that mixes short and long ones. None where sequences are not packed.
+    /// Returns the start of each packed sequence and the end of the last. The lengths are spread evenly from the
+    /// shortest to the longest, in an order that mixes short and long ones. `None` if sequences are not packed.
     #[must_use]
     pub fn bounds(self) -> Option<Vec<i64>> {
         let shortest = self.packed?;
@@ -211,7 +211,7 @@ impl Shape {
         (self.window != Window::default()).then(|| [side(left), side(right)])
     }
 
-    /// What the shape says beside its five sizes, as it is written.
+    /// Returns the parts of the shape after its five sizes, as written.
     #[must_use]
     pub fn parts(self) -> Vec<String> {
         let kv = (self.kv_heads != self.heads).then(|| format!("kv={}", self.kv_heads));

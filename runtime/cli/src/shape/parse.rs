@@ -1,4 +1,4 @@
-//! Reading of shapes.
+//! Parser of shapes.
 
 use super::form::{ALIGNMENTS, MaskForm, Shape};
 use elsa_core::attention::{Window, Windows};
@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// The place of a shape in help texts.
 pub const VALUE: &str = "B,H,NQ,NK,D[,...]";
 
-/// What a shape may say beside its five sizes, for help texts.
+/// Help text of the parts of a shape after its five sizes.
 pub const HELP: &str = "\
 A shape is B,H,NQ,NK,D: sequences, heads, query and key tokens, head size. Behind them may stand, in any order:
   kv=HK           key heads, which divide H

@@ -1,4 +1,4 @@
-//! What a run is of, and the journal of an earlier one that it goes on with.
+//! Identity of a run, and the journal of an earlier one that it resumes.
 
 use super::commit::{Move, journal_of};
 use super::journal::{self, Earlier, Journal, Sizes, Stage};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// A run whose journal has been looked for.
 #[derive(Debug)]
 pub struct Begun {
-    /// Where the journal is; `None` if none is kept.
+    /// Path of the journal; `None` without one.
     path: Option<PathBuf>,
     /// Problem, kernel, inputs and outputs, a line for each.
     run: Vec<String>,
@@ -76,7 +76,7 @@ impl Begun {
         Ok(Begun { path, run, earlier })
     }
 
-    /// How far the run has come; `None` if it does not go on after a kill.
+    /// Returns the stage of the run; `None` if it cannot be resumed after a kill.
     #[must_use]
     pub fn stage(&self) -> Option<Stage> {
         self.path.as_ref().map(|_| match &self.earlier {

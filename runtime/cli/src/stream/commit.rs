@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// The arrays of an archive of states.
 pub const ARRAYS: [&str; 3] = ["m", "S", "W"];
 
-/// The name of a file beside `target`.
+/// Returns the path of a file next to `target`.
 #[must_use]
 pub fn beside(target: &Path, name: &str) -> PathBuf {
     let mut path = target.as_os_str().to_owned();
@@ -29,19 +29,19 @@ pub fn beside(target: &Path, name: &str) -> PathBuf {
     path.into()
 }
 
-/// Where the journal of a run with the output `target` is.
+/// Returns the path of the journal of a run with the output `target`.
 #[must_use]
 pub fn journal_of(target: &Path) -> PathBuf {
     beside(target, ".elsa-journal")
 }
 
-/// Where a run that can go on makes the file `target`.
+/// Returns the path of the part file of a resumable run for `target`.
 #[must_use]
 pub fn part_of(target: &Path) -> PathBuf {
     beside(target, ".elsa-part")
 }
 
-/// What a rename leaves as it is, and no other file has.
+/// Returns the part of the metadata that a rename preserves and that identifies the file.
 fn identity(found: &Metadata) -> String {
     format!("{}:{} {}", found.dev(), found.ino(), found.len())
 }
@@ -51,7 +51,7 @@ fn identity(found: &Metadata) -> String {
 pub struct Move {
     argument: &'static str,
     target: PathBuf,
-    /// Whether the target is written itself, so that only what else was made of it goes.
+    /// `true` if the target is written directly, so that only its other files are removed.
     direct: bool,
     /// Files that are not needed any more then.
     arrays: Vec<PathBuf>,
@@ -69,7 +69,7 @@ impl Move {
         Move { argument, target, direct: file.direct.is_some(), arrays }
     }
 
-    /// The files that the run makes beside the target.
+    /// Returns the files that the run creates next to the target.
     pub fn parts(&self) -> impl Iterator<Item = PathBuf> {
         std::iter::once(part_of(&self.target)).chain(self.arrays.iter().cloned())
     }
@@ -86,7 +86,8 @@ impl Move {
         Ok(identity(&found))
     }
 
-    /// Whether the part of this identity has become the target; `None` if it is neither the part nor the target.
+    /// Returns whether the part of this identity has become the target; `None` if it is neither the part nor the
+    /// target.
     #[must_use]
     pub fn is_done(&self, part: &str) -> Option<bool> {
         if self.direct {
@@ -125,10 +126,10 @@ impl Move {
     }
 }
 
-/// Does what is left of `moves`, which `journal` tells of, and removes the journal.
+/// Completes the rest of `moves`, as recorded in `journal`, and removes the journal.
 ///
 /// # Errors
-/// What the file system reports.
+/// Errors of the file system.
 pub fn finish(moves: &[Move], journal: Journal) -> Result<(), FileError> {
     moves.iter().try_for_each(Move::finish)?;
     let folders: BTreeSet<&Path> = moves.iter().map(|of| folder(&of.target)).collect();

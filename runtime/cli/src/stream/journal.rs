@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: &str = "elsa journal 1";
 
-/// How the last line begins.
+/// Prefix of the last line.
 const COMMIT: &str = "commit ";
 
 /// Most bytes of a journal that are read.
@@ -32,7 +32,7 @@ const LONGEST: u64 = 64 << 20;
 /// rows, keys and splits of its division, and ones.
 pub type Sizes = [usize; 5];
 
-/// What a run was of.
+/// Identity of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
     /// The sizes of its units and chunks.
@@ -41,12 +41,12 @@ struct Head {
     run: Vec<String>,
 }
 
-/// How far a run that can go on has come.
+/// Progress of a resumable run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Nothing was computed yet.
     New,
-    /// Some units are finished, and their outputs lie beside the targets.
+    /// Some units are finished, and their outputs are next to the targets.
     Begun,
     /// All are, and their files take their places.
     Complete,
@@ -59,7 +59,7 @@ pub struct Journal {
     file: File,
 }
 
-/// What a journal says about an earlier run.
+/// Content of an earlier run's journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Earlier {
     /// Its units and chunk.
@@ -78,11 +78,11 @@ fn refused(path: &Path, found: &str) -> Error {
     Error::Argument { argument: "resume", found, allowed: allowed.into() }
 }
 
-/// What the bytes of a journal say, and how many of them count; `None` if its head is not complete. The error is what was
-/// found instead.
+/// Parses a journal; returns its content and the number of valid bytes, or `None` if its head is not complete. The
+/// error describes the content found instead.
 ///
 /// # Errors
-/// Anything but a journal, or its beginning.
+/// Anything except a journal, or its beginning.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Earlier, usize)>, &'static str> {
     let text = std::str::from_utf8(bytes).map_err(|_| "no journal")?;
     let mut lines = text.split_inclusive('\n');

@@ -1,7 +1,7 @@
-//! Streamed runs: tensors stay in their files, and the process within a budget.
+//! Streamed runs: tensors stay in their files, and the process stays within a budget.
 //!
-//! [`Files`] reads inputs by range, [`Outputs`] has outputs leave part by part, and [`journal`] says where a run that was
-//! killed goes on.
+//! [`Files`] reads inputs by range, [`Outputs`] writes outputs part by part, and [`journal`] records the point from
+//! which a killed run resumes.
 
 mod args;
 mod begun;
@@ -38,8 +38,8 @@ use wanted::shapes;
 /// Runs a job whose tensors are in their files. `writer` prepares its outputs.
 ///
 /// # Errors
-/// Whatever keeps the outputs from being complete. No target has changed then; with a journal, what is finished stays
-/// beside them.
+/// Any failure that leaves the outputs incomplete. No target has changed then; with a journal, finished parts stay next
+/// to them.
 pub fn run(
     job: &Job,
     args: &StreamArgs,

@@ -1,4 +1,4 @@
-//! Outputs that leave part by part: files beside their targets, which take their places when all are complete.
+//! Outputs written part by part: files next to their targets, which they replace when all are complete.
 
 use super::commit::{ARRAYS, Move, beside, finish, part_of, synced};
 use super::journal::Journal;
@@ -54,10 +54,10 @@ impl Making {
 #[derive(Debug)]
 struct Target {
     argument: &'static str,
-    /// Where it goes, as the user named it.
+    /// Destination, as the user named it.
     path: PathBuf,
     making: Making,
-    /// Whether it is an array of the archive, which is made of it.
+    /// `true` if it is an array from which the archive is built.
     of_archive: bool,
     /// The file that it takes the place of, whose other tensors it has.
     kept: Option<InputFile>,
@@ -69,14 +69,14 @@ impl Target {
     }
 }
 
-/// Where the elements of an output go.
+/// Destination of an output's elements.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     /// Number of the file.
     target: usize,
-    /// Where its elements start.
+    /// Offset of its elements.
     start: u64,
-    /// Whether bf16 becomes f32.
+    /// `true` if bf16 is widened to f32.
     widens: bool,
 }
 
@@ -89,9 +89,9 @@ pub struct Outputs {
     /// file.
     archive: Option<(PathBuf, Option<File>)>,
     journal: Option<Journal>,
-    /// How the files of a run that can go on take their places.
+    /// Renames of a resumable run's files.
     moves: Vec<Move>,
-    /// Whether they do so already.
+    /// `true` if the renames have begun.
     complete: bool,
     bar: ProgressBar,
     piece: Vec<u8>,
@@ -99,7 +99,7 @@ pub struct Outputs {
     parts_left: Option<u64>,
 }
 
-/// What an output holds: operand, element type and sizes of its axes.
+/// Content of an output: operand, element type and sizes of its axes.
 pub type Shape = (Operand, DType, Vec<usize>);
 
 impl Outputs {

@@ -5,7 +5,7 @@ use crate::job::Job;
 use elsa_core::attention::Operand;
 use elsa_core::dtype::DType;
 
-/// Which outputs are written beside the output itself.
+/// Outputs in addition to the main one.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     /// The log-sum-exp.

@@ -46,7 +46,7 @@ pub const MOST_NAME: usize = 256;
 /// Element types by number.
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
-/// What a task belongs to.
+/// The whole that a task belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
     /// Chunks of each level.
@@ -63,7 +63,7 @@ pub struct Whole {
     pub run: String,
 }
 
-/// What the files of a whole's tasks hold.
+/// Content of the files of a whole's tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// States of rows, by `elsa run --task`.
@@ -86,7 +86,7 @@ impl Kind {
 /// A task of a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// What its file holds.
+    /// Content of its file.
     pub kind: Kind,
     /// To what it belongs.
     pub whole: Whole,
@@ -94,7 +94,7 @@ pub struct Description {
     pub path: TaskPath,
 }
 
-/// Whether a run may have this name: printable ASCII, which a terminal shows as it is.
+/// Returns `true` if a run may have this name: printable ASCII, which a terminal shows unchanged.
 #[must_use]
 pub fn is_name(name: &[u8]) -> bool {
     (1..=MOST_NAME).contains(&name.len()) && name.iter().all(|byte| matches!(byte, b' '..=b'~'))
@@ -199,7 +199,7 @@ impl Whole {
         pairs.into_iter().find(|(mine, its)| mine != its).map(|((name, mine), (_, its))| (name, its, mine))
     }
 
-    /// The flags that make the problem of its files, beside those of the files.
+    /// Returns the flags that define the problem of its files, in addition to the flags of the files.
     #[must_use]
     pub fn flags(&self) -> String {
         let mut flags = String::new();
@@ -311,7 +311,7 @@ impl Description {
         arrays
     }
 
-    /// How many checksums the file of a task holds in each array, if it has that.
+    /// Returns the number of checksums in each array of a task's file, for the arrays that it has.
     fn sums_of(&self, task: &Task) -> [Option<usize>; 3] {
         let (queries, keys) = match self.whole.run.is_empty() {
             true => (task.query_tokens(), task.key_tokens()),

@@ -1,4 +1,4 @@
-//! The tokens of a task, from files that hold those of the whole, or the task's alone.
+//! The tokens of a task, from files that hold the whole's tokens, or only the task's.
 
 use crate::args::{ProblemArgs, TaskArgs};
 use crate::error::Error;
@@ -12,7 +12,7 @@ use elsa_runtime::Held;
 use std::cell::Cell;
 use std::ops::Range;
 
-/// What a task is computed from.
+/// Inputs of a task.
 pub struct Loaded {
     /// The tensors of the task's tokens, and their problem.
     pub job: Job,
@@ -24,7 +24,7 @@ pub struct Loaded {
     pub bytes: usize,
 }
 
-/// Which query rows are read of a file that has one for each query.
+/// Query rows to read from a file that has one for each query.
 pub struct Rows {
     /// Query tokens of the whole and those that are read; all that the file holds, if there are none.
     of: Option<(usize, Vec<Range<usize>>)>,

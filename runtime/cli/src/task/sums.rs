@@ -18,13 +18,13 @@ use std::iter::zip;
 /// The names of the arrays: of queries, of keys and values, of the gradient that came in.
 pub const NAMES: [&str; 3] = ["query_sums", "key_sums", "d_out_sums"];
 
-/// What a checksum is of, by the places of [`NAMES`].
+/// Subjects of checksums, in the order of [`NAMES`].
 pub const TOKENS: [&str; 3] = ["queries", "keys and values", "d-out"];
 
 /// The base of the polynomial.
 const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Checksums of tokens, in the order in which a file holds them; none where a run has a name.
+/// Checksums of tokens, in the order of the file; empty if the run has a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums(pub [Vec<i64>; 3]);
 
@@ -110,7 +110,7 @@ impl Sums {
         Ok(Sums([queries, keys, upstream]))
     }
 
-    /// Those of no token of a whole of `tokens` queries and keys, to be found by [`Sums::join`].
+    /// Allocates the checksums of a whole of `tokens` queries and keys, all unset, for [`Sums::join`].
     ///
     /// # Errors
     /// Memory that the system refuses.
@@ -140,8 +140,8 @@ impl Sums {
         None
     }
 
-    /// The first token in which these differ from those of a whole, of which they are the tokens of `task`, or all if there is
-    /// none: what it is a token of, and its place in the whole. Empty checksums say nothing.
+    /// Finds the first token whose checksum differs from the whole's; these are the tokens of `task`, or all without a
+    /// task. Returns the kind of token and its index in the whole. Empty checksums are not compared.
     #[must_use]
     pub fn differ(&self, whole: &Sums, task: Option<&Task>) -> Option<(&'static str, usize)> {
         let runs = task.map(|task| [task.queries(), task.keys(), task.queries()]);

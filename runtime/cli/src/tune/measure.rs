@@ -36,7 +36,7 @@ const ORACLE: usize = 1 << 24;
 /// A candidate with its samples in milliseconds a call.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// What it is.
+    /// The candidate's choice.
     pub choice: GpuChoice,
     samples: Vec<f64>,
 }

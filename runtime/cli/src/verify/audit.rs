@@ -1,7 +1,7 @@
-//! Rows that are drawn at random and recomputed: in f64 as every compared row is, and a handful in double-double.
+//! Rows that are drawn at random and recomputed: in f64 like every compared row, and a handful in double-double.
 //!
-//! Double-double judges the oracle: where its f64 differs from 30 digits by far less than the bounds that it hands out, the
-//! errors that it reports are those of the answer.
+//! Double-double judges the oracle: if its f64 differs from 30 digits by far less than its error bounds, the reported
+//! errors are those of the answer.
 
 use crate::oracle::{Oracle, key, value};
 use crate::random::Random;

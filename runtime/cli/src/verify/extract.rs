@@ -27,7 +27,7 @@ const SAMPLE: usize = 64;
 pub struct PRow {
     /// Their drift, of probabilities only.
     pub drift: RowDrift,
-    /// Whether the most likely key differs beyond what the errors of the scores allow.
+    /// `true` if the most likely key differs by more than the errors of the scores allow.
     pub unexplained: bool,
     /// Probabilities that are finite on one side only.
     pub not_finite: usize,
@@ -54,17 +54,17 @@ impl PRow {
     }
 }
 
-/// Rows of P beside the oracle's, and a map of the first head.
+/// Rows of P compared with the oracle's, and a map of the first head.
 pub type Extracted = (Vec<PRow>, Option<HeatMap>);
 
-/// How P is extracted.
+/// Extraction of P.
 #[derive(Clone, Copy)]
 pub struct Extraction<'a> {
     /// The engine of the run whose P it is.
     pub engine: &'a Engine,
     /// The options of its plan.
     pub options: &'a PlanOptions,
-    /// What it executed.
+    /// Its execution.
     pub executed: Executed,
     /// The greatest head size of values that its kernel takes, if it is limited.
     pub widest: Option<usize>,

@@ -1,8 +1,8 @@
-//! Cases as one page that needs nothing but itself: no script, no font and no picture from elsewhere.
+//! Cases as one self-contained page: no external script, font or picture.
 //!
-//! The pictures are those of ELSA's figures 6 and 7: a histogram of errors over rows, here with that of the bounds beside it,
-//! and a map of `|δP|` over queries and keys. The template escapes every text, and colours come from the style sheet, so
-//! that they follow the reader's choice of light or dark.
+//! The pictures follow ELSA's figures 6 and 7: a histogram of errors over rows, together with the bounds, and a map of
+//! `|δP|` over queries and keys. The template escapes every text, and colours come from the style sheet, so they follow
+//! the reader's choice of light or dark.
 
 use super::case::{Case, Metric, Verdict};
 use super::print::metrics;
@@ -15,7 +15,7 @@ use askama::Template;
 /// Bins of a histogram in each factor of ten.
 const BINS: f64 = 4.0;
 
-/// What the template has of a case.
+/// Template variables of a case.
 struct Shown<'a> {
     case: &'a Case,
     good: bool,
@@ -84,7 +84,7 @@ fn shown(case: &Case) -> Shown<'_> {
     }
 }
 
-/// How many rows have which error and which bound. None without a row that has an error.
+/// Draws a histogram of rows by error and by bound; `None` if no row has an error.
 fn histogram(rows: &[[f64; 2]]) -> Option<Picture> {
     let bin = |x: f64| (x.log10() * BINS).floor() as i64;
     let counted = |kind: usize| {

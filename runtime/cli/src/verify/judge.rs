@@ -20,7 +20,7 @@ use elsa_runtime::{Engine, PlanOptions};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// What computes the answer of a case.
+/// Source of a case's answer.
 pub enum Subject<'a> {
     /// A run.
     Run {
@@ -62,14 +62,14 @@ fn any_order(problem: &Problem) -> Executed {
     }
 }
 
-/// What is asked about a case.
+/// Settings of a judgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Whether its tensors are random, so that the likely case must hold, too.
+    /// `true` if its tensors are random, so that the likely case must hold too.
     pub random: bool,
-    /// How many rows are drawn in place of all, and with which seed.
+    /// Number of random rows instead of all, and their seed.
     pub audit: Option<(usize, u64)>,
 }
 
@@ -139,7 +139,7 @@ pub fn judge(
     Ok(case)
 }
 
-/// What one row says.
+/// Judgement of one row.
 struct Judged {
     comparison: Comparison,
     /// Greatest `|δy| / |y|` of a component whose reference is finite and not zero; NaN if the answer is NaN there.
@@ -241,7 +241,7 @@ impl Case {
     }
 }
 
-/// Whether the keys of each head differ from each other, and the values, so that no rounding repeats because a token does.
+/// Returns `true` if the keys of each head are distinct, and the values too, so that no rounding repeats with a token.
 fn tokens_differ(problem: &Problem, inputs: Inputs<'_>) -> bool {
     let mut seen = HashSet::new();
     (0..problem.sequences()).all(|sequence| {
