@@ -41,8 +41,8 @@ impl Account {
 /// Measures jobs until `wanted` rounds were calm, and returns the number of rounds tried, at most three for each of
 /// them.
 ///
-/// A round measures one slice of every job of every group. Each round starts with the next group, and keeps the order
-/// of jobs within a group. `keep` receives the slices of a round if all of them were calm.
+/// A turn is a group of jobs. A round measures one slice of every job of every turn. Each round starts with the next
+/// turn, and keeps the order of jobs within a turn. `keep` receives the slices of a round if all of them were calm.
 pub fn rounds(
     wanted: usize,
     turns: &[Vec<usize>],

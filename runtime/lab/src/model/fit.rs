@@ -26,9 +26,9 @@ pub struct Sample {
 pub enum FitError {
     /// Fewer different sizes than coefficients.
     Few {
-        /// How many sizes differ.
+        /// Number of distinct sizes.
         found: usize,
-        /// How many must.
+        /// Required number.
         needed: usize,
     },
     /// A sample that is no measurement: tokens and value must be positive and finite.
@@ -134,7 +134,7 @@ pub fn fit<const K: usize>(
 /// Least squares `row · a = 1` over the columns in `set`; the other coefficients are zero. None where these columns depend
 /// on each other.
 fn solve<const K: usize>(rows: impl Iterator<Item = [f64; K]>, set: usize) -> Option<[f64; K]> {
-    // The upper triangle, and what stands on the right of the equations.
+    // The upper triangle, and the right-hand side of the equations.
     let (mut r, mut right) = ([[0.0; K]; K], [0.0; K]);
     for mut row in rows {
         let mut one = 1.0;

@@ -15,7 +15,7 @@
 use super::cost::{Bytes, Seconds};
 use libm::sqrt;
 
-/// Where a cost has a turning point, over positive sizes.
+/// Turning points of a cost over positive sizes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Extremum {
     /// Nowhere: it rises with the size of a task everywhere.
@@ -26,7 +26,7 @@ pub enum Extremum {
     Minimum(f64),
     /// The greatest cost is at this size; no size has the least.
     Maximum(f64),
-    /// A greatest cost, then a least one which lies above what the smallest tasks promise.
+    /// A maximum, then a minimum above the limit at the smallest tasks.
     Both {
         /// Size of the local maximum.
         maximum: f64,
@@ -71,9 +71,9 @@ pub fn parallel(time: Seconds, memory: Bytes) -> Extremum {
     }
 }
 
-/// Where `f` passes zero between `low`, where it is negative, and `high`, where it is not.
+/// Finds the zero of `f` between `low`, where it is negative, and `high`, where it is not.
 fn root(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f64 {
-    // As many halvings as a double has bits to tell.
+    // Enough halvings to exhaust the bits of a double.
     for _ in 0..200 {
         let middle = low + (high - low) / 2.0;
         if f(middle) < 0.0 { low = middle } else { high = middle }

@@ -1,6 +1,6 @@
-//! `elsa-lab predict`: latencies of a board that is not at hand, beside those that the paper measured on it.
+//! `elsa-lab predict`: predicted latencies of a board that is not present, compared with the paper's measurements.
 //!
-//! | module | what it has |
+//! | module | content |
 //! |---|---|
 //! | `latency` | the time of a plan, from counts of instructions |
 //! | `costs` | these counts for each kernel, generated from its machine code |
@@ -45,7 +45,7 @@ windows and packed sequences are not predicted.",
 #[derive(Args, Debug)]
 #[command(after_help = help())]
 pub struct PredictArgs {
-    /// The board, whose latencies stand beside those that the paper measured on it
+    /// Board whose predicted latencies are compared with the paper's measurements
     #[arg(long, value_name = "BOARD", value_parser = one_of(NAMES.map(|name| (name, name))))]
     board: &'static str,
     /// Heads of the default grid; a shape has its own

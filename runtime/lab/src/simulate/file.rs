@@ -11,7 +11,7 @@ const FORMAT: &str = "elsa costs 1";
 /// The largest file that is read.
 const LARGEST: u64 = 1 << 20;
 
-/// What a file holds. Sizes in tokens with seconds or bytes.
+/// Content of a file. Sizes in tokens with seconds or bytes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {

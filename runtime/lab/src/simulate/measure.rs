@@ -1,5 +1,5 @@
-//! Costs of this machine: attention is run at some sizes, fitted, and the fit is held against sizes that it was not made
-//! from. The naive method is measured beside it, as in figure 5 of Stream-CQSA.
+//! Costs of this machine: attention is run at some sizes and fitted, and the fit is checked at other sizes. The naive
+//! method is measured for comparison, as in figure 5 of Stream-CQSA.
 
 use super::costs::{Costs, Origin, Pass};
 use elsa_core::attention::Outputs;
@@ -45,16 +45,16 @@ pub struct Kernels {
     pub seconds: [Option<f64>; 2],
 }
 
-/// What was measured.
+/// Measured costs.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// The fit.
     pub costs: Costs,
-    /// Seconds and bytes by tokens, of which it is made.
+    /// Samples of the fit: seconds and bytes by tokens.
     pub samples: [Vec<[f64; 2]>; 2],
-    /// How good it is.
+    /// Quality of the fit.
     pub checks: Vec<Check>,
-    /// The naive method beside this one.
+    /// The naive method compared with this one.
     pub kernels: Vec<Kernels>,
 }
 
@@ -107,7 +107,7 @@ impl Subject {
         Ok(now() - start)
     }
 
-    /// What a call takes where nothing disturbs it: whatever else a machine does only adds to a call.
+    /// Returns the time of an undisturbed call: disturbances of the machine only add to it.
     fn least(&self) -> f64 {
         self.times.iter().copied().fold(f64::INFINITY, f64::min)
     }

@@ -91,7 +91,7 @@ struct Simulated<'a> {
     report: &'a Report,
 }
 
-/// What this machine would give without swapping.
+/// Returns the memory that this machine can provide without swapping.
 fn available() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

@@ -93,7 +93,7 @@ pub const STUDY_WHOLE: [f64; 2] = [92.53, 223.22];
 
 /// FP32 peak of an H200 in operations per second: 132 multiprocessors of 128 lanes, 1.98 GHz, two operations each.
 const H200_PEAK: f64 = 132.0 * 128.0 * 2.0 * 1.98e9;
-/// What this library reaches there at 8,192 tokens (docs/src/machines/h200-2026-11-26.md).
+/// Throughput of this library there at 8,192 tokens (docs/src/machines/h200-2026-11-26.md).
 const H200_REACHED: f64 = 43.1e12;
 
 /// Every name that `--board` takes.
@@ -277,7 +277,7 @@ mod tests {
             let [time, memory] = pass.worst.unwrap();
             assert!(time < 0.04 && memory < 0.02, "{name}: {time} {memory}");
         }
-        // The third task of the study lies beside the line of the others.
+        // The third task of the study is off the line of the others.
         let study = study().unwrap();
         let third = study.forward.memory.at(1e6 * 27.0 / 343.0) / GIB;
         assert!((third - 9.67).abs() < 0.02 && study.forward.worst.unwrap()[0] < 0.15, "{third} {study:?}");

@@ -77,15 +77,15 @@ pub fn heads(n: usize) -> String {
     format!("{n} head{}", if n == 1 { "" } else { "s" })
 }
 
-/// What a report is printed with.
+/// Content of a printed report.
 pub struct Printed<'a> {
     /// The costs.
     pub costs: &'a Costs,
-    /// What was asked for.
+    /// The request.
     pub request: &'a Request<'a>,
-    /// What came of it.
+    /// The result.
     pub report: &'a Report,
-    /// How good the fit is.
+    /// Quality of the fit.
     pub checks: &'a [Check],
     /// Figure 5.
     pub kernels: &'a [Kernels],
@@ -184,7 +184,7 @@ fn streaming(out: &mut impl Write, costs: &Costs, request: &Request<'_>, report:
     Ok(())
 }
 
-/// Both methods, as they ran.
+/// Prints both methods as they ran.
 fn beside(out: &mut impl Write, all: &[Ran]) -> Result<()> {
     writeln!(out, "\nstreaming and quorums, run here, medians of {RUNS}; their answers agree")?;
     writeln!(

@@ -33,7 +33,7 @@ const BOUNDED: usize = 512;
 /// Groups of tiles that threads take.
 const GROUPS: usize = 32;
 
-/// How a schedule's answers differ from exact attention.
+/// Difference between a schedule's answers and exact attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
     /// The largest error of a component.
@@ -70,14 +70,14 @@ impl Errors {
     }
 }
 
-/// What a schedule did.
+/// Result of a schedule.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     /// The schedule.
     pub setting: Setting,
     /// Its counts.
     pub report: Report,
-    /// How far its answers are off.
+    /// Errors of its answers.
     pub errors: Errors,
 }
 
@@ -96,7 +96,7 @@ pub struct Study {
     pub rows: [usize; 2],
     /// The schedules.
     pub outcomes: Vec<Outcome>,
-    /// Where largest scores lie.
+    /// Positions of the largest scores.
     pub seen: Seen,
     /// Queries and keys.
     pub sides: [Side; 2],
@@ -115,14 +115,14 @@ struct Bounded {
     exact: Vec<f64>,
 }
 
-/// A row beside which answers are put.
+/// A reference row for answers.
 struct Known {
     lse: f64,
     y: Vec<f64>,
     bounded: Option<Bounded>,
 }
 
-/// What a group of tiles has shown.
+/// Observations of a group of tiles.
 struct Group {
     seen: Seen,
     outcomes: Vec<(Report, Errors)>,
@@ -131,7 +131,7 @@ struct Group {
 /// Studies a problem.
 ///
 /// # Errors
-/// A problem of which a single tile would take too long, and memory that the system refuses.
+/// A problem whose single tile would take too long, and memory that the system refuses.
 pub fn study(name: &str, problem: &Problem, inputs: Inputs<'_>) -> Result<Study, Error> {
     let settings = settings();
     let all = places(problem, &inputs);
@@ -182,7 +182,7 @@ pub fn study(name: &str, problem: &Problem, inputs: Inputs<'_>) -> Result<Study,
     })
 }
 
-/// The largest of what `of` tells of a sequence.
+/// Returns the largest value of `of` over the sequences.
 fn longest(problem: &Problem, inputs: &Inputs<'_>, of: fn(&Sequence) -> usize) -> usize {
     (0..problem.sequences()).map(|s| of(&problem.sequence(&inputs.lengths, s))).max().unwrap_or(0)
 }
@@ -283,7 +283,7 @@ struct Values<'a> {
     head: usize,
 }
 
-/// What is known of row `i` of a tile, and its scores by key.
+/// Computes the facts about row `i` of a tile, and its scores by key.
 fn know(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -448,7 +448,7 @@ mod tests {
         let map = probabilities(&case.problem, &case.inputs());
         let cells = &map.cells;
         let n = cells.len();
-        // The first column and the diagonal outweigh what lies between.
+        // The first column and the diagonal outweigh the cells between them.
         let (row, middle) = (&cells[n - 4], n / 2);
         assert!(row[0] > 10.0 * row[middle] && row[n - 4] > 10.0 * row[middle], "{row:?}");
     }

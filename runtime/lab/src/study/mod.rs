@@ -61,7 +61,7 @@ pub struct StudyArgs {
     /// Write sparsity, bounds, errors and pictures as one page that needs nothing but itself
     #[arg(long, value_name = "FILE.html")]
     html: PathBuf,
-    /// Whether the page replaces an input.
+    /// Permission for the page to replace an input.
     #[command(flatten)]
     force: ForceArgs,
 }

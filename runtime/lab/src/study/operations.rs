@@ -37,7 +37,7 @@ pub const ISAS: [Isa; 3] = [
 pub struct Operations {
     /// Products with keys.
     pub keys: f64,
-    /// What stands for keys in first references.
+    /// Operations for key proxies in first references.
     pub proxies: f64,
     /// The largest score.
     pub maximum: f64,
@@ -72,7 +72,7 @@ pub const PARTS: [&str; 10] = [
 ];
 
 impl Operations {
-    /// Those of the exact kernel.
+    /// Counts the operations of the exact kernel.
     #[must_use]
     pub fn exact(isa: Isa, d: usize, dv: usize) -> Operations {
         Operations {
@@ -87,8 +87,8 @@ impl Operations {
         }
     }
 
-    /// Those of a run by `schedule` over blocks of `keys` keys in tiles of `rows` rows, by what it reports: means over all
-    /// weights.
+    /// Counts the operations of a run by `schedule` over blocks of `keys` keys in tiles of `rows` rows, from its
+    /// report: means over all weights.
     #[must_use]
     pub fn of(
         isa: Isa,

@@ -16,7 +16,7 @@ const TABLE_2: &str = "Table 2 scores language models of 8 to 30 billion paramet
     repeated on given tensors, and is left out. What a schedule does to an answer stands in tables 3 and 4, as its bound and \
     its error.";
 
-/// What the template has of a case.
+/// Template variables of a case.
 struct Case<'a> {
     study: &'a Study,
     sampled: String,
@@ -256,7 +256,8 @@ fn norms(study: &Study) -> Figure {
     }
 }
 
-/// Figure 5: block maxima of tiles whose largest score lies at the sink, in an own block and elsewhere.
+/// Draws figure 5: block maxima of tiles whose largest score is at the sink, in an own block and
+/// elsewhere.
 fn maxima(study: &Study) -> Figure {
     let mut charts = Vec::new();
     let mut none = Vec::new();

@@ -9,11 +9,11 @@ use elsa_core::attention::traversal::{Schedule, Skip, TABLE_3};
 /// A table of the page.
 #[derive(Debug)]
 pub struct Shown {
-    /// What it is called in the page's markup.
+    /// Its id in the page's markup.
     pub id: &'static str,
     /// Its heading.
     pub title: &'static str,
-    /// What it says.
+    /// Its text.
     pub words: String,
     /// Names of the columns; the first is a word.
     pub head: Vec<String>,
@@ -44,12 +44,12 @@ fn strings(words: &[&str]) -> Vec<String> {
 }
 
 impl Study {
-    /// What a schedule did, if it was studied.
+    /// Returns the result of a schedule, if it was studied.
     fn outcome(&self, schedule: &Schedule) -> Option<&Outcome> {
         self.outcomes.iter().find(|outcome| outcome.setting.schedule == *schedule)
     }
 
-    /// Those of a table.
+    /// Iterates over the results of a table.
     fn of(&self, table: Table) -> impl Iterator<Item = &Outcome> {
         self.outcomes.iter().filter(move |outcome| outcome.setting.table == table)
     }
@@ -254,7 +254,7 @@ const LEFT_OUT: [&str; 7] = [
     "mean error",
     "of the bound, sampled rows",
 ];
-/// What a bound and an error beside each other say.
+/// Note on a bound and an error in one row.
 const OF_WHICH_ROWS: &str = "The bound is the largest of the sampled rows, the largest error that of all rows: an error above the \
     bound beside it is one of a row that was not sampled, whose bound is another. The last column sets every component of the \
     sampled rows against its own bound, where more than 100 % would be a violation.";

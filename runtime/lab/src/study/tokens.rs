@@ -1,4 +1,4 @@
-//! How alike the queries and keys of a block are, and how long: the article's figures 3 and 4.
+//! Similarity and norms of the queries and keys of a block: the article's figures 3 and 4.
 
 use elsa_core::attention::{Inputs, Problem};
 use elsa_edge::oracle::key;
@@ -12,7 +12,7 @@ const POINTS: usize = 256;
 /// A mean with the least and the largest, over heads and sequences.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The first token that it stands for, or the block.
+    /// The first token that it represents, or the block.
     pub at: usize,
     /// The mean.
     pub mean: f64,
@@ -22,7 +22,7 @@ pub struct Spread {
     pub high: f64,
 }
 
-/// What is known of the queries, or of the keys.
+/// Facts about the queries, or about the keys.
 #[derive(Clone, Debug, Default)]
 pub struct Side {
     /// `mean(X Xᵀ) / |max(X Xᵀ)|` of blocks of [`BLOCK`] tokens.
