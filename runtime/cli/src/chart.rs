@@ -74,8 +74,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// From the numbers that it has to hold, for places from `begin` to `end`. None without two different ones, and where one is not positive on a
-    /// logarithmic scale.
+    /// Creates a scale for the given numbers, with positions from `begin` to `end`. `None` without two different
+    /// numbers, or if one is not positive on a logarithmic scale.
     #[must_use]
     pub fn of(numbers: impl Iterator<Item = f64>, logarithmic: bool, begin: f64, end: f64) -> Option<Scale> {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -94,7 +94,7 @@ impl Scale {
         Some(Scale { low, high, logarithmic, begin, end })
     }
 
-    /// The place of a number.
+    /// Returns the place of a number.
     #[must_use]
     pub fn at(&self, x: f64) -> f64 {
         let of = |x: f64| if self.logarithmic { x.ln() } else { x };
@@ -102,7 +102,7 @@ impl Scale {
         ((self.begin + share * (self.end - self.begin)) * 10.0).round() / 10.0
     }
 
-    /// At most `most` marks at round numbers.
+    /// Returns at most `most` marks at round numbers.
     #[must_use]
     pub fn ticks(&self, most: usize) -> Vec<Tick> {
         let tick = |x: f64| Tick { at: self.at(x), label: short(x) };
@@ -129,7 +129,7 @@ impl Scale {
     }
 }
 
-/// A number in few letters.
+/// Formats a number in few letters.
 fn short(x: f64) -> String {
     let text = format!("{x:.3}");
     let text = text.trim_end_matches('0').trim_end_matches('.');

@@ -157,8 +157,9 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit status: 2 for a wrong request, 3 for a failing device or system, 4 for a wrong answer and for one that
-    /// became slower, 5 for disturbed measurements, 6 for an answer about which nothing can be said, 141 for a standard output that its reader has closed.
+    /// Returns the exit status: 2 for a wrong request, 3 for a failing device or system, 4 for a wrong answer and for
+    /// one that became slower, 5 for disturbed measurements, 6 for an answer about which nothing can be said, 141 for a
+    /// standard output that its reader has closed.
     #[must_use]
     pub fn status(&self) -> u8 {
         match self {
@@ -201,7 +202,7 @@ impl Error {
         }
     }
 
-    /// The message on one line, with what is hidden in names shown.
+    /// Returns the message on one line, with what is hidden in names shown.
     #[must_use]
     pub fn line(&self) -> String {
         one_line(&self.to_string())

@@ -15,13 +15,13 @@ impl Files {
         self.0.push((argument, format!("--{argument} {path}: {dtype} {shape:?}")));
     }
 
-    /// The tensor of the flag `argument` in words, or nothing if it has no file.
+    /// Describes the tensor of the flag `argument`, or returns `None` if it has no file.
     #[must_use]
     pub fn of(&self, argument: &str) -> Option<&str> {
         self.0.iter().find(|(of, _)| *of == argument).map(|(_, words)| words.as_str())
     }
 
-    /// `fault` with the tensors that it is about.
+    /// Adds the tensors concerned to `fault`.
     #[must_use]
     pub fn explain(&self, fault: ArgumentError) -> Error {
         self.with(fault, String::new(), None)

@@ -40,19 +40,19 @@ fn escaped(text: &str, stays: impl Fn(char) -> bool) -> String {
     shown
 }
 
-/// `text` so that it prints on one line and as what it is.
+/// Escapes `text` so that it prints literally and on one line.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     escaped(text, |_| false)
 }
 
-/// `text` so that it prints as what it is, in its lines.
+/// Escapes `text` so that it prints literally, in its lines.
 #[must_use]
 pub fn page(text: &str) -> String {
     escaped(text, |c| c == '\n')
 }
 
-/// Standard output. What is written appears as what it is, in its lines.
+/// Returns standard output that escapes its text and keeps its lines.
 #[must_use]
 pub fn stdout() -> Shown<Stdout> {
     Shown { to: io::stdout(), begun: Vec::new() }

@@ -99,7 +99,7 @@ impl Job {
         Ok(job)
     }
 
-    /// The job of tensors that are loaded. `files` describes them in messages.
+    /// Builds the job of tensors that are loaded. `files` describes them in messages.
     fn of(
         args: &ProblemArgs,
         present: [bool; 2],
@@ -195,13 +195,13 @@ impl Job {
         Ok(job)
     }
 
-    /// The tensor of an operand.
+    /// Returns the tensor of an operand.
     #[must_use]
     pub fn tensor(&self, operand: Operand) -> Option<&Tensor> {
         self.tensors[operand].as_deref()
     }
 
-    /// The lengths of the sequences.
+    /// Returns the lengths of the sequences.
     #[must_use]
     pub fn lengths(&self) -> Lengths<'_> {
         self.lengths.borrow()
@@ -214,7 +214,7 @@ impl Job {
         tensors.chain(self.lengths.tensors()).map(Tensor::stamp).collect()
     }
 
-    /// The flag whose file `found` is, by whatever name.
+    /// Returns the flag whose file is `found`, under any name.
     #[must_use]
     pub fn reads(&self, found: &Metadata) -> Option<&'static str> {
         let tensors = self.tensors.iter().filter_map(|(_, tensor)| tensor.as_deref());
@@ -231,13 +231,13 @@ impl Job {
         tensors.try_for_each(Tensor::unchanged)
     }
 
-    /// Axes of an input as its file has them; empty if there is none.
+    /// Returns the axes of an input in its file; empty without a file.
     #[must_use]
     pub fn shape(&self, operand: Operand) -> Vec<usize> {
         self.tensors[operand].as_deref().map_or_else(Vec::new, |tensor| tensor.shape().to_vec())
     }
 
-    /// The data of the problem.
+    /// Returns the data of the problem.
     ///
     /// # Errors
     /// A tensor without floating-point elements, which [`Job::load`] rules out.
@@ -256,7 +256,7 @@ impl Job {
     }
 }
 
-/// The windows of a picture. Without a picture each window is one.
+/// Returns the windows of a picture. Without a picture each window is a picture.
 fn windows(args: &ProblemArgs) -> Result<Option<Windows>, Error> {
     let needs = |argument, needed: &str| Error::Argument {
         argument,
@@ -275,7 +275,7 @@ fn windows(args: &ProblemArgs) -> Result<Option<Windows>, Error> {
     }
 }
 
-/// The bias, or its table, for `pairs` of queries and keys.
+/// Returns the bias, or its table, for `pairs` of queries and keys.
 fn bias(args: &ProblemArgs, tensors: &Tensors, pairs: [usize; 2]) -> Result<Option<BiasView>, Error> {
     let rank = |operand: Operand, tensor: &Tensor, allowed| match args.source(operand) {
         Some(source) if tensor.shape().len() != 2 => Err(FileError::Tensor {
@@ -351,7 +351,7 @@ impl Lists {
         })
     }
 
-    /// The number of packed sequences, if the tensors are packed.
+    /// Returns the number of packed sequences, if the tensors are packed.
     fn sequences(&self) -> Result<Option<usize>, ArgumentError> {
         match (&self.cu_seqlens_q, &self.cu_seqlens_k) {
             (Some(bounds), Some(_)) => Ok(Some(bounds.shape()[0].saturating_sub(1))),
@@ -392,8 +392,8 @@ const PACKED: Packed = Packed {
     bnhd: "3 (tokens, heads, dim), with --cu-seqlens-q",
 };
 
-/// The layout of the views: the one that is given, or the default. Packed tensors are `[total, heads, dim]`, which is bnhd
-/// without a batch, or `[total, heads · dim]`.
+/// Returns the layout of the views: the one that is given, or the default. Packed tensors are `[total, heads, dim]`,
+/// which is bnhd without a batch, or `[total, heads · dim]`.
 ///
 /// # Errors
 /// The layout bnc without a number of heads, and packed tensors in another order or of another rank.

@@ -127,7 +127,8 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// The largest difference of two values of a channel, over all heads and sequences. Values that are not finite do not count.
+/// Returns the largest difference of two values of a channel, over all heads and sequences. Values that are not finite
+/// do not count.
 #[must_use]
 pub fn spread(problem: &Problem, inputs: &Inputs<'_>) -> f64 {
     let mut most = 0.0;

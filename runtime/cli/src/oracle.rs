@@ -27,7 +27,7 @@ pub struct Bounded<'e, 'a> {
 }
 
 impl<'e> Bounded<'e, '_> {
-    /// A run by the exact schedule.
+    /// Describes a run by the exact schedule.
     #[must_use]
     pub const fn by(executed: &'e Executed) -> Self {
         Bounded { executed, shares: None }
@@ -59,7 +59,7 @@ pub struct Oracle<'a> {
     ln_p: Vec<f64>,
 }
 
-/// Key `j` of a sequence: the elements that hold it, and the index of its first.
+/// Returns key `j` of a sequence: the elements that hold it, and the index of its first.
 #[must_use]
 pub fn key<'a>(
     problem: &Problem,
@@ -75,7 +75,7 @@ pub fn key<'a>(
     }
 }
 
-/// Value `j` of a sequence, likewise.
+/// Returns value `j` of a sequence, likewise.
 #[must_use]
 pub fn value<'a>(
     problem: &Problem,
@@ -92,14 +92,14 @@ pub fn value<'a>(
 }
 
 impl<'a> Oracle<'a> {
-    /// The oracle of a problem, with the bounds for runs that execute `executed`.
+    /// Creates the oracle of a problem, with the bounds for runs that execute `executed`.
     #[must_use]
     pub fn new(problem: &'a Problem, inputs: Inputs<'a>, executed: &Executed) -> Oracle<'a> {
         let shares = None;
         Oracle::bounded(problem, inputs, Bounded { executed, shares })
     }
 
-    /// The oracle of a problem, with the bounds for a run.
+    /// Creates the oracle of a problem, with the bounds for a run.
     #[must_use]
     pub fn bounded(
         problem: &'a Problem,
@@ -304,7 +304,7 @@ impl Sizes {
         self.claims() && self.bound >= self.answer && self.bound > self.least
     }
 
-    /// The bound relative to the terms; zero where there are none.
+    /// Returns the bound relative to the terms; zero where there are none.
     #[must_use]
     pub fn relative(&self, x: f64) -> f64 {
         if x <= self.least { 0.0 } else { x / self.terms }
@@ -333,7 +333,7 @@ pub struct Explained {
 }
 
 impl Comparison {
-    /// `ŷ`, read by component, against the oracle's row.
+    /// Compares `ŷ`, read by component, with the oracle's row.
     #[must_use]
     pub fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64) -> Comparison {
         let mut comparison = Comparison::default();
@@ -380,7 +380,7 @@ pub struct Total {
 }
 
 impl Total {
-    /// The total of `rows`.
+    /// Returns the total of `rows`.
     #[must_use]
     pub fn of(rows: &[Comparison]) -> Total {
         let (mut drift, mut all) = (Drift::new(), Explained::default());
@@ -399,7 +399,7 @@ impl Total {
         Total { drift: drift.metrics(), explained: all }
     }
 
-    /// `‖ŷ − y‖ / ‖y‖`; NaN if an attended number is NaN, and without rows.
+    /// Returns `‖ŷ − y‖ / ‖y‖`; NaN if an attended number is NaN, and without rows.
     #[must_use]
     pub fn relative(&self) -> f64 {
         self.drift.map_or(f64::NAN, |drift| drift.rel_l2_y)
@@ -407,13 +407,13 @@ impl Total {
 }
 
 impl Explained {
-    /// `‖worst‖ / ‖y‖`: the greatest relative error that rounding can cause.
+    /// Returns `‖worst‖ / ‖y‖`: the greatest relative error that rounding can cause.
     #[must_use]
     pub fn worst(&self) -> f64 {
         ratio(self.worst, self.reference)
     }
 
-    /// `‖likely‖ / ‖y‖`.
+    /// Returns `‖likely‖ / ‖y‖`.
     #[must_use]
     pub fn likely(&self) -> f64 {
         ratio(self.likely, self.reference)
@@ -431,14 +431,14 @@ impl Explained {
         self.unlikely > self.unlikely_allowed()
     }
 
-    /// The greatest number of components beyond the likely case that its model expects.
+    /// Returns the greatest number of components beyond the likely case that its model expects.
     #[must_use]
     pub fn unlikely_allowed(&self) -> usize {
         (self.components as f64 * UNLIKELY).ceil() as usize
     }
 }
 
-/// `√a / √b`, with `0 / 0 = 0`.
+/// Returns `√a / √b`, with `0 / 0 = 0`.
 fn ratio(a: f64, b: f64) -> f64 {
     if a == 0.0 && b == 0.0 { 0.0 } else { a.sqrt() / b.sqrt() }
 }

@@ -72,7 +72,7 @@ pub struct HeatMap {
 }
 
 impl HeatMap {
-    /// A map of zeros.
+    /// Creates a map of zeros.
     #[must_use]
     pub fn new(queries: usize, keys: usize) -> HeatMap {
         HeatMap { of: [queries, keys], cells: vec![vec![0.0; keys.min(CELLS)]; queries.min(CELLS)] }
@@ -86,13 +86,13 @@ impl HeatMap {
         }
     }
 
-    /// The greatest cell that is a number.
+    /// Returns the greatest cell that is a number.
     #[must_use]
     pub fn most(&self) -> f64 {
         self.cells.iter().flatten().copied().fold(0.0, f64::max)
     }
 
-    /// The picture: of a cell that is not zero shows as much of the colour as `share` says, from 0 to 1. None without cells.
+    /// Draws the map: the opacity of a nonzero cell is `share`, from 0 to 1. `None` without cells.
     #[must_use]
     pub fn picture(
         &self,

@@ -87,7 +87,7 @@ fn unremoved(path: &Path, why: &io::Error) {
     say(&format!("{}: cannot be removed: {why}", path.display()));
 }
 
-/// The set of ignored signals of a status file of Linux, bit 0 for signal 1; empty where the file has none.
+/// Returns the set of ignored signals of a status file of Linux, bit 0 for signal 1; empty where the file has none.
 fn ignored(status: &str) -> u64 {
     let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)

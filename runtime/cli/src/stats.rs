@@ -31,7 +31,7 @@ const TREND: f64 = 0.01;
 pub struct Latencies(Histogram<u64>);
 
 impl Latencies {
-    /// None so far. This allocates; adding one does not.
+    /// Creates an empty histogram. This allocates; adding does not.
     #[must_use]
     pub fn new() -> Latencies {
         match Histogram::new_with_bounds(1, LONGEST, DIGITS) {
@@ -45,7 +45,7 @@ impl Latencies {
         self.0.reset();
     }
 
-    /// Adds one.
+    /// Adds a latency.
     pub fn add(&mut self, latency: Duration) {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(LONGEST).max(1));
     }
@@ -56,7 +56,7 @@ impl Latencies {
         self.0.len()
     }
 
-    /// A percentile from 0 to 100, in milliseconds; the hundredth is the greatest. NaN of none.
+    /// Returns a percentile from 0 to 100, in milliseconds; the hundredth is the greatest. NaN of none.
     #[must_use]
     pub fn ms(&self, percent: f64) -> f64 {
         if self.0.is_empty() {
@@ -113,7 +113,8 @@ pub struct Ratio {
     pub high: f64,
 }
 
-/// The median of the ratios of pairs, the second over the first; none without pairs and where a ratio is no number.
+/// Returns the median of the ratios of pairs, the second over the first; `None` without pairs and where a ratio is no
+/// number.
 #[must_use]
 pub fn middle(pairs: &[(f64, f64)]) -> Option<f64> {
     let mut ratios: Vec<f64> = pairs.iter().map(|(first, second)| second / first).collect();
@@ -121,8 +122,8 @@ pub fn middle(pairs: &[(f64, f64)]) -> Option<f64> {
 }
 
 impl Ratio {
-    /// Of the times of pairs: the second's over the first's. None of fewer than five pairs, and where a time is no
-    /// positive number.
+    /// Returns the ratios of pairs of times, the second over the first. `None` for fewer than five pairs, and if a time
+    /// is not a positive number.
     #[must_use]
     pub fn of(pairs: &[(f64, f64)]) -> Option<Ratio> {
         let mut ratios: Vec<f64> = pairs.iter().map(|(first, second)| second / first).collect();

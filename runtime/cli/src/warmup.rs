@@ -11,7 +11,7 @@ use elsa_runtime::Backend;
 use serde::Serialize;
 use std::io::Write;
 
-/// The text below the flags.
+/// Returns the text below the flags.
 fn help() -> String {
     format!(
         "\

@@ -164,7 +164,8 @@ impl<O: Operator> Ways<O> {
         Ok(())
     }
 
-    /// The rows of what was measured. `judge` returns the largest error of the first channel relative to its bound.
+    /// Builds the rows of the measurements. `judge` returns the largest error of the first channel relative to its
+    /// bound.
     fn rows(
         self,
         cell: &Cell<'_>,
@@ -221,7 +222,7 @@ where
     Ok(backends.into_iter().zip(samples).collect())
 }
 
-/// Numbers of a tensor.
+/// Reads numbers of a tensor.
 fn tensor(
     random: &mut Random,
     argument: &'static str,

@@ -164,7 +164,7 @@ impl Schedule {
         }
     }
 
-    /// The scan over single keys; none of a plan.
+    /// Returns the scan over single keys; `None` for a plan.
     const fn scan(self) -> Option<Scan> {
         match self {
             Schedule::Fold => Some(Scan::Sequential),
@@ -236,7 +236,7 @@ impl Tensors {
     }
 }
 
-/// The answer of `schedule`, and the structure that it executed.
+/// Computes the answer of `schedule`, and the structure that it executed.
 fn answer(
     tensors: &Tensors,
     schedule: Schedule,
@@ -304,7 +304,7 @@ fn answer(
     Ok((output, executed))
 }
 
-/// `executed` without additions: the part of the bound that no order changes.
+/// Returns `executed` without additions: the part of the bound that no order changes.
 fn still(executed: Executed) -> Executed {
     let order = Order { values: 0, weights: 0, segment: usize::MAX, ..executed.order };
     Executed { merge_depth: 0, additions: 0, into_s: 0, into_w: 0, order, ..executed }

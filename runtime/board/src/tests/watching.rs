@@ -289,7 +289,7 @@ fn hostile_files_make_no_hostile_numbers() {
     }
 }
 
-/// The files of a folder, all the way down, without links.
+/// Lists the files of a folder, all the way down, without links.
 fn files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     entries

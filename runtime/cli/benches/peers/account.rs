@@ -7,7 +7,7 @@ use elsa_core::drift::percentile;
 /// Number of rounds tried for each requested one.
 const TRIES: usize = 3;
 
-/// The three quartiles; the middle one is the median.
+/// Returns the three quartiles; the middle one is the median.
 pub fn quartiles(mut x: Vec<f64>) -> [f64; 3] {
     [25, 50, 75].map(|percent| percentile(&mut x, percent).unwrap_or(f64::NAN))
 }

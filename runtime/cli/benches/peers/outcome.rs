@@ -68,7 +68,7 @@ impl Outcome {
         self.others.iter().find(|(name, _)| name == SGEMM.0).map(|(_, account)| account)
     }
 
-    /// The peer with the highest median rate.
+    /// Returns the peer with the highest median rate.
     pub fn best(&self) -> Option<&(String, Account)> {
         self.best_of("")
     }
@@ -81,7 +81,7 @@ impl Outcome {
     }
 }
 
-/// The lines above the rows of a table whose first column has `width` letters.
+/// Prints the lines above the rows of a table whose first column has `width` letters.
 pub fn headline(common: &Common, dtype: DType, width: usize, outcome: &Outcome) {
     let processor = elsa_edge::machine::cpu_model().unwrap_or_else(|| "unknown processor".into());
     println!("{} with {} thread(s), {dtype}; {processor}", outcome.ran, common.threads);
@@ -185,7 +185,7 @@ pub fn print(common: &Common, dtype: DType, width: usize, shape: Shape, outcome:
     );
 }
 
-/// A shape as `peers.py` and the readers of `--json` take it.
+/// Formats a shape as `peers.py` and the readers of `--json` take it.
 pub fn described(shape: Shape) -> Map<String, Value> {
     let mask = shape.mask.map(|mask| json!({ "axes": mask.axes(&shape), "boolean": mask.is_boolean() }));
     let windows = shape.windows.map(|x| json!({ "picture": x.picture, "size": x.size, "shift": x.shift }));

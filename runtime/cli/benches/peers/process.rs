@@ -83,7 +83,7 @@ impl Peers {
     }
 }
 
-/// Total seconds for which threads of this process were ready to run but had no processor (Linux).
+/// Returns total seconds for which threads of this process were ready to run but had no processor (Linux).
 fn waited() -> f64 {
     let of = |task: std::io::Result<std::fs::DirEntry>| -> Option<f64> {
         let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;

@@ -197,7 +197,7 @@ impl Linear {
     }
 }
 
-/// The shapes of a set: each of its first list with each mask of its second.
+/// Returns the shapes of a set: each of its first list with each mask of its second.
 fn of_set((_, shapes, masks): &(&str, &[&str], &[&str])) -> Vec<String> {
     let text = |shape: &str, mask: &str| match mask {
         "" => shape.to_owned(),

@@ -33,7 +33,7 @@ Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the dev
 const QUORUM: &str = "Divide the pairs of queries and keys among the tasks of quorums, the chunks of each level as of elsa run; \
     without --task, compute all tasks and add their shares [default with --task: its N]";
 
-/// A flag without which the command cannot run.
+/// Marks a flag as required.
 fn required(flag: Arg) -> Arg {
     flag.required(true)
 }

@@ -113,7 +113,7 @@ fn by_tasks(
     Ok(done)
 }
 
-/// Room for the gradients, in the views of the problem.
+/// Allocates room for the gradients, in the views of the problem.
 fn room(problem: &BackwardProblem) -> Result<[Vec<f32>; 3], Error> {
     let spec = problem.spec();
     let of = |argument, view: &View| zeros(flag(argument), view.extent());

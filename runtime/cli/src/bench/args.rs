@@ -11,7 +11,7 @@ use elsa_runtime::Method;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The text below the flags.
+/// Returns the text below the flags.
 fn help() -> String {
     let grid = GRID.map(|tokens| tokens.to_string()).join(" ");
     let workloads = WORKLOADS.map(|workload| workload.name).join(" ");

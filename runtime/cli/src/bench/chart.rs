@@ -65,7 +65,7 @@ pub fn of_cells(cells: &[Cell]) -> Vec<Chart> {
     charts
 }
 
-/// Power, temperature, clocks and the load of others against time.
+/// Draws power, temperature, clocks and the load of others against time.
 #[must_use]
 pub fn of_traces(traces: &[Trace]) -> Vec<Chart> {
     /// Reads one quantity of a trace.

@@ -30,7 +30,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Its word.
+    /// Returns its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -72,7 +72,7 @@ pub fn scatter<'a>(pairs: impl Iterator<Item = (&'a Row, &'a Row)>) -> f64 {
     (3.0 * deviation).exp_m1()
 }
 
-/// The change from `before` to `after`, where all changes have this [`scatter`].
+/// Returns the change from `before` to `after`, where all changes have this [`scatter`].
 #[must_use]
 pub fn change(before: &Row, after: &Row, scatter: f64) -> Change {
     let ratio = after.p50_ms.zip(before.p50_ms).map(|(after, before)| after / before);
@@ -118,7 +118,7 @@ pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) ->
     changes(out, [before, after], [&old, &new], json)
 }
 
-/// As the comparison of two files, of rows that were read from the files `before` and `after`.
+/// Compares rows that were read from the files `before` and `after`, as for two files.
 ///
 /// # Errors
 /// Rows that became slower, and an output that fails.

@@ -7,7 +7,7 @@ use elsa_files::{FileError, InputFile};
 use serde::Deserialize;
 use std::path::Path;
 
-/// The table of `cells`; without rows, of nothing but the names.
+/// Writes the table of `cells`; without rows, of nothing but the names.
 ///
 /// # Errors
 /// None: memory takes every table.
@@ -60,10 +60,10 @@ pub fn read(argument: &'static str, path: &Path) -> Result<Vec<Row>, Error> {
     rows(&bytes).map_err(|found| Error::Table { argument, path: path.into(), found })
 }
 
-/// The rows of a table. The error is what was found instead.
+/// Parses the rows of a table. The error is the offending content.
 ///
 /// # Errors
-/// Bytes that are no table of `elsa bench`.
+/// Bytes that are not a table of `elsa bench`.
 pub fn rows(bytes: &[u8]) -> Result<Vec<Row>, String> {
     let rows: Result<Vec<Row>, csv::Error> = csv::Reader::from_reader(bytes).deserialize().collect();
     let mut rows = rows.map_err(|e| e.to_string())?;
@@ -86,7 +86,7 @@ pub(crate) mod tests {
     use super::*;
     use elsa_core::telemetry::record::{Grid, Throttling, text};
 
-    /// A row with a value in every field.
+    /// Returns a row with a value in every field.
     pub fn full() -> Cell {
         let mut cell = Cell {
             workload: Some(text("swin-t")),

@@ -40,7 +40,7 @@ struct Page<'a> {
     height: f64,
 }
 
-/// The page of a run; without an `end`, of one whose records break off.
+/// Renders the page of a run; without an `end`, of one whose records break off.
 ///
 /// # Errors
 /// None: memory takes every page.
@@ -95,7 +95,7 @@ fn facts(start: &Start) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// The row of a cell.
+/// Builds the row of a cell.
 fn row(cell: &Cell) -> Row {
     let number = |x: Option<f64>, digits: usize| match x.filter(|x| x.is_finite()) {
         Some(x) => (format!("{x:.digits$}"), false),

@@ -151,7 +151,7 @@ fn unclean(end: &End) -> Result<(), Error> {
     }
 }
 
-/// The row of a case that is not measured.
+/// Builds the row of a case that is not measured.
 fn refused(engine: &Engine, settings: &Settings<'_>, case: &Case, reasons: &[Reason]) -> Cell {
     let mut cell = described(case, engine, engine.backend());
     cell.method = record::text(settings.methods.first().map_or("", |method| subject::name(*method)));

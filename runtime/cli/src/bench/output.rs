@@ -89,7 +89,7 @@ impl Output {
         self.export.is_some()
     }
 
-    /// Standard output, for what is no record.
+    /// Returns standard output, for text other than records.
     pub fn out(&mut self) -> &mut Shown<Stdout> {
         &mut self.out
     }

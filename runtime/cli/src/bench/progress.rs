@@ -36,7 +36,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of `cases` cases that take about `seconds` each.
+    /// Creates the progress of `cases` cases that take about `seconds` each.
     #[must_use]
     pub fn new(cases: usize, seconds: f64) -> Progress {
         if seconds * cases as f64 <= 0.5 {
@@ -62,7 +62,7 @@ impl Progress {
         self.bar.set_position(((self.done as f64 + within) * STEPS) as u64);
     }
 
-    /// The case is done.
+    /// Ends the case.
     pub fn end(&mut self) {
         self.done += 1;
         self.bar.set_position(self.done as u64 * STEPS as u64);

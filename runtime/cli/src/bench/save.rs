@@ -11,7 +11,8 @@ use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// `text` as a part of a file name: lower case, and hyphens for all but letters and digits.
+/// Converts `text` to a part of a file name: lower case, with hyphens for all other characters than letters and
+/// digits.
 fn plain(text: &str) -> String {
     let mut name = String::new();
     for c in text.chars() {
@@ -24,16 +25,16 @@ fn plain(text: &str) -> String {
     name.trim_end_matches('-').to_owned()
 }
 
-/// The name of this machine.
+/// Returns the name of this machine.
 fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = plain(&name);
     if name.is_empty() { "host".to_owned() } else { name }
 }
 
-/// The folder of the tables of this board: `given`, or without that `targets/BOARD/bench`. BOARD is `target`, the name
-/// of a board that the project knows; of another it is made from its model, of a machine without a model from its host
-/// name.
+/// Returns the folder of the tables of this board: `given`, or without that `targets/BOARD/bench`. BOARD is `target`,
+/// the name of a board that the project knows; of another it is made from its model, of a machine without a model from
+/// its host name.
 #[must_use]
 pub fn folder(given: Option<&Path>, target: Option<&str>, start: &Start) -> PathBuf {
     if let Some(given) = given {

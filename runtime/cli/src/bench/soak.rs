@@ -85,7 +85,7 @@ struct Soaked {
     alloc_bytes: u64,
 }
 
-/// Memory of this process.
+/// Returns the memory of this process.
 fn memory() -> Option<i64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -101,12 +101,12 @@ struct Clock {
 }
 
 impl Clock {
-    /// When tick `n` is due.
+    /// Returns the time at which tick `n` is due.
     fn due(&self, n: u64) -> Instant {
         self.begin + Duration::from_secs_f64(self.period.as_secs_f64() * n as f64)
     }
 
-    /// The first tick that is not over at `now`.
+    /// Returns the first tick that is not over at `now`.
     fn after(&self, now: Instant) -> u64 {
         let periods = now.saturating_duration_since(self.begin).as_secs_f64() / self.period.as_secs_f64();
         periods.ceil() as u64

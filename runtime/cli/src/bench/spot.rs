@@ -19,14 +19,14 @@ use std::path::{Path, PathBuf};
 /// A point: row and method.
 type Point = (Case, &'static str);
 
-/// The shapes whose answers are the points of correctness: more keys than a segment holds, and masks.
+/// Returns the shapes whose answers are the points of correctness: more keys than a segment holds, and masks.
 #[must_use]
 pub fn correctness() -> [Case; 2] {
     let case = |dtype, tokens, mask| Case { workload: None, shape: cell(1, tokens, mask), dtype };
     [case(DType::F32, 900, COLUMNS[0]), case(DType::F16, 400, COLUMNS[2])]
 }
 
-/// The points of speed, all of the default grid.
+/// Returns the points of speed, all of the default grid.
 #[must_use]
 pub fn speed() -> Vec<Point> {
     let point =
@@ -46,7 +46,7 @@ pub fn speed() -> Vec<Point> {
     [DType::F32, DType::F16].into_iter().flat_map(of).collect()
 }
 
-/// Everything that has to be measured, each shape once.
+/// Returns all cases to measure, each shape once.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
@@ -58,7 +58,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// The recorded results of this board, with the file that they come from.
+/// Returns the recorded results of this board, with the file that they come from.
 ///
 /// # Errors
 /// A folder without a table, and a table that cannot be read.
@@ -77,7 +77,7 @@ pub fn record(
     Ok((path, rows))
 }
 
-/// A cell as a row of a table.
+/// Converts a cell as a row of a table.
 fn row(cell: &Cell) -> Row {
     Row {
         workload: cell.workload.as_deref().unwrap_or_default().to_owned(),
@@ -111,7 +111,7 @@ fn is_of(measured: &Measured, case: &Case, method: &str) -> bool {
     cell.shape == case.shape.to_string().as_str() && cell.dtype == case.dtype.name() && cell.method == method
 }
 
-/// The scatter of all that was measured about what is recorded.
+/// Returns the scatter of all measurements about the recorded ones.
 fn of_all(recorded: &[Row], measured: &[Measured]) -> f64 {
     let all: Vec<Row> = measured.iter().map(|measured| row(&measured.cell)).collect();
     let known = |now: &Row| recorded.iter().find(|row| same(row, now));

@@ -42,7 +42,7 @@ pub struct Subject {
     compared: Vec<Comparison>,
 }
 
-/// The name of a method in records and flags.
+/// Returns the name of a method in records and flags.
 #[must_use]
 pub const fn name(method: Method) -> &'static str {
     match method {
@@ -198,7 +198,7 @@ fn warn_without_room(method: Method, keys: usize, needed: usize) {
     });
 }
 
-/// The number of elements whose bits differ.
+/// Returns the number of elements whose bits differ.
 fn differing(a: Elements<'_>, b: Elements<'_>) -> usize {
     (0..a.len().max(b.len()))
         .filter(|&i| i >= a.len() || i >= b.len() || a.get(i).to_bits() != b.get(i).to_bits())

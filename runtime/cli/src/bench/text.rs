@@ -6,7 +6,7 @@ use crate::error::one_line;
 use crate::shape::MaskForm;
 use elsa_core::telemetry::record::{Cell, End, Start};
 
-/// The line that says what computes where.
+/// Formats the line that says what computes where.
 #[must_use]
 pub fn headline(start: &Start) -> String {
     let cpu = start.cpu.as_deref().unwrap_or("unknown CPU");
@@ -56,7 +56,7 @@ pub fn width<'a>(shapes: impl Iterator<Item = (Option<&'a str>, String)>) -> usi
     shapes.map(of).max().unwrap_or(0).max("form".len())
 }
 
-/// The names of the columns; the second one has `width` letters.
+/// Formats the names of the columns; the second one has `width` letters.
 #[must_use]
 pub fn header(width: usize) -> String {
     format!(
@@ -88,7 +88,7 @@ pub fn header(width: usize) -> String {
     )
 }
 
-/// The row of a cell, and below it what makes it unclean.
+/// Formats the row of a cell, and below it what makes it unclean.
 #[must_use]
 pub fn row(width: usize, cell: &Cell) -> String {
     let mut row = format!(
@@ -162,7 +162,7 @@ fn board(cell: &Cell) -> Option<String> {
     Some(facts.join(", "))
 }
 
-/// The ratio of a row of elsa; `-` of another.
+/// Formats the ratio of a row of elsa; `-` of another.
 fn ratio(cell: &Cell) -> String {
     match (cell.speedup_vs_math, cell.ratio_low, cell.ratio_high) {
         (Some(ratio), Some(low), Some(high)) if cell.method != MATH => {
@@ -216,7 +216,7 @@ pub fn grid(cells: &[Cell]) -> String {
     table
 }
 
-/// The last line.
+/// Formats the last line.
 #[must_use]
 pub fn footer(end: &End) -> String {
     format!("{} cells, {} clean, in {:.1} s", end.cells, end.clean_cells, end.seconds)

@@ -69,7 +69,7 @@ impl Watch {
         self.power
     }
 
-    /// The name of the board, if the project knows it.
+    /// Returns the name of the board, if the project knows it.
     #[must_use]
     pub fn board(&self) -> Option<&'static str> {
         self.machine.target
@@ -126,14 +126,14 @@ impl Watch {
         self.calm = clean;
     }
 
-    /// The states of the machine since the last call of this, a second apart.
+    /// Returns the states of the machine since the last call of this, a second apart.
     pub fn traces(&mut self) -> Vec<Trace> {
         let traces = self.monitor.trace(self.told, SPACING);
         self.told = traces.last().map_or(self.told, |trace| trace.t_s);
         traces
     }
 
-    /// The machine and the run.
+    /// Describes the machine and the run.
     #[must_use]
     pub fn describe(&self, engine: &Engine) -> Start {
         let now = OffsetDateTime::now_utc();

@@ -65,7 +65,7 @@ pub fn state(out: &mut impl Write, machine: &Description) -> io::Result<()> {
     Ok(())
 }
 
-/// A clock, its limits and its governor.
+/// Formats a clock, its limits and its governor.
 fn clocks(clock: &Reading) -> String {
     let mhz = |mhz: Option<f64>| mhz.map_or("unknown".to_owned(), |mhz| format!("{mhz:.0}"));
     let governor = clock.governor.as_ref().map(|governor| format!(", {governor}")).unwrap_or_default();

@@ -33,7 +33,7 @@ impl Crossover {
         Rule::ALL.into_iter().flat_map(|rule| gates(rule).iter().map(move |gates| of(rule, *gates))).collect()
     }
 
-    /// All of them in a line.
+    /// Formats all crossovers in a line.
     #[must_use]
     pub fn line(all: &[Crossover]) -> String {
         let shown: Vec<String> = all.iter().map(ToString::to_string).collect();

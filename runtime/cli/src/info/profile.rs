@@ -31,13 +31,13 @@ struct GpuFacts {
     mhz: Option<u32>,
 }
 
-/// `x`, unless it is zero, which stands for an unknown number in a [`DeviceProfile`].
+/// Returns `x`, unless it is zero, which stands for an unknown number in a [`DeviceProfile`].
 fn known<T: Default + PartialEq>(x: T) -> Option<T> {
     (x != T::default()).then_some(x)
 }
 
 impl Profile {
-    /// The profile of the board `name`.
+    /// Returns the profile of the board `name`.
     #[must_use]
     pub fn of(name: &str) -> Option<Profile> {
         let board = Board::named(name).inspect_err(|e| log::warn!("{e}")).ok()?;

@@ -76,7 +76,7 @@ pub struct Semantics {
 }
 
 impl Semantics {
-    /// A rule as it is by default.
+    /// Returns the default semantics of a rule.
     #[must_use]
     pub fn of_rule(rule: Rule) -> Semantics {
         Semantics {
@@ -140,7 +140,7 @@ impl Sample {
         Ok(Sample { problem, query, key, value, decay, beta })
     }
 
-    /// The data of a call.
+    /// Returns the data of a call.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         Inputs {
@@ -151,7 +151,7 @@ impl Sample {
     }
 }
 
-/// The problem of `shape`, not yet checked.
+/// Builds the problem of `shape`, not yet checked.
 fn spec(shape: &LinearShape, semantics: &Semantics, dtype: DType) -> Result<Spec, ArgumentError> {
     let LinearShape { batch, heads, key_heads, states, tokens, dim, value_dim } = *shape;
     let view = |name, heads, dim| View::dense(name, Layout::Bhnd, &[batch, heads, tokens, dim], None);

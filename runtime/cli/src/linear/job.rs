@@ -77,7 +77,7 @@ impl LinearJob {
         Ok(job)
     }
 
-    /// The job of tensors that are loaded. `files` describes them in messages.
+    /// Builds the job of tensors that are loaded. `files` describes them in messages.
     fn of(
         args: &TensorArgs,
         semantics: &SemanticsArgs,
@@ -179,7 +179,7 @@ impl LinearJob {
         Ok(job)
     }
 
-    /// The data of the problem.
+    /// Returns the data of the problem.
     ///
     /// # Errors
     /// A tensor without floating-point elements, which [`LinearJob::load`] rules out.
@@ -233,7 +233,7 @@ fn rule_takes(rule: Rule, args: &TensorArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// The bounds of packed sequences, a tensor with one axis.
+/// Returns the bounds of packed sequences, a tensor with one axis.
 fn bounds(args: &TensorArgs, files: &mut Files) -> Result<Option<Tensor>, Error> {
     let Some(source) = &args.cu_seqlens else { return Ok(None) };
     let argument = "cu-seqlens";

@@ -37,7 +37,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// As it is printed.
+    /// Returns its printed name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -166,7 +166,7 @@ impl Judged {
         judged
     }
 
-    /// Adds what another state gave.
+    /// Adds the judgement of another state.
     fn add(&mut self, other: Judged) {
         self.elements += other.elements;
         self.beyond += other.beyond;

@@ -5,7 +5,7 @@ use crate::chart::{self, Chart, Point, Raw, chart};
 use crate::error::Error;
 use elsa_core::linear::Form;
 
-/// The curves of the forms.
+/// Draws the curves of the forms.
 fn curves(family: &Family) -> Option<Chart> {
     let curves = Form::ALL.into_iter().map(|form| Raw {
         name: form.name().to_owned(),

@@ -28,7 +28,7 @@ pub struct Truth {
 }
 
 impl Truth {
-    /// Room for state `state` of sequence `sequence`, and for its errors.
+    /// Allocates room for state `state` of sequence `sequence`, and for its errors.
     fn room(problem: &Problem, inputs: &Inputs<'_>, sequence: usize, state: usize) -> Result<Truth, Error> {
         let of = problem.sequence(inputs.cu_seqlens, sequence);
         let (first, readers) = problem.readers(state);
@@ -60,7 +60,7 @@ impl Truth {
         Ok(truth)
     }
 
-    /// As [`Truth::of`], with what a run that executed `executed` may be off.
+    /// Computes the truth like [`Truth::of`], with error bounds for a run that executed `executed`.
     ///
     /// # Errors
     /// Memory that the system refuses.
@@ -81,7 +81,7 @@ impl Truth {
         Ok(truth)
     }
 
-    /// The rows of the output with the view `view`.
+    /// Returns the rows of the output with the view `view`.
     pub fn rows<'a>(&'a self, view: &'a View) -> impl Iterator<Item = Row<'a>> {
         let columns = self.columns.max(1);
         let rows = self.output.chunks_exact(columns).enumerate();
@@ -93,7 +93,7 @@ impl Truth {
         })
     }
 
-    /// The rows of the last state with the view `view`.
+    /// Returns the rows of the last state with the view `view`.
     pub fn state_rows<'a>(&'a self, view: &'a View) -> impl Iterator<Item = Row<'a>> {
         let columns = self.columns.max(1);
         let rows = self.present.chunks_exact(columns).enumerate();
@@ -104,7 +104,8 @@ impl Truth {
         })
     }
 
-    /// `‖found − truth‖ / ‖truth‖` of the output `found` with the view `view`. Zero where both are zero.
+    /// Returns `‖found − truth‖ / ‖truth‖` of the output `found` with the view `view`. Zero where both
+    /// are zero.
     #[must_use]
     pub fn distance(&self, view: &View, found: Elements<'_>) -> f64 {
         let (mut error, mut norm) = (0.0, 0.0);

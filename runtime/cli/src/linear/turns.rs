@@ -38,10 +38,11 @@ impl<O: Operator> Contender<'_, O> {
     }
 }
 
-/// The samples of each contender, in milliseconds, until the time is over. Who begins changes from round to round.
+/// Measures samples of each contender, in milliseconds, until the time is over. The first contender changes from round
+/// to round.
 ///
 /// # Errors
-/// Those of a run.
+/// The errors of a run.
 pub fn take_turns<O: Operator>(
     contenders: &mut [Contender<'_, O>],
     seconds: f64,
@@ -64,7 +65,7 @@ pub fn take_turns<O: Operator>(
     Ok(samples)
 }
 
-/// The quartiles of samples.
+/// Returns the quartiles of samples.
 #[must_use]
 pub fn quartiles(samples: &mut [f64]) -> [f64; 3] {
     [25, 50, 75].map(|percent| percentile(samples, percent).unwrap_or(f64::NAN))

@@ -31,7 +31,7 @@ pub struct Printer {
 }
 
 impl Printer {
-    /// A printer that has shown nothing.
+    /// Creates a printer that has shown nothing.
     pub const fn new(form: Form) -> Printer {
         Printer { form, run: None, named: false }
     }

@@ -67,7 +67,7 @@ impl<'a> Member<'a> {
     }
 }
 
-/// An empty vector with room for an entry for each of `files` files.
+/// Allocates an empty vector with room for an entry for each of `files` files.
 ///
 /// # Errors
 /// Memory that the system refuses.
@@ -75,7 +75,7 @@ pub fn reserved<T>(files: usize) -> Result<Vec<T>, Error> {
     Ok(elsa_files::reserved(files).map_err(|bytes| MemoryError { argument: STATES, bytes })?)
 }
 
-/// The checksums of all tokens, once each; empty ones of a run with a name.
+/// Returns the checksums of all tokens, once each; empty ones of a run with a name.
 ///
 /// # Errors
 /// Tasks that hold a token with other elements, a file that has changed, memory that the system refuses.

@@ -114,8 +114,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// The port of `text`, a path or a path and a rate. A path may have colons itself, as those of `/dev/serial/by-path`
-    /// have: a file of that whole name is the port.
+    /// Parses the port of `text`, a path or a path and a rate. A path may have colons itself, as those of
+    /// `/dev/serial/by-path` have: a file of that whole name is the port.
     ///
     /// # Errors
     /// A rate that is none.
@@ -176,7 +176,7 @@ impl Display for Port {
     }
 }
 
-/// The name of a group, or its number where it has none.
+/// Returns the name of a group, or its number where it has none.
 fn group(id: u32) -> String {
     let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
     let name = groups.lines().find_map(|line| {

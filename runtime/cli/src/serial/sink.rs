@@ -92,7 +92,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// A sink for the port of `text`, which is a path or a path and a rate, `PORT[:BAUD]`.
+    /// Opens a sink for the port of `text`, which is a path or a path and a rate, `PORT[:BAUD]`.
     ///
     /// # Errors
     /// A port that cannot be opened, and a thread that the system does not start.
@@ -155,7 +155,7 @@ impl Drop for Sink {
     }
 }
 
-/// A number that two runs are unlikely to share.
+/// Returns a number that two runs are unlikely to share.
 fn run() -> u32 {
     let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     // The lower bits change fastest.

@@ -36,7 +36,8 @@ pub enum Mask {
 }
 
 impl Data {
-    /// Data for `problem`, which must be that of `shape`: the same in every call. Every query attends a key.
+    /// Generates data for `problem`, which must be that of `shape`: the same in every call. Every query
+    /// attends a key.
     ///
     /// # Errors
     /// Memory that the system refuses.
@@ -60,7 +61,7 @@ impl Data {
         Ok(Data { query, key, value, mask, table, bounds: shape.bounds() })
     }
 
-    /// The data of a call.
+    /// Returns the data of a call.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         let mut inputs = Inputs::new(self.query.elements(), self.key.elements(), self.value.elements());

@@ -72,7 +72,7 @@ impl MaskForm {
         MaskForm::Row,
     ];
 
-    /// The name in shapes.
+    /// Returns the name in shapes.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -92,7 +92,7 @@ impl MaskForm {
         matches!(self, MaskForm::Bool | MaskForm::True | MaskForm::Padding)
     }
 
-    /// The axes of the mask of `shape`. Those that it broadcasts are one.
+    /// Returns the axes of the mask of `shape`. Broadcast axes are one.
     #[must_use]
     pub const fn axes(self, shape: &Shape) -> [usize; 4] {
         let Shape { batch, heads, queries, keys, .. } = *shape;
@@ -106,7 +106,7 @@ impl MaskForm {
 }
 
 impl Shape {
-    /// Plain attention.
+    /// Creates a shape of plain attention.
     #[must_use]
     pub const fn plain(batch: usize, heads: usize, queries: usize, keys: usize, dim: usize) -> Shape {
         let window = Window { left: None, right: None };
@@ -141,8 +141,8 @@ impl Shape {
         Some(std::iter::once(0).chain(ends).collect())
     }
 
-    /// The attention of dense tensors `[batch, heads, tokens, dim]`, not yet checked. Elements of an additive mask and
-    /// of a table are of the same type as the tensors.
+    /// Builds the attention of dense tensors `[batch, heads, tokens, dim]`, not yet checked. Elements of an additive
+    /// mask and of a table are of the same type as the tensors.
     ///
     /// # Errors
     /// Sizes whose product overflows.
@@ -150,7 +150,7 @@ impl Shape {
         self.unnamed(dtype).map_err(named)
     }
 
-    /// The checked problem of [`Shape::spec`].
+    /// Returns the checked problem of [`Shape::spec`].
     ///
     /// # Errors
     /// Sizes that are not a valid problem.
@@ -158,7 +158,7 @@ impl Shape {
         self.unnamed(dtype).and_then(Spec::check).map_err(named)
     }
 
-    /// As [`Shape::spec`], with errors that name tensors.
+    /// Builds the problem like [`Shape::spec`], with errors that name tensors.
     fn unnamed(self, dtype: DType) -> Result<Spec, ArgumentError> {
         let Shape { batch, heads, queries, keys, dim, kv_heads, .. } = self;
         let total = self.bounds().and_then(|bounds| usize::try_from(*bounds.last()?).ok());
@@ -195,7 +195,7 @@ impl Shape {
         4.0 * pairs * self.heads as f64 * self.dim as f64
     }
 
-    /// The corner of the causal mask by name, if there is one.
+    /// Returns the corner of the causal mask by name, if there is one.
     #[must_use]
     pub fn corner(self) -> Option<&'static str> {
         let of =
@@ -203,7 +203,7 @@ impl Shape {
         self.causal.and_then(of)
     }
 
-    /// The two sides of the window, −1 where it is open; none without a window.
+    /// Returns the two sides of the window, −1 where it is open; `None` without a window.
     #[must_use]
     pub fn sides(self) -> Option<[i64; 2]> {
         let side = |side: Option<usize>| side.map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
@@ -235,13 +235,13 @@ impl Shape {
     }
 }
 
-/// An error about a tensor of a shape: the user gave the shape.
+/// Converts an error about a tensor to one about the user's shape.
 fn named(e: ArgumentError) -> Error {
     Error::Problem(e.renamed(|_| "shape"))
 }
 
 impl Display for Shape {
-    /// The shape as it is written.
+    /// Writes the shape in the form of the command line.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Shape { batch, heads, queries, keys, dim, .. } = self;
         let parts: String = self.parts().iter().map(|part| format!(",{part}")).collect();

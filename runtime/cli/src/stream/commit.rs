@@ -58,7 +58,7 @@ pub struct Move {
 }
 
 impl Move {
-    /// The move of a prepared file.
+    /// Returns the move of a prepared file.
     #[must_use]
     pub fn of(file: &Prepared) -> Move {
         let arrays = match file.format {
@@ -74,7 +74,7 @@ impl Move {
         std::iter::once(part_of(&self.target)).chain(self.arrays.iter().cloned())
     }
 
-    /// The identity of the part, which is complete.
+    /// Returns the identity of the part, which is complete.
     ///
     /// # Errors
     /// What the file system reports.

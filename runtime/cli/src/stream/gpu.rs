@@ -82,7 +82,7 @@ fn fitted(
     }
 }
 
-/// The error of the tool. `taken` are bytes of the host that no page-locked memory may have.
+/// Builds the error of the tool. `taken` are bytes of the host that no page-locked memory may have.
 fn failed(error: GpuStreamError, taken: usize) -> Error {
     match error {
         GpuStreamError::Problem(error) => Error::Problem(error),
@@ -225,7 +225,7 @@ pub fn run(
     Ok(Ran::Done(Box::new(done)))
 }
 
-/// Name of the kernel that passes the chunks, which is that of the whole.
+/// Returns the name of the kernel that processes the chunks, which is that of the whole.
 fn kernel(engine: &Engine, problem: &Problem) -> &'static str {
     engine.plan(problem, &PlanOptions::default()).map_or("", |plan| plan.kernel())
 }

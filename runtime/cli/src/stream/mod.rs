@@ -145,7 +145,7 @@ pub fn run(
     })
 }
 
-/// The error of the tool for one of a run.
+/// Builds the error of the tool for one of a run.
 fn failed(job: &Job, outputs: &Outputs, e: StreamError) -> Error {
     match e {
         StreamError::Plan(e) => Error::Plan(e),
@@ -171,7 +171,7 @@ fn failed(job: &Job, outputs: &Outputs, e: StreamError) -> Error {
     }
 }
 
-/// The plan of a streamed run within `host_budget` bytes, for `elsa info`.
+/// Builds the plan of a streamed run within `host_budget` bytes, for `elsa info`.
 ///
 /// # Errors
 /// A budget that is too small, or beyond the machine.
@@ -180,7 +180,8 @@ pub fn plan(engine: &Engine, problem: &Problem, host_budget: usize) -> Result<St
     engine.stream(problem, &options).map_err(|e| refused(engine, problem, &options, e))
 }
 
-/// The error of a plan. One of a budget names a number that is enough; where a run goes on, that of a new run, too.
+/// Builds the error of a plan. One of a budget names a number that is enough; where a run goes on, that of a new run,
+/// too.
 fn refused(engine: &Engine, problem: &Problem, options: &StreamOptions, error: PlanError) -> Error {
     let PlanError::Refused(ChooseError::HostBudget { needed, budget }) = error else { return error.into() };
     let enough = needed.saturating_add(gpu::MARGIN);

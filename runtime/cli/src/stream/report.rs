@@ -71,7 +71,7 @@ pub struct Report<S> {
     fallback: Option<String>,
 }
 
-/// The parts of an account that have bytes, and their sum.
+/// Returns the parts of an account that have bytes, and their sum.
 #[must_use]
 pub fn accounted(account: &Account) -> Map<String, Value> {
     let parts = account.iter().filter(|(_, bytes)| *bytes > 0);
@@ -92,7 +92,7 @@ fn ms(time: Duration) -> f64 {
 }
 
 impl Done {
-    /// The object that `--json` prints, for a problem of these sizes.
+    /// Builds the object that `--json` prints, for a problem of these sizes.
     #[must_use]
     pub fn report<S: Serialize>(&self, shape: S) -> Report<S> {
         let times = &self.report.times;

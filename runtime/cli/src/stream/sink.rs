@@ -230,7 +230,7 @@ impl Outputs {
         self.bar = bar;
     }
 
-    /// The flag and the target of an output.
+    /// Returns the flag and the target of an output.
     #[must_use]
     pub fn target(&self, operand: Operand) -> (&'static str, PathBuf) {
         let target = self.places[operand].and_then(|place| self.targets.get(place.target));
@@ -335,7 +335,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// The file of an output.
+    /// Returns the file of an output.
     fn file(&self, operand: Operand) -> Option<io::Result<&File>> {
         let target = self.targets.get(self.places[operand]?.target)?;
         Some(target.making.file())
@@ -382,7 +382,7 @@ fn settled(file: &File, target: &Path) -> io::Result<()> {
     synced(file)
 }
 
-/// The file in which an output is made.
+/// Opens the file in which an output is made.
 fn making(
     argument: &'static str,
     target: &Path,
@@ -398,7 +398,7 @@ fn making(
 }
 
 impl Target {
-    /// The file in which a prepared one is made.
+    /// Opens the file in which a prepared one is made.
     fn of(file: Prepared, stage: Option<Stage>) -> Result<Target, Error> {
         let Prepared { argument, path, temporary, direct, .. } = file;
         let making = match (temporary, direct) {

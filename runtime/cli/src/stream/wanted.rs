@@ -18,7 +18,7 @@ pub struct Wanted {
     pub certificate: bool,
 }
 
-/// The outputs in the order in which they are prepared.
+/// Returns the outputs in the order in which they are prepared.
 #[must_use]
 pub fn shapes(job: &Job, wanted: Wanted) -> Vec<Shape> {
     let dtype = job.problem.spec().dtype;

@@ -73,7 +73,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The word for it in messages.
+    /// Returns the word for it in messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -152,13 +152,13 @@ impl Whole {
         }
     }
 
-    /// Element type of the outputs.
+    /// Returns the element type of the outputs.
     #[must_use]
     pub fn dtype(&self) -> DType {
         DTYPES.get(self.rules[0] as usize).copied().unwrap_or(DType::F32)
     }
 
-    /// The division.
+    /// Returns the division.
     ///
     /// # Errors
     /// Chunks without a set.
@@ -168,7 +168,7 @@ impl Whole {
         made.ok_or_else(|| broken(format!("quorum {:?}", self.quorum), "chunks that have an interest set"))
     }
 
-    /// The sizes of the gradients.
+    /// Returns the sizes of the gradients.
     #[must_use]
     pub const fn gradients(&self) -> GradientSizes {
         let [batch, heads, kv_heads, queries, keys, dim, value_dim] = self.shape;
@@ -176,13 +176,13 @@ impl Whole {
         GradientSizes { query_sequences, key_sequences, queries, keys, dim, value_dim }
     }
 
-    /// Batch times heads.
+    /// Returns batch times heads.
     #[must_use]
     pub fn sequences(&self) -> usize {
         self.shape[0] * self.shape[1]
     }
 
-    /// The first field in which another whole differs: its name, what it has there, and what this has.
+    /// Returns the first field in which another whole differs: its name, what it has there, and what this has.
     #[must_use]
     pub fn difference(&self, other: &Whole) -> Option<(&'static str, String, String)> {
         let fields = |whole: &Whole| {
@@ -253,7 +253,7 @@ impl Whole {
 }
 
 impl Description {
-    /// The arrays of a file of states.
+    /// Builds the arrays of a file of states.
     #[must_use]
     pub fn states_to_arrays(&self, task: &Task, sums: Sums, states: RowStates) -> Vec<(&'static str, Array)> {
         let [batch, heads, .., dim] = self.whole.shape;
@@ -265,7 +265,7 @@ impl Description {
         arrays
     }
 
-    /// The arrays of a file of shares.
+    /// Builds the arrays of a file of shares.
     #[must_use]
     pub fn shares_to_arrays(
         &self,
@@ -282,14 +282,14 @@ impl Description {
         arrays
     }
 
-    /// The shapes of the shares of `task`.
+    /// Returns the shapes of the shares of `task`.
     fn share_shapes(&self, task: &Task) -> [[usize; 4]; 3] {
         let [batch, heads, kv_heads, _, _, dim, value_dim] = self.whole.shape;
         let (queries, keys) = (task.query_tokens(), task.key_tokens());
         [[batch, heads, queries, dim], [batch, kv_heads, keys, dim], [batch, kv_heads, keys, value_dim]]
     }
 
-    /// The arrays that describe, and the checksums.
+    /// Builds the arrays that describe, and the checksums.
     fn arrays(&self, task: &Task, sums: Sums) -> Vec<(&'static str, Array)> {
         let Description { kind, whole, path } = self;
         let mut arrays = vec![
@@ -480,7 +480,7 @@ impl Description {
     }
 }
 
-/// The first token and the number of tokens of each run.
+/// Returns the first token and the number of tokens of each run.
 fn numbers(runs: &[Run]) -> impl Iterator<Item = i64> + '_ {
     runs.iter().flat_map(|run| [run.span().start as i64, run.span().tokens as i64])
 }
@@ -489,13 +489,13 @@ fn places(runs: &[Run]) -> Array {
     Array::Integers { shape: vec![runs.len(), 2], data: numbers(runs).collect() }
 }
 
-/// A list as an array.
+/// Converts a list as an array.
 #[must_use]
 pub fn list(data: Vec<i64>) -> Array {
     Array::Integers { shape: vec![data.len()], data }
 }
 
-/// A name as the elements of `run_id`.
+/// Converts a name as the elements of `run_id`.
 #[must_use]
 pub fn bytes(name: &str) -> Vec<i64> {
     name.bytes().map(i64::from).collect()
@@ -505,7 +505,7 @@ fn float(shape: &[usize], data: Vec<f32>) -> Array {
     Array::Float(Content { shape: shape.to_vec(), data: Buffer::F32(data) })
 }
 
-/// The numbers of an array of a given shape.
+/// Reads the numbers of an array of a given shape.
 fn array(file: &mut (impl Read + Seek), length: u64, name: &str, shape: &[usize]) -> Result<Vec<f32>, Fault> {
     array_header(file, length, name, shape)?;
     let (found, data) = floats(file, length, name)?;
@@ -555,7 +555,7 @@ fn sizes(shape: &[i64]) -> Result<[usize; 7], Fault> {
     Ok(sizes)
 }
 
-/// The numbers of a list of at most `most` of them, whatever the axes.
+/// Reads the numbers of a list of at most `most` of them, whatever the axes.
 pub(super) fn integers(
     file: &mut (impl Read + Seek),
     length: u64,

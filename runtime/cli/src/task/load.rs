@@ -31,13 +31,14 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// All that a file holds.
+    /// Selects all rows of a file.
     #[must_use]
     pub const fn all() -> Rows {
         Rows { of: None }
     }
 
-    /// The shape of a file that holds rows of the shape `read` once they are read; `axis` finds that of queries.
+    /// Returns the shape of a file that holds rows of the shape `read` once they are read; `axis` finds that of
+    /// queries.
     #[must_use]
     pub fn shape(&self, read: &[usize], axis: usize) -> Vec<usize> {
         let mut shape = read.to_vec();
@@ -163,7 +164,7 @@ pub fn load(
     Ok(Loaded { job, held: held(totals), rows, bytes: bytes.get() })
 }
 
-/// Query and key tokens of the files of a whole.
+/// Returns the query and key tokens of the files of a whole.
 fn totals(args: &ProblemArgs) -> Result<[usize; 2], Error> {
     let layout = args.layout.unwrap_or(Layout::Bhnd);
     let view = |operand: Operand, heads| -> Result<Option<View>, Error> {
@@ -196,7 +197,7 @@ fn check_mask(argument: &'static str, source: &Source, [queries, keys]: [usize; 
     Ok(())
 }
 
-/// The axis of the tokens.
+/// Returns the axis of the tokens.
 #[must_use]
 pub fn token_axis(layout: Option<Layout>, shape: &[usize]) -> Option<usize> {
     match layout.unwrap_or(Layout::Bhnd) {

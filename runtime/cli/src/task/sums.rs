@@ -55,7 +55,7 @@ fn fold(sums: &mut [u64], view: &View, data: &Elements<'_>, counts: &dyn Fn(usiz
     }
 }
 
-/// The checksums of the tokens of tensors, those of a token one after the other.
+/// Returns the checksums of the tokens of tensors, those of a token one after the other.
 fn of_tokens(
     tensors: &[(&View, &Elements<'_>)],
     counts: &dyn Fn(usize, usize) -> bool,
@@ -166,7 +166,7 @@ impl Sums {
     }
 }
 
-/// The places in the whole of the tokens of runs, in the order of the task.
+/// Returns the places in the whole of the tokens of runs, in the order of the task.
 fn places(runs: &[Run]) -> impl Iterator<Item = usize> + '_ {
     runs.iter().flat_map(|run| run.span().start..run.span().start + run.span().tokens)
 }

@@ -21,7 +21,7 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// The text below the flags.
+/// Returns the text below the flags.
 fn help() -> String {
     format!(
         "\

@@ -21,7 +21,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// `PASS`, `FAIL` or `NO CLAIM`.
+    /// Returns `PASS`, `FAIL` or `NO CLAIM`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -61,7 +61,7 @@ impl Metric {
     /// A metric that is unknown.
     const NONE: Metric = Metric { median: f64::NAN, p95: f64::NAN, p99: f64::NAN, total: f64::NAN };
 
-    /// The percentiles of `measure` over `rows`, and its value in `total`.
+    /// Returns the percentiles of `measure` over `rows`, and its value in `total`.
     #[must_use]
     pub fn of(rows: &[Metrics], total: Option<&Metrics>, measure: fn(&Metrics) -> f64) -> Metric {
         let mut each: Vec<f64> = rows.iter().map(measure).collect();
@@ -213,7 +213,7 @@ fn line<S: Serializer>(certificate: &Option<Certificate>, serializer: S) -> Resu
 }
 
 impl Case {
-    /// A case whose numbers are not known yet. `rows` are those to compare, and those that there are.
+    /// Creates a case without numbers. `rows` are the number of rows to compare, and of all rows.
     #[must_use]
     pub fn new(name: &str, dtype: &'static str, shape: [usize; 5], rows: [usize; 2], random: bool) -> Case {
         let [rows, rows_of] = rows;
@@ -282,7 +282,7 @@ pub mod tests {
     use elsa_core::attention::scalar;
     use elsa_core::dtype::DType;
 
-    /// A case that passes, with a number of its own in every field.
+    /// Creates a case that passes, with a number of its own in every field.
     pub fn case() -> Case {
         let metric = |x: f64| Metric { median: x, p95: 2.0 * x, p99: 3.0 * x, total: 4.0 * x };
         let shape = Shape::plain(1, 1, 1, 1, 16);

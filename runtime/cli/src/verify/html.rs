@@ -38,7 +38,7 @@ struct Page<'a> {
     height: f64,
 }
 
-/// The page of `cases`.
+/// Renders the page of `cases`.
 ///
 /// # Errors
 /// None: memory takes every page.
@@ -129,7 +129,7 @@ fn histogram(rows: &[[f64; 2]]) -> Option<Picture> {
     })
 }
 
-/// The map of `|δP|`.
+/// Draws the map of `|δP|`.
 fn map(heat: &HeatMap) -> Option<Picture> {
     let most = heat.most();
     let title = format!("|dP| of the first head, at most {most:.1e}");

@@ -41,8 +41,9 @@ pub enum Subject<'a> {
 /// The arithmetic that is assumed of an answer that something else computed.
 const ASSUMED: &str = "FP32 in any order";
 
-/// The structure and the constants of [`ASSUMED`]: sums in one chain, which is the longest path of any order; products that
-/// are rounded before they are added; weights that may be divided by their sum before they meet the values; and an exponential that is off by four units in the last place.
+/// Returns the structure and the constants of [`ASSUMED`]: sums in one chain, which is the longest path of any order;
+/// products that are rounded before they are added; weights that may be divided by their sum before they meet the
+/// values; and an exponential that is off by four units in the last place.
 fn any_order(problem: &Problem) -> Executed {
     let additions = problem.keys().saturating_sub(1);
     Executed {
@@ -284,7 +285,7 @@ fn judge_row(oracle: &Oracle<'_>, row: RowId, found: impl Fn(usize) -> f64) -> J
     Judged { comparison, relative, worst }
 }
 
-/// A rough estimate of the oracle's time in seconds, to decide whether to show a bar.
+/// Returns a rough estimate of the oracle's time in seconds, to decide whether to show a bar.
 fn oracle_seconds(problem: &Problem, rows: usize) -> f64 {
     let work =
         rows as f64 * problem.keys() as f64 * (3 * problem.head_dim() + 2 * problem.value_dim()) as f64;

@@ -61,7 +61,7 @@ pub fn print(out: &mut impl Write, v: &Case) -> Result<()> {
     )
 }
 
-/// The six metrics by name. Those of P are absent where P was not extracted.
+/// Returns the six metrics by name. Those of P are absent where P was not extracted.
 #[must_use]
 pub fn metrics(v: &Case) -> [(&'static str, Option<Metric>); 6] {
     [

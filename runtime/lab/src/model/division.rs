@@ -34,7 +34,7 @@ impl Division {
         self.tokens * pow(self.members / self.chunks, level)
     }
 
-    /// The number of tasks.
+    /// Returns the number of tasks.
     #[must_use]
     pub fn tasks(self, level: f64) -> f64 {
         pow(self.chunks, level)
@@ -52,7 +52,7 @@ impl Division {
         pow(self.members * self.members / self.chunks, level)
     }
 
-    /// The level whose tasks have `tokens` tokens, which is not a whole number as a rule.
+    /// Returns the level whose tasks have `tokens` tokens, which is not a whole number as a rule.
     #[must_use]
     pub fn level_of(self, tokens: f64) -> f64 {
         libm::log(self.tokens / tokens) / libm::log(self.chunks / self.members)

@@ -131,8 +131,8 @@ pub fn fit<const K: usize>(
     Ok(Fit { coefficients, worst, rms: sqrt(squares / samples.len() as f64) })
 }
 
-/// Least squares `row · a = 1` over the columns in `set`; the other coefficients are zero. None where these columns depend
-/// on each other.
+/// Solves the least squares `row · a = 1` over the columns in `set`; the other coefficients are zero. `None` if these
+/// columns are linearly dependent.
 fn solve<const K: usize>(rows: impl Iterator<Item = [f64; K]>, set: usize) -> Option<[f64; K]> {
     // The upper triangle, and the right-hand side of the equations.
     let (mut r, mut right) = ([[0.0; K]; K], [0.0; K]);

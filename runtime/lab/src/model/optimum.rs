@@ -35,7 +35,7 @@ pub enum Extremum {
     },
 }
 
-/// The turning point of g: tasks one after the other. Its derivative is `−B / x² − 2 C / x³`.
+/// Returns the turning point of g: tasks one after the other. Its derivative is `−B / x² − 2 C / x³`.
 #[must_use]
 pub fn serial(time: Seconds) -> Extremum {
     let Seconds { linear: b, constant: c, .. } = time;
@@ -46,8 +46,8 @@ pub fn serial(time: Seconds) -> Extremum {
     if b < 0.0 || c < 0.0 { Extremum::Rises } else { Extremum::Falls }
 }
 
-/// The turning points of f: as many tasks at a time as memory holds, each at full speed. Its derivative times `x³` is
-/// `A D x³ − (B E + C D) x − 2 C E` (equation 12).
+/// Returns the turning points of f: as many tasks at a time as memory holds, each at full speed. Its derivative times
+/// `x³` is `A D x³ − (B E + C D) x − 2 C E` (equation 12).
 #[must_use]
 pub fn parallel(time: Seconds, memory: Bytes) -> Extremum {
     let Seconds { square: a, linear: b, constant: c } = time;

@@ -88,7 +88,7 @@ const PAPER: [[f64; 4]; GRID.len()] = [
 /// The board of table 6.
 const MEASURED: &str = "jetson-tx2";
 
-/// The paper's figures for a case on a board: ELSA, PyTorch.
+/// Returns the paper's figures for a case on a board: ELSA, PyTorch.
 fn paper(board: &str, case: &Case) -> Option<[f64; 2]> {
     let tokens = case.shape.keys;
     let same = case.shape == Shape::plain(1, 1, tokens, tokens, DIM) && board == MEASURED;
@@ -100,7 +100,7 @@ fn paper(board: &str, case: &Case) -> Option<[f64; 2]> {
     }
 }
 
-/// The refusal of a case or of a board.
+/// Builds the refusal of a case or of a board.
 fn refused(board: &str, shape: &Shape, error: &ForecastError) -> Error {
     let text = error.to_string();
     let (found, allowed) = text.split_once("; allowed: ").unwrap_or((&text, "another shape or board"));

@@ -59,13 +59,13 @@ pub struct Ran {
     pub moved_bytes: f64,
 }
 
-/// A streamed run that failed.
+/// Builds a streamed run that failed.
 fn failed(e: StreamError) -> Error {
     FileError::Write { argument: "beside", path: "tensors in memory".into(), source: io::Error::other(e) }
         .into()
 }
 
-/// The part of a tensor from `offset` on.
+/// Copies the part of a tensor from `offset` on.
 fn copy(data: &[f32], offset: u64, to: &mut [u8]) -> io::Result<()> {
     let bytes: &[u8] = bytemuck::cast_slice(data);
     let from = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)?.get(..to.len()));

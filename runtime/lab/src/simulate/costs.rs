@@ -19,7 +19,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -46,7 +46,7 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Fitted to seconds and bytes by tokens.
+    /// Fits a pass to seconds and bytes by tokens.
     ///
     /// # Errors
     /// Too few sizes, numbers that are not positive.

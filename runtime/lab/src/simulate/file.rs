@@ -27,7 +27,7 @@ struct File {
     memory_bytes: Option<f64>,
 }
 
-/// The contents of a file of measured seconds and bytes.
+/// Returns the contents of a file of measured seconds and bytes.
 ///
 /// # Errors
 /// A failing serializer.

@@ -52,7 +52,7 @@ struct Page<'a> {
     height: f64,
 }
 
-/// The page.
+/// Renders the page.
 ///
 /// # Errors
 /// None: memory takes every page.
@@ -302,7 +302,7 @@ fn figures(report: &Report, kernels: &[Kernels]) -> Vec<Chart> {
     pictures.into_iter().filter_map(of).collect()
 }
 
-/// Memory in use against time: steps.
+/// Draws memory in use against time: steps.
 fn memory(schedule: &Schedule) -> Option<Chart> {
     let steps = &schedule.at_once.steps;
     let mut points = Vec::new();

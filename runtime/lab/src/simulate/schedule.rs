@@ -120,7 +120,7 @@ impl Tree {
         [whole - self.divided, self.divided * self.chunks - self.again, self.again * self.chunks]
     }
 
-    /// The path of each leaf from the root, in order.
+    /// Returns the path of each leaf from the root, in order.
     pub fn paths(self) -> impl Iterator<Item = Vec<u16>> {
         let Tree { chunks, base, divided, again } = self;
         let path = move |number: usize, levels: u32| {

@@ -96,12 +96,12 @@ const H200_PEAK: f64 = 132.0 * 128.0 * 2.0 * 1.98e9;
 /// Throughput of this library there at 8,192 tokens (docs/src/machines/h200-2026-11-26.md).
 const H200_REACHED: f64 = 43.1e12;
 
-/// Every name that `--board` takes.
+/// Returns every name that `--board` takes.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     [DEFAULT, H200].into_iter().chain(NAMES).map(|name| (name, name))
 }
 
-/// The costs of `name`.
+/// Returns the costs of `name`.
 ///
 /// # Errors
 /// A board whose profile lacks what a prediction needs.
@@ -148,10 +148,10 @@ fn a100() -> Result<Costs, Error> {
     })
 }
 
-/// The costs of 64 heads on the A100, of the study of a million tokens.
+/// Returns the costs of 64 heads on the A100, of the study of a million tokens.
 ///
-/// Its third row prints 4.13 GiB and 4.13 s; the first two lie on a line that says 9.67 GiB, so the bytes are fitted to the
-/// first two and to the whole.
+/// Its third row prints 4.13 GiB and 4.13 s; the first two lie on a line that says 9.67 GiB, so the bytes are fitted to
+/// the first two and to the whole.
 ///
 /// # Errors
 /// None: the numbers are good.

@@ -33,7 +33,7 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// The division of `tokens` tokens.
+    /// Returns the division of `tokens` tokens.
     #[must_use]
     pub fn of(&self, tokens: f64) -> Division {
         Division::new(tokens, self.division.0, self.division.1)
@@ -222,7 +222,7 @@ fn per_token(costs: &Costs) -> (f64, f64, f64) {
     (dim * element, 2.0 * dim * element, 4.0 * (dim + 2.0))
 }
 
-/// Plain streaming of `tokens` tokens in `limit` bytes.
+/// Computes plain streaming of `tokens` tokens in `limit` bytes.
 ///
 /// A head at a time: rows with their states and outputs, and two buffers of keys and values.
 ///
@@ -283,13 +283,13 @@ pub fn dense(time: Seconds, whole: Division, level: f64) -> Option<f64> {
     Some(whole.tasks(level) * time.at(whole.task_tokens(level))?)
 }
 
-/// The first level whose tasks fit into `limit` bytes.
+/// Returns the first level whose tasks fit into `limit` bytes.
 #[must_use]
 pub fn first_level(memory: Bytes, whole: Division, limit: f64) -> Option<u32> {
     (0..=DEEPEST).find(|level| memory.at(whole.task_tokens(f64::from(*level))) <= limit)
 }
 
-/// The row of table 1 that is this division's.
+/// Returns the row of table 1 that is this division's.
 fn row(costs: &Costs, request: &Request<'_>, level: u32) -> Option<&'static sets::Row> {
     let same = costs.origin == Origin::Published && request.division.0 == 7 && request.tokens == sets::TOKENS;
     sets::TABLE.iter().find(|row| same && row.level == level)
@@ -424,7 +424,8 @@ fn study(costs: &Costs, request: &Request<'_>) -> Result<Study, Error> {
     })
 }
 
-/// Figure 6: both passes over 100K to 1M tokens, by the printed fits where there are some: they were made at these sizes.
+/// Computes figure 6: both passes over 100K to 1M tokens, by the printed fits where there are some: they were made at
+/// these sizes.
 pub(super) fn both(costs: &Costs) -> Vec<Both> {
     let Some(backward) = &costs.backward else { return Vec::new() };
     let at = |tokens: f64| {
@@ -438,7 +439,7 @@ pub(super) fn both(costs: &Costs) -> Vec<Both> {
     (1..=10).filter_map(|i| at(f64::from(i) * 1e5)).collect()
 }
 
-/// Appendix C, with the printed fit where there is one, and with the one made here.
+/// Computes appendix C, with the printed fit where there is one, and with the one made here.
 fn optima(costs: &Costs, request: &Request<'_>) -> Vec<Optimum> {
     let whole = request.of(request.tokens);
     let mut all = Vec::new();
@@ -489,7 +490,7 @@ fn optima(costs: &Costs, request: &Request<'_>) -> Vec<Optimum> {
     all
 }
 
-/// All of it.
+/// Computes the whole report.
 ///
 /// # Errors
 /// A limit that holds neither a row nor a task.

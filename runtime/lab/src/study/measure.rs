@@ -53,7 +53,7 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// The mean over rows of the largest error of a component.
+    /// Returns the mean over rows of the largest error of a component.
     #[must_use]
     pub fn mean(&self) -> f64 {
         if self.rows == 0 { 0.0 } else { self.sum / self.rows as f64 }
@@ -199,7 +199,7 @@ fn multiply_adds(problem: &Problem, inputs: &Inputs<'_>, tiles: &[Place], schedu
     pairs.saturating_mul(dims).saturating_mul(schedules as u64)
 }
 
-/// The tiles that are run: all of them, or a sample, evenly spread.
+/// Returns the tiles that are run: all of them, or a sample, evenly spread.
 fn choose(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -321,7 +321,7 @@ fn know(
 }
 
 impl Values<'_> {
-    /// The bounds of the components of a row that left `share` of its weights out.
+    /// Returns the bounds of the components of a row that left `share` of its weights out.
     fn bounds(
         &self,
         mut row: Row<'_>,

@@ -132,7 +132,7 @@ impl Operations {
         }
     }
 
-    /// The parts, in the order of [`PARTS`].
+    /// Returns the parts, in the order of [`PARTS`].
     #[must_use]
     pub fn parts(&self) -> [f64; 10] {
         [
@@ -149,7 +149,7 @@ impl Operations {
         ]
     }
 
-    /// All of them.
+    /// Returns the sum of all parts.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.parts().iter().sum()

@@ -22,7 +22,7 @@ impl Site {
     /// Every site, in the order of the article.
     pub const ALL: [Site; 3] = [Site::Sink, Site::Own, Site::Middle];
 
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -111,7 +111,7 @@ impl Seen {
         }
     }
 
-    /// The rows that attend a key.
+    /// Returns the rows that attend a key.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.sites.iter().sum()
@@ -121,7 +121,7 @@ impl Seen {
 /// Maximum number of rows in a map of P.
 const MAPPED: usize = 192;
 
-/// The exact probabilities of the first head of the first sequence.
+/// Returns the exact probabilities of the first head of the first sequence.
 #[must_use]
 pub fn probabilities(problem: &Problem, inputs: &Inputs<'_>) -> HeatMap {
     let first = problem.sequence(&inputs.lengths, 0);

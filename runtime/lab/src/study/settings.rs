@@ -70,7 +70,7 @@ const OURS: [(&str, Schedule); 6] = [
     ("VFA, budget", Schedule { skip: Skip::Budget(1e-2), ..Schedule::VFA }),
 ];
 
-/// Every schedule that is studied.
+/// Returns every schedule that is studied.
 #[must_use]
 pub fn settings() -> Vec<Setting> {
     let of = |table, published: &'static str, (name, schedule)| Setting { table, name, published, schedule };

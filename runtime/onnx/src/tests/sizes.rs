@@ -9,7 +9,7 @@ use super::super::{Limits, change, prove};
 use super::made::Made;
 use std::collections::HashMap;
 
-/// The size of axis `axis` of `x`, with one axis.
+/// Returns the size of axis `axis` of `x`, with one axis.
 fn size(g: &mut Made, x: &str, axis: f64) -> String {
     let shape = g.node("Shape", &[x], &[]);
     let axis = g.constant(Kind::I64, &[1], vec![axis]);
