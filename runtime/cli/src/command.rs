@@ -62,7 +62,7 @@ pub enum Command {
     Warmup(WarmupArgs),
     /// Measure the fastest kernels and divisions on this GPU, and save them to a file
     Tune(TuneArgs),
-    /// Show what a benchmark on another machine sends over a serial line
+    /// Show the records that a benchmark on another machine sends over a serial line
     Listen(ListenArgs),
     /// List the attention of ONNX models, or replace it by this runtime's operator
     Onnx(OnnxArgs),

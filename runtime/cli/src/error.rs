@@ -28,7 +28,7 @@ pub const NO_CLAIM: u8 = 6;
 /// reports it.
 pub const CLOSED: u8 = 141;
 
-/// Why a command failed. Each message names the argument, what was found and what is allowed.
+/// Error of a command. Each message names the argument, its value and the allowed values.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -202,7 +202,7 @@ impl Error {
         }
     }
 
-    /// Returns the message on one line, with what is hidden in names shown.
+    /// Returns the message on one line, with hidden characters in names escaped.
     #[must_use]
     pub fn line(&self) -> String {
         one_line(&self.to_string())

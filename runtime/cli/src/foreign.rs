@@ -58,7 +58,7 @@ pub fn stdout() -> Shown<Stdout> {
     Shown { to: io::stdout(), begun: Vec::new() }
 }
 
-/// A writer that passes on what is written, in its lines, without anything that is hidden.
+/// A writer that keeps the lines of its text and escapes hidden characters.
 #[derive(Debug)]
 pub struct Shown<W: Write> {
     to: W,
@@ -74,7 +74,7 @@ impl<W: Write> Write for Shown<W> {
         for chunk in all.utf8_chunks() {
             shown.push_str(&page(chunk.valid()));
             let broken = chunk.invalid();
-            // The end of what is written may be the first part of a character; nothing else is.
+            // Only the end of the text may be the first part of a character.
             if all.ends_with(broken) && std::str::from_utf8(broken).is_err_and(|e| e.error_len().is_none()) {
                 self.begun.extend_from_slice(broken);
             } else if !broken.is_empty() {

@@ -23,7 +23,7 @@ pub struct Job {
     lengths: Lists,
     /// The checked problem.
     pub problem: Problem,
-    /// Axes of each operand that is written, as its file has them. Empty for those that are read.
+    /// Axes in the file of each operand that is written. Empty for operands that are read.
     pub shapes: Operands<Vec<usize>>,
 }
 

@@ -42,7 +42,7 @@ pub struct LeftOut {
     pub rows: u64,
     /// Rows that did not pass the guard and were computed again by the exact schedule.
     pub recomputed: u64,
-    /// Of these, rows whose largest score was in a block that was left out.
+    /// Rows among these whose largest score was in a skipped block.
     pub lost_maximum: u64,
     /// Rows whose reference was zero because the norm gate was open.
     pub gated: u64,

@@ -22,7 +22,7 @@ const HALF: f64 = 65_504.0;
 pub struct Bounded<'e, 'a> {
     /// Its execution.
     pub executed: &'e Executed,
-    /// Of a run by another schedule than the exact one, the share of its weights that each row left out.
+    /// For a run by a schedule other than the exact one, the share of its weights that each row skipped.
     pub shares: Option<&'a [f32]>,
 }
 
@@ -47,7 +47,7 @@ pub struct Oracle<'a> {
     pub y: Vec<f64>,
     /// Bounds of the error of each component.
     pub bounds: Vec<Bounds>,
-    /// `Σ p_j |v_j|` of each component: the size of what is added up.
+    /// `Σ p_j |v_j|` of each component: the sum of absolute terms.
     pub terms: Vec<f64>,
     /// The largest `Σ_c |q_c k_jc|`, times the scale, of a key that the row attends.
     pub score: f64,
@@ -124,7 +124,7 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// Computes the answer of a row, its bounds and what they rest on.
+    /// Computes the answer of a row, its bounds and their inputs.
     pub fn row(&mut self, row: RowId) {
         self.compute(row, true);
     }
@@ -249,7 +249,7 @@ impl<'a> Oracle<'a> {
             return false;
         }
         if y.is_finite() {
-            // What the output's type cannot hold is infinite there.
+            // Values beyond the output's type are infinite there.
             let most = match self.problem.spec().dtype {
                 DType::F32 => f64::from(f32::MAX),
                 DType::F16 => f64::from(half::f16::MAX),
@@ -284,7 +284,7 @@ pub struct Sizes {
     pub terms: f64,
     /// Largest component of the exact answer.
     pub answer: f64,
-    /// The least bound that an output type allows: what is smaller is lost to its underflow.
+    /// Smallest bound of an output type: smaller values are lost to its underflow.
     pub least: f64,
     /// Largest score, as [`Oracle::score`].
     pub score: f64,
@@ -304,7 +304,7 @@ impl Sizes {
         self.claims() && self.bound >= self.answer && self.bound > self.least
     }
 
-    /// Returns the bound relative to the terms; zero where there are none.
+    /// Returns the bound relative to the terms; zero without terms.
     #[must_use]
     pub fn relative(&self, x: f64) -> f64 {
         if x <= self.least { 0.0 } else { x / self.terms }

@@ -21,7 +21,7 @@ const LONGEST: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
 /// The fewest pairs whose quartiles say anything.
 pub const PAIRS: usize = 5;
-/// Slices in each half of those that are compared before the measurement begins.
+/// Number of slices in each compared half before the measurement begins.
 pub const HALF: usize = 5;
 /// A change of latency that is no trend.
 const TREND: f64 = 0.01;

@@ -55,7 +55,7 @@ pub fn line(error: &clap::Error, mut root: Command, arguments: &[OsString]) -> S
         }
         ErrorKind::TooManyValues => format!("{flag}: '{value}'; allowed: {flag} without a value"),
         ErrorKind::InvalidUtf8 => not_text(&root, arguments, &words, verb.as_ref()),
-        // The first paragraph of what the parser prints. Tips and usage follow it.
+        // The first paragraph of the parser's message. Tips and usage follow it.
         _ => {
             let text = error.render().to_string();
             let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
@@ -96,7 +96,7 @@ fn joined(before: &str, name: &str) -> String {
     if before.is_empty() { name.to_owned() } else { format!("{before} {name}") }
 }
 
-/// Returns the commands of `within` that have a flag, without those that are groups of commands.
+/// Returns the commands of `within` that have a flag, except groups of commands.
 fn with_flag(within: &Command, before: &str, flag: &str, found: &mut Vec<String>) {
     for command in within.get_subcommands().filter(|command| command.get_name() != "help") {
         let name = joined(before, command.get_name());

@@ -392,7 +392,7 @@ fn measure(engine: &Engine, options: &PlanOptions, longest: usize) -> Result<Vec
     Ok(steps)
 }
 
-/// Writes the steps as a table, and what they show.
+/// Writes the steps as a table, and its conclusions.
 ///
 /// # Errors
 /// A failing writer.

@@ -5,7 +5,7 @@
 //! | `elsa-lab simulate` | [`simulate`]: time, memory and traffic of any number of tokens, from fits |
 //! | `elsa-lab study` | [`study`]: what schedules with frozen references and skipped blocks do with tensors |
 //! | `elsa-lab depth-curve` | [`depth_curve`]: how bound and error grow with the number of keys |
-//! | `elsa-lab predict` | [`predict`]: latencies of a board that is not at hand |
+//! | `elsa-lab predict` | [`predict`]: latencies of a board that is not present |
 //! | `elsa-lab bench-series` | [`bench_series`]: the ways to compute recurrences, selective scans and convolutions |
 //!
 //! [`model`] fits bytes and seconds of attention, and has the arithmetic of its division by quorums. Arguments, files,

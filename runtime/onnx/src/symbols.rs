@@ -345,7 +345,7 @@ fn elements(
                     let more = a.minus(b)?;
                     match more.known() {
                         Some(n) => truth(n == 0),
-                        // At least 1, whatever the sizes.
+                        // At least 1 for all sizes.
                         None if more.minus(&Size::from(1))?.is_count() => truth(false),
                         None => None,
                     }

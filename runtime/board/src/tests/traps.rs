@@ -103,7 +103,7 @@ fn the_memory_clock_is_found_where_each_board_has_it() {
         [Some(1866.0), Some(1600.0), Some(2133.0)]
     );
     assert!(!tree::nano().root().path("sys/kernel/debug/bpmp").exists());
-    // The power mode holds it below what the chip could do.
+    // The power mode limits it below the chip's maximum.
     let tree = tree::tx2();
     tree.put("sys/kernel/nvpmodel_emc_cap/emc_iso_cap", "1331200000\n");
     assert_eq!(described(&tree).emc.unwrap().max_mhz, Some(1331.2));

@@ -51,7 +51,7 @@ impl Forward {
         }
     }
 
-    /// Reads what the flags name, of the rows of `rows`; `None` if they name nothing.
+    /// Reads the files of the flags, for the rows of `rows`; `None` without such flags.
     ///
     /// # Errors
     /// Files that are not of the problem.

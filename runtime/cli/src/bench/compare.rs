@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(verdict(&quiet(1.041), &quiet(1.0)), Verdict::Faster);
         assert_eq!(verdict(&quiet(1.039), &quiet(1.0)), Verdict::Same);
         assert_eq!(change(&quiet(1.0), &quiet(2.0), 0.0).ratio, Some(2.0));
-        // What was disturbed, or has no noise, proves nothing.
+        // Disturbed cells and cells without a known noise prove nothing.
         for other in [row(9.0, Some(0.02), false), row(9.0, None, true), row(9.0, Some(f64::NAN), true)] {
             assert_eq!(verdict(&quiet(1.0), &other), Verdict::Unknown, "{other:?}");
             assert_eq!(verdict(&other, &quiet(1.0)), Verdict::Unknown, "{other:?}");
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(of([1.1; 9]), (0.0, 9));
         let few = before[..7].iter().map(|row| (row, row));
         assert_eq!(scatter(few), 0.0);
-        // What is not clean has no part in it.
+        // Cells that are not clean are excluded.
         let wild = row(50.0, Some(0.02), false);
         assert_eq!(scatter(before.iter().map(|row| (row, &wild))), 0.0);
         assert_eq!(change(&quiet(1.0), &row(9.0, Some(f64::NAN), true), 0.3).verdict, Verdict::Unknown);

@@ -53,7 +53,7 @@ const LONGEST: u64 = 64 << 20;
 /// Reads the rows of a table. `argument` is the flag that names it.
 ///
 /// # Errors
-/// What is no regular file, is too long or cannot be read, and what is no table of `elsa bench`.
+/// A file that is not regular, is too long or cannot be read, and bytes that are not a table of `elsa bench`.
 pub fn read(argument: &'static str, path: &Path) -> Result<Vec<Row>, Error> {
     let bytes = InputFile::contents(path, LONGEST);
     let bytes = bytes.map_err(|source| FileError::Read { argument, path: path.into(), source })?;

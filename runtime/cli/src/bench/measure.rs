@@ -7,7 +7,7 @@
 //! 4. Then the slices are timed. Who begins a round changes from round to round, so that nobody always follows the same
 //!    neighbour. Nothing but calls is timed, and counting one allocates nothing.
 //! 5. Power cannot be divided between methods that take turns every few milliseconds. Where the board reports it and
-//!    there are several methods, half of the time goes to each method by itself, for the power alone.
+//! there are several methods, half of the time goes to each method alone, to measure its power.
 //! 6. The last answer of each, copy included, must equal the first bit for bit.
 
 use super::grid::Case;
@@ -25,7 +25,7 @@ use elsa_runtime::{Backend, Bound, Engine, Method, PlanOptions};
 use stats_alloc::INSTRUMENTED_SYSTEM;
 use std::time::{Duration, Instant};
 
-/// The longest time that one method runs before the next takes over.
+/// Longest time that one method runs before the next takes its turn.
 const SLICE: Duration = Duration::from_millis(4);
 /// The shortest part of the measurement that a slice is.
 const SLICES: f64 = 16.0;
@@ -49,7 +49,7 @@ pub struct Settings<'a> {
     pub options: PlanOptions,
     /// Time for a case.
     pub seconds: f64,
-    /// The least time of the warm-up; until the latency has settled if there is none.
+    /// Minimum warm-up time; `None` warms up until the latency has settled.
     pub warmup: Option<Duration>,
     /// The fewest timed calls of each method.
     pub iterations: u64,
@@ -72,7 +72,7 @@ struct Contender<'a> {
     bound: Bound<'a>,
     backend: Backend,
     latencies: Latencies,
-    /// Start and duration of calls; its capacity is what is kept.
+    /// Start and duration of calls, up to its capacity.
     times: Vec<(f64, f64)>,
     /// Bytes allocated by timed calls so far.
     alloc: usize,

@@ -125,7 +125,7 @@ impl Output {
         Ok(())
     }
 
-    /// Prints what was measured.
+    /// Prints the measurements.
     ///
     /// # Errors
     /// A standard output that fails.

@@ -9,7 +9,7 @@ const STEPS: f64 = 1000.0;
 /// before it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// The first calls, and what the oracle says of them.
+    /// The first calls, and the oracle's judgement of them.
     Check,
     /// Calls until the latency settles.
     Warm,

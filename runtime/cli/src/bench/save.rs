@@ -50,7 +50,7 @@ pub fn folder(given: Option<&Path>, target: Option<&str>, start: &Start) -> Path
 /// Makes the folder of the tables, so that a folder that cannot be written is known before anything is measured.
 ///
 /// # Errors
-/// What the file system reports.
+/// Errors of the file system.
 pub fn prepare(folder: &Path) -> Result<(), Error> {
     let refuse = |e: std::io::Error| FileError::Target {
         argument: "save",
@@ -65,7 +65,7 @@ pub fn prepare(folder: &Path) -> Result<(), Error> {
 /// Writes the table and the description of the machine, and returns the path of the table.
 ///
 /// # Errors
-/// What the file system reports.
+/// Errors of the file system.
 pub fn save(folder: &Path, start: &Start, table: &[u8]) -> Result<PathBuf, Error> {
     let date: String = start.date.chars().map(|c| if c == ':' { '-' } else { c }).collect();
     let stem = format!("{}-{}", plain(&date).to_ascii_uppercase(), host());
@@ -138,7 +138,7 @@ mod tests {
         };
         assert_eq!(of("here", Some("jetson-tx2"), None), Path::new("here"));
         assert_eq!(of("", Some("jetson-tx2"), Some("x")), Path::new("targets/jetson-tx2/bench"));
-        // No path leads out of the folder, whatever a device tree says.
+        // No path leaves the folder, for any content of a device tree.
         assert_eq!(of("", None, Some("A/../../B\n")), Path::new("targets/a-b/bench"));
         let nameless = of("", None, Some("/../"));
         assert_eq!((nameless.components().count(), nameless.ends_with("bench")), (3, true), "{nameless:?}");

@@ -176,7 +176,7 @@ pub fn soak(
             alloc += (change.bytes_allocated + usize::try_from(change.bytes_reallocated).unwrap_or(0)) as u64;
             latencies.add(done - start);
             whole.add(done - start);
-            // The tick whose call is late, and all that passed meanwhile.
+            // The tick whose call is late, and all ticks that passed since.
             let next = clock.after(done).min(ticks).max(tick + 1);
             missed += next - (tick + 1);
             tick = next;

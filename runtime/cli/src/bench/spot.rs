@@ -138,7 +138,7 @@ pub fn slower(recorded: &[Row], measured: &[Measured]) -> Vec<Case> {
     cases
 }
 
-/// Puts what was measured again in the place of what was slower, method by method.
+/// Replaces slower measurements by repeated ones, method by method.
 pub fn keep_faster(all: &mut [Measured], again: Vec<Measured>) {
     for again in again {
         let (a, of) = (&again.cell, |b: &Cell| (b.shape.clone(), b.dtype.clone(), b.method.clone()));

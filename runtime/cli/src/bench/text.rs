@@ -31,7 +31,7 @@ pub fn headline(start: &Start) -> String {
     if start.emulated {
         line += ", emulated";
     }
-    // Names of boards and drivers are what the machine says they are.
+    // Names of boards and drivers come from the machine.
     one_line(&line)
 }
 

@@ -55,7 +55,7 @@ impl Watch {
         let monitor = Monitor::start(&root, std::process::id());
         let power = monitor.close(monitor.open(), 0).power_mw.is_some();
         if power {
-            // What an idle machine takes, from then on.
+            // Idle power from then on.
             let _ = monitor.idle(IDLE);
         }
         let on_gpu = engine.backend() == Backend::Cuda;

@@ -35,7 +35,7 @@ pub struct LinearJob {
     cu_seqlens: Option<Tensor>,
     /// The checked problem.
     pub problem: Problem,
-    /// Axes of each operand that is written, as its file has them. Empty for those that are read.
+    /// Axes in the file of each operand that is written. Empty for operands that are read.
     pub shapes: Operands<Vec<usize>>,
 }
 
@@ -93,7 +93,7 @@ impl LinearJob {
         let layout = layout(args.layout, args.heads, of_packed, [("q", q), ("k", k), ("v", v)])?;
         let query = View::dense("q", layout, q.shape(), args.heads)?;
         let value = View::dense("v", layout, v.shape(), args.kv_heads.or(args.heads))?;
-        // Keys have the head size of queries, which says how many heads lie in an axis of several.
+        // Keys have the head size of queries, which determines the number of heads in a joint axis.
         let width = k.shape().last().copied().unwrap_or(0);
         let key_heads = width.checked_div(query.dim()).filter(|heads| heads * query.dim() == width);
         let key = View::dense("k", layout, k.shape(), key_heads.filter(|n| *n > 0).or(Some(value.heads())))?;

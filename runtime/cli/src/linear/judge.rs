@@ -222,7 +222,7 @@ pub fn judge(
     for part in all {
         found.extend(part?);
     }
-    // Sums in the order of the states, whoever took them.
+    // Sums in the order of the states, independent of the threads.
     found.sort_unstable_by_key(|(task, _)| *task);
     let mut judged = vec![Judged::default(); answers.len()];
     for (task, of) in found {

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `elsa linear run` | `run`: output and states, to files |
 //! | `elsa linear verify` | `verify`: every form against the recurrence in f64 |
-//! | `elsa linear bench` | `bench`: the forms beside each other |
-//! | `elsa linear recurrence`, `selective`, `conv` | `series`: the operators that treat every channel by itself |
+//! | `elsa linear bench` | `bench`: the forms compared with each other |
+//! | `elsa linear recurrence`, `selective`, `conv` | `series`: the operators that process each channel separately |
 
 mod args;
 mod bench;

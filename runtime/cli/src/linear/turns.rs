@@ -6,7 +6,7 @@ use elsa_core::drift::percentile;
 use elsa_runtime::operators::{Bound, Operator};
 use std::time::{Duration, Instant};
 
-/// The longest time that one runs before the next takes over.
+/// Longest time that one contender runs before the next takes its turn.
 const SLICE: Duration = Duration::from_millis(4);
 /// Calls of a slice on a GPU, which are enqueued one behind the other.
 const DEVICE_CALLS: usize = 8;

@@ -12,7 +12,7 @@ use std::path::Path;
 /// The argument of the files, in messages.
 const STATES: &str = "STATES";
 
-/// A file with what it says about itself.
+/// A file and its header.
 pub struct Member<'a> {
     path: &'a Path,
     description: Description,
@@ -21,20 +21,20 @@ pub struct Member<'a> {
 }
 
 impl<'a> Member<'a> {
-    /// Reads what a file says about itself, and the headers of what it holds.
+    /// Reads the header of a file, and the headers of its arrays.
     ///
     /// # Errors
-    /// A file that is no task's, or does not hold what it says.
+    /// A file that is not a task's, or whose content contradicts its header.
     pub fn open(path: &'a Path) -> Result<Member<'a>, Error> {
         let (description, task) =
             origin::with(STATES, path, |mut file, length| Description::read(&mut file, length))?;
         Ok(Member { path, description, task })
     }
 
-    /// Reads what the file holds.
+    /// Reads the content of the file.
     ///
     /// # Errors
-    /// A file that has changed, or does not hold what it says.
+    /// A file that has changed, or whose content contradicts its header.
     pub fn read<T>(
         &self,
         read: impl FnOnce(&Description, &Task, &mut &std::fs::File, u64) -> Result<T, Fault>,

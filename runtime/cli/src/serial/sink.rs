@@ -181,7 +181,7 @@ impl Line {
                 break;
             }
         }
-        // A process that ends takes with it what the port has not passed on.
+        // A process that ends discards the bytes that the port has not transmitted.
         if let Some(tty) = &mut self.tty
             && let Err(e) = tty.flush()
         {
@@ -199,7 +199,7 @@ impl Line {
                 }
                 continue;
             };
-            // The zero ends what the reader may hold of another connection.
+            // The zero ends a frame that the reader may hold from another connection.
             if (!self.fresh || write(tty, &[0], shared)) && write(tty, frame, shared) {
                 self.fresh = false;
                 return true;
@@ -207,7 +207,7 @@ impl Line {
             if shared.abandoned() {
                 return false;
             }
-            // Of a port that comes and fails at once, only the first time is told.
+            // Repeated failures of a port right after opening are reported only once.
             let level = if self.fresh { log::Level::Debug } else { log::Level::Warn };
             log::log!(level, "--serial: {}: gone; what finds no room is dropped until it is back", self.port);
             self.tty = None;

@@ -6,7 +6,7 @@ use crate::random::Random;
 use elsa_core::attention::{Alignment, Inputs, MaskElements, Problem};
 use elsa_files::{Buffer, zeros};
 
-/// Of the pairs of a boolean mask, the share that is attended.
+/// Attended share of the pairs of a boolean mask.
 const ATTENDED: f64 = 0.8;
 
 /// Tensors of standard normal numbers, and the mask.

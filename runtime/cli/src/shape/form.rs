@@ -133,7 +133,7 @@ impl Shape {
         let steps = self.batch.saturating_sub(1).max(1);
         let mut end = 0;
         let ends = (0..self.batch).map(|b| {
-            // From both ends in turn: 0, n - 1, 1, n - 2, and so on.
+            // Alternating from both ends: 0, n - 1, 1, n - 2, and so on.
             let rank = if b % 2 == 0 { b / 2 } else { self.batch - 1 - b / 2 };
             end += shortest + (self.queries - shortest) * rank / steps;
             i64::try_from(end).unwrap_or(i64::MAX)

@@ -50,7 +50,7 @@ fn packed(shape: &Shape, value: Option<&str>, found: &str) -> Result<usize, Stri
         let allowed = format!("at most NQ = NK = {}, the longest sequence", shape.queries);
         return Err(refused("packed", found, &allowed));
     }
-    // All tokens lie on one axis.
+    // All tokens are on one axis.
     if shape.batch.checked_mul(shape.queries).is_none_or(|total| i64::try_from(total).is_err()) {
         let found = format!("{} sequences", shape.batch);
         return Err(refused("packed", &found, "as many as 64 bits count the tokens of"));

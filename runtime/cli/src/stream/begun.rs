@@ -42,7 +42,7 @@ impl Begun {
             run.extend(lines.map(|(line, over)| line + &over));
             return Ok(Begun { path, run, earlier: None });
         };
-        // Which files have taken their places already; none of those that are neither there nor beside.
+        // Files that have already replaced their targets; excludes files that exist neither there nor as a part.
         let done: Vec<Option<bool>> = match &earlier.commit {
             Some(parts) if parts.len() == moves.len() => {
                 moves.iter().zip(parts).map(|(of, part)| of.is_done(part)).collect()
@@ -52,7 +52,7 @@ impl Begun {
         };
         let mut known = run.clone();
         for ((line, over), done) in lines.zip(&done) {
-            // What it was to take the place of is there no more.
+            // The file that it was to replace no longer exists.
             let was = earlier.run.iter().filter(|_| *done != Some(false)).find(|known| {
                 known.strip_prefix(&line).is_some_and(|rest| rest.is_empty() || rest.starts_with(" over "))
             });
@@ -101,7 +101,7 @@ impl Begun {
     /// Has `outputs` take notes of a run of `units` units, in the earlier journal or a new one.
     ///
     /// # Errors
-    /// A journal of more units; what the file system reports.
+    /// A journal with more units; errors of the file system.
     pub fn note_in(self, outputs: &mut Outputs, sizes: Sizes, units: usize) -> Result<(), Error> {
         let from = self.finished();
         if from > units {

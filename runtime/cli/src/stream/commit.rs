@@ -1,7 +1,7 @@
 //! The end of a run that may be killed at any time: the files that it has made take their places, one by one.
 //!
 //! ```text
-//! parts complete, on the device -> the journal tells their identities -> renamed -> arrays and journal removed
+//! parts complete, on the device -> the journal records their identities -> renamed -> arrays and journal removed
 //! ```
 //!
 //! A rename keeps what identifies a file. So whoever finds the journal can tell a part that still lies beside its target
@@ -77,7 +77,7 @@ impl Move {
     /// Returns the identity of the part, which is complete.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Errors of the file system.
     pub fn identity(&self) -> Result<String, FileError> {
         if self.direct {
             return Ok(String::new());
@@ -101,7 +101,7 @@ impl Move {
         }
     }
 
-    /// Does what is left to do.
+    /// Completes the move.
     fn finish(&self) -> Result<(), FileError> {
         if !self.direct {
             step();
@@ -149,7 +149,7 @@ pub fn finish(moves: &[Move], journal: Journal) -> Result<(), FileError> {
 /// Waits until a file is on the device, where it is on one.
 ///
 /// # Errors
-/// What the file system reports.
+/// Errors of the file system.
 pub fn synced(file: &File) -> io::Result<()> {
     step();
     match file.sync_all() {

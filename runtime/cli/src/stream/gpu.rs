@@ -31,7 +31,7 @@ const SLACK: usize = 4 << 20;
 pub struct Asked<'a> {
     /// Bytes of the host's memory.
     pub host_budget: usize,
-    /// Bytes of the device's memory; `None` is what is free.
+    /// Bytes of the device's memory; `None` uses the free memory.
     pub device_budget: Option<usize>,
     /// `true` if short chains of f16 products may be summed in f16.
     pub half_scores: bool,

@@ -1,4 +1,4 @@
-//! The journal of a run that can go on after a kill: what the run was of, and which units are finished.
+//! The journal of a resumable run: the identity of the run, and its finished units.
 //!
 //! ```text
 //! elsa journal 1
@@ -150,7 +150,7 @@ impl Journal {
     /// Opens the journal at `path`, if there is one.
     ///
     /// # Errors
-    /// A file that is no journal, or that another process has; what the file system reports.
+    /// A file that is not a journal, or that another process has locked; errors of the file system.
     pub fn open(path: &Path) -> Result<Option<(Journal, Earlier)>, Error> {
         let unread = |source| FileError::Read { argument: "resume", path: path.to_path_buf(), source };
         let mut file = match regular(File::options().read(true).write(true), path) {
@@ -172,7 +172,7 @@ impl Journal {
     /// Begins a journal at `path`.
     ///
     /// # Errors
-    /// A journal that another process has; what the file system reports.
+    /// A journal that another process has locked; errors of the file system.
     pub fn begin(path: &Path, sizes: Sizes, run: Vec<String>) -> Result<Journal, Error> {
         let failed = |source| FileError::Write { argument: "resume", path: path.to_path_buf(), source };
         let head = serde_json::to_string(&Head { sizes, run }).map_err(|e| failed(e.into()))?;
@@ -196,7 +196,7 @@ impl Journal {
     /// Notes that unit `number` is finished.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Errors of the file system.
     pub fn note(&mut self, number: usize) -> io::Result<()> {
         self.line(&format!("unit {number}"))?;
         step();
@@ -206,7 +206,7 @@ impl Journal {
     /// Notes that the files of these identities are complete and take their places.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Errors of the file system.
     pub fn commit(&mut self, parts: &[String]) -> Result<(), Error> {
         let parts = serde_json::to_string(parts).map_err(io::Error::from);
         let noted = parts.and_then(|parts| {
@@ -224,7 +224,7 @@ impl Journal {
     /// Removes the journal.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Errors of the file system.
     pub fn remove(self) -> io::Result<()> {
         step();
         std::fs::remove_file(&self.path)

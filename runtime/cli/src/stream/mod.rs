@@ -121,7 +121,7 @@ pub fn run(
     let start = Instant::now();
     let ran = stream.run_certified(&lengths, &mut files, &mut outputs, from);
     let ms = start.elapsed().as_secs_f64() * 1e3;
-    // What was read of a file that changed is neither the old contents nor the new.
+    // Data read from a changed file are neither the old contents nor the new.
     job.unchanged()?;
     let (report, certificate) = ran.map_err(|e| failed(job, &outputs, e))?;
     let certificate = certificate.as_ref().and_then(StreamCertificate::certified).map(|c| c.to_string());

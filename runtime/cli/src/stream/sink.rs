@@ -108,7 +108,7 @@ impl Outputs {
     /// whether they are there already. Of a run that is complete nothing is written.
     ///
     /// # Errors
-    /// What the file system reports; memory that the system refuses; a file to keep tensors of that ends early.
+    /// Errors of the file system; memory that the system refuses; a file with kept tensors that ends early.
     pub fn new(prepared: Vec<Prepared>, shapes: &[Shape], stage: Option<Stage>) -> Result<Outputs, Error> {
         let mut piece = Vec::new();
         piece.try_reserve_exact(PIECE).map_err(|_| MemoryError { argument: "out", bytes: PIECE })?;
@@ -181,7 +181,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Adds a file of several tensors: its outputs, and what is kept of the file that it replaces.
+    /// Adds a file of several tensors: its outputs, and the kept tensors of the file that it replaces.
     fn add_safetensors(
         &mut self,
         mut file: Prepared,
@@ -415,7 +415,7 @@ impl Target {
     fn begin(&self, header: &[u8], length: u64, stage: Option<Stage>) -> Result<(), Error> {
         let failed = |source| self.failed(source);
         let file = self.making.file().map_err(failed)?;
-        // What is written in place holds nothing.
+        // A file written in place keeps nothing.
         if stage == Some(Stage::Begun) && !matches!(self.making, Making::Direct(_)) {
             let mut found = vec![0; header.len()];
             let read = file.read_exact_at(&mut found, 0);
@@ -465,7 +465,7 @@ impl Sink<Operand> for Outputs {
 
     fn finished(&mut self, unit: usize) -> io::Result<()> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
-        // What is noted must be there after a crash.
+        // Recorded data must survive a crash.
         for target in &self.targets {
             step();
             match target.making.file()?.sync_data() {

@@ -88,7 +88,7 @@ impl Kind {
 pub struct Description {
     /// Content of its file.
     pub kind: Kind,
-    /// To what it belongs.
+    /// The whole that it belongs to.
     pub whole: Whole,
     /// Its path.
     pub path: TaskPath,
@@ -105,7 +105,7 @@ fn broken(found: impl Into<String>, allowed: &'static str) -> Fault {
 }
 
 impl Whole {
-    /// Of the problem of a task's tensors, with the tokens of the whole, and the run's name.
+    /// Describes the problem of a task's tensors, with the tokens of the whole, and the run's name.
     #[must_use]
     pub fn of(
         division: &Division,
@@ -182,7 +182,7 @@ impl Whole {
         self.shape[0] * self.shape[1]
     }
 
-    /// Returns the first field in which another whole differs: its name, what it has there, and what this has.
+    /// Returns the first field in which another whole differs: its name, the other's value, and this one's.
     #[must_use]
     pub fn difference(&self, other: &Whole) -> Option<(&'static str, String, String)> {
         let fields = |whole: &Whole| {

@@ -26,7 +26,7 @@ pub struct Loaded {
 
 /// Query rows to read from a file that has one for each query.
 pub struct Rows {
-    /// Query tokens of the whole and those that are read; all that the file holds, if there are none.
+    /// Query tokens of the whole and the tokens to read; `None` reads all tokens of the file.
     of: Option<(usize, Vec<Range<usize>>)>,
 }
 

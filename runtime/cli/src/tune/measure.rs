@@ -42,7 +42,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Returns the median of its samples; infinite if there are none.
+    /// Returns the median of its samples; infinite without samples.
     #[must_use]
     pub fn median(&self) -> f64 {
         let mut sorted = self.samples.clone();

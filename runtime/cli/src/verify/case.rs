@@ -124,7 +124,7 @@ pub struct Case {
     pub shape: [usize; 5],
     /// Rows whose Y was compared.
     pub rows: usize,
-    /// Rows that there are.
+    /// Number of all rows.
     pub rows_of: usize,
     /// Rows whose P was compared.
     pub p_rows: usize,

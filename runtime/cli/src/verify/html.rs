@@ -21,7 +21,7 @@ struct Shown<'a> {
     good: bool,
     /// Names of the metrics with their four numbers.
     metrics: Vec<(&'static str, [String; 4])>,
-    /// Names of the bounds, what they allow, how much is used, how often they are violated.
+    /// Names of the bounds, their values, the used share, and the number of violations.
     bounds: Vec<[String; 4]>,
     pictures: Vec<Picture>,
 }

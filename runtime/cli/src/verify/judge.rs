@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn what_chance_does_not_explain_is_no_fp32_unless_tokens_repeat() {
-        // Between what roundings add up to by chance and what they can.
+        // Between the probable sum of roundings and the largest possible one.
         let off = |y: f32| y + 1.5e-5;
         for (repeated, verdict, words) in
             [(false, Verdict::Fail, "not that of FP32"), (true, Verdict::NoClaim, "tokens that repeat")]

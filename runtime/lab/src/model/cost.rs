@@ -8,7 +8,7 @@ use libm::sqrt;
 pub struct Bytes {
     /// D, bytes of a token.
     pub per_token: f64,
-    /// E, bytes whatever the number of tokens.
+    /// E, bytes for any number of tokens.
     pub fixed: f64,
 }
 

@@ -156,7 +156,7 @@ fn solve<const K: usize>(rows: impl Iterator<Item = [f64; K]>, set: usize) -> Op
     }
     let mut a = [0.0; K];
     for i in (0..K).rev().filter(|i| set >> i & 1 == 1) {
-        // Columns have length one: what is left of one that depends on the others is rounding.
+        // Columns have length one: the rest of a dependent column is rounding.
         if fabs(r[i][i]) <= 1e-12 {
             return None;
         }
@@ -187,7 +187,7 @@ mod tests {
             let value = |x: f64| parabola(x).iter().zip(known).map(|(f, a)| f * a).sum();
             let fit = fit(&samples(sizes, value), parabola).unwrap();
             for ((found, known), f) in fit.coefficients.iter().zip(known).zip(parabola(2e6)) {
-                // Against what the term adds to the largest size.
+                // Relative to the term's contribution at the largest size.
                 assert!((found - known).abs() * f <= 1e-9 * value(2e6), "{found} {known}");
             }
             assert!(fit.worst < 1e-9 && fit.rms < 1e-9, "{fit:?}");

@@ -1,7 +1,7 @@
 //! What attention over x tokens costs, and what it costs in parts: bytes and seconds as functions fitted to
 //! measurements, the arithmetic of dividing by quorums, and the size of a part that costs least.
 //!
-//! | module | what it has |
+//! | module | content |
 //! |---|---|
 //! | [`fit`] | least squares without negative coefficients |
 //! | [`cost`] | bytes `D x + E` and seconds `A x² + B x + C` |

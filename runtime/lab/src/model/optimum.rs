@@ -122,7 +122,7 @@ mod tests {
         let large = Bytes { fixed: 1.0, ..memory };
         let Extremum::Both { maximum, minimum } = parallel(bent, large) else { panic!("both") };
         assert!(maximum < minimum && most(bent, large, maximum) && least(bent, large, minimum));
-        // Without a constant term in the cost, the square root alone.
+        // A cost with no constant term has the square root alone.
         let flat = Seconds { constant: 0.0, ..time };
         let Extremum::Minimum(x) = parallel(flat, memory) else { panic!("a minimum") };
         let expected = sqrt(flat.linear * memory.fixed / (flat.square * memory.per_token));

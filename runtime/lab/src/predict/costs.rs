@@ -1,4 +1,4 @@
-//! What the kernels cost on a GPU of compute capability 6.2. Generated from their machine code by `cargo xtask ptx`.
+//! Costs of the kernels on a GPU of compute capability 6.2. Generated from their machine code by `cargo xtask ptx`.
 
 use super::latency::{GpuCost, GpuPart};
 

@@ -1,4 +1,4 @@
-//! Streaming and quorums run on this machine, over sizes and budgets: what they take, hold and move.
+//! Streaming and quorums run on this machine, over sizes and budgets: time, memory and traffic.
 //!
 //! Both compute the same random tensors, and their answers must agree. A budget is a share of the tensors of the whole.
 //!

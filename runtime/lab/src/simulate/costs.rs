@@ -37,7 +37,7 @@ pub struct Pass {
     pub time: Seconds,
     /// Bytes of a call.
     pub memory: Bytes,
-    /// The greatest relative error of both fits at what they were fitted on.
+    /// The greatest relative error of both fits at their own samples.
     pub worst: Option<[f64; 2]>,
     /// Seconds that were measured.
     pub times: Vec<Sample>,

@@ -1,4 +1,4 @@
-//! Measured costs in a file. What is kept are the measurements: the fit is made when they are read.
+//! Measured costs in a file. It stores the measurements: the fit is computed when they are read.
 
 use super::costs::{Costs, Origin, Pass};
 use elsa_edge::error::Error;

@@ -25,7 +25,7 @@ struct Leaf {
     tip: String,
 }
 
-/// The hybrid tree: a row for each level, tasks below what they divide.
+/// The hybrid tree: a row for each level, tasks below the tasks that they divide.
 struct Drawn {
     words: String,
     leaves: Vec<Leaf>,

@@ -127,7 +127,7 @@ fn unseen(sizes: &[usize]) -> Vec<usize> {
 /// is measured by the time for which it had a processor.
 ///
 /// # Errors
-/// What a plan or a run reports, and times from which there is no fit.
+/// Errors of a plan or a run, and times that cannot be fitted.
 pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>) -> Result<Measured, Error> {
     let engine = Engine::new(&EngineOptions { threads, ..EngineOptions::default() })?;
     let alone = engine.backend() != Backend::Cuda && engine.threads() == 1;
@@ -208,7 +208,7 @@ pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>
 /// Bytes of both methods at growing sizes, from their plans; nothing is run.
 ///
 /// # Errors
-/// What a plan reports.
+/// Errors of a plan.
 pub fn kernels(costs: &Costs) -> Result<Vec<Kernels>, Error> {
     let engine = Engine::new(&EngineOptions { threads: Some(1), ..EngineOptions::default() })?;
     let mut all = Vec::new();

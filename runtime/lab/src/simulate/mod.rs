@@ -1,6 +1,6 @@
 //! `elsa-lab simulate`: what attention over any number of tokens costs, streamed and divided by quorums.
 //!
-//! | module | what it has |
+//! | module | content |
 //! |---|---|
 //! | `costs`, `sets`, `file`, `measure` | fits of a machine: known ones, saved ones, this one's |
 //! | `beside` | streaming and quorums, run here |
@@ -47,7 +47,7 @@ struct Fit {
     seconds: [f64; 3],
     /// D and E.
     bytes: [f64; 2],
-    /// The greatest relative error of both at what they were fitted on.
+    /// The greatest relative error of both at their own samples.
     worst: Option<[f64; 2]>,
     /// A, B and C as printed.
     printed_seconds: Option<[f64; 3]>,

@@ -13,7 +13,7 @@ use crate::model::{Bytes, Sample, Seconds};
 use elsa_edge::error::Error;
 use elsa_targets::{Board, NAMES};
 
-/// The board whose costs stand in unless others are named.
+/// Default board of the costs.
 pub const DEFAULT: &str = "a100";
 const H200: &str = "h200";
 
@@ -104,7 +104,7 @@ pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// Returns the costs of `name`.
 ///
 /// # Errors
-/// A board whose profile lacks what a prediction needs.
+/// A board whose profile lacks data for a prediction.
 pub fn named(name: &str) -> Result<Costs, Error> {
     match name {
         DEFAULT => a100(),

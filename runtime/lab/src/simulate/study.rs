@@ -190,7 +190,7 @@ pub struct Optimum {
     pub serial: String,
     /// As many at once as memory holds.
     pub parallel: String,
-    /// Of the levels whose tasks fit and have a time, the one that costs least; exact, one task at a time.
+    /// The cheapest level whose tasks fit and have a time; exact, one task at a time.
     pub best_level: Option<u32>,
     /// The same, as many at once as memory holds.
     pub best_level_at_once: Option<u32>,

@@ -204,7 +204,7 @@ fn beside(out: &mut impl Write, all: &[Ran]) -> Result<()> {
     Ok(())
 }
 
-/// Prints table 1, and what it leaves out.
+/// Prints table 1, and its omissions.
 fn levels(out: &mut impl Write, request: &Request<'_>, levels: &[Level]) -> Result<()> {
     let (chunks, members) = request.division;
     writeln!(out, "\nquorums of c = {chunks}, l = {members} (table 1)")?;

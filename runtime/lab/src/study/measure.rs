@@ -1,4 +1,4 @@
-//! Runs every schedule over the tiles of a problem, and compares what it answers with exact attention in f64.
+//! Runs every schedule over the tiles of a problem, and compares its answers with exact attention in f64.
 
 use super::places::{Place, TILE, places};
 use super::seen::{Seen, probabilities};
@@ -90,9 +90,9 @@ pub struct Study {
     pub shape: [usize; 5],
     /// Element type.
     pub dtype: &'static str,
-    /// Tiles that were run, and those that there are.
+    /// Number of tiles that were run, and of all tiles.
     pub tiles: [usize; 2],
-    /// Rows that were run, and those that there are.
+    /// Number of rows that were run, and of all rows.
     pub rows: [usize; 2],
     /// The schedules.
     pub outcomes: Vec<Outcome>,

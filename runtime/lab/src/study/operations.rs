@@ -32,7 +32,7 @@ pub const ISAS: [Isa; 3] = [
     Isa { name: "NEON", exponential: 12.0 },
 ];
 
-/// Vector operations of a weight by what they do.
+/// Vector operations of a weight by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Operations {
     /// Products with keys.

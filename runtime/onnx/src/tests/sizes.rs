@@ -1,4 +1,4 @@
-//! What a free axis decides is in no replacement: masks, scales, heads and batches beyond the sizes of a proof.
+//! No replacement depends on a free axis: masks, scales, heads and batches beyond the sizes of a proof.
 
 use super::super::array::Kind;
 use super::super::find::Site;
@@ -234,7 +234,7 @@ fn every_free_axis_is_a_symbol_with_sizes_of_its_own() {
 
 #[test]
 fn a_constant_is_read_to_its_end() {
-    // Causal, but for the last query, which does not attend the first key.
+    // Causal, except for the last query, which does not attend the first key.
     let mut g = Made::new(17);
     let (scores, v) = heads(&mut g, "40", "40");
     let low = f64::from(f32::MIN);

@@ -239,7 +239,7 @@ fn sums_in_f16_save_what_products_of_scores_leave() {
         let ratio = single.prediction.us() / halves.prediction.us();
         println!("1,8,{tokens},64: f32 takes {ratio:.3} times as long as f16 with sums in f16");
         assert!(ratio < 4096.0 / (1024.0 + 2048.0), "{ratio}");
-        // Widening the sums takes what the pairs save.
+        // Widening the sums costs as much as the pairs save.
         let issued = |x: &Forecast| x.tile.instructions - x.tile.pairs + x.tile.conflicts;
         assert!(issued(&halves) < issued(&widened) && ratio > 0.85, "{ratio}");
     }
