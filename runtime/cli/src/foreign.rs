@@ -1,11 +1,10 @@
-//! Text of others on a terminal, in a log or in a report: names of files, devices, processes and rows, whatever a file or
-//! the environment holds.
+//! Untrusted text on a terminal, in a log or in a report: names of files, devices, processes and rows, with any
+//! content.
 //!
-//! Such a text may hold escape sequences that clear a screen, line ends that forge a line, and characters that turn the
-//! order of the others around or take no room. Every one of them is written as an escape of JSON, `\n` or `\u202e`, so that
-//! it can be seen, and so that an object of JSON stays the same. A text that stands in a line goes through [`one_line`].
-//! Everything else goes through [`Shown`], whose line ends are the tool's own: standard output ([`stdout`]) and reports
-//! ([`page`]).
+//! Such a text may hold escape sequences that clear a screen, line ends that forge a line, and characters that reverse
+//! the order of others or have no width. Each of them is written as a JSON escape, `\n` or `\u202e`, so that it is
+//! visible and a JSON object keeps its meaning. Text within a line goes through [`one_line`]. All other text goes
+//! through [`Shown`], whose line ends are the tool's own: standard output ([`stdout`]) and reports ([`page`]).
 
 use std::fmt::Write as _;
 use std::io::{self, Stdout, Write};

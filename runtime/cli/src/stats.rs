@@ -1,15 +1,15 @@
-//! Statistics of a benchmark: percentiles of latencies, ratios of methods that took turns, and when a latency has
-//! settled.
+//! Statistics of a benchmark: percentiles of latencies, ratios of alternating methods, and detection of a settled
+//! latency.
 //!
 //! 1. **Percentiles** are those of an HDR histogram with three significant digits: a value is at most a thousandth
-//!    above what was measured, whatever its magnitude, and keeping one allocates nothing.
-//! 2. **Ratios are made pair by pair.** Two methods that take turns meet the same clock, the same heat and the same
+//!    above the measured one at any magnitude, and adding one allocates nothing.
+//! 2. **Ratios are formed pair by pair.** Two alternating methods see the same clock, the same temperature and the same
 //!    neighbours, so the quotient of two neighbouring slices hardly depends on them. The result is the median of the
 //!    quotients with their quartiles.
-//! 3. **The noise is measured.** A second copy of the first method takes its turn as the others do. How far the quartiles
-//!    of its ratio to the first lie from 1 is what this machine makes of no difference at all.
+//! 3. **The noise is measured.** A duplicate of the first method takes its turn like the others. The distance of the
+//!    quartiles of its ratio to the first from 1 is the noise of this machine.
 //! 4. **Settled** means without a trend: the medians of the later and the earlier half of the last slices differ by less
-//!    than the slices of a half differ among each other, or by less than a hundredth.
+//!    than the slices within a half differ, or by less than a hundredth.
 
 use elsa_core::drift::percentile;
 use hdrhistogram::Histogram;

@@ -1,13 +1,13 @@
-//! What changed between two tables, beyond the noise of both.
+//! Changes between two tables that exceed the noise of both.
 //!
-//! A row is the same in both if workload, shape, element type, method, back end and number of threads are. Its change is
-//! the quotient of the medians. It counts where it exceeds the noise of the one run and that of the other together, and
-//! only if both cells are clean: a disturbed cell proves nothing.
+//! A row is the same in both tables if workload, shape, element type, method, back end and number of threads are equal.
+//! Its change is the quotient of the medians. It counts if it exceeds the noise of both runs together, and only if both
+//! cells are clean: a disturbed cell proves nothing.
 //!
-//! Noise within a run is what methods that take turns see of each other. A machine whose speed wanders over seconds moves
-//! them together, from one cell to the next and from one run to the next. So a change must also exceed the [`scatter`] of
-//! all changes between the two tables: where rows move to and fro, none of them says much by itself. All rows that become
-//! slower together do not scatter, and count.
+//! Noise within a run comes from the alternating methods. A machine whose speed drifts over seconds shifts them
+//! together, from one cell to the next and from one run to the next. So a change must also exceed the [`scatter`] of
+//! all changes between the two tables: if rows move in both directions, a single one proves little. Rows that all
+//! become slower together do not scatter, and count.
 
 use super::csv::{self, Row};
 use crate::error::{Error, one_line};

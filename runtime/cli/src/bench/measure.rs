@@ -1,14 +1,14 @@
 //! The measurement of one case.
 //!
-//! 1. The problem is planned and bound once for each method, and once more for a copy of the first.
+//! 1. The problem is planned and bound once for each method, and once more for a duplicate of the first.
 //! 2. The first call of each method is the cold one. Its answer is compared with the f64 oracle, component by component,
 //!    against the worst case of [`elsa_core::attention::bound::rounding`].
-//! 3. All take turns in slices of a few milliseconds until no latency shows a trend.
-//! 4. Then the slices are timed. Who begins a round changes from round to round, so that nobody always follows the same
-//!    neighbour. Nothing but calls is timed, and counting one allocates nothing.
-//! 5. Power cannot be divided between methods that take turns every few milliseconds. Where the board reports it and
-//! there are several methods, half of the time goes to each method alone, to measure its power.
-//! 6. The last answer of each, copy included, must equal the first bit for bit.
+//! 3. All methods alternate in slices of a few milliseconds until no latency shows a trend.
+//! 4. Then the slices are timed. The first method changes from round to round, so that no method always follows the same
+//!    neighbour. Only calls are timed, and counting one allocates nothing.
+//! 5. Power cannot be divided between methods that alternate every few milliseconds. If the board reports it and there
+//!    are several methods, each method runs alone for its share of half of the time, to measure its power.
+//! 6. The last answer of each, duplicate included, must equal the first bit for bit.
 
 use super::grid::Case;
 use super::progress::{Part, Progress};

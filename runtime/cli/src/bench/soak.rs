@@ -1,11 +1,11 @@
-//! One shape at a fixed rate for a long time, as a robot runs it: a call is due at every tick, and a call that is not done
-//! when the next one is due has missed its deadline. Ticks that pass meanwhile are missed, too; the next call is made at
-//! the next tick, as a camera's next frame would ask for.
+//! One shape at a fixed rate for a long time, as a robot runs it: a call is due at every tick, and a call that is not
+//! done when the next one is due has missed its deadline. Ticks that pass during a late call are missed too; the next
+//! call is made at the next tick, like a camera's next frame.
 //!
-//! The time is divided into stretches. Each has a histogram of latencies of its own, the state of the board and the memory
-//! of the process. At the end, the drift is the median of the last stretch over that of the first, and its slope against
-//! the temperature is that of least squares over all stretches. Memory is flat if it grew by no more than a mebibyte from
-//! the first stretch to the last.
+//! The time is divided into stretches. Each has a histogram of latencies, the state of the board and the memory of the
+//! process. At the end, the drift is the median of the last stretch divided by that of the first, and its slope against
+//! the temperature is fitted by least squares over all stretches. Memory is flat if it grew by no more than a mebibyte
+//! from the first stretch to the last.
 
 use super::args::BenchArgs;
 use super::grid::Case;

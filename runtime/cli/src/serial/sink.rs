@@ -1,10 +1,9 @@
-//! The end of a serial line that sends.
+//! The sending end of a serial line.
 //!
-//! A port may be slower than the benchmark, stand still, or disappear, and none of it may disturb a measurement. So
-//! [`Sink::send`] only makes a frame and puts it into a queue of fixed size; a thread writes. Where the queue is full
-//! the record is dropped, and since it has its number already, the reader knows. A port that fails is opened again
-//! when there is something to write. While records flow, nothing is allocated, so that what the benchmark counts is
-//! its own.
+//! A port may be slower than the benchmark, stall, or disappear, and none of it may disturb a measurement. So
+//! [`Sink::send`] only builds a frame and puts it into a queue of fixed size; a thread writes. If the queue is full,
+//! the record is dropped, and its missing number shows the loss to the reader. A port that fails is opened again when
+//! there is something to write. Sending allocates nothing, so the benchmark counts only its own allocations.
 
 use super::{Port, PortError, RETRY, waits};
 use elsa_core::telemetry::frame::{Encoder, FRAME};

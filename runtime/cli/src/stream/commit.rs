@@ -1,11 +1,12 @@
-//! The end of a run that may be killed at any time: the files that it has made take their places, one by one.
+//! The end of a run that may be killed at any time: its finished files replace their targets one by one.
 //!
 //! ```text
 //! parts complete, on the device -> the journal records their identities -> renamed -> arrays and journal removed
 //! ```
 //!
-//! A rename keeps what identifies a file. So whoever finds the journal can tell a part that still lies beside its target
-//! from one that has become the target, and does what is left. Paths come from the flags, never from the journal.
+//! A rename preserves a file's identity. So the next run that finds the journal can distinguish a part next to its
+//! target from one that has become the target, and completes the rest. Paths come from the flags, never from the
+//! journal.
 
 use super::journal::Journal;
 use elsa_files::{

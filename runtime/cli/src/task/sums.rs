@@ -1,11 +1,13 @@
-//! Checksums of tokens, by which files of one shape but other tensors are told apart.
+//! Checksums of tokens, which distinguish files of equal shape but different tensors.
 //!
-//! One for each query token, over its queries of all batches and heads; one for each key token, over its keys and values; and in
-//! shares of gradients one for each query token of the gradient that came in. So tasks that hold the same tokens, whatever the
-//! rest of their chunks, hold the same checksums, and those of the whole are put together from the tasks'.
+//! There is one for each query token, over its queries of all batches and heads; one for each key token, over its keys
+//! and values; and in shares of gradients one for each query token of the incoming gradient. Tasks that hold the same
+//! tokens hold the same checksums, independent of the rest of their chunks, and those of the whole are assembled from
+//! the tasks'.
 //!
-//! A checksum is a polynomial over the bits of the elements, modulo 2^64, in a constant base, with its lowest bit set: zero stands for
-//! none. Two tokens that differ share one by chance once in 2^63, and whoever wants to can make such tokens.
+//! A checksum is a polynomial over the bits of the elements, modulo 2^64, in a constant base, with its lowest bit set:
+//! zero means no checksum. Two different tokens collide by chance once in 2^63; collisions can be constructed on
+//! purpose.
 
 use crate::error::Error;
 use elsa_core::attention::{Inputs, Problem};
