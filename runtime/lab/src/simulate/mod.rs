@@ -1,4 +1,4 @@
-//! `elsa-lab simulate`: what attention over any number of tokens costs, streamed and divided by quorums.
+//! `elsa-lab simulate`: the cost of attention over any number of tokens, streamed and divided by quorums.
 //!
 //! | module | content |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `schedule` | tasks under a memory limit, uniform and hybrid |
 //! | `text`, `html` | the same for readers |
 //!
-//! The fits themselves and the arithmetic of division are [`crate::model`].
+//! The fits themselves and the arithmetic of division are in [`crate::model`].
 
 mod args;
 mod beside;
