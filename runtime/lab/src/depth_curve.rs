@@ -1,4 +1,4 @@
-//! How bound and error grow with the number of keys, for three orders of the additions: `elsa-lab depth-curve`.
+//! Growth of bound and error with the number of keys, for three orders of the additions: `elsa-lab depth-curve`.
 //!
 //! | schedule | order | additions into a sum of `n` weights |
 //! |---|---|---|

@@ -555,7 +555,7 @@ fn sizes(shape: &[i64]) -> Result<[usize; 7], Fault> {
     Ok(sizes)
 }
 
-/// Reads the numbers of a list of at most `most` of them, whatever the axes.
+/// Reads the numbers of a list of at most `most` of them, for any axes.
 pub(super) fn integers(
     file: &mut (impl Read + Seek),
     length: u64,
