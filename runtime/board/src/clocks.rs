@@ -1,34 +1,34 @@
 //! Clocks of the cores, the GPU and the memory, and whether they are fixed.
 //!
-//! `jetson_clocks` leaves no file behind that says that it ran. What it does can be seen: the lowest and the highest
-//! clock that are allowed are the same, and the present clock is that one. For the memory it locks the rate at its
-//! highest and moves no limit, so there the present rate is compared with the highest alone.
+//! `jetson_clocks` leaves no file that records its run, but its effect is visible: the lowest and highest allowed
+//! clocks are equal, and the present clock equals them. It locks the memory at its highest rate without moving a limit,
+//! so for the memory only the present rate is compared with the highest.
 
 use super::root::{Probe, Root};
 use serde::Serialize;
 
-/// Where the cores lie.
+/// Folder of the cores.
 const CORES: &str = "sys/devices/system/cpu";
-/// Where devices with a clock of their own lie.
+/// Folder of devices with their own clock.
 const DEVICES: &str = "sys/class/devfreq";
-/// Names of Jetson GPUs in the device tree: TX1 and Nano (not confirmed), TX2, Xavier, Orin, and what kernels call any of
-/// them.
+/// Names of Jetson GPUs in the device tree: TX1 and Nano (not confirmed), TX2, Xavier, Orin, and the generic name that
+/// kernels use for any of them.
 const GPUS: [&str; 5] = ["gm20b", "gp10b", "gv11b", "ga10b", "gpu"];
 /// The memory clock of a TX2 and later, in debugfs.
 const BPMP: &str = "sys/kernel/debug/bpmp/debug/clk/emc";
 /// The memory clock of a Nano and a TX1, in debugfs.
 const BWMGR: &str = "sys/kernel/debug/tegra_bwmgr";
-/// The present rate that belongs to [`BWMGR`].
+/// The present rate for [`BWMGR`].
 const OVERRIDE: &str = "sys/kernel/debug/clk/override.emc";
-/// The memory clock of kernels that have it among [`DEVICES`].
+/// The memory clock of kernels that list it among [`DEVICES`].
 const DEVICE: &str = "sys/class/devfreq/bwmgr";
-/// The highest memory clock of the power mode, in Hz; 0 where the mode sets none.
+/// The highest memory clock of the power mode, in Hz; 0 if the mode sets none.
 const CAP: &str = "sys/kernel/nvpmodel_emc_cap/emc_iso_cap";
 
-/// Clocks that differ by less than this share are the same: limits are rounded to steps of the clock.
+/// Relative difference below which two clocks are equal: limits are rounded to steps of the clock.
 const SAME: f64 = 0.01;
 
-/// Whether two clocks are the same.
+/// Returns `true` if two clocks are equal.
 fn same(a: f64, b: f64) -> bool {
     (a - b).abs() <= SAME * a.abs().max(b.abs())
 }
@@ -43,63 +43,63 @@ pub struct Clock {
     now: Probe,
     low: Option<Probe>,
     high: Option<Probe>,
-    /// What a MHz is in the unit of the files.
+    /// Units of the files per MHz.
     unit: f64,
-    /// A limit above the one in the file `high` does not count.
+    /// Upper bound on the limit in the file `high`.
     cap: Option<f64>,
-    /// Whether the lower limit stays where it is when the clock is fixed.
+    /// `true` if fixing the clock leaves the lower limit unchanged.
     locked: bool,
 }
 
-/// What a clock says at one time, in MHz.
+/// Reading of a clock at one time, in MHz.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Reading {
     /// Name of the core or device.
     pub name: String,
     /// The present clock.
     pub mhz: Option<f64>,
-    /// The lowest that is allowed.
+    /// Lowest allowed clock.
     pub min_mhz: Option<f64>,
-    /// The highest that is allowed.
+    /// Highest allowed clock.
     pub max_mhz: Option<f64>,
     /// The governor.
     pub governor: Option<String>,
 }
 
 impl Clock {
-    /// The present clock in MHz.
+    /// Returns the present clock in MHz.
     #[must_use]
     pub fn mhz(&self) -> Option<f64> {
-        // A GPU without power says 0.
+        // A GPU without power reports 0.
         self.now.over(self.unit).filter(|mhz| *mhz > 0.0)
     }
 
-    /// The lowest clock that is allowed.
+    /// Returns the lowest allowed clock.
     fn low(&self) -> Option<f64> {
         self.low.as_ref()?.over(self.unit)
     }
 
-    /// The highest clock that is allowed.
+    /// Returns the highest allowed clock.
     #[must_use]
     pub fn high(&self) -> Option<f64> {
         let high = self.high.as_ref()?.over(self.unit)?;
         Some(self.cap.map_or(high, |cap| high.min(cap)))
     }
 
-    /// Whether it stands at its highest.
+    /// Returns whether the clock is at its highest.
     #[must_use]
     pub fn at_highest(&self) -> Option<bool> {
         Some(same(self.mhz()?, self.high()?))
     }
 
-    /// Whether it is fixed at its highest.
+    /// Returns whether the clock is fixed at its highest.
     #[must_use]
     pub fn fixed(&self) -> Option<bool> {
         let held = self.locked || same(self.low()?, self.high()?);
         Some(held && self.at_highest()?)
     }
 
-    /// What it says now.
+    /// Reads the clock now.
     #[must_use]
     pub fn reading(&self) -> Reading {
         Reading {
@@ -112,7 +112,7 @@ impl Clock {
     }
 }
 
-/// The clocks of the cores that are on, and the names of those that are off.
+/// Finds the clocks of the online cores, and the names of the offline ones.
 #[must_use]
 pub fn cores(root: &Root) -> (Vec<Clock>, Vec<String>) {
     let (mut clocks, mut off) = (Vec::new(), Vec::new());
@@ -122,7 +122,7 @@ pub fn cores(root: &Root) -> (Vec<Clock>, Vec<String>) {
             continue;
         }
         let folder = format!("{CORES}/{name}");
-        // The first core of some systems cannot be switched off, and has no such file.
+        // On some systems the first core cannot be switched off and has no such file.
         if root.number(&format!("{folder}/online")) == Some(0) {
             off.push(name);
             continue;
@@ -152,7 +152,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// How busy it is, from 0 to 1.
+    /// Returns how busy the GPU is, from 0 to 1.
     #[must_use]
     pub fn load(&self) -> Option<f64> {
         // Thousandths.
@@ -160,7 +160,7 @@ impl Gpu {
     }
 }
 
-/// The GPU, by its name in the device tree. The folder's own name differs from board to board: `57000000.gpu`,
+/// Finds the GPU by its name in the device tree. The folder's name differs from board to board: `57000000.gpu`,
 /// `17000000.gp10b`, `17000000.ga10b`.
 #[must_use]
 pub fn gpu(root: &Root) -> Option<Gpu> {
@@ -175,7 +175,7 @@ pub fn gpu(root: &Root) -> Option<Gpu> {
     })
 }
 
-/// The clock of a device among [`DEVICES`].
+/// Finds the clock of a device among [`DEVICES`].
 fn device(root: &Root, folder: &str, name: String) -> Option<Clock> {
     let file = |file: &str| format!("{folder}/{file}");
     Some(Clock {
@@ -190,10 +190,10 @@ fn device(root: &Root, folder: &str, name: String) -> Option<Clock> {
     })
 }
 
-/// The memory clock, or why the system does not tell.
+/// Finds the memory clock.
 ///
 /// # Errors
-/// A line that says which file may not be read; `None` where the board has no such file.
+/// A line that names the unreadable file; `None` if the board has no such file.
 pub fn emc(root: &Root) -> Result<Clock, Option<String>> {
     let name = || "emc".to_owned();
     if let Some(clock) = device(root, DEVICE, name()) {
@@ -210,13 +210,13 @@ pub fn emc(root: &Root) -> Result<Clock, Option<String>> {
             return Ok(Clock { name: name(), governor: None, now, low, high, unit: 1e6, cap, locked: true });
         }
     }
-    // Where debugfs is closed, the files in it cannot even be found.
+    // If debugfs is closed, the files in it cannot even be found.
     let refused = places.iter().find_map(|(now, ..)| root.refusal(now));
     Err(refused.map(|refused| format!("memory clock: {refused}; readable as root")))
 }
 
-/// Whether `jetson_clocks` holds: all of `clocks` are fixed at their highest. `None` where one of them cannot be told
-/// and none of the others says no, or where there is none.
+/// Returns whether `jetson_clocks` is in effect: all of `clocks` are fixed at their highest. `None` if one of them is
+/// unknown and no other is loose, or if there are no clocks.
 #[must_use]
 pub fn fixed<'a>(clocks: impl IntoIterator<Item = &'a Clock>) -> Option<bool> {
     let all: Vec<Option<bool>> = clocks.into_iter().map(Clock::fixed).collect();

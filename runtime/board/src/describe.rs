@@ -1,4 +1,4 @@
-//! What a machine is: model, releases, power mode, clocks, zones and rails.
+//! Description of a machine: model, releases, power mode, clocks, zones and rails.
 
 use super::clocks::{self, Clock, Reading};
 use super::rails::{self, Meter, Place, Rail};
@@ -14,7 +14,7 @@ use serde::Serialize;
 pub struct ZoneReading {
     /// Its type.
     pub name: String,
-    /// Its temperature; `None` where its sensor is off.
+    /// Its temperature; `None` if its sensor is off.
     pub temp_c: Option<f64>,
 }
 
@@ -25,15 +25,15 @@ pub struct RailReading {
     pub name: String,
     /// Its chip on the bus.
     pub chip: String,
-    /// Where it is measured.
+    /// Location of the measurement.
     pub place: Place,
     /// Its power.
     pub power_mw: Option<f64>,
-    /// Whether the total counts it.
+    /// `true` if the rail counts towards the total.
     pub total: bool,
 }
 
-/// A machine. What it does not tell is `None`, and `notes` says why.
+/// Description of a machine. A field that the machine does not report is `None`, and `notes` says why.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Description {
     /// The model, from the device tree.
@@ -42,15 +42,15 @@ pub struct Description {
     pub target: Option<&'static str>,
     /// The release of L4T.
     pub l4t: Option<String>,
-    /// The JetPack that it belongs to.
+    /// The JetPack of this L4T release.
     pub jetpack: Option<&'static str>,
     /// The release of the kernel.
     pub kernel: Option<String>,
-    /// The release of the GPU's driver, where it is apart from the system.
+    /// The release of the GPU's driver, if it is separate from the system.
     pub driver: Option<String>,
     /// The power mode of `nvpmodel`.
     pub power_mode: Option<PowerMode>,
-    /// Whether the clocks are fixed at their highest.
+    /// `true` if the clocks are fixed at their highest.
     pub jetson_clocks: Option<bool>,
     /// The governors of the cores, each once.
     pub governor: Option<String>,
@@ -66,26 +66,26 @@ pub struct Description {
     pub emc: Option<Reading>,
     /// The thermal zones.
     pub zones: Vec<ZoneReading>,
-    /// Zones that do not measure.
+    /// Zones without a usable measurement.
     pub zones_left_out: Vec<String>,
     /// The rails.
     pub rails: Vec<RailReading>,
-    /// Names of what the total power adds up.
+    /// Names of the parts of the total power.
     pub total: Vec<String>,
-    /// Whether the processor is emulated.
+    /// `true` if the processor is emulated.
     pub emulated: bool,
-    /// Why something is not told, and what would help.
+    /// Reasons for missing values, and remedies.
     pub notes: Vec<String>,
 }
 
 impl Description {
-    /// Whether it is a Jetson.
+    /// Returns `true` if the machine is a Jetson.
     #[must_use]
     pub(crate) fn is_jetson(&self) -> bool {
         self.l4t.is_some() || self.target.is_some()
     }
 
-    /// Writes what it says into the first record of a run.
+    /// Writes the description into the first record of a run.
     pub fn fill(&self, start: &mut Start) {
         start.board = self.board.as_deref().map(text);
         start.l4t = self.l4t.as_deref().map(text);
@@ -167,7 +167,7 @@ pub fn describe(root: &Root) -> Description {
     }
 }
 
-/// The governors of the cores, each once.
+/// Lists the governors of the cores, each once.
 fn governors(cores: &[Clock]) -> Option<String> {
     let mut names: Vec<&str> = Vec::new();
     for name in cores.iter().filter_map(|core| core.governor.as_deref()) {
@@ -178,7 +178,7 @@ fn governors(cores: &[Clock]) -> Option<String> {
     (!names.is_empty()).then(|| names.join(" + "))
 }
 
-/// A rail as it is now.
+/// Reads the rail now.
 fn reading(rail: &Rail, total: bool) -> RailReading {
     RailReading {
         name: rail.name.clone(),

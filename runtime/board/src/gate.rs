@@ -1,4 +1,4 @@
-//! Whether a measurement means anything: what disturbed it, and what cures that.
+//! Validity of a measurement: disturbances and their remedies.
 
 use super::describe::Description;
 use super::monitor::{Monitor, OTHERS};
@@ -7,20 +7,20 @@ use elsa_core::telemetry::record::Throttling;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// What a cell may suffer and still count.
+/// Limits on disturbances of a valid cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Load of other processes, in cores.
     pub others: f64,
     /// Load of other machines of a hypervisor, in cores.
     pub stolen: f64,
-    /// How far a clock may move, as a share of its highest.
+    /// Largest movement of a clock, as a share of its highest.
     pub clock: f64,
     /// Temperature of a zone whose limit is not known, in degrees Celsius.
     pub celsius: f64,
-    /// How far a zone must stay below the temperature at which the system slows down, in degrees.
+    /// Degrees by which a zone must stay below the temperature at which the system slows down.
     pub margin: f64,
-    /// How long the machine is looked at to say that it is quiet.
+    /// Time to observe the machine before calling it quiet.
     pub look: Duration,
 }
 
@@ -38,22 +38,22 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What a machine may suffer before a cell and still be worth measuring on: the cell is marked if that goes on. The
-    /// programs of a desktop stay below this, a build or another benchmark does not.
+    /// Returns the looser limits that apply before a cell is measured; if the disturbance persists, the cell is marked.
+    /// Desktop programs stay below them, a build or another benchmark does not.
     #[must_use]
     pub fn bearable() -> Limits {
         Limits { others: 0.5, stolen: 0.5, ..Limits::default() }
     }
 }
 
-/// A reason why a measurement means nothing, and its cure.
+/// A reason why a measurement is invalid, and its remedy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
-    /// What disturbed it.
+    /// The disturbance.
     pub reason: String,
-    /// The process that did, by number and name.
+    /// Number and name of the process that caused it.
     pub process: Option<(u32, String)>,
-    /// What helps: a command, or what to do.
+    /// The remedy: a command or an action.
     pub cure: Option<String>,
 }
 
@@ -67,8 +67,8 @@ impl fmt::Display for Mark {
     }
 }
 
-/// What is wrong with a measurement during which the board said `cell`. `gpu`: whether it ran on the GPU. A pure
-/// function; what the machine does not tell is not held against it.
+/// Judges a measurement whose readings are `cell`; `gpu` says that it ran on the GPU. A pure function; values that the
+/// machine does not report count as good.
 #[must_use]
 pub fn judge(machine: &Description, cell: &Readings, gpu: bool, limits: &Limits) -> Vec<Mark> {
     let mut marks = Vec::new();
@@ -135,17 +135,17 @@ pub fn judge(machine: &Description, cell: &Readings, gpu: bool, limits: &Limits)
     marks
 }
 
-/// How far apart two clocks are, as a share of the higher.
+/// Returns the difference of two clocks as a share of the higher.
 fn moved(a: f64, b: f64) -> f64 {
     let high = a.max(b);
     if high > 0.0 { (a - b).abs() / high } else { 0.0 }
 }
 
-/// Waits until the machine is quiet, at most for `limit`; with a limit of zero it looks once. Clocks may move meanwhile:
-/// those of an idle machine do.
+/// Waits until the machine is quiet, at most for `limit`; a limit of zero means one look. Clocks may move during the
+/// wait, as they do on an idle machine.
 ///
 /// # Errors
-/// What disturbs it when the time is over.
+/// The disturbances at the end of the time.
 pub fn quiet(
     monitor: &Monitor,
     machine: &Description,

@@ -1,30 +1,30 @@
-//! Whether the total power holds the rails that it should.
+//! Checks whether the total power includes the rails that it should.
 //!
-//! A rail such as `VDD_IN` counts as the total because it feeds the others. Nobody has shown that on every board. Under
-//! load it can be seen: a total that holds a rail rises at least as the rail does.
+//! A rail such as `VDD_IN` counts as the total because it feeds the others. This is not verified for every board, but
+//! load shows it: a total that includes a rail rises at least as much as the rail.
 
 use super::sources::PARTS;
 use super::tally::Readings;
 use std::fmt;
 
-/// A rail that is a part of the total, and whether the total shows it.
+/// A rail that is part of the total, and the rise of both under load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inclusion {
     /// `GPU` or `CPU`.
     pub part: &'static str,
-    /// How far the total rose under load, in mW.
+    /// Rise of the total under load, in mW.
     pub total_mw: f64,
-    /// How far the part rose.
+    /// Rise of the part, in mW.
     pub part_mw: f64,
 }
 
-/// A rise of a rail below this, in mW, shows nothing.
+/// Rise of a rail, in mW, below which nothing can be concluded.
 const RISE: f64 = 500.0;
-/// The share of a part's rise that the total may lack: both are steps and means.
+/// Share of a part's rise that the total may lack: both are quantized means.
 const SLACK: f64 = 0.1;
 
 impl Inclusion {
-    /// Whether the total rose at least as the part did, and so holds it.
+    /// Returns `true` if the total rose at least as much as the part, and so includes it.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.total_mw >= self.part_mw * (1.0 - SLACK)
@@ -43,8 +43,8 @@ impl fmt::Display for Inclusion {
     }
 }
 
-/// Compares the rise of the total with that of its parts, from the idle machine to one under load. Nothing where no part
-/// rose enough.
+/// Compares the rise of the total with that of its parts, from the idle machine to a loaded one. Empty if no part rose
+/// enough.
 #[must_use]
 pub fn inclusions(idle: &Readings, load: &Readings) -> Vec<Inclusion> {
     let Some(total_mw) = load.power_mw.zip(idle.power_mw).map(|(load, idle)| load - idle) else {

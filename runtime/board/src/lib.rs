@@ -1,16 +1,16 @@
-//! The board that a benchmark runs on: what it is, what it does meanwhile, and whether that spoils the numbers.
+//! The board under a benchmark: its description, its behaviour during a run, and the validity of the numbers.
 //!
-//! | item | what it is |
+//! | item | purpose |
 //! |---|---|
-//! | [`describe()`] | what the machine is: model, releases, power mode, clocks, zones, rails |
+//! | [`describe()`] | describes the machine: model, releases, power mode, clocks, zones, rails |
 //! | [`Monitor`] | a thread that watches it while a benchmark runs |
-//! | [`Readings`] | what is kept of a stretch of time: energy, temperature, clocks, throttling, load of others |
-//! | [`Inclusion`] | whether the total power holds its parts |
-//! | [`judge`], [`quiet`] | whether a measurement means anything, and what helps |
-//! | [`Root`] | the folder under which all files lie, a parameter: tests stand in for a board with a tree of files |
+//! | [`Readings`] | readings of a span: energy, temperature, clocks, throttling, load of others |
+//! | [`Inclusion`] | whether the total power includes its parts |
+//! | [`judge`], [`quiet`] | the validity of a measurement, and remedies |
+//! | [`Root`] | the root folder of all files, a parameter: tests simulate a board with a tree of files |
 //!
-//! Everything is read from sysfs and procfs, without root where the system permits it. What it does not tell is `None`;
-//! no number stands for one that is unknown.
+//! Everything is read from sysfs and procfs, without root if the system permits it. Values that the machine does not
+//! report are `None`; an unknown value is never replaced by a number.
 //!
 //! ```
 //! use elsa_board::{Limits, Monitor, Root, describe, judge};

@@ -1,16 +1,16 @@
-//! What others compute on the machine, and who.
+//! Load of other processes on the machine, and the process that causes it.
 //!
-//! The cores' busy time without that of this process is the load of others. A hypervisor's share (steal) is told apart:
-//! no process here explains it. Times are in ticks of a hundredth of a second, so a short time is known badly.
+//! The load of others is the cores' busy time minus that of this process. A hypervisor's share (steal) is counted
+//! separately, because no process here causes it. Times are in ticks of 10 ms, so a short interval is imprecise.
 
 use super::root::{Probe, Root};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Ticks in a second. Linux reports times in this unit whatever the kernel's own is.
+/// Ticks per second. Linux reports times in this unit for any kernel tick rate.
 const TICKS: f64 = 100.0;
 
-/// The longest line that is looked at.
+/// Longest line that is parsed.
 const LINE: usize = 1024;
 
 /// Times since the start of the system, in ticks.
@@ -24,19 +24,19 @@ pub struct Times {
     pub own: u64,
 }
 
-/// What others took in some time, in cores.
+/// Load of others over an interval, in cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Others {
     /// Load of other processes.
     pub load: f64,
     /// Load of other machines of the hypervisor.
     pub stolen: f64,
-    /// How far both may be wrong, because times are whole ticks.
+    /// Error of both, because times are whole ticks.
     pub error: f64,
 }
 
 impl Times {
-    /// What others took since `before`, `elapsed` ago, on `cores` cores.
+    /// Computes the load of others since `before`, `elapsed` ago, on `cores` cores.
     #[must_use]
     pub(crate) fn since(self, before: Times, elapsed: Duration, cores: usize) -> Option<Others> {
         let seconds = elapsed.as_secs_f64();
@@ -54,7 +54,7 @@ impl Times {
     }
 }
 
-/// A process and what it took.
+/// A process and its load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Busy {
     /// Its number.
@@ -72,12 +72,12 @@ pub struct Load {
     pid: u32,
     machine: Probe,
     process: Option<Probe>,
-    /// Cores that the system counts.
+    /// Number of cores that the system counts.
     pub cores: usize,
 }
 
 impl Load {
-    /// Those of the process `pid`.
+    /// Opens the times of the machine and of the process `pid`.
     #[must_use]
     pub fn find(root: &Root, pid: u32) -> Option<Load> {
         let machine = Probe::open(root, "proc/stat")?;
@@ -86,13 +86,13 @@ impl Load {
             line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
         };
         let cores = text.lines().filter(core).count().max(1);
-        // An emulator of user programs answers for /proc/PID/stat itself, with times of zero. It knows it by its plain
-        // name only.
+        // An emulator of user programs intercepts /proc/PID/stat and reports times of zero, but only under the plain
+        // path.
         let process = Probe::open(root, &format!("proc/./{pid}/stat"));
         Some(Load { root: root.clone(), pid, machine, process, cores })
     }
 
-    /// The times now. Allocates nothing.
+    /// Reads the times now. Allocates nothing.
     #[must_use]
     pub fn times(&self) -> Option<Times> {
         let mut line = [0; LINE];
@@ -104,13 +104,14 @@ impl Load {
         Some(Times { busy, stolen, own })
     }
 
-    /// The busy time of every other process.
+    /// Reads the busy time of every other process.
     #[must_use]
     pub fn processes(&self) -> HashMap<u32, u64> {
         self.others().map(|(pid, _, ticks)| (pid, ticks)).collect()
     }
 
-    /// The other process that took most since `before`, `elapsed` ago. One that was not there took all its time since.
+    /// Finds the other process with the highest load since `before`, `elapsed` ago. A new process counts with all its
+    /// time.
     #[must_use]
     pub fn busiest(&self, before: &HashMap<u32, u64>, elapsed: Duration) -> Option<Busy> {
         let took = |(pid, name, ticks): (u32, String, u64)| {
@@ -124,7 +125,7 @@ impl Load {
         })
     }
 
-    /// Number, name and busy time of every other process.
+    /// Iterates over number, name and busy time of every other process.
     fn others(&self) -> impl Iterator<Item = (u32, String, u64)> + '_ {
         let names = self.root.entries("proc");
         names.into_iter().filter_map(|name| {
@@ -137,13 +138,13 @@ impl Load {
     }
 }
 
-/// The first line of a text.
+/// Returns the first line of a text.
 fn first(text: &[u8]) -> Option<&str> {
     std::str::from_utf8(text.split(|b| *b == b'\n').next()?).ok()
 }
 
-/// Busy and stolen time of the line `cpu` of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal. The
-/// time of guests is within that of users.
+/// Parses busy and stolen time from the line `cpu` of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq,
+/// steal. User time includes the time of guests.
 fn machine(line: &str) -> Option<(u64, u64)> {
     let mut words = line.split_ascii_whitespace();
     if words.next() != Some("cpu") {
@@ -160,8 +161,9 @@ fn machine(line: &str) -> Option<(u64, u64)> {
     (found >= 4).then_some((busy, stolen))
 }
 
-/// Busy time of a process, from `/proc/PID/stat`. Its name stands in parentheses and may hold blanks and parentheses
-/// itself, so fields are counted from the last one on: the twelfth and thirteenth are the times as user and as system.
+/// Parses a process's busy time from `/proc/PID/stat`. Its name is in parentheses and may itself contain blanks and
+/// parentheses, so fields are counted from the last parenthesis on: the twelfth and thirteenth are user and system
+/// time.
 fn spent(line: &[u8]) -> Option<u64> {
     let close = line.iter().rposition(|b| *b == b')')?;
     let rest = std::str::from_utf8(line.get(close + 1..)?).ok()?;
@@ -190,7 +192,7 @@ mod tests {
         let load = Load::find(&Root::machine(), std::process::id()).unwrap();
         let before = load.times().unwrap();
         let start = std::time::Instant::now();
-        // The two counters are not those of one moment: the system adds to them one after the other.
+        // The two counters are not read at one moment: the system updates them one after the other.
         let grown = |now: Times| now.own >= before.own + 2 && now.busy > before.busy;
         while !grown(load.times().unwrap()) {
             assert!(start.elapsed() < Duration::from_secs(60));
@@ -214,7 +216,7 @@ mod tests {
         let after = Times { busy: 1250, stolen: 15, own: 300 };
         let others = after.since(before, Duration::from_secs(1), 2).unwrap();
         assert_eq!(others, Others { load: 0.5, stolen: 0.1, error: 0.03 });
-        // Counters that go back, as those of waiting time do, are no load.
+        // Counters that decrease, as waiting time can, are no load.
         assert_eq!(before.since(after, Duration::from_secs(1), 2).unwrap().load, 0.0);
         assert_eq!(after.since(before, Duration::ZERO, 2), None);
     }

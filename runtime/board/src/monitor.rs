@@ -1,10 +1,10 @@
 //! A thread that watches the board while a benchmark runs.
 //!
-//! The power is read every 20 ms, everything else every 200 ms, and everything once more when a stretch of time begins
-//! and when it ends, so that a short one has two samples at least. A sample is a handful of reads of files that stay
-//! open. The thread allocates nothing: sums are kept per stretch, and the course of the run in a store of fixed size,
-//! which is thinned to half whenever it is full. The thread measures its own time on the processor, and reads less often
-//! where it takes more than half a percent of a core.
+//! The power is sampled every 20 ms and everything else every 200 ms. Everything is also sampled when a span begins and
+//! when it ends, so a short span has at least two samples. A sample is a handful of reads of open files. The thread
+//! allocates nothing: sums are kept per span, and the history of the run is in a store of fixed size that is halved
+//! whenever it is full. The thread measures its own CPU time and samples less often if it exceeds half a percent of a
+//! core.
 
 use super::inclusion::{Inclusion, inclusions};
 use super::load::{Load, Times};
@@ -18,19 +18,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time between two readings of the power.
+/// Interval between power samples.
 const POWER: Duration = Duration::from_millis(20);
-/// Time between two readings of everything else.
+/// Interval between samples of everything else.
 const SLOW: Duration = Duration::from_millis(200);
-/// The longest times that the thread falls back to.
+/// Longest intervals that the thread backs off to.
 const LONGEST: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
-/// The share of a core above which the thread reads less often.
+/// Share of a core above which the thread samples less often.
 const DEAREST: f64 = 0.005;
-/// How often its share is looked at.
+/// Interval at which the thread checks its share.
 const REVIEW: Duration = Duration::from_secs(1);
-/// Points of the course of a run that are kept.
+/// Maximum number of points in the history of a run.
 const POINTS: usize = 2048;
-/// Load of others, in cores, above which the process is looked for that causes it.
+/// Load of others, in cores, above which the monitor identifies the process behind it.
 pub const OTHERS: f64 = 0.1;
 
 /// The machine at one time.
@@ -42,7 +42,7 @@ struct Point {
     load: Option<f64>,
 }
 
-/// What the thread and its owner share.
+/// State that the thread and its owner share.
 #[derive(Debug)]
 struct State {
     sources: Sources,
@@ -50,22 +50,22 @@ struct State {
     tallies: Vec<(u64, Tally)>,
     next: u64,
     idle: Option<Readings>,
-    /// For each part of the total the largest rise that was seen.
+    /// Largest rise seen for each part of the total.
     findings: Vec<Inclusion>,
     course: Vec<Point>,
-    /// Every so many slow samples become a point.
+    /// Slow samples per point.
     stride: usize,
     skipped: usize,
     /// Times at the last slow sample.
     times: Option<(Instant, Times)>,
     power: Option<f64>,
     stop: bool,
-    /// Time that the thread has spent on a processor.
+    /// CPU time of the thread.
     spent: Duration,
 }
 
 impl State {
-    /// Reads the power.
+    /// Samples the power.
     fn sample_power(&mut self, now: Instant) {
         let power = self.sources.power(now);
         self.power = power.map(|power| power.milliwatts);
@@ -76,7 +76,7 @@ impl State {
         }
     }
 
-    /// Reads everything else.
+    /// Samples everything else.
     fn sample_slow(&mut self) -> Slow {
         let slow = self.sources.slow();
         for (_, tally) in &mut self.tallies {
@@ -85,7 +85,7 @@ impl State {
         slow
     }
 
-    /// Keeps a slow sample as a point of the course of the run.
+    /// Stores a slow sample as a point of the history.
     fn keep(&mut self, now: Instant, slow: Slow) {
         let cores = self.sources.cores();
         let before = slow.times.and_then(|times| self.times.replace((now, times)).zip(Some(times)));
@@ -128,7 +128,7 @@ impl State {
         }
     }
 
-    /// A point as a record.
+    /// Converts a point to a record.
     fn trace(&self, point: &Point) -> Trace {
         let zone = point.slow.hottest.and_then(|(place, _)| self.sources.zones.get(place));
         Trace {
@@ -156,11 +156,11 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Samples until the owner is gone.
+    /// Samples until the owner is dropped.
     fn watch(&self, power: Duration, slow: Duration) {
         let (mut power, mut slow) = (power, slow);
         let mut state = self.lock();
-        // Where there is no power to read, nothing else is read more often than that.
+        // Without a power source no fast interval is needed.
         if !state.sources.measures_power() {
             power = slow;
         }
@@ -188,43 +188,43 @@ impl Shared {
     }
 }
 
-/// The time between readings, after the thread took `share` of a core with `period`: twice as long where that is too
-/// much, up to `longest`.
+/// Returns the next interval after the thread used `share` of a core at `period`: doubled if that is too much, up to
+/// `longest`.
 fn rarer(period: Duration, share: f64, longest: Duration) -> Duration {
     if share > DEAREST { (period * 2).min(longest).max(period) } else { period }
 }
 
-/// Time that this thread has spent on a processor.
+/// Returns the CPU time of this thread.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// A stretch of time that [`Monitor::open`] began.
+/// A span that [`Monitor::open`] began.
 #[derive(Debug)]
 #[must_use = "a stretch of time is read by closing it"]
 pub struct Span(u64);
 
-/// Watches a machine. Dropped, it stops.
+/// Watches a machine until it is dropped.
 #[derive(Debug)]
 pub struct Monitor {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     /// Finds the process that causes the load of others.
     load: Option<Load>,
-    /// When the processes were looked at, and their times then.
+    /// Time of the last look at the processes, and their busy times then.
     processes: Mutex<(Instant, HashMap<u32, u64>)>,
 }
 
 impl Monitor {
-    /// Starts to watch; `pid` is the process that is measured, whose load is not that of others.
+    /// Starts to watch. `pid` is the measured process; its load does not count as that of others.
     #[must_use]
     pub fn start(root: &Root, pid: u32) -> Monitor {
         Monitor::with_periods(root, pid, POWER, SLOW)
     }
 
-    /// The same with other times between readings.
+    /// Starts to watch with other sampling intervals.
     #[must_use]
     pub fn with_periods(root: &Root, pid: u32, power: Duration, slow: Duration) -> Monitor {
         let now = Instant::now();
@@ -259,11 +259,11 @@ impl Monitor {
         Monitor { shared, thread: thread.ok(), load, processes: Mutex::new((now, processes)) }
     }
 
-    /// Begins a stretch of time. Several may overlap.
+    /// Begins a span. Spans may overlap.
     pub fn open(&self) -> Span {
         let mut state = self.shared.lock();
         let now = Instant::now();
-        // What the others' stretches have of it.
+        // Brings the other spans up to date.
         state.sample_power(now);
         let slow = state.sample_slow();
         let mut tally = Tally::new(now);
@@ -274,7 +274,7 @@ impl Monitor {
         Span(id)
     }
 
-    /// Ends a stretch of time in which `calls` calls were made, and says what the board did.
+    /// Ends a span in which `calls` calls were made, and returns its readings.
     pub fn close(&self, span: Span, calls: u64) -> Readings {
         let (mut readings, elapsed) = {
             let mut state = self.shared.lock();
@@ -287,7 +287,7 @@ impl Monitor {
                 cores: state.sources.cores(),
             };
             let Some(place) = state.tallies.iter().position(|(id, _)| *id == span.0) else {
-                // A stretch of another monitor.
+                // A span of another monitor.
                 return Readings::default();
             };
             let (_, tally) = state.tallies.swap_remove(place);
@@ -310,8 +310,7 @@ impl Monitor {
         readings
     }
 
-    /// Watches the machine for `time` while nothing is measured. Its mean power is what an idle machine takes from then
-    /// on.
+    /// Watches the machine for `time` while nothing is measured. Its mean power is the idle power from then on.
     pub fn idle(&self, time: Duration) -> Readings {
         let span = self.open();
         std::thread::sleep(time);
@@ -320,13 +319,14 @@ impl Monitor {
         readings
     }
 
-    /// Whether the total power holds its parts, as far as their rise has shown since [`Monitor::idle`].
+    /// Returns whether the total power includes its parts, as far as their rise since [`Monitor::idle`] shows it.
     #[must_use]
     pub fn findings(&self) -> Vec<Inclusion> {
         self.shared.lock().findings.clone()
     }
 
-    /// The course of the run so far, at most 2048 points: those at least `spacing` seconds behind `told`, and so far apart.
+    /// Returns the history of the run, at most 2048 points: those at least `spacing` seconds after `told`, and at least
+    /// `spacing` apart.
     #[must_use]
     pub fn trace(&self, mut told: f64, spacing: f64) -> Vec<Trace> {
         let state = self.shared.lock();
@@ -340,14 +340,14 @@ impl Monitor {
         state.course.iter().filter(|point| apart(point)).map(|point| state.trace(point)).collect()
     }
 
-    /// The last point of the course of the run.
+    /// Returns the last point of the history.
     #[must_use]
     pub fn latest(&self) -> Option<Trace> {
         let state = self.shared.lock();
         state.course.last().map(|point| state.trace(point))
     }
 
-    /// The share of a core that watching has taken, after a second at least.
+    /// Returns the share of a core that watching uses, once it has run for a second.
     #[must_use]
     pub fn cost(&self) -> Option<f64> {
         let state = self.shared.lock();
@@ -361,7 +361,7 @@ impl Drop for Monitor {
         self.shared.lock().stop = true;
         self.shared.wake.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A thread that has panicked has said so.
+            // A thread that panicked has printed its message.
             let _ = thread.join();
         }
     }
@@ -408,7 +408,7 @@ mod tests {
         }
         let hour = Duration::from_secs(3600);
         assert_eq!(rarer(hour, 1.0, longest), hour, "one that is longer already stays");
-        // A share of no time is no number, and no reason.
+        // A share over zero time is NaN, and must not change the interval.
         assert_eq!(rarer(short, f64::NAN, longest), short);
     }
 }

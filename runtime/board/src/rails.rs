@@ -1,28 +1,28 @@
-//! Power: which rails a board measures, which of them make up the whole, and what a reading is worth.
+//! Power: the rails that a board measures, the rails that the total consists of, and the resolution of a reading.
 //!
-//! A Jetson measures its rails with INA3221 chips of three channels each, found by their name on the I2C bus. Adding
-//! all channels up is wrong twice over:
+//! A Jetson measures its rails with INA3221 chips of three channels each, found by their name on the I2C bus. Adding up
+//! all channels is wrong for two reasons:
 //!
-//! 1. The module's input, `VDD_IN` or `POM_5V_IN`, feeds its other rails. Where there is one, it alone is the total.
-//! 2. The developer kit's carrier has chips of its own, at the addresses 0x42 and 0x43, behind the same supply. They
+//! 1. The module's input, `VDD_IN` or `POM_5V_IN`, feeds its other rails. If it exists, it alone is the total.
+//! 2. The developer kit's carrier has its own chips, at the addresses 0x42 and 0x43, behind the same supply. They
 //!    say nothing about the module.
 //!
-//! Without an input rail the total is the sum of the module's rails. Channels that are named `NC` are not connected,
-//! and hwmon's seventh is the sum of the others. Kernels up to 4.9 have the chip under IIO, whose folder is `iio:device0`
-//! or `iio_device`, with a power in mW; later ones under hwmon, with voltage and current.
+//! Without an input rail the total is the sum of the module's rails. Channels named `NC` are not connected, and hwmon's
+//! seventh is the sum of the others. Kernels up to 4.9 expose the chip under IIO, in a folder `iio:device0` or
+//! `iio_device`, with a power in mW; later ones under hwmon, with voltage and current.
 //!
-//! The chip measures in steps of 40 µV across a shunt and of 8 mV on the bus, so power moves in steps as well. It
-//! averages up to 1024 samples, so a reading that is taken too early repeats the last one.
+//! The chip measures in steps of 40 µV across a shunt and of 8 mV on the bus, so power is quantized too. It averages up
+//! to 1024 samples, so a reading taken too early repeats the last one.
 //!
-//! A PC counts energy instead (RAPL). The counters wrap at a range that the system tells.
+//! A PC counts energy instead (RAPL). The counters wrap at a range that the system reports.
 
 use super::root::{Probe, Root};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Where the chips lie.
+/// Folder of the chips.
 const BUS: &str = "sys/bus/i2c/devices";
-/// Where the energy counters of a PC lie.
+/// Folder of a PC's energy counters.
 const COUNTERS: &str = "sys/class/powercap";
 /// Rails that feed the whole module.
 const INPUTS: [&str; 2] = ["VDD_IN", "POM_5V_IN"];
@@ -35,7 +35,7 @@ const BUS_STEP: f64 = 0.008;
 /// The channel of hwmon that holds the sum of the others.
 const SUM: &str = "7";
 
-/// Where a rail is measured.
+/// Location of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
@@ -45,7 +45,7 @@ pub enum Place {
     Carrier,
 }
 
-/// How a channel is read.
+/// Access to a channel.
 #[derive(Debug)]
 enum Channel {
     /// IIO: mW.
@@ -61,7 +61,7 @@ pub struct Rail {
     pub name: String,
     /// Its chip on the bus: `0-0041`.
     pub chip: String,
-    /// Where it is measured.
+    /// Location of the measurement.
     pub place: Place,
     channel: Channel,
     /// The shunt in milliohm.
@@ -71,7 +71,7 @@ pub struct Rail {
 }
 
 impl Rail {
-    /// Its power in mW.
+    /// Returns its power in mW.
     #[must_use]
     pub fn milliwatts(&self) -> Option<f64> {
         match &self.channel {
@@ -80,8 +80,8 @@ impl Rail {
         }
     }
 
-    /// The step in which its power moves, in mW: a step across the shunt at the present voltage, and a step on the bus
-    /// at the present current. `None` where the system does not tell the shunt.
+    /// Returns the resolution of its power in mW: a step across the shunt at the present voltage plus a step on the bus
+    /// at the present current. `None` if the system does not report the shunt.
     #[must_use]
     pub fn step(&self) -> Option<f64> {
         let (volt, current) = match &self.channel {
@@ -94,14 +94,14 @@ impl Rail {
     }
 }
 
-/// All rails that the system tells about, in the order of their chips.
+/// Finds all rails that the system reports, in the order of their chips.
 #[must_use]
 pub fn find(root: &Root) -> Vec<Rail> {
     let mut rails = Vec::new();
     for chip in root.entries(BUS) {
         let folder = format!("{BUS}/{chip}");
         if root.line(&format!("{folder}/name")).is_some_and(|name| name.contains("ina3221")) {
-            // The same chip may be there under both spellings.
+            // The same chip may appear under both spellings.
             let found = iio(root, &folder, &chip);
             rails.extend(if found.is_empty() { hwmon(root, &folder, &chip) } else { found });
         }
@@ -109,17 +109,17 @@ pub fn find(root: &Root) -> Vec<Rail> {
     rails
 }
 
-/// Where a chip sits.
+/// Returns the location of a chip.
 fn place(chip: &str) -> Place {
     if CARRIER.iter().any(|address| chip.ends_with(address)) { Place::Carrier } else { Place::Module }
 }
 
-/// Whether a channel of that name measures a rail.
+/// Returns `true` if a channel of that name measures a rail.
 fn connected(name: &str) -> bool {
     name != "NC"
 }
 
-/// The rails of the first IIO folder of a chip.
+/// Finds the rails of a chip's first IIO folder.
 fn iio(root: &Root, folder: &str, chip: &str) -> Vec<Rail> {
     let devices = root.entries(folder).into_iter().filter(|entry| entry.starts_with("iio"));
     let of = |device: String| -> Vec<Rail> {
@@ -144,7 +144,7 @@ fn iio(root: &Root, folder: &str, chip: &str) -> Vec<Rail> {
     devices.map(of).find(|rails| !rails.is_empty()).unwrap_or_default()
 }
 
-/// The rails of the hwmon folder of a chip.
+/// Finds the rails of a chip's hwmon folder.
 fn hwmon(root: &Root, folder: &str, chip: &str) -> Vec<Rail> {
     let folder = format!("{folder}/hwmon");
     let of = |device: String| -> Vec<Rail> {
@@ -177,7 +177,8 @@ fn hwmon(root: &Root, folder: &str, chip: &str) -> Vec<Rail> {
     root.entries(&folder).into_iter().map(of).find(|rails| !rails.is_empty()).unwrap_or_default()
 }
 
-/// The places in `rails` whose powers add up to the whole: the module's input, or without one all rails of the module.
+/// Returns the indices in `rails` whose powers add up to the total: the module's input, or without one all rails of the
+/// module.
 #[must_use]
 pub fn total(rails: &[Rail]) -> Vec<usize> {
     let on_module = || (0..rails.len()).filter(|i| rails[*i].place == Place::Module);
@@ -187,7 +188,7 @@ pub fn total(rails: &[Rail]) -> Vec<usize> {
     }
 }
 
-/// The first rail of the module whose name holds `part` and that is a part of the total and not the total itself.
+/// Finds the module's first rail whose name contains `part` and that is a part of the total, not the total itself.
 #[must_use]
 pub fn part(rails: &[Rail], part: &str) -> Option<usize> {
     let whole = total(rails);
@@ -202,16 +203,16 @@ pub fn part(rails: &[Rail], part: &str) -> Option<usize> {
 #[derive(Debug)]
 struct Counter {
     energy: Probe,
-    /// The value, in µJ, after which it begins at 0 again.
+    /// Value in µJ at which the counter wraps to 0.
     range: u64,
     last: Option<u64>,
 }
 
 impl Counter {
-    /// Energy since the last call, in µJ.
+    /// Returns the energy since the last call, in µJ.
     fn advance(&mut self) -> Option<u64> {
         let now = self.energy.number().and_then(|uj| u64::try_from(uj).ok());
-        // After a read that failed the energy is counted from the next one on, as the time is.
+        // After a failed read, energy and time are both counted from the next read on.
         let (before, now) = (std::mem::replace(&mut self.last, now)?, now?);
         Some(if now >= before {
             now - before
@@ -226,16 +227,16 @@ impl Counter {
 pub struct Power {
     /// mW; for a counter of energy the mean since the last reading.
     pub milliwatts: f64,
-    /// Whether it is a reading of its own and not the last one again.
+    /// `true` if it is a new reading, not a repeat of the last.
     pub fresh: bool,
 }
 
-/// What measures the total power of the machine.
+/// Meter of the machine's total power.
 #[derive(Debug)]
 pub struct Meter {
     source: Source,
     last: Option<(Instant, f64)>,
-    /// The last reading that was fresh.
+    /// Time of the last fresh reading.
     fresh: Option<Instant>,
 }
 
@@ -243,12 +244,12 @@ pub struct Meter {
 enum Source {
     /// Rails whose powers add up to the total.
     Rails(Vec<Rail>),
-    /// Counters whose energies do.
+    /// Counters whose energies add up to the total.
     Counters { names: Vec<String>, counters: Vec<Counter> },
 }
 
 impl Meter {
-    /// The meter of a machine; `None` where none can be read.
+    /// Finds the meter of a machine; `None` if no meter is readable.
     #[must_use]
     pub fn find(root: &Root) -> Option<Meter> {
         let rails = find(root);
@@ -259,7 +260,7 @@ impl Meter {
         Some(Meter { source, last: None, fresh: None })
     }
 
-    /// The names of what it adds up.
+    /// Returns the names of the parts of the total.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         match &self.source {
@@ -268,7 +269,7 @@ impl Meter {
         }
     }
 
-    /// The step in which the total moves, in mW: that of all rails together. `None` for a counter.
+    /// Returns the resolution of the total in mW: the sum over all rails. `None` for a counter.
     #[must_use]
     pub fn step(&self) -> Option<f64> {
         match &self.source {
@@ -277,7 +278,7 @@ impl Meter {
         }
     }
 
-    /// Reads it at the time `now`. Allocates nothing.
+    /// Reads the power at the time `now`. Allocates nothing.
     pub fn read(&mut self, now: Instant) -> Option<Power> {
         let elapsed = self.last.map(|(before, _)| now.saturating_duration_since(before));
         let (milliwatts, fresh) = match &mut self.source {
@@ -292,7 +293,7 @@ impl Meter {
             }
             Source::Counters { counters, .. } => {
                 let mut sum = Some(0u64);
-                // Every counter is read, so that the next call begins here for all of them.
+                // Every counter is read, so that the next call starts here for all of them.
                 for counter in counters {
                     let energy = counter.advance();
                     sum = sum.and_then(|sum| sum.checked_add(energy?));
@@ -314,7 +315,7 @@ impl Meter {
     }
 }
 
-/// The energy counters of a PC: its packages, and their memory, which a package does not hold.
+/// Opens the energy counters of a PC: its packages, and their memory, which a package does not include.
 fn counters(root: &Root) -> Option<Source> {
     let (mut names, mut found) = (Vec::new(), Vec::new());
     for entry in root.entries(COUNTERS) {
@@ -332,7 +333,7 @@ fn counters(root: &Root) -> Option<Source> {
     (!found.is_empty()).then_some(Source::Counters { names, counters: found })
 }
 
-/// Why the energy counters of a PC cannot be read.
+/// Returns the reason why a PC's energy counters cannot be read.
 #[must_use]
 pub fn refusal(root: &Root) -> Option<String> {
     let counters = root.entries(COUNTERS);

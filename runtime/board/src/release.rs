@@ -3,8 +3,8 @@
 use super::root::Root;
 use serde::Serialize;
 
-/// L4T and the JetPack that it belongs to. JetPack 4.6 to 4.6.6 as in jetson_stats and jetson-containers; 5 and 6 as in
-/// jetson-containers. A release that is not here has no JetPack: none is guessed.
+/// L4T releases and their JetPack. JetPack 4.6 to 4.6.6 as in jetson_stats and jetson-containers; 5 and 6 as in
+/// jetson-containers. A release not listed here has no JetPack: none is guessed.
 const JETPACKS: [(&str, &str); 27] = [
     ("32.4.2", "4.4 DP"),
     ("32.4.3", "4.4"),
@@ -35,13 +35,13 @@ const JETPACKS: [(&str, &str); 27] = [
     ("36.4.4", "6.2.1"),
 ];
 
-/// The release of L4T, such as `32.7.1`.
+/// Returns the release of L4T, such as `32.7.1`.
 #[must_use]
 pub fn l4t(root: &Root) -> Option<String> {
     number(&root.line("etc/nv_tegra_release")?)
 }
 
-/// The release of a line such as `# R32 (release), REVISION: 7.1, GCID: 1, BOARD: t186ref`.
+/// Parses the release from a line such as `# R32 (release), REVISION: 7.1, GCID: 1, BOARD: t186ref`.
 fn number(line: &str) -> Option<String> {
     let mut parts = line.split(',').map(str::trim);
     let major = parts.next()?.strip_prefix("# R")?.split_whitespace().next()?;
@@ -50,7 +50,7 @@ fn number(line: &str) -> Option<String> {
     (plain(major) && plain(minor)).then(|| format!("{major}.{minor}"))
 }
 
-/// The JetPack that a release of L4T belongs to.
+/// Returns the JetPack of a release of L4T.
 #[must_use]
 pub fn jetpack(l4t: &str) -> Option<&'static str> {
     JETPACKS.iter().find(|(release, _)| *release == l4t).map(|(_, jetpack)| *jetpack)
@@ -61,7 +61,7 @@ pub fn jetpack(l4t: &str) -> Option<&'static str> {
 pub struct PowerMode {
     /// The number that `nvpmodel -m` takes.
     pub id: u32,
-    /// Its name, where the configuration has it.
+    /// Its name, if the configuration has it.
     pub name: Option<String>,
 }
 
@@ -72,10 +72,10 @@ impl std::fmt::Display for PowerMode {
     }
 }
 
-/// The present power mode, from the files of `nvpmodel`: its state holds `pmode:0000` and on some releases
-/// `fmode:quiet` behind it, its configuration `< POWER_MODEL ID=0 NAME=MAXN >`. So programs for Nano, Xavier and Orin
-/// read them; that a TX2 has both is not confirmed. A board whose mode was never set may have no state; it has no mode
-/// here.
+/// Reads the present power mode from the files of `nvpmodel`. Its state holds `pmode:0000`, on some releases followed
+/// by `fmode:quiet`; its configuration holds `< POWER_MODEL ID=0 NAME=MAXN >`. Programs for Nano, Xavier and Orin read
+/// them this way; that a TX2 has both is not confirmed. A board whose mode was never set may have no state; it has no
+/// mode here.
 #[must_use]
 pub fn power_mode(root: &Root) -> Option<PowerMode> {
     let state = root.line("var/lib/nvpmodel/status")?;
@@ -85,7 +85,7 @@ pub fn power_mode(root: &Root) -> Option<PowerMode> {
     Some(PowerMode { id, name })
 }
 
-/// Number and name of a power mode's first line.
+/// Parses number and name from a power mode's first line.
 fn model(line: &str) -> Option<(u32, String)> {
     let inside = line.trim().strip_prefix('<')?.strip_suffix('>')?.trim().strip_prefix("POWER_MODEL")?;
     let of = |key: &str| inside.split_whitespace().find_map(|word| word.strip_prefix(key));

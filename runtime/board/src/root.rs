@@ -1,46 +1,47 @@
-//! The folder under which the system's files lie, and files that are read again and again.
+//! Root folder of the system's files, and files that are read repeatedly.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// The most bytes of a file that are read.
+/// Maximum number of bytes that are read of a file.
 const LONGEST: u64 = 1 << 16;
 
-/// The folder that holds `sys`, `proc` and `etc`: `/` for this machine, another for a tree that stands for a board.
+/// The folder that holds `sys`, `proc` and `etc`: `/` for this machine, another for a tree that simulates a board.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root(PathBuf);
 
 impl Root {
-    /// The tree in `folder`.
+    /// Uses the tree in `folder`.
     pub fn new(folder: impl Into<PathBuf>) -> Root {
         Root(folder.into())
     }
 
-    /// This machine.
+    /// Uses this machine.
     #[must_use]
     pub fn machine() -> Root {
         Root::new("/")
     }
 
-    /// The path of a file of the tree; `file` may begin with a slash.
+    /// Returns the path of a file of the tree; `file` may begin with a slash.
     #[must_use]
     pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.0.join(file.trim_start_matches('/'))
     }
 
-    /// A file as text, without what is no UTF-8.
+    /// Reads a file as text, dropping bytes that are not UTF-8.
     ///
     /// # Errors
-    /// What the system reports.
+    /// Errors of the system.
     pub(crate) fn read(&self, file: &str) -> io::Result<String> {
         let mut bytes = Vec::new();
         File::open(self.path(file))?.take(LONGEST).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The first line of a file without blanks and zero bytes around it; `None` where it is empty or cannot be read.
+    /// Reads the first line of a file, without surrounding blanks and zero bytes; `None` if it is empty or cannot be
+    /// read.
     #[must_use]
     pub(crate) fn line(&self, file: &str) -> Option<String> {
         let text = self.read(file).ok()?;
@@ -48,20 +49,20 @@ impl Root {
         (!line.is_empty()).then(|| line.to_owned())
     }
 
-    /// The whole number in a file.
+    /// Reads the whole number in a file.
     #[must_use]
     pub(crate) fn number(&self, file: &str) -> Option<i64> {
         number(self.line(file)?.as_bytes())
     }
 
-    /// A property of the device tree that is one cell: four bytes, the highest first.
+    /// Reads a one-cell property of the device tree: four bytes, big-endian.
     #[must_use]
     pub(crate) fn cell(&self, file: &str) -> Option<u32> {
         let bytes = fs::read(self.path(file)).ok()?;
         Some(u32::from_be_bytes(bytes.as_slice().try_into().ok()?))
     }
 
-    /// What a folder holds, in the order of numbers: `cpu2` before `cpu10`. Nothing where it cannot be read.
+    /// Lists a folder in numeric order: `cpu2` before `cpu10`. Empty if it cannot be read.
     #[must_use]
     pub(crate) fn entries(&self, folder: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path(folder)) else { return Vec::new() };
@@ -71,14 +72,15 @@ impl Root {
         names
     }
 
-    /// The file name that a link leads to.
+    /// Returns the file name that a link leads to.
     #[must_use]
     pub(crate) fn target(&self, link: &str) -> Option<String> {
         let target = fs::read_link(self.path(link)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// Why a file cannot be read, with its path on a board; `None` where it can, or where there is none.
+    /// Returns the reason why a file cannot be read, with its path on a board; `None` if it is readable or does not
+    /// exist.
     #[must_use]
     pub(crate) fn refusal(&self, file: &str) -> Option<String> {
         let fault =
@@ -87,43 +89,44 @@ impl Root {
     }
 }
 
-/// A name as it sorts: what stands before its last number, and the number.
+/// Splits a name into its sort key: the text before its last number, and the number.
 fn natural(name: &str) -> (&str, u64) {
     let head = name.trim_end_matches(|c: char| c.is_ascii_digit());
     (head, name[head.len()..].parse().unwrap_or(0))
 }
 
-/// The whole number that a text begins with, as in `32760 ma`.
+/// Parses the whole number at the start of a text, as in `32760 ma`.
 fn number(bytes: &[u8]) -> Option<i64> {
     let mut words = bytes.split(|b| b.is_ascii_whitespace() || *b == 0).filter(|word| !word.is_empty());
     std::str::from_utf8(words.next()?).ok()?.parse().ok()
 }
 
-/// A file that stays open and is read from its start each time. The files of sysfs and procfs are made anew for each
-/// such read.
+/// A file that stays open and is read from its start each time. Sysfs and procfs generate the contents for each such
+/// read.
 #[derive(Debug)]
 pub struct Probe(File);
 
 impl Probe {
-    /// Opens `file` of the tree; `None` where there is none or it may not be read.
+    /// Opens `file` of the tree; `None` if it does not exist or is not readable.
     #[must_use]
     pub fn open(root: &Root, file: &str) -> Option<Probe> {
         File::open(root.path(file)).ok().map(Probe)
     }
 
-    /// What the file holds now, as far as it fits into `buffer`. Allocates nothing.
+    /// Reads the present contents of the file, as far as they fit into `buffer`. Allocates nothing.
     pub fn read<'a>(&self, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
         let length = self.0.read_at(buffer, 0).ok()?;
         buffer.get(..length)
     }
 
-    /// The number that the file holds now. Allocates nothing.
+    /// Reads the present number in the file. Allocates nothing.
     #[must_use]
     pub fn number(&self) -> Option<i64> {
         number(self.read(&mut [0; 64])?)
     }
 
-    /// [`Probe::number`] over `unit`: dividing is exact where the quotient is a short decimal, multiplying is not.
+    /// Reads [`Probe::number`] divided by `unit`. Division is exact if the quotient is a short decimal;
+    /// multiplication is not.
     #[must_use]
     pub fn over(&self, unit: f64) -> Option<f64> {
         Some(self.number()? as f64 / unit)

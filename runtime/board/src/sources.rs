@@ -1,4 +1,4 @@
-//! Everything of a machine that is read while a benchmark runs.
+//! All sources that are read while a benchmark runs.
 
 use super::clocks::{self, Clock, Gpu};
 use super::load::{Load, Times};
@@ -8,7 +8,7 @@ use super::throttle::{Sign, Throttle};
 use super::zones::{self, Zone};
 use std::time::Instant;
 
-/// Parts of names of rails that are compared with the total.
+/// Substrings of rail names that are compared with the total.
 pub const PARTS: [&str; 2] = ["GPU", "CPU"];
 
 /// The open files of a machine.
@@ -26,24 +26,24 @@ pub struct Sources {
     load: Option<Load>,
 }
 
-/// What moves slowly, at one time.
+/// Slowly changing values, at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Slow {
-    /// The hottest zone, as its place in [`Sources::zones`], and its temperature in degrees Celsius.
+    /// The hottest zone, as its index in [`Sources::zones`], and its temperature in degrees Celsius.
     pub hottest: Option<(usize, f64)>,
     /// Clock of the slowest core that is on, in MHz.
     pub slowest: Option<f64>,
     /// Clock of the fastest core.
     pub fastest: Option<f64>,
-    /// The highest clock that any core is allowed.
+    /// Highest clock allowed for any core.
     pub limit: Option<f64>,
-    /// Cores that tell their clock.
+    /// Number of cores that report their clock.
     pub on: usize,
-    /// Whether all of them stand at their highest.
+    /// `true` if all of them are at their highest.
     pub at_highest: bool,
     /// Clock of the GPU.
     pub gpu: Option<f64>,
-    /// How busy it is, from 0 to 1.
+    /// Load of the GPU, from 0 to 1.
     pub gpu_load: Option<f64>,
     /// Clock of the memory.
     pub emc: Option<f64>,
@@ -56,7 +56,8 @@ pub struct Slow {
 }
 
 impl Sources {
-    /// Opens what a machine has; `pid` is the process whose load is not that of others.
+    /// Opens the sources of a machine; `pid` is the process whose load does not count as that of
+    /// others.
     #[must_use]
     pub fn find(root: &Root, pid: u32) -> Sources {
         let mut rails = rails::find(root);
@@ -74,30 +75,30 @@ impl Sources {
         }
     }
 
-    /// Whether the machine measures its power.
+    /// Returns `true` if the machine measures its power.
     #[must_use]
     pub fn measures_power(&self) -> bool {
         self.meter.is_some()
     }
 
-    /// The step in which the total power moves, in mW.
+    /// Returns the resolution of the total power, in mW.
     #[must_use]
     pub fn power_step(&self) -> Option<f64> {
         self.meter.as_ref()?.step()
     }
 
-    /// Cores that the system counts.
+    /// Returns the number of cores that the system counts.
     #[must_use]
     pub fn cores(&self) -> usize {
         self.load.as_ref().map_or(1, |load| load.cores)
     }
 
-    /// The total power at the time `now`. Allocates nothing.
+    /// Reads the total power at the time `now`. Allocates nothing.
     pub fn power(&mut self, now: Instant) -> Option<Power> {
         self.meter.as_mut()?.read(now)
     }
 
-    /// Everything else. Allocates nothing.
+    /// Reads everything else. Allocates nothing.
     pub fn slow(&mut self) -> Slow {
         let mut slow = Slow {
             hottest: zones::hottest(&self.zones),
@@ -113,7 +114,7 @@ impl Sources {
             *power = rail.as_ref().and_then(Rail::milliwatts);
         }
         for core in &self.cores {
-            // One that went off says nothing.
+            // A core that went off reports nothing.
             let Some(mhz) = core.mhz() else { continue };
             slow.on += 1;
             slow.slowest = Some(slow.slowest.map_or(mhz, |x| x.min(mhz)));

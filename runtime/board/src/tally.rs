@@ -1,4 +1,4 @@
-//! What is kept of a stretch of time: sums and extremes, filled sample by sample, and the readings that they make.
+//! Accumulators of a span: sums and extremes, updated with each sample, and the readings derived from them.
 
 use super::load::{Busy, Others, Times};
 use super::rails::Power;
@@ -6,30 +6,30 @@ use super::sources::Slow;
 use elsa_core::telemetry::record::{Cell, Throttling, text};
 use std::time::{Duration, Instant};
 
-/// Fresh readings of the power below which no energy is told.
+/// Number of fresh power readings below which no energy is reported.
 pub const FEWEST_READINGS: u32 = 20;
 
-/// A change of a clock that is larger than this share of it counts.
+/// Relative change of a clock above which it counts as changed.
 const CHANGE: f64 = 0.02;
 
-/// The board during a stretch of time, such as a cell of the benchmark. What the machine does not tell is `None`.
+/// The board during a span, such as a cell of the benchmark. Values that the machine does not report are `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Readings {
-    /// How long it was.
+    /// Length of the span.
     pub seconds: f64,
-    /// Mean total power. Of a stretch in which methods alternate it is that of all of them.
+    /// Mean total power. If methods alternate in the span, the mean covers all of them.
     pub power_mw: Option<f64>,
     /// Mean total power when idle.
     pub idle_power_mw: Option<f64>,
     /// Energy of a call; `None` with too few readings.
     pub energy_mj: Option<f64>,
-    /// The same without what the idle machine takes.
+    /// Energy per call above the idle machine's.
     pub energy_net_mj: Option<f64>,
     /// Fresh readings of the power.
     pub power_readings: u32,
-    /// The step in which the power moves; where the system does not tell the shunt, the smallest change that was seen.
+    /// Resolution of the power; if the system does not report the shunt, the smallest change seen.
     pub power_quantum_mw: Option<f64>,
-    /// Mean power of the rails of GPU and CPU, where they are a part of the total.
+    /// Mean power of the rails of GPU and CPU, if they are part of the total.
     pub parts_mw: [Option<f64>; 2],
     /// The highest temperature of the hottest zone.
     pub temp_c: Option<f64>,
@@ -41,7 +41,7 @@ pub struct Readings {
     pub cpu_mhz: Option<f64>,
     /// Lowest and highest clock of the fastest core.
     pub cpu_range_mhz: Option<(f64, f64)>,
-    /// Highest clock that is allowed, at the start and at the end.
+    /// Highest allowed clock, at the start and at the end.
     pub cpu_limits_mhz: Option<(f64, f64)>,
     /// Fewest and most cores that were on.
     pub cores_on: (usize, usize),
@@ -55,20 +55,20 @@ pub struct Readings {
     pub emc_mhz: Option<f64>,
     /// Its lowest and highest.
     pub emc_range_mhz: Option<(f64, f64)>,
-    /// How often a clock was another than the time before.
+    /// Number of times that a clock differed from the sample before.
     pub clock_changes: u32,
-    /// Whether the board slowed itself down.
+    /// Throttling of the board.
     pub throttled: Throttling,
-    /// Events of throttling that were counted.
+    /// Number of throttling events.
     pub throttle_events: u64,
-    /// What others took of the cores.
+    /// Load of other processes.
     pub others: Option<Others>,
-    /// The process that took most of it; looked for only where others took too much.
+    /// The process with the largest share; identified only if others exceed the limit.
     pub busiest: Option<Busy>,
 }
 
 impl Readings {
-    /// Writes what they say into a row of the results.
+    /// Writes the readings into a row of the results.
     pub fn fill(&self, cell: &mut Cell) {
         cell.power_mw = self.power_mw;
         cell.idle_power_mw = self.idle_power_mw;
@@ -85,7 +85,7 @@ impl Readings {
     }
 }
 
-/// Mean and extremes of a number that may be absent.
+/// Mean and extremes of an optional number.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spread {
     sum: f64,
@@ -112,25 +112,25 @@ impl Spread {
     }
 }
 
-/// What is known of the machine besides its samples, when a stretch ends.
+/// Facts about the machine, in addition to its samples, at the end of a span.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts {
     /// Mean total power when idle, in mW.
     pub idle_mw: Option<f64>,
-    /// The step of the total power, in mW.
+    /// Resolution of the total power, in mW.
     pub step_mw: Option<f64>,
     /// Cores that the system counts.
     pub cores: usize,
 }
 
-/// The sums of a stretch of time.
+/// The sums of a span.
 #[derive(Clone, Debug)]
 pub struct Tally {
     opened: Instant,
     /// mJ.
     energy: f64,
     covered: Duration,
-    /// The time up to which the energy is known.
+    /// Time up to which the energy is known.
     until: Instant,
     readings: u32,
     power: Option<f64>,
@@ -146,15 +146,15 @@ pub struct Tally {
     parts: [Spread; 2],
     events: u64,
     signs: bool,
-    /// Whether every sample could have told throttling.
+    /// `true` if every sample could have shown throttling.
     counted: bool,
-    /// Whether at every sample cooling devices were at rest and the clocks at their highest.
+    /// `true` if at every sample cooling devices were at rest and the clocks at their highest.
     free: bool,
     times: Option<(Times, Times)>,
 }
 
 impl Tally {
-    /// Begins at the time `now`.
+    /// Begins a span at the time `now`.
     #[must_use]
     pub fn new(now: Instant) -> Tally {
         Tally {
@@ -182,7 +182,7 @@ impl Tally {
         }
     }
 
-    /// Counts a reading of the power, which held since the one before.
+    /// Adds a power reading that held since the one before.
     pub fn power(&mut self, now: Instant, power: Power) {
         let held = now.saturating_duration_since(self.until);
         self.until = now;
@@ -195,7 +195,7 @@ impl Tally {
         }
     }
 
-    /// Counts everything else. What happened before the `first` of a stretch is not of it.
+    /// Adds everything else. Events before the `first` sample of a span do not belong to it.
     pub fn slow(&mut self, slow: &Slow, first: bool) {
         if let Some((place, celsius)) = slow.hottest
             && self.hottest.is_none_or(|(_, highest)| celsius > highest)
@@ -228,8 +228,8 @@ impl Tally {
         }
     }
 
-    /// Ends at the time `now`, after `calls` calls. The zone's place is that in the sources; the name is the caller's to
-    /// add.
+    /// Ends the span at the time `now`, after `calls` calls. The zone is an index into the sources; the caller adds its
+    /// name.
     #[must_use]
     pub fn readings(&self, now: Instant, calls: u64, facts: Facts) -> (Readings, Option<usize>) {
         let elapsed = now.saturating_duration_since(self.opened);

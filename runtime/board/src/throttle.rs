@@ -1,41 +1,41 @@
-//! Whether the machine slowed itself down.
+//! Detection of throttling.
 //!
-//! | source | what it is | what it proves |
+//! | source | content | proves |
 //! |---|---|---|
 //! | `soctherm_oc` (Orin `ocN_event_cnt`, Xavier `ocN_irq_cnt`) | over-current events since the start of the system | by difference: seen, or not seen |
 //! | `thermal_throttle` of x86 | thermal events of cores and packages since then | the same |
 //! | `currN_max_alarm`, `currN_crit_alarm` of an INA3221 | a current above its limit | seen |
 //! | `cur_state` of cooling devices | how far a clock is held down, now | seen |
 //!
-//! Counters have 32 bits and wrap: a smaller number is a difference as well. Fans are cooling devices too, but slow
-//! nothing down. A board without counters, such as a TX2, can deny throttling only where cooling devices stood at rest
-//! and the clock at its highest whenever they were looked at.
+//! Counters have 32 bits and wrap, so a decrease is a difference as well. Fans are cooling devices too, but do not slow
+//! anything down. A board without counters, such as a TX2, can rule out throttling only if at every sample the cooling
+//! devices were at rest and the clock was at its highest.
 
 use super::root::{Probe, Root};
 
-/// Where sensors lie.
+/// Folder of the sensors.
 const SENSORS: &str = "sys/class/hwmon";
-/// Where cooling devices lie.
+/// Folder of the cooling devices.
 const COOLING: &str = "sys/class/thermal";
-/// Where the cores lie.
+/// Folder of the cores.
 const CORES: &str = "sys/devices/system/cpu";
 
-/// Parts of the names of cooling devices that hold a clock down. The names on a TX2 are not confirmed: one that is not
-/// recognised leaves it open whether the board throttled.
+/// Substrings of the names of cooling devices that hold a clock down. The names on a TX2 are not confirmed: an
+/// unrecognised name leaves open whether the board throttled.
 const SLOWING: [&str; 7] = ["cpu", "gpu", "emc", "freq", "balanced", "throttle", "processor"];
 
-/// What the machine says about its throttling at one time.
+/// Throttling signs at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sign {
-    /// Events that were counted since the last call.
+    /// Number of events since the last call.
     pub events: u64,
-    /// Whether an alarm is on.
+    /// `true` if an alarm is on.
     pub alarm: bool,
-    /// Whether a cooling device holds a clock down.
+    /// `true` if a cooling device holds a clock down.
     pub held: bool,
-    /// Whether there are counters and all of them were read: no events then means that there were none.
+    /// `true` if counters exist and all of them were read; zero events then means none occurred.
     pub counted: bool,
-    /// Whether there are cooling devices and all of them are known to be at rest.
+    /// `true` if cooling devices exist and all of them are known to be at rest.
     pub rested: bool,
 }
 
@@ -89,24 +89,24 @@ impl Throttle {
         Throttle { counters, alarms, cooling }
     }
 
-    /// Whether the machine counts events.
+    /// Returns `true` if the machine counts events.
     #[must_use]
     pub fn counts(&self) -> bool {
         !self.counters.is_empty()
     }
 
-    /// Whether it has cooling devices that hold clocks down.
+    /// Returns `true` if the machine has cooling devices that hold clocks down.
     #[must_use]
     pub fn cools(&self) -> bool {
         !self.cooling.is_empty()
     }
 
-    /// Looks at all sources. The first call counts no events. Allocates nothing.
+    /// Samples all sources. The first call counts no events. Allocates nothing.
     pub fn look(&mut self) -> Sign {
         let mut events = 0;
         let mut counted = self.counts();
         for counter in &mut self.counters {
-            // The kernel prints the counters of some drivers with a sign, so the bits count.
+            // The kernel prints some drivers' counters as signed, so only the bits count.
             let Some(now) = counter.probe.number().map(|x| x as u32) else {
                 counted = false;
                 continue;
@@ -115,7 +115,7 @@ impl Throttle {
                 events += u64::from(now.wrapping_sub(before));
             }
         }
-        // All are read, without an end at the first: a read clears an alarm.
+        // No early exit at the first alarm: a read clears it, so all are read.
         let on = |probe: &Probe| probe.number().is_some_and(|x| x > 0);
         let alarm = self.alarms.iter().fold(false, |any, probe| any | on(probe));
         let mut rested = self.cools();

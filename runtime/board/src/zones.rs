@@ -1,13 +1,13 @@
-//! Thermal zones: which are real, and which is the hottest.
+//! Thermal zones: selection of the real ones, and the hottest.
 //!
-//! Not every zone measures. `PMIC-Die` of a TX2 and a Nano says 100 °C for ever, and a sensor of an Orin that is
-//! switched off says −256 °C or refuses the read. So zones whose type begins with `PMIC` are left out, and readings
-//! that no running board has are no readings.
+//! Not every zone measures. `PMIC-Die` of a TX2 and a Nano always reports 100 °C, and an Orin's sensor that is
+//! switched off reports −256 °C or refuses the read. So zones whose type begins with `PMIC` are skipped, and
+//! implausible readings are discarded.
 
 use super::root::{Probe, Root};
 use std::ops::RangeInclusive;
 
-/// Where the zones lie.
+/// Folder of the zones.
 const FOLDER: &str = "sys/class/thermal";
 
 /// Temperatures that a running board can have, in degrees Celsius.
@@ -27,14 +27,14 @@ pub struct Zone {
 }
 
 impl Zone {
-    /// Its temperature in degrees Celsius, unless the sensor is off.
+    /// Returns its temperature in degrees Celsius; `None` if the sensor is off.
     #[must_use]
     pub fn celsius(&self) -> Option<f64> {
         self.probe.over(1e3).filter(|x| PLAUSIBLE.contains(x))
     }
 }
 
-/// The zones that measure, and the types of those that do not.
+/// Finds the zones that measure, and the types of those that do not.
 #[must_use]
 pub fn find(root: &Root) -> (Vec<Zone>, Vec<String>) {
     let (mut zones, mut left_out) = (Vec::new(), Vec::new());
@@ -50,7 +50,7 @@ pub fn find(root: &Root) -> (Vec<Zone>, Vec<String>) {
     (zones, left_out)
 }
 
-/// The lowest passive trip point of a zone.
+/// Returns the lowest passive trip point of a zone.
 fn passive(root: &Root, folder: &str) -> Option<f64> {
     let points = root.entries(folder).into_iter().filter_map(|entry| {
         let point = entry.strip_suffix("_type")?.to_owned();
@@ -62,7 +62,7 @@ fn passive(root: &Root, folder: &str) -> Option<f64> {
     degrees.filter(|x| (LOWEST_TRIP..=*PLAUSIBLE.end()).contains(x)).reduce(f64::min)
 }
 
-/// The hottest zone: its place in `zones` and its temperature in degrees Celsius.
+/// Returns the hottest zone: its index in `zones` and its temperature in degrees Celsius.
 #[must_use]
 pub fn hottest(zones: &[Zone]) -> Option<(usize, f64)> {
     let readings = zones.iter().enumerate().filter_map(|(place, zone)| Some((place, zone.celsius()?)));

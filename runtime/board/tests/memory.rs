@@ -1,5 +1,5 @@
-//! The thread that watches a board allocates nothing: what it did would be counted against the call that is measured.
-//! Nor does the memory of the process grow with the time that it watches.
+//! The thread that watches a board allocates nothing: its allocations would count against the measured call. The
+//! memory of the process does not grow with the length of the watch.
 #![allow(clippy::unwrap_used)]
 
 use elsa_board::{Monitor, Root};
@@ -36,7 +36,7 @@ const FILES: [(&str, &str); 21] = [
     ("sys/kernel/debug/bpmp/debug/clk/emc/rate", "2133000000\n"),
 ];
 
-/// Memory of this process, to the page.
+/// Returns the resident memory of this process, to the page.
 fn resident() -> i64 {
     let sums = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = sums.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
@@ -66,14 +66,14 @@ fn watching_allocates_nothing() {
             }
         }
     };
-    // What a thread allocates when it starts is over with its first points.
+    // Allocations at the thread's start are over with its first points.
     points(5);
     let counted = INSTRUMENTED_SYSTEM.stats();
     points(50);
     let change = INSTRUMENTED_SYSTEM.stats() - counted;
     assert_eq!((change.allocations, change.reallocations), (0, 0), "{change:?}");
 
-    // Neither what is kept nor what is asked for grows with the run.
+    // Neither the stored points nor the allocations grow with the run.
     let before = (resident(), INSTRUMENTED_SYSTEM.stats());
     points(500);
     for _ in 0..1000 {

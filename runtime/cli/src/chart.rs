@@ -1,4 +1,4 @@
-//! Curves as SVG: scales, ticks and paths. What is no number is left out.
+//! Curves as SVG: scales, ticks and paths. NaNs are skipped.
 
 use askama::Template;
 
@@ -12,7 +12,7 @@ pub const SPACE: (f64, f64, f64, f64) = (46.0, 10.0, 10.0, 34.0);
 /// A mark of an axis.
 #[derive(Debug, PartialEq)]
 pub struct Tick {
-    /// Where it is, along the axis.
+    /// Position along the axis.
     pub at: f64,
     /// Its number.
     pub label: String,
@@ -25,7 +25,7 @@ pub struct Dot {
     pub x: f64,
     /// From above.
     pub y: f64,
-    /// What it says when it is pointed at.
+    /// Tooltip.
     pub tip: String,
 }
 
@@ -47,11 +47,11 @@ pub struct Curve {
 /// A picture.
 #[derive(Debug, PartialEq)]
 pub struct Chart {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// What the axes are.
+    /// Label of the x axis.
     pub x_name: &'static str,
-    /// What the other axis is.
+    /// Label of the y axis.
     pub y_name: &'static str,
     /// Marks of the axes.
     pub x_ticks: Vec<Tick>,
@@ -63,7 +63,7 @@ pub struct Chart {
     pub frame: [f64; 4],
 }
 
-/// How numbers become places.
+/// Mapping of numbers to positions.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     low: f64,
@@ -74,8 +74,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// From the numbers that it has to hold, for places from `begin` to `end`. None without two different ones, and where one is not positive on a
-    /// logarithmic scale.
+    /// Creates a scale for the given numbers, with positions from `begin` to `end`. `None` without two different
+    /// numbers, or if one is not positive on a logarithmic scale.
     #[must_use]
     pub fn of(numbers: impl Iterator<Item = f64>, logarithmic: bool, begin: f64, end: f64) -> Option<Scale> {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -94,7 +94,7 @@ impl Scale {
         Some(Scale { low, high, logarithmic, begin, end })
     }
 
-    /// The place of a number.
+    /// Returns the place of a number.
     #[must_use]
     pub fn at(&self, x: f64) -> f64 {
         let of = |x: f64| if self.logarithmic { x.ln() } else { x };
@@ -102,7 +102,7 @@ impl Scale {
         ((self.begin + share * (self.end - self.begin)) * 10.0).round() / 10.0
     }
 
-    /// At most `most` marks at round numbers.
+    /// Returns at most `most` marks at round numbers.
     #[must_use]
     pub fn ticks(&self, most: usize) -> Vec<Tick> {
         let tick = |x: f64| Tick { at: self.at(x), label: short(x) };
@@ -129,7 +129,7 @@ impl Scale {
     }
 }
 
-/// A number in few letters.
+/// Formats a number in few letters.
 fn short(x: f64) -> String {
     let text = format!("{x:.3}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
@@ -150,7 +150,7 @@ pub struct Point {
     pub y: f64,
     /// Low and high values.
     pub band: Option<(f64, f64)>,
-    /// What it says when it is pointed at.
+    /// Tooltip.
     pub tip: String,
 }
 
@@ -161,12 +161,12 @@ pub struct Raw {
     pub name: String,
     /// Its points in any order.
     pub points: Vec<Point>,
-    /// Whether it has the last colour, which is the faint one.
+    /// `true` if it has the last colour, which is the faint one.
     pub faint: bool,
 }
 
-/// The picture of some curves; none where no curve has two points. A scale is logarithmic where `x_log` or `y_log` says so,
-/// and `dots` marks the points.
+/// Draws curves; `None` if no curve has two points. A scale is logarithmic if `x_log` or `y_log` is set, and `dots`
+/// marks the points.
 #[must_use]
 pub fn chart(
     title: String,
@@ -248,15 +248,15 @@ struct Placed {
 /// Space above a chart for its title, and below it for its legend and its crossovers.
 const ABOVE: f64 = 24.0;
 const LINE: f64 = 15.0;
-/// Names of curves beside each other, and the width of each.
+/// Number of curve names per line, and the width of each.
 const NAMES: usize = 3;
 const NAME: f64 = 115.0;
-/// Charts beside each other.
+/// Number of charts per line.
 const COLUMNS: usize = 2;
 /// Space around charts.
 const GAP: f64 = 16.0;
 
-/// What the template has.
+/// Variables of the template.
 #[derive(Template)]
 #[template(path = "charts.svg", escape = "html")]
 struct Page<'a> {

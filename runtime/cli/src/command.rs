@@ -42,29 +42,29 @@ pub struct Cli {
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Show how fast, how small and how exact attention is on this machine, in some twenty seconds
+    /// Show how fast, small and exact attention is on this machine, in twenty seconds
     Demo(DemoArgs),
-    /// Attention over tensors in files, to a file
+    /// Compute attention over tensors in files
     Run(Box<RunArgs>),
-    /// Join the states of all tasks of elsa run --task to the answer of the whole, or their shares of gradients
+    /// Merge the states of all tasks of elsa run --task into the full answer, or their shares of gradients
     Merge(Box<MergeArgs>),
-    /// Gradients of attention over tensors in files, to files
+    /// Compute gradients of attention over tensors in files
     Backward(Box<BackwardArgs>),
-    /// Linear attention: run it, verify it, measure it; recurrences, selective scans and convolutions
+    /// Run, verify and measure linear attention, recurrences, selective scans and convolutions
     Linear(LinearArgs),
     /// Compare with exact attention: PASS, FAIL or NO CLAIM, drift metrics, bounds
     Verify(Box<VerifyArgs>),
     /// Measure latency on this machine; every answer is checked
     Bench(Box<BenchArgs>),
-    /// Report what this machine has, what would be chosen and why
+    /// Report this machine's hardware, the engine's choices and the reasons
     Info(InfoArgs),
     /// Load the GPU's kernels ahead of the first frame, so that its driver has compiled them
     Warmup(WarmupArgs),
-    /// Measure which kernels and divisions are the fastest on this GPU, and keep them in a file
+    /// Measure the fastest kernels and divisions on this GPU, and save them to a file
     Tune(TuneArgs),
-    /// Show what a benchmark on another machine sends over a serial line
+    /// Show the records that a benchmark on another machine sends over a serial line
     Listen(ListenArgs),
-    /// Replace the attention of ONNX models by this runtime's operator, or list it
+    /// List the attention of ONNX models, or replace it by this runtime's operator
     Onnx(OnnxArgs),
 }
 
@@ -72,7 +72,7 @@ impl Command {
     /// Runs the command.
     ///
     /// # Errors
-    /// Those of the command.
+    /// The errors of the command.
     pub fn run(&self) -> Result<(), Error> {
         match self {
             Command::Demo(args) => demo::demo(args),

@@ -1,7 +1,7 @@
-//! `elsa demo`: what this machine computes, how fast and how exactly, in some twenty seconds.
+//! `elsa demo`: a twenty-second tour of what this machine computes, how fast and how exactly.
 //!
 //! Every workload has the shape of a real model. A slow machine repeats a call less often; the shapes stay. Each answer
-//! is certified by its own run and compared with f64 in 64 rows.
+//! is certified by its own run, and 64 of its rows are compared with f64.
 
 use crate::args::EngineArgs;
 use crate::bench::watch::{Gate, Watch};
@@ -21,12 +21,12 @@ use std::time::{Duration, Instant};
 
 /// Rows of each answer that are compared with f64.
 const ROWS: usize = 64;
-/// Time for the timed calls of a workload. A call that takes longer is made [`FEWEST`] times.
+/// Time for the timed calls of a workload. A longer call is made [`FEWEST`] times.
 const TIME: Duration = Duration::from_millis(700);
 /// Fewest timed calls.
 const FEWEST: u64 = 3;
 
-/// The workloads: what a reader calls them, and their shapes.
+/// The workloads: display name and shapes.
 const WORKLOADS: [(&str, &str); 5] = [
     ("ViT-B/16, 224 pixels", "1,12,197,197,64"),
     ("Swin-T, stage 1, shifted", "64,3,49,49,32,swin=56x56:3"),
@@ -41,12 +41,12 @@ pub struct DemoArgs {
     /// Engine.
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// Folder for the tensors of the first workload, made if it does not exist: q.npy, k.npy, v.npy, y.npy
+    /// Folder for the tensors of the first workload, created if it does not exist: q.npy, k.npy, v.npy, y.npy
     #[arg(long, value_name = "DIR", default_value = "elsa-demo")]
     pub out: PathBuf,
 }
 
-/// What a workload came to.
+/// Result of a workload.
 struct Row {
     name: &'static str,
     ms: f64,
@@ -59,7 +59,7 @@ struct Row {
     error: f64,
     /// The certified bound on the error of every element; `None` without a claim.
     bound: Option<f64>,
-    /// Whether something disturbed the timed calls.
+    /// `true` if something disturbed the timed calls.
     disturbed: bool,
 }
 
@@ -155,7 +155,7 @@ pub fn demo(args: &DemoArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes the folder and prepares its files, so that a folder that cannot be written is refused before anything is computed.
+/// Creates the folder and prepares its files, so that an unwritable folder is refused before anything is computed.
 fn prepare(folder: &Path) -> Result<Option<Writer>, Error> {
     std::fs::create_dir_all(folder).map_err(|e| FileError::Target {
         argument: "out",
@@ -175,12 +175,12 @@ fn prepare(folder: &Path) -> Result<Option<Writer>, Error> {
     Ok(Some(writer))
 }
 
-/// The command that started this program.
+/// Returns the command that started this program.
 fn program() -> String {
     std::env::args().next().map_or_else(|| "elsa".to_owned(), |name| crate::foreign::one_line(&name))
 }
 
-/// Runs a workload: once with a certificate, whose answer is compared with f64, and then against the clock.
+/// Runs a workload: first with a certificate, comparing the answer with f64, then timed.
 fn measure(
     engine: &Engine,
     options: &PlanOptions,
@@ -254,7 +254,7 @@ fn measure(
     Ok((row, answer))
 }
 
-/// The line of a row.
+/// Formats a row.
 fn line(row: &Row) -> String {
     let Row { name, ms, gflops, bytes, materialised, error, bound, disturbed } = row;
     let bound = bound.map_or_else(|| "no claim".to_owned(), |bound| format!("{bound:.1e}"));
@@ -268,7 +268,7 @@ fn line(row: &Row) -> String {
     )
 }
 
-/// A number of bytes in the unit that leaves one to four digits before the point.
+/// Formats a number of bytes in the unit that leaves one to four digits before the point.
 fn size(bytes: usize) -> String {
     let bytes = bytes as f64;
     match bytes {

@@ -1,4 +1,4 @@
-//! Why a command fails: one line of text and an exit status.
+//! Errors of a command: one line of text and an exit status.
 
 pub use crate::foreign::one_line;
 
@@ -28,7 +28,7 @@ pub const NO_CLAIM: u8 = 6;
 /// reports it.
 pub const CLOSED: u8 = 141;
 
-/// Why a command failed. Each message names the argument, what was found and what is allowed.
+/// Error of a command. Each message names the argument, its value and the allowed values.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -37,9 +37,9 @@ pub enum Error {
     Argument {
         /// The flag, without its dashes.
         argument: &'static str,
-        /// What was found.
+        /// The offending value.
         found: String,
-        /// What is allowed.
+        /// Allowed values.
         allowed: String,
     },
     /// A file that is not read or written.
@@ -51,7 +51,7 @@ pub enum Error {
     /// Tensors of files that are not a valid problem. The text of `fault` starts with the argument.
     #[error("--{}{advice} ({files})", flag::problem(*fault))]
     Tensors {
-        /// What is wrong with them.
+        /// The fault.
         fault: ArgumentError,
         /// The next step, after a semicolon, or nothing.
         advice: String,
@@ -63,7 +63,7 @@ pub enum Error {
     Quorum {
         /// The flag, without its dashes.
         argument: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         source: QuorumError,
     },
     /// Files of tasks that do not make a whole.
@@ -105,7 +105,7 @@ pub enum Error {
     Port {
         /// The argument, with its dashes where it is a flag.
         argument: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         source: PortError,
     },
     /// Records that a serial line lost or damaged.
@@ -113,7 +113,7 @@ pub enum Error {
     Line {
         /// The port.
         port: String,
-        /// How much.
+        /// The amount.
         what: String,
     },
     /// Memory that the system refuses.
@@ -132,7 +132,7 @@ pub enum Error {
         argument: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         found: String,
     },
     /// A file that is not a model that can be rewritten.
@@ -142,10 +142,10 @@ pub enum Error {
         argument: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         source: ModelError,
     },
-    /// A GPU whose events tell no time.
+    /// A GPU whose events report no time.
     #[error("the driver of the GPU reports no time between its events, so that nothing can be measured")]
     Untimed,
     /// Something became slower than the results that it was compared with.
@@ -157,8 +157,9 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit status: 2 for a wrong request, 3 for a failing device or system, 4 for a wrong answer and for one that
-    /// became slower, 5 for disturbed measurements, 6 for an answer about which nothing can be said, 141 for a standard output that its reader has closed.
+    /// Returns the exit status: 2 for a wrong request, 3 for a failing device or system, 4 for a wrong answer and for
+    /// one that became slower, 5 for disturbed measurements, 6 for an answer about which nothing can be said, 141 for a
+    /// standard output that its reader has closed.
     #[must_use]
     pub fn status(&self) -> u8 {
         match self {
@@ -201,7 +202,7 @@ impl Error {
         }
     }
 
-    /// The message on one line, with what is hidden in names shown.
+    /// Returns the message on one line, with hidden characters in names escaped.
     #[must_use]
     pub fn line(&self) -> String {
         one_line(&self.to_string())

@@ -1,4 +1,4 @@
-//! What the files of a call hold, for messages: flag, path, type and shape.
+//! Contents of a call's files, for messages: flag, path, type and shape.
 
 use crate::error::Error;
 use crate::flag::flag;
@@ -15,20 +15,20 @@ impl Files {
         self.0.push((argument, format!("--{argument} {path}: {dtype} {shape:?}")));
     }
 
-    /// The tensor of the flag `argument` in words, or nothing if it has no file.
+    /// Describes the tensor of the flag `argument`, or returns `None` if it has no file.
     #[must_use]
     pub fn of(&self, argument: &str) -> Option<&str> {
         self.0.iter().find(|(of, _)| *of == argument).map(|(_, words)| words.as_str())
     }
 
-    /// `fault` with the tensors that it is about.
+    /// Adds the tensors concerned to `fault`.
     #[must_use]
     pub fn explain(&self, fault: ArgumentError) -> Error {
         self.with(fault, String::new(), None)
     }
 
-    /// As [`Files::explain`], of a fault in `spec`. Mask and bias are compared with the scores, and a mask that looks like
-    /// one of padding is told from a mask of queries.
+    /// Explains a fault in `spec`, like [`Files::explain`]. Mask and bias are compared with the scores, and a probable
+    /// padding mask is distinguished from a mask of queries.
     #[must_use]
     pub fn explain_spec(&self, fault: ArgumentError, spec: &Spec) -> Error {
         let ArgumentError::MaskShape { argument, .. } = fault else { return self.explain(fault) };
@@ -36,7 +36,7 @@ impl Files {
         let keys = spec.key.tokens().saturating_add(past);
         let (batch, queries) = (spec.query.batch(), spec.query.tokens());
         let scores = [batch, spec.query.heads(), queries, keys];
-        // [batch, keys], or [batch, queries, keys]: the batch lies where heads or queries are expected.
+        // [batch, keys], or [batch, queries, keys]: the batch is where heads or queries are expected.
         let padding = match spec.mask.filter(|_| argument == "mask").map(|mask| mask.shape()) {
             Some([1, 1, b, n]) if b == batch && n == keys => Some([batch, 1, 1, keys]),
             Some([1, b, q, n]) if b == batch && n == keys && (q == 1 || q == queries) => {

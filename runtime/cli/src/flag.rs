@@ -43,13 +43,13 @@ pub fn flag(argument: &'static str) -> &'static str {
     }
 }
 
-/// The message of an error about an argument, by flag.
+/// Returns the message of an error about an argument, by flag.
 #[must_use]
 pub fn problem(e: ArgumentError) -> String {
     e.renamed(flag).to_string()
 }
 
-/// The message of an error about a plan, by flag.
+/// Returns the message of an error about a plan, by flag.
 #[must_use]
 pub fn plan(e: &PlanError) -> String {
     if let PlanError::Option(e) = e {
@@ -58,7 +58,7 @@ pub fn plan(e: &PlanError) -> String {
     e.to_string().replacen("host_budget", "host-budget", 1)
 }
 
-/// The message of an error about the tensors of a call, by flag.
+/// Returns the message of an error about the tensors of a call, by flag.
 #[must_use]
 pub fn bind(e: &BindError) -> String {
     match e {

@@ -1,16 +1,15 @@
-//! Text of others on a terminal, in a log or in a report: names of files, devices, processes and rows, whatever a file or
-//! the environment holds.
+//! Untrusted text on a terminal, in a log or in a report: names of files, devices, processes and rows, with any
+//! content.
 //!
-//! Such a text may hold escape sequences that clear a screen, line ends that forge a line, and characters that turn the
-//! order of the others around or take no room. Every one of them is written as an escape of JSON, `\n` or `\u202e`, so that
-//! it can be seen, and so that an object of JSON stays the same. A text that stands in a line goes through [`one_line`].
-//! Everything else goes through [`Shown`], whose line ends are the tool's own: standard output ([`stdout`]) and reports
-//! ([`page`]).
+//! Such a text may hold escape sequences that clear a screen, line ends that forge a line, and characters that reverse
+//! the order of others or have no width. Each of them is written as a JSON escape, `\n` or `\u202e`, so that it is
+//! visible and a JSON object keeps its meaning. Text within a line goes through [`one_line`]. All other text goes
+//! through [`Shown`], whose line ends are the tool's own: standard output ([`stdout`]) and reports ([`page`]).
 
 use std::fmt::Write as _;
 use std::io::{self, Stdout, Write};
 
-/// Whether a character acts on a terminal or on its neighbours, or cannot be seen.
+/// Returns `true` if a character acts on a terminal or on its neighbours, or is invisible.
 fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -40,25 +39,25 @@ fn escaped(text: &str, stays: impl Fn(char) -> bool) -> String {
     shown
 }
 
-/// `text` so that it prints on one line and as what it is.
+/// Escapes `text` so that it prints literally and on one line.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     escaped(text, |_| false)
 }
 
-/// `text` so that it prints as what it is, in its lines.
+/// Escapes `text` so that it prints literally, in its lines.
 #[must_use]
 pub fn page(text: &str) -> String {
     escaped(text, |c| c == '\n')
 }
 
-/// Standard output. What is written appears as what it is, in its lines.
+/// Returns standard output that escapes its text and keeps its lines.
 #[must_use]
 pub fn stdout() -> Shown<Stdout> {
     Shown { to: io::stdout(), begun: Vec::new() }
 }
 
-/// A writer that passes on what is written, in its lines, without anything that is hidden.
+/// A writer that keeps the lines of its text and escapes hidden characters.
 #[derive(Debug)]
 pub struct Shown<W: Write> {
     to: W,
@@ -74,7 +73,7 @@ impl<W: Write> Write for Shown<W> {
         for chunk in all.utf8_chunks() {
             shown.push_str(&page(chunk.valid()));
             let broken = chunk.invalid();
-            // The end of what is written may be the first part of a character; nothing else is.
+            // Only the end of the text may be the first part of a character.
             if all.ends_with(broken) && std::str::from_utf8(broken).is_err_and(|e| e.error_len().is_none()) {
                 self.begun.extend_from_slice(broken);
             } else if !broken.is_empty() {

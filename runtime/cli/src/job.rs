@@ -1,4 +1,4 @@
-//! From flags and files to a problem and its inputs.
+//! Conversion of flags and files to a problem and its inputs.
 
 use crate::args::{FILE_IS, ProblemArgs};
 use crate::error::{Error, dashed, say};
@@ -23,7 +23,7 @@ pub struct Job {
     lengths: Lists,
     /// The checked problem.
     pub problem: Problem,
-    /// Axes of each operand that is written, as its file has them. Empty for those that are read.
+    /// Axes in the file of each operand that is written. Empty for operands that are read.
     pub shapes: Operands<Vec<usize>>,
 }
 
@@ -50,8 +50,8 @@ impl Job {
         })
     }
 
-    /// As [`Job::load`], with tensors that `read` reads, given the operand and its flag. With a chunk they are part of a
-    /// whole, of which the key lengths are.
+    /// Loads a job like [`Job::load`], with tensors from `read`, which gets the operand and its flag. With a chunk they
+    /// are part of a whole, to which the key lengths apply.
     ///
     /// # Errors
     /// As [`Job::load`].
@@ -99,7 +99,7 @@ impl Job {
         Ok(job)
     }
 
-    /// The job of tensors that are loaded. `files` describes them in messages.
+    /// Builds the job of tensors that are loaded. `files` describes them in messages.
     fn of(
         args: &ProblemArgs,
         present: [bool; 2],
@@ -195,26 +195,26 @@ impl Job {
         Ok(job)
     }
 
-    /// The tensor of an operand.
+    /// Returns the tensor of an operand.
     #[must_use]
     pub fn tensor(&self, operand: Operand) -> Option<&Tensor> {
         self.tensors[operand].as_deref()
     }
 
-    /// The lengths of the sequences.
+    /// Returns the lengths of the sequences.
     #[must_use]
     pub fn lengths(&self) -> Lengths<'_> {
         self.lengths.borrow()
     }
 
-    /// What tells the files that were read from others, and from themselves once they have been written.
+    /// Returns fingerprints that distinguish the files read from others and from later versions of themselves.
     #[must_use]
     pub fn stamps(&self) -> Vec<String> {
         let tensors = self.tensors.iter().filter_map(|(_, tensor)| tensor.as_deref());
         tensors.chain(self.lengths.tensors()).map(Tensor::stamp).collect()
     }
 
-    /// The flag whose file `found` is, by whatever name.
+    /// Returns the flag whose file is `found`, under any name.
     #[must_use]
     pub fn reads(&self, found: &Metadata) -> Option<&'static str> {
         let tensors = self.tensors.iter().filter_map(|(_, tensor)| tensor.as_deref());
@@ -231,13 +231,13 @@ impl Job {
         tensors.try_for_each(Tensor::unchanged)
     }
 
-    /// Axes of an input as its file has them; empty if there is none.
+    /// Returns the axes of an input in its file; empty without a file.
     #[must_use]
     pub fn shape(&self, operand: Operand) -> Vec<usize> {
         self.tensors[operand].as_deref().map_or_else(Vec::new, |tensor| tensor.shape().to_vec())
     }
 
-    /// The data of the problem.
+    /// Returns the data of the problem.
     ///
     /// # Errors
     /// A tensor without floating-point elements, which [`Job::load`] rules out.
@@ -256,7 +256,7 @@ impl Job {
     }
 }
 
-/// The windows of a picture. Without a picture each window is one.
+/// Returns the windows of a picture. Without a picture each window is a picture.
 fn windows(args: &ProblemArgs) -> Result<Option<Windows>, Error> {
     let needs = |argument, needed: &str| Error::Argument {
         argument,
@@ -275,7 +275,7 @@ fn windows(args: &ProblemArgs) -> Result<Option<Windows>, Error> {
     }
 }
 
-/// The bias, or its table, for `pairs` of queries and keys.
+/// Returns the bias, or its table, for `pairs` of queries and keys.
 fn bias(args: &ProblemArgs, tensors: &Tensors, pairs: [usize; 2]) -> Result<Option<BiasView>, Error> {
     let rank = |operand: Operand, tensor: &Tensor, allowed| match args.source(operand) {
         Some(source) if tensor.shape().len() != 2 => Err(FileError::Tensor {
@@ -351,7 +351,7 @@ impl Lists {
         })
     }
 
-    /// The number of packed sequences, if the tensors are packed.
+    /// Returns the number of packed sequences, if the tensors are packed.
     fn sequences(&self) -> Result<Option<usize>, ArgumentError> {
         match (&self.cu_seqlens_q, &self.cu_seqlens_k) {
             (Some(bounds), Some(_)) => Ok(Some(bounds.shape()[0].saturating_sub(1))),
@@ -375,7 +375,7 @@ impl Lists {
     }
 }
 
-/// What errors about packed tensors say.
+/// Texts of errors about packed tensors.
 pub struct Packed {
     /// The flag of their bounds, with its dashes.
     pub argument: &'static str,
@@ -385,15 +385,15 @@ pub struct Packed {
     pub bnhd: &'static str,
 }
 
-/// What errors about packed tensors of a problem of attention say.
+/// Texts of errors about packed tensors of attention.
 const PACKED: Packed = Packed {
     argument: "--cu-seqlens-q",
     bnc: "2 (tokens, heads*dim), with --cu-seqlens-q",
     bnhd: "3 (tokens, heads, dim), with --cu-seqlens-q",
 };
 
-/// The layout of the views: the one that is given, or the default. Packed tensors are `[total, heads, dim]`, which is bnhd
-/// without a batch, or `[total, heads · dim]`.
+/// Returns the layout of the views: the one that is given, or the default. Packed tensors are `[total, heads, dim]`,
+/// which is bnhd without a batch, or `[total, heads · dim]`.
 ///
 /// # Errors
 /// The layout bnc without a number of heads, and packed tensors in another order or of another rank.

@@ -1,4 +1,4 @@
-//! What a run by a schedule left out, as `elsa run` and `elsa verify` print it.
+//! Blocks skipped by a run under a schedule, as `elsa run` and `elsa verify` print them.
 
 use crate::oracle::value;
 use elsa_core::attention::traversal::{Report, Shares, Skip};
@@ -7,7 +7,7 @@ use elsa_runtime::Traversed;
 use serde::Serialize;
 use std::fmt;
 
-/// What a run by a schedule left out.
+/// Blocks skipped by a run under a schedule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeftOut {
     /// The published name of the schedule.
@@ -26,7 +26,7 @@ pub struct LeftOut {
     pub mean: f64,
     /// The largest difference of two values of a channel.
     pub value_spread: f64,
-    /// What an element may have lost by it, beside rounding: `worst` times `value_spread`.
+    /// Bound on an element's error from the skipped blocks, excluding rounding: `worst` times `value_spread`.
     pub lost_at_most: f64,
     /// The share of the blocks that were left out whole.
     pub block_sparsity: f64,
@@ -42,14 +42,14 @@ pub struct LeftOut {
     pub rows: u64,
     /// Rows that did not pass the guard and were computed again by the exact schedule.
     pub recomputed: u64,
-    /// Of these, rows whose largest score was in a block that was left out.
+    /// Rows among these whose largest score was in a skipped block.
     pub lost_maximum: u64,
     /// Rows whose reference was zero because the norm gate was open.
     pub gated: u64,
 }
 
 impl LeftOut {
-    /// What `traversed` tells of a run of `problem`.
+    /// Summarizes `traversed` for a run of `problem`.
     #[must_use]
     pub fn of(traversed: &Traversed<'_>, problem: &Problem, inputs: &Inputs<'_>) -> LeftOut {
         let Traversed { schedule, tile, report, shares, .. } = traversed;
@@ -127,7 +127,8 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// The largest difference of two values of a channel, over all heads and sequences. Values that are not finite do not count.
+/// Returns the largest difference of two values of a channel, over all heads and sequences. Values that are not finite
+/// do not count.
 #[must_use]
 pub fn spread(problem: &Problem, inputs: &Inputs<'_>) -> f64 {
     let mut most = 0.0;

@@ -9,9 +9,9 @@
 //! | `elsa linear` | [`mod@linear`]: linear attention, run, verified and measured; recurrences, selective scans, convolutions |
 //! | `elsa verify` | [`verify`]: an answer against the f64 [`oracle`], on given tensors or a built-in [`scenario`] |
 //! | `elsa bench` | [`mod@bench`]: latency; every answer is checked |
-//! | `elsa info` | [`info`]: what the [`machine`] and its board ([`elsa_board`]) have, what would be chosen and why |
+//! | `elsa info` | [`info`]: the hardware of the [`machine`] and its board ([`elsa_board`]), the engine's choices and the reasons |
 //! | `elsa warmup` | [`warmup`]: GPU kernels loaded ahead of the first frame |
-//! | `elsa listen` | [`listen`]: what a benchmark sends over a [`serial`] line |
+//! | `elsa listen` | [`listen`]: the records that a benchmark sends over a [`serial`] line |
 //! | `elsa tune` | [`mod@tune`]: the fastest kernels and divisions on a GPU, measured and kept in a file |
 //! | `elsa onnx` | [`mod@onnx`]: attention in ONNX models, listed or replaced |
 //!
@@ -74,7 +74,7 @@ pub fn prepare(name: &'static str) {
     error::begin_with(name);
     signals::watch_panics();
     let mut logger = env_logger::Builder::from_env(env_logger::Env::new().filter_or("ELSA_LOG", "warn"));
-    // Names of files and devices are in what is logged.
+    // Log messages contain names of files and devices.
     logger.format(|to, record| {
         let text = foreign::one_line(&record.args().to_string());
         writeln!(to, "[{:<5} {}] {text}", record.level(), record.target())
@@ -95,7 +95,7 @@ pub fn main<C: Parser>(
         Ok(cli) => run(&cli),
         Err(e) if !e.use_stderr() => e.print().map_err(Error::Print),
         Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            // The status reports what is wrong, even where this text cannot be printed.
+            // The status reports the error even if this text cannot be printed.
             let _ = e.print();
             return error::REQUEST;
         }

@@ -1,4 +1,4 @@
-//! What the operating system reports about the processor. What it does not report is `None`.
+//! The operating system's report about the processor. Missing values are `None`.
 
 use serde::Serialize;
 use std::fs;
@@ -15,7 +15,7 @@ pub struct Cache {
     pub size: String,
 }
 
-/// The first line of a file, unless it is empty.
+/// Returns the first line of a file, unless it is empty.
 fn line(path: impl AsRef<Path>) -> Option<String> {
     let bytes = fs::read(path).ok()?;
     let text = String::from_utf8_lossy(&bytes);
@@ -23,7 +23,7 @@ fn line(path: impl AsRef<Path>) -> Option<String> {
     (!text.is_empty()).then(|| text.to_string())
 }
 
-/// The model of the processor: its name, or on ARM the names of its kinds of cores.
+/// Returns the model of the processor: its name, or on ARM the names of its kinds of cores.
 #[must_use]
 pub fn cpu_model() -> Option<String> {
     model_of(&fs::read_to_string("/proc/cpuinfo").ok()?)

@@ -6,7 +6,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use std::alloc::System;
 use std::process::ExitCode;
 
-// Counts allocations, so that `elsa bench` can report what a run allocates.
+// Counts allocations, so that `elsa bench` can report the allocations of a run.
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 

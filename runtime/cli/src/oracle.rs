@@ -14,20 +14,20 @@ use elsa_core::state::HEADROOM;
 /// Scores and queries beyond this may overflow f32 on the way.
 const SCORES: f64 = 1.1e38;
 
-/// Where sums in f16 end.
+/// Largest finite f16.
 const HALF: f64 = 65_504.0;
 
-/// What is known of a run that bounds its answers.
+/// A run's data for its error bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounded<'e, 'a> {
-    /// What it executed.
+    /// Its execution.
     pub executed: &'e Executed,
-    /// Of a run by another schedule than the exact one, the share of its weights that each row left out.
+    /// For a run by a schedule other than the exact one, the share of its weights that each row skipped.
     pub shares: Option<&'a [f32]>,
 }
 
 impl<'e> Bounded<'e, '_> {
-    /// A run by the exact schedule.
+    /// Describes a run by the exact schedule.
     #[must_use]
     pub const fn by(executed: &'e Executed) -> Self {
         Bounded { executed, shares: None }
@@ -47,11 +47,11 @@ pub struct Oracle<'a> {
     pub y: Vec<f64>,
     /// Bounds of the error of each component.
     pub bounds: Vec<Bounds>,
-    /// `Σ p_j |v_j|` of each component: the size of what is added up.
+    /// `Σ p_j |v_j|` of each component: the sum of absolute terms.
     pub terms: Vec<f64>,
     /// The largest `Σ_c |q_c k_jc|`, times the scale, of a key that the row attends.
     pub score: f64,
-    /// Whether a run may leave the range of its arithmetic in this row, and then answer with an infinity or NaN.
+    /// `true` if a run may leave the range of its arithmetic in this row, and then return an infinity or NaN.
     pub beyond_range: bool,
     components: Vec<Component>,
     shares: Option<&'a [f32]>,
@@ -59,7 +59,7 @@ pub struct Oracle<'a> {
     ln_p: Vec<f64>,
 }
 
-/// Key `j` of a sequence: the elements that hold it, and the index of its first.
+/// Returns key `j` of a sequence: the elements that hold it, and the index of its first.
 #[must_use]
 pub fn key<'a>(
     problem: &Problem,
@@ -75,7 +75,7 @@ pub fn key<'a>(
     }
 }
 
-/// Value `j` of a sequence, likewise.
+/// Returns value `j` of a sequence, likewise.
 #[must_use]
 pub fn value<'a>(
     problem: &Problem,
@@ -92,14 +92,14 @@ pub fn value<'a>(
 }
 
 impl<'a> Oracle<'a> {
-    /// The oracle of a problem, with the bounds for runs that execute `executed`.
+    /// Creates the oracle of a problem, with the bounds for runs that execute `executed`.
     #[must_use]
     pub fn new(problem: &'a Problem, inputs: Inputs<'a>, executed: &Executed) -> Oracle<'a> {
         let shares = None;
         Oracle::bounded(problem, inputs, Bounded { executed, shares })
     }
 
-    /// The oracle of a problem, with the bounds for a run.
+    /// Creates the oracle of a problem, with the bounds for a run.
     #[must_use]
     pub fn bounded(
         problem: &'a Problem,
@@ -124,7 +124,7 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// Computes the answer of a row, its bounds and what they rest on.
+    /// Computes the answer of a row, its bounds and their inputs.
     pub fn row(&mut self, row: RowId) {
         self.compute(row, true);
     }
@@ -241,7 +241,7 @@ impl<'a> Oracle<'a> {
             || (arithmetic.executed.half_chain > 0 && half >= HALF);
     }
 
-    /// Whether `x` stands for component `c` of a row where one of the two is not finite.
+    /// Returns `true` if `x` is acceptable as component `c` of a row when one of the two is not finite.
     #[must_use]
     pub fn stands_for(&self, x: f64, c: usize) -> bool {
         let y = self.y[c];
@@ -249,7 +249,7 @@ impl<'a> Oracle<'a> {
             return false;
         }
         if y.is_finite() {
-            // What the output's type cannot hold is infinite there.
+            // Values beyond the output's type are infinite there.
             let most = match self.problem.spec().dtype {
                 DType::F32 => f64::from(f32::MAX),
                 DType::F16 => f64::from(half::f16::MAX),
@@ -267,7 +267,7 @@ impl<'a> Oracle<'a> {
 pub struct Comparison {
     /// Its drift, of outputs only.
     pub drift: RowDrift,
-    /// Its components beside their bounds.
+    /// Its components compared with their bounds.
     pub explained: Explained,
     /// Its largest numbers.
     pub sizes: Sizes,
@@ -284,34 +284,34 @@ pub struct Sizes {
     pub terms: f64,
     /// Largest component of the exact answer.
     pub answer: f64,
-    /// The least bound that an output type allows: what is smaller is lost to its underflow.
+    /// Smallest bound of an output type: smaller values are lost to its underflow.
     pub least: f64,
     /// Largest score, as [`Oracle::score`].
     pub score: f64,
 }
 
 impl Sizes {
-    /// Whether the bound says anything: it is below the terms that are added up. Otherwise an answer of zeros would be
-    /// within it. A row whose terms are as small as the output's underflow is as exact as its type.
+    /// Returns `true` if the bound is meaningful: it is below the sum of absolute terms. Otherwise an answer of zeros
+    /// would be within it. A row whose terms are as small as the output's underflow is as exact as its type.
     #[must_use]
     pub fn claims(&self) -> bool {
         self.bound < self.terms || self.bound <= self.least
     }
 
-    /// Whether the values cancel so far that the answer is smaller than its bound.
+    /// Returns `true` if the values cancel so far that the answer is smaller than its bound.
     #[must_use]
     pub fn cancels(&self) -> bool {
         self.claims() && self.bound >= self.answer && self.bound > self.least
     }
 
-    /// The bound relative to the terms; zero where there are none.
+    /// Returns the bound relative to the terms; zero without terms.
     #[must_use]
     pub fn relative(&self, x: f64) -> f64 {
         if x <= self.least { 0.0 } else { x / self.terms }
     }
 }
 
-/// The components of some rows beside the error that rounding explains.
+/// Components of rows compared with the error that rounding explains.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Explained {
     /// `Σ y²`, over finite components like the next two.
@@ -333,7 +333,7 @@ pub struct Explained {
 }
 
 impl Comparison {
-    /// `ŷ`, read by component, against the oracle's row.
+    /// Compares `ŷ`, read by component, with the oracle's row.
     #[must_use]
     pub fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64) -> Comparison {
         let mut comparison = Comparison::default();
@@ -375,12 +375,12 @@ impl Comparison {
 pub struct Total {
     /// Drift over all rows; none without rows.
     pub drift: Option<Metrics>,
-    /// All components beside their bounds.
+    /// All components compared with their bounds.
     pub explained: Explained,
 }
 
 impl Total {
-    /// The total of `rows`.
+    /// Returns the total of `rows`.
     #[must_use]
     pub fn of(rows: &[Comparison]) -> Total {
         let (mut drift, mut all) = (Drift::new(), Explained::default());
@@ -399,7 +399,7 @@ impl Total {
         Total { drift: drift.metrics(), explained: all }
     }
 
-    /// `‖ŷ − y‖ / ‖y‖`; NaN if an attended number is NaN, and without rows.
+    /// Returns `‖ŷ − y‖ / ‖y‖`; NaN if an attended number is NaN, and without rows.
     #[must_use]
     pub fn relative(&self) -> f64 {
         self.drift.map_or(f64::NAN, |drift| drift.rel_l2_y)
@@ -407,38 +407,38 @@ impl Total {
 }
 
 impl Explained {
-    /// `‖worst‖ / ‖y‖`: the greatest relative error that rounding can cause.
+    /// Returns `‖worst‖ / ‖y‖`: the greatest relative error that rounding can cause.
     #[must_use]
     pub fn worst(&self) -> f64 {
         ratio(self.worst, self.reference)
     }
 
-    /// `‖likely‖ / ‖y‖`.
+    /// Returns `‖likely‖ / ‖y‖`.
     #[must_use]
     pub fn likely(&self) -> f64 {
         ratio(self.likely, self.reference)
     }
 
-    /// Whether the worst case explains every component.
+    /// Returns `true` if the worst case explains every component.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.not_finite == 0 && self.beyond == 0 && self.beyond_range == 0
     }
 
-    /// Whether more components lie beyond the likely case than its model expects.
+    /// Returns `true` if more components exceed the likely case than its model expects.
     #[must_use]
     pub fn surprises(&self) -> bool {
         self.unlikely > self.unlikely_allowed()
     }
 
-    /// The greatest number of components beyond the likely case that its model expects.
+    /// Returns the greatest number of components beyond the likely case that its model expects.
     #[must_use]
     pub fn unlikely_allowed(&self) -> usize {
         (self.components as f64 * UNLIKELY).ceil() as usize
     }
 }
 
-/// `√a / √b`, with `0 / 0 = 0`.
+/// Returns `√a / √b`, with `0 / 0 = 0`.
 fn ratio(a: f64, b: f64) -> f64 {
     if a == 0.0 && b == 0.0 { 0.0 } else { a.sqrt() / b.sqrt() }
 }

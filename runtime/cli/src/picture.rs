@@ -10,7 +10,7 @@ const SHADES: usize = 16;
 /// Largest number of rows, and of columns, of a map.
 const CELLS: usize = 48;
 
-/// Where pictures lie in their frame.
+/// Frame of the pictures.
 pub const FRAME: [f64; 4] = [SPACE.0, SPACE.1, SIZE.0 - SPACE.2, SIZE.1 - SPACE.3];
 
 /// A bar.
@@ -20,20 +20,20 @@ pub struct Bar {
     pub x: f64,
     /// From above.
     pub y: f64,
-    /// How wide it is.
+    /// Width.
     pub width: f64,
-    /// How high it is.
+    /// Height.
     pub height: f64,
     /// The number of its colour.
     pub color: usize,
-    /// What it says when it is pointed at.
+    /// Tooltip.
     pub tip: String,
 }
 
 /// Cells of a map that have the same shade.
 #[derive(Debug, PartialEq)]
 pub struct Shade {
-    /// How much of the colour shows, from 0 to 1.
+    /// Opacity of the colour, from 0 to 1.
     pub share: f64,
     /// The cells.
     pub path: String,
@@ -42,11 +42,11 @@ pub struct Shade {
 /// A picture of rectangles.
 #[derive(Debug)]
 pub struct Picture {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// What the axes are.
+    /// Label of the x axis.
     pub x_name: String,
-    /// What the other axis is.
+    /// Label of the y axis.
     pub y_name: String,
     /// Marks of the axes.
     pub x_ticks: Vec<Tick>,
@@ -72,7 +72,7 @@ pub struct HeatMap {
 }
 
 impl HeatMap {
-    /// A map of zeros.
+    /// Creates a map of zeros.
     #[must_use]
     pub fn new(queries: usize, keys: usize) -> HeatMap {
         HeatMap { of: [queries, keys], cells: vec![vec![0.0; keys.min(CELLS)]; queries.min(CELLS)] }
@@ -86,13 +86,13 @@ impl HeatMap {
         }
     }
 
-    /// The greatest cell that is a number.
+    /// Returns the greatest cell that is a number.
     #[must_use]
     pub fn most(&self) -> f64 {
         self.cells.iter().flatten().copied().fold(0.0, f64::max)
     }
 
-    /// The picture: of a cell that is not zero shows as much of the colour as `share` says, from 0 to 1. None without cells.
+    /// Draws the map: the opacity of a nonzero cell is `share`, from 0 to 1. `None` without cells.
     #[must_use]
     pub fn picture(
         &self,

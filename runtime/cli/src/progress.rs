@@ -1,9 +1,9 @@
-//! Progress on standard error. It shows on a terminal only, and only for work of more than a second.
+//! Progress on standard error, only on a terminal and for work of more than a second.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 
-/// A bar for `steps` steps that take about `seconds` together.
+/// Creates a bar for `steps` steps that take about `seconds` together.
 #[must_use]
 pub fn bar(steps: u64, seconds: f64) -> ProgressBar {
     if seconds <= 1.0 {
@@ -16,7 +16,7 @@ pub fn bar(steps: u64, seconds: f64) -> ProgressBar {
     bar
 }
 
-/// A spinner for one call of about `seconds`.
+/// Creates a spinner for one call of about `seconds`.
 #[must_use]
 pub fn spinner(seconds: f64) -> ProgressBar {
     if seconds <= 1.0 {

@@ -10,23 +10,24 @@ use elsa_files::Buffer;
 pub struct Random(random::Random);
 
 impl Random {
-    /// The sequence of `seed`.
+    /// Creates the sequence of `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Random {
         Random(random::Random::new(seed))
     }
 
-    /// Uniform in `(0, 1]`.
+    /// Draws a uniform number in `(0, 1]`.
     pub fn uniform(&mut self) -> f64 {
         ((self.0.bits() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// Standard normal, by Box and Muller.
+    /// Draws a standard normal number, by Box and Muller.
     pub fn normal(&mut self) -> f64 {
         (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    /// `count` standard normal numbers times `scale`, rounded to `dtype`, for the tensor `argument`.
+    /// Draws `count` standard normal numbers times `scale`, rounded to `dtype`, for the tensor
+    /// `argument`.
     ///
     /// # Errors
     /// Memory that the system refuses.

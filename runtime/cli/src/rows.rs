@@ -15,7 +15,7 @@ pub struct RowId {
     pub query: usize,
 }
 
-/// Every row of a problem: sequences outermost, queries innermost.
+/// Returns every row of a problem: sequences outermost, queries innermost.
 #[must_use]
 pub fn rows(problem: &Problem, inputs: &Inputs<'_>) -> Vec<RowId> {
     let mut rows = Vec::with_capacity(problem.rows());
@@ -28,7 +28,8 @@ pub fn rows(problem: &Problem, inputs: &Inputs<'_>) -> Vec<RowId> {
     rows
 }
 
-/// At most `count` of `rows`, evenly spread, with the first and the last; all of them if `count` is below two.
+/// Returns at most `count` of `rows`, evenly spread, with the first and the last; all of them if `count` is
+/// below two.
 #[must_use]
 pub fn sample(rows: &[RowId], count: usize) -> Vec<RowId> {
     if rows.len() <= count || count < 2 {
@@ -37,7 +38,7 @@ pub fn sample(rows: &[RowId], count: usize) -> Vec<RowId> {
     (0..count).map(|i| rows[i * (rows.len() - 1) / (count - 1)]).collect()
 }
 
-/// The index of the first element of `row` in the output.
+/// Returns the index of the first element of `row` in the output.
 #[must_use]
 pub fn output_row(problem: &Problem, inputs: &Inputs<'_>, row: RowId) -> usize {
     let s = problem.sequence(&inputs.lengths, row.sequence);
@@ -55,7 +56,7 @@ pub fn for_rows<S, T: Send>(
     for_items(rows, 16, make, |scratch, row| each(scratch, *row), done)
 }
 
-/// As [`for_rows`], for items of any kind, of which a thread takes `chunk` at a time.
+/// Processes items of any type like [`for_rows`]; a thread takes `chunk` of them at a time.
 pub fn for_items<I: Sync, S, T: Send>(
     items: &[I],
     chunk: usize,

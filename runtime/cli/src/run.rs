@@ -1,4 +1,4 @@
-//! `elsa run`: attention over tensors in files, to files.
+//! `elsa run`: computes attention over tensors in files.
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
@@ -62,7 +62,7 @@ Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the dev
 of standard output has closed it. Outputs are complete by then, as they are where printing fails. elsa help has the
 variables of the environment.";
 
-/// A flag without which the command cannot run.
+/// Marks a flag as required.
 fn required(flag: Arg) -> Arg {
     flag.required(true)
 }
@@ -78,10 +78,10 @@ pub struct RunArgs {
     /// Output, of the inputs' type and layout (bf16 goes to .npy as f32)
     #[arg(long, value_name = FILE, required_unless_present_any = ["task", "task_path"])]
     pub out: Option<Source>,
-    /// Write earlier and new keys, [batch, heads, tokens, dim]
+    /// Write past and new keys, [batch, heads, tokens, dim]
     #[arg(long, value_name = FILE)]
     pub present_k: Option<Source>,
-    /// Write earlier and new values, [batch, heads, tokens, dim]
+    /// Write past and new values, [batch, heads, tokens, dim]
     #[arg(long, value_name = FILE)]
     pub present_v: Option<Source>,
     /// Write the log-sum-exp of each row, f32 [batch, heads, queries]
@@ -91,22 +91,22 @@ pub struct RunArgs {
     /// sum of exp(score) where |m| is below 2^30, and m + log S its logarithm within the spacing of f32 beyond
     #[arg(long, value_name = "FILE.npz")]
     pub state_out: Option<PathBuf>,
-    /// A part of the work.
+    /// Part of the work.
     #[command(flatten)]
     pub task: TaskArgs,
-    /// What computes.
+    /// Engine.
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// How the keys are gone over.
+    /// Traversal of the keys.
     #[command(flatten)]
     pub traversal: TraversalArgs,
     /// Tensors that stay in their files.
     #[command(flatten)]
     pub stream: StreamArgs,
-    /// Measure the tensors, and print how wrong the output may be as one JSON line
+    /// Measure the tensors, and print a bound on the output's error as one JSON line
     #[arg(long)]
     pub certificate: bool,
-    /// Whether outputs replace inputs.
+    /// Permission for outputs to replace inputs.
     #[command(flatten)]
     pub force: ForceArgs,
     /// Print a machine-readable report
@@ -115,7 +115,7 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// The files that the command reads.
+    /// Returns the files that the command reads.
     #[must_use]
     pub fn reads(&self) -> Reads {
         let mut reads = self.force.reads();
@@ -154,10 +154,10 @@ struct Report {
     dtype: &'static str,
     shape: Sizes,
     workspace_bytes: usize,
-    /// Why the CPU computed in place of the requested GPU.
+    /// Reason why the CPU computed instead of the requested GPU.
     fallback: Option<String>,
     ms: f64,
-    /// What a run by another schedule than the exact one left out.
+    /// Blocks skipped by a run under a schedule other than the exact one.
     left_out: Option<LeftOut>,
 }
 
@@ -174,7 +174,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// The sizes of `problem`.
+    /// Returns the sizes of `problem`.
     #[must_use]
     pub fn of(problem: &Problem) -> Sizes {
         Sizes {
@@ -226,7 +226,7 @@ fn streamed(args: &RunArgs) -> Result<(), Error> {
 /// Runs the command.
 ///
 /// # Errors
-/// Whatever keeps the outputs from being complete. No file has changed then.
+/// Any failure that leaves the outputs incomplete. No file has changed then.
 pub fn run(args: &RunArgs) -> Result<(), Error> {
     args.task.unused()?;
     args.traversal.excluded_by("host-budget", args.stream.is_asked())?;

@@ -44,7 +44,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// The data of the problem.
+    /// Returns the data of the problem.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         let mut inputs = Inputs::new(self.q.elements(), self.k.elements(), self.v.elements());
@@ -82,7 +82,7 @@ impl Scenario {
         ("sink", Scenario::Sink),
     ];
 
-    /// The problems of the scenario, with their data.
+    /// Builds the problems of the scenario, with their data.
     ///
     /// # Errors
     /// Memory that the system refuses.

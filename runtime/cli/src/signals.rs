@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 /// Signals that end the tool.
 const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
-/// Whether the command asks for signals itself.
+/// `true` if the command polls for signals itself.
 static POLITE: AtomicBool = AtomicBool::new(false);
 
-/// Whether a signal has come since.
+/// `true` once a signal has arrived since.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Signals that come within this time after the first repeat it: timeout(1) sends two.
@@ -29,15 +29,15 @@ pub fn defer() {
     POLITE.store(true, Ordering::Relaxed);
 }
 
-/// Whether a signal has asked the command to end, after [`defer`].
+/// Returns `true` if a signal has requested the end of the command, after [`defer`].
 #[must_use]
 pub fn ended() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
-/// Starts to wait for signals. One that ends the tool removes its temporary files and then does what it does by
-/// default, so the caller sees a tool that the signal ended. One that the caller has told the tool to ignore stays
-/// ignored. A file that outgrows the limit of the process is an error of the write.
+/// Starts to wait for signals. A fatal signal first removes the temporary files and then has its default effect, so
+/// the caller sees a tool that the signal ended. A signal that the caller made the tool ignore stays ignored. A file
+/// that exceeds the process's size limit is an error of the write.
 ///
 /// # Errors
 /// A thread or a handler that the system refuses.
@@ -87,7 +87,7 @@ fn unremoved(path: &Path, why: &io::Error) {
     say(&format!("{}: cannot be removed: {why}", path.display()));
 }
 
-/// The set of ignored signals of a status file of Linux, bit 0 for signal 1; empty where the file has none.
+/// Returns the set of ignored signals of a status file of Linux, bit 0 for signal 1; empty where the file has none.
 fn ignored(status: &str) -> u64 {
     let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)

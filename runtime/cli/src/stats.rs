@@ -1,27 +1,27 @@
-//! Statistics of a benchmark: percentiles of latencies, ratios of methods that took turns, and when a latency has
-//! settled.
+//! Statistics of a benchmark: percentiles of latencies, ratios of alternating methods, and detection of a settled
+//! latency.
 //!
 //! 1. **Percentiles** are those of an HDR histogram with three significant digits: a value is at most a thousandth
-//!    above what was measured, whatever its magnitude, and keeping one allocates nothing.
-//! 2. **Ratios are made pair by pair.** Two methods that take turns meet the same clock, the same heat and the same
+//!    above the measured one at any magnitude, and adding one allocates nothing.
+//! 2. **Ratios are formed pair by pair.** Two alternating methods see the same clock, the same temperature and the same
 //!    neighbours, so the quotient of two neighbouring slices hardly depends on them. The result is the median of the
 //!    quotients with their quartiles.
-//! 3. **The noise is measured.** A second copy of the first method takes its turn as the others do. How far the quartiles
-//!    of its ratio to the first lie from 1 is what this machine makes of no difference at all.
+//! 3. **The noise is measured.** A duplicate of the first method takes its turn like the others. The distance of the
+//!    quartiles of its ratio to the first from 1 is the noise of this machine.
 //! 4. **Settled** means without a trend: the medians of the later and the earlier half of the last slices differ by less
-//!    than the slices of a half differ among each other, or by less than a hundredth.
+//!    than the slices within a half differ, or by less than a hundredth.
 
 use elsa_core::drift::percentile;
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// The longest latency that is told from longer ones: an hour.
+/// The longest latency that is distinguished from longer ones: an hour.
 const LONGEST: u64 = 3_600_000_000_000;
 /// Significant digits of latencies.
 const DIGITS: u8 = 3;
 /// The fewest pairs whose quartiles say anything.
 pub const PAIRS: usize = 5;
-/// Slices in each half of those that are compared before the measurement begins.
+/// Number of slices in each compared half before the measurement begins.
 pub const HALF: usize = 5;
 /// A change of latency that is no trend.
 const TREND: f64 = 0.01;
@@ -31,7 +31,7 @@ const TREND: f64 = 0.01;
 pub struct Latencies(Histogram<u64>);
 
 impl Latencies {
-    /// None so far. This allocates; adding one does not.
+    /// Creates an empty histogram. This allocates; adding does not.
     #[must_use]
     pub fn new() -> Latencies {
         match Histogram::new_with_bounds(1, LONGEST, DIGITS) {
@@ -45,18 +45,18 @@ impl Latencies {
         self.0.reset();
     }
 
-    /// Adds one.
+    /// Adds a latency.
     pub fn add(&mut self, latency: Duration) {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(LONGEST).max(1));
     }
 
-    /// How many there are.
+    /// Returns the number of latencies.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// A percentile from 0 to 100, in milliseconds; the hundredth is the greatest. NaN of none.
+    /// Returns a percentile from 0 to 100, in milliseconds; the hundredth is the greatest. NaN of none.
     #[must_use]
     pub fn ms(&self, percent: f64) -> f64 {
         if self.0.is_empty() {
@@ -67,8 +67,8 @@ impl Latencies {
 }
 
 impl Latencies {
-    /// How many lie in each step: upper bounds in milliseconds, each twice the one before, and the latencies above the
-    /// one before. Steps before the first and behind the last that has any are left out.
+    /// Returns a histogram with doubling steps: the upper bound of each step in milliseconds, and the number of
+    /// latencies in it. Empty steps at both ends are dropped.
     #[must_use]
     pub fn doubling(&self) -> Vec<(f64, u64)> {
         if self.0.is_empty() {
@@ -83,7 +83,8 @@ impl Latencies {
     }
 }
 
-/// The slope of `y` against `x` by least squares; none where the values of `x` span less than `span`, or are no numbers.
+/// Returns the slope of `y` against `x` by least squares; `None` if the values of `x` span less than `span`, or are
+/// NaN.
 #[must_use]
 pub fn slope(points: &[(f64, f64)], span: f64) -> Option<f64> {
     let (low, high) = points
@@ -112,7 +113,8 @@ pub struct Ratio {
     pub high: f64,
 }
 
-/// The median of the ratios of pairs, the second over the first; none without pairs and where a ratio is no number.
+/// Returns the median of the ratios of pairs, the second over the first; `None` without pairs and where a ratio is no
+/// number.
 #[must_use]
 pub fn middle(pairs: &[(f64, f64)]) -> Option<f64> {
     let mut ratios: Vec<f64> = pairs.iter().map(|(first, second)| second / first).collect();
@@ -120,8 +122,8 @@ pub fn middle(pairs: &[(f64, f64)]) -> Option<f64> {
 }
 
 impl Ratio {
-    /// Of the times of pairs: the second's over the first's. None of fewer than five pairs, and where a time is no
-    /// positive number.
+    /// Returns the ratios of pairs of times, the second over the first. `None` for fewer than five pairs, and if a time
+    /// is not a positive number.
     #[must_use]
     pub fn of(pairs: &[(f64, f64)]) -> Option<Ratio> {
         let mut ratios: Vec<f64> = pairs.iter().map(|(first, second)| second / first).collect();
@@ -132,20 +134,20 @@ impl Ratio {
         Some(Ratio { low: quartile(25)?, middle: quartile(50)?, high: quartile(75)? })
     }
 
-    /// How far the quartiles lie from 1: of a method and its copy, the noise.
+    /// Returns the distance of the quartiles from 1; for a method and its duplicate it is the noise.
     #[must_use]
     pub fn spread(self) -> f64 {
         (self.high - 1.0).max(1.0 - self.low).max(0.0)
     }
 
-    /// Whether it differs from 1: both quartiles lie beyond the noise, on the same side.
+    /// Returns `true` if it differs from 1: both quartiles exceed the noise, on the same side.
     #[must_use]
     pub fn differs(self, noise: f64) -> bool {
         self.low > 1.0 + noise || self.high < 1.0 - noise
     }
 }
 
-/// Whether the times of the last slices show no trend. Not before there are `2 * half` of them.
+/// Returns `true` if the times of the last slices show no trend; never before `2 * half` slices.
 #[must_use]
 pub fn settled(times: &[f64], half: usize) -> bool {
     let Some(last) = times.len().checked_sub(2 * half).filter(|_| half > 0) else { return false };

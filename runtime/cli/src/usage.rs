@@ -1,5 +1,4 @@
-//! What is wrong with a command line, on one line: the argument, what was found, what is allowed, and what was
-//! probably meant.
+//! Errors of a command line, on one line: the argument, its value, the allowed values, and the probable intention.
 
 use crate::args::{FILE, FILE_IS};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -56,7 +55,7 @@ pub fn line(error: &clap::Error, mut root: Command, arguments: &[OsString]) -> S
         }
         ErrorKind::TooManyValues => format!("{flag}: '{value}'; allowed: {flag} without a value"),
         ErrorKind::InvalidUtf8 => not_text(&root, arguments, &words, verb.as_ref()),
-        // The first paragraph of what the parser prints. Tips and usage follow it.
+        // The first paragraph of the parser's message. Tips and usage follow it.
         _ => {
             let text = error.render().to_string();
             let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
@@ -76,7 +75,7 @@ struct Verb<'a> {
 }
 
 impl<'a> Verb<'a> {
-    /// The innermost command of `words`, if they name one.
+    /// Returns the innermost command of `words`, if they name one.
     fn of(root: &'a Command, words: &[String]) -> Option<Verb<'a>> {
         let mut found: Option<Verb<'a>> = None;
         for (at, word) in words.iter().enumerate().skip(1) {
@@ -92,12 +91,12 @@ impl<'a> Verb<'a> {
     }
 }
 
-/// The name of the command `name` within that of `before`.
+/// Returns the name of the command `name` within that of `before`.
 fn joined(before: &str, name: &str) -> String {
     if before.is_empty() { name.to_owned() } else { format!("{before} {name}") }
 }
 
-/// The commands of `within` that have a flag, without those that are groups of commands.
+/// Returns the commands of `within` that have a flag, except groups of commands.
 fn with_flag(within: &Command, before: &str, flag: &str, found: &mut Vec<String>) {
     for command in within.get_subcommands().filter(|command| command.get_name() != "help") {
         let name = joined(before, command.get_name());
@@ -108,7 +107,7 @@ fn with_flag(within: &Command, before: &str, flag: &str, found: &mut Vec<String>
     }
 }
 
-/// An argument that no flag is or takes.
+/// Reports an argument that belongs to no flag.
 fn unknown(
     root: &Command,
     words: &[String],
@@ -149,7 +148,7 @@ fn unknown(
     format!("{whole}: unexpected argument{elsewhere}; allowed: {allowed}{}", meant(near.as_deref()))
 }
 
-/// An argument that is not UTF-8, by the flag whose value it is.
+/// Reports an argument that is not UTF-8, with the flag whose value it is.
 fn not_text(root: &Command, arguments: &[OsString], words: &[String], verb: Option<&Verb<'_>>) -> String {
     let command = verb.map_or(root, |verb| verb.command);
     for (at, word) in words.iter().enumerate().skip(1) {
@@ -171,13 +170,13 @@ fn not_text(root: &Command, arguments: &[OsString], words: &[String], verb: Opti
     "argument: not UTF-8; allowed: UTF-8".to_owned()
 }
 
-/// The flag of `command` that is written `--name`.
+/// Returns the flag of `command` that is written `--name`.
 fn of<'a>(command: &'a Command, flag: &str) -> Option<&'a Arg> {
     let long = flag.strip_prefix("--")?;
     command.get_arguments().find(|arg| arg.get_long() == Some(long))
 }
 
-/// `--flag` of `--flag=value`, `--flag <VALUE>` and `--flag[=<VALUE>]`.
+/// Returns `--flag` of `--flag=value`, `--flag <VALUE>` and `--flag[=<VALUE>]`.
 fn name(argument: &str) -> &str {
     match argument.strip_prefix('-') {
         Some(_) => argument.split([' ', '=', '[']).next().unwrap_or(argument),
@@ -189,7 +188,7 @@ fn meant(near: Option<&str>) -> String {
     near.map_or_else(String::new, |near| format!("; did you mean {near}?"))
 }
 
-/// The forms of the command, one after the other.
+/// Returns the forms of the command, one after the other.
 fn usage(error: &clap::Error) -> String {
     let text = match error.get(ContextKind::Usage) {
         Some(ContextValue::StyledStr(text)) => text.to_string(),
@@ -199,7 +198,7 @@ fn usage(error: &clap::Error) -> String {
     forms.join(", or ")
 }
 
-/// The texts that `error` has of a kind.
+/// Returns the texts of a kind in `error`.
 fn strings(error: &clap::Error, kind: ContextKind) -> Vec<&str> {
     match error.get(kind) {
         Some(ContextValue::String(text)) => vec![text],

@@ -1,4 +1,4 @@
-//! `elsa warmup`: GPU kernels loaded ahead of the first frame.
+//! `elsa warmup`: loads GPU kernels ahead of the first frame.
 
 use crate::args::values::dtype;
 use crate::args::{EngineArgs, warn_without_half_scores};
@@ -11,7 +11,7 @@ use elsa_runtime::Backend;
 use serde::Serialize;
 use std::io::Write;
 
-/// The text below the flags.
+/// Returns the text below the flags.
 fn help() -> String {
     format!(
         "\
@@ -26,13 +26,13 @@ nothing needs loading. --dtype, --budget, --block and --half-scores describe the
 #[derive(Args, Debug)]
 #[command(after_help = help())]
 pub struct WarmupArgs {
-    /// A shape whose kernels are loaded; may be repeated [default: all kernels]
+    /// Shape whose kernels are loaded; may be repeated [default: all kernels]
     #[arg(long, value_name = shape::VALUE, allow_negative_numbers = true)]
     pub shape: Vec<Shape>,
     /// Element type of the shapes [default: f32]
     #[arg(long, value_parser = dtype())]
     pub dtype: Option<DType>,
-    /// What computes.
+    /// Engine.
     #[command(flatten)]
     pub engine: EngineArgs,
     /// Print one JSON object

@@ -1,8 +1,8 @@
-//! Elements of a tensor, read from a file into memory of their own.
+//! Elements of a tensor, read from a file into memory.
 //!
-//! [`read`] is the one way from the bytes of a file to a tensor. It trusts nothing in a file and never panics.
-//! Elements go straight from the file to the memory that they stay in, aligned to their type: the file may
-//! be changed or truncated meanwhile, which would end a process that has mapped it.
+//! [`read`] is the only path from the bytes of a file to a tensor. It trusts nothing in a file and never panics.
+//! Elements are read straight into their final memory, aligned to their type. Files are not mapped: if another process
+//! changes or truncates a mapped file, the reader can be killed.
 
 use super::error::TensorError;
 use super::memory::{self, Buffer};
@@ -19,7 +19,7 @@ use std::io::{self, Read, Seek};
 pub enum Accept {
     /// f32, f16, bf16, f64.
     Float,
-    /// The same, of which what is added to scores is: finite numbers stay finite.
+    /// Floating-point numbers that are added to scores; finite values must stay finite.
     Bias,
     /// bool, u8, i32, i64, f32, f16, bf16, f64.
     Mask,
@@ -45,7 +45,7 @@ impl Accept {
         }
     }
 
-    /// `fault` with the types of this argument in place of those of the format.
+    /// Replaces the types that the format allows in `fault` by the types of this argument.
     pub(super) fn narrowed(self, fault: TensorError) -> TensorError {
         match fault {
             TensorError::Type { found, .. } => TensorError::Type { found, allowed: self.allowed() },
@@ -57,9 +57,9 @@ impl Accept {
 /// Elements in memory.
 #[derive(Clone, Debug)]
 pub enum Data {
-    /// Floating-point numbers. Those of f64 have been rounded to f32.
+    /// Floating-point numbers; f64 values are rounded to f32.
     Float(Buffer),
-    /// Booleans, one byte each; zero is false. Integers of a mask have become booleans.
+    /// Booleans, one byte each; zero is false. Integers of a mask are converted to booleans.
     Bool(Vec<u8>),
     /// Integers, widened to 64 bits.
     Integer(Vec<i64>),
@@ -72,18 +72,18 @@ pub struct Contents {
     pub stored: Stored,
     /// Sizes of the axes.
     pub shape: Vec<usize>,
-    /// The elements, as many as the shape takes.
+    /// Elements, one for each position of the shape.
     pub data: Data,
-    /// How many finite f64 values are beyond the range of f32, and have become infinite.
+    /// Number of finite f64 values that exceed the range of f32 and became infinite.
     pub overflows: usize,
 }
 
-/// Reads the tensor `name` of a file of `length` bytes, which `file` reads from its start. An `.npy` file has one
-/// tensor, without a name.
+/// Reads the tensor `name` of a file of `length` bytes; `file` reads from the start. An `.npy` file holds one tensor
+/// without a name.
 ///
 /// # Errors
-/// A malformed file, a name that it does not hold, a type that `accept` does not take, a failing read, memory that
-/// the system refuses.
+/// A malformed file, a name that it does not hold, a type that `accept` does not take, a failing read, memory that the
+/// system refuses.
 pub fn read(
     mut file: impl Read + Seek,
     length: u64,
@@ -110,8 +110,9 @@ pub fn read(
     }
 }
 
-/// What the header of the tensor `name` of a file of `length` bytes says, and where its elements start; `None` for a deflated
-/// member of an archive. Its elements are not read: the contents have none. The checksum of a member is not compared.
+/// Reads the header of the tensor `name` of a file of `length` bytes and the offset of its elements; the offset is
+/// `None` for a deflated member of an archive. The elements are not read, so the contents are empty, and a member's
+/// checksum is not compared.
 ///
 /// # Errors
 /// As [`read`].
@@ -141,7 +142,7 @@ pub fn header(
     Ok((contents, header, start))
 }
 
-/// Reads the elements of a tensor, which `reader` has in the order of the header, into C order.
+/// Reads the elements of a tensor into C order; `reader` yields them in the order of the header.
 pub(super) fn elements(reader: &mut dyn Read, header: Header, accept: Accept) -> Result<Contents, Fault> {
     let Header { dtype: stored, shape, bytes, fortran } = header;
     if !accept.takes(stored) {
@@ -176,14 +177,14 @@ pub(super) fn elements(reader: &mut dyn Read, header: Header, accept: Accept) ->
     Ok(Contents { stored, shape, data, overflows })
 }
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const CHUNK: usize = 1 << 18;
 
 fn reserved<T>(count: usize) -> Result<Vec<T>, Fault> {
     memory::reserved(count).map_err(Fault::Memory)
 }
 
-/// `count` elements as they lie in the file, or at `places`.
+/// Reads `count` elements without conversion, in the order of the file or to `places`.
 fn same<T: Pod>(reader: &mut dyn Read, count: usize, places: Option<Places>) -> Result<Vec<T>, Fault> {
     if places.is_some() {
         return convert(reader, count, places, |x: T| x);
@@ -197,8 +198,8 @@ fn same<T: Pod>(reader: &mut dyn Read, count: usize, places: Option<Places>) -> 
     Ok(data)
 }
 
-/// `count` elements, each converted, in the order of the file or at `places`. The file's own elements are in memory a chunk at
-/// a time.
+/// Reads `count` elements and converts each, in the order of the file or to `places`. The file's own elements are in
+/// memory one chunk at a time.
 fn convert<S: Pod, T: Pod>(
     reader: &mut dyn Read,
     count: usize,

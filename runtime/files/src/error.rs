@@ -1,10 +1,10 @@
-//! Why a file is not read or written.
+//! Errors of reading and writing files.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Why a file is not a tensor that an argument can take.
+/// Error of a file that is not a tensor for this argument.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorError {
@@ -13,9 +13,9 @@ pub enum TensorError {
     Format {
         /// `.npy`, `.npz` or `.safetensors`.
         format: &'static str,
-        /// What was found.
+        /// Offending content.
         found: String,
-        /// What is allowed.
+        /// Allowed content.
         allowed: &'static str,
     },
     /// An element type that the argument cannot take.
@@ -23,15 +23,15 @@ pub enum TensorError {
     Type {
         /// The type as the file spells it.
         found: String,
-        /// What is allowed.
+        /// Allowed types.
         allowed: &'static str,
     },
-    /// Elements that do not fill the shape, or are more than it holds.
+    /// Elements that do not fill the shape, or exceed it.
     #[error("{found} bytes of data; allowed: {needed}, for the shape {shape:?} of {dtype}")]
     Length {
         /// Bytes in the file.
         found: usize,
-        /// Bytes that the shape takes.
+        /// Bytes that the shape requires.
         needed: usize,
         /// The shape.
         shape: Vec<usize>,
@@ -41,7 +41,7 @@ pub enum TensorError {
     /// A shape that no memory can hold.
     #[error("shape {shape:?}; allowed: a product that fits the address space")]
     Overflow {
-        /// The shape as the file has it.
+        /// The shape in the file.
         shape: Vec<u64>,
     },
     /// A name that the file does not hold.
@@ -57,7 +57,7 @@ pub enum TensorError {
     Rank {
         /// The shape of the tensor.
         shape: Vec<usize>,
-        /// What is allowed.
+        /// Allowed ranks.
         allowed: &'static str,
     },
 }
@@ -66,13 +66,13 @@ pub enum TensorError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{argument}: {bytes} bytes of memory were refused by the system")]
 pub struct MemoryError {
-    /// The tensor that it was for.
+    /// The tensor that the memory was for.
     pub argument: &'static str,
-    /// The size.
+    /// Size in bytes.
     pub bytes: usize,
 }
 
-/// Why a file was not read or written. Each message starts with the argument of the caller that names the file.
+/// Error of reading or writing a file. Each message starts with the argument of the caller that names the file.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FileError {
@@ -82,10 +82,10 @@ pub enum FileError {
         argument: &'static str,
         /// The path.
         found: String,
-        /// What is allowed.
+        /// Allowed extensions.
         allowed: &'static str,
     },
-    /// An output that would replace what the call reads.
+    /// An output that would replace an input of the call.
     Input {
         /// The argument of the output.
         argument: &'static str,
@@ -93,16 +93,16 @@ pub enum FileError {
         path: PathBuf,
         /// The argument that reads the file.
         reader: &'static str,
-        /// Whether the caller may give the file up.
+        /// `true` if the caller may force the output over the file.
         yields: bool,
     },
-    /// An output that would replace another of the call.
+    /// An output that would replace another output of the call.
     Output {
         /// The argument of the output.
         argument: &'static str,
         /// Its file.
         path: PathBuf,
-        /// The argument of the other.
+        /// The argument of the other output.
         other: &'static str,
     },
     /// A file that is not a tensor that the argument can take.
@@ -111,7 +111,7 @@ pub enum FileError {
         argument: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         source: TensorError,
     },
     /// A file that cannot be read.
@@ -130,7 +130,7 @@ pub enum FileError {
         /// The file.
         path: PathBuf,
     },
-    /// An output that cannot be written; found before anything is computed.
+    /// An output that cannot be written; detected before anything is computed.
     Target {
         /// The argument.
         argument: &'static str,
@@ -139,7 +139,7 @@ pub enum FileError {
         /// The cause.
         reason: String,
     },
-    /// Writing failed although the folder is writable: a full disk, a failing device.
+    /// A failed write to a writable folder: a full disk, a failing device.
     Write {
         /// The argument.
         argument: &'static str,
@@ -153,7 +153,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// Returns whether the request is at fault, and not the device that holds the file.
+    /// Returns `true` if the request is at fault, not the device that holds the file.
     #[must_use]
     pub fn is_request(&self) -> bool {
         match self {
@@ -170,14 +170,14 @@ impl FileError {
                 | ErrorKind::IsADirectory
                 | ErrorKind::NotADirectory
                 | ErrorKind::WouldBlock => true,
-                // Links that lead to themselves, a kind that the library does not name.
+                // Links that form a loop; the library has no name for this kind.
                 _ => source.raw_os_error() == Some(libc::ELOOP),
             },
             _ => false,
         }
     }
 
-    /// Returns the message with every argument, and the option `force`, as `spelled` spells it.
+    /// Returns the message with `spelled` applied to every argument and to the option `force`.
     #[must_use]
     pub fn message(&self, spelled: impl Fn(&str) -> String) -> String {
         match self {

@@ -1,14 +1,14 @@
-//! Files that are read.
+//! Input files.
 
 use std::fs::{File, Metadata, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A regular file that is open for reading and knows whether it is still the file that was opened.
+/// A regular file that is open for reading and can report whether it is still the file that was opened.
 ///
-/// A shared advisory lock is held for the lifetime of this value, where the file system supports it, so a writer
-/// that takes the exclusive lock waits.
+/// A shared advisory lock is held for the lifetime of this value if the file system supports it, so a writer that takes
+/// the exclusive lock waits.
 #[derive(Debug)]
 pub struct InputFile {
     path: PathBuf,
@@ -16,7 +16,7 @@ pub struct InputFile {
     stamp: Stamp,
 }
 
-/// What a change of a file changes: which file it is, its size, and when it was last written.
+/// Identity, size and time of last write of a file; any change of the file changes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -48,7 +48,7 @@ impl InputFile {
         };
         // Checked before opening, which would block on a pipe.
         regular(std::fs::metadata(path)?)?;
-        // Another file may be there by now.
+        // Another file may have taken its place.
         let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         let metadata = regular(file.metadata()?)?;
         match file.try_lock_shared() {
@@ -61,14 +61,14 @@ impl InputFile {
         Ok(InputFile { path: path.to_path_buf(), file, stamp: Stamp::of(&metadata) })
     }
 
-    /// The bytes of the file at `path`, of which it may have `most`.
+    /// Reads the file at `path`, which may hold at most `most` bytes.
     ///
     /// # Errors
     /// Those of opening a file, a longer file, and one that changes while it is read.
     pub fn contents(path: &Path, most: u64) -> io::Result<Vec<u8>> {
         let file = InputFile::open(path)?;
         let mut bytes = Vec::new();
-        // Files of the system itself are longer than they say.
+        // Files under /proc and /sys are longer than their reported size.
         if file.length() <= most {
             file.reader().take(most + 1).read_to_end(&mut bytes)?;
         }
@@ -78,40 +78,40 @@ impl InputFile {
         Ok(bytes)
     }
 
-    /// Bytes in the file when it was opened.
+    /// Returns the number of bytes in the file when it was opened.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.stamp.size
     }
 
-    /// The open file, to read and to seek in.
+    /// Returns the open file, for reads and seeks.
     #[must_use]
     pub fn reader(&self) -> &File {
         &self.file
     }
 
-    /// What tells this file from others, and from itself once it has been written: device, inode, size, and when it was
-    /// last written.
+    /// Returns a fingerprint that distinguishes this file from others and from later versions of itself: device, inode,
+    /// size and time of last write.
     #[must_use]
     pub(crate) fn stamp(&self) -> String {
         let Stamp { device, inode, size, written: (seconds, nanoseconds) } = self.stamp;
         format!("{device}:{inode} {size} {seconds}.{nanoseconds:09}")
     }
 
-    /// Whether `found` is this file, by whatever name.
+    /// Returns `true` if `found` is this file, under any name.
     #[must_use]
     pub(crate) fn is(&self, found: &Metadata) -> bool {
         (self.stamp.device, self.stamp.inode) == (found.dev(), found.ino())
     }
 
-    /// The path that was opened.
+    /// Returns the path that was opened.
     #[must_use]
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether nobody has written the file or put another in its place since it was opened, as far as size, inode
-    /// and time of modification tell.
+    /// Returns `true` if the file has not been written or replaced since it was opened, judged by size, inode and time
+    /// of modification.
     #[must_use]
     pub fn unchanged(&self) -> bool {
         let same = |metadata: io::Result<Metadata>| metadata.is_ok_and(|now| Stamp::of(&now) == self.stamp);
@@ -179,7 +179,7 @@ mod tests {
         };
         refused(&path, 5);
         refused(Path::new("/dev/zero"), 5);
-        // Their lengths are zero.
+        // Their reported length is zero.
         refused(Path::new("/proc/self/status"), 5);
         let pipe = desk.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();

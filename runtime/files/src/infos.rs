@@ -1,4 +1,4 @@
-//! The JSON of a `.safetensors` header: what it says about each tensor, also about those of types that the library does not
+//! The JSON of a `.safetensors` header: an entry for each tensor, including tensors of types that the library does not
 //! know.
 
 use super::source::METADATA;
@@ -13,7 +13,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Type {
     Known(Dtype),
-    /// One that the library does not know, by its name.
+    /// A type that the library does not know, by name.
     Other(String),
 }
 
@@ -34,7 +34,7 @@ impl Serialize for Type {
     }
 }
 
-/// What a header says about a tensor.
+/// A tensor's entry in a header.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Info {
     pub dtype: Type,
@@ -47,7 +47,7 @@ impl Info {
         self.data_offsets.1 - self.data_offsets.0
     }
 
-    /// Bits of an element; of an unknown type as many as its bytes tell.
+    /// Returns the bits per element; for an unknown type they follow from the number of bytes.
     pub fn bits(&self) -> usize {
         match &self.dtype {
             Type::Known(dtype) => dtype.bitsize(),
@@ -58,7 +58,7 @@ impl Info {
         }
     }
 
-    /// The library's type, of which unknown ones have none.
+    /// Returns the library's type, or `None` if the type is unknown.
     pub fn known(&self) -> Option<Dtype> {
         match &self.dtype {
             Type::Known(dtype) => Some(*dtype),
@@ -66,7 +66,7 @@ impl Info {
         }
     }
 
-    /// Requires that the bytes begin at `start` and are those of the shape. The error is what was found.
+    /// Checks that the bytes begin at `start` and fill the shape exactly. The error describes the offending entry.
     pub fn check(&self, name: &str, start: usize) -> Result<(), String> {
         let (first, end) = self.data_offsets;
         if first != start || end < first {
@@ -87,8 +87,8 @@ impl Info {
     }
 }
 
-/// The JSON of a header. Reading it takes memory in proportion to its tensors; the library's type keeps the whole
-/// JSON beside them.
+/// The JSON of a header. Reading it takes memory in proportion to its tensors; the library's type also keeps the whole
+/// JSON.
 pub struct Entries {
     pub text: Option<Box<RawValue>>,
     pub tensors: Vec<(String, Info)>,
@@ -125,7 +125,7 @@ impl<'de> Deserialize<'de> for Entries {
     }
 }
 
-/// A map of text to text, which is checked and not kept.
+/// A map of text to text, checked and discarded.
 struct Texts;
 
 impl<'de> Deserialize<'de> for Texts {

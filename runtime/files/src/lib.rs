@@ -1,13 +1,13 @@
-//! Tensors in files: `.npy`, and `.npz` and `.safetensors` with the name of a tensor.
+//! Tensors in files: `.npy`, and named tensors in `.npz` and `.safetensors`.
 //!
-//! [`read`] takes the bytes of a file to a tensor in memory. The parsers of the formats trust nothing in a file, never
-//! panic, and hold little more in memory than the tensor. [`Tensor::load`] opens a file, reads it, and notices when it
-//! changes. [`Writer`] writes all tensors of a call or none, and [`Target`] any other file.
+//! [`read`] turns the bytes of a file into a tensor in memory. The parsers trust nothing in a file, never panic, and
+//! hold little more in memory than the tensor. [`Tensor::load`] opens a file, reads it, and detects changes to it.
+//! [`Writer`] writes all tensors of a call or none, and [`Target`] writes any other file.
 //!
-//! Whatever ends the process, a kill aside, no half-written file stays, if a handler of signals calls
-//! [`temporary::remove_all`].
+//! If a signal handler calls [`temporary::remove_all`], no end of the process except a kill leaves a half-written
+//! file.
 //!
-//! Each call names the argument of its caller that a file is for, and errors start with it.
+//! Each call takes the name of the caller's argument that a file is for, and errors start with it.
 //!
 //! ```no_run
 //! use elsa_files::{Accept, FileError, Source, Tensor};

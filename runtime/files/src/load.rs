@@ -24,13 +24,13 @@ pub struct Tensor {
     left: Left,
 }
 
-/// Where elements were left.
+/// Location of elements that were not read.
 enum Left {
-    /// They are in memory.
+    /// In memory, not in the file.
     Nowhere,
     /// In the file, from this byte on.
     InFile(u64),
-    /// In the file, but to be brought into another form, or to be checked, before they are read by range.
+    /// In the file, but they must be converted or checked before they are read by range.
     Unready(Unready),
 }
 
@@ -39,9 +39,9 @@ struct Unready {
     /// The member.
     name: Option<String>,
     header: Header,
-    /// Where they start in the file; `None` if they are deflated.
+    /// Offset of the elements in the file; `None` if they are deflated.
     stored: Option<u64>,
-    /// The file that they were unpacked into, if they had to be; empty until the first use.
+    /// Unpacked copy of the elements, if one is required; empty until the first use.
     ready: OnceCell<Option<File>>,
 }
 
@@ -49,7 +49,7 @@ impl Tensor {
     /// Reads the tensor at `source` for `argument`.
     ///
     /// # Errors
-    /// A file that cannot be read, that is malformed, that changes meanwhile, or whose type `accept` does not take;
+    /// A file that cannot be read, is malformed, changes during the read, or has a type that `accept` does not take;
     /// memory that the system refuses.
     pub fn load(argument: &'static str, source: &Source, accept: Accept) -> Result<Tensor, FileError> {
         let (format, name) = (source.format, source.name.as_deref());
@@ -58,7 +58,8 @@ impl Tensor {
         Ok(Tensor { argument, file, contents, left: Left::Nowhere })
     }
 
-    /// As [`Tensor::load`], of the part that `part` makes of the tensor's shape.
+    /// Loads one part of a tensor, as [`Tensor::load`] does for the whole; `part` derives the part from the tensor's
+    /// shape.
     ///
     /// # Errors
     /// As [`Tensor::load`].
@@ -75,7 +76,7 @@ impl Tensor {
         Ok(Tensor { argument, file, contents, left: Left::Nowhere })
     }
 
-    /// The shape of the tensor at `source`, whose elements are not read.
+    /// Returns the shape of the tensor at `source` without reading its elements.
     ///
     /// # Errors
     /// As [`Tensor::load`].
@@ -103,7 +104,7 @@ impl Tensor {
         Ok(Tensor { argument, file, contents, left })
     }
 
-    /// Opens the file of `source` and calls `read` with it. Of types that are refused, those of `accept` are named.
+    /// Opens the file of `source` and calls `read` with it. The error of a refused type names the types of `accept`.
     fn open<T>(
         argument: &'static str,
         source: &Source,
@@ -119,19 +120,19 @@ impl Tensor {
         })
     }
 
-    /// Whether the elements were left in the file.
+    /// Returns `true` if the elements are still in the file.
     #[must_use]
     pub fn is_left(&self) -> bool {
         !matches!(self.left, Left::Nowhere)
     }
 
-    /// The file in which the elements were left, and where they start; `None` if they are in memory. Those of an archive are
-    /// read once by the first call, so that their checksum is compared; what is deflated or in Fortran order is unpacked into a
-    /// file without a name in `folder`, which the system removes with the process, whatever ends it.
-    /// `notice` hears of it, in words that start with the argument.
+    /// Returns the file that holds the elements and their offset, or `None` if they are in memory. The first call reads
+    /// the elements of an archive once to compare their checksum. Deflated elements and elements in Fortran order are
+    /// unpacked into a nameless file in `folder`, which the system removes when the process ends for any reason.
+    /// `notice` receives a message that starts with the argument.
     ///
     /// # Errors
-    /// As [`Tensor::load`], and what the file system reports of the unpacked file.
+    /// As [`Tensor::load`], and errors of the file system for the unpacked file.
     pub fn in_file(
         &self,
         folder: &Path,
@@ -143,7 +144,7 @@ impl Tensor {
             Left::Unready(of) => of,
         };
         if of.ready.get().is_none() {
-            // Nobody else has set it since.
+            // No other code has set it since.
             let _ = of.ready.set(self.unpacked(of, folder, notice)?);
         }
         Ok(Some(match (of.ready.get(), of.stored) {
@@ -152,8 +153,8 @@ impl Tensor {
         }))
     }
 
-    /// Reads the elements of a member of an archive once. Returns the file into which they were unpacked, unless they can stay
-    /// where they are.
+    /// Reads the elements of a member of an archive once. Returns the file with the unpacked elements, or `None` if
+    /// they can be used in place.
     fn unpacked(
         &self,
         of: &Unready,
@@ -206,7 +207,7 @@ impl Tensor {
         Ok(file)
     }
 
-    /// Bytes of a file into which the elements were unpacked.
+    /// Returns the size in bytes of the file of unpacked elements.
     #[must_use]
     pub fn unpacked_bytes(&self) -> u64 {
         match &self.left {
@@ -218,19 +219,19 @@ impl Tensor {
         }
     }
 
-    /// The element type in the file.
+    /// Returns the element type in the file.
     #[must_use]
     pub fn dtype(&self) -> Stored {
         self.contents.stored
     }
 
-    /// Sizes of the axes.
+    /// Returns the sizes of the axes.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.contents.shape
     }
 
-    /// The elements, if they are floating-point numbers.
+    /// Returns the elements, if they are floating-point numbers.
     #[must_use]
     pub fn elements(&self) -> Option<Elements<'_>> {
         match &self.contents.data {
@@ -239,7 +240,7 @@ impl Tensor {
         }
     }
 
-    /// The elements as a mask, if they are booleans or floating-point numbers.
+    /// Returns the elements as a mask, if they are booleans or floating-point numbers.
     #[must_use]
     pub fn mask(&self) -> Option<MaskElements<'_>> {
         match &self.contents.data {
@@ -248,7 +249,7 @@ impl Tensor {
         }
     }
 
-    /// The elements as lengths, if they are integers.
+    /// Returns the elements as lengths, if they are integers.
     #[must_use]
     pub fn lengths(&self) -> Option<&[i64]> {
         match &self.contents.data {
@@ -257,7 +258,8 @@ impl Tensor {
         }
     }
 
-    /// What a user should know, after the argument, about how the elements differ from those in the file; none if they do not.
+    /// Returns a message for the user, to follow the argument, about how the elements differ from those in the file;
+    /// `None` if they do not.
     #[must_use]
     pub fn notice(&self) -> Option<String> {
         (self.contents.stored == Stored::F64).then(|| {
@@ -269,25 +271,26 @@ impl Tensor {
         })
     }
 
-    /// The argument, and what tells the file from others and from itself once it has been written.
+    /// Returns the argument and a fingerprint that distinguishes the file from others and from later versions of
+    /// itself.
     #[must_use]
     pub fn stamp(&self) -> String {
         format!("{} {}", self.argument, self.file.stamp())
     }
 
-    /// The argument, if `found` is the file, by whatever name.
+    /// Returns the argument if `found` is the file, under any name.
     #[must_use]
     pub fn reads(&self, found: &Metadata) -> Option<&'static str> {
         self.file.is(found).then_some(self.argument)
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// Requires that the file is still the one that was read.
+    /// Checks that the file is unchanged since it was read.
     ///
     /// # Errors
     /// A file that has been written, replaced or removed.
@@ -299,10 +302,10 @@ impl Tensor {
     }
 }
 
-/// Opens the file at `path` for `argument`, calls `read` with it, and requires that it has not changed meanwhile.
+/// Opens the file at `path` for `argument`, calls `read` with it, and checks that it did not change during the call.
 ///
 /// # Errors
-/// A file that cannot be read, or that changes; what `read` reports.
+/// A file that cannot be read, or that changes; errors of `read`.
 pub fn with_file<T>(
     argument: &'static str,
     path: &Path,
@@ -311,7 +314,7 @@ pub fn with_file<T>(
     let unread = |source| FileError::Read { argument, path: path.to_path_buf(), source };
     let file = InputFile::open(path).map_err(unread)?;
     let read = read(&file);
-    // What was read of a file that changed is neither the old contents nor the new.
+    // Data read from a changed file are neither the old contents nor the new.
     if !file.unchanged() {
         return Err(FileError::Changed { argument, path: path.to_path_buf() });
     }
@@ -319,7 +322,7 @@ pub fn with_file<T>(
     Ok((file, contents))
 }
 
-/// The error of a file at `path` whose tensor is not read.
+/// Builds the error of a tensor at `path` that cannot be read.
 fn failed(argument: &'static str, path: &Path, fault: Fault) -> FileError {
     let path = path.to_path_buf();
     match fault {

@@ -1,4 +1,4 @@
-//! Memory for tensors. What the system refuses is an error that names the tensor.
+//! Memory for tensors. If the system refuses memory, the error names the tensor.
 
 use super::error::MemoryError;
 use bytemuck::Zeroable;
@@ -6,22 +6,22 @@ use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_runtime::available_memory;
 use half::{bf16, f16};
 
-/// Bytes that an allocation of some size must leave to the process: for stacks that grow, for threads, and for what libraries
-/// allocate where no error can be returned.
+/// Bytes that a large allocation must leave to the process: for growing stacks, for threads, and for libraries whose
+/// allocations cannot return an error.
 pub const SPARE: usize = 1 << 20;
 
-/// Bytes from which an allocation is one of some size.
+/// Size in bytes from which an allocation counts as large.
 const SIZE: usize = 16 << 10;
 
-/// Whether so many bytes were taken without leaving too little to the process.
+/// Returns `true` if `taken` bytes leave enough memory to the process.
 fn is_left(taken: usize) -> bool {
     taken < SIZE || available_memory().is_none_or(|available| available.bytes >= SPARE as u64)
 }
 
-/// A vector with room for `count` elements. The error is the number of bytes.
+/// Reserves a vector with room for `count` elements. The error is the number of bytes.
 ///
 /// # Errors
-/// Memory that the system refuses, or of which it would leave too little.
+/// Memory that the system refuses, or that would leave too little to the process.
 pub fn reserved<T>(count: usize) -> Result<Vec<T>, usize> {
     let mut data = Vec::new();
     let bytes = count.saturating_mul(size_of::<T>());
@@ -29,15 +29,15 @@ pub fn reserved<T>(count: usize) -> Result<Vec<T>, usize> {
     if is_left(bytes) { Ok(data) } else { Err(bytes) }
 }
 
-/// Requires that `bytes` bytes of working memory, which were allocated for `argument`, leave enough to the process.
+/// Checks that `bytes` bytes of working memory, already allocated for `argument`, leave enough to the process.
 ///
 /// # Errors
-/// Memory of which the system would leave too little.
+/// Memory that leaves too little to the process.
 pub fn leaves_enough(argument: &'static str, bytes: usize) -> Result<(), MemoryError> {
     if is_left(bytes) { Ok(()) } else { Err(MemoryError { argument, bytes }) }
 }
 
-/// A vector of `count` zeros for the tensor `argument`.
+/// Allocates `count` zeros for the tensor `argument`.
 ///
 /// # Errors
 /// Memory that the system refuses.
@@ -47,7 +47,7 @@ pub fn zeros<T: Zeroable + Clone>(argument: &'static str, count: usize) -> Resul
     Ok(data)
 }
 
-/// The elements of a tensor in memory of its own.
+/// Owned elements of a tensor.
 #[derive(Clone, Debug)]
 pub enum Buffer {
     /// f32 values.
@@ -59,7 +59,7 @@ pub enum Buffer {
 }
 
 impl Buffer {
-    /// `count` zeros of type `dtype` for the tensor `argument`.
+    /// Allocates `count` zeros of type `dtype` for the tensor `argument`.
     ///
     /// # Errors
     /// Memory that the system refuses.
@@ -71,7 +71,7 @@ impl Buffer {
         })
     }
 
-    /// The elements, for a run to write.
+    /// Borrows the elements as the output of a run.
     pub fn elements_mut(&mut self) -> ElementsMut<'_> {
         match self {
             Buffer::F32(x) => ElementsMut::F32(x),
@@ -80,7 +80,7 @@ impl Buffer {
         }
     }
 
-    /// The elements.
+    /// Borrows the elements.
     #[must_use]
     pub fn elements(&self) -> Elements<'_> {
         match self {
@@ -90,7 +90,7 @@ impl Buffer {
         }
     }
 
-    /// The bytes of the elements, as they lie in memory.
+    /// Returns the bytes of the elements in memory order.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         match self {

@@ -6,7 +6,7 @@
 //!
 //! The header is a Python literal, `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`. `py_literal`
 //! parses it, as in npyz. npyz parses the type string and writes the headers. Its reader is not used: it
-//! allocates as many bytes as the length field names and multiplies the shape without a check, so a malformed
+//! allocates as many bytes as the length field claims and multiplies the shape without a check, so a malformed
 //! file ends the process.
 
 use super::error::TensorError;
@@ -17,22 +17,22 @@ use std::io::{self, Read, Write};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// The longest header that is read, in bytes. numpy has the same limit.
+/// Longest header that is read, in bytes; numpy has the same limit.
 const MAX_HEADER: usize = 10_000;
 
-/// Brackets of a plain header nest to depth two, of a structured type to four.
+/// Maximum nesting of brackets. A plain header has depth two, a structured type four.
 const MAX_NESTING: usize = 6;
 
 fn format(found: impl Into<String>, allowed: &'static str) -> TensorError {
     TensorError::Format { format: ".npy", found: found.into(), allowed }
 }
 
-/// Reads the header of a file of `length` bytes. `reader` stands at the elements then.
+/// Reads the header of a file of `length` bytes and leaves `reader` at the first element.
 ///
 /// # Errors
-/// Anything but a little-endian tensor of a known type whose elements fill its shape exactly.
+/// Anything except a little-endian tensor of a known type whose elements fill its shape exactly.
 pub fn header(reader: &mut (impl Read + ?Sized), length: u64) -> Result<Header, Fault> {
-    // What the file had when it was opened counts: a read that ends early is a failure of its own.
+    // The length at the time of opening counts; a read that ends early is a separate failure.
     let mut left = length;
     let magic: [u8; MAGIC.len()] = bytes(reader, &mut left)
         .ok_or_else(|| format("too short", "a file that starts with \\x93NUMPY"))??;
@@ -55,7 +55,7 @@ pub fn header(reader: &mut (impl Read + ?Sized), length: u64) -> Result<Header, 
     reader.read_exact(&mut text)?;
     let (dtype, shape, fortran) = parse_header(&text)?;
     let (shape, needed) = byte_length(dtype, &shape)?;
-    // Both orders are the same bytes without elements, and with at most one axis longer than one.
+    // Both orders have the same bytes if there are no elements, or at most one axis is longer than one.
     let fortran = fortran && needed > 0 && shape.iter().filter(|&&n| n > 1).count() > 1;
     if left != needed as u64 {
         let found = usize::try_from(left).unwrap_or(usize::MAX);
@@ -64,7 +64,7 @@ pub fn header(reader: &mut (impl Read + ?Sized), length: u64) -> Result<Header, 
     Ok(Header { dtype, shape, bytes: needed, fortran })
 }
 
-/// The next `N` of the `left` bytes; none if there are fewer.
+/// Reads the next `N` of the `left` bytes; returns `None` if fewer are left.
 fn bytes<const N: usize>(reader: &mut (impl Read + ?Sized), left: &mut u64) -> Option<io::Result<[u8; N]>> {
     *left = left.checked_sub(N as u64)?;
     let mut bytes = [0; N];
@@ -110,7 +110,7 @@ fn parse_header(header: &[u8]) -> Result<(Stored, Vec<u64>, bool), TensorError> 
     Ok((dtype, shape, fortran))
 }
 
-/// The text without the `L` behind the digits of an integer, which Python 2 writes for its long ones.
+/// Removes the `L` suffix of integers, which Python 2 writes for long ones.
 fn without_longs(text: &str) -> String {
     let (mut plain, mut quote, mut digit) = (String::with_capacity(text.len()), None, false);
     for c in text.chars() {
@@ -128,8 +128,8 @@ fn without_longs(text: &str) -> String {
     plain
 }
 
-/// Refuses what makes the parser of literals slow or panic: deep nesting, escapes, arithmetic. The header of a
-/// plain type has none of them.
+/// Rejects text that makes the literal parser slow or panic: deep nesting, escapes, arithmetic. The header of
+/// a plain type has none of them.
 fn guard(text: &str) -> Result<(), TensorError> {
     const ALLOWED: &str = "a plain header, without arithmetic, escapes or deep nesting";
     let (mut depth, mut greatest) = (0usize, 0usize);
@@ -169,10 +169,10 @@ fn parse_type(descr: &str) -> Result<Stored, TensorError> {
     }
 }
 
-/// Writes the header of a tensor whose elements follow as they are.
+/// Writes the header of a tensor; its elements follow in raw form.
 ///
 /// # Errors
-/// What the writer reports, and a type that the format does not have.
+/// Errors of the writer, and a type that the format does not have.
 pub fn write_header(writer: impl Write, dtype: Stored, shape: &[usize]) -> io::Result<()> {
     let descr = match dtype {
         Stored::F64 => "<f8",
@@ -211,7 +211,7 @@ mod tests {
         format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}")
     }
 
-    /// The header of a whole file, and what follows it.
+    /// Parses the header of a whole file; returns it and the rest of the file.
     fn parse(mut file: &[u8]) -> Result<(Header, &[u8]), TensorError> {
         let length = file.len() as u64;
         match header(&mut file, length) {
@@ -316,10 +316,10 @@ mod tests {
         assert_eq!(without_longs("{'1L': 2L, \"3L'4L\": 5L}"), "{'1L': 2, \"3L'4L\": 5}");
     }
 
-    /// The values of a byte that are tried: all, or fewer in an emulator.
+    /// Step between the byte values under test: all values, or fewer in an emulator.
     const STEP: usize = if cfg!(target_arch = "aarch64") { 7 } else { 1 };
 
-    /// Every change of one byte and every truncation of a good file is parsed or refused, never a panic.
+    /// Every one-byte change and every truncation of a good file is parsed or refused, never a panic.
     #[test]
     fn no_bytes_panic() {
         let good = file(&plain("<f4", "False", "(3,)"), &[7; 12]);

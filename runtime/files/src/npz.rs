@@ -1,7 +1,7 @@
 //! The `.npz` format: a zip archive whose members are `.npy` files, stored or deflated.
 //!
-//! The library reads the archive. Two limits keep what it holds in memory small, whatever the file claims: bytes
-//! that it reads until it knows the members, and the number of members.
+//! The library reads the archive. Two limits bound its memory for any file: the bytes that it reads before it knows the
+//! members, and the number of members.
 
 use super::error::TensorError;
 use super::npy;
@@ -12,23 +12,23 @@ use zip::read::ZipFile;
 use zip::result::ZipError;
 use zip::{CompressionMethod, ZipArchive};
 
-/// Most bytes of a directory of members. That of an archive with a thousand members has about 60,000.
+/// Maximum size of the directory of members, in bytes. An archive with a thousand members has about 60,000.
 pub const MAX_DIRECTORY: u64 = 4 << 20;
 
-/// A member takes 46 bytes of the directory at least.
+/// Maximum number of members; each takes at least 46 bytes of the directory.
 const MAX_MEMBERS: u64 = MAX_DIRECTORY / 46;
 
-/// Bytes that are copied at once.
+/// Bytes per copy.
 const PIECE: usize = 64 << 10;
 
-/// The most bytes that a byte of deflated data makes.
+/// Maximum number of bytes that one deflated byte expands to.
 const MAX_RATIO: u64 = 1032;
 
 /// Calls `read` with the bytes of the member `name` and their number. `file` has `length` bytes.
 ///
 /// # Errors
-/// What `read` reports, a malformed archive, a name that it does not hold, and members that are encrypted, or
-/// compressed by a method other than deflate.
+/// Errors of `read`, a malformed archive, a name that it does not hold, and members that are encrypted, or compressed
+/// by a method other than deflate.
 pub fn member<T>(
     file: impl Read + Seek,
     length: u64,
@@ -48,11 +48,11 @@ pub fn member<T>(
     })
 }
 
-/// What the member `name` says about its tensor, and where its elements start in the file; `None` if they are deflated. The
-/// elements are not read, and their checksum is not compared.
+/// Reads the header of the member `name` and the offset of its elements in the file; the offset is `None` if they are
+/// deflated. The elements are not read, and their checksum is not compared.
 ///
 /// # Errors
-/// Those of [`member`] and of [`npy::header`].
+/// The errors of [`member`] and of [`npy::header`].
 pub fn header(file: impl Read + Seek, length: u64, name: &str) -> Result<(Header, Option<u64>), Fault> {
     open(file, length, name, |member, file_name| {
         let size = member.size();
@@ -69,10 +69,10 @@ pub fn header(file: impl Read + Seek, length: u64, name: &str) -> Result<(Header
     })
 }
 
-/// Reads the elements of the member `name` once, so that their checksum is compared, and writes them to `to`.
+/// Reads the elements of the member `name` once, which compares their checksum, and writes them to `to`.
 ///
 /// # Errors
-/// Those of [`member`] and of [`npy::header`], and what `to` reports.
+/// The errors of [`member`], of [`npy::header`] and of `to`.
 pub fn copy(file: impl Read + Seek, length: u64, name: &str, mut to: impl Write) -> Result<(), Uncopied> {
     let mut unwritten = None;
     let copied = member(file, length, name, |member, size| {
@@ -97,12 +97,12 @@ pub fn copy(file: impl Read + Seek, length: u64, name: &str, mut to: impl Write)
     }
 }
 
-/// Why elements are not copied.
+/// Error of copying elements.
 #[derive(Debug)]
 pub enum Uncopied {
-    /// The archive.
+    /// The archive failed.
     Unread(Fault),
-    /// What they are written to.
+    /// The destination failed.
     Unwritten(io::Error),
 }
 
@@ -115,7 +115,7 @@ fn open<R: Read + Seek, T>(
 ) -> Result<T, Fault> {
     let left = Cell::new(MAX_DIRECTORY);
     let mut archive = ZipArchive::new(Bounded { file, left: &left }).map_err(refused)?;
-    // The members are known. What one holds is bounded by its size.
+    // The members are known. A member is bounded by its size.
     left.set(u64::MAX);
     let file_name = [format!("{name}.npy"), name.to_string()]
         .into_iter()
@@ -132,7 +132,7 @@ fn open<R: Read + Seek, T>(
         return Err(format(found, "sizes that the data can have"));
     }
     read(&mut member, &file_name).map_err(|fault| match fault {
-        // The archive is complete: what ends early or cannot be inflated is the member.
+        // The archive is complete: if data end early or cannot be inflated, the member is damaged.
         Fault::Io(e) if is_damage(&e) => {
             let found = format!("'{file_name}' with damaged data: {e}");
             format(found, "data that are stored or deflated and have their size and checksum")
@@ -141,7 +141,7 @@ fn open<R: Read + Seek, T>(
     })
 }
 
-/// Whether the data are at fault, and not the system that reads them.
+/// Returns `true` if the data are at fault, not the system that reads them.
 fn is_damage(error: &io::Error) -> bool {
     error.raw_os_error().is_none()
 }
@@ -164,7 +164,7 @@ fn refused(error: ZipError) -> Fault {
     }
 }
 
-/// A file of which `left` more bytes may be read.
+/// A file with a budget of `left` more bytes to read.
 struct Bounded<'a, R> {
     file: R,
     left: &'a Cell<u64>,
@@ -182,7 +182,7 @@ impl<R: Read> Read for Bounded<'_, R> {
 }
 
 impl<R: Read + Seek> Seek for Bounded<'_, R> {
-    /// Refuses to go to a record that claims too many members: the library would reserve memory for all of them.
+    /// Refuses to seek to a record that claims too many members: the library would reserve memory for all of them.
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let at = self.file.seek(to)?;
         if self.left.get() != u64::MAX {
@@ -211,7 +211,7 @@ mod tests {
     use std::io::Cursor;
     use zip::write::SimpleFileOptions;
 
-    /// An archive of the given members.
+    /// Builds an archive of the given members.
     fn archive(members: &[(&str, &[u8])], method: CompressionMethod) -> Vec<u8> {
         let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
         for (name, data) in members {
@@ -256,7 +256,7 @@ mod tests {
         array.extend((0..60).collect::<Vec<u8>>());
         let at = |file: &[u8]| header(Cursor::new(file), file.len() as u64, "k");
         let stored = archive(&[("a.npy", &[1; 77]), ("k.npy", &array)], CompressionMethod::Stored);
-        // What precedes an archive moves all of it.
+        // Leading bytes shift the whole archive.
         for before in [0, 1000] {
             let file = [vec![7; before], stored.clone()].concat();
             let (found, start) = at(&file).unwrap();
@@ -265,7 +265,7 @@ mod tests {
         }
         let deflated = archive(&[("k.npy", &array)], CompressionMethod::Deflated);
         assert_eq!(at(&deflated).unwrap().1, None);
-        // Whatever a byte of the file becomes, the elements lie in it.
+        // For any value of any byte, the elements are within the file.
         for place in 0..stored.len() {
             for byte in (0..=255).step_by(13 * STEP) {
                 let mut bad = stored.clone();
@@ -292,10 +292,10 @@ mod tests {
         }
     }
 
-    /// The values of a byte that are tried: all, or fewer in an emulator.
+    /// Step between the byte values under test: all values, or fewer in an emulator.
     const STEP: usize = if cfg!(target_arch = "aarch64") { 7 } else { 1 };
 
-    /// Every change of one byte is read or refused, never a panic.
+    /// Every one-byte change is read or refused, never a panic.
     #[test]
     fn no_bytes_panic() {
         let file = archive(&[("a.npy", &[7; 90]), ("b.npy", b"data")], CompressionMethod::Deflated);
@@ -314,13 +314,13 @@ mod tests {
     fn sizes_that_cannot_be_are_refused() {
         let mut file = archive(&[("a.npy", &[0; 4000])], CompressionMethod::Deflated);
         let entry = file.windows(4).position(|four| four == b"PK\x01\x02").unwrap();
-        // The size of the data, four bytes from the 24th of the entry.
+        // The size of the data: four bytes at offset 24 of the entry.
         file[entry + 24..entry + 28].copy_from_slice(&0x7fff_ffffu32.to_le_bytes());
         let error = complaint(&file, "a");
         assert!(error.contains("2147483647 bytes") && error.contains("allowed: sizes"), "{error}");
     }
 
-    /// A file of zeros with an end-of-directory record of `count` members.
+    /// Builds a file of zeros with an end-of-directory record of `count` members.
     fn claims(count: u64) -> Vec<u8> {
         let mut file = vec![0; 46 * 200_000];
         let at = file.len() as u64;

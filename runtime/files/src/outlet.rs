@@ -1,4 +1,4 @@
-//! Where outputs go. [`Place::find`] is the one way from an argument to a file that may be written: it follows links and
+//! Destinations of outputs. [`Place::find`] is the only path from an argument to a writable file: it follows links and
 //! refuses the files that the call reads.
 
 use super::error::FileError;
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 struct Read {
     argument: &'static str,
     path: PathBuf,
-    /// The tensor in it, if the file holds several.
+    /// Name of the tensor, if the file holds several.
     name: Option<String>,
-    /// Whether the caller may force an output over it.
+    /// `true` if the caller may force an output over it.
     yields: bool,
 }
 
-/// The files that a call reads, which its outputs do not replace.
+/// The input files of a call; outputs must not replace them.
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
     files: Vec<Read>,
@@ -28,25 +28,25 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// No files. `force` has outputs replace those that are added.
+    /// Creates an empty set. `force` lets outputs replace files that are added later.
     #[must_use]
     pub fn new(force: bool) -> Reads {
         Reads { files: Vec::new(), force }
     }
 
-    /// Adds what `argument` reads: the file at `path`, or its tensor `name`.
+    /// Adds an input of `argument`: the file at `path`, or its tensor `name`.
     pub fn add(&mut self, argument: &'static str, path: &Path, name: Option<&str>) {
         let (path, name) = (path.to_path_buf(), name.map(str::to_owned));
         self.files.push(Read { argument, path, name, yields: true });
     }
 
-    /// Adds a file that is never given up.
+    /// Adds a file that outputs never replace.
     pub fn keep(&mut self, argument: &'static str, path: &Path) {
         self.files.push(Read { argument, path: path.to_path_buf(), name: None, yields: false });
     }
 
-    /// Requires that a file which is there is none of these, whatever it is called. An output that joins a file under the
-    /// name `joins` leaves the tensors of other names in it.
+    /// Checks that an existing file is none of these, under any name. An output that joins a file under the name
+    /// `joins` leaves the file's other tensors in place.
     fn check(
         &self,
         argument: &'static str,
@@ -71,18 +71,18 @@ impl Reads {
     }
 }
 
-/// Whether both are the same file.
+/// Returns `true` if both are the same file.
 #[must_use]
 pub fn is_same(a: &Metadata, b: &Metadata) -> bool {
     (a.dev(), a.ino()) == (b.dev(), b.ino())
 }
 
-/// Where the bytes of an output go.
+/// Destination of an output's bytes.
 #[derive(Debug)]
 pub enum Sink {
-    /// To a file that takes the place of the one at the path.
+    /// A file that replaces the one at the path.
     Replace(Temporary),
-    /// To what is no regular file, such as `/dev/null`.
+    /// A file that is not regular, such as `/dev/null`.
     Direct(File),
 }
 
@@ -90,11 +90,11 @@ pub enum Sink {
 #[derive(Debug)]
 pub struct Place {
     argument: &'static str,
-    /// As the user named it.
+    /// The path as the user gave it.
     given: PathBuf,
     /// The file, with links followed.
     pub path: PathBuf,
-    /// What is there.
+    /// Metadata of the existing file.
     pub existing: Option<Metadata>,
 }
 
@@ -122,22 +122,22 @@ impl Place {
         Ok(place)
     }
 
-    /// Whether a regular file is there, or nothing.
+    /// Returns `true` if the path holds a regular file or nothing.
     #[must_use]
     pub fn is_regular(&self) -> bool {
         self.existing.as_ref().is_none_or(Metadata::is_file)
     }
 
-    /// The error of a place that cannot be written.
+    /// Builds the error of a destination that cannot be written.
     #[must_use]
     pub fn refuse(&self, reason: String) -> FileError {
         FileError::Target { argument: self.argument, path: self.given.clone(), reason }
     }
 
-    /// Opens what is no regular file, and makes a file beside a regular one.
+    /// Opens a non-regular file directly, and creates a temporary file next to a regular one.
     ///
     /// # Errors
-    /// A folder, a file that may not be written, a pipe without a reader, what the file system reports.
+    /// A folder, a file that may not be written, a pipe without a reader, errors of the file system.
     pub fn open(&self) -> Result<Sink, FileError> {
         match &self.existing {
             Some(there) if there.is_dir() => Err(self.refuse("a folder".into())),
@@ -156,20 +156,20 @@ impl Place {
     }
 }
 
-/// Opens what is no regular file. Waits for nothing: not for the reader of a pipe either.
+/// Opens a non-regular file without blocking, not even for the reader of a pipe.
 fn direct(path: &Path) -> io::Result<File> {
     step();
     let file = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    // Writes wait for a reader that is slow.
+    // Writes wait for a slow reader.
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     Ok(file)
 }
 
-/// The path of the file that `path` stands for, and what is known about the file if there is one. A link is followed,
-/// also to a file that is not there yet: what is written is the file, not the link.
+/// Resolves links of `path`, including a link to a file that does not exist yet, and returns the path of the file with
+/// its metadata if it exists. The file is written, not the link.
 fn resolve(path: &Path) -> io::Result<(PathBuf, Option<Metadata>)> {
     let mut path = path.to_path_buf();
-    // As many links in a row as Linux follows.
+    // Linux follows at most 40 links in a row.
     for _ in 0..40 {
         match fs::canonicalize(&path) {
             Ok(resolved) => {
@@ -180,7 +180,7 @@ fn resolve(path: &Path) -> io::Result<(PathBuf, Option<Metadata>)> {
             Err(e) => return Err(e),
         }
         match fs::read_link(&path) {
-            // Of an absolute target only the target is left.
+            // Joining an absolute target yields the target.
             Ok(target) => path = folder(&path).join(target),
             Err(_) => {
                 let file = path.file_name().ok_or_else(|| io::Error::other("names no file"))?;

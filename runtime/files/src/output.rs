@@ -1,13 +1,13 @@
 //! Outputs: no file appears or changes before all outputs of a call are complete.
 //!
-//! [`Writer::add`] is called for every output before anything is computed. It checks that the target can be
-//! written and makes a temporary file in the same folder, with the mode and owner of the file that it replaces.
+//! [`Writer::add`] is called for every output before anything is computed. It checks that the target can be written and
+//! creates a temporary file in the same folder, with the mode and owner of the file that it replaces.
 //! [`Writer::commit`] writes all temporary files and then renames them, so a reader sees either the old file or the
-//! whole new one. A target that exists and is not a regular file, such as `/dev/null`, is written directly.
+//! whole new one. An existing target that is not a regular file, such as `/dev/null`, is written directly.
 //!
-//! An output in a `.safetensors` file that exists takes the place of the tensor of its name; the other tensors and the
-//! file's metadata are kept. So it may join a file from which other tensors are read. What the call reads is replaced by
-//! `force` alone ([`Reads`]): inputs are in memory, or open, when outputs are written.
+//! An output to an existing `.safetensors` file replaces the tensor of its name; the other tensors and the file's
+//! metadata are kept. It may therefore join a file that also holds inputs. Only `force` lets an output replace an input
+//! ([`Reads`]): inputs are in memory, or open, when outputs are written.
 
 use super::error::FileError;
 use super::file::InputFile;
@@ -50,7 +50,7 @@ pub enum Array {
     Integers {
         /// Sizes of the axes.
         shape: Vec<usize>,
-        /// The elements, as many as the shape takes.
+        /// Elements, one for each position of the shape.
         data: Vec<i64>,
     },
 }
@@ -61,28 +61,28 @@ impl From<Content> for Array {
     }
 }
 
-/// A file that is to be written.
+/// A file that is ready to be written.
 #[derive(Debug)]
 pub struct Prepared {
     /// The argument.
     pub argument: &'static str,
     /// The target, with links followed.
     pub path: PathBuf,
-    /// A file beside the target, unless that is written directly.
+    /// A file next to the target, unless the target is written directly.
     pub temporary: Option<Temporary>,
-    /// The target itself, if it is no regular file.
+    /// The target itself, if it is not a regular file.
     pub direct: Option<File>,
     /// Its format.
     pub format: Format,
-    /// What the file holds before it is replaced; `.safetensors` only.
+    /// Present content of the file; `.safetensors` only.
     pub kept: Option<Kept>,
-    /// Tensor name and number of each output in it, as they were added.
+    /// Tensor name and number of each output in it, in the order of addition.
     pub members: Vec<(String, usize)>,
 }
 
 impl Prepared {
-    /// What tells this file from others, and from itself with other tensors, in a line; and what follows in it that tells
-    /// which file it takes the place of.
+    /// Describes the file in one line, and the file that it replaces in a second text. The line distinguishes this file
+    /// from others and from itself with other tensors.
     #[must_use]
     pub fn describe(&self) -> (String, String) {
         let mut text = format!("{} {}", self.argument, self.path.display());
@@ -109,7 +109,7 @@ struct Target {
     path: PathBuf,
     sink: Sink,
     format: Format,
-    /// What the file holds before it is replaced; `.safetensors` only.
+    /// Present content of the file; `.safetensors` only.
     kept: Option<Kept>,
     /// Tensor name and index of the output.
     members: Vec<(String, usize)>,
@@ -123,7 +123,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// No outputs yet, of a call that reads `reads`.
+    /// Creates a writer without outputs, for a call that reads `reads`.
     #[must_use]
     pub fn new(reads: Reads) -> Writer {
         Writer { targets: Vec::new(), count: 0, reads }
@@ -132,8 +132,8 @@ impl Writer {
     /// Prepares the next output, a tensor.
     ///
     /// # Errors
-    /// A path that cannot be written, an extension other than `.npy` or `.safetensors#name`, a name or a file
-    /// of another output, what the call reads, a `.safetensors` file whose tensors cannot be kept.
+    /// A path that cannot be written, an extension other than `.npy` or `.safetensors#name`, a name or a file of
+    /// another output, an input of the call, a `.safetensors` file whose tensors cannot be kept.
     pub fn add(&mut self, argument: &'static str, source: &Source) -> Result<(), FileError> {
         if source.format == Format::Npz {
             return Err(extension(argument, source.to_string(), Format::Npy));
@@ -191,8 +191,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The prepared files, in the order in which they were added, for a caller that writes them itself and
-    /// replaces their targets.
+    /// Returns the prepared files in the order of addition, for a caller that writes them and replaces their targets
+    /// itself.
     #[must_use]
     pub fn prepared(self) -> Vec<Prepared> {
         let each = self.targets.into_iter().map(|target| {
@@ -210,8 +210,8 @@ impl Writer {
     /// renames all files to their names.
     ///
     /// # Errors
-    /// A failure of the file system, outputs of another kind than were prepared, and a file to keep tensors of that
-    /// has changed. Unless a rename fails, no file has changed.
+    /// A failure of the file system, outputs of a kind other than prepared, and a changed file whose tensors should be
+    /// kept. Unless a rename fails, no file has changed.
     pub fn commit(self, outputs: &[Output]) -> Result<(), FileError> {
         for Target { argument, path, sink, format, kept, members } in &self.targets {
             let write = |file: &File| write(file, *format, members, kept.as_ref(), outputs);
@@ -238,7 +238,7 @@ impl Writer {
         };
         let paths = names.iter().map(|(_, path)| path.as_path());
         temporary::replace(files.into_iter().zip(paths)).map_err(|(at, source)| failed(at, source))?;
-        // A rename is in the folder. Folders are few: each is written to the device once.
+        // A rename is recorded in the folder. Each folder is synced once.
         let folders: BTreeMap<&Path, usize> =
             names.iter().enumerate().map(|(at, (_, path))| (folder(path), at)).collect();
         folders.into_iter().try_for_each(|(folder, at)| sync(folder).map_err(|source| failed(at, source)))
@@ -296,7 +296,7 @@ fn write(
     writer.flush()
 }
 
-/// The type of `data` in a file.
+/// Returns the type of `data` in a file.
 fn stored(data: &Buffer) -> Stored {
     data.elements().dtype().into()
 }
@@ -315,8 +315,7 @@ fn write_npy(writer: &mut impl Write, tensor: &Content) -> io::Result<()> {
     }
 }
 
-/// Writes a zip archive of `.npy` members, not compressed and with a fixed date, so that its bytes depend on the
-/// arrays alone.
+/// Writes a zip archive of `.npy` members, uncompressed and with a fixed date, so its bytes depend only on the arrays.
 fn write_npz(writer: &mut impl Write, arrays: &[(&'static str, Array)]) -> io::Result<()> {
     let mut zip = zip::ZipWriter::new_stream(writer);
     for (name, array) in arrays {

@@ -1,4 +1,4 @@
-//! Parts of tensors: some of the indices along some axes, read without the rest.
+//! Parts of tensors: selected indices along each axis, read without the rest.
 
 use super::contents::{self, Accept, Contents};
 use super::npz::Uncopied;
@@ -13,15 +13,15 @@ use std::ops::Range;
 pub struct Part {
     /// Sizes of its axes.
     pub shape: Vec<usize>,
-    /// Its elements, as ranges of the tensor's in the order in which the part holds them.
+    /// Ranges of the tensor's elements, in the order of the part.
     ranges: Vec<Range<usize>>,
-    /// The indices along each axis.
+    /// Indices along each axis.
     spans: Vec<Vec<Range<usize>>>,
 }
 
 impl Part {
-    /// The part of a tensor of shape `shape` that holds, along each axis, the indices of `picks` one after the other; all of
-    /// them where there is none. Indices beyond the axis are left out.
+    /// Selects, along each axis, the indices of `picks` one range after another; `None` selects the whole axis. Indices
+    /// beyond the axis are dropped.
     ///
     /// # Errors
     /// Memory for the ranges that the system refuses.
@@ -43,20 +43,20 @@ impl Part {
         Ok(part)
     }
 
-    /// Its elements, as ranges of the tensor's.
+    /// Returns the part's elements as ranges of the tensor's elements.
     #[must_use]
     pub(crate) fn ranges(&self) -> &[Range<usize>] {
         &self.ranges
     }
 
-    /// The same part of a tensor of shape `shape` whose elements lie in Fortran order: in that order.
+    /// Converts the ranges to Fortran order, for a tensor of shape `shape` that is stored in it.
     fn in_fortran_order(self, shape: &[usize]) -> Result<Part, Fault> {
         let reversed: Vec<usize> = shape.iter().rev().copied().collect();
         let picks: Vec<_> = self.spans.into_iter().rev().map(Some).collect();
         Ok(Part { shape: self.shape, ..Part::of(&reversed, &picks)? })
     }
 
-    /// Adds the elements below the index at which the axes before these begin.
+    /// Adds the elements below the index where the previous axes begin.
     fn descend(&mut self, shape: &[usize], spans: &[Vec<Range<usize>>], base: usize) -> Result<(), Fault> {
         let (Some((&n, below)), Some((here, deeper))) = (shape.split_first(), spans.split_first()) else {
             return self.push(base..base + 1);
@@ -89,7 +89,7 @@ impl Part {
     }
 }
 
-/// The shape of the tensor `name` of a file of `length` bytes; its elements are not read.
+/// Returns the shape of the tensor `name` of a file of `length` bytes without reading its elements.
 ///
 /// # Errors
 /// As [`read`](super::read).
@@ -109,8 +109,9 @@ pub fn shape(
     }
 }
 
-/// As [`read`](super::read), of the part that `part` makes of the tensor's shape. Of an `.npy` or a `.safetensors` file only
-/// that is read. A stored member of an `.npz` file passes once for its checksum, and a deflated one is read as a whole first.
+/// Reads one part of a tensor, as [`read`](super::read) does for the whole; `part` derives the part from the tensor's
+/// shape. From an `.npy` or a `.safetensors` file only the part is read. A stored member of an `.npz` file is read once
+/// for its checksum, and a deflated one is read whole first.
 ///
 /// # Errors
 /// As [`read`](super::read).
@@ -173,13 +174,13 @@ fn select(
     contents::elements(&mut chosen, Header { shape, bytes, ..header }, accept)
 }
 
-/// The bytes of ranges of elements, one after the other.
+/// A reader over the bytes of ranges of elements, one range after another.
 struct Chosen<F> {
     file: F,
     start: u64,
     size: usize,
     ranges: std::vec::IntoIter<Range<usize>>,
-    /// Bytes of the present range that are still to be read.
+    /// Bytes left to read of the present range.
     left: usize,
 }
 
@@ -204,7 +205,7 @@ mod tests {
     use crate::Data;
     use crate::memory::Buffer;
 
-    /// A file of counting numbers.
+    /// Builds a file of consecutive numbers.
     fn file(shape: &[usize]) -> Vec<u8> {
         let mut file = Vec::new();
         npy::write_header(&mut file, Stored::F32, shape).unwrap();

@@ -1,15 +1,15 @@
-//! Where elements in Fortran order, the first axis fastest, lie in C order.
+//! Positions in C order of elements that are stored in Fortran order (first axis fastest).
 
-/// The places in C order of the elements of a tensor in Fortran order, one after the other.
+/// Iterator over the C-order positions of a Fortran-order tensor's elements.
 pub struct Places {
-    /// Size and stride in C order of each axis, the first of which is the fastest.
+    /// Size and C-order stride of each axis, fastest axis first.
     axes: Vec<[usize; 2]>,
     at: Vec<usize>,
     place: usize,
 }
 
 impl Places {
-    /// Those of a tensor of shape `shape`, whose product fits.
+    /// Creates the positions of a tensor of shape `shape`, whose product must not overflow.
     #[must_use]
     pub fn of(shape: &[usize]) -> Places {
         let stride = |axis: usize| shape[axis + 1..].iter().product();
@@ -17,7 +17,7 @@ impl Places {
         Places { axes, at: vec![0; shape.len()], place: 0 }
     }
 
-    /// The next place.
+    /// Returns the next position.
     pub fn next(&mut self) -> usize {
         let place = self.place;
         for ([n, stride], at) in self.axes.iter().zip(&mut self.at) {

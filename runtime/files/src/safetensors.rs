@@ -1,9 +1,9 @@
 //! The `.safetensors` format: eight bytes with the length of a JSON header, the header, the elements.
 //!
-//! Offsets that leave gaps or overlap are refused, and shapes that do not fit their bytes. A tensor of a type that the library
-//! does not know has any bytes: it can be kept, and the others can be read. The library's own reader and writer are not used:
-//! the one takes memory of many times the header and the whole file as a slice, and refuses files with unknown types; the
-//! other holds the whole file in memory.
+//! Offsets that overlap or leave gaps are refused, and so are shapes that do not match their bytes. The bytes of a
+//! tensor of unknown type are not checked: the tensor can be kept, and the others can be read. The library's own reader
+//! and writer are not used. The reader takes many times the header's size in memory and the whole file as a slice, and
+//! refuses files with unknown types; the writer holds the whole file in memory.
 
 use super::error::TensorError;
 use super::infos::{Entries, Info, Type};
@@ -15,8 +15,7 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-/// The longest header that is read or written, in bytes. That of a model with a thousand tensors has about
-/// 100,000.
+/// Longest header that is read or written, in bytes. A model with a thousand tensors has about 100,000.
 const MAX_HEADER: usize = 10_000_000;
 
 /// Bytes that hold the length of the header.
@@ -31,9 +30,9 @@ fn format(found: impl Into<String>, allowed: &'static str) -> TensorError {
 pub struct Directory {
     /// Text about the file, as JSON.
     text: Option<Box<RawValue>>,
-    /// In the order of their bytes.
+    /// Tensors in the order of their bytes.
     tensors: Vec<(String, Info)>,
-    /// Where the elements start in the file.
+    /// Offset of the elements in the file.
     start: u64,
 }
 
@@ -41,7 +40,7 @@ impl Directory {
     /// Reads the header of a file of `length` bytes.
     ///
     /// # Errors
-    /// A malformed or too long header, and elements that are not those of a file of this length.
+    /// A malformed or too long header, and elements that do not fit a file of this length.
     pub fn read(reader: &mut impl Read, length: u64) -> Result<Directory, Fault> {
         const ALLOWED: &str = "a header whose offsets and shapes are those of the data";
         if length < LENGTH {
@@ -82,7 +81,7 @@ impl Directory {
         Ok(Directory { text, tensors, start })
     }
 
-    /// The tensor called `name`, and where its elements start in the file.
+    /// Finds the tensor called `name`; returns its header and the offset of its elements in the file.
     ///
     /// # Errors
     /// A name that the file does not hold, and a type that no argument takes.
@@ -116,40 +115,40 @@ impl Directory {
 /// A tensor to write: name, type, shape, elements.
 pub type Named<'a> = (&'a str, Stored, &'a [usize], &'a [u8]);
 
-/// Where the elements of a tensor come from.
+/// Source of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The new tensor of this number.
     New(usize),
-    /// This byte of the file that is kept.
+    /// The kept file, from this byte on.
     Kept(u64),
 }
 
 /// The elements of a tensor in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where they start in the file.
+    /// Offset in the file.
     pub start: u64,
-    /// Their number of bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// Where they come from.
+    /// Source of the bytes.
     pub from: Origin,
 }
 
-/// A file before its elements are there.
+/// Layout of a file whose elements are not written yet.
 #[derive(Debug)]
 pub struct Form {
-    /// Its first bytes.
+    /// The first bytes of the file.
     pub header: Vec<u8>,
-    /// Its tensors, one after the other up to its end.
+    /// Tensors, one after another up to the end of the file.
     pub pieces: Vec<Piece>,
-    /// Bytes of the file.
+    /// Length of the file in bytes.
     pub length: u64,
 }
 
 impl Form {
-    /// The form of a file that holds `tensors`, given by name, type and shape, and those of `kept` that have other names, with
-    /// the text of `kept`.
+    /// Lays out a file that holds `tensors`, given by name, type and shape, and the tensors of `kept` under other
+    /// names, with the text of `kept`.
     ///
     /// # Errors
     /// A header of more than ten million bytes, and a shape that no memory can hold.
@@ -168,7 +167,7 @@ impl Form {
             let info = Info { dtype: Type::Known(file_type(dtype)), shape, data_offsets: (0, bytes) };
             all.push((name.to_string(), info, Origin::New(i)));
         }
-        // Large types first, so that all are aligned.
+        // Large types come first, so that all are aligned.
         all.sort_by(|(a, x, _), (b, y, _)| {
             (y.bits(), y.known()).cmp(&(x.bits(), x.known())).then_with(|| a.cmp(b))
         });
@@ -197,7 +196,7 @@ impl Form {
 /// Copies `bytes` bytes of a kept file, from byte `at` on, to `writer`.
 ///
 /// # Errors
-/// What reading and writing report, and a file that ends early.
+/// Errors of reading and writing, and a file that ends early.
 pub fn keep(mut file: impl Read + Seek, at: u64, bytes: u64, writer: &mut impl Write) -> io::Result<()> {
     file.seek(SeekFrom::Start(at))?;
     match io::copy(&mut file.take(bytes), writer)? < bytes {
@@ -206,10 +205,10 @@ pub fn keep(mut file: impl Read + Seek, at: u64, bytes: u64, writer: &mut impl W
     }
 }
 
-/// Writes a file that holds `tensors`, and those of `kept` that have other names, with the text of `kept`.
+/// Writes a file that holds `tensors` and the tensors of `kept` under other names, with the text of `kept`.
 ///
 /// # Errors
-/// What writing and reading report, a kept file that ends early, and those of [`Form::new`].
+/// Errors of writing and reading, a kept file that ends early, and the errors of [`Form::new`].
 pub fn write<R: Read + Seek>(
     writer: &mut impl Write,
     kept: Option<(&Directory, R)>,
@@ -275,7 +274,7 @@ mod tests {
         }
     }
 
-    /// The tensor of a whole file, and its bytes.
+    /// Parses a whole file; returns the tensor's header and its bytes.
     fn parse<'a>(bytes: &'a [u8], name: &str) -> Result<(Header, &'a [u8]), TensorError> {
         let (header, start) = open(bytes)?.find(name)?;
         let data = &bytes[start as usize..][..header.bytes];
@@ -337,7 +336,7 @@ mod tests {
         let (_, header) = SafeTensors::read_metadata(&after).unwrap();
         let text = header.metadata().clone().unwrap();
         assert_eq!((text.len(), &text["z"][..], &text["a"][..]), (2, "1", "é \"x\""));
-        // A file that has lost its end since its header was read.
+        // A file truncated after its header was read.
         let short = Cursor::new(&before[..before.len() - 1]);
         let error = write(&mut Vec::new(), Some((&directory, short)), &new[..1]);
         assert!(error.is_ok(), "its end is replaced");
@@ -346,7 +345,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 
-    /// The library refuses such files whole.
+    /// The library refuses such files entirely.
     #[test]
     fn tensors_beside_those_of_unknown_types_are_read_and_kept() {
         let header = concat!(
@@ -365,7 +364,7 @@ mod tests {
             let error = parse(&bytes, name).unwrap_err().to_string();
             assert!(error.contains(kind) && error.contains("allowed: F32"), "{error}");
         }
-        // What is written beside them leaves every byte of theirs.
+        // Adding other tensors leaves every byte of theirs unchanged.
         let mut after = Vec::new();
         write(
             &mut after,
@@ -395,7 +394,7 @@ mod tests {
                 ("none", &other("F8_E5M2FNUZ"), &[]),
             ]
         );
-        // Their offsets and shapes are checked as all others'.
+        // Their offsets and shapes are checked like all others.
         for (from, to) in [
             ("[11,13]", "[10,13]"),
             ("[11,13]", "[13,11]"),

@@ -1,11 +1,11 @@
-//! The name of a tensor's place in words.
+//! Location of a tensor, in text form.
 
 use super::outlet::Reads;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The key of a `.safetensors` header that holds text about the file, so that no tensor can have it as its name.
+/// Key of a `.safetensors` header that holds text about the file; no tensor can have this name.
 pub(super) const METADATA: &str = "__metadata__";
 
 /// A format of tensor files.
@@ -20,7 +20,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The extension of the format's files, with its dot.
+    /// Returns the extension of the format's files, with its dot.
     #[must_use]
     pub const fn extension(self) -> &'static str {
         match self {
@@ -31,19 +31,19 @@ impl Format {
     }
 }
 
-/// Where a tensor is read or written: `path.npy`, `path.npz#name` or `path.safetensors#name`.
+/// Location of a tensor: `path.npy`, `path.npz#name` or `path.safetensors#name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The file.
     pub path: PathBuf,
-    /// What the file is by its name: `.npy` unless the extension says otherwise.
+    /// Format by extension: `.npy` unless the extension says otherwise.
     pub format: Format,
-    /// The tensor's name in an `.npz` or a `.safetensors` file; none for `.npy`.
+    /// The tensor's name in an `.npz` or a `.safetensors` file; `None` for `.npy`.
     pub name: Option<String>,
 }
 
 impl Source {
-    /// Adds the tensor to what a call reads, for `argument`.
+    /// Adds the tensor to the inputs of a call, for `argument`.
     pub fn add_to(&self, reads: &mut Reads, argument: &'static str) {
         reads.add(argument, &self.path, self.name.as_deref());
     }
@@ -58,7 +58,7 @@ impl FromStr for Source {
             return Err(format!("an empty path; {ALLOWED}"));
         }
         let named = [Format::Safetensors, Format::Npz];
-        // The first extension with a name counts: what follows it may hold any characters.
+        // The first extension with a name counts; the text behind it may hold any characters.
         let split = |format: Format| {
             let at = text.find(&format!("{}#", format.extension()))? + format.extension().len();
             Some((at, format))

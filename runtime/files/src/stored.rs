@@ -1,4 +1,4 @@
-//! Element types and headers of tensors as files hold them, and why a tensor is not read.
+//! Element types and headers of tensors in files, and errors of reading them.
 
 use super::error::TensorError;
 use elsa_core::dtype::DType;
@@ -26,7 +26,7 @@ pub enum Stored {
 }
 
 impl Stored {
-    /// Bytes of one element.
+    /// Returns the size of one element in bytes.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -37,7 +37,7 @@ impl Stored {
         }
     }
 
-    /// `f64`, `f32`, `f16`, `bf16`, `bool`, `u8`, `i32` or `i64`.
+    /// Returns `f64`, `f32`, `f16`, `bf16`, `bool`, `u8`, `i32` or `i64`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl From<DType> for Stored {
     }
 }
 
-/// What a file says about a tensor.
+/// A tensor's header in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Element type.
@@ -72,14 +72,14 @@ pub struct Header {
     pub shape: Vec<usize>,
     /// Bytes of its elements, `product(shape) · dtype.size()`, little-endian.
     pub bytes: usize,
-    /// Whether they are in Fortran order, the first axis fastest, and that is another order than C's.
+    /// `true` if the elements are in Fortran order (first axis fastest) and it differs from C order.
     pub fortran: bool,
 }
 
-/// Why a tensor was not read.
+/// Error of reading a tensor.
 #[derive(Debug)]
 pub enum Fault {
-    /// What the file holds is not what was asked for.
+    /// The file does not hold the requested tensor.
     Content(TensorError),
     /// The file could not be read, or ended early.
     Io(io::Error),
@@ -99,12 +99,12 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// The axes of `shape` and the bytes of its elements, unless either overflows.
+/// Computes the axes of `shape` and the bytes of its elements, unless either overflows.
 pub(super) fn byte_length(dtype: Stored, shape: &[u64]) -> Result<(Vec<usize>, usize), TensorError> {
     let overflow = || TensorError::Overflow { shape: shape.to_vec() };
     let sizes: Vec<usize> =
         shape.iter().map(|&n| usize::try_from(n)).collect::<Result<_, _>>().map_err(|_| overflow())?;
-    // Strides are products of the other axes, so the product without zeros must fit as well.
+    // Strides are products of the other axes, so the product without zeros must also fit.
     let nonzero = sizes.iter().filter(|&&n| n != 0).try_fold(dtype.size(), |a, &n| a.checked_mul(n));
     match nonzero {
         Some(n) if n <= isize::MAX as usize => {
@@ -115,7 +115,7 @@ pub(super) fn byte_length(dtype: Stored, shape: &[u64]) -> Result<(Vec<usize>, u
     }
 }
 
-/// Names in order, the first eight of them.
+/// Lists the first eight names in order.
 pub(super) fn listed(mut names: Vec<String>) -> String {
     names.sort_unstable();
     let more = if names.len() > 8 { ", ..." } else { "" };

@@ -1,4 +1,4 @@
-//! Files that are written when their contents are known: whole, or not at all.
+//! Files that are written once their contents are known: whole, or not at all.
 
 use super::error::FileError;
 use super::outlet::{Place, Reads, Sink};
@@ -6,7 +6,7 @@ use super::temporary;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// A file that will be written.
+/// A prepared output file.
 #[derive(Debug)]
 pub struct Target {
     argument: &'static str,
@@ -15,11 +15,11 @@ pub struct Target {
 }
 
 impl Target {
-    /// Prepares the file of an argument of a call that reads `reads`, so that what cannot be written is known before anything is
-    /// measured. A link to a file stays one.
+    /// Prepares the file of an argument of a call that reads `reads`, so that an unwritable path is detected before
+    /// anything is measured. A link to a file stays a link.
     ///
     /// # Errors
-    /// A path that cannot be written, and a file that the call reads.
+    /// A path that cannot be written, and an input of the call.
     pub fn new(argument: &'static str, path: &Path, reads: &Reads) -> Result<Target, FileError> {
         let place = Place::find(argument, path, None, reads)?;
         let sink = place.open()?;
@@ -29,16 +29,16 @@ impl Target {
     /// Writes `bytes`, whole.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Errors of the file system.
     pub fn write(self, bytes: &[u8]) -> Result<(), FileError> {
         self.write_after(bytes, |_| Ok(()))
     }
 
-    /// Writes `bytes`, whole, once `judge` accepts them. It gets the file that will take the place of the one at the path,
+    /// Writes `bytes`, whole, once `judge` accepts them. `judge` gets the file that will replace the one at the path,
     /// unless the bytes go elsewhere.
     ///
     /// # Errors
-    /// What `judge` and the file system report.
+    /// Errors of `judge` and of the file system.
     pub fn write_after<E: From<FileError>>(
         self,
         bytes: &[u8],

@@ -1,11 +1,11 @@
-//! Files in the making: whatever ends the process, bar a kill or a crash, they do not stay behind.
+//! Temporary files. No end of the process except a kill or a crash leaves one behind.
 //!
-//! A list holds the path of every temporary file. Whoever makes, renames or removes one holds the list's lock, and so
-//! does [`remove_all`] from the moment when it removes them until the process ends. So a signal finds all of them, and either
-//! none or all outputs of a call in place.
+//! A list holds the path of every temporary file. Code that creates, renames or removes one holds the list's lock, and
+//! [`remove_all`] keeps the lock from the removal to the end of the process. A signal handler therefore finds all of
+//! them, and either none or all outputs of a call in place.
 //!
-//! A process that is killed leaves its files behind. Each has a lock for as long as its process lives, and a name that tells
-//! whose output it is, so that the next call with that output removes what nobody holds.
+//! A killed process leaves its files behind. Each file is locked while its process lives and has a name derived from
+//! its output, so the next call with that output removes the unlocked ones.
 
 use std::fs::{self, File, Metadata, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -18,7 +18,7 @@ use tempfile::NamedTempFile;
 
 static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// A list that is whole at any time, so that a panic elsewhere leaves it usable.
+/// Locks the list. It is consistent at any time, so a panic elsewhere leaves it usable.
 fn live() -> MutexGuard<'static, Vec<PathBuf>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -26,22 +26,22 @@ fn live() -> MutexGuard<'static, Vec<PathBuf>> {
 /// A file that is removed unless it replaces another.
 #[derive(Debug)]
 pub struct Temporary {
-    /// None once it is removed or has its final name.
+    /// `None` once the file is removed or has its final name.
     file: Option<NamedTempFile>,
 }
 
 impl Temporary {
-    /// Makes an empty file beside `target`, with the mode and, where the system permits it, the owner of `existing`. Without
-    /// it, they are those of any new file. What processes that have ended left of the same target is removed.
+    /// Creates an empty file next to `target`, with the mode and, if the system permits it, the owner of `existing`;
+    /// without it, with those of any new file. Files of the same target that ended processes left behind are removed.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Errors of the file system.
     pub fn new(target: &Path, existing: Option<&Metadata>) -> io::Result<Temporary> {
         let (folder, prefix) = (folder(target), prefix(target));
         remove_orphans(folder, &prefix);
         let mut builder = tempfile::Builder::new();
         builder.prefix(&prefix).suffix(SUFFIX);
-        // Before the process's mask. The default is for secrets.
+        // Before the process's mask. The library's default is for secrets.
         let mode = existing.map_or(0o666, |existing| existing.mode() & 0o777);
         builder.permissions(Permissions::from_mode(mode));
         let mut live = live();
@@ -50,7 +50,7 @@ impl Temporary {
             let file = builder.tempfile_in(folder)?;
             match file.as_file().try_lock_shared() {
                 Err(TryLockError::WouldBlock) => {}
-                // Before it was locked, another process may have taken it for one that nobody holds.
+                // Before it was locked, another process may have removed it as an orphan.
                 _ if file.as_file().metadata()?.nlink() == 0 => {}
                 locked => {
                     if let Err(TryLockError::Error(e)) = locked {
@@ -69,13 +69,13 @@ impl Temporary {
         Ok(made)
     }
 
-    /// The file; none once it is removed or has its final name.
+    /// Returns the file, or `None` once it is removed or has its final name.
     #[must_use]
     pub fn get(&self) -> Option<&File> {
         self.file.as_ref().map(NamedTempFile::as_file)
     }
 
-    /// Where the file lies; none once it is removed or has its final name.
+    /// Returns the path of the file, or `None` once it is removed or has its final name.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.file.as_ref().map(NamedTempFile::path)
@@ -84,7 +84,7 @@ impl Temporary {
     /// Calls `write` with the file, and waits until its contents are on the device.
     ///
     /// # Errors
-    /// What `write` and the file system report.
+    /// Errors of `write` and of the file system.
     pub fn fill(&self, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
         let file = self.get().ok_or(ErrorKind::NotFound)?;
         step();
@@ -94,10 +94,10 @@ impl Temporary {
     }
 }
 
-/// How the names of temporary files end.
+/// Suffix of the names of temporary files.
 const SUFFIX: &str = ".part";
 
-/// How the names of the temporary files of `target` begin. They are short, whatever its name is.
+/// Returns the prefix of the names of `target`'s temporary files; it is short for any name.
 fn prefix(target: &Path) -> String {
     let name = target.file_name().unwrap_or_default().as_bytes();
     // FNV-1a.
@@ -107,9 +107,9 @@ fn prefix(target: &Path) -> String {
     format!(".elsa-{hash:016x}-")
 }
 
-/// Removes the temporary files with this prefix that no process holds.
+/// Removes the temporary files with this prefix that no process has locked.
 fn remove_orphans(folder: &Path, prefix: &str) {
-    // A folder that may be written but not read keeps them.
+    // A folder that is writable but not readable keeps them.
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let name = name.as_bytes();
@@ -130,7 +130,7 @@ fn remove_orphans(folder: &Path, prefix: &str) {
 /// Opens a regular file. Follows no link at the end of the path, and does not wait.
 ///
 /// # Errors
-/// What is no regular file, and what the file system reports.
+/// A file that is not regular, and errors of the file system.
 pub fn regular(options: &mut fs::OpenOptions, path: &Path) -> io::Result<File> {
     let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     match file.metadata()?.is_file() {
@@ -139,10 +139,10 @@ pub fn regular(options: &mut fs::OpenOptions, path: &Path) -> io::Result<File> {
     }
 }
 
-/// Gives `file` the mode and, where the system permits it, the owner of `existing`.
+/// Gives `file` the mode and, if the system permits it, the owner of `existing`.
 ///
 /// # Errors
-/// What the file system reports.
+/// Errors of the file system.
 pub fn resemble(file: &File, existing: &Metadata) -> io::Result<()> {
     let owned = fchown(file, Some(existing.uid()), Some(existing.gid()))
         .or_else(|_| fchown(file, None, Some(existing.gid())));
@@ -150,14 +150,14 @@ pub fn resemble(file: &File, existing: &Metadata) -> io::Result<()> {
         log::debug!("the owner is not kept: {e}");
     }
     let now = file.metadata()?;
-    // The bits that act as somebody else go with the owner.
+    // The set-user-ID and set-group-ID bits are kept only together with the owner.
     let same = (now.uid(), now.gid()) == (existing.uid(), existing.gid());
     let mask = if same { 0o7777 } else { 0o777 };
     file.set_permissions(Permissions::from_mode(existing.mode() & mask))
 }
 
-/// Stands before every change of the file system that a kill could leave half done, and before an output is opened. Tests end
-/// the process at a step of a given number, or have it wait there for a pipe.
+/// Marks every point where a kill could leave a change of the file system half done, and every opening of an output.
+/// Tests end the process at the step of a given number, or make it wait there for a pipe.
 pub fn step() {
     static STEPS: AtomicU64 = AtomicU64::new(0);
     if cfg!(debug_assertions) {
@@ -172,7 +172,7 @@ pub fn step() {
     }
 }
 
-/// The folder of a file.
+/// Returns the folder of a file.
 #[must_use]
 pub fn folder(path: &Path) -> &Path {
     match path.parent() {
@@ -181,14 +181,14 @@ pub fn folder(path: &Path) -> &Path {
     }
 }
 
-/// Waits until the names in `folder` are on the device, where the file system can tell.
+/// Waits until the names in `folder` are on the device, if the file system can report it.
 ///
 /// # Errors
-/// What the file system reports.
+/// Errors of the file system.
 pub fn sync(folder: &Path) -> io::Result<()> {
     step();
     match File::open(folder).and_then(|folder| folder.sync_all()) {
-        // A folder that may be written but not read, and file systems that sync no folders.
+        // A folder that is writable but not readable, and file systems that cannot sync folders.
         Err(e)
             if matches!(
                 e.kind(),
@@ -212,10 +212,10 @@ impl Drop for Temporary {
     }
 }
 
-/// Renames every file to its path, replacing what is there. No signal ends the process between two of them.
+/// Renames every file to its path, replacing the existing file. No signal ends the process between two renames.
 ///
 /// # Errors
-/// What the file system reports, with the number of the file. The files before it have replaced theirs.
+/// Errors of the file system, with the number of the file. The files before it have replaced theirs.
 pub fn replace<'a>(files: impl IntoIterator<Item = (Temporary, &'a Path)>) -> Result<(), (usize, io::Error)> {
     let mut live = live();
     let mut failed = None;
@@ -242,15 +242,16 @@ pub fn replace<'a>(files: impl IntoIterator<Item = (Temporary, &'a Path)>) -> Re
     failed.map_or(Ok(()), Err)
 }
 
-/// Removes every temporary file, then calls `end`. Nobody makes or renames one in between. `failed` hears of each file that
-/// cannot be removed.
+/// Removes every temporary file, then calls `end`. No file is created or renamed in between. `failed` receives each
+/// file that cannot be removed.
 pub fn remove_all(failed: impl Fn(&Path, &io::Error), end: impl FnOnce()) {
     let live = live();
     remove(&live, failed);
     end();
 }
 
-/// As [`remove_all`], in a panic: the thread that holds the list may be the one that panics, so this does not wait for it.
+/// Removes every temporary file in a panic, without `end`. It does not wait for the list, because the panicking thread
+/// may hold it.
 pub fn remove_all_in_panic(failed: impl Fn(&Path, &io::Error)) {
     let live = match LIVE.try_lock() {
         Ok(live) => live,

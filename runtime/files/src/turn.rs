@@ -1,4 +1,4 @@
-//! Elements in Fortran order, the first axis fastest, brought into C order.
+//! Conversion of elements from Fortran order (first axis fastest) to C order.
 
 use super::memory;
 use super::part::Part;
@@ -8,11 +8,11 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// Most bytes of elements that a file is turned by at once. Twice as many are in memory.
+/// Maximum size of a tile in bytes. A conversion holds twice as many in memory.
 const TILE: usize = 256 << 10;
 
-/// Writes the elements of a tensor in Fortran order, which start at byte `start` of `from`, to `to` in C order. A tile of them
-/// is in memory at a time.
+/// Converts the elements of a tensor in Fortran order, which start at byte `start` of `from`, to C order and writes
+/// them to `to`. One tile of them is in memory at a time.
 ///
 /// # Errors
 /// A read that fails; memory that the system refuses. [`Unturned::Unwritten`] for `to`.
@@ -51,7 +51,7 @@ pub fn turn(from: &File, start: u64, header: &Header, to: &File) -> Result<(), U
                 Some(std::iter::once(first..(first + tile).min(*n)).collect())
             })
             .collect();
-        // In the file the axes are in reverse.
+        // The file holds the axes in reverse.
         let reversed: Vec<usize> = shape.iter().rev().copied().collect();
         let source = Part::of(&reversed, &picks)?;
         picks.reverse();
@@ -76,12 +76,12 @@ pub fn turn(from: &File, start: u64, header: &Header, to: &File) -> Result<(), U
     Ok(())
 }
 
-/// Why elements are not turned.
+/// Error of a conversion.
 #[derive(Debug)]
 pub enum Unturned {
-    /// They cannot be read, or memory is refused.
+    /// The elements cannot be read, or memory is refused.
     Unread(Fault),
-    /// They cannot be written.
+    /// The elements cannot be written.
     Unwritten(std::io::Error),
 }
 
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
-    /// Number `i` of a tensor in Fortran order has the index that counts up from the first axis.
+    /// Computes the index of element `i` of a tensor in Fortran order.
     fn index(mut i: usize, shape: &[usize]) -> Vec<usize> {
         shape
             .iter()

@@ -1,9 +1,9 @@
-//! `elsa-lab bench-series`: the ways to compute an operator that treats every channel by itself beside each other.
+//! `elsa-lab bench-series`: compares the ways to compute an operator that processes each channel separately.
 //!
 //! 1. Parts of a recurrence and, on a GPU, of a selective scan, and the methods of a convolution are planned and bound for the
-//!    same tensors; what the engine refuses is left out.
+//!    same tensors; ways that the engine refuses are skipped.
 //! 2. The first call of each is checked: its first channel against the operator in f64, within the bound.
-//! 3. All take turns until the time is over. The table has medians, the records quartiles too.
+//! 3. All ways alternate until the time is over. The table has medians, the records quartiles too.
 
 use clap::Args;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
@@ -73,14 +73,14 @@ pub struct BenchSeriesArgs {
     /// Weights of a filter of a convolution
     #[arg(long, value_name = "K", default_value = "4", allow_negative_numbers = true, value_parser = positive)]
     taps: usize,
-    /// Parts besides those that a plan chooses: of a recurrence, and on a GPU of a selective scan
+    /// Numbers of parts in addition to the plan's choice: of a recurrence, and on a GPU of a selective scan
     #[arg(long, value_name = "N[,N...]", default_value = "1,4,16,64", value_delimiter = ',', allow_hyphen_values = true,
         value_parser = positive)]
     parts: Vec<usize>,
     /// Time for each cell of the table
     #[arg(long, value_name = "X", default_value = "0.5", allow_negative_numbers = true, value_parser = seconds)]
     seconds: f64,
-    /// What computes.
+    /// Engine.
     #[command(flatten)]
     host: HostArgs,
     /// Print one JSON object per line, one for each way of each cell
@@ -164,7 +164,8 @@ impl<O: Operator> Ways<O> {
         Ok(())
     }
 
-    /// The rows of what was measured. `judge` returns the largest error of the first channel relative to its bound.
+    /// Builds the rows of the measurements. `judge` returns the largest error of the first channel relative to its
+    /// bound.
     fn rows(
         self,
         cell: &Cell<'_>,
@@ -199,7 +200,8 @@ impl<O: Operator> Ways<O> {
     }
 }
 
-/// Measures ways beside each other: the back end of each, and its samples in milliseconds. Their outputs are those of a run.
+/// Measures alternating ways; returns the back end of each, and its samples in milliseconds. Outputs are left as after
+/// a run.
 fn measure<'a, O: Operator>(
     seconds: f64,
     ways: &'a mut Ways<O>,
@@ -220,7 +222,7 @@ where
     Ok(backends.into_iter().zip(samples).collect())
 }
 
-/// Numbers of a tensor.
+/// Reads numbers of a tensor.
 fn tensor(
     random: &mut Random,
     argument: &'static str,
@@ -232,7 +234,7 @@ fn tensor(
     Ok(all)
 }
 
-/// What `visit` of an oracle does: it keeps the largest distance of the first channel of `out`.
+/// Returns a visitor for an oracle that keeps the largest distance of the first channel of `out`.
 fn keep<'a>(worst: &'a mut f64, series: &'a Series, out: &'a [f32]) -> impl FnMut(usize, Judged) + 'a {
     move |token, exact| *worst = farther(*worst, exact, out[series.at(0, token, 0)], DType::F32)
 }

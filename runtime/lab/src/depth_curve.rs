@@ -1,4 +1,4 @@
-//! How bound and error grow with the number of keys, for three orders of the additions: `elsa-lab depth-curve`.
+//! Growth of bound and error with the number of keys, for three orders of the additions: `elsa-lab depth-curve`.
 //!
 //! | schedule | order | additions into a sum of `n` weights |
 //! |---|---|---|
@@ -71,10 +71,10 @@ pub struct DepthCurveArgs {
     /// Write the curves as one page that needs nothing but itself
     #[arg(long, value_name = "FILE.html")]
     html: Option<PathBuf>,
-    /// What computes.
+    /// Engine.
     #[command(flatten)]
     engine: EngineArgs,
-    /// Whether the page replaces an input.
+    /// Permission for the page to replace an input.
     #[command(flatten)]
     force: ForceArgs,
     /// Print one JSON object for each schedule and length
@@ -164,7 +164,7 @@ impl Schedule {
         }
     }
 
-    /// The scan over single keys; none of a plan.
+    /// Returns the scan over single keys; `None` for a plan.
     const fn scan(self) -> Option<Scan> {
         match self {
             Schedule::Fold => Some(Scan::Sequential),
@@ -174,14 +174,14 @@ impl Schedule {
     }
 }
 
-/// What is known of a schedule at a length, which `--json` prints.
+/// Data of a schedule at one length, as `--json` prints them.
 #[derive(Clone, Debug, Serialize)]
 struct Step {
     /// `depth`.
     pub what: &'static str,
     /// `fold`, `two-level` or `tree`.
     pub schedule: &'static str,
-    /// What computed.
+    /// Name of the kernel.
     pub kernel: &'static str,
     /// Keys.
     pub keys: usize,
@@ -236,7 +236,7 @@ impl Tensors {
     }
 }
 
-/// The answer of `schedule`, and the structure that it executed.
+/// Computes the answer of `schedule`, and the structure that it executed.
 fn answer(
     tensors: &Tensors,
     schedule: Schedule,
@@ -304,13 +304,13 @@ fn answer(
     Ok((output, executed))
 }
 
-/// `executed` without additions: the part of the bound that no order changes.
+/// Returns `executed` without additions: the part of the bound that no order changes.
 fn still(executed: Executed) -> Executed {
     let order = Order { values: 0, weights: 0, segment: usize::MAX, ..executed.order };
     Executed { merge_depth: 0, additions: 0, into_s: 0, into_w: 0, order, ..executed }
 }
 
-/// What all rows of an answer say.
+/// Comparison of all rows of an answer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Compared {
     /// Greatest error relative to the terms.
@@ -392,7 +392,7 @@ fn measure(engine: &Engine, options: &PlanOptions, longest: usize) -> Result<Vec
     Ok(steps)
 }
 
-/// Writes the steps as a table, and what they show.
+/// Writes the steps as a table, and its conclusions.
 ///
 /// # Errors
 /// A failing writer.
@@ -417,7 +417,7 @@ fn print(out: &mut impl Write, steps: &[Step]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What the columns are.
+/// Description of the columns.
 const EXPLAINED: &str = "\
 theory: L(n, B) of ELSA for the plan's two-level schedule, n - 1 for the fold, log2 n for the tree. bound and errors are
 relative to sum p |v|. constant: the part of the bound that no order of additions changes, from rounding of scores, the
@@ -425,7 +425,7 @@ exponential and the division; the rest are the roundings of the partial sums of 
 measured on random tensors. repeated: measured on equal tokens, whose roundings all have the same sign in a fold and are exact in a tree.
 ";
 
-/// How each schedule has grown from its first length to its last.
+/// Describes the growth of each schedule from its first length to its last.
 fn grown(steps: &[Step]) -> Vec<String> {
     let of = |schedule: Schedule| {
         let mut its = steps.iter().filter(|step| step.schedule == schedule.name());

@@ -5,7 +5,7 @@
 //! | `elsa-lab simulate` | [`simulate`]: time, memory and traffic of any number of tokens, from fits |
 //! | `elsa-lab study` | [`study`]: what schedules with frozen references and skipped blocks do with tensors |
 //! | `elsa-lab depth-curve` | [`depth_curve`]: how bound and error grow with the number of keys |
-//! | `elsa-lab predict` | [`predict`]: latencies of a board that is not at hand |
+//! | `elsa-lab predict` | [`predict`]: latencies of a board that is not present |
 //! | `elsa-lab bench-series` | [`bench_series`]: the ways to compute recurrences, selective scans and convolutions |
 //!
 //! [`model`] fits bytes and seconds of attention, and has the arithmetic of its division by quorums. Arguments, files,
@@ -46,11 +46,11 @@ struct Cli {
 /// The commands.
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// What attention over any number of tokens costs: streamed, and divided by quorums
+    /// Predict the cost of attention over any number of tokens: streamed, and divided by quorums
     Simulate(Box<SimulateArgs>),
-    /// What schedules with frozen references and skipped blocks do with tensors, as a page
+    /// Study the effect of frozen references and skipped blocks on tensors, as a page
     Study(Box<StudyArgs>),
-    /// How bound and error grow with the number of keys, for three orders of the additions
+    /// Show the growth of bound and error with the number of keys, for three orders of the additions
     DepthCurve(DepthCurveArgs),
     /// Predict the latencies of a board from the machine code of its kernels
     Predict(PredictArgs),

@@ -1,10 +1,10 @@
-//! Tensors of a model as the rewriter computes with them: every element as an f64, beside the type that the model gives it.
+//! Tensors of a model in the rewriter: every element as an f64, with the element type in the model.
 
 use super::wire::{self, Field, Payload, WireError};
 use half::{bf16, f16};
 use std::rc::Rc;
 
-/// The type of elements, by its number in ONNX.
+/// Element type, by its number in ONNX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kind(pub i64);
 
@@ -20,7 +20,7 @@ impl Kind {
     /// f64.
     pub const F64: Kind = Kind(11);
 
-    /// Size of an element in `raw_data`; none for types that the rewriter does not read.
+    /// Returns the size of an element in `raw_data`, or `None` for types that the rewriter does not read.
     #[must_use]
     pub const fn size(self) -> Option<usize> {
         match self.0 {
@@ -32,13 +32,13 @@ impl Kind {
         }
     }
 
-    /// Whether elements are floating-point numbers.
+    /// Returns `true` if elements are floating-point numbers.
     #[must_use]
     pub const fn is_float(self) -> bool {
         matches!(self.0, 1 | 10 | 11 | 16)
     }
 
-    /// The name of the type.
+    /// Returns the name of the type.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self.0 {
@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// The element whose bytes begin `bytes`.
+    /// Decodes the element at the start of `bytes`.
     fn element(self, bytes: &[u8]) -> f64 {
         fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
             let mut all = [0; N];
@@ -83,7 +83,7 @@ impl Kind {
         }
     }
 
-    /// `x` as this type stores it.
+    /// Rounds `x` to this type.
     #[must_use]
     pub fn rounded(self, x: f64) -> f64 {
         match self.0 {
@@ -109,27 +109,27 @@ pub struct Array {
 }
 
 impl Array {
-    /// A tensor of `data`, whose length is the product of `shape`.
+    /// Creates a tensor of `data`, whose length is the product of `shape`.
     #[must_use]
     pub fn new(kind: Kind, shape: Vec<usize>, data: Vec<f64>) -> Array {
         Array { kind, shape, data: Rc::new(data) }
     }
 
-    /// A tensor with one axis, of integers.
+    /// Creates a tensor of integers with one axis.
     #[must_use]
     pub fn ints(values: impl IntoIterator<Item = usize>) -> Array {
         let data: Vec<f64> = values.into_iter().map(|n| n as f64).collect();
         Array::new(Kind::I64, vec![data.len()], data)
     }
 
-    /// The only element.
+    /// Returns the only element; `None` if there are more or fewer.
     #[must_use]
     pub fn scalar(&self) -> Option<f64> {
         if let [x] = self.data[..] { Some(x) } else { None }
     }
 }
 
-/// Number of elements of a shape, if it is at most `most`.
+/// Returns the number of elements of a shape, if it is at most `most`.
 #[must_use]
 pub fn count(shape: &[usize], most: usize) -> Option<usize> {
     if shape.contains(&0) {
@@ -138,7 +138,7 @@ pub fn count(shape: &[usize], most: usize) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, &axis| n.checked_mul(axis)).filter(|&n| n <= most)
 }
 
-/// Where the elements of a tensor lie.
+/// Storage of a tensor's elements.
 #[derive(Clone, Debug)]
 enum Store {
     /// In the field `raw_data`.
@@ -161,7 +161,7 @@ pub struct Stored {
     store: Store,
 }
 
-/// The text in `range` of `file`.
+/// Decodes the text in `range` of `file`.
 ///
 /// # Errors
 /// Bytes that are not UTF-8.
@@ -173,7 +173,7 @@ pub fn text(file: &[u8], range: std::ops::Range<usize>) -> Result<String, WireEr
 }
 
 impl Stored {
-    /// The tensor in `range` of `file`.
+    /// Reads the tensor in `range` of `file`.
     ///
     /// # Errors
     /// Bytes that are not a tensor, or a shape that no memory can hold.
@@ -205,14 +205,14 @@ impl Stored {
         Ok(Stored { name, kind: Kind(kind), shape, store })
     }
 
-    /// The entries that say where the elements lie, if that is another file.
+    /// Returns the entries that locate the elements, if they are in another file.
     #[must_use]
     pub fn external(&self) -> Option<&[(String, String)]> {
         if let Store::External(entries) = &self.store { Some(entries) } else { None }
     }
 
-    /// The elements; none if they are more than `most`, of a type that the rewriter does not read, in another file, or not as
-    /// many as the shape says.
+    /// Decodes the elements; `None` if there are more than `most`, if they have a type that the rewriter does not read
+    /// or are in another file, or if their number differs from the shape's.
     #[must_use]
     pub fn array(&self, file: &[u8], most: usize) -> Option<Array> {
         match &self.store {
@@ -229,7 +229,7 @@ impl Stored {
         }
     }
 
-    /// The elements in `bytes`, in the layout of `raw_data`.
+    /// Decodes the elements in `bytes`, in the layout of `raw_data`.
     #[must_use]
     pub fn decode(&self, bytes: &[u8], most: usize) -> Option<Array> {
         let (n, size) = (count(&self.shape, most)?, self.kind.size()?);
@@ -254,7 +254,7 @@ impl Stored {
             (5 | 7 | 11, _) => {
                 let mut all = Vec::new();
                 wire::ints(file, field, &mut all).ok()?;
-                // The bits of 16-bit floats stand in 32-bit integers.
+                // The bits of 16-bit floats are stored in 32-bit integers.
                 data.extend(all.into_iter().map(|x| match self.kind.0 {
                     10 | 16 => self.kind.element(&(x as u16).to_le_bytes()),
                     13 => x.cast_unsigned() as f64,
@@ -267,7 +267,7 @@ impl Stored {
     }
 }
 
-/// A pair of texts: a key and its value.
+/// Reads a key and its value.
 fn entry(file: &[u8], range: std::ops::Range<usize>) -> Result<(String, String), WireError> {
     let mut pair = (String::new(), String::new());
     for field in wire::fields(file, range)? {

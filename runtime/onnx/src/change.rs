@@ -1,4 +1,4 @@
-//! The nodes that take the place of an attention.
+//! The nodes that replace an attention.
 
 use super::array::{Array, Kind};
 use super::find::{Action, Found, Reason, Site, Term};
@@ -13,7 +13,7 @@ pub const OPERATOR: &str = "ElsaAttention";
 /// The operator's domain.
 pub const DOMAIN: &str = "ai.elsa";
 
-/// What a tensor that the new nodes read stands for.
+/// Meaning of a tensor that the new nodes read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Role {
     /// Queries, keys or values.
@@ -22,9 +22,9 @@ pub enum Role {
     Added,
     /// A mask that is subtracted.
     Subtracted,
-    /// A condition; what is attended where it is true, or where it is false.
+    /// A condition; scores are attended where it equals this value.
     Condition(bool),
-    /// A number that queries are multiplied by, or divided by.
+    /// A number that queries are multiplied or divided by.
     Factor,
 }
 
@@ -33,36 +33,36 @@ pub enum Role {
 pub struct Change {
     /// The nodes, in order; the last is the operator.
     pub nodes: Vec<Node>,
-    /// New constants.
+    /// Inputs of the new nodes, with their roles.
     pub constants: Vec<(String, Array)>,
-    /// What the new nodes read of the graph, with its role.
+    /// The tensor that they produce, and the node that produced it before.
     pub reads: Vec<(String, Role)>,
     /// The tensor that they make, and the node that made it.
     pub output: (String, usize),
-    /// Tensors of the graph from the scores to `made`, whose axis before the last is that of the queries.
+    /// Tensors of the graph from the scores to `made`, whose second to last axis is that of the queries.
     pub walk: HashSet<String>,
-    /// What the graph makes by attention, before changes of layout.
+    /// The attention's result in the graph, before changes of layout.
     pub made: String,
     /// The number of keys.
     pub keys: Size,
-    /// The replacement in words.
+    /// Description of the replacement.
     pub words: String,
 }
 
 impl Change {
-    /// The operator.
+    /// Returns the operator.
     #[must_use]
     pub fn operator(&self) -> Option<&Node> {
         self.nodes.last()
     }
 }
 
-/// A node of ONNX.
+/// Creates a node of ONNX.
 fn plain(op: &str, inputs: Vec<String>, output: String) -> Node {
     Node { name: output.clone(), op: op.into(), inputs, outputs: vec![output], ..Node::default() }
 }
 
-/// Makes names, nodes and constants of a change.
+/// Builder of a change's names, nodes and constants.
 struct Builder<'a> {
     prefix: &'a str,
     nodes: Vec<Node>,
@@ -94,7 +94,7 @@ impl Builder<'_> {
     }
 }
 
-/// What masks become.
+/// Replacement of the masks.
 #[derive(Default)]
 struct Masks {
     causal: bool,
@@ -103,10 +103,10 @@ struct Masks {
     mask: Option<String>,
 }
 
-/// The new nodes for what was found, their names beginning with `prefix`.
+/// Builds the new nodes for `found`; their names begin with `prefix`.
 ///
 /// # Errors
-/// Why it stays.
+/// The reason why the attention stays.
 pub fn of(site: &Site<'_>, found: &Found, prefix: &str) -> Result<Change, Reason> {
     let layout = layout(site, found)?;
     let kinds = [0, 1, 2].map(|i| site.symbols.kind(&layout.operands[i].0));
@@ -165,7 +165,7 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str) -> Result<Change, Reason
     node.domain = DOMAIN.into();
     let mut set = |name: &str, value: Attribute| node.attributes.insert(name.to_owned(), value);
     let heads = &layout.axes.heads;
-    // Where the tensors have an axis of heads that is free, it says how many they are.
+    // If the tensors have a free axis of heads, that axis determines their number.
     if let Some(heads) = heads.known() {
         set("num_heads", Attribute::Int(heads));
     }
@@ -221,7 +221,7 @@ pub fn of(site: &Site<'_>, found: &Found, prefix: &str) -> Result<Change, Reason
     })
 }
 
-/// Tells what the terms are.
+/// Classifies the terms.
 fn masks(
     site: &Site<'_>,
     terms: &[Term],
@@ -270,7 +270,7 @@ fn masks(
     let only = rest.len() == 1;
     for (term, piece) in rest {
         let mut name = mask(site, term, piece, axes, only, b)?;
-        // Masks are added in one type.
+        // Masks are added in a single type.
         let half = site.symbols.kind(&term.name) == Some(Kind::F16);
         if !only && half && !matches!(term.action, Action::Choose { .. }) {
             name = b.node("wide", "Cast", &[&name]);
@@ -300,7 +300,7 @@ fn masks(
     Ok(all)
 }
 
-/// The tensor that is given as the mask, or as a part of it.
+/// Returns the tensor that serves as the mask, or as a part of it.
 fn mask(
     site: &Site<'_>,
     term: &Term,

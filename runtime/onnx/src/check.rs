@@ -1,9 +1,10 @@
-//! The model and its rewritten form, run in the user's ONNX Runtime.
+//! Comparison of the model and its rewritten form in the user's ONNX Runtime.
 //!
-//! The proof knows what ONNX says of a node. This tries what a runtime makes of the whole: inputs of three sizes of the
-//! free axes, one of them of a single token, one beyond what short windows and tables hold. Which sizes a model takes is
-//! not written in it, so sizes are tried until the original has run at three. Outputs may differ by what a deep network
-//! makes of rounding. What the original answers with NaN, such as rows that attend no key, is not compared.
+//! The proof covers the ONNX semantics of each node. This check covers a runtime's result for the whole model, with
+//! inputs of three sizes of the free axes: one is a single token, one exceeds short windows and tables. A model does
+//! not state which sizes it accepts, so sizes are tried until the original has run at three. Outputs may differ by the
+//! accumulated rounding of a deep network. Elements that are NaN in the original, such as rows that attend no key, are
+//! not compared.
 
 use super::array::Kind;
 use super::model::{Axis, Declared, Model};
@@ -16,20 +17,20 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Sizes at which both models have to run.
+/// Number of sizes at which both models must run.
 const WANTED: usize = 3;
-/// What all runs may take.
+/// Time limit for all runs.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The most elements of all inputs, and of all outputs, of one run.
+/// Maximum number of elements of all inputs, and of all outputs, of one run.
 const ELEMENTS: usize = 1 << 25;
-/// How far an element may lie from the other, relative to the largest of its output: in f32, and where a model has f16.
+/// Tolerance of an element, relative to the largest of its output: in f32, and for a model with f16.
 const NEAR: [f64; 2] = [1e-3, 3e-2];
-/// One in so many integers or truth values may differ: where rounding decides between two.
+/// One in this many integers or truth values may differ, because rounding can flip a decision.
 const DECIDED: usize = 100;
-/// A runtime from this version on takes the operator in f16 without being told.
+/// First version of the runtime that accepts the operator in f16 without an extra setting.
 const WITH_HALVES: u32 = 18;
 
-/// What is compared.
+/// The two models to compare.
 pub struct Pair<'a> {
     /// The original model.
     pub model: &'a Model<'a>,
@@ -39,17 +40,17 @@ pub struct Pair<'a> {
     pub weights: Vec<PathBuf>,
     /// The rewritten model.
     pub rewritten: Form<'a>,
-    /// Bytes of memory that both may take.
+    /// Memory limit of both models, in bytes.
     pub memory: u64,
 }
 
-/// Why a rewritten model was not accepted.
+/// Reason why a rewritten model was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// The two could not be compared.
+    /// The two models could not be compared.
     #[error("{0}")]
     Unchecked(String),
-    /// The rewritten model fails, or answers differently.
+    /// The rewritten model fails, or its outputs differ.
     #[error("{0}")]
     Differs(String),
 }
@@ -63,7 +64,7 @@ impl From<String> for CheckError {
 /// Sizes of the free axes by name.
 type Sizes = BTreeMap<String, usize>;
 
-/// Runs both models; returns what was compared in words.
+/// Runs both models; returns a description of the comparison.
 ///
 /// # Errors
 /// Models that differ, and models that cannot be compared.
@@ -116,7 +117,7 @@ pub fn check(pair: &Pair<'_>, runtime: &Runtime, operator: &Path) -> Result<Stri
     Ok(format!("{version} answers the same at {}", all.join("; ")))
 }
 
-/// Sizes in words.
+/// Formats sizes.
 fn told(sizes: &Sizes) -> String {
     if sizes.is_empty() {
         return "its fixed sizes".into();
@@ -124,14 +125,14 @@ fn told(sizes: &Sizes) -> String {
     sizes.iter().map(|(name, size)| format!("{name} = {size}")).collect::<Vec<_>>().join(", ")
 }
 
-/// What the original answers.
+/// Inputs and outputs of the original.
 struct Run {
     sizes: Sizes,
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
 }
 
-/// Runs the original at up to [`WANTED`] sizes; also returns why it did not at the last that failed.
+/// Runs the original at up to [`WANTED`] sizes; also returns the error of the last failed run.
 fn originals(
     session: &Session<'_>,
     inputs: &[&Declared],
@@ -157,18 +158,18 @@ fn originals(
     Ok((runs, last))
 }
 
-/// What the free axes are: batch, tokens, channels and sides of a picture.
+/// Assignment of the free axes: batch, tokens, channels and sides of a picture.
 enum Turn {
-    /// Every axis of tokens has another size.
+    /// Different sizes for all axes of tokens.
     Apart(usize, [usize; 4]),
-    /// All have the same.
+    /// The same size for all axes of tokens.
     Alike(usize, usize),
-    /// Pictures of a side.
+    /// Pictures with this side.
     Picture(usize, usize),
 }
 
-/// Sizes that are tried in turn, until the original has run at enough of them. First those that tell axes apart: fewer
-/// queries than keys, more, and many tokens. A model that takes none of them may want axes of the same size.
+/// Sizes to try, in order, until the original has run at enough of them. The first ones distinguish the axes: fewer
+/// queries than keys, more, and many tokens. A model that accepts none of them may need axes of equal size.
 const TURNS: [Turn; 10] = [
     Turn::Apart(2, [1, 9, 5, 7]),
     Turn::Apart(1, [13, 11, 7, 5]),
@@ -182,18 +183,18 @@ const TURNS: [Turn; 10] = [
     Turn::Picture(1, 512),
 ];
 
-/// A free axis, as the first input that has it declares it.
+/// A free axis, as declared by the first input that has it.
 struct Free {
     name: String,
-    /// Whether the model names it.
+    /// `true` if the model names it.
     named: bool,
-    /// Whether the input's elements are floating-point numbers.
+    /// `true` if the input's elements are floating-point numbers.
     float: bool,
     rank: usize,
     at: usize,
 }
 
-/// The free axes of the inputs.
+/// Finds the free axes of the inputs.
 fn free(inputs: &[&Declared]) -> Result<Vec<Free>, CheckError> {
     let mut all: Vec<Free> = Vec::new();
     for input in inputs {
@@ -216,21 +217,21 @@ fn axis_name(input: &Declared, at: usize, name: &str) -> String {
     if name.is_empty() { format!("{}[{at}]", input.name) } else { name.to_owned() }
 }
 
-/// The sizes to try.
+/// Returns the sizes to try.
 fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, CheckError> {
     let free = free(inputs)?;
     let mut all: Vec<Sizes> = Vec::new();
     for turn in TURNS {
         let mut sizes = Sizes::new();
-        // A name that is a sum of others follows from them.
+        // A name that is a sum of others is derived from them.
         let (sums, plain): (Vec<_>, Vec<_>) = free.iter().partition(|axis| axis.name.contains(" + "));
         let (mut tokens, mut batches) = (0, 0);
         for Free { name, named, float, rank, at } in plain {
-            // Rows of a matrix of numbers are tokens, those of a matrix of indices are sequences.
+            // Rows of a floating-point matrix are tokens, rows of an index matrix are sequences.
             let first = *at == 0 && (*rank > 2 || *rank == 2 && !float);
             batches += usize::from(first);
             let size = match (&turn, first) {
-                // A batch of another name may be one that is broadcast.
+                // A batch under another name may be broadcast.
                 (Turn::Apart(..), true) if *named && batches > 1 => 1,
                 (Turn::Apart(batch, _) | Turn::Alike(batch, _) | Turn::Picture(batch, _), true) => *batch,
                 (Turn::Apart(_, of), _) => {
@@ -249,7 +250,7 @@ fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, CheckError> {
         for Free { name, .. } in sums {
             let terms = name.split(" + ").map(str::trim);
             let terms = terms.map(|term| term.parse().ok().or_else(|| sizes.get(term).copied()));
-            // A sum of what no input has is an axis like any other.
+            // A sum of names that no input has is an ordinary axis.
             let sum = terms.sum::<Option<usize>>().unwrap_or(11);
             sizes.insert(name.clone(), sum);
         }
@@ -260,8 +261,8 @@ fn candidates(inputs: &[&Declared]) -> Result<Vec<Sizes>, CheckError> {
     Ok(all)
 }
 
-/// Random inputs: normal numbers; ones and zeros for what is an index, a length or a mask, the first of each row a one.
-/// None if they are too large.
+/// Draws random inputs: normal numbers; ones and zeros for indices, lengths and masks, with a leading one in each row.
+/// `None` if they are too large.
 fn drawn(inputs: &[&Declared], sizes: &Sizes, random: &mut Rng) -> Result<Option<Vec<Tensor>>, CheckError> {
     let (mut all, mut total) = (Vec::new(), 0usize);
     for input in inputs {
@@ -299,7 +300,7 @@ fn drawn(inputs: &[&Declared], sizes: &Sizes, random: &mut Rng) -> Result<Option
     Ok(Some(all))
 }
 
-/// How two outputs differ, in words that follow the output's name.
+/// Describes how two outputs differ, in a text that follows the output's name; `None` if they agree.
 fn fault(want: &Tensor, found: &Tensor, near: f64) -> Option<String> {
     if want.dims != found.dims || want.data.element() != found.data.element() {
         return Some(format!(" has the axes {:?}, {:?} in the original", found.dims, want.dims));
@@ -325,7 +326,7 @@ fn fault(want: &Tensor, found: &Tensor, near: f64) -> Option<String> {
         rest /= size;
     }
     let of = format!("{count} of {} elements differ", want.data.len());
-    // Of f32 or less, as many digits as tell its numbers apart.
+    // For f32 and narrower types, enough digits to distinguish their numbers.
     let shown = |x: f64| if exact { x.to_string() } else { (x as f32).to_string() };
     Some(format!("{place:?} is {}, {} in the original; {of}", shown(found_at), shown(want_at)))
 }

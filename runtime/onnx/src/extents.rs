@@ -1,10 +1,10 @@
-//! Sizes of what operators cut, join and move a window over.
+//! Sizes of the results of slices, joins and sliding windows.
 
 use super::model::{Attribute, Node};
 use super::size::Size;
 use super::value::{Value, broadcast, place};
 
-/// The integers that an operator takes as attribute `name` in older opsets and as input `i` in newer ones.
+/// Returns the integers that an operator has as attribute `name` in older opsets and as input `i` in newer ones.
 #[must_use]
 pub fn numbers(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> Option<Vec<i64>> {
     match node.ints(name) {
@@ -13,7 +13,8 @@ pub fn numbers(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> 
     }
 }
 
-/// The numbers that an operator takes as attribute `name` in older opsets and as input `i` in newer ones, as sizes.
+/// Returns the numbers that an operator has as attribute `name` in older opsets and as input `i` in newer ones, as
+/// sizes.
 #[must_use]
 pub fn sizes(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> Option<Vec<Size>> {
     match node.ints(name) {
@@ -22,9 +23,9 @@ pub fn sizes(node: &Node, inputs: &[Option<&Value>], name: &str, i: usize) -> Op
     }
 }
 
-/// `at` clamped to `low..=high`, counted from the end of an axis of `n` where it is negative.
+/// Clamps `at` to `low..=high`; a negative `at` counts from the end of an axis of `n`.
 fn within(at: &Size, n: &Size, low: &Size, high: &Size) -> Option<Size> {
-    // A number beyond every axis is its end; what is no number is a place counted from the front.
+    // A number beyond every axis is its end; a symbolic value counts from the front.
     let from = match at.known() {
         Some(x) if x >= i64::from(i32::MAX) => return Some(high.clone()),
         Some(x) if x <= -i64::from(i32::MAX) => return Some(low.clone()),
@@ -35,7 +36,7 @@ fn within(at: &Size, n: &Size, low: &Size, high: &Size) -> Option<Size> {
     Some(from.most(low).least(high))
 }
 
-/// Axes of `Slice` with their starts, steps and numbers of elements.
+/// Returns the axes of `Slice` with their starts, steps and numbers of elements.
 #[must_use]
 pub fn slices(node: &Node, inputs: &[Option<&Value>]) -> Option<Vec<(usize, Size, i64, Size)>> {
     let shape = &inputs.first().copied().flatten()?.shape;
@@ -57,7 +58,7 @@ pub fn slices(node: &Node, inputs: &[Option<&Value>]) -> Option<Vec<(usize, Size
             let length = end.minus(&start)?.most(&zero);
             (start, length.over_up(&Size::from(step))?)
         } else {
-            // Backwards only where nothing is free.
+            // Negative steps only without free axes.
             let n = n.known()?;
             let from = |x: i64| if x < 0 { x.saturating_add(n) } else { x };
             let (start, end) = (starts[i].known()?, ends[i].known()?);
@@ -72,7 +73,7 @@ pub fn slices(node: &Node, inputs: &[Option<&Value>]) -> Option<Vec<(usize, Size
     Some(all)
 }
 
-/// Sizes of the parts of `Split`.
+/// Returns the axis of `Split` and the sizes of its parts.
 #[must_use]
 pub fn parts(node: &Node, inputs: &[Option<&Value>]) -> Option<(usize, Vec<Size>)> {
     let shape = &inputs.first().copied().flatten()?.shape;
@@ -93,7 +94,7 @@ pub fn parts(node: &Node, inputs: &[Option<&Value>]) -> Option<(usize, Vec<Size>
         .then_some((axis, all))
 }
 
-/// Axes that a reduction takes away, and whether they stay with size 1.
+/// Returns the axes that a reduction removes, and whether they stay with size 1.
 #[must_use]
 pub fn reduced(node: &Node, inputs: &[Option<&Value>]) -> Option<(Vec<bool>, bool)> {
     let rank = inputs.first().copied().flatten()?.shape.len();
@@ -111,24 +112,24 @@ pub fn reduced(node: &Node, inputs: &[Option<&Value>]) -> Option<(Vec<bool>, boo
     Some((gone, keep))
 }
 
-/// Elements that are lengths of axes.
+/// Returns elements that are lengths of axes.
 #[must_use]
 pub fn lengths(value: &Value) -> Option<Vec<Size>> {
     let all = value.sizes()?;
     all.iter().all(|n| n.known().is_none_or(|n| n >= 0)).then_some(all)
 }
 
-/// The shape of a product of matrices.
+/// Returns the shape of a matrix product.
 #[must_use]
 pub fn matmul(a: &[Size], b: &[Size]) -> Option<Vec<Size>> {
     let ([batch_a @ .., m, k], [batch_b @ .., l, n]) = (a, b) else { return None };
     let mut shape = broadcast(&[batch_a, batch_b])?;
     shape.extend([m.clone(), n.clone()]);
-    // A size that others broadcast to is each of those that are not 1.
+    // The size that others broadcast to equals each of them that is not 1.
     (k == l || k.joined().contains(l) || l.joined().contains(k)).then_some(shape)
 }
 
-/// Spatial sizes behind a window of `kernel` that moves over `input`, as convolutions and poolings have it.
+/// Returns the spatial sizes after a window of `kernel` slides over `input`, as in convolutions and poolings.
 #[must_use]
 pub fn windowed(node: &Node, input: &[Size], kernel: &[Size]) -> Option<Vec<Size>> {
     let rank = input.len();
@@ -160,7 +161,7 @@ pub fn windowed(node: &Node, input: &[Size], kernel: &[Size]) -> Option<Vec<Size
         .collect()
 }
 
-/// The shape that `Reshape` makes of `input`.
+/// Returns the shape of `Reshape` applied to `input`.
 #[must_use]
 pub fn reshape(node: &Node, input: &[Size], target: &[Size]) -> Option<Vec<Size>> {
     let zero = node.int("allowzero").unwrap_or(0) != 0;
@@ -177,7 +178,7 @@ pub fn reshape(node: &Node, input: &[Size], target: &[Size]) -> Option<Vec<Size>
             _ => shape.push(n.clone()),
         }
     }
-    // Axes that stay need no division.
+    // Unchanged axes need no division.
     let (mut left, mut given) = (input.to_vec(), shape.clone());
     given.retain(|size| match left.iter().position(|other| other == size) {
         Some(at) => {
@@ -192,7 +193,7 @@ pub fn reshape(node: &Node, input: &[Size], target: &[Size]) -> Option<Vec<Size>
             shape[free] = total.over(&known)?;
             (total.known().is_none() || shape[free].times(&known)? == total).then_some(shape)
         }
-        // Where both are numbers, they are equal; elsewhere the node has an answer only where they are.
+        // If both are numbers, they must be equal; otherwise the node is only defined where they are.
         None => (total == known || total.known().is_none() || known.known().is_none()).then_some(shape),
     }
 }

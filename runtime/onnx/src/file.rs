@@ -1,4 +1,4 @@
-//! Models in files, with their weights beside them.
+//! Model files, with their weights in the same folder.
 
 use super::array::{self, Array, Stored};
 use super::change::Change;
@@ -22,7 +22,7 @@ impl ModelFile {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// What the file system reports, and a path of no regular file.
+    /// Errors of the file system, and a path that is not a regular file.
     pub fn open(path: &Path) -> io::Result<ModelFile> {
         if !fs::metadata(path)?.is_file() {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -30,16 +30,16 @@ impl ModelFile {
         Ok(ModelFile { path: path.to_path_buf(), bytes: fs::read(path)? })
     }
 
-    /// Returns the folder of the file, where its weights are looked for.
+    /// Returns the folder of the file, which is searched for its weights.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
     }
 
-    /// Reads the model, and requires the files that it names.
+    /// Reads the model, and checks that the files that it names exist.
     ///
     /// # Errors
-    /// Bytes that are not a model, and weights that are in no file beside it.
+    /// Bytes that are not a model, and weights whose file is missing from its folder.
     pub fn parse(&self) -> Result<Parsed<'_>, ModelError> {
         let model = Model::read(&self.bytes)?;
         let locations = model.locations()?;
@@ -54,7 +54,7 @@ impl ModelFile {
         Ok(Parsed { file: self, model, locations })
     }
 
-    /// The elements of a constant that lies in another file.
+    /// Reads the elements of a constant that is stored in another file.
     fn external(&self, stored: &Stored, most: usize) -> Option<Array> {
         let get = |key: &str| {
             stored.external()?.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
@@ -87,7 +87,7 @@ impl Parsed<'_> {
         &self.locations
     }
 
-    /// Finds the attention of the model and proves a replacement of each. What is not proved stays.
+    /// Finds the attention of the model and proves a replacement of each. Unproved attention stays.
     #[must_use]
     pub fn rewrite(&self) -> Rewrite<'_> {
         let external = |stored: &Stored, most| self.file.external(stored, most);
@@ -96,7 +96,7 @@ impl Parsed<'_> {
     }
 }
 
-/// The replacements that are proved for a model.
+/// The proved replacements of a model.
 pub struct Rewrite<'a> {
     of: &'a Parsed<'a>,
     attentions: Vec<Attention>,
@@ -113,13 +113,14 @@ impl Rewrite<'_> {
     /// Returns the bytes of the rewritten model.
     ///
     /// # Errors
-    /// None that a model that was read can cause.
+    /// None for a model that was read.
     pub fn bytes(&self) -> Result<Vec<u8>, ModelError> {
         Ok(write::write(&self.of.model, &self.changes)?)
     }
 
-    /// Runs the model and its form `rewritten` in ONNX Runtime with the library `operator`, on inputs of three sizes of the
-    /// free axes, for at most a minute. Returns in words what was compared. Both models may take `memory` bytes.
+    /// Runs the model and its form `rewritten` in ONNX Runtime with the library `operator`, on inputs of three sizes of
+    /// the free axes, for at most a minute. Returns a description of the comparison. Both models may use `memory`
+    /// bytes.
     ///
     /// # Errors
     /// Answers that differ, and models that cannot be compared.

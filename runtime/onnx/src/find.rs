@@ -5,8 +5,8 @@
 //! Softmax -> Cast | Dropout | Identity | Reshape | IsNaN and Where -> MatMul(weights, values) -> layout
 //! ```
 //!
-//! From both products the walk goes on through what only moves elements or multiplies by a constant. It records, and
-//! proves nothing: `prove` does.
+//! The walk continues from both products through nodes that only move elements or multiply by a constant. It records
+//! and proves nothing; `prove` does the proof.
 
 use super::infer::World;
 use super::model::{Graph, Node};
@@ -16,74 +16,74 @@ use super::symbols::Symbols;
 /// The longest walk through a chain of nodes.
 const LONGEST: usize = 40;
 
-/// A score at or below this, put in place of what is not attended, is as good as `−∞`.
+/// A fill at or below this masks a score as well as `−∞`.
 const LOWEST: f64 = -1e4;
 
-/// A tensor on the way back from an operand of a product: the operand is made from it by layout and by the factor.
+/// A tensor on the path back from an operand of a product; layout changes and the factor turn it into the operand.
 #[derive(Clone, Debug)]
 pub struct Link {
     /// Its name.
     pub name: String,
-    /// What its elements are multiplied by until they are the operand's.
+    /// Factor between its elements and the operand's.
     pub factor: f64,
-    /// The node that reads it on the way; none for the operand itself.
+    /// The node that reads it on the path; `None` for the operand itself.
     pub reader: Option<usize>,
 }
 
-/// What is added to the scores, or replaces some of them.
+/// A tensor that is added to the scores, or replaces some of them.
 #[derive(Clone, Debug)]
 pub struct Term {
     /// The tensor: a mask to add, or a condition.
     pub name: String,
-    /// How it acts.
+    /// Its action.
     pub action: Action,
-    /// The scores to which it is applied, whose shape tells to what it broadcasts; none where they have no name, and have the
-    /// axes of the attention.
+    /// The scores that the term applies to; their shape determines the broadcast. `None` if they have no name and have
+    /// the axes of the attention.
     pub scores: Option<String>,
 }
 
-/// How a mask acts.
+/// Action of a mask.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
     /// It is added.
     Add,
     /// It is subtracted.
     Subtract,
-    /// Scores are kept where it is true if `keeps`, else where it is false; the others become `fill`.
+    /// Scores are kept where the condition equals `keeps`; the others become `fill`.
     Choose {
-        /// Whether the scores are kept where the condition is true.
+        /// `true` if scores are kept where the condition is true.
         keeps: bool,
-        /// What the others become.
+        /// Value of the other scores.
         fill: f64,
     },
 }
 
-/// Attention as a graph spells it.
+/// Attention as written in a graph.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Ways back from queries, keys and values.
+    /// Paths back from queries, keys and values.
     pub operands: [Vec<Link>; 3],
-    /// Whether the keys are transposed, as a product has them.
+    /// `true` if the keys are transposed, as in a product.
     pub turned: bool,
-    /// Factor of the scores, without those of the operands.
+    /// Factor of the scores, excluding the operands' factors.
     pub scale: f64,
-    /// Tensors with one element that the scores are multiplied by, or divided by, before all masks: numbers that depend on
+    /// One-element tensors that scale the scores before all masks, with a flag for division: numbers that depend on
     /// free axes or on data.
     pub factors: Vec<(String, bool)>,
     /// The soft cap.
     pub softcap: Option<f64>,
-    /// Whether the node says that it is causal.
+    /// `true` if the node has the attribute for causal attention.
     pub causal: bool,
     /// Masks, from the softmax inwards.
     pub terms: Vec<Term>,
-    /// Tensors from the product of queries and keys to the softmax and on to the product with values, whose axis before the
-    /// last is that of the queries.
+    /// Tensors from the product of queries and keys through the softmax to the product with values, whose second to
+    /// last axis is that of the queries.
     pub walk: Vec<String>,
-    /// The output of the product with values, and what layout makes of it, with the node that makes it.
+    /// The output of the product with values and its later layouts, each with the node that produces it.
     pub outputs: Vec<(String, usize)>,
 }
 
-/// Why something is left as it is.
+/// Reason why a node is left unchanged.
 pub type Reason = String;
 
 /// A graph with its worlds.
@@ -92,9 +92,9 @@ pub struct Site<'a> {
     pub graph: &'a Graph,
     /// Version of ONNX's operators.
     pub opset: i64,
-    /// What holds for every size of its free axes.
+    /// Facts that hold for all sizes of its free axes.
     pub symbols: &'a Symbols,
-    /// What is known of it where the free axes have sizes.
+    /// Facts for concrete sizes of the free axes.
     pub worlds: &'a [World<'a>],
 }
 
@@ -104,18 +104,18 @@ impl Site<'_> {
         Some((n, &self.graph.nodes[n]))
     }
 
-    /// The only element of a tensor that depends on constants alone.
+    /// Returns the only element of a tensor that depends on constants alone.
     #[must_use]
     pub fn scalar(&self, name: &str) -> Option<f64> {
         self.worlds.first()?.scalar(name).filter(|_| self.symbols.is_fixed(name))
     }
 
-    /// Whether the elements of a tensor follow from constants and shapes.
+    /// Returns `true` if a tensor's elements follow from constants and shapes.
     fn known(&self, name: &str) -> bool {
         self.worlds.iter().all(|world| world.array(name).is_some())
     }
 
-    /// Whether a tensor has one element, whatever sizes the free axes have.
+    /// Returns `true` if a tensor has one element for all sizes of the free axes.
     fn is_single(&self, name: &str) -> bool {
         self.symbols.shape(name).is_some_and(|shape| shape.iter().all(|size| size.is(1)))
     }
@@ -129,7 +129,7 @@ impl Site<'_> {
         }
     }
 
-    /// Whether `node` only moves elements of its first input.
+    /// Returns `true` if `node` only moves elements of its first input.
     fn moves(&self, node: &Node) -> bool {
         let layout = [
             "Reshape",
@@ -143,7 +143,7 @@ impl Site<'_> {
             "Gather",
             "Expand",
         ];
-        // Where elements go follows from the shapes that a node reads and makes, or depends on constants alone.
+        // The destination of elements follows from the node's shapes, or depends on constants alone.
         let shaped = ["Reshape", "Expand", "Slice"].contains(&node.op.as_str());
         let settled = |name: &String| {
             self.symbols.is_fixed(name) || shaped && self.symbols.sizes(name).is_some() && self.known(name)
@@ -155,7 +155,7 @@ impl Site<'_> {
             && node.input(0).is_some_and(|name| !self.known(name))
     }
 
-    /// The way back from an operand.
+    /// Traces the path back from an operand.
     #[must_use]
     pub fn trace(&self, name: &str) -> Vec<Link> {
         let mut links = vec![Link { name: name.to_owned(), factor: 1.0, reader: None }];
@@ -170,7 +170,7 @@ impl Site<'_> {
         links
     }
 
-    /// The tensor that `node` multiplies by a constant, and the constant.
+    /// Returns the tensor that `node` multiplies by a constant, and the constant.
     fn scaled<'n>(&self, node: &'n Node) -> Option<(&'n str, f64)> {
         let (a, b) = (node.input(0)?, node.input(1)?);
         let ok = |x: f64| (x.is_finite() && x != 0.0).then_some(x);
@@ -184,7 +184,7 @@ impl Site<'_> {
         (node.is("Div") && self.scalar(a).is_none()).then(|| Some((a, 1.0 / ok(self.scalar(b)?)?)))?
     }
 
-    /// Requires that `name` is read once and is no output.
+    /// Checks that `name` is read once and is not an output.
     fn alone(&self, name: &str, what: &str) -> Result<(), Reason> {
         if self.graph.is_output(name) {
             return Err(format!("{what} are an output of the model"));
@@ -195,10 +195,10 @@ impl Site<'_> {
         }
     }
 
-    /// The attention around a softmax.
+    /// Finds the attention around a softmax.
     ///
     /// # Errors
-    /// Why there is none, or why it stays.
+    /// The reason why it is not attention, or why it stays.
     pub fn around(&self, softmax: &Node) -> Result<Found, Reason> {
         let (Some(input), Some(output)) = (softmax.input(0), softmax.outputs.first()) else {
             return Err("a Softmax without input or output".into());
@@ -231,7 +231,7 @@ impl Site<'_> {
         Ok(found)
     }
 
-    /// Why the shape of `name` is not known: the first node on the way back to which no shape follows.
+    /// Explains why the shape of `name` is unknown: names the first node on the path back without a derived shape.
     fn unknown_shape(&self, name: &str) -> Reason {
         let mut name = name;
         for _ in 0..LONGEST {
@@ -252,7 +252,7 @@ impl Site<'_> {
         format!("the shape of its scores does not follow from the model: that of '{name}' is not declared")
     }
 
-    /// Whether `name` is made from a product of two tensors that are no constants, element by element or by layout.
+    /// Returns `true` if `name` comes from a product of two non-constant tensors, element by element or by layout.
     #[must_use]
     pub fn is_product(&self, name: &str) -> bool {
         let mut work = vec![name];
@@ -360,7 +360,7 @@ impl Site<'_> {
                 found.softcap = Some(cap);
                 found.scale = 1.0;
                 let product = self.scores(a, found, depth + 1)?;
-                // cap · tanh(s): the operator's s is divided by the cap within.
+                // cap · tanh(s): the operator divides its scores by the cap inside tanh.
                 found.scale *= cap;
                 Ok(product)
             }
@@ -402,7 +402,7 @@ impl Site<'_> {
         }
     }
 
-    /// Notes the mask `name` and goes on with the scores that it is applied to.
+    /// Records the mask `name` and continues with the scores that it applies to.
     fn term(
         &self,
         scores: &str,
@@ -422,7 +422,7 @@ impl Site<'_> {
         self.scores(inner, found, depth + 1)
     }
 
-    /// Walks from the weights to the product with values and on through layout.
+    /// Walks from the weights to the product with values and on through layout nodes.
     fn weights(&self, name: &str, found: &mut Found) -> Result<(), Reason> {
         let mut name = name;
         for _ in 0..LONGEST {
@@ -458,7 +458,7 @@ impl Site<'_> {
                     }
                     name = out;
                 }
-                // Rows of NaN become constant: those that attend nothing.
+                // Rows of NaN, which attend nothing, become constant.
                 [a, b] => {
                     let (guard, choice) = if a.is("IsNaN") { (a, b) } else { (b, a) };
                     let fits = guard.is("IsNaN")
@@ -478,7 +478,7 @@ impl Site<'_> {
         Err("its weights do not go into one product with values, and nowhere else".into())
     }
 
-    /// Walks from the product with values on through what only moves its elements.
+    /// Walks from the product with values on through nodes that only move its elements.
     pub fn layouts(&self, found: &mut Found) {
         while let Some((last, _)) = found.outputs.last().filter(|_| found.outputs.len() < LONGEST) {
             if self.alone(last, "").is_err() {
@@ -497,7 +497,7 @@ impl Site<'_> {
     }
 }
 
-/// Whether `node` is the quotient of a softmax that is written out.
+/// Returns `true` if `node` is the quotient of a softmax that is written out.
 #[must_use]
 pub fn written_out(graph: &Graph, node: &Node) -> bool {
     let made = |name: &str| graph.producer.get(name).map(|&n| &graph.nodes[n]);

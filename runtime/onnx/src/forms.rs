@@ -1,8 +1,8 @@
-//! How the elements of queries, keys, values and output lie in the tensors of a graph.
+//! Layouts of queries, keys, values and output in the tensors of a graph.
 //!
-//! An exporter spells a layout in many ways: reshapes, transposes, splits, gathers, slices. None of them is recognised
-//! by its nodes. Instead the numbers `0, 1, 2, …` are sent through the nodes, and where they come out tells how the
-//! elements have moved. A layout is one of a few formulas, and holds if every number is where the formula says.
+//! Exporters express a layout in many ways: reshapes, transposes, splits, gathers, slices. The nodes are not
+//! pattern-matched. Instead the numbers `0, 1, 2, …` are sent through them, and the positions where they come out show
+//! how the elements move. A layout is one of a few formulas, and holds if every number is where the formula puts it.
 
 use super::array::{Array, Kind, count};
 use super::find::{Found, Link, Reason, Site};
@@ -10,7 +10,7 @@ use super::infer::World;
 use super::ops::LARGEST;
 use super::size::{Size, shown};
 
-/// The axes of an attention, whatever sizes the free axes have.
+/// The axes of an attention, for all sizes of the free axes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axes {
     /// Sequences of the answer.
@@ -25,19 +25,19 @@ pub struct Axes {
     pub dim: Size,
     /// Head size of values.
     pub value_dim: Size,
-    /// Batch, heads and tokens of queries, keys and values before they are broadcast.
+    /// Batch, heads and tokens of queries, keys and values before broadcasting.
     own: [[Size; 3]; 3],
 }
 
 impl Axes {
-    /// The axes of the scores.
+    /// Returns the axes of the scores.
     #[must_use]
     pub fn scores(&self) -> [&Size; 4] {
         [&self.batch, &self.heads, &self.queries, &self.keys]
     }
 }
 
-/// Where the elements of an operand lie in a tensor.
+/// Layout of an operand's elements in a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// `[batch, tokens, 3 · heads · dim]`: queries, keys, values.
@@ -55,19 +55,19 @@ pub enum Form {
 pub struct Layout {
     /// The form of the operands.
     pub form: Form,
-    /// Heads of keys and values, if they are known and other than those of the queries.
+    /// Heads of keys and values, if they are known and differ from those of the queries.
     pub kv_heads: Option<usize>,
-    /// Tensors of queries, keys and values; those of [`Form::Tokens`] need a transposition to the form of the layout.
+    /// Tensors of queries, keys and values. A tensor in [`Form::Tokens`] must be transposed to the form of the layout.
     pub operands: [(String, Form); 3],
     /// The product of the operands' factors.
     pub factor: f64,
-    /// The output, its rank that of the operands, and the node that makes it.
+    /// The output, of the same rank as the operands, and the node that produces it.
     pub output: (String, usize),
     /// The axes.
     pub axes: Axes,
 }
 
-/// The numbers of `shape` after the nodes that lead from link `at` to the operand.
+/// Sends the numbers of `shape` through the nodes from link `at` to the operand.
 fn moved(site: &Site<'_>, world: &World<'_>, links: &[Link], at: usize) -> Option<Array> {
     let mut array = numbers(world, &links[at].name)?;
     for i in (1..=at).rev() {
@@ -82,7 +82,8 @@ fn numbers(world: &World<'_>, name: &str) -> Option<Array> {
     Some(Array::new(Kind::F64, shape, (0..n).map(|i| i as f64).collect()))
 }
 
-/// What node `n` makes of the numbers `array` in place of `from`, at its output `to`. Factors leave them as they are.
+/// Applies node `n` to the numbers `array` in place of `from`, and returns its output `to`. Factors leave the numbers
+/// unchanged.
 fn step(site: &Site<'_>, world: &World<'_>, array: &Array, n: usize, from: &str, to: &str) -> Option<Array> {
     let node = &site.graph.nodes[n];
     if node.is("Mul") || node.is("Div") {
@@ -104,8 +105,8 @@ fn step(site: &Site<'_>, world: &World<'_>, array: &Array, n: usize, from: &str,
     world.eval(node, &inputs)?.into_iter().nth(at)
 }
 
-/// Whether `found`, the numbers of an operand, follow `place(batch, head, token, component)`. The operand's elements lie in
-/// the order batch, head, token, component, or with tokens last for `turned` keys.
+/// Returns `true` if `found`, the numbers of an operand, follow `place(batch, head, token, component)`. The operand's
+/// elements are in the order batch, head, token, component; for `turned` keys, tokens are last.
 fn follows(
     found: &[f64],
     [b, h, n, d]: [usize; 4],
@@ -131,7 +132,7 @@ fn follows(
     true
 }
 
-/// The axes of the products, and whether batch and heads are one of them.
+/// Returns the axes of the products, and whether batch and heads share one axis.
 fn products(site: &Site<'_>, found: &Found) -> Result<(bool, Axes), Reason> {
     let shape = |i: usize| found.operands[i].first().and_then(|link| site.symbols.shape(&link.name));
     let made = found.outputs.first().and_then(|(name, _)| site.symbols.shape(name));
@@ -180,14 +181,14 @@ fn products(site: &Site<'_>, found: &Found) -> Result<(bool, Axes), Reason> {
     Ok((flat, axes))
 }
 
-/// The heads of a tensor whose last axis holds `parts` times the heads of `dim` components.
+/// Returns the number of heads of a tensor whose last axis holds `parts` times the heads of `dim` components.
 fn split(width: &Size, parts: i64, dim: &Size) -> Option<usize> {
     let (width, each) = (width.known()?, dim.known()?.checked_mul(parts)?);
     (each > 0 && width % each == 0 && width >= each).then(|| usize::try_from(width / each).ok())?
 }
 
-/// Tries `form` for operand `i` at link `at`: with `kv` heads of keys and values if that is given, else with as many as
-/// the operand has. The shapes have to be those of the form by their formulas, and the elements in every world.
+/// Tests `form` for operand `i` at link `at`, with `kv` heads of keys and values if given, else with the operand's own
+/// number. The shapes must match the form's formulas, and the elements must match in every world.
 fn holds(
     site: &Site<'_>,
     found: &Found,
@@ -209,7 +210,7 @@ fn holds(
             Some(kv) => Size::count(kv)?,
             None => h.clone(),
         };
-        // Rows say nothing of their heads, so that their number must be known.
+        // Rows do not show their number of heads, so it must be known.
         let rows = |parts: i64| {
             Size::count(usize::try_from(own.known()?).ok()?)?.times(dim)?.times(&Size::from(parts))
         };
@@ -245,7 +246,7 @@ fn holds(
     })
 }
 
-/// The output of rank 3 among the layouts behind the product with values.
+/// Finds the output of rank 3 among the layouts behind the product with values.
 fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
     axes.heads.known()?;
     let wanted = [axes.batch.clone(), axes.queries.clone(), axes.heads.times(&axes.value_dim)?];
@@ -279,14 +280,14 @@ fn rows(site: &Site<'_>, found: &Found, axes: &Axes) -> Option<usize> {
     })
 }
 
-/// The best layout that holds for every size: packed, then rows, then heads. Queries that are multiplied by a computed
-/// number are in no packed tensor.
+/// Finds the best layout that holds for every size: packed, then rows, then heads. Queries that are multiplied by a
+/// computed number cannot be packed.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why no layout holds.
 pub fn layout(site: &Site<'_>, found: &Found) -> Result<Layout, Reason> {
     let (flat, axes) = products(site, found)?;
-    // Heads that products of three axes hide show in tensors of rows.
+    // Products with three axes hide the heads; tensors of rows show them.
     let mut choices: Vec<Axes> = Vec::new();
     if flat {
         for link in found.operands[0].iter().skip(1) {
@@ -312,7 +313,7 @@ pub fn layout(site: &Site<'_>, found: &Found) -> Result<Layout, Reason> {
         (0..found.operands[i].len()).rev().find(|&at| holds(site, found, i, at, form, axes, kv))
     };
     let unscaled = |at: usize| found.operands[2][at].factor == 1.0;
-    // Heads of keys and values: as many as the queries have, or fewer, each for several of theirs.
+    // Heads of keys and values: as many as query heads, or fewer, each shared by a group of query heads.
     let groups = |axes: &Axes| -> Vec<Option<usize>> {
         let whole = axes.own.iter().all(|own| own[1] == axes.heads);
         let heads = axes.heads.known().and_then(|n| usize::try_from(n).ok()).filter(|_| whole).unwrap_or(1);

@@ -1,4 +1,4 @@
-//! Attention that a graph has as one node: `Attention` of ONNX and `MultiHeadAttention` of ONNX Runtime.
+//! Attention in a single node: `Attention` of ONNX and `MultiHeadAttention` of ONNX Runtime.
 
 use super::array::{Array, Kind, count};
 use super::change::{Change, DOMAIN, OPERATOR, Role};
@@ -7,18 +7,18 @@ use super::model::{Attribute, MICROSOFT, Node};
 use super::ops::{LARGEST, Limits, expanded};
 use super::size::{Size, shown};
 
-/// What such a node says, apart from its tensors.
+/// Attributes of such a node, without its tensors.
 struct Said {
     heads: Option<usize>,
     kv_heads: Option<usize>,
     scale: Option<f64>,
     causal: bool,
     softcap: f64,
-    /// The input that is the mask.
+    /// Index of the mask input.
     mask: usize,
 }
 
-/// Why attention of ONNX Runtime that is not understood here stays; none for other nodes.
+/// Explains why an unsupported attention node of ONNX Runtime stays; `None` for other nodes.
 #[must_use]
 pub fn refusal(node: &Node) -> Option<Reason> {
     let reason = match node.op.as_str() {
@@ -52,7 +52,7 @@ fn said(node: &Node) -> Said {
     }
 }
 
-/// Why the node stays, if it has what is not replaced.
+/// Checks that the node has no unsupported feature. The error says why it stays.
 fn check(node: &Node, said: &Said) -> Result<(), Reason> {
     for i in (3..node.inputs.len()).filter(|&i| i != said.mask) {
         if node.input(i).is_some() {
@@ -74,7 +74,7 @@ fn check(node: &Node, said: &Said) -> Result<(), Reason> {
     }
     let known =
         ["q_num_heads", "kv_num_heads", "num_heads", "scale", "is_causal", "unidirectional", "softcap"];
-    // How scores are rounded, what an absent output shows, and a fill that is never used without padding.
+    // Rounding of scores, content of an absent output, and a fill that is unused without padding.
     let idle = ["softmax_precision", "qk_matmul_output_mode", "mask_filter_value"];
     match node
         .attributes
@@ -86,12 +86,12 @@ fn check(node: &Node, said: &Said) -> Result<(), Reason> {
     }
 }
 
-/// The scale of both operators where a node gives none.
+/// Returns the default scale of both operators.
 fn default_scale(dim: &Size) -> Option<f64> {
     dim.known().filter(|&dim| dim > 0).map(|dim| 1.0 / (dim as f64).sqrt())
 }
 
-/// Refuses a causal node of ONNX Runtime with other numbers of queries and keys: there the diagonal ends at the last key.
+/// Refuses a causal node of ONNX Runtime with different numbers of queries and keys: its diagonal ends at the last key.
 fn check_diagonal(site: &Site<'_>, node: &Node, said: &Said) -> Result<(), Reason> {
     let tokens = |i: usize| {
         let shape = site.symbols.shape(node.input(i)?)?;
@@ -103,10 +103,10 @@ fn check_diagonal(site: &Site<'_>, node: &Node, said: &Said) -> Result<(), Reaso
     Ok(())
 }
 
-/// The attention of a node whose operands have four axes and as many heads each.
+/// Finds the attention of a node whose operands have four axes and equal numbers of heads.
 ///
 /// # Errors
-/// Why it stays.
+/// The reason why it stays.
 pub fn found(site: &Site<'_>, n: usize) -> Result<Found, Reason> {
     let node = &site.graph.nodes[n];
     let said = said(node);
@@ -144,10 +144,10 @@ pub fn found(site: &Site<'_>, n: usize) -> Result<Found, Reason> {
     Ok(found)
 }
 
-/// The new node for one whose operands have three axes, or fewer heads of keys than of queries: the same tensors.
+/// Builds the new node for operands with three axes, or with fewer heads of keys than of queries: the same tensors.
 ///
 /// # Errors
-/// Why it stays.
+/// The reason why it stays.
 pub fn same(site: &Site<'_>, n: usize, prefix: &str) -> Result<Change, Reason> {
     let node = &site.graph.nodes[n];
     let said = said(node);
@@ -208,7 +208,7 @@ pub fn same(site: &Site<'_>, n: usize, prefix: &str) -> Result<Change, Reason> {
     if let Some(kv_heads) = kv_heads.known().filter(|_| kv_heads != heads) {
         new.attributes.insert("kv_num_heads".into(), Attribute::Int(kv_heads));
     }
-    // A free head size is known when the model runs, and the operator has the same default.
+    // A free head size is known at run time, and the operator has the same default.
     if let Some(scale) = scale {
         new.attributes.insert("scale".into(), Attribute::Float(scale as f32));
     }
@@ -234,7 +234,7 @@ pub fn same(site: &Site<'_>, n: usize, prefix: &str) -> Result<Change, Reason> {
     })
 }
 
-/// The tensor `[batch, heads, tokens, dim]` of an operand.
+/// Returns the shape `[batch, heads, tokens, dim]` of an operand.
 fn operand(array: &Array, heads: Option<usize>) -> Option<[usize; 4]> {
     match array.shape[..] {
         [b, h, n, d] => Some([b, h, n, d]),
@@ -246,8 +246,8 @@ fn operand(array: &Array, heads: Option<usize>) -> Option<[usize; 4]> {
     }
 }
 
-/// The answer of such a node, in f64; none for other nodes, and for what is not replaced. Of some queries only, it is
-/// `[batch, heads, queries, dim]`, and so is a mask of these queries.
+/// Computes the answer of such a node in f64; `None` for other nodes, and for nodes that are not replaced. For a subset
+/// of queries, the answer is `[batch, heads, queries, dim]`, and the mask has the rows of these queries only.
 #[must_use]
 pub fn eval(
     node: &Node,

@@ -1,8 +1,8 @@
-//! Sizes of every tensor of a model, and the elements of those that follow from constants and shapes alone.
+//! Sizes of every tensor of a model, and elements that follow from constants and shapes alone.
 //!
-//! The free axes of the inputs get sizes, and the nodes are followed in their order. One such run is a world. What holds
-//! for every size is known from the symbols; the worlds have the numbers in which a proof compares both graphs. No two
-//! axes have the same size in a world, apart from those that are 1 or broadcast together.
+//! The free axes of the inputs get sizes, and the nodes are evaluated in order. One such evaluation is a world. Facts
+//! for all sizes come from the symbols; the worlds provide the numbers with which a proof compares both graphs. No two
+//! axes have the same size in a world, except axes that are 1 or broadcast together.
 
 use super::array::{Array, Kind, count};
 use super::model::{Attribute, External, Model, Node, SMALL, stored};
@@ -14,13 +14,13 @@ use super::value::{Data, Value, counts, sized};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// The most elements of a tensor that is computed because all that it depends on is known.
+/// Maximum number of elements of a tensor that is computed from known values.
 const KNOWN: usize = 1 << 22;
 
-/// The most elements that are computed in one world.
+/// Maximum number of elements that are computed in one world.
 const TOTAL: usize = 1 << 23;
 
-/// What is known of the tensors of a graph when its free axes have certain sizes.
+/// Facts about a graph's tensors for one choice of sizes of its free axes.
 pub struct World<'a> {
     model: &'a Model<'a>,
     external: External<'a>,
@@ -31,12 +31,12 @@ pub struct World<'a> {
     values: HashMap<String, Known>,
 }
 
-/// What is known of a tensor in one world.
+/// Facts about a tensor in one world.
 #[derive(Clone, Debug)]
 struct Known {
     kind: Kind,
     shape: Vec<usize>,
-    /// Its elements, where they follow from constants and shapes alone.
+    /// Its elements, if they follow from constants and shapes alone.
     data: Option<Rc<Vec<f64>>>,
 }
 
@@ -52,31 +52,31 @@ impl Known {
     }
 }
 
-/// Sides of pictures that are tried, where small ones leave nothing of a picture.
+/// Picture sides to try if small ones leave nothing of a picture.
 const SIDES: [usize; 6] = [224, 256, 384, 64, 96, 128];
 
-/// Numbers that free axes take, each unlike every other in one world.
+/// Sizes for free axes, all different within a world.
 const PRIMES: [usize; 16] = [5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61];
 
-/// A proof needs at least so many worlds where axes are free.
+/// Minimum number of worlds in a proof with free axes.
 pub const WORLDS: usize = 5;
 
-/// The most tokens of the world that lies beyond the constants of masks.
+/// Maximum number of tokens in the world beyond the masks' constants.
 const BEYOND: usize = 1 << 10;
 
-/// How the free axes get their sizes in one world.
+/// Assignment of sizes to the free axes in one world.
 #[derive(Clone, Copy)]
 struct Way {
-    /// Batches and heads begin here, among 1, 2, 3, 4.
+    /// Start of batches and heads among 1, 2, 3, 4.
     batch: usize,
-    /// The size of axis `i` of `n`.
+    /// Size of axis `i` of `n`.
     tokens: fn(i: usize, n: usize, beyond: usize) -> usize,
-    /// Which of the axes that broadcast together are 1: bit by bit.
+    /// Bit set of the jointly broadcast axes that are 1.
     ones: usize,
 }
 
-/// The ways that are tried. One axis or all are 1, the first is the shortest or the longest, all are beyond the constants
-/// of masks, all are even.
+/// Assignments to try. One axis or all are 1, the first is the shortest or the longest, all exceed the masks'
+/// constants, all are even.
 const WAYS: [Way; 10] = [
     Way { batch: 1, tokens: |i, _, _| PRIMES[i % 16] + 64 * (i / 16), ones: 0 },
     Way {
@@ -98,7 +98,7 @@ const WAYS: [Way; 10] = [
     Way { batch: 4, tokens: |i, _, _| PRIMES[(15 - i % 16 + i / 16) % 16] + 64 * (i / 16), ones: 1 },
 ];
 
-/// The largest constant that positions are compared with or cut at, if a world can lie beyond it.
+/// Returns the largest constant that positions are compared with or clipped at, if a world can exceed it.
 fn beyond(model: &Model<'_>, external: External<'_>) -> usize {
     let graph = &model.graph;
     let bounds = [
@@ -145,7 +145,7 @@ fn beyond(model: &Model<'_>, external: External<'_>) -> usize {
     most
 }
 
-/// Sizes of the free axes, by `way`; pictures have sides of `side`, or are as small as all else.
+/// Assigns sizes to the free axes by `way`; pictures have sides of `side`, or are as small as the other axes.
 fn sizes(symbols: &Symbols, way: Way, side: Option<usize>, beyond: usize) -> HashMap<String, usize> {
     let mut sizes = HashMap::new();
     let is_batch = |rank: usize, axis: usize| axis == 0 && rank > 1 || (rank, axis) == (4, 1);
@@ -163,14 +163,14 @@ fn sizes(symbols: &Symbols, way: Way, side: Option<usize>, beyond: usize) -> Has
         } else {
             nth += 1;
             match side {
-                // Every other picture is no square.
+                // Every other picture is not square.
                 Some(side) if *rank == 4 => side * (1 + usize::from(*axis == 3) * (way.batch % 2)),
                 _ => (way.tokens)(nth - 1, tokens, beyond),
             }
         };
         sizes.insert(name.clone(), n);
     }
-    // Axes that broadcast together are 1 or the same: what is not one free axis says which.
+    // Jointly broadcast axes are 1 or equal; a size that is not a single free axis decides which.
     for _ in 0..2 {
         for (at, joint) in symbols.joints.iter().enumerate() {
             let rank = |size: &Size| match (size.known(), size.name()) {
@@ -190,7 +190,8 @@ fn sizes(symbols: &Symbols, way: Way, side: Option<usize>, beyond: usize) -> Has
     sizes
 }
 
-/// Worlds in which the shapes of as many attentions as possible are known: one if no axis is free, else at least five.
+/// Builds worlds in which the shapes of as many attentions as possible are known: one if no axis is free, else at least
+/// five.
 pub fn worlds<'a>(
     model: &'a Model<'a>,
     external: External<'a>,
@@ -221,7 +222,7 @@ pub fn worlds<'a>(
 }
 
 impl<'a> World<'a> {
-    /// The world in which the free axes have `sizes`.
+    /// Builds the world in which the free axes have `sizes`.
     pub fn new(
         model: &'a Model<'a>,
         external: External<'a>,
@@ -232,7 +233,7 @@ impl<'a> World<'a> {
         let mut world = World { model, external, limits, symbols, sizes, values: HashMap::new() };
         for (name, (tensor, _)) in &model.graph.initializers {
             let small = || stored(model, external, tensor, SMALL);
-            // An input of the same name may bring other elements.
+            // An input of the same name may provide other elements.
             let data = if world.is_input(name) { None } else { small().map(|array| array.data) };
             let known = Known { kind: tensor.kind, shape: tensor.shape.clone(), data };
             world.values.insert(name.clone(), known);
@@ -247,7 +248,7 @@ impl<'a> World<'a> {
             let made = world.follow(node, &mut budget);
             for (i, name) in node.outputs.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
                 let known = match made.as_ref().and_then(|made| made.get(i).cloned()) {
-                    // What is known for all sizes holds for these.
+                    // Facts for all sizes hold for these.
                     Some(known) => Some(known).filter(|known| {
                         let shape = symbols.shape(name).and_then(|shape| world.shape_at(shape));
                         shape.is_none_or(|shape| shape == known.shape)
@@ -270,13 +271,13 @@ impl<'a> World<'a> {
         shape.iter().map(|size| self.count(size)).collect()
     }
 
-    /// What the symbols say of a tensor that no node is followed to.
+    /// Returns the symbols' facts about a tensor that no evaluated node produces.
     fn declared(&self, name: &str) -> Option<Known> {
         let shape = self.shape_at(self.symbols.shape(name)?)?;
         Some(Known { kind: self.symbols.kind(name)?, shape, data: None })
     }
 
-    /// What a node makes.
+    /// Evaluates a node.
     fn follow(&self, node: &Node, budget: &mut usize) -> Option<Vec<Known>> {
         let model = self.model;
         let inputs: Vec<Option<Value>> =
@@ -288,7 +289,7 @@ impl<'a> World<'a> {
         }
         let size: Option<usize> = made.iter().map(|(_, shape)| count(shape, KNOWN)).sum();
         let computed = size.filter(|&size| size <= *budget).and_then(|size| {
-            // The shape of a tensor is known where its elements are not.
+            // A tensor's shape may be known even if its elements are not.
             if node.is("Shape") || node.is("Size") {
                 let shape = &self.values.get(node.input(0)?)?.shape;
                 count(shape, usize::MAX)?;
@@ -337,7 +338,7 @@ impl<'a> World<'a> {
                 .is_some_and(|(stored, _)| !self.is_input(name) && count(&stored.shape, KNOWN).is_some())
     }
 
-    /// The elements of a tensor that follows from constants and shapes.
+    /// Returns the elements of a tensor that follows from constants and shapes.
     #[must_use]
     pub fn array(&self, name: &str) -> Option<Array> {
         if let Some(array) = self.values.get(name).and_then(Known::array) {
@@ -347,37 +348,37 @@ impl<'a> World<'a> {
         self::stored(self.model, self.external, stored, KNOWN)
     }
 
-    /// The only element of such a tensor.
+    /// Returns the only element of such a tensor.
     #[must_use]
     pub fn scalar(&self, name: &str) -> Option<f64> {
         self.values.get(name)?.array()?.scalar()
     }
 
-    /// The shape of a tensor.
+    /// Returns the shape of a tensor.
     #[must_use]
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.values.get(name).map(|value| value.shape.as_slice())
     }
 
-    /// The type of a tensor.
+    /// Returns the type of a tensor.
     #[must_use]
     pub fn kind(&self, name: &str) -> Option<Kind> {
         self.values.get(name).map(|value| value.kind)
     }
 
-    /// A size in this world.
+    /// Evaluates a size in this world.
     #[must_use]
     pub fn count(&self, size: &Size) -> Option<usize> {
         usize::try_from(size.at(&self.sizes)?).ok()
     }
 
-    /// How much may be computed.
+    /// Returns the limits of a computation.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// What `node` makes of `inputs`.
+    /// Computes `node` on `inputs`.
     #[must_use]
     pub fn eval(&self, node: &Node, inputs: &[Option<&Array>]) -> Option<Vec<Array>> {
         ops::eval(self.model.file, node, self.model.opset, inputs, self.limits)

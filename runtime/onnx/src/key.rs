@@ -1,7 +1,7 @@
-//! What a proof depends on, as bytes: two replacements with the same bytes need one proof.
+//! Byte keys of proofs: two replacements with the same key need one proof.
 //!
-//! Layers of a model repeat, with other names and other weights. Names do not matter to a proof, and what the new nodes
-//! read is random in it. So the bytes hold operators, attributes, shapes, types, and the elements of constants.
+//! Layers of a model repeat, with other names and other weights. Names do not affect a proof, and the inputs of the new
+//! nodes are random in it. So the key holds operators, attributes, shapes, types, and the elements of constants.
 
 use super::array::Array;
 use super::change::Change;
@@ -9,16 +9,16 @@ use super::find::Site;
 use super::model::{Attribute, Node};
 use std::collections::{BTreeMap, HashMap};
 
-/// Collects the bytes.
+/// Builder of a key.
 struct Key<'a> {
     site: &'a Site<'a>,
     change: &'a Change,
-    /// Numbers of tensors in the order in which they are met.
+    /// Numbers of tensors in order of first appearance.
     met: HashMap<String, usize>,
     bytes: Vec<u8>,
 }
 
-/// The bytes of a replacement; none if its nodes depend on each other too deeply.
+/// Returns the key of a replacement; `None` if its nodes depend on each other too deeply.
 #[must_use]
 pub fn key(site: &Site<'_>, change: &Change) -> Option<Vec<u8>> {
     let mut key = Key { site, change, met: HashMap::new(), bytes: Vec::new() };
@@ -40,7 +40,7 @@ pub fn key(site: &Site<'_>, change: &Change) -> Option<Vec<u8>> {
 }
 
 impl Key<'_> {
-    /// Notes a tensor by its number, and returns whether it is a new one.
+    /// Adds a tensor by its number, and returns `true` if it is new.
     fn number(&mut self, name: &str) -> bool {
         let next = self.met.len();
         let number = *self.met.entry(name.to_owned()).or_insert(next);

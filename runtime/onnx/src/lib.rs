@@ -1,14 +1,16 @@
-//! Attention in ONNX models: found, and replaced by the operator `ElsaAttention` of this runtime, each replacement proved.
+//! Attention in ONNX models: found, and replaced by this runtime's operator `ElsaAttention`; each replacement is
+//! proved.
 //!
 //! ```text
 //! file -> wire -> model -> symbols -> infer (worlds) -> find -> forms, masks -> change -> prove -> write
 //! ```
 //!
-//! A model is read as spans of its bytes (`wire`, `model`), so that what is not changed stays as it is, byte by
-//! byte. The free axes of its inputs are symbols, from which shapes follow (`symbols`, `size`), and get sizes for proofs
-//! (`infer`). From each Softmax the walk goes to both products (`find`), which tells what to prove: how elements lie (`forms`) and what masks are
-//! (`masks`). The new nodes (`change`) are compared with the old ones in f64 (`prove`) before anything is written
-//! (`write`). [`Rewrite::check`] compares the whole model with the original in the user's ONNX Runtime.
+//! A model is read as spans of its bytes (`wire`, `model`), so unchanged parts are written byte for byte. The free axes
+//! of its inputs are symbols, from which shapes follow (`symbols`, `size`), and get sizes for proofs (`infer`). From
+//! each Softmax the walk reaches both products (`find`), which yields the statements to prove: the layouts of elements
+//! (`forms`) and the kinds of masks (`masks`). The new nodes (`change`) are compared with the old ones in f64 (`prove`)
+//! before anything is written (`write`). [`Rewrite::check`] compares the whole model with the original in the user's
+//! ONNX Runtime.
 //!
 //! ```no_run
 //! let file = elsa_onnx::ModelFile::open("model.onnx".as_ref())?;
@@ -58,16 +60,16 @@ pub use file::{ModelFile, Parsed, Rewrite};
 pub use model::ModelError;
 pub use ops::Limits;
 
-/// One attention of a model, or a Softmax that is none.
+/// One attention of a model, or a Softmax that is not attention.
 #[derive(Clone, Debug, Serialize)]
 pub struct Attention {
-    /// The name of its node, or of what the node makes.
+    /// Name of its node, or of the node's output.
     pub node: String,
     /// The node's operator.
     pub operator: String,
-    /// Whether it is replaced.
+    /// `true` if it is replaced.
     pub replaced: bool,
-    /// What it becomes, or why it stays.
+    /// Description of the replacement, or the reason why it stays.
     pub words: String,
 }
 
@@ -82,7 +84,7 @@ pub fn rewritten(file: &[u8], limits: Limits) -> Result<(Vec<Attention>, Vec<u8>
     Ok((attentions, write::write(&model, &changes)?))
 }
 
-/// Every attention of the model, and the changes that are proved.
+/// Finds every attention of the model, and the proved changes.
 fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> (Vec<Attention>, Vec<Change>) {
     let graph = &model.graph;
     let mut attentions: Vec<Attention> = Vec::new();
@@ -124,7 +126,7 @@ fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> (Vec<At
     (attentions, changes)
 }
 
-/// The nodes that are attention, or the softmax of one.
+/// Finds the nodes that are attention, or its softmax.
 fn sites(graph: &model::Graph) -> Vec<usize> {
     let is_site = |node: &model::Node| {
         node.is("Softmax")
@@ -135,7 +137,7 @@ fn sites(graph: &model::Graph) -> Vec<usize> {
     (0..graph.nodes.len()).filter(|&n| is_site(&graph.nodes[n])).collect()
 }
 
-/// The proved replacement of node `n`. `proved` holds the keys of proofs that have been made.
+/// Returns the proved replacement of node `n`. `proved` holds the keys of earlier proofs.
 fn replacement(
     site: &Site<'_>,
     n: usize,
@@ -154,7 +156,7 @@ fn replacement(
     if node.is("Softmax") {
         return proof(site, change::of(site, &site.around(node)?, prefix)?, proved);
     }
-    // The node's own tensors, where what they are made from cannot be read.
+    // Falls back to the node's own tensors if the nodes behind them cannot be read.
     let found = fused::found(site, n).and_then(|found| change::of(site, &found, prefix));
     match found.and_then(|change| proof(site, change, proved)) {
         Ok(change) => Ok(change),
@@ -162,7 +164,7 @@ fn replacement(
     }
 }
 
-/// The change, if it is proved.
+/// Returns the change, if it is proved.
 fn proof(site: &Site<'_>, change: Change, proved: &mut HashSet<Vec<u8>>) -> Result<Change, Reason> {
     match key::key(site, &change) {
         Some(key) if proved.contains(&key) => {}
@@ -174,7 +176,7 @@ fn proof(site: &Site<'_>, change: Change, proved: &mut HashSet<Vec<u8>>) -> Resu
     Ok(change)
 }
 
-/// How the names of new tensors begin: as no name of the graph does.
+/// Returns a prefix for new tensors that no name of the graph has.
 fn prefix(graph: &model::Graph) -> String {
     let mut prefix = "elsa".to_string();
     while graph.names.iter().any(|name| name.starts_with(&prefix)) {

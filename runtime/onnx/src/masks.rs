@@ -1,16 +1,16 @@
-//! What masks are: causal, a table of relative positions, the mask of shifted windows, or just a mask.
+//! Classification of masks: causal, a table of relative positions, shifted windows, or a plain mask.
 //!
-//! A mask that depends on constants alone is known element by element, and what it is shows in its elements, whatever
-//! nodes make it. A mask that depends on a free axis or on data stays the tensor that the graph computes.
+//! The elements of a mask that depends on constants alone are known, and they determine its kind, whichever nodes
+//! produce it. A mask that depends on a free axis or on data stays a tensor of the graph.
 //!
 //! 1. **Causal**: zero at and below the diagonal, and at most −10,000 above it. Each row attends itself, so a weight
 //!    above the diagonal is at most `e^(−10,000 + d)` with `d` the difference of two scores, and zero in f32 for every
-//!    `d` below 9,896. It is `is_causal`.
+//!    `d` below 9,896. It becomes `is_causal`.
 //! 2. **Table**: for some grid of `r × c` tokens, elements of pairs with the same distance in rows and in columns have the
-//!    same bits. Every entry of the table is read from one of them. It is `bias_table` with `grid`.
-//! 3. **Shifted windows**: of each window, zero where [`Windows`] says that a token attends another, and at most −100
-//!    elsewhere. It is `shift` with `picture`. The weights that this drops are at most `e^(−100 + d)` of the row's
-//!    largest, `d` being what the score of a masked key lies above the largest score that is attended. With n keys of a
+//!    same bits. Every entry of the table is read from one of them. It becomes `bias_table` with `grid`.
+//! 3. **Shifted windows**: in each window, zero where [`Windows`] lets a token attend another, and at most −100
+//!    elsewhere. It becomes `shift` with `picture`. The dropped weights are at most `e^(−100 + d)` of the row's
+//!    largest, where `d` is the excess of a masked key's score over the largest attended score. With n keys in a
 //!    window they change an answer by less than `2^-24` of its largest value while `d < 100 − 16.6 − ln 2n`, which is 78.8
 //!    for windows of 7 × 7; f32 itself drops weights below `2^-149 = e^-103.3`, and this runtime those below
 //!    `2^-126 = e^-87.3`.
@@ -25,17 +25,17 @@ use elsa_core::attention::Windows;
 /// A mask of `[batch, heads, queries, keys]`, each axis whole or 1.
 pub type Piece = Array;
 
-/// The mask of shifted windows puts at least this much below the others.
+/// Upper bound on the masked elements of shifted windows.
 const SHIFTED: f64 = -100.0;
 
-/// The causal mask puts at least this much below the others.
+/// Upper bound on the masked elements of a causal mask.
 const CAUSAL: f64 = -1e4;
 
-/// The four axes of a mask that is applied to scores: its elements keep their order. Axes of scores with four axes are its
-/// own, and broadcast in the operator as they do in the graph.
+/// Returns the four axes of a mask that is applied to scores; its elements keep their order. Scores with four axes keep
+/// them, and broadcast in the operator as they do in the graph.
 ///
 /// # Errors
-/// Why it has none.
+/// The reason why the mask has no such axes.
 pub fn axes(mask: &[Size], scores: Option<&[Size]>, s: &Axes) -> Result<[Size; 4], String> {
     let whole: Vec<Size> = s.scores().into_iter().cloned().collect();
     let refuse = || Err(format!("a mask of {} cannot be broadcast to {}", shown(mask), shown(&whole)));
@@ -60,7 +60,7 @@ pub fn axes(mask: &[Size], scores: Option<&[Size]>, s: &Axes) -> Result<[Size; 4
                 ([], []) => [one.clone(), one],
                 (_, whole) if Size::product(whole) != s.batch.times(&s.heads) => return refuse(),
                 (outer, _) if outer.iter().all(|n| n.is(1)) => [one.clone(), one],
-                // Batch and heads as one axis.
+                // Batch and heads in one axis.
                 ([_], [_]) => [s.batch.clone(), s.heads.clone()],
                 (outer, whole) if s.heads.is(1) && outer == whole => [s.batch.clone(), one],
                 // Pictures, windows, heads: masks of windows repeat with every picture.
@@ -81,17 +81,18 @@ pub fn axes(mask: &[Size], scores: Option<&[Size]>, s: &Axes) -> Result<[Size; 4
     }
 }
 
-/// The shape of the scores to which a term is applied; none where they have the axes of the attention.
+/// Returns the shape of the scores that a term applies to; `None` if they have the axes of the attention.
 ///
 /// # Errors
-/// Scores whose shape is not known.
+/// Scores of unknown shape.
 pub fn scores<'a>(site: &'a Site<'_>, term: &Term) -> Result<Option<&'a [Size]>, String> {
     let Some(name) = &term.scores else { return Ok(None) };
     let shape = site.symbols.shape(name);
     shape.map(Some).ok_or_else(|| "the shape of its scores does not follow from the model".to_string())
 }
 
-/// What a term adds to the scores, if that depends on constants alone; none if it is not known, or does not fit.
+/// Returns the values that a term adds to the scores, if they depend on constants alone; `None` if they are unknown, or
+/// do not fit.
 pub fn piece(site: &Site<'_>, term: &Term, s: &Axes) -> Option<Piece> {
     if !site.symbols.is_fixed(&term.name) {
         return None;
@@ -109,14 +110,14 @@ pub fn piece(site: &Site<'_>, term: &Term, s: &Axes) -> Option<Piece> {
     Some(Array::new(Kind::F32, shape, data))
 }
 
-/// What stands for `fill` in a mask that is added: what absorbs every score, so that a row in which nothing is attended has
-/// equal weights as it had.
+/// Returns the additive equivalent of `fill`: a value that absorbs every score, so a row that attends nothing still has
+/// equal weights.
 #[must_use]
 pub fn lowest(fill: f64) -> f64 {
     if fill == f64::NEG_INFINITY { fill } else { f64::from(f32::MIN) }
 }
 
-/// Whether nothing is added, and nothing broadcast.
+/// Returns `true` if the mask adds nothing and broadcasts nothing.
 #[must_use]
 pub fn is_nothing(piece: &Piece, s: &Axes) -> bool {
     let axes = piece.shape.iter().zip(s.scores());
@@ -124,7 +125,7 @@ pub fn is_nothing(piece: &Piece, s: &Axes) -> bool {
     axes.into_iter().all(fits) && piece.data.iter().all(|&x| x == 0.0)
 }
 
-/// Whether the mask is the causal one, with the diagonal from the top left, of all queries and keys.
+/// Returns `true` if the mask is the causal one of all queries and keys, with the diagonal from the top left.
 #[must_use]
 pub fn is_causal(piece: &Piece, s: &Axes) -> bool {
     let (Some(queries), Some(keys)) = (number(&s.queries), number(&s.keys)) else { return false };
@@ -137,19 +138,19 @@ pub fn is_causal(piece: &Piece, s: &Axes) -> bool {
         })
 }
 
-/// A size that depends on no free axis.
+/// Returns a size that depends on no free axis.
 fn number(size: &Size) -> Option<usize> {
     usize::try_from(size.known()?).ok()
 }
 
-/// Pairs of factors of `n`, the most equal first.
+/// Returns pairs of factors of `n`, the most equal first.
 fn factors(n: usize) -> Vec<[usize; 2]> {
     let mut all: Vec<[usize; 2]> = (1..=n).filter(|r| n.is_multiple_of(*r)).map(|r| [r, n / r]).collect();
     all.sort_by_key(|[r, c]| r.abs_diff(*c));
     all
 }
 
-/// The grid and the table, `[entries, heads]`, of a bias that depends only on the distance of two tokens.
+/// Returns the grid and the table, `[entries, heads]`, of a bias that depends only on the distance of two tokens.
 #[must_use]
 pub fn table(piece: &Piece, s: &Axes) -> Option<([usize; 2], Vec<f64>)> {
     let (n, keys, heads) = (number(&s.queries)?, number(&s.keys)?, number(&s.heads)?);
@@ -170,7 +171,7 @@ pub fn table(piece: &Piece, s: &Axes) -> Option<([usize; 2], Vec<f64>)> {
     })
 }
 
-/// The picture and the shift of a mask of shifted windows of `grid`.
+/// Returns the picture and the shift of a mask of shifted windows of `grid`.
 #[must_use]
 pub fn shift(piece: &Piece, s: &Axes, grid: [usize; 2]) -> Option<([usize; 2], [usize; 2])> {
     let (n, m) = (number(&s.queries)?, number(&s.keys)?);

@@ -1,4 +1,4 @@
-//! A model as its file has it: nodes, tensors and names, each with the span of bytes that holds it.
+//! A model as stored in its file: nodes, tensors and names, each with its span of bytes.
 
 use super::array::{Array, Kind, Stored, count, text};
 use super::wire::{self, Field, Payload, WireError};
@@ -9,13 +9,13 @@ use std::path::{Component, Path};
 /// The domain of ONNX Runtime's own operators.
 pub const MICROSOFT: &str = "com.microsoft";
 
-/// The most elements of a constant that is read for its shape's sake, such as the target of a Reshape.
+/// Maximum number of elements of a constant that is read for shapes, such as the target of a Reshape.
 pub const SMALL: usize = 1 << 12;
 
-/// Reads the elements of a constant that lies in another file.
+/// Reader of a constant's elements in another file.
 pub type External<'a> = &'a dyn Fn(&Stored, usize) -> Option<Array>;
 
-/// Graphs lie within graphs at most so deep.
+/// Maximum nesting depth of graphs.
 const DEPTH: usize = 64;
 
 /// A value of an attribute, as far as the rewriter reads it.
@@ -46,50 +46,50 @@ pub struct Node {
     pub op: String,
     /// The operator's domain; empty for that of ONNX.
     pub domain: String,
-    /// Names of what it reads; an empty name is an absent input.
+    /// Names of its inputs; an empty name is an absent input.
     pub inputs: Vec<String>,
-    /// Names of what it makes.
+    /// Names of its outputs.
     pub outputs: Vec<String>,
     /// Its attributes by name.
     pub attributes: HashMap<String, Attribute>,
     /// Names that graphs within its attributes read.
     pub captured: Vec<String>,
-    /// Attentions, by operator, that stand in graphs within its attributes.
+    /// Attentions, by operator, in graphs within its attributes.
     pub inner: Vec<String>,
 }
 
 impl Node {
-    /// Whether the node is attention of ONNX or of ONNX Runtime that the rewriter understands.
+    /// Returns `true` if the node is an attention of ONNX or ONNX Runtime that the rewriter supports.
     #[must_use]
     pub fn is_fused(&self) -> bool {
         self.is("Attention") || self.op == "MultiHeadAttention" && self.domain == MICROSOFT
     }
 
-    /// An integer attribute.
+    /// Returns an integer attribute.
     #[must_use]
     pub fn int(&self, name: &str) -> Option<i64> {
         if let Some(Attribute::Int(x)) = self.attributes.get(name) { Some(*x) } else { None }
     }
 
-    /// A floating-point attribute.
+    /// Returns a floating-point attribute.
     #[must_use]
     pub fn float(&self, name: &str) -> Option<f32> {
         if let Some(Attribute::Float(x)) = self.attributes.get(name) { Some(*x) } else { None }
     }
 
-    /// An attribute of integers.
+    /// Returns an attribute of integers.
     #[must_use]
     pub fn ints(&self, name: &str) -> Option<&[i64]> {
         if let Some(Attribute::Ints(x)) = self.attributes.get(name) { Some(x) } else { None }
     }
 
-    /// Whether this is the operator `op` of ONNX's own domain.
+    /// Returns `true` if this is the operator `op` of ONNX's own domain.
     #[must_use]
     pub fn is(&self, op: &str) -> bool {
         self.op == op && self.domain.is_empty()
     }
 
-    /// The name of input `i`, if it is present.
+    /// Returns the name of input `i`, if it is present.
     #[must_use]
     pub fn input(&self, i: usize) -> Option<&str> {
         self.inputs.get(i).map(String::as_str).filter(|name| !name.is_empty())
@@ -105,7 +105,7 @@ pub enum Axis {
     Any(String),
 }
 
-/// The type and shape that a model declares of a name.
+/// Declared type and shape of a name.
 #[derive(Clone, Debug)]
 pub struct Declared {
     /// The name.
@@ -121,7 +121,7 @@ pub struct Declared {
 /// The main graph.
 #[derive(Debug, Default)]
 pub struct Graph {
-    /// The bytes between which its fields lie.
+    /// The bytes that enclose its fields.
     pub range: Range<usize>,
     /// Its nodes, in the order of the file.
     pub nodes: Vec<Node>,
@@ -133,13 +133,13 @@ pub struct Graph {
     pub given: HashSet<String>,
     /// Its outputs.
     pub outputs: Vec<Declared>,
-    /// What is declared of names within.
+    /// Declarations of inner names.
     pub infos: Vec<Declared>,
-    /// The node that makes a name.
+    /// The node that produces a name.
     pub producer: HashMap<String, usize>,
-    /// The nodes that read a name, once for each input that does.
+    /// The nodes that read a name, once for each such input.
     pub readers: HashMap<String, Vec<usize>>,
-    /// Every name that stands anywhere.
+    /// All names in the graph.
     pub names: HashSet<String>,
 }
 
@@ -160,7 +160,7 @@ pub struct Model<'a> {
     pub functions: Vec<String>,
 }
 
-/// Why a file is not a model that can be rewritten.
+/// Error of a file that is not a rewritable model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
     /// Bytes that are not protocol buffers.
@@ -169,9 +169,9 @@ pub enum ModelError {
     /// A model that breaks a rule of ONNX.
     #[error("{found}; allowed: {allowed}")]
     Rule {
-        /// What was found.
+        /// Offending content.
         found: String,
-        /// What is allowed.
+        /// Allowed content.
         allowed: &'static str,
     },
 }
@@ -180,7 +180,7 @@ fn rule(found: String, allowed: &'static str) -> ModelError {
     ModelError::Rule { found, allowed }
 }
 
-/// `domain` with both spellings of ONNX's own as one.
+/// Normalizes the two spellings of ONNX's own domain.
 fn plain(domain: String) -> String {
     if domain == "ai.onnx" { String::new() } else { domain }
 }
@@ -196,10 +196,11 @@ const ATTENTION: [&str; 6] = [
 ];
 
 impl<'a> Model<'a> {
-    /// Reads a model and checks that names are made once, that what is read is made, and that no node depends on itself.
+    /// Reads a model and checks that each name is produced once, that every input is produced, and that no node depends
+    /// on itself.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first violation.
     pub fn read(file: &'a [u8]) -> Result<Model<'a>, ModelError> {
         let fields = wire::fields(file, 0..file.len())?;
         let (mut graph, mut imports, mut functions) = (None, Vec::new(), Vec::new());
@@ -241,10 +242,10 @@ impl<'a> Model<'a> {
         Ok(Model { file, fields, opset, imports, graph, functions })
     }
 
-    /// Files beside the model that hold elements of its constants.
+    /// Lists the files that hold elements of the model's constants.
     ///
     /// # Errors
-    /// A location that leaves the folder of the model.
+    /// A location outside the model's folder.
     pub fn locations(&self) -> Result<Vec<String>, ModelError> {
         let mut all = HashSet::new();
         let mut stored: Vec<&Stored> = self.graph.initializers.values().map(|(stored, _)| stored).collect();
@@ -317,7 +318,8 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Checks that inputs are named once, that what nodes and outputs read is made, and that nodes can be put in an order.
+    /// Checks that inputs are named once, that every name read by nodes and outputs is produced, and that the nodes can
+    /// be ordered.
     fn check(&self) -> Result<(), ModelError> {
         let mut known: HashSet<&str> = self.initializers.keys().map(String::as_str).collect();
         let mut inputs = HashSet::new();
@@ -353,7 +355,7 @@ impl Graph {
         }
     }
 
-    /// Whether a name is an output of the graph.
+    /// Returns `true` if a name is an output of the graph.
     #[must_use]
     pub fn is_output(&self, name: &str) -> bool {
         self.outputs.iter().any(|output| output.name == name)
@@ -409,7 +411,7 @@ fn attribute(
             _ => {}
         }
     }
-    // Zero and nothing are not written by every exporter, but the type is.
+    // Some exporters omit a zero or empty value, but not the type.
     let value = match (kind, value) {
         (Some(6), _) => Attribute::Floats(floats),
         (Some(7), _) => Attribute::Ints(ints),
@@ -422,7 +424,7 @@ fn attribute(
     Ok((name, value))
 }
 
-/// Takes the names that a graph within an attribute reads, and its attentions, into `outer`.
+/// Adds the names that a graph within an attribute reads, and its attentions, to `outer`.
 fn within(file: &[u8], range: Range<usize>, outer: &mut Node, depth: usize) -> Result<(), ModelError> {
     if depth > DEPTH {
         return Err(rule(format!("graphs within graphs, more than {DEPTH} deep"), "64 levels"));
@@ -435,7 +437,7 @@ fn within(file: &[u8], range: Range<usize>, outer: &mut Node, depth: usize) -> R
                 outer.inner.extend(inner.inner);
                 outer.inner.extend(ATTENTION.contains(&inner.op.as_str()).then_some(inner.op));
             }
-            // An output of a branch may be a name of the graph around it.
+            // An output of a branch may be a name of the enclosing graph.
             12 => outer.captured.push(declared(file, field)?.name),
             _ => {}
         }
@@ -486,7 +488,7 @@ fn axes(file: &[u8], range: Range<usize>) -> Result<Vec<Axis>, ModelError> {
     Ok(all)
 }
 
-/// The elements of a constant, in the model or beside it.
+/// Reads the elements of a constant, from the model or an external file.
 pub fn stored(model: &Model<'_>, external: External<'_>, stored: &Stored, most: usize) -> Option<Array> {
     count(&stored.shape, most)?;
     match stored.external() {

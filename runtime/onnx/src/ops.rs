@@ -1,7 +1,7 @@
-//! The operators that can stand in an attention or in what it is made from, in f64.
+//! The operators around attention, in f64.
 //!
-//! Inputs and constants are taken as they are stored; sums, products and exponentials are in f64. Where a graph casts
-//! between floating-point types, the values stay as they are: the rewriter compares what a graph means, not how it rounds.
+//! Inputs and constants have their stored values; sums, products and exponentials are in f64. Casts between
+//! floating-point types keep the values: the rewriter compares the meaning of a graph, not its rounding.
 
 use super::array::{Array, Kind, count};
 use super::extents;
@@ -9,15 +9,15 @@ use super::model::{Attribute, Node};
 use super::shapes;
 use super::value::{Value, counts, place};
 
-/// The most elements that the rewriter computes of one tensor.
+/// Maximum number of elements of a computed tensor.
 pub const LARGEST: usize = 1 << 25;
 
-/// How much is computed for a model. What needs more stays as it is.
+/// Limits of the computation for a model. Attention that exceeds them stays.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Elements of one tensor, at most `LARGEST`.
     pub elements: usize,
-    /// Multiplications of one product of matrices, or of one attention.
+    /// Multiplications of one matrix product, or of one attention.
     pub work: usize,
 }
 
@@ -28,7 +28,7 @@ impl Limits {
     pub const SMALL: Limits = Limits { elements: 1 << 12, work: 1 << 18 };
 }
 
-/// The elements `x[offset + Σ coordinate · stride]` in the order of `shape`.
+/// Gathers the elements `x[offset + Σ coordinate · stride]` in the order of `shape`.
 fn strided(x: &[f64], shape: &[usize], offset: isize, strides: &[isize]) -> Option<Vec<f64>> {
     let n = count(shape, LARGEST)?;
     let mut out = Vec::with_capacity(n);
@@ -62,7 +62,7 @@ fn strided(x: &[f64], shape: &[usize], offset: isize, strides: &[isize]) -> Opti
     }
 }
 
-/// Distances between neighbours along each axis of a dense tensor.
+/// Returns the strides of a dense tensor.
 fn steps(shape: &[usize]) -> Vec<isize> {
     let mut all = vec![1isize; shape.len()];
     for axis in (1..shape.len()).rev() {
@@ -71,7 +71,7 @@ fn steps(shape: &[usize]) -> Vec<isize> {
     all
 }
 
-/// `array` repeated along axes of size 1 until it has `shape`.
+/// Repeats `array` along axes of size 1 until it has `shape`.
 pub fn expanded(array: &Array, shape: &[usize]) -> Option<Vec<f64>> {
     if array.shape == shape {
         return Some(array.data.to_vec());
@@ -90,7 +90,7 @@ fn product(a: &Array, b: &Array, shape: &[usize], limits: Limits) -> Option<Vec<
     let outer = &shape[..shape.len() - 2];
     let batches = count(outer, LARGEST)?;
     count(&[batches, m, k, n], limits.work)?;
-    // Either is repeated along the batch.
+    // Either factor is repeated along the batch.
     count(&[batches, m, k], limits.elements)?;
     count(&[batches, k, n], limits.elements)?;
     let whole = |rows: usize, columns: usize| [outer, &[rows, columns]].concat();
@@ -113,14 +113,14 @@ fn product(a: &Array, b: &Array, shape: &[usize], limits: Limits) -> Option<Vec<
 fn softmax(x: &mut [f64], n: usize) {
     for row in x.chunks_exact_mut(n.max(1)) {
         let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        // A row of infinities is NaN, as the definition has it.
+        // A row of infinities is NaN, as defined.
         row.iter_mut().for_each(|x| *x = (*x - max).exp());
         let sum: f64 = row.iter().sum();
         row.iter_mut().for_each(|x| *x /= sum);
     }
 }
 
-/// A function of one number, by the name of its operator.
+/// Evaluates a function of one number, by the name of its operator.
 fn unary(op: &str, x: f64) -> Option<f64> {
     Some(match op {
         "Neg" => -x,
@@ -152,7 +152,7 @@ fn unary(op: &str, x: f64) -> Option<f64> {
     })
 }
 
-/// A function of two numbers, by the name of its operator.
+/// Evaluates a function of two numbers, by the name of its operator.
 fn binary(op: &str, integers: bool, a: f64, b: f64) -> Option<f64> {
     let truth = |x: bool| f64::from(u8::from(x));
     Some(match op {
@@ -162,7 +162,7 @@ fn binary(op: &str, integers: bool, a: f64, b: f64) -> Option<f64> {
         "Div" if integers => (b != 0.0).then(|| (a / b).trunc())?,
         "Div" => a / b,
         "Pow" => a.powf(b),
-        // The sign of the divisor, as ONNX has it without fmod.
+        // The sign of the divisor, as in ONNX without fmod.
         "Mod" if integers => (b != 0.0).then(|| a - b * (a / b).floor())?,
         "Max" => a.max(b),
         "Min" => a.min(b),
@@ -178,7 +178,7 @@ fn binary(op: &str, integers: bool, a: f64, b: f64) -> Option<f64> {
     })
 }
 
-/// What `node` makes of `inputs`; none for an operator that is not computed here, and for tensors that are too large.
+/// Computes `node` on `inputs`; `None` for an unsupported operator, and for tensors that are too large.
 #[must_use]
 pub fn eval(
     file: &[u8],
@@ -413,7 +413,7 @@ fn reduce(
     let strides: Vec<isize> =
         own.iter().zip(&gone).map(|(&step, &gone)| if gone { 0 } else { step }).collect();
     let n = count(&kept, LARGEST)?;
-    // Where every element goes: the places of the kept axes, repeated along those that go.
+    // Destination of every element: positions of the kept axes, repeated along the reduced ones.
     let places: Vec<f64> = (0..n).map(|i| i as f64).collect();
     let places = strided(&places, &from.shape, 0, &strides)?;
     let (start, op) = (

@@ -1,9 +1,9 @@
 //! The proof of a replacement: the nodes of the graph and the new ones give the same answers.
 //!
-//! What the new nodes read gets random elements, in every world. From there the graph's nodes are computed in f64 as
-//! ONNX defines them, and the new ones too, the operator by the f64 oracle of the library. Masks are tried twice: with
-//! elements that change every score, and with elements that take keys away. Each row keeps its first key, since a row
-//! that attends nothing is no attention: an exporter's nodes make it a mean or NaN, and the operator zeros.
+//! The inputs of the new nodes get random elements, in every world. From them the graph's nodes are computed in f64 as
+//! ONNX defines them, and so are the new ones, with the library's f64 oracle for the operator. Masks are tried twice:
+//! with elements that change every score, and with elements that mask keys. Each row keeps its first key, since rows
+//! that attend nothing differ: an exporter's nodes yield a mean or NaN, the operator zeros.
 
 use super::array::{Array, Kind, count};
 use super::change::{Change, OPERATOR, Role};
@@ -23,34 +23,34 @@ use fastrand::Rng;
 use half::f16;
 use std::collections::{HashMap, HashSet};
 
-/// How far an element may lie from the other, relative to the largest value. The scale is rounded to f32 in the node, which
-/// is `2^-24` of a score.
+/// Tolerance of an element, relative to the largest value. The node's scale is rounded to f32, which is `2^-24` of a
+/// score.
 const NEAR: f64 = 1e-5;
 
-/// Nodes that depend on each other at most so deep.
+/// Maximum depth of dependencies between nodes.
 const DEPTH: usize = 200;
 
-/// Multiplications of one world above which some queries stand for all.
+/// Multiplications of one world above which a sample of queries is computed.
 const MUCH: usize = 1 << 24;
 
-/// As many queries then.
+/// Number of queries in the sample.
 const QUERIES: usize = 16;
 
-/// The most memory of one world, in bytes.
+/// Memory limit of one world, in bytes.
 const MEMORY: usize = 256 << 20;
 
 /// The queries for which a world is computed.
 struct Sample {
     /// Number of all queries.
     whole: usize,
-    /// Those that are computed; none for all.
+    /// The sampled queries; `None` for all.
     taken: Option<Vec<usize>>,
-    /// Whether masks have the rows of these queries only. They have all where the operator counts rows itself.
+    /// `true` if masks have only the rows of these queries. They have all rows if the operator counts rows itself.
     cut: bool,
 }
 
 impl Sample {
-    /// Which queries are computed, and the memory that this takes.
+    /// Chooses the queries, and returns the memory that they require.
     fn of(world: &World<'_>, change: &Change) -> Option<(Sample, usize)> {
         let made = world.shape(&change.made)?;
         let keys = world.count(&change.keys)?;
@@ -79,7 +79,7 @@ impl Sample {
         Some((sample, bytes))
     }
 
-    /// The shape of what is drawn for a tensor.
+    /// Returns the shape of the random elements for a tensor.
     fn shape(&self, shape: &[usize], role: Role) -> Vec<usize> {
         let mut shape = shape.to_vec();
         if let Some(taken) =
@@ -92,7 +92,7 @@ impl Sample {
         shape
     }
 
-    /// The rows of `array` that are computed, if it has those of all queries.
+    /// Selects the sampled rows of `array`, if it has the rows of all queries.
     fn rows(&self, array: Array) -> Array {
         let (Some(taken), [.., rows, width]) = (&self.taken, &array.shape[..]) else { return array };
         if *rows != self.whole {
@@ -112,7 +112,7 @@ impl Sample {
 /// Computes both and compares them.
 ///
 /// # Errors
-/// Where they differ, or why one cannot be computed.
+/// The place where they differ, or the reason why one cannot be computed.
 pub fn prove(site: &Site<'_>, change: &Change) -> Result<(), Reason> {
     let mut random = Rng::with_seed(16);
     let free = site.symbols.is_free();
@@ -154,7 +154,7 @@ fn compare(
 ) -> Result<(), Reason> {
     let mut known: HashMap<String, Array> = change.constants.iter().cloned().collect();
     for (name, role) in &change.reads {
-        // Operands vary even where the model could compute them.
+        // Operands vary even if the model could compute them.
         let fixed = world.array(name).filter(|_| *role != Role::Operand);
         let array = match fixed {
             Some(array) if sample.cut && *role != Role::Factor => sample.rows(array),
@@ -182,7 +182,7 @@ fn compare(
     for (at, (a, b)) in original.data.iter().zip(replaced.data.iter()).enumerate() {
         let same = (a - b).abs() <= NEAR * most.max(1.0);
         let unattended = a.is_nan() && *b == 0.0;
-        // Where nothing is attended, nodes make NaN and the operator zeros.
+        // If nothing is attended, the nodes yield NaN and the operator zeros.
         if !(same || unattended) {
             return Err(format!(
                 "the proof failed: element {at} is {a:e} in the graph and {b:e} in the operator"
@@ -192,7 +192,7 @@ fn compare(
     Ok(())
 }
 
-/// Random elements for a tensor that the new nodes read.
+/// Draws random elements for an input of the new nodes.
 fn draw(
     world: &World<'_>,
     name: &str,
@@ -210,7 +210,7 @@ fn draw(
         return Err(format!("'{name}' of {shape:?} is too large for a proof"));
     };
     let keys = shape.last().copied().unwrap_or(1).max(1);
-    // Scores of a few units, whatever the scale: a proof sees nothing where one key takes all.
+    // Scores are a few units for any scale: a proof shows nothing if one key dominates.
     let node = change.operator();
     let scale = node.and_then(|node| node.float("scale")).map_or(1.0, |x| f64::from(x.abs()).max(1e-6));
     let spread = (2.0 / (scale * 8.0)).sqrt().clamp(0.01, 10.0);
@@ -264,7 +264,7 @@ impl Graph<'_> {
                 continue;
             }
             let array = self.tensor(input, depth + 1)?;
-            // A product takes the rows of its left factor; an attention picks them itself.
+            // A product has the rows of its left factor; an attention selects them itself.
             let rows = match (sampled, node.op.as_str()) {
                 (false, _) => false,
                 (true, "MatMul") => i == 0,
@@ -293,7 +293,7 @@ impl Graph<'_> {
         self.known.get(name).cloned()
     }
 
-    /// The node that cannot be computed, on the way back from `name`, and the memory of what it makes.
+    /// Finds the node on the path back from `name` that cannot be computed, and the memory of its output.
     fn stuck(&mut self, name: &str) -> Reason {
         let mut name = name.to_owned();
         for _ in 0..DEPTH {
@@ -317,7 +317,7 @@ impl Graph<'_> {
     }
 }
 
-/// The answer of the new nodes.
+/// Computes the answer of the new nodes.
 fn new(
     world: &World<'_>,
     change: &Change,
@@ -351,14 +351,14 @@ fn new(
     known.remove(&change.output.0).ok_or_else(|| "the new nodes do not make the output".into())
 }
 
-/// Elements in the type in which a call has them.
+/// Elements in the type of a call.
 enum Stored {
     F32(Vec<f32>),
     F16(Vec<f16>),
 }
 
 impl Stored {
-    /// Elements of f16 where they are all such: the proof rounds nothing that the graph computes.
+    /// Stores f16 if all elements are f16 values, so the proof adds no rounding to the graph's.
     fn of(array: &Array, half: bool) -> Stored {
         if half {
             Stored::F16(array.data.iter().map(|&x| f16::from_f64(x)).collect())
@@ -379,7 +379,7 @@ impl Stored {
     }
 }
 
-/// What the operator answers, by the oracle.
+/// Computes the operator's answer with the oracle.
 fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits, sample: &Sample) -> Result<Array, Reason> {
     let get = |i: usize| inputs.get(i).copied().flatten();
     let size = |name: &str| node.int(name).and_then(|n| usize::try_from(n).ok());
@@ -391,7 +391,7 @@ fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits, sample: &Sampl
     let missing = || "the operator has not the inputs that it needs".to_string();
     let whole = get(0).ok_or_else(missing)?;
     let q = &if sample.cut { sample.rows(whole.clone()) } else { whole.clone() };
-    // Tensors with an axis of heads say how many they are.
+    // Tensors with an axis of heads determine their number.
     let heads = size("num_heads").filter(|&n| n > 0);
     let heads =
         heads.or_else(|| q.shape.get(1).copied().filter(|_| q.shape.len() == 4)).ok_or_else(missing)?;
@@ -482,7 +482,7 @@ fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits, sample: &Sampl
     } else {
         vec![batch, heads, rows.len(), value_dim]
     };
-    // An attribute that is not understood here would go unproved.
+    // An attribute that is unknown here would remain unproved.
     let understood =
         ["num_heads", "kv_num_heads", "packed", "scale", "softcap", "is_causal", "grid", "picture", "shift"];
     let odd = node

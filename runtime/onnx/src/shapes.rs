@@ -1,7 +1,7 @@
-//! Shapes and types of what a node makes, from what is known of what it reads.
+//! Shapes and types of a node's outputs, derived from its inputs.
 //!
-//! Sizes are polynomials over the free axes of a model's inputs, or numbers where the axes have sizes. An operator that is
-//! not listed here has an unknown result, and what depends on it is left alone.
+//! Sizes are polynomials over the free axes of a model's inputs, or numbers if the axes have sizes. An operator that is
+//! not listed here has an unknown result, and nodes that depend on it are left unchanged.
 
 use super::array::Kind;
 use super::extents::{lengths, matmul, numbers, parts, reduced, reshape, sizes, slices, windowed};
@@ -12,7 +12,7 @@ use super::value::{Data, Value, broadcast, place, sized};
 /// Types and shapes of the outputs.
 pub type Made = Vec<(Kind, Vec<Size>)>;
 
-/// Two sizes that are the same wherever `node` has an answer, though they are spelled differently.
+/// Returns two sizes with different spellings that are equal wherever `node` is defined.
 #[must_use]
 pub fn tied(node: &Node, inputs: &[Option<&Value>]) -> Option<(Size, Size)> {
     let get = |i: usize| inputs.get(i).copied().flatten().map(|value| value.shape.as_slice());
@@ -40,7 +40,7 @@ pub fn tied(node: &Node, inputs: &[Option<&Value>]) -> Option<(Size, Size)> {
     None
 }
 
-/// Types and shapes of what `node` makes; none if they do not follow from what is known.
+/// Derives the types and shapes of the outputs of `node`; `None` if they do not follow.
 #[must_use]
 pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
     let get = |i: usize| inputs.get(i).copied().flatten();
@@ -164,12 +164,12 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
             let shape = &first?.shape;
             let given = node.ints("axes").is_some() || node.input(1).is_some();
             let mut gone: Vec<bool> = shape.iter().map(|n| n.is(1) && !given).collect();
-            // Whether a free axis goes would depend on its size.
+            // Removal of a free axis would depend on its size.
             (given || shape.iter().all(|n| n.known().is_some())).then_some(())?;
             if given {
                 for axis in numbers(node, inputs, "axes", 1)? {
                     let axis = place(axis, shape.len())?;
-                    // Named, it is 1 wherever the node has an answer.
+                    // A named axis is 1 wherever the node is defined.
                     gone[axis] = shape[axis].known().is_none_or(|n| n == 1);
                     gone[axis].then_some(())?;
                 }
@@ -372,7 +372,7 @@ pub fn of(node: &Node, opset: i64, inputs: &[Option<&Value>]) -> Option<Made> {
     }
 }
 
-/// The permutation of `Transpose`.
+/// Returns the permutation of `Transpose`.
 #[must_use]
 pub fn permutation(node: &Node, rank: usize) -> Option<Vec<usize>> {
     let Some(perm) = node.ints("perm") else { return Some((0..rank).rev().collect()) };

@@ -1,8 +1,8 @@
 //! Sizes as polynomials over the free axes of a model.
 //!
-//! A free axis is a symbol. Sums, differences and products are polynomials with one spelling each, so that two sizes with
-//! the same spelling are the same number whatever sizes the axes have. What no polynomial says is a term of its own, which
-//! equals only itself.
+//! A free axis is a symbol. Sums, differences and products are polynomials in a normal form, so two sizes with the same
+//! form are equal for all sizes of the axes. A result that no polynomial expresses is an opaque term, which equals only
+//! itself.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,11 +12,11 @@ use std::fmt;
 enum Factor {
     /// A free axis.
     Axis(String),
-    /// What an operation makes of sizes.
+    /// Result of an operation on sizes.
     Of(Operation, Vec<Size>),
 }
 
-/// What makes a size that is no polynomial.
+/// Operation whose result is not a polynomial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Operation {
     /// The size to which axes broadcast: all are 1 or equal to it.
@@ -29,10 +29,10 @@ enum Operation {
     Most,
 }
 
-/// A number of elements, or a number that sizes are made from.
+/// A number of elements, or a number that sizes are computed from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size {
-    /// Products with their factors of whole numbers, none of which is zero; in order.
+    /// Products and their nonzero integer coefficients, in order.
     terms: Vec<(Vec<Factor>, i64)>,
 }
 
@@ -43,13 +43,13 @@ impl From<i64> for Size {
 }
 
 impl Size {
-    /// A free axis.
+    /// Creates a free axis.
     #[must_use]
     pub fn axis(name: &str) -> Size {
         Size::factor(Factor::Axis(name.to_owned()))
     }
 
-    /// A whole number of elements.
+    /// Creates a constant number of elements.
     #[must_use]
     pub fn count(n: usize) -> Option<Size> {
         Some(Size::from(i64::try_from(n).ok()?))
@@ -59,7 +59,7 @@ impl Size {
         Size { terms: vec![(vec![factor], 1)] }
     }
 
-    /// The number, if it depends on no free axis.
+    /// Returns the number, if it depends on no free axis.
     #[must_use]
     pub fn known(&self) -> Option<i64> {
         match &self.terms[..] {
@@ -69,13 +69,13 @@ impl Size {
         }
     }
 
-    /// Whether it is `n` for every size of every free axis.
+    /// Returns `true` if it is `n` for all sizes of the free axes.
     #[must_use]
     pub fn is(&self, n: i64) -> bool {
         self.known() == Some(n)
     }
 
-    /// The name of the free axis that it is.
+    /// Returns the name, if it is a single free axis.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         match &self.terms[..] {
@@ -101,19 +101,19 @@ impl Size {
         (terms.len() <= LONGEST).then_some(Size { terms })
     }
 
-    /// The sum; none beyond what 64 bits hold.
+    /// Adds two sizes; `None` on overflow of 64 bits.
     #[must_use]
     pub fn plus(&self, other: &Size) -> Option<Size> {
         Size::collect(self.terms.iter().chain(&other.terms).cloned())
     }
 
-    /// The difference; none beyond what 64 bits hold.
+    /// Subtracts a size; `None` on overflow of 64 bits.
     #[must_use]
     pub fn minus(&self, other: &Size) -> Option<Size> {
         self.plus(&other.times(&Size::from(-1))?)
     }
 
-    /// The product; none beyond what 64 bits hold.
+    /// Multiplies two sizes; `None` on overflow of 64 bits.
     #[must_use]
     pub fn times(&self, other: &Size) -> Option<Size> {
         let mut all = Vec::new();
@@ -127,13 +127,13 @@ impl Size {
         Size::collect(all)
     }
 
-    /// The product of `sizes`.
+    /// Multiplies all `sizes`.
     #[must_use]
     pub fn product<'a>(sizes: impl IntoIterator<Item = &'a Size>) -> Option<Size> {
         sizes.into_iter().try_fold(Size::from(1), |product, size| product.times(size))
     }
 
-    /// The quotient where it leaves no rest whatever the sizes.
+    /// Returns the quotient, if it leaves no remainder for all sizes.
     fn exactly(&self, by: &Size) -> Option<Size> {
         if self == by {
             return Some(Size::from(1));
@@ -149,7 +149,7 @@ impl Size {
         Size::collect(divided.collect::<Option<Vec<_>>>()?)
     }
 
-    /// The quotient, rounded down; none for a division by zero.
+    /// Returns the quotient, rounded down; `None` for a division by zero.
     #[must_use]
     pub fn over(&self, by: &Size) -> Option<Size> {
         if by.is(0) {
@@ -162,7 +162,7 @@ impl Size {
             .or_else(|| Some(Size::factor(Factor::Of(Operation::Quotient, vec![self.clone(), by.clone()]))))
     }
 
-    /// The quotient, rounded up.
+    /// Returns the quotient, rounded up.
     #[must_use]
     pub fn over_up(&self, by: &Size) -> Option<Size> {
         self.plus(by)?.minus(&Size::from(1))?.over(by)
@@ -181,7 +181,7 @@ impl Size {
         }
     }
 
-    /// The smaller of two.
+    /// Returns the smaller of two sizes.
     #[must_use]
     pub fn least(&self, other: &Size) -> Size {
         // No size is negative.
@@ -191,7 +191,7 @@ impl Size {
         self.extreme(other, Operation::Least)
     }
 
-    /// The larger of two.
+    /// Returns the larger of two sizes.
     #[must_use]
     pub fn most(&self, other: &Size) -> Size {
         match (self.is(0) && other.is_count(), other.is(0) && self.is_count()) {
@@ -201,7 +201,7 @@ impl Size {
         }
     }
 
-    /// Whether nothing is subtracted in it, so that it is never negative.
+    /// Returns `true` if it has no subtraction, so it is never negative.
     #[must_use]
     pub fn is_count(&self) -> bool {
         let counts = |factor: &Factor| match factor {
@@ -212,8 +212,8 @@ impl Size {
         self.terms.iter().all(|(factors, n)| *n > 0 && factors.iter().all(counts))
     }
 
-    /// Whether `self` is the smaller of `whole` and a constant of at least 2: a part of a constant that is `whole`
-    /// wherever both broadcast.
+    /// Returns `true` if `self` is the smaller of `whole` and a constant of at least 2: a part of a constant that is
+    /// `whole` wherever both broadcast.
     fn is_cut_of(&self, whole: &Size) -> bool {
         match &self.terms[..] {
             [(factors, 1)] => match &factors[..] {
@@ -226,7 +226,7 @@ impl Size {
         }
     }
 
-    /// The size to which two axes broadcast; none where they never do.
+    /// Returns the size that two axes broadcast to; `None` if they never do.
     #[must_use]
     pub fn joint(&self, other: &Size) -> Option<Size> {
         if self == other || other.is(1) || other.is_cut_of(self) {
@@ -246,7 +246,7 @@ impl Size {
         Some(Size::factor(Factor::Of(Operation::Joint, all)))
     }
 
-    /// What it is the joint size of; itself where it is none.
+    /// Returns the sizes that it joins; itself if it is not a joint size.
     #[must_use]
     pub fn joined(&self) -> &[Size] {
         match &self.terms[..] {
@@ -258,7 +258,7 @@ impl Size {
         }
     }
 
-    /// Whether it is what it is by one formula, rather than the smaller or the larger of two.
+    /// Returns `true` if it is one formula, not the smaller or larger of two.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.terms.iter().flat_map(|(factors, _)| factors).all(|factor| match factor {
@@ -268,7 +268,7 @@ impl Size {
         })
     }
 
-    /// Whether the free axis `name` stands in it.
+    /// Returns `true` if it contains the free axis `name`.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.terms.iter().flat_map(|(factors, _)| factors).any(|factor| match factor {
@@ -277,7 +277,7 @@ impl Size {
         })
     }
 
-    /// The sizes that broadcast together within it.
+    /// Collects the sizes that broadcast together within it.
     pub fn joints<'a>(&'a self, into: &mut Vec<&'a [Size]>) {
         for factor in self.terms.iter().flat_map(|(factors, _)| factors) {
             if let Factor::Of(operation, parts) = factor {
@@ -289,7 +289,7 @@ impl Size {
         }
     }
 
-    /// The same with `ties` in place of free axes.
+    /// Substitutes `ties` for free axes.
     #[must_use]
     pub fn with(&self, ties: &HashMap<String, Size>) -> Option<Size> {
         let mut sum = Size::default();
@@ -316,7 +316,7 @@ impl Size {
         Some(sum)
     }
 
-    /// The number where the free axes have `sizes`.
+    /// Evaluates it with `sizes` for the free axes.
     #[must_use]
     pub fn at(&self, sizes: &HashMap<String, usize>) -> Option<i64> {
         let mut sum = 0i64;
@@ -344,7 +344,7 @@ impl Size {
     }
 }
 
-/// A size with more terms is none.
+/// Maximum number of terms.
 const LONGEST: usize = 64;
 
 impl fmt::Display for Size {
@@ -384,7 +384,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// A shape in words.
+/// Formats a shape.
 #[must_use]
 pub fn shown(shape: &[Size]) -> String {
     let axes: Vec<String> = shape.iter().map(Size::to_string).collect();
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!((&a, a.at(&sizes)), (&b, Some(48)));
         assert_ne!(n, m);
         assert_eq!(n.times(&m).unwrap().over(&m), Some(n.clone()));
-        // What is rounded equals only itself: 2 · (n / 2) + 1 is n for odd n only.
+        // A rounded quotient equals only itself: 2 · (n / 2) + 1 is n for odd n only.
         let two = Size::from(2);
         let odd = n.over(&two).unwrap().times(&two).unwrap().plus(&one).unwrap();
         assert_eq!((odd.at(&sizes), odd == n), (Some(7), false));

@@ -1,7 +1,7 @@
-//! What is known of a graph whatever sizes its free axes have: shapes as polynomials, and what depends on no free axis.
+//! Facts about a graph for all sizes of its free axes: shapes as polynomials, and values that depend on no free axis.
 //!
-//! Each free axis is a symbol of its own, named or not. Two symbols become one only where the graph has no answer
-//! otherwise, as for the inner axes of a product. What broadcasts stays apart: either may be 1.
+//! Each free axis is a separate symbol, named or not. Two symbols are unified only if the graph is undefined otherwise,
+//! as for the inner axes of a product. Axes that broadcast stay separate, because either may be 1.
 
 use super::array::{Array, Kind, count};
 use super::model::{Axis, Declared, External, Model, Node, SMALL, stored};
@@ -12,19 +12,19 @@ use super::value::{self, Data, Value, counts};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 
-/// Symbols are tied at most so often.
+/// Maximum number of unified symbols.
 const TIES: usize = 64;
 
-/// What holds for every size of every free axis.
+/// Facts that hold for all sizes of the free axes.
 pub struct Symbols {
     values: HashMap<String, Value>,
     /// Tensors whose elements and shape depend on constants alone.
     fixed: HashSet<String>,
     /// Tensors that no node is followed to, whose shape the model declares.
     told: HashSet<String>,
-    /// The free axes, with the rank of the tensor that has them and their place in it.
+    /// Tensors of declared shape that no evaluated node produces.
     pub axes: Vec<(String, usize, usize)>,
-    /// Sizes that broadcast together: each is 1, or equal to the others that are not.
+    /// The free axes, with the rank of their tensor and their index in it.
     pub joints: BTreeSet<Vec<Size>>,
     ties: HashMap<String, Size>,
 }
@@ -35,7 +35,7 @@ fn free(declared: &Declared, axis: usize, name: &str) -> String {
 }
 
 impl Symbols {
-    /// Follows the nodes of a model.
+    /// Returns the name of a free axis: the model's own, or its position.
     pub fn new(model: &Model<'_>, external: External<'_>, limits: Limits) -> Symbols {
         let mut ties = HashMap::new();
         loop {
@@ -61,7 +61,7 @@ impl Symbols {
         }
     }
 
-    /// Follows all nodes, or up to one that ties two axes.
+    /// Evaluates the nodes of a model.
     fn follow_all(
         &mut self,
         model: &Model<'_>,
@@ -72,7 +72,7 @@ impl Symbols {
         let declared: HashMap<&str, &Declared> =
             graph.infos.iter().chain(&graph.outputs).map(|info| (info.name.as_str(), info)).collect();
         for (name, (tensor, _)) in &graph.initializers {
-            // An input of the same name may bring other elements.
+            // Evaluates all nodes, or up to one that unifies two axes.
             let fixed = !graph.given.contains(name);
             let small = fixed.then(|| stored(model, external, tensor, SMALL)).flatten();
             let data = small.map_or(Data::None, |array| Data::Numbers(array.data));
@@ -149,50 +149,51 @@ impl Symbols {
         self.joints.extend(all);
     }
 
-    /// Whether any axis is free.
+    /// Returns `true` if any axis is free.
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.axes.iter().any(|(name, ..)| !self.ties.contains_key(name))
     }
 
-    /// What a free axis is tied to.
+    /// Returns the size that a free axis is unified with.
     #[must_use]
     pub fn tie(&self, name: &str) -> Option<&Size> {
         self.ties.get(name)
     }
 
-    /// The shape of a tensor.
+    /// Returns the shape of a tensor.
     #[must_use]
     pub fn shape(&self, name: &str) -> Option<&[Size]> {
         self.values.get(name).map(|value| value.shape.as_slice())
     }
 
-    /// Whether the shape of what a node makes is the model's word, and does not follow from what the node reads.
+    /// Returns `true` if the shape of a tensor is only declared by the model and does not follow from its node's
+    /// inputs.
     #[must_use]
     pub fn is_told(&self, name: &str) -> bool {
         self.told.contains(name)
     }
 
-    /// The type of a tensor.
+    /// Returns the type of a tensor.
     #[must_use]
     pub fn kind(&self, name: &str) -> Option<Kind> {
         self.values.get(name).map(|value| value.kind)
     }
 
-    /// The elements of a small tensor of whole numbers that depend on free axes, or on none.
+    /// Returns the elements of a small tensor of whole numbers, which may depend on free axes.
     #[must_use]
     pub fn sizes(&self, name: &str) -> Option<Vec<Size>> {
         self.values.get(name)?.sizes()
     }
 
-    /// Whether the elements of a tensor depend on constants alone.
+    /// Returns `true` if a tensor's elements depend on constants alone.
     #[must_use]
     pub fn is_fixed(&self, name: &str) -> bool {
         self.fixed.contains(name)
     }
 }
 
-/// Free axes that `node` broadcasts to a known size above 1, or to others where its shapes do not tell.
+/// Returns free axes that `node` broadcasts to a known size above 1, or to others whose shapes leave it open.
 fn fixed_pairs(node: &Node, inputs: &[Option<&Value>]) -> Vec<Vec<Size>> {
     let skip = if node.is("MatMul") { 2 } else { 0 };
     let elementwise =
@@ -232,12 +233,12 @@ fn fixed_pairs(node: &Node, inputs: &[Option<&Value>]) -> Vec<Vec<Size>> {
     all
 }
 
-/// The first axis of input `i`.
+/// Returns the first axis of input `i`.
 fn axis(inputs: &[Option<&Value>], i: usize) -> Option<Size> {
     inputs.get(i).copied().flatten()?.shape.first().cloned()
 }
 
-/// The elements of what `node` makes, if they are few and follow from constants and shapes.
+/// Computes the elements of the output of `node`, if they are few and follow from constants and shapes.
 fn elements(
     model: &Model<'_>,
     node: &Node,
@@ -284,7 +285,7 @@ fn elements(
     let moving = moving.iter().chain(&["Expand", "Split", "Tile", "Concat"]).any(|op| node.is(op));
     let whole = |value: &Value| !value.kind.is_float();
     if moving {
-        // Numbers of the elements go through the node, and tell which element is where.
+        // Element indices pass through the node and show where each element goes.
         let mut table: Vec<Size> = Vec::new();
         let mut arrays = Vec::new();
         for (i, value) in inputs.iter().enumerate() {
@@ -344,7 +345,7 @@ fn elements(
                     let more = a.minus(b)?;
                     match more.known() {
                         Some(n) => truth(n == 0),
-                        // At least 1, whatever the sizes.
+                        // At least 1 for all sizes.
                         None if more.minus(&Size::from(1))?.is_count() => truth(false),
                         None => None,
                     }
@@ -360,7 +361,7 @@ fn elements(
     Some(vec![data(made?)])
 }
 
-/// The elements, if each of them is a whole number.
+/// Returns the elements, if each of them is a whole number.
 fn exact(value: &Value) -> Option<Vec<Size>> {
     if let Data::Numbers(all) = &value.data {
         all.iter().all(|x| x.fract() == 0.0 && x.abs() < 1e15).then_some(())?;
@@ -368,7 +369,7 @@ fn exact(value: &Value) -> Option<Vec<Size>> {
     value.sizes()
 }
 
-/// Sizes as elements: numbers where none of them depends on a free axis.
+/// Converts sizes to elements: numbers if none of them depends on a free axis.
 fn data(all: Vec<Size>) -> Data {
     match all.iter().map(|size| size.known().map(|n| n as f64)).collect::<Option<Vec<f64>>>() {
         Some(numbers) => Data::Numbers(Rc::new(numbers)),

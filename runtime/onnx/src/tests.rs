@@ -14,7 +14,7 @@ fn turned(g: &mut Made, k: &str) -> String {
     g.node("Transpose", &[k], &[("perm", &[0, 1, 3, 2])])
 }
 
-/// ViT of timm, eager: static, or with the batch computed from the input's shape.
+/// Builds ViT of timm, eager: static, or with the batch computed from the input's shape.
 fn vit(opset: i64, free: bool) -> Made {
     let mut g = Made::new(opset);
     let x = g.input("x", Kind::F32, &[if free { "batch" } else { "2" }, "5", "36"]);
@@ -57,7 +57,7 @@ fn vit_of_timm_is_packed() {
     }
 }
 
-/// Queries, keys and values as rows of `width`, split into heads the way of Hugging Face.
+/// Builds queries, keys and values as rows of `width`, split into heads the way of Hugging Face.
 fn rows(g: &mut Made, axes: &[&'static str; 3], heads: i64, dim: i64) -> [String; 3] {
     ["q", "k", "v"].map(|name| {
         let x = g.input(name, Kind::F32, axes);
@@ -149,7 +149,8 @@ fn a_causal_constant_is_an_attribute() {
     clip(-5.0).becomes(1, "2 heads of 4, scale 1, mask");
 }
 
-/// A block of Swin: windows of 2 × 3 tokens in a picture of 4 × 6, a table by index, and the mask of shifted windows.
+/// Builds a block of Swin: windows of 2 × 3 tokens in a picture of 4 × 6, a table by index, and the mask of shifted
+/// windows.
 fn swin(batch: &'static str, shift: Option<[usize; 2]>, low: f64) -> Made {
     use elsa_core::attention::Windows;
     let mut g = Made::new(17);

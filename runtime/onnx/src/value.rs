@@ -1,13 +1,13 @@
-//! What is known of a tensor: its type, its axes as sizes, and its elements where they follow from constants and shapes.
+//! Facts about a tensor: its type, its axes as sizes, and its elements if they follow from constants and shapes.
 
 use super::array::{Array, Kind};
 use super::size::Size;
 use std::rc::Rc;
 
-/// The elements of a tensor, where they follow from constants and shapes alone.
+/// A tensor's elements, if they follow from constants and shapes alone.
 #[derive(Clone, Debug)]
 pub enum Data {
-    /// Not known.
+    /// Unknown.
     None,
     /// Numbers.
     Numbers(Rc<Vec<f64>>),
@@ -15,7 +15,7 @@ pub enum Data {
     Sizes(Rc<Vec<Size>>),
 }
 
-/// What is known of a tensor.
+/// Facts about a tensor.
 #[derive(Clone, Debug)]
 pub struct Value {
     /// Type of its elements.
@@ -27,7 +27,7 @@ pub struct Value {
 }
 
 impl Value {
-    /// The elements as sizes.
+    /// Returns the elements as sizes.
     #[must_use]
     pub fn sizes(&self) -> Option<Vec<Size>> {
         match &self.data {
@@ -37,26 +37,26 @@ impl Value {
         }
     }
 
-    /// The elements as whole numbers.
+    /// Returns the elements as whole numbers.
     #[must_use]
     pub fn integers(&self) -> Option<Vec<i64>> {
         self.sizes()?.iter().map(Size::known).collect()
     }
 
-    /// The axes, if none of them is free.
+    /// Returns the axes, if none of them is free.
     #[must_use]
     pub fn counts(&self) -> Option<Vec<usize>> {
         counts(&self.shape)
     }
 }
 
-/// Sizes that depend on no free axis, as numbers.
+/// Returns sizes that depend on no free axis, as numbers.
 #[must_use]
 pub fn counts(shape: &[Size]) -> Option<Vec<usize>> {
     shape.iter().map(|size| usize::try_from(size.known()?).ok()).collect()
 }
 
-/// Numbers of elements as sizes.
+/// Converts numbers of elements to sizes.
 #[must_use]
 pub fn sized(shape: &[usize]) -> Option<Vec<Size>> {
     shape.iter().map(|&n| Size::count(n)).collect()
@@ -70,7 +70,7 @@ impl From<Array> for Value {
     }
 }
 
-/// The shape to which all of `shapes` broadcast.
+/// Returns the shape that all of `shapes` broadcast to.
 #[must_use]
 pub fn broadcast(shapes: &[&[Size]]) -> Option<Vec<Size>> {
     let rank = shapes.iter().map(|shape| shape.len()).max()?;
@@ -84,7 +84,7 @@ pub fn broadcast(shapes: &[&[Size]]) -> Option<Vec<Size>> {
     Some(all)
 }
 
-/// `axis` counted from the front, of `rank`.
+/// Normalizes `axis` to count from the front, for rank `rank`.
 #[must_use]
 pub fn place(axis: i64, rank: usize) -> Option<usize> {
     let rank = i64::try_from(rank).ok()?;

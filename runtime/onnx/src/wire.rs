@@ -1,22 +1,22 @@
-//! The wire format of protocol buffers: fields as spans of the bytes that hold them.
+//! The wire format of protocol buffers: fields as spans of bytes.
 //!
 //! A message is a sequence of fields, each a number, a wire type and a payload. A reader that keeps the span of every
-//! field can write a message again with some fields replaced and all others, the unknown ones included, as they were,
-//! byte by byte.
+//! field can write a message again with some fields replaced and all others, including unknown ones, unchanged byte for
+//! byte.
 
 use std::ops::Range;
 
-/// Why bytes are not a message.
+/// Error of bytes that are not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {at}")]
 pub struct WireError {
-    /// What is wrong.
+    /// The error.
     pub what: &'static str,
     /// Offset from the first byte of the file.
     pub at: usize,
 }
 
-/// What a field holds.
+/// Content of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// A varint.
@@ -25,7 +25,7 @@ pub enum Payload {
     Fixed32(u32),
     /// Eight bytes, little-endian.
     Fixed64(u64),
-    /// Bytes with their length before them: a message, a text, packed numbers. The range counts from the start of the file.
+    /// Length-prefixed bytes: a message, a text, packed numbers. The range counts from the start of the file.
     Bytes(Range<usize>),
 }
 
@@ -34,14 +34,14 @@ pub enum Payload {
 pub struct Field {
     /// Its number.
     pub number: u32,
-    /// What it holds.
+    /// Its content.
     pub payload: Payload,
-    /// The bytes of the whole field, its key included, from the start of the file.
+    /// The bytes of the whole field, including its key, from the start of the file.
     pub span: Range<usize>,
 }
 
 impl Field {
-    /// The range of a field that holds bytes.
+    /// Returns the range of a field that holds bytes.
     ///
     /// # Errors
     /// A field of another wire type.
@@ -52,7 +52,7 @@ impl Field {
         }
     }
 
-    /// The number of a field that holds a varint, as a signed one.
+    /// Returns the number of a field that holds a varint, as a signed one.
     ///
     /// # Errors
     /// A field of another wire type.
@@ -85,10 +85,10 @@ fn varint(file: &[u8], at: &mut usize, end: usize) -> Result<u64, WireError> {
     Err(WireError { what: "a varint of more than 64 bits", at: start })
 }
 
-/// The fields of the message in `range` of `file`.
+/// Reads the fields of the message in `range` of `file`.
 ///
 /// # Errors
-/// Bytes that are not a message, groups included, which no model uses.
+/// Bytes that are not a message, and groups, which no model uses.
 pub fn fields(file: &[u8], range: Range<usize>) -> Result<Vec<Field>, WireError> {
     let (mut at, end) = (range.start, range.end);
     let mut all = Vec::new();
@@ -133,7 +133,7 @@ pub fn fields(file: &[u8], range: Range<usize>) -> Result<Vec<Field>, WireError>
     Ok(all)
 }
 
-/// The numbers of a repeated integer: one varint a field, or many packed in one.
+/// Reads the numbers of a repeated integer: one varint per field, or many packed in one.
 ///
 /// # Errors
 /// Bytes that are not varints.
@@ -151,7 +151,7 @@ pub fn ints(file: &[u8], field: &Field, into: &mut Vec<i64>) -> Result<(), WireE
     Ok(())
 }
 
-/// Writes messages.
+/// Writer of messages.
 #[derive(Clone, Debug, Default)]
 pub struct Writer(pub Vec<u8>);
 
@@ -164,19 +164,19 @@ impl Writer {
         self.0.push(x as u8);
     }
 
-    /// A field that holds a varint.
+    /// Writes a field that holds a varint.
     pub fn int(&mut self, number: u32, x: i64) {
         self.varint(u64::from(number) << 3);
         self.varint(x.cast_unsigned());
     }
 
-    /// A field that holds an f32.
+    /// Writes a field that holds an f32.
     pub fn float(&mut self, number: u32, x: f32) {
         self.varint(u64::from(number) << 3 | 5);
         self.0.extend(x.to_le_bytes());
     }
 
-    /// A field that holds bytes.
+    /// Writes a field that holds bytes.
     pub fn bytes(&mut self, number: u32, bytes: &[u8]) {
         self.varint(u64::from(number) << 3 | 2);
         self.varint(bytes.len() as u64);

@@ -1,4 +1,4 @@
-//! A model written again: all bytes as they were, but for the nodes that are replaced.
+//! Output of a model: all bytes are unchanged, except for the replaced nodes.
 
 use super::array::{Array, Kind};
 use super::change::{Change, DOMAIN};
@@ -7,7 +7,8 @@ use super::wire::{self, Payload, WireError, Writer};
 use half::f16;
 use std::collections::{HashMap, HashSet};
 
-/// The nodes that go with the changes: those that made their outputs, and what nothing reads any more because of that.
+/// Returns the nodes that the changes remove: the ones that produced their outputs, and nodes that are no longer read
+/// as a result.
 fn gone(model: &Model<'_>, changes: &[Change]) -> HashSet<usize> {
     let graph = &model.graph;
     let mut readers: HashMap<&str, usize> = HashMap::new();
@@ -38,10 +39,10 @@ fn gone(model: &Model<'_>, changes: &[Change]) -> HashSet<usize> {
     gone
 }
 
-/// The bytes of the model with `changes` made.
+/// Returns the bytes of the model with `changes` applied.
 ///
 /// # Errors
-/// None that a model that was read can cause.
+/// None for a model that was read.
 pub fn write(model: &Model<'_>, changes: &[Change]) -> Result<Vec<u8>, WireError> {
     let file = model.file;
     if changes.is_empty() {
@@ -50,14 +51,14 @@ pub fn write(model: &Model<'_>, changes: &[Change]) -> Result<Vec<u8>, WireError
     let graph = &model.graph;
     let gone = gone(model, changes);
     let here: HashMap<usize, &Change> = changes.iter().map(|change| (change.output.1, change)).collect();
-    // Names that stay: those that a node that stays, or a new one, reads or makes.
+    // Names that stay: the inputs and outputs of remaining and new nodes.
     let mut stays: HashSet<&str> = HashSet::new();
     let kept = graph.nodes.iter().enumerate().filter(|(n, _)| !gone.contains(n)).map(|(_, node)| node);
     for node in kept.chain(changes.iter().flat_map(|change| &change.nodes)) {
         stays.extend(node.inputs.iter().chain(&node.outputs).chain(&node.captured).map(String::as_str));
     }
     stays.extend(graph.inputs.iter().chain(&graph.outputs).map(|declared| declared.name.as_str()));
-    // Names that went with a node; what nothing has ever read is not ours to remove.
+    // Names lost with a removed node; names that were never read are kept.
     let mut lost: HashSet<&str> = HashSet::new();
     for &n in &gone {
         let node = &graph.nodes[n];
@@ -111,7 +112,7 @@ pub fn write(model: &Model<'_>, changes: &[Change]) -> Result<Vec<u8>, WireError
     Ok(out.0)
 }
 
-/// The bytes of a node.
+/// Encodes a node.
 pub fn message(node: &Node) -> Vec<u8> {
     let mut w = Writer::default();
     for input in &node.inputs {
@@ -151,7 +152,7 @@ pub fn message(node: &Node) -> Vec<u8> {
     w.0
 }
 
-/// The bytes of a constant.
+/// Encodes a constant.
 pub fn constant(name: &str, array: &Array) -> Vec<u8> {
     let mut w = Writer::default();
     for &n in &array.shape {

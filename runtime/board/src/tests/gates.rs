@@ -1,4 +1,4 @@
-//! What spoils a cell, and what is said about it.
+//! Disturbances of a cell, and the messages about them.
 
 use super::tree::{self, OWN};
 use crate::describe::{Description, describe};

@@ -1,4 +1,4 @@
-//! Boards that are trees of files. Each trap is shown to change what a program finds that does not know of it.
+//! Boards simulated by trees of files. Each trap is shown to mislead a program that does not know it.
 
 mod gates;
 mod traps;

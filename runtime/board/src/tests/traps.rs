@@ -1,4 +1,4 @@
-//! What misleads on each board, beside what a program makes of it that takes files at their word.
+//! Misleading files of each board, compared with the result of a program that trusts all files.
 
 use super::tree::{self, OWN, Tree};
 use crate::clocks;
@@ -14,7 +14,7 @@ fn described(tree: &Tree) -> Description {
     describe(&tree.root())
 }
 
-/// The zone that a program calls the hottest that believes every file.
+/// Finds the hottest zone as a program does that trusts every file.
 fn naive_hottest(tree: &Tree) -> f64 {
     let root = tree.root();
     let names = root.entries("sys/devices/virtual/thermal");
@@ -67,7 +67,7 @@ fn every_core_that_is_on_counts_and_no_other() {
     assert_eq!(names, ["cpu0", "cpu3", "cpu4", "cpu5"]);
     let slow = Sources::find(&tree.root(), OWN).slow();
     assert_eq!((slow.slowest, slow.fastest, slow.on), (Some(345.6), Some(2035.2), 4));
-    // With the cores that are off the slowest would be another; the first core alone would hide the fastest.
+    // Including offline cores would change the slowest; the first core alone would hide the fastest.
     assert_eq!(tree.number("sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq"), 115_200.0);
     assert_eq!(tree.number("sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq"), 345_600.0);
 }
@@ -103,7 +103,7 @@ fn the_memory_clock_is_found_where_each_board_has_it() {
         [Some(1866.0), Some(1600.0), Some(2133.0)]
     );
     assert!(!tree::nano().root().path("sys/kernel/debug/bpmp").exists());
-    // The power mode holds it below what the chip could do.
+    // The power mode limits it below the chip's maximum.
     let tree = tree::tx2();
     tree.put("sys/kernel/nvpmodel_emc_cap/emc_iso_cap", "1331200000\n");
     assert_eq!(described(&tree).emc.unwrap().max_mhz, Some(1331.2));
@@ -121,7 +121,7 @@ fn closed_files_are_no_zeros_and_say_why() {
     );
     assert!(!note.contains(tree.folder().to_str().unwrap()), "{note}");
     assert_eq!(Sources::find(&tree.root(), OWN).slow().emc, None);
-    // A program that takes what it cannot read for 0 reports a clock.
+    // A program that reads an unreadable file as 0 reports a clock.
     assert_eq!(tree.root().number("sys/kernel/debug/bpmp/debug/clk/emc/rate").unwrap_or(0), 0);
     // A PC has no such clock, and nothing is said of it.
     assert!(described(&tree::pc()).notes.iter().all(|note| !note.contains("memory")));
@@ -226,7 +226,7 @@ fn repeated_readings_are_no_readings() {
         fresh += u32::from(meter.read(at(20 * tick)).unwrap().fresh);
     }
     assert_eq!(fresh, 10, "of 100 reads");
-    // Where the chip tells how long it takes, the same value is new after that time.
+    // If the chip reports its conversion time, an equal value is new after that time.
     let mut meter = Meter::find(&tree::orin().root()).unwrap();
     let fresh: u32 = (0..100).map(|tick| u32::from(meter.read(at(20 * tick)).unwrap().fresh)).sum();
     assert_eq!(fresh, 50, "every 30 ms, looked at every 20 ms");

@@ -1,5 +1,5 @@
-//! Trees of files that stand for boards: paths, names and contents as the boards' documentation and programs that read
-//! them have them, each with what misleads there.
+//! Trees of files that simulate boards: paths, names and contents follow the boards' documentation and programs that
+//! read them. Each tree contains that board's traps.
 
 use crate::root::Root;
 use std::fs;
@@ -10,8 +10,8 @@ use std::path::Path;
 /// The process that is measured.
 pub const OWN: u32 = 4242;
 
-/// Writes a file over what is there. It is never empty meanwhile for whoever reads it, and the file system has no
-/// reason to wait for the disk, as it has when a file is emptied and written again.
+/// Replaces a file atomically. A reader never sees it empty, and the file system does not wait for the disk, as it
+/// does when a file is truncated and rewritten.
 pub fn overwrite(path: &Path, contents: &[u8]) {
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path).unwrap();
     file.write_all(contents).unwrap();
@@ -22,7 +22,7 @@ pub fn overwrite(path: &Path, contents: &[u8]) {
 pub struct Tree(tempfile::TempDir);
 
 impl Tree {
-    /// In memory where the system has such a folder: hundreds of small files take seconds on a disk.
+    /// Creates a tree, in memory if the system has such a folder: hundreds of small files take seconds on a disk.
     fn new() -> Tree {
         Tree(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
     }
@@ -52,12 +52,12 @@ impl Tree {
         fs::remove_file(self.0.path().join(file)).unwrap();
     }
 
-    /// The number in a file, as a program takes it that knows of no traps.
+    /// Reads the number in a file, as a program without knowledge of the traps would.
     pub fn number(&self, file: &str) -> f64 {
         fs::read_to_string(self.0.path().join(file)).unwrap().trim().parse().unwrap()
     }
 
-    /// The zones by type and temperature, where the system has them and where it links to them.
+    /// Writes the zones by type and temperature, with the system's folders and links.
     fn zones(&self, zones: &[(&str, i64)]) {
         for (n, (name, millidegrees)) in zones.iter().enumerate() {
             let folder = format!("sys/devices/virtual/thermal/thermal_zone{n}");
@@ -77,7 +77,7 @@ impl Tree {
         }
     }
 
-    /// A core: whether it is on, its present, lowest and highest clock in kHz.
+    /// Writes a core: whether it is on, its present, lowest and highest clock in kHz.
     pub fn core(&self, core: usize, on: bool, khz: [u64; 3]) {
         let folder = format!("sys/devices/system/cpu/cpu{core}");
         self.put(&format!("{folder}/online"), if on { "1\n" } else { "0\n" });
@@ -88,7 +88,7 @@ impl Tree {
         self.put(&format!("{folder}/cpufreq/scaling_governor"), "schedutil\n");
     }
 
-    /// A device with a clock of its own, in Hz.
+    /// Writes a device with its own clock, in Hz.
     fn device(&self, folder: &str, name: &str, hz: [u64; 3], load: Option<u64>) {
         let folder = format!("sys/class/devfreq/{folder}");
         self.put(&format!("{folder}/device/of_node/name"), format!("{name}\0"));
@@ -107,7 +107,7 @@ impl Tree {
         self.put(&format!("{folder}/max_rate"), format!("{max}\n"));
     }
 
-    /// A chip under IIO: the folder's name, and rails with mV, mA, mW and the shunt in milliohm.
+    /// Writes a chip under IIO: the folder's name, and rails with mV, mA, mW and the shunt in milliohm.
     fn iio(&self, chip: &str, device: &str, rails: &[(&str, i64, i64, i64, u32)]) {
         let folder = format!("sys/bus/i2c/devices/{chip}");
         self.put(&format!("{folder}/name"), "ina3221x\n");
@@ -123,7 +123,7 @@ impl Tree {
         }
     }
 
-    /// A chip under hwmon: rails with mV and mA.
+    /// Writes a chip under hwmon: rails with mV and mA.
     fn hwmon(&self, chip: &str, number: usize, rails: &[(&str, i64, i64)]) {
         let folder = format!("sys/bus/i2c/devices/{chip}/hwmon/hwmon{number}");
         self.put(&format!("sys/bus/i2c/devices/{chip}/name"), "ina3221\n");
@@ -137,7 +137,7 @@ impl Tree {
             self.put(&format!("{folder}/curr{n}_max_alarm"), "0\n");
             self.put(&format!("{folder}/curr{n}_crit_alarm"), "0\n");
         }
-        // The sum of the shunts, which is a sum of voltages and has currents nowhere.
+        // The sum of the shunts is a sum of voltages, without currents.
         self.put(&format!("{folder}/in7_label"), "sum of shunt voltages\n");
         self.put(&format!("{folder}/in7_input"), "40\n");
         self.put(&format!("{folder}/curr7_input"), "9000\n");
@@ -147,7 +147,7 @@ impl Tree {
         );
     }
 
-    /// Counters of over-current events.
+    /// Writes counters of over-current events.
     fn events(&self, number: usize, tail: &str, counts: [u32; 3]) {
         let folder = format!("sys/class/hwmon/hwmon{number}");
         self.put(&format!("{folder}/name"), "soctherm_oc\n");
@@ -164,7 +164,7 @@ impl Tree {
         self.times(2, [1000, 100, 0], 500);
     }
 
-    /// The times of the cores: user, system and stolen ticks, and the ticks of the measured process.
+    /// Writes the times of the cores: user, system and stolen ticks, and the ticks of the measured process.
     pub fn times(&self, cores: usize, [user, system, stolen]: [u64; 3], own: u64) {
         let mut stat = format!("cpu  {user:09} 0 {system:09} 90000 700 0 0 {stolen:09} 0 0\n");
         for core in 0..cores {
@@ -174,7 +174,7 @@ impl Tree {
         self.process(OWN, "elsa", own);
     }
 
-    /// A process and its busy ticks.
+    /// Writes a process and its busy ticks.
     pub fn process(&self, pid: u32, name: &str, ticks: u64) {
         let line = format!("{pid} ({name}) R 1 1 1 0 -1 0 0 0 0 0 {ticks:09} 0 0 0 20 0 1 0 5\n");
         self.put(&format!("proc/{pid}/stat"), line);
@@ -183,8 +183,8 @@ impl Tree {
 
 const R32: &str = "# R32 (release), REVISION: 7.1, GCID: 29689809, BOARD: t186ref, EABI: aarch64, DATE: x\n";
 
-/// A TX2 on its developer kit, JetPack 4.6.1, mode MAXP_ARM: the Denver cores are off, PMIC-Die says 100 °C, the fan
-/// runs, the first core is idle, and the carrier has rails.
+/// Builds a TX2 on its developer kit, JetPack 4.6.1, mode MAXP_ARM: the Denver cores are off, PMIC-Die reports 100 °C,
+/// the fan runs, the first core is idle, and the carrier has rails.
 pub fn tx2() -> Tree {
     let tree = Tree::new();
     tree.jetson("quill", "nvidia,p2597-0000+p3310-1000\0nvidia,quill\0nvidia,tegra186\0", R32);
@@ -203,7 +203,7 @@ pub fn tx2() -> Tree {
     tree.cooling(&[("pwm-fan", 3), ("cpu-balanced", 0), ("gpu-balanced", 0)]);
     tree.core(0, true, [345_600, 345_600, 2_035_200]);
     for denver in [1, 2] {
-        // What a core that is off may leave behind.
+        // Stale files of a core that is off.
         tree.core(denver, false, [115_200, 115_200, 2_035_200]);
     }
     for core in 3..6 {
@@ -238,7 +238,7 @@ pub fn tx2() -> Tree {
     tree
 }
 
-/// A Nano, JetPack 4.6.1, with its clocks fixed: its memory clock lies elsewhere.
+/// Builds a Nano, JetPack 4.6.1, with fixed clocks; its memory clock is at another path.
 pub fn nano() -> Tree {
     let tree = Tree::new();
     let model = "NVIDIA Jetson Nano Developer Kit";
@@ -260,7 +260,7 @@ pub fn nano() -> Tree {
     tree
 }
 
-/// An AGX Xavier, JetPack 5.1.1: no input rail, hwmon, and counters under their older name.
+/// Builds an AGX Xavier, JetPack 5.1.1: no input rail, hwmon, and counters under their older name.
 pub fn xavier() -> Tree {
     let tree = Tree::new();
     let release = "# R35 (release), REVISION: 3.1, GCID: 32790763, BOARD: t186ref, EABI: aarch64, DATE: x\n";
@@ -279,7 +279,7 @@ pub fn xavier() -> Tree {
     tree
 }
 
-/// An Orin Nano, JetPack 6.2, seen by a user without root: sensors that are off, a channel that is not connected,
+/// Builds an Orin Nano, JetPack 6.2, as a user without root sees it: sensors that are off, an unconnected channel,
 /// closed debugfs, and a counter that is about to wrap.
 pub fn orin() -> Tree {
     let tree = Tree::new();
@@ -303,7 +303,7 @@ pub fn orin() -> Tree {
         tree.core(core, true, [1_728_000; 3]);
     }
     tree.device("17000000.gpu", "gpu", [1_020_000_000; 3], Some(990));
-    // A folder that cannot be entered, for root neither.
+    // A folder that even root cannot enter.
     tree.link("sys/kernel/debug", "debug");
     tree.hwmon("1-0040", 1, &[("VDD_IN", 4984, 1856), ("VDD_CPU_GPU_CV", 4984, 200), ("VDD_SOC", 4984, 320)]);
     tree.hwmon("1-0041", 2, &[("NC", 4984, 5000), ("VDDQ_VDD2_1V8AO", 4984, 50), ("NC", 0, 0)]);
@@ -311,7 +311,8 @@ pub fn orin() -> Tree {
     tree
 }
 
-/// A PC: energy counters that count their packages in several places and wrap, and thermal events of every core.
+/// Builds a PC: energy counters that count their packages in several places and wrap, and thermal events of every
+/// core.
 pub fn pc() -> Tree {
     let tree = Tree::new();
     tree.times(4, [1000, 100, 0], 500);

@@ -1,4 +1,4 @@
-//! What a board did during a stretch of time.
+//! Readings of a board over a span.
 
 use super::tree::{self, OWN, Tree};
 use crate::load::Load;
@@ -22,7 +22,7 @@ fn close(a: Option<f64>, b: f64) {
 fn energy_is_power_over_time_less_what_the_idle_board_takes() {
     let start = Instant::now();
     let mut tally = Tally::new(start);
-    // 2000 mW and 2040 mW in turn, the higher three times as long.
+    // 2000 mW and 2040 mW alternate, the higher for three times as long.
     for tick in 0..20 {
         tally.power(start + ms(40 * tick + 10), Power { milliwatts: 2000.0, fresh: true });
         tally.power(start + ms(40 * tick + 40), Power { milliwatts: 2040.0, fresh: true });
@@ -38,7 +38,7 @@ fn energy_is_power_over_time_less_what_the_idle_board_takes() {
     // The step of the chip counts where it is known.
     let (readings, _) = tally.readings(start + ms(1000), 50, Facts { step_mw: Some(76.0), ..facts });
     close(readings.power_quantum_mw, 76.0);
-    // Without an idle board nothing is taken off, and without calls there is no energy of a call.
+    // An unknown idle power is not subtracted, and without calls there is no energy per call.
     let (readings, _) = tally.readings(start + ms(1000), 50, Facts::default());
     assert_eq!((readings.energy_net_mj, readings.idle_power_mw), (None, None));
     let (readings, _) = tally.readings(start + ms(1000), 0, facts);
@@ -289,7 +289,7 @@ fn hostile_files_make_no_hostile_numbers() {
     }
 }
 
-/// The files of a folder, all the way down, without links.
+/// Lists the files of a folder, all the way down, without links.
 fn files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     entries

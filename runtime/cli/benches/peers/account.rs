@@ -1,4 +1,4 @@
-//! What was measured of a job, and the rounds in which jobs are measured.
+//! Measurements of a job, and the rounds in which jobs are measured.
 
 use crate::process::Slice;
 use crate::request::Failure;
@@ -7,7 +7,7 @@ use elsa_core::drift::percentile;
 /// Number of rounds tried for each requested one.
 const TRIES: usize = 3;
 
-/// The three quartiles; the middle one is the median.
+/// Returns the three quartiles; the middle one is the median.
 pub fn quartiles(mut x: Vec<f64>) -> [f64; 3] {
     [25, 50, 75].map(|percent| percentile(&mut x, percent).unwrap_or(f64::NAN))
 }
@@ -38,10 +38,11 @@ impl Account {
     }
 }
 
-/// Measures jobs until `wanted` rounds were calm, and returns the number of rounds tried, at most three for each of them.
+/// Measures jobs until `wanted` rounds were calm, and returns the number of rounds tried, at most three for each of
+/// them.
 ///
-/// A round takes a slice of every job of every turn; it begins with another turn than the round before, and keeps
-/// the order of the jobs of a turn. `keep` is given the slices of a round of which each was calm.
+/// A turn is a group of jobs. A round measures one slice of every job of every turn. Each round starts with the next
+/// turn, and keeps the order of jobs within a turn. `keep` receives the slices of a round if all of them were calm.
 pub fn rounds(
     wanted: usize,
     turns: &[Vec<usize>],

@@ -38,7 +38,7 @@ struct Data {
 }
 
 impl Data {
-    /// Unit queries and keys, normal values, gates of which the median is exp(−0.067), rates between 0 and 1.
+    /// Draws unit queries and keys, normal values, gates whose median is exp(−0.067), and rates between 0 and 1.
     fn random(cell: &Cell) -> Data {
         let mut random = Random::new(1);
         let rows = cell.tokens * cell.heads;

@@ -1,4 +1,4 @@
-//! What was measured, and how it is printed.
+//! Measurements and their output.
 
 use crate::account::Account;
 use crate::process::Prepared;
@@ -68,7 +68,7 @@ impl Outcome {
         self.others.iter().find(|(name, _)| name == SGEMM.0).map(|(_, account)| account)
     }
 
-    /// The peer with the highest median rate.
+    /// Returns the peer with the highest median rate.
     pub fn best(&self) -> Option<&(String, Account)> {
         self.best_of("")
     }
@@ -81,7 +81,7 @@ impl Outcome {
     }
 }
 
-/// The lines above the rows of a table whose first column has `width` letters.
+/// Prints the lines above the rows of a table whose first column has `width` letters.
 pub fn headline(common: &Common, dtype: DType, width: usize, outcome: &Outcome) {
     let processor = elsa_edge::machine::cpu_model().unwrap_or_else(|| "unknown processor".into());
     println!("{} with {} thread(s), {dtype}; {processor}", outcome.ran, common.threads);
@@ -106,7 +106,7 @@ pub fn headline(common: &Common, dtype: DType, width: usize, outcome: &Outcome) 
     );
 }
 
-/// What was measured of a shape, as requested.
+/// Prints the measurements of a shape, as requested.
 pub fn print(common: &Common, dtype: DType, width: usize, shape: Shape, outcome: &Outcome) {
     let ratio = |[low, middle, high]: [f64; 3]| format!("{middle:.2} ({low:.2}-{high:.2})");
     let own = &outcome.own;
@@ -185,7 +185,7 @@ pub fn print(common: &Common, dtype: DType, width: usize, shape: Shape, outcome:
     );
 }
 
-/// A shape as `peers.py` and the readers of `--json` take it.
+/// Formats a shape as `peers.py` and the readers of `--json` take it.
 pub fn described(shape: Shape) -> Map<String, Value> {
     let mask = shape.mask.map(|mask| json!({ "axes": mask.axes(&shape), "boolean": mask.is_boolean() }));
     let windows = shape.windows.map(|x| json!({ "picture": x.picture, "size": x.size, "shift": x.shift }));
@@ -203,10 +203,10 @@ pub fn described(shape: Shape) -> Map<String, Value> {
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Measures problems one after the other, and prints what `headline` says before the first and `print` of each.
+/// Measures problems one after the other. Prints `headline` before the first and calls `print` for each.
 ///
 /// # Errors
-/// A measurement that fails; problems of which every round was disturbed, after the last one.
+/// A measurement that fails; problems whose every round was disturbed, after the last one.
 pub fn each<P: Copy + Display>(
     common: &Common,
     problems: Vec<P>,

@@ -8,7 +8,7 @@ use std::path::Path;
 /// The curves of the problems that differ only in their tokens.
 #[derive(Default)]
 struct Family {
-    /// What ran.
+    /// Program versions of the run.
     note: String,
     /// Speeds, and ratios to peers.
     charts: [Vec<Raw>; 2],
@@ -16,7 +16,7 @@ struct Family {
 
 /// The pictures of a run: one of each family of problems.
 pub struct Pictures {
-    /// What the axes of a picture are.
+    /// Labels of the axes.
     axes: [&'static str; 2],
     families: BTreeMap<String, Family>,
 }

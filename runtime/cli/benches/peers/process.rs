@@ -14,7 +14,7 @@ use std::time::Duration;
 const SETTLE: Duration = Duration::from_millis(1);
 /// A slice on the wall clock is disturbed if its threads waited for a processor for more than this share of its time.
 const DISTURBED: f64 = 0.03;
-/// How often a disturbed slice is repeated before its round is dropped.
+/// Number of retries of a disturbed slice before its round is dropped.
 const RETAKES: u32 = 6;
 /// Seconds of calls between two looks at the clock.
 const LOOK: f64 = 1e-4;
@@ -41,7 +41,7 @@ pub struct Slice {
     /// Seconds per call.
     pub seconds: f64,
     pub calls: u64,
-    /// Whether nothing else had a part in the time.
+    /// `true` if no other program affected the time.
     pub calm: bool,
     /// Seconds for which pools kept spinning after the slice.
     pub settle: f64,
@@ -83,7 +83,7 @@ impl Peers {
     }
 }
 
-/// Total seconds for which threads of this process were ready to run but had no processor (Linux).
+/// Returns total seconds for which threads of this process were ready to run but had no processor (Linux).
 fn waited() -> f64 {
     let of = |task: std::io::Result<std::fs::DirEntry>| -> Option<f64> {
         let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;

@@ -62,7 +62,7 @@ const SETS: [(&str, &[&str], &[&str]); 4] = [
         &[""],
     ),
 ];
-/// Tokens of the shapes that are drawn where none is named, of one head of 64 dims.
+/// Token counts of the plotted shapes if none is named; one head of 64 dims.
 const DRAWN: [usize; 10] = [64, 100, 196, 324, 576, 900, 1024, 1600, 2304, 4096];
 
 /// Tokens and head sizes of linear attention that are measured of every rule where nothing is named, with four heads.
@@ -70,7 +70,7 @@ const TOKENS: [usize; 7] = [1, 16, 64, 256, 1024, 2048, 4096];
 const DIMS: [usize; 2] = [64, 128];
 const HEADS: usize = 4;
 
-/// Measures this library beside others.
+/// Command line of the comparison.
 #[derive(Debug, Parser)]
 pub struct Request {
     #[command(flatten)]
@@ -84,7 +84,7 @@ pub struct Request {
     pub operator: Option<Operator>,
 }
 
-/// What is measured instead of attention.
+/// Operator to measure instead of attention.
 #[derive(Debug, Subcommand)]
 pub enum Operator {
     /// Linear attention.
@@ -134,7 +134,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// Whether measurements are printed as columns of text.
+    /// Returns `true` if measurements are printed as columns of text.
     pub const fn columns(&self) -> bool {
         !self.json && !self.markdown
     }
@@ -197,7 +197,7 @@ impl Linear {
     }
 }
 
-/// The shapes of a set: each of its first list with each mask of its second.
+/// Returns the shapes of a set: each of its first list with each mask of its second.
 fn of_set((_, shapes, masks): &(&str, &[&str], &[&str])) -> Vec<String> {
     let text = |shape: &str, mask: &str| match mask {
         "" => shape.to_owned(),
@@ -213,7 +213,7 @@ pub struct Cell {
     pub heads: usize,
     pub tokens: usize,
     pub dim: usize,
-    /// Whether each dim of the keys has a gate of its own.
+    /// `true` if each dim of the keys has its own gate.
     pub per_dim: bool,
 }
 

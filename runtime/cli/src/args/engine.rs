@@ -12,61 +12,61 @@ use std::sync::Once;
 /// Values of `--fallback`. The first is the default.
 pub const FALLBACKS: [(&str, Fallback); 2] = [("cpu", Fallback::Cpu), ("fail", Fallback::Fail)];
 
-/// What computes, and how.
+/// Engine and its options.
 #[derive(Args, Debug, Clone)]
 pub struct EngineArgs {
-    /// What computes. auto takes the environment variable ELSA_BACKEND if it is set, else the best that is present
+    /// Back end. auto uses the environment variable ELSA_BACKEND if it is set, else the best one present
     #[arg(long, default_value = BackendFlag::AUTO, value_parser = one_of(BackendFlag::values()))]
     pub backend: BackendFlag,
-    /// If the GPU is missing or fails: the CPU finishes the call, or the call fails. fail needs a GPU: it is refused
-    /// where the CPU is requested or auto finds no GPU
+    /// If the GPU is missing or fails: cpu finishes the call on the CPU, fail ends it. fail requires a GPU and is
+    /// refused without one
     #[arg(long, default_value = FALLBACKS[0].0, value_parser = one_of(FALLBACKS))]
     pub fallback: Fallback,
-    /// Number of the GPU, as its driver counts [default: 0]
+    /// Number of the GPU in its driver's order [default: 0]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = ordinal)]
     pub device: Option<usize>,
-    /// Worker threads of the CPU, 1 to 1024 [default: all cores]. With a GPU they stand by for it
+    /// Worker threads of the CPU, 1 to 1024 [default: all cores]. With a GPU they are the fallback
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub threads: Option<usize>,
-    /// Hard limit of the workspace of a call, besides its tensors: bytes, or a number of KiB, MiB or GiB
+    /// Hard limit of the workspace of a call, excluding its tensors: bytes, or a number of KiB, MiB or GiB
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes)]
     pub budget: Option<usize>,
     /// Keys of a block on the CPU [default: 64]. A GPU has its own
     #[arg(long, allow_negative_numbers = true,
         value_parser = one_of(BLOCK_SIZES.map(|block| (block.to_string(), block))))]
     pub block: Option<usize>,
-    /// Let a GPU sum short chains of products of f16 inputs in f16. This is faster and less exact; `elsa verify`
-    /// reports by how much. Bits then also depend on the alignment of keys and values. A warning says where it has no effect
+    /// Let a GPU sum short chains of products of f16 inputs in f16: faster and less exact; `elsa verify` reports by how
+    /// much. Bits then also depend on the alignment of keys and values. A warning is printed if the flag has no effect
     #[arg(long)]
     pub half_scores: bool,
-    /// Use the kernels and divisions that elsa tune has measured on this GPU: those of FILE, or of the file that ELSA_TUNED
-    /// names, or of elsa/tuned.toml in XDG_CONFIG_HOME or ~/.config. A file that is not of this GPU, driver and version
-    /// is ignored with a warning
+    /// Use the kernels and divisions that elsa tune measured on this GPU: from FILE, else from the file in ELSA_TUNED,
+    /// else from elsa/tuned.toml in XDG_CONFIG_HOME or ~/.config. A file of another GPU, driver or version is ignored
+    /// with a warning
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub tuned: Option<Option<PathBuf>>,
 }
 
-/// The back end that `--backend` names.
+/// Back end of `--backend`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendFlag {
-    /// That of the environment, or the best present.
+    /// The back end of the environment, or the best present.
     Auto,
-    /// This one.
+    /// This back end.
     Forced(Backend),
 }
 
 impl BackendFlag {
-    /// The value that leaves the choice to the engine.
+    /// Value that leaves the choice to the engine.
     pub const AUTO: &str = "auto";
 
-    /// Every value with its name, the most portable back end first.
+    /// Returns every value with its name, the most portable back end first.
     pub fn values() -> impl Iterator<Item = (&'static str, BackendFlag)> {
         let forced =
             Backend::ALL.into_iter().rev().map(|backend| (backend.name(), BackendFlag::Forced(backend)));
         [(BackendFlag::AUTO, BackendFlag::Auto)].into_iter().chain(forced)
     }
 
-    /// Whether this machine and this build allow it. A GPU may be absent: `--fallback` decides then.
+    /// Returns `true` if this machine and this build allow it. A GPU may be absent: `--fallback` then decides.
     fn is_allowed(self) -> bool {
         match self {
             BackendFlag::Auto | BackendFlag::Forced(Backend::Cuda) => true,
@@ -76,8 +76,8 @@ impl BackendFlag {
 }
 
 impl EngineArgs {
-    /// The requested engine. Flags that it leaves without an effect are refused, or reported by a warning where the
-    /// answer is what was requested all the same.
+    /// Creates the requested engine. Flags without an effect on it are refused, or reported by a warning if the answer
+    /// is still as requested.
     ///
     /// # Errors
     /// A back end that is absent, a number of threads out of bounds, flags of a GPU without one.
@@ -110,7 +110,7 @@ impl EngineArgs {
             tuned: self.tuning(),
             ..EngineOptions::default()
         };
-        // A thread that starts where no memory is left ends the process.
+        // Starting a thread without free memory aborts the process.
         leaves_enough("threads", SPARE)?;
         let engine = Engine::new(&options)?;
         leaves_enough("threads", SPARE)?;
@@ -120,7 +120,7 @@ impl EngineArgs {
                 log::warn!("--block has no effect on a GPU, only where the CPU takes its place");
             }
         } else {
-            // With an absence a GPU was named, and the CPU takes its place by request.
+            // An absence means that a GPU was named and the CPU replaces it by request.
             if self.fallback == Fallback::Fail && engine.absence().is_none() {
                 return Err(Error::Argument {
                     argument: "fallback",
@@ -137,7 +137,7 @@ impl EngineArgs {
         Ok(engine)
     }
 
-    /// The tuned file that a GPU uses.
+    /// Returns the tuned file that a GPU uses.
     fn tuning(&self) -> Tuning {
         match &self.tuned {
             Some(Some(path)) => Tuning::File(path.clone()),
@@ -153,7 +153,7 @@ impl EngineArgs {
         }
     }
 
-    /// Flags that only a GPU heeds: whether they are given, and their names.
+    /// Lists the GPU-only flags: whether they are given, and their names.
     fn of_a_gpu(&self) -> [(bool, &'static str); 4] {
         [
             (self.device.is_some(), "device"),
@@ -163,7 +163,7 @@ impl EngineArgs {
         ]
     }
 
-    /// The requested options of a plan.
+    /// Returns the requested options of a plan.
     #[must_use]
     pub fn plan_options(&self) -> PlanOptions {
         PlanOptions {

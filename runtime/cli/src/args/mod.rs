@@ -1,4 +1,4 @@
-//! Flags that several commands share. The flags of one command stand beside it.
+//! Flags that several commands share. The flags of a single command are in its module.
 
 mod engine;
 mod force;

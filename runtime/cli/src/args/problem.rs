@@ -11,16 +11,16 @@ use elsa_core::attention::{Alignment, Operand, Window};
 use elsa_core::view::Layout;
 use elsa_files::{Reads, Source};
 
-/// The name of a file's place in help texts.
+/// Placeholder of a file in help texts.
 pub const FILE: &str = "FILE";
 
-/// What stands in that place.
+/// Meaning of the placeholder.
 pub const FILE_IS: &str = "path.npy, path.npz#name or path.safetensors#name";
 
 /// Orders of axes.
 const LAYOUTS: [(&str, Layout); 3] = [("bhnd", Layout::Bhnd), ("bnhd", Layout::Bnhd), ("bnc", Layout::Bnc)];
 
-/// A parser of orders of axes.
+/// Returns a parser of orders of axes.
 pub fn layouts() -> impl TypedValueParser<Value = Layout> {
     one_of(LAYOUTS)
 }
@@ -44,30 +44,30 @@ pub struct ProblemArgs {
     /// Query heads; required by the layout bnc
     #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = positive)]
     pub heads: Option<usize>,
-    /// Key heads, if they are fewer: query head i uses key head i / (H/HK)
+    /// Key heads, if fewer: query head i uses key head i / (H/HK)
     #[arg(long, value_name = "HK", allow_negative_numbers = true, value_parser = positive)]
     pub kv_heads: Option<usize>,
     /// Factor of the scores [default: 1/sqrt(dim)]
     #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number)]
     pub scale: Option<f32>,
-    /// Query i attends keys j <= i + offset. The offset is the length of the past with top-left, which is also what
-    /// --causal alone means, and valid keys minus queries with bottom-right: a decoder whose cache is in --k
+    /// Query i attends keys j <= i + offset. The offset is the length of the past with top-left (the default of
+    /// --causal alone), and valid keys minus queries with bottom-right, for a decoder whose cache is in --k
     #[arg(long, value_name = "ALIGNMENT", num_args = 0..=1, require_equals = true,
         default_missing_value = ALIGNMENTS[0].0, value_parser = one_of(ALIGNMENTS))]
     pub causal: Option<Alignment>,
-    /// Query i attends keys j with i + offset - L <= j <= i + offset + R; -1 is open. With --causal, no R reaches
-    /// beyond i + offset
+    /// Query i attends keys j with i + offset - L <= j <= i + offset + R; -1 is open. With --causal, R is limited to i
+    /// + offset
     #[arg(long, value_name = "L,R", allow_hyphen_values = true, value_parser = window)]
     pub window: Option<Window>,
     /// s <- X tanh(s / X), before mask and bias; 0 is off
     #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number)]
     pub softcap: Option<f32>,
-    /// bool, uint8, int32 or int64 (0 = masked, others = attend), or float (added), broadcast over [batch, heads, q, k] from the
-    /// right, so that a padding mask is [batch, 1, 1, k]. Of n masks along a batch axis that divides the batch,
-    /// sequence b has mask b % n. Its last axis is 1 or as long as the keys
+    /// bool, uint8, int32 or int64 (0 = masked, others = attend), or float (added), broadcast over [batch, heads, q, k]
+    /// from the right, so that a padding mask is [batch, 1, 1, k]. With n masks along a batch axis that divides the
+    /// batch, sequence b uses mask b % n. The last axis is 1 or as long as the keys
     #[arg(long, value_name = FILE)]
     pub mask: Option<Source>,
-    /// float, added besides the mask and broadcast likewise; -inf is not attended
+    /// float, added in addition to the mask and broadcast likewise; -inf is not attended
     #[arg(long, value_name = FILE)]
     pub bias: Option<Source>,
     /// float [entries, heads], added: the entry of a pair is that of --bias-index, or with --windows that of Swin:
@@ -77,15 +77,15 @@ pub struct ProblemArgs {
     /// int64 [q, k]: the entry of the table for each pair
     #[arg(long, value_name = FILE)]
     pub bias_index: Option<Source>,
-    /// Each sequence is a window of H rows of W tokens, row by row; all windows of a picture follow each other in the
+    /// Each sequence is a window of H rows of W tokens, row by row; the windows of a picture are consecutive in the
     /// batch
     #[arg(long, value_name = "HxW", allow_hyphen_values = true, value_parser = sides)]
     pub windows: Option<[usize; 2]>,
-    /// The picture that the windows divide, in tokens [default: as large as a window]
+    /// Size of the picture that the windows divide, in tokens [default: one window]
     #[arg(long, value_name = "HxW", allow_hyphen_values = true, value_parser = sides)]
     pub picture: Option<[usize; 2]>,
-    /// The picture was rolled by -A rows and -B columns: tokens of the last windows attend only those of their own
-    /// side of the picture
+    /// Shift of the picture, rolled by -A rows and -B columns: tokens of the last windows attend only those of their
+    /// own side of the picture
     #[arg(long, value_name = "A,B", allow_hyphen_values = true, value_parser = shift)]
     pub shift: Option<[usize; 2]>,
     /// int64 [batch]: valid keys of each sequence
@@ -113,7 +113,7 @@ impl ProblemArgs {
         command.get_arguments().map(|flag| flag.get_id().clone()).collect()
     }
 
-    /// Where `operand` is read, if it is.
+    /// Returns the source of `operand`, if it is given.
     #[must_use]
     pub fn source(&self, operand: Operand) -> Option<&Source> {
         match operand {
@@ -129,7 +129,7 @@ impl ProblemArgs {
         }
     }
 
-    /// Adds the files of the problem to what a call reads.
+    /// Adds the files of the problem to the inputs of a call.
     pub fn add_to(&self, reads: &mut Reads) {
         for operand in Operand::ALL {
             if let Some(source) = self.source(operand) {
@@ -147,7 +147,7 @@ impl ProblemArgs {
         }
     }
 
-    /// The flag, without its dashes, for an argument of the library. A bias has that of the file that it comes from.
+    /// Returns the flag, without its dashes, for an argument of the library. A bias has the flag of its file.
     #[must_use]
     pub fn flag(&self, argument: &'static str) -> &'static str {
         match flag(argument) {

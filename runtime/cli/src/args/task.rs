@@ -7,29 +7,30 @@ use crate::task::file::is_name;
 use clap::Args;
 use elsa_core::quorum::{Division, TaskPath};
 
-/// Which task of which division is computed.
+/// A task and its division.
 #[derive(Args, Debug, Clone)]
 pub struct TaskArgs {
-    /// Divide among boards by quorums: the chunks of each level, such as 7 or 7,13. Numbers with a set: 3, 7, 13, 21, 31, 57,
-    /// 73, 91, 133, 183, 273, 307, 381, 553, 651, 757, 871, 993, 1057 [default: the N of --task]
+    /// Divide among boards by quorums: the chunks of each level, such as 7 or 7,13. Numbers with a set: 3, 7, 13, 21,
+    /// 31, 57, 73, 91, 133, 183, 273, 307, 381, 553, 651, 757, 871, 993, 1057 [default: the N of --task]
     #[arg(long, value_name = "C[,C...]", allow_hyphen_values = true, value_parser = chunks)]
     pub quorum: Option<Chunks>,
-    /// Compute task I of the N of the division alone, counted from 0, and write its states to --state-out, of elsa backward
-    /// its shares to --shares-out. elsa merge joins the files of all tasks
+    /// Compute only task I of the N of the division, counted from 0, and write its states to --state-out (elsa
+    /// backward: its shares to --shares-out). elsa merge joins the files of all tasks
     #[arg(long, value_name = "I/N", allow_hyphen_values = true, value_parser = number, conflicts_with = "task_path")]
     pub task: Option<Number>,
-    /// As --task, by the task's number at each level, such as 0.3.1. Fewer levels than --quorum has make a larger task, and
-    /// tasks of several depths may be merged
+    /// Like --task, with the task's number at each level, such as 0.3.1. A path with fewer levels than --quorum is a
+    /// larger task; tasks of different depths can be merged
     #[arg(long, value_name = "PATH", allow_hyphen_values = true, value_parser = path, requires = "quorum")]
     pub task_path: Option<TaskPath>,
-    /// q, k, v and mask hold the tokens of the task alone, in its order, as a board keeps them that holds no others
+    /// q, k, v and mask hold only the tokens of the task, in its order, as on a board that stores no others
     #[arg(long, requires = "tokens")]
     pub gathered: bool,
-    /// Name of the run, such as the frame's: written to every file of states and shares, which merge only with those of the same
-    /// name. Without it they hold checksums of the tokens, and merge only where tasks agree about the tokens that they share
+    /// Name of the run, such as the frame's, written to every file of states and shares; only files of the same name
+    /// merge. Without it they hold checksums of the tokens, and merge only if tasks agree about the tokens that they
+    /// share
     #[arg(long, value_name = "TEXT", value_parser = run_id)]
     pub run_id: Option<String>,
-    /// With --gathered: tokens of the whole; with a comma, queries and keys
+    /// With --gathered: number of all tokens; with a comma, of queries and keys
     #[arg(long, value_name = "N[,N]", allow_hyphen_values = true, value_parser = tokens, requires = "gathered")]
     pub tokens: Option<[usize; 2]>,
 }
@@ -45,16 +46,16 @@ pub struct Number {
     tasks: u64,
 }
 
-/// Whole numbers with commas between them.
+/// Parses comma-separated whole numbers.
 ///
 /// # Errors
-/// Anything else.
+/// Any other text.
 pub fn chunks(text: &str) -> Result<Chunks, String> {
     let chunks: Option<Vec<usize>> = text.split(',').map(|c| c.trim().parse().ok()).collect();
     chunks.map(Chunks).ok_or_else(|| "allowed: the chunks of each level, such as 7 or 7,13".into())
 }
 
-/// `I/N`.
+/// Parses `I/N`.
 fn number(text: &str) -> Result<Number, String> {
     let number = text
         .split_once('/')
@@ -62,10 +63,10 @@ fn number(text: &str) -> Result<Number, String> {
     number.ok_or_else(|| "allowed: I/N, such as 0/7, tasks being counted from 0".into())
 }
 
-/// The name of a run.
+/// Parses the name of a run.
 ///
 /// # Errors
-/// Anything that none may have.
+/// A name that is not allowed.
 pub fn run_id(text: &str) -> Result<String, String> {
     match is_name(text.as_bytes()) {
         true => Ok(text.to_owned()),
@@ -73,12 +74,12 @@ pub fn run_id(text: &str) -> Result<String, String> {
     }
 }
 
-/// Whole numbers with dots between them.
+/// Parses whole numbers separated by dots.
 fn path(text: &str) -> Result<TaskPath, String> {
     text.parse().map_err(|_| "allowed: 1 to 12 numbers with dots, such as 0.3.1".into())
 }
 
-/// `N`, or `N,N`.
+/// Parses `N`, or `N,N`.
 fn tokens(text: &str) -> Result<[usize; 2], String> {
     let one = |text: &str| text.trim().parse().ok();
     let tokens = match text.split_once(',') {
@@ -99,33 +100,33 @@ fn needs_task(given: bool, argument: &'static str) -> Result<(), Error> {
 }
 
 impl TaskArgs {
-    /// Whether a task is asked for.
+    /// Returns `true` if a task is requested.
     #[must_use]
     pub fn is_given(&self) -> bool {
         self.task.is_some() || self.task_path.is_some()
     }
 
-    /// Requires that no flag is given that says nothing without a task.
+    /// Checks that no flag is given that requires a task.
     ///
     /// # Errors
-    /// The first one that is.
+    /// The first such flag.
     pub fn unused(&self) -> Result<(), Error> {
         needs_task(self.quorum.is_some(), "quorum")?;
         self.unused_but_quorum()
     }
 
-    /// The same of a command that computes all tasks of a division, too.
+    /// Checks the same for a command that computes all tasks of a division.
     ///
     /// # Errors
-    /// The first one that is.
+    /// The first such flag.
     pub fn unused_but_quorum(&self) -> Result<(), Error> {
         needs_task(self.gathered, "gathered")
     }
 
-    /// Requires that a run with a name writes or reads a file of states or shares, which takes it.
+    /// Checks that a named run writes or reads a file of states or shares, which stores the name.
     ///
     /// # Errors
-    /// A name that no file takes.
+    /// A name without such a file.
     pub fn names(&self, a_file: bool, allowed: &'static str) -> Result<(), Error> {
         match self.run_id.is_some() && !a_file {
             true => {
@@ -136,10 +137,10 @@ impl TaskArgs {
         }
     }
 
-    /// The division and the task's path.
+    /// Returns the division and the task's path.
     ///
     /// # Errors
-    /// Chunks without a set, a number of tasks that is not the division's, a task out of range.
+    /// Chunks without a set, a number of tasks that differs from the division's, a task out of range.
     pub fn chosen(&self) -> Result<(Division, TaskPath), Error> {
         let quorum = |source| Error::Quorum { argument: "quorum", source };
         let task = |source| Error::Quorum { argument: "task", source };

@@ -6,49 +6,50 @@ use clap::Args;
 use elsa_core::attention::traversal::{Schedule, Skip};
 use elsa_runtime::PlanOptions;
 
-/// The λ of `--schedule vsa` without `--lambda`.
+/// The λ of `--schedule vsa` if `--lambda` is not given.
 const LAMBDA: f32 = 1e-3;
 
 /// Schedules by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// Blocks in order, references that follow, nothing left out.
+    /// Blocks in order, running references, nothing skipped.
     Exact,
     /// Frozen references.
     Vfa,
-    /// Frozen references, and blocks below λ left out.
+    /// Frozen references, and blocks below λ skipped.
     Vsa,
 }
 
 /// Values of `--schedule`. The first is the default.
 const SCHEDULES: [(&str, Named); 3] = [("exact", Named::Exact), ("vfa", Named::Vfa), ("vsa", Named::Vsa)];
 
-/// How a run goes over the keys, and what it may leave out.
+/// Order of the keys, and permission to skip blocks.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Schedules")]
 pub struct TraversalArgs {
-    /// Leave blocks of keys out as long as every row keeps all but the share E of its weights. An element is then off by at
-    /// most E times the spread of its values, beside rounding; what each run left out is printed
+    /// Skip blocks of keys while every row keeps all but the share E of its weights. An element is then off by at most
+    /// E times the spread of its values, plus rounding; the share that each run skipped is printed
     #[arg(long, value_name = "E", allow_hyphen_values = true, value_parser = number)]
     pub error_budget: Option<f32>,
-    /// vfa freezes references, and computes rows that leave the safe range again; vsa also leaves out blocks whose largest
-    /// score is below lambda times the reference's weight, which bounds nothing in advance. The CPU computes both
+    /// Traversal of the keys. vfa freezes references and recomputes rows that leave the safe range; vsa also skips
+    /// blocks whose largest score is below lambda times the reference's weight, which bounds no error in advance. Both
+    /// run on the CPU
     #[arg(long, default_value = SCHEDULES[0].0, value_parser = one_of(SCHEDULES))]
     pub schedule: Named,
-    /// What --schedule vsa leaves out, between 0 and 1 [default: 0.001]
+    /// Threshold of --schedule vsa, between 0 and 1 [default: 0.001]
     #[arg(long, value_name = "L", allow_hyphen_values = true, value_parser = number)]
     pub lambda: Option<f32>,
-    /// A score moves a reference that it exceeds by more than this many bits, 0 to 8 [default: 8, of vfa and vsa 0]
+    /// Update a reference only if a score exceeds it by more than this many bits, 0 to 8 [default: 8, of vfa and vsa 0]
     #[arg(long, value_name = "TAU", allow_hyphen_values = true, value_parser = number)]
     pub rescale_threshold: Option<f32>,
-    /// Take zero as the reference of all rows of a tile where the norms of its queries and keys show that every score stays
-    /// near it. The CPU computes it
+    /// Use zero as the reference of all rows of a tile if the norms of its queries and keys prove that every score
+    /// stays near it. Runs on the CPU
     #[arg(long)]
     pub norm_gate: bool,
 }
 
 impl TraversalArgs {
-    /// The first flag that asks for something else than the exact schedule.
+    /// Returns the first flag that requests another schedule than the exact one.
     fn given(&self) -> Option<&'static str> {
         let flags = [
             ("error-budget", self.error_budget.is_some()),
@@ -60,10 +61,10 @@ impl TraversalArgs {
         flags.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
     }
 
-    /// Requires that nothing else than the exact schedule is asked for beside `other`, a flag.
+    /// Checks that only the exact schedule is combined with `other`, a flag.
     ///
     /// # Errors
-    /// The flag that asks for it.
+    /// The conflicting flag.
     pub fn excluded_by(&self, other: &str, is_given: bool) -> Result<(), Error> {
         match self.given() {
             Some(argument) if is_given => Err(Error::Argument {
@@ -75,7 +76,7 @@ impl TraversalArgs {
         }
     }
 
-    /// `options` with the schedule and the budget.
+    /// Adds the schedule and the budget to `options`.
     ///
     /// # Errors
     /// A number out of its bounds, and flags that exclude each other.
@@ -108,7 +109,7 @@ impl TraversalArgs {
             schedule.skip = Skip::Budget(budget);
         }
         schedule.check().map_err(|e| Error::Problem(e.renamed(crate::flag::flag)))?;
-        // The plan knows the budget by its name, too.
+        // The plan also knows the budget by its name.
         schedule.skip = if self.error_budget.is_some() { Skip::Never } else { schedule.skip };
         Ok(PlanOptions { schedule, error_budget: self.error_budget, ..options })
     }

@@ -1,11 +1,11 @@
-//! Values of flags. The error of a parser is what it allows.
+//! Values of flags. A parser's error is the allowed form.
 
 use clap::builder::{PossibleValuesParser, Str, TypedValueParser};
 use elsa_core::attention::Window;
 use elsa_core::dtype::DType;
 use std::time::Duration;
 
-/// A parser that takes one of the names in `values` and returns its value.
+/// Returns a parser that takes one of the names in `values` and returns its value.
 pub fn one_of<N, T>(values: impl IntoIterator<Item = (N, T)>) -> impl TypedValueParser<Value = T>
 where
     N: Into<Str>,
@@ -19,23 +19,23 @@ where
     })
 }
 
-/// A parser of element types.
+/// Returns a parser of element types.
 pub fn dtype() -> impl TypedValueParser<Value = DType> {
     one_of([DType::F32, DType::F16, DType::Bf16].map(|dtype| (dtype.name(), dtype)))
 }
 
-/// A floating-point number; whether it must be finite is for the problem to check.
+/// Parses a floating-point number; the problem checks that it is finite if it must be.
 ///
 /// # Errors
-/// Anything else.
+/// Any other text.
 pub fn number(text: &str) -> Result<f32, String> {
     text.parse().map_err(|_| "allowed: a finite number".into())
 }
 
-/// A whole number from one.
+/// Parses a whole number from one.
 ///
 /// # Errors
-/// Anything else.
+/// Any other text.
 pub fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n) if n > 0 => Ok(n),
@@ -43,15 +43,15 @@ pub fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A whole number from zero.
+/// Parses a whole number from zero.
 ///
 /// # Errors
-/// Anything else.
+/// Any other text.
 pub fn ordinal(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "allowed: a whole number not below 0".into())
 }
 
-/// Bytes, in units of one, KiB, MiB or GiB.
+/// Parses bytes, in units of one, KiB, MiB or GiB.
 ///
 /// # Errors
 /// Anything else, and more than the address space.
@@ -65,10 +65,10 @@ pub fn bytes(text: &str) -> Result<usize, String> {
     number.checked_mul(factor).ok_or_else(allowed)
 }
 
-/// Seconds: positive, and a day at most.
+/// Parses seconds: positive, and a day at most.
 ///
 /// # Errors
-/// Anything else.
+/// Any other text.
 pub fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(x) if x > 0.0 && x <= 86_400.0 => Ok(x),
@@ -76,10 +76,10 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A time in milliseconds, a day at most.
+/// Parses a time in milliseconds, a day at most.
 ///
 /// # Errors
-/// Anything else.
+/// Any other text.
 pub fn milliseconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(x) if (0.0..=86_400e3).contains(&x) => Ok(Duration::from_secs_f64(x / 1e3)),
@@ -87,10 +87,10 @@ pub fn milliseconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A time in seconds, minutes or hours: `90s`, `10m`, `2h`. A month at most.
+/// Parses a time in seconds, minutes or hours: `90s`, `10m`, `2h`. A month at most.
 ///
 /// # Errors
-/// Anything else.
+/// Any other text.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let units = [("s", 1.0), ("m", 60.0), ("h", 3600.0)];
     let parsed = units.into_iter().find_map(|(unit, factor)| {
@@ -113,10 +113,10 @@ pub fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The two sides of a window, `L,R`; −1 is open.
+/// Parses the two sides of a window, `L,R`; −1 is open.
 ///
 /// # Errors
-/// Anything else.
+/// Any other text.
 pub fn window(text: &str) -> Result<Window, String> {
     const ALLOWED: &str = "allowed: L,R, both whole numbers not below -1";
     let side = |text: &str| match text.trim().parse::<i64>() {
@@ -138,10 +138,10 @@ pub fn sides(text: &str) -> Result<[usize; 2], String> {
     sides.ok_or_else(|| "allowed: HxW, both whole numbers from 1".into())
 }
 
-/// How far windows are shifted, `A,B`.
+/// Parses a shift of windows, `A,B`.
 ///
 /// # Errors
-/// Anything else.
+/// Any other text.
 pub fn shift(text: &str) -> Result<[usize; 2], String> {
     let shift =
         text.split_once(',').and_then(|(a, b)| Some([a.trim().parse().ok()?, b.trim().parse().ok()?]));

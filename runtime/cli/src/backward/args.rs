@@ -33,7 +33,7 @@ Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the dev
 const QUORUM: &str = "Divide the pairs of queries and keys among the tasks of quorums, the chunks of each level as of elsa run; \
     without --task, compute all tasks and add their shares [default with --task: its N]";
 
-/// A flag without which the command cannot run.
+/// Marks a flag as required.
 fn required(flag: Arg) -> Arg {
     flag.required(true)
 }
@@ -56,9 +56,9 @@ pub struct BackwardArgs {
     /// Log-sum-exp of the forward pass, f32 [batch, heads, queries]
     #[arg(long, value_name = FILE, requires = "out")]
     pub lse: Option<Source>,
-    /// States of the forward pass, in place of --out and --lse: m, S and W as --state-out of elsa run or elsa merge has them.
-    /// They stay exact where scores are large. States of another --run-id or, by checksums, of other q, k and v are refused; files
-    /// of --host-budget and of other programs have none and are taken as they are
+    /// States of the forward pass, instead of --out and --lse: m, S and W from --state-out of elsa run or elsa merge.
+    /// They stay exact for large scores. States with another --run-id or, by checksum, from other q, k and v are
+    /// refused; files from --host-budget or other programs carry neither and are not checked
     #[arg(long, value_name = "FILE.npz", conflicts_with_all = ["out", "lse"])]
     pub state: Option<PathBuf>,
     /// Gradient of q, f32
@@ -70,16 +70,17 @@ pub struct BackwardArgs {
     /// Gradient of v, f32
     #[arg(long, value_name = FILE, required_unless_present_any = ["task", "task_path"])]
     pub dv_out: Option<Source>,
-    /// With --task: the task's shares of the gradients, dq, dk and dv of its tokens, as .npz. elsa merge adds those of all tasks
+    /// With --task: the task's shares of the gradients, dq, dk and dv of its tokens, as .npz. elsa merge adds the
+    /// shares of all tasks
     #[arg(long, value_name = "FILE.npz")]
     pub shares_out: Option<PathBuf>,
     /// Division by quorums.
     #[command(flatten)]
     pub task: TaskArgs,
-    /// What computes.
+    /// Engine.
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// Whether outputs replace inputs.
+    /// Permission for outputs to replace inputs.
     #[command(flatten)]
     pub force: ForceArgs,
     /// Print a machine-readable report
@@ -88,7 +89,7 @@ pub struct BackwardArgs {
 }
 
 impl BackwardArgs {
-    /// The files that the command reads.
+    /// Returns the files that the command reads.
     #[must_use]
     pub fn reads(&self) -> Reads {
         let mut reads = self.force.reads();

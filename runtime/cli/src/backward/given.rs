@@ -1,4 +1,4 @@
-//! What a backward pass takes of the forward pass: from files, or computed.
+//! Inputs of a backward pass from the forward pass: read from files, or computed.
 
 use super::args::BackwardArgs;
 use crate::error::Error;
@@ -15,11 +15,11 @@ use elsa_files::{
 use elsa_runtime::{Engine, RowStates};
 use std::path::Path;
 
-/// What the forward pass leaves behind.
+/// Results of the forward pass.
 pub enum Forward {
     /// Output and log-sum-exp, from files.
     Given(Box<[Tensor; 2]>),
-    /// What states come to.
+    /// Statistics derived from states.
     States {
         /// Output, in the view of the output, and references and sums of the rows.
         numbers: [Vec<f32>; 3],
@@ -29,7 +29,7 @@ pub enum Forward {
 }
 
 impl Forward {
-    /// The output.
+    /// Returns the output.
     ///
     /// # Errors
     /// A tensor of no floating-point elements.
@@ -40,10 +40,10 @@ impl Forward {
         }
     }
 
-    /// What it knows of each row.
+    /// Returns the statistics of each row.
     ///
     /// # Errors
-    /// Log-sum-exp of another type than f32.
+    /// Log-sum-exp of a type other than f32.
     pub fn statistics(&self) -> Result<Statistics<'_>, Error> {
         match self {
             Forward::Given(files) => Ok(Statistics::LogSumExp(log_sum_exp(&files[1])?)),
@@ -51,7 +51,7 @@ impl Forward {
         }
     }
 
-    /// Reads what the flags name, of the rows of `rows`; `None` if they name nothing.
+    /// Reads the files of the flags, for the rows of `rows`; `None` without such flags.
     ///
     /// # Errors
     /// Files that are not of the problem.
@@ -134,7 +134,7 @@ impl Forward {
         Forward::of(job, states, Vec::new())
     }
 
-    /// The output is `W / S` in f32, whatever the type of the inputs.
+    /// Computes the output `W / S` in f32, for any type of the inputs.
     fn of(job: &Job, states: RowStates, files: Vec<Tensor>) -> Result<Forward, Error> {
         let view = job.problem.spec().output;
         let mut output = zeros::<f32>("out", view.extent())?;
@@ -142,7 +142,7 @@ impl Forward {
         Ok(Forward::States { numbers: [output, states.m, states.s], files })
     }
 
-    /// The files that were read.
+    /// Returns the files that were read.
     fn files(&self) -> &[Tensor] {
         match self {
             Forward::Given(files) => &files[..],
@@ -166,7 +166,7 @@ impl Forward {
     }
 }
 
-/// The log-sum-exp of a tensor that was loaded for it.
+/// Returns the log-sum-exp of a tensor that was loaded for it.
 fn log_sum_exp(lse: &Tensor) -> Result<&[f32], Error> {
     match lse.elements() {
         Some(Elements::F32(rows)) => Ok(rows),
@@ -177,14 +177,14 @@ fn log_sum_exp(lse: &Tensor) -> Result<&[f32], Error> {
     }
 }
 
-/// A copy of `from`.
+/// Copies `from`.
 fn copied(argument: &'static str, from: &[f32]) -> Result<Vec<f32>, Error> {
     let mut data = reserved(from.len()).map_err(|bytes| MemoryError { argument, bytes })?;
     data.extend_from_slice(from);
     Ok(data)
 }
 
-/// A tensor of floating-point elements in the shape of the output.
+/// Loads a tensor of floating-point elements in the shape of the output.
 ///
 /// # Errors
 /// A file that cannot be read, or of another shape.
@@ -207,7 +207,7 @@ pub fn like_output(
     Ok(tensor)
 }
 
-/// The elements of a tensor that was loaded as floating-point.
+/// Returns the elements of a tensor that was loaded as floating-point.
 ///
 /// # Errors
 /// A tensor of others.

@@ -1,4 +1,4 @@
-//! `elsa backward`: gradients of attention over tensors in files, to files.
+//! `elsa backward`: computes gradients of attention over tensors in files.
 
 mod args;
 mod given;
@@ -40,7 +40,7 @@ struct Report {
     dtype: &'static str,
     /// Batch, heads, key heads, queries, keys, head size and head size of values.
     shape: [usize; 7],
-    /// Whether the forward pass ran, too.
+    /// `true` if the forward pass ran too.
     forward: bool,
     /// Tasks whose gradients were added; one without quorums.
     tasks: u64,
@@ -50,14 +50,14 @@ struct Report {
     ms: f64,
 }
 
-/// What a backward pass did.
+/// Result of a backward pass.
 struct Done {
     /// In the views of the problem.
     gradients: [Vec<f32>; 3],
     tasks: u64,
     kernel: Option<&'static str>,
     workspace_bytes: usize,
-    /// What the last call did.
+    /// Report of the last call.
     last: Option<elsa_runtime::Report>,
 }
 
@@ -113,7 +113,7 @@ fn by_tasks(
     Ok(done)
 }
 
-/// Room for the gradients, in the views of the problem.
+/// Allocates room for the gradients, in the views of the problem.
 fn room(problem: &BackwardProblem) -> Result<[Vec<f32>; 3], Error> {
     let spec = problem.spec();
     let of = |argument, view: &View| zeros(flag(argument), view.extent());

@@ -11,7 +11,7 @@ use elsa_runtime::Method;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The text below the flags.
+/// Returns the text below the flags.
 fn help() -> String {
     let grid = GRID.map(|tokens| tokens.to_string()).join(" ");
     let workloads = WORKLOADS.map(|workload| workload.name).join(" ");
@@ -53,7 +53,7 @@ pub const MATH: &str = "math";
 /// Sets of methods. Without the flag it is [`BOTH`] as far as possible.
 const METHODS: [(&str, &[Method]); 3] = [(ELSA, &[Method::Elsa]), (MATH, &[Method::Math]), ("both", BOTH)];
 
-/// Every method, the first the one that is never left out.
+/// All methods. The first is never skipped.
 pub const BOTH: &[Method] = &[Method::Elsa, Method::Math];
 
 /// `elsa bench`.
@@ -67,34 +67,34 @@ pub struct BenchArgs {
     /// Element type [default: f32 and f16 of the default grid, f32 of shapes]
     #[arg(long, value_parser = dtype())]
     pub dtype: Option<DType>,
-    /// A shape instead of the default grid; may be repeated
+    /// Shape to measure instead of the default grid; may be repeated
     #[arg(long, value_name = shape::VALUE, allow_negative_numbers = true)]
     pub shape: Vec<Named>,
-    /// The shapes of a model; may be repeated
+    /// Model whose shapes are measured; may be repeated
     #[arg(long, value_name = "NAME")]
     pub workload: Vec<Workload>,
-    /// What is measured [default: both, where the device and the budget allow]
+    /// Methods to measure [default: both, if the device and the budget allow it]
     #[arg(long, value_parser = one_of(METHODS))]
     pub method: Option<&'static [Method]>,
-    /// Time for each shape, without the warm-up
+    /// Time for each shape, excluding the warm-up
     #[arg(long, value_name = "X", default_value = "1", allow_negative_numbers = true, value_parser = seconds)]
     pub seconds: f64,
-    /// Warm up for at least so many milliseconds, as trtexec does [default: until the latency shows no trend]
+    /// Minimum warm-up in milliseconds, as in trtexec [default: until the latency shows no trend]
     #[arg(long, value_name = "MS", allow_negative_numbers = true, value_parser = milliseconds)]
     pub warmup: Option<Duration>,
-    /// Measure at least so many calls of each method, as trtexec does
+    /// Minimum number of measured calls of each method, as in trtexec
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub iterations: Option<usize>,
-    /// What computes.
+    /// Engine.
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// How the keys are gone over.
+    /// Traversal of the keys.
     #[command(flatten)]
     pub traversal: TraversalArgs,
-    /// Wait until the machine is quiet before each cell, 60 s at most
+    /// Wait until the machine is quiet before each cell, at most 60 s
     #[arg(long)]
     pub wait: bool,
-    /// Measure although the machine is not quiet; the cells are marked
+    /// Measure even if the machine is not quiet; the cells are marked
     #[arg(long, conflicts_with = "wait")]
     pub force: bool,
     /// Print one JSON object per line
@@ -103,23 +103,23 @@ pub struct BenchArgs {
     /// Write a table of all cells
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Write a page with curves, power, temperature and the machine's description
+    /// Write a page with curves, power, temperature and machine description
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Write the time of every call as JSON, with the names of trtexec --exportTimes
     #[arg(long, value_name = "FILE")]
     pub export: Option<PathBuf>,
-    /// Keep the table and the machine's description, named by date and host [default folder: targets/BOARD/bench]
+    /// Save the table and the machine description, named by date and host [default folder: targets/BOARD/bench]
     #[arg(long, value_name = "DIR", num_args = 0..=1)]
     pub save: Option<Option<PathBuf>>,
-    /// Send every record through a serial port while the benchmark runs, for elsa listen
+    /// Send every record through a serial port during the benchmark, for elsa listen
     #[arg(long, value_name = serial::VALUE)]
     pub serial: Option<String>,
-    /// Measure nothing; tell what changed from the first table to the second beyond the noise of both
+    /// Measure nothing; report changes from the first table to the second that exceed the noise of both
     #[arg(long, value_names = ["A.csv", "B.csv"], num_args = 2,
         conflicts_with_all = ["shape", "workload", "csv", "html", "export", "save", "serial", "soak", "spot"])]
     pub compare: Option<Vec<PathBuf>>,
-    /// Run the first shape at a fixed rate for so long, such as 90s, 10m or 2h, and report how its latency drifts
+    /// Run the first shape at a fixed rate for this time, such as 90s, 10m or 2h, and report how its latency drifts
     #[arg(long, value_name = "TIME", value_parser = duration,
         conflicts_with_all = ["export", "spot"])]
     pub soak: Option<Duration>,
@@ -127,7 +127,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "HZ", default_value = "30", allow_negative_numbers = true, value_parser = rate,
         requires = "soak")]
     pub rate: f64,
-    /// Check 16 points, 2 of correctness and 14 of speed, against the last table that --save has kept of this board in
+    /// Check 16 points, 2 of correctness and 14 of speed, against the last table that --save stored for this board in
     /// DIR [default folder: targets/BOARD/bench]
     #[arg(long, value_name = "DIR", num_args = 0..=1,
         conflicts_with_all = ["shape", "workload", "dtype", "method", "heads", "csv", "html", "export", "save"])]

@@ -1,4 +1,4 @@
-//! Latencies, ratios and what a board reports meanwhile, as curves.
+//! Curves of latencies, ratios and the board's readings.
 
 use super::args::ELSA;
 use crate::chart::{Chart, Point, Raw, chart};
@@ -7,7 +7,7 @@ use elsa_core::telemetry::record::{Cell, Trace};
 /// The curve that is the faint one.
 const NOISE: &str = "noise";
 
-/// What a shape says beside its sizes; `plain` of one that says nothing.
+/// Describes the parts of a shape that follow its sizes; `plain` without any.
 fn form(cell: &Cell) -> String {
     cell.shape.splitn(6, ',').nth(5).map_or_else(|| "plain".to_owned(), str::to_owned)
 }
@@ -20,8 +20,8 @@ fn add(curves: &mut Vec<Raw>, name: String, point: Point) {
     }
 }
 
-/// Latencies and ratios against the number of keys: a picture of each for all cells that differ in nothing but that,
-/// their method and what the shape says beside its sizes.
+/// Draws latencies and ratios against the number of keys: one chart of each for all cells that differ only in the
+/// number of keys, the method and the further parts of the shape.
 #[must_use]
 pub fn of_cells(cells: &[Cell]) -> Vec<Chart> {
     let measured = || cells.iter().filter(|cell| cell.samples > 0);
@@ -65,10 +65,10 @@ pub fn of_cells(cells: &[Cell]) -> Vec<Chart> {
     charts
 }
 
-/// Power, temperature, clocks and the load of others against time.
+/// Draws power, temperature, clocks and the load of others against time.
 #[must_use]
 pub fn of_traces(traces: &[Trace]) -> Vec<Chart> {
-    /// What a trace has of a quantity.
+    /// Reads one quantity of a trace.
     type Of = fn(&Trace) -> Option<f64>;
     /// Title, unit and curves of a picture.
     type Picture<'a> = (&'static str, &'static str, &'a [(&'static str, Of)]);

@@ -1,13 +1,13 @@
-//! What changed between two tables, beyond the noise of both.
+//! Changes between two tables that exceed the noise of both.
 //!
-//! A row is the same in both if workload, shape, element type, method, back end and number of threads are. Its change is
-//! the quotient of the medians. It counts where it exceeds the noise of the one run and that of the other together, and
-//! only if both cells are clean: a disturbed cell proves nothing.
+//! A row is the same in both tables if workload, shape, element type, method, back end and number of threads are equal.
+//! Its change is the quotient of the medians. It counts if it exceeds the noise of both runs together, and only if both
+//! cells are clean: a disturbed cell proves nothing.
 //!
-//! Noise within a run is what methods that take turns see of each other. A machine whose speed wanders over seconds moves
-//! them together, from one cell to the next and from one run to the next. So a change must also exceed the [`scatter`] of
-//! all changes between the two tables: where rows move to and fro, none of them says much by itself. All rows that become
-//! slower together do not scatter, and count.
+//! Noise within a run comes from the alternating methods. A machine whose speed drifts over seconds shifts them
+//! together, from one cell to the next and from one run to the next. So a change must also exceed the [`scatter`] of
+//! all changes between the two tables: if rows move in both directions, a single one proves little. Rows that all
+//! become slower together do not scatter, and count.
 
 use super::csv::{self, Row};
 use crate::error::{Error, one_line};
@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
 
-/// What is said of a change.
+/// Verdict on a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The latency fell by more than the noise.
@@ -30,7 +30,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Its word.
+    /// Returns its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,19 +45,19 @@ impl Verdict {
 /// The change of one row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// The median after over the median before; none where a cell was refused.
+    /// The median after divided by the median before; `None` if a cell was refused.
     pub ratio: Option<f64>,
-    /// The noise of both runs together; none where that of one is not known.
+    /// The noise of both runs together; `None` if either is unknown.
     pub noise: Option<f64>,
-    /// What is said of it.
+    /// Verdict on the change.
     pub verdict: Verdict,
 }
 
 /// The fewest rows whose changes scatter in a way that says anything.
 const ROWS: usize = 8;
 
-/// How far changes scatter about their median: three standard deviations, of normal numbers with their median absolute
-/// deviation. Zero of few rows. Cells that are not clean are left out.
+/// Returns the scatter of changes about their median: three standard deviations, estimated for normal numbers from the
+/// median absolute deviation. Zero for too few rows. Cells that are not clean are skipped.
 #[must_use]
 pub fn scatter<'a>(pairs: impl Iterator<Item = (&'a Row, &'a Row)>) -> f64 {
     let clean = pairs.filter(|(before, after)| before.clean && after.clean);
@@ -72,7 +72,7 @@ pub fn scatter<'a>(pairs: impl Iterator<Item = (&'a Row, &'a Row)>) -> f64 {
     (3.0 * deviation).exp_m1()
 }
 
-/// The change from `before` to `after`, where all changes have this [`scatter`].
+/// Returns the change from `before` to `after`, where all changes have this [`scatter`].
 #[must_use]
 pub fn change(before: &Row, after: &Row, scatter: f64) -> Change {
     let ratio = after.p50_ms.zip(before.p50_ms).map(|(after, before)| after / before);
@@ -89,12 +89,12 @@ pub fn change(before: &Row, after: &Row, scatter: f64) -> Change {
     Change { ratio, noise, verdict }
 }
 
-/// What a row is of.
+/// Returns the identity of a row's measurement.
 fn key(row: &Row) -> (u32, [&str; 5]) {
     (row.threads, [&row.workload, &row.shape, &row.dtype, &row.method, &row.backend])
 }
 
-/// Whether two rows are of the same.
+/// Returns `true` if two rows measure the same thing.
 #[must_use]
 pub fn same(a: &Row, b: &Row) -> bool {
     key(a) == key(b)
@@ -103,7 +103,7 @@ pub fn same(a: &Row, b: &Row) -> bool {
 /// The widest column of names. Longer ones stand out of it.
 const WIDEST: usize = 120;
 
-/// How a row is called.
+/// Returns the display name of a row.
 fn named(row: &Row) -> String {
     let workload = if row.workload.is_empty() { String::new() } else { format!("{} ", row.workload) };
     format!("{workload}{} {} {} {} x{}", row.shape, row.dtype, row.method, row.backend, row.threads)
@@ -118,7 +118,7 @@ pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) ->
     changes(out, [before, after], [&old, &new], json)
 }
 
-/// As the comparison of two files, of rows that were read from the files `before` and `after`.
+/// Compares rows that were read from the files `before` and `after`, as for two files.
 ///
 /// # Errors
 /// Rows that became slower, and an output that fails.
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(verdict(&quiet(1.041), &quiet(1.0)), Verdict::Faster);
         assert_eq!(verdict(&quiet(1.039), &quiet(1.0)), Verdict::Same);
         assert_eq!(change(&quiet(1.0), &quiet(2.0), 0.0).ratio, Some(2.0));
-        // What was disturbed, or has no noise, proves nothing.
+        // Disturbed cells and cells without a known noise prove nothing.
         for other in [row(9.0, Some(0.02), false), row(9.0, None, true), row(9.0, Some(f64::NAN), true)] {
             assert_eq!(verdict(&quiet(1.0), &other), Verdict::Unknown, "{other:?}");
             assert_eq!(verdict(&other, &quiet(1.0)), Verdict::Unknown, "{other:?}");
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(of([1.1; 9]), (0.0, 9));
         let few = before[..7].iter().map(|row| (row, row));
         assert_eq!(scatter(few), 0.0);
-        // What is not clean has no part in it.
+        // Cells that are not clean are excluded.
         let wild = row(50.0, Some(0.02), false);
         assert_eq!(scatter(before.iter().map(|row| (row, &wild))), 0.0);
         assert_eq!(change(&quiet(1.0), &row(9.0, Some(f64::NAN), true), 0.3).verdict, Verdict::Unknown);

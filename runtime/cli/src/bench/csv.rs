@@ -7,7 +7,7 @@ use elsa_files::{FileError, InputFile};
 use serde::Deserialize;
 use std::path::Path;
 
-/// The table of `cells`; without rows, of nothing but the names.
+/// Writes the table of `cells`; without rows, of nothing but the names.
 ///
 /// # Errors
 /// None: memory takes every table.
@@ -20,7 +20,7 @@ pub fn table(cells: &[Cell]) -> std::io::Result<Vec<u8>> {
     writer.into_inner().map_err(csv::IntoInnerError::into_error)
 }
 
-/// What `elsa bench --compare` and `--spot` read of a row.
+/// Fields of a row that `elsa bench --compare` and `--spot` read.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Row {
     /// The workload; empty without one.
@@ -43,7 +43,7 @@ pub struct Row {
     pub p50_ms: Option<f64>,
     /// The noise of the run.
     pub noise: Option<f64>,
-    /// Whether nothing disturbed the measurement.
+    /// `true` if the measurement was undisturbed.
     pub clean: bool,
 }
 
@@ -53,17 +53,17 @@ const LONGEST: u64 = 64 << 20;
 /// Reads the rows of a table. `argument` is the flag that names it.
 ///
 /// # Errors
-/// What is no regular file, is too long or cannot be read, and what is no table of `elsa bench`.
+/// A file that is not regular, is too long or cannot be read, and bytes that are not a table of `elsa bench`.
 pub fn read(argument: &'static str, path: &Path) -> Result<Vec<Row>, Error> {
     let bytes = InputFile::contents(path, LONGEST);
     let bytes = bytes.map_err(|source| FileError::Read { argument, path: path.into(), source })?;
     rows(&bytes).map_err(|found| Error::Table { argument, path: path.into(), found })
 }
 
-/// The rows of a table. The error is what was found instead.
+/// Parses the rows of a table. The error is the offending content.
 ///
 /// # Errors
-/// Bytes that are no table of `elsa bench`.
+/// Bytes that are not a table of `elsa bench`.
 pub fn rows(bytes: &[u8]) -> Result<Vec<Row>, String> {
     let rows: Result<Vec<Row>, csv::Error> = csv::Reader::from_reader(bytes).deserialize().collect();
     let mut rows = rows.map_err(|e| e.to_string())?;
@@ -86,7 +86,7 @@ pub(crate) mod tests {
     use super::*;
     use elsa_core::telemetry::record::{Grid, Throttling, text};
 
-    /// A row with a value in every field.
+    /// Returns a row with a value in every field.
     pub fn full() -> Cell {
         let mut cell = Cell {
             workload: Some(text("swin-t")),

@@ -1,6 +1,6 @@
-//! The times of all calls in the form of `trtexec --exportTimes`: a list of calls with the start, end and duration of what
-//! they consist of, in milliseconds. A call of this library is enqueued and computes; its tensors stay where they are, so
-//! nothing is copied. `name` says which row of the results a call belongs to.
+//! The times of all calls in the format of `trtexec --exportTimes`: a list of calls with the start, end and duration of
+//! their phases, in milliseconds. A call of this library has the phases enqueue and compute; its tensors stay in place,
+//! so nothing is copied. `name` identifies the row of the results.
 
 use super::measure::Measured;
 use serde_json::{Value, json};

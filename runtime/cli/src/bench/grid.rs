@@ -1,4 +1,4 @@
-//! What is measured: shapes with an element type.
+//! Measured cases: shapes with an element type.
 
 use crate::shape::{MaskForm, Named, Shape, Workload};
 use elsa_core::dtype::DType;
@@ -23,14 +23,14 @@ pub struct Case {
     pub dtype: DType,
 }
 
-/// The shape of a cell of the default grid.
+/// Returns the shape of a cell of the default grid.
 #[must_use]
 pub const fn cell(heads: usize, tokens: usize, mask: Option<MaskForm>) -> Shape {
     Shape { mask, ..Shape::plain(1, heads, tokens, tokens, DIM) }
 }
 
-/// The cases of `shapes` and `workloads`, in f32 unless `dtype` says otherwise; without any, the default grid with so many
-/// `heads`, in f32 and in f16.
+/// Returns the cases of `shapes` and `workloads`, in f32 unless `dtype` says otherwise; without any, the default grid
+/// with so many `heads`, in f32 and in f16.
 ///
 /// # Errors
 /// None: a test reads every shape of every workload.

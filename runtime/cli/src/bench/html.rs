@@ -1,7 +1,7 @@
-//! The results as one page that needs nothing but itself: no script, no font and no picture from elsewhere.
+//! The results as one self-contained page: no external script, font or picture.
 //!
-//! The template escapes every text, because the names of boards, kernels and processes come from the machine. Curves are
-//! SVG in colours of the style sheet, so that they follow the reader's choice of light or dark.
+//! The template escapes every text, because the names of boards, kernels and processes come from the machine. Curves
+//! are SVG in the style sheet's colours, so they follow the reader's choice of light or dark.
 
 use super::chart::{of_cells, of_traces};
 use crate::chart::{Chart, SIZE};
@@ -13,7 +13,7 @@ use elsa_core::telemetry::record::{Cell, End, Start, Trace};
 struct Group {
     title: &'static str,
     charts: Vec<Chart>,
-    /// What stands in their place where there are none.
+    /// Text to show if there are no rows.
     absent: &'static str,
 }
 
@@ -25,7 +25,7 @@ struct Row {
     reasons: String,
 }
 
-/// What the template has.
+/// Variables of the template.
 #[derive(Template)]
 #[template(path = "bench.html")]
 struct Page<'a> {
@@ -40,7 +40,7 @@ struct Page<'a> {
     height: f64,
 }
 
-/// The page of a run; without an `end`, of one whose records break off.
+/// Renders the page of a run; without an `end`, of one whose records break off.
 ///
 /// # Errors
 /// None: memory takes every page.
@@ -71,7 +71,7 @@ pub fn page(start: &Start, cells: &[Cell], traces: &[Trace], end: Option<&End>) 
     page.render().map_err(|e| Error::Print(std::io::Error::other(e)))
 }
 
-/// What is known of the machine.
+/// Lists the facts about the machine.
 fn facts(start: &Start) -> Vec<(&'static str, String)> {
     let of = |text: Option<&str>| text.map_or_else(|| "not reported".to_owned(), str::to_owned);
     let fixed = start.jetson_clocks.map(|fixed| if fixed { "fixed at their highest" } else { "not fixed" });
@@ -95,7 +95,7 @@ fn facts(start: &Start) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// The row of a cell.
+/// Builds the row of a cell.
 fn row(cell: &Cell) -> Row {
     let number = |x: Option<f64>, digits: usize| match x.filter(|x| x.is_finite()) {
         Some(x) => (format!("{x:.digits$}"), false),

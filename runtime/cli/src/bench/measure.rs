@@ -1,14 +1,14 @@
 //! The measurement of one case.
 //!
-//! 1. The problem is planned and bound once for each method, and once more for a copy of the first.
+//! 1. The problem is planned and bound once for each method, and once more for a duplicate of the first.
 //! 2. The first call of each method is the cold one. Its answer is compared with the f64 oracle, component by component,
 //!    against the worst case of [`elsa_core::attention::bound::rounding`].
-//! 3. All take turns in slices of a few milliseconds until no latency shows a trend.
-//! 4. Then the slices are timed. Who begins a round changes from round to round, so that nobody always follows the same
-//!    neighbour. Nothing but calls is timed, and counting one allocates nothing.
-//! 5. Power cannot be divided between methods that take turns every few milliseconds. Where the board reports it and
-//!    there are several methods, half of the time goes to each method by itself, for the power alone.
-//! 6. The last answer of each, copy included, must equal the first bit for bit.
+//! 3. All methods alternate in slices of a few milliseconds until no latency shows a trend.
+//! 4. Then the slices are timed. The first method changes from round to round, so that no method always follows the same
+//!    neighbour. Only calls are timed, and counting one allocates nothing.
+//! 5. Power cannot be divided between methods that alternate every few milliseconds. If the board reports it and there
+//!    are several methods, each method runs alone for its share of half of the time, to measure its power.
+//! 6. The last answer of each, duplicate included, must equal the first bit for bit.
 
 use super::grid::Case;
 use super::progress::{Part, Progress};
@@ -25,7 +25,7 @@ use elsa_runtime::{Backend, Bound, Engine, Method, PlanOptions};
 use stats_alloc::INSTRUMENTED_SYSTEM;
 use std::time::{Duration, Instant};
 
-/// The longest time that one method runs before the next takes over.
+/// Longest time that one method runs before the next takes its turn.
 const SLICE: Duration = Duration::from_millis(4);
 /// The shortest part of the measurement that a slice is.
 const SLICES: f64 = 16.0;
@@ -38,30 +38,30 @@ const DIVIDED: f64 = 0.2;
 /// The most calls whose times are kept for `--export`, of each method.
 const KEPT: usize = 1 << 17;
 
-/// How cases are measured.
+/// Settings of a measurement.
 #[derive(Clone, Debug)]
 pub struct Settings<'a> {
     /// The methods.
     pub methods: &'a [Method],
-    /// Whether a method beside the first may be left out where it is not possible.
+    /// `true` if methods after the first may be skipped when they are not possible.
     pub lenient: bool,
     /// Options of every plan.
     pub options: PlanOptions,
     /// Time for a case.
     pub seconds: f64,
-    /// The least time of the warm-up; until the latency has settled if there is none.
+    /// Minimum warm-up time; `None` warms up until the latency has settled.
     pub warmup: Option<Duration>,
     /// The fewest timed calls of each method.
     pub iterations: u64,
-    /// Whether the times of calls are kept.
+    /// `true` if the times of calls are stored.
     pub keep: bool,
 }
 
-/// What was measured of one method.
+/// Measurements of one method.
 pub struct Measured {
     /// The row of the results.
     pub cell: Cell,
-    /// What the oracle says of the answers.
+    /// The oracle's judgement of the answers.
     pub total: Total,
     /// Start and duration of the timed calls in milliseconds, if they were to be kept.
     pub times: Vec<(f64, f64)>,
@@ -72,7 +72,7 @@ struct Contender<'a> {
     bound: Bound<'a>,
     backend: Backend,
     latencies: Latencies,
-    /// Start and duration of calls; its capacity is what is kept.
+    /// Start and duration of calls, up to its capacity.
     times: Vec<(f64, f64)>,
     /// Bytes allocated by timed calls so far.
     alloc: usize,
@@ -126,7 +126,7 @@ fn round(
     Ok(times)
 }
 
-/// Lets all contenders take turns until no latency shows a trend, or for the time that is asked for. Returns whether none
+/// Alternates between all contenders until no latency shows a trend, or for the requested time. Returns `true` if none
 /// shows one.
 fn warm(
     contenders: &mut [Contender<'_>],
@@ -306,7 +306,7 @@ fn by_itself(contender: &mut Contender<'_>, seconds: f64, watch: &Watch) -> Resu
     Ok(watch.close(span, calls))
 }
 
-/// A row that says what was asked for, and nothing of what was measured.
+/// Creates a row with the request and without measurements.
 #[must_use]
 pub fn described(case: &Case, engine: &Engine, backend: Backend) -> Cell {
     let shape = case.shape;

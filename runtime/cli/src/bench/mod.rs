@@ -1,12 +1,12 @@
 //! `elsa bench`: latency on this machine, with every answer checked.
 //!
-//! | module | what it has |
+//! | module | content |
 //! |---|---|
 //! | `args`, `grid` | the flags; which shapes are measured |
-//! | `measure`, `subject` | how a shape is measured, and what is made of the times |
-//! | `watch` | the machine beside the measurement, and the gate that refuses cells |
+//! | `measure`, `subject` | the measurement of a shape, and statistics of its times |
+//! | `watch` | the state of the machine during the measurement, and the gate that refuses cells |
 //! | `output` | where records go: `text`, `csv`, `html` with its `chart`s, `export`, `save` |
-//! | `compare`, `spot` | two runs beside each other; a short run beside a saved one |
+//! | `compare`, `spot` | a comparison of two runs; a short run compared with a saved one |
 //! | `soak` | one shape at a fixed rate for a long time |
 
 mod args;
@@ -151,7 +151,7 @@ fn unclean(end: &End) -> Result<(), Error> {
     }
 }
 
-/// The row of a case that is not measured.
+/// Builds the row of a case that is not measured.
 fn refused(engine: &Engine, settings: &Settings<'_>, case: &Case, reasons: &[Reason]) -> Cell {
     let mut cell = described(case, engine, engine.backend());
     cell.method = record::text(settings.methods.first().map_or("", |method| subject::name(*method)));

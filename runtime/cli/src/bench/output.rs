@@ -1,4 +1,4 @@
-//! Where the results go: standard output, and the files and the serial port that were asked for.
+//! Destinations of the results: standard output, and the requested files and serial port.
 
 use super::args::BenchArgs;
 use super::measure::Measured;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 pub struct Output {
     out: Shown<Stdout>,
     json: bool,
-    /// The width of the column that says what a shape is beside its sizes.
+    /// Width of the column that describes a shape's further parts.
     width: usize,
     /// The records so far.
     start: Start,
@@ -83,13 +83,13 @@ impl Output {
         Ok(())
     }
 
-    /// Whether the times of calls are to be kept.
+    /// Returns `true` if the times of calls must be stored.
     #[must_use]
     pub fn keeps_times(&self) -> bool {
         self.export.is_some()
     }
 
-    /// Standard output, for what is no record.
+    /// Returns standard output, for text other than records.
     pub fn out(&mut self) -> &mut Shown<Stdout> {
         &mut self.out
     }
@@ -125,7 +125,7 @@ impl Output {
         Ok(())
     }
 
-    /// Prints what was measured.
+    /// Prints the measurements.
     ///
     /// # Errors
     /// A standard output that fails.
@@ -172,7 +172,7 @@ impl Output {
     }
 }
 
-/// Says what a port did not take.
+/// Reports records that a port did not accept.
 fn tell(port: &str, sent: Sent) {
     let Sent { sent, dropped, reconnects } = sent;
     log::info!("--serial: {port}: {sent} records, {dropped} dropped, opened again {reconnects} times");

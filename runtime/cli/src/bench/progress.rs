@@ -9,7 +9,7 @@ const STEPS: f64 = 1000.0;
 /// before it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// The first calls, and what the oracle says of them.
+    /// The first calls, and the oracle's judgement of them.
     Check,
     /// Calls until the latency settles.
     Warm,
@@ -18,7 +18,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Where it begins and ends.
+    /// Returns the start and end of the part.
     const fn share(self) -> (f64, f64) {
         match self {
             Part::Check => (0.0, 0.15),
@@ -36,7 +36,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of `cases` cases that take about `seconds` each.
+    /// Creates the progress of `cases` cases that take about `seconds` each.
     #[must_use]
     pub fn new(cases: usize, seconds: f64) -> Progress {
         if seconds * cases as f64 <= 0.5 {
@@ -55,14 +55,14 @@ impl Progress {
         self.bar.set_message(name.to_owned());
     }
 
-    /// How much of a part of the case is done, from 0 to 1. Any thread may tell.
+    /// Reports that a part of the case is done to `fraction`, from 0 to 1. Callable from any thread.
     pub fn tell(&self, part: Part, fraction: f64) {
         let (begin, end) = part.share();
         let within = begin + (end - begin) * fraction.clamp(0.0, 1.0);
         self.bar.set_position(((self.done as f64 + within) * STEPS) as u64);
     }
 
-    /// The case is done.
+    /// Ends the case.
     pub fn end(&mut self) {
         self.done += 1;
         self.bar.set_position(self.done as u64 * STEPS as u64);

@@ -11,7 +11,8 @@ use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// `text` as a part of a file name: lower case, and hyphens for all but letters and digits.
+/// Converts `text` to a part of a file name: lower case, with hyphens for all other characters than letters and
+/// digits.
 fn plain(text: &str) -> String {
     let mut name = String::new();
     for c in text.chars() {
@@ -24,16 +25,16 @@ fn plain(text: &str) -> String {
     name.trim_end_matches('-').to_owned()
 }
 
-/// The name of this machine.
+/// Returns the name of this machine.
 fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = plain(&name);
     if name.is_empty() { "host".to_owned() } else { name }
 }
 
-/// The folder of the tables of this board: `given`, or without that `targets/BOARD/bench`. BOARD is `target`, the name
-/// of a board that the project knows; of another it is made from its model, of a machine without a model from its host
-/// name.
+/// Returns the folder of the tables of this board: `given`, or without that `targets/BOARD/bench`. BOARD is `target`,
+/// the name of a board that the project knows; of another it is made from its model, of a machine without a model from
+/// its host name.
 #[must_use]
 pub fn folder(given: Option<&Path>, target: Option<&str>, start: &Start) -> PathBuf {
     if let Some(given) = given {
@@ -49,7 +50,7 @@ pub fn folder(given: Option<&Path>, target: Option<&str>, start: &Start) -> Path
 /// Makes the folder of the tables, so that a folder that cannot be written is known before anything is measured.
 ///
 /// # Errors
-/// What the file system reports.
+/// Errors of the file system.
 pub fn prepare(folder: &Path) -> Result<(), Error> {
     let refuse = |e: std::io::Error| FileError::Target {
         argument: "save",
@@ -64,7 +65,7 @@ pub fn prepare(folder: &Path) -> Result<(), Error> {
 /// Writes the table and the description of the machine, and returns the path of the table.
 ///
 /// # Errors
-/// What the file system reports.
+/// Errors of the file system.
 pub fn save(folder: &Path, start: &Start, table: &[u8]) -> Result<PathBuf, Error> {
     let date: String = start.date.chars().map(|c| if c == ':' { '-' } else { c }).collect();
     let stem = format!("{}-{}", plain(&date).to_ascii_uppercase(), host());
@@ -93,7 +94,7 @@ pub fn save(folder: &Path, start: &Start, table: &[u8]) -> Result<PathBuf, Error
     Ok(folder.to_path_buf())
 }
 
-/// The last table in `folder`; none where there is none. Names begin with the date.
+/// Finds the last table in `folder`; `None` if it holds no table. Names begin with the date.
 #[must_use]
 pub fn last(folder: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).ok()?;
@@ -137,7 +138,7 @@ mod tests {
         };
         assert_eq!(of("here", Some("jetson-tx2"), None), Path::new("here"));
         assert_eq!(of("", Some("jetson-tx2"), Some("x")), Path::new("targets/jetson-tx2/bench"));
-        // No path leads out of the folder, whatever a device tree says.
+        // No path leaves the folder, for any content of a device tree.
         assert_eq!(of("", None, Some("A/../../B\n")), Path::new("targets/a-b/bench"));
         let nameless = of("", None, Some("/../"));
         assert_eq!((nameless.components().count(), nameless.ends_with("bench")), (3, true), "{nameless:?}");

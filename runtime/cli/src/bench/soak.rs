@@ -1,11 +1,11 @@
-//! One shape at a fixed rate for a long time, as a robot runs it: a call is due at every tick, and a call that is not done
-//! when the next one is due has missed its deadline. Ticks that pass meanwhile are missed, too; the next call is made at
-//! the next tick, as a camera's next frame would ask for.
+//! One shape at a fixed rate for a long time, as a robot runs it: a call is due at every tick, and a call that is not
+//! done when the next one is due has missed its deadline. Ticks that pass during a late call are missed too; the next
+//! call is made at the next tick, like a camera's next frame.
 //!
-//! The time is divided into stretches. Each has a histogram of latencies of its own, the state of the board and the memory
-//! of the process. At the end, the drift is the median of the last stretch over that of the first, and its slope against
-//! the temperature is that of least squares over all stretches. Memory is flat if it grew by no more than a mebibyte from
-//! the first stretch to the last.
+//! The time is divided into stretches. Each has a histogram of latencies, the state of the board and the memory of the
+//! process. At the end, the drift is the median of the last stretch divided by that of the first, and its slope against
+//! the temperature is fitted by least squares over all stretches. Memory is flat if it grew by no more than a mebibyte
+//! from the first stretch to the last.
 
 use super::args::BenchArgs;
 use super::grid::Case;
@@ -68,7 +68,7 @@ struct Stretch {
     rss_bytes: Option<i64>,
 }
 
-/// What is said at the end.
+/// Summary of the whole soak.
 #[derive(Debug, Serialize)]
 struct Soaked {
     #[serde(flatten)]
@@ -85,7 +85,7 @@ struct Soaked {
     alloc_bytes: u64,
 }
 
-/// Memory of this process.
+/// Returns the memory of this process.
 fn memory() -> Option<i64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -101,12 +101,12 @@ struct Clock {
 }
 
 impl Clock {
-    /// When tick `n` is due.
+    /// Returns the time at which tick `n` is due.
     fn due(&self, n: u64) -> Instant {
         self.begin + Duration::from_secs_f64(self.period.as_secs_f64() * n as f64)
     }
 
-    /// The first tick that is not over at `now`.
+    /// Returns the first tick that is not over at `now`.
     fn after(&self, now: Instant) -> u64 {
         let periods = now.saturating_duration_since(self.begin).as_secs_f64() / self.period.as_secs_f64();
         periods.ceil() as u64
@@ -176,7 +176,7 @@ pub fn soak(
             alloc += (change.bytes_allocated + usize::try_from(change.bytes_reallocated).unwrap_or(0)) as u64;
             latencies.add(done - start);
             whole.add(done - start);
-            // The tick whose call is late, and all that passed meanwhile.
+            // The tick whose call is late, and all ticks that passed since.
             let next = clock.after(done).min(ticks).max(tick + 1);
             missed += next - (tick + 1);
             tick = next;
@@ -248,7 +248,7 @@ pub fn soak(
     if cell.clean { Ok(()) } else { Err(Error::Unclean("the run was disturbed".into())) }
 }
 
-/// What is said of a stretch that has ended.
+/// Summarizes a stretch that has ended.
 fn of(what: &'static str, end: Duration, missed: u64, latencies: &Latencies, readings: &Readings) -> Stretch {
     let [p50_ms, p90_ms, p99_ms, max_ms] = [50.0, 90.0, 99.0, 100.0].map(|percent| latencies.ms(percent));
     Stretch {

@@ -1,8 +1,8 @@
-//! A short check of 16 points against the last table that was kept of this board: two of correctness, fourteen of speed.
+//! A short check of 16 points against the last saved table of this board: two of correctness, fourteen of speed.
 //!
-//! The points of speed are rows of the default grid, so that `elsa bench --save` makes the table. A point passes if its
-//! latency is not beyond the recorded one by more than the noise of both runs and the scatter of all changes. One that
-//! is gets two more chances, after all others.
+//! The points of speed are rows of the default grid, so `elsa bench --save` creates the table. A point passes if its
+//! latency exceeds the recorded one by no more than the noise of both runs and the scatter of all changes. A slower
+//! point gets two more chances, after all others.
 
 use super::args::{ELSA, MATH};
 use super::compare::{Change, Verdict, change, same, scatter};
@@ -19,14 +19,14 @@ use std::path::{Path, PathBuf};
 /// A point: row and method.
 type Point = (Case, &'static str);
 
-/// The shapes whose answers are the points of correctness: more keys than a segment holds, and masks.
+/// Returns the shapes whose answers are the points of correctness: more keys than a segment holds, and masks.
 #[must_use]
 pub fn correctness() -> [Case; 2] {
     let case = |dtype, tokens, mask| Case { workload: None, shape: cell(1, tokens, mask), dtype };
     [case(DType::F32, 900, COLUMNS[0]), case(DType::F16, 400, COLUMNS[2])]
 }
 
-/// The points of speed, all of the default grid.
+/// Returns the points of speed, all of the default grid.
 #[must_use]
 pub fn speed() -> Vec<Point> {
     let point =
@@ -46,7 +46,7 @@ pub fn speed() -> Vec<Point> {
     [DType::F32, DType::F16].into_iter().flat_map(of).collect()
 }
 
-/// Everything that has to be measured, each shape once.
+/// Returns all cases to measure, each shape once.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
@@ -58,7 +58,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// The recorded results of this board, with the file that they come from.
+/// Returns the recorded results of this board, with the file that they come from.
 ///
 /// # Errors
 /// A folder without a table, and a table that cannot be read.
@@ -77,7 +77,7 @@ pub fn record(
     Ok((path, rows))
 }
 
-/// A cell as a row of a table.
+/// Converts a cell as a row of a table.
 fn row(cell: &Cell) -> Row {
     Row {
         workload: cell.workload.as_deref().unwrap_or_default().to_owned(),
@@ -102,23 +102,23 @@ enum Outcome {
     Unknown,
 }
 
-/// How often points that are slower are measured again: a machine that is slow for some seconds is not a slower program.
+/// Number of retries of slower points: a machine that is slow for some seconds does not mean a slower program.
 pub const AGAIN: usize = 2;
 
-/// Whether a measurement is that of a method on a case.
+/// Returns `true` if a measurement belongs to a method on a case.
 fn is_of(measured: &Measured, case: &Case, method: &str) -> bool {
     let cell = &measured.cell;
     cell.shape == case.shape.to_string().as_str() && cell.dtype == case.dtype.name() && cell.method == method
 }
 
-/// The scatter of all that was measured about what is recorded.
+/// Returns the scatter of all measurements about the recorded ones.
 fn of_all(recorded: &[Row], measured: &[Measured]) -> f64 {
     let all: Vec<Row> = measured.iter().map(|measured| row(&measured.cell)).collect();
     let known = |now: &Row| recorded.iter().find(|row| same(row, now));
     scatter(all.iter().filter_map(|now| Some((known(now)?, now))))
 }
 
-/// The cases of which a point is slower than recorded.
+/// Returns the cases with a point that is slower than recorded.
 #[must_use]
 pub fn slower(recorded: &[Row], measured: &[Measured]) -> Vec<Case> {
     let scatter = of_all(recorded, measured);
@@ -138,7 +138,7 @@ pub fn slower(recorded: &[Row], measured: &[Measured]) -> Vec<Case> {
     cases
 }
 
-/// Puts what was measured again in the place of what was slower, method by method.
+/// Replaces slower measurements by repeated ones, method by method.
 pub fn keep_faster(all: &mut [Measured], again: Vec<Measured>) {
     for again in again {
         let (a, of) = (&again.cell, |b: &Cell| (b.shape.clone(), b.dtype.clone(), b.method.clone()));
@@ -233,7 +233,7 @@ mod tests {
     use crate::oracle::Total;
     use elsa_core::telemetry::record::text;
 
-    /// What a run measures of every case whose latency is `ms`.
+    /// Simulates a run in which every case has latency `ms`.
     fn measured(ms: f64) -> Vec<Measured> {
         let of = |case: &Case, method| {
             let cell = Cell {

@@ -1,4 +1,4 @@
-//! A method on a problem: its plan and memory, its first call, and what the oracle says of the answer.
+//! A method on a problem: its plan and memory, its first call, and the oracle's judgement of the answer.
 
 use super::args::{ELSA, MATH};
 use super::grid::Case;
@@ -24,7 +24,7 @@ const ORACLE: usize = 1 << 28;
 pub struct Subject {
     /// The method.
     pub method: Method,
-    /// Whether it is a second copy of the first, by which the noise is measured.
+    /// `true` if it is the duplicate of the first, which measures the noise.
     pub copy: bool,
     /// Its plan.
     pub plan: Plan,
@@ -32,7 +32,7 @@ pub struct Subject {
     pub workspace: Workspace,
     /// The answer of the last call.
     pub output: Buffer,
-    /// Whether it runs by another schedule than the exact one.
+    /// `true` if it runs under a schedule other than the exact one.
     traverses: bool,
     /// Latency of the first call with the loading of its kernels, in milliseconds.
     pub cold_ms: f64,
@@ -42,7 +42,7 @@ pub struct Subject {
     compared: Vec<Comparison>,
 }
 
-/// The name of a method in records and flags.
+/// Returns the name of a method in records and flags.
 #[must_use]
 pub const fn name(method: Method) -> &'static str {
     match method {
@@ -51,8 +51,8 @@ pub const fn name(method: Method) -> &'static str {
     }
 }
 
-/// Plans `methods` for the problem of `case`, and a second copy of the first. `lenient`: of several methods, one
-/// beside the first is left out where the problem or the budget does not allow it.
+/// Plans `methods` for the problem of `case`, and a duplicate of the first. With `lenient`, any further method is
+/// skipped if the problem or the budget does not allow it.
 ///
 /// # Errors
 /// Options that the engine refuses, and memory that the system refuses.
@@ -169,7 +169,8 @@ impl<'a> Check<'a> {
 }
 
 impl Subject {
-    /// What the oracle says of the first answer, where elements of `later` ones that differ from it count as wrong, too.
+    /// Returns the oracle's judgement of the first answer; elements of `later` answers that differ from it also count
+    /// as wrong.
     #[must_use]
     pub fn judged<'a>(&self, later: impl Iterator<Item = &'a Buffer>) -> Total {
         let mut total = Total::of(&self.compared);
@@ -178,7 +179,7 @@ impl Subject {
         total
     }
 
-    /// Whether an error is within the certificate of the plan on `backend`.
+    /// Returns `true` if an error is within the certificate of the plan on `backend`.
     #[must_use]
     pub fn certified(&self, total: &Total, backend: Backend) -> bool {
         let certificate = self.plan.certificate_of(backend);
@@ -197,7 +198,7 @@ fn warn_without_room(method: Method, keys: usize, needed: usize) {
     });
 }
 
-/// The number of elements whose bits differ.
+/// Returns the number of elements whose bits differ.
 fn differing(a: Elements<'_>, b: Elements<'_>) -> usize {
     (0..a.len().max(b.len()))
         .filter(|&i| i >= a.len() || i >= b.len() || a.get(i).to_bits() != b.get(i).to_bits())

@@ -1,4 +1,4 @@
-//! Rows of the results as a table for people.
+//! Rows of the results as a text table.
 
 use super::args::{ELSA, MATH};
 use super::grid::{COLUMNS, DIM, GRID};
@@ -6,7 +6,7 @@ use crate::error::one_line;
 use crate::shape::MaskForm;
 use elsa_core::telemetry::record::{Cell, End, Start};
 
-/// The line that says what computes where.
+/// Formats the line that says what computes where.
 #[must_use]
 pub fn headline(start: &Start) -> String {
     let cpu = start.cpu.as_deref().unwrap_or("unknown CPU");
@@ -31,18 +31,18 @@ pub fn headline(start: &Start) -> String {
     if start.emulated {
         line += ", emulated";
     }
-    // Names of boards and drivers are what the machine says they are.
+    // Names of boards and drivers come from the machine.
     one_line(&line)
 }
 
-/// What stands in the first column of a row, beside the sizes: the workload, and the parts of the shape.
+/// Formats the description in a row's first column: the workload, and the parts of the shape after its sizes.
 fn form(cell: &Cell) -> String {
     let parts = cell.shape.splitn(6, ',').nth(5);
     let words: Vec<&str> = cell.workload.as_deref().into_iter().chain(parts).collect();
     if words.is_empty() { "-".to_owned() } else { words.join(" ") }
 }
 
-/// The width of the column that says what `shapes` are beside their sizes: each with its workload.
+/// Returns the width of the column that describes `shapes`, each with its workload.
 #[must_use]
 pub fn width<'a>(shapes: impl Iterator<Item = (Option<&'a str>, String)>) -> usize {
     let of = |(workload, shape): (Option<&str>, String)| {
@@ -56,7 +56,7 @@ pub fn width<'a>(shapes: impl Iterator<Item = (Option<&'a str>, String)>) -> usi
     shapes.map(of).max().unwrap_or(0).max("form".len())
 }
 
-/// The names of the columns; the second one has `width` letters.
+/// Formats the names of the columns; the second one has `width` letters.
 #[must_use]
 pub fn header(width: usize) -> String {
     format!(
@@ -88,7 +88,7 @@ pub fn header(width: usize) -> String {
     )
 }
 
-/// The row of a cell, and below it what makes it unclean.
+/// Formats the row of a cell, and below it what makes it unclean.
 #[must_use]
 pub fn row(width: usize, cell: &Cell) -> String {
     let mut row = format!(
@@ -139,7 +139,7 @@ pub fn row(width: usize, cell: &Cell) -> String {
     row
 }
 
-/// What the board did during a cell; none where it reports nothing.
+/// Describes the board during a cell; `None` if it reports nothing.
 fn board(cell: &Cell) -> Option<String> {
     let mut facts = Vec::new();
     let mut fact = |value: Option<f64>, digits: usize, unit: &str| {
@@ -162,7 +162,7 @@ fn board(cell: &Cell) -> Option<String> {
     Some(facts.join(", "))
 }
 
-/// The ratio of a row of elsa; `-` of another.
+/// Formats the ratio of a row of elsa; `-` of another.
 fn ratio(cell: &Cell) -> String {
     match (cell.speedup_vs_math, cell.ratio_low, cell.ratio_high) {
         (Some(ratio), Some(low), Some(high)) if cell.method != MATH => {
@@ -173,8 +173,8 @@ fn ratio(cell: &Cell) -> String {
     }
 }
 
-/// The medians in the form of table 6 of ELSA, where `cells` hold rows of the default grid: a row for each length, with
-/// the masked shapes as columns.
+/// Formats the medians as in table 6 of ELSA, if `cells` hold rows of the default grid: a row for each length, with the
+/// masked shapes as columns.
 #[must_use]
 pub fn grid(cells: &[Cell]) -> String {
     let mut table = String::new();
@@ -216,7 +216,7 @@ pub fn grid(cells: &[Cell]) -> String {
     table
 }
 
-/// The last line.
+/// Formats the last line.
 #[must_use]
 pub fn footer(end: &End) -> String {
     format!("{} cells, {} clean, in {:.1} s", end.cells, end.clean_cells, end.seconds)

@@ -1,7 +1,8 @@
-//! The machine beside the measurement, and the gate that decides whether a cell is measured.
+//! The state of the machine during the measurement, and the gate that decides whether a cell is measured.
 //!
-//! The machine is looked at before the first cell and before each cell that follows a disturbed one. Of the others, the
-//! readings during the cell before them say that it is quiet. What happens during a cell, and at its end, marks it.
+//! The machine is checked before the first cell and before each cell that follows a disturbed one. Before any other
+//! cell, the readings during the previous cell show that it is quiet. A disturbance during a cell, or at its end, marks
+//! it.
 
 use crate::error::one_line;
 use crate::machine;
@@ -19,7 +20,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// The least time in seconds between two states of the machine in the results.
 const SPACING: f64 = 1.0;
 
-/// What happens to a cell where the machine is not quiet.
+/// Treatment of a cell on a machine that is not quiet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// It is refused where the machine is busy, and measured and marked where it is not quite quiet.
@@ -40,9 +41,9 @@ pub struct Watch {
     machine: Description,
     monitor: Monitor,
     power: bool,
-    /// Whether the last cell was clean.
+    /// `true` if the last cell was clean.
     calm: bool,
-    /// The time of the last state that was told.
+    /// Time of the last reported state.
     told: f64,
 }
 
@@ -54,7 +55,7 @@ impl Watch {
         let monitor = Monitor::start(&root, std::process::id());
         let power = monitor.close(monitor.open(), 0).power_mw.is_some();
         if power {
-            // What an idle machine takes, from then on.
+            // Idle power from then on.
             let _ = monitor.idle(IDLE);
         }
         let on_gpu = engine.backend() == Backend::Cuda;
@@ -62,19 +63,19 @@ impl Watch {
         Watch { gate, on_gpu, machine, monitor, power, calm: false, told: f64::NEG_INFINITY }
     }
 
-    /// Whether the machine reports power.
+    /// Returns `true` if the machine reports power.
     #[must_use]
     pub fn has_power(&self) -> bool {
         self.power
     }
 
-    /// The name of the board, if the project knows it.
+    /// Returns the name of the board, if the project knows it.
     #[must_use]
     pub fn board(&self) -> Option<&'static str> {
         self.machine.target
     }
 
-    /// What forbids the next cell. Nothing if cells are measured in any case.
+    /// Returns the reasons against measuring the next cell. Empty if cells are always measured.
     #[must_use]
     pub fn refusal(&self) -> Vec<Reason> {
         let (limits, limit) = match self.gate {
@@ -100,7 +101,7 @@ impl Watch {
         self.monitor.close(span, calls)
     }
 
-    /// What disturbed a cell, each with its cure.
+    /// Returns the disturbances of a cell, each with its remedy.
     #[must_use]
     pub fn judge(&self, readings: &Readings, stable: bool) -> Vec<Reason> {
         let marks = judge(&self.machine, readings, self.on_gpu, &Limits::default());
@@ -125,14 +126,14 @@ impl Watch {
         self.calm = clean;
     }
 
-    /// The states of the machine since the last call of this, a second apart.
+    /// Returns the states of the machine since the last call of this, a second apart.
     pub fn traces(&mut self) -> Vec<Trace> {
         let traces = self.monitor.trace(self.told, SPACING);
         self.told = traces.last().map_or(self.told, |trace| trace.t_s);
         traces
     }
 
-    /// The machine and the run.
+    /// Describes the machine and the run.
     #[must_use]
     pub fn describe(&self, engine: &Engine) -> Start {
         let now = OffsetDateTime::now_utc();
@@ -156,7 +157,8 @@ impl Watch {
         start
     }
 
-    /// What the machine does not tell, and why; and whether its total power holds the parts that rose under load.
+    /// Lists the values that the machine does not report, with reasons, and whether its total power includes the parts
+    /// that rose under load.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let findings = self.monitor.findings();

@@ -4,7 +4,7 @@ use crate::error::one_line;
 use elsa_board::{Description, Reading};
 use std::io::{self, Write};
 
-/// What the machine is called, and the releases of its system.
+/// Writes the name of the machine and the releases of its system.
 ///
 /// # Errors
 /// An output that cannot be written.
@@ -28,7 +28,8 @@ pub fn identity(out: &mut impl Write, machine: &Description) -> io::Result<()> {
     Ok(())
 }
 
-/// Power mode, clocks, temperatures and power, as far as the machine tells, and why not.
+/// Writes power mode, clocks, temperatures and power, or the reason why the machine does not report
+/// them.
 ///
 /// # Errors
 /// An output that cannot be written.
@@ -64,7 +65,7 @@ pub fn state(out: &mut impl Write, machine: &Description) -> io::Result<()> {
     Ok(())
 }
 
-/// A clock, its limits and its governor.
+/// Formats a clock, its limits and its governor.
 fn clocks(clock: &Reading) -> String {
     let mhz = |mhz: Option<f64>| mhz.map_or("unknown".to_owned(), |mhz| format!("{mhz:.0}"));
     let governor = clock.governor.as_ref().map(|governor| format!(", {governor}")).unwrap_or_default();

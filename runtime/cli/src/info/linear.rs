@@ -1,4 +1,4 @@
-//! Where forms of linear attention change over.
+//! Crossovers between forms of linear attention.
 
 use elsa_core::linear::plan::{ChunksFrom, Crossovers};
 use elsa_core::linear::{Gates, Rule};
@@ -10,16 +10,16 @@ use std::fmt;
 pub struct Crossover {
     rule: &'static str,
     per_dim: bool,
-    /// The least head size of keys with chunks; none where the recurrence is always faster.
+    /// Smallest head size of keys with chunks; `None` if the recurrence is always faster.
     chunks_from: Option<usize>,
     /// Tokens that pass a state together.
     pass: usize,
-    /// Whether it is predicted, and not measured on such a processor.
+    /// `true` if it is predicted, not measured on such a processor.
     predicted: bool,
 }
 
 impl Crossover {
-    /// Those of every rule.
+    /// Returns the crossovers of every rule.
     #[must_use]
     pub fn all(crossovers: &Crossovers) -> Vec<Crossover> {
         let of = |rule: Rule, gates| {
@@ -33,7 +33,7 @@ impl Crossover {
         Rule::ALL.into_iter().flat_map(|rule| gates(rule).iter().map(move |gates| of(rule, *gates))).collect()
     }
 
-    /// All of them in a line.
+    /// Formats all crossovers in a line.
     #[must_use]
     pub fn line(all: &[Crossover]) -> String {
         let shown: Vec<String> = all.iter().map(ToString::to_string).collect();

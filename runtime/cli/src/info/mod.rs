@@ -1,4 +1,4 @@
-//! `elsa info`: what this machine has, what would be chosen and why.
+//! `elsa info`: reports this machine's hardware, the engine's choices and the reasons.
 
 mod board;
 mod linear;
@@ -23,13 +23,14 @@ use std::io::Write;
 /// `elsa info`.
 #[derive(Args, Debug)]
 pub struct InfoArgs {
-    /// The account of a streamed run of --shape (elsa run --host-budget) instead: which rows stay, and every byte
+    /// Report the memory of a streamed run of --shape (elsa run --host-budget) instead: the resident rows, and every
+    /// byte
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes, requires = "shape")]
     pub budget: Option<usize>,
-    /// The problem of the account, as elsa bench --shape has it
+    /// Problem of the report, in the form of elsa bench --shape
     #[arg(long, value_name = "SHAPE", requires = "budget")]
     pub shape: Option<Shape>,
-    /// Element type of the account's problem
+    /// Element type of the report's problem
     #[arg(long, default_value = "f32", value_parser = dtype(), requires = "budget")]
     pub dtype: DType,
     /// Print one JSON object
@@ -37,7 +38,7 @@ pub struct InfoArgs {
     pub json: bool,
 }
 
-/// Prints the account of a streamed run.
+/// Prints the memory report of a streamed run.
 fn account(args: &InfoArgs, shape: Shape, budget: usize) -> Result<(), Error> {
     let engine = Engine::new(&EngineOptions::default())?;
     let plan = stream::plan(&engine, &shape.problem(args.dtype)?, budget)?;
@@ -71,7 +72,7 @@ struct BackendInfo {
     name: &'static str,
     present: bool,
     kernel: Option<&'static str>,
-    /// Why the GPU is absent.
+    /// Reason why the GPU is absent.
     absence: Option<String>,
 }
 
@@ -84,10 +85,10 @@ struct Gpu {
     memory_bytes: usize,
     integrated: bool,
     mhz: u32,
-    /// Tokens from which a plan of linear attention takes chunks instead of the recurrence, of a head of 32 columns and of eight
-    /// heads of 128.
+    /// Number of tokens from which a plan of linear attention uses chunks instead of the recurrence, for one head of 32
+    /// columns and for eight heads of 128.
     linear: [usize; 2],
-    /// The kernels of a first plan at head size 64.
+    /// Kernels of a first plan at head size 64.
     loaded: Vec<Loaded>,
 }
 
@@ -120,20 +121,20 @@ struct Info {
     cores: usize,
     caches: Vec<machine::Cache>,
     machine: Description,
-    /// What the data of the target say, to compare with what the system reports.
+    /// Data of the target, to compare with the system's report.
     profile: Option<Profile>,
     gpu: Option<Gpu>,
     backends: Vec<BackendInfo>,
     chosen: Option<String>,
     why: String,
     threads: Option<usize>,
-    /// From which head size on a plan of linear attention takes chunks instead of the recurrence, on the CPU.
+    /// Head size from which a plan of linear attention uses chunks instead of the recurrence, on the CPU.
     linear: Vec<Crossover>,
-    /// The tuned file that a GPU was asked to use.
+    /// Tuned file that a GPU was requested to use.
     tuned: Option<TunedInfo>,
 }
 
-/// A tuned file: whether it is in use, how many shapes it has, and why it is not used.
+/// A tuned file: whether it is in use, its number of shapes, and the reason if it is not used.
 #[derive(Debug, Serialize)]
 struct TunedInfo {
     file: String,

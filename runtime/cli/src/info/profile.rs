@@ -1,4 +1,4 @@
-//! The profile of a board, beside what the system reports.
+//! The profile of a board, to compare with the system's report.
 
 use super::linear::Crossover;
 use elsa_core::linear::plan::Crossovers;
@@ -7,7 +7,7 @@ use elsa_targets::Board;
 use serde::Serialize;
 use std::fmt;
 
-/// What the data of a board say about its processor and its GPU. Unknown numbers are `None`.
+/// Data of a board about its processor and its GPU. Unknown numbers are `None`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Profile {
     /// Name and number of the cores that the chooser plans for.
@@ -17,7 +17,7 @@ pub struct Profile {
     l2_bytes: Option<usize>,
     cpu_mhz: Option<u32>,
     gpu: Option<GpuFacts>,
-    /// Where forms of linear attention change over on its processor.
+    /// Crossovers between forms of linear attention on its processor.
     linear: Vec<Crossover>,
 }
 
@@ -31,13 +31,13 @@ struct GpuFacts {
     mhz: Option<u32>,
 }
 
-/// `x`, unless it is zero, which stands for an unknown number in a [`DeviceProfile`].
+/// Returns `x`, unless it is zero, which stands for an unknown number in a [`DeviceProfile`].
 fn known<T: Default + PartialEq>(x: T) -> Option<T> {
     (x != T::default()).then_some(x)
 }
 
 impl Profile {
-    /// The profile of the board `name`.
+    /// Returns the profile of the board `name`.
     #[must_use]
     pub fn of(name: &str) -> Option<Profile> {
         let board = Board::named(name).inspect_err(|e| log::warn!("{e}")).ok()?;
@@ -68,7 +68,7 @@ impl Profile {
         })
     }
 
-    /// Where forms of linear attention change over on its processor.
+    /// Returns the crossovers between forms of linear attention on its processor.
     #[must_use]
     pub fn linear(&self) -> &[Crossover] {
         &self.linear

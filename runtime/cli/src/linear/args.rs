@@ -1,4 +1,4 @@
-//! The flags of a problem of linear attention, and of what computes it.
+//! The flags of a linear-attention problem and of its engine.
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
@@ -12,29 +12,29 @@ use elsa_core::view::Layout;
 use elsa_files::{Reads, Source};
 use elsa_runtime::{Engine, Fallback, LinearPlanOptions};
 
-/// What a bare `--normalize` adds to the sum of squares.
+/// Epsilon that a bare `--normalize` adds to the sum of squares.
 const EPSILON: &str = "1e-6";
 
-/// The form that `--form` names.
+/// Form of `--form`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormFlag {
-    /// The one that is chosen.
+    /// The form that the plan chooses.
     Auto,
-    /// This one.
+    /// This form.
     Forced(Form),
 }
 
 impl FormFlag {
-    /// The value that leaves the choice to the plan.
+    /// Value that leaves the choice to the plan.
     pub const AUTO: &str = "auto";
 
-    /// Every value with its name.
+    /// Returns every value with its name.
     pub fn values() -> impl Iterator<Item = (&'static str, FormFlag)> {
         let forced = Form::ALL.map(|form| (form.name(), FormFlag::Forced(form)));
         [(FormFlag::AUTO, FormFlag::Auto)].into_iter().chain(forced)
     }
 
-    /// The form; none if it is chosen.
+    /// Returns the form; `None` if the plan chooses it.
     #[must_use]
     pub fn form(self) -> Option<Form> {
         match self {
@@ -50,10 +50,10 @@ pub struct TensorArgs {
     /// Queries: path.npy, path.npz#name (f32, f16, f64) or path.safetensors#name (f32, f16, bf16, f64)
     #[arg(long, value_name = FILE)]
     pub q: Option<Source>,
-    /// Keys; their heads divide those of v
+    /// Keys; their number of heads divides that of v
     #[arg(long, value_name = FILE)]
     pub k: Option<Source>,
-    /// Values; each of their heads has a state
+    /// Values; each head has a state
     #[arg(long, value_name = FILE)]
     pub v: Option<Source>,
     /// Natural logarithms of the gates: the axes of v without the last for one gate per head, and with dim of k as the last
@@ -76,13 +76,13 @@ pub struct TensorArgs {
     /// Query heads; required by the layout bnc
     #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = positive)]
     pub heads: Option<usize>,
-    /// Heads of values, if they are not as many: a divisor of H, or a multiple
+    /// Heads of values, if different: a divisor of H, or a multiple
     #[arg(long, value_name = "HV", allow_negative_numbers = true, value_parser = positive)]
     pub kv_heads: Option<usize>,
 }
 
 impl TensorArgs {
-    /// Where `operand` is read, if it is.
+    /// Returns the source of `operand`, if it is given.
     #[must_use]
     pub fn source(&self, operand: Operand) -> Option<&Source> {
         match operand {
@@ -96,7 +96,7 @@ impl TensorArgs {
         }
     }
 
-    /// Adds the files to what a call reads.
+    /// Adds the files to the inputs of a call.
     pub fn add_to(&self, reads: &mut Reads) {
         for operand in Operand::ALL {
             if let Some(source) = self.source(operand) {
@@ -109,32 +109,32 @@ impl TensorArgs {
     }
 }
 
-/// What a problem computes.
+/// Semantics of a problem.
 #[derive(Args, Debug, Clone)]
 pub struct SemanticsArgs {
-    /// How a token updates its state
+    /// Rule by which a token updates its state
     #[arg(long, value_parser = one_of(Rule::ALL.map(|rule| (rule.name(), rule))))]
     pub rule: Rule,
     /// Factor of the output [default: 1/sqrt(dim of k)]
     #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number)]
     pub scale: Option<f32>,
-    /// Queries and keys become unit vectors first: x / sqrt(sum x^2 + EPS)
+    /// Normalize queries and keys to unit vectors first: x / sqrt(sum x^2 + EPS)
     #[arg(long, value_name = "EPS", num_args = 0..=1, require_equals = true, default_missing_value = EPSILON,
         value_parser = number)]
     pub normalize: Option<f32>,
-    /// Tokens pass from the last to the first; the past state comes before the last
+    /// Process tokens from the last to the first; the past state comes before the last
     #[arg(long, conflicts_with_all = ["bidirectional", "non_causal"])]
     pub reverse: bool,
-    /// The sum of the answers forward and reverse, both with the token itself; without states
+    /// Sum the forward and reverse answers, both including the token itself; without states
     #[arg(long, conflicts_with = "non_causal")]
     pub bidirectional: bool,
-    /// Every token reads the state after the last one
+    /// Let every token read the state after the last one
     #[arg(long)]
     pub non_causal: bool,
 }
 
 impl SemanticsArgs {
-    /// The order in which tokens pass the state.
+    /// Returns the order in which tokens update the state.
     #[must_use]
     pub fn direction(&self) -> Direction {
         match (self.reverse, self.bidirectional, self.non_causal) {
@@ -146,10 +146,10 @@ impl SemanticsArgs {
     }
 }
 
-/// How a problem is computed.
+/// Form of the computation.
 #[derive(Args, Debug, Clone)]
 pub struct FormArgs {
-    /// The order of operations. auto takes what is the fastest by work, cache and cores
+    /// Order of operations. auto: fastest by a model of work, cache and cores
     #[arg(long, default_value = FormFlag::AUTO, value_parser = one_of(FormFlag::values()))]
     pub form: FormFlag,
     /// Tokens of a chunk [default: chosen]
@@ -160,31 +160,31 @@ pub struct FormArgs {
     pub parts: Option<usize>,
 }
 
-/// What computes.
+/// Engine.
 #[derive(Args, Debug, Clone)]
 pub struct HostArgs {
-    /// What computes. auto takes the environment variable ELSA_BACKEND if it is set, else the best that is present
+    /// Back end. auto uses the environment variable ELSA_BACKEND if it is set, else the best one present
     #[arg(long, default_value = BackendFlag::AUTO, value_parser = one_of(BackendFlag::values()))]
     pub backend: BackendFlag,
-    /// If the GPU is missing or fails: the CPU finishes the call, or the call fails
+    /// If the GPU is missing or fails: cpu finishes the call on the CPU, fail ends it
     #[arg(long, default_value = FALLBACKS[0].0, value_parser = one_of(FALLBACKS))]
     pub fallback: Fallback,
-    /// Number of the GPU, as its driver counts [default: 0]
+    /// Number of the GPU in its driver's order [default: 0]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = ordinal)]
     pub device: Option<usize>,
-    /// Worker threads of the CPU, 1 to 1024 [default: all cores]. With a GPU they stand by for it
+    /// Worker threads of the CPU, 1 to 1024 [default: all cores]. With a GPU they are the fallback
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub threads: Option<usize>,
-    /// Hard limit of the workspace of a call, besides its tensors: bytes, or a number of KiB, MiB or GiB
+    /// Hard limit of the workspace of a call, excluding its tensors: bytes, or a number of KiB, MiB or GiB
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes)]
     pub budget: Option<usize>,
 }
 
 impl HostArgs {
-    /// The requested engine.
+    /// Creates the requested engine.
     ///
     /// # Errors
-    /// Those of [`EngineArgs::engine`].
+    /// The errors of [`EngineArgs::engine`].
     pub fn engine(&self) -> Result<Engine, Error> {
         let HostArgs { backend, fallback, device, threads, budget } = *self;
         let rest = EngineArgs {
@@ -200,7 +200,7 @@ impl HostArgs {
         rest.engine()
     }
 
-    /// The requested options of a plan.
+    /// Returns the requested options of a plan.
     #[must_use]
     pub fn plan_options(&self, form: &FormArgs) -> LinearPlanOptions {
         LinearPlanOptions {

@@ -1,8 +1,8 @@
-//! `elsa linear bench`: the forms beside each other.
+//! `elsa linear bench`: measures the forms against each other.
 //!
-//! 1. Every form that the rule has is planned and bound for the same tensors; forms that the engine refuses are left out.
+//! 1. Every form of the rule is planned and bound for the same tensors; forms that the engine refuses are skipped.
 //! 2. The first call of each is checked: its first head against the recurrence in f64.
-//! 3. All take turns until the time is over (`turns`); the table has medians, the records quartiles too.
+//! 3. All forms alternate until the time is over (`turns`); the table has medians, the records quartiles too.
 
 use super::args::{FormArgs, FormFlag, HostArgs};
 use super::data::{LinearShape, Sample, Semantics};
@@ -26,8 +26,8 @@ use std::path::PathBuf;
 const LENGTHS: &str = "1,16,64,256,1024,4096";
 /// Head sizes of the default grid.
 const DIMS: &str = "64,128";
-/// Relative distance from f64 beyond which an answer is no rounding of the right one: a hundred times that of the worst
-/// form, and of the rounding of the output.
+/// Relative distance from f64 beyond which an answer is wrong, not rounded: a hundred times that of the worst form, and
+/// of the rounding of the output.
 const WRONG: f64 = 1e-4;
 
 /// The text below the flags.
@@ -50,10 +50,10 @@ pub struct LinearBenchArgs {
     /// The rule [default: all of them]
     #[arg(long, value_parser = one_of(Rule::ALL.map(|rule| (rule.name(), rule))))]
     pub rule: Option<Rule>,
-    /// Each dim of the key has a gate of its own
+    /// Use one gate for each dim of the key
     #[arg(long)]
     pub per_dim: bool,
-    /// The order in which tokens pass
+    /// Order of the tokens
     #[arg(long, default_value = Direction::Forward.name(),
         value_parser = one_of(Direction::ALL.map(|direction| (direction.name(), direction))))]
     pub direction: Direction,
@@ -61,26 +61,26 @@ pub struct LinearBenchArgs {
     #[arg(long, value_name = "T[,T...]", default_value = LENGTHS, value_delimiter = ',', allow_hyphen_values = true,
         value_parser = positive)]
     pub lengths: Vec<usize>,
-    /// Head sizes, of keys and values alike
+    /// Head sizes, of keys and values
     #[arg(long, value_name = "D[,D...]", default_value = DIMS, value_delimiter = ',', allow_hyphen_values = true,
         value_parser = positive)]
     pub dims: Vec<usize>,
     /// Sequences
     #[arg(long, value_name = "B", default_value = "1", allow_negative_numbers = true, value_parser = positive)]
     pub batch: usize,
-    /// Heads, of queries, keys and values alike
+    /// Heads, of queries, keys and values
     #[arg(long, value_name = "H", default_value = "8", allow_negative_numbers = true, value_parser = positive)]
     pub heads: usize,
     /// Element type
     #[arg(long, default_value = "f32", value_parser = dtype())]
     pub dtype: DType,
-    /// The form that is measured alone [default: all of them]
+    /// Form to measure alone [default: all of them]
     #[arg(long, default_value = FormFlag::AUTO, value_parser = one_of(FormFlag::values()))]
     pub form: FormFlag,
     /// Time for each cell of the table
     #[arg(long, value_name = "X", default_value = "0.5", allow_negative_numbers = true, value_parser = seconds)]
     pub seconds: f64,
-    /// What computes.
+    /// Engine.
     #[command(flatten)]
     pub host: HostArgs,
     /// Print one JSON object per line, one for each form of each cell
@@ -100,7 +100,7 @@ struct Subject {
     chosen: bool,
 }
 
-/// Plans every form that is wanted and that the engine takes.
+/// Plans every requested form that the engine accepts.
 fn subjects(engine: &Engine, args: &LinearBenchArgs, sample: &Sample) -> Result<Vec<Subject>, Error> {
     let problem = &sample.problem;
     let asked = |form| FormArgs { form, chunk: None, parts: None };
@@ -247,7 +247,7 @@ pub fn bench(args: &LinearBenchArgs) -> Result<(), Error> {
     }
 }
 
-/// What the cells of a table have in common.
+/// Describes the common properties of a table's cells.
 fn title(args: &LinearBenchArgs, rule: Rule, dim: usize, row: Option<&Row>) -> String {
     let gates = match (rule.is_gated(), args.per_dim) {
         (false, _) => "",

@@ -22,7 +22,7 @@ pub struct LinearShape {
     pub heads: usize,
     /// Heads of keys.
     pub key_heads: usize,
-    /// Heads of values, each of which has a state.
+    /// Heads of values; each has a state.
     pub states: usize,
     /// Tokens.
     pub tokens: usize,
@@ -58,12 +58,12 @@ impl FromStr for LinearShape {
     }
 }
 
-/// What is computed of random tensors.
+/// Semantics of a problem with random tensors.
 #[derive(Clone, Copy, Debug)]
 pub struct Semantics {
     /// The rule.
     pub rule: Rule,
-    /// Whether each dim has a gate of its own.
+    /// `true` if each dim has its own gate.
     pub per_dim: bool,
     /// The order in which tokens pass.
     pub direction: Direction,
@@ -71,12 +71,12 @@ pub struct Semantics {
     pub scale: Option<f32>,
     /// Normalises queries and keys.
     pub normalize: Option<f32>,
-    /// Whether last states are written, where the direction has them.
+    /// `true` if last states are written, provided that the direction has them.
     pub states: bool,
 }
 
 impl Semantics {
-    /// A rule as it is by default.
+    /// Returns the default semantics of a rule.
     #[must_use]
     pub fn of_rule(rule: Rule) -> Semantics {
         Semantics {
@@ -89,7 +89,7 @@ impl Semantics {
         }
     }
 
-    /// What flags say.
+    /// Reads the semantics from the flags.
     #[must_use]
     pub fn of(args: &SemanticsArgs, per_dim: bool) -> Semantics {
         let SemanticsArgs { rule, scale, normalize, .. } = *args;
@@ -112,7 +112,7 @@ pub struct Sample {
     beta: Option<Vec<f32>>,
 }
 
-/// Where half of the gates lie below: the logistic function of it.
+/// Median of the gates before the logistic function.
 const GATE: f64 = 2.0;
 
 impl Sample {
@@ -140,7 +140,7 @@ impl Sample {
         Ok(Sample { problem, query, key, value, decay, beta })
     }
 
-    /// The data of a call.
+    /// Returns the data of a call.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         Inputs {
@@ -151,7 +151,7 @@ impl Sample {
     }
 }
 
-/// The problem of `shape`, not yet checked.
+/// Builds the problem of `shape`, not yet checked.
 fn spec(shape: &LinearShape, semantics: &Semantics, dtype: DType) -> Result<Spec, ArgumentError> {
     let LinearShape { batch, heads, key_heads, states, tokens, dim, value_dim } = *shape;
     let view = |name, heads, dim| View::dense(name, Layout::Bhnd, &[batch, heads, tokens, dim], None);

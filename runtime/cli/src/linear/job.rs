@@ -1,4 +1,4 @@
-//! From flags and files to a problem of linear attention and its inputs.
+//! Conversion of flags and files to a problem of linear attention and its inputs.
 
 use super::args::{SemanticsArgs, TensorArgs};
 use crate::args::FILE_IS;
@@ -13,14 +13,14 @@ use elsa_core::view::{Layout, View};
 use elsa_files::{Accept, FileError, Source, Tensor, TensorError, zeros};
 use std::rc::Rc;
 
-/// What is written.
+/// Requested outputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
     /// States after the last token.
     pub present_state: bool,
 }
 
-/// What is allowed for packed tensors.
+/// Allowed packed tensors.
 const PACKED: Packed = Packed {
     argument: "--cu-seqlens",
     bnc: "2 (tokens, heads*dim), with --cu-seqlens",
@@ -35,7 +35,7 @@ pub struct LinearJob {
     cu_seqlens: Option<Tensor>,
     /// The checked problem.
     pub problem: Problem,
-    /// Axes of each operand that is written, as its file has them. Empty for those that are read.
+    /// Axes in the file of each operand that is written. Empty for operands that are read.
     pub shapes: Operands<Vec<usize>>,
 }
 
@@ -77,7 +77,7 @@ impl LinearJob {
         Ok(job)
     }
 
-    /// The job of tensors that are loaded. `files` describes them in messages.
+    /// Builds the job of tensors that are loaded. `files` describes them in messages.
     fn of(
         args: &TensorArgs,
         semantics: &SemanticsArgs,
@@ -93,7 +93,7 @@ impl LinearJob {
         let layout = layout(args.layout, args.heads, of_packed, [("q", q), ("k", k), ("v", v)])?;
         let query = View::dense("q", layout, q.shape(), args.heads)?;
         let value = View::dense("v", layout, v.shape(), args.kv_heads.or(args.heads))?;
-        // Keys have the head size of queries, which says how many heads lie in an axis of several.
+        // Keys have the head size of queries, which determines the number of heads in a joint axis.
         let width = k.shape().last().copied().unwrap_or(0);
         let key_heads = width.checked_div(query.dim()).filter(|heads| heads * query.dim() == width);
         let key = View::dense("k", layout, k.shape(), key_heads.filter(|n| *n > 0).or(Some(value.heads())))?;
@@ -179,7 +179,7 @@ impl LinearJob {
         Ok(job)
     }
 
-    /// The data of the problem.
+    /// Returns the data of the problem.
     ///
     /// # Errors
     /// A tensor without floating-point elements, which [`LinearJob::load`] rules out.
@@ -212,7 +212,7 @@ impl LinearJob {
     }
 }
 
-/// Requires decay and beta where the rule has them, and none where it does not.
+/// Checks that decay and beta are given exactly if the rule has them.
 fn rule_takes(rule: Rule, args: &TensorArgs) -> Result<(), Error> {
     let with = |of: fn(Rule) -> bool| {
         let names: Vec<&str> = Rule::ALL.into_iter().filter(|rule| of(*rule)).map(Rule::name).collect();
@@ -233,7 +233,7 @@ fn rule_takes(rule: Rule, args: &TensorArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// The bounds of packed sequences, a tensor with one axis.
+/// Returns the bounds of packed sequences, a tensor with one axis.
 fn bounds(args: &TensorArgs, files: &mut Files) -> Result<Option<Tensor>, Error> {
     let Some(source) = &args.cu_seqlens else { return Ok(None) };
     let argument = "cu-seqlens";
@@ -246,7 +246,7 @@ fn bounds(args: &TensorArgs, files: &mut Files) -> Result<Option<Tensor>, Error>
     Ok(Some(tensor))
 }
 
-/// How the axes of decay and beta lie beside those of the other tensors.
+/// Axes of decay and beta relative to the other tensors.
 struct Gates {
     layout: Layout,
     /// Axes of the queries.
@@ -256,8 +256,8 @@ struct Gates {
 }
 
 impl Gates {
-    /// The view of decay or beta with the axes `shape`: those of the layout, of which the last may be missing where it would
-    /// be one.
+    /// Returns the view of decay or beta with the axes `shape`: those of the layout, whose last may be missing if it
+    /// would be one.
     fn view(&self, operand: Operand, shape: &[usize]) -> Result<View, ArgumentError> {
         let argument = operand.argument();
         let ranks = |allowed| ArgumentError::Rank { argument, found: shape.len(), allowed };

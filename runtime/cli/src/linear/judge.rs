@@ -1,4 +1,4 @@
-//! Answers against the recurrence in f64 and the bound of what was executed, on all cores.
+//! Comparison of answers with the recurrence in f64 and the bound of the execution, on all cores.
 
 use super::truth::Truth;
 use crate::error::Error;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// An answer, and what computed it.
 #[derive(Clone, Copy)]
 pub struct Answer<'a> {
-    /// What the bound knows of the run, for each sequence.
+    /// Execution data for the bound, for each sequence.
     pub executed: &'a [Executed],
     /// The output, if it was computed.
     pub output: Option<Elements<'a>>,
@@ -22,7 +22,7 @@ pub struct Answer<'a> {
     pub present: Option<&'a [f32]>,
 }
 
-/// What was found.
+/// Verdict on an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Verdict {
     /// No error exceeds its bound.
@@ -31,13 +31,13 @@ pub enum Verdict {
     /// An error exceeds its bound.
     #[serde(rename = "FAIL")]
     Fail,
-    /// A bound is infinite, or a right answer is not finite as far as f64 tells.
+    /// A bound is infinite, or an exact answer is not finite in f64.
     #[serde(rename = "NO CLAIM")]
     NoClaim,
 }
 
 impl Verdict {
-    /// As it is printed.
+    /// Returns its printed name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,15 +55,15 @@ pub struct Worst {
     pub tensor: &'static str,
     /// Sequence, head, token and column; of a state sequence, state, row and column.
     pub place: [usize; 4],
-    /// What was found.
+    /// Computed value.
     pub found: f64,
-    /// What is right.
+    /// Exact value.
     pub truth: f64,
     /// The bound of the distance.
     pub bound: f64,
 }
 
-/// What is known of an answer.
+/// Judgement of an answer.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Judged {
     /// Elements that were compared, those of states included.
@@ -86,14 +86,14 @@ pub struct Judged {
     pub used: f64,
     /// By how much the tokens magnify an error, at most.
     pub gain: f64,
-    /// Where that part is the largest.
+    /// Position of the largest such part.
     pub worst: Option<Worst>,
     #[serde(skip)]
     squares: [f64; 3],
 }
 
 impl Judged {
-    /// What it comes to.
+    /// Returns the verdict.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         match (self.beyond, self.unclaimed) {
@@ -166,7 +166,7 @@ impl Judged {
         judged
     }
 
-    /// Adds what another state gave.
+    /// Adds the judgement of another state.
     fn add(&mut self, other: Judged) {
         self.elements += other.elements;
         self.beyond += other.beyond;
@@ -222,7 +222,7 @@ pub fn judge(
     for part in all {
         found.extend(part?);
     }
-    // Sums in the order of the states, whoever took them.
+    // Sums in the order of the states, independent of the threads.
     found.sort_unstable_by_key(|(task, _)| *task);
     let mut judged = vec![Judged::default(); answers.len()];
     for (task, of) in found {

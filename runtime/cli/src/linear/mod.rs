@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `elsa linear run` | `run`: output and states, to files |
 //! | `elsa linear verify` | `verify`: every form against the recurrence in f64 |
-//! | `elsa linear bench` | `bench`: the forms beside each other |
-//! | `elsa linear recurrence`, `selective`, `conv` | `series`: the operators that treat every channel by itself |
+//! | `elsa linear bench` | `bench`: the forms compared with each other |
+//! | `elsa linear recurrence`, `selective`, `conv` | `series`: the operators that process each channel separately |
 
 mod args;
 mod bench;
@@ -53,13 +53,13 @@ pub struct LinearArgs {
 /// The commands of `elsa linear`.
 #[derive(Subcommand, Debug)]
 pub enum LinearCommand {
-    /// Linear attention over tensors in files, to files
+    /// Compute linear attention over tensors in files
     Run(Box<LinearRunArgs>),
     /// Compare every form with the recurrence in f64: PASS, FAIL or NO CLAIM
     Verify(Box<LinearVerifyArgs>),
-    /// Measure the forms beside each other; every answer is checked
+    /// Measure the forms against each other; every answer is checked
     Bench(Box<LinearBenchArgs>),
-    /// The operators that treat every channel by itself.
+    /// Operators that process each channel separately.
     #[command(flatten)]
     Series(SeriesCommand),
 }
@@ -67,7 +67,7 @@ pub enum LinearCommand {
 /// Runs the command.
 ///
 /// # Errors
-/// Those of the command.
+/// The errors of the command.
 pub fn linear(args: &LinearArgs) -> Result<(), Error> {
     match &args.command {
         LinearCommand::Run(args) => run::run(args),

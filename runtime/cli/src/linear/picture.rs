@@ -1,11 +1,11 @@
-//! Time against tokens as one picture that needs nothing but itself, with the crossovers of forms.
+//! Time against tokens as one self-contained picture, with the crossovers of forms.
 
 use super::table::Family;
 use crate::chart::{self, Chart, Point, Raw, chart};
 use crate::error::Error;
 use elsa_core::linear::Form;
 
-/// The curves of the forms.
+/// Draws the curves of the forms.
 fn curves(family: &Family) -> Option<Chart> {
     let curves = Form::ALL.into_iter().map(|form| Raw {
         name: form.name().to_owned(),
@@ -28,10 +28,10 @@ fn curves(family: &Family) -> Option<Chart> {
     chart(family.title.clone(), ("tokens", "ns"), (true, true), curves.collect(), true)
 }
 
-/// Returns the picture: a chart for each of `families` of which two lengths were measured.
+/// Returns the picture: a chart for each of `families` with at least two measured lengths.
 ///
 /// # Errors
-/// None: memory takes every page.
+/// None: writing to memory does not fail.
 pub fn page(families: &[Family]) -> Result<String, Error> {
     let crossovers = |family: &Family| family.crossovers().iter().map(ToString::to_string).collect();
     let charts = families.iter().filter_map(|family| Some((curves(family)?, crossovers(family)))).collect();

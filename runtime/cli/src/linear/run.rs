@@ -35,7 +35,7 @@ Files are those of elsa run. States are f32 whatever the type of q; f16 and bf16
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed. Outputs appear
 when all of them are complete.";
 
-/// A flag without which the command cannot run.
+/// Marks a flag as required.
 fn required(flag: Arg) -> Arg {
     flag.required(true)
 }
@@ -45,10 +45,10 @@ fn required(flag: Arg) -> Arg {
 #[command(override_usage = "elsa linear run --rule <RULE> --q <FILE> --k <FILE> --v <FILE> --out <FILE> [OPTIONS]",
     after_help = HELP, mut_arg("q", required), mut_arg("k", required), mut_arg("v", required))]
 pub struct LinearRunArgs {
-    /// What is computed.
+    /// Semantics.
     #[command(flatten)]
     pub semantics: SemanticsArgs,
-    /// Of what.
+    /// Tensors.
     #[command(flatten)]
     pub tensors: TensorArgs,
     /// Output, of the inputs' type and layout (bf16 goes to .npy as f32)
@@ -57,16 +57,16 @@ pub struct LinearRunArgs {
     /// Write the states after the last token, f32 [sequences, heads of v, dim of k, dim of v]; --past-state may be the same file
     #[arg(long, value_name = FILE)]
     pub present_state: Option<Source>,
-    /// The order of operations.
+    /// Order of operations.
     #[command(flatten)]
     pub form: FormArgs,
-    /// What computes.
+    /// Engine.
     #[command(flatten)]
     pub host: HostArgs,
-    /// Compute the recurrence in f64 beside the run, and print how wrong its output may be as one JSON line
+    /// Also compute the recurrence in f64, and print the error bound of the output as one JSON line
     #[arg(long)]
     pub certificate: bool,
-    /// Whether outputs replace inputs.
+    /// Permission for outputs to replace inputs.
     #[command(flatten)]
     pub force: ForceArgs,
     /// Print a machine-readable report
@@ -78,21 +78,21 @@ pub struct LinearRunArgs {
 #[derive(Debug, Serialize)]
 struct Certificate {
     what: &'static str,
-    /// `bound`, or `none` where an element has no bound, or is not finite.
+    /// `bound`, or `none` if an element has no bound, or is not finite.
     claim: &'static str,
     kernel: &'static str,
     form: &'static str,
-    /// No element of output and states is further off.
+    /// Bound on the error of every element of output and states.
     absolute: f64,
     /// The bound of `‖dY‖ / ‖Y‖`.
     relative: f64,
-    /// By how much the tokens magnify an error, at most.
+    /// Largest factor by which the tokens magnify an error.
     gain: f64,
-    /// What the error is.
+    /// Measured error.
     measured_absolute: f64,
     /// `‖dY‖ / ‖Y‖`.
     measured_relative: f64,
-    /// Elements of which the right one is not finite.
+    /// Number of elements whose exact value is not finite.
     not_finite: u64,
 }
 
@@ -111,7 +111,7 @@ struct Report {
     dtype: &'static str,
     shape: Sizes,
     workspace_bytes: usize,
-    /// Why the CPU computed in place of the requested GPU.
+    /// Reason why the CPU computed instead of the requested GPU.
     fallback: Option<String>,
     ms: f64,
 }
@@ -129,7 +129,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// The sizes of `problem`.
+    /// Returns the sizes of `problem`.
     #[must_use]
     pub fn of(problem: &Problem) -> Sizes {
         Sizes {
@@ -144,7 +144,7 @@ impl Sizes {
     }
 }
 
-/// Multiplications and additions of the recurrence of `problem`, for a progress that need not be exact.
+/// Estimates the multiplications and additions of the recurrence of `problem`, for a progress display.
 #[must_use]
 pub fn operations(problem: &Problem) -> f64 {
     let tokens = problem.tokens() as f64 * problem.spec().query.batch() as f64;
@@ -152,7 +152,8 @@ pub fn operations(problem: &Problem) -> f64 {
     6.0 * tokens * state * problem.output_heads() as f64
 }
 
-/// Why a form is left out that nobody named: the problem does not have it, or memory has no room for it.
+/// Returns the reason for skipping a form that the user did not name: the problem does not have it, or memory has no
+/// room for it.
 #[must_use]
 pub fn refusal(e: &PlanError) -> Option<String> {
     match e {
@@ -161,7 +162,7 @@ pub fn refusal(e: &PlanError) -> Option<String> {
     }
 }
 
-/// Judges what a run has written.
+/// Judges the output of a run.
 fn certificate(
     job: &LinearJob,
     plan: &LinearPlan,
@@ -199,7 +200,7 @@ fn certificate(
 /// Runs the command.
 ///
 /// # Errors
-/// Whatever keeps the outputs from being complete. No file has changed then.
+/// Any failure that leaves the outputs incomplete. No file has changed then.
 pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
     let written = Written { present_state: args.present_state.is_some() };
     let job = LinearJob::load(&args.tensors, &args.semantics, written)?;

@@ -1,4 +1,4 @@
-//! The cells of `elsa linear bench`, their table, and where the fastest form changes.
+//! The cells of `elsa linear bench`, their table, and the crossovers of the fastest form.
 
 use crate::error::Error;
 use elsa_core::drift::larger;
@@ -14,7 +14,7 @@ pub struct Row {
     pub what: &'static str,
     /// The rule.
     pub rule: &'static str,
-    /// Whether each dim of the key has a gate of its own.
+    /// `true` if each dim of the key has its own gate.
     pub per_dim: bool,
     /// The order in which tokens pass.
     pub direction: &'static str,
@@ -41,7 +41,7 @@ pub struct Row {
     pub chunk: usize,
     /// Most parts of a sequence.
     pub parts: usize,
-    /// Whether a plan chooses it by itself.
+    /// `true` if a plan chooses it by default.
     pub chosen: bool,
     /// Slices that were timed.
     pub samples: usize,
@@ -66,13 +66,13 @@ fn named<S: serde::Serializer>(form: &Form, to: S) -> Result<S::Ok, S::Error> {
 
 /// Cells that differ in tokens and form alone.
 pub struct Family {
-    /// What they have in common.
+    /// Common properties of the cells.
     pub title: String,
     /// The cells, tokens rising.
     pub rows: Vec<Row>,
 }
 
-/// Where another form becomes the fastest.
+/// Length from which another form is the fastest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossover {
     /// The fastest form before.
@@ -90,7 +90,8 @@ impl Display for Crossover {
 }
 
 impl Family {
-    /// Where the fastest form changes: between two lengths, times are taken as powers of the tokens.
+    /// Finds the crossovers of the fastest form: between two lengths, times are interpolated as
+    /// powers of the tokens.
     pub fn crossovers(&self) -> Vec<Crossover> {
         let mut lengths: Vec<usize> = self.rows.iter().map(|row| row.tokens).collect();
         lengths.dedup();

@@ -7,7 +7,7 @@ use elsa_core::linear::{Inputs, Problem, reference};
 use elsa_core::view::View;
 use elsa_files::{MemoryError, reserved};
 
-/// What one state of a sequence gives, in f64.
+/// Results of one state of a sequence, in f64.
 pub struct Truth {
     sequence: usize,
     batch: usize,
@@ -21,14 +21,14 @@ pub struct Truth {
     pub output: Vec<f64>,
     /// The last state, `[d_k, d_v]`.
     pub present: Vec<f64>,
-    /// What a run may be off, element by element; empty where nobody asked.
+    /// Error bounds, element by element; empty unless requested.
     errors: [Vec<f64>; 2],
-    /// By how much the tokens magnify an error; NaN where nobody asked.
+    /// Factor by which the tokens magnify an error; NaN unless requested.
     pub gain: f64,
 }
 
 impl Truth {
-    /// Room for state `state` of sequence `sequence`, and for its errors.
+    /// Allocates room for state `state` of sequence `sequence`, and for its errors.
     fn room(problem: &Problem, inputs: &Inputs<'_>, sequence: usize, state: usize) -> Result<Truth, Error> {
         let of = problem.sequence(inputs.cu_seqlens, sequence);
         let (first, readers) = problem.readers(state);
@@ -60,7 +60,7 @@ impl Truth {
         Ok(truth)
     }
 
-    /// As [`Truth::of`], with what a run that executed `executed` may be off.
+    /// Computes the truth like [`Truth::of`], with error bounds for a run that executed `executed`.
     ///
     /// # Errors
     /// Memory that the system refuses.
@@ -81,7 +81,7 @@ impl Truth {
         Ok(truth)
     }
 
-    /// The rows of the output with the view `view`.
+    /// Returns the rows of the output with the view `view`.
     pub fn rows<'a>(&'a self, view: &'a View) -> impl Iterator<Item = Row<'a>> {
         let columns = self.columns.max(1);
         let rows = self.output.chunks_exact(columns).enumerate();
@@ -93,7 +93,7 @@ impl Truth {
         })
     }
 
-    /// The rows of the last state with the view `view`.
+    /// Returns the rows of the last state with the view `view`.
     pub fn state_rows<'a>(&'a self, view: &'a View) -> impl Iterator<Item = Row<'a>> {
         let columns = self.columns.max(1);
         let rows = self.present.chunks_exact(columns).enumerate();
@@ -104,7 +104,8 @@ impl Truth {
         })
     }
 
-    /// `‖found − truth‖ / ‖truth‖` of the output `found` with the view `view`. Zero where both are zero.
+    /// Returns `‖found − truth‖ / ‖truth‖` of the output `found` with the view `view`. Zero where both
+    /// are zero.
     #[must_use]
     pub fn distance(&self, view: &View, found: Elements<'_>) -> f64 {
         let (mut error, mut norm) = (0.0, 0.0);
@@ -126,7 +127,7 @@ pub struct Row<'a> {
     pub at: usize,
     /// The exact elements.
     pub truth: &'a [f64],
-    /// Their bounds, and those of later rows; empty where nobody asked.
+    /// Their error bounds, and those of later rows; empty unless requested.
     pub error: &'a [f64],
 }
 

@@ -1,12 +1,12 @@
-//! Calls that are measured beside each other: they take turns in slices of a few milliseconds, so that whatever disturbs the
-//! machine disturbs all of them. A slice's time over its calls is a sample.
+//! Alternating calls: contenders alternate in slices of a few milliseconds, so a disturbance of the machine affects all
+//! of them. A slice's time divided by its calls is a sample.
 
 use crate::error::Error;
 use elsa_core::drift::percentile;
 use elsa_runtime::operators::{Bound, Operator};
 use std::time::{Duration, Instant};
 
-/// The longest time that one runs before the next takes over.
+/// Longest time that one contender runs before the next takes its turn.
 const SLICE: Duration = Duration::from_millis(4);
 /// Calls of a slice on a GPU, which are enqueued one behind the other.
 const DEVICE_CALLS: usize = 8;
@@ -15,7 +15,7 @@ const DEVICE_CALLS: usize = 8;
 pub struct Contender<'a, O: Operator> {
     /// The call.
     pub bound: Bound<'a, O>,
-    /// Whether a GPU computes.
+    /// `true` if a GPU computes.
     pub on_device: bool,
 }
 
@@ -38,10 +38,11 @@ impl<O: Operator> Contender<'_, O> {
     }
 }
 
-/// The samples of each contender, in milliseconds, until the time is over. Who begins changes from round to round.
+/// Measures samples of each contender, in milliseconds, until the time is over. The first contender changes from round
+/// to round.
 ///
 /// # Errors
-/// Those of a run.
+/// The errors of a run.
 pub fn take_turns<O: Operator>(
     contenders: &mut [Contender<'_, O>],
     seconds: f64,
@@ -64,7 +65,7 @@ pub fn take_turns<O: Operator>(
     Ok(samples)
 }
 
-/// The quartiles of samples.
+/// Returns the quartiles of samples.
 #[must_use]
 pub fn quartiles(samples: &mut [f64]) -> [f64; 3] {
     [25, 50, 75].map(|percent| percentile(samples, percent).unwrap_or(f64::NAN))

@@ -1,4 +1,4 @@
-//! `elsa linear verify`: every form against the recurrence in f64, within the bound of what it executes.
+//! `elsa linear verify`: compares every form with the recurrence in f64, within the bound of its execution.
 
 use super::args::{FormArgs, FormFlag, HostArgs, SemanticsArgs, TensorArgs};
 use super::data::{self, LinearShape, Sample, Semantics};
@@ -39,17 +39,17 @@ a bound is infinite.";
 #[command(override_usage = "elsa linear verify --rule <RULE> --q <FILE> --k <FILE> --v <FILE> [OPTIONS]\n       \
     elsa linear verify --rule <RULE> --shape <SHAPE> [OPTIONS]", after_help = HELP)]
 pub struct LinearVerifyArgs {
-    /// What is computed.
+    /// Semantics.
     #[command(flatten)]
     pub semantics: SemanticsArgs,
-    /// Of what.
+    /// Tensors.
     #[command(flatten)]
     pub tensors: TensorArgs,
-    /// Random tensors in place of files: batch, heads, tokens and head sizes; heads of v and of k where they are not as many
+    /// Random tensors instead of files: batch, heads, tokens and head sizes; heads of v and of k if different
     #[arg(long, value_name = data::VALUE, allow_hyphen_values = true,
         conflicts_with_all = ["q", "k", "v", "decay", "beta", "past_state", "cu_seqlens", "layout", "heads", "kv_heads", "y"])]
     pub shape: Option<LinearShape>,
-    /// With --shape: each dim of the key has a gate of its own
+    /// With --shape: one gate for each dim of the key
     #[arg(long)]
     pub per_dim: bool,
     /// With --shape: element type [default: f32]
@@ -58,10 +58,10 @@ pub struct LinearVerifyArgs {
     /// Judge this output, in the shape and type of elsa linear run or f32, instead of running
     #[arg(long, value_name = FILE)]
     pub y: Option<Source>,
-    /// The order of operations; with auto every form that the problem has
+    /// Order of operations; with auto every form of the problem.
     #[command(flatten)]
     pub form: FormArgs,
-    /// What computes.
+    /// Engine.
     #[command(flatten)]
     pub host: HostArgs,
     /// Print one JSON object for each form, and a summary
@@ -85,7 +85,7 @@ struct Case {
     judged: Judged,
 }
 
-/// What all forms come to.
+/// Summary of all forms.
 #[derive(Debug, Serialize)]
 struct Summary {
     what: &'static str,
@@ -101,7 +101,7 @@ enum Given {
 }
 
 impl Given {
-    /// Reads or makes them. Last states are compared, too, where the direction has them.
+    /// Reads or generates the tensors. Last states are compared too, if the direction has them.
     fn of(args: &LinearVerifyArgs) -> Result<Given, Error> {
         let semantics = &args.semantics;
         if let Some(shape) = &args.shape {
@@ -140,21 +140,22 @@ impl Given {
     }
 }
 
-/// What a form has computed.
+/// Result of a form.
 struct Run {
     case: Case,
-    /// What the bound knows of each sequence.
+    /// Execution data of each sequence for the bound.
     executed: Vec<Executed>,
     output: Buffer,
     present: Option<Vec<f32>>,
 }
 
-/// Runs a form; none if the problem does not have it and nobody named it. Where an answer is given, it is planned alone.
+/// Runs a form; `None` if the problem does not have it and the user did not name it. With a given answer, the form is
+/// only planned.
 fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Given, form: Form) -> Result<Option<Run>, Error> {
     let (problem, inputs) = (given.problem(), given.inputs()?);
     let form_args = FormArgs { form: FormFlag::Forced(form), ..args.form };
     let planned = engine.linear_plan(problem, &args.host.plan_options(&form_args));
-    // Where an answer is given, nothing runs.
+    // With a given answer, nothing runs.
     let made = planned.and_then(|plan| {
         let workspace = if args.y.is_none() { Some(plan.workspace()?) } else { None };
         Ok((plan, workspace))
@@ -204,7 +205,7 @@ fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Given, form: Form) -> R
 /// Runs the command.
 ///
 /// # Errors
-/// Wrong requests, failing devices, answers that rounding does not explain, and answers about which nothing can be said.
+/// Wrong requests, failing devices, answers that rounding does not explain, and answers without a claim.
 pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
     let given = Given::of(args)?;
     let problem = given.problem();

@@ -1,8 +1,8 @@
-//! `elsa listen`: the other end of the serial line of `elsa bench --serial`.
+//! `elsa listen`: the receiving end of `elsa bench --serial`.
 //!
-//! Bytes go through a decoder that lets only whole records pass. They are shown as they come, on standard output. What
-//! the line lost or damaged is told on standard error when it happens, at most once a second, and as a sum at the end. A
-//! port that disappears is opened again.
+//! A decoder passes only whole records, which are shown on standard output as they arrive. Lost or damaged data are
+//! reported on standard error as they occur, at most once a second, and summed up at the end. A port that disappears is
+//! opened again.
 
 mod print;
 
@@ -32,17 +32,17 @@ or damaged is told on standard error, when it happens and at the end. A port tha
 Exit status 3: records were lost or damaged, those among them that were sent before the command was started, or noise
 came: bytes that are no record.";
 
-/// The least time between two reports of losses.
+/// Minimum time between two reports of losses.
 const REPORTS: Duration = Duration::from_secs(1);
 
-/// Damaged frames without a whole one that suggest a wrong rate.
+/// Number of damaged frames without a whole one that suggests a wrong rate.
 const HOPELESS: u64 = 8;
 
 /// `elsa listen`.
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]
 pub struct ListenArgs {
-    /// The port that the sender's is wired to
+    /// Port that is wired to the sender's
     #[arg(value_name = serial::VALUE)]
     pub port: String,
     /// Print one JSON object per line
@@ -51,10 +51,10 @@ pub struct ListenArgs {
     /// Print the rows of the results as CSV
     #[arg(long)]
     pub csv: bool,
-    /// Write a page with curves, power, temperature and the machine's description, of the last run that was heard
+    /// Write a page with the curves, power, temperature and machine of the last run received
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Go on after the end of a run
+    /// Continue after the end of a run
     #[arg(long)]
     pub follow: bool,
 }
@@ -78,7 +78,7 @@ pub fn listen(args: &ListenArgs) -> Result<(), Error> {
     };
     let mut ear = Ear::new(&port, form, args, crate::foreign::stdout());
     let mut bytes = [0; 4096];
-    // Whether the port has given anything since it was opened.
+    // `true` if the port has delivered anything since it was opened.
     let mut heard = true;
     while !signals::ended() {
         match tty.read(&mut bytes) {
@@ -109,7 +109,7 @@ pub fn listen(args: &ListenArgs) -> Result<(), Error> {
     ear.end()
 }
 
-/// Waits until the port is back; none where a signal comes first.
+/// Waits until the port is back; `None` if a signal comes first.
 fn reopen(port: &Port) -> Option<TTYPort> {
     while !signals::ended() {
         std::thread::sleep(RETRY);
@@ -144,7 +144,7 @@ impl Heard {
         }
     }
 
-    /// The page of the run.
+    /// Renders the page of the run.
     ///
     /// # Errors
     /// A template that fails.
@@ -153,17 +153,17 @@ impl Heard {
     }
 }
 
-/// What has been heard, and what was told of it.
+/// Received data, and the losses reported so far.
 struct Ear<'a, W> {
     port: &'a Port,
     follow: bool,
     decoder: Decoder,
     printer: Printer,
-    /// The last run, as far as a page needs it.
+    /// The last run, reduced to the content of a page.
     heard: Heard,
     keeps: bool,
     out: W,
-    /// What the last report has told.
+    /// Counts in the last report.
     told: Counts,
     at: Option<Instant>,
     doubted: bool,
@@ -185,7 +185,7 @@ impl<'a, W: Write> Ear<'a, W> {
         }
     }
 
-    /// Shows the records of `bytes`. Returns whether the command is done.
+    /// Shows the records of `bytes`. Returns `true` once the command is done.
     fn take(&mut self, bytes: &[u8]) -> Result<bool, Error> {
         for &byte in bytes {
             if let Some(message) = self.decoder.push(byte) {
@@ -202,7 +202,7 @@ impl<'a, W: Write> Ear<'a, W> {
         Ok(false)
     }
 
-    /// Tells what was lost or damaged since the last report.
+    /// Reports losses and damage since the last report.
     fn report(&mut self, last: bool) {
         let counts = self.decoder.counts();
         if !self.doubted && counts.records == 0 && hopeless(&counts) {
@@ -219,7 +219,7 @@ impl<'a, W: Write> Ear<'a, W> {
         }
     }
 
-    /// Tells the sum.
+    /// Reports the totals.
     fn end(mut self) -> Result<(), Error> {
         self.report(true);
         let counts = self.decoder.end();
@@ -236,7 +236,7 @@ impl<'a, W: Write> Ear<'a, W> {
     }
 }
 
-/// What `now` counts beyond `before`.
+/// Subtracts `before` from `now`.
 fn since(now: &Counts, before: &Counts) -> Counts {
     Counts {
         records: now.records - before.records,
@@ -249,7 +249,7 @@ fn since(now: &Counts, before: &Counts) -> Counts {
     }
 }
 
-/// Whether so much was damaged that a record should have been among it.
+/// Returns `true` if so many frames were damaged that a whole one should have been among them.
 fn hopeless(counts: &Counts) -> bool {
     counts.broken + counts.overlong + counts.noise / FRAME as u64 >= HOPELESS
 }
@@ -258,7 +258,7 @@ fn plural(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// What was lost or damaged, in words; none where nothing was.
+/// Describes losses and damage; `None` without any.
 fn losses(counts: &Counts) -> Option<String> {
     let parts: Vec<String> = [
         (counts.lost, "record", " lost"),

@@ -1,4 +1,4 @@
-//! Records as they are shown.
+//! Display of records.
 
 use crate::bench::{footer, header, headline, row};
 use crate::error::one_line;
@@ -7,10 +7,10 @@ use elsa_core::telemetry::frame::Message;
 use elsa_core::telemetry::record::{Cell, Record};
 use std::io::{Result, Write};
 
-/// Width of the column that says what a shape is beside its sizes: those that follow are not known.
+/// Width of the column that describes a shape: later ones are not known.
 const FORM: usize = 24;
 
-/// How records are shown.
+/// Format of the display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A row for each cell.
@@ -26,12 +26,12 @@ pub struct Printer {
     form: Form,
     /// The run of the last record.
     run: Option<u32>,
-    /// Whether the names of the columns stand above what follows.
+    /// `true` if the column names have been printed.
     named: bool,
 }
 
 impl Printer {
-    /// A printer that has shown nothing.
+    /// Creates a printer that has shown nothing.
     pub const fn new(form: Form) -> Printer {
         Printer { form, run: None, named: false }
     }

@@ -1,4 +1,4 @@
-//! The files of tasks: what each says about itself, and whether all together are one whole.
+//! The files of tasks: the header of each, and the check that all together form one whole.
 
 use crate::error::Error;
 use crate::task::file::{Description, Kind, Whole};
@@ -12,7 +12,7 @@ use std::path::Path;
 /// The argument of the files, in messages.
 const STATES: &str = "STATES";
 
-/// A file with what it says about itself.
+/// A file and its header.
 pub struct Member<'a> {
     path: &'a Path,
     description: Description,
@@ -21,20 +21,20 @@ pub struct Member<'a> {
 }
 
 impl<'a> Member<'a> {
-    /// Reads what a file says about itself, and the headers of what it holds.
+    /// Reads the header of a file, and the headers of its arrays.
     ///
     /// # Errors
-    /// A file that is no task's, or does not hold what it says.
+    /// A file that is not a task's, or whose content contradicts its header.
     pub fn open(path: &'a Path) -> Result<Member<'a>, Error> {
         let (description, task) =
             origin::with(STATES, path, |mut file, length| Description::read(&mut file, length))?;
         Ok(Member { path, description, task })
     }
 
-    /// Reads what the file holds.
+    /// Reads the content of the file.
     ///
     /// # Errors
-    /// A file that has changed, or does not hold what it says.
+    /// A file that has changed, or whose content contradicts its header.
     pub fn read<T>(
         &self,
         read: impl FnOnce(&Description, &Task, &mut &std::fs::File, u64) -> Result<T, Fault>,
@@ -67,7 +67,7 @@ impl<'a> Member<'a> {
     }
 }
 
-/// An empty vector with room for an entry for each of `files` files.
+/// Allocates an empty vector with room for an entry for each of `files` files.
 ///
 /// # Errors
 /// Memory that the system refuses.
@@ -75,7 +75,7 @@ pub fn reserved<T>(files: usize) -> Result<Vec<T>, Error> {
     Ok(elsa_files::reserved(files).map_err(|bytes| MemoryError { argument: STATES, bytes })?)
 }
 
-/// The checksums of all tokens, once each; empty ones of a run with a name.
+/// Returns the checksums of all tokens, once each; empty ones of a run with a name.
 ///
 /// # Errors
 /// Tasks that hold a token with other elements, a file that has changed, memory that the system refuses.

@@ -1,4 +1,4 @@
-//! `elsa merge`: the states of all tasks of a division, joined to the answer of the whole; or their shares of gradients.
+//! `elsa merge`: merges the states of all tasks of a division into the full answer, or adds their shares of gradients.
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
@@ -44,7 +44,7 @@ failed.";
 #[derive(Args, Debug)]
 #[command(override_usage = "elsa merge <STATES>... --out <FILE> [OPTIONS]", after_help = HELP)]
 pub struct MergeArgs {
-    /// The files that elsa run --task has written, of all tasks, in any order; or those of elsa backward --task
+    /// Files from elsa run --task of all tasks, in any order; or from elsa backward --task
     #[arg(required = true, value_name = "STATES")]
     pub states: Vec<PathBuf>,
     /// Output, of the inputs' type (bf16 goes to .npy as f32)
@@ -61,19 +61,19 @@ pub struct MergeArgs {
     /// Write the state of each row as .npz: m, S, W, in natural-log units
     #[arg(long, value_name = "FILE.npz")]
     pub state_out: Option<PathBuf>,
-    /// Gradient of q, f32, of shares
+    /// Gradient of q, f32, from shares
     #[arg(long, value_name = FILE)]
     pub dq_out: Option<Source>,
-    /// Gradient of k, f32, of shares
+    /// Gradient of k, f32, from shares
     #[arg(long, value_name = FILE)]
     pub dk_out: Option<Source>,
-    /// Gradient of v, f32, of shares
+    /// Gradient of v, f32, from shares
     #[arg(long, value_name = FILE)]
     pub dv_out: Option<Source>,
-    /// Whether outputs replace inputs.
+    /// Permission for outputs to replace inputs.
     #[command(flatten)]
     pub force: ForceArgs,
-    /// Require that the files are of the run that elsa run or elsa backward gave this name
+    /// Require that elsa run or elsa backward gave the files this run name
     #[arg(long, value_name = "TEXT", value_parser = run_id)]
     pub run_id: Option<String>,
     /// Print a machine-readable report
@@ -91,7 +91,7 @@ struct Report {
     dtype: &'static str,
     /// Pairs of a query and a key, over all tasks, for one head.
     pairs: f64,
-    /// Query and key tokens, over all tasks: each is moved once for each task that holds it.
+    /// Query and key tokens, over all tasks; a token counts once for each task that holds it.
     tokens: [usize; 2],
     /// Bytes of states that were read.
     bytes_read: usize,
@@ -99,14 +99,14 @@ struct Report {
 }
 
 impl MergeArgs {
-    /// The files that the command reads.
+    /// Returns the files that the command reads.
     fn reads(&self) -> Reads {
         let mut reads = self.force.reads();
         self.states.iter().for_each(|path| reads.add("STATES", path, None));
         reads
     }
 
-    /// Requires that each output is one of what the files hold.
+    /// Checks that the files can provide each output.
     fn check(&self, kind: Kind) -> Result<(), Error> {
         let [of_states, of_gradients] = [
             [
@@ -134,7 +134,7 @@ impl MergeArgs {
     }
 }
 
-/// What the files of a whole add up to.
+/// Totals of the files of a whole.
 struct Sums {
     /// Pairs of a query and a key, for one head.
     pairs: u128,
@@ -145,7 +145,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// Reads each file in the order of the tree, and pushes what it holds.
+    /// Reads each file in the order of the tree, and pushes its contents.
     fn of(
         members: &[Member<'_>],
         mut push: impl FnMut(&Member<'_>) -> Result<usize, Error>,
@@ -164,7 +164,7 @@ impl Sums {
 /// Runs the command.
 ///
 /// # Errors
-/// Whatever keeps the outputs from being complete. No file has changed then.
+/// Any failure that leaves the outputs incomplete. No file has changed then.
 pub fn merge(args: &MergeArgs) -> Result<(), Error> {
     let start = Instant::now();
     let mut members = members::reserved(args.states.len())?;
@@ -202,7 +202,7 @@ pub fn merge(args: &MergeArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// The outputs' totals, the file that is named first, and the shape of what it holds.
+/// Totals of the outputs, the first file, and the shape of its contents.
 type Done = (Sums, String, Vec<usize>);
 
 /// Merges states.
@@ -299,7 +299,7 @@ fn gradients(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<
     Ok((sums, first, shape))
 }
 
-/// The axes of a tensor of batch, heads, tokens and head size in a layout.
+/// Returns the axes in a layout of a tensor of batch, heads, tokens and head size.
 fn shape(layout: Layout, [batch, heads, tokens, dim]: [usize; 4]) -> Vec<usize> {
     match layout {
         Layout::Bhnd => vec![batch, heads, tokens, dim],

@@ -1,4 +1,4 @@
-//! `--check`: the model and its rewritten form, compared in the user's ONNX Runtime before the file takes its place.
+//! `--check`: compares the model and its rewritten form in the user's ONNX Runtime before the file is replaced.
 
 use crate::error::Error;
 use clap::{Args, ValueEnum};
@@ -8,24 +8,24 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Names the library of ONNX Runtime.
+/// Environment variable with the path of the ONNX Runtime library.
 const VARIABLE: &str = "ELSA_ONNXRUNTIME";
 /// The library of the operator.
 const OPERATOR: &str = "libelsa_ort.so";
-/// How the system knows the library of ONNX Runtime.
+/// System names of the ONNX Runtime library.
 const NAMES: [&str; 2] = ["libonnxruntime.so.1", "libonnxruntime.so"];
-/// Prints the folder of the package of ONNX Runtime, which it does not import.
+/// Python code that prints the folder of the ONNX Runtime package without importing it.
 const PACKAGE: &str =
     "import importlib.util as u; print(u.find_spec('onnxruntime').submodule_search_locations[0])";
 
-/// Whether the rewritten model is checked.
+/// When the rewritten model is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum When {
-    /// If ONNX Runtime and the operator are found.
+    /// Check if ONNX Runtime and the operator are found.
     Auto,
-    /// Or nothing is written.
+    /// Check, or write nothing.
     Require,
-    /// Not at all.
+    /// Do not check.
     Off,
 }
 
@@ -35,15 +35,15 @@ pub struct CheckArgs {
     /// Run both models in ONNX Runtime before OUT is written, and write nothing if they differ
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = When::Auto)]
     pub check: When,
-    /// The library of ONNX Runtime for the check [default: ELSA_ONNXRUNTIME, then the system's, then python3's]
+    /// ONNX Runtime library for the check [default: ELSA_ONNXRUNTIME, then the system's, then python3's]
     #[arg(long, value_name = "FILE")]
     pub runtime: Option<PathBuf>,
-    /// The library of the operator for the check [default: libelsa_ort.so in ../lib, or beside the tool]
+    /// Operator library for the check [default: libelsa_ort.so in ../lib or in the tool's folder]
     #[arg(long, value_name = "FILE")]
     pub operator: Option<PathBuf>,
 }
 
-/// Why both models were not run, or what is wrong.
+/// Reason for not running both models, or an error.
 enum Stop {
     Unchecked(String),
     Wrong(Error),
@@ -55,10 +55,10 @@ impl From<String> for Stop {
     }
 }
 
-/// Compares a model with its form `rewritten`; returns in words what was done.
+/// Compares a model with its form `rewritten`; returns a description of the result.
 ///
 /// # Errors
-/// Models that differ, a library that was named and is none; with [`When::Require`] a check that could not be made.
+/// Models that differ, a named library that cannot be loaded; with [`When::Require`] a check that was not possible.
 pub fn check(args: &CheckArgs, rewrite: &Rewrite<'_>, rewritten: Model<'_>) -> Result<Option<String>, Error> {
     if args.check == When::Off {
         return Ok(None);
@@ -83,7 +83,7 @@ fn compared(args: &CheckArgs, rewrite: &Rewrite<'_>, rewritten: Model<'_>) -> Re
     })
 }
 
-/// The library of the operator.
+/// Finds the library of the operator.
 fn operator(args: &CheckArgs) -> Result<PathBuf, Stop> {
     if let Some(path) = &args.operator {
         if path.is_file() {
@@ -100,7 +100,7 @@ fn operator(args: &CheckArgs) -> Result<PathBuf, Stop> {
     })
 }
 
-/// The runtime that is named, or else the first that is found.
+/// Loads the named runtime, or else the first one found.
 fn runtime(args: &CheckArgs) -> Result<Runtime, Stop> {
     let named = args.runtime.clone().map(|path| (path, ""));
     let variable = || env::var_os(VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -123,7 +123,7 @@ fn runtime(args: &CheckArgs) -> Result<Runtime, Stop> {
     Runtime::open(&library).map_err(|e| e.to_string().into())
 }
 
-/// The library within the package of the Python in the path.
+/// Finds the library inside the package of the Python on the path.
 fn package() -> Option<PathBuf> {
     let mut python = Command::new("python3");
     let said = python.args(["-c", PACKAGE]).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;

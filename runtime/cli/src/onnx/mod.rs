@@ -1,4 +1,4 @@
-//! `elsa onnx`: attention in ONNX models, listed or replaced by the operator of this runtime.
+//! `elsa onnx`: lists attention in ONNX models, or replaces it by the operator of this runtime.
 
 mod check;
 
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// `elsa onnx`.
 #[derive(Args, Debug)]
 pub struct OnnxArgs {
-    /// What to do
+    /// Action.
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -43,7 +43,7 @@ reason. Nothing is compared where the original answers NaN.
 All else in the file stays as it is, byte by byte; the domain ai.elsa is added to its imports. Files with weights beside
 the model are not touched, and OUT must lie in the same folder.";
 
-/// What to do with a model.
+/// Action on a model.
 #[derive(Subcommand, Debug)]
 pub enum Verb {
     /// List the attention of a model: what would be replaced, what stays and why
@@ -70,10 +70,10 @@ pub struct RewriteArgs {
     /// The model
     #[arg(value_name = "IN")]
     pub model: PathBuf,
-    /// Where the rewritten model goes; beside IN if IN keeps its weights in other files
+    /// File for the rewritten model; in the folder of IN if IN keeps its weights in other files
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
-    /// Whether OUT may be IN.
+    /// Permission for OUT to be IN.
     #[command(flatten)]
     pub force: ForceArgs,
     /// Write nothing
@@ -82,12 +82,12 @@ pub struct RewriteArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-    /// How the rewritten model is checked.
+    /// Check of the rewritten model.
     #[command(flatten)]
     pub check: check::CheckArgs,
 }
 
-/// What is printed as JSON.
+/// JSON output.
 #[derive(Serialize)]
 struct Told<'a> {
     what: &'static str,
@@ -96,7 +96,7 @@ struct Told<'a> {
     attentions: &'a [Attention],
     /// The file that was written.
     written: Option<String>,
-    /// What ONNX Runtime made of both models, or why they were not run.
+    /// Result of ONNX Runtime for both models, or the reason why they were not run.
     check: Option<&'a str>,
 }
 

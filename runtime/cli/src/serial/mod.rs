@@ -1,4 +1,4 @@
-//! Serial ports: their names, how they are opened, and the [`Sink`] that sends the records of a benchmark through one.
+//! Serial ports: names, opening, and the [`Sink`] that sends the records of a benchmark.
 
 mod sink;
 
@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How a port is written.
+/// Syntax of a port.
 pub const VALUE: &str = "PORT[:BAUD]";
 
 /// The rate of a port that is named without one.
@@ -20,7 +20,7 @@ pub const BAUD: u32 = 115_200;
 /// Rates that a port may have.
 const BAUDS: std::ops::RangeInclusive<u32> = 50..=4_000_000;
 
-/// How long one attempt to read or write waits.
+/// Timeout of one attempt to read or write.
 const ATTEMPT: Duration = Duration::from_millis(100);
 
 /// Time between two attempts to open a port that has gone.
@@ -39,7 +39,7 @@ pub enum PortError {
     Baud {
         /// The port.
         port: String,
-        /// What follows its colon.
+        /// Text behind its colon.
         found: String,
     },
     /// Nothing of that name.
@@ -74,7 +74,7 @@ pub enum PortError {
     Unfit {
         /// The path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// A thread that the system does not start.
@@ -88,14 +88,14 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// Whether the request is at fault, and not the system.
+    /// Returns `true` if the request is at fault, not the system.
     #[must_use]
     pub const fn is_request(&self) -> bool {
         !matches!(self, PortError::Busy { .. } | PortError::Thread { .. })
     }
 }
 
-/// How a user gets into a group that owns ports. A port of the group tty is a console, which a service holds.
+/// Explains how to join a group that owns ports. A port of the group tty is a console that belongs to a service.
 fn joining(group: &str) -> String {
     match group {
         "tty" => ", a console: sudo systemctl stop nvgetty frees that of a Jetson".to_owned(),
@@ -114,8 +114,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// The port of `text`, a path or a path and a rate. A path may have colons itself, as those of `/dev/serial/by-path`
-    /// have: a file of that whole name is the port.
+    /// Parses the port of `text`, a path or a path and a rate. A path may have colons itself, as those of
+    /// `/dev/serial/by-path` have: a file of that whole name is the port.
     ///
     /// # Errors
     /// A rate that is none.
@@ -131,7 +131,7 @@ impl Port {
         }
     }
 
-    /// Whether a file of its name exists. Allocates nothing, as opening does.
+    /// Returns `true` if a file of its name exists. Like opening, it allocates nothing.
     fn exists(&self) -> bool {
         self.path.exists()
     }
@@ -176,7 +176,7 @@ impl Display for Port {
     }
 }
 
-/// The name of a group, or its number where it has none.
+/// Returns the name of a group, or its number where it has none.
 fn group(id: u32) -> String {
     let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
     let name = groups.lines().find_map(|line| {
@@ -187,7 +187,7 @@ fn group(id: u32) -> String {
     name.unwrap_or_else(|| id.to_string())
 }
 
-/// Whether an attempt to read or write failed only because it took too long or was interrupted.
+/// Returns `true` if an attempt to read or write failed only because of a timeout or an interruption.
 #[must_use]
 pub fn waits(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)

@@ -1,10 +1,9 @@
-//! The end of a serial line that sends.
+//! The sending end of a serial line.
 //!
-//! A port may be slower than the benchmark, stand still, or disappear, and none of it may disturb a measurement. So
-//! [`Sink::send`] only makes a frame and puts it into a queue of fixed size; a thread writes. Where the queue is full
-//! the record is dropped, and since it has its number already, the reader knows. A port that fails is opened again
-//! when there is something to write. While records flow, nothing is allocated, so that what the benchmark counts is
-//! its own.
+//! A port may be slower than the benchmark, stall, or disappear, and none of it may disturb a measurement. So
+//! [`Sink::send`] only builds a frame and puts it into a queue of fixed size; a thread writes. If the queue is full,
+//! the record is dropped, and its missing number shows the loss to the reader. A port that fails is opened again when
+//! there is something to write. Sending allocates nothing, so the benchmark counts only its own allocations.
 
 use super::{Port, PortError, RETRY, waits};
 use elsa_core::telemetry::frame::{Encoder, FRAME};
@@ -24,14 +23,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes that the system takes at once from a port that is behind.
 const BURST: u32 = 4096;
 
-/// What became of the records.
+/// Fate of the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Records that the port took whole. One that stands still may hold them for ever.
     pub sent: u64,
     /// Records that it did not take.
     pub dropped: u64,
-    /// How often the port was opened again.
+    /// Number of times that the port was opened again.
     pub reconnects: u64,
 }
 
@@ -41,7 +40,7 @@ struct Frame {
     len: usize,
 }
 
-/// What the thread reports.
+/// State that the thread reports.
 #[derive(Default)]
 struct State {
     sent: u64,
@@ -92,7 +91,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// A sink for the port of `text`, which is a path or a path and a rate, `PORT[:BAUD]`.
+    /// Opens a sink for the port of `text`, which is a path or a path and a rate, `PORT[:BAUD]`.
     ///
     /// # Errors
     /// A port that cannot be opened, and a thread that the system does not start.
@@ -155,7 +154,7 @@ impl Drop for Sink {
     }
 }
 
-/// A number that two runs are unlikely to share.
+/// Returns a number that two runs are unlikely to share.
 fn run() -> u32 {
     let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     // The lower bits change fastest.
@@ -166,12 +165,12 @@ fn run() -> u32 {
 struct Line {
     port: Port,
     tty: Option<TTYPort>,
-    /// Whether nothing has been written since the port was opened.
+    /// `true` if nothing has been written since the port was opened.
     fresh: bool,
 }
 
 impl Line {
-    /// Writes frames until there are no more, or nobody waits for them.
+    /// Writes frames until there are no more, or no caller waits for them.
     fn serve(&mut self, frames: &Receiver<Frame>, shared: &Shared) {
         for frame in frames {
             if self.deliver(&frame.bytes[..frame.len], shared) {
@@ -181,7 +180,7 @@ impl Line {
                 break;
             }
         }
-        // A process that ends takes with it what the port has not passed on.
+        // A process that ends discards the bytes that the port has not transmitted.
         if let Some(tty) = &mut self.tty
             && let Err(e) = tty.flush()
         {
@@ -199,7 +198,7 @@ impl Line {
                 }
                 continue;
             };
-            // The zero ends what the reader may hold of another connection.
+            // The zero ends a frame that the reader may hold from another connection.
             if (!self.fresh || write(tty, &[0], shared)) && write(tty, frame, shared) {
                 self.fresh = false;
                 return true;
@@ -207,14 +206,14 @@ impl Line {
             if shared.abandoned() {
                 return false;
             }
-            // Of a port that comes and fails at once, only the first time is told.
+            // Repeated failures of a port right after opening are reported only once.
             let level = if self.fresh { log::Level::Debug } else { log::Level::Warn };
             log::log!(level, "--serial: {}: gone; what finds no room is dropped until it is back", self.port);
             self.tty = None;
         }
     }
 
-    /// Waits for the port to come back. Returns whether it did before nobody waited any more.
+    /// Waits for the port to come back. Returns `true` if it does while a caller still waits.
     fn reopen(&mut self, shared: &Shared) -> bool {
         loop {
             let state = shared.lock();
@@ -239,7 +238,7 @@ impl Line {
     }
 }
 
-/// Writes all of `bytes`, however long the port makes it wait. Returns whether it did; if not, the port failed or nobody
+/// Writes all of `bytes`, waiting for the port as long as necessary. Returns `false` if the port fails or no caller
 /// waits any more.
 fn write(to: &mut impl Write, mut bytes: &[u8], shared: &Shared) -> bool {
     while !bytes.is_empty() {

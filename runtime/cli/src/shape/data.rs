@@ -6,7 +6,7 @@ use crate::random::Random;
 use elsa_core::attention::{Alignment, Inputs, MaskElements, Problem};
 use elsa_files::{Buffer, zeros};
 
-/// Of the pairs of a boolean mask, the share that is attended.
+/// Attended share of the pairs of a boolean mask.
 const ATTENDED: f64 = 0.8;
 
 /// Tensors of standard normal numbers, and the mask.
@@ -22,7 +22,7 @@ pub struct Data {
     pub mask: Option<Mask>,
     /// The table of relative positions, if the shape has one.
     pub table: Option<Buffer>,
-    /// Where the sequences begin and end, if the shape packs them.
+    /// Bounds of the sequences, if the shape packs them.
     pub bounds: Option<Vec<i64>>,
 }
 
@@ -36,7 +36,8 @@ pub enum Mask {
 }
 
 impl Data {
-    /// Data for `problem`, which must be that of `shape`: the same in every call. Every query attends a key.
+    /// Generates data for `problem`, which must be that of `shape`: the same in every call. Every query
+    /// attends a key.
     ///
     /// # Errors
     /// Memory that the system refuses.
@@ -60,7 +61,7 @@ impl Data {
         Ok(Data { query, key, value, mask, table, bounds: shape.bounds() })
     }
 
-    /// The data of a call.
+    /// Returns the data of a call.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         let mut inputs = Inputs::new(self.query.elements(), self.key.elements(), self.value.elements());

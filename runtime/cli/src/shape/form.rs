@@ -1,4 +1,4 @@
-//! What a shape says, and the problem that it stands for.
+//! The parts of a shape, and its problem.
 
 use crate::error::Error;
 use elsa_core::argument::ArgumentError;
@@ -72,7 +72,7 @@ impl MaskForm {
         MaskForm::Row,
     ];
 
-    /// The name in shapes.
+    /// Returns the name in shapes.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -86,13 +86,13 @@ impl MaskForm {
         }
     }
 
-    /// Whether the elements are booleans. If not, they are added to the scores.
+    /// Returns `true` if the elements are booleans. Otherwise they are added to the scores.
     #[must_use]
     pub const fn is_boolean(self) -> bool {
         matches!(self, MaskForm::Bool | MaskForm::True | MaskForm::Padding)
     }
 
-    /// The axes of the mask of `shape`. Those that it broadcasts are one.
+    /// Returns the axes of the mask of `shape`. Broadcast axes are one.
     #[must_use]
     pub const fn axes(self, shape: &Shape) -> [usize; 4] {
         let Shape { batch, heads, queries, keys, .. } = *shape;
@@ -106,7 +106,7 @@ impl MaskForm {
 }
 
 impl Shape {
-    /// Plain attention.
+    /// Creates a shape of plain attention.
     #[must_use]
     pub const fn plain(batch: usize, heads: usize, queries: usize, keys: usize, dim: usize) -> Shape {
         let window = Window { left: None, right: None };
@@ -125,15 +125,15 @@ impl Shape {
         }
     }
 
-    /// Where each packed sequence begins, and where the last one ends. The lengths are spread evenly from the shortest
-    /// to the longest, in an order that mixes short and long ones. None where sequences are not packed.
+    /// Returns the start of each packed sequence and the end of the last. The lengths are spread evenly from the
+    /// shortest to the longest, in an order that mixes short and long ones. `None` if sequences are not packed.
     #[must_use]
     pub fn bounds(self) -> Option<Vec<i64>> {
         let shortest = self.packed?;
         let steps = self.batch.saturating_sub(1).max(1);
         let mut end = 0;
         let ends = (0..self.batch).map(|b| {
-            // From both ends in turn: 0, n - 1, 1, n - 2, and so on.
+            // Alternating from both ends: 0, n - 1, 1, n - 2, and so on.
             let rank = if b % 2 == 0 { b / 2 } else { self.batch - 1 - b / 2 };
             end += shortest + (self.queries - shortest) * rank / steps;
             i64::try_from(end).unwrap_or(i64::MAX)
@@ -141,8 +141,8 @@ impl Shape {
         Some(std::iter::once(0).chain(ends).collect())
     }
 
-    /// The attention of dense tensors `[batch, heads, tokens, dim]`, not yet checked. Elements of an additive mask and
-    /// of a table are of the same type as the tensors.
+    /// Builds the attention of dense tensors `[batch, heads, tokens, dim]`, not yet checked. Elements of an additive
+    /// mask and of a table are of the same type as the tensors.
     ///
     /// # Errors
     /// Sizes whose product overflows.
@@ -150,7 +150,7 @@ impl Shape {
         self.unnamed(dtype).map_err(named)
     }
 
-    /// The checked problem of [`Shape::spec`].
+    /// Returns the checked problem of [`Shape::spec`].
     ///
     /// # Errors
     /// Sizes that are not a valid problem.
@@ -158,7 +158,7 @@ impl Shape {
         self.unnamed(dtype).and_then(Spec::check).map_err(named)
     }
 
-    /// As [`Shape::spec`], with errors that name tensors.
+    /// Builds the problem like [`Shape::spec`], with errors that name tensors.
     fn unnamed(self, dtype: DType) -> Result<Spec, ArgumentError> {
         let Shape { batch, heads, queries, keys, dim, kv_heads, .. } = self;
         let total = self.bounds().and_then(|bounds| usize::try_from(*bounds.last()?).ok());
@@ -195,7 +195,7 @@ impl Shape {
         4.0 * pairs * self.heads as f64 * self.dim as f64
     }
 
-    /// The corner of the causal mask by name, if there is one.
+    /// Returns the corner of the causal mask by name, if there is one.
     #[must_use]
     pub fn corner(self) -> Option<&'static str> {
         let of =
@@ -203,7 +203,7 @@ impl Shape {
         self.causal.and_then(of)
     }
 
-    /// The two sides of the window, −1 where it is open; none without a window.
+    /// Returns the two sides of the window, −1 where it is open; `None` without a window.
     #[must_use]
     pub fn sides(self) -> Option<[i64; 2]> {
         let side = |side: Option<usize>| side.map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
@@ -211,7 +211,7 @@ impl Shape {
         (self.window != Window::default()).then(|| [side(left), side(right)])
     }
 
-    /// What the shape says beside its five sizes, as it is written.
+    /// Returns the parts of the shape after its five sizes, as written.
     #[must_use]
     pub fn parts(self) -> Vec<String> {
         let kv = (self.kv_heads != self.heads).then(|| format!("kv={}", self.kv_heads));
@@ -235,13 +235,13 @@ impl Shape {
     }
 }
 
-/// An error about a tensor of a shape: the user gave the shape.
+/// Converts an error about a tensor to one about the user's shape.
 fn named(e: ArgumentError) -> Error {
     Error::Problem(e.renamed(|_| "shape"))
 }
 
 impl Display for Shape {
-    /// The shape as it is written.
+    /// Writes the shape in the form of the command line.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Shape { batch, heads, queries, keys, dim, .. } = self;
         let parts: String = self.parts().iter().map(|part| format!(",{part}")).collect();

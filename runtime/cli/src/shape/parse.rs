@@ -1,4 +1,4 @@
-//! Reading of shapes.
+//! Parser of shapes.
 
 use super::form::{ALIGNMENTS, MaskForm, Shape};
 use elsa_core::attention::{Window, Windows};
@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// The place of a shape in help texts.
 pub const VALUE: &str = "B,H,NQ,NK,D[,...]";
 
-/// What a shape may say beside its five sizes, for help texts.
+/// Help text of the parts of a shape after its five sizes.
 pub const HELP: &str = "\
 A shape is B,H,NQ,NK,D: sequences, heads, query and key tokens, head size. Behind them may stand, in any order:
   kv=HK           key heads, which divide H
@@ -28,18 +28,18 @@ const SIZES: [&str; 5] = ["B", "H", "NQ", "NK", "D"];
 
 const PARTS: &str = "kv=HK, causal, window=L:R, mask=FORM, swin=HxW[:S], packed=MIN";
 
-/// The message for a part of a shape.
+/// Formats the message for a part of a shape.
 fn refused(part: &str, found: &str, allowed: &str) -> String {
     format!("{part}: {found}; allowed: {allowed}")
 }
 
-/// A whole number from one.
+/// Parses a whole number from one.
 fn size(part: &str, text: &str) -> Result<usize, String> {
     let size = text.parse().ok().filter(|size| *size > 0);
     size.ok_or_else(|| refused(part, &format!("'{text}'"), "a whole number from 1"))
 }
 
-/// The shortest of the packed sequences of `shape`. `found` is the value in messages.
+/// Parses the shortest of the packed sequences of `shape`. `found` is the value in messages.
 fn packed(shape: &Shape, value: Option<&str>, found: &str) -> Result<usize, String> {
     let shortest = size("packed", value.unwrap_or_default())?;
     if shape.queries != shape.keys {
@@ -50,7 +50,7 @@ fn packed(shape: &Shape, value: Option<&str>, found: &str) -> Result<usize, Stri
         let allowed = format!("at most NQ = NK = {}, the longest sequence", shape.queries);
         return Err(refused("packed", found, &allowed));
     }
-    // All tokens lie on one axis.
+    // All tokens are on one axis.
     if shape.batch.checked_mul(shape.queries).is_none_or(|total| i64::try_from(total).is_err()) {
         let found = format!("{} sequences", shape.batch);
         return Err(refused("packed", &found, "as many as 64 bits count the tokens of"));
@@ -62,7 +62,7 @@ fn packed(shape: &Shape, value: Option<&str>, found: &str) -> Result<usize, Stri
     }
 }
 
-/// The two sides of a window, `L:R`; −1 is open.
+/// Parses the two sides of a window, `L:R`; −1 is open.
 fn window(text: &str) -> Option<Window> {
     let side = |text: &str| match text {
         "-1" => Some(None),
@@ -73,7 +73,8 @@ fn window(text: &str) -> Option<Window> {
     (window != Window::default()).then_some(window)
 }
 
-/// The square windows of the sequences of `shape`, `HxW[:S]`. `found` is the value in messages.
+/// Parses the square windows of the sequences of `shape`, `HxW[:S]`. `found` is the value in
+/// messages.
 fn windows(shape: &Shape, value: Option<&str>, found: &str) -> Result<Windows, String> {
     let refused = |found: String, allowed: String| Err(refused("swin", &found, &allowed));
     let sizes = |text: &str| {

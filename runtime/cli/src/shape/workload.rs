@@ -56,7 +56,7 @@ pub const WORKLOADS: [Workload; 12] = [
 ];
 
 impl Workload {
-    /// The shapes.
+    /// Returns the shapes.
     ///
     /// # Errors
     /// None: a test reads every shape.

@@ -1,4 +1,4 @@
-//! What a run is of, and the journal of an earlier one that it goes on with.
+//! Identity of a run, and the journal of an earlier one that it resumes.
 
 use super::commit::{Move, journal_of};
 use super::journal::{self, Earlier, Journal, Sizes, Stage};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// A run whose journal has been looked for.
 #[derive(Debug)]
 pub struct Begun {
-    /// Where the journal is; `None` if none is kept.
+    /// Path of the journal; `None` without one.
     path: Option<PathBuf>,
     /// Problem, kernel, inputs and outputs, a line for each.
     run: Vec<String>,
@@ -42,7 +42,7 @@ impl Begun {
             run.extend(lines.map(|(line, over)| line + &over));
             return Ok(Begun { path, run, earlier: None });
         };
-        // Which files have taken their places already; none of those that are neither there nor beside.
+        // Files that have already replaced their targets; excludes files that exist neither there nor as a part.
         let done: Vec<Option<bool>> = match &earlier.commit {
             Some(parts) if parts.len() == moves.len() => {
                 moves.iter().zip(parts).map(|(of, part)| of.is_done(part)).collect()
@@ -52,7 +52,7 @@ impl Begun {
         };
         let mut known = run.clone();
         for ((line, over), done) in lines.zip(&done) {
-            // What it was to take the place of is there no more.
+            // The file that it was to replace no longer exists.
             let was = earlier.run.iter().filter(|_| *done != Some(false)).find(|known| {
                 known.strip_prefix(&line).is_some_and(|rest| rest.is_empty() || rest.starts_with(" over "))
             });
@@ -76,7 +76,7 @@ impl Begun {
         Ok(Begun { path, run, earlier })
     }
 
-    /// How far the run has come; `None` if it does not go on after a kill.
+    /// Returns the stage of the run; `None` if it cannot be resumed after a kill.
     #[must_use]
     pub fn stage(&self) -> Option<Stage> {
         self.path.as_ref().map(|_| match &self.earlier {
@@ -101,7 +101,7 @@ impl Begun {
     /// Has `outputs` take notes of a run of `units` units, in the earlier journal or a new one.
     ///
     /// # Errors
-    /// A journal of more units; what the file system reports.
+    /// A journal with more units; errors of the file system.
     pub fn note_in(self, outputs: &mut Outputs, sizes: Sizes, units: usize) -> Result<(), Error> {
         let from = self.finished();
         if from > units {

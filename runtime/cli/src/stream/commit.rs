@@ -1,11 +1,12 @@
-//! The end of a run that may be killed at any time: the files that it has made take their places, one by one.
+//! The end of a run that may be killed at any time: its finished files replace their targets one by one.
 //!
 //! ```text
-//! parts complete, on the device -> the journal tells their identities -> renamed -> arrays and journal removed
+//! parts complete, on the device -> the journal records their identities -> renamed -> arrays and journal removed
 //! ```
 //!
-//! A rename keeps what identifies a file. So whoever finds the journal can tell a part that still lies beside its target
-//! from one that has become the target, and does what is left. Paths come from the flags, never from the journal.
+//! A rename preserves a file's identity. So the next run that finds the journal can distinguish a part next to its
+//! target from one that has become the target, and completes the rest. Paths come from the flags, never from the
+//! journal.
 
 use super::journal::Journal;
 use elsa_files::{
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// The arrays of an archive of states.
 pub const ARRAYS: [&str; 3] = ["m", "S", "W"];
 
-/// The name of a file beside `target`.
+/// Returns the path of a file next to `target`.
 #[must_use]
 pub fn beside(target: &Path, name: &str) -> PathBuf {
     let mut path = target.as_os_str().to_owned();
@@ -29,19 +30,19 @@ pub fn beside(target: &Path, name: &str) -> PathBuf {
     path.into()
 }
 
-/// Where the journal of a run with the output `target` is.
+/// Returns the path of the journal of a run with the output `target`.
 #[must_use]
 pub fn journal_of(target: &Path) -> PathBuf {
     beside(target, ".elsa-journal")
 }
 
-/// Where a run that can go on makes the file `target`.
+/// Returns the path of the part file of a resumable run for `target`.
 #[must_use]
 pub fn part_of(target: &Path) -> PathBuf {
     beside(target, ".elsa-part")
 }
 
-/// What a rename leaves as it is, and no other file has.
+/// Returns the part of the metadata that a rename preserves and that identifies the file.
 fn identity(found: &Metadata) -> String {
     format!("{}:{} {}", found.dev(), found.ino(), found.len())
 }
@@ -51,14 +52,14 @@ fn identity(found: &Metadata) -> String {
 pub struct Move {
     argument: &'static str,
     target: PathBuf,
-    /// Whether the target is written itself, so that only what else was made of it goes.
+    /// `true` if the target is written directly, so that only its other files are removed.
     direct: bool,
     /// Files that are not needed any more then.
     arrays: Vec<PathBuf>,
 }
 
 impl Move {
-    /// The move of a prepared file.
+    /// Returns the move of a prepared file.
     #[must_use]
     pub fn of(file: &Prepared) -> Move {
         let arrays = match file.format {
@@ -69,15 +70,15 @@ impl Move {
         Move { argument, target, direct: file.direct.is_some(), arrays }
     }
 
-    /// The files that the run makes beside the target.
+    /// Returns the files that the run creates next to the target.
     pub fn parts(&self) -> impl Iterator<Item = PathBuf> {
         std::iter::once(part_of(&self.target)).chain(self.arrays.iter().cloned())
     }
 
-    /// The identity of the part, which is complete.
+    /// Returns the identity of the part, which is complete.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Errors of the file system.
     pub fn identity(&self) -> Result<String, FileError> {
         if self.direct {
             return Ok(String::new());
@@ -86,7 +87,8 @@ impl Move {
         Ok(identity(&found))
     }
 
-    /// Whether the part of this identity has become the target; `None` if it is neither the part nor the target.
+    /// Returns whether the part of this identity has become the target; `None` if it is neither the part nor the
+    /// target.
     #[must_use]
     pub fn is_done(&self, part: &str) -> Option<bool> {
         if self.direct {
@@ -100,7 +102,7 @@ impl Move {
         }
     }
 
-    /// Does what is left to do.
+    /// Completes the move.
     fn finish(&self) -> Result<(), FileError> {
         if !self.direct {
             step();
@@ -125,10 +127,10 @@ impl Move {
     }
 }
 
-/// Does what is left of `moves`, which `journal` tells of, and removes the journal.
+/// Completes the rest of `moves`, as recorded in `journal`, and removes the journal.
 ///
 /// # Errors
-/// What the file system reports.
+/// Errors of the file system.
 pub fn finish(moves: &[Move], journal: Journal) -> Result<(), FileError> {
     moves.iter().try_for_each(Move::finish)?;
     let folders: BTreeSet<&Path> = moves.iter().map(|of| folder(&of.target)).collect();
@@ -148,7 +150,7 @@ pub fn finish(moves: &[Move], journal: Journal) -> Result<(), FileError> {
 /// Waits until a file is on the device, where it is on one.
 ///
 /// # Errors
-/// What the file system reports.
+/// Errors of the file system.
 pub fn synced(file: &File) -> io::Result<()> {
     step();
     match file.sync_all() {

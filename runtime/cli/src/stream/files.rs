@@ -16,7 +16,7 @@ const PIECE: usize = 64 << 10;
 #[derive(Clone, Copy, Debug)]
 struct Tensor<'a> {
     file: &'a File,
-    /// Where its elements start.
+    /// Offset of its elements.
     start: u64,
     stored: Stored,
 }
@@ -32,8 +32,8 @@ pub struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    /// The tensors of `job`. Deflated members of archives are unpacked into files without names beside the first of the outputs
-    /// that is a file, or else beside the archive.
+    /// Opens the tensors of `job`. Deflated members of archives are unpacked into nameless files, next to the first
+    /// output that is a file, or else next to the archive.
     ///
     /// # Errors
     /// A member that is damaged or cannot be unpacked; memory that the system refuses.

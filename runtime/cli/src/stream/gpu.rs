@@ -1,4 +1,5 @@
-//! A streamed run on a GPU: its memory within `--device-budget`, page-locked memory within what `--host-budget` leaves.
+//! A streamed run on a GPU: device memory within `--device-budget`, page-locked memory within the rest of
+//! `--host-budget`.
 
 use super::begun::Begun;
 use super::commit::journal_of;
@@ -22,25 +23,25 @@ use std::time::{Duration, Instant};
 /// pages of the program in memory, and takes some for its files between the plan and the run.
 pub const MARGIN: usize = 3 << 20;
 
-/// Bytes that the tool takes besides what streams account for: pieces of files, and what the driver loads late.
+/// Bytes that the tool uses in addition to the accounted ones: pieces of files, and modules that the driver loads late.
 const SLACK: usize = 4 << 20;
 
-/// What a run on a GPU is asked for.
+/// Request for a run on a GPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     /// Bytes of the host's memory.
     pub host_budget: usize,
-    /// Bytes of the device's memory; `None` is what is free.
+    /// Bytes of the device's memory; `None` uses the free memory.
     pub device_budget: Option<usize>,
-    /// Whether short chains of f16 products may be summed in f16.
+    /// `true` if short chains of f16 products may be summed in f16.
     pub half_scores: bool,
     /// Length of a chunk, as a multiple of the one that would be chosen.
     pub eta: f64,
-    /// Whether a journal is kept.
+    /// `true` if a journal is kept.
     pub resume: bool,
-    /// What the journal of a run on the CPU calls it.
+    /// Identity of the run in a CPU journal.
     pub by_the_cpu: &'a str,
-    /// Whether the CPU may compute instead.
+    /// Permission for the CPU to compute instead.
     pub fallback: Fallback,
 }
 
@@ -81,7 +82,7 @@ fn fitted(
     }
 }
 
-/// The error of the tool. `taken` are bytes of the host that no page-locked memory may have.
+/// Builds the error of the tool. `taken` are bytes of the host that no page-locked memory may have.
 fn failed(error: GpuStreamError, taken: usize) -> Error {
     match error {
         GpuStreamError::Problem(error) => Error::Problem(error),
@@ -108,7 +109,7 @@ fn failed(error: GpuStreamError, taken: usize) -> Error {
     }
 }
 
-/// How a run on a GPU ended.
+/// Result of a run on a GPU.
 #[derive(Debug)]
 pub enum Ran {
     /// With every output.
@@ -224,7 +225,7 @@ pub fn run(
     Ok(Ran::Done(Box::new(done)))
 }
 
-/// Name of the kernel that passes the chunks, which is that of the whole.
+/// Returns the name of the kernel that processes the chunks, which is that of the whole.
 fn kernel(engine: &Engine, problem: &Problem) -> &'static str {
     engine.plan(problem, &PlanOptions::default()).map_or("", |plan| plan.kernel())
 }

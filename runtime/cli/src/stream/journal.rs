@@ -1,4 +1,4 @@
-//! The journal of a run that can go on after a kill: what the run was of, and which units are finished.
+//! The journal of a resumable run: the identity of the run, and its finished units.
 //!
 //! ```text
 //! elsa journal 1
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: &str = "elsa journal 1";
 
-/// How the last line begins.
+/// Prefix of the last line.
 const COMMIT: &str = "commit ";
 
 /// Most bytes of a journal that are read.
@@ -32,7 +32,7 @@ const LONGEST: u64 = 64 << 20;
 /// rows, keys and splits of its division, and ones.
 pub type Sizes = [usize; 5];
 
-/// What a run was of.
+/// Identity of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
     /// The sizes of its units and chunks.
@@ -41,12 +41,12 @@ struct Head {
     run: Vec<String>,
 }
 
-/// How far a run that can go on has come.
+/// Progress of a resumable run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Nothing was computed yet.
     New,
-    /// Some units are finished, and their outputs lie beside the targets.
+    /// Some units are finished, and their outputs are next to the targets.
     Begun,
     /// All are, and their files take their places.
     Complete,
@@ -59,7 +59,7 @@ pub struct Journal {
     file: File,
 }
 
-/// What a journal says about an earlier run.
+/// Content of an earlier run's journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Earlier {
     /// Its units and chunk.
@@ -78,11 +78,11 @@ fn refused(path: &Path, found: &str) -> Error {
     Error::Argument { argument: "resume", found, allowed: allowed.into() }
 }
 
-/// What the bytes of a journal say, and how many of them count; `None` if its head is not complete. The error is what was
-/// found instead.
+/// Parses a journal; returns its content and the number of valid bytes, or `None` if its head is not complete. The
+/// error describes the content found instead.
 ///
 /// # Errors
-/// Anything but a journal, or its beginning.
+/// Anything except a journal, or its beginning.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Earlier, usize)>, &'static str> {
     let text = std::str::from_utf8(bytes).map_err(|_| "no journal")?;
     let mut lines = text.split_inclusive('\n');
@@ -150,7 +150,7 @@ impl Journal {
     /// Opens the journal at `path`, if there is one.
     ///
     /// # Errors
-    /// A file that is no journal, or that another process has; what the file system reports.
+    /// A file that is not a journal, or that another process has locked; errors of the file system.
     pub fn open(path: &Path) -> Result<Option<(Journal, Earlier)>, Error> {
         let unread = |source| FileError::Read { argument: "resume", path: path.to_path_buf(), source };
         let mut file = match regular(File::options().read(true).write(true), path) {
@@ -172,7 +172,7 @@ impl Journal {
     /// Begins a journal at `path`.
     ///
     /// # Errors
-    /// A journal that another process has; what the file system reports.
+    /// A journal that another process has locked; errors of the file system.
     pub fn begin(path: &Path, sizes: Sizes, run: Vec<String>) -> Result<Journal, Error> {
         let failed = |source| FileError::Write { argument: "resume", path: path.to_path_buf(), source };
         let head = serde_json::to_string(&Head { sizes, run }).map_err(|e| failed(e.into()))?;
@@ -196,7 +196,7 @@ impl Journal {
     /// Notes that unit `number` is finished.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Errors of the file system.
     pub fn note(&mut self, number: usize) -> io::Result<()> {
         self.line(&format!("unit {number}"))?;
         step();
@@ -206,7 +206,7 @@ impl Journal {
     /// Notes that the files of these identities are complete and take their places.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Errors of the file system.
     pub fn commit(&mut self, parts: &[String]) -> Result<(), Error> {
         let parts = serde_json::to_string(parts).map_err(io::Error::from);
         let noted = parts.and_then(|parts| {
@@ -224,7 +224,7 @@ impl Journal {
     /// Removes the journal.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Errors of the file system.
     pub fn remove(self) -> io::Result<()> {
         step();
         std::fs::remove_file(&self.path)

@@ -1,7 +1,7 @@
-//! Streamed runs: tensors stay in their files, and the process within a budget.
+//! Streamed runs: tensors stay in their files, and the process stays within a budget.
 //!
-//! [`Files`] reads inputs by range, [`Outputs`] has outputs leave part by part, and [`journal`] says where a run that was
-//! killed goes on.
+//! [`Files`] reads inputs by range, [`Outputs`] writes outputs part by part, and [`journal`] records the point from
+//! which a killed run resumes.
 
 mod args;
 mod begun;
@@ -38,8 +38,8 @@ use wanted::shapes;
 /// Runs a job whose tensors are in their files. `writer` prepares its outputs.
 ///
 /// # Errors
-/// Whatever keeps the outputs from being complete. No target has changed then; with a journal, what is finished stays
-/// beside them.
+/// Any failure that leaves the outputs incomplete. No target has changed then; with a journal, finished parts stay next
+/// to them.
 pub fn run(
     job: &Job,
     args: &StreamArgs,
@@ -121,7 +121,7 @@ pub fn run(
     let start = Instant::now();
     let ran = stream.run_certified(&lengths, &mut files, &mut outputs, from);
     let ms = start.elapsed().as_secs_f64() * 1e3;
-    // What was read of a file that changed is neither the old contents nor the new.
+    // Data read from a changed file are neither the old contents nor the new.
     job.unchanged()?;
     let (report, certificate) = ran.map_err(|e| failed(job, &outputs, e))?;
     let certificate = certificate.as_ref().and_then(StreamCertificate::certified).map(|c| c.to_string());
@@ -145,7 +145,7 @@ pub fn run(
     })
 }
 
-/// The error of the tool for one of a run.
+/// Builds the error of the tool for one of a run.
 fn failed(job: &Job, outputs: &Outputs, e: StreamError) -> Error {
     match e {
         StreamError::Plan(e) => Error::Plan(e),
@@ -171,7 +171,7 @@ fn failed(job: &Job, outputs: &Outputs, e: StreamError) -> Error {
     }
 }
 
-/// The plan of a streamed run within `host_budget` bytes, for `elsa info`.
+/// Builds the plan of a streamed run within `host_budget` bytes, for `elsa info`.
 ///
 /// # Errors
 /// A budget that is too small, or beyond the machine.
@@ -180,7 +180,8 @@ pub fn plan(engine: &Engine, problem: &Problem, host_budget: usize) -> Result<St
     engine.stream(problem, &options).map_err(|e| refused(engine, problem, &options, e))
 }
 
-/// The error of a plan. One of a budget names a number that is enough; where a run goes on, that of a new run, too.
+/// Builds the error of a plan. One of a budget names a number that is enough; where a run goes on, that of a new run,
+/// too.
 fn refused(engine: &Engine, problem: &Problem, options: &StreamOptions, error: PlanError) -> Error {
     let PlanError::Refused(ChooseError::HostBudget { needed, budget }) = error else { return error.into() };
     let enough = needed.saturating_add(gpu::MARGIN);

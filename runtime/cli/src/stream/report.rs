@@ -1,4 +1,4 @@
-//! What a streamed run did.
+//! Report of a streamed run.
 
 use elsa_core::dtype::DType;
 use elsa_runtime::{Account, Backend, StreamReport};
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// A streamed run that is complete.
 #[derive(Debug)]
 pub struct Done {
-    /// What the run did. On a GPU reading is the copy to the device, and the times are the device's.
+    /// Report of the run. On a GPU, reading is the copy to the device, and the times are the device's.
     pub report: StreamReport,
     /// Its duration.
     pub ms: f64,
@@ -20,7 +20,7 @@ pub struct Done {
     pub peak: Option<usize>,
     /// Bytes that the process may have had.
     pub budget: usize,
-    /// What computed.
+    /// Back end of the run.
     pub backend: Backend,
     /// Name of the kernel.
     pub kernel: &'static str,
@@ -30,15 +30,15 @@ pub struct Done {
     pub resident_rows: usize,
     /// Keys of a chunk.
     pub chunk_keys: usize,
-    /// What memory is for, in bytes.
+    /// Memory by purpose, in bytes.
     pub account: Map<String, Value>,
-    /// How often the system or the driver refused memory, each time of a larger division.
+    /// Number of times that the system or the driver refused memory, each for a larger division.
     pub refused: usize,
     /// Bytes on the disk into which deflated inputs were unpacked for the run.
     pub unpacked: u64,
     /// Why the CPU computed in place of a GPU.
     pub fallback: Option<String>,
-    /// The certificate, as a line of JSON, if it was asked for.
+    /// The certificate, as a line of JSON, if requested.
     pub certificate: Option<String>,
 }
 
@@ -71,7 +71,7 @@ pub struct Report<S> {
     fallback: Option<String>,
 }
 
-/// The parts of an account that have bytes, and their sum.
+/// Returns the parts of an account that have bytes, and their sum.
 #[must_use]
 pub fn accounted(account: &Account) -> Map<String, Value> {
     let parts = account.iter().filter(|(_, bytes)| *bytes > 0);
@@ -79,7 +79,8 @@ pub fn accounted(account: &Account) -> Map<String, Value> {
     parts.chain([("total".to_string(), Value::from(account.total()))]).collect()
 }
 
-/// What is said about refused memory: that the run takes less, and how much stays; none if nothing was refused.
+/// Returns the message about refused memory: the run uses less, and how much stays resident; `None` if nothing
+/// was refused.
 #[must_use]
 pub fn refusals(refused: usize, rows: usize, keys: usize) -> Option<String> {
     let times = if refused == 1 { "once".to_owned() } else { format!("{refused} times") };
@@ -91,7 +92,7 @@ fn ms(time: Duration) -> f64 {
 }
 
 impl Done {
-    /// The object that `--json` prints, for a problem of these sizes.
+    /// Builds the object that `--json` prints, for a problem of these sizes.
     #[must_use]
     pub fn report<S: Serialize>(&self, shape: S) -> Report<S> {
         let times = &self.report.times;

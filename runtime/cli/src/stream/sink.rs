@@ -1,4 +1,4 @@
-//! Outputs that leave part by part: files beside their targets, which take their places when all are complete.
+//! Outputs written part by part: files next to their targets, which they replace when all are complete.
 
 use super::commit::{ARRAYS, Move, beside, finish, part_of, synced};
 use super::journal::Journal;
@@ -54,10 +54,10 @@ impl Making {
 #[derive(Debug)]
 struct Target {
     argument: &'static str,
-    /// Where it goes, as the user named it.
+    /// Destination, as the user named it.
     path: PathBuf,
     making: Making,
-    /// Whether it is an array of the archive, which is made of it.
+    /// `true` if it is an array from which the archive is built.
     of_archive: bool,
     /// The file that it takes the place of, whose other tensors it has.
     kept: Option<InputFile>,
@@ -69,14 +69,14 @@ impl Target {
     }
 }
 
-/// Where the elements of an output go.
+/// Destination of an output's elements.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     /// Number of the file.
     target: usize,
-    /// Where its elements start.
+    /// Offset of its elements.
     start: u64,
-    /// Whether bf16 becomes f32.
+    /// `true` if bf16 is widened to f32.
     widens: bool,
 }
 
@@ -89,9 +89,9 @@ pub struct Outputs {
     /// file.
     archive: Option<(PathBuf, Option<File>)>,
     journal: Option<Journal>,
-    /// How the files of a run that can go on take their places.
+    /// Renames of a resumable run's files.
     moves: Vec<Move>,
-    /// Whether they do so already.
+    /// `true` if the renames have begun.
     complete: bool,
     bar: ProgressBar,
     piece: Vec<u8>,
@@ -99,7 +99,7 @@ pub struct Outputs {
     parts_left: Option<u64>,
 }
 
-/// What an output holds: operand, element type and sizes of its axes.
+/// Content of an output: operand, element type and sizes of its axes.
 pub type Shape = (Operand, DType, Vec<usize>);
 
 impl Outputs {
@@ -108,7 +108,7 @@ impl Outputs {
     /// whether they are there already. Of a run that is complete nothing is written.
     ///
     /// # Errors
-    /// What the file system reports; memory that the system refuses; a file to keep tensors of that ends early.
+    /// Errors of the file system; memory that the system refuses; a file with kept tensors that ends early.
     pub fn new(prepared: Vec<Prepared>, shapes: &[Shape], stage: Option<Stage>) -> Result<Outputs, Error> {
         let mut piece = Vec::new();
         piece.try_reserve_exact(PIECE).map_err(|_| MemoryError { argument: "out", bytes: PIECE })?;
@@ -181,7 +181,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Adds a file of several tensors: its outputs, and what is kept of the file that it replaces.
+    /// Adds a file of several tensors: its outputs, and the kept tensors of the file that it replaces.
     fn add_safetensors(
         &mut self,
         mut file: Prepared,
@@ -230,7 +230,7 @@ impl Outputs {
         self.bar = bar;
     }
 
-    /// The flag and the target of an output.
+    /// Returns the flag and the target of an output.
     #[must_use]
     pub fn target(&self, operand: Operand) -> (&'static str, PathBuf) {
         let target = self.places[operand].and_then(|place| self.targets.get(place.target));
@@ -335,7 +335,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// The file of an output.
+    /// Returns the file of an output.
     fn file(&self, operand: Operand) -> Option<io::Result<&File>> {
         let target = self.targets.get(self.places[operand]?.target)?;
         Some(target.making.file())
@@ -382,7 +382,7 @@ fn settled(file: &File, target: &Path) -> io::Result<()> {
     synced(file)
 }
 
-/// The file in which an output is made.
+/// Opens the file in which an output is made.
 fn making(
     argument: &'static str,
     target: &Path,
@@ -398,7 +398,7 @@ fn making(
 }
 
 impl Target {
-    /// The file in which a prepared one is made.
+    /// Opens the file in which a prepared one is made.
     fn of(file: Prepared, stage: Option<Stage>) -> Result<Target, Error> {
         let Prepared { argument, path, temporary, direct, .. } = file;
         let making = match (temporary, direct) {
@@ -415,7 +415,7 @@ impl Target {
     fn begin(&self, header: &[u8], length: u64, stage: Option<Stage>) -> Result<(), Error> {
         let failed = |source| self.failed(source);
         let file = self.making.file().map_err(failed)?;
-        // What is written in place holds nothing.
+        // A file written in place keeps nothing.
         if stage == Some(Stage::Begun) && !matches!(self.making, Making::Direct(_)) {
             let mut found = vec![0; header.len()];
             let read = file.read_exact_at(&mut found, 0);
@@ -465,7 +465,7 @@ impl Sink<Operand> for Outputs {
 
     fn finished(&mut self, unit: usize) -> io::Result<()> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
-        // What is noted must be there after a crash.
+        // Recorded data must survive a crash.
         for target in &self.targets {
             step();
             match target.making.file()?.sync_data() {

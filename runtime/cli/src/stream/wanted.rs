@@ -5,7 +5,7 @@ use crate::job::Job;
 use elsa_core::attention::Operand;
 use elsa_core::dtype::DType;
 
-/// Which outputs are written beside the output itself.
+/// Outputs in addition to the main one.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     /// The log-sum-exp.
@@ -18,7 +18,7 @@ pub struct Wanted {
     pub certificate: bool,
 }
 
-/// The outputs in the order in which they are prepared.
+/// Returns the outputs in the order in which they are prepared.
 #[must_use]
 pub fn shapes(job: &Job, wanted: Wanted) -> Vec<Shape> {
     let dtype = job.problem.spec().dtype;

@@ -46,7 +46,7 @@ pub const MOST_NAME: usize = 256;
 /// Element types by number.
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
-/// What a task belongs to.
+/// The whole that a task belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
     /// Chunks of each level.
@@ -63,7 +63,7 @@ pub struct Whole {
     pub run: String,
 }
 
-/// What the files of a whole's tasks hold.
+/// Content of the files of a whole's tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// States of rows, by `elsa run --task`.
@@ -73,7 +73,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The word for it in messages.
+    /// Returns the word for it in messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -86,15 +86,15 @@ impl Kind {
 /// A task of a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// What its file holds.
+    /// Content of its file.
     pub kind: Kind,
-    /// To what it belongs.
+    /// The whole that it belongs to.
     pub whole: Whole,
     /// Its path.
     pub path: TaskPath,
 }
 
-/// Whether a run may have this name: printable ASCII, which a terminal shows as it is.
+/// Returns `true` if a run may have this name: printable ASCII, which a terminal shows unchanged.
 #[must_use]
 pub fn is_name(name: &[u8]) -> bool {
     (1..=MOST_NAME).contains(&name.len()) && name.iter().all(|byte| matches!(byte, b' '..=b'~'))
@@ -105,7 +105,7 @@ fn broken(found: impl Into<String>, allowed: &'static str) -> Fault {
 }
 
 impl Whole {
-    /// Of the problem of a task's tensors, with the tokens of the whole, and the run's name.
+    /// Describes the problem of a task's tensors, with the tokens of the whole, and the run's name.
     #[must_use]
     pub fn of(
         division: &Division,
@@ -152,13 +152,13 @@ impl Whole {
         }
     }
 
-    /// Element type of the outputs.
+    /// Returns the element type of the outputs.
     #[must_use]
     pub fn dtype(&self) -> DType {
         DTYPES.get(self.rules[0] as usize).copied().unwrap_or(DType::F32)
     }
 
-    /// The division.
+    /// Returns the division.
     ///
     /// # Errors
     /// Chunks without a set.
@@ -168,7 +168,7 @@ impl Whole {
         made.ok_or_else(|| broken(format!("quorum {:?}", self.quorum), "chunks that have an interest set"))
     }
 
-    /// The sizes of the gradients.
+    /// Returns the sizes of the gradients.
     #[must_use]
     pub const fn gradients(&self) -> GradientSizes {
         let [batch, heads, kv_heads, queries, keys, dim, value_dim] = self.shape;
@@ -176,13 +176,13 @@ impl Whole {
         GradientSizes { query_sequences, key_sequences, queries, keys, dim, value_dim }
     }
 
-    /// Batch times heads.
+    /// Returns batch times heads.
     #[must_use]
     pub fn sequences(&self) -> usize {
         self.shape[0] * self.shape[1]
     }
 
-    /// The first field in which another whole differs: its name, what it has there, and what this has.
+    /// Returns the first field in which another whole differs: its name, the other's value, and this one's.
     #[must_use]
     pub fn difference(&self, other: &Whole) -> Option<(&'static str, String, String)> {
         let fields = |whole: &Whole| {
@@ -199,7 +199,7 @@ impl Whole {
         pairs.into_iter().find(|(mine, its)| mine != its).map(|((name, mine), (_, its))| (name, its, mine))
     }
 
-    /// The flags that make the problem of its files, beside those of the files.
+    /// Returns the flags that define the problem of its files, in addition to the flags of the files.
     #[must_use]
     pub fn flags(&self) -> String {
         let mut flags = String::new();
@@ -253,7 +253,7 @@ impl Whole {
 }
 
 impl Description {
-    /// The arrays of a file of states.
+    /// Builds the arrays of a file of states.
     #[must_use]
     pub fn states_to_arrays(&self, task: &Task, sums: Sums, states: RowStates) -> Vec<(&'static str, Array)> {
         let [batch, heads, .., dim] = self.whole.shape;
@@ -265,7 +265,7 @@ impl Description {
         arrays
     }
 
-    /// The arrays of a file of shares.
+    /// Builds the arrays of a file of shares.
     #[must_use]
     pub fn shares_to_arrays(
         &self,
@@ -282,14 +282,14 @@ impl Description {
         arrays
     }
 
-    /// The shapes of the shares of `task`.
+    /// Returns the shapes of the shares of `task`.
     fn share_shapes(&self, task: &Task) -> [[usize; 4]; 3] {
         let [batch, heads, kv_heads, _, _, dim, value_dim] = self.whole.shape;
         let (queries, keys) = (task.query_tokens(), task.key_tokens());
         [[batch, heads, queries, dim], [batch, kv_heads, keys, dim], [batch, kv_heads, keys, value_dim]]
     }
 
-    /// The arrays that describe, and the checksums.
+    /// Builds the arrays that describe, and the checksums.
     fn arrays(&self, task: &Task, sums: Sums) -> Vec<(&'static str, Array)> {
         let Description { kind, whole, path } = self;
         let mut arrays = vec![
@@ -311,7 +311,7 @@ impl Description {
         arrays
     }
 
-    /// How many checksums the file of a task holds in each array, if it has that.
+    /// Returns the number of checksums in each array of a task's file, for the arrays that it has.
     fn sums_of(&self, task: &Task) -> [Option<usize>; 3] {
         let (queries, keys) = match self.whole.run.is_empty() {
             true => (task.query_tokens(), task.key_tokens()),
@@ -480,7 +480,7 @@ impl Description {
     }
 }
 
-/// The first token and the number of tokens of each run.
+/// Returns the first token and the number of tokens of each run.
 fn numbers(runs: &[Run]) -> impl Iterator<Item = i64> + '_ {
     runs.iter().flat_map(|run| [run.span().start as i64, run.span().tokens as i64])
 }
@@ -489,13 +489,13 @@ fn places(runs: &[Run]) -> Array {
     Array::Integers { shape: vec![runs.len(), 2], data: numbers(runs).collect() }
 }
 
-/// A list as an array.
+/// Converts a list as an array.
 #[must_use]
 pub fn list(data: Vec<i64>) -> Array {
     Array::Integers { shape: vec![data.len()], data }
 }
 
-/// A name as the elements of `run_id`.
+/// Converts a name as the elements of `run_id`.
 #[must_use]
 pub fn bytes(name: &str) -> Vec<i64> {
     name.bytes().map(i64::from).collect()
@@ -505,7 +505,7 @@ fn float(shape: &[usize], data: Vec<f32>) -> Array {
     Array::Float(Content { shape: shape.to_vec(), data: Buffer::F32(data) })
 }
 
-/// The numbers of an array of a given shape.
+/// Reads the numbers of an array of a given shape.
 fn array(file: &mut (impl Read + Seek), length: u64, name: &str, shape: &[usize]) -> Result<Vec<f32>, Fault> {
     array_header(file, length, name, shape)?;
     let (found, data) = floats(file, length, name)?;
@@ -555,7 +555,7 @@ fn sizes(shape: &[i64]) -> Result<[usize; 7], Fault> {
     Ok(sizes)
 }
 
-/// The numbers of a list of at most `most` of them, whatever the axes.
+/// Reads the numbers of a list of at most `most` of them, for any axes.
 pub(super) fn integers(
     file: &mut (impl Read + Seek),
     length: u64,

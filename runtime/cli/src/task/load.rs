@@ -1,4 +1,4 @@
-//! The tokens of a task, from files that hold those of the whole, or the task's alone.
+//! The tokens of a task, from files that hold the whole's tokens, or only the task's.
 
 use crate::args::{ProblemArgs, TaskArgs};
 use crate::error::Error;
@@ -12,7 +12,7 @@ use elsa_runtime::Held;
 use std::cell::Cell;
 use std::ops::Range;
 
-/// What a task is computed from.
+/// Inputs of a task.
 pub struct Loaded {
     /// The tensors of the task's tokens, and their problem.
     pub job: Job,
@@ -24,20 +24,21 @@ pub struct Loaded {
     pub bytes: usize,
 }
 
-/// Which query rows are read of a file that has one for each query.
+/// Query rows to read from a file that has one for each query.
 pub struct Rows {
-    /// Query tokens of the whole and those that are read; all that the file holds, if there are none.
+    /// Query tokens of the whole and the tokens to read; `None` reads all tokens of the file.
     of: Option<(usize, Vec<Range<usize>>)>,
 }
 
 impl Rows {
-    /// All that a file holds.
+    /// Selects all rows of a file.
     #[must_use]
     pub const fn all() -> Rows {
         Rows { of: None }
     }
 
-    /// The shape of a file that holds rows of the shape `read` once they are read; `axis` finds that of queries.
+    /// Returns the shape of a file that holds rows of the shape `read` once they are read; `axis` finds that of
+    /// queries.
     #[must_use]
     pub fn shape(&self, read: &[usize], axis: usize) -> Vec<usize> {
         let mut shape = read.to_vec();
@@ -163,7 +164,7 @@ pub fn load(
     Ok(Loaded { job, held: held(totals), rows, bytes: bytes.get() })
 }
 
-/// Query and key tokens of the files of a whole.
+/// Returns the query and key tokens of the files of a whole.
 fn totals(args: &ProblemArgs) -> Result<[usize; 2], Error> {
     let layout = args.layout.unwrap_or(Layout::Bhnd);
     let view = |operand: Operand, heads| -> Result<Option<View>, Error> {
@@ -196,7 +197,7 @@ fn check_mask(argument: &'static str, source: &Source, [queries, keys]: [usize; 
     Ok(())
 }
 
-/// The axis of the tokens.
+/// Returns the axis of the tokens.
 #[must_use]
 pub fn token_axis(layout: Option<Layout>, shape: &[usize]) -> Option<usize> {
     match layout.unwrap_or(Layout::Bhnd) {

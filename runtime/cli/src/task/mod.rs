@@ -34,7 +34,7 @@ impl From<TaskError> for Error {
     }
 }
 
-/// The error of a task's shares of gradients.
+/// Builds the error of a task's shares of gradients.
 #[must_use]
 pub fn shares(error: TaskError) -> Error {
     match error {

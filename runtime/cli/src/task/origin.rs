@@ -1,5 +1,5 @@
-//! Of which run's tensors the states in a file are: what `elsa run --state-out` and `elsa merge --state-out` note beside them, and
-//! what `elsa backward --state` compares.
+//! Origin of states in a file: `elsa run --state-out` and `elsa merge --state-out` record it, and `elsa backward
+//! --state` compares it.
 
 use super::file::{MOST_NAME, bytes, integers, is_name, list};
 use super::sums::{NAMES, Sums};
@@ -13,7 +13,7 @@ use std::path::Path;
 /// Opens the file of `argument` at `path`, and calls `read` with it and its length.
 ///
 /// # Errors
-/// A file that cannot be read, or has changed meanwhile; what `read` reports.
+/// A file that cannot be read, or that changes during the read; errors of `read`.
 pub fn with<T>(
     argument: &'static str,
     path: &Path,
@@ -22,7 +22,7 @@ pub fn with<T>(
     Ok(elsa_files::with_file(argument, path, |file| read(file.reader(), file.length()))?.1)
 }
 
-/// The arrays beside `m`, `S` and `W`: the run's name, or checksums of all tokens.
+/// Returns the arrays that accompany `m`, `S` and `W`: the run's name, or checksums of all tokens.
 #[must_use]
 pub fn arrays(run: &str, sums: Sums) -> Vec<(&'static str, Array)> {
     let Sums([queries, keys, _]) = if run.is_empty() { sums } else { Sums::default() };

@@ -1,4 +1,4 @@
-//! What the commands of a task report.
+//! Reports of a task's commands.
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ pub struct TaskReport {
     pub quorum: Vec<usize>,
     /// Tasks of the division.
     pub tasks: u64,
-    /// What computed; none if the task has no call.
+    /// Back end; `None` if the task has no call.
     pub backend: Option<String>,
     /// The first attention kernel.
     pub kernel: Option<&'static str>,

@@ -1,11 +1,13 @@
-//! Checksums of tokens, by which files of one shape but other tensors are told apart.
+//! Checksums of tokens, which distinguish files of equal shape but different tensors.
 //!
-//! One for each query token, over its queries of all batches and heads; one for each key token, over its keys and values; and in
-//! shares of gradients one for each query token of the gradient that came in. So tasks that hold the same tokens, whatever the
-//! rest of their chunks, hold the same checksums, and those of the whole are put together from the tasks'.
+//! There is one for each query token, over its queries of all batches and heads; one for each key token, over its keys
+//! and values; and in shares of gradients one for each query token of the incoming gradient. Tasks that hold the same
+//! tokens hold the same checksums, independent of the rest of their chunks, and those of the whole are assembled from
+//! the tasks'.
 //!
-//! A checksum is a polynomial over the bits of the elements, modulo 2^64, in a constant base, with its lowest bit set: zero stands for
-//! none. Two tokens that differ share one by chance once in 2^63, and whoever wants to can make such tokens.
+//! A checksum is a polynomial over the bits of the elements, modulo 2^64, in a constant base, with its lowest bit set:
+//! zero means no checksum. Two different tokens collide by chance once in 2^63; collisions can be constructed on
+//! purpose.
 
 use crate::error::Error;
 use elsa_core::attention::{Inputs, Problem};
@@ -18,13 +20,13 @@ use std::iter::zip;
 /// The names of the arrays: of queries, of keys and values, of the gradient that came in.
 pub const NAMES: [&str; 3] = ["query_sums", "key_sums", "d_out_sums"];
 
-/// What a checksum is of, by the places of [`NAMES`].
+/// Subjects of checksums, in the order of [`NAMES`].
 pub const TOKENS: [&str; 3] = ["queries", "keys and values", "d-out"];
 
 /// The base of the polynomial.
 const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Checksums of tokens, in the order in which a file holds them; none where a run has a name.
+/// Checksums of tokens, in the order of the file; empty if the run has a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums(pub [Vec<i64>; 3]);
 
@@ -55,7 +57,7 @@ fn fold(sums: &mut [u64], view: &View, data: &Elements<'_>, counts: &dyn Fn(usiz
     }
 }
 
-/// The checksums of the tokens of tensors, those of a token one after the other.
+/// Returns the checksums of the tokens of tensors, those of a token one after the other.
 fn of_tokens(
     tensors: &[(&View, &Elements<'_>)],
     counts: &dyn Fn(usize, usize) -> bool,
@@ -110,7 +112,7 @@ impl Sums {
         Ok(Sums([queries, keys, upstream]))
     }
 
-    /// Those of no token of a whole of `tokens` queries and keys, to be found by [`Sums::join`].
+    /// Allocates the checksums of a whole of `tokens` queries and keys, all unset, for [`Sums::join`].
     ///
     /// # Errors
     /// Memory that the system refuses.
@@ -140,8 +142,8 @@ impl Sums {
         None
     }
 
-    /// The first token in which these differ from those of a whole, of which they are the tokens of `task`, or all if there is
-    /// none: what it is a token of, and its place in the whole. Empty checksums say nothing.
+    /// Finds the first token whose checksum differs from the whole's; these are the tokens of `task`, or all without a
+    /// task. Returns the kind of token and its index in the whole. Empty checksums are not compared.
     #[must_use]
     pub fn differ(&self, whole: &Sums, task: Option<&Task>) -> Option<(&'static str, usize)> {
         let runs = task.map(|task| [task.queries(), task.keys(), task.queries()]);
@@ -166,7 +168,7 @@ impl Sums {
     }
 }
 
-/// The places in the whole of the tokens of runs, in the order of the task.
+/// Returns the places in the whole of the tokens of runs, in the order of the task.
 fn places(runs: &[Run]) -> impl Iterator<Item = usize> + '_ {
     runs.iter().flat_map(|run| run.span().start..run.span().start + run.span().tokens)
 }

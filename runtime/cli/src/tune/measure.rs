@@ -36,13 +36,13 @@ const ORACLE: usize = 1 << 24;
 /// A candidate with its samples in milliseconds a call.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// What it is.
+    /// The candidate's choice.
     pub choice: GpuChoice,
     samples: Vec<f64>,
 }
 
 impl Candidate {
-    /// The median of its samples; infinite if there are none.
+    /// Returns the median of its samples; infinite without samples.
     #[must_use]
     pub fn median(&self) -> f64 {
         let mut sorted = self.samples.clone();
@@ -127,8 +127,9 @@ pub fn measure(
     Ok(candidates)
 }
 
-/// The division that is the fastest over all `cases`, in the geometric mean of its times over the chooser's, whose own is
-/// the first of each case. The chooser's own, unless another is faster by more than noise. `None` without candidates.
+/// Returns the division that is the fastest over all `cases`, in the geometric mean of its times over the chooser's,
+/// whose own is the first of each case. The chooser's own, unless another is faster by more than noise. `None` without
+/// candidates.
 #[must_use]
 pub fn winner(cases: &[&[Candidate]]) -> Option<Division> {
     let own = cases.first()?.first()?.choice.division();
@@ -215,7 +216,7 @@ mod tests {
         half_chain: 0,
     };
 
-    /// A candidate of so many splits, with its samples.
+    /// Creates a candidate of so many splits, with its samples.
     fn candidate(splits: usize, samples: &[f64]) -> Candidate {
         let shape: crate::shape::Shape = "1,1,512,512,64".parse().unwrap();
         let options =

@@ -1,4 +1,4 @@
-//! `elsa tune`: the kernels and divisions of the keys that are the fastest on this GPU, kept in a file.
+//! `elsa tune`: finds the fastest kernels and divisions of the keys on this GPU, and saves them to a file.
 
 mod measure;
 
@@ -21,7 +21,7 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// The text below the flags.
+/// Returns the text below the flags.
 fn help() -> String {
     format!(
         "\
@@ -49,22 +49,22 @@ pub struct TuneArgs {
     /// Element type [default: f32 and f16 of the default shapes, f32 of others]
     #[arg(long, value_parser = dtype())]
     pub dtype: Option<DType>,
-    /// A shape instead of the default ones; may be repeated
+    /// Shape to tune instead of the default ones; may be repeated
     #[arg(long, value_name = shape::VALUE, allow_negative_numbers = true)]
     pub shape: Vec<Named>,
-    /// The shapes of a model; may be repeated
+    /// Model whose shapes are tuned; may be repeated
     #[arg(long, value_name = "NAME")]
     pub workload: Vec<Workload>,
     /// Time for each shape
     #[arg(long, value_name = "X", default_value = "0.5", allow_negative_numbers = true, value_parser = seconds)]
     pub seconds: f64,
-    /// Number of the GPU, as its driver counts [default: 0]
+    /// Number of the GPU in its driver's order [default: 0]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = ordinal)]
     pub device: Option<usize>,
-    /// Tune the kernels that sum short chains of products of f16 inputs in f16, which runs with --half-scores use
+    /// Tune the kernels of --half-scores, which sum short chains of products of f16 inputs in f16
     #[arg(long)]
     pub half_scores: bool,
-    /// Where the winners go
+    /// File for the winners
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Print one JSON object per line
@@ -87,7 +87,7 @@ struct Row {
     kernel: &'static str,
     splits: usize,
     ms: f64,
-    /// The chooser's time over the winner's.
+    /// Time of the default choice divided by the winner's.
     ratio: f64,
 }
 
@@ -100,7 +100,7 @@ struct Written<'a> {
     shapes: usize,
 }
 
-/// Cases of one class, with what was measured of each.
+/// Cases of one class, with the measurements of each.
 struct Group {
     class: ShapeClass,
     cases: Vec<(Case, Vec<Candidate>)>,
@@ -177,7 +177,7 @@ pub fn tune(args: &TuneArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// The cases by class, in their order.
+/// Groups the cases by class, in their order.
 fn grouped(cases: &[Case], half_scores: bool) -> Result<Vec<Group>, Error> {
     let mut groups: Vec<Group> = Vec::new();
     for case in cases {
@@ -200,7 +200,7 @@ fn grouped(cases: &[Case], half_scores: bool) -> Result<Vec<Group>, Error> {
     Ok(groups)
 }
 
-/// The file of the winners, prepared before anything is measured.
+/// Prepares the file of the winners before anything is measured.
 fn target(args: &TuneArgs) -> Result<(PathBuf, Target), Error> {
     let refuse = |found: String| Error::Argument { argument: "out", found, allowed: "a file".into() };
     let path = match &args.out {
@@ -219,7 +219,7 @@ fn target(args: &TuneArgs) -> Result<(PathBuf, Target), Error> {
     Ok((path, target))
 }
 
-/// What stands above the rows for people.
+/// Writes the header above the table.
 fn header(out: &mut impl Write, device: &DeviceInfo) -> std::io::Result<()> {
     let (major, minor) = device.driver;
     writeln!(

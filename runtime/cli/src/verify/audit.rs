@@ -1,7 +1,7 @@
-//! Rows that are drawn at random and recomputed: in f64 as every compared row is, and a handful in double-double.
+//! Rows that are drawn at random and recomputed: in f64 like every compared row, and a handful in double-double.
 //!
-//! Double-double judges the oracle: where its f64 differs from 30 digits by far less than the bounds that it hands out, the
-//! errors that it reports are those of the answer.
+//! Double-double judges the oracle: if its f64 differs from 30 digits by far less than its error bounds, the reported
+//! errors are those of the answer.
 
 use crate::oracle::{Oracle, key, value};
 use crate::random::Random;
@@ -26,7 +26,7 @@ pub struct Audit {
     pub oracle_error: f64,
 }
 
-/// `count` different rows of `all` in their order, or all if there are no more, drawn by `seed`.
+/// Draws `count` different rows of `all` in their order, or all if there are no more, drawn by `seed`.
 #[must_use]
 pub fn draw(all: &[RowId], count: usize, seed: u64) -> Vec<RowId> {
     let mut random = Random::new(seed);
@@ -42,7 +42,7 @@ pub fn draw(all: &[RowId], count: usize, seed: u64) -> Vec<RowId> {
     places.into_iter().map(|at| all[at]).collect()
 }
 
-/// A seed from the system.
+/// Returns a seed from the system.
 #[must_use]
 pub fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
@@ -74,7 +74,7 @@ pub fn precisely(problem: &Problem, inputs: Inputs<'_>, rows: &[RowId], seed: u6
     Audit { seed, precise_rows: some.len(), oracle_error: errors.into_iter().fold(0.0, larger) }
 }
 
-/// A row of attention in double-double, after the definition.
+/// Computes a row of attention in double-double, after the definition.
 fn precise(problem: &Problem, inputs: Inputs<'_>, row: RowId) -> Vec<Double> {
     let RowId { sequence, head, query } = row;
     let spec = problem.spec();

@@ -1,4 +1,4 @@
-//! What is known of one answer, and the verdict on it: what `elsa verify` prints.
+//! The data and the verdict of one answer, as `elsa verify` prints them.
 
 use super::audit::Audit;
 use crate::left_out::LeftOut;
@@ -9,7 +9,7 @@ use elsa_core::drift::percentile;
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// What is said about an answer.
+/// Verdict on an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Rounding explains every difference from exact attention, and its bound says something.
@@ -21,7 +21,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// `PASS`, `FAIL` or `NO CLAIM`.
+    /// Returns `PASS`, `FAIL` or `NO CLAIM`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -58,10 +58,10 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// What is not known.
+    /// A metric that is unknown.
     const NONE: Metric = Metric { median: f64::NAN, p95: f64::NAN, p99: f64::NAN, total: f64::NAN };
 
-    /// The percentiles of `measure` over `rows`, and its value in `total`.
+    /// Returns the percentiles of `measure` over `rows`, and its value in `total`.
     #[must_use]
     pub fn of(rows: &[Metrics], total: Option<&Metrics>, measure: fn(&Metrics) -> f64) -> Metric {
         let mut each: Vec<f64> = rows.iter().map(measure).collect();
@@ -76,9 +76,9 @@ impl Metric {
 pub struct Worst {
     /// Sequence, query head, query and component.
     pub at: [usize; 4],
-    /// What the answer has.
+    /// Computed value.
     pub found: f64,
-    /// What exact attention has.
+    /// Exact value.
     pub exact: f64,
     /// The worst-case bound of their difference.
     pub allowed: f64,
@@ -87,7 +87,7 @@ pub struct Worst {
 /// ELSA Theorem 1 as printed, row by row: `‖ŷ − y‖ / ‖y‖ ≤ u L(n, B)`, and the rounding of a 16-bit output.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Printed {
-    /// What it allows.
+    /// Its bound.
     pub bound: f64,
     /// The greatest share of it that a row uses.
     pub used: f64,
@@ -106,7 +106,7 @@ pub struct Case {
     pub why: String,
     /// Name of the case.
     pub case: String,
-    /// What is judged: the back end, or a file.
+    /// Origin of the judged answer: the back end, or a file.
     pub subject: String,
     /// The arithmetic that is assumed of an answer that something else computed.
     pub assumed: Option<&'static str>,
@@ -124,7 +124,7 @@ pub struct Case {
     pub shape: [usize; 5],
     /// Rows whose Y was compared.
     pub rows: usize,
-    /// Rows that there are.
+    /// Number of all rows.
     pub rows_of: usize,
     /// Rows whose P was compared.
     pub p_rows: usize,
@@ -177,26 +177,26 @@ pub struct Case {
     pub argmax_unexplained: usize,
     /// The component that uses most of its bound.
     pub worst_component: Option<Worst>,
-    /// The theorem as printed, beside the bound.
+    /// The theorem as printed, to compare with the bound.
     pub printed: Option<Printed>,
     /// The certificate of the plan.
     #[serde(serialize_with = "line")]
     pub certificate: Option<Certificate>,
-    /// What a run by another schedule than the exact one left out.
+    /// Blocks skipped by a run under a schedule other than the exact one.
     pub left_out: Option<LeftOut>,
     /// Rows that were drawn in place of all.
     pub audit: Option<Audit>,
     /// Whether the likely case must hold: the tensors are random, or something else computed the answer, the likely case
     /// does not hold, and no two tokens are equal.
     pub random: bool,
-    /// Whether the verdict is PASS.
+    /// `true` if the verdict is PASS.
     pub passed: bool,
-    /// What pictures show; not printed.
+    /// Data of the pictures; not printed.
     #[serde(skip)]
     pub pictures: Pictures,
 }
 
-/// What pictures show.
+/// Data of the pictures.
 #[derive(Clone, Debug, Default)]
 pub struct Pictures {
     /// Errors of rows and their bounds, relative to the terms.
@@ -213,7 +213,7 @@ fn line<S: Serializer>(certificate: &Option<Certificate>, serializer: S) -> Resu
 }
 
 impl Case {
-    /// A case whose numbers are not known yet. `rows` are those to compare, and those that there are.
+    /// Creates a case without numbers. `rows` are the number of rows to compare, and of all rows.
     #[must_use]
     pub fn new(name: &str, dtype: &'static str, shape: [usize; 5], rows: [usize; 2], random: bool) -> Case {
         let [rows, rows_of] = rows;
@@ -267,7 +267,7 @@ impl Case {
         }
     }
 
-    /// Whether more components lie beyond the likely case than its model expects.
+    /// Returns `true` if more components exceed the likely case than its model expects.
     #[must_use]
     pub fn surprises(&self) -> bool {
         self.unlikely > self.unlikely_allowed
@@ -282,7 +282,7 @@ pub mod tests {
     use elsa_core::attention::scalar;
     use elsa_core::dtype::DType;
 
-    /// A case that passes, with a number of its own in every field.
+    /// Creates a case that passes, with a number of its own in every field.
     pub fn case() -> Case {
         let metric = |x: f64| Metric { median: x, p95: 2.0 * x, p99: 3.0 * x, total: 4.0 * x };
         let shape = Shape::plain(1, 1, 1, 1, 16);

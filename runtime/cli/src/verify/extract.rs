@@ -16,7 +16,7 @@ use elsa_files::{Buffer, zeros};
 use elsa_runtime::{Engine, PlanOptions};
 use std::collections::HashMap;
 
-/// The most multiplications for extracting P. Beyond that, rows are sampled if what they attend allows it.
+/// Maximum number of multiplications for extracting P. Beyond it, rows are sampled if their keys allow it.
 const EXTRACTION: usize = 3 << 35;
 
 /// Rows of P in a sample, over all heads.
@@ -27,7 +27,7 @@ const SAMPLE: usize = 64;
 pub struct PRow {
     /// Their drift, of probabilities only.
     pub drift: RowDrift,
-    /// Whether the most likely key differs beyond what the errors of the scores allow.
+    /// `true` if the most likely key differs by more than the errors of the scores allow.
     pub unexplained: bool,
     /// Probabilities that are finite on one side only.
     pub not_finite: usize,
@@ -37,7 +37,7 @@ impl PRow {
     /// Compares `found`, the executed row by key, with the oracle's. `u_out` is the unit roundoff of its type.
     fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64, u_out: f64) -> PRow {
         let mut row = PRow::default();
-        // A NaN among the scores of a row makes its sum NaN, and with it what a run answers for any key.
+        // A NaN among the scores of a row makes its sum NaN, and so the answer of a run for any key.
         let nan = oracle.p.iter().any(|p| p.is_nan());
         for (j, &p) in oracle.p.iter().enumerate() {
             let x = found(j);
@@ -54,17 +54,17 @@ impl PRow {
     }
 }
 
-/// Rows of P beside the oracle's, and a map of the first head.
+/// Rows of P compared with the oracle's, and a map of the first head.
 pub type Extracted = (Vec<PRow>, Option<HeatMap>);
 
-/// How P is extracted.
+/// Extraction of P.
 #[derive(Clone, Copy)]
 pub struct Extraction<'a> {
     /// The engine of the run whose P it is.
     pub engine: &'a Engine,
     /// The options of its plan.
     pub options: &'a PlanOptions,
-    /// What it executed.
+    /// Its execution.
     pub executed: Executed,
     /// The greatest head size of values that its kernel takes, if it is limited.
     pub widest: Option<usize>,

@@ -1,8 +1,8 @@
-//! Cases as one page that needs nothing but itself: no script, no font and no picture from elsewhere.
+//! Cases as one self-contained page: no external script, font or picture.
 //!
-//! The pictures are those of ELSA's figures 6 and 7: a histogram of errors over rows, here with that of the bounds beside it,
-//! and a map of `|δP|` over queries and keys. The template escapes every text, and colours come from the style sheet, so
-//! that they follow the reader's choice of light or dark.
+//! The pictures follow ELSA's figures 6 and 7: a histogram of errors over rows, together with the bounds, and a map of
+//! `|δP|` over queries and keys. The template escapes every text, and colours come from the style sheet, so they follow
+//! the reader's choice of light or dark.
 
 use super::case::{Case, Metric, Verdict};
 use super::print::metrics;
@@ -15,13 +15,13 @@ use askama::Template;
 /// Bins of a histogram in each factor of ten.
 const BINS: f64 = 4.0;
 
-/// What the template has of a case.
+/// Template variables of a case.
 struct Shown<'a> {
     case: &'a Case,
     good: bool,
     /// Names of the metrics with their four numbers.
     metrics: Vec<(&'static str, [String; 4])>,
-    /// Names of the bounds, what they allow, how much is used, how often they are violated.
+    /// Names of the bounds, their values, the used share, and the number of violations.
     bounds: Vec<[String; 4]>,
     pictures: Vec<Picture>,
 }
@@ -38,7 +38,7 @@ struct Page<'a> {
     height: f64,
 }
 
-/// The page of `cases`.
+/// Renders the page of `cases`.
 ///
 /// # Errors
 /// None: memory takes every page.
@@ -84,7 +84,7 @@ fn shown(case: &Case) -> Shown<'_> {
     }
 }
 
-/// How many rows have which error and which bound. None without a row that has an error.
+/// Draws a histogram of rows by error and by bound; `None` if no row has an error.
 fn histogram(rows: &[[f64; 2]]) -> Option<Picture> {
     let bin = |x: f64| (x.log10() * BINS).floor() as i64;
     let counted = |kind: usize| {
@@ -129,7 +129,7 @@ fn histogram(rows: &[[f64; 2]]) -> Option<Picture> {
     })
 }
 
-/// The map of `|δP|`.
+/// Draws the map of `|δP|`.
 fn map(heat: &HeatMap) -> Option<Picture> {
     let most = heat.most();
     let title = format!("|dP| of the first head, at most {most:.1e}");

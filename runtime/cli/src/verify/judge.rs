@@ -20,7 +20,7 @@ use elsa_runtime::{Engine, PlanOptions};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// What computes the answer of a case.
+/// Source of a case's answer.
 pub enum Subject<'a> {
     /// A run.
     Run {
@@ -41,8 +41,9 @@ pub enum Subject<'a> {
 /// The arithmetic that is assumed of an answer that something else computed.
 const ASSUMED: &str = "FP32 in any order";
 
-/// The structure and the constants of [`ASSUMED`]: sums in one chain, which is the longest path of any order; products that
-/// are rounded before they are added; weights that may be divided by their sum before they meet the values; and an exponential that is off by four units in the last place.
+/// Returns the structure and the constants of [`ASSUMED`]: sums in one chain, which is the longest path of any order;
+/// products that are rounded before they are added; weights that may be divided by their sum before they meet the
+/// values; and an exponential that is off by four units in the last place.
 fn any_order(problem: &Problem) -> Executed {
     let additions = problem.keys().saturating_sub(1);
     Executed {
@@ -62,14 +63,14 @@ fn any_order(problem: &Problem) -> Executed {
     }
 }
 
-/// What is asked about a case.
+/// Settings of a judgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Whether its tensors are random, so that the likely case must hold, too.
+    /// `true` if its tensors are random, so that the likely case must hold too.
     pub random: bool,
-    /// How many rows are drawn in place of all, and with which seed.
+    /// Number of random rows instead of all, and their seed.
     pub audit: Option<(usize, u64)>,
 }
 
@@ -139,7 +140,7 @@ pub fn judge(
     Ok(case)
 }
 
-/// What one row says.
+/// Judgement of one row.
 struct Judged {
     comparison: Comparison,
     /// Greatest `|δy| / |y|` of a component whose reference is finite and not zero; NaN if the answer is NaN there.
@@ -241,7 +242,7 @@ impl Case {
     }
 }
 
-/// Whether the keys of each head differ from each other, and the values, so that no rounding repeats because a token does.
+/// Returns `true` if the keys of each head are distinct, and the values too, so that no rounding repeats with a token.
 fn tokens_differ(problem: &Problem, inputs: Inputs<'_>) -> bool {
     let mut seen = HashSet::new();
     (0..problem.sequences()).all(|sequence| {
@@ -284,7 +285,7 @@ fn judge_row(oracle: &Oracle<'_>, row: RowId, found: impl Fn(usize) -> f64) -> J
     Judged { comparison, relative, worst }
 }
 
-/// A rough estimate of the oracle's time in seconds, to decide whether to show a bar.
+/// Returns a rough estimate of the oracle's time in seconds, to decide whether to show a bar.
 fn oracle_seconds(problem: &Problem, rows: usize) -> f64 {
     let work =
         rows as f64 * problem.keys() as f64 * (3 * problem.head_dim() + 2 * problem.value_dim()) as f64;
@@ -353,7 +354,7 @@ mod tests {
 
     #[test]
     fn what_chance_does_not_explain_is_no_fp32_unless_tokens_repeat() {
-        // Between what roundings add up to by chance and what they can.
+        // Between the probable sum of roundings and the largest possible one.
         let off = |y: f32| y + 1.5e-5;
         for (repeated, verdict, words) in
             [(false, Verdict::Fail, "not that of FP32"), (true, Verdict::NoClaim, "tokens that repeat")]

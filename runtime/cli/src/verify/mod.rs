@@ -95,7 +95,7 @@ Examples:
   elsa verify --scenario long --audit 32 --seed 7             32 of 256 rows, the same each time
   elsa verify --scenario regular --html regular.html          with a histogram of errors and a heat map of |dP|";
 
-/// A flag without which the command verifies built-in tensors.
+/// Marks a flag as required unless the command verifies built-in tensors.
 fn required(flag: Arg) -> Arg {
     flag.required_unless_present("scenario")
 }
@@ -109,7 +109,7 @@ pub struct VerifyArgs {
     /// The problem.
     #[command(flatten)]
     pub problem: ProblemArgs,
-    /// Judge this output, which something else has computed from the same inputs; nothing is run. Its arithmetic is
+    /// Judge this output, computed by another program from the same inputs, instead of running. Its arithmetic is
     /// assumed to be FP32 in any order. Type of the inputs or f32, axes of the output
     #[arg(long, value_name = FILE, conflicts_with_all = ["scenario", "backend", "fallback", "device", "threads",
         "budget", "block", "half_scores"])]
@@ -117,22 +117,22 @@ pub struct VerifyArgs {
     /// Built-in tensors instead of files
     #[arg(long, conflicts_with_all = ProblemArgs::names(), value_parser = one_of(Scenario::ALL))]
     pub scenario: Option<Scenario>,
-    /// Compare R rows, drawn at random, in place of all, and recompute some of them in double-double. P is left out
+    /// Compare R random rows instead of all, and recompute some of them in double-double. P is not extracted
     #[arg(long, value_name = "R", allow_negative_numbers = true, value_parser = positive)]
     pub audit: Option<usize>,
-    /// What --audit draws its rows with [default: of the system]
+    /// Seed of the rows of --audit [default: from the system]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     pub seed: Option<u64>,
-    /// Write verdict, metrics, bounds and pictures as one page that needs nothing but itself
+    /// Write verdict, metrics, bounds and pictures as one self-contained page
     #[arg(long, value_name = "FILE.html")]
     pub html: Option<PathBuf>,
-    /// What computes.
+    /// Engine.
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// How the keys are gone over. With a schedule or a budget P is left out, and the bound counts what the run left out.
+    /// Traversal of the keys. With a schedule or a budget P is not extracted, and the bound includes skipped blocks.
     #[command(flatten)]
     pub traversal: TraversalArgs,
-    /// Whether pages replace inputs.
+    /// Permission for pages to replace inputs.
     #[command(flatten)]
     pub force: ForceArgs,
     /// Print one JSON object for each case, and a summary
@@ -140,7 +140,7 @@ pub struct VerifyArgs {
     pub json: bool,
 }
 
-/// A seed.
+/// Parses a seed.
 fn seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "allowed: a whole number not below 0".into())
 }
@@ -148,7 +148,7 @@ fn seed(text: &str) -> Result<u64, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// Wrong requests, failing devices, answers that rounding does not explain, and answers about which nothing can be said.
+/// Wrong requests, failing devices, answers that rounding does not explain, and answers without a claim.
 pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
     if args.seed.is_some() && args.audit.is_none() {
         let (found, allowed) = ("given without --audit".into(), "with --audit".into());
@@ -233,7 +233,7 @@ fn answer(source: &Source, job: &Job) -> Result<Tensor, Error> {
     Ok(tensor)
 }
 
-/// The error of an answer that cannot be one to `problem`, whose output has the axes `shape`.
+/// Builds the error of an answer that does not fit `problem`, whose output has the axes `shape`.
 fn wrong(tensor: &Tensor, problem: &Problem, shape: &[usize]) -> Error {
     let dtype = problem.spec().dtype;
     let types = if dtype == DType::F32 { String::new() } else { " or f32".to_owned() };

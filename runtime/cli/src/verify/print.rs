@@ -61,7 +61,7 @@ pub fn print(out: &mut impl Write, v: &Case) -> Result<()> {
     )
 }
 
-/// The six metrics by name. Those of P are absent where P was not extracted.
+/// Returns the six metrics by name. Those of P are absent where P was not extracted.
 #[must_use]
 pub fn metrics(v: &Case) -> [(&'static str, Option<Metric>); 6] {
     [
@@ -74,7 +74,7 @@ pub fn metrics(v: &Case) -> [(&'static str, Option<Metric>); 6] {
     ]
 }
 
-/// Writes the bounds, the theorem as printed beside the rigorous one.
+/// Writes the bounds: the rigorous one, and the theorem as printed.
 fn bounds(out: &mut impl Write, v: &Case) -> Result<()> {
     if let Some(Printed { bound, used, rows_beyond }) = v.printed {
         writeln!(

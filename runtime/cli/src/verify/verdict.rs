@@ -4,7 +4,7 @@ use super::case::{Case, Verdict};
 use serde::Serialize;
 use std::fmt;
 
-/// The verdict on a case, from its numbers.
+/// Returns the verdict on a case, from its numbers.
 #[must_use]
 pub fn decide(case: &Case) -> Verdict {
     let surprised = case.surprises();
@@ -17,7 +17,7 @@ pub fn decide(case: &Case) -> Verdict {
     }
 }
 
-/// Why the verdict on a case is what it is, in one sentence.
+/// Explains the verdict on a case in one sentence.
 #[must_use]
 pub fn why(case: &Case) -> String {
     let Case { subject, components: all, beyond, not_finite, unlikely, .. } = case;
@@ -115,7 +115,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of verdicts by name.
+    /// Summarizes verdicts by name.
     #[must_use]
     pub fn of(verdicts: &[(String, Verdict)]) -> Summary {
         let with = |verdict| {

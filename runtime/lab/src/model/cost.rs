@@ -8,18 +8,18 @@ use libm::sqrt;
 pub struct Bytes {
     /// D, bytes of a token.
     pub per_token: f64,
-    /// E, bytes whatever the number of tokens.
+    /// E, bytes for any number of tokens.
     pub fixed: f64,
 }
 
 impl Bytes {
-    /// The bytes of `tokens` tokens.
+    /// Returns the bytes of `tokens` tokens.
     #[must_use]
     pub fn at(self, tokens: f64) -> f64 {
         self.per_token * tokens + self.fixed
     }
 
-    /// The line without negative coefficients that is nearest to `samples`, and how near it is.
+    /// Returns the line without negative coefficients that is nearest to `samples`, and how near it is.
     ///
     /// # Errors
     /// Fewer than two different sizes, samples that are not positive and finite.
@@ -42,13 +42,14 @@ pub struct Seconds {
 }
 
 impl Seconds {
-    /// The seconds of `tokens` tokens. `None` where the function has no positive value, which is no time.
+    /// Returns the seconds of `tokens` tokens. `None` where the function has no positive value, which is
+    /// no time.
     #[must_use]
     pub fn at(self, tokens: f64) -> Option<f64> {
         Some(self.formula(tokens)).filter(|seconds| *seconds > 0.0)
     }
 
-    /// The value of the formula, a time or not.
+    /// Returns the value of the formula, a time or not.
     #[must_use]
     pub fn formula(self, tokens: f64) -> f64 {
         (self.square * tokens + self.linear) * tokens + self.constant
@@ -60,7 +61,7 @@ impl Seconds {
         [self.square, self.linear, self.constant].iter().all(|a| *a >= 0.0)
     }
 
-    /// The number of tokens below which a function with a negative constant is negative.
+    /// Returns the number of tokens below which a function with a negative constant is negative.
     #[must_use]
     pub fn negative_below(self) -> Option<f64> {
         let Seconds { square: a, linear: b, constant: c } = self;
@@ -72,7 +73,8 @@ impl Seconds {
         Some(root).filter(|root| root.is_finite() && *root > 0.0)
     }
 
-    /// The parabola without negative coefficients that is nearest to `samples`, and how near it is.
+    /// Returns the parabola without negative coefficients that is nearest to `samples`, and how near it
+    /// is.
     ///
     /// # Errors
     /// Fewer than three different sizes, samples that are not positive and finite.

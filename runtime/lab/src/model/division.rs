@@ -22,7 +22,7 @@ pub struct Division {
 }
 
 impl Division {
-    /// Of `tokens` tokens into `chunks` chunks, of which a task has `members`.
+    /// Divides `tokens` tokens into `chunks` chunks; a task has `members` of them.
     #[must_use]
     pub fn new(tokens: f64, chunks: usize, members: usize) -> Division {
         Division { tokens, chunks: chunks as f64, members: members as f64 }
@@ -34,25 +34,25 @@ impl Division {
         self.tokens * pow(self.members / self.chunks, level)
     }
 
-    /// The number of tasks.
+    /// Returns the number of tasks.
     #[must_use]
     pub fn tasks(self, level: f64) -> f64 {
         pow(self.chunks, level)
     }
 
-    /// How many times each token moves: the number of tasks that have it.
+    /// Returns the number of times that each token moves: the number of tasks that contain it.
     #[must_use]
     pub fn copies(self, level: f64) -> f64 {
         pow(self.members, level)
     }
 
-    /// The work of a kernel that computes masked pairs too, over that of plain attention.
+    /// Returns the work of a kernel that also computes masked pairs, relative to plain attention.
     #[must_use]
     pub fn dense_work(self, level: f64) -> f64 {
         pow(self.members * self.members / self.chunks, level)
     }
 
-    /// The level whose tasks have `tokens` tokens, which is not a whole number as a rule.
+    /// Returns the level whose tasks have `tokens` tokens, which is not a whole number as a rule.
     #[must_use]
     pub fn level_of(self, tokens: f64) -> f64 {
         libm::log(self.tokens / tokens) / libm::log(self.chunks / self.members)

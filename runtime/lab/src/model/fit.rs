@@ -26,9 +26,9 @@ pub struct Sample {
 pub enum FitError {
     /// Fewer different sizes than coefficients.
     Few {
-        /// How many sizes differ.
+        /// Number of distinct sizes.
         found: usize,
-        /// How many must.
+        /// Required number.
         needed: usize,
     },
     /// A sample that is no measurement: tokens and value must be positive and finite.
@@ -131,10 +131,10 @@ pub fn fit<const K: usize>(
     Ok(Fit { coefficients, worst, rms: sqrt(squares / samples.len() as f64) })
 }
 
-/// Least squares `row · a = 1` over the columns in `set`; the other coefficients are zero. None where these columns depend
-/// on each other.
+/// Solves the least squares `row · a = 1` over the columns in `set`; the other coefficients are zero. `None` if these
+/// columns are linearly dependent.
 fn solve<const K: usize>(rows: impl Iterator<Item = [f64; K]>, set: usize) -> Option<[f64; K]> {
-    // The upper triangle, and what stands on the right of the equations.
+    // The upper triangle, and the right-hand side of the equations.
     let (mut r, mut right) = ([[0.0; K]; K], [0.0; K]);
     for mut row in rows {
         let mut one = 1.0;
@@ -156,7 +156,7 @@ fn solve<const K: usize>(rows: impl Iterator<Item = [f64; K]>, set: usize) -> Op
     }
     let mut a = [0.0; K];
     for i in (0..K).rev().filter(|i| set >> i & 1 == 1) {
-        // Columns have length one: what is left of one that depends on the others is rounding.
+        // Columns have length one: the rest of a dependent column is rounding.
         if fabs(r[i][i]) <= 1e-12 {
             return None;
         }
@@ -187,7 +187,7 @@ mod tests {
             let value = |x: f64| parabola(x).iter().zip(known).map(|(f, a)| f * a).sum();
             let fit = fit(&samples(sizes, value), parabola).unwrap();
             for ((found, known), f) in fit.coefficients.iter().zip(known).zip(parabola(2e6)) {
-                // Against what the term adds to the largest size.
+                // Relative to the term's contribution at the largest size.
                 assert!((found - known).abs() * f <= 1e-9 * value(2e6), "{found} {known}");
             }
             assert!(fit.worst < 1e-9 && fit.rms < 1e-9, "{fit:?}");

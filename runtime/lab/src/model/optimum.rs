@@ -15,7 +15,7 @@
 use super::cost::{Bytes, Seconds};
 use libm::sqrt;
 
-/// Where a cost has a turning point, over positive sizes.
+/// Turning points of a cost over positive sizes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Extremum {
     /// Nowhere: it rises with the size of a task everywhere.
@@ -26,7 +26,7 @@ pub enum Extremum {
     Minimum(f64),
     /// The greatest cost is at this size; no size has the least.
     Maximum(f64),
-    /// A greatest cost, then a least one which lies above what the smallest tasks promise.
+    /// A maximum, then a minimum above the limit at the smallest tasks.
     Both {
         /// Size of the local maximum.
         maximum: f64,
@@ -35,7 +35,7 @@ pub enum Extremum {
     },
 }
 
-/// The turning point of g: tasks one after the other. Its derivative is `−B / x² − 2 C / x³`.
+/// Returns the turning point of g: tasks one after the other. Its derivative is `−B / x² − 2 C / x³`.
 #[must_use]
 pub fn serial(time: Seconds) -> Extremum {
     let Seconds { linear: b, constant: c, .. } = time;
@@ -46,8 +46,8 @@ pub fn serial(time: Seconds) -> Extremum {
     if b < 0.0 || c < 0.0 { Extremum::Rises } else { Extremum::Falls }
 }
 
-/// The turning points of f: as many tasks at a time as memory holds, each at full speed. Its derivative times `x³` is
-/// `A D x³ − (B E + C D) x − 2 C E` (equation 12).
+/// Returns the turning points of f: as many tasks at a time as memory holds, each at full speed. Its derivative times
+/// `x³` is `A D x³ − (B E + C D) x − 2 C E` (equation 12).
 #[must_use]
 pub fn parallel(time: Seconds, memory: Bytes) -> Extremum {
     let Seconds { square: a, linear: b, constant: c } = time;
@@ -71,9 +71,9 @@ pub fn parallel(time: Seconds, memory: Bytes) -> Extremum {
     }
 }
 
-/// Where `f` passes zero between `low`, where it is negative, and `high`, where it is not.
+/// Finds the zero of `f` between `low`, where it is negative, and `high`, where it is not.
 fn root(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f64 {
-    // As many halvings as a double has bits to tell.
+    // Enough halvings to exhaust the bits of a double.
     for _ in 0..200 {
         let middle = low + (high - low) / 2.0;
         if f(middle) < 0.0 { low = middle } else { high = middle }
@@ -122,7 +122,7 @@ mod tests {
         let large = Bytes { fixed: 1.0, ..memory };
         let Extremum::Both { maximum, minimum } = parallel(bent, large) else { panic!("both") };
         assert!(maximum < minimum && most(bent, large, maximum) && least(bent, large, minimum));
-        // Without a constant term in the cost, the square root alone.
+        // A cost with no constant term has the square root alone.
         let flat = Seconds { constant: 0.0, ..time };
         let Extremum::Minimum(x) = parallel(flat, memory) else { panic!("a minimum") };
         let expected = sqrt(flat.linear * memory.fixed / (flat.square * memory.per_token));

@@ -1,15 +1,15 @@
-//! What the kernels cost on a GPU of compute capability 6.2. Generated from their machine code by `cargo xtask ptx`.
+//! Costs of the kernels on a GPU of compute capability 6.2. Generated from their machine code by `cargo xtask ptx`.
 
 use super::latency::{GpuCost, GpuPart};
 
-/// A part, from its counts in the order of the fields.
+/// Builds a part, from its counts in the order of the fields.
 #[rustfmt::skip]
 const fn part(counts: [u32; 13]) -> GpuPart {
     let [instructions, pairs, fma, floats, integers, xmad, special, shared, shared_words, global_words, conflicts, stalls, alone] = counts;
     GpuPart { instructions, pairs, fma, floats, integers, xmad, special, shared, shared_words, global_words, conflicts, stalls, alone }
 }
 
-/// A kernel's parts in their order, and the keys of a tile.
+/// Builds a kernel's parts in their order, and the keys of a tile.
 const fn cost(keys: u32, parts: [[u32; 13]; 5]) -> GpuCost {
     let [before, plain, edge, flush, after] = parts;
     GpuCost {

@@ -1,4 +1,4 @@
-//! The latency of a call on a GPU that is not at hand: the chooser's plan for it, and the costs of its kernels.
+//! Predicted latency of a call on a GPU that is not present: the chooser's plan for it, and the costs of its kernels.
 
 use super::costs::COSTS;
 use super::latency::{GpuCall, GpuMachine, GpuMerge, GpuPart, GpuPrediction, predict};
@@ -15,7 +15,7 @@ pub struct Forecast {
     pub kernel: &'static str,
     /// Number of splits of the keys.
     pub splits: usize,
-    /// What a warp executes for a tile of keys that every row attends.
+    /// Instructions of a warp for a tile of keys that every row attends.
     pub tile: GpuPart,
     /// The times of its launches.
     pub prediction: GpuPrediction,
@@ -39,7 +39,7 @@ pub enum ForecastError {
         /// Compute capability.
         found: (u32, u32),
     },
-    /// A kernel's machine code is not understood well enough to tell its time.
+    /// A kernel's machine code is not understood well enough to predict its time.
     #[error("kernel {kernel}: of unknown cost, not predicted; allowed: calls that another kernel takes")]
     Cost {
         /// The kernel that the plan uses.
@@ -50,7 +50,7 @@ pub enum ForecastError {
         "{found}: not predicted; allowed: fixed lengths, without mask, bias, window, soft cap and past; causal or not"
     )]
     Changed {
-        /// What the call has.
+        /// The call's property.
         found: &'static str,
     },
 }
@@ -58,11 +58,11 @@ pub enum ForecastError {
 /// Oldest compute capability that loads the kernels.
 const OLDEST: (u32, u32) = (5, 3);
 
-/// Predicts the latency of a call whose tensors are in the memory of `machine`. `half_scores`: of a plan that may sum
+/// Predicts the latency of a call whose tensors are in the memory of `machine`. With `half_scores`, the plan may sum
 /// chains of f16 products in f16.
 ///
 /// # Errors
-/// A call that cannot be predicted, or a machine of which too little is known.
+/// A call that cannot be predicted, or a machine with too few known data.
 pub fn forecast(
     problem: &Problem,
     machine: &GpuMachine,
@@ -110,7 +110,7 @@ fn of_choice(problem: &Problem, machine: &GpuMachine, choice: &GpuChoice) -> Res
         found.map(|(_, cost)| cost).ok_or(ForecastError::Cost { kernel })
     };
     let cost = cost_of(choice.kernel.name)?;
-    // Blocks that take all splits of their rows take as long as undivided ones, but for merges in place.
+    // Blocks that process all splits of their rows take as long as undivided ones, plus merges in place.
     let mut whole = *choice;
     (whole.splits, whole.chunk) = (1, choice.chunk.saturating_mul(choice.splits));
     let choice = if choice.serial { &whole } else { choice };

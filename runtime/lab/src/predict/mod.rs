@@ -1,6 +1,6 @@
-//! `elsa-lab predict`: latencies of a board that is not at hand, beside those that the paper measured on it.
+//! `elsa-lab predict`: predicted latencies of a board that is not present, compared with the paper's measurements.
 //!
-//! | module | what it has |
+//! | module | content |
 //! |---|---|
 //! | `latency` | the time of a plan, from counts of instructions |
 //! | `costs` | these counts for each kernel, generated from its machine code |
@@ -45,7 +45,7 @@ windows and packed sequences are not predicted.",
 #[derive(Args, Debug)]
 #[command(after_help = help())]
 pub struct PredictArgs {
-    /// The board, whose latencies stand beside those that the paper measured on it
+    /// Board whose predicted latencies are compared with the paper's measurements
     #[arg(long, value_name = "BOARD", value_parser = one_of(NAMES.map(|name| (name, name))))]
     board: &'static str,
     /// Heads of the default grid; a shape has its own
@@ -88,7 +88,7 @@ const PAPER: [[f64; 4]; GRID.len()] = [
 /// The board of table 6.
 const MEASURED: &str = "jetson-tx2";
 
-/// The paper's figures for a case on a board: ELSA, PyTorch.
+/// Returns the paper's figures for a case on a board: ELSA, PyTorch.
 fn paper(board: &str, case: &Case) -> Option<[f64; 2]> {
     let tokens = case.shape.keys;
     let same = case.shape == Shape::plain(1, 1, tokens, tokens, DIM) && board == MEASURED;
@@ -100,7 +100,7 @@ fn paper(board: &str, case: &Case) -> Option<[f64; 2]> {
     }
 }
 
-/// The refusal of a case or of a board.
+/// Builds the refusal of a case or of a board.
 fn refused(board: &str, shape: &Shape, error: &ForecastError) -> Error {
     let text = error.to_string();
     let (found, allowed) = text.split_once("; allowed: ").unwrap_or((&text, "another shape or board"));

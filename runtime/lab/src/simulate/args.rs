@@ -6,13 +6,13 @@ use elsa_edge::args::ForceArgs;
 use elsa_edge::args::values::{bytes, one_of, positive};
 use std::path::PathBuf;
 
-/// The most tokens: beyond it a double no longer tells one number of tokens from the next.
+/// Maximum number of tokens: beyond it a double cannot distinguish consecutive numbers.
 const MOST: f64 = 1e15;
-/// The most levels of a division.
+/// Maximum number of levels of a division.
 const LEVELS: u32 = 24;
-/// Sizes that are measured unless they are given.
+/// Default sizes to measure.
 const SIZES: &str = "512,1024,2048,4096";
-/// Sizes at which both methods are run unless they are given.
+/// Default sizes for running both methods.
 const BESIDE: &str = "1024,2048,4096";
 
 /// The text below the flags.
@@ -51,24 +51,24 @@ pub struct SimulateArgs {
     /// Tokens of the whole: 1000000, 1e9, or a number of K, M or G, which are powers of a thousand
     #[arg(long, value_name = "N", default_value = "1e9", allow_negative_numbers = true, value_parser = tokens)]
     pub tokens: Tokens,
-    /// Costs that are known [default: a100]
+    /// Known costs [default: a100]
     #[arg(long, value_name = "NAME", conflicts_with_all = ["fit", "measure"], value_parser = one_of(sets::names()))]
     pub board: Option<&'static str>,
-    /// Costs that --save-fit has written
+    /// Costs from --save-fit
     #[arg(long, value_name = "FILE", conflicts_with = "measure")]
     pub fit: Option<PathBuf>,
     /// Measure costs here at these sizes, at least three [default: 512,1024,2048,4096]
     #[arg(long, value_name = "N,N,...", num_args = 0..=1, require_equals = true, default_missing_value = SIZES,
         value_parser = sizes_of::<3>)]
     pub measure: Option<Sizes>,
-    /// Heads that are measured [default: 1]
+    /// Measured heads [default: 1]
     #[arg(long, value_name = "N", requires = "measure", allow_negative_numbers = true, value_parser = positive)]
     pub heads: Option<usize>,
-    /// Size of a head that is measured [default: 64]
+    /// Size of a measured head [default: 64]
     #[arg(long, value_name = "N", requires = "measure", allow_negative_numbers = true, value_parser = positive)]
     pub dim: Option<usize>,
-    /// Worker threads that are measured [default: all cores]. One is measured by the time for which it has a processor, so
-    /// that other programs matter less
+    /// Measured worker threads [default: all cores]. A single thread is measured by its CPU time, so that other
+    /// programs matter less
     #[arg(long, value_name = "N", requires = "measure", allow_negative_numbers = true, value_parser = positive)]
     pub threads: Option<usize>,
     /// Run streaming and quorums here at these sizes, within the whole, half and a quarter of the tensors' bytes
@@ -76,7 +76,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "N,N,...", num_args = 0..=1, require_equals = true, default_missing_value = BESIDE,
         requires = "measure", value_parser = sizes_of::<1>)]
     pub beside: Option<Sizes>,
-    /// Keep what was measured in a file, for --fit
+    /// Save the measurements to a file, for --fit
     #[arg(long, value_name = "FILE", requires = "measure")]
     pub save_fit: Option<PathBuf>,
     /// Chunks of a division by quorums
@@ -85,16 +85,16 @@ pub struct SimulateArgs {
     /// Levels of division, such as 5..9 or 1,2,3 [default: the first whose tasks fit in memory, and four more]
     #[arg(long, value_name = "LEVELS", allow_negative_numbers = true, value_parser = levels)]
     pub levels: Option<Levels>,
-    /// Memory that tasks and streaming may use: bytes, or a number of KiB, MiB or GiB [default: that of the board]
+    /// Memory for tasks and streaming: bytes, or a number of KiB, MiB or GiB [default: that of the board]
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes)]
     pub memory: Option<usize>,
-    /// Rate at which tensors arrive, in 10^9 bytes per second [default: not known, transfers cost nothing]
+    /// Rate at which tensors arrive, in 10^9 bytes per second [default: unknown, transfers cost nothing]
     #[arg(long, value_name = "GB/S", allow_negative_numbers = true, value_parser = link)]
     pub link: Option<f64>,
-    /// The backward pass too
+    /// Include the backward pass
     #[arg(long)]
     pub backward: bool,
-    /// Whether files that are written replace the one that is read.
+    /// Permission for outputs to replace the input.
     #[command(flatten)]
     pub force: ForceArgs,
     /// Print one JSON object
@@ -105,7 +105,7 @@ pub struct SimulateArgs {
     pub html: Option<PathBuf>,
 }
 
-/// A number of tokens, in units of one, K, M or G.
+/// Parses a number of tokens, in units of one, K, M or G.
 fn tokens(text: &str) -> Result<Tokens, String> {
     let (number, factor) = [("K", 1e3), ("M", 1e6), ("G", 1e9)]
         .into_iter()
@@ -117,7 +117,7 @@ fn tokens(text: &str) -> Result<Tokens, String> {
     })
 }
 
-/// `A..B`, both included, or a list.
+/// Parses `A..B`, both included, or a list.
 fn levels(text: &str) -> Result<Levels, String> {
     let level = |text: &str| text.trim().parse().ok().filter(|level| *level <= LEVELS);
     let found: Option<Vec<u32>> = match text.split_once("..") {
@@ -130,7 +130,7 @@ fn levels(text: &str) -> Result<Levels, String> {
         .ok_or_else(|| format!("allowed: rising levels from 0 to {LEVELS}, as 5..9 or 1,2,3"))
 }
 
-/// Rising sizes, `LEAST` or more.
+/// Parses increasing sizes, each at least `LEAST`.
 fn sizes_of<const LEAST: usize>(text: &str) -> Result<Sizes, String> {
     let found: Option<Vec<usize>> =
         text.split(',').map(|text| text.trim().parse().ok().filter(|n| (1..=1 << 20).contains(n))).collect();
@@ -142,7 +142,7 @@ fn sizes_of<const LEAST: usize>(text: &str) -> Result<Sizes, String> {
         })
 }
 
-/// A rate.
+/// Parses a rate.
 fn link(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (1e-6..=1e6).contains(rate));
     rate.ok_or_else(|| "allowed: 10^9 bytes per second, from 0.000001 to 1000000".into())

@@ -1,4 +1,4 @@
-//! Streaming and quorums run on this machine, over sizes and budgets: what they take, hold and move.
+//! Streaming and quorums run on this machine, over sizes and budgets: time, memory and traffic.
 //!
 //! Both compute the same random tensors, and their answers must agree. A budget is a share of the tensors of the whole.
 //!
@@ -29,12 +29,12 @@ use std::time::Instant;
 const SHARES: [f64; 3] = [1.0, 0.5, 0.25];
 /// The most tasks that are run for a point.
 const TASKS: usize = 400;
-/// Runs of a point, of which the median counts.
+/// Runs per point; their median counts.
 pub const RUNS: usize = 5;
-/// How far two answers may be apart, relative to the largest value: both are far within.
+/// Tolerated difference of two answers, relative to the largest value; both are far below it.
 const APART: f32 = 1e-4;
 
-/// What a method took at a size and a budget.
+/// Cost of a method at one size and budget.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ran {
     /// Tokens.
@@ -59,13 +59,13 @@ pub struct Ran {
     pub moved_bytes: f64,
 }
 
-/// A streamed run that failed.
+/// Builds a streamed run that failed.
 fn failed(e: StreamError) -> Error {
     FileError::Write { argument: "beside", path: "tensors in memory".into(), source: io::Error::other(e) }
         .into()
 }
 
-/// The part of a tensor from `offset` on.
+/// Copies the part of a tensor from `offset` on.
 fn copy(data: &[f32], offset: u64, to: &mut [u8]) -> io::Result<()> {
     let bytes: &[u8] = bytemuck::cast_slice(data);
     let from = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)?.get(..to.len()));
@@ -96,10 +96,10 @@ impl Whole {
         (4 * self.q.len() * size_of::<f32>()) as f64
     }
 
-    /// Streams into `out`; none where the budget has no room.
+    /// Streams into `out`; `None` if the budget is too small.
     fn stream(&self, engine: &Engine, budget: f64, out: &mut [f32]) -> Result<Option<Ran>, Error> {
         let problem = self.shape.problem(DType::F32)?;
-        // What the process has by now, beyond which the budget lies, is in the account of any plan.
+        // Any plan's account includes the present memory of the process, which the budget must exceed.
         let Ok(any) = engine.stream(&problem, &ample()) else {
             return Ok(None);
         };
@@ -219,7 +219,7 @@ fn ample() -> StreamOptions {
     StreamOptions::new(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// A run with the median of the times of all; none where none ran.
+/// Returns the run with the median time; `None` without runs.
 fn typical(mut runs: Vec<Ran>) -> Option<Ran> {
     runs.sort_by(|one, other| one.seconds.total_cmp(&other.seconds));
     let middle = runs.len() / 2;
@@ -229,7 +229,7 @@ fn typical(mut runs: Vec<Ran>) -> Option<Ran> {
 /// Runs both methods at `sizes` tokens of `heads` heads of size `dim`.
 ///
 /// # Errors
-/// What an engine, a plan or a run reports, and answers that do not agree.
+/// Errors of an engine, a plan or a run, and answers that do not agree.
 pub fn beside(
     sizes: &[usize],
     (heads, dim): (usize, usize),

@@ -1,4 +1,4 @@
-//! What a machine's attention costs: fits, where they come from, and the measurements behind them.
+//! Costs of a machine's attention: fits, their origin, and the measurements behind them.
 
 use crate::model::{Bytes, FitError, Sample, Seconds};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use serde::Serialize;
 /// Bytes of a GiB.
 pub const GIB: f64 = 1_073_741_824.0;
 
-/// Where costs come from.
+/// Origin of costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -14,12 +14,12 @@ pub enum Origin {
     Published,
     /// Measurements of this library.
     Measured,
-    /// Arithmetic from the data sheet of a machine that nobody has measured.
+    /// Arithmetic from the data sheet of an unmeasured machine.
     Predicted,
 }
 
 impl Origin {
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -37,7 +37,7 @@ pub struct Pass {
     pub time: Seconds,
     /// Bytes of a call.
     pub memory: Bytes,
-    /// The greatest relative error of both fits at what they were fitted on.
+    /// The greatest relative error of both fits at their own samples.
     pub worst: Option<[f64; 2]>,
     /// Seconds that were measured.
     pub times: Vec<Sample>,
@@ -46,7 +46,7 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Fitted to seconds and bytes by tokens.
+    /// Fits a pass to seconds and bytes by tokens.
     ///
     /// # Errors
     /// Too few sizes, numbers that are not positive.
@@ -64,11 +64,11 @@ impl Pass {
 /// Costs of a machine, for tensors of one kind.
 #[derive(Clone, Debug)]
 pub struct Costs {
-    /// What `--board` calls it.
+    /// Its name in `--board`.
     pub name: String,
     /// The machine.
     pub title: String,
-    /// Where the numbers come from, and how.
+    /// Origin and method of the numbers.
     pub origin: Origin,
     /// The source in words.
     pub source: String,
@@ -87,7 +87,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// The passes that are asked for, with their names.
+    /// Iterates over the requested passes and their names.
     pub fn passes(&self, backward: bool) -> impl Iterator<Item = (&'static str, &Pass)> {
         let backward = self.backward.as_ref().filter(|_| backward).map(|pass| ("backward", pass));
         std::iter::once(("forward", &self.forward)).chain(backward)

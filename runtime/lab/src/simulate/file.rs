@@ -1,4 +1,4 @@
-//! Measured costs in a file. What is kept are the measurements: the fit is made when they are read.
+//! Measured costs in a file. It stores the measurements: the fit is computed when they are read.
 
 use super::costs::{Costs, Origin, Pass};
 use elsa_edge::error::Error;
@@ -11,7 +11,7 @@ const FORMAT: &str = "elsa costs 1";
 /// The largest file that is read.
 const LARGEST: u64 = 1 << 20;
 
-/// What a file holds. Sizes in tokens with seconds or bytes.
+/// Content of a file. Sizes in tokens with seconds or bytes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -27,7 +27,7 @@ struct File {
     memory_bytes: Option<f64>,
 }
 
-/// The contents of a file of measured seconds and bytes.
+/// Returns the contents of a file of measured seconds and bytes.
 ///
 /// # Errors
 /// A failing serializer.

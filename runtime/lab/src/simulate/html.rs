@@ -25,13 +25,13 @@ struct Leaf {
     tip: String,
 }
 
-/// The hybrid tree: a row for each level, tasks below what they divide.
+/// The hybrid tree: a row for each level, tasks below the tasks that they divide.
 struct Drawn {
     words: String,
     leaves: Vec<Leaf>,
 }
 
-/// What the template has.
+/// Variables of the template.
 #[derive(Template)]
 #[template(path = "simulate.html")]
 struct Page<'a> {
@@ -52,7 +52,7 @@ struct Page<'a> {
     height: f64,
 }
 
-/// The page.
+/// Renders the page.
 ///
 /// # Errors
 /// None: memory takes every page.
@@ -107,7 +107,7 @@ fn facts(costs: &Costs, request: &Request<'_>, report: &Report) -> Vec<(&'static
     facts
 }
 
-/// A curve through what `of` tells of each place.
+/// Draws a curve of `of` over the places.
 fn curve(name: &str, places: &[f64], unit: &str, of: impl Fn(f64) -> Option<f64>) -> Raw {
     let point = |x: f64| {
         let y = of(x).filter(|y| y.is_finite() && *y > 0.0)?;
@@ -121,7 +121,7 @@ fn places(low: f64, high: f64) -> Vec<f64> {
     (0..=POINTS).map(|i| low * (high / low).powf(f64::from(i) / f64::from(POINTS))).collect()
 }
 
-/// Time, peak bytes and bytes moved, against tokens and against the budget.
+/// Draws time, peak bytes and bytes moved, against tokens and against the budget.
 fn beside(costs: &Costs, request: &Request<'_>) -> Vec<Chart> {
     let pass = &costs.forward;
     let division = |tokens: f64| Division::new(tokens, request.division.0, request.division.1);
@@ -135,7 +135,7 @@ fn beside(costs: &Costs, request: &Request<'_>) -> Vec<Chart> {
     let moved = |n: f64, m: f64| Some(study::moved(costs, division(n), level(n, m)?));
     let task = |n: f64, m: f64| Some(pass.memory.at(division(n).task_tokens(level(n, m)?)));
     let seconds = |n: f64, _: f64| pass.time.at(n);
-    /// What tokens and a budget cost.
+    /// Cost of tokens and a budget.
     type Of<'a> = &'a dyn Fn(f64, f64) -> Option<f64>;
     /// Title, unit and curves of a picture.
     type Picture<'a> = (&'static str, &'static str, &'a [(&'static str, Of<'a>)]);
@@ -180,7 +180,8 @@ fn beside(costs: &Costs, request: &Request<'_>) -> Vec<Chart> {
     charts
 }
 
-/// What both methods took here, against tokens at each share of memory, and against memory at the largest size.
+/// Draws the measured costs of both methods, against tokens at each share of memory, and against memory at the
+/// largest size.
 fn ran_here(all: &[Ran]) -> Vec<Chart> {
     let Some(largest) = all.iter().map(|ran| ran.tokens).max() else { return Vec::new() };
     let mut shares: Vec<f64> = Vec::new();
@@ -189,7 +190,7 @@ fn ran_here(all: &[Ran]) -> Vec<Chart> {
             shares.push(ran.share);
         }
     }
-    /// What is shown of a run.
+    /// Quantity of a run.
     type Of = fn(&Ran) -> f64;
     let pictures: [(&str, &'static str, Of); 3] = [
         ("Time", "s", |ran| ran.seconds),
@@ -231,7 +232,7 @@ fn ran_here(all: &[Ran]) -> Vec<Chart> {
     charts
 }
 
-/// Fits beside what they were made from.
+/// Draws fits and their samples.
 fn fits(costs: &Costs) -> Vec<Chart> {
     let mut charts = Vec::new();
     for (name, pass) in costs.passes(true) {
@@ -301,7 +302,7 @@ fn figures(report: &Report, kernels: &[Kernels]) -> Vec<Chart> {
     pictures.into_iter().filter_map(of).collect()
 }
 
-/// Memory in use against time: steps.
+/// Draws memory in use against time: steps.
 fn memory(schedule: &Schedule) -> Option<Chart> {
     let steps = &schedule.at_once.steps;
     let mut points = Vec::new();

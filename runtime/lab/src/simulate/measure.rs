@@ -1,5 +1,5 @@
-//! Costs of this machine: attention is run at some sizes, fitted, and the fit is held against sizes that it was not made
-//! from. The naive method is measured beside it, as in figure 5 of Stream-CQSA.
+//! Costs of this machine: attention is run at some sizes and fitted, and the fit is checked at other sizes. The naive
+//! method is measured for comparison, as in figure 5 of Stream-CQSA.
 
 use super::costs::{Costs, Origin, Pass};
 use elsa_core::attention::Outputs;
@@ -45,16 +45,16 @@ pub struct Kernels {
     pub seconds: [Option<f64>; 2],
 }
 
-/// What was measured.
+/// Measured costs.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// The fit.
     pub costs: Costs,
-    /// Seconds and bytes by tokens, of which it is made.
+    /// Samples of the fit: seconds and bytes by tokens.
     pub samples: [Vec<[f64; 2]>; 2],
-    /// How good it is.
+    /// Quality of the fit.
     pub checks: Vec<Check>,
-    /// The naive method beside this one.
+    /// The naive method compared with this one.
     pub kernels: Vec<Kernels>,
 }
 
@@ -107,7 +107,7 @@ impl Subject {
         Ok(now() - start)
     }
 
-    /// What a call takes where nothing disturbs it: whatever else a machine does only adds to a call.
+    /// Returns the time of an undisturbed call: disturbances of the machine only add to it.
     fn least(&self) -> f64 {
         self.times.iter().copied().fold(f64::INFINITY, f64::min)
     }
@@ -127,7 +127,7 @@ fn unseen(sizes: &[usize]) -> Vec<usize> {
 /// is measured by the time for which it had a processor.
 ///
 /// # Errors
-/// What a plan or a run reports, and times from which there is no fit.
+/// Errors of a plan or a run, and times that cannot be fitted.
 pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>) -> Result<Measured, Error> {
     let engine = Engine::new(&EngineOptions { threads, ..EngineOptions::default() })?;
     let alone = engine.backend() != Backend::Cuda && engine.threads() == 1;
@@ -208,7 +208,7 @@ pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>
 /// Bytes of both methods at growing sizes, from their plans; nothing is run.
 ///
 /// # Errors
-/// What a plan reports.
+/// Errors of a plan.
 pub fn kernels(costs: &Costs) -> Result<Vec<Kernels>, Error> {
     let engine = Engine::new(&EngineOptions { threads: Some(1), ..EngineOptions::default() })?;
     let mut all = Vec::new();

@@ -1,6 +1,6 @@
-//! `elsa-lab simulate`: what attention over any number of tokens costs, streamed and divided by quorums.
+//! `elsa-lab simulate`: the cost of attention over any number of tokens, streamed and divided by quorums.
 //!
-//! | module | what it has |
+//! | module | content |
 //! |---|---|
 //! | `costs`, `sets`, `file`, `measure` | fits of a machine: known ones, saved ones, this one's |
 //! | `beside` | streaming and quorums, run here |
@@ -8,7 +8,7 @@
 //! | `schedule` | tasks under a memory limit, uniform and hybrid |
 //! | `text`, `html` | the same for readers |
 //!
-//! The fits themselves and the arithmetic of division are [`crate::model`].
+//! The fits themselves and the arithmetic of division are in [`crate::model`].
 
 mod args;
 mod beside;
@@ -47,7 +47,7 @@ struct Fit {
     seconds: [f64; 3],
     /// D and E.
     bytes: [f64; 2],
-    /// The greatest relative error of both at what they were fitted on.
+    /// The greatest relative error of both at their own samples.
     worst: Option<[f64; 2]>,
     /// A, B and C as printed.
     printed_seconds: Option<[f64; 3]>,
@@ -91,7 +91,7 @@ struct Simulated<'a> {
     report: &'a Report,
 }
 
-/// What this machine would give without swapping.
+/// Returns the memory that this machine can provide without swapping.
 fn available() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

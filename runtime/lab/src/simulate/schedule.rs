@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 
 /// The most leaves of a tree that is looked at.
 const LEAVES: f64 = 20_000.0;
-/// How many numbers of divided tasks are tried at each of the two levels.
+/// Number of divided-task counts to try at each of the two levels.
 const TRIES: usize = 16;
 
 /// Tasks of one size.
@@ -24,11 +24,11 @@ pub struct Class {
     pub bytes: f64,
     /// Seconds of a task.
     pub seconds: f64,
-    /// How many there are.
+    /// Number of tasks.
     pub count: usize,
 }
 
-/// What runs from a moment on.
+/// Tasks that run from one moment on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
     /// The moment.
@@ -50,8 +50,8 @@ pub struct Timeline {
     pub steps: Vec<Step>,
 }
 
-/// Starts the largest task that fits whenever there is room. `classes` come by falling size. None where a task does not fit
-/// by itself.
+/// Starts the largest task that fits whenever there is room. `classes` are sorted by decreasing size. `None` if a task
+/// does not fit even alone.
 #[must_use]
 pub fn timeline(classes: &[Class], limit: f64) -> Option<Timeline> {
     let fits = |class: &Class| class.count == 0 || class.bytes <= limit;
@@ -98,7 +98,8 @@ pub fn timeline(classes: &[Class], limit: f64) -> Option<Timeline> {
     Some(Timeline { seconds: now, peak_bytes: peak, steps })
 }
 
-/// A tree of tasks: all of the level `base`, of which the first `divided` are divided, and of their tasks the first `again`.
+/// A tree of tasks: all of the level `base`; the first `divided` of them are divided, and so are the first `again` of
+/// the resulting tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Tree {
     /// c, tasks that a division makes of one.
@@ -119,7 +120,7 @@ impl Tree {
         [whole - self.divided, self.divided * self.chunks - self.again, self.again * self.chunks]
     }
 
-    /// The path of each leaf from the root, in order.
+    /// Returns the path of each leaf from the root, in order.
     pub fn paths(self) -> impl Iterator<Item = Vec<u16>> {
         let Tree { chunks, base, divided, again } = self;
         let path = move |number: usize, levels: u32| {
@@ -149,8 +150,8 @@ pub struct Schedule {
     pub at_once: Timeline,
 }
 
-/// The schedule of a tree. `cost` tells bytes and seconds of a task of a level; none where a task does not fit or has no
-/// time.
+/// Returns the schedule of a tree. `cost` returns bytes and seconds of a task of a level; `None` if a task does not fit
+/// or has no time.
 #[must_use]
 pub fn of(tree: Tree, limit: f64, cost: impl Fn(u32) -> Option<[f64; 2]>) -> Option<Schedule> {
     let leaves = tree.leaves();
@@ -163,11 +164,11 @@ pub fn of(tree: Tree, limit: f64, cost: impl Fn(u32) -> Option<[f64; 2]>) -> Opt
     Some(Schedule { tree, leaves, serial, at_once: timeline(&classes, limit)? })
 }
 
-/// The hybrid schedule that ends first, of those with tasks of the level `base` and of both below it. None where these are
+/// Finds the hybrid schedule that ends first, with tasks of the level `base` and of both below it. `None` if there are
 /// too many.
 ///
-/// Tasks that keep their speed beside others make the finest uniform schedule the shortest, however much more work it is. So
-/// only trees with all three sizes count here.
+/// If tasks keep their speed when they run concurrently, the finest uniform schedule is the shortest, however much more
+/// work it is. So only trees with all three sizes count here.
 #[must_use]
 pub fn hybrid(
     chunks: usize,
@@ -211,7 +212,7 @@ mod tests {
         let classes = [class(52.65, 110.06, 4), class(22.56, 19.74, 14), class(9.67, 4.13, 49)];
         let found = timeline(&classes, 80.0).unwrap();
         assert!(found.peak_bytes <= 80.0 && found.peak_bytes > 75.0, "{}", found.peak_bytes);
-        // One large task at a time, and room for the others beside it.
+        // One large task at a time, and room for the others next to it.
         assert!((found.seconds - 4.0 * 110.06).abs() < 1e-6, "{}", found.seconds);
         for step in &found.steps {
             let used: f64 = classes.iter().zip(&step.running).map(|(class, n)| class.bytes * *n as f64).sum();

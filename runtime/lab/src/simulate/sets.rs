@@ -13,7 +13,7 @@ use crate::model::{Bytes, Sample, Seconds};
 use elsa_edge::error::Error;
 use elsa_targets::{Board, NAMES};
 
-/// The board whose costs stand in unless others are named.
+/// Default board of the costs.
 pub const DEFAULT: &str = "a100";
 const H200: &str = "h200";
 
@@ -93,18 +93,18 @@ pub const STUDY_WHOLE: [f64; 2] = [92.53, 223.22];
 
 /// FP32 peak of an H200 in operations per second: 132 multiprocessors of 128 lanes, 1.98 GHz, two operations each.
 const H200_PEAK: f64 = 132.0 * 128.0 * 2.0 * 1.98e9;
-/// What this library reaches there at 8,192 tokens (docs/src/machines/h200-2026-11-26.md).
+/// Throughput of this library there at 8,192 tokens (docs/src/machines/h200-2026-11-26.md).
 const H200_REACHED: f64 = 43.1e12;
 
-/// Every name that `--board` takes.
+/// Returns every name that `--board` takes.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     [DEFAULT, H200].into_iter().chain(NAMES).map(|name| (name, name))
 }
 
-/// The costs of `name`.
+/// Returns the costs of `name`.
 ///
 /// # Errors
-/// A board whose profile lacks what a prediction needs.
+/// A board whose profile lacks data for a prediction.
 pub fn named(name: &str) -> Result<Costs, Error> {
     match name {
         DEFAULT => a100(),
@@ -148,10 +148,10 @@ fn a100() -> Result<Costs, Error> {
     })
 }
 
-/// The costs of 64 heads on the A100, of the study of a million tokens.
+/// Returns the costs of 64 heads on the A100, of the study of a million tokens.
 ///
-/// Its third row prints 4.13 GiB and 4.13 s; the first two lie on a line that says 9.67 GiB, so the bytes are fitted to the
-/// first two and to the whole.
+/// Its third row prints 4.13 GiB and 4.13 s; the first two lie on a line that says 9.67 GiB, so the bytes are fitted to
+/// the first two and to the whole.
 ///
 /// # Errors
 /// None: the numbers are good.
@@ -277,7 +277,7 @@ mod tests {
             let [time, memory] = pass.worst.unwrap();
             assert!(time < 0.04 && memory < 0.02, "{name}: {time} {memory}");
         }
-        // The third task of the study lies beside the line of the others.
+        // The third task of the study is off the line of the others.
         let study = study().unwrap();
         let third = study.forward.memory.at(1e6 * 27.0 / 343.0) / GIB;
         assert!((third - 9.67).abs() < 0.02 && study.forward.worst.unwrap()[0] < 0.15, "{third} {study:?}");

@@ -1,4 +1,5 @@
-//! The numbers of `elsa-lab simulate`: the paper's tables and studies from given costs, and plain streaming beside them.
+//! The numbers of `elsa-lab simulate`: the paper's tables and studies from given costs, and plain streaming for
+//! comparison.
 
 use super::costs::{Costs, GIB, Origin, Pass};
 use super::schedule::{self, Schedule, Tree};
@@ -14,7 +15,7 @@ const HOUR: f64 = 3600.0;
 /// The most levels that an optimum is looked for in.
 const DEEPEST: u32 = 24;
 
-/// What is asked for.
+/// Parameters of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Tokens of the whole.
@@ -32,14 +33,14 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// The division of `tokens` tokens.
+    /// Returns the division of `tokens` tokens.
     #[must_use]
     pub fn of(&self, tokens: f64) -> Division {
         Division::new(tokens, self.division.0, self.division.1)
     }
 }
 
-/// What the paper prints, and how far the model is from it.
+/// The paper's printed value, and the model's distance from it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Paper {
     /// Memory of a task in GiB.
@@ -59,13 +60,13 @@ pub struct Cost {
     pub pass: &'static str,
     /// Bytes of a task.
     pub bytes: f64,
-    /// Whether a task fits in memory.
+    /// `true` if a task fits in memory.
     pub fits: bool,
-    /// Hours of all tasks with a kernel that computes masked pairs too.
+    /// Hours of all tasks with a kernel that also computes masked pairs.
     pub dense_hours: f64,
     /// Hours with one that skips them.
     pub hours: f64,
-    /// Hours by the fit that the paper prints; none where that is negative.
+    /// Hours by the paper's printed fit; `None` if it is negative.
     pub printed_fit_hours: Option<f64>,
     /// The printed fit's memory over the printed one, less one.
     pub printed_fit_gib: Option<f64>,
@@ -82,7 +83,7 @@ pub struct Level {
     pub task_tokens: f64,
     /// Tasks.
     pub tasks: f64,
-    /// How many tasks have each token, so how often it moves.
+    /// Number of tasks that contain each token, and so the number of times that it moves.
     pub copies: f64,
     /// Work of a dense kernel over that of plain attention.
     pub dense_work: f64,
@@ -99,7 +100,7 @@ pub struct Level {
 pub struct Streaming {
     /// Query rows of a head that are resident.
     pub resident_rows: f64,
-    /// How often the keys and values of a head pass.
+    /// Number of passes over the keys and values of a head.
     pub passes: f64,
     /// Bytes in use.
     pub peak_bytes: f64,
@@ -139,7 +140,7 @@ pub struct Uniform {
     pub at_a_time: f64,
     /// GiB and seconds of a task as printed.
     pub printed: Option<[f64; 2]>,
-    /// The schedule; none where a task does not fit.
+    /// The schedule; `None` if a task does not fit.
     pub schedule: Option<Schedule>,
 }
 
@@ -189,7 +190,7 @@ pub struct Optimum {
     pub serial: String,
     /// As many at once as memory holds.
     pub parallel: String,
-    /// Of the levels whose tasks fit and have a time, the one that costs least; exact, one task at a time.
+    /// The cheapest level whose tasks fit and have a time; exact, one task at a time.
     pub best_level: Option<u32>,
     /// The same, as many at once as memory holds.
     pub best_level_at_once: Option<u32>,
@@ -221,7 +222,7 @@ fn per_token(costs: &Costs) -> (f64, f64, f64) {
     (dim * element, 2.0 * dim * element, 4.0 * (dim + 2.0))
 }
 
-/// Plain streaming of `tokens` tokens in `limit` bytes.
+/// Computes plain streaming of `tokens` tokens in `limit` bytes.
 ///
 /// A head at a time: rows with their states and outputs, and two buffers of keys and values.
 ///
@@ -267,7 +268,7 @@ pub fn moved(costs: &Costs, whole: Division, level: f64) -> f64 {
     costs.heads as f64 * whole.tokens * whole.copies(level) * (query + keys + state)
 }
 
-/// Seconds of all tasks of a level with a kernel that skips what is masked: the pairs of plain attention.
+/// Returns the seconds of all tasks of a level with a kernel that skips masked pairs: the pairs of plain attention.
 #[must_use]
 pub fn skipping(time: Seconds, whole: Division, level: f64) -> f64 {
     let Seconds { square, linear, constant } = time;
@@ -276,19 +277,19 @@ pub fn skipping(time: Seconds, whole: Division, level: f64) -> f64 {
         + constant * whole.tasks(level)
 }
 
-/// Seconds of all tasks of a level with a dense kernel; none where a task has no time.
+/// Returns the seconds of all tasks of a level with a dense kernel; `None` if a task has no time.
 #[must_use]
 pub fn dense(time: Seconds, whole: Division, level: f64) -> Option<f64> {
     Some(whole.tasks(level) * time.at(whole.task_tokens(level))?)
 }
 
-/// The first level whose tasks fit into `limit` bytes.
+/// Returns the first level whose tasks fit into `limit` bytes.
 #[must_use]
 pub fn first_level(memory: Bytes, whole: Division, limit: f64) -> Option<u32> {
     (0..=DEEPEST).find(|level| memory.at(whole.task_tokens(f64::from(*level))) <= limit)
 }
 
-/// The row of table 1 that is this division's.
+/// Returns the row of table 1 that is this division's.
 fn row(costs: &Costs, request: &Request<'_>, level: u32) -> Option<&'static sets::Row> {
     let same = costs.origin == Origin::Published && request.division.0 == 7 && request.tokens == sets::TOKENS;
     sets::TABLE.iter().find(|row| same && row.level == level)
@@ -334,8 +335,8 @@ fn level(costs: &Costs, request: &Request<'_>, level: u32) -> Level {
     }
 }
 
-/// Table 2. Computing comes from the fits of table 1. Every other part is a line through its five seconds, as its work is
-/// linear in tokens: how far that is from the print tells how linear it is.
+/// Computes table 2. Computing comes from the fits of table 1. Every other part is a line through its five seconds, as
+/// its work is linear in tokens; the distance from the print shows how linear it is.
 fn shares(costs: &Costs, request: &Request<'_>) -> Vec<Shares> {
     let Some(backward) = costs.backward.as_ref().filter(|_| row(costs, request, 5).is_some()) else {
         return Vec::new();
@@ -374,7 +375,7 @@ fn shares(costs: &Costs, request: &Request<'_>) -> Vec<Shares> {
     sets::TABLE.iter().map(of).collect()
 }
 
-/// Figures 4, 8 and 9: a million tokens, or fewer where fewer are asked for, in memory that does not hold them.
+/// Computes figures 4, 8 and 9: a million tokens, or fewer if requested, in memory that is too small for them.
 fn study(costs: &Costs, request: &Request<'_>) -> Result<Study, Error> {
     let published = costs.origin == Origin::Published && request.division.0 == 7 && request.tokens >= 1e6;
     let with_heads;
@@ -423,7 +424,8 @@ fn study(costs: &Costs, request: &Request<'_>) -> Result<Study, Error> {
     })
 }
 
-/// Figure 6: both passes over 100K to 1M tokens, by the printed fits where there are some: they were made at these sizes.
+/// Computes figure 6: both passes over 100K to 1M tokens, by the printed fits where there are some: they were made at
+/// these sizes.
 pub(super) fn both(costs: &Costs) -> Vec<Both> {
     let Some(backward) = &costs.backward else { return Vec::new() };
     let at = |tokens: f64| {
@@ -437,7 +439,7 @@ pub(super) fn both(costs: &Costs) -> Vec<Both> {
     (1..=10).filter_map(|i| at(f64::from(i) * 1e5)).collect()
 }
 
-/// Appendix C, with the printed fit where there is one, and with the one made here.
+/// Computes appendix C, with the printed fit where there is one, and with the one made here.
 fn optima(costs: &Costs, request: &Request<'_>) -> Vec<Optimum> {
     let whole = request.of(request.tokens);
     let mut all = Vec::new();
@@ -488,7 +490,7 @@ fn optima(costs: &Costs, request: &Request<'_>) -> Vec<Optimum> {
     all
 }
 
-/// All of it.
+/// Computes the whole report.
 ///
 /// # Errors
 /// A limit that holds neither a row nor a task.

@@ -17,7 +17,7 @@ fn tables_are_those_of_the_paper() {
     for level in &report.levels {
         for cost in &level.passes {
             let paper = cost.paper.unwrap();
-            // The rows lie beside the printed line by up to a hundredth, more than its rounding.
+            // The rows differ from the printed line by up to a hundredth, more than its rounding.
             let printed = cost.printed_fit_gib.unwrap();
             assert!(printed.abs() <= 0.011, "{} {}: {printed}", level.level, cost.pass);
             assert!(paper.gib_off.abs() < 0.02 && paper.hours_off.abs() < 0.04, "{paper:?}");
@@ -28,7 +28,7 @@ fn tables_are_those_of_the_paper() {
         let off = forward.printed_fit_hours.unwrap() / forward.paper.unwrap().hours - 1.0;
         assert!(off.abs() < 0.045, "{}: {off}", level.level);
     }
-    // Work grows by 9/7 a level, and skipping what is masked avoids that.
+    // Work grows by 9/7 a level, and skipping masked pairs avoids that.
     for two in report.levels.windows(2) {
         let grown = two[1].passes[0].dense_hours / two[0].passes[0].dense_hours;
         assert!((9.0 / 7.0 - 1e-9..1.45).contains(&grown), "{grown}");

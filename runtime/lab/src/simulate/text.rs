@@ -48,13 +48,13 @@ pub fn count(n: f64) -> String {
     }
 }
 
-/// A deviation.
+/// Formats a deviation.
 #[must_use]
 pub fn percent(off: f64) -> String {
     format!("{:+.1} %", 100.0 * off)
 }
 
-/// A parabola.
+/// Formats a parabola.
 #[must_use]
 pub fn parabola(time: Seconds) -> String {
     let Seconds { square, linear, constant } = time;
@@ -71,21 +71,21 @@ fn sign(x: f64) -> char {
     if x < 0.0 { '-' } else { '+' }
 }
 
-/// A number of heads.
+/// Formats a number of heads.
 #[must_use]
 pub fn heads(n: usize) -> String {
     format!("{n} head{}", if n == 1 { "" } else { "s" })
 }
 
-/// What a report is printed with.
+/// Content of a printed report.
 pub struct Printed<'a> {
     /// The costs.
     pub costs: &'a Costs,
-    /// What was asked for.
+    /// The request.
     pub request: &'a Request<'a>,
-    /// What came of it.
+    /// The result.
     pub report: &'a Report,
-    /// How good the fit is.
+    /// Quality of the fit.
     pub checks: &'a [Check],
     /// Figure 5.
     pub kernels: &'a [Kernels],
@@ -184,7 +184,7 @@ fn streaming(out: &mut impl Write, costs: &Costs, request: &Request<'_>, report:
     Ok(())
 }
 
-/// Both methods, as they ran.
+/// Prints both methods as they ran.
 fn beside(out: &mut impl Write, all: &[Ran]) -> Result<()> {
     writeln!(out, "\nstreaming and quorums, run here, medians of {RUNS}; their answers agree")?;
     writeln!(
@@ -204,7 +204,7 @@ fn beside(out: &mut impl Write, all: &[Ran]) -> Result<()> {
     Ok(())
 }
 
-/// Table 1, and what it leaves out.
+/// Prints table 1, and its omissions.
 fn levels(out: &mut impl Write, request: &Request<'_>, levels: &[Level]) -> Result<()> {
     let (chunks, members) = request.division;
     writeln!(out, "\nquorums of c = {chunks}, l = {members} (table 1)")?;
@@ -265,7 +265,7 @@ fn levels(out: &mut impl Write, request: &Request<'_>, levels: &[Level]) -> Resu
     )
 }
 
-/// Table 2.
+/// Prints table 2.
 fn shares(out: &mut impl Write, shares: &[Shares]) -> Result<()> {
     writeln!(out, "\nwhere the time goes, in percent: modelled / printed (table 2)")?;
     let names: Vec<String> = PARTS.iter().map(|name| format!("{name:>14}")).collect();
@@ -391,7 +391,7 @@ fn kernels_and_passes(
     Ok(())
 }
 
-/// Appendix C.
+/// Prints appendix C.
 fn optima(out: &mut impl Write, optima: &[Optimum]) -> Result<()> {
     writeln!(out, "\nthe size of a task that costs least (appendix C)")?;
     for found in optima {

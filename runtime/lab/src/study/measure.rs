@@ -1,4 +1,4 @@
-//! Runs every schedule over the tiles of a problem, and compares what it answers with exact attention in f64.
+//! Runs every schedule over the tiles of a problem, and compares its answers with exact attention in f64.
 
 use super::places::{Place, TILE, places};
 use super::seen::{Seen, probabilities};
@@ -33,7 +33,7 @@ const BOUNDED: usize = 512;
 /// Groups of tiles that threads take.
 const GROUPS: usize = 32;
 
-/// How a schedule's answers differ from exact attention.
+/// Difference between a schedule's answers and exact attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
     /// The largest error of a component.
@@ -53,7 +53,7 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// The mean over rows of the largest error of a component.
+    /// Returns the mean over rows of the largest error of a component.
     #[must_use]
     pub fn mean(&self) -> f64 {
         if self.rows == 0 { 0.0 } else { self.sum / self.rows as f64 }
@@ -70,14 +70,14 @@ impl Errors {
     }
 }
 
-/// What a schedule did.
+/// Result of a schedule.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     /// The schedule.
     pub setting: Setting,
     /// Its counts.
     pub report: Report,
-    /// How far its answers are off.
+    /// Errors of its answers.
     pub errors: Errors,
 }
 
@@ -90,13 +90,13 @@ pub struct Study {
     pub shape: [usize; 5],
     /// Element type.
     pub dtype: &'static str,
-    /// Tiles that were run, and those that there are.
+    /// Number of tiles that were run, and of all tiles.
     pub tiles: [usize; 2],
-    /// Rows that were run, and those that there are.
+    /// Number of rows that were run, and of all rows.
     pub rows: [usize; 2],
     /// The schedules.
     pub outcomes: Vec<Outcome>,
-    /// Where largest scores lie.
+    /// Positions of the largest scores.
     pub seen: Seen,
     /// Queries and keys.
     pub sides: [Side; 2],
@@ -115,14 +115,14 @@ struct Bounded {
     exact: Vec<f64>,
 }
 
-/// A row beside which answers are put.
+/// A reference row for answers.
 struct Known {
     lse: f64,
     y: Vec<f64>,
     bounded: Option<Bounded>,
 }
 
-/// What a group of tiles has shown.
+/// Observations of a group of tiles.
 struct Group {
     seen: Seen,
     outcomes: Vec<(Report, Errors)>,
@@ -131,7 +131,7 @@ struct Group {
 /// Studies a problem.
 ///
 /// # Errors
-/// A problem of which a single tile would take too long, and memory that the system refuses.
+/// A problem whose single tile would take too long, and memory that the system refuses.
 pub fn study(name: &str, problem: &Problem, inputs: Inputs<'_>) -> Result<Study, Error> {
     let settings = settings();
     let all = places(problem, &inputs);
@@ -182,7 +182,7 @@ pub fn study(name: &str, problem: &Problem, inputs: Inputs<'_>) -> Result<Study,
     })
 }
 
-/// The largest of what `of` tells of a sequence.
+/// Returns the largest value of `of` over the sequences.
 fn longest(problem: &Problem, inputs: &Inputs<'_>, of: fn(&Sequence) -> usize) -> usize {
     (0..problem.sequences()).map(|s| of(&problem.sequence(&inputs.lengths, s))).max().unwrap_or(0)
 }
@@ -199,7 +199,7 @@ fn multiply_adds(problem: &Problem, inputs: &Inputs<'_>, tiles: &[Place], schedu
     pairs.saturating_mul(dims).saturating_mul(schedules as u64)
 }
 
-/// The tiles that are run: all of them, or a sample, evenly spread.
+/// Returns the tiles that are run: all of them, or a sample, evenly spread.
 fn choose(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -283,7 +283,7 @@ struct Values<'a> {
     head: usize,
 }
 
-/// What is known of row `i` of a tile, and its scores by key.
+/// Computes the facts about row `i` of a tile, and its scores by key.
 fn know(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -321,7 +321,7 @@ fn know(
 }
 
 impl Values<'_> {
-    /// The bounds of the components of a row that left `share` of its weights out.
+    /// Returns the bounds of the components of a row that left `share` of its weights out.
     fn bounds(
         &self,
         mut row: Row<'_>,
@@ -448,7 +448,7 @@ mod tests {
         let map = probabilities(&case.problem, &case.inputs());
         let cells = &map.cells;
         let n = cells.len();
-        // The first column and the diagonal outweigh what lies between.
+        // The first column and the diagonal outweigh the cells between them.
         let (row, middle) = (&cells[n - 4], n / 2);
         assert!(row[0] > 10.0 * row[middle] && row[n - 4] > 10.0 * row[middle], "{row:?}");
     }

@@ -1,19 +1,19 @@
-//! `elsa-lab study`: what schedules do with given tensors.
+//! `elsa-lab study`: the effect of schedules on given tensors.
 //!
-//! Every table and figure of the article on vector relieved attention (VFA, VSA) has its place, measured on the tensors at
-//! hand by the scalar run of [`elsa_core::attention::traversal`] in place of a model's score on a benchmark. Answers stand
-//! beside exact attention in f64, and beside their bounds.
+//! Every table and figure of the article on vector relieved attention (VFA, VSA) has a counterpart, measured on the
+//! given tensors by the scalar run of [`elsa_core::attention::traversal`] instead of a model's score on a benchmark.
+//! Answers are compared with exact attention in f64, and with their bounds.
 //!
 //! | of the article | here | module |
 //! |---|---|---|
 //! | table 1, figure 1 | operations of a weight, their share per instruction set and head size | [`operations`] |
-//! | table 2 | needs language models, and is left out with words | [`page`] |
+//! | table 2 | needs language models, and is replaced by a note | [`page`] |
 //! | table 3 | rows that ten settings would lose to f16 and f32 weights | [`tables`] |
 //! | table 4 | sparsity, bound and error of 21 settings, and of error budgets | [`tables`] |
-//! | figures 2 and 5 | where maxima lie, a map of P, block maxima | [`seen`] |
+//! | figures 2 and 5 | positions of maxima, a map of P, block maxima | [`seen`] |
 //! | figures 3 and 4 | similarity within blocks, norms | [`tokens`] |
 //!
-//! [`measure`] runs the schedules, over all tiles or a sample of them where all would take too long.
+//! [`measure`] runs the schedules, over all tiles or, if that takes too long, a sample of them.
 
 mod measure;
 mod operations;
@@ -61,7 +61,7 @@ pub struct StudyArgs {
     /// Write sparsity, bounds, errors and pictures as one page that needs nothing but itself
     #[arg(long, value_name = "FILE.html")]
     html: PathBuf,
-    /// Whether the page replaces an input.
+    /// Permission for the page to replace an input.
     #[command(flatten)]
     force: ForceArgs,
 }

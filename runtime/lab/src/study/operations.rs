@@ -32,12 +32,12 @@ pub const ISAS: [Isa; 3] = [
     Isa { name: "NEON", exponential: 12.0 },
 ];
 
-/// Vector operations of a weight by what they do.
+/// Vector operations of a weight by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Operations {
     /// Products with keys.
     pub keys: f64,
-    /// What stands for keys in first references.
+    /// Operations for key proxies in first references.
     pub proxies: f64,
     /// The largest score.
     pub maximum: f64,
@@ -72,7 +72,7 @@ pub const PARTS: [&str; 10] = [
 ];
 
 impl Operations {
-    /// Those of the exact kernel.
+    /// Counts the operations of the exact kernel.
     #[must_use]
     pub fn exact(isa: Isa, d: usize, dv: usize) -> Operations {
         Operations {
@@ -87,8 +87,8 @@ impl Operations {
         }
     }
 
-    /// Those of a run by `schedule` over blocks of `keys` keys in tiles of `rows` rows, by what it reports: means over all
-    /// weights.
+    /// Counts the operations of a run by `schedule` over blocks of `keys` keys in tiles of `rows` rows, from its
+    /// report: means over all weights.
     #[must_use]
     pub fn of(
         isa: Isa,
@@ -132,7 +132,7 @@ impl Operations {
         }
     }
 
-    /// The parts, in the order of [`PARTS`].
+    /// Returns the parts, in the order of [`PARTS`].
     #[must_use]
     pub fn parts(&self) -> [f64; 10] {
         [
@@ -149,7 +149,7 @@ impl Operations {
         ]
     }
 
-    /// All of them.
+    /// Returns the sum of all parts.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.parts().iter().sum()

@@ -16,7 +16,7 @@ const TABLE_2: &str = "Table 2 scores language models of 8 to 30 billion paramet
     repeated on given tensors, and is left out. What a schedule does to an answer stands in tables 3 and 4, as its bound and \
     its error.";
 
-/// What the template has of a case.
+/// Template variables of a case.
 struct Case<'a> {
     study: &'a Study,
     sampled: String,
@@ -46,7 +46,7 @@ struct Page<'a> {
     height: f64,
 }
 
-/// The page of some studies.
+/// Renders the page of some studies.
 ///
 /// # Errors
 /// None: memory takes every page.
@@ -91,7 +91,7 @@ fn case(study: &Study) -> Case<'_> {
     }
 }
 
-/// Figure 1: operations by what they do, a bar for each instruction set and head size.
+/// Draws figure 1: operations by what they do, a bar for each instruction set and head size.
 fn parts(study: &Study) -> Picture {
     let bars: Vec<(String, Operations)> = ISAS
         .into_iter()
@@ -136,7 +136,7 @@ fn parts(study: &Study) -> Picture {
     }
 }
 
-/// The colours of figure 1, from below.
+/// Returns the colours of figure 1, from below.
 fn kinds(x: &Operations) -> [(&'static str, f64); 5] {
     [
         ("products with keys", x.keys),
@@ -147,7 +147,7 @@ fn kinds(x: &Operations) -> [(&'static str, f64); 5] {
     ]
 }
 
-/// Figure 2: where the running maximum settles, and a map of P.
+/// Draws figure 2: where the running maximum settles, and a map of P.
 fn stability(study: &Study) -> Figure {
     let seen = &study.seen;
     let all = seen.rows().max(1);
@@ -173,7 +173,7 @@ fn stability(study: &Study) -> Figure {
     }
 }
 
-/// The histogram of figure 2; none without rows.
+/// Draws the histogram of figure 2; `None` without rows.
 fn settled(study: &Study) -> Option<Picture> {
     let [left, top, right, bottom] = FRAME;
     let blocks = study.seen.stable.keys().next_back()? + 1;
@@ -205,7 +205,7 @@ fn settled(study: &Study) -> Option<Picture> {
     })
 }
 
-/// A curve of means with the band of least and largest.
+/// Draws a curve of means with the band of least and largest.
 fn curve(name: &str, points: &[Spread]) -> Raw {
     let point = |x: &Spread| Point {
         x: x.at as f64,
@@ -229,7 +229,7 @@ fn both(
     sides.into_iter().filter_map(one).collect()
 }
 
-/// Figure 3: how alike the tokens of a block are.
+/// Draws figure 3: how alike the tokens of a block are.
 fn similarity(study: &Study) -> Figure {
     let [q, k] = &study.sides;
     Figure {
@@ -244,7 +244,7 @@ fn similarity(study: &Study) -> Figure {
     }
 }
 
-/// Figure 4: norms of tokens.
+/// Draws figure 4: norms of tokens.
 fn norms(study: &Study) -> Figure {
     Figure {
         title: "Figure 4: norms of tokens",
@@ -256,7 +256,8 @@ fn norms(study: &Study) -> Figure {
     }
 }
 
-/// Figure 5: block maxima of tiles whose largest score lies at the sink, in an own block and elsewhere.
+/// Draws figure 5: block maxima of tiles whose largest score is at the sink, in an own block and
+/// elsewhere.
 fn maxima(study: &Study) -> Figure {
     let mut charts = Vec::new();
     let mut none = Vec::new();

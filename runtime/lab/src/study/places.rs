@@ -18,7 +18,7 @@ pub struct Place {
     pub rows: Range<usize>,
 }
 
-/// The tiles of a problem, sequences outermost, rows innermost.
+/// Returns the tiles of a problem, sequences outermost, rows innermost.
 pub fn places(problem: &Problem, inputs: &Inputs<'_>) -> Vec<Place> {
     let mut all = Vec::new();
     for sequence in 0..problem.sequences() {

@@ -1,4 +1,4 @@
-//! Where the largest scores of rows lie: the article's figures 2 and 5.
+//! Positions of the largest scores of rows: the article's figures 2 and 5.
 
 use super::places::Place;
 use elsa_core::attention::traversal::own_blocks;
@@ -7,7 +7,7 @@ use elsa_edge::picture::HeatMap;
 use elsa_edge::rows::{RowId, sample};
 use std::collections::BTreeMap;
 
-/// Where the largest score of a row lies, or that of a tile.
+/// Position of the largest score of a row or a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Site {
     /// The first block of the sequence.
@@ -22,7 +22,7 @@ impl Site {
     /// Every site, in the order of the article.
     pub const ALL: [Site; 3] = [Site::Sink, Site::Own, Site::Middle];
 
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,14 +42,14 @@ pub struct Peak {
     pub maxima: BTreeMap<usize, f64>,
 }
 
-/// What the rows of some tiles have shown.
+/// Observations of the rows of some tiles.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// Rows by the block in which the running maximum of a sequential run reaches its final value.
     pub stable: BTreeMap<usize, u64>,
     /// Rows by the site of that block.
     pub sites: [u64; 3],
-    /// For each site the first tile whose largest score lies there.
+    /// The first tile for each site of the largest score.
     pub peaks: [Option<Peak>; 3],
 }
 
@@ -111,17 +111,17 @@ impl Seen {
         }
     }
 
-    /// The rows that attend a key.
+    /// Returns the rows that attend a key.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.sites.iter().sum()
     }
 }
 
-/// Most rows of which P is mapped.
+/// Maximum number of rows in a map of P.
 const MAPPED: usize = 192;
 
-/// The exact probabilities of the first head of the first sequence.
+/// Returns the exact probabilities of the first head of the first sequence.
 #[must_use]
 pub fn probabilities(problem: &Problem, inputs: &Inputs<'_>) -> HeatMap {
     let first = problem.sequence(&inputs.lengths, 0);

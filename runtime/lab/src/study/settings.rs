@@ -3,7 +3,7 @@
 use elsa_core::attention::traversal::{Schedule, Skip, TABLE_3, TABLE_4};
 use elsa_core::state::HEADROOM;
 
-/// Where a schedule is shown.
+/// Table that shows a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
     /// The article's table 3.
@@ -17,13 +17,13 @@ pub enum Table {
 /// A schedule that is studied.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Where it is shown.
+    /// Its table.
     pub table: Table,
     /// Its name there.
     pub name: &'static str,
-    /// What the article reports: the score of a language model in table 3, sparsity in table 4.
+    /// The article's result: the score of a language model in table 3, sparsity in table 4.
     pub published: &'static str,
-    /// What is run.
+    /// Schedule to run.
     pub schedule: Schedule,
 }
 
@@ -70,7 +70,7 @@ const OURS: [(&str, Schedule); 6] = [
     ("VFA, budget", Schedule { skip: Skip::Budget(1e-2), ..Schedule::VFA }),
 ];
 
-/// Every schedule that is studied.
+/// Returns every schedule that is studied.
 #[must_use]
 pub fn settings() -> Vec<Setting> {
     let of = |table, published: &'static str, (name, schedule)| Setting { table, name, published, schedule };

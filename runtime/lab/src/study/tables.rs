@@ -9,11 +9,11 @@ use elsa_core::attention::traversal::{Schedule, Skip, TABLE_3};
 /// A table of the page.
 #[derive(Debug)]
 pub struct Shown {
-    /// What it is called in the page's markup.
+    /// Its id in the page's markup.
     pub id: &'static str,
     /// Its heading.
     pub title: &'static str,
-    /// What it says.
+    /// Its text.
     pub words: String,
     /// Names of the columns; the first is a word.
     pub head: Vec<String>,
@@ -21,12 +21,12 @@ pub struct Shown {
     pub rows: Vec<Vec<String>>,
 }
 
-/// A share in percent.
+/// Formats a share in percent.
 fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "–".to_owned() } else { rate(part as f64 / whole as f64) }
 }
 
-/// A rate in percent, with the digits of a small one.
+/// Formats a rate in percent, with the digits of a small one.
 pub fn rate(x: f64) -> String {
     match x * 100.0 {
         x if x != 0.0 && x < 0.05 => format!("{x:.1e} %"),
@@ -34,7 +34,7 @@ pub fn rate(x: f64) -> String {
     }
 }
 
-/// A number of any size.
+/// Formats a number of any size.
 fn number(x: f64) -> String {
     if x == 0.0 { "0".to_owned() } else { format!("{x:.2e}") }
 }
@@ -44,23 +44,23 @@ fn strings(words: &[&str]) -> Vec<String> {
 }
 
 impl Study {
-    /// What a schedule did, if it was studied.
+    /// Returns the result of a schedule, if it was studied.
     fn outcome(&self, schedule: &Schedule) -> Option<&Outcome> {
         self.outcomes.iter().find(|outcome| outcome.setting.schedule == *schedule)
     }
 
-    /// Those of a table.
+    /// Iterates over the results of a table.
     fn of(&self, table: Table) -> impl Iterator<Item = &Outcome> {
         self.outcomes.iter().filter(move |outcome| outcome.setting.table == table)
     }
 
-    /// The rows that attend a key.
+    /// Returns the rows that attend a key.
     fn rows_seen(&self) -> u64 {
         self.seen.rows()
     }
 }
 
-/// The schedules whose operations are shown, by name.
+/// Returns the schedules whose operations are shown, by name.
 fn counted() -> [(&'static str, Schedule); 6] {
     [
         ("FA", Schedule::FLASH),
@@ -72,7 +72,7 @@ fn counted() -> [(&'static str, Schedule); 6] {
     ]
 }
 
-/// The article's table 1, for the kernels of AVX-512.
+/// Builds the article's table 1, for the kernels of AVX-512.
 pub fn operations(study: &Study) -> Shown {
     let dims = [study.shape[3], study.shape[4]];
     let columns: Vec<(&str, Operations)> = counted()
@@ -106,8 +106,8 @@ pub fn operations(study: &Study) -> Shown {
     }
 }
 
-/// Figure 1 as a table: what a part takes of all operations, by instruction set and head size, and what leaving work out
-/// would bring by counting.
+/// Builds figure 1 as a table: what a part takes of all operations, by instruction set and head size, and what leaving
+/// work out would bring by counting.
 pub fn shares(study: &Study) -> Shown {
     let budget = study.outcome(&Schedule::within(1e-2)).map_or(0.0, |x| x.report.row_sparsity());
     let mut rows = Vec::new();
@@ -156,7 +156,7 @@ pub fn shares(study: &Study) -> Shown {
     }
 }
 
-/// The head sizes of figure 1.
+/// Returns the head sizes of figure 1.
 pub fn dims(study: &Study) -> Vec<usize> {
     let mut dims = vec![32, 64, 128];
     if !dims.contains(&study.shape[3]) {
@@ -166,7 +166,7 @@ pub fn dims(study: &Study) -> Vec<usize> {
     dims
 }
 
-/// The article's table 3.
+/// Builds the article's table 3.
 pub fn third(study: &Study) -> Shown {
     let all = study.rows_seen();
     let rows = study.of(Table::Third).map(|Outcome { setting, report, errors }| {
@@ -213,7 +213,7 @@ fn parameter(schedule: &Schedule) -> String {
     }
 }
 
-/// The columns of a table of schedules that leave blocks out; `published` says whether it has the article's.
+/// Builds the columns of a table of schedules that leave blocks out; `published` says whether it has the article's.
 fn left_out(study: &Study, table: Table) -> Vec<Vec<String>> {
     let row = |Outcome { setting, report, errors }: &Outcome| {
         let mut cells = vec![setting.name.to_owned(), parameter(&setting.schedule)];
@@ -254,14 +254,14 @@ const LEFT_OUT: [&str; 7] = [
     "mean error",
     "of the bound, sampled rows",
 ];
-/// What a bound and an error beside each other say.
+/// Note on a bound and an error in one row.
 const OF_WHICH_ROWS: &str = "The bound is the largest of the sampled rows, the largest error that of all rows: an error above the \
     bound beside it is one of a row that was not sampled, whose bound is another. The last column sets every component of the \
     sampled rows against its own bound, where more than 100 % would be a violation.";
 const SPARSITY: [&str; 5] =
     ["blocks left out", "rows of blocks", "rescale skipped", "rows computed again", "of these maximum lost"];
 
-/// The article's table 4.
+/// Builds the article's table 4.
 pub fn fourth(study: &Study) -> Shown {
     let mut head = strings(&["setting", "λ", "sparsity % in the article"]);
     head.extend(SPARSITY.into_iter().chain(LEFT_OUT).map(str::to_owned));
@@ -278,7 +278,7 @@ pub fn fourth(study: &Study) -> Shown {
     }
 }
 
-/// Error budgets, and what else the article does not have.
+/// Builds error budgets, and what else the article does not have.
 pub fn budgets(study: &Study) -> Shown {
     let mut head = strings(&["setting", "E"]);
     head.extend(SPARSITY.map(str::to_owned));

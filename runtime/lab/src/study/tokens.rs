@@ -1,4 +1,4 @@
-//! How alike the queries and keys of a block are, and how long: the article's figures 3 and 4.
+//! Similarity and norms of the queries and keys of a block: the article's figures 3 and 4.
 
 use elsa_core::attention::{Inputs, Problem};
 use elsa_edge::oracle::key;
@@ -12,7 +12,7 @@ const POINTS: usize = 256;
 /// A mean with the least and the largest, over heads and sequences.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The first token that it stands for, or the block.
+    /// The first token that it represents, or the block.
     pub at: usize,
     /// The mean.
     pub mean: f64,
@@ -22,7 +22,7 @@ pub struct Spread {
     pub high: f64,
 }
 
-/// What is known of the queries, or of the keys.
+/// Facts about the queries, or about the keys.
 #[derive(Clone, Debug, Default)]
 pub struct Side {
     /// `mean(X Xᵀ) / |max(X Xᵀ)|` of blocks of [`BLOCK`] tokens.
@@ -60,14 +60,14 @@ fn spreads(tallies: &[Tally], step: usize) -> Vec<Spread> {
     some.map(|(i, t)| Spread { at: i * step, mean: t.sum / t.count, low: t.low, high: t.high }).collect()
 }
 
-/// The cosine similarity of a block of tokens, `mean(X Xᵀ) / |max(X Xᵀ)|`. The mean of all products is the squared norm of the
-/// mean vector, and the largest product that of the longest vector with itself.
+/// Returns the cosine similarity of a block of tokens, `mean(X Xᵀ) / |max(X Xᵀ)|`. The mean of all products is the
+/// squared norm of the mean vector, and the largest product that of the longest vector with itself.
 fn similarity(sum: &[f64], tokens: usize, largest_square: f64) -> f64 {
     let square: f64 = sum.iter().map(|x| x * x).sum();
     square / (tokens * tokens) as f64 / largest_square
 }
 
-/// The sides of a problem: queries and keys.
+/// Returns the sides of a problem: queries and keys.
 #[must_use]
 pub fn sides(problem: &Problem, inputs: &Inputs<'_>) -> [Side; 2] {
     let (heads, kv_heads, d) = (problem.heads(), problem.kv_heads(), problem.head_dim());
@@ -87,7 +87,7 @@ pub fn sides(problem: &Problem, inputs: &Inputs<'_>) -> [Side; 2] {
     [side(sequences, heads, d, &queries, &query), side(sequences, kv_heads, d, &keys, &of_key)]
 }
 
-/// One side: `tokens` of each sequence, and their elements by sequence, head, token and dim.
+/// Builds one side: `tokens` of each sequence, and their elements by sequence, head, token and dim.
 fn side(
     sequences: usize,
     heads: usize,

@@ -23,13 +23,13 @@ impl Made {
         Made { opset, ..Made::default() }
     }
 
-    /// An input; axes are numbers or names.
+    /// Creates an input; axes are numbers or names.
     pub fn input(&mut self, name: &str, kind: Kind, axes: &[&'static str]) -> String {
         self.inputs.push((name.into(), kind, axes.to_vec()));
         name.into()
     }
 
-    /// A node with integer attributes: one in brackets of its own is an integer, more are a list.
+    /// Creates a node with integer attributes: one in brackets of its own is an integer, more are a list.
     pub fn all(&mut self, op: &str, inputs: &[&str], pairs: Pairs<'_>, outputs: usize) -> Vec<String> {
         let n = self.nodes.len();
         let outputs: Vec<String> = (0..outputs).map(|i| format!("{op}_{n}_{i}")).collect();
@@ -95,7 +95,8 @@ impl Made {
         self.outputs.push((name.into(), Kind::F32));
     }
 
-    /// Queries, keys and values of packed rows as timm makes them: reshape, transpose, one Gather for each.
+    /// Creates queries, keys and values of packed rows as timm makes them: reshape, transpose, one Gather
+    /// for each.
     pub fn packed(&mut self, x: &str, rows: &[i64], heads: i64, dim: i64) -> [String; 3] {
         let split = self.reshape(x, &[rows, &[3, heads, dim]].concat());
         let turned = self.node("Transpose", &[&split], &[("perm", &[2, 0, 3, 1, 4])]);

@@ -1,4 +1,4 @@
-//! What a free axis decides is in no replacement: masks, scales, heads and batches beyond the sizes of a proof.
+//! No replacement depends on a free axis: masks, scales, heads and batches beyond the sizes of a proof.
 
 use super::super::array::Kind;
 use super::super::find::Site;
@@ -9,7 +9,7 @@ use super::super::{Limits, change, prove};
 use super::made::Made;
 use std::collections::HashMap;
 
-/// The size of axis `axis` of `x`, with one axis.
+/// Returns the size of axis `axis` of `x`, with one axis.
 fn size(g: &mut Made, x: &str, axis: f64) -> String {
     let shape = g.node("Shape", &[x], &[]);
     let axis = g.constant(Kind::I64, &[1], vec![axis]);
@@ -234,7 +234,7 @@ fn every_free_axis_is_a_symbol_with_sizes_of_its_own() {
 
 #[test]
 fn a_constant_is_read_to_its_end() {
-    // Causal, but for the last query, which does not attend the first key.
+    // Causal, except for the last query, which does not attend the first key.
     let mut g = Made::new(17);
     let (scores, v) = heads(&mut g, "40", "40");
     let low = f64::from(f32::MIN);

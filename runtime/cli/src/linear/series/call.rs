@@ -1,4 +1,4 @@
-//! What the commands share: the order of axes, tensors from files, outputs and the report.
+//! Shared parts of the commands: the order of axes, tensors from files, outputs and the report.
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
@@ -29,31 +29,31 @@ pub enum Order {
 /// Values of `--layout`. The first is the default.
 pub const ORDERS: [(&str, Order); 2] = [("btc", Order::TokensFirst), ("bct", Order::ChannelsFirst)];
 
-/// The flags that every command has.
+/// Flags of every command.
 #[derive(Args, Debug)]
 pub struct CallArgs {
-    /// Order of the axes of series: [batch, tokens, channels], or [batch, channels, tokens] as Mamba and ONNX have it
+    /// Order of the axes of series: [batch, tokens, channels], or [batch, channels, tokens] as in Mamba and ONNX
     #[arg(long, default_value = ORDERS[0].0, value_parser = one_of(ORDERS))]
     pub layout: Order,
-    /// From the last token to the first; the past state comes before the last token
+    /// Run from the last token to the first; the past state comes before the last token
     #[arg(long)]
     pub reverse: bool,
     /// States before the first token, f32 [default: zeros]
     #[arg(long, value_name = FILE)]
     pub past_state: Option<Source>,
-    /// Where the states after the last token go
+    /// File for the states after the last token
     #[arg(long, value_name = FILE)]
     pub present_state: Option<Source>,
-    /// Where the output goes, of the type of the input
+    /// File for the output, of the type of the input
     #[arg(long, value_name = FILE)]
     pub out: Source,
-    /// Compare with the operator in f64: exit status 4 if an element is farther off than the error bound allows
+    /// Compare with the operator in f64; exit status 4 if an element exceeds the error bound
     #[arg(long)]
     pub verify: bool,
-    /// What computes.
+    /// Engine.
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// Whether outputs replace inputs.
+    /// Permission for outputs to replace inputs.
     #[command(flatten)]
     pub force: ForceArgs,
     /// Print a machine-readable report
@@ -81,7 +81,7 @@ impl Given {
         Ok(Given { argument, source: source.clone(), tensor })
     }
 
-    /// Reads the tensor of a flag, if that is given.
+    /// Reads the tensor of an optional flag.
     ///
     /// # Errors
     /// As [`Given::load`].
@@ -89,12 +89,12 @@ impl Given {
         source.map(|source| Given::load(argument, source)).transpose()
     }
 
-    /// Sizes of the axes.
+    /// Returns the sizes of the axes.
     pub fn shape(&self) -> &[usize] {
         self.tensor.shape()
     }
 
-    /// The elements.
+    /// Returns the elements.
     ///
     /// # Errors
     /// Elements that are not floating-point numbers, which loading refuses.
@@ -104,10 +104,10 @@ impl Given {
             .ok_or_else(|| self.wrong("elements of another type", "f32, f16 or bf16".into()))
     }
 
-    /// The elements, which must be f32, of as many as `allowed` names.
+    /// Returns the elements, which must be f32 and fill `shape`.
     ///
     /// # Errors
-    /// Another type, or another number.
+    /// Another type, or another number of elements.
     pub fn numbers(&self, shape: &[usize]) -> Result<&[f32], Error> {
         match self.elements()? {
             Elements::F32(x) if self.shape() == shape => Ok(x),
@@ -116,7 +116,7 @@ impl Given {
         }
     }
 
-    /// The series of a tensor of rank 3.
+    /// Converts a tensor of rank 3 to a series.
     ///
     /// # Errors
     /// Another rank, or a size beyond all memory.
@@ -128,7 +128,7 @@ impl Given {
         }
     }
 
-    /// The error of a tensor of a rank that its argument does not have.
+    /// Builds the error of a tensor whose rank its argument does not allow.
     pub fn rank(&self, allowed: &'static str) -> Error {
         let source = TensorError::Rank { shape: self.shape().to_vec(), allowed };
         FileError::Tensor { argument: self.argument, path: self.tensor.path().to_path_buf(), source }.into()
@@ -138,7 +138,7 @@ impl Given {
         Error::Argument { argument: self.argument, found: found.into(), allowed }
     }
 
-    /// Requires that the file is still the one that was read.
+    /// Checks that the file is unchanged since it was read.
     ///
     /// # Errors
     /// A file that has changed.
@@ -147,7 +147,7 @@ impl Given {
     }
 }
 
-/// The numbers of a tensor that may be absent.
+/// Returns the numbers of an optional tensor.
 ///
 /// # Errors
 /// As [`Given::numbers`].
@@ -164,17 +164,17 @@ struct Told {
     threads: usize,
     /// Batch, tokens and channels.
     shape: [usize; 3],
-    /// How it was computed: the method of a convolution, or the number of parts.
+    /// Form of the computation: the method of a convolution, or the number of parts.
     form: String,
     workspace_bytes: usize,
-    /// Why the CPU computed in place of a GPU.
+    /// Reason why the CPU computed instead of a GPU.
     fallback: Option<String>,
     /// Largest error relative to its bound, with --verify.
     worst: Option<f64>,
     ms: f64,
 }
 
-/// What a plan did.
+/// Result of a plan.
 pub struct Done {
     /// The command.
     pub what: &'static str,
@@ -197,14 +197,14 @@ pub struct Outputs {
     /// Elements of the output.
     pub out: Buffer,
     out_shape: Vec<usize>,
-    /// The states after the last token, if they are wanted.
+    /// The states after the last token, if requested.
     pub present: Option<Vec<f32>>,
     state_shape: Vec<usize>,
 }
 
 impl Outputs {
-    /// Prepares the files of a call that reads `inputs`, and allocates the outputs. The output has the shape and type of
-    /// `like`.
+    /// Prepares the files of a call that reads `inputs`, and allocates the outputs. The output has the shape and type
+    /// of `like`.
     ///
     /// # Errors
     /// Files that cannot be written, memory that the system refuses.
@@ -230,26 +230,26 @@ impl Outputs {
         })
     }
 
-    /// Type of the output.
+    /// Returns the type of the output.
     pub fn dtype(&self) -> DType {
         self.out.elements().dtype()
     }
 
-    /// Requires that the workspace leaves enough memory to the process, and restarts the clock.
+    /// Checks that the workspace leaves enough memory to the process, and restarts the clock.
     ///
     /// # Errors
-    /// Memory of which the system would leave too little.
+    /// Memory that leaves too little to the process.
     pub fn begin(&mut self, workspace_bytes: usize) -> Result<(), Error> {
         leaves_enough("budget", workspace_bytes)?;
         self.start = Instant::now();
         Ok(())
     }
 
-    /// Writes the files and prints the report. `worst` is what a verification has found, after `ms` milliseconds of
+    /// Writes the files and prints the report. `worst` is the result of a verification after `ms` milliseconds of
     /// computation.
     ///
     /// # Errors
-    /// Inputs that have changed, files that cannot be written; with a verification that has failed, its error.
+    /// Inputs that have changed, files that cannot be written; the error of a failed verification.
     pub fn finish(
         self,
         args: &CallArgs,
@@ -302,18 +302,18 @@ impl Outputs {
         Ok(())
     }
 
-    /// Milliseconds since the clock was started.
+    /// Returns the milliseconds since the clock was started.
     pub fn ms(&self) -> f64 {
         self.start.elapsed().as_secs_f64() * 1e3
     }
 }
 
-/// A number of parts, in words.
+/// Formats a number of parts.
 pub fn parts_of(parts: usize) -> String {
     format!("{parts} {}", if parts == 1 { "part" } else { "parts" })
 }
 
-/// The largest distance so far, and that of another value: infinite once one is a NaN.
+/// Returns the larger of `worst` and the distance of another value: infinite once one is a NaN.
 pub fn farther(worst: f64, exact: Judged, found: f32, dtype: DType) -> f64 {
     let distance = exact.distance(found, dtype);
     if distance.is_nan() { f64::INFINITY } else { worst.max(distance) }

@@ -27,7 +27,7 @@ error beyond the bound.";
 /// Values of `--order`. The first is the default.
 const ORDERS: [(&str, Taps); 2] = [("newest-first", Taps::NewestFirst), ("newest-last", Taps::NewestLast)];
 
-/// What `--method` asks for; auto leaves it to the plan.
+/// Requested `--method`; auto leaves it to the plan.
 #[derive(Clone, Copy, Debug)]
 struct Asked(Option<Method>);
 
@@ -45,19 +45,19 @@ pub struct ConvolutionArgs {
     /// Filters, f32: [taps] for all channels, [channels, taps], or [channels, 1, taps]
     #[arg(long, value_name = FILE)]
     filter: Source,
-    /// Whether the weight of the token itself is the first or the last
+    /// Position of the token's own weight: first or last
     #[arg(long, default_value = ORDERS[0].0, value_parser = one_of(ORDERS))]
     order: Taps,
-    /// Added to the sums, f32 [channels]
+    /// Bias of the sums, f32 [channels]
     #[arg(long, value_name = FILE)]
     bias: Option<Source>,
     /// Apply silu to the sums
     #[arg(long)]
     silu: bool,
-    /// How it is computed; auto takes what needs less time by count
+    /// Method; auto: the one with less work by count
     #[arg(long, default_value = METHODS[0].0, value_parser = one_of(METHODS))]
     method: Asked,
-    /// What every operator has.
+    /// Flags of every operator.
     #[command(flatten)]
     call: CallArgs,
 }
@@ -65,7 +65,7 @@ pub struct ConvolutionArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// Whatever keeps the output from being complete. No file has changed then.
+/// Any failure that leaves the output incomplete. No file has changed then.
 pub fn convolution(args: &ConvolutionArgs) -> Result<(), Error> {
     let call = &args.call;
     let (u, filter) = (Given::load("u", &args.u)?, Given::load("filter", &args.filter)?);

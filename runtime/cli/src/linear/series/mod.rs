@@ -1,4 +1,5 @@
-//! The operators that treat every channel by itself: `elsa linear recurrence`, `selective` and `conv`.
+//! The operators that process each channel separately: `elsa linear recurrence`, `selective` and
+//! `conv`.
 
 mod call;
 mod convolution;
@@ -15,11 +16,11 @@ use selective::SelectiveArgs;
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub enum SeriesCommand {
-    /// A recurrence of first order, h = a h + b per channel and token
+    /// First-order recurrence, h = a h + b per channel and token
     Recurrence(Box<RecurrenceArgs>),
     /// Mamba's selective scan
     Selective(Box<SelectiveArgs>),
-    /// A causal convolution per channel: relative decay, or the short one before a scan
+    /// Causal convolution per channel: relative decay, or the short one before a scan
     Conv(Box<ConvolutionArgs>),
 }
 
@@ -27,7 +28,7 @@ impl SeriesCommand {
     /// Runs the command.
     ///
     /// # Errors
-    /// Those of the command.
+    /// The errors of the command.
     pub fn run(&self) -> Result<(), Error> {
         match self {
             SeriesCommand::Recurrence(args) => recurrence::recurrence(args),

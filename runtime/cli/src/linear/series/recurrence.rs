@@ -34,11 +34,11 @@ pub struct RecurrenceArgs {
     /// Addends, rank 3
     #[arg(long, value_name = FILE)]
     b: Source,
-    /// Pass the tokens in so many parts side by side, for few channels and many tokens: twice the work [default: 1;
-    /// on a GPU by tokens and channels]
+    /// Number of parallel parts of the tokens, for few channels and many tokens: twice the work [default: 1; on a
+    /// GPU by tokens and channels]
     #[arg(long, value_name = "N")]
     parts: Option<usize>,
-    /// What every operator has.
+    /// Flags of every operator.
     #[command(flatten)]
     call: CallArgs,
 }
@@ -46,7 +46,7 @@ pub struct RecurrenceArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// Whatever keeps the output from being complete. No file has changed then.
+/// Any failure that leaves the output incomplete. No file has changed then.
 pub fn recurrence(args: &RecurrenceArgs) -> Result<(), Error> {
     let call = &args.call;
     let (a, b) = (Given::load("a", &args.a)?, Given::load("b", &args.b)?);

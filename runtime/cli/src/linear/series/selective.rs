@@ -51,18 +51,18 @@ pub struct SelectiveArgs {
     /// Gates of the output, in the shape of u
     #[arg(long, value_name = FILE)]
     z: Option<Source>,
-    /// Added to the time steps, f32 [channels]
+    /// Bias of the time steps, f32 [channels]
     #[arg(long, value_name = FILE)]
     delta_bias: Option<Source>,
-    /// Take the softplus of the time steps
+    /// Apply softplus to the time steps
     #[arg(long)]
     softplus: bool,
-    /// What every operator has.
+    /// Flags of every operator.
     #[command(flatten)]
     call: CallArgs,
 }
 
-/// A coefficient by its shape.
+/// Selects a coefficient by its shape.
 fn coefficient(argument: &'static str, given: &Given, order: Order) -> Result<Coefficient, Error> {
     let (batch, tokens, channels) = match (order, given.shape()) {
         (_, [_, _]) => return Ok(Coefficient::Channel),
@@ -81,7 +81,7 @@ fn coefficient(argument: &'static str, given: &Given, order: Order) -> Result<Co
 /// Runs the command.
 ///
 /// # Errors
-/// Whatever keeps the output from being complete. No file has changed then.
+/// Any failure that leaves the output incomplete. No file has changed then.
 pub fn selective(args: &SelectiveArgs) -> Result<(), Error> {
     let call = &args.call;
     let (u, delta) = (Given::load("u", &args.u)?, Given::load("delta", &args.delta)?);

@@ -54,8 +54,8 @@ fn us(shape: [usize; 4], machine: &GpuMachine) -> f64 {
 #[test]
 fn recorded_latencies_of_another_gpu_are_predicted() {
     let (plain, causal, half) = ((false, DType::F32), (true, DType::F32), (false, DType::F16));
-    // The medians of the two tables. Left out are rows of decoding, whose blocks share keys and wait for memory, which no
-    // count of instructions tells, and rows of masks, which `forecast` refuses.
+    // The medians of the two tables. Rows of decoding are excluded, because their blocks share keys and wait for
+    // memory, which instruction counts do not show. Rows of masks are excluded because `forecast` refuses them.
     let recorded = [
         ([1, 8, 1024, 64], plain, 59.9),
         ([1, 8, 2048, 64], plain, 210.7),
@@ -239,7 +239,7 @@ fn sums_in_f16_save_what_products_of_scores_leave() {
         let ratio = single.prediction.us() / halves.prediction.us();
         println!("1,8,{tokens},64: f32 takes {ratio:.3} times as long as f16 with sums in f16");
         assert!(ratio < 4096.0 / (1024.0 + 2048.0), "{ratio}");
-        // Widening the sums takes what the pairs save.
+        // Widening the sums costs as much as the pairs save.
         let issued = |x: &Forecast| x.tile.instructions - x.tile.pairs + x.tile.conflicts;
         assert!(issued(&halves) < issued(&widened) && ratio > 0.85, "{ratio}");
     }
