@@ -23,7 +23,7 @@ pub type elsa_direction = u32;
 pub const ELSA_DIRECTION_FORWARD: elsa_direction = 0;
 /// Last to first. The past state precedes the last token.
 pub const ELSA_DIRECTION_REVERSE: elsa_direction = 1;
-/// Sum of the forward and the reverse outputs, both of which include the token itself. No past or present
+/// Sum of the forward and the reverse outputs, each including the token itself. No past or present
 /// states.
 pub const ELSA_DIRECTION_BIDIRECTIONAL: elsa_direction = 2;
 /// First to last; afterwards every token reads the final state.
