@@ -61,7 +61,7 @@ pub fn types<O: Operand, A>(places: &Operands<O, Option<Location<A>>>) -> Types<
 /// The host tensors of a call, as pointers that both the CPU and a GPU may hold.
 ///
 /// Invariant *tensors*: the data have been checked against a problem. Every non-null pointer is readable for the bytes
-/// that the problem states for its tensor, for the lifetime `'a`. Outputs are also writable, and nobody else uses their
+/// that the problem states for its tensor, for the lifetime `'a`. Outputs are also writable, and nothing else uses their
 /// memory during that time.
 pub struct HostTensors<'a, O: Operand> {
     at: Operands<O, *mut u8>,

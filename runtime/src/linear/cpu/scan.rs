@@ -318,7 +318,7 @@ impl Parts<'_> {
     /// - The invariants. No other reference to the marks exists.
     unsafe fn marks<'b>(&self, part: usize) -> &'b mut [f32] {
         let marks = cleared(self.c, self.head.element(self.c, part));
-        // SAFETY: the element has them (layout), all initialised; nobody else uses it (invariants, clause).
+        // SAFETY: the element has them (layout), all initialised; nothing else uses it (invariants, clause).
         unsafe { std::slice::from_raw_parts_mut(marks, self.c.layout.element.cleared.len) }
     }
 
@@ -332,7 +332,7 @@ impl Parts<'_> {
     /// - The invariants. No other reference to the matrix exists.
     unsafe fn values<'b>(&self, target: &Target) -> &'b mut [f32] {
         let len = self.c.choice.rows * self.c.choice.strips.padded(target.columns);
-        // SAFETY: the element has the strips (layout), all initialised; nobody else uses it (invariants, clause).
+        // SAFETY: the element has the strips (layout), all initialised; nothing else uses it (invariants, clause).
         unsafe { std::slice::from_raw_parts_mut(target.data, len) }
     }
 

@@ -29,7 +29,7 @@ pub trait OnCpu: for<'a> Problem<Lengths<'a> = ()> {
     /// # Safety
     /// - The kernel's instruction set is present.
     /// - `base` is 64-byte aligned, and as many f32 values as the layout has are readable, writable and initialised there;
-    ///   nobody else uses them.
+    ///   nothing else uses them.
     unsafe fn run(call: &Self::Call<'_>, place: &Place<'_>) -> Result<(), RunError>;
 }
 
