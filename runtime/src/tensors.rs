@@ -9,14 +9,14 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
 
-/// What a problem says of a tensor of its calls.
+/// Properties that a problem gives a tensor of its calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tensor {
     /// Its name in error messages.
     pub argument: &'static str,
     /// Its memory; `None` if the problem does not have it.
     pub memory: Option<Memory>,
-    /// Whether a run reads what it holds when the run begins.
+    /// `true` if a run reads the tensor's contents at its start.
     pub read: bool,
     /// Whether a run writes it.
     pub written: bool,

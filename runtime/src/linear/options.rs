@@ -1,4 +1,4 @@
-//! What a plan of linear attention may be asked for.
+//! Options of a plan of linear attention.
 
 use elsa_core::linear::Form;
 

@@ -9,9 +9,9 @@ pub struct RecurrenceOptions {
     pub budget: Option<usize>,
     /// Whether all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
-    /// Parts of the tokens, for few channels and many tokens: the states before the parts are computed first, then all parts
-    /// side by side. `None` passes the tokens once on the CPU, and as the tokens, the channels and the device ask for on a GPU.
-    /// This changes the order of operations and so the last bits.
+    /// Number of parts of the tokens, for few channels and many tokens: the states before the parts are computed first,
+    /// then all parts in parallel. `None` means a single pass on the CPU; on a GPU the number then follows from the
+    /// tokens, the channels and the device. It changes the order of operations and so the last bits.
     pub parts: Option<usize>,
 }
 
@@ -22,8 +22,8 @@ pub struct SelectiveOptions {
     pub budget: Option<usize>,
     /// Whether all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
-    /// Parts of the tokens on a GPU; `None` as the tokens, the channels and the device ask for. This changes the order of
-    /// operations and so the last bits. The CPU passes the tokens once.
+    /// Number of parts of the tokens on a GPU; `None` derives it from the tokens, the channels and the device. It
+    /// changes the order of operations and so the last bits. The CPU makes a single pass.
     pub gpu_parts: Option<usize>,
 }
 

@@ -56,7 +56,7 @@ pub struct BackwardTaskPlan {
     rows: [Vec<f32>; 2],
 }
 
-/// What a backward run of a task did.
+/// Report of a backward run of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackwardTaskReport {
     /// Calls of plans.
@@ -65,7 +65,7 @@ pub struct BackwardTaskReport {
     pub skipped: usize,
     /// Pairs of a query and a key of the task, for one head.
     pub pairs: u128,
-    /// What the last call did; `None` if there was none.
+    /// Report of the last call; `None` if there was none.
     pub last: Option<Report>,
 }
 
@@ -146,8 +146,8 @@ impl BackwardTaskPlan {
         self.plans.iter().map(BackwardPlan::workspace_bytes).max().unwrap_or(0)
     }
 
-    /// What the error bound of the shares depends on, for a forward pass with at most `forward` additions between a weight and
-    /// a sum; `None` without calls.
+    /// Returns the inputs of the error bound of the shares, for a forward pass with at most `forward` additions between
+    /// a weight and a sum; `None` without calls.
     #[must_use]
     pub fn structure(&self, forward: usize) -> Option<Structure> {
         let softcap = self.problem.forward().spec().softcap;
@@ -201,7 +201,7 @@ impl BackwardTaskPlan {
         Ok(report)
     }
 
-    /// Adds what the calls of a query run give to the shares.
+    /// Adds the contributions of a query run's calls to the shares.
     fn run_queries(
         &mut self,
         run: usize,

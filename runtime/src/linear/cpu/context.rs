@@ -1,4 +1,4 @@
-//! What the workers of a call share.
+//! Data shared by the workers of a call.
 
 use super::plan::CpuPlan;
 use crate::cpu::pool::Crew;

@@ -36,7 +36,7 @@ pub(super) struct Target {
     pub data: *mut f32,
     /// From one row of the matrix to the next; none where each strip is packed.
     pub stride: Option<usize>,
-    /// Where the only token finds the matrix, if not here.
+    /// Past state of the only token, if it is stored elsewhere.
     pub past: Option<Past>,
     /// Columns of the whole matrix.
     pub columns: usize,
@@ -46,7 +46,7 @@ pub(super) struct Target {
     pub values: bool,
 }
 
-/// What a pass over tokens is for.
+/// Purpose of a pass over tokens.
 #[derive(Clone, Copy)]
 pub(super) struct Aim {
     /// Whether outputs are computed.

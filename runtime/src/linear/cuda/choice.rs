@@ -1,4 +1,4 @@
-//! What is decided once per shape for runs on a GPU.
+//! Decisions made once per shape for runs on a GPU.
 
 use elsa_core::dtype::DType;
 use elsa_core::linear::bound::{Executed, Solve};
@@ -47,7 +47,7 @@ fn turns(sms: usize, blocks: usize) -> usize {
     blocks.div_ceil(RESIDENT.saturating_mul(sms).max(1)).max(1)
 }
 
-/// The choice for a GPU.
+/// Choice for a GPU.
 ///
 /// Of all this, `kernel`, `form`, `chunk`, the parts of [`Form::Scan`] and `recurrent_below` can change a bit of the answer. For
 /// a sequence they depend on the rule, the sizes of a head, the tokens of that sequence and the options, never on the batch or
@@ -117,7 +117,7 @@ impl LinearGpuChoice {
         tokens.div_ceil(CHUNK).div_ceil(parts).max(1)
     }
 
-    /// What a run executes of a sequence of `tokens` tokens, for its error bound.
+    /// Returns the operations of a run over a sequence of `tokens` tokens, for its error bound.
     #[must_use]
     pub fn executed(&self, problem: &Problem, tokens: usize) -> Executed {
         let unit = DType::F32.unit_roundoff();

@@ -40,7 +40,7 @@ const BLOCKS_PER_SM: usize = 4;
 /// Dims of which a block that goes step by step has one in each thread.
 const STEPPED_DIMS: usize = 128;
 
-/// What the chooser needs to know of a device.
+/// Device properties used by the chooser.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
     /// Number of SMs.
@@ -49,7 +49,7 @@ pub struct Device {
     pub memory: usize,
 }
 
-/// A kernel that walks: its name and what it is for.
+/// Walking kernel: its name and its purpose.
 pub type Walk = (&'static str, LinearWalk);
 
 /// Chooses how `problem` is computed, and lays out the workspace. `walks` are the kernels that walk.

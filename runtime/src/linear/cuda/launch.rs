@@ -85,7 +85,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Lists the passes of a call. `args` are what they have in common.
+    /// Lists the passes of a call. `args` are their common arguments.
     fn fill(&mut self, args: LinearArgs, at: &Operands<u64>) -> Result<(), DeviceError> {
         let spec = self.problem.spec();
         let [past, present] = past_and_present(self.problem, at);
@@ -347,7 +347,7 @@ impl Call<'_> {
         self.launch(&args, parameter, kernel)
     }
 
-    /// Lists a launch of a kernel, whose parameter lies in the list.
+    /// Lists a launch of a kernel whose parameter is in the list.
     fn launch(&mut self, args: &LinearArgs, parameter: Stored, kernel: Loaded) -> Result<(), DeviceError> {
         self.blocks = blocks(args);
         let grid = Grid { blocks: self.blocks as u32, threads: kernel.threads };

@@ -26,7 +26,7 @@ pub struct CpuPlan<O> {
     problem: PhantomData<O>,
 }
 
-/// The kernels of series of the engine's CPU.
+/// Returns the series kernels of the engine's CPU.
 ///
 /// # Errors
 /// Returns an error if there are none.

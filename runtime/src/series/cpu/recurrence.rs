@@ -28,7 +28,7 @@ unsafe impl Sync for RecurrenceCall<'_> {}
 // SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to the outputs.
 unsafe impl Send for RecurrenceCall<'_> {}
 
-/// What is done with the tokens of a part.
+/// Treatment of a part's tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
     /// Their states go to the output.
@@ -118,7 +118,7 @@ impl RecurrenceCall<'_> {
         }
     }
 
-    /// What is done with tokens whose state before is known.
+    /// Returns the treatment of tokens whose preceding state is known.
     fn wanted(&self) -> Pass {
         if self.out.is_some() { Pass::Outputs } else { Pass::Last }
     }

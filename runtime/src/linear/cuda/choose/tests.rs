@@ -1,4 +1,4 @@
-//! Tests of the chooser on devices that nobody has to have.
+//! Tests of the chooser on simulated devices.
 
 use super::{Device, Walk, choose};
 use crate::linear::cuda::choice::LinearGpuChoice;
