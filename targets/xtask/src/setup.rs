@@ -1,5 +1,5 @@
-//! What the stages need besides the toolchain of the tree: looked up, installed when missing, and where that is not
-//! allowed, refused with the command that installs it.
+//! Requirements of the stages besides the toolchain of the tree. They are looked up and installed when missing; if
+//! installing is not allowed, the error gives the command that installs them.
 
 pub mod ort;
 
@@ -83,7 +83,7 @@ thread_local! {
 impl Installing {
     fn begin(tree: &Tree) -> Installing {
         let outermost = DEPTH.with(|depth| depth.replace(depth.get() + 1) == 0);
-        // Without the file nobody waits, and an installer's own lock decides.
+        // Without the file no process waits, and an installer's own lock decides.
         let open = || {
             std::fs::create_dir_all(&tree.target).ok()?;
             let file = File::create(tree.target.join("installing.lock")).ok()?;

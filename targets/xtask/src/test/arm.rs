@@ -13,7 +13,7 @@ use crate::shell::{Run, Tree};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What every command selects: cargo would build crates again beside others.
+/// Package selection of every command; cargo would rebuild crates for other selections.
 pub const PACKAGES: &str = "-p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-board -p elsa-capi -p elsa-edge \
                             -p elsa-files -p elsa-onnx -p elsa-ort";
 
@@ -113,7 +113,7 @@ pub fn every_test(tree: &Tree) -> Ran {
 fn bare_metal(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     setup::program(tree, "qemu-system-arm", "qemu-system-arm")?;
     setup::target(tree, BARE)?;
-    // The target has no std, so what is built for it links without one.
+    // The target has no std, so its programs link without it.
     let out = builds(ran, bare_metal_run(tree, "cargo build --release").arg("--target").arg(BARE).arg(JSON));
     if !out.ok {
         return Err(format!("{BARE}: does not link"));

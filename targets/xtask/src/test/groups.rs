@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Where systems mount control groups of version 1 that count memory, and those of version 2.
+/// Mount points of memory control groups, version 1 and version 2.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
 
 /// A folder in which groups can be made.

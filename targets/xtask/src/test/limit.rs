@@ -4,12 +4,12 @@ use std::time::Instant;
 
 /// Seconds that the short run may take on two idle cores, from an empty build folder.
 const LIMIT: f64 = 3000.0;
-/// What a quiet machine may need beyond them.
+/// Allowed factor on a quiet machine.
 const OVER: f64 = 1.2;
 /// The share of the processors' time that other programs take at most on a quiet machine.
 const QUIET: f64 = 0.05;
 
-/// Watches how long a run takes and what else the machine does meanwhile.
+/// Measures the time of a run and the concurrent load of the machine.
 pub struct Watch {
     start: Instant,
     busy: Option<f64>,
@@ -70,7 +70,8 @@ mod tests {
     fn only_a_quiet_machine_is_held_to_the_limit() {
         let late = |others, cores| judge(1441.0, 1200.0, others, cores).is_some();
         assert!(late(Some(100.0), 2.0));
-        // Other programs had more than a twentieth of two cores, or of one that there is, or the system does not tell.
+        // Other programs had more than a twentieth of two cores, or of a single core, or the system does not report
+        // it.
         assert!(!late(Some(145.0), 2.0) && !late(Some(0.0), 1.0) && !late(None, 2.0));
         assert_eq!(judge(1440.0, 1200.0, Some(0.0), 2.0), None);
         assert!(judge(1500.0, 1200.0, Some(0.0), 2.0).unwrap().contains("allowed: 1200 s"));

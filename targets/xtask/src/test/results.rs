@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 /// The hashes of what stages guard, which a long run writes into the tree.
 pub const FILE: &str = "targets/guards.toml";
 
-/// What a stage came to.
+/// Outcome of a stage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Checks that passed.
     pub passed: u64,
     /// Checks that failed; at least one where the stage failed.
     pub failed: u64,
-    /// What it counted, with its remark.
+    /// Counts of the stage, with a remark.
     pub summary: String,
     /// Why it failed; empty when it passed.
     pub faults: Vec<String>,
@@ -55,7 +55,7 @@ pub fn heading() -> String {
     format!("{:<10}{:<8}{:<50}{:>8}{:>12}", "stage", "result", "counted", "seconds", "processors")
 }
 
-/// Reads a file that [`keep`] wrote; `None` where there is none, or one of another version.
+/// Reads a file that [`keep`] wrote; `None` if it is missing or has a different version.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
@@ -176,10 +176,10 @@ mod tests {
         // Another content has results of its own, and the first has them again.
         fs::write(tree.root.join("b"), "2").unwrap();
         assert_eq!(results(true).green("fuzz", 3), None);
-        // What was made while the tree changed belongs to neither.
+        // A result obtained while the tree changed belongs to neither version.
         first.add(&tree, "asan", &outcome(1, 0, 0)).unwrap();
         fs::remove_file(tree.root.join("b")).unwrap();
-        // What a long run writes does not have everything run again.
+        // Files that a long run writes do not cause stages to run again.
         fs::create_dir(tree.root.join("targets")).unwrap();
         fs::write(tree.root.join(FILE), "").unwrap();
         assert!(results(true).green("fuzz", 3).is_some() && results(true).green("asan", 0).is_none());

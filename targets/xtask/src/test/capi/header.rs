@@ -1,4 +1,5 @@
-//! What the headers of `elsa.h` declare, read from their text, which cbindgen writes in one regular form.
+//! Reads the declarations of the headers of `elsa.h` from their text, which cbindgen writes in a regular
+//! form.
 
 use crate::files;
 use crate::shell::Tree;

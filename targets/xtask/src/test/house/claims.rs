@@ -89,7 +89,7 @@ pub fn unknown(document: &str, text: &str, words: &BTreeSet<&str>) -> (usize, Ve
     (named, faults)
 }
 
-/// What the first cell of a row is about: of `a function or a field of the interface` both.
+/// Returns the subjects of a row's first cell; `a function or a field of the interface` has both.
 fn subjects(cell: &str) -> Vec<String> {
     let Some((first, second)) = cell.split_once(" or ") else { return vec![cell.to_owned()] };
     let tail = match (first.contains(" of "), second.find(" of ")) {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// A `use` of one name, or of all names of a module.
 pub struct Import {
-    /// The path, with `crate`, `self` and `super` as they stand in the source.
+    /// Path, with `crate`, `self` and `super` as written in the source.
     pub path: Vec<String>,
     /// The name that it brings into scope; nothing for a glob.
     pub name: Option<String>,
@@ -40,7 +40,7 @@ pub struct Mention {
 pub struct Scope {
     /// Variables and items inside an item.
     pub locals: BTreeSet<String>,
-    /// What is imported there.
+    /// Imports of the scope.
     pub imports: Vec<Import>,
 }
 
@@ -281,13 +281,13 @@ impl Reader<'_> {
     }
 }
 
-/// What the tokens of an item name.
+/// Names in the tokens of an item.
 #[derive(Default)]
 struct Found {
     /// Paths, where `$crate` is `crate`.
     mentions: Vec<Mention>,
     imports: Vec<Import>,
-    /// What they declare.
+    /// Names that the tokens declare.
     locals: BTreeSet<String>,
 }
 

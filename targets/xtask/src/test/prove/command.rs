@@ -28,7 +28,7 @@ use std::time::Duration;
 /// A command that takes longer has hung.
 pub const LIMIT: Duration = Duration::from_secs(900);
 
-/// What a command builds, and what it runs then.
+/// Build and run steps of a command.
 pub struct Command {
     /// Must succeed.
     pub build: Vec<Run>,
