@@ -192,7 +192,7 @@ typedef struct {
    */
   uint32_t has_window_right;
   /*
-   Always zero.
+   Must be zero.
    */
   uint32_t reserved;
   /*

@@ -370,7 +370,7 @@ typedef struct {
    */
   elsa_convolution_method method;
   /*
-   Must be zero.
+   Always zero.
    */
   uint32_t reserved;
 } elsa_series_info;
