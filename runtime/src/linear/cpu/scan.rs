@@ -201,7 +201,7 @@ unsafe fn mark_cleared(c: &Context<'_>, s: &Stretch<'_>, region: *mut f32, marks
     marks.fill(0.0);
     let dims = if c.choice.gates == Gates::PerDim { c.problem.key_dim() } else { 1 };
     for range in chunks(s, c.choice.chunk) {
-        // SAFETY: the chunk lies in the sequence; the region is this worker's (clause).
+        // SAFETY: the chunk is in the sequence; the region is this worker's (clause).
         let decays = unsafe { stage::decays(c, s, &range, region) };
         for t in 0..range.len() {
             // SAFETY: the decays of a token of the chunk.
@@ -300,7 +300,7 @@ unsafe fn finish(c: &Context<'_>, head: &Head<'_>) {
 
 /// The affine maps of a head, as the elements of a scan.
 ///
-/// Invariants: those of [`Context`]; the elements of the head are folded, and used by nobody else while this value exists,
+/// Invariants: those of [`Context`]; the elements of the head are folded, and used by nothing else while this value exists,
 /// as is the worker's `region`.
 struct Parts<'a> {
     c: &'a Context<'a>,
@@ -403,7 +403,7 @@ impl Parts<'_> {
                 let strip = c.choice.strips.strip(at.columns, strip);
                 let place = strip.first * rows;
                 let size = rows * strip.width;
-                // SAFETY: the strip of an element that nobody writes (invariants).
+                // SAFETY: the strip of an element that nothing writes (invariants).
                 let from = unsafe { std::slice::from_raw_parts(before.data.wrapping_add(place), size) };
                 strip_before[..size].copy_from_slice(from);
                 for (row, mark) in strip_before.chunks_exact_mut(strip.width).zip(&*marks) {

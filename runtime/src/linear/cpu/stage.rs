@@ -73,7 +73,7 @@ impl Stretch<'_> {
 /// Copies the elements `dims` of the tokens of an input to f32 rows of `width` values at `dst`, with zeros past them.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. The call has the operand and its head, tokens lie in the sequence, and `dims` in its
+/// - The invariants of [`Context`]. The call has the operand and its head, tokens are in the sequence, and `dims` in its
 ///   head size, at most `width` of them.
 /// - `range.len() · width` f32 values are writable at `dst`, initialised, and this worker's.
 unsafe fn copy(
@@ -119,7 +119,7 @@ pub(super) struct Heads {
 /// Returns the queries of a chunk.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `range` lies in the sequence, at most a chunk of it, and `part` is the worker's region.
+/// - The invariants of [`Context`]. `range` is in the sequence, at most a chunk of it, and `part` is the worker's region.
 pub(super) unsafe fn queries(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, part: *mut f32) -> Rows {
     let (problem, choice) = (c.problem, c.choice);
     let (first, readers) = problem.readers(s.state);
@@ -242,7 +242,7 @@ pub(super) fn outputs(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, pa
 /// the first pass of a bidirectional problem stay where they are.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `range` lies in the sequence, at most a chunk of it, all of it was computed to `rows`, and no other worker
+/// - The invariants of [`Context`]. `range` is in the sequence, at most a chunk of it, all of it was computed to `rows`, and no other worker
 ///   writes these tokens and columns.
 pub(super) unsafe fn store(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, rows: Rows) {
     let first_of_two = c.problem.spec().direction == Direction::Bidirectional && !s.reverse;

@@ -15,14 +15,15 @@ const FACTORED: f64 = 100.0;
 /// one more for what grows with its length, two for the norms of rows, one for a factor and one for a last addition.
 const BY_PAIRS: usize = 11;
 
-/// Tokens from which chunks are faster than single tokens, where the device runs all blocks of a sequence at once: what they save
-/// is as long as the launch that prepares them. Measured on an H200, d 128, between 46 (gated) and 49 (delta).
+/// Number of tokens from which chunks are faster than single tokens, on a device that runs all blocks of a sequence at
+/// once: their saving then equals the launch that prepares them. Measured on an H200, d 128, between 46 (gated) and 49
+/// (delta).
 const TOKENS: usize = 48;
 
 /// Blocks of a kernel that walks, of 128 threads with up to 255 registers, that an SM runs at once.
 const RESIDENT: usize = 2;
 
-/// Tokens of a part for each of which a scan is divided once more, up to [`PARTS`] parts.
+/// Number of tokens for each further division of a scan, up to [`PARTS`] parts.
 const TOKENS_OF_PART: usize = 512;
 
 /// Most parts of a scan that the options leave to the chooser.
@@ -49,10 +50,10 @@ fn turns(sms: usize, blocks: usize) -> usize {
 
 /// Choice for a GPU.
 ///
-/// Of all this, `kernel`, `form`, `chunk`, the parts of [`Form::Scan`] and `recurrent_below` can change a bit of the answer. For
-/// a sequence they depend on the rule, the sizes of a head, the tokens of that sequence and the options, never on the batch or
-/// on the other sequences that are packed with it. The one exception is memory: where what chunks need takes more than a
-/// quarter of the device's, and no option asks for a form, the whole batch goes token by token.
+/// Only `kernel`, `form`, `chunk`, the parts of [`Form::Scan`] and `recurrent_below` can change a bit of the result.
+/// For a sequence they depend on the rule, the sizes of a head, the tokens of that sequence and the options, never on
+/// the batch or on other sequences packed with it. Memory is the one exception: if chunks need more than a quarter of
+/// the device's memory, and no option requests a form, the whole batch is computed token by token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearGpuChoice {
     /// Name of the kernel that walks.
@@ -61,7 +62,8 @@ pub struct LinearGpuChoice {
     pub form: Form,
     /// Tokens that meet at once: 1 of [`Form::Recurrent`], all of [`Form::Parallel`].
     pub chunk: usize,
-    /// Packed sequences of fewer tokens go token by token, whatever the form: zero where the options ask for it.
+    /// Length below which packed sequences are computed token by token regardless of the form; zero if the
+    /// options request a form.
     pub recurrent_below: usize,
     /// Chunks between two states of [`Form::Chunk`], and of a part of a non-causal read.
     pub boundary: usize,
@@ -86,10 +88,10 @@ pub struct LinearGpuChoice {
 }
 
 impl LinearGpuChoice {
-    /// Tokens from which a sequence goes chunk by chunk on a device of `sms` SMs, if nobody asks for a form, and if its states
-    /// have `blocks` blocks of 32 columns. Where a device runs them in several turns, as the one or two SMs of a board do, a
-    /// token saves as many times the time, and the launch that chunks take besides takes what it takes. A chunk of 16 tokens is
-    /// computed as a whole, so fewer never are one.
+    /// Returns the number of tokens from which a sequence is computed in chunks on a device of `sms` SMs, if no option
+    /// requests a form, and if its states have `blocks` blocks of 32 columns. If a device runs the blocks in several
+    /// waves, as the one or two SMs of a board do, the saving per token grows with the number of waves, while the cost
+    /// of the additional launch stays. A chunk of 16 tokens is computed as a whole, so fewer tokens never form one.
     #[must_use]
     pub fn crossover(sms: usize, blocks: usize) -> usize {
         (TOKENS / turns(sms, blocks)).max(CHUNK)
@@ -141,7 +143,7 @@ impl LinearGpuChoice {
             exp_relative: EXP_RELATIVE,
             query_relative: key + 2.0 * unit,
             key_relative: key,
-            // Of the quadratic form, the norms of two rows.
+            // Norms of two rows in the quadratic form.
             dims: match form {
                 _ if by_pairs => BY_PAIRS,
                 Form::Parallel => self.dims + 3,

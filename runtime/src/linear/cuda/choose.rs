@@ -37,7 +37,7 @@ const PAIRED: usize = 2;
 /// Blocks of an SM in a pass whose parts fill the device.
 const BLOCKS_PER_SM: usize = 4;
 
-/// Dims of which a block that goes step by step has one in each thread.
+/// Number of dims per block in the step-by-step kernel, one per thread.
 const STEPPED_DIMS: usize = 128;
 
 /// Device properties used by the chooser.

@@ -77,7 +77,7 @@ impl RecurrenceCall<'_> {
         loop {
             let end = steps.end.min(start + place.choice.block);
             let block = Block::of(start..end, self.problem.tokens(), s.reverse);
-            // SAFETY: the tile's channels and the block's tokens lie in the tensors (invariant); the regions hold a block
+            // SAFETY: the tile's channels and the block's tokens are in the tensors (invariant); the regions hold a block
             // (layout) and are the worker's; those elements of the output are written by this worker alone (clause).
             unsafe {
                 let a = self.a.rows(p, tile, &block, w, a_at, &convert);

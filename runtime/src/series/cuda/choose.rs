@@ -98,7 +98,7 @@ fn with_maps(
     }
 }
 
-/// The parts that options ask for: no more than there are tokens.
+/// Returns the requested number of parts, at most the number of tokens.
 fn asked(parts: Option<usize>, tokens: usize) -> Result<Option<usize>, PlanError> {
     match parts {
         Some(found) if !(1..=MAX_PARTS).contains(&found) => {

@@ -73,7 +73,7 @@ fn the_batch_changes_no_bit() {
     assert_eq!(form(H200, [2, 8, 1000, 128]), Form::FusedChunk);
 }
 
-/// What a packed sequence executes is what it executes alone.
+/// A packed sequence executes the same operations as it does alone.
 #[test]
 fn packed_sequences_execute_what_they_do_alone() {
     let of = |form, parts| LinearPlanOptions { form, parts, ..LinearPlanOptions::default() };
@@ -95,7 +95,8 @@ fn packed_sequences_execute_what_they_do_alone() {
     }
 }
 
-/// What tokens write with a delta rule has a place, and the quadratic form prepares no chunk of it.
+/// With a delta rule, the written values of tokens have a region, and the quadratic form prepares no chunk
+/// of it.
 #[test]
 fn the_quadratic_form_is_for_all_rules() {
     let of = |rule, form| {
