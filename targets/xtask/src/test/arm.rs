@@ -17,8 +17,8 @@ use std::time::Duration;
 pub const PACKAGES: &str = "-p elsa-kernels -p elsa-runtime -p elsa-tests -p elsa-board -p elsa-capi -p elsa-edge \
                             -p elsa-files -p elsa-onnx -p elsa-ort";
 
-/// Modules of the crossing tests beside [`KERNELS`] that an emulator may be asked as well. The rest calls nothing but `core`,
-/// whose code is the same on every processor, or a GPU.
+/// Modules of the crossing tests that an emulator may run in addition to [`KERNELS`]. The rest calls only `core`, whose
+/// code is the same on every processor, or a GPU.
 const AS_WELL: [&str; 17] = [
     "backward_tasks::",
     "bounds::",

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 /// Mount points of memory control groups, version 1 and version 2.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
 
-/// A folder in which groups can be made.
+/// Returns a folder in which groups can be created.
 ///
 /// # Errors
-/// Why there is none.
+/// Returns the reason if there is no such folder.
 pub fn folder() -> Result<PathBuf, String> {
     let tried = MOUNTS.map(|mount| (mount, limits(Path::new(mount))));
     if let Some((mount, _)) = tried.iter().find(|(_, found)| found.is_ok()) {

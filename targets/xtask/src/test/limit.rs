@@ -21,8 +21,8 @@ impl Watch {
         Watch { start: Instant::now(), busy: busy() }
     }
 
-    /// The fault of a run that took too long: processors worked `worked` seconds for it, and it had stages that take
-    /// `beyond` seconds beside those of the short run.
+    /// Returns the fault of a run that took too long: `worked` is its processor seconds, `beyond` the seconds of its
+    /// stages that are not in the short run.
     pub fn verdict(&self, worked: f64, beyond: f64) -> Option<String> {
         let seconds = self.start.elapsed().as_secs_f64();
         let others = busy().zip(self.busy).map(|(now, then)| now - then - worked);
@@ -34,8 +34,9 @@ fn cores() -> f64 {
     std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
 }
 
-/// A machine is quiet where it has two cores or more and other programs, those of other guests of its host included, had
-/// `others` seconds of its processors, a twentieth of all or less. Where the system does not tell, it is not.
+/// Judges the time of a run on a quiet machine: one with two cores or more, where other programs, including those of
+/// other guests of its host, had `others` processor seconds, at most a twentieth of the total. A machine whose system
+/// does not report this is not quiet.
 fn judge(seconds: f64, limit: f64, others: Option<f64>, cores: f64) -> Option<String> {
     let quiet = cores >= 2.0 && others.is_some_and(|others| others <= QUIET * seconds * cores);
     let text = || {
