@@ -18,13 +18,13 @@ pub struct Tensor {
     pub memory: Option<Memory>,
     /// `true` if a run reads the tensor's contents at its start.
     pub read: bool,
-    /// Whether a run writes it.
+    /// `true` if a run writes it.
     pub written: bool,
-    /// Whether a call may do without it.
+    /// `true` if a call may do without it.
     pub optional: bool,
     /// If runs append to it: the number of tokens that it keeps. They are read, the rest is written.
     pub kept: Option<usize>,
-    /// Whether few calls have it, so that copies of it have a buffer of their own.
+    /// `true` if few calls have it, so that copies of it have a buffer of their own.
     pub apart: bool,
     /// Name of the option of the problem that forbids it, if one does.
     pub forbidden: Option<&'static str>,

@@ -53,7 +53,7 @@ pub struct Options {
     pub budget: Option<usize>,
     /// Number of workers of the engine.
     pub workers: usize,
-    /// Whether all of them take part, however small the problem.
+    /// `true` if all of them take part, however small the problem.
     pub all_workers: bool,
     /// Parts of a recurrence in two levels; `None` for one pass. Ignored by the other operators.
     pub parts: Option<usize>,

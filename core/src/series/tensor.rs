@@ -193,7 +193,7 @@ pub const fn token_of(step: usize, tokens: usize, reverse: bool) -> usize {
     if reverse { tokens - 1 - step } else { step }
 }
 
-/// Whether a call writes anything: elements of an output `[batch, tokens, channels]`, or of states.
+/// Returns whether a call writes anything: elements of an output `[batch, tokens, channels]`, or of states.
 ///
 /// A problem without elements may have any number of batches, which no loop should count.
 #[must_use]

@@ -186,7 +186,7 @@ impl Device {
         }
     }
 
-    /// Whether this is `other`.
+    /// Returns whether this is `other`.
     fn check(&self, other: &Device) -> Result<(), TunedError> {
         let facts = |d: &Device| {
             [

@@ -17,6 +17,6 @@ pub struct LinearPlanOptions {
     pub parts: Option<usize>,
     /// Largest workspace, in bytes; `None` is unlimited.
     pub budget: Option<usize>,
-    /// Whether all threads take part, however small the problem. This changes no bit.
+    /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
 }

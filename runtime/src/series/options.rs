@@ -7,7 +7,7 @@ use elsa_core::series::convolution::Method;
 pub struct RecurrenceOptions {
     /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
     pub budget: Option<usize>,
-    /// Whether all threads take part, however small the problem. This changes no bit.
+    /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
     /// Number of parts of the tokens, for few channels and many tokens: the states before the parts are computed first,
     /// then all parts in parallel. `None` means a single pass on the CPU; on a GPU the number then follows from the
@@ -20,7 +20,7 @@ pub struct RecurrenceOptions {
 pub struct SelectiveOptions {
     /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
     pub budget: Option<usize>,
-    /// Whether all threads take part, however small the problem. This changes no bit.
+    /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
     /// Number of parts of the tokens on a GPU; `None` derives it from the tokens, the channels and the device. It
     /// changes the order of operations and so the last bits. The CPU makes a single pass.
@@ -32,7 +32,7 @@ pub struct SelectiveOptions {
 pub struct ConvolutionOptions {
     /// Largest workspace, in bytes; `None` is unlimited. A small one has fewer workers, which changes no bit.
     pub budget: Option<usize>,
-    /// Whether all threads take part, however small the problem. This changes no bit.
+    /// `true` if all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
     /// How it is computed; `None` takes what needs less time: on the CPU by count
     /// ([`method`](elsa_core::series::plan::method())), on a GPU the direct method, which is the only one there.

@@ -292,7 +292,7 @@ fn environment(
     }
 }
 
-/// Whether a program of a Python environment runs and succeeds.
+/// Returns whether a program of a Python environment runs and succeeds.
 fn succeeds(tree: &Tree, bin: &Path, program: &str, rest: &[&str]) -> bool {
     let run = Run::new(tree, "").arg(bin.join(program));
     rest.iter().fold(run, |run, word| run.arg(*word)).quiet().run().ok

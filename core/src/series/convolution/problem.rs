@@ -70,16 +70,16 @@ pub struct Spec {
     pub out: Series,
     /// Number of weights of a filter, `K`.
     pub taps: usize,
-    /// Whether one filter serves all channels.
+    /// `true` if one filter serves all channels.
     pub shared: bool,
     /// The order of the weights.
     pub order: Taps,
-    /// Whether the output is the `silu` of the sum.
+    /// `true` if the output is the `silu` of the sum.
     pub silu: bool,
     /// `true` if tokens are processed from last to first: `o_t = Σ_k α_k u_{t+k}`. The past state then follows the last
     /// token, and its last input is the one nearest to that token.
     pub reverse: bool,
-    /// Whether past and present states are the same memory: the data of a call hold the present alone.
+    /// `true` if past and present states are the same memory: the data of a call hold only the present.
     pub in_place: bool,
 }
 

@@ -45,9 +45,9 @@ pub struct Spec {
     pub out: Series,
     /// What `a` holds.
     pub gate: Gate,
-    /// Whether tokens pass from the last to the first. The past state then comes before the last token.
+    /// `true` if tokens are processed from last to first. The past state then precedes the last token.
     pub reverse: bool,
-    /// Whether past and present states are the same memory: the data of a call hold the present alone.
+    /// `true` if past and present states are the same memory: the data of a call hold only the present.
     pub in_place: bool,
 }
 

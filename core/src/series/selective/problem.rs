@@ -69,11 +69,11 @@ pub struct Spec {
     pub z: Option<Series>,
     /// The output, `[batch, tokens, D]`.
     pub out: Series,
-    /// Whether `δ` is the softplus of time step and bias.
+    /// `true` if `δ` is the softplus of time step and bias.
     pub softplus: bool,
-    /// Whether tokens pass from the last to the first. The past state then comes before the last token.
+    /// `true` if tokens are processed from last to first. The past state then precedes the last token.
     pub reverse: bool,
-    /// Whether past and present states are the same memory: the data of a call hold the present alone.
+    /// `true` if past and present states are the same memory: the data of a call hold only the present.
     pub in_place: bool,
 }
 

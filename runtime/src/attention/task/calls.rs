@@ -228,7 +228,7 @@ fn refuse_what_tasks_do_not_take(spec: &Spec) -> Result<(), ArgumentError> {
     }
 }
 
-/// Whether some row of some sequence may attend a key of the call.
+/// Returns whether some row of some sequence may attend a key of the call.
 fn attends(problem: &Problem, lengths: &Lengths<'_>) -> bool {
     (0..problem.sequences()).any(|index| {
         let sequence = problem.sequence(lengths, index);

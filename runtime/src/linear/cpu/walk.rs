@@ -42,16 +42,16 @@ pub(super) struct Target {
     pub columns: usize,
     /// The strips that are there: the first, and one past the last.
     pub strips: (usize, usize),
-    /// Whether the tokens' values are written to it. Otherwise their values are zeros.
+    /// `true` if the tokens' values are written to it. Otherwise their values are zeros.
     pub values: bool,
 }
 
 /// Purpose of a pass over tokens.
 #[derive(Clone, Copy)]
 pub(super) struct Aim {
-    /// Whether outputs are computed.
+    /// `true` if outputs are computed.
     pub outputs: bool,
-    /// Whether the state after the tokens is wanted.
+    /// `true` if the state after the tokens is wanted.
     pub keep: bool,
 }
 
@@ -300,7 +300,7 @@ pub(super) unsafe fn read(c: &Context<'_>, s: &Stretch<'_>, target: &Target, par
     }
 }
 
-/// Whether the state changes by more than what tokens add, so that a part of a sequence has a transition.
+/// Returns whether the state changes by more than what tokens add, so that a part of a sequence has a transition.
 pub(super) fn has_transition(c: &Context<'_>) -> bool {
     c.choice.rule.is_delta() || c.choice.gates != Gates::None
 }

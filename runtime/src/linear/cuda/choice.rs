@@ -29,7 +29,7 @@ const TOKENS_OF_PART: usize = 512;
 /// Most parts of a scan that the options leave to the chooser.
 const PARTS: usize = 16;
 
-/// Whether kernels that sum pair by pair compute the quadratic form, and leave the last state: those of delta rules and of
+/// Returns whether kernels that sum pair by pair compute the quadratic form, and leave the last state: those of delta rules and of
 /// gates for each dim. A non-causal call goes by chunks.
 pub fn is_quadratic(problem: &Problem, form: Form) -> bool {
     let direction = problem.spec().direction;
@@ -75,13 +75,13 @@ pub struct LinearGpuChoice {
     pub dims: usize,
     /// Largest number of chunks of all sequences together.
     pub chunks: usize,
-    /// Whether a block answers all query heads that read its state, so that the state is computed once for all of them. It
+    /// `true` if a block answers all query heads that read its state, so that the state is computed once for all of them. It
     /// changes no bit, unless a product of queries and keys is not finite: then it has other readers of the state go token by
     /// token, too.
     pub shares: bool,
     /// Most blocks of a launch that goes in pairs: by the kernel with half the columns in a block. It changes no bit.
     pub pairs: usize,
-    /// Whether the kernel that walks goes token by token alone, for keys of many dims.
+    /// `true` if the kernel that walks goes token by token alone, for keys of many dims.
     pub(super) steps: bool,
     /// Parts of [`Form::Scan`] by the options.
     pub(super) asked_parts: Option<usize>,

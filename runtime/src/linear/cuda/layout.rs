@@ -62,7 +62,7 @@ pub fn gates(problem: &Problem) -> usize {
     }
 }
 
-/// Whether the answers of the first of two directions need a place of their own.
+/// Returns whether the answers of the first of two directions need a place of their own.
 pub fn sums(problem: &Problem) -> bool {
     problem.spec().direction == Direction::Bidirectional && problem.spec().dtype != DType::F32
 }

@@ -30,7 +30,7 @@ unsafe impl Sync for ConvolutionCall<'_> {}
 unsafe impl Send for ConvolutionCall<'_> {}
 
 impl ConvolutionCall<'_> {
-    /// Whether inputs before the first token may differ from zero.
+    /// Returns whether inputs before the first token may differ from zero.
     fn has_past(&self) -> bool {
         !self.states.past(0, 0).is_null()
     }

@@ -39,7 +39,7 @@ enum Pass {
     Fold(*mut f32),
 }
 
-/// Whether `n` values are finite.
+/// Returns whether `n` values are finite.
 ///
 /// # Safety
 /// - They are readable and initialised.

@@ -18,7 +18,7 @@ pub trait OnGpu: for<'a> Problem<Lengths<'a> = ()> {
     /// What its kernel is called in messages.
     const ROLE: &'static str;
 
-    /// Whether a kernel is its own.
+    /// Returns whether a kernel is its own.
     fn is_own(role: &Role) -> bool;
 
     /// Lists the launches of a run.

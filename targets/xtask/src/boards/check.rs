@@ -145,7 +145,7 @@ pub fn needs(bytes: &[u8], soname: &str) -> Found {
     }
 }
 
-/// Whether a name is one of the driver's functions: `cu` and a capital.
+/// Returns whether a name is one of the driver's functions: `cu` and a capital.
 fn is_driver(name: &str) -> bool {
     name.strip_prefix("cu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
 }
@@ -189,7 +189,7 @@ pub fn driver_symbols(bytes: &[u8]) -> Found {
     }
 }
 
-/// Whether names are those of the interface.
+/// Returns whether names are those of the interface.
 fn compare(found: &BTreeSet<String>, wanted: &BTreeSet<String>) -> Found {
     let (alien, absent) = (found.difference(wanted), wanted.difference(found));
     let bad = alien.cloned().chain(absent.map(|name| format!("no {name}")));
@@ -298,7 +298,7 @@ impl Exceptions {
     }
 }
 
-/// Whether `text` is `pattern` with anything in the place of each star.
+/// Returns whether `text` is `pattern` with anything in the place of each star.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };

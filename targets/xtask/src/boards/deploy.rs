@@ -181,7 +181,7 @@ fn facts(text: &str) -> Map<String, Value> {
     pairs.map(|(key, value)| (key.to_owned(), json!(value.trim()))).collect()
 }
 
-/// Whether the board has the processor and the space for the folder.
+/// Returns whether the board has the processor and the space for the folder.
 fn fits(facts: &Map<String, Value>, target: &Target, needed_kib: u64) -> Result<(), String> {
     let fact = |key: &str| facts.get(key).and_then(Value::as_str).unwrap_or_default();
     if fact("machine") != target.machine() {

@@ -18,7 +18,7 @@ pub fn folder() -> Result<PathBuf, String> {
     Err(why.collect::<Vec<_>>().join(", "))
 }
 
-/// Whether a group below `folder` can be made, and has a limit on its memory.
+/// Returns whether a group below `folder` can be made, and has a limit on its memory.
 fn limits(folder: &Path) -> Result<(), String> {
     let group = folder.join(format!("elsa-probe-{}", std::process::id()));
     std::fs::create_dir(&group).map_err(|e| e.to_string())?;

@@ -308,7 +308,7 @@ fn tuned_by_gcc(board: &str) -> &'static str {
     }
 }
 
-/// Whether a compiler's command line tunes so, and stays within the instruction set.
+/// Returns whether a compiler's command line tunes so, and stays within the instruction set.
 fn tuned(line: &str, wanted: &str) -> check::Found {
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let (line, wanted) = (words(line), words(wanted));

@@ -37,7 +37,7 @@ impl Outcome {
         Outcome { failed: 1, summary: "no result".to_owned(), faults, ..Outcome::default() }
     }
 
-    /// Whether the stage passed.
+    /// Returns whether the stage passed.
     pub fn good(&self) -> bool {
         self.faults.is_empty() && self.failed == 0 && self.passed > 0
     }

@@ -15,7 +15,7 @@ pub struct Stage {
     pub name: &'static str,
     /// Description in one line.
     pub about: &'static str,
-    /// Whether it belongs to the short run.
+    /// `true` if it belongs to the short run.
     pub short: bool,
     /// Stages of different lanes share no folder of products, and run side by side.
     pub lane: usize,

@@ -114,7 +114,7 @@ fn larger(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
 
-/// Whether `error` is at most `allowed`. NaN on either side is not.
+/// Returns whether `error` is at most `allowed`. NaN on either side is not.
 fn within(error: f64, allowed: f64) -> bool {
     error <= allowed
 }

@@ -22,7 +22,7 @@ const CONTROL_BITS: u32 = 21;
 pub struct Control {
     /// Cycles before the next instruction of the warp.
     pub stall: u32,
-    /// Whether the scheduler prefers another warp next.
+    /// `true` if the scheduler prefers another warp next.
     pub yields: bool,
     /// Barrier that opens when the result is written.
     pub written: Option<usize>,
@@ -70,7 +70,7 @@ pub struct Instruction {
 }
 
 impl Instruction {
-    /// Whether a modifier follows the name, as `EX2` in `MUFU.EX2`.
+    /// Returns whether a modifier follows the name, as `EX2` in `MUFU.EX2`.
     pub fn has(&self, modifier: &str) -> bool {
         self.text.split_whitespace().next().is_some_and(|name| name.split('.').any(|part| part == modifier))
     }

@@ -27,7 +27,7 @@ impl Loop {
     }
 }
 
-/// Whether it is a multiply-add of floating point.
+/// Returns whether it is a multiply-add of floating point.
 pub fn is_fma(x: &Instruction) -> bool {
     matches!(x.name.as_str(), "FFMA" | "FFMA32I" | "HFMA2")
 }

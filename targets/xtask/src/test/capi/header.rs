@@ -40,7 +40,7 @@ pub struct Field {
 }
 
 impl Struct {
-    /// Whether it begins with its size, so that fields can be added to it.
+    /// Returns whether it begins with its size, so that fields can be added to it.
     pub fn grows(&self) -> bool {
         self.fields.first().is_some_and(|field| field.declaration == "size_t size")
     }

@@ -134,7 +134,7 @@ impl Compilers {
 
 /// What became of a compilation.
 pub struct Compiled {
-    /// Whether it succeeded.
+    /// `true` if it succeeded.
     pub ok: bool,
     line: String,
 }

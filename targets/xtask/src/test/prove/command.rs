@@ -86,7 +86,7 @@ impl Kind<'_> {
 }
 
 impl Command {
-    /// Whether a line is a command.
+    /// Returns whether a line is a command.
     #[cfg(test)]
     pub fn check(line: &str) -> Result<(), String> {
         Kind::parse(line).map(|_| ())
