@@ -2,10 +2,10 @@
 //!
 //! # The formula
 //!
-//! The sums of [`elsa_core::attention::backward`] over the pairs of queries and keys that the task owns. What a row needs of
-//! the keys that the task does not hold is in two numbers: its log-sum-exp, or reference and sum, over all keys, and `D_i =
-//! ⟨do_i, o_i⟩` of its output. Both come from the merged states of the forward pass. So tasks exchange no keys, and their
-//! shares need no common denominator: they are added ([`GradientMerge`](super::GradientMerge)).
+//! Sums of [`elsa_core::attention::backward`] over the pairs of queries and keys that the task owns. Two numbers carry
+//! everything that a row needs of keys that the task does not hold: its log-sum-exp (or reference and sum) over all
+//! keys, and `D_i = ⟨do_i, o_i⟩` of its output. Both come from the merged states of the forward pass. So tasks exchange
+//! no keys, and their shares need no common denominator: they are added ([`GradientMerge`](super::GradientMerge)).
 //!
 //! # The loop
 //!
@@ -18,12 +18,12 @@
 //!
 //! # The order of additions, and the error
 //!
-//! Calls are added one after the other, by query runs and their ranges of keys in the order in which the task holds them. An
-//! element of a query's gradient has at most as many additions beside those within calls as its run has ranges, one of a
-//! key's at most as many as there are query runs, commonly three to five. [`BackwardTaskPlan::structure`] counts them, and the
-//! tree over the tasks adds [`GradientMerge::additions`](super::GradientMerge::additions). Every sum is f32, so the error of
-//! an element, relative to the sum of its absolute terms over all tasks, is bounded as that of one call, with so many
-//! additions more.
+//! Calls are added one after another, by query runs and their ranges of keys in the task's order. In addition to the
+//! additions within calls, an element of a query's gradient has at most one per range of its run, and one of a key's at
+//! most one per query run, commonly three to five. [`BackwardTaskPlan::structure`] counts them, and the tree over the
+//! tasks adds [`GradientMerge::additions`](super::GradientMerge::additions). Every sum is f32, so the error of an
+//! element, relative to the sum of its absolute terms over all tasks, has the bound of a single call with that many
+//! more additions.
 
 use super::calls::{Calls, Held, from, of_tokens, push};
 use super::error::TaskError;

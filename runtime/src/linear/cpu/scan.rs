@@ -8,14 +8,15 @@
 //! **Why the code differs.**
 //!
 //! 1. *Parts, not tokens.* The elements are few, and both passes over the tokens are those of the other forms.
-//! 2. *`A` is a state.* The columns of a state do not know of each other, so `A` is what the tokens make of the unit matrix
-//!    when they write zeros: the same kernel folds both. Where all rows keep apart, one column of ones is enough.
-//! 3. *A row that a gate of `−∞` has cleared is cleared in whatever comes before*, by selection. A second column begins as NaN
-//!    and tells such a row from one whose product of gates is too small for a number. The tokens of a delta rule look at all
-//!    rows, so there a row is cleared by the first of them, or every row by one. The gates tell which, not a column of zeros
-//!    in `A`, which may have decayed: only what is cleared may be NaN.
-//! 4. *No `A` from the first part on.* What begins with the sequence contains its past state, and is only ever the earlier
-//!    side of a merge. So its `A` is neither folded nor multiplied.
+//! 2. *`A` is a state.* The columns of a state are independent, so `A` is the result of applying the tokens to the unit
+//!    matrix with zeros as values: the same kernel folds both. If all rows are independent, one column of ones is
+//!    enough.
+//! 3. *A row cleared by a gate of `−∞` is cleared for every earlier state*, by selection. A second column starts as NaN
+//!    and distinguishes such a row from one whose product of gates underflows. The tokens of a delta rule read all
+//!    rows, so there a row is cleared by the first of them, or every row by one. The gates decide this, not a column of
+//!    zeros in `A`, which may result from decay: only a cleared row may be NaN.
+//! 4. *No `A` for the first part.* An element that begins with the sequence contains its past state, and is always the
+//!    earlier side of a merge. So its `A` is neither folded nor multiplied.
 
 use super::context::{Context, Stretch};
 use super::walk::{Aim, Target, chunks, fold, has_transition, pass, read};
@@ -182,7 +183,8 @@ unsafe fn fold_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: usize
     }
 }
 
-/// For each row of the state before a part, whether the part clears it; nothing but for a gated delta rule.
+/// Returns the address of the marks of rows that the part clears in the state before it; an empty region
+/// except for a gated delta rule.
 fn cleared(c: &Context<'_>, element: *mut f32) -> *mut f32 {
     element.wrapping_add(c.layout.element.cleared.start)
 }
@@ -312,7 +314,7 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// The marks of the rows that an element clears; none but for a gated delta rule.
+    /// Returns the marks of the rows that an element clears; empty except for a gated delta rule.
     ///
     /// # Safety
     /// - The invariants. No other reference to the marks exists.

@@ -10,10 +10,10 @@
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Chunks of tokens.* What all columns share of a token (its gates' exponentials, its products with others) is
-//!    prepared once for a chunk, and rows that the kernel cannot read in place are copied once.
-//! 2. *Strips of columns.* A strip of the state stays in the first cache while the tokens of a chunk pass it. Strips do not
-//!    know of each other, so they are also what workers share.
+//! 1. *Chunks of tokens.* Data of a token that all columns share (its gates' exponentials, its products with
+//!    others) are prepared once for a chunk, and rows that the kernel cannot read in place are copied once.
+//! 2. *Strips of columns.* A strip of the state stays in the first cache while the tokens of a chunk pass it. Strips
+//!    are independent, so workers share them.
 //! 3. *Segments.* The kernel ends a segment where the product of gates leaves the range of a number, so a chunk may take
 //!    several.
 //! 4. *Two passes over chunks* ([`Form::Chunk`](elsa_core::linear::Form::Chunk)): the first leaves the state before each
